@@ -1,0 +1,110 @@
+"""Chapter 0: one small model, written three ways, compiled and run.
+
+The model is `relu(x @ w.T + b)` for x of shape (n, 16) with n known only when it runs, w of shape (8, 16), b of shape
+(8,), all float32. `from_script` is given; the rest of the chapter writes it again, runs it, and looks inside.
+"""
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.relax.frontend import nn
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
+
+
+@I.ir_module
+class Scripted:
+    """The model in TVMScript: Python syntax, read by TVM's parser and never executed."""
+
+    @R.function
+    def main(
+        x: R.Tensor(("n", 16), "float32"),
+        w: R.Tensor((8, 16), "float32"),
+        b: R.Tensor((8,), "float32"),
+    ) -> R.Tensor(("n", 8), "float32"):
+        n = T.int64()
+        with R.dataflow():
+            wt: R.Tensor((16, 8), "float32") = R.permute_dims(w)
+            xw: R.Tensor((n, 8), "float32") = R.matmul(x, wt)
+            biased: R.Tensor((n, 8), "float32") = R.add(xw, b)
+            out: R.Tensor((n, 8), "float32") = R.nn.relu(biased)
+            R.output(out)
+        return out
+
+
+def from_script() -> tvm.IRModule:
+    """The model as an IRModule with one Relax function, `main(x, w, b)`."""
+    return Scripted
+
+
+def from_block_builder() -> tvm.IRModule:
+    """The same model, built call by call: what a program that writes programs uses.
+
+    Returns an IRModule whose `main(x, w, b)` takes and returns what `from_script`'s does.
+    """
+    # BEGIN exercise 0.1 (about 12 lines): build main(x, w, b) with relax.BlockBuilder
+    raise NotImplementedError("exercise 0.1")
+    # END exercise 0.1
+
+
+class Net(nn.Module):
+    """The same model as a layer with weights: what a model author uses."""
+
+    def __init__(self):
+        # BEGIN exercise 0.2 (1 line): a layer that holds w and b
+        raise NotImplementedError("exercise 0.2")
+        # END exercise 0.2
+
+    def forward(self, x: nn.Tensor) -> nn.Tensor:
+        # BEGIN exercise 0.2 (1 line): the model, using that layer
+        raise NotImplementedError("exercise 0.2")
+        # END exercise 0.2
+
+
+def from_nn() -> tvm.IRModule:
+    """Net exported to an IRModule: its weights have become the last parameters of `forward`."""
+    mod, _weights = Net().export_tvm(spec={"forward": {"x": nn.spec.Tensor(["n", 16], "float32")}})
+    return mod
+
+
+def run(mod: tvm.IRModule, name: str, *arrays: np.ndarray) -> np.ndarray:
+    """Compile `mod` for this CPU and call its Relax function `name` on NumPy arrays.
+
+    arrays: in the order of the function's parameters, of their shapes and dtypes, with any alignment and strides.
+    Returns the function's result, a tensor, as a NumPy array.
+    """
+    # BEGIN exercise 0.3 (about 4 lines): compile, make a virtual machine, call it with TVM tensors
+    raise NotImplementedError("exercise 0.3")
+    # END exercise 0.3
+
+
+@T.prim_func(s_tir=True)
+def row_sums(
+    a: T.Buffer((6, 16), "float32"),
+    total: T.Buffer((6,), "float32"),
+):
+    """total[i] = the sum of a[i, :]: a PrimFunc, loops over buffers given from outside."""
+    for i, k in T.grid(6, 16):
+        with T.sblock("sum"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            # BEGIN exercise 0.4 (about 3 lines): the sum must not depend on what `total` held before
+            total[vi] = total[vi] + a[vi, vk]
+            # END exercise 0.4
+
+
+def predicted_functions() -> dict[str, tuple[int, int]]:
+    """How many (Relax functions, PrimFuncs) the model's module holds before and after LegalizeOps."""
+    # BEGIN exercise 0.5 (1 line): two pairs of numbers; say them before you run anything
+    raise NotImplementedError("exercise 0.5")
+    # END exercise 0.5
+
+
+def refused() -> tuple[np.ndarray, np.ndarray]:
+    """Two float32 arrays that `add_rows(x, y)` must refuse, though each alone is a legal argument.
+
+    add_rows declares x and y as R.Tensor(("n", 16), "float32").
+    """
+    # BEGIN exercise 0.6 (1 line): which two shapes cannot both be (n, 16)?
+    raise NotImplementedError("exercise 0.6")
+    # END exercise 0.6

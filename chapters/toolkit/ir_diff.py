@@ -1,0 +1,296 @@
+"""Two pieces of IR compared: what a pass took away, what it put in, and nothing else.
+
+`diff(before, after)` prints as a short text in a terminal and shows as a two-column comparison on a page or in a
+notebook. `show(mod)` is the listing alone. Both leave out the import comments that TVM prints above every module.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import cached_property
+
+# Colours are translucent so that one rule serves light and dark backgrounds.
+STYLE = """
+.ir-diff{container-type:inline-size;margin:1em 0;font-size:.75rem;border:1px solid rgba(128,128,128,.35);
+border-radius:6px;overflow:hidden}
+.ir-diff>figcaption{max-width:none;margin:0;padding:.45em .9em;font-style:normal;text-align:left;
+border-bottom:1px solid rgba(128,128,128,.35)}
+.ir-diff .rows{font-family:var(--md-code-font-family,ui-monospace,Menlo,Consolas,monospace);line-height:1.5;
+padding:.35em 0}
+.ir-diff .row{display:grid;grid-template-columns:1fr}
+.ir-diff .row>div{display:grid;grid-template-columns:2em 1fr;padding:0 .6em 0 0;min-width:0}
+.ir-diff .row i{font-style:normal;text-align:center;opacity:.75;user-select:none}
+.ir-diff code{display:block;background:none;padding:0 0 0 2ch;border:0;text-indent:-2ch;font-size:inherit;
+font-family:inherit;color:inherit;white-space:pre-wrap;overflow-wrap:anywhere;word-break:normal}
+.ir-diff .gone{background:rgba(226,74,60,.13)}
+.ir-diff .new{background:rgba(36,160,108,.15)}
+.ir-diff .gone b{font-weight:inherit;background:rgba(226,74,60,.30);text-decoration:underline 1px;
+text-underline-offset:3px}
+.ir-diff .new b{font-weight:inherit;background:rgba(36,160,108,.34);text-decoration:underline 1px;
+text-underline-offset:3px}
+.ir-diff .same .twin,.ir-diff .none{display:none}
+.ir-diff details{margin:0;padding:0;border:0;background:none;box-shadow:none;font-size:inherit}
+.ir-diff summary{display:block;cursor:pointer;margin:0;padding:.1em .9em;background:rgba(128,128,128,.1);
+border:0;font-weight:inherit;min-height:0}
+.ir-diff summary::before,.ir-diff summary::after{display:none}
+@container (min-width:44rem){
+.ir-diff .row{grid-template-columns:1fr 1fr}
+.ir-diff .row>div+div{border-left:1px solid rgba(128,128,128,.35)}
+.ir-diff .same .twin{display:grid}
+.ir-diff .none{display:block;background:rgba(128,128,128,.06)}
+}
+.ir-listing{margin:1em 0}
+"""
+
+RED, GREEN, DIM, PLAIN = "\033[31m", "\033[32m", "\033[2m", "\033[0m"
+_TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
+
+
+def listing(ir: object) -> str:
+    """The script of an IRModule, a Relax function or a PrimFunc (or a string of it), import comments left out.
+
+    Raises TypeError for anything that has no `script()`.
+    """
+    if isinstance(ir, str):
+        text = ir
+    elif hasattr(ir, "script"):
+        text = ir.script()
+    else:
+        raise TypeError(
+            f"Expected an IRModule, a function or a string of IR, got {type(ir).__name__}; "
+            "a pass is compared by what it returns, not by itself."
+        )
+    lines = text.strip("\n").splitlines()
+    while lines and (not lines[0].strip() or re.match(r"# from [\w.]+ import ", lines[0])):
+        lines.pop(0)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of the comparison: `before` or `after` is None where only the other side has a line."""
+
+    before: str | None
+    after: str | None
+
+    @property
+    def same(self) -> bool:
+        return self.before == self.after
+
+
+@dataclass(frozen=True)
+class IRDiff:
+    """The comparison of two listings. Truthy if they differ; `gone` and `new` count lines."""
+
+    before: str
+    after: str
+    context: int = 3
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        return list(_align(self.before.splitlines(), self.after.splitlines()))
+
+    @property
+    def gone(self) -> int:
+        return sum(1 for row in self.lines if not row.same and row.before is not None)
+
+    @property
+    def new(self) -> int:
+        return sum(1 for row in self.lines if not row.same and row.after is not None)
+
+    def __bool__(self) -> bool:
+        return self.before != self.after
+
+    @property
+    def caption(self) -> str:
+        if not self:
+            return "no difference"
+        return f"{_count(self.gone, 'line')} gone, {self.new} new"
+
+    def text(self, colour: bool = False) -> str:
+        """The comparison for a terminal: `-` and `+` lines with `context` unchanged lines around them."""
+        if not self:
+            return self.caption
+        paint = _paint if colour else lambda text, _: text
+        out = [self.caption]
+        for fold, rows in _folded(self.lines, self.context):
+            if fold:
+                out.append(paint(f"  ... {_count(len(rows), 'unchanged line')}", DIM))
+            elif rows[0].same:
+                out += [f"  {row.after}".rstrip() for row in rows]
+            else:
+                out += [paint(f"- {r.before}", RED) for r in rows if r.before is not None]
+                out += [paint(f"+ {r.after}", GREEN) for r in rows if r.after is not None]
+        return "\n".join(out)
+
+    def __str__(self) -> str:
+        return self.text(colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        body = ""
+        for fold, rows in _folded(self.lines, self.context) if self else ():
+            inner = "".join(_row_html(row) for row in rows)
+            if fold:
+                summary = f"<summary>⋯ {_count(len(rows), 'unchanged line')}</summary>"
+                inner = f"<details>{summary}{inner}</details>"
+            body += inner
+        body = f'<div class="rows">{body}</div>' if body else ""
+        return (
+            f"<style data-course>{STYLE}</style>"
+            f'<figure class="ir-diff"><figcaption>{self.caption}</figcaption>{body}</figure>'
+        )
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A listing of IR: plain text in a terminal, highlighted on a page."""
+
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f'<div class="highlight ir-listing"><pre><code>{_highlight(self.text)}</code></pre></div>'
+
+
+def diff(before: object, after: object, *, context: int = 3) -> IRDiff:
+    """Compare two IRModules, functions, PrimFuncs or strings of IR.
+
+    `context` is the number of unchanged lines kept around a change. Raises TypeError for anything else.
+    """
+    return IRDiff(listing(before), listing(after), context)
+
+
+def show(ir: object) -> Listing:
+    """The listing of an IRModule, function, PrimFunc or string. Raises TypeError for anything else."""
+    return Listing(listing(ir))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _paint(text: str, colour: str) -> str:
+    return f"{colour}{text}{PLAIN}"
+
+
+def _align(before: list[str], after: list[str]) -> Iterator[Line]:
+    # autojunk would treat the commonest lines of a long module as noise and lose the alignment
+    matcher = SequenceMatcher(None, before, after, autojunk=False)
+    for kind, i1, i2, j1, j2 in matcher.get_opcodes():
+        if kind == "equal":
+            yield from (Line(line, line) for line in before[i1:i2])
+        else:
+            yield from _pair(before[i1:i2], after[j1:j2])
+
+
+def _pair(before: list[str], after: list[str]) -> Iterator[Line]:
+    """Put lines that resemble each other side by side, in order; the rest stand alone."""
+    if len(before) * len(after) > 2500:
+        # quadratic alignment would take seconds here, and no reader follows such a change word by word
+        yield from (Line(line, None) for line in before)
+        yield from (Line(None, line) for line in after)
+        return
+    best = [[0.0] * (len(after) + 1) for _ in range(len(before) + 1)]
+    score = [[_likeness(a, b) for b in after] for a in before]
+    for i in reversed(range(len(before))):
+        for j in reversed(range(len(after))):
+            together = best[i + 1][j + 1] + score[i][j]
+            best[i][j] = max(together, best[i + 1][j], best[i][j + 1])
+    i = j = 0
+    while i < len(before) or j < len(after):
+        both = i < len(before) and j < len(after)
+        if both and score[i][j] and best[i][j] == best[i + 1][j + 1] + score[i][j]:
+            yield Line(before[i], after[j])
+            i, j = i + 1, j + 1
+        elif j == len(after) or (i < len(before) and best[i][j] == best[i + 1][j]):
+            yield Line(before[i], None)
+            i += 1
+        else:
+            yield Line(None, after[j])
+            j += 1
+
+
+def _likeness(a: str, b: str) -> float:
+    # words, not characters: two bindings of different operators share most of their characters
+    matcher = SequenceMatcher(None, re.findall(r"\w+", a), re.findall(r"\w+", b), autojunk=False)
+    ratio = matcher.ratio()
+    return ratio if ratio >= 0.5 else 0.0
+
+
+def _folded(rows: list[Line], context: int) -> Iterator[tuple[bool, list[Line]]]:
+    """Runs of rows: (folded?, rows). A run is all changed or all unchanged."""
+    start = 0
+    while start < len(rows):
+        end = start
+        while end < len(rows) and rows[end].same == rows[start].same:
+            end += 1
+        run = rows[start:end]
+        head = 0 if start == 0 else context
+        tail = 0 if end == len(rows) else context
+        # folding one or two lines saves nothing and costs the reader a click
+        if run[0].same and len(run) > head + tail + 2:
+            parts = [
+                (False, run[:head]),
+                (True, run[head : len(run) - tail]),
+                (False, run[len(run) - tail :]),
+            ]
+            yield from (part for part in parts if part[1])
+        else:
+            yield False, run
+        start = end
+
+
+def _row_html(row: Line) -> str:
+    if row.same:
+        cell = f"<i></i><code>{html.escape(row.after or '')}</code>"
+        return f'<div class="row same"><div>{cell}</div><div class="twin" aria-hidden="true">{cell}</div></div>'
+    old, new = _words(row.before, row.after)
+    left = _cell("gone", "\N{MINUS SIGN}", old) if row.before is not None else _NOTHING
+    right = _cell("new", "+", new) if row.after is not None else _NOTHING
+    return f'<div class="row">{left}{right}</div>'
+
+
+_NOTHING = '<div class="none"></div>'
+
+
+def _cell(kind: str, mark: str, code: str) -> str:
+    return f'<div class="{kind}"><i>{mark}</i><code>{code}</code></div>'
+
+
+def _words(before: str | None, after: str | None) -> tuple[str, str]:
+    """Both lines as HTML, the words that differ in <b>; a line that stands alone has none."""
+    if before is None or after is None:
+        return html.escape(before or ""), html.escape(after or "")
+    a, b = _TOKEN.findall(before), _TOKEN.findall(after)
+    old, new = "", ""
+    for kind, i1, i2, j1, j2 in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        old += _mark(a[i1:i2], kind != "equal")
+        new += _mark(b[j1:j2], kind != "equal")
+    return old, new
+
+
+def _mark(tokens: Iterable[str], changed: bool) -> str:
+    text = html.escape("".join(tokens))
+    return f"<b>{text}</b>" if changed and text.strip() else text
+
+
+def _highlight(text: str) -> str:
+    try:
+        from pygments import highlight
+        from pygments.formatters import HtmlFormatter
+        from pygments.lexers import PythonLexer
+    except ImportError:  # Pygments comes with the site's tools, which a learner need not install
+        return html.escape(text)
+    return highlight(text, PythonLexer(), HtmlFormatter(nowrap=True)).rstrip("\n")

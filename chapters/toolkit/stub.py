@@ -1,0 +1,130 @@
+"""Exercise regions: how a learner's file is made from the reference, and what was written into it.
+
+A reference marks the lines a learner has to write:
+
+    # BEGIN exercise 2.1 (about 6 lines): attach the bounds
+    ...
+    # END exercise 2.1
+
+The stub is the same text with each region's body replaced by one line that raises NotImplementedError, or, for a *fix*
+exercise, by the same region of a catalogued wrong answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from chapters.toolkit.course import Chapter, CourseError
+
+BEGIN = re.compile(
+    r"^(?P<indent>[ ]*)# BEGIN exercise (?P<id>\d+\.\d+)(?: \([^)]*\))?: (?P<task>.+)$"
+)
+END = re.compile(r"^[ ]*# END exercise (?P<id>\d+\.\d+)$")
+
+Replace = Callable[[str, str, list[str]], list[str]]
+
+
+def map_regions(text: str, replace: Replace) -> str:
+    """`text` with the body of every region replaced by `replace(id, begin_line, body_lines)`.
+
+    Raises CourseError, naming the line, where a BEGIN has no END or they do not pair.
+    """
+    out: list[str] = []
+    opened: tuple[str, str, int] | None = None
+    body: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        begin, end = BEGIN.match(line), END.match(line)
+        if begin:
+            if opened:
+                raise CourseError(f"Line {number} begins exercise {begin['id']} inside another.")
+            opened, body = (begin["id"], line, number), []
+            out.append(line)
+        elif end:
+            if not opened or opened[0] != end["id"]:
+                raise CourseError(f"Line {number} ends exercise {end['id']}, which is not open.")
+            out += replace(opened[0], opened[1], body)
+            out.append(line)
+            opened = None
+        else:
+            (body if opened else out).append(line)
+    if opened:
+        raise CourseError(f"The region of exercise {opened[0]} begun on line {opened[2]} has no END.")
+    return "\n".join(out) + "\n"
+
+
+def regions(text: str) -> dict[str, list[str]]:
+    """The bodies of the regions of `text` by exercise id; an exercise may have several."""
+    found: dict[str, list[str]] = {}
+
+    def note(exercise_id: str, _begin: str, body: list[str]) -> list[str]:
+        found.setdefault(exercise_id, []).append("\n".join(body))
+        return body
+
+    map_regions(text, note)
+    return found
+
+
+def first_line(text: str, exercise_id: str) -> int:
+    """The line number of the first region of `exercise_id` in `text`; 1 if it has none."""
+    for number, line in enumerate(text.splitlines(), 1):
+        begin = BEGIN.match(line)
+        if begin and begin["id"] == exercise_id:
+            return number
+    return 1
+
+
+def _todo(begin: str) -> list[str]:
+    match = BEGIN.match(begin)
+    return [f'{match["indent"]}raise NotImplementedError("exercise {match["id"]}")']
+
+
+def stub_text(chapter: Chapter) -> str:
+    """The text of the file a learner of `chapter` starts from."""
+    starts: dict[str, list[str]] = {}
+    for exercise in chapter.exercises:
+        if exercise.broken:
+            wrong = chapter.root / "tests" / "wrong" / chapter.short / f"{exercise.broken}.py"
+            starts[exercise.id] = list(regions(wrong.read_text(encoding="utf-8"))[exercise.id])
+
+    def blank(exercise_id: str, begin: str, _body: list[str]) -> list[str]:
+        if starts.get(exercise_id):
+            return starts[exercise_id].pop(0).split("\n")
+        return _todo(begin)
+
+    return map_regions(chapter.solution.read_text(encoding="utf-8"), blank)
+
+
+def untouched(chapter: Chapter, text: str) -> set[str]:
+    """The exercises of `chapter` whose regions in `text` are still as the stub has them."""
+    try:
+        mine, blank = regions(text), regions(stub_text(chapter))
+    except CourseError:
+        return set()
+    return {key for key, body in blank.items() if mine.get(key) == body}
+
+
+def restore(text: str, chapter: Chapter, exercise_id: str) -> str:
+    """`text` with the region of one exercise as in the stub.
+
+    Raises CourseError if `text` no longer has the region's markers.
+    """
+    blank = {key: list(bodies) for key, bodies in regions(stub_text(chapter)).items()}
+    if len(regions(text).get(exercise_id, [])) != len(blank[exercise_id]):
+        raise CourseError(
+            f"{chapter.file} no longer has the lines `# BEGIN exercise {exercise_id} …` and "
+            f"`# END exercise {exercise_id}`; `python -m chapters reset {chapter.number}` makes "
+            "the whole file anew and keeps a copy of yours."
+        )
+
+    def put_back(found: str, _begin: str, body: list[str]) -> list[str]:
+        return blank[found].pop(0).split("\n") if found == exercise_id else body
+
+    return map_regions(text, put_back)
+
+
+def write_stub(chapter: Chapter) -> Path:
+    """Write the stub over the learner's file. The caller has kept a copy of what stood there."""
+    chapter.stub.write_text(stub_text(chapter), encoding="utf-8", newline="\n")
+    return chapter.stub

@@ -1,0 +1,150 @@
+"""What the checks ask of an answer, each as one function that raises CheckFailed with a message that teaches.
+
+For a pass the questions come in the order of `apply`: does it return a module, is the module it was given unchanged, is
+its result well-formed; then, in the check itself: does it fire, does it leave alone what it must, same numbers, same
+result when run twice, lower cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from chapters.toolkit.ir_diff import diff
+from tests.harness.failure import CheckFailed
+from tests.harness.loading import last_line
+
+PURITY = (
+    "A pass is a function from module to module. Other passes, caches and the caller's own `before` still hold the "
+    "module it was given."
+)
+
+
+def equal(yours: object, expected: object, what: str, *, why: str = "", read: str = "") -> None:
+    """`yours == expected`, or fail with `what`."""
+    if yours != expected:
+        raise CheckFailed(what, expected=repr(expected), yours=repr(yours), why=why, read=read)
+
+
+def that(condition: bool, what: str, **more: object) -> None:
+    """`condition` holds, or fail with `what` and CheckFailed's other fields."""
+    if not condition:
+        raise CheckFailed(what, **more)
+
+
+def copy_of(mod: tvm.IRModule) -> tvm.IRModule:
+    """An IRModule of its own with the same functions (functions are immutable and may be shared)."""
+    return mod.clone()
+
+
+def returns_module(result: object, whose: str) -> None:
+    """`result` is an IRModule; None is called by its name."""
+    if isinstance(result, tvm.IRModule):
+        return
+    forgotten = "a `return` is missing, or one branch has none" if result is None else ""
+    raise CheckFailed(
+        f"{whose} returned {'None' if result is None else type(result).__name__}, not an IRModule.",
+        expected="the module after the pass, also where the pass changed nothing",
+        yours=forgotten or repr(result)[:200],
+        why="The next pass is called with what this one returns.",
+    )
+
+
+def unchanged(mod: tvm.IRModule, before: tvm.IRModule, whose: str) -> None:
+    """`mod`, which was given to a pass, still equals `before`, its copy from before the call."""
+    if tvm_ffi.structural_equal(mod, before):
+        return
+    raise CheckFailed(
+        f"{whose} changed the module it was given.",
+        expected="the given module as it was, and the change in the module you return",
+        yours="the given module, before and after your pass:\n" + str(diff(before, mod)),
+        why=PURITY,
+        read="chapters/ch01_walk_the_ir/lesson.md, “A pass is a function”",
+    )
+
+
+def well_formed(mod: tvm.IRModule, whose: str) -> None:
+    """TVM's own checker accepts `mod`."""
+    try:
+        relax.analysis.well_formed(mod)
+    except Exception as error:
+        raise CheckFailed(
+            f"{whose} returned a module that is not well-formed: {last_line(error)}",
+            expected="every variable defined before it is used, every type in place",
+            yours=mod.script(),
+            why="Passes and relax.build do not check this: an ill-formed module fails later, or computes something else.",
+        ) from None
+
+
+def apply(transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, whose: str) -> tvm.IRModule:
+    """`transform(mod)`, after asking the three questions every pass is asked.
+
+    `whose` names the pass in messages. Exceptions of the answer pass through; the worker words them.
+    """
+    given, before = copy_of(mod), copy_of(mod)
+    result = transform(given)
+    returns_module(result, whose)
+    unchanged(given, before, whose)
+    well_formed(result, whose)
+    return result
+
+
+def same_ir(yours: tvm.IRModule, expected: tvm.IRModule, what: str, *, why: str, read: str = "") -> None:
+    """Structural equality; for a design that is forced, else compare behaviour."""
+    if not tvm_ffi.structural_equal(yours, expected):
+        shown = "- expected, + yours\n" + str(diff(expected, yours))
+        raise CheckFailed(what, yours=shown, why=why, read=read)
+
+
+def runs_twice_the_same(
+    transform: Callable[[tvm.IRModule], tvm.IRModule], once: tvm.IRModule, whose: str
+) -> None:
+    """A second application of `transform` to its own result `once` changes nothing more."""
+    twice = transform(copy_of(once))
+    same_ir(
+        twice,
+        once,
+        f"{whose} changed its own result when it ran a second time.",
+        why="A pipeline may run a pass again; one that has nothing left to do does nothing.",
+    )
+
+
+def run(mod: tvm.IRModule, name: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Compile `mod` for llvm and call `name`; every array is copied into TVM's aligned memory."""
+    vm = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
+    return vm[name](*[tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays]).numpy()
+
+
+def close(
+    yours: np.ndarray,
+    expected: np.ndarray,
+    what: str,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 1e-5,
+    why: str = "",
+    read: str = "",
+) -> None:
+    """Same shape and, element by element, |yours - expected| <= atol + rtol * |expected|; NaN is never close."""
+    yours, expected = np.asarray(yours), np.asarray(expected)
+    if yours.shape != expected.shape:
+        raise CheckFailed(
+            what, expected=f"shape {expected.shape}", yours=f"shape {yours.shape}", why=why, read=read
+        )
+    error = np.abs(yours.astype("float64") - expected.astype("float64"))
+    bad = ~(error <= atol + rtol * np.abs(expected.astype("float64")))
+    if not bad.any():
+        return
+    first = tuple(int(i) for i in np.argwhere(bad)[0])
+    raise CheckFailed(
+        what,
+        expected=f"{expected[first]:.6g} at {list(first)}, within {rtol:g} relative and {atol:g} absolute",
+        yours=f"{yours[first]:.6g} there; {int(bad.sum())} of {bad.size} elements are off, "
+        f"the worst by {np.nanmax(error):.3g}",
+        why=why,
+        read=read,
+    )

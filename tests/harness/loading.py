@@ -1,0 +1,81 @@
+"""Loads an answer (the learner's file, a reference, a catalogued wrong answer) as a module.
+
+A file that is missing, is not Python, or fails while it is read becomes one CheckFailed that says so.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from tests.harness.failure import CheckFailed
+
+
+def where(error: BaseException, path: Path) -> str:
+    """The last place in `path` that `error` passed through, as `line N: source`; "" if none."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
+    return f"line {frames[-1].lineno} of {path.name}: {frames[-1].line}" if frames else ""
+
+
+def last_line(error: BaseException) -> str:
+    """`ErrorType: message`, without TVM's C++ backtrace and at most three lines of message."""
+    message = str(error).split("\nStack trace")[0].strip()
+    kept = [line for line in message.splitlines() if line.strip()][:3]
+    return f"{type(error).__name__}: " + " / ".join(kept) if kept else type(error).__name__
+
+
+class Answer:
+    """The names an answer's file defines; a missing name is a CheckFailed that names it."""
+
+    def __init__(self, module: ModuleType, path: Path):
+        self._module, self._path = module, path
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return getattr(self._module, name)
+        except AttributeError:
+            raise CheckFailed(
+                f"{self._path.name} does not define `{name}`.",
+                expected=f"a class or function called {name}",
+                why="The checks and the later chapters find your work by this name.",
+            ) from None
+
+
+def load(path: Path) -> Answer:
+    """Execute the file at `path` afresh and return its names. Raises CheckFailed, in one sentence."""
+    path = Path(path).resolve()
+    if not path.exists():
+        chapter = path.parent.name[2:4].lstrip("0") or "0"
+        raise CheckFailed(
+            f"There is no file {path.name} in {path.parent.name}.",
+            expected=f"the file you edit; `python -m chapters reset {chapter}` makes it anew",
+        )
+    linecache.checkcache()  # TVMScript reads a function's source text, which may have been edited
+    name = f"answer_{path.parent.name}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        text = (error.text or "").strip()
+        raise CheckFailed(
+            f"Line {error.lineno} of {Path(error.filename or path).name} is not Python: {error.msg}.",
+            yours=text,
+            expected="a file Python can read; nothing in it was run",
+        ) from None
+    except CheckFailed:
+        raise
+    except BaseException as error:
+        raise CheckFailed(
+            f"{path.name} raised {last_line(error)} while it was being imported.",
+            yours=where(error, path),
+            expected="a file that can be imported: code at the top level runs before any check",
+        ) from error
+    return Answer(module, path)

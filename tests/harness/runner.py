@@ -1,0 +1,231 @@
+"""Runs checks on answers from outside: finds the checks, keeps one worker process, holds the time limit."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from chapters.toolkit.course import ROOT, Chapter, Exercise
+from chapters.toolkit.stub import untouched
+from tests.harness.failure import Failure
+
+SECONDS = 20  # a check's time limit unless its module says otherwise in LIMITS
+START_SECONDS = 120  # `import tvm` on a cold disk
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check function: `name` in tests/checks/chNN.py, `title` the first line of its docstring."""
+
+    chapter: Chapter
+    exercise: Exercise
+    name: str
+    title: str
+    seconds: float
+
+
+@dataclass
+class Outcome:
+    """What came of a check. state: passed, todo, failed, or skipped (with the reason).
+
+    unreadable: the file could not even be loaded, so that every other check of it would say the same.
+    """
+
+    check: Check
+    state: str
+    failure: dict | None = None
+    reason: str = ""
+    output: str = ""
+    unreadable: bool = False
+    seconds: float = 0.0
+
+
+def checks_of(chapter: Chapter) -> list[Check]:
+    """The checks of a chapter, in the order they stand in its file, without importing it."""
+    path = chapter.root / "tests" / "checks" / f"{chapter.short}.py"
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    limits: dict[str, float] = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "LIMITS":
+            limits = ast.literal_eval(node.value)
+    found = []
+    for node in tree.body:
+        match = isinstance(node, ast.FunctionDef) and re.match(r"test_(\d+)_(\d+)_", node.name)
+        if match:
+            exercise = chapter.exercise(f"{match[1]}.{match[2]}")
+            title = (ast.get_docstring(node) or node.name).split("\n")[0]
+            limit = limits.get(node.name, SECONDS)
+            found.append(Check(chapter, exercise, node.name, title, limit))
+    return found
+
+
+class Worker:
+    """One child process. `ask` raises TimeoutError or EOFError when the child is too slow or gone."""
+
+    def __init__(self) -> None:
+        self.faults = Path(tempfile.mkstemp(prefix="fusion-", suffix=".trace")[1])
+        path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.harness.worker", str(self.faults)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONUTF8": "1"},
+            text=True,
+            encoding="utf-8",
+        )
+        self.lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._pump, daemon=True).start()
+        self.errors: list[str] = []
+        threading.Thread(target=self._drain, daemon=True).start()
+        self.machine = ""
+
+    def _pump(self) -> None:
+        for line in self.process.stdout:
+            self.lines.put(line)
+        self.lines.put("")
+
+    def _drain(self) -> None:
+        self.errors.extend(self.process.stderr)
+
+    def read(self, seconds: float) -> dict:
+        try:
+            line = self.lines.get(timeout=seconds)
+        except queue.Empty:
+            raise TimeoutError from None
+        if not line:
+            self.process.wait(10)
+            raise EOFError
+        return json.loads(line)
+
+    def ask(self, request: dict) -> dict:
+        if not self.machine:
+            self.machine = self.read(START_SECONDS)["hello"]
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        self.read(10)  # began
+        return self.read(request["seconds"])
+
+    def fault(self, path: Path) -> str:
+        """Where in the file at `path` the child was when it was stopped or died."""
+        text = self.faults.read_text(encoding="utf-8", errors="replace")
+        spot = re.search(rf'File "([^"]*{re.escape(path.name)})", line (\d+) in (\S+)', text)
+        return f"line {spot[2]} of {path.name}, in {spot[3]}" if spot else ""
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            try:
+                pipe.close()
+            except OSError:  # a request the dead child never read
+                pass
+        self.faults.unlink(missing_ok=True)
+
+
+def _death(code: int) -> str:
+    """A process's exit code in words."""
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    return "an access violation" if code == 0xC0000005 else f"exit code {code}"
+
+
+class Runner:
+    """Runs checks one after another, starting a new worker where the last one was lost."""
+
+    def __init__(self) -> None:
+        self.worker: Worker | None = None
+        self.machine = ""
+
+    def __enter__(self) -> Runner:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Begin to import TVM in the child now, so that the first check finds it ready."""
+        if self.worker is None:
+            self.worker = Worker()
+
+    def close(self) -> None:
+        if self.worker:
+            self.worker.close()
+        self.worker = None
+
+    def run(self, check: Check, impl: Path, *, diagnose: bool = True) -> Outcome:
+        """Run `check` on the answer in the file `impl`."""
+        began = time.perf_counter()
+        self.start()
+        request = {
+            "chapter": check.chapter.number,
+            "exercise": check.exercise.id,
+            "check": check.name,
+            "impl": str(impl),
+            "seconds": check.seconds,
+            "diagnose": diagnose,
+        }
+        try:
+            result = self.worker.ask(request)
+            self.machine = self.worker.machine
+        except (TimeoutError, EOFError, OSError) as error:
+            failure = self._lost(error, check, Path(impl))
+            self.close()
+            result = {"state": "failed", "failure": failure.as_dict()}
+        return Outcome(check, **result, seconds=time.perf_counter() - began)
+
+    def _lost(self, error: Exception, check: Check, impl: Path) -> Failure:
+        place = self.worker.fault(impl)
+        if isinstance(error, TimeoutError):
+            return Failure(
+                f"Your code did not finish within {check.seconds:g} s and was stopped.",
+                expected="a few milliseconds",
+                yours=f"it was at {place}" if place else "it was outside your file when stopped",
+                why="A loop that never ends, or recursion into the same node, looks like this.",
+            )
+        if not self.worker.machine:
+            said = "".join(self.worker.errors).strip().splitlines()
+            return Failure(
+                "The process that runs the checks could not start: "
+                + (said[-1] if said else _death(self.worker.process.returncode)),
+                expected="a working installation: `python -m chapters doctor` says what is missing",
+            )
+        return Failure(
+            f"The process running your code died ({_death(self.worker.process.returncode)}).",
+            expected="a result or a Python exception",
+            yours=f"it was at {place}" if place else "",
+            why="Native code read or wrote where it must not: most often a NumPy array given to the VM "
+            "without tvm.runtime.tensor, or a kernel that indexes outside its buffers.",
+        )
+
+    def run_exercise(self, chapter: Chapter, exercise: Exercise, impl: Path) -> list[Outcome]:
+        """Run an exercise's checks in order up to the first that does not pass."""
+        outcomes: list[Outcome] = []
+        for check in checks_of(chapter):
+            if check.exercise.id == exercise.id:
+                outcomes.append(self.run(check, impl))
+                if outcomes[-1].state in ("failed", "todo"):
+                    break
+        return outcomes
+
+
+def not_begun(chapter: Chapter, impl: Path) -> set[str]:
+    """The exercises whose regions in `impl` are as the stub has them; {} for any other file."""
+    if Path(impl) != chapter.stub or not chapter.stub.exists():
+        return set()
+    return untouched(chapter, chapter.stub.read_text(encoding="utf-8", errors="replace"))

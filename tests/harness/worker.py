@@ -1,0 +1,126 @@
+"""The child process in which answers run, so that an endless loop or a crash ends it and not the session.
+
+`python -m tests.harness.worker` reads one JSON request a line from its standard input and writes JSON answers to its
+standard output: `{"hello": …}` once TVM is imported, `{"began": …}` when a check starts, and then the outcome. What the
+answer prints, from Python or from C++, goes to a file and comes back with the outcome.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+from chapters.toolkit.course import chapter as find_chapter
+from tests.harness.failure import CheckFailed, Skip
+from tests.harness.loading import Answer, last_line, load, where
+
+
+def _outcome(state: str, **more) -> dict:
+    return {"state": state, "failure": None, "reason": "", "unreadable": False, **more}
+
+
+def _raised(error: BaseException, path: Path) -> CheckFailed:
+    """The failure to show for an exception that is not the check's own."""
+    place = where(error, path)
+    if place:
+        return CheckFailed(
+            f"Your code raised {last_line(error)}",
+            yours=place,
+            expected="no exception",
+        )
+    trace = "".join(traceback.format_exception(error)[-6:])
+    return CheckFailed(
+        f"The check could not go on: {last_line(error)}",
+        yours=trace,
+        expected="a result the check can use",
+    )
+
+
+def run_check(request: dict) -> dict:
+    """Run one check of `tests.checks.chNN` on the answer at request["impl"]."""
+    chapter = find_chapter(request["chapter"])
+    path = Path(request["impl"]).resolve()
+    checks = importlib.import_module(f"tests.checks.{chapter.short}")
+    try:
+        impl = load(path)
+    except CheckFailed as error:
+        return _outcome("failed", failure=error.failure.as_dict(), unreadable=True)
+    try:
+        getattr(checks, request["check"])(impl)
+        return _outcome("passed")
+    except Skip as skip:
+        return _outcome("skipped", reason=str(skip))
+    except NotImplementedError as error:
+        if str(error).startswith("exercise "):
+            return _outcome("todo", reason=str(error))
+        failed = _raised(error, path)
+    except CheckFailed as error:
+        if isinstance(error.__cause__, NotImplementedError):
+            return _outcome("todo", reason=str(error.__cause__))
+        failed = error
+    except BaseException as error:
+        failed = _raised(error, path)
+    if request.get("diagnose", True):
+        failed.failure.like = _diagnosis(checks, chapter, request["exercise"], impl)
+    return _outcome("failed", failure=failed.failure.as_dict())
+
+
+def _diagnosis(checks, chapter, exercise: str, impl: Answer) -> dict:
+    from tests.harness.diagnose import diagnose
+
+    try:
+        return diagnose(checks, chapter, exercise, impl)
+    except Exception:  # a diagnosis is a courtesy: without it the plain failure still stands
+        if os.environ.get("FUSION_DEBUG"):
+            raise
+        return {}
+
+
+def _machine() -> str:
+    import tvm
+
+    device = "CUDA GPU" if tvm.cuda(0).exist else "Metal GPU" if tvm.metal(0).exist else "CPU"
+    return f"TVM {tvm.__version__} on {device}"
+
+
+def main() -> None:
+    requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    printed = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(printed.fileno(), 1)
+    os.dup2(printed.fileno(), 2)
+    sys.stdin = open(os.devnull, encoding="utf-8")
+    faults = open(sys.argv[1], "w", encoding="utf-8")
+
+    def answer(message: dict) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    answer({"hello": _machine()})
+    faulthandler.enable(faults)  # after TVM's import, which sets a handler of its own for SIGSEGV
+    for line in requests:
+        request = json.loads(line)
+        answer({"began": request["check"]})
+        faults.seek(0)
+        faults.truncate()
+        faulthandler.dump_traceback_later(max(request["seconds"] - 0.3, 0.1), file=faults)
+        outcome = run_check(request)
+        faulthandler.cancel_dump_traceback_later()
+        sys.stdout.flush()
+        printed.seek(0)
+        outcome["output"] = printed.read()[-4000:]
+        printed.seek(0)
+        printed.truncate()
+        answer(outcome)
+
+
+if __name__ == "__main__":
+    main()
