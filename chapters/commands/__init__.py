@@ -1,0 +1,1 @@
+"""What `python -m chapters <command>` does: one file a command."""

@@ -32,6 +32,7 @@ SVG_STYLE = """
 .irp .weight .box,.irp .constant .box{stroke-dasharray:5 3}
 .irp .output .box{stroke-width:2}
 .irp .more .box{fill:none;stroke-dasharray:2 4}
+.irp .label{text-anchor:start}
 .irp .edge{fill:none;stroke:currentColor;stroke-opacity:.5;stroke-width:1.3}
 .irp .tip{fill:currentColor;fill-opacity:.65}
 """

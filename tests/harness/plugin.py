@@ -16,6 +16,7 @@ import pytest
 
 from chapters.toolkit.course import ROOT, Chapter, CourseError, chapters
 from chapters.toolkit.course import chapter as find_chapter
+from chapters.toolkit.terminal import bar
 from tests.harness.failure import render
 from tests.harness.runner import Check, Outcome, Runner, checks_of, not_begun
 
@@ -210,11 +211,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def _items(session: pytest.Session) -> list[CheckItem]:
     return [i for i in getattr(session, "items", []) if isinstance(i, CheckItem)]
-
-
-def bar(done: int, total: int, width: int = 20) -> str:
-    filled = round(width * done / total) if total else 0
-    return "█" * filled + "░" * (width - filled)
 
 
 def _progress_line(home: Chapter, tree: str, outcomes: dict) -> str | None:

@@ -1,0 +1,32 @@
+"""`python -m chapters …`: the learner's command.
+
+This file can be read by every Python 3, so that an old one gets a sentence and not a syntax error.
+"""
+
+import sys
+
+NEEDS = (3, 10)
+
+
+def main():
+    if sys.version_info < NEEDS:
+        print(
+            "The course needs Python %d.%d or newer, and this is %d.%d. Make a virtual environment with a newer one: "
+            "python3.12 -m venv .venv" % (NEEDS + tuple(sys.version_info[:2]))
+        )
+        return 2
+    try:
+        from chapters.commands.parser import run
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").split(".")[0] in ("chapters", "tests"):
+            raise
+        print(
+            "The package %s is not installed in this Python (%s). Run `pip install -e .` in the course's folder, in the "
+            "virtual environment you use." % (missing.name, sys.executable)
+        )
+        return 2
+    return run(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""`python -m chapters next`: the first exercise that has not passed."""
+
+from __future__ import annotations
+
+from chapters.toolkit.course import chapters
+from chapters.toolkit.progress import states
+from chapters.toolkit.terminal import STATE_WORDS, describe
+
+
+def run(_options) -> int:
+    """Print where the next exercise is and the commands that belong to it."""
+    for chapter in chapters():
+        now = states(chapter)
+        for exercise in chapter.exercises:
+            if now[exercise.id] != "passed":
+                print(describe(chapter, exercise))
+                print(f"     it is {STATE_WORDS[now[exercise.id]]}")
+                print(f"     python -m chapters check {exercise.id}")
+                print(f"     python -m chapters hint {exercise.id}")
+                return 0
+    print("Every exercise passes.")
+    return 0

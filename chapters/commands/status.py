@@ -1,0 +1,29 @@
+"""`python -m chapters`: where the learner is, read from the last checks without running any."""
+
+from __future__ import annotations
+
+from chapters.toolkit.course import chapters
+from chapters.toolkit.progress import states
+from chapters.toolkit.terminal import STATE_WORDS, bar, describe
+
+
+def run(_options) -> int:
+    """Print a bar a chapter, the minutes left and the next exercise."""
+    left, upcoming = 0, None
+    for chapter in chapters():
+        now = states(chapter)
+        done = sum(state == "passed" for state in now.values())
+        left += sum(e.minutes for e in chapter.exercises if now[e.id] != "passed")
+        print(f"{chapter.number}  {chapter.title:<28} {bar(done, len(now))} {done}/{len(now)}")
+        for exercise in chapter.exercises:
+            if now[exercise.id] in ("failed", "changed"):
+                print(f"     {exercise.id} {STATE_WORDS[now[exercise.id]]}")
+            if upcoming is None and now[exercise.id] != "passed":
+                upcoming = (chapter, exercise)
+    if upcoming is None:
+        print("\nEvery exercise passes. `python -m chapters diff 0.1` compares yours with the reference.")
+        return 0
+    print(f"\nAbout {left} minutes of exercises left. Next:\n")
+    print(describe(*upcoming))
+    print(f"     then python -m chapters check {upcoming[1].id}")
+    return 0

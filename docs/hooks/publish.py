@@ -1,0 +1,237 @@
+"""Site hook: puts every chapter on the site as lesson, lab and solution, and builds the navigation.
+
+Adding a folder `chapters/chNN_name` with a lesson is enough; nothing here or in mkdocs.yml names a chapter.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import re
+import sys
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+
+from exercises import with_exercises
+from mkdocs.exceptions import PluginError
+from mkdocs.plugins import event_priority, get_plugin_logger
+from mkdocs.structure.files import File, InclusionLevel
+from repo_links import Repository, source_page
+
+log = get_plugin_logger("publish")
+
+PAGES_BEFORE = [
+    ("Home", "index.md"),
+    ("Setup", "setup.md"),
+    ("How the course works", "how-it-works.md"),
+]
+PAGES_AFTER = [
+    ("Results", "results.md"),
+    ("Soundness", "soundness.md"),
+    ("Cheat sheet", "cheat-sheet.md"),
+    ("Glossary", "glossary.md"),
+    ("Troubleshooting", "troubleshooting.md"),
+    ("For teachers", "teaching.md"),
+]
+TOOLKIT_STYLE = "styles/toolkit.css"
+_STYLE = re.compile(r"<style data-course>.*?</style>", re.DOTALL)
+
+_serving = False
+_chapters: dict[str, object] = {}  # address of the lesson -> chapter
+
+
+def on_startup(command: str, dirty: bool) -> None:
+    global _serving
+    _serving = command == "serve"
+
+
+def on_config(config):
+    root = Path(config.config_file_path).parent
+    _importable(root)
+    _chapters.clear()
+    course = importlib.import_module("chapters.toolkit.course")
+    course.chapters.cache_clear()  # while serving, a lesson's front matter may have changed
+    try:
+        _chapters.update({f"chapters/{c.slug}/lesson.md": c for c in course.chapters(root)})
+    except (course.CourseError, KeyError, TypeError) as error:
+        raise PluginError(
+            f"The front matter of a lesson is not complete: {error}. It needs title, minutes, needs, "
+            "gpu, file and exercises (id, kind, minutes, title, name)."
+        ) from error
+    config.nav = navigation(Path(config.docs_dir))
+    config.extra_css = [*config.extra_css, TOOLKIT_STYLE]
+    if _serving:
+        _remember_labs(config, root)
+    return config
+
+
+def _importable(root: Path) -> None:
+    """Let this process and the labs' kernels import the course, and use this very Python for them."""
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(root) not in path:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, path)])
+    # a kernel of the same name in the reader's home must not take the place of this environment's
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+
+
+def navigation(docs: Path) -> list:
+    """The site's navigation: the pages there are, and all chapters between them."""
+    parts = []
+    for uri, chapter in _chapters.items():
+        pages = [{"Lesson": uri}]
+        if (chapter.folder / "lab.py").exists():
+            pages.append({"Lab": f"chapters/{chapter.slug}/lab.py"})
+        if chapter.solution.exists():
+            pages.append({"Solution": f"chapters/{chapter.slug}/solution.md"})
+        parts.append({f"{chapter.number} · {chapter.title}": pages})
+    before, after = (
+        [{title: uri} for title, uri in pages if (docs / uri).exists()]
+        for pages in (PAGES_BEFORE, PAGES_AFTER)
+    )
+    return [*before, *([{"Chapters": parts}] if parts else []), *after]
+
+
+@event_priority(100)  # before mkdocs-jupyter looks for labs among the files
+def on_files(files, config):
+    root = Path(config.config_file_path).parent
+    solutions = importlib.import_module("solution_page") if _chapters else None
+    linked: list[Path] = []
+    repository = Repository(root, Path(config.docs_dir))
+    for uri, chapter in _chapters.items():
+        lesson = File.generated(config, uri, abs_src_path=str(chapter.lesson))
+        lesson.dest_uri = f"chapters/{chapter.slug}/index.html"
+        files.append(lesson)
+        linked += repository.targets(chapter.lesson.read_text(encoding="utf-8"), chapter.folder)
+        linked.append(chapter.stub)
+        lab = chapter.folder / "lab.py"
+        if lab.exists():
+            files.append(File.generated(config, f"chapters/{chapter.slug}/lab.py", abs_src_path=str(lab)))
+            linked += repository.targets(lab.read_text(encoding="utf-8"), chapter.folder)
+        if chapter.solution.exists():
+            content = solutions.solution_page(chapter)
+            linked += repository.targets(content, chapter.solution_folder)
+            files.append(File.generated(config, f"chapters/{chapter.slug}/solution.md", content=content))
+        for missing in (lab, chapter.stub, chapter.solution, chapter.solution_folder / "second_way.py"):
+            if not missing.exists():
+                log.warning(f"chapter {chapter.number} has no {missing.relative_to(root).as_posix()}.")
+    for file in files.documentation_pages():
+        if file.src_dir and file.src_uri.endswith(".md"):
+            linked += repository.targets(file.content_string, Path(file.abs_src_path).parent)
+    _add_sources(linked, files, config, root, repository)
+    files.append(File.generated(config, TOOLKIT_STYLE, content=toolkit_style()))
+    return files
+
+
+def _add_sources(linked, files, config, root: Path, repository: Repository) -> None:
+    for path in dict.fromkeys(linked):
+        uri = repository.uri(path)
+        if uri and uri.startswith("source/"):
+            content = source_page(path, root)
+            inclusion = InclusionLevel.NOT_IN_NAV
+            files.append(File.generated(config, uri, content=content, inclusion=inclusion))
+        elif uri and uri.startswith("chapters/") and files.get_file_from_path(uri) is None:
+            files.append(File.generated(config, uri, abs_src_path=str(path)))
+
+
+def toolkit_style() -> str:
+    """The style sheets of what the toolkit draws, once for the whole site."""
+    diff = importlib.import_module("chapters.toolkit.ir_diff")
+    picture = importlib.import_module("chapters.toolkit.picture")
+    return "\n".join(part.strip() for part in (diff.STYLE, picture.STYLE, picture.SVG_STYLE))
+
+
+def on_page_markdown(markdown, page, config, files):
+    uri = page.file.src_uri
+    if not uri.endswith(".md") or uri.startswith("source/"):
+        return markdown
+    repository = Repository(Path(config.config_file_path).parent, Path(config.docs_dir))
+    chapter = _chapters.get(uri)
+    if chapter:
+        page.meta["title"] = f"{chapter.number} · {chapter.title}"
+        markdown = with_exercises(markdown, chapter)
+        markdown = with_facts(repository.relink(markdown, chapter.folder, uri), chapter)
+    elif page.file.abs_src_path:
+        markdown = repository.relink(markdown, Path(page.file.abs_src_path).parent, uri)
+    else:
+        folder = repository.root / "solutions" / Path(uri).parent.name
+        markdown = repository.relink(markdown, folder, uri)
+    return markdown
+
+
+@event_priority(-50)  # after outputs and labs are in the page
+def on_page_content(content, page, config, files):
+    return _STYLE.sub("", content)
+
+
+def with_facts(markdown: str, chapter) -> str:
+    """The lesson with its facts beneath its title, which is made from the front matter if missing."""
+    heading = re.match(r"\s*# .+\n", markdown)
+    title = heading[0].strip() if heading else f"# {chapter.number} · {chapter.title}"
+    body = markdown[heading.end() :] if heading else markdown
+    return f"{title}\n\n{facts(chapter)}\n\n{body}"
+
+
+def facts(chapter) -> str:
+    """What a reader wants to know before starting: time, needs, GPU, where things are, verified on."""
+    numbers = {c.number: c for c in _chapters.values()}
+    unknown = [n for n in chapter.needs if n not in numbers]
+    if unknown:
+        log.warning(f"chapter {chapter.number} needs chapter {unknown[0]}, which does not exist.")
+    needs = [
+        f"[{n} · {numbers[n].title}](../{numbers[n].slug}/lesson.md)"
+        for n in chapter.needs
+        if n in numbers
+    ]
+    what = [
+        f"{chapter.minutes} minutes",
+        f"needs {', '.join(needs)}" if needs else "needs no other chapter",
+        "no GPU needed" if chapter.gpu in ("no", False) else f"GPU {chapter.gpu}",
+    ]
+    links = []
+    if (chapter.folder / "lab.py").exists():
+        links.append("[Lab](lab.py){ .md-button }")
+    if chapter.stub.exists():
+        source = f"../../source/chapters/{chapter.slug}/{chapter.file}.md"
+        links.append(f"[Your file: {chapter.file}]({source}){{ .md-button }}")
+    if chapter.solution.exists():
+        links.append("[Solution](solution.md){ .md-button }")
+    return "\n".join(
+        [
+            '<div class="facts" markdown>',
+            "",
+            " · ".join(what),
+            "{ .facts-what }",
+            "",
+            *([" ".join(links), "{ .facts-links }", ""] if links else []),
+            f"Verified on {stamp()}",
+            "{ .facts-stamp }",
+            "",
+            "</div>",
+        ]
+    )
+
+
+def stamp() -> str:
+    """The versions this build runs the page with, its date (SOURCE_DATE_EPOCH if set) and device."""
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    now = datetime.fromtimestamp(int(epoch), timezone.utc) if epoch else datetime.now(timezone.utc)
+    return (
+        f"TVM {version('apache-tvm')}, NumPy {version('numpy')}, Python {platform.python_version()}, "
+        f"{now:%d %B %Y}, {platform.machine()} CPU".replace(", 0", ", ")
+    )
+
+
+def _remember_labs(config, root: Path) -> None:
+    """While serving, run a lab again only if it or something it may import has changed."""
+    plugin = config.plugins.get("mkdocs-jupyter")
+    if plugin is None:
+        return
+    blocks = importlib.import_module("run_blocks")
+    key = blocks._key([], root)[:16]
+    plugin.config["cache"] = True
+    plugin.config["cache_dir"] = str(root / ".cache" / "labs" / key)

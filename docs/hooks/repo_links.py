@@ -1,0 +1,86 @@
+"""Links that are right in the repository made right on the site.
+
+Authors link files as they lie: a lesson names `lab.py`, `../../docs/glossary.md` or `../toolkit/ir_diff.py`, which works
+on a code host. Here each such link is pointed at the page that shows that file; a source file that is no page of its
+own gets one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from fences import fenced, map_prose
+
+_LINK = re.compile(r"(?P<head>\]\()(?P<target>[^)\s#]+)(?P<tail>(?:#[^)\s]*)?(?:\s+\"[^\"]*\")?\))")
+_REFERENCE = re.compile(r"^(?P<head>\[[^\]]+\]:\s+)(?P<target>[^\s#]+)(?P<tail>\S*)")
+_IMAGES = {".svg", ".png", ".jpg", ".webp", ".gif"}
+_LANGUAGES = {".py": "python", ".yml": "yaml", ".toml": "toml", ".json": "json", ".md": "markdown"}
+
+
+@dataclass(frozen=True)
+class Repository:
+    """Where things lie: the repository's root and the folder of the site's own pages."""
+
+    root: Path
+    docs: Path
+
+    def uri(self, path: Path) -> str | None:
+        """The address, among the site's sources, of the page for `path`; None if it is no file here."""
+        path = Path(os.path.normpath(path))
+        if not path.is_relative_to(self.root) or not path.exists():
+            return None
+        parts = path.relative_to(self.root).parts
+        in_chapter = len(parts) > 1 and re.match(r"ch\d\d_", parts[1])
+        if path.is_relative_to(self.docs) and "hooks" not in parts:
+            return path.relative_to(self.docs).as_posix() if path.is_file() else None
+        if in_chapter and parts[0] == "chapters":
+            if len(parts) == 2 or parts[2] == "lesson.md":
+                return f"chapters/{parts[1]}/lesson.md"
+            if parts[2] == "lab.py" or path.suffix in _IMAGES:
+                return "/".join(parts)
+        if in_chapter and parts[0] == "solutions" and not path.name.startswith("test_"):
+            return f"chapters/{parts[1]}/solution.md"
+        return f"source/{'/'.join(parts)}.md" if path.is_file() else None
+
+    def targets(self, markdown: str, folder: Path) -> Iterator[Path]:
+        """The files of the repository that `markdown`, lying in `folder`, links to."""
+        found: list[Path] = []
+
+        def note(match: re.Match) -> str:
+            path = Path(os.path.normpath(folder / match["target"]))
+            if self.uri(path):
+                found.append(path)
+            return match[0]
+
+        map_prose(markdown, lambda text: _REFERENCE.sub(note, _LINK.sub(note, text)))
+        return iter(dict.fromkeys(found))
+
+    def relink(self, markdown: str, folder: Path, page_uri: str) -> str:
+        """`markdown` with its repository links relative to the page `page_uri`."""
+
+        def point(match: re.Match) -> str:
+            target = self.relative(match["target"], folder, page_uri)
+            return f"{match['head']}{target}{match['tail']}"
+
+        return map_prose(markdown, lambda text: _REFERENCE.sub(point, _LINK.sub(point, text)))
+
+    def relative(self, target: str, folder: Path, page_uri: str) -> str:
+        """One link target; what is no file of the repository is left as it stands."""
+        if re.match(r"[a-z][a-z0-9+.-]*:|/", target):
+            return target
+        uri = self.uri(folder / target)
+        if uri is None:
+            return target
+        return PurePosixPath(os.path.relpath(uri, os.path.dirname(page_uri) or ".")).as_posix()
+
+
+def source_page(path: Path, root: Path) -> str:
+    """The Markdown of the page that shows one file of the repository."""
+    name = path.relative_to(root).as_posix()
+    code = path.read_text(encoding="utf-8").rstrip("\n")
+    language = _LANGUAGES.get(path.suffix, "text")
+    return f"---\nsearch:\n  exclude: true\n---\n# `{name}`\n\n{fenced(code, language)}\n"
