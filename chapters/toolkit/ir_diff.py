@@ -17,8 +17,9 @@ from functools import cached_property
 
 # Colours are translucent so that one rule serves light and dark backgrounds.
 STYLE = """
-.ir-diff{container-type:inline-size;margin:1em 0;font-size:.75rem;border:1px solid rgba(128,128,128,.35);
-border-radius:6px;overflow:hidden}
+figure.ir-diff{display:block;container-type:inline-size;width:auto;max-width:none;margin:1em 0;
+text-align:left;font-size:.75rem;border:1px solid rgba(128,128,128,.35);border-radius:6px;
+overflow:hidden}
 .ir-diff>figcaption{max-width:none;margin:0;padding:.45em .9em;font-style:normal;text-align:left;
 border-bottom:1px solid rgba(128,128,128,.35)}
 .ir-diff .rows{font-family:var(--md-code-font-family,ui-monospace,Menlo,Consolas,monospace);line-height:1.5;

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-
 import tvm
 from tvm import relax, te, tirx
 from tvm.relax.frontend import nn
@@ -110,11 +109,16 @@ def _slot(positions, b, s):
     return positions[b].astype("int64") + s
 
 
+def _head(qkv, b, s, h) -> Callable:
+    """Head `h` of token (b, s): a function from the index within the head to a float32 value."""
+    return lambda i: qkv[b, s, h, i].astype("float32")
+
+
 def _rotate(head: Callable, slot, i, config: LlamaConfig):
     """Element `i` of `head` (index -> float32) under rotary embedding at position `slot`.
 
-    Elements `i` and `i + head_dim / 2` are the two coordinates of one pair, as in the published
-    Llama weights; pair `i` turns by `slot * theta ** (-2 i / head_dim)`.
+    Elements `i` and `i + head_dim / 2` are the two coordinates of one pair, as in Hugging Face's
+    layout of the weights; pair `i` turns by `slot * theta ** (-2 i / head_dim)`.
     """
     half = config.head_dim // 2
     exponent = (i % half).astype("float32") * tirx.const(
@@ -130,10 +134,8 @@ def rotate_queries(qkv: Tensor, positions: Tensor, config: LlamaConfig) -> Tenso
 
     def compute(qkv: te.Tensor, positions: te.Tensor):
         def element(b, s, h, i):
-            def head(k):
-                return qkv[b, s, h, k].astype("float32")
-
-            return _rotate(head, _slot(positions, b, s), i, config).astype(qkv.dtype)
+            slot = _slot(positions, b, s)
+            return _rotate(_head(qkv, b, s, h), slot, i, config).astype(qkv.dtype)
 
         b, s, _, d = qkv.shape
         return te.compute((b, s, config.num_attention_heads, d), element, name="rotated")
@@ -165,11 +167,10 @@ def append_kernel(config: LlamaConfig, dtype: str) -> tirx.PrimFunc:
             with T.sblock("append"):
                 vb, vs, vh, vi = T.axis.remap("SSSS", [b, s, h, i])
                 slot = T.meta_var(_slot(positions, vb, vs))
-                key = T.meta_var(lambda k: T.Cast("float32", qkv[vb, vs, first_key + vh, k]))
+                key = T.meta_var(_head(qkv, vb, vs, first_key + vh))
+                rotated = T.meta_var(_rotate(key, slot, vi, config))
                 if slot < context_window:
-                    kv_cache[layer, 0, vb, slot, vh, vi] = T.Cast(
-                        dtype, _rotate(key, slot, vi, config)
-                    )
+                    kv_cache[layer, 0, vb, slot, vh, vi] = T.Cast(dtype, rotated)
                     kv_cache[layer, 1, vb, slot, vh, vi] = qkv[vb, vs, first_value + vh, vi]
 
     return append
@@ -269,9 +270,7 @@ def attention_values(
             value = kv_cache[layer, 1, b, j, h // config.group_size, i].astype("float32")
             visible = j <= _slot(positions, b, s)
             product = probabilities[b, s, h, j] * value
-            return te.sum(
-                tirx.if_then_else(visible, product, tirx.const(0, "float32")), axis=j
-            )
+            return te.sum(tirx.if_then_else(visible, product, tirx.const(0, "float32")), axis=j)
 
         shape = (b, s, h, config.head_dim)
         total = te.compute(shape, weighted, name="weighted")
@@ -320,9 +319,7 @@ class LlamaFFN(nn.Module):
     """SwiGLU: down(silu(gate(x)) * up(x)), gate and up fused in one projection."""
 
     def __init__(self, config: LlamaConfig):
-        self.gate_up_proj = nn.Linear(
-            config.hidden_size, 2 * config.intermediate_size, bias=False
-        )
+        self.gate_up_proj = nn.Linear(config.hidden_size, 2 * config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor):
@@ -395,9 +392,7 @@ class LlamaForCausalLM(nn.Module):
         self.dtype = dtype
         self.model = LlamaModel(config)
         # The head accumulates in float32: near-equal logits of a float16 model would tie.
-        self.lm_head = nn.Linear(
-            config.hidden_size, "vocab_size", bias=False, out_dtype="float32"
-        )
+        self.lm_head = nn.Linear(config.hidden_size, "vocab_size", bias=False, out_dtype="float32")
 
     def embed(self, input_ids: Tensor):
         """(seq_len,) int32 -> (seq_len, hidden)."""
@@ -645,12 +640,13 @@ class Generation(NamedTuple):
 class Generator:
     """Compile a decoder for a target and run it: prefill, then greedy decoding.
 
-    `module` replaces the exported decoder, for instance by one that passes have rewritten;
-    `weights` defaults to `random_weights(config, dtype, seed)`.
+    `module` replaces the exported decoder, for instance by one that passes have rewritten; it must
+    have the `functions` named and take the weights in the same order. `weights` defaults to
+    `random_weights(config, dtype, seed)`.
     """
 
-    SINGLE = ("embed", "prefill", "decode", "create_kv_cache")
-    BATCHED = ("embed", "batch_prefill", "batch_decode", "create_kv_cache")
+    SINGLE = ("create_kv_cache", "embed", "prefill", "decode")
+    BATCHED = ("create_kv_cache", "embed", "batch_prefill", "batch_decode")
 
     def __init__(
         self,
@@ -659,25 +655,26 @@ class Generator:
         *,
         module: tvm.IRModule | None = None,
         weights: Mapping[str, np.ndarray] | None = None,
-        target: str | tvm.target.Target = "llvm",
+        target: str | dict | tvm.target.Target = "llvm",
         relax_pipeline="default",
         functions: Iterable[str] = SINGLE,
         context_window: int | None = None,
         seed: int = 0,
     ):
         self.config = find_config(config)
-        self.dtype = dtype
+        self.functions = tuple(functions)
         self.context_window = context_window or self.config.context_window_size
-        exported, parameters = decoder(self.config, dtype, functions)
+        exported, parameters = decoder(self.config, dtype, self.functions)
+        weights = random_weights(self.config, dtype, seed) if weights is None else weights
+        module = exported if module is None else module
         target = tvm.target.Target(target)
         self.device = tvm.device("cpu" if target.kind.name == "llvm" else target.kind.name)
-        self.executable = tvm.compile(module or exported, target, relax_pipeline=relax_pipeline)
+        self.executable = tvm.compile(module, target, relax_pipeline=relax_pipeline)
         self.vm = relax.VirtualMachine(self.executable, self.device)
-        weights = weights or random_weights(self.config, dtype, seed)
         self.weights = [self.to_device(weights[name]) for name, _, _ in parameters]
 
     def to_device(self, array: np.ndarray) -> tvm.runtime.Tensor:
-        """A copy of `array` on the device; TVM must never read NumPy's memory directly."""
+        """A copy of `array` on the device, aligned as compiled code expects (NumPy need not be)."""
         return tvm.runtime.tensor(np.ascontiguousarray(array), self.device)
 
     def create_kv_cache(self, batch_size: int = 1) -> tvm.runtime.Tensor:
@@ -688,8 +685,8 @@ class Generator:
     def embed(self, tokens: np.ndarray) -> tvm.runtime.Tensor:
         """Token numbers (batch, seq) -> embeddings (batch, seq, hidden), on the device."""
         tokens = np.asarray(tokens, dtype="int32")
-        flat = self.vm["embed"](self.to_device(tokens.reshape(-1)), self.weights)
-        return flat._create_view((*tokens.shape, self.config.hidden_size))
+        rows = self.vm["embed"](self.to_device(tokens.reshape(-1)), self.weights)
+        return rows._create_view((*tokens.shape, self.config.hidden_size))
 
     def forward(
         self,
@@ -701,39 +698,52 @@ class Generator:
     ) -> tuple[np.ndarray, tvm.runtime.Tensor]:
         """Run function `name` on tokens (batch, seq): its first result, and the updated cache.
 
-        Raises ValueError if the tokens do not fit into the cache behind `positions`.
+        Raises ValueError for a function that was not compiled, a token outside the vocabulary, or
+        tokens that do not fit into the cache behind `positions`.
         """
         tokens, positions = np.asarray(tokens), np.asarray(positions, dtype="int32")
-        needed = int(positions.max()) + tokens.shape[1]
-        if needed > kv_cache.shape[3]:
-            raise ValueError(
-                f"{needed} positions are needed and the cache has {kv_cache.shape[3]}: shorten "
-                "the prompt or the generation, or create a Generator with a larger context_window."
-            )
+        self._check(name, tokens, positions, kv_cache.shape[3])
         extra = [] if logit_positions is None else [logit_positions]
         arguments = [self.to_device(np.asarray(a, dtype="int32")) for a in (*extra, positions)]
         out, kv_cache = self.vm[name](self.embed(tokens), *arguments, kv_cache, self.weights)
         return out.numpy(), kv_cache
 
+    def _check(
+        self, name: str, tokens: np.ndarray, positions: np.ndarray, context_window: int
+    ) -> None:
+        if name not in self.functions:
+            raise ValueError(
+                f"{name} was not compiled, only {', '.join(self.functions)}: name it in the "
+                "`functions` of the Generator."
+            )
+        if tokens.size == 0:
+            raise ValueError("There are no tokens to run on: give at least one a sequence.")
+        vocab_size = self.config.vocab_size
+        if tokens.min() < 0 or tokens.max() >= vocab_size:
+            raise ValueError(
+                f"Tokens run from {tokens.min()} to {tokens.max()} and the vocabulary from 0 to "
+                f"{vocab_size - 1}: keep them inside."
+            )
+        needed = int(positions.max()) + tokens.shape[1]
+        if needed > context_window:
+            raise ValueError(
+                f"{needed} positions are needed and the cache has {context_window}: shorten "
+                "the prompt or the generation, or create a Generator with a larger context_window."
+            )
+
     def generate(self, prompt: Sequence[int], steps: int) -> Generation:
         """`steps` greedy tokens after `prompt`, with `prefill` and `decode`."""
         tokens = np.asarray([prompt], dtype="int32")
         logits, kv_cache = self.forward("prefill", tokens, [0], self.create_kv_cache())
-        history = [logits[:, 0]]
-        for step in range(steps - 1):
-            token = history[-1].argmax(axis=-1)[:, None]
-            position = [len(prompt) + step]
-            logits, kv_cache = self.forward("decode", token, position, kv_cache)
-            history.append(logits[:, 0])
-        logits = np.concatenate(history)
-        return Generation(logits.argmax(axis=-1).astype("int32"), logits)
+        batch = self._decode("decode", logits, kv_cache, np.asarray([len(prompt)]), steps)
+        return Generation(batch.tokens[0], batch.logits[0])
 
     def generate_batch(self, prompts: Sequence[Sequence[int]], steps: int) -> Generation:
         """`steps` greedy tokens after each prompt, with `batch_prefill` and `batch_decode`.
 
         Prompts may differ in length; the shorter ones are padded on the right.
         """
-        lengths = np.asarray([len(prompt) for prompt in prompts], dtype="int32")
+        lengths = np.asarray([len(prompt) for prompt in prompts])
         tokens = np.zeros((len(prompts), lengths.max()), dtype="int32")
         for row, prompt in zip(tokens, prompts, strict=True):
             row[: len(prompt)] = prompt
@@ -741,10 +751,14 @@ class Generator:
         logits, kv_cache = self.forward(
             "batch_prefill", tokens, np.zeros_like(lengths), kv_cache, lengths - 1
         )
+        return self._decode("batch_decode", logits, kv_cache, lengths, steps)
+
+    def _decode(self, name: str, logits: np.ndarray, kv_cache, lengths, steps: int) -> Generation:
+        """Continue greedily from the prefill's `logits` (batch, 1, vocab_size)."""
         history = [logits]
         for step in range(steps - 1):
             token = history[-1].argmax(axis=-1)
-            logits, kv_cache = self.forward("batch_decode", token, lengths + step, kv_cache)
+            logits, kv_cache = self.forward(name, token, lengths + step, kv_cache)
             history.append(logits)
         logits = np.concatenate(history, axis=1)
         return Generation(logits.argmax(axis=-1).astype("int32"), logits)

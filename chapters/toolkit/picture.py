@@ -10,16 +10,18 @@ import html
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from chapters.toolkit.layered_layout import Layout, layered
 
 # Fills are translucent and text takes the page's colour, so one rule serves light and dark.
 STYLE = """
-.ir-picture{margin:1.2em 0;width:100%;max-width:none;overflow-x:auto;text-align:center}
+figure.ir-picture{display:block;margin:1.2em 0;width:auto;max-width:none;overflow-x:auto;
+text-align:center}
 .ir-picture>figcaption{max-width:none;margin:.4em 0 0;font-size:.75rem;font-style:normal;opacity:.85}
 .ir-picture>figcaption b{opacity:1}
 .ir-picture svg{display:block;margin:0 auto;height:auto;width:100%}
-.ir-pictures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,17rem),1fr));gap:1.5em;align-items:start}
+.ir-pictures{display:flex;flex-wrap:wrap;gap:1.5em;align-items:flex-start}
 """
 SVG_STYLE = """
 .irp text{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:currentColor;text-anchor:middle}
@@ -49,6 +51,7 @@ KINDS = {  # what a node is -> its name in the legend and in the listing
 }
 LAUNCHING = ("op", "kernel", "function")
 MAX_NODES = 40
+SMALLEST = 0.66  # below this scale the text could not be read: a figure scrolls instead
 _INT = re.compile(r"T\.int64\((-?\d+)\)")
 
 Only = Callable[["Node"], bool] | Iterable[str]
@@ -94,6 +97,11 @@ class Picture:
         """How many nodes are of one of `kinds` ("op", "kernel", "function", "input", ...)."""
         return sum(1 for node in self.nodes if node.kind in kinds)
 
+    @cached_property
+    def layout(self) -> Layout:
+        """Where the boxes stand."""
+        return layered(self.nodes)
+
     @property
     def caption(self) -> str:
         """How many operators, kernels and fused functions are drawn."""
@@ -122,7 +130,11 @@ class Picture:
 
     def figure(self, caption: str) -> str:
         """The SVG in a figure with `caption` (HTML); the style sheet is not included."""
-        return f'<figure class="ir-picture">{_svg(self)}<figcaption>{caption}</figcaption></figure>'
+        # side by side, two figures share the space in proportion, so that both have one scale
+        width = round(self.layout.width)
+        flex = f'style="flex:{width} 1 {round(width * SMALLEST)}px"'
+        figcaption = f"<figcaption>{caption}</figcaption>"
+        return f'<figure class="ir-picture" {flex}>{_svg(self)}{figcaption}</figure>'
 
     def _repr_html_(self) -> str:
         return _style() + self.figure(f"<b>{html.escape(self.title)}</b> · {self.caption}")
@@ -355,12 +367,11 @@ def _style() -> str:
 
 
 def _svg(drawn: Picture, style: str = "") -> str:
-    layout = layered(drawn.nodes)
+    layout = drawn.layout
     width, height = round(layout.width), round(layout.height)
     title = html.escape(f"{drawn.title}: data-flow graph, {drawn.caption}")
     description = html.escape("; ".join(line.strip() for line in str(drawn).splitlines()[1:]))
-    # below two thirds of its size the text could not be read: from there on the figure scrolls
-    size = f"max-width:{width}px;min-width:{round(width * 0.66)}px"
+    size = f"max-width:{width}px;min-width:{round(width * SMALLEST)}px"
     shapes = "".join(_edges(drawn, layout)) + "".join(_box(n, layout) for n in drawn.nodes)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="irp" role="img" aria-label="{title}" '

@@ -22,11 +22,13 @@ _WRAPPER = '<div class="jupyter-wrapper">'
 _STYLE_OR_SCRIPT = re.compile(r"<(style|script)\b.*?</\1>", re.DOTALL)
 _INPUT = re.compile(
     r'<div class="highlight-ipynb hl-(?P<lang>[\w+-]+)\s*">\s*<pre>(?P<code>.*?)</pre>\s*</div>\s*'
-    r'<div id="cell-\d+" class="clipboard-copy-txt">.*?</div>',
+    r'<div [^>]*class="clipboard-copy-txt"[^>]*>.*?</div>',
     re.DOTALL,
 )
 _COPY = re.compile(r'<div class="zeroclipboard-container">.*?</clipboard-copy>\s*</div>', re.DOTALL)
 _PROMPT = re.compile(r'<div class="jp-(?:InputPrompt|OutputPrompt)[^"]*">[^<]*</div>')
+_CELL_ID = re.compile(r' id="cell-id=[^"]*"')  # random: it would differ in every build
+_CELL_FOCUS = re.compile(r'(<div class="jp-Cell-inputWrapper") tabindex="0"')
 _COLLAPSER = re.compile(r'<div class="jp-Collapser[^"]*"[^>]*>\s*</div>')
 _HREF = re.compile(r'(<a\b[^>]*?href=")([^"#][^"#]*)(#[^"]*)?(")')
 _OUTSIDE = re.compile(r"(?:src|href)=\"https?://[^\"]+\.(?:js|css)\b")
@@ -37,8 +39,9 @@ def on_page_content(content, page, config, files):
     if not page.file.src_uri.endswith("/lab.py"):
         return content
     name = page.file.src_uri
+    number = int(re.search(r"/ch(\d+)_", name)[1])
     page.meta["title"] = page.title
-    page.title = "Lab"
+    page.title = f"Lab {number}"  # the plugin has put the lab's heading where the navigation's name was
     return relinked(slim(content, name), page, config, files)
 
 
@@ -51,6 +54,7 @@ def slim(content: str, name: str) -> str:
             "against pyproject.toml and adapt docs/hooks/lab_page.py."
         )
     cells = _COLLAPSER.sub("", _PROMPT.sub("", _COPY.sub("", cells)))
+    cells = _CELL_FOCUS.sub(r"\1", _CELL_ID.sub("", cells))
     cells = _INPUT.sub(_code_block, cells)
     cells = _STYLE_OR_SCRIPT.sub("", cells)
     if "clipboard-copy" in cells or _OUTSIDE.search(cells):

@@ -5,20 +5,24 @@ Adding a folder `chapters/chNN_name` with a lesson is enough; nothing here or in
 
 from __future__ import annotations
 
-import importlib
 import os
 import platform
 import re
-import sys
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 
+import course_path  # noqa: F401  (before the course is imported)
+import yaml
 from exercises import with_exercises
+from fingerprint import fingerprint
 from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority, get_plugin_logger
 from mkdocs.structure.files import File, InclusionLevel
 from repo_links import Repository, source_page
+from solution_page import solution_page
+
+from chapters.toolkit import course, ir_diff, picture
 
 log = get_plugin_logger("publish")
 
@@ -39,7 +43,7 @@ TOOLKIT_STYLE = "styles/toolkit.css"
 _STYLE = re.compile(r"<style data-course>.*?</style>", re.DOTALL)
 
 _serving = False
-_chapters: dict[str, object] = {}  # address of the lesson -> chapter
+_chapters: dict[str, course.Chapter] = {}  # address of the lesson -> chapter
 
 
 def on_startup(command: str, dirty: bool) -> None:
@@ -49,17 +53,9 @@ def on_startup(command: str, dirty: bool) -> None:
 
 def on_config(config):
     root = Path(config.config_file_path).parent
-    _importable(root)
     _chapters.clear()
-    course = importlib.import_module("chapters.toolkit.course")
     course.chapters.cache_clear()  # while serving, a lesson's front matter may have changed
-    try:
-        _chapters.update({f"chapters/{c.slug}/lesson.md": c for c in course.chapters(root)})
-    except (course.CourseError, KeyError, TypeError) as error:
-        raise PluginError(
-            f"The front matter of a lesson is not complete: {error}. It needs title, minutes, needs, "
-            "gpu, file and exercises (id, kind, minutes, title, name)."
-        ) from error
+    _chapters.update({f"chapters/{c.slug}/lesson.md": c for c in _read_chapters(root)})
     config.nav = navigation(Path(config.docs_dir))
     config.extra_css = [*config.extra_css, TOOLKIT_STYLE]
     if _serving:
@@ -67,27 +63,37 @@ def on_config(config):
     return config
 
 
-def _importable(root: Path) -> None:
-    """Let this process and the labs' kernels import the course, and use this very Python for them."""
-    if str(root) not in sys.path:
-        sys.path.insert(0, str(root))
-    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if str(root) not in path:
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(root), *filter(None, path)])
-    # a kernel of the same name in the reader's home must not take the place of this environment's
-    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+def _read_chapters(root: Path) -> list[course.Chapter]:
+    try:
+        return course.chapters(root)
+    except (course.CourseError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+        raise PluginError(
+            f"The front matter of {_faulty_lesson(root)} cannot be used: "
+            f"{' '.join(str(error).split())}. It is YAML with title, minutes, needs, gpu, file and "
+            "exercises (each id, kind, minutes, title, name); put a title with : or ? in quotes."
+        ) from None
+
+
+def _faulty_lesson(root: Path) -> str:
+    for lesson in sorted((root / "chapters").glob("ch[0-9][0-9]_*/lesson.md")):
+        try:
+            facts = course.front_matter(lesson)
+            [facts[key] for key in ("title", "minutes", "needs", "gpu", "file", "exercises")]
+            [course.Exercise(**exercise, chapter=0) for exercise in facts["exercises"]]
+        except Exception:
+            return lesson.relative_to(root).as_posix()
+    return "a lesson"
 
 
 def navigation(docs: Path) -> list:
     """The site's navigation: the pages there are, and all chapters between them."""
     parts = []
     for uri, chapter in _chapters.items():
-        pages = [{"Lesson": uri}]
+        pages = [{f"Lesson {chapter.number}": uri}]
         if (chapter.folder / "lab.py").exists():
-            pages.append({"Lab": f"chapters/{chapter.slug}/lab.py"})
+            pages.append({f"Lab {chapter.number}": f"chapters/{chapter.slug}/lab.py"})
         if chapter.solution.exists():
-            pages.append({"Solution": f"chapters/{chapter.slug}/solution.md"})
+            pages.append({f"Solution {chapter.number}": f"chapters/{chapter.slug}/solution.md"})
         parts.append({f"{chapter.number} · {chapter.title}": pages})
     before, after = (
         [{title: uri} for title, uri in pages if (docs / uri).exists()]
@@ -99,28 +105,25 @@ def navigation(docs: Path) -> list:
 @event_priority(100)  # before mkdocs-jupyter looks for labs among the files
 def on_files(files, config):
     root = Path(config.config_file_path).parent
-    solutions = importlib.import_module("solution_page") if _chapters else None
     linked: list[Path] = []
     repository = Repository(root, Path(config.docs_dir))
     for uri, chapter in _chapters.items():
-        lesson = File.generated(config, uri, abs_src_path=str(chapter.lesson))
-        lesson.dest_uri = f"chapters/{chapter.slug}/index.html"
-        files.append(lesson)
+        files.append(_as_it_lies(uri, root, config, f"chapters/{chapter.slug}/index.html"))
         linked += repository.targets(chapter.lesson.read_text(encoding="utf-8"), chapter.folder)
         linked.append(chapter.stub)
         lab = chapter.folder / "lab.py"
         if lab.exists():
-            files.append(File.generated(config, f"chapters/{chapter.slug}/lab.py", abs_src_path=str(lab)))
+            files.append(_as_it_lies(f"chapters/{chapter.slug}/lab.py", root, config))
             linked += repository.targets(lab.read_text(encoding="utf-8"), chapter.folder)
         if chapter.solution.exists():
-            content = solutions.solution_page(chapter)
+            content = solution_page(chapter)
             linked += repository.targets(content, chapter.solution_folder)
             files.append(File.generated(config, f"chapters/{chapter.slug}/solution.md", content=content))
         for missing in (lab, chapter.stub, chapter.solution, chapter.solution_folder / "second_way.py"):
             if not missing.exists():
                 log.warning(f"chapter {chapter.number} has no {missing.relative_to(root).as_posix()}.")
     for file in files.documentation_pages():
-        if file.src_dir and file.src_uri.endswith(".md"):
+        if file.src_dir == config.docs_dir and file.src_uri.endswith(".md"):
             linked += repository.targets(file.content_string, Path(file.abs_src_path).parent)
     _add_sources(linked, files, config, root, repository)
     files.append(File.generated(config, TOOLKIT_STYLE, content=toolkit_style()))
@@ -135,14 +138,17 @@ def _add_sources(linked, files, config, root: Path, repository: Repository) -> N
             inclusion = InclusionLevel.NOT_IN_NAV
             files.append(File.generated(config, uri, content=content, inclusion=inclusion))
         elif uri and uri.startswith("chapters/") and files.get_file_from_path(uri) is None:
-            files.append(File.generated(config, uri, abs_src_path=str(path)))
+            files.append(_as_it_lies(uri, root, config))
+
+
+def _as_it_lies(uri: str, root: Path, config, dest_uri: str | None = None) -> File:
+    """A file of the repository outside docs/, under the same address on the site."""
+    return File(uri, str(root), config.site_dir, config.use_directory_urls, dest_uri=dest_uri)
 
 
 def toolkit_style() -> str:
     """The style sheets of what the toolkit draws, once for the whole site."""
-    diff = importlib.import_module("chapters.toolkit.ir_diff")
-    picture = importlib.import_module("chapters.toolkit.picture")
-    return "\n".join(part.strip() for part in (diff.STYLE, picture.STYLE, picture.SVG_STYLE))
+    return "\n".join(s.strip() for s in (ir_diff.STYLE, picture.STYLE, picture.SVG_STYLE))
 
 
 def on_page_markdown(markdown, page, config, files):
@@ -231,7 +237,5 @@ def _remember_labs(config, root: Path) -> None:
     plugin = config.plugins.get("mkdocs-jupyter")
     if plugin is None:
         return
-    blocks = importlib.import_module("run_blocks")
-    key = blocks._key([], root)[:16]
     plugin.config["cache"] = True
-    plugin.config["cache_dir"] = str(root / ".cache" / "labs" / key)
+    plugin.config["cache_dir"] = str(root / ".cache" / "labs" / fingerprint(root)[:16])

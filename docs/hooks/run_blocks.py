@@ -9,7 +9,6 @@ All blocks of a page run in one process, in order. A block that fails, fails the
 
 from __future__ import annotations
 
-import hashlib
 import html
 import json
 import os
@@ -18,10 +17,10 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 from fences import Fence, fenced, fences
+from fingerprint import fingerprint
 from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority
 
@@ -133,7 +132,9 @@ def run(blocks: list[Block], root: Path, where: str) -> list[dict]:
 
     Raises PluginError naming the page, the block and the error if one fails or does not raise as told.
     """
-    key = _key(blocks, root) if _serving else ""
+    key = ""
+    if _serving:
+        key = fingerprint(root, *(f"{b.line} {b.raises} {b.code}" for b in blocks))
     if key and key in _remembered:
         return _remembered[key]
     with tempfile.TemporaryDirectory(prefix="page-") as folder:
@@ -237,14 +238,3 @@ def _lines_above(page, lines: list[str]) -> int:
     if not source:
         return 0
     return max(0, len(Path(source).read_text(encoding="utf-8").split("\n")) - len(lines))
-
-
-def _key(blocks: list[Block], root: Path) -> str:
-    """What the output depends on: the blocks, every source and data file they may read, TVM."""
-    parts = [version("apache-tvm"), *(f"{b.line} {b.raises} {b.code}" for b in blocks)]
-    for folder in ("chapters", "solutions", "tests", "docs"):
-        for path in sorted((root / folder).rglob("*")):
-            if path.suffix in (".py", ".json", ".yml"):
-                stat = path.stat()
-                parts.append(f"{path} {stat.st_mtime_ns} {stat.st_size}")
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -54,6 +54,17 @@ def returns_module(result: object, whose: str) -> None:
     )
 
 
+def has_function(mod: tvm.IRModule, name: str, whose: str) -> None:
+    """`mod` holds a function called `name`."""
+    known = sorted(gv.name_hint for gv in mod.get_global_vars())
+    that(
+        name in known,
+        f"{whose} gave a module without a function `{name}`.",
+        expected=f"a function called {name}",
+        yours=", ".join(known) or "an empty module",
+    )
+
+
 def unchanged(mod: tvm.IRModule, before: tvm.IRModule, whose: str) -> None:
     """`mod`, which was given to a pass, still equals `before`, its copy from before the call."""
     if tvm_ffi.structural_equal(mod, before):

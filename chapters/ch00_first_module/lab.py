@@ -1,0 +1,98 @@
+# %% [markdown]
+# # Lab: a first module
+#
+# The lesson's steps on one page, to run and to change. In a terminal: `python -m chapters.ch00_first_module.lab`. Where your own
+# answers to chapter 0 pass their checks, this lab runs them; else it runs the reference.
+
+# %%
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from chapters.toolkit.display import display
+from chapters.toolkit.earlier import earlier, whose
+from chapters.toolkit.ir_diff import diff, show
+from chapters.toolkit.picture import picture
+
+first = earlier(0)
+print("The code of chapter 0 is", whose(0))
+
+# %% [markdown]
+# ## One model, three ways
+#
+# The module that TVMScript gives, as text and as a graph.
+
+# %%
+scripted = first.from_script()
+display(show(scripted), picture(scripted))
+
+# %% [markdown]
+# BlockBuilder builds the same structure. The names of variables may differ; structural equality does not look at them.
+
+# %%
+built = first.from_block_builder()
+print("structurally equal:", tvm_ffi.structural_equal(scripted["main"], built["main"]))
+
+# %% [markdown]
+# The layer exports to the same four operators. Its weights have become parameters.
+
+# %%
+layer = first.from_nn()
+display(show(layer["forward"]))
+
+# %% [markdown]
+# ## Three ways, the same numbers
+#
+# Against NumPy in float64. float32 keeps 24 bits, so sums of sixteen products agree to about seven digits.
+
+# %%
+random = np.random.default_rng(0)
+x, w, b = (random.standard_normal(s).astype("float32") for s in ((5, 16), (8, 16), (8,)))
+reference = np.maximum(x.astype("float64") @ w.T + b, 0)
+for title, mod, name in (
+    ("TVMScript", scripted, "main"),
+    ("BlockBuilder", built, "main"),
+    ("nn", layer, "forward"),
+):
+    error = np.abs(first.run(mod, name, x, w, b) - reference).max()
+    print(f"{title:<13} largest error {error:.1e}")
+
+# %% [markdown]
+# One module serves any number of rows: `n` is read from `x` when the function is called.
+
+# %%
+for rows in (1, 3, 1000):
+    print(rows, first.run(scripted, "main", np.ones((rows, 16), "float32"), w, b).shape)
+
+# %% [markdown]
+# ## From operators to loops
+#
+# `LegalizeOps` replaces each operator by a call of a PrimFunc. The Relax function stays; it now says which kernels run, in which order.
+
+# %%
+legal = relax.transform.LegalizeOps()(scripted)
+display(diff(scripted["main"], legal["main"]))
+print(sorted(gv.name_hint for gv in legal.get_global_vars()))
+
+# %% [markdown]
+# ## Why a reduction has an init
+#
+# The output buffer is the caller's, and holds what was there before. Here it holds 1000; the sums are right all the same.
+
+# %%
+a = np.ones((6, 16), "float32")
+total = tvm.runtime.tensor(np.full(6, 1000, "float32"))
+tvm.compile(first.row_sums, target="llvm")["main"](tvm.runtime.tensor(a), total)
+print(total.numpy())
+
+# %% [markdown]
+# ## Who refuses what
+#
+# The VM holds a caller to the types that were declared.
+
+# %%
+try:
+    first.run(scripted, "main", x[:, :12], w, b)
+except Exception as error:
+    print(str(error).splitlines()[0])

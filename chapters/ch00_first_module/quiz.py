@@ -1,0 +1,88 @@
+"""Predict-then-run questions of chapter 0; TVM computes every answer."""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.relax.frontend import nn
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+from chapters.toolkit.earlier import earlier
+from chapters.toolkit.quiz import Question
+
+
+@I.ir_module
+class Twice:
+    @R.function
+    def main(x: R.Tensor((4, 8), "float32")) -> R.Tensor((4, 8), "float32"):
+        with R.dataflow():
+            a = R.add(x, x)
+            b = R.add(a, a)
+            R.output(b)
+        return b
+
+
+def _kernels_of_twice() -> int:
+    legal = relax.transform.LegalizeOps()(Twice)
+    return sum(isinstance(f, tvm.tirx.PrimFunc) for f in legal.functions.values())
+
+
+def _script_equals_builder() -> str:
+    first = earlier(0)
+    equal = tvm_ffi.structural_equal(first.from_script()["main"], first.from_block_builder()["main"])
+    return "yes" if equal else "no"
+
+
+def _parameters_of_a_layer() -> int:
+    spec = {"forward": {"x": nn.spec.Tensor(["n", 16], "float32")}}
+    mod, _weights = nn.Linear(16, 8, bias=True).export_tvm(spec=spec)
+    return len(mod["forward"].params)
+
+
+def _result_type() -> str:
+    n = tvm.tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((n, 16), "float32"))
+    w = relax.Var("w", relax.TensorType((16, 8), "float32"))
+    rows, columns = relax.BlockBuilder().normalize(relax.op.matmul(x, w)).ty.shape
+    return f"({rows}, {int(columns)})"
+
+
+def _default_dtype() -> str:
+    return str(relax.TensorType((4,)).dtype)
+
+
+QUESTIONS = [
+    Question(
+        ask="main adds twice, on the same shapes. How many PrimFuncs are there after LegalizeOps?",
+        show=lambda: Twice.script(),
+        choices=("0", "1", "2"),
+        compute=lambda: str(_kernels_of_twice()),
+        because="The two calls need the same loops over the same shapes, and an equal PrimFunc is reused, not added again.",
+    ),
+    Question(
+        ask="Is the `main` parsed from TVMScript structurally equal to the one BlockBuilder builds?",
+        choices=("yes", "no", "it raises an error"),
+        compute=_script_equals_builder,
+        because="Both are the same data structure; the script is one way to write it. Names of variables do not count.",
+    ),
+    Question(
+        ask="nn.Linear(16, 8, bias=True) is exported. How many parameters has the exported `forward`?",
+        choices=("1", "2", "3"),
+        compute=lambda: str(_parameters_of_a_layer()),
+        because="x, and then the weights: an exported function holds no data, so its weights are passed at each call.",
+    ),
+    Question(
+        ask="x is (n, 16), w is (16, 8). What shape does TVM derive for matmul(x, w) before anything runs?",
+        choices=("(n, 8)", "(?, 8)", "unknown until it runs"),
+        compute=_result_type,
+        because="n stays a name in the type; every later call can rely on the two n being the same number.",
+    ),
+    Question(
+        ask="relax.TensorType((4,)) is given no dtype. What is its dtype?",
+        choices=("float32", "unknown", "float64"),
+        compute=_default_dtype,
+        because="The default is float32, not unknown: say the dtype, or a float16 model gets one float32 tensor.",
+    ),
+]

@@ -1,0 +1,21 @@
+"""Whether anything a page's output may depend on has changed since the last look."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.metadata import version
+from pathlib import Path
+
+FOLDERS = ("chapters", "solutions", "tests", "docs")
+SUFFIXES = (".py", ".json", ".yml")
+
+
+def fingerprint(root: Path, *more: str) -> str:
+    """A key made of TVM's version, the state of every source and data file, and `more`."""
+    parts = [version("apache-tvm"), *more]
+    for folder in FOLDERS:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in SUFFIXES:
+                stat = path.stat()
+                parts.append(f"{path} {stat.st_mtime_ns} {stat.st_size}")
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()

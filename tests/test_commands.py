@@ -1,0 +1,193 @@
+"""`python -m chapters …` as a learner types it, in a copy of the course."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from chapters.toolkit.course import ROOT
+
+BROKEN = 'executable = tvm.compile(mod, target="llvm")'
+
+
+def test_status_on_a_fresh_clone_names_the_next_exercise(course):
+    result = course.learner()
+    assert result.returncode == 0
+    assert "0/6" in result.stdout and "python -m chapters check 0.1" in result.stdout
+    assert "first_module.py:" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["chek"], "There is no command 'chek'"),
+        (["check", "77"], "There is no chapter '77'; the course has chapters 0"),
+        (["check", "0.99"], "There is no exercise 0.99 in chapter 0; it has 0.1"),
+        (["check", "zero.one"], "is no exercise number"),
+        (["hint"], "required: exercise"),
+        (["hint", "0"], "is no exercise number"),
+        (["quiz", "x"], "There is no chapter 'x'"),
+        (["reset", "0.77"], "There is no exercise 0.77"),
+    ],
+)
+def test_wrong_calls_get_one_sentence(course, arguments, says):
+    result = course.learner(*arguments)
+    assert result.returncode == 2 and says in result.stdout
+    assert len(result.stdout.strip().splitlines()) == 1 and not result.stderr
+
+
+def test_check_passes_fails_and_waits(course):
+    course.solve()
+    assert course.learner("check", "0.3").returncode == 0
+    assert "passed" in course.learner("next").stdout or "0.1" in course.learner("next").stdout
+    course.solve(BROKEN, "executable = None")
+    result = course.learner("check", "0.3")
+    assert result.returncode == 1 and "✗" in result.stdout and "hint 0.3" in result.stdout
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_fix_exercise_shows_its_failure_from_the_start(course):
+    result = course.learner("check", "0.4")
+    assert result.returncode == 1
+    assert "This looks like: the reduction never sets its accumulator" in result.stdout
+
+
+def test_hints_come_one_at_a_time(course):
+    first, second = course.learner("hint", "0.1").stdout, course.learner("hint", "0.1").stdout
+    assert "Hint 1 of 3" in first and "Hint 2" not in first
+    assert "Hint 2 of 3" in second and "Hint 3" not in second
+    course.learner("hint", "0.1")
+    assert "--give-up" in course.learner("hint", "0.1").stdout
+
+
+def test_reset_of_one_exercise_keeps_a_copy_and_the_rest(course):
+    course.solve()
+    mine = course.stub.read_text(encoding="utf-8")
+    result = course.learner("reset", "0.3")
+    assert result.returncode == 0 and ".kept" in result.stdout
+    kept = list((course.root / ".kept").rglob("*.py"))
+    assert [p.read_text(encoding="utf-8") for p in kept] == [mine]
+    now = course.stub.read_text(encoding="utf-8")
+    assert 'NotImplementedError("exercise 0.3")' in now and "nn.Linear(16, 8" in now
+    course.learner("reset", "0")
+    assert len(list((course.root / ".kept").rglob("*.py"))) == 2, "each copy has a name of its own"
+
+
+def test_reset_restores_a_deleted_or_mangled_file(course):
+    course.stub.unlink()
+    missing = course.learner("check", "0.1")
+    assert missing.returncode == 1 and "reset 0" in missing.stdout
+    assert "0/6" in course.learner().stdout
+    assert course.learner("reset", "0").returncode == 0 and course.stub.exists()
+    course.stub.write_text("# nothing left\n", encoding="utf-8")
+    result = course.learner("reset", "0.3")
+    assert result.returncode == 2 and "no longer has the lines" in result.stdout
+    assert course.learner("reset", "0").returncode == 0
+    assert "# nothing left" in next((course.root / ".kept").rglob("*.py")).read_text(encoding="utf-8")
+
+
+def test_diff_waits_for_a_pass(course):
+    assert course.learner("diff", "0.2").returncode == 2
+    assert "+        self.linear" in course.learner("diff", "0.2", "--give-up").stdout
+    course.solve("self.linear = nn.Linear(16, 8, bias=True)", "self.linear = nn.Linear(16, 8)")
+    course.learner("check", "0.2")
+    result = course.learner("diff", "0.2")
+    assert result.returncode == 0 and "-        self.linear = nn.Linear(16, 8)" in result.stdout
+    course.stub.write_text(course.stub.read_text(encoding="utf-8") + "\n# edited\n", encoding="utf-8")
+    assert course.learner("diff", "0.2").returncode == 2, "an edit since the check may have broken it"
+
+
+def test_quiz_without_a_terminal_prints_questions_and_computed_answers(course):
+    result = course.learner("quiz", "0")
+    assert result.returncode == 0 and result.stdout.count("TVM says") == 5
+
+
+def test_damaged_progress_file_is_kept_and_replaced(course):
+    (course.root / ".progress.json").write_text("{not json", encoding="utf-8")
+    result = course.learner()
+    assert result.returncode == 0 and "could not be read; it is kept as" in result.stdout
+    assert "{not json" in next((course.root / ".kept").rglob("*.json")).read_text(encoding="utf-8")
+
+
+def test_doctor_finds_what_the_course_needs(course):
+    result = course.learner("doctor")
+    assert result.returncode == 0, result.stdout
+    for word in ("apache-tvm-ffi 0.1.14.post1", "bits", "tensorize works", "GPU"):
+        assert word in result.stdout
+
+
+def test_doctor_says_what_to_do_about_a_wrong_version(course):
+    text = (course.root / "pyproject.toml").read_text(encoding="utf-8")
+    (course.root / "pyproject.toml").write_text(text.replace("0.1.14.post1", "9.9.9"), encoding="utf-8")
+    result = course.learner("doctor")
+    assert result.returncode == 1
+    assert "is installed; the course needs 9.9.9" in result.stdout and "pip install -e ." in result.stdout
+
+
+def test_missing_package_gets_one_sentence(course):
+    (course.root / "yaml.py").write_text("raise ModuleNotFoundError(name='yaml')\n", encoding="utf-8")
+    result = course.learner()
+    assert result.returncode == 2 and "package yaml is not installed" in result.stdout
+
+
+def test_watch_answers_a_save_quickly(course):
+    """TVM stays imported, so a save is answered in well under a second; 2 s here, on a busy machine."""
+    course.solve(BROKEN, "executable = None")
+    environment = {**os.environ, "PYTHONPATH": str(course.root), "PYTHONUTF8": "1"}
+    watching = subprocess.Popen(
+        [sys.executable, "-m", "chapters", "watch", "0.2"],
+        cwd=course.root,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+    try:
+        assert watching.wait(60) == 0, "0.2 is right, so watch ends by itself"
+    finally:
+        watching.kill()
+    assert "✓ 0.2" in watching.stdout.read()
+
+    watching = subprocess.Popen(
+        [sys.executable, "-u", "-m", "chapters", "watch", "0.3"],
+        cwd=course.root,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    )
+    try:
+        for line in watching.stdout:
+            if line.strip().endswith(" s)"):
+                break
+        began = time.perf_counter()
+        course.solve()
+        for line in watching.stdout:
+            if "✓ 0.3" in line:
+                break
+        assert time.perf_counter() - began < 2
+        assert watching.wait(10) == 0
+    finally:
+        watching.kill()
+
+
+def test_old_python_gets_a_sentence():
+    """The entry file compiles as Python 3.6 would read it, and its first act is to look at the version."""
+    import ast
+
+    text = (ROOT / "chapters" / "__main__.py").read_text(encoding="utf-8")
+    ast.parse(text, feature_version=(3, 6))
+    probe = "import sys; sys.version_info = (3, 9, 1); import runpy; runpy.run_module('chapters', run_name='__main__')"
+    result = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 2 and "needs Python 3.10 or newer, and this is 3.9" in result.stdout
+
+
+def test_tensorize_survives_with_the_pinned_ffi():
+    """With tvm-ffi 0.1.15 this process dies; the pin in pyproject.toml is what holds it."""
+    probe = [sys.executable, "-m", "chapters.toolkit.tensorize_probe"]
+    result = subprocess.run(probe, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert (result.returncode, result.stdout.strip()) == (0, "tensorized")

@@ -1,0 +1,130 @@
+"""What a learner can do wrong to the machinery itself becomes one readable failure, and the next command works."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+
+from chapters.toolkit.course import chapter
+from tests.harness.runner import Check, Runner, checks_of
+
+COMPILE = 'executable = tvm.compile(mod, target="llvm")'
+
+
+@pytest.fixture(scope="module")
+def runner():
+    with Runner() as running:
+        yield running
+
+
+@pytest.fixture
+def answer(tmp_path):
+    """Makes a file that holds chapter 0's reference with one piece replaced."""
+
+    def make(old: str, new: str):
+        text = chapter(0).solution.read_text(encoding="utf-8")
+        assert old in text
+        path = tmp_path / "first_module.py"
+        path.write_text(text.replace(old, new), encoding="utf-8")
+        return path
+
+    return make
+
+
+def _run(runner: Runner, path, exercise: str = "0.3", seconds: float = 20):
+    first = next(c for c in checks_of(chapter(0)) if c.exercise.id == exercise)
+    return runner.run(Check(first.chapter, first.exercise, first.name, first.title, seconds), path)
+
+
+def test_endless_loop_is_stopped_and_its_line_named(runner, answer):
+    began = time.perf_counter()
+    outcome = _run(runner, answer(COMPILE, "while True: pass"), seconds=2)
+    assert outcome.state == "failed" and time.perf_counter() - began < 30
+    assert "did not finish within 2 s" in outcome.failure["what"]
+    assert "of first_module.py, in run" in outcome.failure["yours"]
+
+
+def test_crash_is_reported_and_its_line_named(runner, answer):
+    outcome = _run(runner, answer(COMPILE, "import ctypes; ctypes.string_at(0)"))
+    assert outcome.state == "failed" and "process running your code died" in outcome.failure["what"]
+    if os.name == "posix":
+        assert "SIGSEGV" in outcome.failure["what"]
+        assert "of first_module.py, in run" in outcome.failure["yours"]
+
+
+def test_exit_is_reported(runner, answer):
+    outcome = _run(runner, answer(COMPILE, "import os; os._exit(3)"))
+    assert outcome.state == "failed" and "exit code 3" in outcome.failure["what"]
+    outcome = _run(runner, answer(COMPILE, "raise SystemExit(3)"))
+    assert outcome.state == "failed" and "SystemExit" in outcome.failure["what"]
+
+
+def test_runner_goes_on_after_a_lost_worker(runner):
+    assert _run(runner, chapter(0).solution).state == "passed"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (COMPILE, "executable = = 3", "is not Python: invalid syntax"),
+        ("import numpy as np\n", "import numpie as np\n", "No module named 'numpie'"),
+        ("def run(", "def walk(", "does not define `run`"),
+        (COMPILE, "executable = tvm.nope(mod)", "has no attribute 'nope'"),
+        ("return builder.get()\n    # END exercise 0.1", "\n    # END exercise 0.1", "returned None, not an IRModule"),
+    ],
+)
+def test_mistakes_get_one_sentence(runner, answer, old, new, says):
+    outcome = _run(runner, answer(old, new), "0.1" if "0.1" in old else "0.3")
+    assert outcome.state == "failed" and says in outcome.failure["what"]
+    assert "\n" not in outcome.failure["what"]
+
+
+def test_missing_file_says_how_to_get_it_back(runner, tmp_path):
+    outcome = _run(runner, tmp_path / "ch00_first_module" / "first_module.py")
+    assert outcome.state == "failed" and "python -m chapters reset 0" in outcome.failure["expected"]
+
+
+def test_prints_of_the_answer_come_back(runner, answer):
+    outcome = _run(runner, answer(COMPILE, f'print("here", mod is None); {COMPILE}; 1 / 0'))
+    assert "here False" in outcome.output and "ZeroDivisionError" in outcome.failure["what"]
+
+
+def test_reading_standard_input_does_not_hang_or_break_the_protocol(runner, answer):
+    outcome = _run(runner, answer(COMPILE, f'input("?"); {COMPILE}'))
+    assert outcome.state == "failed" and "EOFError" in outcome.failure["what"]
+
+
+def test_partly_written_exercise_is_todo(runner, answer):
+    outcome = _run(runner, answer(COMPILE, 'raise NotImplementedError("exercise 0.3")'))
+    assert (outcome.state, outcome.reason) == ("todo", "exercise 0.3")
+    outcome = _run(runner, answer(COMPILE, 'raise NotImplementedError("float8")'))
+    assert outcome.state == "failed"
+
+
+def test_reference_run_says_whose_code_it_checked(course):
+    result = course.pytest("solutions/ch00_first_module")
+    assert result.returncode == 0
+    assert result.stdout.count("REFERENCE") >= 2 and "`pytest chapters/`" in result.stdout
+
+
+def test_own_run_is_todo_and_not_green(course):
+    result = course.pytest("chapters/ch00_first_module")
+    assert result.returncode == 1
+    assert "TODO" not in result.stderr and "10 todo" in result.stdout and " passed" not in result.stdout
+    assert "YOUR code" in result.stdout and "python -m chapters check 0.1" in result.stdout
+
+
+def test_own_solved_run_is_green_and_recorded(course):
+    course.solve()
+    result = course.pytest("chapters/ch00_first_module")
+    assert result.returncode == 0 and "6/6" in result.stdout
+    assert "6/6" in course.learner().stdout
+
+
+def test_first_failure_of_an_exercise_is_the_only_one_shown(course):
+    course.solve(COMPILE, "executable = tvm.nope(mod)")
+    result = course.pytest("chapters/ch00_first_module")
+    assert result.returncode == 1 and result.stdout.count("✗ Your code raised") == 1
+    assert "1 failed" in result.stdout and "waits" in result.stdout

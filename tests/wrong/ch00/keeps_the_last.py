@@ -1,0 +1,25 @@
+"""0.4: each step overwrites the one before."""
+
+from tvm.script import tirx as T
+
+from solutions.ch00_first_module.first_module import *
+
+EXERCISE = "0.4"
+WHAT = "each step overwrites the accumulator instead of adding to it"
+WHY = (
+    "A reduction reads its own output: total = total + a. Without that read the last element wins."
+)
+READ = "chapters/ch00_first_module/lesson.md, “A PrimFunc”"
+
+
+@T.prim_func(s_tir=True)
+def row_sums(
+    a: T.Buffer((6, 16), "float32"),
+    total: T.Buffer((6,), "float32"),
+):
+    for i, k in T.grid(6, 16):
+        with T.sblock("sum"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                total[vi] = T.float32(0)
+            total[vi] = a[vi, vk]
