@@ -22,7 +22,12 @@ class CourseCopy:
 
     def python(self, *arguments: str, seconds: float = 120) -> subprocess.CompletedProcess:
         """Run this Python in the copy, and nothing of the original on its path."""
-        environment = {**os.environ, "PYTHONPATH": str(self.root), "NO_COLOR": "1", "PYTHONUTF8": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(self.root),
+            "NO_COLOR": "1",
+            "PYTHONUTF8": "1",
+        }
         return subprocess.run(
             [sys.executable, *arguments],
             cwd=self.root,
@@ -44,7 +49,9 @@ class CourseCopy:
 
     def solve(self, old: str = "", new: str = "") -> None:
         """Put chapter 0's reference where the learner's file is, with `old` replaced by `new`."""
-        text = (self.root / "solutions/ch00_first_module/first_module.py").read_text(encoding="utf-8")
+        text = (self.root / "solutions/ch00_first_module/first_module.py").read_text(
+            encoding="utf-8"
+        )
         assert old in text
         self.stub.write_text(text.replace(old, new), encoding="utf-8")
 

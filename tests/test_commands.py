@@ -87,7 +87,9 @@ def test_reset_restores_a_deleted_or_mangled_file(course):
     result = course.learner("reset", "0.3")
     assert result.returncode == 2 and "no longer has the lines" in result.stdout
     assert course.learner("reset", "0").returncode == 0
-    assert "# nothing left" in next((course.root / ".kept").rglob("*.py")).read_text(encoding="utf-8")
+    assert "# nothing left" in next((course.root / ".kept").rglob("*.py")).read_text(
+        encoding="utf-8"
+    )
 
 
 def test_diff_waits_for_a_pass(course):
@@ -97,8 +99,12 @@ def test_diff_waits_for_a_pass(course):
     course.learner("check", "0.2")
     result = course.learner("diff", "0.2")
     assert result.returncode == 0 and "-        self.linear = nn.Linear(16, 8)" in result.stdout
-    course.stub.write_text(course.stub.read_text(encoding="utf-8") + "\n# edited\n", encoding="utf-8")
-    assert course.learner("diff", "0.2").returncode == 2, "an edit since the check may have broken it"
+    course.stub.write_text(
+        course.stub.read_text(encoding="utf-8") + "\n# edited\n", encoding="utf-8"
+    )
+    assert course.learner("diff", "0.2").returncode == 2, (
+        "an edit since the check may have broken it"
+    )
 
 
 def test_quiz_without_a_terminal_prints_questions_and_computed_answers(course):
@@ -122,14 +128,21 @@ def test_doctor_finds_what_the_course_needs(course):
 
 def test_doctor_says_what_to_do_about_a_wrong_version(course):
     text = (course.root / "pyproject.toml").read_text(encoding="utf-8")
-    (course.root / "pyproject.toml").write_text(text.replace("0.1.14.post1", "9.9.9"), encoding="utf-8")
+    (course.root / "pyproject.toml").write_text(
+        text.replace("0.1.14.post1", "9.9.9"), encoding="utf-8"
+    )
     result = course.learner("doctor")
     assert result.returncode == 1
-    assert "is installed; the course needs 9.9.9" in result.stdout and "pip install -e ." in result.stdout
+    assert (
+        "is installed; the course needs 9.9.9" in result.stdout
+        and "pip install -e ." in result.stdout
+    )
 
 
 def test_missing_package_gets_one_sentence(course):
-    (course.root / "yaml.py").write_text("raise ModuleNotFoundError(name='yaml')\n", encoding="utf-8")
+    (course.root / "yaml.py").write_text(
+        "raise ModuleNotFoundError(name='yaml')\n", encoding="utf-8"
+    )
     result = course.learner()
     assert result.returncode == 2 and "package yaml is not installed" in result.stdout
 
@@ -182,12 +195,16 @@ def test_old_python_gets_a_sentence():
     text = (ROOT / "chapters" / "__main__.py").read_text(encoding="utf-8")
     ast.parse(text, feature_version=(3, 6))
     probe = "import sys; sys.version_info = (3, 9, 1); import runpy; runpy.run_module('chapters', run_name='__main__')"
-    result = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 2 and "needs Python 3.10 or newer, and this is 3.9" in result.stdout
 
 
 def test_tensorize_survives_with_the_pinned_ffi():
     """With tvm-ffi 0.1.15 this process dies; the pin in pyproject.toml is what holds it."""
     probe = [sys.executable, "-m", "chapters.toolkit.tensorize_probe"]
-    result = subprocess.run(probe, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(
+        probe, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
     assert (result.returncode, result.stdout.strip()) == (0, "tensorized")

@@ -42,7 +42,9 @@ def test_stub_is_generated_from_the_solution(chapter):
 def test_front_matter_and_regions_agree(chapter):
     marked = regions(chapter.solution.read_text(encoding="utf-8"))
     assert list(marked) == [e.id for e in chapter.exercises]
-    assert len({e.kind for e in chapter.exercises}) >= 4, "a chapter has at least four kinds of exercise"
+    assert len({e.kind for e in chapter.exercises}) >= 4, (
+        "a chapter has at least four kinds of exercise"
+    )
     assert all(e.kind in KINDS for e in chapter.exercises)
     assert sum(e.minutes for e in chapter.exercises) < chapter.minutes
     assert all(number < chapter.number for number in chapter.needs)
@@ -64,7 +66,7 @@ def test_exercise_is_complete(chapter, exercise):
     """A check, three hints, wrong answers to recognise, a heading in the lesson."""
     assert any(check.exercise.id == exercise.id for check in checks_of(chapter))
     assert len(chapter.hints(exercise.id)) == 3
-    wrong = [p for p in catalogue(chapter) if load(p).EXERCISE == exercise.id]
+    wrong = [p for p in catalogue(chapter) if exercise.id == load(p).EXERCISE]
     assert len(wrong) >= (3 if exercise.kind in ("write", "fix") else 2)
     lesson = chapter.lesson.read_text(encoding="utf-8")
     assert f"### Exercise {exercise.id} · " in lesson
@@ -78,7 +80,9 @@ def _code_lines(text: str) -> set[str]:
 
 @pytest.mark.parametrize(("chapter", "exercise"), EXERCISES)
 def test_hints_do_not_leak(chapter, exercise):
-    solution = _code_lines("\n".join(regions(chapter.solution.read_text(encoding="utf-8"))[exercise.id]))
+    solution = _code_lines(
+        "\n".join(regions(chapter.solution.read_text(encoding="utf-8"))[exercise.id])
+    )
     for level, hint in enumerate(chapter.hints(exercise.id), 1):
         shown = {line for line in solution if line in hint}
         assert len(shown) <= (1 if level == 3 else 0), f"hint {level} shows {shown}"
@@ -108,7 +112,10 @@ def test_there_are_other_right_designs(chapter):
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_both_trees_run_the_same_checks(chapter):
-    files = [chapter.folder / f"test_{chapter.short}.py", chapter.solution_folder / f"test_{chapter.short}.py"]
+    files = [
+        chapter.folder / f"test_{chapter.short}.py",
+        chapter.solution_folder / f"test_{chapter.short}.py",
+    ]
     texts = [path.read_text(encoding="utf-8") for path in files]
     assert texts[0] == texts[1] and f"from tests.checks.{chapter.short} import *" in texts[0]
 
@@ -133,5 +140,9 @@ def test_stub_names_nothing_of_a_later_chapter(chapter):
 def test_every_folder_under_wrong_and_right_belongs_to_a_chapter():
     known = {c.short for c in chapters()}
     for folder in ("wrong", "right", "hints", "checks"):
-        here = {p.stem for p in (chapters()[0].root / "tests" / folder).iterdir() if p.stem.startswith("ch")}
+        here = {
+            p.stem
+            for p in (chapters()[0].root / "tests" / folder).iterdir()
+            if p.stem.startswith("ch")
+        }
         assert here <= known, f"tests/{folder} has {here - known} and no chapter"

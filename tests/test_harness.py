@@ -72,7 +72,11 @@ def test_runner_goes_on_after_a_lost_worker(runner):
         ("import numpy as np\n", "import numpie as np\n", "No module named 'numpie'"),
         ("def run(", "def walk(", "does not define `run`"),
         (COMPILE, "executable = tvm.nope(mod)", "has no attribute 'nope'"),
-        ("return builder.get()\n    # END exercise 0.1", "\n    # END exercise 0.1", "returned None, not an IRModule"),
+        (
+            "return builder.get()\n    # END exercise 0.1",
+            "\n    # END exercise 0.1",
+            "returned None, not an IRModule",
+        ),
     ],
 )
 def test_mistakes_get_one_sentence(runner, answer, old, new, says):
@@ -112,7 +116,11 @@ def test_reference_run_says_whose_code_it_checked(course):
 def test_own_run_is_todo_and_not_green(course):
     result = course.pytest("chapters/ch00_first_module")
     assert result.returncode == 1
-    assert "TODO" not in result.stderr and "10 todo" in result.stdout and " passed" not in result.stdout
+    assert (
+        "TODO" not in result.stderr
+        and "10 todo" in result.stdout
+        and " passed" not in result.stdout
+    )
     assert "YOUR code" in result.stdout and "python -m chapters check 0.1" in result.stdout
 
 

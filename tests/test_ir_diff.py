@@ -5,9 +5,16 @@ import pytest
 from chapters.toolkit.ir_diff import Line, diff, listing, show
 
 HEADER = "# from typing import TypeVar\n# from tvm.script import ir as I\n\n"
-BEFORE = HEADER + "\n".join(["def main(x):", *[f"    keep{i} = {i}" for i in range(9)], "    y = R.add(x, w)"])
+BEFORE = HEADER + "\n".join(
+    ["def main(x):", *[f"    keep{i} = {i}" for i in range(9)], "    y = R.add(x, w)"]
+)
 AFTER = HEADER + "\n".join(
-    ["def main(x):", *[f"    keep{i} = {i}" for i in range(9)], "    y = R.multiply(x, w)", "    z = y"]
+    [
+        "def main(x):",
+        *[f"    keep{i} = {i}" for i in range(9)],
+        "    y = R.multiply(x, w)",
+        "    z = y",
+    ]
 )
 
 
@@ -24,7 +31,9 @@ def test_a_module_is_read_through_script():
 
 
 def test_what_is_no_ir_is_refused_with_a_sentence():
-    with pytest.raises(TypeError, match="Expected an IRModule, a function or a string of IR, got int"):
+    with pytest.raises(
+        TypeError, match="Expected an IRModule, a function or a string of IR, got int"
+    ):
         diff(1, 2)
 
 

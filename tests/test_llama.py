@@ -15,10 +15,10 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprVisitor, visitor
 
-from chapters.toolkit import llama
+from chapters.toolkit import llama, llama_config, llama_generator
 from chapters.toolkit import llama_reference as reference
 
-CONFIG = llama.CONFIGS["tiny"]
+CONFIG = llama_config.CONFIGS["tiny"]
 LAYERS = CONFIG.num_hidden_layers
 STEPS = 25  # one token from prefill, 24 from decode
 
@@ -60,19 +60,19 @@ FORWARD = [name for name in llama.FUNCTIONS if "prefill" in name or "decode" in 
 ]
 
 
-@pytest.fixture(scope="module", params=llama.DTYPES)
+@pytest.fixture(scope="module", params=llama_config.DTYPES)
 def dtype(request):
     return request.param
 
 
 @pytest.fixture(scope="module")
 def weights(dtype):
-    return llama.random_weights(CONFIG, dtype, seed=0)
+    return llama_generator.random_weights(CONFIG, dtype, seed=0)
 
 
 @pytest.fixture(scope="module")
 def generator(dtype, weights):
-    return llama.Generator(CONFIG, dtype, weights=weights, functions=llama.FUNCTIONS)
+    return llama_generator.Generator(CONFIG, dtype, weights=weights, functions=llama.FUNCTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_prefill_in_two_parts_equals_prefill_at_once(generator, dtype):
 
 def test_graph_level_fusion_keeps_the_tokens(weights, expected, dtype):
     """What a GPU pipeline does before it schedules, run on the CPU."""
-    module, _ = llama.decoder(CONFIG, dtype, llama.Generator.SINGLE)
+    module, _ = llama.decoder(CONFIG, dtype, llama_generator.Generator.SINGLE)
     fuse = tvm.transform.Sequential(
         [
             relax.transform.LegalizeOps(),
@@ -175,7 +175,7 @@ def test_graph_level_fusion_keeps_the_tokens(weights, expected, dtype):
             relax.transform.FuseTIR(),
         ]
     )
-    generator = llama.Generator(CONFIG, dtype, module=fuse(module), weights=weights)
+    generator = llama_generator.Generator(CONFIG, dtype, module=fuse(module), weights=weights)
     tokens, logits = expected[0]
     got = generator.generate(PROMPTS[0], STEPS)
     np.testing.assert_array_equal(got.tokens, tokens)
@@ -323,7 +323,7 @@ def test_llama3_8b_has_the_true_shapes():
 # --- it goes through the compiler -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", llama.CONFIGS)
+@pytest.mark.parametrize("config", llama_config.CONFIGS)
 def test_compiles_for_a_gpu_that_is_not_there(config):
     module, _ = llama.decoder(config, "float16", ["prefill", "decode"])
     target = tvm.target.Target(SM_90A, host="llvm")
@@ -419,9 +419,9 @@ def test_cuda_graph_captures_batched_kernels_only_with_hint_and_bound():
         (lambda: llama.decoder("huge"), "no configuration 'huge'.*tiny, llama3-8b"),
         (lambda: llama.decoder(dtype="int8"), "no dtype 'int8'.*float32, float16"),
         (lambda: llama.decoder(functions=["prefil"]), "no function 'prefil'.*prefill, decode"),
-        (lambda: llama.random_weights("llama3-8b"), "parameters and random_weights fills at most"),
-        (lambda: llama.LlamaConfig(64, 96, 1, 6, 4, 16, 10, 8), "no multiple of"),
-        (lambda: llama.LlamaConfig(64, 96, 1, 6, 3, 15, 10, 8), "make it even"),
+        (lambda: llama_generator.random_weights("llama3-8b"), "parameters and random_weights fills at most"),
+        (lambda: llama_config.LlamaConfig(64, 96, 1, 6, 4, 16, 10, 8), "no multiple of"),
+        (lambda: llama_config.LlamaConfig(64, 96, 1, 6, 3, 15, 10, 8), "make it even"),
     ],
 )
 def test_bad_arguments_get_one_clear_sentence(call, message):
@@ -443,8 +443,8 @@ def test_bad_prompts_get_one_clear_sentence(generator, prompt, steps, message):
 
 
 def test_random_weights_depend_on_the_seed_only():
-    first, again = llama.random_weights(seed=3), llama.random_weights(seed=3)
-    other = llama.random_weights(seed=4)
+    first, again = llama_generator.random_weights(seed=3), llama_generator.random_weights(seed=3)
+    other = llama_generator.random_weights(seed=4)
     for name, weight in first.items():
         np.testing.assert_array_equal(weight, again[name])
         assert (weight != other[name]).any()

@@ -108,7 +108,9 @@ def test_nothing_overlaps_and_data_flows_downwards(mod):
             assert layout.centre[source][1] < ay
         for b in nodes:
             bx, by = layout.centre[b]
-            apart = abs(ax - bx) >= (a.width + b.width) / 2 or abs(ay - by) >= (a.height + b.height) / 2
+            apart = (
+                abs(ax - bx) >= (a.width + b.width) / 2 or abs(ay - by) >= (a.height + b.height) / 2
+            )
             assert a is b or apart, (a.name, b.name)
 
 

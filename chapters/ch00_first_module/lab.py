@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lab: a first module
 #
-# The lesson's steps on one page, to run and to change. In a terminal: `python -m chapters.ch00_first_module.lab`. Where your own
-# answers to chapter 0 pass their checks, this lab runs them; else it runs the reference.
+# The lesson's steps on one page, to run and to change. In a terminal: `python -m
+# chapters.ch00_first_module.lab`. Where your own answers to chapter 0 pass their checks, this lab
+# runs them; else it runs the reference.
 
 # %%
 import numpy as np
@@ -68,7 +69,8 @@ for rows in (1, 3, 1000):
 # %% [markdown]
 # ## From operators to loops
 #
-# `LegalizeOps` replaces each operator by a call of a PrimFunc. The Relax function stays; it now says which kernels run, in which order.
+# `LegalizeOps` replaces each operator by a call of a PrimFunc. The Relax function stays; it now
+# says which kernels run, in which order.
 
 # %%
 legal = relax.transform.LegalizeOps()(scripted)
@@ -78,7 +80,8 @@ print(sorted(gv.name_hint for gv in legal.get_global_vars()))
 # %% [markdown]
 # ## Why a reduction has an init
 #
-# The output buffer is the caller's, and holds what was there before. Here it holds 1000; the sums are right all the same.
+# The output buffer is the caller's, and holds what was there before. Here it holds 1000; the sums
+# are right all the same.
 
 # %%
 a = np.ones((6, 16), "float32")

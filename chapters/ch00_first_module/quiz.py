@@ -31,7 +31,9 @@ def _kernels_of_twice() -> int:
 
 def _script_equals_builder() -> str:
     first = earlier(0)
-    equal = tvm_ffi.structural_equal(first.from_script()["main"], first.from_block_builder()["main"])
+    equal = tvm_ffi.structural_equal(
+        first.from_script()["main"], first.from_block_builder()["main"]
+    )
     return "yes" if equal else "no"
 
 
@@ -59,7 +61,7 @@ QUESTIONS = [
         show=lambda: Twice.script(),
         choices=("0", "1", "2"),
         compute=lambda: str(_kernels_of_twice()),
-        because="The two calls need the same loops over the same shapes, and an equal PrimFunc is reused, not added again.",
+        because="Both calls need the same loops over the same shapes; an equal PrimFunc is reused.",
     ),
     Question(
         ask="Is the `main` parsed from TVMScript structurally equal to the one BlockBuilder builds?",

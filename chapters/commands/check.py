@@ -14,7 +14,10 @@ def run(options) -> int:
     chosen = select(options.what)
     print("Checking YOUR code in chapters/.")
     with Runner() as runner:
-        passed = sum(check_one(runner, chapter, exercise, brief=len(chosen) > 1) for chapter, exercise in chosen)
+        passed = sum(
+            check_one(runner, chapter, exercise, brief=len(chosen) > 1)
+            for chapter, exercise in chosen
+        )
         if runner.machine:
             print(f"{passed} of {len(chosen)} passed, {runner.machine}.")
     return 0 if passed == len(chosen) else 1
@@ -23,12 +26,14 @@ def run(options) -> int:
 def check_one(runner: Runner, chapter: Chapter, exercise: Exercise, *, brief: bool = False) -> bool:
     """Check one exercise, print what came of it, note it in the progress file. True if it passed.
 
-    brief: an exercise that was not begun gets one line; else it is shown where it is, and a *fix* exercise is run, since
-    its failure is where the learner starts.
+    brief: an exercise that was not begun gets one line; else it is shown where it is, and a *fix*
+    exercise is run, since its failure is where the learner starts.
     """
     untouched = exercise.id in not_begun(chapter, chapter.stub)
     if untouched and (brief or not exercise.broken):
-        print(f"· {exercise.id} TODO" if brief else "TODO, not begun:\n" + describe(chapter, exercise))
+        print(
+            f"· {exercise.id} TODO" if brief else "TODO, not begun:\n" + describe(chapter, exercise)
+        )
         record_state(chapter, exercise.id, "todo")
         return False
     outcomes = runner.run_exercise(chapter, exercise, chapter.stub)
@@ -60,7 +65,11 @@ def _say(chapter: Chapter, exercise: Exercise, outcomes: list[Outcome], state: s
             print(f"· {exercise.id} waits for exercise {waits}, which it uses")
     else:
         print(f"{exercise.id} {exercise.title}")
-        print(render(last.failure, check=last.check.title, hint=f"python -m chapters hint {exercise.id}"))
+        print(
+            render(
+                last.failure, check=last.check.title, hint=f"python -m chapters hint {exercise.id}"
+            )
+        )
         if last.output.strip():
             print(f"  printed\n{last.output.rstrip()}")
         print(f"  in        {shown(chapter.stub)}")

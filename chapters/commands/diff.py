@@ -20,12 +20,19 @@ def run(options) -> int:
             f"{exercise.id}`), take a hint, or see the reference all the same with --give-up."
         )
     if not chapter.stub.exists():
-        raise CourseError(f"{shown(chapter.stub)} is missing; the reference is {shown(chapter.solution)}.")
+        raise CourseError(
+            f"{shown(chapter.stub)} is missing; the reference is {shown(chapter.solution)}."
+        )
     mine = regions(chapter.stub.read_text(encoding="utf-8")).get(exercise.id, [])
     reference = regions(chapter.solution.read_text(encoding="utf-8"))[exercise.id]
     lines = list(
         unified_diff(
-            "\n".join(mine).split("\n"), "\n".join(reference).split("\n"), "yours", "reference", lineterm="", n=99
+            "\n".join(mine).split("\n"),
+            "\n".join(reference).split("\n"),
+            "yours",
+            "reference",
+            lineterm="",
+            n=99,
         )
     )
     print("\n".join(lines) if lines else "Yours is the reference, line by line.")

@@ -30,7 +30,11 @@ def _versions() -> list[Finding]:
         else:
             says = f"{package} {found} is installed" if found else f"{package} is not installed"
             findings.append(
-                Finding("!!", f"{says}; the course needs {wanted}", "pip install -e .   in the course's folder")
+                Finding(
+                    "!!",
+                    f"{says}; the course needs {wanted}",
+                    "pip install -e .   in the course's folder",
+                )
             )
     findings.append(Finding("ok", f"numpy {machine.installed('numpy')}"))
     return findings
@@ -78,7 +82,10 @@ def _gpus() -> list[Finding]:
         findings.append(Finding("ok", "Metal: a GPU that TVM can run kernels on"))
     if not any(finding.mark == "ok" for finding in findings):
         findings.append(
-            Finding("ok", "No GPU is needed: GPU code is generated and read on this machine all the same")
+            Finding(
+                "ok",
+                "No GPU is needed: GPU code is generated and read on this machine all the same",
+            )
         )
     return findings
 

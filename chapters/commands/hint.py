@@ -18,5 +18,7 @@ def run(options) -> int:
     for number, text in enumerate(hints[:shown], 1):
         print(f"Hint {number} of {len(hints)}: {text.strip()}\n")
     if shown == len(hints):
-        print(f"That was the last. `python -m chapters diff {exercise.id} --give-up` shows the reference.")
+        print(
+            f"That was the last. `python -m chapters diff {exercise.id} --give-up` shows the reference."
+        )
     return 0

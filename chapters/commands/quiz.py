@@ -12,7 +12,9 @@ def run(options) -> int:
     """Ask a chapter's questions one by one. Without a terminal to answer at, print them with their answers."""
     chapter = find(options.chapter)
     asked = questions(chapter)
-    print(f"Chapter {chapter.number}, {chapter.title}: {len(asked)} questions, answered by running TVM.\n")
+    print(
+        f"Chapter {chapter.number}, {chapter.title}: {len(asked)} questions, answered by running TVM.\n"
+    )
     right = sum(_ask(number, question) for number, question in enumerate(asked, 1))
     if sys.stdin.isatty():
         print(f"{right} of {len(asked)} predicted.")
@@ -22,13 +24,19 @@ def run(options) -> int:
 def _ask(number: int, question: Question) -> bool:
     print(f"{number}. {question.ask}")
     if question.shown():
-        print("\n" + "\n".join("     " + line for line in question.shown().rstrip().splitlines()) + "\n")
+        print(
+            "\n"
+            + "\n".join("     " + line for line in question.shown().rstrip().splitlines())
+            + "\n"
+        )
     letters = "abcdefgh"[: len(question.choices)]
     for letter, choice in zip(letters, question.choices, strict=True):
         print(f"   {letter}) {choice}")
     said = _read(letters) if sys.stdin.isatty() else ""
     truth = letters[question.answer()]
-    print(f"   {'✓ ' if said == truth else ''}TVM says {truth}) {question.choices[letters.index(truth)]}")
+    print(
+        f"   {'✓ ' if said == truth else ''}TVM says {truth}) {question.choices[letters.index(truth)]}"
+    )
     print(f"   {question.because}\n")
     return said == truth
 

@@ -21,7 +21,9 @@ def run(_options) -> int:
             if upcoming is None and now[exercise.id] != "passed":
                 upcoming = (chapter, exercise)
     if upcoming is None:
-        print("\nEvery exercise passes. `python -m chapters diff 0.1` compares yours with the reference.")
+        print(
+            "\nEvery exercise passes. `python -m chapters diff 0.1` compares yours with the reference."
+        )
         return 0
     print(f"\nAbout {left} minutes of exercises left. Next:\n")
     print(describe(*upcoming))

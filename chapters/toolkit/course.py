@@ -100,12 +100,24 @@ def front_matter(lesson: Path) -> dict:
     match = re.match(r"---\n(.*?)\n---\n", lesson.read_text(encoding="utf-8"), re.DOTALL)
     if not match:
         raise CourseError(f"{lesson} has no front matter: it must begin with a `---` block.")
-    return yaml.safe_load(match.group(1))
+    try:
+        return yaml.safe_load(match.group(1))
+    except yaml.YAMLError as error:
+        spot = getattr(error, "problem_mark", None)
+        line = f" (line {spot.line + 2})" if spot else ""
+        raise CourseError(
+            f"The front matter of {lesson} is not YAML{line}; quote texts with commas."
+        ) from None
 
 
 def _chapter(folder: Path, root: Path) -> Chapter:
     facts = front_matter(folder / "lesson.md")
     number = int(folder.name[2:4])
+    missing = {"title", "minutes", "needs", "gpu", "file", "exercises"} - set(facts)
+    if missing:
+        raise CourseError(
+            f"The front matter of {folder / 'lesson.md'} lacks {', '.join(sorted(missing))}."
+        )
     return Chapter(
         number=number,
         folder=folder,

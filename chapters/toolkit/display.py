@@ -6,7 +6,7 @@ from __future__ import annotations
 def display(*values: object) -> None:
     """Render each value in a notebook or on the site; print its text where there is no notebook."""
     try:
-        get_ipython()  # noqa: F821  (a builtin inside a notebook)
+        get_ipython()
     except NameError:
         for value in values:
             print(value)

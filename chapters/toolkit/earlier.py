@@ -1,4 +1,4 @@
-"""The one way in which a chapter uses what an earlier chapter built: the learner's own, if it passes, else the reference."""
+"""How a chapter uses what an earlier one built: the learner's own if it passes, else the reference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chapters.toolkit.progress import has_passed
 
 
 def earlier(number: int) -> ModuleType:
-    """The exercise file of chapter `number`: the learner's if every check passes on it as it stands, else the reference."""
+    """Chapter `number`'s exercise file: the learner's if it passes all checks as it stands."""
     home = chapter(number)
     tree = "chapters" if has_passed(home) else "solutions"
     return importlib.import_module(f"{tree}.{home.slug}.{home.stub.stem}")

@@ -18,16 +18,17 @@ from functools import cached_property
 # Colours are translucent so that one rule serves light and dark backgrounds.
 STYLE = """
 figure.ir-diff{display:block;container-type:inline-size;width:auto;max-width:none;margin:1em 0;
-text-align:left;font-size:.75rem;border:1px solid rgba(128,128,128,.35);border-radius:6px;
+text-align:left;font-size:13px;border:1px solid rgba(128,128,128,.35);border-radius:6px;
 overflow:hidden}
 .ir-diff>figcaption{max-width:none;margin:0;padding:.45em .9em;font-style:normal;text-align:left;
 border-bottom:1px solid rgba(128,128,128,.35)}
-.ir-diff .rows{font-family:var(--md-code-font-family,ui-monospace,Menlo,Consolas,monospace);line-height:1.5;
-padding:.35em 0}
+.ir-diff .rows{font-family:var(--md-code-font-family,ui-monospace,Menlo,Consolas,monospace);font-size:12.5px;
+line-height:1.5;padding:.35em 0}
 .ir-diff .row{display:grid;grid-template-columns:1fr}
 .ir-diff .row>div{display:grid;grid-template-columns:2em 1fr;padding:0 .6em 0 0;min-width:0}
 .ir-diff .row i{font-style:normal;text-align:center;opacity:.75;user-select:none}
-.ir-diff code{display:block;background:none;padding:0 0 0 2ch;border:0;text-indent:-2ch;font-size:inherit;
+.ir-diff code{display:block;background:none;padding:0;border:0;
+padding-left:calc((var(--n) + 2)*1ch);text-indent:calc((var(--n) + 2)*-1ch);font-size:inherit;
 font-family:inherit;color:inherit;white-space:pre-wrap;overflow-wrap:anywhere;word-break:normal}
 .ir-diff .gone{background:rgba(226,74,60,.13)}
 .ir-diff .new{background:rgba(36,160,108,.15)}
@@ -40,7 +41,7 @@ text-underline-offset:3px}
 .ir-diff summary{display:block;cursor:pointer;margin:0;padding:.1em .9em;background:rgba(128,128,128,.1);
 border:0;font-weight:inherit;min-height:0}
 .ir-diff summary::before,.ir-diff summary::after{display:none}
-@container (min-width:44rem){
+@container (min-width:760px){
 .ir-diff .row{grid-template-columns:1fr 1fr}
 .ir-diff .row>div+div{border-left:1px solid rgba(128,128,128,.35)}
 .ir-diff .same .twin{display:grid}
@@ -255,19 +256,25 @@ def _folded(rows: list[Line], context: int) -> Iterator[tuple[bool, list[Line]]]
 
 def _row_html(row: Line) -> str:
     if row.same:
-        cell = f"<i></i><code>{html.escape(row.after or '')}</code>"
-        return f'<div class="row same"><div>{cell}</div><div class="twin" aria-hidden="true">{cell}</div></div>'
+        cell = "<i></i>" + _code(row.after, html.escape(row.after))
+        twin = f'<div class="twin" aria-hidden="true">{cell}</div>'
+        return f'<div class="row same"><div>{cell}</div>{twin}</div>'
     old, new = _words(row.before, row.after)
-    left = _cell("gone", "\N{MINUS SIGN}", old) if row.before is not None else _NOTHING
-    right = _cell("new", "+", new) if row.after is not None else _NOTHING
+    left = _cell("gone", "\N{MINUS SIGN}", row.before, old)
+    right = _cell("new", "+", row.after, new)
     return f'<div class="row">{left}{right}</div>'
 
 
-_NOTHING = '<div class="none"></div>'
+def _cell(kind: str, mark: str, line: str | None, marked: str) -> str:
+    if line is None:
+        return '<div class="none"></div>'
+    return f'<div class="{kind}"><i>{mark}</i>{_code(line, marked)}</div>'
 
 
-def _cell(kind: str, mark: str, code: str) -> str:
-    return f'<div class="{kind}"><i>{mark}</i><code>{code}</code></div>'
+def _code(line: str, shown: str) -> str:
+    # a long line continues under its own indentation
+    indent = min(len(line) - len(line.lstrip()), 16)
+    return f'<code style="--n:{indent}">{shown}</code>'
 
 
 def _words(before: str | None, after: str | None) -> tuple[str, str]:

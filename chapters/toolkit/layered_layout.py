@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 GAP, LAYER_GAP, MARGIN, WAYPOINT = 22.0, 38.0, 8.0, 10.0
@@ -51,7 +52,7 @@ def layered(nodes: Sequence[Box]) -> Layout:
     above: dict = {}
     below: dict = {}
     for chain, _ in chains:
-        for upper, lower in zip(chain, chain[1:], strict=False):
+        for upper, lower in pairwise(chain):
             below.setdefault(upper, []).append(lower)
             above.setdefault(lower, []).append(upper)
     _order(layers, above, below)

@@ -37,7 +37,10 @@ def cpu_name() -> str:
             return match[1]
     if sys.platform == "darwin":
         brand = subprocess.run(
-            ["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True, check=False
+            ["sysctl", "-n", "machdep.cpu.brand_string"],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if brand.stdout.strip():
             return brand.stdout.strip()
@@ -68,11 +71,18 @@ def cuda_state() -> tuple[str, str]:
 
     folder = Path(tvm.__file__).parent / "lib"
     if not any(folder.glob("*tvm_runtime_cuda*")):
-        return "no library", "this TVM wheel has no CUDA runtime (the macOS wheel has Metal instead)"
+        return (
+            "no library",
+            "this TVM wheel has no CUDA runtime (the macOS wheel has Metal instead)",
+        )
     if "tvm_runtime_cuda" not in tvm.base._LOADED_LIBS:
         missing = [name for name in ("cudart", "cuda") if ctypes.util.find_library(name) is None]
-        names = " and ".join({"cudart": "libcudart", "cuda": "the NVIDIA driver"}[m] for m in missing)
-        return "not loaded", "TVM's CUDA runtime could not be loaded" + (f": {names} not found" if names else "")
+        names = " and ".join(
+            {"cudart": "libcudart", "cuda": "the NVIDIA driver"}[m] for m in missing
+        )
+        return "not loaded", "TVM's CUDA runtime could not be loaded" + (
+            f": {names} not found" if names else ""
+        )
     if tvm.cuda(0).exist:
         return "gpu", f"CUDA device 0 is {tvm.cuda(0).device_name}"
     return "no gpu", "TVM's CUDA runtime is loaded, and finds no GPU"

@@ -154,7 +154,8 @@ class Pair:
 
     def _repr_html_(self) -> str:
         both = "".join(
-            p.figure(f"<b>{html.escape(p.title)}</b> · {p.caption}") for p in (self.before, self.after)
+            p.figure(f"<b>{html.escape(p.title)}</b> · {p.caption}")
+            for p in (self.before, self.after)
         )
         return f'{_style()}<div class="ir-pictures">{both}</div>'
 

@@ -1,7 +1,7 @@
 """What a learner has reached: a small file beside the course that `check` and `pytest chapters/` write.
 
-`.progress.json` holds, for each exercise, the state its last check found, a digest of the file that was checked, and how
-many hints were shown. A damaged file is set aside, never overwritten.
+`.progress.json` holds, for each exercise, the state its last check found, a digest of the file that
+was checked, and how many hints were shown. A damaged file is set aside, never overwritten.
 """
 
 from __future__ import annotations
@@ -74,7 +74,9 @@ def states(chapter: Chapter) -> dict[str, str]:
     "todo": not begun; "passed" or "failed": what the last check of the file as it stands found;
     "changed": begun, and not checked since the last edit.
     """
-    text = chapter.stub.read_text(encoding="utf-8", errors="replace") if chapter.stub.exists() else ""
+    text = (
+        chapter.stub.read_text(encoding="utf-8", errors="replace") if chapter.stub.exists() else ""
+    )
     blank = untouched(chapter, text)
     record, now = read(), digest(chapter.stub)
     result = {}

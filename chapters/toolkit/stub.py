@@ -50,7 +50,9 @@ def map_regions(text: str, replace: Replace) -> str:
         else:
             (body if opened else out).append(line)
     if opened:
-        raise CourseError(f"The region of exercise {opened[0]} begun on line {opened[2]} has no END.")
+        raise CourseError(
+            f"The region of exercise {opened[0]} begun on line {opened[2]} has no END."
+        )
     return "\n".join(out) + "\n"
 
 

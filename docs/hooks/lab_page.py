@@ -41,13 +41,15 @@ def on_page_content(content, page, config, files):
     name = page.file.src_uri
     number = int(re.search(r"/ch(\d+)_", name)[1])
     page.meta["title"] = page.title
-    page.title = f"Lab {number}"  # the plugin has put the lab's heading where the navigation's name was
-    return relinked(slim(content, name), page, config, files)
+    page.title = (
+        f"Lab {number}"  # the plugin has put the lab's heading where the navigation's name was
+    )
+    return relinked(with_command(slim(content, name), name), page, config, files)
 
 
 def slim(content: str, name: str) -> str:
     """The cells of an executed lab as plain, light HTML. Raises PluginError if it is no such page."""
-    head, wrapper, cells = content.partition(_WRAPPER)
+    _, wrapper, cells = content.partition(_WRAPPER)
     if not wrapper or "jp-CodeCell" not in cells:
         raise PluginError(
             f"{name}: the page made by mkdocs-jupyter is not built as expected; check its version "
@@ -58,13 +60,27 @@ def slim(content: str, name: str) -> str:
     cells = _INPUT.sub(_code_block, cells)
     cells = _STYLE_OR_SCRIPT.sub("", cells)
     if "clipboard-copy" in cells or _OUTSIDE.search(cells):
-        raise PluginError(f"{name}: something of JupyterLab's page is left; see docs/hooks/lab_page.py.")
+        raise PluginError(
+            f"{name}: something of JupyterLab's page is left; see docs/hooks/lab_page.py."
+        )
     return wrapper + cells
+
+
+def with_command(content: str, name: str) -> str:
+    """The page with a line under its title that says what it is and how to run it."""
+    module = name.removesuffix(".py").replace("/", ".")
+    line = (
+        '<div class="facts"><p>This page is <code>lab.py</code>, run while the site was built. '
+        f"Run it yourself: <code>python -m {module}</code></p></div>"
+    )
+    found = content.partition("</h1>")
+    return "".join([found[0], found[1], line, found[2]]) if found[1] else line + content
 
 
 def _code_block(match: re.Match) -> str:
     code = match["code"].removeprefix("<span></span>").strip("\n")
-    return f'<div class="language-{match["lang"]} highlight"><pre><span></span><code>{code}\n</code></pre></div>'
+    block = f"<pre><span></span><code>{code}\n</code></pre>"
+    return f'<div class="language-{match["lang"]} highlight">{block}</div>'
 
 
 def relinked(content: str, page, config, files) -> str:
@@ -77,9 +93,9 @@ def relinked(content: str, page, config, files) -> str:
         if re.match(r"[a-z][a-z0-9+.-]*:|/", target):
             return match[0]
         uri = repository.uri(folder / target)
-        file = files.get_file_from_path(uri or posixpath.normpath(
-            posixpath.join(posixpath.dirname(page.file.src_uri), target)
-        ))
+        file = files.get_file_from_path(
+            uri or posixpath.normpath(posixpath.join(posixpath.dirname(page.file.src_uri), target))
+        )
         if file is None:
             log.warning(f"{page.file.src_uri} links to {target}, which is no page of the site.")
             return match[0]

@@ -13,7 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import course_path  # noqa: F401  (before the course is imported)
-import yaml
 from exercises import with_exercises
 from fingerprint import fingerprint
 from mkdocs.exceptions import PluginError
@@ -66,21 +65,22 @@ def on_config(config):
 def _read_chapters(root: Path) -> list[course.Chapter]:
     try:
         return course.chapters(root)
-    except (course.CourseError, KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+    except course.CourseError as error:
+        raise PluginError(str(error)) from None
+    except TypeError as error:
         raise PluginError(
-            f"The front matter of {_faulty_lesson(root)} cannot be used: "
-            f"{' '.join(str(error).split())}. It is YAML with title, minutes, needs, gpu, file and "
-            "exercises (each id, kind, minutes, title, name); put a title with : or ? in quotes."
+            f"The front matter of {_faulty_lesson(root)} cannot be used ({error}). `needs` is a list "
+            "of chapter numbers; an exercise has id, kind, minutes, title and name."
         ) from None
 
 
 def _faulty_lesson(root: Path) -> str:
     for lesson in sorted((root / "chapters").glob("ch[0-9][0-9]_*/lesson.md")):
+        facts = course.front_matter(lesson)
         try:
-            facts = course.front_matter(lesson)
-            [facts[key] for key in ("title", "minutes", "needs", "gpu", "file", "exercises")]
+            tuple(facts["needs"])
             [course.Exercise(**exercise, chapter=0) for exercise in facts["exercises"]]
-        except Exception:
+        except TypeError:
             return lesson.relative_to(root).as_posix()
     return "a lesson"
 
@@ -118,10 +118,19 @@ def on_files(files, config):
         if chapter.solution.exists():
             content = solution_page(chapter)
             linked += repository.targets(content, chapter.solution_folder)
-            files.append(File.generated(config, f"chapters/{chapter.slug}/solution.md", content=content))
-        for missing in (lab, chapter.stub, chapter.solution, chapter.solution_folder / "second_way.py"):
+            files.append(
+                File.generated(config, f"chapters/{chapter.slug}/solution.md", content=content)
+            )
+        for missing in (
+            lab,
+            chapter.stub,
+            chapter.solution,
+            chapter.solution_folder / "second_way.py",
+        ):
             if not missing.exists():
-                log.warning(f"chapter {chapter.number} has no {missing.relative_to(root).as_posix()}.")
+                log.warning(
+                    f"chapter {chapter.number} has no {missing.relative_to(root).as_posix()}."
+                )
     for file in files.documentation_pages():
         if file.src_dir == config.docs_dir and file.src_uri.endswith(".md"):
             linked += repository.targets(file.content_string, Path(file.abs_src_path).parent)
@@ -228,7 +237,7 @@ def stamp() -> str:
     now = datetime.fromtimestamp(int(epoch), timezone.utc) if epoch else datetime.now(timezone.utc)
     return (
         f"TVM {version('apache-tvm')}, NumPy {version('numpy')}, Python {platform.python_version()}, "
-        f"{now:%d %B %Y}, {platform.machine()} CPU".replace(", 0", ", ")
+        f"{now.day} {now:%B %Y}, {platform.machine()} CPU"
     )
 
 

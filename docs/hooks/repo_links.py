@@ -1,8 +1,8 @@
 """Links that are right in the repository made right on the site.
 
-Authors link files as they lie: a lesson names `lab.py`, `../../docs/glossary.md` or `../toolkit/ir_diff.py`, which works
-on a code host. Here each such link is pointed at the page that shows that file; a source file that is no page of its
-own gets one.
+Authors link files as they lie: a lesson names `lab.py`, `../../docs/glossary.md` or
+`../toolkit/ir_diff.py`, which works on a code host. Here each such link is pointed at the page that
+shows that file; a source file that is no page of its own gets one.
 """
 
 from __future__ import annotations

@@ -65,7 +65,9 @@ def on_page_markdown(markdown, page, config, files):
     for number, (block, result) in reversed(list(enumerate(zip(blocks, results, strict=True)))):
         placeholder = f"OUTPUT-OF-BLOCK-{number}-END"
         outputs[placeholder] = output_html(result)
-        source = [] if block.hide else fenced(block.code, f"python {block.options}".strip()).split("\n")
+        source = (
+            [] if block.hide else fenced(block.code, f"python {block.options}".strip()).split("\n")
+        )
         new = ["", *source, "", placeholder if outputs[placeholder] else "", ""]
         lines[block.fence.first : block.fence.last + 1] = [
             (block.fence.indent + line).rstrip() for line in new
@@ -113,7 +115,7 @@ def _block(fence: Fence, where: str, above: int) -> Block:
         else:
             raise PluginError(
                 f"{at}: `{word}` is no option of a `python run` block; there are `hide`, "
-                "`raises=ErrorName` and those of a code block, as in title=\"...\"."
+                '`raises=ErrorName` and those of a code block, as in title="...".'
             )
     code = []
     for text in fence.body:
@@ -159,8 +161,13 @@ def _run_in(folder: Path, blocks: list[Block], root: Path, where: str) -> list[d
         try:
             done = subprocess.run(
                 [sys.executable, str(RUNNER), str(order)],
-                cwd=root, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.PIPE,
-                timeout=SECONDS, check=False,
+                cwd=root,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                timeout=SECONDS,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             raise PluginError(f"{where}: its blocks ran longer than {SECONDS} s.") from None
@@ -209,7 +216,7 @@ def output_html(result: dict) -> str:
     if "text" in result:
         parts.append(_text_html(_ANSI.sub("", result["text"]), "value"))
     if "html" in result:
-        parts.append(f'<div class="run-value">{result["html"]}</div>')
+        parts.append(f'<div class="run-value" data-search-exclude>{result["html"]}</div>')
     if "error" in result:
         parts.append(_text_html(error_text(result["error"]), "error"))
     return "".join(parts)
@@ -218,7 +225,7 @@ def output_html(result: dict) -> str:
 def _text_html(text: str, caption: str) -> str:
     shown = html.escape(text, quote=False)
     return (
-        f'<div class="run-output run-{caption}"><span class="run-caption">{caption}</span>'
+        f'<div class="run-output run-{caption}" data-search-exclude><span class="run-caption">{caption}</span>'
         f'<pre class="no-copy" tabindex="0"><code>{shown}</code></pre></div>'
     )
 

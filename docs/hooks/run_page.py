@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import sys
 import traceback
 import types
@@ -46,9 +47,9 @@ def _described(error: BaseException, file: Path) -> dict:
     here = [f.lineno for f in frames if f.filename == str(file)]
     if isinstance(error, SyntaxError) and error.filename == str(file):
         here = [error.lineno]
-    lines = [
-        line for line in "".join(traceback.format_exception_only(error)).splitlines() if line.strip()
-    ]
+    text = "".join(traceback.format_exception_only(error))
+    # TVM underlines the offending code: a line of carets alone says nothing
+    lines = [line for line in text.splitlines() if re.search(r"\w", line)]
     names = [cls.__name__ for cls in type(error).__mro__]
     return {"names": names, "lines": lines, "line": here[-1] if here else None}
 

@@ -58,7 +58,10 @@ def reference(text: str, chapter) -> list[str]:
         for exercise_id in chunk.exercises:
             if exercise_id not in seen:
                 exercise = chapter.exercise(exercise_id)
-                out += [f"## Exercise {exercise_id} · {exercise.title} {{ #{exercise.anchor} }}", ""]
+                out += [
+                    f"## Exercise {exercise_id} · {exercise.title} {{ #{exercise.anchor} }}",
+                    "",
+                ]
                 seen.add(exercise_id)
         code, marked = _shown(lines[chunk.first - 1 : chunk.last])
         if code:
@@ -75,7 +78,9 @@ def chunks(lines: list[str], start: int) -> list[Chunk]:
         inside = [key for key, begin, end in regions if begin <= last and end >= first]
         if not inside:
             continue
-        first = min([first, *(b for k, b, e in regions if k in inside and b <= last and e >= first)])
+        first = min(
+            [first, *(b for k, b, e in regions if k in inside and b <= last and e >= first)]
+        )
         last = max([last, *(e for k, b, e in regions if k in inside and b <= last and e >= first)])
         if spans and spans[-1].last >= first:
             spans[-1].last = max(last, spans[-1].last)

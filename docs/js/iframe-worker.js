@@ -7,21 +7,24 @@
   window.Worker = class extends EventTarget {
     constructor(url) {
       super()
+      this.waiting = []
       this.frame = document.createElement("iframe")
       this.frame.hidden = true
+      this.frame.srcdoc = "<!doctype html>"
+      this.frame.onload = () => this.start(new URL(url, document.baseURI))
       document.body.append(this.frame)
-      this.inner = this.frame.contentWindow
-      this.waiting = []
-      const page = this.inner.document
+    }
+
+    async start(url) {
+      const inner = this.inner = this.frame.contentWindow
       // the script believes itself in a worker: what it posts arrives here
-      this.inner.postMessage = data => this.deliver(this, data)
-      this.inner.importScripts = (...urls) =>
-        Promise.all(urls.map(src => this.load(page, new URL(src, url))))
-      this.load(page, url).then(() => {
-        const waiting = this.waiting
-        this.waiting = null
-        waiting.forEach(data => this.deliver(this.inner, data))
-      })
+      inner.postMessage = data => this.deliver(this, data)
+      inner.importScripts = (...urls) =>
+        Promise.all(urls.map(src => this.load(inner.document, new URL(src, url))))
+      await this.load(inner.document, url)
+      const waiting = this.waiting
+      this.waiting = null
+      waiting.forEach(data => this.deliver(inner, data))
     }
 
     load(page, src) {

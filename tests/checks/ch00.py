@@ -13,9 +13,7 @@ from tests.harness import expect
 from tests.harness.failure import CheckFailed
 
 LESSON = "chapters/ch00_first_module/lesson.md"
-TOLERANCE = (
-    "float32 rounds each product and sum to 24 bits; over 16 terms the two orders of summing stay within 1e-5."
-)
+TOLERANCE = "float32 rounds each product and sum to 24 bits; over 16 terms the two orders of summing stay within 1e-5."
 
 
 def _inputs(rows: int, seed: int = 0) -> list[np.ndarray]:
@@ -133,12 +131,15 @@ def test_0_3_calls_by_name(impl) -> None:
 def test_0_3_takes_any_array(impl) -> None:
     """run takes strided and unaligned arrays, which NumPy makes all the time"""
     x, w, b = _inputs(7)
-    for title, array in (("a strided view", np.repeat(x, 2, axis=0)[::2]), ("unaligned", unaligned(x))):
+    for title, array in (
+        ("a strided view", np.repeat(x, 2, axis=0)[::2]),
+        ("unaligned", unaligned(x)),
+    ):
         expect.close(
             impl.run(impl.from_script(), "main", array, w, b),
             _model(x, w, b),
             f"run gives other numbers when x is {title}.",
-            why="The VM takes a NumPy array's memory as it lies there. tvm.runtime.tensor copies it into aligned memory.",
+            why="The VM takes an array's memory as it lies there; tvm.runtime.tensor copies it into aligned memory.",
             read=f"{LESSON}, “Run it”",
         )
 
@@ -177,7 +178,9 @@ def observe_0_3(impl):
 
     def called(mod, name, *arrays):
         result = impl.run(mod, name, *arrays)
-        return type(result).__name__, np.round(np.asarray(result.numpy() if hasattr(result, "numpy") else result), 3)
+        return type(result).__name__, np.round(
+            np.asarray(result.numpy() if hasattr(result, "numpy") else result), 3
+        )
 
     return [
         lambda: called(impl.from_script(), "main", x, w, b),
@@ -248,9 +251,9 @@ class AddRows:
     """Declares that its two arguments have the same number of rows."""
 
     @R.function
-    def main(
-        x: R.Tensor(("n", 16), "float32"), y: R.Tensor(("n", 16), "float32")
-    ) -> R.Tensor(("n", 16), "float32"):
+    def main(x: R.Tensor(("n", 16), "float32"), y: R.Tensor(("n", 16), "float32")) -> R.Tensor(
+        ("n", 16), "float32"
+    ):
         with R.dataflow():
             out = R.add(x, y)
             R.output(out)
@@ -286,5 +289,7 @@ def test_0_6_is_refused(impl) -> None:
 def observe_0_6(impl):
     return [
         lambda: "same rows" if len({a.shape[0] for a in impl.refused()}) == 1 else "other rows",
-        lambda: "legal columns" if {a.shape[1:] for a in impl.refused()} == {(16,)} else "other columns",
+        lambda: (
+            "legal columns" if {a.shape[1:] for a in impl.refused()} == {(16,)} else "other columns"
+        ),
     ]

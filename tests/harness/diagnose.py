@@ -1,8 +1,9 @@
 """Misconception matching: does a failing answer behave exactly like a catalogued wrong one?
 
-A checks module may define, for an exercise, `observe_2_1(impl)`: a list of at least two functions without arguments, each
-returning a text that describes what `impl` did on one input (its result, its side effects). An answer that gives, on all
-of them, the texts that a catalogued wrong answer gives, and not those of the reference, gets that mistake's explanation.
+A checks module may define, for an exercise, `observe_2_1(impl)`: a list of at least two functions
+without arguments, each returning a text that describes what `impl` did on one input (its result,
+its side effects). An answer that gives, on all of them, the texts that a catalogued wrong answer
+gives, and not those of the reference, gets that mistake's explanation.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def _observations(checks: ModuleType, exercise_id: str, impl: Answer) -> list[st
         except BaseException as error:  # an answer may also call sys.exit
             seen.append(re.sub(r"0x[0-9a-f]+", "0x…", "raises " + last_line(error)))
     if len(seen) < 2:
-        raise ValueError(f"observe_{exercise_id} has fewer than two inputs: a match would be chance")
+        raise ValueError(
+            f"observe_{exercise_id} has fewer than two inputs: a match would be chance"
+        )
     return seen
 
 

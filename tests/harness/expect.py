@@ -87,11 +87,13 @@ def well_formed(mod: tvm.IRModule, whose: str) -> None:
             f"{whose} returned a module that is not well-formed: {last_line(error)}",
             expected="every variable defined before it is used, every type in place",
             yours=mod.script(),
-            why="Passes and relax.build do not check this: an ill-formed module fails later, or computes something else.",
+            why="Neither passes nor relax.build check this: such a module fails later, or computes something else.",
         ) from None
 
 
-def apply(transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, whose: str) -> tvm.IRModule:
+def apply(
+    transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, whose: str
+) -> tvm.IRModule:
     """`transform(mod)`, after asking the three questions every pass is asked.
 
     `whose` names the pass in messages. Exceptions of the answer pass through; the worker words them.
@@ -104,7 +106,9 @@ def apply(transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, whose:
     return result
 
 
-def same_ir(yours: tvm.IRModule, expected: tvm.IRModule, what: str, *, why: str, read: str = "") -> None:
+def same_ir(
+    yours: tvm.IRModule, expected: tvm.IRModule, what: str, *, why: str, read: str = ""
+) -> None:
     """Structural equality; for a design that is forced, else compare behaviour."""
     if not tvm_ffi.structural_equal(yours, expected):
         shown = "- expected, + yours\n" + str(diff(expected, yours))
@@ -144,7 +148,11 @@ def close(
     yours, expected = np.asarray(yours), np.asarray(expected)
     if yours.shape != expected.shape:
         raise CheckFailed(
-            what, expected=f"shape {expected.shape}", yours=f"shape {yours.shape}", why=why, read=read
+            what,
+            expected=f"shape {expected.shape}",
+            yours=f"shape {yours.shape}",
+            why=why,
+            read=read,
         )
     error = np.abs(yours.astype("float64") - expected.astype("float64"))
     bad = ~(error <= atol + rtol * np.abs(expected.astype("float64")))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import asdict, dataclass, field
+
+WIDTH = 100
 
 
 @dataclass
@@ -39,10 +42,12 @@ class Skip(Exception):
 
 
 def _block(label: str, text: str) -> list[str]:
+    """A sentence is wrapped beside its label; code and IR stand beneath it as they are."""
     lines = text.rstrip().split("\n")
-    if len(lines) == 1:
-        return [f"  {label:<9} {lines[0]}"]
-    return [f"  {label}", *(f"    {line}" for line in lines)]
+    if len(lines) > 1:
+        return [f"  {label}", *(f"    {line}" for line in lines)]
+    wrapped = textwrap.wrap(lines[0], WIDTH - 12, break_long_words=False, break_on_hyphens=False)
+    return [f"  {label if n == 0 else '':<9} {part}" for n, part in enumerate(wrapped or [""])]
 
 
 def render(failure: dict, *, check: str, hint: str) -> str:

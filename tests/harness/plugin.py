@@ -1,8 +1,9 @@
 """The pytest plugin: runs the checks named by `test_chNN.py` in a worker process and reports them for a learner.
 
 A file `chapters/chNN_name/test_chNN.py` or `solutions/chNN_name/test_chNN.py` holds one import of a checks module. The
-plugin reads which one, makes an item of each of its checks, and runs them on the file beside the test file (or on the one
-given by `--impl`). States are passed, TODO (not begun), failed, waits (an earlier check of the exercise failed), skipped.
+plugin reads which one, makes an item of each of its checks, and runs them on the file beside the test file (or on the
+one given by `--impl`). States are passed, TODO (not begun), failed, waits (an earlier check of the exercise failed) and
+skipped.
 """
 
 from __future__ import annotations
@@ -166,9 +167,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     asked = {Path(str(a).split("::")[0]).resolve() for a in config.args}
     if config.getoption("--impl"):
         return [*lines, f"checking {config.getoption('--impl')}"]
-    if any(ROOT / "solutions" == p or ROOT / "solutions" in p.parents for p in asked):
+    if any(p == ROOT / "solutions" or ROOT / "solutions" in p.parents for p in asked):
         lines.append(_reference_sentence())
-    if any(ROOT / "chapters" == p or ROOT / "chapters" in p.parents for p in asked):
+    if any(p == ROOT / "chapters" or ROOT / "chapters" in p.parents for p in asked):
         lines.append("checking YOUR code in chapters/")
     return lines
 
@@ -215,7 +216,9 @@ def _items(session: pytest.Session) -> list[CheckItem]:
 
 def _progress_line(home: Chapter, tree: str, outcomes: dict) -> str | None:
     states = {
-        e.id: _exercise_state(outcomes[tree, e.id]) for e in home.exercises if (tree, e.id) in outcomes
+        e.id: _exercise_state(outcomes[tree, e.id])
+        for e in home.exercises
+        if (tree, e.id) in outcomes
     }
     if not states:
         return None
@@ -232,7 +235,9 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
     for tree, whose in (("solutions", "REFERENCE"), ("chapters", "YOUR code")):
         lines = [line for c in chapters() if (line := _progress_line(c, tree, state.outcomes))]
         if lines:
-            write(f"{whose} ({tree}/)" + (f", {state.runner.machine}" if state.runner.machine else ""))
+            write(
+                f"{whose} ({tree}/)" + (f", {state.runner.machine}" if state.runner.machine else "")
+            )
             for line in lines:
                 write(line)
     if "solutions" in state.trees:

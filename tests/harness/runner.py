@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import queue
@@ -128,10 +129,8 @@ class Worker:
         self.process.kill()
         self.process.wait(10)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            try:
+            with contextlib.suppress(OSError):  # a request the dead child never read
                 pipe.close()
-            except OSError:  # a request the dead child never read
-                pass
         self.faults.unlink(missing_ok=True)
 
 

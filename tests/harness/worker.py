@@ -90,15 +90,16 @@ def _machine() -> str:
 
 
 def main() -> None:
+    # These streams live as long as the process does.
     requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    printed = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+    printed = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(printed.fileno(), 1)
     os.dup2(printed.fileno(), 2)
-    sys.stdin = open(os.devnull, encoding="utf-8")
-    faults = open(sys.argv[1], "w", encoding="utf-8")
+    sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    faults = open(sys.argv[1], "w", encoding="utf-8")  # noqa: SIM115
 
     def answer(message: dict) -> None:
         answers.write(json.dumps(message) + "\n")

@@ -4,9 +4,7 @@ from solutions.ch00_first_module.first_module import *
 
 EXERCISE = "0.3"
 WHAT = "the function called is always main"
-WHY = (
-    "A module holds many functions; the exported layer above has no main at all."
-)
+WHY = "A module holds many functions; the exported layer above has no main at all."
 READ = "chapters/ch00_first_module/lesson.md, “Run it”"
 
 

@@ -5,8 +5,8 @@ from solutions.ch00_first_module.first_module import *
 EXERCISE = "0.1"
 WHAT = "relu is applied before the bias is added"
 WHY = (
-    "relu(x @ w.T) + b and relu(x @ w.T + b) differ wherever the sum is negative and the bias is not zero. A test whose bias "
-    "is all zeros would not notice."
+    "relu(x @ w.T) + b and relu(x @ w.T + b) differ wherever the sum is negative and the bias "
+    "is not zero. A test whose bias is all zeros would not notice."
 )
 READ = "chapters/ch00_first_module/lesson.md, “Three ways to write it”"
 

@@ -5,7 +5,8 @@ from solutions.ch00_first_module.first_module import *
 EXERCISE = "0.2"
 WHAT = "in_features and out_features are swapped"
 WHY = (
-    "nn.Linear(in_features, out_features): x has 16 features and the result 8. The weight is then stored as (8, 16)."
+    "nn.Linear(in_features, out_features): x has 16 features and the result 8. The weight is "
+    "then stored as (8, 16)."
 )
 READ = "chapters/ch00_first_module/lesson.md, “Three ways to write it”"
 

@@ -5,8 +5,8 @@ from solutions.ch00_first_module.first_module import *
 EXERCISE = "0.1"
 WHAT = "the number of rows is fixed when the module is built"
 WHY = (
-    "A module with a number in its type serves that one size, and the VM refuses every other. A symbolic variable stands "
-    "for whatever size comes at run time."
+    "A module with a number in its type serves that one size, and the VM refuses every other. "
+    "A symbolic variable stands for whatever size comes at run time."
 )
 READ = "chapters/ch00_first_module/lesson.md, “Three ways to write it”"
 

@@ -5,8 +5,8 @@ from solutions.ch00_first_module.first_module import *
 EXERCISE = "0.1"
 WHAT = "the weight is multiplied as it is stored, without permute_dims"
 WHY = (
-    "w is stored as (out_features, in_features), so x @ w has no matching inner dimension. BlockBuilder derives the type of "
-    "each call as it is emitted, and refuses there."
+    "w is stored as (out_features, in_features), so x @ w has no matching inner dimension. "
+    "BlockBuilder derives the type of each call as it is emitted, and refuses there."
 )
 READ = "chapters/ch00_first_module/lesson.md, “Three ways to write it”"
 

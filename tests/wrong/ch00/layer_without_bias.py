@@ -5,7 +5,8 @@ from solutions.ch00_first_module.first_module import *
 EXERCISE = "0.2"
 WHAT = "the layer was made with bias=False"
 WHY = (
-    "Then the exported function has no parameter b: what a layer holds decides the signature of what is compiled."
+    "Then the exported function has no parameter b: what a layer holds decides the signature "
+    "of what is compiled."
 )
 READ = "chapters/ch00_first_module/lesson.md, “Three ways to write it”"
 

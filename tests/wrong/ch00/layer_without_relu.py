@@ -4,9 +4,7 @@ from solutions.ch00_first_module.first_module import *
 
 EXERCISE = "0.2"
 WHAT = "the result of the layer is returned without relu"
-WHY = (
-    "nn.Linear computes x @ w.T + b and nothing more; the activation is a call of its own."
-)
+WHY = "nn.Linear computes x @ w.T + b and nothing more; the activation is a call of its own."
 READ = "chapters/ch00_first_module/lesson.md, “Three ways to write it”"
 
 

@@ -7,8 +7,8 @@ from solutions.ch00_first_module.first_module import *
 EXERCISE = "0.4"
 WHAT = "the reduction never sets its accumulator"
 WHY = (
-    "Without `with T.init():` the first addition reads whatever the output buffer held. On fresh memory that is often "
-    "zero, so the mistake passes a careless test."
+    "Without `with T.init():` the first addition reads whatever the output buffer held. On "
+    "fresh memory that is often zero, so the mistake passes a careless test."
 )
 READ = "chapters/ch00_first_module/lesson.md, “A PrimFunc”"
 

@@ -5,8 +5,8 @@ from solutions.ch00_first_module.first_module import *
 EXERCISE = "0.1"
 WHAT = "the calls are emitted outside a dataflow block"
 WHY = (
-    "The numbers are right, but FuseOpsByPattern and other graph passes look only inside dataflow blocks, so none of the "
-    "later chapters could touch this module."
+    "The numbers are right, but FuseOpsByPattern and other graph passes look only inside "
+    "dataflow blocks, so none of the later chapters could touch this module."
 )
 READ = "chapters/ch00_first_module/lesson.md, “What is in it”"
 

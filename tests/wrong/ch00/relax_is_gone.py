@@ -4,9 +4,7 @@ from solutions.ch00_first_module.first_module import *
 
 EXERCISE = "0.5"
 WHAT = "the Relax function is replaced by the PrimFuncs"
-WHY = (
-    "main stays: it says in which order the kernels are called and who hands what to whom."
-)
+WHY = "main stays: it says in which order the kernels are called and who hands what to whom."
 READ = "chapters/ch00_first_module/lesson.md, “What is in it”"
 
 

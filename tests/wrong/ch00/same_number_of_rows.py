@@ -4,9 +4,7 @@ from solutions.ch00_first_module.first_module import *
 
 EXERCISE = "0.6"
 WHAT = "the two arrays have the same number of rows"
-WHY = (
-    "Then n has one value and nothing is to be refused."
-)
+WHY = "Then n has one value and nothing is to be refused."
 READ = "chapters/ch00_first_module/lesson.md, “Break it”"
 
 

@@ -7,8 +7,8 @@ from solutions.ch00_first_module.first_module import *
 EXERCISE = "0.4"
 WHAT = "the sum starts from an element which is then added again"
 WHY = (
-    "The init runs before the first step, and the steps run over all of k: whatever the init holds is added to the whole "
-    "sum. That is just what chapter 6 uses to add a bias."
+    "The init runs before the first step, and the steps run over all of k: whatever the init "
+    "holds is added to the whole sum. That is just what chapter 6 uses to add a bias."
 )
 READ = "chapters/ch00_first_module/lesson.md, “A PrimFunc”"
 
