@@ -139,6 +139,15 @@ def test_doctor_says_what_to_do_about_a_wrong_version(course):
     )
 
 
+def test_every_check_says_that_a_version_is_wrong(course):
+    text = (course.root / "pyproject.toml").read_text(encoding="utf-8")
+    (course.root / "pyproject.toml").write_text(
+        text.replace("0.1.14.post1", "9.9.9"), encoding="utf-8"
+    )
+    for result in (course.learner("check", "0.1"), course.pytest("solutions/ch00_first_module")):
+        assert "the course needs 9.9.9: run `pip install -e .`" in result.stdout
+
+
 def test_missing_package_gets_one_sentence(course):
     (course.root / "yaml.py").write_text(
         "raise ModuleNotFoundError(name='yaml')\n", encoding="utf-8"

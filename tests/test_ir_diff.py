@@ -96,6 +96,11 @@ def test_html_is_escaped_marked_and_has_no_blank_line():
     assert "\n\n" not in shown
 
 
+def test_words_are_not_marked_where_most_of_a_line_differs():
+    shown = diff("a: T = f(x, y)", "a = call(f, x, y, out=T)")._repr_html_()
+    assert "<b>" not in shown
+
+
 def test_show_prints_the_listing_and_highlights_it():
     assert str(show(HEADER + "x = 1 < 2")) == "x = 1 < 2"
     assert "&lt;" in show("x = 1 < 2")._repr_html_()

@@ -419,7 +419,10 @@ def test_cuda_graph_captures_batched_kernels_only_with_hint_and_bound():
         (lambda: llama.decoder("huge"), "no configuration 'huge'.*tiny, llama3-8b"),
         (lambda: llama.decoder(dtype="int8"), "no dtype 'int8'.*float32, float16"),
         (lambda: llama.decoder(functions=["prefil"]), "no function 'prefil'.*prefill, decode"),
-        (lambda: llama_generator.random_weights("llama3-8b"), "parameters and random_weights fills at most"),
+        (
+            lambda: llama_generator.random_weights("llama3-8b"),
+            "parameters and random_weights fills at most",
+        ),
         (lambda: llama_config.LlamaConfig(64, 96, 1, 6, 4, 16, 10, 8), "no multiple of"),
         (lambda: llama_config.LlamaConfig(64, 96, 1, 6, 3, 15, 10, 8), "make it even"),
     ],

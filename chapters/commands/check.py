@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from chapters.toolkit.course import Chapter, Exercise, select
+from chapters.toolkit.machine import MEND, wrong_versions
 from chapters.toolkit.progress import record_state
 from chapters.toolkit.terminal import describe, shown
 from tests.harness.failure import render
@@ -13,6 +14,8 @@ def run(options) -> int:
     """Check what was asked for; 0 if all of it passes."""
     chosen = select(options.what)
     print("Checking YOUR code in chapters/.")
+    for sentence in wrong_versions():
+        print(f"!! {sentence}: {MEND}.")
     with Runner() as runner:
         passed = sum(
             check_one(runner, chapter, exercise, brief=len(chosen) > 1)

@@ -22,22 +22,14 @@ class Finding:
 
 
 def _versions() -> list[Finding]:
-    findings = [Finding("ok", f"Python {platform.python_version()} at {sys.executable}")]
-    for package, wanted in machine.pins().items():
-        found = machine.installed(package)
-        if found == wanted:
-            findings.append(Finding("ok", f"{package} {found}"))
-        else:
-            says = f"{package} {found} is installed" if found else f"{package} is not installed"
-            findings.append(
-                Finding(
-                    "!!",
-                    f"{says}; the course needs {wanted}",
-                    "pip install -e .   in the course's folder",
-                )
-            )
-    findings.append(Finding("ok", f"numpy {machine.installed('numpy')}"))
-    return findings
+    wrong = [Finding("!!", sentence, machine.MEND) for sentence in machine.wrong_versions()]
+    right = [
+        Finding("ok", f"{package} {machine.installed(package)}")
+        for package, wanted in machine.pins().items()
+        if machine.installed(package) == wanted
+    ]
+    python = Finding("ok", f"Python {platform.python_version()} at {sys.executable}")
+    return [python, *right, *wrong, Finding("ok", f"numpy {machine.installed('numpy')}")]
 
 
 def _tensorize() -> Finding:
@@ -73,8 +65,8 @@ def _gpus() -> list[Finding]:
     state, sentence = machine.cuda_state()
     sentence = sentence[0].upper() + sentence[1:]
     advice = {
-        "not loaded": "nothing is needed for the course; with an NVIDIA GPU install its driver and the CUDA 13 runtime "
-        "(pip install nvidia-cuda-runtime), then run doctor again",
+        "not loaded": "nothing is needed for the course; with an NVIDIA GPU see “With an NVIDIA GPU” "
+        "in docs/setup.md",
         "no gpu": "nothing is needed for the course",
     }
     findings = [Finding("ok" if state == "gpu" else "--", sentence, advice.get(state, ""))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 
 from chapters.toolkit.course import CourseError
@@ -64,6 +65,9 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, EOFError):
         print()
         return 130
+    except BrokenPipeError:  # `python -m chapters doctor | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _unicode_output() -> None:

@@ -30,7 +30,9 @@ class Table:
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{cell}</th>" for cell in self.head)
-        body = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in self.rows)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in self.rows
+        )
         note = f"<p>{self.note}</p>" if self.note else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}"
 
@@ -76,7 +78,12 @@ def hours(minutes: int) -> str:
 def course_map() -> Table:
     """A row a chapter: what it is called, its minutes, its exercises by kind, whether a GPU is of use."""
     rows = [
-        (chapter_link(c.number), str(c.minutes), _kinds(c), "no" if c.gpu in ("no", False) else str(c.gpu))
+        (
+            chapter_link(c.number),
+            str(c.minutes),
+            _kinds(c),
+            "no" if c.gpu in ("no", False) else str(c.gpu),
+        )
         for c in chapters()
     ]
     total = sum(c.minutes for c in chapters())
@@ -96,6 +103,12 @@ def schedule() -> Table:
         exercises = sum(exercise.minutes for exercise in chapter.exercises)
         reading = chapter.minutes - exercises
         span = f"{hours(at)} to {hours(at + chapter.minutes)}"
-        rows.append((chapter_link(chapter.number), str(reading), str(exercises), str(chapter.minutes), span))
+        rows.append(
+            (chapter_link(chapter.number), str(reading), str(exercises), str(chapter.minutes), span)
+        )
         at += chapter.minutes
-    return Table(("Chapter", "Reading and lab", "Exercises", "Together", "From the start"), tuple(rows), unwritten())
+    return Table(
+        ("Chapter", "Reading and lab", "Exercises", "Together", "From the start"),
+        tuple(rows),
+        unwritten(),
+    )

@@ -51,6 +51,7 @@ border:0;font-weight:inherit;min-height:0}
 """
 
 RED, GREEN, DIM, PLAIN = "\033[31m", "\033[32m", "\033[2m", "\033[0m"
+MOSTLY = 0.4  # of two lines' characters; more than that marked is noise, not a hint
 _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 
 
@@ -278,14 +279,18 @@ def _code(line: str, shown: str) -> str:
 
 
 def _words(before: str | None, after: str | None) -> tuple[str, str]:
-    """Both lines as HTML, the words that differ in <b>; a line that stands alone has none."""
+    """Both lines as HTML, the words that differ in <b>; none where most of the line differs."""
     if before is None or after is None:
         return html.escape(before or ""), html.escape(after or "")
     a, b = _TOKEN.findall(before), _TOKEN.findall(after)
-    old, new = "", ""
+    old, new, changed = "", "", 0
     for kind, i1, i2, j1, j2 in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         old += _mark(a[i1:i2], kind != "equal")
         new += _mark(b[j1:j2], kind != "equal")
+        if kind != "equal":
+            changed += len("".join(a[i1:i2] + b[j1:j2]))
+    if changed > MOSTLY * len(before + after):
+        return html.escape(before), html.escape(after)
     return old, new
 
 

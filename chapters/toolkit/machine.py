@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes.util
+import ctypes
 import os
 import platform
 import re
@@ -26,6 +26,20 @@ def installed(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
+
+
+def wrong_versions() -> list[str]:
+    """One sentence for each pinned package that is missing or of another version."""
+    sentences = []
+    for package, wanted in pins().items():
+        found = installed(package)
+        if found != wanted:
+            says = f"{package} {found} is installed" if found else f"{package} is not installed"
+            sentences.append(f"{says}; the course needs {wanted}")
+    return sentences
+
+
+MEND = "run `pip install -e .` in the course's folder"
 
 
 def cpu_name() -> str:
@@ -62,6 +76,21 @@ def llvm_host() -> dict:
     }
 
 
+def _cuda_libraries() -> list[tuple[str, str]]:
+    """The libraries TVM's CUDA runtime is linked against, and what to call them."""
+    if sys.platform == "win32":
+        return [("cudart64_13.dll", "cudart64_13.dll"), ("nvcuda.dll", "the NVIDIA driver")]
+    return [("libcudart.so.13", "libcudart.so.13"), ("libcuda.so.1", "the NVIDIA driver")]
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
 def cuda_state() -> tuple[str, str]:
     """("gpu" | "no gpu" | "not loaded" | "no library", one sentence) for TVM's CUDA runtime.
 
@@ -76,13 +105,9 @@ def cuda_state() -> tuple[str, str]:
             "this TVM wheel has no CUDA runtime (the macOS wheel has Metal instead)",
         )
     if "tvm_runtime_cuda" not in tvm.base._LOADED_LIBS:
-        missing = [name for name in ("cudart", "cuda") if ctypes.util.find_library(name) is None]
-        names = " and ".join(
-            {"cudart": "libcudart", "cuda": "the NVIDIA driver"}[m] for m in missing
-        )
-        return "not loaded", "TVM's CUDA runtime could not be loaded" + (
-            f": {names} not found" if names else ""
-        )
+        missing = [what for name, what in _cuda_libraries() if not _loads(name)]
+        reason = f": {' and '.join(missing)} not found" if missing else ""
+        return "not loaded", f"TVM's CUDA runtime could not be loaded{reason}"
     if tvm.cuda(0).exist:
         return "gpu", f"CUDA device 0 is {tvm.cuda(0).device_name}"
     return "no gpu", "TVM's CUDA runtime is loaded, and finds no GPU"

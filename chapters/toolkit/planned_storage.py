@@ -134,12 +134,14 @@ def tensor_bytes(ty: relax.TensorType) -> int | tvm.ir.Expr:
     if ty.shape is None:
         raise ValueError(f"{ty} has no known shape, so its size in bytes is not known.")
     dtype = tvm.DataType(ty.dtype.dtype)
-    number = math.prod(int(d) for d in ty.shape if isinstance(d, tirx.IntImm))
+    bits = dtype.bits * dtype.lanes
+    numbers = math.prod(int(d) for d in ty.shape if isinstance(d, tirx.IntImm))
     symbolic = [d for d in ty.shape if not isinstance(d, tirx.IntImm)]
-    total = -(-number * dtype.bits * dtype.lanes // 8)  # a sub-byte tensor is rounded up
-    for extent in symbolic:
-        total = total * extent
-    return total
+    if bits % 8 == 0:
+        return math.prod(symbolic, start=numbers * bits // 8)
+    # elements of less than a byte are packed, and the last byte is filled up
+    total = math.prod(symbolic, start=numbers * bits) + 7
+    return total // 8 if isinstance(total, int) else tirx.floordiv(total, 8)
 
 
 def _plain(size: tvm.ir.Expr) -> int | tvm.ir.Expr:

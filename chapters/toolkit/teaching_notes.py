@@ -1,7 +1,7 @@
 """What the page for teachers reads from the course itself: the goals of each chapter, the mistakes it knows.
 
-Goals are the list under a lesson's heading “You will be able to …”; mistakes are the WHAT and WHY of the catalogued
-wrong answers. Neither is written down a second time.
+Goals are the list under the heading of a lesson that says what one will be “able to” do; mistakes are the WHAT and
+WHY of the catalogued wrong answers. Neither is written down a second time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ class Mistake:
 
 
 def goals_of(chapter: Chapter) -> list[str]:
-    """The items of the list under “You will be able to” in the lesson, as Markdown; [] if it has no such heading."""
+    """The items of the list under the heading with “able to” in the lesson, as Markdown; [] if there is none."""
     text = chapter.lesson.read_text(encoding="utf-8")
-    section = re.search(r"^## You will be able to.*?\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    section = re.search(
+        r"^## [^\n]*able to[^\n]*\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
+    )
     if not section:
         return []
     items = re.findall(r"^[-*] (.+(?:\n[ ]{2,}\S.*)*)", section[1], re.MULTILINE)
@@ -55,7 +57,10 @@ def _mistake(path: Path) -> Mistake:
 def goals() -> Table:
     """A row a chapter: what a learner can do after it."""
     rows = [
-        (chapter_link(c.number), "<ul>" + "".join(f"<li>{_code(goal)}</li>" for goal in goals_of(c)) + "</ul>")
+        (
+            chapter_link(c.number),
+            "<ul>" + "".join(f"<li>{_code(goal)}</li>" for goal in goals_of(c)) + "</ul>",
+        )
         for c in chapters()
         if goals_of(c)
     ]

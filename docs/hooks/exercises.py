@@ -78,6 +78,6 @@ def _hints(chapter, exercise) -> list[str]:
     # each hint lies within the one before: to read the last is to have opened the others
     for level, hint in enumerate(hints):
         indent = "    " * level
-        lines += ["", f'{indent}??? hint "Hint {level + 1}"', ""]
+        lines += ["", f'{indent}??? tip hint "Hint {level + 1}"', ""]
         lines += [f"{indent}    {line}".rstrip() for line in str(hint).strip().split("\n")]
     return lines

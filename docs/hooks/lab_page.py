@@ -29,6 +29,13 @@ _COPY = re.compile(r'<div class="zeroclipboard-container">.*?</clipboard-copy>\s
 _PROMPT = re.compile(r'<div class="jp-(?:InputPrompt|OutputPrompt)[^"]*">[^<]*</div>')
 _CELL_ID = re.compile(r' id="cell-id=[^"]*"')  # random: it would differ in every build
 _CELL_FOCUS = re.compile(r'(<div class="jp-Cell-inputWrapper") tabindex="0"')
+# a cell's prints may arrive in several messages: a printed output up to where the next one begins
+_PRINTED = r'<div class="jp-RenderedText jp-OutputArea-output" data-mime-type="text/plain"[^>]*>'
+_SPLIT_OUTPUT = re.compile(
+    rf"({_PRINTED}\s*<pre>(?:(?!</pre>).)*)</pre>\s*</div>\s*</div>\s*"
+    rf'<div class="jp-OutputArea-child">\s*{_PRINTED}\s*<pre>',
+    re.DOTALL,
+)
 _COLLAPSER = re.compile(r'<div class="jp-Collapser[^"]*"[^>]*>\s*</div>')
 _HREF = re.compile(r'(<a\b[^>]*?href=")([^"#][^"#]*)(#[^"]*)?(")')
 _OUTSIDE = re.compile(r"(?:src|href)=\"https?://[^\"]+\.(?:js|css)\b")
@@ -57,6 +64,7 @@ def slim(content: str, name: str) -> str:
         )
     cells = _COLLAPSER.sub("", _PROMPT.sub("", _COPY.sub("", cells)))
     cells = _CELL_FOCUS.sub(r"\1", _CELL_ID.sub("", cells))
+    cells = _one_output(cells)
     cells = _INPUT.sub(_code_block, cells)
     cells = _STYLE_OR_SCRIPT.sub("", cells)
     if "clipboard-copy" in cells or _OUTSIDE.search(cells):
@@ -64,6 +72,14 @@ def slim(content: str, name: str) -> str:
             f"{name}: something of JupyterLab's page is left; see docs/hooks/lab_page.py."
         )
     return wrapper + cells
+
+
+def _one_output(cells: str) -> str:
+    """Consecutive printed outputs of a cell as one; a value shown in between stays apart."""
+    count = 1
+    while count:
+        cells, count = _SPLIT_OUTPUT.subn(r"\1", cells)
+    return cells
 
 
 def with_command(content: str, name: str) -> str:

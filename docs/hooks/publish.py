@@ -105,49 +105,49 @@ def navigation(docs: Path) -> list:
 @event_priority(100)  # before mkdocs-jupyter looks for labs among the files
 def on_files(files, config):
     root = Path(config.config_file_path).parent
-    linked: list[Path] = []
     repository = Repository(root, Path(config.docs_dir))
-    for uri, chapter in _chapters.items():
-        files.append(_as_it_lies(uri, root, config, f"chapters/{chapter.slug}/index.html"))
-        linked += repository.targets(chapter.lesson.read_text(encoding="utf-8"), chapter.folder)
-        linked.append(chapter.stub)
-        lab = chapter.folder / "lab.py"
-        if lab.exists():
-            files.append(_as_it_lies(f"chapters/{chapter.slug}/lab.py", root, config))
-            linked += repository.targets(lab.read_text(encoding="utf-8"), chapter.folder)
-        if chapter.solution.exists():
-            content = solution_page(chapter)
-            linked += repository.targets(content, chapter.solution_folder)
-            files.append(
-                File.generated(config, f"chapters/{chapter.slug}/solution.md", content=content)
-            )
-        for missing in (
-            lab,
-            chapter.stub,
-            chapter.solution,
-            chapter.solution_folder / "second_way.py",
-        ):
-            if not missing.exists():
-                log.warning(
-                    f"chapter {chapter.number} has no {missing.relative_to(root).as_posix()}."
-                )
+    linked: list[Path] = []
+    for chapter in _chapters.values():
+        linked += _add_chapter(chapter, files, config, repository)
     for file in files.documentation_pages():
         if file.src_dir == config.docs_dir and file.src_uri.endswith(".md"):
             linked += repository.targets(file.content_string, Path(file.abs_src_path).parent)
-    _add_sources(linked, files, config, root, repository)
+    _add_sources(linked, files, config, repository)
     files.append(File.generated(config, TOOLKIT_STYLE, content=toolkit_style()))
     return files
 
 
-def _add_sources(linked, files, config, root: Path, repository: Repository) -> None:
+def _add_chapter(chapter, files, config, repository: Repository) -> list[Path]:
+    """Add the pages of one chapter; returns the files of the repository that they link to."""
+    root, home = repository.root, f"chapters/{chapter.slug}"
+    lab, second = chapter.folder / "lab.py", chapter.solution_folder / "second_way.py"
+    files.append(_as_it_lies(f"{home}/lesson.md", root, config, f"{home}/index.html"))
+    linked = [
+        chapter.stub,
+        *repository.targets(chapter.lesson.read_text(encoding="utf-8"), chapter.folder),
+    ]
+    if lab.exists():
+        files.append(_as_it_lies(f"{home}/lab.py", root, config))
+        linked += repository.targets(lab.read_text(encoding="utf-8"), chapter.folder)
+    if chapter.solution.exists():
+        content = solution_page(chapter)
+        files.append(File.generated(config, f"{home}/solution.md", content=content))
+        linked += repository.targets(content, chapter.solution_folder)
+    for path in (lab, chapter.stub, chapter.solution, second):
+        if not path.exists():
+            log.warning(f"chapter {chapter.number} has no {path.relative_to(root).as_posix()}.")
+    return linked
+
+
+def _add_sources(linked, files, config, repository: Repository) -> None:
     for path in dict.fromkeys(linked):
         uri = repository.uri(path)
         if uri and uri.startswith("source/"):
-            content = source_page(path, root)
+            content = source_page(path, repository.root)
             inclusion = InclusionLevel.NOT_IN_NAV
             files.append(File.generated(config, uri, content=content, inclusion=inclusion))
         elif uri and uri.startswith("chapters/") and files.get_file_from_path(uri) is None:
-            files.append(_as_it_lies(uri, root, config))
+            files.append(_as_it_lies(uri, repository.root, config))
 
 
 def _as_it_lies(uri: str, root: Path, config, dest_uri: str | None = None) -> File:

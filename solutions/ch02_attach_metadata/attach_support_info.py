@@ -102,7 +102,8 @@ class AttachAdditionalPrimFuncs:
 class AttachMemoryPlanAttr:
     """Let the memory planner plan outputs of symbolic shape too.
 
-    Every Relax function gets `relax.memory_plan_dynamic_func_output` = True. The planner removes it when it has read it.
+    Every Relax function gets `relax.memory_plan_dynamic_func_output` = True, which the planner removes
+    when it has read it. The module given stays as it is.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -313,7 +314,7 @@ class PackedCalls(PyExprVisitor):
         self.names: set[str] = set()
 
     def visit_call_(self, call: relax.Call) -> None:
-        # BEGIN exercise 2.7 (about 3 lines): note the name; go on into the call's arguments
+        # BEGIN exercise 2.7 (about 3 lines): note the name of the external function
         super().visit_call_(call)
         if call.op == tvm.ir.Op.get("relax.call_dps_packed"):
             self.names.add(str(call.args[0].global_symbol))
@@ -351,9 +352,7 @@ class AttachSequenceLengthPaddingFactor:
 # --- what the readers do --------------------------------------------------------------------------
 
 
-def is_captured(
-    dims: Set[str], hints: Set[str], bounds: Set[str], use_cuda_graph: bool
-) -> bool:
+def is_captured(dims: Set[str], hints: Set[str], bounds: Set[str], use_cuda_graph: bool) -> bool:
     """Whether RewriteCUDAGraph captures the inner kernels of a function whose tensors have the symbolic dims `dims`.
 
     hints: the names in capture_symbolic_vars. bounds: those in tir_var_upper_bound. use_cuda_graph: the configuration
@@ -371,23 +370,28 @@ def predicted_storage() -> dict[str, int]:
     "largest_at_batch_16": the same with batch_size at most 16; "symbolic": how many storages keep a symbolic size.
     """
     # BEGIN exercise 2.9 (about 3 lines): say the numbers before you run anything
-    gate_up_transposed = 128 * (2 * 352) * 4  # the weight of gate_up_proj, transposed anew by every call
+    gate_up_transposed = (
+        128 * (2 * 352) * 4
+    )  # the weight of gate_up_proj, transposed anew by every call
     return {"largest": gate_up_transposed, "largest_at_batch_16": gate_up_transposed, "symbolic": 1}
     # END exercise 2.9
 
 
-def counterexample() -> tuple[tvm.IRModule, np.ndarray]:
+def lying_bound() -> tuple[tvm.IRModule, np.ndarray]:
     """A module with the functions `prefill(x)` and `score(x)`, and an array for `score`.
 
     `prefill` takes R.Tensor((seq_len, 16), float32); its seq_len is at most 64, and with the bound {"seq_len": 64} on
     every function it runs. `score` runs on the array without any bound, and is refused by the VM with that same bound.
     Each function takes one tensor and returns one.
     """
+
     # BEGIN exercise 2.10 (about 20 lines): one name, two meanings
     @I.ir_module
     class OneNameTwoMeanings:
         @R.function
-        def prefill(x: R.Tensor(("seq_len", 16), "float32")) -> R.Tensor(("seq_len", 16), "float32"):
+        def prefill(x: R.Tensor(("seq_len", 16), "float32")) -> R.Tensor(
+            ("seq_len", 16), "float32"
+        ):
             with R.dataflow():
                 out = R.nn.silu(x)
                 R.output(out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import asdict, dataclass, field
 
-WIDTH = 100
+WIDTH = 88  # as wide as a code block on the site
 
 
 @dataclass

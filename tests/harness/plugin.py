@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import platform
 import re
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from chapters.toolkit.course import ROOT, Chapter, CourseError, chapters
 from chapters.toolkit.course import chapter as find_chapter
+from chapters.toolkit.machine import MEND, installed, wrong_versions
 from chapters.toolkit.terminal import bar
 from tests.harness.failure import render
 from tests.harness.runner import Check, Outcome, Runner, checks_of, not_begun
@@ -154,15 +154,10 @@ def _letters(state: str):
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    def version(name: str) -> str:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            return "not installed"
-
     lines = [
-        f"TVM {version('apache-tvm')}, tvm-ffi {version('apache-tvm-ffi')}, "
-        f"{platform.system()} {platform.machine()}; a check runs on the CPU unless it says otherwise"
+        f"TVM {installed('apache-tvm')}, tvm-ffi {installed('apache-tvm-ffi')}, {platform.system()} "
+        f"{platform.machine()}; a check runs on the CPU unless it says otherwise",
+        *(f"!! {sentence}: {MEND}" for sentence in wrong_versions()),
     ]
     asked = {Path(str(a).split("::")[0]).resolve() for a in config.args}
     if config.getoption("--impl"):
@@ -228,7 +223,7 @@ def _progress_line(home: Chapter, tree: str, outcomes: dict) -> str | None:
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
     state = config.stash[SESSION]
-    if not state.outcomes:
+    if not state.trees & {"solutions", "chapters"} or not state.outcomes:
         return
     write = terminalreporter.write_line
     terminalreporter.section("Fusion by Hand")

@@ -56,7 +56,7 @@ def run_check(request: dict) -> dict:
         return _outcome("passed")
     except Skip as skip:
         return _outcome("skipped", reason=str(skip))
-    except NotImplementedError as error:
+    except RuntimeError as error:  # a stub's NotImplementedError leaves a TVM pass as RuntimeError
         if str(error).startswith("exercise "):
             return _outcome("todo", reason=str(error))
         failed = _raised(error, path)

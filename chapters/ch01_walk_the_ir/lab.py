@@ -1,0 +1,111 @@
+# %% [markdown]
+# # Lab: what does a decoder cost?
+#
+# The scoreboard, run on the course's decoder. In a terminal: `python -m
+# chapters.ch01_walk_the_ir.lab`. Where your own answers to chapter 1 pass their checks, this lab
+# runs them; else it runs the reference. It shows the answer to exercise 1.6: predict first.
+
+# %%
+from collections import Counter
+
+from tvm import relax
+
+from chapters.toolkit.display import display
+from chapters.toolkit.earlier import earlier, whose
+from chapters.toolkit.ir_diff import diff
+from chapters.toolkit.llama import decoder
+from chapters.toolkit.picture import before_after
+from chapters.toolkit.scoreboard import compare, size
+
+walk = earlier(1)
+print("The code of chapter 1 is", whose(1))
+
+# %% [markdown]
+# ## The tiny decoder
+#
+# Three layers, 64 positions, a prompt of 12 tokens. A prefill handles all twelve at once and a decode
+# step handles one; look how little that changes the bytes.
+
+# %%
+tiny, _ = decoder("tiny", functions=["prefill", "decode"])
+display(walk.scoreboard(tiny, {"context_window": 64, "vocab_size": 500, "seq_len": 12}))
+
+# %% [markdown]
+# Which operators are they?
+
+# %%
+for name, count in sorted(walk.count_calls(tiny).items(), key=lambda item: -item[1]):
+    print(f"{count:>4}  {name}")
+
+# %% [markdown]
+# ## The sizes of Llama 3 8B
+#
+# Nothing runs here: the module is read, and nobody allocates a weight. Two of the 32 layers, float16,
+# 1024 positions in the cache.
+
+# %%
+sizes = {"context_window": 1024, "vocab_size": 128256}
+llama, _ = decoder("llama3-8b", "float16", functions=["decode"])
+display(walk.scoreboard(llama, sizes))
+
+# %% [markdown]
+# Where do the bytes go? By the name of the call:
+
+# %%
+rows = walk.binding_bytes(llama["decode"], sizes)
+moved = Counter()
+for row in rows:
+    moved[row.call] += row.read + row.written
+total = sum(moved.values())
+for name, count in moved.most_common(8):
+    print(f"{count / total:6.1%}  {size(count):>8}  {name}")
+
+# %% [markdown]
+# A `permute_dims` reads a weight and writes it transposed, and then `matmul` reads what was written:
+# three passes over each weight, where one would do. How much is unavoidable? Every weight must be
+# read once. That is what `permute_dims` reads.
+
+# %%
+needed = sum(row.read for row in rows if row.call == "relax.permute_dims")
+print(f"weights read once: {size(needed)} of {size(total)}, {needed / total:.0%}")
+
+# %% [markdown]
+# ## Not a clock
+#
+# A launch costs some microseconds on a GPU, whatever it does. Small kernels are launches and little
+# else; here are the calls that move less than 100 kB.
+
+# %%
+small = [row for row in rows if 0 < row.read + row.written < 100_000]
+busy = [row for row in rows if row.read + row.written > 0]
+print(
+    f"{len(small)} of {len(busy)} calls move {size(sum(r.read + r.written for r in small))} together"
+)
+
+# %% [markdown]
+# ## The first rewrite
+#
+# Two transposes that cancel, one of them with another user. The inner one stays for that user; the
+# outer one goes.
+
+# %%
+x = relax.Var("x", relax.TensorType((64, 48), "float32"))
+builder = relax.BlockBuilder()
+with builder.function("main", [x]):
+    with builder.dataflow():
+        turned = builder.emit(relax.op.permute_dims(x), "turned")
+        back = builder.emit(relax.op.permute_dims(turned), "back")
+        product = builder.emit_output(relax.op.matmul(back, turned), "product")
+    builder.emit_func_output(product)
+before = builder.get()
+after = walk.DropDoubleTranspose()(before)
+display(diff(before, after), before_after(before, after))
+display(compare(walk.scoreboard(before, {}), walk.scoreboard(after, {})))
+
+# %% [markdown]
+# On the decoder the pass finds nothing: each transpose there is followed by a matmul. That pair is
+# chapter 3's.
+
+# %%
+unchanged = walk.DropDoubleTranspose()(llama)
+display(compare(walk.scoreboard(llama, sizes), walk.scoreboard(unchanged, sizes)))

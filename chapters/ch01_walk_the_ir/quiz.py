@@ -1,0 +1,113 @@
+"""Predict-then-run questions of chapter 1; TVM computes every answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+from chapters.toolkit.earlier import earlier
+from chapters.toolkit.quiz import Question
+
+
+@I.ir_module
+class Ends:
+    @R.function
+    def main(x: R.Tensor((4, 6), "float32")) -> R.Tensor((24,), "float32"):
+        with R.dataflow():
+            wide = R.reshape(x, (3, 8))
+            out = R.reshape(wide, (24,))
+            R.output(out)
+        return out
+
+
+@I.ir_module
+class Rotated:
+    @R.function
+    def main(x: R.Tensor((2, 3, 4), "float32")) -> R.Tensor((3, 4, 2), "float32"):
+        with R.dataflow():
+            a = R.permute_dims(x, axes=[1, 2, 0])
+            b = R.permute_dims(a, axes=[1, 2, 0])
+            c = R.permute_dims(b, axes=[1, 2, 0])
+            d = R.permute_dims(c, axes=[1, 2, 0])
+            R.output(d)
+        return d
+
+
+def _launches_of_ends() -> int:
+    return earlier(1).launches(Ends)["main"]
+
+
+def _four_rotations() -> str:
+    vm = relax.VirtualMachine(tvm.compile(Rotated, target="llvm"), tvm.cpu())
+    x = np.arange(24, dtype="float32").reshape(2, 3, 4)
+    result = vm["main"](tvm.runtime.tensor(x)).numpy()
+    for times in range(4):
+        axes = [(i + times) % 3 for i in range(3)]
+        if result.shape == x.transpose(axes).shape and (result == x.transpose(axes)).all():
+            return str(times)
+    return "none of them"
+
+
+def _attribute_after_with_attr() -> str:
+    mod = Ends.clone()
+    mod["main"].with_attr("note", 1)
+    return "yes" if "note" in (mod["main"].attrs or {}) else "no"
+
+
+def _result_of_a_mutator() -> str:
+    @relax.expr_functor.mutator
+    class Idle(relax.PyExprMutator):
+        pass
+
+    func = Ends["main"]
+    new = Idle().visit_expr(func)
+    if new.same_as(func):
+        return "the same object"
+    return "an equal copy" if tvm_ffi.structural_equal(new, func) else "a different function"
+
+
+def _bytes_of_int4() -> int:
+    return earlier(1).type_bytes(relax.TensorType((3, 3), "int4"), {})
+
+
+QUESTIONS = [
+    Question(
+        ask="How many kernels does main launch?",
+        show=lambda: Ends.script(),
+        choices=("0", "1", "2"),
+        compute=_launches_of_ends,
+        because="A reshape inside a dataflow block becomes a view, but the block's output does not: it is copied, "
+        "so that what leaves the block owns its memory.",
+    ),
+    Question(
+        ask="Each permute_dims rotates the three dimensions. Four of them equal how many?",
+        show=lambda: Rotated.script(),
+        choices=("0", "1", "2"),
+        compute=_four_rotations,
+        because="Three rotations of three dimensions are nothing. A pass that looks at two calls at a time leaves all "
+        "four: no two neighbours cancel.",
+    ),
+    Question(
+        ask='After mod["main"].with_attr("note", 1), does mod["main"] have the attribute?',
+        choices=("yes", "no", "only under PassContext"),
+        compute=_attribute_after_with_attr,
+        because="Functions are immutable: with_attr returns a new one. The module has it once it is stored there, "
+        "and storing is what changes a module.",
+    ),
+    Question(
+        ask="A mutator that overrides nothing visits a function. What does it return?",
+        choices=("the same object", "an equal copy", "a different function"),
+        compute=_result_of_a_mutator,
+        because="Compare with tvm_ffi.structural_equal, not with same_as, when you ask whether a pass did anything.",
+    ),
+    Question(
+        ask="How many bytes does R.Tensor((3, 3), int4) take?",
+        choices=("4", "5", "9"),
+        compute=_bytes_of_int4,
+        because="Nine elements are 36 bits, which is 4.5 bytes; the tensor takes five.",
+    ),
+]

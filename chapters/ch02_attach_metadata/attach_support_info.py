@@ -1,0 +1,328 @@
+"""Chapter 2: six passes that attach what only the caller knows, and a reader for the one that has none.
+
+None of the passes changes a computation. Each writes down a fact that stands nowhere in the IR: a bound, a promise, a
+number of stages. What that fact is worth is decided by the pass downstream that reads it.
+
+Names, attributes and constructor arguments are those of MLC-LLM's `compiler_pass/attach_support_info.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Set
+from dataclasses import dataclass, field
+from math import lcm
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.relax.expr_functor import PyExprVisitor, visitor
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+from chapters.toolkit.planned_storage import evaluate, tensor_bytes
+
+# --- attributes of Relax functions ----------------------------------------------------------------
+
+
+def map_relax_functions(
+    mod: tvm.IRModule, rewrite: Callable[[str, relax.Function], relax.Function]
+) -> tvm.IRModule:
+    """A new module in which each Relax function `func` named `name` is `rewrite(name, func)`.
+
+    PrimFuncs, attributes of the module, names and GlobalVars stay as they are; so does `mod` itself.
+    """
+    # BEGIN exercise 2.1 (about 5 lines): rewrite the Relax functions of a copy
+    raise NotImplementedError("exercise 2.1")
+    # END exercise 2.1
+
+
+@tvm.transform.module_pass(opt_level=0, name="AttachVariableBounds")
+class AttachVariableBounds:
+    """Say how large each symbolic dimension can be, by name, so that memory can be planned before the program runs.
+
+    variable_bounds: the largest value (inclusive) of each variable. A bound that is not positive says "unknown", as a
+    recurrent model's context length of -1 does, and is dropped.
+
+    Every Relax function, private ones too, gets `tir_var_upper_bound` (name -> bound; empty if no bound is left) and
+    `tir_non_negative_var` (["vocab_size"]); what it had under these two names is replaced, other attributes stay.
+    The caller's dict is neither changed nor kept.
+    """
+
+    def __init__(self, variable_bounds: Mapping[str, int]):
+        # BEGIN exercise 2.1 (1 line): keep the bounds that say something
+        raise NotImplementedError("exercise 2.1")
+        # END exercise 2.1
+        self.non_negative = ["vocab_size"]
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        # BEGIN exercise 2.1 (about 3 lines): attach both attributes to every Relax function
+        raise NotImplementedError("exercise 2.1")
+        # END exercise 2.1
+
+
+@tvm.transform.module_pass(opt_level=0, name="AttachAdditionalPrimFuncs")
+class AttachAdditionalPrimFuncs:
+    """Add PrimFuncs that no Relax function calls and that must still be in the compiled library.
+
+    functions: name -> PrimFunc. Each is added under its name with `global_symbol` set to it; the caller's PrimFunc
+    stays as it is, and one PrimFunc may be added under several names.
+
+    Raises ValueError, naming it, where the module already holds a function of that name that is not the same PrimFunc
+    (`global_symbol` aside): replacing it would change what its callers compute.
+    """
+
+    def __init__(self, functions: Mapping[str, tirx.PrimFunc]):
+        self.functions = dict(functions)
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        # BEGIN exercise 2.2 (about 8 lines): add each function under its public name; refuse a clash
+        raise NotImplementedError("exercise 2.2")
+        # END exercise 2.2
+
+
+@tvm.transform.module_pass(opt_level=0, name="AttachMemoryPlanAttr")
+class AttachMemoryPlanAttr:
+    """Let the memory planner plan outputs of symbolic shape too.
+
+    Every Relax function gets `relax.memory_plan_dynamic_func_output` = True, which the planner removes
+    when it has read it. The module given stays as it is.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        # BEGIN exercise 2.3 (about 3 lines): the same result, without a change to the module given
+        for gvar, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                mod[gvar] = func.with_attr("relax.memory_plan_dynamic_func_output", True)
+        return mod
+        # END exercise 2.3
+
+
+@tvm.transform.module_pass(opt_level=0, name="AttachCUDAGraphCaptureHints")
+class AttachCUDAGraphSymbolicCaptureHints:
+    """Say which symbolic dimensions may be frozen into a CUDA graph, one graph for each value that occurs.
+
+    hints: function name -> names of variables. A Relax function named in `hints` gets
+    `relax.rewrite_cuda_graph.capture_symbolic_vars`; one that is not named gets nothing. A name that is no Relax
+    function of the module is ignored: one set of hints serves models that have fewer functions.
+    The caller's dict and lists are copied here, so that changing them later does not change the pass.
+    """
+
+    def __init__(self, hints: Mapping[str, Sequence[str]]):
+        # BEGIN exercise 2.4 (1 line): a copy of your own
+        raise NotImplementedError("exercise 2.4")
+        # END exercise 2.4
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        # BEGIN exercise 2.4 (about 5 lines): attach its hints to each function that has some
+        raise NotImplementedError("exercise 2.4")
+        # END exercise 2.4
+
+
+# The functions a serving engine calls that run layers of the model, and so can be cut into stages.
+ENTRY_POINTS = (
+    "prefill",
+    "decode",
+    "prefill_to_last_hidden_states",
+    "decode_to_last_hidden_states",
+    "batch_prefill",
+    "batch_decode",
+    "batch_verify",
+    "batch_prefill_to_last_hidden_states",
+    "batch_decode_to_last_hidden_states",
+    "batch_verify_to_last_hidden_states",
+)
+
+
+@tvm.transform.module_pass(opt_level=0, name="AttachPipelineParallelStages")
+class AttachPipelineParallelStages:
+    """Say into how many stages, each on devices of its own, a function that runs the layers is to be cut.
+
+    pipeline_parallel_shards: the number of stages, 1 or more. The Relax functions named in ENTRY_POINTS get
+    `pipeline_parallel_stages` with this number; no other function does.
+    """
+
+    def __init__(self, pipeline_parallel_shards: int):
+        if pipeline_parallel_shards < 1:
+            raise ValueError(
+                f"pipeline_parallel_shards is {pipeline_parallel_shards}: a function has at least 1 stage."
+            )
+        self.stages = pipeline_parallel_shards
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        # BEGIN exercise 2.5 (about 5 lines): mark the entry points, and nothing else
+        raise NotImplementedError("exercise 2.5")
+        # END exercise 2.5
+
+
+# --- a reader for pipeline_parallel_stages --------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Tensor:
+    """A tensor that a stage computes. `used_in` collects the stages that use it."""
+
+    name: str
+    ty: relax.TensorType
+    stage: int
+    used_in: set[int] = field(default_factory=set)
+
+
+# What an expression stands for: a computed tensor, a tuple of values, or None for all that needs no sending
+# (parameters, constants, shapes, scalars).
+Value = Tensor | tuple | None
+
+
+def computed(name: str, ty: relax.Type, stage: int) -> Value:
+    """What a call bound to `name` in `stage` gives: a Tensor, or a tuple of them named name[0], name[1], …"""
+    if isinstance(ty, relax.TupleType):
+        return tuple(computed(f"{name}[{i}]", one, stage) for i, one in enumerate(ty.fields))
+    return Tensor(name, ty, stage) if isinstance(ty, relax.TensorType) else None
+
+
+def tensors(value: Value) -> Iterator[Tensor]:
+    """The tensors in `value`, however deep they are packed."""
+    if isinstance(value, Tensor):
+        yield value
+    elif value is not None:
+        for one in value:
+            yield from tensors(one)
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A tensor that must be sent: `from_stage` computes it, `to_stages`, all later, use it (ascending)."""
+
+    name: str
+    ty: relax.TensorType
+    from_stage: int
+    to_stages: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int | str, ...]:
+        """The extents: numbers, and text where they are symbolic."""
+        return tuple(int(d) if isinstance(d, tirx.IntImm) else str(d) for d in self.ty.shape)
+
+    def bytes(self, sizes: Mapping[str, int] | None = None) -> int:
+        """Its size where each symbolic dimension is `sizes[name]`; ValueError names a missing one."""
+        return evaluate(tensor_bytes(self.ty), sizes or {})
+
+
+def bindings(func: relax.Function) -> list[relax.Binding]:
+    """The bindings of all blocks of `func`, in program order."""
+    return [binding for block in func.body.blocks for binding in block.bindings]
+
+
+def even_starts(func: relax.Function) -> list[relax.Var]:
+    """Where to cut `func` into as many stages as its `pipeline_parallel_stages` says (1 if it says nothing).
+
+    Returns, for each stage but the first, the variable its first binding binds: the calls are cut into runs of equal
+    length, give or take one. Bindings that only name, pack or unpack are not counted: they launch nothing.
+    """
+    stages = int(func.attrs.get("pipeline_parallel_stages", 1))
+    calls = [b.var for b in bindings(func) if isinstance(b.value, relax.Call)]
+    return [calls[len(calls) * stage // stages] for stage in range(1, stages)] if calls else []
+
+
+def crossing_tensors(func: relax.Function, starts: Sequence[relax.Var]) -> list[Crossing]:
+    """What the stages of `func` must send each other, in the order in which it is computed.
+
+    starts: for each stage but the first, in order, the variable bound by its first binding. The function's result is
+    returned by the last stage, so it counts as used there. Parameters are given to every stage and never cross.
+
+    A binding that only names, packs or unpacks (`b = a`, `t = (a, b)`, `a = t[0]`, a match_cast) makes no tensor: the
+    tensor behind the name crosses, once, under the name it was computed under. A call that computes a tuple computes
+    each of its fields, and only a field that is used later crosses. Any other binding, `if` included, uses every
+    variable that occurs in it.
+    """
+    # BEGIN exercise 2.6 (about 20 lines): follow each tensor from the stage that computes it to those that use it
+    raise NotImplementedError("exercise 2.6")
+    # END exercise 2.6
+
+
+def _sent(values) -> list[Crossing]:
+    """The Crossings among the computed tensors, each tensor once."""
+    once = dict.fromkeys(tensor for value in values for tensor in tensors(value))
+    found = ((t, tuple(sorted(s for s in t.used_in if s > t.stage))) for t in once)
+    return [Crossing(t.name, t.ty, t.stage, later) for t, later in found if later]
+
+
+# --- metadata beside the module -------------------------------------------------------------------
+
+PADDED_KERNELS = (
+    "cutlass.groupwise_scaled_gemm_e4m3fn_e4m3fn",
+    "cutlass.groupwise_scaled_bmm_e4m3fn_e4m3fn",
+)
+
+
+@visitor
+class PackedCalls(PyExprVisitor):
+    """Collects in `names` the external functions that are called through R.call_dps_packed."""
+
+    def __init__(self):
+        super().__init__()
+        self.names: set[str] = set()
+
+    def visit_call_(self, call: relax.Call) -> None:
+        # BEGIN exercise 2.7 (about 3 lines): note the name of the external function
+        raise NotImplementedError("exercise 2.7")
+        # END exercise 2.7
+
+
+@tvm.transform.module_pass(opt_level=0, name="AttachSequenceLengthPaddingFactor")
+class AttachSequenceLengthPaddingFactor:
+    """Tell the runtime to what multiple it must pad the number of tokens.
+
+    On CUDA with arch sm_100a, the kernels in PADDED_KERNELS, called through R.call_dps_packed in any Relax function,
+    need a multiple of 4. The pass changes no IR: it writes into the dict `metadata`, which is its output,
+    metadata["seqlen_padding_factor"] = the least common multiple of 4 and the factor that stood there, if one did.
+    Where no such kernel is called, and for any other target, the dict stays as it is.
+    """
+
+    def __init__(self, target: tvm.target.Target, metadata: MutableMapping[str, Any]):
+        self.target = target
+        self.metadata = metadata
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        # BEGIN exercise 2.7 (about 8 lines): visit every Relax function, then note the factor
+        raise NotImplementedError("exercise 2.7")
+        # END exercise 2.7
+
+
+# --- what the readers do --------------------------------------------------------------------------
+
+
+def is_captured(dims: Set[str], hints: Set[str], bounds: Set[str], use_cuda_graph: bool) -> bool:
+    """Whether RewriteCUDAGraph captures the inner kernels of a function whose tensors have the symbolic dims `dims`.
+
+    hints: the names in capture_symbolic_vars. bounds: those in tir_var_upper_bound. use_cuda_graph: the configuration
+    flag relax.backend.use_cuda_graph. A function of static shape has no symbolic dims.
+    """
+    # BEGIN exercise 2.8 (1 line): when are all three needed, and when not?
+    raise NotImplementedError("exercise 2.8")
+    # END exercise 2.8
+
+
+def predicted_storage() -> dict[str, int]:
+    """What the planner allocates for `batch_decode` of the tiny decoder, float32, given upper bounds.
+
+    "largest": bytes of the largest storage of constant size, with batch_size at most 8 and context_window at most 64;
+    "largest_at_batch_16": the same with batch_size at most 16; "symbolic": how many storages keep a symbolic size.
+    """
+    # BEGIN exercise 2.9 (about 3 lines): say the numbers before you run anything
+    raise NotImplementedError("exercise 2.9")
+    # END exercise 2.9
+
+
+def lying_bound() -> tuple[tvm.IRModule, np.ndarray]:
+    """A module with the functions `prefill(x)` and `score(x)`, and an array for `score`.
+
+    `prefill` takes R.Tensor((seq_len, 16), float32); its seq_len is at most 64, and with the bound {"seq_len": 64} on
+    every function it runs. `score` runs on the array without any bound, and is refused by the VM with that same bound.
+    Each function takes one tensor and returns one.
+    """
+
+    # BEGIN exercise 2.10 (about 20 lines): one name, two meanings
+    raise NotImplementedError("exercise 2.10")
+    # END exercise 2.10

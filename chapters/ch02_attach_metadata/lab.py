@@ -1,0 +1,277 @@
+# %% [markdown]
+# # Lab: what the readers do
+#
+# Each pass of chapter 2 on the course's decoder, and beside it the pass downstream that reads what
+# was attached. In a terminal: `python -m chapters.ch02_attach_metadata.lab`. Where your own answers
+# to chapter 2 pass their checks, this lab runs them; else it runs the reference.
+
+# %%
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.script import tirx as T
+
+from chapters.toolkit.captured_kernels import captured
+from chapters.toolkit.display import display
+from chapters.toolkit.earlier import earlier, whose
+from chapters.toolkit.ir_diff import diff
+from chapters.toolkit.llama import decoder
+from chapters.toolkit.llama_generator import Generator
+from chapters.toolkit.planned_storage import planned
+from chapters.toolkit.table import Table
+
+attach = earlier(2)
+print("The code of chapter 2 is", whose(2))
+
+# %% [markdown]
+# ## Bounds, read by the memory planner
+#
+# `batch_decode` decodes one token for each sequence of a batch. How much memory its temporaries
+# need depends on `batch_size` and `context_window`, so without bounds the planner can only write
+# down expressions. It still reuses memory, where two expressions are provably equal.
+
+# %%
+decode, _ = decoder("tiny", functions=["batch_decode"])
+display(planned(decode))
+
+# %% [markdown]
+# With bounds the sizes are numbers, and numbers of any two tensors can be compared: the planner now
+# reuses memory across all of them, so there are fewer storages as well.
+
+# %%
+bounds = {"batch_size": 8, "context_window": 64, "seq_len": 32, "max_history": -1}
+bounded = attach.AttachVariableBounds(bounds)(decode)
+display(planned(bounded))
+
+# %% [markdown]
+# One storage keeps its symbolic size: the transposed weight of the language-model head has
+# `vocab_size` columns, and nobody bounded that. The same step at three real sizes, the sum of what
+# is allocated in one call:
+
+# %%
+rows = []
+for batch, context in ((1, 64), (4, 64), (8, 64)):
+    sizes = {"batch_size": batch, "context_window": context, "vocab_size": 500}
+    rows.append((batch, planned(decode).bytes(sizes), planned(bounded).bytes(sizes)))
+display(Table(("sequences", "bytes without bounds", "bytes with bounds"), rows))
+
+# %% [markdown]
+# Bounds are no gift: a batch of one pays for eight. What is bought with it is that the allocation is
+# the same in every call, and that it can be made once.
+#
+# The true shapes of Llama 3 8B, two layers of it, in float16. Nothing is run, so nothing is filled:
+
+# %%
+large, _ = decoder("llama3-8b", "float16", functions=["batch_decode"])
+large_bounds = {"batch_size": 8, "context_window": 8192, "vocab_size": 128256}
+large_plan = planned(attach.AttachVariableBounds(large_bounds)(large))
+display(large_plan)
+
+# %% [markdown]
+# One storage of a gigabyte: the transposed weight of the head, made anew in every call, and used by
+# the transposes of all other weights before it. A decoder does not need it; chapter 3 removes it.
+#
+# ### A variable that cannot be negative
+#
+# `tir_non_negative_var` lists `vocab_size`. On the decoder it changes nothing, because the planner
+# bounds each dimension alone. It shows as soon as one dimension mixes a bounded variable with an
+# unbounded one, as where a sampler looks at all logits of a batch as one row:
+
+
+# %%
+def flattened() -> tvm.IRModule:
+    builder = relax.BlockBuilder()
+    batch_size, vocab_size = tirx.Var("batch_size", "int64"), tirx.Var("vocab_size", "int64")
+    logits = relax.Var("logits", relax.TensorType((batch_size, 1, vocab_size), "float32"))
+    with builder.function("sample", [logits]):
+        with builder.dataflow():
+            flat = builder.emit(relax.op.reshape(logits, (batch_size * vocab_size,)))
+            weights = builder.emit(relax.op.exp(flat))
+            out = builder.emit_output(relax.op.sqrt(weights))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+sampler = flattened()
+only_bound = sampler.clone()
+only_bound["sample"] = sampler["sample"].with_attr("tir_var_upper_bound", {"batch_size": 8})
+both = attach.AttachVariableBounds({"batch_size": 8})(sampler)
+display(
+    Table(
+        ("attributes", "size of the temporary"),
+        [
+            (title, planned(mod).symbolic[0])
+            for title, mod in (("none", sampler), ("bound", only_bound), ("both", both))
+        ],
+    )
+)
+
+# %% [markdown]
+# 8 times a negative number would be no upper bound, so without the promise the planner must guard
+# against it. With it the guard is gone, and the size is a product again.
+#
+# ## Dynamic outputs
+#
+# A function's output outlives the call. The planner leaves an output of symbolic shape to be
+# allocated when it is written, unless it is allowed to plan that too.
+
+# %%
+allowed = attach.AttachMemoryPlanAttr()(bounded)
+before, after = planned(bounded), planned(allowed)
+print("allocated at run time before:", ", ".join(map(str, before.unplanned)))
+print("allocated at run time after: ", ", ".join(map(str, after.unplanned)) or "nothing")
+print("the new storage:             ", after.storages[-1])
+
+# %% [markdown]
+# ## A kernel nobody calls
+#
+# The serving engine wants to clear the cache of finished sequences with a kernel of its own. No
+# Relax function calls it, so dead-code elimination takes it for dead.
+
+
+# %%
+@T.prim_func(s_tir=True, private=True)
+def clear_sequence(cache_handle: T.handle, which: T.int64):
+    T.func_attr({"tirx.noalias": True})
+    batch_size, context_window = T.int64(), T.int64()
+    cache = T.match_buffer(cache_handle, (3, 2, batch_size, context_window, 4, 16), "float32")
+    for layer, kv, s, h, i in T.grid(3, 2, context_window, 4, 16):
+        with T.sblock("clear"):
+            vl, vk, vs, vh, vi = T.axis.remap("SSSSS", [layer, kv, s, h, i])
+            cache[vl, vk, which, vs, vh, vi] = T.float32(0)
+
+
+model, _ = decoder("tiny", functions=["create_kv_cache"])
+merely_added = model.clone()
+merely_added["clear_sequence"] = clear_sequence
+attached = attach.AttachAdditionalPrimFuncs({"clear_sequence": clear_sequence})(model)
+for title, mod in (("added", merely_added), ("attached", attached)):
+    left = relax.transform.DeadCodeElimination()(mod)
+    print(f"{title:<9}", sorted(gvar.name_hint for gvar in left.get_global_vars()))
+
+# %% [markdown]
+# The compiled library holds it, beside the virtual machine and not in it:
+
+# %%
+library = tvm.compile(attached, target="llvm").jit()
+clear = library.get_function("clear_sequence", query_imports=True)
+cache = tvm.runtime.tensor(np.ones((3, 2, 4, 64, 4, 16), "float32"))
+clear(cache, 2)
+print("sum of each sequence's cache:", cache.numpy().sum(axis=(0, 1, 3, 4, 5)).astype(int).tolist())
+
+# %% [markdown]
+# ## Hint, bound and flag, read by RewriteCUDAGraph
+#
+# Launching a kernel costs a few microseconds, and a decode step launches many small ones. A CUDA
+# graph records a run of launches and replays it at once. `RewriteCUDAGraph` finds what may be
+# recorded: kernels whose tensors stand at the same addresses, in the same sizes, in every replay. No
+# GPU is needed to see what it finds.
+
+# %%
+hint = attach.AttachCUDAGraphSymbolicCaptureHints(
+    {"batch_decode": ["batch_size", "context_window"]}
+)
+rows = []
+for title, mod in (
+    ("neither", decode),
+    ("hint", hint(decode)),
+    ("bound", bounded),
+    ("hint and bound", hint(bounded)),
+):
+    for flag in (False, True):
+        seen = captured(mod, "batch_decode", flag)
+        rows.append((title, "on" if flag else "off", seen.kernels, seen.captured, seen.graphs))
+display(Table(("attached", "use_cuda_graph", "kernels", "of these captured", "in graphs"), rows))
+
+# %% [markdown]
+# What is captured without a hint are the transposes of weights: the only kernels of `batch_decode`
+# all of whose sizes are numbers. With everything attached, sixteen stay outside. Fourteen read the
+# caller's tensors, whose addresses are another caller's next time: the embedding (the first norm and
+# the first residual), the positions and the cache. Two belong to the head, whose `vocab_size` is
+# neither hinted nor bounded.
+#
+# ## Stages, and a reader of our own
+#
+# Nothing in TVM reads `pipeline_parallel_stages`. MLC-LLM's own pass does, and our
+# `crossing_tensors` does in small. Cut into two runs of equally many calls:
+
+# %%
+staged = attach.AttachPipelineParallelStages(2)(decode)["batch_decode"]
+sizes = {"batch_size": 8, "context_window": 64}
+
+
+def sent(starts: list) -> Table:
+    rows = [
+        (
+            c.name,
+            str(c.shape),
+            f"{c.from_stage} to {', '.join(map(str, c.to_stages))}",
+            c.bytes(sizes),
+        )
+        for c in attach.crossing_tensors(staged, starts)
+    ]
+    return Table(("tensor", "shape", "stage", "bytes"), rows)
+
+
+even = attach.even_starts(staged)
+print("stage 1 begins at", even[0].name)
+display(sent(even))
+
+# %% [markdown]
+# Half of the calls is in the middle of a layer: the residual and the output of a projection, which
+# are about to be added, both have to travel. Cut where a layer begins, and one hidden state does:
+
+# %%
+by_name = {b.var.name: b.var for b in attach.bindings(staged)}
+display(sent([by_name["rms_norm2"]]))
+
+# %% [markdown]
+# And the cache, whole. It is one tensor that each layer updates and hands on, so it is data that
+# crosses, most of the bytes by far. A decoder made for stages keeps one cache for each stage.
+#
+# ## A factor for the runtime
+#
+# The last pass writes into a dict that is shipped beside the library. The engine reads it and pads
+# the number of tokens.
+
+# %%
+x = relax.Var("x", relax.TensorType((tirx.Var("seq_len", "int64"), 128), "float32"))
+builder = relax.BlockBuilder()
+with builder.function("prefill", [x]):
+    kernel = attach.PADDED_KERNELS[0]
+    call = builder.emit(relax.op.call_dps_packed(kernel, [x], out_ty=x.ty))
+    builder.emit_func_output(call)
+for arch in ("sm_90a", "sm_100a"):
+    metadata = {"model_type": "llama"}
+    target = tvm.target.Target({"kind": "cuda", "arch": arch})
+    attach.AttachSequenceLengthPaddingFactor(target, metadata)(builder.get())
+    print(arch, metadata)
+
+# %% [markdown]
+# ## All of it, and the same tokens
+#
+# Six passes over the whole decoder, then compiled and run. Attributes change what is allocated when;
+# they must not change a token.
+
+# %%
+mod, _ = decoder("tiny", functions=Generator.SINGLE)
+metadata = {}
+passes = tvm.transform.Sequential(
+    [
+        attach.AttachVariableBounds(bounds),
+        attach.AttachAdditionalPrimFuncs({"clear_sequence": clear_sequence}),
+        attach.AttachMemoryPlanAttr(),
+        attach.AttachCUDAGraphSymbolicCaptureHints({"decode": ["context_window"]}),
+        attach.AttachPipelineParallelStages(1),
+        attach.AttachSequenceLengthPaddingFactor(tvm.target.Target("llvm"), metadata),
+    ]
+)
+display(diff(mod["decode"], passes(mod)["decode"]))
+
+# %%
+prompt = [17, 256, 3, 99]
+plain = Generator("tiny").generate(prompt, 12)
+with_all = Generator("tiny", module=passes(mod)).generate(prompt, 12)
+print("tokens without:", plain.tokens.tolist())
+print("tokens with:   ", with_all.tokens.tolist())
+print("equal:", bool((plain.tokens == with_all.tokens).all()), "| metadata:", metadata)

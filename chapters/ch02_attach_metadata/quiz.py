@@ -1,0 +1,138 @@
+"""Predict-then-run questions of chapter 2; TVM computes every answer."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax, tirx
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
+
+from chapters.toolkit.captured_kernels import captured
+from chapters.toolkit.llama import decoder
+from chapters.toolkit.planned_storage import lower, planned
+from chapters.toolkit.quiz import Question
+
+
+@I.ir_module
+class Chain:
+    @R.function
+    def main(x: R.Tensor(("n", 16), "float32")) -> R.Tensor(("n", 16), "float32"):
+        with R.dataflow():
+            a = R.exp(x)
+            b = R.tanh(a)
+            out = R.sqrt(b)
+            R.output(out)
+        return out
+
+
+@T.prim_func(s_tir=True, private=True)
+def unused(a: T.Buffer((4,), "float32")):
+    for i in range(4):
+        with T.sblock("zero"):
+            vi = T.axis.spatial(4, i)
+            a[vi] = T.float32(0)
+
+
+def _with(mod: tvm.IRModule, **attrs: object) -> tvm.IRModule:
+    result = mod.clone()
+    for gvar, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            result[gvar] = func.with_attrs(attrs)
+    return result
+
+
+def _sizes_with_another_variable() -> str:
+    sizes = {str(s) for s in planned(_with(Chain, tir_var_upper_bound={"m": 1024})).storages}
+    if sizes == {str(s) for s in planned(Chain).storages}:
+        return "nothing: the sizes stay symbolic"
+    return "the sizes become numbers"
+
+
+def _storages() -> str:
+    mod, _ = decoder("tiny", functions=["batch_decode"])
+    bounds = {"batch_size": 8, "context_window": 64}
+    before = len(planned(mod).storages)
+    after = len(planned(_with(mod, tir_var_upper_bound=bounds)).storages)
+    return {True: "fewer", False: "as many"}[after < before] if after <= before else "more"
+
+
+def _attribute_after_planning() -> str:
+    name = "relax.memory_plan_dynamic_func_output"
+    attrs = lower(_with(Chain, **{name: True}))["main"].attrs
+    return ("yes, still True" if attrs[name] else "yes, now False") if name in attrs else "no"
+
+
+def _flat_size() -> str:
+    batch_size, vocab_size = tirx.Var("batch_size", "int64"), tirx.Var("vocab_size", "int64")
+    x = relax.Var("x", relax.TensorType((batch_size, vocab_size), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        flat = builder.emit(relax.op.reshape(x, (batch_size * vocab_size,)))
+        builder.emit_func_output(builder.emit(relax.op.exp(builder.emit(relax.op.exp(flat)))))
+    plan = planned(_with(builder.get(), tir_var_upper_bound={"batch_size": 8}))
+    return str(plan.symbolic[0])
+
+
+def _survivors() -> str:
+    mod = Chain.clone()
+    mod["unused"] = unused
+    left = relax.transform.DeadCodeElimination()(mod)
+    return "it is there" if "unused" in left else "it is gone"
+
+
+def _captured_with_bounds_only() -> str:
+    mod, _ = decoder("tiny", functions=["batch_decode"])
+    bounded = _with(mod, tir_var_upper_bound={"batch_size": 8, "context_window": 64})
+    return str(captured(bounded, "batch_decode").captured)
+
+
+QUESTIONS = [
+    Question(
+        ask="This function gets tir_var_upper_bound = {'m': 1024}. What does the memory planner do differently?",
+        show=lambda: Chain.script(),
+        choices=(
+            "the sizes become numbers",
+            "nothing: the sizes stay symbolic",
+            "it raises an error: there is no m",
+        ),
+        compute=_sizes_with_another_variable,
+        because="A bound is found by the name of a variable in the signature. A misspelt name is not an error.",
+    ),
+    Question(
+        ask="batch_decode of the decoder is planned without and with bounds. How many allocations has it with them?",
+        choices=("fewer", "as many", "more"),
+        compute=_storages,
+        because="Numbers can always be compared, so a storage can be reused for any tensor that fits into it.",
+    ),
+    Question(
+        ask="After the memory planner has run, is relax.memory_plan_dynamic_func_output still on the function?",
+        choices=("yes, still True", "yes, now False", "no"),
+        compute=_attribute_after_planning,
+        because="An attribute is a message. The planner removes this one when it has read it; the bounds stay.",
+    ),
+    Question(
+        ask="x is (batch_size, vocab_size), reshaped to one dimension, with batch_size at most 8 and nothing said of "
+        "vocab_size. What is the planned size of a float32 temporary of that shape?",
+        choices=(
+            "4 * (batch_size * vocab_size)",
+            "4 * (8 * vocab_size)",
+            "4 * T.Select(vocab_size >= 0, 8 * vocab_size, 0)",
+        ),
+        compute=_flat_size,
+        because="8 times a negative number is no upper bound; tir_non_negative_var promises that there is none.",
+    ),
+    Question(
+        ask="A private PrimFunc that no Relax function calls is added to a module. After DeadCodeElimination…",
+        choices=("it is there", "it is gone", "the module is not well-formed"),
+        compute=_survivors,
+        because="Only a global_symbol says that somebody outside of the module will call it.",
+    ),
+    Question(
+        ask="batch_decode gets bounds on batch_size and context_window and no hint. With the flag on, "
+        "how many of its kernels does RewriteCUDAGraph capture?",
+        choices=("0", "12", "47", "63"),
+        compute=_captured_with_bounds_only,
+        because="The transposes of weights, four in each layer, have no symbolic size and need neither hint nor bound.",
+    ),
+]

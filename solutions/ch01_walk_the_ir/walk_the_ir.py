@@ -1,0 +1,417 @@
+"""Chapter 1: walk over a module to measure it, then walk over it to rewrite it.
+
+A visitor counts calls, launches and bytes: the scoreboard that every later chapter uses. A mutator
+then makes the first rewrite of the course, and two passes show what a pass must not do.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.ir import GlobalVar, Op
+from tvm.relax.dpl import is_op, rewrite_call, wildcard
+from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visitor
+from tvm.script import ir as I
+from tvm.script import relax as R
+
+from chapters.toolkit.scoreboard import Row, Scoreboard
+
+# --- calls ----------------------------------------------------------------------------------------
+
+
+def call_name(call: relax.Call) -> str:
+    """What a call calls, as one text.
+
+    An operator: "relax.matmul". An operator that takes the function to run as its first argument:
+    "relax.call_tir:matmul1". A function of the module: "@helper". A packed function: "packed:name".
+    Anything else, such as a function held in a variable: "closure".
+    """
+    callee = call.op
+    if isinstance(callee, Op):
+        target = _function_name(call.args[0]) if call.args else ""
+        return f"{callee.name}:{target}" if target else callee.name
+    name = _function_name(callee)
+    if not name:
+        return "closure"
+    return f"@{name}" if isinstance(callee, GlobalVar) else f"packed:{name}"
+
+
+def _function_name(expr: relax.Expr) -> str:
+    if isinstance(expr, GlobalVar):
+        return expr.name_hint
+    return str(expr.global_symbol) if isinstance(expr, relax.ExternFunc) else ""
+
+
+@visitor
+class CallCounter(PyExprVisitor):
+    """Counts the calls in the functions it visits, by `call_name`, in `self.calls`."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = Counter()
+
+    def visit_call_(self, call: relax.Call) -> None:
+        """Count `call`, and the calls within its arguments."""
+        # BEGIN exercise 1.1 (2 lines): count this call, then go on into it
+        self.calls[call_name(call)] += 1
+        super().visit_call_(call)
+        # END exercise 1.1
+
+
+def count_calls(mod: tvm.IRModule) -> dict[str, int]:
+    """How often each thing is called, by `call_name`, over all Relax functions of `mod`.
+
+    Private functions count too, and so do calls in either branch of an `if`, in a function defined
+    inside another, and in another call's arguments. PrimFuncs are not looked into. A module without
+    Relax functions gives {}.
+    """
+    # BEGIN exercise 1.1 (about 5 lines): one counter over every Relax function
+    counter = CallCounter()
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            counter.visit_expr(func)
+    return dict(counter.calls)
+    # END exercise 1.1
+
+
+# --- bytes ----------------------------------------------------------------------------------------
+
+# Operators that run no kernel: the result is the same memory, or a fact about it.
+FREE = frozenset(
+    "relax." + name
+    for name in ("reshape", "expand_dims", "squeeze", "flatten", "memory.view", "shape_of")
+)
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The bytes that one call moves: `var` is the variable bound to its result, `call` its name."""
+
+    var: str
+    call: str
+    read: int
+    written: int
+
+
+def extents(ty: relax.TensorType, sizes: dict[str, int]) -> list[int]:
+    """The dimensions of a tensor as numbers; `sizes` gives each symbolic variable's value by name.
+
+    Raises ValueError for a variable that `sizes` lacks, and for a tensor of unknown shape.
+    """
+    if not isinstance(ty.shape, relax.ShapeExpr):
+        raise ValueError(f"{ty} has no known shape, so its bytes cannot be counted.")
+
+    def value(var: tirx.Var) -> tirx.IntImm:
+        if var.name not in sizes:
+            given = ", ".join(sizes) or "nothing"
+            raise ValueError(f"sizes has no value for {var.name!r}; it has {given}.")
+        return tirx.IntImm(var.ty.dtype, sizes[var.name])
+
+    numbers = [tvm_ffi.structural_map(extent, (tvm.ir.Var, value)) for extent in ty.shape]
+    return [int(tvm.sym.Analyzer().simplify(number)) for number in numbers]
+
+
+def type_bytes(ty: tvm.ir.Type, sizes: dict[str, int]) -> int:
+    """The bytes that a value of type `ty` takes in memory.
+
+    A tuple takes what its fields take. Scalars, shapes and functions take none: they are passed, not
+    stored. The bits of a tensor are packed and rounded up to a whole byte: five int4 take 3 bytes.
+    Raises ValueError as `extents` does.
+    """
+    # BEGIN exercise 1.2 (about 6 lines): a tuple, a tensor, anything else
+    if isinstance(ty, relax.TupleType):
+        return sum(type_bytes(field, sizes) for field in ty.fields)
+    if not isinstance(ty, relax.TensorType):
+        return 0
+    bits = ty.dtype.dtype.bits * math.prod(extents(ty, sizes))
+    return (bits + 7) // 8
+    # END exercise 1.2
+
+
+def tensors_read(call: relax.Call) -> list[relax.Expr]:
+    """The arguments of `call` that are tensors, or variables that hold tuples of them, in order.
+
+    A tuple written out in the call, as `call_tir` has, stands for its fields. An argument that is
+    given twice is listed once: its second read finds it in a cache or a register.
+    """
+    # BEGIN exercise 1.2 (about 8 lines): look into tuples, keep tensors, no argument twice
+    pending, found = list(call.args), {}
+    while pending:
+        argument = pending.pop(0)
+        if isinstance(argument, relax.Tuple):
+            pending = [*argument.fields, *pending]
+        elif isinstance(argument.ty, (relax.TensorType, relax.TupleType)):
+            found[argument] = True
+    return list(found)
+    # END exercise 1.2
+
+
+@visitor
+class TrafficMeter(PyExprVisitor):
+    """Notes the traffic of each binding it visits in `self.rows`."""
+
+    def __init__(self, sizes: dict[str, int]):
+        super().__init__()
+        self.sizes = sizes
+        self.rows = []
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        """Note a binding `var = value`, and go on into the value."""
+        self.note(binding.var, binding.value)
+        super().visit_var_binding_(binding)
+
+    def visit_match_cast_(self, binding: relax.MatchCast) -> None:
+        """Note a binding `var = R.match_cast(value, type)`, and go on into the value."""
+        self.note(binding.var, binding.value)
+        super().visit_match_cast_(binding)
+
+    def note(self, var: relax.Var, value: relax.Expr) -> None:
+        """Append the traffic of `value`, bound to `var`, if it is a call; nothing if it is not."""
+        # BEGIN exercise 1.2 (about 7 lines): what does the call read, what does it write?
+        if not isinstance(value, relax.Call):
+            return
+        read = written = 0
+        if isinstance(value.op, Op) and value.op.name not in FREE:
+            read = sum(type_bytes(tensor.ty, self.sizes) for tensor in tensors_read(value))
+            written = type_bytes(var.ty, self.sizes)
+        self.rows.append(Traffic(var.name, call_name(value), read, written))
+        # END exercise 1.2
+
+
+def binding_bytes(func: relax.Function, sizes: dict[str, int]) -> list[Traffic]:
+    """The bytes that each call of `func` reads and writes, in the order of the text.
+
+    One entry for each binding whose value is a call, also in both branches of an `if`; none for
+    aliases, tuples and items of tuples. A call of an operator, `call_tir` included, reads each
+    tensor it is given once and writes its result. The operators in `FREE` move nothing. A call of
+    another function moves nothing itself: what that function does stands in its own list.
+    An argument updated in place is read once and written once. Raises ValueError as `extents` does.
+    """
+    meter = TrafficMeter(sizes)
+    meter.visit_expr(func)
+    return meter.rows
+
+
+# --- launches, and the scoreboard -----------------------------------------------------------------
+
+LAUNCHING = ("relax.call_tir", "relax.call_tir_inplace", "relax.call_dps_packed")
+
+
+def to_kernels(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` with each operator replaced by a call of a kernel, as the compiler's pipeline does it.
+
+    Three operators call kernels: those in `LAUNCHING`. An operator that changes only the shape
+    becomes `relax.reshape`, a view of the same memory, if it stands inside a dataflow block and its
+    result does not leave the block; elsewhere it is a kernel that copies.
+    """
+    lower = tvm.transform.Sequential(
+        [relax.transform.LegalizeOps(), relax.transform.RewriteDataflowReshape()]
+    )
+    return lower(mod)
+
+
+def launches(mod: tvm.IRModule) -> dict[str, int]:
+    """How many kernel launches stand in the code of each Relax function once `mod` is lowered.
+
+    Every Relax function of `mod` has an entry, also one that launches nothing. A function that calls
+    another is not charged with the other's launches. Both branches of an `if` count.
+    """
+    # BEGIN exercise 1.3 (about 8 lines): lower, count calls function by function, keep LAUNCHING
+    found = {}
+    for name, func in to_kernels(mod).functions_items():
+        if isinstance(func, relax.Function):
+            counter = CallCounter()
+            counter.visit_expr(func)
+            kernels = (n for call, n in counter.calls.items() if call.split(":")[0] in LAUNCHING)
+            found[name.name_hint] = sum(kernels)
+    return found
+    # END exercise 1.3
+
+
+def scoreboard(mod: tvm.IRModule, sizes: dict[str, int] | None = None) -> Scoreboard:
+    """What `mod` costs: calls as it stands; launches and bytes once it is lowered to kernels.
+
+    sizes: a value for each symbolic variable, by name; without it bytes are not counted. Show two of
+    them side by side with `compare` of chapters.toolkit.scoreboard. Raises ValueError as `extents` does.
+    """
+    lowered = to_kernels(mod)
+    rows = []
+    for name, count in launches(mod).items():
+        if sizes is None:
+            rows.append(Row(name, count))
+            continue
+        traffic = binding_bytes(lowered[name], sizes)
+        rows.append(Row(name, count, sum(t.read for t in traffic), sum(t.written for t in traffic)))
+    return Scoreboard(tuple(rows), count_calls(mod))
+
+
+# --- the first rewrite ----------------------------------------------------------------------------
+
+PERMUTE_DIMS = Op.get("relax.permute_dims")
+
+
+def axes_cancel(inner: list[int] | None, outer: list[int] | None) -> bool:
+    """Whether permute_dims(permute_dims(x, inner), outer) is x, for every x it can be written for.
+
+    Each is what `call.attrs.axes` holds: None, which reverses all dimensions, or a permutation in
+    which -1 stands for the last dimension. Element i of `axes` says which dimension of the argument
+    becomes dimension i. The number of dimensions may be known from one side only, or from neither.
+    """
+    # BEGIN exercise 1.4 (about 8 lines): compose the two and compare with doing nothing
+    if inner is None and outer is None:
+        return True
+    rank = len(outer if inner is None else inner)
+
+    def full(axes):
+        return list(reversed(range(rank))) if axes is None else [int(a) % rank for a in axes]
+
+    first, second = full(inner), full(outer)
+    return [first[axis] for axis in second] == list(range(rank))
+    # END exercise 1.4
+
+
+@mutator
+class TransposeDropper(PyExprMutator):
+    """Replaces permute_dims(permute_dims(x, inner), outer) by x where the two cancel."""
+
+    def definition(self, expr: relax.Expr) -> relax.Expr:
+        """What `expr` stands for: the value its variable is bound to, through any aliases.
+
+        A variable without a binding, such as a parameter, stands for itself.
+        """
+        # BEGIN exercise 1.4 (about 5 lines): follow variables while they have a binding
+        while isinstance(expr, relax.Var):
+            bound = self.lookup_binding(expr)
+            if bound is None:
+                break
+            expr = bound
+        return expr
+        # END exercise 1.4
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        """The expression to put in `call`'s place."""
+        # BEGIN exercise 1.4 (about 7 lines): x if this and the call before it cancel, else the call
+        call = super().visit_call_(call)
+        if call.op != PERMUTE_DIMS:
+            return call
+        inner = self.definition(call.args[0])
+        is_pair = isinstance(inner, relax.Call) and inner.op == PERMUTE_DIMS
+        if is_pair and axes_cancel(inner.attrs.axes, call.attrs.axes):
+            return inner.args[0]
+        return call
+        # END exercise 1.4
+
+
+@tvm.transform.module_pass(opt_level=0, name="DropDoubleTranspose")
+class DropDoubleTranspose:
+    """permute_dims(permute_dims(x, inner), outer) becomes x where the two cancel, in Relax functions.
+
+    At least where both stand in one binding block, inside or outside of dataflow, with aliases of
+    the inner result between them. The inner call goes if nothing else uses it, and stays if
+    something does. Pairs that do not cancel, and single transposes, stay. Attributes of functions
+    and module, private functions and PrimFuncs stay as they are; so does what a dataflow block
+    outputs. Bindings that nobody uses may go with them. A module with nothing to drop is no error.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
+        """A new module; `mod` is left as it was."""
+        # BEGIN exercise 1.4 (about 8 lines): rewrite each Relax function, remove what became dead
+        dropper = TransposeDropper(mod)
+        for name, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                new = dropper.visit_expr(func)
+                if not tvm_ffi.structural_equal(new, func):
+                    new = relax.analysis.remove_all_unused(new)
+                    dropper.builder_.update_func(name, new)
+        return dropper.builder_.finalize()
+        # END exercise 1.4
+
+
+# --- what a pass must not do ----------------------------------------------------------------------
+
+
+@tvm.transform.module_pass(opt_level=0, name="AttachOrigin")
+class AttachOrigin:
+    """Attaches the attribute `course.origin` to every Relax function; all else stays as it is."""
+
+    def __init__(self, origin: str):
+        self.origin = origin
+
+    def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
+        """A new module; `mod` is left as it was."""
+        # BEGIN exercise 1.5 (about 5 lines): the same, without touching the caller's module
+        result = mod.clone()
+        for name, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                result[name] = func.with_attr("course.origin", self.origin)
+        return result
+        # END exercise 1.5
+
+
+@I.ir_module
+class Small:
+    """The module whose launches you predict in exercise 1.6."""
+
+    @R.function
+    def main(
+        x: R.Tensor((2, 3, 8), "float32"),
+        w: R.Tensor((8, 8), "float32"),
+    ) -> R.Tensor((2, 3, 4), "float32"):
+        with R.dataflow():
+            rows = R.reshape(x, (6, 8))
+            wt = R.permute_dims(w)
+            y = R.matmul(rows, wt)
+            twice = R.add(y, y)
+            thrice = R.add(twice, y)
+            halves = R.split(thrice, 2, axis=1)
+            _unused = R.exp(halves[1])
+            blocks = R.reshape(halves[0], (2, 3, 4))
+            out = R.nn.relu(blocks)
+            R.output(out)
+        return out
+
+
+def predicted_launches() -> dict[str, int]:
+    """The launches of Small's `main`, and of `decode` of the course's tiny three-layer decoder."""
+    # BEGIN exercise 1.6 (1 line): two numbers; say them before you run anything
+    return {"small": 7, "decode": 63}
+    # END exercise 1.6
+
+
+@tvm.transform.module_pass(opt_level=0, name="DropAnyDoubleTranspose")
+class DropAnyDoubleTranspose:
+    """The careless version: two transposes in a row become nothing, whatever their axes.
+
+    Here to be broken in exercise 1.7. Its pattern names two operators and none of their attributes.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
+        """A new module; `mod` is left as it was."""
+        x = wildcard()
+        pair = is_op("relax.permute_dims")(is_op("relax.permute_dims")(x))
+        result = mod.clone()
+        for name, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                result[name] = rewrite_call(pair, lambda _, matched: matched[x], func)
+        return result
+
+
+def counterexample() -> tuple[tvm.IRModule, list[np.ndarray]]:
+    """A module that DropAnyDoubleTranspose breaks and DropDoubleTranspose does not, and its inputs.
+
+    The module is well-formed. Its function `main` takes the inputs, in order, and returns one tensor.
+    """
+    # BEGIN exercise 1.7 (about 10 lines): which two transposes do not cancel?
+    x = relax.Var("x", relax.TensorType((3, 3, 3), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            turned = builder.emit(relax.op.permute_dims(x, [1, 2, 0]))
+            out = builder.emit_output(relax.op.permute_dims(turned, [1, 2, 0]))
+        builder.emit_func_output(out)
+    return builder.get(), [np.arange(27, dtype="float32").reshape(3, 3, 3)]
+    # END exercise 1.7

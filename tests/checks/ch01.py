@@ -1,0 +1,1099 @@
+"""The checks of chapter 1: visitors that measure, a mutator that rewrites, and what a pass must not do."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.ir import IRModule
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
+
+from chapters.toolkit.llama import decoder
+from tests.harness import expect
+from tests.harness.failure import CheckFailed
+
+LESSON = "chapters/ch01_walk_the_ir/lesson.md"
+WALK = f"{LESSON}, “A visitor walks everywhere”"
+BYTES = f"{LESSON}, “What a call moves”"
+LAUNCHES = f"{LESSON}, “What launches a kernel”"
+REWRITE = f"{LESSON}, “A mutator puts something else there”"
+NOT_FIRE = f"{LESSON}, “When it must not fire”"
+PURE = f"{LESSON}, “A pass is a function”"
+
+
+# --- modules to measure ---------------------------------------------------------------------------
+
+
+@I.ir_module
+class Mixed:
+    """Several functions, one private; a kernel called twice; a packed function; a function's call."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def scale(a: T.Buffer((6,), "float32"), b: T.Buffer((6,), "float32")):
+        for i in range(6):
+            with T.sblock("scale"):
+                vi = T.axis.spatial(6, i)
+                b[vi] = a[vi] * T.float32(2)
+
+    @T.prim_func(private=True, s_tir=True)
+    def negate(a: T.Buffer((6,), "float32")):
+        for i in range(6):
+            with T.sblock("negate"):
+                vi = T.axis.spatial(6, i)
+                a[vi] = T.float32(0) - a[vi]
+
+    @R.function(private=True)
+    def helper(x: R.Tensor((6,), "float32")) -> R.Tensor((6,), "float32"):
+        with R.dataflow():
+            a = R.exp(x)
+            b = R.add(a, x)
+            R.output(b)
+        return b
+
+    @R.function
+    def forward(x: R.Tensor((6,), "float32")) -> R.Tensor((6,), "float32"):
+        cls = Mixed
+        with R.dataflow():
+            a = R.call_tir(cls.scale, (x,), out_ty=R.Tensor((6,), "float32"))
+            b = R.call_tir(cls.scale, (a,), out_ty=R.Tensor((6,), "float32"))
+            c = cls.helper(b)
+            d = R.add(c, a)
+            e = R.call_tir_inplace(
+                cls.negate, (d,), inplace_indices=[0], out_ty=R.Tensor((6,), "float32")
+            )
+            f = R.call_dps_packed("library.sort", (e,), out_ty=R.Tensor((6,), "float32"))
+            R.output(f)
+        return f
+
+    @R.function
+    def same(x: R.Tensor((6,), "float32")) -> R.Tensor((6,), "float32"):
+        return x
+
+
+@I.ir_module
+class Branches:
+    """An `if` with work in both branches, and no function called main."""
+
+    @R.function
+    def choose(
+        x: R.Tensor((6,), "float32"),
+        flag: R.Tensor((), "bool"),
+    ) -> R.Tensor((6,), "float32"):
+        if flag:
+            a = R.exp(x)
+            b = R.add(a, x)
+        else:
+            a = R.negative(x)
+            b = R.add(a, a)
+        return b
+
+
+def _nested() -> IRModule:
+    """add(exp(x), negative(exp(x))) in one binding, and a function inside a function."""
+    x = relax.Var("x", relax.TensorType((6,), "float32"))
+    value = relax.op.add(relax.op.exp(x), relax.op.negative(relax.op.exp(x)))
+    out = relax.Var("out", relax.TensorType((6,), "float32"))
+    body = relax.SeqExpr([relax.BindingBlock([relax.VarBinding(out, value)])], out)
+    nested = relax.Function([x], body, relax.TensorType((6,), "float32"))
+
+    @R.function
+    def outer(y: R.Tensor((6,), "float32")) -> R.Tensor((6,), "float32"):
+        @R.function
+        def inner(z: R.Tensor((6,), "float32")) -> R.Tensor((6,), "float32"):
+            s = R.sqrt(z)
+            return s
+
+        r: R.Tensor((6,), "float32") = inner(y)
+        return r
+
+    return IRModule({"nested": nested.with_attr("global_symbol", "nested"), "outer": outer})
+
+
+def _only_kernels() -> IRModule:
+    return IRModule({"scale": Mixed["scale"]})
+
+
+# --- 1.1 ------------------------------------------------------------------------------------------
+
+
+def _counts(impl, mod: IRModule) -> dict[str, int]:
+    result = impl.count_calls(mod)
+    expect.that(
+        isinstance(result, dict),
+        f"count_calls returned {type(result).__name__}, not a dict.",
+        expected='a dict such as {"relax.matmul": 7}',
+        yours="a `return` is missing" if result is None else repr(result)[:200],
+    )
+    return {name: count for name, count in result.items() if count}
+
+
+def _same_counts(yours: dict[str, int], expected: dict[str, int], what: str, why: str) -> None:
+    """Equal, or fail showing only the names that differ."""
+    names = sorted(n for n in {*yours, *expected} if yours.get(n, 0) != expected.get(n, 0))
+    if names:
+        raise CheckFailed(
+            what,
+            expected="\n".join(f"{n}: {expected.get(n, 0)}" for n in names),
+            yours="\n".join(f"{n}: {yours.get(n, 0)}" for n in names),
+            why=why,
+            read=WALK,
+        )
+
+
+def test_1_1_counts_every_function(impl) -> None:
+    """count_calls counts over all Relax functions, private ones too, and adds them up"""
+    _same_counts(
+        _counts(impl, Mixed),
+        {
+            "relax.call_tir:scale": 2,
+            "@helper": 1,
+            "relax.exp": 1,
+            "relax.add": 2,
+            "relax.call_tir_inplace:negate": 1,
+            "relax.call_dps_packed:library.sort": 1,
+        },
+        "count_calls is wrong for a module with three Relax functions, one of them private.",
+        "A decoder has a dozen functions; fused groups are private ones. A pass is judged by the whole module.",
+    )
+
+
+def test_1_1_counts_in_both_branches(impl) -> None:
+    """calls in either branch of an if count, and no function need be called main"""
+    _same_counts(
+        _counts(impl, Branches),
+        {"relax.exp": 1, "relax.negative": 1, "relax.add": 2},
+        "count_calls is wrong for a function with an `if`.",
+        "The branches of an `if` hold bindings of their own; a walk over the function's blocks passes by.",
+    )
+
+
+def test_1_1_counts_calls_within_calls(impl) -> None:
+    """calls in another call's arguments and in inner functions count"""
+    _same_counts(
+        _counts(impl, _nested()),
+        {
+            "relax.add": 1,
+            "relax.exp": 2,
+            "relax.negative": 1,
+            "relax.sqrt": 1,
+            "closure": 1,
+        },
+        "count_calls is wrong for add(exp(x), negative(exp(x))) and a function in a function.",
+        "A visitor's method that is overridden goes no deeper unless it asks the method it replaced to.",
+    )
+
+
+def test_1_1_counts_nothing_where_nothing_is(impl) -> None:
+    """a module of PrimFuncs has no calls; and counting is no memory of earlier counting"""
+    _same_counts(
+        _counts(impl, _only_kernels()),
+        {},
+        "count_calls found calls in a module that holds one PrimFunc and no Relax function.",
+        "PrimFuncs are loops over buffers. A Relax visitor given one raises an error.",
+    )
+    first, second = _counts(impl, Branches), _counts(impl, Branches)
+    expect.equal(second, first, "count_calls gives another answer when it is asked again.")
+
+
+def observe_1_1(impl):
+    return [
+        lambda mod=mod: sorted(impl.count_calls(mod).items())
+        for mod in (Mixed, Branches, _nested(), _only_kernels())
+    ]
+
+
+# --- 1.2 ------------------------------------------------------------------------------------------
+
+
+def _types() -> list[tuple[str, tvm.ir.Type, int]]:
+    """(what it is, the type, its bytes where n = 3 and m = 5)."""
+    n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
+    tensor = relax.TensorType
+    return [
+        ("R.Tensor((3, 7), float32)", tensor((3, 7), "float32"), 84),
+        ("R.Tensor((), float16), one element", tensor((), "float16"), 2),
+        ("R.Tensor((7,), bool)", tensor((7,), "bool"), 7),
+        ("R.Tensor((5,), int4), twenty bits", tensor((5,), "int4"), 3),
+        ("R.Tensor((8, 2), float4_e2m1fn)", tensor((8, 2), "float4_e2m1fn"), 8),
+        ("R.Tensor((n, 4 * m + 1), float32)", tensor((n, 4 * m + 1), "float32"), 252),
+        (
+            "a tuple that holds a tuple",
+            relax.TupleType(
+                [tensor((2,), "int8"), relax.TupleType([tensor((n,), "int64"), tensor((), "bool")])]
+            ),
+            27,
+        ),
+        ("R.Shape([n, m])", relax.ShapeType([n, m]), 0),
+        ("a scalar int64", tvm.ir.PrimType("int64"), 0),
+    ]
+
+
+SIZES = {"n": 3, "m": 5}
+
+
+def test_1_2_sizes_every_type(impl) -> None:
+    """type_bytes sizes tensors of any dtype and shape, and tuples of them"""
+    for title, ty, size in _types():
+        expect.equal(
+            impl.type_bytes(ty, SIZES),
+            size,
+            f"type_bytes is wrong for {title}, with n = 3 and m = 5.",
+            why="Bits are what dtypes have: four-bit weights are stored two to a byte.",
+            read=BYTES,
+        )
+
+
+def test_1_2_refuses_what_it_cannot_size(impl) -> None:
+    """a size that is not given, or not known, is an error that says so, not a guess"""
+    n = tirx.Var("tokens", "int64")
+    cases = [
+        ("a dimension `tokens` that sizes lacks", relax.TensorType((n, 4), "float32"), "tokens"),
+        ("a tensor of unknown shape", relax.TensorType(None, "float32", ndim=2), ""),
+    ]
+    for title, ty, word in cases:
+        try:
+            result = impl.type_bytes(ty, {"n": 3})
+        except ValueError as error:
+            expect.that(
+                word in str(error),
+                f"The ValueError for {title} does not name it.",
+                yours=str(error),
+            )
+            continue
+        raise CheckFailed(
+            f"type_bytes gave {result} for {title}.",
+            expected="a ValueError, as `extents` raises it",
+            why="A made-up size makes every total after it wrong, and nobody sees it.",
+            read=BYTES,
+        )
+
+
+@I.ir_module
+class Moves:
+    """One call of every sort that `binding_bytes` must tell apart."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def update(a: T.Buffer((4, 6), "float32"), b: T.Buffer((4, 6), "float32")):
+        for i, j in T.grid(4, 6):
+            with T.sblock("update"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                a[vi, vj] = a[vi, vj] + b[vi, vj]
+
+    @R.function(private=True)
+    def helper(x: R.Tensor((4, 6), "float32")) -> R.Tensor((4, 6), "float32"):
+        y = R.exp(x)
+        return y
+
+    @R.function
+    def main(
+        x: R.Tensor((4, 6), "float32"),
+        h: R.Tensor((4, 6), "float16"),
+        pair: R.Tuple(R.Tensor((4, 6), "float32"), R.Tensor((2, 6), "float32")),
+        flag: R.Tensor((), "bool"),
+    ) -> R.Tensor((4, 6), "float32"):
+        cls = Moves
+        doubled = R.add(x, x)
+        shifted = R.add(doubled, R.const(3.0, "float32"))
+        wide = R.astype(h, dtype="float32")
+        first = pair[0]
+        joined = R.concat(pair, axis=0)
+        flat = R.reshape(joined, (36,))
+        _alias = flat
+        _halves = R.split(x, 2, axis=0)
+        updated = R.call_tir_inplace(
+            cls.update, (wide, first), inplace_indices=[0], out_ty=R.Tensor((4, 6), "float32")
+        )
+        helped = cls.helper(updated)
+        known = R.match_cast(R.multiply(helped, shifted), R.Tensor((4, 6), "float32"))
+        found = R.match_cast(
+            R.call_pure_packed("library.f", known, ty_args=R.Tensor(dtype="float32", ndim=2)),
+            R.Tensor((4, 6), "float32"),
+        )
+        if flag:  # noqa: SIM108
+            chosen = R.exp(found)
+        else:
+            chosen = R.add(found, x)
+        return chosen
+
+
+MOVES = [
+    ("doubled", 96, 96),
+    ("shifted", 100, 96),
+    ("wide", 48, 96),
+    ("joined", 144, 144),
+    ("flat", 0, 0),
+    ("halves", 96, 96),
+    ("updated", 192, 96),
+    ("helped", 0, 0),
+    ("known", 192, 96),
+    ("found, whose shape only the match_cast says", 96, 96),
+    ("chosen, first branch", 96, 96),
+    ("chosen, second branch", 192, 96),
+]
+
+
+def _arguments() -> list[tuple[str, relax.Call, list[str]]]:
+    """(what it is, a call, the names of the tensors it reads)."""
+    tensor = relax.TensorType((4,), "float32")
+    a, b, c = (relax.Var(name, tensor) for name in "abc")
+    t = relax.Var("t", relax.TupleType([tensor, tensor]))
+    kernel = tvm.ir.GlobalVar("kernel")
+    return [
+        ("add(a, b)", relax.op.add(a, b), ["a", "b"]),
+        ("add(a, a)", relax.op.add(a, a), ["a"]),
+        ("call_tir(kernel, (b, c, b))", relax.call_tir(kernel, (b, c, b), tensor), ["b", "c"]),
+        ("concat((a, c))", relax.op.concat([a, c]), ["a", "c"]),
+        ("concat(t) of a variable t that holds a tuple", relax.op.concat(t), ["t"]),
+        ("reshape(a, R.shape([2, 2]))", relax.op.reshape(a, (2, 2)), ["a"]),
+        ("add(a, R.const(2.0))", relax.op.add(a, relax.const(2.0, "float32")), ["a", "a constant"]),
+        ("zeros((4,))", relax.op.zeros((4,), "float32"), []),
+    ]
+
+
+def _names(tensors) -> list[str]:
+    return [t.name if isinstance(t, relax.Var) else "a constant" for t in tensors]
+
+
+def test_1_2_finds_what_a_call_reads(impl) -> None:
+    """tensors_read gives each tensor argument once, also those inside a tuple"""
+    for title, call, names in _arguments():
+        expect.equal(
+            sorted(_names(impl.tensors_read(call))),
+            sorted(names),
+            f"tensors_read is wrong for {title}.",
+            why="call_tir wraps its arguments in a tuple; shapes and kernels are arguments and no tensors.",
+            read=BYTES,
+        )
+
+
+def _rows(impl, mod: IRModule, name: str) -> list[tuple[str, int, int]]:
+    return [(row.var, row.read, row.written) for row in impl.binding_bytes(mod[name], {})]
+
+
+def test_1_2_measures_each_call(impl) -> None:
+    """binding_bytes has one entry a call, in order, with the bytes read and written"""
+    yours = _rows(impl, Moves, "main")
+    shown = "\n".join(f"{var}: {read} read, {written} written" for var, read, written in yours)
+    expected = "\n".join(f"{var}: {read} read, {written} written" for var, read, written in MOVES)
+    expect.equal(
+        len(yours),
+        len(MOVES),
+        f"binding_bytes has {len(yours)} entries for a function with {len(MOVES)} bound calls.",
+        why=f"expected\n{expected}\nyours\n{shown}",
+        read=BYTES,
+    )
+    for (_, *mine), (title, *bytes_) in zip(yours, MOVES, strict=True):
+        expect.equal(
+            tuple(mine),
+            tuple(bytes_),
+            f"binding_bytes is wrong for the binding `{title}` (bytes read, bytes written).",
+            why="The function checked is `Moves.main` in tests/checks/ch01.py.",
+            read=BYTES,
+        )
+
+
+def test_1_2_evaluates_symbolic_shapes(impl) -> None:
+    """one function, measured for several sizes"""
+    x = relax.Var("x", relax.TensorType((tirx.Var("n", "int64"), 6), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        builder.emit_func_output(builder.emit(relax.op.exp(x)))
+    for n in (1, 1000):
+        rows = impl.binding_bytes(builder.get()["main"], {"n": n})
+        expect.equal(
+            [(row.read, row.written) for row in rows],
+            [(24 * n, 24 * n)],
+            f"binding_bytes is wrong for exp(x), x of shape (n, 6) float32, with n = {n}.",
+            read=BYTES,
+        )
+
+
+def observe_1_2(impl):
+    return [
+        lambda: [impl.type_bytes(ty, SIZES) for _, ty, _ in _types()],
+        lambda: [sorted(_names(impl.tensors_read(call))) for _, call, _ in _arguments()],
+        lambda: _rows(impl, Moves, "main"),
+    ]
+
+
+# --- 1.3 ------------------------------------------------------------------------------------------
+
+
+@I.ir_module
+class Views:
+    """Views and copies, a kernel launched twice, a call nobody uses, a call with two results."""
+
+    @R.function
+    def main(
+        x: R.Tensor((4, 6), "float32"),
+        w: R.Tensor((3, 8), "float32"),
+    ) -> R.Tensor((12, 2), "float32"):
+        with R.dataflow():
+            rows = R.reshape(x, (3, 8))
+            wt = R.permute_dims(w)
+            product = R.matmul(rows, wt)
+            twice = R.add(product, product)
+            thrice = R.add(twice, product)
+            _unused = R.exp(thrice)
+            halves = R.split(rows, 2, axis=1)
+            joined = R.add(halves[0], halves[1])
+            R.output(joined, thrice)
+        copied = R.reshape(joined, (12, 1))
+        out = R.concat((copied, copied), axis=1)
+        return out
+
+
+def _launched(mod: IRModule, name: str, shapes: list[tuple[int, ...]]) -> list[str]:
+    """The kernels that the VM really calls when `name` runs, in order."""
+    vm = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
+    seen: list[str] = []
+
+    def note(_func, symbol, before_run, _ret, *_args):
+        if before_run and not symbol.startswith("vm."):
+            seen.append(symbol)
+
+    vm.set_instrument(note)
+    random = np.random.default_rng(1)
+    vm[name](*[tvm.runtime.tensor(random.standard_normal(s).astype("float32")) for s in shapes])
+    return seen
+
+
+def _launches(impl, mod: IRModule) -> dict[str, int]:
+    given, before = expect.copy_of(mod), expect.copy_of(mod)
+    result = impl.launches(given)
+    expect.unchanged(given, before, "launches")
+    expect.that(
+        isinstance(result, dict),
+        f"launches returned {type(result).__name__}, not a dict.",
+        expected='a dict such as {"main": 3}',
+    )
+    return result
+
+
+def test_1_3_agrees_with_the_vm(impl) -> None:
+    """launches says how many kernels the VM calls: views are none, a kernel called twice is two"""
+    kernels = _launched(Views, "main", [(4, 6), (3, 8)])
+    expect.equal(
+        _launches(impl, Views).get("main"),
+        len(kernels),
+        f"launches does not say how many kernels run; the VM called {', '.join(kernels)}.",
+        why="Each launch costs microseconds on a GPU before its first byte moves, used or unused.",
+        read=LAUNCHES,
+    )
+
+
+def test_1_3_counts_each_function_by_itself(impl) -> None:
+    """each Relax function has its own number, also zero, and is not charged for what it calls"""
+    mod = IRModule({name: func for name, func in Mixed.functions_items()})
+    expect.equal(
+        _launches(impl, mod),
+        {"forward": 5, "helper": 2, "same": 0},
+        "launches is wrong for a module with three Relax functions.",
+        why="forward launches scale twice, add, negate and a library's sort; helper launches exp and add; "
+        "same launches nothing.",
+        read=LAUNCHES,
+    )
+
+
+def test_1_3_counts_both_branches(impl) -> None:
+    """both branches of an if are code, and count"""
+    expect.equal(
+        _launches(impl, Branches),
+        {"choose": 4},
+        "launches is wrong for a function with an `if`.",
+        why="It counts the launches that stand in the code. A run takes one branch.",
+        read=LAUNCHES,
+    )
+
+
+def test_1_3_fills_the_scoreboard(impl) -> None:
+    """scoreboard puts calls, launches and bytes together"""
+    board = impl.scoreboard(Moves, {})
+    lowered = impl.to_kernels(Moves)
+    read = sum(row.read for row in impl.binding_bytes(lowered["main"], {}))
+    row = board.row("main")
+    expect.equal(
+        (row.launches, row.read),
+        (10, read),
+        "The scoreboard's row of `main` is wrong (launches, bytes read).",
+    )
+    expect.equal(board.calls.get("relax.add"), 3, "The scoreboard counts relax.add wrongly.")
+
+
+def observe_1_3(impl):
+    return [lambda mod=mod: sorted(impl.launches(mod).items()) for mod in (Views, Mixed, Branches)]
+
+
+# --- 1.4 ------------------------------------------------------------------------------------------
+
+# (shape, inner axes, outer axes): pairs that cancel, and pairs that do not
+CANCEL = {
+    "reversed_twice": ((3, 4), None, None),
+    "reversed_twice_rank_3": ((2, 3, 4), None, None),
+    "rotated_and_back": ((2, 3, 4), [1, 2, 0], [2, 0, 1]),
+    "rotated_back_by_negative_axes": ((2, 3, 4), [1, 2, 0], [-1, 0, -2]),
+    "reversed_in_words": ((2, 3, 4), None, [2, 1, 0]),
+    "reversed_in_negative_words": ((2, 3, 4), [-1, -2, -3], None),
+    "last_two_swapped": ((2, 3, 4), [0, 2, 1], [0, -1, -2]),
+    "a_scalar": ((), [], None),
+}
+REMAIN = {
+    "rotated_twice": ((2, 3, 4), [1, 2, 0], [1, 2, 0]),
+    "rotated_twice_in_a_cube": ((3, 3, 3), [1, 2, 0], [1, 2, 0]),
+    "swapped_then_reversed": ((2, 3, 4), [0, 2, 1], None),
+    "two_different_swaps": ((3, 3, 3), [1, 0, 2], [0, 2, 1]),
+    "rotated_by_negative_axes_twice": ((2, 3, 4), [-1, 0, 1], [-1, 0, 1]),
+    "two_of_a_longer_rotation": ((2, 3, 4, 5), [1, 2, 3, 0], [1, 2, 3, 0]),
+}
+
+
+NONE_GONE = (
+    "Either these axes were not seen to cancel (None means reversed, -1 the last dimension), or the new function never "
+    "reached the module."
+)
+ONE_LEFT = (
+    "A call that nobody uses still runs: what became dead must be removed, and what the outer one is replaced by must "
+    "be x itself."
+)
+
+
+def _pairs(cases: dict[str, tuple]) -> IRModule:
+    """One function a case: permute_dims(permute_dims(exp(x), inner), outer), and one more exp."""
+    builder = relax.BlockBuilder()
+    for name, (shape, inner, outer) in cases.items():
+        x = relax.Var("x", relax.TensorType(shape, "float32"))
+        with builder.function(name, [x]):
+            with builder.dataflow():
+                start = builder.emit(relax.op.exp(x))
+                turned = builder.emit(relax.op.permute_dims(start, inner))
+                back = builder.emit(relax.op.permute_dims(turned, outer))
+                out = builder.emit_output(relax.op.exp(back))
+            builder.emit_func_output(out)
+    return builder.get()
+
+
+def _transposes(mod: IRModule, name: str) -> int:
+    found = 0
+
+    def note(expr):
+        nonlocal found
+        found += isinstance(expr, relax.Call) and expr.op == tvm.ir.Op.get("relax.permute_dims")
+
+    relax.analysis.post_order_visit(mod[name], note)
+    return found
+
+
+def _drop(impl, mod: IRModule) -> IRModule:
+    return expect.apply(impl.DropDoubleTranspose(), mod, "DropDoubleTranspose")
+
+
+def _axes(case: tuple) -> str:
+    return f"inner axes {case[1]}, outer axes {case[2]}, on a tensor of rank {len(case[0])}"
+
+
+def _same_numbers(before: IRModule, after: IRModule, cases: dict[str, tuple]) -> None:
+    """Each function gives the same numbers in both; each module is compiled once."""
+    old, new = (
+        relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu()) for mod in (before, after)
+    )
+    random = np.random.default_rng(7)
+    for name, case in cases.items():
+        x = tvm.runtime.tensor(random.standard_normal(case[0]).astype("float32"))
+        expect.close(
+            new[name](x).numpy(),
+            old[name](x).numpy(),
+            f"DropDoubleTranspose changes the result of `{name}`.",
+            why="Two transposes are nothing only if their composition puts every dimension back.",
+            read=NOT_FIRE,
+        )
+
+
+def test_1_4_drops_pairs_that_cancel(impl) -> None:
+    """two transposes that cancel disappear, both of them, and the numbers stay"""
+    mod = _pairs(CANCEL)
+    after = _drop(impl, mod)
+    for name, case in CANCEL.items():
+        left = _transposes(after, name)
+        expect.equal(
+            left,
+            0,
+            f"DropDoubleTranspose left {left} of 2 transposes that cancel: {_axes(case)}.",
+            why=ONE_LEFT if left == 1 else NONE_GONE,
+            read=REWRITE,
+        )
+    _same_numbers(mod, after, CANCEL)
+
+
+def test_1_4_leaves_pairs_that_do_not(impl) -> None:
+    """two transposes that do not cancel stay, and so does a single one"""
+    mod = _pairs(REMAIN)
+    after = _drop(impl, mod)
+    for name, case in REMAIN.items():
+        left = _transposes(after, name)
+        expect.that(
+            left > 0,
+            f"DropDoubleTranspose dropped two transposes that do not cancel: {_axes(case)}.",
+            expected="both stay, or one with the axes of both",
+            yours="none is left",
+            why="x would reach the next operator in another order of dimensions. In a cube no shape check sees it.",
+            read=NOT_FIRE,
+        )
+    _same_numbers(mod, after, REMAIN)
+
+
+def test_1_4_needs_no_known_rank(impl) -> None:
+    """reversing twice is nothing, whatever the number of dimensions"""
+    x = relax.Var("x", relax.TensorType(dtype="float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            turned = builder.emit(relax.op.permute_dims(x))
+            out = builder.emit_output(relax.op.permute_dims(turned))
+        builder.emit_func_output(out)
+    expect.equal(
+        _transposes(_drop(impl, builder.get()), "main"),
+        0,
+        "DropDoubleTranspose left two full reversals of a tensor whose rank is not known.",
+        read=REWRITE,
+    )
+
+
+@I.ir_module
+class Users:
+    """Inner transposes that something else uses, an alias, chains, and calls outside of dataflow."""
+
+    I.module_attrs({"course.note": "keep me"})
+
+    @T.prim_func(private=True, s_tir=True)
+    def scale(a: T.Buffer((4, 4), "float32"), b: T.Buffer((4, 4), "float32")):
+        T.func_attr({"course.kernel": 1})
+        for i, j in T.grid(4, 4):
+            with T.sblock("scale"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                b[vi, vj] = a[vi, vj] * T.float32(2)
+
+    @R.function
+    def inner_used_twice(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+        with R.dataflow():
+            turned = R.permute_dims(x)
+            back = R.permute_dims(turned)
+            out = R.subtract(back, turned)
+            R.output(out)
+        return out
+
+    @R.function
+    def through_an_alias(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+        with R.dataflow():
+            turned = R.permute_dims(x)
+            other_name = turned
+            third_name = other_name
+            back = R.permute_dims(third_name)
+            out = R.exp(back)
+            R.output(out)
+        return out
+
+    @R.function
+    def four_in_a_row(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+        with R.dataflow():
+            a = R.permute_dims(x)
+            b = R.permute_dims(a)
+            c = R.permute_dims(b)
+            d = R.permute_dims(c)
+            out = R.exp(d)
+            R.output(out)
+        return out
+
+    @R.function
+    def three_in_a_row(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+        with R.dataflow():
+            a = R.permute_dims(x)
+            b = R.permute_dims(a)
+            c = R.permute_dims(b)
+            out = R.exp(c)
+            R.output(out)
+        return out
+
+    @R.function
+    def something_between(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+        with R.dataflow():
+            turned = R.permute_dims(x)
+            changed = R.exp(turned)
+            back = R.permute_dims(changed)
+            R.output(back)
+        return back
+
+    @R.function
+    def outside_dataflow(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+        cls = Users
+        turned = R.permute_dims(x)
+        back = R.permute_dims(turned)
+        out = R.call_tir(cls.scale, (back,), out_ty=R.Tensor((4, 4), "float32"))
+        return out
+
+    @R.function
+    def pair_is_the_output(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+        R.func_attr({"num_input": 1})
+        with R.dataflow():
+            start = R.exp(x)
+            turned = R.permute_dims(start)
+            back = R.permute_dims(turned)
+            R.output(back)
+        out = R.negative(back)
+        return out
+
+    @R.function(private=True)
+    def hidden(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+        with R.dataflow():
+            turned = R.permute_dims(x)
+            back = R.permute_dims(turned)
+            R.output(back)
+        return back
+
+    @R.function
+    def calls_hidden(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+        cls = Users
+        with R.dataflow():
+            y = cls.hidden(x)
+            out = R.exp(y)
+            R.output(out)
+        return out
+
+
+LEFT = {
+    "inner_used_twice": (1, "the inner transpose has another user and stays; the outer one goes"),
+    "through_an_alias": (0, "another name for the inner result hides nothing"),
+    "four_in_a_row": (0, "what is left after one pair is gone may be a pair again"),
+    "three_in_a_row": (1, "three reversals are one"),
+    "something_between": (2, "exp stands between them, so there is no pair"),
+    "outside_dataflow": (0, "bindings need not stand in a dataflow block"),
+    "pair_is_the_output": (0, "the result leaves the dataflow block, and is used after it"),
+    "hidden": (0, "a private function is a function"),
+}
+PUBLIC = {name: ((4, 4),) for name in (*LEFT, "calls_hidden") if name != "hidden"}
+
+
+def test_1_4_keeps_what_has_other_users(impl) -> None:
+    """users, aliases, chains, block outputs, private functions: only what cancels goes"""
+    after = _drop(impl, Users)
+    for name, (left, why) in LEFT.items():
+        expect.equal(
+            _transposes(after, name),
+            left,
+            f"The function `{name}` has the wrong number of transposes after DropDoubleTranspose.",
+            why=why[0].upper() + why[1:] + ".",
+            read=REWRITE,
+        )
+    _same_numbers(Users, after, PUBLIC)
+
+
+def test_1_4_leaves_all_else_alone(impl) -> None:
+    """PrimFuncs, attributes of functions and module, and modules without a pair stay as they are"""
+    after = _drop(impl, Users)
+    expect.that(
+        tvm_ffi.structural_equal(after["scale"], Users["scale"]),
+        "DropDoubleTranspose changed a PrimFunc.",
+    )
+    expect.equal(
+        after.attrs.get("course.note") if after.attrs else None,
+        "keep me",
+        "The module's own attributes are gone after DropDoubleTranspose.",
+        why="They belong to the module: build the new one from the old, not from its functions alone.",
+        read=PURE,
+    )
+    attrs = after["pair_is_the_output"].attrs
+    expect.that(
+        "num_input" in attrs and attrs["num_input"] == 1,
+        "A rewritten function has lost its attribute num_input.",
+        why="Later passes read attributes; chapter 2 is about them.",
+        read=PURE,
+    )
+    for title, mod in (("an empty module", IRModule({})), ("the decoder", _decode())):
+        expect.same_ir(
+            _without_dead_code(_drop(impl, mod)),
+            _without_dead_code(mod),
+            f"DropDoubleTranspose changed {title}, where no two transposes follow each other.",
+            why="A pass with nothing to do does nothing.",
+            read=NOT_FIRE,
+        )
+
+
+def _without_dead_code(mod: IRModule) -> IRModule:
+    """What a pass may remove besides its own: bindings that nobody uses."""
+    result = mod.clone()
+    for name, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            result[name] = relax.analysis.remove_all_unused(func)
+    return result
+
+
+def test_1_4_runs_twice(impl) -> None:
+    """a second run finds nothing, and two launches a pair are gone"""
+    drop = impl.DropDoubleTranspose()
+    once = _drop(impl, Users)
+    expect.runs_twice_the_same(drop, once, "DropDoubleTranspose")
+    before, after = (_kernel_calls(mod, "through_an_alias") for mod in (Users, once))
+    expect.equal(
+        (before, after),
+        (3, 1),
+        "Lowered to kernels, `through_an_alias` does not launch two fewer (before, after).",
+        read=LAUNCHES,
+    )
+
+
+def _kernel_calls(mod: IRModule, name: str) -> int:
+    """Calls of PrimFuncs and packed functions in the fully lowered function: each is one launch."""
+    lower = tvm.transform.Sequential(
+        [
+            relax.transform.LegalizeOps(),
+            relax.transform.RewriteDataflowReshape(),
+            relax.transform.ToNonDataflow(),
+            relax.transform.RemovePurityChecking(),
+            relax.transform.CallTIRRewrite(),
+        ]
+    )
+    lowered = lower(mod)
+    kernels = {g.name_hint for g, f in lowered.functions_items() if isinstance(f, tirx.PrimFunc)}
+    found = 0
+
+    def note(expr):
+        nonlocal found
+        if isinstance(expr, relax.Call):
+            called = getattr(expr.op, "name_hint", None)
+            found += called in kernels or isinstance(expr.op, relax.ExternFunc)
+
+    relax.analysis.post_order_visit(lowered[name], note)
+    return found
+
+
+def _decode() -> IRModule:
+    return decoder("tiny", functions=["decode"])[0]
+
+
+def observe_1_4(impl):
+    def seen(mod: IRModule):
+        given = expect.copy_of(mod)
+        after = impl.DropDoubleTranspose()(given)
+        relaxed = [g.name_hint for g, f in mod.functions_items() if isinstance(f, relax.Function)]
+        return (
+            [_transposes(after, name) for name in relaxed],
+            tvm_ffi.structural_equal(given, mod),
+            relax.analysis.check_well_formed(after),
+            bool(after.attrs) and "course.note" in after.attrs,
+        )
+
+    return [lambda mod=mod: seen(mod) for mod in (_pairs(CANCEL), _pairs(REMAIN), Users)]
+
+
+# --- 1.5 ------------------------------------------------------------------------------------------
+
+
+def _attached(mod: IRModule) -> dict[str, str]:
+    """What `course.origin` holds, by function; "" where it is not attached."""
+    found = {}
+    for name, func in mod.functions_items():
+        attrs = func.attrs or {}
+        found[name.name_hint] = str(attrs["course.origin"]) if "course.origin" in attrs else ""
+    return found
+
+
+def test_1_5_changes_nothing_it_was_given(impl) -> None:
+    """AttachOrigin returns a module and leaves the one it was given as it was"""
+    expect.apply(impl.AttachOrigin("here"), Users, "AttachOrigin")
+
+
+def test_1_5_attaches_to_every_relax_function(impl) -> None:
+    """every Relax function of the result carries the attribute, no PrimFunc does"""
+    for origin in ("a model", "another"):
+        after = expect.apply(impl.AttachOrigin(origin), Users, "AttachOrigin")
+        expected = {
+            name.name_hint: origin if isinstance(func, relax.Function) else ""
+            for name, func in Users.functions_items()
+        }
+        expect.equal(
+            _attached(after),
+            expected,
+            f"AttachOrigin({origin!r}) attached to the wrong functions.",
+            why="func.with_attr(…) gives a new function and leaves `func` alone; the module must be given it.",
+            read=PURE,
+        )
+
+
+def test_1_5_keeps_everything_else(impl) -> None:
+    """other attributes, of functions and of the module, are still there; so is an earlier module"""
+    attach = impl.AttachOrigin("here")
+    first = expect.apply(attach, Users, "AttachOrigin")
+    expect.equal(
+        first.attrs.get("course.note") if first.attrs else None,
+        "keep me",
+        "The module's own attributes are gone after AttachOrigin.",
+        why="IRModule(functions) makes a module that knows nothing but its functions.",
+        read=PURE,
+    )
+    stripped = expect.copy_of(first)
+    for name, func in first.functions_items():
+        if isinstance(func, relax.Function):
+            stripped[name] = func.without_attr("course.origin")
+    expect.same_ir(
+        stripped, Users, "AttachOrigin changed more than its one attribute.", why="", read=PURE
+    )
+    impl.AttachOrigin("there")(first)
+    expect.equal(
+        _attached(first)["hidden"],
+        "here",
+        "A second AttachOrigin changed what the first one had returned.",
+        why="The first result was the second pass's input.",
+        read=PURE,
+    )
+
+
+def observe_1_5(impl):
+    def seen(mod: IRModule):
+        given = expect.copy_of(mod)
+        after = impl.AttachOrigin("o")(given)
+        note = bool(after.attrs) and "course.note" in after.attrs
+        return sorted(_attached(after).items()), sorted(_attached(given).items()), note
+
+    return [lambda mod=mod: seen(mod) for mod in (Users, Mixed, Branches)]
+
+
+# --- 1.6 ------------------------------------------------------------------------------------------
+
+
+def _predicted(impl, name: str) -> int | None:
+    predicted = impl.predicted_launches()
+    expect.that(
+        isinstance(predicted, dict) and name in predicted,
+        f"predicted_launches has no number for {name!r}.",
+        expected='a dict such as {"small": 1, "decode": 2}',
+        yours=repr(predicted),
+    )
+    return predicted[name]
+
+
+def test_1_6_predicts_small(impl) -> None:
+    """the predicted launches of Small's main are those of its kernels"""
+    yours = _predicted(impl, "small")
+    kernels = _launched(impl.Small, "main", [(2, 3, 8), (8, 8)])
+    expect.equal(
+        yours,
+        len(kernels),
+        f"Small launches {len(kernels)} kernels: {', '.join(kernels)}.",
+        why="A reshape inside a dataflow block is a view. The same kernel twice is two launches. Nothing in this "
+        "pipeline removes a call whose result is unused.",
+        read=LAUNCHES,
+    )
+
+
+def test_1_6_predicts_decode(impl) -> None:
+    """the predicted launches of the tiny decoder's decode are those of its kernels"""
+    real = _kernel_calls(_decode(), "decode")
+    expect.equal(
+        _predicted(impl, "decode"),
+        real,
+        f"One decode step of the three-layer decoder launches {real} kernels.",
+        why="Twenty a layer: four nn.Linear are a transpose and a matmul each, attention is five kernels, and then "
+        "norms, additions and the gate. After the layers one norm, one transpose and one matmul.",
+        read=LAUNCHES,
+    )
+
+
+def observe_1_6(impl):
+    return [
+        lambda: impl.predicted_launches().get("small"),
+        lambda: impl.predicted_launches().get("decode"),
+    ]
+
+
+# --- 1.7 ------------------------------------------------------------------------------------------
+
+
+def _answer(impl) -> tuple[IRModule, list[np.ndarray]]:
+    given = impl.counterexample()
+    fits = isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], IRModule)
+    expect.that(
+        fits,
+        "counterexample() does not return a module and a list of arrays.",
+        expected="return mod, [array, …]",
+        yours=type(given).__name__,
+    )
+    mod, inputs = given
+    names = [name.name_hint for name in mod.get_global_vars()]
+    expect.that(
+        "main" in names,
+        "The module of your counterexample has no function `main`.",
+        yours=", ".join(names) or "an empty module",
+    )
+    expect.equal(
+        len(inputs),
+        len(mod["main"].params),
+        "counterexample() does not give one array for each parameter of main.",
+        why="The inputs are a list, also if there is one.",
+    )
+    return mod, list(inputs)
+
+
+def _differs(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.shape != other.shape or not np.allclose(one, other, equal_nan=True)
+
+
+def _run_after(transform, mod: IRModule, inputs: list[np.ndarray]) -> np.ndarray:
+    return expect.run(transform(expect.copy_of(mod)), "main", inputs)
+
+
+def test_1_7_is_a_fair_module(impl) -> None:
+    """the counterexample is a well-formed module that runs, and the right pass keeps its result"""
+    from solutions.ch01_walk_the_ir.walk_the_ir import DropDoubleTranspose
+
+    mod, inputs = _answer(impl)
+    expect.well_formed(mod, "counterexample()")
+    try:
+        plain = expect.run(mod, "main", inputs)
+    except Exception as error:
+        raise CheckFailed(
+            "Your module does not run on your inputs.",
+            expected="arrays of the parameters' shapes and dtypes, and one tensor as the result",
+            yours=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+        ) from None
+    expect.that(
+        not _differs(_run_after(DropDoubleTranspose(), mod, inputs), plain),
+        "The right pass changes your module's result too, so it shows nothing about the careless one.",
+    )
+
+
+def test_1_7_breaks_the_careless_pass(impl) -> None:
+    """after DropAnyDoubleTranspose the same inputs give another result"""
+    mod, inputs = _answer(impl)
+    plain = expect.run(mod, "main", inputs)
+    try:
+        careless = _run_after(impl.DropAnyDoubleTranspose(), mod, inputs)
+    except Exception as error:
+        raise CheckFailed(
+            "After the careless pass your module no longer runs, so nobody would be misled.",
+            expected="a module that runs, with another result",
+            yours=f"{type(error).__name__}: {str(error).splitlines()[0]}",
+            why="The errors to fear are those that run. Let nothing depend on the shape that changes.",
+        ) from None
+    expect.that(
+        _differs(careless, plain),
+        "The careless pass gives the right result for your module and inputs.",
+        expected="two transposes that do not cancel, and inputs whose order can be seen",
+        yours=f"the same result of shape {plain.shape} before and after",
+        why="A test with equal elements, or with transposes that cancel, passes whatever the pass does.",
+        read=f"{LESSON}, “Break it”",
+    )
+
+
+def observe_1_7(impl):
+    def differs(make):
+        mod, inputs = _answer(impl)
+        arrays = [make(np.asarray(array)) for array in inputs]
+        careless = _run_after(impl.DropAnyDoubleTranspose(), mod, arrays)
+        return _differs(careless, expect.run(mod, "main", arrays))
+
+    def scrambled(array):
+        return np.random.default_rng(3).standard_normal(array.shape).astype(array.dtype)
+
+    return [lambda: differs(lambda array: array), lambda: differs(scrambled)]

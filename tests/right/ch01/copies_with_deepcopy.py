@@ -1,0 +1,41 @@
+"""Python's own copies of the module, whose GlobalVars are copies too; dead code elimination on the whole
+module instead of function by function; one visitor a function."""
+
+import copy
+
+from solutions.ch01_walk_the_ir.walk_the_ir import *
+
+
+def count_calls(mod):
+    total = Counter()
+    for name in mod.get_global_vars():
+        func = mod[name]
+        if isinstance(func, relax.Function):
+            counter = CallCounter()
+            counter.visit_expr(func)
+            total.update(counter.calls)
+    return total
+
+
+@tvm.transform.module_pass(opt_level=0, name="DropDoubleTranspose")
+class DropDoubleTranspose:
+    def transform_module(self, mod, _ctx):
+        result = copy.deepcopy(mod)
+        for name, func in result.functions_items():
+            if isinstance(func, relax.Function):
+                result[name] = TransposeDropper().visit_expr(func)
+        tidy = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination([])]
+        return tvm.transform.Sequential(tidy)(result)
+
+
+@tvm.transform.module_pass(opt_level=0, name="AttachOrigin")
+class AttachOrigin:
+    def __init__(self, origin):
+        self.origin = origin
+
+    def transform_module(self, mod, _ctx):
+        result = copy.copy(mod)
+        for name, func in result.functions_items():
+            if isinstance(func, relax.Function):
+                result.update_func(name, func.with_attr("course.origin", self.origin))
+        return result

@@ -1,0 +1,40 @@
+"""2.6: parameters are treated as computed by stage 0."""
+
+from solutions.ch02_attach_metadata.attach_support_info import *
+
+EXERCISE = "2.6"
+WHAT = "parameters are sent from the first stage to the others"
+WHY = (
+    "Inputs and weights are given to each stage when it is called. Sending weights between "
+    "devices at every token would cost more than all the rest."
+)
+READ = "chapters/ch02_attach_metadata/lesson.md, “A reader of our own”"
+
+
+def crossing_tensors(func, starts):
+    held, stage = {}, 0
+    for param in func.params:
+        held[param] = computed(param.name, param.ty, 0)
+
+    def value_of(expr):
+        if isinstance(expr, relax.Tuple):
+            return tuple(value_of(one) for one in expr.fields)
+        if isinstance(expr, relax.TupleGetItem):
+            whole = value_of(expr.tuple_value)
+            return None if whole is None else whole[expr.index]
+        return held.get(expr)
+
+    for binding in bindings(func):
+        stage += sum(binding.var.same_as(start) for start in starts)
+        if isinstance(binding.value, relax.Var | relax.Tuple | relax.TupleGetItem):
+            held[binding.var] = value_of(binding.value)
+            continue
+        for var in relax.analysis.free_vars(binding.value):
+            for tensor in tensors(held.get(var)):
+                tensor.used_in.add(stage)
+        held[binding.var] = computed(binding.var.name, binding.var.ty, stage)
+    for tensor in tensors(value_of(func.body.body)):
+        tensor.used_in.add(len(starts))
+    once = dict.fromkeys(tensor for value in held.values() for tensor in tensors(value))
+    found = [(t, tuple(s for s in sorted(t.used_in) if s > t.stage)) for t in once]
+    return [Crossing(t.name, t.ty, t.stage, later) for t, later in found if later]
