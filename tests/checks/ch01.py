@@ -789,6 +789,54 @@ def test_1_4_keeps_what_has_other_users(impl) -> None:
     _same_numbers(Users, after, PUBLIC)
 
 
+@I.ir_module
+class Edges:
+    """The inner transpose is the output of a dataflow block; what it transposes is not."""
+
+    @R.function
+    def after_the_block(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+        with R.dataflow():
+            start = R.exp(x)
+            turned = R.permute_dims(start)
+            R.output(turned)
+        back = R.permute_dims(turned)
+        out = R.negative(back)
+        return out
+
+    @R.function
+    def in_the_next_block(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+        with R.dataflow():
+            start = R.exp(x)
+            turned = R.permute_dims(start)
+            shown = turned
+            R.output(shown)
+        with R.dataflow():
+            again = shown
+            back = R.permute_dims(again)
+            out = R.negative(back)
+            R.output(out)
+        return out
+
+    @R.function
+    def in_a_branch(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+        with R.dataflow():
+            start = R.exp(x)
+            turned = R.permute_dims(start)
+            R.output(turned)
+        if R.const(True, "bool"):
+            back = R.permute_dims(turned)
+            out = R.exp(back)
+        else:
+            out = R.negative(turned)
+        return out
+
+
+def test_1_4_uses_what_is_visible(impl) -> None:
+    """x is put only where it can be seen: a variable of a dataflow block cannot, after the block"""
+    after = _drop(impl, Edges)
+    _same_numbers(Edges, after, {name.name_hint: ((4, 4),) for name in Edges.get_global_vars()})
+
+
 def test_1_4_leaves_all_else_alone(impl) -> None:
     """PrimFuncs, attributes of functions and module, and modules without a pair stay as they are"""
     after = _drop(impl, Users)
@@ -884,7 +932,7 @@ def observe_1_4(impl):
             bool(after.attrs) and "course.note" in after.attrs,
         )
 
-    return [lambda mod=mod: seen(mod) for mod in (_pairs(CANCEL), _pairs(REMAIN), Users)]
+    return [lambda mod=mod: seen(mod) for mod in (_pairs(CANCEL), _pairs(REMAIN), Users, Edges)]
 
 
 # --- 1.5 ------------------------------------------------------------------------------------------

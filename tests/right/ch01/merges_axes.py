@@ -25,8 +25,11 @@ class Merger(PyExprMutator):
         if not (isinstance(value, relax.Call) and value.op == PERMUTE_DIMS):
             return None
         inner = self.visit_expr(value.args[0])
-        while isinstance(inner, relax.Var) and self.lookup_binding(inner) is not None:
-            inner = self.lookup_binding(inner)
+        while isinstance(inner, relax.Var):
+            bound = self.lookup_binding(inner)
+            if bound is None or left_its_block(inner, bound):
+                break
+            inner = bound
         if not (isinstance(inner, relax.Call) and inner.op == PERMUTE_DIMS):
             return None
         first, second = inner.attrs.axes, value.attrs.axes

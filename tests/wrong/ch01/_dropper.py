@@ -3,9 +3,9 @@
 from solutions.ch01_walk_the_ir.walk_the_ir import *
 
 
-def dropping_pass(cancel=axes_cancel, aliases=True, clean=True, fresh=True):
-    """DropDoubleTranspose with another test of the axes, or without following aliases, removing what
-    became dead, or leaving the given module alone."""
+def dropping_pass(cancel=axes_cancel, aliases=True, visible=True, clean=True, fresh=True):
+    """DropDoubleTranspose with another test of the axes, or without one of its cares: following
+    aliases, asking what is visible, removing what became dead, leaving the given module alone."""
 
     @mutator
     class Dropper(PyExprMutator):
@@ -17,6 +17,8 @@ def dropping_pass(cancel=axes_cancel, aliases=True, clean=True, fresh=True):
             while isinstance(inner, relax.Var):
                 bound = self.lookup_binding(inner)
                 if bound is None or (not aliases and isinstance(bound, relax.Var)):
+                    break
+                if visible and left_its_block(inner, bound):
                     break
                 inner = bound
             is_pair = isinstance(inner, relax.Call) and inner.op == PERMUTE_DIMS

@@ -18,8 +18,11 @@ class ByName(PyExprMutator):
         if call.op.name != "relax.permute_dims":
             return call
         inner = call.args[0]
-        while isinstance(inner, relax.Var) and self.lookup_binding(inner) is not None:
-            inner = self.lookup_binding(inner)
+        while isinstance(inner, relax.Var):
+            bound = self.lookup_binding(inner)
+            if bound is None or left_its_block(inner, bound):
+                break
+            inner = bound
         is_pair = isinstance(inner, relax.Call) and inner.op == PERMUTE_DIMS
         if is_pair and axes_cancel(inner.attrs.axes, call.attrs.axes):
             return inner.args[0]
