@@ -11,8 +11,8 @@ NEEDS = (3, 10)
 def main():
     if sys.version_info < NEEDS:
         print(
-            "The course needs Python %d.%d or newer, and this is %d.%d. Make a virtual environment with a newer one: "
-            "python3.12 -m venv .venv" % (NEEDS + tuple(sys.version_info[:2]))
+            "The course needs Python {}.{} or newer, and this is {}.{}. Make a virtual environment with "
+            "a newer one: python3.12 -m venv .venv".format(*NEEDS, *sys.version_info[:2])
         )
         return 2
     try:
@@ -21,8 +21,8 @@ def main():
         if (missing.name or "").split(".")[0] in ("chapters", "tests"):
             raise
         print(
-            "The package %s is not installed in this Python (%s). Run `pip install -e .` in the course's folder, in the "
-            "virtual environment you use." % (missing.name, sys.executable)
+            f"The package {missing.name} is not installed in this Python ({sys.executable}). Run "
+            "`pip install -e .` in the course's folder, in the virtual environment you use."
         )
         return 2
     return run(sys.argv[1:])

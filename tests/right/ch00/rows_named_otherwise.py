@@ -1,6 +1,5 @@
 """Other names, explicit axes, one nested expression; the sum in float64; and a tensor filled in place."""
 
-
 from solutions.ch00_first_module.first_module import *
 
 
