@@ -29,7 +29,7 @@ def test_term_is_defined_shown_and_placed(term):
     text, fence, code = SECTIONS[term].partition("```python run hide\n")
     sentences = re.findall(r"[.!?:](?:\s|$)", text.strip())
     assert fence and 1 <= len(sentences) <= 4, "one or two sentences, then one block"
-    chapter = re.search(r"Entry\(.*, (\d+)\)\n```\s*$", code, re.DOTALL)
+    chapter = re.search(r"Entry\(.*,\s+(\d+),?\s*\)\n```\s*$", code, re.DOTALL)
     assert chapter, "the block ends with Entry(text, chapter)"
     assert 0 <= int(chapter[1]) <= LAST
 
