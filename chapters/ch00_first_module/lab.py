@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Lab: a first module
 #
-# The lesson's steps on one page, to run and to change. In a terminal: `python -m
-# chapters.ch00_first_module.lab`. Where your own answers to chapter 0 pass their checks, this lab
-# runs them; else it runs the reference.
+# The lesson's steps on one page, to run and to change. Where your own answers to chapter 0 pass
+# their checks, this lab runs them; else it runs the reference.
 
 # %%
 import numpy as np

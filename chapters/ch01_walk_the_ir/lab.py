@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lab: what does a decoder cost?
 #
-# The scoreboard, run on the course's decoder. In a terminal: `python -m
-# chapters.ch01_walk_the_ir.lab`. Where your own answers to chapter 1 pass their checks, this lab
-# runs them; else it runs the reference. It shows the answer to exercise 1.6: predict first.
+# The scoreboard, run on the course's decoder. Where your own answers to chapter 1 pass their
+# checks, this lab runs them; else it runs the reference. It shows the answer to exercise 1.6:
+# predict first.
 
 # %%
 from collections import Counter

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lab: what the readers do
 #
-# Each pass of chapter 2 on the course's decoder, and beside it the pass downstream that reads what
-# was attached. In a terminal: `python -m chapters.ch02_attach_metadata.lab`. Where your own answers
-# to chapter 2 pass their checks, this lab runs them; else it runs the reference.
+# Each pass of chapter 2 on the course's decoder, and beside it the pass downstream that reads
+# what was attached. Where your own answers to chapter 2 pass their checks, this lab runs them;
+# else it runs the reference.
 
 # %%
 import numpy as np

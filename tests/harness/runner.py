@@ -75,7 +75,9 @@ class Worker:
     """One child process. `ask` raises TimeoutError or EOFError when the child is too slow or gone."""
 
     def __init__(self) -> None:
-        self.faults = Path(tempfile.mkstemp(prefix="fusion-", suffix=".trace")[1])
+        handle, name = tempfile.mkstemp(prefix="fusion-", suffix=".trace")
+        os.close(handle)  # Windows cannot remove a file that is open
+        self.faults = Path(name)
         path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.harness.worker", str(self.faults)],
