@@ -405,3 +405,33 @@ def test_page_path_is_relative_to_the_repository(hook):
     config = SimpleNamespace(config_file_path=str(ROOT / "mkdocs.yml"))
     file = SimpleNamespace(abs_src_path=str(ROOT / "docs" / "index.md"), src_uri="index.md")
     assert hook("run_blocks").page_path(SimpleNamespace(file=file), config) == "docs/index.md"
+
+
+def _tree(root: Path) -> Path:
+    for name in ("chapters/ch07_x/pass.py", "solutions/ch07_x/pass.py", "chapters/toolkit/a.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("a = 1\n", encoding="utf-8")
+    return root
+
+
+def test_saving_an_exercise_does_not_rebuild_the_pages_and_any_other_source_does(hook, tmp_path):
+    fingerprint, root = hook("fingerprint").fingerprint, _tree(tmp_path)
+    before = fingerprint(root)
+    (root / "chapters/ch07_x/pass.py").write_text("a = 2  # edited\n", encoding="utf-8")
+    assert fingerprint(root) == before
+    for name in ("solutions/ch07_x/pass.py", "chapters/toolkit/a.py"):
+        (root / name).write_text("a = 2  # edited\n", encoding="utf-8")
+        assert fingerprint(root) != before
+        before = fingerprint(root)
+
+
+def test_blocks_are_remembered_while_serving_and_never_in_a_build(hook, tmp_path, monkeypatch):
+    blocks_hook, root = hook("run_blocks"), _tree(tmp_path)
+    lines = ["```python run", "import time", "time.time_ns()", "```"]
+    blocks = blocks_hook.find_blocks(lines, "page.md")
+    results = {}
+    for serving in (True, False):
+        monkeypatch.setattr(blocks_hook, "_serving", serving)
+        results[serving] = [blocks_hook.run(blocks, root, "page.md") for _ in range(2)]
+    assert results[True][0] == results[True][1]
+    assert results[False][0] != results[False][1]

@@ -22,6 +22,7 @@ from repo_links import Repository, source_page
 from solution_page import solution_page
 
 from chapters.toolkit import course, ir_diff, picture
+from chapters.toolkit.earlier import REFERENCE_ONLY
 
 log = get_plugin_logger("publish")
 
@@ -48,6 +49,7 @@ _chapters: dict[str, course.Chapter] = {}  # address of the lesson -> chapter
 def on_startup(command: str, dirty: bool) -> None:
     global _serving
     _serving = command == "serve"
+    os.environ[REFERENCE_ONLY] = "1"  # for the labs and blocks that this build runs
 
 
 def on_config(config):

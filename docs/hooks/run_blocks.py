@@ -22,15 +22,16 @@ from pathlib import Path
 from fences import Fence, fenced, fences
 from fingerprint import fingerprint
 from mkdocs.exceptions import PluginError
-from mkdocs.plugins import event_priority
+from mkdocs.plugins import event_priority, get_plugin_logger
+
+log = get_plugin_logger("run_blocks")
 
 RUNNER = Path(__file__).with_name("run_page.py")
 SECONDS = 600
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _OPTION = re.compile(r"""^(?:\w+=(?:"[^"]*"|'[^']*'|\S+))$""")
 
-_serving = False
-_remembered: dict[str, list[dict]] = {}  # only while serving: a build always runs everything
+_serving = False  # only then are results remembered: a build always runs everything
 _outputs: dict[str, dict[str, str]] = {}  # page -> placeholder -> HTML
 
 
@@ -134,16 +135,19 @@ def run(blocks: list[Block], root: Path, where: str) -> list[dict]:
 
     Raises PluginError naming the page, the block and the error if one fails or does not raise as told.
     """
-    key = ""
+    remembered = None
     if _serving:
-        key = fingerprint(root, *(f"{b.line} {b.raises} {b.code}" for b in blocks))
-    if key and key in _remembered:
-        return _remembered[key]
+        key = fingerprint(root, where, *(f"{b.line} {b.raises} {b.code}" for b in blocks))
+        remembered = root / ".cache" / "blocks" / f"{key}.json"
+        if remembered.exists():
+            return json.loads(remembered.read_text(encoding="utf-8"))
+    log.info(f"Running the blocks of {where}")
     with tempfile.TemporaryDirectory(prefix="page-") as folder:
         results = _run_in(Path(folder), blocks, root, where)
     _check(blocks, results, where)
-    if key:
-        _remembered[key] = results
+    if remembered:
+        remembered.parent.mkdir(parents=True, exist_ok=True)
+        remembered.write_text(json.dumps(results), encoding="utf-8")
     return results
 
 
