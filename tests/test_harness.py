@@ -95,6 +95,12 @@ def test_prints_of_the_answer_come_back(runner, answer):
     assert "here False" in outcome.output and "ZeroDivisionError" in outcome.failure["what"]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs the resource limits of POSIX")
+def test_printing_for_ever_neither_fills_the_disk_nor_hangs(runner, answer):
+    outcome = _run(runner, answer(COMPILE, 'while True: print("x" * 100_000)'), seconds=10)
+    assert outcome.state == "failed" and len(outcome.output) <= 4000
+
+
 def test_reading_standard_input_does_not_hang_or_break_the_protocol(runner, answer):
     outcome = _run(runner, answer(COMPILE, f'input("?"); {COMPILE}'))
     assert outcome.state == "failed" and "EOFError" in outcome.failure["what"]

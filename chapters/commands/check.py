@@ -56,7 +56,8 @@ def _overall(outcomes: list[Outcome]) -> str:
 def _say(chapter: Chapter, exercise: Exercise, outcomes: list[Outcome], state: str) -> None:
     last = outcomes[-1]
     if state == "passed":
-        print(f"✓ {exercise.id} {exercise.title}: {len(outcomes)} checks passed")
+        count = f"{len(outcomes)} check{'s' if len(outcomes) > 1 else ''}"
+        print(f"✓ {exercise.id} {exercise.title}: {count} passed")
     elif state == "skipped":
         reasons = {o.reason for o in outcomes if o.state == "skipped"}
         print(f"- {exercise.id} SKIPPED, not counted as passed: {'; '.join(sorted(reasons))}")

@@ -10,11 +10,12 @@ from chapters.toolkit.terminal import STATE_WORDS, bar, describe
 def run(_options) -> int:
     """Print a bar a chapter, the minutes left and the next exercise."""
     left, upcoming = 0, None
+    width = max(len(chapter.title) for chapter in chapters())
     for chapter in chapters():
         now = states(chapter)
         done = sum(state == "passed" for state in now.values())
         left += sum(e.minutes for e in chapter.exercises if now[e.id] != "passed")
-        print(f"{chapter.number}  {chapter.title:<28} {bar(done, len(now))} {done}/{len(now)}")
+        print(f"{chapter.number}  {chapter.title:<{width}} {bar(done, len(now))} {done}/{len(now)}")
         for exercise in chapter.exercises:
             if now[exercise.id] in ("failed", "changed"):
                 print(f"     {exercise.id} {STATE_WORDS[now[exercise.id]]}")

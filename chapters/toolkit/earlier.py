@@ -9,7 +9,6 @@ from types import ModuleType
 from chapters.toolkit.course import chapter
 from chapters.toolkit.progress import has_passed
 
-
 # The site sets this, so that what it shows does not depend on what one learner has written.
 REFERENCE_ONLY = "FUSION_REFERENCE_ONLY"
 

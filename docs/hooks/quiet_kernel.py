@@ -1,6 +1,7 @@
 """Site hook: the kernels that run the labs say only what is an error.
 
-ipykernel warns at each start that it talks over TCP, which on one machine is no news; a learner would read a fault into it.
+ipykernel warns at each start that it talks over TCP, which on one machine is no news, and which a
+learner would take for a fault.
 """
 
 from __future__ import annotations

@@ -24,6 +24,9 @@ PURITY = (
 )
 
 
+NEXT = "The next pass is called with what this one returns, also where nothing was to be changed."
+
+
 def equal(yours: object, expected: object, what: str, *, why: str = "", read: str = "") -> None:
     """`yours == expected`, or fail with `what`."""
     if yours != expected:
@@ -41,16 +44,16 @@ def copy_of(mod: tvm.IRModule) -> tvm.IRModule:
     return mod.clone()
 
 
-def returns_module(result: object, whose: str) -> None:
+def returns_module(result: object, whose: str, *, why: str = "") -> None:
     """`result` is an IRModule; None is called by its name."""
     if isinstance(result, tvm.IRModule):
         return
     forgotten = "a `return` is missing, or one branch has none" if result is None else ""
     raise CheckFailed(
         f"{whose} returned {'None' if result is None else type(result).__name__}, not an IRModule.",
-        expected="the module after the pass, also where the pass changed nothing",
+        expected="an IRModule",
         yours=forgotten or repr(result)[:200],
-        why="The next pass is called with what this one returns.",
+        why=why,
     )
 
 
@@ -87,8 +90,14 @@ def well_formed(mod: tvm.IRModule, whose: str) -> None:
             f"{whose} returned a module that is not well-formed: {last_line(error)}",
             expected="every variable defined before it is used, every type in place",
             yours=mod.script(),
-            why="Neither passes nor relax.build check this: such a module fails later, or computes something else.",
+            why=_about(str(error)),
         ) from None
+
+
+def _about(violation: str) -> str:
+    if "used outside DataflowBlock" in violation:
+        return "A variable that leaves its dataflow block is emitted with `emit_output`, the others with `emit`."
+    return "Neither passes nor relax.build check this: such a module fails later, or computes something else."
 
 
 def apply(
@@ -105,7 +114,7 @@ def apply(
         if "return value of a module pass must be set" not in str(error):
             raise
         result = None
-    returns_module(result, whose)
+    returns_module(result, whose, why=NEXT)
     unchanged(given, before, whose)
     well_formed(result, whose)
     return result

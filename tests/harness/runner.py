@@ -22,6 +22,7 @@ from chapters.toolkit.stub import untouched
 from tests.harness.failure import Failure
 
 SECONDS = 20  # a check's time limit unless its module says otherwise in LIMITS
+DIAGNOSIS_SECONDS = 30
 START_SECONDS = 120  # `import tvm` on a cold disk
 
 
@@ -118,8 +119,12 @@ class Worker:
             self.machine = self.read(START_SECONDS)["hello"]
         self.process.stdin.write(json.dumps(request) + "\n")
         self.process.stdin.flush()
-        self.read(10)  # began
+        self.read(30)  # began
         return self.read(request["seconds"])
+
+    def diagnosis(self) -> dict:
+        """What a failed check's answer behaves like; a catalogued answer may be slow or crash."""
+        return self.read(DIAGNOSIS_SECONDS)["like"]
 
     def fault(self, path: Path) -> str:
         """Where in the file at `path` the child was when it was stopped or died."""
@@ -188,6 +193,11 @@ class Runner:
             failure = self._lost(error, check, Path(impl))
             self.close()
             result = {"state": "failed", "failure": failure.as_dict()}
+        if result["state"] == "failed" and diagnose and self.worker:
+            try:
+                result["failure"]["like"] = self.worker.diagnosis()
+            except (TimeoutError, EOFError):  # without it the plain failure still stands
+                self.close()
         return Outcome(check, **result, seconds=time.perf_counter() - began)
 
     def _lost(self, error: Exception, check: Check, impl: Path) -> Failure:

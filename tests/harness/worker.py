@@ -1,8 +1,9 @@
 """The child process in which answers run, so that an endless loop or a crash ends it and not the session.
 
-`python -m tests.harness.worker` reads one JSON request a line from its standard input and writes JSON answers to its
-standard output: `{"hello": …}` once TVM is imported, `{"began": …}` when a check starts, and then the outcome. What the
-answer prints, from Python or from C++, goes to a file and comes back with the outcome.
+`python -m tests.harness.worker` reads one JSON request a line from its standard input and writes JSON
+answers to its standard output: `{"hello": …}` once TVM is imported; then for each request
+`{"began": …}`, the outcome, and, if that is a failure, `{"like": …}`: the catalogued mistake it behaves
+like. What the answer prints, from Python or from C++, goes to a file and comes back with the outcome.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from types import ModuleType
+from typing import TextIO
 
+from chapters.toolkit.course import Chapter
 from chapters.toolkit.course import chapter as find_chapter
+from tests.harness.diagnose import diagnose
 from tests.harness.failure import CheckFailed, Skip
 from tests.harness.loading import Answer, last_line, load, where
+
+MOST_PRINTED = 200_000_000  # bytes
 
 
 def _outcome(state: str, **more) -> dict:
@@ -42,38 +49,34 @@ def _raised(error: BaseException, path: Path) -> CheckFailed:
     )
 
 
-def run_check(request: dict) -> dict:
-    """Run one check of `tests.checks.chNN` on the answer at request["impl"]."""
-    chapter = find_chapter(request["chapter"])
+def run_check(checks: ModuleType, request: dict) -> tuple[dict, Answer | None]:
+    """Run one check of the module `checks` on the answer at request["impl"]: what came of it, and the answer loaded."""
     path = Path(request["impl"]).resolve()
-    checks = importlib.import_module(f"tests.checks.{chapter.short}")
     try:
         impl = load(path)
     except CheckFailed as error:
-        return _outcome("failed", failure=error.failure.as_dict(), unreadable=True)
+        return _outcome("failed", failure=error.failure.as_dict(), unreadable=True), None
     try:
         getattr(checks, request["check"])(impl)
-        return _outcome("passed")
+        return _outcome("passed"), impl
     except Skip as skip:
-        return _outcome("skipped", reason=str(skip))
+        return _outcome("skipped", reason=str(skip)), impl
     except RuntimeError as error:  # a stub's NotImplementedError leaves a TVM pass as RuntimeError
         if str(error).startswith("exercise "):
-            return _outcome("todo", reason=str(error))
+            return _outcome("todo", reason=str(error)), impl
         failed = _raised(error, path)
     except CheckFailed as error:
         if isinstance(error.__cause__, NotImplementedError):
-            return _outcome("todo", reason=str(error.__cause__))
+            return _outcome("todo", reason=str(error.__cause__)), impl
         failed = error
     except BaseException as error:
         failed = _raised(error, path)
-    if request.get("diagnose", True):
-        failed.failure.like = _diagnosis(checks, chapter, request["exercise"], impl)
-    return _outcome("failed", failure=failed.failure.as_dict())
+    return _outcome("failed", failure=failed.failure.as_dict()), impl
 
 
-def _diagnosis(checks, chapter, exercise: str, impl: Answer) -> dict:
-    from tests.harness.diagnose import diagnose
-
+def _diagnosis(checks: ModuleType, chapter: Chapter, exercise: str, impl: Answer | None) -> dict:
+    if impl is None:
+        return {}
     try:
         return diagnose(checks, chapter, exercise, impl)
     except Exception:  # a diagnosis is a courtesy: without it the plain failure still stands
@@ -99,6 +102,7 @@ def main() -> None:
     os.dup2(printed.fileno(), 1)
     os.dup2(printed.fileno(), 2)
     sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    _limit_output()
     faults = open(sys.argv[1], "w", encoding="utf-8")  # noqa: SIM115
 
     def answer(message: dict) -> None:
@@ -113,14 +117,33 @@ def main() -> None:
         faults.seek(0)
         faults.truncate()
         faulthandler.dump_traceback_later(max(request["seconds"] - 0.3, 0.1), file=faults)
-        outcome = run_check(request)
+        chapter = find_chapter(request["chapter"])
+        checks = importlib.import_module(f"tests.checks.{chapter.short}")
+        outcome, impl = run_check(checks, request)
         faulthandler.cancel_dump_traceback_later()
-        sys.stdout.flush()
-        printed.seek(0)
-        outcome["output"] = printed.read()[-4000:]
-        printed.seek(0)
-        printed.truncate()
-        answer(outcome)
+        answer({**outcome, "output": _take(printed)})
+        if request["diagnose"] and outcome["state"] == "failed":
+            answer({"like": _diagnosis(checks, chapter, request["exercise"], impl)})
+            _take(printed)  # what the catalogued answers print is not the learner's
+
+
+def _take(printed: TextIO) -> str:
+    """The end of what was printed since the last call."""
+    sys.stdout.flush()
+    printed.seek(0)
+    text = printed.read()[-4000:]
+    printed.seek(0)
+    printed.truncate()
+    return text
+
+
+def _limit_output() -> None:
+    """A loop that prints for ever must not fill the disk. Systems without resource limits go without."""
+    try:
+        import resource
+    except ImportError:
+        return
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_PRINTED, MOST_PRINTED))
 
 
 if __name__ == "__main__":

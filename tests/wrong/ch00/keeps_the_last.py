@@ -5,9 +5,10 @@ from tvm.script import tirx as T
 from solutions.ch00_first_module.first_module import *
 
 EXERCISE = "0.4"
-WHAT = "each step overwrites the accumulator instead of adding to it"
+WHAT = "each step starts the sum anew"
 WHY = (
-    "A reduction reads its own output: total = total + a. Without that read the last element wins."
+    "A step of a sum adds to what the steps before left: total = total + a. Where each step stores a "
+    "value of its own, or sets the total back first, only the last element is left."
 )
 READ = "chapters/ch00_first_module/lesson.md, “A PrimFunc”"
 
