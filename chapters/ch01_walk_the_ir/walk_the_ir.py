@@ -245,6 +245,18 @@ def left_its_block(var: relax.Var, bound: relax.Expr) -> bool:
     return inner and not isinstance(var, relax.DataflowVar)
 
 
+def may_overwrite(func: relax.Function) -> bool:
+    """Whether a call in `func` may write into a tensor it is given.
+
+    Then x, read where the outer transpose stood, may no longer be what the inner one read.
+    """
+    counter = CallCounter()
+    counter.visit_expr(func)
+    in_place = ("relax.call_tir_inplace", "relax.call_inplace_packed")
+    named = any(name.split(":")[0] in in_place for name in counter.calls)
+    return named or relax.analysis.contains_impure_call(func)
+
+
 @mutator
 class TransposeDropper(PyExprMutator):
     """Replaces permute_dims(permute_dims(x, inner), outer) by x where the two cancel."""
@@ -274,8 +286,8 @@ class DropDoubleTranspose:
     the inner result between them, and the inner result is no output of that block. The inner call
     goes if nothing else uses it, and stays if something does. Bindings that nobody uses may go with
     it. Pairs that do not cancel stay, and so do single transposes, attributes of functions and
-    module, private functions, PrimFuncs, and the outputs of dataflow blocks. Raises nothing; a module
-    with nothing to drop is no error.
+    module, private functions, PrimFuncs, and the outputs of dataflow blocks. A function for which
+    `may_overwrite` holds is left as it is. Raises nothing; a module with nothing to drop is no error.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:

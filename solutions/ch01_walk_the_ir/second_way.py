@@ -37,11 +37,13 @@ class DropDoubleTranspose:
         outer = is_op("relax.permute_dims")(inner)
 
         def drop(call: relax.Call, matched) -> relax.Expr:
-            cancel = axes_cancel(matched[inner].attrs.axes, call.attrs.axes)
-            return matched[x] if cancel else call
+            found = matched[inner]  # a variable where the call itself was not in view
+            if not isinstance(found, relax.Call):
+                return call
+            return matched[x] if axes_cancel(found.attrs.axes, call.attrs.axes) else call
 
         result = mod.clone()
         for name, func in mod.functions_items():
-            if isinstance(func, relax.Function):
+            if isinstance(func, relax.Function) and not may_overwrite(func):
                 result[name] = rewrite_call(outer, drop, func)
         return result

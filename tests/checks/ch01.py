@@ -837,6 +837,38 @@ def test_1_4_uses_what_is_visible(impl) -> None:
     _same_numbers(Edges, after, {name.name_hint: ((4, 4),) for name in Edges.get_global_vars()})
 
 
+@I.ir_module
+class Overwritten:
+    """A kernel writes into x, in place, between the two transposes of x."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def double(a: T.Buffer((4, 4), "float32")):
+        for i, j in T.grid(4, 4):
+            with T.sblock("double"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                a[vi, vj] = a[vi, vj] + a[vi, vj]
+
+    @R.function
+    def main(start: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+        cls = Overwritten
+        with R.dataflow():
+            x = R.exp(start)
+            turned = R.permute_dims(x)
+            doubled = R.call_tir_inplace(
+                cls.double, (x,), inplace_indices=[0], out_ty=R.Tensor((4, 4), "float32")
+            )
+            back = R.permute_dims(turned)
+            out = R.subtract(doubled, back)
+            R.output(out)
+        return out
+
+
+def test_1_4_minds_what_is_overwritten(impl) -> None:
+    """x is not read later than it was, where a kernel may have written into it meanwhile"""
+    after = _drop(impl, Overwritten)
+    _same_numbers(Overwritten, after, {"main": ((4, 4),)})
+
+
 def test_1_4_leaves_all_else_alone(impl) -> None:
     """PrimFuncs, attributes of functions and module, and modules without a pair stay as they are"""
     after = _drop(impl, Users)
@@ -932,7 +964,10 @@ def observe_1_4(impl):
             bool(after.attrs) and "course.note" in after.attrs,
         )
 
-    return [lambda mod=mod: seen(mod) for mod in (_pairs(CANCEL), _pairs(REMAIN), Users, Edges)]
+    return [
+        lambda mod=mod: seen(mod)
+        for mod in (_pairs(CANCEL), _pairs(REMAIN), Users, Edges, Overwritten)
+    ]
 
 
 # --- 1.5 ------------------------------------------------------------------------------------------

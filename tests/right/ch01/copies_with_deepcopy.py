@@ -22,7 +22,7 @@ class DropDoubleTranspose:
     def transform_module(self, mod, _ctx):
         result = copy.deepcopy(mod)
         for name, func in result.functions_items():
-            if isinstance(func, relax.Function):
+            if isinstance(func, relax.Function) and not may_overwrite(func):
                 result[name] = TransposeDropper().visit_expr(func)
         tidy = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination([])]
         return tvm.transform.Sequential(tidy)(result)

@@ -48,7 +48,7 @@ class DropDoubleTranspose:
     def transform_module(self, mod, _ctx):
         functions = dict(mod.functions_items())
         for name, func in mod.functions_items():
-            if isinstance(func, relax.Function):
+            if isinstance(func, relax.Function) and not may_overwrite(func):
                 new = Merger(mod).visit_expr(func)
                 functions[name] = relax.analysis.remove_all_unused(new)
         return tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)

@@ -3,9 +3,12 @@
 from solutions.ch01_walk_the_ir.walk_the_ir import *
 
 
-def dropping_pass(cancel=axes_cancel, aliases=True, visible=True, clean=True, fresh=True):
+def dropping_pass(
+    cancel=axes_cancel, aliases=True, visible=True, clean=True, fresh=True, careful=True
+):
     """DropDoubleTranspose with another test of the axes, or without one of its cares: following
-    aliases, asking what is visible, removing what became dead, leaving the given module alone."""
+    aliases, asking what is visible, removing what became dead, leaving the given module alone,
+    leaving alone what may overwrite its arguments."""
 
     @mutator
     class Dropper(PyExprMutator):
@@ -32,7 +35,7 @@ def dropping_pass(cancel=axes_cancel, aliases=True, visible=True, clean=True, fr
             dropper = Dropper(mod)
             result = mod.clone() if fresh else mod
             for name, func in mod.functions_items():
-                if isinstance(func, relax.Function):
+                if isinstance(func, relax.Function) and not (careful and may_overwrite(func)):
                     new = dropper.visit_expr(func)
                     result[name] = relax.analysis.remove_all_unused(new) if clean else new
             return result
