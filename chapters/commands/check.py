@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chapters.toolkit.course import Chapter, Exercise, select
 from chapters.toolkit.machine import MEND, wrong_versions
-from chapters.toolkit.progress import record_state
+from chapters.toolkit.progress import digest, record_state
 from chapters.toolkit.terminal import describe, shown
 from tests.harness.failure import render
 from tests.harness.runner import Outcome, Runner, not_begun
@@ -32,17 +32,20 @@ def check_one(runner: Runner, chapter: Chapter, exercise: Exercise, *, brief: bo
     brief: an exercise that was not begun gets one line; else it is shown where it is, and a *fix*
     exercise is run, since its failure is where the learner starts.
     """
+    checked = digest(chapter, exercise.id)
     untouched = exercise.id in not_begun(chapter, chapter.stub)
     if untouched and (brief or not exercise.broken):
         print(
             f"· {exercise.id} TODO" if brief else "TODO, not begun:\n" + describe(chapter, exercise)
         )
-        record_state(chapter, exercise.id, "todo")
+        record_state(chapter, exercise.id, "todo", checked)
         return False
     outcomes = runner.run_exercise(chapter, exercise, chapter.stub)
     state = _overall(outcomes)
-    record_state(chapter, exercise.id, "todo" if untouched else state)
     _say(chapter, exercise, outcomes, state)
+    if not record_state(chapter, exercise.id, "todo" if untouched else state, checked):
+        print(f"  {chapter.file} was saved while it was being checked: check it again.")
+        return False
     return state == "passed"
 
 

@@ -7,7 +7,7 @@ from difflib import unified_diff
 from chapters.toolkit.course import CourseError
 from chapters.toolkit.course import exercise as find
 from chapters.toolkit.progress import states
-from chapters.toolkit.stub import regions
+from chapters.toolkit.stub import read_source, regions
 from chapters.toolkit.terminal import shown
 
 
@@ -23,7 +23,7 @@ def run(options) -> int:
         raise CourseError(
             f"{shown(chapter.stub)} is missing; the reference is {shown(chapter.solution)}."
         )
-    mine = regions(chapter.stub.read_text(encoding="utf-8")).get(exercise.id, [])
+    mine = regions(read_source(chapter.stub)).get(exercise.id, [])
     reference = regions(chapter.solution.read_text(encoding="utf-8"))[exercise.id]
     lines = list(
         unified_diff(

@@ -62,12 +62,17 @@ def run(arguments: list[str]) -> int:
     except CourseError as error:
         print(error)
         return 2
-    except (KeyboardInterrupt, EOFError):
-        print()
-        return 130
     except BrokenPipeError:  # `python -m chapters doctor | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(
+            f"{error.strerror}: {error.filename}. The course must be able to read and write its folder."
+        )
+        return 2
+    except (KeyboardInterrupt, EOFError):
+        print()
+        return 130
 
 
 def _unicode_output() -> None:

@@ -6,7 +6,7 @@ from chapters.toolkit.course import Chapter, CourseError
 from chapters.toolkit.course import chapter as find_chapter
 from chapters.toolkit.course import exercise as find_exercise
 from chapters.toolkit.progress import keep_copy
-from chapters.toolkit.stub import restore, stub_text, write_stub
+from chapters.toolkit.stub import read_source, restore, stub_text, write_stub
 from chapters.toolkit.terminal import shown
 
 
@@ -18,8 +18,13 @@ def run(options) -> int:
             raise CourseError(
                 f"{shown(chapter.stub)} is missing; `python -m chapters reset {chapter.number}` makes it anew."
             )
-        text = chapter.stub.read_text(encoding="utf-8")
-        fresh = restore(text, chapter, exercise.id)
+        try:
+            fresh = restore(read_source(chapter.stub), chapter, exercise.id)
+        except CourseError as error:
+            raise CourseError(
+                f"{error} `python -m chapters reset {chapter.number}` makes the whole file anew and "
+                "keeps a copy of yours."
+            ) from None
         return _write(chapter, fresh, f"Exercise {exercise.id}")
     chapter = find_chapter(options.what)
     if not chapter.stub.exists():
@@ -29,7 +34,7 @@ def run(options) -> int:
 
 
 def _write(chapter: Chapter, text: str, what: str) -> int:
-    if chapter.stub.read_text(encoding="utf-8", errors="replace") == text:
+    if chapter.stub.read_bytes() == text.encode():
         print(f"{what} is as it was at the start; nothing to do.")
         return 0
     kept = keep_copy(chapter.stub)

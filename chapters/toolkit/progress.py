@@ -1,27 +1,37 @@
 """What a learner has reached: a small file beside the course that `check` and `pytest chapters/` write.
 
-`.progress.json` holds, for each exercise, the state its last check found, a digest of the file that
+`.progress.json` holds, for each exercise, the state its last check found, a digest of the text that
 was checked, and how many hints were shown. A damaged file is set aside, never overwritten.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import json
 import os
 import time
 from pathlib import Path
 
-from chapters.toolkit.course import ROOT, Chapter
-from chapters.toolkit.stub import untouched
+from chapters.toolkit.course import ROOT, Chapter, CourseError
+from chapters.toolkit.stub import own_text, untouched
 
 PROGRESS = ROOT / ".progress.json"
 KEPT = ROOT / ".kept"
 
 
-def digest(path: Path) -> str:
-    """A short fingerprint of a file's content; "" if there is no file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else ""
+def digest(chapter: Chapter, exercise_id: str) -> str:
+    """A fingerprint of what the check of an exercise looks at in the learner's file; "" if there is none.
+
+    Text in the regions of other exercises does not count, so that one can be solved after the other.
+    """
+    if not chapter.stub.exists():
+        return ""
+    text = chapter.stub.read_bytes().decode("utf-8", "surrogateescape")
+    with contextlib.suppress(CourseError):  # markers that do not pair: then the whole text counts
+        text = own_text(text, exercise_id)
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def keep_copy(path: Path) -> Path:
@@ -29,13 +39,12 @@ def keep_copy(path: Path) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     folder = KEPT / path.parent.name
     folder.mkdir(parents=True, exist_ok=True)
-    copy = folder / f"{path.stem}-{stamp}{path.suffix}"
-    count = 1
-    while copy.exists():
-        count += 1
-        copy = folder / f"{path.stem}-{stamp}-{count}{path.suffix}"
-    copy.write_bytes(path.read_bytes())
-    return copy
+    for count in itertools.count(1):
+        number = f"-{count}" if count > 1 else ""
+        copy = folder / f"{path.stem}-{stamp}{number}{path.suffix}"
+        with contextlib.suppress(FileExistsError), copy.open("xb") as file:
+            file.write(path.read_bytes())
+            return copy
 
 
 def read() -> dict[str, dict]:
@@ -44,7 +53,7 @@ def read() -> dict[str, dict]:
         return {}
     try:
         record = json.loads(PROGRESS.read_text(encoding="utf-8"))
-        if not all(isinstance(entry, dict) for entry in record.values()):
+        if not all(_is_entry(entry) for entry in record.values()):
             raise ValueError("not a record")
     except (ValueError, AttributeError):
         kept = keep_copy(PROGRESS)
@@ -52,6 +61,15 @@ def read() -> dict[str, dict]:
         print(f"{PROGRESS.name} could not be read; it is kept as {kept.relative_to(ROOT)}.")
         return {}
     return record
+
+
+def _is_entry(entry: object) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("hints", 0), int)
+        and entry.get("hints", 0) >= 0
+        and entry.get("state", "todo") in ("passed", "failed", "todo", "skipped")
+    )
 
 
 def update(exercise_id: str, **facts: object) -> None:
@@ -63,9 +81,15 @@ def update(exercise_id: str, **facts: object) -> None:
     os.replace(draft, PROGRESS)
 
 
-def record_state(chapter: Chapter, exercise_id: str, state: str) -> None:
-    """Note what the check of an exercise found, and on which text."""
-    update(exercise_id, state=state, digest=digest(chapter.stub), when=time.strftime("%Y-%m-%d"))
+def record_state(chapter: Chapter, exercise_id: str, state: str, checked: str) -> bool:
+    """Note what the check of an exercise found on the text whose digest, taken before, is `checked`.
+
+    Notes nothing and returns False if the text is another by now: nobody checked that one.
+    """
+    if digest(chapter, exercise_id) != checked:
+        return False
+    update(exercise_id, state=state, digest=checked, when=time.strftime("%Y-%m-%d"))
+    return True
 
 
 def states(chapter: Chapter) -> dict[str, str]:
@@ -78,14 +102,14 @@ def states(chapter: Chapter) -> dict[str, str]:
         chapter.stub.read_text(encoding="utf-8", errors="replace") if chapter.stub.exists() else ""
     )
     blank = untouched(chapter, text)
-    record, now = read(), digest(chapter.stub)
+    record = read()
     result = {}
     for exercise in chapter.exercises:
         entry = record.get(exercise.id, {})
         if exercise.id in blank:
             result[exercise.id] = "todo"
-        elif entry.get("digest") == now and entry.get("state") in ("passed", "failed", "todo"):
-            result[exercise.id] = entry["state"]
+        elif entry.get("digest") == digest(chapter, exercise.id):
+            result[exercise.id] = entry.get("state", "changed")
         else:
             result[exercise.id] = "changed"
     return result

@@ -23,6 +23,22 @@ BEGIN = re.compile(
 )
 END = re.compile(r"^[ ]*# END exercise (?P<id>\d+\.\d+)$")
 
+
+def read_source(path: Path) -> str:
+    """The text of a Python file. Raises CourseError, naming the byte, if it is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CourseError(
+            f"{path.name} is not UTF-8 text (byte {error.start}): save it as UTF-8 and try again."
+        ) from None
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of `text` as Python counts them; `splitlines` also cuts at form feeds and the like."""
+    return text.removesuffix("\n").split("\n")
+
+
 Replace = Callable[[str, str, list[str]], list[str]]
 
 
@@ -34,7 +50,7 @@ def map_regions(text: str, replace: Replace) -> str:
     out: list[str] = []
     opened: tuple[str, str, int] | None = None
     body: list[str] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(lines_of(text), 1):
         begin, end = BEGIN.match(line), END.match(line)
         if begin:
             if opened:
@@ -70,7 +86,7 @@ def regions(text: str) -> dict[str, list[str]]:
 
 def first_line(text: str, exercise_id: str) -> int:
     """The line number of the first region of `exercise_id` in `text`; 1 if it has none."""
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(lines_of(text), 1):
         begin = BEGIN.match(line)
         if begin and begin["id"] == exercise_id:
             return number
@@ -107,6 +123,15 @@ def untouched(chapter: Chapter, text: str) -> set[str]:
     return {key for key, body in blank.items() if mine.get(key) == body}
 
 
+def own_text(text: str, exercise_id: str) -> str:
+    """What the check of one exercise depends on: its regions, and all that stands outside of regions."""
+
+    def keep_own(found: str, _begin: str, body: list[str]) -> list[str]:
+        return body if found == exercise_id else []
+
+    return map_regions(text, keep_own)
+
+
 def restore(text: str, chapter: Chapter, exercise_id: str) -> str:
     """`text` with the region of one exercise as in the stub.
 
@@ -116,8 +141,7 @@ def restore(text: str, chapter: Chapter, exercise_id: str) -> str:
     if len(regions(text).get(exercise_id, [])) != len(blank[exercise_id]):
         raise CourseError(
             f"{chapter.file} no longer has the lines `# BEGIN exercise {exercise_id} …` and "
-            f"`# END exercise {exercise_id}`; `python -m chapters reset {chapter.number}` makes "
-            "the whole file anew and keeps a copy of yours."
+            f"`# END exercise {exercise_id}`."
         )
 
     def put_back(found: str, _begin: str, body: list[str]) -> list[str]:

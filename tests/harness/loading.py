@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import linecache
+import re
 import sys
 import traceback
 from importlib.machinery import SourceFileLoader
@@ -59,10 +60,11 @@ def load(path: Path) -> Answer:
     """Execute the file at `path` afresh and return its names. Raises CheckFailed, in one sentence."""
     path = Path(path).resolve()
     if not path.exists():
-        chapter = path.parent.name[2:4].lstrip("0") or "0"
+        chapter = re.fullmatch(r"ch(\d\d)_\w+", path.parent.name)
+        again = f"; `python -m chapters reset {int(chapter[1])}` makes it anew" if chapter else ""
         raise CheckFailed(
             f"There is no file {path.name} in {path.parent.name}.",
-            expected=f"the file you edit; `python -m chapters reset {chapter}` makes it anew",
+            expected=f"the file with your answers{again}",
         )
     linecache.checkcache()  # TVMScript reads a function's source text, which may have been edited
     name = f"answer_{path.parent.name}_{path.stem}"

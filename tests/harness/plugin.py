@@ -8,6 +8,7 @@ skipped.
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import re
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from chapters.toolkit.course import ROOT, Chapter, CourseError, chapters
 from chapters.toolkit.course import chapter as find_chapter
 from chapters.toolkit.machine import MEND, installed, wrong_versions
+from chapters.toolkit.progress import digest, record_state
 from chapters.toolkit.terminal import bar
 from tests.harness.failure import render
 from tests.harness.runner import Check, Outcome, Runner, checks_of, not_begun
@@ -42,6 +44,7 @@ class _Session:
         self.outcomes: dict[tuple[str, str], list[str]] = {}
         self.failed: set[tuple[str, str]] = set()  # exercises with a failed check
         self.unreadable: set[Path] = set()  # files that could not be loaded
+        self.digests: dict[str, str] = {}  # of the learner's exercises, before they are checked
 
 
 SESSION: pytest.StashKey[_Session] = pytest.StashKey()
@@ -177,6 +180,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     state = session.config.stash[SESSION]
     items = [i for i in session.items if isinstance(i, CheckItem)]
     state.trees = {item.tree for item in items}
+    own = {i.check.exercise.id: i.check.chapter for i in items if i.mine}
+    state.digests = {exercise: digest(home, exercise) for exercise, home in own.items()}
     begun = [i for i in items if i.check.exercise.id not in not_begun(i.check.chapter, i.answer)]
     if begun and not session.config.option.collectonly:
         state.runner.start()
@@ -191,15 +196,15 @@ def _exercise_state(states: list[str]) -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    from chapters.toolkit.progress import record_state
-
     state = session.config.stash[SESSION]
     for item in {i.check.exercise.id: i for i in _items(session) if i.mine}.values():
         key = (item.tree, item.check.exercise.id)
         expected = sum(c.exercise.id == key[1] for c in checks_of(item.check.chapter))
         seen = state.outcomes.get(key, [])
         if seen and (len(seen) == expected or "failed" in seen):
-            record_state(item.check.chapter, key[1], _exercise_state(seen))
+            with contextlib.suppress(OSError):  # a folder one may not write to has no progress
+                found = _exercise_state(seen)
+                record_state(item.check.chapter, key[1], found, state.digests[key[1]])
     state.runner.close()
     if exitstatus == 0 and any("todo" in seen for seen in state.outcomes.values()):
         session.exitstatus = 1
@@ -218,7 +223,7 @@ def _progress_line(home: Chapter, tree: str, outcomes: dict) -> str | None:
     if not states:
         return None
     done = sum(s == "passed" for s in states.values())
-    return f"  {home.slug:<36} {bar(done, len(home.exercises))} {done}/{len(home.exercises)}"
+    return f"  {home.slug:<36} {bar(done, len(states))} {done}/{len(states)}"
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:

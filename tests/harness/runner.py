@@ -20,6 +20,7 @@ from pathlib import Path
 from chapters.toolkit.course import ROOT, Chapter, Exercise
 from chapters.toolkit.stub import untouched
 from tests.harness.failure import Failure
+from tests.harness.printed import tail
 
 SECONDS = 20  # a check's time limit unless its module says otherwise in LIMITS
 DIAGNOSIS_SECONDS = 30
@@ -76,12 +77,12 @@ class Worker:
     """One child process. `ask` raises TimeoutError or EOFError when the child is too slow or gone."""
 
     def __init__(self) -> None:
-        handle, name = tempfile.mkstemp(prefix="fusion-", suffix=".trace")
-        os.close(handle)  # Windows cannot remove a file that is open
-        self.faults = Path(name)
+        self.folder = tempfile.TemporaryDirectory(prefix="fusion-", ignore_cleanup_errors=True)
+        self.faults, self.printed = (Path(self.folder.name) / n for n in ("faults", "printed"))
+        self.printed.touch()
         path = os.pathsep.join(p for p in (str(ROOT), os.environ.get("PYTHONPATH", "")) if p)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.harness.worker", str(self.faults)],
+            [sys.executable, "-m", "tests.harness.worker", str(self.faults), str(self.printed)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -126,9 +127,23 @@ class Worker:
         """What a failed check's answer behaves like; a catalogued answer may be slow or crash."""
         return self.read(DIAGNOSIS_SECONDS)["like"]
 
+    def output(self) -> str:
+        """The end of what a lost child had printed."""
+        with self.printed.open("rb") as printed:
+            return tail(printed)
+
+    def stopped_itself(self) -> bool:
+        """Whether the child ended because its time was up."""
+        return self._faults().startswith("Timeout (")
+
+    def _faults(self) -> str:
+        if not self.faults.exists():
+            return ""
+        return self.faults.read_text(encoding="utf-8", errors="replace")
+
     def fault(self, path: Path) -> str:
         """Where in the file at `path` the child was when it was stopped or died."""
-        text = self.faults.read_text(encoding="utf-8", errors="replace")
+        text = self._faults()
         spot = re.search(rf'File "([^"]*{re.escape(path.name)})", line (\d+) in (\S+)', text)
         return f"line {spot[2]} of {path.name}, in {spot[3]}" if spot else ""
 
@@ -138,17 +153,28 @@ class Worker:
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             with contextlib.suppress(OSError):  # a request the dead child never read
                 pipe.close()
-        self.faults.unlink(missing_ok=True)
+        self.folder.cleanup()
 
 
-def _death(code: int) -> str:
-    """A process's exit code in words."""
-    if code < 0:
-        try:
-            return f"killed by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"killed by signal {-code}"
-    return "an access violation" if code == 0xC0000005 else f"exit code {code}"
+NATIVE = (
+    "Native code read or wrote where it must not: most often a NumPy array given to the VM without "
+    "tvm.runtime.tensor, or a kernel that indexes outside its buffers."
+)
+KILLED = "The system ended it, most often because memory ran out."
+LEFT = "Something called os._exit, or closed what the process needs."
+
+
+def _death(code: int) -> tuple[str, str]:
+    """A process's exit code in words, and what it usually comes from."""
+    if code == 0xC0000005:
+        return "an access violation", NATIVE
+    if code >= 0:
+        return f"exit code {code}", LEFT
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"killed by {name}", KILLED if name == "SIGKILL" else NATIVE
 
 
 class Runner:
@@ -190,9 +216,9 @@ class Runner:
             result = self.worker.ask(request)
             self.machine = self.worker.machine
         except (TimeoutError, EOFError, OSError) as error:
-            failure = self._lost(error, check, Path(impl))
+            failure, output = self._lost(error, check, Path(impl)), self.worker.output()
             self.close()
-            result = {"state": "failed", "failure": failure.as_dict()}
+            result = {"state": "failed", "failure": failure.as_dict(), "output": output}
         if result["state"] == "failed" and diagnose and self.worker:
             try:
                 result["failure"]["like"] = self.worker.diagnosis()
@@ -202,26 +228,25 @@ class Runner:
 
     def _lost(self, error: Exception, check: Check, impl: Path) -> Failure:
         place = self.worker.fault(impl)
-        if isinstance(error, TimeoutError):
+        if isinstance(error, TimeoutError) or self.worker.stopped_itself():
             return Failure(
                 f"Your code did not finish within {check.seconds:g} s and was stopped.",
                 expected="a few milliseconds",
                 yours=f"it was at {place}" if place else "it was outside your file when stopped",
                 why="A loop that never ends, or recursion into the same node, looks like this.",
             )
+        words, cause = _death(self.worker.process.poll() or 0)
         if not self.worker.machine:
             said = "".join(self.worker.errors).strip().splitlines()
             return Failure(
-                "The process that runs the checks could not start: "
-                + (said[-1] if said else _death(self.worker.process.returncode)),
+                f"The process that runs the checks could not start: {said[-1] if said else words}",
                 expected="a working installation: `python -m chapters doctor` says what is missing",
             )
         return Failure(
-            f"The process running your code died ({_death(self.worker.process.returncode)}).",
+            f"The process running your code died ({words}).",
             expected="a result or a Python exception",
             yours=f"it was at {place}" if place else "",
-            why="Native code read or wrote where it must not: most often a NumPy array given to the VM "
-            "without tvm.runtime.tensor, or a kernel that indexes outside its buffers.",
+            why=cause,
         )
 
     def run_exercise(self, chapter: Chapter, exercise: Exercise, impl: Path) -> list[Outcome]:

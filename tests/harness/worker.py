@@ -3,7 +3,8 @@
 `python -m tests.harness.worker` reads one JSON request a line from its standard input and writes JSON
 answers to its standard output: `{"hello": …}` once TVM is imported; then for each request
 `{"began": …}`, the outcome, and, if that is a failure, `{"like": …}`: the catalogued mistake it behaves
-like. What the answer prints, from Python or from C++, goes to a file and comes back with the outcome.
+like. What the answer prints, from Python or from C++, goes to a file of the parent's, which can read
+it even when this process is lost. `sys.argv` holds the names of the files for faults and for prints.
 """
 
 from __future__ import annotations
@@ -12,20 +13,22 @@ import faulthandler
 import importlib
 import json
 import os
+import queue
 import sys
-import tempfile
+import threading
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
 from chapters.toolkit.course import Chapter
 from chapters.toolkit.course import chapter as find_chapter
 from tests.harness.diagnose import diagnose
 from tests.harness.failure import CheckFailed, Skip
 from tests.harness.loading import Answer, last_line, load, where
+from tests.harness.printed import tail
 
-MOST_PRINTED = 200_000_000  # bytes
+MOST_PRINTED = 50_000_000  # bytes
 
 
 def _outcome(state: str, **more) -> dict:
@@ -41,11 +44,11 @@ def _raised(error: BaseException, path: Path) -> CheckFailed:
             yours=place,
             expected="no exception",
         )
-    trace = "".join(traceback.format_exception(error)[-6:])
+    frame = traceback.extract_tb(error.__traceback__)[-1]
     return CheckFailed(
-        f"The check could not go on: {last_line(error)}",
-        yours=trace,
-        expected="a result the check can use",
+        f"The check could not use what your code returned: {last_line(error)}",
+        yours=f"the check was at line {frame.lineno} of {Path(frame.filename).name}: {frame.line}",
+        expected="what the exercise's docstring says; a forgotten `return` gives None",
     )
 
 
@@ -94,13 +97,14 @@ def _machine() -> str:
 
 def main() -> None:
     # These streams live as long as the process does.
-    requests = os.fdopen(os.dup(0), "r", encoding="utf-8")
+    requests = _from_parent(os.fdopen(os.dup(0), "r", encoding="utf-8"))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    printed = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+    printed = open(sys.argv[2], "r+b", buffering=0)  # noqa: SIM115
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(printed.fileno(), 1)
     os.dup2(printed.fileno(), 2)
+    sys.stdout.reconfigure(line_buffering=True)  # a crash must not swallow what was printed
     sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
     _limit_output()
     faults = open(sys.argv[1], "w", encoding="utf-8")  # noqa: SIM115
@@ -111,12 +115,13 @@ def main() -> None:
 
     answer({"hello": _machine()})
     faulthandler.enable(faults)  # after TVM's import, which sets a handler of its own for SIGSEGV
-    for line in requests:
-        request = json.loads(line)
+    while True:
+        request = json.loads(requests.get())
         answer({"began": request["check"]})
         faults.seek(0)
         faults.truncate()
-        faulthandler.dump_traceback_later(max(request["seconds"] - 0.3, 0.1), file=faults)
+        limit = max(request["seconds"] - 0.3, 0.1)
+        faulthandler.dump_traceback_later(limit, exit=True, file=faults)  # stops native code too
         chapter = find_chapter(request["chapter"])
         checks = importlib.import_module(f"tests.checks.{chapter.short}")
         outcome, impl = run_check(checks, request)
@@ -127,14 +132,26 @@ def main() -> None:
             _take(printed)  # what the catalogued answers print is not the learner's
 
 
-def _take(printed: TextIO) -> str:
+def _take(printed: BinaryIO) -> str:
     """The end of what was printed since the last call."""
     sys.stdout.flush()
-    printed.seek(0)
-    text = printed.read()[-4000:]
+    text = tail(printed)
     printed.seek(0)
     printed.truncate()
     return text
+
+
+def _from_parent(stream: TextIO) -> queue.Queue[str]:
+    """The requests, read in a thread of their own: when the parent is gone, so is this process."""
+    lines: queue.Queue[str] = queue.Queue()
+
+    def pump() -> None:
+        for line in stream:
+            lines.put(line)
+        os._exit(0)
+
+    threading.Thread(target=pump, daemon=True).start()
+    return lines
 
 
 def _limit_output() -> None:
