@@ -179,6 +179,15 @@ def test_own_solved_run_is_green_and_recorded(course):
     assert "6/6" in course.learner().stdout
 
 
+def test_a_file_that_cannot_be_read_fails_once_and_passes_nothing(course):
+    course.solve(COMPILE, "executable = = 3")
+    result = course.pytest("chapters/ch00_first_module")
+    assert result.stdout.count("is not Python") == 1 and "0/6" in result.stdout
+    assert "0/6" in course.learner().stdout
+    result = course.learner("check", "0")
+    assert result.stdout.count("is not Python") == 1 and "0 of 6 passed" in result.stdout
+
+
 def test_first_failure_of_an_exercise_is_the_only_one_shown(course):
     course.solve(COMPILE, "executable = tvm.nope(mod)")
     result = course.pytest("chapters/ch00_first_module")

@@ -14,7 +14,7 @@ def run(_options) -> int:
         for exercise in chapter.exercises:
             if now[exercise.id] != "passed":
                 print(describe(chapter, exercise))
-                print(f"     it is {STATE_WORDS[now[exercise.id]]}")
+                print(f"     state: {STATE_WORDS[now[exercise.id]]}")
                 print(f"     python -m chapters check {exercise.id}")
                 print(f"     python -m chapters hint {exercise.id}")
                 return 0

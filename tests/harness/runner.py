@@ -183,6 +183,7 @@ class Runner:
     def __init__(self) -> None:
         self.worker: Worker | None = None
         self.machine = ""
+        self.unreadable: set[Path] = set()  # answers that could not even be loaded, when last tried
 
     def __enter__(self) -> Runner:
         return self
@@ -224,6 +225,7 @@ class Runner:
                 result["failure"]["like"] = self.worker.diagnosis()
             except (TimeoutError, EOFError):  # without it the plain failure still stands
                 self.close()
+        (self.unreadable.add if result.get("unreadable") else self.unreadable.discard)(Path(impl))
         return Outcome(check, **result, seconds=time.perf_counter() - began)
 
     def _lost(self, error: Exception, check: Check, impl: Path) -> Failure:
