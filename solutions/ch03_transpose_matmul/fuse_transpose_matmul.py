@@ -1,0 +1,289 @@
+"""FuseTransposeMatmul: matmul(x, permute_dims(w)) becomes one kernel that reads w as it is stored.
+
+The pass has three steps, in the order they stand here:
+
+1. `own_transposes` gives each matmul that may be fused a transpose of its own;
+2. `group` lets FuseOpsByPattern put each such pair into a function of its own, a composite;
+3. `generate` replaces each call of a composite by a call of a PrimFunc, `NT_matmul`.
+
+Then the kernel is made fast: `schedule_decode` for one row, `schedule_prefill` for many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import tvm
+from tvm import relax, te, tirx
+from tvm.ir import Call, Expr, GlobalVar, IRModule
+from tvm.relax.dpl import DFPattern, is_op, wildcard
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+COMPOSITE = "transpose_matmul_fuse"
+MATMUL = tvm.ir.Op.get("relax.matmul")
+TRANSPOSE = tvm.ir.Op.get("relax.permute_dims")
+
+# --- the pair to look for ---------------------------------------------------------------------------
+
+
+def transpose_matmul_pattern() -> tuple[DFPattern, dict[str, DFPattern]]:
+    """The pattern matmul(x, permute_dims(w)), and the names under which a check finds its parts.
+
+    Returns (pattern of the whole, {"x": …, "w": …, "transpose": …, "product": …}): any expression x, any
+    expression w, the call of permute_dims, the call of matmul.
+    """
+    # BEGIN exercise 3.1 (about 5 lines): the pattern and its four parts
+    x, w = wildcard(), wildcard()
+    transpose = is_op("relax.permute_dims")(w)
+    product = is_op("relax.matmul")(x, transpose)
+    return product, {"x": x, "w": w, "transpose": transpose, "product": product}
+    # END exercise 3.1
+
+
+def may_fuse(transpose: Call, product: Call) -> bool:
+    """Whether product = matmul(x, transpose), transpose = permute_dims(w, axes), is a matmul with w transposed.
+
+    It is if the axes exchange the last two dimensions of w and leave all others in place, however that is
+    written: `axes` may be None (all dimensions reversed) and may count from the end. The types of w, x and
+    the product must be known (`is_typed`): a PrimFunc cannot be made for an unknown shape or dtype, and
+    `ndim` is -1 where not even the rank is known.
+    """
+    w, x = transpose.args[0], product.args[0]
+    # BEGIN exercise 3.2 (about 6 lines): known types, and axes that exchange the last two dimensions
+    if not all(is_typed(expr.ty) for expr in (w, x, product)) or w.ty.ndim < 2:
+        return False
+    dims = list(range(w.ty.ndim))
+    axes = transpose.attrs.axes
+    order = dims[::-1] if axes is None else [int(axis) % len(dims) for axis in axes]
+    return order == [*dims[:-2], dims[-1], dims[-2]]
+    # END exercise 3.2
+
+
+def is_typed(ty: tvm.ir.Type) -> bool:
+    """Whether `ty` is a tensor type that says its shape, dimension by dimension, and its dtype."""
+    return (
+        isinstance(ty, relax.TensorType)
+        and isinstance(ty.shape, relax.ShapeExpr)
+        and ty.dtype is not None
+    )
+
+
+# --- step 1: a transpose for each matmul -------------------------------------------------------------
+
+
+def own_transposes(mod: IRModule, fires: Callable[[Call, Call], bool]) -> IRModule:
+    """`mod` with a permute_dims of its own for each matmul that `fires(transpose, product)` accepts.
+
+    FuseOpsByPattern moves a matched pair into a function of its own. If something else uses the transpose
+    too, it must become a second result of that function, and a second matmul is moved without it: neither
+    is the pair that step 3 expects. After this step every transpose of a pair has one user.
+
+    A transpose that has lost its last user is gone; one that is still used stays where it was. A module in
+    which no matmul is accepted is returned as it is.
+    """
+    changed = {}
+    for gvar, func in mod.functions_items():
+        if isinstance(func, relax.Function) and not is_claimed(func):
+            owner = OwnTransposes(mod, func, fires)
+            rewritten = owner.visit_expr(func)
+            if owner.given:
+                changed[gvar] = relax.analysis.remove_all_unused(rewritten)
+    if changed:
+        mod = mod.clone()
+        mod.update(changed)
+    return mod
+
+
+def is_claimed(func: relax.Function) -> bool:
+    """Whether an earlier pass has set `func` aside, for a library or as a kernel of its own."""
+    attrs = func.attrs or {}
+    return any(key in attrs for key in ("Primitive", "Composite", "Codegen"))
+
+
+@mutator
+class OwnTransposes(PyExprMutator):
+    """Rewrites one Relax function for `own_transposes`. `given` counts the transposes handed out."""
+
+    def __init__(self, mod: IRModule, func: relax.Function, fires: Callable[[Call, Call], bool]):
+        super().__init__(mod)
+        self.fires = fires
+        self.values = relax.analysis.get_var2val(func)
+        self.here: relax.DataflowBlock | None = None
+        self.given = 0
+
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
+        outer, self.here = self.here, block
+        block = super().visit_dataflow_block_(block)
+        self.here = outer
+        return block
+
+    def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
+        outer, self.here = self.here, None
+        block = super().visit_binding_block_(block)
+        self.here = outer
+        return block
+
+    def visit_call_(self, call: Call) -> Expr:
+        transpose = self.transpose_in(call)
+        if transpose is None:
+            return super().visit_call_(call)
+        self.given += 1
+        # BEGIN exercise 3.5 (about 4 lines): emit a permute_dims for this matmul alone, and use it
+        x, w = self.visit_expr(call.args[0]), self.visit_expr(transpose.args[0])
+        own = self.builder_.emit(relax.op.permute_dims(w, transpose.attrs.axes))
+        return relax.op.matmul(x, own, call.attrs.out_dtype)
+        # END exercise 3.5
+
+    def transpose_in(self, call: Call) -> Call | None:
+        """The permute_dims whose result `call`, a matmul in a dataflow block, multiplies by; else None.
+
+        None too where a copy of it could not stand before `call`: w is out of sight there.
+        """
+        if call.op != MATMUL or self.here is None:
+            return None
+        value = call.args[1]
+        while isinstance(value, relax.Var):  # through aliases: lv1 = lv
+            value = self.values.get(value)
+        if not isinstance(value, Call) or value.op != TRANSPOSE:
+            return None
+        return value if self.in_sight(value.args[0]) and self.fires(value, call) else None
+
+    def in_sight(self, expr: Expr) -> bool:
+        """Whether `expr` may be used in this block: a DataflowVar only in the block that binds it."""
+        if not isinstance(expr, relax.DataflowVar):
+            return True
+        return any(binding.var.same_as(expr) for binding in self.here.bindings)
+
+
+# --- step 2: each pair a function of its own ---------------------------------------------------------
+
+
+def group(mod: IRModule) -> IRModule:
+    """`mod` with each matmul and its own transpose moved into a private function, a composite."""
+
+    def check(context: relax.transform.PatternCheckContext) -> bool:
+        found = context.annotated_expr
+        bound = context.value_to_bound_var.get(found["transpose"])
+        return isinstance(bound, relax.DataflowVar) and may_fuse(
+            found["transpose"], found["product"]
+        )
+
+    pattern = (COMPOSITE, *transpose_matmul_pattern(), check)
+    return relax.transform.FuseOpsByPattern([pattern], bind_constants=False)(mod)
+
+
+# --- step 3: each composite a kernel -----------------------------------------------------------------
+
+
+def nt_matmul(w: te.Tensor, x: te.Tensor, out_dtype: str) -> te.Tensor:
+    """The TE compute of x times w transposed, w read as it is stored: the reduction axis is its last index.
+
+    w: (*batch of w, n, k). x: (*batch of x, m, k), or (k,), whose result has no dimension m. The batch
+    dimensions are aligned from the right; one that is the constant 1 is repeated along the other's, and a
+    missing one counts as 1. Returns (*batch, m, n) of `out_dtype`; the operands are cast to it before they
+    are multiplied. Dimensions may be symbolic. With k the constant 0 every element is a sum of nothing, 0.
+    """
+    batch = broadcast(x.shape[:-2], w.shape[:-2])
+    m, n, length = x.shape[-2:-1], w.shape[-2], x.shape[-1]
+    if is_constant(length, 0):
+        return te.compute((*batch, *m, n), lambda *_: tirx.const(0, out_dtype), name="NT_matmul")
+    # BEGIN exercise 3.3 (about 10 lines): sum over k of x[…, i, k] * w[…, j, k], cast first
+    k = te.reduce_axis((0, length), name="k")
+
+    def element(*index: tirx.Var) -> Expr:
+        *lead, j = index
+        lead, i = lead[: len(batch)], lead[len(batch) :]
+        from_x = x(*batch_index(x.shape[:-2], lead), *i, k).astype(out_dtype)
+        from_w = w(*batch_index(w.shape[:-2], lead), j, k).astype(out_dtype)
+        return te.sum(from_x * from_w, axis=k)
+
+    return te.compute((*batch, *m, n), element, name="NT_matmul")
+    # END exercise 3.3
+
+
+def is_constant(dim: Expr, value: int) -> bool:
+    """Whether `dim` is known now to be `value`; False for any symbolic dimension."""
+    return isinstance(dim, tirx.IntImm) and int(dim) == value
+
+
+def broadcast(a: Sequence[Expr], b: Sequence[Expr]) -> list[Expr]:
+    """The batch dimensions of a product whose operands have `a` and `b`, aligned from the right."""
+    rank = max(len(a), len(b))
+    a, b = ([1] * (rank - len(dims)) + list(dims) for dims in (a, b))
+    return [q if p == 1 or is_constant(p, 1) else p for p, q in zip(a, b, strict=True)]
+
+
+def batch_index(dims: Sequence[Expr], index: Sequence[Expr]) -> list[Expr]:
+    """Where element `index` of the product's batch lies in an operand with batch dimensions `dims`."""
+    aligned = index[len(index) - len(dims) :]
+    return [0 if is_constant(dim, 1) else at for dim, at in zip(dims, aligned, strict=True)]
+
+
+def generate(mod: IRModule, composites: dict[str, relax.Function]) -> IRModule:
+    """`mod` with each call of one of `composites` replaced by a call of its kernel, and without them."""
+    generator = GenerateKernels(mod, composites)
+    for gvar, func in mod.functions_items():
+        if isinstance(func, relax.Function) and calls_any(func, composites):
+            generator.builder_.update_func(gvar, generator.visit_expr(func))
+    mod = generator.builder_.get()
+    for name in composites:
+        del mod[name]
+    return mod
+
+
+def calls_any(func: relax.Function, names: dict[str, relax.Function]) -> bool:
+    """Whether `func` refers to one of the module's functions `names`."""
+    return any(gvar.name_hint in names for gvar in relax.analysis.all_global_vars(func))
+
+
+@mutator
+class GenerateKernels(PyExprMutator):
+    """Replaces calls of `composites`, the functions that `group` made, by their name."""
+
+    def __init__(self, mod: IRModule, composites: dict[str, relax.Function]):
+        super().__init__(mod)
+        self.composites = composites
+
+    def visit_call_(self, call: Call) -> Expr:
+        """A call of a composite becomes call_te of nt_matmul on (w, x), under the hint NT_matmul."""
+        if not isinstance(call.op, GlobalVar) or call.op.name_hint not in self.composites:
+            return super().visit_call_(call)
+        composite = self.composites[call.op.name_hint]
+        # BEGIN exercise 3.4 (about 4 lines): the call_te that computes what the composite computes
+        w, x = (self.visit_expr(operand) for operand in operands(composite, call))
+        dtype = str(composite.ret_ty.dtype)
+        return self.builder_.call_te(nt_matmul, w, x, dtype, primfunc_name_hint="NT_matmul")
+        # END exercise 3.4
+
+
+def operands(composite: relax.Function, call: Call) -> tuple[Expr, Expr]:
+    """(w, x): what a composite's permute_dims and matmul take, as arguments of `call`, a call of it.
+
+    They are found by parameter, not by position: FuseOpsByPattern orders the parameters by first use, gives
+    x @ x.T one parameter for both, and adds one for a symbolic size that no tensor's shape shows.
+    """
+    given = dict(zip(composite.params, call.args, strict=True))
+    transpose, product = (binding.value for binding in composite.body.blocks[0].bindings)
+    w, x = transpose.args[0], product.args[0]
+    return given.get(w, w), given.get(x, x)
+
+
+# --- the pass ----------------------------------------------------------------------------------------
+
+
+@tvm.transform.module_pass(opt_level=0, name="FuseTransposeMatmul")
+class FuseTransposeMatmul:
+    """Fuses permute_dims + matmul, in dataflow blocks, into kernels that read w as it is stored.
+
+    Put it before LegalizeOps. It returns on every module; what it cannot fuse it leaves as it is.
+    """
+
+    def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
+        grouped = group(own_transposes(mod, may_fuse))
+        old = {gvar.name_hint for gvar in mod.get_global_vars()}
+        new = {
+            gvar.name_hint: func
+            for gvar, func in grouped.functions_items()
+            if gvar.name_hint not in old
+        }
+        return generate(grouped, new) if new else mod
