@@ -159,14 +159,18 @@ class OwnTransposes(PyExprMutator):
 
 
 def group(mod: IRModule) -> IRModule:
-    """`mod` with each matmul and its own transpose moved into a private function, a composite."""
+    """`mod` with each matmul and its own transpose moved into a private function, a composite.
+
+    A match may reach through aliases into another dataflow block, and FuseOpsByPattern then raises or makes
+    half a pair. A DataflowVar is known only in the block that binds it, so one that the matmul itself reads
+    keeps the pair in one block.
+    """
 
     def check(context: relax.transform.PatternCheckContext) -> bool:
-        found = context.annotated_expr
-        bound = context.value_to_bound_var.get(found["transpose"])
-        return isinstance(bound, relax.DataflowVar) and may_fuse(
-            found["transpose"], found["product"]
-        )
+        transpose, product = (context.annotated_expr[name] for name in ("transpose", "product"))
+        bound = context.value_to_bound_var.get(transpose)
+        in_block = isinstance(bound, relax.DataflowVar) and bound.same_as(product.args[1])
+        return in_block and may_fuse(transpose, product)
 
     pattern = (COMPOSITE, *transpose_matmul_pattern(), check)
     return relax.transform.FuseOpsByPattern([pattern], bind_constants=False)(mod)
