@@ -105,9 +105,7 @@ class Draw:
 
     def transpose(self, w: Value, axes: list[int] | None) -> Value:
         self.left["relax.permute_dims"] += 1
-        return Value(
-            self.bb.emit(relax.op.permute_dims(w.expr, axes)), np.transpose(w.array, axes)
-        )
+        return Value(self.bb.emit(relax.op.permute_dims(w.expr, axes)), np.transpose(w.array, axes))
 
     def matmul(self, x: Value, y: Value) -> Value:
         self.left["relax.matmul"] += 1
@@ -313,8 +311,10 @@ def _is_nt_matmul(func: tirx.PrimFunc) -> bool:
 
 
 def run(mod: tvm.IRModule, name: str, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    vm = relax.VirtualMachine(tvm.compile(mod, target=QUICK), tvm.cpu())
-    return [r.numpy() for r in vm[name](*[tvm.runtime.tensor(a) for a in arrays])]
+    lifted = relax.transform.LambdaLift()(mod)
+    vm = relax.VirtualMachine(tvm.compile(lifted, target=QUICK), tvm.cpu())
+    result = vm[name](*[tvm.runtime.tensor(a) for a in arrays])
+    return [r.numpy() for r in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
