@@ -14,10 +14,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import tvm
+import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.ir import Call, Expr, GlobalVar, IRModule
 from tvm.relax.dpl import DFPattern, is_op, wildcard
 from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir.schedule import SBlockRV
+from tvm.target import Target
+
+from chapters.toolkit.matmul_tile import (
+    Tile,
+    lanes_of,
+    largest_divisor,
+    matmul_tile,
+    row_extents,
+    weight_shape,
+)
 
 COMPOSITE = "transpose_matmul_fuse"
 MATMUL = tvm.ir.Op.get("relax.matmul")
@@ -291,3 +304,146 @@ class FuseTransposeMatmul:
             if gvar.name_hint not in old
         }
         return generate(grouped, new) if new else mod
+
+
+# --- the kernel, fast --------------------------------------------------------------------------------
+
+SIDE_BY_SIDE = (
+    4  # rows of w that decode reads at a time: the sums of one hide the latency of the others'
+)
+UNROLLED = 4  # steps of the reduction that prefill writes out
+
+
+def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """An NT_matmul scheduled for few rows of x: what counts is that w streams through once, as it is stored.
+
+    func: (w, x, out) with w of shape (n, k), both constant; x of any rank, its rows constant or symbolic.
+    Along k, where w is contiguous, each output gets one partial sum for each of the `lanes` of a vector
+    register; `side_by_side` outputs are computed together; groups of them run in parallel. Raises ValueError
+    for another w.
+    """
+    n, k = weight_shape(func)
+    lanes = largest_divisor(k, lanes_of(func, target))
+    side_by_side = largest_divisor(n, SIDE_BY_SIDE)
+    sch = Schedule(func)
+    product = sch.get_sblock("NT_matmul")
+    # BEGIN exercise 3.8 (about 14 lines): a partial sum a lane, rows of w side by side, groups in parallel
+    *rows, j, k_loop = sch.get_loops(product)
+    _, lane = sch.split(k_loop, [None, lanes])
+    partial = sch.rfactor(lane, factor_axis=len(rows) + 1)
+    *rows, j, lane = sch.get_loops(product)  # out[…, j] = the sum of partial[…, j, lane]
+    group, member = sch.split(j, [None, side_by_side])
+    sch.reorder(group, *rows, lane, member)
+    sch.compute_at(partial, group, preserve_unit_loops=True)
+    _, partial_lane, *rows, partial_member, chunk = sch.get_loops(partial)
+    sch.reorder(*rows, chunk, partial_member, partial_lane)
+    sch.unroll(partial_member)
+    sch.vectorize(partial_lane)
+    sch.parallel(group)
+    sch.decompose_reduction(product, lane)
+    sch.decompose_reduction(partial, chunk)
+    # END exercise 3.8
+    return sch.mod["main"]
+
+
+def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """An NT_matmul scheduled for many rows of x: what counts is that sums stay in registers.
+
+    func: as for `schedule_decode`, with x of two dimensions or more. x is small, so it is packed: a vector
+    register takes one column of `lanes` rows. w is large and stays as it is: each element of it is multiplied
+    with the same column of all rows of a tile. Rows are padded to whole tiles. Raises ValueError as
+    `matmul_tile` does.
+    """
+    tile = matmul_tile(func, target)
+    sch = Schedule(func)
+    product = sch.get_sblock("NT_matmul")
+    packed, result = pad_rows(sch, product, tile)
+    pack_rows(sch, product, tile)
+    # BEGIN exercise 3.9 (about 14 lines): tile, order, unroll and vectorise the product; parallelise both loops
+    *around, j, k = sch.get_loops(product)
+    row = around.pop(tile.row_axis)
+    row_tile, vector, lane = sch.split(row, [None, tile.vectors, tile.lanes])
+    block_n, columns, column = sch.split(j, [None, tile.block_n // tile.columns, tile.columns])
+    block_k, steps, step = sch.split(k, [None, *split_steps(tile.block_k)])
+    sch.reorder(block_n, *around, block_k, row_tile, columns, steps, step, column, vector, lane)
+    sch.reverse_compute_at(result, block_n)
+    sch.vectorize(lane)
+    for loop in (vector, column, step):
+        sch.unroll(loop)
+    sch.parallel(block_n)
+    sch.decompose_reduction(product, block_k)
+    # END exercise 3.9
+    vectorize_copies(sch, packed, result, tile)
+    return sch.mod["main"]
+
+
+def pad_rows(sch: Schedule, product: SBlockRV, tile: Tile) -> tuple[SBlockRV, SBlockRV]:
+    """Make the rows of the product whole tiles; returns the blocks that copy x in and the result out.
+
+    pad_einsum makes these copies where the rows do not divide; elsewhere they are made here, because a packed
+    x and a result in tiles need them too.
+    """
+    padding = [1] * len(sch.get_loops(product))
+    padding[tile.row_axis] = tile.rows
+    sch.pad_einsum(product, padding)
+    (packed,) = sch.get_producers(product) or [sch.cache_read(product, 0, "global")]
+    (result,) = sch.get_consumers(product) or [sch.cache_write(product, 0, "global")]
+    return packed, result
+
+
+def pack_rows(sch: Schedule, product: SBlockRV, tile: Tile) -> None:
+    """Lay out the copies of x and of the result so that the rows of a tile are the innermost dimension."""
+
+    def of_x(*index: tirx.Var) -> list[Expr]:
+        *around, k = index
+        row = around.pop(tile.row_axis)
+        return [*around, row // tile.rows, k // tile.block_k, k % tile.block_k, row % tile.rows]
+
+    def of_result(*index: tirx.Var) -> list[Expr]:
+        *around, j = index
+        row = around.pop(tile.row_axis)
+        return [j // tile.block_n, *around, row // tile.rows, j % tile.block_n, row % tile.rows]
+
+    sch.transform_layout(product, ("read", 0), of_x)
+    sch.transform_layout(product, ("write", 0), of_result)
+
+
+def split_steps(block_k: int) -> tuple[int, int]:
+    """(steps, how many of them are written out one after another), which together make block_k."""
+    unrolled = largest_divisor(block_k, UNROLLED)
+    return block_k // unrolled, unrolled
+
+
+def vectorize_copies(sch: Schedule, packed: SBlockRV, result: SBlockRV, tile: Tile) -> None:
+    """Vectorise the copies of x, along its rows, and of the result, along its columns."""
+    *around, k = sch.get_loops(packed)
+    vectors, lane = sch.split(around[tile.row_axis], [None, tile.lanes])
+    sch.reorder(vectors, k, lane)
+    sch.vectorize(lane)
+    sch.parallel(vectors)
+    width = largest_divisor(tile.block_n, tile.lanes)
+    if width > 1:
+        _, lane = sch.split(sch.get_loops(result)[-1], [None, width])
+        sch.vectorize(lane)
+
+
+def schedule_kernels(mod: IRModule, target: Target) -> IRModule:
+    """`mod` with every NT_matmul that has a schedule here scheduled: for one row as decode, else as prefill."""
+    mod = mod.clone()
+    for gvar, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc) and has_schedule(func):
+            one_row = all(extent == 1 for extent in row_extents(func))
+            scheduled = (schedule_decode if one_row else schedule_prefill)(func, target)
+            mod[gvar] = scheduled.with_attr("tirx.is_scheduled", True)
+    return mod
+
+
+def has_schedule(func: tirx.PrimFunc) -> bool:
+    """Whether `func` is an unscheduled NT_matmul whose weight is a matrix of constant size."""
+    names: list[str] = []
+    tvm_ffi.structural_walk(func.body, (SBlock, lambda block: names.append(block.name_hint)))
+    if "NT_matmul" not in names or len(names) != 2 or "tirx.is_scheduled" in (func.attrs or {}):
+        return False  # the second block is the root
+    return len(func.params[0].shape) == 2 and all(
+        isinstance(extent, tirx.IntImm) for extent in func.params[0].shape
+    )

@@ -1,0 +1,130 @@
+"""The two schedules of NT_matmul on shapes that do not fit their tiles: every number right, nothing written outside.
+
+Each result buffer stands between guards of NaN: a kernel that writes a row too many, or leaves an element as it was,
+is seen.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import te, tirx
+
+from chapters.toolkit.machine import llvm_host
+from chapters.toolkit.matmul_tile import matmul_tile
+from chapters.toolkit.vector_registers import vector_registers
+from solutions.ch03_transpose_matmul.fuse_transpose_matmul import (
+    has_schedule,
+    nt_matmul,
+    schedule_decode,
+    schedule_kernels,
+    schedule_prefill,
+)
+
+TARGET = llvm_host()["target"]
+N, B = tirx.Var("n", "int64"), tirx.Var("b", "int64")
+# x without its last dimension, as the kernel's type says it and as it is called
+ROWS = [
+    ((), ()),
+    ((1,), (1,)),
+    ((1, 1), (1, 1)),
+    ((3,), (3,)),
+    ((16,), (16,)),
+    ((17,), (17,)),
+    ((48,), (48,)),
+    ((65,), (65,)),
+    ((130,), (130,)),
+    ((2, 5), (2, 5)),
+    ((N,), (1,)),
+    ((N,), (37,)),
+    ((1, N), (1, 70)),
+    ((B, 1), (9, 1)),
+    ((B, N), (3, 33)),
+]
+SIZES = [(96, 128), (7, 64), (24, 30), (1, 16), (20, 1), (16, 2048), (10, 67)]
+DTYPES = [
+    ("float32", "float32"),
+    ("float16", "float32"),
+    ("bfloat16", "float32"),
+    ("int8", "int32"),
+]
+
+
+def kernel(rows, n, k, dtype="float32", out_dtype="float32") -> tirx.PrimFunc:
+    """NT_matmul as the pass makes it, for x of shape (*rows, k)."""
+    w = te.placeholder((n, k), dtype, name="w")
+    x = te.placeholder((*rows, k), dtype, name="x")
+    return te.create_prim_func([w, x, nt_matmul(w, x, out_dtype)], "int64")
+
+
+def numbers(shape, dtype, random) -> np.ndarray:
+    if dtype == "int8":
+        return random.integers(-9, 10, shape).astype("int8")
+    numpy_dtype = ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype
+    return random.standard_normal(shape).astype(numpy_dtype)
+
+
+def run_guarded(func, rows, n, k, dtype="float32", out_dtype="float32"):
+    """(what func gives, what it should), after a look at the guards on both sides of the result."""
+    random = np.random.default_rng(len(rows) + n + k)
+    x, w = numbers((*rows, k), dtype, random), numbers((n, k), dtype, random)
+    size, guard = int(np.prod(rows, dtype=int)) * n, 4096
+    poison = np.nan if out_dtype == "float32" else -123456789
+    memory = np.full(size + 2 * guard, poison, out_dtype)
+    start = guard - memory[guard:].ctypes.data % 64 // 4  # TVM wants its memory aligned to 64 bytes
+    inside = slice(start, start + size)
+    out = tvm.runtime.from_dlpack(memory[inside].reshape(*rows, n))
+    tvm.compile(func, target=TARGET)["main"](tvm.runtime.tensor(w), tvm.runtime.tensor(x), out)
+    outside = np.delete(memory, inside)
+    np.testing.assert_array_equal(outside, np.full_like(outside, poison))
+    return memory[inside].reshape(*rows, n), x.astype("float64") @ w.astype("float64").T
+
+
+@pytest.mark.parametrize(("n", "k"), SIZES)
+@pytest.mark.parametrize(("said", "rows"), ROWS)
+def test_schedules_are_right_and_stay_inside(said, rows, n, k):
+    for schedule in (schedule_decode, schedule_prefill) if rows else (schedule_decode,):
+        yours, expected = run_guarded(schedule(kernel(said, n, k), TARGET), rows, n, k)
+        np.testing.assert_allclose(yours, expected, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "out_dtype"), DTYPES)
+def test_schedules_are_right_for_each_dtype(dtype, out_dtype):
+    for schedule, rows in ((schedule_decode, (1, 1)), (schedule_prefill, (1, 45))):
+        func = schedule(kernel(rows, 40, 96, dtype, out_dtype), TARGET)
+        yours, expected = run_guarded(func, rows, 40, 96, dtype, out_dtype)
+        np.testing.assert_allclose(yours, expected, 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("cpu", "bits", "count"),
+    [("haswell", 256, 16), ("skylake-avx512", 512, 32), ("nehalem", 128, 16)],
+)
+def test_the_tile_follows_the_target(cpu, bits, count):
+    target = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": cpu})
+    assert (vector_registers(target).bits, vector_registers(target).count) == (bits, count)
+    for rows in ((5,), (64,), (500,), (N,)):
+        tile = matmul_tile(kernel(rows, 4096, 4096), target)
+        assert tile.lanes == bits // 32
+        assert tile.vectors * tile.columns <= count // 2
+        assert 4096 % tile.block_n == 0 and 4096 % tile.block_k == 0
+
+
+def test_refuses_a_weight_of_unknown_size():
+    for schedule in (schedule_decode, schedule_prefill):
+        with pytest.raises(ValueError, match="BindSymbolicVars"):
+            schedule(kernel((4,), N, 16), TARGET)
+    assert not has_schedule(kernel((4,), N, 16))
+
+
+def test_schedule_kernels_takes_only_what_it_knows():
+    func = kernel((1,), 32, 64).with_attr("global_symbol", "NT_matmul")
+    symbolic = kernel((1,), N, 64).with_attr("global_symbol", "other")
+    mod = tvm.IRModule({"NT_matmul": func, "other": symbolic})
+    result = schedule_kernels(mod, TARGET)
+    assert tvm_ffi.structural_equal(result["other"], symbolic)
+    assert "tirx.is_scheduled" in result["NT_matmul"].attrs
+    assert not has_schedule(result["NT_matmul"])
