@@ -1,4 +1,4 @@
-"""FuseTransposeMatmul on situations that random drawing does not reach: control flow, closures, claimed functions, empty sums."""
+"""FuseTransposeMatmul where random drawing does not reach: control flow, closures, claimed functions, empty sums."""
 
 from __future__ import annotations
 
@@ -162,7 +162,6 @@ class SizeOfNoTensor:
     def main(
         x: R.Tensor(("n + 1", 8), "float32"), s: R.Shape(["n"]), w: R.Tensor((16, 8), "float32")
     ) -> R.Tensor(("n + 1", 16), "float32"):
-        n = T.int64()
         with R.dataflow():
             wt = R.permute_dims(w)
             out = R.matmul(x, wt)

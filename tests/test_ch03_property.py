@@ -1,4 +1,4 @@
-"""FuseTransposeMatmul on modules drawn at random: it never raises, never changes a number, and fires exactly where it should.
+"""FuseTransposeMatmul on modules drawn at random: it never raises, is never wrong, and fires exactly where it should.
 
 A `Draw` makes one module and, beside it, what the pass must do to it (how many matmuls become kernels, how many
 operators stay) and what each result is, in NumPy float64.

@@ -1,18 +1,17 @@
 """FuseTransposeMatmul: matmul(x, permute_dims(w)) becomes one kernel that reads w as it is stored.
 
-The pass has three steps, in the order they stand here:
+The pass has two steps: `group` lets FuseOpsByPattern move each matmul and its transpose into a function of its
+own, a composite, and `generate` replaces each call of a composite by a call of a PrimFunc, `NT_matmul`. Before
+both, `own_transposes` sees to it that no transpose of such a pair is used by anything else.
 
-1. `own_transposes` gives each matmul that may be fused a transpose of its own;
-2. `group` lets FuseOpsByPattern put each such pair into a function of its own, a composite;
-3. `generate` replaces each call of a composite by a call of a PrimFunc, `NT_matmul`.
-
-Then the kernel is made fast: `schedule_decode` for one row, `schedule_prefill` for many.
+The second half makes that kernel fast: `schedule_decode` for one row of x, `schedule_prefill` for many.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax, te, tirx
@@ -35,8 +34,9 @@ from chapters.toolkit.matmul_tile import (
 COMPOSITE = "transpose_matmul_fuse"
 MATMUL = tvm.ir.Op.get("relax.matmul")
 TRANSPOSE = tvm.ir.Op.get("relax.permute_dims")
+Fires = Callable[[Call, Call], bool]  # (permute_dims, matmul) -> whether the two become one kernel
 
-# --- the pair to look for ---------------------------------------------------------------------------
+# --- the pair to look for -------------------------------------------------------------------------
 
 
 def transpose_matmul_pattern() -> tuple[DFPattern, dict[str, DFPattern]]:
@@ -81,98 +81,11 @@ def is_typed(ty: tvm.ir.Type) -> bool:
     )
 
 
-# --- step 1: a transpose for each matmul -------------------------------------------------------------
+# --- step 1: each pair a function of its own ------------------------------------------------------
 
 
-def own_transposes(mod: IRModule, fires: Callable[[Call, Call], bool]) -> IRModule:
-    """`mod` with a permute_dims of its own for each matmul that `fires(transpose, product)` accepts.
-
-    FuseOpsByPattern moves a matched pair into a function of its own. If something else uses the transpose
-    too, it must become a second result of that function, and a second matmul is moved without it: neither
-    is the pair that step 3 expects. After this step every transpose of a pair has one user.
-
-    A transpose that has lost its last user is gone; one that is still used stays where it was. A module in
-    which no matmul is accepted is returned as it is.
-    """
-    changed = {}
-    for gvar, func in mod.functions_items():
-        if isinstance(func, relax.Function) and not is_claimed(func):
-            owner = OwnTransposes(mod, func, fires)
-            rewritten = owner.visit_expr(func)
-            if owner.given:
-                changed[gvar] = relax.analysis.remove_all_unused(rewritten)
-    if changed:
-        mod = mod.clone()
-        mod.update(changed)
-    return mod
-
-
-def is_claimed(func: relax.Function) -> bool:
-    """Whether an earlier pass has set `func` aside, for a library or as a kernel of its own."""
-    attrs = func.attrs or {}
-    return any(key in attrs for key in ("Primitive", "Composite", "Codegen"))
-
-
-@mutator
-class OwnTransposes(PyExprMutator):
-    """Rewrites one Relax function for `own_transposes`. `given` counts the transposes handed out."""
-
-    def __init__(self, mod: IRModule, func: relax.Function, fires: Callable[[Call, Call], bool]):
-        super().__init__(mod)
-        self.fires = fires
-        self.values = relax.analysis.get_var2val(func)
-        self.here: relax.DataflowBlock | None = None
-        self.given = 0
-
-    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
-        outer, self.here = self.here, block
-        block = super().visit_dataflow_block_(block)
-        self.here = outer
-        return block
-
-    def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
-        outer, self.here = self.here, None
-        block = super().visit_binding_block_(block)
-        self.here = outer
-        return block
-
-    def visit_call_(self, call: Call) -> Expr:
-        transpose = self.transpose_in(call)
-        if transpose is None:
-            return super().visit_call_(call)
-        self.given += 1
-        # BEGIN exercise 3.5 (about 4 lines): emit a permute_dims for this matmul alone, and use it
-        x, w = self.visit_expr(call.args[0]), self.visit_expr(transpose.args[0])
-        own = self.builder_.emit(relax.op.permute_dims(w, transpose.attrs.axes))
-        return relax.op.matmul(x, own, call.attrs.out_dtype)
-        # END exercise 3.5
-
-    def transpose_in(self, call: Call) -> Call | None:
-        """The permute_dims whose result `call`, a matmul in a dataflow block, multiplies by; else None.
-
-        None too where a copy of it could not stand before `call`: w is out of sight there.
-        """
-        if call.op != MATMUL or self.here is None:
-            return None
-        value = call.args[1]
-        while isinstance(value, relax.Var):  # through aliases: lv1 = lv
-            value = self.values.get(value)
-        if not isinstance(value, Call) or value.op != TRANSPOSE:
-            return None
-        return value if self.in_sight(value.args[0]) and self.fires(value, call) else None
-
-    def in_sight(self, expr: Expr) -> bool:
-        """Whether `expr` may be used in this block: a DataflowVar only in the block that binds it."""
-        if not isinstance(expr, relax.DataflowVar):
-            return True
-        return any(binding.var.same_as(expr) for binding in self.here.bindings)
-
-
-# --- step 2: each pair a function of its own ---------------------------------------------------------
-
-
-def group(mod: IRModule) -> IRModule:
-    """`mod` with each matmul and its own transpose moved into a private function, a composite.
+def group(mod: IRModule, fires: Fires) -> IRModule:
+    """`mod` with each pair that `fires` accepts moved into a private function, a composite.
 
     A match may reach through aliases into another dataflow block, and FuseOpsByPattern then raises or makes
     half a pair. A DataflowVar is known only in the block that binds it, so one that the matmul itself reads
@@ -183,13 +96,13 @@ def group(mod: IRModule) -> IRModule:
         transpose, product = (context.annotated_expr[name] for name in ("transpose", "product"))
         bound = context.value_to_bound_var.get(transpose)
         in_block = isinstance(bound, relax.DataflowVar) and bound.same_as(product.args[1])
-        return in_block and may_fuse(transpose, product)
+        return in_block and fires(transpose, product)
 
     pattern = (COMPOSITE, *transpose_matmul_pattern(), check)
     return relax.transform.FuseOpsByPattern([pattern], bind_constants=False)(mod)
 
 
-# --- step 3: each composite a kernel -----------------------------------------------------------------
+# --- step 2: each composite a kernel --------------------------------------------------------------
 
 
 def nt_matmul(w: te.Tensor, x: te.Tensor, out_dtype: str) -> te.Tensor:
@@ -285,7 +198,103 @@ def operands(composite: relax.Function, call: Call) -> tuple[Expr, Expr]:
     return given.get(w, w), given.get(x, x)
 
 
-# --- the pass ----------------------------------------------------------------------------------------
+# --- before both: a transpose for each matmul -----------------------------------------------------
+
+
+def own_transposes(mod: IRModule, fires: Fires) -> IRModule:
+    """`mod` with a permute_dims of its own for each matmul that `fires(transpose, product)` accepts.
+
+    FuseOpsByPattern moves a matched pair into a function of its own. If something else uses the transpose
+    too, it must become a second result of that function, and a second matmul is moved without it: neither
+    is the pair that `generate` expects. After this step every transpose of a pair has one user.
+
+    A transpose that has lost its last user is gone; one that is still used stays where it was. A module in
+    which no matmul is accepted is returned as it is.
+    """
+    changed = {}
+    for gvar, func in mod.functions_items():
+        if isinstance(func, relax.Function) and not is_claimed(func):
+            owner = OwnTransposes(mod, func, fires)
+            rewritten = owner.visit_expr(func)
+            if owner.given:
+                changed[gvar] = relax.analysis.remove_all_unused(rewritten)
+    if changed:
+        mod = mod.clone()
+        mod.update(changed)
+    return mod
+
+
+def is_claimed(func: relax.Function) -> bool:
+    """Whether an earlier pass has set `func` aside, for a library or as a kernel of its own."""
+    attrs = func.attrs or {}
+    return any(key in attrs for key in ("Primitive", "Composite", "Codegen"))
+
+
+@mutator
+class OwnTransposes(PyExprMutator):
+    """Rewrites one Relax function for `own_transposes`. `given` counts the transposes handed out."""
+
+    def __init__(self, mod: IRModule, func: relax.Function, fires: Fires):
+        super().__init__(mod)
+        self.fires = fires
+        self.values = relax.analysis.get_var2val(func)
+        self.here: relax.DataflowBlock | None = None
+        self.given = 0
+
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
+        outer, self.here = self.here, block
+        block = super().visit_dataflow_block_(block)
+        self.here = outer
+        return block
+
+    def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
+        outer, self.here = self.here, None
+        block = super().visit_binding_block_(block)
+        self.here = outer
+        return block
+
+    def visit_call_(self, call: Call) -> Expr:
+        transpose = self.transpose_in(call)
+        if transpose is None:
+            return super().visit_call_(call)
+        self.given += 1
+        # BEGIN exercise 3.5 (about 4 lines): emit a permute_dims for this matmul alone, and use it
+        x, w = self.visit_expr(call.args[0]), self.visit_expr(transpose.args[0])
+        own = self.builder_.emit(relax.op.permute_dims(w, transpose.attrs.axes))
+        return relax.op.matmul(x, own, call.attrs.out_dtype)
+        # END exercise 3.5
+
+    def transpose_in(self, call: Call) -> Call | None:
+        """The permute_dims whose result `call`, a matmul in a dataflow block, multiplies by; else None.
+
+        None too where a copy of it could not stand before `call`: w is out of sight there.
+        """
+        if call.op != MATMUL or self.here is None:
+            return None
+        value = call.args[1]
+        while isinstance(value, relax.Var):  # through aliases: lv1 = lv
+            value = self.values.get(value)
+        if not isinstance(value, Call) or value.op != TRANSPOSE:
+            return None
+        return value if self.in_sight(value.args[0]) and self.fires(value, call) else None
+
+    def in_sight(self, expr: Expr) -> bool:
+        """Whether `expr` may be used in this block: a DataflowVar only in the block that binds it."""
+        if not isinstance(expr, relax.DataflowVar):
+            return True
+        return any(binding.var.same_as(expr) for binding in self.here.bindings)
+
+
+# --- the pass -------------------------------------------------------------------------------------
+
+
+def fuse(mod: IRModule, fires: Fires) -> IRModule:
+    """`mod` with each pair that `fires` accepts replaced by a kernel; `mod` itself is not changed."""
+    grouped = group(own_transposes(mod, fires), fires)
+    old = {gvar.name_hint for gvar in mod.get_global_vars()}
+    functions = {gvar.name_hint: func for gvar, func in grouped.functions_items()}
+    composites = {name: func for name, func in functions.items() if name not in old}
+    return generate(grouped, composites) if composites else mod
 
 
 @tvm.transform.module_pass(opt_level=0, name="FuseTransposeMatmul")
@@ -296,17 +305,55 @@ class FuseTransposeMatmul:
     """
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
-        grouped = group(own_transposes(mod, may_fuse))
-        old = {gvar.name_hint for gvar in mod.get_global_vars()}
-        new = {
-            gvar.name_hint: func
-            for gvar, func in grouped.functions_items()
-            if gvar.name_hint not in old
-        }
-        return generate(grouped, new) if new else mod
+        return fuse(mod, may_fuse)
 
 
-# --- the kernel, fast --------------------------------------------------------------------------------
+# --- break a careless check -----------------------------------------------------------------------
+
+
+def careless(transpose: Call, product: Call) -> bool:
+    """`may_fuse` by someone in a hurry: does the second to last dimension of w come last? The rest is not asked."""
+    w, x = transpose.args[0], product.args[0]
+    axes = transpose.attrs.axes
+    return all(is_typed(expr.ty) for expr in (w, x, product)) and (
+        axes is None or int(axes[-1]) % w.ty.ndim == w.ty.ndim - 2
+    )
+
+
+def deceives_careless() -> tuple[IRModule, list[np.ndarray]]:
+    """A module on which `fuse(mod, careless)` gives other numbers, and arguments for its function `main`.
+
+    The module is well-formed, is right as it stands, and `careless` must get through with it: same types, no
+    error, wrong numbers.
+    """
+    # BEGIN exercise 3.6 (about 10 lines): a permutation that moves more than careless looks at
+    x = relax.Var("x", relax.TensorType((4, 3), "float32"))
+    w = relax.Var("w", relax.TensorType((3, 5, 3), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            turned = builder.emit(relax.op.permute_dims(w, [2, 0, 1]))
+            out = builder.emit_output(relax.op.matmul(x, turned))
+        builder.emit_func_output(out)
+    random = np.random.default_rng(0)
+    return builder.get(), [random.standard_normal(s).astype("float32") for s in ((4, 3), (3, 5, 3))]
+    # END exercise 3.6
+
+
+# --- what it saves --------------------------------------------------------------------------------
+
+
+def bytes_saved(weights: Sequence[tuple[int, int]], itemsize: int) -> int:
+    """How many bytes fewer one run moves if each of `weights`, of shape (n, k), is multiplied as it is stored.
+
+    A kernel moves what it reads and what it writes, once each. itemsize: bytes of one element.
+    """
+    # BEGIN exercise 3.7 (1 line): what a transpose moves; what the matmul moves with and without it
+    return sum(2 * n * k for n, k in weights) * itemsize
+    # END exercise 3.7
+
+
+# --- the kernel, fast -----------------------------------------------------------------------------
 
 SIDE_BY_SIDE = (
     4  # rows of w that decode reads at a time: the sums of one hide the latency of the others'
