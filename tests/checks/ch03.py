@@ -157,7 +157,12 @@ def _text(expr) -> str:
 def test_3_1_matches_the_pair(impl) -> None:
     """the pattern matches matmul(x, permute_dims(w)) and names its parts"""
     found = _found(impl, _pair([4, 6], [5, 6]))
-    expected = {"product": "call of matmul", "transpose": "call of permute_dims", "w": "w", "x": "x"}
+    expected = {
+        "product": "call of matmul",
+        "transpose": "call of permute_dims",
+        "w": "w",
+        "x": "x",
+    }
     expect.that(
         len(found) == 1,
         f"The pattern matches {len(found)} times in main(x, w) = matmul(x, permute_dims(w)), not once.",
@@ -351,7 +356,8 @@ def test_3_3_computes_the_product(impl) -> None:
             _run_kernel(_kernel(impl, w_shape, x_shape), w, x, expected.shape),
             expected,
             f"nt_matmul is wrong for w {tuple(w_shape)} and x {tuple(x_shape)}.",
-            why="The reduction runs along the last index of w, where its elements lie one after another; " + SUMS,
+            why="The reduction runs along the last index of w, where its elements lie one after another; "
+            + SUMS,
             read=KERNEL,
         )
 
@@ -433,9 +439,9 @@ class Several:
     """Two functions, one private, one already claimed by a library; and no `main`."""
 
     @R.function
-    def forward(
-        x: R.Tensor((4, 6), "float32"), w: R.Tensor((7, 6), "float32")
-    ) -> R.Tensor((4, 7), "float32"):
+    def forward(x: R.Tensor((4, 6), "float32"), w: R.Tensor((7, 6), "float32")) -> R.Tensor(
+        (4, 7), "float32"
+    ):
         R.func_attr({"num_input": 1})
         cls = Several
         with R.dataflow():
@@ -446,9 +452,9 @@ class Several:
         return out
 
     @R.function(private=True)
-    def layer(
-        x: R.Tensor((4, 6), "float32"), w: R.Tensor((7, 6), "float32")
-    ) -> R.Tensor((4, 7), "float32"):
+    def layer(x: R.Tensor((4, 6), "float32"), w: R.Tensor((7, 6), "float32")) -> R.Tensor(
+        (4, 7), "float32"
+    ):
         with R.dataflow():
             turned = R.permute_dims(w)
             out = R.matmul(x, turned)
@@ -456,9 +462,9 @@ class Several:
         return out
 
     @R.function(private=True)
-    def library(
-        x: R.Tensor((4, 6), "float32"), w: R.Tensor((7, 6), "float32")
-    ) -> R.Tensor((4, 7), "float32"):
+    def library(x: R.Tensor((4, 6), "float32"), w: R.Tensor((7, 6), "float32")) -> R.Tensor(
+        (4, 7), "float32"
+    ):
         R.func_attr({"Codegen": "cublas"})
         with R.dataflow():
             turned = R.permute_dims(w)
@@ -509,7 +515,10 @@ def test_3_4_leaves_no_composite(impl) -> None:
 def test_3_4_takes_operands_from_their_parameters(impl) -> None:
     """one tensor on both sides, and a weight that is a constant"""
     x = _array(6, 4, 6)
-    cases = {"x @ x.T": (Gram, x @ x.T), "a constant w": (_constant_weight(), x @ _array(5, 7, 6).T)}
+    cases = {
+        "x @ x.T": (Gram, x @ x.T),
+        "a constant w": (_constant_weight(), x @ _array(5, 7, 6).T),
+    }
     for what, (mod, expected) in cases.items():
         try:
             result = _pass_on(impl, mod)
@@ -543,7 +552,9 @@ def test_3_4_keeps_the_numbers(impl) -> None:
         result = _pass_on(impl, mod)
         yours = expect.run(result, "main", [x, w])
         what = f"x {x_shape}, w {w_shape}, axes {axes}, {dtype} to {out_dtype or dtype}"
-        expect.equal(str(yours.dtype), out_dtype or dtype, f"The result's dtype is wrong for {what}.")
+        expect.equal(
+            str(yours.dtype), out_dtype or dtype, f"The result's dtype is wrong for {what}."
+        )
         expect.close(
             yours,
             np.matmul(x.astype("float64"), _swapped(w)),
@@ -646,9 +657,9 @@ class AlsoElsewhere:
     """The transpose is also an operand of an elementwise operator, and w has three dimensions."""
 
     @R.function
-    def main(
-        x: R.Tensor((2, 4, 6), "float16"), w: R.Tensor((2, 7, 6), "float16")
-    ) -> R.Tuple(R.Tensor((2, 4, 7), "float32"), R.Tensor((2, 6, 7), "float16")):
+    def main(x: R.Tensor((2, 4, 6), "float16"), w: R.Tensor((2, 7, 6), "float16")) -> R.Tuple(
+        R.Tensor((2, 4, 7), "float32"), R.Tensor((2, 6, 7), "float16")
+    ):
         with R.dataflow():
             turned = R.permute_dims(w, axes=[0, 2, 1])
             a = R.matmul(x, turned, out_dtype="float32")
@@ -662,9 +673,9 @@ class AlsoReturned:
     """The transpose is itself a result, and reaches the matmul under another name."""
 
     @R.function
-    def main(
-        x: R.Tensor((4, 6), "float32"), w: R.Tensor((7, 6), "float32")
-    ) -> R.Tuple(R.Tensor((4, 7), "float32"), R.Tensor((6, 7), "float32")):
+    def main(x: R.Tensor((4, 6), "float32"), w: R.Tensor((7, 6), "float32")) -> R.Tuple(
+        R.Tensor((4, 7), "float32"), R.Tensor((6, 7), "float32")
+    ):
         with R.dataflow():
             turned = R.permute_dims(w)
             alias = turned
@@ -678,9 +689,9 @@ class LaterBlock:
     """The transpose stands in one dataflow block and the matmul in a later one."""
 
     @R.function(pure=False)
-    def main(
-        x: R.Tensor((4, 6), "float32"), w: R.Tensor((7, 6), "float32")
-    ) -> R.Tensor((4, 7), "float32"):
+    def main(x: R.Tensor((4, 6), "float32"), w: R.Tensor((7, 6), "float32")) -> R.Tensor(
+        (4, 7), "float32"
+    ):
         with R.dataflow():
             turned = R.permute_dims(w)
             R.output(turned)
@@ -730,9 +741,7 @@ def _through_the_reference(impl, mod: IRModule) -> IRModule:
     )
     grouped = reference.group(owned, reference.may_fuse)
     old = {gv.name_hint for gv in mod.get_global_vars()}
-    composites = {
-        gv.name_hint: f for gv, f in grouped.functions_items() if gv.name_hint not in old
-    }
+    composites = {gv.name_hint: f for gv, f in grouped.functions_items() if gv.name_hint not in old}
     return reference.generate(grouped, composites)
 
 
@@ -780,7 +789,9 @@ def test_3_5_keeps_the_numbers(impl) -> None:
     """all results are those of the module as it was"""
     for what, (mod, arrays, expected, _kept) in _shared().items():
         result = _through_the_reference(impl, mod)
-        if mod is not LaterBlock:  # assert_op runs in the VM, the impure call is only there to part the blocks
+        if (
+            mod is not LaterBlock
+        ):  # assert_op runs in the VM, the impure call is only there to part the blocks
             for yours, right in zip(_results(result, arrays), expected, strict=True):
                 expect.close(yours, right, f"A result is wrong for {what}.", read=OWN)
 
@@ -900,6 +911,7 @@ def observe_3_7(impl):
 
 # --- 3.8 and 3.9 the schedules ----------------------------------------------------------------------
 
+COPIES = ("_pad", "_global", "_init")
 WIDE = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "skylake-avx512"})
 NARROW = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"})
 
@@ -921,9 +933,31 @@ def _widest(func: tirx.PrimFunc) -> int:
 
 
 def _parallel(func: tirx.PrimFunc) -> bool:
-    kinds = set()
-    tvm_ffi.structural_walk(func.body, (tirx.For, lambda loop: kinds.add(int(loop.kind)) or None))
-    return int(tirx.ForKind.PARALLEL) in kinds
+    """Whether the sums stand in a parallel loop; copies of x and of the result do not count."""
+    sums: list[str] = []
+
+    def note(block) -> None:
+        if block.name_hint.startswith("NT_matmul") and not block.name_hint.endswith(COPIES):
+            sums.append(block.name_hint)
+
+    def look(loop) -> None:
+        if loop.kind == tirx.ForKind.PARALLEL:
+            tvm_ffi.structural_walk(loop.body, (SBlock, note))
+
+    tvm_ffi.structural_walk(func.body, (tirx.For, look))
+    return bool(sums)
+
+
+def _check_threads(schedule, rows, whose: str) -> None:
+    func = schedule(_unscheduled(rows, 256, 256), WIDE)
+    expect.that(
+        _parallel(func),
+        f"{whose} leaves the product to one thread.",
+        expected="a parallel loop around the sums",
+        why="Outputs are independent of one another, and one core has neither all the arithmetic nor all the memory "
+        "bandwidth of a machine.",
+        read=FAST,
+    )
 
 
 def _check_numbers(schedule, cases, whose: str) -> None:
@@ -934,7 +968,7 @@ def _check_numbers(schedule, cases, whose: str) -> None:
         expect.that(
             isinstance(func, tirx.PrimFunc),
             f"{whose} returned {type(func).__name__}, not a PrimFunc.",
-            expected="sch.mod[\"main\"]",
+            expected='sch.mod["main"]',
         )
         expect.close(
             _run_kernel(func, w, x, (*rows, n), target=target),
@@ -1016,6 +1050,11 @@ def test_3_8_width_from_the_target(impl) -> None:
     _check_width(impl.schedule_decode, (1,), "schedule_decode")
 
 
+def test_3_8_uses_all_threads(impl) -> None:
+    """the outputs are spread over threads"""
+    _check_threads(impl.schedule_decode, (1,), "schedule_decode")
+
+
 def test_3_8_is_faster(impl) -> None:
     """one row of x is multiplied several times faster than unscheduled"""
     _check_speed(impl.schedule_decode, (1,), 1024, 1024, 2.5, "schedule_decode")
@@ -1056,6 +1095,11 @@ def test_3_9_any_number_of_rows(impl) -> None:
 def test_3_9_width_from_the_target(impl) -> None:
     """the vector width follows the target"""
     _check_width(impl.schedule_prefill, (64,), "schedule_prefill")
+
+
+def test_3_9_uses_all_threads(impl) -> None:
+    """the outputs are spread over threads"""
+    _check_threads(impl.schedule_prefill, (64,), "schedule_prefill")
 
 
 def test_3_9_is_faster(impl) -> None:

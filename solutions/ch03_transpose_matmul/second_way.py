@@ -1,0 +1,110 @@
+"""Another right design for exercises 3.3 and 3.5, and for the pass as a whole.
+
+**The pass in one step.** What `own_transposes` finds out about a matmul is all that is needed to call the
+kernel, so one mutator can do it: no FuseOpsByPattern, no composite to make and to remove, no pair split by a
+second user, and a third of the code. What is lost is the composite. It is a function with a name that says what
+it is; between the two steps a pass for a library (cuBLAS has this very product) can take it, and where several
+patterns compete FuseOpsByPattern settles which wins. A compiler that will dispatch keeps the two steps; a pass
+that always generates its own kernel does not need them.
+
+**3.5, copies only where they are needed.** The reference gives every matmul a transpose of its own and lets
+the old one die. Here a transpose with one user is kept. The functions change less, which is pleasant in a diff;
+the price is a count of users, which the reference does without.
+
+**3.3, a formula with einsum's indices.** The batch is indexed by position from the right, in one comprehension.
+"""
+
+from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
+from solutions.ch03_transpose_matmul.fuse_transpose_matmul import OwnTransposes as Reference
+
+
+def nt_matmul(w: te.Tensor, x: te.Tensor, out_dtype: str) -> te.Tensor:
+    batch = broadcast(x.shape[:-2], w.shape[:-2])
+    rows = len(x.shape) > 1
+    shape = [*batch, *x.shape[-2:-1], w.shape[-2]]
+    if is_constant(x.shape[-1], 0):
+        return te.compute(shape, lambda *_: tirx.const(0, out_dtype), name="NT_matmul")
+    k = te.reduce_axis((0, x.shape[-1]), name="k")
+
+    def at(tensor: te.Tensor, index: Sequence[Expr]) -> Expr:
+        """The element of `tensor` at a batch `index` of the product and the given last two."""
+        lead, last = index[: len(batch)], index[len(batch) :]
+        dims = tensor.shape[:-2]
+        kept = [
+            0 if is_constant(d, 1) else i
+            for d, i in zip(dims, lead[len(lead) - len(dims) :], strict=True)
+        ]
+        return tensor(*kept, *last).astype(out_dtype)
+
+    def element(*index: tirx.Var) -> Expr:
+        i = index[len(batch) : len(batch) + rows]
+        return te.sum(
+            at(x, [*index[: len(batch)], *i, k]) * at(w, [*index[: len(batch)], index[-1], k]),
+            axis=k,
+        )
+
+    return te.compute(shape, element, name="NT_matmul")
+
+
+@mutator
+class OwnTransposes(Reference._cls):
+    """Hands a transpose only to a matmul that shares its own, or meets it under another name."""
+
+    def visit_call_(self, call: Call) -> Expr:
+        transpose = self.transpose_in(call)
+        if transpose is None or self.is_alone(call, transpose):
+            return super().visit_call_(call)
+        self.given += 1
+        x, w = self.visit_expr(call.args[0]), self.visit_expr(transpose.args[0])
+        own = self.builder_.emit(relax.op.permute_dims(w, transpose.attrs.axes))
+        return relax.op.matmul(x, own, call.attrs.out_dtype)
+
+    def is_alone(self, call: Call, transpose: Call) -> bool:
+        """Whether `call` is the only user of `transpose`, and uses it once."""
+        x, turned = call.args
+        bound = self.values.get(turned)
+        if not isinstance(turned, relax.DataflowVar) or not transpose.same_as(bound):
+            return False
+        users = relax.analysis.udchain(self.here)[turned]
+        return len(users) == 1 and not turned.same_as(x)
+
+
+def own_transposes(mod: IRModule, fires: Fires) -> IRModule:
+    changed = {}
+    for gvar, func in mod.functions_items():
+        if isinstance(func, relax.Function) and not is_claimed(func):
+            owner = OwnTransposes(mod, func, fires)
+            rewritten = owner.visit_expr(func)
+            if owner.given:
+                changed[gvar] = relax.analysis.remove_all_unused(rewritten)
+    if changed:
+        mod = mod.clone()
+        mod.update(changed)
+    return mod
+
+
+@mutator
+class FuseInOneStep(Reference._cls):
+    """Replaces the matmul itself by the kernel's call."""
+
+    def visit_call_(self, call: Call) -> Expr:
+        transpose = self.transpose_in(call)
+        if transpose is None:
+            return PyExprMutator.visit_call_(self, call)
+        self.given += 1
+        w, x = self.visit_expr(transpose.args[0]), self.visit_expr(call.args[0])
+        dtype = str(call.ty.dtype)
+        return self.builder_.call_te(nt_matmul, w, x, dtype, primfunc_name_hint="NT_matmul")
+
+
+@tvm.transform.module_pass(opt_level=0, name="FuseTransposeMatmul")
+class FuseTransposeMatmul:
+    def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
+        for gvar, func in mod.functions_items():
+            if isinstance(func, relax.Function) and not is_claimed(func):
+                fuser = FuseInOneStep(mod, func, may_fuse)
+                rewritten = fuser.visit_expr(func)
+                if fuser.given:
+                    fuser.builder_.update_func(gvar, relax.analysis.remove_all_unused(rewritten))
+                    mod = fuser.builder_.get()
+        return mod

@@ -1,0 +1,35 @@
+"""3.9: tiles for AVX-512 on every machine."""
+
+from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
+
+EXERCISE = "3.9"
+WHAT = "the tile is made for registers of 512 bits, whatever the target has"
+WHY = (
+    "Tiles that fit 32 registers of sixteen lanes do not fit 16 registers of eight: sums spill to memory at every step. "
+    "matmul_tile(func, target) asks the target."
+)
+READ = "chapters/ch03_transpose_matmul/lesson.md, “Now make it fast”"
+
+
+def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    tile = matmul_tile(
+        func, Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "skylake-avx512"})
+    )
+    sch = Schedule(func)
+    product = sch.get_sblock("NT_matmul")
+    packed, result = pad_rows(sch, product, tile)
+    pack_rows(sch, product, tile)
+    *around, j, k = sch.get_loops(product)
+    row = around.pop(tile.row_axis)
+    row_tile, vector, lane = sch.split(row, [None, tile.vectors, tile.lanes])
+    block_n, columns, column = sch.split(j, [None, tile.block_n // tile.columns, tile.columns])
+    block_k, steps, step = sch.split(k, [None, *split_steps(tile.block_k)])
+    sch.reorder(block_n, *around, block_k, row_tile, columns, steps, step, column, vector, lane)
+    sch.reverse_compute_at(result, block_n)
+    sch.vectorize(lane)
+    for loop in (vector, column, step):
+        sch.unroll(loop)
+    sch.parallel(block_n)
+    sch.decompose_reduction(product, block_k)
+    vectorize_copies(sch, packed, result, tile)
+    return sch.mod["main"]
