@@ -18,6 +18,7 @@ COMMANDS = {
     "diff": ("your answer beside the reference, once yours passes", ("exercise", "--give-up")),
     "reset": ("start an exercise (4.2) or a chapter's file (4) anew; keeps a copy", ("what",)),
     "quiz": ("predict, then let the compiler answer (4)", ("chapter",)),
+    "bench": ("measure a chapter's kernels on this machine (3)", ("chapter", "--quick")),
     "doctor": ("what this machine can do, and what to do about what it lacks", ()),
 }
 

@@ -6,7 +6,10 @@ EXERCISE = "3.6"
 WHAT = (
     "the module's permutation is a real swap of the last two dimensions, on which careless is right"
 )
-WHY = "careless is wrong only where a dimension moves that it does not look at: w needs three dimensions at least."
+WHY = (
+    "careless is wrong only where a dimension moves that it does not look at: w needs three dimensions at "
+    "least."
+)
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Break it”"
 
 

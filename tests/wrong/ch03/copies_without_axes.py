@@ -6,8 +6,8 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import OwnTransposes 
 EXERCISE = "3.5"
 WHAT = "the copied permute_dims has not the axes of the one it replaces"
 WHY = (
-    "permute_dims without axes reverses all dimensions. On a matrix that is the same; on a w with a batch it is another "
-    "tensor. Take the axes from the call that is copied."
+    "permute_dims without axes reverses all dimensions. On a matrix that is the same; on a w with a batch "
+    "it is another tensor. Take the axes from the call that is copied."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Before both: a transpose of one's own”"
 

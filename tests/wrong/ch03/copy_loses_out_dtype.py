@@ -6,8 +6,8 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import OwnTransposes 
 EXERCISE = "3.5"
 WHAT = "the new matmul has lost the out_dtype of the one it replaces"
 WHY = (
-    "A call that is made anew has only the attributes that you give it. Without out_dtype the product has the operands' "
-    "dtype, and its sum is kept in float16."
+    "A call that is made anew has only the attributes that you give it. Without out_dtype the product has "
+    "the operands' dtype, and its sum is kept in float16."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Before both: a transpose of one's own”"
 

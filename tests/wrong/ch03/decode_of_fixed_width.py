@@ -5,8 +5,8 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 EXERCISE = "3.8"
 WHAT = "the number of lanes is written into the schedule and not taken from the target"
 WHY = (
-    "Sixteen lanes of float32 fill a register of AVX-512. With AVX2 each sum needs two registers, and there are half as many; "
-    "lanes_of(func, target) says what fits."
+    "Sixteen lanes of float32 fill a register of AVX-512. With AVX2 each sum needs two registers, and "
+    "there are half as many; lanes_of(func, target) says what fits."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Now make it fast”"
 

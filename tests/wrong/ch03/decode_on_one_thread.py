@@ -5,8 +5,8 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 EXERCISE = "3.8"
 WHAT = "no loop around the sums is parallel"
 WHY = (
-    "One core cannot ask for all the memory bandwidth that a machine has, and decode is bound by reading w: groups of outputs "
-    "are independent, so run them in parallel."
+    "One core cannot ask for all the memory bandwidth that a machine has, and decode is bound by reading "
+    "w: groups of outputs are independent, so run them in parallel."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Now make it fast”"
 

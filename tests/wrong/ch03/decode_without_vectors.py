@@ -5,8 +5,8 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 EXERCISE = "3.8"
 WHAT = "the partial sums are there, but no loop over them is vectorised"
 WHY = (
-    "rfactor makes sums that do not wait for one another; only vectorize tells the compiler to keep them in one register and "
-    "to add them with one instruction."
+    "rfactor makes sums that do not wait for one another; only vectorize tells the compiler to keep them "
+    "in one register and to add them with one instruction."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Now make it fast”"
 

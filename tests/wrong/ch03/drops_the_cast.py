@@ -5,8 +5,8 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 EXERCISE = "3.3"
 WHAT = "the product is computed in the operands' dtype and cast afterwards"
 WHY = (
-    "out_dtype is there so that float16 products do not overflow or lose digits. What is lost in the product, no cast "
-    "brings back: cast each operand first."
+    "out_dtype is there so that float16 products do not overflow or lose digits. What is lost in the "
+    "product, no cast brings back: cast each operand first."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Step 2: make the kernel”"
 

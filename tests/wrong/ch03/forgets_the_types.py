@@ -5,8 +5,8 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 EXERCISE = "3.2"
 WHAT = "operands are accepted whose shape or dtype is not known"
 WHY = (
-    "A PrimFunc cannot be made for them, so the next step raises and the whole compilation stops. Ask is_typed of w, of x "
-    "and of the product."
+    "A PrimFunc cannot be made for them, so the next step raises and the whole compilation stops. Ask "
+    "is_typed of w, of x and of the product."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “When it must not fire”"
 

@@ -5,8 +5,8 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 EXERCISE = "3.3"
 WHAT = "an x of one dimension gives a result with a dimension too many, of size 1"
 WHY = (
-    "matmul treats a vector as a matrix of one row and then drops that dimension from the result. x of shape (k,) times w "
-    "of shape (n, k) gives (n,)."
+    "matmul treats a vector as a matrix of one row and then drops that dimension from the result. x of "
+    "shape (k,) times w of shape (n, k) gives (n,)."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Step 2: make the kernel”"
 

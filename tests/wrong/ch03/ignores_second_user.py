@@ -5,8 +5,9 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 EXERCISE = "3.5"
 WHAT = "a transpose is grouped with its matmul although something else uses it too"
 WHY = (
-    "FuseOpsByPattern must then return the transpose from the composite beside the product, and a second matmul finds "
-    "no transpose to match. MLC-LLM's pass and TVM's own stop here; give each matmul a permute_dims of its own first."
+    "FuseOpsByPattern must then return the transpose from the composite beside the product, and a second "
+    "matmul finds no transpose to match. MLC-LLM's pass and TVM's own stop here; give each matmul a "
+    "permute_dims of its own first."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Before both: a transpose of one's own”"
 

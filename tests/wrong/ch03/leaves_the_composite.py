@@ -5,8 +5,8 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 EXERCISE = "3.4"
 WHAT = "the composite functions stay in the module after their calls are gone"
 WHY = (
-    "Nobody calls them any more, but they are still compiled, and every later pass still looks at them. MLC-LLM relies on "
-    "a DeadCodeElimination further down its pipeline; a pass that is used alone cannot."
+    "Nobody calls them any more, but they are still compiled, and every later pass still looks at them. "
+    "MLC-LLM relies on a DeadCodeElimination further down its pipeline; a pass that is used alone cannot."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Step 2: make the kernel”"
 

@@ -6,8 +6,8 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import OwnTransposes 
 EXERCISE = "3.5"
 WHAT = "a transpose that nobody uses any more is left in the function"
 WHY = (
-    "It is still computed: LegalizeOps makes a kernel of it, and the bytes that fusing was to save are moved as before. "
-    "remove_all_unused drops bindings that nothing reads."
+    "It is still computed: LegalizeOps makes a kernel of it, and the bytes that fusing was to save are "
+    "moved as before. remove_all_unused drops bindings that nothing reads."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Before both: a transpose of one's own”"
 

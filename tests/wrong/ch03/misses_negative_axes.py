@@ -5,8 +5,8 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 EXERCISE = "3.2"
 WHAT = "axes that count from the end, such as [-1, -2], are not recognised"
 WHY = (
-    "TVM keeps the axes as they were written. -1 and rank - 1 are one dimension: bring both to the same form before you "
-    "compare. MLC-LLM's pass and TVM's own miss these spellings too."
+    "TVM keeps the axes as they were written. -1 and rank - 1 are one dimension: bring both to the same "
+    "form before you compare. MLC-LLM's pass and TVM's own miss these spellings too."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Step 1: find the pair”"
 

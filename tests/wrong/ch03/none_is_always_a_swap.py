@@ -4,7 +4,10 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 
 EXERCISE = "3.2"
 WHAT = "axes=None is taken for a swap of the last two dimensions on every rank"
-WHY = "None reverses all dimensions. On a matrix that is the swap; on three dimensions the batch moves to the end."
+WHY = (
+    "None reverses all dimensions. On a matrix that is the swap; on three dimensions the batch moves to "
+    "the end."
+)
 READ = "chapters/ch03_transpose_matmul/lesson.md, “When it must not fire”"
 
 

@@ -5,7 +5,10 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import deceives_carel
 
 EXERCISE = "3.6"
 WHAT = "the arguments are so regular that the wrong elements have the right values"
-WHY = "In a w of ones every element is like every other, so it does not matter which one is read. Use random numbers."
+WHY = (
+    "In a w of ones every element is like every other, so it does not matter which one is read. Use "
+    "random numbers."
+)
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Break it”"
 
 

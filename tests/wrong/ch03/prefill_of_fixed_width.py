@@ -5,8 +5,8 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 EXERCISE = "3.9"
 WHAT = "the tile is made for registers of 512 bits, whatever the target has"
 WHY = (
-    "Tiles that fit 32 registers of sixteen lanes do not fit 16 registers of eight: sums spill to memory at every step. "
-    "matmul_tile(func, target) asks the target."
+    "Tiles that fit 32 registers of sixteen lanes do not fit 16 registers of eight: sums spill to memory "
+    "at every step. matmul_tile(func, target) asks the target."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Now make it fast”"
 

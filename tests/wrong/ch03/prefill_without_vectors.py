@@ -4,7 +4,10 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 
 EXERCISE = "3.9"
 WHAT = "the rows of a tile are not vectorised"
-WHY = "x was packed so that a register takes one column of a tile's rows. Without vectorize the packing is done and not used."
+WHY = (
+    "x was packed so that a register takes one column of a tile's rows. Without vectorize the packing is "
+    "done and not used."
+)
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Now make it fast”"
 
 

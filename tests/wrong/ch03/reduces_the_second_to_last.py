@@ -5,8 +5,8 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 EXERCISE = "3.3"
 WHAT = "the reduction runs along the second to last index of w, as if it were transposed already"
 WHY = (
-    "matmul reduces over the second to last dimension of its second operand, and that operand was the transpose. In the "
-    "stored w the same elements lie along the last index: w[…, j, k]."
+    "matmul reduces over the second to last dimension of its second operand, and that operand was the "
+    "transpose. In the stored w the same elements lie along the last index: w[…, j, k]."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Step 2: make the kernel”"
 

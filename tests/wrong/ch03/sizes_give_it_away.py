@@ -7,8 +7,8 @@ WHAT = (
     "the dimensions that change places have different sizes, so the careless pass fails in the open"
 )
 WHY = (
-    "With different sizes the kernel's result has another shape, or an index runs out of its buffer. A silent error needs "
-    "equal sizes where careless is mistaken."
+    "With different sizes the kernel's result has another shape, or an index runs out of its buffer. A "
+    "silent error needs equal sizes where careless is mistaken."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Break it”"
 

@@ -5,8 +5,8 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 EXERCISE = "3.4"
 WHAT = "w and x are taken from the call by position, as its first and second argument"
 WHY = (
-    "FuseOpsByPattern orders a composite's parameters by first use and drops duplicates. x @ x.T has one parameter, so "
-    "there is no second argument; MLC-LLM's pass and TVM's own raise IndexError here."
+    "FuseOpsByPattern orders a composite's parameters by first use and drops duplicates. x @ x.T has one "
+    "parameter, so there is no second argument; MLC-LLM's pass and TVM's own raise IndexError here."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Step 2: make the kernel”"
 

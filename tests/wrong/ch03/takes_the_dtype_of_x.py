@@ -5,8 +5,8 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 EXERCISE = "3.4"
 WHAT = "the kernel is made with the dtype of x and not with that of the product"
 WHY = (
-    "With out_dtype the product has another dtype than its operands. The composite's return type says which: everything "
-    "after the call was typed with it."
+    "With out_dtype the product has another dtype than its operands. The composite's return type says "
+    "which: everything after the call was typed with it."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Step 2: make the kernel”"
 

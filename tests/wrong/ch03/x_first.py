@@ -5,8 +5,8 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 EXERCISE = "3.4"
 WHAT = "call_te is given x first and w second"
 WHY = (
-    "nt_matmul takes w first. The other way round the kernel multiplies w by x transposed: another shape, or for square "
-    "tensors the transposed numbers."
+    "nt_matmul takes w first. The other way round the kernel multiplies w by x transposed: another shape, "
+    "or for square tensors the transposed numbers."
 )
 READ = "chapters/ch03_transpose_matmul/lesson.md, “Step 2: make the kernel”"
 

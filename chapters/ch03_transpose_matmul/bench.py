@@ -1,0 +1,247 @@
+"""Measures NT_matmul on this CPU: unscheduled, scheduled, and beside NumPy and, where it is installed, PyTorch.
+
+Two questions are kept apart: what the pass gains by not materialising the transpose, with no schedule at all; and what
+the schedule gains on top of that. The bounds, how fast w can be read and how fast registers can multiply and add, are
+measured in the same rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from chapters.toolkit.cpu_bounds import MULTIPLY_ADDS, multiply_add, read_matrix
+from chapters.toolkit.table import Table
+from chapters.toolkit.timing import MissingPeer, Peer, compare
+
+N = K = 4096
+ROWS = (1, 16, 32, 64, 128, 256, 512)
+PASS_ROWS = (1, 16)  # unscheduled, more rows take minutes
+TOLERANCE = 1e-5  # of the largest result, in float32
+HERE = __name__
+
+
+def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
+    """Everything; {"ch03_kernels": …, "ch03_pass": …}, seconds a call by threads, rows and variant."""
+    n, k = (512, 512) if quick else (N, K)
+    rounds = 3 if quick else 15
+    kernels: dict[str, dict] = {}
+    for threads in (1, 2):
+        for rows in (1, 64) if quick else ROWS:
+            timings = _measure(
+                ("ours", "numpy_peer", "torch_peer", "bounds"), rows, n, k, threads, rounds, say
+            )
+            kernels.setdefault(str(threads), {})[str(rows)] = timings
+    say(str(kernel_table({"n": n, "k": k, "threads": kernels})))
+    unscheduled = {
+        str(rows): _measure(("unscheduled",), rows, n, k, 1, 3, say) for rows in PASS_ROWS
+    }
+    say(str(pass_table({"n": n, "k": k, "rows": unscheduled})))
+    return {
+        "ch03_kernels": {"n": n, "k": k, "threads": kernels},
+        "ch03_pass": {"n": n, "k": k, "rows": unscheduled},
+    }
+
+
+def _measure(functions, rows, n, k, threads, rounds, say) -> dict[str, float]:
+    seed = int.from_bytes(np.random.bytes(4), "little")  # fresh numbers, the same for all peers
+    arguments = {"rows": rows, "n": n, "k": k, "threads": threads, "seed": seed}
+    peers = [Peer(HERE, function, arguments) for function in functions]
+    timings, missing = compare(peers, threads=threads, rounds=rounds)
+    told = ", ".join(f"{name} {1e3 * t.seconds:.3g} ms" for name, t in timings.items())
+    say(f"{threads} thread(s), {rows} row(s): {told}" + "".join(f"; {m}" for m in missing))
+    return {name: timing.seconds for name, timing in timings.items()}
+
+
+def peak(seconds: dict[str, float], threads: int) -> float:
+    """Floating-point operations a second that the registers reached in the same rounds."""
+    return 2 * MULTIPLY_ADDS * threads / seconds["multiply-add"]
+
+
+# --- peers: each runs in a process of its own ---------------------------------------------------------
+
+
+def numbers(rows: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """x (rows, k) and w (n, k), float32."""
+    random = np.random.default_rng(seed)
+    shapes = (rows, k), (n, k)
+    return tuple(random.standard_normal(shape, dtype="float32") for shape in shapes)
+
+
+def checked(result: np.ndarray, x: np.ndarray, w: np.ndarray) -> float:
+    """The largest error against float64, relative to the largest result; ValueError where it is too large."""
+    some = np.unique(np.linspace(0, len(x) - 1, 6).astype(int))
+    expected = x[some].astype("float64") @ w.astype("float64").T
+    error = float(
+        np.abs(result.reshape(len(x), -1)[some] - expected).max() / np.abs(expected).max()
+    )
+    if not error < TOLERANCE:  # NaN is no small error
+        raise ValueError(f"wrong numbers: the relative error is {error:.1e}")
+    return error
+
+
+def _tensors(rows, n, k, seed):
+    import tvm
+
+    x, w = numbers(rows, n, k, seed)
+    out = np.full((rows, n), np.nan, "float32")
+    return x, w, [tvm.runtime.tensor(array) for array in (w, x, out)]
+
+
+def _kernel(rows: int, n: int, k: int):
+    """NT_matmul as the pass makes it."""
+    from tvm import te
+
+    from chapters.toolkit.earlier import earlier
+
+    x = te.placeholder((rows, k), "float32", name="x")
+    w = te.placeholder((n, k), "float32", name="w")
+    return te.create_prim_func([w, x, earlier(3).nt_matmul(w, x, "float32")], "int64")
+
+
+def ours(rows, n, k, threads, seed):
+    """The scheduled kernel: the learner's where it passes its checks, else the reference's."""
+    import tvm
+
+    from chapters.toolkit.earlier import earlier
+    from chapters.toolkit.machine import llvm_host
+
+    target = llvm_host()["target"]
+    schedule = earlier(3).schedule_decode if rows == 1 else earlier(3).schedule_prefill
+    kernel = tvm.compile(schedule(_kernel(rows, n, k), target), target=target)["main"]
+    x, w, tensors = _tensors(rows, n, k, seed)
+    kernel(*tensors)
+    return {"ours": (lambda: kernel(*tensors), checked(tensors[-1].numpy(), x, w))}
+
+
+def numpy_peer(rows, n, k, threads, seed):
+    x, w = numbers(rows, n, k, seed)
+    out = np.empty((rows, n), "float32")
+    np.matmul(x, w.T, out=out)
+    return {"NumPy": (lambda: np.matmul(x, w.T, out=out), checked(out, x, w))}
+
+
+def torch_peer(rows, n, k, threads, seed):
+    try:
+        import torch
+    except ImportError:
+        raise MissingPeer("PyTorch is not installed") from None
+    torch.set_num_threads(threads)
+    x, w = (torch.from_numpy(array) for array in numbers(rows, n, k, seed))
+    linear = torch.nn.functional.linear
+
+    def call():
+        with torch.inference_mode():
+            return linear(x, w)
+
+    return {"PyTorch": (call, checked(call().numpy(), x.numpy(), w.numpy()))}
+
+
+def bounds(rows, n, k, threads, seed):
+    """Two kernels that do only a part of the work: read w; multiply and add in registers."""
+    import tvm
+
+    from chapters.toolkit.machine import llvm_host
+
+    target = llvm_host()["target"]
+    reader, sums_shape = read_matrix(n, k, target)
+    worker, operands_shape, chains_shape = multiply_add(threads, target)
+    w, sums, operands, chains = (
+        tvm.runtime.tensor(np.full(shape, 0.5, "float32"))
+        for shape in ((n, k), sums_shape, operands_shape, chains_shape)
+    )
+    return {
+        "read w": (lambda: reader(w, sums), None),
+        "multiply-add": (lambda: worker(operands, chains), None),
+    }
+
+
+def unscheduled(rows, n, k, threads, seed):
+    """The module before and after the pass, both through TVM's default pipeline and without any schedule."""
+    import tvm
+    from tvm import relax
+
+    from chapters.toolkit.earlier import earlier
+    from chapters.toolkit.machine import llvm_host
+
+    target = llvm_host()["target"]
+    x, w, tensors = _tensors(rows, n, k, seed)
+    before = linear_layer(rows, n, k)
+    calls = {}
+    for name, mod in {
+        "transposed": before,
+        "fused": earlier(3).FuseTransposeMatmul()(before),
+    }.items():
+        machine = relax.VirtualMachine(tvm.compile(mod, target=target), tvm.cpu())
+        call = _one_call(machine["main"], tensors)
+        calls[name] = (call, checked(call().numpy(), x, w))
+    return calls
+
+
+def _one_call(main, tensors):
+    w, x, _ = tensors
+    return lambda: main(x, w)
+
+
+def linear_layer(rows: int, n: int, k: int):
+    """main(x, w) = matmul(x, permute_dims(w)), the module of a linear layer."""
+    from tvm import relax
+
+    x = relax.Var("x", relax.TensorType((rows, k), "float32"))
+    w = relax.Var("w", relax.TensorType((n, k), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            turned = builder.emit(relax.op.permute_dims(w))
+            out = builder.emit_output(relax.op.matmul(x, turned))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+# --- tables ------------------------------------------------------------------------------------------
+
+
+def kernel_table(measured: dict) -> Table:
+    """Speed by number of rows: GFLOP/s, how many times a peer's, and the share of the nearer bound."""
+    rows = []
+    size = measured["n"] * measured["k"]
+    for threads, by_rows in measured["threads"].items():
+        for count, seconds in by_rows.items():
+            work = 2 * int(count) * size
+            mine = seconds["ours"]
+            bound = max(seconds["read w"], work / peak(seconds, int(threads)))
+            torch = seconds.get("PyTorch")
+            rows.append(
+                (
+                    threads,
+                    count,
+                    f"{work / mine / 1e9:.0f}",
+                    f"{seconds['NumPy'] / mine:.2f}×",
+                    f"{torch / mine:.2f}×" if torch else "–",
+                    f"{bound / mine:.0%} of {'reading w' if bound == seconds['read w'] else 'arithmetic'}",
+                )
+            )
+    header = (
+        "threads",
+        "rows of x",
+        "GFLOP/s",
+        "NumPy's time",
+        "PyTorch's time",
+        "share of the bound",
+    )
+    return Table(header, rows)
+
+
+def pass_table(measured: dict) -> Table:
+    """The pass alone: transpose materialised against fused, both unscheduled."""
+    rows = [
+        (
+            count,
+            f"{1e3 * seconds['transposed']:.3g} ms",
+            f"{1e3 * seconds['fused']:.3g} ms",
+            f"{seconds['transposed'] / seconds['fused']:.1f}×",
+        )
+        for count, seconds in measured["rows"].items()
+    ]
+    return Table(("rows of x", "transpose and matmul", "NT_matmul", "gain of the pass"), rows)

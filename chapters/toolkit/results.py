@@ -1,0 +1,71 @@
+"""Results files: what was measured, on which machine, with which versions, when, by which command.
+
+`python -m chapters bench N` writes `docs/results/<name>.json`; pages read it through `load` and say so where there is
+none. A number that stands on a page comes from here or is computed while the page is built.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+from pathlib import Path
+
+from chapters.toolkit.course import ROOT
+from chapters.toolkit.machine import cpu_name, installed
+from chapters.toolkit.table import Table
+
+FOLDER = ROOT / "docs" / "results"
+NOT_YET = "Not yet measured: `python -m chapters bench {chapter}` does it on your machine."
+
+
+def save(name: str, measured: dict, command: str, folder: Path = FOLDER) -> Path:
+    """Write `measured`, with the facts of this machine, as the results file `name`."""
+    facts = {
+        "device": cpu_name(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": {
+            package: installed(package)
+            for package in ("apache-tvm", "apache-tvm-ffi", "numpy", "torch")
+            if installed(package)
+        },
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "command": command,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({**facts, "measured": measured}, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def load(name: str, folder: Path = FOLDER) -> dict | None:
+    """The results file `name`, or None if nothing was measured yet."""
+    path = folder / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def made_with(results: dict) -> str:
+    """One line: device, versions, date and command of a results file."""
+    versions = ", ".join(f"{package} {version}" for package, version in results["versions"].items())
+    return (
+        f"{results['device']}, {results['cores']} cores, {results['system']}; {versions}; "
+        f"{results['date']}; {results['command']}"
+    )
+
+
+class Shown:
+    """A table with the line that says where it comes from, or the sentence that there is none yet."""
+
+    def __init__(self, table: Table | None, source: str):
+        self.table, self.source = table, source
+
+    def __str__(self) -> str:
+        return self.source if self.table is None else f"{self.table}\n\n{self.source}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        table = "" if self.table is None else self.table._repr_html_()
+        return f"{table}<p><small>{self.source}</small></p>"
