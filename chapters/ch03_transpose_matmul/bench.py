@@ -1,17 +1,20 @@
-"""Measures NT_matmul on this CPU: unscheduled, scheduled, and beside NumPy and, where it is installed, PyTorch.
+"""Measures NT_matmul on this CPU: scheduled, beside NumPy and, where it is installed, PyTorch; and unscheduled.
 
-Two questions are kept apart: what the pass gains by not materialising the transpose, with no schedule at all; and what
-the schedule gains on top of that. The bounds, how fast w can be read and how fast registers can multiply and add, are
-measured in the same rounds.
+Two effects are kept apart: what the pass gains by not materialising the transpose, without any schedule; and what the
+schedule gains on top of that. The bounds, how fast w can be read and how fast registers can multiply and add, are
+measured in the same rounds. A decode step of a small decoder shows both effects in their place.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import numpy as np
 
 from chapters.toolkit.cpu_bounds import MULTIPLY_ADDS, multiply_add, read_matrix
+from chapters.toolkit.llama_config import LlamaConfig
+from chapters.toolkit.results import NOT_YET, Shown, load, made_with
 from chapters.toolkit.table import Table
 from chapters.toolkit.timing import MissingPeer, Peer, compare
 
@@ -20,28 +23,39 @@ ROWS = (1, 16, 32, 64, 128, 256, 512)
 PASS_ROWS = (1, 16)  # unscheduled, more rows take minutes
 TOLERANCE = 1e-5  # of the largest result, in float32
 HERE = __name__
+KERNELS = ("ours", "numpy_peer", "torch_peer", "bounds")
+# two layers of an ordinary shape, small enough to fill with numbers
+DECODER = LlamaConfig(
+    hidden_size=1024,
+    intermediate_size=2816,
+    num_hidden_layers=2,
+    num_attention_heads=16,
+    num_key_value_heads=4,
+    head_dim=64,
+    vocab_size=1000,
+    context_window_size=64,
+)
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """Everything; {"ch03_kernels": …, "ch03_pass": …}, seconds a call by threads, rows and variant."""
+    """Everything: {name of a results file: seconds a call}, with the tables told to `say` as they come."""
     n, k = (512, 512) if quick else (N, K)
     rounds = 3 if quick else 15
-    kernels: dict[str, dict] = {}
-    for threads in (1, 2):
-        for rows in (1, 64) if quick else ROWS:
-            timings = _measure(
-                ("ours", "numpy_peer", "torch_peer", "bounds"), rows, n, k, threads, rounds, say
-            )
-            kernels.setdefault(str(threads), {})[str(rows)] = timings
-    say(str(kernel_table({"n": n, "k": k, "threads": kernels})))
-    unscheduled = {
-        str(rows): _measure(("unscheduled",), rows, n, k, 1, 3, say) for rows in PASS_ROWS
+    counts = (1, 64) if quick else ROWS
+    threads = {
+        str(number): {
+            str(rows): _measure(KERNELS, rows, n, k, number, rounds, say) for rows in counts
+        }
+        for number in (1, 2)[: os.cpu_count()]
     }
-    say(str(pass_table({"n": n, "k": k, "rows": unscheduled})))
-    return {
-        "ch03_kernels": {"n": n, "k": k, "threads": kernels},
-        "ch03_pass": {"n": n, "k": k, "rows": unscheduled},
-    }
+    kernels = {"n": n, "k": k, "threads": threads}
+    say(f"\n{kernel_table(kernels)}\n")
+    plain = {str(r): _measure(("unscheduled",), r, n, k, 1, 3, say) for r in PASS_ROWS}
+    alone = {"n": n, "k": k, "rows": plain}
+    say(f"\n{pass_table(alone)}\n")
+    step = _measure(("decode_step",), 1, n, k, 1, rounds, say)
+    say(f"\n{decode_table(step)}\n")
+    return {"ch03_kernels": kernels, "ch03_pass": alone, "ch03_decode": step}
 
 
 def _measure(functions, rows, n, k, threads, rounds, say) -> dict[str, float]:
@@ -199,6 +213,45 @@ def linear_layer(rows: int, n: int, k: int):
     return builder.get()
 
 
+def decode_step(rows, n, k, threads, seed):
+    """One token through a small decoder: as exported, after the pass, and with the kernels scheduled."""
+    import tvm
+    from tvm import relax
+
+    from chapters.toolkit.earlier import earlier
+    from chapters.toolkit.llama import decoder
+    from chapters.toolkit.llama_generator import Generator, random_weights
+    from chapters.toolkit.machine import llvm_host
+
+    target = llvm_host()["target"]
+    weights = random_weights(DECODER, seed=seed)
+    exported, _ = decoder(DECODER, functions=Generator.SINGLE)
+    # a symbolic vocabulary would leave the head's kernel without a schedule
+    exported = relax.transform.BindSymbolicVars({"vocab_size": DECODER.vocab_size})(exported)
+    fused = earlier(3).FuseTransposeMatmul()(exported)
+    variants = {
+        "as exported": exported,
+        "fused": fused,
+        "fused and scheduled": earlier(3).schedule_kernels(fused, target),
+    }
+    calls, expected = {}, None
+    for name, mod in variants.items():
+        generator = Generator(DECODER, module=mod, weights=weights, target=target)
+        call = _one_token(generator)
+        logits = call()
+        expected = logits if expected is None else expected
+        if not np.allclose(logits, expected, rtol=1e-3, atol=1e-3):
+            raise ValueError(f"the logits of the decoder {name} differ")
+        calls[name] = (call, float(np.abs(logits - expected).max()))
+    return calls
+
+
+def _one_token(generator):
+    cache = generator.create_kv_cache()
+    _, cache = generator.forward("prefill", [[1, 2, 3, 4]], [0], cache)
+    return lambda: generator.forward("decode", [[5]], [4], cache)[0]
+
+
 # --- tables ------------------------------------------------------------------------------------------
 
 
@@ -245,3 +298,21 @@ def pass_table(measured: dict) -> Table:
         for count, seconds in measured["rows"].items()
     ]
     return Table(("rows of x", "transpose and matmul", "NT_matmul", "gain of the pass"), rows)
+
+
+def decode_table(seconds: dict) -> Table:
+    """One decode step, and how much of the exported module's time is left."""
+    whole = seconds["as exported"]
+    rows = [(name, f"{1e3 * s:.3g} ms", f"{s / whole:.0%}") for name, s in seconds.items()]
+    return Table(("the decoder", "one decode step", "of the time as exported"), rows)
+
+
+TABLES = {"ch03_kernels": kernel_table, "ch03_pass": pass_table, "ch03_decode": decode_table}
+
+
+def shown(name: str) -> Shown:
+    """The table of a results file with its source, or the sentence that nothing was measured yet."""
+    results = load(name)
+    if results is None:
+        return Shown(None, NOT_YET.format(chapter=3))
+    return Shown(TABLES[name](results["measured"]), made_with(results))

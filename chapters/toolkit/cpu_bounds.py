@@ -1,7 +1,7 @@
 """Two kernels that measure what a CPU can do at most: read a matrix once, and multiply and add in registers.
 
-A matmul can be no faster than either. They are compiled for the same target and measured in the same rounds as what they
-bound, because clocks and shared memory bandwidth change from minute to minute.
+A matmul can be no faster than either. They are compiled for the same target and measured in the same rounds as what
+they bound, because clocks and shared memory bandwidth change from minute to minute.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def multiply_add(threads: int, target: Target) -> tuple[Callable, tuple[int, int
         T.func_attr({"tirx.noalias": True})
         for thread, step, chain, lane in T.grid(threads, steps, CHAINS, lanes):
             with T.sblock("step"):
-                t, s, c, i = T.axis.remap("SRSS", [thread, step, chain, lane])
+                t, _s, c, i = T.axis.remap("SRSS", [thread, step, chain, lane])
                 with T.init():
                     sums[t, c, i] = T.float32(0)
                 sums[t, c, i] = sums[t, c, i] * operands[0, i] + operands[1, i]

@@ -1,9 +1,9 @@
 """Compares implementations fairly: each peer in a process of its own, measured in turn, medians of many rounds.
 
 `compare(peers, …)` starts one process a peer, so that no library's threads disturb another's. In every round each
-variant of each peer is measured once, in a new random order (A B A B and not A A B B), so that a clock that drifts or a
-neighbour that wakes up meets all of them. With one thread the process is kept on one core and its CPU time is counted, so
-that being interrupted does not count; with more threads wall-clock time is.
+variant of each peer is measured once, in a new random order (A B A B and not A A B B), so that a clock that drifts or
+a neighbour that wakes up meets all of them. With one thread the process is kept on one core and its CPU time is
+counted, so that being interrupted does not count; with more threads wall-clock time is.
 
 A peer checks its own numbers before anything is timed: what is wrong is not measured.
 """
