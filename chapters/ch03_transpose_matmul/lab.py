@@ -1,0 +1,204 @@
+# %% [markdown]
+# # Lab: no transpose left
+#
+# The pass on modules of all kinds, on the decoder, and the kernels it makes, scheduled. In a terminal:
+# `python -m chapters.ch03_transpose_matmul.lab`. Where your own answers to chapter 3 pass their checks,
+# this lab runs them; else it runs the reference.
+
+# %%
+import time
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from chapters.ch03_transpose_matmul.bench import linear_layer
+from chapters.toolkit.display import display
+from chapters.toolkit.earlier import earlier, whose
+from chapters.toolkit.ir_diff import diff, show
+from chapters.toolkit.llama import decoder
+from chapters.toolkit.llama_generator import Generator
+from chapters.toolkit.machine import llvm_host
+from chapters.toolkit.read_order import read_order, side_by_side
+from chapters.toolkit.scoreboard import compare
+
+walk, chapter = earlier(1), earlier(3)
+print("The code of chapter 3 is", whose(3))
+
+# %% [markdown]
+# ## One linear layer, step by step
+#
+# The layer; the same with the pair moved into a composite; and with the composite replaced by a kernel.
+
+# %%
+layer = linear_layer(4, 7, 6)
+grouped = chapter.group(chapter.own_transposes(layer, chapter.may_fuse), chapter.may_fuse)
+fused = chapter.FuseTransposeMatmul()(layer)
+display(show(layer), show(grouped), show(fused))
+
+# %% [markdown]
+# ## Where the kernel reads
+#
+# The numbers give the time of each read, walked through the loops. The turned copy is read down its columns;
+# `w` is read along its rows, where each cache line holds what comes next.
+
+# %%
+one_row = linear_layer(1, 4, 6)
+legal = relax.transform.LegalizeOps()(one_row)
+kernel = chapter.FuseTransposeMatmul()(one_row)["NT_matmul"]
+display(
+    side_by_side(
+        read_order(legal["matmul"], "lv", "matmul of the turned copy"),
+        read_order(kernel, "w", "NT_matmul"),
+    )
+)
+
+# %% [markdown]
+# ## What stops others
+#
+# TVM's own pass on four modules, and ours. A pass that raises stops the compilation of everything.
+
+
+# %%
+def small(build) -> tvm.IRModule:
+    """A module whose main(x, w) is what `build(builder, x, w)` emits; x and w are (6, 6)."""
+    x, w = (relax.Var(name, relax.TensorType((6, 6), "float32")) for name in "xw")
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            outs = [builder.emit_output(out) for out in build(builder, x, w)]
+        builder.emit_func_output(outs[0] if len(outs) == 1 else relax.Tuple(outs))
+    return builder.get()
+
+
+def x_times_its_own(builder, x, w):
+    return [relax.op.matmul(x, builder.emit(relax.op.permute_dims(x)))]
+
+
+def shared(builder, x, w):
+    turned = builder.emit(relax.op.permute_dims(w))
+    return [relax.op.matmul(x, turned), relax.op.matmul(w, turned)]
+
+
+def also_returned(builder, x, w):
+    turned = builder.emit(relax.op.permute_dims(w))
+    return [relax.op.matmul(x, turned), relax.op.negative(turned)]
+
+
+def written_otherwise(builder, x, w):
+    return [relax.op.matmul(x, builder.emit(relax.op.permute_dims(w, [-1, -2])))]
+
+
+def outcome(fuse, mod) -> str:
+    try:
+        calls = walk.count_calls(fuse(mod))
+    except Exception as error:
+        return f"raises {type(error).__name__}"
+    return f"{calls.get('relax.matmul', 0)} matmul, {calls.get('relax.permute_dims', 0)} permute_dims left"
+
+
+for build in (x_times_its_own, shared, also_returned, written_otherwise):
+    mod = small(build)
+    print(
+        f"{build.__name__:<18} TVM {outcome(relax.transform.FuseTransposeMatmul(), mod):<34} ours {outcome(chapter.FuseTransposeMatmul(), mod)}"
+    )
+
+# %% [markdown]
+# What ours makes of a shared transpose that is also read elsewhere:
+
+# %%
+mod = small(also_returned)
+display(diff(mod["main"], chapter.FuseTransposeMatmul()(mod)["main"]))
+
+# %% [markdown]
+# ## The decoder
+#
+# At the shapes of Llama 3 8B, two layers, float16. Nothing runs here; the module is read.
+
+# %%
+sizes = {"context_window": 1024, "vocab_size": 128256}
+llama, weights = decoder("llama3-8b", "float16", functions=["decode"])
+after = chapter.FuseTransposeMatmul()(llama)
+before_costs, after_costs = walk.scoreboard(llama, sizes), walk.scoreboard(after, sizes)
+display(compare(before_costs, after_costs))
+print(
+    "transposes materialised:",
+    before_costs.calls["relax.permute_dims"],
+    "→",
+    after_costs.calls.get("relax.permute_dims", 0),
+)
+
+# %% [markdown]
+# The prediction of exercise 3.7, from the shapes of the weights alone:
+
+# %%
+linear = [shape for name, shape, _ in weights if len(shape) == 2 and "embed" not in name]
+old, new = before_costs.row("decode"), after_costs.row("decode")
+print("predicted", chapter.bytes_saved(linear, 2))
+print("counted  ", old.read + old.written - new.read - new.written)
+
+# %% [markdown]
+# ## Same tokens
+#
+# The tiny decoder, run: as exported, after the pass, and with the kernels scheduled for this CPU.
+
+# %%
+target = llvm_host()["target"]
+exported, _ = decoder("tiny", functions=Generator.SINGLE)
+exported = relax.transform.BindSymbolicVars({"vocab_size": 500})(exported)
+tiny = chapter.FuseTransposeMatmul()(exported)
+for title, mod in {
+    "as exported": exported,
+    "fused": tiny,
+    "fused and scheduled": chapter.schedule_kernels(tiny, target),
+}.items():
+    tokens = Generator("tiny", module=mod, target=target).generate([3, 1, 4, 1, 5], 8).tokens
+    print(f"{title:<20} {tokens.tolist()}")
+
+# %% [markdown]
+# ## The kernel, fast
+#
+# The loops of the two schedules, for this machine's registers.
+
+# %%
+display(
+    show(
+        chapter.schedule_decode(
+            chapter.FuseTransposeMatmul()(linear_layer(1, 1024, 1024))["NT_matmul"], target
+        )
+    )
+)
+
+# %%
+display(
+    show(
+        chapter.schedule_prefill(
+            chapter.FuseTransposeMatmul()(linear_layer(64, 1024, 1024))["NT_matmul"], target
+        )
+    )
+)
+
+
+# %%
+def milliseconds(func, rows: int) -> float:
+    """The median of seven calls of a PrimFunc (w, x, out)."""
+    function = tvm.compile(func.with_attr("global_symbol", "main"), target=target)["main"]
+    arrays = (np.ones((1024, 1024)), np.ones((rows, 1024)), np.zeros((rows, 1024)))
+    tensors = [tvm.runtime.tensor(array.astype("float32")) for array in arrays]
+    times = []
+    for _ in range(7):
+        start = time.perf_counter()
+        function(*tensors)
+        times.append(time.perf_counter() - start)
+    return 1e3 * sorted(times)[3]
+
+
+for rows, schedule in ((1, chapter.schedule_decode), (64, chapter.schedule_prefill)):
+    plain = chapter.FuseTransposeMatmul()(linear_layer(rows, 1024, 1024))["NT_matmul"]
+    print(
+        f"{rows:>3} rows: {milliseconds(plain, rows):7.2f} ms as it is, {milliseconds(schedule(plain, target), rows):7.2f} ms scheduled"
+    )
+
+# %% [markdown]
+# Measured while this page was built, on whatever else the machine was doing: good for the order of magnitude.
+# `python -m chapters bench 3` measures properly.
