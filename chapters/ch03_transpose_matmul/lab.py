@@ -99,8 +99,9 @@ def outcome(fuse, mod) -> str:
 
 for build in (x_times_its_own, shared, also_returned, written_otherwise):
     mod = small(build)
+    theirs = outcome(relax.transform.FuseTransposeMatmul(), mod)
     print(
-        f"{build.__name__:<18} TVM {outcome(relax.transform.FuseTransposeMatmul(), mod):<34} ours {outcome(chapter.FuseTransposeMatmul(), mod)}"
+        f"{build.__name__:<18} TVM: {theirs:<32} ours: {outcome(chapter.FuseTransposeMatmul(), mod)}"
     )
 
 # %% [markdown]
@@ -121,12 +122,8 @@ llama, weights = decoder("llama3-8b", "float16", functions=["decode"])
 after = chapter.FuseTransposeMatmul()(llama)
 before_costs, after_costs = walk.scoreboard(llama, sizes), walk.scoreboard(after, sizes)
 display(compare(before_costs, after_costs))
-print(
-    "transposes materialised:",
-    before_costs.calls["relax.permute_dims"],
-    "→",
-    after_costs.calls.get("relax.permute_dims", 0),
-)
+turned = [costs.calls.get("relax.permute_dims", 0) for costs in (before_costs, after_costs)]
+print("transposes materialised: {} → {}".format(*turned))
 
 # %% [markdown]
 # The prediction of exercise 3.7, from the shapes of the weights alone:
@@ -160,23 +157,17 @@ for title, mod in {
 #
 # The loops of the two schedules, for this machine's registers.
 
-# %%
-display(
-    show(
-        chapter.schedule_decode(
-            chapter.FuseTransposeMatmul()(linear_layer(1, 1024, 1024))["NT_matmul"], target
-        )
-    )
-)
 
 # %%
-display(
-    show(
-        chapter.schedule_prefill(
-            chapter.FuseTransposeMatmul()(linear_layer(64, 1024, 1024))["NT_matmul"], target
-        )
-    )
-)
+def unscheduled(rows: int):
+    """NT_matmul as the pass makes it for a layer of 1024 by 1024."""
+    return chapter.FuseTransposeMatmul()(linear_layer(rows, 1024, 1024))["NT_matmul"]
+
+
+display(show(chapter.schedule_decode(unscheduled(1), target)))
+
+# %%
+display(show(chapter.schedule_prefill(unscheduled(64), target)))
 
 
 # %%
@@ -194,10 +185,9 @@ def milliseconds(func, rows: int) -> float:
 
 
 for rows, schedule in ((1, chapter.schedule_decode), (64, chapter.schedule_prefill)):
-    plain = chapter.FuseTransposeMatmul()(linear_layer(rows, 1024, 1024))["NT_matmul"]
-    print(
-        f"{rows:>3} rows: {milliseconds(plain, rows):7.2f} ms as it is, {milliseconds(schedule(plain, target), rows):7.2f} ms scheduled"
-    )
+    plain = unscheduled(rows)
+    before_ms, after_ms = (milliseconds(f, rows) for f in (plain, schedule(plain, target)))
+    print(f"{rows:>3} rows: {before_ms:7.2f} ms as it is, {after_ms:7.2f} ms scheduled")
 
 # %% [markdown]
 # Measured while this page was built, on whatever else the machine was doing: good for the order of magnitude.

@@ -1,4 +1,4 @@
-"""The check compares where each dimension goes instead of what comes to each place; the pattern's parts are named by zip."""
+"""The check asks where each dimension goes, and not what comes to each place; names are put to parts by zip."""
 
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 

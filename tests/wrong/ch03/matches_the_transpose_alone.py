@@ -12,7 +12,6 @@ READ = "chapters/ch03_transpose_matmul/lesson.md, “Step 1: find the pair”"
 
 
 def transpose_matmul_pattern():
-    x, w = wildcard(), wildcard()
+    w = wildcard()
     transpose = is_op("relax.permute_dims")(w)
-    product = is_op("relax.matmul")(x, transpose)
     return transpose, {"w": w, "transpose": transpose}
