@@ -14,6 +14,7 @@ from tvm.target import Target
 
 from chapters.toolkit.vector_registers import vector_registers
 
+MOST_COLUMNS = 8  # each reads along a row of w of its own: more of them are read ahead less well
 BLOCK_N, BLOCK_K = 128, 1024  # a block of w: 512 KiB in float32, which a second-level cache holds
 
 
@@ -85,8 +86,8 @@ def matmul_tile(func: tirx.PrimFunc, target: Target) -> Tile:
     sums = vector_registers(target).count // 2
     needed = -(-rows // lanes) if rows is not None else sums
     all_rows = needed <= sums // 4
-    vectors = max(needed, 1) if all_rows else max(sums // 8, 1)
-    columns = largest_divisor(n, min(sums // 2, sums // vectors))
+    vectors = max(needed, 1) if all_rows else 2
+    columns = largest_divisor(n, min(MOST_COLUMNS, sums // vectors))
     block_k = largest_divisor(k, BLOCK_K)
     return Tile(
         row_axis=row_axis,

@@ -131,16 +131,16 @@ def nt_matmul(w: te.Tensor, x: te.Tensor, out_dtype: str) -> te.Tensor:
     # END exercise 3.3
 
 
-def is_constant(dim: Expr, value: int) -> bool:
+def is_constant(dim: Expr | int, value: int) -> bool:
     """Whether `dim` is known now to be `value`; False for any symbolic dimension."""
-    return isinstance(dim, tirx.IntImm) and int(dim) == value
+    return isinstance(dim, int | tirx.IntImm) and int(dim) == value
 
 
 def broadcast(a: Sequence[Expr], b: Sequence[Expr]) -> list[Expr]:
     """The batch dimensions of a product whose operands have `a` and `b`, aligned from the right."""
     rank = max(len(a), len(b))
     a, b = ([1] * (rank - len(dims)) + list(dims) for dims in (a, b))
-    return [q if p == 1 or is_constant(p, 1) else p for p, q in zip(a, b, strict=True)]
+    return [q if is_constant(p, 1) else p for p, q in zip(a, b, strict=True)]
 
 
 def batch_index(dims: Sequence[Expr], index: Sequence[Expr]) -> list[Expr]:

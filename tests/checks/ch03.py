@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.ir import IRModule
-from tvm.s_tir import SBlock
+from tvm.s_tir import SBlock, ScheduleError
 from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.target import Target
@@ -23,7 +24,7 @@ from solutions.ch01_walk_the_ir import walk_the_ir
 from solutions.ch03_transpose_matmul import fuse_transpose_matmul as reference
 from tests.harness import expect
 from tests.harness.failure import CheckFailed
-from tests.harness.loading import last_line
+from tests.harness.loading import last_line, where
 
 LESSON = "chapters/ch03_transpose_matmul/lesson.md"
 PATTERN = f"{LESSON}, “Step 1: find the pair”"
@@ -924,6 +925,27 @@ def _unscheduled(rows, n: int, k: int, dtype="float32", out="float32") -> tirx.P
     return _kernel(reference, [n, k], [*rows, k], dtype, out)
 
 
+def _apply(schedule, func: tirx.PrimFunc, target: Target, whose: str) -> tirx.PrimFunc:
+    """schedule(func, target); a refused primitive becomes a message without the listing TVM puts before it."""
+    try:
+        result = schedule(func, target)
+    except ScheduleError as error:
+        message = str(error).split("Error message:")[-1].strip().splitlines()[0]
+        raise CheckFailed(
+            f"TVM refuses a primitive in {whose}: {message}",
+            yours=where(error, Path(schedule.__code__.co_filename)),
+            expected="primitives in an order that each of them allows",
+            why="vectorize and parallel, for one, want a whole reduction: they come before decompose_reduction.",
+            read=FAST,
+        ) from None
+    expect.that(
+        isinstance(result, tirx.PrimFunc),
+        f"{whose} returned {type(result).__name__}, not a PrimFunc.",
+        expected='sch.mod["main"]',
+    )
+    return result
+
+
 def _widest(func: tirx.PrimFunc) -> int:
     """The extent of the longest vectorised loop; 1 if there is none."""
     extents = [1]
@@ -953,7 +975,7 @@ def _parallel(func: tirx.PrimFunc) -> bool:
 
 
 def _check_threads(schedule, rows, whose: str) -> None:
-    func = schedule(_unscheduled(rows, 256, 256), WIDE)
+    func = _apply(schedule, _unscheduled(rows, 256, 256), WIDE, whose)
     expect.that(
         _parallel(func),
         f"{whose} leaves the product to one thread.",
@@ -968,12 +990,7 @@ def _check_numbers(schedule, cases, whose: str) -> None:
     target = llvm_host()["target"]
     for said, rows, n, k in cases:
         w, x = _array(n, n, k), _array(k, *rows, k)
-        func = schedule(_unscheduled(said, n, k), target)
-        expect.that(
-            isinstance(func, tirx.PrimFunc),
-            f"{whose} returned {type(func).__name__}, not a PrimFunc.",
-            expected='sch.mod["main"]',
-        )
+        func = _apply(schedule, _unscheduled(said, n, k), target, whose)
         expect.close(
             _run_kernel(func, w, x, (*rows, n), target=target),
             x.astype("float64") @ w.astype("float64").T,
@@ -987,7 +1004,7 @@ def _check_numbers(schedule, cases, whose: str) -> None:
 
 def _check_width(schedule, rows, whose: str) -> None:
     widths = {
-        name: _widest(schedule(_unscheduled(rows, 256, 256), target))
+        name: _widest(_apply(schedule, _unscheduled(rows, 256, 256), target, whose))
         for name, target in (("AVX2", NARROW), ("AVX-512", WIDE))
     }
     expect.that(

@@ -1,0 +1,121 @@
+"""What measures and what bounds: timing in processes of their own, results files, and the kernels behind the bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+
+from chapters.ch03_transpose_matmul import bench
+from chapters.toolkit import results
+from chapters.toolkit.cpu_bounds import multiply_add, read_matrix
+from chapters.toolkit.machine import llvm_host
+from chapters.toolkit.read_order import read_order
+from chapters.toolkit.timing import MissingPeer, Peer, PeerFailed, compare
+
+HERE = "tests.test_bench"
+
+
+def two_sums(small: int, large: int):
+    """Two calls whose times differ by what they add up; each says an error of its own."""
+    return {"small": (lambda: sum(range(small)), 0.5), "large": (lambda: sum(range(large)), None)}
+
+
+def absent():
+    raise MissingPeer("nothing of that name is installed")
+
+
+def wrong():
+    raise ValueError("wrong numbers")
+
+
+def dies():
+    import os
+
+    os._exit(3)
+
+
+def test_compare_times_each_variant_and_tells_what_is_missing():
+    peers = [Peer(HERE, "two_sums", {"small": 1000, "large": 50000}), Peer(HERE, "absent")]
+    timings, missing = compare(peers, threads=1, rounds=3, seed=0)
+    assert missing == ["nothing of that name is installed"]
+    assert timings["large"].seconds > 3 * timings["small"].seconds
+    assert timings["small"].error == 0.5 and len(timings["small"].rounds) == 3
+
+
+@pytest.mark.parametrize(("function", "told"), [("wrong", "wrong numbers"), ("dies", "died")])
+def test_compare_does_not_time_a_peer_that_fails(function, told):
+    with pytest.raises(PeerFailed, match=told):
+        compare([Peer(HERE, function)], threads=1, rounds=1)
+
+
+def test_results_files_hold_what_they_were_made_with(tmp_path):
+    results.save("some", {"seconds": 1.5}, "python -m chapters bench 3", tmp_path)
+    back = results.load("some", tmp_path)
+    assert back["measured"] == {"seconds": 1.5}
+    for fact in ("device", "date", "command", "apache-tvm"):
+        assert str(back.get(fact, back["versions"].get(fact))) in results.made_with(back)
+    assert results.load("other", tmp_path) is None
+
+
+def test_a_page_without_results_says_how_to_get_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "load", lambda name: results.load(name, tmp_path))
+    for name in bench.TABLES:
+        assert "bench 3" in str(bench.shown(name)) and "bench 3" in bench.shown(name)._repr_html_()
+
+
+def test_tables_are_made_of_what_was_measured():
+    kernels = {
+        "ours": 1e-3,
+        "NumPy": 3e-3,
+        "read w": 0.5e-3,
+        "multiply-add": 1e-3,
+    }
+    table = bench.kernel_table({"n": 64, "k": 64, "threads": {"1": {"16": kernels}}})
+    assert "3.00×" in str(table) and "50% of reading w" in str(table)
+    alone = {"n": 64, "k": 64, "rows": {"1": {"transposed": 0.3, "fused": 0.1}}}
+    assert "3.0×" in str(bench.pass_table(alone))
+
+
+def test_a_peer_with_wrong_numbers_is_refused():
+    x, w = bench.numbers(5, 8, 16, seed=1)
+    right = x @ w.T
+    assert bench.checked(right, x, w) < bench.TOLERANCE
+    for spoiled in (right + 1, np.full_like(right, np.nan), right[:, ::-1]):
+        with pytest.raises(ValueError, match="wrong numbers"):
+            bench.checked(spoiled, x, w)
+
+
+def test_bounds_do_the_work_they_say():
+    target = llvm_host()["target"]
+    kernel, shape = read_matrix(8, 64, target)
+    w = np.random.default_rng(0).standard_normal((8, 64)).astype("float32")
+    sums = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
+    kernel(tvm.runtime.tensor(w), sums)
+    np.testing.assert_allclose(sums.numpy().sum(axis=1), w.sum(axis=1), 1e-4, 1e-4)
+    with pytest.raises(ValueError, match="does not divide"):
+        read_matrix(8, 65, target)
+    worker, operands_shape, sums_shape = multiply_add(2, target)
+    sums = tvm.runtime.tensor(np.full(sums_shape, np.nan, "float32"))
+    worker(tvm.runtime.tensor(np.full(operands_shape, 0.5, "float32")), sums)
+    np.testing.assert_allclose(sums.numpy(), 1.0, 1e-6)  # a = a / 2 + 1 / 2 ends at 1
+
+
+def test_read_order_is_that_of_the_loops():
+    from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
+
+    layer = bench.linear_layer(1, 3, 4)
+    kernel = FuseTransposeMatmul()(layer)["NT_matmul"]
+    assert read_order(kernel, "w", "fused").reads == tuple(range(12))
+    unfused = tvm.relax.transform.LegalizeOps()(layer)["matmul"]
+    expected = tuple(k * 3 + j for j in range(3) for k in range(4))
+    assert read_order(unfused, "lv", "unfused").reads == expected
+    with pytest.raises(ValueError, match="No block"):
+        read_order(kernel, "nothing", "none")
+
+
+def test_a_chapter_that_measures_nothing_says_which_do(capsys):
+    from chapters.commands.parser import run
+
+    assert run(["bench", "0"]) == 2
+    assert "3" in capsys.readouterr().out
