@@ -20,6 +20,7 @@ from chapters.toolkit.timing import MissingPeer, Peer, compare
 
 N = K = 4096
 ROWS = (1, 16, 32, 64, 128, 256, 512)
+AMX_ROWS = (32, 64, 128, 256)
 PASS_ROWS = (1, 16)  # unscheduled, more rows take minutes
 TOLERANCE = 1e-5  # of the largest result, in float32
 HERE = __name__
@@ -53,9 +54,19 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     plain = {str(r): _measure(("unscheduled",), r, n, k, 1, 3, say) for r in PASS_ROWS}
     alone = {"n": n, "k": k, "rows": plain}
     say(f"\n{pass_table(alone)}\n")
+    amx = {
+        str(rows): _measure(("amx_peer", "torch_bfloat16"), rows, n, k, 1, rounds, say)
+        for rows in ((64,) if quick else AMX_ROWS)
+    }
+    say(f"\n{amx_table({'n': n, 'k': k, 'rows': amx})}\n")
     step = _measure(("decode_step",), 1, n, k, 1, rounds, say)
     say(f"\n{decode_table(step)}\n")
-    return {"ch03_kernels": kernels, "ch03_pass": alone, "ch03_decode": step}
+    return {
+        "ch03_kernels": kernels,
+        "ch03_pass": alone,
+        "ch03_amx": {"n": n, "k": k, "rows": amx},
+        "ch03_decode": step,
+    }
 
 
 def _measure(functions, rows, n, k, threads, rounds, say) -> dict[str, float]:
@@ -83,14 +94,16 @@ def numbers(rows: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarra
     return tuple(random.standard_normal(shape, dtype="float32") for shape in shapes)
 
 
-def checked(result: np.ndarray, x: np.ndarray, w: np.ndarray) -> float:
+def checked(
+    result: np.ndarray, x: np.ndarray, w: np.ndarray, tolerance: float = TOLERANCE
+) -> float:
     """The largest error against float64, relative to the largest result; ValueError where it is too large."""
     some = np.unique(np.linspace(0, len(x) - 1, 6).astype(int))
     expected = x[some].astype("float64") @ w.astype("float64").T
     error = float(
         np.abs(result.reshape(len(x), -1)[some] - expected).max() / np.abs(expected).max()
     )
-    if not error < TOLERANCE:  # NaN is no small error
+    if not error < tolerance:  # NaN is no small error
         raise ValueError(f"wrong numbers: the relative error is {error:.1e}")
     return error
 
@@ -150,6 +163,50 @@ def torch_peer(rows, n, k, threads, seed):
             return linear(x, w)
 
     return {"PyTorch": (call, checked(call().numpy(), x.numpy(), w.numpy()))}
+
+
+def amx_peer(rows, n, k, threads, seed):
+    """bfloat16 on the matrix unit, sums and result in float32."""
+    import tvm
+
+    from chapters.toolkit.amx_matmul import build_amx_matmul, enable_amx, tile_configuration
+
+    if not enable_amx():
+        raise MissingPeer("this processor has no AMX")
+    x, w = rounded(rows, n, k, seed)
+    out = np.full((rows, n), np.nan, "float32")
+    arrays = w.view("uint16"), x.view("uint16"), tile_configuration(), out
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    kernel = build_amx_matmul(rows, n, k)
+    kernel(*tensors)
+    error = checked(tensors[-1].numpy(), x.astype("float32"), w.astype("float32"))
+    return {"AMX": (lambda: kernel(*tensors), error)}
+
+
+def torch_bfloat16(rows, n, k, threads, seed):
+    """PyTorch in bfloat16, which oneDNN runs on AMX where there is one; its result is bfloat16."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingPeer("PyTorch is not installed") from None
+    torch.set_num_threads(threads)
+    arrays = [array.astype("float32") for array in rounded(rows, n, k, seed)]
+    x, w = (torch.from_numpy(array).to(torch.bfloat16) for array in arrays)
+    linear = torch.nn.functional.linear
+
+    def call():
+        with torch.inference_mode():
+            return linear(x, w)
+
+    error = checked(call().float().numpy(), *arrays, tolerance=1e-2)
+    return {"PyTorch": (call, error)}
+
+
+def rounded(rows: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """x and w in bfloat16."""
+    import ml_dtypes
+
+    return tuple(array.astype(ml_dtypes.bfloat16) for array in numbers(rows, n, k, seed))
 
 
 def bounds(rows, n, k, threads, seed):
@@ -300,6 +357,18 @@ def pass_table(measured: dict) -> Table:
     return Table(("rows of x", "transpose and matmul", "NT_matmul", "gain of the pass"), rows)
 
 
+def amx_table(measured: dict) -> Table:
+    """bfloat16 on AMX; empty where the processor has none."""
+    size = measured["n"] * measured["k"]
+    rows = []
+    for count, seconds in measured["rows"].items():
+        if "AMX" in seconds:
+            torch = seconds.get("PyTorch")
+            speed = f"{2 * int(count) * size / seconds['AMX'] / 1e9:.0f}"
+            rows.append((count, speed, f"{torch / seconds['AMX']:.2f}×" if torch else "–"))
+    return Table(("rows of x", "GFLOP/s", "PyTorch's time"), rows)
+
+
 def decode_table(seconds: dict) -> Table:
     """One decode step, and how much of the exported module's time is left."""
     whole = seconds["as exported"]
@@ -307,7 +376,12 @@ def decode_table(seconds: dict) -> Table:
     return Table(("the decoder", "one decode step", "of the time as exported"), rows)
 
 
-TABLES = {"ch03_kernels": kernel_table, "ch03_pass": pass_table, "ch03_decode": decode_table}
+TABLES = {
+    "ch03_kernels": kernel_table,
+    "ch03_pass": pass_table,
+    "ch03_amx": amx_table,
+    "ch03_decode": decode_table,
+}
 
 
 def shown(name: str) -> Shown:

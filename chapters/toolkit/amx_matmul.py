@@ -1,0 +1,193 @@
+"""NT_matmul in bfloat16 on AMX, the matrix unit of some x86 processors, written against its tile instructions.
+
+AMX multiplies tiles: 16 rows of 64 bytes. One instruction, TDPBF16PS, adds to a tile of 16 x 16 float32 sums the
+product of a tile of 16 rows with 32 bfloat16 each and a tile in which pairs of rows are interleaved. Rows of w are
+contiguous along the reduction, so they are such tiles as they are stored; only x, which is small, is packed in pairs.
+The sums come out as (column, row) and are turned while they are copied into the result.
+
+Linux gives a process the tile registers only when it asks for them: `enable_amx`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.script import tirx as T
+from tvm.target import Target
+
+ROWS = 16  # of a tile
+PAIR = 32  # rows of x and of w that four tiles of sums take at a time
+TARGET = {"kind": "llvm", "mcpu": "sapphirerapids"}
+LARGEST_BLOCK = 128  # rows of w whose sums are kept until they are turned
+_ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18
+
+
+def enable_amx() -> bool:
+    """Ask Linux for the tile registers, for this process; False where there are none."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    with open("/proc/cpuinfo", encoding="utf-8") as info:
+        if "amx_bf16" not in info.read():
+            return False
+    return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST, _TILE_DATA) == 0
+
+
+def tile_configuration() -> np.ndarray:
+    """The 64 bytes that LDTILECFG reads: eight tiles of 16 rows of 64 bytes."""
+    bytes_ = np.zeros(64, "uint8")
+    bytes_[0] = 1  # palette
+    bytes_[16:32].view("uint16")[:] = 64
+    bytes_[48:56] = ROWS
+    return bytes_
+
+
+def _tile(number: int):
+    return tirx.const(number, "int8")
+
+
+def _amx(name: str, *arguments):
+    return T.call_llvm_intrin("int32", f"llvm.x86.{name}", *arguments)
+
+
+def amx_matmul(m: int, n: int, k: int) -> tirx.PrimFunc:
+    """(w, x, configuration, out): out (m, n) float32 = x (m, k) times w (n, k) transposed, both bfloat16.
+
+    w and x are given as uint16 of the same bits. m, n and k are multiples of 32; ValueError if not. The
+    configuration is `tile_configuration()`. Run it after `enable_amx()`.
+    """
+    if m % PAIR or n % PAIR or k % PAIR:
+        raise ValueError(f"({m}, {n}, {k}) are not all multiples of {PAIR}.")
+    block = next(size for size in (LARGEST_BLOCK, 64, PAIR) if n % size == 0)
+    if (
+        m <= 4 * PAIR
+    ):  # few rows: the sums of a pair of tiles are turned at once, while they are near
+        block = PAIR
+    tiles = block // PAIR
+
+    @T.prim_func(s_tir=True)
+    def NT_matmul(
+        w: T.Buffer((n, k), "uint16"),
+        x: T.Buffer((m, k), "uint16"),
+        configuration: T.Buffer((64,), "uint8"),
+        out: T.Buffer((m, n), "float32"),
+    ):
+        T.func_attr({"tirx.noalias": True})
+        packed = T.sblock_alloc_buffer((m // PAIR, k // PAIR, 2, ROWS, PAIR), "uint16")
+        sums = T.sblock_alloc_buffer((n // PAIR, m // PAIR, PAIR, PAIR), "float32")
+        for row_tile in T.parallel(m // ROWS):
+            for pair in T.serial(k // 2):
+                for row in T.vectorized(ROWS):
+                    for half in T.unroll(2):
+                        with T.sblock("pack"):
+                            i = T.axis.spatial(m, row_tile * ROWS + row)
+                            j = T.axis.spatial(k, pair * 2 + half)
+                            packed[
+                                i // PAIR,
+                                j // PAIR,
+                                (i // ROWS) % 2,
+                                (j % PAIR) // 2,
+                                (i % ROWS) * 2 + j % 2,
+                            ] = x[i, j]
+        for block_n in T.parallel(n // block):
+            with T.sblock("product"):
+                b = T.axis.spatial(n // block, block_n)
+                T.reads(
+                    packed[0 : m // PAIR, 0 : k // PAIR, 0:2, 0:ROWS, 0:PAIR],
+                    w[b * block : b * block + block, 0:k],
+                    configuration[0:64],
+                )
+                T.writes(sums[b * tiles : b * tiles + tiles, 0 : m // PAIR, 0:PAIR, 0:PAIR])
+                T.evaluate(_amx("ldtilecfg", T.address_of(configuration[0])))
+                for i in T.serial(m // PAIR):
+                    for j in T.serial(tiles):
+                        T.evaluate(_amx("tilezero", _tile(0)))
+                        T.evaluate(_amx("tilezero", _tile(1)))
+                        T.evaluate(_amx("tilezero", _tile(2)))
+                        T.evaluate(_amx("tilezero", _tile(3)))
+                        for s in T.serial(k // PAIR):
+                            T.evaluate(
+                                _amx(
+                                    "tileloadd64",
+                                    _tile(4),
+                                    T.address_of(w[b * block + j * PAIR, s * PAIR]),
+                                    T.int64(2 * k),
+                                )
+                            )
+                            T.evaluate(
+                                _amx(
+                                    "tileloadd64",
+                                    _tile(6),
+                                    T.address_of(packed[i, s, 0, 0, 0]),
+                                    T.int64(64),
+                                )
+                            )
+                            T.evaluate(
+                                _amx(
+                                    "tileloadd64",
+                                    _tile(7),
+                                    T.address_of(packed[i, s, 1, 0, 0]),
+                                    T.int64(64),
+                                )
+                            )
+                            T.evaluate(
+                                _amx(
+                                    "tileloadd64",
+                                    _tile(5),
+                                    T.address_of(w[b * block + j * PAIR + ROWS, s * PAIR]),
+                                    T.int64(2 * k),
+                                )
+                            )
+                            T.evaluate(_amx("tdpbf16ps", _tile(0), _tile(4), _tile(6)))
+                            T.evaluate(_amx("tdpbf16ps", _tile(1), _tile(4), _tile(7)))
+                            T.evaluate(_amx("tdpbf16ps", _tile(2), _tile(5), _tile(6)))
+                            T.evaluate(_amx("tdpbf16ps", _tile(3), _tile(5), _tile(7)))
+                        T.evaluate(
+                            _amx(
+                                "tilestored64",
+                                _tile(0),
+                                T.address_of(sums[b * tiles + j, i, 0, 0]),
+                                T.int64(128),
+                            )
+                        )
+                        T.evaluate(
+                            _amx(
+                                "tilestored64",
+                                _tile(1),
+                                T.address_of(sums[b * tiles + j, i, 0, ROWS]),
+                                T.int64(128),
+                            )
+                        )
+                        T.evaluate(
+                            _amx(
+                                "tilestored64",
+                                _tile(2),
+                                T.address_of(sums[b * tiles + j, i, ROWS, 0]),
+                                T.int64(128),
+                            )
+                        )
+                        T.evaluate(
+                            _amx(
+                                "tilestored64",
+                                _tile(3),
+                                T.address_of(sums[b * tiles + j, i, ROWS, ROWS]),
+                                T.int64(128),
+                            )
+                        )
+            for i in T.serial(m):
+                for j_part in T.serial(block // ROWS):
+                    for j_lane in T.vectorized(ROWS):
+                        with T.sblock("turn"):
+                            r = T.axis.spatial(m, i)
+                            c = T.axis.spatial(n, block_n * block + j_part * ROWS + j_lane)
+                            out[r, c] = sums[c // PAIR, r // PAIR, c % PAIR, r % PAIR]
+
+    return NT_matmul
+
+
+def build_amx_matmul(m: int, n: int, k: int):
+    """The compiled kernel."""
+    return tvm.compile(amx_matmul(m, n, k), target=Target(TARGET))["NT_matmul"]
