@@ -7,9 +7,11 @@ none. A number that stands on a page comes from here or is computed while the pa
 from __future__ import annotations
 
 import datetime
+import html
 import json
 import os
 import platform
+import re
 from pathlib import Path
 
 from chapters.toolkit.course import ROOT
@@ -68,4 +70,5 @@ class Shown:
 
     def _repr_html_(self) -> str:
         table = "" if self.table is None else self.table._repr_html_()
-        return f"{table}<p><small>{self.source}</small></p>"
+        source = re.sub(r"`(.*?)`", r"<code>\1</code>", html.escape(self.source, quote=False))
+        return f"{table}<p><small>{source}</small></p>"

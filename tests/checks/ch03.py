@@ -870,7 +870,7 @@ def observe_3_6(impl):
 
 
 def _kind(impl) -> str:
-    mod, arrays = impl.deceives_careless()
+    _, arrays = impl.deceives_careless()
     constant = any(np.all(a == a.flat[0]) for a in arrays)
     return f"{max(a.ndim for a in arrays)} dimensions, {'constant' if constant else 'varied'}"
 

@@ -6,7 +6,7 @@ from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
 def may_fuse(transpose, product):
     (w,), (x, _) = transpose.args, product.args
     rank = w.ty.ndim
-    if rank < 2 or not {is_typed(w.ty), is_typed(x.ty), is_typed(product.ty)} == {True}:
+    if rank < 2 or {is_typed(w.ty), is_typed(x.ty), is_typed(product.ty)} != {True}:
         return False
     if transpose.attrs.axes is None:
         return rank == 2

@@ -15,7 +15,7 @@ def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     tile = matmul_tile(func, target)
     sch = Schedule(func)
     product = sch.get_sblock("NT_matmul")
-    packed, result = pad_rows(sch, product, tile)
+    _, result = pad_rows(sch, product, tile)
     pack_rows(sch, product, tile)
     *around, j, k = sch.get_loops(product)
     row = around.pop(tile.row_axis)
