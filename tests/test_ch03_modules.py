@@ -250,6 +250,108 @@ class Loops:
         return out
 
 
+@I.ir_module
+class Overwritten:
+    """A kernel writes into w, in place, between its transpose and the matmul: w must be read before."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def double(a: T.Buffer((16, 8), "float32")):
+        for i, j in T.grid(16, 8):
+            with T.sblock("double"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                a[vi, vj] = a[vi, vj] + a[vi, vj]
+
+    @R.function
+    def main(x: R.Tensor((4, 8), "float32"), start: R.Tensor((16, 8), "float32")) -> R.Tensor(
+        (4, 16), "float32"
+    ):
+        cls = Overwritten
+        with R.dataflow():
+            w = R.negative(start)
+            wt = R.permute_dims(w)
+            w2 = R.call_tir_inplace(
+                cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((16, 8), "float32")
+            )
+            early = R.matmul(x, wt)
+            wt2 = R.permute_dims(w2)
+            late = R.matmul(x, wt2)
+            out = R.add(early, late)
+            R.output(out)
+        return out
+
+
+@I.ir_module
+class OverwrittenBehindACall:
+    """As above, but the kernel that writes stands in a function that is called."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def double(a: T.Buffer((16, 8), "float32")):
+        for i, j in T.grid(16, 8):
+            with T.sblock("double"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                a[vi, vj] = a[vi, vj] + a[vi, vj]
+
+    @R.function(private=True)
+    def helper(w: R.Tensor((16, 8), "float32")) -> R.Tensor((16, 8), "float32"):
+        cls = OverwrittenBehindACall
+        with R.dataflow():
+            out = R.call_tir_inplace(
+                cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((16, 8), "float32")
+            )
+            R.output(out)
+        return out
+
+    @R.function
+    def main(x: R.Tensor((4, 8), "float32"), start: R.Tensor((16, 8), "float32")) -> R.Tensor(
+        (4, 16), "float32"
+    ):
+        cls = OverwrittenBehindACall
+        w = R.negative(start)
+        wt = R.permute_dims(w)
+        w2 = cls.helper(w)
+        with R.dataflow():
+            wide = R.matmul(x, wt)
+            kept = R.multiply(w2, R.const(0, "float32"))
+            part = R.permute_dims(kept)
+            zero = R.matmul(x, part)
+            out = R.add(wide, zero)
+            R.output(out)
+        return out
+
+
+@I.ir_module
+class Captured:
+    """A closure multiplies by a transpose of the function around it, and runs after w was overwritten."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def double(a: T.Buffer((16, 8), "float32")):
+        for i, j in T.grid(16, 8):
+            with T.sblock("double"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                a[vi, vj] = a[vi, vj] + a[vi, vj]
+
+    @R.function
+    def main(x: R.Tensor((4, 8), "float32"), start: R.Tensor((16, 8), "float32")) -> R.Tensor(
+        (4, 16), "float32"
+    ):
+        cls = Captured
+        w = R.negative(start)
+        wt = R.permute_dims(w)
+
+        @R.function
+        def inner(a: R.Tensor((4, 8), "float32")) -> R.Tensor((4, 16), "float32"):
+            with R.dataflow():
+                b = R.matmul(a, wt)
+                R.output(b)
+            return b
+
+        w2 = R.call_tir_inplace(  # noqa: F841
+            cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((16, 8), "float32")
+        )
+        out: R.Tensor((4, 16), "float32") = inner(x)
+        return out
+
+
 def _array(*shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype("float32")
 
@@ -274,6 +376,9 @@ CASES = [
     (Claimed, 0, None, None),
     (TwiceTransposed, 1, (X, np.ascontiguousarray(W.T)), _product(X, W)),
     (Loops, 1, (X, W, np.array(True)), _product(X, W)),
+    (Overwritten, 1, (X, W), -3 * _product(X, W)),
+    (OverwrittenBehindACall, 1, (X, W), -_product(X, W)),
+    (Captured, 0, None, None),
 ]
 
 

@@ -9,7 +9,8 @@ The second half makes that kernel fast: `schedule_decode` for one row of x, `sch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import tvm
@@ -17,7 +18,7 @@ import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.ir import Call, Expr, GlobalVar, IRModule
 from tvm.relax.dpl import DFPattern, is_op, wildcard
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visitor
 from tvm.s_tir import SBlock, Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
@@ -79,19 +80,35 @@ def is_typed(ty: tvm.ir.Type) -> bool:
 def group(mod: IRModule, fires: Fires) -> IRModule:
     """`mod` with each pair that `fires` accepts moved into a private function, a composite.
 
-    A match may reach through aliases into another dataflow block, and FuseOpsByPattern then raises or makes
-    half a pair. A DataflowVar is known only in the block that binds it, so one that the matmul itself reads
-    keeps the pair in one block.
+    A pair is a permute_dims and, right behind it in one dataflow block, the matmul that uses it. The pattern
+    alone would also match across blocks and past anything that stands between, and w would be read too late.
     """
+    behind = Neighbours()
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            behind.visit_expr(func)
 
     def check(context: relax.transform.PatternCheckContext) -> bool:
         transpose, product = (context.annotated_expr[name] for name in ("transpose", "product"))
-        bound = context.value_to_bound_var.get(transpose)
-        in_block = isinstance(bound, relax.DataflowVar) and bound.same_as(product.args[1])
-        return in_block and fires(transpose, product)
+        following = behind.following.get(context.value_to_bound_var.get(transpose))
+        return product.same_as(following) and fires(transpose, product)
 
     pattern = (COMPOSITE, *transpose_matmul_pattern(), check)
     return relax.transform.FuseOpsByPattern([pattern], bind_constants=False)(mod)
+
+
+@visitor
+class Neighbours(PyExprVisitor):
+    """Notes in `following`, for each variable of a dataflow block, the value that is bound next."""
+
+    def __init__(self):
+        super().__init__()
+        self.following: dict[relax.Var, Expr] = {}
+
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> None:
+        for binding, after in pairwise(block.bindings):
+            self.following[binding.var] = after.value
+        super().visit_dataflow_block_(block)
 
 
 # --- step 2: each composite a kernel --------------------------------------------------------------
@@ -134,11 +151,11 @@ def batch_index(dims: Sequence[Expr], index: Sequence[Expr]) -> list[Expr]:
 
 def generate(mod: IRModule, composites: dict[str, relax.Function]) -> IRModule:
     """`mod` with each call of one of `composites` replaced by a call of its kernel, and without them."""
-    generator = GenerateKernels(mod, composites)
     for gvar, func in mod.functions_items():
         if isinstance(func, relax.Function) and calls_any(func, composites):
+            generator = GenerateKernels(mod, composites)  # one each: functions may share Vars
             generator.builder_.update_func(gvar, generator.visit_expr(func))
-    mod = generator.builder_.get()
+            mod = generator.builder_.get()
     for name in composites:
         del mod[name]
     return mod
@@ -211,6 +228,38 @@ def is_claimed(func: relax.Function) -> bool:
     return any(key in attrs for key in ("Primitive", "Composite", "Codegen"))
 
 
+def may_write(call: Call) -> bool:
+    """Whether `call` may write into a tensor that exists already, w for instance.
+
+    Functions of the module, closures and packed functions count as well: nobody looks inside.
+    """
+    if not isinstance(call.op, tvm.ir.Op):
+        return True
+    name = call.op.name.removeprefix("relax.")
+    if name in ("print", "assert_op"):  # impure, but they only look
+        return False
+    return name in ("call_tir_inplace", "call_inplace_packed") or not call.op.get_attr("FPurity")
+
+
+@visitor
+class ProgramOrder(PyExprVisitor):
+    """Collects all calls of the function it visits, in the order in which they are written."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls: list[Call] = []
+
+    def visit_call_(self, call: Call) -> None:
+        super().visit_call_(call)
+        self.calls.append(call)
+
+    def may_write_between(self, first: Call, last: Call) -> bool:
+        """Whether a call from `first` up to `last` may write; a call that stands twice counts widely."""
+        start = next(n for n, call in enumerate(self.calls) if call.same_as(first))
+        end = max(n for n, call in enumerate(self.calls) if call.same_as(last))
+        return any(may_write(call) for call in self.calls[start:end])
+
+
 @mutator
 class OwnTransposes(PyExprMutator):
     """Rewrites one Relax function for `own_transposes`. `given` counts the transposes handed out."""
@@ -218,9 +267,17 @@ class OwnTransposes(PyExprMutator):
     def __init__(self, mod: IRModule, func: relax.Function, fires: Fires):
         super().__init__(mod)
         self.fires = fires
-        self.values = relax.analysis.get_var2val(func)
+        self.order = ProgramOrder()
+        self.order.visit_expr(func)
+        self.values: Mapping[relax.Var, Expr] = {}  # of the innermost function: none is captured
         self.here: relax.DataflowBlock | None = None
         self.given = 0
+
+    def visit_function_(self, func: relax.Function) -> Expr:
+        outer, self.values = self.values, relax.analysis.get_var2val(func)
+        func = super().visit_function_(func)
+        self.values = outer
+        return func
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
         outer, self.here = self.here, block
@@ -246,7 +303,8 @@ class OwnTransposes(PyExprMutator):
     def transpose_in(self, call: Call) -> Call | None:
         """The permute_dims whose result `call`, a matmul in a dataflow block, multiplies by; else None.
 
-        None too where a copy of it could not stand before `call`: w is out of sight there.
+        None too where it cannot be moved to stand before `call`: w is out of sight there, or may have been
+        written into meanwhile.
         """
         if call.op != MATMUL or self.here is None:
             return None
@@ -255,7 +313,9 @@ class OwnTransposes(PyExprMutator):
             value = self.values.get(value)
         if not isinstance(value, Call) or value.op != TRANSPOSE:
             return None
-        return value if self.in_sight(value.args[0]) and self.fires(value, call) else None
+        if not self.in_sight(value.args[0]) or self.order.may_write_between(value, call):
+            return None
+        return value if self.fires(value, call) else None
 
     def in_sight(self, expr: Expr) -> bool:
         """Whether `expr` may be used in this block: a DataflowVar only in the block that binds it."""

@@ -15,6 +15,7 @@ from tvm.ir import IRModule
 from tvm.s_tir import SBlock, ScheduleError
 from tvm.script import ir as I
 from tvm.script import relax as R
+from tvm.script import tirx as T
 from tvm.target import Target
 
 from chapters.toolkit.ir_diff import diff
@@ -478,6 +479,36 @@ class Several:
         return out
 
 
+@I.ir_module
+class Overwritten:
+    """A kernel writes into w, in place, between the transpose of w and the matmul that uses it."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def double(a: T.Buffer((7, 6), "float32")):
+        for i, j in T.grid(7, 6):
+            with T.sblock("double"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                a[vi, vj] = a[vi, vj] + a[vi, vj]
+
+    @R.function
+    def main(x: R.Tensor((4, 6), "float32"), start: R.Tensor((7, 6), "float32")) -> R.Tensor(
+        (4, 7), "float32"
+    ):
+        cls = Overwritten
+        with R.dataflow():
+            w = R.negative(start)
+            turned = R.permute_dims(w)
+            doubled = R.call_tir_inplace(
+                cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((7, 6), "float32")
+            )
+            early = R.matmul(x, turned)
+            turned_late = R.permute_dims(doubled)
+            late = R.matmul(x, turned_late)
+            out = R.add(early, late)
+            R.output(out)
+        return out
+
+
 def _pass_on(impl, mod: IRModule) -> IRModule:
     """FuseTransposeMatmul, and the questions every pass is asked."""
     return expect.apply(impl.FuseTransposeMatmul(), mod, "FuseTransposeMatmul")
@@ -587,6 +618,18 @@ def test_3_4_touches_nothing_else(impl) -> None:
     )
 
 
+def test_3_4_minds_what_is_overwritten(impl) -> None:
+    """w is not read later than it was, where a kernel may have written into it meanwhile"""
+    x, w = _array(1, 4, 6), _array(2, 7, 6)
+    expect.close(
+        expect.run(_pass_on(impl, Overwritten), "main", [x, w]),
+        -3 * (x.astype("float64") @ w.T),
+        "The pass is wrong where a kernel writes into w between its transpose and the matmul.",
+        why="The transpose read w before it was doubled; a kernel in the place of the matmul reads it after.",
+        read=NOT_FIRE,
+    )
+
+
 def test_3_4_twice_changes_nothing_more(impl) -> None:
     """a second run changes nothing more, and a module without a pair stays as it is"""
     fuse = impl.FuseTransposeMatmul()
@@ -633,6 +676,7 @@ def observe_3_4(impl):
         lambda: told(Gram),
         lambda: told(_pair([4, 6], [7, 6], None, "float16", "float32")),
         lambda: numbers(_pair([5, 5], [5, 5]), *square),
+        lambda: numbers(Overwritten, _array(1, 4, 6), _array(2, 7, 6)),
     ]
 
 
