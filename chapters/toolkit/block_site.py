@@ -37,8 +37,8 @@ class Site:
     """Two blocks of one scope, `producer` before `consumer`.
 
     shared: the loops around both. span: the statements of their innermost common sequence, from the one that holds the
-    producer to the one that holds the consumer. Whatever runs between the two in one iteration of the shared loops is in
-    `span`.
+    producer to the one that holds the consumer. Whatever runs between the two in one iteration of the shared loops is
+    in `span`.
     """
 
     scope_sref: StmtSRef
@@ -55,8 +55,8 @@ class Site:
 def locate(sch: Schedule, producer: SBlockRV, consumer: SBlockRV) -> Site:
     """Find two blocks of `sch`.
 
-    Raises ScheduleError unless they are two blocks of one scope, the producer before the consumer, with nothing but loops,
-    sequences and blocks around and between them: no branch, no definition, no call that stands by itself.
+    Raises ScheduleError unless they are two blocks of one scope, the producer before the consumer, with nothing but
+    loops, sequences and blocks around and between them: no branch, no definition, no call that stands by itself.
     """
     scope_sref, first, last = _scope_sref(sch, producer), sch.get(producer), sch.get(consumer)
     same = scope_sref.same_as(_scope_sref(sch, consumer)) and not first.same_as(last)

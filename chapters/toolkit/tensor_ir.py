@@ -75,7 +75,7 @@ def _has_effect(call: Call) -> bool:
     if not isinstance(call.op, Op) or call.op.name.endswith("address_of"):
         return True
     kind = call.op.get_attr("TCallEffectKind")
-    return kind is None or int(kind) > int(CallEffectKind.Pure)
+    return kind is None or int(kind) > CallEffectKind.Pure.value
 
 
 def may_write(node, buffer: Var) -> bool:

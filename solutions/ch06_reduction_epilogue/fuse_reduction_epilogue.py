@@ -31,6 +31,7 @@ from tvm.tirx import (
     SeqStmt,
     Stmt,
     Sub,
+    const,
     is_buffer_var,
 )
 from tvm_ffi import structural_equal
@@ -125,7 +126,7 @@ def check_reduction(nest: Nest) -> BufferStore:
 
 
 def adds_to(value: Expr, total: TensorLoad) -> bool:
-    """Whether `value` is `total` plus or minus what does not mention its buffer, so that value(t + c) = value(t) + c."""
+    """Whether `value` is `total` plus or minus what does not mention its buffer: value(t + c) = value(t) + c."""
     if isinstance(value, TensorLoad):
         return structural_equal(value, total)
     if not isinstance(value, (Add, Sub)):
@@ -150,20 +151,21 @@ def check_reduction_loops(nest: Nest, reducing: set[Var]) -> None:
 def split_sum(epilogue: SBlock, temp: Var) -> tuple[TensorLoad, Expr]:
     """The load of `temp` and the addend of an epilogue `output[…] = temp[…] + addend` (or `addend + temp[…]`).
 
-    Refuses, by `require`, every other body: no single store, anything but a sum, `temp` mentioned anywhere else (it is
-    then read twice, or decides where the output goes), an addend that is not pure (`is_pure`).
+    A copy, `output[…] = temp[…]`, adds a constant 0 of the buffer's dtype. Refuses, by `require`, every other body: no
+    single store, anything but a sum, `temp` mentioned anywhere else (it is then read twice, or decides where the output
+    goes), an addend that is not pure (`is_pure`).
     """
-    # BEGIN exercise 6.1 (about 10 lines): a sum of one load of `temp` and something else, or refuse
+    # BEGIN exercise 6.1 (about 12 lines): a sum of one load of `temp` and something else, or refuse
     store = epilogue.body
     require(isinstance(store, BufferStore), epilogue, "its body is not one store")
-    require(isinstance(store.value, Add), epilogue, "the value it stores is not a sum")
-    load, addend = store.value.a, store.value.b
-    if mentions(addend, temp):
-        load, addend = addend, load
-    direct = isinstance(load, TensorLoad) and load.source.same_as(temp)
-    require(direct, epilogue, f"it does not add something to `{temp.name}` itself")
-    once = count(store, temp) == 1
-    require(once, epilogue, f"it uses `{temp.name}` more than once")
+    load, addend = store.value, const(0, str(temp.dtype))
+    if isinstance(load, Add):
+        load, addend = store.value.a, store.value.b
+        if mentions(addend, temp):
+            load, addend = addend, load
+    alone = isinstance(load, TensorLoad) and load.source.same_as(temp)
+    require(alone, epilogue, f"it does not add something to `{temp.name}` itself")
+    require(count(store, temp) == 1, epilogue, f"it uses `{temp.name}` more than once")
     require(is_pure(addend), epilogue, "its addend has side effects or reads through a pointer")
     return load, addend
     # END exercise 6.1
@@ -175,8 +177,9 @@ def match_axes(
     """What each axis of the epilogue is in the reduction, found through the element of `temp` that both name.
 
     read: the indices at which the epilogue reads `temp`, in the epilogue's axes. written: those at which the reduction
-    writes it, in the reduction's. `temp[vj, vi]` read and `temp[r0, r1]` written give {vj: r0, vi: r1}: neither position
-    nor name of an axis counts. An axis of the epilogue that is not in `read` can have one value only, and becomes it.
+    writes it, in the reduction's. `temp[vj, vi]` read and `temp[r0, r1]` written give {vj: r0, vi: r1}: neither the
+    position nor the name of an axis counts. An axis of the epilogue that is not in `read` must have a single value,
+    and becomes that value.
 
     Refuses unless `read`, with its axes replaced, is `written`; and unless matched axes run over the same range.
     """
@@ -268,7 +271,7 @@ def check_bystanders(fusion: Fusion) -> None:
 
 
 def check_memory(fusion: Fusion) -> None:
-    """Refuse where one memory has two names, or where the partial sums would live in memory that threads do not share."""
+    """Refuse where one memory has two names, or where partial sums would live in memory that threads do not share."""
     sref = fusion.site.scope_sref
     while True:
         alone = not sref.stmt.match_buffers if isinstance(sref.stmt, SBlock) else True
@@ -298,7 +301,9 @@ def fused_block(fusion: Fusion) -> SBlock:
     total = BufferLoad(fusion.output, fusion.indices)
     step = replace_loads(reduction.body.value, fusion.temp, total)
     reads = [substitute_region(region, fusion.axes) for region in epilogue.reads]
-    reads = [region for region in [*reads, *reduction.reads] if not region.source.same_as(fusion.temp)]
+    reads = [
+        region for region in [*reads, *reduction.reads] if not region.source.same_as(fusion.temp)
+    ]
     return with_fields(
         reduction,
         reads=one_a_buffer(reads),
@@ -347,8 +352,8 @@ def fuse_reduction_epilogue(
 ) -> None:
     """Start the sum of `reduction_block` from what `epilogue_block` adds to it, and remove `epilogue_block`.
 
-    Blocks are given by name or by handle. `sch` changes in place: the handle of the reduction then means the fused block,
-    handles of loops and of other blocks stay valid, the epilogue's handle does not. Nothing is added to `sch.trace`.
+    Blocks are given by name or by handle. `sch` changes in place: the handle of the reduction then means the fused
+    block, handles of its loops and of other blocks stay valid, the epilogue's do not. `sch.trace` does not record it.
 
     Floating-point sums are reassociated: the bias is added first and not last. Buffers that are passed to the function
     are taken to be different memory, as everywhere in TVM.

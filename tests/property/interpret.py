@@ -1,7 +1,7 @@
 """Runs a PrimFunc in Python, one point after another: a second opinion that shares nothing with TVM's code generator.
 
-The function is translated to Python text. Every access is checked against the buffer's shape, and every allocated buffer
-holds poison until it is written. Numbers are Python's, so integers are exact; a store converts to the buffer's dtype.
+The function is translated to Python text. Every access is checked against the buffer's shape, and every allocated
+buffer holds poison until it is written. Numbers are Python's, so integers are exact; a store converts to the dtype.
 """
 
 from __future__ import annotations
