@@ -97,25 +97,25 @@ def test_what_is_fused_computes_the_same(start):
 def _go_on(sch: s_tir.Schedule, rng: random.Random) -> None:
     """Schedule the fused block as one would: loops, and then the decomposition and its regions."""
     reschedule(sch, rng, rng.choice((0, 2, 4)), ("mm", "other"))
-    if rng.random() < 0.5:
-        return
+    loop = rng.choice(sch.get_loops("mm"))
+    if rng.random() < 0.5 or len(sch.get_child_blocks(loop)) > 1:
+        return  # decompose_reduction moves the init over other blocks of the loop without looking what it reads
     try:
-        init = sch.decompose_reduction("mm", rng.choice(sch.get_loops("mm")))
+        init = sch.decompose_reduction("mm", loop)
     except s_tir.ScheduleError:
         return
     for block in (init, "mm_update"):
         refresh_regions(sch, block)
 
 
-@pytest.mark.parametrize("start", range(0, DRAWS, PER_TEST))
-def test_equals_the_built_in_where_that_is_right(start):
+def test_equals_the_built_in_where_that_is_right():
     """The whole module, once the built-in's has been mended where ours is better."""
     right = 0
-    for seed in range(start, start + PER_TEST):
+    for seed in range(DRAWS):
         program, sch, _ = _drawn(seed)
         theirs, given = s_tir.Schedule(sch.mod), sch.mod
-        if not _fused(sch):
-            continue
+        if 1 in program.sizes or not _fused(sch):
+            continue  # on an axis of one point, a wrong index is right by chance
         try:
             theirs.fuse_reduction_epilogue("mm", "bias")
             result = _interpreted(theirs.mod["main"], program.arguments)
@@ -126,7 +126,7 @@ def test_equals_the_built_in_where_that_is_right(start):
         right += 1
         _mend(theirs, given, sch.get(sch.get_sblock("mm")).reads)
         tvm.ir.assert_structural_equal(sch.mod, theirs.mod)
-    assert right >= 1
+    assert right >= DRAWS // 20, "the draws are too odd to compare anything"
 
 
 def _mend(theirs: s_tir.Schedule, given: tvm.IRModule, reads: list) -> None:

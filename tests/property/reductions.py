@@ -35,10 +35,11 @@ OTHERS = (  # blocks around the two, named by where they stand
 
 @dataclass
 class Program:
-    """text: TVMScript of one PrimFunc. odd: what was drawn that may stand in the way of a fusion."""
+    """text: TVMScript of one PrimFunc. sizes: of the spatial axes. odd: what may stand in the way of a fusion."""
 
     text: str
     arguments: list
+    sizes: list
     odd: list[str] = field(default_factory=list)
 
     @property
@@ -298,7 +299,9 @@ class _Drawing:
         else:
             body = [allocation, *body]
         lines += ["    " + line for line in head + body]
-        return Program("\n".join(lines) + "\n", self.arguments(shapes, dtypes), self.odd)
+        return Program(
+            "\n".join(lines) + "\n", self.arguments(shapes, dtypes), self.sizes, self.odd
+        )
 
     def arguments(self, shapes: dict, dtypes: dict) -> list:
         random_ = np.random.default_rng(self.rng.randrange(2**32))
