@@ -17,6 +17,7 @@ from tvm.ir import Expr, Range, TensorLoad, Var
 from tvm.s_tir import SBlock, SBlockRealize, Schedule, ScheduleError, ScheduleState
 from tvm.s_tir.analysis import get_sblock_access_region
 from tvm.s_tir.schedule import SBlockRV
+from tvm.script import tirx as T
 from tvm.sym import Analyzer
 from tvm.tirx import (
     Add,
@@ -28,6 +29,7 @@ from tvm.tirx import (
     ForKind,
     IntImm,
     IterVar,
+    PrimFunc,
     SeqStmt,
     Stmt,
     Sub,
@@ -391,3 +393,45 @@ def refresh_regions(sch: Schedule, block: SBlockRV | str) -> None:
     new = with_fields(old, reads=reads, writes=writes)
     sch.state.replace(sref, new, {old: new})
     # END exercise 6.6
+
+
+# --- what it is worth, and where the built-in is less careful -------------------------------------
+
+
+def predicted_speedup(k: int, operations_per_second: float, bytes_per_second: float) -> float:
+    """How many times faster a fused int8 matmul is than the same matmul followed by a pass that adds the bias.
+
+    An output element of the fused one costs `2 * k` operations and one 4-byte store. The separate pass adds a 4-byte
+    load of the sum and another store. A store moves 8 bytes: the processor reads the cache line before it writes it.
+    Operations and traffic are taken to add up; the bias itself stays in the cache.
+    """
+    # BEGIN exercise 6.7 (about 3 lines): seconds an element, fused and not
+    fused = 2 * k / operations_per_second + 8 / bytes_per_second
+    separate_pass = (4 + 8) / bytes_per_second
+    return (fused + separate_pass) / fused
+    # END exercise 6.7
+
+
+def lost_read() -> PrimFunc:
+    """A program on which the built-in's fused block reads an element that its T.reads does not declare.
+
+    It has blocks `matmul` and `bias`, both primitives accept it, and both are right: only the declaration is wrong.
+    """
+    # BEGIN exercise 6.8 (about 18 lines): what if the epilogue adds something the reduction reads too?
+
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((4, 4), "int32"), D: T.Buffer((4, 4), "int32")):
+        temp = T.sblock_alloc_buffer((4, 4), "int32")
+        for i, j, k in T.grid(4, 4, 4):
+            with T.sblock("matmul"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    temp[vi, vj] = 0
+                temp[vi, vj] = temp[vi, vj] + A[vi, vk] * A[vk, vj]
+        for i, j in T.grid(4, 4):
+            with T.sblock("bias"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                D[vi, vj] = temp[vi, vj] + A[vi, vj]
+
+    return main
+    # END exercise 6.8
