@@ -22,7 +22,7 @@ from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import (
     fuse_reduction_epilogue,
     refresh_regions,
 )
-from tests.property.guarded import run_compiled
+from tests.property.guarded import WroteOutside, run_compiled
 from tests.property.interpret import OutOfBounds, interpret
 from tests.property.reductions import draw, reschedule
 
@@ -61,6 +61,14 @@ def _fused(sch: s_tir.Schedule) -> bool:
     return True
 
 
+def _runs_right(mod: tvm.IRModule, arguments: list, expected: list[np.ndarray]) -> bool:
+    """Whether `mod`, compiled, gives `expected` and writes nowhere else."""
+    try:
+        return _same(run_compiled(mod, arguments), expected)
+    except WroteOutside:
+        return False
+
+
 def _check_regions(mod: tvm.IRModule, name: str) -> None:
     """The block declares every buffer that it reads, and what it writes."""
     sch = s_tir.Schedule(mod)
@@ -90,7 +98,9 @@ def test_what_is_fused_computes_the_same(start):
         fuse_reduction_epilogue(checked, "mm", "bias")
         assert tvm_ffi.structural_equal(checked.mod, sch.mod)
         _go_on(sch, rng)
-        assert _same(run_compiled(sch.mod, program.arguments), expected), (seed, given)
+        if not _runs_right(sch.mod, program.arguments, expected):
+            # this release compiles a few indices wrongly, such as `(3 - i) // 2` beside `(3 - i) % 2`
+            assert not _runs_right(given, program.arguments, expected), (seed, given)
     assert fused >= PER_TEST // 5, "the draws are too odd to test anything"
 
 

@@ -188,7 +188,7 @@ def match_axes(
     # BEGIN exercise 6.2 (about 16 lines): pair the variables in order of appearance, then prove it
     own = {axis.var for axis in epilogue.iter_vars}
     theirs = {axis.var: axis.dom for axis in reduction.iter_vars}
-    pairs = zip(_variables(read), _variables(written), strict=False)
+    pairs = zip(variables_of(read), variables_of(written), strict=False)
     axes: dict[Var, Expr] = {mine: other for mine, other in pairs if mine in own}
     same = structural_equal(substitute(read, axes), written)
     require(same, epilogue, "it reads the reduction's result at other indices than it is written")
@@ -205,14 +205,14 @@ def match_axes(
     # END exercise 6.2
 
 
-def _variables(node) -> list[Var]:
+def variables_of(node) -> list[Var]:
     """The variables of `node`, each once, in order of appearance."""
     return list(dict.fromkeys(nodes(node, Var)))
 
 
 def check_domains(sch: Schedule, fusion: Fusion, step: BufferStore) -> None:
     """Refuse unless both blocks visit every point of their domain once, and no two points share an element."""
-    site, ranges = fusion.site, _spatial_ranges(fusion.reduction)
+    site, ranges = fusion.site, spatial_ranges(fusion.reduction)
     for nest in (site.producer, site.consumer):
         once = visits_each_point_once(nest.realize, nest.loops)
         require(once, nest.block, "its loops do not visit each point of its domain exactly once")
@@ -240,7 +240,7 @@ def check_shared_loops(sch: Schedule, site: Site) -> None:
     require(not pipelined, block, "it is a stage of a software pipeline")
 
 
-def _spatial_ranges(block: SBlock) -> dict[Var, Range]:
+def spatial_ranges(block: SBlock) -> dict[Var, Range]:
     return {a.var: a.dom for a in block.iter_vars if a.iter_type == IterVar.DataPar}
 
 
@@ -323,21 +323,21 @@ def new_scope(fusion: Fusion, fused: SBlock) -> SBlock:
     """The block around both, with `fused` for the reduction, without the epilogue, loops left empty, and `temp`."""
     # BEGIN exercise 6.5 (about 5 lines): rebuild the scope's body and its allocations
     scope = fusion.site.scope
-    body = _rebuild(scope.body, fusion, fused)
+    body = rebuilt(scope.body, fusion, fused)
     kept = [buffer for buffer in scope.alloc_buffers if not buffer.same_as(fusion.temp)]
     return with_fields(scope, body=body, alloc_buffers=kept)
     # END exercise 6.5
 
 
-def _rebuild(stmt: Stmt, fusion: Fusion, fused: SBlock) -> Stmt | None:
+def rebuilt(stmt: Stmt, fusion: Fusion, fused: SBlock) -> Stmt | None:
     """`stmt` after the fusion; None if nothing is left of it. What does not change stays the same object."""
     # BEGIN exercise 6.5 (about 16 lines): a sequence, a loop, the two blocks; anything else stays
     if isinstance(stmt, SeqStmt):
-        parts = [_rebuild(part, fusion, fused) for part in stmt.seq]
+        parts = [rebuilt(part, fusion, fused) for part in stmt.seq]
         parts = [part for part in parts if part is not None]
         return SeqStmt(parts) if len(parts) > 1 else parts[0] if parts else None
     if isinstance(stmt, For):
-        body = _rebuild(stmt.body, fusion, fused)
+        body = rebuilt(stmt.body, fusion, fused)
         if body is None or body.same_as(stmt.body):
             return stmt if body is not None else None
         return with_loop_body(stmt, body)
