@@ -1,8 +1,8 @@
 """An x86 tensor intrinsic of our own: sixteen 4-element dot products in one instruction, `vpdpbusd`.
 
-TVM 0.27.0.post1 has one too (`tvm.s_tir.tensor_intrin.x86`), written for an older LLVM: with the LLVM of this release it
-does not compile, because the instruction's operands are now 64 bytes and no longer 16 words. Importing that package also
-parses every GPU intrinsic there is, which takes seconds.
+TVM 0.27.0.post1 has one too (`tvm.s_tir.tensor_intrin.x86`), written for an older LLVM: with the LLVM of this release
+it does not compile, because the instruction's operands are now 64 bytes and no longer 16 words. Importing that package
+also parses every GPU intrinsic there is, which takes seconds.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import tvm
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
+from tvm.target import codegen
 
 NAME = "fusion_by_hand.dot_16x4_vnni"
 
@@ -52,11 +53,20 @@ def implementation(
 
 
 def register() -> str:
-    """Make the intrinsic known to `Schedule.tensorize`, once or again; returns its name."""
+    """Make the intrinsic known to `Schedule.tensorize`; returns its name."""
     TensorIntrin.register(NAME, description, implementation, override=True)
     return NAME
 
 
 def target() -> tvm.target.Target:
-    """The CPU of this machine as LLVM must know it to select the instruction."""
-    return tvm.target.Target({"kind": "llvm", "mcpu": "cascadelake"})
+    """An x86 processor that has the instruction. Code for it compiles anywhere and runs where `runs_here()`."""
+    host = "x86_64-unknown-linux-gnu" if not runs_here() else codegen.llvm_get_system_triple()
+    return tvm.target.Target({"kind": "llvm", "mcpu": "cascadelake", "mtriple": host})
+
+
+def runs_here() -> bool:
+    """Whether this processor has the instruction."""
+    if not codegen.llvm_get_system_triple().startswith("x86_64"):
+        return False
+    host = tvm.target.Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()})
+    return bool(codegen.llvm_cpu_has_features("avx512vnni", host))

@@ -2,8 +2,8 @@
 
 **6.4, regions recomputed.** The reference builds the fused block's reads from those that the two blocks declared. TVM
 can also compute them from the finished block, as `refresh_regions` does. That is shorter and cannot disagree with the
-code. But a declaration may be wider than the code on purpose: somebody who wrote `T.reads(A[0:n])` around an opaque call
-said something that no analysis can find out, and recomputing forgets it.
+code. But a declaration may be wider than the code on purpose: `T.reads(A[0:n])` around an opaque call says something
+that no analysis can find out, and recomputing forgets it.
 
 **6.5, one map over the tree.** The reference recurses by hand and touches only loops and sequences. `structural_map`
 visits everything, children first, so that a block can be marked as gone and what stands around it be cleaned up on the

@@ -14,6 +14,7 @@ import numpy as np
 import tvm
 from tvm import s_tir
 
+TABLE = 4  # the argument that is a table of indices, J
 DTYPES = ("int32", "int32", "float32", "float64", "int64")
 
 # T is the running total, x and y what a step adds; the first row shifts with T, the second does not
