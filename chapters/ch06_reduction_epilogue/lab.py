@@ -91,8 +91,8 @@ print("bit-exact:", (out.numpy() == a.astype("int64") @ b.T.astype("int64") + c)
 # %% [markdown]
 # ## On an instruction
 #
-# `vpdpbusd` multiplies 64 pairs of bytes and adds them, four by four, to 16 sums. Three schedules of one program: the bias
-# in a pass of its own, in the tile, and fused. All three compile anywhere.
+# `vpdpbusd` multiplies 64 pairs of bytes and adds them, four by four, to 16 sums. Three schedules of one program: with
+# the bias in a pass of its own, in the tile, and fused. All three compile anywhere.
 
 # %%
 m, n, k = 64, 128, 64
