@@ -213,6 +213,8 @@ def variables_of(node) -> list[Var]:
 def check_domains(sch: Schedule, fusion: Fusion, step: BufferStore) -> None:
     """Refuse unless both blocks visit every point of their domain once, and no two points share an element."""
     site, ranges = fusion.site, spatial_ranges(fusion.reduction)
+    spatial = all(axis.iter_type == IterVar.DataPar for axis in fusion.epilogue.iter_vars)
+    require(spatial, fusion.epilogue, "its axes are not all spatial")
     for nest in (site.producer, site.consumer):
         once = visits_each_point_once(nest.realize, nest.loops)
         require(once, nest.block, "its loops do not visit each point of its domain exactly once")
