@@ -106,6 +106,46 @@ for i, j in T.grid(4, 5):
         program(between='T.evaluate(T.call_extern("int32", "touch", D.data))'),
         "something other than loops",
     ),
+    "an epilogue that stores through a second name": (
+        program(
+            """
+for i, j in T.grid(4, 5):
+    with T.sblock("bias"):
+        vi, vj = T.axis.remap("SS", [i, j])
+        T.reads(temp[vi, vj], C[vi, vj])
+        T.writes(D[vi, 0:5])
+        row = T.match_buffer(D[vi, 0:5], (5,), "int32", offset_factor=1)
+        row[vj] = temp[vi, vj] + C[vi, vj]
+"""
+        ),
+        "matches buffers",
+    ),
+    "a pointer taken before": (
+        program(
+            before="p: T.let = T.address_of(C[0, 0])",
+            between=other(
+                "T.reads()\n        T.writes(E[vi, vj])\n"
+                '        E[vi, vj] = T.call_extern("int32", "touch", p)'
+            ),
+        ),
+        "may be written before it",
+    ),
+    "an output with strides": (
+        tvm.script.from_source(
+            program()
+            .script()
+            .replace('D: T.Buffer((4, 5), "int32")', 'D: T.Buffer((4, 5), "int32", strides=(0, 1))')
+        ),
+        "strides",
+    ),
+    "a declaration that hides the output": (
+        program(
+            nest(
+                "T.reads(temp[vi, vj])\n        T.writes()\n        D[vi, vj] = temp[vi, vj] + C[vi, vj]"
+            )
+        ),
+        "declare",
+    ),
     "a block between the two that hands out the bias": (
         program(
             between=other(

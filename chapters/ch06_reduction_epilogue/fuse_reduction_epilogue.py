@@ -51,6 +51,7 @@ from chapters.toolkit.tensor_ir import (
     replace_loads,
     substitute,
     substitute_region,
+    uses_pointers,
     with_fields,
     with_loop_body,
 )
@@ -98,6 +99,7 @@ def analyse(sch: Schedule, reduction: SBlockRV, epilogue: SBlockRV) -> Fusion:
         indices=substitute(block.body.indices, axes),
         addend=substitute(addend, axes),
     )
+    check_epilogue(fusion)
     check_domains(sch, fusion, step)
     check_bystanders(fusion)
     return fusion
@@ -184,11 +186,25 @@ def variables_of(node) -> list[Var]:
     return list(dict.fromkeys(nodes(node, Var)))
 
 
+def check_epilogue(fusion: Fusion) -> None:
+    """Refuse unless the epilogue is a complete block: spatial axes, one output, nothing of its own, in no pipeline."""
+    block = fusion.epilogue
+    spatial = all(axis.iter_type == IterVar.DataPar for axis in block.iter_vars)
+    require(spatial, block, "its axes are not all spatial")
+    alike = all(str(mine.ty) == str(other.ty) for mine, other in fusion.axes.items())
+    require(alike, block, "its axes are of another integer type than the reduction's")
+    own = not block.alloc_buffers and not block.match_buffers and block.init is None
+    require(own, block, "it allocates or matches buffers, or has an init")
+    one = [region.source for region in block.writes] == [fusion.output]
+    require(one, block, f"it does not declare `{fusion.output.name}` as the only buffer it writes")
+    keys = [key for loop in fusion.site.consumer.loops for key in loop.annotations]
+    staged = any(key.startswith("software_pipeline") for key in keys)
+    require(not staged, block, "it is a stage of a software pipeline")
+
+
 def check_domains(sch: Schedule, fusion: Fusion, step: BufferStore) -> None:
     """Refuse unless both blocks visit every point of their domain once, and no two points share an element."""
     site, ranges = fusion.site, spatial_ranges(fusion.reduction)
-    spatial = all(axis.iter_type == IterVar.DataPar for axis in fusion.epilogue.iter_vars)
-    require(spatial, fusion.epilogue, "its axes are not all spatial")
     for nest in (site.producer, site.consumer):
         once = visits_each_point_once(nest.realize, nest.loops)
         require(once, nest.block, "its loops do not visit each point of its domain exactly once")
@@ -211,9 +227,6 @@ def check_shared_loops(sch: Schedule, site: Site) -> None:
     block = site.consumer.block
     covered = fresh._get_cached_flags(fresh.get_sref(block)).region_cover
     require(covered, block, "it may read sums that a later iteration of the shared loops finishes")
-    names = [key for loop in site.shared for key in loop.annotations]
-    pipelined = any(name.startswith("software_pipeline") for name in names)
-    require(not pipelined, block, "it is a stage of a software pipeline")
 
 
 def spatial_ranges(block: SBlock) -> dict[Var, Range]:
@@ -234,20 +247,22 @@ def check_bystanders(fusion: Fusion) -> None:
 
 
 def check_memory(fusion: Fusion) -> None:
-    """Refuse where one memory has two names, or where partial sums would live in memory that threads do not share."""
+    """Refuse where names do not tell who uses which memory: second names, pointers, strides, threads' own memory."""
+    block, output = fusion.epilogue, fusion.output
     sref = fusion.site.scope_sref
-    while True:
-        alone = not sref.stmt.match_buffers if isinstance(sref.stmt, SBlock) else True
-        require(alone, fusion.epilogue, "a block around it gives a buffer a second name")
-        if sref.parent is None:
-            break
-        sref = sref.parent
-    alone = not nodes(sref.stmt, DeclBuffer)
-    require(alone, fusion.epilogue, "its function gives a buffer a second name")
-    here = fusion.output.scope() in ("global", fusion.temp.scope())
+    while sref is not None:
+        root, sref = sref.stmt, sref.parent
+        alone = isinstance(root, For) or not root.match_buffers
+        require(alone, block, "a block around it gives a buffer a second name")
+    require(not nodes(root, DeclBuffer), block, "its function gives a buffer a second name")
+    direct = not uses_pointers(fusion.site.span)
     require(
-        here, fusion.epilogue, f"`{fusion.output.name}` is in another kind of memory than the sum"
+        direct, block, "a call or a pointer in the reduction, or before it, may reach any memory"
     )
+    dense = not output.strides and not fusion.temp.strides
+    require(dense, block, f"`{output.name}` or the sum has strides, and elements may overlap")
+    shared = output.scope() in ("global", fusion.temp.scope())
+    require(shared, block, f"`{output.name}` is in another kind of memory than the sum")
 
 
 # --- step 2: transformation -----------------------------------------------------------------------
@@ -262,6 +277,12 @@ def fused_block(fusion: Fusion) -> SBlock:
     # BEGIN exercise 6.4 (about 14 lines): the init, the step, the regions
     raise NotImplementedError("exercise 6.4")
     # END exercise 6.4
+
+
+def simplified(addend: Expr) -> Expr:
+    """`addend` as the built-in writes it; floats as they are, for TVM takes x * 0.0 for 0.0, also where x is no number."""
+    exact = "int" in str(addend.ty.dtype)
+    return Analyzer().simplify(addend) if exact else addend
 
 
 # --- step 3: substitution -------------------------------------------------------------------------

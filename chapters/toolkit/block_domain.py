@@ -26,11 +26,12 @@ def visits_each_point_once(realize: SBlockRealize, loops: Sequence[For]) -> bool
 
     A loop may be split, fused or reordered in any way, and a predicate may cut off what a split has added.
     """
-    if any(loop.step is not None and int(loop.step) != 1 for loop in loops):
+    prove = Analyzer()
+    if any(loop.step is not None and not prove.can_prove_equal(loop.step, 1) for loop in loops):
         return False
     axes = realize.block.iter_vars
     if not axes:
-        return all(Analyzer().can_prove_equal(loop.extent, 1) for loop in loops)
+        return all(prove.can_prove_equal(loop.extent, 1) for loop in loops)
     ranges = {loop.loop_var: Range.from_min_extent(loop.min, loop.extent) for loop in loops}
     found = detect_iter_map(realize.iter_values, ranges, realize.predicate, "bijective").indices
     return len(found) == len(axes) and all(map(_covers, found, axes))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from tvm.ir import Call, Op, PrimType, Range, TensorLoad, TensorRegion, Var
 from tvm.s_tir import SBlock
 from tvm.sym import Analyzer
-from tvm.tirx import BufferRegion, CallEffectKind, For, Max, Min, Stmt
+from tvm.tirx import BufferRegion, CallEffectKind, For, Max, Min, Stmt, is_buffer_var
 from tvm_ffi import structural_equal, structural_map, structural_walk
 
 
@@ -63,12 +63,19 @@ def mentions(node, var: Var) -> bool:
     return count(node, var) > 0
 
 
-def is_pure(node) -> bool:
-    """Whether evaluating `node` changes nothing and reads memory through plain loads only, not through pointers."""
-    variables = [var for var in nodes(node, Var) if not isinstance(var.ty, PrimType)]
-    if len(variables) != len(nodes(node, TensorLoad)):
-        return False  # a buffer or a handle stands there by itself: somebody takes its address
-    return not any(_has_effect(call) for call in nodes(node, Call))
+def is_pure(expr) -> bool:
+    """Whether evaluating the expression `expr` changes nothing and reads memory through plain loads only."""
+    buffers = [var for var in nodes(expr, Var) if is_buffer_var(var)]
+    # a buffer that is not the source of a load stands there as a pointer
+    return len(buffers) == len(nodes(expr, TensorLoad)) and not uses_pointers(expr)
+
+
+def uses_pointers(node) -> bool:
+    """Whether `node` has a call with side effects, or a pointer: it may then reach memory that it does not name."""
+    pointers = [
+        v for v in nodes(node, Var) if not isinstance(v.ty, PrimType) and not is_buffer_var(v)
+    ]
+    return bool(pointers) or any(_has_effect(call) for call in nodes(node, Call))
 
 
 def _has_effect(call: Call) -> bool:

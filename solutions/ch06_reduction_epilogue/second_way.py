@@ -23,7 +23,7 @@ def fused_block(fusion: Fusion) -> SBlock:
     step = replace_loads(reduction.body.value, fusion.temp, total)
     block = with_fields(
         reduction,
-        init=BufferStore(output, Analyzer().simplify(fusion.addend), fusion.indices),
+        init=BufferStore(output, simplified(fusion.addend), fusion.indices),
         body=BufferStore(output, step, fusion.indices),
     )
     buffers = {var: var for var in nodes([block.init, block.body], Var) if is_buffer_var(var)}
