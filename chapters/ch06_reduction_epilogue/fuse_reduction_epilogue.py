@@ -280,7 +280,7 @@ def fused_block(fusion: Fusion) -> SBlock:
 
 
 def simplified(addend: Expr) -> Expr:
-    """`addend` as the built-in writes it; floats as they are, for TVM takes x * 0.0 for 0.0, also where x is no number."""
+    """`addend` as the built-in writes it; floats as they are, for TVM takes x * 0.0 for 0.0, even where x is NaN."""
     exact = "int" in str(addend.ty.dtype)
     return Analyzer().simplify(addend) if exact else addend
 
