@@ -473,7 +473,7 @@ def test_6_2_pairs_axes_through_temp(impl) -> None:
             tvm_ffi.structural_equal(read, wrote),
             f"With the axes that match_axes pairs, the two blocks name different elements of temp: {title}.",
             expected=_pairs(reference.match_axes(load.indices, wrote, epilogue, reduction))
-            + f" for\n{listing(func)}",
+            + f", in\n{listing(func)}",
             yours=_pairs(found),
             why="An element of the sum starts from the addend of the point that reads it, and of no other.",
             read=AXES,
@@ -481,9 +481,8 @@ def test_6_2_pairs_axes_through_temp(impl) -> None:
 
 
 def _pairs(axes: dict) -> str:
-    return ", ".join(
-        f"{mine.name}: {getattr(other, 'name', other)}" for mine, other in axes.items()
-    )
+    pairs = [(mine.name, getattr(other, "name", other)) for mine, other in axes.items()]
+    return ", ".join(f"the epilogue's {mine} is the reduction's {other}" for mine, other in pairs)
 
 
 def test_6_2_refuses_other_elements(impl) -> None:
@@ -716,11 +715,12 @@ def _same_results(
     expected = results(func, seed)
     try:
         mine = results(new, seed)
-    except (OutOfBounds, KeyError, NameError, ValueError) as error:
+    except (OutOfBounds, NameError) as error:
+        reason = "a variable that nobody defines here" if isinstance(error, NameError) else error
         raise CheckFailed(
             what,
-            expected="every access inside its buffer, every variable defined",
-            yours=f"{error}\n{listing(new)}",
+            expected="every access inside its buffer, every variable an axis of the block or a size",
+            yours=f"{reason}, in\n{listing(new)}",
             read=read,
         ) from None
     for param, a, b in zip(func.params, mine, expected, strict=True):

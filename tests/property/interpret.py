@@ -42,7 +42,7 @@ class OutOfBounds(Exception):
 
 def _at(array: np.ndarray, *index: int) -> tuple[int, ...]:
     if any(not 0 <= i < n for i, n in zip(index, array.shape, strict=True)):
-        raise OutOfBounds(f"{index} in a buffer of shape {array.shape}")
+        raise OutOfBounds(f"an access at {list(index)} of a buffer of shape {array.shape}")
     return index
 
 
