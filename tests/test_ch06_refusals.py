@@ -261,6 +261,8 @@ def test_an_unknown_name_is_refused_by_the_schedule():
 
 def test_fuses_what_is_computed_for_the_gpu():
     """Spatial loops bound to threads stay bound, and the source has no second kernel."""
+    if tvm.get_global_func("target.build.cuda", allow_missing=True) is None:
+        pytest.skip("this TVM writes no CUDA")
     sch = s_tir.Schedule(program())
     for name in ("matmul", "bias"):
         i, j = sch.get_loops(name)[:2]

@@ -64,6 +64,11 @@ def target() -> tvm.target.Target:
     return tvm.target.Target({"kind": "llvm", "mcpu": "cascadelake", "mtriple": host})
 
 
+def compiles_here() -> bool:
+    """Whether TVM's LLVM writes code for x86 processors."""
+    return any("x86" in str(name) for name in codegen.llvm_get_targets())
+
+
 def runs_here() -> bool:
     """Whether this processor has the instruction."""
     if not codegen.llvm_get_system_triple().startswith("x86_64"):
