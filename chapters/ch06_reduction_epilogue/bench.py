@@ -1,0 +1,186 @@
+"""Measures what starting from the bias is worth on this CPU: `python -m chapters bench 6`.
+
+One int8 product with a bias, as three schedules of one program on `vpdpbusd` and, where there are AMX tiles, as two
+kernels on those. The machine's two speeds, operations and memory traffic, are measured in the same rounds, so that the
+chapter's one line of arithmetic (`predicted_speedup`) can be held against the clock. Every result is exact before it
+is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from chapters.toolkit.int8_matmul import WAYS, expected, numbers
+from chapters.toolkit.table import Table
+
+M, N = 512, 4096
+STEPS = (64, 256, 1024, 4096)
+HERE = __name__
+PEERS = ("vnni", "amx", "traffic", "torch_peer")
+
+
+def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
+    """{name of a results file: seconds a call}, with the table told to `say`."""
+    from chapters.toolkit.timing import Peer, compare
+
+    m, n = (64, 512) if quick else (M, N)
+    rounds = 3 if quick else 11
+    seconds = {}
+    for k in STEPS[:2] if quick else STEPS:
+        arguments = {"m": m, "n": n, "k": k, "seed": int.from_bytes(np.random.bytes(4), "little")}
+        peers = [Peer(HERE, name, arguments) for name in PEERS]
+        timings, missing = compare(peers, threads=1, rounds=rounds)
+        seconds[str(k)] = {name: timing.seconds for name, timing in timings.items()}
+        told = ", ".join(f"{name} {1e3 * s:.3g} ms" for name, s in seconds[str(k)].items())
+        say(f"K = {k}: {told}" + "".join(f"; {reason}" for reason in missing))
+    measured = {"m": m, "n": n, "steps": seconds}
+    say(f"\n{speedups(measured)}\n")
+    return {"ch06_int8": measured}
+
+
+def speedups(measured: dict) -> Table:
+    """Times as fast as with a bias pass of its own, by the clock and by `predicted_speedup`."""
+    rows = []
+    for k, seconds in measured["steps"].items():
+        for unit in ("vpdpbusd", "AMX"):
+            if f"{unit}, fused" in seconds:
+                rows.append(_row(measured, int(k), unit, seconds))
+    return Table(("K", "unit", "fused", "predicted", "at the tile", "10⁹ operations/s"), rows)
+
+
+def _row(measured: dict, k: int, unit: str, seconds: dict[str, float]) -> tuple:
+    fused, separate = seconds[f"{unit}, fused"], seconds[f"{unit}, separate"]
+    tile = seconds.get(f"{unit}, at the tile")
+    operations = 2 * measured["m"] * measured["n"] * k
+    predicted = _predicted(measured, k, unit)
+    return (
+        k,
+        unit,
+        f"{separate / fused:.2f}",
+        f"{predicted:.2f}",
+        f"{separate / tile:.2f}" if tile else "",
+        f"{operations / fused / 1e9:.0f}",
+    )
+
+
+def _predicted(measured: dict, k: int, unit: str) -> float:
+    """The chapter's line of arithmetic, with this machine's own two speeds.
+
+    Operations a second are those of the longest reduction, where traffic hardly counts; bytes a second are those of the
+    bias pass alone.
+    """
+    from chapters.toolkit.earlier import earlier
+
+    longest = max(measured["steps"], key=int)
+    operations = 2 * measured["m"] * measured["n"] * int(longest)
+    speed = operations / measured["steps"][longest][f"{unit}, fused"]
+    traffic = 12 * measured["m"] * measured["n"] / measured["steps"][str(k)]["bias pass alone"]
+    return earlier(6).predicted_speedup(k, speed, traffic)
+
+
+def shown():
+    """The table of the results file, with where it comes from, or the sentence that there is none yet."""
+    from chapters.toolkit.results import NOT_YET, Shown, load, made_with
+
+    results = load("ch06_int8")
+    if results is None:
+        return Shown(None, NOT_YET.format(chapter=6))
+    return Shown(speedups(results["measured"]), made_with(results))
+
+
+# --- peers: each runs in a process of its own ---------------------------------------------------------
+
+
+def _missing(what: str) -> Exception:
+    from chapters.toolkit.timing import MissingPeer
+
+    return MissingPeer(what)
+
+
+def _checked(out: np.ndarray, a: np.ndarray, w: np.ndarray, c: np.ndarray) -> float:
+    """0.0; ValueError where a result is not exact."""
+    some = np.unique(np.linspace(0, len(a) - 1, 8).astype(int))
+    if not (out[some] == expected(a[some], w, c)).all():
+        raise ValueError("wrong numbers")
+    return 0.0
+
+
+def vnni(m, n, k, seed):
+    """The three schedules; the primitive is the learner's where it passes its checks."""
+    import tvm
+
+    from chapters.toolkit import vnni as unit
+    from chapters.toolkit.earlier import earlier
+    from chapters.toolkit.int8_matmul import pack, schedule
+
+    if not unit.runs_here():
+        raise _missing("this processor has no vpdpbusd")
+    a, w, c = numbers(m, n, k, seed)
+    inputs = [tvm.runtime.tensor(x) for x in (a, pack(w), c)]
+    found = {}
+    for way in WAYS:
+        kernel = tvm.compile(schedule(m, n, k, way, earlier(6)).mod, target=unit.target())["main"]
+        out = tvm.runtime.tensor(np.full((m, n), -7, np.int32))
+        kernel(*inputs, out)
+        error = _checked(out.numpy(), a, w, c)
+        found[f"vpdpbusd, {way}"] = (lambda kernel=kernel, out=out: kernel(*inputs, out), error)
+    return found
+
+
+def amx(m, n, k, seed):
+    """The two kernels on tiles."""
+    import tvm
+
+    from chapters.toolkit import amx as unit
+
+    if not unit.runs_here():
+        raise _missing("there are no AMX tiles here")
+    a, w, c = numbers(m, n, k, seed)
+    inputs = [tvm.runtime.tensor(x) for x in (a, unit.pack(w), c)]
+    more = [tvm.runtime.tensor(x) for x in (unit.configuration(), np.full((m, n), -7, np.int32))]
+    found = {}
+    for way in unit.WAYS:
+        kernel = tvm.compile(unit.product(m, n, k, way), target=unit.target())["main"]
+        out = tvm.runtime.tensor(np.full((m, n), -7, np.int32))
+        kernel(*inputs, out, *more)
+        error = _checked(out.numpy(), a, w, c)
+        found[f"AMX, {way}"] = (lambda kernel=kernel, out=out: kernel(*inputs, out, *more), error)
+    return found
+
+
+def traffic(m, n, k, seed):
+    """The bias pass by itself: what it reads and writes is all that it does."""
+    import tvm
+    from tvm import s_tir, te
+
+    from chapters.toolkit.machine import llvm_host
+
+    sums = te.placeholder((m, n), "int32", "sums")
+    bias = te.placeholder((n,), "int32", "bias")
+    out = te.compute((m, n), lambda i, j: sums[i, j] + bias[j], "out")
+    sch = s_tir.Schedule(te.create_prim_func([sums, bias, out]))
+    sch.vectorize(sch.split(sch.get_loops("out")[1], [None, 16])[1])
+    kernel = tvm.compile(sch.mod, target=llvm_host()["target"])["main"]
+    arrays = [np.ones((m, n), np.int32), np.ones(n, np.int32), np.zeros((m, n), np.int32)]
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    return {"bias pass alone": (lambda: kernel(*tensors), None)}
+
+
+def torch_peer(m, n, k, seed):
+    """PyTorch's int8 product and then the bias. It packs weights at each call, which ours had done before."""
+    try:
+        import torch
+    except ImportError:
+        raise _missing("PyTorch is not installed") from None
+    torch.set_num_threads(1)
+    a, w, c = numbers(m, n, k, seed)
+    a = (a >> 1).astype(np.int8)  # its product takes signed bytes on both sides
+    x, wt, bias = torch.from_numpy(a), torch.from_numpy(w).t(), torch.from_numpy(c)
+
+    def call():
+        with torch.inference_mode():
+            return torch._int_mm(x, wt).add_(bias)
+
+    return {"PyTorch": (call, _checked(call().numpy(), a, w, c))}

@@ -1,0 +1,131 @@
+# %% [markdown]
+# # Lab: start from the bias
+#
+# The primitive on the chapter's program, step by step, and then on a program that a processor has an instruction
+# for. In a terminal: `python -m chapters.ch06_reduction_epilogue.lab`.
+
+# %%
+import re
+
+import numpy as np
+import tvm
+from tvm import s_tir
+
+from chapters.toolkit import vnni
+from chapters.toolkit.display import display
+from chapters.toolkit.earlier import earlier, whose
+from chapters.toolkit.int8_matmul import WAYS, expected, numbers, pack, schedule
+from chapters.toolkit.ir_diff import diff, show
+from chapters.toolkit.matmul_bias import matmul_bias
+from chapters.toolkit.table import Table
+
+ours = earlier(6)
+print("The primitive is", whose(6))
+
+# %% [markdown]
+# ## What the analysis finds
+#
+# Everything the other two steps need, and nothing has changed yet.
+
+# %%
+sch = s_tir.Schedule(matmul_bias(64, 64, 64))
+matmul, bias = sch.get_sblock("matmul"), sch.get_sblock("bias")
+fusion = ours.analyse(sch, matmul, bias)
+print("between the blocks", fusion.temp.name)
+print("stored to         ", fusion.output.name)
+print("added             ", fusion.addend.source.name)
+print("axes              ", {mine.name: other.name for mine, other in fusion.axes.items()})
+
+# %% [markdown]
+# ## Fused, and scheduled like any reduction
+#
+# The handles from before still work. `decompose_reduction` takes the init out, and the bias with it.
+
+# %%
+before = sch.mod
+ours.fuse_reduction_epilogue(sch, matmul, bias)
+i, j, k = sch.get_loops(matmul)
+init = sch.decompose_reduction(matmul, k)
+for block in (init, matmul):
+    ours.refresh_regions(sch, block)
+display(diff(before["main"], sch.mod["main"]))
+
+# %% [markdown]
+# ## How often is the bias read?
+#
+# The lesson asked. Counted in the fused program: the loops around the init, and those around the step.
+
+
+# %%
+def points(block) -> int:
+    """How many times the loops of `sch` run `block`."""
+    return int(np.prod([int(sch.get(loop).extent) for loop in sch.get_loops(block)]))
+
+
+display(
+    Table(
+        ("", "times"),
+        [
+            ("the bias is read", points(init)),
+            ("an element of D is written, for each element", 1 + points(matmul) // points(init)),
+        ],
+    )
+)
+
+# %% [markdown]
+# Once for each element, and D is written at every step: the partial sums live there now. Scheduled well, the compiler
+# keeps them in registers.
+#
+# ## The same answer from the machine
+#
+# Integers are exact, so the comparison is with `==`.
+
+# %%
+random = np.random.default_rng(0)
+a, b = (random.integers(-128, 128, (64, 64), dtype=np.int8) for _ in range(2))
+c = random.integers(-1000, 1000, (64, 64), dtype=np.int32)
+out = tvm.runtime.tensor(np.full((64, 64), -7, np.int32))
+tvm.compile(sch.mod, target="llvm")["main"](*map(tvm.runtime.tensor, (a, b, c)), out)
+print("bit-exact:", (out.numpy() == a.astype("int64") @ b.T.astype("int64") + c).all())
+
+# %% [markdown]
+# ## On an instruction
+#
+# `vpdpbusd` multiplies 64 pairs of bytes and adds them, four by four, to 16 sums. Three schedules of one program: with
+# the bias in a pass of its own, in the tile, and fused.
+
+# %%
+m, n, k = 64, 128, 64
+
+
+def facts(way: str) -> tuple:
+    """How often the instruction occurs, and which buffers stand between the blocks."""
+    sch = schedule(m, n, k, way, ours)
+    buffers = [buffer.name for buffer in sch.get(sch.get_sblock("root")).alloc_buffers]
+    if not vnni.compiles_here():
+        return way, "no x86 code here", ", ".join(buffers) or "none"
+    assembly = tvm.compile(sch.mod, target=vnni.target()).mod.inspect_source("asm")
+    return way, len(re.findall(r"\bvpdpbusd", assembly)), ", ".join(buffers) or "none"
+
+
+display(Table(("way", "vpdpbusd in the assembly", "buffers between"), list(map(facts, WAYS))))
+
+# %% [markdown]
+# The fused one, as loops. The init is a copy of the bias into the tile.
+
+# %%
+display(show(schedule(m, n, k, "fused", ours).mod["main"]))
+
+# %% [markdown]
+# Where the processor has the instruction, it is run too.
+
+# %%
+if vnni.runs_here():
+    a, w, c = numbers(m, n, k, 1)
+    for way in WAYS:
+        kernel = tvm.compile(schedule(m, n, k, way, ours).mod, target=vnni.target())["main"]
+        out = tvm.runtime.tensor(np.full((m, n), -7, np.int32))
+        kernel(*map(tvm.runtime.tensor, (a, pack(w), c)), out)
+        print(f"{way:<12} bit-exact: {(out.numpy() == expected(a, w, c)).all()}")
+else:
+    print("This processor has no vpdpbusd; the assembly above is all there is to see.")

@@ -1,0 +1,85 @@
+"""Predict-then-run questions of chapter 6; TVM computes every answer."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import s_tir
+
+from chapters.toolkit.earlier import earlier
+from chapters.toolkit.matmul_bias import matmul_bias
+from chapters.toolkit.quiz import Question
+
+
+def _fused(name: str = "ours") -> s_tir.Schedule:
+    sch = s_tir.Schedule(matmul_bias(4, 4, 4))
+    if name == "ours":
+        earlier(6).fuse_reduction_epilogue(sch, "matmul", "bias")
+    else:
+        sch.fuse_reduction_epilogue("matmul", "bias")
+    return sch
+
+
+def _handle(which: str) -> str:
+    sch = s_tir.Schedule(matmul_bias(4, 4, 4))
+    handles = {name: sch.get_sblock(name) for name in ("matmul", "bias")}
+    earlier(6).fuse_reduction_epilogue(sch, handles["matmul"], handles["bias"])
+    try:
+        return f"the fused block, called {sch.get(handles[which]).name_hint}"
+    except Exception:
+        return "an error"
+
+
+def _allocations_of_the_built_in() -> str:
+    sch = _fused("built-in")
+    return str(len(sch.get(sch.get_sblock("root")).alloc_buffers))
+
+
+def _reads_of_the_update() -> str:
+    sch = _fused()
+    sch.decompose_reduction("matmul", sch.get_loops("matmul")[2])
+    block = sch.get(sch.get_sblock("matmul_update"))
+    return ", ".join(region.source.name for region in block.reads)
+
+
+def _sixteen_bits() -> str:
+    """2048 + 1 + 1 + 1 + 1 in float16, the 2048 first and the 2048 last."""
+    ones, bias = [np.float16(1)] * 4, np.float16(2048)
+    first, last = bias, np.float16(0)
+    for one in ones:
+        first, last = np.float16(first + one), np.float16(last + one)
+    return f"{int(first)} and {int(np.float16(last + bias))}"
+
+
+QUESTIONS = [
+    Question(
+        ask="After `fuse_reduction_epilogue(sch, mm, bias)`, what does `sch.get(mm)` give?",
+        choices=("the fused block, called matmul", "the fused block, called bias", "an error"),
+        compute=lambda: _handle("matmul"),
+        because="The map given to `replace` says that the fused block is the old reduction, so its handle goes on.",
+    ),
+    Question(
+        ask="And `sch.get(bias)`?",
+        choices=("the fused block, called matmul", "the fused block, called bias", "an error"),
+        compute=lambda: _handle("bias"),
+        because="No block of the new scope was said to be the epilogue; its reference has expired.",
+    ),
+    Question(
+        ask="The built-in fuses the same two blocks. How many buffers does its root block allocate afterwards?",
+        choices=("0", "1", "2"),
+        compute=_allocations_of_the_built_in,
+        because="It leaves `temp` allocated, which nobody writes or reads; ours takes it out.",
+    ),
+    Question(
+        ask="Fused and then decomposed: which buffers does the update block declare to read?",
+        show=lambda: _fused().mod["main"].script(),
+        choices=("D, A, B", "C, A, B", "D, C, A, B"),
+        compute=_reads_of_the_update,
+        because="`decompose_reduction` keeps the whole block's reads, the bias among them. `refresh_regions` mends it.",
+    ),
+    Question(
+        ask="float16: add 1 four times, and a bias of 2048. What comes out with the bias first, and with it last?",
+        choices=("2052 and 2052", "2048 and 2052", "2052 and 2048"),
+        compute=_sixteen_bits,
+        because="Beyond 2048, float16 has even numbers only: 2048 + 1 rounds back to 2048, four times. See chapter 7.",
+    ),
+]

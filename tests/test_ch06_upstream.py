@@ -1,0 +1,80 @@
+"""What chapter 6 says about this release of TVM, run. A test here that fails means that a sentence has to go.
+
+TVM 0.27.0.post1, November 2026. Where: chapters/toolkit/vnni.py, the lesson's "Regions that lie" and "Measure it",
+tests/test_ch06_property.py.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir
+from tvm.script import tirx as T
+
+from chapters.toolkit import vnni
+from chapters.toolkit.course import ROOT
+from chapters.toolkit.matmul_bias import matmul_bias
+from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
+from tests.checks.ch06 import nest, program, results
+from tests.property.guarded import WroteOutside, run_compiled
+
+STOCK = """
+import tvm
+from tvm.s_tir.tensor_intrin.x86 import VNNI_DOT_16x4_INTRIN
+from chapters.toolkit import int8_matmul, vnni
+from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as primitives
+int8_matmul.register = lambda: VNNI_DOT_16x4_INTRIN
+sch = int8_matmul.schedule(8, 32, 4, "fused", primitives)
+tvm.compile(sch.mod, target=vnni.target())
+"""
+
+
+@pytest.mark.skipif(not vnni.compiles_here(), reason="this LLVM writes no x86 code")
+def test_the_stock_vnni_intrinsic_does_not_compile():
+    done = subprocess.run(
+        [sys.executable, "-c", STOCK],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode != 0 and "does not match function signature" in done.stderr
+
+
+def test_the_built_in_leaves_temp_allocated():
+    sch = s_tir.Schedule(matmul_bias(4, 4, 4))
+    sch.fuse_reduction_epilogue("matmul", "bias")
+    assert [b.name for b in sch.get(sch.get_sblock("root")).alloc_buffers] == ["temp"]
+
+
+def test_decompose_reduction_moves_the_init_over_the_block_that_makes_the_bias():
+    func = program(before=nest("C[vi, vj] = E[vi, vj]", name="make"))
+    sch = s_tir.Schedule(func)
+    fuse_reduction_epilogue(sch, "matmul", "bias")
+    rows = sch.get_loops("make")[0]
+    sch.reverse_compute_at("matmul", rows)
+    assert np.array_equal(results(func)[-1], results(sch.mod["main"])[-1])
+    sch.decompose_reduction("matmul", rows)
+    assert not np.array_equal(results(func)[-1], results(sch.mod["main"])[-1])
+
+
+def test_an_index_that_this_release_compiles_wrongly():
+    @T.prim_func(s_tir=True)
+    def main(D: T.Buffer((2, 2, 2), "int32")):
+        for i, j in T.grid(4, 2):
+            with T.sblock("store"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                D[(3 - vi) // 2, vj, (3 - vi) % 2] = vi
+
+    expected = results(main)[0]
+    try:
+        (got,) = run_compiled(tvm.IRModule({"main": main}), [np.zeros((2, 2, 2), np.int32)])
+    except WroteOutside:
+        return
+    assert not np.array_equal(got, expected)
