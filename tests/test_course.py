@@ -132,7 +132,8 @@ def test_quiz_answers_are_among_the_choices(chapter):
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_stub_names_nothing_of_a_later_chapter(chapter):
-    later = {e.name for c in chapters() if c.number > chapter.number for e in c.exercises}
+    names = (e.name for c in chapters() if c.number > chapter.number for e in c.exercises)
+    later = {name for name in names if re.search(r"_|[a-z][A-Z]", name)}  # one word may be prose
     words = set(re.findall(r"\w+", chapter.stub.read_text(encoding="utf-8")))
     assert not later & words
 
