@@ -218,7 +218,9 @@ def even_starts(func: relax.Function) -> list[relax.Var]:
     """Where to cut `func` into as many stages as its `pipeline_parallel_stages` says (1 if it says nothing).
 
     Returns, for each stage but the first, the variable its first binding binds: the calls are cut into runs of equal
-    length, give or take one. Bindings that only name, pack or unpack are not counted: they launch nothing.
+    length, give or take one. Where there are more stages than calls, some are empty, and a variable stands there more
+    than once. Bindings that only name, pack or unpack are not counted: they launch nothing. A function without calls
+    has nothing to cut: [].
     """
     stages = int(func.attrs.get("pipeline_parallel_stages", 1))
     calls = [b.var for b in bindings(func) if isinstance(b.value, relax.Call)]
@@ -228,14 +230,24 @@ def even_starts(func: relax.Function) -> list[relax.Var]:
 def crossing_tensors(func: relax.Function, starts: Sequence[relax.Var]) -> list[Crossing]:
     """What the stages of `func` must send each other, in the order in which it is computed.
 
-    starts: for each stage but the first, in order, the variable bound by its first binding. The function's result is
-    returned by the last stage, so it counts as used there. Parameters are given to every stage and never cross.
+    starts: for each stage but the first, in order, the variable bound by its first binding. A variable that stands
+    there twice begins two stages, the first of them empty. The function's result is returned by the last stage, so it
+    counts as used there. Parameters and constants are given to every stage and never cross.
 
-    A binding that only names, packs or unpacks (`b = a`, `t = (a, b)`, `a = t[0]`, a match_cast) makes no tensor: the
-    tensor behind the name crosses, once, under the name it was computed under. A call that computes a tuple computes
-    each of its fields, and only a field that is used later crosses. Any other binding, `if` included, uses every
-    variable that occurs in it.
+    A binding that only names, packs or unpacks (`b = a`, `t = (a, b)`, `a = t[0]`, a match_cast of a variable) makes no
+    tensor: the tensor behind the name crosses, once, under the name it was computed under. A call that computes a tuple
+    computes each of its fields, and only a field that is used later crosses. A call and an `if` use every variable that
+    occurs in them. A function defined inside `func` uses what it captures where it is called.
+
+    Raises ValueError for a start that is bound by no binding of `func.body`.
     """
+    bound = [binding.var for binding in bindings(func)]
+    unknown = [start.name for start in starts if not any(start.same_as(var) for var in bound)]
+    if unknown:
+        raise ValueError(
+            f"No binding of the function binds {', '.join(unknown)}, so no stage begins there: "
+            "give variables of `bindings(func)`, the objects themselves."
+        )
     # BEGIN exercise 2.6 (about 20 lines): follow each tensor from the stage that computes it to those that use it
     raise NotImplementedError("exercise 2.6")
     # END exercise 2.6

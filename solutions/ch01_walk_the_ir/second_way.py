@@ -5,10 +5,12 @@ expression. That is all a counter needs. It visits an expression object that sta
 once, and it cannot be told to leave a part out; a visitor can do both as one likes.
 
 **1.4, a pattern.** `rewrite_call` finds the pair by its shape, looks through aliases, removes what
-became dead and leaves no alias behind: less code, and a tidier result. Two things it cannot do. A
-pattern sees the bindings of one block, so an inner transpose that is computed before an `if` and
-turned back in a branch stays; the reference finds it. And it looks through `match_cast`, so a shape
-that was checked there may be lost from the type of the result.
+became dead and leaves no alias behind: less code, and a tidier result. Its limits: a pattern sees the
+bindings of one block. A pair whose inner transpose stands in an earlier block, before an `if` or
+outside of dataflow, stays, where the reference finds it. An alias of the outer transpose matches
+too: the rewriter is then given a variable, which has no attributes, and must ask what it got. And
+the pattern looks through `match_cast`, so a shape that was checked there may be lost from the type
+of the result.
 """
 
 from solutions.ch01_walk_the_ir.walk_the_ir import *
@@ -18,7 +20,8 @@ def count_calls(mod: tvm.IRModule) -> dict[str, int]:
     calls = Counter()
 
     def note(expr: relax.Expr) -> None:
-        if isinstance(expr, relax.Call):
+        # a shape's arithmetic is visited too: T.if_then_else(n > 4, n, 4) is a call, of no operator
+        if isinstance(expr, relax.Call) and not call_name(expr).startswith("prim."):
             calls[call_name(expr)] += 1
 
     for func in mod.functions.values():
@@ -36,11 +39,10 @@ class DropDoubleTranspose:
         inner = is_op("relax.permute_dims")(x)
         outer = is_op("relax.permute_dims")(inner)
 
-        def drop(call: relax.Call, matched) -> relax.Expr:
-            found = matched[inner]  # a variable where the call itself was not in view
-            if not isinstance(found, relax.Call):
-                return call
-            return matched[x] if axes_cancel(found.attrs.axes, call.attrs.axes) else call
+        def drop(expr: relax.Expr, matched) -> relax.Expr:
+            if not isinstance(expr, relax.Call):  # another name for a pair: see to the pair itself
+                return expr
+            return matched[x] if axes_cancel(matched[inner].attrs.axes, expr.attrs.axes) else expr
 
         result = mod.clone()
         for name, func in mod.functions_items():

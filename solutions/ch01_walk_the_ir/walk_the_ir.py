@@ -61,13 +61,16 @@ class CallCounter(PyExprVisitor):
         super().visit_call_(call)
         # END exercise 1.1
 
+    def visit_shape_expr_(self, shape: relax.ShapeExpr) -> None:
+        """Stay out of shapes: arithmetic on sizes may be written as calls too, and runs no operator."""
+
 
 def count_calls(mod: tvm.IRModule) -> dict[str, int]:
     """How often each thing is called, by `call_name`, over all Relax functions of `mod`.
 
     Private functions count too, and so do calls in either branch of an `if`, in a function defined
-    inside another, and in another call's arguments. PrimFuncs are not looked into. A module without
-    Relax functions gives {}.
+    inside another, and in another call's arguments. PrimFuncs are not looked into, and neither is the
+    arithmetic in shapes. A module without Relax functions gives {}.
     """
     # BEGIN exercise 1.1 (about 5 lines): one counter over every Relax function
     counter = CallCounter()
@@ -115,20 +118,26 @@ def extents(ty: relax.TensorType, sizes: dict[str, int]) -> list[int]:
     return [int(tvm.sym.Analyzer().simplify(number)) for number in numbers]
 
 
+def element_bits(ty: relax.TensorType) -> int:
+    """The bits of one element, all lanes of a vector such as float32x4; ValueError without a dtype."""
+    if ty.dtype is None:
+        raise ValueError(f"{ty} has no known dtype, so its bytes cannot be counted.")
+    return ty.dtype.dtype.bits * ty.dtype.dtype.lanes
+
+
 def type_bytes(ty: tvm.ir.Type, sizes: dict[str, int]) -> int:
     """The bytes that a value of type `ty` takes in memory.
 
     A tuple takes what its fields take. Scalars, shapes and functions take none: they are passed, not
-    stored. The bits of a tensor are packed and rounded up to a whole byte: five int4 take 3 bytes.
-    Raises ValueError as `extents` does.
+    stored. The bits of a tensor are packed and rounded up to a whole byte: five int4 take 3 bytes, and
+    each field of a tuple is a tensor of its own. Raises ValueError as `extents` and `element_bits` do.
     """
     # BEGIN exercise 1.2 (about 6 lines): a tuple, a tensor, anything else
     if isinstance(ty, relax.TupleType):
         return sum(type_bytes(field, sizes) for field in ty.fields)
     if not isinstance(ty, relax.TensorType):
         return 0
-    bits = ty.dtype.dtype.bits * math.prod(extents(ty, sizes))
-    return (bits + 7) // 8
+    return (element_bits(ty) * math.prod(extents(ty, sizes)) + 7) // 8
     # END exercise 1.2
 
 
@@ -189,7 +198,7 @@ def binding_bytes(func: relax.Function, sizes: dict[str, int]) -> list[Traffic]:
     aliases, tuples and items of tuples. A call of an operator, `call_tir` included, reads each
     tensor it is given once and writes its result. The operators in `FREE` move nothing. A call of
     another function moves nothing itself: what that function does stands in its own list.
-    An argument updated in place is read once and written once. Raises ValueError as `extents` does.
+    An argument updated in place is read once and written once. Raises ValueError as `type_bytes` does.
     """
     meter = TrafficMeter(sizes)
     meter.visit_expr(func)
@@ -206,19 +215,36 @@ def to_kernels(mod: tvm.IRModule) -> tvm.IRModule:
 
     Three operators call kernels: those in `LAUNCHING`. An operator that changes only the shape
     becomes `relax.reshape`, a view of the same memory, if it stands inside a dataflow block and its
-    result does not leave the block; elsewhere it is a kernel that copies.
+    result does not leave the block; elsewhere it is a kernel that copies. Raises ValueError for an
+    operator that could not be replaced, as one on tensors of unknown shape cannot.
     """
     lower = tvm.transform.Sequential(
         [relax.transform.LegalizeOps(), relax.transform.RewriteDataflowReshape()]
     )
-    return lower(mod)
+    lowered = lower(mod)
+    for func in lowered.functions.values():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, _refuse_without_kernel)
+    return lowered
+
+
+def _refuse_without_kernel(expr: relax.Expr) -> None:
+    if not isinstance(expr, relax.Call) or not isinstance(expr.op, Op) or expr.op.name in FREE:
+        return
+    if expr.op.get_attr("FLegalize") is not None:
+        given = ", ".join(str(arg.ty) for arg in expr.args)
+        raise ValueError(
+            f"{expr.op.name} on ({given}) was not lowered to a kernel, so its launches cannot be "
+            "counted: give its tensors a known shape, symbolic or not."
+        )
 
 
 def launches(mod: tvm.IRModule) -> dict[str, int]:
     """How many kernel launches stand in the code of each Relax function once `mod` is lowered.
 
     Every Relax function of `mod` has an entry, also one that launches nothing. A function that calls
-    another is not charged with the other's launches. Both branches of an `if` count.
+    another is not charged with the other's launches. Both branches of an `if` count. Raises
+    ValueError as `to_kernels` does.
     """
     # BEGIN exercise 1.3 (about 8 lines): lower, count calls function by function, keep LAUNCHING
     found = {}
@@ -236,7 +262,8 @@ def scoreboard(mod: tvm.IRModule, sizes: dict[str, int] | None = None) -> Scoreb
     """What `mod` costs: calls as it stands; launches and bytes once it is lowered to kernels.
 
     sizes: a value for each symbolic variable, by name; without it bytes are not counted. Show two of
-    them side by side with `compare` of chapters.toolkit.scoreboard. Raises ValueError as `extents` does.
+    them side by side with `compare` of chapters.toolkit.scoreboard. Raises ValueError as `type_bytes` and
+    `to_kernels` do.
     """
     lowered = to_kernels(mod)
     rows = []

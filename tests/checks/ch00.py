@@ -62,15 +62,32 @@ def test_0_1_keeps_rows_symbolic(impl) -> None:
 
 def test_0_1_keeps_calls_in_a_dataflow_block(impl) -> None:
     """the operators stand in a dataflow block, where passes may move and fuse them"""
-    blocks = impl.from_block_builder()["main"].body.blocks
+    mod = impl.from_block_builder()
+    expect.returns_module(mod, "from_block_builder")
+    expect.has_function(mod, "main", "from_block_builder")
+    blocks = mod["main"].body.blocks
+    outside = [name for name, is_dataflow in _calls(mod["main"]) if not is_dataflow]
+    is_there = any(isinstance(block, relax.DataflowBlock) for block in blocks)
     expect.that(
-        any(isinstance(block, relax.DataflowBlock) for block in blocks),
-        "main has no dataflow block.",
+        is_there and not outside,
+        "Calls of main stand outside of its dataflow block."
+        if is_there
+        else "main has no dataflow block.",
         expected="the calls emitted inside `with builder.dataflow():`",
-        yours=", ".join(type(block).__name__ for block in blocks),
+        yours=f"outside: {', '.join(outside) or 'nothing'}",
         why="FuseOpsByPattern and most graph passes look only inside dataflow blocks, where nothing has side effects.",
         read=f"{LESSON}, “What is in it”",
     )
+
+
+def _calls(func: relax.Function) -> list[tuple[str, bool]]:
+    """Each call bound in `func`: what it calls, and whether it stands in a dataflow block."""
+    return [
+        (getattr(binding.value.op, "name", "a function"), isinstance(block, relax.DataflowBlock))
+        for block in func.body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, relax.Call)
+    ]
 
 
 def test_0_1_builds_the_model(impl) -> None:
@@ -83,6 +100,7 @@ def observe_0_1(impl):
     return [
         lambda: impl.from_block_builder()["main"].params[0].ty,
         lambda: [type(b).__name__ for b in impl.from_block_builder()["main"].body.blocks],
+        lambda: all(inside for _, inside in _calls(impl.from_block_builder()["main"])),
         lambda: np.round(expect.run(impl.from_block_builder(), "main", inputs), 3).tolist(),
     ]
 
@@ -144,6 +162,29 @@ def test_0_3_takes_any_array(impl) -> None:
         )
 
 
+def test_0_3_keeps_dtypes(impl) -> None:
+    """run hands each array over in the dtype it has"""
+    for dtype in ("int32", "float16"):
+        x = np.arange(12).reshape(3, 4).astype(dtype)
+        result = np.asarray(impl.run(_doubling(dtype), "main", x))
+        expect.equal(
+            (str(result.dtype), result.tolist()),
+            (dtype, (x + x).tolist()),
+            f"run is wrong for a module whose tensors are {dtype} (dtype and elements of x + x).",
+            why="The VM takes an array's bytes for what the function's type says, and so refuses another dtype.",
+            read=f"{LESSON}, “When it must refuse”",
+        )
+
+
+def _doubling(dtype: str) -> IRModule:
+    """main(x) = x + x, for x of shape (3, 4)."""
+    x = relax.Var("x", relax.TensorType((3, 4), dtype))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        builder.emit_func_output(builder.emit(relax.op.add(x, x)))
+    return builder.get()
+
+
 def unaligned(array: np.ndarray) -> np.ndarray:
     """The same numbers in memory that starts 8 bytes past a 64-byte boundary."""
     raw = np.zeros(array.nbytes + 128, "uint8")
@@ -186,6 +227,7 @@ def observe_0_3(impl):
         lambda: called(impl.from_script(), "main", x, w, b),
         lambda: called(impl.from_script(), "main", np.repeat(x, 2, axis=0)[::2], w, b),
         lambda: called(_two_functions(), "twice", x),
+        lambda: called(_doubling("int32"), "main", np.arange(12, dtype="int32").reshape(3, 4)),
     ]
 
 
@@ -225,13 +267,22 @@ def _count(mod: IRModule) -> tuple[int, int]:
 def test_0_5_prediction_holds(impl) -> None:
     """the predicted numbers of functions are those that LegalizeOps gives"""
     yours = impl.predicted_functions()
+    form = '{"before": (1, 2), "after": (3, 4)}, with your numbers'
+    expect.that(
+        isinstance(yours, dict)
+        and all(isinstance(yours.get(key), list | tuple) for key in ("before", "after")),
+        "predicted_functions does not return a dict with two pairs.",
+        expected=form,
+        yours="a `return` is missing" if yours is None else repr(yours)[:200],
+        why="Each pair is (Relax functions, PrimFuncs).",
+    )
     mod = impl.from_script()
     stages = {"before": mod, "after": relax.transform.LegalizeOps()(mod)}
     for stage, module in stages.items():
         relaxed, prims = _count(module)
         names = ", ".join(sorted(gv.name_hint for gv in module.get_global_vars()))
         expect.equal(
-            tuple(yours.get(stage, ())),
+            tuple(yours[stage]),
             (relaxed, prims),
             f"{stage.capitalize()} LegalizeOps the module holds {relaxed} Relax function(s) and {prims} PrimFunc(s).",
             why=f"It holds {names}. Each distinct operator call becomes a call_tir to a PrimFunc of its own.",
@@ -263,6 +314,14 @@ class AddRows:
 def test_0_6_is_refused(impl) -> None:
     """each array alone is legal, both together are refused by the VM"""
     pair = impl.refused()
+    expect.that(
+        isinstance(pair, list | tuple)
+        and len(pair) == 2
+        and all(isinstance(array, np.ndarray) for array in pair),
+        "refused does not return two NumPy arrays.",
+        expected="return x, y",
+        yours="a `return` is missing" if pair is None else repr(pair)[:200],
+    )
     for array in pair:
         legal = array.dtype == np.float32 and array.ndim == 2 and array.shape[1] == 16
         expect.that(

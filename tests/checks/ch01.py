@@ -201,7 +201,7 @@ def test_1_1_counts_nothing_where_nothing_is(impl) -> None:
 def observe_1_1(impl):
     return [
         lambda mod=mod: sorted(impl.count_calls(mod).items())
-        for mod in (Mixed, Branches, _nested(), _only_kernels())
+        for mod in (Mixed, Branches, _nested(), _only_kernels(), Moves)  # the last one has a main
     ]
 
 
@@ -225,6 +225,11 @@ def _types() -> list[tuple[str, tvm.ir.Type, int]]:
                 [tensor((2,), "int8"), relax.TupleType([tensor((n,), "int64"), tensor((), "bool")])]
             ),
             27,
+        ),
+        (
+            "a tuple of two R.Tensor((3,), int4), twelve bits each",
+            relax.TupleType([tensor((3,), "int4"), tensor((3,), "int4")]),
+            4,
         ),
         ("R.Shape([n, m])", relax.ShapeType([n, m]), 0),
         ("a scalar int64", tvm.ir.PrimType("int64"), 0),
@@ -320,18 +325,18 @@ class Moves:
 
 
 MOVES = [
-    ("doubled", 96, 96),
-    ("shifted", 100, 96),
-    ("wide", 48, 96),
-    ("joined", 144, 144),
-    ("flat", 0, 0),
-    ("halves", 96, 96),
-    ("updated", 192, 96),
-    ("helped", 0, 0),
-    ("known", 192, 96),
-    ("found, whose shape only the match_cast says", 96, 96),
-    ("chosen, first branch", 96, 96),
-    ("chosen, second branch", 192, 96),
+    ("doubled", "relax.add", 96, 96),
+    ("shifted", "relax.add", 100, 96),
+    ("wide", "relax.astype", 48, 96),
+    ("joined", "relax.concat", 144, 144),
+    ("flat", "relax.reshape", 0, 0),
+    ("_halves", "relax.split", 96, 96),
+    ("updated", "relax.call_tir_inplace:update", 192, 96),
+    ("helped", "@helper", 0, 0),
+    ("known", "relax.multiply", 192, 96),
+    ("found", "relax.call_pure_packed:library.f", 96, 96),  # only the match_cast says its shape
+    ("chosen_then", "relax.exp", 96, 96),
+    ("chosen_else", "relax.add", 192, 96),
 ]
 
 
@@ -345,6 +350,11 @@ def _arguments() -> list[tuple[str, relax.Call, list[str]]]:
         ("add(a, b)", relax.op.add(a, b), ["a", "b"]),
         ("add(a, a)", relax.op.add(a, a), ["a"]),
         ("call_tir(kernel, (b, c, b))", relax.call_tir(kernel, (b, c, b), tensor), ["b", "c"]),
+        (
+            "call_dps_packed(f, ((c, a), b)), a tuple in the tuple",
+            relax.op.call_dps_packed("f", [relax.Tuple([c, a]), b], tensor),
+            ["c", "a", "b"],
+        ),
         ("concat((a, c))", relax.op.concat([a, c]), ["a", "c"]),
         ("concat(t) of a variable t that holds a tuple", relax.op.concat(t), ["t"]),
         ("reshape(a, R.shape([2, 2]))", relax.op.reshape(a, (2, 2)), ["a"]),
@@ -354,30 +364,41 @@ def _arguments() -> list[tuple[str, relax.Call, list[str]]]:
 
 
 def _names(tensors) -> list[str]:
+    expect.that(
+        isinstance(tensors, list | tuple),
+        f"tensors_read returned {type(tensors).__name__}, not a list.",
+        expected="a list of arguments, empty where no tensor is read",
+        yours="a `return` is missing" if tensors is None else repr(tensors)[:200],
+    )
     return [t.name if isinstance(t, relax.Var) else "a constant" for t in tensors]
 
 
 def test_1_2_finds_what_a_call_reads(impl) -> None:
-    """tensors_read gives each tensor argument once, also those inside a tuple"""
+    """tensors_read gives each tensor argument once, in order, also those inside a tuple"""
     for title, call, names in _arguments():
         expect.equal(
-            sorted(_names(impl.tensors_read(call))),
-            sorted(names),
+            _names(impl.tensors_read(call)),
+            names,
             f"tensors_read is wrong for {title}.",
             why="call_tir wraps its arguments in a tuple; shapes and kernels are arguments and no tensors.",
             read=BYTES,
         )
 
 
-def _rows(impl, mod: IRModule, name: str) -> list[tuple[str, int, int]]:
-    return [(row.var, row.read, row.written) for row in impl.binding_bytes(mod[name], {})]
+def _rows(impl, mod: IRModule, name: str) -> list[tuple[str, str, int, int]]:
+    rows = impl.binding_bytes(mod[name], {})
+    return [(row.var, row.call, row.read, row.written) for row in rows]
 
 
 def test_1_2_measures_each_call(impl) -> None:
     """binding_bytes has one entry a call, in order, with the bytes read and written"""
     yours = _rows(impl, Moves, "main")
-    shown = "\n".join(f"{var}: {read} read, {written} written" for var, read, written in yours)
-    expected = "\n".join(f"{var}: {read} read, {written} written" for var, read, written in MOVES)
+    shown, expected = (
+        "\n".join(
+            f"{var} = {call}: {read} read, {written} written" for var, call, read, written in rows
+        )
+        for rows in (yours, MOVES)
+    )
     expect.equal(
         len(yours),
         len(MOVES),
@@ -385,12 +406,13 @@ def test_1_2_measures_each_call(impl) -> None:
         why=f"expected\n{expected}\nyours\n{shown}",
         read=BYTES,
     )
-    for (_, *mine), (title, *bytes_) in zip(yours, MOVES, strict=True):
+    for mine, right in zip(yours, MOVES, strict=True):
         expect.equal(
-            tuple(mine),
-            tuple(bytes_),
-            f"binding_bytes is wrong for the binding `{title}` (bytes read, bytes written).",
-            why="The function checked is `Moves.main` in tests/checks/ch01.py.",
+            mine,
+            right,
+            f"binding_bytes is wrong for `{right[0]}` (variable, call, bytes read, bytes written).",
+            why="The function checked is `Moves.main` in tests/checks/ch01.py. The fields of Traffic are the name of "
+            "the variable, what `call_name` says of the call, and the bytes.",
             read=BYTES,
         )
 
@@ -414,7 +436,7 @@ def test_1_2_evaluates_symbolic_shapes(impl) -> None:
 def observe_1_2(impl):
     return [
         lambda: [impl.type_bytes(ty, SIZES) for _, ty, _ in _types()],
-        lambda: [sorted(_names(impl.tensors_read(call))) for _, call, _ in _arguments()],
+        lambda: [_names(impl.tensors_read(call)) for _, call, _ in _arguments()],
         lambda: _rows(impl, Moves, "main"),
     ]
 
@@ -513,12 +535,12 @@ def test_1_3_fills_the_scoreboard(impl) -> None:
     """scoreboard puts calls, launches and bytes together"""
     board = impl.scoreboard(Moves, {})
     lowered = impl.to_kernels(Moves)
-    read = sum(row.read for row in impl.binding_bytes(lowered["main"], {}))
+    rows = impl.binding_bytes(lowered["main"], {})
     row = board.row("main")
     expect.equal(
-        (row.launches, row.read),
-        (10, read),
-        "The scoreboard's row of `main` is wrong (launches, bytes read).",
+        (row.launches, row.read, row.written),
+        (10, sum(row.read for row in rows), sum(row.written for row in rows)),
+        "The scoreboard's row of `main` is wrong (launches, bytes read, bytes written).",
     )
     expect.equal(board.calls.get("relax.add"), 3, "The scoreboard counts relax.add wrongly.")
 
@@ -551,8 +573,8 @@ REMAIN = {
 
 
 NONE_GONE = (
-    "Either these axes were not seen to cancel (None means reversed, -1 the last dimension), or the new function never "
-    "reached the module."
+    "Either these axes were not seen to cancel (None means reversed, -1 the last dimension), or the pair was not found "
+    "(a helper without `return` gives None), or the new function never reached the module."
 )
 ONE_LEFT = (
     "A call that nobody uses still runs: what became dead must be removed, and what the outer one is replaced by must "
@@ -674,6 +696,18 @@ class Users:
             with T.sblock("scale"):
                 vi, vj = T.axis.remap("SS", [i, j])
                 b[vi, vj] = a[vi, vj] * T.float32(2)
+
+    @T.prim_func(private=True, s_tir=True)
+    def unused_kernel(a: T.Buffer((4, 4), "float32"), b: T.Buffer((4, 4), "float32")):
+        for i, j in T.grid(4, 4):
+            with T.sblock("copy"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                b[vi, vj] = a[vi, vj]
+
+    @R.function(private=True)
+    def unused_function(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+        turned = R.permute_dims(x)
+        return turned
 
     @R.function
     def inner_used_twice(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
@@ -869,9 +903,72 @@ def test_1_4_minds_what_is_overwritten(impl) -> None:
     _same_numbers(Overwritten, after, {"main": ((4, 4),)})
 
 
+@I.ir_module
+class Unused:
+    """Bindings whose variables nobody uses, and that do something nevertheless."""
+
+    @R.function(pure=False)
+    def says(x: R.Tensor((4, 4), "float32")) -> R.Tensor((4, 4), "float32"):
+        turned = R.permute_dims(x)
+        _said = R.print(turned, format="")
+        back = R.permute_dims(turned)
+        return back
+
+    @R.function
+    def sized(x: R.Tensor(dtype="float32", ndim=2)) -> R.Tensor(dtype="float32", ndim=2):
+        n = T.int64()
+        m = T.int64()
+        with R.dataflow():
+            turned = R.permute_dims(x)
+            back = R.permute_dims(turned)
+            _cast = R.match_cast(back, R.Tensor((n, m), "float32"))  # says what n and m are
+            zeros = R.zeros((n, m), "float32")
+            out = R.concat((back, zeros), axis=0)
+            R.output(out)
+        return out
+
+
+def _effects(mod: IRModule) -> dict[str, int]:
+    """The calls of R.print and the match_casts in each function."""
+    found = {}
+    for name, func in mod.functions_items():
+        bindings = [binding for block in func.body.blocks for binding in block.bindings]
+        is_effect = (
+            isinstance(b, relax.MatchCast)
+            or (isinstance(b.value, relax.Call) and b.value.op == tvm.ir.Op.get("relax.print"))
+            for b in bindings
+        )
+        found[name.name_hint] = sum(is_effect)
+    return found
+
+
+def test_1_4_keeps_what_does_something(impl) -> None:
+    """an unused binding that prints, or that checks or names sizes, is not dead"""
+    after = _drop(impl, Unused)
+    expect.equal(
+        _effects(after),
+        _effects(Unused),
+        "DropDoubleTranspose removed an R.print or a match_cast whose variable nobody uses.",
+        why="A print is there to be run. A match_cast fails where the sizes are others than it says, and gives "
+        "symbolic sizes their values. relax.analysis.remove_all_unused keeps both.",
+        read=NOT_FIRE,
+    )
+
+
 def test_1_4_leaves_all_else_alone(impl) -> None:
-    """PrimFuncs, attributes of functions and module, and modules without a pair stay as they are"""
+    """functions, attributes of functions and module, and modules without a pair stay as they are"""
     after = _drop(impl, Users)
+    names, left = ({name.name_hint for name in mod.get_global_vars()} for mod in (Users, after))
+    expect.that(
+        left == names,
+        "DropDoubleTranspose removed or added functions.",
+        expected="all functions of the module it was given, the private ones that nobody calls too",
+        yours=f"missing: {', '.join(sorted(names - left)) or 'none'}; "
+        f"added: {', '.join(sorted(left - names)) or 'none'}",
+        why="A later pass may call or export them. Remove dead bindings function by function, with "
+        "relax.analysis.remove_all_unused(func); DeadCodeElimination works on the whole module.",
+        read=NOT_FIRE,
+    )
     expect.that(
         tvm_ffi.structural_equal(after["scale"], Users["scale"]),
         "DropDoubleTranspose changed a PrimFunc.",
@@ -958,16 +1055,25 @@ def observe_1_4(impl):
         after = impl.DropDoubleTranspose()(given)
         relaxed = [g.name_hint for g, f in mod.functions_items() if isinstance(f, relax.Function)]
         return (
-            [_transposes(after, name) for name in relaxed],
+            [_transposes(after, name) if name in after else "gone" for name in relaxed],
             tvm_ffi.structural_equal(given, mod),
             relax.analysis.check_well_formed(after),
             bool(after.attrs) and "course.note" in after.attrs,
         )
 
-    return [
-        lambda mod=mod: seen(mod)
-        for mod in (_pairs(CANCEL), _pairs(REMAIN), Users, Edges, Overwritten)
-    ]
+    def rewrites() -> str:
+        """A pass that rewrites nothing: does its mutator, asked alone, rewrite anything?"""
+        mod = _pairs(CANCEL)
+        after = impl.DropDoubleTranspose()(expect.copy_of(mod))
+        if any(_transposes(after, name) < 2 for name in CANCEL):
+            return "the pass rewrites"
+        functions = [mod[name] for name in CANCEL]
+        new = [impl.TransposeDropper(mod).visit_expr(func) for func in functions]
+        same = all(map(tvm_ffi.structural_equal, new, functions))
+        return f"the pass rewrites nothing, the mutator {'neither' if same else 'does'}"
+
+    modules = (_pairs(CANCEL), _pairs(REMAIN), Users, Edges, Overwritten, Unused)
+    return [rewrites, *(lambda mod=mod: seen(mod) for mod in modules)]
 
 
 # --- 1.5 ------------------------------------------------------------------------------------------
@@ -1179,4 +1285,8 @@ def observe_1_7(impl):
     def scrambled(array):
         return np.random.default_rng(3).standard_normal(array.shape).astype(array.dtype)
 
-    return [lambda: differs(lambda array: array), lambda: differs(scrambled)]
+    def fires() -> bool:
+        mod, _ = _answer(impl)
+        return not tvm_ffi.structural_equal(impl.DropAnyDoubleTranspose()(expect.copy_of(mod)), mod)
+
+    return [lambda: differs(lambda array: array), lambda: differs(scrambled), fires]

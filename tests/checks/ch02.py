@@ -369,7 +369,12 @@ def test_2_2_leaves_the_callers_function(impl) -> None:
 
 def test_2_2_refuses_a_name_that_is_taken(impl) -> None:
     """another function of that name is not replaced"""
-    for name, what in (("prefill", "another PrimFunc"), ("decode", "a Relax function")):
+    taken = {
+        "prefill": "another PrimFunc",
+        "decode": "a Relax function",
+        "sampler": "an external function",
+    }
+    for name, what in taken.items():
         given = Mixed.clone()
         try:
             impl.AttachAdditionalPrimFuncs({"fine": shift, name: halve})(given)
@@ -433,6 +438,7 @@ def observe_2_2(impl):
         lambda: add({"first": halve, "second": shift}, Mixed),
         lambda: add({"prefill": shift}, Mixed),
         lambda: add({"decode": shift}, Mixed),
+        lambda: add({"sampler": shift}, Mixed),
         add_again,
     ]
 
@@ -698,6 +704,22 @@ class Branches:
         return (second, third)
 
 
+@I.ir_module
+class Casts:
+    """A constant with a name, and a match_cast, which names the tensor that it checks."""
+
+    @R.function
+    def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+        with R.dataflow():
+            two = R.const(2.0, "float32")
+            a = R.exp(x)
+            known = R.match_cast(a, R.Tensor((4,), "float32"))
+            b = R.multiply(known, two)
+            out = R.add(b, two)
+            R.output(out)
+        return out
+
+
 def _named(func: relax.Function, *names: str) -> list[relax.Var]:
     found = {b.var.name: b.var for block in func.body.blocks for b in block.bindings}
     return [found[name] for name in names]
@@ -785,6 +807,29 @@ def test_2_6_names_are_not_tensors(impl) -> None:
         [("a", (3, 16), f32, 0, (1,)), ("c", (3, 16), f32, 0, (1,))],
         "`d = c` computes nothing: what stage 1 needs is c. w is a parameter, which every stage is given.",
     )
+    _crosses(
+        impl,
+        Casts,
+        ("b",),
+        [("a", (4,), f32, 0, (1,))],
+        "`known` is a, checked: a match_cast computes nothing. two is a constant, which every stage has.",
+    )
+
+
+def test_2_6_empty_stages(impl) -> None:
+    """more stages than calls: a variable that begins two stages leaves the first of them empty"""
+    f32 = "float32"
+    _crosses(
+        impl,
+        Chain,
+        ("c", "c", "f"),
+        [
+            ("a", (3, 16), f32, 0, (3,)),
+            ("b", (3, 16), f32, 0, (2,)),
+            ("e", (3, 16), f32, 2, (3,)),
+        ],
+        "Stage 1 ends where it begins, so c stands in stage 2. even_starts cuts so where there are few calls.",
+    )
 
 
 def test_2_6_tuples(impl) -> None:
@@ -842,6 +887,8 @@ def observe_2_6(impl):
         lambda: _crossings(impl, Packed, "main", "z"),
         lambda: _crossings(impl, Packed, "main", "left"),
         lambda: _crossings(impl, Branches, "main", "unused", "third"),
+        lambda: _crossings(impl, Casts, "main", "b"),
+        lambda: _crossings(impl, Chain, "main", "c", "c", "f"),
     ]
 
 

@@ -1,5 +1,5 @@
-"""Python's own copies of the module, whose GlobalVars are copies too; dead code elimination on the whole
-module instead of function by function; one visitor a function."""
+"""Python's own copies of the module, whose GlobalVars are copies too; aliases removed from the whole module
+before what became dead is removed function by function; one visitor a function."""
 
 import copy
 
@@ -24,8 +24,11 @@ class DropDoubleTranspose:
         for name, func in result.functions_items():
             if isinstance(func, relax.Function) and not may_overwrite(func):
                 result[name] = TransposeDropper().visit_expr(func)
-        tidy = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination([])]
-        return tvm.transform.Sequential(tidy)(result)
+        result = relax.transform.CanonicalizeBindings()(result)
+        for name, func in result.functions_items():
+            if isinstance(func, relax.Function):
+                result[name] = relax.analysis.remove_all_unused(func)
+        return result
 
 
 @tvm.transform.module_pass(opt_level=0, name="AttachOrigin")

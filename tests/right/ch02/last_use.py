@@ -30,12 +30,14 @@ def crossing_tensors(func, starts):
     stage, pending = 0, list(starts)
     for block in func.body.blocks:
         for binding in block.bindings:
-            if pending and binding.var.same_as(pending[0]):
+            while pending and binding.var.same_as(pending[0]):
                 stage += 1
                 pending.pop(0)
             value = binding.value
             if isinstance(value, tvm.ir.Var | relax.Tuple | relax.TupleGetItem):
                 names[binding.var] = value
+                continue
+            if not isinstance(value, relax.Call | relax.If):
                 continue
             for var in relax.analysis.free_vars(value):
                 use(var, stage)

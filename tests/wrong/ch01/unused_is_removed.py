@@ -3,10 +3,10 @@
 from solutions.ch01_walk_the_ir.walk_the_ir import *
 
 EXERCISE = "1.6"
-WHAT = "a call whose result is unused is expected not to run"
+WHAT = "one of Small's launches is missing, for example that of the call whose result nobody uses"
 WHY = (
-    "Nothing in this pipeline removes it. Dead code elimination is a pass like any other; "
-    "chapter 9 puts one where it is needed."
+    "Nothing in this pipeline removes an unused call: dead code elimination is a pass like any other. "
+    "Nor does it merge two calls into one kernel, or make a view of a split; only a reshape becomes one."
 )
 READ = "chapters/ch01_walk_the_ir/lesson.md, “What launches a kernel”"
 

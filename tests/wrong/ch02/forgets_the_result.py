@@ -20,11 +20,11 @@ def crossing_tensors(func, starts):
         if isinstance(expr, relax.TupleGetItem):
             whole = value_of(expr.tuple_value)
             return None if whole is None else whole[expr.index]
-        return held.get(expr)
+        return held.get(expr) if isinstance(expr, relax.Var) else None
 
     for binding in bindings(func):
         stage += sum(binding.var.same_as(start) for start in starts)
-        if isinstance(binding.value, relax.Var | relax.Tuple | relax.TupleGetItem):
+        if not isinstance(binding.value, relax.Call | relax.If):
             held[binding.var] = value_of(binding.value)
             continue
         for var in relax.analysis.free_vars(binding.value):
