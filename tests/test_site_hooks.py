@@ -2,6 +2,8 @@
 
 import importlib
 import sys
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -179,6 +181,132 @@ def test_options_of_a_code_block_are_kept(hook):
     assert block.options == 'title="a b" hl_lines="1 2"'
 
 
+# --- Running pages ahead ----------------------------------------------------------------------
+
+
+def code(*lines):
+    return [SimpleNamespace(code=line) for line in lines]
+
+
+def test_pages_run_side_by_side(hook):
+    meeting = threading.Barrier(2, timeout=20)  # broken if one page waits for the other's end
+
+    def run_page(blocks, where):
+        meeting.wait()
+        return [where]
+
+    ahead = hook("ahead").Ahead(run_page, workers=2)
+    pages = {"a.md": code("1"), "b.md": code("2")}
+    ahead.begin(pages)
+    assert [ahead.take(pages[where], where) for where in pages] == [["a.md"], ["b.md"]]
+
+
+def test_a_page_that_measures_time_runs_while_no_other_does(hook):
+    running, seen = [], {}
+
+    def run_page(blocks, where):
+        running.append(where)
+        time.sleep(0.05)
+        seen[where] = list(running)
+        running.remove(where)
+
+    pages = {f"{n}.md": code("1") for n in range(3)}
+    clocks = ("time.perf_counter()", "from chapters.toolkit.timing import compare")
+    measuring = {f"m{n}.md": code("1", clock) for n, clock in enumerate(clocks)}
+    ahead = hook("ahead").Ahead(run_page, workers=4)
+    ahead.begin({**pages, **measuring})
+    ahead.wait()
+    assert set(seen) == {*pages, *measuring} and not running
+    assert [seen[where] for where in measuring] == [["m0.md"], ["m1.md"]]
+
+
+def test_an_error_waits_for_the_turn_of_its_page(hook):
+    def run_page(blocks, where):
+        if where != "good.md":
+            raise PluginError(f"{where} failed")
+        return ["shown"]
+
+    pages = {"bad.md": code("1"), "good.md": code("1"), "worse.md": code("perf_counter()")}
+    ahead = hook("ahead").Ahead(run_page)
+    ahead.begin(pages)
+    ahead.wait()
+    with pytest.raises(PluginError, match=r"bad.md failed"):
+        ahead.take(pages["bad.md"], "bad.md")
+    assert ahead.take(pages["good.md"], "good.md") == ["shown"]
+    with pytest.raises(PluginError, match=r"worse.md failed"):
+        ahead.take(pages["worse.md"], "worse.md")
+
+
+def test_a_page_that_is_not_as_foreseen_runs_as_it_is(hook):
+    ahead = hook("ahead").Ahead(lambda blocks, where: [b.code for b in blocks])
+    ahead.begin({"a.md": code("old"), "b.md": code("old")})
+    assert ahead.take(code("new"), "a.md") == ["new"]
+    ahead.drop()
+    assert ahead.take(code("newer"), "b.md") == ["newer"]
+
+
+def test_a_page_dropped_before_its_start_never_runs(hook):
+    go, ran = threading.Event(), []
+
+    def run_page(blocks, where):
+        ran.append(where)
+        go.wait(20)
+
+    ahead = hook("ahead").Ahead(run_page, workers=1)
+    ahead.begin({"a.md": code("1"), "b.md": code("1")})
+    waiting = ahead._begun["b.md"][1]
+    ahead.drop()
+    go.set()
+    assert waiting.cancelled() and "b.md" not in ran
+
+
+def test_a_build_runs_every_page_once_and_shows_what_it_gave(hook, tmp_path):
+    blocks_hook, counted = hook("run_blocks"), tmp_path / "counted.txt"
+    text = (
+        "---\ntitle: T\n---\n# T\n\n```python run hide\n"
+        f"with open({str(counted)!r}, 'a') as out:\n    out.write('x')\nprint('shown')\n```\n"
+    )
+    source = tmp_path / "page.md"
+    source.write_text(text, encoding="utf-8")
+    file = SimpleNamespace(src_uri="page.md", abs_src_path=str(source), content_string=text)
+    config = SimpleNamespace(config_file_path=str(tmp_path / "mkdocs.yml"))
+    files = SimpleNamespace(documentation_pages=lambda: [file])
+    try:
+        blocks_hook.on_nav(None, config, files)
+        body = text.split("---\n", 2)[2]
+        shown = blocks_hook.on_page_markdown(body, SimpleNamespace(file=file), config, files)
+    finally:
+        blocks_hook.on_post_build(config)
+        blocks_hook._ahead = None
+        (outputs,) = blocks_hook._outputs.pop("page.md", {"": ""}).values()
+    assert counted.read_text() == "x"
+    assert "OUTPUT-OF-BLOCK-0-END" in shown and "shown" in outputs
+
+
+# --- What a keyboard or a screen reader needs -------------------------------------------------
+
+
+def test_an_empty_cell_of_a_tables_head_is_a_plain_cell(hook):
+    head = '<tr><th></th><th style="text-align: right;"> </th><th>a</th></tr>'
+    assert hook("reachable").without_empty_heads(head) == (
+        '<tr><td></td><td style="text-align: right;"></td><th>a</th></tr>'
+    )
+
+
+def test_the_search_dialog_has_one_name(hook):
+    named = hook("reachable").with_named_search
+    from material import __file__ as theme
+
+    search = Path(theme).parent / "templates" / "partials" / "search.html"
+    page = named(search.read_text(encoding="utf-8"))
+    assert 'role="dialog" aria-label="Search">' in page
+    assert named(page) == page
+
+
+def test_an_output_is_no_stop_of_the_tab_key_by_itself(hook):
+    assert "tabindex" not in hook("run_blocks").output_html({"printed": "x", "text": "y"})
+
+
 # --- Exercises --------------------------------------------------------------------------------
 
 
@@ -352,6 +480,15 @@ def test_a_lab_keeps_code_and_output_and_loses_the_rest(hook):
         '<div class="language-python highlight"><pre><span></span><code><span class="n">x</span>\n'
         "</code></pre></div><pre>output</pre></div></div>"
     )
+
+
+def test_an_output_of_a_lab_is_no_stop_of_the_tab_key_by_itself(hook):
+    output = (
+        '<div class="jp-RenderedText" data-mime-type="text/plain" tabindex="0"><pre>1</pre></div>'
+    )
+    cells = f'<div class="jupyter-wrapper"><div class="jp-Cell jp-CodeCell">{output}</div></div>'
+    slim = hook("lab_page").slim(cells, "lab.py")
+    assert "tabindex" not in slim and "<pre>1</pre>" in slim
 
 
 def test_what_a_cell_prints_is_one_output_and_a_value_is_another(hook):

@@ -28,7 +28,8 @@ _INPUT = re.compile(
 _COPY = re.compile(r'<div class="zeroclipboard-container">.*?</clipboard-copy>\s*</div>', re.DOTALL)
 _PROMPT = re.compile(r'<div class="jp-(?:InputPrompt|OutputPrompt)[^"]*">[^<]*</div>')
 _CELL_ID = re.compile(r' id="cell-id=[^"]*"')  # random: it would differ in every build
-_CELL_FOCUS = re.compile(r'(<div class="jp-Cell-inputWrapper") tabindex="0"')
+# keyboard.js makes a stop of what scrolls, and only of that
+_FOCUS = re.compile(r'(<div class="jp-[^>]*?) tabindex="0"')
 # a cell's prints may arrive in several messages: a printed output up to where the next one begins
 _PRINTED = r'<div class="jp-RenderedText jp-OutputArea-output" data-mime-type="text/plain"[^>]*>'
 _SPLIT_OUTPUT = re.compile(
@@ -63,7 +64,7 @@ def slim(content: str, name: str) -> str:
             "against pyproject.toml and adapt docs/hooks/lab_page.py."
         )
     cells = _COLLAPSER.sub("", _PROMPT.sub("", _COPY.sub("", cells)))
-    cells = _CELL_FOCUS.sub(r"\1", _CELL_ID.sub("", cells))
+    cells = _FOCUS.sub(r"\1", _CELL_ID.sub("", cells))
     cells = _one_output(cells)
     cells = _INPUT.sub(_code_block, cells)
     cells = _STYLE_OR_SCRIPT.sub("", cells)

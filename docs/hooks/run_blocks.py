@@ -4,7 +4,8 @@
     ```python run hide            run, show only what it gave
     ```python run raises=KeyError the block must raise this error; its last line is shown
 
-All blocks of a page run in one process, in order. A block that fails, fails the build.
+All blocks of a page run in one process, in order; pages run side by side, ahead of their rendering (ahead.py). A
+block that fails, fails the build.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from ahead import Ahead, measures
 from fences import Fence, fenced, fences
 from fingerprint import fingerprint
 from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority, get_plugin_logger
+from mkdocs.utils.meta import get_data
 
 log = get_plugin_logger("run_blocks")
 
@@ -33,6 +36,7 @@ _OPTION = re.compile(r"""^(?:\w+=(?:"[^"]*"|'[^']*'|\S+))$""")
 
 _serving = False  # only then are results remembered: a build always runs everything
 _outputs: dict[str, dict[str, str]] = {}  # page -> placeholder -> HTML
+_ahead: Ahead | None = None  # of the build in progress, from on_nav on
 
 
 @dataclass(frozen=True)
@@ -52,16 +56,51 @@ def on_startup(command: str, dirty: bool) -> None:
     _serving = command == "serve"
 
 
+@event_priority(-100)  # when the pages are settled
+def on_nav(nav, config, files):
+    global _ahead
+    root = Path(config.config_file_path).parent
+    pages = {}
+    for file in files.documentation_pages():
+        if not file.src_uri.endswith(".md"):
+            continue
+        where = file_path(file, config)
+        try:
+            blocks = _blocks_of(get_data(file.content_string)[0], file, where)
+        except PluginError:
+            continue  # said when the page has its turn
+        if blocks:
+            pages[where] = blocks
+    _ahead = Ahead(lambda blocks, where: run(blocks, root, where))
+    _ahead.begin(pages)
+    return nav
+
+
+def on_post_build(config):
+    _stop()
+
+
+def on_build_error(error):
+    _stop()
+
+
+def _stop() -> None:
+    if _ahead:
+        _ahead.drop()
+
+
 @event_priority(100)  # before other hooks add lines, so that line numbers are those of the file
 def on_page_markdown(markdown, page, config, files):
     if not page.file.src_uri.endswith(".md"):
+        if _ahead and measures(markdown):
+            _ahead.wait()  # a lab that measures time, which is about to run
         return markdown
     lines = markdown.split("\n")
     where = page_path(page, config)
-    blocks = find_blocks(lines, where, _lines_above(page, lines))
+    blocks = _blocks_of(markdown, page.file, where)
     if not blocks:
         return markdown
-    results = run(blocks, Path(config.config_file_path).parent, where)
+    results = _ahead.take(blocks, where)
     outputs = _outputs[page.file.src_uri] = {}
     for number, (block, result) in reversed(list(enumerate(zip(blocks, results, strict=True)))):
         placeholder = f"OUTPUT-OF-BLOCK-{number}-END"
@@ -88,6 +127,11 @@ def on_page_content(content, page, config, files):
             )
         content = content.replace(paragraph, output)
     return content
+
+
+def _blocks_of(markdown: str, file, where: str) -> list[Block]:
+    lines = markdown.split("\n")
+    return find_blocks(lines, where, _lines_above(file, lines))
 
 
 def find_blocks(lines: list[str], where: str, above: int = 0) -> list[Block]:
@@ -230,22 +274,27 @@ def _text_html(text: str, caption: str) -> str:
     shown = html.escape(text, quote=False)
     return (
         f'<div class="run-output run-{caption}" data-search-exclude><span class="run-caption">{caption}</span>'
-        f'<pre class="no-copy" tabindex="0"><code>{shown}</code></pre></div>'
+        f'<pre class="no-copy"><code>{shown}</code></pre></div>'
     )
 
 
 def page_path(page, config) -> str:
     """The page's file as an author knows it, relative to the repository."""
-    source = page.file.abs_src_path
+    return file_path(page.file, config)
+
+
+def file_path(file, config) -> str:
+    """The file of a page as an author knows it, relative to the repository."""
+    source = file.abs_src_path
     if not source:
-        return page.file.src_uri
+        return file.src_uri
     root = Path(config.config_file_path).parent
     path = Path(source)
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()
 
 
-def _lines_above(page, lines: list[str]) -> int:
-    source = page.file.abs_src_path
+def _lines_above(file, lines: list[str]) -> int:
+    source = file.abs_src_path
     if not source:
         return 0
     return max(0, len(Path(source).read_text(encoding="utf-8").split("\n")) - len(lines))

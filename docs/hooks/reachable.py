@@ -1,0 +1,32 @@
+"""Site hook: what a keyboard or a screen reader needs and neither Markdown nor the theme gives.
+
+The rest is done where the page is shown, since only there is it known what scrolls: docs/js/keyboard.js.
+"""
+
+from __future__ import annotations
+
+import re
+
+from mkdocs.plugins import event_priority
+
+_EMPTY_HEAD = re.compile(r"<th( [^>]*)?>\s*</th>")
+_DIALOG = re.compile(r'(<div class="md-search"(?![^>]*aria-label)[^>]* role="dialog")')
+
+
+@event_priority(-50)  # after every part of the page is in it
+def on_page_content(content, page, config, files):
+    return without_empty_heads(content)
+
+
+def on_post_page(output, page, config):
+    return with_named_search(output)
+
+
+def without_empty_heads(content: str) -> str:
+    """The page with plain cells where a table's head has none: an empty `th` announces nothing."""
+    return _EMPTY_HEAD.sub(r"<td\1></td>", content)
+
+
+def with_named_search(output: str) -> str:
+    """The page with a name for the theme's search dialog."""
+    return _DIALOG.sub(r'\1 aria-label="Search"', output)
