@@ -1,0 +1,294 @@
+// CUDA's words in C++, so that a kernel TVM wrote for a GPU runs on a CPU: one fiber a thread, one block after another.
+//
+// What is checked while it runs, because a GPU would not say it:
+//   * every access of an argument lies inside it, and a wide access is aligned;
+//   * shared memory holds rubbish when a block starts;
+//   * two threads that touch one element of shared memory, one of them writing, have a barrier between them;
+//   * every thread of the block reaches each barrier, every lane of the warp each shuffle.
+// Not here: atomics, asynchronous copies, tensor cores, grids that wait for each other. A wide access of shared memory
+// is executed but not watched for races.
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __host__
+#define __launch_bounds__(...)
+#define __restrict__
+
+typedef unsigned int uint;
+struct Dim3 { unsigned x, y, z; };
+static Dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+// --- numbers -------------------------------------------------------------------------------------
+
+static inline uint16_t bf16_bits(float f) {
+  uint32_t u; memcpy(&u, &f, 4);
+  if ((u & 0x7fffffff) > 0x7f800000) return (u >> 16) | 0x40;
+  return (u + 0x7fff + ((u >> 16) & 1)) >> 16;  // to nearest, ties to even
+}
+
+struct half {  // each operation rounds once, as the GPU's does
+  _Float16 v;
+  half() = default;
+  explicit half(float f) : v((_Float16)f) {}
+  operator float() const { return (float)v; }
+};
+struct nv_bfloat16 {
+  uint16_t v;
+  nv_bfloat16() = default;
+  explicit nv_bfloat16(float f) : v(bf16_bits(f)) {}
+  operator float() const { uint32_t u = (uint32_t)v << 16; float f; memcpy(&f, &u, 4); return f; }
+};
+typedef half __half;
+typedef nv_bfloat16 __nv_bfloat16;
+struct half2 { half x, y; };
+struct nv_bfloat162 { nv_bfloat16 x, y; };
+struct alignas(8) half4 { half x, y, z, w; };
+struct alignas(8) nv_bfloat164 { nv_bfloat16 x, y, z, w; };
+typedef half2 __half2;
+typedef nv_bfloat162 __nv_bfloat162;
+#define ARITHMETIC(T) \
+  static inline T operator+(T a, T b) { return T((float)a + (float)b); } \
+  static inline T operator-(T a, T b) { return T((float)a - (float)b); } \
+  static inline T operator*(T a, T b) { return T((float)a * (float)b); } \
+  static inline T operator/(T a, T b) { return T((float)a / (float)b); } \
+  static inline bool operator<(T a, T b) { return (float)a < (float)b; } \
+  static inline bool operator>(T a, T b) { return (float)a > (float)b; }
+ARITHMETIC(half)
+ARITHMETIC(nv_bfloat16)
+struct uint2 { uint x, y; };
+struct uint4 { uint x, y, z, w; };
+struct int2 { int x, y; };
+struct int4 { int x, y, z, w; };
+struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
+static inline float2 make_float2(float a, float b) { return {a, b}; }
+static inline float4 make_float4(float a, float b, float c, float d) { return {a, b, c, d}; }
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static inline float __int_as_float(int i) { float f; memcpy(&f, &i, 4); return f; }
+template <class T> static inline T max(T a, T b) { return a > b ? a : b; }
+template <class T> static inline T min(T a, T b) { return a < b ? a : b; }
+
+// --- threads -------------------------------------------------------------------------------------
+
+enum State { READY, AT_BARRIER, IN_WARP, DONE };
+struct Fiber {
+  ucontext_t context;
+  State state;
+  Dim3 id;
+  long barrier;                    // source line of the barrier it waits at
+  unsigned block_epoch, warp_epoch;  // how many barriers and warp exchanges it has passed
+};
+static std::vector<Fiber> fibers;
+static std::vector<char> stacks;
+static std::vector<uint64_t> exchanged;  // what each lane offers in a shuffle
+static ucontext_t scheduler;
+static unsigned current;
+static void (*kernel_body)();
+static char problem[400];
+
+static void leave(State state) {
+  unsigned me = current;
+  fibers[me].state = state;
+  swapcontext(&fibers[me].context, &scheduler);
+  current = me;
+  threadIdx = fibers[me].id;
+}
+
+static void fail(const char* format, ...) {
+  if (!problem[0]) {
+    int n = snprintf(problem, sizeof problem, "Thread (%u, %u, %u) of block (%u, %u, %u) ", threadIdx.x, threadIdx.y,
+                     threadIdx.z, blockIdx.x, blockIdx.y, blockIdx.z);
+    va_list args; va_start(args, format); vsnprintf(problem + n, sizeof problem - n, format, args); va_end(args);
+  }
+  leave(DONE);  // never resumed
+}
+
+static inline void sync_threads(long line) { fibers[current].barrier = line; leave(AT_BARRIER); }
+#define __syncthreads() sync_threads(__LINE__)
+static inline void __syncwarp(unsigned = ~0u) { leave(IN_WARP); }
+static inline unsigned __activemask() { return ~0u; }
+
+template <class T> static T from_lane(T value, int lane) {
+  exchanged[current] = 0; memcpy(&exchanged[current], &value, sizeof value);
+  leave(IN_WARP);
+  unsigned source = (current & ~31u) + lane;
+  if (source >= fibers.size()) source = current;
+  T result; memcpy(&result, &exchanged[source], sizeof result);
+  leave(IN_WARP);
+  return result;
+}
+template <class T> static T __shfl_down_sync(unsigned, T v, unsigned d, int w = 32) {
+  int l = current & 31; return from_lane(v, (l & (w - 1)) + (int)d < w ? l + (int)d : l);
+}
+template <class T> static T __shfl_up_sync(unsigned, T v, unsigned d, int w = 32) {
+  int l = current & 31; return from_lane(v, (l & (w - 1)) >= (int)d ? l - (int)d : l);
+}
+template <class T> static T __shfl_xor_sync(unsigned, T v, int mask, int = 32) {
+  return from_lane(v, (current & 31) ^ mask);
+}
+template <class T> static T __shfl_sync(unsigned, T v, int source, int w = 32) {
+  int l = current & 31; return from_lane(v, (l & ~(w - 1)) + (source & (w - 1)));
+}
+
+static void enter() { kernel_body(); leave(DONE); }
+
+// --- memory --------------------------------------------------------------------------------------
+
+// An argument: indexing and pointer arithmetic are checked against its size.
+template <class T> struct Argument {
+  T* data; int64_t size; const char* name;
+  struct Place {
+    const Argument& of; int64_t at;
+    template <class U> explicit operator U*() const {
+      int64_t wide = sizeof(U) / sizeof(T);
+      if (at < 0 || at + wide > of.size) of.outside(at, wide);
+      if (((uintptr_t)(of.data + at)) % sizeof(U)) fail("reads or writes %s[%ld] %zu bytes wide, which is not aligned.", of.name, (long)at, sizeof(U));
+      return (U*)(of.data + at);
+    }
+  };
+  void outside(int64_t at, int64_t wide) const {
+    if (wide == 1) fail("touches %s[%ld], and %s has %ld elements.", name, (long)at, name, (long)size);
+    else fail("touches %s[%ld] to [%ld], and %s has %ld elements.", name, (long)at, (long)(at + wide - 1), name, (long)size);
+  }
+  T& operator[](int64_t i) const { if (i < 0 || i >= size) outside(i, 1); return data[i]; }
+  Place operator+(int64_t i) const { return {*this, i}; }
+  friend Place operator+(const Place& p, int64_t i) { return {p.of, p.at + i}; }
+};
+
+struct Access { int thread = -1; unsigned block_epoch, warp_epoch; };
+struct Shadow { Access write, read; };  // of one element; `read` is the last reader that was not the writer's follower
+struct SharedArray { void* data; size_t bytes; Shadow* shadow; size_t count; };
+static std::vector<SharedArray>& shared_arrays() { static std::vector<SharedArray> all; return all; }
+
+static bool unordered(const Access& before) {  // by another thread, with nothing in between that orders the two
+  const Fiber& me = fibers[current];
+  if (before.thread < 0 || before.thread == (int)current || before.block_epoch != me.block_epoch) return false;
+  return before.thread / 32 != (int)current / 32 || before.warp_epoch == me.warp_epoch;
+}
+static Access now() { return {(int)current, fibers[current].block_epoch, fibers[current].warp_epoch}; }
+static void race(const char* name, size_t i, const Access& other, const char* did, const char* other_did) {
+  const Dim3& o = fibers[other.thread].id;
+  fail("%s %s[%zu], which thread (%u, %u, %u) %s, and no barrier stands between them.", did, name, i, o.x, o.y, o.z, other_did);
+}
+
+// Shared memory: poisoned when a block starts, watched for races. Layout is that of a plain array.
+template <class T, size_t N> struct Shared {
+  alignas(64) T data[N];
+  Shadow shadow[N];
+  const char* name;
+  explicit Shared(const char* n) : name(n) { shared_arrays().push_back({data, sizeof data, shadow, N}); }
+  struct Element {
+    Shared& of; size_t i;
+    operator T() const {
+      Shadow& s = of.shadow[i];
+      if (unordered(s.write)) race(of.name, i, s.write, "reads", "writes");
+      s.read = now();
+      return of.data[i];
+    }
+    Element& operator=(T value) {
+      Shadow& s = of.shadow[i];
+      if (unordered(s.write) && memcmp(&of.data[i], &value, sizeof value)) race(of.name, i, s.write, "writes", "writes");
+      if (unordered(s.read)) race(of.name, i, s.read, "writes", "reads");
+      s.write = now();
+      of.data[i] = value;
+      return *this;
+    }
+    Element& operator=(const Element& other) { return *this = (T)other; }
+  };
+  Element operator[](int64_t i) {
+    if (i < 0 || i >= (int64_t)N) fail("touches %s[%ld] in shared memory, and %s has %zu elements.", name, (long)i, name, N);
+    return {*this, (size_t)i};
+  }
+  struct Place {
+    Shared& of; int64_t at;
+    template <class U> explicit operator U*() const {
+      if (at < 0 || (at + (int64_t)(sizeof(U) / sizeof(T))) > (int64_t)N) fail("touches %s[%ld] in shared memory, and %s has %zu elements.", of.name, (long)at, of.name, N);
+      return (U*)(of.data + at);
+    }
+  };
+  Place operator+(int64_t i) { return {*this, i}; }
+};
+
+// --- a block -------------------------------------------------------------------------------------
+
+static bool release_warps(unsigned n) {
+  bool any = false;
+  for (unsigned first = 0; first < n; first += 32) {
+    unsigned end = first + 32 < n ? first + 32 : n, waiting = 0, done = 0;
+    for (unsigned i = first; i < end; i++) { waiting += fibers[i].state == IN_WARP; done += fibers[i].state == DONE; }
+    if (!waiting || waiting + done != end - first) continue;
+    any = true;
+    for (unsigned i = first; i < end; i++) if (fibers[i].state == IN_WARP) { fibers[i].state = READY; fibers[i].warp_epoch++; }
+  }
+  return any;
+}
+
+static void run_block(unsigned n, int backwards) {
+  const size_t STACK = 64 << 10;
+  stacks.resize(n * STACK); fibers.resize(n); exchanged.assign(n, 0);
+  for (auto& array : shared_arrays()) {
+    memset(array.data, 0xff, array.bytes);  // not a number, in every floating-point type
+    for (size_t i = 0; i < array.count; i++) array.shadow[i] = Shadow();
+  }
+  for (unsigned i = 0; i < n; i++) {
+    Fiber& f = fibers[i];
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = &stacks[i * STACK]; f.context.uc_stack.ss_size = STACK; f.context.uc_link = nullptr;
+    makecontext(&f.context, enter, 0);
+    f.state = READY; f.block_epoch = f.warp_epoch = 0;
+    f.id = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
+  }
+  while (!problem[0]) {
+    for (unsigned k = 0; k < n && !problem[0]; k++) {
+      unsigned i = backwards ? n - 1 - k : k;
+      if (fibers[i].state != READY) continue;
+      current = i; threadIdx = fibers[i].id;
+      swapcontext(&scheduler, &fibers[i].context);
+    }
+    if (problem[0]) return;
+    bool moved = release_warps(n);
+    unsigned done = 0, waiting = 0, late = 0;
+    for (unsigned i = 0; i < n; i++) {
+      done += fibers[i].state == DONE; waiting += fibers[i].state == AT_BARRIER;
+      if (fibers[i].state != AT_BARRIER) late = i;
+    }
+    if (done == n) return;
+    if (waiting == n) {
+      for (unsigned i = 1; i < n; i++) if (fibers[i].barrier != fibers[0].barrier) {
+        current = i; threadIdx = fibers[i].id;
+        snprintf(problem, sizeof problem, "Threads of block (%u, %u, %u) wait at different barriers.", blockIdx.x, blockIdx.y, blockIdx.z);
+        return;
+      }
+      for (auto& f : fibers) { f.state = READY; f.block_epoch++; f.warp_epoch++; }
+      moved = true;
+    }
+    if (!moved) {
+      const Dim3& o = fibers[late].id;
+      snprintf(problem, sizeof problem, "Block (%u, %u, %u) never ends: %u of %u threads wait at a barrier, and thread (%u, %u, %u) %s.",
+               blockIdx.x, blockIdx.y, blockIdx.z, waiting, n, o.x, o.y, o.z,
+               fibers[late].state == DONE ? "has ended" : "waits for its warp");
+      return;
+    }
+  }
+}
+
+static const char* run_grid(const unsigned* grid, const unsigned* block, int backwards) {
+  problem[0] = 0;
+  gridDim = {grid[0], grid[1], grid[2]}; blockDim = {block[0], block[1], block[2]};
+  uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
+  for (uint64_t k = 0; k < blocks && !problem[0]; k++) {
+    uint64_t b = backwards ? blocks - 1 - k : k;
+    blockIdx = {(unsigned)(b % grid[0]), (unsigned)(b / grid[0] % grid[1]), (unsigned)(b / grid[0] / grid[1])};
+    run_block(block[0] * block[1] * block[2], backwards);
+  }
+  return problem;
+}

@@ -1,0 +1,136 @@
+"""Runs TVM's CUDA C on this CPU: the generated text itself, compiled by g++, one fiber a thread.
+
+`cuda_on_cpu.hpp` says what CUDA's words mean here and what is watched while a kernel runs. Two orders of the threads,
+forwards and backwards, make a result that depends on the order visible.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from chapters.toolkit.gpu_launches import Kernel, Launch, LaunchError
+
+HEADER = Path(__file__).with_suffix(".hpp")
+# Locals hold a pattern before they are set, so that a register read too early is no lucky zero.
+FLAGS = ["-O1", "-w", "-std=c++17", "-shared", "-fPIC", "-ftrivial-auto-var-init=pattern"]
+_SHARED = re.compile(
+    r"__shared__ (?:alignas\(\d+\) )?(?P<type>\w+) (?P<name>\w+)\[(?P<size>\d+)\];"
+)
+_POINTER = re.compile(r"(?P<type>\w+)\* __restrict__ (?P<name>\w+)")
+_VOLATILE = re.compile(r"\(\(volatile \w+\*\)(\w+)\)")
+
+
+@functools.cache
+def missing() -> str:
+    """Why kernels cannot run here, "" if they can."""
+    if sys.platform != "linux":
+        return "running CUDA text on the CPU needs Linux"
+    compiler = shutil.which("g++")
+    if compiler is None:
+        return "running CUDA text on the CPU needs g++ 12 or later, and there is no g++"
+    version = subprocess.run(
+        [compiler, "-dumpversion"], capture_output=True, text=True, check=False
+    ).stdout
+    if not version.strip() or int(version.split(".")[0]) < 12:
+        return f"running CUDA text on the CPU needs g++ 12 or later; this is {version.strip() or 'not g++'}"
+    return ""
+
+
+class CudaOnCpu:
+    """An engine for HostProgram.run. backwards: let the last thread of a block, and the last block, go first."""
+
+    def __init__(self, backwards: bool = False):
+        self.backwards = backwards
+
+    def __call__(self, launch: Launch) -> None:
+        kept = [
+            np.ascontiguousarray(value) if dtype == "handle" else np.array(value, dtype)
+            for dtype, value in zip(launch.kernel.dtypes, launch.arguments, strict=True)
+        ]
+        addresses = (ctypes.c_void_p * len(kept))(*[array.ctypes.data for array in kept])
+        sizes = (ctypes.c_int64 * len(kept))(*[array.size for array in kept])
+        triple = ctypes.c_uint * 3
+        run = _compiled(launch.kernel)
+        problem = run(
+            addresses, sizes, triple(*launch.grid), triple(*launch.block), int(self.backwards)
+        )
+        if problem:
+            raise LaunchError(problem.decode())
+
+
+def program(kernel: Kernel) -> str:
+    """The C++ text that is compiled for `kernel`: the header, TVM's function, and how to call it."""
+    text = kernel.source[kernel.source.index('extern "C" __global__') :]
+    text = _SHARED.sub(_watched, text)
+    text = _VOLATILE.sub(r"\1", text)
+    text = _POINTER.sub(r"Argument<\g<type>> \g<name>", text).replace(
+        'extern "C" __global__', "static"
+    )
+    signatures = re.findall(rf"{re.escape(kernel.name)}\(([^)]*)\)", text)
+    types = [parameter.rsplit(" ", 1)[0].strip() for parameter in signatures[0].split(",")]
+    names = [parameter.rsplit(" ", 1)[1].strip() for parameter in signatures[0].split(",")]
+    kept, setting = [], []
+    for n, (kind, name) in enumerate(zip(types, names, strict=True)):
+        kept.append(f"static {kind} argument{n};")
+        element = re.fullmatch(r"Argument<(\w+)>", kind)
+        value = (
+            f'{{({element[1]}*)p[{n}], sizes[{n}], "{name.removesuffix("_ptr")}"}}'
+            if element
+            else f"*({kind}*)p[{n}]"
+        )
+        setting.append(f"argument{n} = {value};")
+    arguments = ", ".join(f"argument{n}" for n in range(len(types)))
+    return "\n".join(
+        [
+            f'#include "{HEADER.as_posix()}"',
+            text,
+            *kept,
+            f"static void body() {{ {kernel.name}({arguments}); }}",
+            'extern "C" const char* run(void** p, const int64_t* sizes, const unsigned* grid, const unsigned* block,',
+            "                           int backwards) {",
+            *setting,
+            "kernel_body = body; return run_grid(grid, block, backwards); }",
+        ]
+    )
+
+
+def _watched(declared: re.Match) -> str:
+    name = declared["name"]
+    return f'static Shared<{declared["type"]}, {declared["size"]}> {name}("{name.removesuffix("_ptr")}");'
+
+
+@functools.lru_cache(maxsize=64)
+def _built(text: str):
+    folder = Path(tempfile.mkdtemp(prefix="fusion-cuda-"))
+    name = hashlib.sha256(text.encode()).hexdigest()[:12]
+    source, library = folder / f"{name}.cpp", folder / f"{name}.so"
+    source.write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        ["g++", *FLAGS, "-o", str(library), str(source)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        first = next(
+            (line for line in done.stderr.splitlines() if "error" in line), done.stderr[:400]
+        )
+        raise LaunchError(f"g++ does not take the kernel's text: {first}")
+    run = ctypes.CDLL(str(library)).run
+    run.restype = ctypes.c_char_p
+    shutil.rmtree(folder, ignore_errors=True)
+    return run
+
+
+def _compiled(kernel: Kernel):
+    return _built(program(kernel))

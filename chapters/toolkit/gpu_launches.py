@@ -1,0 +1,163 @@
+"""What TVM's compiled host code launches: kernels, grids and blocks, and the arguments in the kernel's own order.
+
+A PrimFunc for a GPU becomes two things: device code, which is text here, and host code, which checks the arguments and
+launches. The host code is compiled for this CPU without the device code; each launch then is a call of a global
+function with the kernel's name, and that function is ours. So nothing about a launch is guessed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm.tirx.build import codegen_build, split_host_device_mods
+
+_AXES = {
+    f"{kind}Idx.{axis}": (kind, n) for kind in ("block", "thread") for n, axis in enumerate("xyz")
+}
+_CARRIER = {"bfloat16": "uint16"}  # DLPack from NumPy has no bfloat16; the bytes are the same
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A device function: its source text, and its parameters as the launch passes them.
+
+    dtypes: one a parameter, "handle" for a buffer. tags: what the launch passes after them, such as "blockIdx.x".
+    """
+
+    name: str
+    source: str
+    dtypes: tuple[str, ...]
+    names: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: NumPy arrays for the buffers (they share the caller's memory), numbers for the scalars."""
+
+    kernel: Kernel
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[object, ...]
+
+
+Engine = Callable[[Launch], None]  # executes a launch, in place
+
+
+class LaunchError(Exception):
+    """An engine found the kernel at fault; the message says which thread did what."""
+
+
+class HostProgram:
+    """A PrimFunc's host part, compiled for this CPU; its launches go to `engine`.
+
+    func: a PrimFunc bound to threads. target: a GPU's; nothing but TVM is needed to compile for it.
+    """
+
+    def __init__(self, func: tvm.tirx.PrimFunc, target: tvm.target.Target):
+        target = tvm.target.Target(target, host="llvm") if target.host is None else target
+        mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+        # the host code would refuse arrays that do not lie on the GPU it was compiled for
+        with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+            host, device = _split(mod, target)
+            self.kernels = {k.name: k for k in _kernels(device)}
+            self._main = codegen_build(host, tvm.target.Target("llvm"))["main"]
+
+    def run(self, engine: Engine, arrays: list[np.ndarray]) -> list[Launch]:
+        """Call the PrimFunc on `arrays`; outputs are written in place. Returns what was launched.
+
+        Raises LaunchError if the engine finds a kernel at fault.
+        """
+        held = [_aligned(array) for array in arrays]
+        live = {copy.ctypes.data: copy for copy in held}
+        launches: list[Launch] = []
+        failed: list[Exception] = []
+
+        def launched(kernel: Kernel) -> Callable:
+            def call(*values) -> int:
+                launch = _launch(kernel, values, live)
+                launches.append(launch)
+                try:
+                    engine(launch)
+                except Exception as error:  # an exception must not cross the compiled code
+                    failed.append(error)
+                    return -1
+                return 0
+
+            return call
+
+        for kernel in self.kernels.values():
+            tvm_ffi.register_global_func(kernel.name, launched(kernel), override=True)
+        tvm_ffi.register_global_func("__tvm_set_device", lambda *_: None, override=True)
+        try:
+            self._main(*[tvm_ffi.from_dlpack(copy) for copy in held])
+        except Exception:
+            if not failed:
+                raise
+        if failed:
+            raise failed[0]
+        for array, copy in zip(arrays, held, strict=True):
+            if array.flags.writeable:
+                array[...] = copy.view(array.dtype)
+        return launches
+
+
+def _split(mod: tvm.IRModule, target: tvm.target.Target):
+    """(host module, {target: device module}), as tvm.compile makes them."""
+    mod = tvm.tirx.transform.BindTarget(target)(mod)
+    pipeline, host_passes, device_passes = tvm.tirx.get_default_tir_pipeline(target)
+    host, device = split_host_device_mods(pipeline(mod))
+    return host_passes()(host), {t: device_passes()(m) for t, m in device.items()}
+
+
+def _kernels(device: dict) -> list[Kernel]:
+    found = []
+    for target, mod in device.items():
+        for gvar, func in mod.functions.items():
+            dtypes = [
+                "handle" if isinstance(p.ty, tvm.ir.PointerType) else str(p.ty.dtype)
+                for p in func.params
+            ]
+            found.append(
+                Kernel(
+                    name=str(func.attrs["global_symbol"]),
+                    source=codegen_build(tvm.IRModule({gvar: func}), target).inspect_source(),
+                    dtypes=tuple(dtypes),
+                    names=tuple(p.name for p in func.params),
+                    tags=tuple(str(tag) for tag in func.attrs["tirx.kernel_launch_params"]),
+                )
+            )
+    return found
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """A copy of `array` at an address that is a multiple of 64, as compiled code expects."""
+    raw = np.empty(array.nbytes + 64, "uint8")
+    start = -raw.ctypes.data % 64
+    dtype = np.dtype(_CARRIER.get(str(array.dtype), array.dtype))
+    copy = raw[start : start + array.nbytes].view(dtype).reshape(array.shape)
+    copy[...] = array.view(dtype)
+    return copy
+
+
+def _launch(kernel: Kernel, values: tuple, live: dict[int, np.ndarray]) -> Launch:
+    size = {"block": [1, 1, 1], "thread": [1, 1, 1]}
+    count = len(kernel.dtypes)
+    for tag, value in zip(kernel.tags, values[count:], strict=False):
+        if tag in _AXES:
+            kind, axis = _AXES[tag]
+            size[kind][axis] = int(value)
+    arguments = tuple(
+        live[_address(value)] if dtype == "handle" else value
+        for dtype, value in zip(kernel.dtypes, values[:count], strict=True)
+    )
+    return Launch(kernel, tuple(size["block"]), tuple(size["thread"]), arguments)
+
+
+def _address(value) -> int:
+    return value.value if isinstance(value, ctypes.c_void_p) else int(value)

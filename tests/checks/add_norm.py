@@ -1,0 +1,172 @@
+"""What chapter 4's checks share: modules with an add and an RMSNorm, their numbers in NumPy, kernels run without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import ml_dtypes
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.target import Target
+
+from chapters.toolkit import cuda_on_cpu, wgsl_on_vulkan
+from chapters.toolkit.gpu_launches import HostProgram, Launch
+
+CUDA = Target({"kind": "cuda", "arch": "sm_90"})
+WEBGPU = Target({"kind": "webgpu", "max_num_threads": 256})
+RELATIVE = {
+    "float32": 2e-6,
+    "float16": 1.5e-3,
+    "bfloat16": 1.2e-2,
+}  # two roundings of the dtype; measured errors are half
+
+
+def numpy_dtype(dtype: str) -> np.dtype:
+    return np.dtype(getattr(ml_dtypes, dtype, dtype))
+
+
+def tensor(shape: Sequence, dtype: str) -> relax.TensorType:
+    return relax.TensorType(list(shape), dtype)
+
+
+def module(
+    build: Callable[..., list[relax.Expr]],
+    shapes: dict[str, tuple],
+    dtype: str = "float16",
+    *,
+    dataflow: bool = True,
+) -> tvm.IRModule:
+    """An IRModule whose `main` has a parameter for each of `shapes` and returns what `build(builder, *params)` gives.
+
+    A shape's entry that is a text is a symbolic dimension of that name.
+    """
+    builder = relax.BlockBuilder()
+    add_function(builder, "main", build, shapes, dtype, dataflow=dataflow)
+    return builder.get()
+
+
+def add_function(
+    builder, name, build, shapes, dtype="float16", *, dataflow=True, attrs=None
+) -> None:
+    names: dict[str, tirx.Var] = {}
+
+    def dim(extent):
+        return (
+            names.setdefault(extent, tirx.Var(extent, "int64"))
+            if isinstance(extent, str)
+            else extent
+        )
+
+    params = [
+        relax.Var(key, tensor([dim(e) for e in shape], dtype)) for key, shape in shapes.items()
+    ]
+    with builder.function(name, params, attrs=attrs):
+        if dataflow:
+            with builder.dataflow():
+                out = builder.emit_output(relax.Tuple(build(builder, *params)))
+        else:
+            out = builder.emit(relax.Tuple(build(builder, *params)))
+        builder.emit_func_output(out)
+
+
+def pair(builder, x1, x2, weight, epsilon: float = 1e-5, axes: Sequence[int] = (-1,)):
+    """Emit an add and its norm; the two variables."""
+    total = builder.emit(relax.op.add(x1, x2))
+    norm = builder.emit(relax.op.nn.rms_norm(total, weight, axes=list(axes), epsilon=epsilon))
+    return total, norm
+
+
+def plain(
+    shape: Sequence, dtype: str = "float16", epsilon: float = 1e-5, *, dataflow: bool = True
+) -> tvm.IRModule:
+    """main(x1, x2, weight) -> (norm, total), on x1 and x2 of `shape`."""
+
+    def build(builder, x1, x2, weight):
+        total, norm = pair(builder, x1, x2, weight, epsilon)
+        return [norm, total]
+
+    shapes = {"x1": tuple(shape), "x2": tuple(shape), "weight": (shape[-1],)}
+    return module(build, shapes, dtype, dataflow=dataflow)
+
+
+def draw(shape: Sequence[int], dtype: str, seed: int) -> np.ndarray:
+    """Random numbers of uneven size, so that rows, columns and arguments cannot be exchanged unnoticed."""
+    random = np.random.default_rng(seed)
+    scale = 0.5 + 2.0 * random.random(shape)
+    return (random.standard_normal(shape) * scale).astype(numpy_dtype(dtype))
+
+
+def inputs(shape: Sequence[int], dtype: str, seed: int = 0) -> list[np.ndarray]:
+    """x1, x2 of `shape` and a weight."""
+    return [
+        draw(shape, dtype, seed),
+        draw(shape, dtype, seed + 1),
+        draw(shape[-1:], dtype, seed + 2),
+    ]
+
+
+def reference(
+    x1: np.ndarray, x2: np.ndarray, weight: np.ndarray, epsilon: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """(norm in float64, total in the dtype): the sum is rounded to the dtype, and all after it is exact."""
+    total = (x1.astype("float32") + x2.astype("float32")).astype(x1.dtype)
+    exact = total.astype("float64")
+    mean = np.mean(exact * exact, axis=-1, keepdims=True)
+    return exact / np.sqrt(mean + epsilon) * weight.astype("float64"), total
+
+
+def run(
+    mod: tvm.IRModule, arrays: Sequence[np.ndarray], name: str = "main", target="llvm"
+) -> list[np.ndarray]:
+    """Compile for this CPU, call, and give back every result."""
+    vm = relax.VirtualMachine(tvm.compile(mod, target=target), tvm.cpu())
+    result = vm[name](*[tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays])
+    return (
+        [r.numpy() for r in result]
+        if not isinstance(result, tvm.runtime.Tensor)
+        else [result.numpy()]
+    )
+
+
+def launch(
+    func: tirx.PrimFunc, arrays: Sequence[np.ndarray], target: Target, backwards: bool = False
+):
+    """Run a kernel of x1, x2, weight, norm, total without a GPU, on poisoned outputs: (norm, total, launches)."""
+    x1, x2, weight = arrays
+    norm, total = poison(x1), poison(x1)
+    engine = (
+        wgsl_on_vulkan.run_wgsl
+        if target.kind.name == "webgpu"
+        else cuda_on_cpu.CudaOnCpu(backwards)
+    )
+    launches: list[Launch] = HostProgram(func, target).run(engine, [x1, x2, weight, norm, total])
+    return norm, total, launches
+
+
+def poison(like: np.ndarray) -> np.ndarray:
+    """An array like `like` whose every byte is 0xff: not a number, in every floating-point type."""
+    array = np.empty_like(like)
+    array.view("uint8" if array.ndim else array.dtype)[...] = 0xFF
+    return array
+
+
+def kernels(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
+    """The PrimFuncs of `mod` by name."""
+    return {g.name_hint: f for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)}
+
+
+def operators(mod: tvm.IRModule, name: str = "main") -> list[str]:
+    """The calls of a Relax function in order: an operator's name, or `kernel` for a call_tir."""
+    found: list[str] = []
+
+    def visit(expr) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            found.append(
+                "kernel"
+                if expr.op.name == "relax.call_tir"
+                else expr.op.name.removeprefix("relax.")
+            )
+
+    relax.analysis.post_order_visit(mod[name], visit)
+    return found
