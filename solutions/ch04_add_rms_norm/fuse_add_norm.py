@@ -373,16 +373,20 @@ def kernel_key(pair: AddNorm) -> tuple:
 def build_kernel(pair: AddNorm, target: Target) -> tirx.PrimFunc | None:
     """The kernel for `pair` on `target`; None where the target has no kernel for it.
 
-    CUDA gets the wide kernel, other targets with threads the simple one, LLVM the schedule for a CPU. Rows that the
-    registers of a block cannot hold (more than 512 bytes a thread) get none: they would be spilled to memory.
+    CUDA gets the wide kernel, other targets with threads the simple one, LLVM the schedule for a CPU. What a thread
+    holds of its row decides too: from 64 bytes on, registers do not suffice for the wide kernel's copies of weight and
+    result as well; from 512 on, most of the row would be spilled to memory, which is what fusing is to save.
     """
     limit, dims = threads_per_block(target), row_dimensions(pair.shape)
     facts = dims, pair.hidden_size, pair.dtype, pair.epsilon
     if target.kind.name == "llvm":
         return cpu_kernel(*facts)
-    if limit < WARP or pair.hidden_size * ITEM_BYTES[pair.dtype] > limit * 512:
+    if limit < WARP:
         return None
-    if target.kind.name == "cuda":
+    held_bytes = pair.hidden_size * ITEM_BYTES[pair.dtype] / (limit - limit % WARP)
+    if held_bytes > 512:
+        return None
+    if target.kind.name == "cuda" and held_bytes <= 64:
         return wide_kernel(*facts, plan_threads(pair.hidden_size, pair.dtype, limit))
     return row_kernel(*facts, fit_threads(pair.hidden_size, limit))
 
@@ -513,7 +517,8 @@ class Rewriter(PyExprMutator):
             arguments = [self.visit_expr(arg) for arg in (pair.x1, pair.x2, pair.weight)]
             kernel = self.kernel_of(pair)
             call = relax.call_tir(kernel, arguments, out_ty=[pair.norm.ty, pair.total.ty])
-            emit = self.builder_.emit if site.same_block else self.builder_.emit_output
+            leaves_block = self.builder_.current_block_is_dataflow() and not site.same_block
+            emit = self.builder_.emit_output if leaves_block else self.builder_.emit
             both = emit(call, "add_norm")
             self.bind(pair.total, relax.TupleGetItem(both, 1))
             self.results[pair.norm] = relax.TupleGetItem(both, 0)
