@@ -37,7 +37,7 @@ def cpu_kernel(
     alone_rows = ALONE_BYTES // (4 * hidden_size * item)
     line = LINE_BYTES // item
     can_stream = hidden_size % line == 0
-    stream_rows = STREAM_BYTES // (2 * hidden_size * item)
+    most_rows = STREAM_BYTES // (2 * hidden_size * item) if can_stream else 2**62
 
     @T.inline
     def scale_of(partial, scale):
@@ -143,11 +143,12 @@ def cpu_kernel(
             if rows <= alone_rows:
                 for row in T.serial(rows):
                     one_row(x1, x2, weight, norm, total, row)
-            elif rows > stream_rows and can_stream:
-                for row in T.parallel(rows):
-                    one_row_streamed(x1, x2, weight, norm, total, row)
             else:
-                for row in T.parallel(rows):
-                    one_row(x1, x2, weight, norm, total, row)
+                if rows <= most_rows:
+                    for row in T.parallel(rows):
+                        one_row(x1, x2, weight, norm, total, row)
+                elif can_stream:  # decided now, so that no code is made for rows it would not fit
+                    for row in T.parallel(rows):
+                        one_row_streamed(x1, x2, weight, norm, total, row)
 
     return add_norm

@@ -86,9 +86,7 @@ def compiled(source: str, arch: str) -> tuple[bytes, str]:
         *_SILENT,
     ]
     program = ctypes.c_void_p()
-    library.nvrtcCreateProgram(
-        ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None
-    )
+    library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
     try:
         failed = library.nvrtcCompileProgram(
             program, len(options), (ctypes.c_char_p * len(options))(*map(str.encode, options))

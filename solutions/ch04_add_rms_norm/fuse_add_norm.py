@@ -1,22 +1,25 @@
 """Chapter 4: FuseAddRMSNorm. `s = add(x1, x2); o = rms_norm(s, weight)` becomes one kernel with two results, o and s.
 
-From top to bottom: what a pair is and how it is found (match), the kernels (a block of threads a row), the kernel that
-fits a pair (dispatch), and the pass, which puts the kernel where the sum is first needed (rewrite).
+From top to bottom: what fusing saves; what a pair is and how it is found (match); the kernels, a block of threads a
+row; the kernel that fits a pair (dispatch); the pass, which puts the kernel where the sum is first needed (rewrite);
+and what it moved (measure).
 """
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import tvm
 from tvm import relax, tirx
 from tvm.ir import Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.script import ir as I
+from tvm.script import relax as R
 from tvm.script import tirx as T
 from tvm.target import Target
 
 from chapters.toolkit.add_norm_on_cpu import cpu_kernel
+from chapters.toolkit.earlier import earlier
 from chapters.toolkit.relax_effects import bindings_of, may_write, scopes
 from chapters.toolkit.row_index import is_one, row_dimensions, row_index
 
@@ -24,6 +27,21 @@ ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}  # the dtypes a kernel 
 VECTOR_BYTES = 16  # the widest load a GPU thread can make
 MAX_THREADS = 1024  # a block never gets more, whatever the target allows
 WARP = 32
+
+
+# --- what it saves --------------------------------------------------------------------------------
+
+
+def predicted_bytes() -> dict[str, int]:
+    """The bytes moved for x1 and x2 of shape (1, 512, 4096) in float16, by the two kernels and by the fused one.
+
+    Counted as in chapter 1: each kernel reads each of its arguments once and writes each of its results once.
+    Returns {"unfused": bytes of add plus bytes of rms_norm, "fused": bytes of the one kernel}.
+    """
+    # BEGIN exercise 4.1 (about 3 lines): how often does a (1, 512, 4096) tensor cross to or from memory?
+    tensor, weight = 512 * 4096 * 2, 4096 * 2
+    return {"unfused": 5 * tensor + weight, "fused": 4 * tensor + weight}
+    # END exercise 4.1
 
 
 # --- match ----------------------------------------------------------------------------------------
@@ -220,7 +238,7 @@ def plan_threads(hidden_size: int, dtype: str, limit: int) -> Plan:
     vector: 16 bytes of elements; if that does not divide hidden_size, 1. threads: so many that each has four vectors
     or fewer, through fit_threads. rows: as many as make a block of 128 threads, at least 1.
     """
-    # BEGIN exercise 4.8 (about 5 lines): the width of a load, then threads a row, then rows a block
+    # BEGIN exercise 4.4 (about 5 lines): the width of a load, then threads a row, then rows a block
     vector = VECTOR_BYTES // ITEM_BYTES[dtype]
     if hidden_size % vector:
         vector = 1
@@ -228,7 +246,7 @@ def plan_threads(hidden_size: int, dtype: str, limit: int) -> Plan:
     four_each = math.ceil(vectors / (4 * WARP)) * WARP
     threads = fit_threads(vectors, min(limit, four_each))
     return Plan(threads, vector, rows=max(1, min(limit, 128) // threads))
-    # END exercise 4.8
+    # END exercise 4.4
 
 
 def wide_kernel(
@@ -358,15 +376,40 @@ def kernel_name(shape: list[tvm.ir.Expr]) -> str:
     return "fuse_add_norm_rows"
 
 
+def two_norms() -> tvm.IRModule:
+    """A module for which a pass that keeps one kernel for prefill and one for decode gives wrong numbers, silently.
+
+    `FuseAsUpstream` of as_upstream.py is such a pass. Its result must be well-formed, compile and run; only the numbers
+    are wrong. The module has one Relax function, main, on tensors of float32, float16 or bfloat16.
+    """
+    # BEGIN exercise 4.5 (about 20 lines): in what may two norms differ so that nothing but the numbers shows it?
+
+    @I.ir_module
+    class TwoNorms:
+        @R.function
+        def main(
+            x1: R.Tensor(("n", 1, 64), "float32"),
+            x2: R.Tensor(("n", 1, 64), "float32"),
+            weight: R.Tensor((64,), "float32"),
+        ):
+            with R.dataflow():
+                first = R.nn.rms_norm(R.add(x1, x2), weight, axes=[-1], epsilon=1e-5)
+                second = R.nn.rms_norm(R.add(first, x2), weight, axes=[-1], epsilon=0.5)
+                R.output(second)
+            return second
+
+    return TwoNorms
+    # END exercise 4.5
+
+
 def kernel_key(pair: AddNorm) -> tuple:
     """What two pairs must have in common to be served by one kernel: all that is compiled into it.
 
-    Two keys are equal exactly when the kernels would be: which leading dimensions are 1, hidden size, dtype, and
-    epsilon, as the float32 it becomes.
+    Two keys are equal exactly when the kernels would be. A kernel reads the number of its rows when it is called.
     """
     # BEGIN exercise 4.6 (about 3 lines): everything a kernel is built from
     units = tuple(is_one(extent) for extent in pair.shape[:-1])
-    return units, pair.hidden_size, pair.dtype, float(np.float32(pair.epsilon))
+    return units, pair.hidden_size, pair.dtype, pair.epsilon
     # END exercise 4.6
 
 
@@ -509,7 +552,7 @@ class Rewriter(PyExprMutator):
 
         The sum keeps its variable, so that every later use of it reads the kernel's second result.
         """
-        # BEGIN exercise 4.4 (about 10 lines): call_tir, its two results, and which variable each is bound to
+        # BEGIN exercise 4.7 (about 12 lines): call_tir, its two results, and which variable each is bound to
         for site in self.sites:
             if not site.before.same_as(before):
                 continue
@@ -522,7 +565,7 @@ class Rewriter(PyExprMutator):
             both = emit(call, "add_norm")
             self.bind(pair.total, relax.TupleGetItem(both, 1))
             self.results[pair.norm] = relax.TupleGetItem(both, 0)
-        # END exercise 4.4
+        # END exercise 4.7
 
     def bind(self, var: relax.Var, value: relax.Expr) -> None:
         """Emit `var = value`, keeping the variable itself."""
@@ -544,3 +587,46 @@ class FuseAddRMSNorm:
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
         return Rewriter(mod, self.target).transform()
+
+
+# --- break it, and measure it ---------------------------------------------------------------------
+
+
+def breaks_the_dispatch() -> tvm.IRModule:
+    """A module that FuseAsUpstream turns into one that is ill-formed, or does not compile, or does not run.
+
+    As it is, it compiles and runs; the fault must be the choice between prefill and decode. The module has one Relax
+    function, main, on tensors of rank 3.
+    """
+    # BEGIN exercise 4.8 (about 15 lines): which shape is neither a prefill nor a decode?
+
+    @I.ir_module
+    class SeveralSequences:
+        @R.function
+        def main(
+            x1: R.Tensor((4, 3, 64), "float32"),
+            x2: R.Tensor((4, 3, 64), "float32"),
+            weight: R.Tensor((64,), "float32"),
+        ):
+            with R.dataflow():
+                norm = R.nn.rms_norm(R.add(x1, x2), weight, axes=[-1], epsilon=1e-5)
+                R.output(norm)
+            return norm
+
+    return SeveralSequences
+    # END exercise 4.8
+
+
+def bytes_moved(mod: tvm.IRModule, target: Target, sizes: dict[str, int]) -> tuple[int, int]:
+    """The bytes that `main` of `mod` reads and writes, (as it is, after FuseAddRMSNorm for `target`).
+
+    sizes: the value of each symbolic dimension by name, as for chapter 1's `binding_bytes`.
+    """
+    # BEGIN exercise 4.9 (about 5 lines): chapter 1 counts; you choose what
+    count = earlier(1).binding_bytes
+
+    def total(module: tvm.IRModule) -> int:
+        return sum(row.read + row.written for row in count(module["main"], sizes))
+
+    return total(mod), total(FuseAddRMSNorm(target)(mod))
+    # END exercise 4.9

@@ -1,4 +1,4 @@
-"""What chapter 4's checks share: modules with an add and an RMSNorm, their numbers in NumPy, kernels run without a GPU."""
+"""What chapter 4's checks share: modules with a pair, their numbers in NumPy, and kernels run without a GPU."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def run(
 ) -> list[np.ndarray]:
     """Compile for this CPU, call, and give back every result."""
     vm = relax.VirtualMachine(tvm.compile(mod, target=target), tvm.cpu())
-    result = vm[name](*[tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays])
+    result = vm[name](*[tvm.runtime.tensor(np.asarray(a, order="C")) for a in arrays])
     return (
         [r.numpy() for r in result]
         if not isinstance(result, tvm.runtime.Tensor)
