@@ -72,6 +72,12 @@ struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 static inline float2 make_float2(float a, float b) { return {a, b}; }
 static inline float4 make_float4(float a, float b, float c, float d) { return {a, b, c, d}; }
+static inline half __float2half_rn(float f) { return half(f); }
+static inline half __float2half(float f) { return half(f); }
+static inline float __half2float(half h) { return h; }
+static inline nv_bfloat16 __float2bfloat16_rn(float f) { return nv_bfloat16(f); }
+static inline nv_bfloat16 __float2bfloat16(float f) { return nv_bfloat16(f); }
+static inline float __bfloat162float(nv_bfloat16 b) { return b; }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static inline float __int_as_float(int i) { float f; memcpy(&f, &i, 4); return f; }
 template <class T> static inline T max(T a, T b) { return a > b ? a : b; }

@@ -53,6 +53,10 @@ class LaunchError(Exception):
     """An engine found the kernel at fault; the message says which thread did what."""
 
 
+class UnknownWordError(Exception):
+    """A kernel uses something an engine cannot execute; that says nothing about whether it is right."""
+
+
 class HostProgram:
     """A PrimFunc's host part, compiled for this CPU; its launches go to `engine`.
 

@@ -532,7 +532,7 @@ class Rewriter(PyExprMutator):
         return self.kernels[key]
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        """Put the kernels that belong before `binding`; then nothing for a fused add, the kernel's result for a norm."""
+        """Put the kernels that belong before `binding`; then nothing for a fused add, a kernel's result for a norm."""
         self.put_kernels(binding.var)
         if any(binding.var.same_as(site.pair.total) for site in self.sites):
             return

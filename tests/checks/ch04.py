@@ -15,7 +15,7 @@ from tvm.target import Target
 
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
 from chapters.toolkit import cuda_on_cpu, wgsl_on_vulkan
-from chapters.toolkit.gpu_launches import LaunchError
+from chapters.toolkit.gpu_launches import LaunchError, UnknownWordError
 from chapters.toolkit.row_index import row_dimensions
 from solutions.ch01_walk_the_ir.walk_the_ir import binding_bytes
 from solutions.ch04_add_rms_norm import fuse_add_norm as sound
@@ -363,6 +363,13 @@ def _engines(dtype: str) -> list[tuple[str, Target, bool]]:
 def _ran(func: tirx.PrimFunc, arrays, target: Target, backwards: bool, how: str):
     try:
         return launch(func, arrays, target, backwards)
+    except UnknownWordError as error:
+        raise CheckFailed(
+            f"The kernel cannot be run {how}: {error}",
+            expected="sums, products, casts and rsqrt, in the dtype of the tensors and in float32",
+            why="It may be right all the same: what stands in for a GPU here lacks that word, and cannot say.",
+            read=KERNEL,
+        ) from None
     except LaunchError as error:
         raise CheckFailed(
             f"The kernel is at fault, run {how}. {error}",
@@ -505,19 +512,15 @@ def observe_4_3(impl):
     def seen(arrays, threads, epsilon=1e-5):
         dtype = str(arrays[0].dtype)
         _, target, backwards = _engines(dtype)[0]
-        shape = arrays[0].shape
-        norm, total, _ = launch(
-            _built(impl, shape, dtype, threads, epsilon), arrays, target, backwards
-        )
-        digits = [np.round(a.astype("float64"), 2).reshape(-1)[:40].tolist() for a in (norm, total)]
-        return digits
+        func = _built(impl, arrays[0].shape, dtype, threads, epsilon)
+        norm, total, _ = launch(func, arrays, target, backwards)
+        return [np.round(a.astype("float64"), 1).reshape(-1)[:12].tolist() for a in (norm, total)]
 
-    small = [a * np.float32(0.1) if a.ndim == 3 else a for a in inputs((2, 1, 64), "float32")]
+    small = [a * np.float32(0.3) if a.ndim == 3 else a for a in inputs((2, 1, 256), "float32")]
     return [
-        lambda: seen(inputs((2, 1, 256), "float16"), 64),
+        lambda: seen(small, 64, 0.5),
         lambda: seen(inputs((1, 2, 100), "float32"), 32),
         lambda: seen(_big_case(), 64),
-        lambda: np.round(seen(small, 64, 0.5)[0], 1),
         lambda: _digits(impl, _rounding_case("float16")),
     ]
 
@@ -546,8 +549,8 @@ def test_4_4_a_load_is_sixteen_bytes(impl) -> None:
             impl.plan_threads(hidden, dtype, limit).vector,
             whole if hidden % whole == 0 else 1,
             f"The vector is wrong for rows of {hidden} in {dtype}.",
-            why="A thread loads 16 bytes at once from an address that is a multiple of 16. Where a row is no multiple of "
-            "that, neither is the start of the next row.",
+            why="A thread loads 16 bytes at once from an address that is a multiple of 16. Where a row is no multiple "
+            "of that, neither is the start of the next row.",
             read=WIDE,
         )
 
@@ -1242,23 +1245,25 @@ def test_4_7_leaves_targets_without_kernels_alone(impl) -> None:
     )
 
 
-def observe_4_7(impl):
-    def seen(mod, count=3):
-        fused = _pass(impl)(mod)
-        formed = "well-formed" if relax.analysis.check_well_formed(fused) else "ill-formed"
-        digits = ""
-        if formed == "well-formed":
-            arrays = [
-                *_shaped(mod["main"])[:count],
-                *([np.array(True)] if len(mod["main"].params) > 3 else []),
-            ]
-            digits = [np.round(r.reshape(-1)[:5], 2).tolist() for r in run(fused, arrays)]
-        return formed, operators(fused), digits
+def _formed(mod: tvm.IRModule) -> str:
+    try:
+        relax.analysis.well_formed(mod)
+    except Exception as error:
+        return last_line(error)[:60]
+    return "well-formed"
 
-    mods = [module(build, SIZES, "float32") for build in USERS.values()]
+
+def observe_4_7(impl):
+    def seen(mod, digits):
+        fused = _pass(impl)(mod)
+        formed = _formed(fused)
+        results = run(fused, _shaped(mod["main"])) if digits and formed == "well-formed" else []
+        return formed, operators(fused), [np.round(r.reshape(-1)[:5], 1).tolist() for r in results]
+
     return [
-        lambda mod=mod: seen(mod)
-        for mod in (plain((3, 1, 64), "float32"), *mods, SumLeavesItsBlock)
+        lambda: seen(plain((3, 1, 64), "float32"), True),
+        lambda: seen(module(_read_before, SIZES, "float32"), False),
+        lambda: seen(module(_two_norms_of_one_sum, SIZES, "float32"), False),
     ]
 
 
