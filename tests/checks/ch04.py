@@ -801,8 +801,8 @@ DIFFERENT = {
     "rank": {"shape": ("n", 64)},
 }
 SAME = {
-    "other number of rows": {"shape": (7, 1, 64)},
-    "other name of the rows": {"shape": ("batch", 1, 64)},
+    "number of rows": {"shape": (7, 1, 64)},
+    "name of the number of rows": {"shape": ("batch", 1, 64)},
 }
 
 

@@ -12,5 +12,5 @@ READ = "chapters/ch04_add_rms_norm/lesson.md, “Dispatch”"
 
 
 def kernel_key(pair):
-    units = tuple(is_one(extent) for extent in pair.shape[:-1])
+    units = unit_dimensions(pair.shape)
     return units, pair.hidden_size, pair.epsilon

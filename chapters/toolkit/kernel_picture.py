@@ -1,0 +1,215 @@
+"""A thread-bound kernel drawn from its IR: what a thread reads, keeps and writes, step by step, and where threads meet.
+
+Each sblock of the PrimFunc is a step. Three vertical lines stand for memory, the registers of one thread, and the other
+threads of its block; time runs downwards. In a terminal the picture prints as a list of its steps.
+"""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+
+from tvm import s_tir, tirx
+
+MEMORY, THREAD, OTHERS = 130, 400, 640  # where the three lines stand
+WIDTH, STEP = 770, 58
+
+
+@dataclass(frozen=True)
+class Step:
+    """One sblock. memory_*: buffers in global memory; kept: buffers in registers or shared memory that it sets.
+
+    times: how often a thread runs it. vector: elements at a time. together: it sums over the threads of the block.
+    """
+
+    name: str
+    memory_read: tuple[str, ...]
+    memory_written: tuple[str, ...]
+    kept: tuple[str, ...]
+    times: int
+    vector: int
+    together: bool
+
+    @property
+    def amount(self) -> str:
+        if self.vector > 1:
+            return f"{self.times} × {self.vector} elements"
+        return f"{self.times} element{'' if self.times == 1 else 's'}"
+
+    def __str__(self) -> str:
+        parts = []
+        if self.memory_read:
+            parts.append(f"read {', '.join(self.memory_read)}")
+        if self.together:
+            parts.append("exchange with the other threads")
+        if self.kept:
+            parts.append(f"keep {', '.join(self.kept)}")
+        if self.memory_written:
+            parts.append(f"write {', '.join(self.memory_written)}")
+        return f"{self.name:<18} {self.amount:<18} {'; '.join(parts)}"
+
+
+@dataclass(frozen=True)
+class KernelPicture:
+    """The steps of a kernel and the threads that take them. On a page or in a notebook it shows itself."""
+
+    title: str
+    blocks: str
+    threads: int
+    rows: int
+    steps: tuple[Step, ...]
+
+    @property
+    def caption(self) -> str:
+        block = f"{self.threads} threads" + (f" × {self.rows} rows" if self.rows > 1 else "")
+        return f"{self.blocks} blocks of {block}"
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.title}: {self.caption}", *(f"  {step}" for step in self.steps)])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        caption = f"<b>{html.escape(self.title)}</b> · {html.escape(self.caption)}"
+        return (
+            f'<figure class="kernel-picture">{self.svg}<figcaption>{caption}</figcaption></figure>'
+        )
+
+    @property
+    def svg(self) -> str:
+        """The picture as an SVG in the colour of the text around it."""
+        height = 50 + STEP * len(self.steps)
+        shapes = [_line(x, height, name) for x, name in _LINES.items()]
+        for number, step in enumerate(self.steps):
+            shapes += _drawn(step, 62 + STEP * number)
+        title = html.escape(f"{self.title}, {self.caption}")
+        described = html.escape("; ".join(str(step) for step in self.steps))
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{title}" '
+            f'viewBox="0 0 {WIDTH} {height}" style="max-width:{WIDTH}px;min-width:480px">'
+            f"<title>{title}</title><desc>{described}</desc><style>{_STYLE}</style>{''.join(shapes)}</svg>"
+        )
+
+
+_LINES = {MEMORY: "memory", THREAD: "one thread", OTHERS: "the other threads"}
+_STYLE = (
+    "text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:currentColor;text-anchor:middle}"
+    ".head{font-weight:600;font-size:13px}.small{opacity:.75;font-size:11px}"
+    ".life{stroke:currentColor;stroke-opacity:.3}.move{stroke:#4276d6;stroke-width:1.6}.tip{fill:#4276d6}"
+    ".meet{stroke:#c96f12;stroke-width:1.6}.meettip{fill:#c96f12}.bar{stroke:#c96f12;stroke-dasharray:5 4}"
+    ".box{fill:rgba(128,128,128,.12);stroke:currentColor;stroke-opacity:.5}"
+)
+
+
+def kernel_picture(func: tirx.PrimFunc, title: str) -> KernelPicture:
+    """Draw `func`, a PrimFunc with sblocks whose loops are bound to blockIdx.x, threadIdx.x and perhaps threadIdx.y.
+
+    Raises ValueError if none of its loops is bound to threadIdx.x.
+    """
+    parameters = {str(param.name) for param in func.params}
+    found: list[Step] = []
+    extents: dict[str, str] = {}
+    _walk(func.body, {}, parameters, found, extents)
+    if "threadIdx.x" not in extents:
+        raise ValueError("There are no threads to draw: no loop is bound to threadIdx.x.")
+    return KernelPicture(
+        title,
+        extents.get("blockIdx.x", "1"),
+        int(extents["threadIdx.x"]),
+        int(extents.get("threadIdx.y", 1)),
+        tuple(found),
+    )
+
+
+def _walk(node, loops: dict, parameters: set[str], found: list[Step], extents: dict) -> None:
+    """Collect the sblocks under `node`; `loops` are the loops around it: variable -> (extent, kind or thread)."""
+    if isinstance(node, tirx.SeqStmt):
+        for part in node:
+            _walk(part, loops, parameters, found, extents)
+    elif isinstance(node, tirx.For):
+        thread = str(node.thread_binding.thread_tag) if node.thread_binding is not None else ""
+        if thread:
+            extents[thread] = str(node.extent).removeprefix("T.int64(").rstrip(")")
+        kind = thread or int(node.kind)
+        _walk(node.body, {**loops, node.loop_var: (node.extent, kind)}, parameters, found, extents)
+    elif isinstance(node, s_tir.SBlockRealize):
+        if node.block.name_hint == "root":
+            _walk(node.block.body, loops, parameters, found, extents)
+        else:
+            found.append(_step(node, loops, parameters))
+
+
+def _step(realize, loops: dict, parameters: set[str]) -> Step:
+    block = realize.block
+    read = [str(region.source.name) for region in block.reads]
+    written = [str(region.source.name) for region in block.writes]
+    reduced = [
+        value
+        for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
+        if int(axis.iter_type) == tirx.IterVar.CommReduce
+    ]
+    bound = {var: kind for var, (_, kind) in loops.items() if isinstance(kind, str)}
+    times = vector = 1
+    for extent, kind in loops.values():
+        if kind == tirx.ForKind.VECTORIZED:
+            vector *= int(extent)
+        elif not isinstance(kind, str):
+            times *= int(extent)
+    return Step(
+        name=str(block.name_hint).replace("_", " "),
+        memory_read=tuple(dict.fromkeys(n for n in read if n in parameters)),
+        memory_written=tuple(n for n in written if n in parameters),
+        kept=tuple(n for n in written if n not in parameters),
+        times=times,
+        vector=vector,
+        together=any(value in bound and bound[value].startswith("thread") for value in reduced),
+    )
+
+
+def _line(x: int, height: int, name: str) -> str:
+    return (
+        f'<text class="head" x="{x}" y="18">{name}</text>'
+        f'<line class="life" x1="{x}" x2="{x}" y1="28" y2="{height - 6}"/>'
+    )
+
+
+def _drawn(step: Step, y: int) -> list[str]:
+    shapes = []
+    if step.together:
+        shapes += _arrow(THREAD + 92, OTHERS - 4, y, "meet", both=True)
+        shapes.append(f'<text x="{(THREAD + 92 + OTHERS) / 2:.0f}" y="{y - 7}">exchange</text>')
+        shapes.append(f'<line class="bar" x1="60" x2="{WIDTH - 60}" y1="{y + 27}" y2="{y + 27}"/>')
+    both = bool(step.memory_read and step.memory_written)
+    if step.memory_read:
+        shapes += _arrow(MEMORY + 4, THREAD - 92, y - 6 * both, "move")
+        shapes.append(_label(", ".join(step.memory_read), y - 6 - 6 * both))
+    if step.memory_written:
+        shapes += _arrow(THREAD - 92, MEMORY + 4, y + 6 * both, "move")
+        shapes.append(_label(", ".join(step.memory_written), y + 20 if both else y - 6))
+    if (step.memory_read or step.memory_written) and not both:
+        shapes.append(_label(step.amount, y + 15, "small"))
+    shapes.append(
+        f'<rect class="box" x="{THREAD - 88}" y="{y - 19}" width="176" height="38" rx="5"/>'
+    )
+    kept = f"sets {', '.join(step.kept)}" if step.kept else ""
+    shapes.append(
+        f'<text x="{THREAD}" y="{y - 2 if kept else y + 4}">{html.escape(step.name)}</text>'
+    )
+    if kept:
+        shapes.append(f'<text class="small" x="{THREAD}" y="{y + 13}">{html.escape(kept)}</text>')
+    return shapes
+
+
+def _label(text: str, y: int, kind: str = "") -> str:
+    x = (MEMORY + THREAD - 88) / 2
+    return f'<text class="{kind}" x="{x:.0f}" y="{y}">{html.escape(text)}</text>'
+
+
+def _arrow(start: int, end: int, y: int, kind: str, both: bool = False) -> list[str]:
+    way = 1 if end > start else -1
+    tip = "meettip" if kind == "meet" else "tip"
+    shapes = [f'<line class="{kind}" x1="{start}" x2="{end}" y1="{y}" y2="{y}"/>']
+    shapes.append(f'<path class="{tip}" d="M{end} {y}l{-9 * way} -4v8z"/>')
+    if both:
+        shapes.append(f'<path class="{tip}" d="M{start} {y}l{9 * way} -4v8z"/>')
+    return shapes
