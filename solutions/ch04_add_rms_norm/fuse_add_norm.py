@@ -130,6 +130,13 @@ def match_add_norm(
 # --- kernels --------------------------------------------------------------------------------------
 
 
+def elements_per_thread(hidden_size: int, threads: int) -> int:
+    """How many elements of a row a thread holds, at most; `threads` need not divide hidden_size."""
+    # BEGIN exercise 4.3 (1 line): round up
+    return math.ceil(hidden_size / threads)
+    # END exercise 4.3
+
+
 def row_kernel(
     dims: list[tvm.ir.Expr], hidden_size: int, dtype: str, epsilon: float, threads: int
 ) -> tirx.PrimFunc:
@@ -143,9 +150,7 @@ def row_kernel(
       3. `partial[t]` += held[i] ** 2, from 0;              4. `squares[0]` = the sum of `partial` over all threads;
       5. norm = held / sqrt(squares[0] / hidden_size + epsilon) * weight.
     """
-    # BEGIN exercise 4.3 (1 line): how many elements a thread holds, at most
-    per_thread = math.ceil(hidden_size / threads)
-    # END exercise 4.3
+    per_thread = elements_per_thread(hidden_size, threads)
     rows = math.prod(dims, start=tirx.IntImm("int64", 1))
     shape, at = [*dims, hidden_size], lambda row: row_index(row, dims)
     mean_factor, eps = T.float32(1.0 / hidden_size), T.float32(epsilon)
@@ -162,9 +167,10 @@ def row_kernel(
         total = T.match_buffer(p_total, shape, dtype)
         held = T.sblock_alloc_buffer((per_thread,), dtype, scope="local")
         partial = T.sblock_alloc_buffer((threads,), "float32", scope="local")
+        # in registers: every thread is handed the sum, and no barrier is needed before it is read
         squares = T.sblock_alloc_buffer((1,), "float32", scope="local")
+        # BEGIN exercise 4.3 (about 40 lines): the five steps; T.where guards the elements past hidden_size
         for block in T.thread_binding(rows, thread="blockIdx.x"):
-            # BEGIN exercise 4.3 (about 35 lines): the five steps; T.where guards the elements past hidden_size
             for thread in T.thread_binding(threads, thread="threadIdx.x"):
                 for i in T.unroll(per_thread):
                     with T.sblock("add"):
@@ -205,7 +211,7 @@ def row_kernel(
                             * T.float32(weight[h]),
                             dtype,
                         )
-            # END exercise 4.3
+        # END exercise 4.3
 
     return add_norm
 
@@ -279,6 +285,7 @@ def wide_kernel(
         scale = T.sblock_alloc_buffer((per_thread, vector), dtype, scope="local")
         result = T.sblock_alloc_buffer((per_thread, vector), dtype, scope="local")
         partial = T.sblock_alloc_buffer((block_rows, threads), "float32", scope="local")
+        # in shared memory, with several rows a block, TVM leaves out the barrier before it is read
         squares = T.sblock_alloc_buffer((block_rows,), "float32", scope="local")
         for block in T.thread_binding(blocks, thread="blockIdx.x"):
             for line in T.thread_binding(block_rows, thread="threadIdx.y"):
