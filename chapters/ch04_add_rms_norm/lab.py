@@ -1,0 +1,217 @@
+# %% [markdown]
+# # Lab: add and RMSNorm in one kernel
+#
+# The pass on a decoder, its kernels as text and as GPU code run without a GPU, planted faults, and
+# a stock schedule that makes one row far slower than none. In a terminal: `python -m
+# chapters.ch04_add_rms_norm.lab`. Where your own answers to chapter 4 pass their checks, this lab
+# runs them; else it runs the reference.
+
+# %%
+import dataclasses
+import time
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.target import Target
+
+from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
+from chapters.toolkit import cuda_on_cpu, wgsl_on_vulkan
+from chapters.toolkit.display import display
+from chapters.toolkit.earlier import earlier, whose
+from chapters.toolkit.gpu_launches import HostProgram, LaunchError
+from chapters.toolkit.ir_diff import diff, show
+from chapters.toolkit.kernel_picture import kernel_picture
+from chapters.toolkit.llama import decoder
+from chapters.toolkit.machine import llvm_host
+from chapters.toolkit.scoreboard import compare
+
+add_norm, walk = earlier(4), earlier(1)
+cuda = Target({"kind": "cuda", "arch": "sm_90a"})
+print("The code of chapter 4 is", whose(4))
+
+# %% [markdown]
+# ## On a decoder
+#
+# Two layers with Llama 3's sizes. Each layer has two pairs; the first norm of the model reads the
+# embedding and is no pair.
+
+# %%
+llama, _ = decoder("llama3-8b", "float16", functions=["prefill", "batch_decode", "batch_verify"])
+fused = add_norm.FuseAddRMSNorm(cuda)(llama)
+sizes = {"context_window": 1024, "vocab_size": 128256, "seq_len": 512, "batch_size": 8}
+for name in ("prefill", "batch_decode", "batch_verify"):
+    print(f"{name:<13} {walk.launches(llama)[name]} launches, then {walk.launches(fused)[name]}")
+print(
+    "kernels:", *sorted(g.name_hint for g in fused.get_global_vars() if "add_norm" in g.name_hint)
+)
+
+# %% [markdown]
+# The weights of a layer are far more bytes than its residual, so a decode step hardly notices the
+# bytes that fusing saves. Here is the pair alone, for a prompt of 512 tokens.
+
+# %%
+builder = relax.BlockBuilder()
+tensor = relax.TensorType((1, 512, 4096), "float16")
+x, residual = relax.Var("x", tensor), relax.Var("residual", tensor)
+weight = relax.Var("weight", relax.TensorType((4096,), "float16"))
+with builder.function("main", [x, residual, weight]):
+    with builder.dataflow():
+        total = builder.emit(relax.op.add(x, residual), "total")
+        norm = relax.op.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+        out = builder.emit_output(relax.Tuple([builder.emit(norm, "norm"), total]))
+    builder.emit_func_output(out)
+pair = builder.get()
+one = add_norm.FuseAddRMSNorm(cuda)(pair)
+display(compare(walk.scoreboard(pair, {}), walk.scoreboard(one, {})))
+
+# %% [markdown]
+# ## The kernel
+#
+# First the simple one: each thread holds elements that lie `threads` apart, so that neighbouring
+# threads read neighbouring addresses. Then the wide one: the same steps, eight elements at a time.
+
+# %%
+rows = tvm.tirx.Var("rows", "int64")
+simple = add_norm.row_kernel([rows], 1000, "float16", 1e-5, 256)
+plan = add_norm.plan_threads(4096, "float16", 1024)
+wide = add_norm.wide_kernel([rows], 4096, "float16", 1e-5, plan)
+display(kernel_picture(simple, "row_kernel"), kernel_picture(wide, "wide_kernel"))
+
+# %% [markdown]
+# What TVM writes for CUDA. The loads of x1 and x2 come before any store; the four `uint4` are 16
+# bytes each.
+
+# %%
+(kernel,) = HostProgram(wide, cuda).kernels.values()
+body = kernel.source[kernel.source.rindex('extern "C" __global__') :].splitlines()
+print("\n".join(line[:110] for line in body if "uint4*)(x" in line or "uint4*)(total" in line))
+
+# %% [markdown]
+# ## Run it without a GPU
+#
+# The CUDA text itself, compiled by g++ with a fiber for every thread, first thread first and then
+# last thread first; and WGSL on Vulkan, which WebGPU uses in a browser. Outputs start as NaN.
+
+# %%
+random = np.random.default_rng(0)
+a, b = (random.standard_normal((3, 1000)).astype("float16") for _ in "ab")
+w = random.standard_normal(1000).astype("float16")
+exact = (a + b).astype("float64")
+exact = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-5) * w
+
+
+def run_on(engine, target, change=lambda text: text):
+    """The largest relative error of the simple kernel, after `change` of its text."""
+    program = HostProgram(simple, target)
+    for name, kernel in program.kernels.items():
+        program.kernels[name] = dataclasses.replace(kernel, source=change(kernel.source))
+    norm, total = np.full_like(a, np.nan), np.full_like(a, np.nan)
+    program.run(engine, [a, b, w, norm, total])
+    assert (total == a + b).all()
+    return f"largest relative error {np.abs(norm - exact).max() / np.abs(exact).max():.1e}"
+
+
+webgpu = Target({"kind": "webgpu", "max_num_threads": 256})
+for backwards in (False, True):
+    order = "last thread first" if backwards else "first thread first"
+    ran = cuda_on_cpu.missing() or run_on(cuda_on_cpu.CudaOnCpu(backwards), cuda)
+    print(f"CUDA text, {order:<18}: {ran}")
+print("WGSL:", wgsl_on_vulkan.missing("float16") or run_on(wgsl_on_vulkan.run_wgsl, webgpu))
+
+# %% [markdown]
+# ## Faults that a GPU keeps to itself
+#
+# The same kernel with a barrier taken out, and with the guard of its tail taken out. On a GPU the
+# first gives other numbers now and then, the second overwrites somebody else's memory.
+
+# %%
+faults = {
+    "without the first barrier": lambda text: text.replace("__syncthreads();", "", 1),
+    "without the guard": lambda text: text.replace("(((int)threadIdx.x) < 232)", "(true)"),
+    "without one step of the sum": lambda text: text.replace(
+        "t0_ptr[0] = __shfl_down_sync(mask_ptr[0], red_buf0_ptr[0], 4, 32);", "", 1
+    ),
+}
+for what, change in faults.items():
+    try:
+        print(f"{what}: {cuda_on_cpu.missing() or run_on(cuda_on_cpu.CudaOnCpu(), cuda, change)}")
+    except LaunchError as error:
+        print(f"{what}: {error}")
+
+# %% [markdown]
+# ## The missing key
+#
+# Two pairs that differ in epsilon only, through a pass that keeps one kernel for decode, and
+# through one with a key. All three modules run; one gives other numbers.
+
+# %%
+two = add_norm.two_norms()
+given = [
+    random.standard_normal([int(n) if isinstance(n, tvm.tirx.IntImm) else 3 for n in p.ty.shape])
+    for p in two["main"].params
+]
+
+
+def results(mod):
+    vm = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
+    arrays = [g.astype(str(p.ty.dtype)) for g, p in zip(given, mod["main"].params, strict=True)]
+    found = vm["main"](*[tvm.runtime.tensor(array) for array in arrays])
+    return np.ravel((found if isinstance(found, tvm.runtime.Tensor) else found[-1]).numpy())[:4]
+
+
+print("unfused     ", results(two))
+print("as upstream ", results(FuseAsUpstream()(two)))
+print("with a key  ", results(add_norm.FuseAddRMSNorm("llvm")(two)))
+display(diff(FuseAsUpstream()(two)["main"], add_norm.FuseAddRMSNorm("llvm")(two)["main"]))
+
+# %% [markdown]
+# ## Read the TIR: one row, far slower
+#
+# TVM has a stock schedule for reductions on a CPU. On one row of 4096 it does this to RMSNorm:
+
+# %%
+from tvm.s_tir import dlight  # noqa: E402
+
+target = llvm_host()["target"]
+norm_only = relax.BlockBuilder()
+row = relax.Var("row", relax.TensorType((1, 1, 4096), "float32"))
+scale = relax.Var("scale", relax.TensorType((4096,), "float32"))
+with norm_only.function("main", [row, scale]):
+    out = norm_only.emit(relax.op.nn.rms_norm(row, scale, axes=[-1]))
+    norm_only.emit_func_output(out)
+plain = relax.transform.LegalizeOps()(norm_only.get())
+with target:
+    stock = dlight.ApplyDefaultSchedule(dlight.cpu.Reduction())(plain.clone())
+
+
+def seconds(mod):
+    main = relax.VirtualMachine(tvm.compile(mod, target=target), tvm.cpu())["main"]
+    arrays = [tvm.runtime.tensor(np.ones(s, "float32")) for s in ((1, 1, 4096), (4096,))]
+    main(*arrays)
+    start = time.perf_counter()
+    for _ in range(3):
+        main(*arrays)
+    return (time.perf_counter() - start) / 3
+
+
+slow, fast = seconds(stock), seconds(plain)
+print(f"no schedule {1e6 * fast:.0f} µs, stock schedule {1e6 * slow:.0f} µs, {slow / fast:.0f}×")
+
+# %% [markdown]
+# The reason stands in the loops. With one row there is nothing to spread over threads but the 4096
+# columns, so the schedule makes *them* the outer loop, and computes the sum over the whole row
+# again for each.
+
+# %%
+display(show(stock["rms_norm"]))
+
+# %% [markdown]
+# The fused kernel for the same target keeps the row as the outer loop. One row is done by one
+# thread, before others would have woken up.
+
+# %%
+for_cpu = add_norm.FuseAddRMSNorm(target)(pair)
+(name,) = [g.name_hint for g in for_cpu.get_global_vars() if "add_norm" in g.name_hint]
+loops = [line for line in for_cpu[name].script().splitlines() if " for " in line or " if " in line]
+print("\n".join(loops[:9]))
