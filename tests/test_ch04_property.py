@@ -33,7 +33,7 @@ from tests.checks.add_norm import (
 DTYPES = ("float16", "bfloat16", "float32")
 HIDDEN = (1, 7, 8, 32, 33, 96, 100, 256)
 EPSILONS = (1e-5, 1e-6, 0.5)
-SEEDS = range(60)
+SEEDS = (*range(14), 38, 58)  # the last two have found faults
 
 
 @dataclass
@@ -92,9 +92,13 @@ class Function:
 def _draw_function(builder: relax.BlockBuilder, name: str, random: np.random.Generator):
     """Add a function to `builder`; (its arguments, the results it must give)."""
     dtype, hidden = str(random.choice(DTYPES)), int(random.choice(HIDDEN))
-    rank = int(random.integers(1, 4))  # TVM itself cannot compile the norm of one row without leading dimensions
+    rank = int(
+        random.integers(1, 4)
+    )  # TVM itself cannot compile the norm of one row without leading dimensions
     concrete = [int(n) for n in random.choice([1, 2, 3, 5], rank)]
     symbolic = [bool(b) for b in random.integers(0, 2, rank)]
+    if sum(symbolic) > 1:  # LLVM takes many seconds for TVM's own kernel of a norm that stays
+        symbolic = [True] + [False] * (rank - 1)
     shape = [
         tirx.Var(f"n{i}", "int64") if s else n
         for i, (n, s) in enumerate(zip(concrete, symbolic, strict=True))
