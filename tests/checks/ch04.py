@@ -372,7 +372,7 @@ def _engines(dtype: str) -> list[tuple[str, Target, bool]]:
         found.append((f"as WGSL on {wgsl_on_vulkan.device_name()}", WEBGPU, False))
     if not found:
         raise Skip(
-            f"{cuda_on_cpu.missing()}; {wgsl_on_vulkan.missing(dtype)}. Either will do; {KERNEL} shows the steps without."
+            f"{cuda_on_cpu.missing()}; {wgsl_on_vulkan.missing(dtype)}. Either will do; see {KERNEL}."
         )
     return found
 
