@@ -13,7 +13,9 @@ from collections.abc import Callable
 import numpy as np
 
 from chapters.toolkit.int8_matmul import WAYS, expected, numbers
+from chapters.toolkit.results import NOT_YET, Shown, load, made_with
 from chapters.toolkit.table import Table
+from chapters.toolkit.timing import MissingPeer, Peer, compare
 
 M, N = 512, 4096
 STEPS = (64, 256, 1024, 4096)
@@ -23,8 +25,6 @@ PEERS = ("vnni", "amx", "traffic", "torch_peer")
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     """{name of a results file: seconds a call}, with the table told to `say`."""
-    from chapters.toolkit.timing import Peer, compare
-
     m, n = (64, 512) if quick else (M, N)
     rounds = 3 if quick else 11
     seconds = {}
@@ -80,10 +80,8 @@ def _predicted(measured: dict, k: int, unit: str) -> float:
     return earlier(6).predicted_speedup(k, speed, traffic)
 
 
-def shown():
+def shown() -> Shown:
     """The table of the results file, with where it comes from, or the sentence that there is none yet."""
-    from chapters.toolkit.results import NOT_YET, Shown, load, made_with
-
     results = load("ch06_int8")
     if results is None:
         return Shown(None, NOT_YET.format(chapter=6))
@@ -91,12 +89,6 @@ def shown():
 
 
 # --- peers: each runs in a process of its own ---------------------------------------------------------
-
-
-def _missing(what: str) -> Exception:
-    from chapters.toolkit.timing import MissingPeer
-
-    return MissingPeer(what)
 
 
 def _checked(out: np.ndarray, a: np.ndarray, w: np.ndarray, c: np.ndarray) -> float:
@@ -116,7 +108,7 @@ def vnni(m, n, k, seed):
     from chapters.toolkit.int8_matmul import pack, schedule
 
     if not unit.runs_here():
-        raise _missing("this processor has no vpdpbusd")
+        raise MissingPeer("this processor has no vpdpbusd")
     a, w, c = numbers(m, n, k, seed)
     inputs = [tvm.runtime.tensor(x) for x in (a, pack(w), c)]
     found = {}
@@ -136,7 +128,7 @@ def amx(m, n, k, seed):
     from chapters.toolkit import amx as unit
 
     if not unit.runs_here():
-        raise _missing("there are no AMX tiles here")
+        raise MissingPeer("there are no AMX tiles here")
     a, w, c = numbers(m, n, k, seed)
     inputs = [tvm.runtime.tensor(x) for x in (a, unit.pack(w), c)]
     more = [tvm.runtime.tensor(x) for x in (unit.configuration(), np.full((m, n), -7, np.int32))]
@@ -173,7 +165,7 @@ def torch_peer(m, n, k, seed):
     try:
         import torch
     except ImportError:
-        raise _missing("PyTorch is not installed") from None
+        raise MissingPeer("PyTorch is not installed") from None
     torch.set_num_threads(1)
     a, w, c = numbers(m, n, k, seed)
     a = (a >> 1).astype(np.int8)  # its product takes signed bytes on both sides

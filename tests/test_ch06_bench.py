@@ -1,0 +1,48 @@
+"""The tables of `python -m chapters bench 6`, from made-up seconds, and the peers that check before they are timed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chapters.ch06_reduction_epilogue import bench
+from chapters.toolkit import results, vnni
+
+SECONDS = {
+    "64": {"vpdpbusd, separate": 3e-3, "vpdpbusd, at the tile": 2e-3, "vpdpbusd, fused": 1.5e-3},
+    "4096": {"vpdpbusd, separate": 32e-3, "vpdpbusd, at the tile": 31e-3, "vpdpbusd, fused": 30e-3},
+}
+MEASURED = {
+    "m": 512,
+    "n": 4096,
+    "steps": {k: {**v, "bias pass alone": 1e-3} for k, v in SECONDS.items()},
+}
+
+
+def test_table_compares_with_the_separate_pass():
+    rows = bench.speedups(MEASURED).rows
+    assert [row[:3] for row in rows] == [(64, "vpdpbusd", "2.00"), (4096, "vpdpbusd", "1.07")]
+    assert rows[0][4] == "1.50" and rows[0][5] == f"{2 * 512 * 4096 * 64 / 1.5e-3 / 1e9:.0f}"
+
+
+def test_prediction_uses_the_machines_two_speeds():
+    """30 ms for K = 4096 and 1 ms for 12 bytes an element: 2 K operations and a store of 8 bytes, and the pass."""
+    fused = 30e-3 * 64 / 4096 + 1e-3 * 8 / 12
+    assert bench.speedups(MEASURED).rows[0][3] == f"{(fused + 1e-3) / fused:.2f}"
+
+
+def test_page_says_where_its_numbers_come_from(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "load", lambda name: results.load(name, tmp_path))
+    assert "bench 6" in str(bench.shown())
+    results.save("ch06_int8", MEASURED, "python -m chapters bench 6", tmp_path)
+    assert "2.00" in str(bench.shown()) and "bench 6" in str(bench.shown())
+
+
+@pytest.mark.skipif(not vnni.runs_here(), reason="this processor has no vpdpbusd")
+def test_peers_are_exact_before_they_are_timed():
+    found = bench.vnni(m=8, n=32, k=64, seed=1)
+    assert set(found) == {f"vpdpbusd, {way}" for way in bench.WAYS}
+    assert all(error == 0.0 for _, error in found.values())
+    with pytest.raises(ValueError, match="wrong numbers"):
+        a, w, c = bench.numbers(8, 32, 64, 1)
+        bench._checked(np.zeros((8, 32)), a, w, c)
