@@ -120,13 +120,20 @@ def run(
     mod: tvm.IRModule, arrays: Sequence[np.ndarray], name: str = "main", target="llvm"
 ) -> list[np.ndarray]:
     """Compile for this CPU, call, and give back every result."""
+    return run_each(mod, {name: arrays}, target)[name]
+
+
+def run_each(
+    mod: tvm.IRModule, arrays: dict[str, Sequence[np.ndarray]], target="llvm"
+) -> dict[str, list[np.ndarray]]:
+    """Compile once for this CPU and call each function named in `arrays`: every result of each."""
     vm = relax.VirtualMachine(tvm.compile(mod, target=target), tvm.cpu())
-    result = vm[name](*[tvm.runtime.tensor(np.asarray(a, order="C")) for a in arrays])
-    return (
-        [r.numpy() for r in result]
-        if not isinstance(result, tvm.runtime.Tensor)
-        else [result.numpy()]
-    )
+    results = {}
+    for name, given in arrays.items():
+        result = vm[name](*[tvm.runtime.tensor(np.asarray(a, order="C")) for a in given])
+        one = isinstance(result, tvm.runtime.Tensor)
+        results[name] = [r.numpy() for r in ([result] if one else result)]
+    return results
 
 
 def launch(
