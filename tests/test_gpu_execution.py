@@ -9,7 +9,7 @@ import tvm
 from tvm import te, tirx
 from tvm.script import tirx as T
 
-from chapters.toolkit import cuda_on_cpu, wgsl_on_vulkan
+from chapters.toolkit import cuda_on_cpu, executors, wgsl_on_vulkan
 from chapters.toolkit.cuda_on_cpu import CudaOnCpu
 from chapters.toolkit.gpu_launches import HostProgram, LaunchError
 from chapters.toolkit.row_index import row_dimensions
@@ -20,6 +20,14 @@ from tests.checks.add_norm import CUDA, RELATIVE, WEBGPU, inputs, poison, refere
 needs_cuda_text = pytest.mark.skipif(bool(cuda_on_cpu.missing()), reason=cuda_on_cpu.missing())
 needs_vulkan = pytest.mark.skipif(bool(wgsl_on_vulkan.missing()), reason=wgsl_on_vulkan.missing())
 both_orders = pytest.mark.parametrize("backwards", [False, True], ids=["forwards", "backwards"])
+
+
+@pytest.mark.skipif(not executors.required(), reason=f"{executors.REQUIRED} is not set")
+def test_what_is_required_is_here():
+    """In CI a missing executor must not pass for a skipped test."""
+    assert [e.missing() for e in executors.executors() if e.missing()] == []
+    assert wgsl_on_vulkan.missing("float16") == ""
+
 
 ROWS, LENGTH = 3, 1000
 DIMS = row_dimensions([tirx.Var("n", "int64"), tirx.IntImm("int64", LENGTH)])

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from chapters.toolkit import machine
 from chapters.toolkit.course import ROOT
+from chapters.toolkit.executors import executors
 
 
 @dataclass
@@ -82,11 +83,21 @@ def _gpus() -> list[Finding]:
     return findings
 
 
+def _executors() -> list[Finding]:
+    """What runs GPU code without a GPU."""
+    found = []
+    for executor in executors():
+        reason = executor.missing()
+        text = reason[0].upper() + reason[1:] if reason else executor.what
+        found.append(Finding("--" if reason else "ok", text, executor.install if reason else ""))
+    return found
+
+
 def run(_options) -> int:
     """Print what was found; 1 if something must be mended."""
     findings = _versions()
     if not any(finding.mark == "!!" for finding in findings):
-        findings += [_cpu(), _tensorize(), *_gpus()]
+        findings += [_cpu(), _tensorize(), *_gpus(), *_executors()]
     for finding in findings:
         print(f"{finding.mark}  {finding.text}")
         if finding.advice:

@@ -7,7 +7,10 @@ filled with rubbish first, so that a kernel that forgets to set it shows.
 from __future__ import annotations
 
 import functools
+import os
 import re
+import sys
+import tempfile
 
 import numpy as np
 
@@ -29,6 +32,8 @@ _LIMITS = (
 @functools.cache
 def _device():
     """(wgpu, device), or (None, why not)."""
+    if sys.platform == "linux":  # a driver that looks for a display complains where this is not set
+        os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     try:
         import wgpu
 

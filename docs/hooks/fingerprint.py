@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 FOLDERS = ("chapters", "solutions", "tests", "docs")
-SUFFIXES = (".py", ".json", ".yml")
+SUFFIXES = (".py", ".hpp", ".json", ".yml")
 
 
 def fingerprint(root: Path, *more: str) -> str:

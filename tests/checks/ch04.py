@@ -17,6 +17,8 @@ from tvm.target import Target
 
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
 from chapters.toolkit import cuda_on_cpu, wgsl_on_vulkan
+from chapters.toolkit.executors import REQUIRED, executors
+from chapters.toolkit.executors import required as executors_required
 from chapters.toolkit.gpu_launches import LaunchError, UnknownWordError
 from chapters.toolkit.row_index import row_dimensions
 from solutions.ch01_walk_the_ir.walk_the_ir import binding_bytes
@@ -372,6 +374,12 @@ def _engines(dtype: str) -> list[tuple[str, Target, bool]]:
         ]
     if not wgsl_on_vulkan.missing(dtype):
         found.append((f"as WGSL on {wgsl_on_vulkan.device_name()}", WEBGPU, False))
+    absent = [executor.missing() for executor in executors()[:2] if executor.missing()]
+    if absent and executors_required():
+        raise CheckFailed(
+            f"{'; '.join(absent)}.",
+            expected=f"what runs GPU code without a GPU: {REQUIRED} is set",
+        )
     if not found:
         raise Skip(
             f"{cuda_on_cpu.missing()}; {wgsl_on_vulkan.missing(dtype)}. Either will do; see {KERNEL}."
@@ -628,7 +636,7 @@ def test_4_4_short_rows_share_a_block(impl) -> None:
 
 def test_4_4_wide_kernel_gives_the_right_numbers(impl) -> None:
     """the wide kernel with your plan gives NumPy's numbers"""
-    if cuda_on_cpu.missing():
+    if all(target is not CUDA for _, target, _ in _engines("float32")):
         raise Skip(cuda_on_cpu.missing())
     for shape, dtype in (
         ((3, 1, 1000), "bfloat16"),
