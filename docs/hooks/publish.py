@@ -32,6 +32,7 @@ PAGES_BEFORE = [
     ("How the course works", "how-it-works.md"),
 ]
 PAGES_AFTER = [
+    ("Run a kernel in the browser", "webgpu.md"),
     ("Results", "results.md"),
     ("Soundness", "soundness.md"),
     ("Cheat sheet", "cheat-sheet.md"),
