@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -111,6 +112,24 @@ def cuda_state() -> tuple[str, str]:
     if tvm.cuda(0).exist:
         return "gpu", f"CUDA device 0 is {tvm.cuda(0).device_name}"
     return "no gpu", "TVM's CUDA runtime is loaded, and finds no GPU"
+
+
+def nvidia_gpu() -> dict[str, str]:
+    """{"gpu": name, "driver": version} of the first NVIDIA GPU, as its driver's own tool says; {} without one."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return {}
+    asked = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    facts = [part.strip() for part in done.stdout.strip().partition("\n")[0].split(",")]
+    return (
+        {}
+        if done.returncode or len(facts) != 2
+        else dict(zip(("gpu", "driver"), facts, strict=True))
+    )
 
 
 def metal_exists() -> bool:

@@ -15,9 +15,18 @@ import re
 from pathlib import Path
 
 from chapters.toolkit.course import ROOT
-from chapters.toolkit.machine import cpu_name, installed
+from chapters.toolkit.machine import cpu_name, installed, nvidia_gpu
 from chapters.toolkit.table import Table
 
+PACKAGES = (
+    "apache-tvm",
+    "apache-tvm-ffi",
+    "numpy",
+    "torch",
+    "triton",
+    "flashinfer-python",
+    "quack-kernels",
+)
 FOLDER = ROOT / "docs" / "results"
 NOT_YET = "Not yet measured: `python -m chapters bench {chapter}` does it on your machine."
 
@@ -25,14 +34,11 @@ NOT_YET = "Not yet measured: `python -m chapters bench {chapter}` does it on you
 def save(name: str, measured: dict, command: str, folder: Path = FOLDER) -> Path:
     """Write `measured`, with the facts of this machine, as the results file `name`."""
     facts = {
+        **nvidia_gpu(),
         "device": cpu_name(),
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
-        "versions": {
-            package: installed(package)
-            for package in ("apache-tvm", "apache-tvm-ffi", "numpy", "torch")
-            if installed(package)
-        },
+        "versions": {package: installed(package) for package in PACKAGES if installed(package)},
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "command": command,
     }
@@ -49,10 +55,11 @@ def load(name: str, folder: Path = FOLDER) -> dict | None:
 
 
 def made_with(results: dict) -> str:
-    """One line: device, versions, date and command of a results file."""
+    """One line: devices, versions, date and command of a results file."""
+    gpu = f"{results['gpu']}, driver {results['driver']}; " if "gpu" in results else ""
     versions = ", ".join(f"{package} {version}" for package, version in results["versions"].items())
     return (
-        f"{results['device']}, {results['cores']} cores, {results['system']}; {versions}; "
+        f"{gpu}{results['device']}, {results['cores']} cores, {results['system']}; {versions}; "
         f"{results['date']}; {results['command']}"
     )
 

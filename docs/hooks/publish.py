@@ -23,6 +23,7 @@ from solution_page import solution_page
 
 from chapters.toolkit import course, ir_diff, picture
 from chapters.toolkit.earlier import REFERENCE_ONLY
+from chapters.toolkit.plots import figure
 
 log = get_plugin_logger("publish")
 
@@ -160,7 +161,8 @@ def _as_it_lies(uri: str, root: Path, config, dest_uri: str | None = None) -> Fi
 
 def toolkit_style() -> str:
     """The style sheets of what the toolkit draws, once for the whole site."""
-    return "\n".join(s.strip() for s in (ir_diff.STYLE, picture.STYLE, picture.SVG_STYLE))
+    styles = ir_diff.STYLE, picture.STYLE, picture.SVG_STYLE, figure.STYLE
+    return "\n".join(style.strip() for style in styles)
 
 
 def on_page_markdown(markdown, page, config, files):

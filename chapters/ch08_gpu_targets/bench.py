@@ -1,0 +1,183 @@
+"""`python -m chapters bench 8`: chapter 8's kernels on an NVIDIA GPU, beside the machine's limits and its libraries.
+
+It needs a GPU, PyTorch and TVM; the other libraries take part where they are installed. Three results files: add and
+RMSNorm, linear layers, and what each step of a schedule is worth. Nothing is timed whose numbers are wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from chapters.toolkit import gpu_linear_bench as linear
+from chapters.toolkit import gpu_norm_bench as norm
+from chapters.toolkit.gpu_linear_bench import Layer
+from chapters.toolkit.gpu_results import SHOWN
+
+# out x in of Llama-3-8B's linear layers: query, key and value; output; gate and up; down
+LLAMA = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
+PREFILL_ROWS = 2048
+SQUARES = (4096, 8192)
+STEPS = Layer(4096, 4096, 4096, "float16")
+LONGEST = 480.0  # seconds after which no new case is begun
+CASE_SECONDS = 2.0  # of timing within a case
+
+
+def missing() -> str:
+    """Why nothing can be measured here, "" if it can."""
+    from chapters.toolkit.machine import cuda_state
+
+    try:  # before TVM: it brings the CUDA library that TVM looks for
+        import torch
+    except ImportError:
+        return "PyTorch, whose events, streams and graphs the measurement uses, is not installed"
+    if not torch.cuda.is_available():
+        return "PyTorch finds no NVIDIA GPU"
+    state, sentence = cuda_state()
+    return "" if state == "gpu" else sentence
+
+
+def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
+    """{name of a results file: what was measured}. Raises CourseError where there is no GPU."""
+    from chapters.toolkit.course import CourseError
+
+    if missing():
+        raise CourseError(
+            f"Nothing was measured: {missing()}. This bench is for a machine with an NVIDIA GPU; "
+            "chapter 8's checks run the same kernels without one."
+        )
+    from chapters.toolkit.gpu_ceilings import measured
+    from chapters.toolkit.gpu_clock import EventClock, GraphClock
+
+    until = time.monotonic() + (60.0 if quick else LONGEST)
+    clock = EventClock()
+    ceilings = measured(clock, quick).json()
+    say(
+        f"copy {ceilings['copy_rate'] / 1e12:.3g} TB/s, bfloat16 {ceilings['matrix_rate'] / 1e12:.4g} TFLOP/s"
+    )
+    found = {}
+    for name, cases in plan(quick).items():
+        done, skipped = [], []
+        for case in cases:
+            told = f"{name}: {_title(case)}"
+            if time.monotonic() > until:
+                skipped.append(_title(case))
+                say(f"{told}: not begun, the time is up")
+                continue
+            say(told)
+            done.append(_measure(name, case, clock, GraphClock, 5 if quick else 100, say))
+            say("  " + _summary(done[-1]))
+        if done:
+            found[name] = {"ceilings": ceilings, "cases": done, "skipped": skipped}
+    return found
+
+
+def plan(quick: bool) -> dict[str, list]:
+    """{name of a results file: its cases}, in the order of their worth. quick: one small case of each."""
+    if quick:
+        small = Layer(256, 256, 256, "float16")
+        return {
+            "ch08_norm": [((64, 1, 4096), "bfloat16")],
+            "ch08_linear": [small, Layer(1, 512, 512, "bfloat16")],
+            "ch08_steps": [small],
+        }
+    dtypes = ("bfloat16", "float16")
+    rows = [(1, dtype) for dtype in dtypes] + [(PREFILL_ROWS, dtype) for dtype in dtypes]
+    layers = [Layer(side, side, side, dtype) for dtype in dtypes for side in SQUARES]
+    layers += [Layer(m, n, k, dtype) for m, dtype in rows for n, k in LLAMA]
+    return {
+        "ch08_norm": [(shape, dtype) for dtype in dtypes for shape in norm.SHAPES],
+        "ch08_steps": [STEPS],
+        "ch08_linear": layers,
+    }
+
+
+def _measure(name: str, case, clock, graph_clock, rounds: int, say) -> dict:
+    limits = {"rounds": rounds, "seconds": CASE_SECONDS, "say": say}
+    if name == "ch08_norm":
+        return norm.measure(*case, (clock, graph_clock()), norm.IMPLEMENTATIONS, **limits)
+    kernels = steps(case) if name == "ch08_steps" else kernels_for(case)
+    return linear.measure(case, clock, kernels, **limits)
+
+
+def _title(case) -> str:
+    if isinstance(case, Layer):
+        return f"{case.dtype}, {case.m} × {case.n} × {case.k}"
+    shape, dtype = case
+    return f"{dtype}, {tuple(shape)}"
+
+
+def _summary(case: dict) -> str:
+    return ", ".join(f"{name} {1e6 * t['median']:.4g} µs" for name, t in case["seconds"].items())
+
+
+# --- the chapter's kernels ------------------------------------------------------------------------
+
+
+def steps(layer: Layer) -> dict[str, Callable]:
+    """The chapter's schedules of one layer, in the order in which the lesson takes them: name -> makes the PrimFunc."""
+    from chapters.toolkit import gpu_matmul
+    from chapters.toolkit.earlier import earlier
+
+    chapter = earlier(8)
+    tile, warps = chapter.Tile, chapter.WarpTile
+    sizes = layer.m, layer.n, layer.k, layer.dtype
+
+    def func():
+        return gpu_matmul.matmul_bias(*sizes)
+
+    return {
+        "one element a thread": lambda: chapter.naive_matmul(func(), tile(16, 16, 16, 1, 1)),
+        "shared memory": lambda: chapter.shared_matmul(func(), tile(32, 32, 32, 1, 1), 0),
+        "4 × 4 in registers": lambda: chapter.shared_matmul(func(), tile(64, 64, 16, 4, 4), 0),
+        "rows padded": lambda: chapter.shared_matmul(func(), tile(64, 64, 16, 4, 4)),
+        "loads of 16 bytes": lambda: chapter.shared_matmul(func(), tile(64, 64, 32, 4, 4, 8)),
+        "8 × 8 in registers": lambda: chapter.shared_matmul(func(), tile(128, 128, 16, 8, 8, 8)),
+        "tensor cores, 64 × 64": lambda: chapter.tensor_core_matmul(func(), warps()),
+        "tensor cores, 128 × 128": lambda: chapter.tensor_core_matmul(
+            func(), warps(128, 128, 32, 64, 64)
+        ),
+    }
+
+
+OURS = ("decode", "tensor cores, 64 × 64", "tensor cores, 128 × 128")
+
+
+def kernels_for(layer: Layer) -> dict[str, Callable]:
+    """The kernels that are measured on a layer: the chapter's best, and TVM's own schedules before and after fusing."""
+    from chapters.toolkit.earlier import earlier
+
+    if layer.m == 1:
+        ours = {"decode": lambda: earlier(8).decode_matmul(layer.n, layer.k, layer.dtype)}
+    else:
+        ours = {name: make for name, make in steps(layer).items() if name in OURS}
+    if layer.dtype != "float16":  # TVM's rule for tensor cores knows no other
+        return ours
+    return {**ours, "dlight, bias inlined by it": lambda: by_dlight(layer)}
+
+
+def by_dlight(layer: Layer):
+    """The layer's PrimFunc as TVM's own rules schedule it, unfused."""
+    import tvm
+    from tvm.s_tir import dlight
+
+    from chapters.toolkit import gpu_matmul
+
+    func = gpu_matmul.matmul_bias(layer.m, layer.n, layer.k, layer.dtype)
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+    if tvm.cuda(0).exist:
+        target = tvm.target.Target.from_device(tvm.cuda(0))
+    rules = dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.Fallback()
+    with target:
+        scheduled = dlight.ApplyDefaultSchedule(*rules)(tvm.IRModule({"main": func}))
+    return scheduled["main"]
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+TABLES = SHOWN  # name of a results file, or "roofline" -> what a page shows of it
+
+
+def shown(name: str):
+    """The plots and tables of a results file with its source, or the sentence that nothing was measured yet."""
+    return TABLES[name]()

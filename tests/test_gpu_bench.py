@@ -1,0 +1,318 @@
+"""`bench 8` up to the launch: the protocol with a clock of our own, what is checked, tables, the page without a GPU."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from chapters.ch08_gpu_targets import bench
+from chapters.toolkit import gpu_linear_bench, gpu_norm_bench, gpu_results, results, results_page
+from chapters.toolkit.course import CourseError
+from chapters.toolkit.gpu_clock import FEWEST_ROUNDS, WARM_ROUNDS, Contender, interleaved
+from chapters.toolkit.gpu_linear_bench import Layer
+from chapters.toolkit.spread import Spread, spread
+
+
+class Counted:
+    """A clock that has each contender take the seconds it is told, and remembers the orders."""
+
+    def __init__(self, **seconds: float):
+        self.seconds, self.orders = seconds, []
+
+    def round(self, order):
+        self.orders.append([name for name, _ in order])
+        for _, contender in order:
+            if contender.prepare:
+                contender.prepare()
+            contender.call()
+        return {name: self.seconds[name] * (1 + len(self.orders) / 1000) for name, _ in order}
+
+
+def nothing() -> None:
+    pass
+
+
+# --- the protocol -------------------------------------------------------------------------------
+
+
+def test_a_spread_is_median_and_quartiles():
+    assert spread([4, 1, 3, 2, 5]) == Spread(3, 2, 4, 5)
+    assert spread([1.0, 3.0]).median == 2
+    assert Spread(10, 9, 12, 5).share == pytest.approx(0.3)
+    assert json.loads(json.dumps(spread([1, 2, 3]).json()))["rounds"] == 3
+    for few in ([], [1.0], [1.0, 0.0], [1.0, -1.0]):
+        with pytest.raises(ValueError):
+            spread(few)
+
+
+def test_what_lies_within_the_spread_is_no_difference():
+    slow, fast, near = Spread(10, 9, 11, 9), Spread(5, 4, 6, 9), Spread(10.5, 10, 12, 9)
+    assert slow.tells_from(fast) and fast.tells_from(slow)
+    assert not slow.tells_from(near) and not near.tells_from(slow)
+
+
+def test_everybody_takes_a_turn_every_round_in_changing_order():
+    clock = Counted(a=1.0, b=2.0, c=3.0)
+    times = interleaved(dict.fromkeys("abc", Contender(nothing)), clock, rounds=20, seed=1)
+    assert len(clock.orders) == WARM_ROUNDS + 20
+    assert all(sorted(order) == ["a", "b", "c"] for order in clock.orders)
+    assert len({tuple(order) for order in clock.orders}) > 3
+    assert {name: time.rounds for name, time in times.items()} == dict.fromkeys("abc", 20)
+    assert times["a"].median < times["b"].median < times["c"].median
+
+
+def test_rounds_are_fewer_where_a_round_is_long():
+    clock = Counted(slow=1.0)
+    times = interleaved({"slow": Contender(nothing)}, clock, rounds=100, seconds=10.0)
+    assert FEWEST_ROUNDS <= times["slow"].rounds <= 10
+    times = interleaved({"slow": Contender(nothing)}, Counted(slow=9.0), rounds=100, seconds=1.0)
+    assert times["slow"].rounds == FEWEST_ROUNDS
+    times = interleaved({"slow": Contender(nothing)}, Counted(slow=9.0), rounds=4, seconds=1.0)
+    assert times["slow"].rounds == 4
+
+
+def test_what_a_call_overwrites_is_restored_before_each():
+    told = []
+    contender = Contender(lambda: told.append("call"), lambda: told.append("prepare"))
+    interleaved({"a": contender}, Counted(a=1.0), rounds=2)
+    assert told == ["prepare", "call"] * (WARM_ROUNDS + 2)
+
+
+# --- cases --------------------------------------------------------------------------------------
+
+
+def test_the_plan_has_the_shapes_that_are_promised():
+    plan = bench.plan(quick=False)
+    for dtype in ("float16", "bfloat16"):
+        for shape in ((1, 1, 4096), (64, 1, 4096), (1, 4096, 4096), (8192, 8192)):
+            assert (shape, dtype) in plan["ch08_norm"]
+        for side in (4096, 8192):
+            assert Layer(side, side, side, dtype) in plan["ch08_linear"]
+        decode = [c for c in plan["ch08_linear"] if c.m == 1 and c.dtype == dtype]
+        assert [(c.n, c.k) for c in decode] == list(bench.LLAMA)
+    assert set(plan) == set(bench.plan(quick=True)) == set(bench.TABLES) - {"roofline"}
+    assert sum(map(len, bench.plan(quick=True).values())) <= 5
+
+
+def test_bytes_and_operations_are_counted_once_each():
+    assert gpu_norm_bench.bytes_moved((8, 16), "bfloat16") == (4 * 8 * 16 + 16) * 2
+    assert gpu_norm_bench.operations((8, 16)) == 5 * 8 * 16
+    layer = Layer(3, 5, 7, "float16")
+    assert layer.operations == 2 * 3 * 5 * 7
+    assert layer.bytes_moved("float32") == (3 * 7 + 5 * 7 + 5) * 2 + 3 * 5 * 4
+
+
+def test_without_a_gpu_one_sentence_says_so(capsys):
+    if not bench.missing():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(CourseError, match=r"Nothing was measured: .+\. This bench is for"):
+        bench.run(quick=True, say=print)
+
+
+# --- what is checked before it is timed (with PyTorch, on the CPU) ---------------------------------
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="PyTorch is not installed")
+
+
+def on_cpu(func):
+    """A compiled PrimFunc as gpu_call.compiled gives it, for the CPU."""
+    import tvm
+    import tvm_ffi
+
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    main = tvm.compile(mod, target="llvm")["main"]
+    return lambda tensors: lambda: main(*map(tvm_ffi.from_dlpack, tensors))
+
+
+def test_norms_are_compared_with_float64(torch):
+    x1, x2, weight = gpu_norm_bench.draw((4, 1, 256), "bfloat16", "cpu")
+    way = gpu_norm_bench.eager(x1, x2, weight, gpu_norm_bench.EPSILON)
+    assert 0 < gpu_norm_bench.checked(way, x1, x2, weight) < gpu_norm_bench.TOLERANCE["bfloat16"]
+    norm, total = way.results()
+    spoiled = {
+        "the sum is not": (norm, total * 1.01),
+        "off by": (norm * 1.05, total),
+        "not a number": (torch.full_like(norm, float("nan")), total),
+    }
+    for words, outputs in spoiled.items():
+        bad = gpu_norm_bench.Way(nothing, lambda outputs=outputs: outputs)
+        with pytest.raises(gpu_norm_bench.WrongNumbersError, match=words):
+            gpu_norm_bench.checked(bad, x1, x2, weight)
+
+
+def test_norms_that_are_wrong_or_missing_are_told_and_not_timed(torch):
+    def absent(*_):
+        import no_such_library  # noqa: F401
+
+    def wrong(x1, x2, weight, epsilon):
+        return gpu_norm_bench.Way(nothing, lambda: (x1, x1 + x2))
+
+    clock = Counted(copy=1e-3, eager=2e-3)
+    case = gpu_norm_bench.measure(
+        (4, 1, 64),
+        "float16",
+        (clock, None),
+        {"eager": gpu_norm_bench.eager, "absent": absent, "wrong": wrong},
+        rounds=3,
+        seconds=1.0,
+        say=nothing_said,
+        device="cpu",
+    )
+    assert set(case["seconds"]) == {"copy", "eager"} and set(case["errors"]) == {"eager"}
+    assert case["missing"]["absent"] == "no_such_library is not installed"
+    assert "WrongNumbersError" in case["missing"]["wrong"]
+    assert json.loads(json.dumps(case)) == case
+
+
+def nothing_said(_text: str) -> None:
+    pass
+
+
+def test_layers_are_compared_with_float64(torch):
+    layer = Layer(130, 48, 64, "float16")
+    x, w, bias = gpu_linear_bench.draw(layer, "cpu")
+    for fused in (True, False):
+        call, result = gpu_linear_bench.by_torch(x, w, bias, fused=fused)
+        assert gpu_linear_bench.checked(call, result, x, w, bias) < 1e-3
+    right = result().clone()
+    spoiled = {"off by": right - bias, "not finite": right.clone()}
+    spoiled["not finite"][77, 3] = float("nan")  # in a row that is not among those compared
+    for words, out in spoiled.items():
+        with pytest.raises(gpu_linear_bench.WrongNumbersError, match=words):
+            gpu_linear_bench.checked(nothing, lambda out=out: out, x, w, bias)
+
+
+def test_a_kernel_is_given_tensors_of_the_dtypes_it_declares(torch):
+    from tvm import te
+
+    m, n, k = 6, 8, 16
+    operands = [te.placeholder(s, "float16") for s in ((m, k), (n, k))]
+    bias = te.placeholder((n,), "float32")
+    r = te.reduce_axis((0, k))
+    wide = [lambda *i, t=t: t(*i).astype("float32") for t in operands]
+    product = te.compute((m, n), lambda i, j: te.sum(wide[0](i, r) * wide[1](j, r), r))
+    func = te.create_prim_func(
+        [*operands, bias, te.compute((m, n), lambda i, j: product[i, j] + bias[j])]
+    )
+    clock = Counted(**{"right": 1e-3, gpu_results.CUBLASLT: 1e-3, "cuBLAS, then an add": 2e-3})
+    case = gpu_linear_bench.measure(
+        Layer(m, n, k, "float16"),
+        clock,
+        {"right": lambda: func, "for another layer": lambda: func.with_attr("x", 1)},
+        rounds=3,
+        seconds=1.0,
+        say=nothing_said,
+        device="cpu",
+        compile_it=lambda f: on_cpu(f) if "x" not in f.attrs else _refuses(),
+    )
+    assert case["errors"]["right"] < 1e-6 and "refused" in case["missing"]["for another layer"]
+    assert case["bytes"]["right"] == Layer(m, n, k, "float16").bytes_moved("float32")
+
+
+def _refuses():
+    raise RuntimeError("refused")
+
+
+# --- kernels, tables, pages ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", gpu_norm_bench.DTYPES)
+def test_norm_kernels_become_one_cuda_kernel_each(dtype):
+    from chapters.toolkit.gpu_launches import HostProgram
+    from tests.checks.add_norm import CUDA
+
+    for func in gpu_norm_bench.kernels((64, 1, 4096), dtype).values():
+        (kernel,) = HostProgram(func, CUDA).kernels.values()
+        assert "__global__" in kernel.source
+
+
+def made_up() -> dict[str, dict]:
+    """Results as `bench 8` writes them, with round numbers."""
+    time = lambda s: Spread(s, 0.9 * s, 1.1 * s, 100).json()  # noqa: E731
+    ceilings = {"copy_rate": 4e12, "matrix_rate": 8e14}
+    norm = {
+        "shape": [64, 1, 4096],
+        "dtype": "float16",
+        "bytes": 4_000_000,
+        "operations": 2_000_000,
+        "seconds": {
+            n: time(s) for n, s in (("copy", 1e-6), ("wide_kernel", 1.25e-6), ("Triton", 2e-6))
+        },
+        "graph_seconds": {n: time(s) for n, s in (("wide_kernel", 1e-6), ("Triton", 1.5e-6))},
+        "errors": {"wide_kernel": 1e-4},
+        "missing": {"quack": "quack is not installed"},
+    }
+    names = {
+        gpu_results.CUBLASLT: 2e-4,
+        "cuBLAS, then an add": 4e-4,
+        "shared memory": 8e-3,
+        "tensor cores, 64 × 64": 2.5e-4,
+    }
+    layer = {
+        "m": 4096, "n": 4096, "k": 4096, "dtype": "float16", "operations": 2 * 4096**3,
+        "bytes": dict.fromkeys(names, 10**8),
+        "seconds": {n: time(s) for n, s in names.items()},
+        "errors": {}, "missing": {},
+    }  # fmt: skip
+    return {
+        "ch08_norm": {"ceilings": ceilings, "cases": [norm], "skipped": ["float16, (8192, 8192)"]},
+        "ch08_linear": {"ceilings": ceilings, "cases": [layer], "skipped": []},
+        "ch08_steps": {"ceilings": ceilings, "cases": [layer], "skipped": []},
+    }
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    for name, measured in made_up().items():
+        results.save(name, measured, "python -m chapters bench 8", tmp_path)
+    monkeypatch.setattr(gpu_results, "load", lambda name: results.load(name, tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", bench.TABLES)
+def test_pages_show_what_was_measured(written, name):
+    text, page = str(bench.shown(name)), bench.shown(name)._repr_html_()
+    assert "bench 8" in text and ("<svg" in page) == (name != "ch08_linear")
+    assert ("wide_kernel" in page or "tensor cores" in page) and "<table" in page
+    assert "not yet" not in text.lower()
+
+
+@pytest.mark.parametrize("name", bench.TABLES)
+def test_pages_without_results_say_how_to_get_them(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(gpu_results, "load", lambda name: results.load(name, tmp_path))
+    assert "Not yet measured" in str(bench.shown(name)) and "bench 8" in str(bench.shown(name))
+
+
+def test_numbers_on_the_page_are_those_of_the_file(written):
+    cases = made_up()
+    (row,) = gpu_results.linear_table(cases["ch08_linear"]["cases"]).rows
+    assert row == ("float16 4096 × 4096 × 4096", "200 µs", "0.50", "0.03", "0.80")
+    (row,) = gpu_results.graph_table(cases["ch08_norm"]["cases"]).rows
+    assert row[1:] == ("1 µs (1.00)", "1.5 µs (1.50)")
+    points = gpu_results.points_of("ch08_linear", {"measured": cases["ch08_linear"]})
+    assert [(p.group, p.name) for p in points] == [
+        ("ours", "tensor cores, 64 × 64"),
+        ("best library", gpu_results.CUBLASLT),
+        ("not fused", "cuBLAS, then an add"),
+    ]
+    assert "not measured for want of time: float16, (8192, 8192)" in str(gpu_results.norm_shown())
+
+
+def test_the_gpu_is_named_before_the_processor():
+    facts = {"device": "a CPU", "cores": 2, "system": "Linux", "versions": {}, "date": "today"}
+    line = results.made_with({"gpu": "a GPU", "driver": "1.2", **facts, "command": "x"})
+    assert line.startswith("a GPU, driver 1.2; a CPU, 2 cores")
+
+
+def test_every_results_file_has_a_place_on_the_page(tmp_path):
+    results.save("ch99_new", {"a": {"b": [1.5, "x"]}}, "python -m chapters bench 99", tmp_path)
+    results.save("ch08_norm", {}, "python -m chapters bench 8", tmp_path)
+    shown = str(results_page.others(shown=(8,), folder=tmp_path))
+    assert "a b 0" in shown and "1.5" in shown and "bench 99" in shown and "bench 8" not in shown
+    assert str(results_page.others(shown=(8, 99), folder=tmp_path)).startswith("Nothing else")
+    assert dict(results_page.leaves({"a": [np.float64(0.123456)]})) == {"a 0": "0.1235"}

@@ -1,0 +1,153 @@
+"""Plots: numbers land where they belong, the SVG is well-formed, and the table beneath has every number."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from chapters.toolkit.gpu_ceilings import Ceilings
+from chapters.toolkit.plots.bandwidth import Case, bandwidth
+from chapters.toolkit.plots.bars import Bar, bars
+from chapters.toolkit.plots.chart import HEIGHT, LEFT, RIGHT, WIDTH, Axis, Series, chart
+from chapters.toolkit.plots.figure import COLOURS, legend
+from chapters.toolkit.plots.roofline import Point, best_of, roofline
+from chapters.toolkit.plots.scale import Scale, around, si
+from chapters.toolkit.plots.steps import Step, steps
+
+CEILINGS = Ceilings(copy_rate=4e12, matrix_rate=8e14)
+PLAIN = Axis("x & y", lambda tick: f"{tick:g}")
+
+
+def svg(figure) -> ET.Element:
+    """The drawing of a figure's HTML, parsed."""
+    found = re.search(r"<svg.*?</svg>", figure._repr_html_(), re.DOTALL)
+    return ET.fromstring(found[0])
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (4.3e12, "4.3 TB/s"),
+        (999.9e6, "1 GB/s"),
+        (999.4e6, "999 MB/s"),
+        (1e-6, "1 µB/s"),
+        (0.00012345, "123 µB/s"),
+        (0, "0 B/s"),
+        (1, "1 B/s"),
+        (2.5e18, "2.5e+03 PB/s"),
+    ],
+)
+def test_prefixes(value, text):
+    if text.startswith("2.5e"):
+        text = "2500 PB/s"
+    assert si(value, "B/s") == text
+
+
+def test_places_are_linear_or_logarithmic():
+    assert Scale(0, 10, 100, 200).place(2.5) == 125
+    assert Scale(1, 100, 0, 10, log=True).place(10) == pytest.approx(5)
+    assert Scale(0, 10, 200, 100).place(10) == 100
+    for wrong in ((3, 3, False), (5, 3, False), (0, 3, True)):
+        with pytest.raises(ValueError, match="No axis"):
+            Scale(wrong[0], wrong[1], 0, 1, log=wrong[2])
+
+
+@pytest.mark.parametrize("top", [0.003, 0.7, 1, 3, 7.3, 42, 99, 1e12])
+def test_ticks_are_round_even_and_within(top):
+    scale = around([top / 3, top], 0, 100)
+    ticks = scale.ticks()
+    assert ticks[0] == 0 and top <= scale.high <= 1.5 * top and 4 <= len(ticks) <= 11
+    gaps = {round((b - a) / ticks[1], 6) for a, b in itertools.pairwise(ticks)}
+    assert gaps == {1.0}
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 2), (3, 500), (16384, 5e8), (0.5, 1e6)])
+def test_logarithmic_ticks_are_within(low, high):
+    scale = around([low, high], 0, 100, log=True)
+    ticks = scale.ticks()
+    assert len(ticks) >= 2 and all(scale.low <= t <= scale.high for t in ticks)
+    with pytest.raises(ValueError, match="no numbers"):
+        around([], 0, 1)
+
+
+def test_points_are_drawn_within_the_axes_and_every_series_has_its_mark():
+    series = [Series(f"number {n}", [(1, 1 + n), (5, 9 - n)]) for n in range(9)]
+    drawing, size = chart(PLAIN, PLAIN, series)
+    root = ET.fromstring(f"<svg>{drawing}</svg>")
+    xs = [float(e.get("cx")) for e in root.iter("circle")]
+    assert xs and all(LEFT <= x <= WIDTH - RIGHT for x in xs)
+    assert size[0] == WIDTH and size[1] > HEIGHT
+    names = [e.text for e in root.iter("text")]
+    assert all(one.name in names for one in series) and "x & y" in names
+
+
+def test_a_legend_breaks_its_lines():
+    names = [f"a rather long name, {n}" for n in range(12)]
+    one, low = legend(names[:2], 0, 0, 600)
+    _, high = legend(names, 0, 0, 600)
+    assert low == 20 and high > 40 and one.count("<text") == 2
+
+
+def test_bars_are_as_long_as_their_values():
+    drawing, _ = bars([Bar("a", 10, "10 s"), Bar("bb", 5, "5 s", 4, 6)], "s", (8, "the limit"))
+    root = ET.fromstring(f"<svg>{drawing}</svg>")
+    widths = [float(e.get("width")) for e in root.iter("rect")]
+    assert widths[0] == pytest.approx(2 * widths[1], abs=0.2)
+    assert "the limit" in [e.text for e in root.iter("text")]
+
+
+def test_a_roofline_gives_shares_of_what_the_ceilings_allow():
+    points = [
+        Point("ours", "norm", "small", operations=1e9, bytes=1e9, seconds=1e9 / 4e12 / 0.8),
+        Point("ours", "product", "large", operations=8e14, bytes=1e9, seconds=2.0),
+        Point("library", "product", "large", operations=8e14, bytes=1e9, seconds=1.0),
+    ]
+    figure = roofline(points, CEILINGS, "a made-up machine")
+    assert [row[-1] for row in figure.table.rows] == ["80%", "50%", "100%"]
+    assert "made-up machine" in svg(figure).get("aria-label")
+    assert CEILINGS.ridge == 200 and CEILINGS.floor(4e12, 8e14) == 1.0
+    assert CEILINGS.floor(8e12, 8e14) == 2.0
+    with pytest.raises(ValueError, match="no kernel"):
+        roofline([], CEILINGS)
+
+
+def test_the_best_is_the_fastest_of_those_there():
+    seconds = {"a": {"median": 3.0}, "b": {"median": 2.0}, "c": {"median": 1.0}}
+    assert best_of(seconds, ["a", "b", "z"]) == ("b", 2.0)
+    assert best_of(seconds, ["z"]) is None
+
+
+def test_bandwidth_compares_with_the_copy_of_the_same_size():
+    cases = [
+        Case("large", 1000, {"copy": 1.0, "ours": 1.25, "theirs": 2.0}),
+        Case("small", 10, {"copy": 1.0, "ours": 1.0}),
+    ]
+    figure = bandwidth(cases, 1200.0, "A title")
+    assert [row[0] for row in figure.table.rows] == ["small", "large"]
+    assert [row[2:] for row in figure.table.rows] == [("100%", "–"), ("80%", "50%")]
+    assert svg(figure).find("title").text == "A title"
+
+
+def test_steps_are_compared_with_the_one_before_and_the_limit():
+    taken = [Step("naive", 4.0, 3.9, 4.1), Step("tiled", 1.0, 0.9, 1.2)]
+    figure = steps(taken, 100.0, "FLOP/s", "Steps", (200.0, "the library"))
+    assert [row[3:] for row in figure.table.rows] == [("–", "12%"), ("4.00×", "50%")]
+    assert "of the library" in figure.table.header and "4.00×" in str(figure)
+    assert svg(figure) is not None
+
+
+@pytest.mark.parametrize("paper", ["#fdfcfa", "#171a20"])
+def test_colours_have_contrast_on_both_papers(paper):
+    """3 : 1, what a mark needs; text never has these colours."""
+    for colour in COLOURS:
+        light, dark = sorted((_luminance(colour), _luminance(paper)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 3, f"{colour} on {paper}"
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
