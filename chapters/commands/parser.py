@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import keyword
 import os
 import sys
 
@@ -19,6 +20,10 @@ COMMANDS = {
     "reset": ("start an exercise (4.2) or a chapter's file (4) anew; keeps a copy", ("what",)),
     "quiz": ("predict, then let the compiler answer (4)", ("chapter",)),
     "bench": ("measure a chapter's kernels on this machine (3)", ("chapter", "--quick")),
+    "trace": (
+        "a pipeline pass by pass: time, what changed, the IR before and after",
+        ("--pipeline=zero", "--config=tiny", "--function=decode", "--target=llvm", "--pass="),
+    ),
     "doctor": ("what this machine can do, and what to do about what it lacks", ()),
 }
 
@@ -41,13 +46,28 @@ def parser() -> argparse.ArgumentParser:
     for name, (text, arguments) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text)
         for argument in arguments:
-            if argument.startswith("--"):
+            if "=" in argument:
+                _option_with_value(command, *argument.split("="))
+            elif argument.startswith("--"):
                 command.add_argument(argument, action="store_true")
             elif argument.endswith("?"):
                 command.add_argument(argument[:-1], nargs="?")
             else:
                 command.add_argument(argument)
     return top
+
+
+def _option_with_value(command: argparse.ArgumentParser, name: str, default: str) -> None:
+    """`--name VALUE`; an option called like a keyword of Python has `_name` at its end."""
+    word = name[2:]
+    shown = {"help": f"{default} if not given"} if default else {}
+    command.add_argument(
+        name,
+        dest=f"{word}_name" if keyword.iskeyword(word) else word,
+        default=default or None,
+        metavar=word.upper(),
+        **shown,
+    )
 
 
 def run(arguments: list[str]) -> int:

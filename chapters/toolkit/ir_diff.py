@@ -38,8 +38,9 @@ text-underline-offset:3px}
 text-underline-offset:3px}
 .ir-diff .same .twin,.ir-diff .none{display:none}
 .ir-diff details{margin:0;padding:0;border:0;background:none;box-shadow:none;font-size:inherit}
-.ir-diff summary{display:block;cursor:pointer;margin:0;padding:.1em .9em;background:rgba(128,128,128,.1);
+.ir-diff :is(summary,.fold){display:block;margin:0;padding:.1em .9em;background:rgba(128,128,128,.1);
 border:0;font-weight:inherit;min-height:0}
+.ir-diff summary{cursor:pointer}
 .ir-diff summary::before,.ir-diff summary::after{display:none}
 @container (min-width:760px){
 .ir-diff .row{grid-template-columns:1fr 1fr}
@@ -138,18 +139,24 @@ class IRDiff:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
+        return f"<style data-course>{STYLE}</style>{self.figure()}"
+
+    def figure(self, caption: str = "", unfolds: bool = True) -> str:
+        """The comparison as HTML, without its style sheet. unfolds: whether unchanged lines are in it at all."""
         body = ""
         for fold, rows in _folded(self.lines, self.context) if self else ():
-            inner = "".join(_row_html(row) for row in rows)
-            if fold:
-                summary = f"<summary>⋯ {_count(len(rows), 'unchanged line')}</summary>"
-                inner = f"<details>{summary}{inner}</details>"
-            body += inner
+            if not fold:
+                body += "".join(_row_html(row) for row in rows)
+                continue
+            count = f"⋯ {_count(len(rows), 'unchanged line')}"
+            if unfolds:
+                inner = "".join(_row_html(row) for row in rows)
+                body += f"<details><summary>{count}</summary>{inner}</details>"
+            else:
+                body += f'<div class="fold">{count}</div>'
         body = f'<div class="rows">{body}</div>' if body else ""
-        return (
-            f"<style data-course>{STYLE}</style>"
-            f'<figure class="ir-diff"><figcaption>{self.caption}</figcaption>{body}</figure>'
-        )
+        caption = html.escape(f"{caption}: " if caption else "") + self.caption
+        return f'<figure class="ir-diff"><figcaption>{caption}</figcaption>{body}</figure>'
 
 
 @dataclass(frozen=True)

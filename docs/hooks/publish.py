@@ -34,6 +34,8 @@ PAGES_BEFORE = [
 ]
 PAGES_AFTER = [
     ("Run a kernel in the browser", "webgpu.md"),
+    ("Pass timeline", "timeline.md"),
+    ("What you can now read", "what-you-can-read.md"),
     ("Results", "results.md"),
     ("Soundness", "soundness.md"),
     ("Cheat sheet", "cheat-sheet.md"),

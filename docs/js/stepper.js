@@ -1,0 +1,124 @@
+/* One pass at a time: makes of a list of passes (chapters/toolkit/pass_stepper.py) a view with buttons, a menu, a strip
+of bars and the arrow keys. Without scripts the list stays a list, and each pass opens by itself. */
+
+(() => {
+  const make = (tag, attributes = {}, ...children) => {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.append(...children);
+    return element;
+  };
+
+  class Stepper {
+    constructor(section) {
+      this.section = section;
+      this.label = section.getAttribute("aria-label");
+      this.steps = [...section.querySelectorAll(".step")];
+      this.all = !this.steps.some((step) => !this.idle(step));
+      this.build();
+      this.steps.forEach((step) => this.dress(step));
+      section.classList.add("stepper-on");
+      this.show(this.named() || this.shown()[0]);
+    }
+
+    idle(step) {
+      return step.classList.contains("step-idle");
+    }
+
+    name(step) {
+      return step.querySelector(".step-name").textContent;
+    }
+
+    shown() {
+      return this.steps.filter((step) => this.all || !this.idle(step));
+    }
+
+    named() {
+      return this.steps.find((step) => `#${step.id}` === location.hash);
+    }
+
+    build() {
+      this.back = make("button", { type: "button", class: "stepper-button" }, "← Previous");
+      this.next = make("button", { type: "button", class: "stepper-button" }, "Next →");
+      this.menu = make("select", { "aria-label": `${this.label}: choose a pass` });
+      this.tick = make("input", { type: "checkbox" });
+      this.where = make("p", { class: "stepper-where", role: "status" });
+      this.strip = make("div", { class: "stepper-strip", "aria-hidden": "true" });
+      const label = make("label", {}, this.tick, " also passes that change nothing");
+      this.tick.checked = this.all;
+      const bar = make("div", { class: "stepper-bar" }, this.back, this.menu, this.next, label);
+      this.section.prepend(this.strip, bar, this.where);
+      this.back.addEventListener("click", () => this.move(-1));
+      this.next.addEventListener("click", () => this.move(1));
+      this.menu.addEventListener("change", () => this.show(document.getElementById(this.menu.value), true));
+      this.tick.addEventListener("change", () => {
+        this.all = this.tick.checked;
+        this.show(this.shown().includes(this.step) ? this.step : this.shown()[0], true);
+      });
+    }
+
+    /* the bars' heights are logarithms: the slowest pass takes a thousand times as long as the quickest */
+    dress(step) {
+      const height = Math.log10(1 + 100 * Number(step.dataset.ms)) / 5;
+      const bar = make("i", { title: `${this.name(step)}: ${step.querySelector(".step-facts").textContent}` });
+      bar.style.setProperty("--h", Math.min(1, Math.max(0.06, height)).toFixed(3));
+      bar.classList.toggle("idle", this.idle(step));
+      bar.addEventListener("click", () => {
+        if (this.idle(step)) this.all = this.tick.checked = true;
+        this.show(step, true);
+      });
+      this.strip.append(bar);
+    }
+
+    move(by) {
+      const steps = this.shown();
+      const to = steps.indexOf(this.step) + by;
+      if (to >= 0 && to < steps.length) this.show(steps[to], true);
+    }
+
+    show(step, asked = false) {
+      if (this.idle(step)) this.all = this.tick.checked = true;
+      const steps = this.shown();
+      const at = steps.indexOf(step);
+      this.step = step;
+      this.steps.forEach((other, i) => {
+        other.hidden = other !== step;
+        this.strip.children[i].classList.toggle("here", other === step);
+      });
+      step.querySelector("details").open = true;
+      this.menu.replaceChildren(
+        ...steps.map((other, i) => make("option", { value: other.id }, `${i + 1} · ${this.name(other)}`)),
+      );
+      this.menu.value = step.id;
+      // not `disabled`: a button that is would lose the keyboard's focus
+      this.back.setAttribute("aria-disabled", at === 0);
+      this.next.setAttribute("aria-disabled", at === steps.length - 1);
+      const facts = step.querySelector(".step-facts").textContent;
+      this.where.textContent = `Pass ${at + 1} of ${steps.length}: ${this.name(step)} · ${facts}`;
+      if (asked) history.replaceState(null, "", `#${step.id}`);
+    }
+
+    visible() {
+      const { top, bottom } = this.section.getBoundingClientRect();
+      return bottom > 120 && top < innerHeight - 120;
+    }
+  }
+
+  const steppers = [...document.querySelectorAll(".stepper")].map((section) => new Stepper(section));
+  if (!steppers.length) return;
+
+  addEventListener("hashchange", () => {
+    steppers.forEach((stepper) => stepper.named() && stepper.show(stepper.named()));
+  });
+
+  document.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
+    // these use the arrows themselves; so does a block that scrolls, which keyboard.js makes a stop
+    if (event.target.closest("input:not([type=checkbox]), select, textarea, [tabindex='0']")) return;
+    const stepper = steppers.find((s) => s.section.contains(event.target)) || steppers.find((s) => s.visible());
+    if (!stepper) return;
+    stepper.move(by);
+    event.preventDefault();
+  });
+})();
