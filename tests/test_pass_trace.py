@@ -82,7 +82,8 @@ def test_an_outer_pass_has_at_least_the_time_of_what_it_runs():
 
 def test_what_changed_is_told_by_function():
     legalize, _, fuse = trace(tvm.transform.Sequential(FUSE), Two).passes
-    assert set(legalize.altered) == {"main", "other"} and set(legalize.added) == {"add", "relu", "tir_exp"}
+    assert set(legalize.altered) == {"main", "other"}
+    assert set(legalize.added) == {"add", "relu", "tir_exp"}
     assert legalize.counts[0].operators == 3 and legalize.counts[1].operators == 0
     assert (legalize.counts[1].launches, fuse.counts[1].launches) == (3, 2)
     assert fuse.altered == ("main",) and fuse.added == ("fused_add_relu",)

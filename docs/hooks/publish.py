@@ -63,6 +63,7 @@ def on_config(config):
     _chapters.update({f"chapters/{c.slug}/lesson.md": c for c in _read_chapters(root)})
     config.nav = navigation(Path(config.docs_dir))
     config.extra_css = [*config.extra_css, TOOLKIT_STYLE]
+    config.copyright = f"Verified on {stamp()}"  # in the footer of every page
     if _serving:
         _remember_labs(config, root)
     return config
