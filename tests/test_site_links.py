@@ -8,7 +8,7 @@ GOOD = """<!doctype html><html><head><link rel="stylesheet" href="../style.css">
 <link rel="canonical" href="https://example.org/a/"></head><body>
 <h1 id="top">A</h1><a href="#top">here</a> <a href="../b.html#part">b</a> <a href="../">home</a>
 <a href="https://example.org/elsewhere">out</a> <a href="mailto:x@example.org">mail</a>
-<img src="data:image/png;base64,AA=="> <img src="pic%20one.svg"></body></html>"""
+<img src="data:image/png;base64,AA=="> <img src="pic%20one.svg"> Verified on TVM</body></html>"""
 
 
 @pytest.fixture
@@ -16,8 +16,8 @@ def site(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "index.html").write_text(GOOD, encoding="utf-8")
     (tmp_path / "a" / "pic one.svg").write_text("<svg/>", encoding="utf-8")
-    (tmp_path / "index.html").write_text('<a href="a/">a</a>', encoding="utf-8")
-    (tmp_path / "b.html").write_text('<p id="part"></p>', encoding="utf-8")
+    (tmp_path / "index.html").write_text('<a href="a/">a</a> Verified on TVM', encoding="utf-8")
+    (tmp_path / "b.html").write_text('<p id="part">Verified on TVM</p>', encoding="utf-8")
     (tmp_path / "style.css").write_text("a{background:url(b.html)}", encoding="utf-8")
     return tmp_path
 
@@ -60,6 +60,18 @@ def test_each_fault_is_found(site, capsys, extra, message):
     assert len(found) == 1 and message in found[0] and found[0].startswith("a/index.html: ")
     assert main([str(site)]) == 1
     assert capsys.readouterr().out.splitlines() == found
+
+
+def test_a_page_weighs_what_it_loads(site):
+    (site / "a" / "pic one.svg").write_text("x" * MAX_BYTES, encoding="utf-8")
+    found = faults(site)
+    assert len(found) == 1 and "with what it loads; the limit is 1,500,000" in found[0]
+
+
+def test_a_page_says_what_it_was_verified_on(site):
+    page = site / "b.html"
+    page.write_text('<p id="part"></p>', encoding="utf-8")
+    assert faults(site) == ["b.html: does not say what it was verified on"]
 
 
 def test_style_sheets_are_read_too(site):

@@ -44,6 +44,7 @@ border:0;font-weight:inherit;min-height:0}
 .ir-diff summary::before,.ir-diff summary::after{display:none}
 @container (min-width:760px){
 .ir-diff .row{grid-template-columns:1fr 1fr}
+.ir-diff details .row{grid-template-columns:1fr}
 .ir-diff .row>div+div{border-left:1px solid rgba(128,128,128,.35)}
 .ir-diff .same .twin{display:grid}
 .ir-diff .none{display:block;background:rgba(128,128,128,.06)}
@@ -150,7 +151,8 @@ class IRDiff:
                 continue
             count = f"⋯ {_count(len(rows), 'unchanged line')}"
             if unfolds:
-                inner = "".join(_row_html(row) for row in rows)
+                # over both columns: there is one text, and it need not stand there twice
+                inner = "".join(_row_html(row, twin=False) for row in rows)
                 body += f"<details><summary>{count}</summary>{inner}</details>"
             else:
                 body += f'<div class="fold">{count}</div>'
@@ -262,11 +264,11 @@ def _folded(rows: list[Line], context: int) -> Iterator[tuple[bool, list[Line]]]
         start = end
 
 
-def _row_html(row: Line) -> str:
+def _row_html(row: Line, twin: bool = True) -> str:
     if row.same:
         cell = "<i></i>" + _code(row.after, html.escape(row.after))
-        twin = f'<div class="twin" aria-hidden="true">{cell}</div>'
-        return f'<div class="row same"><div>{cell}</div>{twin}</div>'
+        again = f'<div class="twin" aria-hidden="true">{cell}</div>' if twin else ""
+        return f'<div class="row same"><div>{cell}</div>{again}</div>'
     old, new = _words(row.before, row.after)
     left = _cell("gone", "\N{MINUS SIGN}", row.before, old)
     right = _cell("new", "+", row.after, new)

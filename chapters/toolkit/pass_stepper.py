@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from chapters.toolkit.ir_diff import show
 from chapters.toolkit.pass_trace import Counts, Step, Trace, listings
 
-SHOWN = 12  # of many functions that changed in the same way, as many are shown
+SHOWN = 4  # of many functions that changed in the same way, as many are shown
 
 
 @dataclass(frozen=True)
