@@ -9,7 +9,7 @@ only; and it puts the buttons of every block into a landmark without a name, whi
     [".run-output pre > code, .jp-RenderedText pre", "Output, scrollable"],
     ["pre, pre > code", "Code, scrollable"],
   ];
-  const SCROLLERS = [".ir-picture", ...NAMES.map(([selector]) => selector)].join(", ");
+  const SCROLLERS = [".ir-picture, .kernel-picture", ...NAMES.map(([selector]) => selector)].join(", ");
   const stops = new WeakSet();
 
   function scrolls(element) {
