@@ -14,6 +14,7 @@ from pathlib import Path
 from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority, get_plugin_logger
 from mkdocs.utils import get_relative_url
+from notebook import links
 from repo_links import Repository
 
 log = get_plugin_logger("lab_page")
@@ -52,7 +53,8 @@ def on_page_content(content, page, config, files):
     page.title = (
         f"Lab {number}"  # the plugin has put the lab's heading where the navigation's name was
     )
-    return relinked(with_command(slim(content, name), name), page, config, files)
+    buttons = links(Path(name).parent.name, config.repo_url)
+    return relinked(with_command(slim(content, name), name, buttons), page, config, files)
 
 
 def slim(content: str, name: str) -> str:
@@ -83,12 +85,12 @@ def _one_output(cells: str) -> str:
     return cells
 
 
-def with_command(content: str, name: str) -> str:
-    """The page with a line under its title that says what it is and how to run it."""
+def with_command(content: str, name: str, buttons: str = "") -> str:
+    """The page with a line under its title that says what it is and how to run it, and `buttons` beneath."""
     module = name.removesuffix(".py").replace("/", ".")
     line = (
         '<div class="facts"><p>This page is <code>lab.py</code>, run while the site was built. '
-        f"Run it yourself: <code>python -m {module}</code></p></div>"
+        f"Run it yourself: <code>python -m {module}</code></p>{buttons}</div>"
     )
     found = content.partition("</h1>")
     return "".join([found[0], found[1], line, found[2]]) if found[1] else line + content

@@ -18,6 +18,8 @@ from fingerprint import fingerprint
 from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority, get_plugin_logger
 from mkdocs.structure.files import File, InclusionLevel
+from notebook import name as notebook_name
+from notebook import notebook
 from repo_links import Repository, source_page
 from solution_page import solution_page
 
@@ -135,6 +137,10 @@ def _add_chapter(chapter, files, config, repository: Repository) -> list[Path]:
     ]
     if lab.exists():
         files.append(_as_it_lies(f"{home}/lab.py", root, config))
+        content = notebook(lab, root, config.repo_url)
+        files.append(
+            File.generated(config, f"{home}/{notebook_name(chapter.slug)}", content=content)
+        )
         linked += repository.targets(lab.read_text(encoding="utf-8"), chapter.folder)
     if chapter.solution.exists():
         content = solution_page(chapter)
