@@ -12,6 +12,7 @@ from chapters.toolkit.stub import regions, stub_text
 from tests.harness.diagnose import catalogue
 from tests.harness.loading import load
 from tests.harness.runner import Runner, checks_of
+from tests.new_exercise import to_write
 
 CHAPTERS = [pytest.param(c, id=c.short) for c in chapters()]
 EXERCISES = [pytest.param(c, e, id=e.id) for c in chapters() for e in c.exercises]
@@ -70,6 +71,12 @@ def test_exercise_is_complete(chapter, exercise):
     assert len(wrong) >= (3 if exercise.kind in ("write", "fix") else 2)
     lesson = chapter.lesson.read_text(encoding="utf-8")
     assert f"### Exercise {exercise.id} · " in lesson
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_nothing_is_left_to_write(chapter):
+    left = to_write(chapter)
+    assert not left, "\n".join(["still to write:", *left])
 
 
 def _code_lines(text: str) -> set[str]:
