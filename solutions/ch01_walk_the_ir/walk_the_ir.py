@@ -452,7 +452,8 @@ class DropAnyDoubleTranspose:
 def counterexample() -> tuple[tvm.IRModule, list[np.ndarray]]:
     """A module that DropAnyDoubleTranspose breaks and DropDoubleTranspose does not, and its inputs.
 
-    The module is well-formed. Its function `main` takes the inputs, in order, and returns one tensor.
+    The module is well-formed. Its function `main` takes the inputs, in order, and returns one tensor,
+    of the same shape before and after the careless pass.
     """
     # BEGIN exercise 1.7 (about 10 lines): which two transposes do not cancel?
     x = relax.Var("x", relax.TensorType((3, 3, 3), "float32"))

@@ -872,6 +872,35 @@ def test_1_4_uses_what_is_visible(impl) -> None:
 
 
 @I.ir_module
+class Successive:
+    """Two pairs, one after the other; the types say less than is known once the first is gone."""
+
+    @R.function
+    def main(x: R.Tensor((2, 3, 4), "float32")) -> R.Tensor(dtype="float32", ndim=3):
+        with R.dataflow():
+            same: R.Tensor(dtype="float32", ndim=3) = x
+            turned: R.Tensor(dtype="float32", ndim=3) = R.permute_dims(same, [1, 2, 0])
+            back: R.Tensor(dtype="float32", ndim=3) = R.permute_dims(turned, [2, 0, 1])
+            between: R.Tensor(dtype="float32", ndim=3) = R.exp(back)
+            again: R.Tensor(dtype="float32", ndim=3) = R.permute_dims(between, [1, 2, 0])
+            out: R.Tensor(dtype="float32", ndim=3) = R.permute_dims(again, [2, 0, 1])
+            R.output(out)
+        return out
+
+
+def test_1_4_goes_into_arguments(impl) -> None:
+    """what uses a rewritten call is given the new variable, also where its type became more exact"""
+    after = _drop(impl, Successive)
+    expect.equal(
+        _transposes(after, "main"),
+        0,
+        "DropDoubleTranspose left some of two pairs that follow each other, with exp between them.",
+        why="Each pair cancels by itself. The mutator must be asked about the arguments of a call too.",
+        read=REWRITE,
+    )
+
+
+@I.ir_module
 class Overwritten:
     """A kernel writes into x, in place, between the two transposes of x."""
 
@@ -1072,7 +1101,7 @@ def observe_1_4(impl):
         same = all(map(tvm_ffi.structural_equal, new, functions))
         return f"the pass rewrites nothing, the mutator {'neither' if same else 'does'}"
 
-    modules = (_pairs(CANCEL), _pairs(REMAIN), Users, Edges, Overwritten, Unused)
+    modules = (_pairs(CANCEL), _pairs(REMAIN), Users, Edges, Successive, Overwritten, Unused)
     return [rewrites, *(lambda mod=mod: seen(mod) for mod in modules)]
 
 
@@ -1253,7 +1282,7 @@ def test_1_7_is_a_fair_module(impl) -> None:
 
 
 def test_1_7_breaks_the_careless_pass(impl) -> None:
-    """after DropAnyDoubleTranspose the same inputs give another result"""
+    """after DropAnyDoubleTranspose the same inputs give another result, of the same shape"""
     mod, inputs = _answer(impl)
     plain = expect.run(mod, "main", inputs)
     try:
@@ -1273,6 +1302,14 @@ def test_1_7_breaks_the_careless_pass(impl) -> None:
         why="A test with equal elements, or with transposes that cancel, passes whatever the pass does.",
         read=f"{LESSON}, “Break it”",
     )
+    expect.that(
+        careless.shape == plain.shape,
+        "After the careless pass your module's result has another shape, so any shape check would notice.",
+        expected=f"another result of the same shape, {plain.shape}",
+        yours=f"a result of shape {careless.shape}",
+        why="The errors to fear are those that no check sees. Choose a shape that your axes leave as it is.",
+        read=f"{LESSON}, “Break it”",
+    )
 
 
 def observe_1_7(impl):
@@ -1289,4 +1326,9 @@ def observe_1_7(impl):
         mod, _ = _answer(impl)
         return not tvm_ffi.structural_equal(impl.DropAnyDoubleTranspose()(expect.copy_of(mod)), mod)
 
-    return [lambda: differs(lambda array: array), lambda: differs(scrambled), fires]
+    def shapes_agree() -> bool:
+        mod, inputs = _answer(impl)
+        careless = _run_after(impl.DropAnyDoubleTranspose(), mod, inputs)
+        return careless.shape == expect.run(mod, "main", inputs).shape
+
+    return [lambda: differs(lambda array: array), lambda: differs(scrambled), fires, shapes_agree]

@@ -720,6 +720,34 @@ class Casts:
         return out
 
 
+def _captured() -> tvm.IRModule:
+    """Two functions inside a function: one uses a tensor it was not given, the other calls the first."""
+
+    @R.function
+    def main(x: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+        a = R.exp(x)
+
+        @R.function
+        def add_a(y: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+            add_aed = R.add(y, a)
+            return add_aed
+
+        b = R.tanh(x)
+        also = add_a
+
+        @R.function
+        def add_again(z: R.Tensor((4,), "float32")) -> R.Tensor((4,), "float32"):
+            once: R.Tensor((4,), "float32") = add_a(z)
+            again: R.Tensor((4,), "float32") = add_a(once)
+            return again
+
+        c: R.Tensor((4,), "float32") = also(b)
+        d: R.Tensor((4,), "float32") = add_again(c)
+        return d
+
+    return tvm.IRModule({"main": main})
+
+
 def _named(func: relax.Function, *names: str) -> list[relax.Var]:
     found = {b.var.name: b.var for block in func.body.blocks for b in block.bindings}
     return [found[name] for name in names]
@@ -863,6 +891,22 @@ def test_2_6_branches_and_results(impl) -> None:
     )
 
 
+CAPTURED = [("a", (4,), "float32", 0, (1, 2)), ("b", (4,), "float32", 0, (1,))]
+CAPTURED.append(("c", (4,), "float32", 1, (2,)))
+
+
+def test_2_6_captured(impl) -> None:
+    """what a function inside the function captures is used where that function is called"""
+    _crosses(
+        impl,
+        _captured(),
+        ("c", "d"),
+        CAPTURED,
+        "add_a uses a, which stands in no call of the last two stages: relax.analysis.free_vars(function) names what "
+        "a function captures. add_again captures add_a, and so a; `also` is add_a by another name.",
+    )
+
+
 def test_2_6_decoder(impl) -> None:
     """cut before its second layer, the decoder sends one hidden state, and its whole cache"""
     mod = _batch_decode()
@@ -880,6 +924,21 @@ def test_2_6_decoder(impl) -> None:
 
 
 def observe_2_6(impl):
+    plain = _observe_plain_2_6(impl)
+
+    def captured() -> str:
+        """Asked only of an answer right in all else: other mistakes do not depend on inner functions."""
+        from solutions.ch02_attach_metadata import attach_support_info as reference
+
+        right = _observe_plain_2_6(reference)
+        if [str(probe()) for probe in plain] != [str(probe()) for probe in right]:
+            return "something else comes first"
+        return str(_crossings(impl, _captured(), "main", "c", "d"))
+
+    return [*plain, captured]
+
+
+def _observe_plain_2_6(impl):
     return [
         lambda: _crossings(impl, Chain, "main", "c", "f"),
         lambda: _crossings(impl, Chain, "main", "b", "f"),

@@ -68,11 +68,12 @@ class AttachOrigin:
 
 
 def counterexample():
-    """Shapes differ too: swapped, then reversed, with a symbolic size, outside of dataflow."""
-    x = relax.Var("x", relax.TensorType((tirx.Var("n", "int64"), 3, 4), "float32"))
+    """Swapped, then reversed, a cube of symbolic size, outside of dataflow."""
+    n = tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((n, n, n), "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):
         turned = builder.emit(relax.op.permute_dims(x, [0, 2, 1]))
         out = builder.emit(relax.op.permute_dims(turned))
         builder.emit_func_output(out)
-    return builder.get(), [np.random.default_rng(0).standard_normal((2, 3, 4)).astype("float32")]
+    return builder.get(), [np.random.default_rng(0).standard_normal((4, 4, 4)).astype("float32")]

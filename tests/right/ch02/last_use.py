@@ -4,7 +4,7 @@ from solutions.ch02_attach_metadata.attach_support_info import *
 
 
 def crossing_tensors(func, starts):
-    names, types, made, used = {}, {}, {}, {}
+    names, types, made, used, captured = {}, {}, {}, {}, {}
 
     def flat(var, ty, path=()):
         if isinstance(ty, relax.TupleType):
@@ -24,6 +24,11 @@ def crossing_tensors(func, starts):
         return expr, path
 
     def use(var, stage):
+        if var in captured:
+            for one in captured[var]:
+                use(one, stage)
+        if var in names and isinstance(var.ty, relax.FuncType):
+            use(names[var], stage)
         for (_, path), _ty in flat(var, var.ty):
             used.setdefault(origin(var, path), set()).add(stage)
 
@@ -37,6 +42,8 @@ def crossing_tensors(func, starts):
             if isinstance(value, tvm.ir.Var | relax.Tuple | relax.TupleGetItem):
                 names[binding.var] = value
                 continue
+            if isinstance(value, relax.Function):
+                captured[binding.var] = relax.analysis.free_vars(value)
             if not isinstance(value, relax.Call | relax.If):
                 continue
             for var in relax.analysis.free_vars(value):

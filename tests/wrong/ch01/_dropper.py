@@ -4,16 +4,23 @@ from solutions.ch01_walk_the_ir.walk_the_ir import *
 
 
 def dropping_pass(
-    cancel=axes_cancel, aliases=True, visible=True, clean=True, fresh=True, careful=True
+    cancel=axes_cancel,
+    aliases=True,
+    visible=True,
+    clean=True,
+    fresh=True,
+    careful=True,
+    inside=True,
 ):
     """DropDoubleTranspose with another test of the axes, or without one of its cares: following
     aliases, asking what is visible, removing what became dead, leaving the given module alone,
-    leaving alone what may overwrite its arguments."""
+    leaving alone what may overwrite its arguments, going into the arguments of a call."""
 
     @mutator
     class Dropper(PyExprMutator):
         def visit_call_(self, call):
-            call = super().visit_call_(call)
+            if inside:
+                call = super().visit_call_(call)
             if call.op != PERMUTE_DIMS:
                 return call
             inner = call.args[0]
