@@ -1,9 +1,9 @@
 """Replaces a scope in a schedule and has TVM derive the flags of its blocks anew.
 
-A ScheduleState keeps flags for each block (is its binding affine, are the regions it reads covered), and primitives trust
-them. `ScheduleState.replace` carries them over from the old block, or clears them; from Python nothing recomputes them.
-`blockize` does, for the whole scope. So the new scope first gets a tiny loop whose result nobody reads, that loop becomes
-a block, and then it is taken away again.
+A ScheduleState keeps flags for each block (is its binding affine, are the regions it reads covered), and primitives
+trust them. `ScheduleState.replace` carries them over from the old block, or clears them; nothing in Python recomputes
+them. `blockize` does, for the whole scope. So the new scope first gets a tiny loop whose result nobody reads, that loop
+becomes a block, and then it is taken away again.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ With `t ⊕ x` for a step of the reduction and `f` for the epilogue, `fuse_epilo
     scaled      f(t + x) = f(t) + s * x      start from f(init), scale the step by s
     last step   any f                        keep the sum, apply f to it when its last step has been done
 
-The first two change the order of the arithmetic, the third does not. Each is taken only where its conditions are proved.
+The first two change the order of the arithmetic, the third does not. Each is
+taken only where its conditions are proved.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from tvm_ffi import structural_equal
 from chapters.toolkit.block_flags import replace_and_refresh_flags
 from chapters.toolkit.block_site import Nest, Site, locate
 from chapters.toolkit.earlier import earlier
+from chapters.toolkit.hard_cases import Case
 from chapters.toolkit.rebuild import rebuild
 from chapters.toolkit.refuse import require
 from chapters.toolkit.tensor_ir import (
@@ -151,11 +153,7 @@ def _starts(init, step: BufferStore) -> bool:
 def epilogue_load(block: SBlock, temp: Var) -> TensorLoad:
     """The load of `temp` in an epilogue. Refuses unless it is one pure store that reads one element of `temp`."""
     store = block.body
-    spatial = {axis.iter_type for axis in block.iter_vars} <= {IterVar.DataPar}
     require(isinstance(store, BufferStore), block, "its body is not one store")
-    require(spatial and block.init is None, block, "it is a reduction itself")
-    own = not block.alloc_buffers and not block.match_buffers and len(block.writes) == 1
-    require(own, block, "it allocates or matches buffers, or declares more than one write")
     pure = is_pure(store.value) and is_pure(store.indices)
     require(pure, block, "it has side effects or reads through a pointer")
     read = loads(store.value, temp)
@@ -258,20 +256,6 @@ def enter_init(
     # END exercise 7.2
 
 
-def check_rounding(pair: Pair, op: type, reassociate: bool) -> None:
-    """Refuse to change the order of a floating-point sum or product where it is not wanted, or is too coarse.
-
-    Integers wrap, which is exact in any order, and max and min round nothing. 16-bit floats hold 11 bits or fewer: a sum
-    that starts from its bias may then lose every step (2048 + 1 = 2048) or overflow on the way (60000 + 8000).
-    """
-    dtype = str(pair.temp.dtype)
-    if dtype.startswith(("int", "uint")) or op in (Max, Min):
-        return
-    wide = dtype in ("float32", "float64")
-    require(wide, pair.reduction, f"in {dtype} the order of its steps changes the result too much")
-    require(reassociate, pair.reduction, "the order of its floating-point steps must stay")
-
-
 # --- step 3: the last step ------------------------------------------------------------------------
 
 
@@ -324,6 +308,14 @@ def conjuncts(predicate: Expr) -> list[Expr]:
 
 
 # --- the guard: each condition alone, so that one can be left out and its case be seen to fail ------
+
+
+def check_epilogue(sch: Schedule, pair: Pair) -> None:
+    """Refuse an epilogue that is no plain elementwise block, and loops that become stages of a pipeline."""
+    ch6.check_epilogue(pair.fusion(pair.value))
+    keys = [key for loop in pair.site.producer.loops for key in loop.annotations]
+    staged = any(key.startswith("software_pipeline") for key in keys)
+    require(not staged, pair.reduction, "it is a stage of a software pipeline")
 
 
 def check_points(sch: Schedule, pair: Pair) -> None:
@@ -388,14 +380,6 @@ def check_own_element(sch: Schedule, pair: Pair) -> None:
     require(read, pair.epilogue, f"`{pair.output.name}` decides where it writes")
 
 
-def check_loop_variables(sch: Schedule, pair: Pair) -> None:
-    """Refuse an epilogue that uses a variable of its own loops other than through its axes."""
-    for loop in pair.site.consumer.loops[len(pair.site.shared) :]:
-        name = loop.loop_var.name
-        free = not mentions(pair.epilogue, loop.loop_var)
-        require(free, pair.epilogue, f"it uses the loop variable `{name}` directly")
-
-
 def check_memory(sch: Schedule, pair: Pair) -> None:
     """Refuse where memory has two names, or is not seen alike by all threads."""
     ch6.check_memory(pair.fusion(pair.value))
@@ -410,12 +394,40 @@ def check_memory(sch: Schedule, pair: Pair) -> None:
 
 
 GUARD: dict[str, Callable[[Schedule, Pair], None]] = {
+    "elementwise": check_epilogue,
     "each point once": check_points,
     "some step": check_some_step,
     "nobody between": check_between,
     "own element": check_own_element,
-    "own loops": check_loop_variables,
     "one memory": check_memory,
+}
+
+
+# --- and for the ways that start from the epilogue ---------------------------------------------------
+
+
+def check_sums_unseen(pair: Pair, start: Expr, reassociate: bool) -> None:
+    """Refuse to replace the sums by partial results that hold the epilogue, if anybody else sees the sums."""
+    ch6.check_bystanders(pair.fusion(start))
+
+
+def check_rounding(pair: Pair, start: Expr, reassociate: bool) -> None:
+    """Refuse to change the order of a floating-point sum or product where it is not wanted, or is too coarse.
+
+    Integers wrap, which is exact in any order, and max and min round nothing. 16-bit floats hold 11 bits or fewer:
+    a sum that starts from its bias may then lose every step (2048 + 1 = 2048) or overflow (60000 + 8000 is infinite).
+    """
+    dtype, op = str(pair.temp.dtype), operation(pair.step.value, pair.total)
+    if dtype.startswith(("int", "uint")) or op in (Max, Min):
+        return
+    wide = dtype in ("float32", "float64")
+    require(wide, pair.reduction, f"in {dtype} the order of its steps changes the result too much")
+    require(reassociate, pair.reduction, "the order of its floating-point steps must stay")
+
+
+GUARD_OF_INIT: dict[str, Callable[[Pair, Expr, bool], None]] = {
+    "sums unseen": check_sums_unseen,
+    "order of rounding": check_rounding,
 }
 
 
@@ -431,13 +443,13 @@ def fuse_into_init(sch: Schedule, pair: Pair, reassociate: bool) -> Way:
     entry = enter_init(pair.value, pair.step.value, init.value, pair.total)
     require(entry is not None, pair.epilogue, "what it does to the sum is no part of the reduction")
     how, start, step = entry
-    check_rounding(pair, operation(pair.step.value, pair.total), reassociate)
+    for condition in GUARD_OF_INIT.values():
+        condition(pair, start, reassociate)
     fusion = pair.fusion(start)
-    ch6.check_bystanders(fusion)
     total = BufferLoad(pair.output, pair.indices)
     fused = with_fields(
         ch6.fused_block(fusion),
-        init=BufferStore(pair.output, Analyzer().simplify(start), pair.indices),
+        init=BufferStore(pair.output, ch6.simplified(start), pair.indices),
         body=BufferStore(pair.output, replace_loads(step, pair.temp, total), pair.indices),
     )
     scope = ch6.new_scope(fusion, fused)
@@ -501,3 +513,41 @@ def fuse_epilogue(
     except ScheduleError as error:
         reason = str(error).split(" cannot be fused: ", 1)[-1].rstrip(".")
         return fuse_at_last_step(sch, pair, reason)
+
+
+# --- what the conditions are for ------------------------------------------------------------------
+
+
+def counterexamples() -> dict[str, str]:
+    """For each condition the name of a hard case that goes wrong if that condition alone is left out.
+
+    The conditions: "each point once", "nobody between" and "own element" of GUARD, "sums unseen" and "order of rounding"
+    of GUARD_OF_INIT. The cases: the names in `chapters.toolkit.hard_cases.CASES`.
+    """
+    # BEGIN exercise 7.5 (about 7 lines): a case for each of the five
+    return {
+        "each point once": "loops over four of six rows",
+        "nobody between": "the bias written in between",
+        "own element": "reads an element the sums reach later",
+        "sums unseen": "the sums read afterwards",
+        "order of rounding": "half precision 60000 up 8000 and down again",
+    }
+    # END exercise 7.5
+
+
+def predicted_half() -> dict[str, float]:
+    """What four sums give in float16, which rounds after every addition; each is added from left to right.
+
+    "bias first": 2048 + 1 + 1 + ... (100 ones). "bias last": 1 + 1 + ... (100 ones) + 2048.
+    "up first": 60000 + 8000 - 8000. "up last": 8000 - 8000 + 60000. `float("inf")` is a possible answer.
+    """
+    # BEGIN exercise 7.6 (about 1 line): four numbers
+    return {"bias first": 2048, "bias last": 2148, "up first": float("inf"), "up last": 60000}
+    # END exercise 7.6
+
+
+def breaks_the_builtin() -> Case:
+    """A hard case of your own: the built-in fuses it and computes something else, `fuse_epilogue` fuses it rightly."""
+    # BEGIN exercise 7.7 (about 2 lines): one line of epilogue will do
+    return Case("mine", "my own", value="T.max(C[wi, wj] - s, E[wi, wj])")
+    # END exercise 7.7

@@ -1,0 +1,130 @@
+"""An adversary for `fuse_epilogue`: random programs, random schedules before and after, wrong results allowed: none.
+
+Each draw runs twice: unfused in the interpreter of tests/property, which shares nothing with TVM's code generator, and
+fused, rescheduled and compiled, with guard zones around its arrays. All numbers are integers that every dtype holds
+exactly, but for an exp in float64. `FUSION_DRAWS=5000 pytest tests/test_ch07_property.py` draws more.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+import random
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir
+
+from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
+from tests.property import interpret as interpreter
+from tests.property.epilogues import draw
+from tests.property.guarded import run_compiled
+from tests.property.reductions import reschedule
+
+DRAWS = int(os.environ.get("FUSION_DRAWS", "300"))
+PER_TEST = 50
+BLOCKS = ("mm", "bias", "other")
+
+
+def _interpreted(func, arguments: list) -> list[np.ndarray] | None:
+    """What the unfused program computes; None if that means nothing: it overflows, or reads what nobody wrote."""
+    results = []
+    for poison in (77777, -1234):
+        interpreter.POISON, kept = poison, interpreter.POISON
+        copies = [array.copy() for array in arguments]
+        try:
+            interpreter.interpret(func, copies)
+        except OverflowError:
+            return None
+        finally:
+            interpreter.POISON = kept
+        results.append(copies)
+    small = all(np.abs(a.astype("float64")).max(initial=0) < 2**23 for a in results[0])
+    return results[0] if small and _same(*results) else None
+
+
+def _same(got: list[np.ndarray], expected: list[np.ndarray]) -> bool:
+    return all(
+        np.array_equal(a, b) if a.dtype != np.float64 else np.allclose(a, b, rtol=1e-12, atol=0)
+        for a, b in zip(got, expected, strict=True)
+    )
+
+
+def _fused(sch: s_tir.Schedule, exact: bool) -> str:
+    """The way taken; "" if refused, in one sentence and with the schedule left as it was."""
+    before, state, recorded = sch.mod, sch.state, len(sch.trace.insts)
+    try:
+        return fuse_epilogue(sch, "mm", "bias", reassociate=not exact).how
+    except s_tir.ScheduleError as error:
+        message = str(error)
+        assert message.startswith("Block `") and "\n" not in message and message.endswith(".")
+        assert sch.mod.same_as(before) and sch.state.same_as(state)
+        return ""
+    finally:
+        assert all(inst.kind.name == "GetSBlock" for inst in sch.trace.insts[recorded:])
+
+
+def _check_flags(given: tvm.IRModule, exact: bool) -> None:
+    """With debug_mask="all" the next primitive compares each block's flags with newly derived ones."""
+    checked = s_tir.Schedule(given, debug_mask="all")
+    fuse_epilogue(checked, "mm", "bias", reassociate=not exact)
+    checked.add_unit_loop(checked.get_sblock("mm"))
+
+
+class _Careful:
+    """A schedule that does not let `reverse_compute_at` move a block past one that reads its result.
+
+    In this release the primitive does not look at the readers of the block it moves, fused or not.
+    """
+
+    def __init__(self, sch: s_tir.Schedule):
+        self._sch = sch
+
+    def __getattr__(self, name: str):
+        return getattr(self._sch, name)
+
+    def reverse_compute_at(self, block, loop) -> None:
+        if self._sch.get_consumers(block):
+            raise s_tir.ScheduleError("others read its result")
+        self._sch.reverse_compute_at(block, loop)
+
+
+def one_draw(seed: int) -> str:
+    """Draw, reschedule, fuse, reschedule, run. Returns the way, "" for a refusal; AssertionError for a wrong result."""
+    program, rng = draw(seed), random.Random(seed)
+    sch = s_tir.Schedule(program.func)
+    reschedule(sch, rng, rng.choice((0, 0, 2, 4)), BLOCKS)
+    given = sch.mod
+    exact = rng.random() < 0.2
+    way = _fused(sch, exact)
+    if not way:
+        return ""
+    _check_flags(given, exact)
+    expected = _interpreted(given["main"], program.arguments)
+    if expected is None:
+        return way
+    reschedule(_Careful(sch), rng, rng.choice((0, 2, 4, 6)), BLOCKS)
+    if rng.random() < 0.3:
+        try:
+            sch.decompose_reduction("mm", rng.choice(sch.get_loops("mm")))
+        except (s_tir.ScheduleError, IndexError):
+            pass
+    got = run_compiled(sch.mod, program.arguments)
+    assert _same(got, expected), f"draw {seed}, {way}:\n{given.script()}\n{sch.mod.script()}"
+    return way
+
+
+@pytest.mark.parametrize("start", range(0, DRAWS, PER_TEST))
+def test_never_wrong(start):
+    ways = collections.Counter(one_draw(seed) for seed in range(start, start + PER_TEST))
+    assert sum(ways.values()) - ways[""] >= PER_TEST // 4, f"too few draws fuse: {ways}"
+
+
+def test_every_way_is_drawn():
+    """The property test would prove little if a way were never taken."""
+    ways = collections.Counter()
+    for seed in range(60):
+        program = draw(seed)
+        ways[_fused(s_tir.Schedule(program.func), exact=False)] += 1
+    assert min(ways[way] for way in ("init", "scaled", "last step")) >= 2, ways
