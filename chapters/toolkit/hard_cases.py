@@ -1,4 +1,4 @@
-"""Programs that are hard for a primitive which fuses an epilogue into a reduction: small, named, sorted by what is hard.
+"""Programs that are hard for a primitive which fuses an epilogue into a reduction, sorted by what is hard.
 
 Every case has the blocks `matmul` (the reduction) and `bias` (the epilogue). Unless it says otherwise, `matmul` sums
 `A[vi, vk] * B[vj, vk]` into `temp[vi, vj]`, 6 x 6 sums of 5 steps in int32, and `bias` writes `D`.

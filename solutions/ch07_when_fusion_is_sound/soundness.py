@@ -26,6 +26,7 @@ from tvm.tirx import (
     And,
     BufferLoad,
     BufferStore,
+    FloatImm,
     IntImm,
     IterVar,
     Max,
@@ -210,23 +211,24 @@ def operation(step: Expr, total: TensorLoad) -> type | None:
         return None
     if isinstance(step, (Add, Sub)):
         form = affine(step, total)
-        return Add if form is not None and _is(form[0], 1) else None
-    return type(step) if _grouped(step, total, type(step)) else None
+        return Add if form is not None and is_number(form[0], 1) else None
+    return type(step) if grouped(step, total, type(step)) else None
 
 
-def _grouped(value: Expr, total: TensorLoad, op: type) -> bool:
+def grouped(value: Expr, total: TensorLoad, op: type) -> bool:
     """Whether `value` is `total` combined by `op` alone with what does not mention its buffer."""
     if isinstance(value, TensorLoad):
         return structural_equal(value, total)
     if not isinstance(value, op):
         return False
     inside, beside = (value.a, value.b) if mentions(value.a, total.source) else (value.b, value.a)
-    return not mentions(beside, total.source) and _grouped(inside, total, op)
+    return not mentions(beside, total.source) and grouped(inside, total, op)
 
 
-def _is(value: Expr, number: int) -> bool:
+def is_number(value: Expr, number: int) -> bool:
+    """Whether `value` is provably the constant `number`."""
     value = Analyzer().simplify(value)
-    return hasattr(value, "value") and value.value == number
+    return isinstance(value, (IntImm, FloatImm)) and value.value == number
 
 
 def enter_init(
@@ -239,18 +241,19 @@ def enter_init(
     how is "init" if f(t ⊕ x) = f(t) ⊕ x: the step stays. That holds exactly if f(t) = t ⊕ c: for a sum, c is added or
     subtracted; for max, min and product, f is the same operation. how is "scaled" if the reduction is a sum and
     f(t) = s * t + c: then f(t + x) = f(t) + s * x, and every x of the step is multiplied by s. In both, the new init is
-    f(init). The new step still names `total`; whose buffer that is, is decided later.
+    f(init); where init is 0 that is c itself. The new step still names `total`; whose buffer that is, is decided later.
     """
-    # BEGIN exercise 7.2 (about 12 lines): f(init), and the step: as it was, or scaled
+    # BEGIN exercise 7.2 (about 12 lines): f(init), which is the addend for 0, and the step: as it was, or scaled
     op = operation(step, total)
     start = replace_loads(value, total.source, init)
     if op in (Mul, Max, Min):
-        return ("init", start, step) if _grouped(value, total, op) else None
+        return ("init", start, step) if grouped(value, total, op) else None
     form = affine(value, total) if op is Add else None
     if form is None:
         return None
-    scale, _addend = form
-    if _is(scale, 1):
+    scale, addend = form
+    start = addend if is_number(init, 0) else start
+    if is_number(scale, 1):
         return "init", start, step
     return "scaled", start, total + scale * affine(step, total)[1]
     # END exercise 7.2
@@ -521,8 +524,8 @@ def fuse_epilogue(
 def counterexamples() -> dict[str, str]:
     """For each condition the name of a hard case that goes wrong if that condition alone is left out.
 
-    The conditions: "each point once", "nobody between" and "own element" of GUARD, "sums unseen" and "order of rounding"
-    of GUARD_OF_INIT. The cases: the names in `chapters.toolkit.hard_cases.CASES`.
+    The conditions: "each point once", "nobody between" and "own element" of GUARD, "sums unseen" and "order of
+    rounding" of GUARD_OF_INIT. The cases: the names in `chapters.toolkit.hard_cases.CASES`.
     """
     # BEGIN exercise 7.5 (about 7 lines): a case for each of the five
     return {
