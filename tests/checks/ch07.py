@@ -1,0 +1,678 @@
+"""The checks of chapter 7: the algebra by evaluating it, the last step by walking loops, the guard by omission."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+
+import numpy as np
+import tvm
+from tvm import s_tir, tirx
+from tvm.script import tirx as T
+from tvm.sym import Analyzer
+from tvm.tirx import BufferLoad, decl_buffer
+
+from chapters.toolkit.block_site import Nest, locate
+from chapters.toolkit.hard_cases import CASES, Case
+from chapters.toolkit.side_by_side import BAD, fused, outcome
+from chapters.toolkit.tensor_ir import replace_loads, substitute
+from solutions.ch07_when_fusion_is_sound import soundness as reference
+from tests.harness import expect
+from tests.harness.failure import CheckFailed
+
+LESSON = "chapters/ch07_when_fusion_is_sound/lesson.md"
+LIMITS = {
+    "test_7_4_whole_programs": 60,
+    "test_7_5_each_condition_has_its_case": 90,
+    "test_7_7_the_builtin_is_wrong_and_ours_right": 40,
+}
+
+ALGEBRA = f"{LESSON}, “What may enter the init”"
+LAST = f"{LESSON}, “The last step”"
+BETWEEN = f"{LESSON}, “Who else looks”"
+
+
+# --- 7.1: affine ----------------------------------------------------------------------------------
+
+
+def _parts(dtype: str = "int32"):
+    """Two elements of a buffer `temp`, and two other values, all as expressions."""
+    temp, bias, other = (decl_buffer((8, 8), dtype, name) for name in ("temp", "C", "E"))
+    i, j = tirx.Var("vi", "int32"), tirx.Var("vj", "int32")
+    return {
+        "t": BufferLoad(temp, [i, j]),
+        "u": BufferLoad(temp, [j, i]),
+        "c": BufferLoad(bias, [i, j]),
+        "e": BufferLoad(other, [j, i]),
+        "cast": lambda value: value.astype("float32").astype("int32"),
+        "max": tirx.max,
+        "min": tirx.min,
+        "div": tirx.floordiv,
+        "select": tirx.Select,
+    }
+
+
+AFFINE = (
+    *("t", "c", "t + c", "c + t", "t - c", "c - t", "t + c + e", "c - (e - t)", "t * 2", "2 * t"),
+    *("t * c", "(t + c) * 3", "e * (c - t)", "t + t", "t * 3 - t", "(t - c) * (2 - 5) + t * e"),
+    *("t + cast(c)", "max(c, e) - t", "t - t + c", "e * (2 * (t + 1) - c)"),
+)
+NOT_AFFINE = (
+    *(
+        "t * t",
+        "max(t, c)",
+        "max(t, 0) + c",
+        "div(t, 2)",
+        "cast(t)",
+        "c + cast(t) * 2",
+        "t * (c + t)",
+    ),
+    *("min(t + c, 9)", "u + c", "t + u", "select(t > 0, t, c)", "c * div(c, t)"),
+)
+
+
+def _expression(text: str, parts: dict):
+    return eval(text, {"__builtins__": {}}, parts)
+
+
+def _at(value, parts: dict, numbers: dict[str, int]) -> int:
+    """The number that `value` is where t, c and e are these numbers."""
+    for name, number in numbers.items():
+        dtype = str(parts[name].ty.dtype)
+        value = replace_loads(value, parts[name].source, tirx.const(number, dtype))
+    result = Analyzer().simplify(value)
+    if not isinstance(result, (tirx.IntImm, tirx.FloatImm)):
+        raise CheckFailed(
+            "Your expression mentions something that the epilogue does not.", yours=str(value)
+        )
+    return int(result.value)
+
+
+def _numbers(seed: int) -> dict[str, int]:
+    return dict(zip("tce", random.Random(seed).sample(range(-40, 40), 3), strict=True))
+
+
+def test_7_1_scale_and_addend(impl) -> None:
+    """value = scale * total + addend, whatever the numbers"""
+    parts = _parts()
+    for text in AFFINE:
+        value = _expression(text, parts)
+        form = impl.affine(value, parts["t"])
+        expect.that(
+            form is not None and len(form) == 2,
+            f"affine gives {form!r} for `{text}`.",
+            expected="a pair: what the sum is multiplied by, and what is added to that",
+            why="It is made of +, - and * alone, so it has this form.",
+            read=ALGEBRA,
+        )
+        for seed in range(4):
+            numbers = _numbers(seed)
+            wanted = _at(value, parts, numbers)
+            scale, addend = (_at(part, parts, numbers | {"t": 991}) for part in form)
+            expect.equal(
+                scale * numbers["t"] + addend,
+                wanted,
+                f"scale * t + addend is not `{text}` at {numbers}: scale {scale}, addend {addend}.",
+                why="The rules of + and * hold for scale and addend separately: (s t + a) - (s' t + a') is "
+                "(s - s') t + (a - a'), and c (s t + a) is (c s) t + c a.",
+                read=ALGEBRA,
+            )
+
+
+def test_7_1_everything_else_is_none(impl) -> None:
+    """where the sum is inside another operation, affine says None"""
+    parts = _parts()
+    for text in NOT_AFFINE:
+        form = impl.affine(_expression(text, parts), parts["t"])
+        expect.that(
+            form is None,
+            f"affine takes `{text}` for a multiple of t plus something.",
+            expected="None",
+            yours=str(form),
+            why="No scale and addend give this for every t"
+            + (" (u is another element)." if "u" in text else "."),
+            read=ALGEBRA,
+        )
+
+
+def test_7_1_keeps_the_dtype(impl) -> None:
+    """scale and addend have the sum's dtype"""
+    for dtype in ("float64", "int64", "int8"):
+        parts = _parts(dtype)
+        for text in ("t + c", "t", "c - t"):
+            form = impl.affine(_expression(text, parts), parts["t"])
+            kinds = [str(part.ty.dtype) for part in form]
+            expect.equal(
+                kinds,
+                [dtype, dtype],
+                f"For `{text}` in {dtype}, scale and addend have other dtypes.",
+                why="A Python 0 or 1 becomes int32; `const(0, dtype)` has the dtype you say.",
+                read=ALGEBRA,
+            )
+
+
+def observe_7_1(impl):
+    parts = _parts()
+
+    def seen(text: str):
+        form = impl.affine(_expression(text, parts), parts["t"])
+        return (
+            form if form is None else [_at(part, parts, _numbers(7) | {"t": 991}) for part in form]
+        )
+
+    return [lambda text=text: seen(text) for text in (*AFFINE, *NOT_AFFINE)]
+
+
+# --- 7.2: enter_init ------------------------------------------------------------------------------
+
+STEPS = {
+    "sum": "t + x",
+    "difference": "x + (t - y)",
+    "max": "max(t, x)",
+    "min": "min(x, t)",
+    "product": "t * x",
+}
+# reduction, init, epilogue, the way
+ENTERS = (
+    ("sum", "0", "t + c", "init"),
+    ("sum", "0", "c - e + t", "init"),
+    ("sum", "5", "t - c", "init"),
+    ("sum", "e", "t + c", "init"),
+    ("difference", "0", "t + c", "init"),
+    ("max", "-90", "max(t, c)", "init"),
+    ("max", "-3", "max(e, max(t, c))", "init"),
+    ("min", "90", "min(c, t)", "init"),
+    ("product", "1", "t * c", "init"),
+    ("sum", "0", "c - t", "scaled"),
+    ("sum", "0", "t * 3", "scaled"),
+    ("sum", "7", "(t + c) * e", "scaled"),
+    ("difference", "0", "c - t * 2", "scaled"),
+)
+STAYS_OUT = (
+    *(
+        ("sum", "0", text)
+        for text in ("max(t, 0)", "max(t, c)", "t * t", "div(t, 2)", "min(t + c, 9)")
+    ),
+    *(
+        ("max", "-90", text)
+        for text in ("t + c", "c - t", "min(t, c)", "t * 2", "max(t, c) + 1", "max(t + 1, c)")
+    ),
+    *(("product", "1", text) for text in ("t + c", "max(t, c)")),
+    ("horner", "0", "t + c"),
+    ("turned", "0", "t + c"),
+    ("saturating", "0", "t + c"),
+)
+ODD_STEPS = {"horner": "t * 2 + x", "turned": "x - t", "saturating": "min(t + x, 9)"}
+
+
+def _reduction(kind: str, init: str, epilogue: str):
+    parts = _parts()
+    for name in "xy":
+        parts[name] = BufferLoad(
+            decl_buffer((8,), "int32", name.upper()), [tirx.Var("vk", "int32")]
+        )
+    start = tirx.const(int(init), "int32") if init.lstrip("-").isdigit() else parts[init]
+    step = _expression((STEPS | ODD_STEPS)[kind], parts)
+    return parts, _expression(epilogue, parts), step, start
+
+
+def _run(parts: dict, start, step, steps: list[dict], held: dict[str, int]) -> int:
+    """Start, and then do the steps; t is what is held so far."""
+    total = _at(start, parts, held)
+    for numbers in steps:
+        total = _at(step, parts, {**held, **numbers, "t": total})
+    return total
+
+
+def _both(impl, kind: str, init: str, epilogue: str, seed: int = 3):
+    """The result unfused, the way, and the result fused."""
+    parts, value, step, start = _reduction(kind, init, epilogue)
+    entry = impl.enter_init(value, step, start, parts["t"])
+    rng = random.Random(seed)
+    steps = [{"x": rng.randint(-6, 6), "y": rng.randint(-6, 6)} for _ in range(4)]
+    held = {"c": rng.randint(-20, 20), "e": rng.randint(2, 9)}
+    unfused = _at(value, parts, {**held, "t": _run(parts, start, step, steps, held)})
+    if entry is None:
+        return unfused, None, None
+    how, new_start, new_step = entry
+    return unfused, how, _run(parts, new_start, new_step, steps, held)
+
+
+def test_7_2_starts_from_the_epilogue(impl) -> None:
+    """the reduction that starts from its epilogue ends where the epilogue would have"""
+    for kind, init, epilogue, way in ENTERS:
+        said = f"{kind} from {init} (`{(STEPS | ODD_STEPS)[kind]}`), epilogue `{epilogue}`"
+        for seed in range(3):
+            unfused, how, result = _both(impl, kind, init, epilogue, seed)
+            expect.that(
+                how == way,
+                f"enter_init does not take this one: {said}."
+                if how is None
+                else f"Another way: {said}.",
+                expected=f'"{way}"',
+                yours=repr(how),
+                why="f(t ⊕ x) = f(t) ⊕ x holds where f itself is ⊕ with something that stays the same.",
+                read=ALGEBRA,
+            )
+            expect.equal(
+                result,
+                unfused,
+                f"The fused reduction ends elsewhere: {said}.",
+                why="It starts from f(init), not from 0 or the bias alone; and where f multiplies by s, every x of "
+                "the step is multiplied too: f(t + x) = f(t) + s x.",
+                read=ALGEBRA,
+            )
+
+
+def test_7_2_stays_out_where_it_must(impl) -> None:
+    """an epilogue that does not commute with the step is not let in"""
+    for kind, init, epilogue in STAYS_OUT:
+        unfused, how, result = _both(impl, kind, init, epilogue)
+        expect.that(
+            how is None,
+            f"enter_init lets `{epilogue}` into the init of a {kind} (`{(STEPS | ODD_STEPS)[kind]}`).",
+            expected="None",
+            yours=f"{how}; on one input {result} where the unfused program gives {unfused}",
+            why="f(t ⊕ x) = f(t) ⊕ x fails: try it with two numbers.",
+            read=ALGEBRA,
+        )
+
+
+def observe_7_2(impl):
+    cases = [case[:3] for case in (*ENTERS, *STAYS_OUT)]
+    return [lambda case=case: _both(impl, *case) for case in cases]
+
+
+# --- 7.3: last_step -------------------------------------------------------------------------------
+
+
+def _summing(schedule=None) -> s_tir.Schedule:
+    """6 x 5 sums of 5 steps in block `matmul`, read by block `bias`; `schedule(sch)` changes the loops."""
+
+    @T.prim_func(s_tir=True)
+    def main(
+        A: T.Buffer((6, 5, 5), "int32"), C: T.Buffer((6, 5), "int32"), D: T.Buffer((6, 5), "int32")
+    ):
+        temp = T.sblock_alloc_buffer((6, 5), "int32")
+        for i, j, k in T.grid(6, 5, 5):
+            with T.sblock("matmul"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    temp[vi, vj] = 0
+                temp[vi, vj] = temp[vi, vj] + A[vi, vj, vk]
+        for i, j in T.grid(6, 5):
+            with T.sblock("bias"):
+                wi, wj = T.axis.remap("SS", [i, j])
+                D[wi, wj] = T.max(temp[wi, wj] + C[wi, wj], 0)
+
+    sch = s_tir.Schedule(main)
+    if schedule:
+        schedule(sch, *sch.get_loops("matmul"))
+    return sch
+
+
+def _split_and_turned(sch, _i, _j, k) -> None:
+    outer, inner = sch.split(k, [None, 2])
+    sch.reorder(inner, outer)
+
+
+def _both_split(sch, _i, j, k) -> None:
+    sch.split(k, [None, 3])
+    sch.split(j, [None, 2])
+
+
+def _outermost(sch, i, j, k) -> None:
+    sch.reorder(k, j, i)
+
+
+def _rows_fused(sch, i, j, _k) -> None:
+    sch.split(sch.fuse(i, j), [None, 4])
+
+
+def _split_in_three(sch, _i, _j, k) -> None:
+    one, two, three = sch.split(k, [None, 2, 2])
+    sch.reorder(three, one, two)
+
+
+NESTS = {
+    "as written": None,
+    "the reduction loop outermost": _outermost,
+    "5 steps split into 3 x 2, the inner loop first": _split_and_turned,
+    "5 steps split into 2 x 3, 5 columns into 3 x 2": _both_split,
+    "rows and columns fused and split by 4": _rows_fused,
+    "5 steps split into 2 x 2 x 2, the innermost loop first": _split_in_three,
+}
+
+
+def _nest(name: str) -> Nest:
+    sch = _summing(NESTS[name])
+    return locate(sch, sch.get_sblock("matmul"), sch.get_sblock("bias")).producer
+
+
+def _number(expr, values: dict) -> int:
+    return int(Analyzer().simplify(substitute(expr, values)).value)
+
+
+def _moments(nest: Nest, predicate) -> dict[tuple[int, ...], list[int]]:
+    """For each element: how many of its steps had been done at each iteration where `predicate` holds."""
+    axes = [axis.iter_type for axis in nest.block.iter_vars]
+    loops, done, moments = nest.loops, {}, {}
+    for point in itertools.product(*(range(int(loop.extent)) for loop in loops)):
+        values = {lo.loop_var: tirx.const(v, "int32") for lo, v in zip(loops, point, strict=True)}
+        where = [_number(value, values) for value in nest.realize.iter_values]
+        element = tuple(v for v, kind in zip(where, axes, strict=True) if kind == 0)
+        if _number(nest.realize.predicate, values):
+            done[element] = done.get(element, 0) + 1
+        if _number(predicate, values):
+            moments.setdefault(element, []).append(done.get(element, 0))
+    return moments
+
+
+def test_7_3_once_for_each_element_after_all_its_steps(impl) -> None:
+    """the predicate holds once for each element, when all of its steps are done"""
+    for name in NESTS:
+        nest = _nest(name)
+        predicate = impl.last_step(nest)
+        moments = _moments(nest, predicate)
+        shown = f"for loops: {name}; the predicate: {predicate}"
+        elements = set(itertools.product(range(6), range(5)))
+        others = sorted(set(moments) ^ elements)
+        expect.that(
+            not others,
+            f"The epilogue would not run at the elements that the reduction has, {shown}.",
+            expected="each of the 6 x 5 elements, and no other",
+            yours=f"{len(set(moments) - elements)} elements too many, {len(elements - set(moments))} missing; "
+            f"the first: {others[:1]}",
+            why="A split that does not divide leaves loops longer than the axis. What the reduction's predicate cuts off "
+            "on the spatial loops must stay cut off; on the reduction loops the last iteration must not be.",
+            read=LAST,
+        )
+        times = {element: seen for element, seen in moments.items() if seen != [5]}
+        expect.that(
+            not times,
+            f"The predicate does not hold exactly once, after the last step of each element, {shown}.",
+            expected="each element finished once, with 5 of 5 steps done",
+            yours="; ".join(
+                f"element {e}: at {len(s)} iterations, with {', '.join(map(str, s))} steps done"
+                for e, s in list(times.items())[:2]
+            ),
+            why="The last step is the last in time. Which value the axis has then depends on the loops.",
+            read=LAST,
+        )
+
+
+def test_7_3_a_shared_loop_is_refused(impl) -> None:
+    """a loop that drives a spatial axis and the reduction at once is refused"""
+    sch = _summing(lambda sch, i, j, k: sch.fuse(j, k))
+    nest = locate(sch, sch.get_sblock("matmul"), sch.get_sblock("bias")).producer
+    try:
+        predicate = impl.last_step(nest)
+    except s_tir.ScheduleError as error:
+        expect.that(
+            "`" in str(error), "The refusal names neither block nor loop.", yours=str(error)
+        )
+        return
+    moments = _moments(nest, predicate)
+    if moments != {point: [5] for point in itertools.product(range(6), range(5))}:
+        raise CheckFailed(
+            "One loop runs over columns and steps together, and your predicate is not once for each element.",
+            expected="a ScheduleError, or a predicate that is right",
+            yours=str(predicate),
+            read=LAST,
+        )
+
+
+def observe_7_3(impl):
+    def seen(name: str) -> str:
+        nest = _nest(name)
+        return str(sorted(_moments(nest, impl.last_step(nest)).items()))
+
+    return [lambda name=name: seen(name) for name in NESTS]
+
+
+# --- 7.4: check_between ---------------------------------------------------------------------------
+
+CLASHES = {
+    "the bias written in between": "C",
+    "the bias made from the sums": "C",
+    "the sums changed in between": "temp",
+    "the output read in between": "D",
+    "the output written in between": "D",
+    "reads the output": "D",
+}
+HARMLESS = (
+    *(
+        "a plain bias",
+        "the bias read in between",
+        "the sums read in between",
+        "the bias written before",
+    ),
+    *("the bias written afterwards", "the output read afterwards", "added to the output", "relu"),
+)
+
+
+def _between(impl, name: str) -> str:
+    """What check_between says of a hard case: "" or its sentence."""
+    sch = s_tir.Schedule(CASES[name].func)
+    pair = reference.match(sch, sch.get_sblock("matmul"), sch.get_sblock("bias"))
+    try:
+        impl.check_between(sch, pair)
+    except s_tir.ScheduleError as error:
+        return str(error)
+    return ""
+
+
+def test_7_4_refuses_who_would_notice(impl) -> None:
+    """whatever could see or change the epilogue's early run is refused, by name"""
+    for name, buffer in CLASHES.items():
+        said = _between(impl, name)
+        expect.that(
+            bool(said),
+            f"check_between lets this through: {name}.",
+            expected="a ScheduleError",
+            yours="no refusal for\n" + CASES[name].text,
+            why="After the fusion the epilogue runs as soon as a sum is done: before whatever stands between the two.",
+            read=BETWEEN,
+        )
+        expect.that(
+            f"`{buffer}`" in said,
+            f"The refusal does not name the buffer `{buffer}`: {name}.",
+            yours=said,
+            expected=f"a sentence with `{buffer}` in it",
+        )
+
+
+def test_7_4_allows_who_would_not(impl) -> None:
+    """readers of the sums and of the bias, and whatever stands outside, are no obstacle"""
+    for name in HARMLESS:
+        said = _between(impl, name)
+        expect.that(
+            not said,
+            f"check_between refuses this: {name}.",
+            expected="no refusal: nothing between the two can notice",
+            yours=said + "\n" + CASES[name].text,
+            why="Two reads of one buffer may change places. A guard that refuses too much is safe and useless.",
+            read=BETWEEN,
+        )
+
+
+def test_7_4_whole_programs(impl) -> None:
+    """fuse_epilogue, with your parts in it, is right or refuses on hard cases of every kind"""
+    for name in [
+        *CLASHES,
+        *HARMLESS,
+        "two biases",
+        "a bias minus the sum",
+        "a maximum",
+        "read transposed",
+    ]:
+        mod, how = fused(CASES[name], impl.fuse_epilogue)
+        came = outcome(CASES[name], mod)
+        expect.that(
+            came in ("right", "refused"),
+            f"fuse_epilogue is not right on “{name}”: {came}.",
+            expected="the same numbers as unfused, or a ScheduleError",
+            yours=f"{how}\n{mod}",
+            read=BETWEEN,
+        )
+
+
+def observe_7_4(impl):
+    return [lambda name=name: bool(_between(impl, name)) for name in (*CLASHES, *HARMLESS)]
+
+
+# --- 7.5: counterexamples -------------------------------------------------------------------------
+
+CONDITIONS = (
+    "each point once",
+    "nobody between",
+    "own element",
+    "sums unseen",
+    "order of rounding",
+)
+
+
+@contextlib.contextmanager
+def _without(condition: str):
+    """The reference with one condition of its guard left out."""
+    guards = (reference.GUARD, reference.GUARD_OF_INIT)
+    home = next(guard for guard in guards if condition in guard)
+    kept = dict(home)
+    del home[condition]
+    try:
+        yield
+    finally:
+        home.clear()
+        home.update(kept)
+
+
+def _tried(name: str, condition: str) -> tuple[str, str]:
+    """What comes of a hard case with the whole guard, and without one condition."""
+    case = CASES[name]
+    whole = outcome(case, fused(case, reference.fuse_epilogue)[0])
+    with _without(condition):
+        return whole, outcome(case, fused(case, reference.fuse_epilogue)[0])
+
+
+def test_7_5_each_condition_has_its_case(impl) -> None:
+    """each condition is needed: without it, and it alone, the chosen case goes wrong"""
+    chosen = impl.counterexamples()
+    expect.equal(
+        sorted(chosen),
+        sorted(CONDITIONS),
+        "The conditions are not the five that the docstring names.",
+    )
+    for condition in CONDITIONS:
+        name = chosen[condition]
+        expect.that(
+            name in CASES,
+            f"There is no hard case called {name!r}.",
+            expected="a name from chapters/toolkit/hard_cases.py; `sorted(CASES)` lists them",
+        )
+        whole, without = _tried(name, condition)
+        expect.that(
+            without in BAD,
+            f"Without the condition “{condition}” the case “{name}” is still {without}.",
+            expected="a case that is fused, and then wrong, when this condition is left out",
+            yours=f"with all conditions: {whole}; without this one: {without}",
+            why="A condition earns its place by a program that goes wrong without it. Here other conditions already "
+            "refuse the program, or nothing is wrong with it.",
+            read=f"{LESSON}, “When it must refuse”",
+        )
+
+
+def observe_7_5(impl):
+    def seen(condition: str) -> str:
+        return " ".join(_tried(impl.counterexamples()[condition], condition))
+
+    return [lambda condition=condition: seen(condition) for condition in CONDITIONS]
+
+
+# --- 7.6: predicted_half --------------------------------------------------------------------------
+
+
+def _half(numbers: list[float]) -> float:
+    """The sum from left to right, rounded to float16 after every addition."""
+    total = np.float16(numbers[0])
+    with np.errstate(over="ignore"):
+        for number in numbers[1:]:
+            total = np.float16(total + np.float16(number))
+    return float(total)
+
+
+SUMS = {
+    "bias first": [2048, *[1] * 100],
+    "bias last": [*[1] * 100, 2048],
+    "up first": [60000, 8000, -8000],
+    "up last": [8000, -8000, 60000],
+}
+
+
+def test_7_6_prediction_holds(impl) -> None:
+    """the four sums are what float16 gives"""
+    yours = impl.predicted_half()
+    for name, numbers in SUMS.items():
+        expect.equal(
+            float(yours.get(name, float("nan"))),
+            _half(numbers),
+            f"“{name}” is another number in float16.",
+            why="float16 has 11 significant bits and ends at 65504: between 2048 and 4096 it holds even numbers only, "
+            "and a tie goes to the one whose last bit is 0.",
+            read=f"{LESSON}, “Rounding”",
+        )
+
+
+def observe_7_6(impl):
+    return [lambda name=name: float(impl.predicted_half()[name]) for name in SUMS]
+
+
+# --- 7.7: breaks_the_builtin ----------------------------------------------------------------------
+
+
+def _broken(impl) -> tuple[str, str, str]:
+    """The built-in's outcome, ours and the way, for the learner's case."""
+    case = impl.breaks_the_builtin()
+    expect.that(
+        isinstance(case, Case),
+        "breaks_the_builtin does not return a Case.",
+        expected="Case(cause, name, value=…) of chapters.toolkit.hard_cases",
+        yours=repr(case),
+    )
+    try:
+        mod, _ = fused(case, lambda sch, *blocks: sch.fuse_reduction_epilogue(*blocks))
+        builtin = outcome(case, mod)
+    except tvm.error.InternalError:
+        builtin = "internal error"
+    mod, how = fused(case, reference.fuse_epilogue)
+    return builtin, outcome(case, mod), how
+
+
+def test_7_7_the_builtin_is_wrong_and_ours_right(impl) -> None:
+    """on your program the built-in computes something else, and fuse_epilogue the same as unfused"""
+    builtin, ours, how = _broken(impl)
+    known = {case.text for case in CASES.values()}
+    expect.that(
+        builtin in ("wrong", "outside its arrays"),
+        f"The built-in is not wrong on your program: {builtin}.",
+        expected="a program that it fuses, and that then gives other numbers",
+        why="It takes the addend beside `temp` for the init, and applies whatever else there is at every step.",
+        read=f"{LESSON}, “Break it”",
+    )
+    expect.that(
+        ours == "right",
+        f"fuse_epilogue is not right on your program: {ours}.",
+        expected="a program that it fuses, one way or another",
+        yours=how,
+        why="The break counts where a sound fusion exists and the built-in misses it.",
+        read=f"{LESSON}, “Break it”",
+    )
+    expect.that(
+        impl.breaks_the_builtin().text not in known,
+        "This very program is one of the hard cases.",
+        expected="one of your own",
+    )
+
+
+def observe_7_7(impl):
+    return [lambda: _broken(impl)[0], lambda: _broken(impl)[1]]
