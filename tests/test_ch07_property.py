@@ -17,6 +17,7 @@ import pytest
 import tvm
 from tvm import s_tir
 from tvm.sym import Analyzer
+from tvm.tirx import IterVar
 
 from chapters.toolkit.tensor_ir import mentions
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
@@ -76,10 +77,16 @@ def _check_flags(given: tvm.IRModule, exact: bool) -> None:
     checked.add_unit_loop(checked.get_sblock("mm"))
 
 
-class _Careful:
-    """A schedule that does not let `reverse_compute_at` move a block past one that reads its result.
+def is_one(extent) -> bool:
+    """Whether a loop's extent is provably 1."""
+    return Analyzer().can_prove_equal(extent, 1)
 
-    In this release the primitive does not look at the readers of the block it moves, fused or not.
+
+class _Careful:
+    """A schedule that keeps away from two mistakes of this release, which need no fusion to be made.
+
+    `reverse_compute_at` moves a block past one that reads its result. A buffer that lives inside a vectorized loop gets
+    one element for all lanes. tests/test_ch07_soundness.py shows both, and notices when they are mended.
     """
 
     def __init__(self, sch: s_tir.Schedule):
@@ -93,6 +100,18 @@ class _Careful:
             raise s_tir.ScheduleError("others read its result")
         self._sch.reverse_compute_at(block, loop)
 
+    def vectorize(self, loop) -> None:
+        around = [self._sch.get(other) for other in self._sch.get_loops("mm")]
+        outside = around[
+            : next((i for i, o in enumerate(around) if o.same_as(self._sch.get(loop))), 0)
+        ]
+        realize = _REALIZE(self._sch, self._sch.get_sblock("mm"))
+        axes = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+        summed = [value for axis, value in axes if axis.iter_type == IterVar.CommReduce]
+        if not any(mentions(summed, o.loop_var) and not is_one(o.extent) for o in outside):
+            raise s_tir.ScheduleError("a sum would live in the lanes of one loop")
+        self._sch.vectorize(loop)
+
 
 def _decompose(sch: s_tir.Schedule, rng: random.Random) -> None:
     """Take the init out of the reduction, unless a loop around it only repeats it.
@@ -101,9 +120,7 @@ def _decompose(sch: s_tir.Schedule, rng: random.Random) -> None:
     """
     loops = sch.get_loops("mm")
     realize = _REALIZE(sch, sch.get_sblock("mm"))
-    wide = [
-        sch.get(loop) for loop in loops if not Analyzer().can_prove_equal(sch.get(loop).extent, 1)
-    ]
+    wide = [sch.get(loop) for loop in loops if not is_one(sch.get(loop).extent)]
     if loops and all(mentions(realize.iter_values, loop.loop_var) for loop in wide):
         with contextlib.suppress(s_tir.ScheduleError):
             sch.decompose_reduction("mm", rng.choice(loops))

@@ -27,6 +27,7 @@ from tvm.tirx import (
     BufferLoad,
     BufferStore,
     FloatImm,
+    ForKind,
     IntImm,
     IterVar,
     Max,
@@ -469,9 +470,21 @@ def _reason(how: str, pair: Pair) -> str:
     )
 
 
+def check_lanes(nest: Nest) -> None:
+    """Refuse a vectorized loop around whole sums: this release gives its lanes one element of `temp` between them."""
+    wide = reduction_loops(nest)
+    for loop in nest.loops:
+        if any(loop.same_as(other) for other in wide):
+            return
+        lanes = loop.kind == ForKind.VECTORIZED
+        name = loop.loop_var.name
+        require(not lanes, nest.block, f"its loop `{name}` is vectorized, and around whole sums")
+
+
 def fuse_at_last_step(sch: Schedule, pair: Pair, why: str) -> Way:
     """Move the epilogue into the reduction's innermost loop, to run once an element has its last step."""
     site = pair.site
+    check_lanes(site.producer)
     values = dict(
         zip(
             [a.var for a in pair.reduction.iter_vars],

@@ -384,8 +384,8 @@ def test_7_3_once_for_each_element_after_all_its_steps(impl) -> None:
             expected="each of the 6 x 5 elements, and no other",
             yours=f"{len(set(moments) - elements)} elements too many, {len(elements - set(moments))} missing; "
             f"the first: {others[:1]}",
-            why="A split that does not divide leaves loops longer than the axis. What the reduction's predicate cuts off "
-            "on the spatial loops must stay cut off; on the reduction loops the last iteration must not be.",
+            why="A split that does not divide leaves loops longer than the axis. What the reduction's predicate cuts "
+            "off on the spatial loops must stay cut off; on the reduction loops the last iteration must not be.",
             read=LAST,
         )
         times = {element: seen for element, seen in moments.items() if seen != [5]}

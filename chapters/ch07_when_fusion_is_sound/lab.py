@@ -1,0 +1,99 @@
+# %% [markdown]
+# # Lab: when fusion is sound
+#
+# The lesson's steps, to run and to change: three ways to fuse, an epilogue that the built-in gets wrong, and by how much. In a
+# terminal: `python -m chapters.ch07_when_fusion_is_sound.lab`.
+
+# %%
+import numpy as np
+from tvm import s_tir
+
+from chapters.toolkit.display import display
+from chapters.toolkit.earlier import earlier, whose
+from chapters.toolkit.guarded import run_compiled
+from chapters.toolkit.hard_cases import CASES, Case
+from chapters.toolkit.ir_diff import diff, show
+from chapters.toolkit.side_by_side import fused, outcome, verdicts
+from chapters.toolkit.table import Table
+
+ours = earlier(7)
+print("The code of chapter 7 is", whose(7))
+
+# %% [markdown]
+# ## Three ways
+#
+# A case is a reduction, `matmul`, and an epilogue, `bias`. `s` is the sum. Change the values and run again.
+
+# %%
+ways = []
+for value in ("s + C[wi, wj] - E[wi, wj]", "C[wi, wj] - 3 * s", "T.max(s + C[wi, wj], 0)", "s * s"):
+    mod, told = fused(Case("lab", value, value=value), ours.fuse_epilogue)
+    ways.append((value, told))
+display(Table(["epilogue", "way and reason"], ways))
+
+# %% [markdown]
+# ## Scaled: the step changes too
+
+# %%
+scaled, _ = fused(CASES["a bias minus the sum"], ours.fuse_epilogue)
+display(diff(CASES["a bias minus the sum"].func, scaled["main"]))
+
+# %% [markdown]
+# ## The built-in, on the same program
+#
+# Its step subtracts what is there so far at every turn.
+
+# %%
+theirs, _ = fused(
+    CASES["a bias minus the sum"], lambda sch, *blocks: sch.fuse_reduction_epilogue(*blocks)
+)
+display(show(theirs))
+case = CASES["a bias minus the sum"]
+unfused = run_compiled(s_tir.Schedule(case.func).mod, case.arguments())
+for who, mod in (("ours", scaled), ("built-in", theirs)):
+    off = [
+        np.abs(a - b).max()
+        for a, b in zip(run_compiled(mod, case.arguments()), unfused, strict=True)
+    ]
+    print(f"{who:<9} largest difference from unfused: {max(off)}")
+
+# %% [markdown]
+# ## The last step, after a split that does not divide
+#
+# Both loops of the split reduction are at their ends, and the reduction's own predicate is not asked.
+
+# %%
+sch = s_tir.Schedule(CASES["relu"].func)
+outer, inner = sch.split(sch.get_loops("matmul")[2], [None, 2])
+sch.reorder(inner, outer)
+print(ours.fuse_epilogue(sch, "matmul", "bias"))
+display(show(sch.mod))
+print("numbers:", outcome(CASES["relu"], sch.mod))
+
+# %% [markdown]
+# ## Bit for bit
+#
+# With `reassociate=False` a floating-point sum keeps its order.
+
+# %%
+plain = Case("lab", "float", dtype="float32")
+for reassociate in (True, False):
+    sch = s_tir.Schedule(plain.func)
+    print(
+        f"reassociate={reassociate}:",
+        ours.fuse_epilogue(sch, "matmul", "bias", reassociate=reassociate),
+    )
+
+# %% [markdown]
+# ## A few hard cases side by side
+
+# %%
+some = [
+    "clip",
+    "two biases",
+    "stored transposed",
+    "starts from 5",
+    "horner",
+    "the bias written in between",
+]
+display(Table(["case", "built-in", "ours"], [(v.name, v.builtin, v.ours) for v in verdicts(some)]))

@@ -1,0 +1,79 @@
+"""Predict-then-run questions of chapter 7; TVM computes every answer."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import s_tir
+
+from chapters.toolkit.earlier import earlier
+from chapters.toolkit.hard_cases import CASES, Case
+from chapters.toolkit.quiz import Question
+from chapters.toolkit.side_by_side import fused, outcome
+
+
+def _way(case: Case) -> str:
+    """The way `fuse_epilogue` takes, or "refused"."""
+    mod, how = fused(case, earlier(7).fuse_epilogue)
+    return how.split(":")[0] if mod is not None else "refused"
+
+
+def _builtin(case: Case) -> str:
+    mod, _ = fused(case, lambda sch, *blocks: sch.fuse_reduction_epilogue(*blocks))
+    return outcome(case, mod)
+
+
+def _reorder_after_last_step() -> str:
+    sch = s_tir.Schedule(CASES["relu"].func)
+    earlier(7).fuse_epilogue(sch, "matmul", "bias")
+    outer, inner = sch.split(sch.get_loops("matmul")[-1], [None, 2])
+    try:
+        sch.reorder(inner, outer)
+    except s_tir.ScheduleError:
+        return "TVM refuses"
+    return "TVM does it"
+
+
+def _half_sum() -> str:
+    total = np.float16(2048)
+    for _ in range(3):
+        total = np.float16(total + np.float16(1))
+    return str(int(total))
+
+
+WAYS = ("init", "scaled", "last step", "refused")
+
+QUESTIONS = [
+    Question(
+        ask="A max over products, and the epilogue adds a bias to it. Which way does fuse_epilogue take?",
+        show=CASES["a maximum"].text,
+        choices=WAYS,
+        compute=lambda: _way(CASES["a maximum"]),
+        because="max(t, x) + c is not max(t + c, x): no bias in the init. At the last step anything may be done.",
+    ),
+    Question(
+        ask="The epilogue takes the remainder of the sum by 7. What does the built-in make of it?",
+        show=CASES["remainder"].text,
+        choices=("right", "wrong", "refused"),
+        compute=lambda: _builtin(CASES["remainder"]),
+        because="It does so at every step, and ((t mod 7) + x) mod 7 is (t + x) mod 7. Right numbers, by luck.",
+    ),
+    Question(
+        ask="A ReLU was fused at the last step; then the reduction loop is split, and its halves exchanged. What happens?",
+        choices=("TVM refuses", "TVM does it", "it compiles and is wrong"),
+        compute=_reorder_after_last_step,
+        because="The predicate makes the epilogue's binding non-affine, and reorder refuses loops around such a block.",
+    ),
+    Question(
+        ask="The epilogue adds a bias, and another block copies the sums afterwards. Which way does fuse_epilogue take?",
+        show=CASES["the sums read afterwards"].text,
+        choices=WAYS,
+        compute=lambda: _way(CASES["the sums read afterwards"]),
+        because="In the init there would be no sums left to copy. At the last step they stay where they are.",
+    ),
+    Question(
+        ask="2048 + 1 + 1 + 1 in float16, from left to right?",
+        choices=("2048", "2050", "2051", "2052"),
+        compute=_half_sum,
+        because="2049 lies between 2048 and 2050 and goes to the even one, 2048; so does the next, and the next.",
+    ),
+]
