@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lab: when fusion is sound
 #
-# The lesson's steps, to run and to change: three ways to fuse, an epilogue that the built-in gets wrong, and by how much. In a
-# terminal: `python -m chapters.ch07_when_fusion_is_sound.lab`.
+# The lesson's steps, to run and to change: three ways to fuse, an epilogue that the built-in gets wrong, and by how
+# much. In a terminal: `python -m chapters.ch07_when_fusion_is_sound.lab`.
 
 # %%
 import numpy as np

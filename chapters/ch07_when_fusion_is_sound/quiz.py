@@ -58,13 +58,13 @@ QUESTIONS = [
         because="It does so at every step, and ((t mod 7) + x) mod 7 is (t + x) mod 7. Right numbers, by luck.",
     ),
     Question(
-        ask="A ReLU was fused at the last step; then the reduction loop is split, and its halves exchanged. What happens?",
+        ask="A ReLU was fused at the last step; then the reduction loop is split, its halves exchanged. What happens?",
         choices=("TVM refuses", "TVM does it", "it compiles and is wrong"),
         compute=_reorder_after_last_step,
         because="The predicate makes the epilogue's binding non-affine, and reorder refuses loops around such a block.",
     ),
     Question(
-        ask="The epilogue adds a bias, and another block copies the sums afterwards. Which way does fuse_epilogue take?",
+        ask="The epilogue adds a bias; another block copies the sums afterwards. Which way does fuse_epilogue take?",
         show=CASES["the sums read afterwards"].text,
         choices=WAYS,
         compute=lambda: _way(CASES["the sums read afterwards"]),

@@ -329,6 +329,19 @@ def others_between(site: Site) -> list[SBlock]:
     return [block for block in found if not any(block.same_as(one) for one in two)]
 
 
+def check_control(sch: Schedule, pair: Pair) -> None:
+    """Refuse if the output decides which iterations run: a loop's bounds, a predicate or an axis in between reads it.
+
+    What blocks read and write themselves is the business of `check_between`.
+    """
+    blocks = [pair.reduction, pair.epilogue, *others_between(pair.site)]
+    inside = sum(count(block, pair.output) for block in blocks)
+    decides = count(pair.site.span, pair.output) > inside
+    require(
+        not decides, pair.epilogue, f"`{pair.output.name}` decides which iterations run before it"
+    )
+
+
 def check_own_element(sch: Schedule, pair: Pair) -> None:
     """Refuse an epilogue that reads its output elsewhere than it writes: the order of its points would matter."""
     here = BufferLoad(pair.output, pair.indices)
@@ -359,6 +372,7 @@ GUARD: dict[str, Callable[[Schedule, Pair], None]] = {
     "each point once": check_points,
     "some step": check_some_step,
     "nobody between": check_between,
+    "no say": check_control,
     "own element": check_own_element,
     "one memory": check_memory,
 }
@@ -373,14 +387,16 @@ def check_sums_unseen(pair: Pair, start: Expr, reassociate: bool) -> None:
 
 
 def check_rounding(pair: Pair, start: Expr, reassociate: bool) -> None:
-    """Refuse to change the order of a floating-point sum or product where it is not wanted, or is too coarse.
+    """Refuse to change the order of a floating-point reduction where it is not wanted, or is too coarse.
 
-    Integers wrap, which is exact in any order, and max and min round nothing. 16-bit floats hold 11 bits or fewer:
-    a sum that starts from its bias may then lose every step (2048 + 1 = 2048) or overflow (60000 + 8000 is infinite).
+    Integers are exact in any order, barring signed overflow on the way, which TVM leaves undefined. 16-bit floats hold
+    11 bits or fewer: a sum that starts from its bias may then lose every step (2048 + 1 = 2048) or overflow (60000 +
+    8000 is infinite). max and min round nothing, but what they make of a NaN, or of 0 and -0, is a matter of order.
     """
     dtype, op = str(pair.temp.dtype), operation(pair.step.value, pair.total)
-    if dtype.startswith(("int", "uint")) or op in (Max, Min):
+    if dtype.startswith(("int", "uint")):
         return
+    require(op not in (Max, Min), pair.reduction, "the order of its steps decides what a NaN does")
     wide = dtype in ("float32", "float64")
     require(wide, pair.reduction, f"in {dtype} the order of its steps changes the result too much")
     require(reassociate, pair.reduction, "the order of its floating-point steps must stay")
@@ -399,8 +415,11 @@ def fuse_into_init(sch: Schedule, pair: Pair, reassociate: bool) -> Way:
     """Start the reduction from the epilogue. Refuses unless the algebra allows it and nobody else sees `temp`."""
     init = pair.reduction.init
     require(init is not None, pair.reduction, "it has no init")
-    same = str(pair.output.dtype) == str(pair.temp.dtype)
-    require(same, pair.epilogue, f"`{pair.output.name}` has another dtype than `{pair.temp.name}`")
+    dtype, output = str(pair.temp.dtype), pair.output
+    same = str(output.dtype) == dtype
+    require(same, pair.epilogue, f"`{output.name}` has another dtype than `{pair.temp.name}`")
+    below = dtype.startswith("uint") and nodes([pair.value, pair.step.value], Sub)
+    require(not below, pair.epilogue, f"{dtype} ends at 0, and a difference could not start there")
     entry = enter_init(pair.value, pair.step.value, init.value, pair.total)
     require(entry is not None, pair.epilogue, "what it does to the sum is no part of the reduction")
     how, start, step = entry
@@ -471,8 +490,12 @@ def fuse_epilogue(
 ) -> Way:
     """Make one nest of a reduction and of the elementwise block that reads its result; say which way and why.
 
-    Blocks are given by name or by handle. `sch` changes in place. With `reassociate=False` a floating-point reduction
-    keeps the order of its steps, so that the result is the same to the last bit.
+    Blocks are given by name or by handle. `sch` changes in place; `sch.trace` does not record it. Buffers that are
+    passed to the function are taken to be different memory, as everywhere in TVM.
+
+    Integers come out exactly, barring signed overflow on the way. Floating-point sums and products may be reassociated:
+    equal up to rounding, provided that no factor is infinite and nothing overflows on the way. With `reassociate=False`
+    they keep the order of their steps, and the result is the same to the last bit, whatever the numbers.
 
     Raises tvm.s_tir.ScheduleError, and leaves `sch` as it was, unless the result is proved to be the same.
     """

@@ -191,6 +191,7 @@ _INDICES = _of(
     stored_with_gaps={"shape": (12, 6), "stores": "wi * 2, wj"},
     stored_in_tiles={"shape": (3, 6, 2), "stores": "wi // 2, wj, wi % 2"},
     all_into_one_column={"stores": "wi, 0"},
+    all_into_one_column_with_the_reduction_loop_outermost={"loops": "k i j", "stores": "wi, 0"},
     the_diagonal_for_all={"reads": "wi, wi"},
 )
 _INIT = _of(

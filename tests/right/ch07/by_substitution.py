@@ -34,7 +34,7 @@ def check_between(sch, pair):
 
 def counterexamples():
     return {
-        "each point once": "all into one column",
+        "each point once": "all into one column with the reduction loop outermost",
         "nobody between": "the sums changed in between",
         "own element": "reads an element the sums reach later",
         "sums unseen": "the sums read in between",
