@@ -22,6 +22,7 @@ class Case:
 
     The fields below are TVMScript, with `s` for the sum in `value` and `T` for `temp[vi, vj]` in `step`. `reads` and
     `stores` are the indices of temp and of D in the epilogue; `axes` the epilogue's axes in the order it declares them.
+    `before`, `between` and `after` are stores of another block that stands there; `times` is how often `between` runs.
     """
 
     cause: str
@@ -45,6 +46,7 @@ class Case:
     nested: bool = False
     before: str = ""
     between: str = ""
+    times: str = ""
     after: str = ""
     loop: str = "range"
     fill: dict = field(default_factory=dict, hash=False)
@@ -67,7 +69,10 @@ class Case:
             params.append(f"temp: T.Buffer({temp_shape})")
         lines = [] if self.argument else [f"temp = T.sblock_alloc_buffer({temp_shape})"]
         lines += [*_elementwise("before", self.before), *self._reduction()]
-        lines += [*_elementwise("between", self.between), *self._epilogue()]
+        between = _elementwise("between", self.between)
+        if self.times:
+            between = [f"for again in range({self.times}):", *("    " + line for line in between)]
+        lines += [*between, *self._epilogue()]
         lines += _elementwise("after", self.after)
         if self.nested:
             shell = ["for o in range(1):", '    with T.sblock("outer"):']
@@ -224,6 +229,7 @@ _STEP = _of(
 _DOMAIN = _of(
     "Other points than the reduction's",
     only_four_rows={"rows": 4},
+    only_four_rows_and_an_output_of_four={"rows": 4, "shape": (4, 6)},
     loops_over_four_of_six_rows={"run_rows": 4},
     parallel_rows={"loop": "T.parallel"},
     reads_its_left_neighbour={"value": "s + D[wi, T.max(wj - 1, 0)]"},
@@ -250,6 +256,12 @@ _USERS = _of(
     the_bias_written_afterwards={"after": "C[oi, oj] = 4"},
     the_output_read_in_between={"between": "F[oi, oj] = D[oi, oj]"},
     the_output_written_in_between={"between": "D[oi, oj] = 4"},
+    the_output_says_how_often_another_runs={
+        "value": "T.max(s, 0)",
+        "between": "F[oi, oj] = F[oi, oj] + 1",
+        "times": "D[0, 0]",
+        "fill": {"D": 2},
+    },
     the_output_read_afterwards={"after": "F[oi, oj] = D[oi, oj] + 1"},
     in_a_block_of_its_own={"nested": True},
     relu_in_a_block_of_its_own={"nested": True, "value": "T.max(s, 0)"},
@@ -260,6 +272,18 @@ _DTYPE = _of(
     cast_and_a_bias={"output": "float32", "value": "T.Cast('float32', s) + T.float32(2)"},
     narrowed={"output": "int8", "value": "T.Cast('int8', s)"},
     the_bias_is_cast={"value": "s + T.Cast('int32', T.Cast('float32', C[wi, wj]))"},
+    unsigned_minus_a_bias={
+        "dtype": "uint32",
+        "value": "s - C[wi, wj]",
+        "fill": {"A": 3, "B": 5, "C": 70},
+    },
+    not_a_number_in_a_maximum={
+        "dtype": "float32",
+        "init": "T.float32(-100)",
+        "step": "T.max(t, A[vi, vk] * B[vj, vk])",
+        "value": "T.max(s, C[wi, wj])",
+        "fill": {"C": float("nan")},
+    },
     half_precision_sum_of_ones_on_2048={
         "dtype": "float16",
         "fill": {"A": 1, "B": 1, "C": 2048},

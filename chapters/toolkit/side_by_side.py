@@ -1,31 +1,37 @@
 """Fuses and runs hard cases with the built-in and with a primitive of one's own, and says what came of it.
 
-`verdicts(names)` runs the cases in a process apart, because a miscompiled program may write anywhere; a case that kills
-the process is reported as such, and the next one gets a new process. `python -m chapters.toolkit.side_by_side` is that
-process: it reads a line of JSON for each case and writes a line back.
+`verdicts(names)` gives each case a process of its own, because a miscompiled program may write anywhere; a case that
+kills its process is reported as such. `python -m chapters.toolkit.side_by_side NAME` is that process.
 """
 
 from __future__ import annotations
 
 import json
-import queue
+import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import tvm
 from tvm import s_tir
 
 from chapters.toolkit.course import ROOT
-from chapters.toolkit.guarded import run_compiled
+from chapters.toolkit.guarded import WroteOutside, run_compiled
 from chapters.toolkit.hard_cases import CASES, Case
 from chapters.toolkit.tensor_ir import nodes
 
-SECONDS = 60  # for one case, compilation included
-BAD = ("wrong", "outside its arrays", "does not compile", "reads not declared", "died")
+SECONDS = 120  # for one case, compilation included
+BAD = (
+    "wrong",
+    "outside its arrays",
+    "not well-formed",
+    "does not compile",
+    "reads not declared",
+    "died",
+)
 
 
 @dataclass(frozen=True)
@@ -49,13 +55,17 @@ def fused(case: Case, fuse: Callable) -> tuple[tvm.IRModule | None, str]:
 
 
 def outcome(case: Case, mod: tvm.IRModule | None) -> str:
-    """Compare `mod` with the case unfused: right, wrong, outside its arrays, does not compile, or refused for None."""
+    """Compare `mod` with the case unfused: "right", "refused" where it is None, or one of `BAD`."""
     if mod is None:
         return "refused"
+    try:
+        s_tir.Schedule(mod)
+    except Exception:
+        return "not well-formed"
     expected = run_compiled(tvm.IRModule({"main": case.func}), case.arguments())
     try:
         got = run_compiled(mod, case.arguments())
-    except AssertionError:
+    except WroteOutside:
         return "outside its arrays"
     except Exception:
         return "does not compile"
@@ -65,10 +75,11 @@ def outcome(case: Case, mod: tvm.IRModule | None) -> str:
 
 
 def _same(got: np.ndarray, expected: np.ndarray) -> bool:
-    """Equal; floats within 0.1 %, which no mistake of this kind stays in."""
+    """Equal, NaN to NaN; floats within 0.1 %, which no mistake of this kind stays in."""
     if got.dtype.kind in "iu":
         return np.array_equal(got, expected)
-    return np.allclose(got.astype("float64"), expected.astype("float64"), rtol=1e-3, atol=1e-4)
+    wide = got.astype("float64"), expected.astype("float64")
+    return np.allclose(*wide, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
 def _declares_its_reads(mod: tvm.IRModule) -> bool:
@@ -93,75 +104,48 @@ def _box(declared, found) -> bool:
     )
 
 
-def judge(name: str, ours: Callable) -> Verdict:
-    """Both primitives on the case called `name`, in this process."""
-    case = CASES[name]
+def judge_ours(case: Case, ours: Callable) -> tuple[str, str]:
+    """What came of a case with the primitive `ours`, and the way it took or the condition that is missed."""
+    mod, how = fused(case, ours)
+    return outcome(case, mod), how
+
+
+def judge_builtin(case: Case) -> str:
+    """What came of a case with the primitive of the release."""
     try:
         mod, _ = fused(case, lambda sch, *blocks: sch.fuse_reduction_epilogue(*blocks))
-        builtin = outcome(case, mod)
     except tvm.error.InternalError:
-        builtin = "internal error"
-    mod, how = fused(case, ours)
-    return Verdict(name, builtin, outcome(case, mod), how)
+        return "internal error"
+    return outcome(case, mod)
 
 
-class _Process:
-    """A child that judges cases."""
-
-    def __init__(self):
-        self.child = subprocess.Popen(
-            [sys.executable, "-m", "chapters.toolkit.side_by_side"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=ROOT,
-            text=True,
-            encoding="utf-8",
-        )
-        self.lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._pump, daemon=True).start()
-
-    def _pump(self) -> None:
-        for line in self.child.stdout:
-            self.lines.put(line)
-        self.lines.put("")
-
-    def ask(self, name: str) -> dict | None:
-        """The child's answer; None if it died or took too long."""
-        try:
-            self.child.stdin.write(json.dumps(name) + "\n")
-            self.child.stdin.flush()
-            line = self.lines.get(timeout=SECONDS)
-        except (OSError, queue.Empty):
-            return None
-        return json.loads(line) if line else None
-
-    def close(self) -> None:
-        self.child.kill()
-        self.child.wait(10)
-        self.child.stdout.close()
+def verdict(name: str) -> Verdict:
+    """Both primitives on the case called `name`, in a process of its own."""
+    command = [sys.executable, "-m", "chapters.toolkit.side_by_side", name]
+    try:
+        child = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=SECONDS, check=False)
+        said = child.stdout
+    except subprocess.TimeoutExpired as late:
+        said = late.stdout or b""
+    lines = [json.loads(line) for line in said.decode("utf-8").splitlines()]
+    ours, how = lines[0] if lines else ("died", "")
+    return Verdict(name, lines[1] if len(lines) > 1 else "died", ours, how)
 
 
 def verdicts(names: Iterable[str] = CASES) -> list[Verdict]:
-    """What the built-in and the course's `fuse_epilogue` make of the cases called `names`."""
-    found, process = [], _Process()
-    for name in names:
-        answer = process.ask(name)
-        if answer is None:
-            process.close()
-            process, answer = _Process(), asdict(Verdict(name, "died", "not reached", ""))
-        found.append(Verdict(**answer))
-    process.close()
-    return found
+    """What the built-in and the course's `fuse_epilogue` make of the cases called `names`, in this order."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(verdict, names))
 
 
-def main() -> None:
+def main(name: str) -> None:
+    """Print what came of one case, a line of JSON for each primitive: ours first, for the other may do anything."""
     from chapters.toolkit.earlier import earlier
 
-    ours = earlier(7).fuse_epilogue
-    for line in sys.stdin:
-        print(json.dumps(asdict(judge(json.loads(line), ours))), flush=True)
+    case = CASES[name]
+    print(json.dumps(judge_ours(case, earlier(7).fuse_epilogue)), flush=True)
+    print(json.dumps(judge_builtin(case)), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -415,7 +415,7 @@ GUARD: dict[str, Callable[[Schedule, Pair], None]] = {
     "each point once": check_points,
     "some step": check_some_step,
     "nobody between": check_between,
-    "no say": check_control,
+    "same iterations": check_control,
     "own element": check_own_element,
     "one memory": check_memory,
 }
