@@ -380,8 +380,9 @@ def fuse_reduction_epilogue(
     Blocks are given by name or by handle. `sch` changes in place: the handle of the reduction then means the fused
     block, handles of its loops and of other blocks stay valid, the epilogue's do not. `sch.trace` does not record it.
 
-    Floating-point sums are reassociated: the bias is added first and not last. Buffers that are passed to the function
-    are taken to be different memory, as everywhere in TVM.
+    Floating-point sums are reassociated: the bias is added first and not last. Integer sums are exact, barring signed
+    overflow on the way, which TVM leaves undefined. Buffers that are passed to the function are taken to be different
+    memory, as everywhere in TVM.
 
     Raises tvm.s_tir.ScheduleError, and leaves `sch` exactly as it was, unless the result is proved to be the same.
     Built-in: `Schedule.fuse_reduction_epilogue`, src/s_tir/schedule/primitive/compute_inline.cc.
