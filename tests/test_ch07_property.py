@@ -18,7 +18,7 @@ import pytest
 import tvm
 from tvm import s_tir
 from tvm.sym import Analyzer
-from tvm.tirx import IterVar
+from tvm.tirx import IntImm, IterVar
 
 from chapters.toolkit.tensor_ir import mentions
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
@@ -85,17 +85,24 @@ def is_one(extent) -> bool:
 
 
 class _Careful:
-    """A schedule that keeps away from two mistakes of this release, which need no fusion to be made.
+    """A schedule that keeps away from three mistakes of this release, which are not the fusion's.
 
     `reverse_compute_at` moves a block past one that reads its result. A buffer that lives inside a vectorized loop gets
-    one element for all lanes. tests/test_ch07_soundness.py shows both, and notices when they are mended.
+    one element for all lanes. Once a loop of symbolic extent is split twice, the size of a buffer inside overflows,
+    and nothing compiles. tests/test_ch07_soundness.py shows them, and notices when they are mended.
     """
 
     def __init__(self, sch: s_tir.Schedule):
-        self._sch = sch
+        self._sch, self._symbolic_split = sch, False
 
     def __getattr__(self, name: str):
         return getattr(self._sch, name)
+
+    def split(self, loop, factors) -> None:
+        if self._symbolic_split:
+            raise s_tir.ScheduleError("a loop of symbolic extent was split before")
+        self._symbolic_split = not isinstance(self._sch.get(loop).extent, IntImm)
+        self._sch.split(loop, factors)
 
     def reverse_compute_at(self, block, loop) -> None:
         if self._sch.get_consumers(block):
