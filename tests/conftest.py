@@ -63,7 +63,7 @@ def course(tmp_path) -> CourseCopy:
     """The course as a fresh clone has it: no progress, stubs as generated."""
     root = tmp_path / "course"
     ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for folder in ("chapters", "solutions", "tests"):
+    for folder in ("chapters", "solutions", "tests", "docs"):
         shutil.copytree(ROOT / folder, root / folder, ignore=ignore)
     shutil.copy(ROOT / "pyproject.toml", root)
     copy = CourseCopy(root)

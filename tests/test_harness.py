@@ -131,6 +131,58 @@ def test_mistakes_get_one_sentence(runner, answer, old, new, says):
     assert "\n" not in outcome.failure["what"]
 
 
+VISIT = "super().visit_call_(call)\n        # END"
+BINDING = "super().visit_var_binding_(binding)"
+METER = "read = sum(type_bytes("
+DROPPED = "return inner.args[0]\n"
+COPIED = (
+    "result = mod.clone()\n        for name, func in mod.functions_items():\n"
+    "            if isinstance(func, relax.Function):\n                result[name] = func.with_attr"
+)
+LOOK_UP = "docs/troubleshooting.md#"
+
+
+@pytest.mark.parametrize(
+    ("exercise", "old", "new", "why", "read"),
+    [
+        ("1.1", VISIT, VISIT.replace("super().visit_call_", "self.visit_expr"), "on the node it was", "recursion"),
+        ("1.2", BINDING, "self.visit_binding(binding)", "on the node it was", "recursion"),
+        ("1.2", METER, f"var.name_hint; {METER}", "`var.name_hint` has become `var.name`", "renamed"),
+        ("1.2", METER, f"value.struct_info; {METER}", "has become `var.ty`", "renamed"),
+        ("1.2", METER, f"tvm.nd.array(0); {METER}", "`tvm.runtime.tensor(ones)`", "renamed"),
+        ("1.2", METER, f"from tvm import tir; {METER}", "has become `tvm.tirx`", "renamed"),
+        ("1.2", METER, f"tvm.no_such_thing; {METER}", "no such name", "renamed"),
+        ("1.2", METER, f"relax.call_tir(None, [], out_sinfo=1); {METER}", "out_ty", "renamed"),
+        ("1.4", f"{DROPPED}        return call\n", DROPPED, "returned None", "null"),
+        ("1.5", COPIED, COPIED.replace("mod.clone()", "__import__('copy').copy(mod)"), "new GlobalVars", "copied"),
+    ],
+)  # fmt: skip
+def test_what_troubleshooting_knows_is_said(runner, tmp_path, exercise, old, new, why, read):
+    text = chapter(1).solution.read_text(encoding="utf-8")
+    assert old in text
+    path = tmp_path / "walk_the_ir.py"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    wanted = next(e for e in chapter(1).exercises if e.id == exercise)
+    began = time.perf_counter()
+    failure = runner.run_exercise(chapter(1), wanted, path)[-1].failure
+    assert why in failure["why"] and failure["read"] == LOOK_UP + read, failure
+    assert time.perf_counter() - began < 20
+
+
+def test_an_error_of_the_answers_own_is_not_explained(runner, answer):
+    for code in ("class Own: pass\n    Own().name_hint", "[].nope"):
+        failure = _run(runner, answer(COMPILE, code)).failure
+        assert "has no attribute" in failure["what"] and not failure["read"]
+
+
+def test_a_refused_primitive_says_why_in_its_first_line():
+    from tests.harness.loading import last_line
+
+    message = "An error occurred in the schedule primitive 'get-block'.\n\nThe IR with diagnostic is:\nx\n"
+    error = ValueError(message + "Error message: Cannot find a block with the name: nope")
+    assert last_line(error) == "ValueError: get_block: Cannot find a block with the name: nope"
+
+
 def test_missing_file_says_how_to_get_it_back(runner, tmp_path):
     outcome = _run(runner, tmp_path / "ch00_first_module" / "first_module.py")
     assert outcome.state == "failed" and "python -m chapters reset 0" in outcome.failure["expected"]

@@ -188,6 +188,15 @@ def check_tensorize(entry: Entry, folder: Path) -> None:
     assert done.returncode == 0, f"tensorize ended its process: {done.returncode}"
 
 
+def check_recursion(entry: Entry, folder: Path) -> None:
+    """The error comes out in words, or ends its process on the way; the checks stop it long before."""
+    done, report = run_blocks(folder, {"recursion": entry.blocks})
+    if done.returncode == 0:
+        assert re.search(entry.pattern, "\n".join(report["recursion"][0]["lines"]))
+    else:
+        assert "RecursionError" in done.stdout + done.stderr or "recursion depth" in done.stderr
+
+
 def check_unaligned(entry: Entry, folder: Path) -> None:
     """The cause ends its process on x86-64; the cure does not, on the same array."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
@@ -233,6 +242,7 @@ def check_whose_code(entry: Entry, folder: Path) -> None:
 SPECIAL = {
     "The package … is not installed in this Python": check_not_installed,
     "tensorize": check_tensorize,
+    "recursion": check_recursion,
     "unaligned": check_unaligned,
     "cuda": check_cuda,
     "silent-cuda": check_silent_cuda,

@@ -15,7 +15,7 @@ from pathlib import Path
 from chapters.toolkit.course import ROOT, Chapter, chapters
 from chapters.toolkit.stub import stub_text
 
-PARTS = ("chapters", "solutions", "tests", "pyproject.toml")
+PARTS = ("chapters", "solutions", "tests", "docs", "pyproject.toml")
 SECONDS = 120
 
 

@@ -14,6 +14,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
+from tests.harness.explain import explain
 from tests.harness.failure import CheckFailed
 
 
@@ -24,8 +25,14 @@ def where(error: BaseException, path: Path) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    """`ErrorType: message`, without TVM's C++ backtrace and at most three lines of message."""
+    """`ErrorType: message`, without TVM's C++ backtrace and at most three lines of message.
+
+    A refused primitive of a schedule says why on its last line, after a listing of the whole function.
+    """
     message = str(error).split("\nStack trace")[0].strip()
+    refused = re.search(r"schedule primitive '([\w-]+)'.*\nError message: (.*)", message, re.DOTALL)
+    if refused:
+        message = f"{refused[1].replace('-', '_')}: {refused[2]}"
     kept = [line for line in message.splitlines() if line.strip()][:3]
     return f"{type(error).__name__}: " + " / ".join(kept) if kept else type(error).__name__
 
@@ -83,9 +90,12 @@ def load(path: Path) -> Answer:
     except CheckFailed:
         raise
     except BaseException as error:
+        why, read = explain(error)
         raise CheckFailed(
             f"{path.name} raised {last_line(error)} while it was being imported.",
             yours=where(error, path),
             expected="a file that can be imported: code at the top level runs before any check",
+            why=why,
+            read=read,
         ) from error
     return Answer(module, path)

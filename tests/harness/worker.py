@@ -24,11 +24,16 @@ from typing import BinaryIO, TextIO
 from chapters.toolkit.course import Chapter
 from chapters.toolkit.course import chapter as find_chapter
 from tests.harness.diagnose import diagnose
+from tests.harness.endless import stop_endless_visits
+from tests.harness.explain import explain
 from tests.harness.failure import CheckFailed, Skip
 from tests.harness.loading import Answer, last_line, load, where
 from tests.harness.printed import tail
 
 MOST_PRINTED = 50_000_000  # bytes
+DEEPEST = (
+    250  # calls; a RecursionError through many more frames of TVM's is slow, or ends the process
+)
 
 
 def _outcome(state: str, **more) -> dict:
@@ -38,17 +43,22 @@ def _outcome(state: str, **more) -> dict:
 def _raised(error: BaseException, path: Path) -> CheckFailed:
     """The failure to show for an exception that is not the check's own."""
     place = where(error, path)
+    why, read = explain(error)
     if place:
         return CheckFailed(
             f"Your code raised {last_line(error)}",
             yours=place,
             expected="no exception",
+            why=why,
+            read=read,
         )
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return CheckFailed(
         f"The check could not use what your code returned: {last_line(error)}",
         yours=f"the check was at line {frame.lineno} of {Path(frame.filename).name}: {frame.line}",
         expected="what the exercise's docstring says; a forgotten `return` gives None",
+        why=why,
+        read=read,
     )
 
 
@@ -107,6 +117,7 @@ def main() -> None:
     sys.stdout.reconfigure(line_buffering=True)  # a crash must not swallow what was printed
     sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
     _limit_output()
+    stop_endless_visits()
     faults = open(sys.argv[1], "w", encoding="utf-8")  # noqa: SIM115
 
     def answer(message: dict) -> None:
