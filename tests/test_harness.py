@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from chapters.toolkit.course import ROOT, chapter
+from tests.harness.printed import CUT, MOST_SHOWN
 from tests.harness.runner import Check, Runner, checks_of
 
 COMPILE = 'executable = tvm.compile(mod, target="llvm")'
@@ -196,7 +197,15 @@ def test_prints_of_the_answer_come_back(runner, answer):
 @pytest.mark.skipif(os.name != "posix", reason="needs the resource limits of POSIX")
 def test_printing_for_ever_neither_fills_the_disk_nor_hangs(runner, answer):
     outcome = _run(runner, answer(COMPILE, 'while True: print("x" * 100_000)'), seconds=10)
-    assert outcome.state == "failed" and len(outcome.output) <= 4000
+    assert outcome.state == "failed" and len(outcome.output) <= MOST_SHOWN + len(CUT) + 1
+
+
+def test_output_that_is_cut_says_so_and_starts_with_a_whole_line(runner, answer):
+    outcome = _run(runner, answer(COMPILE, "for i in range(9999): print('line', i)\n    1 / 0"))
+    lines = outcome.output.splitlines()
+    assert lines[0] == CUT and lines[1].startswith("line ") and lines[-1] == "line 9998"
+    outcome = _run(runner, answer(COMPILE, "print('line')\n    1 / 0"))
+    assert outcome.output == "line\n"
 
 
 def test_reading_standard_input_does_not_hang_or_break_the_protocol(runner, answer):

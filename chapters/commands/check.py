@@ -1,4 +1,4 @@
-"""`python -m chapters check [4 | 4.2]`: checks the learner's code and says what to do about what it finds."""
+"""`python -m chapters check [4 | 4.2 …]`: checks the learner's code and says what to do about what it finds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.harness.runner import Outcome, Runner, not_begun
 
 def run(options) -> int:
     """Check what was asked for; 0 if all of it passes."""
-    chosen = select(options.what)
+    asked = options.what or [None]
+    chosen = list(dict.fromkeys(one for name in asked for one in select(name)))
     print("Checking YOUR code in chapters/.")
     for sentence in wrong_versions():
         print(f"!! {sentence}: {MEND}.")

@@ -13,7 +13,7 @@ from chapters.toolkit.course import CourseError
 COMMANDS = {
     "status": ("where am I: a bar a chapter, the next exercise, minutes left", ()),
     "next": ("the next exercise: where it is, what it asks", ()),
-    "check": ("check your code: all of it, a chapter (4) or an exercise (4.2)", ("what?",)),
+    "check": ("check your code: all of it, or chapters (2) and exercises (2.1)", ("what*",)),
     "hint": ("the next of three hints of an exercise (4.2)", ("exercise",)),
     "watch": ("check again each time you save", ("what?",)),
     "diff": ("your answer beside the reference, once yours passes", ("exercise", "--give-up")),
@@ -50,8 +50,8 @@ def parser() -> argparse.ArgumentParser:
                 _option_with_value(command, *argument.split("="))
             elif argument.startswith("--"):
                 command.add_argument(argument, action="store_true")
-            elif argument.endswith("?"):
-                command.add_argument(argument[:-1], nargs="?")
+            elif argument.endswith(("?", "*")):
+                command.add_argument(argument[:-1], nargs=argument[-1])
             else:
                 command.add_argument(argument)
     return top

@@ -197,7 +197,8 @@ def binding_bytes(func: relax.Function, sizes: dict[str, int]) -> list[Traffic]:
     One entry for each binding whose value is a call, also in both branches of an `if`; none for
     aliases, tuples and items of tuples. A call of an operator, `call_tir` included, reads each
     tensor it is given once and writes its result. The operators in `FREE` move nothing. A call of
-    another function moves nothing itself: what that function does stands in its own list.
+    another function moves nothing itself: what that function does stands in its own list. Nor does one
+    of a packed function by itself, whose `op` is an ExternFunc: nothing says what it does.
     An argument updated in place is read once and written once. Raises ValueError as `type_bytes` does.
     """
     meter = TrafficMeter(sizes)

@@ -370,7 +370,14 @@ def _names(tensors) -> list[str]:
         expected="a list of arguments, empty where no tensor is read",
         yours="a `return` is missing" if tensors is None else repr(tensors)[:200],
     )
-    return [t.name if isinstance(t, relax.Var) else "a constant" for t in tensors]
+    return [_called(one) for one in tensors]
+
+
+def _called(expr: relax.Expr) -> str:
+    if isinstance(expr, relax.Var):
+        return expr.name
+    kinds = {tvm.ir.GenericConst: "a constant", relax.Tuple: "a tuple", relax.ShapeExpr: "a shape"}
+    return kinds.get(type(expr), f"a {type(expr).__name__}")
 
 
 def test_1_2_finds_what_a_call_reads(impl) -> None:
@@ -433,6 +440,32 @@ def test_1_2_evaluates_symbolic_shapes(impl) -> None:
         )
 
 
+@I.ir_module
+class Library:
+    """Calls of a packed function by itself, and of a function held in a variable."""
+
+    @R.function(pure=False)
+    def main(x: R.Tensor((4, 6), "float32")) -> R.Tensor((4, 6), "float32"):
+        logged = R.call_packed("library.log", x, ty_args=R.Tensor((4, 6), "float32"))
+        known = R.call_dps_packed("library.sort", (logged,), out_ty=R.Tensor((4, 6), "float32"))
+        return known
+
+
+def test_1_2_charges_no_function(impl) -> None:
+    """a packed function called by itself is charged with nothing; one called by call_dps_packed is"""
+    expect.equal(
+        _rows(impl, Library, "main"),
+        [
+            ("logged", "packed:library.log", 0, 0),
+            ("known", "relax.call_dps_packed:library.sort", 96, 96),
+        ],
+        "binding_bytes is wrong for calls of packed functions (variable, call, bytes read, bytes written).",
+        why="call_dps_packed says which tensors its function reads and which it fills. What a packed function does "
+        "that is called by itself (`call.op` is an ExternFunc, no Op) nothing says, so nothing is charged.",
+        read=BYTES,
+    )
+
+
 def observe_1_2(impl):
     return [
         lambda: [impl.type_bytes(ty, SIZES) for _, ty, _ in _types()],
@@ -491,6 +524,14 @@ def _launches(impl, mod: IRModule) -> dict[str, int]:
         isinstance(result, dict),
         f"launches returned {type(result).__name__}, not a dict.",
         expected='a dict such as {"main": 3}',
+    )
+    expect.that(
+        all(isinstance(key, str) for key in result),
+        "The keys of the dict that launches returned are no texts.",
+        expected='a dict such as {"main": 3}',
+        yours=", ".join(sorted({f"a key that is a {type(key).__name__}" for key in result})),
+        why="`functions_items()` gives GlobalVars; the name of one is its `name_hint`.",
+        read=LAUNCHES,
     )
     return result
 

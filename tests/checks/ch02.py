@@ -187,6 +187,14 @@ def _attributes_are(who: str, before: dict, more: dict, after: dict, whose: str)
                 read=NOT,
             )
     for key, value in wanted.items():
+        expect.that(  # 1 == True in Python, and two attributes in the IR
+            isinstance(after[key], bool) == isinstance(value, bool),
+            f"{whose} gave {who} another value of `{key}`.",
+            expected=repr(value),
+            yours=f"{after[key]!r}, a{'' if isinstance(after[key], bool) else 'n'} {type(after[key]).__name__}",
+            why="A reader may take either for the same, but two modules that differ in it are not equal.",
+            read=HOW,
+        )
         expect.equal(
             after[key],
             plain(value),
