@@ -89,6 +89,11 @@ def test_exercises_can_be_solved_one_after_the_other(course):
     assert "0/6" in course.learner().stdout
 
 
+def test_check_takes_several(course):
+    said = course.learner("check", "0.2", "0.1", "0.2").stdout
+    assert said.index("0.2 TODO") < said.index("0.1 TODO") and "0 of 2 passed" in said
+
+
 def test_text_saved_during_a_check_is_not_recorded_as_passed(course):
     course.solve("return {", 'import time; open("started", "w"); time.sleep(3)\n    return {')
     checking = subprocess.Popen(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 
 import pytest
@@ -66,7 +68,7 @@ def test_stub_runs_and_does_not_pass(runner, chapter, exercise):
 def test_exercise_is_complete(chapter, exercise):
     """A check, three hints, wrong answers to recognise, a heading in the lesson."""
     assert any(check.exercise.id == exercise.id for check in checks_of(chapter))
-    assert len(chapter.hints(exercise.id)) == 3
+    assert [type(hint) for hint in chapter.hints(exercise.id)] == [str] * 3
     wrong = [p for p in catalogue(chapter) if exercise.id == load(p).EXERCISE]
     assert len(wrong) >= (3 if exercise.kind in ("write", "fix") else 2)
     lesson = chapter.lesson.read_text(encoding="utf-8")
@@ -93,6 +95,57 @@ def test_hints_do_not_leak(chapter, exercise):
     for level, hint in enumerate(chapter.hints(exercise.id), 1):
         shown = {line for line in solution if line in hint}
         assert len(shown) <= (1 if level == 3 else 0), f"hint {level} shows {shown}"
+
+
+NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve"
+NUMBERS = (
+    NUMBERS + " thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty"
+).split()
+
+
+def _numbers(text: str) -> set[int]:
+    """The whole numbers above one in `text`, in digits or, to twenty, in words."""
+    digits = {int(digits.replace(",", "")) for digits in re.findall(r"\d+(?:,\d{3})*", text)}
+    words = {NUMBERS.index(word) for word in re.findall(r"[a-z]+", text.lower()) if word in NUMBERS}
+    return (digits | words) - {0, 1}
+
+
+def _predicted(chapter, exercise) -> set[int]:
+    """The numbers that the reference predicts, if it predicts numbers and not a formula of its arguments."""
+    answer = load(chapter.solution)
+    if exercise.kind != "predict" or inspect.signature(getattr(answer, exercise.name)).parameters:
+        return set()
+    checks = importlib.import_module(f"tests.checks.{chapter.short}")
+    observe = getattr(checks, "observe_" + exercise.id.replace(".", "_"))
+    return _numbers(" ".join(str(probe()) for probe in observe(answer)))
+
+
+@pytest.mark.parametrize(("chapter", "exercise"), EXERCISES)
+def test_hints_do_not_say_what_is_to_be_predicted(chapter, exercise):
+    predicted = _predicted(chapter, exercise)
+    for level, hint in enumerate(chapter.hints(exercise.id)[:2], 1):
+        said = predicted & _numbers(hint)
+        assert not said, f"hint {level} of {exercise.id} says {said}"
+
+
+def test_predicted_numbers_are_seen():
+    assert _numbers("63 launches, or Seven; 360,448 bytes, one by one") == {63, 7, 360448}
+    found = {e.id: _predicted(c, e) for c in chapters() for e in c.exercises if e.kind == "predict"}
+    assert {7, 63} <= found["1.6"] and found["2.9"] and found["0.5"]
+
+
+MOST_WORDS = 1_400  # of prose; a lesson that needs more has two ideas
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_lesson_is_short_enough_to_be_read(chapter):
+    """Words outside of front matter, code, tables and headings; a link counts by its text."""
+    text = chapter.lesson.read_text(encoding="utf-8")
+    text = re.sub(r"\A---\n.*?^---\n", "", text, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^(\||#).*$", "", text, flags=re.MULTILINE)
+    words = re.findall(r"\S*\w\S*", re.sub(r"\]\([^)]*\)", "]", prose))
+    assert 700 <= len(words) <= MOST_WORDS, f"{len(words)} words"
 
 
 @pytest.mark.parametrize(("chapter", "path"), WRONG)

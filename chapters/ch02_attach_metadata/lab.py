@@ -266,7 +266,9 @@ passes = tvm.transform.Sequential(
         attach.AttachSequenceLengthPaddingFactor(tvm.target.Target("llvm"), metadata),
     ]
 )
-display(diff(mod["decode"], passes(mod)["decode"]))
+before, after = mod["decode"].attrs, passes(mod)["decode"].attrs
+for name in sorted(set(after) - set(before)):
+    print(f"{name} = {after[name]}")
 
 # %%
 prompt = [17, 256, 3, 99]
