@@ -361,7 +361,7 @@ def fuse(mod: IRModule, fires: Fires) -> IRModule:
 class FuseTransposeMatmul:
     """Fuses permute_dims + matmul, in dataflow blocks, into kernels that read w as it is stored.
 
-    Put it before LegalizeOps. It returns on every module; what it cannot fuse it leaves as it is.
+    Put it before LegalizeOps. It returns on every well-formed module; what it cannot fuse it leaves as it is.
     """
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
