@@ -37,6 +37,11 @@ def _row(dtype: str = "float16", threads: int = 256) -> tirx.PrimFunc:
     return row_kernel(DIMS, LENGTH, dtype, 1e-5, threads)
 
 
+def _wide() -> tirx.PrimFunc:
+    """Two rows a block, four warps a row."""
+    return wide_kernel(DIMS, LENGTH, "float16", 1e-5, Plan(128, 4, 2))
+
+
 def _execute(func, target, engine, change=None, dtype="float16") -> tuple[float, bool]:
     """(largest relative error of the norm, whether the sum is right), after `change` of the kernel's text."""
     arrays = inputs((ROWS, LENGTH), dtype)
@@ -78,48 +83,54 @@ def test_cuda_text_gives_the_right_numbers(dtype, backwards):
 @needs_cuda_text
 @both_orders
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_missing_barrier_is_a_race(which, backwards):
+@pytest.mark.parametrize("kernel", ["row", "wide"])
+def test_a_missing_barrier_is_a_race(kernel, which, backwards):
+    func = _row() if kernel == "row" else _wide()
     with pytest.raises(LaunchError, match=r"Thread .* and no barrier stands between them\."):
-        _execute(_row(), CUDA, CudaOnCpu(backwards), _without(r"__syncthreads\(\);", which))
+        _execute(func, CUDA, CudaOnCpu(backwards), _without(r"__syncthreads\(\);", which))
 
 
 @needs_cuda_text
-def test_a_missing_guard_is_out_of_bounds():
+@both_orders
+def test_a_missing_guard_is_out_of_bounds(backwards):
     with pytest.raises(LaunchError, match=r"touches \w+\[\d+\], and \w+ has \d+ elements"):
         _execute(
             _row(),
             CUDA,
-            CudaOnCpu(),
+            CudaOnCpu(backwards),
             lambda text: text.replace("(((int)threadIdx.x) < 232)", "(true)"),
         )
 
 
 @needs_cuda_text
-def test_a_divergent_barrier_is_a_deadlock():
+@both_orders
+def test_a_divergent_barrier_is_a_deadlock(backwards):
     change = _without(
         r"__syncthreads\(\);", 1, "if (threadIdx.x < 64) __syncthreads(); else return;"
     )
     with pytest.raises(LaunchError, match=r"never ends: 64 of 256 threads wait at a barrier"):
-        _execute(_row(), CUDA, CudaOnCpu(), change)
+        _execute(_row(), CUDA, CudaOnCpu(backwards), change)
 
 
 @needs_cuda_text
-def test_threads_at_different_barriers_are_reported():
+@both_orders
+def test_threads_at_different_barriers_are_reported(backwards):
     change = _without(
         r"__syncthreads\(\);",
         1,
         "if (threadIdx.x < 64) {\n__syncthreads();\n} else {\n__syncthreads();\n}",
     )
     with pytest.raises(LaunchError, match="wait at different barriers"):
-        _execute(_row(), CUDA, CudaOnCpu(), change)
+        _execute(_row(), CUDA, CudaOnCpu(backwards), change)
 
 
 @needs_cuda_text
-def test_a_misaligned_wide_access_is_reported():
+@both_orders
+def test_a_misaligned_wide_access_is_reported(backwards):
     func = wide_kernel(DIMS, LENGTH, "float16", 1e-5, Plan(32, 8, 1))
     change = _without(r"\(total_ptr \+ ", 0, "(total_ptr + 1 + ")
     with pytest.raises(LaunchError, match=r"total\[\d+\] 16 bytes wide, which is not aligned"):
-        _execute(func, CUDA, CudaOnCpu(), change)
+        _execute(func, CUDA, CudaOnCpu(backwards), change)
 
 
 @needs_cuda_text
@@ -131,16 +142,38 @@ def test_a_wrong_reduction_gives_wrong_numbers(backwards):
 
 
 @needs_cuda_text
-def test_an_unwritten_output_stays_poisoned():
+@both_orders
+def test_a_warp_left_out_of_the_sum_gives_wrong_numbers(backwards):
+    """What the second warp hands over is never written, and shared memory is no zero before."""
+    change = _without(
+        r"if \(\(\(\(int\)threadIdx\.x\) % 32\) == 0\)", 0, "if (threadIdx.x % 64 == 0)"
+    )
+    error, sum_is_right = _execute(_row(), CUDA, CudaOnCpu(backwards), change)
+    assert not error < 0.05 and sum_is_right
+
+
+@needs_cuda_text
+@both_orders
+def test_an_unwritten_output_stays_poisoned(backwards):
     _, sum_is_right = _execute(
-        _row(), CUDA, CudaOnCpu(), _without(r"total_ptr\[.*\] = held_ptr\[1\];")
+        _row(), CUDA, CudaOnCpu(backwards), _without(r"total_ptr\[.*\] = held_ptr\[1\];")
     )
     assert not sum_is_right
 
 
 @needs_cuda_text
-def test_a_register_read_before_it_is_set_is_no_zero():
-    error, _ = _execute(_row(), CUDA, CudaOnCpu(), _without(r"partial_ptr\[0\] = 0x0p.*;"))
+@both_orders
+def test_an_unwritten_norm_stays_poisoned(backwards):
+    error, sum_is_right = _execute(
+        _row(), CUDA, CudaOnCpu(backwards), _without(r"norm_ptr\[.*\] = .*;", 1)
+    )
+    assert np.isnan(error) and sum_is_right
+
+
+@needs_cuda_text
+@both_orders
+def test_a_register_read_before_it_is_set_is_no_zero(backwards):
+    error, _ = _execute(_row(), CUDA, CudaOnCpu(backwards), _without(r"partial_ptr\[0\] = 0x0p.*;"))
     assert not error < RELATIVE["float16"]
 
 
@@ -195,6 +228,20 @@ def test_wgsl_workgroup_memory_starts_poisoned():
     store = r"red_buf0\[i32\(threadIdx\.x\)\] = partial\[0i\];"
     error, _ = _execute(_row("float32"), WEBGPU, run_wgsl, _without(store), dtype="float32")
     assert not error < 0.5
+
+
+@needs_vulkan
+def test_wgsl_output_that_is_not_written_stays_poisoned():
+    change = _without(r"total_ptr\[.*\] = held\[1i\];")
+    _, sum_is_right = _execute(_row("float32"), WEBGPU, run_wgsl, change, dtype="float32")
+    assert not sum_is_right
+
+
+@needs_vulkan
+def test_wgsl_with_a_wrong_reduction_gives_wrong_numbers():
+    change = _without(r"red_buf0\[i32\(threadIdx\.x\)\] = \(red_buf0.*", 2)
+    error, sum_is_right = _execute(_row("float32"), WEBGPU, run_wgsl, change, dtype="float32")
+    assert error > 0.05 and sum_is_right
 
 
 @needs_vulkan
