@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import tvm
 
-from chapters.ch04_add_rms_norm import bench, bench_gpu
+from chapters.ch04_add_rms_norm import bench, bench_gpu, registers
 from chapters.toolkit import cuda_on_cpu
 from chapters.toolkit.copy_bounds import CHUNK, two_in_two_out
+from chapters.toolkit.results import load
 from tests.checks.add_norm import CUDA, RELATIVE, draw, launch, reference
 
 
@@ -81,3 +82,22 @@ def test_without_a_gpu_the_reason_is_said():
     if tvm.cuda(0).exist:
         pytest.skip("this machine has a GPU")
     assert len(bench_gpu.missing()) > 20
+
+
+def test_registers_come_from_the_file_where_the_compiler_is_missing(monkeypatch):
+    monkeypatch.setattr(registers, "missing", lambda: "no compiler")
+    told = str(registers.shown())
+    assert all(word in told for word in ("sm_100a", "wide_kernel", registers.COMPILER, "202"))
+    monkeypatch.setattr(registers, "load", lambda name: None)
+    assert "no compiler" in str(registers.shown())
+    assert registers.main() == 1
+
+
+@pytest.mark.skipif(bool(registers.missing()), reason=registers.missing())
+def test_the_counts_in_the_file_are_what_its_compiler_gives():
+    kept, now = load(registers.NAME)["measured"], registers.counted()
+    assert {a: set(k) for a, k in kept["kernels"].items()} == {
+        a: set(k) for a, k in now["kernels"].items()
+    }
+    if kept["compiler"] == now["compiler"]:  # another release may count otherwise
+        assert kept == now

@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from chapters.ch04_add_rms_norm import registers
 from chapters.toolkit.table import Table
 
 EPSILON = 1e-5
 SHAPES = ((1, 1, 4096), (64, 1, 4096), (1, 512, 4096), (1, 4096, 8192))
 DTYPES = ("float32", "float16", "bfloat16")
-ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")
 HERE = __name__
 PEERS = ("ours", "unfused", "bounds", "numpy_peer", "torch_peer")
 
@@ -38,6 +38,9 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     }
     say(f"\n{cpu_table(cpu)}\n")
     found = {"ch04_cpu": cpu}
+    if not registers.missing():
+        found[registers.NAME] = registers.counted()
+        say(f"\n{registers.table(found[registers.NAME])}\n")
     if missing():
         say(f"not measured on a GPU: {missing()}")
     else:
@@ -246,62 +249,13 @@ def gpu_table(measured: dict) -> Table:
     return Table(("case", "a copy of as many bytes", *names), rows)
 
 
-def resource_table(hidden_size: int, dtype: str):
-    """Registers, spills and shared memory of both kernels, or why they cannot be counted here."""
-    from tvm import tirx
-    from tvm.target import Target
-
-    from chapters.toolkit.cuda_resources import missing, resources
-    from chapters.toolkit.earlier import earlier
-    from chapters.toolkit.gpu_launches import HostProgram
-    from chapters.toolkit.row_index import row_dimensions
-
-    if missing():
-        return Note(f"Not counted on this machine: {missing()}.")
-    chapter = earlier(4)
-    n, one, hidden = (
-        tirx.Var("n", "int64"),
-        tirx.IntImm("int64", 1),
-        tirx.IntImm("int64", hidden_size),
-    )
-    facts = row_dimensions([n, one, hidden]), hidden_size, dtype, EPSILON
-    kernels = {
-        "row_kernel": chapter.row_kernel(*facts, chapter.fit_threads(hidden_size, 1024)),
-        "wide_kernel": chapter.wide_kernel(*facts, chapter.plan_threads(hidden_size, dtype, 1024)),
-    }
-    rows = []
-    for arch in ARCHITECTURES:
-        for name, func in kernels.items():
-            program = HostProgram(func, Target({"kind": "cuda", "arch": arch}))
-            (kernel,) = program.kernels.values()
-            used = resources(kernel.source, arch)
-            spilled = used.spill_store_bytes + used.spill_load_bytes
-            rows.append((arch, name, used.registers, spilled, used.shared_bytes))
-    return Table(
-        ("for", "kernel", "registers a thread", "bytes spilled", "shared bytes a block"), rows
-    )
-
-
-class Note:
-    """A sentence where a table would stand."""
-
-    def __init__(self, text: str):
-        self.text = text
-
-    def __str__(self) -> str:
-        return self.text
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return f"<p>{self.text}</p>"
-
-
-TABLES = {"ch04_cpu": cpu_table, "ch04_gpu": gpu_table}
+TABLES = {"ch04_cpu": cpu_table, "ch04_gpu": gpu_table, registers.NAME: registers.table}
 
 
 def shown(name: str):
     """The table of a results file with its source, or the sentence that nothing was measured yet."""
+    if name == registers.NAME:
+        return registers.shown()
     from chapters.toolkit.results import NOT_YET, Shown, load, made_with
 
     results = load(name)
