@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from chapters.toolkit import cpu_results
 from chapters.toolkit.gpu_ceilings import Ceilings
 from chapters.toolkit.plots.bandwidth import Case, bandwidth
 from chapters.toolkit.plots.bars import Bar, bars
@@ -16,6 +17,7 @@ from chapters.toolkit.plots.figure import COLOURS, legend
 from chapters.toolkit.plots.roofline import Point, best_of, roofline
 from chapters.toolkit.plots.scale import Scale, around, si
 from chapters.toolkit.plots.steps import Step, steps
+from tests.test_ch06_bench import MEASURED
 
 CEILINGS = Ceilings(copy_rate=4e12, matrix_rate=8e14)
 PLAIN = Axis("x & y", lambda tick: f"{tick:g}")
@@ -106,7 +108,10 @@ def test_a_roofline_gives_shares_of_what_the_ceilings_allow():
         Point("library", "product", "large", operations=8e14, bytes=1e9, seconds=1.0),
     ]
     figure = roofline(points, CEILINGS, "a made-up machine")
-    assert [row[-1] for row in figure.table.rows] == ["80%", "50%", "100%"]
+    assert [row[2:] for row in figure.table.rows] == [
+        ("80%, norm", "–"),
+        ("50%, product", "100%, product"),
+    ]
     assert "made-up machine" in svg(figure).get("aria-label")
     assert CEILINGS.ridge == 200 and CEILINGS.floor(4e12, 8e14) == 1.0
     assert CEILINGS.floor(8e12, 8e14) == 2.0
@@ -137,6 +142,34 @@ def test_steps_are_compared_with_the_one_before_and_the_limit():
     assert [row[3:] for row in figure.table.rows] == [("–", "12%"), ("4.00×", "50%")]
     assert "of the library" in figure.table.header and "4.00×" in str(figure)
     assert svg(figure) is not None
+
+
+# --- what the CPU benches measured ----------------------------------------------------------------
+
+
+def test_matmul_speeds_are_operations_over_seconds():
+    seconds = {"ours": 1e-3, "NumPy": 2e-3, "read w": 5e-4, "multiply-add": 1e-3}
+    by_rows = {"1": seconds, "16": {**seconds, "PyTorch": 4e-3}}
+    (figure,) = cpu_results.matmul_speed({"n": 64, "k": 64, "threads": {"1": by_rows}})
+    assert figure.table.header == ("rows of x", "ours", "NumPy", "PyTorch")
+    assert figure.table.rows[0] == ("1", "8.19 MFLOP/s", "4.1 MFLOP/s", "–")
+    assert figure.table.rows[1] == ("16", "131 MFLOP/s", "65.5 MFLOP/s", "32.8 MFLOP/s")
+    assert "1 thread" in svg(figure).get("aria-label")
+
+
+def test_norm_bandwidth_has_a_figure_for_each_dtype():
+    seconds = {"ours": 2e-3, "unfused": 8e-3, "plain stores": 1.6e-3, "streaming stores": 1e-3}
+    cases = {f"{dtype} (1, {n}, 4096)": seconds for dtype in ("float32", "float16") for n in (1, 8)}
+    figures = cpu_results.norm_bandwidth({"1": {}, "2": cases})
+    assert [f.title.split()[4] for f in figures] == ["float32", "float16"]
+    assert figures[0].table.rows[1] == ("(1, 8, 4096)", "541 kB", "50%", "12%")
+
+
+def test_bias_speedup_draws_the_table():
+    (figure,) = cpu_results.bias_speedup(MEASURED)
+    names = [e.text for e in svg(figure).iter("text")]
+    assert {"vpdpbusd, fused", "vpdpbusd, predicted", "vpdpbusd, at the tile"} <= set(names)
+    assert len(figure.table.rows) == 2
 
 
 @pytest.mark.parametrize("paper", ["#fdfcfa", "#171a20"])

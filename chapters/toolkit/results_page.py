@@ -6,17 +6,30 @@ import importlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from chapters.toolkit.course import chapter, chapters
+from chapters.toolkit.course import chapter
+from chapters.toolkit.cpu_results import PLOTS
 from chapters.toolkit.gpu_results import SHOWN, Several
-from chapters.toolkit.results import FOLDER, Shown, load, made_with
+from chapters.toolkit.results import FOLDER, NOT_YET, Shown, load, made_with
 from chapters.toolkit.table import Table
 
 
-def of_chapter(number: int) -> Several:
-    """All that `bench <number>` measures; each part says where its numbers come from, or that there are none."""
+def of_chapter(number: int) -> Several | Shown:
+    """All that `bench <number>` measured: tables, plots, and where each comes from; or that there is nothing yet."""
     bench = importlib.import_module(f"chapters.{chapter(number).slug}.bench")
     tables = getattr(bench, "TABLES", None)
-    return Several([bench.shown(name) for name in tables] if tables else [bench.shown()])
+    shown = [bench.shown(name) for name in tables] if tables else [bench.shown()]
+    parts: list = [part for part in shown if not _empty(part)]
+    if not parts:
+        return Shown(None, NOT_YET.format(chapter=number))
+    for name, plot in PLOTS.items():
+        results = load(name)
+        if results is not None and name.startswith(f"ch{number:02}_"):
+            parts += plot(results["measured"])
+    return Several(parts)
+
+
+def _empty(part: object) -> bool:
+    return isinstance(part, Shown) and part.table is None and "Not yet" in part.source
 
 
 def drawn(name: str):
@@ -24,26 +37,18 @@ def drawn(name: str):
     return SHOWN[name]()
 
 
-def others(shown: Iterable[int], folder: Path = FOLDER):
+def others(shown: Iterable[int], folder: Path = FOLDER) -> Several | Shown:
     """Results files of chapters that are not in `shown`, each as a plain table of what it holds."""
     prefixes = tuple(f"ch{number:02}_" for number in shown)
-    names = sorted(
-        path.stem for path in folder.glob("*.json") if not path.stem.startswith(prefixes)
-    )
+    names = sorted(p.stem for p in folder.glob("*.json") if not p.stem.startswith(prefixes))
     if not names:
-        return Shown(None, f"Nothing else: {_named(shown)} have all the files there are.")
+        return Shown(None, "Nothing: every results file that there is belongs to a part above.")
     return Several([_plain(name, folder) for name in names])
-
-
-def _named(numbers: Iterable[int]) -> str:
-    there = {c.number for c in chapters()}
-    return "chapters " + ", ".join(str(n) for n in numbers if n in there)
 
 
 def _plain(name: str, folder: Path) -> Shown:
     results = load(name, folder)
-    rows = [(path, value) for path, value in leaves(results["measured"])]
-    return Shown(Table((name, "value"), rows), made_with(results))
+    return Shown(Table((name, "value"), list(leaves(results["measured"]))), made_with(results))
 
 
 def leaves(value: object, path: str = "") -> Iterable[tuple[str, str]]:

@@ -46,7 +46,7 @@ class Figure:
             f"<style data-course>{STYLE}</style>"
             f'<figure class="ir-picture plot"><svg class="plt" viewBox="0 0 {width} {height}" role="img" '
             f'aria-label="{title}"><title>{title}</title>{self.svg}</svg>'
-            f"<figcaption>{html.escape(self.caption)}</figcaption></figure>{self.table._repr_html_()}"
+            f"<figcaption><b>{title}.</b> {html.escape(self.caption)}</figcaption></figure>{self.table._repr_html_()}"
         )
 
 

@@ -64,22 +64,23 @@ def roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = "") -> 
         values=[low * ceilings.copy_rate, ceilings.matrix_rate * 1.3],
     )
     drawing, size = chart(x, y, series, guides)
-    rows = [
-        (
-            p.case,
-            p.group,
-            p.name,
-            f"{p.intensity:.3g}",
-            si(p.rate, "FLOP/s"),
-            f"{p.share(ceilings):.0%}",
-        )
-        for p in points
-    ]
-    head = ("case", "whose", "kernel", "operations a byte", "speed", "of the roofline")
-    caption = "Left of the corner memory decides, right of it arithmetic; both ceilings were measured in the same run."
+    rows = []
+    for case in dict.fromkeys(p.case for p in points):
+        here = {p.group: p for p in points if p.case == case}
+        cells = [_cell(here[g], ceilings) if g in here else "–" for g in groups]
+        rows.append((case, f"{next(iter(here.values())).intensity:.3g}", *cells))
+    head = ("case", "operations a byte", *groups)
+    caption = (
+        "Left of the corner memory decides, right of it arithmetic; both ceilings were measured in the same run. "
+        "The table gives shares of the speed that the ceilings allow."
+    )
     return Figure(
         drawing, size, f"Roofline{f' of {machine}' if machine else ''}", caption, Table(head, rows)
     )
+
+
+def _cell(point: Point, ceilings: Ceilings) -> str:
+    return f"{point.share(ceilings):.0%}, {point.name}"
 
 
 def _middle(line: Sequence[tuple[float, float]]) -> tuple[float, float]:
