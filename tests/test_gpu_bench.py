@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 
 import numpy as np
 import pytest
 
 from chapters.ch08_gpu_targets import bench
-from chapters.toolkit import gpu_linear_bench, gpu_norm_bench, gpu_results, results, results_page
-from chapters.toolkit.course import CourseError
+from chapters.toolkit import (
+    gpu_clock,
+    gpu_linear_bench,
+    gpu_norm_bench,
+    gpu_results,
+    results,
+    results_page,
+)
+from chapters.toolkit.course import CourseError, chapters
 from chapters.toolkit.gpu_clock import FEWEST_ROUNDS, WARM_ROUNDS, Contender, interleaved
 from chapters.toolkit.gpu_linear_bench import Layer
 from chapters.toolkit.spread import Spread, spread
@@ -214,6 +223,69 @@ def test_a_kernel_is_given_tensors_of_the_dtypes_it_declares(torch):
     assert case["bytes"]["right"] == Layer(m, n, k, "float16").bytes_moved("float32")
 
 
+class Event:
+    """Stands in for a CUDA event: the time of day."""
+
+    def __init__(self, enable_timing: bool):
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1e3 * (end.at - self.at)
+
+
+class Graph:
+    """Stands in for a CUDA graph: replaying it does nothing."""
+
+    def replay(self) -> None:
+        pass
+
+
+@pytest.fixture
+def cuda_stand_in(torch, monkeypatch):
+    """What the bench uses of torch.cuda, on a machine without a GPU; the kernels for TVM then do not compile."""
+    fakes = {"Event": Event, "CUDAGraph": Graph, "synchronize": nothing}
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph: contextlib.nullcontext())
+    monkeypatch.setattr(bench, "DEVICE", "cpu")
+    monkeypatch.setattr(bench, "missing", str)
+    monkeypatch.setattr(gpu_clock, "FLUSH_BYTES", 1 << 10)
+    monkeypatch.setitem(gpu_norm_bench.IMPLEMENTATIONS, "torch.compile", gpu_norm_bench.eager)
+
+
+def test_a_run_from_end_to_end_but_for_the_gpu(cuda_stand_in, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "steps", lambda layer: {"a step": absent_kernel})
+    monkeypatch.setattr(bench, "kernels_for", lambda layer: {"decode": absent_kernel})
+    told = []
+    found = bench.run(quick=True, say=told.append)
+    assert set(found) == {"ch08_norm", "ch08_linear", "ch08_steps"}
+    for name, measured in found.items():
+        assert measured["ceilings"]["copy_rate"] > 0 and measured["skipped"] == []
+        results.save(name, measured, "python -m chapters bench 8", tmp_path)
+    norm = found["ch08_norm"]["cases"][0]
+    assert (
+        {"copy", "PyTorch", "torch.compile"} == set(norm["seconds"]) == set(norm["graph_seconds"])
+    )
+    assert "wide_kernel" in norm["missing"] and "wide_kernel" in "".join(told)
+    linear = found["ch08_linear"]["cases"][0]
+    assert gpu_results.CUBLASLT in linear["seconds"] and "no kernel" in linear["missing"]["decode"]
+    monkeypatch.setattr(gpu_results, "load", lambda name: results.load(name, tmp_path))
+    for name in bench.TABLES:
+        assert "<table" in bench.shown(name)._repr_html_()
+
+
+def absent_kernel():
+    raise ValueError("no kernel here")
+
+
+def test_cases_that_begin_too_late_are_named(cuda_stand_in, monkeypatch):
+    monkeypatch.setattr(bench.time, "monotonic", iter([0.0, *[1e6] * 20]).__next__)
+    assert bench.run(quick=True, say=nothing_said) == {}
+
+
 def _refuses():
     raise RuntimeError("refused")
 
@@ -227,6 +299,25 @@ def test_norm_kernels_become_one_cuda_kernel_each(dtype):
     from tests.checks.add_norm import CUDA
 
     for func in gpu_norm_bench.kernels((64, 1, 4096), dtype).values():
+        (kernel,) = HostProgram(func, CUDA).kernels.values()
+        assert "__global__" in kernel.source
+
+
+@pytest.mark.skipif(8 not in {c.number for c in chapters()}, reason="chapter 8 is being written")
+@pytest.mark.parametrize("layer", [bench.STEPS, *bench.plan(quick=True)["ch08_linear"]], ids=str)
+def test_layer_kernels_become_one_cuda_kernel_each(layer):
+    from chapters.toolkit.gpu_call import signature
+    from chapters.toolkit.gpu_launches import HostProgram
+    from tests.checks.add_norm import CUDA
+
+    kernels = {**(bench.steps(layer) if layer.m > 1 else {}), **bench.kernels_for(layer)}
+    assert set(kernels) & set(gpu_results.LINEAR_OURS)
+    for name, make in kernels.items():
+        if name in bench.BY_TVM:
+            continue  # importing the rules takes half a minute
+        func = make()
+        shapes = [shape for shape, _ in signature(func)]
+        assert shapes == [(layer.m, layer.k), (layer.n, layer.k), (layer.n,), (layer.m, layer.n)]
         (kernel,) = HostProgram(func, CUDA).kernels.values()
         assert "__global__" in kernel.source
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from chapters.toolkit import gpu_linear_bench as linear
 from chapters.toolkit import gpu_norm_bench as norm
 from chapters.toolkit.gpu_linear_bench import Layer
-from chapters.toolkit.gpu_results import SHOWN
+from chapters.toolkit.gpu_results import LINEAR_OURS, SHOWN
 
 # out x in of Llama-3-8B's linear layers: query, key and value; output; gate and up; down
 LLAMA = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
@@ -20,6 +20,7 @@ PREFILL_ROWS = 2048
 SQUARES = (4096, 8192)
 STEPS = Layer(4096, 4096, 4096, "float16")
 LONGEST = 480.0  # seconds after which no new case is begun
+DEVICE = "cuda"
 CASE_SECONDS = 2.0  # of timing within a case
 
 
@@ -50,8 +51,8 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     from chapters.toolkit.gpu_clock import EventClock, GraphClock
 
     until = time.monotonic() + (60.0 if quick else LONGEST)
-    clock = EventClock()
-    ceilings = measured(clock, quick).json()
+    clock = EventClock(device=DEVICE)
+    ceilings = measured(clock, quick, DEVICE).json()
     say(
         f"copy {ceilings['copy_rate'] / 1e12:.3g} TB/s, bfloat16 {ceilings['matrix_rate'] / 1e12:.4g} TFLOP/s"
     )
@@ -93,7 +94,7 @@ def plan(quick: bool) -> dict[str, list]:
 
 
 def _measure(name: str, case, clock, graph_clock, rounds: int, say) -> dict:
-    limits = {"rounds": rounds, "seconds": CASE_SECONDS, "say": say}
+    limits = {"rounds": rounds, "seconds": CASE_SECONDS, "say": say, "device": DEVICE}
     if name == "ch08_norm":
         return norm.measure(*case, (clock, graph_clock()), norm.IMPLEMENTATIONS, **limits)
     kernels = steps(case) if name == "ch08_steps" else kernels_for(case)
@@ -140,7 +141,7 @@ def steps(layer: Layer) -> dict[str, Callable]:
     }
 
 
-OURS = ("decode", "tensor cores, 64 × 64", "tensor cores, 128 × 128")
+BY_TVM = ("dlight",)
 
 
 def kernels_for(layer: Layer) -> dict[str, Callable]:
@@ -150,10 +151,10 @@ def kernels_for(layer: Layer) -> dict[str, Callable]:
     if layer.m == 1:
         ours = {"decode": lambda: earlier(8).decode_matmul(layer.n, layer.k, layer.dtype)}
     else:
-        ours = {name: make for name, make in steps(layer).items() if name in OURS}
+        ours = {name: make for name, make in steps(layer).items() if name in LINEAR_OURS}
     if layer.dtype != "float16":  # TVM's rule for tensor cores knows no other
         return ours
-    return {**ours, "dlight, bias inlined by it": lambda: by_dlight(layer)}
+    return {**ours, "dlight": lambda: by_dlight(layer)}
 
 
 def by_dlight(layer: Layer):

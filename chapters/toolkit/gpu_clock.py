@@ -68,10 +68,10 @@ def _affordable(rounds: int, once: float, seconds: float) -> int:
 class EventClock:
     """Times single calls from a cold cache, with CUDA events."""
 
-    def __init__(self, flush_bytes: int = FLUSH_BYTES):
+    def __init__(self, flush_bytes: int | None = None, device: str = "cuda"):
         import torch
 
-        self._rubbish = torch.empty(flush_bytes, dtype=torch.int8, device="cuda")
+        self._rubbish = torch.empty(flush_bytes or FLUSH_BYTES, dtype=torch.int8, device=device)
         self._value = 0
 
     def round(self, order: list[tuple[str, Contender]]) -> dict[str, float]:

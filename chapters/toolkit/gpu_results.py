@@ -114,22 +114,26 @@ def steps_shown() -> Several | Shown:
     parts = []
     for case in results["measured"]["cases"]:
         title = f"{layer_text(case)} in {case['dtype']} on {_machine(results)}, step by step"
-        parts.append(steps_figure(case, title))
+        # where no step could be measured the libraries' times are all there is
+        drawn = steps_figure(case, title) if _steps_of(case) else linear_table([case])
+        parts.append(drawn)
     return Several([*parts, _source(results)])
 
 
 def steps_figure(case: dict, title: str) -> Figure:
     """The bars of one case of ch08_steps; cuBLASLt, where it was measured, is the line to compare with."""
-    seconds = case["seconds"]
+    seconds, limit = case["seconds"], None
     taken = [
-        Step(name, time["median"], time["low"], time["high"])
-        for name, time in seconds.items()
-        if name not in (CUBLASLT, *LINEAR_UNFUSED)
+        Step(name, seconds[name]["median"], seconds[name]["low"], seconds[name]["high"])
+        for name in _steps_of(case)
     ]
-    limit = None
     if CUBLASLT in seconds:
         limit = case["operations"] / seconds[CUBLASLT]["median"], "cuBLASLt"
     return steps(taken, case["operations"], "FLOP/s", title, limit)
+
+
+def _steps_of(case: dict) -> list[str]:
+    return [name for name in case["seconds"] if name not in (CUBLASLT, *LINEAR_UNFUSED)]
 
 
 def roofline_shown() -> Several | Shown:
