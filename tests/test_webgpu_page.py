@@ -1,12 +1,14 @@
 """The page that runs a kernel in the browser: its facts are TVM's, and in Chromium its verdicts are right.
 
-Chromium brings a WebGPU device in software, so no GPU is needed; without Chromium the tests of the script are skipped.
+Chromium brings a WebGPU device in software, so no GPU is needed; without Chromium or Playwright the tests of the script
+are skipped.
 """
 
 from __future__ import annotations
 
 import functools
 import http.server
+import importlib.util
 import json
 import re
 import shutil
@@ -18,11 +20,26 @@ import pytest
 
 from chapters.toolkit import browser_kernel
 from chapters.toolkit.browser_kernel import FAULTS, ROWS, BrowserKernel, description
-from tests.site import browser
-from tests.site.browser import SOFTWARE_GPU, Browser
+from chapters.toolkit.executors import REQUIRED, required
+from tests.site.check_pages import CannotOpen, browser_path
 
 ROOT = Path(__file__).resolve().parents[1]
-needs_browser = pytest.mark.skipif(bool(browser.missing()), reason=browser.missing())
+# WebGPU without a GPU: SwiftShader, which every Chromium carries; no sandbox, as containers have none
+FLAGS = ["--no-sandbox", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"]
+
+
+def missing() -> str:
+    """Why no page can be run here, "" if one can."""
+    if not importlib.util.find_spec("playwright"):
+        return "running a page needs Playwright: pip install -e '.[site]'"
+    try:
+        browser_path()
+    except CannotOpen as error:
+        return str(error)
+    return ""
+
+
+needs_browser = pytest.mark.skipif(bool(missing()), reason=missing())
 HEAD = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>A kernel</title>'
     '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -86,10 +103,20 @@ def _write(path: Path, before: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+@pytest.mark.skipif(not required(), reason=f"{REQUIRED} is not set")
+def test_what_is_required_is_here():
+    """In CI a missing browser must not pass for skipped tests."""
+    assert missing() == ""
+
+
 @pytest.fixture(scope="module")
 def chromium():
-    with Browser(*SOFTWARE_GPU) as running:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        running = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS)
         yield running
+        running.close()
 
 
 @pytest.fixture(scope="module")
@@ -98,31 +125,38 @@ def page(chromium, folder):
 
 
 def _opened(chromium, url: str):
-    page = chromium.open(url)
-    page.wait_for("!document.getElementById('webgpu-device').textContent.startsWith('Looking')")
+    page = chromium.new_page()
+    page.goto(url)
+    page.wait_for_function(
+        "!document.getElementById('webgpu-device').textContent.startsWith('Looking')"
+    )
     return page
 
 
 def _choose(page, **choices: int) -> None:
     for name, value in choices.items():
-        page.evaluate(
-            f"(() => {{ const e = document.getElementById('webgpu-{name}'); e.value = {value}; "
-            "e.dispatchEvent(new Event('change')); })()"
-        )
+        page.select_option(f"#webgpu-{name}", str(value))
 
 
 def _text(page, name: str) -> str:
-    return page.evaluate(f"document.getElementById('webgpu-{name}').textContent")
+    return page.text_content(f"#webgpu-{name}")
 
 
 def _run(page) -> str:
-    page.evaluate("document.getElementById('webgpu-run').click()")
-    return _verdict(page)
-
-
-def _verdict(page) -> str:
-    page.wait_for("!document.getElementById('webgpu-run').disabled")
+    page.click("#webgpu-run")
+    page.wait_for_function("!document.getElementById('webgpu-run').disabled")
     return _text(page, "verdict")
+
+
+def _replace(page, old: str, new: str) -> None:
+    """Edit the kernel's text as a reader does."""
+    text = page.input_value("#webgpu-text")
+    assert old in text
+    page.fill("#webgpu-text", text.replace(old, new))
+
+
+def _runs(page) -> int:
+    return page.locator("#webgpu-runs tbody tr").count()
 
 
 @needs_browser
@@ -130,9 +164,7 @@ def test_what_tvm_wrote_is_right(page):
     assert "swiftshader" in _text(page, "device").lower()
     _choose(page, dtype=0, fault=0, rows=0)
     assert _run(page).startswith(f"Right numbers: all {ROWS[0]} rows agree with float64.")
-    row = page.evaluate(
-        "[...document.querySelector('#webgpu-runs tbody tr').cells].map(c => c.textContent)"
-    )
+    row = page.locator("#webgpu-runs tbody tr").first.locator("td").all_text_contents()
     assert row[1:5] == ["float32", "as TVM wrote it", str(ROWS[0]), "0"] and float(row[7]) > 0
 
 
@@ -149,9 +181,9 @@ def test_every_fault_shows(page, number):
 def test_memory_that_webgpu_clears_hides_a_fault_without_rubbish(page):
     """Nothing is stored, nothing is summed: with cleared memory the norm is large, and with rubbish it is 0."""
     _choose(page, dtype=0, fault=4, rows=0)
-    page.evaluate("document.getElementById('webgpu-rubbish').click()")
+    page.click("#webgpu-rubbish")
     without = _run(page)
-    page.evaluate("document.getElementById('webgpu-rubbish').click()")
+    page.click("#webgpu-rubbish")
     errors = [float(re.search(r"Largest error ([\d.e+]+) %", t)[1]) for t in (without, _run(page))]
     assert errors[0] > 1000 and 99 < errors[1] < 101
 
@@ -168,46 +200,42 @@ def test_a_missing_barrier_that_does_not_show_is_said_to_be_luck(chromium, folde
 @needs_browser
 def test_an_error_of_the_compiler_leads_to_its_line(page):
     _choose(page, dtype=0, fault=0, rows=0)
-    page.evaluate(
-        "(() => { const t = document.getElementById('webgpu-text'); "
-        "t.value = t.value.replace('var partial', 'var rows ! partial'); "
-        "t.dispatchEvent(new Event('input')); })()"
-    )
+    _replace(page, "var partial", "var rows ! partial")
     assert _text(page, "says").startswith("Edited by you.")
     assert _run(page).startswith("The browser's compiler refuses this text.line ")
-    page.evaluate("document.querySelector('#webgpu-verdict li button').click()")
+    page.click("#webgpu-verdict li button")
     selected = "(t => t.value.slice(t.selectionStart, t.selectionEnd))(document.activeElement)"
     assert "partial" in page.evaluate(selected)
-    page.evaluate("document.getElementById('webgpu-reset').click()")
+    page.click("#webgpu-reset")
     assert _text(page, "says") == FAULTS[0].says
 
 
 @needs_browser
-def test_a_text_that_does_not_fit_the_launch_is_refused_in_words(page):
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("fn main_kernel", "fn another"), ("<storage, read> x1", "<storage, read_write> x1")],
+)
+def test_a_text_that_does_not_fit_the_launch_is_refused_in_words(page, old, new):
     _choose(page, dtype=0, fault=0, rows=0)
-    for old, new in (
-        ("fn main_kernel", "fn another"),
-        ("<storage, read> x1", "<storage, read_write> x1"),
-    ):
-        page.evaluate(
-            "(() => { const t = document.getElementById('webgpu-text'), f = kernelInBrowser.facts; "
-            f"t.value = f.kernels[0].texts[0].replace({old!r}, {new!r}); }})()"
-        )
-        assert _run(page).startswith("The browser's compiler refuses this text.")
+    _replace(page, old, new)
+    assert _run(page).startswith("The browser's compiler refuses this text.")
+    page.click("#webgpu-reset")
 
 
 @needs_browser
 def test_keys_alone_are_enough(page):
     _choose(page, dtype=0, fault=0, rows=0)
-    page.evaluate("document.getElementById('webgpu-text').focus()")
-    before = page.evaluate("document.querySelectorAll('#webgpu-runs tbody tr').length")
-    page.press("Enter", ctrl=True)
-    page.wait_for(f"document.querySelectorAll('#webgpu-runs tbody tr').length > {before}")
-    page.press("Tab")
+    page.focus("#webgpu-text")
+    before = _runs(page)
+    page.keyboard.press("Control+Enter")
+    page.wait_for_function(f"document.querySelectorAll('#webgpu-runs tbody tr').length > {before}")
+    page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "webgpu-run"
-    page.press(" ", text=" ")
-    page.wait_for(f"document.querySelectorAll('#webgpu-runs tbody tr').length > {before + 1}")
-    page.press("Tab", shift=True)
+    page.keyboard.press("Space")
+    page.wait_for_function(
+        f"document.querySelectorAll('#webgpu-runs tbody tr').length > {before + 1}"
+    )
+    page.keyboard.press("Shift+Tab")
     assert page.evaluate("document.activeElement.id") == "webgpu-text"
 
 
@@ -231,8 +259,8 @@ def test_without_webgpu_one_sentence_says_so(chromium, folder, script, sentence)
     _write(path, f"<script>{script}</script>")
     page = _opened(chromium, path.as_uri())
     assert sentence in _text(page, "device")
-    assert page.evaluate("document.getElementById('webgpu-run').disabled")
-    assert "fn main_kernel(" in page.evaluate("document.getElementById('webgpu-text').value")
+    assert page.is_disabled("#webgpu-run")
+    assert "fn main_kernel(" in page.input_value("#webgpu-text")
 
 
 @needs_browser
@@ -254,8 +282,7 @@ class _Silent(http.server.SimpleHTTPRequestHandler):
 @needs_browser
 def test_on_a_phone_nothing_is_wider_than_the_screen(chromium, folder):
     page = _opened(chromium, (folder / "index.html").as_uri())
-    page.screen(360, 740)
-    page.wait_for("innerWidth === 360")
+    page.set_viewport_size({"width": 360, "height": 740})
     wide = (
         "[...document.querySelectorAll('.webgpu *')].filter(e => !e.closest('table') "
         "&& e.getBoundingClientRect().right > innerWidth).map(e => e.id || e.className)"
