@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 
 from chapters.toolkit.course import ROOT, chapters
 from chapters.toolkit.front_picture import IMAGE, document
@@ -22,6 +25,18 @@ def test_picture_is_what_the_code_draws():
     assert IMAGE.read_text(encoding="utf-8") == document(), (
         "python -m chapters.toolkit.front_picture"
     )
+
+
+def test_the_thirty_seconds_print_what_is_shown(tmp_path):
+    code = re.search(r"```python\n(.*?)```", README, re.DOTALL)[1]
+    script = tmp_path / "thirty_seconds.py"
+    script.write_text(code, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1", "PYTHONUTF8": "1"}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False
+    )
+    shown = re.search(r"```diff\n(.*?)```", README, re.DOTALL)[1]
+    assert done.stdout == shown, done.stderr
 
 
 def test_every_chapter_is_in_the_table():
