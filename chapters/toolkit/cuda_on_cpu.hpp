@@ -4,9 +4,10 @@
 //   * every access of an argument lies inside it, and a wide access is aligned;
 //   * shared memory holds rubbish when a block starts;
 //   * two threads that touch one element of shared memory, one of them writing, have a barrier between them;
-//   * every thread of the block reaches each barrier, every lane of the warp each shuffle.
-// Not here: atomics, asynchronous copies, tensor cores, grids that wait for each other. A wide access of shared memory
-// is executed but not watched for races.
+//   * every thread of the block reaches each barrier, every lane of the warp each shuffle and each tensor-core operation.
+// Tensor cores: 16 x 16 x 16 fragments of nvcuda::wmma with float32 sums. Which lane holds which element is scrambled on
+// purpose, because CUDA does not say it. Not here: other shapes of fragments, inline PTX (mma.sync, ldmatrix, cp.async,
+// wgmma), atomics, grids that wait for each other.
 #include <ucontext.h>
 
 #include <cmath>
@@ -15,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #define __global__
@@ -172,7 +174,7 @@ template <class T> struct Argument {
 
 struct Access { int thread = -1; unsigned block_epoch, warp_epoch; };
 struct Shadow { Access write, read; };  // of one element; `read` is the last reader that was not the writer's follower
-struct SharedArray { void* data; size_t bytes; Shadow* shadow; size_t count; };
+struct SharedArray { void* data; size_t bytes; Shadow* shadow; size_t count; const char* name; };
 static std::vector<SharedArray>& shared_arrays() { static std::vector<SharedArray> all; return all; }
 
 static bool unordered(const Access& before) {  // by another thread, with nothing in between that orders the two
@@ -186,43 +188,132 @@ static void race(const char* name, size_t i, const Access& other, const char* di
   fail("%s %s[%zu], which thread (%u, %u, %u) %s, and no barrier stands between them.", did, name, i, o.x, o.y, o.z, other_did);
 }
 
+static void watch_read(Shadow& s, const char* name, size_t i) {
+  if (unordered(s.write)) race(name, i, s.write, "reads", "writes");
+  s.read = now();
+}
+static void watch_write(Shadow& s, const char* name, size_t i, bool changes) {
+  if (changes && unordered(s.write)) race(name, i, s.write, "writes", "writes");
+  if (unordered(s.read)) race(name, i, s.read, "writes", "reads");
+  s.write = now();
+}
+
 // Shared memory: poisoned when a block starts, watched for races. Layout is that of a plain array.
 template <class T, size_t N> struct Shared {
   alignas(64) T data[N];
   Shadow shadow[N];
   const char* name;
-  explicit Shared(const char* n) : name(n) { shared_arrays().push_back({data, sizeof data, shadow, N}); }
+  explicit Shared(const char* n) : name(n) { shared_arrays().push_back({data, sizeof data, shadow, N, name}); }
+  void reading(size_t i) const { watch_read(const_cast<Shadow&>(shadow[i]), name, i); }
+  void writing(size_t i, const T& value) { watch_write(shadow[i], name, i, memcmp(&data[i], &value, sizeof value)); }
   struct Element {
     Shared& of; size_t i;
-    operator T() const {
-      Shadow& s = of.shadow[i];
-      if (unordered(s.write)) race(of.name, i, s.write, "reads", "writes");
-      s.read = now();
-      return of.data[i];
-    }
-    Element& operator=(T value) {
-      Shadow& s = of.shadow[i];
-      if (unordered(s.write) && memcmp(&of.data[i], &value, sizeof value)) race(of.name, i, s.write, "writes", "writes");
-      if (unordered(s.read)) race(of.name, i, s.read, "writes", "reads");
-      s.write = now();
-      of.data[i] = value;
-      return *this;
-    }
+    operator T() const { of.reading(i); return of.data[i]; }
+    template <class U, class = std::enable_if_t<!std::is_same<U, T>::value>> explicit operator U() const { return (U)(T)*this; }
+    Element& operator=(T value) { of.writing(i, value); of.data[i] = value; return *this; }
     Element& operator=(const Element& other) { return *this = (T)other; }
+    T* operator&() const { return &of.data[i]; }
   };
   Element operator[](int64_t i) {
     if (i < 0 || i >= (int64_t)N) fail("touches %s[%ld] in shared memory, and %s has %zu elements.", name, (long)i, name, N);
     return {*this, (size_t)i};
   }
   struct Place {
-    Shared& of; int64_t at;
+    typedef T Of; Shared& of; int64_t at;
     template <class U> explicit operator U*() const {
       if (at < 0 || (at + (int64_t)(sizeof(U) / sizeof(T))) > (int64_t)N) fail("touches %s[%ld] in shared memory, and %s has %zu elements.", of.name, (long)at, of.name, N);
+      if (((uintptr_t)(of.data + at)) % sizeof(U)) fail("reads or writes %s[%ld] in shared memory %zu bytes wide, which is not aligned.", of.name, (long)at, sizeof(U));
       return (U*)(of.data + at);
     }
   };
   Place operator+(int64_t i) { return {*this, i}; }
+  friend Place operator+(const Place& p, int64_t i) { return {p.of, p.at + i}; }
 };
+
+// `*(U*)(shared + i)`, an access of several elements at once: each of them is watched.
+template <class U, class Place> struct Wide {
+  typedef typename Place::Of T;
+  Place place; U* data;
+  explicit Wide(const Place& p) : place(p), data((U*)p) {}
+  operator U() const {
+    for (size_t n = 0; n < sizeof(U) / sizeof(T); n++) place.of.reading(place.at + n);
+    return *data;
+  }
+  Wide& operator=(U value) {
+    for (size_t n = 0; n < sizeof(U) / sizeof(T); n++) place.of.writing(place.at + n, ((T*)&value)[n]);
+    *data = value;
+    return *this;
+  }
+  Wide& operator=(const Wide& other) { return *this = (U)other; }
+};
+template <class U, class Place> static Wide<U, Place> wide(const Place& p) { return Wide<U, Place>(p); }
+
+// --- tensor cores --------------------------------------------------------------------------------
+
+struct Range { const char* data; size_t bytes; const char* name; };
+static std::vector<Range>& arguments() { static std::vector<Range> all; return all; }
+static std::vector<const float*> offered_a, offered_b;  // by thread: the fragments it brings to a product
+
+// Check one element of a tile, given by its plain address: it must lie in an argument or in shared memory.
+template <class T> static void touch(const T* p, bool writes, T value) {
+  const char* at = (const char*)p;
+  for (auto& s : shared_arrays()) if (at >= (char*)s.data && at < (char*)s.data + s.bytes) {
+    size_t i = (at - (char*)s.data) / sizeof(T);
+    if (writes) watch_write(s.shadow[i], s.name, i, memcmp(p, &value, sizeof value)); else watch_read(s.shadow[i], s.name, i);
+    return;
+  }
+  for (auto& a : arguments()) if (at >= a.data && at + sizeof(T) <= a.data + a.bytes) return;
+  fail("%s a tile that reaches outside the kernel's arrays.", writes ? "stores" : "loads");
+}
+
+namespace nvcuda { namespace wmma {
+struct matrix_a; struct matrix_b; struct accumulator; struct row_major; struct col_major;
+enum layout_t { mem_row_major, mem_col_major };
+// Element e of the tile, counted along its rows, is x[s] of lane l where (8 l + s) * 37 = e modulo 256.
+template <class Use, int M, int N, int K, class T, class Layout = void> struct fragment {
+  static_assert(M == 16 && N == 16 && K == 16, "only fragments of 16 x 16 x 16 are known here");
+  static const int num_elements = 8;
+  float x[8];
+};
+static inline int element(int s) { return ((current & 31) * 8 + s) * 37 & 255; }
+static inline float held(const float* const* lanes, int e) { int p = e * 173 & 255; return lanes[p >> 3][p & 7]; }
+static inline void together() {  // all 32 lanes
+  if ((current | 31) >= fibers.size()) fail("uses a tensor core in a warp of fewer than 32 threads.");
+  leave(IN_WARP);
+}
+static inline int64_t offset(int e, int64_t ld, bool rows) { return rows ? (e >> 4) * ld + (e & 15) : (e & 15) * ld + (e >> 4); }
+template <class F, class T> static void load_tile(F& f, const T* p, int64_t ld, bool rows) {
+  together();
+  for (int s = 0; s < 8; s++) { const T* q = p + offset(element(s), ld, rows); touch(q, false, T()); f.x[s] = (float)*q; }
+  together();
+}
+template <class U, class T> static void load_matrix_sync(fragment<U, 16, 16, 16, T, row_major>& f, const T* p, unsigned ld) { load_tile(f, p, ld, true); }
+template <class U, class T> static void load_matrix_sync(fragment<U, 16, 16, 16, T, col_major>& f, const T* p, unsigned ld) { load_tile(f, p, ld, false); }
+template <class T> static void load_matrix_sync(fragment<accumulator, 16, 16, 16, T>& f, const T* p, unsigned ld, layout_t layout) { load_tile(f, p, ld, layout == mem_row_major); }
+template <class T> static void store_matrix_sync(T* p, const fragment<accumulator, 16, 16, 16, T>& f, unsigned ld, layout_t layout) {
+  together();
+  for (int s = 0; s < 8; s++) {
+    T* q = p + offset(element(s), ld, layout == mem_row_major);
+    touch(q, true, (T)f.x[s]);
+    *q = (T)f.x[s];
+  }
+  together();
+}
+template <class F> static void fill_fragment(F& f, float value) { for (float& x : f.x) x = value; }
+template <class D, class A, class B, class C> static void mma_sync(D& d, const A& a, const B& b, const C& c) {
+  offered_a[current] = a.x; offered_b[current] = b.x;
+  together();
+  const float* const* as = &offered_a[current & ~31u]; const float* const* bs = &offered_b[current & ~31u];
+  float sums[8];
+  for (int s = 0; s < 8; s++) {
+    int e = element(s), i = e >> 4, j = e & 15;
+    sums[s] = c.x[s];
+    for (int k = 0; k < 16; k++) sums[s] += held(as, i * 16 + k) * held(bs, k * 16 + j);
+  }
+  together();
+  memcpy(d.x, sums, sizeof sums);
+}
+}}  // namespace nvcuda::wmma
 
 // --- a block -------------------------------------------------------------------------------------
 
@@ -241,6 +332,7 @@ static bool release_warps(unsigned n) {
 static void run_block(unsigned n, int backwards) {
   const size_t STACK = 64 << 10;
   stacks.resize(n * STACK); fibers.resize(n); exchanged.assign(n, 0);
+  offered_a.assign(n, nullptr); offered_b.assign(n, nullptr);
   for (auto& array : shared_arrays()) {
     memset(array.data, 0xff, array.bytes);  // not a number, in every floating-point type
     for (size_t i = 0; i < array.count; i++) array.shadow[i] = Shadow();

@@ -71,7 +71,12 @@ class CudaOnCpu:
 
 def program(kernel: Kernel) -> str:
     """The C++ text that is compiled for `kernel`: the header, TVM's function, and how to call it."""
-    text = kernel.source[kernel.source.index('extern "C" __global__') :]
+    prelude, start, kernels = kernel.source.partition('extern "C" __global__')
+    # TVM's own prelude ends with an #endif; after it stand the device functions that the kernel brings along
+    text = prelude.rpartition("#endif\n")[2] + start + kernels
+    shared = "|".join(re.escape(declared["name"]) for declared in _SHARED.finditer(text))
+    if shared:
+        text = re.sub(rf"\*\((\w+)\*\)\((?=(?:{shared})\b)", r"wide<\1>(", text)
     text = _SHARED.sub(_watched, text)
     text = _VOLATILE.sub(r"\1", text)
     text = _POINTER.sub(r"Argument<\g<type>> \g<name>", text).replace(
@@ -80,7 +85,7 @@ def program(kernel: Kernel) -> str:
     signatures = re.findall(rf"{re.escape(kernel.name)}\(([^)]*)\)", text)
     types = [parameter.rsplit(" ", 1)[0].strip() for parameter in signatures[0].split(",")]
     names = [parameter.rsplit(" ", 1)[1].strip() for parameter in signatures[0].split(",")]
-    kept, setting = [], []
+    kept, setting = [], ["arguments().clear();"]
     for n, (kind, name) in enumerate(zip(types, names, strict=True)):
         kept.append(f"static {kind} argument{n};")
         element = re.fullmatch(r"Argument<(\w+)>", kind)
@@ -90,6 +95,10 @@ def program(kernel: Kernel) -> str:
             else f"*({kind}*)p[{n}]"
         )
         setting.append(f"argument{n} = {value};")
+        if element:
+            name = name.removesuffix("_ptr")
+            size = f"sizes[{n}] * sizeof({element[1]})"
+            setting.append(f'arguments().push_back({{(const char*)p[{n}], {size}, "{name}"}});')
     arguments = ", ".join(f"argument{n}" for n in range(len(types)))
     return "\n".join(
         [

@@ -111,6 +111,14 @@ class HostProgram:
         return launches
 
 
+def lowered(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> list[tvm.tirx.PrimFunc]:
+    """The device functions that `func` becomes on `target`, as TVM writes them out as source text."""
+    target = tvm.target.Target(target, host="llvm") if target.host is None else target
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    _, device = _split(mod, target)
+    return [kernel for part in device.values() for kernel in part.functions.values()]
+
+
 def _split(mod: tvm.IRModule, target: tvm.target.Target):
     """(host module, {target: device module}), as tvm.compile makes them."""
     mod = tvm.tirx.transform.BindTarget(target)(mod)
