@@ -6,8 +6,9 @@
 //   * two threads that touch one element of shared memory, one of them writing, have a barrier between them;
 //   * every thread of the block reaches each barrier, every lane of the warp each shuffle and each tensor-core operation.
 // Tensor cores: 16 x 16 x 16 fragments of nvcuda::wmma with float32 sums. Which lane holds which element is scrambled on
-// purpose, because CUDA does not say it. Not here: other shapes of fragments, inline PTX (mma.sync, ldmatrix, cp.async,
-// wgmma), atomics, grids that wait for each other.
+// purpose, because CUDA does not say it. Asynchronous copies (cp.async) arrive as late as they may: when their thread
+// waits for them. Not here: other shapes of fragments, other assembly (mma.sync, ldmatrix, wgmma, bulk copies), atomics,
+// grids that wait for each other.
 #include <ucontext.h>
 
 #include <cmath>
@@ -16,6 +17,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <type_traits>
 #include <vector>
 
@@ -248,6 +250,31 @@ template <class U, class Place> struct Wide {
 };
 template <class U, class Place> static Wide<U, Place> wide(const Place& p) { return Wide<U, Place>(p); }
 
+// --- asynchronous copies ---------------------------------------------------------------------------
+
+static std::vector<std::vector<std::function<void()>>> copies;  // by thread: started, not yet arrived
+static std::vector<std::vector<size_t>> groups;                 // by thread: how many copies each committed group has
+
+template <int BYTES, class T, size_t N> static void cp_async(Shared<T, N>& to, int64_t at, const Argument<T>& from, int64_t start) {
+  static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
+  const int64_t n = BYTES / sizeof(T);
+  if (start < 0 || start + n > from.size) from.outside(start, n);
+  if (at < 0 || at + n > (int64_t)N) fail("copies to %s[%ld] in shared memory, and %s has %zu elements.", to.name, (long)at, to.name, N);
+  if ((uintptr_t)(from.data + start) % BYTES || (uintptr_t)(to.data + at) % BYTES) fail("copies %d bytes to %s[%ld] asynchronously, and an address is not aligned.", BYTES, to.name, (long)at);
+  Shared<T, N>* shared = &to; const T* data = from.data;
+  copies[current].push_back([=] { for (int64_t i = 0; i < n; i++) (*shared)[at + i] = data[start + i]; });
+}
+static size_t in_groups() { size_t n = 0; for (size_t g : groups[current]) n += g; return n; }
+static void cp_async_commit() { groups[current].push_back(copies[current].size() - in_groups()); }
+static void cp_async_wait(size_t newest) {  // all groups but the newest arrive
+  auto& mine = groups[current];
+  while (mine.size() > newest) {
+    for (size_t i = 0; i < mine[0]; i++) copies[current][i]();
+    copies[current].erase(copies[current].begin(), copies[current].begin() + mine[0]);
+    mine.erase(mine.begin());
+  }
+}
+
 // --- tensor cores --------------------------------------------------------------------------------
 
 struct Range { const char* data; size_t bytes; const char* name; };
@@ -333,6 +360,7 @@ static void run_block(unsigned n, int backwards) {
   const size_t STACK = 64 << 10;
   stacks.resize(n * STACK); fibers.resize(n); exchanged.assign(n, 0);
   offered_a.assign(n, nullptr); offered_b.assign(n, nullptr);
+  copies.assign(n, {}); groups.assign(n, {});
   for (auto& array : shared_arrays()) {
     memset(array.data, 0xff, array.bytes);  // not a number, in every floating-point type
     for (size_t i = 0; i < array.count; i++) array.shadow[i] = Shadow();

@@ -28,6 +28,13 @@ _SHARED = re.compile(
     r"__shared__ (?:alignas\(\d+\) )?(?P<type>\w+) (?P<name>\w+)\[(?P<size>\d+)\];"
 )
 _POINTER = re.compile(r"(?P<type>\w+)\* __restrict__ (?P<name>\w+)")
+# A device function of TVM's own that is one instruction in assembly; cuda_on_cpu.hpp has its stand-in.
+_ASSEMBLY = re.compile(
+    r"__forceinline__ __device__ void \w+\([^)]*\) \{[^{}]*asm volatile[^{}]*\}\n"
+)
+_COPY = re.compile(r"\bptx_cp_async_legacy_c[ag]_(\d+)_\d+_\d+\(")
+_COMMIT = re.compile(r"\btvm_builtin_ptx_cp_async_commit_group_async_commit_group\(")
+_WAIT = re.compile(r"\btvm_builtin_ptx_cp_async_wait_group_async_wait_group_(\d+)\(")
 _VOLATILE = re.compile(r"\(\(volatile \w+\*\)(\w+)\)")
 
 
@@ -73,11 +80,14 @@ def program(kernel: Kernel) -> str:
     """The C++ text that is compiled for `kernel`: the header, TVM's function, and how to call it."""
     prelude, start, kernels = kernel.source.partition('extern "C" __global__')
     # TVM's own prelude ends with an #endif; after it stand the device functions that the kernel brings along
-    text = prelude.rpartition("#endif\n")[2] + start + kernels
+    text = _ASSEMBLY.sub("", prelude.rpartition("#endif\n")[2]) + start + kernels
     shared = "|".join(re.escape(declared["name"]) for declared in _SHARED.finditer(text))
     if shared:
         text = re.sub(rf"\*\((\w+)\*\)\((?=(?:{shared})\b)", r"wide<\1>(", text)
     text = _SHARED.sub(_watched, text)
+    text = _COPY.sub(
+        r"cp_async<\1>(", _COMMIT.sub("cp_async_commit(", _WAIT.sub(r"cp_async_wait(\1", text))
+    )
     text = _VOLATILE.sub(r"\1", text)
     text = _POINTER.sub(r"Argument<\g<type>> \g<name>", text).replace(
         'extern "C" __global__', "static"

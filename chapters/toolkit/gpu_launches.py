@@ -60,14 +60,17 @@ class UnknownWordError(Exception):
 class HostProgram:
     """A PrimFunc's host part, compiled for this CPU; its launches go to `engine`.
 
-    func: a PrimFunc bound to threads. target: a GPU's; nothing but TVM is needed to compile for it.
+    func: a PrimFunc bound to threads. target: a GPU's; nothing but TVM is needed to compile for it. config: more of
+    TVM's PassContext, such as {"tirx.use_async_copy": True}.
     """
 
-    def __init__(self, func: tvm.tirx.PrimFunc, target: tvm.target.Target):
+    def __init__(
+        self, func: tvm.tirx.PrimFunc, target: tvm.target.Target, config: dict | None = None
+    ):
         target = tvm.target.Target(target, host="llvm") if target.host is None else target
         mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
         # the host code would refuse arrays that do not lie on the GPU it was compiled for
-        with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
+        with tvm.transform.PassContext(config={"tirx.disable_assert": True, **(config or {})}):
             host, device = _split(mod, target)
             self.kernels = {k.name: k for k in _kernels(device)}
             self._main = codegen_build(host, tvm.target.Target("llvm"))["main"]

@@ -1,0 +1,474 @@
+"""Chapter 8: the fused linear layer on a GPU, from one thread an element to tensor cores that start from the bias.
+
+    D[i, j] = C[j]                                     A (m, k), B (n, k), C (n,), D (m, n)
+    D[i, j] = D[i, j] + A[i, k] * B[j, k]
+
+Each step changes where a number waits for its next use: global memory, the shared memory of a block of threads, the
+registers of a thread, a fragment that the 32 threads of a warp hold together. What is computed stays the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.script import tirx as T
+from tvm.target import Target
+
+from chapters.toolkit import wmma
+from chapters.toolkit.cuda_resources import Resources
+from chapters.toolkit.earlier import earlier
+from chapters.toolkit.gpu_limits import (
+    LIMITS,
+    REGISTER_PORTION,
+    SHARED_PORTION,
+    SHARED_RESERVED,
+    STATIC_SHARED_BYTES,
+    WARP,
+    WARP_PORTION,
+)
+
+ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+BANKS, BANK_BYTES = 32, 4  # of shared memory: a warp reaches each bank once at a time
+VECTOR_BYTES = 16  # the widest load of a thread
+H200 = "nvidia/nvidia-h200"
+
+
+# --- targets --------------------------------------------------------------------------------------
+
+
+def h200_target() -> Target:
+    """The target of an H200, `Target({"tag": "nvidia/nvidia-h200"})`, which this release of TVM does not know.
+
+    Registers the tag if nobody has: kind cuda, arch sm_90a (the `a` admits the instructions of this architecture
+    alone), 1024 threads a block (`max_num_threads`, `max_threads_per_block`), warps of 32 (`thread_warp_size`), 48 KiB
+    of static shared memory a block (`max_shared_memory_per_block`), 65536 registers a block (`registers_per_block`),
+    50 MiB of second-level cache (`l2_cache_size_bytes`). A tag that is there stays as it is.
+    """
+    # BEGIN exercise 8.1 (about 15 lines): look among tvm.target.list_tags() first
+    raise NotImplementedError("exercise 8.1")
+    # END exercise 8.1
+
+
+# --- blocks and threads ---------------------------------------------------------------------------
+
+
+def bind_elementwise(sch: Schedule, block: SBlockRV, threads: int, vector: int) -> None:
+    """Bind all loops of `block`, which computes each element by itself, to blocks of `threads` threads.
+
+    A thread computes `vector` neighbouring elements, with vector loads and stores; neighbouring threads have
+    neighbouring vectors. The number of elements need not be a multiple of threads * vector: no element is left out.
+    """
+    # BEGIN exercise 8.2 (about 5 lines): fuse, split, bind, vectorise
+    raise NotImplementedError("exercise 8.2")
+    # END exercise 8.2
+
+
+# --- a matmul, tile by tile -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a matmul is cut: a block of threads computes (block_m, block_n) elements of D, a thread (thread_m, thread_n).
+
+    block_k: how many steps of the sums are staged in shared memory at a time. vector: elements a load from memory.
+    Each thread_* divides its block_*; those and block_k divide the sizes of the matmul.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    thread_m: int
+    thread_n: int
+    vector: int = 1
+
+    @property
+    def threads(self) -> tuple[int, int]:
+        """(threads along m, threads along n) of a block: threadIdx.y and threadIdx.x."""
+        return self.block_m // self.thread_m, self.block_n // self.thread_n
+
+
+def start_from_bias(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV]:
+    """A schedule of `func` (toolkit's matmul_bias) with the bias fused by chapter 6, and its one block."""
+    sch = Schedule(func)
+    earlier(6).fuse_reduction_epilogue(sch, "matmul", "bias")
+    return sch, sch.get_sblock("matmul")
+
+
+def bytes_loaded(m: int, n: int, k: int, tile: Tile, item_bytes: int) -> dict[str, int]:
+    """The bytes of A and B that all threads together load from global memory: {"naive": ..., "tiled": ...}.
+
+    naive: each thread computes one element of D and loads what that takes. tiled: a block of threads loads each
+    element of A and B that its tile needs once, into shared memory. Every size is a multiple of the tile's.
+    """
+    # BEGIN exercise 8.3 (about 3 lines): count the loads of one element of D; then of one block, and the blocks
+    raise NotImplementedError("exercise 8.3")
+    # END exercise 8.3
+
+
+def tile_and_bind(sch: Schedule, block: SBlockRV, tile: Tile) -> LoopRV:
+    """Cut the fused matmul `block` into `tile`, keep its sums in registers, and return the loop over blocks of k.
+
+    Loops afterwards, from the outside: blockIdx.y and blockIdx.x (tiles of D along m and n), threadIdx.y and
+    threadIdx.x, k0 (the one returned, block_k steps each), k1, then a thread's own rows and columns, both unrolled.
+    A thread's rows and columns are neighbours, and so are the columns of neighbouring threads. The sums stay
+    in a buffer of scope "local", are set from the bias before k0 begins, and are stored after it ends, as many columns
+    at a time as divide both thread_n and 4. The regions of both halves are true (chapter 6's `refresh_regions`).
+    """
+    # BEGIN exercise 8.4 (about 20 lines): cache_write, split, reorder, bind, reverse_compute_at, decompose
+    raise NotImplementedError("exercise 8.4")
+    # END exercise 8.4
+
+
+def row_padding(block_k: int, step: int, item_bytes: int, vector: int) -> int:
+    """How many elements to leave unused after each row of `block_k` elements in shared memory.
+
+    The threads of a warp read, at the same column, rows that are `step` apart. Shared memory has BANKS banks, each
+    BANK_BYTES wide: word w lies in bank w % BANKS, and different words of one bank are read one after the other. The
+    padding is the smallest multiple of `vector` (stores of `vector` elements stay aligned) for which rows are whole
+    words long and as many banks as possible take part.
+    """
+
+    # BEGIN exercise 8.5 (about 8 lines): try paddings; words that are d apart meet BANKS / gcd(d, BANKS) banks
+    raise NotImplementedError("exercise 8.5")
+    # END exercise 8.5
+
+
+def stage_in_shared(
+    sch: Schedule, block: SBlockRV, name: str, at: LoopRV, tile: Tile, padding: int
+) -> SBlockRV:
+    """Copy the part of the operand called `name` that one iteration of `at` needs to shared memory; the copy's block.
+
+    All threads of the block share the work: thread (y, x) takes `tile.vector` neighbouring elements at a time, in one
+    load and one store, and the next thread the next ones. Rows of the copy lie `padding` elements apart.
+    """
+    # BEGIN exercise 8.5 (about 10 lines): cache_read, compute_at, fuse, split, bind, vectorise, storage_align
+    raise NotImplementedError("exercise 8.5")
+    # END exercise 8.5
+
+
+def naive_matmul(func: tirx.PrimFunc, tile: Tile) -> tirx.PrimFunc:
+    """`func` fused, tiled and bound; A and B are read from global memory at every step."""
+    sch, block = start_from_bias(func)
+    tile_and_bind(sch, block, tile)
+    return sch.mod["main"]
+
+
+def shared_matmul(func: tirx.PrimFunc, tile: Tile, padding: int | None = None) -> tirx.PrimFunc:
+    """`func` fused, tiled and bound, with A and B staged in shared memory. padding: `row_padding` if not given."""
+    if padding is None:
+        item_bytes = ITEM_BYTES[str(func.params[0].dtype)]
+        padding = row_padding(tile.block_k, tile.thread_n, item_bytes, tile.vector)
+    sch, block = start_from_bias(func)
+    k0 = tile_and_bind(sch, block, tile)
+    for name in ("A", "B"):
+        stage_in_shared(sch, block, name, k0, tile, padding)
+    return sch.mod["main"]
+
+
+# --- barriers -------------------------------------------------------------------------------------
+
+
+def without_barrier(source: str) -> str:
+    """`source`, the CUDA C of a `shared_matmul`, without the one __syncthreads(); that a short test does not miss.
+
+    The two barriers stand in the loop over blocks of k. Without this one, the first turn is right in any order of
+    the threads; from the second turn on, threads may read numbers of the wrong block.
+    """
+    # BEGIN exercise 8.6 (about 2 lines): which of the two orders something between two iterations?
+    raise NotImplementedError("exercise 8.6")
+    # END exercise 8.6
+
+
+# --- copies under way -----------------------------------------------------------------------------
+
+# Lowers copies that are marked asynchronous to cp.async, which an NVIDIA GPU has from sm_80 on.
+ASYNCHRONOUS = {"tirx.use_async_copy": True}
+
+
+def overlap_copies(sch: Schedule, k0: LoopRV) -> None:
+    """Let the copies for the next block of k be under way while this one is computed.
+
+    The body of `k0` is three statements: the copy of A, the copy of B, the steps. Afterwards `k0` is a software
+    pipeline of two stages, copies in stage 0 and steps in stage 1, in the order in which they stand, and stage 0 is
+    asynchronous. TVM then gives each copy two halves, starts the first copies before the loop and computes the last
+    block after it.
+    """
+    # BEGIN exercise 8.7 (about 3 lines): three annotations, software_pipeline_...: stage, order, async_stages
+    raise NotImplementedError("exercise 8.7")
+    # END exercise 8.7
+
+
+def pipelined_matmul(func: tirx.PrimFunc, tile: Tile) -> tirx.PrimFunc:
+    """`shared_matmul` with its copies under way. tile.vector is 4, 8 or 16 bytes, the widths of cp.async."""
+    item_bytes = ITEM_BYTES[str(func.params[0].dtype)]
+    padding = row_padding(tile.block_k, tile.thread_n, item_bytes, tile.vector)
+    sch, block = start_from_bias(func)
+    k0 = tile_and_bind(sch, block, tile)
+    for name in ("A", "B"):
+        stage_in_shared(sch, block, name, k0, tile, padding)
+    overlap_copies(sch, k0)
+    return sch.mod["main"]
+
+
+# --- what a kernel takes of a multiprocessor ------------------------------------------------------
+
+
+def occupancy(used: Resources, threads: int, arch: str) -> float:
+    """The part of a multiprocessor's threads that are there at a time when it runs this kernel: 0 to 1.
+
+    threads: of a block. As many blocks are there as fit by each of four limits (LIMITS[arch]): blocks; threads, in
+    whole warps; registers, which a warp gets in portions of REGISTER_PORTION, for a number of warps that is a multiple
+    of WARP_PORTION; shared memory, which a block gets in portions of SHARED_PORTION, SHARED_RESERVED included.
+    """
+    # BEGIN exercise 8.8 (about 10 lines): each limit gives a number of blocks; the smallest holds
+    raise NotImplementedError("exercise 8.8")
+    # END exercise 8.8
+
+
+def best_tile(compiled: Sequence[tuple[Tile, Resources]], arch: str) -> Tile:
+    """Of tiles with what their kernels take on `arch`, the one that loads the least, if its kernel is sound.
+
+    Sound: nothing is spilled, and at least one block fits (threads, registers, shared memory). Among equals the one of
+    which more threads are there at a time. Raises ValueError if none is sound.
+    """
+
+    # BEGIN exercise 8.9 (about 10 lines): what disqualifies, and how much a tile loads for one element of D
+    raise NotImplementedError("exercise 8.9")
+    # END exercise 8.9
+
+
+# --- one row: a warp for each sum -----------------------------------------------------------------
+
+
+def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
+    """The matmul of one row, A (1, k), with its bias: a block of one warp computes one element of D (1, n).
+
+    Lane t of the 32 adds the products of vectors t, t + 32, t + 64, ... of 16 bytes; then the lanes add their sums. k
+    is a multiple of 32 such vectors. Chapter 6's primitive refuses here: lanes share the sum, so the bias has no init.
+    """
+    vector = VECTOR_BYTES // ITEM_BYTES[dtype]
+    steps = k // (WARP * vector)
+
+    @T.prim_func(s_tir=True)
+    def main(
+        A: T.Buffer((1, k), dtype),
+        B: T.Buffer((n, k), dtype),
+        C: T.Buffer((n,), "float32"),
+        D: T.Buffer((1, n), "float32"),
+    ):
+        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        a = T.sblock_alloc_buffer((steps, vector), dtype, scope="local")
+        b = T.sblock_alloc_buffer((steps, vector), dtype, scope="local")
+        partial = T.sblock_alloc_buffer((WARP,), "float32", scope="local")
+        total = T.sblock_alloc_buffer((1,), "float32", scope="local")
+        # BEGIN exercise 8.10 (about 35 lines): loads, own sums, the sum over the lanes, the bias once
+        for column in T.thread_binding(n, thread="blockIdx.x"):
+            for lane in T.thread_binding(WARP, thread="threadIdx.x"):
+                for s in T.unroll(steps):
+                    for v in T.vectorized(vector):
+                        with T.sblock("load_b"):
+                            j = T.axis.spatial(n, column)
+                            p = T.axis.spatial(k, (s * WARP + lane) * vector + v)
+                            b[p // vector // WARP, p % vector] = B[j, p]
+                for s in T.unroll(steps):
+                    for v in T.vectorized(vector):
+                        with T.sblock("load_a"):
+                            p = T.axis.spatial(k, (s * WARP + lane) * vector + v)
+                            a[p // vector // WARP, p % vector] = A[0, p]
+                with T.sblock("start"):
+                    t = T.axis.spatial(WARP, lane)
+                    j = T.axis.spatial(n, column)
+                    partial[t] = C[j]
+                for s, v in T.grid(steps, vector):
+                    with T.sblock("add_own"):
+                        t, q, e = T.axis.remap("SRR", [lane, s, v])
+                        partial[t] += T.cast(a[q, e], "float32") * T.cast(b[q, e], "float32")
+            for lane in T.thread_binding(WARP, thread="threadIdx.x"):
+                with T.sblock("add_lanes"):
+                    t = T.axis.reduce(WARP, lane)
+                    with T.init():
+                        total[0] = T.float32(0)
+                    total[0] += partial[t]
+            for lane in T.thread_binding(WARP, thread="threadIdx.x"):
+                with T.sblock("store"):
+                    j = T.axis.spatial(n, column)
+                    T.where(lane == 0)
+                    D[0, j] = total[0]
+        # END exercise 8.10
+
+    return main
+
+
+# --- tensor cores ---------------------------------------------------------------------------------
+
+START_FROM_ROW = """
+template <class Fragment> __device__ void start_from_row(Fragment* sums, int n, const float* row) {
+  nvcuda::wmma::load_matrix_sync(sums[n], row, 0, nvcuda::wmma::mem_row_major);
+}
+"""
+
+
+def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+    """The tensor intrinsic that no stock one is: sums[i, j] = bias[j], a fragment that starts from 16 biases.
+
+    Returns (desc, impl), each taking bias (16,) in global memory and sums (16, 16) of scope wmma.SUM_SCOPE, both
+    float32. impl calls the device function `start_from_row` of START_FROM_ROW: a load of a tile whose rows lie 0
+    elements apart, so that all 16 of them are the same 16 numbers.
+    """
+
+    @T.prim_func(s_tir=True)
+    def desc(bias: T.handle, sums: T.handle) -> None:
+        C = T.match_buffer(bias, (16,), "float32", align=64, offset_factor=1, scope="global")
+        S = T.match_buffer(
+            sums, (16, 16), "float32", align=64, offset_factor=16, scope=wmma.SUM_SCOPE
+        )
+        # BEGIN exercise 8.11 (about 7 lines): what it computes, as the init block of the fused matmul says it
+        raise NotImplementedError("exercise 8.11")
+        # END exercise 8.11
+
+    @T.prim_func(s_tir=True)
+    def impl(bias: T.handle, sums: T.handle) -> None:
+        row, one = T.int32(), T.int32()
+        C = T.match_buffer(bias, (16,), "float32", align=64, offset_factor=1, scope="global")
+        S = T.match_buffer(
+            sums,
+            (16, 16),
+            "float32",
+            align=64,
+            offset_factor=16,
+            scope=wmma.SUM_SCOPE,
+            strides=[row, one],
+        )
+        # BEGIN exercise 8.11 (about 7 lines): call start_from_row with fragments, which of them, and the biases
+        raise NotImplementedError("exercise 8.11")
+        # END exercise 8.11
+
+    return desc, impl
+
+
+@dataclass(frozen=True)
+class WarpTile:
+    """How a matmul is cut for tensor cores: like Tile, but a warp, not a thread, has its own (warp_m, warp_n).
+
+    All five are multiples of 16, except vector, the elements a load.
+    """
+
+    block_m: int = 64
+    block_n: int = 64
+    block_k: int = 32
+    warp_m: int = 32
+    warp_n: int = 32
+    vector: int = 8
+
+    @property
+    def threads(self) -> tuple[int, int, int]:
+        """(warps along m, warps along n, threads of a warp): threadIdx.z, threadIdx.y, threadIdx.x."""
+        return self.block_m // self.warp_m, self.block_n // self.warp_n, WARP
+
+
+def tensor_core_matmul(func: tirx.PrimFunc, tile: WarpTile | None = None) -> tirx.PrimFunc:
+    """`func`, on float16 or bfloat16, fused and computed by tensor cores, its sums started from the bias.
+
+    Sizes are multiples of the tile's.
+    """
+    tile = tile or WarpTile()
+    dtype = str(func.params[0].dtype)
+    sch, block = start_from_bias(func)
+    stored = sch.cache_write(block, 0, wmma.SUM_SCOPE)
+    reads = [str(region.source.name) for region in sch.get(block).reads]
+    shared = [sch.cache_read(block, reads.index(name), "shared") for name in ("A", "B")]
+    scopes = {"A": wmma.A_SCOPE, "B": wmma.B_SCOPE}
+    fragments = [sch.cache_read(block, reads.index(name), scopes[name]) for name in scopes]
+
+    i, j, k = sch.get_loops(block)
+    i_block, i_warp, i_tile, i_in = sch.split(i, [None, tile.threads[0], tile.warp_m // 16, 16])
+    j_block, j_warp, j_tile, j_in = sch.split(j, [None, tile.threads[1], tile.warp_n // 16, 16])
+    k0, k1, k_in = sch.split(k, [None, tile.block_k // 16, 16])
+    sch.reorder(i_block, j_block, i_warp, j_warp, k0, k1, i_tile, j_tile, i_in, j_in, k_in)
+    tags = ("blockIdx.y", "blockIdx.x", "threadIdx.z", "threadIdx.y")
+    for loop, tag in zip((i_block, j_block, i_warp, j_warp), tags, strict=True):
+        sch.bind(loop, tag)
+    for copy in fragments:
+        sch.compute_at(copy, k1)
+    for copy in shared:
+        sch.compute_at(copy, k0)
+        share_out(sch, copy, tile)
+    sch.reverse_compute_at(stored, j_warp)
+    init = sch.decompose_reduction(block, k0)
+    for half in (init, block):
+        earlier(6).refresh_regions(sch, half)
+
+    for copy, (name, scope) in zip(fragments, scopes.items(), strict=True):
+        intrinsic = wmma.register(f"load_{name}_{dtype}", wmma.load(scope, dtype))
+        sch.tensorize(whole_tiles(sch, copy), intrinsic)
+    sch.tensorize(whole_tiles(sch, stored), wmma.register("store_sums", wmma.store()))
+    sch.unroll(i_tile)
+    sch.unroll(j_tile)
+    sch.tensorize(i_in, wmma.register(f"multiply_add_{dtype}", wmma.multiply_add(dtype)))
+    start = sch.get_loops(init)
+    for loop in start[-4:-2]:
+        sch.unroll(loop)
+    sch.tensorize(start[-2], wmma.register("start_from_bias", bias_fragment()))
+    return sch.mod["main"]
+
+
+def share_out(sch: Schedule, copy: SBlockRV, tile: WarpTile) -> None:
+    """Let all threads of the block make the copy in shared memory, `tile.vector` elements at a time, rows padded."""
+    elements = sch.fuse(*sch.get_loops(copy)[-2:])
+    _, z, y, x, lane = sch.split(elements, [None, *tile.threads, tile.vector])
+    for loop, axis in zip((z, y, x), "zyx", strict=True):
+        sch.bind(loop, f"threadIdx.{axis}")
+    sch.vectorize(lane)
+    sch.storage_align(copy, 0, axis=-2, factor=tile.block_k, offset=8)
+
+
+def whole_tiles(sch: Schedule, block: SBlockRV) -> LoopRV:
+    """Split the last two loops of `block` into tiles of 16 x 16, unroll the tiles; the outer loop inside a tile."""
+    i, j = sch.get_loops(block)[-2:]
+    i_tile, i_in = sch.split(i, [None, 16])
+    j_tile, j_in = sch.split(j, [None, 16])
+    sch.reorder(i_tile, j_tile, i_in, j_in)
+    sch.unroll(i_tile)
+    sch.unroll(j_tile)
+    return i_in
+
+
+# --- which of them --------------------------------------------------------------------------------
+
+
+def choose_kernel(m: int, n: int, k: int, dtype: str, target: Target) -> str:
+    """Which kernel is to compute this linear layer on `target`, a CUDA target: one of four names.
+
+    * "decode" where there is one row (m = 1) and k is a multiple of 32 vectors of 16 bytes: `decode_matmul`;
+    * "tensor_cores" where the architecture has them for `dtype` (float16 from sm_70, bfloat16 from sm_80) and the
+      sizes are multiples of WarpTile's: `tensor_core_matmul`, fused;
+    * "dlight" where only TVM's own rule reaches tensor cores, and for that the bias must NOT be fused before: dtype
+      is float16, m, n and k are each above 64, the arch is sm_70 or later. It pads, so the sizes need not fit;
+    * "registers" for the rest: `shared_matmul`, fused.
+    """
+    # BEGIN exercise 8.12 (about 12 lines): which is the first that holds? target.attrs["arch"] is like "sm_90a"
+    raise NotImplementedError("exercise 8.12")
+    # END exercise 8.12
+
+
+# --- how far from the limit -----------------------------------------------------------------------
+
+
+def share_of_limit(
+    seconds: float, operations: float, moved: float, rate: float, bandwidth: float
+) -> tuple[float, str]:
+    """(how near a kernel is to the machine's limit, from 0 to 1; what limits it, "memory" or "arithmetic").
+
+    seconds: measured. operations: of arithmetic; moved: bytes that must move at least. rate and bandwidth: operations
+    and bytes a second that the machine reaches, measured too. Raises ValueError for a time below the limit by more than
+    5 %: then a measurement is wrong.
+    """
+    # BEGIN exercise 8.13 (about 7 lines): two lower bounds of the time; the larger one holds
+    raise NotImplementedError("exercise 8.13")
+    # END exercise 8.13

@@ -1,0 +1,155 @@
+# %% [markdown]
+# # Lab: a linear layer on a GPU
+#
+# Every kernel of the chapter, written, counted and run, on a machine without a GPU. In a terminal:
+# `python -m chapters.ch08_gpu_targets.lab`.
+
+# %%
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.target import Target
+
+from chapters.toolkit import cuda_on_cpu, wgsl_on_vulkan
+from chapters.toolkit.display import display
+from chapters.toolkit.earlier import earlier, whose
+from chapters.toolkit.gpu_launches import HostProgram, LaunchError
+from chapters.toolkit.gpu_matmul import matmul_bias
+from chapters.toolkit.ir_diff import diff, show
+from chapters.toolkit.kernel_picture import kernel_picture
+from chapters.toolkit.kernel_report import memory_table, resource_table
+from chapters.toolkit.row_index import row_dimensions
+from chapters.toolkit.table import Table
+from chapters.toolkit.warp_access import accesses
+
+ours = earlier(8)
+print("The schedules are", whose(8))
+CUDA = ours.h200_target()
+
+# %% [markdown]
+# ## One kernel after another
+#
+# The same layer, 128 x 128 x 128 in float16. Each step changes one thing; the table says what it did to memory.
+
+# %%
+M, N, K = 128, 128, 128
+layer = matmul_bias(M, N, K, "float16")
+tile = ours.Tile(64, 64, 16, 4, 4, vector=2)
+steps = {
+    "a thread an element": ours.naive_matmul(layer, ours.Tile(16, 16, 16, 1, 1)),
+    "tiles in registers": ours.naive_matmul(layer, tile),
+    "tiles in shared memory": ours.shared_matmul(layer, tile, padding=0),
+    "rows padded": ours.shared_matmul(layer, tile),
+    "copies under way": ours.pipelined_matmul(layer, tile),
+}
+display(memory_table(steps))
+
+# %% [markdown]
+# Tiles in registers alone load as much, as far as the index expressions say: each thread loads what its 4 x 4 sums
+# need, once for each use. A compiler keeps a number that it has just loaded; between threads, only shared memory helps.
+#
+# ## Run them
+#
+# As the CUDA text that TVM writes, by g++ with a fiber for every thread; and as WGSL, where there is a Vulkan device.
+
+
+# %%
+def run(func: tirx.PrimFunc, engine, target: Target) -> str:
+    """The largest error of `func` on random numbers, beside float64."""
+    random = np.random.default_rng(8)
+    a, b = (random.standard_normal(s).astype("float16") for s in ((M, K), (N, K)))
+    c = random.standard_normal(N).astype("float32")
+    d = np.full((M, N), np.nan, "float32")
+    HostProgram(func, target, ours.ASYNCHRONOUS).run(engine, [a, b, c, d])
+    return f"{np.abs(d - (a.astype('float64') @ b.T.astype('float64') + c)).max():.1e}"
+
+
+steps["tensor cores"] = ours.tensor_core_matmul(layer)
+rows = []
+for name, func in steps.items():
+    if cuda_on_cpu.missing():
+        rows.append((name, cuda_on_cpu.missing()))
+        break
+    rows.append((name, run(func, cuda_on_cpu.CudaOnCpu(backwards=True), CUDA)))
+if not wgsl_on_vulkan.missing("float16"):
+    webgpu = Target({"kind": "webgpu", "max_num_threads": 256})
+    error = run(steps["rows padded"], wgsl_on_vulkan.run_wgsl, webgpu)
+    rows.append((f"rows padded, as WGSL on {wgsl_on_vulkan.device_name()}", error))
+display(Table(("kernel", "largest error"), rows))
+
+# %% [markdown]
+# ## A barrier too few
+#
+# The engines watch what a GPU does not say. Here the kernel with padded rows, without its second barrier:
+
+# %%
+program = HostProgram(steps["rows padded"], CUDA)
+for name, kernel in program.kernels.items():
+    before, _, after = kernel.source.rpartition("__syncthreads();")
+    program.kernels[name] = type(kernel)(**{**vars(kernel), "source": before + after})
+arrays = [np.ones((M, K), "float16"), np.ones((N, K), "float16"), np.zeros(N, "float32")]
+try:
+    if not cuda_on_cpu.missing():
+        program.run(cuda_on_cpu.CudaOnCpu(), [*arrays, np.zeros((M, N), "float32")])
+except LaunchError as error:
+    print(error)
+
+# %% [markdown]
+# ## What a warp asks for
+#
+# The first accesses of the kernel with padded rows. A sector is 32 bytes of global memory; a way is one turn of a bank
+# of shared memory.
+
+# %%
+seen = {}
+for access in accesses(steps["rows padded"], CUDA):
+    key = (access.buffer, "store" if access.writes else "load")
+    seen.setdefault(key, access)
+rows = []
+for (buffer, kind), a in seen.items():
+    of_memory = a.scope == "global"
+    sectors = f"{a.sectors} of {a.least_sectors}" if of_memory else ""
+    rows.append((buffer, kind, a.lanes, sectors, "" if of_memory else str(a.ways)))
+display(Table(("buffer", "", "elements a thread", "sectors, of at least", "ways"), rows))
+
+# %% [markdown]
+# `C` is loaded a number at a time, by threads that want four neighbours each: it could be a vector. It is loaded once.
+#
+# ## What NVIDIA's compiler makes of them
+#
+# For three architectures. Registers, and how many threads of a multiprocessor are there at a time.
+
+# %%
+chosen = {name: steps[name] for name in ("rows padded", "tensor cores")}
+display(resource_table(chosen, ("sm_80", "sm_90a", "sm_100a"), ours.occupancy))
+
+# %% [markdown]
+# ## The tensor-core kernel, as loops
+#
+# `tensorize` has replaced five loop nests by calls. The init is among them.
+
+# %%
+display(show(steps["tensor cores"]))
+
+# %% [markdown]
+# ## add-RMSNorm at the speed of memory
+#
+# Chapter 4's wide kernel again: 16 bytes a load, one read and one write of every byte. There is nothing left to
+# schedule; what counts is how near to the copy rate it comes.
+
+# %%
+norm = earlier(4)
+dims = row_dimensions([tirx.Var("n", "int64"), tirx.IntImm("int64", 1), tirx.IntImm("int64", 4096)])
+wide = norm.wide_kernel(dims, 4096, "float16", 1e-5, norm.plan_threads(4096, "float16", 1024))
+display(kernel_picture(wide, "wide_kernel, rows of 4096"))
+
+# %% [markdown]
+# With a copy rate of 4 TB/s, 8192 rows of 4096 float16 need at least:
+
+# %%
+moved = 4 * 8192 * 4096 * 2
+least = moved / 4e12
+print(
+    f"{least * 1e6:.0f} microseconds; taking 70 is",
+    ours.share_of_limit(70e-6, 6 * moved / 8, moved, 8e14, 4e12),
+)

@@ -1,0 +1,3 @@
+"""Checks the file beside this one."""
+
+from tests.checks.ch08 import *

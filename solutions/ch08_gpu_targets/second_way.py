@@ -1,0 +1,121 @@
+"""Another right design for exercises 8.4, 8.8 and 8.11.
+
+**8.4, init first.** The reference decomposes the reduction at the end, when every loop is in place. One can also do it
+as soon as k0 stands inside the thread loops: the init then shares the loops around it, and the store is put in place
+afterwards. Nothing differs in the result. It matters when a schedule is built by steps that may fail: what comes after
+`decompose_reduction` no longer sees a reduction, so primitives that need one must come before.
+
+**8.8, by trying.** Counting blocks by adding one until a limit is hit reads like the hardware's own doing, and is easy
+to extend by a fifth limit. It takes 32 steps where the reference takes one division.
+
+**8.11, through shared memory.** The reference loads a fragment whose 16 rows are the same 16 biases: a leading
+dimension of 0. The documentation asks for a multiple of 16 bytes, which 0 is, and promises nothing more. One who does
+not want to rely on that writes 16 rows of biases to shared memory and loads those, as here: 1 KiB a warp, and two more
+exchanges within it.
+"""
+
+from solutions.ch08_gpu_targets.gpu_schedules import *
+
+
+def tile_and_bind(sch: Schedule, block: SBlockRV, tile: Tile) -> LoopRV:
+    stored = sch.cache_write(block, 0, "local")
+    rows, columns = tile.threads
+    i, j, k = sch.get_loops(block)
+    i0, i1, i2 = sch.split(i, [None, rows, tile.thread_m])
+    j0, j1, j2 = sch.split(j, [None, columns, tile.thread_n])
+    k0, k1 = sch.split(k, [None, tile.block_k])
+    sch.reorder(i0, j0, i1, j1, k0, k1, i2, j2)
+    init = sch.decompose_reduction(block, k0)
+    for half in (init, block):
+        earlier(6).refresh_regions(sch, half)
+    sch.reverse_compute_at(stored, j1, preserve_unit_loops=True)
+    _, lane = sch.split(sch.get_loops(stored)[-1], [None, math.gcd(tile.thread_n, 4)])
+    sch.vectorize(lane)
+    for loop, tag in {
+        i0: "blockIdx.y",
+        j0: "blockIdx.x",
+        i1: "threadIdx.y",
+        j1: "threadIdx.x",
+    }.items():
+        sch.bind(loop, tag)
+    sch.unroll(i2)
+    sch.unroll(j2)
+    return k0
+
+
+def occupancy(used: Resources, threads: int, arch: str) -> float:
+    limit = LIMITS[arch]
+    warps = -(-threads // WARP)
+    registers = -(-used.registers * WARP // REGISTER_PORTION) * REGISTER_PORTION
+    shared = -(-(used.shared_bytes + SHARED_RESERVED) // SHARED_PORTION) * SHARED_PORTION
+
+    def fit(blocks: int) -> bool:
+        portions = -(-blocks * warps // WARP_PORTION) * WARP_PORTION
+        return (
+            blocks <= limit.blocks
+            and blocks * warps * WARP <= limit.threads
+            and portions * registers <= limit.registers
+            and blocks * shared <= limit.shared_bytes
+        )
+
+    blocks = 0
+    while fit(blocks + 1):
+        blocks += 1
+    return blocks * warps * WARP / limit.threads
+
+
+SIXTEEN_ROWS = """
+template <class Fragment> __device__ void start_from_row(Fragment* sums, int n, const float* row) {
+  __shared__ alignas(64) float rows[32 * 256];
+  int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+  float* own = &rows[thread / 32 * 256];
+  for (int e = thread % 32; e < 256; e += 32) own[e] = row[e % 16];
+  __syncwarp();
+  nvcuda::wmma::load_matrix_sync(sums[n], own, 16, nvcuda::wmma::mem_row_major);
+  __syncwarp();
+}
+"""
+
+
+def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+    @T.prim_func(s_tir=True)
+    def desc(bias: T.handle, sums: T.handle) -> None:
+        C = T.match_buffer(bias, (16,), "float32", align=64, offset_factor=1, scope="global")
+        S = T.match_buffer(
+            sums, (16, 16), "float32", align=64, offset_factor=16, scope=wmma.SUM_SCOPE
+        )
+        with T.sblock("root"):
+            T.reads(C[0:16])
+            T.writes(S[0:16, 0:16])
+            for i, j in T.grid(16, 16):
+                with T.sblock("start"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    S[vi, vj] = C[vj]
+
+    @T.prim_func(s_tir=True)
+    def impl(bias: T.handle, sums: T.handle) -> None:
+        row, one = T.int32(), T.int32()
+        C = T.match_buffer(bias, (16,), "float32", align=64, offset_factor=1, scope="global")
+        S = T.match_buffer(
+            sums,
+            (16, 16),
+            "float32",
+            align=64,
+            offset_factor=16,
+            scope=wmma.SUM_SCOPE,
+            strides=[row, one],
+        )
+        with T.sblock("root"):
+            T.reads(C[0:16])
+            T.writes(S[0:16, 0:16])
+            T.evaluate(
+                T.cuda.func_call(
+                    "start_from_row",
+                    S.data,
+                    wmma.fragment_index(S, row),
+                    C.access_ptr("r"),
+                    source_code=SIXTEEN_ROWS,
+                )
+            )
+
+    return desc, impl

@@ -1,0 +1,56 @@
+"""Starts fragment 0, whichever tile it is given."""
+
+from solutions.ch08_gpu_targets.gpu_schedules import *
+
+EXERCISE = "8.11"
+WHAT = "the first fragment set again and again"
+WHY = (
+    "A warp has four fragments of sums; `fragment_index` says which of them the tile is. Three of them "
+    "are never set."
+)
+READ = "chapters/ch08_gpu_targets/lesson.md, “Tensor cores that start from the bias”"
+
+
+def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+
+    @T.prim_func(s_tir=True)
+    def desc(bias: T.handle, sums: T.handle) -> None:
+        C = T.match_buffer(bias, (16,), "float32", align=64, offset_factor=1, scope="global")
+        S = T.match_buffer(
+            sums, (16, 16), "float32", align=64, offset_factor=16, scope=wmma.SUM_SCOPE
+        )
+        with T.sblock("root"):
+            T.reads(C[0:16])
+            T.writes(S[0:16, 0:16])
+            for i, j in T.grid(16, 16):
+                with T.sblock("init"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    S[vi, vj] = C[vj]
+
+    @T.prim_func(s_tir=True)
+    def impl(bias: T.handle, sums: T.handle) -> None:
+        row, one = T.int32(), T.int32()
+        C = T.match_buffer(bias, (16,), "float32", align=64, offset_factor=1, scope="global")
+        S = T.match_buffer(
+            sums,
+            (16, 16),
+            "float32",
+            align=64,
+            offset_factor=16,
+            scope=wmma.SUM_SCOPE,
+            strides=[row, one],
+        )
+        with T.sblock("root"):
+            T.reads(C[0:16])
+            T.writes(S[0:16, 0:16])
+            T.evaluate(
+                T.cuda.func_call(
+                    "start_from_row",
+                    S.data,
+                    0,
+                    C.access_ptr("r"),
+                    source_code=START_FROM_ROW,
+                )
+            )
+
+    return desc, impl

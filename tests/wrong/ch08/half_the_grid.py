@@ -1,0 +1,62 @@
+"""Launches half of the blocks."""
+
+from solutions.ch08_gpu_targets.gpu_schedules import *
+
+EXERCISE = "8.10"
+WHAT = "a grid too small"
+WHY = (
+    "A block computes one column, so there are as many blocks as columns. What no block computes keeps "
+    "what was in memory before."
+)
+READ = "chapters/ch08_gpu_targets/lesson.md, “When it must not fire”"
+
+
+def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
+    vector = VECTOR_BYTES // ITEM_BYTES[dtype]
+    steps = k // (WARP * vector)
+
+    @T.prim_func(s_tir=True)
+    def main(
+        A: T.Buffer((1, k), dtype),
+        B: T.Buffer((n, k), dtype),
+        C: T.Buffer((n,), "float32"),
+        D: T.Buffer((1, n), "float32"),
+    ):
+        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        a = T.sblock_alloc_buffer((steps, vector), dtype, scope="local")
+        b = T.sblock_alloc_buffer((steps, vector), dtype, scope="local")
+        partial = T.sblock_alloc_buffer((WARP,), "float32", scope="local")
+        total = T.sblock_alloc_buffer((1,), "float32", scope="local")
+        for column in T.thread_binding(n // 2, thread="blockIdx.x"):
+            for lane in T.thread_binding(WARP, thread="threadIdx.x"):
+                for s in T.unroll(steps):
+                    for v in T.vectorized(vector):
+                        with T.sblock("load_b"):
+                            j = T.axis.spatial(n, column)
+                            p = T.axis.spatial(k, (s * WARP + lane) * vector + v)
+                            b[p // vector // WARP, p % vector] = B[j, p]
+                for s in T.unroll(steps):
+                    for v in T.vectorized(vector):
+                        with T.sblock("load_a"):
+                            p = T.axis.spatial(k, (s * WARP + lane) * vector + v)
+                            a[p // vector // WARP, p % vector] = A[0, p]
+                with T.sblock("start"):
+                    t = T.axis.spatial(WARP, lane)
+                    partial[t] = T.float32(0)
+                for s, v in T.grid(steps, vector):
+                    with T.sblock("add_own"):
+                        t, q, e = T.axis.remap("SRR", [lane, s, v])
+                        partial[t] += T.cast(a[q, e], "float32") * T.cast(b[q, e], "float32")
+            for lane in T.thread_binding(WARP, thread="threadIdx.x"):
+                with T.sblock("add_lanes"):
+                    t = T.axis.reduce(WARP, lane)
+                    with T.init():
+                        total[0] = T.float32(0)
+                    total[0] += partial[t]
+            for lane in T.thread_binding(WARP, thread="threadIdx.x"):
+                with T.sblock("add_bias"):
+                    j = T.axis.spatial(n, column)
+                    T.where(lane == 0)
+                    D[0, j] = total[0] + C[j]
+
+    return main

@@ -1,0 +1,26 @@
+"""Leaves bfloat16 to TVM's rule as well."""
+
+from solutions.ch08_gpu_targets.gpu_schedules import *
+
+EXERCISE = "8.12"
+WHAT = "a rule that is trusted with bfloat16"
+WHY = (
+    "This release's rule tensorizes float16 and int8. Given bfloat16 it makes a kernel without tensor "
+    "cores, and one that is not fused either."
+)
+READ = "chapters/ch08_gpu_targets/lesson.md, “Which comes first”"
+
+
+def choose_kernel(m: int, n: int, k: int, dtype: str, target: Target) -> str:
+    generation = int("".join(c for c in str(target.attrs["arch"]) if c.isdigit()))
+    first = {"float16": 70, "bfloat16": 80}.get(dtype)
+    cores = first is not None and generation >= first
+    tile = WarpTile()
+    whole = m % tile.block_m == n % tile.block_n == k % tile.block_k == 0
+    if m == 1 and k % (WARP * VECTOR_BYTES // ITEM_BYTES[dtype]) == 0:
+        return "decode"
+    if cores and whole:
+        return "tensor_cores"
+    if cores and min(m, n, k) > 64:
+        return "dlight"
+    return "registers"

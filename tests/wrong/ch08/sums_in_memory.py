@@ -1,0 +1,29 @@
+"""Lets the sums live in D."""
+
+from solutions.ch08_gpu_targets.gpu_schedules import *
+
+EXERCISE = "8.4"
+WHAT = "sums that go through memory at every step"
+WHY = (
+    "Without a buffer of scope local, each step loads D, adds and stores it: two accesses of memory for "
+    "one multiplication."
+)
+READ = "chapters/ch08_gpu_targets/lesson.md, “Tiles in registers”"
+
+
+def tile_and_bind(sch: Schedule, block: SBlockRV, tile: Tile) -> LoopRV:
+    i, j, k = sch.get_loops(block)
+    rows, columns = tile.threads
+    i_block, i_thread, i_own = sch.split(i, [None, rows, tile.thread_m])
+    j_block, j_thread, j_own = sch.split(j, [None, columns, tile.thread_n])
+    k0, k1 = sch.split(k, [None, tile.block_k])
+    sch.reorder(i_block, j_block, i_thread, j_thread, k0, k1, i_own, j_own)
+    tags = ("blockIdx.y", "blockIdx.x", "threadIdx.y", "threadIdx.x")
+    for loop, tag in zip((i_block, j_block, i_thread, j_thread), tags, strict=True):
+        sch.bind(loop, tag)
+    sch.unroll(i_own)
+    sch.unroll(j_own)
+    init = sch.decompose_reduction(block, k0)
+    for half in (init, block):
+        earlier(6).refresh_regions(sch, half)
+    return k0
