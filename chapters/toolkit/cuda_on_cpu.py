@@ -23,7 +23,9 @@ from chapters.toolkit.gpu_launches import Kernel, Launch, LaunchError, UnknownWo
 
 HEADER = Path(__file__).with_suffix(".hpp")
 # Locals hold a pattern before they are set, so that a register read too early is no lucky zero.
+# A static of a template must belong to its own kernel, and not to whichever of the process was loaded first.
 FLAGS = ["-O1", "-w", "-std=c++17", "-shared", "-fPIC", "-ftrivial-auto-var-init=pattern"]
+FLAGS += ["-fno-gnu-unique"]
 _SHARED = re.compile(
     r"__shared__ (?:alignas\(\d+\) )?(?P<type>\w+) (?P<name>\w+)\[(?P<size>\d+)\];"
 )

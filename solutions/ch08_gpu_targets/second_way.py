@@ -1,9 +1,9 @@
 """Another right design for exercises 8.4, 8.8 and 8.11.
 
 **8.4, init first.** The reference decomposes the reduction at the end, when every loop is in place. One can also do it
-as soon as k0 stands inside the thread loops: the init then shares the loops around it, and the store is put in place
-afterwards. Nothing differs in the result. It matters when a schedule is built by steps that may fail: what comes after
-`decompose_reduction` no longer sees a reduction, so primitives that need one must come before.
+as soon as the loops are bound, and put the store in place afterwards. Nothing differs in the result. The order has one
+limit: what `decompose_reduction` leaves is no reduction any more, and `bind` then refuses every loop around it. A
+schedule that decomposes late keeps more of its choices open.
 
 **8.8, by trying.** Counting blocks by adding one until a limit is hit reads like the hardware's own doing, and is easy
 to extend by a fifth limit. It takes 32 steps where the reference takes one division.
@@ -25,19 +25,15 @@ def tile_and_bind(sch: Schedule, block: SBlockRV, tile: Tile) -> LoopRV:
     j0, j1, j2 = sch.split(j, [None, columns, tile.thread_n])
     k0, k1 = sch.split(k, [None, tile.block_k])
     sch.reorder(i0, j0, i1, j1, k0, k1, i2, j2)
+    tags = {i0: "blockIdx.y", j0: "blockIdx.x", i1: "threadIdx.y", j1: "threadIdx.x"}
+    for loop, tag in tags.items():
+        sch.bind(loop, tag)
     init = sch.decompose_reduction(block, k0)
     for half in (init, block):
         earlier(6).refresh_regions(sch, half)
     sch.reverse_compute_at(stored, j1, preserve_unit_loops=True)
     _, lane = sch.split(sch.get_loops(stored)[-1], [None, math.gcd(tile.thread_n, 4)])
     sch.vectorize(lane)
-    for loop, tag in {
-        i0: "blockIdx.y",
-        j0: "blockIdx.x",
-        i1: "threadIdx.y",
-        j1: "threadIdx.x",
-    }.items():
-        sch.bind(loop, tag)
     sch.unroll(i2)
     sch.unroll(j2)
     return k0
@@ -66,7 +62,7 @@ def occupancy(used: Resources, threads: int, arch: str) -> float:
 
 SIXTEEN_ROWS = """
 template <class Fragment> __device__ void start_from_row(Fragment* sums, int n, const float* row) {
-  __shared__ alignas(64) float rows[32 * 256];
+  __shared__ alignas(64) float rows[8192];
   int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
   float* own = &rows[thread / 32 * 256];
   for (int e = thread % 32; e < 256; e += 32) own[e] = row[e % 16];
