@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 
-from chapters.toolkit.course import CourseError
+from chapters.toolkit.course import CourseError, chapter
+from chapters.toolkit.earlier import whose
 from chapters.toolkit.ir_diff import DIM, PLAIN
 from chapters.toolkit.pass_trace import Step
-from chapters.toolkit.traced_pipelines import trace_decoder
+from chapters.toolkit.traced_pipelines import OURS, trace_decoder
 
 MANY = 3  # functions whose differences are shown whole
 
@@ -16,7 +17,10 @@ MANY = 3  # functions whose differences are shown whole
 def run(options) -> int:
     """Trace a pipeline on one function of the decoder; print the table, or one pass's differences."""
     made = trace_decoder(options.pipeline, options.config, options.function, options.target)
-    title = f"pipeline {options.pipeline} on {options.function} of {options.config}, for {options.target}"
+    title = (
+        f"pipeline {options.pipeline} on {options.function} of {options.config}, for {options.target}"
+        f"{_whose() if options.pipeline == 'fusion_by_hand' else ''}"
+    )
     if options.pass_name is None:
         print(f"{title}\n\n{made}\n")
         print("python -m chapters trace --pass FuseOps shows what one of them changed (or its #).")
@@ -29,6 +33,13 @@ def run(options) -> int:
     for step in [s for s in steps if s.changed] or steps[:1]:
         _show(step, options.function)
     return 0
+
+
+def _whose() -> str:
+    """Whose code the course's pipeline runs, chapter by chapter."""
+    home = chapter(OURS)
+    numbers = [*home.needs, home.number]
+    return "\nwith the code of " + ", ".join(f"chapter {n} ({whose(n)})" for n in numbers)
 
 
 def _show(step: Step, main: str) -> None:

@@ -37,7 +37,7 @@ text-underline-offset:3px}
 .ir-diff .new b{font-weight:inherit;background:rgba(36,160,108,.34);text-decoration:underline 1px;
 text-underline-offset:3px}
 .ir-diff .same .twin,.ir-diff .none{display:none}
-.ir-diff details{margin:0;padding:0;border:0;background:none;box-shadow:none;font-size:inherit}
+.ir-diff .rows details{margin:0;padding:0;border:0;background:none;box-shadow:none;font-size:inherit}
 .ir-diff :is(summary,.fold){display:block;margin:0;padding:.1em .9em;background:rgba(128,128,128,.1);
 border:0;font-weight:inherit;min-height:0}
 .ir-diff summary{cursor:pointer}
