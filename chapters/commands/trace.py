@@ -36,10 +36,13 @@ def run(options) -> int:
 
 
 def _whose() -> str:
-    """Whose code the course's pipeline runs, chapter by chapter."""
+    """Whose code the course's pipeline runs."""
     home = chapter(OURS)
-    numbers = [*home.needs, home.number]
-    return "\nwith the code of " + ", ".join(f"chapter {n} ({whose(n)})" for n in numbers)
+    numbers: dict[str, list[str]] = {}
+    for number in (*home.needs, home.number):
+        numbers.setdefault(whose(number), []).append(str(number))
+    parts = [f"{who}: {', '.join(theirs)}" for who, theirs in numbers.items()]
+    return f"\nwith the code of these chapters, {'; '.join(parts)}"
 
 
 def _show(step: Step, main: str) -> None:
