@@ -24,6 +24,7 @@ _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
 FIRST = """\
 # Run this cell first: it finds the course or fetches it, and installs what it needs.
+import importlib
 import importlib.metadata
 import os
 import subprocess
@@ -57,6 +58,7 @@ if any(installed(package) != wanted for package, wanted in PINS.items()):
     subprocess.run(
         [sys.executable, "-m", "pip", "install", "--quiet", "-e", str(course)], check=True
     )
+    importlib.invalidate_caches()
 os.chdir(course)
 sys.path.insert(0, str(course))
 os.environ["PYTHONPATH"] = os.pathsep.join(
