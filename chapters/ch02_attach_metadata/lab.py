@@ -266,8 +266,8 @@ passes = tvm.transform.Sequential(
         attach.AttachSequenceLengthPaddingFactor(tvm.target.Target("llvm"), metadata),
     ]
 )
-before, after = mod["decode"].attrs, passes(mod)["decode"].attrs
-for name in sorted(set(after) - set(before)):
+before, after = (dict(one["decode"].attrs) for one in (mod, passes(mod)))
+for name in sorted(after.keys() - before.keys()):
     print(f"{name} = {after[name]}")
 
 # %%
