@@ -226,6 +226,14 @@ def test_a_buffer_in_a_vectorized_loop_still_has_one_element():
     )
 
 
+def test_reindex_still_passes_a_reader_in_the_same_loop():
+    sch = s_tir.Schedule(CASES["relu"].func)
+    fuse_epilogue(sch, "matmul", "bias")
+    sch.reindex("matmul", ("write", 0))
+    text = sch.mod.script()
+    assert text.index('"bias"') < text.index('"temp_reindex"'), "mended: drop it from the docstring"
+
+
 @T.prim_func(s_tir=True)
 def _symbolic(a: T.handle, d: T.handle):
     n = T.int32()

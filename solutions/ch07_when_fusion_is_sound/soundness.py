@@ -534,7 +534,8 @@ def fuse_epilogue(
     """Make one nest of a reduction and of the elementwise block that reads its result; say which way and why.
 
     Blocks are given by name or by handle. `sch` changes in place; `sch.trace` does not record it. Buffers that are
-    passed to the function are taken to be different memory, as everywhere in TVM.
+    passed to the function are taken to be different memory, as everywhere in TVM. Do `reindex` before, not after: the
+    release's puts its copy of the sums behind the loops, and does not look at a block inside them that reads the sums.
 
     Integers come out exactly, barring signed overflow on the way. Floating-point sums and products may be reassociated:
     equal up to rounding, provided that no factor is infinite and nothing overflows on the way. With `reassociate=False`
