@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,10 +16,12 @@ import tvm
 from tvm import s_tir
 from tvm.script import tirx as T
 
-from chapters.toolkit import vnni
+from chapters.toolkit import int8_matmul, vnni
 from chapters.toolkit.course import ROOT
 from chapters.toolkit.matmul_bias import matmul_bias
+from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as reference
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
+from tests.checks.ch06 import _without_dead_temp as without_dead_temp
 from tests.checks.ch06 import nest, program, results
 from tests.property.guarded import WroteOutside, run_compiled
 
@@ -45,6 +48,18 @@ def test_the_stock_vnni_intrinsic_does_not_compile():
         check=False,
     )
     assert done.returncode != 0 and "does not match function signature" in done.stderr
+
+
+def test_equals_the_built_in_after_tensorize_too():
+    """Split, reordered, decomposed and tensorized: the same module but for the built-in's dead temp."""
+    built_in = SimpleNamespace(
+        fuse_reduction_epilogue=lambda sch, *blocks: sch.fuse_reduction_epilogue(*blocks),
+        refresh_regions=reference.refresh_regions,
+    )
+    mine = int8_matmul.schedule(8, 32, 8, "fused", reference)
+    theirs = int8_matmul.schedule(8, 32, 8, "fused", built_in)
+    assert "vpdpbusd" in mine.mod.script()
+    tvm.ir.assert_structural_equal(mine.mod, without_dead_temp(s_tir.Schedule(theirs.mod)))
 
 
 def test_the_built_in_leaves_temp_allocated():
