@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 from tvm import te, tirx
 
-from chapters.toolkit.kernel_picture import kernel_picture
+from chapters.toolkit.kernel_picture import THREAD, kernel_picture
 from chapters.toolkit.row_index import row_dimensions
 from solutions.ch04_add_rms_norm.fuse_add_norm import Plan, row_kernel, wide_kernel
 
@@ -44,3 +44,19 @@ def test_a_kernel_without_threads_is_refused():
     func = te.create_prim_func([x, te.compute((4,), lambda i: x[i] + 1, name="y")])
     with pytest.raises(ValueError, match="no loop is bound to threadIdx"):
         kernel_picture(func, "none")
+
+
+def test_no_line_runs_through_a_box():
+    root = ElementTree.fromstring(
+        kernel_picture(row_kernel(DIMS, 1024, "float16", 1e-5, 256), "simple").svg
+    )
+    place = "{http://www.w3.org/2000/svg}"
+    boxes = [(float(r.get("y")), float(r.get("height"))) for r in root.iter(f"{place}rect")]
+    lines = [
+        (float(line.get("y1")), float(line.get("y2")))
+        for line in root.iter(f"{place}line")
+        if line.get("class") == "life" and line.get("x1") == str(THREAD)
+    ]
+    assert len(lines) == len(boxes) + 1
+    for top, height in boxes:
+        assert all(end <= top or start >= top + height for start, end in lines)

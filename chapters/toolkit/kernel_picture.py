@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tvm import s_tir, tirx
 
 MEMORY, THREAD, OTHERS = 130, 400, 640  # where the three lines stand
-WIDTH, STEP = 770, 58
+WIDTH, STEP, BOX = 770, 58, 19  # of the picture; from step to step; half of a box
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,12 @@ class KernelPicture:
     def svg(self) -> str:
         """The picture as an SVG in the colour of the text around it."""
         height = 50 + STEP * len(self.steps)
-        shapes = [_line(x, height, name) for x, name in _LINES.items()]
-        for number, step in enumerate(self.steps):
-            shapes += _drawn(step, 62 + STEP * number)
+        places = [62 + STEP * number for number in range(len(self.steps))]
+        # the thread's own line stops at each box, so that it strikes through no word
+        stops = {THREAD: [edge for y in places for edge in (y - BOX, y + BOX)]}
+        shapes = [_line(x, [28, *stops.get(x, []), height - 6], n) for x, n in _LINES.items()]
+        for step, y in zip(self.steps, places, strict=True):
+            shapes += _drawn(step, y)
         title = html.escape(f"{self.title}, {self.caption}")
         described = html.escape("; ".join(str(step) for step in self.steps))
         return (
@@ -166,10 +169,11 @@ def _step(realize, loops: dict, parameters: set[str]) -> Step:
     )
 
 
-def _line(x: int, height: int, name: str) -> str:
-    return (
-        f'<text class="head" x="{x}" y="18">{name}</text>'
-        f'<line class="life" x1="{x}" x2="{x}" y1="28" y2="{height - 6}"/>'
+def _line(x: int, ends: list[int], name: str) -> str:
+    """A vertical line at `x` under its name, in pieces: from ends[0] to ends[1], from ends[2] to ends[3], ..."""
+    pieces = zip(ends[::2], ends[1::2], strict=True)
+    return f'<text class="head" x="{x}" y="18">{name}</text>' + "".join(
+        f'<line class="life" x1="{x}" x2="{x}" y1="{start}" y2="{end}"/>' for start, end in pieces
     )
 
 
@@ -189,7 +193,7 @@ def _drawn(step: Step, y: int) -> list[str]:
     if (step.memory_read or step.memory_written) and not both:
         shapes.append(_label(step.amount, y + 15, "small"))
     shapes.append(
-        f'<rect class="box" x="{THREAD - 88}" y="{y - 19}" width="176" height="38" rx="5"/>'
+        f'<rect class="box" x="{THREAD - 88}" y="{y - BOX}" width="176" height="{2 * BOX}" rx="5"/>'
     )
     kept = f"sets {', '.join(step.kept)}" if step.kept else ""
     shapes.append(
