@@ -6,6 +6,7 @@ are skipped.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import http.server
 import importlib.util
@@ -18,9 +19,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chapters.toolkit import browser_kernel
+from chapters.toolkit import browser_kernel, wgsl_on_vulkan
 from chapters.toolkit.browser_kernel import FAULTS, ROWS, BrowserKernel, description
 from chapters.toolkit.executors import REQUIRED, required
+from chapters.toolkit.gpu_launches import HostProgram
+from chapters.toolkit.wgsl_on_vulkan import run_wgsl
+from tests.checks.add_norm import inputs, poison, reference
 from tests.site.check_pages import CannotOpen, browser_path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -81,6 +85,25 @@ def test_the_page_holds_its_facts_and_reads_without_a_script():
     facts = re.search(r'id="webgpu-facts">(.*?)</script>', text, re.DOTALL)[1]
     assert json.loads(facts) == json.loads(json.dumps(description()))
     assert "fn main_kernel(" in text.split("<script")[0] and "JavaScript" in text
+
+
+@pytest.mark.parametrize("number", range(len(FAULTS)), ids=lambda n: FAULTS[n].title)
+@pytest.mark.parametrize("which", range(2), ids=["float32", "float16"])
+def test_only_what_tvm_wrote_is_right_on_vulkan(which, number):
+    """The same texts where there is float16 too, which a browser without a GPU does not offer."""
+    facts = description()["kernels"][which]
+    if reason := wgsl_on_vulkan.missing(facts["dtype"]):
+        pytest.skip(reason)
+    program = HostProgram(browser_kernel.kernel_func(facts["dtype"]), browser_kernel.WEBGPU)
+    ((name, kernel),) = program.kernels.items()
+    program.kernels[name] = dataclasses.replace(kernel, source=facts["texts"][number])
+    arrays = inputs((3, 1, browser_kernel.HIDDEN_SIZE), facts["dtype"])
+    norm, total = poison(arrays[0]), poison(arrays[0])
+    program.run(run_wgsl, [*arrays, norm, total])
+    exact, rounded = reference(*arrays, browser_kernel.EPSILON)
+    off = np.abs(norm.astype("float64") - exact).max() / np.abs(exact).max()
+    assert (off <= facts["tolerance"]) == (number == 0)
+    assert (total == rounded).all()
 
 
 # --- what it does in a browser -----------------------------------------------------------------

@@ -97,8 +97,11 @@ def _measure(name: str, case, clock, graph_clock, rounds: int, say) -> dict:
     limits = {"rounds": rounds, "seconds": CASE_SECONDS, "say": say, "device": DEVICE}
     if name == "ch08_norm":
         return norm.measure(*case, (clock, graph_clock()), norm.IMPLEMENTATIONS, **limits)
-    kernels = steps(case) if name == "ch08_steps" else kernels_for(case)
-    return linear.measure(case, clock, kernels, **limits)
+    if name == "ch08_steps":
+        return linear.measure(case, clock, steps(case), **limits)
+    kernels = kernels_for(case)
+    separately = [name for name in kernels if name in LINEAR_OURS]
+    return linear.measure(case, clock, kernels, separately=separately, **limits)
 
 
 def _title(case) -> str:

@@ -99,11 +99,16 @@ def description() -> dict:
     }
 
 
-def _kernel(dtype: str) -> dict:
+def kernel_func(dtype: str) -> tirx.PrimFunc:
+    """Chapter 4's kernel for x1 and x2 of (n, 1, HIDDEN_SIZE)."""
     from solutions.ch04_add_rms_norm.fuse_add_norm import row_kernel
 
     dims = row_dimensions([tirx.Var("n", "int64"), *map(_one, (1, HIDDEN_SIZE))])
-    func = row_kernel(dims, HIDDEN_SIZE, dtype, EPSILON, THREADS)
+    return row_kernel(dims, HIDDEN_SIZE, dtype, EPSILON, THREADS)
+
+
+def _kernel(dtype: str) -> dict:
+    func = kernel_func(dtype)
     (kernel,) = HostProgram(func, WEBGPU).kernels.values()
     writable = {name: mode == "read_write" for mode, name in _STORAGE.findall(kernel.source)}
     buffers = [n for n, t in zip(kernel.names, kernel.dtypes, strict=True) if t == "handle"]

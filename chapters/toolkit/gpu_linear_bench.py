@@ -6,8 +6,9 @@ result in whichever dtypes it declares; whoever writes float32 moves more bytes,
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from chapters.toolkit.gpu_call import compiled, signature
@@ -73,14 +74,25 @@ def checked(call: Callable[[], object], result: Callable[[], object], x, w, bias
     return found
 
 
-def by_kernel(func, x, w, bias, compile_it: Callable = compiled):
-    """(call, result) of a PrimFunc on these tensors; its result starts as not-a-number."""
+def by_kernel(func, bind: Callable, x, w, bias, *, fused: bool = True):
+    """(call, result) of a PrimFunc on these tensors; its result starts as not-a-number.
+
+    bind: `func` compiled, as gpu_call.compiled gives it. fused=False: the kernel is given a bias of zeros, and the bias
+    is added by a launch of its own.
+    """
     import torch
 
     sizes, (shape, dtype) = signature(func)[2], signature(func)[3]
     given = bias.to(getattr(torch, sizes[1])).reshape(sizes[0]).contiguous()
     out = torch.full(shape, float("nan"), dtype=getattr(torch, dtype), device=x.device)
-    call = compile_it(func)([x, w, given, out])
+    if fused:
+        return bind([x, w, given, out]), lambda: out
+    product = bind([x, w, torch.zeros_like(given), out])
+
+    def call() -> None:
+        product()
+        out.add_(given)
+
     return call, lambda: out
 
 
@@ -112,19 +124,31 @@ def measure(
     rounds: int,
     seconds: float,
     say: Callable[[str], None],
+    separately: Sequence[str] = (),
     device: str = "cuda",
     compile_it: Callable = compiled,
 ) -> dict:
-    """One case of the results file. kernels: name -> a function that makes the PrimFunc for this layer."""
+    """One case of the results file. kernels: name -> a function that makes the PrimFunc for this layer.
+
+    separately: those of their names that are measured once more with the bias in a launch of its own.
+    """
     tensors = draw(layer, device)
+
+    @functools.cache
+    def built(name: str) -> tuple:
+        func = kernels[name]()
+        return func, compile_it(func)
+
     ways = {
         "cuBLASLt, bias in its epilogue": lambda: by_torch(*tensors, fused=True),
         "cuBLAS, then an add": lambda: by_torch(*tensors, fused=False),
-        **{
-            name: (lambda make=make: by_kernel(make(), *tensors, compile_it))
-            for name, make in kernels.items()
-        },
     }
+    for name in kernels:
+        ways[name] = lambda name=name: by_kernel(*built(name), *tensors)
+    for name in separately:
+        ways[f"{name}, then an add"] = lambda name=name: by_kernel(
+            *built(name), *tensors, fused=False
+        )
     contenders, errors, moved, missing = {}, {}, {}, {}
     for name, make in ways.items():
         try:
