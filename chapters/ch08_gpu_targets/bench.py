@@ -26,8 +26,10 @@ CASE_SECONDS = 2.0  # of timing within a case
 
 def missing() -> str:
     """Why nothing can be measured here, "" if it can."""
-    from chapters.toolkit.machine import cuda_state
+    from chapters.toolkit.machine import cuda_state, nvidia_gpu
 
+    if not nvidia_gpu():
+        return "the NVIDIA driver's nvidia-smi finds no GPU, or is not there"
     try:  # before TVM: it brings the CUDA library that TVM looks for
         import torch
     except ImportError:
@@ -50,6 +52,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     from chapters.toolkit.gpu_ceilings import measured
     from chapters.toolkit.gpu_clock import EventClock, GraphClock
 
+    _sum_in_float32()
     until = time.monotonic() + (60.0 if quick else LONGEST)
     clock = EventClock(device=DEVICE)
     ceilings = measured(clock, quick, DEVICE).json()
@@ -71,6 +74,15 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
         if done:
             found[name] = {"ceilings": ceilings, "cases": done, "skipped": skipped}
     return found
+
+
+def _sum_in_float32() -> None:
+    """Have PyTorch's products add up in float32 throughout, as the chapter's kernels do."""
+    import torch
+
+    matmul = torch.backends.cuda.matmul
+    matmul.allow_fp16_reduced_precision_reduction = False
+    matmul.allow_bf16_reduced_precision_reduction = False
 
 
 def plan(quick: bool) -> dict[str, list]:

@@ -1,4 +1,4 @@
-"""A linear layer with its bias on a GPU: kernels for TVM beside cuBLASLt, all checked before they are timed.
+"""A linear layer with its bias on a GPU: the chapter's kernels beside PyTorch's, all checked before they are timed.
 
 x (m, k), w (n, k) and bias (n,) give x @ w.T + bias. A kernel is a PrimFunc of four buffers: x and w, the bias and the
 result in whichever dtypes it declares; whoever writes float32 moves more bytes, and the bytes are counted for each.
@@ -97,7 +97,7 @@ def by_kernel(func, bind: Callable, x, w, bias, *, fused: bool = True):
 
 
 def by_torch(x, w, bias, *, fused: bool):
-    """(call, result) of PyTorch: one call of cuBLASLt with the bias in its epilogue, or a product and an add."""
+    """(call, result) of PyTorch: its linear, which hands the bias to cuBLASLt's epilogue; or a product and an add."""
     import torch
 
     out = torch.full((len(x), len(w)), float("nan"), dtype=x.dtype, device=x.device)
@@ -140,8 +140,8 @@ def measure(
         return func, compile_it(func)
 
     ways = {
-        "cuBLASLt, bias in its epilogue": lambda: by_torch(*tensors, fused=True),
-        "cuBLAS, then an add": lambda: by_torch(*tensors, fused=False),
+        "PyTorch's linear": lambda: by_torch(*tensors, fused=True),
+        "PyTorch's matmul, then an add": lambda: by_torch(*tensors, fused=False),
     }
     for name in kernels:
         ways[name] = lambda name=name: by_kernel(*built(name), *tensors)

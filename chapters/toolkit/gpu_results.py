@@ -16,8 +16,11 @@ from chapters.toolkit.table import Table
 NORM_OURS = ("wide_kernel", "row_kernel")
 LINEAR_OURS = ("decode", "tensor cores, 64 × 64", "tensor cores, 128 × 128")
 NORM_UNFUSED = ("PyTorch",)
-LINEAR_UNFUSED = ("cuBLAS, then an add", *(f"{name}, then an add" for name in LINEAR_OURS))
-CUBLASLT = "cuBLASLt, bias in its epilogue"
+LINEAR_UNFUSED = (
+    "PyTorch's matmul, then an add",
+    *(f"{name}, then an add" for name in LINEAR_OURS),
+)
+LINEAR = "PyTorch's linear"
 
 
 class Several:
@@ -85,7 +88,7 @@ def graph_table(cases: list[dict]) -> Table:
 
 
 def linear_shown() -> Several | Shown:
-    """Linear layers: times, and the share of the speed of cuBLASLt with the bias in its epilogue."""
+    """Linear layers: the time of PyTorch's linear, and how many times as fast the others are."""
     results = _results("ch08_linear")
     if results is None:
         return _not_yet()
@@ -93,21 +96,21 @@ def linear_shown() -> Several | Shown:
 
 
 def linear_table(cases: list[dict]) -> Table:
-    """A row a layer: the time of cuBLASLt, and how many times as fast as it each of the others is."""
+    """A row a layer: the time of PyTorch's linear, and how many times as fast as it each of the others is."""
     names = list(dict.fromkeys(name for case in cases for name in case["seconds"]))
-    others = [name for name in names if name != CUBLASLT]
+    others = [name for name in names if name != LINEAR]
     rows = []
     for case in cases:
         times = _medians(case["seconds"])
-        reference = times.get(CUBLASLT)
+        reference = times.get(LINEAR)
         cells = [f"{reference / times[n]:.2f}" if reference and n in times else "–" for n in others]
         took = si(reference, "s") if reference else "–"
         rows.append((f"{case['dtype']} {layer_text(case)}", took, *cells))
-    return Table(("m × n × k", CUBLASLT, *(f"{name}: times as fast" for name in others)), rows)
+    return Table(("m × n × k", LINEAR, *(f"{name}: times as fast" for name in others)), rows)
 
 
 def steps_shown() -> Several | Shown:
-    """What each step of the schedule is worth, beside cuBLASLt."""
+    """What each step of the schedule is worth, beside PyTorch's linear."""
     results = _results("ch08_steps")
     if results is None:
         return _not_yet()
@@ -121,19 +124,19 @@ def steps_shown() -> Several | Shown:
 
 
 def steps_figure(case: dict, title: str) -> Figure:
-    """The bars of one case of ch08_steps; cuBLASLt, where it was measured, is the line to compare with."""
+    """The bars of one case of ch08_steps; PyTorch's linear, where it was measured, is the line to compare with."""
     seconds, limit = case["seconds"], None
     taken = [
         Step(name, seconds[name]["median"], seconds[name]["low"], seconds[name]["high"])
         for name in _steps_of(case)
     ]
-    if CUBLASLT in seconds:
-        limit = case["operations"] / seconds[CUBLASLT]["median"], "cuBLASLt"
+    if LINEAR in seconds:
+        limit = case["operations"] / seconds[LINEAR]["median"], "PyTorch's linear"
     return steps(taken, case["operations"], "FLOP/s", title, limit)
 
 
 def _steps_of(case: dict) -> list[str]:
-    return [name for name in case["seconds"] if name not in (CUBLASLT, *LINEAR_UNFUSED)]
+    return [name for name in case["seconds"] if name not in (LINEAR, *LINEAR_UNFUSED)]
 
 
 def roofline_shown() -> Several | Shown:
