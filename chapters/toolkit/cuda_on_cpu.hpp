@@ -79,6 +79,11 @@ static inline float4 make_float4(float a, float b, float c, float d) { return {a
 static inline half __float2half_rn(float f) { return half(f); }
 static inline half __float2half(float f) { return half(f); }
 static inline float __half2float(half h) { return h; }
+static inline half2 make_half2(half a, half b) { return {a, b}; }
+static inline half4 make_half4(half a, half b, half c, half d) { return {a, b, c, d}; }
+struct longlong2 { int64_t x, y; };
+static inline longlong2 make_longlong2(int64_t a, int64_t b) { return {a, b}; }
+static inline half hexp(half h) { return half(expf((float)h)); }
 static inline nv_bfloat16 __float2bfloat16_rn(float f) { return nv_bfloat16(f); }
 static inline nv_bfloat16 __float2bfloat16(float f) { return nv_bfloat16(f); }
 static inline float __bfloat162float(nv_bfloat16 b) { return b; }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import tvm
@@ -74,44 +74,56 @@ class HostProgram:
             host, device = _split(mod, target)
             self.kernels = {k.name: k for k in _kernels(device)}
             self._main = codegen_build(host, tvm.target.Target("llvm"))["main"]
+        # the compiled code looks a kernel up once, so each has one function for all runs
+        self._calls = {name: self._call(kernel) for name, kernel in self.kernels.items()}
 
-    def run(self, engine: Engine, arrays: list[np.ndarray]) -> list[Launch]:
-        """Call the PrimFunc on `arrays`; outputs are written in place. Returns what was launched.
+    def run(self, engine: Engine, arguments: list[np.ndarray | int]) -> list[Launch]:
+        """Call the PrimFunc on arrays for its buffers and ints for its scalars; outputs are written in place.
 
-        Raises LaunchError if the engine finds a kernel at fault.
+        Returns what was launched. Raises LaunchError if the engine finds a kernel at fault.
         """
-        held = [_aligned(array) for array in arrays]
-        live = {copy.ctypes.data: copy for copy in held}
-        launches: list[Launch] = []
-        failed: list[Exception] = []
-
-        def launched(kernel: Kernel) -> Callable:
-            def call(*values) -> int:
-                launch = _launch(kernel, values, live)
-                launches.append(launch)
-                try:
-                    engine(launch)
-                except Exception as error:  # an exception must not cross the compiled code
-                    failed.append(error)
-                    return -1
-                return 0
-
-            return call
-
-        for kernel in self.kernels.values():
-            tvm_ffi.register_global_func(kernel.name, launched(kernel), override=True)
+        held = [_aligned(one) if isinstance(one, np.ndarray) else one for one in arguments]
+        self._run = run = _Run(engine, {a.ctypes.data: a for a in held if not isinstance(a, int)})
+        for name, call in self._calls.items():
+            tvm_ffi.register_global_func(name, call, override=True)
         tvm_ffi.register_global_func("__tvm_set_device", lambda *_: None, override=True)
         try:
-            self._main(*[tvm_ffi.from_dlpack(copy) for copy in held])
+            self._main(*[one if isinstance(one, int) else tvm_ffi.from_dlpack(one) for one in held])
         except Exception:
-            if not failed:
+            if not run.failed:
                 raise
-        if failed:
-            raise failed[0]
-        for array, copy in zip(arrays, held, strict=True):
-            if array.flags.writeable:
-                array[...] = copy.view(array.dtype)
-        return launches
+        if run.failed:
+            raise run.failed[0]
+        for given, copy in zip(arguments, held, strict=True):
+            if isinstance(given, np.ndarray) and given.flags.writeable:
+                given[...] = copy.view(given.dtype)
+        return run.launches
+
+    def _call(self, kernel: Kernel) -> Callable:
+        """What the host code calls to launch `kernel`."""
+
+        def call(*values) -> int:
+            run = self._run
+            launch = _launch(kernel, values, run.live)
+            run.launches.append(launch)
+            try:
+                run.engine(launch)
+            except Exception as error:  # an exception must not cross the compiled code
+                run.failed.append(error)
+                return -1
+            return 0
+
+        return call
+
+
+@dataclass
+class _Run:
+    """One run of a HostProgram: `live` are the buffers by address."""
+
+    engine: Engine
+    live: dict[int, np.ndarray]
+    launches: list[Launch] = field(default_factory=list)
+    failed: list[Exception] = field(default_factory=list)
 
 
 def lowered(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> list[tvm.tirx.PrimFunc]:
