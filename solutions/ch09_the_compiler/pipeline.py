@@ -21,6 +21,7 @@ from tvm.target import Target
 
 from chapters.toolkit.cpu_fallback import CPUFallback, SmallKernelsAlone, is_scheduled
 from chapters.toolkit.earlier import earlier
+from chapters.toolkit.gemv_within_bounds import GEMVWithinBounds
 from chapters.toolkit.pipelines import forget
 
 ch2, ch3, ch4, ch7 = earlier(2), earlier(3), earlier(4), earlier(7)
@@ -177,7 +178,7 @@ def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[P
             CPUFallback(),
             SmallKernelsAlone(variable_bounds),
         ]
-    whole = [dl.gpu.Matmul(), dl.gpu.GEMV(), dl.gpu.Reduction(), dl.gpu.GeneralReduction()]
+    whole = [dl.gpu.Matmul(), GEMVWithinBounds(), dl.gpu.Reduction(), dl.gpu.GeneralReduction()]
     return [
         dl.ApplyDefaultSchedule(*whole),
         FuseEpilogues(),
