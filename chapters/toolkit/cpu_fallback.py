@@ -19,9 +19,14 @@ from chapters.toolkit.tensor_ir import mentions
 ALONE = 1 << 17  # steps that one thread has done before others have woken up
 
 
-def is_scheduled(func: tirx.PrimFunc) -> bool:
-    """Whether some schedule has claimed `func`: the attribute by which TVM's rules and ours tell each other."""
-    return "tirx.is_scheduled" in (func.attrs or {})
+def needs_schedule(func: tvm.ir.BaseFunc) -> bool:
+    """Whether `func` is a PrimFunc made of blocks that no schedule has claimed; one without blocks is as it is meant.
+
+    The attribute tirx.is_scheduled is how TVM's rules and ours tell each other.
+    """
+    if not isinstance(func, tirx.PrimFunc) or not isinstance(func.body, SBlockRealize):
+        return False
+    return "tirx.is_scheduled" not in (func.attrs or {})
 
 
 @tvm.transform.module_pass(opt_level=0, name="CPUFallback")
@@ -31,7 +36,7 @@ class CPUFallback:
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         result = mod.clone()
         for gvar, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc) and not is_scheduled(func):
+            if needs_schedule(func):
                 result[gvar] = schedule_any(func)
         return result
 

@@ -1,7 +1,7 @@
 """dlight's rule for matrix-vector products, where what it makes stays within the result.
 
-In this release the rule (`tvm/s_tir/dlight/gpu/gemv.py`) gives a block of threads a fixed number of results. Where they do
-not divide the number of rows, the sums are guarded and the store is not: the last block writes beyond the end.
+In this release the rule (`tvm/s_tir/dlight/gpu/gemv.py`) gives a block of threads a fixed number of results. Where they
+do not divide the number of rows, the sums are guarded and the store is not: the last block writes beyond the end.
 """
 
 from __future__ import annotations

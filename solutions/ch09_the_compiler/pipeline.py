@@ -8,6 +8,8 @@ lie (memory); what the virtual machine executes (vm). Each phase is a list of pa
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
@@ -15,11 +17,12 @@ import tvm
 from tvm import relax, tirx
 from tvm.ir.transform import Pass
 from tvm.relax import transform
+from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
-from chapters.toolkit.cpu_fallback import CPUFallback, SmallKernelsAlone, is_scheduled
+from chapters.toolkit.cpu_fallback import CPUFallback, SmallKernelsAlone, needs_schedule
 from chapters.toolkit.earlier import earlier
 from chapters.toolkit.gemv_within_bounds import GEMVWithinBounds
 from chapters.toolkit.pipelines import forget
@@ -47,8 +50,8 @@ class BindKnownSizes:
         result = mod.clone()
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
-                own = {var.name for var in relax.analysis.defined_symbolic_vars(func)}
-                known = {name: size for name, size in self.sizes.items() if name in own}
+                own = relax.analysis.defined_symbolic_vars(func)
+                known = {var: self.sizes[var.name] for var in own if var.name in self.sizes}
                 result[gvar] = func.bind_symbolic_vars(known) if known else func
         return result
         # END exercise 9.1
@@ -67,9 +70,9 @@ def attach_phase(
     The caller's `metadata` itself goes to AttachSequenceLengthPaddingFactor, which writes into it.
     """
     # BEGIN exercise 9.2 (about 10 lines): seven passes, each with what it needs
-    known = {name: metadata[name] for name in ("vocab_size",) if name in metadata}
+    sizes = {"vocab_size": metadata["vocab_size"]} if "vocab_size" in metadata else {}
     return [
-        BindKnownSizes(known),
+        BindKnownSizes(sizes),
         ch2.AttachVariableBounds(variable_bounds),
         ch2.AttachCUDAGraphSymbolicCaptureHints(cuda_graph_symbolic_capture_hints),
         ch2.AttachPipelineParallelStages(pipeline_parallel_stages),
@@ -111,10 +114,10 @@ def graph_and_lower(target: Target) -> list[Pass]:
 def map_unscheduled(
     mod: tvm.IRModule, rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc]
 ) -> tvm.IRModule:
-    """A new module in which each PrimFunc without `tirx.is_scheduled` is `rewrite(func)`; all else stays."""
+    """A new module in which each PrimFunc made of blocks that no schedule has claimed is `rewrite(func)`."""
     result = mod.clone()
     for gvar, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc) and not is_scheduled(func):
+        if needs_schedule(func):
             result[gvar] = rewrite(func)
     return result
 
@@ -139,7 +142,7 @@ def fuse_its_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc:
         ch7.fuse_epilogue(sch, *blocks)
     except ScheduleError:
         return func
-    return sch.mod["main"].with_attrs(dict(func.attrs or {}))
+    return sch.mod["main"]
     # END exercise 9.4
 
 
@@ -272,3 +275,84 @@ def fusion_pipeline(target: Target, **facts) -> Pass:
 
     return pipeline
     # END exercise 9.7
+
+
+# --- what an order costs, and what the whole is worth ---------------------------------------------
+
+
+def consequences() -> dict[str, str]:
+    """What becomes of a decode step if one pass of the pipeline is moved; the rest stays in order.
+
+    "same": nothing. "slower": more kernels are launched. "more memory": as many kernels, more bytes are allocated.
+    "fails": it does not compile. The first five are compiled for "llvm", the last for "cuda", prefill and decode.
+    """
+    # BEGIN exercise 9.8 (about 8 lines): one word for each
+    return {
+        "FuseTransposeMatmul after LegalizeOps": "slower",
+        "FuseAddRMSNorm after FuseTransposeMatmul": "same",
+        "StaticPlanBlockMemory before CallTIRRewrite": "more memory",
+        "KillAfterLastUse before StaticPlanBlockMemory": "more memory",
+        "ToNonDataflow before FuseTransposeMatmul": "slower",
+        "FuseEpilogues before ApplyDefaultSchedule, for cuda": "fails",
+    }
+    # END exercise 9.8
+
+
+def predicted_launches(num_layers: int) -> dict[str, int]:
+    """Kernels launched by one decode step of the decoder with `num_layers` layers, compiled for "llvm".
+
+    "default": by TVM's default pipeline for a CPU, in which each operator is a kernel. "ours": by fusion_by_hand.
+    A reshape launches nothing in either: it becomes a view.
+    """
+    # BEGIN exercise 9.9 (1 line): kernels a layer, and those before and after the layers
+    return {"default": 20 * num_layers + 3, "ours": 12 * num_layers + 2}
+    # END exercise 9.9
+
+
+def slips_through(mod: tvm.IRModule) -> tvm.IRModule:
+    """A wrong pass that comparing tokens does not find: greedy tokens stay what they were, logits do not.
+
+    mod: the decoder, not lowered yet. In the result, `prefill` and `decode` give the same greedy tokens for any prompt
+    and any weights, and some logit is wrong by more than a tenth of the largest. The module given stays as it is.
+    """
+
+    # BEGIN exercise 9.10 (about 10 lines): what may one do to all logits without changing which is the largest?
+    @mutator
+    class TwiceTheLogits(PyExprMutator):
+        def visit_call_(self, call: relax.Call) -> relax.Expr:
+            call = super().visit_call_(call)
+            if call.op != tvm.ir.Op.get("relax.matmul") or "vocab_size" not in str(call.ty):
+                return call
+            return relax.op.add(call, call)
+
+    result = mod.clone()
+    for gvar, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            result[gvar] = TwiceTheLogits(mod).visit_expr(func)
+    return result
+    # END exercise 9.10
+
+
+def interleaved(
+    calls: Mapping[str, Callable[[], object]],
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
+    """The median time of each call, on a machine that others use too and whose clock rate drifts.
+
+    Every call runs once without being timed. Then there are `rounds` rounds; in each, every call is timed once, and the
+    rounds do not all begin with the same one. Returns seconds by name.
+    """
+    # BEGIN exercise 9.11 (about 10 lines): warm up, then round by round
+    for call in calls.values():
+        call()
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    names = list(calls)
+    for turn in range(rounds):
+        first = turn % len(names)
+        for name in [*names[first:], *names[:first]]:
+            start = clock()
+            calls[name]()
+            taken[name].append(clock() - start)
+    return {name: statistics.median(times) for name, times in taken.items()}
+    # END exercise 9.11

@@ -1,0 +1,3 @@
+"""Checks the file beside this one."""
+
+from tests.checks.ch09 import *
