@@ -1,0 +1,276 @@
+"""Chapter 9: the passes of all chapters, and TVM's for the rest, as one compiler: the pipeline "fusion_by_hand".
+
+From top to bottom, in the order in which a module meets them: what only the caller knows (attach); two operators made
+one while they are still operators (graph); operators into kernels (lower); kernels made fast (schedule); where tensors
+lie (memory); what the virtual machine executes (vm). Each phase is a list of passes; `phases` puts them in order, and
+`fusion_pipeline` is that order as one pass, under a name that `tvm.compile` understands.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir.transform import Pass
+from tvm.relax import transform
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.s_tir import Schedule, ScheduleError
+from tvm.s_tir import dlight as dl
+from tvm.target import Target
+
+from chapters.toolkit.cpu_fallback import CPUFallback, SmallKernelsAlone, needs_schedule
+from chapters.toolkit.earlier import earlier
+from chapters.toolkit.gemv_within_bounds import GEMVWithinBounds
+from chapters.toolkit.pipelines import forget
+
+ch2, ch3, ch4, ch7 = earlier(2), earlier(3), earlier(4), earlier(7)
+
+# --- attach: what only the caller knows -----------------------------------------------------------
+
+
+@tvm.transform.module_pass(opt_level=0, name="BindKnownSizes")
+class BindKnownSizes:
+    """Give symbolic dimensions whose value is known their value, in the Relax functions that have them.
+
+    sizes: name of a dimension -> its value. A Relax function, private ones too, that has a dimension of that name, in a
+    parameter, in its result or between, gets the number in its place; a function that has none stays the same object. A
+    name that no function has is ignored: one set of sizes serves models with fewer functions. PrimFuncs stay as they
+    are, and so does the module given. A bound says "at most"; this says "exactly", and a kernel can be built on it.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]):
+        self.sizes = dict(sizes)
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        # BEGIN exercise 9.1 (about 7 lines): bind, in each Relax function, the sizes that it has
+        raise NotImplementedError("exercise 9.1")
+        # END exercise 9.1
+
+
+def attach_phase(
+    target: Target,
+    variable_bounds: Mapping[str, int],
+    cuda_graph_symbolic_capture_hints: Mapping[str, Sequence[str]],
+    pipeline_parallel_stages: int,
+    additional_tirs: Mapping[str, tirx.PrimFunc],
+    metadata: MutableMapping[str, Any],
+) -> list[Pass]:
+    """Chapter 2's six passes, and before them BindKnownSizes where `metadata` has a "vocab_size".
+
+    The caller's `metadata` itself goes to AttachSequenceLengthPaddingFactor, which writes into it.
+    """
+    # BEGIN exercise 9.2 (about 10 lines): seven passes, each with what it needs
+    raise NotImplementedError("exercise 9.2")
+    # END exercise 9.2
+
+
+# --- graph and lower: operators, then kernels -----------------------------------------------------
+
+
+def graph_and_lower(target: Target) -> list[Pass]:
+    """The two fusions of chapters 3 and 4, and TVM's passes that make kernels of operators, fuse those, and clean up.
+
+    What they leave: a module whose Relax functions call kernels, in which each add that only a norm and the next
+    residual read is part of that norm's kernel, no weight is transposed, and no function is left that nothing calls.
+    """
+    # BEGIN exercise 9.3 (about 10 lines): the same passes, in an order in which each still finds what it looks for
+    return [
+        ch4.FuseAddRMSNorm(target),
+        relax.backend.DispatchSampling(),
+        relax.backend.DispatchSortScan(),
+        transform.LegalizeOps(),
+        ch3.FuseTransposeMatmul(),
+        transform.AnnotateTIROpPattern(),
+        transform.FoldConstant(),
+        transform.FuseOps(),
+        transform.FuseTIR(),
+        transform.DeadCodeElimination(),
+    ]
+    # END exercise 9.3
+
+
+# --- schedule: kernels made fast ------------------------------------------------------------------
+
+
+def map_unscheduled(
+    mod: tvm.IRModule, rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc]
+) -> tvm.IRModule:
+    """A new module in which each PrimFunc made of blocks that no schedule has claimed is `rewrite(func)`."""
+    result = mod.clone()
+    for gvar, func in mod.functions_items():
+        if needs_schedule(func):
+            result[gvar] = rewrite(func)
+    return result
+
+
+def is_reduction(block) -> bool:
+    """Whether an SBlock has a reduction axis."""
+    return any(axis.iter_type == tirx.IterVar.CommReduce for axis in block.iter_vars)
+
+
+def fuse_its_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with its epilogue fused into its reduction, by chapter 7; or `func` itself.
+
+    It is tried where the function consists of two blocks, a reduction and the one block that reads its result. Where
+    chapter 7 refuses, `func` stays as it is. A kernel of more blocks keeps them for a schedule that knows it whole.
+    """
+    # BEGIN exercise 9.4 (about 10 lines): find the two blocks, let chapter 7 decide
+    raise NotImplementedError("exercise 9.4")
+    # END exercise 9.4
+
+
+@tvm.transform.module_pass(opt_level=0, name="FuseEpilogues")
+class FuseEpilogues:
+    """Fuses the epilogue of each PrimFunc that is not scheduled yet, where chapter 7 proves that it may."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        return map_unscheduled(mod, fuse_its_epilogue)
+
+
+@tvm.transform.module_pass(opt_level=0, name="ScheduleMatmuls")
+class ScheduleMatmuls:
+    """Chapter 3's schedules for each product with a transposed weight, on a CPU."""
+
+    def __init__(self, target: Target):
+        self.target = target
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        return ch3.schedule_kernels(mod, self.target)
+
+
+def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[Pass]:
+    """From the schedule that knows most to the one that takes anything; each leaves alone what is scheduled.
+
+    First what knows a kernel as a whole: chapter 3's products on a CPU, dlight's rules on a GPU. Then the epilogues of
+    what is left; then a fallback for everything. On a CPU, last, kernels that are small within the bounds lose their
+    threads.
+    """
+    # BEGIN exercise 9.5 (about 10 lines): two lists, for "llvm" and for a GPU
+    raise NotImplementedError("exercise 9.5")
+    # END exercise 9.5
+
+
+# --- memory and vm --------------------------------------------------------------------------------
+
+
+def memory_phase(target: Target) -> list[Pass]:
+    """Every tensor gets a place: calls write into tensors given to them, and tensors share planned storage.
+
+    On CUDA what the planner made static is captured into graphs.
+    """
+    # BEGIN exercise 9.6 (about 9 lines): destinations first, then the plan, then what reads the plan
+    raise NotImplementedError("exercise 9.6")
+    # END exercise 9.6
+
+
+def vm_phase() -> list[Pass]:
+    """What is left becomes calls of the virtual machine's own functions; shapes are computed, names given."""
+    return [
+        transform.LowerRuntimeBuiltin(),
+        transform.ComputePrimValue(),
+        transform.VMShapeLower(),
+        transform.AttachGlobalSymbol(),
+    ]
+
+
+# --- the pipeline ---------------------------------------------------------------------------------
+
+
+def phases(
+    target: Target,
+    *,
+    variable_bounds: Mapping[str, int] | None = None,
+    cuda_graph_symbolic_capture_hints: Mapping[str, Sequence[str]] | None = None,
+    pipeline_parallel_stages: int = 1,
+    additional_tirs: Mapping[str, tirx.PrimFunc] | None = None,
+    metadata: MutableMapping[str, Any] | None = None,
+) -> dict[str, list[Pass]]:
+    """The passes of the pipeline by phase, in the order in which they run.
+
+    What is None or left out says nothing: no bounds, no hints, no kernels to add, no metadata.
+    """
+    return {
+        "attach": attach_phase(
+            target,
+            variable_bounds or {},
+            cuda_graph_symbolic_capture_hints or {},
+            pipeline_parallel_stages,
+            additional_tirs or {},
+            {} if metadata is None else metadata,
+        ),
+        "graph and lower": graph_and_lower(target),
+        "schedule": schedule_phase(target, variable_bounds or {}),
+        "memory": memory_phase(target),
+        "vm": vm_phase(),
+    }
+
+
+forget("fusion_by_hand")  # this file may be read twice in a process: yours, and the reference
+
+
+@relax.register_pipeline("fusion_by_hand")
+def fusion_pipeline(target: Target, **facts) -> Pass:
+    """The whole pipeline as one pass, for `tvm.compile(…, relax_pipeline=…)`.
+
+    facts: the keyword arguments of `phases`. All passes run inside `target`, whatever target is current around them,
+    and the module that is given stays as it is.
+    """
+    # BEGIN exercise 9.7 (about 8 lines): one module_pass around a Sequential of all phases
+    raise NotImplementedError("exercise 9.7")
+    # END exercise 9.7
+
+
+# --- what an order costs, and what the whole is worth ---------------------------------------------
+
+
+def consequences() -> dict[str, str]:
+    """What becomes of a decode step if one pass of the pipeline is moved; the rest stays in order.
+
+    "same": nothing. "slower": more kernels are launched. "more memory": as many kernels, more bytes are allocated.
+    "fails": it does not compile. The first five are compiled for "llvm", the last for "cuda", prefill and decode.
+    """
+    # BEGIN exercise 9.8 (about 8 lines): one word for each
+    raise NotImplementedError("exercise 9.8")
+    # END exercise 9.8
+
+
+def predicted_launches(num_layers: int) -> dict[str, int]:
+    """Kernels launched by one decode step of the decoder with `num_layers` layers, compiled for "llvm".
+
+    "default": by TVM's default pipeline for a CPU, in which each operator is a kernel. "ours": by fusion_by_hand.
+    A reshape launches nothing in either: it becomes a view.
+    """
+    # BEGIN exercise 9.9 (1 line): kernels a layer, and those before and after the layers
+    raise NotImplementedError("exercise 9.9")
+    # END exercise 9.9
+
+
+def slips_through(mod: tvm.IRModule) -> tvm.IRModule:
+    """A wrong pass that comparing tokens does not find: greedy tokens stay what they were, logits do not.
+
+    mod: the decoder, not lowered yet. In the result, `prefill` and `decode` give the same greedy tokens for any prompt
+    and any weights, and some logit is wrong by more than a tenth of the largest. The module given stays as it is.
+    """
+
+    # BEGIN exercise 9.10 (about 10 lines): what may one do to all logits without changing which is the largest?
+    raise NotImplementedError("exercise 9.10")
+    # END exercise 9.10
+
+
+def interleaved(
+    calls: Mapping[str, Callable[[], object]],
+    rounds: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
+    """The median time of each call, on a machine that others use too and whose clock rate drifts.
+
+    Every call runs once without being timed. Then there are `rounds` rounds; in each, every call is timed once, and the
+    rounds do not all begin with the same one. Returns seconds by name.
+    """
+    # BEGIN exercise 9.11 (about 10 lines): warm up, then round by round
+    raise NotImplementedError("exercise 9.11")
+    # END exercise 9.11

@@ -1,0 +1,31 @@
+"""9.2: the padding factor lands in a copy."""
+
+from solutions.ch09_the_compiler.pipeline import *
+
+EXERCISE = "9.2"
+WHAT = "the padding factor is written into a copy of the metadata"
+WHY = (
+    "The pass changes no IR: what it writes into the dict is its whole result, and the caller looks "
+    "at the dict that it gave."
+)
+READ = "chapters/ch09_the_compiler/lesson.md, “Attach”"
+
+
+def attach_phase(
+    target,
+    variable_bounds,
+    cuda_graph_symbolic_capture_hints,
+    pipeline_parallel_stages,
+    additional_tirs,
+    metadata,
+):
+    sizes = {name: metadata[name] for name in ("vocab_size",) if name in metadata}
+    return [
+        BindKnownSizes(sizes),
+        ch2.AttachVariableBounds(variable_bounds),
+        ch2.AttachCUDAGraphSymbolicCaptureHints(cuda_graph_symbolic_capture_hints),
+        ch2.AttachPipelineParallelStages(pipeline_parallel_stages),
+        ch2.AttachAdditionalPrimFuncs(additional_tirs),
+        ch2.AttachMemoryPlanAttr(),
+        ch2.AttachSequenceLengthPaddingFactor(target, dict(metadata)),
+    ]
