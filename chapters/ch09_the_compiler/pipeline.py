@@ -238,7 +238,7 @@ def consequences() -> dict[str, str]:
     # END exercise 9.8
 
 
-def predicted_launches(num_layers: int) -> dict[str, int]:
+def launches_a_step(num_layers: int) -> dict[str, int]:
     """Kernels launched by one decode step of the decoder with `num_layers` layers, compiled for "llvm".
 
     "default": by TVM's default pipeline for a CPU, in which each operator is a kernel. "ours": by fusion_by_hand.

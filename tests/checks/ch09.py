@@ -1174,7 +1174,7 @@ def test_9_9_agrees_with_the_compiler(impl) -> None:
     """for one, two and five layers the compiler counts the same"""
     for layers in (1, 2, 5):
         expect.equal(
-            impl.predicted_launches(layers),
+            impl.launches_a_step(layers),
             counted(layers),
             f"A decode step of {layers} layer{'s' if layers > 1 else ''} launches other numbers of kernels.",
             why="Print the lowered module and count the calls of one layer; a reshape is a view.",
@@ -1183,7 +1183,7 @@ def test_9_9_agrees_with_the_compiler(impl) -> None:
 
 
 def observe_9_9(impl):
-    return [lambda n=n: impl.predicted_launches(n) for n in (1, 2, 32)]
+    return [lambda n=n: impl.launches_a_step(n) for n in (1, 2, 32)]
 
 
 # --- 9.10 -----------------------------------------------------------------------------------------

@@ -11,5 +11,5 @@ WHY = (
 READ = "chapters/ch09_the_compiler/lesson.md, “Measure it”"
 
 
-def predicted_launches(num_layers):
+def launches_a_step(num_layers):
     return {"default": 22 * num_layers + 3, "ours": 14 * num_layers + 2}

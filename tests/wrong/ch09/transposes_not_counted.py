@@ -11,5 +11,5 @@ WHY = (
 READ = "chapters/ch09_the_compiler/lesson.md, “Measure it”"
 
 
-def predicted_launches(num_layers):
+def launches_a_step(num_layers):
     return {"default": 16 * num_layers + 2, "ours": 12 * num_layers + 2}

@@ -1,0 +1,284 @@
+"""Measures the compiled decoder on this CPU: `python -m chapters bench 9`.
+
+A prefill and a decode step, by TVM's default pipeline, by its default pipeline behind `zero` (which fuses elementwise
+operators), by fusion_by_hand, and by PyTorch, eager and compiled, on the same weights; all in the same rounds. On two
+decoders: `tiny`, which shows what a launch costs, and a middle one, which shows what memory costs. Before anything is
+timed, logits are compared with NumPy's in float64.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from chapters.toolkit.results import NOT_YET, Shown, load, made_with
+from chapters.toolkit.scoreboard import size
+from chapters.toolkit.table import Table
+from chapters.toolkit.timing import MissingPeer, Peer, compare
+
+HERE = __name__
+PEERS = ("tvm_default", "tvm_zero", "ours", "torch_peer")
+NAMES = ("TVM's default", "TVM's zero, default", "fusion_by_hand", "PyTorch", "torch.compile")
+FUNCTIONS = ("prefill", "decode")
+PROMPTS = {"tiny": 32, "middle": 8}
+ROUNDS = {"tiny": 15, "middle": 5}
+WINDOW = 64
+
+
+def config_of(name: str):
+    """The sizes of `tiny`, or of a decoder whose weights (112 MB) no second-level cache holds."""
+    from chapters.toolkit.llama_config import CONFIGS, LlamaConfig
+
+    return (
+        CONFIGS["tiny"] if name == "tiny" else LlamaConfig(1024, 2816, 2, 16, 4, 64, 4096, WINDOW)
+    )
+
+
+def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
+    """{name of a results file: what was measured}, with the tables told to `say`."""
+    from chapters.toolkit.earlier import whose
+
+    say("passes: " + ", ".join(f"chapter {n} {whose(n)}" for n in (2, 3, 4, 7)))
+    threads, measured = os.cpu_count() or 1, {}
+    for name in ("tiny",) if quick else PROMPTS:
+        with tempfile.TemporaryDirectory() as folder:
+            path = _write_inputs(Path(folder), name, threads)
+            peers = [Peer(HERE, peer, {"config": name, "path": str(path)}) for peer in PEERS]
+            # one core is one thread, and its CPU time would not count another process
+            timings, missing = compare(
+                peers, threads=max(threads, 2), rounds=3 if quick else ROUNDS[name]
+            )
+        measured[name] = {
+            "seconds": {key: timing.seconds for key, timing in timings.items()},
+            "errors": {key: timing.error for key, timing in timings.items()},
+            "costs": costs(name),
+            "prompt": PROMPTS[name],
+            "threads": threads,
+        }
+        say(f"\n{name}\n{table_of(measured[name])}" + "".join(f"\n{reason}" for reason in missing))
+    return {"ch09_decoder": measured}
+
+
+def table_of(measured: dict) -> Table:
+    """One row a compiler: times of a prefill and a decode step, and how often ours fits into the second."""
+    seconds, costs_ = measured["seconds"], measured["costs"]
+    rows = []
+    for name in NAMES:
+        if f"{name} decode" in seconds:
+            prefill, decode = (seconds[f"{name} {function}"] for function in FUNCTIONS)
+            more = costs_.get(name, {})
+            rows.append(
+                (
+                    name,
+                    f"{1e3 * prefill:.3g} ms",
+                    f"{1e3 * decode:.3g} ms",
+                    f"{decode / seconds['fusion_by_hand decode']:.1f} ×",
+                    more.get("launches", ""),
+                    size(more["bytes"]) if more else "",
+                    size(more["planned"]) if more else "",
+                )
+            )
+    header = ("compiled by", "prefill", "decode", "of ours", "launches", "bytes moved", "planned")
+    return Table(header, rows)
+
+
+def measured_here(name: str) -> Shown:
+    """The table of one decoder from the results file, for a page."""
+    results = load("ch09_decoder")
+    if results is None:
+        return Shown(None, NOT_YET.format(chapter=9))
+    return Shown(table_of(results["measured"][name]), made_with(results))
+
+
+# --- what all of them are given -------------------------------------------------------------------------
+
+
+def _prompt(config) -> list[int]:
+    return [int(t) for t in np.random.default_rng(5).integers(0, config.vocab_size, 64)]
+
+
+def _write_inputs(folder: Path, name: str, threads: int) -> Path:
+    from chapters.toolkit.llama_generator import random_weights
+
+    config = config_of(name)
+    facts = {
+        "config": {**asdict(config), "context_window_size": WINDOW},
+        "prompt": _prompt(config)[: PROMPTS[name]],
+        "threads": threads,
+    }
+    path = folder / "decoder.npz"
+    np.savez(path, facts=json.dumps(facts), **random_weights(config))
+    return path
+
+
+@functools.cache
+def _exact(path: str) -> dict[str, np.ndarray]:
+    """Logits in float64 of the prefill, and of one step that repeats the last token."""
+    from types import SimpleNamespace
+
+    from chapters.toolkit import llama_reference as reference
+
+    with np.load(path) as file:
+        facts = json.loads(str(file["facts"]))
+        weights = {key: file[key] for key in file.files if key != "facts"}
+    config, prompt = SimpleNamespace(**facts["config"]), facts["prompt"]
+    cache = reference.Cache(config)
+    return {
+        "prefill": reference.prefill(config, weights, prompt, cache),
+        "decode": reference.decode(config, weights, prompt[-1], cache),
+    }
+
+
+def _checked(logits: np.ndarray, exact: np.ndarray) -> float:
+    """The largest error relative to the largest logit; ValueError where the numbers are wrong."""
+    error = float(np.abs(logits.reshape(-1) - exact).max() / np.abs(exact).max())
+    if not error < 1e-4:
+        raise ValueError(f"wrong numbers: relative error {error:.1e}")
+    return error
+
+
+# --- peers: each runs in a process of its own -----------------------------------------------------------
+
+
+def _pipeline(name: str, target, config):
+    """The pipeline by its name in NAMES."""
+    import tvm
+    from tvm import relax
+
+    from chapters.toolkit.earlier import earlier
+
+    if name == "fusion_by_hand":
+        bounds = {"seq_len": WINDOW, "context_window": WINDOW}
+        facts = {"variable_bounds": bounds, "metadata": {"vocab_size": config.vocab_size}}
+        return earlier(9).fusion_pipeline(target, **facts)
+    default = relax.get_pipeline("default_build")
+    if name == "TVM's default":
+        return default
+    return tvm.transform.Sequential([relax.get_pipeline("zero"), default])
+
+
+def _tvm_peer(name: str, config: str, path: str) -> dict:
+    import tvm
+
+    from chapters.toolkit.llama_generator import Generator
+    from chapters.toolkit.machine import llvm_host
+
+    sizes, target = config_of(config), llvm_host()["target"]
+    with np.load(path) as file:
+        weights = {key: file[key] for key in file.files if key != "facts"}
+        prompt = json.loads(str(file["facts"]))["prompt"]
+    pipeline = _pipeline(name, target, sizes)
+    generator = Generator(
+        sizes, weights=weights, target=target, relax_pipeline=pipeline, context_window=WINDOW
+    )
+    cache = generator.create_kv_cache()
+    inputs = {"prefill": (prompt, 0), "decode": (prompt[-1:], len(prompt))}
+    found = {}
+    for function, (tokens, position) in inputs.items():
+        x = generator.embed(np.asarray([tokens]))
+        at = tvm.runtime.tensor(np.asarray([position], "int32"))
+
+        def call(run=generator.vm[function], x=x, at=at):
+            return run(x, at, cache, generator.weights)[0]
+
+        found[f"{name} {function}"] = (call, _checked(call().numpy(), _exact(path)[function]))
+    return found
+
+
+def tvm_default(config, path):
+    """What tvm.compile does for an llvm target if nothing is said."""
+    return _tvm_peer(NAMES[0], config, path)
+
+
+def tvm_zero(config, path):
+    """The same behind the pipeline `zero`, which fuses elementwise operators."""
+    return _tvm_peer(NAMES[1], config, path)
+
+
+def ours(config, path):
+    """The pipeline of this chapter: the learner's where it passes its checks."""
+    return _tvm_peer(NAMES[2], config, path)
+
+
+def torch_peer(config, path):
+    """PyTorch in a process of its own; a call includes asking it, some 50 microseconds."""
+    python = os.environ.get("FUSION_TORCH_PYTHON", sys.executable)
+    probe = subprocess.run([python, "-c", "import torch"], capture_output=True, check=False)
+    if probe.returncode:
+        raise MissingPeer(
+            "PyTorch is not installed; FUSION_TORCH_PYTHON may name an interpreter that has it"
+        )
+    server = subprocess.Popen(
+        [python, "-m", "chapters.ch09_the_compiler.torch_decoder", path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        cwd=Path(__file__).parents[2],
+    )
+
+    def ask(*words: str) -> None:
+        server.stdin.write(" ".join(words) + "\n")
+        server.stdin.flush()
+        if server.stdout.readline() != "done\n":
+            raise RuntimeError("PyTorch's process ended; its error stands above")
+
+    found = {}
+    logits = Path(path).with_name("logits.npy")
+    for name, variant in zip(NAMES[3:], ("eager", "compiled"), strict=True):
+        for function in FUNCTIONS:
+            ask(variant, function, str(logits))
+            error = _checked(np.load(logits), _exact(path)[function])
+            found[f"{name} {function}"] = (functools.partial(ask, variant, function), error)
+    return found
+
+
+# --- what does not need a clock -------------------------------------------------------------------------
+
+
+def costs(config: str) -> dict[str, dict[str, int]]:
+    """Launches, bytes moved and bytes planned of one decode step, by each of TVM's pipelines."""
+    from chapters.toolkit.machine import llvm_host
+
+    sizes, target = config_of(config), llvm_host()["target"]
+    return {name: cost(name, sizes, target) for name in NAMES[:3]}
+
+
+def cost(name: str, sizes, target) -> dict[str, int]:
+    """The same of one pipeline, read by chapter 1 from the module whose operators are kernels."""
+    from chapters.toolkit.earlier import earlier
+    from chapters.toolkit.llama import decoder
+    from chapters.toolkit.planned_storage import planned
+
+    mod = as_kernels(name, decoder(sizes, "float32", ["decode"])[0], target, sizes)
+    dims = {"context_window": WINDOW, "vocab_size": sizes.vocab_size}
+    row = earlier(1).scoreboard(mod, dims).row("decode")
+    storage = planned(mod).bytes(dims)
+    return {"launches": row.launches, "bytes": row.read + row.written, "planned": storage}
+
+
+def as_kernels(name: str, mod, target, sizes):
+    """`mod` after the part of a pipeline that decides which kernels there are."""
+    import tvm
+    from tvm import relax
+
+    from chapters.toolkit.earlier import earlier
+
+    if name == "TVM's default":
+        return mod  # it turns each operator into a kernel, as the counting does
+    if name != "fusion_by_hand":
+        return relax.get_pipeline("zero")(mod)
+    facts = {"variable_bounds": {"context_window": WINDOW, "seq_len": WINDOW}}
+    found = earlier(9).phases(target, **facts, metadata={"vocab_size": sizes.vocab_size})
+    passes = [one for phase in ("attach", "graph and lower", "schedule") for one in found[phase]]
+    with target:
+        return tvm.transform.Sequential(passes)(mod)
