@@ -1,7 +1,7 @@
 """The decoder once more, in PyTorch, to be compared with: eager, and through torch.compile.
 
 `python -m chapters.ch09_the_compiler.torch_decoder WEIGHTS.npz` reads weights and configuration from a file and then
-obeys lines: a variant, a function and perhaps a file. It runs one step, writes the logits into the file if there is one,
+obeys lines: a variant, a function, perhaps a file. It runs one step, writes the logits into the file if there is one,
 and answers "done". It is a process of its own, since TVM and PyTorch are rarely installed side by side; its interpreter
 is the one in the environment variable FUSION_TORCH_PYTHON, if it is set.
 """

@@ -1,0 +1,139 @@
+# %% [markdown]
+# # Lab: compile a decoder
+#
+# The pipeline on `tiny`, phase by phase; then what it is worth, and what a GPU would run. In a terminal:
+# `python -m chapters.ch09_the_compiler.lab`.
+
+# %%
+from dataclasses import replace
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.target import Target
+
+from chapters.toolkit import llama_reference
+from chapters.toolkit.display import display
+from chapters.toolkit.earlier import earlier, whose
+from chapters.toolkit.ir_diff import diff
+from chapters.toolkit.llama import decoder
+from chapters.toolkit.llama_config import CONFIGS
+from chapters.toolkit.llama_generator import Generator, random_weights
+from chapters.toolkit.planned_storage import planned
+from chapters.toolkit.scoreboard import compare
+from chapters.toolkit.table import Table
+
+ours = earlier(9)
+print("The pipeline is", whose(9))
+for chapter in (2, 3, 4, 7):
+    print(f"its passes of chapter {chapter} are", whose(chapter))
+
+# %% [markdown]
+# ## Phase by phase
+#
+# What one decode step calls after each phase: operators that wait, kernels, and what the virtual machine does itself.
+
+# %%
+config, llvm = CONFIGS["tiny"], Target("llvm")
+facts = {
+    "variable_bounds": {"seq_len": 64, "context_window": 64},
+    "metadata": {"vocab_size": config.vocab_size},
+}
+exported, _ = decoder("tiny", "float32", ["decode"])
+
+
+def calls(func: relax.Function) -> tuple[int, int]:
+    """(operators that wait for a kernel, calls of kernels)."""
+    waiting = kernels = 0
+
+    def visit(expr):
+        nonlocal waiting, kernels
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            kernels += expr.op.name.startswith("relax.call_tir")
+            waiting += not expr.op.name.startswith(
+                ("relax.call_", "relax.memory.", "relax.builtin.", "relax.vm.", "relax.reshape")
+            )
+        elif isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.GlobalVar):
+            kernels += 1
+
+    relax.analysis.post_order_visit(func.body, visit)
+    return waiting, kernels
+
+
+stages, mod, rows = {}, exported, [("exported", *calls(exported["decode"]))]
+with llvm:
+    for name, passes in ours.phases(llvm, **facts).items():
+        mod = stages[name] = tvm.transform.Sequential(passes)(mod)
+        if name != "vm":
+            rows.append((f"after {name}", *calls(mod["decode"])))
+display(Table(("decode, three layers", "operators that wait", "calls of kernels"), rows))
+
+# %% [markdown]
+# ## One layer, before and after
+#
+# A decoder of a single layer, as it is exported and when all its operators are kernels.
+
+# %%
+single, _ = decoder(replace(config, num_hidden_layers=1), "float32", ["decode"])
+found_phases = ours.phases(llvm, **facts)
+with llvm:
+    known = tvm.transform.Sequential(found_phases["attach"])(single)
+    lowered = tvm.transform.Sequential(found_phases["graph and lower"])(known)
+display(diff(known["decode"], lowered["decode"]))
+
+# %% [markdown]
+# ## Launches, bytes, memory
+
+# %%
+scoreboard = earlier(1).scoreboard
+sizes = {"context_window": 64, "vocab_size": config.vocab_size}
+display(compare(scoreboard(exported, sizes), scoreboard(stages["schedule"], sizes)))
+for name, one in {"TVM's default": exported, "ours": stages["schedule"]}.items():
+    print(f"{name}: {planned(one).bytes(sizes):,} bytes planned")
+
+# %% [markdown]
+# ## Sixty-four tokens
+#
+# Greedy, compared with NumPy in float64: the logits first, within a thousandth of the largest; then the tokens.
+
+# %%
+weights, prompt = random_weights("tiny"), [3, 1, 4, 1, 5]
+facts["variable_bounds"] = {"seq_len": 80, "context_window": 80}
+generator = Generator(
+    "tiny", weights=weights, relax_pipeline=ours.fusion_pipeline(llvm, **facts), context_window=80
+)
+found = generator.generate(prompt, 64)
+tokens, logits = llama_reference.generate(config, weights, prompt, 64)
+error = np.abs(found.logits - logits).max() / np.abs(logits).max()
+print(f"largest error of a logit, relative to the largest: {error:.1e}")
+print("same tokens:", (found.tokens == tokens).all())
+assert error < 1e-3 and (found.tokens == tokens).all()
+
+# %% [markdown]
+# ## The same for a GPU
+#
+# `tvm.compile` gives CUDA text without a toolkit. Each kernel of the decode step, and what its threads share.
+
+# %%
+sm_90a = Target(
+    {
+        "kind": "cuda",
+        "arch": "sm_90a",
+        "max_shared_memory_per_block": 49152,
+        "max_threads_per_block": 1024,
+    }
+)
+half, _ = decoder("tiny", "float16", ["decode"])
+executable = tvm.compile(half, sm_90a, relax_pipeline=ours.fusion_pipeline(sm_90a, **facts))
+text = executable.mod.imports[0].imports[0].inspect_source()
+bodies = text.split('extern "C" __global__')[1:]
+described = {
+    body.split("(", 2)[1].split()[-1]: ("__shared__" in body, "__shfl" in body)
+    for body in bodies
+    if "{" in body
+}
+rows = [
+    (name.removesuffix("_kernel"), "yes" if shared else "", "yes" if shuffled else "")
+    for name, (shared, shuffled) in described.items()
+]
+display(Table(("kernel", "shared memory", "threads exchange"), rows))

@@ -1,0 +1,124 @@
+"""Predict-then-run questions of chapter 9; TVM computes every answer."""
+
+from __future__ import annotations
+
+import functools
+
+import tvm
+from tvm import relax, tirx
+from tvm.s_tir import dlight as dl
+from tvm.target import Target
+
+from chapters.toolkit.earlier import earlier
+from chapters.toolkit.llama import decoder
+from chapters.toolkit.planned_storage import planned
+from chapters.toolkit.quiz import Question
+
+LLVM = Target("llvm")
+CUDA = Target(
+    {
+        "kind": "cuda",
+        "arch": "sm_90a",
+        "max_shared_memory_per_block": 49152,
+        "max_threads_per_block": 1024,
+    }
+)
+
+
+@functools.cache
+def _decode(dtype: str = "float32") -> tvm.IRModule:
+    return decoder("tiny", dtype, ["decode"])[0]
+
+
+def _through(target: Target, last: str, **facts) -> tvm.IRModule:
+    found = earlier(9).phases(target, **facts)
+    names = list(found)[: list(found).index(last) + 1]
+    mod = _decode("float32" if target is LLVM else "float16")
+    with target:
+        return tvm.transform.Sequential([one for name in names for one in found[name]])(mod)
+
+
+def _error_of_a_late_pass() -> str:
+    """Whether FuseTransposeMatmul after LegalizeOps raises, or changes anything."""
+    lowered = relax.transform.LegalizeOps()(_decode())
+    try:
+        after = earlier(3).FuseTransposeMatmul()(lowered)
+    except Exception:
+        return "it raises an error"
+    return "it changes nothing" if after.same_as(lowered) else "it fuses them all the same"
+
+
+def _rule_for_the_head() -> str:
+    """Which of dlight's rules takes the head of `tiny` for CUDA, once GEMV declines."""
+    rules = {
+        "Matmul": dl.gpu.Matmul(),
+        "Reduction": dl.gpu.Reduction(),
+        "Fallback": dl.gpu.Fallback(),
+    }
+    mod = _through(CUDA, "graph and lower", metadata={"vocab_size": 500})
+    head = next(
+        f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc) and _rows(f) == 500
+    )
+    with CUDA:
+        return next(name for name, rule in rules.items() if rule.apply(head, CUDA, False))
+
+
+def _rows(func: tirx.PrimFunc) -> int:
+    shape = func.params[0].shape
+    return int(shape[0]) if isinstance(shape[0], tirx.IntImm) else 0
+
+
+def _planned_memory() -> str:
+    """Which tensor of a decode step is the largest storage of TVM's default plan."""
+    sizes = {"context_window": 64, "vocab_size": 500}
+    largest = max(storage.bytes(sizes) for storage in planned(_decode()).storages)
+    weights = {128 * 704 * 4: "a weight, transposed", 128 * 500 * 4: "the head, transposed"}
+    return weights.get(largest, "the attention scores")
+
+
+def _kernels_of_three_layers() -> str:
+    """How many different products are compiled for a decode step of three layers."""
+    mod = _through(LLVM, "graph and lower")
+    return str(sum(gvar.name_hint.startswith("NT_matmul") for gvar in mod.get_global_vars()))
+
+
+def _symbolic_without_metadata() -> str:
+    """How many products have no schedule of chapter 3 where the vocabulary is not bound."""
+    mod = _through(LLVM, "graph and lower")
+    scheduled = earlier(3).schedule_kernels(mod, LLVM)
+    products = [g for g in scheduled.get_global_vars() if g.name_hint.startswith("NT_matmul")]
+    return str(sum("tirx.is_scheduled" not in (scheduled[g].attrs or {}) for g in products))
+
+
+QUESTIONS = [
+    Question(
+        ask="FuseTransposeMatmul runs on a decoder that LegalizeOps has been through. What does it do?",
+        choices=("it raises an error", "it changes nothing", "it fuses them all the same"),
+        compute=_error_of_a_late_pass,
+        because="It looks for permute_dims and matmul, and both are calls of kernels by now.",
+    ),
+    Question(
+        ask="The decoder has three layers with four products each, and a head. How many product kernels are compiled?",
+        choices=("13", "5", "4"),
+        compute=_kernels_of_three_layers,
+        because="Equal kernels are one PrimFunc, called from every layer: four shapes, and the head's.",
+    ),
+    Question(
+        ask="Without a vocab_size in the metadata, how many of them get no schedule from chapter 3?",
+        choices=("0", "1", "5"),
+        compute=_symbolic_without_metadata,
+        because="The head's weight then has a symbolic number of rows. It is the largest weight of most models.",
+    ),
+    Question(
+        ask="In TVM's default plan for a decode step of `tiny`, what is the largest storage for?",
+        choices=("the attention scores", "a weight, transposed", "the head, transposed"),
+        compute=_planned_memory,
+        because="The transposed copy of gate_up_proj. Where nothing is transposed, the plan is a fiftieth of that.",
+    ),
+    Question(
+        ask="For CUDA, GEMV declines the head of `tiny`, 500 rows. Which of the rules that follow takes it?",
+        choices=("Matmul", "Reduction", "Fallback"),
+        compute=_rule_for_the_head,
+        because="A product with one row is a reduction like any other: a block of threads a result, whole blocks only.",
+    ),
+]

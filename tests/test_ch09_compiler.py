@@ -1,0 +1,227 @@
+"""The compiled decoder as a whole: its tokens, its kernels for two targets, and its GPU code executed without a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, te, tirx
+from tvm.s_tir import dlight as dl
+from tvm.script import tirx as T
+from tvm.target import Target
+
+from chapters.toolkit import llama_reference
+from chapters.toolkit.cpu_fallback import CPUFallback, SmallKernelsAlone, steps
+from chapters.toolkit.cuda_on_cpu import CudaOnCpu, missing
+from chapters.toolkit.gemv_within_bounds import GEMVWithinBounds
+from chapters.toolkit.gpu_launches import HostProgram, LaunchError
+from chapters.toolkit.kernel_by_kernel import KernelByKernel
+from chapters.toolkit.llama import decoder
+from chapters.toolkit.llama_config import CONFIGS, LlamaConfig
+from chapters.toolkit.llama_generator import Generator, random_weights
+from chapters.toolkit.tensor_ir import nodes
+from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
+
+CUDA = Target(
+    {
+        "kind": "cuda",
+        "arch": "sm_90a",
+        "max_shared_memory_per_block": 49152,
+        "max_threads_per_block": 1024,
+    }
+)
+PROMPT = [3, 1, 4, 1, 5]
+
+
+def facts_of(config: LlamaConfig, window: int) -> dict:
+    """What the caller of the pipeline knows of a decoder."""
+    return {
+        "variable_bounds": {"seq_len": window, "context_window": window},
+        "metadata": {"vocab_size": config.vocab_size},
+    }
+
+
+def as_kernels(mod: tvm.IRModule, target: Target, **facts) -> tvm.IRModule:
+    """`mod` when every operator is a scheduled kernel."""
+    found = phases(target, **facts)
+    passes = [one for name in ("attach", "graph and lower", "schedule") for one in found[name]]
+    with target:
+        return tvm.transform.Sequential(passes)(mod)
+
+
+def relative_error(logits: np.ndarray, exact: np.ndarray) -> float:
+    """The largest error, relative to the largest logit."""
+    return float(np.abs(logits - exact).max() / np.abs(exact).max())
+
+
+def test_sixty_four_tokens_are_those_of_float64():
+    config, weights = CONFIGS["tiny"], random_weights("tiny")
+    pipeline = fusion_pipeline(Target("llvm"), **facts_of(config, 80))
+    generator = Generator(config, weights=weights, relax_pipeline=pipeline, context_window=80)
+    found = generator.generate(PROMPT, 64)
+    tokens, logits = llama_reference.generate(config, weights, PROMPT, 64)
+    assert relative_error(found.logits, logits) < 1e-5
+    assert (found.tokens == tokens).all()
+
+
+@pytest.mark.parametrize("target", [Target("llvm"), CUDA], ids=lambda target: target.kind.name)
+def test_shapes_of_llama3(target):
+    config = CONFIGS["llama3-8b"]
+    dtype = "float32" if target.kind.name == "llvm" else "float16"
+    mod, _ = decoder(config, dtype, ["prefill", "decode", "batch_decode"])
+    result = as_kernels(mod, target, **facts_of(config, 8192))
+    kernels = {g.name_hint: f for g, f in result.functions_items() if isinstance(f, tirx.PrimFunc)}
+    assert not [name for name in kernels if "transpose" in name]
+    assert not [name for name in kernels if "add" in name and "add_norm" not in name]
+    for name in ("prefill", "decode", "batch_decode"):
+        called = calls_of(result[name])
+        assert sum(c.startswith("fuse_add_norm") for c in called) == 2 * config.num_hidden_layers
+        assert sum(c.startswith("NT_matmul") for c in called) == 4 * config.num_hidden_layers + 1
+
+
+def calls_of(func: relax.Function) -> list[str]:
+    """The kernels that `func` calls."""
+    found: list[str] = []
+
+    def visit(expr) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
+            found.extend(a.name_hint for a in expr.args if isinstance(a, tvm.ir.GlobalVar))
+
+    relax.analysis.post_order_visit(func.body, visit)
+    return found
+
+
+@pytest.mark.parametrize("target", [Target("llvm"), CUDA], ids=lambda target: target.kind.name)
+def test_llama3_compiles(target):
+    config = CONFIGS["llama3-8b"]
+    dtype = "float32" if target.kind.name == "llvm" else "float16"
+    mod, _ = decoder(config, dtype, ["prefill", "decode"])
+    pipeline = fusion_pipeline(target, **facts_of(config, 8192))
+    executable = tvm.compile(mod, target, relax_pipeline=pipeline)
+    if target.kind.name == "cuda":
+        text = executable.mod.imports[0].imports[0].inspect_source()
+        assert text.count('extern "C" __global__') >= 20
+    else:
+        assert "decode" in executable.as_text()
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_gpu_code_of_the_decoder_gives_the_tokens_of_float64():
+    """A prefill and two decode steps in float16: every kernel is the generated CUDA, executed thread by thread."""
+    config = LlamaConfig(64, 96, 1, 4, 2, 16, 72, 16)
+    mod, parameters = decoder(config, "float16", ["embed", "prefill", "decode"])
+    weights = random_weights(config, "float16")
+    packed = tuple(weights[name] for name, _, _ in parameters)
+    run = KernelByKernel(as_kernels(mod, CUDA, **facts_of(config, 16)), CUDA, CudaOnCpu())
+    cache = np.full((1, 2, 1, 16, 2, 16), np.nan, "float16")
+    prompt = np.asarray(PROMPT[:3], "int32")
+    x = run.run("embed", prompt, packed)
+    logits, cache = run.run("prefill", x[None], np.zeros(1, "int32"), cache, packed)
+    found = [logits[0, 0]]
+    for step in range(2):
+        x = run.run("embed", np.asarray([found[-1].argmax()], "int32"), packed)
+        position = np.asarray([len(prompt) + step], "int32")
+        logits, cache = run.run("decode", x[None], position, cache, packed)
+        found.append(logits[0, 0])
+    tokens, exact = llama_reference.generate(config, weights, prompt, 3)
+    assert relative_error(np.stack(found), exact) < 5e-3
+    assert np.argmax(found, axis=-1).tolist() == tokens.tolist()
+
+
+def head(rows: int) -> tvm.IRModule:
+    """A matrix of `rows` rows times one vector."""
+    w, x = te.placeholder((rows, 64), "float32", "w"), te.placeholder((1, 64), "float32", "x")
+    k = te.reduce_axis((0, 64), name="k")
+    out = te.compute((1, rows), lambda i, j: te.sum(x[i, k] * w[j, k], axis=k), name="out")
+    return tvm.IRModule({"main": te.create_prim_func([w, x, out])})
+
+
+def run_head(rule: dl.base.ScheduleRule, rows: int) -> float:
+    """The largest error of `head(rows)`, scheduled by `rule` or else by Reduction."""
+    with CUDA:
+        mod = dl.ApplyDefaultSchedule(rule, dl.gpu.Reduction())(head(rows))
+    random = np.random.default_rng(0)
+    w, x = (random.standard_normal(shape).astype("float32") for shape in ((rows, 64), (1, 64)))
+    out = np.full((1, rows), np.nan, "float32")
+    HostProgram(mod["main"], CUDA).run(CudaOnCpu(), [w, x, out])
+    return float(np.abs(out - x.astype("float64") @ w.T).max())
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_the_release_still_writes_beyond_the_end():
+    """If this fails, dlight's GEMV was mended: GEMVWithinBounds and its place in the lesson can go."""
+    with pytest.raises(LaunchError, match=r"touches out\[72\], and out has 72 elements"):
+        run_head(dl.gpu.GEMV(), 72)
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
+@pytest.mark.parametrize("rows", [64, 72])
+def test_gemv_within_bounds_is_right(rows):
+    assert run_head(GEMVWithinBounds(), rows) < 1e-4
+
+
+def test_gemv_within_bounds_takes_what_fills_its_blocks():
+    with CUDA:
+        assert GEMVWithinBounds().apply(head(64)["main"], CUDA, False) is not None
+        assert GEMVWithinBounds().apply(head(72)["main"], CUDA, False) is None
+
+
+def test_kernel_by_kernel_wants_kernels():
+    mod, _ = decoder("tiny", "float16", ["embed"])
+    run = KernelByKernel(mod, CUDA, CudaOnCpu())
+    with pytest.raises(ValueError, match="no call of a kernel"):
+        run.run("embed", np.zeros(3, "int32"), ())
+
+
+@T.prim_func
+def without_blocks(x: T.Buffer((T.int64(4),), "float32"), y: T.Buffer((T.int64(4),), "float32")):
+    for i in T.parallel(4):
+        y[i] = x[i]
+
+
+def elementwise(rows: int | tirx.Var) -> tirx.PrimFunc:
+    """Two elementwise blocks over (rows, 8)."""
+    x = te.placeholder((rows, 8), "float32", "x")
+    y = te.compute((rows, 8), lambda i, j: x[i, j] + 1.0, name="y")
+    return te.create_prim_func([x, te.compute((rows, 8), lambda i, j: y[i, j] * 2.0, name="z")])
+
+
+def is_parallel(func: tirx.PrimFunc) -> bool:
+    return any(loop.kind == tirx.ForKind.PARALLEL for loop in nodes(func.body, tirx.For))
+
+
+def test_cpu_fallback_inlines_and_parallelises():
+    result = CPUFallback()(tvm.IRModule({"main": elementwise(4), "other": without_blocks}))
+    main = result["main"]
+    assert is_parallel(main) and not main.body.block.alloc_buffers
+    assert "tirx.is_scheduled" in main.attrs
+    assert (
+        result["other"].same_as(without_blocks) or "tirx.is_scheduled" not in result["other"].attrs
+    )
+    x = np.random.default_rng(0).standard_normal((4, 8)).astype("float32")
+    tensors = [tvm.runtime.tensor(x), tvm.runtime.tensor(np.full_like(x, np.nan))]
+    tvm.compile(main.with_attr("global_symbol", "main"), target="llvm")["main"](*tensors)
+    np.testing.assert_allclose(tensors[1].numpy(), (x + 1) * 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("rows", "bounds", "threads"),
+    [
+        (4, {}, False),
+        (1 << 20, {}, True),
+        (tirx.Var("n", "int64"), {}, True),
+        (tirx.Var("n", "int64"), {"n": 64}, False),
+        (tirx.Var("n", "int64"), {"n": 1 << 20}, True),
+    ],
+)
+def test_small_kernels_lose_their_threads(rows, bounds, threads):
+    mod = CPUFallback()(tvm.IRModule({"main": elementwise(rows), "other": without_blocks}))
+    result = SmallKernelsAlone(bounds)(mod)
+    assert is_parallel(result["main"]) is threads
+    assert is_parallel(result["other"]), "a kernel without blocks decides for itself"
+    assert is_parallel(mod["main"]), "the module given has changed"
+
+
+def test_steps_of_unknown_size():
+    assert steps(elementwise(tirx.Var("n", "int64")), {}) == float("inf")
+    assert steps(elementwise(4), {}) == 32
