@@ -167,10 +167,11 @@ def test_gemv_within_bounds_takes_what_fills_its_blocks():
 
 
 def test_kernel_by_kernel_wants_kernels():
-    mod, _ = decoder("tiny", "float16", ["embed"])
+    mod, parameters = decoder("tiny", "float16", ["embed"])
+    weights = random_weights("tiny", "float16")
     run = KernelByKernel(mod, CUDA, CudaOnCpu())
     with pytest.raises(ValueError, match="no call of a kernel"):
-        run.run("embed", np.zeros(3, "int32"), ())
+        run.run("embed", np.zeros(3, "int32"), tuple(weights[name] for name, _, _ in parameters))
 
 
 @T.prim_func
