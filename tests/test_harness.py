@@ -164,10 +164,10 @@ def test_what_troubleshooting_knows_is_said(runner, tmp_path, exercise, old, new
     path = tmp_path / "walk_the_ir.py"
     path.write_text(text.replace(old, new), encoding="utf-8")
     wanted = next(e for e in chapter(1).exercises if e.id == exercise)
-    began = time.perf_counter()
     failure = runner.run_exercise(chapter(1), wanted, path)[-1].failure
     assert why in failure["why"] and failure["read"] == LOOK_UP + read, failure
-    assert time.perf_counter() - began < 20
+    if read == "recursion":  # stopped after a few rounds, not at the interpreter's limit
+        assert "a visit of a node led back to it" in failure["what"]
 
 
 def test_an_error_of_the_answers_own_is_not_explained(runner, answer):
