@@ -95,9 +95,8 @@ def test_registers_come_from_the_file_where_the_compiler_is_missing(monkeypatch)
 
 @pytest.mark.skipif(bool(registers.missing()), reason=registers.missing())
 def test_the_counts_in_the_file_are_what_its_compiler_gives():
-    kept, now = load(registers.NAME)["measured"], registers.counted()
-    assert {a: set(k) for a, k in kept["kernels"].items()} == {
-        a: set(k) for a, k in now["kernels"].items()
-    }
+    kept, now = load(registers.NAME)["measured"], registers.counted(("sm_90a",))
+    assert set(kept["kernels"]) == set(registers.ARCHITECTURES)
+    assert set(kept["kernels"]["sm_90a"]) == set(now["kernels"]["sm_90a"])
     if kept["compiler"] == now["compiler"]:  # another release may count otherwise
-        assert kept == now
+        assert kept["kernels"]["sm_90a"] == now["kernels"]["sm_90a"]
