@@ -271,3 +271,15 @@ def test_a_grid_above_the_limit_is_folded():
     result = poison(given)
     HostProgram(schedule.mod["main"], WEBGPU).run(run_wgsl, [given, result])
     assert (result == 2 * given).all()
+
+
+def test_a_program_runs_again_on_other_arrays():
+    """The host code looks a kernel's launcher up once; each run must reach its own engine and its own arrays."""
+    program = HostProgram(_row("float32"), WEBGPU)
+    for rows in (2, 5):
+        arrays = inputs((rows, LENGTH), "float32", seed=rows)
+        seen = []
+        launches = program.run(seen.append, [*arrays, poison(arrays[0]), poison(arrays[0])])
+        assert seen == launches and [launch.grid for launch in launches] == [(rows, 1, 1)]
+        given = [a for a in launches[0].arguments if isinstance(a, np.ndarray)]
+        assert sum(np.array_equal(a, arrays[0]) for a in given) == 1

@@ -108,8 +108,8 @@ def kernel_func(dtype: str) -> tirx.PrimFunc:
 
 
 def _kernel(dtype: str) -> dict:
-    func = kernel_func(dtype)
-    (kernel,) = HostProgram(func, WEBGPU).kernels.values()
+    program = HostProgram(kernel_func(dtype), WEBGPU)
+    (kernel,) = program.kernels.values()
     writable = {name: mode == "read_write" for mode, name in _STORAGE.findall(kernel.source)}
     buffers = [n for n, t in zip(kernel.names, kernel.dtypes, strict=True) if t == "handle"]
     return {
@@ -117,7 +117,7 @@ def _kernel(dtype: str) -> dict:
         "entry": kernel.name,
         "tolerance": TOLERANCE[dtype],
         "buffers": [{"name": n.removesuffix("_ptr"), "writable": writable[n]} for n in buffers],
-        "launches": [_launched(func, rows, dtype) for rows in ROWS],
+        "launches": [_launched(program, rows, dtype) for rows in ROWS],
         "texts": [_readable(fault.change(kernel.source)) for fault in FAULTS],
     }
 
@@ -126,11 +126,11 @@ def _one(number: int) -> tirx.IntImm:
     return tirx.IntImm("int64", number)
 
 
-def _launched(func: tirx.PrimFunc, rows: int, dtype: str) -> dict:
+def _launched(program: HostProgram, rows: int, dtype: str) -> dict:
     """The grid and the scalars that TVM's host code passes for so many rows; nothing is run."""
     launches: list[Launch] = []
     shapes = [(rows, 1, HIDDEN_SIZE)] * 2 + [(HIDDEN_SIZE,)] + [(rows, 1, HIDDEN_SIZE)] * 2
-    HostProgram(func, WEBGPU).run(launches.append, [np.zeros(shape, dtype) for shape in shapes])
+    program.run(launches.append, [np.zeros(shape, dtype) for shape in shapes])
     (launch,) = launches
     scalars = [
         int(value)

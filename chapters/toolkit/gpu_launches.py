@@ -75,7 +75,7 @@ class HostProgram:
             self.kernels = {k.name: k for k in _kernels(device)}
             self._main = codegen_build(host, tvm.target.Target("llvm"))["main"]
         # the compiled code looks a kernel up once, so each has one function for all runs
-        self._calls = {name: self._call(kernel) for name, kernel in self.kernels.items()}
+        self._calls = {name: self._call(name) for name in self.kernels}
 
     def run(self, engine: Engine, arguments: list[np.ndarray | int]) -> list[Launch]:
         """Call the PrimFunc on arrays for its buffers and ints for its scalars; outputs are written in place.
@@ -99,12 +99,12 @@ class HostProgram:
                 given[...] = copy.view(given.dtype)
         return run.launches
 
-    def _call(self, kernel: Kernel) -> Callable:
-        """What the host code calls to launch `kernel`."""
+    def _call(self, name: str) -> Callable:
+        """What the host code calls to launch the kernel called `name`, which may have been replaced since."""
 
         def call(*values) -> int:
             run = self._run
-            launch = _launch(kernel, values, run.live)
+            launch = _launch(self.kernels[name], values, run.live)
             run.launches.append(launch)
             try:
                 run.engine(launch)
