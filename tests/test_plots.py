@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from chapters.toolkit import cpu_results
+from chapters.toolkit import cpu_results, results, results_page
 from chapters.toolkit.gpu_ceilings import Ceilings
 from chapters.toolkit.plots.bandwidth import Case, bandwidth
 from chapters.toolkit.plots.bars import Bar, bars
@@ -184,3 +184,17 @@ def _luminance(colour: str) -> float:
     parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_the_page_shows_tables_plots_and_what_is_missing(tmp_path, monkeypatch):
+    from chapters.ch03_transpose_matmul import bench
+
+    for module in (results_page, bench):
+        monkeypatch.setattr(module, "load", lambda name: results.load(name, tmp_path))
+    assert str(results_page.of_chapter(3)).count("Not yet measured") == 1
+    seconds = {"ours": 1e-3, "NumPy": 2e-3, "read w": 5e-4, "multiply-add": 1e-3}
+    measured = {"n": 64, "k": 64, "threads": {"1": {"1": seconds, "16": seconds}}}
+    results.save("ch03_kernels", measured, "python -m chapters bench 3", tmp_path)
+    page = results_page.of_chapter(3)._repr_html_()
+    assert page.count("<svg") == 1 and page.count("<table") == 2 and "bench 3" in page
+    assert "Not yet" not in page
