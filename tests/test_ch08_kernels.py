@@ -7,13 +7,15 @@ import pytest
 from tvm import s_tir
 from tvm.script import tirx as T
 
-from chapters.toolkit import cuda_resources
+from chapters.toolkit import cuda_on_cpu, cuda_resources
+from chapters.toolkit.cuda_on_cpu import CudaOnCpu
+from chapters.toolkit.gpu_launches import HostProgram
 from chapters.toolkit.gpu_limits import LIMITS
 from chapters.toolkit.gpu_matmul import matmul_bias
 from chapters.toolkit.kernel_report import resource_table, threads_of, used_by
 from chapters.toolkit.warp_access import Access, accesses, bytes_moved, conflicts
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
-from tests.checks.gpu import CUDA, layer
+from tests.checks.gpu import CUDA, arrays, exact, layer
 
 HALF, WIDE = ch8.Tile(64, 64, 16, 4, 4, vector=2), ch8.Tile(128, 128, 4, 16, 16, vector=4)
 KERNELS = {
@@ -43,6 +45,20 @@ def test_the_tile_of_the_lesson_spills():
     func = ch8.shared_matmul(matmul_bias(128, 128, 64, "float32"), WIDE)
     used, _ = used_by(func, "sm_90a")
     assert used.registers == 255 and used.spill_store_bytes > 0
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_wider_tiles_of_tensor_cores(overlap):
+    size, tile = (128, 256, 96), ch8.WarpTile(128, 128, 32, 64, 32)
+    func = ch8.tensor_core_matmul(matmul_bias(*size), tile, overlap)
+    given = arrays(*size, "float16")
+    program = HostProgram(func, CUDA, ch8.ASYNCHRONOUS)
+    (kernel,) = program.kernels.values()
+    assert ("ptx_cp_async" in kernel.source) == overlap
+    if cuda_on_cpu.missing():
+        pytest.skip(cuda_on_cpu.missing())
+    program.run(CudaOnCpu(backwards=True), given)
+    assert np.abs(given[3] - exact(*given[:3])).max() < 1e-3
 
 
 @needs_compiler

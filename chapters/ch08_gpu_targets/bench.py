@@ -153,6 +153,9 @@ def steps(layer: Layer) -> dict[str, Callable]:
         "tensor cores, 128 × 128": lambda: chapter.tensor_core_matmul(
             func(), warps(128, 128, 32, 64, 64)
         ),
+        "tensor cores, copies under way": lambda: chapter.tensor_core_matmul(
+            func(), warps(128, 128, 32, 64, 32), True
+        ),
     }
 
 

@@ -10,12 +10,11 @@ from tvm import tirx
 from tvm.target import Target
 
 from chapters.toolkit.cuda_resources import Resources, missing, resources
+from chapters.toolkit.gpu_call import ASYNCHRONOUS
 from chapters.toolkit.gpu_launches import HostProgram
 from chapters.toolkit.results import Shown
 from chapters.toolkit.table import Table
 from chapters.toolkit.warp_access import accesses, bytes_moved, conflicts
-
-ASYNCHRONOUS = {"tirx.use_async_copy": True}  # changes nothing in kernels that mark no copy
 
 
 def cuda(arch: str) -> Target:

@@ -469,10 +469,12 @@ class WarpTile:
         return self.block_m // self.warp_m, self.block_n // self.warp_n, WARP
 
 
-def tensor_core_matmul(func: tirx.PrimFunc, tile: WarpTile | None = None) -> tirx.PrimFunc:
+def tensor_core_matmul(
+    func: tirx.PrimFunc, tile: WarpTile | None = None, overlap: bool = False
+) -> tirx.PrimFunc:
     """`func`, on float16 or bfloat16, fused and computed by tensor cores, its sums started from the bias.
 
-    Sizes are multiples of the tile's.
+    Sizes are multiples of the tile's. overlap: let the copies to shared memory be under way, as `overlap_copies` does.
     """
     tile = tile or WarpTile()
     dtype = str(func.params[0].dtype)
@@ -512,6 +514,8 @@ def tensor_core_matmul(func: tirx.PrimFunc, tile: WarpTile | None = None) -> tir
     for loop in start[-4:-2]:
         sch.unroll(loop)
     sch.tensorize(start[-2], wmma.register("start_from_bias", bias_fragment()))
+    if overlap:
+        overlap_copies(sch, k0)
     return sch.mod["main"]
 
 

@@ -13,15 +13,28 @@ from tvm.s_tir import dlight
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.toolkit import cuda_on_cpu, cuda_resources
+from chapters.toolkit import cuda_resources
 from chapters.toolkit.cuda_on_cpu import CudaOnCpu
 from chapters.toolkit.cuda_resources import Resources
+from chapters.toolkit.executors import REQUIRED, required
 from chapters.toolkit.gpu_launches import HostProgram, LaunchError
 from chapters.toolkit.gpu_matmul import matmul_bias
 from chapters.toolkit.warp_access import accesses, bytes_moved, conflicts
 from solutions.ch08_gpu_targets import gpu_schedules as sound
 from solutions.ch08_gpu_targets.gpu_schedules import Tile
-from tests.checks.gpu import CUDA, arrays, digest, engines, exact, launch, layer, parsed, ran, right
+from tests.checks.gpu import (
+    CUDA,
+    arrays,
+    digest,
+    engines,
+    exact,
+    launch,
+    layer,
+    needs_cuda_text,
+    parsed,
+    ran,
+    right,
+)
 from tests.harness import expect
 from tests.harness.failure import CheckFailed, Skip
 from tests.harness.loading import last_line
@@ -586,8 +599,7 @@ def _edited(impl, turns: int) -> HostProgram:
 
 def _complaint(impl, turns: int, backwards: bool) -> str:
     """What the engine says of the edited kernel, "" if nothing; "wrong numbers" if it is silent and they are."""
-    if cuda_on_cpu.missing():
-        raise Skip(cuda_on_cpu.missing())
+    needs_cuda_text()
     given = arrays(*SIZE, "float32")
     program = _edited(impl, turns)
     try:
@@ -710,8 +722,7 @@ def test_8_7_has_two_halves(impl) -> None:
 
 def test_8_7_right_numbers(impl) -> None:
     """with copies that arrive as late as they may, in both orders of the threads, the numbers are right"""
-    if cuda_on_cpu.missing():
-        raise Skip(cuda_on_cpu.missing())
+    needs_cuda_text()
     for backwards in (False, True):
         given = arrays(*SIZE, "float32")
         ran(lambda: _piped(impl), CudaOnCpu(backwards), given, PIPE)
@@ -801,6 +812,7 @@ def test_8_8_is_nothing_where_no_block_fits(impl) -> None:
 def test_8_8_real_kernel(impl) -> None:
     """the report of NVIDIA's compiler on a kernel of this chapter is understood"""
     if cuda_resources.missing():
+        expect.that(not required(), f"{cuda_resources.missing()}.", expected=f"{REQUIRED} is set")
         raise Skip(cuda_resources.missing())
     tile = Tile(32, 32, 16, 2, 2)
     (kernel,) = HostProgram(

@@ -11,6 +11,8 @@ from tvm import tirx
 from tvm.target import Target
 
 from chapters.toolkit import cuda_on_cpu, wgsl_on_vulkan
+from chapters.toolkit.executors import REQUIRED, executors
+from chapters.toolkit.executors import required as executors_required
 from chapters.toolkit.gpu_launches import HostProgram, Launch, LaunchError, UnknownWordError
 from tests.harness import expect
 from tests.harness.failure import CheckFailed, Skip
@@ -37,6 +39,12 @@ def exact(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return a.astype("float64") @ b.T.astype("float64") + c
 
 
+def needs_cuda_text() -> None:
+    """Raise Skip, or CheckFailed where executors are required, if CUDA text cannot be run here."""
+    if cuda_on_cpu.missing():
+        engines("bfloat16", wgsl=False)
+
+
 def engines(dtype: str, *, wgsl: bool = True) -> list[tuple[str, Target, bool]]:
     """(name, target, backwards) of what can execute a kernel on `dtype` here. Raises Skip if nothing can.
 
@@ -50,6 +58,12 @@ def engines(dtype: str, *, wgsl: bool = True) -> list[tuple[str, Target, bool]]:
         ]
     if wgsl and not wgsl_on_vulkan.missing(dtype):
         found.append((f"as WGSL on {wgsl_on_vulkan.device_name()}", WEBGPU, False))
+    absent = [executor.missing() for executor in executors()[:2] if executor.missing()]
+    if absent and executors_required():
+        raise CheckFailed(
+            f"{'; '.join(absent)}.",
+            expected=f"what runs GPU code without a GPU: {REQUIRED} is set",
+        )
     if not found:
         other = f"; {wgsl_on_vulkan.missing(dtype)}. Either will do" if wgsl else ""
         raise Skip(f"{cuda_on_cpu.missing()}{other}.")
