@@ -7,12 +7,14 @@ import pytest
 from tvm import s_tir
 from tvm.script import tirx as T
 
+from chapters.ch08_gpu_targets import registers
 from chapters.toolkit import cuda_on_cpu, cuda_resources
 from chapters.toolkit.cuda_on_cpu import CudaOnCpu
 from chapters.toolkit.gpu_launches import HostProgram
 from chapters.toolkit.gpu_limits import LIMITS
 from chapters.toolkit.gpu_matmul import matmul_bias
 from chapters.toolkit.kernel_report import resource_table, threads_of, used_by
+from chapters.toolkit.results import load
 from chapters.toolkit.warp_access import Access, accesses, bytes_moved, conflicts
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
 from tests.checks.gpu import CUDA, arrays, exact, layer
@@ -59,6 +61,32 @@ def test_wider_tiles_of_tensor_cores(overlap):
         pytest.skip(cuda_on_cpu.missing())
     program.run(CudaOnCpu(backwards=True), given)
     assert np.abs(given[3] - exact(*given[:3])).max() < 1e-3
+
+
+def test_registers_come_from_the_file(monkeypatch):
+    told = str(registers.shown("sm_90a"))
+    assert "a thread 16 × 16" in told and "sm_80" not in told and registers.COMPILER in told
+    assert "sm_80" in str(registers.shown())
+    monkeypatch.setattr(registers, "load", lambda name: None)
+    assert "Not counted yet" in str(registers.shown())
+    monkeypatch.setattr(registers, "missing", lambda: "no compiler")
+    assert registers.main() == 1
+
+
+def test_the_file_holds_every_kernel_and_the_lesson_s_spill():
+    kept = load(registers.NAME)["measured"]["kernels"]
+    assert set(kept) == set(LIMITS)
+    for by_kernel in kept.values():
+        assert list(by_kernel) == list(registers.kernels())
+        spilling = [name for name, c in by_kernel.items() if c["stored"] + c["loaded"]]
+        assert spilling == ["a thread 16 × 16"]
+
+
+@needs_compiler
+def test_the_counts_in_the_file_are_what_its_compiler_gives():
+    kept, now = load(registers.NAME)["measured"], registers.counted(["sm_90a"])
+    if kept["compiler"] == now["compiler"]:  # another release may count otherwise
+        assert kept["kernels"]["sm_90a"] == now["kernels"]["sm_90a"]
 
 
 @needs_compiler

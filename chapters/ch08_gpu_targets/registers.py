@@ -1,0 +1,107 @@
+"""What NVIDIA's compiler makes of the chapter's kernels: registers, spilled bytes, shared memory, and the occupancy.
+
+`python -m chapters.ch08_gpu_targets.registers` counts them for three architectures and writes
+`docs/results/ch08_registers.json`, which the lesson shows. No GPU is needed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+
+from tvm import tirx
+
+from chapters.toolkit.cuda_resources import Resources, missing
+from chapters.toolkit.earlier import earlier
+from chapters.toolkit.gpu_limits import LIMITS
+from chapters.toolkit.gpu_matmul import matmul_bias
+from chapters.toolkit.kernel_report import used_by
+from chapters.toolkit.machine import installed
+from chapters.toolkit.results import Shown, load, made_with, save
+from chapters.toolkit.table import Table
+
+NAME = "ch08_registers"
+COMPILER = "nvidia-cuda-nvrtc"
+SIZE = 256, 256, 256
+
+
+def kernels() -> dict[str, Callable[[], tirx.PrimFunc]]:
+    """name -> makes the PrimFunc, in the order of the lesson; float32 where the name says no other dtype."""
+    chapter = earlier(8)
+    tile, warps = chapter.Tile, chapter.WarpTile
+
+    def layer(dtype: str = "float32") -> tirx.PrimFunc:
+        return matmul_bias(*SIZE, dtype)
+
+    return {
+        "a thread an element": lambda: chapter.naive_matmul(layer(), tile(16, 16, 16, 1, 1)),
+        "a thread 4 × 4": lambda: chapter.shared_matmul(layer(), tile(64, 64, 16, 4, 4, 4)),
+        "a thread 8 × 8": lambda: chapter.shared_matmul(layer(), tile(128, 128, 8, 8, 8, 4)),
+        "a thread 16 × 16": lambda: chapter.shared_matmul(layer(), tile(128, 128, 4, 16, 16, 4)),
+        "4 × 4, copies under way": lambda: chapter.pipelined_matmul(
+            layer(), tile(64, 64, 16, 4, 4, 4)
+        ),
+        "one row, float16": lambda: chapter.decode_matmul(256, 1024, "float16"),
+        "tensor cores, float16": lambda: chapter.tensor_core_matmul(layer("float16")),
+        "tensor cores, bfloat16": lambda: chapter.tensor_core_matmul(layer("bfloat16")),
+        "tensor cores, copies under way": lambda: chapter.tensor_core_matmul(
+            layer("float16"), warps(128, 128, 32, 64, 32), True
+        ),
+    }
+
+
+def counted(architectures: Iterable[str] = tuple(LIMITS)) -> dict:
+    """{architecture: {kernel: its counts}}, and the compiler. Takes a minute for all architectures."""
+    found: dict = {}
+    for arch in architectures:
+        for name, make in kernels().items():
+            used, threads = used_by(make(), arch)
+            found.setdefault(arch, {})[name] = {
+                "threads": threads,
+                "registers": used.registers,
+                "stored": used.spill_store_bytes,
+                "loaded": used.spill_load_bytes,
+                "shared": used.shared_bytes,
+            }
+    return {"compiler": f"{COMPILER} {installed(COMPILER)}", "kernels": found}
+
+
+def table(measured: dict) -> Table:
+    """A row for each architecture and kernel; the occupancy is computed by the chapter's own function."""
+    occupancy = earlier(8).occupancy
+    rows = []
+    for arch, by_kernel in measured["kernels"].items():
+        for name, c in by_kernel.items():
+            used = Resources(c["registers"], 0, c["stored"], c["loaded"], c["shared"])
+            share = f"{100 * occupancy(used, c['threads'], arch):.1f} %"
+            spilled = c["stored"] + c["loaded"]
+            rows.append((arch, name, c["threads"], c["registers"], spilled, c["shared"], share))
+    header = ("for", "kernel", "threads", "registers", "bytes spilled", "shared bytes", "occupancy")
+    return Table(header, rows)
+
+
+def shown(*architectures: str) -> Shown:
+    """The results file's table for these architectures, or all of them."""
+    results = load(NAME)
+    if results is None:
+        return Shown(None, f"Not counted yet: `python -m {__name__}` does it, without a GPU.")
+    measured = results["measured"]
+    kept = {a: k for a, k in measured["kernels"].items() if a in (architectures or LIMITS)}
+    source = f"{measured['compiler']}; {made_with(results)}"
+    return Shown(table({"kernels": kept}), source)
+
+
+def main() -> int:
+    """Count, print, and write the results file; 1 where the compiler is missing."""
+    if missing():
+        print(f"{missing()}: pip install -e '.[gpu]'", file=sys.stderr)
+        return 1
+    now = counted()
+    print(table(now))
+    path = save(NAME, now, f"python -m {__spec__.name}")
+    print(f"written: {path.relative_to(path.parents[2])}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
