@@ -273,7 +273,14 @@ def _counted(func: tirx.PrimFunc) -> int:
 def test_8_3_prediction_holds(impl) -> None:
     """the predicted bytes are those the kernels' own index expressions load"""
     for m, n, k, tile, dtype in COUNTED:
-        yours = dict(impl.bytes_loaded(m, n, k, tile, sound.ITEM_BYTES[dtype]))
+        yours = impl.bytes_loaded(m, n, k, tile, sound.ITEM_BYTES[dtype])
+        expect.that(
+            isinstance(yours, dict) and {"naive", "tiled"} <= set(yours),
+            "bytes_loaded did not return a dict with both numbers.",
+            expected='{"naive": ..., "tiled": ...}',
+            yours=yours,
+            read=SHARED,
+        )
         func = matmul_bias(m, n, k, dtype)
         one_each = dataclasses.replace(tile, thread_m=1, thread_n=1, vector=1)
         kernels = {
@@ -1118,9 +1125,17 @@ MEASURED = [
 
 def _share(impl, case, **machine):
     seconds, operations, moved = case
-    return impl.share_of_limit(
+    found = impl.share_of_limit(
         seconds, operations, moved, machine.get("rate", RATE), machine.get("bandwidth", BANDWIDTH)
     )
+    expect.that(
+        isinstance(found, tuple) and len(found) == 2,
+        "share_of_limit did not return a share and what limits it.",
+        expected='such as (0.8, "memory")',
+        yours=found,
+        read=MEASURE,
+    )
+    return found
 
 
 def test_8_13_places_a_measurement(impl) -> None:
