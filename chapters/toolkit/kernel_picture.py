@@ -72,7 +72,7 @@ class KernelPicture:
     def _repr_html_(self) -> str:
         caption = f"<b>{html.escape(self.title)}</b> · {html.escape(self.caption)}"
         below = f'<figcaption style="max-width:none;font-style:normal">{caption}</figcaption>'
-        return f'<figure class="kernel-picture" style="{_FIGURE}">{self.svg}{below}</figure>'
+        return f'<figure class="kernel-picture" style="{FIGURE}">{self.svg}{below}</figure>'
 
     @property
     def svg(self) -> str:
@@ -93,7 +93,7 @@ class KernelPicture:
         )
 
 
-_FIGURE = "display:block;width:auto;max-width:none;overflow-x:auto;text-align:center"
+FIGURE = "display:block;width:auto;max-width:none;overflow-x:auto;text-align:center"
 _LINES = {MEMORY: "memory", THREAD: "one thread", OTHERS: "the other threads"}
 _STYLE = (
     "text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:currentColor;text-anchor:middle}"
