@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from chapters.toolkit import cpu_results, results, results_page
+from chapters.toolkit.course import ROOT, chapters
 from chapters.toolkit.gpu_ceilings import Ceilings
 from chapters.toolkit.plots.bandwidth import Case, bandwidth
 from chapters.toolkit.plots.bars import Bar, bars
@@ -184,6 +185,22 @@ def _luminance(colour: str) -> float:
     parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_decode_speed_has_a_bar_for_each_compiler():
+    seconds = {"ours prefill": 1.0, "ours decode": 0.01, "theirs decode": 0.04}
+    (figure,) = cpu_results.decode_speed({"tiny": {"seconds": seconds}})
+    assert figure.table.rows == [("ours", "10 ms", "100"), ("theirs", "40 ms", "25")]
+    widths = [float(e.get("width")) for e in svg(figure).iter("rect")]
+    assert widths[0] == pytest.approx(4 * widths[1], abs=0.5)
+
+
+def test_every_bench_has_its_part_of_the_page():
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    for chapter in chapters():
+        if (chapter.folder / "bench.py").exists():
+            assert f"`python -m chapters bench {chapter.number}`" in text
+            assert str(results_page.of_chapter(chapter.number)).strip()
 
 
 def test_the_page_shows_tables_plots_and_what_is_missing(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Plots of what `bench 3`, `bench 4` and `bench 6` measured on a CPU, each from the numbers of a results file."""
+"""Plots of what `bench 3`, `4`, `6` and `9` measured on a CPU, each from the numbers of a results file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 
 from chapters.toolkit.course import chapter
 from chapters.toolkit.plots.bandwidth import Case, bandwidth
+from chapters.toolkit.plots.bars import Bar, bars
 from chapters.toolkit.plots.chart import Axis, Guide, Series, chart
 from chapters.toolkit.plots.figure import Figure
 from chapters.toolkit.plots.scale import si
@@ -101,4 +102,32 @@ def bias_speedup(measured: dict) -> list[Figure]:
     return [Figure(drawing, size, title, caption, table)]
 
 
-PLOTS = {"ch03_kernels": matmul_speed, "ch04_cpu": norm_bandwidth, "ch06_int8": bias_speedup}
+def decode_speed(measured: dict) -> list[Figure]:
+    """ch09_decoder: decode steps a second by compiler, one figure for each decoder."""
+    return [_decode_speed(name, one["seconds"]) for name, one in measured.items()]
+
+
+def _decode_speed(decoder: str, seconds: dict[str, float]) -> Figure:
+    times = {
+        key.removesuffix(" decode"): time
+        for key, time in seconds.items()
+        if key.endswith(" decode")
+    }
+    entries = [
+        Bar(name, 1 / time, f"{1 / time:.3g}", kind=number % 8)
+        for number, (name, time) in enumerate(times.items())
+    ]
+    drawing, size = bars(entries, "decode steps a second, more is better")
+    rows = [(name, si(time, "s"), f"{1 / time:.3g}") for name, time in times.items()]
+    title = f"One token through the decoder “{decoder}”"
+    caption = "The same weights and the same tokens for everybody."
+    table = Table(("compiled by", "a decode step", "steps a second"), rows)
+    return Figure(drawing, size, title, caption, table)
+
+
+PLOTS = {
+    "ch03_kernels": matmul_speed,
+    "ch04_cpu": norm_bandwidth,
+    "ch06_int8": bias_speedup,
+    "ch09_decoder": decode_speed,
+}

@@ -15,10 +15,7 @@ from chapters.toolkit.table import Table
 
 def of_chapter(number: int) -> Several | Shown:
     """All that `bench <number>` measured: tables, plots, and where each comes from; or that there is nothing yet."""
-    bench = importlib.import_module(f"chapters.{chapter(number).slug}.bench")
-    tables = getattr(bench, "TABLES", None)
-    shown = [bench.shown(name) for name in tables] if tables else [bench.shown()]
-    parts: list = [part for part in shown if not _empty(part)]
+    parts: list = [part for part in _tables(number) if not _empty(part)]
     if not parts:
         return Shown(None, NOT_YET.format(chapter=number))
     for name, plot in PLOTS.items():
@@ -26,6 +23,15 @@ def of_chapter(number: int) -> Several | Shown:
         if results is not None and name.startswith(f"ch{number:02}_"):
             parts += plot(results["measured"])
     return Several(parts)
+
+
+def _tables(number: int) -> list:
+    bench = importlib.import_module(f"chapters.{chapter(number).slug}.bench")
+    if hasattr(bench, "TABLES"):
+        return [bench.shown(name) for name in bench.TABLES]
+    if hasattr(bench, "measured_here"):
+        return [bench.measured_here(decoder) for decoder in bench.PROMPTS]
+    return [bench.shown()]
 
 
 def _empty(part: object) -> bool:
