@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
 import time
 
 import numpy as np
@@ -15,6 +16,7 @@ from chapters.toolkit import (
     gpu_linear_bench,
     gpu_norm_bench,
     gpu_results,
+    machine,
     results,
     results_page,
 )
@@ -394,6 +396,24 @@ def test_numbers_on_the_page_are_those_of_the_file(written):
         ("not fused", "PyTorch's matmul, then an add"),
     ]
     assert "not measured for want of time: float16, (8192, 8192)" in str(gpu_results.norm_shown())
+
+
+@pytest.mark.parametrize(
+    ("printed", "code", "facts"),
+    [
+        ("NVIDIA H200, 580.1\n", 0, {"gpu": "NVIDIA H200", "driver": "580.1"}),
+        ("NVIDIA A, 1.2\nNVIDIA B, 1.2\n", 0, {"gpu": "NVIDIA A", "driver": "1.2"}),
+        ("No devices were found\n", 0, {}),
+        ("NVIDIA-SMI has failed, no driver\n", 9, {}),
+    ],
+)
+def test_the_gpu_and_its_driver_are_as_nvidia_smi_says(monkeypatch, printed, code, facts):
+    done = subprocess.CompletedProcess([], code, printed, "")
+    monkeypatch.setattr(machine.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: done)
+    assert machine.nvidia_gpu() == facts
+    monkeypatch.setattr(machine.shutil, "which", lambda name: None)
+    assert machine.nvidia_gpu() == {}
 
 
 def test_the_gpu_is_named_before_the_processor():

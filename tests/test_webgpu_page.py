@@ -286,6 +286,28 @@ def test_without_webgpu_one_sentence_says_so(chromium, folder, script, sentence)
     assert "fn main_kernel(" in page.input_value("#webgpu-text")
 
 
+KEEP_DEVICE = """<script>
+const request = GPUAdapter.prototype.requestDevice;
+GPUAdapter.prototype.requestDevice = async function (...given) {
+  return (window.lastDevice = await request.apply(this, given));
+};
+</script>"""
+
+
+@needs_browser
+def test_a_lost_device_is_told_and_opened_anew(chromium, folder):
+    path = folder / "lost.html"
+    _write(path, KEEP_DEVICE)
+    page = _opened(chromium, path.as_uri())
+    _choose(page, dtype=0, fault=0, rows=2)
+    page.click("#webgpu-run")
+    page.evaluate("lastDevice.destroy()")
+    page.wait_for_function("!document.getElementById('webgpu-run').disabled")
+    assert _text(page, "verdict").startswith("The device was lost")
+    _choose(page, rows=0)
+    assert _run(page).startswith("Right numbers")
+
+
 @needs_browser
 def test_a_page_from_a_server_runs_too(chromium, folder):
     handler = functools.partial(_Silent, directory=str(folder))

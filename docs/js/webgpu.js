@@ -28,13 +28,15 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   // --- numbers ---------------------------------------------------------------------------------
 
   function roundEven(value) {
-    const down = Math.floor(value), rest = value - down;
+    const down = Math.floor(value),
+      rest = value - down;
     return rest > 0.5 || (rest === 0.5 && down % 2) ? down + 1 : down;
   }
 
   /** The 16 bits of the float16 nearest to a number. */
   function toHalf(value) {
-    const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0, size = Math.abs(value);
+    const sign = value < 0 || Object.is(value, -0) ? 0x8000 : 0,
+      size = Math.abs(value);
     if (Number.isNaN(size)) return 0x7e00;
     if (size >= 65520) return sign | 0x7c00;
     if (size < 2 ** -14) return sign | roundEven(size * 2 ** 24);
@@ -45,19 +47,29 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   }
 
   function fromHalf(bits) {
-    const sign = bits & 0x8000 ? -1 : 1, exponent = (bits >> 10) & 31, rest = bits & 1023;
+    const sign = bits & 0x8000 ? -1 : 1,
+      exponent = (bits >> 10) & 31,
+      rest = bits & 1023;
     if (exponent === 31) return rest ? NaN : sign * Infinity;
     return sign * (exponent ? (1 + rest / 1024) * 2 ** (exponent - 15) : rest * 2 ** -24);
   }
 
   const FORMATS = {
     float32: {
-      bytes: 4, last: 2 ** -23, nan: 0x7fc00000, round: Math.fround, words: Uint32Array,
+      bytes: 4,
+      last: 2 ** -23,
+      nan: 0x7fc00000,
+      round: Math.fround,
+      words: Uint32Array,
       encode: (numbers) => Float32Array.from(numbers),
       decode: (buffer) => new Float32Array(buffer),
     },
     float16: {
-      bytes: 2, last: 2 ** -10, nan: 0x7e00, round: (value) => fromHalf(toHalf(value)), words: Uint16Array,
+      bytes: 2,
+      last: 2 ** -10,
+      nan: 0x7e00,
+      round: (value) => fromHalf(toHalf(value)),
+      words: Uint16Array,
       encode: (numbers) => Uint16Array.from(numbers, toHalf),
       decode: (buffer) => Float64Array.from(new Uint16Array(buffer), fromHalf),
     },
@@ -67,7 +79,8 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   function random(count, middle, format) {
     const numbers = new Float64Array(count);
     for (let i = 0; i < count; i += 2) {
-      const radius = Math.sqrt(-2 * Math.log(1 - Math.random())), angle = 2 * Math.PI * Math.random();
+      const radius = Math.sqrt(-2 * Math.log(1 - Math.random())),
+        angle = 2 * Math.PI * Math.random();
       numbers[i] = format.round(middle + radius * Math.cos(angle));
       if (i + 1 < count) numbers[i + 1] = format.round(middle + radius * Math.sin(angle));
     }
@@ -76,21 +89,30 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
 
   /** How far the outputs are from float64: wrong rows, the largest error as a share of a row's largest value. */
   function judge(inputs, outputs, kernel) {
-    const { hidden, epsilon } = facts, format = FORMATS[kernel.dtype];
-    const total = new Float64Array(hidden), rows = inputs.x1.length / hidden;
+    const { hidden, epsilon } = facts,
+      format = FORMATS[kernel.dtype];
+    const total = new Float64Array(hidden),
+      rows = inputs.x1.length / hidden;
     const verdict = { rows, wrong: 0, norm: 0, sums: 0, missing: 0 };
     for (let row = 0; row < rows; row++) {
-      let squares = 0, largest = 0, error = 0, good = true;
+      let squares = 0,
+        largest = 0,
+        error = 0,
+        good = true;
       for (let h = 0, i = row * hidden; h < hidden; h++, i++) {
         total[h] = format.round(inputs.x1[i] + inputs.x2[i]); // the next layer reads the sum rounded
         squares += total[h] * total[h];
         const off = Math.abs(outputs.total[i] - total[h]);
         // a device may round to either neighbour
-        if (!(off <= Math.abs(total[h]) * format.last)) { good = false; verdict.sums += 1; }
+        if (!(off <= Math.abs(total[h]) * format.last)) {
+          good = false;
+          verdict.sums += 1;
+        }
       }
       const scale = 1 / Math.sqrt(squares / hidden + epsilon);
       for (let h = 0, i = row * hidden; h < hidden; h++, i++) {
-        const exact = total[h] * scale * inputs.weight[h], off = Math.abs(outputs.norm[i] - exact);
+        const exact = total[h] * scale * inputs.weight[h],
+          off = Math.abs(outputs.norm[i] - exact);
         if (Number.isNaN(off)) verdict.missing += 1;
         largest = Math.max(largest, Math.abs(exact));
         error = Number.isNaN(off) ? error : Math.max(error, off);
@@ -108,20 +130,32 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
 
   /** The device and its adapter's name; opened once. Throws Told where there is none. */
   function open() {
-    opened ??= request().catch((error) => { opened = null; throw error; });
+    opened ??= request().catch((error) => {
+      opened = null;
+      throw error;
+    });
     return opened;
   }
 
   async function request() {
     if (!window.isSecureContext) {
-      throw new Told("The browser gives WebGPU only to pages from https, from localhost or from a file; this page came otherwise.");
+      throw new Told(
+        "The browser gives WebGPU only to pages from https, from localhost or from a file; " +
+          "this page came otherwise.",
+      );
     }
     if (!navigator.gpu) {
-      throw new Told("This browser has no WebGPU, so nothing can run here. A current Chrome, Edge or Safari has it; the text below is the kernel all the same.");
+      throw new Told(
+        "This browser has no WebGPU, so nothing can run here. A current Chrome, Edge or Safari has it; " +
+          "the text below is the kernel all the same.",
+      );
     }
     const adapter = await navigator.gpu.requestAdapter();
     if (!adapter) {
-      throw new Told("This browser has WebGPU and finds no device that it trusts. On Linux, chrome://gpu says why, and the flag chrome://flags/#enable-unsafe-webgpu lets it try all the same.");
+      throw new Told(
+        "This browser has WebGPU and finds no device that it trusts. On Linux, chrome://gpu says why, " +
+          "and the flag chrome://flags/#enable-unsafe-webgpu lets it try all the same.",
+      );
     }
     const half = adapter.features.has("shader-f16");
     const device = await adapter.requestDevice({
@@ -129,11 +163,17 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
       requiredLimits: Object.fromEntries(LIMITS.map((name) => [name, adapter.limits[name]])),
     });
     const info = adapter.info ?? {};
-    const name = info.description || [info.vendor, info.architecture].filter(Boolean).join(" ") || "a device without a name";
+    const name =
+      info.description ||
+      [info.vendor, info.architecture].filter(Boolean).join(" ") ||
+      "a device without a name";
     const found = { device, half, name, lost: null };
     found.gone = device.lost.then(({ message }) => {
       opened = null;
-      throw new Told(`The device was lost, as happens when a kernel never ends. Run again to open it anew. ${message}`);
+      throw new Told(
+        "The device was lost, as happens when a kernel never ends. Run again to open it anew. " +
+          message,
+      );
     });
     found.gone.catch(() => {}); // told to whoever waits for a run
     return found;
@@ -141,10 +181,14 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
 
   /** How the arguments are bound: the buffers in the kernel's order, then the scalars. */
   function layoutOf({ device }, kernel) {
-    const types = kernel.buffers.map(({ writable }) => (writable ? "storage" : "read-only-storage"));
+    const types = kernel.buffers.map(({ writable }) =>
+      writable ? "storage" : "read-only-storage",
+    );
     return device.createBindGroupLayout({
       entries: [...types, "uniform"].map((type, binding) => ({
-        binding, visibility: GPUShaderStage.COMPUTE, buffer: { type },
+        binding,
+        visibility: GPUShaderStage.COMPUTE,
+        buffer: { type },
       })),
     });
   }
@@ -154,14 +198,20 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     device.pushErrorScope("validation");
     const module = device.createShaderModule({ code });
     const { messages } = await module.getCompilationInfo();
-    let errors = messages.filter(({ type }) => type === "error").map(
-      ({ lineNum, linePos, message }) => ({ line: lineNum, column: linePos, message }));
+    let errors = messages
+      .filter(({ type }) => type === "error")
+      .map(({ lineNum, linePos, message }) => ({ line: lineNum, column: linePos, message }));
     let pipeline = null;
     if (!errors.length) {
       const compute = { module, entryPoint: kernel.entry };
       pipeline = await device
-        .createComputePipelineAsync({ layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }), compute })
-        .catch(({ message }) => { errors = [{ line: 0, column: 0, message }]; });
+        .createComputePipelineAsync({
+          layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }),
+          compute,
+        })
+        .catch(({ message }) => {
+          errors = [{ line: 0, column: 0, message }];
+        });
     }
     await device.popErrorScope(); // what it holds has been told above
     if (errors.length) throw new Told("The browser's compiler refuses this text.", errors);
@@ -174,23 +224,36 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     const size = /@workgroup_size\((\d+), (\d+), (\d+)\)/.exec(code);
     const body = code.indexOf("{\n", code.indexOf(`fn ${entry}(`));
     if (!arrays.length || !size || body < 0) return null;
-    const [threads, flat] = [size[1] * size[2] * size[3], `(threadIdx.z * ${size[2]}u + threadIdx.y) * ${size[1]}u + threadIdx.x`];
-    const fill = arrays.map(([, name, type, count]) =>
-      `  for (var i = ${flat}; i < ${count}u; i += ${threads}u) { ${name}[i] = ${RUBBISH[type]}; }\n`);
+    const [threads, flat] = [
+      size[1] * size[2] * size[3],
+      `(threadIdx.z * ${size[2]}u + threadIdx.y) * ${size[1]}u + threadIdx.x`,
+    ];
+    const fill = arrays.map(
+      ([, name, type, count]) =>
+        `  for (var i = ${flat}; i < ${count}u; i += ${threads}u) { ${name}[i] = ${RUBBISH[type]}; }\n`,
+    );
     return `${code.slice(0, body + 2)}${fill.join("")}  workgroupBarrier();\n${code.slice(body + 2)}`;
   }
 
   /** All arguments on the device: buffers in the kernel's order, and the group that binds them. */
   function place({ device }, layout, kernel, launch, inputs) {
-    const { STORAGE, COPY_SRC, COPY_DST, UNIFORM } = GPUBufferUsage, format = FORMATS[kernel.dtype];
+    const { STORAGE, COPY_SRC, COPY_DST, UNIFORM } = GPUBufferUsage,
+      format = FORMATS[kernel.dtype];
     const count = launch.rows * facts.hidden;
     const made = (data, usage) => {
-      const buffer = device.createBuffer({ size: (data.byteLength + 3) & ~3, usage: usage | COPY_DST });
+      const buffer = device.createBuffer({
+        size: (data.byteLength + 3) & ~3,
+        usage: usage | COPY_DST,
+      });
       device.queue.writeBuffer(buffer, 0, data);
       return buffer;
     };
-    const buffers = kernel.buffers.map(({ name }) => made(
-      name in inputs ? format.encode(inputs[name]) : new format.words(count).fill(format.nan), STORAGE | COPY_SRC));
+    const buffers = kernel.buffers.map(({ name }) =>
+      made(
+        name in inputs ? format.encode(inputs[name]) : new format.words(count).fill(format.nan),
+        STORAGE | COPY_SRC,
+      ),
+    );
     const scalars = new Int32Array((launch.scalars.length + 3) & ~3);
     scalars.set(launch.scalars);
     buffers.push(made(scalars, UNIFORM));
@@ -208,11 +271,15 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
 
   /** The outputs of one launch, by name. */
   async function results({ device }, pipeline, placed, kernel, launch) {
-    const encoder = device.createCommandEncoder(), taken = [];
+    const encoder = device.createCommandEncoder(),
+      taken = [];
     launched(encoder, pipeline, placed, launch, 1);
     kernel.buffers.forEach(({ name, writable }, n) => {
       if (!writable) return;
-      const buffer = device.createBuffer({ size: placed.buffers[n].size, usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST });
+      const buffer = device.createBuffer({
+        size: placed.buffers[n].size,
+        usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST,
+      });
       encoder.copyBufferToBuffer(placed.buffers[n], 0, buffer, 0, buffer.size);
       taken.push([name, buffer]);
     });
@@ -231,7 +298,8 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     for (let times = 1; ; times = Math.min(MOST_LAUNCHES, times * 4)) {
       const encoder = device.createCommandEncoder();
       launched(encoder, pipeline, placed, launch, times);
-      const work = encoder.finish(), before = performance.now();
+      const work = encoder.finish(),
+        before = performance.now();
       device.queue.submit([work]);
       await device.queue.onSubmittedWorkDone();
       const taken = performance.now() - before;
@@ -241,9 +309,13 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
 
   /** One run: checked with rubbish in workgroup memory, timed without. */
   async function run(kernel, launch, code, rubbish) {
-    const gpu = await open(), format = FORMATS[kernel.dtype], count = launch.rows * facts.hidden;
+    const gpu = await open(),
+      format = FORMATS[kernel.dtype],
+      count = launch.rows * facts.hidden;
     if (kernel.dtype === "float16" && !gpu.half) {
-      throw new Told(`${gpu.name} offers no float16 to WebGPU (the feature shader-f16); take float32.`);
+      throw new Told(
+        `${gpu.name} offers no float16 to WebGPU (the feature shader-f16); take float32.`,
+      );
     }
     const work = async () => {
       const layout = layoutOf(gpu, kernel);
@@ -251,13 +323,18 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
       const filled = rubbish ? withRubbish(code, kernel.entry) : null;
       const checked = filled === null ? plain : await compile(gpu, kernel, layout, filled);
       const inputs = {
-        x1: random(count, 0.5, format), x2: random(count, -0.25, format), weight: random(facts.hidden, 1, format),
+        x1: random(count, 0.5, format),
+        x2: random(count, -0.25, format),
+        weight: random(facts.hidden, 1, format),
       };
       gpu.device.pushErrorScope("validation");
       const placed = place(gpu, layout, kernel, launch, inputs);
       const outputs = await results(gpu, checked, placed, kernel, launch);
       const error = await gpu.device.popErrorScope();
-      if (error) throw new Told("The browser refuses the launch.", [{ line: 0, column: 0, message: error.message }]);
+      if (error)
+        throw new Told("The browser refuses the launch.", [
+          { line: 0, column: 0, message: error.message },
+        ]);
       const time = await timed(gpu, plain, placed, launch);
       placed.buffers.forEach((buffer) => buffer.destroy());
       return { ...judge(inputs, outputs, kernel), ...time, filled: filled !== null };
@@ -268,18 +345,28 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   // --- the page --------------------------------------------------------------------------------
 
   const choices = { dtype: part("dtype"), fault: part("fault"), rows: part("rows") };
-  const text = part("text"), verdict = part("verdict"), device = part("device");
+  const text = part("text"),
+    verdict = part("verdict"),
+    device = part("device");
   let runs = 0;
 
   const chosen = () => {
-    const kernel = facts.kernels[+choices.dtype.value], fault = facts.faults[+choices.fault.value];
-    return { kernel, fault, launch: kernel.launches[+choices.rows.value], given: kernel.texts[+choices.fault.value] };
+    const kernel = facts.kernels[+choices.dtype.value],
+      fault = facts.faults[+choices.fault.value];
+    return {
+      kernel,
+      fault,
+      launch: kernel.launches[+choices.rows.value],
+      given: kernel.texts[+choices.fault.value],
+    };
   };
   const edited = () => text.value !== chosen().given;
 
   function shown() {
     const { fault } = chosen();
-    part("says").textContent = edited() ? `Edited by you. It began as: ${fault.title}.` : fault.says;
+    part("says").textContent = edited()
+      ? `Edited by you. It began as: ${fault.title}.`
+      : fault.says;
     part("reset").disabled = !edited();
   }
 
@@ -296,15 +383,21 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     return made;
   }
 
-  const percent = (share) => (share >= 1e-3 ? `${(100 * share).toPrecision(3)} %` : share.toExponential(1));
+  const percent = (share) =>
+    share >= 1e-3 ? `${(100 * share).toPrecision(3)} %` : share.toExponential(1);
 
-  const duration = (ms) => (ms >= 1 ? `${+ms.toPrecision(3)} ms` : `${+(1e3 * ms).toPrecision(3)} µs`);
+  const duration = (ms) =>
+    ms >= 1 ? `${+ms.toPrecision(3)} ms` : `${+(1e3 * ms).toPrecision(3)} µs`;
   const many = (count, one, more) => `${count} ${count === 1 ? one : more}`;
 
   function tell(state, sentences, lines = []) {
     verdict.className = `webgpu-verdict webgpu-${state}`;
     verdict.replaceChildren();
-    sentences.filter(Boolean).forEach((sentence, n) => element("p", sentence, verdict).classList.toggle("webgpu-first", n === 0));
+    sentences
+      .filter(Boolean)
+      .forEach((sentence, n) =>
+        element("p", sentence, verdict).classList.toggle("webgpu-first", n === 0),
+      );
     if (!lines.length) return;
     const list = element("ul", "", verdict);
     for (const { line, column, message } of lines) {
@@ -320,7 +413,8 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   }
 
   function select(line, column) {
-    const lines = text.value.split("\n"), start = lines.slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
+    const lines = text.value.split("\n"),
+      start = lines.slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
     text.focus();
     text.setSelectionRange(start + Math.max(0, column - 1), start + lines[line - 1].length);
     text.scrollTop = (text.scrollHeight / lines.length) * Math.max(0, line - 6);
@@ -333,14 +427,17 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
       const raced = fault.races && !wasEdited;
       tell(raced ? "lucky" : "right", [
         `Right numbers: all ${rows} rows agree with float64. Largest error ${percent(norm)}; ${allowed}.`,
-        raced && "And still wrong code: here the threads happened to run in an order that hides the missing barrier. Run it again, with other rows; another device, driver or browser may show it at once.",
+        raced &&
+          "And still wrong code: here the threads happened to run in an order that hides the missing " +
+            "barrier. Run it again, with other rows; another device, driver or browser may show it at once.",
       ]);
       return;
     }
     tell("wrong", [
       `Wrong numbers: ${wrong} of ${rows} rows differ from float64.`,
       `Largest error ${percent(norm)} of a row's largest value; ${allowed}.`,
-      missing > 0 && `Of norm, ${many(missing, "element is", "elements are")} not a number, as all were before the launch.`,
+      missing > 0 &&
+        `Of norm, ${many(missing, "element is", "elements are")} not a number, as all were before the launch.`,
       sums > 0 && `Of the sum, ${many(sums, "element is", "elements are")} wrong.`,
     ]);
   }
@@ -350,8 +447,14 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     runs += 1;
     const row = document.createElement("tr");
     const cells = [
-      runs, kernel.dtype, wasEdited ? "edited" : fault.title, launch.rows, result.wrong, percent(result.norm),
-      duration(result.each), (moved / result.each / 1e6).toPrecision(3),
+      runs,
+      kernel.dtype,
+      wasEdited ? "edited" : fault.title,
+      launch.rows,
+      result.wrong,
+      percent(result.norm),
+      duration(result.each),
+      (moved / result.each / 1e6).toPrecision(3),
     ];
     cells.forEach((cell) => element("td", cell, row));
     part("runs").tBodies[0].prepend(row);
@@ -359,20 +462,33 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   }
 
   async function pressed() {
-    const picked = chosen(), wasEdited = edited();
+    const picked = chosen(),
+      wasEdited = edited();
     part("run").disabled = true;
     tell("running", ["Running …"]);
     try {
       const result = await run(picked.kernel, picked.launch, text.value, part("rubbish").checked);
       explain(result, picked, wasEdited);
       if (part("rubbish").checked && !result.filled) {
-        element("p", "Workgroup memory was not filled: the text has no array of it in the form that TVM writes.", verdict);
+        element(
+          "p",
+          "Workgroup memory was not filled: the text has no array of it in the form that TVM writes.",
+          verdict,
+        );
       }
-      element("p", `Timed over ${many(result.times, "launch", "launches")} of the text as it stands, by the clock on the wall.`, verdict);
+      element(
+        "p",
+        `Timed over ${many(result.times, "launch", "launches")} of the text as it stands, by the clock on the wall.`,
+        verdict,
+      );
       record(result, picked, wasEdited);
     } catch (error) {
       if (!(error instanceof Told)) console.error(error);
-      tell("refused", [error instanceof Told ? error.message : `The run failed: ${error.message}`], error.lines);
+      tell(
+        "refused",
+        [error instanceof Told ? error.message : `The run failed: ${error.message}`],
+        error.lines,
+      );
     } finally {
       part("run").disabled = false;
     }
