@@ -32,8 +32,8 @@ def test_the_drawing_is_well_formed_and_inside_its_frame():
     boxes = [e.attrib for e in root.iter() if e.tag.endswith("rect")]
     assert len(boxes) > 6
     for box in boxes:
-        assert 0 <= float(box["x"]) and float(box["x"]) + float(box["width"]) <= width
-        assert 0 <= float(box["y"]) and float(box["y"]) + float(box["height"]) <= height
+        assert float(box["x"]) >= 0 and float(box["x"]) + float(box["width"]) <= width
+        assert float(box["y"]) >= 0 and float(box["y"]) + float(box["height"]) <= height
     assert "sums in registers" in root.get("aria-label")
 
 
