@@ -51,8 +51,8 @@ class TilePicture:
             f"memory: A {m} × {k}, B {n} × {k}, D {m} × {n} in {self.grid[0]} × {self.grid[1]} tiles",
             f"a block: {high} × {wide} of D; in {self.turns} turns {high} × {self.steps} of A and "
             f"{wide} × {self.steps} of B, {where}",
-            f"each of its {self.threads[0]} × {self.threads[1]} threads: {self.own[0]} × {self.own[1]} sums in registers, "
-            "from the bias on",
+            f"each of its {self.threads[0]} × {self.threads[1]} threads: {self.own[0]} × {self.own[1]} sums "
+            "in registers, from the bias on",
         ]
 
     def __str__(self) -> str:
