@@ -18,7 +18,7 @@ TILE = kernels.Tile(64, 64, 16, 4, 4, vector=2)
 
 def _worst(padding: int) -> str:
     func = kernels.shared_matmul(matmul_bias(64, 64, 32), TILE, padding)
-    return f"{conflicts(func, CUDA)['read B_shared']} turns"
+    return str(conflicts(func, CUDA)["read B_shared"])
 
 
 def _barriers(k: int) -> str:
@@ -61,7 +61,7 @@ def _too_few_blocks() -> str:
 QUESTIONS = [
     Question(
         ask="Rows of 16 float16, not padded; thread x of a warp reads row 4 * x. How many turns does it take?",
-        choices=("1 turns", "2 turns", "16 turns"),
+        choices=("1", "2", "16"),
         compute=lambda: _worst(0),
         because="Four rows are 32 words, so all 16 rows that a warp reads begin in the same bank.",
     ),
