@@ -41,7 +41,7 @@ def kernels() -> dict[str, Callable[[], tirx.PrimFunc]]:
         "4 × 4, copies under way": lambda: chapter.pipelined_matmul(
             layer(), tile(64, 64, 16, 4, 4, 4)
         ),
-        "one row, float16": lambda: chapter.decode_matmul(256, 1024, "float16"),
+        "one row, float16": lambda: chapter.decode_matmul(256, 4096, "float16"),
         "tensor cores, float16": lambda: chapter.tensor_core_matmul(layer("float16")),
         "tensor cores, bfloat16": lambda: chapter.tensor_core_matmul(layer("bfloat16")),
         "tensor cores, copies under way": lambda: chapter.tensor_core_matmul(

@@ -330,11 +330,13 @@ def best_tile(compiled: Sequence[tuple[Tile, Resources]], arch: str) -> Tile:
 def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
     """The matmul of one row, A (1, k), with its bias: a block of one warp computes one element of D (1, n).
 
-    Lane t of the 32 adds the products of vectors t, t + 32, t + 64, ... of 16 bytes; then the lanes add their sums. k
-    is a multiple of 32 such vectors. Chapter 6's primitive refuses here: lanes share the sum, so the bias has no init.
+    Lane t of the 32 adds the products of vectors t, t + 32, t + 64, ... of 16 bytes, up to eight of which it has under
+    way at a time; then the lanes add their sums. k is a multiple of 32 such vectors. Chapter 6's primitive refuses
+    here: lanes share the sum, so the bias has no init.
     """
     vector = VECTOR_BYTES // ITEM_BYTES[dtype]
     steps = k // (WARP * vector)
+    group = math.gcd(steps, 8)  # more than that many vectors of A and B do not fit into registers
 
     @T.prim_func(s_tir=True)
     def main(
@@ -344,31 +346,36 @@ def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
         D: T.Buffer((1, n), "float32"),
     ):
         T.func_attr({"global_symbol": "main", "tirx.noalias": True})
-        a = T.sblock_alloc_buffer((steps, vector), dtype, scope="local")
-        b = T.sblock_alloc_buffer((steps, vector), dtype, scope="local")
+        a = T.sblock_alloc_buffer((group, vector), dtype, scope="local")
+        b = T.sblock_alloc_buffer((group, vector), dtype, scope="local")
         partial = T.sblock_alloc_buffer((WARP,), "float32", scope="local")
         total = T.sblock_alloc_buffer((1,), "float32", scope="local")
-        # BEGIN exercise 8.10 (about 35 lines): loads, own sums, the sum over the lanes, the bias once
+        # BEGIN exercise 8.10 (about 40 lines): loads, own sums, the sum over the lanes, the bias once
         for column in T.thread_binding(n, thread="blockIdx.x"):
             for lane in T.thread_binding(WARP, thread="threadIdx.x"):
-                for s in T.unroll(steps):
-                    for v in T.vectorized(vector):
-                        with T.sblock("load_b"):
-                            j = T.axis.spatial(n, column)
-                            p = T.axis.spatial(k, (s * WARP + lane) * vector + v)
-                            b[p // vector // WARP, p % vector] = B[j, p]
-                for s in T.unroll(steps):
-                    for v in T.vectorized(vector):
-                        with T.sblock("load_a"):
-                            p = T.axis.spatial(k, (s * WARP + lane) * vector + v)
-                            a[p // vector // WARP, p % vector] = A[0, p]
                 with T.sblock("start"):
                     t = T.axis.spatial(WARP, lane)
                     partial[t] = T.float32(0)
-                for s, v in T.grid(steps, vector):
-                    with T.sblock("add_own"):
-                        t, q, e = T.axis.remap("SRR", [lane, s, v])
-                        partial[t] += T.cast(a[q, e], "float32") * T.cast(b[q, e], "float32")
+                for g in T.serial(steps // group):
+                    for s in T.unroll(group):
+                        for v in T.vectorized(vector):
+                            with T.sblock("load_b"):
+                                j = T.axis.spatial(n, column)
+                                p = T.axis.spatial(k, ((g * group + s) * WARP + lane) * vector + v)
+                                b[p // vector // WARP % group, p % vector] = B[j, p]
+                    for s in T.unroll(group):
+                        for v in T.vectorized(vector):
+                            with T.sblock("load_a"):
+                                p = T.axis.spatial(k, ((g * group + s) * WARP + lane) * vector + v)
+                                a[p // vector // WARP % group, p % vector] = A[0, p]
+                    for s, v in T.grid(group, vector):
+                        with T.sblock("add_own"):
+                            t = T.axis.spatial(WARP, lane)
+                            q = T.axis.reduce(steps, g * group + s)
+                            e = T.axis.reduce(vector, v)
+                            partial[t] += T.cast(a[q % group, e], "float32") * T.cast(
+                                b[q % group, e], "float32"
+                            )
             for lane in T.thread_binding(WARP, thread="threadIdx.x"):
                 with T.sblock("add_lanes"):
                     t = T.axis.reduce(WARP, lane)
