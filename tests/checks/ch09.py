@@ -900,6 +900,20 @@ def test_9_6_tensors_share(impl) -> None:
     )
 
 
+def test_9_6_views(impl) -> None:
+    """a reshape launches nothing"""
+    result = place_by(impl)
+    want, found = (launches(one, "decode") for one in (place_by(reference), result))
+    expect.that(
+        found <= want,
+        f"A decode step of one layer launches {found} kernels.",
+        expected=f"{want} or fewer: a reshape is a view of the same memory",
+        why="RewriteDataflowReshape recognises them in dataflow blocks, as calls that return a tensor: it comes before "
+        "ToNonDataflow and before CallTIRRewrite.",
+        read=MEMORY,
+    )
+
+
 def test_9_6_ends_of_life(impl) -> None:
     """what is not used any more is given back"""
     found = calls_of(place_by(impl), "relax.vm.kill_object")
