@@ -54,14 +54,33 @@ def relative_error(logits: np.ndarray, exact: np.ndarray) -> float:
     return float(np.abs(logits - exact).max() / np.abs(exact).max())
 
 
-def test_sixty_four_tokens_are_those_of_float64():
-    config, weights = CONFIGS["tiny"], random_weights("tiny")
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float16", 5e-3)])
+def test_sixty_four_tokens_are_those_of_float64(dtype, tolerance):
+    config, weights = CONFIGS["tiny"], random_weights("tiny", dtype)
     pipeline = fusion_pipeline(Target("llvm"), **facts_of(config, 80))
-    generator = Generator(config, weights=weights, relax_pipeline=pipeline, context_window=80)
+    generator = Generator(
+        config, dtype, weights=weights, relax_pipeline=pipeline, context_window=80
+    )
     found = generator.generate(PROMPT, 64)
     tokens, logits = llama_reference.generate(config, weights, PROMPT, 64)
-    assert relative_error(found.logits, logits) < 1e-5
+    assert relative_error(found.logits, logits) < tolerance
     assert (found.tokens == tokens).all()
+
+
+def test_batches_of_any_size():
+    config, weights = CONFIGS["tiny"], random_weights("tiny")
+    facts = facts_of(config, 32)
+    facts["variable_bounds"]["batch_size"] = 4
+    pipeline = fusion_pipeline(Target("llvm"), **facts)
+    generator = Generator(
+        config, relax_pipeline=pipeline, functions=Generator.BATCHED, context_window=32
+    )
+    for prompts in ([PROMPT], [PROMPT, [2, 7], [1, 8, 2, 8]]):
+        found = generator.generate_batch(prompts, 6)
+        for row, prompt in enumerate(prompts):
+            tokens, logits = llama_reference.generate(config, weights, prompt, 6)
+            assert relative_error(found.logits[row], logits) < 1e-5
+            assert (found.tokens[row] == tokens).all()
 
 
 @pytest.mark.parametrize("target", [Target("llvm"), CUDA], ids=lambda target: target.kind.name)
@@ -126,6 +145,28 @@ def test_gpu_code_of_the_decoder_gives_the_tokens_of_float64():
     tokens, exact = llama_reference.generate(config, weights, prompt, 3)
     assert relative_error(np.stack(found), exact) < 5e-3
     assert np.argmax(found, axis=-1).tolist() == tokens.tolist()
+
+
+@pytest.mark.skipif(not tvm.cuda(0).exist, reason="there is no CUDA device")
+def test_tokens_on_a_gpu_are_those_of_float64():
+    config, weights = CONFIGS["tiny"], random_weights("tiny", "float16")
+    target = Target.from_device(tvm.cuda(0))
+    pipeline = fusion_pipeline(target, **facts_of(config, 80))
+    generator = Generator(
+        config,
+        "float16",
+        weights=weights,
+        target=target,
+        relax_pipeline=pipeline,
+        context_window=80,
+    )
+    found = generator.generate(PROMPT, 64)
+    tokens, logits = llama_reference.generate(config, weights, PROMPT, 64)
+    same = int(
+        np.argmin(np.append(found.tokens == tokens, False))
+    )  # later logits follow the tokens
+    assert same >= 8
+    assert relative_error(found.logits[:same], logits[:same]) < 1e-2
 
 
 def head(rows: int) -> tvm.IRModule:
