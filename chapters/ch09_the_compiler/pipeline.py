@@ -61,7 +61,8 @@ def attach_phase(
 ) -> list[Pass]:
     """Chapter 2's six passes, and before them BindKnownSizes where `metadata` has a "vocab_size".
 
-    The caller's `metadata` itself goes to AttachSequenceLengthPaddingFactor, which writes into it.
+    Only that size is bound: another number of the metadata, such as a batch size, may be the largest there can be. The
+    caller's `metadata` itself goes to AttachSequenceLengthPaddingFactor, which writes into it.
     """
     # BEGIN exercise 9.2 (about 10 lines): seven passes, each with what it needs
     raise NotImplementedError("exercise 9.2")
