@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import tvm
 
-from chapters.ch04_add_rms_norm import bench, bench_gpu, registers
+from chapters.ch04_add_rms_norm import bench, registers
 from chapters.toolkit import cuda_on_cpu
 from chapters.toolkit.copy_bounds import CHUNK, two_in_two_out
+from chapters.toolkit.gpu_clock import missing
+from chapters.toolkit.gpu_norm_bench import kernels
 from chapters.toolkit.results import load
 from tests.checks.add_norm import CUDA, RELATIVE, draw, launch, reference
 
@@ -54,14 +56,13 @@ def test_wrong_numbers_are_not_measured():
 def test_the_kernels_that_a_gpu_would_be_given_are_right():
     """Up to the launch, which here is executed without a GPU."""
     arrays = [
-        draw(shape, bench_gpu.DTYPE, i)
-        for i, shape in enumerate(((3, 1, 512), (3, 1, 512), (512,)))
+        draw(shape, "bfloat16", i) for i, shape in enumerate(((3, 1, 512), (3, 1, 512), (512,)))
     ]
     exact, rounded = reference(*arrays, bench.EPSILON)
-    for func in bench_gpu.kernels_for((3, 1, 512)).values():
+    for func in kernels((3, 1, 512), "bfloat16").values():
         norm, total, launches = launch(func, arrays, CUDA)
         error = np.abs(norm.astype("float64") - exact).max() / np.abs(exact).max()
-        assert error < RELATIVE[bench_gpu.DTYPE] and (total == rounded).all() and len(launches) == 1
+        assert error < RELATIVE["bfloat16"] and (total == rounded).all() and len(launches) == 1
 
 
 def test_tables_show_shares_and_ratios():
@@ -74,14 +75,12 @@ def test_tables_show_shares_and_ratios():
     }
     text = str(bench.cpu_table({"1": {"float32 (1, 512, 4096)": seconds}}))
     assert "50%" in text and "3.0×" in text and "500.0×" in text and "–" in text
-    text = str(bench.gpu_table({"(1, 4096, 8192)": {"copy": 1e-6, "wide_kernel": 2e-6}}))
-    assert "50%" in text and "wide_kernel" in text
 
 
 def test_without_a_gpu_the_reason_is_said():
     if tvm.cuda(0).exist:
         pytest.skip("this machine has a GPU")
-    assert len(bench_gpu.missing()) > 20
+    assert len(missing()) > 20
 
 
 def test_registers_come_from_the_file_where_the_compiler_is_missing(monkeypatch):

@@ -282,6 +282,14 @@ def test_a_run_from_end_to_end_but_for_the_gpu(cuda_stand_in, tmp_path, monkeypa
         assert "<table" in bench.shown(name)._repr_html_()
 
 
+def test_the_norms_that_chapter_4_keeps_of_a_gpu(cuda_stand_in, tmp_path, monkeypatch):
+    measured = gpu_norm_bench.measure_all(quick=True, say=nothing_said, device="cpu")
+    assert measured["ceilings"]["copy_rate"] > 0 and len(measured["cases"]) == 1
+    results.save("ch04_gpu", measured, "python -m chapters bench 4", tmp_path)
+    monkeypatch.setattr(gpu_results, "load", lambda name: results.load(name, tmp_path))
+    assert "<table" in gpu_results.norm_shown("ch04_gpu", chapter=4)._repr_html_()
+
+
 def absent_kernel():
     raise ValueError("no kernel here")
 

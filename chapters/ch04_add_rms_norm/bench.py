@@ -24,7 +24,7 @@ PEERS = ("ours", "unfused", "bounds", "numpy_peer", "torch_peer")
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     """Everything: {name of a results file: seconds a call}, with the tables told to `say` as they come."""
-    from chapters.ch04_add_rms_norm.bench_gpu import missing, run_gpu
+    from chapters.toolkit.gpu_clock import missing
 
     shapes = ((64, 1, 512),) if quick else SHAPES
     rounds = 3 if quick else 15
@@ -44,8 +44,9 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     if missing():
         say(f"not measured on a GPU: {missing()}")
     else:
-        found["ch04_gpu"] = run_gpu(quick, say)
-        say(f"\n{gpu_table(found['ch04_gpu'])}\n")
+        from chapters.toolkit.gpu_norm_bench import measure_all
+
+        found["ch04_gpu"] = measure_all(quick, say)
     return found
 
 
@@ -237,28 +238,24 @@ def cpu_table(measured: dict) -> Table:
     return Table((*header, *peers), rows)
 
 
-def gpu_table(measured: dict) -> Table:
-    """The share of the copy rate that each implementation reached."""
-    names = sorted({name for seconds in measured.values() for name in seconds} - {"copy"})
-    rows = []
-    for case, seconds in measured.items():
-        shares = [
-            f"{seconds['copy'] / seconds[name]:.0%}" if name in seconds else "–" for name in names
-        ]
-        rows.append((case, f"{1e6 * seconds['copy']:.1f} µs", *shares))
-    return Table(("case", "a copy of as many bytes", *names), rows)
+def _cpu_shown():
+    from chapters.toolkit.results import NOT_YET, Shown, load, made_with
+
+    results = load("ch04_cpu")
+    if results is None:
+        return Shown(None, NOT_YET.format(chapter=4))
+    return Shown(cpu_table(results["measured"]), made_with(results))
 
 
-TABLES = {"ch04_cpu": cpu_table, "ch04_gpu": gpu_table, registers.NAME: registers.table}
+def _gpu_shown():
+    from chapters.toolkit.gpu_results import norm_shown
+
+    return norm_shown("ch04_gpu", chapter=4)
+
+
+TABLES = {"ch04_cpu": _cpu_shown, "ch04_gpu": _gpu_shown, registers.NAME: registers.shown}
 
 
 def shown(name: str):
-    """The table of a results file with its source, or the sentence that nothing was measured yet."""
-    if name == registers.NAME:
-        return registers.shown()
-    from chapters.toolkit.results import NOT_YET, Shown, load, made_with
-
-    results = load(name)
-    if results is None:
-        return Shown(None, NOT_YET.format(chapter=4))
-    return Shown(TABLES[name](results["measured"]), made_with(results))
+    """What a page shows of a results file, with its source, or the sentence that nothing was measured yet."""
+    return TABLES[name]()

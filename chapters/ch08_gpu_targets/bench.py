@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from chapters.toolkit import gpu_linear_bench as linear
 from chapters.toolkit import gpu_norm_bench as norm
+from chapters.toolkit.gpu_clock import missing
 from chapters.toolkit.gpu_linear_bench import Layer
 from chapters.toolkit.gpu_results import LINEAR_OURS, SHOWN
 
@@ -21,23 +22,6 @@ SQUARES = (4096, 8192)
 STEPS = Layer(4096, 4096, 4096, "float16")
 LONGEST = 480.0  # seconds after which no new case is begun
 DEVICE = "cuda"
-CASE_SECONDS = 2.0  # of timing within a case
-
-
-def missing() -> str:
-    """Why nothing can be measured here, "" if it can."""
-    from chapters.toolkit.machine import cuda_state, nvidia_gpu
-
-    if not nvidia_gpu():
-        return "the NVIDIA driver's nvidia-smi finds no GPU, or is not there"
-    try:  # before TVM: it brings the CUDA library that TVM looks for
-        import torch
-    except ImportError:
-        return "PyTorch, whose events, streams and graphs the measurement uses, is not installed"
-    if not torch.cuda.is_available():
-        return "PyTorch finds no NVIDIA GPU"
-    state, sentence = cuda_state()
-    return "" if state == "gpu" else sentence
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
@@ -106,7 +90,7 @@ def plan(quick: bool) -> dict[str, list]:
 
 
 def _measure(name: str, case, clock, graph_clock, rounds: int, say) -> dict:
-    limits = {"rounds": rounds, "seconds": CASE_SECONDS, "say": say, "device": DEVICE}
+    limits = {"rounds": rounds, "seconds": norm.CASE_SECONDS, "say": say, "device": DEVICE}
     if name == "ch08_norm":
         return norm.measure(*case, (clock, graph_clock()), norm.IMPLEMENTATIONS, **limits)
     if name == "ch08_steps":

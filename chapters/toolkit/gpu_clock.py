@@ -21,6 +21,22 @@ WARM_ROUNDS = 3  # these compile, allocate and raise the clock's frequency
 FEWEST_ROUNDS = 7
 
 
+def missing() -> str:
+    """Why nothing can be measured here, "" if it can."""
+    from chapters.toolkit.machine import cuda_state, nvidia_gpu
+
+    if not nvidia_gpu():
+        return "the NVIDIA driver's nvidia-smi finds no GPU, or is not there"
+    try:  # before TVM: it brings the CUDA library that TVM looks for
+        import torch
+    except ImportError:
+        return "PyTorch, whose events, streams and graphs the measurement uses, is not installed"
+    if not torch.cuda.is_available():
+        return "PyTorch finds no NVIDIA GPU"
+    state, sentence = cuda_state()
+    return "" if state == "gpu" else sentence
+
+
 @dataclass(frozen=True)
 class Contender:
     """Something to time. prepare: what must be restored before each call, outside of the time."""

@@ -17,6 +17,7 @@ SHAPES = ((1, 1, 4096), (64, 1, 4096), (1, 512, 4096), (1, 4096, 4096), (8192, 8
 DTYPES = ("float16", "bfloat16")
 EPSILON = 1e-5
 IN_A_GRAPH = 64  # rows: up to so many, a call takes less time than its launch
+CASE_SECONDS = 2.0  # of timing within a case
 # largest error allowed in a row, as a share of its largest value: two roundings of the dtype
 TOLERANCE = {"float16": 1.5e-3, "bfloat16": 1.2e-2, "float32": 2e-6}
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
@@ -129,6 +130,21 @@ def measure(
         "errors": errors,
         "missing": missing,
     }
+
+
+def measure_all(quick: bool, say: Callable[[str], None], device: str = "cuda") -> dict:
+    """`measure` of every shape in bfloat16, beneath the copy rate of the same run: what `bench 4` keeps of a GPU."""
+    from chapters.toolkit.gpu_ceilings import measured
+    from chapters.toolkit.gpu_clock import EventClock
+
+    clock = EventClock(device=device)
+    ceilings, cases = measured(clock, quick, device).json(), []
+    for shape in SHAPES[1:2] if quick else SHAPES:
+        say(f"bfloat16, {shape}")
+        clocks = clock, GraphClock()
+        limits = {"rounds": 5 if quick else 100, "seconds": CASE_SECONDS, "say": say}
+        cases.append(measure(shape, "bfloat16", clocks, IMPLEMENTATIONS, device=device, **limits))
+    return {"ceilings": ceilings, "cases": cases, "skipped": []}
 
 
 def _short(problem: Exception) -> str:

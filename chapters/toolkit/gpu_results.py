@@ -47,8 +47,8 @@ def _results(name: str) -> dict | None:
     return load(name)
 
 
-def _not_yet() -> Shown:
-    return Shown(None, NOT_YET.format(chapter=8))
+def _not_yet(chapter: int = 8) -> Shown:
+    return Shown(None, NOT_YET.format(chapter=chapter))
 
 
 def _source(results: dict) -> Shown:
@@ -61,11 +61,11 @@ def _machine(results: dict) -> str:
     return results.get("gpu", results["device"])
 
 
-def norm_shown() -> Several | Shown:
+def norm_shown(name: str = "ch08_norm", chapter: int = 8) -> Several | Shown:
     """Add and RMSNorm: bytes a second over size for each dtype, and the small sizes within a CUDA graph."""
-    results = _results("ch08_norm")
+    results = _results(name)
     if results is None:
-        return _not_yet()
+        return _not_yet(chapter)
     measured = results["measured"]
     parts: list[Figure | Table | Shown] = []
     for dtype in dict.fromkeys(case["dtype"] for case in measured["cases"]):
