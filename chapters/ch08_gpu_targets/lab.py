@@ -149,7 +149,7 @@ display(kernel_picture(wide, "wide_kernel, rows of 4096"))
 # %%
 moved = 4 * 8192 * 4096 * 2
 least = moved / 4e12
+share, bound = ours.share_of_limit(70e-6, 6 * moved / 8, moved, 8e14, 4e12)
 print(
-    f"{least * 1e6:.0f} microseconds; taking 70 is",
-    ours.share_of_limit(70e-6, 6 * moved / 8, moved, 8e14, 4e12),
+    f"{1e6 * least:.0f} microseconds; a kernel that takes 70 reaches {share:.2f} of what {bound} allows"
 )
