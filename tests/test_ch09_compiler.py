@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import tvm
@@ -126,23 +128,28 @@ def test_llama3_compiles(target):
 
 @pytest.mark.skipif(bool(missing()), reason=missing())
 def test_gpu_code_of_the_decoder_gives_the_tokens_of_float64():
-    """A prefill and two decode steps in float16: every kernel is the generated CUDA, executed thread by thread."""
-    config = LlamaConfig(64, 96, 1, 4, 2, 16, 72, 16)
+    """A prefill and decode steps in float16: every kernel is the generated CUDA, executed thread by thread.
+
+    FUSION_GPU_TOKENS: how many tokens; 64 take some minutes.
+    """
+    steps = int(os.environ.get("FUSION_GPU_TOKENS", "3"))
+    prompt = np.asarray(PROMPT[:3], "int32")
+    window = len(prompt) + steps
+    config = LlamaConfig(64, 96, 1, 4, 2, 16, 72, window)
     mod, parameters = decoder(config, "float16", ["embed", "prefill", "decode"])
     weights = random_weights(config, "float16")
     packed = tuple(weights[name] for name, _, _ in parameters)
-    run = KernelByKernel(as_kernels(mod, CUDA, **facts_of(config, 16)), CUDA, CudaOnCpu())
-    cache = np.full((1, 2, 1, 16, 2, 16), np.nan, "float16")
-    prompt = np.asarray(PROMPT[:3], "int32")
+    run = KernelByKernel(as_kernels(mod, CUDA, **facts_of(config, window)), CUDA, CudaOnCpu())
+    cache = np.full((1, 2, 1, window, 2, 16), np.nan, "float16")
     x = run.run("embed", prompt, packed)
     logits, cache = run.run("prefill", x[None], np.zeros(1, "int32"), cache, packed)
     found = [logits[0, 0]]
-    for step in range(2):
+    for step in range(steps - 1):
         x = run.run("embed", np.asarray([found[-1].argmax()], "int32"), packed)
         position = np.asarray([len(prompt) + step], "int32")
         logits, cache = run.run("decode", x[None], position, cache, packed)
         found.append(logits[0, 0])
-    tokens, exact = llama_reference.generate(config, weights, prompt, 3)
+    tokens, exact = llama_reference.generate(config, weights, prompt, steps)
     assert relative_error(np.stack(found), exact) < 5e-3
     assert np.argmax(found, axis=-1).tolist() == tokens.tolist()
 
