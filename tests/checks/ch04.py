@@ -76,11 +76,17 @@ def _total(mod: tvm.IRModule, sizes: dict[str, int] | None = None) -> int:
 def test_4_1_prediction_holds(impl) -> None:
     """the predicted bytes are those chapter 1 counts"""
     yours = impl.predicted_bytes()
+    expect.that(
+        isinstance(yours, dict) and set(yours) == {"unfused", "fused"},
+        "predicted_bytes does not return a dict of two numbers.",
+        expected='{"unfused": …, "fused": …}',
+        yours=repr(yours)[:200],
+    )
     mod = plain((1, 512, 4096), "float16")
     counted = {"unfused": _total(mod), "fused": _total(sound.FuseAddRMSNorm(CUDA)(mod))}
     for state, number in counted.items():
         expect.equal(
-            dict(yours).get(state),
+            yours[state],
             number,
             f"The {state} pair moves {number:,} bytes.",
             why="add reads two tensors and writes one; rms_norm reads that one and a weight, and writes one. The fused "
@@ -827,6 +833,10 @@ DIFFERENT = {
     "place of the rows": {"shape": (1, "n", 64)},
     "rank": {"shape": ("n", 64)},
 }
+DIFFERENT_ROWS = [  # the kernels of each two have one name
+    ((1, 1, "n", 64), (2, 3, "n", 64)),
+    ((1, "n", 5, 64), ("n", 1, 5, 64)),
+]
 SAME = {
     "number of rows": {"shape": (7, 1, 64)},
     "name of the number of rows": {"shape": ("batch", 1, 64)},
@@ -845,6 +855,16 @@ def test_4_6_different_kernels_have_different_keys(impl) -> None:
             why=f"The second pair would be given the first one's kernel, with another {what} compiled into it.",
             read=DISPATCH,
         )
+    for one, other in DIFFERENT_ROWS:
+        yours = impl.kernel_key(_pair_of(one))
+        expect.that(
+            impl.kernel_key(_pair_of(other)) != yours,
+            f"A pair of shape {one} and one of shape {other} have one key.",
+            expected="different keys",
+            yours=repr(yours),
+            why="A leading dimension of 1 is compiled into a kernel, which then never touches a second row there.",
+            read=DISPATCH,
+        )
 
 
 def test_4_6_one_kernel_where_one_will_do(impl) -> None:
@@ -859,6 +879,14 @@ def test_4_6_one_kernel_where_one_will_do(impl) -> None:
             "longer compilation, a larger program.",
             read=DISPATCH,
         )
+    expect.equal(
+        impl.kernel_key(_pair_of((1, 1, 64))),
+        impl.kernel_key(_pair_of((1, "n", 64))),
+        "A pair of shape (1, 1, 64) and one of shape (1, 'n', 64) have different keys.",
+        why="Where all leading dimensions are 1, a kernel takes the last for variable all the same: `unit_dimensions` "
+        "says so.",
+        read=DISPATCH,
+    )
 
 
 def _two(epsilons=(1e-5, 0.5), hidden=(64, 64)) -> tvm.IRModule:
@@ -935,6 +963,11 @@ def observe_4_6(impl):
     return [
         lambda facts=facts: impl.kernel_key(_pair_of(**facts)) == mine()
         for facts in (*DIFFERENT.values(), *SAME.values())
+    ] + [
+        lambda one=one, other=other: (
+            impl.kernel_key(_pair_of(one)) == impl.kernel_key(_pair_of(other))
+        )
+        for one, other in [*DIFFERENT_ROWS, ((1, 1, 64), (1, "n", 64))]
     ]
 
 
@@ -1085,6 +1118,24 @@ class SumLeavesItsBlock:
 
 
 @I.ir_module
+class NormOutsideTheBlock:
+    """The sum is first read in a dataflow block; its norm stands after that block, in none."""
+
+    @R.function
+    def main(
+        x1: R.Tensor(("n", 1, 64), "float32"),
+        x2: R.Tensor(("n", 1, 64), "float32"),
+        weight: R.Tensor((64,), "float32"),
+    ):
+        with R.dataflow():
+            total = R.add(x1, x2)
+            early = R.exp(total)
+            R.output(total, early)
+        norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+        return (early, norm, total)
+
+
+@I.ir_module
 class Branches:
     """The sum is normalised in one branch and read in the other and afterwards."""
 
@@ -1154,6 +1205,7 @@ def test_4_7_keeps_the_numbers(impl) -> None:
             )
         raise
     _numbers(impl, SumLeavesItsBlock, "the sum is an output of its dataflow block")
+    _numbers(impl, NormOutsideTheBlock, "the norm stands outside the sum's dataflow block")
     _numbers(
         impl,
         Branches,
@@ -1317,6 +1369,7 @@ def observe_4_7(impl):
         lambda: seen(plain((3, 1, 64), "float32"), True),
         lambda: seen(module(_read_before, SIZES, "float32"), False),
         lambda: seen(module(_two_norms_of_one_sum, SIZES, "float32"), False),
+        lambda: seen(NormOutsideTheBlock, False),
     ]
 
 
