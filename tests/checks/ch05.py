@@ -145,6 +145,13 @@ def test_5_1_makes_five_loops(impl) -> None:
             why="The inner loop of a split takes steps of one, the outer one steps as wide as a tile.",
             read=LOOPS,
         )
+    expect.equal(
+        extents(loops_of(_tiled(impl, SIZES[0], rows=2, columns=4))),
+        [4, 4, 6, 2, 4],
+        f"The loops of matmul have other extents than those of a (2, 4) tile of sizes {SIZES[0]}.",
+        why="`rows` and `columns` say how large a tile is.",
+        read=LOOPS,
+    )
 
 
 def test_5_1_computes_the_same(impl) -> None:
@@ -219,12 +226,35 @@ def test_5_2_computes_the_same(impl) -> None:
         computes_the_same(_on_machine(impl, sizes), sizes, "use_the_machine", KINDS)
 
 
+def test_5_2_returns_the_loop_over_tiles(impl) -> None:
+    """the loop over tiles comes back"""
+    sch = s_tir.Schedule(matmul_bias(*SIZES[0]))
+    reference.tile(sch, 4, 8)
+    loop = impl.use_the_machine(sch)
+    try:
+        returned = sch.get(loop).loop_var.name
+    except Exception:
+        returned = f"{type(loop).__name__}, which is no loop of the schedule"
+    expect.equal(
+        returned,
+        loops_of(sch)[0].loop_var.name,
+        "use_the_machine does not return the loop over tiles.",
+        why="`fuse` gives the handle of the loop it makes; whoever moves a block there needs it.",
+        read=LOOPS,
+    )
+
+
 def observe_5_2(impl):
     def seen(sizes):
         sch = _on_machine(impl, sizes)
         return _kinds(sch), extents(loops_of(sch)), drives(sch)
 
-    return [lambda sizes=sizes: seen(sizes) for sizes in SIZES]
+    def returned():
+        sch = s_tir.Schedule(matmul_bias(*SIZES[0]))
+        reference.tile(sch, 4, 8)
+        return type(impl.use_the_machine(sch)).__name__
+
+    return [*(lambda sizes=sizes: seen(sizes) for sizes in SIZES), returned]
 
 
 # --- 5.3 ------------------------------------------------------------------------------------------
@@ -458,6 +488,12 @@ def test_5_6_names_each_reason(impl) -> None:
     )
     for name in reference.ATTEMPTS:
         expect.that(
+            given[name] in reference.REASONS,
+            f"What you give for “{name}” is none of REASONS.",
+            expected="one of the sentences in REASONS, such as REASONS[3]",
+            yours=repr(given[name])[:200],
+        )
+        expect.that(
             given[name] == _reason(name),
             f"“{name}” is refused for another reason.",
             expected="the reason that its error gives, or that `sch.get_producers` shows",
@@ -487,7 +523,7 @@ def test_5_7_says_how_wrong_it_is(impl) -> None:
         expect.close(
             np.asarray(impl.forced_error(given[2], sizes[2])) + np.zeros_like(wrong),
             wrong,
-            f"After {sizes[2]} steps, the forced version is wrong by something else.",
+            f"For k = {sizes[2]}, the forced version is wrong by something else.",
             rtol=0,
             atol=0,
             why="Its step adds the bias, and runs once for each k.",
@@ -506,6 +542,12 @@ def observe_5_7(impl):
 def test_5_8_is_a_test_that_sees_nothing(impl) -> None:
     """on your inputs the forced version gives the right result, with a bias that is nowhere 0"""
     sizes, given = impl.blind_test()
+    expect.that(
+        len(sizes) == 3 and min(sizes) > 0,
+        "A test of no elements, or of no steps, sees nothing of any program.",
+        expected="three sizes of 1 or more, (m, n, k)",
+        yours=sizes,
+    )
     a, b, c = (np.ascontiguousarray(x) for x in given)
     shapes = [(sizes[0], sizes[2]), (sizes[1], sizes[2]), (sizes[0], sizes[1])]
     expect.equal(
@@ -534,4 +576,8 @@ def observe_5_8(impl):
         out = _forced(tuple(sizes), [a, b, c, np.zeros_like(c)])
         return int(np.abs(out - product(a, b, c)).max() > 0), bool((c != 0).all())
 
-    return [noticed, lambda: impl.blind_test()[0][2] == 1]
+    return [
+        noticed,
+        lambda: impl.blind_test()[0][2] == 1,
+        lambda: min(impl.blind_test()[0]) > 0,
+    ]
