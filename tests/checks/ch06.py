@@ -579,7 +579,7 @@ def test_6_3_minds_its_own_business(impl) -> None:
         accepts(
             lambda f=fusion: impl.check_bystanders(f),
             func,
-            f"check_bystanders refuses with {title} around.",
+            f"check_bystanders refuses a harmless program: {title}.",
             why="A difference can be seen between the first step and the epilogue only, and only in temp, in D and in "
             "what the addend reads.",
             read=OTHERS,
