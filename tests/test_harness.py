@@ -8,9 +8,14 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import tvm
+from tvm import relax
 
 from chapters.toolkit.course import ROOT, chapter
+from tests.harness import expect
+from tests.harness.failure import CheckFailed
 from tests.harness.printed import CUT, MOST_SHOWN
 from tests.harness.runner import Check, Runner, checks_of
 
@@ -154,6 +159,7 @@ LOOK_UP = "docs/troubleshooting.md#"
         ("1.2", METER, f"from tvm import tir; {METER}", "has become `tvm.tirx`", "renamed"),
         ("1.2", METER, f"tvm.no_such_thing; {METER}", "no such name", "renamed"),
         ("1.2", METER, f"relax.call_tir(None, [], out_sinfo=1); {METER}", "out_ty", "renamed"),
+        ("1.2", METER, f"isinstance(var, tvm.tirx.BufferLoad); {METER}", "functions that make a node", "not-a-class"),
         ("1.4", f"{DROPPED}        return call\n", DROPPED, "returned None", "null"),
         ("1.5", COPIED, COPIED.replace("mod.clone()", "__import__('copy').copy(mod)"), "new GlobalVars", "copied"),
     ],
@@ -182,6 +188,31 @@ def test_a_refused_primitive_says_why_in_its_first_line():
     message = "An error occurred in the schedule primitive 'get-block'.\n\nThe IR with diagnostic is:\nx\n"
     error = ValueError(message + "Error message: Cannot find a block with the name: nope")
     assert last_line(error) == "ValueError: get_block: Cannot find a block with the name: nope"
+
+
+def test_far_numbers_are_told_as_what_they_are():
+    """A single number has no place, and NaN is no distance."""
+    with pytest.raises(CheckFailed) as single:
+        expect.close(np.float64(1.5), np.float64(2), "It is another number.", rtol=0.1, atol=0)
+    said = single.value.failure
+    assert (said.expected, said.yours) == ("2, within 0.1 relative and 0 absolute", "1.5")
+    with pytest.raises(CheckFailed) as several:
+        expect.close([1, 5, np.nan], [1, 2, 3], "They are other numbers.", rtol=0, atol=0)
+    said = several.value.failure
+    assert said.expected == "2 at [1], exactly"
+    assert said.yours == "5 there; 2 of 3 elements are off, 1 of them NaN"
+
+
+def test_an_ill_formed_module_is_shown_without_its_kernels():
+    """Well-formedness is a matter of its Relax functions; kernels would fill the screen."""
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    kernel = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0)).with_attr("global_symbol", "kernel")
+    main = relax.Function([x], relax.Var("nobody", x.ty), x.ty).with_attr("global_symbol", "main")
+    mod = tvm.IRModule({"main": main, "kernel": kernel})
+    with pytest.raises(CheckFailed) as told:
+        expect.well_formed(mod, "The pass")
+    assert "def main" in told.value.failure.yours
+    assert "def kernel" in mod.script() and "def kernel" not in told.value.failure.yours
 
 
 def test_missing_file_says_how_to_get_it_back(runner, tmp_path):

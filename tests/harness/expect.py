@@ -89,9 +89,15 @@ def well_formed(mod: tvm.IRModule, whose: str) -> None:
         raise CheckFailed(
             f"{whose} returned a module that is not well-formed: {last_line(error)}",
             expected="every variable defined before it is used, every type in place",
-            yours=mod.script(),
+            yours=_relax_text(mod),
             why=_about(str(error)),
         ) from None
+
+
+def _relax_text(mod: tvm.IRModule) -> str:
+    """The Relax functions of `mod` as text, of which its checker speaks: kernels beside them hide what is wrong."""
+    functions = [func for func in mod.functions.values() if isinstance(func, relax.Function)]
+    return "\n".join(func.script().strip() for func in functions) or mod.script()
 
 
 def _about(violation: str) -> str:
@@ -173,11 +179,17 @@ def close(
     if not bad.any():
         return
     first = tuple(int(i) for i in np.argwhere(bad)[0])
+    within = f"within {rtol:g} relative and {atol:g} absolute" if rtol or atol else "exactly"
+    where, more = "", ""
+    if expected.ndim:
+        unknown = int(np.isnan(error[bad]).sum())
+        worst = f"{unknown} of them NaN" if unknown else f"the worst by {error[bad].max():.3g}"
+        where = f" at {list(first)}"
+        more = f" there; {int(bad.sum())} of {bad.size} elements are off, {worst}"
     raise CheckFailed(
         what,
-        expected=f"{expected[first]:.6g} at {list(first)}, within {rtol:g} relative and {atol:g} absolute",
-        yours=f"{yours[first]:.6g} there; {int(bad.sum())} of {bad.size} elements are off, "
-        f"the worst by {np.nanmax(error):.3g}",
+        expected=f"{expected[first]:.6g}{where}, {within}",
+        yours=f"{yours[first]:.6g}{more}",
         why=why,
         read=read,
     )
