@@ -98,9 +98,10 @@ QUESTIONS = [
     ),
     Question(
         ask="A row has 1000 float16 elements. How many threads does the plan give it, if a block may have 1024?",
-        choices=("32", "128", "1000", "1024"),
+        choices=("32", "64", "128", "1024"),
         compute=_threads_for_1000,
-        because="Eight elements a load make 125 vectors; at four a thread, one warp of 32 threads holds them all.",
+        because="Eight elements a load make 125 vectors. At four a thread, as in the reference, one warp holds them all; "
+        "a plan of your own with fewer each takes more.",
     ),
     Question(
         ask="What does FuseAsUpstream, which asks only whether the first dimension is 1, make of (4, 3, 64)?",
