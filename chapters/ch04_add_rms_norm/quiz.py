@@ -100,7 +100,7 @@ QUESTIONS = [
         ask="A row has 1000 float16 elements. How many threads does the plan give it, if a block may have 1024?",
         choices=("32", "64", "128", "1024"),
         compute=_threads_for_1000,
-        because="Eight elements a load make 125 vectors. At four a thread, as in the reference, one warp holds them all; "
+        because="Eight elements a load make 125 vectors. At four a thread, as in the reference, one warp holds them; "
         "a plan of your own with fewer each takes more.",
     ),
     Question(

@@ -360,6 +360,15 @@ def _built(impl, shape, dtype, threads, epsilon=1e-5) -> tirx.PrimFunc:
         raise NotImplementedError("exercise 4.3")
     place = re.search(r"--> (\S+):(\d+):\d+", message)
     line = linecache.getline(place[1], int(place[2])).strip() if place else ""
+    ill_formed = re.search(r"Well-formedness check failed: (.+)", message)
+    if ill_formed:
+        raise CheckFailed(
+            f"TVM takes your kernel for ill-formed: {ill_formed[1]}",
+            expected="inside a block, its own axes: T.axis.spatial(…) or T.axis.reduce(…) of the loop variables",
+            why="A block must say by its axes alone which elements it touches; the loops around it may change. For "
+            "element h, `h // threads` says which of its own elements that is to the thread.",
+            read=KERNEL,
+        )
     raise CheckFailed(
         "TVM's parser does not take your kernel: "
         + message.splitlines()[0].removeprefix("error: "),
