@@ -3,8 +3,8 @@
 from solutions.ch09_the_compiler.pipeline import *
 
 EXERCISE = "9.3"
-WHAT = "FuseOps runs before AnnotateTIROpPattern"
-WHY = "FuseOps joins by the attribute op_pattern. Where no kernel has one yet, none is joined."
+WHAT = "FuseOps runs where no kernel has an op_pattern yet"
+WHY = "AnnotateTIROpPattern describes kernels, and LegalizeOps makes them. Both come before anything can be joined."
 READ = "chapters/ch09_the_compiler/lesson.md, “Graph, then lower”"
 
 
