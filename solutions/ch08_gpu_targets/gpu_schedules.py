@@ -230,7 +230,7 @@ def shared_matmul(func: tirx.PrimFunc, tile: Tile, padding: int | None = None) -
 
 
 def without_barrier(source: str) -> str:
-    """`source`, the CUDA C of a `shared_matmul`, without the one __syncthreads(); that a short test does not miss.
+    """`source`, the CUDA C of a `shared_matmul`, without the one __syncthreads(); that a short test does not need.
 
     The two barriers stand in the loop over blocks of k. Without this one, the first turn is right in any order of
     the threads; from the second turn on, threads may read numbers of the wrong block.

@@ -547,12 +547,13 @@ def _without(condition: str):
         home.update(kept)
 
 
-def _tried(name: str, condition: str) -> tuple[str, str]:
-    """What comes of a hard case with the whole guard, and without one condition."""
+def _tried(name: str, condition: str) -> tuple[str, str, str]:
+    """What comes of a hard case with the whole guard, and without one condition; and what was said without it."""
     case = CASES[name]
     whole = outcome(case, fused(case, reference.fuse_epilogue)[0])
     with _without(condition):
-        return whole, outcome(case, fused(case, reference.fuse_epilogue)[0])
+        mod, said = fused(case, reference.fuse_epilogue)
+        return whole, outcome(case, mod), said
 
 
 def test_7_5_each_condition_has_its_case(impl) -> None:
@@ -570,12 +571,12 @@ def test_7_5_each_condition_has_its_case(impl) -> None:
             f"There is no hard case called {name!r}.",
             expected="a name from chapters/toolkit/hard_cases.py; `sorted(CASES)` lists them",
         )
-        whole, without = _tried(name, condition)
+        whole, without, said = _tried(name, condition)
         expect.that(
             without in BAD,
             f"Without the condition “{condition}” the case “{name}” is still {without}.",
             expected="a case that is fused, and then wrong, when this condition is left out",
-            yours=f"with all conditions: {whole}; without this one: {without}",
+            yours=f"with all conditions: {whole}; without this one: {without} ({said})",
             why="A condition earns its place by a program that goes wrong without it. Here other conditions already "
             "refuse the program, or nothing is wrong with it.",
             read=f"{LESSON}, “When it must refuse”",
@@ -584,7 +585,7 @@ def test_7_5_each_condition_has_its_case(impl) -> None:
 
 def observe_7_5(impl):
     def seen(condition: str) -> str:
-        return " ".join(_tried(impl.counterexamples()[condition], condition))
+        return " ".join(_tried(impl.counterexamples()[condition], condition)[:2])
 
     return [lambda condition=condition: seen(condition) for condition in CONDITIONS]
 
@@ -612,9 +613,15 @@ SUMS = {
 def test_7_6_prediction_holds(impl) -> None:
     """the four sums are what float16 gives"""
     yours = impl.predicted_half()
+    expect.that(
+        isinstance(yours, dict) and sorted(yours) == sorted(SUMS),
+        "predicted_half does not return the four sums by name.",
+        expected=f"a dict with a number for each of {', '.join(SUMS)}",
+        yours=repr(yours),
+    )
     for name, numbers in SUMS.items():
         expect.equal(
-            float(yours.get(name, float("nan"))),
+            float(yours[name]),
             _half(numbers),
             f"“{name}” is another number in float16.",
             why="float16 has 11 significant bits and ends at 65504: between 2048 and 4096 it holds even numbers only, "

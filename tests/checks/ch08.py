@@ -13,10 +13,8 @@ from tvm.s_tir import dlight
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.toolkit import cuda_resources
 from chapters.toolkit.cuda_on_cpu import CudaOnCpu
 from chapters.toolkit.cuda_resources import Resources
-from chapters.toolkit.executors import REQUIRED, required
 from chapters.toolkit.gpu_launches import HostProgram, LaunchError
 from chapters.toolkit.gpu_matmul import matmul_bias
 from chapters.toolkit.warp_access import accesses, bytes_moved, conflicts
@@ -36,7 +34,7 @@ from tests.checks.gpu import (
     right,
 )
 from tests.harness import expect
-from tests.harness.failure import CheckFailed, Skip
+from tests.harness.failure import CheckFailed
 from tests.harness.loading import last_line
 
 LESSON = "chapters/ch08_gpu_targets/lesson.md"
@@ -818,26 +816,6 @@ def test_8_8_is_nothing_where_no_block_fits(impl) -> None:
             why="Such a kernel does not launch.",
             read=REPORT,
         )
-
-
-def test_8_8_real_kernel(impl) -> None:
-    """the report of NVIDIA's compiler on a kernel of this chapter is understood"""
-    if cuda_resources.missing():
-        expect.that(not required(), f"{cuda_resources.missing()}.", expected=f"{REQUIRED} is set")
-        raise Skip(cuda_resources.missing())
-    tile = Tile(32, 32, 16, 2, 2)
-    (kernel,) = HostProgram(
-        sound.shared_matmul(matmul_bias(64, 64, 32, "float32"), tile), CUDA
-    ).kernels.values()
-    used = cuda_resources.resources(kernel.source, "sm_90a")
-    part = float(impl.occupancy(used, 256, "sm_90a"))
-    expect.that(
-        0 < part <= 1,
-        "The occupancy of a real kernel is no part of a multiprocessor.",
-        expected="more than 0, at most 1",
-        yours=f"{part} for {used}",
-        read=REPORT,
-    )
 
 
 def observe_8_8(impl):
