@@ -215,6 +215,26 @@ def test_an_ill_formed_module_is_shown_without_its_kernels():
     assert "def kernel" in mod.script() and "def kernel" not in told.value.failure.yours
 
 
+def test_what_is_not_well_formed_is_said():
+    import tvm
+
+    from tests.harness.loading import parser_said
+
+    text = """
+@T.prim_func(s_tir=True)
+def main(C: T.Buffer((4,), "float32"), D: T.Buffer((4,), "float32")):
+    for c, i in T.grid(4, 4):
+        with T.sblock("copy"):
+            v = T.axis.spatial(4, i)
+            D[v] = C[c]
+"""
+    with pytest.raises(tvm.error.DiagnosticError) as refused:
+        tvm.script.from_source(text)
+    assert parser_said(refused.value).startswith(
+        "Loop iterator var c is defined outside of any block"
+    )
+
+
 def test_missing_file_says_how_to_get_it_back(runner, tmp_path):
     outcome = _run(runner, tmp_path / "ch00_first_module" / "first_module.py")
     assert outcome.state == "failed" and "python -m chapters reset 0" in outcome.failure["expected"]

@@ -43,7 +43,7 @@ from tests.checks.add_norm import (
 )
 from tests.harness import expect
 from tests.harness.failure import CheckFailed, Skip
-from tests.harness.loading import last_line
+from tests.harness.loading import last_line, parser_said
 
 LESSON = "chapters/ch04_add_rms_norm/lesson.md"
 WHY = f"{LESSON}, “Why this pass”"
@@ -355,7 +355,7 @@ def _built(impl, shape, dtype, threads, epsilon=1e-5) -> tirx.PrimFunc:
     try:
         return impl.row_kernel(_dims(shape), shape[-1], dtype, epsilon, threads)
     except tvm.error.DiagnosticError as error:
-        message = str(error)
+        message, said = str(error), parser_said(error)
     if "not implemented: Raise" in message:  # one of the two regions is still as the stub has it
         raise NotImplementedError("exercise 4.3")
     place = re.search(r"--> (\S+):(\d+):\d+", message)
@@ -370,8 +370,7 @@ def _built(impl, shape, dtype, threads, epsilon=1e-5) -> tirx.PrimFunc:
             read=KERNEL,
         )
     raise CheckFailed(
-        "TVM's parser does not take your kernel: "
-        + message.splitlines()[0].removeprefix("error: "),
+        f"TVM's parser does not take your kernel: {said}",
         expected="TVMScript: loops, blocks, loads, stores and T.… expressions",
         yours=f"line {place[2]}: {line}" if place else "",
         why="The body of a prim_func is read by TVM and never run by Python.",

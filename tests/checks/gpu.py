@@ -16,7 +16,7 @@ from chapters.toolkit.executors import required as executors_required
 from chapters.toolkit.gpu_launches import HostProgram, Launch, LaunchError, UnknownWordError
 from tests.harness import expect
 from tests.harness.failure import CheckFailed, Skip
-from tests.harness.loading import last_line
+from tests.harness.loading import last_line, parser_said
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90a"})
 WEBGPU = Target({"kind": "webgpu", "max_num_threads": 256})
@@ -155,12 +155,11 @@ def parsed(make: Callable[[], object], exercise: str, read: str):
     try:
         return make()
     except tvm.error.DiagnosticError as error:
-        message = str(error)
+        message, said = str(error), parser_said(error)
     if "not implemented: Raise" in message:
         raise NotImplementedError(f"exercise {exercise}")
     raise CheckFailed(
-        "TVM's parser does not take your function: "
-        + message.splitlines()[0].removeprefix("error: "),
+        f"TVM's parser does not take your function: {said}",
         expected="TVMScript: loops, blocks, loads, stores and T.… expressions",
         why="The body of a prim_func is read by TVM and never run by Python.",
         read=read,

@@ -37,6 +37,13 @@ def last_line(error: BaseException) -> str:
     return f"{type(error).__name__}: " + " / ".join(kept) if kept else type(error).__name__
 
 
+def parser_said(error: BaseException) -> str:
+    """What TVM's parser has against a function, in one line; of one that is not well-formed, what is not."""
+    message = str(error)
+    reason = re.search(r"Well-formedness check failed: (.*)", message)
+    return reason[1] if reason else message.splitlines()[0].removeprefix("error: ")
+
+
 class _Fresh(SourceFileLoader):
     """Compiles the source anew each time: a cached .pyc is told from an edit only by size and whole seconds."""
 
