@@ -235,6 +235,37 @@ def main(C: T.Buffer((4,), "float32"), D: T.Buffer((4,), "float32")):
     )
 
 
+def test_of_a_module_that_is_not_well_formed_one_function_is_shown():
+    import tvm
+    from tvm import relax
+
+    from tests.harness import expect
+    from tests.harness.failure import CheckFailed
+
+    sums = "\n".join(f"        z{i} = R.exp(x)" for i in range(80))
+    text = f"""
+@I.ir_module
+class Module:
+    @R.function
+    def fine(x: R.Tensor((4,), "float32")):
+        return x
+
+    @R.function
+    def many(x: R.Tensor((4,), "float32")):
+{sums}
+        return z0
+"""
+    lowered = relax.transform.LegalizeOps()(tvm.script.from_source(text))
+    with pytest.raises(CheckFailed) as raised:
+        expect.well_formed(relax.transform.CallTIRRewrite()(lowered), "mine")
+    failure = raised.value.failure
+    assert "`many` is annotated as pure" in failure.what and "0x" not in failure.what
+    assert "RemovePurityChecking" in failure.why
+    shown = failure.yours.splitlines()
+    assert len(shown) == expect.MOST_LINES + 1 and shown[-1].endswith("more lines")
+    assert "prim_func" not in failure.yours
+
+
 def test_missing_file_says_how_to_get_it_back(runner, tmp_path):
     outcome = _run(runner, tmp_path / "ch00_first_module" / "first_module.py")
     assert outcome.state == "failed" and "python -m chapters reset 0" in outcome.failure["expected"]

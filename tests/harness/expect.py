@@ -7,6 +7,7 @@ result when run twice, lower cost.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -25,6 +26,7 @@ PURITY = (
 
 
 NEXT = "The next pass is called with what this one returns, also where nothing was to be changed."
+MOST_LINES = 60  # of a program that is shown whole
 
 
 def equal(yours: object, expected: object, what: str, *, why: str = "", read: str = "") -> None:
@@ -86,23 +88,38 @@ def well_formed(mod: tvm.IRModule, whose: str) -> None:
     try:
         relax.analysis.well_formed(mod)
     except Exception as error:
+        name, text = _faulty(mod)
+        said = re.sub(
+            r"Function 0x[0-9a-f]+", f"`{name}`" if name else "A function", last_line(error)
+        )
         raise CheckFailed(
-            f"{whose} returned a module that is not well-formed: {last_line(error)}",
+            f"{whose} returned a module that is not well-formed: {said}",
             expected="every variable defined before it is used, every type in place",
-            yours=_relax_text(mod),
+            yours=text,
             why=_about(str(error)),
         ) from None
 
 
-def _relax_text(mod: tvm.IRModule) -> str:
-    """The Relax functions of `mod` as text, of which its checker speaks: kernels beside them hide what is wrong."""
-    functions = [func for func in mod.functions.values() if isinstance(func, relax.Function)]
-    return "\n".join(func.script().strip() for func in functions) or mod.script()
+def _faulty(mod: tvm.IRModule) -> tuple[str, str]:
+    """Name and text of the first Relax function that is not well-formed alone, else "" and the module; not too long."""
+    faulty: relax.Function | tvm.IRModule = mod
+    name = ""
+    for gvar, func in mod.functions_items():
+        if isinstance(func, relax.Function) and not relax.analysis.check_well_formed(func):
+            name, faulty = gvar.name_hint, func
+            break
+    lines = faulty.script().splitlines()
+    left = len(lines) - MOST_LINES
+    return name, "\n".join([*lines[:MOST_LINES], *([f"... {left} more lines"] if left > 0 else [])])
 
 
 def _about(violation: str) -> str:
     if "used outside DataflowBlock" in violation:
         return "A variable that leaves its dataflow block is emitted with `emit_output`, the others with `emit`."
+    if "within a dataflow block" in violation:
+        return "In a dataflow block nothing has a side effect; ToNonDataflow makes ordinary blocks of them."
+    if "annotated as pure" in violation:
+        return "A call that writes into a tensor it was given is impure; RemovePurityChecking says that this is meant."
     return "Neither passes nor relax.build check this: such a module fails later, or computes something else."
 
 
