@@ -128,3 +128,44 @@ def test_schedule_kernels_takes_only_what_it_knows():
     assert tvm_ffi.structural_equal(result["other"], symbolic)
     assert "tirx.is_scheduled" in result["NT_matmul"].attrs
     assert not has_schedule(result["NT_matmul"])
+
+
+def in_another_order(n: int, k: int) -> tirx.PrimFunc:
+    """(x, w, out) with a block NT_matmul that is right, but takes its operands the other way round."""
+    x, w = te.placeholder((n, k), "float32", "x"), te.placeholder((n, k), "float32", "w")
+    return te.create_prim_func([x, w, nt_matmul(w, x, "float32")], "int64")
+
+
+def not_transposed(n: int, k: int) -> tirx.PrimFunc:
+    """(w, x, out) with a block NT_matmul in which w is not transposed."""
+    w, x = te.placeholder((k, n), "float32", "w"), te.placeholder((3, k), "float32", "x")
+    at = te.reduce_axis((0, k), name="k")
+    out = te.compute((3, n), lambda i, j: te.sum(x[i, at] * w[at, j], axis=at), name="NT_matmul")
+    return te.create_prim_func([w, x, out], "int64")
+
+
+def with_itself(n: int, k: int) -> tirx.PrimFunc:
+    """(x, out): x times itself transposed."""
+    x = te.placeholder((n, k), "float32", "x")
+    return te.create_prim_func([x, nt_matmul(x, x, "float32")], "int64")
+
+
+@pytest.mark.parametrize("make", [in_another_order, not_transposed, with_itself])
+@pytest.mark.parametrize(("n", "k"), [(16, 16), (6, 40)])
+def test_a_name_is_not_enough(make, n, k):
+    func = make(n, k)
+    assert not has_schedule(func)
+    mod = tvm.IRModule({"main": func})
+    assert tvm_ffi.structural_equal(schedule_kernels(mod, TARGET), mod)
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "k"), [((3,), 8, 0), ((3,), 0, 8), ((0,), 8, 8), ((1,), 8, 0)]
+)
+def test_nothing_to_compute_needs_no_schedule(rows, n, k):
+    assert not has_schedule(kernel(rows, n, k))
+
+
+@pytest.mark.parametrize(("said", "rows"), ROWS)
+def test_every_kernel_of_the_pass_has_a_schedule(said, rows):
+    assert has_schedule(kernel(said, 24, 30)) and rows is not None

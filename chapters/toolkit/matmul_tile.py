@@ -7,11 +7,15 @@ of the part of w that is kept in a cache.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import tirx
+from tvm.ir import Expr, TensorLoad
+from tvm.s_tir import SBlock
 from tvm.target import Target
 
+from chapters.toolkit.tensor_ir import nodes
 from chapters.toolkit.vector_registers import vector_registers
 
 MOST_COLUMNS = 8  # each reads along a row of w of its own: more of them are read ahead less well
@@ -57,6 +61,56 @@ def weight_shape(func: tirx.PrimFunc) -> tuple[int, int]:
             "relax.transform.BindSymbolicVars gives a symbolic size its value."
         )
     return int(shape[0]), int(shape[1])
+
+
+def is_nt_matmul(func: tirx.PrimFunc) -> bool:
+    """Whether `func` is (w, x, out) with one block, NT_matmul, that sums over k what it makes of x[…, k] and w[j, k].
+
+    The name alone promises nothing: anyone may call a block so, whose operands are others or in another order. w must
+    have constant size, and no size may be 0; rows of x may be symbolic.
+    """
+    blocks = [block for block in nodes(func.body, SBlock) if block.name_hint != "root"]
+    if [block.name_hint for block in blocks] != ["NT_matmul"] or len(func.params) != 3:
+        return False
+    (block,), (w, x, out) = blocks, func.params
+    if not all(tirx.is_buffer_var(p) for p in func.params) or len(w.shape) != 2:
+        return False
+    if not all(isinstance(n, tirx.IntImm) for n in w.shape):
+        return False
+    if any(_is(n, 0) for n in [*w.shape, *out.shape]) or not isinstance(
+        block.body, tirx.BufferStore
+    ):
+        return False
+    axes = [axis.var for axis in block.iter_vars]
+    summed = [axis.iter_type == tirx.IterVar.CommReduce for axis in block.iter_vars]
+    if len(axes) != len(out.shape) + 1 or summed != [False] * len(out.shape) + [True]:
+        return False
+    *rows, j, k = axes
+    n, length = (int(extent) for extent in w.shape)
+    if not _is(out.shape[-1], n) or not _is(block.iter_vars[-1].dom.extent, length):
+        return False
+    loads = [load for load in nodes(block.body.value, TensorLoad) if not load.source.same_as(out)]
+    from_x, from_w = ([load for load in loads if load.source.same_as(p)] for p in (x, w))
+    return (
+        len(from_x) == len(from_w) == 1
+        and len(loads) == 2
+        and [region.source.same_as(x) for region in block.reads] == [True, False]
+        and _reads(from_x[0], [*rows, k])
+        and _reads(from_w[0], [j, k])
+    )
+
+
+def _is(extent: Expr, number: int) -> bool:
+    return isinstance(extent, tirx.IntImm) and int(extent) == number
+
+
+def _reads(load: TensorLoad, axes: Sequence[tirx.Var]) -> bool:
+    """Whether `load` reads at `axes`; at 0 where that is all there is."""
+    shape = load.source.shape
+    return len(shape) == len(axes) and all(
+        index.same_as(axis) or (_is(index, 0) and _is(extent, 1))
+        for index, axis, extent in zip(load.indices, axes, shape, strict=True)
+    )
 
 
 def lanes_of(func: tirx.PrimFunc, target: Target) -> int:

@@ -14,17 +14,17 @@ from itertools import pairwise
 
 import numpy as np
 import tvm
-import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.ir import Call, Expr, GlobalVar, IRModule
 from tvm.relax.dpl import DFPattern, is_op, wildcard
 from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visitor
-from tvm.s_tir import SBlock, Schedule
+from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
 from chapters.toolkit.matmul_tile import (
     Tile,
+    is_nt_matmul,
     lanes_of,
     largest_divisor,
     matmul_tile,
@@ -546,11 +546,5 @@ def schedule_kernels(mod: IRModule, target: Target) -> IRModule:
 
 
 def has_schedule(func: tirx.PrimFunc) -> bool:
-    """Whether `func` is an unscheduled NT_matmul whose weight is a matrix of constant size."""
-    names: list[str] = []
-    tvm_ffi.structural_walk(func.body, (SBlock, lambda block: names.append(block.name_hint)))
-    if "NT_matmul" not in names or len(names) != 2 or "tirx.is_scheduled" in (func.attrs or {}):
-        return False  # the second block is the root
-    return len(func.params[0].shape) == 2 and all(
-        isinstance(extent, tirx.IntImm) for extent in func.params[0].shape
-    )
+    """Whether `func` is an unscheduled NT_matmul, by what it reads, whose weight is a matrix of constant size."""
+    return "tirx.is_scheduled" not in (func.attrs or {}) and is_nt_matmul(func)
