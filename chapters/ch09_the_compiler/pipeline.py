@@ -24,6 +24,7 @@ from tvm.target import Target
 
 from chapters.toolkit.cpu_fallback import CPUFallback, SmallKernelsAlone, needs_schedule
 from chapters.toolkit.earlier import earlier
+from chapters.toolkit.fold_constants import FoldReadOnlyConstants
 from chapters.toolkit.gemv_within_bounds import GEMVWithinBounds
 from chapters.toolkit.pipelines import forget
 
@@ -86,7 +87,7 @@ def graph_and_lower(target: Target) -> list[Pass]:
         transform.LegalizeOps(),
         ch3.FuseTransposeMatmul(),
         transform.AnnotateTIROpPattern(),
-        transform.FoldConstant(),
+        FoldReadOnlyConstants(),
         transform.FuseOps(),
         transform.FuseTIR(),
         transform.DeadCodeElimination(),

@@ -17,13 +17,14 @@ def may_write(value: relax.Expr) -> bool:
     def visit(expr: relax.Expr) -> None:
         nonlocal found
         if isinstance(expr, relax.Call):
-            found = found or not _is_harmless(expr.op)
+            found = found or not is_harmless(expr.op)
 
     relax.analysis.post_order_visit(value, visit)
     return found
 
 
-def _is_harmless(op: relax.Expr) -> bool:
+def is_harmless(op: relax.Expr) -> bool:
+    """Whether a call of `op` writes into no tensor that exists: it is marked as pure and does not work in place."""
     return isinstance(op, Op) and op.name not in IN_PLACE and bool(op.get_attr("FPurity"))
 
 

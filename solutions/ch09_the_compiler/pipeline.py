@@ -24,6 +24,7 @@ from tvm.target import Target
 
 from chapters.toolkit.cpu_fallback import CPUFallback, SmallKernelsAlone, needs_schedule
 from chapters.toolkit.earlier import earlier
+from chapters.toolkit.fold_constants import FoldReadOnlyConstants
 from chapters.toolkit.gemv_within_bounds import GEMVWithinBounds
 from chapters.toolkit.pipelines import forget
 
@@ -101,7 +102,7 @@ def graph_and_lower(target: Target) -> list[Pass]:
         relax.backend.DispatchSortScan(),
         transform.LegalizeOps(),
         transform.AnnotateTIROpPattern(),
-        transform.FoldConstant(),
+        FoldReadOnlyConstants(),
         transform.FuseOps(),
         transform.FuseTIR(),
         transform.DeadCodeElimination(),

@@ -23,7 +23,7 @@ def graph_and_lower(target):
         ch3.FuseTransposeMatmul(),
         ch4.FuseAddRMSNorm(target),
         transform.LegalizeOps(),
-        transform.FoldConstant(),
+        FoldReadOnlyConstants(),
         transform.AnnotateTIROpPattern(),
         transform.FuseOps(),
         transform.FuseTIR(),

@@ -16,7 +16,7 @@ def graph_and_lower(target):
         relax.backend.DispatchSortScan(),
         transform.LegalizeOps(),
         transform.AnnotateTIROpPattern(),
-        transform.FoldConstant(),
+        FoldReadOnlyConstants(),
         transform.FuseOps(),
         transform.DeadCodeElimination(),
     ]

@@ -15,7 +15,7 @@ def graph_and_lower(target):
         relax.backend.DispatchSampling(),
         relax.backend.DispatchSortScan(),
         transform.LegalizeOps(),
-        transform.FoldConstant(),
+        FoldReadOnlyConstants(),
         transform.FuseOps(),
         transform.FuseTIR(),
         transform.AnnotateTIROpPattern(),

@@ -19,7 +19,7 @@ def graph_and_lower(target):
         transform.LegalizeOps(),
         ch4.FuseAddRMSNorm(target),
         transform.AnnotateTIROpPattern(),
-        transform.FoldConstant(),
+        FoldReadOnlyConstants(),
         transform.FuseOps(),
         transform.FuseTIR(),
         transform.DeadCodeElimination(),

@@ -20,7 +20,7 @@ def graph_and_lower(target):
         transform.LegalizeOps(),
         ch3.FuseTransposeMatmul(),
         transform.AnnotateTIROpPattern(),
-        transform.FoldConstant(),
+        FoldReadOnlyConstants(),
         transform.FuseOps(),
         transform.FuseTIR(),
         transform.DeadCodeElimination(),
