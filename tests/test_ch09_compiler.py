@@ -274,3 +274,20 @@ def test_small_kernels_lose_their_threads(rows, bounds, threads):
 def test_steps_of_unknown_size():
     assert steps(elementwise(tirx.Var("n", "int64")), {}) == float("inf")
     assert steps(elementwise(4), {}) == 32
+
+
+@pytest.mark.parametrize("bounds", [{}, {"n": 8}])
+def test_sorts_and_scans_compile(bounds):
+    """TVM makes them one block around code that no schedule can see into, and does not call it "root"."""
+    x = relax.Var("x", relax.TensorType((tirx.Var("n", "int64"), 6), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        results = [relax.op.cumsum(x, -1), relax.op.sort(x, -1), relax.op.argsort(x, -1)]
+        builder.emit_func_output(relax.Tuple([builder.emit(result) for result in results]))
+    pipeline = fusion_pipeline(Target("llvm"), variable_bounds=bounds)
+    executable = tvm.compile(builder.get(), "llvm", relax_pipeline=pipeline)
+    given = np.random.default_rng(0).standard_normal((5, 6)).astype("float32")
+    found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(given))
+    np.testing.assert_allclose(found[0].numpy(), np.cumsum(given, -1), rtol=1e-5)
+    assert (found[1].numpy() == np.sort(given, -1)).all()
+    assert (found[2].numpy() == np.argsort(given, -1)).all()

@@ -24,9 +24,17 @@ def needs_schedule(func: tvm.ir.BaseFunc) -> bool:
 
     The attribute tirx.is_scheduled is how TVM's rules and ours tell each other.
     """
+    return is_made_of_blocks(func) and "tirx.is_scheduled" not in (func.attrs or {})
+
+
+def is_made_of_blocks(func: tvm.ir.BaseFunc) -> bool:
+    """Whether `func` is a PrimFunc with a block "root" around the others.
+
+    TVM's sorts and scans have one block with a name of their own around code that no schedule can see into.
+    """
     if not isinstance(func, tirx.PrimFunc) or not isinstance(func.body, SBlockRealize):
         return False
-    return "tirx.is_scheduled" not in (func.attrs or {})
+    return func.body.block.name_hint == "root"
 
 
 @tvm.transform.module_pass(opt_level=0, name="CPUFallback")
@@ -93,7 +101,7 @@ class SmallKernelsAlone:
 
 def steps(func: tirx.PrimFunc, bounds: Mapping[str, int]) -> float:
     """How often the innermost loops of the largest block of `func` run, at most; infinity where that is not known."""
-    if not isinstance(func.body, SBlockRealize):
+    if not is_made_of_blocks(func):
         return math.inf
     sch = Schedule(func)
     try:
