@@ -27,6 +27,7 @@ from chapters.toolkit.earlier import earlier
 from chapters.toolkit.fold_constants import FoldReadOnlyConstants
 from chapters.toolkit.gemv_within_bounds import GEMVWithinBounds
 from chapters.toolkit.pipelines import forget
+from chapters.toolkit.plan_memory import PlanStraightFunctions
 
 ch2, ch3, ch4, ch7 = earlier(2), earlier(3), earlier(4), earlier(7)
 
@@ -207,7 +208,7 @@ def memory_phase(target: Target) -> list[Pass]:
         transform.ToNonDataflow(),
         transform.RemovePurityChecking(),
         transform.CallTIRRewrite(),
-        transform.StaticPlanBlockMemory(),
+        PlanStraightFunctions(),
         *capture,
         transform.LowerAllocTensor(),
         transform.KillAfterLastUse(),
