@@ -60,7 +60,6 @@ LIMITS = {
     "test_8_6_shows_with_more": 90,
     "test_8_7_copies_are_asynchronous": 40,
     "test_8_7_right_numbers": 90,
-    "test_8_8_real_kernel": 60,
     "test_8_10_right_numbers": 90,
     "test_8_11_is_taken_by_tensorize": 60,
     "test_8_11_right_numbers": 90,
