@@ -149,6 +149,12 @@ def _checked(logits: np.ndarray, exact: np.ndarray) -> float:
 # --- peers: each runs in a process of its own -----------------------------------------------------------
 
 
+def known(config) -> dict:
+    """What the caller of the pipeline knows: one sequence, a window, a vocabulary."""
+    bounds = {"batch_size": 1, "seq_len": WINDOW, "context_window": WINDOW}
+    return {"variable_bounds": bounds, "metadata": {"vocab_size": config.vocab_size}}
+
+
 def _pipeline(name: str, target, config):
     """The pipeline by its name in NAMES."""
     import tvm
@@ -157,9 +163,7 @@ def _pipeline(name: str, target, config):
     from chapters.toolkit.earlier import earlier
 
     if name == "fusion_by_hand":
-        bounds = {"seq_len": WINDOW, "context_window": WINDOW}
-        facts = {"variable_bounds": bounds, "metadata": {"vocab_size": config.vocab_size}}
-        return earlier(9).fusion_pipeline(target, **facts)
+        return earlier(9).fusion_pipeline(target, **known(config))
     default = relax.get_pipeline("default_build")
     if name == "TVM's default":
         return default
@@ -277,8 +281,7 @@ def as_kernels(name: str, mod, target, sizes):
         return mod  # it turns each operator into a kernel, as the counting does
     if name != "fusion_by_hand":
         return relax.get_pipeline("zero")(mod)
-    facts = {"variable_bounds": {"context_window": WINDOW, "seq_len": WINDOW}}
-    found = earlier(9).phases(target, **facts, metadata={"vocab_size": sizes.vocab_size})
+    found = earlier(9).phases(target, **known(sizes))
     passes = [one for phase in ("attach", "graph and lower", "schedule") for one in found[phase]]
     with target:
         return tvm.transform.Sequential(passes)(mod)
