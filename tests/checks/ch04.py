@@ -522,20 +522,25 @@ def test_4_3_rounds_the_sum_before_it_squares(impl) -> None:
 
 
 def _big_case() -> list[np.ndarray]:
-    """Squares of 1e4, sixteen a thread: more than float16 can hold."""
+    """Squares of 1e4, sixteen a thread, and up to 1e5 for total times weight: more than float16 can hold."""
     shape = (2, 1, 1024)
     x1 = np.full(shape, 60.0) + np.arange(2).reshape(2, 1, 1)
-    return [a.astype("float16") for a in (x1, np.full(shape, 40.0), np.linspace(0.5, 1.5, 1024))]
+    return [a.astype("float16") for a in (x1, np.full(shape, 40.0), np.linspace(1000, 0.5, 1024))]
 
 
 def test_4_3_sums_squares_in_float32(impl) -> None:
-    """squares that do not fit into float16 are summed all the same"""
+    """squares, and products with the weight, that do not fit into float16 are no matter"""
     arrays = _big_case()
     func = _built(impl, (2, 1, 1024), "float16", 64)
     how, target, backwards = _engines("float16")[0]
     norm, total, _ = _ran(func, arrays, target, backwards, how)
     _right(
-        norm, total, arrays, 1e-5, "where the sum of squares exceeds what float16 can hold", KERNEL
+        norm,
+        total,
+        arrays,
+        1e-5,
+        "where the sum of squares, or total times weight, exceeds what float16 can hold",
+        KERNEL,
     )
 
 

@@ -15,9 +15,10 @@ def kernel_with(
     guarded=True,
     swapped=False,
     scale=lambda mean, eps: T.rsqrt(mean + eps),
+    weighted=lambda held, weight: T.float32(held) * T.float32(weight),
     zero=True,
 ):
-    """row_kernel with other squares, accumulator dtype, mean, reduction, guards, order of results or scale."""
+    """row_kernel with other squares, accumulator dtype, mean, reduction, guards, order of results, scale or weight."""
 
     def row_kernel(dims, hidden_size, dtype, epsilon, threads):
         per_thread = math.ceil(hidden_size / threads)
@@ -90,8 +91,7 @@ def kernel_with(
                             T.where(i * threads + thread < end)
                             norm[(*at(row), h)] = T.cast(
                                 scale(T.float32(squares[0]) * mean_factor, eps)
-                                * T.float32(held[h // threads])
-                                * T.float32(weight[h]),
+                                * weighted(held[h // threads], weight[h]),
                                 dtype,
                             )
 
