@@ -360,7 +360,7 @@ def _built(impl, shape, dtype, threads, epsilon=1e-5) -> tirx.PrimFunc:
         raise NotImplementedError("exercise 4.3")
     place = re.search(r"--> (\S+):(\d+):\d+", message)
     line = linecache.getline(place[1], int(place[2])).strip() if place else ""
-    ill_formed = re.search(r"Well-formedness check failed: (.+)", message)
+    ill_formed = re.search(r"Well-formedness check failed: (Loop iterator.+)", message)
     if ill_formed:
         raise CheckFailed(
             f"TVM takes your kernel for ill-formed: {ill_formed[1]}",
