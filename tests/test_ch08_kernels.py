@@ -176,3 +176,17 @@ def test_more_registers_never_mean_more_threads(threads):
 
 def test_the_target_of_the_course_is_made_once():
     assert str(ch8.h200_target()) == str(ch8.h200_target())
+
+
+@pytest.mark.parametrize(
+    ("k", "dtype"), [(200, "float32"), (100, "float32"), (300, "float16"), (0, "float16")]
+)
+def test_one_row_refuses_a_sum_it_would_cut_short(k, dtype):
+    with pytest.raises(ValueError, match="the rest of the sum would be left out"):
+        ch8.decode_matmul(8, k, dtype)
+
+
+@pytest.mark.parametrize("size", [(72, 64, 32), (64, 72, 32), (64, 64, 40)])
+def test_tensor_cores_refuse_sizes_that_are_no_tiles(size):
+    with pytest.raises(s_tir.ScheduleError):
+        ch8.tensor_core_matmul(matmul_bias(*size, "float16"))

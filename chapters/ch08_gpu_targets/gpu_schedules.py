@@ -250,10 +250,15 @@ def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
     """The matmul of one row, A (1, k), with its bias: a block of one warp computes one element of D (1, n).
 
     Lane t of the 32 adds the products of vectors t, t + 32, t + 64, ... of 16 bytes, up to eight of which it has under
-    way at a time; then the lanes add their sums. k is a multiple of 32 such vectors. Chapter 6's primitive refuses
-    here: lanes share the sum, so the bias has no init.
+    way at a time; then the lanes add their sums. k is a multiple of 32 such vectors, else ValueError. Chapter 6's
+    primitive refuses here: lanes share the sum, so the bias has no init.
     """
     vector = VECTOR_BYTES // ITEM_BYTES[dtype]
+    if k % (WARP * vector) or k == 0:
+        raise ValueError(
+            f"k is {k}, and one step of a warp takes {WARP * vector} elements of {dtype}: the rest of the sum would be "
+            "left out. Use this kernel where k is a multiple of that, another one elsewhere."
+        )
     steps = k // (WARP * vector)
     group = math.gcd(steps, 8)  # more than that many vectors of A and B do not fit into registers
 
