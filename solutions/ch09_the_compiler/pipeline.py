@@ -26,6 +26,7 @@ from chapters.toolkit.cpu_fallback import CPUFallback, SmallKernelsAlone, needs_
 from chapters.toolkit.earlier import earlier
 from chapters.toolkit.fold_constants import FoldReadOnlyConstants
 from chapters.toolkit.gemv_within_bounds import GEMVWithinBounds
+from chapters.toolkit.own_operands import OwnOperands
 from chapters.toolkit.pipelines import forget
 from chapters.toolkit.plan_memory import PlanStraightFunctions
 
@@ -251,7 +252,7 @@ def phases(
             additional_tirs or {},
             {} if metadata is None else metadata,
         ),
-        "graph and lower": graph_and_lower(target),
+        "graph and lower": [OwnOperands(), *graph_and_lower(target)],
         "schedule": schedule_phase(target, variable_bounds or {}),
         "memory": memory_phase(target),
         "vm": vm_phase(),

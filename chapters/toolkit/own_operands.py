@@ -1,0 +1,75 @@
+"""What is updated in place gets memory of its own.
+
+In Relax a tensor is a value: `y = permute_dims(x)` is another tensor than x, and an update of y in place leaves x as it
+was. But some operators become no kernel. A transpose that moves nothing is lowered to x itself, a reshape to a view of
+x, and the update then writes into x. tests/test_own_operands.py shows that TVM's pipeline does so.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+UPDATES = "relax.call_tir_inplace"
+# they write their result into new memory, or into memory that was theirs to update
+COPY = "runtime.TVMTensorCopyFromTo"
+MAKE_MEMORY = ("relax.call_tir", UPDATES, "relax.call_dps_packed")
+
+
+@tvm.transform.module_pass(opt_level=0, name="OwnOperands")
+class OwnOperands:
+    """Copies each tensor that call_tir_inplace updates, unless a kernel made it or it is the function's parameter.
+
+    To hand a parameter to an in-place update is to allow that it is overwritten, as with a key-value cache.
+    """
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        copier = _Copier(mod)
+        for gvar, func in mod.functions_items():
+            if isinstance(func, relax.Function):
+                copier.params = set(func.params)
+                copied = copier.visit_expr(func)
+                if copier.copies:
+                    copier.builder_.update_func(gvar, copied)
+        return copier.builder_.get() if copier.copies else mod
+
+
+@mutator
+class _Copier(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule):
+        super().__init__(mod)
+        self.params: set[relax.Var] = set()
+        self.copies = 0
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        if not (isinstance(call.op, tvm.ir.Op) and call.op.name == UPDATES):
+            return call
+        operands = list(call.args[1].fields)  # Relax has no other form
+        for index in {int(i) for i in call.attrs.inplace_indices if int(i) >= 0}:
+            if not self.has_memory_of_its_own(operands[index]):
+                operands[index] = self.builder_.emit(_copy(operands[index]))
+                self.copies += 1
+        arguments = [call.args[0], relax.Tuple(operands), *call.args[2:]]
+        return relax.Call(call.op, arguments, call.attrs, call.ty_args)
+
+    def has_memory_of_its_own(self, expr: relax.Expr) -> bool:
+        """Whether a kernel wrote `expr`, or the caller gave it."""
+        while isinstance(expr, relax.Var):
+            value = self.lookup_binding(expr)
+            if value is None:
+                return True  # a parameter
+            expr = value
+        if isinstance(expr, relax.TupleGetItem):
+            return self.has_memory_of_its_own(expr.tuple_value)
+        return (
+            isinstance(expr, relax.Call)
+            and isinstance(expr.op, tvm.ir.Op)
+            and expr.op.name in MAKE_MEMORY
+        )
+
+
+def _copy(tensor: relax.Expr) -> relax.Call:
+    """The tensor in new memory. A kernel that only copies would be a reshape to TVM, and so a view again."""
+    return relax.op.call_dps_packed(COPY, [tensor], out_ty=tensor.ty)
