@@ -6,15 +6,11 @@ renders on a page.
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 
-UNITS = ("B", "kB", "MB", "GB", "TB")
+from chapters.toolkit.table import html_row
 
-STYLE = """
-.scoreboard td,.scoreboard th{text-align:right;font-variant-numeric:tabular-nums}
-.scoreboard td:first-child,.scoreboard th:first-child{text-align:left}
-"""
+UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 @dataclass(frozen=True)
@@ -155,11 +151,6 @@ def _text(cells: list[list[str]]) -> str:
 
 
 def _html(cells: list[list[str]]) -> str:
-    def line(row: list[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in row) + "</tr>"
-
-    body = "".join(line(row, "td") for row in cells[1:])
-    return (
-        f"<style data-course>{STYLE}</style>"
-        f'<table class="scoreboard"><thead>{line(cells[0], "th")}</thead><tbody>{body}</tbody></table>'
-    )
+    right = [False, *(True for _ in cells[0][1:])]
+    body = "".join(html_row("td", row, right) for row in cells[1:])
+    return f"<table><thead>{html_row('th', cells[0], right)}</thead><tbody>{body}</tbody></table>"

@@ -40,8 +40,8 @@ class Table:
 
     def _repr_html_(self) -> str:
         right = [self._right(i) for i in range(len(self.header))]
-        head = _html_row("th", self.header, right)
-        body = "".join(_html_row("td", map(_text, row), right) for row in self.rows)
+        head = html_row("th", self.header, right)
+        body = "".join(html_row("td", map(_text, row), right) for row in self.rows)
         return f"<table><thead>{head}</thead><tbody>{body}</tbody></table>"
 
     def _right(self, column: int) -> bool:
@@ -63,7 +63,8 @@ def _line(cells: Iterable[str], widths: Sequence[int], right: Sequence[bool]) ->
     return "  ".join(parts).rstrip()
 
 
-def _html_row(tag: str, cells: Iterable[str], right: Sequence[bool]) -> str:
+def html_row(tag: str, cells: Iterable[str], right: Sequence[bool]) -> str:
+    """A row of an HTML table; `right` says for each column whether it is set to the right."""
     style = ' style="text-align:right"'
     inner = "".join(
         f"<{tag}{style if to_right else ''}>{html.escape(cell)}</{tag}>"
