@@ -78,7 +78,7 @@ def test_the_draws_cover_what_they_are_for():
     for name in wanted:
         assert any(name in text for text in texts), f"no draw has {name}"
     mods = [draw(seed).mod for seed in range(20)]
-    passes = phases(TARGETS[0])["graph and lower"][:2]
+    passes = phases(TARGETS[0])["graph and lower"][:3]
     fused = [tvm.transform.Sequential(passes)(mod) for mod in mods]
     names = [gvar.name_hint for mod in fused for gvar in mod.get_global_vars()]
     for kernel in ("fuse_add_norm", "NT_matmul"):
