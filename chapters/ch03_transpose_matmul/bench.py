@@ -14,7 +14,7 @@ import numpy as np
 
 from chapters.toolkit.cpu_bounds import MULTIPLY_ADDS, multiply_add, read_matrix
 from chapters.toolkit.llama_config import LlamaConfig
-from chapters.toolkit.results import NOT_YET, Shown, load, made_with
+from chapters.toolkit.results import Shown, load, shown_as
 from chapters.toolkit.table import Table
 from chapters.toolkit.timing import MissingPeer, Peer, compare
 
@@ -386,7 +386,4 @@ TABLES = {
 
 def shown(name: str) -> Shown:
     """The table of a results file with its source, or the sentence that nothing was measured yet."""
-    results = load(name)
-    if results is None:
-        return Shown(None, NOT_YET.format(chapter=3))
-    return Shown(TABLES[name](results["measured"]), made_with(results))
+    return shown_as(load(name), 3, TABLES[name])

@@ -31,6 +31,7 @@ from chapters.toolkit.matmul_tile import (
     row_extents,
     weight_shape,
 )
+from chapters.toolkit.relax_effects import LOOK_ONLY, is_harmless
 
 COMPOSITE = "transpose_matmul_fuse"
 MATMUL = tvm.ir.Op.get("relax.matmul")
@@ -235,10 +236,7 @@ def may_write(call: Call) -> bool:
     """
     if not isinstance(call.op, tvm.ir.Op):
         return True
-    name = call.op.name.removeprefix("relax.")
-    if name in ("print", "assert_op"):  # impure, but they only look
-        return False
-    return name in ("call_tir_inplace", "call_inplace_packed") or not call.op.get_attr("FPurity")
+    return call.op.name not in LOOK_ONLY and not is_harmless(call.op)
 
 
 @visitor

@@ -239,12 +239,9 @@ def cpu_table(measured: dict) -> Table:
 
 
 def _cpu_shown():
-    from chapters.toolkit.results import NOT_YET, Shown, load, made_with
+    from chapters.toolkit.results import load, shown_as
 
-    results = load("ch04_cpu")
-    if results is None:
-        return Shown(None, NOT_YET.format(chapter=4))
-    return Shown(cpu_table(results["measured"]), made_with(results))
+    return shown_as(load("ch04_cpu"), 4, cpu_table)
 
 
 def _gpu_shown():

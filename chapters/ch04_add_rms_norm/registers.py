@@ -14,13 +14,13 @@ from tvm.target import Target
 from chapters.toolkit.cuda_resources import missing, resources
 from chapters.toolkit.earlier import earlier
 from chapters.toolkit.gpu_launches import HostProgram
+from chapters.toolkit.kernel_report import COMPILER, save_counts
 from chapters.toolkit.machine import installed
-from chapters.toolkit.results import Shown, load, made_with, save
+from chapters.toolkit.results import Shown, load, made_with
 from chapters.toolkit.row_index import row_dimensions
 from chapters.toolkit.table import Table
 
 NAME = "ch04_registers"
-COMPILER = "nvidia-cuda-nvrtc"
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")
 ROW = 8192, "bfloat16"
 EPSILON = 1e-5
@@ -78,14 +78,7 @@ def shown() -> Shown:
 
 def main() -> int:
     """Count, print, and write the results file; 1 where the compiler is missing."""
-    if missing():
-        print(f"{missing()}: pip install -e '.[gpu]'", file=sys.stderr)
-        return 1
-    now = counted()
-    print(table(now))
-    path = save(NAME, now, f"python -m {__spec__.name}")
-    print(f"written: {path.relative_to(path.parents[2])}")
-    return 0
+    return save_counts(NAME, counted, table, missing(), f"python -m {__spec__.name}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 
 from chapters.toolkit.int8_matmul import WAYS, expected, numbers
-from chapters.toolkit.results import NOT_YET, Shown, load, made_with
+from chapters.toolkit.results import Shown, load, shown_as
 from chapters.toolkit.table import Table
 from chapters.toolkit.timing import MissingPeer, Peer, compare
 
@@ -82,10 +82,7 @@ def _predicted(measured: dict, k: int, unit: str) -> float:
 
 def shown() -> Shown:
     """The table of the results file, with where it comes from, or the sentence that there is none yet."""
-    results = load("ch06_int8")
-    if results is None:
-        return Shown(None, NOT_YET.format(chapter=6))
-    return Shown(speedups(results["measured"]), made_with(results))
+    return shown_as(load("ch06_int8"), 6, speedups)
 
 
 # --- peers: each runs in a process of its own ---------------------------------------------------------

@@ -15,13 +15,12 @@ from chapters.toolkit.cuda_resources import Resources, missing
 from chapters.toolkit.earlier import earlier
 from chapters.toolkit.gpu_limits import LIMITS
 from chapters.toolkit.gpu_matmul import matmul_bias
-from chapters.toolkit.kernel_report import used_by
+from chapters.toolkit.kernel_report import COMPILER, save_counts, used_by
 from chapters.toolkit.machine import installed
-from chapters.toolkit.results import Shown, load, made_with, save
+from chapters.toolkit.results import Shown, load, made_with
 from chapters.toolkit.table import Table
 
 NAME = "ch08_registers"
-COMPILER = "nvidia-cuda-nvrtc"
 SIZE = 256, 256, 256
 
 
@@ -93,14 +92,7 @@ def shown(*architectures: str) -> Shown:
 
 def main() -> int:
     """Count, print, and write the results file; 1 where the compiler is missing."""
-    if missing():
-        print(f"{missing()}: pip install -e '.[gpu]'", file=sys.stderr)
-        return 1
-    now = counted()
-    print(table(now))
-    path = save(NAME, now, f"python -m {__spec__.name}")
-    print(f"written: {path.relative_to(path.parents[2])}")
-    return 0
+    return save_counts(NAME, counted, table, missing(), f"python -m {__spec__.name}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chapters.toolkit.results import NOT_YET, Shown, load, made_with
+from chapters.toolkit.results import Shown, load, shown_as
 from chapters.toolkit.scoreboard import size
 from chapters.toolkit.table import Table
 from chapters.toolkit.timing import MissingPeer, Peer, compare
@@ -93,10 +93,7 @@ def table_of(measured: dict) -> Table:
 
 def measured_here(name: str) -> Shown:
     """The table of one decoder from the results file, for a page."""
-    results = load("ch09_decoder")
-    if results is None:
-        return Shown(None, NOT_YET.format(chapter=9))
-    return Shown(table_of(results["measured"][name]), made_with(results))
+    return shown_as(load("ch09_decoder"), 9, lambda measured: table_of(measured[name]))
 
 
 # --- what all of them are given -------------------------------------------------------------------------

@@ -10,10 +10,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from chapters.toolkit.relax_effects import is_harmless
-
-# impure, but they write into no tensor; the second pair is what LegalizeOps makes of the first
-LOOK_ONLY = ("relax.print", "relax.assert_op", "relax.run.print", "relax.run.assert_op")
+from chapters.toolkit.relax_effects import LOOK_ONLY, is_harmless
 
 
 @tvm.transform.module_pass(opt_level=0, name="FoldReadOnlyConstants")

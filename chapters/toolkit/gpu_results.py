@@ -10,7 +10,7 @@ from chapters.toolkit.plots.figure import Figure
 from chapters.toolkit.plots.roofline import Point, best_of, roofline
 from chapters.toolkit.plots.scale import si
 from chapters.toolkit.plots.steps import Step, steps
-from chapters.toolkit.results import NOT_YET, Shown, load, made_with
+from chapters.toolkit.results import Shown, load, made_with, not_yet
 from chapters.toolkit.table import Table
 
 NORM_OURS = ("wide_kernel", "row_kernel")
@@ -47,10 +47,6 @@ def _results(name: str) -> dict | None:
     return load(name)
 
 
-def _not_yet(chapter: int = 8) -> Shown:
-    return Shown(None, NOT_YET.format(chapter=chapter))
-
-
 def _source(results: dict) -> Shown:
     skipped = results["measured"]["skipped"]
     left = f"; not measured for want of time: {', '.join(skipped)}" if skipped else ""
@@ -65,7 +61,7 @@ def norm_shown(name: str = "ch08_norm", chapter: int = 8) -> Several | Shown:
     """Add and RMSNorm: bytes a second over size for each dtype, and the small sizes within a CUDA graph."""
     results = _results(name)
     if results is None:
-        return _not_yet(chapter)
+        return not_yet(chapter)
     measured = results["measured"]
     parts: list[Figure | Table | Shown] = []
     for dtype in dict.fromkeys(case["dtype"] for case in measured["cases"]):
@@ -96,7 +92,7 @@ def linear_shown() -> Several | Shown:
     """Linear layers: the time of PyTorch's linear, and how many times as fast the others are."""
     results = _results("ch08_linear")
     if results is None:
-        return _not_yet()
+        return not_yet(8)
     return Several([linear_table(results["measured"]["cases"]), _source(results)])
 
 
@@ -118,7 +114,7 @@ def steps_shown() -> Several | Shown:
     """What each step of the schedule is worth, beside PyTorch's linear."""
     results = _results("ch08_steps")
     if results is None:
-        return _not_yet()
+        return not_yet(8)
     parts = []
     for case in results["measured"]["cases"]:
         title = f"{layer_text(case)} in {case['dtype']} on {_machine(results)}, step by step"
@@ -149,7 +145,7 @@ def roofline_shown() -> Several | Shown:
     found = {name: _results(name) for name in ("ch08_norm", "ch08_linear")}
     there = {name: results for name, results in found.items() if results is not None}
     if not there:
-        return _not_yet()
+        return not_yet(8)
     points = [point for name, results in there.items() for point in points_of(name, results)]
     last = list(there.values())[-1]
     ceilings = Ceilings(**last["measured"]["ceilings"])

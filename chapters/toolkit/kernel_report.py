@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 
 import tvm_ffi
@@ -12,9 +13,11 @@ from tvm.target import Target
 from chapters.toolkit.cuda_resources import Resources, missing, resources
 from chapters.toolkit.gpu_call import ASYNCHRONOUS
 from chapters.toolkit.gpu_launches import HostProgram
-from chapters.toolkit.results import Shown
+from chapters.toolkit.results import Shown, save
 from chapters.toolkit.table import Table
 from chapters.toolkit.warp_access import accesses, bytes_moved, conflicts
+
+COMPILER = "nvidia-cuda-nvrtc"  # the wheel whose version stands beside the counts
 
 
 def cuda(arch: str) -> Target:
@@ -84,3 +87,21 @@ def resource_table(
     return Shown(
         Table(header, rows), "Counted by NVRTC; other versions count a little differently."
     )
+
+
+def save_counts(
+    name: str,
+    counted: Callable[[], dict],
+    table: Callable[[dict], Table],
+    lacking: str,
+    command: str,
+) -> int:
+    """Count, print, and write the results file `name`; 1, and the reason, where `lacking` names what is missing."""
+    if lacking:
+        print(f"{lacking}: pip install -e '.[gpu]'", file=sys.stderr)
+        return 1
+    now = counted()
+    print(table(now))
+    path = save(name, now, command)
+    print(f"written: {path.relative_to(path.parents[2])}")
+    return 0

@@ -12,8 +12,8 @@ from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 UPDATES = "relax.call_tir_inplace"
-# they write their result into new memory, or into memory that was theirs to update
 COPY = "runtime.TVMTensorCopyFromTo"
+# they write their result into new memory, or into memory that was theirs to update
 MAKE_MEMORY = ("relax.call_tir", UPDATES, "relax.call_dps_packed")
 
 
@@ -28,7 +28,6 @@ class OwnOperands:
         copier = _Copier(mod)
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function):
-                copier.params = set(func.params)
                 copied = copier.visit_expr(func)
                 if copier.copies:
                     copier.builder_.update_func(gvar, copied)
@@ -39,7 +38,6 @@ class OwnOperands:
 class _Copier(PyExprMutator):
     def __init__(self, mod: tvm.IRModule):
         super().__init__(mod)
-        self.params: set[relax.Var] = set()
         self.copies = 0
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:

@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from chapters.toolkit.course import ROOT
@@ -62,6 +63,18 @@ def made_with(results: dict) -> str:
         f"{gpu}{results['device']}, {results['cores']} cores, {results['system']}; {versions}; "
         f"{results['date']}; {results['command']}"
     )
+
+
+def not_yet(chapter: int) -> Shown:
+    """The sentence that nothing was measured yet, and which command does it."""
+    return Shown(None, NOT_YET.format(chapter=chapter))
+
+
+def shown_as(results: dict | None, chapter: int, table: Callable[[dict], Table]) -> Shown:
+    """What was measured, as `table` makes it of a results file, with its source; `not_yet` where there is no file."""
+    if results is None:
+        return not_yet(chapter)
+    return Shown(table(results["measured"]), made_with(results))
 
 
 class Shown:

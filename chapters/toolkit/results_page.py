@@ -9,7 +9,7 @@ from pathlib import Path
 from chapters.toolkit.course import chapter
 from chapters.toolkit.cpu_results import PLOTS
 from chapters.toolkit.gpu_results import SHOWN, Several
-from chapters.toolkit.results import FOLDER, NOT_YET, Shown, load, made_with
+from chapters.toolkit.results import FOLDER, Shown, load, made_with, not_yet
 from chapters.toolkit.table import Table
 
 
@@ -17,7 +17,7 @@ def of_chapter(number: int) -> Several | Shown:
     """All that `bench <number>` measured: tables, plots, and where each comes from; or that there is nothing yet."""
     parts: list = [part for part in _tables(number) if not _empty(part)]
     if not parts:
-        return Shown(None, NOT_YET.format(chapter=number))
+        return not_yet(number)
     for name, plot in PLOTS.items():
         results = load(name)
         if results is not None and name.startswith(f"ch{number:02}_"):
