@@ -7,11 +7,11 @@ import pytest
 import tvm
 
 from chapters.ch04_add_rms_norm import bench, registers
-from chapters.toolkit import cuda_on_cpu
-from chapters.toolkit.copy_bounds import CHUNK, two_in_two_out
-from chapters.toolkit.gpu_clock import missing
-from chapters.toolkit.gpu_norm_bench import kernels
-from chapters.toolkit.results import load
+from chapters.toolkit.bench.copy_bounds import CHUNK, two_in_two_out
+from chapters.toolkit.bench.gpu_clock import missing
+from chapters.toolkit.bench.gpu_norm_bench import kernels
+from chapters.toolkit.bench.results import load
+from chapters.toolkit.gpu import cuda_on_cpu
 from tests.checks.add_norm import CUDA, RELATIVE, draw, launch, reference
 
 

@@ -7,11 +7,11 @@ import pytest
 import tvm
 
 from chapters.ch03_transpose_matmul import bench
-from chapters.toolkit import results
-from chapters.toolkit.cpu_bounds import multiply_add, read_matrix
+from chapters.toolkit.bench import results
+from chapters.toolkit.bench.cpu_bounds import multiply_add, read_matrix
+from chapters.toolkit.bench.timing import MissingPeer, Peer, PeerFailed, compare
 from chapters.toolkit.machine import llvm_host
-from chapters.toolkit.read_order import read_order
-from chapters.toolkit.timing import MissingPeer, Peer, PeerFailed, compare
+from chapters.toolkit.pages.read_order import read_order
 
 HERE = "tests.test_bench"
 

@@ -13,9 +13,9 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
+from chapters.toolkit.cpu.matmul_tile import matmul_tile
+from chapters.toolkit.cpu.vector_registers import vector_registers
 from chapters.toolkit.machine import llvm_host
-from chapters.toolkit.matmul_tile import matmul_tile
-from chapters.toolkit.vector_registers import vector_registers
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import (
     has_schedule,
     nt_matmul,

@@ -15,7 +15,8 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.target import Target
 
-from chapters.toolkit import add_norm_on_cpu, cuda_on_cpu
+from chapters.toolkit.cpu import add_norm_on_cpu
+from chapters.toolkit.gpu import cuda_on_cpu
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm
 from tests.checks.add_norm import (
     CUDA,

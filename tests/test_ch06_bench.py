@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from chapters.ch06_reduction_epilogue import bench
-from chapters.toolkit import results, vnni
+from chapters.toolkit.bench import results
+from chapters.toolkit.cpu import vnni
 
 SECONDS = {
     "64": {"vpdpbusd, separate": 3e-3, "vpdpbusd, at the tile": 2e-3, "vpdpbusd, fused": 1.5e-3},

@@ -17,7 +17,7 @@ from tvm import s_tir
 from tvm.s_tir import SBlock
 from tvm.s_tir.analysis import get_sblock_access_region
 
-from chapters.toolkit.tensor_ir import nodes, with_fields
+from chapters.toolkit.ir.tensor_ir import nodes, with_fields
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import (
     fuse_reduction_epilogue,
     refresh_regions,

@@ -171,7 +171,7 @@ def _schedule(case: str) -> s_tir.Schedule:
     func = tvm.script.from_source(source) if isinstance(source, str) else source
     if case == "the epilogue first":
         root = func.body.block
-        from chapters.toolkit.tensor_ir import with_fields
+        from chapters.toolkit.ir.tensor_ir import with_fields
 
         turned = with_fields(root, body=tvm.tirx.SeqStmt(list(reversed(root.body.seq))))
         func = func.with_body(s_tir.SBlockRealize([], True, turned))

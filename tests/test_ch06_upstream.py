@@ -1,6 +1,6 @@
 """What chapter 6 says about this release of TVM, run. A test here that fails means that a sentence has to go.
 
-TVM 0.27.0.post1, November 2026. Where: chapters/toolkit/vnni.py, the lesson's "Regions that lie" and "Measure it",
+TVM 0.27.0.post1, November 2026. Where: chapters/toolkit/cpu/vnni.py, the lesson's "Regions that lie" and "Measure it",
 tests/test_ch06_property.py.
 """
 
@@ -16,9 +16,9 @@ import tvm
 from tvm import s_tir
 from tvm.script import tirx as T
 
-from chapters.toolkit import int8_matmul, vnni
+from chapters.toolkit.cases.matmul_bias import matmul_bias
 from chapters.toolkit.course import ROOT
-from chapters.toolkit.matmul_bias import matmul_bias
+from chapters.toolkit.cpu import int8_matmul, vnni
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as reference
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
 from tests.checks.ch06 import _without_dead_temp as without_dead_temp
@@ -28,7 +28,7 @@ from tests.property.guarded import WroteOutside, run_compiled
 STOCK = """
 import tvm
 from tvm.s_tir.tensor_intrin.x86 import VNNI_DOT_16x4_INTRIN
-from chapters.toolkit import int8_matmul, vnni
+from chapters.toolkit.cpu import int8_matmul, vnni
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as primitives
 int8_matmul.register = lambda: VNNI_DOT_16x4_INTRIN
 sch = int8_matmul.schedule(8, 32, 4, "fused", primitives)

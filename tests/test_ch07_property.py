@@ -20,7 +20,7 @@ from tvm import s_tir
 from tvm.sym import Analyzer
 from tvm.tirx import IntImm, IterVar
 
-from chapters.toolkit.tensor_ir import mentions
+from chapters.toolkit.ir.tensor_ir import mentions
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
 from tests.property import interpret as interpreter
 from tests.property.epilogues import draw

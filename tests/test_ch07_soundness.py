@@ -11,9 +11,9 @@ import tvm
 from tvm import s_tir
 from tvm.script import tirx as T
 
-from chapters.toolkit.guarded import run_compiled
-from chapters.toolkit.hard_cases import CASES, Case
-from chapters.toolkit.side_by_side import BAD, fused, outcome, verdicts
+from chapters.toolkit.cases.guarded import run_compiled
+from chapters.toolkit.cases.hard_cases import CASES, Case
+from chapters.toolkit.cases.side_by_side import BAD, fused, outcome, verdicts
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
 from solutions.ch07_when_fusion_is_sound import soundness
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue

@@ -8,14 +8,14 @@ from tvm import s_tir
 from tvm.script import tirx as T
 
 from chapters.ch08_gpu_targets import registers
-from chapters.toolkit import cuda_on_cpu, cuda_resources
-from chapters.toolkit.cuda_on_cpu import CudaOnCpu
-from chapters.toolkit.gpu_launches import HostProgram
-from chapters.toolkit.gpu_limits import LIMITS
-from chapters.toolkit.gpu_matmul import matmul_bias
-from chapters.toolkit.kernel_report import resource_table, threads_of, used_by
-from chapters.toolkit.results import load
-from chapters.toolkit.warp_access import Access, accesses, bytes_moved, conflicts
+from chapters.toolkit.bench.results import load
+from chapters.toolkit.gpu import cuda_on_cpu, cuda_resources
+from chapters.toolkit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.toolkit.gpu.gpu_matmul import matmul_bias
+from chapters.toolkit.gpu.kernel_report import resource_table, threads_of, used_by
+from chapters.toolkit.gpu.launches import HostProgram
+from chapters.toolkit.gpu.limits import LIMITS
+from chapters.toolkit.gpu.warp_access import Access, accesses, bytes_moved, conflicts
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
 from tests.checks.gpu import CUDA, arrays, exact, layer
 

@@ -12,16 +12,16 @@ from tvm.s_tir import dlight as dl
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.toolkit import llama_reference
-from chapters.toolkit.cpu_fallback import CPUFallback, SmallKernelsAlone, steps
-from chapters.toolkit.cuda_on_cpu import CudaOnCpu, missing
-from chapters.toolkit.gemv_within_bounds import GEMVWithinBounds
-from chapters.toolkit.gpu_launches import HostProgram, LaunchError
-from chapters.toolkit.kernel_by_kernel import KernelByKernel
-from chapters.toolkit.llama import decoder
-from chapters.toolkit.llama_config import CONFIGS, LlamaConfig
-from chapters.toolkit.llama_generator import Generator, random_weights
-from chapters.toolkit.tensor_ir import nodes
+from chapters.toolkit.decoder import llama_reference
+from chapters.toolkit.decoder.llama import decoder
+from chapters.toolkit.decoder.llama_config import CONFIGS, LlamaConfig
+from chapters.toolkit.decoder.llama_generator import Generator, random_weights
+from chapters.toolkit.gpu.cuda_on_cpu import CudaOnCpu, missing
+from chapters.toolkit.gpu.launches import HostProgram, LaunchError
+from chapters.toolkit.ir.tensor_ir import nodes
+from chapters.toolkit.pipeline.cpu_fallback import CPUFallback, SmallKernelsAlone, steps
+from chapters.toolkit.pipeline.gemv_within_bounds import GEMVWithinBounds
+from chapters.toolkit.pipeline.kernel_by_kernel import KernelByKernel
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 
 CUDA = Target(

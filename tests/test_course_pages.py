@@ -8,9 +8,10 @@ import re
 
 import pytest
 
-from chapters.toolkit import course_map, teaching_notes
+from chapters.toolkit import course_map
 from chapters.toolkit.course import chapters
 from chapters.toolkit.fresh_copy import FreshCopy
+from chapters.toolkit.pages import teaching_notes
 from chapters.toolkit.stub import stub_text
 from tests.harness.diagnose import catalogue
 

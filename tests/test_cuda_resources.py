@@ -6,10 +6,10 @@ import pytest
 from tvm import tirx
 from tvm.target import Target
 
-from chapters.toolkit import cuda_resources
-from chapters.toolkit.cuda_resources import CompileError, compiled, resources
-from chapters.toolkit.gpu_launches import HostProgram
-from chapters.toolkit.row_index import row_dimensions
+from chapters.toolkit.gpu import cuda_resources
+from chapters.toolkit.gpu.cuda_resources import CompileError, compiled, resources
+from chapters.toolkit.gpu.launches import HostProgram
+from chapters.toolkit.ir.row_index import row_dimensions
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm, Plan, wide_kernel
 from tests.checks.add_norm import kernels, plain
 

@@ -8,7 +8,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from chapters.toolkit.fold_constants import FoldReadOnlyConstants, updates_in_place
+from chapters.toolkit.pipeline.fold_constants import FoldReadOnlyConstants, updates_in_place
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from chapters.toolkit.course import ROOT
 from chapters.toolkit.course_map import LAST
-from chapters.toolkit.glossary_entry import WIDTH, Entry, cut, lines_with
+from chapters.toolkit.pages.glossary_entry import WIDTH, Entry, cut, lines_with
 
 PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 SECTIONS = dict(

@@ -11,19 +11,13 @@ import numpy as np
 import pytest
 
 from chapters.ch08_gpu_targets import bench
-from chapters.toolkit import (
-    gpu_clock,
-    gpu_linear_bench,
-    gpu_norm_bench,
-    gpu_results,
-    machine,
-    results,
-    results_page,
-)
+from chapters.toolkit import machine
+from chapters.toolkit.bench import gpu_clock, gpu_linear_bench, gpu_norm_bench, results
+from chapters.toolkit.bench.gpu_clock import FEWEST_ROUNDS, WARM_ROUNDS, Contender, interleaved
+from chapters.toolkit.bench.gpu_linear_bench import Layer
+from chapters.toolkit.bench.spread import Spread, spread
 from chapters.toolkit.course import CourseError
-from chapters.toolkit.gpu_clock import FEWEST_ROUNDS, WARM_ROUNDS, Contender, interleaved
-from chapters.toolkit.gpu_linear_bench import Layer
-from chapters.toolkit.spread import Spread, spread
+from chapters.toolkit.pages import gpu_results, results_page
 
 
 class Counted:
@@ -308,7 +302,7 @@ def _refuses():
 
 @pytest.mark.parametrize("dtype", gpu_norm_bench.DTYPES)
 def test_norm_kernels_become_one_cuda_kernel_each(dtype):
-    from chapters.toolkit.gpu_launches import HostProgram
+    from chapters.toolkit.gpu.launches import HostProgram
     from tests.checks.add_norm import CUDA
 
     for func in gpu_norm_bench.kernels((64, 1, 4096), dtype).values():
@@ -318,8 +312,8 @@ def test_norm_kernels_become_one_cuda_kernel_each(dtype):
 
 @pytest.mark.parametrize("layer", [bench.STEPS, *bench.plan(quick=True)["ch08_linear"]], ids=str)
 def test_layer_kernels_become_one_cuda_kernel_each(layer):
-    from chapters.toolkit.gpu_call import signature
-    from chapters.toolkit.gpu_launches import HostProgram
+    from chapters.toolkit.gpu.call import signature
+    from chapters.toolkit.gpu.launches import HostProgram
     from tests.checks.add_norm import CUDA
 
     kernels = {**(bench.steps(layer) if layer.m > 1 else {}), **bench.kernels_for(layer)}

@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from chapters.toolkit import cuda_on_cpu
-from chapters.toolkit.cuda_on_cpu import CudaOnCpu
-from chapters.toolkit.gpu_launches import HostProgram, Kernel, Launch, LaunchError, UnknownWordError
-from chapters.toolkit.gpu_matmul import matmul_bias
+from chapters.toolkit.gpu import cuda_on_cpu
+from chapters.toolkit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.toolkit.gpu.gpu_matmul import matmul_bias
+from chapters.toolkit.gpu.launches import HostProgram, Kernel, Launch, LaunchError, UnknownWordError
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
 from tests.checks.gpu import CUDA, arrays, exact
 

@@ -9,11 +9,12 @@ import tvm
 from tvm import te, tirx
 from tvm.script import tirx as T
 
-from chapters.toolkit import cuda_on_cpu, executors, wgsl_on_vulkan
-from chapters.toolkit.cuda_on_cpu import CudaOnCpu
-from chapters.toolkit.gpu_launches import HostProgram, LaunchError
-from chapters.toolkit.row_index import row_dimensions
-from chapters.toolkit.wgsl_on_vulkan import run_wgsl
+from chapters.toolkit import executors
+from chapters.toolkit.gpu import cuda_on_cpu, wgsl_on_vulkan
+from chapters.toolkit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.toolkit.gpu.launches import HostProgram, LaunchError
+from chapters.toolkit.gpu.wgsl_on_vulkan import run_wgsl
+from chapters.toolkit.ir.row_index import row_dimensions
 from solutions.ch04_add_rms_norm.fuse_add_norm import Plan, row_kernel, wide_kernel
 from tests.checks.add_norm import CUDA, RELATIVE, WEBGPU, inputs, poison, reference
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tvm
 
-from chapters.toolkit import amx, vnni
-from chapters.toolkit.int8_matmul import WAYS, expected, numbers, pack, schedule
+from chapters.toolkit.cpu import amx, vnni
+from chapters.toolkit.cpu.int8_matmul import WAYS, expected, numbers, pack, schedule
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as primitives
 
 SIZES = (64, 64, 128)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chapters.toolkit.ir_diff import Line, diff, listing, show
+from chapters.toolkit.ir.ir_diff import Line, diff, listing, show
 
 HEADER = "# from typing import TypeVar\n# from tvm.script import ir as I\n\n"
 BEFORE = HEADER + "\n".join(

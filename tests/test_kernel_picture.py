@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 from tvm import te, tirx
 
-from chapters.toolkit.kernel_picture import THREAD, kernel_picture
-from chapters.toolkit.row_index import row_dimensions
+from chapters.toolkit.ir.row_index import row_dimensions
+from chapters.toolkit.pages.kernel_picture import THREAD, kernel_picture
 from solutions.ch04_add_rms_norm.fuse_add_norm import Plan, row_kernel, wide_kernel
 
 DIMS = row_dimensions([tirx.Var("rows", "int64"), tirx.IntImm("int64", 1024)])

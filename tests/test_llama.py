@@ -15,8 +15,8 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprVisitor, visitor
 
-from chapters.toolkit import llama, llama_config, llama_generator
-from chapters.toolkit import llama_reference as reference
+from chapters.toolkit.decoder import llama, llama_config, llama_generator
+from chapters.toolkit.decoder import llama_reference as reference
 
 CONFIG = llama_config.CONFIGS["tiny"]
 LAYERS = CONFIG.num_hidden_layers

@@ -10,7 +10,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from chapters.toolkit.own_operands import COPY, OwnOperands
+from chapters.toolkit.pipeline.own_operands import COPY, OwnOperands
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 
 SHAPE = (4, 6)

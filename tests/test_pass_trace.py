@@ -11,9 +11,9 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from chapters.toolkit.course import CourseError
-from chapters.toolkit.pass_stepper import Stepper
-from chapters.toolkit.pass_trace import counts, listings, trace
-from chapters.toolkit.traced_pipelines import trace_decoder
+from chapters.toolkit.pages.pass_stepper import Stepper
+from chapters.toolkit.pipeline.pass_trace import counts, listings, trace
+from chapters.toolkit.pipeline.traced_pipelines import trace_decoder
 
 
 @I.ir_module

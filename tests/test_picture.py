@@ -6,8 +6,8 @@ from xml.etree import ElementTree
 import pytest
 from tvm import ir, relax, tirx
 
-from chapters.toolkit.layered_layout import layered
-from chapters.toolkit.picture import before_after, picture
+from chapters.toolkit.pages.layered_layout import layered
+from chapters.toolkit.pages.picture import before_after, picture
 
 
 @pytest.fixture(scope="module")

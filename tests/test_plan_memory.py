@@ -11,7 +11,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.target import Target
 
-from chapters.toolkit.plan_memory import PlanStraightFunctions, has_branch
+from chapters.toolkit.pipeline.plan_memory import PlanStraightFunctions, has_branch
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 
 LLVM = Target("llvm")

@@ -8,9 +8,9 @@ from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from chapters.toolkit.captured_kernels import captured
-from chapters.toolkit.llama import decoder
-from chapters.toolkit.planned_storage import evaluate, expression, planned, tensor_bytes
+from chapters.toolkit.decoder.llama import decoder
+from chapters.toolkit.pipeline.captured_kernels import captured
+from chapters.toolkit.pipeline.planned_storage import evaluate, expression, planned, tensor_bytes
 from chapters.toolkit.table import Table
 from solutions.ch02_attach_metadata.attach_support_info import AttachPipelineParallelStages
 

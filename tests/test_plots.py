@@ -8,16 +8,17 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from chapters.toolkit import cpu_results, results, results_page
+from chapters.toolkit.bench import results
+from chapters.toolkit.bench.gpu_ceilings import Ceilings
 from chapters.toolkit.course import ROOT, chapters
-from chapters.toolkit.gpu_ceilings import Ceilings
-from chapters.toolkit.plots.bandwidth import Case, bandwidth
-from chapters.toolkit.plots.bars import Bar, bars
-from chapters.toolkit.plots.chart import HEIGHT, LEFT, RIGHT, WIDTH, Axis, Series, chart
-from chapters.toolkit.plots.figure import COLOURS, legend
-from chapters.toolkit.plots.roofline import Point, best_of, roofline
-from chapters.toolkit.plots.scale import Scale, around, si
-from chapters.toolkit.plots.steps import Step, steps
+from chapters.toolkit.pages import cpu_results, results_page
+from chapters.toolkit.pages.plots.bandwidth import Case, bandwidth
+from chapters.toolkit.pages.plots.bars import Bar, bars
+from chapters.toolkit.pages.plots.chart import HEIGHT, LEFT, RIGHT, WIDTH, Axis, Series, chart
+from chapters.toolkit.pages.plots.figure import COLOURS, legend
+from chapters.toolkit.pages.plots.roofline import Point, best_of, roofline
+from chapters.toolkit.pages.plots.scale import Scale, around, si
+from chapters.toolkit.pages.plots.steps import Step, steps
 from tests.test_ch06_bench import MEASURED
 
 CEILINGS = Ceilings(copy_rate=4e12, matrix_rate=8e14)

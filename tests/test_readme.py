@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from chapters.toolkit.course import ROOT, chapters
-from chapters.toolkit.front_picture import IMAGE, document
+from chapters.toolkit.pages.front_picture import IMAGE, document
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -23,7 +23,7 @@ def test_ci_runs_the_command_that_the_readme_gives():
 
 def test_picture_is_what_the_code_draws():
     assert IMAGE.read_text(encoding="utf-8") == document(), (
-        "python -m chapters.toolkit.front_picture"
+        "python -m chapters.toolkit.pages.front_picture"
     )
 
 

@@ -9,8 +9,8 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from chapters.toolkit.relax_effects import bindings_of, may_write, offloaded, scopes
-from chapters.toolkit.row_index import row_dimensions, row_index, unit_dimensions
+from chapters.toolkit.ir.relax_effects import bindings_of, may_write, offloaded, scopes
+from chapters.toolkit.ir.row_index import row_dimensions, row_index, unit_dimensions
 
 
 @I.ir_module

@@ -211,7 +211,7 @@ def test_a_page_that_measures_time_runs_while_no_other_does(hook):
         running.remove(where)
 
     pages = {f"{n}.md": code("1") for n in range(3)}
-    clocks = ("time.perf_counter()", "from chapters.toolkit.timing import compare")
+    clocks = ("time.perf_counter()", "from chapters.toolkit.bench.timing import compare")
     measuring = {f"m{n}.md": code("1", clock) for n, clock in enumerate(clocks)}
     ahead = hook("ahead").Ahead(run_page, workers=4)
     ahead.begin({**pages, **measuring})

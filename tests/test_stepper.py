@@ -9,8 +9,8 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from chapters.toolkit.course import ROOT
-from chapters.toolkit.pass_stepper import Stepper
-from chapters.toolkit.pass_trace import trace
+from chapters.toolkit.pages.pass_stepper import Stepper
+from chapters.toolkit.pipeline.pass_trace import trace
 from tests.site.check_pages import CannotOpen, browser_path
 
 sync = pytest.importorskip("playwright.sync_api", reason='pip install -e ".[site]"')

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from chapters.toolkit.gpu_matmul import matmul_bias
-from chapters.toolkit.tile_picture import tile_picture
+from chapters.toolkit.gpu.gpu_matmul import matmul_bias
+from chapters.toolkit.pages.tile_picture import tile_picture
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
 
 LAYER = matmul_bias(64, 96, 40, "float32")

@@ -19,11 +19,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chapters.toolkit import browser_kernel, wgsl_on_vulkan
-from chapters.toolkit.browser_kernel import FAULTS, ROWS, BrowserKernel, description
 from chapters.toolkit.executors import REQUIRED, required
-from chapters.toolkit.gpu_launches import HostProgram
-from chapters.toolkit.wgsl_on_vulkan import run_wgsl
+from chapters.toolkit.gpu import wgsl_on_vulkan
+from chapters.toolkit.gpu.launches import HostProgram
+from chapters.toolkit.gpu.wgsl_on_vulkan import run_wgsl
+from chapters.toolkit.pages import browser_kernel
+from chapters.toolkit.pages.browser_kernel import FAULTS, ROWS, BrowserKernel, description
 from tests.checks.add_norm import inputs, poison, reference
 from tests.site.check_pages import CannotOpen, browser_path
 

@@ -12,8 +12,8 @@ from tvm import relax
 
 from chapters.toolkit.display import display
 from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.ir_diff import diff, show
-from chapters.toolkit.picture import picture
+from chapters.toolkit.ir.ir_diff import diff, show
+from chapters.toolkit.pages.picture import picture
 
 first = earlier(0)
 print("The code of chapter 0 is", whose(0))

@@ -10,12 +10,12 @@ from collections import Counter
 
 from tvm import relax
 
+from chapters.toolkit.decoder.llama import decoder
 from chapters.toolkit.display import display
 from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.ir_diff import diff
-from chapters.toolkit.llama import decoder
-from chapters.toolkit.picture import before_after
-from chapters.toolkit.scoreboard import compare, size
+from chapters.toolkit.ir.ir_diff import diff
+from chapters.toolkit.pages.picture import before_after
+from chapters.toolkit.pipeline.scoreboard import compare, size
 
 walk = earlier(1)
 print("The code of chapter 1 is", whose(1))

@@ -11,13 +11,13 @@ import tvm
 from tvm import relax, tirx
 from tvm.script import tirx as T
 
-from chapters.toolkit.captured_kernels import captured
+from chapters.toolkit.decoder.llama import decoder
+from chapters.toolkit.decoder.llama_generator import Generator
 from chapters.toolkit.display import display
 from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.ir_diff import diff
-from chapters.toolkit.llama import decoder
-from chapters.toolkit.llama_generator import Generator
-from chapters.toolkit.planned_storage import planned
+from chapters.toolkit.ir.ir_diff import diff
+from chapters.toolkit.pipeline.captured_kernels import captured
+from chapters.toolkit.pipeline.planned_storage import planned
 from chapters.toolkit.table import Table
 
 attach = earlier(2)

@@ -12,11 +12,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from chapters.toolkit.cpu_bounds import MULTIPLY_ADDS, multiply_add, read_matrix
-from chapters.toolkit.llama_config import LlamaConfig
-from chapters.toolkit.results import Shown, load, shown_as
+from chapters.toolkit.bench.cpu_bounds import MULTIPLY_ADDS, multiply_add, read_matrix
+from chapters.toolkit.bench.results import Shown, load, shown_as
+from chapters.toolkit.bench.timing import MissingPeer, Peer, compare
+from chapters.toolkit.decoder.llama_config import LlamaConfig
 from chapters.toolkit.table import Table
-from chapters.toolkit.timing import MissingPeer, Peer, compare
 
 N = K = 4096
 ROWS = (1, 16, 32, 64, 128, 256, 512)
@@ -169,7 +169,7 @@ def amx_peer(rows, n, k, threads, seed):
     """bfloat16 on the matrix unit, sums and result in float32."""
     import tvm
 
-    from chapters.toolkit.amx_matmul import build_amx_matmul, enable_amx, tile_configuration
+    from chapters.toolkit.cpu.amx_matmul import build_amx_matmul, enable_amx, tile_configuration
 
     if not enable_amx():
         raise MissingPeer("this processor has no AMX")
@@ -275,9 +275,9 @@ def decode_step(rows, n, k, threads, seed):
     import tvm
     from tvm import relax
 
+    from chapters.toolkit.decoder.llama import decoder
+    from chapters.toolkit.decoder.llama_generator import Generator, random_weights
     from chapters.toolkit.earlier import earlier
-    from chapters.toolkit.llama import decoder
-    from chapters.toolkit.llama_generator import Generator, random_weights
     from chapters.toolkit.machine import llvm_host
 
     target = llvm_host()["target"]

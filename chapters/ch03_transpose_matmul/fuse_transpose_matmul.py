@@ -22,7 +22,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.target import Target
 
-from chapters.toolkit.matmul_tile import (
+from chapters.toolkit.cpu.matmul_tile import (
     Tile,
     is_nt_matmul,
     lanes_of,
@@ -31,7 +31,7 @@ from chapters.toolkit.matmul_tile import (
     row_extents,
     weight_shape,
 )
-from chapters.toolkit.relax_effects import LOOK_ONLY, is_harmless
+from chapters.toolkit.ir.relax_effects import LOOK_ONLY, is_harmless
 
 COMPOSITE = "transpose_matmul_fuse"
 MATMUL = tvm.ir.Op.get("relax.matmul")

@@ -13,14 +13,14 @@ import tvm
 from tvm import relax
 
 from chapters.ch03_transpose_matmul.bench import linear_layer
+from chapters.toolkit.decoder.llama import decoder
+from chapters.toolkit.decoder.llama_generator import Generator
 from chapters.toolkit.display import display
 from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.ir_diff import diff, show
-from chapters.toolkit.llama import decoder
-from chapters.toolkit.llama_generator import Generator
+from chapters.toolkit.ir.ir_diff import diff, show
 from chapters.toolkit.machine import llvm_host
-from chapters.toolkit.read_order import read_order, side_by_side
-from chapters.toolkit.scoreboard import compare
+from chapters.toolkit.pages.read_order import read_order, side_by_side
+from chapters.toolkit.pipeline.scoreboard import compare
 
 walk, chapter = earlier(1), earlier(3)
 print("The code of chapter 3 is", whose(3))

@@ -8,12 +8,12 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 
 from chapters.ch03_transpose_matmul.bench import linear_layer
+from chapters.toolkit.cpu.matmul_tile import lanes_of
+from chapters.toolkit.cpu.vector_registers import vector_registers
 from chapters.toolkit.earlier import earlier
 from chapters.toolkit.machine import llvm_host
-from chapters.toolkit.matmul_tile import lanes_of
+from chapters.toolkit.pages.read_order import read_order
 from chapters.toolkit.quiz import Question
-from chapters.toolkit.read_order import read_order
-from chapters.toolkit.vector_registers import vector_registers
 
 
 @I.ir_module

@@ -24,7 +24,7 @@ PEERS = ("ours", "unfused", "bounds", "numpy_peer", "torch_peer")
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     """Everything: {name of a results file: seconds a call}, with the tables told to `say` as they come."""
-    from chapters.toolkit.gpu_clock import missing
+    from chapters.toolkit.bench.gpu_clock import missing
 
     shapes = ((64, 1, 512),) if quick else SHAPES
     rounds = 3 if quick else 15
@@ -44,14 +44,14 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     if missing():
         say(f"not measured on a GPU: {missing()}")
     else:
-        from chapters.toolkit.gpu_norm_bench import measure_all
+        from chapters.toolkit.bench.gpu_norm_bench import measure_all
 
         found["ch04_gpu"] = measure_all(quick, say)
     return found
 
 
 def _measure(shape, dtype, threads, rounds, say) -> dict[str, float]:
-    from chapters.toolkit.timing import Peer, compare
+    from chapters.toolkit.bench.timing import Peer, compare
 
     seed = int.from_bytes(np.random.bytes(4), "little")  # fresh numbers, the same for all peers
     arguments = {"shape": shape, "dtype": dtype, "threads": threads, "seed": seed}
@@ -104,9 +104,9 @@ def ours(shape, dtype, threads, seed):
     """The kernel that the pass makes for LLVM, called as it stands."""
     import tvm
 
-    from chapters.toolkit.add_norm_on_cpu import cpu_kernel
+    from chapters.toolkit.cpu.add_norm_on_cpu import cpu_kernel
+    from chapters.toolkit.ir.row_index import row_dimensions
     from chapters.toolkit.machine import llvm_host
-    from chapters.toolkit.row_index import row_dimensions
 
     dims = row_dimensions([tvm.tirx.IntImm("int64", n) for n in shape])
     kernel = cpu_kernel(dims, shape[-1], dtype, EPSILON).with_attr("global_symbol", "main")
@@ -156,7 +156,7 @@ def bounds(shape, dtype, threads, seed):
     """Two reads and two writes of as many bytes, with plain and with streaming stores."""
     import tvm
 
-    from chapters.toolkit.copy_bounds import CHUNK, two_in_two_out
+    from chapters.toolkit.bench.copy_bounds import CHUNK, two_in_two_out
     from chapters.toolkit.machine import llvm_host
 
     item = 4 if dtype == "float32" else 2
@@ -188,7 +188,7 @@ def numpy_peer(shape, dtype, threads, seed):
 
 def torch_peer(shape, dtype, threads, seed):
     """PyTorch, eager and compiled."""
-    from chapters.toolkit.timing import MissingPeer
+    from chapters.toolkit.bench.timing import MissingPeer
 
     try:
         import torch
@@ -239,13 +239,13 @@ def cpu_table(measured: dict) -> Table:
 
 
 def _cpu_shown():
-    from chapters.toolkit.results import load, shown_as
+    from chapters.toolkit.bench.results import load, shown_as
 
     return shown_as(load("ch04_cpu"), 4, cpu_table)
 
 
 def _gpu_shown():
-    from chapters.toolkit.gpu_results import norm_shown
+    from chapters.toolkit.pages.gpu_results import norm_shown
 
     return norm_shown("ch04_gpu", chapter=4)
 

@@ -16,15 +16,15 @@ from tvm import relax
 from tvm.target import Target
 
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
-from chapters.toolkit import cuda_on_cpu, wgsl_on_vulkan
+from chapters.toolkit.decoder.llama import decoder
 from chapters.toolkit.display import display
 from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.gpu_launches import HostProgram, LaunchError
-from chapters.toolkit.ir_diff import diff, show
-from chapters.toolkit.kernel_picture import kernel_picture
-from chapters.toolkit.llama import decoder
+from chapters.toolkit.gpu import cuda_on_cpu, wgsl_on_vulkan
+from chapters.toolkit.gpu.launches import HostProgram, LaunchError
+from chapters.toolkit.ir.ir_diff import diff, show
 from chapters.toolkit.machine import llvm_host
-from chapters.toolkit.scoreboard import compare
+from chapters.toolkit.pages.kernel_picture import kernel_picture
+from chapters.toolkit.pipeline.scoreboard import compare
 
 add_norm, walk = earlier(4), earlier(1)
 cuda = Target({"kind": "cuda", "arch": "sm_90a"})

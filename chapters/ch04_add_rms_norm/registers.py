@@ -11,13 +11,13 @@ import sys
 from tvm import tirx
 from tvm.target import Target
 
-from chapters.toolkit.cuda_resources import missing, resources
+from chapters.toolkit.bench.results import Shown, load, made_with
 from chapters.toolkit.earlier import earlier
-from chapters.toolkit.gpu_launches import HostProgram
-from chapters.toolkit.kernel_report import COMPILER, save_counts
+from chapters.toolkit.gpu.cuda_resources import missing, resources
+from chapters.toolkit.gpu.kernel_report import COMPILER, save_counts
+from chapters.toolkit.gpu.launches import HostProgram
+from chapters.toolkit.ir.row_index import row_dimensions
 from chapters.toolkit.machine import installed
-from chapters.toolkit.results import Shown, load, made_with
-from chapters.toolkit.row_index import row_dimensions
 from chapters.toolkit.table import Table
 
 NAME = "ch04_registers"

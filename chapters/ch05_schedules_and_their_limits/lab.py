@@ -11,11 +11,11 @@ import numpy as np
 import tvm
 from tvm import s_tir
 
+from chapters.toolkit.cases.matmul_bias import matmul_bias
 from chapters.toolkit.display import display
 from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.ir_diff import diff, show
+from chapters.toolkit.ir.ir_diff import diff, show
 from chapters.toolkit.machine import llvm_host
-from chapters.toolkit.matmul_bias import matmul_bias
 from chapters.toolkit.table import Table
 
 ours = earlier(5)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tvm import s_tir
 
+from chapters.toolkit.cases.matmul_bias import matmul_bias
 from chapters.toolkit.earlier import earlier
-from chapters.toolkit.matmul_bias import matmul_bias
 from chapters.toolkit.quiz import Question
 
 

@@ -1,7 +1,8 @@
 """Chapter 5: schedule primitives on a matrix product with a bias, and the three that cannot bring the two together.
 
-The program is `chapters/toolkit/matmul_bias.py`: a block `matmul` that sums into `temp`, and a block `bias` that stores
-`temp` plus C into D. Every function below changes the schedule it is given, in place; none may change what is computed.
+The program is `chapters/toolkit/cases/matmul_bias.py`: a block `matmul` that sums into `temp`, and a block `bias` that
+stores `temp` plus C into D. Every function below changes the schedule it is given, in place; none may change what is
+computed.
 """
 
 from __future__ import annotations

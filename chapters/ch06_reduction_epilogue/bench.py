@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from chapters.toolkit.int8_matmul import WAYS, expected, numbers
-from chapters.toolkit.results import Shown, load, shown_as
+from chapters.toolkit.bench.results import Shown, load, shown_as
+from chapters.toolkit.bench.timing import MissingPeer, Peer, compare
+from chapters.toolkit.cpu.int8_matmul import WAYS, expected, numbers
 from chapters.toolkit.table import Table
-from chapters.toolkit.timing import MissingPeer, Peer, compare
 
 M, N = 512, 4096
 STEPS = (64, 256, 1024, 4096)
@@ -100,9 +100,9 @@ def vnni(m, n, k, seed):
     """The three schedules; the primitive is the learner's where it passes its checks."""
     import tvm
 
-    from chapters.toolkit import vnni as unit
+    from chapters.toolkit.cpu import vnni as unit
+    from chapters.toolkit.cpu.int8_matmul import pack, schedule
     from chapters.toolkit.earlier import earlier
-    from chapters.toolkit.int8_matmul import pack, schedule
 
     if not unit.runs_here():
         raise MissingPeer("this processor has no vpdpbusd")
@@ -122,7 +122,7 @@ def amx(m, n, k, seed):
     """The two kernels on tiles."""
     import tvm
 
-    from chapters.toolkit import amx as unit
+    from chapters.toolkit.cpu import amx as unit
 
     if not unit.runs_here():
         raise MissingPeer("there are no AMX tiles here")

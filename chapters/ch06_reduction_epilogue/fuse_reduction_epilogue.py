@@ -38,10 +38,10 @@ from tvm.tirx import (
 )
 from tvm_ffi import structural_equal
 
-from chapters.toolkit.block_domain import is_injective, same_range, visits_each_point_once
-from chapters.toolkit.block_site import Nest, Site, locate
-from chapters.toolkit.refuse import require
-from chapters.toolkit.tensor_ir import (
+from chapters.toolkit.ir.block_domain import is_injective, same_range, visits_each_point_once
+from chapters.toolkit.ir.block_site import Nest, Site, locate
+from chapters.toolkit.ir.refuse import require
+from chapters.toolkit.ir.tensor_ir import (
     count,
     is_pure,
     may_write,

@@ -11,12 +11,12 @@ import numpy as np
 import tvm
 from tvm import s_tir
 
-from chapters.toolkit import vnni
+from chapters.toolkit.cases.matmul_bias import matmul_bias
+from chapters.toolkit.cpu import vnni
+from chapters.toolkit.cpu.int8_matmul import WAYS, expected, numbers, pack, schedule
 from chapters.toolkit.display import display
 from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.int8_matmul import WAYS, expected, numbers, pack, schedule
-from chapters.toolkit.ir_diff import diff, show
-from chapters.toolkit.matmul_bias import matmul_bias
+from chapters.toolkit.ir.ir_diff import diff, show
 from chapters.toolkit.table import Table
 
 ours = earlier(6)

@@ -8,12 +8,12 @@
 import numpy as np
 from tvm import s_tir
 
+from chapters.toolkit.cases.guarded import run_compiled
+from chapters.toolkit.cases.hard_cases import CASES, Case
+from chapters.toolkit.cases.side_by_side import fused, outcome, verdicts
 from chapters.toolkit.display import display
 from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.guarded import run_compiled
-from chapters.toolkit.hard_cases import CASES, Case
-from chapters.toolkit.ir_diff import diff, show
-from chapters.toolkit.side_by_side import fused, outcome, verdicts
+from chapters.toolkit.ir.ir_diff import diff, show
 from chapters.toolkit.table import Table
 
 ours = earlier(7)

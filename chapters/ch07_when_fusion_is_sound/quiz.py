@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from tvm import s_tir
 
+from chapters.toolkit.cases.hard_cases import CASES, Case
+from chapters.toolkit.cases.side_by_side import fused, outcome
 from chapters.toolkit.earlier import earlier
-from chapters.toolkit.hard_cases import CASES, Case
 from chapters.toolkit.quiz import Question
-from chapters.toolkit.side_by_side import fused, outcome
 
 
 def _way(case: Case) -> str:

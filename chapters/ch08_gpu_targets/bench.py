@@ -9,11 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from chapters.toolkit import gpu_linear_bench as linear
-from chapters.toolkit import gpu_norm_bench as norm
-from chapters.toolkit.gpu_clock import missing
-from chapters.toolkit.gpu_linear_bench import Layer
-from chapters.toolkit.gpu_results import LINEAR_OURS, SHOWN
+from chapters.toolkit.bench import gpu_linear_bench as linear
+from chapters.toolkit.bench import gpu_norm_bench as norm
+from chapters.toolkit.bench.gpu_clock import missing
+from chapters.toolkit.bench.gpu_linear_bench import Layer
+from chapters.toolkit.pages.gpu_results import LINEAR_OURS, SHOWN
 
 # out x in of Llama-3-8B's linear layers: query, key and value; output; gate and up; down
 LLAMA = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
@@ -33,8 +33,8 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             f"Nothing was measured: {missing()}. This bench is for a machine with an NVIDIA GPU; "
             "chapter 8's checks run the same kernels without one."
         )
-    from chapters.toolkit.gpu_ceilings import measured
-    from chapters.toolkit.gpu_clock import EventClock, GraphClock
+    from chapters.toolkit.bench.gpu_ceilings import measured
+    from chapters.toolkit.bench.gpu_clock import EventClock, GraphClock
 
     _sum_in_float32()
     until = time.monotonic() + (60.0 if quick else LONGEST)
@@ -116,8 +116,8 @@ def _summary(case: dict) -> str:
 
 def steps(layer: Layer) -> dict[str, Callable]:
     """The chapter's schedules of one layer, in the order in which the lesson takes them: name -> makes the PrimFunc."""
-    from chapters.toolkit import gpu_matmul
     from chapters.toolkit.earlier import earlier
+    from chapters.toolkit.gpu import gpu_matmul
 
     chapter = earlier(8)
     tile, warps = chapter.Tile, chapter.WarpTile
@@ -164,7 +164,7 @@ def by_dlight(layer: Layer):
     import tvm
     from tvm.s_tir import dlight
 
-    from chapters.toolkit import gpu_matmul
+    from chapters.toolkit.gpu import gpu_matmul
 
     func = gpu_matmul.matmul_bias(layer.m, layer.n, layer.k, layer.dtype)
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})

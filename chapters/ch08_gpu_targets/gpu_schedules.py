@@ -20,10 +20,10 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.toolkit import wmma
-from chapters.toolkit.cuda_resources import Resources
 from chapters.toolkit.earlier import earlier
-from chapters.toolkit.gpu_limits import (
+from chapters.toolkit.gpu import wmma
+from chapters.toolkit.gpu.cuda_resources import Resources
+from chapters.toolkit.gpu.limits import (
     LIMITS,
     REGISTER_PORTION,
     SHARED_PORTION,

@@ -10,17 +10,17 @@ import tvm
 from tvm import tirx
 from tvm.target import Target
 
-from chapters.toolkit import cuda_on_cpu, wgsl_on_vulkan
 from chapters.toolkit.display import display
 from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.gpu_launches import HostProgram, LaunchError
-from chapters.toolkit.gpu_matmul import matmul_bias
-from chapters.toolkit.ir_diff import diff, show
-from chapters.toolkit.kernel_picture import kernel_picture
-from chapters.toolkit.kernel_report import memory_table, resource_table
-from chapters.toolkit.row_index import row_dimensions
+from chapters.toolkit.gpu import cuda_on_cpu, wgsl_on_vulkan
+from chapters.toolkit.gpu.gpu_matmul import matmul_bias
+from chapters.toolkit.gpu.kernel_report import memory_table, resource_table
+from chapters.toolkit.gpu.launches import HostProgram, LaunchError
+from chapters.toolkit.gpu.warp_access import accesses
+from chapters.toolkit.ir.ir_diff import diff, show
+from chapters.toolkit.ir.row_index import row_dimensions
+from chapters.toolkit.pages.kernel_picture import kernel_picture
 from chapters.toolkit.table import Table
-from chapters.toolkit.warp_access import accesses
 
 ours = earlier(8)
 print("The schedules are", whose(8))

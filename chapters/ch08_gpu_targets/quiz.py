@@ -6,10 +6,10 @@ from tvm.s_tir import Schedule, ScheduleError, dlight
 from tvm.target import Target
 
 from chapters.toolkit.earlier import earlier
-from chapters.toolkit.gpu_launches import HostProgram
-from chapters.toolkit.gpu_matmul import matmul_bias
+from chapters.toolkit.gpu.gpu_matmul import matmul_bias
+from chapters.toolkit.gpu.launches import HostProgram
+from chapters.toolkit.gpu.warp_access import conflicts
 from chapters.toolkit.quiz import Question
-from chapters.toolkit.warp_access import conflicts
 from solutions.ch08_gpu_targets import gpu_schedules as kernels
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90a"})

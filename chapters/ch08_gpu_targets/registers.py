@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 
 from tvm import tirx
 
-from chapters.toolkit.cuda_resources import Resources, missing
+from chapters.toolkit.bench.results import Shown, load, made_with
 from chapters.toolkit.earlier import earlier
-from chapters.toolkit.gpu_limits import LIMITS
-from chapters.toolkit.gpu_matmul import matmul_bias
-from chapters.toolkit.kernel_report import COMPILER, save_counts, used_by
+from chapters.toolkit.gpu.cuda_resources import Resources, missing
+from chapters.toolkit.gpu.gpu_matmul import matmul_bias
+from chapters.toolkit.gpu.kernel_report import COMPILER, save_counts, used_by
+from chapters.toolkit.gpu.limits import LIMITS
 from chapters.toolkit.machine import installed
-from chapters.toolkit.results import Shown, load, made_with
 from chapters.toolkit.table import Table
 
 NAME = "ch08_registers"

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from chapters.toolkit.results import Shown, load, shown_as
-from chapters.toolkit.scoreboard import size
+from chapters.toolkit.bench.results import Shown, load, shown_as
+from chapters.toolkit.bench.timing import MissingPeer, Peer, compare
+from chapters.toolkit.pipeline.scoreboard import size
 from chapters.toolkit.table import Table
-from chapters.toolkit.timing import MissingPeer, Peer, compare
 
 HERE = __name__
 PEERS = ("tvm_default", "tvm_zero", "ours", "torch_peer")
@@ -36,7 +36,7 @@ WINDOW = 64
 
 def config_of(name: str):
     """The sizes of `tiny`, or of a decoder whose weights (112 MB) no second-level cache holds."""
-    from chapters.toolkit.llama_config import CONFIGS, LlamaConfig
+    from chapters.toolkit.decoder.llama_config import CONFIGS, LlamaConfig
 
     return (
         CONFIGS["tiny"] if name == "tiny" else LlamaConfig(1024, 2816, 2, 16, 4, 64, 4096, WINDOW)
@@ -104,7 +104,7 @@ def _prompt(config) -> list[int]:
 
 
 def _write_inputs(folder: Path, name: str, threads: int) -> Path:
-    from chapters.toolkit.llama_generator import random_weights
+    from chapters.toolkit.decoder.llama_generator import random_weights
 
     config = config_of(name)
     facts = {
@@ -122,7 +122,7 @@ def _exact(path: str) -> dict[str, np.ndarray]:
     """Logits in float64 of the prefill, and of one step that repeats the last token."""
     from types import SimpleNamespace
 
-    from chapters.toolkit import llama_reference as reference
+    from chapters.toolkit.decoder import llama_reference as reference
 
     with np.load(path) as file:
         facts = json.loads(str(file["facts"]))
@@ -170,7 +170,7 @@ def _pipeline(name: str, target, config):
 def _tvm_peer(name: str, config: str, path: str) -> dict:
     import tvm
 
-    from chapters.toolkit.llama_generator import Generator
+    from chapters.toolkit.decoder.llama_generator import Generator
     from chapters.toolkit.machine import llvm_host
 
     sizes, target = config_of(config), llvm_host()["target"]
@@ -256,9 +256,9 @@ def costs(config: str) -> dict[str, dict[str, int]]:
 
 def cost(name: str, sizes, target) -> dict[str, int]:
     """The same of one pipeline, read by chapter 1 from the module whose operators are kernels."""
+    from chapters.toolkit.decoder.llama import decoder
     from chapters.toolkit.earlier import earlier
-    from chapters.toolkit.llama import decoder
-    from chapters.toolkit.planned_storage import planned
+    from chapters.toolkit.pipeline.planned_storage import planned
 
     mod = as_kernels(name, decoder(sizes, "float32", ["decode"])[0], target, sizes)
     dims = {"context_window": WINDOW, "vocab_size": sizes.vocab_size}

@@ -12,15 +12,15 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
-from chapters.toolkit import llama_reference
+from chapters.toolkit.decoder import llama_reference
+from chapters.toolkit.decoder.llama import decoder
+from chapters.toolkit.decoder.llama_config import CONFIGS
+from chapters.toolkit.decoder.llama_generator import Generator, random_weights
 from chapters.toolkit.display import display
 from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.ir_diff import diff
-from chapters.toolkit.llama import decoder
-from chapters.toolkit.llama_config import CONFIGS
-from chapters.toolkit.llama_generator import Generator, random_weights
-from chapters.toolkit.planned_storage import planned
-from chapters.toolkit.scoreboard import compare
+from chapters.toolkit.ir.ir_diff import diff
+from chapters.toolkit.pipeline.planned_storage import planned
+from chapters.toolkit.pipeline.scoreboard import compare
 from chapters.toolkit.table import Table
 
 ours = earlier(9)

@@ -22,13 +22,13 @@ from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
-from chapters.toolkit.cpu_fallback import CPUFallback, SmallKernelsAlone, needs_schedule
 from chapters.toolkit.earlier import earlier
-from chapters.toolkit.fold_constants import FoldReadOnlyConstants
-from chapters.toolkit.gemv_within_bounds import GEMVWithinBounds
-from chapters.toolkit.own_operands import OwnOperands
-from chapters.toolkit.pipelines import forget
-from chapters.toolkit.plan_memory import PlanStraightFunctions
+from chapters.toolkit.pipeline.cpu_fallback import CPUFallback, SmallKernelsAlone, needs_schedule
+from chapters.toolkit.pipeline.fold_constants import FoldReadOnlyConstants
+from chapters.toolkit.pipeline.gemv_within_bounds import GEMVWithinBounds
+from chapters.toolkit.pipeline.own_operands import OwnOperands
+from chapters.toolkit.pipeline.pipelines import forget
+from chapters.toolkit.pipeline.plan_memory import PlanStraightFunctions
 
 ch2, ch3, ch4, ch7 = earlier(2), earlier(3), earlier(4), earlier(7)
 

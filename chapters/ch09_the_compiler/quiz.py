@@ -9,9 +9,9 @@ from tvm import relax, tirx
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
+from chapters.toolkit.decoder.llama import decoder
 from chapters.toolkit.earlier import earlier
-from chapters.toolkit.llama import decoder
-from chapters.toolkit.planned_storage import planned
+from chapters.toolkit.pipeline.planned_storage import planned
 from chapters.toolkit.quiz import Question
 
 LLVM = Target("llvm")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 
+from chapters.toolkit.bench.results import save
 from chapters.toolkit.course import CourseError, chapters
 from chapters.toolkit.course import chapter as find
-from chapters.toolkit.results import save
 
 
 def run(options) -> int:

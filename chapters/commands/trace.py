@@ -7,9 +7,9 @@ import sys
 
 from chapters.toolkit.course import CourseError, chapter
 from chapters.toolkit.earlier import whose
-from chapters.toolkit.ir_diff import DIM, PLAIN
-from chapters.toolkit.pass_trace import Step
-from chapters.toolkit.traced_pipelines import OURS, trace_decoder
+from chapters.toolkit.ir.ir_diff import DIM, PLAIN
+from chapters.toolkit.pipeline.pass_trace import Step
+from chapters.toolkit.pipeline.traced_pipelines import OURS, trace_decoder
 
 MANY = 3  # functions whose differences are shown whole
 

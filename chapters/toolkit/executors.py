@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chapters.toolkit import cuda_on_cpu, cuda_resources, wgsl_on_vulkan
+from chapters.toolkit.gpu import cuda_on_cpu, cuda_resources, wgsl_on_vulkan
 
 REQUIRED = "FUSION_REQUIRE_EXECUTORS"
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 _MEASURES = re.compile(
-    r"\b(?:perf_counter|process_time|monotonic|time_evaluator|toolkit\.timing|trace_decoder)(?:_ns)?\b"
+    r"\b(?:perf_counter|process_time|monotonic|time_evaluator|toolkit\.bench\.timing|trace_decoder)(?:_ns)?\b"
 )
 
 

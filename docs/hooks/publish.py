@@ -23,9 +23,11 @@ from notebook import notebook
 from repo_links import Repository, source_page
 from solution_page import solution_page
 
-from chapters.toolkit import course, ir_diff, picture
+from chapters.toolkit import course
 from chapters.toolkit.earlier import REFERENCE_ONLY
-from chapters.toolkit.plots import figure
+from chapters.toolkit.ir import ir_diff
+from chapters.toolkit.pages import picture
+from chapters.toolkit.pages.plots import figure
 
 log = get_plugin_logger("publish")
 

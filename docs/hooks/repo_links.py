@@ -1,7 +1,7 @@
 """Links that are right in the repository made right on the site.
 
 Authors link files as they lie: a lesson names `lab.py`, `../../docs/glossary.md` or
-`../toolkit/ir_diff.py`, which works on a code host. Here each such link is pointed at the page that
+`../toolkit/ir/ir_diff.py`, which works on a code host. Here each such link is pointed at the page that
 shows that file; a source file that is no page of its own gets one.
 """
 

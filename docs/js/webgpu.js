@@ -1,6 +1,6 @@
 /* Runs the WGSL of docs/webgpu.md on the reader's own device by WebGPU, and checks it in float64.
 
-What to run (texts, launches, order of the arguments) stands in the page, made by chapters/toolkit/browser_kernel.py.
+What to run (texts, launches, order of the arguments) stands in the page, made by chapters/toolkit/pages/browser_kernel.py.
 Every run draws new random inputs, fills outputs with not-a-number and, if wanted, workgroup memory with rubbish. */
 
 (() => {

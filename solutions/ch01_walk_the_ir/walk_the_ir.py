@@ -18,7 +18,7 @@ from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visito
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from chapters.toolkit.scoreboard import Row, Scoreboard
+from chapters.toolkit.pipeline.scoreboard import Row, Scoreboard
 
 # --- calls ----------------------------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ def scoreboard(mod: tvm.IRModule, sizes: dict[str, int] | None = None) -> Scoreb
     """What `mod` costs: calls as it stands; launches and bytes once it is lowered to kernels.
 
     sizes: a value for each symbolic variable, by name; without it bytes are not counted. Show two of
-    them side by side with `compare` of chapters.toolkit.scoreboard. Raises ValueError as `type_bytes` and
+    them side by side with `compare` of chapters.toolkit.pipeline.scoreboard. Raises ValueError as `type_bytes` and
     `to_kernels` do.
     """
     lowered = to_kernels(mod)

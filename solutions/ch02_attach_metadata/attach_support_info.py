@@ -21,7 +21,7 @@ from tvm.relax.expr_functor import PyExprVisitor, visitor
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from chapters.toolkit.planned_storage import evaluate, tensor_bytes
+from chapters.toolkit.pipeline.planned_storage import evaluate, tensor_bytes
 
 # --- attributes of Relax functions ----------------------------------------------------------------
 

@@ -18,10 +18,10 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.toolkit.add_norm_on_cpu import cpu_kernel
+from chapters.toolkit.cpu.add_norm_on_cpu import cpu_kernel
 from chapters.toolkit.earlier import earlier
-from chapters.toolkit.relax_effects import bindings_of, may_write, scopes
-from chapters.toolkit.row_index import row_dimensions, row_index, unit_dimensions
+from chapters.toolkit.ir.relax_effects import bindings_of, may_write, scopes
+from chapters.toolkit.ir.row_index import row_dimensions, row_index, unit_dimensions
 
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}  # the dtypes a kernel can serve
 VECTOR_BYTES = 16  # the widest load a GPU thread can make

@@ -38,13 +38,13 @@ from tvm.tirx import (
 )
 from tvm_ffi import structural_equal
 
-from chapters.toolkit.block_flags import replace_and_refresh_flags
-from chapters.toolkit.block_site import Nest, Site, locate
+from chapters.toolkit.cases.hard_cases import Case
 from chapters.toolkit.earlier import earlier
-from chapters.toolkit.hard_cases import Case
-from chapters.toolkit.rebuild import rebuild
-from chapters.toolkit.refuse import require
-from chapters.toolkit.tensor_ir import (
+from chapters.toolkit.ir.block_flags import replace_and_refresh_flags
+from chapters.toolkit.ir.block_site import Nest, Site, locate
+from chapters.toolkit.ir.rebuild import rebuild
+from chapters.toolkit.ir.refuse import require
+from chapters.toolkit.ir.tensor_ir import (
     count,
     is_pure,
     loads,
@@ -562,7 +562,7 @@ def counterexamples() -> dict[str, str]:
     """For each condition the name of a hard case that goes wrong if that condition alone is left out.
 
     The conditions: "each point once", "nobody between" and "own element" of GUARD, "sums unseen" and "order of
-    rounding" of GUARD_OF_INIT. The cases: the names in `chapters.toolkit.hard_cases.CASES`.
+    rounding" of GUARD_OF_INIT. The cases: the names in `chapters.toolkit.cases.hard_cases.CASES`.
     """
     # BEGIN exercise 7.5 (about 7 lines): a case for each of the five
     return {

@@ -10,8 +10,8 @@ import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
-from chapters.toolkit import cuda_on_cpu, wgsl_on_vulkan
-from chapters.toolkit.gpu_launches import HostProgram, Launch
+from chapters.toolkit.gpu import cuda_on_cpu, wgsl_on_vulkan
+from chapters.toolkit.gpu.launches import HostProgram, Launch
 
 CUDA = Target({"kind": "cuda", "arch": "sm_90"})
 WEBGPU = Target({"kind": "webgpu", "max_num_threads": 256})

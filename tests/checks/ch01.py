@@ -11,7 +11,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from chapters.toolkit.llama import decoder
+from chapters.toolkit.decoder.llama import decoder
 from tests.harness import expect
 from tests.harness.failure import CheckFailed
 

@@ -14,9 +14,9 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from chapters.toolkit.captured_kernels import captured
-from chapters.toolkit.llama import decoder
-from chapters.toolkit.planned_storage import planned
+from chapters.toolkit.decoder.llama import decoder
+from chapters.toolkit.pipeline.captured_kernels import captured
+from chapters.toolkit.pipeline.planned_storage import planned
 from tests.harness import expect
 from tests.harness.failure import CheckFailed
 

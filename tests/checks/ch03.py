@@ -17,8 +17,8 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.toolkit.ir_diff import diff
-from chapters.toolkit.llama import decoder
+from chapters.toolkit.decoder.llama import decoder
+from chapters.toolkit.ir.ir_diff import diff
 from chapters.toolkit.machine import llvm_host
 from solutions.ch01_walk_the_ir import walk_the_ir
 from solutions.ch03_transpose_matmul import fuse_transpose_matmul as reference

@@ -16,11 +16,11 @@ from tvm.script import relax as R
 from tvm.target import Target
 
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
-from chapters.toolkit import cuda_on_cpu, wgsl_on_vulkan
 from chapters.toolkit.executors import REQUIRED, executors
 from chapters.toolkit.executors import required as executors_required
-from chapters.toolkit.gpu_launches import LaunchError, UnknownWordError
-from chapters.toolkit.row_index import row_dimensions
+from chapters.toolkit.gpu import cuda_on_cpu, wgsl_on_vulkan
+from chapters.toolkit.gpu.launches import LaunchError, UnknownWordError
+from chapters.toolkit.ir.row_index import row_dimensions
 from solutions.ch01_walk_the_ir.walk_the_ir import binding_bytes
 from solutions.ch04_add_rms_norm import fuse_add_norm as sound
 from tests.checks.add_norm import (

@@ -7,8 +7,8 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.tirx import ForKind
 
-from chapters.toolkit.matmul_bias import matmul_bias
-from chapters.toolkit.tensor_ir import nodes
+from chapters.toolkit.cases.matmul_bias import matmul_bias
+from chapters.toolkit.ir.tensor_ir import nodes
 from solutions.ch05_schedules_and_their_limits import schedules as reference
 from tests.harness import expect
 from tests.harness.failure import CheckFailed
@@ -107,7 +107,7 @@ def _bindings(sch: s_tir.Schedule, name: str):
 
 def _width(value, var) -> int:
     """By how much `value` grows when `var` goes from 0 to 1 and every other variable is 0."""
-    from chapters.toolkit.tensor_ir import substitute
+    from chapters.toolkit.ir.tensor_ir import substitute
 
     zero = {v: tirx.IntImm("int32", 0) for v in nodes(value, tvm.ir.Var)}
     simplify = tvm.sym.Analyzer().simplify

@@ -13,10 +13,10 @@ from tvm.s_tir import ScheduleError
 from tvm.script import tirx as T
 from tvm.sym import Analyzer
 
-from chapters.toolkit.block_site import locate
-from chapters.toolkit.ir_diff import diff
-from chapters.toolkit.tensor_ir import mentions, nodes, substitute, with_fields
-from chapters.toolkit.vnni import register
+from chapters.toolkit.cpu.vnni import register
+from chapters.toolkit.ir.block_site import locate
+from chapters.toolkit.ir.ir_diff import diff
+from chapters.toolkit.ir.tensor_ir import mentions, nodes, substitute, with_fields
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as reference
 from tests.harness import expect
 from tests.harness.failure import CheckFailed

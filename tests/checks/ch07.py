@@ -13,10 +13,10 @@ from tvm.script import tirx as T
 from tvm.sym import Analyzer
 from tvm.tirx import BufferLoad, decl_buffer
 
-from chapters.toolkit.block_site import Nest, locate
-from chapters.toolkit.hard_cases import CASES, Case
-from chapters.toolkit.side_by_side import BAD, fused, outcome
-from chapters.toolkit.tensor_ir import replace_loads, substitute
+from chapters.toolkit.cases.hard_cases import CASES, Case
+from chapters.toolkit.cases.side_by_side import BAD, fused, outcome
+from chapters.toolkit.ir.block_site import Nest, locate
+from chapters.toolkit.ir.tensor_ir import replace_loads, substitute
 from solutions.ch07_when_fusion_is_sound import soundness as reference
 from tests.harness import expect
 from tests.harness.failure import CheckFailed
@@ -569,7 +569,7 @@ def test_7_5_each_condition_has_its_case(impl) -> None:
         expect.that(
             name in CASES,
             f"There is no hard case called {name!r}.",
-            expected="a name from chapters/toolkit/hard_cases.py; `sorted(CASES)` lists them",
+            expected="a name from chapters/toolkit/cases/hard_cases.py; `sorted(CASES)` lists them",
         )
         whole, without, said = _tried(name, condition)
         expect.that(
@@ -643,7 +643,7 @@ def _broken(impl) -> tuple[str, str, str]:
     expect.that(
         isinstance(case, Case),
         "breaks_the_builtin does not return a Case.",
-        expected="Case(cause, name, value=…) of chapters.toolkit.hard_cases",
+        expected="Case(cause, name, value=…) of chapters.toolkit.cases.hard_cases",
         yours=repr(case),
     )
     try:

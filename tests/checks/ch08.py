@@ -14,11 +14,11 @@ from tvm.s_tir import dlight
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.toolkit.cuda_on_cpu import CudaOnCpu
-from chapters.toolkit.cuda_resources import Resources
-from chapters.toolkit.gpu_launches import HostProgram, LaunchError
-from chapters.toolkit.gpu_matmul import matmul_bias
-from chapters.toolkit.warp_access import accesses, bytes_moved, conflicts
+from chapters.toolkit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.toolkit.gpu.cuda_resources import Resources
+from chapters.toolkit.gpu.gpu_matmul import matmul_bias
+from chapters.toolkit.gpu.launches import HostProgram, LaunchError
+from chapters.toolkit.gpu.warp_access import accesses, bytes_moved, conflicts
 from solutions.ch08_gpu_targets import gpu_schedules as sound
 from solutions.ch08_gpu_targets.gpu_schedules import Tile
 from tests.checks.gpu import (

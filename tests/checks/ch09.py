@@ -16,13 +16,13 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.toolkit import llama_reference
-from chapters.toolkit.gemv_within_bounds import has_whole_blocks
-from chapters.toolkit.llama import decoder
-from chapters.toolkit.llama_config import LlamaConfig
-from chapters.toolkit.llama_generator import Generator, random_weights
-from chapters.toolkit.planned_storage import lower, read_plan
-from chapters.toolkit.tensor_ir import nodes
+from chapters.toolkit.decoder import llama_reference
+from chapters.toolkit.decoder.llama import decoder
+from chapters.toolkit.decoder.llama_config import LlamaConfig
+from chapters.toolkit.decoder.llama_generator import Generator, random_weights
+from chapters.toolkit.ir.tensor_ir import nodes
+from chapters.toolkit.pipeline.gemv_within_bounds import has_whole_blocks
+from chapters.toolkit.pipeline.planned_storage import lower, read_plan
 from solutions.ch09_the_compiler import pipeline as reference
 from tests.harness import expect
 from tests.harness.failure import CheckFailed

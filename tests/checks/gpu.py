@@ -10,10 +10,10 @@ import tvm
 from tvm import tirx
 from tvm.target import Target
 
-from chapters.toolkit import cuda_on_cpu, wgsl_on_vulkan
 from chapters.toolkit.executors import REQUIRED, executors
 from chapters.toolkit.executors import required as executors_required
-from chapters.toolkit.gpu_launches import HostProgram, Launch, LaunchError, UnknownWordError
+from chapters.toolkit.gpu import cuda_on_cpu, wgsl_on_vulkan
+from chapters.toolkit.gpu.launches import HostProgram, Launch, LaunchError, UnknownWordError
 from tests.harness import expect
 from tests.harness.failure import CheckFailed, Skip
 from tests.harness.loading import last_line, parser_said

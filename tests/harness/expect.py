@@ -15,7 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from chapters.toolkit.ir_diff import diff
+from chapters.toolkit.ir.ir_diff import diff
 from tests.harness.failure import CheckFailed
 from tests.harness.loading import last_line
 

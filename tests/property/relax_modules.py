@@ -16,7 +16,7 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.script import tirx as T
 
-from chapters.toolkit.row_index import row_index
+from chapters.toolkit.ir.row_index import row_index
 
 DTYPES = ("float32", "float32", "float16", "bfloat16")
 EPSILONS = (1e-5, 1e-6, 0.5)

@@ -1,6 +1,6 @@
 """4.6: the key says of every leading dimension whether it is 1."""
 
-from chapters.toolkit.row_index import is_one
+from chapters.toolkit.ir.row_index import is_one
 from solutions.ch04_add_rms_norm.fuse_add_norm import *
 
 EXERCISE = "4.6"

@@ -1,0 +1,78 @@
+"""Two kernels that measure what a CPU can do at most: read a matrix once, and multiply and add in registers.
+
+A matmul can be no faster than either. They are compiled for the same target and measured in the same rounds as what
+they bound, because clocks and shared memory bandwidth change from minute to minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+from tvm import te
+from tvm.s_tir import Schedule
+from tvm.script import tirx as T
+from tvm.target import Target
+
+from chapters.toolkit.cpu.vector_registers import vector_registers
+
+MULTIPLY_ADDS = 1 << 26  # of float32, for each thread
+CHAINS = (
+    12  # independent ones: more than a processor can have under way, fewer than it has registers
+)
+SIDE_BY_SIDE = 4
+
+
+def read_matrix(n: int, k: int, target: Target) -> tuple[Callable, tuple[int, int]]:
+    """A kernel (w, sums) that reads w, (n, k) float32, in stored order; and the shape of `sums`.
+
+    It adds what it reads, lane by lane, so that no read can be left out. k is a multiple of the lanes of a register
+    and n of 4; ValueError if not.
+    """
+    lanes = vector_registers(target).lanes("float32")
+    if k % lanes or n % SIDE_BY_SIDE:
+        raise ValueError(f"({n}, {k}) does not divide into {SIDE_BY_SIDE} rows and {lanes} lanes.")
+    w = te.placeholder((n, k), "float32", name="w")
+    chunk = te.reduce_axis((0, k // lanes), name="chunk")
+    sums = te.compute(
+        (n, lanes), lambda i, lane: te.sum(w[i, chunk * lanes + lane], axis=chunk), name="sums"
+    )
+    sch = Schedule(te.create_prim_func([w, sums]))
+    block = sch.get_sblock("sums")
+    row, lane, chunk_loop = sch.get_loops(block)
+    group, member = sch.split(row, [None, SIDE_BY_SIDE])
+    sch.reorder(group, chunk_loop, member, lane)
+    sch.vectorize(lane)
+    sch.unroll(member)
+    sch.parallel(group)
+    sch.decompose_reduction(block, chunk_loop)
+    return tvm.compile(sch.mod, target=target)["main"], (n, lanes)
+
+
+def multiply_add(threads: int, target: Target) -> tuple[Callable, tuple[int, int], tuple[int, ...]]:
+    """A kernel (operands, sums) of MULTIPLY_ADDS * threads steps a = a * x + y, and the shapes of both."""
+    lanes = vector_registers(target).lanes("float32")
+    steps = MULTIPLY_ADDS // (CHAINS * lanes)
+
+    @T.prim_func(s_tir=True)
+    def work(
+        operands: T.Buffer((2, lanes), "float32"),
+        sums: T.Buffer((threads, CHAINS, lanes), "float32"),
+    ):
+        T.func_attr({"tirx.noalias": True})
+        for thread, step, chain, lane in T.grid(threads, steps, CHAINS, lanes):
+            with T.sblock("step"):
+                t, _s, c, i = T.axis.remap("SRSS", [thread, step, chain, lane])
+                with T.init():
+                    sums[t, c, i] = T.float32(0)
+                sums[t, c, i] = sums[t, c, i] * operands[0, i] + operands[1, i]
+
+    sch = Schedule(work)
+    block = sch.get_sblock("step")
+    thread, step, chain, lane = sch.get_loops(block)
+    sch.parallel(thread)
+    sch.unroll(chain)
+    sch.vectorize(lane)
+    sch.decompose_reduction(block, step)
+    kernel = tvm.compile(sch.mod, target=target)["main"]
+    return kernel, (2, lanes), (threads, CHAINS, lanes)

@@ -1,0 +1,154 @@
+"""Which part of x times w transposed a schedule computes at a time: what fits a target's registers and caches.
+
+The sums of one tile stay in vector registers while the reduction runs. How many rows and columns it has follows from
+the kernel's shape and from the registers of the target; nothing here is a constant of one machine except the two sizes
+of the part of w that is kept in a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.ir import Expr, TensorLoad
+from tvm.s_tir import SBlock
+from tvm.target import Target
+
+from chapters.toolkit.cpu.vector_registers import vector_registers
+from chapters.toolkit.ir.tensor_ir import nodes
+
+MOST_COLUMNS = 8  # each reads along a row of w of its own: more of them are read ahead less well
+BLOCK_N, BLOCK_K = 128, 1024  # a block of w: 512 KiB in float32, which a second-level cache holds
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How an NT_matmul (w, x, out) is cut.
+
+    row_axis: the dimension of x that holds its rows. lanes: elements in a vector register. vectors * columns: the
+    registers of sums, each for `lanes` rows of x and one row of w. block_n, block_k: the block of w that is used for
+    all rows of x before the next is read; columns divides block_n, which divides n; block_k divides k.
+    """
+
+    row_axis: int
+    lanes: int
+    vectors: int
+    columns: int
+    block_n: int
+    block_k: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of x in a tile."""
+        return self.vectors * self.lanes
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of `number` that is at most `limit`, which is at least 1."""
+    return max(d for d in range(1, min(number, limit) + 1) if number % d == 0)
+
+
+def weight_shape(func: tirx.PrimFunc) -> tuple[int, int]:
+    """(n, k) of the weight, the first parameter of an NT_matmul.
+
+    Raises ValueError if it is not a matrix of known size: such a kernel has no schedule here.
+    """
+    shape = func.params[0].shape
+    if len(shape) != 2 or not all(isinstance(extent, tirx.IntImm) for extent in shape):
+        raise ValueError(
+            f"The weight of this kernel has shape {list(shape)}; its schedules need a matrix of constant size. "
+            "relax.transform.BindSymbolicVars gives a symbolic size its value."
+        )
+    return int(shape[0]), int(shape[1])
+
+
+def is_nt_matmul(func: tirx.PrimFunc) -> bool:
+    """Whether `func` is (w, x, out) with one block, NT_matmul, that sums over k what it makes of x[…, k] and w[j, k].
+
+    The name alone promises nothing: anyone may call a block so, whose operands are others or in another order. w must
+    have constant size, and no size may be 0; rows of x may be symbolic.
+    """
+    blocks = [block for block in nodes(func.body, SBlock) if block.name_hint != "root"]
+    if [block.name_hint for block in blocks] != ["NT_matmul"] or len(func.params) != 3:
+        return False
+    (block,), (w, x, out) = blocks, func.params
+    if not all(tirx.is_buffer_var(p) for p in func.params) or len(w.shape) != 2:
+        return False
+    if not all(isinstance(n, tirx.IntImm) for n in w.shape):
+        return False
+    if any(_is(n, 0) for n in [*w.shape, *out.shape]) or not isinstance(
+        block.body, tirx.BufferStore
+    ):
+        return False
+    axes = [axis.var for axis in block.iter_vars]
+    summed = [axis.iter_type == tirx.IterVar.CommReduce for axis in block.iter_vars]
+    if len(axes) != len(out.shape) + 1 or summed != [False] * len(out.shape) + [True]:
+        return False
+    *rows, j, k = axes
+    n, length = (int(extent) for extent in w.shape)
+    if not _is(out.shape[-1], n) or not _is(block.iter_vars[-1].dom.extent, length):
+        return False
+    loads = [load for load in nodes(block.body.value, TensorLoad) if not load.source.same_as(out)]
+    from_x, from_w = ([load for load in loads if load.source.same_as(p)] for p in (x, w))
+    return (
+        len(from_x) == len(from_w) == 1
+        and len(loads) == 2
+        and [region.source.same_as(x) for region in block.reads] == [True, False]
+        and _reads(from_x[0], [*rows, k])
+        and _reads(from_w[0], [j, k])
+    )
+
+
+def _is(extent: Expr, number: int) -> bool:
+    return isinstance(extent, tirx.IntImm) and int(extent) == number
+
+
+def _reads(load: TensorLoad, axes: Sequence[tirx.Var]) -> bool:
+    """Whether `load` reads at `axes`; at 0 where that is all there is."""
+    shape = load.source.shape
+    return len(shape) == len(axes) and all(
+        index.same_as(axis) or (_is(index, 0) and _is(extent, 1))
+        for index, axis, extent in zip(load.indices, axes, shape, strict=True)
+    )
+
+
+def lanes_of(func: tirx.PrimFunc, target: Target) -> int:
+    """How many of the kernel's sums one vector register of `target` holds."""
+    return vector_registers(target).lanes(str(func.params[-1].dtype))
+
+
+def row_extents(func: tirx.PrimFunc) -> list[int | None]:
+    """The dimensions of the result without the last; None for a symbolic one."""
+    return [int(d) if isinstance(d, tirx.IntImm) else None for d in func.params[-1].shape[:-1]]
+
+
+def matmul_tile(func: tirx.PrimFunc, target: Target) -> Tile:
+    """The tile for the NT_matmul `func`, whose x has at least two dimensions.
+
+    Half of the registers hold sums; the rest is for x and w. Where one tile has room for all rows, w is read once and
+    needs no blocks. Raises ValueError as `weight_shape` does, and for an x of one dimension.
+    """
+    n, k = weight_shape(func)
+    extents = row_extents(func)
+    if not extents:
+        raise ValueError(
+            "x has one dimension, so there are no rows to tile: use the decode schedule."
+        )
+    row_axis = max((axis for axis, d in enumerate(extents) if d != 1), default=len(extents) - 1)
+    rows, lanes = extents[row_axis], lanes_of(func, target)
+    sums = vector_registers(target).count // 2
+    needed = -(-rows // lanes) if rows is not None else sums
+    all_rows = needed <= sums // 4
+    vectors = max(needed, 1) if all_rows else 2
+    columns = largest_divisor(n, min(MOST_COLUMNS, sums // vectors))
+    block_k = largest_divisor(k, BLOCK_K)
+    return Tile(
+        row_axis=row_axis,
+        lanes=lanes,
+        vectors=vectors,
+        columns=columns,
+        block_n=columns * largest_divisor(n // columns, BLOCK_N // columns),
+        # a prime k has no blocks worth the name
+        block_k=k if all_rows or block_k < lanes else block_k,
+    )
