@@ -109,11 +109,11 @@ def checked(
 
 
 def _tensors(rows, n, k, seed):
-    import tvm
+    from chapters.toolkit.bench.operands import in_numpy_memory
 
     x, w = numbers(rows, n, k, seed)
     out = np.full((rows, n), np.nan, "float32")
-    return x, w, [tvm.runtime.tensor(array) for array in (w, x, out)]
+    return x, w, [in_numpy_memory(array) for array in (w, x, out)]
 
 
 def _kernel(rows: int, n: int, k: int):
@@ -167,8 +167,7 @@ def torch_peer(rows, n, k, threads, seed):
 
 def amx_peer(rows, n, k, threads, seed):
     """bfloat16 on the matrix unit, sums and result in float32."""
-    import tvm
-
+    from chapters.toolkit.bench.operands import in_numpy_memory
     from chapters.toolkit.cpu.amx_matmul import build_amx_matmul, enable_amx, tile_configuration
 
     if not enable_amx():
@@ -176,7 +175,7 @@ def amx_peer(rows, n, k, threads, seed):
     x, w = rounded(rows, n, k, seed)
     out = np.full((rows, n), np.nan, "float32")
     arrays = w.view("uint16"), x.view("uint16"), tile_configuration(), out
-    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    tensors = [in_numpy_memory(array) for array in arrays]
     kernel = build_amx_matmul(rows, n, k)
     kernel(*tensors)
     error = checked(tensors[-1].numpy(), x.astype("float32"), w.astype("float32"))
@@ -211,15 +210,14 @@ def rounded(rows: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarra
 
 def bounds(rows, n, k, threads, seed):
     """Two kernels that do only a part of the work: read w; multiply and add in registers."""
-    import tvm
-
+    from chapters.toolkit.bench.operands import in_numpy_memory
     from chapters.toolkit.machine import llvm_host
 
     target = llvm_host()["target"]
     reader, sums_shape = read_matrix(n, k, target)
     worker, operands_shape, chains_shape = multiply_add(threads, target)
     w, sums, operands, chains = (
-        tvm.runtime.tensor(np.full(shape, 0.5, "float32"))
+        in_numpy_memory(np.full(shape, 0.5, "float32"))
         for shape in ((n, k), sums_shape, operands_shape, chains_shape)
     )
     return {

@@ -104,6 +104,7 @@ def ours(shape, dtype, threads, seed):
     """The kernel that the pass makes for LLVM, called as it stands."""
     import tvm
 
+    from chapters.toolkit.bench.operands import in_numpy_memory
     from chapters.toolkit.cpu.add_norm_on_cpu import cpu_kernel
     from chapters.toolkit.ir.row_index import row_dimensions
     from chapters.toolkit.machine import llvm_host
@@ -113,7 +114,7 @@ def ours(shape, dtype, threads, seed):
     call = tvm.compile(kernel, target=llvm_host()["target"])["main"]
     arrays = numbers(shape, dtype, seed)
     outputs = [np.full_like(arrays[0], np.nan) for _ in range(2)]
-    tensors = [tvm.runtime.tensor(a) for a in (*arrays, *outputs)]
+    tensors = [in_numpy_memory(a) for a in (*arrays, *outputs)]
     call(*tensors)
     error = checked(tensors[3].numpy(), tensors[4].numpy(), arrays)
     return {"ours": (lambda: call(*tensors), error)}
@@ -124,12 +125,13 @@ def unfused(shape, dtype, threads, seed):
     import tvm
     from tvm import relax
 
+    from chapters.toolkit.bench.operands import in_numpy_memory
     from chapters.toolkit.machine import llvm_host
 
     arrays = numbers(shape, dtype, seed)
     target = llvm_host()["target"]
     vm = relax.VirtualMachine(tvm.compile(pair(shape, dtype), target=target), tvm.cpu())
-    tensors = [tvm.runtime.tensor(a) for a in arrays]
+    tensors = [in_numpy_memory(a) for a in arrays]
     main = vm["main"]
     norm, total = main(*tensors)
     return {"unfused": (lambda: main(*tensors), checked(norm.numpy(), total.numpy(), arrays))}
@@ -154,14 +156,13 @@ def pair(shape, dtype):
 
 def bounds(shape, dtype, threads, seed):
     """Two reads and two writes of as many bytes, with plain and with streaming stores."""
-    import tvm
-
     from chapters.toolkit.bench.copy_bounds import CHUNK, two_in_two_out
+    from chapters.toolkit.bench.operands import in_numpy_memory
     from chapters.toolkit.machine import llvm_host
 
     item = 4 if dtype == "float32" else 2
     chunks = max(1, int(np.prod(shape)) * item // (4 * CHUNK))
-    tensors = [tvm.runtime.tensor(np.full((chunks, CHUNK), 0.5, "float32")) for _ in range(4)]
+    tensors = [in_numpy_memory(np.full((chunks, CHUNK), 0.5, "float32")) for _ in range(4)]
     target = llvm_host()["target"]
     plain, streaming = two_in_two_out(False, target), two_in_two_out(True, target)
     return {
