@@ -12,50 +12,82 @@ from collections.abc import Callable
 
 import numpy as np
 
-from chapters.toolkit.bench.results import Shown, load, shown_as
+from chapters.toolkit.bench.results import Several, Shown, load, shown_as
 from chapters.toolkit.bench.timing import MissingPeer, Peer, compare
 from chapters.toolkit.cpu.int8_matmul import WAYS, expected, numbers
 from chapters.toolkit.table import Table
 
 M, N = 512, 4096
 STEPS = (64, 256, 1024, 4096)
+TALL = 2048  # rows of a second, larger output, with the shortest sums: there the bias counts most
 HERE = __name__
-PEERS = ("vnni", "amx", "traffic", "torch_peer")
+PEERS = ("vnni", "amx", "traffic", "torch_peer", "torch_packed")
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """{name of a results file: seconds a call}, with the table told to `say`."""
+    """{name of a results file: seconds a call}, with the tables told to `say`."""
     m, n = (64, 512) if quick else (M, N)
     rounds = 3 if quick else 11
-    seconds = {}
-    for k in STEPS[:2] if quick else STEPS:
-        arguments = {"m": m, "n": n, "k": k, "seed": int.from_bytes(np.random.bytes(4), "little")}
-        peers = [Peer(HERE, name, arguments) for name in PEERS]
-        timings, missing = compare(peers, threads=1, rounds=rounds)
-        seconds[str(k)] = {name: timing.seconds for name, timing in timings.items()}
-        told = ", ".join(f"{name} {1e3 * s:.3g} ms" for name, s in seconds[str(k)].items())
-        say(f"K = {k}: {told}" + "".join(f"; {reason}" for reason in missing))
-    measured = {"m": m, "n": n, "steps": seconds}
-    say(f"\n{speedups(measured)}\n")
+    measured = {
+        "m": m,
+        "n": n,
+        "steps": {str(k): _measure(m, n, k, rounds, say) for k in (STEPS[:2] if quick else STEPS)},
+        "tall": {"m": 2 * m if quick else TALL, "k": STEPS[0]},
+    }
+    tall = measured["tall"]
+    tall["seconds"] = _measure(tall["m"], n, tall["k"], rounds, say)
+    say(f"\n{speedups(measured)}\n\n{beside_torch(measured)}\n")
     return {"ch06_int8": measured}
+
+
+def _measure(m: int, n: int, k: int, rounds: int, say: Callable[[str], None]) -> dict[str, float]:
+    seed = int.from_bytes(np.random.bytes(4), "little")  # fresh numbers, the same for all peers
+    arguments = {"m": m, "n": n, "k": k, "seed": seed}
+    timings, missing = compare(
+        [Peer(HERE, name, arguments) for name in PEERS], threads=1, rounds=rounds
+    )
+    told = ", ".join(f"{name} {1e3 * t.seconds:.3g} ms" for name, t in timings.items())
+    say(f"M = {m}, K = {k}: {told}" + "".join(f"; {reason}" for reason in missing))
+    return {name: timing.seconds for name, timing in timings.items()}
 
 
 def speedups(measured: dict) -> Table:
     """Times as fast as with a bias pass of its own, by the clock and by `predicted_speedup`."""
+    cases = [(measured["m"], int(k), seconds) for k, seconds in measured["steps"].items()]
+    if tall := measured.get("tall"):
+        cases.append((tall["m"], tall["k"], tall["seconds"]))
+    rows = [
+        _row(measured, m, k, unit, seconds)
+        for m, k, seconds in cases
+        for unit in ("vpdpbusd", "AMX")
+        if f"{unit}, fused" in seconds
+    ]
+    return Table(("M", "K", "unit", "fused", "predicted", "at the tile", "10⁹ operations/s"), rows)
+
+
+def beside_torch(measured: dict) -> Table:
+    """What the bias costs where tiles are loaded from it, and PyTorch's times by that of the tiles."""
     rows = []
     for k, seconds in measured["steps"].items():
-        for unit in ("vpdpbusd", "AMX"):
-            if f"{unit}, fused" in seconds:
-                rows.append(_row(measured, int(k), unit, seconds))
-    return Table(("K", "unit", "fused", "predicted", "at the tile", "10⁹ operations/s"), rows)
+        if (tiles := seconds.get("AMX, fused")) is None:
+            continue
+        bare = seconds.get("AMX, without bias")
+        peers = (seconds.get(name) for name in ("PyTorch", "PyTorch, packed ahead"))
+        times = (f"{time / tiles:.2f}×" if time else "–" for time in peers)
+        rows.append((int(k), f"{tiles / bare - 1:+.1%}" if bare else "–", *times))
+    return Table(
+        ("K", "the bias costs", "PyTorch takes", "PyTorch with packed weights takes"), rows
+    )
 
 
-def _row(measured: dict, k: int, unit: str, seconds: dict[str, float]) -> tuple:
+def _row(measured: dict, m: int, k: int, unit: str, seconds: dict[str, float]) -> tuple:
     fused, separate = seconds[f"{unit}, fused"], seconds[f"{unit}, separate"]
     tile = seconds.get(f"{unit}, at the tile")
-    operations = 2 * measured["m"] * measured["n"] * k
-    predicted = _predicted(measured, k, unit)
+    operations = 2 * m * measured["n"] * k
+    traffic = 12 * m * measured["n"] / seconds["bias pass alone"]
+    predicted = _predicted(measured, k, unit, traffic)
     return (
+        m,
         k,
         unit,
         f"{separate / fused:.2f}",
@@ -65,24 +97,26 @@ def _row(measured: dict, k: int, unit: str, seconds: dict[str, float]) -> tuple:
     )
 
 
-def _predicted(measured: dict, k: int, unit: str) -> float:
+def _predicted(measured: dict, k: int, unit: str, traffic: float) -> float:
     """The chapter's line of arithmetic, with this machine's own two speeds.
 
-    Operations a second are those of the longest reduction, where traffic hardly counts; bytes a second are those of the
-    bias pass alone.
+    Operations a second are those of the longest reduction, where memory hardly counts; traffic, in bytes a second, is
+    that of the bias pass alone.
     """
     from chapters.toolkit.earlier import earlier
 
     longest = max(measured["steps"], key=int)
     operations = 2 * measured["m"] * measured["n"] * int(longest)
     speed = operations / measured["steps"][longest][f"{unit}, fused"]
-    traffic = 12 * measured["m"] * measured["n"] / measured["steps"][str(k)]["bias pass alone"]
     return earlier(6).predicted_speedup(k, speed, traffic)
 
 
-def shown() -> Shown:
-    """The table of the results file, with where it comes from, or the sentence that there is none yet."""
-    return shown_as(load("ch06_int8"), 6, speedups)
+def shown() -> Shown | Several:
+    """The tables of the results file, with where they come from, or the sentence that there is none yet."""
+    found = load("ch06_int8")
+    if found is None:
+        return shown_as(found, 6, speedups)
+    return Several([shown_as(found, 6, speedups), beside_torch(found["measured"])])
 
 
 # --- peers: each runs in a process of its own ---------------------------------------------------------
@@ -100,6 +134,7 @@ def vnni(m, n, k, seed):
     """The three schedules; the primitive is the learner's where it passes its checks."""
     import tvm
 
+    from chapters.toolkit.bench.operands import in_numpy_memory
     from chapters.toolkit.cpu import vnni as unit
     from chapters.toolkit.cpu.int8_matmul import pack, schedule
     from chapters.toolkit.earlier import earlier
@@ -107,11 +142,11 @@ def vnni(m, n, k, seed):
     if not unit.runs_here():
         raise MissingPeer("this processor has no vpdpbusd")
     a, w, c = numbers(m, n, k, seed)
-    inputs = [tvm.runtime.tensor(x) for x in (a, pack(w), c)]
+    inputs = [in_numpy_memory(x) for x in (a, pack(w), c)]
     found = {}
     for way in WAYS:
         kernel = tvm.compile(schedule(m, n, k, way, earlier(6)).mod, target=unit.target())["main"]
-        out = tvm.runtime.tensor(np.full((m, n), -7, np.int32))
+        out = in_numpy_memory(np.full((m, n), -7, np.int32))
         kernel(*inputs, out)
         error = _checked(out.numpy(), a, w, c)
         found[f"vpdpbusd, {way}"] = (lambda kernel=kernel, out=out: kernel(*inputs, out), error)
@@ -119,22 +154,23 @@ def vnni(m, n, k, seed):
 
 
 def amx(m, n, k, seed):
-    """The two kernels on tiles."""
+    """The kernels on tiles: both ways of adding the bias, and none."""
     import tvm
 
+    from chapters.toolkit.bench.operands import in_numpy_memory
     from chapters.toolkit.cpu import amx as unit
 
     if not unit.runs_here():
         raise MissingPeer("there are no AMX tiles here")
     a, w, c = numbers(m, n, k, seed)
-    inputs = [tvm.runtime.tensor(x) for x in (a, unit.pack(w), c)]
-    more = [tvm.runtime.tensor(x) for x in (unit.configuration(), np.full((m, n), -7, np.int32))]
+    inputs = [in_numpy_memory(x) for x in (a, unit.pack(w), c)]
+    more = [in_numpy_memory(x) for x in (unit.configuration(), np.full((m, n), -7, np.int32))]
     found = {}
     for way in unit.WAYS:
         kernel = tvm.compile(unit.product(m, n, k, way), target=unit.target())["main"]
-        out = tvm.runtime.tensor(np.full((m, n), -7, np.int32))
+        out = in_numpy_memory(np.full((m, n), -7, np.int32))
         kernel(*inputs, out, *more)
-        error = _checked(out.numpy(), a, w, c)
+        error = _checked(out.numpy(), a, w, np.zeros_like(c) if way == "without bias" else c)
         found[f"AMX, {way}"] = (lambda kernel=kernel, out=out: kernel(*inputs, out, *more), error)
     return found
 
@@ -144,6 +180,7 @@ def traffic(m, n, k, seed):
     import tvm
     from tvm import s_tir, te
 
+    from chapters.toolkit.bench.operands import in_numpy_memory
     from chapters.toolkit.machine import llvm_host
 
     sums = te.placeholder((m, n), "int32", "sums")
@@ -153,7 +190,7 @@ def traffic(m, n, k, seed):
     sch.vectorize(sch.split(sch.get_loops("out")[1], [None, 16])[1])
     kernel = tvm.compile(sch.mod, target=llvm_host()["target"])["main"]
     arrays = [np.ones((m, n), np.int32), np.ones(n, np.int32), np.zeros((m, n), np.int32)]
-    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    tensors = [in_numpy_memory(array) for array in arrays]
     return {"bias pass alone": (lambda: kernel(*tensors), None)}
 
 
@@ -173,3 +210,31 @@ def torch_peer(m, n, k, seed):
             return torch._int_mm(x, wt).add_(bias)
 
     return {"PyTorch": (call, _checked(call().numpy(), a, w, c))}
+
+
+def torch_packed(m, n, k, seed):
+    """PyTorch's quantised linear layer with weights packed ahead of time and the bias inside; float32 results.
+
+    Its product is oneDNN's, on the same operands as ours; all scales are 1. A sum below 2²⁴ is exact in float32.
+    """
+    try:
+        import torch
+
+        pack, linear = torch.ops.onednn.qlinear_prepack, torch.ops.onednn.qlinear_pointwise
+    except (ImportError, AttributeError):
+        raise MissingPeer("PyTorch with oneDNN's quantised operators is not installed") from None
+    torch.set_num_threads(1)
+    a, w, c = numbers(m, n, k, seed)
+    if not (np.abs(expected(a, w, c)) < 2**24).all():
+        raise MissingPeer(f"K = {k} gives sums that are not exact in float32")
+    packed = pack(torch.from_numpy(w), [m, k])
+    weights = packed, torch.ones(n), torch.zeros(n, dtype=torch.int64)
+    x, bias = torch.from_numpy(a), torch.from_numpy(c).float()
+
+    def call():
+        with torch.inference_mode():
+            scale, zero = 1.0, 0
+            out = (1.0, 0, torch.float32)
+            return linear(x, scale, zero, *weights, bias, *out, "none", [], "")
+
+    return {"PyTorch, packed ahead": (call, _checked(call().numpy(), a, w, c))}

@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from chapters.toolkit.course import ROOT
@@ -92,3 +92,18 @@ class Shown:
         table = "" if self.table is None else self.table._repr_html_()
         source = re.sub(r"`(.*?)`", r"<code>\1</code>", html.escape(self.source, quote=False))
         return f"{table}<p><small>{source}</small></p>"
+
+
+class Several:
+    """Figures, tables and what is `Shown`, one beneath the other, as one thing to show."""
+
+    def __init__(self, parts: Iterable[object]):
+        self.parts = list(parts)
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.parts))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return "".join(part._repr_html_() for part in self.parts)

@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 TILE_ROWS, TILE_BYTES = 16, 64
-WAYS = ("separate", "fused")
+WAYS = ("separate", "fused", "without bias")
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 
@@ -65,9 +65,9 @@ def product(m: int, n: int, k: int, way: str) -> tirx.PrimFunc:
 
     The last two arguments are `configuration()` and a buffer like D for the sums of "separate". While the steps run,
     tiles 0 to 3 hold 32 by 32 sums. "fused": they are loaded from C. "separate": they start at 0, and a second pass
-    adds C to what they leave in memory.
+    adds C to what they leave in memory. "without bias": they start at 0, and C is left out.
     """
-    fused = way == "fused"
+    fused, separate = way == "fused", way == "separate"
     zero = tirx.const(0, "int64")
 
     @T.prim_func(s_tir=True)
@@ -111,17 +111,17 @@ def product(m: int, n: int, k: int, way: str) -> tirx.PrimFunc:
                         T.evaluate(_multiply(1, 4, 7))
                         T.evaluate(_multiply(2, 5, 6))
                         T.evaluate(_multiply(3, 5, 7))
-                    if fused:
-                        T.evaluate(_store(0, D[rows * 32, vj * 32], n))
-                        T.evaluate(_store(1, D[rows * 32, vj * 32 + 16], n))
-                        T.evaluate(_store(2, D[rows * 32 + 16, vj * 32], n))
-                        T.evaluate(_store(3, D[rows * 32 + 16, vj * 32 + 16], n))
-                    else:
+                    if separate:
                         T.evaluate(_store(0, temp[rows * 32, vj * 32], n))
                         T.evaluate(_store(1, temp[rows * 32, vj * 32 + 16], n))
                         T.evaluate(_store(2, temp[rows * 32 + 16, vj * 32], n))
                         T.evaluate(_store(3, temp[rows * 32 + 16, vj * 32 + 16], n))
-        if not fused:
+                    else:
+                        T.evaluate(_store(0, D[rows * 32, vj * 32], n))
+                        T.evaluate(_store(1, D[rows * 32, vj * 32 + 16], n))
+                        T.evaluate(_store(2, D[rows * 32 + 16, vj * 32], n))
+                        T.evaluate(_store(3, D[rows * 32 + 16, vj * 32 + 16], n))
+        if separate:
             for row in T.serial(m):
                 for group in T.serial(n // 16):
                     for lane in T.vectorized(16):

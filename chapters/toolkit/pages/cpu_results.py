@@ -83,7 +83,8 @@ def bias_speedup(measured: dict) -> list[Figure]:
     """ch06_int8: how many times as fast as with a bias pass of its own, over the length of the sums."""
     found: dict[str, list[tuple[int, float]]] = {}
     table = _bench(6).speedups(measured)
-    for steps, unit, fused, predicted, at_the_tile, *_ in table.rows:
+    lines = [row[1:6] for row in table.rows if row[0] == measured["m"]]
+    for steps, unit, fused, predicted, at_the_tile in lines:
         for what, times in (
             ("fused", fused),
             ("predicted", predicted),
@@ -94,7 +95,7 @@ def bias_speedup(measured: dict) -> list[Figure]:
     series = [Series(name, points) for name, points in found.items()]
     x = Axis("K, the length of a sum", lambda tick: f"{tick:g}", log=True)
     y = Axis("times as fast as a separate pass", lambda tick: f"{tick:g}")
-    ends = [int(row[0]) for row in table.rows]
+    ends = [steps for steps, *_ in lines]
     even = Guide([(min(ends) / 1.6, 1), (max(ends) * 1.6, 1)], "no gain", (min(ends) / 1.5, 1))
     drawing, size = chart(x, y, series, [even])
     title = "Starting an int8 sum from the bias"

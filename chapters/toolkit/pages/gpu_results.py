@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from chapters.toolkit.bench.gpu_ceilings import Ceilings
-from chapters.toolkit.bench.results import Shown, load, made_with, not_yet
+from chapters.toolkit.bench.results import Several, Shown, load, made_with, not_yet
 from chapters.toolkit.pages.plots.bandwidth import Case, bandwidth
 from chapters.toolkit.pages.plots.figure import Figure
 from chapters.toolkit.pages.plots.roofline import Point, best_of, roofline
@@ -26,21 +24,6 @@ LINEAR_UNFUSED = (
     *(f"{name}, then an add" for name in LINEAR_OURS),
 )
 LINEAR = "PyTorch's linear"
-
-
-class Several:
-    """Figures and tables, one beneath the other, as one thing to show."""
-
-    def __init__(self, parts: Iterable[Figure | Table | Shown]):
-        self.parts = list(parts)
-
-    def __str__(self) -> str:
-        return "\n\n".join(map(str, self.parts))
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return "".join(part._repr_html_() for part in self.parts)
 
 
 def _results(name: str) -> dict | None:

@@ -6,10 +6,10 @@ import importlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from chapters.toolkit.bench.results import FOLDER, Shown, load, made_with, not_yet
+from chapters.toolkit.bench.results import FOLDER, Several, Shown, load, made_with, not_yet
 from chapters.toolkit.course import chapter
 from chapters.toolkit.pages.cpu_results import PLOTS
-from chapters.toolkit.pages.gpu_results import SHOWN, Several
+from chapters.toolkit.pages.gpu_results import SHOWN
 from chapters.toolkit.table import Table
 
 
