@@ -7,8 +7,9 @@
 //   * every thread of the block reaches each barrier, every lane of the warp each shuffle and each tensor-core operation.
 // Tensor cores: 16 x 16 x 16 fragments of nvcuda::wmma with float32 sums. Which lane holds which element is scrambled on
 // purpose, because CUDA does not say it. Asynchronous copies (cp.async) arrive as late as they may: when their thread
-// waits for them. Not here: other shapes of fragments, other assembly (mma.sync, ldmatrix, wgmma, bulk copies), atomics,
-// grids that wait for each other.
+// waits for them; what they will overwrite is rubbish from their start on, because they may also arrive at once.
+// mma_on_cpu.hpp has mma.sync and ldmatrix. Not here: other shapes of fragments, wgmma, bulk copies, atomics, grids that
+// wait for each other.
 #include <ucontext.h>
 
 #include <cmath>
@@ -24,6 +25,7 @@
 #define __global__
 #define __device__
 #define __host__
+#define __forceinline__ static inline
 #define __launch_bounds__(...)
 #define __restrict__
 
@@ -210,7 +212,7 @@ template <class T, size_t N> struct Shared {
   alignas(64) T data[N];
   Shadow shadow[N];
   const char* name;
-  explicit Shared(const char* n) : name(n) { shared_arrays().push_back({data, sizeof data, shadow, N, name}); }
+  explicit Shared(const char* n) : name(n) { memset((void*)data, 0xff, sizeof data); shared_arrays().push_back({data, sizeof data, shadow, N, name}); }
   void reading(size_t i) const { watch_read(const_cast<Shadow&>(shadow[i]), name, i); }
   void writing(size_t i, const T& value) { watch_write(shadow[i], name, i, memcmp(&data[i], &value, sizeof value)); }
   struct Element {
@@ -266,6 +268,8 @@ template <int BYTES, class T, size_t N> static void cp_async(Shared<T, N>& to, i
   if (start < 0 || start + n > from.size) from.outside(start, n);
   if (at < 0 || at + n > (int64_t)N) fail("copies to %s[%ld] in shared memory, and %s has %zu elements.", to.name, (long)at, to.name, N);
   if ((uintptr_t)(from.data + start) % BYTES || (uintptr_t)(to.data + at) % BYTES) fail("copies %d bytes to %s[%ld] asynchronously, and an address is not aligned.", BYTES, to.name, (long)at);
+  T rubbish; memset((void*)&rubbish, 0xff, sizeof rubbish);
+  for (int64_t i = 0; i < n; i++) to[at + i] = rubbish;  // the copy may also arrive at once: nobody may read what was there
   Shared<T, N>* shared = &to; const T* data = from.data;
   copies[current].push_back([=] { for (int64_t i = 0; i < n; i++) (*shared)[at + i] = data[start + i]; });
 }
@@ -346,6 +350,8 @@ template <class D, class A, class B, class C> static void mma_sync(D& d, const A
   memcpy(d.x, sums, sizeof sums);
 }
 }}  // namespace nvcuda::wmma
+
+#include "mma_on_cpu.hpp"
 
 // --- a block -------------------------------------------------------------------------------------
 

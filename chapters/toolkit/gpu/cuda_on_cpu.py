@@ -22,21 +22,34 @@ import numpy as np
 from chapters.toolkit.gpu.launches import Kernel, Launch, LaunchError, UnknownWordError
 
 HEADER = Path(__file__).with_suffix(".hpp")
+HEADERS = (HEADER, HEADER.with_name("mma_on_cpu.hpp"))
 # Locals hold a pattern before they are set, so that a register read too early is no lucky zero.
 # A static of a template must belong to its own kernel, and not to whichever of the process was loaded first.
 FLAGS = ["-O1", "-w", "-std=c++17", "-shared", "-fPIC", "-ftrivial-auto-var-init=pattern"]
 FLAGS += ["-fno-gnu-unique"]
 _SHARED = re.compile(
-    r"__shared__ (?:alignas\(\d+\) )?(?P<type>\w+) (?P<name>\w+)\[(?P<size>\d+)\];"
+    r"__shared__ (?:alignas\(\d+\) )?(?P<type>\w+) (?P<name>\w+)\[(?P<size>[^\]]+)\];"
 )
+_DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(?P<type>\w+) (?P<name>\w+)\[\];")
 _POINTER = re.compile(r"(?P<type>\w+)\* __restrict__ (?P<name>\w+)")
-# A device function of TVM's own that is one instruction in assembly; cuda_on_cpu.hpp has its stand-in.
-_ASSEMBLY = re.compile(
-    r"__forceinline__ __device__ void \w+\([^)]*\) \{[^{}]*asm volatile[^{}]*\}\n"
+# TVM's older copies are a function each, with pointers and offsets; cuda_on_cpu.hpp has their stand-in.
+_OLD_COPY = re.compile(
+    r"__forceinline__ __device__ void ptx_cp_async_legacy_\w+\([^)]*\) \{[^{}]*asm volatile[^{}]*\}\n"
 )
 _COPY = re.compile(r"\bptx_cp_async_legacy_c[ag]_(\d+)_\d+_\d+\(")
-_COMMIT = re.compile(r"\btvm_builtin_ptx_cp_async_commit_group_async_commit_group\(")
-_WAIT = re.compile(r"\btvm_builtin_ptx_cp_async_wait_group_async_wait_group_(\d+)\(")
+_ASSEMBLY = re.compile(r'asm volatile\(\s*"(?P<text>[^"]*)"(?P<operands>[^;]*)\);')
+_OPERAND = re.compile(r'"[=+]?[a-z]"\(([^()]*)\)')
+# PTX's words, and what stands in for each
+_WORDS = {
+    r"cp\.async\.ca\.shared\.global": "cp_async_bytes",
+    r"cp\.async\.cg\.shared\.global": "cp_async_cg_bytes",
+    r"cp\.async\.commit_group": "cp_async_commit",
+    r"cp\.async\.wait_group": "cp_async_wait",
+    r"ldmatrix\.sync\.aligned\.m8n8\.x[124]\.shared\.b16": "ldmatrix<false>",
+    r"ldmatrix\.sync\.aligned\.m8n8\.x[124]\.trans\.shared\.b16": "ldmatrix<true>",
+    r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32": "mma_m16n8k16<half>",
+    r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16\.bf16\.f32": "mma_m16n8k16<nv_bfloat16>",
+}
 _VOLATILE = re.compile(r"\(\(volatile \w+\*\)(\w+)\)")
 
 
@@ -70,7 +83,7 @@ class CudaOnCpu:
         addresses = (ctypes.c_void_p * len(kept))(*[array.ctypes.data for array in kept])
         sizes = (ctypes.c_int64 * len(kept))(*[array.size for array in kept])
         triple = ctypes.c_uint * 3
-        run = _compiled(launch.kernel)
+        run = _built(program(launch.kernel, launch.shared_bytes))
         problem = run(
             addresses, sizes, triple(*launch.grid), triple(*launch.block), int(self.backwards)
         )
@@ -78,18 +91,21 @@ class CudaOnCpu:
             raise LaunchError(problem.decode())
 
 
-def program(kernel: Kernel) -> str:
-    """The C++ text that is compiled for `kernel`: the header, TVM's function, and how to call it."""
+def program(kernel: Kernel, shared_bytes: int = 0) -> str:
+    """The C++ text that is compiled for `kernel`: the header, TVM's function, and how to call it.
+
+    shared_bytes: of dynamic shared memory, which the launch decides.
+    """
     prelude, start, kernels = kernel.source.partition('extern "C" __global__')
     # TVM's own prelude ends with an #endif; after it stand the device functions that the kernel brings along
-    text = _ASSEMBLY.sub("", prelude.rpartition("#endif\n")[2]) + start + kernels
+    text = _OLD_COPY.sub("", prelude.rpartition("#endif\n")[2]) + start + kernels
+    whole = rf"__shared__ \g<type> \g<name>[{shared_bytes} / sizeof(\g<type>)];"
+    text = _DYNAMIC.sub(whole, text)
     shared = "|".join(re.escape(declared["name"]) for declared in _SHARED.finditer(text))
     if shared:
         text = re.sub(rf"\*\((\w+)\*\)\((?=(?:{shared})\b)", r"wide<\1>(", text)
     text = _SHARED.sub(_watched, text)
-    text = _COPY.sub(
-        r"cp_async<\1>(", _COMMIT.sub("cp_async_commit(", _WAIT.sub(r"cp_async_wait(\1", text))
-    )
+    text = _COPY.sub(r"cp_async<\1>(", _ASSEMBLY.sub(_word, text))
     text = _VOLATILE.sub(r"\1", text)
     text = _POINTER.sub(r"Argument<\g<type>> \g<name>", text).replace(
         'extern "C" __global__', "static"
@@ -131,12 +147,25 @@ def _watched(declared: re.Match) -> str:
     return f'static Shared<{declared["type"]}, {declared["size"]}> {name}("{name.removesuffix("_ptr")}");'
 
 
+def _word(assembly: re.Match) -> str:
+    """A statement of inline PTX as a call of its stand-in, with the operands in the order of PTX's text."""
+    said, operands = assembly["text"], _OPERAND.findall(assembly["operands"])
+    word, _, rest = said.strip().rstrip(";").partition(" ")
+    stand_in = next((name for pattern, name in _WORDS.items() if re.fullmatch(pattern, word)), None)
+    if stand_in is None:
+        raise UnknownWordError(f"PTX's {word} has no stand-in on the CPU.")
+    given = [part.strip() for part in re.sub(r"[{}\[\]]", "", rest).split(",") if part.strip()]
+    named = [operands[int(part[1:])] if part.startswith("%") else part for part in given]
+    return f"{stand_in}({', '.join(named)});"
+
+
 @functools.cache
 def _folder() -> Path:
-    """A folder with the header, compiled once: parsing it is half of the time a kernel takes."""
+    """A folder with the headers, compiled once: parsing them is half of the time a kernel takes."""
     folder = Path(tempfile.mkdtemp(prefix="fusion-cuda-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    shutil.copy(HEADER, folder)
+    for header in HEADERS:
+        shutil.copy(header, folder)
     flags = [flag for flag in FLAGS if flag != "-shared"]
     header = ["-x", "c++-header", HEADER.name, "-o", HEADER.name + ".gch"]
     subprocess.run(["g++", *flags, *header], cwd=folder, check=True, capture_output=True)
@@ -164,7 +193,3 @@ def _built(text: str):
     run.restype = ctypes.c_char_p
     source.unlink()
     return run
-
-
-def _compiled(kernel: Kernel):
-    return _built(program(kernel))

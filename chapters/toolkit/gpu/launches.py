@@ -38,12 +38,16 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: NumPy arrays for the buffers (they share the caller's memory), numbers for the scalars."""
+    """One launch: NumPy arrays for the buffers (they share the caller's memory), numbers for the scalars.
+
+    shared_bytes: of a block's dynamic shared memory.
+    """
 
     kernel: Kernel
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     arguments: tuple[object, ...]
+    shared_bytes: int = 0
 
 
 Engine = Callable[[Launch], None]  # executes a launch, in place
@@ -174,8 +178,10 @@ def _aligned(array: np.ndarray) -> np.ndarray:
 
 def _launch(kernel: Kernel, values: tuple, live: dict[int, np.ndarray]) -> Launch:
     size = {"block": [1, 1, 1], "thread": [1, 1, 1]}
-    count = len(kernel.dtypes)
+    count, shared_bytes = len(kernel.dtypes), 0
     for tag, value in zip(kernel.tags, values[count:], strict=False):
+        if tag == "tirx.use_dyn_shared_memory":
+            shared_bytes = int(value)
         if tag in _AXES:
             kind, axis = _AXES[tag]
             size[kind][axis] = int(value)
@@ -183,7 +189,7 @@ def _launch(kernel: Kernel, values: tuple, live: dict[int, np.ndarray]) -> Launc
         live[_address(value)] if dtype == "handle" else value
         for dtype, value in zip(kernel.dtypes, values[:count], strict=True)
     )
-    return Launch(kernel, tuple(size["block"]), tuple(size["thread"]), arguments)
+    return Launch(kernel, tuple(size["block"]), tuple(size["thread"]), arguments, shared_bytes)
 
 
 def _address(value) -> int:

@@ -317,8 +317,9 @@ def _kernel(m: int, n: int, k: int, dtype: str, out_dtype: str, tile: MmaTile) -
             if row < m:
                 for part in T.unroll(8 // wide):
                     for e in T.vectorized(wide):
-                        D[row, first_column + warp_column + j * 32 + lane % 4 * 8 + part * wide + e] = (
-                            out[part * wide + e]
-                        )
+                        D[
+                            row,
+                            first_column + warp_column + j * 32 + lane % 4 * 8 + part * wide + e,
+                        ] = out[part * wide + e]
 
     return main
