@@ -117,7 +117,7 @@ def test_a_copy_that_is_not_waited_for_shows(group):
 
 
 def test_waiting_for_too_few_groups_shows():
-    change = ("async_wait_group_1();\n", "async_wait_group_2();\n")
+    change = ('"cp.async.wait_group 1;"', '"cp.async.wait_group 2;"')
     assert _shows(_piped(), change, ch8.ASYNCHRONOUS)
 
 

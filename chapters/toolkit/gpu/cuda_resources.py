@@ -34,7 +34,7 @@ _SILENT = [
 class Resources:
     """A kernel's, a thread's unless said otherwise. spill_*: bytes of registers kept in memory for want of registers.
 
-    shared_bytes: a block's static shared memory.
+    shared_bytes: a block's shared memory; the compiler counts the static part only.
     """
 
     registers: int = 0
@@ -69,6 +69,15 @@ def compiled(source: str, arch: str) -> tuple[bytes, str]:
 
     Raises CompileError with the compiler's messages.
     """
+    return _compiled(source, arch, "CUBIN")
+
+
+def ptx(source: str, arch: str) -> str:
+    """The PTX that the CUDA C `source` becomes before it is machine code for `arch`. Raises CompileError."""
+    return _compiled(source, arch, "PTX")[0].rstrip(b"\0").decode()
+
+
+def _compiled(source: str, arch: str, what: str) -> tuple[bytes, str]:
     root = _root()
     if root is None:
         raise CompileError(missing())
@@ -94,7 +103,7 @@ def compiled(source: str, arch: str) -> tuple[bytes, str]:
         report = _get(library, "ProgramLog", program).rstrip(b"\0").decode()
         if failed:
             raise CompileError(report)
-        return _get(library, "CUBIN", program), report
+        return _get(library, what, program), report
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 

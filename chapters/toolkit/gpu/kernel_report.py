@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import tvm_ffi
-from tvm import tirx
+from tvm import DataType, tirx
 from tvm.target import Target
 
 from chapters.toolkit.bench.results import Shown, save
 from chapters.toolkit.gpu.call import ASYNCHRONOUS
 from chapters.toolkit.gpu.cuda_resources import Resources, missing, resources
-from chapters.toolkit.gpu.launches import HostProgram
+from chapters.toolkit.gpu.launches import HostProgram, lowered
 from chapters.toolkit.gpu.warp_access import accesses, bytes_moved, conflicts
 from chapters.toolkit.table import Table
 
@@ -53,7 +54,23 @@ def memory_table(kernels: Mapping[str, tirx.PrimFunc], arch: str = "sm_90a") -> 
 def used_by(func: tirx.PrimFunc, arch: str) -> tuple[Resources, int]:
     """What the one kernel of `func` takes on `arch`, and the threads of its blocks. Needs NVIDIA's compiler."""
     (kernel,) = HostProgram(func, cuda(arch), ASYNCHRONOUS).kernels.values()
-    return resources(kernel.source, arch), threads_of(func)
+    used = resources(kernel.source, arch)
+    shared_bytes = used.shared_bytes + dynamic_shared_bytes(func, arch)
+    return replace(used, shared_bytes=shared_bytes), threads_of(func)
+
+
+def dynamic_shared_bytes(func: tirx.PrimFunc, arch: str) -> int:
+    """The shared memory that a launch of `func` asks for, a block; the compiler does not know of it."""
+    sizes: list[int] = []
+
+    def note(made: tirx.AllocBuffer) -> None:
+        if str(made.buffer.scope()) == "shared.dyn":
+            items = math.prod(int(extent) for extent in made.buffer.shape)
+            sizes.append(items * DataType(str(made.buffer.dtype)).itemsize)
+
+    for kernel in lowered(func, cuda(arch)):
+        tvm_ffi.structural_walk(kernel.body, (tirx.AllocBuffer, note))
+    return sum(sizes)
 
 
 def threads_of(func: tirx.PrimFunc) -> int:
@@ -64,7 +81,11 @@ def threads_of(func: tirx.PrimFunc) -> int:
         if loop.thread_binding is not None and "threadIdx" in str(loop.thread_binding.thread_tag):
             extents[str(loop.thread_binding.thread_tag)] = int(loop.extent)
 
-    tvm_ffi.structural_walk(func.body, (tirx.For, note))
+    def note_launch(attr: tirx.AttrStmt) -> None:  # as a function written without a schedule has it
+        if str(attr.attr_key) == "thread_extent" and "threadIdx" in str(attr.node.thread_tag):
+            extents[str(attr.node.thread_tag)] = int(attr.value)
+
+    tvm_ffi.structural_walk(func.body, [(tirx.For, note), (tirx.AttrStmt, note_launch)])
     return math.prod(extents.values())
 
 

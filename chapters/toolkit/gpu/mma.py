@@ -54,7 +54,7 @@ class MmaTile:
         return 2 * self.stages * (self.block_m + self.block_n) * self.block_k
 
     def check(self) -> None:
-        """Raise ValueError where the warps cannot share the work evenly, or copies would have nothing to hide behind."""
+        """Raise ValueError where the threads cannot share the work evenly, or fewer than 3 stages are asked for."""
         rows = self.threads * PIECE // self.block_k if self.block_k in (32, 64) else 0
         if (
             not rows
@@ -98,7 +98,7 @@ def tile_for(m: int, n: int, k: int) -> MmaTile:
 
 
 def dealt(row: Expr) -> Expr:
-    """Which row of the block's part of w lies in row `row` of shared memory: column 8 j + c of each 32 is dealt as above."""
+    """Which row of the block's part of w lies in row `row` of its copy: 8 j + c of each 32 is column c of product j."""
     return row // 32 * 32 + row % 8 // 2 * 8 + row // 8 % 4 * 2 + row % 2
 
 
@@ -159,6 +159,12 @@ def _kernel(m: int, n: int, k: int, dtype: str, out_dtype: str, tile: MmaTile) -
     ldmatrix = "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
     copy = "cp.async.cg.shared.global"
 
+    def place(copies, slot, row, piece):  # of 16 bytes in shared memory
+        return copies.ptr_to([slot, row, swizzled(row, piece, pieces) * PIECE])
+
+    def source(operand, row, step, piece):  # of 16 bytes in global memory
+        return operand.ptr_to([row, step * block_k + piece * PIECE])
+
     @T.prim_func
     def main(
         A: T.Buffer((m, k), dtype),
@@ -196,38 +202,16 @@ def _kernel(m: int, n: int, k: int, dtype: str, out_dtype: str, tile: MmaTile) -
         @T.inline
         def start_copies(slot, step):
             for i in T.unroll(block_m // rows):
-                # past the last row, the last row is copied again: its results are not stored
+                # past the last row the last is copied again: what becomes of it is not stored
                 T.ptx[copy](
-                    As.ptr_to(
-                        [
-                            slot,
-                            i * rows + copy_row,
-                            swizzled(i * rows + copy_row, copy_piece, pieces) * PIECE,
-                        ]
-                    ),
-                    A.ptr_to(
-                        [
-                            T.min(first_row + i * rows + copy_row, m - 1),
-                            step * block_k + copy_piece * PIECE,
-                        ]
-                    ),
+                    place(As, slot, i * rows + copy_row, copy_piece),
+                    source(A, T.min(first_row + i * rows + copy_row, m - 1), step, copy_piece),
                     16,
                 )
             for i in T.unroll(block_n // rows):
                 T.ptx[copy](
-                    Bs.ptr_to(
-                        [
-                            slot,
-                            i * rows + copy_row,
-                            swizzled(i * rows + copy_row, copy_piece, pieces) * PIECE,
-                        ]
-                    ),
-                    B.ptr_to(
-                        [
-                            first_column + dealt(i * rows + copy_row),
-                            step * block_k + copy_piece * PIECE,
-                        ]
-                    ),
+                    place(Bs, slot, i * rows + copy_row, copy_piece),
+                    source(B, first_column + dealt(i * rows + copy_row), step, copy_piece),
                     16,
                 )
 
@@ -239,13 +223,7 @@ def _kernel(m: int, n: int, k: int, dtype: str, out_dtype: str, tile: MmaTile) -
                     a[half, i, 1],
                     a[half, i, 2],
                     a[half, i, 3],
-                    As.ptr_to(
-                        [
-                            slot,
-                            warp_row + i * 16 + lane % 16,
-                            swizzled(lane % 16, p * 2 + lane // 16, pieces) * PIECE,
-                        ]
-                    ),
+                    place(As, slot, warp_row + i * 16 + lane % 16, p * 2 + lane // 16),
                 )
             for j, two in T.grid(groups_n, 2):
                 T.ptx[ldmatrix](
@@ -253,12 +231,11 @@ def _kernel(m: int, n: int, k: int, dtype: str, out_dtype: str, tile: MmaTile) -
                     b[half, j, two * 2, 1],
                     b[half, j, two * 2 + 1, 0],
                     b[half, j, two * 2 + 1, 1],
-                    Bs.ptr_to(
-                        [
-                            slot,
-                            warp_column + j * 32 + two * 16 + lane // 16 * 8 + lane % 8,
-                            swizzled(lane % 8, p * 2 + lane // 8 % 2, pieces) * PIECE,
-                        ]
+                    place(
+                        Bs,
+                        slot,
+                        warp_column + j * 32 + two * 16 + lane // 16 * 8 + lane % 8,
+                        p * 2 + lane // 8 % 2,
                     ),
                 )
 

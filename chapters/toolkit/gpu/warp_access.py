@@ -73,7 +73,8 @@ class Access:
 def accesses(func: tirx.PrimFunc, target: tvm.target.Target) -> list[Access]:
     """Every load and store of shared and global memory in the kernels of `func`, in order.
 
-    Sizes must be constant. Accesses by pointer, as tensor cores make them, are not among them.
+    Sizes must be constant. Of accesses by pointer, those of PTX's `ldmatrix` and `cp.async` are among them; those of
+    wmma's fragments are not.
     """
     found: list[Access] = []
     for kernel in lowered(func, target):
@@ -128,7 +129,9 @@ class _Walk:
                 self.values[node.var] = node.value
             if isinstance(node, tirx.BufferStore):
                 self.note(node.buffer, node.indices, True, times)
-            if hasattr(node, "body"):
+            if isinstance(node, tirx.Evaluate) and _word(node.value).startswith("tirx.ptx."):
+                self.assembly(node.value, times)
+            elif hasattr(node, "body"):
                 self.visit(node.body, times)
             else:
                 loads: list = []
@@ -136,12 +139,24 @@ class _Walk:
                 for load in loads:
                     self.note(load.source, load.indices, False, times)
 
-    def note(self, buffer, indices, writes: bool, times: int) -> None:
-        scope = str(buffer.scope()) or "global"
+    def assembly(self, call, times: int) -> None:
+        """The accesses of a PTX word: each address stands for 16 bytes, or as many as the copy has."""
+        copies = _word(call).startswith("tirx.ptx.cp_async_c")
+        wide = int(call.args[2]) if copies and len(call.args) > 3 else 16
+        for position, argument in enumerate(call.args):
+            found: list = []
+            tvm_ffi.structural_walk(argument, (tvm.ir.Call, lambda c, to=found: to.append(c)))
+            for address in (c for c in found if _word(c) == "tirx.address_of"):
+                load = address.args[0]
+                lanes = wide // _BYTES[str(load.source.dtype)]
+                self.note(load.source, load.indices, copies and position == 0, times, lanes)
+
+    def note(self, buffer, indices, writes: bool, times: int, lanes: int | None = None) -> None:
+        scope = (str(buffer.scope()) or "global").removesuffix(".dyn")
         if scope not in ("shared", "global") or len(indices) != 1:
             return
         (index,) = indices
-        lanes = int(index.lanes) if isinstance(index, tirx.Ramp) else 1
+        lanes = lanes or (int(index.lanes) if isinstance(index, tirx.Ramp) else 1)
         start = index.base if isinstance(index, tirx.Ramp) else index
         first = tuple(self.value(start, thread) for thread in self.first_warp())
         item_bytes = _BYTES[str(buffer.dtype)]
@@ -178,6 +193,10 @@ class _Walk:
         return apply(*(self.value(part, thread) for part in parts))
 
 
+def _word(call) -> str:
+    return str(getattr(getattr(call, "op", None), "name", ""))
+
+
 _OPERATORS = {
     "add": operator.add,
     "sub": operator.sub,
@@ -193,4 +212,5 @@ _OPERATORS = {
     "shiftleft": operator.lshift,
     "lshift": operator.lshift,
     "bitwiseand": operator.and_,
+    "bitwisexor": operator.xor,
 }

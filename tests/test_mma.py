@@ -1,0 +1,386 @@
+"""The linear layer by `mma.sync`: right in any shape it serves, and each planted fault is caught, without a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from chapters.toolkit.gpu import cuda_on_cpu, cuda_resources, mma
+from chapters.toolkit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.toolkit.gpu.kernel_report import used_by
+from chapters.toolkit.gpu.launches import HostProgram, Kernel, Launch, LaunchError, UnknownWordError
+from chapters.toolkit.gpu.limits import LIMITS
+from chapters.toolkit.gpu.mma import TILES, MmaTile, dealt, mma_matmul, swizzled, tile_for
+from chapters.toolkit.gpu.warp_access import accesses, conflicts
+from solutions.ch08_gpu_targets import gpu_schedules as ch8
+from tests.checks.gpu import CUDA, arrays, exact
+
+runs_here = pytest.mark.skipif(bool(cuda_on_cpu.missing()), reason=cuda_on_cpu.missing())
+needs_compiler = pytest.mark.skipif(bool(cuda_resources.missing()), reason=cuda_resources.missing())
+both_orders = pytest.mark.parametrize("backwards", [False, True], ids=["forwards", "backwards"])
+by_tile = pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.block_m}x{t.block_n}")
+SMALL = TILES[-1]
+SIZE = (77, 128, 192)  # rows that no tile divides, more steps than stages
+ROUNDED = {"float32": 1e-5, "float16": 2**-11, "bfloat16": 2**-8}  # half a unit in the last place
+
+
+def _layer(size, dtype: str, out_dtype: str, seed: int = 0) -> list[np.ndarray]:
+    given = arrays(*size, dtype, seed)
+    given[3] = np.full(given[3].shape, np.nan, np.dtype(getattr(ml_dtypes, out_dtype, out_dtype)))
+    return given
+
+
+def _error(func, given, backwards=False, change=None) -> float:
+    """The largest error relative to max(1, |exact|), after `change` of the kernel's text; infinite for not-a-number."""
+    program = HostProgram(func, CUDA)
+    ((name, kernel),) = program.kernels.items()
+    if change:
+        text = change(kernel.source)
+        assert text != kernel.source, (
+            "the fault was not planted: TVM writes this kernel differently now"
+        )
+        program.kernels[name] = dataclasses.replace(kernel, source=text)
+    program.run(CudaOnCpu(backwards), given)
+    right = exact(*given[:3])
+    error = (np.abs(given[3].astype("float64") - right) / np.maximum(1, np.abs(right))).max()
+    return float(error) if np.isfinite(error) else math.inf
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+@runs_here
+@both_orders
+@by_tile
+def test_every_tile_gives_the_layer(tile, backwards):
+    size = tile.block_m + 37, 2 * tile.block_n, 5 * tile.block_k
+    dtype = "bfloat16" if backwards else "float16"
+    func = mma_matmul(*size, dtype, tile=tile)
+    assert _error(func, _layer(size, dtype, "float32", 1), backwards) < 2e-4
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("wide", [True, False], ids=["float32", "rounded"])
+def test_results_are_rounded_once(dtype, wide):
+    out_dtype = "float32" if wide else dtype
+    func = mma_matmul(*SIZE, dtype, out_dtype)
+    assert _error(func, _layer(SIZE, dtype, out_dtype, 2)) <= 1.1 * ROUNDED[out_dtype] + 1e-5
+
+
+@runs_here
+@pytest.mark.parametrize("seed", range(4))
+def test_random_sizes(seed):
+    """Any number of rows, few steps or many: fewer than there are stages, as many, more."""
+    draw = np.random.default_rng(seed)
+    m, steps = int(draw.integers(1, 150)), seed + 1
+    size = m, 64 * int(draw.integers(1, 4)), 32 * steps
+    given = _layer(size, "bfloat16", "float32", seed)
+    assert _error(mma_matmul(*size, "bfloat16", tile=SMALL), given, bool(seed % 2)) < 1e-4
+
+
+@runs_here
+def test_rows_past_the_end_are_not_touched():
+    """The result is a part of a larger array, whose other rows keep what they hold."""
+    given = _layer((130, 64, 32), "float16", "float32")
+    program = HostProgram(mma_matmul(70, 64, 32, "float16", tile=SMALL), CUDA)
+    given = [given[0][:70].copy(), *given[1:3], given[3]]
+    (kernel,) = program.kernels.values()
+    CudaOnCpu()(
+        Launch(
+            kernel, (2, 1, 1), (SMALL.threads, 1, 1), _in_order(kernel, given), SMALL.shared_bytes
+        )
+    )
+    assert np.isfinite(given[3][:70]).all() and np.isnan(given[3][70:]).all()
+
+
+def _in_order(kernel: Kernel, given) -> tuple:
+    by_name = {
+        f"{name}_ptr": a.view("uint16") if a.itemsize == 2 else a
+        for name, a in zip("ABCD", given, strict=True)
+    }
+    return tuple(by_name[name] for name in kernel.names)
+
+
+# --- planted faults -------------------------------------------------------------------------------
+
+
+def _replaced(old: str, new: str, count: int = -1):
+    return lambda text: text.replace(old, new, count)
+
+
+def _without_barrier(which: int):
+    def change(text: str) -> str:
+        parts = text.split("__syncthreads();")
+        return "__syncthreads();".join(parts[:which]) + ";" + "__syncthreads();".join(parts[which:])
+
+    return change
+
+
+def _in_body(old: str, new: str):
+    """Replace the first in the kernel itself, not in the device functions before it."""
+
+    def change(text: str) -> str:
+        at = text.rindex("__global__")
+        return text[:at] + text[at:].replace(old, new, 1)
+
+    return change
+
+
+MULTIPLY = "tvm_builtin_ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32("
+FAULTS = {
+    "two registers of a exchanged": _replaced("{%4, %5, %6, %7}", "{%4, %6, %5, %7}"),
+    "the registers of b exchanged": _replaced("{%8, %9}", "{%9, %8}"),
+    "rows of a result exchanged": _replaced("{%0, %1, %2, %3}, {%4", "{%2, %3, %0, %1}, {%4"),
+    "fragments transposed": _replaced("m8n8.x4.shared", "m8n8.x4.trans.shared"),
+    "bf16 bits taken for f16": _replaced(".bf16.bf16.", ".f16.f16."),
+    "copies not waited for": _replaced('"cp.async.wait_group 2;"', '"cp.async.wait_group 9;"'),
+    "waits one group too few": _replaced('"cp.async.wait_group 2;"', '"cp.async.wait_group 3;"'),
+    "no barrier before the loop": _without_barrier(1),
+    "no barrier in the loop": _without_barrier(2),
+    "sums not set": lambda text: "\n".join(
+        line for line in text.splitlines() if "= bias_ptr[" not in line
+    ),
+    "copies into the part that is being read": _replaced("+ 6144)", "+ 0)"),
+    "half a warp multiplies": _in_body(MULTIPLY, "if (threadIdx.x & 16) " + MULTIPLY),
+    "one lane stays away": _in_body(MULTIPLY, "if (threadIdx.x != 5) " + MULTIPLY),
+    "rows of fragments not aligned": _replaced("(&(pool_ptr[(", "(&(pool_ptr[(4 + "),
+    "a copy beyond shared memory": _in_body("(&(pool_ptr[(", "(&(pool_ptr[(16380 + "),
+    "a copy of 8 bytes past the caches": _replaced("[%1], 16;", "[%1], 8;"),
+    "the last row read beyond its array": _replaced(", 76)", ", 127)"),
+    "stored without asking for the row": _replaced(") < 77) {", ") < 99) {"),
+}  # fmt: skip
+
+
+@runs_here
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_a_planted_fault_shows(name):
+    func = mma_matmul(*SIZE, "bfloat16", tile=SMALL)
+    try:
+        found = _error(func, _layer(SIZE, "bfloat16", "float32"), change=FAULTS[name])
+    except (LaunchError, UnknownWordError) as error:
+        assert isinstance(error, LaunchError), error
+    else:
+        assert found > 0.01
+
+
+@runs_here
+@pytest.mark.parametrize("map_of", ["dealt", "swizzled"])
+def test_a_wrong_map_shows(monkeypatch, map_of):
+    """Columns that are not dealt as the sums are stored; rows that are written and read by different maps."""
+    if map_of == "dealt":
+        monkeypatch.setattr(mma, "dealt", lambda row: row)
+    else:
+        kept, calls = mma.swizzled, iter(range(10**6))
+        monkeypatch.setattr(  # the first two are those of the copies before the loop
+            mma, "swizzled", lambda row, piece, n: piece if next(calls) < 2 else kept(row, piece, n)
+        )
+    func = mma_matmul(*SIZE, "bfloat16", tile=SMALL)
+    assert _error(func, _layer(SIZE, "bfloat16", "float32")) > 1
+
+
+@runs_here
+def test_an_unknown_word_is_said_to_be_unknown_and_not_wrong():
+    func = mma_matmul(*SIZE, "bfloat16", tile=SMALL)
+    change = _replaced("ldmatrix.sync.aligned.m8n8.x4", "ldmatrix.sync.aligned.m16n16.x4")
+    with pytest.raises(UnknownWordError, match=r"ldmatrix\.sync.*no stand-in"):
+        _error(func, _layer(SIZE, "bfloat16", "float32"), change=change)
+
+
+# --- the words themselves, against what the PTX ISA says ---------------------------------------------
+
+HEAD = """
+__forceinline__ __device__ void load(uint32_t& r0, uint32_t& r1, uint32_t p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2TRANS.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r0), "=r"(r1) : "r"(p) : "memory");
+}
+"""
+BODY = """
+  extern __shared__ __align__(64) half s_ptr[];
+  for (int i = 0; i < 4; i++) s_ptr[threadIdx.x * 4 + i] = half((float)(threadIdx.x * 4 + i));
+  __syncthreads();
+  uint32_t r[2];
+  load(r[0], r[1], __cvta_generic_to_shared(&(s_ptr[(threadIdx.x & 15) * 8])));
+  for (int i = 0; i < 4; i++) {
+    uint16_t bits = r[i / 2] >> (i % 2 * 16);
+    half h; memcpy(&h, &bits, 2);
+    out_ptr[threadIdx.x * 4 + i] = (float)h;
+  }
+"""
+
+
+@runs_here
+@pytest.mark.parametrize("transposed", [False, True])
+def test_ldmatrix_hands_out_rows_as_documented(transposed):
+    signature = 'extern "C" __global__ void main_kernel(float* __restrict__ out_ptr)'
+    head = HEAD.replace("TRANS", ".trans" if transposed else "")
+    source = f"#endif\n{head}{signature};\n{signature} {{{BODY}}}\n"
+    out = np.full(128, np.nan, "float32")
+    kernel = Kernel("main_kernel", source, ("handle",), ("out_ptr",), ("threadIdx.x",))
+    CudaOnCpu()(Launch(kernel, (1, 1, 1), (32, 1, 1), (out,), 256))
+    matrices = np.arange(128).reshape(
+        2, 8, 8
+    )  # matrix i: the rows that lanes 8 i to 8 i + 7 point to
+    expected = np.swapaxes(matrices, 1, 2) if transposed else matrices
+    assert (out.reshape(8, 4, 2, 2) == expected.reshape(2, 8, 4, 2).transpose(1, 2, 0, 3)).all()
+
+
+# --- memory -----------------------------------------------------------------------------------------
+
+
+@by_tile
+def test_shared_memory_has_no_conflicts_and_global_memory_whole_sectors(tile):
+    func = mma_matmul(tile.block_m, tile.block_n, 4 * tile.block_k, "bfloat16", "bfloat16", tile)
+    assert conflicts(func, CUDA) == {"read pool": 1, "write pool": 1}
+    for access in accesses(func, CUDA):
+        if access.scope == "global" and access.buffer != "C":
+            assert access.sectors == access.least_sectors and access.lanes * access.item_bytes == 16
+
+
+def test_without_the_swizzle_banks_conflict(monkeypatch):
+    monkeypatch.setattr(mma, "swizzled", lambda row, piece, pieces: piece)
+    assert conflicts(mma_matmul(64, 64, 128, "float16"), CUDA)["read pool"] == 4
+
+
+def test_maps_are_permutations():
+    assert sorted(map(dealt, range(64))) == list(range(64))
+    for pieces in (4, 8):
+        places = {
+            row * pieces + swizzled(row, piece, pieces)
+            for row in range(64)
+            for piece in range(pieces)
+        }
+        assert len(places) == 64 * pieces
+    # lane l of a quad holds columns 2 l and 2 l + 1 of product j: together eight neighbours
+    for t in range(4):
+        held = [dealt(8 * j + 2 * t + e) for j in range(4) for e in range(2)]
+        assert held == list(range(8 * t, 8 * t + 8))
+
+
+# --- what it serves -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "tile"),
+    [((4096, 4096, 4096), TILES[0]), ((2048, 6144, 4096), TILES[0]), ((2048, 4096, 14336), TILES[0]),
+     ((1024, 2048, 4096), TILES[1]), ((512, 2048, 1024), TILES[2]),
+     ((512, 1024, 1024), TILES[3]), ((64, 64, 32), TILES[3]), ((16, 28672, 4096), TILES[1])],
+)  # fmt: skip
+def test_tiles_fit_the_size(size, tile):
+    assert tile_for(*size) == tile
+
+
+@pytest.mark.parametrize("size", [(64, 96, 64), (64, 64, 40), (0, 64, 64), (64, 64, 0)])
+def test_sizes_it_does_not_serve_are_refused(size):
+    with pytest.raises(ValueError, match="n must be a multiple of 64 and k of 32"):
+        mma_matmul(*size, "float16")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((64, 64, 64, "float32"), "float16 or bfloat16"),
+        ((64, 64, 64, "float16", "bfloat16"), "not float16 into bfloat16"),
+        ((64, 64, 64, "float16", "float32", TILES[0]), "not whole in tiles of 256 columns"),
+        ((2**16, 2**16, 64, "float16"), "2\\*\\*31 elements"),
+        ((64, 64, 64, "float16", "float32", MmaTile(64, 64, 32, 32, 32, 2)), "stages is 3 or more"),
+        ((64, 64, 64, "float16", "float32", MmaTile(64, 64, 48, 32, 32, 3)), "block_k is 32 or 64"),
+        (
+            (64, 64, 64, "float16", "float32", MmaTile(64, 64, 32, 32, 16, 3)),
+            "multiples of 16 × 32",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        mma_matmul(*arguments)
+
+
+# --- what NVIDIA's compiler makes of it --------------------------------------------------------------
+
+
+def _main_loop(text: str) -> str:
+    """The body of the loop over the steps, of TVM's text."""
+    start = text.index("for (int step")
+    return re.sub(r"cse_v\d+", "cse", text[start : text.index("\n  }\n", start)])
+
+
+def test_the_bias_costs_nothing_in_the_main_loop():
+    """The same loop, to the letter, with the sums started from zero; and only the start reads a bias."""
+    (kernel,) = HostProgram(mma_matmul(*SIZE, "bfloat16", tile=SMALL), CUDA).kernels.values()
+    text = kernel.source
+    body = text[text.rindex("__global__") :]
+    assert "bias_ptr" not in _main_loop(body) and "C_ptr" not in _main_loop(body)
+    assert body.count("mma_sync_aligned") == 2  # both halves of a step, and none beside the loop
+    (plain,) = HostProgram(_from_zero(), CUDA).kernels.values()
+    assert _main_loop(plain.source) == _main_loop(text) and "C_ptr[" not in plain.source
+
+
+def _from_zero():
+    """The kernel with its sums started from zero."""
+    import tvm_ffi
+    from tvm import tirx
+
+    func = mma_matmul(*SIZE, "bfloat16", tile=SMALL)
+
+    def zero(store, mutate):
+        if str(store.buffer.name) == "bias":
+            return tirx.BufferStore(store.buffer, tirx.FloatImm("float32", 0.0), store.indices)
+        return mutate.default_mutate(store)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, (tirx.BufferStore, zero)))
+
+
+@needs_compiler
+@by_tile
+@pytest.mark.parametrize("arch", list(LIMITS))
+def test_compiles_and_spills_nothing(tile, arch):
+    func = mma_matmul(1000, 2 * tile.block_n, 4 * tile.block_k, "bfloat16", "bfloat16", tile)
+    used, threads = used_by(func, arch)
+    assert threads == tile.threads and used.shared_bytes == tile.shared_bytes
+    assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0
+    assert 0 < ch8.occupancy(used, threads, arch) <= 1
+
+
+@needs_compiler
+@pytest.mark.parametrize("arch", list(LIMITS))
+def test_the_machine_code_has_the_instructions(arch, tmp_path):
+    (kernel,) = HostProgram(mma_matmul(*SIZE, "float16", tile=SMALL), CUDA).kernels.values()
+    ptx = cuda_resources.ptx(kernel.source, arch)
+    for word in (
+        "mma.sync.aligned.m16n8k16",
+        "ldmatrix.sync.aligned.m8n8.x4",
+        "cp.async.cg.shared",
+    ):
+        assert word in ptx
+    assert not re.search(r"\badd(\.\w+)*\.f32", ptx)  # the bias is where sums start, and nobody adds it
+    disassembler = _disassembler()
+    if disassembler:
+        code, _ = cuda_resources.compiled(kernel.source, arch)
+        file = tmp_path / "kernel.cubin"
+        file.write_bytes(code)
+        said = subprocess.run(
+            [disassembler, "-c", file], capture_output=True, text=True, check=True
+        )
+        for word in (r"HMMA\.16816\.F32 ", r"LDSM\.16\.M88\.4 ", r"LDGSTS\.E\.BYPASS\S*\.128 "):
+            assert re.search(word, said.stdout)
+        assert "LDL" not in said.stdout and "STL" not in said.stdout
+
+
+def _disassembler() -> str | None:
+    """NVIDIA's nvdisasm, from a toolkit or its wheel."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = (
+        [Path(f) / "cu13/bin" for f in (spec.submodule_search_locations or [])] if spec else []
+    )
+    there = [shutil.which("nvdisasm"), *(shutil.which("nvdisasm", path=f) for f in folders)]
+    return next((path for path in there if path), None)
