@@ -117,7 +117,7 @@ def _summary(case: dict) -> str:
 def steps(layer: Layer) -> dict[str, Callable]:
     """The chapter's schedules of one layer, in the order in which the lesson takes them: name -> makes the PrimFunc."""
     from chapters.toolkit.earlier import earlier
-    from chapters.toolkit.gpu import gpu_matmul
+    from chapters.toolkit.gpu import gpu_matmul, mma
 
     chapter = earlier(8)
     tile, warps = chapter.Tile, chapter.WarpTile
@@ -140,6 +140,7 @@ def steps(layer: Layer) -> dict[str, Callable]:
         "tensor cores, copies under way": lambda: chapter.tensor_core_matmul(
             func(), warps(128, 128, 32, 64, 32), True
         ),
+        "mma.sync": lambda: mma.mma_matmul(*sizes, out_dtype=layer.dtype),
     }
 
 

@@ -17,6 +17,7 @@ from chapters.toolkit.gpu.cuda_resources import Resources, missing
 from chapters.toolkit.gpu.gpu_matmul import matmul_bias
 from chapters.toolkit.gpu.kernel_report import COMPILER, save_counts, used_by
 from chapters.toolkit.gpu.limits import LIMITS
+from chapters.toolkit.gpu.mma import TILES, mma_matmul
 from chapters.toolkit.machine import installed
 from chapters.toolkit.table import Table
 
@@ -46,6 +47,12 @@ def kernels() -> dict[str, Callable[[], tirx.PrimFunc]]:
         "tensor cores, copies under way": lambda: chapter.tensor_core_matmul(
             layer("float16"), warps(128, 128, 32, 64, 32), True
         ),
+        **{
+            f"mma.sync, {tile.block_m} × {tile.block_n}": lambda tile=tile: mma_matmul(
+                256, 256, 4096, "bfloat16", "bfloat16", tile
+            )
+            for tile in (TILES[1], TILES[0])
+        },
     }
 
 

@@ -17,6 +17,7 @@ LINEAR_OURS = (
     "tensor cores, 64 × 64",
     "tensor cores, 128 × 128",
     "tensor cores, copies under way",
+    "mma.sync",
 )
 NORM_UNFUSED = ("PyTorch",)
 LINEAR_UNFUSED = (
