@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.ir import IRModule
-from tvm.s_tir import SBlock
+from tvm.s_tir import SBlock, SBlockRealize
 from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from chapters.toolkit.cpu.vector_registers import vector_registers
 from chapters.toolkit.decoder.llama import decoder
 from chapters.toolkit.ir.ir_diff import diff
+from chapters.toolkit.ir.tensor_ir import count, nodes
 from chapters.toolkit.machine import llvm_host
 from solutions.ch01_walk_the_ir import walk_the_ir
 from solutions.ch03_transpose_matmul import fuse_transpose_matmul as reference
@@ -960,6 +964,7 @@ def observe_3_7(impl):
 # --- 3.8 and 3.9 the schedules ----------------------------------------------------------------------
 
 COPIES = ("_pad", "_global", "_init")
+PREFILL = "schedule_prefill"
 WIDE = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "skylake-avx512"})
 NARROW = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"})
 
@@ -979,32 +984,80 @@ def _apply(schedule, func: tirx.PrimFunc, target: Target, whose: str) -> tirx.Pr
     return result
 
 
+@dataclass(frozen=True)
+class LoopOfSums:
+    """A loop around a block that adds up the product. steps: whether it runs along k, so that its turns add."""
+
+    loop: tirx.For
+    steps: bool
+
+    @property
+    def vectorized(self) -> bool:
+        return self.loop.kind == tirx.ForKind.VECTORIZED
+
+    def __str__(self) -> str:
+        kind = (
+            ""
+            if self.loop.kind == tirx.ForKind.SERIAL
+            else f" {tirx.ForKind(self.loop.kind).name.lower()}"
+        )
+        return f"{self.loop.loop_var.name}{' (along k)' if self.steps else ''}{kind} {int(self.loop.extent)}"
+
+
+def _loops_of_sums(func: tirx.PrimFunc) -> list[list[LoopOfSums]]:
+    """For each block that adds up the product, the loops around it, outermost first; copies are not looked at."""
+    loops = list(reversed(nodes(func.body, tirx.For)))
+    found = []
+    for realize in nodes(func.body, SBlockRealize):
+        block = realize.block
+        if not block.name_hint.startswith("NT_matmul") or block.name_hint.endswith(COPIES):
+            continue
+        along_k = [
+            value
+            for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
+            if axis.iter_type == axis.CommReduce
+        ]
+        around = (
+            loop
+            for loop in loops
+            if any(inner.same_as(realize) for inner in nodes(loop.body, SBlockRealize))
+        )
+        found.append(
+            [
+                LoopOfSums(one, any(count(value, one.loop_var) for value in along_k))
+                for one in around
+            ]
+        )
+    return found
+
+
 def _widest(func: tirx.PrimFunc) -> int:
-    """The extent of the longest vectorised loop; 1 if there is none."""
-    extents = [1]
-
-    def note(loop) -> None:
-        if loop.kind == tirx.ForKind.VECTORIZED:
-            extents.append(int(loop.extent))
-
-    tvm_ffi.structural_walk(func.body, (tirx.For, note))
-    return max(extents)
+    """The extent of the longest vectorised loop around the sums; 1 if there is none."""
+    every = (one for loops in _loops_of_sums(func) for one in loops)
+    return max([1, *(int(one.loop.extent) for one in every if one.vectorized)])
 
 
 def _parallel(func: tirx.PrimFunc) -> bool:
     """Whether the sums stand in a parallel loop; copies of x and of the result do not count."""
-    sums: list[str] = []
+    kinds = {one.loop.kind for loops in _loops_of_sums(func) for one in loops}
+    return tirx.ForKind.PARALLEL in kinds
 
-    def note(block) -> None:
-        if block.name_hint.startswith("NT_matmul") and not block.name_hint.endswith(COPIES):
-            sums.append(block.name_hint)
 
-    def look(loop) -> None:
-        if loop.kind == tirx.ForKind.PARALLEL:
-            tvm_ffi.structural_walk(loop.body, (SBlock, note))
+def _inside_a_step(loops: list[LoopOfSums]) -> list[LoopOfSums]:
+    """The loops inside the innermost one along k: what one step adds to, and so what must be kept."""
+    return loops[max((n for n, one in enumerate(loops) if one.steps), default=-1) + 1 :]
 
-    tvm_ffi.structural_walk(func.body, (tirx.For, look))
-    return bool(sums)
+
+def _sums_of_a_step(func: tirx.PrimFunc) -> list[tuple[int, int]]:
+    """For each block that adds up the product: (sums that one step of k adds to, those of them in one vector)."""
+    inside = [_inside_a_step(loops) for loops in _loops_of_sums(func)]
+    return [
+        (
+            math.prod(int(one.loop.extent) for one in loops),
+            math.prod(int(one.loop.extent) for one in loops if one.vectorized),
+        )
+        for loops in inside
+    ]
 
 
 def _check_threads(schedule, rows, whose: str) -> None:
@@ -1121,7 +1174,7 @@ def observe_3_8(impl):
 def _observe_schedule(schedule, rows):
     def told(target):
         func = schedule(_unscheduled(rows, 64, 64), target)
-        return _widest(func), _parallel(func), sorted(set(_blocks(func)))
+        return _widest(func), _parallel(func), _sums_of_a_step(func), sorted(set(_blocks(func)))
 
     def numbers():
         target = llvm_host()["target"]
@@ -1154,6 +1207,33 @@ def test_3_9_width_from_the_target(impl) -> None:
 def test_3_9_uses_all_threads(impl) -> None:
     """the outputs are spread over threads"""
     _check_threads(impl.schedule_prefill, (64,), "schedule_prefill")
+
+
+def test_3_9_sums_stay_in_registers(impl) -> None:
+    """one step of k adds to as many sums as the vector registers hold"""
+    for target in (NARROW, WIDE):
+        func = _apply(impl.schedule_prefill, _unscheduled((64,), 256, 256), target, PREFILL)
+        registers = vector_registers(target).count
+        for loops, (sums, lanes) in zip(_loops_of_sums(func), _sums_of_a_step(func), strict=True):
+            order = "from outside to inside: " + ", ".join(map(str, loops))
+            expect.that(
+                lanes > 1,
+                f"{PREFILL} runs along k inside the vectorised loop, so no register of sums stays while k runs.",
+                expected="the vectorised loop inside all loops along k",
+                yours=order,
+                why="A step of k adds to one register of sums; the loop over the steps must stand outside of it, or "
+                "the sums go to memory and back.",
+                read=FAST,
+            )
+            expect.that(
+                sums <= lanes * registers,
+                f"{PREFILL} adds to {sums} sums in each step of k, {sums // lanes} registers of {lanes}; "
+                f"the target has {registers}.",
+                expected="inside the innermost loop along k a tile alone: its columns, vectors and lanes",
+                yours=order,
+                why="What does not fit the registers goes to memory and back in every step.",
+                read=FAST,
+            )
 
 
 def test_3_9_is_faster(impl) -> None:

@@ -15,7 +15,7 @@ def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     tile = matmul_tile(func, target)
     sch = Schedule(func)
     product = sch.get_sblock("NT_matmul")
-    _, result = pad_rows(sch, product, tile)
+    packed, result = pad_rows(sch, product, tile)
     pack_rows(sch, product, tile)
     *around, j, k = sch.get_loops(product)
     row = around.pop(tile.row_axis)
@@ -28,4 +28,5 @@ def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         sch.unroll(loop)
     sch.parallel(block_n)
     sch.decompose_reduction(product, block_k)
+    vectorize_copies(sch, packed, result, tile)
     return sch.mod["main"]

@@ -1,0 +1,33 @@
+"""3.9: each sum runs through all of k before the next."""
+
+from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
+
+EXERCISE = "3.9"
+WHAT = "the loops over k stand innermost, as they did before"
+WHY = (
+    "Then one sum is finished before the next begins: a chain of additions, and nothing for a vector to do side by "
+    "side. The lanes, vectors and columns of a tile stand inside the steps of k, so that each step adds to all of them."
+)
+READ = "chapters/ch03_transpose_matmul/lesson.md, “Now make it fast”"
+
+
+def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    tile = matmul_tile(func, target)
+    sch = Schedule(func)
+    product = sch.get_sblock("NT_matmul")
+    packed, result = pad_rows(sch, product, tile)
+    pack_rows(sch, product, tile)
+    *around, j, k = sch.get_loops(product)
+    row = around.pop(tile.row_axis)
+    row_tile, vector, lane = sch.split(row, [None, tile.vectors, tile.lanes])
+    block_n, columns, column = sch.split(j, [None, tile.block_n // tile.columns, tile.columns])
+    block_k, steps, step = sch.split(k, [None, *split_steps(tile.block_k)])
+    sch.reorder(block_n, *around, row_tile, columns, column, vector, lane, block_k, steps, step)
+    sch.reverse_compute_at(result, block_n)
+    sch.vectorize(lane)
+    for loop in (vector, column, step):
+        sch.unroll(loop)
+    sch.parallel(block_n)
+    sch.decompose_reduction(product, block_k)
+    vectorize_copies(sch, packed, result, tile)
+    return sch.mod["main"]
