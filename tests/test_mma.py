@@ -362,7 +362,9 @@ def test_the_machine_code_has_the_instructions(arch, tmp_path):
         "cp.async.cg.shared",
     ):
         assert word in ptx
-    assert not re.search(r"\badd(\.\w+)*\.f32", ptx)  # the bias is where sums start, and nobody adds it
+    assert not re.search(
+        r"\badd(\.\w+)*\.f32", ptx
+    )  # the bias is where sums start, and nobody adds it
     disassembler = _disassembler()
     if disassembler:
         code, _ = cuda_resources.compiled(kernel.source, arch)

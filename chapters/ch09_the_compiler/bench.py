@@ -170,6 +170,7 @@ def _pipeline(name: str, target, config):
 def _tvm_peer(name: str, config: str, path: str) -> dict:
     import tvm
 
+    from chapters.toolkit.bench.operands import in_numpy_memory
     from chapters.toolkit.decoder.llama_generator import Generator
     from chapters.toolkit.machine import llvm_host
 
@@ -181,6 +182,8 @@ def _tvm_peer(name: str, config: str, path: str) -> dict:
     generator = Generator(
         sizes, weights=weights, target=target, relax_pipeline=pipeline, context_window=WINDOW
     )
+    # PyTorch's weights lie in memory of this kind
+    generator.weights = [in_numpy_memory(weight.numpy()) for weight in generator.weights]
     cache = generator.create_kv_cache()
     inputs = {"prefill": (prompt, 0), "decode": (prompt[-1:], len(prompt))}
     found = {}
