@@ -71,6 +71,29 @@ def run(mod: tvm.IRModule, pipeline) -> np.ndarray:
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
+def test_a_packed_function_that_updates_is_given_a_copy(view):
+    @tvm.register_global_func("tests.double_in_place", override=True)
+    def double(tensor):
+        tensor.copyfrom(tensor.numpy() * 2)
+        return tensor
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", TYPE)
+    with builder.function("main", [x]):
+        alias = builder.emit(view(x))
+        doubled = builder.emit(
+            relax.op.call_inplace_packed(
+                "tests.double_in_place", alias, inplace_indices=[0], ty_args=[TYPE]
+            )
+        )
+        out = builder.emit(relax.op.add(x, doubled))
+        builder.emit_func_output(out)
+    mod = builder.get()
+    assert np.allclose(run(mod, fusion_pipeline(tvm.target.Target("llvm"))), 3, rtol=1e-6)
+    assert COPY in OwnOperands()(mod).script()
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
 def test_the_pipeline_keeps_what_is_viewed(view):
     mod = updates(view)
     before = mod.script()

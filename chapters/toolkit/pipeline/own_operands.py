@@ -11,15 +11,17 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-UPDATES = "relax.call_tir_inplace"
+UPDATES, UPDATES_PACKED = "relax.call_tir_inplace", "relax.call_inplace_packed"
 COPY = "runtime.TVMTensorCopyFromTo"
 # they write their result into new memory, or into memory that was theirs to update
-MAKE_MEMORY = ("relax.call_tir", UPDATES, "relax.call_dps_packed")
+MAKE_MEMORY = ("relax.call_tir", UPDATES, UPDATES_PACKED, "relax.call_dps_packed")
 
 
 @tvm.transform.module_pass(opt_level=0, name="OwnOperands")
 class OwnOperands:
-    """Copies each tensor that call_tir_inplace updates, unless a kernel made it or it is the function's parameter.
+    """Copies each tensor that is updated in place, unless a kernel made it or it is the function's parameter.
+
+    Updated in place: by call_tir_inplace or call_inplace_packed.
 
     To hand a parameter to an in-place update is to allow that it is overwritten, as with a key-value cache.
     """
@@ -42,15 +44,18 @@ class _Copier(PyExprMutator):
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
-        if not (isinstance(call.op, tvm.ir.Op) and call.op.name == UPDATES):
+        if not isinstance(call.op, tvm.ir.Op) or call.op.name not in (UPDATES, UPDATES_PACKED):
             return call
-        operands = list(call.args[1].fields)  # Relax has no other form
+        packed = (
+            call.op.name == UPDATES_PACKED
+        )  # its operands stand among the arguments, not in a tuple
+        operands = list(call.args[1:] if packed else call.args[1].fields)
         for index in {int(i) for i in call.attrs.inplace_indices if int(i) >= 0}:
             if not self.has_memory_of_its_own(operands[index]):
                 operands[index] = self.builder_.emit(_copy(operands[index]))
                 self.copies += 1
-        arguments = [call.args[0], relax.Tuple(operands), *call.args[2:]]
-        return relax.Call(call.op, arguments, call.attrs, call.ty_args)
+        rest = operands if packed else [relax.Tuple(operands), *call.args[2:]]
+        return relax.Call(call.op, [call.args[0], *rest], call.attrs, call.ty_args)
 
     def has_memory_of_its_own(self, expr: relax.Expr) -> bool:
         """Whether a kernel wrote `expr`, or the caller gave it."""
