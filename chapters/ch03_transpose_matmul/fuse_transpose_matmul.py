@@ -120,8 +120,9 @@ def nt_matmul(w: te.Tensor, x: te.Tensor, out_dtype: str) -> te.Tensor:
 
     w: (*batch of w, n, k). x: (*batch of x, m, k), or (k,), whose result has no dimension m. The batch
     dimensions are aligned from the right; one that is the constant 1 is repeated along the other's, and a
-    missing one counts as 1. Returns (*batch, m, n) of `out_dtype`; the operands are cast to it before they
-    are multiplied. Dimensions may be symbolic. With k the constant 0 every element is a sum of nothing, 0.
+    missing one counts as 1. Returns (*batch, m, n) of `out_dtype`, called NT_matmul; the operands are cast to
+    `out_dtype` before they are multiplied. Dimensions may be symbolic. With k the constant 0 every element is
+    a sum of nothing, 0.
     """
     batch = broadcast(x.shape[:-2], w.shape[:-2])
     m, n, length = x.shape[-2:-1], w.shape[-2], x.shape[-1]

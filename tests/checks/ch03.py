@@ -27,8 +27,9 @@ from chapters.toolkit.machine import llvm_host
 from solutions.ch01_walk_the_ir import walk_the_ir
 from solutions.ch03_transpose_matmul import fuse_transpose_matmul as reference
 from tests.harness import expect
+from tests.harness.explain import explain
 from tests.harness.failure import CheckFailed
-from tests.harness.loading import last_line
+from tests.harness.loading import last_line, where
 
 LESSON = "chapters/ch03_transpose_matmul/lesson.md"
 PATTERN = f"{LESSON}, “Step 1: find the pair”"
@@ -199,7 +200,7 @@ def test_3_1_matches_nothing_else(impl) -> None:
 
 
 def observe_3_1(impl):
-    graphs = [_pair([4, 6], [5, 6]), *_other_graphs().values()]
+    graphs = [_pair([4, 6], [5, 6]), *_other_graphs().values(), Gram]
     return [lambda mod=mod: _found(impl, mod) for mod in graphs]
 
 
@@ -339,17 +340,34 @@ def _run_kernel(func, w, x, shape, out_dtype="float32", target="llvm") -> np.nda
 def test_3_3_has_the_shape_of_the_product(impl) -> None:
     """the result has the shape that matmul gives"""
     for w_shape, x_shape in COMPUTES:
-        out = impl.nt_matmul(
-            te.placeholder(w_shape, name="w"), te.placeholder(x_shape, name="x"), "float32"
-        )
         shape = np.matmul(np.zeros(x_shape), np.swapaxes(np.zeros(w_shape), -1, -2)).shape
         expect.equal(
-            tuple(int(d) for d in out.shape),
+            _shape_of(impl, w_shape, x_shape, shape),
             shape,
             f"The shape is wrong for w {tuple(w_shape)} and x {tuple(x_shape)}.",
             why="call_te takes the type of the new call from this shape; everything after it relies on it.",
             read=KERNEL,
         )
+
+
+def _shape_of(impl, w_shape, x_shape, expected) -> tuple[int, ...]:
+    """The shape nt_matmul gives; where it raises, a CheckFailed that says for which operands."""
+    w, x = te.placeholder(w_shape, name="w"), te.placeholder(x_shape, name="x")
+    try:
+        return tuple(int(d) for d in impl.nt_matmul(w, x, "float32").shape)
+    except (NotImplementedError, CheckFailed):
+        raise
+    except Exception as error:
+        why, read = explain(error)
+        raise CheckFailed(
+            f"nt_matmul raises {last_line(error)} for w {tuple(w_shape)} and x {tuple(x_shape)}.",
+            expected=f"a result of shape {expected}",
+            yours=where(error, impl._path),
+            why=why
+            or "x may be a vector, and either operand may have batch dimensions that the other lacks or "
+            "repeats: `batch_index` says where an element of the result's batch lies in each.",
+            read=read or KERNEL,
+        ) from None
 
 
 def test_3_3_computes_the_product(impl) -> None:
@@ -380,6 +398,19 @@ def test_3_3_takes_symbolic_sizes(impl) -> None:
     )
 
 
+def test_3_3_is_called_by_its_name(impl) -> None:
+    """the block of the sum is called NT_matmul"""
+    names = [name for name in _blocks(_kernel(impl, [7, 5], [4, 5])) if name != "root"]
+    expect.that(
+        "NT_matmul" in names,
+        "No block of the kernel is called NT_matmul.",
+        expected='te.compute(…, name="NT_matmul")',
+        yours=", ".join(names),
+        why="A schedule finds the block that it changes by its name: those of 3.8 and 3.9 ask for NT_matmul.",
+        read=KERNEL,
+    )
+
+
 def test_3_3_casts_before_it_multiplies(impl) -> None:
     """operands are cast to out_dtype before the product, and the sum is kept in it"""
     expect.close(
@@ -405,6 +436,7 @@ def observe_3_3(impl):
         lambda: numbers([1, 7, 5], [3, 4, 5]),
         lambda: numbers([7, 5], [4, 5], "float16", "float32"),
         lambda: _large_product(impl).tolist(),
+        lambda: _blocks(_kernel(impl, [7, 5], [4, 5])),
     ]
 
 
@@ -529,6 +561,13 @@ def test_3_4_makes_one_kernel(impl) -> None:
         read=KERNEL,
     )
     (call,) = _kernel_calls(result)
+    expect.equal(
+        call.args[0].name_hint,
+        "NT_matmul",
+        "The function that holds the kernel has another name.",
+        why="call_te names it after the Python function that it is given, unless `primfunc_name_hint` says otherwise.",
+        read=KERNEL,
+    )
     expect.equal(
         [arg.name for arg in call.args[1]],
         ["w", "x"],
