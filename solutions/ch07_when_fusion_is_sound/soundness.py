@@ -339,7 +339,7 @@ def check_between(sch: Schedule, pair: Pair) -> None:
 
     After the fusion the epilogue runs earlier: each element as soon as its sum is done. So nothing else in `site.span`
     may mention the output, or write what the epilogue reads: the sums, and its other operands. The reduction itself
-    must not mention the output either; it has more sums to make.
+    must not mention the output either; it has more sums to make. The refusal names the buffer that clashes.
     """
     # BEGIN exercise 7.4 (about 12 lines): the reduction, and then every other block in between
     output = pair.output.name
@@ -587,7 +587,10 @@ def predicted_half() -> dict[str, float]:
 
 
 def breaks_the_builtin() -> Case:
-    """A hard case of your own: the built-in fuses it and computes something else, `fuse_epilogue` fuses it rightly."""
+    """A hard case of your own: the built-in fuses it and computes something else, `fuse_epilogue` fuses it rightly.
+
+    `Case(cause, name, value="s + C[wi, wj]")` is the plain one: value is TVMScript, with `s` for the sum.
+    """
     # BEGIN exercise 7.7 (about 2 lines): one line of epilogue will do
     return Case("mine", "my own", value="T.max(C[wi, wj] - s, E[wi, wj])")
     # END exercise 7.7

@@ -1,0 +1,55 @@
+"""Answers that are wrong in a case which is easily left out of a check: each must be refused, and told why."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+from tvm.tirx import EQ, And, const
+
+from chapters.toolkit.course import chapter
+from chapters.toolkit.ir.tensor_ir import mentions
+from solutions.ch07_when_fusion_is_sound import soundness
+from tests.harness.failure import CheckFailed
+
+
+def drops_a_mixed_bound(nest):
+    """7.3: every part of the predicate that mentions a reduction loop is left out, also one that binds rows too."""
+    loops = soundness.reduction_loops(nest)
+    parts = [EQ(loop.loop_var, loop.min + loop.extent - 1) for loop in loops]
+    for part in soundness.conjuncts(nest.realize.predicate):
+        if not any(mentions(part, loop.loop_var) for loop in loops):
+            parts.append(part)
+    predicate = const(True, "bool")
+    for part in parts:
+        predicate = And(predicate, part)
+    return predicate
+
+
+def affine_in_python_numbers(value, total):
+    """7.1: Python's 0 and 1 for constants of the sum's dtype."""
+    form = soundness.affine(value, total)
+    if form is None:
+        return None
+    return tuple(
+        int(part.value) if soundness.is_number(part, 0) or soundness.is_number(part, 1) else part
+        for part in form
+    )
+
+
+REFUSED = [
+    ("test_7_1_keeps_the_dtype", {"affine": affine_in_python_numbers}, "other dtypes"),
+    ("test_7_3_a_mixed_bound_is_refused", {"last_step": drops_a_mixed_bound}, "i + k < 4"),
+]
+
+
+@pytest.mark.parametrize("check, parts, says", [pytest.param(*r, id=r[0]) for r in REFUSED])
+def test_refused(check: str, parts: dict, says: str) -> None:
+    home = chapter(int(check.split("_")[1]))
+    checks = importlib.import_module(f"tests.checks.{home.short}")
+    reference = importlib.import_module(f"solutions.{home.slug}.{home.stub.stem}")
+    getattr(checks, check)(reference)
+    with pytest.raises(CheckFailed) as failed:
+        getattr(checks, check)(SimpleNamespace(**{**vars(reference), **parts}))
+    assert says in str(failed.value.failure.as_dict())
