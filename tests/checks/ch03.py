@@ -1213,7 +1213,13 @@ def observe_3_8(impl):
 def _observe_schedule(schedule, rows):
     def told(target):
         func = schedule(_unscheduled(rows, 64, 64), target)
-        return _widest(func), _parallel(func), _sums_of_a_step(func), sorted(set(_blocks(func)))
+        vectors = [
+            int(one.loop.extent)
+            for loops in _loops_of_sums(func)
+            for one in loops
+            if one.vectorized
+        ]
+        return vectors, _parallel(func), _sums_of_a_step(func), sorted(set(_blocks(func)))
 
     def numbers():
         target = llvm_host()["target"]
