@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -188,6 +189,17 @@ def test_a_refused_primitive_says_why_in_its_first_line():
     message = "An error occurred in the schedule primitive 'get-block'.\n\nThe IR with diagnostic is:\nx\n"
     error = ValueError(message + "Error message: Cannot find a block with the name: nope")
     assert last_line(error) == "ValueError: get_block: Cannot find a block with the name: nope"
+
+
+def test_a_check_that_cannot_go_on_names_its_own_line():
+    """Not the line of TVM, in Python or in C++, in which the exception was raised."""
+    from tests.checks import ch03
+    from tests.harness.worker import _raised
+
+    with pytest.raises(Exception) as raised:
+        ch03._kernel(SimpleNamespace(nt_matmul=lambda *_: None), [7, 5], [4, 5])
+    yours = _raised(raised.value, Path("first_module.py")).failure.yours
+    assert "of ch03.py: return te.create_prim_func" in yours
 
 
 def test_far_numbers_are_told_as_what_they_are():

@@ -52,7 +52,10 @@ def _raised(error: BaseException, path: Path) -> CheckFailed:
             why=why,
             read=read,
         )
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)  # the last may be TVM's, in Python or in C++
+    frame = next(
+        (f for f in reversed(frames) if Path(f.filename).parent.name == "checks"), frames[-1]
+    )
     return CheckFailed(
         f"The check could not use what your code returned: {last_line(error)}",
         yours=f"the check was at line {frame.lineno} of {Path(frame.filename).name}: {frame.line}",
