@@ -113,7 +113,7 @@ QUESTIONS = [
         ask="In TVM's default plan for a decode step of `tiny`, what is the largest storage for?",
         choices=("the attention scores", "a weight, transposed", "the head, transposed"),
         compute=_planned_memory,
-        because="The transposed copy of gate_up_proj. Where nothing is transposed, the plan is a fiftieth of that.",
+        because="The transposed copy of gate_up_proj. Where nothing is transposed, nothing of that size is planned.",
     ),
     Question(
         ask="For CUDA, GEMV declines the head of `tiny`, 500 rows. Which of the rules that follow takes it?",

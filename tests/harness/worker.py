@@ -56,10 +56,11 @@ def _raised(error: BaseException, path: Path) -> CheckFailed:
     frame = next(
         (f for f in reversed(frames) if Path(f.filename).parent.name == "checks"), frames[-1]
     )
+    forgotten = "; a forgotten `return` gives None" if "None" in last_line(error) else ""
     return CheckFailed(
         f"The check could not use what your code returned: {last_line(error)}",
         yours=f"the check was at line {frame.lineno} of {Path(frame.filename).name}: {frame.line}",
-        expected="what the exercise's docstring says; a forgotten `return` gives None",
+        expected=f"what the exercise's docstring says{forgotten}",
         why=why,
         read=read,
     )
