@@ -10,6 +10,7 @@ from tvm.tirx import EQ, And, const
 
 from chapters.toolkit.course import chapter
 from chapters.toolkit.ir.tensor_ir import mentions
+from solutions.ch04_add_rms_norm import fuse_add_norm
 from solutions.ch07_when_fusion_is_sound import soundness
 from tests.harness.failure import CheckFailed
 
@@ -38,7 +39,18 @@ def affine_in_python_numbers(value, total):
     )
 
 
+def more_rows_than_a_block_holds(hidden_size, dtype, limit):
+    """4.4: a block of 128 threads, also where the target allows fewer."""
+    plan = fuse_add_norm.plan_threads(hidden_size, dtype, limit)
+    return fuse_add_norm.Plan(plan.threads, plan.vector, max(1, 128 // plan.threads))
+
+
 REFUSED = [
+    (
+        "test_4_4_short_rows_share_a_block",
+        {"plan_threads": more_rows_than_a_block_holds},
+        "at most 64",
+    ),
     ("test_7_1_keeps_the_dtype", {"affine": affine_in_python_numbers}, "other dtypes"),
     ("test_7_3_a_mixed_bound_is_refused", {"last_step": drops_a_mixed_bound}, "i + k < 4"),
 ]

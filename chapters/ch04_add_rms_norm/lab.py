@@ -79,8 +79,8 @@ wide = add_norm.wide_kernel([rows], 4096, "float16", 1e-5, plan)
 display(kernel_picture(simple, "row_kernel"), kernel_picture(wide, "wide_kernel"))
 
 # %% [markdown]
-# What TVM writes for CUDA. The loads of x1 and x2 come before any store; the four `uint4` are 16
-# bytes each.
+# What TVM writes for CUDA. The loads of x1 and x2 come before any store. A `uint4` is 16 bytes, and
+# a thread has four of each tensor.
 
 # %%
 (kernel,) = HostProgram(wide, cuda).kernels.values()

@@ -243,7 +243,8 @@ def plan_threads(hidden_size: int, dtype: str, limit: int) -> Plan:
     """The plan of a wide kernel for rows of `hidden_size` elements, on a target with `limit` threads a block.
 
     vector: 16 bytes of elements; if that does not divide hidden_size, 1. threads: so many that each has four vectors
-    or fewer, through fit_threads. rows: as many as make a block of 128 threads, at least 1.
+    or fewer, through fit_threads. rows: as many as make a block of 128 threads, or of limit if that is less; at least
+    1.
     """
     # BEGIN exercise 4.4 (about 5 lines): the width of a load, then threads a row, then rows a block
     vector = VECTOR_BYTES // ITEM_BYTES[dtype]

@@ -17,8 +17,9 @@ def kernel_with(
     scale=lambda mean, eps: T.rsqrt(mean + eps),
     weighted=lambda held, weight: T.float32(held) * T.float32(weight),
     zero=True,
+    zero_at_first=False,
 ):
-    """row_kernel with other squares, accumulator dtype, mean, reduction, guards, order of results, scale or weight."""
+    """row_kernel with other squares, accumulator dtype, mean, reduction, guards, results, scale, weight or zeros."""
 
     def row_kernel(dims, hidden_size, dtype, epsilon, threads):
         per_thread = math.ceil(hidden_size / threads)
@@ -64,6 +65,9 @@ def kernel_with(
                             t = T.axis.spatial(threads, thread)
                             k = T.axis.reduce(per_thread, i)
                             T.where(i * threads + thread < end)
+                            if zero_at_first:
+                                with T.init():
+                                    partial[t] = T.cast(0, accumulate)
                             partial[t] += T.cast(
                                 square(
                                     held[k],
