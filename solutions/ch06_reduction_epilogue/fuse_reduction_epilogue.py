@@ -406,6 +406,9 @@ def refresh_regions(sch: Schedule, block: SBlockRV | str) -> None:
 
     `decompose_reduction` of a fused block leaves the new init block with no reads, though it reads the bias, and the
     bias in the reads of the update, which no longer reads it. The order is that of first use.
+
+    `get_sblock_access_region` takes the block and a map, from the variable of each buffer it is to speak of to the
+    buffer itself: in this release one and the same object.
     """
     # BEGIN exercise 6.6 (about 7 lines): ask TVM for the regions, and replace the block by itself
     sref = sch.get_sref(sch.get_sblock(block) if isinstance(block, str) else block)

@@ -299,20 +299,46 @@ def _text(expression) -> str:
 
 
 def test_6_1_adds_nothing_to_a_copy(impl) -> None:
-    """a copy adds 0"""
-    func = _sum("temp[vi, vj]")
-    _, reduction, epilogue = blocks_of(func)
-    _, addend = accepts(
-        lambda: impl.split_sum(epilogue, reduction.body.buffer),
-        func,
-        "split_sum refuses a copy, `D[vi, vj] = temp[vi, vj]`.",
-        why="A copy is a sum whose addend is 0; `cache_write` leaves such blocks everywhere.",
-        read=ADDED,
-    )
-    zero = isinstance(addend, tirx.IntImm) and addend.value == 0 and str(addend.ty.dtype) == "int32"
-    expect.that(
-        zero, "The addend of a copy is not an int32 0.", expected='const(0, "int32")', yours=addend
-    )
+    """a copy adds 0, of the dtype that is copied"""
+    for dtype in ("int32", "float32"):
+        func = _copy(dtype)
+        _, reduction, epilogue = blocks_of(func)
+        _, addend = accepts(
+            lambda e=epilogue, r=reduction: impl.split_sum(e, r.body.buffer),
+            func,
+            f"split_sum refuses a copy, `D[vi] = temp[vi]`, in {dtype}.",
+            why="A copy is a sum whose addend is 0; `cache_write` leaves such blocks everywhere.",
+            read=ADDED,
+        )
+        number = isinstance(addend, tirx.IntImm | tirx.FloatImm) and addend.value == 0
+        expect.that(
+            number and str(addend.ty.dtype) == dtype,
+            f"The addend of a copy in {dtype} is no {dtype} 0.",
+            expected=f'const(0, "{dtype}")',
+            yours=f"{addend!r} in {addend.ty.dtype}" if number else repr(addend),
+            why="It becomes the init, which is stored into a buffer of that dtype.",
+            read=ADDED,
+        )
+
+
+def _copy(dtype: str) -> tirx.PrimFunc:
+    """Sums of three numbers, and a block that copies them."""
+
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((4, 3), dtype), D: T.Buffer((4,), dtype)):
+        temp = T.sblock_alloc_buffer((4,), dtype)
+        for i, k in T.grid(4, 3):
+            with T.sblock("matmul"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    temp[vi] = T.cast(0, dtype)
+                temp[vi] = temp[vi] + A[vi, vk]
+        for i in range(4):
+            with T.sblock("bias"):
+                vi = T.axis.spatial(4, i)
+                D[vi] = temp[vi]
+
+    return main
 
 
 def test_6_1_refuses_all_else(impl) -> None:
@@ -347,8 +373,8 @@ def test_6_1_refuses_temp_in_an_index(impl) -> None:
 
 
 def observe_6_1(impl):
-    def outcome(text: str):
-        _, reduction, epilogue = blocks_of(program(text))
+    def outcome(func: tirx.PrimFunc):
+        _, reduction, epilogue = blocks_of(func)
         try:
             load, addend = impl.split_sum(epilogue, reduction.body.buffer)
         except ScheduleError:
@@ -358,7 +384,8 @@ def observe_6_1(impl):
 
     texts = [f"D[vi, vj] = {text}" for text, _ in [*SUMS.values(), *NO_SUMS.values()]]
     texts += ["D[vi, vj] = temp[vi, vj]", "D[vi, temp[vi, vj]] = temp[vi, vj] + C[vi, vj]"]
-    return [lambda text=text: outcome(text) for text in texts]
+    funcs = [*map(program, texts), _copy("float32")]
+    return [lambda func=func: outcome(func) for func in funcs]
 
 
 # --- 6.2 ------------------------------------------------------------------------------------------
