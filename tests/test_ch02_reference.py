@@ -1,4 +1,4 @@
-"""Chapter 2's reference where it goes further than the checks ask: constants, closures, cuts that are none."""
+"""Chapter 2 where it goes further than its checks ask: constants, closures, cuts that are none, other words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
+from chapters.toolkit.course import ROOT, chapter
 from solutions.ch02_attach_metadata.attach_support_info import crossing_tensors, even_starts
+from tests.checks import ch02 as checks
+from tests.harness.diagnose import diagnose
+from tests.harness.loading import load
 
 
 def _var(func: relax.Function, name: str) -> relax.Var:
@@ -61,3 +65,15 @@ def test_a_start_that_is_not_bound_is_refused():
     stranger = relax.Var("stranger", relax.TensorType((4,), "float32"))
     with pytest.raises(ValueError, match="No binding of the function binds stranger"):
         crossing_tensors(Closure["main"], [stranger])
+
+
+def test_a_refusal_is_known_whatever_its_words(tmp_path):
+    """An answer that refuses as a catalogued one does, in a sentence of its own."""
+    catalogued = ROOT / "tests" / "wrong" / "ch02" / "refuses_every_taken_name.py"
+    text = catalogued.read_text(encoding="utf-8")
+    path = tmp_path / "answer.py"
+    path.write_text(
+        text.replace('f"The module already has a function {name!r}."', "name"), encoding="utf-8"
+    )
+    assert path.read_text(encoding="utf-8") != text
+    assert diagnose(checks, chapter(2), "2.2", load(path))["file"] == catalogued.name

@@ -329,6 +329,9 @@ def test_0_6_is_refused(impl) -> None:
             "One of your arrays is refused for its own sake, which shows nothing about n.",
             expected="two float32 arrays of shape (something, 16)",
             yours=f"{array.dtype} {array.shape}",
+            why="The dtype, the rank and the 16 stand in the type as they are. NumPy makes float64 unless it is told "
+            'otherwise: np.ones(shape, "float32").',
+            read=f"{LESSON}, “When it must refuse”",
         )
     try:
         expect.run(AddRows, "main", pair)
@@ -351,4 +354,5 @@ def observe_0_6(impl):
         lambda: (
             "legal columns" if {a.shape[1:] for a in impl.refused()} == {(16,)} else "other columns"
         ),
+        lambda: sorted({str(a.dtype) for a in impl.refused()}),
     ]

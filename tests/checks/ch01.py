@@ -387,7 +387,8 @@ def test_1_2_finds_what_a_call_reads(impl) -> None:
             _names(impl.tensors_read(call)),
             names,
             f"tensors_read is wrong for {title}.",
-            why="call_tir wraps its arguments in a tuple; shapes and kernels are arguments and no tensors.",
+            why="A tuple written out in a call stands for its fields, which may be tuples in their turn, as call_tir "
+            "wraps its arguments in one; shapes and kernels are arguments and no tensors.",
             read=BYTES,
         )
 
@@ -406,11 +407,13 @@ def test_1_2_measures_each_call(impl) -> None:
         )
         for rows in (yours, MOVES)
     )
-    expect.equal(
-        len(yours),
-        len(MOVES),
+    expect.that(
+        len(yours) == len(MOVES),
         f"binding_bytes has {len(yours)} entries for a function with {len(MOVES)} bound calls.",
-        why=f"expected\n{expected}\nyours\n{shown}",
+        expected=expected,
+        yours=shown,
+        why="A binding whose value is a call has an entry, also where the call moves nothing: a view, or a call of "
+        "another function. An alias, a tuple or an item of one has none.",
         read=BYTES,
     )
     for mine, right in zip(yours, MOVES, strict=True):

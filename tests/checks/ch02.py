@@ -134,6 +134,11 @@ def attributes(mod: tvm.IRModule) -> dict[str, dict[str, object]]:
     }
 
 
+def _of_the_module(mod: tvm.IRModule) -> dict[str, object]:
+    """The attributes that the module itself carries, besides those of its functions."""
+    return {str(key): plain(value) for key, value in dict(mod.attrs or {}).items()}
+
+
 def _kind(func: object) -> str:
     return {relax.Function: "the Relax function", tirx.PrimFunc: "the PrimFunc"}.get(
         type(func), "the external function"
@@ -153,6 +158,13 @@ def attaches(
         _attributes_are(f"{_kind(func)} `{name}`", before[name], more, after[name], whose)
         if more:
             wanted[gvar] = func.with_attrs(more)
+    expect.equal(
+        _of_the_module(result),
+        _of_the_module(mod),
+        f"{whose} lost or changed what belongs to the module itself: its own attributes.",
+        why="IRModule(functions) knows nothing but its functions. `mod.clone()` copies the rest too.",
+        read="chapters/ch01_walk_the_ir/lesson.md, “A pass is a function”",
+    )
     expect.same_ir(
         result,
         wanted,
@@ -433,7 +445,11 @@ def test_2_2_is_registered(impl) -> None:
 def observe_2_2(impl):
     def add(functions: dict, mod: tvm.IRModule) -> str:
         given = mod.clone()
-        result = impl.AttachAdditionalPrimFuncs(functions)(given)
+        try:
+            result = impl.AttachAdditionalPrimFuncs(functions)(given)
+        except ValueError as error:  # its words are the answer's own
+            named = [name for name in functions if name in str(error)]
+            return f"refused for {named}, input {attributes(given)}"
         bodies = {name: result[name].body.script()[:400] for name in functions}
         return f"{attributes(result)} {bodies} input {attributes(given)}"
 
