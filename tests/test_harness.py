@@ -191,6 +191,19 @@ def test_a_refused_primitive_says_why_in_its_first_line():
     assert last_line(error) == "ValueError: get_block: Cannot find a block with the name: nope"
 
 
+def test_an_exception_in_a_pass_comes_with_what_it_was_given(runner, tmp_path):
+    """Of a module of many functions, the one that makes the pass raise."""
+    text = chapter(1).solution.read_text(encoding="utf-8")
+    old = "    rank = len(outer if inner is None else inner)\n"
+    assert old in text
+    path = tmp_path / "walk_the_ir.py"
+    path.write_text(text.replace(old, "    rank = len(inner or outer)\n"), encoding="utf-8")
+    wanted = next(e for e in chapter(1).exercises if e.id == "1.4")
+    yours = runner.run_exercise(chapter(1), wanted, path)[-1].failure["yours"]
+    assert "rank = len(inner or outer)" in yours and yours.count("R.permute_dims(") == 2, yours
+    assert "axes=[]" in yours
+
+
 def test_a_check_that_cannot_go_on_names_its_own_line():
     """Not the line of TVM, in Python or in C++, in which the exception was raised."""
     from tests.checks import ch03

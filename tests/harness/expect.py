@@ -108,9 +108,14 @@ def _faulty(mod: tvm.IRModule) -> tuple[str, str]:
         if isinstance(func, relax.Function) and not relax.analysis.check_well_formed(func):
             name, faulty = gvar.name_hint, func
             break
-    lines = faulty.script().splitlines()
+    return name, _script(faulty)
+
+
+def _script(program: tvm.IRModule | relax.Function) -> str:
+    """The text of a program, cut where it is long."""
+    lines = program.script().splitlines()
     left = len(lines) - MOST_LINES
-    return name, "\n".join([*lines[:MOST_LINES], *([f"... {left} more lines"] if left > 0 else [])])
+    return "\n".join([*lines[:MOST_LINES], *([f"... {left} more lines"] if left > 0 else [])])
 
 
 def _about(violation: str) -> str:
@@ -128,19 +133,38 @@ def apply(
 ) -> tvm.IRModule:
     """`transform(mod)`, after asking the three questions every pass is asked.
 
-    `whose` names the pass in messages. Exceptions of the answer pass through; the worker words them.
+    `whose` names the pass in messages. Exceptions of the answer pass through, with the program it was given as their
+    `given`; the worker words them.
     """
     given, before = copy_of(mod), copy_of(mod)
     try:
         result = transform(given)
-    except tvm.error.InternalError as error:  # how TVM says that a module_pass returned None
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        # how TVM says that a module_pass returned None
         if "return value of a module pass must be set" not in str(error):
+            error.given = _script(_stumbles_over(transform, before, error))
             raise
         result = None
     returns_module(result, whose, why=NEXT)
     unchanged(given, before, whose)
     well_formed(result, whose)
     return result
+
+
+def _stumbles_over(
+    transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, error: Exception
+) -> tvm.IRModule | relax.Function:
+    """The first function of `mod` that makes `transform` raise such an error when it stands alone; else `mod`."""
+    functions = [(g, f) for g, f in mod.functions_items() if isinstance(f, relax.Function)]
+    for gvar, func in functions if len(functions) > 1 else []:
+        try:
+            transform(tvm.IRModule({gvar: func}))
+        except Exception as again:
+            if type(again) is type(error) and last_line(again) == last_line(error):
+                return func
+    return mod
 
 
 def same_ir(

@@ -45,9 +45,10 @@ def _raised(error: BaseException, path: Path) -> CheckFailed:
     place = where(error, path)
     why, read = explain(error)
     if place:
+        given = getattr(error, "given", "")
         return CheckFailed(
             f"Your code raised {last_line(error)}",
-            yours=place,
+            yours=f"{place}\nwhile the pass was given\n{given}" if given else place,
             expected="no exception",
             why=why,
             read=read,
