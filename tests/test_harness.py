@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from tvm import relax
 from chapters.toolkit.course import ROOT, chapter
 from tests.harness import expect
 from tests.harness.failure import CheckFailed
-from tests.harness.printed import CUT, MOST_SHOWN
+from tests.harness.printed import CUT, MOST_SHOWN, tail
 from tests.harness.runner import Check, Runner, checks_of
 
 COMPILE = 'executable = tvm.compile(mod, target="llvm")'
@@ -66,6 +67,14 @@ def test_what_a_lost_answer_printed_is_shown(runner, answer):
             seconds=3,
         )
         assert outcome.state == "failed" and "so far" in outcome.output
+
+
+def test_what_tvm_prints_of_an_exception_is_not_the_answers():
+    noise = (
+        b"[10:13:15] block_builder.cc:67: Warning: BlockBuilder destroyed with remaining blocks!\n"
+    )
+    assert tail(BytesIO(noise + b"mine\n" + noise)) == "mine\n"
+    assert tail(BytesIO(noise)) == ""
 
 
 @pytest.mark.skipif(os.name != "posix", reason="looks at processes as POSIX has them")
