@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib.util
 import math
@@ -13,6 +14,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+import tvm
 
 from chapters.toolkit.gpu import cuda_on_cpu, cuda_resources, mma
 from chapters.toolkit.gpu.cuda_on_cpu import CudaOnCpu
@@ -256,11 +258,19 @@ ONE_PRODUCT = """
 """
 
 
+def _function_of_tvm(path: str, name: str):
+    """One function of a file of TVM's that takes long to import."""
+    tree = ast.parse((Path(tvm.__file__).parent / path).read_text(encoding="utf-8"))
+    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    namespace: dict = {}
+    exec(compile(ast.Module(found, []), path, "exec"), namespace)
+    return namespace[name]
+
+
 @runs_here
 def test_mma_holds_fragments_where_tvm_says():
     """TVM's own map of a fragment, `shared_16x16_to_ldmatrix_32x8_layout`: (row, column) -> (lane, number in it)."""
-    from tvm.s_tir.tensor_intrin.cuda import shared_16x16_to_ldmatrix_32x8_layout as held
-
+    held = _function_of_tvm("s_tir/tensor_intrin/cuda.py", "shared_16x16_to_ldmatrix_32x8_layout")
     draw = np.random.default_rng(0)
     a, b = (draw.standard_normal((16, 16)).astype("float16") for _ in range(2))
     c = draw.standard_normal((16, 16)).astype("float32")
@@ -298,7 +308,8 @@ def test_mma_holds_fragments_where_tvm_says():
 @by_tile
 def test_shared_memory_has_no_conflicts_and_global_memory_whole_sectors(tile):
     func = mma_matmul(tile.block_m, tile.block_n, 4 * tile.block_k, "bfloat16", "bfloat16", tile)
-    assert conflicts(func, CUDA) == {"read pool": 1, "write pool": 1}
+    ways = conflicts(func, CUDA)
+    assert set(ways.values()) == {1} and {name.split()[0] for name in ways} == {"read", "write"}
     for access in accesses(func, CUDA):
         if access.scope == "global" and access.buffer != "C":
             assert access.sectors == access.least_sectors and access.lanes * access.item_bytes == 16
@@ -306,7 +317,7 @@ def test_shared_memory_has_no_conflicts_and_global_memory_whole_sectors(tile):
 
 def test_without_the_swizzle_banks_conflict(monkeypatch):
     monkeypatch.setattr(mma, "swizzled", lambda row, piece, pieces: piece)
-    assert conflicts(mma_matmul(64, 64, 128, "float16"), CUDA)["read pool"] == 4
+    assert max(conflicts(mma_matmul(64, 64, 128, "float16"), CUDA).values()) == 4
 
 
 def test_maps_are_permutations():
