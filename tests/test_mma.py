@@ -242,6 +242,67 @@ def test_ldmatrix_hands_out_rows_as_documented(transposed):
     assert (out.reshape(8, 4, 2, 2) == expected.reshape(2, 8, 4, 2).transpose(1, 2, 0, 3)).all()
 
 
+COPY = """
+__forceinline__ __device__ void copy(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
+}
+__forceinline__ __device__ void commit() { asm volatile("cp.async.commit_group;" : : ); }
+__forceinline__ __device__ void wait() { asm volatile("cp.async.wait_group 0;" : : : "memory"); }
+"""
+READ_THEN_COPY = """
+  extern __shared__ __align__(64) float s_ptr[];
+  s_ptr[threadIdx.x] = 7.0f;
+  __syncthreads();
+  float seen = s_ptr[threadIdx.x];
+  BARRIER
+  if (threadIdx.x == 1) copy(__cvta_generic_to_shared(&(s_ptr[FIRST])), &(in_ptr[FROM]));
+  commit();
+  LATER
+  wait();
+  out_ptr[threadIdx.x] = seen + s_ptr[threadIdx.x];
+"""
+
+
+def _copied(barrier="__syncthreads();", later="", first="8", start="8") -> np.ndarray:
+    """What 32 threads see of 32 sevens, and then of them with 4 others copied over by thread 1."""
+    body = READ_THEN_COPY.replace("BARRIER", barrier).replace("LATER", later)
+    body = body.replace("FIRST", first).replace("FROM", start)
+    parameters = "float* __restrict__ in_ptr, float* __restrict__ out_ptr"
+    signature = f'extern "C" __global__ void main_kernel({parameters})'
+    source = f"#endif\n{COPY}{signature};\n{signature} {{{body}}}\n"
+    kernel = Kernel("main_kernel", source, ("handle",) * 2, ("in_ptr", "out_ptr"), ("threadIdx.x",))
+    given, out = np.arange(32, dtype="float32"), np.full(32, np.nan, "float32")
+    CudaOnCpu()(Launch(kernel, (1, 1, 1), (32, 1, 1), (given, out), 128))
+    return out
+
+
+@runs_here
+def test_a_copy_may_arrive_at_once_and_as_late_as_its_thread_waits():
+    visible = "wait(); __syncthreads();"
+    assert _copied(later=visible).tolist() == [14.0] * 8 + [15, 16, 17, 18] + [14.0] * 20
+    with pytest.raises(LaunchError, match="no barrier stands between"):
+        _copied(barrier="", later=visible)  # the copy may arrive before thread 8 has read
+    with pytest.raises(LaunchError, match="no barrier stands between"):
+        _copied(later="")  # thread 1 waits, and thread 8 does not wait for thread 1
+    with pytest.raises(LaunchError, match="no barrier stands between"):
+        _copied(later="__syncthreads();")  # a barrier that thread 1 passes before it waits
+
+
+@runs_here
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ({"first": "9"}, "not a multiple of 16"),
+        ({"first": "30"}, "which has 128 bytes"),
+        ({"start": "30"}, "outside the kernel's arrays"),
+        ({"start": "9"}, "not aligned"),
+    ],
+)
+def test_addresses_of_copies_are_checked(where, said):
+    with pytest.raises(LaunchError, match=said):
+        _copied(**where)
+
+
 PRODUCT = """
 __forceinline__ __device__ void multiply(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1,
     uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1, float c0, float c1, float c2, float c3) {

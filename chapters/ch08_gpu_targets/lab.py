@@ -16,6 +16,7 @@ from chapters.toolkit.gpu import cuda_on_cpu, wgsl_on_vulkan
 from chapters.toolkit.gpu.gpu_matmul import matmul_bias
 from chapters.toolkit.gpu.kernel_report import memory_table, resource_table
 from chapters.toolkit.gpu.launches import HostProgram, LaunchError
+from chapters.toolkit.gpu.mma import mma_matmul
 from chapters.toolkit.gpu.warp_access import accesses
 from chapters.toolkit.ir.ir_diff import diff, show
 from chapters.toolkit.ir.row_index import row_dimensions
@@ -121,6 +122,7 @@ display(Table(("buffer", "", "elements a thread", "sectors, of at least", "ways"
 
 # %%
 chosen = {name: steps[name] for name in ("rows padded", "tensor cores")}
+chosen["mma.sync, by hand"] = mma_matmul(256, 256, 256, "float16")
 display(resource_table(chosen, ("sm_80", "sm_90a", "sm_100a"), ours.occupancy))
 
 # %% [markdown]
