@@ -70,6 +70,22 @@ def test_every_tile_gives_the_layer(tile, backwards):
     assert _error(func, _layer(size, dtype, "float32", 1), backwards) < 2e-4
 
 
+UNUSUAL = (
+    MmaTile(16, 64, 64, 16, 32, 3),
+    MmaTile(32, 64, 32, 16, 64, 5),
+    MmaTile(96, 96, 32, 48, 96, 3),
+    MmaTile(192, 128, 64, 96, 32, 3),
+)
+
+
+@runs_here
+@pytest.mark.parametrize("tile", UNUSUAL, ids=lambda t: f"{t.block_m}x{t.block_n}")
+def test_other_tiles_give_it_too(tile):
+    size = 2 * tile.block_m - 5, 2 * tile.block_n, 4 * tile.block_k
+    func = mma_matmul(*size, "float16", tile=tile)
+    assert _error(func, _layer(size, "float16", "float32", 3), True) < 2e-4
+
+
 @runs_here
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("wide", [True, False], ids=["float32", "rounded"])
@@ -409,6 +425,11 @@ def test_tiles_fit_the_size(size, tile):
     assert tile_for(*size) == tile
 
 
+def test_a_gpu_with_little_shared_memory_gets_a_smaller_tile():
+    assert tile_for(4096, 4096, 4096, 99 * 1024) == TILES[1]
+    assert tile_for(4096, 4096, 4096, 48 * 1024) == TILES[2]
+
+
 @pytest.mark.parametrize("size", [(64, 96, 64), (64, 64, 40), (0, 64, 64), (64, 64, 0)])
 def test_sizes_it_does_not_serve_are_refused(size):
     with pytest.raises(ValueError, match="n must be a multiple of 64 and k of 32"):
@@ -423,6 +444,7 @@ def test_sizes_it_does_not_serve_are_refused(size):
         ((64, 64, 64, "float16", "float32", TILES[0]), "not whole in tiles of 256 columns"),
         ((2**16, 2**16, 64, "float16"), "2\\*\\*31 elements"),
         ((64, 64, 64, "float16", "float32", MmaTile(64, 64, 32, 32, 32, 2)), "stages is 3 or more"),
+        ((256, 512, 64, "float16", "float32", MmaTile(256, 512, 64, 64, 32, 3)), "1024 at most"),
         ((64, 64, 64, "float16", "float32", MmaTile(64, 64, 48, 32, 32, 3)), "block_k is 32 or 64"),
         (
             (64, 64, 64, "float16", "float32", MmaTile(64, 64, 32, 32, 16, 3)),

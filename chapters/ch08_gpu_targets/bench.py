@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from chapters.toolkit.bench import gpu_linear_bench as linear
 from chapters.toolkit.bench import gpu_norm_bench as norm
-from chapters.toolkit.bench.gpu_clock import missing
+from chapters.toolkit.bench.gpu_clock import missing, shared_bytes
 from chapters.toolkit.bench.gpu_linear_bench import Layer
 from chapters.toolkit.pages.gpu_results import LINEAR_OURS, SHOWN
 
@@ -140,7 +140,9 @@ def steps(layer: Layer) -> dict[str, Callable]:
         "tensor cores, copies under way": lambda: chapter.tensor_core_matmul(
             func(), warps(128, 128, 32, 64, 32), True
         ),
-        "mma.sync": lambda: mma.mma_matmul(*sizes, out_dtype=layer.dtype),
+        "mma.sync": lambda: mma.mma_matmul(
+            *sizes, layer.dtype, mma.tile_for(*sizes[:3], shared_bytes(mma.SHARED_BYTES))
+        ),
     }
 
 

@@ -37,6 +37,17 @@ def missing() -> str:
     return "" if state == "gpu" else sentence
 
 
+def shared_bytes(otherwise: int) -> int:
+    """How much shared memory a block may ask for on the GPU that is there; `otherwise` where none is."""
+    try:
+        import torch
+    except ImportError:
+        return otherwise
+    if not torch.cuda.is_available():
+        return otherwise
+    return torch.cuda.get_device_properties(0).shared_memory_per_block_optin
+
+
 @dataclass(frozen=True)
 class Contender:
     """Something to time. prepare: what must be restored before each call, outside of the time."""

@@ -28,6 +28,9 @@ PTX_TYPES = {"float16": "f16", "bfloat16": "bf16"}
 PIECE = 8  # elements of 2 bytes in the 16 bytes that ldmatrix and cp.async take at once
 WARP = 32
 FULL = 128  # blocks: data-centre GPUs have 108 to 148 multiprocessors
+SHARED_BYTES = (
+    163 * 1024
+)  # of a block, at most: sm_80; others of the same age have 99 KiB, later ones more
 LARGEST = 2**31  # indices have 32 bits
 
 
@@ -65,10 +68,11 @@ class MmaTile:
             or self.block_m % rows
             or self.block_n % rows
             or self.stages < 3
+            or self.threads > 1024
         ):
             raise ValueError(
                 f"{self} cannot be: warps have multiples of 16 × 32 of the block's elements, block_k is 32 or 64, all "
-                "threads copy equally much of each operand, and stages is 3 or more."
+                "threads, 1024 at most, copy equally much of each operand, and stages is 3 or more."
             )
 
 
@@ -81,12 +85,14 @@ TILES = (
 )
 
 
-def tile_for(m: int, n: int, k: int) -> MmaTile:
+def tile_for(m: int, n: int, k: int, shared_bytes: int = SHARED_BYTES) -> MmaTile:
     """The tile that loads least of those that keep a GPU's multiprocessors busy; the smallest where none does.
 
-    n and k must be multiples of the tile's, m need not. Raises ValueError where no tile serves.
+    n and k must be multiples of the tile's, m need not. shared_bytes: what a block may ask for. Raises ValueError where
+    no tile serves.
     """
-    possible = [tile for tile in TILES if n % tile.block_n == 0 and k % tile.block_k == 0]
+    fitting = [tile for tile in TILES if tile.shared_bytes <= shared_bytes]
+    possible = [tile for tile in fitting if n % tile.block_n == 0 and k % tile.block_k == 0]
     if min(m, n, k) < 1 or not possible:
         smallest = TILES[-1]
         raise ValueError(
