@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -83,6 +85,14 @@ def test_what_a_call_overwrites_is_restored_before_each():
     contender = Contender(lambda: told.append("call"), lambda: told.append("prepare"))
     interleaved({"a": contender}, Counted(a=1.0), rounds=2)
     assert told == ["prepare", "call"] * (WARM_ROUNDS + 2)
+
+
+@pytest.mark.parametrize(("there", "found"), [(True, 101_376), (False, 5)])
+def test_shared_memory_is_what_the_gpu_says(monkeypatch, there, found):
+    properties = SimpleNamespace(shared_memory_per_block_optin=101_376)
+    cuda = SimpleNamespace(is_available=lambda: there, get_device_properties=lambda _: properties)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert gpu_clock.shared_bytes(5) == found
 
 
 # --- cases --------------------------------------------------------------------------------------

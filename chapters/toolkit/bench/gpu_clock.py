@@ -45,7 +45,8 @@ def shared_bytes(otherwise: int) -> int:
         return otherwise
     if not torch.cuda.is_available():
         return otherwise
-    return torch.cuda.get_device_properties(0).shared_memory_per_block_optin
+    properties = torch.cuda.get_device_properties(0)
+    return getattr(properties, "shared_memory_per_block_optin", otherwise)
 
 
 @dataclass(frozen=True)
