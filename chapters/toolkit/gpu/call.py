@@ -17,12 +17,14 @@ def compiled(func, target=None) -> Callable[[Sequence], Callable[[], None]]:
     """
     import tvm
 
+    from chapters.toolkit.gpu.launches import pipeline_of
+
     target = target or tvm.target.Target.from_device(tvm.cuda(0))
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
     def compile_now():
         with tvm.transform.PassContext(config=ASYNCHRONOUS):
-            return tvm.compile(mod, target=target)["main"]
+            return tvm.compile(mod, target=target, tir_pipeline=pipeline_of(mod))["main"]
 
     try:
         main = compile_now()

@@ -8,8 +8,8 @@
 // Tensor cores: 16 x 16 x 16 fragments of nvcuda::wmma with float32 sums. Which lane holds which element is scrambled on
 // purpose, because CUDA does not say it. Asynchronous copies (cp.async) arrive as late as they may: when their thread
 // waits for them; what they will overwrite is rubbish from their start on, because they may also arrive at once.
-// mma_on_cpu.hpp has mma.sync and ldmatrix. Not here: other shapes of fragments, wgmma, bulk copies, atomics, grids that
-// wait for each other.
+// mma_on_cpu.hpp has mma.sync and ldmatrix, hopper_on_cpu.hpp wgmma, bulk copies and mbarriers. Not here: other shapes of
+// fragments, atomics, grids that wait for each other.
 #include <ucontext.h>
 
 #include <cmath>
@@ -96,13 +96,15 @@ template <class T> static inline T min(T a, T b) { return a < b ? a : b; }
 
 // --- threads -------------------------------------------------------------------------------------
 
-enum State { READY, AT_BARRIER, IN_WARP, DONE };
+enum State { READY, AT_BARRIER, IN_WARP, WAITING, DONE };
 struct Fiber {
   ucontext_t context;
   State state;
   Dim3 id;
   long barrier;                    // source line of the barrier it waits at
   unsigned block_epoch, warp_epoch;  // how many barriers and warp exchanges it has passed
+  std::function<bool()> until;     // what it waits for, if WAITING, and that in words
+  const char* what;
 };
 static std::vector<Fiber> fibers;
 static std::vector<char> stacks;
@@ -129,6 +131,11 @@ static void fail(const char* format, ...) {
   leave(DONE);  // never resumed
 }
 
+static void wait_until(std::function<bool()> until, const char* what) {
+  if (until()) return;
+  fibers[current].until = until; fibers[current].what = what;
+  leave(WAITING);
+}
 static inline void sync_threads(long line) { fibers[current].barrier = line; leave(AT_BARRIER); }
 #define __syncthreads() sync_threads(__LINE__)
 static inline void __syncwarp(unsigned = ~0u) { leave(IN_WARP); }
@@ -352,8 +359,20 @@ template <class D, class A, class B, class C> static void mma_sync(D& d, const A
 }}  // namespace nvcuda::wmma
 
 #include "mma_on_cpu.hpp"
+#include "hopper_on_cpu.hpp"
 
 // --- a block -------------------------------------------------------------------------------------
+
+static const char* waits_for(const Fiber& f) {
+  static char text[80];
+  snprintf(text, sizeof text, "waits %s", f.what);
+  return text;
+}
+static bool release_waiting() {
+  bool any = false;
+  for (auto& f : fibers) if (f.state == WAITING && f.until()) { f.state = READY; any = true; }
+  return any;
+}
 
 static bool release_warps(unsigned n) {
   bool any = false;
@@ -372,6 +391,7 @@ static void run_block(unsigned n, int backwards) {
   stacks.resize(n * STACK); fibers.resize(n); exchanged.assign(n, 0);
   offered_a.assign(n, nullptr); offered_b.assign(n, nullptr);
   copies.assign(n, {}); groups.assign(n, {});
+  hopper_starts(n);
   for (auto& array : shared_arrays()) {
     memset(array.data, 0xff, array.bytes);  // not a number, in every floating-point type
     for (size_t i = 0; i < array.count; i++) array.shadow[i] = Shadow();
@@ -392,13 +412,16 @@ static void run_block(unsigned n, int backwards) {
       swapcontext(&scheduler, &fibers[i].context);
     }
     if (problem[0]) return;
-    bool moved = release_warps(n);
+    bool moved = release_warps(n) | release_waiting();
     unsigned done = 0, waiting = 0, late = 0;
     for (unsigned i = 0; i < n; i++) {
       done += fibers[i].state == DONE; waiting += fibers[i].state == AT_BARRIER;
-      if (fibers[i].state != AT_BARRIER) late = i;
+      if (fibers[i].state != AT_BARRIER && (fibers[i].state != DONE || fibers[late].state == AT_BARRIER)) late = i;
     }
-    if (done == n) return;
+    if (done == n) {
+      if (hopper_ends()) snprintf(problem, sizeof problem, "Block (%u, %u, %u) has ended, and %s is still under way.", blockIdx.x, blockIdx.y, blockIdx.z, hopper_ends());
+      return;
+    }
     if (waiting == n) {
       for (unsigned i = 1; i < n; i++) if (fibers[i].barrier != fibers[0].barrier) {
         current = i; threadIdx = fibers[i].id;
@@ -408,11 +431,11 @@ static void run_block(unsigned n, int backwards) {
       for (auto& f : fibers) { f.state = READY; f.block_epoch++; f.warp_epoch++; }
       moved = true;
     }
-    if (!moved) {
+    if (!moved && !one_copy_arrives(backwards)) {
       const Dim3& o = fibers[late].id;
       snprintf(problem, sizeof problem, "Block (%u, %u, %u) never ends: %u of %u threads wait at a barrier, and thread (%u, %u, %u) %s.",
                blockIdx.x, blockIdx.y, blockIdx.z, waiting, n, o.x, o.y, o.z,
-               fibers[late].state == DONE ? "has ended" : "waits for its warp");
+               fibers[late].state == DONE ? "has ended" : fibers[late].state == WAITING ? waits_for(fibers[late]) : "waits for its warp");
       return;
     }
   }

@@ -19,10 +19,17 @@ from pathlib import Path
 
 import numpy as np
 
-from chapters.toolkit.gpu.launches import Kernel, Launch, LaunchError, UnknownWordError
+from chapters.toolkit.gpu import hopper_on_cpu
+from chapters.toolkit.gpu.launches import (
+    TENSOR_MAP,
+    Kernel,
+    Launch,
+    LaunchError,
+    UnknownWordError,
+)
 
 HEADER = Path(__file__).with_suffix(".hpp")
-HEADERS = (HEADER, HEADER.with_name("mma_on_cpu.hpp"))
+HEADERS = (HEADER, HEADER.with_name("mma_on_cpu.hpp"), HEADER.with_name("hopper_on_cpu.hpp"))
 # Locals hold a pattern before they are set, so that a register read too early is no lucky zero.
 # A static of a template must belong to its own kernel, and not to whichever of the process was loaded first.
 FLAGS = ["-O1", "-w", "-std=c++17", "-shared", "-fPIC", "-ftrivial-auto-var-init=pattern"]
@@ -77,7 +84,9 @@ class CudaOnCpu:
 
     def __call__(self, launch: Launch) -> None:
         kept = [
-            np.ascontiguousarray(value) if dtype == "handle" else np.array(value, dtype)
+            np.ascontiguousarray(value)
+            if dtype in ("handle", TENSOR_MAP)
+            else np.array(value, dtype)
             for dtype, value in zip(launch.kernel.dtypes, launch.arguments, strict=True)
         ]
         addresses = (ctypes.c_void_p * len(kept))(*[array.ctypes.data for array in kept])
@@ -85,7 +94,12 @@ class CudaOnCpu:
         triple = ctypes.c_uint * 3
         run = _built(program(launch.kernel, launch.shared_bytes))
         problem = run(
-            addresses, sizes, triple(*launch.grid), triple(*launch.block), int(self.backwards)
+            addresses,
+            sizes,
+            triple(*launch.grid),
+            triple(*launch.block),
+            ctypes.c_uint(launch.shared_bytes),
+            int(self.backwards),
         )
         if problem:
             raise LaunchError(problem.decode())
@@ -99,6 +113,7 @@ def program(kernel: Kernel, shared_bytes: int = 0) -> str:
     prelude, start, kernels = kernel.source.partition('extern "C" __global__')
     # TVM's own prelude ends with an #endif; after it stand the device functions that the kernel brings along
     text = _OLD_COPY.sub("", prelude.rpartition("#endif\n")[2]) + start + kernels
+    text = hopper_on_cpu.translated(text)
     whole = rf"__shared__ \g<type> \g<name>[{shared_bytes} / sizeof(\g<type>)];"
     text = _DYNAMIC.sub(whole, text)
     shared = "|".join(re.escape(declared["name"]) for declared in _SHARED.finditer(text))
@@ -122,7 +137,11 @@ def program(kernel: Kernel, shared_bytes: int = 0) -> str:
             if element
             else f"*({kind}*)p[{n}]"
         )
-        setting.append(f"argument{n} = {value};")
+        setting.append(
+            f"memcpy(&argument{n}, p[{n}], sizeof argument{n});"
+            if kind == "CUtensorMap"
+            else f"argument{n} = {value};"
+        )
         if element:
             name = name.removesuffix("_ptr")
             size = f"sizes[{n}] * sizeof({element[1]})"
@@ -135,7 +154,8 @@ def program(kernel: Kernel, shared_bytes: int = 0) -> str:
             *kept,
             f"static void body() {{ {kernel.name}({arguments}); }}",
             'extern "C" const char* run(void** p, const int64_t* sizes, const unsigned* grid, const unsigned* block,',
-            "                           int backwards) {",
+            "                           unsigned shared_bytes, int backwards) {",
+            "dynamic_bytes = shared_bytes;",
             *setting,
             "kernel_body = body; return run_grid(grid, block, backwards); }",
         ]

@@ -22,6 +22,8 @@ using cuda::std::int32_t; using cuda::std::uint32_t; using cuda::std::int64_t; u
 #ifndef INFINITY
 #define INFINITY (::cuda::std::numeric_limits<float>::infinity())
 #endif
+struct alignas(64) CUtensorMap_st { uint64_t opaque[16]; };  // from <cuda.h>, which is for host code
+typedef struct CUtensorMap_st CUtensorMap;
 """
 _SILENT = [
     f"-D__NV_SILENCE{host}_DEPRECATION_{part}="

@@ -16,9 +16,13 @@ import tvm
 import tvm_ffi
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
+from chapters.toolkit.gpu import tensor_maps
+
 _AXES = {
     f"{kind}Idx.{axis}": (kind, n) for kind in ("block", "thread") for n, axis in enumerate("xyz")
 }
+PIPELINE = "pipeline"  # a function's attribute: the passes that lower it, where they are not the usual ones
+TENSOR_MAP = "tensormap"  # the dtype of a parameter that describes a buffer to bulk copies
 _CARRIER = {"bfloat16": "uint16"}  # DLPack from NumPy has no bfloat16; the bytes are the same
 
 
@@ -26,7 +30,8 @@ _CARRIER = {"bfloat16": "uint16"}  # DLPack from NumPy has no bfloat16; the byte
 class Kernel:
     """A device function: its source text, and its parameters as the launch passes them.
 
-    dtypes: one a parameter, "handle" for a buffer. tags: what the launch passes after them, such as "blockIdx.x".
+    dtypes: one a parameter, "handle" for a buffer, TENSOR_MAP for a tensor map. tags: what the launch passes after
+    them, such as "blockIdx.x".
     """
 
     name: str
@@ -40,7 +45,7 @@ class Kernel:
 class Launch:
     """One launch: NumPy arrays for the buffers (they share the caller's memory), numbers for the scalars.
 
-    shared_bytes: of a block's dynamic shared memory.
+    A tensor map is an array of its 128 bytes. shared_bytes: of a block's dynamic shared memory.
     """
 
     kernel: Kernel
@@ -92,7 +97,10 @@ class HostProgram:
             tvm_ffi.register_global_func(name, call, override=True)
         tvm_ffi.register_global_func("__tvm_set_device", lambda *_: None, override=True)
         try:
-            self._main(*[one if isinstance(one, int) else tvm_ffi.from_dlpack(one) for one in held])
+            with tensor_maps.encoder():
+                self._main(
+                    *[one if isinstance(one, int) else tvm_ffi.from_dlpack(one) for one in held]
+                )
         except Exception:
             if not run.failed:
                 raise
@@ -138,10 +146,17 @@ def lowered(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> list[tvm.tirx
     return [kernel for part in device.values() for kernel in part.functions.values()]
 
 
+def pipeline_of(mod: tvm.IRModule) -> str:
+    """The name of TVM's passes that lower `mod`: what its function says in the attribute PIPELINE, else "s_tir"."""
+    return next(
+        (str(f.attrs[PIPELINE]) for f in mod.functions.values() if PIPELINE in f.attrs), "s_tir"
+    )
+
+
 def _split(mod: tvm.IRModule, target: tvm.target.Target):
     """(host module, {target: device module}), as tvm.compile makes them."""
     mod = tvm.tirx.transform.BindTarget(target)(mod)
-    pipeline, host_passes, device_passes = tvm.tirx.get_default_tir_pipeline(target)
+    pipeline, host_passes, device_passes = tvm.tirx.get_tir_pipeline(pipeline_of(mod))
     host, device = split_host_device_mods(pipeline(mod))
     return host_passes()(host), {t: device_passes()(m) for t, m in device.items()}
 
@@ -150,10 +165,7 @@ def _kernels(device: dict) -> list[Kernel]:
     found = []
     for target, mod in device.items():
         for gvar, func in mod.functions.items():
-            dtypes = [
-                "handle" if isinstance(p.ty, tvm.ir.PointerType) else str(p.ty.dtype)
-                for p in func.params
-            ]
+            dtypes = [_dtype(p.ty) for p in func.params]
             found.append(
                 Kernel(
                     name=str(func.attrs["global_symbol"]),
@@ -164,6 +176,12 @@ def _kernels(device: dict) -> list[Kernel]:
                 )
             )
     return found
+
+
+def _dtype(ty: tvm.ir.Type) -> str:
+    if not isinstance(ty, tvm.ir.PointerType):
+        return str(ty.dtype)
+    return TENSOR_MAP if isinstance(ty.element_type, tvm.tirx.TensorMapType) else "handle"
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
@@ -186,7 +204,11 @@ def _launch(kernel: Kernel, values: tuple, live: dict[int, np.ndarray]) -> Launc
             kind, axis = _AXES[tag]
             size[kind][axis] = int(value)
     arguments = tuple(
-        live[_address(value)] if dtype == "handle" else value
+        live[_address(value)]
+        if dtype == "handle"
+        else tensor_maps.copied(_address(value))
+        if dtype == TENSOR_MAP
+        else value
         for dtype, value in zip(kernel.dtypes, values[:count], strict=True)
     )
     return Launch(kernel, tuple(size["block"]), tuple(size["thread"]), arguments, shared_bytes)
