@@ -363,9 +363,11 @@ template <class D, class A, class B, class C> static void mma_sync(D& d, const A
 
 // --- a block -------------------------------------------------------------------------------------
 
-static const char* waits_for(const Fiber& f) {
-  static char text[80];
-  snprintf(text, sizeof text, "waits %s", f.what);
+static const char* waits_for(const Fiber& f) {  // and what threads wait for that wait for something else
+  static char text[120];
+  const char* other = nullptr;
+  for (auto& g : fibers) if (g.state == WAITING && strcmp(g.what, f.what)) other = g.what;
+  snprintf(text, sizeof text, other ? "waits %s, another %s" : "waits %s", f.what, other);
   return text;
 }
 static bool release_waiting() {

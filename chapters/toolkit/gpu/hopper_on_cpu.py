@@ -24,7 +24,7 @@ _NAMES = {
     _PTX + r"wgmma_commit_group_commit_group_sync_aligned\(": "wgmma_commit(",
     _PTX + r"wgmma_wait_group_wait_group_sync_aligned_(\d+)\(": r"wgmma_wait(\1",
     _PTX + r"mbarrier_init_init_shared_b64\(": "mbarrier_init(",
-    _PTX + r"mbarrier_arrive_arrive_shared_b64\(": "mbarrier_arrive(",
+    _PTX + r"mbarrier_arrive_arrive_shared_b64(?:_pred)?\(": "mbarrier_arrive(",
     _PTX + r"mbarrier_arrive_expect_tx_arrive_expect_tx_shared_b64\(": "mbarrier_arrive_expect(",
     _PTX + r"fence_proxy_proxy_async_shared__cta\(": "fence_proxy_async(",
     _COPY: "bulk_copy(",
@@ -51,7 +51,7 @@ def translated(text: str) -> str:
 
 
 def _replaced(function: str) -> bool:
-    """Whether a device function is one of those above, or the empty assembly that holds a register."""
+    """Whether a device function is one of those above, or one of wgmma.py's two without an instruction."""
     head = function.partition("{")[0]
-    known = [_WGMMA.pattern, *_NAMES, r"\bhold_register\("]
+    known = [_WGMMA.pattern, *_NAMES, r"\b(?:hold_register|anew)\("]
     return any(re.search(pattern, head) for pattern in known)

@@ -45,6 +45,8 @@ def _encode(to, dtype, rank, base, *numbers) -> None:
     (width, height, pitch), box, steps = sizes[:3], sizes[3:5], sizes[5:7]
     if steps != [1, 1]:
         raise ValueError(f"A tensor map with steps {steps}; only steps of 1 are known here.")
+    if to.value % 64:
+        raise ValueError(f"A tensor map at {to.value}, which is no multiple of 64.")
     data = packed(str(dtype), base.value, [width, height], pitch, box, swizzle)
     ctypes.memmove(to.value, data, BYTES)
 

@@ -51,10 +51,18 @@ UNUSED = 1  # the leading offset, which tiles as wide as their swizzle do not ne
 ALONG_K = STEP * ITEM_BYTES // UNIT
 COPY = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
 
-# An empty instruction that reads and writes a register: the compiler moves no other use of it to the other side.
+# Two instructions that are empty, and of which the compiler knows only that they read and write a register. It moves
+# no other use of a held sum to the other side; and biases at a place that is new in each turn are loaded in each turn.
+# Else, where all tiles have the same columns, it would load them once, and keep 64 more registers all the time.
 HOLD = """
 __forceinline__ __device__ void hold_register(float& value) {
   asm volatile("" : "+f"(value) :: "memory");
+}
+"""
+ANEW = """
+__forceinline__ __device__ int anew(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
 }
 """
 
@@ -109,7 +117,8 @@ def wgmma_matmul(
 
     def turns(block):
         """How many tiles a block takes."""
-        return (rows * columns - block + blocks - 1) // blocks
+        whole, left = divmod(rows * columns, blocks)
+        return whole + tirx.Select(block < left, 1, 0) if left else whole
 
     def place(block, turn):
         """(first row, first column) of the tile that a block takes at this turn: down GROUP tiles, then right."""
@@ -148,10 +157,13 @@ def wgmma_matmul(
     @T.inline
     def start_from_bias(own, C, column):
         """Sums 4 j to 4 j + 3 of a thread: two neighbours in a row, and the same two columns 8 rows below."""
+        pair: T.let[T.int32] = T.cuda.func_call(
+            "anew", column // 2, source_code=ANEW, return_type="int32"
+        )  # of columns: TVM sees that 2 * pair is even, and loads both at once
         for j in T.unroll(block_n // 8):
             if inside(column + j * 8):
                 for v in T.vectorized(2):
-                    own[j * 4 + v] = C[column + j * 8 + v]
+                    own[j * 4 + v] = C[pair * 2 + j * 8 + v]
             else:
                 for v in T.unroll(2):
                     own[j * 4 + v] = T.float32(0)
@@ -237,9 +249,9 @@ def wgmma_matmul(
 
         if thread >= consuming:
             if thread == consuming:
-                for turn in T.serial(turns(block)):
+                for turn in T.serial(turns(block), unroll=False):
                     corner = T.meta_var(place(block, turn))
-                    for kb in T.serial(k_blocks):
+                    for kb in T.serial(k_blocks, unroll=False):
                         step = T.meta_var(turn * k_blocks + kb)
                         s = T.meta_var(step % stages)
                         # once around the ring nobody has to have read: the phase before the first counts as over
@@ -271,27 +283,29 @@ def wgmma_matmul(
                 T.address_of(b_ring[0, 0, 0]),
                 *(UNUSED, EIGHT_ROWS, SWIZZLE_128),
             )
-            for turn in T.serial(turns(block)):
+            for turn in T.serial(turns(block), unroll=False):
                 corner = T.meta_var(place(block, turn))
                 row = T.meta_var(corner[0] + thread // WARP * 16 + lane // 4)
                 column = T.meta_var(corner[1] + lane % 4 * 2)
                 start_from_bias(own, C, column)
-                for kb in T.serial(k_blocks):
+                for kb in T.serial(k_blocks, unroll=False):
                     step = T.meta_var(turn * k_blocks + kb)
                     s = T.meta_var(step % stages)
                     T.cuda.mbarrier_wait(T.address_of(full[s]), step // stages % 2)
                     multiply_stage(own, desc, s)
                     # the products of the step before are done; those of this one run on
                     T.ptx.wgmma.wait_group.sync.aligned(1)
-                    if lane == 0 and kb > 0:
-                        T.ptx.mbarrier.arrive.shared.b64(
-                            T.address_of(empty[(step - 1) % stages]), T.uint32(1)
-                        )
-                T.ptx.wgmma.wait_group.sync.aligned(0)
-                if lane == 0:
                     T.ptx.mbarrier.arrive.shared.b64(
-                        T.address_of(empty[(turn * k_blocks + k_blocks - 1) % stages]), T.uint32(1)
+                        T.address_of(empty[(step + stages - 1) % stages]),
+                        T.uint32(1),
+                        pred=lane == 0 and kb > 0,
                     )
+                T.ptx.wgmma.wait_group.sync.aligned(0)
+                T.ptx.mbarrier.arrive.shared.b64(
+                    T.address_of(empty[(turn * k_blocks + k_blocks - 1) % stages]),
+                    T.uint32(1),
+                    pred=lane == 0,
+                )
                 hold(own)
                 store(own, D, row, column)
 

@@ -1,0 +1,293 @@
+"""The layer with Hopper's instructions: right at every edge, each planted fault caught, compiled without spills."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import ml_dtypes
+import numpy as np
+import pytest
+from tvm.target import Target
+
+from chapters.toolkit.gpu import cuda_on_cpu, cuda_resources, tensor_maps
+from chapters.toolkit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.toolkit.gpu.launches import HostProgram, LaunchError
+from chapters.toolkit.gpu.wgmma import ARCH, check_target, wgmma_matmul
+from chapters.toolkit.gpu.wgmma_tile import TILES, WgmmaTile, best_tile
+from solutions.ch08_gpu_targets.gpu_schedules import occupancy
+from tests.checks.gpu import CUDA, arrays, exact
+
+needs_cpu = pytest.mark.skipif(bool(cuda_on_cpu.missing()), reason=cuda_on_cpu.missing())
+needs_compiler = pytest.mark.skipif(bool(cuda_resources.missing()), reason=cuda_resources.missing())
+both_orders = pytest.mark.parametrize("backwards", [False, True], ids=["forwards", "backwards"])
+
+SMALL = WgmmaTile(128, 32, 3)
+# rows past the end, columns past the end, a part of k past the end, more k than stages, three tiles a block
+SIZE = (200, 88, 456)
+
+
+def _source(func) -> str:
+    ((_, kernel),) = HostProgram(func, CUDA).kernels.items()
+    return kernel.source
+
+
+def _error(
+    size=SIZE,
+    dtype="bfloat16",
+    out="float32",
+    tile=SMALL,
+    blocks=2,
+    *,
+    change=None,
+    backwards=False,
+) -> float:
+    """The largest relative error, after `change` of the kernel's text; infinite where an element was never set."""
+    func = wgmma_matmul(*size, dtype, out, tile, blocks)
+    given = arrays(*size, dtype)
+    given[3] = given[3].astype(getattr(ml_dtypes, out, out))
+    program = HostProgram(func, CUDA)
+    ((name, kernel),) = program.kernels.items()
+    if change:
+        text = re.sub(*change, kernel.source)
+        assert text != kernel.source, (
+            "the fault was not planted: the kernel is written otherwise now"
+        )
+        program.kernels[name] = dataclasses.replace(kernel, source=text)
+    program.run(CudaOnCpu(backwards), given)
+    wanted = exact(*given[:3])
+    error = np.abs(given[3].astype("float64") - wanted).max() / np.abs(wanted).max()
+    return float(error) if np.isfinite(error) else float("inf")
+
+
+# --- the numbers ----------------------------------------------------------------------------------
+
+
+@needs_cpu
+@both_orders
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_edge(dtype, backwards):
+    assert _error(dtype=dtype, backwards=backwards) < 1e-5
+
+
+@needs_cpu
+@pytest.mark.parametrize(
+    ("size", "tile", "blocks"),
+    [
+        ((1, 8, 8), WgmmaTile(64, 16, 2), 132),  # one row, and less than a tile in every direction
+        ((64, 48, 64), WgmmaTile(64, 48, 2), 132),  # exactly one tile, one step
+        ((65, 16, 64), WgmmaTile(64, 16, 2), 1),  # one step a tile, one block for both
+        ((130, 264, 136), WgmmaTile(128, 256, 4), 3),
+        ((70, 136, 1096), WgmmaTile(64, 128, 8), 2),
+        ((2200, 40, 16), WgmmaTile(128, 16, 2), 5),  # more tiles along m than are taken together
+    ],
+)
+def test_other_tiles(size, tile, blocks):
+    assert _error(size, tile=tile, blocks=blocks) < 1e-5
+
+
+@needs_cpu
+@pytest.mark.parametrize(("dtype", "bound"), [("float16", 1e-3), ("bfloat16", 8e-3)])
+def test_the_result_in_the_operands_dtype(dtype, bound):
+    assert _error(dtype=dtype, out=dtype) < bound
+
+
+# --- planted faults -------------------------------------------------------------------------------
+
+# where the text is the same for consumers and producer, the consumers' call is the one with turn_1
+_FULL_WAIT = r"tvm_builtin_cuda_mbarrier_wait\([^;]*turn_1[^;]*;"
+_EMPTY_WAIT = r"tvm_builtin_cuda_mbarrier_wait\([^;]*\(turn \*[^;]*;"
+_WGMMA = r"tvm_builtin_ptx_wgmma_bf16_ss\w+\([^;]*\);"
+_SYNC = "_sync_aligned"
+CAUGHT = {
+    "the bytes are not waited for": ((_FULL_WAIT, ""), "which a bulk copy still fills"),
+    "the readers are not waited for": ((_EMPTY_WAIT, ""), "waits for nobody in this phase"),
+    "the wait is for the other phase": (
+        (r"(wait\([^;]*turn_1[^;]*)\)\s*/ 3\)\);", r"\1) / 3) ^ 1);"),
+        "which a bulk copy still fills",
+    ),
+    "the stage is given back before it is read": (
+        (f"wait_group{_SYNC}_1\\(\\)", f"wait_group{_SYNC}_2()"),
+        "which a wgmma under way still reads",
+    ),
+    "one stage too late is given back": (
+        (r"\(\(\(\(turn_1 \* 8\) \+ kb_1\) \+ 2\) % 3\)", "(((turn_1 * 8) + kb_1) % 3)"),
+        "which a wgmma under way still reads|never ends|waits for nobody",
+    ),
+    "the sums are read before they are there": ((f"wait_group{_SYNC}_0\\(\\)", f"wait_group{_SYNC}_1()"), ""),
+    "the products are not committed": ((r"tvm_builtin_ptx_wgmma_commit\w+\(\);", ""), ""),
+    "the sums are not fenced": ((r"tvm_builtin_ptx_wgmma_fence\w+\(\);", ""), "no wgmma.fence"),
+    "the copies do not know the mbarriers": (
+        (r"tvm_builtin_ptx_fence_proxy\w+\(\);", ""),
+        "no proxy fence since it was made",
+    ),
+    "nobody waits until the mbarriers are there": (
+        (r"\n  tvm_builtin_cuda_cta_sync\(\);", ""),
+        "none was made|no barrier of the block stands",
+    ),
+    "too few bytes are expected": ((r"\(uint\)20480", "(uint)16384"), ""),
+    "too many bytes are expected": ((r"\(uint\)20480", "(uint)20496"), "waits for an mbarrier"),
+    "one warp does not multiply": (
+        (_WGMMA, r"if (threadIdx.x / 32 != 6) { \g<0> }"),
+        "for its warpgroup",
+    ),
+    "half a warp does not multiply": ((_WGMMA, r"if (threadIdx.x % 32 < 16) { \g<0> }"), ""),
+    "warps multiply by different descriptors": (
+        (r"desc_ptr\[1\](?= \+ \(\(uint64_t\)\([^;]*256\)\)\), \(uint\)1)", r"\g<0> + (threadIdx.x > 99 ? 2 : 0)"),
+        "by different descriptors",
+    ),
+    "the ring is not where the swizzle begins": (
+        (r"\(nv_bfloat16\*\)pool_ptr\)\[", "(nv_bfloat16*)pool_ptr)[64 + "),
+        "where no tile of this swizzle can begin",
+    ),
+    "a stage lies past the end": (
+        (r"\* 2048\) \+ 24576\)", "* 2048) + 44032)"),
+        "and the block has 61488 bytes",
+    ),
+}  # fmt: skip
+
+
+@needs_cpu
+@both_orders
+@pytest.mark.parametrize("name", list(CAUGHT))
+def test_a_fault_is_reported(name, backwards):
+    change, said = CAUGHT[name]
+    with pytest.raises(LaunchError, match=said):
+        _error(change=change, backwards=backwards)
+
+
+WRONG = {
+    "rows of eight too close": (r", 1, 64, 3\)", ", 1, 32, 3)"),
+    "another swizzle": (r", 1, 64, 3\)", ", 1, 64, 2)"),
+    "no swizzle": (r", 1, 64, 3\)", ", 1, 64, 0)"),
+    "both warpgroups multiply the first 64 rows": (
+        r"\(\(\(int\)threadIdx.x\) >> 7\) \* 4096",
+        "0",
+    ),
+    "the second quarter of k twice": (r"\+ 4\)\)\)", "+ 2)))"),
+    "scale-d is 0, and the bias is lost": (r"\(uint\)1\);(?=\n\s+tvm_builtin_ptx_wgmma)", "(uint)0);"),
+    "the bias of the row below": (r"\(C_ptr \+ \(", "(C_ptr + (8 - 8 * (turn_1 > 1) + "),
+    "the biases along the rows": (r"(own_ptr\[2\] = own_ptr)\[0\]", r"\1[1]"),
+    "the sums of the eight rows below": (r"own_ptr \+ 4\)", "own_ptr + 6)"),
+}  # fmt: skip
+
+
+@needs_cpu
+@pytest.mark.parametrize("name", list(WRONG))
+def test_a_fault_gives_wrong_numbers(name):
+    assert _error(change=WRONG[name]) > 1e-2
+
+
+@needs_cpu
+def test_a_map_with_another_swizzle_gives_wrong_numbers(monkeypatch):
+    real = tensor_maps.packed
+    monkeypatch.setattr(
+        tensor_maps, "packed", lambda *a: real(*a[:-1], 0) if a[4][1] == 32 else real(*a)
+    )
+    assert _error() > 1e-2
+
+
+# --- tensor maps ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"base": 72}, "begins at 72"),
+        ({"pitch": 200}, "200 bytes apart"),
+        ({"box": [64, 257]}, "more than 256"),
+        ({"box": [68, 64]}, "136 bytes, which is no multiple"),
+        ({"box": [128, 64]}, "swizzle is 128 wide"),
+    ],
+)
+def test_a_map_that_the_driver_would_refuse(wrong, said):
+    right = {
+        "dtype": "float16",
+        "base": 64,
+        "size": [96, 40],
+        "pitch": 192,
+        "box": [64, 64],
+        "swizzle": 3,
+    }
+    assert len(tensor_maps.packed(**right)) == 128
+    with pytest.raises(ValueError, match=said):
+        tensor_maps.packed(**(right | wrong))
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "out", "said"),
+    [
+        ((64, 60, 64), "float16", "float32", "64 × 60 × 64; n and k must be multiples of 8"),
+        ((64, 64, 68), "float16", "float32", "64 × 64 × 68; n and k must be multiples of 8"),
+        ((0, 64, 64), "float16", "float32", "0 × 64 × 64"),
+        ((64, 64, 64), "float32", "float32", "takes float16 or bfloat16"),
+        ((64, 64, 64), "float16", "bfloat16", "writes float32 or float16"),
+    ],
+)
+def test_a_layer_that_is_not_served(size, dtype, out, said):
+    with pytest.raises(ValueError, match=said):
+        wgmma_matmul(*size, dtype, out)
+
+
+@pytest.mark.parametrize(
+    "tile", [(192, 128, 2), (64, 264, 2), (64, 24, 2), (64, 64, 1), (128, 256, 5)]
+)
+def test_a_tile_that_cannot_be(tile):
+    with pytest.raises(ValueError, match="take "):
+        WgmmaTile(*tile)
+
+
+def test_other_architectures_are_refused():
+    check_target(Target({"kind": "cuda", "arch": ARCH}))
+    for target in ({"kind": "cuda", "arch": "sm_100a"}, {"kind": "cuda", "arch": "sm_90"}, "llvm"):
+        with pytest.raises(ValueError, match=f"an instruction of {ARCH} alone"):
+            check_target(Target(target))
+
+
+# --- which tile -----------------------------------------------------------------------------------
+
+
+def test_wide_tiles_for_large_layers_and_small_ones_where_few_are_needed():
+    assert {best_tile(m, n) for m, n in ((4096, 4096), (8192, 8192), (2048, 28672))} == {TILES[0]}
+    assert best_tile(1, 4096) == best_tile(64, 6144) == TILES[2]
+    assert best_tile(4096, 4096, 4) == TILES[0]
+
+
+# --- what NVIDIA's compiler makes of it -----------------------------------------------------------
+
+
+@needs_compiler
+@pytest.mark.parametrize("out", ["float32", "bfloat16"])
+@pytest.mark.parametrize("tile", TILES, ids=str)
+def test_compiles_without_spills_and_runs_on_while_it_multiplies(tile, out):
+    source = _source(wgmma_matmul(1000, 2048, 1024, "bfloat16", out, tile))
+    _, report = cuda_resources.compiled(source, ARCH)
+    used = cuda_resources.resources(source, ARCH)
+    assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0
+    assert (
+        occupancy(dataclasses.replace(used, shared_bytes=tile.shared_bytes), tile.threads, ARCH) > 0
+    )
+    # ptxas says so where it makes each wgmma wait for the one before
+    assert not re.search("C75|serializ", report)
+
+
+@needs_compiler
+def test_the_instructions_are_there():
+    text = cuda_resources.ptx(_source(wgmma_matmul(256, 256, 256, tile=TILES[0])), ARCH)
+    for instruction, times in {
+        "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16": 4,
+        "cp.async.bulk.tensor.2d.shared::cluster.global": 2,
+        "mbarrier.try_wait.parity": 2,
+        "wgmma.fence": 1,
+    }.items():
+        assert text.count(instruction) == times, instruction
+
+
+@needs_compiler
+@pytest.mark.parametrize("arch", ["sm_80", "sm_100a"])
+def test_no_other_architecture_has_them(arch):
+    with pytest.raises(cuda_resources.CompileError):
+        cuda_resources.compiled(_source(wgmma_matmul(64, 16, 64, tile=WgmmaTile(64, 16, 2))), arch)
