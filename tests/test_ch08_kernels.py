@@ -76,8 +76,9 @@ def test_registers_come_from_the_file(monkeypatch):
 def test_the_file_holds_every_kernel_and_the_lesson_s_spill():
     kept = load(registers.NAME)["measured"]["kernels"]
     assert set(kept) == set(LIMITS)
-    for by_kernel in kept.values():
-        assert list(by_kernel) == list(registers.kernels())
+    for arch, by_kernel in kept.items():
+        assert list(by_kernel) == list(registers.kernels(arch))
+        assert ("wgmma, 128 × 256" in by_kernel) == (arch == "sm_90a")
         spilling = [name for name, c in by_kernel.items() if c["stored"] + c["loaded"]]
         assert spilling == ["a thread 16 × 16"]
 

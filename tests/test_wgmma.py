@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from tvm.target import Target
 
-from chapters.toolkit.gpu import cuda_on_cpu, cuda_resources, tensor_maps
+from chapters.toolkit.gpu import call, cuda_on_cpu, cuda_resources, tensor_maps
 from chapters.toolkit.gpu.cuda_on_cpu import CudaOnCpu
-from chapters.toolkit.gpu.launches import HostProgram, LaunchError
-from chapters.toolkit.gpu.wgmma import ARCH, check_target, wgmma_matmul
+from chapters.toolkit.gpu.launches import HostProgram, LaunchError, target_of
+from chapters.toolkit.gpu.wgmma import ARCH, wgmma_matmul
 from chapters.toolkit.gpu.wgmma_tile import TILES, WgmmaTile, best_tile
 from solutions.ch08_gpu_targets.gpu_schedules import occupancy
 from tests.checks.gpu import CUDA, arrays, exact
@@ -241,10 +241,24 @@ def test_a_tile_that_cannot_be(tile):
 
 
 def test_other_architectures_are_refused():
-    check_target(Target({"kind": "cuda", "arch": ARCH}))
-    for target in ({"kind": "cuda", "arch": "sm_100a"}, {"kind": "cuda", "arch": "sm_90"}, "llvm"):
-        with pytest.raises(ValueError, match=f"an instruction of {ARCH} alone"):
-            check_target(Target(target))
+    func = wgmma_matmul(64, 16, 64)
+    for refused in (
+        {"kind": "cuda", "arch": "sm_100a"},
+        {"kind": "cuda", "arch": "sm_80"},
+        "metal",
+    ):
+        with pytest.raises(
+            ValueError, match=f"instructions that {ARCH} alone has, and the target is"
+        ):
+            HostProgram(func, Target(refused))
+        with pytest.raises(
+            ValueError, match=f"instructions that {ARCH} alone has, and the target is"
+        ):
+            call.compiled(func, Target(refused))
+    # a driver calls Hopper sm_90; the kernel gets the instructions that are Hopper's own
+    named = target_of(func, Target({"kind": "cuda", "arch": "sm_90"}))
+    assert str(named.attrs["arch"]) == ARCH
+    assert callable(call.compiled(func, named))
 
 
 # --- which tile -----------------------------------------------------------------------------------

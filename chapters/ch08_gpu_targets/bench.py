@@ -117,7 +117,7 @@ def _summary(case: dict) -> str:
 def steps(layer: Layer) -> dict[str, Callable]:
     """The chapter's schedules of one layer, in the order in which the lesson takes them: name -> makes the PrimFunc."""
     from chapters.toolkit.earlier import earlier
-    from chapters.toolkit.gpu import gpu_matmul, mma
+    from chapters.toolkit.gpu import gpu_matmul, mma, wgmma
 
     chapter = earlier(8)
     tile, warps = chapter.Tile, chapter.WarpTile
@@ -143,7 +143,20 @@ def steps(layer: Layer) -> dict[str, Callable]:
         "mma.sync": lambda: mma.mma_matmul(
             *sizes, layer.dtype, mma.tile_for(*sizes[:3], shared_bytes(mma.SHARED_BYTES))
         ),
+        # other GPUs than Hopper's refuse it, and the results file says so
+        "wgmma": lambda: wgmma.wgmma_matmul(
+            *sizes, out_dtype=layer.dtype, multiprocessors=_multiprocessors()
+        ),
     }
+
+
+def _multiprocessors() -> int:
+    """Of the GPU that is there; where none is, of the one that the kernel is written for."""
+    import tvm
+
+    from chapters.toolkit.gpu.wgmma_tile import MULTIPROCESSORS
+
+    return tvm.cuda(0).multi_processor_count if tvm.cuda(0).exist else MULTIPROCESSORS
 
 
 BY_TVM = ("dlight",)

@@ -18,6 +18,8 @@ from chapters.toolkit.gpu.gpu_matmul import matmul_bias
 from chapters.toolkit.gpu.kernel_report import COMPILER, save_counts, used_by
 from chapters.toolkit.gpu.limits import LIMITS
 from chapters.toolkit.gpu.mma import TILES, mma_matmul
+from chapters.toolkit.gpu.wgmma import ARCH, wgmma_matmul
+from chapters.toolkit.gpu.wgmma_tile import TILES as WGMMA_TILES
 from chapters.toolkit.machine import installed
 from chapters.toolkit.table import Table
 
@@ -25,14 +27,23 @@ NAME = "ch08_registers"
 SIZE = 256, 256, 256
 
 
-def kernels() -> dict[str, Callable[[], tirx.PrimFunc]]:
-    """name -> makes the PrimFunc, in the order of the lesson; float32 where the name says no other dtype."""
+def kernels(arch: str = ARCH) -> dict[str, Callable[[], tirx.PrimFunc]]:
+    """name -> makes the PrimFunc, in the order of the lesson; float32 where the name says no other dtype.
+
+    arch: kernels that are for another alone are not there.
+    """
     chapter = earlier(8)
     tile, warps = chapter.Tile, chapter.WarpTile
 
     def layer(dtype: str = "float32") -> tirx.PrimFunc:
         return matmul_bias(*SIZE, dtype)
 
+    wide = {
+        f"wgmma, {tile.block_m} × {tile.block_n}": lambda tile=tile: wgmma_matmul(
+            256, 256, 4096, "bfloat16", "bfloat16", tile
+        )
+        for tile in (WGMMA_TILES[1], WGMMA_TILES[0])
+    }
     return {
         "a thread an element": lambda: chapter.naive_matmul(layer(), tile(16, 16, 16, 1, 1)),
         "a thread 4 × 4": lambda: chapter.shared_matmul(layer(), tile(64, 64, 16, 4, 4, 4)),
@@ -53,6 +64,7 @@ def kernels() -> dict[str, Callable[[], tirx.PrimFunc]]:
             )
             for tile in (TILES[1], TILES[0])
         },
+        **(wide if arch == ARCH else {}),
     }
 
 
@@ -60,7 +72,7 @@ def counted(architectures: Iterable[str] = tuple(LIMITS)) -> dict:
     """{architecture: {kernel: its counts}}, and the compiler. Takes a minute for all architectures."""
     found: dict = {}
     for arch in architectures:
-        for name, make in kernels().items():
+        for name, make in kernels(arch).items():
             used, threads = used_by(make(), arch)
             found.setdefault(arch, {})[name] = {
                 "threads": threads,

@@ -13,13 +13,13 @@ def compiled(func, target=None) -> Callable[[Sequence], Callable[[], None]]:
     """`func`, compiled: given its tensors it gives a call without arguments, which writes the outputs.
 
     target: of the GPU that is there, if none is given. NVIDIA's compiler is NVRTC, and nvcc where NVRTC is not usable
-    and the environment does not choose.
+    and the environment does not choose. Raises ValueError for a function that is for another architecture alone.
     """
     import tvm
 
-    from chapters.toolkit.gpu.launches import pipeline_of
+    from chapters.toolkit.gpu.launches import pipeline_of, target_of
 
-    target = target or tvm.target.Target.from_device(tvm.cuda(0))
+    target = target_of(func, target or tvm.target.Target.from_device(tvm.cuda(0)))
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
     def compile_now():

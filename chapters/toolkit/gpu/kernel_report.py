@@ -56,7 +56,8 @@ def used_by(func: tirx.PrimFunc, arch: str) -> tuple[Resources, int]:
     (kernel,) = HostProgram(func, cuda(arch), ASYNCHRONOUS).kernels.values()
     used = resources(kernel.source, arch)
     shared_bytes = used.shared_bytes + dynamic_shared_bytes(func, arch)
-    return replace(used, shared_bytes=shared_bytes), threads_of(func)
+    (device,) = lowered(func, cuda(arch))
+    return replace(used, shared_bytes=shared_bytes), threads_of(device)
 
 
 def dynamic_shared_bytes(func: tirx.PrimFunc, arch: str) -> int:

@@ -21,7 +21,8 @@ from chapters.toolkit.gpu import tensor_maps
 _AXES = {
     f"{kind}Idx.{axis}": (kind, n) for kind in ("block", "thread") for n, axis in enumerate("xyz")
 }
-PIPELINE = "pipeline"  # a function's attribute: the passes that lower it, where they are not the usual ones
+# Attributes of a function: the passes that lower it and the only architecture it is for, where that is not the usual.
+PIPELINE, ARCHITECTURE = "pipeline", "architecture"
 TENSOR_MAP = "tensormap"  # the dtype of a parameter that describes a buffer to bulk copies
 _CARRIER = {"bfloat16": "uint16"}  # DLPack from NumPy has no bfloat16; the bytes are the same
 
@@ -76,6 +77,7 @@ class HostProgram:
     def __init__(
         self, func: tvm.tirx.PrimFunc, target: tvm.target.Target, config: dict | None = None
     ):
+        target = target_of(func, target)
         target = tvm.target.Target(target, host="llvm") if target.host is None else target
         mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
         # the host code would refuse arrays that do not lie on the GPU it was compiled for
@@ -140,10 +142,27 @@ class _Run:
 
 def lowered(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> list[tvm.tirx.PrimFunc]:
     """The device functions that `func` becomes on `target`, as TVM writes them out as source text."""
+    target = target_of(func, target)
     target = tvm.target.Target(target, host="llvm") if target.host is None else target
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     _, device = _split(mod, target)
     return [kernel for part in device.values() for kernel in part.functions.values()]
+
+
+def target_of(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> tvm.target.Target:
+    """`target`, with all instructions of the architecture that `func` is for, if it is for one alone.
+
+    Raises ValueError where `target` is another.
+    """
+    wanted = func.attrs.get(ARCHITECTURE)
+    arch = str(target.attrs.get("arch", target.kind.name))
+    if wanted is None or arch == wanted:
+        return target
+    if arch != str(wanted).rstrip("a"):
+        raise ValueError(
+            f"This kernel is made of instructions that {wanted} alone has, and the target is {arch}: use another there."
+        )
+    return tvm.target.Target({"kind": "cuda", "arch": str(wanted)})
 
 
 def pipeline_of(mod: tvm.IRModule) -> str:

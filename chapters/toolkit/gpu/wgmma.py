@@ -21,9 +21,8 @@ from __future__ import annotations
 
 from tvm import tirx
 from tvm.script import tirx as T
-from tvm.target import Target
 
-from chapters.toolkit.gpu.launches import PIPELINE
+from chapters.toolkit.gpu.launches import ARCHITECTURE, PIPELINE
 from chapters.toolkit.gpu.limits import WARP
 from chapters.toolkit.gpu.wgmma_tile import (
     BARRIER_BYTES,
@@ -67,15 +66,6 @@ __forceinline__ __device__ int anew(int value) {
 """
 
 
-def check_target(target: Target) -> None:
-    """Raise ValueError unless `target` is Hopper's architecture with its own instructions."""
-    arch = str(target.attrs.get("arch", target.kind.name))
-    if arch != ARCH:
-        raise ValueError(
-            f"wgmma is an instruction of {ARCH} alone, and the target is {arch}: use tensor_core_matmul there."
-        )
-
-
 def check_sizes(m: int, n: int, k: int, dtype: str, out_dtype: str) -> None:
     """Raise ValueError for a layer that is not served. Served are all m, and n and k of whole pieces of 16 bytes."""
     if dtype not in DTYPES:
@@ -100,8 +90,9 @@ def wgmma_matmul(
 ) -> tirx.PrimFunc:
     """D = A @ B.T + C for A (m, k), B (n, k) of `dtype`, C (n,) float32, D (m, n) of `out_dtype`; sums in float32.
 
-    tile: best_tile's if none is given. multiprocessors: so many blocks are launched at most. TVM's pipeline "tirx"
-    lowers the function, for sm_90a alone. Raises ValueError for sizes and dtypes that it does not serve.
+    tile: best_tile's if none is given. multiprocessors: so many blocks are launched at most. The function's attributes
+    name the passes that lower it and the architecture it is for, which HostProgram and call.py heed. Raises ValueError
+    for sizes and dtypes that it does not serve.
     """
     check_sizes(m, n, k, dtype, out_dtype)
     tile = tile or best_tile(m, n, multiprocessors)
@@ -204,7 +195,8 @@ def wgmma_matmul(
         C: T.Buffer((n,), "float32"),
         D: T.Buffer((m, n), out_dtype),
     ):
-        T.func_attr({"global_symbol": "main", "tirx.noalias": True, PIPELINE: "tirx"})
+        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        T.func_attr({PIPELINE: "tirx", ARCHITECTURE: ARCH})
         a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
         describe(A, a_map, m, block_m)
         b_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)

@@ -18,6 +18,7 @@ LINEAR_OURS = (
     "tensor cores, 128 × 128",
     "tensor cores, copies under way",
     "mma.sync",
+    "wgmma",
 )
 NORM_UNFUSED = ("PyTorch",)
 LINEAR_UNFUSED = (
