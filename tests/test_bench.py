@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
+
 import numpy as np
 import pytest
 import tvm
 
 from chapters.ch03_transpose_matmul import bench
-from chapters.toolkit.bench import results
+from chapters.toolkit.bench import results, timing
 from chapters.toolkit.bench.cpu_bounds import multiply_add, read_matrix
 from chapters.toolkit.bench.timing import MissingPeer, Peer, PeerFailed, compare
 from chapters.toolkit.machine import llvm_host
@@ -47,6 +50,30 @@ def test_compare_times_each_variant_and_tells_what_is_missing():
 def test_compare_does_not_time_a_peer_that_fails(function, told):
     with pytest.raises(PeerFailed, match=told):
         compare([Peer(HERE, function)], threads=1, rounds=1)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads are bound on Linux only")
+def test_the_calling_thread_keeps_off_the_cores_of_bound_workers():
+    mine = os.sched_getaffinity(0)
+    if len(mine) < 2:
+        pytest.skip("there is one core")
+    bound, done = threading.Event(), threading.Event()
+
+    def worker():
+        os.sched_setaffinity(0, {min(mine)})
+        bound.set()
+        done.wait(10)
+
+    thread = threading.Thread(target=worker)
+    thread.start()
+    try:
+        assert bound.wait(10)
+        timing._stay_apart()
+        assert os.sched_getaffinity(0) == mine - {min(mine)}
+    finally:
+        os.sched_setaffinity(0, mine)
+        done.set()
+        thread.join()
 
 
 def test_results_files_hold_what_they_were_made_with(tmp_path):

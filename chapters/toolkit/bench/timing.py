@@ -16,10 +16,12 @@ import multiprocessing
 import os
 import random
 import statistics
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 THREAD_VARIABLES = (
     "TVM_NUM_THREADS",
@@ -160,6 +162,7 @@ def _serve(pipe, peer: Peer, threads: int) -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     try:
         calls = getattr(importlib.import_module(peer.module), peer.function)(**peer.arguments)
+        _stay_apart()
         pipe.send(("built", {name: error for name, (_, error) in calls.items()}))
         while (name := pipe.recv()) is not None:
             pipe.send(("seconds", time_call(calls[name][0], threads)))
@@ -167,6 +170,25 @@ def _serve(pipe, peer: Peer, threads: int) -> None:
         pipe.send(("missing", str(reason)))
     except Exception:
         pipe.send(("failed", traceback.format_exc()))
+
+
+def _stay_apart() -> None:
+    """Keep this thread off the cores that others of this process are bound to.
+
+    TVM binds its workers and not the thread that calls, which does a share of the work: on a worker's core it would
+    halve the speed of both.
+    """
+    tasks = Path("/proc/self/task")
+    if not (tasks.is_dir() and hasattr(os, "sched_getaffinity")):
+        return
+    taken: set[int] = set()
+    for task in tasks.iterdir():
+        with contextlib.suppress(ProcessLookupError):  # threads end
+            cores = os.sched_getaffinity(int(task.name))
+            if int(task.name) != threading.get_native_id() and len(cores) == 1:
+                taken |= cores
+    if free := os.sched_getaffinity(0) - taken:
+        os.sched_setaffinity(0, free)
 
 
 def time_call(call: Callable[[], object], threads: int) -> float:
