@@ -445,6 +445,8 @@ def test_sizes_it_does_not_serve_are_refused(size):
         ((2**16, 2**16, 64, "float16"), "2\\*\\*31 elements"),
         ((64, 64, 64, "float16", "float32", MmaTile(64, 64, 32, 32, 32, 2)), "stages is 3 or more"),
         ((256, 512, 64, "float16", "float32", MmaTile(256, 512, 64, 64, 32, 3)), "1024 at most"),
+        ((64, 64, 64, "float16", "float32", MmaTile(64, 64, 32, 0, 32, 3)), "cannot be"),
+        ((64, 64, 64, "float16", "float32", MmaTile(64, 0, 32, 32, 32, 3)), "cannot be"),
         ((64, 64, 64, "float16", "float32", MmaTile(64, 64, 48, 32, 32, 3)), "block_k is 32 or 64"),
         (
             (64, 64, 64, "float16", "float32", MmaTile(64, 64, 32, 32, 16, 3)),

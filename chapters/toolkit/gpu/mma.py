@@ -28,9 +28,8 @@ PTX_TYPES = {"float16": "f16", "bfloat16": "bf16"}
 PIECE = 8  # elements of 2 bytes in the 16 bytes that ldmatrix and cp.async take at once
 WARP = 32
 FULL = 128  # blocks: data-centre GPUs have 108 to 148 multiprocessors
-SHARED_BYTES = (
-    163 * 1024
-)  # of a block, at most: sm_80; others of the same age have 99 KiB, later ones more
+# Of a block, at most, on sm_80; consumers' GPUs have 99 KiB, later data-centre GPUs more.
+SHARED_BYTES = 163 * 1024
 LARGEST = 2**31  # indices have 32 bits
 
 
@@ -58,22 +57,23 @@ class MmaTile:
 
     def check(self) -> None:
         """Raise ValueError where the threads cannot share the work evenly, or fewer than 3 stages are asked for."""
-        rows = self.threads * PIECE // self.block_k if self.block_k in (32, 64) else 0
-        if (
-            not rows
-            or self.block_m % self.warp_m
-            or self.block_n % self.warp_n
-            or self.warp_m % 16
-            or self.warp_n % 32
-            or self.block_m % rows
-            or self.block_n % rows
-            or self.stages < 3
-            or self.threads > 1024
-        ):
+        if not (self._warps_fit() and self._copies_fit()):
             raise ValueError(
                 f"{self} cannot be: warps have multiples of 16 × 32 of the block's elements, block_k is 32 or 64, all "
                 "threads, 1024 at most, copy equally much of each operand, and stages is 3 or more."
             )
+
+    def _warps_fit(self) -> bool:
+        if min(self.warp_m, self.warp_n) < 1 or self.warp_m % 16 or self.warp_n % 32:
+            return False
+        whole = self.block_m % self.warp_m == self.block_n % self.warp_n == 0
+        return whole and 0 < self.threads <= 1024
+
+    def _copies_fit(self) -> bool:
+        if self.block_k not in (32, 64) or self.stages < 3:
+            return False
+        rows = self.threads * PIECE // self.block_k  # that all threads copy at a time
+        return self.block_m % rows == self.block_n % rows == 0
 
 
 # from the one that loads least to the one that makes most blocks
@@ -140,7 +140,7 @@ def mma_matmul(
     if m < 1 or n % tile.block_n or k % tile.block_k or n * k == 0:
         raise ValueError(
             f"A layer of {m} × {n} × {k} is not whole in tiles of {tile.block_n} columns and {tile.block_k} steps; "
-            "m may be anything, n and k must be multiples of the tile's."
+            "m may be any number, n and k must be multiples of the tile's."
         )
     if max(m * k, n * k, m * n) >= LARGEST:
         raise ValueError(
@@ -265,13 +265,16 @@ def _kernel(m: int, n: int, k: int, dtype: str, out_dtype: str, tile: MmaTile) -
         load_fragments(0, 0, 0)
         for step in T.serial(steps):
             for p in T.unroll(inner):
+                # while this part of the step is multiplied, the fragments of the next are loaded
                 if p == inner - 1:
+                    # the next step's copies are there, and this step's part of the pool is free once all have passed
                     T.ptx["cp.async.wait_group"](stages - 2)
                     T.tvm_storage_sync("shared")
                     load_fragments((p + 1) % 2, (step + 1) % stages, 0)
                 else:
                     load_fragments((p + 1) % 2, step % stages, p + 1)
                 if p == 0:
+                    # into the part that was in use a step ago; an empty group keeps the count of groups
                     if step + stages - 1 < steps:
                         start_copies((step + stages - 1) % stages, step + stages - 1)
                     T.ptx["cp.async.commit_group"]()
