@@ -8,11 +8,19 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from tvm.backend.cuda.tile_primitive.tma_utils import SwizzleMode, mma_shared_layout
 from tvm.target import Target
 
 from chapters.toolkit.gpu import call, cuda_on_cpu, cuda_resources, tensor_maps
 from chapters.toolkit.gpu.cuda_on_cpu import CudaOnCpu
-from chapters.toolkit.gpu.launches import HostProgram, LaunchError, target_of
+from chapters.toolkit.gpu.launches import (
+    HostProgram,
+    Kernel,
+    Launch,
+    LaunchError,
+    UnknownWordError,
+    target_of,
+)
 from chapters.toolkit.gpu.wgmma import ARCH, wgmma_matmul
 from chapters.toolkit.gpu.wgmma_tile import TILES, WgmmaTile, best_tile
 from solutions.ch08_gpu_targets.gpu_schedules import occupancy
@@ -110,13 +118,27 @@ CAUGHT = {
         (f"wait_group{_SYNC}_1\\(\\)", f"wait_group{_SYNC}_2()"),
         "which a wgmma under way still reads",
     ),
-    "one stage too late is given back": (
+    "the wrong stage is given back": (
         (r"\(\(\(\(turn_1 \* 8\) \+ kb_1\) \+ 2\) % 3\)", "(((turn_1 * 8) + kb_1) % 3)"),
-        "which a wgmma under way still reads|never ends|waits for nobody",
+        "which a wgmma under way still reads|never ends",
     ),
-    "the sums are read before they are there": ((f"wait_group{_SYNC}_0\\(\\)", f"wait_group{_SYNC}_1()"), ""),
-    "the products are not committed": ((r"tvm_builtin_ptx_wgmma_commit\w+\(\);", ""), ""),
+    "the sums are read before they are there": (
+        (f"wait_group{_SYNC}_0\\(\\)", f"wait_group{_SYNC}_1()"),
+        "which a wgmma under way still reads",
+    ),
+    "the products are not committed": (
+        (r"tvm_builtin_ptx_wgmma_commit\w+\(\);", ""),
+        "which a wgmma under way still reads",
+    ),
     "the sums are not fenced": ((r"tvm_builtin_ptx_wgmma_fence\w+\(\);", ""), "no wgmma.fence"),
+    "the sums of the second tile are not fenced": (
+        (r"tvm_builtin_ptx_wgmma_fence\w+\(\);", r"if (turn_1 == 0) \g<0>"),
+        "wrote a sum after the last wgmma.fence",
+    ),
+    "a sum is touched while products are under way": (
+        (r"tvm_builtin_ptx_wgmma_commit\w+\(\);", r"\g<0> own_ptr[5] += 1;"),
+        "writes a sum while a wgmma that adds to it is under way",
+    ),
     "the copies do not know the mbarriers": (
         (r"tvm_builtin_ptx_fence_proxy\w+\(\);", ""),
         "no proxy fence since it was made",
@@ -125,13 +147,13 @@ CAUGHT = {
         (r"\n  tvm_builtin_cuda_cta_sync\(\);", ""),
         "none was made|no barrier of the block stands",
     ),
-    "too few bytes are expected": ((r"\(uint\)20480", "(uint)16384"), ""),
+    "too few bytes are expected": ((r"\(uint\)20480", "(uint)16384"), "which a bulk copy still fills|never ends"),
     "too many bytes are expected": ((r"\(uint\)20480", "(uint)20496"), "waits for an mbarrier"),
     "one warp does not multiply": (
         (_WGMMA, r"if (threadIdx.x / 32 != 6) { \g<0> }"),
         "for its warpgroup",
     ),
-    "half a warp does not multiply": ((_WGMMA, r"if (threadIdx.x % 32 < 16) { \g<0> }"), ""),
+    "half a warp does not multiply": ((_WGMMA, r"if (threadIdx.x % 32 < 16) { \g<0> }"), "never ends"),
     "warps multiply by different descriptors": (
         (r"desc_ptr\[1\](?= \+ \(\(uint64_t\)\([^;]*256\)\)\), \(uint\)1)", r"\g<0> + (threadIdx.x > 99 ? 2 : 0)"),
         "by different descriptors",
@@ -154,6 +176,12 @@ def test_a_fault_is_reported(name, backwards):
     change, said = CAUGHT[name]
     with pytest.raises(LaunchError, match=said):
         _error(change=change, backwards=backwards)
+
+
+@needs_cpu
+def test_an_instruction_of_another_kind_is_unknown_and_not_wrong():
+    with pytest.raises(UnknownWordError):
+        _error(change=(r"_1_1_0_0\(", "_1_1_0_1("))  # B transposed
 
 
 WRONG = {
@@ -185,6 +213,39 @@ def test_a_map_with_another_swizzle_gives_wrong_numbers(monkeypatch):
         tensor_maps, "packed", lambda *a: real(*a[:-1], 0) if a[4][1] == 32 else real(*a)
     )
     assert _error() > 1e-2
+
+
+@needs_cpu
+@pytest.mark.parametrize(
+    ("mode", "layout_type", "width"),
+    [
+        (SwizzleMode.SWIZZLE_NONE, 0, 64),
+        (SwizzleMode.SWIZZLE_32B_ATOM, 3, 16),
+        (SwizzleMode.SWIZZLE_64B_ATOM, 2, 32),
+        (SwizzleMode.SWIZZLE_128B_ATOM, 1, 64),
+    ],
+)
+def test_descriptors_mean_what_tvm_s_own_layouts_say(mode, layout_type, width):
+    """Where each element of a tile (64, width) lies, 16 columns at a time, as TVM's layout for such tiles has it."""
+    rows = 64
+    # without a swizzle TVM puts pieces of 16 bytes one beneath the other, column after column
+    across, down = (rows, 8) if not layout_type else (1, width)  # in units of 16 bytes
+    layout = mma_shared_layout("bfloat16", mode, (rows, width))
+    wanted = [
+        int(layout.apply(r, c, shape=[rows, width])["m"]) for r in range(rows) for c in range(width)
+    ]
+    step = 2 * across if not layout_type else 2
+    body = f"""
+    for (int r = 0; r < {rows}; r++) for (int c = 0; c < {width}; c++) {{
+      uint64_t start = WINDOW / 16 + c / 16 * {step};
+      Descriptor d(start | {across}ull << 16 | {down}ull << 32 | {layout_type}ull << 62);
+      out_ptr[r * {width} + c] = (d.at(r, c % 16) - WINDOW) / 2;
+    }}"""
+    head = 'extern "C" __global__ void main_kernel(float* __restrict__ out_ptr)'
+    out = np.full(rows * width, np.nan, "float32")
+    kernel = Kernel("main_kernel", f"{head};\n{head} {{{body}\n}}\n", ("handle",), ("out",), ())
+    CudaOnCpu()(Launch(kernel, (1, 1, 1), (1, 1, 1), (out,)))
+    assert out.tolist() == wanted
 
 
 # --- tensor maps ----------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ struct WarpgroupThread {
   std::map<float*, Sums> sums;
 };
 static std::vector<WarpgroupThread> warpgroup_threads;
-static const uint32_t RUBBISH = 0x7fedbeef;  // not a number
+static const float RUBBISH = -1234567;  // no sum of a test; adding to it changes it, which a not-a-number would hide
 
 static uint32_t bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 static bool read_by_wgmma(const Span& span) {
@@ -210,7 +210,7 @@ template <class T, int N, size_t... I, class All> static void issue(All all, std
     if (!s.under_way) {
       if (bits(*sum) != s.fenced) fail("wrote a sum after the last wgmma.fence, and multiplies.");
       s.held = *sum;
-      memcpy(sum, &RUBBISH, 4);
+      *sum = RUBBISH;
     }
     s.under_way++;
   }
@@ -233,7 +233,7 @@ static void multiply(Product& p) {  // this thread's sums: rows r and r + 8, in 
     for (int h = 0; h < 2; h++) {
       float* sum = p.sums[j * 4 + h * 2 + v];
       Sums& s = me.sums[sum];
-      if (bits(*sum) != RUBBISH) fail("writes a sum while a wgmma that adds to it is under way.");
+      if (*sum != RUBBISH) fail("writes a sum while a wgmma that adds to it is under way.");
       float total = p.adds ? s.held : 0;
       for (int k = 0; k < 16; k++) total += rows[h][k] * other[k];
       s.held = total;
