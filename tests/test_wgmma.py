@@ -13,6 +13,7 @@ from tvm.target import Target
 
 from chapters.toolkit.gpu import call, cuda_on_cpu, cuda_resources, tensor_maps
 from chapters.toolkit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.toolkit.gpu.gpu_matmul import matmul_bias
 from chapters.toolkit.gpu.launches import (
     HostProgram,
     Kernel,
@@ -23,7 +24,7 @@ from chapters.toolkit.gpu.launches import (
 )
 from chapters.toolkit.gpu.wgmma import ARCH, wgmma_matmul
 from chapters.toolkit.gpu.wgmma_tile import TILES, WgmmaTile, best_tile
-from solutions.ch08_gpu_targets.gpu_schedules import occupancy
+from solutions.ch08_gpu_targets.gpu_schedules import Tile, naive_matmul, occupancy
 from tests.checks.gpu import CUDA, arrays, exact
 
 needs_cpu = pytest.mark.skipif(bool(cuda_on_cpu.missing()), reason=cuda_on_cpu.missing())
@@ -286,6 +287,7 @@ def test_a_map_that_the_driver_would_refuse(wrong, said):
         ((0, 64, 64), "float16", "float32", "0 × 64 × 64"),
         ((64, 64, 64), "float32", "float32", "takes float16 or bfloat16"),
         ((64, 64, 64), "float16", "bfloat16", "writes float32 or float16"),
+        ((2**16, 2**15, 64), "float16", "float16", "2147483648 elements"),
     ],
 )
 def test_a_layer_that_is_not_served(size, dtype, out, said):
@@ -359,6 +361,11 @@ def test_the_instructions_are_there():
         "wgmma.fence": 1,
     }.items():
         assert text.count(instruction) == times, instruction
+    # the bias costs no addition, anywhere; a kernel that adds has them
+    addition = r"\b(add|fma)(\.rn)?(\.ftz)?\.f32"
+    assert not re.search(addition, text)
+    adding = naive_matmul(matmul_bias(64, 64, 64), Tile(16, 16, 16, 1, 1))
+    assert re.search(addition, cuda_resources.ptx(_source(adding), ARCH))
 
 
 @needs_compiler

@@ -38,6 +38,7 @@ from chapters.toolkit.gpu.wgmma_tile import (
 )
 
 ARCH = "sm_90a"  # wgmma is an instruction of this architecture alone, which the `a` says
+LARGEST = 2**31  # indices have 32 bits
 DTYPES = {"float16": "f16", "bfloat16": "bf16"}  # ours: PTX's
 SWIZZLE_128, PROMOTE_128 = (
     3,
@@ -76,6 +77,10 @@ def check_sizes(m: int, n: int, k: int, dtype: str, out_dtype: str) -> None:
         raise ValueError(
             f"The layer is {m} × {n} × {k}; n and k must be multiples of 8, since the rows of a bulk copy begin at "
             "multiples of 16 bytes: use another kernel, or pad the weight."
+        )
+    if m * n >= LARGEST:
+        raise ValueError(
+            f"The result has {m * n} elements, and this kernel counts them in 32 bits: give it fewer rows at a time."
         )
 
 
