@@ -22,7 +22,7 @@ from tvm.target import Target
 from chapters.toolkit.cpu.vector_registers import vector_registers
 from chapters.toolkit.decoder.llama import decoder
 from chapters.toolkit.ir.ir_diff import diff
-from chapters.toolkit.ir.tensor_ir import count, nodes
+from chapters.toolkit.ir.tensor_ir import count, loads, nodes, substitute
 from chapters.toolkit.machine import llvm_host
 from solutions.ch01_walk_the_ir import walk_the_ir
 from solutions.ch03_transpose_matmul import fuse_transpose_matmul as reference
@@ -1043,8 +1043,8 @@ class LoopOfSums:
         return f"{self.loop.loop_var.name}{' (along k)' if self.steps else ''}{kind} {int(self.loop.extent)}"
 
 
-def _loops_of_sums(func: tirx.PrimFunc) -> list[list[LoopOfSums]]:
-    """For each block that adds up the product, the loops around it, outermost first; copies are not looked at."""
+def _sums(func: tirx.PrimFunc) -> list[tuple[SBlockRealize, list[LoopOfSums]]]:
+    """Each block that adds up the product, with the loops around it, outermost first; copies are not looked at."""
     loops = list(reversed(nodes(func.body, tirx.For)))
     found = []
     for realize in nodes(func.body, SBlockRealize):
@@ -1056,17 +1056,31 @@ def _loops_of_sums(func: tirx.PrimFunc) -> list[list[LoopOfSums]]:
             for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
             if axis.iter_type == axis.CommReduce
         ]
-        around = (
-            loop
-            for loop in loops
-            if any(inner.same_as(realize) for inner in nodes(loop.body, SBlockRealize))
-        )
-        found.append(
-            [
-                LoopOfSums(one, any(count(value, one.loop_var) for value in along_k))
-                for one in around
-            ]
-        )
+        around = [
+            LoopOfSums(one, any(count(value, one.loop_var) for value in along_k))
+            for one in loops
+            if any(inner.same_as(realize) for inner in nodes(one.body, SBlockRealize))
+        ]
+        found.append((realize, around))
+    return found
+
+
+def _loops_of_sums(func: tirx.PrimFunc) -> list[list[LoopOfSums]]:
+    return [loops for _, loops in _sums(func)]
+
+
+def _vectors_along_w(func: tirx.PrimFunc) -> list[bool]:
+    """For each read of w in a vectorised loop: whether the loop's turns read elements that lie side by side."""
+    found = []
+    for realize, loops in _sums(func):
+        axes = {
+            axis.var: value
+            for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
+        }
+        for load in loads(realize.block.body, func.params[0]):
+            *lead, last = (substitute(index, axes) for index in load.indices)
+            for var in (one.loop.loop_var for one in loops if one.vectorized):
+                found.append(count(last, var) > 0 and not any(count(i, var) for i in lead))
     return found
 
 
@@ -1196,6 +1210,19 @@ def test_3_8_width_from_the_target(impl) -> None:
     _check_width(impl.schedule_decode, (1,), "schedule_decode")
 
 
+def test_3_8_vectors_lie_along_w(impl) -> None:
+    """a vector is read from one row of w, where its elements lie side by side"""
+    func = _apply(impl.schedule_decode, _unscheduled((1,), 256, 256), NARROW, "schedule_decode")
+    expect.that(
+        any(_vectors_along_w(func)),
+        "schedule_decode vectorises across the rows of w.",
+        expected="a vectorised loop along k, over the partial sums of one output",
+        why="The elements of a vector are then far apart in memory, and each is loaded by itself. w is what decode "
+        "reads, and its rows are contiguous along k.",
+        read=FAST,
+    )
+
+
 def test_3_8_uses_all_threads(impl) -> None:
     """the outputs are spread over threads"""
     _check_threads(impl.schedule_decode, (1,), "schedule_decode")
@@ -1219,7 +1246,13 @@ def _observe_schedule(schedule, rows):
             for one in loops
             if one.vectorized
         ]
-        return vectors, _parallel(func), _sums_of_a_step(func), sorted(set(_blocks(func)))
+        return (
+            vectors,
+            _vectors_along_w(func),
+            _parallel(func),
+            _sums_of_a_step(func),
+            sorted(set(_blocks(func))),
+        )
 
     def numbers():
         target = llvm_host()["target"]
