@@ -278,23 +278,36 @@ def test_5_3_shares_the_loop_over_tiles(impl) -> None:
     """both blocks run inside the loop over tiles, and the bias no deeper than that"""
     for sizes in SIZES:
         sch = _with_bias(impl, sizes)
-        shared = _shared(sch)
         expect.that(
-            len(shared) == 1,
-            f"matmul and bias share {len(shared)} loops.",
-            expected="one: the loop over tiles, which runs in parallel",
+            ForKind(loops_of(sch)[0].kind) == ForKind.PARALLEL,
+            "The outermost loop of matmul is the parallel one over tiles no more.",
+            expected="matmul with the loops that use_the_machine gave it; only bias moves",
             yours=listing(sch),
-            why="Outside it, all sums have left the cache before the bias is added; inside the loop over steps, it is "
-            "added to sums that are not complete.",
+            why="A producer that is moved gets new loops, as many as its consumer needs there.",
             read=PLACE,
         )
-        parallel = ForKind(shared[0].kind) == ForKind.PARALLEL
-        runs = int(np.prod(extents(loops_of(sch, "bias"))))
-        tiles = int(shared[0].extent)
+        shared = _shared(sch)
         expect.that(
-            parallel and runs <= tiles * 32,
-            "The loop that both blocks share is not the loop over tiles.",
-            expected="a parallel loop; the bias once for each element of a tile",
+            bool(shared),
+            "bias still runs outside the loop over tiles: it shares no loop with matmul.",
+            expected="one shared loop, the one over tiles",
+            yours=listing(sch),
+            why="By then all sums have left the cache, and are read from memory again.",
+            read=PLACE,
+        )
+        expect.that(
+            len(shared) == 1,
+            f"bias runs too deep: matmul and bias share {len(shared)} loops, and the second is the one over steps.",
+            expected="one shared loop, the one over tiles",
+            yours=listing(sch),
+            why="Inside the loop over steps, the bias is added to sums that are not complete, once for each step.",
+            read=PLACE,
+        )
+        tiles, runs = int(shared[0].extent), int(np.prod(extents(loops_of(sch, "bias"))))
+        expect.that(
+            runs <= tiles * 32,
+            f"In {tiles} tiles of 32 elements, bias runs {runs} times.",
+            expected="once for each element of a tile",
             yours=listing(sch),
             read=PLACE,
         )
