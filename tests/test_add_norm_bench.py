@@ -12,7 +12,8 @@ from chapters.toolkit.bench.gpu_clock import missing
 from chapters.toolkit.bench.gpu_norm_bench import kernels
 from chapters.toolkit.bench.results import load
 from chapters.toolkit.gpu import cuda_on_cpu
-from tests.checks.add_norm import CUDA, RELATIVE, draw, launch, reference
+from tests.checks.add_norm import RELATIVE, draw, launch, reference
+from tests.checks.gpu import CUDA
 
 
 def test_bytes_are_two_reads_two_writes_and_the_weight():

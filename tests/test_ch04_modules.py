@@ -18,7 +18,6 @@ from tvm.target import Target
 
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm
 from tests.checks.add_norm import (
-    CUDA,
     RELATIVE,
     draw,
     inputs,
@@ -31,6 +30,7 @@ from tests.checks.add_norm import (
     run,
     tensor,
 )
+from tests.checks.gpu import CUDA
 
 LLVM = Target("llvm")
 QUICK = Target({"kind": "llvm", "opt-level": 0})

@@ -19,7 +19,6 @@ from chapters.toolkit.cpu import add_norm_on_cpu
 from chapters.toolkit.gpu import cuda_on_cpu
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm
 from tests.checks.add_norm import (
-    CUDA,
     RELATIVE,
     draw,
     inputs,
@@ -30,6 +29,7 @@ from tests.checks.add_norm import (
     reference,
     tensor,
 )
+from tests.checks.gpu import CUDA
 
 DTYPES = ("float16", "bfloat16", "float32")
 HIDDEN = (1, 7, 8, 32, 33, 96, 100, 256)

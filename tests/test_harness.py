@@ -57,6 +57,16 @@ def test_endless_loop_is_stopped_and_its_line_named(runner, answer):
     assert "of first_module.py, in run" in outcome.failure["yours"]
 
 
+def test_a_busy_machine_has_more_time(monkeypatch):
+    monkeypatch.delenv("FUSION_PATIENCE", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    for load, limit in ((0.1, 20), (2.0, 20), (5.0, 50), (90.0, 80)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0, 0), raising=False)
+        assert {c.seconds for c in checks_of(chapter(0))} == {limit}
+    monkeypatch.setenv("FUSION_PATIENCE", "1.5")
+    assert {c.seconds for c in checks_of(chapter(0))} == {30}
+
+
 def test_what_a_lost_answer_printed_is_shown(runner, answer):
     for end in ("while True: pass", "import os; os.abort()"):
         outcome = _run(

@@ -15,7 +15,7 @@ from chapters.toolkit.bench.results import Shown, load, made_with
 from chapters.toolkit.earlier import earlier
 from chapters.toolkit.gpu.cuda_resources import Resources, missing
 from chapters.toolkit.gpu.gpu_matmul import matmul_bias
-from chapters.toolkit.gpu.kernel_report import COMPILER, save_counts, used_by
+from chapters.toolkit.gpu.kernel_report import COMPILER, resources_of, save_counts, used_by
 from chapters.toolkit.gpu.limits import LIMITS
 from chapters.toolkit.gpu.mma import TILES, mma_matmul
 from chapters.toolkit.gpu.wgmma import ARCH, wgmma_matmul
@@ -86,16 +86,17 @@ def counted(architectures: Iterable[str] = tuple(LIMITS)) -> dict:
 
 def table(measured: dict) -> Table:
     """A row for each architecture and kernel; the occupancy is computed by the chapter's own function."""
-    occupancy = earlier(8).occupancy
-    rows = []
-    for arch, by_kernel in measured["kernels"].items():
-        for name, c in by_kernel.items():
-            used = Resources(c["registers"], 0, c["stored"], c["loaded"], c["shared"])
-            share = f"{100 * occupancy(used, c['threads'], arch):.1f} %"
-            spilled = c["stored"] + c["loaded"]
-            rows.append((arch, name, c["threads"], c["registers"], spilled, c["shared"], share))
-    header = ("for", "kernel", "threads", "registers", "bytes spilled", "shared bytes", "occupancy")
-    return Table(header, rows)
+    counted = (
+        (
+            arch,
+            name,
+            Resources(c["registers"], 0, c["stored"], c["loaded"], c["shared"]),
+            c["threads"],
+        )
+        for arch, by_kernel in measured["kernels"].items()
+        for name, c in by_kernel.items()
+    )
+    return resources_of(counted, earlier(8).occupancy)
 
 
 def shown(*architectures: str) -> Shown:

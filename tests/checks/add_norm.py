@@ -13,8 +13,6 @@ from tvm.target import Target
 from chapters.toolkit.gpu import cuda_on_cpu, wgsl_on_vulkan
 from chapters.toolkit.gpu.launches import HostProgram, Launch
 
-CUDA = Target({"kind": "cuda", "arch": "sm_90"})
-WEBGPU = Target({"kind": "webgpu", "max_num_threads": 256})
 RELATIVE = {
     "float32": 2e-6,
     "float16": 1.5e-3,

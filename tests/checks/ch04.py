@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import linecache
 import math
-import re
 from collections.abc import Callable
 
 import numpy as np
@@ -16,17 +14,13 @@ from tvm.script import relax as R
 from tvm.target import Target
 
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
-from chapters.toolkit.executors import REQUIRED, executors
-from chapters.toolkit.executors import required as executors_required
-from chapters.toolkit.gpu import cuda_on_cpu, wgsl_on_vulkan
+from chapters.toolkit.gpu import cuda_on_cpu
 from chapters.toolkit.gpu.launches import LaunchError, UnknownWordError
 from chapters.toolkit.ir.row_index import row_dimensions
 from solutions.ch01_walk_the_ir.walk_the_ir import binding_bytes
 from solutions.ch04_add_rms_norm import fuse_add_norm as sound
 from tests.checks.add_norm import (
-    CUDA,
     RELATIVE,
-    WEBGPU,
     add_function,
     draw,
     inputs,
@@ -41,9 +35,10 @@ from tests.checks.add_norm import (
     run,
     run_each,
 )
+from tests.checks.gpu import CUDA, engines, parsed
 from tests.harness import expect
 from tests.harness.failure import CheckFailed, Skip
-from tests.harness.loading import last_line, parser_said
+from tests.harness.loading import last_line
 
 LESSON = "chapters/ch04_add_rms_norm/lesson.md"
 WHY = f"{LESSON}, “Why this pass”"
@@ -352,53 +347,8 @@ def _dims(shape: tuple[int, ...]) -> list:
 
 
 def _built(impl, shape, dtype, threads, epsilon=1e-5) -> tirx.PrimFunc:
-    try:
-        return impl.row_kernel(_dims(shape), shape[-1], dtype, epsilon, threads)
-    except tvm.error.DiagnosticError as error:
-        message, said = str(error), parser_said(error)
-    if "not implemented: Raise" in message:  # one of the two regions is still as the stub has it
-        raise NotImplementedError("exercise 4.3")
-    place = re.search(r"--> (\S+):(\d+):\d+", message)
-    line = linecache.getline(place[1], int(place[2])).strip() if place else ""
-    ill_formed = re.search(r"Well-formedness check failed: (Loop iterator.+)", message)
-    if ill_formed:
-        raise CheckFailed(
-            f"TVM takes your kernel for ill-formed: {ill_formed[1]}",
-            expected="inside a block, its own axes: T.axis.spatial(…) or T.axis.reduce(…) of the loop variables",
-            why="A block must say by its axes alone which elements it touches; the loops around it may change. For "
-            "element h, `h // threads` says which of its own elements that is to the thread.",
-            read=KERNEL,
-        )
-    raise CheckFailed(
-        f"TVM's parser does not take your kernel: {said}",
-        expected="TVMScript: loops, blocks, loads, stores and T.… expressions",
-        yours=f"line {place[2]}: {line}" if place else "",
-        why="The body of a prim_func is read by TVM and never run by Python.",
-        read=KERNEL,
-    )
-
-
-def _engines(dtype: str) -> list[tuple[str, Target, bool]]:
-    """(name, target, backwards) of what can execute a kernel on `dtype` here. Raises Skip if nothing can."""
-    found = []
-    if not cuda_on_cpu.missing():
-        found += [
-            ("as CUDA, first thread first", CUDA, False),
-            ("as CUDA, last thread first", CUDA, True),
-        ]
-    if not wgsl_on_vulkan.missing(dtype):
-        found.append((f"as WGSL on {wgsl_on_vulkan.device_name()}", WEBGPU, False))
-    absent = [executor.missing() for executor in executors()[:2] if executor.missing()]
-    if absent and executors_required():
-        raise CheckFailed(
-            f"{'; '.join(absent)}.",
-            expected=f"what runs GPU code without a GPU: {REQUIRED} is set",
-        )
-    if not found:
-        raise Skip(
-            f"{cuda_on_cpu.missing()}; {wgsl_on_vulkan.missing(dtype)}. Either will do; see {KERNEL}."
-        )
-    return found
+    dims = _dims(shape)
+    return parsed(lambda: impl.row_kernel(dims, shape[-1], dtype, epsilon, threads), "4.3", KERNEL)
 
 
 def _ran(func: tirx.PrimFunc, arrays, target: Target, backwards: bool, how: str):
@@ -491,12 +441,12 @@ def test_4_3_right_numbers_as_gpu_code(impl) -> None:
     for shape, dtype, threads in cases:
         func = _built(impl, shape, dtype, threads)
         try:
-            engines = _engines(dtype)
+            found = engines(dtype)
         except Skip:
             if dtype == "bfloat16" and ran:
                 continue
             raise
-        for how, target, backwards in engines:
+        for how, target, backwards in found:
             arrays = inputs(shape, dtype, ran)
             norm, total, _ = _ran(func, arrays, target, backwards, how)
             _right(
@@ -522,7 +472,7 @@ def test_4_3_rounds_the_sum_before_it_squares(impl) -> None:
     """what is squared is the sum as the next layer will read it"""
     arrays = _rounding_case("float16")
     func = _built(impl, (2, 1, 64), "float16", 64)
-    how, target, backwards = _engines("float16")[0]
+    how, target, backwards = engines("float16")[0]
     norm, _, _ = _ran(func, arrays, target, backwards, how)
     exact, _ = reference(*arrays, 1e-5)
     expect.close(
@@ -548,7 +498,7 @@ def test_4_3_sums_squares_in_float32(impl) -> None:
     """squares, and products with the weight, that do not fit into float16 are no matter"""
     arrays = _big_case()
     func = _built(impl, (2, 1, 1024), "float16", 64)
-    how, target, backwards = _engines("float16")[0]
+    how, target, backwards = engines("float16")[0]
     norm, total, _ = _ran(func, arrays, target, backwards, how)
     _right(
         norm,
@@ -564,7 +514,7 @@ def test_4_3_adds_epsilon(impl) -> None:
     """epsilon is added to the mean, in float32"""
     shape = (2, 1, 64)
     func = _built(impl, shape, "float32", 64, epsilon=0.5)
-    how, target, backwards = _engines("float32")[0]
+    how, target, backwards = engines("float32")[0]
     arrays = [a * np.float32(0.1) if a.ndim == 3 else a for a in inputs(shape, "float32")]
     norm, total, _ = _ran(func, arrays, target, backwards, how)
     _right(norm, total, arrays, 0.5, "with epsilon 0.5 and small numbers", KERNEL)
@@ -573,7 +523,7 @@ def test_4_3_adds_epsilon(impl) -> None:
 def observe_4_3(impl):
     def seen(arrays, threads, epsilon=1e-5):
         dtype = str(arrays[0].dtype)
-        _, target, backwards = _engines(dtype)[0]
+        _, target, backwards = engines(dtype)[0]
         func = _built(impl, arrays[0].shape, dtype, threads, epsilon)
         _cuda_source(func)
         norm, total, _ = launch(func, arrays, target, backwards)
@@ -590,7 +540,7 @@ def observe_4_3(impl):
 
 
 def _digits(impl, arrays) -> list[float]:
-    _, target, backwards = _engines("float16")[0]
+    _, target, backwards = engines("float16")[0]
     norm, _, _ = launch(_built(impl, arrays[0].shape, "float16", 64), arrays, target, backwards)
     return sorted({float(v) for v in norm.reshape(-1)})
 
@@ -684,7 +634,7 @@ def test_4_4_short_rows_share_a_block(impl) -> None:
 
 def test_4_4_wide_kernel_gives_the_right_numbers(impl) -> None:
     """the wide kernel with your plan gives NumPy's numbers"""
-    if all(target is not CUDA for _, target, _ in _engines("float32")):
+    if all(target is not CUDA for _, target, _ in engines("float32")):
         raise Skip(cuda_on_cpu.missing())
     for shape, dtype in (
         ((3, 1, 1000), "bfloat16"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 from collections.abc import Callable
 
 import ml_dtypes
@@ -158,9 +160,20 @@ def parsed(make: Callable[[], object], exercise: str, read: str):
         message, said = str(error), parser_said(error)
     if "not implemented: Raise" in message:
         raise NotImplementedError(f"exercise {exercise}")
+    if ill_formed := re.search(r"Well-formedness check failed: (Loop iterator.+)", message):
+        raise CheckFailed(
+            f"TVM takes your function for ill-formed: {ill_formed[1]}",
+            expected="inside a block, its own axes: T.axis.spatial(…) or T.axis.reduce(…) of the loop variables",
+            why="A block must say by its axes alone which elements it touches; the loops around it may change. In a "
+            "loop over all h, `h // threads` says which of its own elements h is to a thread.",
+            read=read,
+        )
+    place = re.search(r"--> (\S+):(\d+):\d+", message)
+    line = linecache.getline(place[1], int(place[2])).strip() if place else ""
     raise CheckFailed(
         f"TVM's parser does not take your function: {said}",
         expected="TVMScript: loops, blocks, loads, stores and T.… expressions",
+        yours=f"line {place[2]}: {line}" if place else "",
         why="The body of a prim_func is read by TVM and never run by Python.",
         read=read,
     )

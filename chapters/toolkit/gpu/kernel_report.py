@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 import tvm_ffi
@@ -90,25 +90,37 @@ def threads_of(func: tirx.PrimFunc) -> int:
     return math.prod(extents.values())
 
 
+Counted = tuple[str, str, Resources, int]  # architecture, kernel, what it takes, threads of a block
+
+
+def resources_of(
+    counted: Iterable[Counted], occupancy: Callable[[Resources, int, str], float]
+) -> Table:
+    """A row a kernel and architecture: registers, spilled bytes, shared memory, and `occupancy`'s share of threads."""
+    rows = []
+    for arch, name, used, threads in counted:
+        spilled = used.spill_store_bytes + used.spill_load_bytes
+        share = f"{100 * occupancy(used, threads, arch):.1f} %"
+        rows.append((arch, name, threads, used.registers, spilled, used.shared_bytes, share))
+    header = ("for", "kernel", "threads", "registers", "bytes spilled", "shared bytes", "occupancy")
+    return Table(header, rows)
+
+
 def resource_table(
     kernels: Mapping[str, tirx.PrimFunc],
     architectures: tuple[str, ...],
     occupancy: Callable[[Resources, int, str], float],
 ) -> Shown:
-    """For each kernel and architecture: registers, spilled bytes, shared memory, and `occupancy`'s share of threads."""
+    """`resources_of` these kernels, counted now; the sentence why not, where the compiler is missing."""
     if missing():
         return Shown(None, f"Not counted on this machine: {missing()}.")
-    rows = []
-    for arch in architectures:
-        for name, func in kernels.items():
-            used, threads = used_by(func, arch)
-            spilled = used.spill_store_bytes + used.spill_load_bytes
-            share = f"{100 * occupancy(used, threads, arch):.0f} %"
-            rows.append((arch, name, threads, used.registers, spilled, used.shared_bytes, share))
-    header = ("for", "kernel", "threads", "registers", "bytes spilled", "shared bytes", "occupancy")
-    return Shown(
-        Table(header, rows), "Counted by NVRTC; other versions count a little differently."
+    counted = (
+        (arch, name, *used_by(func, arch))
+        for arch in architectures
+        for name, func in kernels.items()
     )
+    source = "Counted by NVRTC; other versions count a little differently."
+    return Shown(resources_of(counted, occupancy), source)
 
 
 def save_counts(
