@@ -330,8 +330,8 @@ def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """The tensor intrinsic that no stock one is: sums[i, j] = bias[j], a fragment that starts from 16 biases.
 
     Returns (desc, impl), each taking bias (16,) in global memory and sums (16, 16) of scope wmma.SUM_SCOPE, both
-    float32. impl calls the device function `start_from_row` of START_FROM_ROW: a load of a tile whose rows lie 0
-    elements apart, so that all 16 of them are the same 16 numbers.
+    float32. impl calls the device function `start_from_row` by T.cuda.func_call, which brings its text, START_FROM_ROW,
+    along: a load of a tile whose rows lie 0 elements apart, so that all 16 of them are the same 16 numbers.
     """
 
     @T.prim_func(s_tir=True)

@@ -19,6 +19,7 @@ from chapters.toolkit.gpu.cuda_resources import Resources
 from chapters.toolkit.gpu.gpu_matmul import matmul_bias
 from chapters.toolkit.gpu.launches import HostProgram, LaunchError
 from chapters.toolkit.gpu.warp_access import accesses, bytes_moved, conflicts
+from chapters.toolkit.ir.tensor_ir import nodes, substitute
 from solutions.ch08_gpu_targets import gpu_schedules as sound
 from solutions.ch08_gpu_targets.gpu_schedules import Tile
 from tests.checks.gpu import (
@@ -408,6 +409,14 @@ def test_8_4_right_numbers(impl) -> None:
 def test_8_4_leaves_true_regions(impl) -> None:
     """both halves declare what they read"""
     sch, block, _ = _tiled(impl)
+    expect.that(
+        sch.get(block).init is None,
+        "The init still stands in the block of the update.",
+        expected="a block of its own in front of the loop over blocks of k: decompose_reduction",
+        yours="one block for both, which asks in every step whether it is the first",
+        why="Only an init of its own can be tensorized, as the tensor cores' schedule does.",
+        read=TILES,
+    )
     names = {str(region.source.name) for region in sch.get(block).reads}
     expect.that(
         "C" not in names,
@@ -434,7 +443,8 @@ def observe_8_4(impl):
 
     def regions() -> str:
         sch, block, _ = _tiled(impl)
-        return str(sorted(str(region.source.name) for region in sch.get(block).reads))
+        names = sorted(str(region.source.name) for region in sch.get(block).reads)
+        return f"{names} {'with' if sch.get(block).init is not None else 'without'} an init"
 
     def memory() -> str:
         moved = bytes_moved(_tiled(impl)[0].mod["main"], CUDA)
@@ -986,6 +996,14 @@ def test_8_11_is_taken_by_tensorize(impl) -> None:
         why="An accumulator that nobody sets holds what its registers held before.",
         read=CORES,
     )
+    expect.that(
+        "void start_from_row(" in source,
+        "The kernel calls start_from_row, and the text of that function is not in it.",
+        expected="T.cuda.func_call, whose source_code is START_FROM_ROW",
+        yours="a call by name alone",
+        why="start_from_row is no function of CUDA's: the call has to bring its text along.",
+        read=CORES,
+    )
 
 
 def test_8_11_right_numbers(impl) -> None:
@@ -998,8 +1016,24 @@ def test_8_11_right_numbers(impl) -> None:
         layer(func, CORE_SIZE, dtype, why, CORES, wgsl=False)
 
 
+def _described(impl) -> str:
+    """What the description stores, its axes called i and j whatever their names are."""
+    desc, _ = parsed(impl.bias_fragment, "8.11", CORES)
+    said = []
+    for block in nodes(desc.body, s_tir.SBlock):
+        axes = {
+            axis.var: tirx.Var(name, "int32")
+            for axis, name in zip(block.iter_vars, "ij", strict=False)
+        }
+        for store in nodes(block.body, tirx.BufferStore) if axes else []:
+            indices = [substitute(one, axes) for one in store.indices]
+            said.append(f"{indices} = {substitute(store.value, axes)}")
+    return "; ".join(said)
+
+
 def observe_8_11(impl):
     return [
+        lambda: _described(impl),
         lambda: digest(_cores(impl, "float16"), CORE_SIZE, "float16"),
         lambda: str(
             [
