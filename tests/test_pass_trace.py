@@ -13,7 +13,7 @@ from tvm.script import relax as R
 from chapters.toolkit.course import CourseError
 from chapters.toolkit.pages.pass_stepper import Stepper
 from chapters.toolkit.pipeline.pass_trace import counts, listings, trace
-from chapters.toolkit.pipeline.traced_pipelines import trace_decoder
+from chapters.toolkit.pipeline.traced_pipelines import pipelines, trace_decoder
 
 
 @I.ir_module
@@ -32,6 +32,14 @@ class Two:
             a = R.exp(x)
             R.output(a)
         return a
+
+
+class Stopped(Exception):
+    """Compiling was stopped: the pipeline has run, and code is not wanted."""
+
+
+def stop(*_):
+    raise Stopped
 
 
 @tvm.transform.module_pass(opt_level=0, name="Slow")
@@ -147,6 +155,31 @@ def test_find_knows_names_numbers_and_near_misses():
 def test_a_name_there_is_not_gets_one_sentence(arguments, says):
     with pytest.raises(CourseError, match=says):
         trace_decoder(**arguments)
+
+
+@pytest.mark.parametrize("name", ["llvm", "cuda"])
+def test_default_is_what_compiling_runs(name):
+    """`--pipeline default` has the passes, in their order, that `tvm.compile` runs where no pipeline is named."""
+
+    @tvm.ir.instrument.pass_instrument
+    class Names:
+        def __init__(self):
+            self.seen = []
+
+        def run_before_pass(self, mod, info):
+            self.seen.append(info.name)
+
+    target = tvm.target.Target("nvidia/nvidia-a100" if name == "cuda" else name)
+    ran = Names()
+    with (
+        tvm.transform.PassContext(instruments=[ran]),
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(relax.vm_build, "_vmcodegen", stop)
+        with pytest.raises(Stopped):
+            tvm.compile(Two, target)
+    traced = trace(pipelines()["default"](target), Two, target)
+    assert [step.name for step in traced.steps] == ran.seen
 
 
 def test_the_page_has_every_pass_and_folds_what_did_not_change():

@@ -24,7 +24,10 @@ def _zero(target: tvm.target.Target) -> tvm.transform.Pass:
 
 
 def _default(target: tvm.target.Target) -> tvm.transform.Pass:
-    return relax.get_default_pipeline(target)
+    """As `tvm.compile` chooses: the target's own for a GPU, elsewhere the general one, which fuses nothing."""
+    if "gpu" in target.keys:
+        return relax.get_default_pipeline(target)
+    return relax.get_pipeline("default")
 
 
 def _ours(target: tvm.target.Target) -> tvm.transform.Pass:
