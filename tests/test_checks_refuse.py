@@ -6,12 +6,14 @@ import importlib
 from types import SimpleNamespace
 
 import pytest
+from tvm.s_tir import Schedule
 from tvm.tirx import EQ, And, const
 
 from chapters.toolkit.course import chapter
 from chapters.toolkit.ir.tensor_ir import mentions
 from solutions.ch04_add_rms_norm import fuse_add_norm
 from solutions.ch07_when_fusion_is_sound import soundness
+from solutions.ch09_the_compiler import pipeline
 from tests.harness.failure import CheckFailed
 
 
@@ -45,6 +47,30 @@ def more_rows_than_a_block_holds(hidden_size, dtype, limit):
     return fuse_add_norm.Plan(plan.threads, plan.vector, max(1, 128 // plan.threads))
 
 
+def takes_any_two_blocks(func):
+    """9.4: whatever has two blocks is given to chapter 7, which refuses what is no epilogue."""
+    sch = Schedule(func)
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    if len(blocks) == 2:
+        pipeline.ch7.fuse_epilogue(sch, *blocks)
+    return sch.mod["main"]
+
+
+def pipeline_around_late_transposes(target, **facts):
+    """9.7: right, around a phase that is not: FuseTransposeMatmul comes after LegalizeOps."""
+    late = importlib.import_module("tests.wrong.ch09.transposes_after_legalising").graph_and_lower
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "graph_and_lower", late)
+        return pipeline.fusion_pipeline(target, **facts)
+
+
+def late_transposes(target):
+    """9.3 as it stands before it is solved."""
+    return importlib.import_module("tests.wrong.ch09.transposes_after_legalising").graph_and_lower(
+        target
+    )
+
+
 REFUSED = [
     (
         "test_4_4_short_rows_share_a_block",
@@ -53,6 +79,12 @@ REFUSED = [
     ),
     ("test_7_1_keeps_the_dtype", {"affine": affine_in_python_numbers}, "other dtypes"),
     ("test_7_3_a_mixed_bound_is_refused", {"last_step": drops_a_mixed_bound}, "i + k < 4"),
+    ("test_9_4_leaves_the_rest", {"fuse_its_epilogue": takes_any_two_blocks}, "A refusal of"),
+    (
+        "test_9_7_reaches_the_vm",
+        {"fusion_pipeline": pipeline_around_late_transposes, "graph_and_lower": late_transposes},
+        "exercise 9.3",
+    ),
 ]
 
 

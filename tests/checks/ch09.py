@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import relax, te, tirx
+from tvm import relax, s_tir, te, tirx
 from tvm.ir.transform import Pass
 from tvm.s_tir import SBlock
 from tvm.script import ir as I
@@ -26,6 +26,7 @@ from chapters.toolkit.pipeline.planned_storage import lower, read_plan
 from solutions.ch09_the_compiler import pipeline as reference
 from tests.harness import expect
 from tests.harness.failure import CheckFailed
+from tests.harness.loading import last_line
 
 LESSON = "chapters/ch09_the_compiler/lesson.md"
 ATTACH = f"{LESSON}, “Attach”"
@@ -590,7 +591,16 @@ def run_kernel(func: tirx.PrimFunc) -> np.ndarray:
 
 def fuse_one(impl, func: tirx.PrimFunc) -> tirx.PrimFunc:
     """What fuse_its_epilogue makes of `func`."""
-    result = impl.fuse_its_epilogue(func)
+    try:
+        result = impl.fuse_its_epilogue(func)
+    except s_tir.ScheduleError as error:
+        raise CheckFailed(
+            "A refusal of chapter 7 comes out of fuse_its_epilogue as an exception.",
+            expected="the function that was given",
+            yours=last_line(error)[:300],
+            why="A refusal says that this kernel is right as it is. It must not end the compilation of all others.",
+            read=NOT,
+        ) from None
     expect.that(
         isinstance(result, tirx.PrimFunc),
         f"fuse_its_epilogue returned {type(result).__name__}, not a PrimFunc.",
@@ -1045,8 +1055,22 @@ def test_9_7_reaches_the_vm(impl) -> None:
         }.items()
         if not found
     ]
+    if "graph and lower" in missing:
+        own, want = (launches(lower_by(one), "decode") for one in (impl, reference))
+        expect.that(
+            own <= want,
+            "fusion_pipeline is not to blame: your graph_and_lower, exercise 9.3, leaves too many kernels.",
+            expected=f"{want} or fewer after that phase",
+            yours=str(own),
+            why="A pipeline is as good as its phases, and this one is made of yours.",
+            read=ORDER,
+        )
     expect.equal(
-        missing, [], "Phases have not run, or not in their order.", read=f"{LESSON}, “How it works”"
+        missing,
+        [],
+        "Phases have not run, or not in their order.",
+        why="`phases` has them in order; each needs what the one before it made.",
+        read=f"{LESSON}, “How it works”",
     )
 
 
