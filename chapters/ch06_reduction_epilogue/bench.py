@@ -1,9 +1,8 @@
 """Measures what starting from the bias is worth on this CPU: `python -m chapters bench 6`.
 
 One int8 product with a bias, as three schedules of one program on `vpdpbusd` and, where there are AMX tiles, as two
-kernels on those. The machine's two speeds, operations and memory traffic, are measured in the same rounds, so that the
-chapter's one line of arithmetic (`predicted_speedup`) can be held against the clock. Every result is exact before it
-is timed.
+kernels on those. How fast memory takes a pass over the output is measured in the same rounds, so that the chapter's
+line of arithmetic (`predicted_speedup`) can be held against the clock. Every result is exact before it is timed.
 """
 
 from __future__ import annotations
@@ -84,8 +83,7 @@ def _row(measured: dict, m: int, k: int, unit: str, seconds: dict[str, float]) -
     fused, separate = seconds[f"{unit}, fused"], seconds[f"{unit}, separate"]
     tile = seconds.get(f"{unit}, at the tile")
     operations = 2 * m * measured["n"] * k
-    traffic = 12 * m * measured["n"] / seconds["bias pass alone"]
-    predicted = _predicted(measured, k, unit, traffic)
+    predicted = _predicted(m * measured["n"], k, fused, seconds["bias pass alone"])
     return (
         m,
         k,
@@ -97,18 +95,17 @@ def _row(measured: dict, m: int, k: int, unit: str, seconds: dict[str, float]) -
     )
 
 
-def _predicted(measured: dict, k: int, unit: str, traffic: float) -> float:
-    """The chapter's line of arithmetic, with this machine's own two speeds.
+def _predicted(elements: int, k: int, fused: float, bias_pass: float) -> float:
+    """The chapter's line of arithmetic: from the fused kernel's seconds and the machine's traffic, what the pass costs.
 
-    Operations a second are those of the longest reduction, where memory hardly counts; traffic, in bytes a second, is
-    that of the bias pass alone.
+    Bytes a second are those of the bias pass alone: 12 an element. Operations a second are those of the fused kernel
+    in the time that its stores leave.
     """
     from chapters.toolkit.earlier import earlier
 
-    longest = max(measured["steps"], key=int)
-    operations = 2 * measured["m"] * measured["n"] * int(longest)
-    speed = operations / measured["steps"][longest][f"{unit}, fused"]
-    return earlier(6).predicted_speedup(k, speed, traffic)
+    traffic = 12 * elements / bias_pass
+    arithmetic = max(fused - 8 * elements / traffic, 1e-9)
+    return earlier(6).predicted_speedup(k, 2 * elements * k / arithmetic, traffic)
 
 
 def shown() -> Shown | Several:

@@ -33,6 +33,9 @@ THREAD_VARIABLES = (
 PLACED = {"OMP_PROC_BIND": "true"}  # each of OpenMP's threads keeps a core, as each of TVM's does
 # seconds: a shorter measurement is repeated until it is this long, so that caches hold what the peer left in them
 TOO_LITTLE = 1e-2
+# seconds of calls that are not counted, where several threads share the work: threads that were asleep wake up on one
+# core and wait for one another there, until the system has moved one of them; and another peer's may still be spinning
+WARM_UP = 5e-2
 
 
 @dataclass(frozen=True)
@@ -192,8 +195,12 @@ def _stay_apart() -> None:
 
 
 def time_call(call: Callable[[], object], threads: int) -> float:
-    """Seconds one `call` takes, after one that is not counted; a short one is repeated."""
+    """Seconds one `call` takes, after those that are not counted; a short one is repeated."""
     call()
+    if threads > 1:
+        end = time.perf_counter() + WARM_UP
+        while time.perf_counter() < end:
+            call()
     clock = time.process_time if threads == 1 else time.perf_counter
     repeat = 1
     while True:
