@@ -313,7 +313,7 @@ def _refuses():
 @pytest.mark.parametrize("dtype", gpu_norm_bench.DTYPES)
 def test_norm_kernels_become_one_cuda_kernel_each(dtype):
     from chapters.toolkit.gpu.launches import HostProgram
-    from tests.checks.add_norm import CUDA
+    from tests.checks.gpu import CUDA
 
     for func in gpu_norm_bench.kernels((64, 1, 4096), dtype).values():
         (kernel,) = HostProgram(func, CUDA).kernels.values()
@@ -324,7 +324,7 @@ def test_norm_kernels_become_one_cuda_kernel_each(dtype):
 def test_layer_kernels_become_one_cuda_kernel_each(layer):
     from chapters.toolkit.gpu.call import signature
     from chapters.toolkit.gpu.launches import HostProgram
-    from tests.checks.add_norm import CUDA
+    from tests.checks.gpu import CUDA
 
     kernels = {**(bench.steps(layer) if layer.m > 1 else {}), **bench.kernels_for(layer)}
     assert set(kernels) & set(gpu_results.LINEAR_OURS)

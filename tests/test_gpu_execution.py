@@ -16,7 +16,8 @@ from chapters.toolkit.gpu.launches import HostProgram, LaunchError
 from chapters.toolkit.gpu.wgsl_on_vulkan import run_wgsl
 from chapters.toolkit.ir.row_index import row_dimensions
 from solutions.ch04_add_rms_norm.fuse_add_norm import Plan, row_kernel, wide_kernel
-from tests.checks.add_norm import CUDA, RELATIVE, WEBGPU, inputs, poison, reference
+from tests.checks.add_norm import RELATIVE, inputs, poison, reference
+from tests.checks.gpu import CUDA, WEBGPU
 
 needs_cuda_text = pytest.mark.skipif(bool(cuda_on_cpu.missing()), reason=cuda_on_cpu.missing())
 needs_vulkan = pytest.mark.skipif(bool(wgsl_on_vulkan.missing()), reason=wgsl_on_vulkan.missing())
