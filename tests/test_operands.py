@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from chapters.toolkit.bench.operands import ALIGNED, in_numpy_memory
+from chapters.toolkit.aligned import ALIGNED
+from chapters.toolkit.bench.operands import in_numpy_memory
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "uint8", "int32"])

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from chapters.toolkit.bench.results import Several, Shown, load, shown_as
+from chapters.toolkit.bench.results import Several, Shown, load, not_yet, shown_as
 from chapters.toolkit.bench.timing import MissingPeer, Peer, compare
 from chapters.toolkit.cpu.int8_matmul import WAYS, expected, numbers
 from chapters.toolkit.table import Table
@@ -112,7 +112,7 @@ def shown() -> Shown | Several:
     """The tables of the results file, with where they come from, or the sentence that there is none yet."""
     found = load("ch06_int8")
     if found is None:
-        return shown_as(found, 6, speedups)
+        return not_yet(6)
     return Several([shown_as(found, 6, speedups), beside_torch(found["measured"])])
 
 

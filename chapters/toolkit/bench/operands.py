@@ -10,14 +10,12 @@ from __future__ import annotations
 import numpy as np
 import tvm
 
-ALIGNED = 64  # bytes: what TVM's kernels rely on
+from chapters.toolkit.aligned import aligned_bytes
 
 
 def in_numpy_memory(array: np.ndarray) -> tvm.runtime.Tensor:
     """A copy of `array`, of any dtype that TVM and NumPy (with ml_dtypes) share, as a tensor on the CPU."""
-    room = np.empty(array.nbytes + ALIGNED, "uint8")
-    start = -room.ctypes.data % ALIGNED
-    held = room[start : start + array.nbytes]
+    held = aligned_bytes(array.nbytes)
     held[...] = np.ascontiguousarray(array).reshape(-1).view("uint8")
     # DLPack knows nothing of bfloat16 from NumPy, so bytes are handed over, and read as what they are
     return tvm.runtime.from_dlpack(held)._create_view(array.shape, str(array.dtype))

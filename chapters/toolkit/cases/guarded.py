@@ -6,6 +6,8 @@ import numpy as np
 import tvm
 import tvm_ffi
 
+from chapters.toolkit.aligned import aligned_bytes
+
 ZONE = 4096  # bytes before and after each array
 MARK = 0xA5
 
@@ -19,9 +21,8 @@ class Guarded:
 
     def __init__(self, array: np.ndarray):
         size = array.nbytes + 2 * ZONE
-        raw = np.full(size + 64, MARK, "uint8")
-        start = -raw.ctypes.data % 64
-        self._memory = raw[start : start + size]
+        self._memory = aligned_bytes(size)
+        self._memory[...] = MARK
         self._used = slice(ZONE, ZONE + array.nbytes)
         self.array = self._memory[self._used].view(array.dtype).reshape(array.shape)
         self.array[...] = array

@@ -55,13 +55,13 @@ def used_by(func: tirx.PrimFunc, arch: str) -> tuple[Resources, int]:
     """What the one kernel of `func` takes on `arch`, and the threads of its blocks. Needs NVIDIA's compiler."""
     (kernel,) = HostProgram(func, cuda(arch), ASYNCHRONOUS).kernels.values()
     used = resources(kernel.source, arch)
-    shared_bytes = used.shared_bytes + dynamic_shared_bytes(func, arch)
     (device,) = lowered(func, cuda(arch))
+    shared_bytes = used.shared_bytes + dynamic_shared_bytes(device)
     return replace(used, shared_bytes=shared_bytes), threads_of(device)
 
 
-def dynamic_shared_bytes(func: tirx.PrimFunc, arch: str) -> int:
-    """The shared memory that a launch of `func` asks for, a block; the compiler does not know of it."""
+def dynamic_shared_bytes(device: tirx.PrimFunc) -> int:
+    """The shared memory that a launch of a device function asks for, a block; the compiler does not know of it."""
     sizes: list[int] = []
 
     def note(made: tirx.AllocBuffer) -> None:
@@ -69,8 +69,7 @@ def dynamic_shared_bytes(func: tirx.PrimFunc, arch: str) -> int:
             items = math.prod(int(extent) for extent in made.buffer.shape)
             sizes.append(items * DataType(str(made.buffer.dtype)).itemsize)
 
-    for kernel in lowered(func, cuda(arch)):
-        tvm_ffi.structural_walk(kernel.body, (tirx.AllocBuffer, note))
+    tvm_ffi.structural_walk(device.body, (tirx.AllocBuffer, note))
     return sum(sizes)
 
 

@@ -16,6 +16,7 @@ import tvm
 import tvm_ffi
 from tvm.tirx.build import codegen_build, split_host_device_mods
 
+from chapters.toolkit.aligned import aligned_bytes
 from chapters.toolkit.gpu import tensor_maps
 
 _AXES = {
@@ -204,11 +205,9 @@ def _dtype(ty: tvm.ir.Type) -> str:
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
-    """A copy of `array` at an address that is a multiple of 64, as compiled code expects."""
-    raw = np.empty(array.nbytes + 64, "uint8")
-    start = -raw.ctypes.data % 64
+    """A copy of `array` at an address that compiled code can rely on."""
     dtype = np.dtype(_CARRIER.get(str(array.dtype), array.dtype))
-    copy = raw[start : start + array.nbytes].view(dtype).reshape(array.shape)
+    copy = aligned_bytes(array.nbytes).view(dtype).reshape(array.shape)
     copy[...] = array.view(dtype)
     return copy
 

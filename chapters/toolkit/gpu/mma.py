@@ -24,9 +24,10 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.script import tirx as T
 
+from chapters.toolkit.gpu.limits import WARP
+
 PTX_TYPES = {"float16": "f16", "bfloat16": "bf16"}
 PIECE = 8  # elements of 2 bytes in the 16 bytes that ldmatrix and cp.async take at once
-WARP = 32
 FULL = 128  # blocks: data-centre GPUs have 108 to 148 multiprocessors
 # Of a block, at most, on sm_80; consumers' GPUs have 99 KiB, later data-centre GPUs more.
 SHARED_BYTES = 163 * 1024

@@ -24,6 +24,7 @@ from tvm.script import tirx as T
 
 from chapters.toolkit.gpu.launches import ARCHITECTURE, PIPELINE
 from chapters.toolkit.gpu.limits import WARP
+from chapters.toolkit.gpu.mma import LARGEST, PTX_TYPES
 from chapters.toolkit.gpu.wgmma_tile import (
     BARRIER_BYTES,
     BLOCK_K,
@@ -38,8 +39,6 @@ from chapters.toolkit.gpu.wgmma_tile import (
 )
 
 ARCH = "sm_90a"  # wgmma is an instruction of this architecture alone, which the `a` says
-LARGEST = 2**31  # indices have 32 bits
-DTYPES = {"float16": "f16", "bfloat16": "bf16"}  # ours: PTX's
 SWIZZLE_128, PROMOTE_128 = (
     3,
     2,
@@ -69,7 +68,7 @@ __forceinline__ __device__ int anew(int value) {
 
 def check_sizes(m: int, n: int, k: int, dtype: str, out_dtype: str) -> None:
     """Raise ValueError for a layer that is not served. Served are all m, and n and k of whole pieces of 16 bytes."""
-    if dtype not in DTYPES:
+    if dtype not in PTX_TYPES:
         raise ValueError(f"The operands are {dtype}; this kernel takes float16 or bfloat16.")
     if out_dtype not in ("float32", dtype):
         raise ValueError(f"The result is {out_dtype}; this kernel writes float32 or {dtype}.")
@@ -109,7 +108,9 @@ def wgmma_matmul(
     sums = ROWS * block_n // WARPGROUP  # of a thread
     a_bytes, b_bytes = block_m * BLOCK_K * ITEM_BYTES, block_n * BLOCK_K * ITEM_BYTES
     barriers_at = stages * tile.stage_bytes
-    multiply = f"wgmma.mma_async.sync.aligned.m64n{block_n}k16.f32.{DTYPES[dtype]}.{DTYPES[dtype]}"
+    multiply = (
+        f"wgmma.mma_async.sync.aligned.m64n{block_n}k16.f32.{PTX_TYPES[dtype]}.{PTX_TYPES[dtype]}"
+    )
 
     def turns(block):
         """How many tiles a block takes."""
