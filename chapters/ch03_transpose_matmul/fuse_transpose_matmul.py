@@ -387,7 +387,8 @@ def bytes_saved(weights: Sequence[tuple[int, int]], itemsize: int) -> int:
 SIDE_BY_SIDE = (
     4  # rows of w that decode reads at a time: the sums of one hide the latency of the others'
 )
-UNROLLED = 4  # steps of the reduction that prefill writes out
+LOADED = 16  # vectors of x that prefill loads in the steps that it writes out one after another
+UNROLLED = 8  # such steps at most
 
 
 def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
@@ -460,10 +461,10 @@ def pack_rows(sch: Schedule, product: SBlockRV, tile: Tile) -> None:
     sch.transform_layout(product, ("write", 0), of_result)
 
 
-def split_steps(block_k: int) -> tuple[int, int]:
+def split_steps(tile: Tile) -> tuple[int, int]:
     """(steps, how many of them are written out one after another), which together make block_k."""
-    unrolled = largest_divisor(block_k, UNROLLED)
-    return block_k // unrolled, unrolled
+    unrolled = largest_divisor(tile.block_k, min(UNROLLED, LOADED // tile.vectors))
+    return tile.block_k // unrolled, unrolled
 
 
 def vectorize_copies(sch: Schedule, packed: SBlockRV, result: SBlockRV, tile: Tile) -> None:

@@ -417,7 +417,8 @@ def bytes_saved(weights: Sequence[tuple[int, int]], itemsize: int) -> int:
 SIDE_BY_SIDE = (
     4  # rows of w that decode reads at a time: the sums of one hide the latency of the others'
 )
-UNROLLED = 4  # steps of the reduction that prefill writes out
+LOADED = 16  # vectors of x that prefill loads in the steps that it writes out one after another
+UNROLLED = 8  # such steps at most
 
 
 def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
@@ -470,7 +471,7 @@ def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     row = around.pop(tile.row_axis)
     row_tile, vector, lane = sch.split(row, [None, tile.vectors, tile.lanes])
     block_n, columns, column = sch.split(j, [None, tile.block_n // tile.columns, tile.columns])
-    block_k, steps, step = sch.split(k, [None, *split_steps(tile.block_k)])
+    block_k, steps, step = sch.split(k, [None, *split_steps(tile)])
     sch.reorder(block_n, *around, block_k, row_tile, columns, steps, step, column, vector, lane)
     sch.reverse_compute_at(result, block_n)
     sch.vectorize(lane)
@@ -514,10 +515,10 @@ def pack_rows(sch: Schedule, product: SBlockRV, tile: Tile) -> None:
     sch.transform_layout(product, ("write", 0), of_result)
 
 
-def split_steps(block_k: int) -> tuple[int, int]:
+def split_steps(tile: Tile) -> tuple[int, int]:
     """(steps, how many of them are written out one after another), which together make block_k."""
-    unrolled = largest_divisor(block_k, UNROLLED)
-    return block_k // unrolled, unrolled
+    unrolled = largest_divisor(tile.block_k, min(UNROLLED, LOADED // tile.vectors))
+    return tile.block_k // unrolled, unrolled
 
 
 def vectorize_copies(sch: Schedule, packed: SBlockRV, result: SBlockRV, tile: Tile) -> None:

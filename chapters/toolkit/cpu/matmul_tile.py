@@ -20,6 +20,9 @@ from chapters.toolkit.ir.tensor_ir import nodes
 
 MOST_COLUMNS = 8  # each reads along a row of w of its own: more of them are read ahead less well
 BLOCK_N, BLOCK_K = 128, 1024  # a block of w: 512 KiB in float32, which a second-level cache holds
+PADDING = 32  # three vectors by as many columns are worth one row in this many: a load serves more multiply-adds
+NARROW = 32  # block_n where w has no blocks: its sums are copied out while a first-level cache holds them
+SPARE = 2  # registers for elements of w: one is multiplied while the next is loaded
 
 
 @dataclass(frozen=True)
@@ -126,8 +129,8 @@ def row_extents(func: tirx.PrimFunc) -> list[int | None]:
 def matmul_tile(func: tirx.PrimFunc, target: Target) -> Tile:
     """The tile for the NT_matmul `func`, whose x has at least two dimensions.
 
-    Half of the registers hold sums; the rest is for x and w. Where one tile has room for all rows, w is read once and
-    needs no blocks. Raises ValueError as `weight_shape` does, and for an x of one dimension.
+    Where one tile has room for all rows, w is read once and needs no blocks. Raises ValueError as `weight_shape`
+    does, and for an x of one dimension.
     """
     n, k = weight_shape(func)
     extents = row_extents(func)
@@ -137,18 +140,31 @@ def matmul_tile(func: tirx.PrimFunc, target: Target) -> Tile:
         )
     row_axis = max((axis for axis, d in enumerate(extents) if d != 1), default=len(extents) - 1)
     rows, lanes = extents[row_axis], lanes_of(func, target)
-    sums = vector_registers(target).count // 2
-    needed = -(-rows // lanes) if rows is not None else sums
-    all_rows = needed <= sums // 4
-    vectors = max(needed, 1) if all_rows else 2
-    columns = largest_divisor(n, min(MOST_COLUMNS, sums // vectors))
-    block_k = largest_divisor(k, BLOCK_K)
+    registers = vector_registers(target).count
+    needed = None if rows is None else max(1, -(-rows // lanes))  # vectors for all rows
+    all_rows = needed is not None and needed <= registers // 8
+    vectors = needed if all_rows else _vectors(n, needed, registers)
+    columns = _columns(n, vectors, registers)
+    block_n, block_k = NARROW if all_rows else BLOCK_N, largest_divisor(k, BLOCK_K)
     return Tile(
         row_axis=row_axis,
         lanes=lanes,
         vectors=vectors,
         columns=columns,
-        block_n=columns * largest_divisor(n // columns, BLOCK_N // columns),
+        block_n=columns * largest_divisor(n // columns, block_n // columns),
         # a prime k has no blocks worth the name
         block_k=k if all_rows or block_k < lanes else block_k,
     )
+
+
+def _columns(n: int, vectors: int, registers: int) -> int:
+    """How many rows of w fit into the registers beside `vectors` vectors of x, as a divisor of n."""
+    return largest_divisor(n, min(MOST_COLUMNS, (registers - vectors - SPARE) // vectors))
+
+
+def _vectors(n: int, needed: int | None, registers: int) -> int:
+    """Two vectors of rows for each tile of many rows, or three where that pays; `needed` is None for symbolic rows."""
+    if needed is None or _columns(n, 3, registers) < _columns(n, 2, registers):
+        return 2
+    two, three = (-(-needed // vectors) * vectors for vectors in (2, 3))  # with padding
+    return 3 if three <= two + two // PADDING else 2

@@ -18,7 +18,7 @@ def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     row = around.pop(tile.row_axis)
     row_tile, vector, lane = sch.split(row, [None, tile.vectors, tile.lanes])
     block_n, columns, column = sch.split(j, [None, tile.block_n // tile.columns, tile.columns])
-    block_k, steps, step = sch.split(k, [None, *split_steps(tile.block_k)])
+    block_k, steps, step = sch.split(k, [None, *split_steps(tile)])
     sch.reorder(block_n, *around, block_k, row_tile, columns, steps, step, column, vector, lane)
     sch.reverse_compute_at(result, block_n)
     sch.vectorize(lane)
