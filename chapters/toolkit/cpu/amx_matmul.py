@@ -23,6 +23,7 @@ ROWS = 16  # of a tile
 PAIR = 32  # rows of x and of w that four tiles of sums take at a time
 TARGET = {"kind": "llvm", "mcpu": "sapphirerapids"}
 LARGEST_BLOCK = 128  # rows of w whose sums are kept until they are turned
+FEW = 4  # pairs of tiles of x, at most, that a second-level cache holds beside w: 1 MiB for 4096 bfloat16 a row
 _ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18
 
 
@@ -61,11 +62,11 @@ def amx_matmul(m: int, n: int, k: int) -> tirx.PrimFunc:
     """
     if m % PAIR or n % PAIR or k % PAIR:
         raise ValueError(f"({m}, {n}, {k}) are not all multiples of {PAIR}.")
-    block = next(size for size in (LARGEST_BLOCK, 64, PAIR) if n % size == 0)
-    if (
-        m <= 4 * PAIR
-    ):  # few rows: the sums of a pair of tiles are turned at once, while they are near
-        block = PAIR
+    # Many rows are taken a few at a time: reading w again costs less than reading all of x for each block of w.
+    pairs = next((some for some in (FEW, FEW - 1) if m // PAIR % some == 0), m // PAIR)
+    # Their sums are turned at once, while they are near.
+    largest = next(size for size in (LARGEST_BLOCK, 64, PAIR) if n % size == 0)
+    block = PAIR if pairs <= FEW else largest
     tiles = block // PAIR
 
     @T.prim_func(s_tir=True)
@@ -92,98 +93,115 @@ def amx_matmul(m: int, n: int, k: int) -> tirx.PrimFunc:
                                 (j % PAIR) // 2,
                                 (i % ROWS) * 2 + j % 2,
                             ] = x[i, j]
-        for block_n in T.parallel(n // block):
-            with T.sblock("product"):
-                b = T.axis.spatial(n // block, block_n)
-                T.reads(
-                    packed[0 : m // PAIR, 0 : k // PAIR, 0:2, 0:ROWS, 0:PAIR],
-                    w[b * block : b * block + block, 0:k],
-                    configuration[0:64],
-                )
-                T.writes(sums[b * tiles : b * tiles + tiles, 0 : m // PAIR, 0:PAIR, 0:PAIR])
-                T.evaluate(_amx("ldtilecfg", T.address_of(configuration[0])))
-                for i in T.serial(m // PAIR):
-                    for j in T.serial(tiles):
-                        T.evaluate(_amx("tilezero", _tile(0)))
-                        T.evaluate(_amx("tilezero", _tile(1)))
-                        T.evaluate(_amx("tilezero", _tile(2)))
-                        T.evaluate(_amx("tilezero", _tile(3)))
-                        for s in T.serial(k // PAIR):
+        for part in T.serial(m // (pairs * PAIR)):
+            for block_n in T.parallel(n // block):
+                with T.sblock("product"):
+                    b = T.axis.spatial(n // block, block_n)
+                    first = T.axis.spatial(m // (pairs * PAIR), part)
+                    T.reads(
+                        packed[
+                            first * pairs : first * pairs + pairs,
+                            0 : k // PAIR,
+                            0:2,
+                            0:ROWS,
+                            0:PAIR,
+                        ],
+                        w[b * block : b * block + block, 0:k],
+                        configuration[0:64],
+                    )
+                    T.writes(
+                        sums[
+                            b * tiles : b * tiles + tiles,
+                            first * pairs : first * pairs + pairs,
+                            0:PAIR,
+                            0:PAIR,
+                        ]
+                    )
+                    T.evaluate(_amx("ldtilecfg", T.address_of(configuration[0])))
+                    for i in T.serial(pairs):
+                        for j in T.serial(tiles):
+                            T.evaluate(_amx("tilezero", _tile(0)))
+                            T.evaluate(_amx("tilezero", _tile(1)))
+                            T.evaluate(_amx("tilezero", _tile(2)))
+                            T.evaluate(_amx("tilezero", _tile(3)))
+                            for s in T.serial(k // PAIR):
+                                T.evaluate(
+                                    _amx(
+                                        "tileloadd64",
+                                        _tile(4),
+                                        T.address_of(w[b * block + j * PAIR, s * PAIR]),
+                                        T.int64(2 * k),
+                                    )
+                                )
+                                T.evaluate(
+                                    _amx(
+                                        "tileloadd64",
+                                        _tile(6),
+                                        T.address_of(packed[first * pairs + i, s, 0, 0, 0]),
+                                        T.int64(64),
+                                    )
+                                )
+                                T.evaluate(
+                                    _amx(
+                                        "tileloadd64",
+                                        _tile(7),
+                                        T.address_of(packed[first * pairs + i, s, 1, 0, 0]),
+                                        T.int64(64),
+                                    )
+                                )
+                                T.evaluate(
+                                    _amx(
+                                        "tileloadd64",
+                                        _tile(5),
+                                        T.address_of(w[b * block + j * PAIR + ROWS, s * PAIR]),
+                                        T.int64(2 * k),
+                                    )
+                                )
+                                T.evaluate(_amx("tdpbf16ps", _tile(0), _tile(4), _tile(6)))
+                                T.evaluate(_amx("tdpbf16ps", _tile(1), _tile(4), _tile(7)))
+                                T.evaluate(_amx("tdpbf16ps", _tile(2), _tile(5), _tile(6)))
+                                T.evaluate(_amx("tdpbf16ps", _tile(3), _tile(5), _tile(7)))
                             T.evaluate(
                                 _amx(
-                                    "tileloadd64",
-                                    _tile(4),
-                                    T.address_of(w[b * block + j * PAIR, s * PAIR]),
-                                    T.int64(2 * k),
+                                    "tilestored64",
+                                    _tile(0),
+                                    T.address_of(sums[b * tiles + j, first * pairs + i, 0, 0]),
+                                    T.int64(128),
                                 )
                             )
                             T.evaluate(
                                 _amx(
-                                    "tileloadd64",
-                                    _tile(6),
-                                    T.address_of(packed[i, s, 0, 0, 0]),
-                                    T.int64(64),
+                                    "tilestored64",
+                                    _tile(1),
+                                    T.address_of(sums[b * tiles + j, first * pairs + i, 0, ROWS]),
+                                    T.int64(128),
                                 )
                             )
                             T.evaluate(
                                 _amx(
-                                    "tileloadd64",
-                                    _tile(7),
-                                    T.address_of(packed[i, s, 1, 0, 0]),
-                                    T.int64(64),
+                                    "tilestored64",
+                                    _tile(2),
+                                    T.address_of(sums[b * tiles + j, first * pairs + i, ROWS, 0]),
+                                    T.int64(128),
                                 )
                             )
                             T.evaluate(
                                 _amx(
-                                    "tileloadd64",
-                                    _tile(5),
-                                    T.address_of(w[b * block + j * PAIR + ROWS, s * PAIR]),
-                                    T.int64(2 * k),
+                                    "tilestored64",
+                                    _tile(3),
+                                    T.address_of(
+                                        sums[b * tiles + j, first * pairs + i, ROWS, ROWS]
+                                    ),
+                                    T.int64(128),
                                 )
                             )
-                            T.evaluate(_amx("tdpbf16ps", _tile(0), _tile(4), _tile(6)))
-                            T.evaluate(_amx("tdpbf16ps", _tile(1), _tile(4), _tile(7)))
-                            T.evaluate(_amx("tdpbf16ps", _tile(2), _tile(5), _tile(6)))
-                            T.evaluate(_amx("tdpbf16ps", _tile(3), _tile(5), _tile(7)))
-                        T.evaluate(
-                            _amx(
-                                "tilestored64",
-                                _tile(0),
-                                T.address_of(sums[b * tiles + j, i, 0, 0]),
-                                T.int64(128),
-                            )
-                        )
-                        T.evaluate(
-                            _amx(
-                                "tilestored64",
-                                _tile(1),
-                                T.address_of(sums[b * tiles + j, i, 0, ROWS]),
-                                T.int64(128),
-                            )
-                        )
-                        T.evaluate(
-                            _amx(
-                                "tilestored64",
-                                _tile(2),
-                                T.address_of(sums[b * tiles + j, i, ROWS, 0]),
-                                T.int64(128),
-                            )
-                        )
-                        T.evaluate(
-                            _amx(
-                                "tilestored64",
-                                _tile(3),
-                                T.address_of(sums[b * tiles + j, i, ROWS, ROWS]),
-                                T.int64(128),
-                            )
-                        )
-            for i in T.serial(m):
-                for j_part in T.serial(block // ROWS):
-                    for j_lane in T.vectorized(ROWS):
-                        with T.sblock("turn"):
-                            r = T.axis.spatial(m, i)
-                            c = T.axis.spatial(n, block_n * block + j_part * ROWS + j_lane)
-                            out[r, c] = sums[c // PAIR, r // PAIR, c % PAIR, r % PAIR]
+                for i in T.serial(pairs * PAIR):
+                    for j_part in T.serial(block // ROWS):
+                        for j_lane in T.vectorized(ROWS):
+                            with T.sblock("turn"):
+                                r = T.axis.spatial(m, part * pairs * PAIR + i)
+                                c = T.axis.spatial(n, block_n * block + j_part * ROWS + j_lane)
+                                out[r, c] = sums[c // PAIR, r // PAIR, c % PAIR, r % PAIR]
 
     return NT_matmul
 
