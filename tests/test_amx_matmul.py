@@ -7,12 +7,8 @@ import numpy as np
 import pytest
 
 from chapters.toolkit.bench.operands import in_numpy_memory
-from chapters.toolkit.cpu.amx_matmul import (
-    amx_matmul,
-    build_amx_matmul,
-    enable_amx,
-    tile_configuration,
-)
+from chapters.toolkit.cpu import amx
+from chapters.toolkit.cpu.amx_matmul import amx_matmul, build_amx_matmul, runs_here
 
 SIZES = [
     (32, 32, 32),
@@ -27,13 +23,13 @@ SIZES = [
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_numbers(size):
-    if not enable_amx():
+    if not runs_here():
         pytest.skip("this processor has no AMX")
     m, n, k = size
     random = np.random.default_rng(m * n + k)
     x, w = (random.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in ((m, k), (n, k)))
     out = np.full((m, n), np.nan, "float32")
-    arrays = w.view("uint16"), x.view("uint16"), tile_configuration(), out
+    arrays = w.view("uint16"), x.view("uint16"), amx.configuration(), out
     tensors = [in_numpy_memory(array) for array in arrays]
     build_amx_matmul(m, n, k)(*tensors)
     expected = x.astype("float64") @ w.astype("float64").T

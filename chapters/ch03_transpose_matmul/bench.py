@@ -168,13 +168,14 @@ def torch_peer(rows, n, k, threads, seed):
 def amx_peer(rows, n, k, threads, seed):
     """bfloat16 on the matrix unit, sums and result in float32."""
     from chapters.toolkit.bench.operands import in_numpy_memory
-    from chapters.toolkit.cpu.amx_matmul import build_amx_matmul, enable_amx, tile_configuration
+    from chapters.toolkit.cpu import amx
+    from chapters.toolkit.cpu.amx_matmul import build_amx_matmul, runs_here
 
-    if not enable_amx():
+    if not runs_here():
         raise MissingPeer("this processor has no AMX")
     x, w = rounded(rows, n, k, seed)
     out = np.full((rows, n), np.nan, "float32")
-    arrays = w.view("uint16"), x.view("uint16"), tile_configuration(), out
+    arrays = w.view("uint16"), x.view("uint16"), amx.configuration(), out
     tensors = [in_numpy_memory(array) for array in arrays]
     kernel = build_amx_matmul(rows, n, k)
     kernel(*tensors)

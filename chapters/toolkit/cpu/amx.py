@@ -22,11 +22,11 @@ WAYS = ("separate", "fused", "without bias")
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 
-def runs_here() -> bool:
-    """Whether this processor has int8 tiles and the system lets this process use them (Linux asks to be asked)."""
+def runs_here(instructions: str = "amx_int8") -> bool:
+    """Whether this processor has tiles with these instructions and lets us use them (Linux asks to be asked)."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
-    if "amx_int8" not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+    if instructions not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
         return False
     return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
 

@@ -5,45 +5,26 @@ product of a tile of 16 rows with 32 bfloat16 each and a tile in which pairs of 
 contiguous along the reduction, so they are such tiles as they are stored; only x, which is small, is packed in pairs.
 The sums come out as (column, row) and are turned while they are copied into the result.
 
-Linux gives a process the tile registers only when it asks for them: `enable_amx`.
+Linux gives a process the tile registers only when it asks for them: `runs_here`.
 """
 
 from __future__ import annotations
 
-import ctypes
-import platform
-
-import numpy as np
 import tvm
 from tvm import tirx
 from tvm.script import tirx as T
-from tvm.target import Target
+
+from chapters.toolkit.cpu import amx
 
 ROWS = 16  # of a tile
 PAIR = 32  # rows of x and of w that four tiles of sums take at a time
-TARGET = {"kind": "llvm", "mcpu": "sapphirerapids"}
 LARGEST_BLOCK = 128  # rows of w whose sums are kept until they are turned
 FEW = 4  # pairs of tiles of x, at most, that a second-level cache holds beside w: 1 MiB for 4096 bfloat16 a row
-_ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18
 
 
-def enable_amx() -> bool:
-    """Ask Linux for the tile registers, for this process; False where there are none."""
-    if platform.system() != "Linux" or platform.machine() != "x86_64":
-        return False
-    with open("/proc/cpuinfo", encoding="utf-8") as info:
-        if "amx_bf16" not in info.read():
-            return False
-    return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST, _TILE_DATA) == 0
-
-
-def tile_configuration() -> np.ndarray:
-    """The 64 bytes that LDTILECFG reads: eight tiles of 16 rows of 64 bytes."""
-    bytes_ = np.zeros(64, "uint8")
-    bytes_[0] = 1  # palette
-    bytes_[16:32].view("uint16")[:] = 64
-    bytes_[48:56] = ROWS
-    return bytes_
+def runs_here() -> bool:
+    """Whether this processor has bfloat16 tiles; asks Linux for the tile registers, for this process."""
+    return amx.runs_here("amx_bf16")
 
 
 def _tile(number: int):
@@ -58,7 +39,7 @@ def amx_matmul(m: int, n: int, k: int) -> tirx.PrimFunc:
     """(w, x, configuration, out): out (m, n) float32 = x (m, k) times w (n, k) transposed, both bfloat16.
 
     w and x are given as uint16 of the same bits. m, n and k are multiples of 32; ValueError if not. The
-    configuration is `tile_configuration()`. Run it after `enable_amx()`.
+    configuration is `amx.configuration()`. Run it after `runs_here()`.
     """
     if m % PAIR or n % PAIR or k % PAIR:
         raise ValueError(f"({m}, {n}, {k}) are not all multiples of {PAIR}.")
@@ -208,4 +189,4 @@ def amx_matmul(m: int, n: int, k: int) -> tirx.PrimFunc:
 
 def build_amx_matmul(m: int, n: int, k: int):
     """The compiled kernel."""
-    return tvm.compile(amx_matmul(m, n, k), target=Target(TARGET))["NT_matmul"]
+    return tvm.compile(amx_matmul(m, n, k), target=amx.target())["NT_matmul"]
