@@ -11,7 +11,12 @@ import tvm
 
 from chapters.ch03_transpose_matmul import bench
 from chapters.toolkit.bench import results, timing
-from chapters.toolkit.bench.cpu_bounds import multiply_add, read_matrix
+from chapters.toolkit.bench.cpu_bounds import (
+    MULTIPLY_ADDS,
+    multiply_add,
+    multiply_tile,
+    read_matrix,
+)
 from chapters.toolkit.bench.timing import MissingPeer, Peer, PeerFailed, compare
 from chapters.toolkit.machine import llvm_host
 from chapters.toolkit.pages.read_order import read_order
@@ -126,6 +131,21 @@ def test_bounds_do_the_work_they_say():
     sums = tvm.runtime.tensor(np.full(sums_shape, np.nan, "float32"))
     worker(tvm.runtime.tensor(np.full(operands_shape, 0.5, "float32")), sums)
     np.testing.assert_allclose(sums.numpy(), 1.0, 1e-6)  # a = a / 2 + 1 / 2 ends at 1
+
+
+@pytest.mark.parametrize(("vectors", "columns", "threads"), [(1, 8, 2), (3, 8, 1)])
+def test_the_tile_alone_does_the_work_it_says(vectors, columns, threads):
+    kernel, shapes = multiply_tile(vectors, columns, threads, llvm_host()["target"])
+    random = np.random.default_rng(0)
+    w, x = (random.integers(-3, 4, shape).astype("float32") for shape in shapes[:2])
+    w[:, 0], x[0] = 1, 1  # some sum is not 0
+    sums = tvm.runtime.tensor(np.full(shapes[2], np.nan, "float32"))
+    kernel(tvm.runtime.tensor(w), tvm.runtime.tensor(x), sums)
+    once = np.einsum("jk,kvi->jvi", w, x)
+    repeats = sums.numpy()[:, once != 0] / once[once != 0]
+    assert np.unique(repeats).size == 1
+    done = repeats.flat[0] * w.shape[1] * once.size
+    assert 0.99 * MULTIPLY_ADDS < done <= MULTIPLY_ADDS
 
 
 def test_read_order_is_that_of_the_loops():

@@ -13,12 +13,13 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
-from chapters.toolkit.cpu.matmul_tile import matmul_tile
+from chapters.toolkit.cpu.matmul_tile import has_few_rows, matmul_tile, side_by_side
 from chapters.toolkit.cpu.vector_registers import vector_registers
 from chapters.toolkit.machine import llvm_host
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import (
     has_schedule,
     nt_matmul,
+    schedule,
     schedule_decode,
     schedule_kernels,
     schedule_prefill,
@@ -32,6 +33,10 @@ ROWS = [
     ((1,), (1,)),
     ((1, 1), (1, 1)),
     ((3,), (3,)),
+    ((4,), (4,)),
+    ((2, 1, 2), (2, 1, 2)),
+    ((7,), (7,)),
+    ((8,), (8,)),
     ((16,), (16,)),
     ((17,), (17,)),
     ((48,), (48,)),
@@ -86,15 +91,23 @@ def run_guarded(func, rows, n, k, dtype="float32", out_dtype="float32"):
 @pytest.mark.parametrize(("n", "k"), SIZES)
 @pytest.mark.parametrize(("said", "rows"), ROWS)
 def test_schedules_are_right_and_stay_inside(said, rows, n, k):
-    for schedule in (schedule_decode, schedule_prefill) if rows else (schedule_decode,):
-        yours, expected = run_guarded(schedule(kernel(said, n, k), TARGET), rows, n, k)
+    func = kernel(said, n, k)
+    schedules = [schedule_prefill] if rows else []
+    if has_few_rows(func, TARGET):
+        schedules.append(schedule_decode)
+    for one in schedules:
+        yours, expected = run_guarded(one(func, TARGET), rows, n, k)
         np.testing.assert_allclose(yours, expected, 1e-4, 1e-4)
 
 
 @pytest.mark.parametrize(("dtype", "out_dtype"), DTYPES)
 def test_schedules_are_right_for_each_dtype(dtype, out_dtype):
-    for schedule, rows in ((schedule_decode, (1, 1)), (schedule_prefill, (1, 45))):
-        func = schedule(kernel(rows, 40, 96, dtype, out_dtype), TARGET)
+    for one, rows in (
+        (schedule_decode, (1, 1)),
+        (schedule_decode, (3,)),
+        (schedule_prefill, (1, 45)),
+    ):
+        func = one(kernel(rows, 40, 96, dtype, out_dtype), TARGET)
         yours, expected = run_guarded(func, rows, 40, 96, dtype, out_dtype)
         np.testing.assert_allclose(yours, expected, 1e-4, 1e-4)
 
@@ -113,10 +126,30 @@ def test_the_tile_follows_the_target(cpu, bits, count):
         assert 4096 % tile.block_n == 0 and 4096 % tile.block_k == 0
 
 
+@pytest.mark.parametrize(
+    ("cpu", "few", "members"),
+    [("haswell", 4, [4, 4, 4, 2]), ("skylake-avx512", 8, [4, 4, 4, 4, 4, 4, 4, 2])],
+)
+def test_decode_keeps_the_sums_of_a_few_rows(cpu, few, members):
+    target = tvm.target.Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": cpu})
+    funcs = [kernel((rows,), 4096, 4096) for rows in range(1, few + 1)]
+    assert [side_by_side(func, target) for func in funcs] == members
+    for rows in ((few + 1,), (2, few), (N,)):
+        assert not has_few_rows(kernel(rows, 32, 64), target)
+        with pytest.raises(ValueError, match="use the prefill schedule"):
+            schedule_decode(kernel(rows, 32, 64), target)
+
+
+def test_schedule_takes_the_one_for_the_rows():
+    few, many = kernel((4,), 32, 64), kernel((40,), 32, 64)
+    assert tvm_ffi.structural_equal(schedule(few, TARGET), schedule_decode(few, TARGET))
+    assert tvm_ffi.structural_equal(schedule(many, TARGET), schedule_prefill(many, TARGET))
+
+
 def test_refuses_a_weight_of_unknown_size():
-    for schedule in (schedule_decode, schedule_prefill):
+    for one in (schedule_decode, schedule_prefill):
         with pytest.raises(ValueError, match="BindSymbolicVars"):
-            schedule(kernel((4,), N, 16), TARGET)
+            one(kernel((4,), N, 16), TARGET)
     assert not has_schedule(kernel((4,), N, 16))
 
 

@@ -12,14 +12,19 @@ from collections.abc import Callable
 
 import numpy as np
 
-from chapters.toolkit.bench.cpu_bounds import MULTIPLY_ADDS, multiply_add, read_matrix
+from chapters.toolkit.bench.cpu_bounds import (
+    MULTIPLY_ADDS,
+    multiply_add,
+    multiply_tile,
+    read_matrix,
+)
 from chapters.toolkit.bench.results import Shown, load, shown_as
 from chapters.toolkit.bench.timing import MissingPeer, Peer, compare
 from chapters.toolkit.decoder.llama_config import LlamaConfig
 from chapters.toolkit.table import Table
 
 N = K = 4096
-ROWS = (1, 16, 32, 64, 128, 256, 512)
+ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
 AMX_ROWS = (32, 64, 128, 256)
 PASS_ROWS = (1, 16)  # unscheduled, more rows take minutes
 TOLERANCE = 1e-5  # of the largest result, in float32
@@ -79,9 +84,9 @@ def _measure(functions, rows, n, k, threads, rounds, say) -> dict[str, float]:
     return {name: timing.seconds for name, timing in timings.items()}
 
 
-def peak(seconds: dict[str, float], threads: int) -> float:
-    """Floating-point operations a second that the registers reached in the same rounds."""
-    return 2 * MULTIPLY_ADDS * threads / seconds["multiply-add"]
+def peak(seconds: dict[str, float], threads: int, bound: str = "multiply-add") -> float:
+    """Floating-point operations a second that the registers, or the tile alone, reached in the same rounds."""
+    return 2 * MULTIPLY_ADDS * threads / seconds[bound]
 
 
 # --- peers: each runs in a process of its own ---------------------------------------------------------
@@ -135,8 +140,7 @@ def ours(rows, n, k, threads, seed):
     from chapters.toolkit.machine import llvm_host
 
     target = llvm_host()["target"]
-    schedule = earlier(3).schedule_decode if rows == 1 else earlier(3).schedule_prefill
-    kernel = tvm.compile(schedule(_kernel(rows, n, k), target), target=target)["main"]
+    kernel = tvm.compile(earlier(3).schedule(_kernel(rows, n, k), target), target=target)["main"]
     x, w, tensors = _tensors(rows, n, k, seed)
     kernel(*tensors)
     return {"ours": (lambda: kernel(*tensors), checked(tensors[-1].numpy(), x, w))}
@@ -210,8 +214,9 @@ def rounded(rows: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarra
 
 
 def bounds(rows, n, k, threads, seed):
-    """Two kernels that do only a part of the work: read w; multiply and add in registers."""
+    """Kernels that do only a part of the work: read w; multiply and add in registers; the tile alone, if it has one."""
     from chapters.toolkit.bench.operands import in_numpy_memory
+    from chapters.toolkit.cpu.matmul_tile import has_few_rows, matmul_tile
     from chapters.toolkit.machine import llvm_host
 
     target = llvm_host()["target"]
@@ -221,10 +226,17 @@ def bounds(rows, n, k, threads, seed):
         in_numpy_memory(np.full(shape, 0.5, "float32"))
         for shape in ((n, k), sums_shape, operands_shape, chains_shape)
     )
-    return {
+    calls = {
         "read w": (lambda: reader(w, sums), None),
         "multiply-add": (lambda: worker(operands, chains), None),
     }
+    kernel = _kernel(rows, n, k)
+    if not has_few_rows(kernel, target):
+        tile = matmul_tile(kernel, target)
+        tiles, shapes = multiply_tile(tile.vectors, tile.columns, threads, target)
+        near = [in_numpy_memory(np.full(shape, 0.5, "float32")) for shape in shapes]
+        calls["tile"] = (lambda: tiles(*near), None)
+    return calls
 
 
 def unscheduled(rows, n, k, threads, seed):
@@ -312,7 +324,7 @@ def _one_token(generator):
 
 
 def kernel_table(measured: dict) -> Table:
-    """Speed by number of rows: GFLOP/s, how many times a peer's, and the share of the nearer bound."""
+    """Speed by number of rows: GFLOP/s, times a peer's, and the shares of the nearer bound and of the tile alone."""
     rows = []
     size = measured["n"] * measured["k"]
     for threads, by_rows in measured["threads"].items():
@@ -321,14 +333,17 @@ def kernel_table(measured: dict) -> Table:
             mine = seconds["ours"]
             bound = max(seconds["read w"], work / peak(seconds, int(threads)))
             torch = seconds.get("PyTorch")
+            speed = work / mine
+            tile = peak(seconds, int(threads), "tile") if "tile" in seconds else None
             rows.append(
                 (
                     threads,
                     count,
-                    f"{work / mine / 1e9:.0f}",
+                    f"{speed / 1e9:.0f}",
                     f"{seconds['NumPy'] / mine:.2f}×",
                     f"{torch / mine:.2f}×" if torch else "–",
                     f"{bound / mine:.0%} of {'reading w' if bound == seconds['read w'] else 'arithmetic'}",
+                    f"{speed / tile:.0%}" if tile else "–",
                 )
             )
     header = (
@@ -338,6 +353,7 @@ def kernel_table(measured: dict) -> Table:
         "NumPy's time",
         "PyTorch's time",
         "share of the bound",
+        "of its tile alone",
     )
     return Table(header, rows)
 

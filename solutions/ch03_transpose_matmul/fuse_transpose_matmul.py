@@ -4,7 +4,7 @@ The pass has two steps: `group` lets FuseOpsByPattern move each matmul and its t
 own, a composite, and `generate` replaces each call of a composite by a call of a PrimFunc, `NT_matmul`. Before
 both, `own_transposes` sees to it that no transpose of such a pair is used by anything else.
 
-The second half makes that kernel fast: `schedule_decode` for one row of x, `schedule_prefill` for many.
+The second half makes that kernel fast: `schedule_decode` for a few rows of x, `schedule_prefill` for many.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from tvm.target import Target
 
 from chapters.toolkit.cpu.matmul_tile import (
     Tile,
+    has_few_rows,
     is_nt_matmul,
     lanes_of,
     largest_divisor,
     matmul_tile,
-    row_extents,
+    side_by_side,
     weight_shape,
 )
 from chapters.toolkit.ir.relax_effects import LOOK_ONLY, is_harmless
@@ -414,24 +415,20 @@ def bytes_saved(weights: Sequence[tuple[int, int]], itemsize: int) -> int:
 
 # --- the kernel, fast -----------------------------------------------------------------------------
 
-SIDE_BY_SIDE = (
-    4  # rows of w that decode reads at a time: the sums of one hide the latency of the others'
-)
 LOADED = 16  # vectors of x that prefill loads in the steps that it writes out one after another
 UNROLLED = 8  # such steps at most
 
 
 def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """An NT_matmul scheduled for few rows of x: what counts is that w streams through once, as it is stored.
+    """An NT_matmul scheduled for a few rows of x: what counts is that w streams through once, as it is stored.
 
-    func: (w, x, out) with w of shape (n, k), both constant; x of any rank, its rows constant or symbolic.
-    Along k, where w is contiguous, each output gets one partial sum for each of the `lanes` of a vector
-    register; `side_by_side` outputs are computed together; groups of them run in parallel. Raises ValueError
-    for another w.
+    func: (w, x, out) with w of shape (n, k), all constant; x of any rank, with as many rows as `has_few_rows`
+    says. Along k, where w is contiguous, each output gets one partial sum for each of the `lanes` of a vector
+    register; `members` rows of w are read together, each once for all rows of x; groups of them run in
+    parallel. Raises ValueError for another w or x.
     """
-    n, k = weight_shape(func)
-    lanes = largest_divisor(k, lanes_of(func, target))
-    side_by_side = largest_divisor(n, SIDE_BY_SIDE)
+    _, k = weight_shape(func)
+    lanes, members = largest_divisor(k, lanes_of(func, target)), side_by_side(func, target)
     sch = Schedule(func)
     product = sch.get_sblock("NT_matmul")
     # BEGIN exercise 3.8 (about 14 lines): a partial sum a lane, rows of w side by side, groups in parallel
@@ -439,12 +436,13 @@ def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     _, lane = sch.split(k_loop, [None, lanes])
     partial = sch.rfactor(lane, factor_axis=len(rows) + 1)
     *rows, j, lane = sch.get_loops(product)  # out[…, j] = the sum of partial[…, j, lane]
-    group, member = sch.split(j, [None, side_by_side])
+    group, member = sch.split(j, [None, members])
     sch.reorder(group, *rows, lane, member)
     sch.compute_at(partial, group, preserve_unit_loops=True)
     _, partial_lane, *rows, partial_member, chunk = sch.get_loops(partial)
-    sch.reorder(*rows, chunk, partial_member, partial_lane)
-    sch.unroll(partial_member)
+    sch.reorder(chunk, *rows, partial_member, partial_lane)
+    for loop in (*rows, partial_member):
+        sch.unroll(loop)
     sch.vectorize(partial_lane)
     sch.parallel(group)
     sch.decompose_reduction(product, lane)
@@ -456,10 +454,10 @@ def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """An NT_matmul scheduled for many rows of x: what counts is that sums stay in registers.
 
-    func: as for `schedule_decode`, with x of two dimensions or more. x is small, so it is packed: a vector
-    register takes one column of `lanes` rows. w is large and stays as it is: each element of it is multiplied
-    with the same column of all rows of a tile. Rows are padded to whole tiles. Raises ValueError as
-    `matmul_tile` does.
+    func: (w, x, out) with w of shape (n, k), both constant; x of two dimensions or more, its rows constant or
+    symbolic. x is small, so it is packed: a vector register takes one column of `lanes` rows. w is large and
+    stays as it is: each element of it is multiplied with the same column of all rows of a tile. Rows are
+    padded to whole tiles. Raises ValueError as `matmul_tile` does.
     """
     tile = matmul_tile(func, target)
     sch = Schedule(func)
@@ -535,14 +533,17 @@ def vectorize_copies(sch: Schedule, packed: SBlockRV, result: SBlockRV, tile: Ti
 
 
 def schedule_kernels(mod: IRModule, target: Target) -> IRModule:
-    """`mod` with every NT_matmul that has a schedule here scheduled: for one row as decode, else as prefill."""
+    """`mod` with every NT_matmul that has a schedule here scheduled: for few rows as decode, else as prefill."""
     mod = mod.clone()
     for gvar, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc) and has_schedule(func):
-            one_row = all(extent == 1 for extent in row_extents(func))
-            scheduled = (schedule_decode if one_row else schedule_prefill)(func, target)
-            mod[gvar] = scheduled.with_attr("tirx.is_scheduled", True)
+            mod[gvar] = schedule(func, target).with_attr("tirx.is_scheduled", True)
     return mod
+
+
+def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """The NT_matmul `func` with the schedule for its rows. Raises ValueError as the schedules do."""
+    return (schedule_decode if has_few_rows(func, target) else schedule_prefill)(func, target)
 
 
 def has_schedule(func: tirx.PrimFunc) -> bool:

@@ -1193,14 +1193,17 @@ def _check_speed(schedule, rows, n: int, k: int, least: float, whose: str) -> No
 
 
 def test_3_8_any_shape(impl) -> None:
-    """right numbers for one row, several rows, symbolic rows and sizes that fit no register"""
-    n = tirx.Var("n", "int64")
+    """right numbers for one row, a few rows and sizes that fit no register"""
     cases = [
-        ((1,), (1,), 96, 128),
-        ((1, 1), (1, 1), 30, 64),
-        ((), (), 12, 32),
-        ((n,), (3,), 20, 48),
-        ((1,), (1,), 7, 33),
+        (rows, rows, n, k)
+        for rows, n, k in (
+            ((1,), 96, 128),
+            ((1, 1), 30, 64),
+            ((), 12, 32),
+            ((3,), 20, 48),
+            ((2, 2), 6, 40),
+            ((1,), 7, 33),
+        )
     ]
     _check_numbers(impl.schedule_decode, cases, "schedule_decode")
 
@@ -1223,6 +1226,21 @@ def test_3_8_vectors_lie_along_w(impl) -> None:
     )
 
 
+def test_3_8_reads_w_once(impl) -> None:
+    """a vector of w is multiplied with all rows of x, not read again for each"""
+    func = _apply(impl.schedule_decode, _unscheduled((5,), 256, 256), WIDE, "schedule_decode")
+    for sums, lanes in _sums_of_a_step(func):
+        if lanes > 1:
+            expect.that(
+                sums % (5 * lanes) == 0,
+                "schedule_decode reads w again for each row of x.",
+                expected="the loops over the rows inside the loop along k",
+                yours=f"for five rows, a step along k adds to {sums // lanes} registers of sums",
+                why="A vector of w that is in a register serves all rows: w is most of what decode reads.",
+                read=FAST,
+            )
+
+
 def test_3_8_uses_all_threads(impl) -> None:
     """the outputs are spread over threads"""
     _check_threads(impl.schedule_decode, (1,), "schedule_decode")
@@ -1234,7 +1252,7 @@ def test_3_8_is_faster(impl) -> None:
 
 
 def observe_3_8(impl):
-    return _observe_schedule(impl.schedule_decode, (1,))
+    return _observe_schedule(impl.schedule_decode, (3,))
 
 
 def _observe_schedule(schedule, rows):

@@ -1,7 +1,8 @@
-"""Two kernels that measure what a CPU can do at most: read a matrix once, and multiply and add in registers.
+"""Kernels that measure what a CPU can do at most: read a matrix once, and multiply and add in registers.
 
-A matmul can be no faster than either. They are compiled for the same target and measured in the same rounds as what
-they bound, because clocks and shared memory bandwidth change from minute to minute.
+A matmul can be no faster than either. `multiply_tile` lies between: the tile that a matmul consists of, over and over,
+on operands that never leave the first-level cache. All are compiled for the same target and measured in the same rounds
+as what they bound, because clocks and shared memory bandwidth change from minute to minute.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ CHAINS = (
     12  # independent ones: more than a processor can have under way, fewer than it has registers
 )
 SIDE_BY_SIDE = 4
+NEAR = 1 << 14  # bytes of operands: half of a small first-level data cache
+STEPS = 8  # of a tile, written out one after another
 
 
 def read_matrix(n: int, k: int, target: Target) -> tuple[Callable, tuple[int, int]]:
@@ -76,3 +79,49 @@ def multiply_add(threads: int, target: Target) -> tuple[Callable, tuple[int, int
     sch.decompose_reduction(block, step)
     kernel = tvm.compile(sch.mod, target=target)["main"]
     return kernel, (2, lanes), (threads, CHAINS, lanes)
+
+
+def multiply_tile(
+    vectors: int, columns: int, threads: int, target: Target
+) -> tuple[Callable, list[tuple[int, ...]]]:
+    """A kernel (w, x, sums) that adds up one tile of w times x transposed, over and over; and the shapes of the three.
+
+    The tile has `vectors` registers of rows of x by `columns` rows of w. Both operands lie in the first-level cache and
+    the sums in registers, so nothing but the tile's own instructions takes time: a matmul made of such tiles can be no
+    faster, and what it lacks of `multiply_add` is the price of loading operands. It multiplies and adds as often as
+    `multiply_add` does, to one part in a hundred.
+    """
+    lanes = vector_registers(target).lanes("float32")
+    length = NEAR // (4 * (vectors * lanes + columns)) // STEPS * STEPS
+    repeats = MULTIPLY_ADDS // (length * vectors * columns * lanes)
+    shapes = [(columns, length), (length, vectors, lanes), (threads, columns, vectors, lanes)]
+
+    @T.prim_func(s_tir=True)
+    def work(
+        w: T.Buffer(shapes[0], "float32"),
+        x: T.Buffer(shapes[1], "float32"),
+        sums: T.Buffer(shapes[2], "float32"),
+    ):
+        T.func_attr({"tirx.noalias": True})
+        for thread, repeat, step, column, vector, lane in T.grid(
+            threads, repeats, length, columns, vectors, lanes
+        ):
+            with T.sblock("tile"):
+                t, _r, k, j, v, i = T.axis.remap(
+                    "SRRSSS", [thread, repeat, step, column, vector, lane]
+                )
+                with T.init():
+                    sums[t, j, v, i] = T.float32(0)
+                sums[t, j, v, i] = sums[t, j, v, i] + x[k, v, i] * w[j, k]
+
+    sch = Schedule(work)
+    block = sch.get_sblock("tile")
+    thread, repeat, step, column, vector, lane = sch.get_loops(block)
+    _, unrolled = sch.split(step, [None, STEPS])
+    sch.parallel(thread)
+    for loop in (unrolled, column, vector):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    sch.decompose_reduction(block, repeat)
+    kernel = tvm.compile(sch.mod, target=target)["main"]
+    return kernel, shapes

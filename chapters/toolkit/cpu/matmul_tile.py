@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from tvm import tirx
 from tvm.ir import Expr, TensorLoad
@@ -23,6 +24,9 @@ BLOCK_N, BLOCK_K = 128, 1024  # a block of w: 512 KiB in float32, which a second
 PADDING = 32  # three vectors by as many columns are worth one row in this many: a load serves more multiply-adds
 NARROW = 32  # block_n where w has no blocks: its sums are copied out while a first-level cache holds them
 SPARE = 2  # registers for elements of w: one is multiplied while the next is loaded
+SIDE_BY_SIDE = (
+    4  # rows of w that decode reads at a time, at most: sums that do not wait for one another
+)
 
 
 @dataclass(frozen=True)
@@ -124,6 +128,28 @@ def lanes_of(func: tirx.PrimFunc, target: Target) -> int:
 def row_extents(func: tirx.PrimFunc) -> list[int | None]:
     """The dimensions of the result without the last; None for a symbolic one."""
     return [int(d) if isinstance(d, tirx.IntImm) else None for d in func.params[-1].shape[:-1]]
+
+
+def has_few_rows(func: tirx.PrimFunc, target: Target) -> bool:
+    """Whether registers of `target` hold sums of all rows of x with several rows of w: then w streams through once."""
+    extents = row_extents(func)
+    return None not in extents and prod(extents) <= vector_registers(target).count // SIDE_BY_SIDE
+
+
+def side_by_side(func: tirx.PrimFunc, target: Target) -> int:
+    """How many rows of w are read at a time for all rows of x: a divisor of n, at most SIDE_BY_SIDE.
+
+    Their sums, and a vector of each, fit the registers of `target`. Raises ValueError as `weight_shape` does, and
+    where x has more than a few rows.
+    """
+    n, _ = weight_shape(func)
+    if not has_few_rows(func, target):
+        raise ValueError(
+            f"x has rows {list(func.params[-1].shape[:-1])}, more than the {vector_registers(target).count} vector "
+            "registers of this target can sum up at a time: use the prefill schedule."
+        )
+    each = prod(row_extents(func)) + 1  # registers for a row of w: its sums, and its own elements
+    return largest_divisor(n, min(SIDE_BY_SIDE, vector_registers(target).count // each))
 
 
 def matmul_tile(func: tirx.PrimFunc, target: Target) -> Tile:

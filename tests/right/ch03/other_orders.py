@@ -30,7 +30,7 @@ def schedule_decode(func, target):
     sch.reorder(group, *rows, member, lane)
     sch.compute_at(partial, group, preserve_unit_loops=True)
     _, partial_lane, *rows, partial_member, chunk = sch.get_loops(partial)
-    sch.reorder(*rows, chunk, partial_member, partial_lane)
+    sch.reorder(chunk, partial_member, *rows, partial_lane)
     sch.vectorize(partial_lane)
     sch.unroll(lane)
     sch.parallel(group)
