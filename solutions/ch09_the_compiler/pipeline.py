@@ -29,6 +29,7 @@ from chapters.toolkit.pipeline.gemv_within_bounds import GEMVWithinBounds
 from chapters.toolkit.pipeline.own_operands import OwnOperands
 from chapters.toolkit.pipeline.pipelines import forget
 from chapters.toolkit.pipeline.plan_memory import PlanStraightFunctions
+from chapters.toolkit.pipeline.reduction_once import ReductionOnce
 
 ch2, ch3, ch4, ch7 = earlier(2), earlier(3), earlier(4), earlier(7)
 
@@ -181,7 +182,7 @@ def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[P
         return [
             ScheduleMatmuls(target),
             FuseEpilogues(),
-            dl.ApplyDefaultSchedule(dl.cpu.Reduction()),
+            dl.ApplyDefaultSchedule(ReductionOnce()),
             CPUFallback(),
             SmallKernelsAlone(variable_bounds),
         ]

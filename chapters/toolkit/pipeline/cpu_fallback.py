@@ -9,14 +9,18 @@ from collections.abc import Mapping
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
+from tvm.ir import Expr, TensorLoad
+from tvm.s_tir import SBlock, SBlockRealize, Schedule, ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.tirx import For, ForKind
 
-from chapters.toolkit.ir.tensor_ir import mentions
+from chapters.toolkit.cpu.matmul_tile import largest_divisor
+from chapters.toolkit.ir.tensor_ir import mentions, nodes
 from chapters.toolkit.pipeline.planned_storage import evaluate
+from chapters.toolkit.pipeline.reduction_once import has_one_turn
 
-ALONE = 1 << 17  # steps that one thread has done before others have woken up
+ALONE = 1 << 15  # steps that one thread has done before it has shared them with others
+LINE_BYTES = 64  # of a cache, and of the longest vector register
 
 
 def needs_schedule(func: tvm.ir.BaseFunc) -> bool:
@@ -50,7 +54,7 @@ class CPUFallback:
 
 
 def schedule_any(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func`, marked as scheduled, with elementwise blocks computed where they are read and outer loops in parallel.
+    """`func`, marked as scheduled: elementwise blocks computed where they are read, sums in vectors, rows in parallel.
 
     func: a PrimFunc of blocks in loops. TVM checks each step, and one that it refuses is left out.
     """
@@ -60,6 +64,8 @@ def schedule_any(func: tirx.PrimFunc) -> tirx.PrimFunc:
         with contextlib.suppress(ScheduleError):
             sch.compute_inline(block)
     for block in sch.get_child_blocks(root):
+        with contextlib.suppress(ScheduleError):
+            add_up_side_by_side(sch, block)
         rows = row_loops(sch, block)
         if rows and all(sch.get(loop).kind == ForKind.SERIAL for loop in rows):
             with contextlib.suppress(ScheduleError):
@@ -67,14 +73,75 @@ def schedule_any(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return sch.mod["main"].with_attr("tirx.is_scheduled", True)
 
 
-def row_loops(sch: Schedule, block: SBlockRV) -> list[LoopRV]:
-    """The outer loops of `block` that drive no reduction; without the innermost, which can become a vector."""
-    realize = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")(sch, block)
+def add_up_side_by_side(sch: Schedule, block: SBlockRV) -> None:
+    """Vectorise a reduction over neighbours of its result, where all that it reads for them lies side by side too.
+
+    Then the loop over the vector stands inside those of the reduction: a vector of sums stays in a register, and memory
+    is read as it lies. Each sum is added up in the same order as before.
+    """
+    realize, loops = realized(sch, block), sch.get_loops(block)
+    summed = reduced_values(realize)
+    inner = [loop for loop in loops if mentions(summed, sch.get(loop).loop_var)]
+    if not inner or len(inner) == len(loops) or not reads_neighbours(realize.block):
+        return
+    last = loops[len(loops) - len(inner) - 1]  # where the reduction's loops are the innermost
+    extent, axis = sch.get(last).extent, realize.iter_values[_last_axis(realize.block)]
+    if not axis.same_as(sch.get(last).loop_var) or not isinstance(extent, tirx.IntImm):
+        return
+    line = LINE_BYTES * 8 // realize.block.writes[0].source.dtype.bits
+    width = largest_divisor(int(extent), line)
+    if width > 1:
+        _, lane = sch.split(last, [None, width])
+        sch.reorder(*inner, lane)
+        sch.vectorize(lane)
+        sch.decompose_reduction(block, inner[0])
+
+
+def reads_neighbours(block: SBlock) -> bool:
+    """Whether `block`, a sum in one statement, reads along its result's last axis only what lies side by side."""
+    if not isinstance(block.body, tirx.BufferStore) or _last_axis(block) is None:
+        return False
+    axis = block.iter_vars[_last_axis(block)].var
+    found = [load for load in nodes(block.body.value, TensorLoad) if mentions(load, axis)]
+    return (
+        len(found) > 1
+        and all(  # one of them is the sum itself
+            load.indices[-1].same_as(axis) and not mentions(list(load.indices[:-1]), axis)
+            for load in found
+        )
+    )
+
+
+def _last_axis(block: SBlock) -> int | None:
+    """Which of the axes of `block` its result's last index is; None where that is none of them."""
+    index = block.body.indices[-1]
+    return next((n for n, axis in enumerate(block.iter_vars) if axis.var.same_as(index)), None)
+
+
+def realized(sch: Schedule, block: SBlockRV) -> SBlockRealize:
+    """The statement in which `block` stands, with the values of its axes."""
+    return tvm.get_global_func("s_tir.schedule.GetSBlockRealize")(sch, block)
+
+
+def reduced_values(realize: SBlockRealize) -> list[Expr]:
+    """What the axes of the block that are not parallel in data run through."""
     bound = zip(realize.block.iter_vars, realize.iter_values, strict=True)
-    summed = [value for axis, value in bound if axis.iter_type != tirx.IterVar.DataPar]
+    return [value for axis, value in bound if axis.iter_type != tirx.IterVar.DataPar]
+
+
+def row_loops(sch: Schedule, block: SBlockRV) -> list[LoopRV]:
+    """The outer loops of `block` to be run as one: they drive no reduction, and no index of them is dear.
+
+    Without the innermost, which can become a vector. To find indices again, each turn divides by every extent but the
+    first; where that is symbolic, the division takes longer than a small turn.
+    """
+    summed = reduced_values(realized(sch, block))
     rows: list[LoopRV] = []
     for loop in sch.get_loops(block)[:-1]:
         if mentions(summed, sch.get(loop).loop_var):
+            break
+        inner = not all(has_one_turn(sch.get(row)) for row in rows)
+        if inner and not isinstance(sch.get(loop).extent, tirx.IntImm):
             break
         rows.append(loop)
     return rows
@@ -82,7 +149,7 @@ def row_loops(sch: Schedule, block: SBlockRV) -> list[LoopRV]:
 
 @tvm.transform.module_pass(opt_level=0, name="SmallKernelsAlone")
 class SmallKernelsAlone:
-    """Takes the threads from kernels that one thread has done before others have woken up.
+    """Takes the threads from kernels that one thread has done before it has shared them with others.
 
     bounds: the largest value of symbolic dimensions, by name. A kernel with a dimension that is not in it keeps its
     threads, and so does one that is not made of blocks: it decides for itself, when it runs.

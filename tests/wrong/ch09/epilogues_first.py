@@ -16,7 +16,7 @@ def schedule_phase(target, variable_bounds):
         return [
             ScheduleMatmuls(target),
             FuseEpilogues(),
-            dl.ApplyDefaultSchedule(dl.cpu.Reduction()),
+            dl.ApplyDefaultSchedule(ReductionOnce()),
             CPUFallback(),
             SmallKernelsAlone(variable_bounds),
         ]

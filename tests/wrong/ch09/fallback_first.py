@@ -17,7 +17,7 @@ def schedule_phase(target, variable_bounds):
             CPUFallback(),
             ScheduleMatmuls(target),
             FuseEpilogues(),
-            dl.ApplyDefaultSchedule(dl.cpu.Reduction()),
+            dl.ApplyDefaultSchedule(ReductionOnce()),
             SmallKernelsAlone(variable_bounds),
         ]
     whole = [dl.gpu.Matmul(), GEMVWithinBounds(), dl.gpu.Reduction(), dl.gpu.GeneralReduction()]

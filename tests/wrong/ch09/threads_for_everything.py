@@ -16,7 +16,7 @@ def schedule_phase(target, variable_bounds):
         return [
             ScheduleMatmuls(target),
             FuseEpilogues(),
-            dl.ApplyDefaultSchedule(dl.cpu.Reduction()),
+            dl.ApplyDefaultSchedule(ReductionOnce()),
             CPUFallback(),
         ]
     whole = [dl.gpu.Matmul(), GEMVWithinBounds(), dl.gpu.Reduction(), dl.gpu.GeneralReduction()]
