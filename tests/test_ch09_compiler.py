@@ -19,9 +19,15 @@ from chapters.toolkit.decoder.llama_generator import Generator, random_weights
 from chapters.toolkit.gpu.cuda_on_cpu import CudaOnCpu, missing
 from chapters.toolkit.gpu.launches import HostProgram, LaunchError
 from chapters.toolkit.ir.tensor_ir import nodes
-from chapters.toolkit.pipeline.cpu_fallback import CPUFallback, SmallKernelsAlone, steps
+from chapters.toolkit.pipeline.cpu_fallback import (
+    CPUFallback,
+    SmallKernelsAlone,
+    schedule_any,
+    steps,
+)
 from chapters.toolkit.pipeline.gemv_within_bounds import GEMVWithinBounds
 from chapters.toolkit.pipeline.kernel_by_kernel import KernelByKernel
+from chapters.toolkit.pipeline.reduction_once import ReductionOnce, repeats_a_reduction
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 
 CUDA = Target(
@@ -251,6 +257,85 @@ def test_cpu_fallback_inlines_and_parallelises():
     tensors = [tvm.runtime.tensor(x), tvm.runtime.tensor(np.full_like(x, np.nan))]
     tvm.compile(main.with_attr("global_symbol", "main"), target="llvm")["main"](*tensors)
     np.testing.assert_allclose(tensors[1].numpy(), (x + 1) * 2, rtol=1e-6)
+
+
+def norm(rows: int | tirx.Var) -> tirx.PrimFunc:
+    """An RMSNorm of (1, rows, 24) as TVM lowers it."""
+    x = relax.Var("x", relax.TensorType((1, rows, 24), "float32"))
+    w = relax.Var("w", relax.TensorType((24,), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w]):
+        builder.emit_func_output(builder.emit(relax.op.nn.rms_norm(x, w, axes=[-1])))
+    return relax.transform.LegalizeOps()(builder.get())["rms_norm"]
+
+
+def test_dlights_reduction_still_repeats():
+    """If this fails, dlight's rule was mended: ReductionOnce and its place in the lesson can go."""
+    scheduled = dl.cpu.Reduction().apply(norm(1), Target("llvm"), False)
+    assert repeats_a_reduction(scheduled.mod["main"])
+
+
+@pytest.mark.parametrize(
+    ("rows", "declines"), [(1, True), (7, False), (tirx.Var("n", "int64"), False)]
+)
+def test_a_norm_is_computed_once(rows, declines):
+    found = ReductionOnce().apply(norm(rows), Target("llvm"), False)
+    assert (found is None) is declines
+    func = schedule_any(norm(rows)) if declines else found.mod["main"]
+    assert not repeats_a_reduction(func)
+    many = rows if isinstance(rows, int) else 3
+    random = np.random.default_rng(0)
+    x, w = (random.standard_normal(shape).astype("float32") for shape in ((1, many, 24), (24,)))
+    out = tvm.runtime.tensor(np.full_like(x, np.nan))
+    kernel = tvm.compile(func.with_attr("global_symbol", "main"), target="llvm")["main"]
+    kernel(tvm.runtime.tensor(x), tvm.runtime.tensor(w), out)
+    exact = x.astype("float64")
+    exact = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-5) * w
+    np.testing.assert_allclose(out.numpy(), exact, rtol=1e-5)
+
+
+def sums(order: str, rows: int, n: int, k: int, dtype: str = "float32") -> tirx.PrimFunc:
+    """(x, w, out): products whose w is stored as `order` says, "kn" or "nk", or the largest of them, "max"."""
+    x = te.placeholder((rows, k), dtype, "x")
+    w = te.placeholder((n, k) if order == "nk" else (k, n), dtype, "w")
+    at = te.reduce_axis((0, k), "at")
+    how = te.max if order == "max" else te.sum
+
+    def element(i, j):
+        return how(x[i, at] * (w[j, at] if order == "nk" else w[at, j]), axis=at)
+
+    return te.create_prim_func([x, w, te.compute((rows, n), element, name="out")])
+
+
+@pytest.mark.parametrize("order", ["kn", "nk", "max"])
+@pytest.mark.parametrize(
+    ("rows", "n", "k"), [(1, 16, 5), (3, 48, 7), (2, 7, 9), (1, 1, 4), (5, 40, 1)]
+)
+def test_neighbours_are_added_up_side_by_side(order, rows, n, k):
+    func = schedule_any(sums(order, rows, n, k))
+    vectors = [loop for loop in nodes(func.body, tirx.For) if loop.kind == tirx.ForKind.VECTORIZED]
+    assert bool(vectors) is (order != "nk" and n > 1)
+    random = np.random.default_rng(n)
+    x = random.standard_normal((rows, k)).astype("float32")
+    w = random.standard_normal((n, k) if order == "nk" else (k, n)).astype("float32")
+    out = tvm.runtime.tensor(np.full((rows, n), np.nan, "float32"))
+    kernel = tvm.compile(func.with_attr("global_symbol", "main"), target="llvm")["main"]
+    kernel(tvm.runtime.tensor(x), tvm.runtime.tensor(w), out)
+    products = x.astype("float64")[:, :, None] * (w.T if order == "nk" else w)[None]
+    expected = products.max(1) if order == "max" else products.sum(1)
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_are_not_found_again_by_dividing_by_a_symbolic_extent():
+    n = tirx.Var("n", "int64")
+    x = te.placeholder((6, n, 8), "float32", "x")
+    func = te.create_prim_func([x, te.compute((6, n, 8), lambda i, j, k: x[i, j, k] + 1.0, "y")])
+    (parallel,) = [
+        loop
+        for loop in nodes(schedule_any(func).body, tirx.For)
+        if loop.kind == tirx.ForKind.PARALLEL
+    ]
+    assert int(parallel.extent) == 6
 
 
 @pytest.mark.parametrize(

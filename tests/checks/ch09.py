@@ -23,6 +23,7 @@ from chapters.toolkit.decoder.llama_generator import Generator, random_weights
 from chapters.toolkit.ir.tensor_ir import nodes
 from chapters.toolkit.pipeline.gemv_within_bounds import has_whole_blocks
 from chapters.toolkit.pipeline.planned_storage import lower, read_plan
+from chapters.toolkit.pipeline.reduction_once import repeats_a_reduction
 from solutions.ch09_the_compiler import pipeline as reference
 from tests.harness import expect
 from tests.harness.failure import CheckFailed
@@ -805,6 +806,20 @@ def test_9_5_within_bounds(impl) -> None:
     )
 
 
+def test_9_5_each_sum_once(impl) -> None:
+    """on a CPU no norm or softmax is computed again for each of its elements"""
+    result = kernels(schedule_by(impl, lowered(), LLVM))
+    again = sorted(n for n, f in result.items() if repeats_a_reduction(f))
+    expect.equal(
+        again,
+        [],
+        "Kernels add up the same row again and again: " + ", ".join(again) + ".",
+        why="Where there is one row, dlight's CPU rule of this release takes its elements for rows, and computes the "
+        "whole sum of squares for each. The numbers are right; the time is not.",
+        read=NOT,
+    )
+
+
 def shuffles(func: tirx.PrimFunc) -> bool:
     """Whether a reduction axis of `func` is bound to threads: several threads add up one element."""
     loops = {
@@ -833,7 +848,8 @@ def observe_9_5(impl):
         for name, func in sorted(result.items()):
             kinds = sorted({int(loop.kind) for loop in nodes(func.body, tirx.For)})
             blocks = len(nodes(func.body, SBlock))
-            facts[name] = ("tirx.is_scheduled" in (func.attrs or {}), kinds, blocks)
+            scheduled = "tirx.is_scheduled" in (func.attrs or {})
+            facts[name] = (scheduled, kinds, blocks, repeats_a_reduction(func))
         return str(facts)
 
     return [

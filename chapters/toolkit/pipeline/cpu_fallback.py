@@ -88,7 +88,7 @@ def add_up_side_by_side(sch: Schedule, block: SBlockRV) -> None:
     extent, axis = sch.get(last).extent, realize.iter_values[_last_axis(realize.block)]
     if not axis.same_as(sch.get(last).loop_var) or not isinstance(extent, tirx.IntImm):
         return
-    line = LINE_BYTES * 8 // realize.block.writes[0].source.dtype.bits
+    line = LINE_BYTES * 8 // max(8, realize.block.writes[0].source.dtype.bits)
     width = largest_divisor(int(extent), line)
     if width > 1:
         _, lane = sch.split(last, [None, width])
