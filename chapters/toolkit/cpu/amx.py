@@ -1,8 +1,12 @@
-"""An int8 matrix product with a bias on AMX, Intel's matrix tiles: eight registers of 16 rows by 64 bytes.
+"""AMX, Intel's matrix tiles: its instructions as functions, and an int8 matrix product with a bias.
 
-One instruction, `tdpbusd`, multiplies two tiles and adds to a third, 16 by 16 sums. There is no tensor intrinsic for
-tiles in TVM, so the kernel is written in TVMScript with LLVM's own intrinsics. The point of it: a tile can be *loaded*,
-and with a stride of 0 between its rows, one row of the bias fills all sixteen. The sums then begin as the bias.
+A tile is a register of 16 rows by 64 bytes, and there are eight. One instruction multiplies two tiles and adds to a
+third, 16 by 16 sums. There is no tensor intrinsic for tiles in TVM, so kernels are written in TVMScript, with a
+function for each instruction, which is a call of LLVM's own intrinsic. Their source is Intel's manual (Intel 64 and
+IA-32 Architectures Software Developer's Manual, volume 2), where each stands under the name given in its docstring.
+
+The point of the int8 product: a tile can be *loaded*, and with a stride of 0 between its rows, one row of the bias
+fills all sixteen. The sums then begin as the bias.
 """
 
 from __future__ import annotations
@@ -52,12 +56,69 @@ def pack(w: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(tiles).reshape(n // 16, k // 64, 16, 64)
 
 
-def _tile(name: str, *arguments) -> tirx.Expr:
+def _instruction(name: str, *arguments) -> tirx.Expr:
     return T.call_llvm_intrin("int32", f"llvm.x86.{name}", *arguments)
 
 
 def _number(tile: int) -> tirx.Expr:
     return tirx.const(tile, "int8")
+
+
+def configure_tiles(first) -> tirx.Expr:
+    """LDTILECFG: give all tiles their sizes, from 64 bytes as `configuration` makes them, `first` and those after it.
+
+    Each thread has tiles of its own, and configures them before it uses them.
+    """
+    return _instruction("ldtilecfg", T.address_of(first))
+
+
+def zero_tile(tile: int) -> tirx.Expr:
+    """TILEZERO: all bytes of a tile become 0."""
+    return _instruction("tilezero", _number(tile))
+
+
+def load_tile(tile: int, first, stride: int) -> tirx.Expr:
+    """TILELOADD: fill a tile from memory; its rows begin `stride` bytes apart, the first at the element `first`."""
+    return _instruction("tileloadd64", _number(tile), T.address_of(first), T.int64(stride))
+
+
+def store_tile(tile: int, first, stride: int) -> tirx.Expr:
+    """TILESTORED: write a tile to memory; its rows begin `stride` bytes apart, the first at the element `first`."""
+    return _instruction("tilestored64", _number(tile), T.address_of(first), T.int64(stride))
+
+
+def multiply_int8(sums: int, rows: int, columns: int) -> tirx.Expr:
+    """TDPBUSD: sums (16, 16) int32 += rows (16, 64) uint8 times columns (64, 16) int8.
+
+    The tile `columns` has in each of its rows four steps of the reduction, for one column after the other.
+    """
+    return _instruction("tdpbusd", _number(sums), _number(rows), _number(columns))
+
+
+def multiply_bf16(sums: int, rows: int, columns: int) -> tirx.Expr:
+    """TDPBF16PS: sums (16, 16) float32 += rows (16, 32) times columns (32, 16), both bfloat16.
+
+    The tile `columns` has in each of its rows two steps of the reduction, for one column after the other.
+    """
+    return _instruction("tdpbf16ps", _number(sums), _number(rows), _number(columns))
+
+
+@T.inline
+def zero_sums():
+    """Zero tiles 0 to 3, which hold 32 by 32 sums: the upper rows in 0 and 1, the lower ones in 2 and 3."""
+    zero_tile(0)
+    zero_tile(1)
+    zero_tile(2)
+    zero_tile(3)
+
+
+@T.inline
+def add_products(multiply):
+    """Add to the sums in tiles 0 to 3 what `multiply` makes of the rows in tiles 4, 5 and the columns in tiles 6, 7."""
+    multiply(0, 4, 6)
+    multiply(1, 4, 7)
+    multiply(2, 5, 6)
+    multiply(3, 5, 7)
 
 
 def product(m: int, n: int, k: int, way: str) -> tirx.PrimFunc:
@@ -68,7 +129,38 @@ def product(m: int, n: int, k: int, way: str) -> tirx.PrimFunc:
     adds C to what they leave in memory. "without bias": they start at 0, and C is left out.
     """
     fused, separate = way == "fused", way == "separate"
-    zero = tirx.const(0, "int64")
+
+    @T.inline
+    def load_bias(C, column):
+        """Sums that begin as the bias: a stride of 0 gives each row of a tile the same 16 elements."""
+        load_tile(0, C[column], 0)
+        load_tile(1, C[column + 16], 0)
+        load_tile(2, C[column], 0)
+        load_tile(3, C[column + 16], 0)
+
+    @T.inline
+    def load_operands(A, W, row, step, block):
+        load_tile(4, A[row, step * 64], k)
+        load_tile(5, A[row + 16, step * 64], k)
+        load_tile(6, W[block, step, 0, 0], 64)
+        load_tile(7, W[block + 1, step, 0, 0], 64)
+
+    @T.inline
+    def store_sums(out, row, column):
+        store_tile(0, out[row, column], 4 * n)
+        store_tile(1, out[row, column + 16], 4 * n)
+        store_tile(2, out[row + 16, column], 4 * n)
+        store_tile(3, out[row + 16, column + 16], 4 * n)
+
+    @T.inline
+    def add_bias(temp, C, D):
+        for row in T.serial(m):
+            for group in T.serial(n // 16):
+                for lane in T.vectorized(16):
+                    with T.sblock("bias"):
+                        vi = T.axis.spatial(m, row)
+                        vj = T.axis.spatial(n, group * 16 + lane)
+                        D[vi, vj] = temp[vi, vj] + C[vj]
 
     @T.prim_func(s_tir=True)
     def main(
@@ -90,67 +182,17 @@ def product(m: int, n: int, k: int, way: str) -> tirx.PrimFunc:
                     setup[0:64],
                 )
                 T.writes(D[0:m, vj * 32 : vj * 32 + 32], temp[0:m, vj * 32 : vj * 32 + 32])
-                T.evaluate(_tile("ldtilecfg", T.address_of(setup[0])))
+                configure_tiles(setup[0])
                 for rows in T.serial(m // 32):
                     if fused:
-                        T.evaluate(_load(0, C[vj * 32], zero))
-                        T.evaluate(_load(1, C[vj * 32 + 16], zero))
-                        T.evaluate(_load(2, C[vj * 32], zero))
-                        T.evaluate(_load(3, C[vj * 32 + 16], zero))
+                        load_bias(C, vj * 32)
                     else:
-                        T.evaluate(_tile("tilezero", _number(0)))
-                        T.evaluate(_tile("tilezero", _number(1)))
-                        T.evaluate(_tile("tilezero", _number(2)))
-                        T.evaluate(_tile("tilezero", _number(3)))
+                        zero_sums()
                     for step in T.serial(k // 64):
-                        T.evaluate(_load(4, A[rows * 32, step * 64], T.int64(k)))
-                        T.evaluate(_load(5, A[rows * 32 + 16, step * 64], T.int64(k)))
-                        T.evaluate(_load(6, W[vj * 2, step, 0, 0], T.int64(64)))
-                        T.evaluate(_load(7, W[vj * 2 + 1, step, 0, 0], T.int64(64)))
-                        T.evaluate(_multiply(0, 4, 6))
-                        T.evaluate(_multiply(1, 4, 7))
-                        T.evaluate(_multiply(2, 5, 6))
-                        T.evaluate(_multiply(3, 5, 7))
-                    if separate:
-                        T.evaluate(_store(0, temp[rows * 32, vj * 32], n))
-                        T.evaluate(_store(1, temp[rows * 32, vj * 32 + 16], n))
-                        T.evaluate(_store(2, temp[rows * 32 + 16, vj * 32], n))
-                        T.evaluate(_store(3, temp[rows * 32 + 16, vj * 32 + 16], n))
-                    else:
-                        T.evaluate(_store(0, D[rows * 32, vj * 32], n))
-                        T.evaluate(_store(1, D[rows * 32, vj * 32 + 16], n))
-                        T.evaluate(_store(2, D[rows * 32 + 16, vj * 32], n))
-                        T.evaluate(_store(3, D[rows * 32 + 16, vj * 32 + 16], n))
+                        load_operands(A, W, rows * 32, step, vj * 2)
+                        add_products(multiply_int8)
+                    store_sums(temp if separate else D, rows * 32, vj * 32)
         if separate:
-            for row in T.serial(m):
-                for group in T.serial(n // 16):
-                    for lane in T.vectorized(16):
-                        with T.sblock("bias"):
-                            vi = T.axis.spatial(m, row)
-                            vj = T.axis.spatial(n, group * 16 + lane)
-                            D[vi, vj] = temp[vi, vj] + C[vj]
+            add_bias(temp, C, D)
 
     return main.with_attr("global_symbol", "main")
-
-
-def _tile(name: str, *arguments) -> tirx.Expr:
-    return T.call_llvm_intrin("int32", f"llvm.x86.{name}", *arguments)
-
-
-def _number(tile: int) -> tirx.Expr:
-    return tirx.const(tile, "int8")
-
-
-def _load(tile: int, element, stride) -> tirx.Expr:
-    """Fill a tile from `element` on, its rows `stride` bytes apart."""
-    return _tile("tileloadd64", _number(tile), T.address_of(element), stride)
-
-
-def _store(tile: int, element, columns: int) -> tirx.Expr:
-    """Write a tile of 32-bit sums into a matrix of `columns` columns."""
-    return _tile("tilestored64", _number(tile), T.address_of(element), T.int64(4 * columns))
-
-
-def _multiply(total: int, rows: int, columns: int) -> tirx.Expr:
-    """Unsigned rows times signed columns, added to `total`."""
-    return _tile("tdpbusd", _number(total), _number(rows), _number(columns))
