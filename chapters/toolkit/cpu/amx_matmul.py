@@ -18,6 +18,8 @@ from chapters.toolkit.cpu import amx
 
 ROWS = 16  # of a tile
 PAIR = 32  # rows of x and of w that four tiles of sums take at a time
+PACKED_STRIDE = 2 * PAIR  # bytes from row to row of a packed tile
+SUMS_STRIDE = 4 * PAIR  # bytes from row to row of the sums
 LARGEST_BLOCK = 128  # rows of w whose sums are kept until they are turned
 FEW = 4  # pairs of tiles of x, at most, that a second-level cache holds beside w: 1 MiB for 4096 bfloat16 a row
 
@@ -25,14 +27,6 @@ FEW = 4  # pairs of tiles of x, at most, that a second-level cache holds beside 
 def runs_here() -> bool:
     """Whether this processor has bfloat16 tiles; asks Linux for the tile registers, for this process."""
     return amx.runs_here("amx_bf16")
-
-
-def _tile(number: int):
-    return tirx.const(number, "int8")
-
-
-def _amx(name: str, *arguments):
-    return T.call_llvm_intrin("int32", f"llvm.x86.{name}", *arguments)
 
 
 def amx_matmul(m: int, n: int, k: int) -> tirx.PrimFunc:
@@ -49,17 +43,11 @@ def amx_matmul(m: int, n: int, k: int) -> tirx.PrimFunc:
     largest = next(size for size in (LARGEST_BLOCK, 64, PAIR) if n % size == 0)
     block = PAIR if pairs <= FEW else largest
     tiles = block // PAIR
+    w_stride = 2 * k
 
-    @T.prim_func(s_tir=True)
-    def NT_matmul(
-        w: T.Buffer((n, k), "uint16"),
-        x: T.Buffer((m, k), "uint16"),
-        configuration: T.Buffer((64,), "uint8"),
-        out: T.Buffer((m, n), "float32"),
-    ):
-        T.func_attr({"tirx.noalias": True})
-        packed = T.sblock_alloc_buffer((m // PAIR, k // PAIR, 2, ROWS, PAIR), "uint16")
-        sums = T.sblock_alloc_buffer((n // PAIR, m // PAIR, PAIR, PAIR), "float32")
+    @T.inline
+    def pack(x, packed):
+        """x as tiles: a row of a tile holds two steps of the reduction, for one row of x after the other."""
         for row_tile in T.parallel(m // ROWS):
             for pair in T.serial(k // 2):
                 for row in T.vectorized(ROWS):
@@ -74,115 +62,74 @@ def amx_matmul(m: int, n: int, k: int) -> tirx.PrimFunc:
                                 (j % PAIR) // 2,
                                 (i % ROWS) * 2 + j % 2,
                             ] = x[i, j]
+
+    @T.inline
+    def load_operands(w, packed, w_row, x_pair, step):
+        """A pair of tiles of w, from row `w_row` on, and a pair of x, in the order in which products need them."""
+        amx.load_tile(4, w[w_row, step * PAIR], w_stride)
+        amx.load_tile(6, packed[x_pair, step, 0, 0, 0], PACKED_STRIDE)
+        amx.load_tile(7, packed[x_pair, step, 1, 0, 0], PACKED_STRIDE)
+        amx.load_tile(5, w[w_row + ROWS, step * PAIR], w_stride)
+
+    @T.inline
+    def store_sums(sums, w_pair, x_pair):
+        amx.store_tile(0, sums[w_pair, x_pair, 0, 0], SUMS_STRIDE)
+        amx.store_tile(1, sums[w_pair, x_pair, 0, ROWS], SUMS_STRIDE)
+        amx.store_tile(2, sums[w_pair, x_pair, ROWS, 0], SUMS_STRIDE)
+        amx.store_tile(3, sums[w_pair, x_pair, ROWS, ROWS], SUMS_STRIDE)
+
+    @T.inline
+    def product_of_pairs(w, packed, sums, b, j, x_pair):
+        """Pair `j` of block `b` of w times a pair of x: the sums stay in tiles until all of k is added."""
+        amx.zero_sums()
+        for step in T.serial(k // PAIR):
+            load_operands(w, packed, b * block + j * PAIR, x_pair, step)
+            amx.add_products(amx.multiply_bf16)
+        store_sums(sums, b * tiles + j, x_pair)
+
+    @T.inline
+    def turn(sums, out, part, block_n):
+        """The sums of one block of w with one part of x, (column, row), into their places in the result."""
+        for i in T.serial(pairs * PAIR):
+            for j_part in T.serial(block // ROWS):
+                for j_lane in T.vectorized(ROWS):
+                    with T.sblock("turn"):
+                        r = T.axis.spatial(m, part * pairs * PAIR + i)
+                        c = T.axis.spatial(n, block_n * block + j_part * ROWS + j_lane)
+                        out[r, c] = sums[c // PAIR, r // PAIR, c % PAIR, r % PAIR]
+
+    @T.prim_func(s_tir=True)
+    def NT_matmul(
+        w: T.Buffer((n, k), "uint16"),
+        x: T.Buffer((m, k), "uint16"),
+        configuration: T.Buffer((64,), "uint8"),
+        out: T.Buffer((m, n), "float32"),
+    ):
+        T.func_attr({"tirx.noalias": True})
+        packed = T.sblock_alloc_buffer((m // PAIR, k // PAIR, 2, ROWS, PAIR), "uint16")
+        sums = T.sblock_alloc_buffer((n // PAIR, m // PAIR, PAIR, PAIR), "float32")
+        pack(x, packed)
         for part in T.serial(m // (pairs * PAIR)):
             for block_n in T.parallel(n // block):
                 with T.sblock("product"):
                     b = T.axis.spatial(n // block, block_n)
                     first = T.axis.spatial(m // (pairs * PAIR), part)
+                    x_first = T.meta_var(first * pairs)
                     T.reads(
-                        packed[
-                            first * pairs : first * pairs + pairs,
-                            0 : k // PAIR,
-                            0:2,
-                            0:ROWS,
-                            0:PAIR,
-                        ],
+                        packed[x_first : x_first + pairs, 0 : k // PAIR, 0:2, 0:ROWS, 0:PAIR],
                         w[b * block : b * block + block, 0:k],
                         configuration[0:64],
                     )
                     T.writes(
                         sums[
-                            b * tiles : b * tiles + tiles,
-                            first * pairs : first * pairs + pairs,
-                            0:PAIR,
-                            0:PAIR,
+                            b * tiles : b * tiles + tiles, x_first : x_first + pairs, 0:PAIR, 0:PAIR
                         ]
                     )
-                    T.evaluate(_amx("ldtilecfg", T.address_of(configuration[0])))
+                    amx.configure_tiles(configuration[0])
                     for i in T.serial(pairs):
                         for j in T.serial(tiles):
-                            T.evaluate(_amx("tilezero", _tile(0)))
-                            T.evaluate(_amx("tilezero", _tile(1)))
-                            T.evaluate(_amx("tilezero", _tile(2)))
-                            T.evaluate(_amx("tilezero", _tile(3)))
-                            for s in T.serial(k // PAIR):
-                                T.evaluate(
-                                    _amx(
-                                        "tileloadd64",
-                                        _tile(4),
-                                        T.address_of(w[b * block + j * PAIR, s * PAIR]),
-                                        T.int64(2 * k),
-                                    )
-                                )
-                                T.evaluate(
-                                    _amx(
-                                        "tileloadd64",
-                                        _tile(6),
-                                        T.address_of(packed[first * pairs + i, s, 0, 0, 0]),
-                                        T.int64(64),
-                                    )
-                                )
-                                T.evaluate(
-                                    _amx(
-                                        "tileloadd64",
-                                        _tile(7),
-                                        T.address_of(packed[first * pairs + i, s, 1, 0, 0]),
-                                        T.int64(64),
-                                    )
-                                )
-                                T.evaluate(
-                                    _amx(
-                                        "tileloadd64",
-                                        _tile(5),
-                                        T.address_of(w[b * block + j * PAIR + ROWS, s * PAIR]),
-                                        T.int64(2 * k),
-                                    )
-                                )
-                                T.evaluate(_amx("tdpbf16ps", _tile(0), _tile(4), _tile(6)))
-                                T.evaluate(_amx("tdpbf16ps", _tile(1), _tile(4), _tile(7)))
-                                T.evaluate(_amx("tdpbf16ps", _tile(2), _tile(5), _tile(6)))
-                                T.evaluate(_amx("tdpbf16ps", _tile(3), _tile(5), _tile(7)))
-                            T.evaluate(
-                                _amx(
-                                    "tilestored64",
-                                    _tile(0),
-                                    T.address_of(sums[b * tiles + j, first * pairs + i, 0, 0]),
-                                    T.int64(128),
-                                )
-                            )
-                            T.evaluate(
-                                _amx(
-                                    "tilestored64",
-                                    _tile(1),
-                                    T.address_of(sums[b * tiles + j, first * pairs + i, 0, ROWS]),
-                                    T.int64(128),
-                                )
-                            )
-                            T.evaluate(
-                                _amx(
-                                    "tilestored64",
-                                    _tile(2),
-                                    T.address_of(sums[b * tiles + j, first * pairs + i, ROWS, 0]),
-                                    T.int64(128),
-                                )
-                            )
-                            T.evaluate(
-                                _amx(
-                                    "tilestored64",
-                                    _tile(3),
-                                    T.address_of(
-                                        sums[b * tiles + j, first * pairs + i, ROWS, ROWS]
-                                    ),
-                                    T.int64(128),
-                                )
-                            )
-                for i in T.serial(pairs * PAIR):
-                    for j_part in T.serial(block // ROWS):
-                        for j_lane in T.vectorized(ROWS):
-                            with T.sblock("turn"):
-                                r = T.axis.spatial(m, part * pairs * PAIR + i)
-                                c = T.axis.spatial(n, block_n * block + j_part * ROWS + j_lane)
-                                out[r, c] = sums[c // PAIR, r // PAIR, c % PAIR, r % PAIR]
+                            product_of_pairs(w, packed, sums, b, j, x_first + i)
+                turn(sums, out, part, block_n)
 
     return NT_matmul
 
