@@ -25,14 +25,31 @@ def fragment_index(buffer: tirx.Buffer, stride: Expr) -> Expr:
     return row // TILE * (stride // TILE) + column // TILE
 
 
+def _tile(handle: tirx.Var, dtype: str, scope: str, strided: bool = False) -> tirx.Buffer:
+    """The parameter `handle` of an intrinsic's function as a (16, 16) tile.
+
+    strided: `tile.strides` are variables, which the buffer the tile is cut from decides. A function that says how needs
+    them; what it computes is said without.
+    """
+    return T.match_buffer(
+        handle,
+        (TILE, TILE),
+        dtype,
+        scope=scope,
+        align=64,
+        offset_factor=8 if scope == "shared" else TILE,  # rows in shared memory are padded by 8
+        strides=[tirx.Var("row", "int32"), tirx.Var("one", "int32")] if strided else None,
+    )
+
+
 def load(scope: str, dtype: str) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """fragment = tile of shared memory. scope: A_SCOPE for a tile (i, k), B_SCOPE for a tile (j, k)."""
     layout = "col_major" if scope == B_SCOPE else "row_major"
 
     @T.prim_func(s_tir=True)
     def desc(source: T.handle, target: T.handle) -> None:
-        S = T.match_buffer(source, (TILE, TILE), dtype, align=64, offset_factor=8, scope="shared")
-        F = T.match_buffer(target, (TILE, TILE), dtype, align=64, offset_factor=TILE, scope=scope)
+        S = _tile(source, dtype, "shared")
+        F = _tile(target, dtype, scope)
         with T.sblock("root"):
             T.reads(S[0:TILE, 0:TILE])
             T.writes(F[0:TILE, 0:TILE])
@@ -43,37 +60,18 @@ def load(scope: str, dtype: str) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def impl(source: T.handle, target: T.handle) -> None:
-        row, one, f_row, f_one = T.int32(), T.int32(), T.int32(), T.int32()
-        S = T.match_buffer(
-            source,
-            (TILE, TILE),
-            dtype,
-            align=64,
-            offset_factor=8,
-            scope="shared",
-            strides=[row, one],
-        )
-        F = T.match_buffer(
-            target,
-            (TILE, TILE),
-            dtype,
-            align=64,
-            offset_factor=TILE,
-            scope=scope,
-            strides=[f_row, f_one],
-        )
+        S = _tile(source, dtype, "shared", strided=True)
+        F = _tile(target, dtype, scope, strided=True)
         with T.sblock("root"):
             T.reads(S[0:TILE, 0:TILE])
             T.writes(F[0:TILE, 0:TILE])
             T.evaluate(
                 T.tvm_load_matrix_sync(
                     F.data,
-                    TILE,
-                    TILE,
-                    TILE,
-                    fragment_index(F, f_row),
+                    *(TILE, TILE, TILE),
+                    fragment_index(F, F.strides[0]),
                     S.access_ptr("r"),
-                    row,
+                    S.strides[0],
                     layout,
                 )
             )
@@ -86,11 +84,9 @@ def multiply_add(dtype: str) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def desc(a: T.handle, b: T.handle, sums: T.handle) -> None:
-        A = T.match_buffer(a, (TILE, TILE), dtype, align=64, offset_factor=TILE, scope=A_SCOPE)
-        B = T.match_buffer(b, (TILE, TILE), dtype, align=64, offset_factor=TILE, scope=B_SCOPE)
-        S = T.match_buffer(
-            sums, (TILE, TILE), "float32", align=64, offset_factor=TILE, scope=SUM_SCOPE
-        )
+        A = _tile(a, dtype, A_SCOPE)
+        B = _tile(b, dtype, B_SCOPE)
+        S = _tile(sums, "float32", SUM_SCOPE)
         with T.sblock("root"):
             T.reads(S[0:TILE, 0:TILE], A[0:TILE, 0:TILE], B[0:TILE, 0:TILE])
             T.writes(S[0:TILE, 0:TILE])
@@ -103,48 +99,18 @@ def multiply_add(dtype: str) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def impl(a: T.handle, b: T.handle, sums: T.handle) -> None:
-        a_row, a_one, b_row, b_one = T.int32(), T.int32(), T.int32(), T.int32()
-        s_row, s_one = T.int32(), T.int32()
-        A = T.match_buffer(
-            a,
-            (TILE, TILE),
-            dtype,
-            align=64,
-            offset_factor=TILE,
-            scope=A_SCOPE,
-            strides=[a_row, a_one],
-        )
-        B = T.match_buffer(
-            b,
-            (TILE, TILE),
-            dtype,
-            align=64,
-            offset_factor=TILE,
-            scope=B_SCOPE,
-            strides=[b_row, b_one],
-        )
-        S = T.match_buffer(
-            sums,
-            (TILE, TILE),
-            "float32",
-            align=64,
-            offset_factor=TILE,
-            scope=SUM_SCOPE,
-            strides=[s_row, s_one],
-        )
+        A = _tile(a, dtype, A_SCOPE, strided=True)
+        B = _tile(b, dtype, B_SCOPE, strided=True)
+        S = _tile(sums, "float32", SUM_SCOPE, strided=True)
         with T.sblock("root"):
             T.reads(S[0:TILE, 0:TILE], A[0:TILE, 0:TILE], B[0:TILE, 0:TILE])
             T.writes(S[0:TILE, 0:TILE])
             T.evaluate(
                 T.tvm_mma_sync(
-                    S.data,
-                    fragment_index(S, s_row),
-                    A.data,
-                    fragment_index(A, a_row),
-                    B.data,
-                    fragment_index(B, b_row),
-                    S.data,
-                    fragment_index(S, s_row),
+                    *(S.data, fragment_index(S, S.strides[0])),
+                    *(A.data, fragment_index(A, A.strides[0])),
+                    *(B.data, fragment_index(B, B.strides[0])),
+                    *(S.data, fragment_index(S, S.strides[0])),
                 )
             )
 
@@ -156,12 +122,8 @@ def store() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def desc(sums: T.handle, target: T.handle) -> None:
-        S = T.match_buffer(
-            sums, (TILE, TILE), "float32", align=64, offset_factor=TILE, scope=SUM_SCOPE
-        )
-        D = T.match_buffer(
-            target, (TILE, TILE), "float32", align=64, offset_factor=TILE, scope="global"
-        )
+        S = _tile(sums, "float32", SUM_SCOPE)
+        D = _tile(target, "float32", "global")
         with T.sblock("root"):
             T.reads(S[0:TILE, 0:TILE])
             T.writes(D[0:TILE, 0:TILE])
@@ -172,37 +134,18 @@ def store() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def impl(sums: T.handle, target: T.handle) -> None:
-        s_row, s_one, row, one = T.int32(), T.int32(), T.int32(), T.int32()
-        S = T.match_buffer(
-            sums,
-            (TILE, TILE),
-            "float32",
-            align=64,
-            offset_factor=TILE,
-            scope=SUM_SCOPE,
-            strides=[s_row, s_one],
-        )
-        D = T.match_buffer(
-            target,
-            (TILE, TILE),
-            "float32",
-            align=64,
-            offset_factor=TILE,
-            scope="global",
-            strides=[row, one],
-        )
+        S = _tile(sums, "float32", SUM_SCOPE, strided=True)
+        D = _tile(target, "float32", "global", strided=True)
         with T.sblock("root"):
             T.reads(S[0:TILE, 0:TILE])
             T.writes(D[0:TILE, 0:TILE])
             T.evaluate(
                 T.tvm_store_matrix_sync(
                     S.data,
-                    TILE,
-                    TILE,
-                    TILE,
-                    fragment_index(S, s_row),
+                    *(TILE, TILE, TILE),
+                    fragment_index(S, S.strides[0]),
                     D.access_ptr("w"),
-                    row,
+                    D.strides[0],
                     "row_major",
                 )
             )
