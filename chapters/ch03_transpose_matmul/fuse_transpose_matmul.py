@@ -420,7 +420,7 @@ def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     product = sch.get_sblock("NT_matmul")
     packed, result = pad_rows(sch, product, tile)
     pack_rows(sch, product, tile)
-    # BEGIN exercise 3.9 (about 14 lines): tile, order, unroll and vectorise the product; parallelise both loops
+    # BEGIN exercise 3.9 (about 14 lines): tile, order, unroll and vectorise the product; blocks of n in parallel
     raise NotImplementedError("exercise 3.9")
     # END exercise 3.9
     vectorize_copies(sch, packed, result, tile)

@@ -464,7 +464,7 @@ def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     product = sch.get_sblock("NT_matmul")
     packed, result = pad_rows(sch, product, tile)
     pack_rows(sch, product, tile)
-    # BEGIN exercise 3.9 (about 14 lines): tile, order, unroll and vectorise the product; parallelise both loops
+    # BEGIN exercise 3.9 (about 14 lines): tile, order, unroll and vectorise the product; blocks of n in parallel
     *around, j, k = sch.get_loops(product)
     row = around.pop(tile.row_axis)
     row_tile, vector, lane = sch.split(row, [None, tile.vectors, tile.lanes])

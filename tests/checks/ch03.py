@@ -623,6 +623,7 @@ def test_3_4_keeps_the_numbers(impl) -> None:
         ([n, 6], [7, 6], [-1, 0], "float32", None, [3, 6]),
         ([2, 4, 6], [2, 7, 6], [0, 2, 1], "float32", None, [2, 4, 6]),
         ([4, 6], [7, 6], [1, 0], "float16", "float32", [4, 6]),
+        ([4, 6], [7, 6], None, "float16", None, [4, 6]),
     ]
     for x_shape, w_shape, axes, dtype, out_dtype, called in cases:
         mod = _pair(x_shape, w_shape, axes, dtype, out_dtype)
@@ -637,6 +638,7 @@ def test_3_4_keeps_the_numbers(impl) -> None:
             yours,
             np.matmul(x.astype("float64"), _swapped(w)),
             f"The fused module is wrong for {what}.",
+            **({"rtol": 1e-2, "atol": 1e-2} if what.endswith("to float16") else {}),  # 11 bits
             why="Fusing changes the order in which w is read, and nothing else. " + SUMS,
             read=KERNEL,
         )
@@ -717,6 +719,7 @@ def observe_3_4(impl):
         lambda: told(_pair([4, 6], [7, 6])),
         lambda: told(Gram),
         lambda: told(_pair([4, 6], [7, 6], None, "float16", "float32")),
+        lambda: told(_pair([4, 6], [7, 6], None, "float16")),
         lambda: numbers(_pair([5, 5], [5, 5]), *square),
         lambda: numbers(Overwritten, _array(1, 4, 6), _array(2, 7, 6)),
     ]
@@ -1002,8 +1005,9 @@ def observe_3_7(impl):
 
 # --- 3.8 and 3.9 the schedules ----------------------------------------------------------------------
 
-COPIES = ("_pad", "_global", "_init")
+COPIES = ("_pad", "_global", "_local", "_init")
 PREFILL = "schedule_prefill"
+SLOWER = 2.5  # than the reference: other schedules that keep sums in registers stay well below on any machine
 WIDE = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "skylake-avx512"})
 NARROW = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"})
 
@@ -1096,14 +1100,22 @@ def _parallel(func: tirx.PrimFunc) -> bool:
     return tirx.ForKind.PARALLEL in kinds
 
 
-def _inside_a_step(loops: list[LoopOfSums]) -> list[LoopOfSums]:
-    """The loops inside the innermost one along k: what one step adds to, and so what must be kept."""
-    return loops[max((n for n, one in enumerate(loops) if one.steps), default=-1) + 1 :]
+def _inside_a_step(loops: list[LoopOfSums], written_out: bool = False) -> list[LoopOfSums]:
+    """The loops inside the innermost one along k: what one step adds to, and so what must be kept.
+
+    written_out: unrolled steps count as one.
+    """
+    steps = (
+        n
+        for n, one in enumerate(loops)
+        if one.steps and not (written_out and one.loop.kind == tirx.ForKind.UNROLLED)
+    )
+    return loops[max(steps, default=-1) + 1 :]
 
 
-def _sums_of_a_step(func: tirx.PrimFunc) -> list[tuple[int, int]]:
+def _sums_of_a_step(func: tirx.PrimFunc, written_out: bool = False) -> list[tuple[int, int]]:
     """For each block that adds up the product: (sums that one step of k adds to, those of them in one vector)."""
-    inside = [_inside_a_step(loops) for loops in _loops_of_sums(func)]
+    inside = [_inside_a_step(loops, written_out) for loops in _loops_of_sums(func)]
     return [
         (
             math.prod(int(one.loop.extent) for one in loops),
@@ -1162,32 +1174,46 @@ def _check_width(schedule, rows, whose: str) -> None:
     )
 
 
-def _speedup(schedule, rows, n: int, k: int) -> float:
-    """How many times faster than unscheduled, medians of interleaved runs."""
+def _times(schedules, rows, n: int, k: int) -> list[float]:
+    """Seconds of a call of the kernel by each of `schedules`, None for unscheduled: medians of interleaved runs."""
     target = llvm_host()["target"]
     plain = _unscheduled(rows, n, k)
-    kernels = [tvm.compile(f, target=target)["main"] for f in (plain, schedule(plain, target))]
+    funcs = [plain if schedule is None else schedule(plain, target) for schedule in schedules]
+    kernels = [tvm.compile(func, target=target)["main"] for func in funcs]
     arrays = _array(1, n, k), _array(2, *rows, k), np.zeros((*rows, n), "float32")
     w, x, out = (tvm.runtime.tensor(a) for a in arrays)
-    times: list[list[float]] = [[], []]
+    times: list[list[float]] = [[] for _ in kernels]
     for _ in range(7):
         for kernel, spent in zip(kernels, times, strict=True):
             start = time.perf_counter()
             kernel(w, x, out)
             spent.append(time.perf_counter() - start)
-    return statistics.median(times[0]) / statistics.median(times[1])
+    return [statistics.median(spent) for spent in times]
 
 
-def _check_speed(schedule, rows, n: int, k: int, least: float, whose: str) -> None:
-    ratios = []
+def _check_speed(impl, whose: str, rows, n: int, k: int, least: float) -> None:
+    """At least `least` times as fast as unscheduled, and at most SLOWER times as slow as the reference."""
+    gains, shares = [], []
+    schedules = (None, getattr(impl, whose), getattr(reference, whose))
     for _ in range(3):  # a machine that is busy with something else gets two more chances
-        ratios.append(_speedup(schedule, rows, n, k))
-        if ratios[-1] >= least:
+        plain, yours, best = _times(schedules, rows, n, k)
+        gains.append(plain / yours)
+        shares.append(yours / best)
+        if gains[-1] >= least and shares[-1] <= SLOWER:
             return
+    sizes = f"for x {(*rows, k)} and w {(n, k)}"
+    if max(gains) < least:
+        raise CheckFailed(
+            f"{whose} is {max(gains):.1f} times as fast as no schedule, {sizes}.",
+            expected=f"at least {least:g} times; the reference has several times that",
+            why="An unscheduled sum is one chain of additions, each waiting for the one before.",
+            read=FAST,
+        )
     raise CheckFailed(
-        f"{whose} is {max(ratios):.1f} times as fast as no schedule, for x {(*rows, k)} and w {(n, k)}.",
-        expected=f"at least {least:g} times; the reference has several times that",
-        why="An unscheduled sum is one chain of additions, each waiting for the one before.",
+        f"{whose} takes {min(shares):.1f} times as long as the reference's, {sizes}.",
+        expected=f"at most {SLOWER:g} times",
+        why="Vectors and threads are there. So look at what is stored: partial sums should be added up soon after they "
+        "are made, and a step along k needs several registers of sums that do not wait for one another.",
         read=FAST,
     )
 
@@ -1229,7 +1255,7 @@ def test_3_8_vectors_lie_along_w(impl) -> None:
 def test_3_8_reads_w_once(impl) -> None:
     """a vector of w is multiplied with all rows of x, not read again for each"""
     func = _apply(impl.schedule_decode, _unscheduled((5,), 256, 256), WIDE, "schedule_decode")
-    for sums, lanes in _sums_of_a_step(func):
+    for sums, lanes in _sums_of_a_step(func, written_out=True):
         if lanes > 1:
             expect.that(
                 sums % (5 * lanes) == 0,
@@ -1247,8 +1273,9 @@ def test_3_8_uses_all_threads(impl) -> None:
 
 
 def test_3_8_is_faster(impl) -> None:
-    """one row of x is multiplied several times faster than unscheduled"""
-    _check_speed(impl.schedule_decode, (1,), 1024, 1024, 2.5, "schedule_decode")
+    """one row of x and four are multiplied several times faster than unscheduled"""
+    for rows in (1, 4):
+        _check_speed(impl, "schedule_decode", (rows,), 1024, 1024, 2.5)
 
 
 def observe_3_8(impl):
@@ -1334,7 +1361,7 @@ def test_3_9_sums_stay_in_registers(impl) -> None:
 
 def test_3_9_is_faster(impl) -> None:
     """64 rows of x are multiplied many times faster than unscheduled"""
-    _check_speed(impl.schedule_prefill, (64,), 512, 512, 6, "schedule_prefill")
+    _check_speed(impl, "schedule_prefill", (64,), 1024, 1024, 6)
 
 
 def observe_3_9(impl):
