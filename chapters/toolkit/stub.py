@@ -132,6 +132,23 @@ def own_text(text: str, exercise_id: str) -> str:
     return map_regions(text, keep_own)
 
 
+def with_reference(text: str, chapter: Chapter, exercise_ids: set[str]) -> str:
+    """`text` with the regions of some exercises as the reference has them.
+
+    Raises CourseError if `text` no longer has the markers of one of them.
+    """
+    solved = regions(chapter.solution.read_text(encoding="utf-8"))
+    mine = regions(text)
+    for key in exercise_ids:
+        if len(mine.get(key, [])) != len(solved[key]):
+            raise CourseError(f"{chapter.file} no longer has the markers of exercise {key}.")
+
+    def solve(found: str, _begin: str, body: list[str]) -> list[str]:
+        return solved[found].pop(0).split("\n") if found in exercise_ids else body
+
+    return map_regions(text, solve)
+
+
 def restore(text: str, chapter: Chapter, exercise_id: str) -> str:
     """`text` with the region of one exercise as in the stub.
 

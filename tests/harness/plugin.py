@@ -2,8 +2,8 @@
 
 A file `chapters/chNN_name/test_chNN.py` or `solutions/chNN_name/test_chNN.py` holds one import of a checks module. The
 plugin reads which one, makes an item of each of its checks, and runs them on the file beside the test file (or on the
-one given by `--impl`). States are passed, TODO (not begun), failed, waits (an earlier check of the exercise failed) and
-skipped.
+one given by `--impl`). States are passed, TODO (not begun), failed, waits (an earlier check of the exercise failed, or
+an exercise that it uses is to be written or mended first) and skipped.
 """
 
 from __future__ import annotations
@@ -141,7 +141,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     outcome, report = call.excinfo.value.outcome, result.get_result()
     if outcome.state in ("todo", "waits", "skipped"):
         report.outcome = "skipped"
-        report.check_state = outcome.state
+        used = outcome.state == "todo" and outcome.reason != f"exercise {item.check.exercise.id}"
+        report.check_state = "waits" if used else outcome.state
         report.longrepr = (str(item.path), None, outcome.reason)
 
 

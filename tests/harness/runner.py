@@ -20,6 +20,7 @@ from pathlib import Path
 
 from chapters.toolkit.course import ROOT, Chapter, Exercise
 from chapters.toolkit.stub import untouched
+from tests.harness.blame import waits_for
 from tests.harness.failure import Failure
 from tests.harness.printed import tail
 
@@ -43,6 +44,7 @@ class Check:
 class Outcome:
     """What came of a check. state: passed, todo, failed, or skipped (with the reason).
 
+    todo: the reason is "exercise N.M", the check's own or one that it uses, which is to be written or mended first.
     unreadable: the file could not even be loaded, so that every other check of it would say the same.
     """
 
@@ -214,7 +216,10 @@ class Runner:
         self.worker = None
 
     def run(self, check: Check, impl: Path, *, diagnose: bool = True) -> Outcome:
-        """Run `check` on the answer in the file `impl`."""
+        """Run `check` on the answer in the file `impl`.
+
+        diagnose: of a failure, find out what it behaves like, and whether another exercise of the file is to blame.
+        """
         began = time.perf_counter()
         self.start()
         request = {
@@ -238,7 +243,27 @@ class Runner:
             except (TimeoutError, EOFError):  # without it the plain failure still stands
                 self.close()
         (self.unreadable.add if result.get("unreadable") else self.unreadable.discard)(Path(impl))
+        if result["state"] == "failed" and diagnose and self.worker and not result["unreadable"]:
+            blamed = self._waits_for(check, Path(impl))
+            if blamed:
+                result.update(state="todo", failure=None, reason=f"exercise {blamed}")
         return Outcome(check, **result, seconds=time.perf_counter() - began)
+
+    def _waits_for(self, check: Check, impl: Path) -> str:
+        """The other exercise of the file that this failure of `check` comes from, or ""."""
+
+        def passes(path: Path) -> bool:
+            return self.run(check, path, diagnose=False).state == "passed"
+
+        def is_solved(exercise_id: str) -> bool:
+            return self._is_solved(check.chapter, exercise_id, impl)
+
+        return waits_for(check.chapter, check.exercise.id, impl, passes, is_solved)
+
+    def _is_solved(self, chapter: Chapter, exercise_id: str, impl: Path) -> bool:
+        checks = (check for check in checks_of(chapter) if check.exercise.id == exercise_id)
+        found = (self.run(check, impl, diagnose=False).state for check in checks)
+        return all(state in ("passed", "skipped") for state in found)
 
     def _lost(self, error: Exception, check: Check, impl: Path) -> Failure:
         place = self.worker.fault(impl)
