@@ -1239,10 +1239,10 @@ def test_1_6_predicts_small(impl) -> None:
     """the predicted launches of Small's main are those of its kernels"""
     yours = _predicted(impl, "small")
     kernels = _launched(impl.Small, "main", [(2, 3, 8), (8, 8)])
-    expect.equal(
+    expect.predicted(
         yours,
         len(kernels),
-        f"Small launches {len(kernels)} kernels: {', '.join(kernels)}.",
+        "Small launches another number of kernels when it runs.",
         why="A reshape inside a dataflow block is a view. The same kernel twice is two launches. Nothing in this "
         "pipeline removes a call whose result is unused.",
         read=LAUNCHES,
@@ -1252,12 +1252,13 @@ def test_1_6_predicts_small(impl) -> None:
 def test_1_6_predicts_decode(impl) -> None:
     """the predicted launches of the tiny decoder's decode are those of its kernels"""
     real = _kernel_calls(_decode(), "decode")
-    expect.equal(
+    expect.predicted(
         _predicted(impl, "decode"),
         real,
-        f"One decode step of the three-layer decoder launches {real} kernels.",
-        why="Twenty a layer: four nn.Linear are a transpose and a matmul each, attention is five kernels, and then "
-        "norms, additions and the gate. After the layers one norm, one transpose and one matmul.",
+        "One decode step of the three-layer decoder launches another number of kernels.",
+        why="Each layer launches the same kernels: those of nn.Linear, which is a transpose and a matmul, of "
+        "attention, the norms, the additions and the gate. A norm and an nn.Linear follow the layers. `python -m "
+        "chapters trace --pass LegalizeOps` shows them all.",
         read=LAUNCHES,
     )
 

@@ -80,10 +80,10 @@ def test_4_1_prediction_holds(impl) -> None:
     mod = plain((1, 512, 4096), "float16")
     counted = {"unfused": _total(mod), "fused": _total(sound.FuseAddRMSNorm(CUDA)(mod))}
     for state, number in counted.items():
-        expect.equal(
+        expect.predicted(
             yours[state],
             number,
-            f"The {state} pair moves {number:,} bytes.",
+            f"The {state} pair moves another number of bytes.",
             why="add reads two tensors and writes one; rms_norm reads that one and a weight, and writes one. The fused "
             "kernel never reads the sum back: it still has it in registers. The weight is one row.",
             read=WHY,

@@ -1196,11 +1196,11 @@ def test_9_8_one_word_each(impl) -> None:
 def test_9_8_agrees_with_the_compiler(impl) -> None:
     """compiled with that one pass moved, the decoder does what you say"""
     for change, word in impl.consequences().items():
-        found = truth(change)
-        expect.equal(
-            word,
-            found,
+        expect.that(
+            word == truth(change),
             f"“{change}”: the compiler disagrees.",
+            expected=f"another of {', '.join(WORDS)}",
+            yours=repr(word),
             why="A pass that finds nothing to do reports nothing: only the cost shows it.",
             read=ORDER,
         )
@@ -1231,14 +1231,23 @@ def counted(layers: int) -> dict[str, int]:
 def test_9_9_agrees_with_the_compiler(impl) -> None:
     """for one, two and five layers the compiler counts the same"""
     for layers in (1, 2, 5):
-        expect.equal(
-            impl.launches_a_step(layers),
-            counted(layers),
-            f"A decode step of {layers} layer{'s' if layers > 1 else ''} launches other numbers of kernels.",
-            why="`python -m chapters trace --pipeline default --pass LegalizeOps` shows the kernels of three layers; "
-            "with `fusion_by_hand` ours, before split, silu and product are joined. A reshape is a view.",
-            read=MEASURE,
+        yours = impl.launches_a_step(layers)
+        expect.that(
+            isinstance(yours, dict) and set(yours) == {"default", "ours"},
+            "launches_a_step does not return a dict of two numbers.",
+            expected='{"default": …, "ours": …}',
+            yours=repr(yours)[:200],
         )
+        for whose, number in counted(layers).items():
+            expect.predicted(
+                yours[whose],
+                number,
+                f"A decode step of {layers} layer{'s' if layers > 1 else ''} launches another number of kernels, "
+                f"{whose!r}.",
+                why="`python -m chapters trace --pipeline default --pass LegalizeOps` shows the kernels of three "
+                "layers; with `fusion_by_hand` ours, before split, silu and product are joined. A reshape is a view.",
+                read=MEASURE,
+            )
 
 
 def observe_9_9(impl):

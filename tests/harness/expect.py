@@ -41,6 +41,21 @@ def that(condition: bool, what: str, **more: object) -> None:
         raise CheckFailed(what, **more)
 
 
+def predicted(yours: object, counted: float, what: str, *, why: str = "", read: str = "") -> None:
+    """A learner's prediction is the number `counted`, or fail with `what` and the direction in which it is off.
+
+    The number itself is not said: it is the answer. `why` says how one finds it.
+    """
+    try:
+        right, too_large = bool(yours == counted), bool(yours > counted)
+    except (TypeError, ValueError):  # None, a text, an array
+        right, too_large, wanted = False, False, "a number"
+    else:
+        wanted = "a smaller number" if too_large else "a larger number"
+    if not right:
+        raise CheckFailed(what, expected=wanted, yours=repr(yours)[:200], why=why, read=read)
+
+
 def copy_of(mod: tvm.IRModule) -> tvm.IRModule:
     """An IRModule of its own with the same functions (functions are immutable and may be shared)."""
     return mod.clone()
