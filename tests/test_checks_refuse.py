@@ -6,12 +6,13 @@ import importlib
 from types import SimpleNamespace
 
 import pytest
-from tvm.s_tir import Schedule
-from tvm.tirx import EQ, And, const
+from tvm.s_tir import SBlock, Schedule
+from tvm.tirx import EQ, And, For, Var, const
 
 from chapters.toolkit.course import chapter
-from chapters.toolkit.ir.tensor_ir import mentions
+from chapters.toolkit.ir.tensor_ir import mentions, nodes, substitute
 from solutions.ch04_add_rms_norm import fuse_add_norm
+from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue
 from solutions.ch07_when_fusion_is_sound import soundness
 from solutions.ch09_the_compiler import pipeline
 from tests.harness.failure import CheckFailed
@@ -71,7 +72,31 @@ def late_transposes(target):
     )
 
 
+def renews_the_other_loops(sch, *blocks):
+    """6.5: every loop of blocks that have nothing to do with the fusion gets a new variable."""
+
+    def renewed(stmt, fusion, fused):
+        kept = fusion.reduction, fusion.epilogue
+        if any(block.same_as(one) for block in nodes(stmt, SBlock) for one in kept):
+            return rebuilt(stmt, fusion, fused)
+        if not isinstance(stmt, For):
+            return stmt
+        var = Var(stmt.loop_var.name, stmt.loop_var.ty)
+        body = substitute(renewed(stmt.body, fusion, fused), {stmt.loop_var: var})
+        return For(var, stmt.min, stmt.extent, stmt.kind, body)
+
+    rebuilt = fuse_reduction_epilogue.rebuilt
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fuse_reduction_epilogue, "rebuilt", renewed)
+        fuse_reduction_epilogue.fuse_reduction_epilogue(sch, *blocks)
+
+
 REFUSED = [
+    (
+        "test_6_5_keeps_handles_and_flags",
+        {"fuse_reduction_epilogue": renews_the_other_loops},
+        "loops of another block",
+    ),
     (
         "test_4_4_short_rows_share_a_block",
         {"plan_threads": more_rows_than_a_block_holds},

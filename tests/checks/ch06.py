@@ -986,8 +986,17 @@ def test_6_5_keeps_handles_and_flags(impl) -> None:
     func = program(after=other("E[vi, vj] = D[vi, vj] + 1"))
     sch = s_tir.Schedule(func, debug_mask="all")
     reduction, epilogue, last = (sch.get_sblock(name) for name in ("matmul", "bias", "other"))
-    loops = sch.get_loops(reduction)
+    loops, others = sch.get_loops(reduction), sch.get_loops(last)
     impl.fuse_reduction_epilogue(sch, reduction, epilogue)
+    for whose, handles in {"the reduction": loops, "another block": others}.items():
+        expect.that(
+            all(_is_alive(sch, handle) for handle in handles),
+            f"After the fusion handles of the loops of {whose} are dead.",
+            expected="every loop that stays around its own variable",
+            why="A schedule knows a loop again by its variable. `with_loop_body` keeps it, and what does not change "
+            "need not be made anew.",
+            read=PLACE,
+        )
     why = (
         "A schedule finds its blocks by references. `replace` needs a map from each old block to the new one, or it "
         "makes new references, whose flags are all false: the next primitive then says `not a reduction block`."
@@ -1024,6 +1033,14 @@ def test_6_5_keeps_handles_and_flags(impl) -> None:
         read=PLACE,
         why=why,
     )
+
+
+def _is_alive(sch: s_tir.Schedule, handle: s_tir.schedule.LoopRV) -> bool:
+    try:
+        sch.get(handle)
+    except ValueError:  # the loop no longer exists
+        return False
+    return True
 
 
 def test_6_5_leaves_other_functions_alone(impl) -> None:
@@ -1133,6 +1150,12 @@ def observe_6_5(impl):
         kept = [str(dict(loop.annotations)) for loop in nodes(scope, tirx.For)]
         return names, loops, kept, [b.name for b in scope.alloc_buffers]
 
+    def alive():
+        sch = s_tir.Schedule(program(after=other("E[vi, vj] = D[vi, vj]")))
+        loops = [loop for name in ("matmul", "other") for loop in sch.get_loops(name)]
+        impl.fuse_reduction_epilogue(sch, "matmul", "bias")
+        return [_is_alive(sch, loop) for loop in loops]
+
     def handle(use):
         sch = s_tir.Schedule(program(after=other("E[vi, vj] = D[vi, vj]")))
         reduction = sch.get_sblock("matmul")
@@ -1146,6 +1169,7 @@ def observe_6_5(impl):
         lambda: shape(program()),
         lambda: shape(marked()),
         lambda: shape(rows_shared()),
+        alive,
         lambda: handle(lambda sch, red: sch.get(red).name_hint),
         lambda: handle(
             lambda sch, red: sch.decompose_reduction(red, sch.get_loops(red)[2]) and "ok"
