@@ -487,10 +487,13 @@ def test_4_3_rounds_the_sum_before_it_squares(impl) -> None:
     )
 
 
-def _big_case() -> list[np.ndarray]:
-    """Squares of 1e4, sixteen a thread, and up to 1e5 for total times weight: more than float16 can hold."""
+def _big_case(first: float = 260.0) -> list[np.ndarray]:
+    """Squares of 9e4, sixteen a thread, and up to 3e5 for total times weight: more than float16 can hold.
+
+    With `first` 60 a square is 1e4, which fits; sixteen of them do not.
+    """
     shape = (2, 1, 1024)
-    x1 = np.full(shape, 60.0) + np.arange(2).reshape(2, 1, 1)
+    x1 = np.full(shape, first) + np.arange(2).reshape(2, 1, 1)
     return [a.astype("float16") for a in (x1, np.full(shape, 40.0), np.linspace(1000, 0.5, 1024))]
 
 
@@ -535,6 +538,7 @@ def observe_4_3(impl):
         lambda: seen(inputs((1, 2, 100), "float32"), 32),
         lambda: seen(inputs((2, 3, 33), "float32"), 64),
         lambda: seen(_big_case(), 64),
+        lambda: seen(_big_case(60.0), 64),
         lambda: _digits(impl, _rounding_case("float16")),
     ]
 
