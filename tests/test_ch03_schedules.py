@@ -192,6 +192,68 @@ def test_a_name_is_not_enough(make, n, k):
     assert tvm_ffi.structural_equal(schedule_kernels(mod, TARGET), mod)
 
 
+WRITTEN = """
+@T.prim_func(s_tir=True)
+def main(w: T.Buffer((16, 32), "float32"), x: T.Buffer((ROWS, 32), "float32"), out: T.Buffer((ROWS, 16), "float32")):
+    for LOOPS:
+        with T.sblock("NT_matmul"):
+            vi = T.axis.spatial(TAKEN, i)
+            vj = T.axis.spatial(16, j)
+            vk = T.axis.reduce(32, STEP)
+            T.where(WHERE)
+            T.reads(x[vi, vk], w[vj, vk])
+            T.writes(out[vi, vj])
+            with T.init():
+                out[vi, vj] = T.float32(INIT)
+            out[vi, vj] = UPDATE
+"""
+PLAIN = {
+    "LOOPS": "i, j, k in T.grid(TAKEN, 16, 32)",
+    "TAKEN": "ROWS",
+    "WHERE": "True",
+    "STEP": "k",
+    "INIT": "0",
+    "UPDATE": "out[vi, vj] + x[vi, vk] * w[vj, vk]",
+}
+OTHERS = {
+    "some of the rows": {"TAKEN": "2"},
+    "another order of loops": {"LOOPS": "k, j, i in T.grid(32, 16, TAKEN)"},
+    "more turns than k": {"LOOPS": "i, j, k in T.grid(TAKEN, 16, 40)", "WHERE": "k < 32"},
+    "k in two loops": {"LOOPS": "i, j, ko, ki in T.grid(TAKEN, 16, 4, 8)", "STEP": "ko * 8 + ki"},
+    "starts at 7": {"INIT": "7"},
+    "forgets": {"UPDATE": "out[vi, vj] * T.float32(0.5) + x[vi, vk] * w[vj, vk]"},
+    "distances": {"UPDATE": "out[vi, vj] + T.abs(x[vi, vk] - w[vj, vk])"},
+    "the largest": {"UPDATE": "T.max(out[vi, vj], x[vi, vk] * w[vj, vk])"},
+}
+
+
+def written(rows: int, **changes: str) -> tirx.PrimFunc:
+    """A kernel (w, x, out) by hand with a block NT_matmul."""
+    text = WRITTEN
+    for name, value in {**PLAIN, **changes, "ROWS": str(rows)}.items():
+        text = text.replace(name, value)
+    return tvm.script.from_source(text)
+
+
+@pytest.mark.parametrize("rows", [3, 40])
+def test_kernels_by_hand_that_are_no_sums_of_products_are_left_alone(rows):
+    assert has_schedule(written(rows))
+    for how, changes in OTHERS.items():
+        func = written(rows, **changes)
+        assert not has_schedule(func), how
+        mod = tvm.IRModule({"main": func})
+        assert tvm_ffi.structural_equal(schedule_kernels(mod, TARGET), mod)
+
+
+@pytest.mark.parametrize(("dtype", "known"), [("float8_e4m3fn", False), ("bfloat16", True)])
+def test_types_without_vectors_are_left_alone(dtype, known):
+    w, x = te.placeholder((16, 32), dtype, "w"), te.placeholder((40, 32), dtype, "x")
+    func = te.create_prim_func([w, x, nt_matmul(w, x, dtype)], "int64")
+    assert has_schedule(func) is known
+    mod = schedule_kernels(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), TARGET)
+    tvm.compile(mod, target=TARGET)
+
+
 @pytest.mark.parametrize(
     ("rows", "n", "k"), [((3,), 8, 0), ((3,), 0, 8), ((0,), 8, 8), ((1,), 8, 0)]
 )

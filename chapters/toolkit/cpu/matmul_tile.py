@@ -13,8 +13,9 @@ from math import prod
 
 from tvm import tirx
 from tvm.ir import Expr, TensorLoad
-from tvm.s_tir import SBlock
+from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
+from tvm_ffi import structural_equal
 
 from chapters.toolkit.cpu.vector_registers import vector_registers
 from chapters.toolkit.ir.tensor_ir import nodes
@@ -71,15 +72,16 @@ def weight_shape(func: tirx.PrimFunc) -> tuple[int, int]:
 
 
 def is_nt_matmul(func: tirx.PrimFunc) -> bool:
-    """Whether `func` is (w, x, out) with one block, NT_matmul, that sums over k what it makes of x[…, k] and w[j, k].
+    """Whether `func` is (w, x, out) with one block, NT_matmul, that sums x[…, k] * w[j, k] over k, from 0 on.
 
-    The name alone promises nothing: anyone may call a block so, whose operands are others or in another order. w must
-    have constant size, and no size may be 0; rows of x may be symbolic.
+    The name alone promises nothing: anyone may call a block so, whose operands are others or in another order. Each
+    axis has a loop of its own, in the order of the axes, over all of `out` and of k. w must have constant size, and no
+    size may be 0; rows of x may be symbolic. The sums are of a type that vectors can hold.
     """
-    blocks = [block for block in nodes(func.body, SBlock) if block.name_hint != "root"]
-    if [block.name_hint for block in blocks] != ["NT_matmul"] or len(func.params) != 3:
+    found = [at for at in nodes(func.body, SBlockRealize) if at.block.name_hint != "root"]
+    if [at.block.name_hint for at in found] != ["NT_matmul"] or len(func.params) != 3:
         return False
-    (block,), (w, x, out) = blocks, func.params
+    block, (w, x, out) = found[0].block, func.params
     if not all(tirx.is_buffer_var(p) for p in func.params) or len(w.shape) != 2:
         return False
     if not all(isinstance(n, tirx.IntImm) for n in w.shape):
@@ -101,9 +103,54 @@ def is_nt_matmul(func: tirx.PrimFunc) -> bool:
     return (
         len(from_x) == len(from_w) == 1
         and len(loads) == 2
+        and _has_plain_loops(func, found[0])
+        and _adds_products(block)
+        and all(fills_vectors(p) for p in func.params)
         and [region.source.same_as(x) for region in block.reads] == [True, False]
         and _reads(from_x[0], [*rows, k])
         and _reads(from_w[0], [j, k])
+    )
+
+
+def _has_plain_loops(func: tirx.PrimFunc, at: SBlockRealize) -> bool:
+    """Whether each axis of the block runs through a serial loop of its own, from 0 to the end of the dimension."""
+    loops, axes, out = nodes(func.body, tirx.For)[::-1], at.block.iter_vars, func.params[-1]
+    if len(loops) != len(axes) or not _is(at.predicate, 1):
+        return False
+    return all(
+        loop.kind == tirx.ForKind.SERIAL
+        and loop.loop_var.same_as(value)
+        and _is(loop.min, 0)
+        and _is(axis.dom.min, 0)
+        and structural_equal(loop.extent, axis.dom.extent)
+        for loop, value, axis in zip(loops, at.iter_values, axes, strict=True)
+    ) and all(
+        structural_equal(n, axis.dom.extent) for n, axis in zip(out.shape, axes, strict=False)
+    )
+
+
+def _adds_products(block: SBlock) -> bool:
+    """Whether `block` starts at 0 and adds the product of two elements, each cast or not, to its result."""
+    init, total = block.init, block.body.value
+    if not isinstance(init, tirx.BufferStore) or not isinstance(total, tirx.Add):
+        return False
+    zero = isinstance(init.value, tirx.IntImm | tirx.FloatImm) and init.value.value == 0
+    so_far, product = total.a, total.b
+    if not zero or not isinstance(so_far, TensorLoad) or not isinstance(product, tirx.Mul):
+        return False
+    factors = [f.value if isinstance(f, tirx.Cast) else f for f in (product.a, product.b)]
+    return (
+        so_far.source.same_as(block.body.buffer)
+        and structural_equal(so_far.indices, block.body.indices)
+        and all(isinstance(factor, TensorLoad) for factor in factors)
+    )
+
+
+def fills_vectors(buffer: tirx.Buffer) -> bool:
+    """Whether TVM compiles vectors of what `buffer` holds: not of bool, nor of floats of 8 bits or anything smaller."""
+    name = str(buffer.dtype)
+    return buffer.dtype.bits >= 8 and name.startswith(
+        ("int", "uint", "bfloat16", "float16", "float32", "float64")
     )
 
 
