@@ -8,7 +8,7 @@ computes the whole norm of a row again for each of its elements.
 from __future__ import annotations
 
 from tvm import tirx
-from tvm.s_tir import SBlockRealize, Schedule
+from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
@@ -19,8 +19,14 @@ class ReductionOnce(dl.cpu.Reduction):
     """`dl.cpu.Reduction`, declining what it would schedule with a reduction repeated in a loop around it."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Schedule | None:
-        """The schedule of `func`, or None so that the next rule gets it."""
-        schedules = super().apply(func, target, tunable)
+        """The schedule of `func`, or None so that the next rule gets it.
+
+        dlight's rule takes some kernels that TVM then refuses to schedule so, such as one that returns its sums too.
+        """
+        try:
+            schedules = super().apply(func, target, tunable)
+        except ScheduleError:
+            return None
         found = schedules if isinstance(schedules, list) else [schedules]
         once = all(sch is not None and not repeats_a_reduction(sch.mod["main"]) for sch in found)
         return schedules if once else None
