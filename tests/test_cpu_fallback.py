@@ -192,7 +192,32 @@ def nothing(A: T.Buffer((4, 0), "float32"), C: T.Buffer((0,), "float32")):
             C[vj] = C[vj] + A[vk, vj]
 
 
-@pytest.mark.parametrize("func", [number, triangle, vectors_already, nothing])
+@T.prim_func(s_tir=True)
+def adds_from_the_third(A: T.Buffer((9, 16), "float32"), C: T.Buffer((16,), "float32")):
+    for j, k in T.grid(16, 6):
+        with T.sblock("sum"):
+            vj = T.axis.spatial(16, j)
+            vk = T.axis.reduce(9, k + 3)
+            with T.init():
+                C[vj] = T.float32(0)
+            C[vj] = C[vj] + A[vk, vj]
+
+
+@T.prim_func(s_tir=True)
+def adds_where_it_may(A: T.Buffer((9, 16), "float32"), C: T.Buffer((16,), "float32")):
+    for j, k in T.grid(16, 9):
+        with T.sblock("sum"):
+            vj, vk = T.axis.remap("SR", [j, k])
+            T.where(k >= 3)
+            with T.init():
+                C[vj] = T.float32(0)
+            C[vj] = C[vj] + A[vk, vj]
+
+
+OTHER_SUMS = [number, triangle, vectors_already, nothing, adds_from_the_third, adds_where_it_may]
+
+
+@pytest.mark.parametrize("func", OTHER_SUMS)
 def test_sums_of_other_shapes(func):
     scheduled = SmallKernelsAlone({"i": 4})(CPUFallback()(tvm.IRModule({"main": func})))["main"]
     arrays = random_arrays(func)

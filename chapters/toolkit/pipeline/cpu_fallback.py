@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import sym, tirx
 from tvm.ir import Call, Expr, TensorLoad
 from tvm.s_tir import SBlock, SBlockRealize, Schedule, ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
@@ -93,7 +93,10 @@ def add_up_side_by_side(sch: Schedule, block: SBlockRV) -> Schedule:
     extent, axis = sch.get(last).extent, realize.iter_values[_last_axis(realize.block)]
     if not axis.same_as(sch.get(last).loop_var) or not isinstance(extent, tirx.IntImm):
         return sch
-    if any(sch.get(loop).kind != ForKind.SERIAL for loop in (last, *inner)):
+    turns = [sch.get(loop) for loop in inner]
+    if any(loop.kind != ForKind.SERIAL for loop in (sch.get(last), *turns)):
+        return sch
+    if not begins(realize, turns):
         return sch
     line = LINE_BYTES * 8 // realize.block.writes[0].source.dtype.bits
     width = largest_divisor(int(extent), line) if int(extent) > 0 else 1
@@ -105,6 +108,22 @@ def add_up_side_by_side(sch: Schedule, block: SBlockRV) -> Schedule:
     trial.vectorize(lane)
     trial.decompose_reduction(block, inner[0])
     return trial
+
+
+def begins(realize: SBlockRealize, loops: Sequence[For]) -> bool:
+    """Whether the first turn of `loops`, those of a reduction, is where its block sets the result to its first value.
+
+    That is where each axis of the reduction is at its first; a block that is never there adds to what it finds.
+    """
+    if any(mentions(realize.predicate, loop.loop_var) for loop in loops):
+        return False
+    first = {loop.loop_var: loop.min for loop in loops}
+    bound = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+    return all(
+        sym.Analyzer().can_prove_equal(substitute(value, first), axis.dom.min)
+        for axis, value in bound
+        if axis.iter_type != tirx.IterVar.DataPar
+    )
 
 
 def reads_neighbours(block: SBlock) -> bool:
