@@ -21,13 +21,12 @@ from chapters.toolkit.gpu.launches import HostProgram, LaunchError
 from chapters.toolkit.ir.tensor_ir import nodes
 from chapters.toolkit.pipeline.cpu_fallback import (
     CPUFallback,
-    SmallKernelsAlone,
     schedule_any,
-    steps,
 )
 from chapters.toolkit.pipeline.gemv_within_bounds import GEMVWithinBounds
 from chapters.toolkit.pipeline.kernel_by_kernel import KernelByKernel
 from chapters.toolkit.pipeline.reduction_once import ReductionOnce, repeats_a_reduction
+from chapters.toolkit.pipeline.small_kernels import SmallKernelsAlone, steps
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 
 CUDA = Target(

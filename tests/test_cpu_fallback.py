@@ -13,12 +13,11 @@ from tvm.target import Target
 from chapters.toolkit.ir.tensor_ir import nodes
 from chapters.toolkit.pipeline.cpu_fallback import (
     CPUFallback,
-    SmallKernelsAlone,
     is_made_of_blocks,
     schedule_any,
-    steps,
 )
 from chapters.toolkit.pipeline.reduction_once import ReductionOnce
+from chapters.toolkit.pipeline.small_kernels import SmallKernelsAlone, steps
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 
 TARGET = Target("llvm")

@@ -23,13 +23,14 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from chapters.toolkit.earlier import earlier
-from chapters.toolkit.pipeline.cpu_fallback import CPUFallback, SmallKernelsAlone, needs_schedule
+from chapters.toolkit.pipeline.cpu_fallback import CPUFallback, needs_schedule
 from chapters.toolkit.pipeline.fold_constants import FoldReadOnlyConstants
 from chapters.toolkit.pipeline.gemv_within_bounds import GEMVWithinBounds
 from chapters.toolkit.pipeline.own_operands import OwnOperands
 from chapters.toolkit.pipeline.pipelines import forget
 from chapters.toolkit.pipeline.plan_memory import PlanStraightFunctions
 from chapters.toolkit.pipeline.reduction_once import ReductionOnce
+from chapters.toolkit.pipeline.small_kernels import SmallKernelsAlone
 
 ch2, ch3, ch4, ch7 = earlier(2), earlier(3), earlier(4), earlier(7)
 
