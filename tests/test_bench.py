@@ -20,6 +20,7 @@ from chapters.toolkit.bench.cpu_bounds import (
 from chapters.toolkit.bench.timing import MissingPeer, Peer, PeerFailed, compare
 from chapters.toolkit.machine import llvm_host
 from chapters.toolkit.pages.read_order import read_order
+from chapters.toolkit.table import duration
 
 HERE = "tests.test_bench"
 
@@ -166,3 +167,8 @@ def test_a_chapter_that_measures_nothing_says_which_do(capsys):
 
     assert run(["bench", "0"]) == 2
     assert "3" in capsys.readouterr().out
+
+
+def test_a_duration_has_three_digits_and_no_exponent():
+    told = [duration(s) for s in (7.6e-5, 0.0054321, 0.99, 0.9999, 2.0719, 12.34)]
+    assert told == ["0.076 ms", "5.43 ms", "990 ms", "1 s", "2.07 s", "12.3 s"]

@@ -21,7 +21,7 @@ from chapters.toolkit.bench.cpu_bounds import (
 from chapters.toolkit.bench.results import Shown, load, shown_as
 from chapters.toolkit.bench.timing import MissingPeer, Peer, compare
 from chapters.toolkit.decoder.llama_config import LlamaConfig
-from chapters.toolkit.table import Table
+from chapters.toolkit.table import Table, duration
 
 N = K = 4096
 ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -363,8 +363,8 @@ def pass_table(measured: dict) -> Table:
     rows = [
         (
             count,
-            f"{1e3 * seconds['transposed']:.3g} ms",
-            f"{1e3 * seconds['fused']:.3g} ms",
+            duration(seconds["transposed"]),
+            duration(seconds["fused"]),
             f"{seconds['transposed'] / seconds['fused']:.1f}×",
         )
         for count, seconds in measured["rows"].items()
@@ -387,7 +387,7 @@ def amx_table(measured: dict) -> Table:
 def decode_table(seconds: dict) -> Table:
     """One decode step, and how much of the exported module's time is left."""
     whole = seconds["as exported"]
-    rows = [(name, f"{1e3 * s:.3g} ms", f"{s / whole:.0%}") for name, s in seconds.items()]
+    rows = [(name, duration(s), f"{s / whole:.0%}") for name, s in seconds.items()]
     return Table(("the decoder", "one decode step", "of the time as exported"), rows)
 
 

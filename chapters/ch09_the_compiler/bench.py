@@ -23,7 +23,7 @@ import numpy as np
 from chapters.toolkit.bench.results import Shown, load, shown_as
 from chapters.toolkit.bench.timing import MissingPeer, Peer, compare
 from chapters.toolkit.pipeline.scoreboard import size
-from chapters.toolkit.table import Table
+from chapters.toolkit.table import Table, duration
 
 HERE = __name__
 PEERS = ("tvm_default", "tvm_zero", "ours", "torch_peer")
@@ -79,15 +79,23 @@ def table_of(measured: dict) -> Table:
             rows.append(
                 (
                     name,
-                    f"{1e3 * prefill:.3g} ms",
-                    f"{1e3 * decode:.3g} ms",
+                    duration(prefill),
+                    duration(decode),
                     f"{decode / seconds['fusion_by_hand decode']:.1f} ×",
                     more.get("launches", ""),
                     size(more["bytes"]) if more else "",
                     size(more["planned"]) if more else "",
                 )
             )
-    header = ("compiled by", "prefill", "decode", "of ours", "launches", "bytes moved", "planned")
+    header = (
+        "compiled by",
+        "prefill",
+        "decode",
+        "of our decode",
+        "launches",
+        "bytes moved",
+        "planned",
+    )
     return Table(header, rows)
 
 

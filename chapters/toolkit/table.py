@@ -12,6 +12,11 @@ def grouped(number: int) -> str:
     return f"{number:,}"
 
 
+def duration(seconds: float) -> str:
+    """`seconds` to three digits, in milliseconds, or in seconds from one on."""
+    return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{1e3 * seconds:.3g} ms"
+
+
 @dataclass(frozen=True)
 class Table:
     """`header` names the columns; every row has one cell a column, shown as text.

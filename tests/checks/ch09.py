@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import tvm
@@ -770,6 +771,39 @@ def test_9_5_epilogues(impl) -> None:
     )
 
 
+def test_9_5_who_knows_most(impl) -> None:
+    """each kernel has the schedule of the rule that knows most of it, on a CPU and on a GPU"""
+    for mod, target in ((lowered(), LLVM), (lowered("float16", "cuda"), CUDA)):
+        yours = kernels(schedule_by(impl, mod, target))
+        best = kernels(through(reference.schedule_phase(target, BOUNDS), mod, target))
+        others = sorted(
+            name
+            for name, func in best.items()
+            if not tvm_ffi.structural_equal(yours[name].body, func.body, map_free_vars=True)
+        )
+        expect.equal(
+            others,
+            [],
+            f"For {target.kind.name} a rule that knows less came first: {', '.join(others)}.",
+            why="What is marked as scheduled stays so. First come the schedules that know a kernel whole, products "
+            "before sums; then epilogues are fused in what is left, then sums on a CPU, and a fallback takes the rest.",
+            read=SCHEDULE,
+        )
+
+
+def test_9_5_any_gpu(impl) -> None:
+    """every target that is not a CPU gets a GPU's passes"""
+    wanted = names(impl.schedule_phase(CUDA, BOUNDS), "schedule_phase")
+    for kind in ("metal", "vulkan"):
+        expect.equal(
+            names(impl.schedule_phase(Target(kind), BOUNDS), "schedule_phase"),
+            wanted,
+            f"The passes for {kind} are not those for cuda.",
+            why="dlight's rules for a GPU serve all kinds of them.",
+            read=SCHEDULE,
+        )
+
+
 def test_9_5_small_kernels(impl) -> None:
     """on a CPU kernels that are small within the bounds run on one thread, others on all"""
     for bounds, threads in ((BOUNDS, False), ({}, True)):
@@ -846,7 +880,7 @@ def observe_9_5(impl):
         result = kernels(through(impl.schedule_phase(target, bounds), mod, target))
         facts = {}
         for name, func in sorted(result.items()):
-            kinds = sorted({int(loop.kind) for loop in nodes(func.body, tirx.For)})
+            kinds = [(int(loop.kind), str(loop.extent)) for loop in nodes(func.body, tirx.For)]
             blocks = len(nodes(func.body, SBlock))
             scheduled = "tirx.is_scheduled" in (func.attrs or {})
             facts[name] = (scheduled, kinds, blocks, repeats_a_reduction(func))
@@ -1257,9 +1291,22 @@ def observe_9_9(impl):
 # --- 9.10 -----------------------------------------------------------------------------------------
 
 
-def generated(mod: tvm.IRModule | None, prompt: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+TWO_WORDS = replace(SMALL, vocab_size=2)
+
+
+@functools.cache
+def gloomy() -> dict[str, np.ndarray]:
+    """Weights of a decoder with two words: one's logit is half the other's, so both may be negative."""
+    weights = random_weights(TWO_WORDS)
+    first = weights["lm_head.weight"][0]
+    return {**weights, "lm_head.weight": np.stack([first, first / 2])}
+
+
+def generated(
+    mod: tvm.IRModule | None, prompt: Sequence[int], config: LlamaConfig = SMALL, weights=None
+) -> tuple[np.ndarray, np.ndarray]:
     """Tokens and logits of the decoder, or of `mod` in its place."""
-    generator = Generator(SMALL, target=LLVM, module=mod)
+    generator = Generator(config, target=LLVM, module=mod, weights=weights)
     found = [generator.generate(one, STEPS) for one in (prompt, prompt[::-1])]
     return np.stack([f.tokens for f in found]), np.stack([f.logits for f in found])
 
@@ -1269,9 +1316,9 @@ def unspoiled():
     return generated(None, PROMPT)
 
 
-def spoil(impl) -> tvm.IRModule:
+def spoil(impl, config: LlamaConfig = SMALL) -> tvm.IRModule:
     """The decoder after slips_through."""
-    mod = decoder(SMALL, "float32", Generator.SINGLE)[0]
+    mod = decoder(config, "float32", Generator.SINGLE)[0]
     return expect.apply(impl.slips_through, mod, "slips_through")
 
 
@@ -1282,6 +1329,19 @@ def test_9_10_same_tokens(impl) -> None:
         tokens.tolist(),
         unspoiled()[0].tolist(),
         "The tokens change: a test that compares them finds this pass.",
+        read=BREAK,
+    )
+
+
+def test_9_10_any_logits(impl) -> None:
+    """the greedy tokens stay also where all logits are negative"""
+    prompt = [token % 2 for token in PROMPT]
+    expect.equal(
+        generated(spoil(impl, TWO_WORDS), prompt, TWO_WORDS, gloomy())[0].tolist(),
+        generated(None, prompt, TWO_WORDS, gloomy())[0].tolist(),
+        "The tokens of another decoder change, one with two words, whose logits may both be negative.",
+        why="Which logit is the largest must not depend on their signs or sizes: what you do to them has to keep the "
+        "order of any numbers.",
         read=BREAK,
     )
 
