@@ -423,7 +423,8 @@ def test_8_4_leaves_true_regions(impl) -> None:
         "The update still declares that it reads the bias.",
         expected="refresh_regions on the init and on the update",
         yours=", ".join(sorted(names)),
-        why="`decompose_reduction` leaves the regions of the whole block (chapter 6); tensorize refuses them later.",
+        why="`decompose_reduction` leaves the update with the reads of the whole block and the init with none "
+        "(chapter 6); tensorize refuses them later.",
         read=TILES,
     )
 

@@ -5,8 +5,8 @@ from solutions.ch08_gpu_targets.gpu_schedules import *
 EXERCISE = "8.4"
 WHAT = "an update that declares to read the bias"
 WHY = (
-    "`decompose_reduction` gives both halves the regions of the whole. `tensorize` compares regions, and "
-    "refuses."
+    "`decompose_reduction` leaves the update with the reads of the whole block, the bias among them, and the init "
+    "with none. `tensorize` compares regions, and refuses."
 )
 READ = "chapters/ch08_gpu_targets/lesson.md, “Tiles in registers”"
 
