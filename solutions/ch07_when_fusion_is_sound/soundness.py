@@ -432,7 +432,7 @@ def check_sums_unseen(pair: Pair, start: Expr, reassociate: bool) -> None:
 def check_rounding(pair: Pair, start: Expr, reassociate: bool) -> None:
     """Refuse to change the order of a floating-point reduction where it is not wanted, or is too coarse.
 
-    Integers are exact in any order, barring signed overflow on the way, which TVM leaves undefined. 16-bit floats hold
+    Integers are exact in any order, barring overflow on the way, which TVM leaves undefined. 16-bit floats hold
     11 bits or fewer: a sum that starts from its bias may then lose every step (2048 + 1 = 2048) or overflow (60000 +
     8000 is infinite). max and min round nothing, but what they make of a NaN, or of 0 and -0, is a matter of order.
     """
@@ -461,8 +461,9 @@ def fuse_into_init(sch: Schedule, pair: Pair, reassociate: bool) -> Way:
     dtype, output = str(pair.temp.dtype), pair.output
     same = str(output.dtype) == dtype
     require(same, pair.epilogue, f"`{output.name}` has another dtype than `{pair.temp.name}`")
+    # TVM leaves unsigned overflow from 32 bits up undefined (0 - c becomes 0), and raises on 0 - 3 in any width.
     below = dtype.startswith("uint") and nodes([pair.value, pair.step.value], Sub)
-    require(not below, pair.epilogue, f"{dtype} ends at 0, and a difference could not start there")
+    require(not below, pair.epilogue, f"a difference may start below 0, where {dtype} overflows")
     entry = enter_init(pair.value, pair.step.value, init.value, pair.total)
     require(entry is not None, pair.epilogue, "what it does to the sum is no part of the reduction")
     how, start, step = entry
@@ -537,7 +538,7 @@ def fuse_epilogue(
     passed to the function are taken to be different memory, as everywhere in TVM. Do `reindex` before, not after: the
     release's puts its copy of the sums behind the loops, and does not look at a block inside them that reads the sums.
 
-    Integers come out exactly, barring signed overflow on the way. Floating-point sums and products may be reassociated:
+    Integers come out exactly, barring overflow on the way. Floating-point sums and products may be reassociated:
     equal up to rounding, provided that no factor is infinite and nothing overflows on the way. With `reassociate=False`
     they keep the order of their steps, and the result is the same to the last bit, whatever the numbers.
 
