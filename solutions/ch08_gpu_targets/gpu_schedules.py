@@ -281,8 +281,9 @@ def occupancy(used: Resources, threads: int, arch: str) -> float:
     """The part of a multiprocessor's threads that are there at a time when it runs this kernel: 0 to 1.
 
     threads: of a block. As many blocks are there as fit by each of four limits (LIMITS[arch]): blocks; threads, in
-    whole warps; registers, which a warp gets in portions of REGISTER_PORTION, for a number of warps that is a multiple
-    of WARP_PORTION; shared memory, which a block gets in portions of SHARED_PORTION, SHARED_RESERVED included.
+    whole warps; registers, which a warp gets in portions of REGISTER_PORTION: of a multiprocessor's, as many warps as
+    fit, rounded down to a multiple of WARP_PORTION; shared memory, which a block gets in portions of SHARED_PORTION,
+    SHARED_RESERVED included.
     """
     # BEGIN exercise 8.8 (about 10 lines): each limit gives a number of blocks; the smallest holds
     limit = LIMITS[arch]
