@@ -408,7 +408,7 @@ def test_7_3_once_for_each_element_after_all_its_steps(impl) -> None:
             f"The predicate does not hold exactly once, after the last step of each element, {shown}.",
             expected="each element finished once, with 5 of 5 steps done",
             yours="; ".join(
-                f"element {e}: at {len(s)} iterations, with {', '.join(map(str, s))} steps done"
+                f"element {e}: at {len(s)} iteration{'s' * (len(s) != 1)}, with {', '.join(map(str, s))} steps done"
                 for e, s in list(times.items())[:2]
             ),
             why="The last step is the last in time. Which value the axis has then depends on the loops.",
@@ -526,10 +526,11 @@ def test_7_4_refuses_who_would_notice(impl) -> None:
         )
         expect.that(
             re.search(rf"\b{buffer}\b", said.partition("cannot be fused:")[2]),
-            f"The refusal does not name the buffer {buffer}: {name}.",
-            expected=f"a sentence with the name {buffer} in it, from `buffer.name`",
+            f"This is refused, but not over the buffer {buffer}: {name}.",
+            expected=f"a sentence that names {buffer}, from `buffer.name`",
             yours=said,
-            why="Who reads the refusal must know what to move out of the way.",
+            why="Who reads the refusal must know what to move out of the way. A block that only reads what the "
+            "epilogue reads is no reason to refuse; one that writes it is.",
             read=BETWEEN,
         )
 
