@@ -42,7 +42,6 @@ PAGES_AFTER = [
     ("What you can now read", "what-you-can-read.md"),
     ("Results", "results.md"),
     ("Soundness", "soundness.md"),
-    ("Cheat sheet", "cheat-sheet.md"),
     ("Glossary", "glossary.md"),
     ("Troubleshooting", "troubleshooting.md"),
     ("For teachers", "teaching.md"),
