@@ -88,6 +88,40 @@ def amx_matmul(m: int, n: int, k: int) -> tirx.PrimFunc:
         store_sums(sums, b * tiles + j, x_pair)
 
     @T.inline
+    def add_x(packed, sums_tile, x_pair, half, step):
+        """Add the product of the tile of w that is loaded and one tile of x."""
+        amx.load_tile(5, packed[x_pair, step, half, 0, 0], PACKED_STRIDE)
+        amx.multiply_bf16(sums_tile, 4, 5)
+
+    @T.inline
+    def product_of_four(w, packed, sums, b, j, x_pair, half):
+        """One tile of w times four of x: w, whose rows lie far apart, is loaded once for 64 rows."""
+        amx.zero_sums()
+        for step in T.serial(k // PAIR):
+            amx.load_tile(4, w[b * block + j * PAIR + half * ROWS, step * PAIR], w_stride)
+            add_x(packed, 0, x_pair, 0, step)
+            add_x(packed, 1, x_pair, 1, step)
+            add_x(packed, 2, x_pair + 1, 0, step)
+            add_x(packed, 3, x_pair + 1, 1, step)
+        amx.store_tile(0, sums[b * tiles + j, x_pair, half * ROWS, 0], SUMS_STRIDE)
+        amx.store_tile(1, sums[b * tiles + j, x_pair, half * ROWS, ROWS], SUMS_STRIDE)
+        amx.store_tile(2, sums[b * tiles + j, x_pair + 1, half * ROWS, 0], SUMS_STRIDE)
+        amx.store_tile(3, sums[b * tiles + j, x_pair + 1, half * ROWS, ROWS], SUMS_STRIDE)
+
+    @T.inline
+    def products(w, packed, sums, b, x_first):
+        """All products of block `b` of w with `pairs` pairs of tiles of x, from `x_first` on."""
+        if pairs % 2 == 0:
+            for j in T.serial(tiles):
+                for half in T.serial(2):
+                    for i in T.serial(pairs // 2):
+                        product_of_four(w, packed, sums, b, j, x_first + i * 2, half)
+        else:
+            for i in T.serial(pairs):
+                for j in T.serial(tiles):
+                    product_of_pairs(w, packed, sums, b, j, x_first + i)
+
+    @T.inline
     def turn(sums, out, part, block_n):
         """The sums of one block of w with one part of x, (column, row), into their places in the result."""
         for i in T.serial(pairs * PAIR):
@@ -126,9 +160,7 @@ def amx_matmul(m: int, n: int, k: int) -> tirx.PrimFunc:
                         ]
                     )
                     amx.configure_tiles(configuration[0])
-                    for i in T.serial(pairs):
-                        for j in T.serial(tiles):
-                            product_of_pairs(w, packed, sums, b, j, x_first + i)
+                    products(w, packed, sums, b, x_first)
                 turn(sums, out, part, block_n)
 
     return NT_matmul
