@@ -10,6 +10,7 @@ import time
 import pytest
 
 from chapters.toolkit.course import ROOT
+from tests.harness.runner import patience
 
 BROKEN = 'executable = tvm.compile(mod, target="llvm")'
 
@@ -220,7 +221,7 @@ def test_missing_package_gets_one_sentence(course):
 
 
 def test_watch_answers_a_save_quickly(course):
-    """TVM stays imported, so a save is answered in well under a second; 5 s here, on a busy machine."""
+    """TVM stays imported, so a save is answered in well under a second; 5 s here, more on a busy machine."""
     course.solve(BROKEN, "executable = None")
     environment = {**os.environ, "PYTHONPATH": str(course.root), "PYTHONUTF8": "1"}
     watching = subprocess.Popen(
@@ -254,7 +255,7 @@ def test_watch_answers_a_save_quickly(course):
         for line in watching.stdout:
             if "✓ 0.3" in line:
                 break
-        assert time.perf_counter() - began < 5
+        assert time.perf_counter() - began < 5 * patience()
         assert watching.wait(10) == 0
     finally:
         watching.kill()
