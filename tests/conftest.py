@@ -11,6 +11,14 @@ from pathlib import Path
 import pytest
 
 from chapters.toolkit.course import ROOT
+from tests.harness.runner import Runner
+
+
+@pytest.fixture(scope="module")
+def runner():
+    """Runs checks in a worker of its own, shared by the tests of a file."""
+    with Runner() as running:
+        yield running
 
 
 class CourseCopy:

@@ -16,12 +16,6 @@ BYTES_WRONG = {"1.2": "return 1 / 0"}
 TILE_WRONG = {"5.1": "return sch.get_loops(block)"}
 
 
-@pytest.fixture(scope="module")
-def runner():
-    with Runner() as running:
-        yield running
-
-
 @pytest.fixture
 def answer(tmp_path):
     """Makes a chapter's reference in which every region of some exercises is replaced by one line."""

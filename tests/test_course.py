@@ -13,7 +13,7 @@ from chapters.toolkit.quiz import questions
 from chapters.toolkit.stub import regions, stub_text
 from tests.harness.diagnose import catalogue
 from tests.harness.loading import load
-from tests.harness.runner import Runner, checks_of
+from tests.harness.runner import checks_of
 from tests.new_exercise import to_write
 
 CHAPTERS = [pytest.param(c, id=c.short) for c in chapters()]
@@ -24,12 +24,6 @@ RIGHT = [
     for c in chapters()
     for p in [c.solution_folder / "second_way.py", *catalogue(c, "right")]
 ]
-
-
-@pytest.fixture(scope="module")
-def runner():
-    with Runner() as running:
-        yield running
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)

@@ -24,12 +24,6 @@ from tests.harness.runner import Check, Runner, checks_of
 COMPILE = 'executable = tvm.compile(mod, target="llvm")'
 
 
-@pytest.fixture(scope="module")
-def runner():
-    with Runner() as running:
-        yield running
-
-
 @pytest.fixture
 def answer(tmp_path):
     """Makes a file that holds chapter 0's reference with one piece replaced."""

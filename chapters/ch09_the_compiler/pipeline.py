@@ -29,7 +29,7 @@ from chapters.toolkit.pipeline.gemv_within_bounds import GEMVWithinBounds
 from chapters.toolkit.pipeline.own_operands import OwnOperands
 from chapters.toolkit.pipeline.pipelines import forget
 from chapters.toolkit.pipeline.plan_memory import PlanStraightFunctions
-from chapters.toolkit.pipeline.reduction_once import ReductionOnce
+from chapters.toolkit.pipeline.reduction_once import ReductionOnce, is_reduction
 from chapters.toolkit.pipeline.small_kernels import SmallKernelsAlone
 
 ch2, ch3, ch4, ch7 = earlier(2), earlier(3), earlier(4), earlier(7)
@@ -111,11 +111,6 @@ def map_unscheduled(
         if needs_schedule(func):
             result[gvar] = rewrite(func)
     return result
-
-
-def is_reduction(block) -> bool:
-    """Whether an SBlock has a reduction axis."""
-    return any(axis.iter_type == tirx.IterVar.CommReduce for axis in block.iter_vars)
 
 
 def fuse_its_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc:

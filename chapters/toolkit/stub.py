@@ -137,16 +137,7 @@ def with_reference(text: str, chapter: Chapter, exercise_ids: set[str]) -> str:
 
     Raises CourseError if `text` no longer has the markers of one of them.
     """
-    solved = regions(chapter.solution.read_text(encoding="utf-8"))
-    mine = regions(text)
-    for key in exercise_ids:
-        if len(mine.get(key, [])) != len(solved[key]):
-            raise CourseError(f"{chapter.file} no longer has the markers of exercise {key}.")
-
-    def solve(found: str, _begin: str, body: list[str]) -> list[str]:
-        return solved[found].pop(0).split("\n") if found in exercise_ids else body
-
-    return map_regions(text, solve)
+    return _with_regions(text, chapter, exercise_ids, chapter.solution.read_text(encoding="utf-8"))
 
 
 def restore(text: str, chapter: Chapter, exercise_id: str) -> str:
@@ -154,17 +145,24 @@ def restore(text: str, chapter: Chapter, exercise_id: str) -> str:
 
     Raises CourseError if `text` no longer has the region's markers.
     """
-    blank = {key: list(bodies) for key, bodies in regions(stub_text(chapter)).items()}
-    if len(regions(text).get(exercise_id, [])) != len(blank[exercise_id]):
-        raise CourseError(
-            f"{chapter.file} no longer has the lines `# BEGIN exercise {exercise_id} …` and "
-            f"`# END exercise {exercise_id}`."
-        )
+    return _with_regions(text, chapter, {exercise_id}, stub_text(chapter))
 
-    def put_back(found: str, _begin: str, body: list[str]) -> list[str]:
-        return blank[found].pop(0).split("\n") if found == exercise_id else body
 
-    return map_regions(text, put_back)
+def _with_regions(text: str, chapter: Chapter, exercise_ids: set[str], source: str) -> str:
+    """`text` with the regions of some exercises as `source`, another text of the same chapter, has them."""
+    wanted = {key: list(bodies) for key, bodies in regions(source).items()}
+    mine = regions(text)
+    for key in exercise_ids:
+        if len(mine.get(key, [])) != len(wanted[key]):
+            raise CourseError(
+                f"{chapter.file} no longer has the lines `# BEGIN exercise {key} …` and "
+                f"`# END exercise {key}`."
+            )
+
+    def exchange(found: str, _begin: str, body: list[str]) -> list[str]:
+        return wanted[found].pop(0).split("\n") if found in exercise_ids else body
+
+    return map_regions(text, exchange)
 
 
 def write_stub(chapter: Chapter) -> Path:

@@ -15,13 +15,13 @@ from tvm.s_tir import Schedule
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from chapters.toolkit.cpu.matmul_tile import SIDE_BY_SIDE
 from chapters.toolkit.cpu.vector_registers import vector_registers
 
 MULTIPLY_ADDS = 1 << 26  # of float32, for each thread
 CHAINS = (
     12  # independent ones: more than a processor can have under way, fewer than it has registers
 )
-SIDE_BY_SIDE = 4
 NEAR = 1 << 14  # bytes of operands: half of a small first-level data cache
 STEPS = 8  # of a tile, written out one after another
 

@@ -12,6 +12,7 @@ from tvm.s_tir import SBlock, SBlockRealize, Schedule, ScheduleError
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.tirx import ForKind
 
+from chapters.toolkit.ir.row_index import is_one
 from chapters.toolkit.ir.tensor_ir import mentions, nodes, substitute
 from chapters.toolkit.pipeline.reduction_once import has_one_turn
 from chapters.toolkit.pipeline.side_by_side import add_up_side_by_side, realized, reduced_values
@@ -102,7 +103,7 @@ def are_apart(sch: Schedule, loop: LoopRV) -> bool:
         values = dict(zip(axes, realize.iter_values, strict=True))
         written.update(region.source for region in realize.block.writes)
         for region in [*realize.block.reads, *realize.block.writes]:
-            element = [r.min if _is_one(r.extent) else None for r in region.region]
+            element = [r.min if is_one(r.extent) else None for r in region.region]
             elements.setdefault(region.source, []).append(
                 [index if index is None else substitute(index, values) for index in element]
             )
@@ -116,7 +117,3 @@ def are_apart(sch: Schedule, loop: LoopRV) -> bool:
         )
         for buffer in written
     )
-
-
-def _is_one(extent: Expr) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) == 1

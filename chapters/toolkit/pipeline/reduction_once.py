@@ -8,10 +8,11 @@ computes the whole norm of a row again for each of its elements.
 from __future__ import annotations
 
 from tvm import tirx
-from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
+from tvm.s_tir import SBlock, SBlockRealize, Schedule, ScheduleError
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
+from chapters.toolkit.ir.row_index import is_one
 from chapters.toolkit.ir.tensor_ir import mentions, nodes
 
 
@@ -36,18 +37,17 @@ def repeats_a_reduction(func: tirx.PrimFunc) -> bool:
     """Whether a block of `func` that reduces stands in a loop of more than one turn that changes nothing for it."""
     loops = [loop for loop in nodes(func.body, tirx.For) if not has_one_turn(loop)]
     return any(
-        reduces(inner) and not mentions(inner.iter_values, loop.loop_var)
+        is_reduction(inner.block) and not mentions(inner.iter_values, loop.loop_var)
         for loop in loops
         for inner in nodes(loop.body, SBlockRealize)
     )
 
 
-def reduces(realize: SBlockRealize) -> bool:
-    """Whether the block of `realize` has a reduction axis."""
-    kinds = [axis.iter_type for axis in realize.block.iter_vars]
-    return tirx.IterVar.CommReduce in kinds
+def is_reduction(block: SBlock) -> bool:
+    """Whether an SBlock has a reduction axis."""
+    return any(axis.iter_type == tirx.IterVar.CommReduce for axis in block.iter_vars)
 
 
 def has_one_turn(loop: tirx.For) -> bool:
     """Whether `loop` is known to run once."""
-    return isinstance(loop.extent, tirx.IntImm) and int(loop.extent) == 1
+    return is_one(loop.extent)
