@@ -16,7 +16,7 @@ def main():
         )
         return 2
     try:
-        from chapters.commands.parser import run
+        from chapters.runner.command_line import run
     except ModuleNotFoundError as missing:
         if (missing.name or "").split(".")[0] in ("chapters", "tests"):
             raise

@@ -1,0 +1,248 @@
+"""A Python process that answers questions, for code that may crash, run forever or use up the memory.
+
+Parent and child exchange JSON: one answer for each question. Whatever the child prints, from Python or from native
+code, goes to a file that the parent can still read after the child is lost.
+
+    with Child("package.module", "argument") as child:
+        answer = child.ask({"any": "value"}, seconds=20)
+
+The module defines `answers(*arguments)`, which returns a function from question to answer. Only the standard library is
+needed here, so the child may be another interpreter (`python=`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+START_SECONDS = 120  # importing TVM from a cold disk
+GRACE_SECONDS = 2  # how much longer than its limit a child may take before the parent stops it
+MOST_PRINTED = 100_000_000  # bytes that a child may print, or write into any file
+OPENED = "FUSION_OPENED"  # environment variable: the file that lists which files were read
+FOLDER = "FUSION_CHILD"  # environment variable: the folder in which a child writes its files
+
+
+class Lost(Exception):
+    """The child is gone without an answer.
+
+    late: it was stopped because it took too long. code: its exit code. printed: the end of what it printed. stack: the
+    Python stack at that moment, if it could still be written.
+    """
+
+    def __init__(self, late: bool, code: int, printed: str, stack: str):
+        self.late, self.code, self.printed, self.stack = late, code, printed, stack
+        super().__init__("took too long" if late else ended(code))
+
+    def place(self, path: Path) -> str:
+        """Where in the file at `path` the child was, in words; "" if it was elsewhere."""
+        spot = re.search(rf'File "[^"]*{re.escape(path.name)}", line (\d+) in (\S+)', self.stack)
+        return f"line {spot[1]} of {path.name}, in {spot[2]}" if spot else ""
+
+
+def ended(code: int) -> str:
+    """An exit code in words."""
+    if code == 0xC0000005:
+        return "an access violation"
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+class Child(contextlib.AbstractContextManager):
+    """The parent's end. Use it as a context manager, or call `close`."""
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        python: str = sys.executable,
+        environment: dict[str, str] | None = None,
+        cwd: Path = ROOT,
+    ):
+        self.folder = tempfile.TemporaryDirectory(prefix="fusion-", ignore_cleanup_errors=True)
+        self._printed, self._stack = (Path(self.folder.name) / n for n in ("printed", "stack"))
+        self._printed.touch()
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+        facts = {"PYTHONPATH": path, "PYTHONUTF8": "1", FOLDER: self.folder.name}
+        with self._printed.open("ab") as printed:
+            self.process = subprocess.Popen(
+                [python, "-m", "chapters.child", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=printed,
+                cwd=cwd,
+                env={**os.environ, **(environment or {}), **facts},
+                encoding="utf-8",
+            )
+        self._lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+        self._ready = False
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+    def wait_until_ready(self) -> None:
+        """Return once the child has imported its module. Raises Lost if it could not."""
+        if not self._ready:
+            self._receive(START_SECONDS)
+            self._ready = True
+
+    def ask(self, question: Any, seconds: float) -> Any:
+        """The child's answer. Raises Lost if it ends, or takes longer than `seconds`; the child is closed then."""
+        self.wait_until_ready()
+        with contextlib.suppress(OSError):  # a child that is gone already: _receive says so
+            self.process.stdin.write(json.dumps({"seconds": seconds, "question": question}) + "\n")
+            self.process.stdin.flush()
+        return self._receive(seconds + GRACE_SECONDS)
+
+    def printed(self) -> bytes:
+        """What the child printed since the last question."""
+        return self._printed.read_bytes()
+
+    def _receive(self, seconds: float) -> Any:
+        late = False
+        try:
+            line = self._lines.get(timeout=seconds)
+        except queue.Empty:
+            line, late = "", True
+            self.process.kill()
+        if line:
+            return json.loads(line)
+        code = self.process.wait(10)
+        stack = self._stack.read_text("utf-8", "replace") if self._stack.exists() else ""
+        lost = Lost(late or stack.startswith("Timeout ("), code, self._tail(), stack)
+        self.close()
+        raise lost
+
+    def _tail(self) -> str:
+        return self.printed()[-4000:].decode("utf-8", "replace")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):  # a question that the dead child never read
+                pipe.close()
+        self.folder.cleanup()
+
+
+# --- the child's end ------------------------------------------------------------------------------
+
+
+def main(module: str, arguments: list[str]) -> None:
+    """Answer the parent's questions until it is gone."""
+    folder = Path(os.environ[FOLDER])
+    questions = _from_parent(os.fdopen(os.dup(0), "r", encoding="utf-8"))
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    printed = _redirect_prints(folder / "printed")
+    _limit()
+    if OPENED in os.environ:
+        note_opened_files()
+    answer = importlib.import_module(module).answers(*arguments)
+    stack = (folder / "stack").open("w", encoding="utf-8")
+    faulthandler.enable(stack)  # only now: TVM's import sets a handler of its own for SIGSEGV
+
+    def send(value: object) -> None:
+        sys.stdout.flush()
+        answers.write(json.dumps(value) + "\n")
+        answers.flush()
+
+    send("ready")
+    while True:
+        request = json.loads(questions.get())
+        for file in (printed, stack):
+            file.seek(0)
+            file.truncate()
+        # exit=True stops native code too, and leaves the stack that says where it was
+        faulthandler.dump_traceback_later(request["seconds"], exit=True, file=stack)
+        value = answer(request["question"])
+        faulthandler.cancel_dump_traceback_later()
+        send(value)
+
+
+def _redirect_prints(path: Path):
+    """Send everything this process prints to the file at `path`; nothing can be read from standard input."""
+    printed = path.open("r+b", buffering=0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(printed.fileno(), 1)
+    os.dup2(printed.fileno(), 2)
+    sys.stdout.reconfigure(line_buffering=True)  # a crash must not swallow what was printed
+    sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115
+    return printed
+
+
+def _from_parent(stream) -> queue.Queue[str]:
+    """The questions, read in a thread: when the parent is gone, this process ends too."""
+    lines: queue.Queue[str] = queue.Queue()
+
+    def pump() -> None:
+        for line in stream:
+            lines.put(line)
+        os._exit(0)
+
+    threading.Thread(target=pump, daemon=True).start()
+    return lines
+
+
+def note_opened_files() -> None:
+    """From now on, add the path of every file of the course that this process reads to the file named by OPENED.
+
+    The process of a page has it set, and hands it on to the processes that it starts: what a page shows may depend on
+    every file that was read for it.
+    """
+    seen: set[str] = set()
+    notes = Path(os.environ[OPENED]).open("a", encoding="utf-8")  # noqa: SIM115
+    root = f"{ROOT}{os.sep}"
+
+    def note(event: str, arguments: tuple) -> None:
+        if event != "open" or isinstance(arguments[0], (int, bytes)):
+            return
+        path, mode = os.path.abspath(arguments[0]), arguments[1]
+        if path in seen or not path.startswith(root) or (mode and mode[0] != "r"):
+            return
+        seen.add(path)
+        notes.write(path.removeprefix(root) + "\n")  # a copy of the course has the same names
+        notes.flush()
+
+    sys.addaudithook(note)
+
+
+def _limit() -> None:
+    """Bound what this process may print and, on Linux, allocate: asking for more raises at once.
+
+    RLIMIT_DATA counts memory that can be written, not the address space that a GPU driver reserves.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_PRINTED, MOST_PRINTED))
+    if sys.platform == "linux":
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

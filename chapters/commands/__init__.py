@@ -1,1 +1,0 @@
-"""What `python -m chapters <command>` does: one file a command."""

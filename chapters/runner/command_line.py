@@ -1,0 +1,71 @@
+"""The command line: which commands there are, and one sentence for each mistake in calling them."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+
+from chapters.runner import learner_file
+from chapters.runner.course import CourseError
+from chapters.runner.terminal import shown
+
+NAMES = ("status", "next", "check", "hint", "watch", "diff", "reset", "update", "quiz", "bench")
+NAMES += ("trace", "doctor")
+COMMANDS = {name: importlib.import_module(f"chapters.runner.commands.{name}") for name in NAMES}
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one sentence and a next step."""
+
+    def error(self, message: str):
+        print(f"{message[0].upper()}{message[1:]}. `python -m chapters --help` lists the commands.")
+        sys.exit(2)
+
+
+def parser() -> argparse.ArgumentParser:
+    top = _Parser(
+        prog="python -m chapters",
+        description="Fusion by Hand: what you type while you work through the course.",
+        epilog="Without a command: status.",
+    )
+    commands = top.add_subparsers(dest="command", metavar="command")
+    for name, module in COMMANDS.items():
+        command = commands.add_parser(name, help=module.HELP, description=module.HELP)
+        if hasattr(module, "arguments"):
+            module.arguments(command)
+    return top
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return the exit status: 0 done, 1 not yet solved, 2 asked wrongly."""
+    _unicode_output()
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        print(f"There is no command {arguments[0]!r}; there are {', '.join(COMMANDS)}.")
+        return 2
+    options = parser().parse_args(arguments)
+    try:
+        for path in learner_file.make_missing():
+            print(f"Made {shown(path)}, where you write your answers.")
+        return COMMANDS[options.command or "status"].run(options)
+    except CourseError as error:
+        print(error)
+        return 2
+    except BrokenPipeError:  # `python -m chapters doctor | head`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        must = "The course must be able to read and write its folder."
+        print(f"{error.strerror}: {error.filename}. {must}")
+        return 2
+    except (KeyboardInterrupt, EOFError):
+        print()
+        return 130
+
+
+def _unicode_output() -> None:
+    """Terminals with an old code page (Windows) get `?` for a sign they lack, not an exception."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")

@@ -1,0 +1,1 @@
+"""What `python -m chapters <command>` does, a file per command: HELP, `run(options)`, `arguments(parser)` if any."""

@@ -1,0 +1,109 @@
+"""`python -m chapters check [4 | 4.2 …]`: checks the learner's code and says what to do about what it finds."""
+
+from __future__ import annotations
+
+from chapters.runner.course import Chapter, Exercise, select
+from chapters.runner.engine import Engine, Outcome, checks_of_exercise, overall
+from chapters.runner.failure import render
+from chapters.runner.learner_file import not_begun, outdated, without_markers
+from chapters.runner.states import digest, record_state
+from chapters.runner.terminal import describe, shown
+from chapters.runner.versions import MEND, wrong_versions
+
+HELP = "check your code: all of it, or chapters (2) and exercises (2.1)"
+
+
+def arguments(parser) -> None:
+    parser.add_argument("what", nargs="*")
+
+
+def run(options) -> int:
+    """Check what was asked for; 0 if all of it passes."""
+    asked = options.what or [None]
+    chosen = list(dict.fromkeys(one for name in asked for one in select(name)))
+    print("Checking YOUR code in chapters/.")
+    for sentence in wrong_versions():
+        print(f"!! {sentence}: {MEND}.")
+    for chapter in dict.fromkeys(chapter for chapter, _ in chosen):
+        warn(chapter)
+    brief = len(chosen) > 1
+    with Engine() as engine:
+        checked = [Checked(chapter, exercise, engine, brief) for chapter, exercise in chosen]
+        passed, unreadable = 0, set()
+        for one in checked:
+            if one.chapter.stub in unreadable:
+                print(f"· {one.exercise.id} waits until {one.chapter.file} can be read")
+            else:
+                passed += one.tell()
+                unreadable |= {one.chapter.stub} if one.unreadable else set()
+        machine = f", {engine.machine}" if engine.machine else ""
+    print(f"{passed} of {len(chosen)} passed{machine}.")
+    return 0 if passed == len(chosen) else 1
+
+
+def warn(chapter: Chapter) -> None:
+    """Say what is the matter with the learner's file itself."""
+    if lost := without_markers(chapter):
+        print(f"!! {lost}")
+    elif outdated(chapter):
+        print(
+            f"!! {chapter.file} is older than the course. `python -m chapters update {chapter.number}` puts your "
+            "answers into the new one and keeps a copy."
+        )
+
+
+class Checked:
+    """One exercise that is checked by an engine; `tell` waits for it, prints what came of it and records it.
+
+    brief: an exercise that was not begun gets one line; else it is shown where it is, and a *fix* exercise is run,
+    since its failure is where the learner starts.
+    """
+
+    def __init__(self, chapter: Chapter, exercise: Exercise, engine: Engine, brief: bool = False):
+        self.chapter, self.exercise, self.brief = chapter, exercise, brief
+        self.digest = digest(chapter, exercise.id)
+        self.untouched = exercise.id in not_begun(chapter, chapter.stub)
+        self.unreadable = False
+        checks = checks_of_exercise(chapter, exercise.id)
+        skip = self.untouched and (brief or not exercise.broken)
+        self.found = None if skip else engine.submit(checks, chapter.stub)
+
+    def tell(self) -> bool:
+        """True if the exercise passed."""
+        if self.found is None:
+            about = describe(self.chapter, self.exercise)
+            print(f"· {self.exercise.id} TODO" if self.brief else f"TODO, not begun:\n{about}")
+            record_state(self.chapter, self.exercise.id, "todo", self.digest)
+            return False
+        outcomes = self.found.result()
+        state = overall(outcomes)
+        _say(self.chapter, self.exercise, outcomes, state)
+        self.unreadable = outcomes[-1].unreadable
+        if self.unreadable:  # which says nothing about this exercise
+            return False
+        recorded = "todo" if self.untouched or state == "waits" else state
+        if not record_state(self.chapter, self.exercise.id, recorded, self.digest):
+            print(f"  {self.chapter.file} was saved while it was being checked: check it again.")
+            return False
+        return state == "passed"
+
+
+def _say(chapter: Chapter, exercise: Exercise, outcomes: list[Outcome], state: str) -> None:
+    last = outcomes[-1]
+    if state == "passed":
+        count = f"{len(outcomes)} check{'s' if len(outcomes) > 1 else ''}"
+        print(f"✓ {exercise.id} {exercise.title}: {count} passed")
+    elif state == "skipped":
+        reasons = {o.reason for o in outcomes if o.state == "skipped"}
+        print(f"- {exercise.id} SKIPPED, not counted as passed: {'; '.join(sorted(reasons))}")
+    elif state == "todo":
+        print(f"· {exercise.id} TODO, a part of it is still to be written")
+    elif state == "waits":
+        print(f"· {exercise.id} waits for {last.reason}, which it uses")
+    else:
+        print(f"{exercise.id} {exercise.title}")
+        hint = f"python -m chapters hint {exercise.id}"
+        print(render(last.failure, check=last.check.title, hint=hint))
+        if last.output.strip():
+            print(f"  printed\n{last.output.rstrip()}")
+        print(f"  in        {shown(chapter.stub)}")

@@ -1,0 +1,42 @@
+"""`python -m chapters diff 4.2 [--give-up]`: the reference beside the learner's answer, once that passes."""
+
+from __future__ import annotations
+
+from difflib import unified_diff
+
+from chapters.runner.course import CourseError
+from chapters.runner.course import exercise as find
+from chapters.runner.regions import read_source, regions
+from chapters.runner.states import states
+from chapters.runner.terminal import shown
+
+HELP = "your answer beside the reference, once yours passes"
+
+
+def arguments(parser) -> None:
+    parser.add_argument("exercise")
+    about = "show it although yours does not pass"
+    parser.add_argument("--give-up", action="store_true", help=about)
+
+
+def run(options) -> int:
+    """Print what differs in the exercise's region; refuses before the check passed unless --give-up."""
+    chapter, exercise = find(options.exercise)
+    if states(chapter)[exercise.id] != "passed" and not options.give_up:
+        raise CourseError(
+            f"Exercise {exercise.id} has not passed its check as it stands. Check it (`python -m chapters check "
+            f"{exercise.id}`), take a hint, or see the reference all the same with --give-up."
+        )
+    if not chapter.stub.exists():
+        raise CourseError(
+            f"{shown(chapter.stub)} is missing; the reference is {shown(chapter.solution)}."
+        )
+    mine, reference = (
+        "\n".join(regions(read_source(path)).get(exercise.id, [])).split("\n")
+        for path in (chapter.stub, chapter.solution)
+    )
+    lines = unified_diff(mine, reference, "yours", "reference", lineterm="", n=99)
+    print("\n".join(lines) or "Yours is the reference, line by line.")
+    second = chapter.solution_folder / "second_way.py"
+    print(f"\nAnother right design, and what it costs: {shown(second)}")
+    return 0

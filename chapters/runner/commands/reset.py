@@ -1,0 +1,46 @@
+"""`python -m chapters reset 4.2 | 4`: starts an exercise or a file anew, and keeps a copy of the file in `.kept/`."""
+
+from __future__ import annotations
+
+from chapters.runner.course import Chapter, CourseError
+from chapters.runner.course import chapter as find_chapter
+from chapters.runner.course import exercise as find_exercise
+from chapters.runner.learner_file import restore, stub_text, write
+from chapters.runner.progress import keep_copy
+from chapters.runner.regions import read_source
+from chapters.runner.terminal import shown
+
+HELP = "start an exercise (4.2) or a chapter's file (4) anew; keeps a copy"
+
+
+def arguments(parser) -> None:
+    parser.add_argument("what")
+
+
+def run(options) -> int:
+    """Reset one exercise's region, or a chapter's whole file."""
+    if "." in options.what:
+        chapter, exercise = find_exercise(options.what)
+        try:
+            fresh = restore(read_source(chapter.stub), chapter, exercise.id)
+        except CourseError as error:
+            raise CourseError(
+                f"{chapter.file}: {error} `python -m chapters reset {chapter.number}` makes the whole file anew and "
+                "keeps a copy of yours."
+            ) from None
+        return _write(chapter, fresh, f"Exercise {exercise.id}")
+    chapter = find_chapter(options.what)
+    return _write(chapter, stub_text(chapter), f"Chapter {chapter.number}")
+
+
+def _write(chapter: Chapter, text: str, what: str) -> int:
+    if chapter.stub.read_bytes() == text.encode():
+        print(f"{what} is as it was at the start; nothing to do.")
+        return 0
+    kept = keep_copy(chapter.stub)
+    if what.startswith("Chapter"):
+        write(chapter, text)
+    else:
+        chapter.stub.write_text(text, encoding="utf-8", newline="\n")
+    print(f"{what} starts anew in {shown(chapter.stub)}. Your file is kept as {shown(kept)}.")
+    return 0

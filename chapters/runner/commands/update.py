@@ -1,0 +1,39 @@
+"""`python -m chapters update [4]`: moves your answers into the file that the newest version of the course would make.
+
+After a `git pull`, what surrounds the exercises in your file may be older than the course. Git ignores your file, so
+the pull leaves it as it is; this command makes the new one around your answers and keeps a copy of the old one.
+"""
+
+from __future__ import annotations
+
+from chapters.runner.course import chapter as find
+from chapters.runner.course import chapters
+from chapters.runner.learner_file import outdated, updated, write
+from chapters.runner.progress import keep_copy
+from chapters.runner.terminal import shown
+
+HELP = "after a git pull: your answers in the newest version of a chapter's file; keeps a copy"
+
+
+def arguments(parser) -> None:
+    parser.add_argument("chapter", nargs="?", help="only this chapter")
+
+
+def run(options) -> int:
+    """Update one chapter's file, or every file that the course has overtaken."""
+    chosen = [find(options.chapter)] if options.chapter else [c for c in chapters() if outdated(c)]
+    for chapter in chosen:
+        text = updated(chapter)
+        if chapter.stub.read_text(encoding="utf-8") == text:
+            write(chapter, text)
+            print(f"{shown(chapter.stub)} is up to date.")
+            continue
+        kept = keep_copy(chapter.stub)
+        write(chapter, text)
+        print(
+            f"{shown(chapter.stub)} is new, with your answers in it. Your file is kept as {shown(kept)}: "
+            "copy from there what you had written outside of the exercises."
+        )
+    if not chosen:
+        print("Every file is up to date.")
+    return 0

@@ -1,0 +1,189 @@
+"""What the course consists of: its chapters and their exercises, read from the lessons' front matter.
+
+A chapter's facts stand once, in the YAML block at the top of `chapters/chNN_name/lesson.md`. The site, the learner's
+command, the checks and the tests all read them through this file.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the one in C is ten times as fast
+KINDS = ("write", "fix", "break", "predict", "measure", "choose")
+
+
+class CourseError(Exception):
+    """Something the reader asked for is not in the course; the message says what is."""
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise: `id` is "2.1", `kind` one of KINDS, `name` the function or class the learner writes."""
+
+    id: str
+    kind: str
+    minutes: int
+    title: str
+    name: str
+    chapter: int
+    broken: str = ""  # a fix exercise starts from this mistake of tests/chNN/mistakes.yml
+
+    @property
+    def anchor(self) -> str:
+        return "exercise-" + self.id.replace(".", "-")
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One chapter's facts. `minutes` covers reading and exercises; `needs` are chapter numbers."""
+
+    number: int
+    folder: Path
+    title: str
+    minutes: int
+    needs: tuple[int, ...]
+    gpu: str
+    file: str
+    exercises: tuple[Exercise, ...]
+    root: Path = ROOT
+
+    @property
+    def slug(self) -> str:
+        return self.folder.name
+
+    @property
+    def short(self) -> str:
+        return f"ch{self.number:02d}"
+
+    @property
+    def tests(self) -> Path:
+        """The folder with everything that judges this chapter."""
+        return self.root / "tests" / self.short
+
+    @property
+    def lesson(self) -> Path:
+        return self.folder / "lesson.md"
+
+    @property
+    def stub(self) -> Path:
+        """The file the learner edits."""
+        return self.folder / self.file
+
+    @property
+    def solution_folder(self) -> Path:
+        return self.root / "solutions" / self.slug
+
+    @property
+    def solution(self) -> Path:
+        """The reference the stub is generated from."""
+        return self.solution_folder / self.file
+
+    def exercise(self, exercise_id: str) -> Exercise:
+        for exercise in self.exercises:
+            if exercise.id == exercise_id:
+                return exercise
+        known = ", ".join(e.id for e in self.exercises)
+        raise CourseError(
+            f"There is no exercise {exercise_id} in chapter {self.number}; it has {known}."
+        )
+
+    def hints(self, exercise_id: str) -> list[str]:
+        """The graded hints of an exercise, from a question to almost the line. Markdown."""
+        return read_yaml(self.tests / "hints.yml").get(exercise_id, [])
+
+
+def read_yaml(path: Path) -> dict:
+    """The mapping in a YAML file, values as text; {} without a file. CourseError, with the line, if it is not YAML."""
+    if not path.exists():
+        return {}
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER) or {}
+    except yaml.YAMLError as error:
+        spot = getattr(error, "problem_mark", None)
+        line = f", line {spot.line + 1}," if spot else ""
+        said = getattr(error, "problem", error)
+        raise CourseError(f"{path.parent.name}/{path.name}{line} is not YAML: {said}.") from None
+
+
+def front_matter(lesson: Path) -> dict:
+    """The YAML block between the two `---` lines at the top of `lesson`."""
+    match = re.match(r"---\n(.*?)\n---\n", lesson.read_text(encoding="utf-8"), re.DOTALL)
+    if not match:
+        raise CourseError(f"{lesson} has no front matter: it must begin with a `---` block.")
+    try:
+        return yaml.safe_load(match.group(1))
+    except yaml.YAMLError as error:
+        spot = getattr(error, "problem_mark", None)
+        line = f" (line {spot.line + 2})" if spot else ""
+        raise CourseError(
+            f"The front matter of {lesson} is not YAML{line}; quote texts with commas."
+        ) from None
+
+
+def _chapter(folder: Path, root: Path) -> Chapter:
+    facts = front_matter(folder / "lesson.md")
+    number = int(folder.name[2:4])
+    missing = {"title", "minutes", "needs", "gpu", "file", "exercises"} - set(facts)
+    if missing:
+        raise CourseError(
+            f"The front matter of {folder / 'lesson.md'} lacks {', '.join(sorted(missing))}."
+        )
+    try:
+        exercises = tuple(Exercise(**e, chapter=number) for e in facts["exercises"])
+        needs = tuple(facts["needs"])
+    except TypeError as error:
+        raise CourseError(
+            f"The front matter of {folder / 'lesson.md'} cannot be used ({error}). `needs` is a list "
+            "of chapter numbers; an exercise has id, kind, minutes, title and name."
+        ) from None
+    gpu = facts["gpu"] or "no"  # YAML reads a bare no as False
+    title, minutes, file = (facts[name] for name in ("title", "minutes", "file"))
+    return Chapter(number, folder, title, minutes, needs, gpu, file, exercises, root)
+
+
+@cache
+def chapters(root: Path = ROOT) -> list[Chapter]:
+    """All chapters in order: the folders `chapters/chNN_*` that have a lesson."""
+    folders = sorted(p for p in (root / "chapters").glob("ch[0-9][0-9]_*") if p.is_dir())
+    return [_chapter(folder, root) for folder in folders if (folder / "lesson.md").exists()]
+
+
+def chapter(number: int | str) -> Chapter:
+    """The chapter called `number`: 2, "2", "02", "ch02" or its folder's name.
+
+    Raises CourseError with the known numbers if there is none.
+    """
+    text = str(number).strip().rstrip("/\\")
+    match = re.fullmatch(r"(?:ch)?(\d+)(?:_\w+)?", Path(text).name)
+    for candidate in chapters():
+        if match and candidate.number == int(match.group(1)):
+            return candidate
+    known = ", ".join(str(c.number) for c in chapters())
+    raise CourseError(f"There is no chapter {text!r}; the course has chapters {known}.")
+
+
+def exercise(exercise_id: str) -> tuple[Chapter, Exercise]:
+    """The chapter and exercise that `exercise_id` ("2.1", "02.1") names; CourseError if none."""
+    match = re.fullmatch(r"(\d+)\.(\d+)", str(exercise_id).strip())
+    if not match:
+        raise CourseError(
+            f"{exercise_id!r} is no exercise number: write chapter.exercise, as in 2.1."
+        )
+    home = chapter(match.group(1))
+    return home, home.exercise(f"{home.number}.{int(match.group(2))}")
+
+
+def select(name: str | None) -> list[tuple[Chapter, Exercise]]:
+    """Exercises that `name` stands for: "2.1" one, "2" a chapter's, None all."""
+    if name is None:
+        return [(c, e) for c in chapters() for e in c.exercises]
+    if "." in str(name):
+        return [exercise(name)]
+    home = chapter(name)
+    return [(home, e) for e in home.exercises]

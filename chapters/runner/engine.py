@@ -1,0 +1,261 @@
+"""The check engine: finds the checks of the course, runs them on answers in child processes, holds the time limits.
+
+`python -m chapters check` and `pytest` are two views of it. An `Examiner` runs one check after the other in one child;
+an `Engine` runs exercises on several examiners at once.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+import os
+import re
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from chapters.child import Child, Lost, ended
+from chapters.runner.blame import waits_for
+from chapters.runner.course import Chapter, Exercise
+from chapters.runner.failure import Failure
+from chapters.runner.printed import tail
+
+SECONDS = 12  # a check's time limit, unless its module says otherwise in LIMITS
+DIAGNOSIS_SECONDS = 30
+MOST_WORKERS = 4  # each holds TVM and half a gigabyte
+FINE = ("passed", "skipped")  # after such a check the next one of its exercise is run
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check function: `name` in tests/chNN/checks.py; `title` is the first line of its docstring."""
+
+    chapter: Chapter
+    exercise: Exercise
+    name: str
+    title: str
+    seconds: float
+
+
+@dataclass
+class Outcome:
+    """What came of a check: passed, skipped, waits, todo or failed. reason: why it was skipped, or "exercise N.M".
+
+    todo: its exercise is still to be written. waits: an exercise that it uses is to be written or mended first.
+    unreadable: the file could not even be loaded, so that every other check of it would say the same.
+    """
+
+    check: Check
+    state: str
+    failure: dict | None = None
+    reason: str = ""
+    output: str = ""
+    unreadable: bool = False
+
+
+def overall(outcomes: list[Outcome]) -> str:
+    """The state of an exercise from what came of its checks."""
+    found = {outcome.state for outcome in outcomes}
+    return next((s for s in ("failed", "todo", "waits", "skipped") if s in found), "passed")
+
+
+def patience() -> float:
+    """By how much time limits are stretched: FUSION_PATIENCE, else how many processes want each core; 1 to 4.
+
+    A limit is there for endless loops, and an answer is not to blame for what else the machine does.
+    """
+    if given := os.environ.get("FUSION_PATIENCE"):
+        return float(given)
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return min(max(load / (os.cpu_count() or 1), 1.0), 4.0)
+
+
+def checks_of(chapter: Chapter) -> list[Check]:
+    """The checks of a chapter in the order of their file, read without importing it."""
+    stretch = patience()
+    return [
+        Check(chapter, chapter.exercise(exercise), name, title, math.ceil(seconds * stretch))
+        for exercise, name, title, seconds in _checks_in(chapter.tests / "checks.py")
+    ]
+
+
+@functools.cache
+def _checks_in(path: Path) -> list[tuple[str, str, str, float]]:
+    """Exercise, name, title and time limit of each check in a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    limits: dict[str, float] = {}
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "LIMITS":
+            limits = ast.literal_eval(node.value)
+    for node in tree.body:
+        match = isinstance(node, ast.FunctionDef) and re.match(r"test_(\d+)_(\d+)_", node.name)
+        if match:
+            title = (ast.get_docstring(node) or node.name).split("\n")[0]
+            limit = limits.get(node.name, SECONDS)
+            found.append((f"{match[1]}.{match[2]}", node.name, title, limit))
+    return found
+
+
+def checks_of_exercise(chapter: Chapter, exercise_id: str) -> list[Check]:
+    """The checks of one exercise."""
+    return [check for check in checks_of(chapter) if check.exercise.id == exercise_id]
+
+
+class Examiner(AbstractContextManager):
+    """Runs checks one after another in a child process, and starts a new one where the last was lost."""
+
+    def __init__(self) -> None:
+        self.child: Child | None = None
+        self.machine = ""
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Begin to import TVM in the child now, so that the first check finds it ready."""
+        if self.child is None:
+            self.child = Child("chapters.runner.worker")
+
+    def close(self) -> None:
+        if self.child:
+            self.child.close()
+        self.child = None
+
+    def run(self, check: Check, impl: Path, *, diagnose: bool = True) -> Outcome:
+        """Run `check` on the answer in the file `impl`.
+
+        diagnose: of a failure, find out what it behaves like, and whether another exercise of the file is to blame.
+        """
+        impl = Path(impl)
+        about = {"chapter": check.chapter.number, "exercise": check.exercise.id}
+        question = {"ask": "check", **about, "check": check.name, "impl": str(impl)}
+        self.start()
+        try:
+            if not self.machine:
+                self.machine = self.child.ask({"ask": "machine"}, DIAGNOSIS_SECONDS)
+            found = self.child.ask(question, check.seconds)
+            outcome = Outcome(check, **found, output=tail(self.child.printed()))
+        except Lost as lost:
+            self.child = None
+            failure = _failure(lost, check, impl, began=bool(self.machine))
+            printed = tail(lost.printed.encode()) if self.machine else ""
+            return Outcome(check, "failed", failure.as_dict(), output=printed)
+        if outcome.state == "todo" and outcome.reason != f"exercise {check.exercise.id}":
+            outcome.state = "waits"
+        if outcome.state == "failed" and diagnose:
+            outcome.failure["like"] = self._diagnosis(about)
+            if not outcome.unreadable and (blamed := self._waits_for(check, impl)):
+                return Outcome(check, "waits", reason=f"exercise {blamed}")
+        return outcome
+
+    def _diagnosis(self, about: dict) -> dict:
+        """What the answer that was checked last behaves like; a catalogued mistake may be slow or crash."""
+        try:
+            return self.child.ask({"ask": "diagnosis", **about}, DIAGNOSIS_SECONDS * patience())
+        except Lost:  # without it the plain failure still stands
+            self.child = None
+            return {}
+
+    def _waits_for(self, check: Check, impl: Path) -> str:
+        """The other exercise of the file that this failure of `check` comes from, or ""."""
+
+        def passes(path: Path) -> bool:
+            return self.run(check, path, diagnose=False).state == "passed"
+
+        def is_solved(exercise_id: str) -> bool:
+            return self.is_solved(check.chapter, exercise_id, impl)
+
+        return waits_for(check.chapter, check.exercise.id, impl, passes, is_solved)
+
+    def is_solved(self, chapter: Chapter, exercise_id: str, impl: Path) -> bool:
+        """Whether the answer passes all checks of an exercise that can run here."""
+        checks = checks_of_exercise(chapter, exercise_id)
+        return all(self.run(c, impl, diagnose=False).state in FINE for c in checks)
+
+    def run_exercise(self, chapter: Chapter, exercise: Exercise, impl: Path) -> list[Outcome]:
+        """Run an exercise's checks in order, up to the first that does not pass."""
+        return self.run_in_order(checks_of_exercise(chapter, exercise.id), impl)
+
+    def run_in_order(self, checks: list[Check], impl: Path) -> list[Outcome]:
+        """Run `checks` in order, up to the first that does not pass."""
+        outcomes: list[Outcome] = []
+        for check in checks:
+            outcomes.append(self.run(check, impl))
+            if outcomes[-1].state not in FINE:
+                break
+        return outcomes
+
+
+NATIVE = (
+    "Native code read or wrote where it must not: most often a NumPy array given to the VM without "
+    "tvm.runtime.tensor, or a kernel that indexes outside its buffers."
+)
+KILLED = "The system ended it, most often because memory ran out."
+LEFT = "Something called os._exit, or closed what the process needs."
+
+
+def _failure(lost: Lost, check: Check, impl: Path, *, began: bool) -> Failure:
+    """What a learner reads of a lost child. began: whether it had run anything."""
+    place = lost.place(impl)
+    if lost.late:
+        return Failure(
+            f"Your code did not finish within {check.seconds:g} s and was stopped.",
+            expected="a few milliseconds",
+            yours=f"it was at {place}" if place else "it was outside your file when stopped",
+            why="A loop that never ends, or recursion into the same node, looks like this.",
+        )
+    if not began:
+        said = lost.printed.strip().splitlines()
+        return Failure(
+            f"The process that runs the checks could not start: {said[-1] if said else lost}",
+            expected="a working installation: `python -m chapters doctor` says what is missing",
+        )
+    native = lost.code < 0 or lost.code == 0xC0000005
+    killed = "SIGKILL" in ended(lost.code)
+    return Failure(
+        f"The process running your code died ({ended(lost.code)}).",
+        expected="a result or a Python exception",
+        yours=f"it was at {place}" if place else "",
+        why=KILLED if killed else NATIVE if native else LEFT,
+    )
+
+
+class Engine(AbstractContextManager):
+    """Runs exercises on several examiners at once; the results come by `Future`, and each examiner has its child."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        self._count = workers or min(MOST_WORKERS, os.cpu_count() or 1)
+        self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="examiner")
+        self._own = threading.local()
+        self._examiners: list[Examiner] = []
+        self._lock = threading.Lock()
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    @property
+    def machine(self) -> str:
+        """What the checks ran with, once one has run."""
+        return next((one.machine for one in self._examiners if one.machine), "")
+
+    def submit(self, checks: list[Check], impl: Path) -> Future[list[Outcome]]:
+        """Run an exercise's `checks` in order, up to the first that does not pass, when an examiner is free."""
+        return self._pool.submit(lambda: self._examiner().run_in_order(checks, impl))
+
+    def _examiner(self) -> Examiner:
+        """The one of this thread."""
+        if not hasattr(self._own, "examiner"):
+            self._own.examiner = Examiner()
+            with self._lock:
+                self._examiners.append(self._own.examiner)
+        return self._own.examiner
+
+    def close(self) -> None:
+        """Stop: nothing that still waits is begun, and every child ends."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for examiner in self._examiners:
+            examiner.close()

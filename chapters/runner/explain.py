@@ -1,0 +1,104 @@
+"""What an exception in an answer comes from, and where to read, as docs/troubleshooting.md has it.
+
+Each heading of that page is a text that TVM says, and its test reproduces it; so the page is looked up here, and
+nothing of it is repeated. Code written for an older TVM is known by a name in the page's table of renamed things.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from chapters.runner.course import ROOT
+
+PAGE = "docs/troubleshooting.md"
+RENAMED = f"{PAGE}#renamed"
+ENTRY = re.compile(
+    r"^### `(?P<text>[^`]+)`.*?\{ #(?P<key>[\w-]+) \}\n\n"
+    r"```python.*?^```\n\n\*\*Cause\.\*\* (?P<cause>.+?)$",
+    re.MULTILINE | re.DOTALL,
+)
+
+# A name that is missing, and what it was asked of: TVM's module or class, "" for a keyword or a configuration key.
+MISSING = (
+    r"module '(?P<module>tvm[\w.]*)' has no attribute '(?P<name>\w+)'",
+    r"'(?P<owner>\w+)' object has no attribute '(?P<name>\w+)'",
+    r"cannot import name '(?P<name>\w+)' from '(?P<module>tvm[\w.]*)'",
+    r"No module named '(?P<module>tvm[\w.]*)\.(?P<name>\w+)'",
+    r"unexpected keyword argument '(?P<name>\w+)'",
+    r"Invalid config option '(?P<name>[\w.]+)'",
+)
+
+
+def explain(error: BaseException) -> tuple[str, str]:
+    """`why` and `read` for an exception that left an answer; two empty texts where its own must do."""
+    message = f"{type(error).__name__}: {error}"
+    for key, pattern, cause in _entries():
+        if key != "renamed" and pattern.search(message):
+            return cause, f"{PAGE}#{key}"
+    for missing in MISSING:
+        match = re.search(missing, message)
+        if match:
+            return _about_name(match.groupdict())
+    return "", ""
+
+
+def _about_name(found: dict[str, str | None]) -> tuple[str, str]:
+    """What is known of a name that is missing."""
+    name, module, owner = found["name"], found.get("module"), found.get("owner")
+    if owner and not _is_tvms(owner):
+        return "", ""  # an object of the learner's own, or of Python's
+    row = _renamed().get(f"{module}.{name}") or _renamed().get(name)
+    if row:
+        return f"This is written for an older TVM: `{row[0]}` has become `{row[1]}`.", RENAMED
+    if module or owner:
+        return "This TVM has no such name; what older text calls so may be in the table.", RENAMED
+    return "", ""
+
+
+def _is_tvms(name: str) -> bool:
+    """Whether a class called `name` is one of TVM's."""
+    import tvm
+    from tvm import relax, s_tir, target, tirx
+
+    return any(hasattr(at, name) for at in (tvm, tvm.ir, tvm.runtime, relax, s_tir, target, tirx))
+
+
+@cache
+def _page() -> str:
+    return (ROOT / PAGE).read_text(encoding="utf-8")
+
+
+@cache
+def _entries() -> list[tuple[str, re.Pattern, str]]:
+    """The page's entries about exceptions: anchor, pattern of the message (`…` is anything), cause in plain text."""
+    found = []
+    for section in re.split(r"^(?=### )", _page(), flags=re.MULTILINE):
+        entry = ENTRY.match(section)
+        if entry:
+            pattern = ".*".join(re.escape(part) for part in entry["text"].split("…"))
+            cause = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", entry["cause"])
+            found.append((entry["key"], re.compile(pattern), cause))
+    return found
+
+
+@cache
+def _renamed() -> dict[str, tuple[str, str]]:
+    """The table's rows, left and right, by each name, dotted or single, that only the left side has."""
+    found: dict[str, tuple[str, str]] = {}
+    for row in re.findall(r"^\| `([^`]+)` \| `([^`]+)` \|$", _page(), re.MULTILINE):
+        old, new = (_names(text) for text in row)
+        shown = tuple(text.replace('Add["main"].params[0]', "var") for text in row)
+        for name in old - new:
+            found.setdefault(name, shown)
+    return found
+
+
+def _names(text: str) -> set[str]:
+    """The dotted names in `text`, their beginnings, and their single parts."""
+    names: set[str] = set()
+    for dotted in re.findall(r"[A-Za-z_][\w.]*", text):
+        parts = dotted.split(".")
+        names.update(parts)
+        names.update(".".join(parts[: end + 1]) for end in range(len(parts)))
+    return names

@@ -1,0 +1,70 @@
+"""What a check says when an answer is not right, and how that is laid out for a reader."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import asdict, dataclass, field
+
+WIDTH = 88  # as wide as a code block on the site
+
+
+@dataclass
+class Failure:
+    """A failed check in the order it is read.
+
+    what: one sentence. expected, yours: values or an IR diff. why: why it matters. read: where to read on.
+    like: the name and text of the catalogued mistake the answer behaves like, if any.
+    """
+
+    what: str
+    expected: str = ""
+    yours: str = ""
+    why: str = ""
+    read: str = ""
+    like: dict[str, str] = field(default_factory=dict)
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+
+class CheckFailed(AssertionError):
+    """Raised by a check; carries a Failure."""
+
+    def __init__(
+        self, what: str, *, expected: object = "", yours: object = "", why: str = "", read: str = ""
+    ):
+        super().__init__(what)
+        self.failure = Failure(what, str(expected), str(yours), why, read)
+
+
+class Skip(Exception):
+    """Raised by a check that cannot run on this machine; the message says what it needs."""
+
+
+def _block(label: str, text: str) -> list[str]:
+    """A sentence is wrapped beside its label; code and IR stand beneath it as they are."""
+    lines = text.rstrip().split("\n")
+    if len(lines) > 1:
+        return [f"  {label}", *(f"    {line}" for line in lines)]
+    wrapped = textwrap.wrap(lines[0], WIDTH - 12, break_long_words=False, break_on_hyphens=False)
+    return [f"  {label if n == 0 else '':<9} {part}" for n, part in enumerate(wrapped or [""])]
+
+
+def render(failure: dict, *, check: str, hint: str) -> str:
+    """The text a learner sees. `check` is the check's title, `hint` the command for the next hint."""
+    lines = [f"✗ {failure['what']}", f"  checked   {check}"]
+    if failure["expected"]:
+        lines += _block("expected", failure["expected"])
+    if failure["yours"]:
+        lines += _block("yours", failure["yours"])
+    if failure["like"]:
+        lines.append(f"  This looks like: {failure['like']['what']}")
+        lines += _block("because", failure["like"]["why"])
+    elif failure["why"]:
+        lines += _block("because", failure["why"])
+    read = failure["like"].get("read") or failure["read"]
+    if read:
+        lines.append(f"  read      {read}")
+    if hint:
+        lines.append(f"  hint      {hint}")
+    return "\n".join(lines)

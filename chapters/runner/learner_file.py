@@ -1,0 +1,115 @@
+"""The file that a learner edits: made from the reference, kept by git out of sight, never overwritten without a copy.
+
+It is the reference with each region's body replaced by one line that raises NotImplementedError, or, for a *fix*
+exercise, by the region of a catalogued mistake. Git ignores it, so that pulling a new version of the course cannot
+collide with it; `update` moves the learner's regions into the file that the new version would make.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from chapters.runner import progress
+from chapters.runner.catalogue import mistake
+from chapters.runner.course import Chapter, CourseError, chapters
+from chapters.runner.regions import BEGIN, map_regions, read_source, regions, with_regions
+
+
+def stub_text(chapter: Chapter) -> str:
+    """The text of the file that a learner of `chapter` starts from."""
+    reference = chapter.solution.read_text(encoding="utf-8")
+    broken = {
+        exercise.id: regions(mistake(chapter, exercise.broken).text())[exercise.id]
+        for exercise in chapter.exercises
+        if exercise.broken
+    }
+
+    def blank(exercise_id: str, begin: str, body: list[str]) -> list[str]:
+        return body if exercise_id in broken else _todo(begin)
+
+    return map_regions(with_regions(reference, broken), blank)
+
+
+def _todo(begin: str) -> list[str]:
+    match = BEGIN.match(begin)
+    return [f'{match["indent"]}raise NotImplementedError("exercise {match["id"]}")']
+
+
+def untouched(chapter: Chapter, text: str) -> set[str]:
+    """The exercises of `chapter` whose regions in `text` are still as the stub has them."""
+    blank = regions(stub_text(chapter))
+    try:
+        mine = regions(text)
+    except CourseError:  # markers that do not pair
+        return set()
+    return {key for key, body in blank.items() if mine.get(key) == body}
+
+
+def not_begun(chapter: Chapter, path: Path) -> set[str]:
+    """`untouched` for the learner's file of `chapter`; nothing for any other file, or where there is none."""
+    if Path(path) != chapter.stub or not chapter.stub.exists():
+        return set()
+    return untouched(chapter, chapter.stub.read_text(encoding="utf-8", errors="replace"))
+
+
+def without_markers(chapter: Chapter) -> str:
+    """One sentence if the learner's file has lost the lines BEGIN or END of some exercise; "" if it has them all."""
+    try:
+        mine = regions(chapter.stub.read_text(encoding="utf-8", errors="replace"))
+    except CourseError as error:
+        said = f"{chapter.file}: {error}"
+    else:
+        lost = [e.id for e in chapter.exercises if e.id not in mine]
+        if not lost:
+            return ""
+        said = f"{chapter.file} has lost the lines `# BEGIN exercise` and `# END exercise` of {', '.join(lost)}."
+    return (
+        f"{said} Put them back around your code: `hint`, `diff` and `reset` find your work by them. "
+        f"`python -m chapters reset {chapter.number}` makes a new file and keeps a copy of yours."
+    )
+
+
+def restore(text: str, chapter: Chapter, exercise_id: str) -> str:
+    """`text` with the region of one exercise as in the stub. CourseError if `text` has lost the region's markers."""
+    return with_regions(text, {exercise_id: regions(stub_text(chapter))[exercise_id]})
+
+
+def write(chapter: Chapter, text: str) -> None:
+    """Write the learner's file. The caller has kept a copy of what was there."""
+    chapter.stub.write_text(text, encoding="utf-8", newline="\n")
+    progress.update(chapter.short, made_from=_digest(stub_text(chapter)))
+
+
+def make_missing() -> list[Path]:
+    """Make the learner's files that do not exist yet, and return them."""
+    missing = [c for c in chapters() if c.solution.exists() and not c.stub.exists()]
+    for chapter in missing:
+        write(chapter, stub_text(chapter))
+    return [chapter.stub for chapter in missing]
+
+
+def outdated(chapter: Chapter) -> bool:
+    """Whether the course has changed what surrounds the regions since the learner's file was made."""
+    made_from = progress.read().get(chapter.short, {}).get("made_from")
+    known = made_from is not None and chapter.stub.exists()
+    return known and made_from != _digest(stub_text(chapter))
+
+
+def updated(chapter: Chapter) -> str:
+    """The text of a new learner's file with the learner's regions in it.
+
+    A region that the learner has not changed is taken from the new file. CourseError if their file has lost markers.
+    """
+    text, fresh = read_source(chapter.stub), stub_text(chapter)
+    mine, new = regions(text), regions(fresh)
+    begun = {key: body for key, body in mine.items() if key in new and not _is_todo(body)}
+    return with_regions(fresh, begun)
+
+
+def _is_todo(bodies: list[str]) -> bool:
+    return all(body.strip().startswith("raise NotImplementedError(") for body in bodies)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,108 @@
+"""Loads an answer (the learner's file, a reference, a catalogued wrong answer) as a module.
+
+A file that is missing, is not Python, or fails while it is read becomes one CheckFailed that says so.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import linecache
+import re
+import sys
+import traceback
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+from chapters.runner.explain import explain
+from chapters.runner.failure import CheckFailed
+
+
+def where(error: BaseException, path: Path) -> str:
+    """The last place in `path` that `error` passed through, as `line N: source`; "" if none."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
+    return f"line {frames[-1].lineno} of {path.name}: {frames[-1].line}" if frames else ""
+
+
+def last_line(error: BaseException) -> str:
+    """`ErrorType: message`, without TVM's C++ backtrace and at most three lines of message.
+
+    A refused primitive of a schedule says why on its last line, after a listing of the whole function.
+    """
+    message = str(error).split("\nStack trace")[0].strip()
+    refused = re.search(r"schedule primitive '([\w-]+)'.*\nError message: (.*)", message, re.DOTALL)
+    if refused:
+        message = f"{refused[1].replace('-', '_')}: {refused[2]}"
+    kept = [line for line in message.splitlines() if line.strip()][:3]
+    return f"{type(error).__name__}: " + " / ".join(kept) if kept else type(error).__name__
+
+
+def parser_said(error: BaseException) -> str:
+    """What TVM's parser has against a function, in one line; of one that is not well-formed, what is not."""
+    message = str(error)
+    reason = re.search(r"Well-formedness check failed: (.*)", message)
+    return reason[1] if reason else message.splitlines()[0].removeprefix("error: ")
+
+
+class _Fresh(SourceFileLoader):
+    """Compiles the source anew each time: a cached .pyc is told from an edit only by size and whole seconds."""
+
+    def get_code(self, fullname: str):
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
+class Answer:
+    """The names an answer's file defines; a missing name is a CheckFailed that names it."""
+
+    def __init__(self, module: ModuleType, path: Path):
+        self._module, self._path = module, path
+
+    def __getattr__(self, name: str):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return getattr(self._module, name)
+        except AttributeError:
+            raise CheckFailed(
+                f"{self._path.name} does not define `{name}`.",
+                expected=f"a class or function called {name}",
+                why="The checks and the later chapters find your work by this name.",
+            ) from None
+
+
+def load(path: Path) -> Answer:
+    """Execute the file at `path` afresh and return its names. Raises CheckFailed, in one sentence."""
+    path = Path(path).resolve()
+    if not path.exists():
+        chapter = re.fullmatch(r"ch(\d\d)_\w+", path.parent.name)
+        again = f"; `python -m chapters reset {int(chapter[1])}` makes it anew" if chapter else ""
+        raise CheckFailed(
+            f"There is no file {path.name} in {path.parent.name}.",
+            expected=f"the file with your answers{again}",
+        )
+    linecache.checkcache()  # TVMScript reads a function's source text, which may have been edited
+    name = f"answer_{path.parent.name}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path, loader=_Fresh(name, str(path)))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        text = (error.text or "").strip()
+        raise CheckFailed(
+            f"Line {error.lineno} of {Path(error.filename or path).name} is not Python: {error.msg}.",
+            yours=text,
+            expected="a file Python can read; nothing in it was run",
+        ) from None
+    except CheckFailed:
+        raise
+    except BaseException as error:
+        why, read = explain(error)
+        raise CheckFailed(
+            f"{path.name} raised {last_line(error)} while it was being imported.",
+            yours=where(error, path),
+            expected="a file that can be imported: code at the top level runs before any check",
+            why=why,
+            read=read,
+        ) from error
+    return Answer(module, path)

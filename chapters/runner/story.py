@@ -1,0 +1,116 @@
+"""Tells a chapter in the terminal: `python -m chapters.ch06_reduction_epilogue`.
+
+It runs the chapter's lab, cell by cell: the heading, one sentence, and what the cell shows. The learner's own code is
+used where it passes its checks, the reference elsewhere.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import sys
+import textwrap
+
+from chapters.runner.course import chapter as find
+from chapters.runner.earlier import REFERENCE_ONLY, whose
+from chapters.runner.page_code import Cell, Namespace, cells
+
+BOLD, DIM, CYAN, PLAIN = "\033[1m", "\033[2m", "\033[36m", "\033[0m"
+SHORT = 40  # characters; a shorter sentence does not stand alone
+
+
+def tell(package: str) -> None:
+    """Tell the chapter whose package is called `package`; end the process with status 1 if its code fails."""
+    home = find(package.rpartition(".")[2])
+    about = f"Chapter {home.number}, {home.title}, by its lab."
+    parser = argparse.ArgumentParser(prog=f"python -m {package}", description=about)
+    parser.add_argument("--pause", action="store_true", help="wait for Enter after each step")
+    parser.add_argument("--solutions", action="store_true", help="use the reference throughout")
+    options = parser.parse_args()
+    if options.solutions:
+        os.environ[REFERENCE_ONLY] = "1"
+    story = Story(pause=options.pause)
+    story.title(f"Chapter {home.number} · {home.title}")
+    story.say(_whose([*home.needs, home.number]))
+    lab = (home.folder / "lab.py").read_text(encoding="utf-8")
+    for cell in cells(lab):
+        if not story.cell(cell):
+            sys.exit(1)
+    story.say(f"Read on in chapters/{home.slug}/lesson.md; change and run lab.py beside it.")
+
+
+def _whose(numbers: list[int]) -> str:
+    """One sentence on whose code is run."""
+    mine = [str(n) for n in numbers if whose(n) == "yours"]
+    if not mine:
+        return (
+            "The code is the reference's; yours takes its place once a chapter passes its checks."
+        )
+    if len(mine) == len(numbers):
+        return "All the code is yours."
+    chapters = f"chapter{'s' * (len(mine) > 1)} {', '.join(mine)}"
+    return f"The code of {chapters} is yours, the rest the reference's."
+
+
+def _opening(paragraph: str) -> str:
+    """The first sentence of a paragraph; with a very short one, also the next."""
+    said = ""
+    for sentence in re.split(r"(?<=[.!?:])\s+(?=[A-Z`*])", paragraph):
+        said = f"{said} {sentence}".strip()
+        if len(said) >= SHORT:
+            break
+    return said
+
+
+class Story:
+    """Prints prose and what cells show. Colours only where a terminal reads them."""
+
+    def __init__(self, *, pause: bool = False):
+        self.colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        self.width = min(shutil.get_terminal_size((100, 24)).columns, 100)
+        self.pause = pause and sys.stdin.isatty()
+        self._names = Namespace("lab")
+        sys.displayhook = lambda value: print(
+            repr(value)
+        )  # IR has colours where a terminal reads them
+
+    def title(self, text: str) -> None:
+        line = "─" * min(len(text), self.width)
+        print(f"\n{self._in(BOLD, text)}\n{self._in(DIM, line)}")
+
+    def say(self, text: str) -> None:
+        for line in textwrap.wrap(text, self.width):
+            print(re.sub(r"`([^`]+)`", lambda m: self._in(CYAN, m[1]), line))
+        print()
+
+    def cell(self, cell: Cell) -> bool:
+        """Tell one cell; False if its code failed."""
+        if not cell.is_code:
+            self._prose(cell.text)
+            return True
+        try:
+            self._names.run(cell.text, cell.line)
+        except Exception as error:
+            told = self._names.describe(error)
+            print(f"\nLine {told['line']} of lab.py failed: {told['lines'][-1]}")
+            return False
+        print(flush=True)
+        if self.pause:
+            input(self._in(DIM, "Enter for the next step "))
+        return True
+
+    def _prose(self, text: str) -> None:
+        """Headings, and one sentence beneath each; the page has the rest."""
+        for part in re.split(r"^(?=#+ )", text, flags=re.MULTILINE):
+            heading = re.match(r"(#+) (.+)\n?", part)
+            body = part[heading.end() :] if heading else part
+            if heading and len(heading[1]) > 1:
+                self.title(heading[2])
+            paragraph = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", body.strip().split("\n\n")[0])
+            if paragraph and not (heading and len(heading[1]) == 1):
+                self.say(_opening(re.sub(r"\s+", " ", paragraph)))
+
+    def _in(self, style: str, text: str) -> str:
+        return f"{style}{text}{PLAIN}" if self.colour else text

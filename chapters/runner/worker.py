@@ -1,0 +1,107 @@
+"""What the child process does in which answers run: one check, or the diagnosis of the check that failed last.
+
+The child is a `chapters.child.Child`; `answers` is what that starts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+from chapters.runner.course import chapter as find_chapter
+from chapters.runner.diagnose import Diagnoser
+from chapters.runner.endless import stop_endless_visits
+from chapters.runner.explain import explain
+from chapters.runner.failure import CheckFailed, Skip
+from chapters.runner.loading import Answer, last_line, load, where
+
+
+def answers() -> Callable[[dict], object]:
+    """Import TVM, and return the function that answers the engine's questions."""
+    import tvm
+
+    device = "CUDA GPU" if tvm.cuda(0).exist else "Metal GPU" if tvm.metal(0).exist else "CPU"
+    machine = f"TVM {tvm.__version__} on {device}"
+    stop_endless_visits()
+    diagnoser = Diagnoser()
+    last: dict[str, Answer | None] = {}  # the answer that was checked last
+
+    def answer(question: dict) -> object:
+        if question["ask"] == "machine":
+            return machine
+        chapter = find_chapter(question["chapter"])
+        checks = importlib.import_module(f"tests.{chapter.short}.checks")
+        if question["ask"] == "check":
+            outcome, last["impl"] = run_check(checks, question["check"], Path(question["impl"]))
+            return outcome
+        try:
+            return diagnoser.diagnose(checks, chapter, question["exercise"], last["impl"])
+        except Exception:  # a diagnosis is a courtesy: without it the plain failure still stands
+            if os.environ.get("FUSION_DEBUG"):
+                raise
+            return {}
+
+    return answer
+
+
+def run_check(checks: ModuleType, name: str, path: Path) -> tuple[dict, Answer | None]:
+    """Run the check `name` on the answer in the file at `path`: what came of it, and the answer loaded."""
+    path = path.resolve()
+    try:
+        impl = load(path)
+    except CheckFailed as error:
+        return _outcome("failed", failure=error.failure.as_dict(), unreadable=True), None
+    try:
+        getattr(checks, name)(impl)
+        return _outcome("passed"), impl
+    except Skip as skip:
+        return _outcome("skipped", reason=str(skip)), impl
+    except RuntimeError as error:  # a stub's NotImplementedError leaves a TVM pass as RuntimeError
+        if str(error).startswith("exercise "):
+            return _outcome("todo", reason=str(error)), impl
+        failed = _raised(error, path)
+    except CheckFailed as error:
+        if isinstance(error.__cause__, NotImplementedError):
+            return _outcome("todo", reason=str(error.__cause__)), impl
+        failed = error
+    except BaseException as error:
+        failed = _raised(error, path)
+    return _outcome("failed", failure=failed.failure.as_dict()), impl
+
+
+def _outcome(state: str, **more: object) -> dict:
+    return {"state": state, "failure": None, "reason": "", "unreadable": False, **more}
+
+
+def _raised(error: BaseException, path: Path) -> CheckFailed:
+    """The failure to show for an exception that is not the check's own."""
+    place = where(error, path)
+    why, read = explain(error)
+    if place:
+        given = getattr(error, "given", "")
+        return CheckFailed(
+            f"Your code raised {last_line(error)}",
+            yours=f"{place}\nwhile the pass was given\n{given}" if given else place,
+            expected="no exception",
+            why=why,
+            read=read,
+        )
+    frames = traceback.extract_tb(error.__traceback__)  # the last may be TVM's, in Python or in C++
+    frame = next((f for f in reversed(frames) if Path(f.filename).name == "checks.py"), frames[-1])
+    forgotten = "; a forgotten `return` gives None" if "None" in last_line(error) else ""
+    return CheckFailed(
+        f"The check could not use what your code returned: {last_line(error)}",
+        yours=f"the check was at line {frame.lineno} of {_named(frame.filename)}: {frame.line}",
+        expected=f"what the exercise's docstring says{forgotten}",
+        why=why,
+        read=read,
+    )
+
+
+def _named(file: str) -> str:
+    """A file as a learner finds it: `tests/ch02/checks.py`."""
+    return "/".join(Path(file).parts[-3:]) if "tests" in Path(file).parts[-3:] else Path(file).name

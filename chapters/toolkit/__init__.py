@@ -1,1 +1,0 @@
-"""What the lessons, the solutions and the checks share, one idea a file."""

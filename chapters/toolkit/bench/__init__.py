@@ -1,1 +1,0 @@
-"""Measuring: fair rounds, bounds of the machine, results files."""

@@ -1,1 +1,0 @@
-"""Schedules and tensor intrinsics for CPUs: tiles that fit registers, VNNI, AMX, streaming stores."""

@@ -1,1 +1,0 @@
-"""GPU kernels without a GPU: what TVM launches, engines that execute it, what a kernel asks of the hardware."""

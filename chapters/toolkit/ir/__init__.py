@@ -1,1 +1,0 @@
-"""Reading and rewriting IR: visitors, differences, the sites and domains of blocks, effects."""
