@@ -1,0 +1,1 @@
+"""What the lessons, the solutions and the checks share, one idea a file."""

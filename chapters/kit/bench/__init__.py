@@ -1,0 +1,1 @@
+"""Measuring: fair rounds, bounds of the machine, results files."""

@@ -1,0 +1,171 @@
+"""A linear layer with its bias on a GPU: the chapter's kernels beside PyTorch's, all checked before they are timed.
+
+x (m, k), w (n, k) and bias (n,) give x @ w.T + bias. A kernel is a PrimFunc of four buffers: x and w, the bias and the
+result in whichever dtypes it declares; whoever writes float32 moves more bytes, and the bytes are counted for each.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from chapters.kit.bench.gpu_clock import Clock, Contender, interleaved, usable
+from chapters.kit.bench.gpu_norm_bench import WrongNumbersError
+from chapters.kit.gpu.call import compiled, signature
+from chapters.kit.gpu.limits import ITEM_BYTES
+
+CHECKED_ROWS = 64  # float64 products are slow on many GPUs: so many rows of the result are compared
+# ||result - exact|| / ||exact||, by the dtype of the result: its own rounding, or that of a sum in float32
+TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-4}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The sizes of one product, and the dtype of x and w."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+
+    @property
+    def operations(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+    def bytes_moved(self, out_dtype: str) -> int:
+        """Every operand read once, the result written once."""
+        operands = (self.m * self.k + self.n * self.k + self.n) * ITEM_BYTES[self.dtype]
+        return operands + self.m * self.n * ITEM_BYTES[out_dtype]
+
+
+def draw(layer: Layer, device: str = "cuda") -> tuple:
+    """Fresh random x, w and bias of the layer's dtype; w is scaled as a trained layer's, so results are about 1."""
+    import torch
+
+    kind = getattr(torch, layer.dtype)
+    x = torch.randn(layer.m, layer.k, device=device).to(kind)
+    w = (torch.randn(layer.n, layer.k, device=device) / math.sqrt(layer.k)).to(kind)
+    return x, w, torch.randn(layer.n, device=device).to(kind)
+
+
+def error(result, x, w, bias) -> float:
+    """The relative error against float64 over some rows, the first and the last among them.
+
+    Raises WrongNumbersError where any element, of any row, is not a number.
+    """
+    import torch
+
+    if not bool(torch.isfinite(result).all()):
+        raise WrongNumbersError("elements of the result are not finite, or were not written")
+    count = min(CHECKED_ROWS, len(x))
+    rows = torch.linspace(0, len(x) - 1, count, device=x.device).round().long()
+    exact = x[rows].double() @ w.double().T + bias.double()
+    return float((result[rows].double() - exact).norm() / exact.norm())
+
+
+def checked(call: Callable[[], object], result: Callable[[], object], x, w, bias) -> float:
+    """The error of one call; raises WrongNumbersError where it is above the tolerance of the result's dtype."""
+    call()
+    found = error(result(), x, w, bias)
+    dtype = str(result().dtype).removeprefix("torch.")
+    if not found <= TOLERANCE[dtype]:
+        raise WrongNumbersError(f"the result is off by {found:.1e}")
+    return found
+
+
+def by_kernel(func, bind: Callable, x, w, bias, *, fused: bool = True):
+    """(call, result) of a PrimFunc on these tensors; its result starts as not-a-number.
+
+    bind: `func` compiled, as gpu_call.compiled gives it. fused=False: the kernel is given a bias of zeros, and the bias
+    is added by a launch of its own.
+    """
+    import torch
+
+    _, _, (bias_shape, bias_dtype), (shape, dtype) = signature(func)
+    given = bias.to(getattr(torch, bias_dtype)).reshape(bias_shape).contiguous()
+    out = torch.full(shape, float("nan"), dtype=getattr(torch, dtype), device=x.device)
+    if fused:
+        return bind([x, w, given, out]), lambda: out
+    product = bind([x, w, torch.zeros_like(given), out])
+
+    def call() -> None:
+        product()
+        out.add_(given)
+
+    return call, lambda: out
+
+
+def by_torch(x, w, bias, *, fused: bool):
+    """(call, result) of PyTorch: its linear, which hands the bias to cuBLASLt's epilogue; or a product and an add."""
+    import torch
+
+    out = torch.full((len(x), len(w)), float("nan"), dtype=x.dtype, device=x.device)
+    if fused:
+        kept = [out]
+
+        def call() -> None:
+            kept[:] = [torch.nn.functional.linear(x, w, bias)]
+
+        return call, lambda: kept[0]
+
+    def separately() -> None:
+        torch.matmul(x, w.T, out=out)
+        out.add_(bias)
+
+    return separately, lambda: out
+
+
+def measure(
+    layer: Layer,
+    clock: Clock,
+    kernels: Mapping[str, Callable[[], object]],
+    *,
+    rounds: int,
+    seconds: float,
+    say: Callable[[str], None],
+    separately: Sequence[str] = (),
+    device: str = "cuda",
+    compile_it: Callable = compiled,
+) -> dict:
+    """One case of the results file. kernels: name -> a function that makes the PrimFunc for this layer.
+
+    separately: those of their names that are measured once more with the bias in a launch of its own.
+    """
+    tensors = draw(layer, device)
+
+    @functools.cache
+    def built(name: str) -> tuple:
+        func = kernels[name]()
+        return func, compile_it(func)
+
+    ways = {
+        "PyTorch's linear": lambda: by_torch(*tensors, fused=True),
+        "PyTorch's matmul, then an add": lambda: by_torch(*tensors, fused=False),
+    }
+
+    def way(name: str, fused: bool) -> tuple:
+        return by_kernel(*built(name), *tensors, fused=fused)
+
+    ways |= {name: functools.partial(way, name, True) for name in kernels}
+    ways |= {f"{name}, then an add": functools.partial(way, name, False) for name in separately}
+    moved: dict[str, int] = {}
+
+    def made(name: str) -> tuple[Contender, float]:
+        call, result = ways[name]()
+        off = checked(call, result, *tensors)
+        moved[name] = layer.bytes_moved(str(result().dtype).removeprefix("torch."))
+        return Contender(call), off
+
+    makers = {name: functools.partial(made, name) for name in ways}
+    contenders, errors, missing = usable(makers, say)
+    times = interleaved(contenders, clock, rounds=rounds, seconds=seconds)
+    return {
+        **asdict(layer),
+        "operations": layer.operations,
+        "bytes": moved,
+        "seconds": {name: time.json() for name, time in times.items()},
+        "errors": errors,
+        "missing": missing,
+    }

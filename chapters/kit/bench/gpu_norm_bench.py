@@ -1,0 +1,244 @@
+"""Add and RMSNorm on a GPU: kernels beside libraries that do the same, checked before they are timed.
+
+Every implementation is a function of (x1, x2, weight, epsilon) on PyTorch's tensors that returns a NormCall: how to
+call it, and how to look at its results.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from chapters.kit.bench.gpu_clock import Clock, Contender, GraphClock, interleaved, nothing, usable
+from chapters.kit.bench.spread import Spread
+from chapters.kit.gpu.limits import ITEM_BYTES
+
+SHAPES = ((1, 1, 4096), (64, 1, 4096), (1, 512, 4096), (1, 4096, 4096), (8192, 8192))
+DTYPES = ("float16", "bfloat16")
+EPSILON = 1e-5
+IN_A_GRAPH = 64  # rows: up to so many, a call takes less time than its launch
+CASE_SECONDS = 2.0  # of timing within a case
+# largest error allowed in a row, as a share of its largest value: two roundings of the dtype
+TOLERANCE = {"float16": 1.5e-3, "bfloat16": 1.2e-2, "float32": 2e-6}
+
+
+class WrongNumbersError(Exception):
+    """An implementation's results are not those of float64; it is not timed."""
+
+
+@dataclass(frozen=True)
+class NormCall:
+    """call: compute. results: (norm, total) after a call. prepare: fills inputs that a call overwrites."""
+
+    call: Callable[[], object]
+    results: Callable[[], tuple]
+    prepare: Callable[[], object] = nothing
+
+
+def bytes_moved(shape: tuple[int, ...], dtype: str) -> int:
+    """Two reads and two writes of the tensor, and the weight."""
+    return (4 * math.prod(shape) + shape[-1]) * ITEM_BYTES[dtype]
+
+
+def operations(shape: tuple[int, ...]) -> int:
+    """An add, a multiply-add for the square, and two multiplications an element."""
+    return 5 * math.prod(shape)
+
+
+def draw(shape: tuple[int, ...], dtype: str, device: str = "cuda") -> tuple:
+    """Fresh random x1, x2 and weight."""
+    import torch
+
+    kind = getattr(torch, dtype)
+    x1, x2 = (torch.randn(shape, device=device).to(kind) for _ in "12")
+    return x1, x2, (1 + torch.randn(shape[-1], device=device) / 4).to(kind)
+
+
+def error(norm, total, x1, x2, weight, epsilon: float = EPSILON) -> float:
+    """The norm's largest error against float64, as a share of the largest value of its row.
+
+    Raises WrongNumbersError where the sum is not x1 + x2 rounded, or an element is not a number.
+    """
+    if not bool((total == x1 + x2).all()):
+        raise WrongNumbersError("the sum is not x1 + x2")
+    wide = total.double()
+    exact = wide * (wide.square().mean(-1, keepdim=True) + epsilon).rsqrt() * weight.double()
+    off = (norm.double() - exact).abs().amax(-1) / exact.abs().amax(-1)
+    worst = float(off.max())
+    if math.isnan(worst):
+        raise WrongNumbersError("elements of the norm are not a number, or were not written")
+    return worst
+
+
+def checked(made: NormCall, x1, x2, weight) -> float:
+    """The error of one call of `made`; raises WrongNumbersError where it is above the tolerance."""
+    made.prepare()
+    made.call()
+    dtype = str(x1.dtype).removeprefix("torch.")
+    worst = error(*made.results(), x1, x2, weight)
+    if worst > TOLERANCE[dtype]:
+        raise WrongNumbersError(f"the norm is off by {worst:.1e} of its row's largest value")
+    return worst
+
+
+def measure(
+    shape: tuple[int, ...],
+    dtype: str,
+    clocks: tuple[Clock, GraphClock | None],
+    implementations: Mapping[str, Callable],
+    *,
+    rounds: int,
+    seconds: float,
+    say: Callable[[str], None],
+    device: str = "cuda",
+) -> dict:
+    """One case of the results file: the times of every implementation that is there and right."""
+    x1, x2, weight = draw(shape, dtype, device)
+
+    def made(make: Callable) -> tuple[Contender, float]:
+        way = make(x1, x2, weight, EPSILON)
+        return Contender(way.call, way.prepare), checked(way, x1, x2, weight)
+
+    makers = {name: functools.partial(made, make) for name, make in implementations.items()}
+    peers, errors, missing = usable(makers, say)
+    contenders = {"copy": Contender(copy_call(x1, x2)), **peers}
+    once, graph = clocks
+    times = interleaved(contenders, once, rounds=rounds, seconds=seconds)
+    in_graph: dict[str, Spread] = {}
+    if graph is not None and math.prod(shape[:-1]) <= IN_A_GRAPH:
+        makers = {n: lambda n=n, c=c: (c, graph.capture(n, c)) for n, c in contenders.items()}
+        held, _, not_held = usable(makers, lambda text: say(f"{text} (in a graph)"))
+        missing |= {f"{name} in a graph": reason for name, reason in not_held.items()}
+        in_graph = interleaved(held, graph, rounds=rounds, seconds=seconds)
+    return {
+        "shape": list(shape),
+        "dtype": dtype,
+        "bytes": bytes_moved(shape, dtype),
+        "operations": operations(shape),
+        "seconds": {name: time.json() for name, time in times.items()},
+        "graph_seconds": {name: time.json() for name, time in in_graph.items()},
+        "errors": errors,
+        "missing": missing,
+    }
+
+
+def measure_all(
+    implementations: Mapping[str, Callable],
+    quick: bool,
+    say: Callable[[str], None],
+    device: str = "cuda",
+) -> dict:
+    """`measure` of every shape in bfloat16, beneath the copy rate of the same run: what `bench 4` keeps of a GPU."""
+    from chapters.kit.bench.gpu_ceilings import measured
+    from chapters.kit.bench.gpu_clock import EventClock
+
+    clock = EventClock(device=device)
+    ceilings, cases = measured(clock, quick, device).json(), []
+    for shape in SHAPES[1:2] if quick else SHAPES:
+        say(f"bfloat16, {shape}")
+        clocks = clock, GraphClock()
+        limits = {"rounds": 5 if quick else 100, "seconds": CASE_SECONDS, "say": say}
+        cases.append(measure(shape, "bfloat16", clocks, implementations, device=device, **limits))
+    return {"ceilings": ceilings, "cases": cases, "skipped": []}
+
+
+def copy_call(x1, x2) -> Callable[[], object]:
+    """A copy of two tensors: as many bytes as the fused kernel must move, the weight left out."""
+    import torch
+
+    source = torch.stack([x1, x2])
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
+# --- implementations ------------------------------------------------------------------------------
+
+
+def by_kernel(kernel: Callable[[tuple[int, ...], str], object]) -> Callable:
+    """The implementation that runs `kernel(shape, dtype)`, a PrimFunc of x1, x2, weight, norm and total."""
+
+    def make(x1, x2, weight, epsilon: float) -> NormCall:
+        import torch
+
+        from chapters.kit.gpu.call import compiled
+
+        dtype = str(x1.dtype).removeprefix("torch.")
+        # poisoned: an element that is never written is not a number
+        norm, total = (torch.full_like(x1, float("nan")) for _ in "nt")
+        call = compiled(kernel(tuple(x1.shape), dtype))([x1, x2, weight, norm, total])
+        return NormCall(call, lambda: (norm, total))
+
+    return make
+
+
+def returned(function: Callable) -> NormCall:
+    """A NormCall for a function that returns (norm, total) in tensors of its own."""
+    kept: list = []
+
+    def call() -> None:
+        kept[:] = [function()]
+
+    return NormCall(call, lambda: kept[0])
+
+
+def eager(x1, x2, weight, epsilon: float) -> NormCall:
+    """PyTorch, operator by operator."""
+    import torch
+
+    def both():
+        total = x1 + x2
+        return torch.nn.functional.rms_norm(total, weight.shape, weight, epsilon), total
+
+    return returned(both)
+
+
+def compiled_by_torch(x1, x2, weight, epsilon: float) -> NormCall:
+    """PyTorch's own compiler, with all its tuning but CUDA graphs."""
+    import torch
+
+    @torch.compile(mode="max-autotune-no-cudagraphs", dynamic=False)
+    def both(x1, x2, weight):
+        total = x1 + x2
+        return torch.nn.functional.rms_norm(total, weight.shape, weight, epsilon), total
+
+    return returned(lambda: both(x1, x2, weight))
+
+
+def by_flashinfer(x1, x2, weight, epsilon: float) -> NormCall:
+    """In place: x2 becomes the sum and x1 the norm, so both are filled anew before a call."""
+    from flashinfer.norm import fused_add_rmsnorm
+
+    norm, total = (x.reshape(-1, x.shape[-1]).clone() for x in (x1, x2))
+
+    def prepare() -> None:
+        norm.copy_(x1.reshape(norm.shape))
+        total.copy_(x2.reshape(total.shape))
+
+    return NormCall(
+        lambda: fused_add_rmsnorm(norm, total, weight, epsilon),
+        lambda: (norm.reshape(x1.shape), total.reshape(x1.shape)),
+        prepare,
+    )
+
+
+def by_quack(x1, x2, weight, epsilon: float) -> NormCall:
+    """quack's kernels, written in CuTe's Python."""
+    from quack.rmsnorm import rmsnorm_fwd
+
+    rows, other = (x.reshape(-1, x.shape[-1]) for x in (x1, x2))
+
+    def both():
+        norm, total, *_ = rmsnorm_fwd(rows, weight, residual=other, eps=epsilon)
+        return norm.reshape(x1.shape), total.reshape(x1.shape)
+
+    return returned(both)
+
+
+LIBRARIES = {
+    "PyTorch": eager,
+    "torch.compile": compiled_by_torch,
+    "FlashInfer": by_flashinfer,
+    "quack": by_quack,
+}

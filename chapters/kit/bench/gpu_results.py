@@ -1,0 +1,193 @@
+"""What a GPU's results files say, as tables: add and RMSNorm, linear layers, each step of a schedule, the roofline.
+
+Lessons show them. The page of results draws the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from chapters.kit.bench.gpu_ceilings import Ceilings, Point, best_of
+from chapters.kit.bench.results import Several, Shown, load, made_with, not_yet
+from chapters.kit.draw.table import Table, si
+
+LINEAR = "PyTorch's linear"
+LINEAR_OURS = (
+    "decode",
+    "tensor cores, 64 × 64",
+    "tensor cores, 128 × 128",
+    "tensor cores, copies under way",
+    "mma.sync",
+    "wgmma",
+)
+LINEAR_UNFUSED = tuple(f"{name}, then an add" for name in ("PyTorch's matmul", *LINEAR_OURS))
+NORM_OURS = ("wide_kernel", "row_kernel")
+NORM_UNFUSED = ("PyTorch",)
+
+
+def shown(name: str, chapter: int, *tables: Callable[[list[dict]], Table]) -> Several | Shown:
+    """The cases of the results file `name` as `tables` with their source, or that nothing was measured yet."""
+    results = load(name)
+    if results is None:
+        return not_yet(chapter)
+    made = [table(results["measured"]["cases"]) for table in tables]
+    return Several([*(table for table in made if table.rows), source(results)])
+
+
+def source(results: dict) -> Shown:
+    """Where a results file comes from, and which cases it lacks."""
+    skipped = results["measured"]["skipped"]
+    left = f"; not measured for want of time: {', '.join(skipped)}" if skipped else ""
+    return Shown(None, made_with(results) + left)
+
+
+# --- add and RMSNorm ------------------------------------------------------------------------------
+
+
+def norm_shown(name: str = "ch08_norm", chapter: int = 8) -> Several | Shown:
+    """Add and RMSNorm: the times of one call, and those within a CUDA graph where they were measured."""
+    return shown(name, chapter, norm_table, graph_table)
+
+
+def norm_table(cases: list[dict]) -> Table:
+    """One row per size: what must move, and the time of each implementation with its share of the copy's speed."""
+    names = _names(cases, "seconds")
+    rows = []
+    for case in cases:
+        times = medians(case["seconds"])
+        ratios = {n: f"{si(t, 's')} ({times['copy'] / t:.0%})" for n, t in times.items()}
+        rows.append((case_text(case), si(case["bytes"], "B"), *_cells(ratios, names)))
+    return Table(("one call (of the copy's speed)", "moves", *names), rows)
+
+
+def graph_table(cases: list[dict]) -> Table:
+    """Time of one call as one of many in a CUDA graph, with its ratio to the fastest; no rows where none was."""
+    measured = [case for case in cases if case["graph_seconds"]]
+    names = _names(measured, "graph_seconds")
+    rows = []
+    for case in measured:
+        times = medians(case["graph_seconds"])
+        best = min((t for name, t in times.items() if name != "copy"), default=0)
+        ratios = {n: f"{si(t, 's')} ({t / best:.2f})" for n, t in times.items()}
+        rows.append((f"{case_text(case)}, in a graph", *_cells(ratios, names)))
+    return Table(("one call (times the fastest)", *names), rows)
+
+
+# --- linear layers --------------------------------------------------------------------------------
+
+
+def linear_table(cases: list[dict]) -> Table:
+    """One row per layer: the time of PyTorch's linear, and how many times as fast as it each of the others is."""
+    others = [name for name in _names(cases, "seconds") if name != LINEAR]
+    rows = []
+    for case in cases:
+        times = medians(case["seconds"])
+        reference = times.get(LINEAR)
+        ratios = {n: f"{reference / t:.2f}" for n, t in times.items()} if reference else {}
+        took = si(reference, "s") if reference else "–"
+        rows.append((case_text(case), took, *_cells(ratios, others)))
+    return Table(("m × n × k", LINEAR, *(f"{name}: times as fast" for name in others)), rows)
+
+
+def steps_table(cases: list[dict]) -> Table:
+    """One row per step of each layer's schedule, and one for PyTorch's linear: time, speed, times as fast as it."""
+    rows = []
+    for case in cases:
+        times = medians(case["seconds"])
+        for name in (*steps_of(case), *([LINEAR] if LINEAR in times else [])):
+            speed = si(case["operations"] / times[name], "FLOP/s")
+            ratio = f"{times[LINEAR] / times[name]:.2f}" if LINEAR in times else "–"
+            rows.append((case_text(case), name, si(times[name], "s"), speed, ratio))
+    return Table(("m × n × k", "step", "time", "speed", f"times as fast as {LINEAR}"), rows)
+
+
+def steps_of(case: dict) -> list[str]:
+    """The names of a schedule's steps among what was measured."""
+    return [name for name in case["seconds"] if name not in (LINEAR, *LINEAR_UNFUSED)]
+
+
+# --- the roofline ---------------------------------------------------------------------------------
+
+
+def roofline_shown(draw: Callable | None = None) -> Several | Shown:
+    """All that was measured, as shares of what the machine's ceilings allow: `roofline_table`.
+
+    draw: makes something else of the points, the ceilings and the name of the machine.
+    """
+    found = {name: load(name) for name in ("ch08_norm", "ch08_linear")}
+    there = {name: results for name, results in found.items() if results is not None}
+    if not there:
+        return not_yet(8)
+    points = [point for name, results in there.items() for point in points_of(name, results)]
+    last = list(there.values())[-1]
+    ceilings = Ceilings(**last["measured"]["ceilings"])
+    drawn = draw(points, ceilings, machine(last)) if draw else roofline_table(points, ceilings)
+    return Several([drawn, *map(source, there.values())])
+
+
+def points_of(name: str, results: dict) -> list[Point]:
+    """Of each case of a results file our fastest, the fastest library that fuses, the unfused."""
+    norm, linear = (NORM_OURS, NORM_UNFUSED), (LINEAR_OURS, LINEAR_UNFUSED)
+    ours, unfused = norm if name == "ch08_norm" else linear
+    points = []
+    for case in results["measured"]["cases"]:
+        peers = [n for n in case["seconds"] if n not in (*ours, *unfused, "copy")]
+        for group, names in (("ours", ours), ("best library", peers), ("not fused", unfused)):
+            best = best_of(case["seconds"], names)
+            if best:
+                moved = case["bytes"] if "shape" in case else case["bytes"][best[0]]
+                facts = case_text(case), case["operations"], moved
+                points.append(Point(group, best[0], *facts, best[1]))
+    return points
+
+
+def roofline_table(points: Sequence[Point], ceilings: Ceilings) -> Table:
+    """One row per case: its intensity, and for each group the share of the speed that the ceilings allow."""
+    groups = list(dict.fromkeys(point.group for point in points))
+    rows = []
+    for case in dict.fromkeys(point.case for point in points):
+        here = [point for point in points if point.case == case]
+        shares = {p.group: f"{p.share(ceilings):.0%}, {p.name}" for p in here}
+        rows.append((case, f"{here[0].intensity:.3g}", *_cells(shares, groups)))
+    return Table(("case", "operations per byte", *groups), rows)
+
+
+# --- what all share -------------------------------------------------------------------------------
+
+
+def machine(results: dict) -> str:
+    """What a results file was measured on."""
+    return results.get("gpu", results["device"])
+
+
+def shape_text(shape: list[int]) -> str:
+    return f"({', '.join(map(str, shape))})"
+
+
+def layer_text(case: dict) -> str:
+    return f"{case['m']} × {case['n']} × {case['k']}"
+
+
+def case_text(case: dict) -> str:
+    """The dtype and the sizes of a case."""
+    return f"{case['dtype']} {shape_text(case['shape']) if 'shape' in case else layer_text(case)}"
+
+
+def _cells(texts: dict[str, str], names: Sequence[str]) -> list[str]:
+    return [texts.get(name, "–") for name in names]
+
+
+def medians(seconds: dict[str, dict]) -> dict[str, float]:
+    return {name: time["median"] for name, time in seconds.items()}
+
+
+def _names(cases: list[dict], what: str) -> list[str]:
+    return list(dict.fromkeys(name for case in cases for name in case[what]))
+
+
+SHOWN = {  # name of a results file of chapter 8, or "roofline" -> what a lesson shows of it
+    "roofline": roofline_shown,
+    "ch08_norm": norm_shown,
+    "ch08_linear": lambda: shown("ch08_linear", 8, linear_table),
+    "ch08_steps": lambda: shown("ch08_steps", 8, steps_table),
+}

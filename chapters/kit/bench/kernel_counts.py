@@ -1,0 +1,56 @@
+"""What NVIDIA's compiler counts of kernels, as results: shown with their source, and kept in a results file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+
+from tvm import tirx
+
+from chapters.kit.bench.results import Shown, save
+from chapters.kit.draw.table import Table
+from chapters.kit.gpu.cuda_resources import Resources, missing
+from chapters.kit.gpu.kernel_report import resources_of, used_by
+from chapters.kit.machine import versions
+
+COMPILER = "nvidia-cuda-nvrtc"  # the wheel that holds it
+
+
+def compiler() -> str:
+    """The compiler and its version, such as "nvidia-cuda-nvrtc 13.5.1": what stands beside counts."""
+    return f"{COMPILER} {versions(COMPILER).get(COMPILER, '')}"
+
+
+def resource_table(
+    kernels: Mapping[str, tirx.PrimFunc],
+    architectures: tuple[str, ...],
+    occupancy: Callable[[Resources, int, str], float],
+) -> Shown:
+    """`resources_of` these kernels, counted now; the sentence why not, where the compiler is missing."""
+    if missing():
+        return Shown(None, f"Not counted on this machine: {missing()}.")
+    counted = (
+        (arch, name, *used_by(func, arch))
+        for arch in architectures
+        for name, func in kernels.items()
+    )
+    source = "Counted by NVRTC; other versions count a little differently."
+    return Shown(resources_of(counted, occupancy), source)
+
+
+def save_counts(
+    name: str,
+    counted: Callable[[], dict],
+    table: Callable[[dict], Table],
+    lacking: str,
+    command: str,
+) -> int:
+    """Count, print, and write the results file `name`; 1, and the reason, where `lacking` names what is missing."""
+    if lacking:
+        print(f"{lacking}: pip install -e '.[gpu]'", file=sys.stderr)
+        return 1
+    now = counted()
+    print(table(now))
+    path = save(name, now, command)
+    print(f"written: {path.relative_to(path.parents[2])}")
+    return 0

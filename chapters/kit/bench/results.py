@@ -1,0 +1,122 @@
+"""Results files: what was measured, on which machine, with which versions, when, by which command.
+
+`python -m chapters bench N` writes `docs/results/<name>.json`; pages read it through `load` and say so where there is
+none. A number that stands on a page comes from here or is computed while the page is built.
+"""
+
+from __future__ import annotations
+
+import datetime
+import html
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from chapters.kit.draw.table import Table
+from chapters.kit.machine import cpu_name, nvidia_gpu, torch_python, versions
+
+PACKAGES = (
+    "apache-tvm",
+    "apache-tvm-ffi",
+    "numpy",
+    "torch",
+    "triton",
+    "flashinfer-python",
+    "quack-kernels",
+)
+FOLDER = Path(__file__).resolve().parents[3] / "docs" / "results"
+NOT_YET = "Not yet measured: `python -m chapters bench {chapter}` does it on your machine."
+
+
+def save(name: str, measured: dict, command: str, folder: Path = FOLDER) -> Path:
+    """Write `measured`, with the facts of this machine, as the results file `name`."""
+    facts = {
+        **nvidia_gpu(),
+        "device": cpu_name(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": _versions(),
+        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+        "command": command,
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({**facts, "measured": measured}, indent=1) + "\n", encoding="utf-8")
+    return path
+
+
+def _versions() -> dict[str, str]:
+    """The installed versions of PACKAGES; PyTorch's in the interpreter that the benches run it in."""
+    found = versions(*PACKAGES)
+    if torch_python() != sys.executable:
+        code = "from importlib.metadata import version; print(version('torch'))"
+        asked = [torch_python(), "-c", code]
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)
+        if not done.returncode:
+            found["torch"] = done.stdout.strip()
+    return found
+
+
+def load(name: str, folder: Path = FOLDER) -> dict | None:
+    """The results file `name`, or None if nothing was measured yet."""
+    path = folder / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def made_with(results: dict) -> str:
+    """One line: devices, versions, date and command of a results file."""
+    gpu = f"{results['gpu']}, driver {results['driver']}; " if "gpu" in results else ""
+    versions = ", ".join(f"{package} {version}" for package, version in results["versions"].items())
+    return (
+        f"{gpu}{results['device']}, {results['cores']} cores, {results['system']}; {versions}; "
+        f"{results['date']}; {results['command']}"
+    )
+
+
+def not_yet(chapter: int) -> Shown:
+    """The sentence that nothing was measured yet, and which command does it."""
+    return Shown(None, NOT_YET.format(chapter=chapter))
+
+
+def shown_as(results: dict | None, chapter: int, table: Callable[[dict], Table]) -> Shown:
+    """What was measured, as `table` makes it of a results file, with its source; `not_yet` where there is no file."""
+    if results is None:
+        return not_yet(chapter)
+    return Shown(table(results["measured"]), made_with(results))
+
+
+class Shown:
+    """A table with the line that says where it comes from, or the sentence that there is none yet."""
+
+    def __init__(self, table: Table | None, source: str):
+        self.table, self.source = table, source
+
+    def __str__(self) -> str:
+        return self.source if self.table is None else f"{self.table}\n\n{self.source}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        table = "" if self.table is None else self.table._repr_html_()
+        source = re.sub(r"`(.*?)`", r"<code>\1</code>", html.escape(self.source, quote=False))
+        return f"{table}<p><small>{source}</small></p>"
+
+
+class Several:
+    """Figures, tables and what is `Shown`, one beneath the other, as one thing to show."""
+
+    def __init__(self, parts: Iterable[object]):
+        self.parts = list(parts)
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.parts))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return "".join(part._repr_html_() for part in self.parts)

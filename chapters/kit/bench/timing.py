@@ -1,0 +1,245 @@
+"""Compares implementations fairly: each peer in a process of its own, measured in turn, medians of many rounds.
+
+`compare(peers, …)` starts one process per peer, so that no library's threads disturb another's. In every round each
+variant of each peer is measured once, in a new random order (A B A B and not A A B B), so that a clock that drifts or
+a neighbour that wakes up meets all of them. With one thread the process is kept on one core and its CPU time is
+counted, so that being interrupted does not count; with more threads wall-clock time is.
+
+A peer checks its own numbers before anything is timed: what is wrong is not measured.
+
+Only the standard library is imported here, because a peer's process may be an interpreter without TVM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from chapters.child import Child, Lost
+from chapters.kit.machine import torch_python
+
+THREAD_VARIABLES = (
+    "TVM_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+# Each of OpenMP's threads keeps a core, as each of TVM's does. Threads that may wander wait for one another on one
+# core, busily: a peer of 0.2 ms then takes 30.
+PLACED = {"OMP_PROC_BIND": "true"}
+# seconds: a shorter measurement is repeated until it is this long, so that caches hold what the peer left in them
+TOO_LITTLE = 1e-2
+# seconds of calls that are not counted, where several threads share the work: threads that were asleep wake up on one
+# core and wait for one another there, until the system has moved one of them; and another peer's may still be spinning
+WARM_UP = 5e-2
+BUILD_SECONDS = 1800  # at most, until a peer is compiled and checked; torch.compile takes minutes
+MEASURE_SECONDS = 600  # at most, for one variant in one round
+NO_TORCH = "PyTorch is not installed; FUSION_TORCH_PYTHON may name an interpreter that has it"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Something to measure: `function(**arguments)` of `module`, called in a process of its own.
+
+    It returns {variant: (call, error)}: a function without arguments to time, and the largest error that it had
+    against the reference, or None where there are no numbers to check. It raises MissingPeer where what it needs is not
+    installed. `arguments` go to the process as JSON, so a tuple arrives as a list.
+
+    torch: it needs PyTorch. Its process is then the interpreter that the environment variable FUSION_TORCH_PYTHON
+    names, if it is set. Nothing but NumPy need be installed there beside PyTorch, so `module` imports TVM only inside
+    the functions that use it.
+    """
+
+    module: str
+    function: str
+    arguments: dict = field(default_factory=dict)
+    torch: bool = False
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call: the median over the rounds, and each round's. error: against the reference."""
+
+    seconds: float
+    rounds: tuple[float, ...]
+    error: float | None
+
+
+class MissingPeer(Exception):
+    """What a peer needs is not installed; the message says what, for a table's footnote."""
+
+
+class PeerFailed(Exception):
+    """A peer could not be built or gave wrong numbers; the message holds its traceback."""
+
+
+def compare(
+    peers: Sequence[Peer], *, threads: int, rounds: int, seed: int | None = None
+) -> tuple[dict[str, Timing], list[str]]:
+    """Measure all variants of all peers; returns (timings by variant, what was missing).
+
+    Raises PeerFailed where a peer raised.
+    """
+    order = random.Random(seed)
+    missing: list[str] = []
+    with contextlib.ExitStack() as stack:
+        running: dict[str, tuple[_Process, float | None]] = {}
+        for peer in peers:
+            process = stack.enter_context(_Process(peer, threads))
+            try:
+                running |= {name: (process, error) for name, error in process.build().items()}
+            except MissingPeer as reason:
+                missing.append(str(reason))
+        missing = list(dict.fromkeys(missing))  # two peers may lack the same
+        taken: dict[str, list[float]] = {name: [] for name in running}
+        for _ in range(rounds):
+            for name in order.sample(list(running), len(running)):
+                taken[name].append(running[name][0].measure(name))
+    return {
+        name: Timing(statistics.median(times), tuple(times), running[name][1])
+        for name, times in taken.items()
+    }, missing
+
+
+def measure(
+    module: str,
+    functions: Sequence[str],
+    arguments: dict,
+    *,
+    rounds: int,
+    say: Callable[[str], None],
+    torch: Sequence[str] = (),
+) -> dict[str, float]:
+    """Seconds per call of each variant of the peers `functions` of `module`, told to `say` as well.
+
+    They are called with `arguments` and a `seed`, so that all draw the same fresh numbers, on as many threads as
+    `arguments` say, else on one. torch: those of them that need PyTorch.
+    """
+    seeded = {**arguments, "seed": random.getrandbits(32)}
+    peers = [Peer(module, name, seeded, torch=name in torch) for name in functions]
+    timings, missing = compare(peers, threads=arguments.get("threads", 1), rounds=rounds)
+    about = ", ".join(f"{name} {value}" for name, value in arguments.items())
+    told = ", ".join(f"{name} {1e3 * t.seconds:.4g} ms" for name, t in timings.items())
+    say("; ".join([f"{about}: {told}", *missing]))
+    return {name: timing.seconds for name, timing in timings.items()}
+
+
+class _Process:
+    """The parent's end of a peer's process."""
+
+    def __init__(self, peer: Peer, threads: int):
+        self.name = f"{peer.function} of {peer.module}"
+        python = torch_python() if peer.torch else sys.executable
+        variables = {name: str(threads) for name in THREAD_VARIABLES}
+        try:
+            arguments = json.dumps(asdict(peer)), str(threads)
+            self.child = Child(__name__, *arguments, python=python, environment=variables | PLACED)
+        except OSError as error:
+            raise PeerFailed(f"{self.name} cannot start {python}: {error}") from None
+
+    def __enter__(self) -> _Process:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.child.close()
+
+    def build(self) -> dict[str, float | None]:
+        """The error of each variant. Raises MissingPeer or PeerFailed."""
+        built = self._ask({"ask": "build"}, BUILD_SECONDS)
+        if "missing" in built:
+            raise MissingPeer(built["missing"])
+        return built["errors"]
+
+    def measure(self, variant: str) -> float:
+        """Seconds per call of `variant`."""
+        return self._ask({"ask": "measure", "variant": variant}, MEASURE_SECONDS)
+
+    def _ask(self, question: dict, seconds: float):
+        try:
+            return self.child.ask(question, seconds)
+        except Lost as lost:
+            said = "\n".join(filter(None, (lost.printed, lost.stack)))
+            raise PeerFailed(f"The process of {self.name} died ({lost}).\n{said}") from None
+
+
+# --- the peer's process -------------------------------------------------------------------------------
+
+
+def answers(peer: str, threads: str) -> Callable[[dict], object]:
+    """What a peer's process answers: to "build" the errors by variant, or what is missing; to "measure" seconds.
+
+    peer: a Peer as JSON. An exception ends the process, which the parent then reports with its traceback.
+    """
+    if threads == "1" and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    calls: dict[str, Callable[[], object]] = {}
+
+    def answer(question: dict) -> object:
+        if question["ask"] == "measure":
+            return time_call(calls[question["variant"]], int(threads))
+        try:
+            variants = _variants(Peer(**json.loads(peer)))
+        except MissingPeer as reason:
+            return {"missing": str(reason)}
+        _stay_apart()
+        calls.update({name: call for name, (call, _) in variants.items()})
+        errors = {name: error for name, (_, error) in variants.items()}
+        return {"errors": {n: None if e is None else float(e) for n, e in errors.items()}}
+
+    return answer
+
+
+def _variants(peer: Peer) -> dict[str, tuple[Callable[[], object], float | None]]:
+    if peer.torch and not importlib.util.find_spec("torch"):
+        raise MissingPeer(NO_TORCH)
+    return getattr(importlib.import_module(peer.module), peer.function)(**peer.arguments)
+
+
+def _stay_apart() -> None:
+    """Keep this thread off the cores that others of this process are bound to.
+
+    TVM binds its workers and not the thread that calls, which does a share of the work: on a worker's core it would
+    halve the speed of both.
+    """
+    tasks = Path("/proc/self/task")
+    if not (tasks.is_dir() and hasattr(os, "sched_getaffinity")):
+        return
+    taken: set[int] = set()
+    for task in tasks.iterdir():
+        with contextlib.suppress(ProcessLookupError):  # threads end
+            cores = os.sched_getaffinity(int(task.name))
+            if int(task.name) != threading.get_native_id() and len(cores) == 1:
+                taken |= cores
+    if free := os.sched_getaffinity(0) - taken:
+        os.sched_setaffinity(0, free)
+
+
+def time_call(call: Callable[[], object], threads: int) -> float:
+    """Seconds one `call` takes, after those that are not counted; a short one is repeated."""
+    call()
+    if threads > 1:
+        end = time.perf_counter() + WARM_UP
+        while time.perf_counter() < end:
+            call()
+    clock = time.process_time if threads == 1 else time.perf_counter
+    repeat = 1
+    while True:
+        start = clock()
+        for _ in range(repeat):
+            call()
+        spent = clock() - start
+        if spent >= TOO_LITTLE:
+            return spent / repeat
+        repeat *= 4

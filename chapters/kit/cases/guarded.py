@@ -1,0 +1,51 @@
+"""Compiles a PrimFunc and runs it on arrays with guard zones around them, so that a write outside an array is seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm.target import Target
+
+from chapters.kit.cpu.aligned import aligned_bytes
+
+ZONE = 4096  # bytes before and after each array
+MARK = 0xA5
+
+
+class WroteOutside(Exception):
+    """A compiled program wrote into a guard zone."""
+
+
+class Guarded:
+    """A copy of `array` in 64-byte aligned memory between two marked zones; `tensor` shares it with TVM."""
+
+    def __init__(self, array: np.ndarray):
+        size = array.nbytes + 2 * ZONE
+        self._memory = aligned_bytes(size)
+        self._memory[...] = MARK
+        self._used = slice(ZONE, ZONE + array.nbytes)
+        self.array = self._memory[self._used].view(array.dtype).reshape(array.shape)
+        self.array[...] = array
+        self.tensor = tvm_ffi.from_dlpack(self.array)
+
+    def intact(self) -> bool:
+        """Whether both zones are as they were."""
+        before, after = self._memory[: self._used.start], self._memory[self._used.stop :]
+        return bool((before == MARK).all() and (after == MARK).all())
+
+
+def run_compiled(
+    mod: tvm.IRModule, arguments: list, target: Target | str = "llvm"
+) -> list[np.ndarray]:
+    """The arrays among `arguments` after `mod`'s `main` ran on copies of them.
+
+    Raises WroteOutside if it wrote outside one of them.
+    """
+    held = [Guarded(a) if isinstance(a, np.ndarray) else a for a in arguments]
+    main = tvm.compile(mod, target=target)["main"]
+    main(*[h.tensor if isinstance(h, Guarded) else h for h in held])
+    arrays = [h for h in held if isinstance(h, Guarded)]
+    if not all(held.intact() for held in arrays):
+        raise WroteOutside
+    return [h.array.copy() for h in arrays]

@@ -1,0 +1,179 @@
+"""AMX, Intel's matrix tiles: its instructions as functions, and an int8 matrix product with a bias.
+
+A tile is a register of 16 rows by 64 bytes, and there are eight. One instruction multiplies two tiles and adds to a
+third, 16 by 16 sums. There is no tensor intrinsic for tiles in TVM, so kernels are written in TVMScript, with a
+function for each instruction, which is a call of LLVM's own intrinsic. Their source is Intel's manual (Intel 64 and
+IA-32 Architectures Software Developer's Manual, volume 2), where each stands under the name given in its docstring.
+
+The point of the int8 product: a tile can be *loaded*, and with a stride of 0 between its rows, one row of the bias
+fills all sixteen. The sums then begin as the bias.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from pathlib import Path
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.script import tirx as T
+
+TILE_ROWS, TILE_BYTES = 16, 64
+WAYS = ("separate", "fused", "without bias")
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+
+
+def runs_here(instructions: str = "amx_int8") -> bool:
+    """Whether this processor has tiles with these instructions and lets us use them (Linux asks to be asked)."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return False
+    if instructions not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+        return False
+    return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
+
+
+def target() -> tvm.target.Target:
+    """An x86 processor with AMX."""
+    return tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids"})
+
+
+def configuration() -> np.ndarray:
+    """What `ldtilecfg` reads: palette 1, all eight tiles of full size."""
+    bytes_ = np.zeros(64, np.uint8)
+    bytes_[0] = 1
+    bytes_[16:32].view(np.uint16)[:] = TILE_BYTES
+    bytes_[48:56] = TILE_ROWS
+    return bytes_
+
+
+def pack(w: np.ndarray) -> np.ndarray:
+    """Weights (n, k) as tiles: for 16 outputs and 64 steps, 16 rows of 4 steps times 16 outputs."""
+    n, k = w.shape
+    tiles = w.reshape(n // 16, 16, k // 64, 16, 4).transpose(0, 2, 3, 1, 4)
+    return np.ascontiguousarray(tiles).reshape(n // 16, k // 64, 16, 64)
+
+
+def _instruction(name: str, *arguments) -> tirx.Expr:
+    return T.call_llvm_intrin("int32", f"llvm.x86.{name}", *arguments)
+
+
+def _number(tile: int) -> tirx.Expr:
+    return tirx.const(tile, "int8")
+
+
+def configure_tiles(first) -> tirx.Expr:
+    """LDTILECFG: give all tiles their sizes, from 64 bytes as `configuration` makes them, `first` and those after it.
+
+    Each thread has tiles of its own, and configures them before it uses them.
+    """
+    return _instruction("ldtilecfg", T.address_of(first))
+
+
+def zero_tile(tile: int) -> tirx.Expr:
+    """TILEZERO: all bytes of a tile become 0."""
+    return _instruction("tilezero", _number(tile))
+
+
+def load_tile(tile: int, first, stride: int) -> tirx.Expr:
+    """TILELOADD: fill a tile from memory; its rows begin `stride` bytes apart, the first at the element `first`."""
+    return _instruction("tileloadd64", _number(tile), T.address_of(first), T.int64(stride))
+
+
+def store_tile(tile: int, first, stride: int) -> tirx.Expr:
+    """TILESTORED: write a tile to memory; its rows begin `stride` bytes apart, the first at the element `first`."""
+    return _instruction("tilestored64", _number(tile), T.address_of(first), T.int64(stride))
+
+
+def multiply_int8(sums: int, rows: int, columns: int) -> tirx.Expr:
+    """TDPBUSD: sums (16, 16) int32 += rows (16, 64) uint8 times columns (64, 16) int8.
+
+    The tile `columns` has in each of its rows four steps of the reduction, for one column after the other.
+    """
+    return _instruction("tdpbusd", _number(sums), _number(rows), _number(columns))
+
+
+def multiply_bf16(sums: int, rows: int, columns: int) -> tirx.Expr:
+    """TDPBF16PS: sums (16, 16) float32 += rows (16, 32) times columns (32, 16), both bfloat16.
+
+    The tile `columns` has in each of its rows two steps of the reduction, for one column after the other.
+    """
+    return _instruction("tdpbf16ps", _number(sums), _number(rows), _number(columns))
+
+
+@T.inline
+def zero_sums():
+    """Zero tiles 0 to 3, which hold 32 by 32 sums: the upper rows in 0 and 1, the lower ones in 2 and 3."""
+    zero_tile(0)
+    zero_tile(1)
+    zero_tile(2)
+    zero_tile(3)
+
+
+@T.inline
+def add_products(multiply):
+    """Add to the sums in tiles 0 to 3 what `multiply` makes of the rows in tiles 4, 5 and the columns in tiles 6, 7."""
+    multiply(0, 4, 6)
+    multiply(1, 4, 7)
+    multiply(2, 5, 6)
+    multiply(3, 5, 7)
+
+
+def product(m: int, n: int, k: int, way: str) -> tirx.PrimFunc:
+    """D = A @ W + C: A (m, k) uint8, W packed, C (n,) and D (m, n) int32; m and n multiples of 32, k of 64.
+
+    The last two arguments are `configuration()` and a buffer like D for the sums of "separate". While the steps run,
+    tiles 0 to 3 hold 32 by 32 sums. "fused": they are loaded from C. "separate": they start at 0, and a second pass
+    adds C to what they leave in memory. "without bias": they start at 0, and C is left out.
+    """
+    fused, separate = way == "fused", way == "separate"
+
+    @T.prim_func(s_tir=True)
+    def main(
+        A: T.Buffer((m, k), "uint8"),
+        W: T.Buffer((n // 16, k // 64, 16, 64), "int8"),
+        C: T.Buffer((n,), "int32"),
+        D: T.Buffer((m, n), "int32"),
+        setup: T.Buffer((64,), "uint8"),
+        temp: T.Buffer((m, n), "int32"),
+    ):
+        T.func_attr({"tirx.noalias": True})
+        for columns in T.serial(n // 32):
+            with T.sblock("tiles"):
+                vj = T.axis.spatial(n // 32, columns)
+                column = T.meta_var(vj * 32)
+                weights = T.meta_var(W[vj * 2 : vj * 2 + 2, 0 : k // 64, 0:16, 0:64])
+                T.reads(A[0:m, 0:k], weights, C[column : column + 32], setup[0:64])
+                T.writes(D[0:m, column : column + 32], temp[0:m, column : column + 32])
+                configure_tiles(setup[0])
+                for rows in T.serial(m // 32):
+                    row = T.meta_var(rows * 32)
+                    if fused:  # a stride of 0 gives each row of a tile the same 16 elements
+                        load_tile(0, C[column], 0)
+                        load_tile(1, C[column + 16], 0)
+                        load_tile(2, C[column], 0)
+                        load_tile(3, C[column + 16], 0)
+                    else:
+                        zero_sums()
+                    for step in T.serial(k // 64):
+                        load_tile(4, A[row, step * 64], k)
+                        load_tile(5, A[row + 16, step * 64], k)
+                        load_tile(6, W[vj * 2, step, 0, 0], 64)
+                        load_tile(7, W[vj * 2 + 1, step, 0, 0], 64)
+                        add_products(multiply_int8)
+                    out = T.meta_var(temp if separate else D)
+                    store_tile(0, out[row, column], 4 * n)
+                    store_tile(1, out[row, column + 16], 4 * n)
+                    store_tile(2, out[row + 16, column], 4 * n)
+                    store_tile(3, out[row + 16, column + 16], 4 * n)
+        if separate:
+            for row, group in T.grid(m, n // 16):
+                for lane in T.vectorized(16):
+                    with T.sblock("bias"):
+                        vi = T.axis.spatial(m, row)
+                        vj = T.axis.spatial(n, group * 16 + lane)
+                        D[vi, vj] = temp[vi, vj] + C[vj]
+
+    return main.with_attr("global_symbol", "main")

@@ -1,0 +1,127 @@
+"""Which part of x times w transposed a schedule computes at a time: what fits a target's registers and caches.
+
+The sums of one tile stay in vector registers while the reduction runs. How many rows and columns it has follows from
+the kernel's shape and from the registers of the target; nothing here is a constant of one machine except the two sizes
+of the part of w that is kept in a cache.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tvm import tirx
+from tvm.target import Target
+
+from chapters.kit.cpu.nt_matmul import weight_shape
+from chapters.kit.cpu.vector_registers import vector_registers
+
+MOST_COLUMNS = 8  # each reads along a row of w of its own: more of them are read ahead less well
+BLOCK_N, BLOCK_K = 128, 1024  # a block of w: 512 KiB in float32, which a second-level cache holds
+PADDING = 32  # three vectors by as many columns are worth one row in this many: a load serves more multiply-adds
+NARROW = 32  # block_n where w has no blocks: its sums are copied out while a first-level cache holds them
+SPARE = 2  # registers for elements of w: one is multiplied while the next is loaded
+SIDE_BY_SIDE = 4  # rows of w, at most, that decode reads at a time: their sums are independent
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How an NT_matmul (w, x, out) is cut.
+
+    row_axis: the dimension of x that holds its rows. lanes: elements in a vector register. vectors * columns: the
+    registers of sums, each for `lanes` rows of x and one row of w. block_n, block_k: the block of w that is used for
+    all rows of x before the next is read; columns divides block_n, which divides n; block_k divides k.
+    """
+
+    row_axis: int
+    lanes: int
+    vectors: int
+    columns: int
+    block_n: int
+    block_k: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of x in a tile."""
+        return self.vectors * self.lanes
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of `number` that is at most `limit`, which is at least 1."""
+    return max(d for d in range(1, min(number, limit) + 1) if number % d == 0)
+
+
+def lanes_of(func: tirx.PrimFunc, target: Target) -> int:
+    """How many of the kernel's sums one vector register of `target` holds."""
+    return vector_registers(target).lanes(str(func.params[-1].dtype))
+
+
+def row_extents(func: tirx.PrimFunc) -> list[int | None]:
+    """The dimensions of the result without the last; None for a symbolic one."""
+    return [int(d) if isinstance(d, tirx.IntImm) else None for d in func.params[-1].shape[:-1]]
+
+
+def has_few_rows(func: tirx.PrimFunc, target: Target) -> bool:
+    """Whether registers of `target` hold sums of all rows of x with several rows of w: then w streams through once."""
+    extents = row_extents(func)
+    return None not in extents and prod(extents) <= vector_registers(target).count // SIDE_BY_SIDE
+
+
+def rows_at_a_time(func: tirx.PrimFunc, target: Target) -> int:
+    """How many rows of w are read at a time for all rows of x: a divisor of n, at most SIDE_BY_SIDE.
+
+    Their sums, and a vector of each, fit the registers of `target`. Raises ValueError as `weight_shape` does, and
+    where x has more than a few rows.
+    """
+    n, _ = weight_shape(func)
+    if not has_few_rows(func, target):
+        raise ValueError(
+            f"x has rows {list(func.params[-1].shape[:-1])}, more than the {vector_registers(target).count} vector "
+            "registers of this target can sum up at a time: use the prefill schedule."
+        )
+    each = prod(row_extents(func)) + 1  # registers for a row of w: its sums, and its own elements
+    return largest_divisor(n, min(SIDE_BY_SIDE, vector_registers(target).count // each))
+
+
+def matmul_tile(func: tirx.PrimFunc, target: Target) -> Tile:
+    """The tile for the NT_matmul `func`, whose x has at least two dimensions.
+
+    Where one tile has room for all rows, w is read once and needs no blocks. Raises ValueError as `weight_shape`
+    does, and for an x of one dimension.
+    """
+    n, k = weight_shape(func)
+    extents = row_extents(func)
+    if not extents:
+        raise ValueError(
+            "x has one dimension, so there are no rows to tile: use the decode schedule."
+        )
+    row_axis = max((axis for axis, d in enumerate(extents) if d != 1), default=len(extents) - 1)
+    rows, lanes = extents[row_axis], lanes_of(func, target)
+    registers = vector_registers(target).count
+    needed = None if rows is None else max(1, -(-rows // lanes))  # vectors for all rows
+    all_rows = needed is not None and needed <= registers // 8
+    vectors = needed if all_rows else _vectors(n, needed, registers)
+    columns = _columns(n, vectors, registers)
+    block_n, block_k = NARROW if all_rows else BLOCK_N, largest_divisor(k, BLOCK_K)
+    return Tile(
+        row_axis=row_axis,
+        lanes=lanes,
+        vectors=vectors,
+        columns=columns,
+        block_n=columns * largest_divisor(n // columns, block_n // columns),
+        # a prime k has no blocks worth the name
+        block_k=k if all_rows or block_k < lanes else block_k,
+    )
+
+
+def _columns(n: int, vectors: int, registers: int) -> int:
+    """How many rows of w fit into the registers beside `vectors` vectors of x, as a divisor of n."""
+    return largest_divisor(n, min(MOST_COLUMNS, (registers - vectors - SPARE) // vectors))
+
+
+def _vectors(n: int, needed: int | None, registers: int) -> int:
+    """Two vectors of rows for each tile of many rows, or three where that pays; `needed` is None for symbolic rows."""
+    if needed is None or _columns(n, 3, registers) < _columns(n, 2, registers):
+        return 2
+    two, three = (-(-needed // vectors) * vectors for vectors in (2, 3))  # with padding
+    return 3 if three <= two + two // PADDING else 2

@@ -1,0 +1,99 @@
+"""Which kernels the CPU schedules know: x times w transposed, with a matrix w of constant size.
+
+That a block is called NT_matmul promises nothing: anyone may call a block so. A kernel is known if it is equal to a
+template, the same product built anew for the shapes and dtypes of its parameters.
+"""
+
+from __future__ import annotations
+
+from tvm import te, tirx
+from tvm.ir import Expr
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm_ffi import structural_equal, structural_map
+
+from chapters.kit.cpu.vector_registers import fills_vectors
+from chapters.kit.ir.tensor_ir import nodes, substitute, with_fields
+
+
+def weight_shape(func: tirx.PrimFunc) -> tuple[int, int]:
+    """(n, k) of the weight, the first parameter of an NT_matmul.
+
+    Raises ValueError if it is not a matrix of known size: such a kernel has no schedule here.
+    """
+    shape = func.params[0].shape
+    if len(shape) != 2 or not all(isinstance(extent, tirx.IntImm) for extent in shape):
+        raise ValueError(
+            f"The weight of this kernel has shape {list(shape)}; its schedules need a matrix of constant size. "
+            "relax.transform.BindSymbolicVars gives a symbolic size its value."
+        )
+    return int(shape[0]), int(shape[1])
+
+
+def is_nt_matmul(func: tirx.PrimFunc) -> bool:
+    """Whether `func` is (w, x, out) with one block, NT_matmul, which sums x[…, k] * w[j, k] over k, from 0 on.
+
+    Each axis has a serial loop of its own, in the order of the axes, over a whole dimension. The factors may stand in
+    either order, each cast to the dtype of out. w has constant size, rows of x may be symbolic, and no size is 0. All
+    dtypes are such that TVM compiles vectors of them.
+    """
+    if not _has_operands(func) or not _has_one_block(func):
+        return False
+    found = _normalized(func)
+    templates = (_template(func, *order) for order in ("xw", "wx"))
+    return any(structural_equal(found, _normalized(one)) for one in templates)
+
+
+def _has_operands(func: tirx.PrimFunc) -> bool:
+    """Whether the parameters are three buffers such as an NT_matmul may have; a template can be made for them."""
+    if len(func.params) != 3 or not all(tirx.is_buffer_var(param) for param in func.params):
+        return False
+    w, x, out = func.params
+    return (
+        len(w.shape) == 2
+        and all(isinstance(extent, tirx.IntImm) for extent in w.shape)
+        and len(x.shape) > 0
+        and structural_equal(x.shape[-1], w.shape[-1])
+        and not any(_is(extent, 0) for param in (w, x, out) for extent in param.shape)
+        and all(fills_vectors(param) for param in func.params)
+    )
+
+
+def _has_one_block(func: tirx.PrimFunc) -> bool:
+    """Whether there is one block, NT_matmul, which reads x first, then w: a schedule finds x by this place."""
+    blocks = [at.block for at in nodes(func.body, SBlockRealize) if at.block.name_hint != "root"]
+    if [block.name_hint for block in blocks] != ["NT_matmul"]:
+        return False
+    w, x, _ = func.params
+    reads = [region.source for region in blocks[0].reads]
+    return len(reads) == 2 and reads[0].same_as(x) and reads[1].same_as(w)
+
+
+def _template(func: tirx.PrimFunc, *order: str) -> tirx.PrimFunc:
+    """The NT_matmul for parameters like those of `func`; order: which factor of a product stands first."""
+    w, x = (te.placeholder(p.shape, p.dtype, p.name) for p in func.params[:2])
+    k = te.reduce_axis((0, w.shape[1]), name="k")
+    dtype = str(func.params[2].dtype)
+
+    def element(*index: tirx.Var) -> Expr:
+        *rows, j = index
+        factors = {"x": x(*rows, k).astype(dtype), "w": w(j, k).astype(dtype)}
+        first, second = (factors[name] for name in order)
+        return te.sum(first * second, axis=k)
+
+    out = te.compute((*x.shape[:-1], w.shape[0]), element, name="NT_matmul")
+    return te.create_prim_func([w, x, out], str(func.params[0].shape[0].ty.dtype))
+
+
+def _normalized(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` without what says nothing about its result: attributes, declared regions, and names of the one index 0."""
+
+    def plain(block: SBlock) -> SBlock:
+        single = {axis.var: axis.dom.min for axis in block.iter_vars if _is(axis.dom.extent, 1)}
+        init, body = (part and substitute(part, single) for part in (block.init, block.body))
+        return with_fields(block, reads=[], writes=[], init=init, body=body)
+
+    return tirx.PrimFunc(func.params, structural_map(func.body, (SBlock, plain)))
+
+
+def _is(extent: Expr, number: int) -> bool:
+    return isinstance(extent, tirx.IntImm) and int(extent) == number

@@ -1,0 +1,56 @@
+"""What pictures have in common: text in a terminal, HTML on a page or in a notebook, one alone or several in a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+FIGURE = "display:block;width:auto;max-width:none;overflow-x:auto;text-align:center"
+
+
+class Drawing:
+    """A picture whose `str` is its text.
+
+    STYLE: its style sheet. GROUP: the CSS class around its figures. figure(): its HTML, without the style sheet.
+    """
+
+    STYLE = GROUP = ""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return SideBySide((self,))._repr_html_()
+
+
+@dataclass(frozen=True, repr=False)
+class SideBySide(Drawing):
+    """Several pictures of one kind in a row."""
+
+    pictures: tuple[Drawing, ...]
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.pictures))
+
+    def _repr_html_(self) -> str:
+        figures = "".join(picture.figure() for picture in self.pictures)
+        kind = self.pictures[0]
+        return f'<style data-course>{kind.STYLE}</style><div class="{kind.GROUP}">{figures}</div>'
+
+
+def side_by_side(*pictures: Drawing) -> SideBySide:
+    """The pictures to be compared, such as before and after a schedule."""
+    return SideBySide(pictures)
+
+
+def kernel_svg(width: float, height: float, title: str, inner: str) -> str:
+    """The SVG of a kernel's picture. title: HTML for screen readers. inner: its shapes, after their <style>."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{title}" viewBox="0 0 {width} {height}" '
+        f'style="max-width:{width}px;min-width:480px"><title>{title}</title>{inner}</svg>'
+    )
+
+
+def kernel_figure(svg: str, caption: str) -> str:
+    """A kernel's picture over its caption (HTML)."""
+    below = f'<figcaption style="max-width:none;font-style:normal">{caption}</figcaption>'
+    return f'<figure class="kernel-picture" style="{FIGURE}">{svg}{below}</figure>'

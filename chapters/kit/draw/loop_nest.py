@@ -1,0 +1,155 @@
+"""The loops of a kernel, drawn as boxes one inside the other, with the blocks that they drive.
+
+`loop_nest(sch)` reads them from the IR: how often each loop runs, how (in parallel, as a vector, …), and whether it
+runs along a sum. Two of them `side_by_side` show what a schedule did. In a terminal a picture is an indented list.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.ir import IRModule
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
+
+from chapters.kit.draw.drawing import Drawing, side_by_side
+from chapters.kit.ir.tensor_ir import loads, mentions, nodes, summed_values
+
+__all__ = ["Block", "Loop", "LoopNest", "loop_nest", "side_by_side"]
+
+Remarks = Mapping[str, str]
+STYLE = """
+.loop-nests{display:flex;flex-wrap:wrap;gap:2em;align-items:flex-start;margin:1.2em 0}
+.loop-nests figure{margin:0;width:auto;max-width:none;text-align:left}
+.loop-nests figcaption{font-size:.75rem;max-width:none;margin:0 0 .4em;font-style:normal}
+.loop-nest,.loop-nest ul{list-style:none;margin:0!important;padding:0}
+.loop-nest li{margin:.25em 0!important;font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:.7rem;
+line-height:1.5}
+.loop-nest .loop{border:1px solid rgba(128,128,128,.5);border-left:4px solid #6b7f8f;border-radius:3px;
+padding:.1em .2em .1em .6em;background:rgba(128,128,128,.05)}
+.loop-nest .along-a-sum{border-left-color:#c96f12}
+.loop-nest .parallel{border-left-color:#4276d6}
+.loop-nest .vectorized{border-left-color:#2f8f5b}
+.loop-nest .block{padding:.1em .6em;background:rgba(222,128,30,.16)}
+.loop-nest em{font-style:normal;opacity:.85}
+"""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block, such as `total`. does: what happens to its result each time it runs, in words."""
+
+    name: str
+    does: str
+
+    def lines(self) -> list[str]:
+        """Its one line of the list."""
+        return [f"{self.name}: {self.does}"]
+
+    def html(self) -> str:
+        """Its item of the nested lists."""
+        return f'<li class="block"><b>{html.escape(self.name)}</b> <em>{html.escape(self.does)}</em></li>'
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop and what stands in it. kind: "serial", "parallel", … or the thread that it is bound to.
+
+    remark: what it runs over, in words; "" if the name says it.
+    """
+
+    name: str
+    extent: str
+    kind: str
+    along_a_sum: bool
+    remark: str
+    body: tuple[Loop | Block, ...]
+
+    @property
+    def facts(self) -> str:
+        """What is to be said besides name and extent, such as “unrolled, along the sum”."""
+        kind = self.kind if self.kind != "serial" else ""
+        along = "along the sum" if self.along_a_sum else ""
+        return ", ".join(fact for fact in (self.remark, kind, along) if fact)
+
+    def lines(self) -> list[str]:
+        """Its line of the list, and the indented lines of what stands in it."""
+        head = f"{self.name} {self.extent}" + (f"  ({self.facts})" if self.facts else "")
+        return [head, *(f"  {line}" for part in self.body for line in part.lines())]
+
+    def html(self) -> str:
+        """Its item of the nested lists."""
+        kind = f" {self.kind}" if self.kind.isalpha() else ""
+        along = " along-a-sum" if self.along_a_sum else ""
+        facts = f" <em>{html.escape(self.facts)}</em>" if self.facts else ""
+        inner = "".join(part.html() for part in self.body)
+        name, extent = html.escape(self.name), html.escape(self.extent)
+        return f'<li class="loop{kind}{along}"><b>{name}</b> {extent}{facts}<ul>{inner}</ul></li>'
+
+
+@dataclass(frozen=True, repr=False)
+class LoopNest(Drawing):
+    """The loops of one kernel, in the order in which they run."""
+
+    STYLE, GROUP = STYLE, "loop-nests"
+
+    title: str
+    body: tuple[Loop | Block, ...]
+
+    def __str__(self) -> str:
+        parts = [f"  {line}" for part in self.body for line in part.lines()]
+        return "\n".join([self.title, *parts])
+
+    def figure(self) -> str:
+        """The nested boxes with their title; the style sheet is not included."""
+        inner = "".join(part.html() for part in self.body)
+        caption = f"<figcaption><b>{html.escape(self.title)}</b></figcaption>"
+        return f'<figure>{caption}<ul class="loop-nest">{inner}</ul></figure>'
+
+
+def loop_nest(
+    ir: Schedule | IRModule | tirx.PrimFunc, title: str = "loops", remarks: Remarks | None = None
+) -> LoopNest:
+    """The loops of a PrimFunc, or of the function `main` of a schedule or a module.
+
+    remarks: name of a loop -> what it runs over, in words.
+    """
+    if isinstance(ir, Schedule):
+        ir = ir.mod
+    func = ir["main"] if isinstance(ir, IRModule) else ir
+    return LoopNest(title, _parts(func.body, remarks or {}))
+
+
+def _parts(stmt: tirx.Stmt, remarks: Remarks) -> tuple[Loop | Block, ...]:
+    """The loops and blocks of a statement; a block that holds others is not drawn itself."""
+    if isinstance(stmt, tirx.SeqStmt):
+        return tuple(part for one in stmt.seq for part in _parts(one, remarks))
+    if isinstance(stmt, tirx.For):
+        return (_loop(stmt, remarks),)
+    if isinstance(stmt, SBlockRealize):
+        block = Block(stmt.block.name_hint, _does(stmt.block))
+        return _parts(stmt.block.body, remarks) or (block,)
+    return ()
+
+
+def _loop(loop: tirx.For, remarks: Remarks) -> Loop:
+    kind = tirx.ForKind(loop.kind).name.lower()
+    if loop.thread_binding is not None:
+        kind = str(loop.thread_binding.thread_tag)
+    extent = str(int(loop.extent)) if isinstance(loop.extent, tirx.IntImm) else str(loop.extent)
+    summed = [value for at in nodes(loop.body, SBlockRealize) for value in summed_values(at)]
+    along = any(mentions(value, loop.loop_var) for value in summed)
+    name, body = loop.loop_var.name, _parts(loop.body, remarks)
+    return Loop(name, extent, kind, along, remarks.get(name, ""), body)
+
+
+def _does(block: SBlock) -> str:
+    """What a block does each time it runs, in words: “sets D”, “adds to temp”, “starts temp, then adds to it”."""
+    written = ", ".join(region.source.name.replace(".", "_") for region in block.writes)
+    verb = "adds to" if isinstance(getattr(block.body, "value", None), tirx.Add) else "updates"
+    if block.init is not None:
+        return f"starts {written} at the first step, then {verb} it"
+    again = any(loads(block.body, region.source) for region in block.writes)
+    return f"{verb if again else 'sets'} {written}"

@@ -1,0 +1,120 @@
+"""The order in which a kernel reads a buffer, found by walking its loop nest, and drawn on the buffer's memory.
+
+`read_order(func, "w")` runs the loops of a PrimFunc with small constant sizes in Python, and notes each element that
+the named buffer is read at. Nothing is compiled; what the picture shows is what the loops say.
+"""
+
+from __future__ import annotations
+
+import html
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import sym, tirx
+from tvm.ir import TensorLoad
+
+from chapters.kit.draw.drawing import Drawing, side_by_side
+from chapters.kit.ir.tensor_ir import innermost_blocks, nodes, substitute
+
+__all__ = ["ReadOrder", "read_order", "side_by_side"]
+
+MOST = 400  # elements; more cannot be read in a picture
+CELL = 34
+STYLE = """
+.read-orders{display:flex;flex-wrap:wrap;gap:2em;align-items:flex-start;margin:1.2em 0}
+.read-orders figure{margin:0}
+.read-orders figcaption{font-size:.75rem;max-width:none;margin:.4em 0 0;font-style:normal}
+.ro text{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:11px;fill:currentColor;
+text-anchor:middle}
+.ro rect{fill:rgba(128,128,128,.10);stroke:currentColor;stroke-opacity:.4}
+.ro .read{fill:rgba(222,128,30,.22);stroke:#c96f12;stroke-opacity:1}
+.ro path{fill:none;stroke:#c96f12;stroke-width:1.6;stroke-opacity:.8}
+"""
+
+
+@dataclass(frozen=True, repr=False)
+class ReadOrder(Drawing):
+    """Where `buffer` of shape `shape` is read by the first `reads` of `title`'s innermost work, in order.
+
+    strides: the steps in memory from each read to the next, in elements.
+    """
+
+    STYLE, GROUP = STYLE, "read-orders"
+
+    title: str
+    buffer: str
+    shape: tuple[int, ...]
+    reads: tuple[int, ...]
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return tuple(b - a for a, b in itertools.pairwise(self.reads))
+
+    @property
+    def caption(self) -> str:
+        steps = sorted(set(self.strides))
+        told = ", ".join(map(str, steps[:4]))
+        return f"{self.title}: {self.buffer} read with steps of {told} element{'s'[: steps != [1]]}"
+
+    @property
+    def order(self) -> dict[int, int]:
+        """Element -> the number of its (last) read."""
+        return {flat: number for number, flat in enumerate(self.reads)}
+
+    def __str__(self) -> str:
+        columns, order = self.shape[-1], self.order
+        cells = [str(order.get(flat, "·")).rjust(3) for flat in range(math.prod(self.shape))]
+        rows = [" ".join(cells[r : r + columns]) for r in range(0, len(cells), columns)]
+        return "\n".join([self.caption, *rows])
+
+    def figure(self) -> str:
+        """The cells of the memory with the reads numbered and joined; the style sheet is not included."""
+        columns, size, order = self.shape[-1], math.prod(self.shape), self.order
+        width, height = columns * CELL + 2, size // columns * CELL + 2
+        corners = [(flat % columns * CELL + 1, flat // columns * CELL + 1) for flat in range(size)]
+        shapes = []
+        for flat, (x, y) in enumerate(corners):
+            mark = ' class="read"' if flat in order else ""
+            shapes.append(f'<rect{mark} x="{x}" y="{y}" width="{CELL}" height="{CELL}"/>')
+        middle = [(x + CELL / 2, y + CELL / 2) for x, y in map(corners.__getitem__, self.reads)]
+        shapes.append('<path d="M' + "L".join(f"{x:.0f} {y:.0f}" for x, y in middle) + '"/>')
+        for flat, number in order.items():
+            x, y = corners[flat]
+            shapes.append(f'<text x="{x + 9}" y="{y + 12}">{number}</text>')
+        label = html.escape(self.caption)
+        return (
+            f'<figure><svg xmlns="http://www.w3.org/2000/svg" class="ro" role="img" aria-label="{label}" '
+            f'width="{width}" height="{height}" viewBox="0 0 {width} {height}">{"".join(shapes)}</svg>'
+            f"<figcaption>{label}</figcaption></figure>"
+        )
+
+
+def read_order(func: tirx.PrimFunc, buffer: str, title: str, count: int | None = None) -> ReadOrder:
+    """The order in which the first block of `func` that reads `buffer` reads it; `count`: its first reads only.
+
+    The loops must have constant extents, and the buffer at most MOST elements; ValueError if not.
+    """
+    found = [
+        (loops, realize, load)
+        for loops, realize in innermost_blocks(func.body)
+        for load in nodes(realize.block.body, TensorLoad)
+        if load.source.name == buffer
+    ]
+    if not found:
+        raise ValueError(f"No block of this function reads {buffer}.")
+    loops, realize, load = found[0]
+    shape = tuple(int(extent) for extent in load.source.shape)
+    size = math.prod(shape)
+    if size > MOST:
+        raise ValueError(f"{buffer} has {size} elements; a picture shows at most {MOST}.")
+    axes = [axis.var for axis in realize.block.iter_vars]
+    at = substitute(load.indices, dict(zip(axes, realize.iter_values, strict=True)))
+    reads: list[int] = []
+    points = itertools.product(*[range(int(loop.extent)) for loop in loops])
+    for point in itertools.islice(points, count):
+        values = {loop.loop_var: tirx.convert(n) for loop, n in zip(loops, point, strict=True)}
+        index = [int(sym.Analyzer().simplify(i)) for i in substitute(at, values)]
+        reads.append(int(np.ravel_multi_index(index, shape)))
+    return ReadOrder(title, buffer, shape, tuple(reads))

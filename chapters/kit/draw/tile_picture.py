@@ -1,0 +1,157 @@
+"""A tiled matmul drawn from its IR: which part of A, B and D one block of threads works on, and which one thread.
+
+On a page or in a notebook the picture shows itself; in a terminal it prints as three lines.
+"""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.s_tir import SBlock
+
+from chapters.kit.draw.drawing import Drawing, kernel_figure, kernel_svg
+from chapters.kit.ir.tensor_ir import innermost_blocks, nodes, summed_values
+
+SIDE, GAP, BAND, ZOOM = 200, 24, 90, 200  # of D, between the parts, of k, and of the enlarged tile
+LEFT, TOP = 20, 40
+_STYLE = (
+    "text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:currentColor}"
+    ".matrix{fill:none;stroke:currentColor;stroke-opacity:.55}.block{stroke:currentColor;stroke-opacity:.15}"
+    ".band{fill:#4276d6;fill-opacity:.15}.staged{fill:#4276d6;fill-opacity:.6}.own{fill:#c96f12;fill-opacity:.75}"
+    ".link{stroke:currentColor;stroke-opacity:.3;stroke-dasharray:4 4}"
+)
+
+
+@dataclass(frozen=True, repr=False)
+class TilePicture(Drawing):
+    """grid: tiles of D along m and n. threads: of a block, likewise. turns: blocks of k. steps: of k in one block.
+
+    own: rows and columns of one thread. shared: the buffers in shared memory.
+    """
+
+    size: tuple[int, int, int]
+    grid: tuple[int, int]
+    threads: tuple[int, int]
+    turns: int
+    steps: int
+    own: tuple[int, int]
+    shared: tuple[str, ...]
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        return self.size[0] // self.grid[0], self.size[1] // self.grid[1]
+
+    def lines(self) -> list[str]:
+        """The three levels in words."""
+        (m, n, k), (high, wide) = self.size, self.tile
+        where = "in shared memory" if self.shared else "read from memory at every step"
+        return [
+            f"memory: A {m} × {k}, B {n} × {k}, D {m} × {n} in {self.grid[0]} × {self.grid[1]} tiles",
+            f"a block: {high} × {wide} of D; in {self.turns} turns {high} × {self.steps} of A and "
+            f"{wide} × {self.steps} of B, {where}",
+            f"each of its {self.threads[0]} × {self.threads[1]} threads: {self.own[0]} × {self.own[1]} sums "
+            "in registers, from the bias on",
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def _repr_html_(self) -> str:
+        return kernel_figure(self.svg, "<br>".join(map(html.escape, self.lines())))
+
+    @property
+    def svg(self) -> str:
+        """A at the left, B above, D between them, one tile of D enlarged at the right."""
+        x0, y0 = LEFT + BAND + GAP, TOP + BAND + GAP  # D's corner
+        row, column = self.grid[0] // 2, self.grid[1] // 2
+        high, wide = SIDE / self.grid[0], SIDE / self.grid[1]
+        y, x = y0 + row * high, x0 + column * wide
+        step, turn = BAND / self.turns, self.turns // 2
+        shapes = [
+            *_matrix(LEFT, y0, BAND, SIDE, "A", LEFT + BAND / 2, y0 + SIDE + 16),
+            *_matrix(x0, TOP, SIDE, BAND, "B transposed", x0 + SIDE + 8, TOP + BAND / 2, "start"),
+            *_matrix(x0, y0, SIDE, SIDE, "D", x0 + SIDE / 2, y0 + SIDE + 16),
+            *_grid(x0, y0, SIDE, self.grid),
+            _box("band", LEFT, y, BAND, high),
+            _box("band", x, TOP, wide, BAND),
+            _box("staged", LEFT + turn * step, y, step, high),
+            _box("staged", x, TOP + turn * step, wide, step),
+            _box("staged", x, y, wide, high),
+        ]
+        zoom = x0 + SIDE + 110
+        shapes += [
+            _line("link", x + wide, y, zoom, y0),
+            _line("link", x + wide, y + high, zoom, y0 + ZOOM),
+            *self._zoomed(zoom, y0),
+        ]
+        title = html.escape("; ".join(self.lines()))
+        inner = f"<style>{_STYLE}</style>{''.join(shapes)}"
+        return kernel_svg(zoom + ZOOM + 30, y0 + SIDE + 30, title, inner)
+
+    def _zoomed(self, x: float, y: float) -> list[str]:
+        rows, columns = self.threads
+        high, wide = ZOOM / rows, ZOOM / columns
+        return [
+            *_matrix(x, y, ZOOM, ZOOM, "one block's tile", x + ZOOM / 2, y + ZOOM + 16),
+            *_grid(x, y, ZOOM, self.threads),
+            _box("own", x + columns // 3 * wide, y + rows // 3 * high, wide, high),
+            f'<text x="{x + ZOOM / 2}" y="{y - 10}" text-anchor="middle">'
+            f"one thread: {self.own[0]} × {self.own[1]}</text>",
+        ]
+
+
+def tile_picture(func: tirx.PrimFunc) -> TilePicture:
+    """Draw `func`, a matmul of A (m, k) and B (n, k) whose loops are bound to blockIdx and threadIdx along y and x.
+
+    Raises ValueError if it has no such loops around a reduction.
+    """
+    for loops, realize in innermost_blocks(func.body):
+        threads = [(loop.thread_binding, int(loop.extent)) for loop in loops]
+        bound = {str(axis.thread_tag): extent for axis, extent in threads if axis is not None}
+        serial = [extent for axis, extent in threads if axis is None]
+        if summed_values(realize) and len(serial) == 4:
+            break
+    else:
+        bound = {}
+    if not {"blockIdx.y", "blockIdx.x", "threadIdx.y", "threadIdx.x"} <= set(bound):
+        raise ValueError("There is no tile to draw: no sum stands in loops of blocks and threads.")
+    (m, k), (n, _) = (tuple(int(d) for d in p.shape) for p in func.params[:2])
+    turns, steps, *own = serial
+    buffers = [buffer for block in nodes(func.body, SBlock) for buffer in block.alloc_buffers]
+    return TilePicture(
+        (m, n, k),
+        (bound["blockIdx.y"], bound["blockIdx.x"]),
+        (bound["threadIdx.y"], bound["threadIdx.x"]),
+        turns,
+        steps,
+        (own[0], own[1]),
+        tuple(sorted({str(b.name) for b in buffers if str(b.scope()) == "shared"})),
+    )
+
+
+def _matrix(x, y, wide, high, name, at_x, at_y, anchor="middle") -> list[str]:
+    return [
+        _box("matrix", x, y, wide, high),
+        f'<text x="{at_x}" y="{at_y}" text-anchor="{anchor}">{name}</text>',
+    ]
+
+
+def _grid(x: float, y: float, side: float, parts: tuple[int, int]) -> list[str]:
+    """The lines that divide a square into `parts` rows and columns."""
+    (rows, columns), far_x, far_y = parts, x + side, y + side
+    across = [y + i * side / rows for i in range(1, rows)]
+    down = [x + j * side / columns for j in range(1, columns)]
+    return [
+        *(_line("block", x, at, far_x, at) for at in across),
+        *(_line("block", at, y, at, far_y) for at in down),
+    ]
+
+
+def _box(kind: str, x: float, y: float, wide: float, high: float) -> str:
+    return f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{wide:.1f}" height="{high:.1f}"/>'
+
+
+def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> str:
+    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'

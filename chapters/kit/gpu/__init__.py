@@ -1,0 +1,1 @@
+"""GPU kernels without a GPU: what TVM launches, engines that execute it, what a kernel asks of the hardware."""

@@ -1,0 +1,446 @@
+// CUDA's words in C++, so that a kernel TVM wrote for a GPU runs on a CPU: one fiber a thread, one block after another.
+//
+// What is checked while it runs, because a GPU would not say it:
+//   * every access of an argument lies inside it, and a wide access is aligned;
+//   * shared memory holds rubbish when a block starts;
+//   * two threads that touch one element of shared memory, one of them writing, have a barrier between them;
+//   * every thread of the block reaches each barrier, every lane of the warp each shuffle and each tensor-core operation.
+// Tensor cores: 16 x 16 x 16 fragments of nvcuda::wmma with float32 sums. Which lane holds which element is scrambled on
+// purpose, because CUDA does not say it. Asynchronous copies (cp.async) arrive as late as they may: when their thread
+// waits for them; what they will overwrite is rubbish from their start on, because they may also arrive at once.
+// mma_on_cpu.hpp has mma.sync and ldmatrix, hopper_on_cpu.hpp wgmma, bulk copies and mbarriers. Not here: other shapes of
+// fragments, atomics, grids that wait for each other.
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <type_traits>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ static inline
+#define __launch_bounds__(...)
+#define __restrict__
+
+typedef unsigned int uint;
+struct Dim3 { unsigned x, y, z; };
+static Dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+// --- numbers -------------------------------------------------------------------------------------
+
+static inline uint16_t bf16_bits(float f) {
+  uint32_t u; memcpy(&u, &f, 4);
+  if ((u & 0x7fffffff) > 0x7f800000) return (u >> 16) | 0x40;
+  return (u + 0x7fff + ((u >> 16) & 1)) >> 16;  // to nearest, ties to even
+}
+
+struct half {  // each operation rounds once, as the GPU's does
+  _Float16 v;
+  half() = default;
+  explicit half(float f) : v((_Float16)f) {}
+  operator float() const { return (float)v; }
+};
+struct nv_bfloat16 {
+  uint16_t v;
+  nv_bfloat16() = default;
+  explicit nv_bfloat16(float f) : v(bf16_bits(f)) {}
+  operator float() const { uint32_t u = (uint32_t)v << 16; float f; memcpy(&f, &u, 4); return f; }
+};
+typedef half __half;
+typedef nv_bfloat16 __nv_bfloat16;
+struct half2 { half x, y; };
+struct nv_bfloat162 { nv_bfloat16 x, y; };
+struct alignas(8) half4 { half x, y, z, w; };
+struct alignas(8) nv_bfloat164 { nv_bfloat16 x, y, z, w; };
+typedef half2 __half2;
+typedef nv_bfloat162 __nv_bfloat162;
+#define ARITHMETIC(T) \
+  static inline T operator+(T a, T b) { return T((float)a + (float)b); } \
+  static inline T operator-(T a, T b) { return T((float)a - (float)b); } \
+  static inline T operator*(T a, T b) { return T((float)a * (float)b); } \
+  static inline T operator/(T a, T b) { return T((float)a / (float)b); } \
+  static inline bool operator<(T a, T b) { return (float)a < (float)b; } \
+  static inline bool operator>(T a, T b) { return (float)a > (float)b; }
+ARITHMETIC(half)
+ARITHMETIC(nv_bfloat16)
+struct uint2 { uint x, y; };
+struct uint4 { uint x, y, z, w; };
+struct int2 { int x, y; };
+struct int4 { int x, y, z, w; };
+struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
+static inline float2 make_float2(float a, float b) { return {a, b}; }
+static inline float4 make_float4(float a, float b, float c, float d) { return {a, b, c, d}; }
+static inline half __float2half_rn(float f) { return half(f); }
+static inline half __float2half(float f) { return half(f); }
+static inline float __half2float(half h) { return h; }
+static inline half2 make_half2(half a, half b) { return {a, b}; }
+static inline half4 make_half4(half a, half b, half c, half d) { return {a, b, c, d}; }
+struct longlong2 { int64_t x, y; };
+static inline longlong2 make_longlong2(int64_t a, int64_t b) { return {a, b}; }
+static inline half hexp(half h) { return half(expf((float)h)); }
+static inline nv_bfloat16 __float2bfloat16_rn(float f) { return nv_bfloat16(f); }
+static inline nv_bfloat16 __float2bfloat16(float f) { return nv_bfloat16(f); }
+static inline float __bfloat162float(nv_bfloat16 b) { return b; }
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static inline float __int_as_float(int i) { float f; memcpy(&f, &i, 4); return f; }
+template <class T> static inline T max(T a, T b) { return a > b ? a : b; }
+template <class T> static inline T min(T a, T b) { return a < b ? a : b; }
+
+// --- threads -------------------------------------------------------------------------------------
+
+enum State { READY, AT_BARRIER, IN_WARP, WAITING, DONE };
+struct Fiber {
+  ucontext_t context;
+  State state;
+  Dim3 id;
+  long barrier;                    // source line of the barrier it waits at
+  unsigned block_epoch, warp_epoch;  // how many barriers and warp exchanges it has passed
+  std::function<bool()> until;     // what it waits for, if WAITING, and that in words
+  const char* what;
+};
+static std::vector<Fiber> fibers;
+static std::vector<char> stacks;
+static std::vector<uint64_t> exchanged;  // what each lane offers in a shuffle
+static ucontext_t scheduler;
+static unsigned current;
+static void (*kernel_body)();
+static char problem[400];
+
+static void leave(State state) {
+  unsigned me = current;
+  fibers[me].state = state;
+  swapcontext(&fibers[me].context, &scheduler);
+  current = me;
+  threadIdx = fibers[me].id;
+}
+
+static void fail(const char* format, ...) {
+  if (!problem[0]) {
+    int n = snprintf(problem, sizeof problem, "Thread (%u, %u, %u) of block (%u, %u, %u) ", threadIdx.x, threadIdx.y,
+                     threadIdx.z, blockIdx.x, blockIdx.y, blockIdx.z);
+    va_list args; va_start(args, format); vsnprintf(problem + n, sizeof problem - n, format, args); va_end(args);
+  }
+  leave(DONE);  // never resumed
+}
+
+static void wait_until(std::function<bool()> until, const char* what) {
+  if (until()) return;
+  fibers[current].until = until; fibers[current].what = what;
+  leave(WAITING);
+}
+static inline void sync_threads(long line) { fibers[current].barrier = line; leave(AT_BARRIER); }
+#define __syncthreads() sync_threads(__LINE__)
+static inline void __syncwarp(unsigned = ~0u) { leave(IN_WARP); }
+static inline unsigned __activemask() { return ~0u; }
+
+template <class T> static T from_lane(T value, int lane) {
+  exchanged[current] = 0; memcpy(&exchanged[current], &value, sizeof value);
+  leave(IN_WARP);
+  unsigned source = (current & ~31u) + lane;
+  if (source >= fibers.size()) source = current;
+  T result; memcpy(&result, &exchanged[source], sizeof result);
+  leave(IN_WARP);
+  return result;
+}
+template <class T> static T __shfl_down_sync(unsigned, T v, unsigned d, int w = 32) {
+  int l = current & 31; return from_lane(v, (l & (w - 1)) + (int)d < w ? l + (int)d : l);
+}
+template <class T> static T __shfl_up_sync(unsigned, T v, unsigned d, int w = 32) {
+  int l = current & 31; return from_lane(v, (l & (w - 1)) >= (int)d ? l - (int)d : l);
+}
+template <class T> static T __shfl_xor_sync(unsigned, T v, int mask, int = 32) {
+  return from_lane(v, (current & 31) ^ mask);
+}
+template <class T> static T __shfl_sync(unsigned, T v, int source, int w = 32) {
+  int l = current & 31; return from_lane(v, (l & ~(w - 1)) + (source & (w - 1)));
+}
+
+static void enter() { kernel_body(); leave(DONE); }
+
+// --- memory --------------------------------------------------------------------------------------
+
+// An argument: indexing and pointer arithmetic are checked against its size.
+template <class T> struct Argument {
+  T* data; int64_t size; const char* name;
+  struct Place {
+    const Argument& of; int64_t at;
+    template <class U> explicit operator U*() const {
+      int64_t wide = sizeof(U) / sizeof(T);
+      if (at < 0 || at + wide > of.size) of.outside(at, wide);
+      if (((uintptr_t)(of.data + at)) % sizeof(U)) fail("reads or writes %s[%ld] %zu bytes wide, which is not aligned.", of.name, (long)at, sizeof(U));
+      return (U*)(of.data + at);
+    }
+  };
+  void outside(int64_t at, int64_t wide) const {
+    if (wide == 1) fail("touches %s[%ld], and %s has %ld elements.", name, (long)at, name, (long)size);
+    else fail("touches %s[%ld] to [%ld], and %s has %ld elements.", name, (long)at, (long)(at + wide - 1), name, (long)size);
+  }
+  T& operator[](int64_t i) const { if (i < 0 || i >= size) outside(i, 1); return data[i]; }
+  Place operator+(int64_t i) const { return {*this, i}; }
+  operator T*() const { return data; }  // handed to a device function, as an array is in CUDA
+  friend Place operator+(const Place& p, int64_t i) { return {p.of, p.at + i}; }
+};
+
+struct Access { int thread = -1; unsigned block_epoch, warp_epoch; };
+struct Shadow { Access write, read; };  // of one element; `read` is the last reader that was not the writer's follower
+struct SharedArray { void* data; size_t bytes; Shadow* shadow; size_t count; const char* name; };
+static std::vector<SharedArray>& shared_arrays() { static std::vector<SharedArray> all; return all; }
+
+static bool unordered(const Access& before) {  // by another thread, with nothing in between that orders the two
+  const Fiber& me = fibers[current];
+  if (before.thread < 0 || before.thread == (int)current || before.block_epoch != me.block_epoch) return false;
+  return before.thread / 32 != (int)current / 32 || before.warp_epoch == me.warp_epoch;
+}
+static Access now() { return {(int)current, fibers[current].block_epoch, fibers[current].warp_epoch}; }
+static void race(const char* name, size_t i, const Access& other, const char* did, const char* other_did) {
+  const Dim3& o = fibers[other.thread].id;
+  fail("%s %s[%zu], which thread (%u, %u, %u) %s, and no barrier stands between them.", did, name, i, o.x, o.y, o.z, other_did);
+}
+
+static void watch_read(Shadow& s, const char* name, size_t i) {
+  if (unordered(s.write)) race(name, i, s.write, "reads", "writes");
+  s.read = now();
+}
+static void watch_write(Shadow& s, const char* name, size_t i, bool changes) {
+  if (changes && unordered(s.write)) race(name, i, s.write, "writes", "writes");
+  if (unordered(s.read)) race(name, i, s.read, "writes", "reads");
+  s.write = now();
+}
+
+// Shared memory: poisoned when a block starts, watched for races. Layout is that of a plain array.
+template <class T, size_t N> struct Shared {
+  alignas(64) T data[N];
+  Shadow shadow[N];
+  const char* name;
+  explicit Shared(const char* n) : name(n) { memset((void*)data, 0xff, sizeof data); shared_arrays().push_back({data, sizeof data, shadow, N, name}); }
+  void reading(size_t i) const { watch_read(const_cast<Shadow&>(shadow[i]), name, i); }
+  void writing(size_t i, const T& value) { watch_write(shadow[i], name, i, memcmp(&data[i], &value, sizeof value)); }
+  struct Element {
+    Shared& of; size_t i;
+    operator T() const { of.reading(i); return of.data[i]; }
+    template <class U, class = std::enable_if_t<!std::is_same<U, T>::value>> explicit operator U() const { return (U)(T)*this; }
+    Element& operator=(T value) { of.writing(i, value); of.data[i] = value; return *this; }
+    Element& operator=(const Element& other) { return *this = (T)other; }
+    T* operator&() const { return &of.data[i]; }
+  };
+  Element operator[](int64_t i) {
+    if (i < 0 || i >= (int64_t)N) fail("touches %s[%ld] in shared memory, and %s has %zu elements.", name, (long)i, name, N);
+    return {*this, (size_t)i};
+  }
+  struct Place {
+    typedef T Of; Shared& of; int64_t at;
+    template <class U> explicit operator U*() const {
+      if (at < 0 || (at + (int64_t)(sizeof(U) / sizeof(T))) > (int64_t)N) fail("touches %s[%ld] in shared memory, and %s has %zu elements.", of.name, (long)at, of.name, N);
+      if (((uintptr_t)(of.data + at)) % sizeof(U)) fail("reads or writes %s[%ld] in shared memory %zu bytes wide, which is not aligned.", of.name, (long)at, sizeof(U));
+      return (U*)(of.data + at);
+    }
+  };
+  Place operator+(int64_t i) { return {*this, i}; }
+  friend Place operator+(const Place& p, int64_t i) { return {p.of, p.at + i}; }
+};
+
+// `*(U*)(shared + i)`, an access of several elements at once: each of them is watched.
+template <class U, class Place> struct Wide {
+  typedef typename Place::Of T;
+  Place place; U* data;
+  explicit Wide(const Place& p) : place(p), data((U*)p) {}
+  operator U() const {
+    for (size_t n = 0; n < sizeof(U) / sizeof(T); n++) place.of.reading(place.at + n);
+    return *data;
+  }
+  Wide& operator=(U value) {
+    for (size_t n = 0; n < sizeof(U) / sizeof(T); n++) place.of.writing(place.at + n, ((T*)&value)[n]);
+    *data = value;
+    return *this;
+  }
+  Wide& operator=(const Wide& other) { return *this = (U)other; }
+};
+template <class U, class Place> static Wide<U, Place> wide(const Place& p) { return Wide<U, Place>(p); }
+
+// --- asynchronous copies ---------------------------------------------------------------------------
+
+static std::vector<std::vector<std::function<void()>>> copies;  // by thread: started, not yet arrived
+static std::vector<std::vector<size_t>> groups;                 // by thread: how many copies each committed group has
+
+static size_t in_groups() { size_t n = 0; for (size_t g : groups[current]) n += g; return n; }
+static void cp_async_commit() { groups[current].push_back(copies[current].size() - in_groups()); }
+static void cp_async_wait(size_t newest) {  // all groups but the newest arrive
+  auto& mine = groups[current];
+  while (mine.size() > newest) {
+    for (size_t i = 0; i < mine[0]; i++) copies[current][i]();
+    copies[current].erase(copies[current].begin(), copies[current].begin() + mine[0]);
+    mine.erase(mine.begin());
+  }
+}
+
+// --- tensor cores --------------------------------------------------------------------------------
+
+struct Range { const char* data; size_t bytes; const char* name; };
+static std::vector<Range>& arguments() { static std::vector<Range> all; return all; }
+static std::vector<const float*> offered_a, offered_b;  // by thread: the fragments it brings to a product
+
+// Check one element of a tile, given by its plain address: it must lie in an argument or in shared memory.
+template <class T> static void touch(const T* p, bool writes, T value) {
+  const char* at = (const char*)p;
+  for (auto& s : shared_arrays()) if (at >= (char*)s.data && at < (char*)s.data + s.bytes) {
+    size_t i = (at - (char*)s.data) / sizeof(T);
+    if (writes) watch_write(s.shadow[i], s.name, i, memcmp(p, &value, sizeof value)); else watch_read(s.shadow[i], s.name, i);
+    return;
+  }
+  for (auto& a : arguments()) if (at >= a.data && at + sizeof(T) <= a.data + a.bytes) return;
+  fail("%s a tile that reaches outside the kernel's arrays.", writes ? "stores" : "loads");
+}
+
+namespace nvcuda { namespace wmma {
+struct matrix_a; struct matrix_b; struct accumulator; struct row_major; struct col_major;
+enum layout_t { mem_row_major, mem_col_major };
+// Element e of the tile, counted along its rows, is x[s] of lane l where (8 l + s) * 37 = e modulo 256.
+template <class Use, int M, int N, int K, class T, class Layout = void> struct fragment {
+  static_assert(M == 16 && N == 16 && K == 16, "only fragments of 16 x 16 x 16 are known here");
+  static const int num_elements = 8;
+  float x[8];
+};
+static inline int element(int s) { return ((current & 31) * 8 + s) * 37 & 255; }
+static inline float held(const float* const* lanes, int e) { int p = e * 173 & 255; return lanes[p >> 3][p & 7]; }
+static inline void together() {  // all 32 lanes
+  if ((current | 31) >= fibers.size()) fail("uses a tensor core in a warp of fewer than 32 threads.");
+  leave(IN_WARP);
+}
+static inline int64_t offset(int e, int64_t ld, bool rows) { return rows ? (e >> 4) * ld + (e & 15) : (e & 15) * ld + (e >> 4); }
+template <class F, class T> static void load_tile(F& f, const T* p, int64_t ld, bool rows) {
+  together();
+  for (int s = 0; s < 8; s++) { const T* q = p + offset(element(s), ld, rows); touch(q, false, T()); f.x[s] = (float)*q; }
+  together();
+}
+template <class U, class T> static void load_matrix_sync(fragment<U, 16, 16, 16, T, row_major>& f, const T* p, unsigned ld) { load_tile(f, p, ld, true); }
+template <class U, class T> static void load_matrix_sync(fragment<U, 16, 16, 16, T, col_major>& f, const T* p, unsigned ld) { load_tile(f, p, ld, false); }
+template <class T> static void load_matrix_sync(fragment<accumulator, 16, 16, 16, T>& f, const T* p, unsigned ld, layout_t layout) { load_tile(f, p, ld, layout == mem_row_major); }
+template <class T> static void store_matrix_sync(T* p, const fragment<accumulator, 16, 16, 16, T>& f, unsigned ld, layout_t layout) {
+  together();
+  for (int s = 0; s < 8; s++) {
+    T* q = p + offset(element(s), ld, layout == mem_row_major);
+    touch(q, true, (T)f.x[s]);
+    *q = (T)f.x[s];
+  }
+  together();
+}
+template <class F> static void fill_fragment(F& f, float value) { for (float& x : f.x) x = value; }
+template <class D, class A, class B, class C> static void mma_sync(D& d, const A& a, const B& b, const C& c) {
+  offered_a[current] = a.x; offered_b[current] = b.x;
+  together();
+  const float* const* as = &offered_a[current & ~31u]; const float* const* bs = &offered_b[current & ~31u];
+  float sums[8];
+  for (int s = 0; s < 8; s++) {
+    int e = element(s), i = e >> 4, j = e & 15;
+    sums[s] = c.x[s];
+    for (int k = 0; k < 16; k++) sums[s] += held(as, i * 16 + k) * held(bs, k * 16 + j);
+  }
+  together();
+  memcpy(d.x, sums, sizeof sums);
+}
+}}  // namespace nvcuda::wmma
+
+#include "mma_on_cpu.hpp"
+#include "hopper_on_cpu.hpp"
+
+// --- a block -------------------------------------------------------------------------------------
+
+static const char* waits_for(const Fiber& f) {  // and what threads wait for that wait for something else
+  static char text[120];
+  const char* other = nullptr;
+  for (auto& g : fibers) if (g.state == WAITING && strcmp(g.what, f.what)) other = g.what;
+  snprintf(text, sizeof text, other ? "waits %s, another %s" : "waits %s", f.what, other);
+  return text;
+}
+static bool release_waiting() {
+  bool any = false;
+  for (auto& f : fibers) if (f.state == WAITING && f.until()) { f.state = READY; any = true; }
+  return any;
+}
+
+static bool release_warps(unsigned n) {
+  bool any = false;
+  for (unsigned first = 0; first < n; first += 32) {
+    unsigned end = first + 32 < n ? first + 32 : n, waiting = 0, done = 0;
+    for (unsigned i = first; i < end; i++) { waiting += fibers[i].state == IN_WARP; done += fibers[i].state == DONE; }
+    if (!waiting || waiting + done != end - first) continue;
+    any = true;
+    for (unsigned i = first; i < end; i++) if (fibers[i].state == IN_WARP) { fibers[i].state = READY; fibers[i].warp_epoch++; }
+  }
+  return any;
+}
+
+static void run_block(unsigned n, int backwards) {
+  const size_t STACK = 64 << 10;
+  stacks.resize(n * STACK); fibers.resize(n); exchanged.assign(n, 0);
+  offered_a.assign(n, nullptr); offered_b.assign(n, nullptr);
+  copies.assign(n, {}); groups.assign(n, {});
+  hopper_starts(n);
+  for (auto& array : shared_arrays()) {
+    memset(array.data, 0xff, array.bytes);  // not a number, in every floating-point type
+    for (size_t i = 0; i < array.count; i++) array.shadow[i] = Shadow();
+  }
+  for (unsigned i = 0; i < n; i++) {
+    Fiber& f = fibers[i];
+    getcontext(&f.context);
+    f.context.uc_stack.ss_sp = &stacks[i * STACK]; f.context.uc_stack.ss_size = STACK; f.context.uc_link = nullptr;
+    makecontext(&f.context, enter, 0);
+    f.state = READY; f.block_epoch = f.warp_epoch = 0;
+    f.id = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
+  }
+  while (!problem[0]) {
+    for (unsigned k = 0; k < n && !problem[0]; k++) {
+      unsigned i = backwards ? n - 1 - k : k;
+      if (fibers[i].state != READY) continue;
+      current = i; threadIdx = fibers[i].id;
+      swapcontext(&scheduler, &fibers[i].context);
+    }
+    if (problem[0]) return;
+    bool moved = release_warps(n) | release_waiting();
+    unsigned done = 0, waiting = 0, late = 0;
+    for (unsigned i = 0; i < n; i++) {
+      done += fibers[i].state == DONE; waiting += fibers[i].state == AT_BARRIER;
+      if (fibers[i].state != AT_BARRIER && (fibers[i].state != DONE || fibers[late].state == AT_BARRIER)) late = i;
+    }
+    if (done == n) {
+      if (hopper_ends()) snprintf(problem, sizeof problem, "Block (%u, %u, %u) has ended, and %s is still under way.", blockIdx.x, blockIdx.y, blockIdx.z, hopper_ends());
+      return;
+    }
+    if (waiting == n) {
+      for (unsigned i = 1; i < n; i++) if (fibers[i].barrier != fibers[0].barrier) {
+        current = i; threadIdx = fibers[i].id;
+        snprintf(problem, sizeof problem, "Threads of block (%u, %u, %u) wait at different barriers.", blockIdx.x, blockIdx.y, blockIdx.z);
+        return;
+      }
+      for (auto& f : fibers) { f.state = READY; f.block_epoch++; f.warp_epoch++; }
+      moved = true;
+    }
+    if (!moved && !one_copy_arrives(backwards)) {
+      const Dim3& o = fibers[late].id;
+      snprintf(problem, sizeof problem, "Block (%u, %u, %u) never ends: %u of %u threads wait at a barrier, and thread (%u, %u, %u) %s.",
+               blockIdx.x, blockIdx.y, blockIdx.z, waiting, n, o.x, o.y, o.z,
+               fibers[late].state == DONE ? "has ended" : fibers[late].state == WAITING ? waits_for(fibers[late]) : "waits for its warp");
+      return;
+    }
+  }
+}
+
+static const char* run_grid(const unsigned* grid, const unsigned* block, int backwards) {
+  problem[0] = 0;
+  gridDim = {grid[0], grid[1], grid[2]}; blockDim = {block[0], block[1], block[2]};
+  uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
+  for (uint64_t k = 0; k < blocks && !problem[0]; k++) {
+    uint64_t b = backwards ? blocks - 1 - k : k;
+    blockIdx = {(unsigned)(b % grid[0]), (unsigned)(b / grid[0] % grid[1]), (unsigned)(b / grid[0] / grid[1])};
+    run_block(block[0] * block[1] * block[2], backwards);
+  }
+  return problem;
+}

@@ -1,0 +1,246 @@
+"""Runs TVM's CUDA C on this CPU: the generated text itself, compiled by g++, one fiber a thread.
+
+`cuda_on_cpu.hpp` says what CUDA's words mean here and what is watched while a kernel runs. Two orders of the threads,
+forwards and backwards, make a result that depends on the order visible.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from chapters.child import ROOT
+from chapters.kit.gpu import hopper_on_cpu
+from chapters.kit.gpu.launches import TENSOR_MAP, Kernel, Launch, LaunchError, UnknownWordError
+
+KERNELS = ROOT / ".cache" / "kernels"
+MOST_KERNELS = 1000  # built ones that are kept
+HEADER = Path(__file__).with_suffix(".hpp")
+HEADERS = (HEADER, HEADER.with_name("mma_on_cpu.hpp"), HEADER.with_name("hopper_on_cpu.hpp"))
+# Locals hold a pattern before they are set, so that a register read too early is no lucky zero.
+# A static of a template must belong to its own kernel, and not to whichever of the process was loaded first.
+FLAGS = ["-O1", "-w", "-std=c++17", "-shared", "-fPIC", "-ftrivial-auto-var-init=pattern"]
+FLAGS += ["-fno-gnu-unique"]
+
+
+def _watched(declared: re.Match) -> str:
+    name = declared["name"]
+    return f'static Shared<{declared["type"]}, {declared["size"]}> {name}("{name.removesuffix("_ptr")}");'
+
+
+# PTX's words, and what stands in for each
+_WORDS = {
+    r"cp\.async\.ca\.shared\.global": "cp_async_bytes",
+    r"cp\.async\.cg\.shared\.global": "cp_async_cg_bytes",
+    r"cp\.async\.commit_group": "cp_async_commit",
+    r"cp\.async\.wait_group": "cp_async_wait",
+    r"ldmatrix\.sync\.aligned\.m8n8\.x[124]\.shared\.b16": "ldmatrix<false>",
+    r"ldmatrix\.sync\.aligned\.m8n8\.x[124]\.trans\.shared\.b16": "ldmatrix<true>",
+    r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.f16\.f16\.f32": "mma_m16n8k16<half>",
+    r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16\.bf16\.f32": "mma_m16n8k16<nv_bfloat16>",
+}
+_OPERAND = re.compile(r'"[=+]?[a-z]"\(([^()]*)\)')
+
+
+def _word(assembly: re.Match) -> str:
+    """A statement of inline PTX as a call of its stand-in, with the operands in the order of PTX's text."""
+    said, operands = assembly["text"], _OPERAND.findall(assembly["operands"])
+    word, _, rest = said.strip().rstrip(";").partition(" ")
+    stand_in = next((name for pattern, name in _WORDS.items() if re.fullmatch(pattern, word)), None)
+    if stand_in is None:
+        raise UnknownWordError(f"PTX's {word} has no stand-in on the CPU.")
+    given = [part.strip() for part in re.sub(r"[{}\[\]]", "", rest).split(",") if part.strip()]
+    named = [operands[int(part[1:])] if part.startswith("%") else part for part in given]
+    return f"{stand_in}({', '.join(named)});"
+
+
+# From CUDA C to C++ with cuda_on_cpu.hpp, row after row: what finds a part of the text, and what takes its place.
+# ARRAYS stands for the names of the arrays in shared memory, BYTES for the size of the dynamic one, which the launch
+# decides.
+REWRITES: dict[str, str | Callable[[re.Match], str]] = {
+    # TVM's older asynchronous copies, each a function with pointers and offsets: the header has one for all
+    r"__forceinline__ __device__ void ptx_cp_async_legacy_\w+\([^)]*\) \{[^{}]*asm volatile[^{}]*\}\n": "",
+    # dynamic shared memory: an array of a known size
+    r"extern __shared__ (?:__align__\(\d+\) )?(?P<type>\w+) (?P<name>\w+)\[\];": (
+        r"__shared__ \g<type> \g<name>[BYTES / sizeof(\g<type>)];"
+    ),
+    # several elements of shared memory in one access: an access that is watched
+    r"\*\((\w+)\*\)\((?=(?:ARRAYS)\b)": r"wide<\1>(",
+    # an array in shared memory: one whose accesses are watched
+    r"__shared__ (?:alignas\(\d+\) )?(?P<type>\w+) (?P<name>\w+)\[(?P<size>[^\]]+)\];": _watched,
+    # an instruction of inline PTX: a call of its stand-in
+    r'asm volatile\(\s*"(?P<text>[^"]*)"(?P<operands>[^;]*)\);': _word,
+    # calls of the older copies
+    r"\bptx_cp_async_legacy_c[ag]_(\d+)_\d+_\d+\(": r"cp_async<\1>(",
+    # volatile: accesses are watched without it
+    r"\(\(volatile \w+\*\)(\w+)\)": r"\1",
+    # a pointer to global memory: an argument that knows its size
+    r"(?P<type>\w+)\* __restrict__ (?P<name>\w+)": r"Argument<\g<type>> \g<name>",
+    # the kernel: an ordinary function
+    r'extern "C" __global__': "static",
+}
+
+
+@functools.cache
+def missing() -> str:
+    """Why kernels cannot run here, "" if they can."""
+    if sys.platform != "linux":
+        return "running CUDA text on the CPU needs Linux"
+    compiler = shutil.which("g++")
+    if compiler is None:
+        return "running CUDA text on the CPU needs g++ 12 or later, and there is no g++"
+    asked = [compiler, "-dumpversion"]
+    version = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    if not version or int(version.split(".")[0]) < 12:
+        return f"running CUDA text on the CPU needs g++ 12 or later; this is {version or 'not g++'}"
+    return ""
+
+
+class CudaOnCpu:
+    """An engine for HostProgram.run. backwards: let the last thread of a block, and the last block, go first."""
+
+    def __init__(self, backwards: bool = False):
+        self.backwards = backwards
+
+    def __call__(self, launch: Launch) -> None:
+        arrays = "handle", TENSOR_MAP
+        kept = [
+            np.ascontiguousarray(value) if dtype in arrays else np.array(value, dtype)
+            for dtype, value in zip(launch.kernel.dtypes, launch.arguments, strict=True)
+        ]
+        addresses = (ctypes.c_void_p * len(kept))(*[array.ctypes.data for array in kept])
+        sizes = (ctypes.c_int64 * len(kept))(*[array.size for array in kept])
+        triple = ctypes.c_uint * 3
+        run = _built(program(launch.kernel, launch.shared_bytes))
+        how = triple(*launch.grid), triple(*launch.block), ctypes.c_uint(launch.shared_bytes)
+        problem = run(addresses, sizes, *how, int(self.backwards))
+        if problem:
+            raise LaunchError(problem.decode())
+
+
+def program(kernel: Kernel, shared_bytes: int = 0) -> str:
+    """The C++ text that is compiled for `kernel`: the header, TVM's function, and how to call it.
+
+    shared_bytes: of dynamic shared memory, which the launch decides.
+    """
+    prelude, start, kernels = kernel.source.partition('extern "C" __global__')
+    # TVM's own prelude ends with an #endif; after it stand the device functions that the kernel brings along
+    text = translated(prelude.rpartition("#endif\n")[2] + start + kernels, shared_bytes)
+    return "\n".join([f'#include "{HEADER.name}"', text, *_entry(kernel.name, text)])
+
+
+def translated(text: str, shared_bytes: int) -> str:
+    """Device functions and kernels in CUDA C as C++ with cuda_on_cpu.hpp: Hopper's instructions, then REWRITES."""
+    text = hopper_on_cpu.translated(text)
+    arrays = re.findall(r"__shared__ (?:(?:alignas|__align__)\(\d+\) )?\w+ (\w+)\[", text)
+    for pattern, replacement in REWRITES.items():
+        if "ARRAYS" in pattern and not arrays:
+            continue
+        pattern = pattern.replace("ARRAYS", "|".join(arrays))
+        if isinstance(replacement, str):
+            replacement = replacement.replace("BYTES", str(shared_bytes))
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+def _entry(name: str, text: str) -> list[str]:
+    """The lines that set the arguments of the kernel called `name` in `text`, and run it for a whole grid."""
+    parameters = re.findall(rf"{re.escape(name)}\(([^)]*)\)", text)[0].split(",")
+    kept, setting = [], ["arguments().clear();"]
+    for n, parameter in enumerate(parameters):
+        kind, called = (part.strip() for part in parameter.rsplit(" ", 1))
+        kept.append(f"static {kind} argument{n};")
+        if kind == "CUtensorMap":
+            setting.append(f"memcpy(&argument{n}, p[{n}], sizeof argument{n});")
+        elif element := re.fullmatch(r"Argument<(\w+)>", kind):
+            called = called.removesuffix("_ptr")
+            size = f"sizes[{n}] * sizeof({element[1]})"
+            setting += [
+                f'argument{n} = {{({element[1]}*)p[{n}], sizes[{n}], "{called}"}};',
+                f'arguments().push_back({{(const char*)p[{n}], {size}, "{called}"}});',
+            ]
+        else:
+            setting.append(f"argument{n} = *({kind}*)p[{n}];")
+    arguments = ", ".join(f"argument{n}" for n in range(len(parameters)))
+    return [
+        *kept,
+        f"static void body() {{ {name}({arguments}); }}",
+        'extern "C" const char* run(void** p, const int64_t* sizes, const unsigned* grid, const unsigned* block,',
+        "                           unsigned shared_bytes, int backwards) {",
+        "dynamic_bytes = shared_bytes;",
+        *setting,
+        "kernel_body = body; return run_grid(grid, block, backwards); }",
+    ]
+
+
+@functools.cache
+def _folder() -> Path:
+    """Where the headers lie, compiled once, and every kernel that was built with them, on this machine, by any process.
+
+    Parsing the headers is half of the time that a kernel takes, and the same kernels come back in every run.
+    """
+    version = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
+    parts = [version, " ".join(FLAGS).encode(), *(header.read_bytes() for header in HEADERS)]
+    folder = KERNELS / _short_hash(b"".join(parts))
+    if not folder.exists():
+        KERNELS.mkdir(parents=True, exist_ok=True)
+        for old in KERNELS.iterdir():
+            if time.time() - old.stat().st_mtime > 3600:  # a younger one may be another process's
+                shutil.rmtree(old, ignore_errors=True)
+        _compile_headers(folder)
+    built = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_mtime)
+    for path in built[:-MOST_KERNELS]:
+        path.unlink(missing_ok=True)
+    return folder
+
+
+def _compile_headers(folder: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=KERNELS, ignore_cleanup_errors=True) as name:
+        for header in HEADERS:
+            shutil.copy(header, name)
+        flags = [flag for flag in FLAGS if flag != "-shared"]
+        header = ["-x", "c++-header", HEADER.name, "-o", HEADER.name + ".gch"]
+        subprocess.run(["g++", *flags, *header], cwd=name, check=True, capture_output=True)
+        with contextlib.suppress(OSError):  # another process was first
+            Path(name).rename(folder)
+
+
+@functools.lru_cache(maxsize=256)
+def _built(text: str):
+    """The function `run` of the program `text`; it is compiled unless the folder has it."""
+    library = _folder() / f"{_short_hash(text.encode())}.so"
+    if library.exists():
+        library.touch()
+    else:
+        _compile(text, library)
+    run = ctypes.CDLL(str(library)).run
+    run.restype = ctypes.c_char_p
+    return run
+
+
+def _compile(text: str, library: Path) -> None:
+    own = library.with_suffix(f".{os.getpid()}")  # another process may compile the same
+    command = ["g++", *FLAGS, "-x", "c++", "-", "-I", str(library.parent), "-o", str(own)]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        errors = (line for line in done.stderr.splitlines() if "error" in line)
+        first = next(errors, done.stderr[:400])
+        raise UnknownWordError(f"g++ does not take the kernel's text: {first.split(': ', 1)[-1]}")
+    own.replace(library)
+
+
+def _short_hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

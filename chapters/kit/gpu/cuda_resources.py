@@ -1,0 +1,131 @@
+"""What a CUDA kernel takes of the GPU: registers, spilled bytes, shared memory, as NVIDIA's compiler counts them.
+
+No GPU, no driver and no CUDA toolkit: the compiler (NVRTC) and its headers come as wheels. Counts differ between
+versions of the compiler, so nothing should depend on an exact one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+WHEELS = "nvidia-cuda-nvrtc, nvidia-cuda-runtime, nvidia-cuda-cccl and nvidia-cuda-crt"
+# The names that TVM's text takes from headers which NVRTC has under other names.
+PREAMBLE = """
+#include <cuda/std/cstdint>
+#include <cuda/std/limits>
+using cuda::std::int8_t; using cuda::std::uint8_t; using cuda::std::int16_t; using cuda::std::uint16_t;
+using cuda::std::int32_t; using cuda::std::uint32_t; using cuda::std::int64_t; using cuda::std::uint64_t;
+#ifndef INFINITY
+#define INFINITY (::cuda::std::numeric_limits<float>::infinity())
+#endif
+struct alignas(64) CUtensorMap_st { uint64_t opaque[16]; };  // from <cuda.h>, which is for host code
+typedef struct CUtensorMap_st CUtensorMap;
+"""
+_HOSTS, _PARTS = ("", "_HOST"), ("BEGIN", "END")
+_SILENT = [f"-D__NV_SILENCE{host}_DEPRECATION_{part}=" for host in _HOSTS for part in _PARTS]
+
+
+@dataclass(frozen=True)
+class Resources:
+    """A kernel's, a thread's unless said otherwise. spill_*: bytes of registers kept in memory for want of registers.
+
+    shared_bytes: a block's shared memory; the compiler counts the static part only.
+    """
+
+    registers: int = 0
+    stack_bytes: int = 0
+    spill_store_bytes: int = 0
+    spill_load_bytes: int = 0
+    shared_bytes: int = 0
+
+
+class CompileError(Exception):
+    """NVIDIA's compiler does not take the text; the message is its own."""
+
+
+def _root() -> Path | None:
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        root = Path(folder) / "cu13"
+        if any(root.glob("lib/libnvrtc.so.13")) and (root / "include" / "cccl").is_dir():
+            return root
+    return None
+
+
+def missing() -> str:
+    """Why no kernel can be compiled here, "" if it can."""
+    if _root() is None:
+        return f"compiling CUDA needs the wheels {WHEELS}, on Linux"
+    return ""
+
+
+def compiled(source: str, arch: str) -> tuple[bytes, str]:
+    """(the machine code, the compiler's report) of the CUDA C `source` for `arch`, such as "sm_90a".
+
+    Raises CompileError with the compiler's messages.
+    """
+    return _compiled(source, arch, "CUBIN")
+
+
+def ptx(source: str, arch: str) -> str:
+    """The PTX that the CUDA C `source` becomes before it is machine code for `arch`. Raises CompileError."""
+    return _compiled(source, arch, "PTX")[0].rstrip(b"\0").decode()
+
+
+def _compiled(source: str, arch: str, what: str) -> tuple[bytes, str]:
+    root = _root()
+    if root is None:
+        raise CompileError(missing())
+    library = ctypes.CDLL(str(root / "lib" / "libnvrtc.so.13"))
+    include = root / "include"
+    text = PREAMBLE + "\n".join(x for x in source.splitlines() if x.strip() != "#include <cuda.h>")
+    options = [
+        f"--gpu-architecture={arch}",
+        f"-I{include}",
+        f"-I{include / 'cccl'}",
+        "-default-device",
+        "--device-int128",
+        "--use_fast_math",
+        "--ptxas-options=-v",
+        *_SILENT,
+    ]
+    program = ctypes.c_void_p()
+    library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
+    try:
+        given = (ctypes.c_char_p * len(options))(*map(str.encode, options))
+        failed = library.nvrtcCompileProgram(program, len(options), given)
+        report = _get(library, "ProgramLog", program).rstrip(b"\0").decode()
+        if failed:
+            raise CompileError(report)
+        return _get(library, what, program), report
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _get(library, what: str, program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
+    data = ctypes.create_string_buffer(size.value)
+    getattr(library, f"nvrtcGet{what}")(program, data)
+    return data.raw
+
+
+_REPORTED = {
+    "registers": r"Used (\d+) registers",
+    "stack_bytes": r"(\d+) bytes stack frame",
+    "spill_store_bytes": r"(\d+) bytes spill stores",
+    "spill_load_bytes": r"(\d+) bytes spill loads",
+    "shared_bytes": r"(\d+) bytes smem",
+}
+
+
+def resources(source: str, arch: str) -> Resources:
+    """What the one kernel in `source` takes on `arch`."""
+    _, report = compiled(source, arch)
+    found = {name: re.search(pattern, report) for name, pattern in _REPORTED.items()}
+    assert set(found) == {field.name for field in fields(Resources)}
+    return Resources(**{name: int(match[1]) for name, match in found.items() if match})

@@ -1,0 +1,221 @@
+"""What TVM's compiled host code launches: kernels, grids and blocks, and the arguments in the kernel's own order.
+
+A PrimFunc for a GPU becomes two things: device code, which is text here, and host code, which checks the arguments and
+launches. The host code is compiled for this CPU without the device code; each launch then is a call of a global
+function with the kernel's name, and that function is ours. So nothing about a launch is guessed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm.tirx.build import codegen_build, split_host_device_mods
+
+from chapters.kit.cpu.aligned import aligned_bytes
+from chapters.kit.gpu import tensor_maps
+
+# Attributes of a function: the passes that lower it and the only architecture it is for, where that is not the usual.
+PIPELINE, ARCHITECTURE = "pipeline", "architecture"
+TENSOR_MAP = "tensormap"  # the dtype of a parameter that describes a buffer to bulk copies
+_CARRIER = {"bfloat16": "uint16"}  # DLPack from NumPy has no bfloat16; the bytes are the same
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A device function: its source text, and its parameters as the launch passes them.
+
+    dtypes: one a parameter, "handle" for a buffer, TENSOR_MAP for a tensor map. tags: what the launch passes after
+    them, such as "blockIdx.x".
+    """
+
+    name: str
+    source: str
+    dtypes: tuple[str, ...]
+    names: tuple[str, ...]
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: NumPy arrays for the buffers (they share the caller's memory), numbers for the scalars.
+
+    A tensor map is an array of its 128 bytes. shared_bytes: of a block's dynamic shared memory.
+    """
+
+    kernel: Kernel
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    arguments: tuple[object, ...]
+    shared_bytes: int = 0
+
+
+Engine = Callable[[Launch], None]  # executes a launch, in place
+
+
+class LaunchError(Exception):
+    """An engine found the kernel at fault; the message says which thread did what."""
+
+
+class UnknownWordError(Exception):
+    """A kernel uses something an engine cannot execute; that says nothing about whether it is right."""
+
+
+class HostProgram:
+    """A PrimFunc's host part, compiled for this CPU; its launches go to `engine`.
+
+    func: a PrimFunc bound to threads. target: a GPU's; nothing but TVM is needed to compile for it. config: more of
+    TVM's PassContext, such as {"tirx.use_async_copy": True}.
+    """
+
+    def __init__(
+        self, func: tvm.tirx.PrimFunc, target: tvm.target.Target, config: dict | None = None
+    ):
+        # the host code would refuse arrays that do not lie on the GPU it was compiled for
+        with tvm.transform.PassContext(config={"tirx.disable_assert": True, **(config or {})}):
+            host, device = _split(func, target)
+            self.kernels = {k.name: k for k in _kernels(device)}
+            self._main = codegen_build(host, tvm.target.Target("llvm"))["main"]
+        # the compiled code looks a kernel up once, so each has one function for all runs
+        self._calls = {name: self._call(name) for name in self.kernels}
+
+    def run(self, engine: Engine, arguments: list[np.ndarray | int]) -> list[Launch]:
+        """Call the PrimFunc on arrays for its buffers and ints for its scalars; outputs are written in place.
+
+        Returns what was launched. Raises LaunchError if the engine finds a kernel at fault.
+        """
+        held = [_aligned(one) if isinstance(one, np.ndarray) else one for one in arguments]
+        self._run = run = _Run(engine, {a.ctypes.data: a for a in held if not isinstance(a, int)})
+        for name, call in self._calls.items():
+            tvm_ffi.register_global_func(name, call, override=True)
+        tvm_ffi.register_global_func("__tvm_set_device", lambda *_: None, override=True)
+        try:
+            with tensor_maps.encoder():
+                self._main(*(a if isinstance(a, int) else tvm_ffi.from_dlpack(a) for a in held))
+        except Exception:
+            if not run.failed:
+                raise
+        if run.failed:
+            raise run.failed[0]
+        for given, copy in zip(arguments, held, strict=True):
+            if isinstance(given, np.ndarray) and given.flags.writeable:
+                given[...] = copy.view(given.dtype)
+        return run.launches
+
+    def _call(self, name: str) -> Callable:
+        """What the host code calls to launch the kernel called `name`, which may have been replaced since."""
+
+        def call(*values) -> int:
+            run = self._run
+            launch = _launch(self.kernels[name], values, run.live)
+            run.launches.append(launch)
+            try:
+                run.engine(launch)
+            except Exception as error:  # an exception must not cross the compiled code
+                run.failed.append(error)
+                return -1
+            return 0
+
+        return call
+
+
+@dataclass
+class _Run:
+    """One run of a HostProgram: `live` are the buffers by address."""
+
+    engine: Engine
+    live: dict[int, np.ndarray]
+    launches: list[Launch] = field(default_factory=list)
+    failed: list[Exception] = field(default_factory=list)
+
+
+def lowered(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> list[tvm.tirx.PrimFunc]:
+    """The device functions that `func` becomes on `target`, as TVM writes them out as source text."""
+    _, device = _split(func, target)
+    return [kernel for part in device.values() for kernel in part.functions.values()]
+
+
+def target_of(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> tvm.target.Target:
+    """`target`, with all instructions of the architecture that `func` is for, if it is for one alone.
+
+    Raises ValueError where `target` is another.
+    """
+    wanted = func.attrs.get(ARCHITECTURE)
+    arch = str(target.attrs.get("arch", target.kind.name))
+    if wanted is None or arch == wanted:
+        return target
+    if arch != str(wanted).rstrip("a"):
+        raise ValueError(
+            f"This kernel is made of instructions that {wanted} alone has, and the target is {arch}: use another there."
+        )
+    return tvm.target.Target({"kind": "cuda", "arch": str(wanted)})
+
+
+def pipeline_of(mod: tvm.IRModule) -> str:
+    """The name of TVM's passes that lower `mod`: what its function says in the attribute PIPELINE, else "s_tir"."""
+    attrs = (func.attrs for func in mod.functions.values())
+    return next((str(own[PIPELINE]) for own in attrs if PIPELINE in own), "s_tir")
+
+
+def _split(func: tvm.tirx.PrimFunc, target: tvm.target.Target):
+    """(host module, {target: device module}) of `func`, as tvm.compile makes them."""
+    target = target_of(func, target)
+    target = tvm.target.Target(target, host="llvm") if target.host is None else target
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    mod = tvm.tirx.transform.BindTarget(target)(mod)
+    pipeline, host_passes, device_passes = tvm.tirx.get_tir_pipeline(pipeline_of(mod))
+    host, device = split_host_device_mods(pipeline(mod))
+    return host_passes()(host), {t: device_passes()(m) for t, m in device.items()}
+
+
+def _kernels(device: dict) -> list[Kernel]:
+    return [
+        Kernel(
+            name=str(func.attrs["global_symbol"]),
+            source=codegen_build(tvm.IRModule({gvar: func}), target).inspect_source(),
+            dtypes=tuple(_dtype(p.ty) for p in func.params),
+            names=tuple(p.name for p in func.params),
+            tags=tuple(map(str, func.attrs["tirx.kernel_launch_params"])),
+        )
+        for target, mod in device.items()
+        for gvar, func in mod.functions.items()
+    ]
+
+
+def _dtype(ty: tvm.ir.Type) -> str:
+    if not isinstance(ty, tvm.ir.PointerType):
+        return str(ty.dtype)
+    return TENSOR_MAP if isinstance(ty.element_type, tvm.tirx.TensorMapType) else "handle"
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """A copy of `array` at an address that compiled code can rely on."""
+    dtype = np.dtype(_CARRIER.get(str(array.dtype), array.dtype))
+    copy = aligned_bytes(array.nbytes).view(dtype).reshape(array.shape)
+    copy[...] = array.view(dtype)
+    return copy
+
+
+def _launch(kernel: Kernel, values: tuple, live: dict[int, np.ndarray]) -> Launch:
+    count = len(kernel.dtypes)
+    sizes = dict(zip(kernel.tags, map(int, values[count:]), strict=False))
+    grid, block = (
+        tuple(sizes.get(f"{kind}Idx.{axis}", 1) for axis in "xyz") for kind in ("block", "thread")
+    )
+    arguments = []
+    for dtype, value in zip(kernel.dtypes, values[:count], strict=True):
+        if dtype == "handle":
+            value = live[_address(value)]
+        elif dtype == TENSOR_MAP:
+            value = tensor_maps.copied(_address(value))
+        arguments.append(value)
+    shared_bytes = sizes.get("tirx.use_dyn_shared_memory", 0)
+    return Launch(kernel, grid, block, tuple(arguments), shared_bytes)
+
+
+def _address(value) -> int:
+    return value.value if isinstance(value, ctypes.c_void_p) else int(value)

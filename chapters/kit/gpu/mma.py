@@ -1,0 +1,348 @@
+"""The fused linear layer by hand, for tensor cores as PTX has them: `mma.sync`, `ldmatrix` and `cp.async`.
+
+`wmma.py` hides which lane of a warp holds which number of a fragment. PTX documents it (PTX ISA, "Matrix fragments for
+mma.m16n8k16 with floating point type"), so the sums are ordinary registers here, and their start from the bias is an
+ordinary load. For one `mma.sync`, d (16, 8) = a (16, 16) @ b (16, 8) + c, lane l holds with g = l // 4 and t = l % 4
+
+    a: rows g and g + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9     b: the same rows of k, column g
+    c, d: row g, columns 2t and 2t + 1; row g + 8, columns 2t and 2t + 1
+
+Which column of the layer is "column c" of the j-th such product is ours to choose. Four products make 32 columns, and
+
+    column c of product j  is  column 8 (c // 2) + 2 j + c % 2  of the 32,
+
+so that lane l holds columns 8t to 8t + 7: eight biases are two loads, eight results are one store of 16 bytes. The rows
+of w are dealt out so when they are copied to shared memory (`dealt`), which costs nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tvm import tirx
+from tvm.ir import Expr
+from tvm.script import tirx as T
+
+from chapters.kit.gpu.limits import WARP
+
+PTX_TYPES = {"float16": "f16", "bfloat16": "bf16"}
+PIECE = 8  # elements of 2 bytes in the 16 bytes that ldmatrix and cp.async take at once
+FULL = 128  # blocks: data-centre GPUs have 108 to 148 multiprocessors
+# Of a block, at most, on sm_80; consumers' GPUs have 99 KiB, later data-centre GPUs more.
+SHARED_BYTES = 163 * 1024
+LARGEST = 2**31  # indices have 32 bits
+COPY, LDMATRIX = "cp.async.cg.shared.global", "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
+
+
+@dataclass(frozen=True)
+class MmaTile:
+    """How the layer is cut: a block of threads has (block_m, block_n) of the result, a warp (warp_m, warp_n).
+
+    stages: how many blocks of block_k columns of x and w shared memory holds: one in use, the others under way.
+    """
+
+    block_m: int
+    block_n: int
+    block_k: int
+    warp_m: int
+    warp_n: int
+    stages: int
+
+    @property
+    def threads(self) -> int:
+        return self.block_m // self.warp_m * (self.block_n // self.warp_n) * WARP
+
+    @property
+    def shared_bytes(self) -> int:
+        return 2 * self.stages * (self.block_m + self.block_n) * self.block_k
+
+    @property
+    def pieces(self) -> int:
+        """Pieces of 16 bytes in a row in shared memory."""
+        return self.block_k // PIECE
+
+    @property
+    def copied_rows(self) -> int:
+        """Rows that all threads together copy at a time."""
+        return self.threads // self.pieces
+
+    @property
+    def fragments(self) -> tuple[int, int]:
+        """Of a warp: tiles of 16 rows, and groups of four products, which are 32 columns."""
+        return self.warp_m // 16, self.warp_n // 32
+
+    def check(self) -> None:
+        """Raise ValueError where the threads cannot share the work evenly, or fewer than 3 stages are asked for."""
+        if not (self._warps_fit() and self._copies_fit()):
+            raise ValueError(
+                f"{self} cannot be: warps have multiples of 16 × 32 of the block's elements, block_k is 32 or 64, all "
+                "threads, 1024 at most, copy equally much of each operand, and stages is 3 or more."
+            )
+
+    def _warps_fit(self) -> bool:
+        if min(self.warp_m, self.warp_n) < 1 or self.warp_m % 16 or self.warp_n % 32:
+            return False
+        whole = self.block_m % self.warp_m == self.block_n % self.warp_n == 0
+        return whole and 0 < self.threads <= 1024
+
+    def _copies_fit(self) -> bool:
+        if self.block_k not in (32, 64) or self.stages < 3:
+            return False
+        return self.block_m % self.copied_rows == self.block_n % self.copied_rows == 0
+
+
+# from the one that loads least to the one that makes most blocks
+TILES = (
+    MmaTile(128, 256, 64, 64, 64, 3),
+    MmaTile(128, 128, 32, 64, 64, 4),
+    MmaTile(64, 128, 32, 32, 64, 4),
+    MmaTile(64, 64, 32, 32, 32, 4),
+)
+
+
+def tile_for(m: int, n: int, k: int, shared_bytes: int = SHARED_BYTES) -> MmaTile:
+    """The tile that loads least of those that keep a GPU's multiprocessors busy; the smallest where none does.
+
+    n and k must be multiples of the tile's, m need not. shared_bytes: what a block may ask for. Raises ValueError where
+    no tile serves.
+    """
+    fitting = [tile for tile in TILES if tile.shared_bytes <= shared_bytes]
+    possible = [tile for tile in fitting if n % tile.block_n == 0 and k % tile.block_k == 0]
+    if min(m, n, k) < 1 or not possible:
+        smallest = TILES[-1]
+        raise ValueError(
+            f"A layer of {m} × {n} × {k} cannot be computed by mma_matmul: n must be a multiple of {smallest.block_n} "
+            f"and k of {smallest.block_k}, m at least 1; use another kernel, or pad the weight with zeros."
+        )
+    busy = [t for t in possible if math.ceil(m / t.block_m) * (n // t.block_n) >= FULL]
+    return (busy or possible[-1:])[0]
+
+
+def dealt(row: Expr) -> Expr:
+    """Which row of the block's part of w lies in row `row` of its copy: 8 j + c of each 32 is column c of product j."""
+    return row // 32 * 32 + row % 8 // 2 * 8 + row // 8 % 4 * 2 + row % 2
+
+
+def swizzled(row: Expr, piece: Expr, pieces: int) -> Expr:
+    """Where piece `piece` of a row of `pieces` (4 or 8) pieces of 16 bytes lies in it.
+
+    The same piece of eight neighbouring rows, which ldmatrix reads at once, lies in different banks.
+    """
+    return piece ^ (row // (PIECE // pieces) % pieces)
+
+
+def mma_matmul(
+    m: int, n: int, k: int, dtype: str, out_dtype: str = "float32", tile: MmaTile | None = None
+) -> tirx.PrimFunc:
+    """D = A @ B.T + C for A (m, k) and B (n, k) of `dtype`, C (n,) float32 and D (m, n) of `out_dtype`.
+
+    dtype: "float16" or "bfloat16"; products are summed in float32. out_dtype: "float32" or `dtype`, rounded once.
+    tile: `tile_for` of the sizes if not given. The last rows may fill a block only in part. Raises ValueError for what
+    it does not serve.
+    """
+    if dtype not in PTX_TYPES or out_dtype not in ("float32", dtype):
+        raise ValueError(
+            f"mma_matmul multiplies float16 or bfloat16 into float32 or the same, not {dtype} into {out_dtype}."
+        )
+    tile = tile or tile_for(m, n, k)
+    tile.check()
+    if m < 1 or n % tile.block_n or k % tile.block_k or n * k == 0:
+        raise ValueError(
+            f"A layer of {m} × {n} × {k} is not whole in tiles of {tile.block_n} columns and {tile.block_k} steps; "
+            "m may be any number, n and k must be multiples of the tile's."
+        )
+    if max(m * k, n * k, m * n) >= LARGEST:
+        raise ValueError(
+            f"A layer of {m} × {n} × {k} has an array of 2**31 elements or more; split its rows."
+        )
+    return _kernel(_Layer(m, n, k, dtype, out_dtype, tile))
+
+
+# --- the kernel, step by step ---------------------------------------------------------------------
+
+
+class _Layer(NamedTuple):
+    """A layer, its tile, and how the steps of the kernel reach into its operands."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    out_dtype: str
+    tile: MmaTile
+
+    def place(self, copies, slot, row, piece):
+        """The address of a piece of a row in shared memory."""
+        return copies.ptr_to([slot, row, swizzled(row, piece, self.tile.pieces) * PIECE])
+
+    def start_copy(self, copies, slot, to, operand, row, step, piece):
+        """Ask for a piece of a row of an operand, which goes to row `to` of part `slot` of shared memory."""
+        source = operand.ptr_to([row, step * self.tile.block_k + piece * PIECE])
+        return T.ptx[COPY](self.place(copies, slot, to, piece), source, 16)
+
+
+class _Thread(NamedTuple):
+    """What a thread works on: its lane, the corners of its block and its warp, the row and piece that it copies."""
+
+    lane: Expr
+    first_row: Expr
+    first_column: Expr
+    warp_row: Expr
+    warp_column: Expr
+    copy_row: Expr
+    copy_piece: Expr
+
+    def column(self, group):
+        """The first of the eight columns that the lane holds of a group of four products."""
+        return self.first_column + self.warp_column + group * 32 + self.lane % 4 * 8
+
+    def row_of_w(self, row):
+        """The row of w that lies in row `row` of the block's copy."""
+        return self.first_column + dealt(row)
+
+
+@T.inline
+def _start_copies(layer, A, B, As, Bs, at, slot, step):
+    """Ask for the operands of one step, which arrive in part `slot` of shared memory."""
+    for i in T.unroll(layer.tile.block_m // layer.tile.copied_rows):
+        to = T.meta_var(i * layer.tile.copied_rows + at.copy_row)
+        # past the last row the last is copied again: what becomes of it is not stored
+        row = T.meta_var(T.min(at.first_row + to, layer.m - 1))
+        layer.start_copy(As, slot, to, A, row, step, at.copy_piece)
+    for i in T.unroll(layer.tile.block_n // layer.tile.copied_rows):
+        to = T.meta_var(i * layer.tile.copied_rows + at.copy_row)
+        layer.start_copy(Bs, slot, to, B, at.row_of_w(to), step, at.copy_piece)
+
+
+@T.inline
+def _start_from_bias(layer, sums, bias, C, at):
+    """Load a lane's biases, and let each of its sums start from the bias of its column."""
+    for j in T.unroll(layer.tile.fragments[1]):
+        for half in T.unroll(2):
+            for e in T.vectorized(4):
+                bias[j, half * 4 + e] = C[at.column(j) + half * 4 + e]
+    for i, j, h, e in T.grid(*layer.tile.fragments, 2, 8):
+        sums[i, j, h, e] = bias[j, e]
+
+
+@T.inline
+def _load_fragments(layer, a, b, As, Bs, at, half, slot, p):
+    """Load the fragments of part `p` of a step, 16 columns, into half `half` of the registers a and b."""
+    for i in T.unroll(layer.tile.fragments[0]):
+        row = T.meta_var(at.warp_row + i * 16 + at.lane % 16)
+        T.ptx[LDMATRIX](
+            *[a[half, i, e] for e in range(4)],
+            layer.place(As, slot, row, p * 2 + at.lane // 16),
+        )
+    for j, two in T.grid(layer.tile.fragments[1], 2):
+        row = T.meta_var(at.warp_column + j * 32 + two * 16 + at.lane // 16 * 8 + at.lane % 8)
+        T.ptx[LDMATRIX](
+            *[b[half, j, two * 2 + e // 2, e % 2] for e in range(4)],
+            layer.place(Bs, slot, row, p * 2 + at.lane // 8 % 2),
+        )
+
+
+@T.inline
+def _multiply(layer, sums, a, b, half):
+    """Add the products of the fragments in half `half` of the registers."""
+    for i, j, q in T.grid(*layer.tile.fragments, 4):
+        T.ptx["mma.sync.aligned.m16n8k16.row.col.f32.{0}.{0}.f32".format(PTX_TYPES[layer.dtype])](
+            *[sums[i, j, e // 2, 2 * q + e % 2] for e in range(4)],
+            *[a[half, i, e] for e in range(4)],
+            *[b[half, j, q, e] for e in range(2)],
+            *[sums[i, j, e // 2, 2 * q + e % 2] for e in range(4)],
+        )
+
+
+@T.inline
+def _store(layer, sums, out, D, at):
+    """Round a lane's sums and store them, 16 bytes at a time, in the rows that D has."""
+    wide = T.meta_var(4 if layer.out_dtype == "float32" else 8)  # elements of 16 bytes
+    for i, j, h in T.grid(*layer.tile.fragments, 2):
+        row: T.let = at.first_row + at.warp_row + i * 16 + h * 8 + at.lane // 4
+        for e in T.unroll(8):
+            out[e] = T.cast(sums[i, j, h, e], layer.out_dtype)
+        if row < layer.m:
+            for part in T.unroll(8 // wide):
+                for e in T.vectorized(wide):
+                    D[row, at.column(j) + part * wide + e] = out[part * wide + e]
+
+
+@T.inline
+def _multiply_all_steps(layer, A, B, As, Bs, a, b, sums, at):
+    """The loop over k: while one part of a step is multiplied, the fragments of the next part are loaded."""
+    stages = T.meta_var(layer.tile.stages)
+    steps = T.meta_var(layer.k // layer.tile.block_k)
+    inner = T.meta_var(layer.tile.block_k // 16)
+    T.ptx["cp.async.wait_group"](stages - 2)
+    T.tvm_storage_sync("shared")
+    _load_fragments(layer, a, b, As, Bs, at, 0, 0, 0)
+    for step in T.serial(steps):
+        for p in T.unroll(inner):
+            if p == inner - 1:
+                # the next step's copies are there, and this step's part of the pool is free once all have passed
+                T.ptx["cp.async.wait_group"](stages - 2)
+                T.tvm_storage_sync("shared")
+                _load_fragments(layer, a, b, As, Bs, at, (p + 1) % 2, (step + 1) % stages, 0)
+            else:
+                _load_fragments(layer, a, b, As, Bs, at, (p + 1) % 2, step % stages, p + 1)
+            if p == 0:
+                # into the part that was in use a step ago; an empty group keeps the count of groups
+                ahead = T.meta_var(step + stages - 1)
+                if ahead < steps:
+                    _start_copies(layer, A, B, As, Bs, at, ahead % stages, ahead)
+                T.ptx["cp.async.commit_group"]()
+            _multiply(layer, sums, a, b, p % 2)
+
+
+def _kernel(layer: _Layer) -> tirx.PrimFunc:
+    m, n, k, dtype, out_dtype, tile = layer
+    block_m, block_n, block_k, stages = tile.block_m, tile.block_n, tile.block_k, tile.stages
+    warps_m, pieces, (tiles_m, groups_n) = block_m // tile.warp_m, tile.pieces, tile.fragments
+    blocks_m, blocks_n = math.ceil(m / block_m), n // block_n
+    side = math.gcd(blocks_m, 8)  # blocks that run together are `side` high: they share rows of w
+    a_size, b_size = stages * block_m * block_k, stages * block_n * block_k
+    shared = {"dtype": dtype, "scope": "shared.dyn"}
+
+    @T.prim_func
+    def main(
+        A: T.Buffer((m, k), dtype),
+        B: T.Buffer((n, k), dtype),
+        C: T.Buffer((n,), "float32"),
+        D: T.Buffer((m, n), out_dtype),
+    ):
+        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        block = T.launch_thread("blockIdx.x", blocks_m * blocks_n)
+        thread = T.launch_thread("threadIdx.x", tile.threads)
+        # one array, cut by hand: TVM would shorten each to what it sees an index of
+        pool = T.alloc_buffer((a_size + b_size,), **shared)
+        As = T.decl_buffer((stages, block_m, block_k), data=pool.data, **shared)
+        Bs = T.decl_buffer((stages, block_n, block_k), data=pool.data, elem_offset=a_size, **shared)
+        a = T.alloc_buffer((2, tiles_m, 4), "uint32", scope="local")
+        b = T.alloc_buffer((2, groups_n, 4, 2), "uint32", scope="local")
+        bias = T.alloc_buffer((groups_n, 8), "float32", scope="local")
+        sums = T.alloc_buffer((tiles_m, groups_n, 2, 8), "float32", scope="local")
+        out = T.alloc_buffer((8,), out_dtype, scope="local")
+
+        lane: T.let = thread % 32
+        first_row: T.let = (block // (side * blocks_n) * side + block % side) * block_m
+        first_column: T.let = block % (side * blocks_n) // side * block_n
+        warp_row: T.let = thread // 32 % warps_m * tile.warp_m
+        warp_column: T.let = thread // 32 // warps_m * tile.warp_n
+        copy_row: T.let = thread // pieces
+        copy_piece: T.let = thread % pieces
+        at = T.meta_var(
+            _Thread(lane, first_row, first_column, warp_row, warp_column, copy_row, copy_piece)
+        )
+
+        for step in T.unroll(stages - 1):
+            if step < k // block_k:
+                _start_copies(layer, A, B, As, Bs, at, step, step)
+            T.ptx["cp.async.commit_group"]()
+        _start_from_bias(layer, sums, bias, C, at)  # while the first copies are under way
+        _multiply_all_steps(layer, A, B, As, Bs, a, b, sums, at)
+        _store(layer, sums, out, D, at)
+
+    return main

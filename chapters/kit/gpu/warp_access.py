@@ -1,0 +1,216 @@
+"""What the 32 threads of a warp ask of memory at once, found from the index expressions of a lowered kernel.
+
+Shared memory has 32 banks: words that lie in one bank are fetched one after the other, however many threads ask for the
+same word. Global memory is fetched in sectors of 32 bytes. Both follow from which addresses a warp's threads have.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+import tvm
+from tvm import tirx
+
+from chapters.kit.gpu.launches import lowered
+from chapters.kit.gpu.limits import BANK_BYTES, BANKS, SECTOR_BYTES, WARP
+from chapters.kit.ir.tensor_ir import nodes
+
+
+@dataclass(frozen=True)
+class Access:
+    """One load or store in a kernel. scope: "shared" or "global". lanes: elements a thread takes at once.
+
+    times: how often all threads of the grid together execute it (conditions around it are taken to hold).
+    first: the element at which each thread of the first warp begins, with every loop at its first turn.
+    """
+
+    buffer: str
+    scope: str
+    writes: bool
+    lanes: int
+    item_bytes: int
+    times: int
+    first: tuple[int, ...]
+
+    @property
+    def bytes_moved(self) -> int:
+        return self.times * self.lanes * self.item_bytes
+
+    @property
+    def ways(self) -> int:
+        """How many words of one bank the busiest bank must give: 1 is free of conflicts."""
+        wide = self.lanes * self.item_bytes
+        together = WARP // max(1, wide // BANK_BYTES)  # 8 bytes a thread: half warps, 16: quarters
+        worst = 1
+        for start in range(0, len(self.first), together):
+            words = defaultdict(set)
+            for at in self.first[start : start + together]:
+                begin = at * self.item_bytes
+                for word in range(begin // BANK_BYTES, (begin + wide - 1) // BANK_BYTES + 1):
+                    words[word % BANKS].add(word)
+            worst = max(worst, *(len(asked) for asked in words.values()))
+        return worst
+
+    @property
+    def sectors(self) -> int:
+        """How many sectors the first warp touches."""
+        touched: set[int] = set()
+        for at in self.first:
+            begin, end = at * self.item_bytes, (at + self.lanes) * self.item_bytes
+            touched.update(range(begin // SECTOR_BYTES, (end - 1) // SECTOR_BYTES + 1))
+        return len(touched)
+
+    @property
+    def least_sectors(self) -> int:
+        """How many sectors as many different bytes would take, lying side by side."""
+        return math.ceil(len(set(self.first)) * self.lanes * self.item_bytes / SECTOR_BYTES)
+
+
+def accesses(func: tirx.PrimFunc, target: tvm.target.Target) -> list[Access]:
+    """Every load and store of shared and global memory in the kernels of `func`, in order.
+
+    Sizes must be constant. Of accesses by pointer, those of PTX's `ldmatrix` and `cp.async` are among them; those of
+    wmma's fragments are not.
+    """
+    found: list[Access] = []
+    for kernel in lowered(func, target):
+        _Walk(kernel, found).visit(kernel.body, 1)
+    return found
+
+
+def conflicts(func: tirx.PrimFunc, target: tvm.target.Target) -> dict[str, int]:
+    """The worst `ways` of each buffer in shared memory: {"read A_shared": 1, "write A_shared": 2, ...}."""
+    worst: dict[str, int] = {}
+    for access in accesses(func, target):
+        if access.scope == "shared":
+            key = f"{'write' if access.writes else 'read'} {access.buffer}"
+            worst[key] = max(worst.get(key, 1), access.ways)
+    return worst
+
+
+def bytes_moved(func: tirx.PrimFunc, target: tvm.target.Target) -> dict[str, int]:
+    """The bytes that all threads load from or store to each buffer in global memory, caches not considered."""
+    moved: dict[str, int] = defaultdict(int)
+    for access in accesses(func, target):
+        if access.scope == "global":
+            moved[access.buffer] += access.bytes_moved
+    return dict(moved)
+
+
+class _Walk:
+    """One kernel's statements. threads: axis -> (variable, extent)."""
+
+    def __init__(self, kernel: tirx.PrimFunc, found: list[Access]):
+        self.found = found
+        self.threads: dict[str, tuple[tirx.Var, int]] = {}
+        self.values: dict[tirx.Var, tvm.ir.Expr] = {}
+        self.parameters = set(kernel.params)
+
+    def visit(self, node, times: int) -> None:
+        if isinstance(node, tirx.SeqStmt):
+            for part in node:
+                self.visit(part, times)
+        elif isinstance(node, tirx.AttrStmt) and str(node.attr_key) == "thread_extent":
+            self.threads[str(node.node.thread_tag)] = node.node.var, int(node.value)
+            self.visit(node.body, times * int(node.value))
+        elif isinstance(node, tirx.For):
+            self.values[node.loop_var] = node.min
+            self.visit(node.body, times * int(node.extent))
+        elif isinstance(node, tirx.IfThenElse):
+            for part in (node.then_case, node.else_case):
+                if part is not None:
+                    self.visit(part, times)
+        else:
+            if isinstance(node, tirx.Bind):
+                self.values[node.var] = node.value
+            if isinstance(node, tirx.BufferStore):
+                self.note(node.buffer, node.indices, True, times)
+            if isinstance(node, tirx.Evaluate) and _word(node.value).startswith("tirx.ptx."):
+                self.assembly(node.value, times)
+            elif hasattr(node, "body"):
+                self.visit(node.body, times)
+            else:
+                for load in nodes(node, tvm.ir.TensorLoad):
+                    self.note(load.source, load.indices, False, times)
+
+    def assembly(self, call, times: int) -> None:
+        """The accesses of a PTX word: each address stands for 16 bytes, or as many as the copy has."""
+        copies = _word(call).startswith("tirx.ptx.cp_async_c")
+        wide = int(call.args[2]) if copies and len(call.args) > 3 else 16
+        for position, argument in enumerate(call.args):
+            calls = nodes(argument, tvm.ir.Call)
+            for address in (c for c in calls if _word(c) == "tirx.address_of"):
+                load = address.args[0]
+                lanes = wide // _item_bytes(load.source)
+                self.note(load.source, load.indices, copies and position == 0, times, lanes)
+
+    def note(self, buffer, indices, writes: bool, times: int, lanes: int | None = None) -> None:
+        scope = (str(buffer.scope()) or "global").removesuffix(".dyn")
+        if scope not in ("shared", "global") or len(indices) != 1:
+            return
+        (index,) = indices
+        lanes = lanes or (int(index.lanes) if isinstance(index, tirx.Ramp) else 1)
+        start = index.base if isinstance(index, tirx.Ramp) else index
+        first = tuple(self.value(start, thread) for thread in self.first_warp())
+        name, item_bytes = str(buffer.name), _item_bytes(buffer)
+        self.found.append(Access(name, scope, writes, lanes, item_bytes, times, first))
+
+    def first_warp(self) -> list[dict[tirx.Var, int]]:
+        """The thread indices of the first 32 threads of the first block; threadIdx.x runs fastest."""
+        warp = []
+        for number in range(WARP):
+            indices, rest = {}, number
+            for axis in ("threadIdx.x", "threadIdx.y", "threadIdx.z"):
+                if axis in self.threads:
+                    var, extent = self.threads[axis]
+                    indices[var] = rest % extent
+                    rest //= extent
+            if rest == 0:
+                warp.append(indices)
+        return warp
+
+    def value(self, index, thread: dict[tirx.Var, int]) -> int:
+        """The integer expression `index` for one thread of block 0."""
+        if isinstance(index, tirx.IntImm):
+            return int(index)
+        if isinstance(index, tvm.ir.Var):
+            if index in self.values:
+                return self.value(self.values[index], thread)
+            return thread.get(index, 0)  # not a thread's index: a block's
+        parts = [index.a, index.b] if hasattr(index, "a") else list(getattr(index, "args", []))
+        name = type(index).__name__ if hasattr(index, "a") else str(getattr(index, "op", index))
+        apply = _OPERATORS.get(re.sub(r"\W|_|tirx|Op", "", name).lower())
+        if apply is None or len(parts) != 2:
+            raise ValueError(f"The index {index} is not made of the operators known here.")
+        return apply(*(self.value(part, thread) for part in parts))
+
+
+def _item_bytes(buffer) -> int:
+    return tvm.DataType(str(buffer.dtype)).itemsize
+
+
+def _word(call) -> str:
+    return str(getattr(getattr(call, "op", None), "name", ""))
+
+
+_OPERATORS = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "floormod": operator.mod,
+    "div": operator.floordiv,  # indices are not negative
+    "mod": operator.mod,
+    "min": min,
+    "max": max,
+    "shiftright": operator.rshift,
+    "rshift": operator.rshift,
+    "shiftleft": operator.lshift,
+    "lshift": operator.lshift,
+    "bitwiseand": operator.and_,
+    "bitwisexor": operator.xor,
+}

@@ -1,0 +1,369 @@
+"""The fused linear layer with Hopper's own instructions: wgmma, bulk copies, and sums that start from the bias.
+
+    D[i, j] = C[j] + A[i, k] * B[j, k]        A (m, k) and B (n, k) of float16 or bfloat16, C (n,) float32, D (m, n)
+
+* A **bulk copy** (`cp.async.bulk.tensor`) brings a whole tile. One thread asks for it, by coordinates; what the array
+  is, and that zeros stand past its edges, says a *tensor map* that host code makes. The copy reports the bytes that
+  arrived to an **mbarrier** in shared memory.
+* A **wgmma** multiplies (64, 16) by (16, block_n). Four warps issue it together. It reads both operands from shared
+  memory, where a *descriptor* says how rows lie; only its sums are registers. It runs on while its threads do.
+* So nobody copies by hand: one warp asks for tiles, the **producer**; the others multiply, the **consumers**. A ring of
+  stages lies between them, with two mbarriers each: `full` (the bytes are there) and `empty` (all have read them).
+* Which thread holds which sum is documented. So the biases are loaded straight into the registers that the first wgmma
+  adds to: fusing them costs no instruction in the loop over k, and no pass over D.
+
+A block takes one tile after another (a persistent kernel): while its consumers store one, its producer is ahead with
+the next. **No GPU has run this yet.** It is compiled, and executed by `hopper_on_cpu.hpp`, which says what that covers;
+not covered are the time it takes, and whether the descriptors mean to a GPU what they mean to that file.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tvm import tirx
+from tvm.script import tirx as T
+
+from chapters.kit.gpu.launches import ARCHITECTURE, PIPELINE
+from chapters.kit.gpu.limits import WARP
+from chapters.kit.gpu.mma import LARGEST, PTX_TYPES
+from chapters.kit.gpu.wgmma_tile import (
+    BARRIER_BYTES,
+    BLOCK_K,
+    GROUP,
+    MULTIPROCESSORS,
+    OPERAND_BYTES,
+    ROWS,
+    STEP,
+    WARPGROUP,
+    WgmmaTile,
+    best_tile,
+)
+
+ARCH = "sm_90a"  # wgmma is an instruction of this architecture alone, which the `a` says
+# as the driver numbers swizzles, and what the second-level cache fetches
+SWIZZLE_128, PROMOTE_128 = 3, 2
+# Descriptors count in units of 16 bytes. The pattern of this swizzle repeats every 8 rows, and a row is 128 bytes.
+UNIT = 16
+EIGHT_ROWS = 8 * 128 // UNIT
+UNUSED = 1  # the leading offset, which tiles as wide as their swizzle do not need
+ALONG_K = STEP * OPERAND_BYTES // UNIT
+COPY = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+
+# Two instructions that are empty, and of which the compiler knows only that they read and write a register. It moves
+# no other use of a held sum to the other side; and biases at a place that is new in each turn are loaded in each turn.
+# Else, where all tiles have the same columns, it would load them once, and keep 64 more registers all the time.
+HOLD = """
+__forceinline__ __device__ void hold_register(float& value) {
+  asm volatile("" : "+f"(value) :: "memory");
+}
+"""
+ANEW = """
+__forceinline__ __device__ int anew(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+"""
+
+
+def check_sizes(m: int, n: int, k: int, dtype: str, out_dtype: str) -> None:
+    """Raise ValueError for a layer that is not served. Served are all m, and n and k of whole pieces of 16 bytes."""
+    if dtype not in PTX_TYPES:
+        raise ValueError(f"The operands are {dtype}; this kernel takes float16 or bfloat16.")
+    if out_dtype not in ("float32", dtype):
+        raise ValueError(f"The result is {out_dtype}; this kernel writes float32 or {dtype}.")
+    if min(m, n, k) < 1 or n % 8 or k % 8:
+        raise ValueError(
+            f"The layer is {m} × {n} × {k}; n and k must be multiples of 8, since the rows of a bulk copy begin at "
+            "multiples of 16 bytes: use another kernel, or pad the weight."
+        )
+    if m * n >= LARGEST:
+        raise ValueError(
+            f"The result has {m * n} elements, and this kernel counts them in 32 bits: give it fewer rows at a time."
+        )
+
+
+def wgmma_matmul(
+    m: int,
+    n: int,
+    k: int,
+    dtype: str = "bfloat16",
+    out_dtype: str = "float32",
+    tile: WgmmaTile | None = None,
+    multiprocessors: int = MULTIPROCESSORS,
+) -> tirx.PrimFunc:
+    """D = A @ B.T + C for A (m, k), B (n, k) of `dtype`, C (n,) float32, D (m, n) of `out_dtype`; sums in float32.
+
+    tile: best_tile's if none is given. multiprocessors: so many blocks are launched at most. The function's attributes
+    name the passes that lower it and the architecture it is for, which HostProgram and call.py heed. Raises ValueError
+    for sizes and dtypes that it does not serve.
+    """
+    check_sizes(m, n, k, dtype, out_dtype)
+    tile = tile or best_tile(m, n, multiprocessors)
+    return _kernel(_Layer(m, n, k, dtype, out_dtype, tile, multiprocessors))
+
+
+# --- the kernel, step by step ---------------------------------------------------------------------
+
+
+class _Layer(NamedTuple):
+    """A layer and its tile, with the counts that the steps of the kernel are written in."""
+
+    m: int
+    n: int
+    k: int
+    dtype: str
+    out_dtype: str
+    tile: WgmmaTile
+    multiprocessors: int
+
+    @property
+    def blocks(self) -> int:
+        rows, columns = self.tile.grid(self.m, self.n)
+        return min(rows * columns, self.multiprocessors)
+
+    @property
+    def k_blocks(self) -> int:
+        """Steps of a tile."""
+        return -(-self.k // BLOCK_K)
+
+    @property
+    def consuming(self) -> int:
+        """Threads that multiply."""
+        return self.tile.consumers * WARPGROUP
+
+    @property
+    def sums(self) -> int:
+        """Of a thread."""
+        return ROWS * self.tile.block_n // WARPGROUP
+
+    @property
+    def operand_bytes(self) -> tuple[int, int]:
+        """Of A and of B in one stage."""
+        row_bytes = BLOCK_K * OPERAND_BYTES
+        return self.tile.block_m * row_bytes, self.tile.block_n * row_bytes
+
+    def turns(self, block):
+        """How many tiles a block takes."""
+        rows, columns = self.tile.grid(self.m, self.n)
+        whole, left = divmod(rows * columns, self.blocks)
+        return whole + tirx.Select(block < left, 1, 0) if left else whole
+
+    def corner(self, block, turn):
+        """(first row, first column) of the tile that a block takes at this turn: down GROUP tiles, then right."""
+        rows, columns = self.tile.grid(self.m, self.n)
+        t = block + turn * self.blocks
+        above = t // (GROUP * columns) * GROUP
+        high = tirx.min(rows - above, GROUP)
+        inside = t % (GROUP * columns)
+        return (above + inside % high) * self.tile.block_m, inside // high * self.tile.block_n
+
+    def inside(self, column):
+        """Whether D has this column; True where no tile reaches past the last one."""
+        return tirx.const(True) if self.n % self.tile.block_n == 0 else column < self.n
+
+
+class _Shared(NamedTuple):
+    """A block's shared memory: the ring of stages with parts of A and B, and two mbarriers for each stage."""
+
+    a_ring: tirx.Buffer
+    b_ring: tirx.Buffer
+    full: tirx.Buffer
+    empty: tirx.Buffer
+
+
+def _tensor_map(layer: _Layer, array, tensor_map, height: int, box_height: int):
+    """Encode a tensor map in host code: sizes and boxes from the innermost, in elements; the pitch of rows in bytes."""
+    size, box, steps = (layer.k, height), (BLOCK_K, box_height), (1, 1)
+    return T.tensormap_encode_tiled(
+        tensor_map,
+        array.data,
+        *(*size, layer.k * OPERAND_BYTES, *box, *steps),
+        descriptor_dtype=layer.dtype,
+        rank=2,
+        swizzle=SWIZZLE_128,
+        l2_promotion=PROMOTE_128,
+    )
+
+
+def _arrive(barrier, **when):
+    """One arrival at an mbarrier, of those threads for which `pred` holds where it is given."""
+    return T.ptx.mbarrier.arrive.shared.b64(T.address_of(barrier), T.uint32(1), **when)
+
+
+@T.inline
+def _make_barriers(layer, shared, thread):
+    """Let one thread make the mbarriers: one arrival fills a stage, each consuming warp's empties it."""
+    if thread == 0:
+        for s in T.unroll(layer.tile.stages):
+            T.ptx.mbarrier.init.shared.b64(T.address_of(shared.full[s]), T.uint32(1))
+            T.ptx.mbarrier.init.shared.b64(
+                T.address_of(shared.empty[s]), T.uint32(layer.consuming // WARP)
+            )  # each warp answers for itself
+        T.ptx.fence.proxy.async_.shared__cta()  # copies, which are no threads, know of them now
+    T.cuda.cta_sync()
+
+
+def _copy(to, tensor_map, k, row, barrier):
+    """Ask for a tile of an operand, which begins at this row and k; the bytes are reported to `barrier`."""
+    return T.ptx[COPY](T.address_of(to), T.address_of(tensor_map), k, row, T.address_of(barrier))
+
+
+@T.inline
+def _produce(layer, shared, a_map, b_map, block):
+    """The producer: ask for the parts of A and B of every step of every tile, as soon as their stage is empty."""
+    for turn in T.serial(layer.turns(block), unroll=False):
+        corner = T.meta_var(layer.corner(block, turn))
+        for kb in T.serial(layer.k_blocks, unroll=False):
+            step = T.meta_var(turn * layer.k_blocks + kb)
+            s = T.meta_var(step % layer.tile.stages)
+            # once around the ring nobody has to have read: the phase before the first counts as over
+            over = T.meta_var((step // layer.tile.stages + 1) % 2)
+            T.cuda.mbarrier_wait(T.address_of(shared.empty[s]), over)
+            T.ptx.mbarrier.arrive.expect_tx.shared.b64(
+                T.address_of(shared.full[s]), T.uint32(sum(layer.operand_bytes))
+            )
+            _copy(shared.a_ring[s, 0, 0], a_map, kb * BLOCK_K, corner[0], shared.full[s])
+            _copy(shared.b_ring[s, 0, 0], b_map, kb * BLOCK_K, corner[1], shared.full[s])
+
+
+@T.inline
+def _hold(layer, own):
+    for i in T.unroll(layer.sums):
+        T.cuda.func_call("hold_register", own[i], source_code=HOLD)
+
+
+@T.inline
+def _start_from_bias(layer, own, C, column):
+    """Set sums 4 j to 4 j + 3 of a thread: two neighbours in a row, and the same two columns 8 rows below."""
+    pair: T.let[T.int32] = T.cuda.func_call(
+        "anew", column // 2, source_code=ANEW, return_type="int32"
+    )  # of columns: TVM sees that 2 * pair is even, and loads both at once
+    for j in T.unroll(layer.tile.block_n // 8):
+        if layer.inside(column + j * 8):
+            for v in T.vectorized(2):
+                own[j * 4 + v] = C[pair * 2 + j * 8 + v]
+        else:
+            for v in T.unroll(2):
+                own[j * 4 + v] = T.float32(0)
+        for v in T.unroll(2):
+            own[j * 4 + 2 + v] = own[j * 4 + v]
+    _hold(layer, own)
+
+
+def _part(layer: _Layer, desc, operand: int, s, p):
+    """The descriptor of part `p`, STEP columns, of an operand (0 for A, 1 for B) in stage `s`."""
+    stage = layer.operand_bytes[operand] // UNIT
+    return desc[operand] + T.cast(s * stage + p * ALONG_K, "uint64")
+
+
+@T.inline
+def _multiply_stage(layer, own, desc, s):
+    """Add the products of one stage. scale-d is True from the first on: what the sums hold is never thrown away."""
+    name = T.meta_var(PTX_TYPES[layer.dtype])
+    T.ptx.wgmma.fence.sync.aligned()
+    for p in T.unroll(BLOCK_K // STEP):
+        T.ptx[f"wgmma.mma_async.sync.aligned.m64n{layer.tile.block_n}k16.f32.{name}.{name}"](
+            *[own[i] for i in range(layer.sums)],
+            *[_part(layer, desc, operand, s, p) for operand in (0, 1)],
+            *(True, 1, 1, 0, 0),
+        )
+    T.ptx.wgmma.commit_group.sync.aligned()
+
+
+@T.inline
+def _multiply_tile(layer, own, desc, shared, turn, lane):
+    """All steps of a tile: the products of one step run while those of the next are issued."""
+    stages = T.meta_var(layer.tile.stages)
+    k_blocks = T.meta_var(layer.k_blocks)
+    for kb in T.serial(k_blocks, unroll=False):
+        step = T.meta_var(turn * k_blocks + kb)
+        s = T.meta_var(step % stages)
+        T.cuda.mbarrier_wait(T.address_of(shared.full[s]), step // stages % 2)
+        _multiply_stage(layer, own, desc, s)
+        # the products of the step before are done; those of this one run on
+        T.ptx.wgmma.wait_group.sync.aligned(1)
+        _arrive(shared.empty[(step + stages - 1) % stages], pred=lane == 0 and kb > 0)
+    T.ptx.wgmma.wait_group.sync.aligned(0)
+    _arrive(shared.empty[(turn * k_blocks + k_blocks - 1) % stages], pred=lane == 0)
+
+
+@T.inline
+def _store(layer, own, D, row, column):
+    """Round a thread's sums and store those that D has a place for."""
+    for half in T.unroll(2):
+        if row + half * 8 < layer.m:
+            for j in T.unroll(layer.tile.block_n // 8):
+                if layer.inside(column + j * 8):
+                    for v in T.vectorized(2):
+                        rounded = T.meta_var(T.cast(own[j * 4 + half * 2 + v], layer.out_dtype))
+                        D[row + half * 8, column + j * 8 + v] = rounded
+
+
+@T.inline
+def _describe(desc, number, first):
+    """Make the descriptor of the tiles that begin at the element `first`."""
+    T.cuda.wgmma.encode_matrix_descriptor(
+        T.address_of(desc[number]), T.address_of(first), UNUSED, EIGHT_ROWS, SWIZZLE_128
+    )
+
+
+@T.inline
+def _consume(layer, own, desc, shared, C, D, block, thread):
+    """A consumer: for every tile, start its sums from the biases, add all products, store."""
+    lane = T.meta_var(thread % WARP)
+    _describe(desc, 0, shared.a_ring[0, thread // WARPGROUP * ROWS, 0])
+    _describe(desc, 1, shared.b_ring[0, 0, 0])
+    for turn in T.serial(layer.turns(block), unroll=False):
+        corner = T.meta_var(layer.corner(block, turn))
+        row = T.meta_var(corner[0] + thread // WARP * 16 + lane // 4)
+        column = T.meta_var(corner[1] + lane % 4 * 2)
+        _start_from_bias(layer, own, C, column)
+        _multiply_tile(layer, own, desc, shared, turn, lane)
+        _hold(layer, own)
+        _store(layer, own, D, row, column)
+
+
+def _kernel(layer: _Layer) -> tirx.PrimFunc:
+    m, n, k, dtype, out_dtype, tile, _ = layer
+    stages = tile.stages
+    # bytes of the pool before the ring of B, the mbarriers `full`, and the mbarriers `empty`
+    b_at, full_at = stages * layer.operand_bytes[0], stages * tile.stage_bytes
+    empty_at = full_at + stages * BARRIER_BYTES
+
+    @T.prim_func
+    def main(
+        A: T.Buffer((m, k), dtype),
+        B: T.Buffer((n, k), dtype),
+        C: T.Buffer((n,), "float32"),
+        D: T.Buffer((m, n), out_dtype),
+    ):
+        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        T.func_attr({PIPELINE: "tirx", ARCHITECTURE: ARCH})
+        a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
+        T.evaluate(_tensor_map(layer, A, a_map, m, tile.block_m))
+        b_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
+        T.evaluate(_tensor_map(layer, B, b_map, n, tile.block_n))
+
+        T.device_entry()
+        block = T.cta_id([layer.blocks])
+        thread = T.thread_id([tile.threads])
+        # TVM wants one dynamic allocation; the parts are views of it
+        pool = T.alloc_buffer((tile.shared_bytes,), "uint8", scope="shared.dyn", align=1024)
+        part = T.meta_var({"data": pool.data, "scope": "shared.dyn"})
+        a_ring = T.decl_buffer((stages, tile.block_m, BLOCK_K), dtype, **part)
+        b_ring = T.decl_buffer((stages, tile.block_n, BLOCK_K), dtype, byte_offset=b_at, **part)
+        full = T.decl_buffer((stages,), "uint64", byte_offset=full_at, **part)
+        empty = T.decl_buffer((stages,), "uint64", byte_offset=empty_at, **part)
+        shared = T.meta_var(_Shared(a_ring, b_ring, full, empty))
+        own = T.alloc_buffer((layer.sums,), "float32", scope="local")
+        desc = T.alloc_buffer((2,), "uint64", scope="local")
+
+        _make_barriers(layer, shared, thread)
+        if thread >= layer.consuming:
+            if thread == layer.consuming:
+                _produce(layer, shared, a_map, b_map, block)
+        else:
+            _consume(layer, own, desc, shared, C, D, block, thread)
+
+    return main

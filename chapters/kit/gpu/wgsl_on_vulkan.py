@@ -1,0 +1,145 @@
+"""Runs the WGSL that TVM writes for WebGPU, through `wgpu`, on any Vulkan, Metal or DirectX device.
+
+Without a GPU that device is Mesa's lavapipe, which runs Vulkan on the CPU. Workgroup memory, which WebGPU clears, is
+filled with rubbish first, so that a kernel that forgets to set it shows.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+import tempfile
+
+import numpy as np
+
+from chapters.kit.gpu.launches import Kernel, Launch, LaunchError
+
+MOST_BLOCKS = 65535  # WebGPU's limit for one dimension of a grid; TVM folds what is above it into z
+_STORAGE = re.compile(r"@binding\(\d+\) var<storage, (read_write|read)>")
+_WORKGROUP = re.compile(r"var<workgroup> (\w+) : array<(f32|f16|i32|u32), (\d+)>;")
+_RUBBISH = {"f32": "1e30f", "f16": "60000h", "i32": "2147483647i", "u32": "4294967295u"}
+_LIMITS = (
+    "max-compute-invocations-per-workgroup",
+    "max-compute-workgroup-size-x",
+    "max-compute-workgroup-storage-size",
+    "max-storage-buffer-binding-size",
+    "max-storage-buffers-per-shader-stage",
+)
+
+
+@functools.cache
+def _device():
+    """(wgpu, device), or (None, why not)."""
+    if sys.platform == "linux":  # a driver that looks for a display complains where this is not set
+        os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+    try:
+        import wgpu
+
+        adapter = wgpu.gpu.request_adapter_sync(power_preference="low-power")
+    except Exception as error:  # no package, or no Vulkan behind it: both are reasons, not faults
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        return None, f"running WGSL needs the package wgpu and a Vulkan device: {reason}"
+    limits = {name.replace("_", "-"): value for name, value in adapter.limits.items()}
+    device = adapter.request_device_sync(
+        required_features=[f for f in ("shader-f16",) if f in adapter.features],
+        required_limits={name: limits[name] for name in _LIMITS if name in limits},
+    )
+    return wgpu, device
+
+
+def missing(dtype: str = "float32") -> str:
+    """Why kernels on `dtype` cannot run here, "" if they can."""
+    wgpu, device = _device()
+    if wgpu is None:
+        return device
+    if dtype == "bfloat16":
+        return "WebGPU has no bfloat16"
+    if dtype == "float16" and "shader-f16" not in device.features:
+        return f"the Vulkan device has no float16: {device_name()}"
+    return ""
+
+
+def device_name() -> str:
+    """What executes the kernels, as the driver calls it."""
+    wgpu, device = _device()
+    return "" if wgpu is None else device.adapter.info["device"]
+
+
+def poisoned(source: str, name: str) -> str:
+    """`source` with all workgroup memory of the function `name` set to rubbish before its first statement."""
+    arrays = _WORKGROUP.findall(source)
+    if not arrays:
+        return source
+    size = re.search(r"@workgroup_size\((\d+), (\d+), (\d+)\)", source)
+    threads = int(size[1]) * int(size[2]) * int(size[3])
+    flat = f"(threadIdx.z * {size[2]}u + threadIdx.y) * {size[1]}u + threadIdx.x"
+    fill = "".join(
+        f"  for (var i = {flat}; i < {count}u; i += {threads}u) {{ {array}[i] = {_RUBBISH[kind]}; }}\n"
+        for array, kind, count in arrays
+    )
+    start = source.index("{\n", source.index(f"fn {name}(")) + 2
+    return source[:start] + fill + "  workgroupBarrier();\n" + source[start:]
+
+
+def run_wgsl(launch: Launch) -> None:
+    """An engine for HostProgram.run. Raises LaunchError if the shader is refused."""
+    wgpu, device = _device()
+    if wgpu is None:
+        raise LaunchError(device)
+    usage = wgpu.BufferUsage
+    pipeline = _pipeline(launch.kernel)
+    buffers, scalars = [], b""
+    for dtype, value in zip(launch.kernel.dtypes, launch.arguments, strict=True):
+        if dtype == "handle":
+            data = value.tobytes()
+            data += b"\0" * (-len(data) % 4)
+            flags = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
+            buffers.append((value, device.create_buffer_with_data(data=data, usage=flags)))
+        else:
+            # WGSL has no 64-bit integers; TVM makes them 32 bits wide
+            scalars += np.array(value, {"int64": "int32"}.get(dtype, dtype)).tobytes()
+    # packGridDimX: the last block, where the grid was folded
+    scalars += np.uint32(launch.grid[0] - 1).tobytes()
+    bound = [buffer for _, buffer in buffers]
+    if "podArgs" in launch.kernel.source:
+        scalars += b"\0" * (-len(scalars) % 16)
+        bound.append(device.create_buffer_with_data(data=scalars, usage=usage.UNIFORM))
+    entries = [
+        {"binding": n, "resource": {"buffer": b, "offset": 0, "size": b.size}}
+        for n, b in enumerate(bound)
+    ]
+    group = device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
+    encoder = device.create_command_encoder()
+    compute = encoder.begin_compute_pass()
+    compute.set_pipeline(pipeline)
+    compute.set_bind_group(0, group)
+    compute.dispatch_workgroups(*_folded(launch.grid))
+    compute.end()
+    device.queue.submit([encoder.finish()])
+    for (array, buffer), mode in zip(buffers, _STORAGE.findall(launch.kernel.source), strict=True):
+        if mode == "read_write":
+            data = np.frombuffer(device.queue.read_buffer(buffer), "uint8")[: array.nbytes]
+            array.view("uint8").reshape(-1)[:] = data
+
+
+def _folded(grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    x, y, z = grid
+    return (x, y, z) if x <= MOST_BLOCKS else (MOST_BLOCKS, y, -(-x // MOST_BLOCKS))
+
+
+@functools.lru_cache(maxsize=64)
+def _built(source: str, name: str):
+    _, device = _device()
+    try:
+        module = device.create_shader_module(code=source)
+        return device.create_compute_pipeline(
+            layout="auto", compute={"module": module, "entry_point": name}
+        )
+    except Exception as error:
+        raise LaunchError(f"The device refuses the shader: {str(error).strip()[:400]}") from None
+
+
+def _pipeline(kernel: Kernel):
+    return _built(poisoned(kernel.source, kernel.name), kernel.name)

@@ -1,0 +1,1 @@
+"""Reading and rewriting IR: visitors, differences, the sites and domains of blocks, effects."""

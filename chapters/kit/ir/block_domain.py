@@ -1,0 +1,53 @@
+"""Which points of its iteration domain an sblock visits, proved with TVM's affine analysis.
+
+Both questions are answered yes only where there is a proof: "no" means "not proved".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm.ir import Range, Var
+from tvm.s_tir import SBlockRealize
+from tvm.sym import Analyzer, detect_iter_map
+from tvm.tirx import For, IterVar
+
+
+def same_range(one: Range, other: Range) -> bool:
+    """Whether two ranges provably begin and end at the same place."""
+    pairs = ((one.min, other.min), (one.extent, other.extent))
+    return all(Analyzer().can_prove_equal(*pair) for pair in pairs)
+
+
+def visits_each_point_once(realize: SBlockRealize, loops: Sequence[For]) -> bool:
+    """Whether `loops` run the block for each point of its axes' domain exactly once, and for no other point.
+
+    A loop may be split, fused or reordered in any way, and a predicate may cut off what a split has added.
+    """
+    prove = Analyzer()
+    if any(loop.step is not None and not prove.can_prove_equal(loop.step, 1) for loop in loops):
+        return False
+    axes = realize.block.iter_vars
+    if not axes:
+        return all(prove.can_prove_equal(loop.extent, 1) for loop in loops)
+    ranges = {loop.loop_var: Range.from_min_extent(loop.min, loop.extent) for loop in loops}
+    found = detect_iter_map(realize.iter_values, ranges, realize.predicate, "bijective").indices
+    return len(found) == len(axes) and all(map(_covers, found, axes))
+
+
+def _covers(values, axis: IterVar) -> bool:
+    """Whether `values`, an index in TVM's normal form, runs from the axis's first value to its last in steps of one."""
+    if len(values.args) > 1 or any(
+        not Analyzer().can_prove_equal(part.scale, 1) for part in values.args
+    ):
+        return False
+    extent = values.args[0].extent if values.args else 1
+    return same_range(Range.from_min_extent(values.base, extent), axis.dom)
+
+
+def is_injective(indices: Sequence, ranges: dict[Var, Range]) -> bool:
+    """Whether no two points of `ranges` (variable -> its range) give the same `indices`."""
+    wide = {v: r for v, r in ranges.items() if not Analyzer().can_prove_equal(r.extent, 1)}
+    if not wide:
+        return True
+    return len(detect_iter_map(indices, ranges, True, "bijective").indices) == len(indices)

@@ -1,0 +1,57 @@
+"""Replaces a scope in a schedule and has TVM derive the flags of its blocks anew.
+
+A ScheduleState keeps flags for each block (is its binding affine, are the regions it reads covered), and primitives
+trust them. `ScheduleState.replace` carries them over from the old block, or clears them; nothing in Python recomputes
+them. `blockize` does, for the whole scope. So the new scope first gets a tiny loop whose result nobody reads, that loop
+becomes a block, and then it is taken away again.
+"""
+
+from __future__ import annotations
+
+from tvm import tirx
+from tvm.ir import Range
+from tvm.s_tir import SBlock, SBlockRealize, Schedule, StmtSRef
+
+from chapters.kit.ir.tensor_ir import with_fields
+
+_NAME = "nobody_reads_this"
+
+
+def replace_and_refresh_flags(sch: Schedule, sref: StmtSRef, scope: SBlock) -> None:
+    """Put `scope` in the place of `sref`'s block; blocks that stay the same objects keep their handles.
+
+    Works on any function of the module; `sch.trace` records nothing.
+    """
+    home = _function(sch, sref)
+    loop, buffer = _tiny_loop()
+    body = scope.body.seq if isinstance(scope.body, tirx.SeqStmt) else [scope.body]
+    allocated = [*scope.alloc_buffers, buffer]
+    draft = with_fields(scope, body=tirx.SeqStmt([loop, *body]), alloc_buffers=allocated)
+    sch.state.replace(sref, draft, {sref.stmt: draft})
+    recorded = len(sch.trace.insts) if sch.trace is not None else 0
+    sch.blockize(sch.get_loops(sch.get_sblock(_NAME, func_name=home))[0])
+    while sch.trace is not None and len(sch.trace.insts) > recorded:
+        sch.trace.pop()
+    sch.state.replace(sref, scope, {sref.stmt: scope})
+
+
+def _tiny_loop() -> tuple[tirx.For, tirx.Var]:
+    """A loop that fills a buffer of two elements, and the buffer."""
+    buffer, zero = tirx.decl_buffer((2,), "int32", _NAME), tirx.const(0, "int32")
+    loop_var = tirx.Var("r", "int32")
+    axis = tirx.IterVar(Range(0, 2), tirx.Var("vr", "int32"), tirx.IterVar.DataPar)
+    writes = [tirx.BufferRegion(buffer, [Range.from_min_extent(axis.var, 1)])]
+    block = SBlock([axis], [], writes, _NAME, tirx.BufferStore(buffer, zero, [axis.var]))
+    realize = SBlockRealize([loop_var], tirx.const(True, "bool"), block)
+    return tirx.For(loop_var, zero, tirx.const(2, "int32"), tirx.ForKind.SERIAL, realize), buffer
+
+
+def _function(sch: Schedule, sref: StmtSRef) -> str:
+    """The name of the function that `sref` stands in."""
+    while sref.parent is not None:
+        sref = sref.parent
+    for var, func in sch.mod.functions_items():
+        body = getattr(func, "body", None)
+        if isinstance(body, SBlockRealize) and body.block.same_as(sref.stmt):
+            return var.name_hint
+    raise ValueError("The block does not stand in the schedule's module.")

@@ -1,0 +1,64 @@
+"""Which bindings may write to memory that another binding reads: what a pass must not move a computation across."""
+
+from tvm import relax
+from tvm.ir import Op
+
+IN_PLACE = ("relax.call_tir_inplace", "relax.call_inplace_packed")
+# impure, but they write into no tensor; the second pair is what LegalizeOps makes of the first
+LOOK_ONLY = ("relax.print", "relax.assert_op", "relax.run.print", "relax.run.assert_op")
+
+
+def may_write(value: relax.Expr) -> bool:
+    """Whether computing `value` may change a tensor that exists already.
+
+    False only where every call in it is of an operator that TVM marks as pure and that does not work in place. A call
+    of another function counts as True, whatever is inside: it may hand its arguments to an in-place operator.
+    """
+    return not all(is_harmless(call.op) for call in calls_in(value))
+
+
+def is_harmless(op: relax.Expr) -> bool:
+    """Whether a call of `op` writes into no tensor that exists: it is marked as pure and does not work in place."""
+    return isinstance(op, Op) and op.name not in IN_PLACE and bool(op.get_attr("FPurity"))
+
+
+def offloaded(func: relax.Function) -> bool:
+    """Whether `func` belongs to another compiler or is one kernel already, so that its body must stay as it is."""
+    attrs = func.attrs or {}
+    return any(key in attrs for key in ("Primitive", "Composite", "Codegen"))
+
+
+def scopes(expr: relax.Expr):
+    """Every SeqExpr of a function: its body, the branches in it, and the bodies of functions defined inside.
+
+    Within one SeqExpr all bindings follow each other in time; two SeqExprs may run both, one, or many times.
+    Functions that are `offloaded` are left out.
+    """
+    if isinstance(expr, relax.Function):
+        if not offloaded(expr):
+            yield from scopes(expr.body)
+    elif isinstance(expr, relax.If):
+        yield from scopes(expr.true_branch)
+        yield from scopes(expr.false_branch)
+    elif isinstance(expr, relax.SeqExpr):
+        yield expr
+        for block in expr.blocks:
+            for binding in block.bindings:
+                yield from scopes(binding.value)
+
+
+def calls_in(expr: relax.Expr) -> list[relax.Call]:
+    """All calls in `expr`, arguments first: also those in branches, in inner functions and in arguments."""
+    found = []
+
+    def visit(one: relax.Expr) -> None:
+        if isinstance(one, relax.Call):
+            found.append(one)
+
+    relax.analysis.post_order_visit(expr, visit)
+    return found
+
+
+def bindings_of(scope: relax.SeqExpr) -> list[relax.Binding]:
+    """The bindings of a scope in the order they run, across its blocks."""
+    return [binding for block in scope.blocks for binding in block.bindings]

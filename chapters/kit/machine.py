@@ -1,0 +1,125 @@
+"""What this machine and this installation are: the facts behind `doctor`, the page stamps and the results files."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """The installed versions of `packages`, without those that are not installed."""
+    found = {}
+    for package in packages:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[package] = metadata.version(package)
+    return found
+
+
+def cpu_name() -> str:
+    """The processor's name as the system gives it, else its architecture."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
+        if match:
+            return match[1]
+    if sys.platform == "darwin":
+        asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        brand = subprocess.run(asked, capture_output=True, text=True, check=False)
+        if brand.stdout.strip():
+            return brand.stdout.strip()
+    return platform.processor() or platform.machine()
+
+
+def llvm_host() -> dict:
+    """LLVM's version, the CPU it takes this one for, the width of its vectors in bits, and a Target for it."""
+    import tvm
+    from tvm.target import codegen
+
+    cpu = codegen.llvm_get_system_cpu()
+    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu})
+    return {
+        "version": codegen.llvm_version_major(),
+        "cpu": cpu,
+        "bits": codegen.llvm_get_vector_width(target),
+        "target": target,
+    }
+
+
+def torch_python() -> str:
+    """The interpreter for what needs PyTorch: the one that FUSION_TORCH_PYTHON names, else this one."""
+    return os.environ.get("FUSION_TORCH_PYTHON", sys.executable)
+
+
+def _cuda_libraries() -> list[tuple[str, str]]:
+    """The libraries TVM's CUDA runtime is linked against, and what to call them."""
+    if sys.platform == "win32":
+        return [("cudart64_13.dll", "cudart64_13.dll"), ("nvcuda.dll", "the NVIDIA driver")]
+    return [("libcudart.so.13", "libcudart.so.13"), ("libcuda.so.1", "the NVIDIA driver")]
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def cuda_state() -> tuple[str, str]:
+    """("gpu" | "no gpu" | "not loaded" | "no library", one sentence) for TVM's CUDA runtime.
+
+    A wheel whose CUDA runtime cannot load (libcudart or the driver is missing) says nothing by itself.
+    """
+    import tvm
+
+    folder = Path(tvm.__file__).parent / "lib"
+    if not any(folder.glob("*tvm_runtime_cuda*")):
+        absent = "this TVM wheel has no CUDA runtime (the macOS wheel has Metal instead)"
+        return "no library", absent
+    if "tvm_runtime_cuda" not in tvm.base._LOADED_LIBS:
+        missing = [what for name, what in _cuda_libraries() if not _loads(name)]
+        reason = f": {' and '.join(missing)} not found" if missing else ""
+        return "not loaded", f"TVM's CUDA runtime could not be loaded{reason}"
+    if tvm.cuda(0).exist:
+        return "gpu", f"CUDA device 0 is {tvm.cuda(0).device_name}"
+    return "no gpu", "TVM's CUDA runtime is loaded, and finds no GPU"
+
+
+def nvidia_gpu() -> dict[str, str]:
+    """{"gpu": name, "driver": version} of the first NVIDIA GPU, as its driver's own tool says; {} without one."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return {}
+    asked = [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    facts = [part.strip() for part in done.stdout.strip().partition("\n")[0].split(",")]
+    if done.returncode or len(facts) != 2:
+        return {}
+    return dict(zip(("gpu", "driver"), facts, strict=True))
+
+
+def metal_exists() -> bool:
+    import tvm
+
+    return bool(tvm.metal(0).exist)
+
+
+def stamp() -> str:
+    """One line that says what a page or a result was made with."""
+    packages = {"apache-tvm": "TVM", "apache-tvm-ffi": "tvm-ffi", "numpy": "NumPy"}
+    found = [f"{packages[name]} {version}" for name, version in versions(*packages).items()]
+    return (
+        f"{', '.join(found)}, Python {platform.python_version()}, {platform.system()} {platform.machine()}, "
+        f"{os.cpu_count()} cores, {cpu_name()}"
+    )

@@ -1,0 +1,104 @@
+"""A schedule for every kernel of a CPU that has none: safe for any kernel, and better than none."""
+
+from __future__ import annotations
+
+import contextlib
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Expr
+from tvm.s_tir import Schedule, ScheduleError
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.tirx import ForKind
+
+from chapters.kit.ir.row_index import is_one
+from chapters.kit.ir.tensor_ir import mentions, substitute
+from chapters.kit.pipeline.unscheduled import map_unscheduled
+from chapters.kit.pipeline.vectorize_adjacent_sums import (
+    realized,
+    reduced_values,
+    vectorize_adjacent_sums,
+)
+
+
+@tvm.transform.module_pass(opt_level=0, name="ApplyCPUFallback")
+class ApplyCPUFallback:
+    """Schedules each PrimFunc that no schedule has claimed, so that none is left without one."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        return map_unscheduled(mod, schedule_any)
+
+
+def schedule_any(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func`, marked as scheduled: elementwise blocks inlined, sums vectorized, rows in parallel.
+
+    func: a PrimFunc of blocks in loops. TVM checks each step; a step that it refuses is left out.
+    """
+    sch = Schedule(func)
+    root = sch.get_sblock("root")
+    for block in sch.get_child_blocks(root):
+        with contextlib.suppress(ScheduleError):
+            sch.compute_inline(block)
+    for block in sch.get_child_blocks(root):
+        count = len(row_loops(sch, block))  # the same loops are outermost after a later split
+        with contextlib.suppress(ScheduleError):
+            sch = vectorize_adjacent_sums(sch, block)
+        rows = sch.get_loops(block)[:count]
+        if rows and all(sch.get(loop).kind == ForKind.SERIAL for loop in rows):
+            with contextlib.suppress(ScheduleError):
+                sch.parallel(sch.fuse(*rows))
+    return sch.mod["main"].with_attr("tirx.is_scheduled", True)
+
+
+def row_loops(sch: Schedule, block: SBlockRV) -> list[LoopRV]:
+    """The outer loops of `block` that can run as one parallel loop: each of their iterations writes something else.
+
+    The innermost loop is not among them, because it can become a vector. Nor is a loop of symbolic extent inside
+    another one: a parallel loop finds each loop's index by dividing by the extents of those inside it, and a division
+    by a symbolic extent takes longer than a small iteration.
+    """
+    summed = reduced_values(realized(sch, block))
+    rows: list[LoopRV] = []
+    for candidate in sch.get_loops(block)[:-1]:
+        loop = sch.get(candidate)
+        if mentions(summed, loop.loop_var) or not (
+            is_one(loop.extent) or are_apart(sch, candidate)
+        ):
+            break
+        is_inner = not all(is_one(sch.get(row).extent) for row in rows)
+        if is_inner and not isinstance(loop.extent, tirx.IntImm):
+            break
+        rows.append(candidate)
+    return rows
+
+
+def are_apart(sch: Schedule, loop: LoopRV) -> bool:
+    """Whether no iteration of `loop` touches what another one writes: all its blocks index it alike, by the loop.
+
+    TVM asks this of each block by itself, and only about the axes that the loop drives. A loop that drives no axis
+    repeats its blocks, and may be the steps of an iterative method. A buffer that two blocks share may be reused in
+    each iteration.
+    """
+    elements: dict[tirx.Var, list[list[Expr | None]]] = {}
+    written: set[tirx.Var] = set()
+    for block in sch.get_child_blocks(loop):
+        realize = realized(sch, block)
+        axes = [axis.var for axis in realize.block.iter_vars]
+        values = dict(zip(axes, realize.iter_values, strict=True))
+        written.update(region.source for region in realize.block.writes)
+        for region in [*realize.block.reads, *realize.block.writes]:
+            element = [r.min if is_one(r.extent) else None for r in region.region]
+            elements.setdefault(region.source, []).append(
+                [index if index is None else substitute(index, values) for index in element]
+            )
+    var = sch.get(loop).loop_var
+    return all(
+        any(
+            first is not None
+            and mentions(first, var)
+            and all(tvm_ffi.structural_equal(first, other) for other in others)
+            for first, *others in zip(*elements[buffer], strict=True)
+        )
+        for buffer in written
+    )

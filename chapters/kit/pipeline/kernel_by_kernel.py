@@ -1,0 +1,103 @@
+"""Runs a Relax function whose operators have all become kernels, kernel by kernel, on an engine that executes GPU code.
+
+So a whole decoder can be executed as GPU code where there is no GPU: what the virtual machine would do, give each
+kernel its arguments and room for its results, is done here, in Python; what the kernels do is the generated code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.target import Target
+
+from chapters.kit.gpu.launches import Engine, HostProgram
+from chapters.kit.pipeline.planned_storage import evaluate
+
+Value = np.ndarray | tuple | int
+CALL_TIR, IN_PLACE = (tvm.ir.Op.get(f"relax.{name}") for name in ("call_tir", "call_tir_inplace"))
+
+
+class KernelByKernel:
+    """A module of scheduled kernels for a GPU; `engine` executes each launch.
+
+    mod: its Relax functions bind calls of PrimFuncs, tuples and their elements, and names; no other operator.
+    `launched` counts the launches by kernel.
+    """
+
+    def __init__(self, mod: tvm.IRModule, target: Target, engine: Engine):
+        self.mod, self.target, self.engine = mod, target, engine
+        self.programs: dict[str, HostProgram] = {}
+        self.launched: dict[str, int] = {}
+
+    def run(self, name: str, *arguments: Value, sizes: Mapping[str, int] | None = None) -> Value:
+        """The Relax function `name` on NumPy arrays and tuples of them.
+
+        sizes: symbolic dimensions that no argument's shape shows. An argument that a kernel updates in place is
+        changed. Raises LaunchError where the engine finds a kernel at fault, ValueError for an operator that is no
+        kernel.
+        """
+        func = self.mod[name]
+        known: dict[str, int] = dict(sizes or {})
+        values: dict[relax.Var, Value] = {}
+        for param, value in zip(func.params, arguments, strict=True):
+            values[param] = value
+            _learn(param.ty, value, known)
+        for block in func.body.blocks:
+            for binding in block.bindings:
+                values[binding.var] = self._evaluate(binding.value, values, known)
+        return self._evaluate(func.body.body, values, known)
+
+    def _evaluate(self, expr: relax.Expr, values: dict, known: dict[str, int]) -> Value:
+        if isinstance(expr, relax.Var):
+            return values[expr]
+        if isinstance(expr, relax.Tuple):
+            return tuple(self._evaluate(field, values, known) for field in expr.fields)
+        if isinstance(expr, relax.TupleGetItem):
+            return self._evaluate(expr.tuple_value, values, known)[expr.index]
+        if isinstance(expr, tirx.IntImm):
+            return int(expr)
+        if isinstance(expr, relax.Call) and expr.op in (CALL_TIR, IN_PLACE):
+            return self._launch(expr, values, known)
+        raise ValueError(
+            f"{str(expr)[:80]} is no call of a kernel: give a module that has been through the schedule phase."
+        )
+
+    def _launch(self, call: relax.Call, values: dict, known: dict[str, int]) -> Value:
+        kernel = call.args[0].name_hint
+        arguments = [self._evaluate(argument, values, known) for argument in call.args[1].fields]
+        if call.op == IN_PLACE:
+            results = [arguments[int(i)] for i in call.attrs.inplace_indices]
+            self._run_kernel(kernel, arguments)
+        else:
+            types = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
+            results = [_room(ty, known) for ty in types]
+            self._run_kernel(kernel, [*arguments, *results])
+        return tuple(results) if isinstance(call.ty, relax.TupleType) else results[0]
+
+    def _run_kernel(self, name: str, arguments: Sequence[Value]) -> None:
+        if name not in self.programs:
+            self.programs[name] = HostProgram(self.mod[name], self.target)
+        for launch in self.programs[name].run(self.engine, list(arguments)):
+            kernel = launch.kernel.name
+            self.launched[kernel] = self.launched.get(kernel, 0) + 1
+
+
+def _room(ty: relax.TensorType, known: Mapping[str, int]) -> np.ndarray:
+    """An array of type `ty` that holds what no kernel may rely on."""
+    shape = [int(d) if isinstance(d, tirx.IntImm) else evaluate(d, known) for d in ty.shape.values]
+    dtype = str(ty.dtype)
+    return np.full(shape, np.nan if "float" in dtype else -1, dtype)
+
+
+def _learn(ty: tvm.ir.Type, value: Value, known: dict[str, int]) -> None:
+    """Note in `known` the symbolic dimensions of `ty` that the shape of `value` shows."""
+    if isinstance(ty, relax.TupleType):
+        for field, one in zip(ty.fields, value, strict=True):
+            _learn(field, one, known)
+    elif isinstance(ty, relax.TensorType):
+        for dim, extent in zip(ty.shape.values, value.shape, strict=True):
+            if isinstance(dim, tvm.ir.Var):
+                known[dim.name] = extent

@@ -1,0 +1,63 @@
+"""Runs kernels that the bounds keep small on one thread: waking other threads would take longer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, TensorLoad
+from tvm.s_tir import Schedule
+from tvm.tirx import For, ForKind
+
+from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.pipeline.planned_storage import evaluate
+from chapters.kit.pipeline.unscheduled import is_made_of_blocks
+
+SMALL = 1 << 15  # steps: one thread has done them before it has woken the others
+
+
+@tvm.transform.module_pass(opt_level=0, name="RunSmallKernelsSerially")
+class RunSmallKernelsSerially:
+    """Makes the parallel loops of small kernels serial: one thread is done before it has woken the others.
+
+    bounds: the largest value of symbolic dimensions, by name. A kernel with a dimension that is not in `bounds` keeps
+    its threads. So does a kernel that is not made of blocks: it decides for itself when it runs.
+    """
+
+    def __init__(self, bounds: Mapping[str, int]):
+        self.bounds = dict(bounds)
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        result = mod.clone()
+        for gvar, func in mod.functions_items():
+            if isinstance(func, tirx.PrimFunc) and steps(func, self.bounds) <= SMALL:
+                result[gvar] = with_serial_loops(func)
+        return result
+
+
+def steps(func: tirx.PrimFunc, bounds: Mapping[str, int]) -> float:
+    """At most how many iterations the loops around a block of `func` have together; infinity where it is not known."""
+    if not is_made_of_blocks(func):
+        return math.inf
+    sch = Schedule(func)
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    nests = [[sch.get(loop).extent for loop in sch.get_loops(block)] for block in blocks]
+    known = all(var.name in bounds for var in nodes(nests, tirx.Var)) and not nodes(nests, Call)
+    if not nests or not known or nodes(nests, TensorLoad):
+        return math.inf
+    return max(math.prod(evaluate(extent, bounds) for extent in nest) for nest in nests)
+
+
+def with_serial_loops(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with serial loops in place of its parallel ones."""
+
+    def serial(loop: For) -> For:
+        if loop.kind != ForKind.PARALLEL:
+            return loop
+        how = (ForKind.SERIAL, loop.body, None, loop.annotations, loop.step, loop.span)
+        return For(loop.loop_var, loop.min, loop.extent, *how)
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (For, serial)))

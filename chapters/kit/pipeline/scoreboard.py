@@ -1,0 +1,128 @@
+"""What a module costs, as a table: one row a Relax function, and two tables compared.
+
+Chapter 1 fills it; every later chapter shows `compare(before, after)` of its pass. It prints in a terminal and
+renders on a page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from chapters.kit.draw.table import aligned, html_table
+
+UNITS = ("B", "kB", "MB", "GB", "TB")
+HEADINGS = ["function", "launches", "read", "written"]
+RIGHT = (False, True, True, True)  # which columns are set to the right
+
+
+@dataclass(frozen=True)
+class Row:
+    """One function: kernel launches and the bytes they read and write; None where nothing was measured."""
+
+    function: str
+    launches: int | None
+    read: int | None = None
+    written: int | None = None
+
+
+class _Shown:
+    """What is shown as a table of its `cells`: in a terminal, on a page and in a notebook."""
+
+    def table(self) -> str:
+        """The table for a terminal."""
+        return "\n".join(aligned(self.cells(), RIGHT))
+
+    def __str__(self) -> str:
+        return self.table()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head, *rows = self.cells()
+        return html_table(head, rows, RIGHT)
+
+
+@dataclass(frozen=True, repr=False)
+class Scoreboard(_Shown):
+    """The costs of a module. `rows`: one a Relax function. `calls`: calls by name, over all of them."""
+
+    rows: tuple[Row, ...]
+    calls: dict[str, int]
+
+    def row(self, function: str) -> Row:
+        """The row of `function`; KeyError naming the known ones if there is none."""
+        for row in self.rows:
+            if row.function == function:
+                return row
+        known = ", ".join(row.function for row in self.rows)
+        raise KeyError(f"no Relax function {function!r}; the scoreboard has {known or 'none'}")
+
+    @property
+    def total(self) -> Row:
+        """The sums over all functions: of the code, not of one run."""
+        return Row("total", *(_sum(self.rows, field) for field in ("launches", "read", "written")))
+
+    def cells(self) -> list[list[str]]:
+        """The table as texts, headings first; a total only where there is more than one function."""
+        rows = [*self.rows, self.total] if len(self.rows) > 1 else self.rows
+        return [HEADINGS, *([row.function, *_costs(row)] for row in rows)]
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(_Shown):
+    """Two scoreboards, function by function. One that is missing on a side costs nothing there."""
+
+    before: Scoreboard
+    after: Scoreboard
+
+    def cells(self) -> list[list[str]]:
+        """The table as texts: each cell what it was and what it is, or one value if they are equal."""
+        names = dict.fromkeys(r.function for r in (*self.before.rows, *self.after.rows))
+        pairs = [(name, _row(self.before, name), _row(self.after, name)) for name in names]
+        if len(names) > 1:
+            pairs.append(("total", self.before.total, self.after.total))
+        return [
+            HEADINGS,
+            *([name, *map(_change, _costs(old), _costs(new))] for name, old, new in pairs),
+        ]
+
+    def calls(self) -> dict[str, tuple[int, int]]:
+        """The calls whose number changed: name -> (before, after)."""
+        names = dict.fromkeys((*self.before.calls, *self.after.calls))
+        both = {n: (self.before.calls.get(n, 0), self.after.calls.get(n, 0)) for n in names}
+        return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
+
+
+def compare(before: Scoreboard, after: Scoreboard) -> Comparison:
+    """What changed from `before` to `after`, as a table."""
+    return Comparison(before, after)
+
+
+def size(count: int | None) -> str:
+    """A number of bytes in three digits: 532 B, 1.05 MB; "–" if it was not measured. A kB is 1000 B."""
+    if count is None:
+        return "–"
+    value, unit = float(count), 0
+    while value >= 999.5 and unit < len(UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.0f} B" if unit == 0 else f"{value:#.3g} {UNITS[unit]}".replace(". ", " ")
+
+
+def _row(board: Scoreboard, name: str) -> Row:
+    measured = any(row.read is not None for row in board.rows)
+    absent = Row(name, 0, *((0, 0) if measured else (None, None)))
+    return next((row for row in board.rows if row.function == name), absent)
+
+
+def _sum(rows: tuple[Row, ...], field: str) -> int | None:
+    values = [getattr(row, field) for row in rows]
+    return None if None in values else sum(values)
+
+
+def _costs(row: Row) -> list[str]:
+    launches = "–" if row.launches is None else str(row.launches)
+    return [launches, size(row.read), size(row.written)]
+
+
+def _change(old: str, new: str) -> str:
+    return old if old == new else f"{old} → {new}"

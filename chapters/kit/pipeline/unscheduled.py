@@ -1,0 +1,41 @@
+"""Which kernels still need a schedule, and a pass's loop over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+
+from chapters.kit.ir.tensor_ir import nodes
+
+
+def map_unscheduled(
+    mod: tvm.IRModule, rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc]
+) -> tvm.IRModule:
+    """A new module in which each PrimFunc that needs a schedule is `rewrite(func)`."""
+    result = mod.clone()
+    for gvar, func in mod.functions_items():
+        if needs_schedule(func):
+            result[gvar] = rewrite(func)
+    return result
+
+
+def needs_schedule(func: tvm.ir.BaseFunc) -> bool:
+    """Whether `func` is a PrimFunc made of blocks that no schedule has claimed.
+
+    A schedule claims a PrimFunc by the attribute tirx.is_scheduled; TVM's rules set it, and ours do.
+    """
+    return is_made_of_blocks(func) and "tirx.is_scheduled" not in (func.attrs or {})
+
+
+def is_made_of_blocks(func: tvm.ir.BaseFunc) -> bool:
+    """Whether `func` is a PrimFunc with a block "root" around the others, and no other of that name.
+
+    TVM's sorts and scans have one block with a name of their own around code that no schedule can see into.
+    """
+    if not isinstance(func, tirx.PrimFunc) or not isinstance(func.body, SBlockRealize):
+        return False
+    roots = [block for block in nodes(func.body, SBlock) if block.name_hint == "root"]
+    return len(roots) == 1 and roots[0].same_as(func.body.block)
