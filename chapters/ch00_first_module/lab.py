@@ -10,10 +10,10 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from chapters.toolkit.display import display
-from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.ir.ir_diff import diff, show
-from chapters.toolkit.pages.picture import picture
+from chapters.kit.draw.display import display
+from chapters.kit.draw.picture import picture
+from chapters.kit.ir.ir_diff import diff, show
+from chapters.runner.earlier import earlier, whose
 
 first = earlier(0)
 print("The code of chapter 0 is", whose(0))

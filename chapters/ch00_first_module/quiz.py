@@ -6,41 +6,33 @@ import tvm
 import tvm_ffi
 from tvm import relax
 from tvm.relax.frontend import nn
-from tvm.script import ir as I
-from tvm.script import relax as R
 
-from chapters.toolkit.earlier import earlier
-from chapters.toolkit.quiz import Question
+from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.quiz import Question
+from chapters.runner.earlier import earlier
 
-
-@I.ir_module
-class Twice:
-    @R.function
-    def main(x: R.Tensor((4, 8), "float32")) -> R.Tensor((4, 8), "float32"):
-        with R.dataflow():
-            a = R.add(x, x)
-            b = R.add(a, a)
-            R.output(b)
-        return b
+TWICE = relax_module("""
+def main(x: (4, 8)):
+    a = R.add(x, x)
+    b = R.add(a, a)
+""")
 
 
-def _kernels_of_twice() -> int:
-    legal = relax.transform.LegalizeOps()(Twice)
-    return sum(isinstance(f, tvm.tirx.PrimFunc) for f in legal.functions.values())
+def _kernels_of_twice() -> str:
+    legal = relax.transform.LegalizeOps()(TWICE)
+    return str(sum(isinstance(f, tvm.tirx.PrimFunc) for f in legal.functions.values()))
 
 
 def _script_equals_builder() -> str:
     first = earlier(0)
-    equal = tvm_ffi.structural_equal(
-        first.from_script()["main"], first.from_block_builder()["main"]
-    )
-    return "yes" if equal else "no"
+    parsed, built = first.from_script()["main"], first.from_block_builder()["main"]
+    return "yes" if tvm_ffi.structural_equal(parsed, built) else "no"
 
 
-def _parameters_of_a_layer() -> int:
+def _parameters_of_a_layer() -> str:
     spec = {"forward": {"x": nn.spec.Tensor(["n", 16], "float32")}}
     mod, _weights = nn.Linear(16, 8, bias=True).export_tvm(spec=spec)
-    return len(mod["forward"].params)
+    return str(len(mod["forward"].params))
 
 
 def _result_type() -> str:
@@ -51,16 +43,12 @@ def _result_type() -> str:
     return f"({rows}, {int(columns)})"
 
 
-def _default_dtype() -> str:
-    return str(relax.TensorType((4,)).dtype)
-
-
 QUESTIONS = [
     Question(
         ask="main adds twice, on the same shapes. How many PrimFuncs are there after LegalizeOps?",
-        show=lambda: Twice.script(),
+        show=TWICE.script,
         choices=("0", "1", "2"),
-        compute=lambda: str(_kernels_of_twice()),
+        compute=_kernels_of_twice,
         because="Both calls need the same loops over the same shapes; an equal PrimFunc is reused.",
     ),
     Question(
@@ -72,7 +60,7 @@ QUESTIONS = [
     Question(
         ask="nn.Linear(16, 8, bias=True) is exported. How many parameters has the exported `forward`?",
         choices=("1", "2", "3"),
-        compute=lambda: str(_parameters_of_a_layer()),
+        compute=_parameters_of_a_layer,
         because="x, and then the weights: an exported function holds no data, so its weights are passed at each call.",
     ),
     Question(
@@ -84,7 +72,7 @@ QUESTIONS = [
     Question(
         ask="relax.TensorType((4,)) is given no dtype. What is its dtype?",
         choices=("float32", "unknown", "float64"),
-        compute=_default_dtype,
+        compute=lambda: relax.TensorType((4,)).dtype,
         because="The default is float32, not unknown: say the dtype, or a float16 model gets one float32 tensor.",
     ),
 ]

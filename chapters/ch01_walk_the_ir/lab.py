@@ -10,12 +10,12 @@ from collections import Counter
 
 from tvm import relax
 
-from chapters.toolkit.decoder.llama import decoder
-from chapters.toolkit.display import display
-from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.ir.ir_diff import diff
-from chapters.toolkit.pages.picture import before_after
-from chapters.toolkit.pipeline.scoreboard import compare, size
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.draw.display import display
+from chapters.kit.draw.picture import before_after
+from chapters.kit.ir.ir_diff import diff
+from chapters.kit.pipeline.scoreboard import compare, size
+from chapters.runner.earlier import earlier, whose
 
 walk = earlier(1)
 print("The code of chapter 1 is", whose(1))

@@ -6,39 +6,23 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax
-from tvm.script import ir as I
-from tvm.script import relax as R
 
-from chapters.toolkit.earlier import earlier
-from chapters.toolkit.quiz import Question
+from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.quiz import Question
+from chapters.runner.earlier import earlier
 
-
-@I.ir_module
-class Ends:
-    @R.function
-    def main(x: R.Tensor((4, 6), "float32")) -> R.Tensor((24,), "float32"):
-        with R.dataflow():
-            wide = R.reshape(x, (3, 8))
-            out = R.reshape(wide, (24,))
-            R.output(out)
-        return out
-
-
-@I.ir_module
-class Rotated:
-    @R.function
-    def main(x: R.Tensor((2, 3, 4), "float32")) -> R.Tensor((3, 4, 2), "float32"):
-        with R.dataflow():
-            a = R.permute_dims(x, axes=[1, 2, 0])
-            b = R.permute_dims(a, axes=[1, 2, 0])
-            c = R.permute_dims(b, axes=[1, 2, 0])
-            d = R.permute_dims(c, axes=[1, 2, 0])
-            R.output(d)
-        return d
-
-
-def _launches_of_ends() -> int:
-    return earlier(1).launches(Ends)["main"]
+Ends = relax_module("""
+def main(x: (4, 6)):
+    wide = R.reshape(x, (3, 8))
+    out = R.reshape(wide, (24,))
+""")
+Rotated = relax_module("""
+def main(x: (2, 3, 4)):
+    a = R.permute_dims(x, axes=[1, 2, 0])
+    b = R.permute_dims(a, axes=[1, 2, 0])
+    c = R.permute_dims(b, axes=[1, 2, 0])
+    d = R.permute_dims(c, axes=[1, 2, 0])
+""")
 
 
 def _four_rotations() -> str:
@@ -70,16 +54,12 @@ def _result_of_a_mutator() -> str:
     return "an equal copy" if tvm_ffi.structural_equal(new, func) else "a different function"
 
 
-def _bytes_of_int4() -> int:
-    return earlier(1).type_bytes(relax.TensorType((3, 3), "int4"), {})
-
-
 QUESTIONS = [
     Question(
         ask="How many kernels does main launch?",
         show=lambda: Ends.script(),
         choices=("0", "1", "2"),
-        compute=_launches_of_ends,
+        compute=lambda: earlier(1).launches(Ends)["main"],
         because="A reshape inside a dataflow block becomes a view, but the block's output does not: it is copied, "
         "so that what leaves the block owns its memory.",
     ),
@@ -107,7 +87,7 @@ QUESTIONS = [
     Question(
         ask="How many bytes does R.Tensor((3, 3), int4) take?",
         choices=("4", "5", "9"),
-        compute=_bytes_of_int4,
+        compute=lambda: earlier(1).type_bytes(relax.TensorType((3, 3), "int4"), {}),
         because="Nine elements are 36 bits, which is 4.5 bytes; the tensor takes five.",
     ),
 ]

@@ -8,8 +8,7 @@ Names, attributes and constructor arguments are those of MLC-LLM's `compiler_pas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
 from math import lcm
 from typing import Any
 
@@ -21,7 +20,17 @@ from tvm.relax.expr_functor import PyExprVisitor, visitor
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from chapters.toolkit.pipeline.planned_storage import evaluate, tensor_bytes
+from chapters.ch02_attach_metadata.given import (
+    ENTRY_POINTS,
+    PADDED_KERNELS,
+    Crossing,
+    Value,
+    computed,
+    require_bound,
+    sent,
+    tensors,
+)
+from chapters.kit.ir.relax_effects import bindings_of
 
 # --- attributes of Relax functions ----------------------------------------------------------------
 
@@ -120,21 +129,6 @@ class AttachCUDAGraphSymbolicCaptureHints:
         # END exercise 2.4
 
 
-# The functions a serving engine calls that run layers of the model, and so can be cut into stages.
-ENTRY_POINTS = (
-    "prefill",
-    "decode",
-    "prefill_to_last_hidden_states",
-    "decode_to_last_hidden_states",
-    "batch_prefill",
-    "batch_decode",
-    "batch_verify",
-    "batch_prefill_to_last_hidden_states",
-    "batch_decode_to_last_hidden_states",
-    "batch_verify_to_last_hidden_states",
-)
-
-
 @tvm.transform.module_pass(opt_level=0, name="AttachPipelineParallelStages")
 class AttachPipelineParallelStages:
     """Say into how many stages, each on devices of its own, a function that runs the layers is to be cut.
@@ -159,74 +153,6 @@ class AttachPipelineParallelStages:
 # --- a reader for pipeline_parallel_stages --------------------------------------------------------
 
 
-@dataclass(eq=False)
-class Tensor:
-    """A tensor that a stage computes. `used_in` collects the stages that use it."""
-
-    name: str
-    ty: relax.TensorType
-    stage: int
-    used_in: set[int] = field(default_factory=set)
-
-
-# What an expression stands for: a computed tensor, a tuple of values, or None for all that needs no sending
-# (parameters, constants, shapes, scalars).
-Value = Tensor | tuple | None
-
-
-def computed(name: str, ty: relax.Type, stage: int) -> Value:
-    """What a call bound to `name` in `stage` gives: a Tensor, or a tuple of them named name[0], name[1], …"""
-    if isinstance(ty, relax.TupleType):
-        return tuple(computed(f"{name}[{i}]", one, stage) for i, one in enumerate(ty.fields))
-    return Tensor(name, ty, stage) if isinstance(ty, relax.TensorType) else None
-
-
-def tensors(value: Value) -> Iterator[Tensor]:
-    """The tensors in `value`, however deep they are packed."""
-    if isinstance(value, Tensor):
-        yield value
-    elif value is not None:
-        for one in value:
-            yield from tensors(one)
-
-
-@dataclass(frozen=True)
-class Crossing:
-    """A tensor that must be sent: `from_stage` computes it, `to_stages`, all later, use it (ascending)."""
-
-    name: str
-    ty: relax.TensorType
-    from_stage: int
-    to_stages: tuple[int, ...]
-
-    @property
-    def shape(self) -> tuple[int | str, ...]:
-        """The extents: numbers, and text where they are symbolic."""
-        return tuple(int(d) if isinstance(d, tirx.IntImm) else str(d) for d in self.ty.shape)
-
-    def bytes(self, sizes: Mapping[str, int] | None = None) -> int:
-        """Its size where each symbolic dimension is `sizes[name]`; ValueError names a missing one."""
-        return evaluate(tensor_bytes(self.ty), sizes or {})
-
-
-def bindings(func: relax.Function) -> list[relax.Binding]:
-    """The bindings of all blocks of `func`, in program order."""
-    return [binding for block in func.body.blocks for binding in block.bindings]
-
-
-def even_starts(func: relax.Function) -> list[relax.Var]:
-    """Where to cut `func` into as many stages as its `pipeline_parallel_stages` says (1 if it says nothing).
-
-    Returns, for each stage but the first, the variable its first binding binds: the calls are cut into runs of equal
-    length, give or take one. Where there are more stages than calls, some are empty, and a variable stands there more
-    than once. Bindings that only name, pack or unpack are not counted: they launch nothing. A function without calls
-    has nothing to cut: [].
-    """
-    stages = int(func.attrs.get("pipeline_parallel_stages", 1))
-    calls = [b.var for b in bindings(func) if isinstance(b.value, relax.Call)]
-    return [calls[len(calls) * stage // stages] for stage in range(1, stages)] if calls else []
-
-
 def crossing_tensors(func: relax.Function, starts: Sequence[relax.Var]) -> list[Crossing]:
     """What the stages of `func` must send each other, in the order in which it is computed.
 
@@ -241,31 +167,13 @@ def crossing_tensors(func: relax.Function, starts: Sequence[relax.Var]) -> list[
 
     Raises ValueError for a start that is bound by no binding of `func.body`.
     """
-    bound = [binding.var for binding in bindings(func)]
-    unknown = [start.name for start in starts if not any(start.same_as(var) for var in bound)]
-    if unknown:
-        raise ValueError(
-            f"No binding of the function binds {', '.join(unknown)}, so no stage begins there: "
-            "give variables of `bindings(func)`, the objects themselves."
-        )
+    require_bound(func, starts)
     # BEGIN exercise 2.6 (about 20 lines): follow each tensor from the stage that computes it to those that use it
     raise NotImplementedError("exercise 2.6")
     # END exercise 2.6
 
 
-def _sent(values) -> list[Crossing]:
-    """The Crossings among the computed tensors, each tensor once."""
-    once = dict.fromkeys(tensor for value in values for tensor in tensors(value))
-    found = ((t, tuple(sorted(s for s in t.used_in if s > t.stage))) for t in once)
-    return [Crossing(t.name, t.ty, t.stage, later) for t, later in found if later]
-
-
 # --- metadata beside the module -------------------------------------------------------------------
-
-PADDED_KERNELS = (
-    "cutlass.groupwise_scaled_gemm_e4m3fn_e4m3fn",
-    "cutlass.groupwise_scaled_bmm_e4m3fn_e4m3fn",
-)
 
 
 @visitor

@@ -11,14 +11,15 @@ import tvm
 from tvm import relax, tirx
 from tvm.script import tirx as T
 
-from chapters.toolkit.decoder.llama import decoder
-from chapters.toolkit.decoder.llama_generator import Generator
-from chapters.toolkit.display import display
-from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.ir.ir_diff import diff
-from chapters.toolkit.pipeline.captured_kernels import captured
-from chapters.toolkit.pipeline.planned_storage import planned
-from chapters.toolkit.table import Table
+from chapters.ch02_attach_metadata.given import PADDED_KERNELS, even_starts
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.decoder.llama_generator import Generator
+from chapters.kit.draw.display import display
+from chapters.kit.draw.table import Table
+from chapters.kit.ir.relax_effects import bindings_of
+from chapters.kit.pipeline.captured_kernels import captured
+from chapters.kit.pipeline.planned_storage import planned
+from chapters.runner.earlier import earlier, whose
 
 attach = earlier(2)
 print("The code of chapter 2 is", whose(2))
@@ -213,7 +214,7 @@ def sent(starts: list) -> Table:
     return Table(("tensor", "shape", "stage", "bytes"), rows)
 
 
-even = attach.even_starts(staged)
+even = even_starts(staged)
 print("stage 1 begins at", even[0].name)
 display(sent(even))
 
@@ -222,7 +223,7 @@ display(sent(even))
 # are about to be added, both have to travel. Cut where a layer begins, and one hidden state does:
 
 # %%
-by_name = {b.var.name: b.var for b in attach.bindings(staged)}
+by_name = {b.var.name: b.var for b in bindings_of(staged.body)}
 display(sent([by_name["rms_norm2"]]))
 
 # %% [markdown]
@@ -238,7 +239,7 @@ display(sent([by_name["rms_norm2"]]))
 x = relax.Var("x", relax.TensorType((tirx.Var("seq_len", "int64"), 128), "float32"))
 builder = relax.BlockBuilder()
 with builder.function("prefill", [x]):
-    kernel = attach.PADDED_KERNELS[0]
+    kernel = PADDED_KERNELS[0]
     call = builder.emit(relax.op.call_dps_packed(kernel, [x], out_ty=x.ty))
     builder.emit_func_output(call)
 for arch in ("sm_90a", "sm_100a"):

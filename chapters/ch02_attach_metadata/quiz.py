@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import tvm
-from tvm import relax, tirx
-from tvm.script import ir as I
-from tvm.script import relax as R
-from tvm.script import tirx as T
+from tvm import relax
 
-from chapters.toolkit.decoder.llama import decoder
-from chapters.toolkit.pipeline.captured_kernels import captured
-from chapters.toolkit.pipeline.planned_storage import lower, planned
-from chapters.toolkit.quiz import Question
+from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.pipeline.captured_kernels import captured
+from chapters.kit.pipeline.planned_storage import lower, planned
+from chapters.kit.quiz import Question
 
+CHAIN = relax_module("""
+def main(x: ("n", 16)):
+    a = R.exp(x)
+    b = R.tanh(a)
+    out = R.sqrt(b)
+""")
 
-@I.ir_module
-class Chain:
-    @R.function
-    def main(x: R.Tensor(("n", 16), "float32")) -> R.Tensor(("n", 16), "float32"):
-        with R.dataflow():
-            a = R.exp(x)
-            b = R.tanh(a)
-            out = R.sqrt(b)
-            R.output(out)
-        return out
-
-
+WITH_UNUSED = relax_module("""
 @T.prim_func(s_tir=True, private=True)
 def unused(a: T.Buffer((4,), "float32")):
     for i in range(4):
         with T.sblock("zero"):
             vi = T.axis.spatial(4, i)
             a[vi] = T.float32(0)
+
+def main(x: ("n", 16)):
+    out = R.exp(x)
+""")
+
+FLAT = relax_module("""
+def main(x: ("batch_size", "vocab_size")):
+    flat = R.reshape(x, R.shape([batch_size * vocab_size]))
+    one = R.exp(flat)
+    out = R.exp(one)
+""")
 
 
 def _with(mod: tvm.IRModule, **attrs: object) -> tvm.IRModule:
@@ -42,55 +46,44 @@ def _with(mod: tvm.IRModule, **attrs: object) -> tvm.IRModule:
     return result
 
 
+def _bounded(mod: tvm.IRModule, **bounds: int) -> tvm.IRModule:
+    return _with(mod, tir_var_upper_bound=bounds)
+
+
 def _sizes_with_another_variable() -> str:
-    sizes = {str(s) for s in planned(_with(Chain, tir_var_upper_bound={"m": 1024})).storages}
-    if sizes == {str(s) for s in planned(Chain).storages}:
+    sizes = {str(s) for s in planned(_bounded(CHAIN, m=1024)).storages}
+    if sizes == {str(s) for s in planned(CHAIN).storages}:
         return "nothing: the sizes stay symbolic"
     return "the sizes become numbers"
 
 
 def _storages() -> str:
     mod, _ = decoder("tiny", functions=["batch_decode"])
-    bounds = {"batch_size": 8, "context_window": 64}
     before = len(planned(mod).storages)
-    after = len(planned(_with(mod, tir_var_upper_bound=bounds)).storages)
+    after = len(planned(_bounded(mod, batch_size=8, context_window=64)).storages)
     return {True: "fewer", False: "as many"}[after < before] if after <= before else "more"
 
 
 def _attribute_after_planning() -> str:
     name = "relax.memory_plan_dynamic_func_output"
-    attrs = lower(_with(Chain, **{name: True}))["main"].attrs
+    attrs = lower(_with(CHAIN, **{name: True}))["main"].attrs
     return ("yes, still True" if attrs[name] else "yes, now False") if name in attrs else "no"
 
 
-def _flat_size() -> str:
-    batch_size, vocab_size = tirx.Var("batch_size", "int64"), tirx.Var("vocab_size", "int64")
-    x = relax.Var("x", relax.TensorType((batch_size, vocab_size), "float32"))
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x]):
-        flat = builder.emit(relax.op.reshape(x, (batch_size * vocab_size,)))
-        builder.emit_func_output(builder.emit(relax.op.exp(builder.emit(relax.op.exp(flat)))))
-    plan = planned(_with(builder.get(), tir_var_upper_bound={"batch_size": 8}))
-    return str(plan.symbolic[0])
-
-
 def _survivors() -> str:
-    mod = Chain.clone()
-    mod["unused"] = unused
-    left = relax.transform.DeadCodeElimination()(mod)
+    left = relax.transform.DeadCodeElimination()(WITH_UNUSED)
     return "it is there" if "unused" in left else "it is gone"
 
 
 def _captured_with_bounds_only() -> str:
     mod, _ = decoder("tiny", functions=["batch_decode"])
-    bounded = _with(mod, tir_var_upper_bound={"batch_size": 8, "context_window": 64})
-    return str(captured(bounded, "batch_decode").captured)
+    return str(captured(_bounded(mod, batch_size=8, context_window=64), "batch_decode").captured)
 
 
 QUESTIONS = [
     Question(
         ask="This function gets tir_var_upper_bound = {'m': 1024}. What does the memory planner do differently?",
-        show=lambda: Chain.script(),
+        show=CHAIN.script,
         choices=(
             "the sizes become numbers",
             "nothing: the sizes stay symbolic",
@@ -119,7 +112,7 @@ QUESTIONS = [
             "4 * (8 * vocab_size)",
             "4 * T.Select(vocab_size >= 0, 8 * vocab_size, 0)",
         ),
-        compute=_flat_size,
+        compute=lambda: planned(_bounded(FLAT, batch_size=8)).symbolic[0],
         because="8 times a negative number is no upper bound; tir_non_negative_var promises that there is none.",
     ),
     Question(

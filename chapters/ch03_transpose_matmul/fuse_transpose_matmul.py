@@ -3,41 +3,33 @@
 The pass has two steps: `group` lets FuseOpsByPattern move each matmul and its transpose into a function of its
 own, a composite, and `generate` replaces each call of a composite by a call of a PrimFunc, `NT_matmul`. Before
 both, `own_transposes` sees to it that no transpose of such a pair is used by anything else.
-
-The second half makes that kernel fast: `schedule_decode` for a few rows of x, `schedule_prefill` for many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 
 import numpy as np
 import tvm
 from tvm import relax, te, tirx
 from tvm.ir import Call, Expr, GlobalVar, IRModule
 from tvm.relax.dpl import DFPattern, is_op, wildcard
-from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visitor
-from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import SBlockRV
-from tvm.target import Target
+from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from chapters.toolkit.cpu.matmul_tile import (
-    Tile,
-    has_few_rows,
-    is_nt_matmul,
-    lanes_of,
-    largest_divisor,
-    matmul_tile,
-    side_by_side,
-    weight_shape,
+from chapters.ch03_transpose_matmul.given import (
+    Fires,
+    TransposesInSight,
+    batch_index,
+    broadcast,
+    calls_any,
+    following_values,
+    is_claimed,
+    is_constant,
+    is_typed,
+    operands,
 )
-from chapters.toolkit.ir.relax_effects import LOOK_ONLY, is_harmless
 
 COMPOSITE = "transpose_matmul_fuse"
-MATMUL = tvm.ir.Op.get("relax.matmul")
-TRANSPOSE = tvm.ir.Op.get("relax.permute_dims")
-Fires = Callable[[Call, Call], bool]  # (permute_dims, matmul) -> whether the two become one kernel
 
 # --- the pair to look for -------------------------------------------------------------------------
 
@@ -67,15 +59,6 @@ def may_fuse(transpose: Call, product: Call) -> bool:
     # END exercise 3.2
 
 
-def is_typed(ty: tvm.ir.Type) -> bool:
-    """Whether `ty` is a tensor type that says its shape, dimension by dimension, and its dtype."""
-    return (
-        isinstance(ty, relax.TensorType)
-        and isinstance(ty.shape, relax.ShapeExpr)
-        and ty.dtype is not None
-    )
-
-
 # --- step 1: each pair a function of its own ------------------------------------------------------
 
 
@@ -85,32 +68,15 @@ def group(mod: IRModule, fires: Fires) -> IRModule:
     A pair is a permute_dims and, right behind it in one dataflow block, the matmul that uses it. The pattern
     alone would also match across blocks and past anything that stands between, and w would be read too late.
     """
-    behind = Neighbours()
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            behind.visit_expr(func)
+    following = following_values(mod)
 
     def check(context: relax.transform.PatternCheckContext) -> bool:
         transpose, product = (context.annotated_expr[name] for name in ("transpose", "product"))
-        following = behind.following.get(context.value_to_bound_var.get(transpose))
-        return product.same_as(following) and fires(transpose, product)
+        behind = following.get(context.value_to_bound_var.get(transpose))
+        return product.same_as(behind) and fires(transpose, product)
 
     pattern = (COMPOSITE, *transpose_matmul_pattern(), check)
     return relax.transform.FuseOpsByPattern([pattern], bind_constants=False)(mod)
-
-
-@visitor
-class Neighbours(PyExprVisitor):
-    """Notes in `following`, for each variable of a dataflow block, the value that is bound next."""
-
-    def __init__(self):
-        super().__init__()
-        self.following: dict[relax.Var, Expr] = {}
-
-    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> None:
-        for binding, after in pairwise(block.bindings):
-            self.following[binding.var] = after.value
-        super().visit_dataflow_block_(block)
 
 
 # --- step 2: each composite a kernel --------------------------------------------------------------
@@ -134,41 +100,6 @@ def nt_matmul(w: te.Tensor, x: te.Tensor, out_dtype: str) -> te.Tensor:
     # END exercise 3.3
 
 
-def is_constant(dim: Expr | int, value: int) -> bool:
-    """Whether `dim` is known now to be `value`; False for any symbolic dimension."""
-    return isinstance(dim, int | tirx.IntImm) and int(dim) == value
-
-
-def broadcast(a: Sequence[Expr], b: Sequence[Expr]) -> list[Expr]:
-    """The batch dimensions of a product whose operands have `a` and `b`, aligned from the right."""
-    rank = max(len(a), len(b))
-    a, b = ([1] * (rank - len(dims)) + list(dims) for dims in (a, b))
-    return [q if is_constant(p, 1) else p for p, q in zip(a, b, strict=True)]
-
-
-def batch_index(dims: Sequence[Expr], index: Sequence[Expr]) -> list[Expr]:
-    """Where element `index` of the product's batch lies in an operand with batch dimensions `dims`."""
-    aligned = index[len(index) - len(dims) :]
-    return [0 if is_constant(dim, 1) else at for dim, at in zip(dims, aligned, strict=True)]
-
-
-def generate(mod: IRModule, composites: dict[str, relax.Function]) -> IRModule:
-    """`mod` with each call of one of `composites` replaced by a call of its kernel, and without them."""
-    for gvar, func in mod.functions_items():
-        if isinstance(func, relax.Function) and calls_any(func, composites):
-            generator = GenerateKernels(mod, composites)  # one each: functions may share Vars
-            generator.builder_.update_func(gvar, generator.visit_expr(func))
-            mod = generator.builder_.get()
-    for name in composites:
-        del mod[name]
-    return mod
-
-
-def calls_any(func: relax.Function, names: dict[str, relax.Function]) -> bool:
-    """Whether `func` refers to one of the module's functions `names`."""
-    return any(gvar.name_hint in names for gvar in relax.analysis.all_global_vars(func))
-
-
 @mutator
 class GenerateKernels(PyExprMutator):
     """Replaces calls of `composites`, the functions that `group` made, by their name."""
@@ -187,19 +118,44 @@ class GenerateKernels(PyExprMutator):
         # END exercise 3.4
 
 
-def operands(composite: relax.Function, call: Call) -> tuple[Expr, Expr]:
-    """(w, x): what a composite's permute_dims and matmul take, as arguments of `call`, a call of it.
-
-    They are found by parameter, not by position: FuseOpsByPattern orders the parameters by first use, gives
-    x @ x.T one parameter for both, and adds one for a symbolic size that no tensor's shape shows.
-    """
-    given = dict(zip(composite.params, call.args, strict=True))
-    transpose, product = (binding.value for binding in composite.body.blocks[0].bindings)
-    w, x = transpose.args[0], product.args[0]
-    return given.get(w, w), given.get(x, x)
+def generate(mod: IRModule, composites: dict[str, relax.Function]) -> IRModule:
+    """`mod` with each call of one of `composites` replaced by a call of its kernel, and without them."""
+    for gvar, func in mod.functions_items():
+        if isinstance(func, relax.Function) and calls_any(func, composites):
+            generator = GenerateKernels(mod, composites)  # one each: functions may share Vars
+            generator.builder_.update_func(gvar, generator.visit_expr(func))
+            mod = generator.builder_.get()
+    # BEGIN exercise 3.4 (about 2 lines): delete the composites, which nothing calls any more
+    raise NotImplementedError("exercise 3.4")
+    # END exercise 3.4
+    return mod
 
 
 # --- before both: a transpose for each matmul -----------------------------------------------------
+
+
+@mutator
+class OwnTransposes(TransposesInSight):
+    """Rewrites one Relax function for `own_transposes`. `given` counts the transposes handed out."""
+
+    given = 0
+
+    def may_move(self, transpose: Call, call: Call) -> bool:
+        """Whether a copy of `transpose` right before `call`, a matmul, gives what `transpose` gave."""
+        # BEGIN exercise 3.5 (about 2 lines): w must be in sight there, and not have been written into since
+        w = transpose.args[0]
+        return self.in_sight(w) and not self.order.may_write_between(transpose, call)
+        # END exercise 3.5
+
+    def visit_call_(self, call: Call) -> Expr:
+        """A matmul of a transpose that may move becomes a matmul of a permute_dims of its own."""
+        transpose = self.transpose_in(call)
+        if transpose is None:
+            return super().visit_call_(call)
+        self.given += 1
+        # BEGIN exercise 3.5 (about 4 lines): emit a permute_dims for this matmul alone, and use it
+        return super().visit_call_(call)
+        # END exercise 3.5
 
 
 def own_transposes(mod: IRModule, fires: Fires) -> IRModule:
@@ -218,110 +174,13 @@ def own_transposes(mod: IRModule, fires: Fires) -> IRModule:
             owner = OwnTransposes(mod, func, fires)
             rewritten = owner.visit_expr(func)
             if owner.given:
+                # BEGIN exercise 3.5 (about 1 line): without the transposes that have lost their last user
                 changed[gvar] = relax.analysis.remove_all_unused(rewritten)
+                # END exercise 3.5
     if changed:
         mod = mod.clone()
         mod.update(changed)
     return mod
-
-
-def is_claimed(func: relax.Function) -> bool:
-    """Whether an earlier pass has set `func` aside, for a library or as a kernel of its own."""
-    attrs = func.attrs or {}
-    return any(key in attrs for key in ("Primitive", "Composite", "Codegen"))
-
-
-def may_write(call: Call) -> bool:
-    """Whether `call` may write into a tensor that exists already, w for instance.
-
-    Functions of the module, closures and packed functions count as well: nobody looks inside.
-    """
-    if not isinstance(call.op, tvm.ir.Op):
-        return True
-    return call.op.name not in LOOK_ONLY and not is_harmless(call.op)
-
-
-@visitor
-class ProgramOrder(PyExprVisitor):
-    """Collects all calls of the function it visits, in the order in which they are written."""
-
-    def __init__(self):
-        super().__init__()
-        self.calls: list[Call] = []
-
-    def visit_call_(self, call: Call) -> None:
-        super().visit_call_(call)
-        self.calls.append(call)
-
-    def may_write_between(self, first: Call, last: Call) -> bool:
-        """Whether a call from `first` up to `last` may write; a call that stands twice counts widely."""
-        start = next(n for n, call in enumerate(self.calls) if call.same_as(first))
-        end = max(n for n, call in enumerate(self.calls) if call.same_as(last))
-        return any(may_write(call) for call in self.calls[start:end])
-
-
-@mutator
-class OwnTransposes(PyExprMutator):
-    """Rewrites one Relax function for `own_transposes`. `given` counts the transposes handed out."""
-
-    def __init__(self, mod: IRModule, func: relax.Function, fires: Fires):
-        super().__init__(mod)
-        self.fires = fires
-        self.order = ProgramOrder()
-        self.order.visit_expr(func)
-        self.values: Mapping[relax.Var, Expr] = {}  # of the innermost function: none is captured
-        self.here: relax.DataflowBlock | None = None
-        self.given = 0
-
-    def visit_function_(self, func: relax.Function) -> Expr:
-        outer, self.values = self.values, relax.analysis.get_var2val(func)
-        func = super().visit_function_(func)
-        self.values = outer
-        return func
-
-    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
-        outer, self.here = self.here, block
-        block = super().visit_dataflow_block_(block)
-        self.here = outer
-        return block
-
-    def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
-        outer, self.here = self.here, None
-        block = super().visit_binding_block_(block)
-        self.here = outer
-        return block
-
-    def visit_call_(self, call: Call) -> Expr:
-        transpose = self.transpose_in(call)
-        if transpose is None:
-            return super().visit_call_(call)
-        self.given += 1
-        # BEGIN exercise 3.5 (about 4 lines): emit a permute_dims for this matmul alone, and use it
-        return super().visit_call_(call)
-        # END exercise 3.5
-
-    def transpose_in(self, call: Call) -> Call | None:
-        """The permute_dims whose result `call`, a matmul in a dataflow block, multiplies by; else None.
-
-        None too where it cannot be moved to stand before `call`: w is out of sight there, or may have been
-        written into meanwhile.
-        """
-        if call.op != MATMUL or self.here is None:
-            return None
-        value = call.args[1]
-        while isinstance(value, relax.Var):  # through aliases: lv1 = lv
-            value = self.values.get(value)
-        if not isinstance(value, Call) or value.op != TRANSPOSE:
-            return None
-        if not self.in_sight(value.args[0]) or self.order.may_write_between(value, call):
-            return None
-        return value if self.fires(value, call) else None
-
-    def in_sight(self, expr: Expr) -> bool:
-        """Whether `expr` may be used in this block: a DataflowVar only in the block that binds it."""
-        if not isinstance(expr, relax.DataflowVar):
-            return True
-        return any(binding.var.same_as(expr) for binding in self.here.bindings)
 
 
 # --- the pass -------------------------------------------------------------------------------------
@@ -381,116 +240,3 @@ def bytes_saved(weights: Sequence[tuple[int, int]], itemsize: int) -> int:
     # BEGIN exercise 3.7 (1 line): what a transpose moves; what the matmul moves with and without it
     raise NotImplementedError("exercise 3.7")
     # END exercise 3.7
-
-
-# --- the kernel, fast -----------------------------------------------------------------------------
-
-LOADED = 16  # vectors of x that prefill loads in the steps that it writes out one after another
-UNROLLED = 8  # such steps at most
-
-
-def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """An NT_matmul scheduled for a few rows of x: what counts is that w streams through once, as it is stored.
-
-    func: (w, x, out) with w of shape (n, k), all constant; x of any rank, with as many rows as `has_few_rows`
-    says. Along k, where w is contiguous, each output gets one partial sum for each of the `lanes` of a vector
-    register; `members` rows of w are read together, each once for all rows of x; groups of them run in
-    parallel. Raises ValueError for another w or x.
-    """
-    _, k = weight_shape(func)
-    lanes, members = largest_divisor(k, lanes_of(func, target)), side_by_side(func, target)
-    sch = Schedule(func)
-    product = sch.get_sblock("NT_matmul")
-    # BEGIN exercise 3.8 (about 14 lines): a partial sum a lane, rows of w side by side, groups in parallel
-    raise NotImplementedError("exercise 3.8")
-    # END exercise 3.8
-    return sch.mod["main"]
-
-
-def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """An NT_matmul scheduled for many rows of x: what counts is that sums stay in registers.
-
-    func: (w, x, out) with w of shape (n, k), both constant; x of two dimensions or more, its rows constant or
-    symbolic. x is small, so it is packed: a vector register takes one column of `lanes` rows. w is large and
-    stays as it is: each element of it is multiplied with the same column of all rows of a tile. Rows are
-    padded to whole tiles. Raises ValueError as `matmul_tile` does.
-    """
-    tile = matmul_tile(func, target)
-    sch = Schedule(func)
-    product = sch.get_sblock("NT_matmul")
-    packed, result = pad_rows(sch, product, tile)
-    pack_rows(sch, product, tile)
-    # BEGIN exercise 3.9 (about 14 lines): tile, order, unroll and vectorise the product; blocks of n in parallel
-    raise NotImplementedError("exercise 3.9")
-    # END exercise 3.9
-    vectorize_copies(sch, packed, result, tile)
-    return sch.mod["main"]
-
-
-def pad_rows(sch: Schedule, product: SBlockRV, tile: Tile) -> tuple[SBlockRV, SBlockRV]:
-    """Make the rows of the product whole tiles; returns the blocks that copy x in and the result out.
-
-    pad_einsum makes these copies where the rows do not divide; elsewhere they are made here, because a packed
-    x and a result in tiles need them too.
-    """
-    padding = [1] * len(sch.get_loops(product))
-    padding[tile.row_axis] = tile.rows
-    sch.pad_einsum(product, padding)
-    (packed,) = sch.get_producers(product) or [sch.cache_read(product, 0, "global")]
-    (result,) = sch.get_consumers(product) or [sch.cache_write(product, 0, "global")]
-    return packed, result
-
-
-def pack_rows(sch: Schedule, product: SBlockRV, tile: Tile) -> None:
-    """Lay out the copies of x and of the result so that the rows of a tile are the innermost dimension."""
-
-    def of_x(*index: tirx.Var) -> list[Expr]:
-        *around, k = index
-        row = around.pop(tile.row_axis)
-        return [*around, row // tile.rows, k // tile.block_k, k % tile.block_k, row % tile.rows]
-
-    def of_result(*index: tirx.Var) -> list[Expr]:
-        *around, j = index
-        row = around.pop(tile.row_axis)
-        return [j // tile.block_n, *around, row // tile.rows, j % tile.block_n, row % tile.rows]
-
-    sch.transform_layout(product, ("read", 0), of_x)
-    sch.transform_layout(product, ("write", 0), of_result)
-
-
-def split_steps(tile: Tile) -> tuple[int, int]:
-    """(steps, how many of them are written out one after another), which together make block_k."""
-    unrolled = largest_divisor(tile.block_k, min(UNROLLED, LOADED // tile.vectors))
-    return tile.block_k // unrolled, unrolled
-
-
-def vectorize_copies(sch: Schedule, packed: SBlockRV, result: SBlockRV, tile: Tile) -> None:
-    """Vectorise the copies of x, along its rows, and of the result, along its columns."""
-    *around, k = sch.get_loops(packed)
-    vectors, lane = sch.split(around[tile.row_axis], [None, tile.lanes])
-    sch.reorder(vectors, k, lane)
-    sch.vectorize(lane)
-    sch.parallel(vectors)
-    width = largest_divisor(tile.block_n, tile.lanes)
-    if width > 1:
-        _, lane = sch.split(sch.get_loops(result)[-1], [None, width])
-        sch.vectorize(lane)
-
-
-def schedule_kernels(mod: IRModule, target: Target) -> IRModule:
-    """`mod` with every NT_matmul that has a schedule here scheduled: for few rows as decode, else as prefill."""
-    mod = mod.clone()
-    for gvar, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc) and has_schedule(func):
-            mod[gvar] = schedule(func, target).with_attr("tirx.is_scheduled", True)
-    return mod
-
-
-def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """The NT_matmul `func` with the schedule for its rows. Raises ValueError as the schedules do."""
-    return (schedule_decode if has_few_rows(func, target) else schedule_prefill)(func, target)
-
-
-def has_schedule(func: tirx.PrimFunc) -> bool:
-    """Whether `func` is an unscheduled NT_matmul, by what it reads, whose weight is a matrix of constant size."""
-    return "tirx.is_scheduled" not in (func.attrs or {}) and is_nt_matmul(func)

@@ -1,28 +1,25 @@
 # %% [markdown]
 # # Lab: no transpose left
 #
-# The pass on modules of all kinds, on the decoder, and the kernels it makes, scheduled. In a terminal:
+# The pass on modules of all kinds, and on the decoder. In a terminal:
 # `python -m chapters.ch03_transpose_matmul.lab`. Where your own answers to chapter 3 pass their checks,
 # this lab runs them; else it runs the reference.
 
 # %%
-import time
-
-import numpy as np
 import tvm
 from tvm import relax
 
-from chapters.ch03_transpose_matmul.bench import linear_layer
-from chapters.toolkit.decoder.llama import decoder
-from chapters.toolkit.decoder.llama_generator import Generator
-from chapters.toolkit.display import display
-from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.ir.ir_diff import diff, show
-from chapters.toolkit.machine import llvm_host
-from chapters.toolkit.pages.read_order import read_order, side_by_side
-from chapters.toolkit.pipeline.scoreboard import compare
+from chapters.kit.cases.linear_layer import linear_layer
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.decoder.llama_generator import Generator
+from chapters.kit.draw.display import display
+from chapters.kit.draw.read_order import read_order, side_by_side
+from chapters.kit.ir.ir_diff import diff, show
+from chapters.kit.machine import llvm_host
+from chapters.kit.pipeline.scoreboard import compare
+from chapters.runner.earlier import earlier, whose
 
-walk, chapter = earlier(1), earlier(3)
+walk, chapter, TARGET = earlier(1), earlier(3), llvm_host()["target"]
 print("The code of chapter 3 is", whose(3))
 
 # %% [markdown]
@@ -137,58 +134,18 @@ print("counted  ", old.read + old.written - new.read - new.written)
 # %% [markdown]
 # ## Same tokens
 #
-# The tiny decoder, run: as exported, after the pass, and with the kernels scheduled for this CPU.
+# The tiny decoder, run: as exported, and after the pass.
 
 # %%
-target = llvm_host()["target"]
 exported, _ = decoder("tiny", functions=Generator.SINGLE)
 exported = relax.transform.BindSymbolicVars({"vocab_size": 500})(exported)
-tiny = chapter.FuseTransposeMatmul()(exported)
 for title, mod in {
     "as exported": exported,
-    "fused": tiny,
-    "fused and scheduled": chapter.schedule_kernels(tiny, target),
+    "fused": chapter.FuseTransposeMatmul()(exported),
 }.items():
-    tokens = Generator("tiny", module=mod, target=target).generate([3, 1, 4, 1, 5], 8).tokens
-    print(f"{title:<20} {tokens.tolist()}")
+    tokens = Generator("tiny", module=mod, target=TARGET).generate([3, 1, 4, 1, 5], 8).tokens
+    print(f"{title:<12} {tokens.tolist()}")
 
 # %% [markdown]
-# ## The kernel, fast
-#
-# The loops of the two schedules, for this machine's registers.
-
-
-# %%
-def unscheduled(rows: int):
-    """NT_matmul as the pass makes it for a layer of 1024 by 1024."""
-    return chapter.FuseTransposeMatmul()(linear_layer(rows, 1024, 1024))["NT_matmul"]
-
-
-display(show(chapter.schedule_decode(unscheduled(1), target)))
-
-# %%
-display(show(chapter.schedule_prefill(unscheduled(64), target)))
-
-
-# %%
-def milliseconds(func, rows: int) -> float:
-    """The median of seven calls of a PrimFunc (w, x, out)."""
-    function = tvm.compile(func.with_attr("global_symbol", "main"), target=target)["main"]
-    arrays = (np.ones((1024, 1024)), np.ones((rows, 1024)), np.zeros((rows, 1024)))
-    tensors = [tvm.runtime.tensor(array.astype("float32")) for array in arrays]
-    times = []
-    for _ in range(7):
-        start = time.perf_counter()
-        function(*tensors)
-        times.append(time.perf_counter() - start)
-    return 1e3 * sorted(times)[3]
-
-
-for rows, schedule in ((1, chapter.schedule_decode), (64, chapter.schedule_prefill)):
-    plain = unscheduled(rows)
-    before_ms, after_ms = (milliseconds(f, rows) for f in (plain, schedule(plain, target)))
-    print(f"{rows:>3} rows: {before_ms:7.2f} ms as it is, {after_ms:7.2f} ms scheduled")
-
-# %% [markdown]
-# Measured while this page was built, on whatever else the machine was doing: good for the order of magnitude.
-# `python -m chapters bench 3` measures properly.
+# The kernels are still as TE made them, without a schedule. The
+# [lab of chapter 5](../ch05_schedules_and_their_limits/lab.py) makes them fast.

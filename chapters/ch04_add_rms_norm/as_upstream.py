@@ -9,8 +9,8 @@ from tvm import relax, tirx
 from tvm.ir import Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from chapters.toolkit.cpu.add_norm_on_cpu import cpu_kernel
-from chapters.toolkit.ir.row_index import is_one
+from chapters.kit.cpu.add_norm_on_cpu import cpu_kernel
+from chapters.kit.ir.row_index import is_one
 
 
 @tvm.transform.module_pass(opt_level=0, name="FuseAsUpstream")

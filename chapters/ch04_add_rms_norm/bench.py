@@ -7,35 +7,37 @@ of the tensor, and the weight.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable
 
 import numpy as np
 
-from chapters.ch04_add_rms_norm import registers
-from chapters.toolkit.table import Table
+from chapters.kit.bench.gpu_norm_bench import EPSILON, TOLERANCE
+from chapters.kit.bench.gpu_norm_bench import bytes_moved as bytes_counted
+from chapters.kit.bench.timing import measure
+from chapters.kit.draw.table import Table
+from chapters.kit.gpu.limits import ITEM_BYTES
 
-EPSILON = 1e-5
 SHAPES = ((1, 1, 4096), (64, 1, 4096), (1, 512, 4096), (1, 4096, 8192))
 DTYPES = ("float32", "float16", "bfloat16")
-HERE = __name__
 PEERS = ("ours", "unfused", "bounds", "numpy_peer", "torch_peer")
+TORCH = ("torch_peer",)  # may run in an interpreter without TVM and ml_dtypes
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     """Everything: {name of a results file: seconds a call}, with the tables told to `say` as they come."""
-    from chapters.toolkit.bench.gpu_clock import missing
+    from chapters.ch04_add_rms_norm import registers
+    from chapters.kit.bench.gpu_clock import missing
 
     shapes = ((64, 1, 512),) if quick else SHAPES
-    rounds = 3 if quick else 15
-    cpu = {
-        str(threads): {
-            f"{dtype} {shape}": _measure(shape, dtype, threads, rounds, say)
-            for shape in shapes
-            for dtype in DTYPES
-        }
-        for threads in (1, 2)[: os.cpu_count()]
-    }
+    rounds, cpu = 3 if quick else 15, {}
+    for threads in (1, 2)[: os.cpu_count()]:
+        cpu[str(threads)] = {}
+        for shape, dtype in itertools.product(shapes, DTYPES):
+            arguments = {"shape": shape, "dtype": dtype, "threads": threads}
+            taken = measure(__name__, PEERS, arguments, rounds=rounds, say=say, torch=TORCH)
+            cpu[str(threads)][f"{dtype} {shape}"] = taken
     say(f"\n{cpu_table(cpu)}\n")
     found = {"ch04_cpu": cpu}
     if not registers.missing():
@@ -44,55 +46,53 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     if missing():
         say(f"not measured on a GPU: {missing()}")
     else:
-        from chapters.toolkit.bench.gpu_norm_bench import measure_all
+        from chapters.ch04_add_rms_norm.gpu_norms import IMPLEMENTATIONS
+        from chapters.kit.bench.gpu_norm_bench import measure_all
 
-        found["ch04_gpu"] = measure_all(quick, say)
+        found["ch04_gpu"] = measure_all(IMPLEMENTATIONS, quick, say)
     return found
-
-
-def _measure(shape, dtype, threads, rounds, say) -> dict[str, float]:
-    from chapters.toolkit.bench.timing import Peer, compare
-
-    seed = int.from_bytes(np.random.bytes(4), "little")  # fresh numbers, the same for all peers
-    arguments = {"shape": shape, "dtype": dtype, "threads": threads, "seed": seed}
-    peers = [Peer(HERE, function, arguments) for function in PEERS]
-    timings, missing = compare(peers, threads=threads, rounds=rounds)
-    told = ", ".join(f"{name} {1e6 * t.seconds:.4g} µs" for name, t in timings.items())
-    say(f"{threads} thread(s), {dtype} {shape}: {told}" + "".join(f"; {m}" for m in missing))
-    return {name: timing.seconds for name, timing in timings.items()}
-
-
-def bytes_counted(shape: tuple[int, ...], dtype: str) -> int:
-    """Two tensors read, two written, and the weight."""
-    item = 4 if dtype == "float32" else 2
-    return item * (4 * int(np.prod(shape)) + shape[-1])
 
 
 # --- numbers ------------------------------------------------------------------------------------------
 
 
+def drawn(shape, dtype: str, seed: int) -> list[np.ndarray]:
+    """x1, x2 and a weight, drawn in float32 and rounded to `dtype`, still as float32."""
+    random = np.random.default_rng(seed)
+    sizes = shape, shape, shape[-1:]
+    return [rounded(random.standard_normal(size, dtype="float32"), dtype) for size in sizes]
+
+
+def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
+    """`values`, float32, rounded to `dtype`, still as float32; in plain NumPy also to bfloat16."""
+    if dtype != "bfloat16":
+        return values.astype(dtype).astype("float32")
+    bits = values.view("uint32")
+    to_nearest_even = bits + 0x7FFF + (bits >> 16 & 1)
+    return (to_nearest_even & 0xFFFF0000).view("float32")
+
+
 def numbers(shape, dtype: str, seed: int) -> list[np.ndarray]:
-    """x1, x2 and a weight, drawn in float32 and rounded to `dtype`."""
+    """The arrays of `drawn` in `dtype`."""
     import ml_dtypes
 
-    random = np.random.default_rng(seed)
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
-    sizes = shape, shape, shape[-1:]
-    return [random.standard_normal(size, dtype="float32").astype(kind) for size in sizes]
+    return [array.astype(kind) for array in drawn(shape, dtype, seed)]
 
 
-TOLERANCE = {"float32": 2e-6, "float16": 1.5e-3, "bfloat16": 1.2e-2}
+def checked(norm, total, arrays, dtype: str = "") -> float:
+    """The norm's largest error against float64, relative to its largest element; ValueError where it is too large.
 
-
-def checked(norm, total, arrays) -> float:
-    """The norm's largest error against float64, relative to its largest element; ValueError where it is too large."""
-    x1, x2, weight = arrays
-    rounded = (x1.astype("float32") + x2.astype("float32")).astype(x1.dtype)
-    exact = rounded.astype("float64")
+    dtype: whose values the arrays hold, if they hold them as float32.
+    """
+    dtype = dtype or str(arrays[0].dtype)
+    x1, x2, weight = (array.astype("float32") for array in arrays)
+    sums = rounded(x1 + x2, dtype)
+    exact = sums.astype("float64")
     exact /= np.sqrt(np.mean(exact * exact, axis=-1, keepdims=True) + EPSILON)
     exact *= weight.astype("float64")
     error = float(np.abs(norm.astype("float64") - exact).max() / np.abs(exact).max())
-    if not error < TOLERANCE[str(x1.dtype)] or not (total == rounded).all():
+    if not error < TOLERANCE[dtype] or not (total.astype("float32") == sums).all():
         raise ValueError(f"wrong numbers: the norm's relative error is {error:.1e}")
     return error
 
@@ -104,10 +104,10 @@ def ours(shape, dtype, threads, seed):
     """The kernel that the pass makes for LLVM, called as it stands."""
     import tvm
 
-    from chapters.toolkit.bench.operands import in_numpy_memory
-    from chapters.toolkit.cpu.add_norm_on_cpu import cpu_kernel
-    from chapters.toolkit.ir.row_index import row_dimensions
-    from chapters.toolkit.machine import llvm_host
+    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.cpu.add_norm_on_cpu import cpu_kernel
+    from chapters.kit.ir.row_index import row_dimensions
+    from chapters.kit.machine import llvm_host
 
     dims = row_dimensions([tvm.tirx.IntImm("int64", n) for n in shape])
     kernel = cpu_kernel(dims, shape[-1], dtype, EPSILON).with_attr("global_symbol", "main")
@@ -125,43 +125,26 @@ def unfused(shape, dtype, threads, seed):
     import tvm
     from tvm import relax
 
-    from chapters.toolkit.bench.operands import in_numpy_memory
-    from chapters.toolkit.machine import llvm_host
+    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.cases import add_norm
+    from chapters.kit.machine import llvm_host
 
     arrays = numbers(shape, dtype, seed)
-    target = llvm_host()["target"]
-    vm = relax.VirtualMachine(tvm.compile(pair(shape, dtype), target=target), tvm.cpu())
+    layer = add_norm.unfused(shape, dtype, EPSILON)
+    vm = relax.VirtualMachine(tvm.compile(layer, target=llvm_host()["target"]), tvm.cpu())
     tensors = [in_numpy_memory(a) for a in arrays]
     main = vm["main"]
     norm, total = main(*tensors)
     return {"unfused": (lambda: main(*tensors), checked(norm.numpy(), total.numpy(), arrays))}
 
 
-def pair(shape, dtype):
-    """main(x1, x2, weight) -> (norm, total), unfused."""
-    from tvm import relax
-
-    builder = relax.BlockBuilder()
-    sizes = {"x1": shape, "x2": shape, "weight": shape[-1:]}
-    params = [relax.Var(name, relax.TensorType(size, dtype)) for name, size in sizes.items()]
-    x1, x2, weight = params
-    with builder.function("main", params):
-        with builder.dataflow():
-            total = builder.emit(relax.op.add(x1, x2))
-            norm = relax.op.nn.rms_norm(total, weight, axes=[-1], epsilon=EPSILON)
-            out = builder.emit_output(relax.Tuple([builder.emit(norm), total]))
-        builder.emit_func_output(out)
-    return builder.get()
-
-
 def bounds(shape, dtype, threads, seed):
     """Two reads and two writes of as many bytes, with plain and with streaming stores."""
-    from chapters.toolkit.bench.copy_bounds import CHUNK, two_in_two_out
-    from chapters.toolkit.bench.operands import in_numpy_memory
-    from chapters.toolkit.machine import llvm_host
+    from chapters.kit.bench.copy_bounds import CHUNK, two_in_two_out
+    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.machine import llvm_host
 
-    item = 4 if dtype == "float32" else 2
-    chunks = max(1, int(np.prod(shape)) * item // (4 * CHUNK))
+    chunks = max(1, int(np.prod(shape)) * ITEM_BYTES[dtype] // (4 * CHUNK))
     tensors = [in_numpy_memory(np.full((chunks, CHUNK), 0.5, "float32")) for _ in range(4)]
     target = llvm_host()["target"]
     plain, streaming = two_in_two_out(False, target), two_in_two_out(True, target)
@@ -189,16 +172,11 @@ def numpy_peer(shape, dtype, threads, seed):
 
 def torch_peer(shape, dtype, threads, seed):
     """PyTorch, eager and compiled."""
-    from chapters.toolkit.bench.timing import MissingPeer
+    import torch
 
-    try:
-        import torch
-    except ImportError:
-        raise MissingPeer("PyTorch is not installed") from None
     torch.set_num_threads(threads)
-    arrays = numbers(shape, dtype, seed)
-    kind = getattr(torch, dtype)
-    tensors = [torch.from_numpy(a.astype("float32")).to(kind) for a in arrays]
+    arrays = drawn(shape, dtype, seed)
+    tensors = [torch.from_numpy(array).to(getattr(torch, dtype)) for array in arrays]
 
     def eager(x1, x2, weight):
         total = x1 + x2
@@ -211,8 +189,8 @@ def torch_peer(shape, dtype, threads, seed):
             with torch.inference_mode():
                 return function(*tensors)
 
-        results = [r.float().numpy().astype(arrays[0].dtype) for r in call()]
-        calls[name] = (call, checked(*results, arrays))
+        norm, total = (result.float().numpy() for result in call())
+        calls[name] = (call, checked(norm, total, arrays, dtype))
     return calls
 
 
@@ -239,21 +217,15 @@ def cpu_table(measured: dict) -> Table:
     return Table((*header, *peers), rows)
 
 
-def _cpu_shown():
-    from chapters.toolkit.bench.results import load, shown_as
-
-    return shown_as(load("ch04_cpu"), 4, cpu_table)
-
-
-def _gpu_shown():
-    from chapters.toolkit.pages.gpu_results import norm_shown
-
-    return norm_shown("ch04_gpu", chapter=4)
-
-
-TABLES = {"ch04_cpu": _cpu_shown, "ch04_gpu": _gpu_shown, registers.NAME: registers.shown}
+TABLES = ("ch04_cpu", "ch04_gpu", "ch04_registers")
 
 
 def shown(name: str):
     """What a page shows of a results file, with its source, or the sentence that nothing was measured yet."""
-    return TABLES[name]()
+    from chapters.ch04_add_rms_norm import registers
+    from chapters.kit.bench.gpu_results import norm_shown
+    from chapters.kit.bench.results import load, shown_as
+
+    if name == "ch04_cpu":
+        return shown_as(load(name), 4, cpu_table)
+    return registers.shown() if name == registers.NAME else norm_shown(name, chapter=4)

@@ -1,34 +1,37 @@
 """Chapter 4: FuseAddRMSNorm. `s = add(x1, x2); o = rms_norm(s, weight)` becomes one kernel with two results, o and s.
 
-From top to bottom: what fusing saves; what a pair is and how it is found (match); the kernels, a block of threads a
+From top to bottom: what fusing saves; what a pair is and how it is found (match); the kernels, a block of threads per
 row; the kernel that fits a pair (dispatch); the pass, which puts the kernel where the sum is first needed (rewrite);
-and what it moved (measure).
+and what it moved (measure). `given.py` beside your file holds the rest: the wide kernel, and where a kernel may stand.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import tvm
 from tvm import relax, tirx
-from tvm.ir import Op
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.toolkit.cpu.add_norm_on_cpu import cpu_kernel
-from chapters.toolkit.earlier import earlier
-from chapters.toolkit.ir.relax_effects import bindings_of, may_write, scopes
-from chapters.toolkit.ir.row_index import row_dimensions, row_index, unit_dimensions
-
-ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}  # the dtypes a kernel can serve
-VECTOR_BYTES = 16  # the widest load a GPU thread can make
-MAX_THREADS = 1024  # a block never gets more, whatever the target allows
-WARP = 32
-FLOAT32_MAX = (2 - 2**-23) * 2.0**127
-
+from chapters.ch04_add_rms_norm.given import (
+    AddNorm,
+    Plan,
+    SiteRewriter,
+    fit_threads,
+    is_call,
+    kernel_kind,
+    kernel_name,
+    same_tensor_type,
+    threads_per_block,
+    wide_kernel,
+)
+from chapters.kit.cpu.add_norm_on_cpu import cpu_kernel
+from chapters.kit.gpu.limits import ITEM_BYTES, VECTOR_BYTES, WARP
+from chapters.kit.ir.row_index import row_dimensions, row_index, unit_dimensions
+from chapters.runner.earlier import earlier
 
 # --- what it saves --------------------------------------------------------------------------------
 
@@ -45,50 +48,6 @@ def predicted_bytes() -> dict[str, int]:
 
 
 # --- match ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class AddNorm:
-    """A pair `total = add(x1, x2)`, `norm = rms_norm(total, weight)` that one kernel can serve.
-
-    total and norm are the variables the two results are bound to; the rest stands in the two calls.
-    """
-
-    x1: relax.Expr
-    x2: relax.Expr
-    weight: relax.Expr
-    total: relax.Var
-    norm: relax.Var
-    epsilon: float
-
-    @property
-    def shape(self) -> list[tvm.ir.Expr]:
-        """The shape of total: leading dimensions, numbers or symbolic, and the hidden size, a number."""
-        return list(self.total.ty.shape.values)
-
-    @property
-    def hidden_size(self) -> int:
-        return int(self.shape[-1])
-
-    @property
-    def dtype(self) -> str:
-        return str(self.total.ty.dtype)
-
-
-def is_call(value: relax.Expr | None, op: str) -> bool:
-    """Whether `value` is a call of the Relax operator called `op`, such as "relax.add"."""
-    return isinstance(value, relax.Call) and value.op == Op.get(op)
-
-
-def same_tensor_type(a: tvm.ir.Type, b: tvm.ir.Type) -> bool:
-    """Whether both are tensors of one dtype and provably one shape, with every dimension known by value or name."""
-    for ty in (a, b):
-        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
-            return False
-    if str(a.dtype) != str(b.dtype) or a.ndim != b.ndim:
-        return False
-    prove = tvm.sym.Analyzer().can_prove_equal
-    return all(prove(m, n) for m, n in zip(a.shape.values, b.shape.values, strict=True))
 
 
 def match_add_norm(
@@ -157,28 +116,6 @@ def row_kernel(
     return add_norm
 
 
-@dataclass(frozen=True)
-class Plan:
-    """How a wide kernel shares out a row: `threads` a row, `vector` elements a load, `rows` rows a block."""
-
-    threads: int
-    vector: int
-    rows: int
-
-
-def fit_threads(items: int, limit: int) -> int:
-    """How many threads, at most `limit`, share `items` evenly, or nearly.
-
-    The largest whole number of warps above half the limit that divides items; where there is none, as many whole
-    warps as there are items for, and the last ones idle.
-    """
-    limit -= limit % WARP
-    for threads in range(limit, limit // 2, -WARP):
-        if items % threads == 0:
-            return threads
-    return min(limit, math.ceil(items / WARP) * WARP)
-
-
 def plan_threads(hidden_size: int, dtype: str, limit: int) -> Plan:
     """The plan of a wide kernel for rows of `hidden_size` elements, on a target with `limit` threads a block.
 
@@ -191,130 +128,7 @@ def plan_threads(hidden_size: int, dtype: str, limit: int) -> Plan:
     # END exercise 4.4
 
 
-def wide_kernel(
-    dims: list[tvm.ir.Expr], hidden_size: int, dtype: str, epsilon: float, plan: Plan
-) -> tirx.PrimFunc:
-    """What row_kernel computes, with `plan.vector` elements a load and store and `plan.rows` rows a block.
-
-    All loads of x1 and x2 stand before the first store, and those of weight before the threads meet in the sum: a
-    thread has everything it will read under way before it waits for anything. vector must divide hidden_size.
-    """
-    threads, vector, block_rows = plan.threads, plan.vector, plan.rows
-    chunks = hidden_size // vector
-    per_thread = math.ceil(chunks / threads)
-    rows = math.prod(dims, start=tirx.IntImm("int64", 1))
-    blocks = tirx.ceildiv(rows, block_rows)
-    shape, at = [*dims, hidden_size], lambda row: row_index(row, dims)
-    mean_factor, eps = T.float32(1.0 / hidden_size), T.float32(epsilon)
-
-    @T.prim_func(private=True, s_tir=True)
-    def add_norm(
-        p_x1: T.handle, p_x2: T.handle, p_weight: T.handle, p_norm: T.handle, p_total: T.handle
-    ):
-        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        x1 = T.match_buffer(p_x1, shape, dtype)
-        x2 = T.match_buffer(p_x2, shape, dtype)
-        weight = T.match_buffer(p_weight, (hidden_size,), dtype)
-        norm = T.match_buffer(p_norm, shape, dtype)
-        total = T.match_buffer(p_total, shape, dtype)
-        held = T.sblock_alloc_buffer((per_thread, vector), dtype, scope="local")
-        scale = T.sblock_alloc_buffer((per_thread, vector), dtype, scope="local")
-        result = T.sblock_alloc_buffer((per_thread, vector), dtype, scope="local")
-        partial = T.sblock_alloc_buffer((block_rows, threads), "float32", scope="local")
-        # in shared memory, with several rows a block, TVM leaves out the barrier before it is read
-        squares = T.sblock_alloc_buffer((block_rows,), "float32", scope="local")
-        for block in T.thread_binding(blocks, thread="blockIdx.x"):
-            for line in T.thread_binding(block_rows, thread="threadIdx.y"):
-                for thread in T.thread_binding(threads, thread="threadIdx.x"):
-                    for i in T.unroll(per_thread):
-                        for v in T.vectorized(vector):
-                            with T.sblock("add"):
-                                row = T.axis.spatial(rows, block * block_rows + line)
-                                c = T.axis.spatial(chunks, i * threads + thread)
-                                e = T.axis.spatial(vector, v)
-                                T.where(
-                                    block * block_rows + line < rows
-                                    and i * threads + thread < chunks
-                                )
-                                held[c // threads, e] = (
-                                    x1[(*at(row), c * vector + e)] + x2[(*at(row), c * vector + e)]
-                                )
-                    for i in T.unroll(per_thread):
-                        for v in T.vectorized(vector):
-                            with T.sblock("write_total"):
-                                row = T.axis.spatial(rows, block * block_rows + line)
-                                c = T.axis.spatial(chunks, i * threads + thread)
-                                e = T.axis.spatial(vector, v)
-                                T.where(
-                                    block * block_rows + line < rows
-                                    and i * threads + thread < chunks
-                                )
-                                total[(*at(row), c * vector + e)] = held[c // threads, e]
-                    for i in T.unroll(per_thread):
-                        for v in T.vectorized(vector):
-                            with T.sblock("load_weight"):
-                                c = T.axis.spatial(chunks, i * threads + thread)
-                                e = T.axis.spatial(vector, v)
-                                T.where(i * threads + thread < chunks)
-                                scale[c // threads, e] = weight[c * vector + e]
-                    with T.sblock("start_at_zero"):
-                        y, t = T.axis.remap("SS", [line, thread])
-                        partial[y, t] = T.float32(0)
-                    for i in T.unroll(per_thread):
-                        for v in T.unroll(vector):
-                            with T.sblock("sum_own_squares"):
-                                y, t, k, e = T.axis.remap("SSRR", [line, thread, i, v])
-                                T.where(i * threads + thread < chunks)
-                                partial[y, t] += T.float32(held[k, e]) * T.float32(held[k, e])
-                for thread in T.thread_binding(threads, thread="threadIdx.x"):
-                    with T.sblock("sum_over_threads"):
-                        y, t = T.axis.remap("SR", [line, thread])
-                        with T.init():
-                            squares[y] = T.float32(0)
-                        squares[y] += partial[y, t]
-                for thread in T.thread_binding(threads, thread="threadIdx.x"):
-                    for i in T.unroll(per_thread):
-                        for v in T.unroll(vector):
-                            with T.sblock("normalise"):
-                                y, k, e = T.axis.remap("SSS", [line, i, v])
-                                T.where(i * threads + thread < chunks)
-                                result[k, e] = T.cast(
-                                    T.rsqrt(squares[y] * mean_factor + eps)
-                                    * T.float32(held[k, e])
-                                    * T.float32(scale[k, e]),
-                                    dtype,
-                                )
-                    for i in T.unroll(per_thread):
-                        for v in T.vectorized(vector):
-                            with T.sblock("write_norm"):
-                                row = T.axis.spatial(rows, block * block_rows + line)
-                                c = T.axis.spatial(chunks, i * threads + thread)
-                                e = T.axis.spatial(vector, v)
-                                T.where(
-                                    block * block_rows + line < rows
-                                    and i * threads + thread < chunks
-                                )
-                                norm[(*at(row), c * vector + e)] = result[c // threads, e]
-
-    return add_norm
-
-
 # --- dispatch -------------------------------------------------------------------------------------
-
-
-def threads_per_block(target: Target) -> int:
-    """How many threads a block may have on `target`, at most MAX_THREADS; 0 where it has no such thing."""
-    limits = [target.attrs.get(key) for key in ("max_num_threads", "max_threads_per_block")]
-    return min(MAX_THREADS, max((int(limit) for limit in limits if limit is not None), default=0))
-
-
-def kernel_name(shape: list[tvm.ir.Expr]) -> str:
-    """fuse_add_norm_prefill for (1, positions, hidden): a block a position; fuse_add_norm_decode for (rows, 1, hidden).
-
-    Any other shape gets fuse_add_norm_rows: a block a row, counted over all leading dimensions.
-    """
-    names = {(True, False): "fuse_add_norm_prefill", (False, True): "fuse_add_norm_decode"}
-    return names.get(unit_dimensions(shape), "fuse_add_norm_rows")
 
 
 def two_norms() -> tvm.IRModule:
@@ -338,148 +152,37 @@ def kernel_key(pair: AddNorm) -> tuple:
     # END exercise 4.6
 
 
-def fits_float32(epsilon: float) -> bool:
-    """Whether `epsilon` can be kept in float32; there is nothing to be said against one that is no number."""
-    return not math.isfinite(epsilon) or abs(epsilon) <= FLOAT32_MAX
-
-
 def build_kernel(pair: AddNorm, target: Target) -> tirx.PrimFunc | None:
-    """The kernel for `pair` on `target`; None where the target has no kernel for it.
-
-    CUDA gets the wide kernel, other targets with threads the simple one, LLVM the schedule for a CPU. What a thread
-    holds of its row decides too: from 64 bytes on, registers do not suffice for the wide kernel's copies of weight and
-    result as well; from 512 on, most of the row would be spilled to memory, which is what fusing is to save.
-    """
-    limit, dims = threads_per_block(target), row_dimensions(pair.shape)
-    facts = dims, pair.hidden_size, pair.dtype, pair.epsilon
-    if not fits_float32(pair.epsilon):
-        return None
-    if target.kind.name == "llvm":
+    """The kernel for `pair` on `target`; None where the target has no kernel for it."""
+    facts = row_dimensions(pair.shape), pair.hidden_size, pair.dtype, pair.epsilon
+    kind, limit = kernel_kind(pair, target), threads_per_block(target)
+    if kind == "cpu":
         return cpu_kernel(*facts)
-    if limit < WARP:
-        return None
-    held_bytes = pair.hidden_size * ITEM_BYTES[pair.dtype] / (limit - limit % WARP)
-    if held_bytes > 512:
-        return None
-    if target.kind.name == "cuda" and held_bytes <= 64:
+    if kind == "wide":
         return wide_kernel(*facts, plan_threads(pair.hidden_size, pair.dtype, limit))
-    return row_kernel(*facts, fit_threads(pair.hidden_size, limit))
+    if kind == "row":
+        return row_kernel(*facts, fit_threads(pair.hidden_size, limit))
+    return None
 
 
 # --- the pass -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Site:
-    """Where a pair's kernel goes: before the binding of `before`, the first that reads the sum.
-
-    same_block: whether the norm is bound in the same block as `before`, so that the kernel's results need not leave it.
-    """
-
-    pair: AddNorm
-    before: relax.Var
-    same_block: bool
-
-
-def pairs_of(bindings: list[relax.Binding]) -> Iterator[tuple[int, AddNorm]]:
-    """The pairs among the bindings of one scope, each with the position of its norm; one pair a sum."""
-    bound: dict[relax.Var, relax.Expr] = {}
-    taken: set[relax.Var] = set()
-    for position, binding in enumerate(bindings):
-        if not isinstance(binding, relax.VarBinding):
-            continue
-        pair = match_add_norm(binding.var, binding.value, bound)
-        if pair and pair.total not in taken:
-            taken.add(pair.total)
-            yield position, pair
-        bound[binding.var] = binding.value
-
-
-def find_sites(func: relax.Function) -> list[Site]:
-    """The pairs of `func` that can be fused, and where.
-
-    The kernel stands where the sum is first read, which is at the norm or earlier: nothing then reads the sum before it
-    is there, and the add need not be kept. A pair is left alone where that moves something it must not:
-      * weight is not bound yet at that place, or is itself a sum that moves;
-      * something between the add and the norm may write to memory that one of them reads.
-    """
-    sites = []
-    for scope in scopes(func):
-        bindings = bindings_of(scope)
-        place = {binding.var: i for i, binding in enumerate(bindings)}
-        block_of = {b.var: block for block in scope.blocks for b in block.bindings}
-        pairs = list(pairs_of(bindings))
-        moving = {pair.total for _, pair in pairs}
-        for last, pair in pairs:
-            between = range(place[pair.total] + 1, last)
-            first = next((i for i in between if reads(bindings[i], pair.total)), last)
-            known = place.get(pair.weight, -1) if isinstance(pair.weight, relax.Var) else -1
-            if known >= first or pair.weight in moving:
-                continue
-            if any(may_write(bindings[i].value) for i in between):
-                continue
-            before = bindings[first].var
-            sites.append(Site(pair, before, block_of[before].same_as(block_of[pair.norm])))
-    return sites
-
-
-def reads(binding: relax.Binding, var: relax.Var) -> bool:
-    """Whether the value of `binding` uses `var`, directly or in a branch or function inside."""
-    return var in relax.analysis.free_vars(binding.value)
-
-
 @mutator
-class Rewriter(PyExprMutator):
-    """Rewrites the functions of `mod`; `kernels` holds the kernels added so far by kernel_key (None: there is none)."""
+class Rewriter(SiteRewriter):
+    """Rewrites the functions of a module. SiteRewriter visits their bindings; here is what it puts in their place."""
 
     def __init__(self, mod: tvm.IRModule, target: Target):
-        super().__init__(mod)
-        self.mod = mod
-        self.target = target
-        self.kernels: dict[tuple, tvm.ir.GlobalVar | None] = {}
-        self.sites: list[Site] = []
-        self.results: dict[
-            relax.Var, relax.Expr
-        ] = {}  # an add's or norm's variable -> its new value
-
-    def transform(self) -> tvm.IRModule:
-        """The module with a kernel call for each pair that can be fused; self.mod itself where there is none."""
-        changed = False
-        for gvar, func in self.mod.functions_items():
-            if isinstance(func, relax.Function):
-                self.sites = [s for s in find_sites(func) if self.kernel_of(s.pair) is not None]
-                self.results = {}
-                if self.sites:
-                    self.builder_.update_func(gvar, self.visit_expr(func))
-                    changed = True
-        return self.builder_.get() if changed else self.mod
+        super().__init__(mod, target, match_add_norm)
+        self.kernels: dict[tuple, tvm.ir.GlobalVar | None] = {}  # None: it has no kernel
 
     def kernel_of(self, pair: AddNorm) -> tvm.ir.GlobalVar | None:
         """The kernel that serves `pair`, added to the module when it is first asked for; None if there is none."""
-        device = pair.total.ty.vdevice
-        if device is not None and device.target.kind.name != self.target.kind.name:
-            return None
         key = kernel_key(pair)
         if key not in self.kernels:
             kernel = build_kernel(pair, self.target)
             self.kernels[key] = kernel and self.builder_.add_func(kernel, kernel_name(pair.shape))
         return self.kernels[key]
-
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        """Put the kernels that belong before `binding`; then nothing for a fused add, a kernel's result for a norm."""
-        self.put_kernels(binding.var)
-        if any(binding.var.same_as(site.pair.total) for site in self.sites):
-            return
-        value = self.results.get(binding.var)
-        if value is None:
-            super().visit_var_binding_(binding)
-        else:
-            self.bind(binding.var, value)
-
-    def visit_match_cast_(self, binding: relax.MatchCast) -> None:
-        """As for a VarBinding; a MatchCast is never part of a pair but may read a sum."""
-        self.put_kernels(binding.var)
-        super().visit_match_cast_(binding)
 
     def put_kernels(self, before: relax.Var) -> None:
         """Emit, for every site before the binding of `before`, the kernel call and the sum; remember the norm.
@@ -489,10 +192,6 @@ class Rewriter(PyExprMutator):
         # BEGIN exercise 4.7 (about 12 lines): call_tir, its two results, and which variable each is bound to
         raise NotImplementedError("exercise 4.7")
         # END exercise 4.7
-
-    def bind(self, var: relax.Var, value: relax.Expr) -> None:
-        """Emit `var = value`, keeping the variable itself."""
-        self.builder_.emit_normalized(relax.VarBinding(var, self.builder_.normalize(value)))
 
 
 @tvm.transform.module_pass(opt_level=0, name="FuseAddRMSNorm")

@@ -13,21 +13,21 @@ import time
 import numpy as np
 import tvm
 from tvm import relax
-from tvm.target import Target
 
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
-from chapters.toolkit.decoder.llama import decoder
-from chapters.toolkit.display import display
-from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.gpu import cuda_on_cpu, wgsl_on_vulkan
-from chapters.toolkit.gpu.launches import HostProgram, LaunchError
-from chapters.toolkit.ir.ir_diff import diff, show
-from chapters.toolkit.machine import llvm_host
-from chapters.toolkit.pages.kernel_picture import kernel_picture
-from chapters.toolkit.pipeline.scoreboard import compare
+from chapters.kit.cases.add_norm import unfused
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.draw.display import display
+from chapters.kit.draw.kernel_picture import kernel_picture
+from chapters.kit.gpu import cuda_on_cpu, wgsl_on_vulkan
+from chapters.kit.gpu.launches import HostProgram, LaunchError
+from chapters.kit.gpu.targets import CUDA, WEBGPU
+from chapters.kit.ir.ir_diff import diff, show
+from chapters.kit.machine import llvm_host
+from chapters.kit.pipeline.scoreboard import compare
+from chapters.runner.earlier import earlier, whose
 
 add_norm, walk = earlier(4), earlier(1)
-cuda = Target({"kind": "cuda", "arch": "sm_90a"})
 print("The code of chapter 4 is", whose(4))
 
 # %% [markdown]
@@ -38,7 +38,7 @@ print("The code of chapter 4 is", whose(4))
 
 # %%
 llama, _ = decoder("llama3-8b", "float16", functions=["prefill", "batch_decode", "batch_verify"])
-fused = add_norm.FuseAddRMSNorm(cuda)(llama)
+fused = add_norm.FuseAddRMSNorm(CUDA)(llama)
 sizes = {"context_window": 1024, "vocab_size": 128256, "seq_len": 512, "batch_size": 8}
 for name in ("prefill", "batch_decode", "batch_verify"):
     print(f"{name:<13} {walk.launches(llama)[name]} launches, then {walk.launches(fused)[name]}")
@@ -51,18 +51,8 @@ print(
 # bytes that fusing saves. Here is the pair alone, for a prompt of 512 tokens.
 
 # %%
-builder = relax.BlockBuilder()
-tensor = relax.TensorType((1, 512, 4096), "float16")
-x, residual = relax.Var("x", tensor), relax.Var("residual", tensor)
-weight = relax.Var("weight", relax.TensorType((4096,), "float16"))
-with builder.function("main", [x, residual, weight]):
-    with builder.dataflow():
-        total = builder.emit(relax.op.add(x, residual), "total")
-        norm = relax.op.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
-        out = builder.emit_output(relax.Tuple([builder.emit(norm, "norm"), total]))
-    builder.emit_func_output(out)
-pair = builder.get()
-one = add_norm.FuseAddRMSNorm(cuda)(pair)
+pair = unfused((1, 512, 4096), "float16")
+one = add_norm.FuseAddRMSNorm(CUDA)(pair)
 display(compare(walk.scoreboard(pair, {}), walk.scoreboard(one, {})))
 
 # %% [markdown]
@@ -83,7 +73,7 @@ display(kernel_picture(simple, "row_kernel"), kernel_picture(wide, "wide_kernel"
 # a thread has four of each tensor.
 
 # %%
-(kernel,) = HostProgram(wide, cuda).kernels.values()
+(kernel,) = HostProgram(wide, CUDA).kernels.values()
 body = kernel.source[kernel.source.rindex('extern "C" __global__') :].splitlines()
 print("\n".join(line[:110] for line in body if "uint4*)(x" in line or "uint4*)(total" in line))
 
@@ -112,12 +102,11 @@ def run_on(engine, target, change=lambda text: text):
     return f"largest relative error {np.abs(norm - exact).max() / np.abs(exact).max():.1e}"
 
 
-webgpu = Target({"kind": "webgpu", "max_num_threads": 256})
 for backwards in (False, True):
     order = "last thread first" if backwards else "first thread first"
-    ran = cuda_on_cpu.missing() or run_on(cuda_on_cpu.CudaOnCpu(backwards), cuda)
+    ran = cuda_on_cpu.missing() or run_on(cuda_on_cpu.CudaOnCpu(backwards), CUDA)
     print(f"CUDA text, {order:<18}: {ran}")
-print("WGSL:", wgsl_on_vulkan.missing("float16") or run_on(wgsl_on_vulkan.run_wgsl, webgpu))
+print("WGSL:", wgsl_on_vulkan.missing("float16") or run_on(wgsl_on_vulkan.run_wgsl, WEBGPU))
 
 # %% [markdown]
 # ## Faults that a GPU keeps to itself
@@ -135,7 +124,7 @@ faults = {
 }
 for what, change in faults.items():
     try:
-        print(f"{what}: {cuda_on_cpu.missing() or run_on(cuda_on_cpu.CudaOnCpu(), cuda, change)}")
+        print(f"{what}: {cuda_on_cpu.missing() or run_on(cuda_on_cpu.CudaOnCpu(), CUDA, change)}")
     except LaunchError as error:
         print(f"{what}: {error}")
 
@@ -170,7 +159,7 @@ display(diff(FuseAsUpstream()(two)["main"], add_norm.FuseAddRMSNorm("llvm")(two)
 #
 # TVM has a stock schedule for reductions on a CPU. On one row of 4096 it does this to RMSNorm:
 
-# %%
+# %% tags=["measured"]
 from tvm.s_tir import dlight  # noqa: E402
 
 target = llvm_host()["target"]

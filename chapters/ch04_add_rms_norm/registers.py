@@ -8,41 +8,25 @@ from __future__ import annotations
 
 import sys
 
-from tvm import tirx
-from tvm.target import Target
-
-from chapters.toolkit.bench.results import Shown, load, made_with
-from chapters.toolkit.earlier import earlier
-from chapters.toolkit.gpu.cuda_resources import missing, resources
-from chapters.toolkit.gpu.kernel_report import COMPILER, save_counts
-from chapters.toolkit.gpu.launches import HostProgram
-from chapters.toolkit.ir.row_index import row_dimensions
-from chapters.toolkit.machine import installed
-from chapters.toolkit.table import Table
+from chapters.ch04_add_rms_norm.gpu_norms import kernels
+from chapters.kit.bench.kernel_counts import compiler, save_counts
+from chapters.kit.bench.results import Shown, load, made_with
+from chapters.kit.draw.table import Table
+from chapters.kit.gpu.cuda_resources import missing, resources
+from chapters.kit.gpu.launches import HostProgram
+from chapters.kit.gpu.targets import cuda
 
 NAME = "ch04_registers"
 ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")
-ROW = 8192, "bfloat16"
-EPSILON = 1e-5
-
-
-def kernels(hidden_size: int, dtype: str) -> dict[str, tirx.PrimFunc]:
-    """Both kernels for rows of `hidden_size`, with the thread counts the pass would choose."""
-    chapter = earlier(4)
-    shape = [tirx.Var("n", "int64"), tirx.IntImm("int64", 1), tirx.IntImm("int64", hidden_size)]
-    facts = row_dimensions(shape), hidden_size, dtype, EPSILON
-    return {
-        "row_kernel": chapter.row_kernel(*facts, chapter.fit_threads(hidden_size, 1024)),
-        "wide_kernel": chapter.wide_kernel(*facts, chapter.plan_threads(hidden_size, dtype, 1024)),
-    }
+DECODE = (2, 1, 8192), "bfloat16"  # the number of rows is not compiled in
 
 
 def counted(architectures: tuple[str, ...] = ARCHITECTURES) -> dict:
-    """{architecture: {kernel: {registers, spilled_bytes, shared_bytes}}}, and the compiler, for rows of ROW."""
+    """{architecture: {kernel: {registers, spilled_bytes, shared_bytes}}}, and the compiler, for DECODE."""
     found: dict = {}
     for arch in architectures:
-        for name, func in kernels(*ROW).items():
-            program = HostProgram(func, Target({"kind": "cuda", "arch": arch}))
+        for name, func in sorted(kernels(*DECODE).items()):
+            program = HostProgram(func, cuda(arch))
             (kernel,) = program.kernels.values()
             used = resources(kernel.source, arch)
             found.setdefault(arch, {})[name] = {
@@ -50,7 +34,7 @@ def counted(architectures: tuple[str, ...] = ARCHITECTURES) -> dict:
                 "spilled_bytes": used.spill_store_bytes + used.spill_load_bytes,
                 "shared_bytes": used.shared_bytes,
             }
-    return {"compiler": f"{COMPILER} {installed(COMPILER)}", "kernels": found}
+    return {"compiler": compiler(), "kernels": found}
 
 
 def table(measured: dict) -> Table:

@@ -1,22 +1,27 @@
 # %% [markdown]
 # # Lab: schedules and their limits
 #
-# One product, scheduled step by step, timed after each; then the three attempts and their full messages. In a terminal:
-# `python -m chapters.ch05_schedules_and_their_limits.lab`.
+# One product, scheduled step by step, timed after each; the three attempts and their full messages; and the kernel of
+# chapter 3 made fast. In a terminal: `python -m chapters.ch05_schedules_and_their_limits`.
 
 # %%
 import time
 
 import numpy as np
 import tvm
-from tvm import s_tir
+from tvm import relax, s_tir
 
-from chapters.toolkit.cases.matmul_bias import matmul_bias
-from chapters.toolkit.display import display
-from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.ir.ir_diff import diff, show
-from chapters.toolkit.machine import llvm_host
-from chapters.toolkit.table import Table
+from chapters.ch05_schedules_and_their_limits.given import ATTEMPTS, forced
+from chapters.kit.cases.linear_layer import linear_layer
+from chapters.kit.cases.matmul_bias import matmul_bias
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.decoder.llama_generator import Generator
+from chapters.kit.draw.display import display
+from chapters.kit.draw.loop_nest import loop_nest
+from chapters.kit.draw.table import Table
+from chapters.kit.ir.ir_diff import diff
+from chapters.kit.machine import llvm_host
+from chapters.runner.earlier import earlier, whose
 
 ours = earlier(5)
 print("The schedules are", whose(5))
@@ -65,7 +70,7 @@ display(diff(before, sch.mod["main"]))
 #
 # On a larger product, compiled for the processor that runs this. Every version is checked against NumPy.
 
-# %%
+# %% tags=["measured"]
 SIZE = 256
 random = np.random.default_rng(0)
 a, b = (random.integers(-128, 128, (SIZE, SIZE), dtype=np.int8) for _ in range(2))
@@ -136,7 +141,7 @@ display(Table(("step", "milliseconds"), [(n, f"{1e3 * seconds(s):.2f}") for n, s
 
 # %%
 try:
-    ours.ATTEMPTS["inline the bias"](s_tir.Schedule(matmul_bias(8, 8, 8)))
+    ATTEMPTS["inline the bias"](s_tir.Schedule(matmul_bias(8, 8, 8)))
 except s_tir.ScheduleError as error:
     print(
         *[line for line in str(error).splitlines() if not line.lstrip().startswith("#")], sep="\n"
@@ -152,8 +157,68 @@ for k in (1, 2, 8, 64):
     left, right, bias = a[:4, :k], b[:4, :k], c[:4, :4]
     out = tvm.runtime.tensor(np.zeros((4, 4), np.int32))
     arrays = [np.ascontiguousarray(x) for x in (left, right, bias)]
-    kernel = tvm.compile(ours.forced(4, 4, k), target="llvm")["main"]
+    kernel = tvm.compile(forced(4, 4, k), target="llvm")["main"]
     kernel(*map(tvm.runtime.tensor, arrays), out)
     wrong = out.numpy() - (left.astype("int64") @ right.T + bias)
     same = (wrong == ours.forced_error(bias, k)).all()
     print(f"k = {k:>2}: off by up to {np.abs(wrong).max():>5}, as forced_error says: {same}")
+
+# %% [markdown]
+# ## The product of chapter 3, fast
+#
+# `NT_matmul` as chapter 3's pass makes it, for a layer of 1024 by 1024, and its loops after each of the two schedules.
+# How many lanes and registers they use depends on the processor that runs this.
+
+# %%
+fuse, target = earlier(3).FuseTransposeMatmul(), llvm_host()["target"]
+
+
+def unscheduled(rows: int):
+    return fuse(linear_layer(rows, 1024, 1024))["NT_matmul"]
+
+
+display(loop_nest(unscheduled(1), "as the pass makes it"))
+
+# %% tags=["here"]
+display(loop_nest(ours.schedule_decode(unscheduled(1), target), "decode"))
+
+# %% tags=["here"]
+display(loop_nest(ours.schedule_prefill(unscheduled(64), target), "prefill"))
+
+
+# %% tags=["measured"]
+def milliseconds(func, rows: int) -> float:
+    """The median of seven calls of a PrimFunc (w, x, out)."""
+    function = tvm.compile(func.with_attr("global_symbol", "main"), target=target)["main"]
+    arrays = (np.ones((1024, 1024)), np.ones((rows, 1024)), np.zeros((rows, 1024)))
+    tensors = [tvm.runtime.tensor(array.astype("float32")) for array in arrays]
+    times = []
+    for _ in range(7):
+        start = time.perf_counter()
+        function(*tensors)
+        times.append(time.perf_counter() - start)
+    return 1e3 * sorted(times)[3]
+
+
+for rows, schedule in ((1, ours.schedule_decode), (64, ours.schedule_prefill)):
+    plain = unscheduled(rows)
+    before_ms, after_ms = (milliseconds(f, rows) for f in (plain, schedule(plain, target)))
+    print(f"{rows:>3} rows: {before_ms:7.2f} ms as it is, {after_ms:7.2f} ms scheduled")
+
+# %% [markdown]
+# Measured while this page was built, on whatever else the machine was doing: good for the order of magnitude.
+# `python -m chapters bench 5` measures properly.
+#
+# ## Same tokens
+#
+# The tiny decoder after chapter 3's pass, and with its products scheduled for this processor.
+
+# %%
+exported, _ = decoder("tiny", functions=Generator.SINGLE)
+fused = fuse(relax.transform.BindSymbolicVars({"vocab_size": 500})(exported))
+for title, mod in {
+    "fused": fused,
+    "fused and scheduled": ours.schedule_kernels(fused, target),
+}.items():
+    tokens = Generator("tiny", module=mod, target=target).generate([3, 1, 4, 1, 5], 8).tokens
+    print(f"{title:<20} {tokens.tolist()}")

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from tvm import s_tir
+import math
 
-from chapters.toolkit.cases.matmul_bias import matmul_bias
-from chapters.toolkit.earlier import earlier
-from chapters.toolkit.quiz import Question
+from tvm import s_tir, te
+
+from chapters.kit.cases.matmul_bias import matmul_bias
+from chapters.kit.cases.row_sums import row_sums
+from chapters.kit.cpu.matmul_tile import lanes_of
+from chapters.kit.cpu.vector_registers import vector_registers
+from chapters.kit.machine import llvm_host
+from chapters.kit.quiz import Question, outcome
+from chapters.runner.earlier import earlier
 
 
 def _schedule(m: int = 8, n: int = 16, k: int = 6) -> s_tir.Schedule:
     return s_tir.Schedule(matmul_bias(m, n, k))
-
-
-def _outcome(act) -> str:
-    try:
-        act()
-    except s_tir.ScheduleError:
-        return "it is refused"
-    return "it is accepted"
 
 
 def _points_after_split() -> str:
@@ -31,13 +29,13 @@ def _points_after_split() -> str:
 
 def _parallel_steps() -> str:
     sch = _schedule()
-    return _outcome(lambda: sch.parallel(sch.get_loops("matmul")[2]))
+    return outcome(lambda: sch.parallel(sch.get_loops("matmul")[2]))
 
 
 def _vectorized_late() -> str:
     sch = _schedule()
     sch.decompose_reduction("matmul", sch.get_loops("matmul")[2])
-    return _outcome(lambda: sch.vectorize(sch.get_loops("matmul_update")[1]))
+    return outcome(lambda: sch.vectorize(sch.get_loops("matmul_update")[1]))
 
 
 def _producers() -> str:
@@ -50,10 +48,27 @@ def _bias_at_the_steps() -> str:
     sch = _schedule()
     earlier(5).tile(sch, 4, 8)
     sch.reverse_compute_at("bias", sch.get_loops("matmul")[2])
-    runs = 1
-    for loop in sch.get_loops("bias"):
-        runs *= int(sch.get(loop).extent)
-    return str(runs)
+    return str(math.prod(int(sch.get(loop).extent) for loop in sch.get_loops("bias")))
+
+
+def _sums_in_a_register() -> str:
+    w, x = (te.placeholder((n, 64), "float16", name=name) for n, name in ((64, "w"), (1, "x")))
+    kernel = te.create_prim_func([w, x, earlier(3).nt_matmul(w, x, "float32")])
+    target = llvm_host()["target"]
+    fits = {vector_registers(target).lanes(dtype): dtype for dtype in ("float16", "float32")}
+    return f"as many as {fits[lanes_of(kernel, target)]} values"
+
+
+def _loops_of_partial_sums() -> str:
+    """Which loops of `total_rf` the vectorizer accepts after rfactor."""
+    accepted = []
+    for number, name in enumerate(("rows", "groups of columns", "lanes")):
+        sch = s_tir.Schedule(row_sums(4, 24))
+        earlier(5).partial_sums(sch)
+        loop = sch.get_loops("total_rf")[number]
+        if outcome(lambda sch=sch, loop=loop: sch.vectorize(loop)) == "it is accepted":
+            accepted.append(name)
+    return " and ".join(accepted)
 
 
 QUESTIONS = [
@@ -86,5 +101,17 @@ QUESTIONS = [
         choices=("128", "768", "32"),
         compute=_bias_at_the_steps,
         because="128 elements, six times each. Only the last time is it right; TVM allows it because the result is.",
+    ),
+    Question(
+        ask="After rfactor over the lanes, which loops of `total_rf` may be vectorized?",
+        choices=("lanes", "rows and lanes", "rows and groups of columns and lanes"),
+        compute=_loops_of_partial_sums,
+        because="Rows and lanes have sums of their own. The groups of a row add to the same partial sum.",
+    ),
+    Question(
+        ask="Operands are float16, out_dtype is float32. How many sums does the decode schedule keep in a register?",
+        choices=("as many as float16 values", "as many as float32 values", "one"),
+        compute=_sums_in_a_register,
+        because="Sums have the result's dtype, and lanes hold sums; the operands are widened on the way in.",
     ),
 ]

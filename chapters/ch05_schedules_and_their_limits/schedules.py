@@ -1,19 +1,36 @@
-"""Chapter 5: schedule primitives on a matrix product with a bias, and the three that cannot bring the two together.
+"""Chapter 5: schedule primitives one by one, where they end, and fast schedules for the product of chapter 3.
 
-The program is `chapters/toolkit/cases/matmul_bias.py`: a block `matmul` that sums into `temp`, and a block `bias` that
-stores `temp` plus C into D. Every function below changes the schedule it is given, in place; none may change what is
-computed.
+The program of 5.1 to 5.8 is `chapters/kit/cases/matmul_bias.py`: a block `matmul` that sums into `temp`, and a block
+`bias` that stores `temp` plus C into D. The puzzles, 5.9 to 5.12, sum the rows of a matrix. A function that takes a
+schedule changes it in place. None may change what is computed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from tvm import tirx
+from tvm.ir import IRModule
 from tvm.s_tir import Schedule
-from tvm.s_tir.schedule import LoopRV
-from tvm.script import tirx as T
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm.target import Target
+
+from chapters.ch05_schedules_and_their_limits.given import (
+    has_schedule,
+    pack_rows,
+    pad_rows,
+    split_steps,
+    vectorize_copies,
+)
+from chapters.kit.cpu.matmul_tile import (
+    has_few_rows,
+    lanes_of,
+    largest_divisor,
+    matmul_tile,
+    rows_at_a_time,
+)
+from chapters.kit.cpu.nt_matmul import weight_shape
+
+# --- primitives one by one ------------------------------------------------------------------------
 
 
 def tile(sch: Schedule, rows: int, columns: int) -> list[LoopRV]:
@@ -83,28 +100,6 @@ def init_work(m: int, n: int, k: int) -> dict[str, int]:
 
 # --- three attempts to bring the bias into the product --------------------------------------------
 
-
-def inline_the_product(sch: Schedule) -> None:
-    """Put the product where the bias block reads it."""
-    sch.compute_inline("matmul")
-
-
-def inline_the_bias(sch: Schedule) -> None:
-    """Put the addition where the product is stored."""
-    sch.reverse_compute_inline("bias")
-
-
-def decompose_and_inline(sch: Schedule) -> None:
-    """Take the init away first, so that nothing is in the way, and then as above."""
-    sch.decompose_reduction("matmul", sch.get_loops("matmul")[2])
-    sch.reverse_compute_inline("bias")
-
-
-ATTEMPTS: dict[str, Callable[[Schedule], None]] = {
-    "inline the product": inline_the_product,
-    "inline the bias": inline_the_bias,
-    "decompose, then inline": decompose_and_inline,
-}
 REASONS = (
     "the block to be inlined has an init",
     "its producer is a reduction, and so no complete block",
@@ -115,35 +110,10 @@ REASONS = (
 
 
 def reasons() -> dict[str, str]:
-    """For each of ATTEMPTS, the one of REASONS for which TVM refuses it."""
+    """For each of the three attempts (given.ATTEMPTS), the one of REASONS for which TVM refuses it."""
     # BEGIN exercise 5.6 (about 5 lines): run them, read the errors, choose
     raise NotImplementedError("exercise 5.6")
     # END exercise 5.6
-
-
-def forced(m: int, n: int, k: int) -> tirx.PrimFunc:
-    """The third attempt, done by hand: the bias is added where the sum is stored. This is not D = A @ B.T + C."""
-
-    @T.prim_func(s_tir=True)
-    def main(
-        A: T.Buffer((m, k), "int8"),
-        B: T.Buffer((n, k), "int8"),
-        C: T.Buffer((m, n), "int32"),
-        D: T.Buffer((m, n), "int32"),
-    ):
-        T.func_attr({"tirx.noalias": True})
-        for i, j in T.grid(m, n):
-            with T.sblock("matmul_init"):
-                vi, vj = T.axis.remap("SS", [i, j])
-                D[vi, vj] = T.int32(0)
-        for i, j, p in T.grid(m, n, k):
-            with T.sblock("matmul_update"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, p])
-                D[vi, vj] = (
-                    D[vi, vj] + T.cast(A[vi, vk], "int32") * T.cast(B[vj, vk], "int32")
-                ) + C[vi, vj]
-
-    return main.with_attr("global_symbol", "main")
 
 
 def forced_error(c: np.ndarray, k: int) -> np.ndarray:
@@ -158,3 +128,105 @@ def blind_test() -> tuple[tuple[int, int, int], list[np.ndarray]]:
     # BEGIN exercise 5.8 (about 4 lines): a test on which the wrong program is right
     raise NotImplementedError("exercise 5.8")
     # END exercise 5.8
+
+
+# --- four puzzles: the sums of a matrix's rows ----------------------------------------------------
+
+LANES = 4  # elements of int32 in a vector register of 128 bits
+
+
+def in_pieces(sch: Schedule) -> None:
+    """Sum the rows piece by piece: eight columns of every row, in two groups of LANES, then the next eight.
+
+    The loops of `total`, i and k over rows and columns, become four: pieces, rows, groups, columns of a group. The
+    number of columns is a multiple of eight.
+    """
+    # BEGIN exercise 5.9 (about 3 lines): one split into three loops, and a reorder
+    raise NotImplementedError("exercise 5.9")
+    # END exercise 5.9
+
+
+def partial_sums(sch: Schedule) -> SBlockRV:
+    """Give each row LANES partial sums: number l adds the columns l, l + LANES, l + 2 * LANES and so on.
+
+    The partial sums of a row lie side by side, in a buffer of shape (rows, LANES). Returns the block that makes them;
+    `total` adds them up. The number of columns is a multiple of LANES.
+    """
+    # BEGIN exercise 5.10 (about 3 lines): the loop over the lanes, and rfactor
+    raise NotImplementedError("exercise 5.10")
+    # END exercise 5.10
+
+
+def zeros_at_a_time() -> dict[str, int]:
+    """How many zeros the init of `rows_in_two_groups` writes each time it runs, if it is taken out before a loop.
+
+    The keys are the names of the four loops, from outside to inside. 0 stands for a loop that decompose_reduction
+    refuses.
+    """
+    # BEGIN exercise 5.11 (about 1 line): a number for each loop
+    raise NotImplementedError("exercise 5.11")
+    # END exercise 5.11
+
+
+def lanes_in_a_register(sch: Schedule) -> None:
+    """Make the partial sums of a row one vector: `sch` is as 5.10 leaves it, its blocks are `total_rf` and `total`."""
+    # BEGIN exercise 5.12 (about 2 lines): the loop whose iterations read neighbours
+    i, group, lane = sch.get_loops("total_rf")
+    sch.reorder(group, lane, i)
+    sch.vectorize(i)
+    # END exercise 5.12
+
+
+# --- NT_matmul, fast ------------------------------------------------------------------------------
+
+
+def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """An NT_matmul scheduled for a few rows of x: what counts is that w streams through once, as it is stored.
+
+    func: (w, x, out) with w of shape (n, k), all constant; x of any rank, with as many rows as `has_few_rows`
+    says. Along k, where w is contiguous, each output gets one partial sum for each of the `lanes` of a vector
+    register; `members` rows of w are read together, each once for all rows of x; groups of them run in
+    parallel. Raises ValueError for another w or x.
+    """
+    _, k = weight_shape(func)
+    lanes, members = largest_divisor(k, lanes_of(func, target)), rows_at_a_time(func, target)
+    sch = Schedule(func)
+    product = sch.get_sblock("NT_matmul")
+    # BEGIN exercise 5.13 (about 14 lines): one partial sum per lane, rows of w side by side, groups in parallel
+    raise NotImplementedError("exercise 5.13")
+    # END exercise 5.13
+    return sch.mod["main"]
+
+
+def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """An NT_matmul scheduled for many rows of x: what counts is that sums stay in registers.
+
+    func: (w, x, out) with w of shape (n, k), both constant; x of two dimensions or more, its rows constant or
+    symbolic. x is small, so it is packed: a vector register takes one column of `lanes` rows. w is large and
+    stays as it is: each element of it is multiplied with the same column of all rows of a tile. Rows are
+    padded to whole tiles. Raises ValueError as `matmul_tile` does.
+    """
+    tile = matmul_tile(func, target)
+    sch = Schedule(func)
+    product = sch.get_sblock("NT_matmul")
+    packed, result = pad_rows(sch, product, tile)
+    pack_rows(sch, product, tile)
+    # BEGIN exercise 5.14 (about 14 lines): tile, order, unroll and vectorize the product; blocks of n in parallel
+    raise NotImplementedError("exercise 5.14")
+    # END exercise 5.14
+    vectorize_copies(sch, packed, result, tile)
+    return sch.mod["main"]
+
+
+def schedule_kernels(mod: IRModule, target: Target) -> IRModule:
+    """`mod` with every NT_matmul that has a schedule here scheduled: for few rows as decode, else as prefill."""
+    mod = mod.clone()
+    for gvar, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc) and has_schedule(func):
+            mod[gvar] = schedule(func, target).with_attr("tirx.is_scheduled", True)
+    return mod
+
+
+def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """The NT_matmul `func` with the schedule for its rows. Raises ValueError as the schedules do."""
+    return (schedule_decode if has_few_rows(func, target) else schedule_prefill)(func, target)

@@ -11,43 +11,33 @@ from collections.abc import Callable
 
 import numpy as np
 
-from chapters.toolkit.bench.results import Several, Shown, load, not_yet, shown_as
-from chapters.toolkit.bench.timing import MissingPeer, Peer, compare
-from chapters.toolkit.cpu.int8_matmul import WAYS, expected, numbers
-from chapters.toolkit.table import Table
+from chapters.kit.bench.results import Several, Shown, load, not_yet, shown_as
+from chapters.kit.bench.timing import MissingPeer, measure
+from chapters.kit.cpu.int8_numbers import expected, numbers
+from chapters.kit.draw.table import Table
 
 M, N = 512, 4096
 STEPS = (64, 256, 1024, 4096)
 TALL = 2048  # rows of a second, larger output, with the shortest sums: there the bias counts most
-HERE = __name__
 PEERS = ("vnni", "amx", "traffic", "torch_peer", "torch_packed")
+TORCH = ("torch_peer", "torch_packed")  # may run in an interpreter without TVM
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     """{name of a results file: seconds a call}, with the tables told to `say`."""
     m, n = (64, 512) if quick else (M, N)
     rounds = 3 if quick else 11
-    measured = {
-        "m": m,
-        "n": n,
-        "steps": {str(k): _measure(m, n, k, rounds, say) for k in (STEPS[:2] if quick else STEPS)},
-        "tall": {"m": 2 * m if quick else TALL, "k": STEPS[0]},
-    }
-    tall = measured["tall"]
-    tall["seconds"] = _measure(tall["m"], n, tall["k"], rounds, say)
+
+    def taken(m: int, k: int) -> dict[str, float]:
+        sizes = {"m": m, "n": n, "k": k}
+        return measure(__name__, PEERS, sizes, rounds=rounds, say=say, torch=TORCH)
+
+    steps = {str(k): taken(m, k) for k in (STEPS[:2] if quick else STEPS)}
+    tall = {"m": 2 * m if quick else TALL, "k": STEPS[0]}
+    tall["seconds"] = taken(tall["m"], tall["k"])
+    measured = {"m": m, "n": n, "steps": steps, "tall": tall}
     say(f"\n{speedups(measured)}\n\n{beside_torch(measured)}\n")
     return {"ch06_int8": measured}
-
-
-def _measure(m: int, n: int, k: int, rounds: int, say: Callable[[str], None]) -> dict[str, float]:
-    seed = int.from_bytes(np.random.bytes(4), "little")  # fresh numbers, the same for all peers
-    arguments = {"m": m, "n": n, "k": k, "seed": seed}
-    timings, missing = compare(
-        [Peer(HERE, name, arguments) for name in PEERS], threads=1, rounds=rounds
-    )
-    told = ", ".join(f"{name} {1e3 * t.seconds:.3g} ms" for name, t in timings.items())
-    say(f"M = {m}, K = {k}: {told}" + "".join(f"; {reason}" for reason in missing))
-    return {name: timing.seconds for name, timing in timings.items()}
 
 
 def speedups(measured: dict) -> Table:
@@ -74,9 +64,8 @@ def beside_torch(measured: dict) -> Table:
         peers = (seconds.get(name) for name in ("PyTorch", "PyTorch, packed ahead"))
         times = (f"{time / tiles:.2f}×" if time else "–" for time in peers)
         rows.append((int(k), f"{tiles / bare - 1:+.1%}" if bare else "–", *times))
-    return Table(
-        ("K", "the bias costs", "PyTorch takes", "PyTorch with packed weights takes"), rows
-    )
+    header = ("K", "the bias costs", "PyTorch takes", "PyTorch with packed weights takes")
+    return Table(header, rows)
 
 
 def _row(measured: dict, m: int, k: int, unit: str, seconds: dict[str, float]) -> tuple:
@@ -84,15 +73,9 @@ def _row(measured: dict, m: int, k: int, unit: str, seconds: dict[str, float]) -
     tile = seconds.get(f"{unit}, at the tile")
     operations = 2 * m * measured["n"] * k
     predicted = _predicted(m * measured["n"], k, fused, seconds["bias pass alone"])
-    return (
-        m,
-        k,
-        unit,
-        f"{separate / fused:.2f}",
-        f"{predicted:.2f}",
-        f"{separate / tile:.2f}" if tile else "",
-        f"{operations / fused / 1e9:.0f}",
-    )
+    at_the_tile = f"{separate / tile:.2f}" if tile else ""
+    times = f"{separate / fused:.2f}", f"{predicted:.2f}", at_the_tile
+    return m, k, unit, *times, f"{operations / fused / 1e9:.0f}"
 
 
 def _predicted(elements: int, k: int, fused: float, bias_pass: float) -> float:
@@ -101,7 +84,7 @@ def _predicted(elements: int, k: int, fused: float, bias_pass: float) -> float:
     Bytes a second are those of the bias pass alone: 12 an element. Operations a second are those of the fused kernel
     in the time that its stores leave.
     """
-    from chapters.toolkit.earlier import earlier
+    from chapters.runner.earlier import earlier
 
     traffic = 12 * elements / bias_pass
     arithmetic = max(fused - 8 * elements / traffic, 1e-9)
@@ -131,10 +114,10 @@ def vnni(m, n, k, seed):
     """The three schedules; the primitive is the learner's where it passes its checks."""
     import tvm
 
-    from chapters.toolkit.bench.operands import in_numpy_memory
-    from chapters.toolkit.cpu import vnni as unit
-    from chapters.toolkit.cpu.int8_matmul import pack, schedule
-    from chapters.toolkit.earlier import earlier
+    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.cpu import vnni as unit
+    from chapters.kit.cpu.int8_matmul import WAYS, pack, schedule
+    from chapters.runner.earlier import earlier
 
     if not unit.runs_here():
         raise MissingPeer("this processor has no vpdpbusd")
@@ -154,8 +137,8 @@ def amx(m, n, k, seed):
     """The kernels on tiles: both ways of adding the bias, and none."""
     import tvm
 
-    from chapters.toolkit.bench.operands import in_numpy_memory
-    from chapters.toolkit.cpu import amx as unit
+    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.cpu import amx as unit
 
     if not unit.runs_here():
         raise MissingPeer("there are no AMX tiles here")
@@ -177,8 +160,8 @@ def traffic(m, n, k, seed):
     import tvm
     from tvm import s_tir, te
 
-    from chapters.toolkit.bench.operands import in_numpy_memory
-    from chapters.toolkit.machine import llvm_host
+    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.machine import llvm_host
 
     sums = te.placeholder((m, n), "int32", "sums")
     bias = te.placeholder((n,), "int32", "bias")
@@ -193,10 +176,8 @@ def traffic(m, n, k, seed):
 
 def torch_peer(m, n, k, seed):
     """PyTorch's int8 product and then the bias. It packs weights at each call, which ours had done before."""
-    try:
-        import torch
-    except ImportError:
-        raise MissingPeer("PyTorch is not installed") from None
+    import torch
+
     torch.set_num_threads(1)
     a, w, c = numbers(m, n, k, seed)
     a = (a >> 1).astype(np.int8)  # its product takes signed bytes on both sides
@@ -214,12 +195,14 @@ def torch_packed(m, n, k, seed):
 
     Its product is oneDNN's, on the same operands as ours; all scales are 1. A sum below 2²⁴ is exact in float32.
     """
-    try:
-        import torch
+    import torch
 
+    try:
         pack, linear = torch.ops.onednn.qlinear_prepack, torch.ops.onednn.qlinear_pointwise
-    except (ImportError, AttributeError):
-        raise MissingPeer("PyTorch with oneDNN's quantised operators is not installed") from None
+    except AttributeError:
+        raise MissingPeer("this PyTorch has no quantised operators of oneDNN") from None
+    if not torch.cpu._is_vnni_supported():
+        raise MissingPeer("without VNNI oneDNN adds pairs of products in 16 bits, which overflow")
     torch.set_num_threads(1)
     a, w, c = numbers(m, n, k, seed)
     if not (np.abs(expected(a, w, c)) < 2**24).all():

@@ -11,13 +11,14 @@ import numpy as np
 import tvm
 from tvm import s_tir
 
-from chapters.toolkit.cases.matmul_bias import matmul_bias
-from chapters.toolkit.cpu import vnni
-from chapters.toolkit.cpu.int8_matmul import WAYS, expected, numbers, pack, schedule
-from chapters.toolkit.display import display
-from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.ir.ir_diff import diff, show
-from chapters.toolkit.table import Table
+from chapters.kit.cases.matmul_bias import matmul_bias
+from chapters.kit.cpu import vnni
+from chapters.kit.cpu.int8_matmul import WAYS, pack, schedule
+from chapters.kit.cpu.int8_numbers import expected, numbers
+from chapters.kit.draw.display import display
+from chapters.kit.draw.table import Table
+from chapters.kit.ir.ir_diff import diff, show
+from chapters.runner.earlier import earlier, whose
 
 ours = earlier(6)
 print("The primitive is", whose(6))
@@ -119,7 +120,7 @@ display(show(schedule(m, n, k, "fused", ours).mod["main"]))
 # %% [markdown]
 # Where the processor has the instruction, it is run too.
 
-# %%
+# %% tags=["here"]
 if vnni.runs_here():
     a, w, c = numbers(m, n, k, 1)
     for way in WAYS:

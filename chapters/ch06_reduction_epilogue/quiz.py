@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from tvm import s_tir
 
-from chapters.toolkit.cases.matmul_bias import matmul_bias
-from chapters.toolkit.earlier import earlier
-from chapters.toolkit.quiz import Question
+from chapters.kit.cases.matmul_bias import matmul_bias
+from chapters.kit.quiz import Question
+from chapters.runner.earlier import earlier
 
 
 def _fused(name: str = "ours") -> s_tir.Schedule:

@@ -8,13 +8,13 @@
 import numpy as np
 from tvm import s_tir
 
-from chapters.toolkit.cases.guarded import run_compiled
-from chapters.toolkit.cases.hard_cases import CASES, Case
-from chapters.toolkit.cases.side_by_side import fused, outcome, verdicts
-from chapters.toolkit.display import display
-from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.ir.ir_diff import diff, show
-from chapters.toolkit.table import Table
+from chapters.ch07_when_fusion_is_sound.side_by_side import fused, outcome, verdicts
+from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.cases.hard_cases import CASES, Case
+from chapters.kit.draw.display import display
+from chapters.kit.draw.table import Table
+from chapters.kit.ir.ir_diff import diff, show
+from chapters.runner.earlier import earlier, whose
 
 ours = earlier(7)
 print("The code of chapter 7 is", whose(7))

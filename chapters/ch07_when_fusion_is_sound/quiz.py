@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from tvm import s_tir
 
-from chapters.toolkit.cases.hard_cases import CASES, Case
-from chapters.toolkit.cases.side_by_side import fused, outcome
-from chapters.toolkit.earlier import earlier
-from chapters.toolkit.quiz import Question
+from chapters.ch07_when_fusion_is_sound.side_by_side import fuse_with_builtin, fused, judge
+from chapters.kit.cases.hard_cases import CASES, Case
+from chapters.kit.quiz import Question, outcome
+from chapters.runner.earlier import earlier
 
 
 def _way(case: Case) -> str:
@@ -17,20 +17,11 @@ def _way(case: Case) -> str:
     return how.split(":")[0] if mod is not None else "refused"
 
 
-def _builtin(case: Case) -> str:
-    mod, _ = fused(case, lambda sch, *blocks: sch.fuse_reduction_epilogue(*blocks))
-    return outcome(case, mod)
-
-
 def _reorder_after_last_step() -> str:
     sch = s_tir.Schedule(CASES["relu"].func)
     earlier(7).fuse_epilogue(sch, "matmul", "bias")
     outer, inner = sch.split(sch.get_loops("matmul")[-1], [None, 2])
-    try:
-        sch.reorder(inner, outer)
-    except s_tir.ScheduleError:
-        return "TVM refuses"
-    return "TVM does it"
+    return outcome(lambda: sch.reorder(inner, outer), "TVM does it", "TVM refuses")
 
 
 def _half_sum() -> str:
@@ -54,7 +45,7 @@ QUESTIONS = [
         ask="The epilogue takes the remainder of the sum by 7. What does the built-in make of it?",
         show=CASES["remainder"].text,
         choices=("right", "wrong", "refused"),
-        compute=lambda: _builtin(CASES["remainder"]),
+        compute=lambda: judge(CASES["remainder"], fuse_with_builtin)[0],
         because="It does so at every step, and ((t mod 7) + x) mod 7 is (t + x) mod 7. Right numbers, by luck.",
     ),
     Question(

@@ -6,14 +6,15 @@ RMSNorm, linear layers, and what each step of a schedule is worth. Nothing is ti
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 
-from chapters.toolkit.bench import gpu_linear_bench as linear
-from chapters.toolkit.bench import gpu_norm_bench as norm
-from chapters.toolkit.bench.gpu_clock import missing, shared_bytes
-from chapters.toolkit.bench.gpu_linear_bench import Layer
-from chapters.toolkit.pages.gpu_results import LINEAR_OURS, SHOWN
+from chapters.kit.bench import gpu_linear_bench as linear
+from chapters.kit.bench import gpu_norm_bench as norm
+from chapters.kit.bench import gpu_results
+from chapters.kit.bench.gpu_clock import NoGpuError, missing, shared_bytes
+from chapters.kit.bench.gpu_linear_bench import Layer
 
 # out x in of Llama-3-8B's linear layers: query, key and value; output; gate and up; down
 LLAMA = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
@@ -25,16 +26,14 @@ DEVICE = "cuda"
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """{name of a results file: what was measured}. Raises CourseError where there is no GPU."""
-    from chapters.toolkit.course import CourseError
-
+    """{name of a results file: what was measured}. Raises NoGpuError where there is no GPU."""
     if missing():
-        raise CourseError(
+        raise NoGpuError(
             f"Nothing was measured: {missing()}. This bench is for a machine with an NVIDIA GPU; "
             "chapter 8's checks run the same kernels without one."
         )
-    from chapters.toolkit.bench.gpu_ceilings import measured
-    from chapters.toolkit.bench.gpu_clock import EventClock, GraphClock
+    from chapters.kit.bench.gpu_ceilings import measured
+    from chapters.kit.bench.gpu_clock import EventClock, GraphClock
 
     _sum_in_float32()
     until = time.monotonic() + (60.0 if quick else LONGEST)
@@ -92,11 +91,13 @@ def plan(quick: bool) -> dict[str, list]:
 def _measure(name: str, case, clock, graph_clock, rounds: int, say) -> dict:
     limits = {"rounds": rounds, "seconds": norm.CASE_SECONDS, "say": say, "device": DEVICE}
     if name == "ch08_norm":
-        return norm.measure(*case, (clock, graph_clock()), norm.IMPLEMENTATIONS, **limits)
+        from chapters.ch04_add_rms_norm.gpu_norms import IMPLEMENTATIONS
+
+        return norm.measure(*case, (clock, graph_clock()), IMPLEMENTATIONS, **limits)
     if name == "ch08_steps":
         return linear.measure(case, clock, steps(case), **limits)
     kernels = kernels_for(case)
-    separately = [name for name in kernels if name in LINEAR_OURS]
+    separately = [name for name in kernels if name in gpu_results.LINEAR_OURS]
     return linear.measure(case, clock, kernels, separately=separately, **limits)
 
 
@@ -116,30 +117,31 @@ def _summary(case: dict) -> str:
 
 def steps(layer: Layer) -> dict[str, Callable]:
     """The chapter's schedules of one layer, in the order in which the lesson takes them: name -> makes the PrimFunc."""
-    from chapters.toolkit.earlier import earlier
-    from chapters.toolkit.gpu import gpu_matmul, mma, wgmma
+    from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile
+    from chapters.kit.gpu import gpu_matmul, mma, wgmma
+    from chapters.runner.earlier import earlier
 
     chapter = earlier(8)
-    tile, warps = chapter.Tile, chapter.WarpTile
     sizes = layer.m, layer.n, layer.k, layer.dtype
 
-    def func():
-        return gpu_matmul.matmul_bias(*sizes)
+    func = functools.partial(gpu_matmul.matmul_bias, *sizes)
+
+    def shared(*tile: int, padding: int | None = None):
+        return chapter.shared_matmul(func(), ThreadTile(*tile), padding)
+
+    def cores(*tile: int, overlap: bool = False):
+        return chapter.tensor_core_matmul(func(), WarpTile(*tile), overlap)
 
     return {
-        "one element a thread": lambda: chapter.naive_matmul(func(), tile(16, 16, 16, 1, 1)),
-        "shared memory": lambda: chapter.shared_matmul(func(), tile(32, 32, 32, 1, 1), 0),
-        "4 × 4 in registers": lambda: chapter.shared_matmul(func(), tile(64, 64, 16, 4, 4), 0),
-        "rows padded": lambda: chapter.shared_matmul(func(), tile(64, 64, 16, 4, 4)),
-        "loads of 16 bytes": lambda: chapter.shared_matmul(func(), tile(64, 64, 32, 4, 4, 8)),
-        "8 × 8 in registers": lambda: chapter.shared_matmul(func(), tile(128, 128, 16, 8, 8, 8)),
-        "tensor cores, 64 × 64": lambda: chapter.tensor_core_matmul(func(), warps()),
-        "tensor cores, 128 × 128": lambda: chapter.tensor_core_matmul(
-            func(), warps(128, 128, 32, 64, 64)
-        ),
-        "tensor cores, copies under way": lambda: chapter.tensor_core_matmul(
-            func(), warps(128, 128, 32, 64, 32), True
-        ),
+        "one element a thread": lambda: chapter.naive_matmul(func(), ThreadTile(16, 16, 16, 1, 1)),
+        "shared memory": lambda: shared(32, 32, 32, 1, 1, padding=0),
+        "4 × 4 in registers": lambda: shared(64, 64, 16, 4, 4, padding=0),
+        "rows padded": lambda: shared(64, 64, 16, 4, 4),
+        "loads of 16 bytes": lambda: shared(64, 64, 32, 4, 4, 8),
+        "8 × 8 in registers": lambda: shared(128, 128, 16, 8, 8, 8),
+        "tensor cores, 64 × 64": cores,
+        "tensor cores, 128 × 128": lambda: cores(128, 128, 32, 64, 64),
+        "tensor cores, copies under way": lambda: cores(128, 128, 32, 64, 32, overlap=True),
         "mma.sync": lambda: mma.mma_matmul(
             *sizes, layer.dtype, mma.tile_for(*sizes[:3], shared_bytes(mma.SHARED_BYTES))
         ),
@@ -154,7 +156,7 @@ def _multiprocessors() -> int:
     """Of the GPU that is there; where none is, of the one that the kernel is written for."""
     import tvm
 
-    from chapters.toolkit.gpu.wgmma_tile import MULTIPROCESSORS
+    from chapters.kit.gpu.wgmma_tile import MULTIPROCESSORS
 
     return tvm.cuda(0).multi_processor_count if tvm.cuda(0).exist else MULTIPROCESSORS
 
@@ -164,12 +166,13 @@ BY_TVM = ("dlight",)
 
 def kernels_for(layer: Layer) -> dict[str, Callable]:
     """The kernels that are measured on a layer: the chapter's best, and TVM's own schedules before and after fusing."""
-    from chapters.toolkit.earlier import earlier
+    from chapters.runner.earlier import earlier
 
     if layer.m == 1:
         ours = {"decode": lambda: earlier(8).decode_matmul(layer.n, layer.k, layer.dtype)}
     else:
-        ours = {name: make for name, make in steps(layer).items() if name in LINEAR_OURS}
+        made = steps(layer)
+        ours = {name: made[name] for name in made if name in gpu_results.LINEAR_OURS}
     if layer.dtype != "float16":  # TVM's rule for tensor cores knows no other
         return ours
     return {**ours, "dlight": lambda: by_dlight(layer)}
@@ -180,7 +183,7 @@ def by_dlight(layer: Layer):
     import tvm
     from tvm.s_tir import dlight
 
-    from chapters.toolkit.gpu import gpu_matmul
+    from chapters.kit.gpu import gpu_matmul
 
     func = gpu_matmul.matmul_bias(layer.m, layer.n, layer.k, layer.dtype)
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
@@ -194,9 +197,9 @@ def by_dlight(layer: Layer):
 
 # --- pages ----------------------------------------------------------------------------------------
 
-TABLES = SHOWN  # name of a results file, or "roofline" -> what a page shows of it
+TABLES = gpu_results.SHOWN
 
 
 def shown(name: str):
-    """The plots and tables of a results file with its source, or the sentence that nothing was measured yet."""
+    """The tables of a results file with its source, or the sentence that nothing was measured yet."""
     return TABLES[name]()

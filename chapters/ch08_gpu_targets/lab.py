@@ -6,22 +6,23 @@
 
 # %%
 import numpy as np
-import tvm
 from tvm import tirx
 from tvm.target import Target
 
-from chapters.toolkit.display import display
-from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.gpu import cuda_on_cpu, wgsl_on_vulkan
-from chapters.toolkit.gpu.gpu_matmul import matmul_bias
-from chapters.toolkit.gpu.kernel_report import memory_table, resource_table
-from chapters.toolkit.gpu.launches import HostProgram, LaunchError
-from chapters.toolkit.gpu.mma import mma_matmul
-from chapters.toolkit.gpu.warp_access import accesses
-from chapters.toolkit.ir.ir_diff import diff, show
-from chapters.toolkit.ir.row_index import row_dimensions
-from chapters.toolkit.pages.kernel_picture import kernel_picture
-from chapters.toolkit.table import Table
+from chapters.kit.bench.kernel_counts import resource_table
+from chapters.kit.draw.display import display
+from chapters.kit.draw.kernel_picture import kernel_picture
+from chapters.kit.draw.table import Table
+from chapters.kit.gpu import cuda_on_cpu, wgsl_on_vulkan
+from chapters.kit.gpu.call import ASYNCHRONOUS
+from chapters.kit.gpu.gpu_matmul import matmul_bias
+from chapters.kit.gpu.kernel_report import memory_table
+from chapters.kit.gpu.launches import HostProgram, LaunchError
+from chapters.kit.gpu.mma import mma_matmul
+from chapters.kit.gpu.warp_access import accesses
+from chapters.kit.ir.ir_diff import show
+from chapters.kit.ir.row_index import row_dimensions
+from chapters.runner.earlier import earlier, whose
 
 ours = earlier(8)
 print("The schedules are", whose(8))
@@ -35,9 +36,9 @@ CUDA = ours.h200_target()
 # %%
 M, N, K = 128, 128, 128
 layer = matmul_bias(M, N, K, "float16")
-tile = ours.Tile(64, 64, 16, 4, 4, vector=2)
+tile = ours.ThreadTile(64, 64, 16, 4, 4, vector=2)
 steps = {
-    "a thread an element": ours.naive_matmul(layer, ours.Tile(16, 16, 16, 1, 1)),
+    "a thread an element": ours.naive_matmul(layer, ours.ThreadTile(16, 16, 16, 1, 1)),
     "tiles in registers": ours.naive_matmul(layer, tile),
     "tiles in shared memory": ours.shared_matmul(layer, tile, padding=0),
     "rows padded": ours.shared_matmul(layer, tile),
@@ -61,7 +62,7 @@ def run(func: tirx.PrimFunc, engine, target: Target) -> str:
     a, b = (random.standard_normal(s).astype("float16") for s in ((M, K), (N, K)))
     c = random.standard_normal(N).astype("float32")
     d = np.full((M, N), np.nan, "float32")
-    HostProgram(func, target, ours.ASYNCHRONOUS).run(engine, [a, b, c, d])
+    HostProgram(func, target, ASYNCHRONOUS).run(engine, [a, b, c, d])
     return f"{np.abs(d - (a.astype('float64') @ b.T.astype('float64') + c)).max():.1e}"
 
 

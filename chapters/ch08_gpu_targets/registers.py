@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from tvm import tirx
 
-from chapters.toolkit.bench.results import Shown, load, made_with
-from chapters.toolkit.earlier import earlier
-from chapters.toolkit.gpu.cuda_resources import Resources, missing
-from chapters.toolkit.gpu.gpu_matmul import matmul_bias
-from chapters.toolkit.gpu.kernel_report import COMPILER, resources_of, save_counts, used_by
-from chapters.toolkit.gpu.limits import LIMITS
-from chapters.toolkit.gpu.mma import TILES, mma_matmul
-from chapters.toolkit.gpu.wgmma import ARCH, wgmma_matmul
-from chapters.toolkit.gpu.wgmma_tile import TILES as WGMMA_TILES
-from chapters.toolkit.machine import installed
-from chapters.toolkit.table import Table
+from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile
+from chapters.kit.bench.kernel_counts import compiler, save_counts
+from chapters.kit.bench.results import Shown, load, made_with
+from chapters.kit.draw.table import Table
+from chapters.kit.gpu.cuda_resources import Resources, missing
+from chapters.kit.gpu.gpu_matmul import matmul_bias
+from chapters.kit.gpu.kernel_report import resources_of, used_by
+from chapters.kit.gpu.limits import LIMITS
+from chapters.kit.gpu.mma import TILES, mma_matmul
+from chapters.kit.gpu.wgmma import ARCH, wgmma_matmul
+from chapters.kit.gpu.wgmma_tile import TILES as WGMMA_TILES
+from chapters.runner.earlier import earlier
 
 NAME = "ch08_registers"
 SIZE = 256, 256, 256
@@ -33,38 +35,31 @@ def kernels(arch: str = ARCH) -> dict[str, Callable[[], tirx.PrimFunc]]:
     arch: kernels that are for another alone are not there.
     """
     chapter = earlier(8)
-    tile, warps = chapter.Tile, chapter.WarpTile
 
     def layer(dtype: str = "float32") -> tirx.PrimFunc:
         return matmul_bias(*SIZE, dtype)
 
-    wide = {
-        f"wgmma, {tile.block_m} × {tile.block_n}": lambda tile=tile: wgmma_matmul(
-            256, 256, 4096, "bfloat16", "bfloat16", tile
-        )
-        for tile in (WGMMA_TILES[1], WGMMA_TILES[0])
-    }
+    def by_threads(kernel: Callable, *tile: int) -> Callable[[], tirx.PrimFunc]:
+        return lambda: kernel(layer(), ThreadTile(*tile))
+
+    def by_tiles(name: str, kernel: Callable, tiles) -> dict[str, Callable[[], tirx.PrimFunc]]:
+        sizes = 256, 256, 4096, "bfloat16", "bfloat16"
+        return {f"{name}, {t.block_m} × {t.block_n}": partial(kernel, *sizes, t) for t in tiles}
+
     return {
-        "a thread an element": lambda: chapter.naive_matmul(layer(), tile(16, 16, 16, 1, 1)),
-        "a thread 4 × 4": lambda: chapter.shared_matmul(layer(), tile(64, 64, 16, 4, 4, 4)),
-        "a thread 8 × 8": lambda: chapter.shared_matmul(layer(), tile(128, 128, 8, 8, 8, 4)),
-        "a thread 16 × 16": lambda: chapter.shared_matmul(layer(), tile(128, 128, 4, 16, 16, 4)),
-        "4 × 4, copies under way": lambda: chapter.pipelined_matmul(
-            layer(), tile(64, 64, 16, 4, 4, 4)
-        ),
+        "a thread an element": by_threads(chapter.naive_matmul, 16, 16, 16, 1, 1),
+        "a thread 4 × 4": by_threads(chapter.shared_matmul, 64, 64, 16, 4, 4, 4),
+        "a thread 8 × 8": by_threads(chapter.shared_matmul, 128, 128, 8, 8, 8, 4),
+        "a thread 16 × 16": by_threads(chapter.shared_matmul, 128, 128, 4, 16, 16, 4),
+        "4 × 4, copies under way": by_threads(chapter.pipelined_matmul, 64, 64, 16, 4, 4, 4),
         "one row, float16": lambda: chapter.decode_matmul(256, 4096, "float16"),
         "tensor cores, float16": lambda: chapter.tensor_core_matmul(layer("float16")),
         "tensor cores, bfloat16": lambda: chapter.tensor_core_matmul(layer("bfloat16")),
         "tensor cores, copies under way": lambda: chapter.tensor_core_matmul(
-            layer("float16"), warps(128, 128, 32, 64, 32), True
+            layer("float16"), WarpTile(128, 128, 32, 64, 32), True
         ),
-        **{
-            f"mma.sync, {tile.block_m} × {tile.block_n}": lambda tile=tile: mma_matmul(
-                256, 256, 4096, "bfloat16", "bfloat16", tile
-            )
-            for tile in (TILES[1], TILES[0])
-        },
-        **(wide if arch == ARCH else {}),
+        **by_tiles("mma.sync", mma_matmul, (TILES[1], TILES[0])),
+        **by_tiles("wgmma", wgmma_matmul, (WGMMA_TILES[1], WGMMA_TILES[0]) if arch == ARCH else ()),
     }
 
 
@@ -81,21 +76,16 @@ def counted(architectures: Iterable[str] = tuple(LIMITS)) -> dict:
                 "loaded": used.spill_load_bytes,
                 "shared": used.shared_bytes,
             }
-    return {"compiler": f"{COMPILER} {installed(COMPILER)}", "kernels": found}
+    return {"compiler": compiler(), "kernels": found}
 
 
 def table(measured: dict) -> Table:
     """A row for each architecture and kernel; the occupancy is computed by the chapter's own function."""
-    counted = (
-        (
-            arch,
-            name,
-            Resources(c["registers"], 0, c["stored"], c["loaded"], c["shared"]),
-            c["threads"],
-        )
-        for arch, by_kernel in measured["kernels"].items()
-        for name, c in by_kernel.items()
-    )
+    counted = []
+    for arch, by_kernel in measured["kernels"].items():
+        for name, c in by_kernel.items():
+            used = Resources(c["registers"], 0, c["stored"], c["loaded"], c["shared"])
+            counted.append((arch, name, used, c["threads"]))
     return resources_of(counted, earlier(8).occupancy)
 
 

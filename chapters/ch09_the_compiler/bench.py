@@ -11,22 +11,20 @@ from __future__ import annotations
 import functools
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
-from chapters.toolkit.bench.results import Shown, load, shown_as
-from chapters.toolkit.bench.timing import MissingPeer, Peer, compare
-from chapters.toolkit.pipeline.scoreboard import size
-from chapters.toolkit.table import Table, duration
+from chapters.kit.bench.results import Shown, load, shown_as
+from chapters.kit.bench.timing import Peer, compare
+from chapters.kit.draw.table import Table, duration
+from chapters.kit.pipeline.scoreboard import size
 
-HERE = __name__
-PEERS = ("tvm_default", "tvm_zero", "ours", "torch_peer")
+TORCH = "chapters.ch09_the_compiler.torch_decoder"
 NAMES = ("TVM's default", "TVM's zero, default", "fusion_by_hand", "PyTorch", "torch.compile")
 FUNCTIONS = ("prefill", "decode")
 PROMPTS = {"tiny": 32, "middle": 8}
@@ -36,27 +34,25 @@ WINDOW = 64
 
 def config_of(name: str):
     """The sizes of `tiny`, or of a decoder whose weights (112 MB) no second-level cache holds."""
-    from chapters.toolkit.decoder.llama_config import CONFIGS, LlamaConfig
+    from chapters.kit.decoder.llama_config import CONFIGS, LlamaConfig
 
-    return (
-        CONFIGS["tiny"] if name == "tiny" else LlamaConfig(1024, 2816, 2, 16, 4, 64, 4096, WINDOW)
-    )
+    middle = LlamaConfig(1024, 2816, 2, 16, 4, 64, 4096, WINDOW)
+    return CONFIGS["tiny"] if name == "tiny" else middle
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     """{name of a results file: what was measured}, with the tables told to `say`."""
-    from chapters.toolkit.earlier import whose
+    from chapters.runner.earlier import whose
 
-    say("passes: " + ", ".join(f"chapter {n} {whose(n)}" for n in (2, 3, 4, 7)))
+    say("passes: " + ", ".join(f"chapter {n} {whose(n)}" for n in (2, 3, 4, 5, 7)))
     threads, measured = os.cpu_count() or 1, {}
     for name in ("tiny",) if quick else PROMPTS:
         with tempfile.TemporaryDirectory() as folder:
-            path = _write_inputs(Path(folder), name, threads)
-            peers = [Peer(HERE, peer, {"config": name, "path": str(path)}) for peer in PEERS]
-            # one core is one thread, and its CPU time would not count another process
-            timings, missing = compare(
-                peers, threads=max(threads, 2), rounds=3 if quick else ROUNDS[name]
-            )
+            path = str(_write_inputs(Path(folder), name, threads))
+            given = {"config": name, "path": path}
+            peers = [Peer(__name__, "tvm_peer", {"name": by, **given}) for by in NAMES[:3]]
+            peers.append(Peer(TORCH, "torch_peer", {"path": path}, torch=True))
+            timings, missing = compare(peers, threads=threads, rounds=3 if quick else ROUNDS[name])
         measured[name] = {
             "seconds": {key: timing.seconds for key, timing in timings.items()},
             "errors": {key: timing.error for key, timing in timings.items()},
@@ -70,33 +66,18 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 
 def table_of(measured: dict) -> Table:
     """One row a compiler: times of a prefill and a decode step, and how often ours fits into the second."""
-    seconds, costs_ = measured["seconds"], measured["costs"]
-    rows = []
+    seconds, rows = measured["seconds"], []
     for name in NAMES:
-        if f"{name} decode" in seconds:
-            prefill, decode = (seconds[f"{name} {function}"] for function in FUNCTIONS)
-            more = costs_.get(name, {})
-            rows.append(
-                (
-                    name,
-                    duration(prefill),
-                    duration(decode),
-                    f"{decode / seconds['fusion_by_hand decode']:.1f} ×",
-                    more.get("launches", ""),
-                    size(more["bytes"]) if more else "",
-                    size(more["planned"]) if more else "",
-                )
-            )
-    header = (
-        "compiled by",
-        "prefill",
-        "decode",
-        "of our decode",
-        "launches",
-        "bytes moved",
-        "planned",
-    )
-    return Table(header, rows)
+        if f"{name} decode" not in seconds:
+            continue
+        prefill, decode = (seconds[f"{name} {function}"] for function in FUNCTIONS)
+        ratio = f"{decode / seconds['fusion_by_hand decode']:.1f} ×"
+        counted, more = measured["costs"].get(name), ("", "", "")
+        if counted:
+            more = counted["launches"], size(counted["bytes"]), size(counted["planned"])
+        rows.append((name, duration(prefill), duration(decode), ratio, *more))
+    times = ("compiled by", "prefill", "decode", "of our decode")
+    return Table((*times, "launches", "bytes moved", "planned"), rows)
 
 
 def measured_here(name: str) -> Shown:
@@ -112,7 +93,7 @@ def _prompt(config) -> list[int]:
 
 
 def _write_inputs(folder: Path, name: str, threads: int) -> Path:
-    from chapters.toolkit.decoder.llama_generator import random_weights
+    from chapters.kit.decoder.llama_generator import random_weights
 
     config = config_of(name)
     facts = {
@@ -125,16 +106,19 @@ def _write_inputs(folder: Path, name: str, threads: int) -> Path:
     return path
 
 
+def read_inputs(path: str) -> tuple[dict, dict[str, np.ndarray]]:
+    """The facts that `_write_inputs` wrote (config, prompt, threads), and the weights by name."""
+    with np.load(path) as file:
+        weights = dict(file)
+    return json.loads(str(weights.pop("facts"))), weights
+
+
 @functools.cache
 def _exact(path: str) -> dict[str, np.ndarray]:
     """Logits in float64 of the prefill, and of one step that repeats the last token."""
-    from types import SimpleNamespace
+    from chapters.kit.decoder import llama_reference as reference
 
-    from chapters.toolkit.decoder import llama_reference as reference
-
-    with np.load(path) as file:
-        facts = json.loads(str(file["facts"]))
-        weights = {key: file[key] for key in file.files if key != "facts"}
+    facts, weights = read_inputs(path)
     config, prompt = SimpleNamespace(**facts["config"]), facts["prompt"]
     cache = reference.Cache(config)
     return {
@@ -143,8 +127,9 @@ def _exact(path: str) -> dict[str, np.ndarray]:
     }
 
 
-def _checked(logits: np.ndarray, exact: np.ndarray) -> float:
+def checked(logits: np.ndarray, path: str, function: str) -> float:
     """The largest error relative to the largest logit; ValueError where the numbers are wrong."""
+    exact = _exact(path)[function]
     error = float(np.abs(logits.reshape(-1) - exact).max() / np.abs(exact).max())
     if not error < 1e-4:
         raise ValueError(f"wrong numbers: relative error {error:.1e}")
@@ -161,11 +146,11 @@ def known(config) -> dict:
 
 
 def _pipeline(name: str, target, config):
-    """The pipeline by its name in NAMES."""
+    """The pipeline by its name in NAMES: this chapter's, or TVM's default, behind `zero` if that is named too."""
     import tvm
     from tvm import relax
 
-    from chapters.toolkit.earlier import earlier
+    from chapters.runner.earlier import earlier
 
     if name == "fusion_by_hand":
         return earlier(9).fusion_pipeline(target, **known(config))
@@ -175,17 +160,17 @@ def _pipeline(name: str, target, config):
     return tvm.transform.Sequential([relax.get_pipeline("zero"), default])
 
 
-def _tvm_peer(name: str, config: str, path: str) -> dict:
+def tvm_peer(name: str, config: str, path: str) -> dict:
+    """What tvm.compile makes of the decoder with the pipeline `name`; ours is the learner's if it passes its checks."""
     import tvm
 
-    from chapters.toolkit.bench.operands import in_numpy_memory
-    from chapters.toolkit.decoder.llama_generator import Generator
-    from chapters.toolkit.machine import llvm_host
+    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.decoder.llama_generator import Generator
+    from chapters.kit.machine import llvm_host
 
     sizes, target = config_of(config), llvm_host()["target"]
-    with np.load(path) as file:
-        weights = {key: file[key] for key in file.files if key != "facts"}
-        prompt = json.loads(str(file["facts"]))["prompt"]
+    facts, weights = read_inputs(path)
+    prompt = facts["prompt"]
     pipeline = _pipeline(name, target, sizes)
     generator = Generator(
         sizes, weights=weights, target=target, relax_pipeline=pipeline, context_window=WINDOW
@@ -202,55 +187,7 @@ def _tvm_peer(name: str, config: str, path: str) -> dict:
         def call(run=generator.vm[function], x=x, at=at):
             return run(x, at, cache, generator.weights)[0]
 
-        found[f"{name} {function}"] = (call, _checked(call().numpy(), _exact(path)[function]))
-    return found
-
-
-def tvm_default(config, path):
-    """What tvm.compile does for an llvm target if nothing is said."""
-    return _tvm_peer(NAMES[0], config, path)
-
-
-def tvm_zero(config, path):
-    """The same behind the pipeline `zero`, which fuses elementwise operators."""
-    return _tvm_peer(NAMES[1], config, path)
-
-
-def ours(config, path):
-    """The pipeline of this chapter: the learner's where it passes its checks."""
-    return _tvm_peer(NAMES[2], config, path)
-
-
-def torch_peer(config, path):
-    """PyTorch in a process of its own; a call includes asking it, some 50 microseconds."""
-    python = os.environ.get("FUSION_TORCH_PYTHON", sys.executable)
-    probe = subprocess.run([python, "-c", "import torch"], capture_output=True, check=False)
-    if probe.returncode:
-        raise MissingPeer(
-            "PyTorch is not installed; FUSION_TORCH_PYTHON may name an interpreter that has it"
-        )
-    server = subprocess.Popen(
-        [python, "-m", "chapters.ch09_the_compiler.torch_decoder", path],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        cwd=Path(__file__).parents[2],
-    )
-
-    def ask(*words: str) -> None:
-        server.stdin.write(" ".join(words) + "\n")
-        server.stdin.flush()
-        if server.stdout.readline() != "done\n":
-            raise RuntimeError("PyTorch's process ended; its error stands above")
-
-    found = {}
-    logits = Path(path).with_name("logits.npy")
-    for name, variant in zip(NAMES[3:], ("eager", "compiled"), strict=True):
-        for function in FUNCTIONS:
-            ask(variant, function, str(logits))
-            error = _checked(np.load(logits), _exact(path)[function])
-            found[f"{name} {function}"] = (functools.partial(ask, variant, function), error)
+        found[f"{name} {function}"] = (call, checked(call().numpy(), path, function))
     return found
 
 
@@ -259,7 +196,7 @@ def torch_peer(config, path):
 
 def costs(config: str) -> dict[str, dict[str, int]]:
     """Launches, bytes moved and bytes planned of one decode step, by each of TVM's pipelines."""
-    from chapters.toolkit.machine import llvm_host
+    from chapters.kit.machine import llvm_host
 
     sizes, target = config_of(config), llvm_host()["target"]
     return {name: cost(name, sizes, target) for name in NAMES[:3]}
@@ -267,9 +204,9 @@ def costs(config: str) -> dict[str, dict[str, int]]:
 
 def cost(name: str, sizes, target) -> dict[str, int]:
     """The same of one pipeline, read by chapter 1 from the module whose operators are kernels."""
-    from chapters.toolkit.decoder.llama import decoder
-    from chapters.toolkit.earlier import earlier
-    from chapters.toolkit.pipeline.planned_storage import planned
+    from chapters.kit.decoder.llama import decoder
+    from chapters.kit.pipeline.planned_storage import planned
+    from chapters.runner.earlier import earlier
 
     mod = as_kernels(name, decoder(sizes, "float32", ["decode"])[0], target, sizes)
     dims = {"context_window": WINDOW, "vocab_size": sizes.vocab_size}
@@ -283,7 +220,7 @@ def as_kernels(name: str, mod, target, sizes):
     import tvm
     from tvm import relax
 
-    from chapters.toolkit.earlier import earlier
+    from chapters.runner.earlier import earlier
 
     if name == "TVM's default":
         return mod  # it turns each operator into a kernel, as the counting does

@@ -12,20 +12,21 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
-from chapters.toolkit.decoder import llama_reference
-from chapters.toolkit.decoder.llama import decoder
-from chapters.toolkit.decoder.llama_config import CONFIGS
-from chapters.toolkit.decoder.llama_generator import Generator, random_weights
-from chapters.toolkit.display import display
-from chapters.toolkit.earlier import earlier, whose
-from chapters.toolkit.ir.ir_diff import diff
-from chapters.toolkit.pipeline.planned_storage import planned
-from chapters.toolkit.pipeline.scoreboard import compare
-from chapters.toolkit.table import Table
+from chapters.kit.decoder import llama_reference
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.decoder.llama_config import CONFIGS
+from chapters.kit.decoder.llama_generator import Generator, random_weights
+from chapters.kit.draw.display import display
+from chapters.kit.draw.table import Table
+from chapters.kit.gpu.targets import DLIGHT_CUDA
+from chapters.kit.ir.ir_diff import diff
+from chapters.kit.pipeline.planned_storage import planned
+from chapters.kit.pipeline.scoreboard import compare
+from chapters.runner.earlier import earlier, whose
 
 ours = earlier(9)
 print("The pipeline is", whose(9))
-for chapter in (2, 3, 4, 7):
+for chapter in (2, 3, 4, 5, 7):
     print(f"its passes of chapter {chapter} are", whose(chapter))
 
 # %% [markdown]
@@ -115,16 +116,9 @@ assert error < 1e-3 and (found.tokens == tokens).all()
 # `tvm.compile` gives CUDA text without a toolkit. Each kernel of the decode step, and what its threads share.
 
 # %%
-sm_90a = Target(
-    {
-        "kind": "cuda",
-        "arch": "sm_90a",
-        "max_shared_memory_per_block": 49152,
-        "max_threads_per_block": 1024,
-    }
-)
 half, _ = decoder("tiny", "float16", ["decode"])
-executable = tvm.compile(half, sm_90a, relax_pipeline=ours.fusion_pipeline(sm_90a, **facts))
+pipeline = ours.fusion_pipeline(DLIGHT_CUDA, **facts)
+executable = tvm.compile(half, DLIGHT_CUDA, relax_pipeline=pipeline)
 text = executable.mod.imports[0].imports[0].inspect_source()
 bodies = text.split('extern "C" __global__')[1:]
 described = {

@@ -1,9 +1,9 @@
 """Chapter 9: the passes of all chapters, and TVM's for the rest, as one compiler: the pipeline "fusion_by_hand".
 
-From top to bottom, in the order in which a module meets them: what only the caller knows (attach); two operators made
-one while they are still operators (graph); operators into kernels (lower); kernels made fast (schedule); where tensors
-lie (memory); what the virtual machine executes (vm). Each phase is a list of passes; `phases` puts them in order, and
-`fusion_pipeline` is that order as one pass, under a name that `tvm.compile` understands.
+From top to bottom in the order in which a module meets them: facts that only the caller knows (attach), fusion of
+operators (graph), operators into kernels (lower), fast kernels (schedule), a place for each tensor (memory), calls that
+the virtual machine executes (vm). Each phase is a list of passes. `phases` puts the lists in order, and
+`fusion_pipeline` makes one pass of them, under a name that `relax.get_pipeline` knows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any
 
 import tvm
 from tvm import relax, tirx
@@ -22,17 +21,18 @@ from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
-from chapters.toolkit.earlier import earlier
-from chapters.toolkit.pipeline.cpu_fallback import CPUFallback, needs_schedule
-from chapters.toolkit.pipeline.fold_constants import FoldReadOnlyConstants
-from chapters.toolkit.pipeline.gemv_within_bounds import GEMVWithinBounds
-from chapters.toolkit.pipeline.own_operands import OwnOperands
-from chapters.toolkit.pipeline.pipelines import forget
-from chapters.toolkit.pipeline.plan_memory import PlanStraightFunctions
-from chapters.toolkit.pipeline.reduction_once import ReductionOnce, is_reduction
-from chapters.toolkit.pipeline.small_kernels import SmallKernelsAlone
+from chapters.ch09_the_compiler.given import ScheduleMatmuls, register, vm_phase
+from chapters.kit.pipeline.apply_cpu_fallback import ApplyCPUFallback
+from chapters.kit.pipeline.copy_operands_before_in_place import CopyOperandsBeforeInPlace
+from chapters.kit.pipeline.fold_read_only_constants import FoldReadOnlyConstants
+from chapters.kit.pipeline.gemv_within_bounds import GEMVWithinBounds
+from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions
+from chapters.kit.pipeline.reduction_once import ReductionOnce, is_reduction
+from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially
+from chapters.kit.pipeline.unscheduled import map_unscheduled
+from chapters.runner.earlier import earlier
 
-ch2, ch3, ch4, ch7 = earlier(2), earlier(3), earlier(4), earlier(7)
+ch2, ch3, ch4, ch7 = (earlier(number) for number in (2, 3, 4, 7))
 
 # --- attach: what only the caller knows -----------------------------------------------------------
 
@@ -62,7 +62,7 @@ def attach_phase(
     cuda_graph_symbolic_capture_hints: Mapping[str, Sequence[str]],
     pipeline_parallel_stages: int,
     additional_tirs: Mapping[str, tirx.PrimFunc],
-    metadata: MutableMapping[str, Any],
+    metadata: MutableMapping[str, object],
 ) -> list[Pass]:
     """Chapter 2's six passes, and before them BindKnownSizes where `metadata` has a "vocab_size".
 
@@ -99,18 +99,7 @@ def graph_and_lower(target: Target) -> list[Pass]:
     # END exercise 9.3
 
 
-# --- schedule: kernels made fast ------------------------------------------------------------------
-
-
-def map_unscheduled(
-    mod: tvm.IRModule, rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc]
-) -> tvm.IRModule:
-    """A new module in which each PrimFunc made of blocks that no schedule has claimed is `rewrite(func)`."""
-    result = mod.clone()
-    for gvar, func in mod.functions_items():
-        if needs_schedule(func):
-            result[gvar] = rewrite(func)
-    return result
+# --- schedule and memory: fast kernels, and a place for each tensor -------------------------------
 
 
 def fuse_its_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -132,30 +121,16 @@ class FuseEpilogues:
         return map_unscheduled(mod, fuse_its_epilogue)
 
 
-@tvm.transform.module_pass(opt_level=0, name="ScheduleMatmuls")
-class ScheduleMatmuls:
-    """Chapter 3's schedules for each product with a transposed weight, on a CPU."""
-
-    def __init__(self, target: Target):
-        self.target = target
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        return ch3.schedule_kernels(mod, self.target)
-
-
 def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[Pass]:
     """From the schedule that knows most to the one that takes anything; each leaves alone what is scheduled.
 
-    First what knows a kernel as a whole: chapter 3's products on a CPU, dlight's rules on a GPU. Then the epilogues of
+    First what knows a kernel as a whole: chapter 5's products on a CPU, dlight's rules on a GPU. Then the epilogues of
     what is left; then a fallback for everything. On a CPU, last, kernels that are small within the bounds lose their
     threads.
     """
     # BEGIN exercise 9.5 (about 10 lines): two lists, for "llvm" and for a GPU
     raise NotImplementedError("exercise 9.5")
     # END exercise 9.5
-
-
-# --- memory and vm --------------------------------------------------------------------------------
 
 
 def memory_phase(target: Target) -> list[Pass]:
@@ -168,16 +143,6 @@ def memory_phase(target: Target) -> list[Pass]:
     # END exercise 9.6
 
 
-def vm_phase() -> list[Pass]:
-    """What is left becomes calls of the virtual machine's own functions; shapes are computed, names given."""
-    return [
-        transform.LowerRuntimeBuiltin(),
-        transform.ComputePrimValue(),
-        transform.VMShapeLower(),
-        transform.AttachGlobalSymbol(),
-    ]
-
-
 # --- the pipeline ---------------------------------------------------------------------------------
 
 
@@ -188,11 +153,11 @@ def phases(
     cuda_graph_symbolic_capture_hints: Mapping[str, Sequence[str]] | None = None,
     pipeline_parallel_stages: int = 1,
     additional_tirs: Mapping[str, tirx.PrimFunc] | None = None,
-    metadata: MutableMapping[str, Any] | None = None,
+    metadata: MutableMapping[str, object] | None = None,
 ) -> dict[str, list[Pass]]:
     """The passes of the pipeline by phase, in the order in which they run.
 
-    What is None or left out says nothing: no bounds, no hints, no kernels to add, no metadata.
+    None, like an argument that is left out, stands for nothing: no bounds, hints, kernels to add, or metadata.
     """
     return {
         "attach": attach_phase(
@@ -203,17 +168,14 @@ def phases(
             additional_tirs or {},
             {} if metadata is None else metadata,
         ),
-        "graph and lower": [OwnOperands(), *graph_and_lower(target)],
+        "graph and lower": [CopyOperandsBeforeInPlace(), *graph_and_lower(target)],
         "schedule": schedule_phase(target, variable_bounds or {}),
         "memory": memory_phase(target),
         "vm": vm_phase(),
     }
 
 
-forget("fusion_by_hand")  # this file may be read twice in a process: yours, and the reference
-
-
-@relax.register_pipeline("fusion_by_hand")
+@register("fusion_by_hand")
 def fusion_pipeline(target: Target, **facts) -> Pass:
     """The whole pipeline as one pass, for `tvm.compile(…, relax_pipeline=…)`.
 

@@ -9,20 +9,13 @@ from tvm import relax, tirx
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
-from chapters.toolkit.decoder.llama import decoder
-from chapters.toolkit.earlier import earlier
-from chapters.toolkit.pipeline.planned_storage import planned
-from chapters.toolkit.quiz import Question
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
+from chapters.kit.pipeline.planned_storage import planned
+from chapters.kit.quiz import Question
+from chapters.runner.earlier import earlier
 
 LLVM = Target("llvm")
-CUDA = Target(
-    {
-        "kind": "cuda",
-        "arch": "sm_90a",
-        "max_shared_memory_per_block": 49152,
-        "max_threads_per_block": 1024,
-    }
-)
 
 
 @functools.cache
@@ -50,17 +43,12 @@ def _error_of_a_late_pass() -> str:
 
 def _rule_for_the_head() -> str:
     """Which of dlight's rules takes the head of `tiny` for CUDA, once GEMV declines."""
-    rules = {
-        "Matmul": dl.gpu.Matmul(),
-        "Reduction": dl.gpu.Reduction(),
-        "Fallback": dl.gpu.Fallback(),
-    }
+    rules = (dl.gpu.Matmul(), dl.gpu.Reduction(), dl.gpu.Fallback())
     mod = _through(CUDA, "graph and lower", metadata={"vocab_size": 500})
-    head = next(
-        f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc) and _rows(f) == 500
-    )
+    kernels = (func for func in mod.functions.values() if isinstance(func, tirx.PrimFunc))
+    head = next(func for func in kernels if _rows(func) == 500)
     with CUDA:
-        return next(name for name, rule in rules.items() if rule.apply(head, CUDA, False))
+        return next(type(rule).__name__ for rule in rules if rule.apply(head, CUDA, False))
 
 
 def _rows(func: tirx.PrimFunc) -> int:
@@ -76,18 +64,15 @@ def _planned_memory() -> str:
     return weights.get(largest, "the attention scores")
 
 
-def _kernels_of_three_layers() -> str:
-    """How many different products are compiled for a decode step of three layers."""
-    mod = _through(LLVM, "graph and lower")
-    return str(sum(gvar.name_hint.startswith("NT_matmul") for gvar in mod.get_global_vars()))
+def _products() -> list[tirx.PrimFunc]:
+    """The different products of a decode step of three layers, scheduled by chapter 5 where it can."""
+    mod = earlier(5).schedule_kernels(_through(LLVM, "graph and lower"), LLVM)
+    return [mod[g] for g in mod.get_global_vars() if g.name_hint.startswith("NT_matmul")]
 
 
-def _symbolic_without_metadata() -> str:
-    """How many products have no schedule of chapter 3 where the vocabulary is not bound."""
-    mod = _through(LLVM, "graph and lower")
-    scheduled = earlier(3).schedule_kernels(mod, LLVM)
-    products = [g for g in scheduled.get_global_vars() if g.name_hint.startswith("NT_matmul")]
-    return str(sum("tirx.is_scheduled" not in (scheduled[g].attrs or {}) for g in products))
+def _unscheduled() -> int:
+    """How many of them have no schedule, since the vocabulary is not bound."""
+    return sum("tirx.is_scheduled" not in (func.attrs or {}) for func in _products())
 
 
 QUESTIONS = [
@@ -100,13 +85,13 @@ QUESTIONS = [
     Question(
         ask="The decoder has three layers with four products each, and a head. How many product kernels are compiled?",
         choices=("13", "5", "4"),
-        compute=_kernels_of_three_layers,
+        compute=lambda: len(_products()),
         because="Equal kernels are one PrimFunc, called from every layer: four shapes, and the head's.",
     ),
     Question(
-        ask="Without a vocab_size in the metadata, how many of them get no schedule from chapter 3?",
+        ask="Without a vocab_size in the metadata, how many of them get no schedule from chapter 5?",
         choices=("0", "1", "5"),
-        compute=_symbolic_without_metadata,
+        compute=_unscheduled,
         because="The head's weight then has a symbolic number of rows. It is the largest weight of most models.",
     ),
     Question(

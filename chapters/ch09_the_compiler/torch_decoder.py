@@ -1,106 +1,96 @@
-"""The decoder once more, in PyTorch, to be compared with: eager, and through torch.compile.
+"""The decoder once more, in PyTorch: a peer of `python -m chapters bench 9`, eager and through torch.compile.
 
-`python -m chapters.ch09_the_compiler.torch_decoder WEIGHTS.npz` reads weights and configuration from a file and then
-obeys lines: a variant, a function, perhaps a file. It runs one step, writes the logits into the file if there is one,
-and answers "done". It is a process of its own, since TVM and PyTorch are rarely installed side by side; its interpreter
-is the one in the environment variable FUSION_TORCH_PYTHON, if it is set.
+It runs in the interpreter that FUSION_TORCH_PYTHON names, so nothing here or in what it imports needs TVM.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import math
-import sys
 
-import numpy as np
+import torch
+from torch.nn import functional
+
+from chapters.ch09_the_compiler.bench import checked, read_inputs
 
 
-def decoder_of(weights: dict, config: dict, torch):
-    """forward(tokens (1, s), position, cache) -> logits (1, vocab_size) of the last; `cache` is written in place."""
-    functional = torch.nn.functional
-    heads, groups, d = (
-        config[name] for name in ("num_attention_heads", "num_key_value_heads", "head_dim")
-    )
-    window, layers = config["context_window_size"], config["num_hidden_layers"]
-    exponent = torch.arange(d // 2) * (-2.0 * math.log(config["rope_theta"]) / d)
-    frequencies = torch.exp(exponent)
+class Decoder:
+    """A Llama with the weights and sizes of a bench's inputs, for one sequence."""
 
-    def norm(x, weight):
-        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + config["rms_norm_eps"])
-        return x * scale * weight
+    def __init__(self, weights: dict[str, torch.Tensor], config: dict):
+        self.weights = weights
+        self.layers, self.window = config["num_hidden_layers"], config["context_window_size"]
+        self.heads, self.groups = config["num_attention_heads"], config["num_key_value_heads"]
+        self.head_dim, self.epsilon = config["head_dim"], config["rms_norm_eps"]
+        exponents = torch.arange(self.head_dim // 2) * (-2 / self.head_dim)
+        self.frequencies = torch.exp(exponents * math.log(config["rope_theta"]))
 
-    def rotate(x, places):
-        angle = (places[:, None] * frequencies).repeat(1, 2)
-        half = torch.cat([-x[..., d // 2 :], x[..., : d // 2]], -1)
-        return x * angle.cos() + half * angle.sin()
+    def new_cache(self) -> torch.Tensor:
+        """Zeros for the keys and values of each layer."""
+        return torch.zeros(self.layers, 2, self.groups, self.window, self.head_dim)
 
-    def attention(x, layer, places, cache):
-        name = f"model.layers.{layer}.self_attn"
-        qkv = functional.linear(x, weights[f"{name}.qkv_proj.weight"])
-        qkv = qkv.view(-1, heads + 2 * groups, d).transpose(0, 1)
-        q, k, v = qkv.split([heads, groups, groups])
-        cache[layer, 0, :, places] = rotate(k, places)
-        cache[layer, 1, :, places] = v
-        mask = torch.arange(window) <= places[:, None]
-        keys, values = (one.repeat_interleave(heads // groups, 0) for one in cache[layer])
-        out = functional.scaled_dot_product_attention(
-            rotate(q, places)[None], keys[None], values[None], attn_mask=mask
-        )
-        out = out[0].transpose(0, 1).reshape(len(places), heads * d)
-        return functional.linear(out, weights[f"{name}.o_proj.weight"])
+    def forward(self, tokens, position, cache):
+        """The logits (1, vocab_size) after the last of `tokens` (1, n), which stand from `position` on.
 
-    def forward(tokens, position, cache):
+        `cache` is updated in place.
+        """
         places = position + torch.arange(tokens.shape[1])
-        x = weights["model.embed_tokens.weight"][tokens[0]]
-        for layer in range(layers):
+        x = self.weights["model.embed_tokens.weight"][tokens[0]]
+        for layer in range(self.layers):
             name = f"model.layers.{layer}"
-            x = x + attention(
-                norm(x, weights[f"{name}.input_layernorm.weight"]), layer, places, cache
-            )
-            normed = norm(x, weights[f"{name}.post_attention_layernorm.weight"])
-            gate, up = functional.linear(normed, weights[f"{name}.mlp.gate_up_proj.weight"]).chunk(
-                2, -1
-            )
-            x = x + functional.linear(
-                functional.silu(gate) * up, weights[f"{name}.mlp.down_proj.weight"]
-            )
-        return functional.linear(
-            norm(x[-1:], weights["model.norm.weight"]), weights["lm_head.weight"]
+            normed = self._norm(x, f"{name}.input_layernorm")
+            x = x + self._attention(normed, f"{name}.self_attn", places, cache[layer])
+            normed = self._norm(x, f"{name}.post_attention_layernorm")
+            gate, up = self._linear(normed, f"{name}.mlp.gate_up_proj").chunk(2, -1)
+            x = x + self._linear(functional.silu(gate) * up, f"{name}.mlp.down_proj")
+        return self._linear(self._norm(x[-1:], "model.norm"), "lm_head")
+
+    def _linear(self, x, name):
+        return functional.linear(x, self.weights[f"{name}.weight"])
+
+    def _norm(self, x, name):
+        scale = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.epsilon)
+        return x * scale * self.weights[f"{name}.weight"]
+
+    def _rotate(self, x, places):
+        half = self.head_dim // 2
+        angle = (places[:, None] * self.frequencies).repeat(1, 2)
+        other = torch.cat([-x[..., half:], x[..., :half]], -1)
+        return x * angle.cos() + other * angle.sin()
+
+    def _attention(self, x, name, places, cache):
+        heads, groups = self.heads, self.groups
+        qkv = self._linear(x, f"{name}.qkv_proj").view(-1, heads + 2 * groups, self.head_dim)
+        q, k, v = qkv.transpose(0, 1).split([heads, groups, groups])
+        cache[0, :, places], cache[1, :, places] = self._rotate(k, places), v
+        keys, values = (one.repeat_interleave(heads // groups, 0)[None] for one in cache)
+        mask = torch.arange(self.window) <= places[:, None]
+        out = functional.scaled_dot_product_attention(
+            self._rotate(q, places)[None], keys, values, attn_mask=mask
         )
+        return self._linear(out[0].transpose(0, 1).flatten(1), f"{name}.o_proj")
 
-    return forward
 
-
-def main(path: str) -> int:
-    """Serve; see the module's docstring."""
-    import torch
-
-    with np.load(path) as file:
-        facts = json.loads(str(file["facts"]))
-        weights = {name: torch.from_numpy(file[name]) for name in file.files if name != "facts"}
+def torch_peer(path: str) -> dict[str, tuple]:
+    """A prefill and a decode step, "PyTorch" and "torch.compile", on the inputs that the bench wrote."""
+    facts, arrays = read_inputs(path)
     torch.set_num_threads(facts["threads"])
-    config, prompt = facts["config"], torch.tensor([facts["prompt"]])
-    forward = decoder_of(weights, config, torch)
-    variants = {"eager": forward, "compiled": torch.compile(forward, dynamic=False)}
-    shape = [config["num_hidden_layers"], 2, config["num_key_value_heads"]]
-    caches = {
-        name: torch.zeros(*shape, config["context_window_size"], config["head_dim"])
-        for name in variants
+    weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    decoder, prompt = Decoder(weights, facts["config"]), torch.tensor([facts["prompt"]])
+    inputs = {
+        "prefill": (prompt, torch.tensor(0)),
+        "decode": (prompt[:, -1:], torch.tensor(prompt.shape[1])),
     }
-    after = torch.tensor(prompt.shape[1])
-    steps = {
-        "prefill": lambda name: variants[name](prompt, torch.tensor(0), caches[name]),
-        "decode": lambda name: variants[name](prompt[:, -1:], after, caches[name]),
-    }
-    with torch.inference_mode():
-        for line in sys.stdin:
-            variant, function, *file = line.split()
-            logits = steps[function](variant)
-            if file:
-                np.save(file[0], logits.numpy())
-            print("done", flush=True)
-    return 0
+    compiled = torch.compile(decoder.forward, dynamic=False)
+    found = {}
+    for name, forward in {"PyTorch": decoder.forward, "torch.compile": compiled}.items():
+        cache = decoder.new_cache()
+        for function, (tokens, position) in inputs.items():
+            call = functools.partial(_step, forward, tokens, position, cache)
+            found[f"{name} {function}"] = (call, checked(call().numpy(), path, function))
+    return found
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+@torch.inference_mode()
+def _step(forward, tokens, position, cache):
+    return forward(tokens, position, cache)

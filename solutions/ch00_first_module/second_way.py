@@ -36,6 +36,5 @@ def run(mod: tvm.IRModule, name: str, *arrays: np.ndarray) -> np.ndarray:
     if key not in _MACHINES:
         executable = tvm.compile(mod, target="llvm")
         _MACHINES[key] = relax.VirtualMachine(executable, tvm.cpu())
-    return _MACHINES[key][name](
-        *[tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays]
-    ).numpy()
+    tensors = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays]
+    return _MACHINES[key][name](*tensors).numpy()

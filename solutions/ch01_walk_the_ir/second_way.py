@@ -13,6 +13,8 @@ the pattern looks through `match_cast`, so a shape that was checked there may be
 of the result.
 """
 
+from tvm.relax.dpl import is_op, rewrite_call, wildcard
+
 from solutions.ch01_walk_the_ir.walk_the_ir import *
 
 

@@ -1,7 +1,7 @@
 """Chapter 1: walk over a module to measure it, then walk over it to rewrite it.
 
-A visitor counts calls, launches and bytes: the scoreboard that every later chapter uses. A mutator
-then makes the first rewrite of the course, and two passes show what a pass must not do.
+A visitor counts calls, launches and bytes: the scoreboard that every later chapter uses. A mutator then makes the
+first rewrite of the course, and two passes show what a pass must not do.
 """
 
 import math
@@ -11,43 +11,30 @@ from dataclasses import dataclass
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import relax, tirx
-from tvm.ir import GlobalVar, Op
-from tvm.relax.dpl import is_op, rewrite_call, wildcard
-from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visitor
-from tvm.script import ir as I
-from tvm.script import relax as R
+from tvm import relax
+from tvm.ir import Op
+from tvm.relax.expr_functor import PyExprMutator, mutator, visitor
 
-from chapters.toolkit.pipeline.scoreboard import Row, Scoreboard
+from chapters.ch01_walk_the_ir.given import (
+    FREE,
+    BindingVisitor,
+    CallVisitor,
+    call_name,
+    element_bits,
+    extents,
+    left_its_block,
+    may_overwrite,
+    to_kernels,
+    weighed,
+)
+from chapters.kit.pipeline.pass_trace import LAUNCHING
+from chapters.kit.pipeline.scoreboard import Row, Scoreboard
 
 # --- calls ----------------------------------------------------------------------------------------
 
 
-def call_name(call: relax.Call) -> str:
-    """What a call calls, as one text.
-
-    An operator: "relax.matmul". An operator that takes the function to run as its first argument:
-    "relax.call_tir:matmul1". A function of the module: "@helper". A packed function: "packed:name".
-    Anything else, such as a function held in a variable: "closure".
-    """
-    callee = call.op
-    if isinstance(callee, Op):
-        target = _function_name(call.args[0]) if call.args else ""
-        return f"{callee.name}:{target}" if target else callee.name
-    name = _function_name(callee)
-    if not name:
-        return "closure"
-    return f"@{name}" if isinstance(callee, GlobalVar) else f"packed:{name}"
-
-
-def _function_name(expr: relax.Expr) -> str:
-    if isinstance(expr, GlobalVar):
-        return expr.name_hint
-    return str(expr.global_symbol) if isinstance(expr, relax.ExternFunc) else ""
-
-
 @visitor
-class CallCounter(PyExprVisitor):
+class CallCounter(CallVisitor):
     """Counts the calls in the functions it visits, by `call_name`, in `self.calls`."""
 
     def __init__(self):
@@ -61,16 +48,13 @@ class CallCounter(PyExprVisitor):
         super().visit_call_(call)
         # END exercise 1.1
 
-    def visit_shape_expr_(self, shape: relax.ShapeExpr) -> None:
-        """Stay out of shapes: arithmetic on sizes may be written as calls too, and runs no operator."""
-
 
 def count_calls(mod: tvm.IRModule) -> dict[str, int]:
     """How often each thing is called, by `call_name`, over all Relax functions of `mod`.
 
-    Private functions count too, and so do calls in either branch of an `if`, in a function defined
-    inside another, and in another call's arguments. PrimFuncs are not looked into, and neither is the
-    arithmetic in shapes. A module without Relax functions gives {}.
+    Private functions count too, and so do calls in either branch of an `if`, in a function defined inside another,
+    and in another call's arguments. PrimFuncs are not looked into, and neither is the arithmetic in shapes. A
+    module without Relax functions gives {}.
     """
     # BEGIN exercise 1.1 (about 5 lines): one counter over every Relax function
     counter = CallCounter()
@@ -83,12 +67,6 @@ def count_calls(mod: tvm.IRModule) -> dict[str, int]:
 
 # --- bytes ----------------------------------------------------------------------------------------
 
-# Operators that run no kernel: the result is the same memory, or a fact about it.
-FREE = frozenset(
-    "relax." + name
-    for name in ("reshape", "expand_dims", "squeeze", "flatten", "memory.view", "shape_of")
-)
-
 
 @dataclass(frozen=True)
 class Traffic:
@@ -100,37 +78,12 @@ class Traffic:
     written: int
 
 
-def extents(ty: relax.TensorType, sizes: dict[str, int]) -> list[int]:
-    """The dimensions of a tensor as numbers; `sizes` gives each symbolic variable's value by name.
-
-    Raises ValueError for a variable that `sizes` lacks, and for a tensor of unknown shape.
-    """
-    if not isinstance(ty.shape, relax.ShapeExpr):
-        raise ValueError(f"{ty} has no known shape, so its bytes cannot be counted.")
-
-    def value(var: tirx.Var) -> tirx.IntImm:
-        if var.name not in sizes:
-            given = ", ".join(sizes) or "nothing"
-            raise ValueError(f"sizes has no value for {var.name!r}; it has {given}.")
-        return tirx.IntImm(var.ty.dtype, sizes[var.name])
-
-    numbers = [tvm_ffi.structural_map(extent, (tvm.ir.Var, value)) for extent in ty.shape]
-    return [int(tvm.sym.Analyzer().simplify(number)) for number in numbers]
-
-
-def element_bits(ty: relax.TensorType) -> int:
-    """The bits of one element, all lanes of a vector such as float32x4; ValueError without a dtype."""
-    if ty.dtype is None:
-        raise ValueError(f"{ty} has no known dtype, so its bytes cannot be counted.")
-    return ty.dtype.dtype.bits * ty.dtype.dtype.lanes
-
-
 def type_bytes(ty: tvm.ir.Type, sizes: dict[str, int]) -> int:
     """The bytes that a value of type `ty` takes in memory.
 
-    A tuple takes what its fields take. Scalars, shapes and functions take none: they are passed, not
-    stored. The bits of a tensor are packed and rounded up to a whole byte: five int4 take 3 bytes, and
-    each field of a tuple is a tensor of its own. Raises ValueError as `extents` and `element_bits` do.
+    A tuple takes what its fields take. Scalars, shapes and functions take none: they are passed, not stored. The
+    bits of a tensor are packed and rounded up to a whole byte: five int4 take 3 bytes, and each field of a tuple is
+    a tensor of its own. Raises ValueError as `extents` and `element_bits` do.
     """
     # BEGIN exercise 1.2 (about 6 lines): a tuple, a tensor, anything else
     if isinstance(ty, relax.TupleType):
@@ -144,8 +97,8 @@ def type_bytes(ty: tvm.ir.Type, sizes: dict[str, int]) -> int:
 def tensors_read(call: relax.Call) -> list[relax.Expr]:
     """The arguments of `call` that are tensors, or variables that hold tuples of them, in order.
 
-    A tuple written out in the call, as `call_tir` has, stands for its fields. An argument that is
-    given twice is listed once: its second read finds it in a cache or a register.
+    A tuple written out in the call, as `call_tir` has, stands for its fields. An argument that is given twice is
+    listed once: its second read finds it in a cache or a register.
     """
     # BEGIN exercise 1.2 (about 8 lines): look into tuples, keep tensors, no argument twice
     pending, found = list(call.args), {}
@@ -160,23 +113,13 @@ def tensors_read(call: relax.Call) -> list[relax.Expr]:
 
 
 @visitor
-class TrafficMeter(PyExprVisitor):
+class TrafficMeter(BindingVisitor):
     """Notes the traffic of each binding it visits in `self.rows`."""
 
     def __init__(self, sizes: dict[str, int]):
         super().__init__()
         self.sizes = sizes
         self.rows = []
-
-    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        """Note a binding `var = value`, and go on into the value."""
-        self.note(binding.var, binding.value)
-        super().visit_var_binding_(binding)
-
-    def visit_match_cast_(self, binding: relax.MatchCast) -> None:
-        """Note a binding `var = R.match_cast(value, type)`, and go on into the value."""
-        self.note(binding.var, binding.value)
-        super().visit_match_cast_(binding)
 
     def note(self, var: relax.Var, value: relax.Expr) -> None:
         """Append the traffic of `value`, bound to `var`, if it is a call; nothing if it is not."""
@@ -194,12 +137,12 @@ class TrafficMeter(PyExprVisitor):
 def binding_bytes(func: relax.Function, sizes: dict[str, int]) -> list[Traffic]:
     """The bytes that each call of `func` reads and writes, in the order of the text.
 
-    One entry for each binding whose value is a call, also in both branches of an `if`; none for
-    aliases, tuples and items of tuples. A call of an operator, `call_tir` included, reads each
-    tensor it is given once and writes its result. The operators in `FREE` move nothing. A call of
-    another function moves nothing itself: what that function does stands in its own list. Nor does one
-    of a packed function by itself, whose `op` is an ExternFunc: nothing says what it does.
-    An argument updated in place is read once and written once. Raises ValueError as `type_bytes` does.
+    One entry for each binding whose value is a call, also in both branches of an `if`; none for aliases, tuples and
+    items of tuples. A call of an operator, `call_tir` included, reads each tensor it is given once and writes its
+    result. The operators in `FREE` move nothing. A call of another function moves nothing itself: what that
+    function does stands in its own list. Nor does one of a packed function by itself, whose `op` is an ExternFunc:
+    nothing says what it does. An argument updated in place is read once and written once. Raises ValueError as
+    `type_bytes` does.
     """
     meter = TrafficMeter(sizes)
     meter.visit_expr(func)
@@ -208,44 +151,12 @@ def binding_bytes(func: relax.Function, sizes: dict[str, int]) -> list[Traffic]:
 
 # --- launches, and the scoreboard -----------------------------------------------------------------
 
-LAUNCHING = ("relax.call_tir", "relax.call_tir_inplace", "relax.call_dps_packed")
-
-
-def to_kernels(mod: tvm.IRModule) -> tvm.IRModule:
-    """`mod` with each operator replaced by a call of a kernel, as the compiler's pipeline does it.
-
-    Three operators call kernels: those in `LAUNCHING`. An operator that changes only the shape
-    becomes `relax.reshape`, a view of the same memory, if it stands inside a dataflow block and its
-    result does not leave the block; elsewhere it is a kernel that copies. Raises ValueError for an
-    operator that could not be replaced, as one on tensors of unknown shape cannot.
-    """
-    lower = tvm.transform.Sequential(
-        [relax.transform.LegalizeOps(), relax.transform.RewriteDataflowReshape()]
-    )
-    lowered = lower(mod)
-    for func in lowered.functions.values():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, _refuse_without_kernel)
-    return lowered
-
-
-def _refuse_without_kernel(expr: relax.Expr) -> None:
-    if not isinstance(expr, relax.Call) or not isinstance(expr.op, Op) or expr.op.name in FREE:
-        return
-    if expr.op.get_attr("FLegalize") is not None:
-        given = ", ".join(str(arg.ty) for arg in expr.args)
-        raise ValueError(
-            f"{expr.op.name} on ({given}) was not lowered to a kernel, so its launches cannot be "
-            "counted: give its tensors a known shape, symbolic or not."
-        )
-
 
 def launches(mod: tvm.IRModule) -> dict[str, int]:
     """How many kernel launches stand in the code of each Relax function once `mod` is lowered.
 
-    Every Relax function of `mod` has an entry, also one that launches nothing. A function that calls
-    another is not charged with the other's launches. Both branches of an `if` count. Raises
-    ValueError as `to_kernels` does.
+    Every Relax function of `mod` has an entry, also one that launches nothing. A function that calls another is not
+    charged with the other's launches. Both branches of an `if` count. Raises ValueError as `to_kernels` does.
     """
     # BEGIN exercise 1.3 (about 8 lines): lower, count calls function by function, keep LAUNCHING
     found = {}
@@ -262,19 +173,14 @@ def launches(mod: tvm.IRModule) -> dict[str, int]:
 def scoreboard(mod: tvm.IRModule, sizes: dict[str, int] | None = None) -> Scoreboard:
     """What `mod` costs: calls as it stands; launches and bytes once it is lowered to kernels.
 
-    sizes: a value for each symbolic variable, by name; without it bytes are not counted. Show two of
-    them side by side with `compare` of chapters.toolkit.pipeline.scoreboard. Raises ValueError as `type_bytes` and
-    `to_kernels` do.
+    sizes: a value for each symbolic variable, by name; without it bytes are not counted. Show two of them side by
+    side with `compare` of chapters.kit.pipeline.scoreboard. Raises ValueError as `type_bytes` and `to_kernels` do.
     """
-    lowered = to_kernels(mod)
-    rows = []
-    for name, count in launches(mod).items():
-        if sizes is None:
-            rows.append(Row(name, count))
-            continue
-        traffic = binding_bytes(lowered[name], sizes)
-        rows.append(Row(name, count, sum(t.read for t in traffic), sum(t.written for t in traffic)))
-    return Scoreboard(tuple(rows), count_calls(mod))
+    rows = tuple(Row(name, count) for name, count in launches(mod).items())
+    if sizes is not None:
+        lowered = to_kernels(mod)
+        rows = tuple(weighed(row, binding_bytes(lowered[row.function], sizes)) for row in rows)
+    return Scoreboard(rows, count_calls(mod))
 
 
 # --- the first rewrite ----------------------------------------------------------------------------
@@ -285,9 +191,9 @@ PERMUTE_DIMS = Op.get("relax.permute_dims")
 def axes_cancel(inner: list[int] | None, outer: list[int] | None) -> bool:
     """Whether permute_dims(permute_dims(x, inner), outer) is x, for every x it can be written for.
 
-    Each is what `call.attrs.axes` holds: None, which reverses all dimensions, or a permutation in
-    which -1 stands for the last dimension. Element i of `axes` says which dimension of the argument
-    becomes dimension i. The number of dimensions may be known from one side only, or from neither.
+    Each is what `call.attrs.axes` holds: None, which reverses all dimensions, or a permutation in which -1 stands
+    for the last dimension. Element i of `axes` says which dimension of the argument becomes dimension i. The number
+    of dimensions may be known from one side only, or from neither.
     """
     # BEGIN exercise 1.4 (about 8 lines): compose the two and compare with doing nothing
     if inner is None and outer is None:
@@ -302,27 +208,6 @@ def axes_cancel(inner: list[int] | None, outer: list[int] | None) -> bool:
     # END exercise 1.4
 
 
-def left_its_block(var: relax.Var, bound: relax.Expr) -> bool:
-    """Whether `var` is the output of a dataflow block, and `bound`, its value, uses inner variables.
-
-    A DataflowVar is visible in its own block only; an output is an ordinary Var, visible after it.
-    """
-    inner = any(isinstance(used, relax.DataflowVar) for used in relax.analysis.free_vars(bound))
-    return inner and not isinstance(var, relax.DataflowVar)
-
-
-def may_overwrite(func: relax.Function) -> bool:
-    """Whether a call in `func` may write into a tensor it is given.
-
-    Then x, read where the outer transpose stood, may no longer be what the inner one read.
-    """
-    counter = CallCounter()
-    counter.visit_expr(func)
-    in_place = ("relax.call_tir_inplace", "relax.call_inplace_packed")
-    named = any(name.split(":")[0] in in_place for name in counter.calls)
-    return named or relax.analysis.contains_impure_call(func)
-
-
 @mutator
 class TransposeDropper(PyExprMutator):
     """Replaces permute_dims(permute_dims(x, inner), outer) by x where the two cancel."""
@@ -330,8 +215,8 @@ class TransposeDropper(PyExprMutator):
     def definition(self, expr: relax.Expr) -> relax.Expr:
         """What `expr` stands for: the value its variable is bound to, through any aliases.
 
-        A variable without a binding, such as a parameter, stands for itself. So does one for which
-        `left_its_block` holds: what it is bound to cannot be written here.
+        A variable without a binding, such as a parameter, stands for itself. So does one for which `left_its_block`
+        holds: what it is bound to cannot be written here.
         """
         # BEGIN exercise 1.4 (about 5 lines): follow variables while that leads to something usable
         while isinstance(expr, relax.Var):
@@ -360,12 +245,12 @@ class TransposeDropper(PyExprMutator):
 class DropDoubleTranspose:
     """permute_dims(permute_dims(x, inner), outer) becomes x where the two cancel, in Relax functions.
 
-    At least where both stand in one binding block, inside or outside of dataflow, with aliases of
-    the inner result between them, and the inner result is no output of that block. The inner call
-    goes if nothing else uses it, and stays if something does. Bindings that nobody uses may go with
-    it. Pairs that do not cancel stay, and so do single transposes, attributes of functions and
-    module, private functions, PrimFuncs, and the outputs of dataflow blocks. A function for which
-    `may_overwrite` holds is left as it is. Raises nothing; a module with nothing to drop is no error.
+    At least where both stand in one binding block, inside or outside of dataflow, with aliases of the inner result
+    between them, and the inner result is no output of that block. The inner call goes if nothing else uses it, and
+    stays if something does. Bindings that nobody uses may go with it. Pairs that do not cancel stay, and so do
+    single transposes, attributes of functions and module, private functions, PrimFuncs, and the outputs of dataflow
+    blocks. A function for which `may_overwrite` holds is left as it is. Raises nothing; a module with nothing to
+    drop is no error.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
@@ -402,59 +287,18 @@ class AttachOrigin:
         # END exercise 1.5
 
 
-@I.ir_module
-class Small:
-    """The module whose launches you predict in exercise 1.6."""
-
-    @R.function
-    def main(
-        x: R.Tensor((2, 3, 8), "float32"),
-        w: R.Tensor((8, 8), "float32"),
-    ) -> R.Tensor((2, 3, 4), "float32"):
-        with R.dataflow():
-            rows = R.reshape(x, (6, 8))
-            wt = R.permute_dims(w)
-            y = R.matmul(rows, wt)
-            twice = R.add(y, y)
-            thrice = R.add(twice, y)
-            halves = R.split(thrice, 2, axis=1)
-            _unused = R.exp(halves[1])
-            blocks = R.reshape(halves[0], (2, 3, 4))
-            out = R.nn.relu(blocks)
-            R.output(out)
-        return out
-
-
 def predicted_launches() -> dict[str, int]:
-    """The launches of Small's `main`, and of `decode` of the course's tiny three-layer decoder."""
+    """The launches of `main` of Small (given), and of `decode` of the course's tiny three-layer decoder."""
     # BEGIN exercise 1.6 (1 line): two numbers; say them before you run anything
     return {"small": 7, "decode": 63}
     # END exercise 1.6
 
 
-@tvm.transform.module_pass(opt_level=0, name="DropAnyDoubleTranspose")
-class DropAnyDoubleTranspose:
-    """The careless version: two transposes in a row become nothing, whatever their axes.
-
-    Here to be broken in exercise 1.7. Its pattern names two operators and none of their attributes.
-    """
-
-    def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        """A new module; `mod` is left as it was."""
-        x = wildcard()
-        pair = is_op("relax.permute_dims")(is_op("relax.permute_dims")(x))
-        result = mod.clone()
-        for name, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                result[name] = rewrite_call(pair, lambda _, matched: matched[x], func)
-        return result
-
-
 def counterexample() -> tuple[tvm.IRModule, list[np.ndarray]]:
     """A module that DropAnyDoubleTranspose breaks and DropDoubleTranspose does not, and its inputs.
 
-    The module is well-formed. Its function `main` takes the inputs, in order, and returns one tensor,
-    of the same shape before and after the careless pass.
+    The module is well-formed. Its function `main` takes the inputs, in order, and returns one tensor, of the same
+    shape before and after the careless pass.
     """
     # BEGIN exercise 1.7 (about 10 lines): which two transposes do not cancel?
     x = relax.Var("x", relax.TensorType((3, 3, 3), "float32"))

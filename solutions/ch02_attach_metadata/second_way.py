@@ -43,9 +43,8 @@ class AttachCUDAGraphSymbolicCaptureHints:
         names = [gvar.name_hint for gvar, one in mod.functions_items() if one.same_as(func)]
         if not names or names[0] not in self.hints:
             return func
-        return func.with_attr(
-            "relax.rewrite_cuda_graph.capture_symbolic_vars", self.hints[names[0]]
-        )
+        key = "relax.rewrite_cuda_graph.capture_symbolic_vars"
+        return func.with_attr(key, self.hints[names[0]])
 
 
 @tvm.transform.module_pass(opt_level=0, name="AttachSequenceLengthPaddingFactor")

@@ -69,18 +69,20 @@ class OwnTransposes(Reference._cls):
         return len(users) == 1 and not turned.same_as(x)
 
 
-def own_transposes(mod: IRModule, fires: Fires) -> IRModule:
-    changed = {}
+def rewritten(mod: IRModule, kind: type, fires: Fires) -> IRModule:
+    """`mod` with each function that is not claimed rewritten by a `kind` of its own."""
     for gvar, func in mod.functions_items():
         if isinstance(func, relax.Function) and not is_claimed(func):
-            owner = OwnTransposes(mod, func, fires)
-            rewritten = owner.visit_expr(func)
-            if owner.given:
-                changed[gvar] = relax.analysis.remove_all_unused(rewritten)
-    if changed:
-        mod = mod.clone()
-        mod.update(changed)
+            rewriter = kind(mod, func, fires)
+            new = rewriter.visit_expr(func)
+            if rewriter.given:
+                rewriter.builder_.update_func(gvar, relax.analysis.remove_all_unused(new))
+                mod = rewriter.builder_.get()
     return mod
+
+
+def own_transposes(mod: IRModule, fires: Fires) -> IRModule:
+    return rewritten(mod, OwnTransposes, fires)
 
 
 @mutator
@@ -100,11 +102,4 @@ class FuseInOneStep(Reference._cls):
 @tvm.transform.module_pass(opt_level=0, name="FuseTransposeMatmul")
 class FuseTransposeMatmul:
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
-        for gvar, func in mod.functions_items():
-            if isinstance(func, relax.Function) and not is_claimed(func):
-                fuser = FuseInOneStep(mod, func, may_fuse)
-                rewritten = fuser.visit_expr(func)
-                if fuser.given:
-                    fuser.builder_.update_func(gvar, relax.analysis.remove_all_unused(rewritten))
-                    mod = fuser.builder_.get()
-        return mod
+        return rewritten(mod, FuseInOneStep, may_fuse)

@@ -19,9 +19,8 @@ from solutions.ch04_add_rms_norm.fuse_add_norm import *
 
 
 def match_add_norm(norm, value, bound):
-    if not is_call(value, "relax.nn.rms_norm") or not is_call(
-        bound.get(value.args[0]), "relax.add"
-    ):
+    is_norm = is_call(value, "relax.nn.rms_norm")
+    if not is_norm or not is_call(bound.get(value.args[0]), "relax.add"):
         return None
     total, weight = value.args
     x1, x2 = bound[total].args
@@ -59,9 +58,8 @@ def plan_threads(hidden_size, dtype, limit):
 
 
 def kernel_key(pair):
-    kernel = fuse_add_norm.cpu_kernel(
-        row_dimensions(pair.shape), pair.hidden_size, pair.dtype, pair.epsilon
-    )
+    rows = row_dimensions(pair.shape)
+    kernel = fuse_add_norm.cpu_kernel(rows, pair.hidden_size, pair.dtype, pair.epsilon)
     return (kernel.script(),)
 
 
@@ -73,9 +71,8 @@ class Rewriter(fuse_add_norm.Rewriter._cls):
                 continue
             pair = site.pair
             arguments = [self.visit_expr(arg) for arg in (pair.x1, pair.x2, pair.weight)]
-            call = relax.call_tir(
-                self.kernel_of(pair), arguments, out_ty=[pair.norm.ty, pair.total.ty]
-            )
+            types = [pair.norm.ty, pair.total.ty]
+            call = relax.call_tir(self.kernel_of(pair), arguments, out_ty=types)
             both = self.builder_.emit(call, "both")
             total = self.builder_.emit(relax.TupleGetItem(both, 1), "summed")
             self.bind(pair.total, total)

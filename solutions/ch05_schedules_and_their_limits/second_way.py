@@ -14,9 +14,8 @@ from solutions.ch05_schedules_and_their_limits.schedules import *
 
 def tile(sch: Schedule, rows: int, columns: int) -> list[LoopRV]:
     *spatial, step = sch.get_loops("matmul")
-    pairs = [
-        sch.split(loop, [None, size]) for loop, size in zip(spatial, (rows, columns), strict=True)
-    ]
+    sizes = zip(spatial, (rows, columns), strict=True)
+    pairs = [sch.split(loop, [None, size]) for loop, size in sizes]
     (row_tile, row), (column_tile, column) = pairs
     order = [row_tile, column_tile, step, row, column]
     sch.reorder(*order)

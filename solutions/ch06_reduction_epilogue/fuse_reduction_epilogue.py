@@ -13,35 +13,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm.ir import Expr, Range, TensorLoad, Var
-from tvm.s_tir import SBlock, SBlockRealize, Schedule, ScheduleError, ScheduleState
+from tvm import tirx
+from tvm.ir import Expr, TensorLoad, Var
+from tvm.s_tir import SBlock, SBlockRealize, Schedule, ScheduleError
 from tvm.s_tir.analysis import get_sblock_access_region
 from tvm.s_tir.schedule import SBlockRV
 from tvm.script import tirx as T
 from tvm.sym import Analyzer
-from tvm.tirx import (
-    Add,
-    BufferLoad,
-    BufferStore,
-    DeclBuffer,
-    FloatImm,
-    For,
-    ForKind,
-    IntImm,
-    IterVar,
-    PrimFunc,
-    SeqStmt,
-    Stmt,
-    Sub,
-    const,
-    is_buffer_var,
-)
+from tvm.tirx import Add, BufferLoad, BufferStore, For, SeqStmt, Stmt, const, is_buffer_var
 from tvm_ffi import structural_equal
 
-from chapters.toolkit.ir.block_domain import is_injective, same_range, visits_each_point_once
-from chapters.toolkit.ir.block_site import Nest, Site, locate
-from chapters.toolkit.ir.refuse import require
-from chapters.toolkit.ir.tensor_ir import (
+from chapters.ch06_reduction_epilogue.given import (
+    check_domains,
+    check_epilogue,
+    check_memory,
+    check_reduction,
+    check_reduction_loops,
+    simplified,
+)
+from chapters.kit.ir.block_domain import same_range
+from chapters.kit.ir.block_site import BlockSite, locate
+from chapters.kit.ir.refuse import require
+from chapters.kit.ir.tensor_ir import (
     count,
     is_pure,
     may_write,
@@ -51,7 +44,7 @@ from chapters.toolkit.ir.tensor_ir import (
     replace_loads,
     substitute,
     substitute_region,
-    uses_pointers,
+    variables_of,
     with_fields,
     with_loop_body,
 )
@@ -65,7 +58,7 @@ class Fusion:
     `addend` are written with the reduction's axes.
     """
 
-    site: Site
+    site: BlockSite
     temp: Var
     axes: dict[Var, Expr]
     output: Var
@@ -87,69 +80,24 @@ class Fusion:
 def analyse(sch: Schedule, reduction: SBlockRV, epilogue: SBlockRV) -> Fusion:
     """Everything the fusion needs to know. Raises ScheduleError unless it is proved to compute the same."""
     site = locate(sch, reduction, epilogue)
+    producer, consumer = site.producer.block, site.consumer.block
     step = check_reduction(site.producer)
-    block, temp = site.consumer.block, step.buffer
-    load, addend = split_sum(block, temp)
-    axes = match_axes(load.indices, step.indices, block, site.producer.block)
+    check_reduction_loops(site.producer)
+    load, addend = split_sum(consumer, step.buffer)
+    axes = match_axes(load.indices, step.indices, consumer, producer)
     fusion = Fusion(
         site=site,
-        temp=temp,
+        temp=step.buffer,
         axes=axes,
-        output=block.body.buffer,
-        indices=substitute(block.body.indices, axes),
+        output=consumer.body.buffer,
+        indices=substitute(consumer.body.indices, axes),
         addend=substitute(addend, axes),
     )
-    check_epilogue(fusion)
-    check_domains(sch, fusion, step)
+    check_epilogue(site.consumer, axes, fusion.output)
+    check_domains(sch, site, step.indices, fusion.indices, fusion.addend)
     check_bystanders(fusion)
+    check_memory(site, fusion.temp, fusion.output)
     return fusion
-
-
-def check_reduction(nest: Nest) -> BufferStore:
-    """Refuse unless the block is a complete sum: init 0, one store, each step adds to it. Returns the step's store."""
-    block, step, init = nest.block, nest.block.body, nest.block.init
-    require(init is not None, block, "it has no init, so it is no reduction")
-    stores = isinstance(step, BufferStore) and isinstance(init, BufferStore)
-    require(stores, block, "its body and its init are not one store each")
-    same = init.buffer.same_as(step.buffer) and structural_equal(init.indices, step.indices)
-    require(same, block, "its init sets another element than its step adds to")
-    zero = Analyzer().simplify(init.value)
-    require(isinstance(zero, (IntImm, FloatImm)) and zero.value == 0, block, "its init is not 0")
-    total = BufferLoad(step.buffer, step.indices)
-    require(adds_to(step.value, total), block, f"its step does not add to `{step.buffer.name}`")
-    spatial = {axis.var for axis in block.iter_vars if axis.iter_type == IterVar.DataPar}
-    reducing = {axis.var for axis in block.iter_vars if axis.iter_type == IterVar.CommReduce}
-    known = len(spatial) + len(reducing) == len(block.iter_vars)
-    require(bool(reducing) and known, block, "its axes are not spatial ones and reductions")
-    kept = not any(mentions(step.indices, axis) for axis in reducing)
-    require(kept, block, "a reduction axis indexes its output")
-    own = not block.alloc_buffers and not block.match_buffers and len(block.writes) == 1
-    require(own, block, "it allocates or matches buffers, or declares more than one write")
-    check_reduction_loops(nest, reducing)
-    return step
-
-
-def adds_to(value: Expr, total: TensorLoad) -> bool:
-    """Whether `value` is `total` plus or minus what does not mention its buffer: value(t + c) = value(t) + c."""
-    if isinstance(value, TensorLoad):
-        return structural_equal(value, total)
-    if not isinstance(value, (Add, Sub)):
-        return False
-    in_a, in_b = mentions(value.a, total.source), mentions(value.b, total.source)
-    if in_a:
-        return not in_b and adds_to(value.a, total)
-    return isinstance(value, Add) and adds_to(value.b, total)
-
-
-def check_reduction_loops(nest: Nest, reducing: set[Var]) -> None:
-    """Refuse a reduction that several threads or lanes share: each would start from the bias."""
-    values = zip(nest.block.iter_vars, nest.realize.iter_values, strict=True)
-    summed = [value for axis, value in values if axis.var in reducing]
-    for loop in nest.loops:
-        serial = loop.kind in (ForKind.SERIAL, ForKind.UNROLLED)
-        name = loop.loop_var.name
-        alone = serial or not mentions(summed, loop.loop_var)
-        require(alone, nest.block, f"its reduction loop `{name}` does not run serially")
 
 
 def split_sum(epilogue: SBlock, temp: Var) -> tuple[TensorLoad, Expr]:
@@ -164,7 +112,7 @@ def split_sum(epilogue: SBlock, temp: Var) -> tuple[TensorLoad, Expr]:
     require(isinstance(store, BufferStore), epilogue, "its body is not one store")
     load, addend = store.value, const(0, str(temp.dtype))
     if isinstance(load, Add):
-        load, addend = store.value.a, store.value.b
+        load, addend = load.a, load.b
         if mentions(addend, temp):
             load, addend = addend, load
     alone = isinstance(load, TensorLoad) and load.source.same_as(temp)
@@ -207,58 +155,6 @@ def match_axes(
     # END exercise 6.2
 
 
-def variables_of(node) -> list[Var]:
-    """The variables of `node`, each once, in order of appearance."""
-    return list(dict.fromkeys(nodes(node, Var)))
-
-
-def check_epilogue(fusion: Fusion) -> None:
-    """Refuse unless the epilogue is a complete block: spatial axes, one output, nothing of its own, in no pipeline."""
-    block = fusion.epilogue
-    spatial = all(axis.iter_type == IterVar.DataPar for axis in block.iter_vars)
-    require(spatial, block, "its axes are not all spatial")
-    alike = all(str(mine.ty) == str(other.ty) for mine, other in fusion.axes.items())
-    require(alike, block, "its axes are of another integer type than the reduction's")
-    own = not block.alloc_buffers and not block.match_buffers and block.init is None
-    require(own, block, "it allocates or matches buffers, or has an init")
-    one = [region.source for region in block.writes] == [fusion.output]
-    require(one, block, f"it does not declare `{fusion.output.name}` as the only buffer it writes")
-    keys = [key for loop in fusion.site.consumer.loops for key in loop.annotations]
-    staged = any(key.startswith("software_pipeline") for key in keys)
-    require(not staged, block, "it is a stage of a software pipeline")
-
-
-def check_domains(sch: Schedule, fusion: Fusion, step: BufferStore) -> None:
-    """Refuse unless both blocks visit every point of their domain once, and no two points share an element."""
-    site, ranges = fusion.site, spatial_ranges(fusion.reduction)
-    for nest in (site.producer, site.consumer):
-        once = visits_each_point_once(nest.realize, nest.loops)
-        require(once, nest.block, "its loops do not visit each point of its domain exactly once")
-    one_each = is_injective(step.indices, ranges)
-    require(one_each, fusion.reduction, "two of its points may write the same element")
-    one_each = is_injective(fusion.indices, ranges)
-    require(one_each, fusion.epilogue, "two of its points may write the same element")
-    fixed = [fusion.addend, fusion.indices, fusion.epilogue.reads, fusion.epilogue.writes]
-    for loop in site.consumer.loops[len(site.shared) :]:
-        name = loop.loop_var.name
-        hidden = mentions(fixed, loop.loop_var)
-        require(not hidden, fusion.epilogue, f"it uses the loop variable `{name}` directly")
-    if site.shared:
-        check_shared_loops(sch, site)
-
-
-def check_shared_loops(sch: Schedule, site: Site) -> None:
-    """Refuse unless each iteration of the loops around both blocks finishes the sums that it then uses."""
-    fresh = ScheduleState(sch.mod)  # the flags of `sch` may be older than its module
-    block = site.consumer.block
-    covered = fresh._get_cached_flags(fresh.get_sref(block)).region_cover
-    require(covered, block, "it may read sums that a later iteration of the shared loops finishes")
-
-
-def spatial_ranges(block: SBlock) -> dict[Var, Range]:
-    return {a.var: a.dom for a in block.iter_vars if a.iter_type == IterVar.DataPar}
-
-
 def check_bystanders(fusion: Fusion) -> None:
     """Refuse if anything else in the function could tell the difference.
 
@@ -284,26 +180,6 @@ def check_bystanders(fusion: Fusion) -> None:
             f"`{buffer.name}` may be written before it, after the reduction began",
         )
     # END exercise 6.3
-    check_memory(fusion)
-
-
-def check_memory(fusion: Fusion) -> None:
-    """Refuse where names do not tell who uses which memory: second names, pointers, strides, threads' own memory."""
-    block, output = fusion.epilogue, fusion.output
-    sref = fusion.site.scope_sref
-    while sref is not None:
-        root, sref = sref.stmt, sref.parent
-        alone = isinstance(root, For) or not root.match_buffers
-        require(alone, block, "a block around it gives a buffer a second name")
-    require(not nodes(root, DeclBuffer), block, "its function gives a buffer a second name")
-    direct = not uses_pointers(fusion.site.span)
-    require(
-        direct, block, "a call or a pointer in the reduction, or before it, may reach any memory"
-    )
-    dense = not output.strides and not fusion.temp.strides
-    require(dense, block, f"`{output.name}` or the sum has strides, and elements may overlap")
-    shared = output.scope() in ("global", fusion.temp.scope())
-    require(shared, block, f"`{output.name}` is in another kind of memory than the sum")
 
 
 # --- step 2: transformation -----------------------------------------------------------------------
@@ -331,12 +207,6 @@ def fused_block(fusion: Fusion) -> SBlock:
         body=BufferStore(fusion.output, step, fusion.indices),
     )
     # END exercise 6.4
-
-
-def simplified(addend: Expr) -> Expr:
-    """`addend` as the built-in writes it; floats as they are, for TVM takes x * 0.0 for 0.0, even where x is NaN."""
-    exact = "int" in str(addend.ty.dtype)
-    return Analyzer().simplify(addend) if exact else addend
 
 
 # --- step 3: substitution -------------------------------------------------------------------------
@@ -439,7 +309,7 @@ def predicted_speedup(k: int, operations_per_second: float, bytes_per_second: fl
     # END exercise 6.7
 
 
-def lost_read() -> PrimFunc:
+def lost_read() -> tirx.PrimFunc:
     """A program on which the built-in's fused block reads an element that its T.reads does not declare.
 
     It has blocks `matmul` and `bias`, both primitives accept it, and both are right: only the declaration is wrong.

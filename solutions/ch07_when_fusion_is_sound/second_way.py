@@ -21,14 +21,12 @@ def _linear(value: Expr, total: TensorLoad) -> bool:
         return True
     if isinstance(value, TensorLoad):
         return structural_equal(value, total)
-    if (
-        isinstance(value, Mul)
-        and mentions(value.a, total.source)
-        and mentions(value.b, total.source)
-    ):
+    if not isinstance(value, (Add, Sub, Mul)):
         return False
-    both = isinstance(value, (Add, Sub, Mul))
-    return both and _linear(value.a, total) and _linear(value.b, total)
+    sides = (value.a, value.b)
+    if isinstance(value, Mul) and all(mentions(side, total.source) for side in sides):
+        return False
+    return all(_linear(side, total) for side in sides)
 
 
 def affine(value: Expr, total: TensorLoad) -> tuple[Expr, Expr] | None:

@@ -6,172 +6,50 @@ With `t ⊕ x` for a step of the reduction and `f` for the epilogue, `fuse_epilo
     scaled      f(t + x) = f(t) + s * x      start from f(init), scale the step by s
     last step   any f                        keep the sum, apply f to it when its last step has been done
 
-The first two change the order of the arithmetic, the third does not. Each is
-taken only where its conditions are proved.
+The first two change the order of the arithmetic, the third does not. Each is taken only where its conditions are
+proved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from tvm import tirx
-from tvm.ir import Expr, TensorLoad, Var
-from tvm.s_tir import SBlock, SBlockRealize, Schedule, ScheduleError
+from tvm.ir import Expr, TensorLoad
+from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir.schedule import SBlockRV
 from tvm.sym import Analyzer
-from tvm.tirx import (
-    EQ,
-    Add,
-    And,
-    BufferLoad,
-    BufferStore,
-    FloatImm,
-    ForKind,
-    IntImm,
-    IterVar,
-    Max,
-    Min,
-    Mul,
-    Sub,
-    const,
-)
+from tvm.tirx import EQ, Add, Max, Min, Mul, Sub, const
 from tvm_ffi import structural_equal
 
-from chapters.toolkit.cases.hard_cases import Case
-from chapters.toolkit.earlier import earlier
-from chapters.toolkit.ir.block_flags import replace_and_refresh_flags
-from chapters.toolkit.ir.block_site import Nest, Site, locate
-from chapters.toolkit.ir.rebuild import rebuild
-from chapters.toolkit.ir.refuse import require
-from chapters.toolkit.ir.tensor_ir import (
-    count,
-    is_pure,
-    loads,
-    may_write,
-    mentions,
-    nodes,
-    replace_loads,
-    substitute,
-    with_fields,
+from chapters.ch07_when_fusion_is_sound.given import (
+    REASONS,
+    MatchedPair,
+    Way,
+    check_control,
+    check_dtypes,
+    check_epilogue,
+    check_lanes,
+    check_memory,
+    check_own_element,
+    check_points,
+    check_rounding,
+    check_some_step,
+    check_sums_unseen,
+    conjuncts,
+    grouped,
+    is_number,
+    match,
+    operation,
+    others_between,
+    reduction_loops,
+    run_beside,
+    start_from,
 )
+from chapters.kit.cases.hard_cases import Case
+from chapters.kit.ir.block_site import Nest
+from chapters.kit.ir.refuse import require
+from chapters.kit.ir.tensor_ir import may_write, mentions, nodes, replace_loads
 
-ch6 = earlier(6)
-
-
-@dataclass(frozen=True)
-class Way:
-    """How an epilogue was fused. how: "init", "scaled" or "last step". why: a sentence a reader can check."""
-
-    how: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.how}: {self.why}"
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A reduction, its epilogue, and what each axis of the second is in the first.
-
-    step: the reduction's store. value, indices: what the epilogue stores and where, in the reduction's axes.
-    """
-
-    site: Site
-    step: BufferStore
-    axes: dict[Var, Expr]
-    value: Expr
-    indices: list[Expr]
-
-    @property
-    def reduction(self) -> SBlock:
-        return self.site.producer.block
-
-    @property
-    def epilogue(self) -> SBlock:
-        return self.site.consumer.block
-
-    @property
-    def temp(self) -> Var:
-        return self.step.buffer
-
-    @property
-    def total(self) -> TensorLoad:
-        """The element of `temp` that the reduction makes and the epilogue reads."""
-        return BufferLoad(self.temp, self.step.indices)
-
-    @property
-    def output(self) -> Var:
-        return self.epilogue.body.buffer
-
-    def fusion(self, addend: Expr):
-        """The same facts in chapter 6's words."""
-        return ch6.Fusion(self.site, self.temp, self.axes, self.output, self.indices, addend)
-
-
-# --- step 1: match the two blocks -----------------------------------------------------------------
-
-
-def match(sch: Schedule, reduction: SBlockRV, epilogue: SBlockRV) -> Pair:
-    """The pair of blocks. Raises ScheduleError unless each point of the epilogue reads the one sum it stands for."""
-    site = locate(sch, reduction, epilogue)
-    block, other = site.producer.block, site.consumer.block
-    step = reduction_step(site.producer)
-    load = epilogue_load(other, step.buffer)
-    axes = ch6.match_axes(load.indices, step.indices, other, block)
-    value, indices = substitute([other.body.value, other.body.indices], axes)
-    return Pair(site, step, axes, value, list(indices))
-
-
-def reduction_step(nest: Nest) -> BufferStore:
-    """The one store of a reduction's body. Refuses unless its reduction axes do not choose the element it writes."""
-    block, step, init = nest.block, nest.block.body, nest.block.init
-    require(isinstance(step, BufferStore), block, "its body is not one store")
-    require(is_pure(step.value), block, "its step has side effects or reads through a pointer")
-    require(
-        init is None or _starts(init, step),
-        block,
-        "its init is not one store to the element of its step",
-    )
-    kinds = {axis.var: axis.iter_type for axis in block.iter_vars}
-    reducing = {axis for axis, kind in kinds.items() if kind == IterVar.CommReduce}
-    known = set(kinds.values()) <= {IterVar.DataPar, IterVar.CommReduce}
-    require(bool(reducing) and known, block, "its axes are not spatial ones and reductions")
-    kept = not any(mentions(step.indices, axis) for axis in reducing)
-    require(kept, block, "a reduction axis indexes its output")
-    own = not block.alloc_buffers and not block.match_buffers and len(block.writes) == 1
-    require(own, block, "it allocates or matches buffers, or declares more than one write")
-    ch6.check_reduction_loops(nest, reducing)
-    return step
-
-
-def _starts(init, step: BufferStore) -> bool:
-    if not isinstance(init, BufferStore) or mentions(init.value, step.buffer):
-        return False
-    same = init.buffer.same_as(step.buffer) and structural_equal(init.indices, step.indices)
-    return same and is_pure(init.value)
-
-
-def epilogue_load(block: SBlock, temp: Var) -> TensorLoad:
-    """The load of `temp` in an epilogue. Refuses unless it is one pure store that reads one element of `temp`."""
-    store = block.body
-    require(isinstance(store, BufferStore), block, "its body is not one store")
-    pure = is_pure(store.value) and is_pure(store.indices)
-    require(pure, block, "it has side effects or reads through a pointer")
-    read = loads(store.value, temp)
-    require(bool(read), block, f"it does not read `{temp.name}`")
-    one = len(read) == count(store, temp)
-    one = one and all_equal(read)
-    require(one, block, f"it uses more than one element of `{temp.name}`")
-    return read[0]
-
-
-def all_equal(read: list[TensorLoad]) -> bool:
-    """Whether all loads are of one element, as far as structure shows."""
-    return not any(not structural_equal(read[0], other) for other in read)
-
-
-# --- step 2: the algebra --------------------------------------------------------------------------
+# --- what may enter the init ----------------------------------------------------------------------
 
 
 def affine(value: Expr, total: TensorLoad) -> tuple[Expr, Expr] | None:
@@ -203,35 +81,6 @@ def affine(value: Expr, total: TensorLoad) -> tuple[Expr, Expr] | None:
     # END exercise 7.1
 
 
-def operation(step: Expr, total: TensorLoad) -> type | None:
-    """The ⊕ of a reduction's step `total ⊕ x`: Add (also for `total - x`), Mul, Max or Min; None for any other step.
-
-    x must not mention the buffer of `total`, and may be nested: `a + (total - b)` is a sum.
-    """
-    if not isinstance(step, (Add, Sub, Mul, Max, Min)):
-        return None
-    if isinstance(step, (Add, Sub)):
-        form = affine(step, total)
-        return Add if form is not None and is_number(form[0], 1) else None
-    return type(step) if grouped(step, total, type(step)) else None
-
-
-def grouped(value: Expr, total: TensorLoad, op: type) -> bool:
-    """Whether `value` is `total` combined by `op` alone with what does not mention its buffer."""
-    if isinstance(value, TensorLoad):
-        return structural_equal(value, total)
-    if not isinstance(value, op):
-        return False
-    inside, beside = (value.a, value.b) if mentions(value.a, total.source) else (value.b, value.a)
-    return not mentions(beside, total.source) and grouped(inside, total, op)
-
-
-def is_number(value: Expr, number: int) -> bool:
-    """Whether `value` is provably the constant `number`."""
-    value = Analyzer().simplify(value)
-    return isinstance(value, (IntImm, FloatImm)) and value.value == number
-
-
 def enter_init(
     value: Expr, step: Expr, init: Expr, total: TensorLoad
 ) -> tuple[str, Expr, Expr] | None:
@@ -260,21 +109,7 @@ def enter_init(
     # END exercise 7.2
 
 
-# --- step 3: the last step ------------------------------------------------------------------------
-
-
-def reduction_loops(nest: Nest) -> list:
-    """The loops that drive a reduction axis, but those of one iteration. Refuses if one drives a spatial axis too."""
-    block = nest.block
-    values = list(zip(block.iter_vars, nest.realize.iter_values, strict=True))
-    summed = [value for axis, value in values if axis.iter_type == IterVar.CommReduce]
-    spatial = [value for axis, value in values if axis.iter_type == IterVar.DataPar]
-    found = [loop for loop in nest.loops if mentions(summed, loop.loop_var)]
-    for loop in found:
-        alone = not mentions(spatial, loop.loop_var)
-        name = loop.loop_var.name
-        require(alone, block, f"its loop `{name}` drives a spatial axis and a reduction at once")
-    return [loop for loop in found if not Analyzer().can_prove_equal(loop.extent, 1)]
+# --- the last step --------------------------------------------------------------------------------
 
 
 def last_step(nest: Nest) -> Expr:
@@ -304,37 +139,10 @@ def last_step(nest: Nest) -> Expr:
     # END exercise 7.3
 
 
-def conjuncts(predicate: Expr) -> list[Expr]:
-    """The parts of `a and b and c`; [] for True."""
-    if isinstance(predicate, And):
-        return conjuncts(predicate.a) + conjuncts(predicate.b)
-    return [] if isinstance(predicate, IntImm) and predicate.value else [predicate]
+# --- the guard: who else looks --------------------------------------------------------------------
 
 
-# --- the guard: each condition alone, so that one can be left out and its case be seen to fail ------
-
-
-def check_epilogue(sch: Schedule, pair: Pair) -> None:
-    """Refuse an epilogue that is no plain elementwise block, and loops that become stages of a pipeline."""
-    ch6.check_epilogue(pair.fusion(pair.value))
-    keys = [key for loop in pair.site.producer.loops for key in loop.annotations]
-    staged = any(key.startswith("software_pipeline") for key in keys)
-    require(not staged, pair.reduction, "it is a stage of a software pipeline")
-
-
-def check_points(sch: Schedule, pair: Pair) -> None:
-    """Refuse unless both blocks visit each point once and two points never share an element."""
-    ch6.check_domains(sch, pair.fusion(pair.value), pair.step)
-
-
-def check_some_step(sch: Schedule, pair: Pair) -> None:
-    """Refuse a reduction without init that may have no step at all: there would be no last one."""
-    for loop in reduction_loops(pair.site.producer):
-        runs = pair.reduction.init is not None or Analyzer().can_prove(loop.extent >= 1)
-        require(runs, pair.reduction, f"its loop `{loop.loop_var.name}` may have no iteration")
-
-
-def check_between(sch: Schedule, pair: Pair) -> None:
+def check_between(sch: Schedule, pair: MatchedPair) -> None:
     """Refuse if a block that runs between the two could tell the difference, or make one.
 
     After the fusion the epilogue runs earlier: each element as soon as its sum is done. So nothing else in `site.span`
@@ -358,59 +166,8 @@ def check_between(sch: Schedule, pair: Pair) -> None:
     # END exercise 7.4
 
 
-def others_between(site: Site) -> list[SBlock]:
-    """The blocks of `site.span` but its two."""
-    found: list[SBlock] = []
-
-    def note(realize: SBlockRealize) -> list:
-        found.append(realize.block)
-        return [realize]
-
-    for stmt in site.span:
-        rebuild(stmt, note)
-    two = (site.producer.block, site.consumer.block)
-    return [block for block in found if not any(block.same_as(one) for one in two)]
-
-
-def check_control(sch: Schedule, pair: Pair) -> None:
-    """Refuse if the output decides which iterations run: a loop's bounds, a predicate or an axis in between reads it.
-
-    What blocks read and write themselves is the business of `check_between`.
-    """
-    blocks = [pair.reduction, pair.epilogue, *others_between(pair.site)]
-    inside = sum(count(block, pair.output) for block in blocks)
-    decides = count(pair.site.span, pair.output) > inside
-    require(
-        not decides, pair.epilogue, f"`{pair.output.name}` decides which iterations run before it"
-    )
-
-
-def check_own_element(sch: Schedule, pair: Pair) -> None:
-    """Refuse an epilogue that reads its output elsewhere than it writes: the order of its points would matter."""
-    here = BufferLoad(pair.output, pair.indices)
-    for load in loads(pair.value, pair.output):
-        own = structural_equal(load, here)
-        require(
-            own, pair.epilogue, f"it reads another element of `{pair.output.name}` than it writes"
-        )
-    read = count(pair.epilogue.body, pair.output) == 1 + len(loads(pair.value, pair.output))
-    require(read, pair.epilogue, f"`{pair.output.name}` decides where it writes")
-
-
-def check_memory(sch: Schedule, pair: Pair) -> None:
-    """Refuse where memory has two names, or is not seen alike by all threads."""
-    ch6.check_memory(pair.fusion(pair.value))
-    for load in nodes(pair.value, TensorLoad):
-        seen = load.source.same_as(pair.temp) or load.source.scope() in ("", "global")
-        same = load.source.same_as(pair.output)
-        require(
-            seen or same,
-            pair.epilogue,
-            f"`{load.source.name}` is in memory that threads do not share",
-        )
-
-
-GUARD: dict[str, Callable[[Schedule, Pair], None]] = {
+# What each way needs, by name, in the order in which it is asked; what only the ways that start from the epilogue need.
+GUARD = {
     "elementwise": check_epilogue,
     "each point once": check_points,
     "some step": check_some_step,
@@ -419,109 +176,27 @@ GUARD: dict[str, Callable[[Schedule, Pair], None]] = {
     "own element": check_own_element,
     "one memory": check_memory,
 }
+GUARD_OF_INIT = {"sums unseen": check_sums_unseen, "order of rounding": check_rounding}
+
+# --- three ways -----------------------------------------------------------------------------------
 
 
-# --- and for the ways that start from the epilogue ---------------------------------------------------
-
-
-def check_sums_unseen(pair: Pair, start: Expr, reassociate: bool) -> None:
-    """Refuse to replace the sums by partial results that hold the epilogue, if anybody else sees the sums."""
-    ch6.check_bystanders(pair.fusion(start))
-
-
-def check_rounding(pair: Pair, start: Expr, reassociate: bool) -> None:
-    """Refuse to change the order of a floating-point reduction where it is not wanted, or is too coarse.
-
-    Integers are exact in any order, barring overflow on the way, which TVM leaves undefined. 16-bit floats hold
-    11 bits or fewer: a sum that starts from its bias may then lose every step (2048 + 1 = 2048) or overflow (60000 +
-    8000 is infinite). max and min round nothing, but what they make of a NaN, or of 0 and -0, is a matter of order.
-    """
-    dtype, op = str(pair.temp.dtype), operation(pair.step.value, pair.total)
-    if dtype.startswith(("int", "uint")):
-        return
-    require(op not in (Max, Min), pair.reduction, "the order of its steps decides what a NaN does")
-    wide = dtype in ("float32", "float64")
-    require(wide, pair.reduction, f"in {dtype} the order of its steps changes the result too much")
-    require(reassociate, pair.reduction, "the order of its floating-point steps must stay")
-
-
-GUARD_OF_INIT: dict[str, Callable[[Pair, Expr, bool], None]] = {
-    "sums unseen": check_sums_unseen,
-    "order of rounding": check_rounding,
-}
-
-
-# --- step 4: three ways ---------------------------------------------------------------------------
-
-
-def fuse_into_init(sch: Schedule, pair: Pair, reassociate: bool) -> Way:
-    """Start the reduction from the epilogue. Refuses unless the algebra allows it and nobody else sees `temp`."""
-    init = pair.reduction.init
-    require(init is not None, pair.reduction, "it has no init")
-    dtype, output = str(pair.temp.dtype), pair.output
-    same = str(output.dtype) == dtype
-    require(same, pair.epilogue, f"`{output.name}` has another dtype than `{pair.temp.name}`")
-    # TVM leaves unsigned overflow from 32 bits up undefined (0 - c becomes 0), and raises on 0 - 3 in any width.
-    below = dtype.startswith("uint") and nodes([pair.value, pair.step.value], Sub)
-    require(not below, pair.epilogue, f"a difference may start below 0, where {dtype} overflows")
-    entry = enter_init(pair.value, pair.step.value, init.value, pair.total)
+def fuse_into_init(sch: Schedule, pair: MatchedPair, reassociate: bool) -> Way:
+    """Start the reduction from the epilogue. Refuses unless the algebra allows it and nobody else sees the sums."""
+    check_dtypes(pair)
+    entry = enter_init(pair.value, pair.step.value, pair.reduction.init.value, pair.total)
     require(entry is not None, pair.epilogue, "what it does to the sum is no part of the reduction")
     how, start, step = entry
     for condition in GUARD_OF_INIT.values():
         condition(pair, start, reassociate)
-    fusion = pair.fusion(start)
-    total = BufferLoad(pair.output, pair.indices)
-    fused = with_fields(
-        ch6.fused_block(fusion),
-        init=BufferStore(pair.output, ch6.simplified(start), pair.indices),
-        body=BufferStore(pair.output, replace_loads(step, pair.temp, total), pair.indices),
-    )
-    scope = ch6.new_scope(fusion, fused)
-    reuse = {pair.site.scope: scope, pair.reduction: fused}
-    sch.state.replace(pair.site.scope_sref, scope, reuse)
-    return Way(how, _reason(how, pair))
+    start_from(sch, pair, start, step)
+    return Way(how, REASONS[how].format(pair.epilogue.name_hint))
 
 
-def _reason(how: str, pair: Pair) -> str:
-    if how == "init":
-        return f"`{pair.epilogue.name_hint}` combines the sum with what does not change along it"
-    return (
-        f"`{pair.epilogue.name_hint}` multiplies the sum; each of its steps is multiplied instead"
-    )
-
-
-def check_lanes(nest: Nest) -> None:
-    """Refuse a vectorized loop around whole sums: this release gives its lanes one element of `temp` between them."""
-    wide = reduction_loops(nest)
-    for loop in nest.loops:
-        if any(loop.same_as(other) for other in wide):
-            return
-        lanes = loop.kind == ForKind.VECTORIZED
-        name = loop.loop_var.name
-        require(not lanes, nest.block, f"its loop `{name}` is vectorized, and around whole sums")
-
-
-def fuse_at_last_step(sch: Schedule, pair: Pair, why: str) -> Way:
+def fuse_at_last_step(sch: Schedule, pair: MatchedPair, why: str) -> Way:
     """Move the epilogue into the reduction's innermost loop, to run once an element has its last step."""
-    site = pair.site
-    check_lanes(site.producer)
-    values = dict(
-        zip(
-            [a.var for a in pair.reduction.iter_vars],
-            site.producer.realize.iter_values,
-            strict=True,
-        )
-    )
-    where = [substitute(pair.axes[axis.var], values) for axis in pair.epilogue.iter_vars]
-    moved = SBlockRealize(where, last_step(site.producer), pair.epilogue)
-
-    def put(realize: SBlockRealize) -> list[SBlockRealize]:
-        if realize.block.same_as(pair.epilogue):
-            return []
-        return [realize, moved] if realize.block.same_as(pair.reduction) else [realize]
-
-    scope = with_fields(site.scope, body=rebuild(site.scope.body, put))
-    replace_and_refresh_flags(sch, site.scope_sref, scope)
+    check_lanes(pair.site.producer)
+    run_beside(sch, pair, last_step(pair.site.producer))
     return Way("last step", f"not from the init, because {why}")
 
 
@@ -563,7 +238,7 @@ def counterexamples() -> dict[str, str]:
     """For each condition the name of a hard case that goes wrong if that condition alone is left out.
 
     The conditions: "each point once", "nobody between" and "own element" of GUARD, "sums unseen" and "order of
-    rounding" of GUARD_OF_INIT. The cases: the names in `chapters.toolkit.cases.hard_cases.CASES`.
+    rounding" of GUARD_OF_INIT. The cases: the names in `chapters.kit.cases.hard_cases.CASES`.
     """
     # BEGIN exercise 7.5 (about 7 lines): a case for each of the five
     return {

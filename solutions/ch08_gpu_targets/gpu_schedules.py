@@ -1,17 +1,10 @@
-"""Chapter 8: the fused linear layer on a GPU, from one thread an element to tensor cores that start from the bias.
+"""Chapter 8: the fused linear layer on a GPU, from one thread per element to tensor cores that start from the bias.
 
-    D[i, j] = C[j]                                     A (m, k), B (n, k), C (n,), D (m, n)
-    D[i, j] = D[i, j] + A[i, k] * B[j, k]
-
-Each step changes where a number waits for its next use: global memory, the shared memory of a block of threads, the
-registers of a thread, a fragment that the 32 threads of a warp hold together. What is computed stays the same.
+Each step keeps numbers closer to the arithmetic: in a block's shared memory, a thread's registers, a warp's fragments.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import tvm
 from tvm import tirx
@@ -20,26 +13,11 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.toolkit.earlier import earlier
-from chapters.toolkit.gpu import wmma
-from chapters.toolkit.gpu.cuda_resources import Resources
-from chapters.toolkit.gpu.limits import (
-    LIMITS,
-    REGISTER_PORTION,
-    SHARED_PORTION,
-    SHARED_RESERVED,
-    STATIC_SHARED_BYTES,
-    WARP,
-    WARP_PORTION,
-)
-
-ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-BANKS, BANK_BYTES = 32, 4  # of shared memory: a warp reaches each bank once at a time
-VECTOR_BYTES = 16  # the widest load of a thread
-H200 = "nvidia/nvidia-h200"
-
-
-# --- targets --------------------------------------------------------------------------------------
+from chapters.ch08_gpu_targets.given import H200, Kernels, ThreadTile, WarpTile, lane_products
+from chapters.kit.gpu import wmma
+from chapters.kit.gpu.cuda_resources import Resources
+from chapters.kit.gpu.limits import BANK_BYTES, BANKS, LIMITS, STATIC_SHARED_BYTES, WARP, warp_step
+from chapters.runner.earlier import earlier
 
 
 def h200_target() -> Target:
@@ -69,9 +47,6 @@ def h200_target() -> Target:
     # END exercise 8.1
 
 
-# --- blocks and threads ---------------------------------------------------------------------------
-
-
 def bind_elementwise(sch: Schedule, block: SBlockRV, threads: int, vector: int) -> None:
     """Bind all loops of `block`, which computes each element by itself, to blocks of `threads` threads.
 
@@ -87,38 +62,7 @@ def bind_elementwise(sch: Schedule, block: SBlockRV, threads: int, vector: int) 
     # END exercise 8.2
 
 
-# --- a matmul, tile by tile -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Tile:
-    """How a matmul is cut: a block of threads computes (block_m, block_n) elements of D, a thread (thread_m, thread_n).
-
-    block_k: how many steps of the sums are staged in shared memory at a time. vector: elements a load from memory.
-    Each thread_* divides its block_*; those and block_k divide the sizes of the matmul.
-    """
-
-    block_m: int
-    block_n: int
-    block_k: int
-    thread_m: int
-    thread_n: int
-    vector: int = 1
-
-    @property
-    def threads(self) -> tuple[int, int]:
-        """(threads along m, threads along n) of a block: threadIdx.y and threadIdx.x."""
-        return self.block_m // self.thread_m, self.block_n // self.thread_n
-
-
-def start_from_bias(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV]:
-    """A schedule of `func` (toolkit's matmul_bias) with the bias fused by chapter 6, and its one block."""
-    sch = Schedule(func)
-    earlier(6).fuse_reduction_epilogue(sch, "matmul", "bias")
-    return sch, sch.get_sblock("matmul")
-
-
-def bytes_loaded(m: int, n: int, k: int, tile: Tile, item_bytes: int) -> dict[str, int]:
+def bytes_loaded(m: int, n: int, k: int, tile: ThreadTile, item_bytes: int) -> dict[str, int]:
     """The bytes of A and B that all threads together load from global memory: {"naive": ..., "tiled": ...}.
 
     naive: each thread computes one element of D and loads what that takes. tiled: a block of threads loads each
@@ -134,7 +78,7 @@ def bytes_loaded(m: int, n: int, k: int, tile: Tile, item_bytes: int) -> dict[st
     # END exercise 8.3
 
 
-def tile_and_bind(sch: Schedule, block: SBlockRV, tile: Tile) -> LoopRV:
+def tile_and_bind(sch: Schedule, block: SBlockRV, tile: ThreadTile) -> LoopRV:
     """Cut the fused matmul `block` into `tile`, keep its sums in registers, and return the loop over blocks of k.
 
     Loops afterwards, from the outside: blockIdx.y and blockIdx.x (tiles of D along m and n), threadIdx.y and
@@ -186,7 +130,7 @@ def row_padding(block_k: int, step: int, item_bytes: int, vector: int) -> int:
 
 
 def stage_in_shared(
-    sch: Schedule, block: SBlockRV, name: str, at: LoopRV, tile: Tile, padding: int
+    sch: Schedule, block: SBlockRV, name: str, at: LoopRV, tile: ThreadTile, padding: int
 ) -> SBlockRV:
     """Copy the part of the operand called `name` that one iteration of `at` needs to shared memory; the copy's block.
 
@@ -207,28 +151,6 @@ def stage_in_shared(
     # END exercise 8.5
 
 
-def naive_matmul(func: tirx.PrimFunc, tile: Tile) -> tirx.PrimFunc:
-    """`func` fused, tiled and bound; A and B are read from global memory at every step."""
-    sch, block = start_from_bias(func)
-    tile_and_bind(sch, block, tile)
-    return sch.mod["main"]
-
-
-def shared_matmul(func: tirx.PrimFunc, tile: Tile, padding: int | None = None) -> tirx.PrimFunc:
-    """`func` fused, tiled and bound, with A and B staged in shared memory. padding: `row_padding` if not given."""
-    if padding is None:
-        item_bytes = ITEM_BYTES[str(func.params[0].dtype)]
-        padding = row_padding(tile.block_k, tile.thread_n, item_bytes, tile.vector)
-    sch, block = start_from_bias(func)
-    k0 = tile_and_bind(sch, block, tile)
-    for name in ("A", "B"):
-        stage_in_shared(sch, block, name, k0, tile, padding)
-    return sch.mod["main"]
-
-
-# --- barriers -------------------------------------------------------------------------------------
-
-
 def without_barrier(source: str) -> str:
     """`source`, the CUDA C of a `shared_matmul`, without the one __syncthreads(); that a short test does not need.
 
@@ -239,12 +161,6 @@ def without_barrier(source: str) -> str:
     first = source.index("__syncthreads();")
     return source[:first] + source[first:].replace("__syncthreads();", "", 1)
     # END exercise 8.6
-
-
-# --- copies under way -----------------------------------------------------------------------------
-
-# Lowers copies that are marked asynchronous to cp.async, which an NVIDIA GPU has from sm_80 on.
-ASYNCHRONOUS = {"tirx.use_async_copy": True}
 
 
 def overlap_copies(sch: Schedule, k0: LoopRV) -> None:
@@ -262,46 +178,32 @@ def overlap_copies(sch: Schedule, k0: LoopRV) -> None:
     # END exercise 8.7
 
 
-def pipelined_matmul(func: tirx.PrimFunc, tile: Tile) -> tirx.PrimFunc:
-    """`shared_matmul` with its copies under way. tile.vector is 4, 8 or 16 bytes, the widths of cp.async."""
-    item_bytes = ITEM_BYTES[str(func.params[0].dtype)]
-    padding = row_padding(tile.block_k, tile.thread_n, item_bytes, tile.vector)
-    sch, block = start_from_bias(func)
-    k0 = tile_and_bind(sch, block, tile)
-    for name in ("A", "B"):
-        stage_in_shared(sch, block, name, k0, tile, padding)
-    overlap_copies(sch, k0)
-    return sch.mod["main"]
-
-
-# --- what a kernel takes of a multiprocessor ------------------------------------------------------
-
-
 def occupancy(used: Resources, threads: int, arch: str) -> float:
     """The part of a multiprocessor's threads that are there at a time when it runs this kernel: 0 to 1.
 
     threads: of a block. As many blocks are there as fit by each of four limits (LIMITS[arch]): blocks; threads, in
-    whole warps; registers, which a warp gets in portions of REGISTER_PORTION: of a multiprocessor's, as many warps as
-    fit, rounded down to a multiple of WARP_PORTION; shared memory, which a block gets in portions of SHARED_PORTION,
-    SHARED_RESERVED included.
+    whole warps; registers, which a warp gets in portions of `register_portion`: of a multiprocessor's, as many warps as
+    fit, rounded down to a multiple of `warp_portion`; shared memory, which a block gets in portions of
+    `shared_portion`, `shared_reserved` included.
     """
     # BEGIN exercise 8.8 (about 10 lines): each limit gives a number of blocks; the smallest holds
     limit = LIMITS[arch]
     warps = math.ceil(threads / WARP)
-    registers = math.ceil(used.registers * WARP / REGISTER_PORTION) * REGISTER_PORTION
-    shared = math.ceil((used.shared_bytes + SHARED_RESERVED) / SHARED_PORTION) * SHARED_PORTION
-    warps_by_registers = limit.registers // max(registers, 1) // WARP_PORTION * WARP_PORTION
+    registers = math.ceil(used.registers * WARP / limit.register_portion) * limit.register_portion
+    shared = used.shared_bytes + limit.shared_reserved
+    shared = math.ceil(shared / limit.shared_portion) * limit.shared_portion
+    by_registers = limit.registers // max(registers, 1) // limit.warp_portion * limit.warp_portion
     blocks = min(
         limit.blocks,
         limit.threads // WARP // warps,
-        warps_by_registers // warps,
+        by_registers // warps,
         limit.shared_bytes // shared,
     )
     return blocks * warps * WARP / limit.threads
     # END exercise 8.8
 
 
-def best_tile(compiled: Sequence[tuple[Tile, Resources]], arch: str) -> Tile:
+def best_tile(compiled: Sequence[tuple[ThreadTile, Resources]], arch: str) -> ThreadTile:
     """Of tiles with what their kernels take on `arch`, the one that loads the least, if its kernel is sound.
 
     Sound: nothing is spilled, and at least one block fits (threads, registers, shared memory). Among equals the one of
@@ -309,12 +211,12 @@ def best_tile(compiled: Sequence[tuple[Tile, Resources]], arch: str) -> Tile:
     """
 
     # BEGIN exercise 8.9 (about 10 lines): what disqualifies, and how much a tile loads for one element of D
-    def fits(tile: Tile, used: Resources) -> bool:
+    def fits(tile: ThreadTile, used: Resources) -> bool:
         spilled = used.spill_store_bytes + used.spill_load_bytes
         small = used.shared_bytes <= STATIC_SHARED_BYTES and math.prod(tile.threads) <= 1024
         return not spilled and small and occupancy(used, math.prod(tile.threads), arch) > 0
 
-    def cost(tile: Tile, used: Resources) -> tuple[float, float]:
+    def cost(tile: ThreadTile, used: Resources) -> tuple[float, float]:
         loads = 1 / tile.block_m + 1 / tile.block_n
         return loads, -occupancy(used, math.prod(tile.threads), arch)
 
@@ -325,9 +227,6 @@ def best_tile(compiled: Sequence[tuple[Tile, Resources]], arch: str) -> Tile:
     # END exercise 8.9
 
 
-# --- one row: a warp for each sum -----------------------------------------------------------------
-
-
 def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
     """The matmul of one row, A (1, k), with its bias: a block of one warp computes one element of D (1, n).
 
@@ -335,14 +234,7 @@ def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
     way at a time; then the lanes add their sums. k is a multiple of 32 such vectors, else ValueError. Chapter 6's
     primitive refuses here: lanes share the sum, so the bias has no init.
     """
-    vector = VECTOR_BYTES // ITEM_BYTES[dtype]
-    if k % (WARP * vector) or k == 0:
-        raise ValueError(
-            f"k is {k}, and one step of a warp takes {WARP * vector} elements of {dtype}: the rest of the sum would be "
-            "left out. Use this kernel where k is a multiple of that, another one elsewhere."
-        )
-    steps = k // (WARP * vector)
-    group = math.gcd(steps, 8)  # more than that many vectors of A and B do not fit into registers
+    add_products = lane_products(k, dtype)
 
     @T.prim_func(s_tir=True)
     def main(
@@ -352,36 +244,15 @@ def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
         D: T.Buffer((1, n), "float32"),
     ):
         T.func_attr({"global_symbol": "main", "tirx.noalias": True})
-        a = T.sblock_alloc_buffer((group, vector), dtype, scope="local")
-        b = T.sblock_alloc_buffer((group, vector), dtype, scope="local")
         partial = T.sblock_alloc_buffer((WARP,), "float32", scope="local")
         total = T.sblock_alloc_buffer((1,), "float32", scope="local")
-        # BEGIN exercise 8.10 (about 40 lines): loads, own sums, the sum over the lanes, the bias once
+        # BEGIN exercise 8.10 (about 20 lines): own sums, the sum over the lanes, the bias once
         for column in T.thread_binding(n, thread="blockIdx.x"):
             for lane in T.thread_binding(WARP, thread="threadIdx.x"):
                 with T.sblock("start"):
                     t = T.axis.spatial(WARP, lane)
                     partial[t] = T.float32(0)
-                for g in T.serial(steps // group):
-                    for s in T.unroll(group):
-                        for v in T.vectorized(vector):
-                            with T.sblock("load_b"):
-                                j = T.axis.spatial(n, column)
-                                p = T.axis.spatial(k, ((g * group + s) * WARP + lane) * vector + v)
-                                b[p // vector // WARP % group, p % vector] = B[j, p]
-                    for s in T.unroll(group):
-                        for v in T.vectorized(vector):
-                            with T.sblock("load_a"):
-                                p = T.axis.spatial(k, ((g * group + s) * WARP + lane) * vector + v)
-                                a[p // vector // WARP % group, p % vector] = A[0, p]
-                    for s, v in T.grid(group, vector):
-                        with T.sblock("add_own"):
-                            t = T.axis.spatial(WARP, lane)
-                            q = T.axis.reduce(steps, g * group + s)
-                            e = T.axis.reduce(vector, v)
-                            partial[t] += T.cast(a[q % group, e], "float32") * T.cast(
-                                b[q % group, e], "float32"
-                            )
+                add_products(partial, A, B, column, lane)
             for lane in T.thread_binding(WARP, thread="threadIdx.x"):
                 with T.sblock("add_lanes"):
                     t = T.axis.reduce(WARP, lane)
@@ -398,29 +269,18 @@ def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
     return main
 
 
-# --- tensor cores ---------------------------------------------------------------------------------
-
-START_FROM_ROW = """
-template <class Fragment> __device__ void start_from_row(Fragment* sums, int n, const float* row) {
-  nvcuda::wmma::load_matrix_sync(sums[n], row, 0, nvcuda::wmma::mem_row_major);
-}
-"""
-
-
 def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """The tensor intrinsic that no stock one is: sums[i, j] = bias[j], a fragment that starts from 16 biases.
 
     Returns (desc, impl), each taking bias (16,) in global memory and sums (16, 16) of scope wmma.SUM_SCOPE, both
-    float32. impl calls the device function `start_from_row` by T.cuda.func_call, which brings its text, START_FROM_ROW,
-    along: a load of a tile whose rows lie 0 elements apart, so that all 16 of them are the same 16 numbers.
+    float32. impl calls the device function `start_from_row` by T.cuda.func_call, which brings its text along,
+    wmma.START_FROM_ROW: a load of a tile whose rows lie 0 elements apart, so that all 16 are the same 16 numbers.
     """
 
     @T.prim_func(s_tir=True)
     def desc(bias: T.handle, sums: T.handle) -> None:
         C = T.match_buffer(bias, (16,), "float32", align=64, offset_factor=1, scope="global")
-        S = T.match_buffer(
-            sums, (16, 16), "float32", align=64, offset_factor=16, scope=wmma.SUM_SCOPE
-        )
+        S = wmma.tile(sums, "float32", wmma.SUM_SCOPE)
         # BEGIN exercise 8.11 (about 7 lines): what it computes, as the init block of the fused matmul says it
         with T.sblock("root"):
             T.reads(C[0:16])
@@ -433,17 +293,8 @@ def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
     @T.prim_func(s_tir=True)
     def impl(bias: T.handle, sums: T.handle) -> None:
-        row, one = T.int32(), T.int32()
         C = T.match_buffer(bias, (16,), "float32", align=64, offset_factor=1, scope="global")
-        S = T.match_buffer(
-            sums,
-            (16, 16),
-            "float32",
-            align=64,
-            offset_factor=16,
-            scope=wmma.SUM_SCOPE,
-            strides=[row, one],
-        )
+        S = wmma.tile(sums, "float32", wmma.SUM_SCOPE, strided=True)
         # BEGIN exercise 8.11 (about 7 lines): call start_from_row with fragments, which of them, and the biases
         with T.sblock("root"):
             T.reads(C[0:16])
@@ -452,9 +303,9 @@ def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                 T.cuda.func_call(
                     "start_from_row",
                     S.data,
-                    wmma.fragment_index(S, row),
+                    wmma.fragment_index(S),
                     C.access_ptr("r"),
-                    source_code=START_FROM_ROW,
+                    source_code=wmma.START_FROM_ROW,
                 )
             )
         # END exercise 8.11
@@ -462,98 +313,9 @@ def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     return desc, impl
 
 
-@dataclass(frozen=True)
-class WarpTile:
-    """How a matmul is cut for tensor cores: like Tile, but a warp, not a thread, has its own (warp_m, warp_n).
-
-    All five are multiples of 16, except vector, the elements a load.
-    """
-
-    block_m: int = 64
-    block_n: int = 64
-    block_k: int = 32
-    warp_m: int = 32
-    warp_n: int = 32
-    vector: int = 8
-
-    @property
-    def threads(self) -> tuple[int, int, int]:
-        """(warps along m, warps along n, threads of a warp): threadIdx.z, threadIdx.y, threadIdx.x."""
-        return self.block_m // self.warp_m, self.block_n // self.warp_n, WARP
-
-
-def tensor_core_matmul(
-    func: tirx.PrimFunc, tile: WarpTile | None = None, overlap: bool = False
-) -> tirx.PrimFunc:
-    """`func`, on float16 or bfloat16, fused and computed by tensor cores, its sums started from the bias.
-
-    Sizes are multiples of the tile's. overlap: let the copies to shared memory be under way, as `overlap_copies` does.
-    """
-    tile = tile or WarpTile()
-    dtype = str(func.params[0].dtype)
-    sch, block = start_from_bias(func)
-    stored = sch.cache_write(block, 0, wmma.SUM_SCOPE)
-    reads = [str(region.source.name) for region in sch.get(block).reads]
-    shared = [sch.cache_read(block, reads.index(name), "shared") for name in ("A", "B")]
-    scopes = {"A": wmma.A_SCOPE, "B": wmma.B_SCOPE}
-    fragments = [sch.cache_read(block, reads.index(name), scopes[name]) for name in scopes]
-
-    i, j, k = sch.get_loops(block)
-    i_block, i_warp, i_tile, i_in = sch.split(i, [None, tile.threads[0], tile.warp_m // 16, 16])
-    j_block, j_warp, j_tile, j_in = sch.split(j, [None, tile.threads[1], tile.warp_n // 16, 16])
-    k0, k1, k_in = sch.split(k, [None, tile.block_k // 16, 16])
-    sch.reorder(i_block, j_block, i_warp, j_warp, k0, k1, i_tile, j_tile, i_in, j_in, k_in)
-    tags = ("blockIdx.y", "blockIdx.x", "threadIdx.z", "threadIdx.y")
-    for loop, tag in zip((i_block, j_block, i_warp, j_warp), tags, strict=True):
-        sch.bind(loop, tag)
-    for copy in fragments:
-        sch.compute_at(copy, k1)
-    for copy in shared:
-        sch.compute_at(copy, k0)
-        share_out(sch, copy, tile)
-    sch.reverse_compute_at(stored, j_warp)
-    init = sch.decompose_reduction(block, k0)
-    for half in (init, block):
-        earlier(6).refresh_regions(sch, half)
-
-    for copy, (name, scope) in zip(fragments, scopes.items(), strict=True):
-        intrinsic = wmma.register(f"load_{name}_{dtype}", wmma.load(scope, dtype))
-        sch.tensorize(whole_tiles(sch, copy), intrinsic)
-    sch.tensorize(whole_tiles(sch, stored), wmma.register("store_sums", wmma.store()))
-    sch.unroll(i_tile)
-    sch.unroll(j_tile)
-    sch.tensorize(i_in, wmma.register(f"multiply_add_{dtype}", wmma.multiply_add(dtype)))
-    start = sch.get_loops(init)
-    for loop in start[-4:-2]:
-        sch.unroll(loop)
-    sch.tensorize(start[-2], wmma.register("start_from_bias", bias_fragment()))
-    if overlap:
-        overlap_copies(sch, k0)
-    return sch.mod["main"]
-
-
-def share_out(sch: Schedule, copy: SBlockRV, tile: WarpTile) -> None:
-    """Let all threads of the block make the copy in shared memory, `tile.vector` elements at a time, rows padded."""
-    elements = sch.fuse(*sch.get_loops(copy)[-2:])
-    _, z, y, x, lane = sch.split(elements, [None, *tile.threads, tile.vector])
-    for loop, axis in zip((z, y, x), "zyx", strict=True):
-        sch.bind(loop, f"threadIdx.{axis}")
-    sch.vectorize(lane)
-    sch.storage_align(copy, 0, axis=-2, factor=tile.block_k, offset=8)
-
-
-def whole_tiles(sch: Schedule, block: SBlockRV) -> LoopRV:
-    """Split the last two loops of `block` into tiles of 16 x 16, unroll the tiles; the outer loop inside a tile."""
-    i, j = sch.get_loops(block)[-2:]
-    i_tile, i_in = sch.split(i, [None, 16])
-    j_tile, j_in = sch.split(j, [None, 16])
-    sch.reorder(i_tile, j_tile, i_in, j_in)
-    sch.unroll(i_tile)
-    sch.unroll(j_tile)
-    return i_in
-
-
-# --- which of them --------------------------------------------------------------------------------
+KERNELS = Kernels(tile_and_bind, row_padding, stage_in_shared, overlap_copies, bias_fragment)
+naive_matmul, shared_matmul = KERNELS.naive_matmul, KERNELS.shared_matmul  # made of your steps
+pipelined_matmul, tensor_core_matmul = KERNELS.pipelined_matmul, KERNELS.tensor_core_matmul
 
 
 def choose_kernel(m: int, n: int, k: int, dtype: str, target: Target) -> str:
@@ -572,7 +334,7 @@ def choose_kernel(m: int, n: int, k: int, dtype: str, target: Target) -> str:
     cores = first is not None and generation >= first
     tile = WarpTile()
     whole = m % tile.block_m == n % tile.block_n == k % tile.block_k == 0
-    if m == 1 and k % (WARP * VECTOR_BYTES // ITEM_BYTES[dtype]) == 0:
+    if m == 1 and k % warp_step(dtype) == 0:
         return "decode"
     if cores and whole:
         return "tensor_cores"
@@ -580,9 +342,6 @@ def choose_kernel(m: int, n: int, k: int, dtype: str, target: Target) -> str:
         return "dlight"
     return "registers"
     # END exercise 8.12
-
-
-# --- how far from the limit -----------------------------------------------------------------------
 
 
 def share_of_limit(

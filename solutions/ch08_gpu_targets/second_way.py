@@ -14,10 +14,11 @@ makes one load of each pair of biases of it. One who does not want to rely on th
 memory and loads those, as here: 1 KiB a warp, and two more exchanges within it.
 """
 
+from solutions.ch08_gpu_targets import gpu_schedules
 from solutions.ch08_gpu_targets.gpu_schedules import *
 
 
-def tile_and_bind(sch: Schedule, block: SBlockRV, tile: Tile) -> LoopRV:
+def tile_and_bind(sch: Schedule, block: SBlockRV, tile: ThreadTile) -> LoopRV:
     stored = sch.cache_write(block, 0, "local")
     rows, columns = tile.threads
     i, j, k = sch.get_loops(block)
@@ -42,11 +43,12 @@ def tile_and_bind(sch: Schedule, block: SBlockRV, tile: Tile) -> LoopRV:
 def occupancy(used: Resources, threads: int, arch: str) -> float:
     limit = LIMITS[arch]
     warps = -(-threads // WARP)
-    registers = -(-used.registers * WARP // REGISTER_PORTION) * REGISTER_PORTION
-    shared = -(-(used.shared_bytes + SHARED_RESERVED) // SHARED_PORTION) * SHARED_PORTION
+    registers = -(-used.registers * WARP // limit.register_portion) * limit.register_portion
+    shared = used.shared_bytes + limit.shared_reserved
+    shared = -(-shared // limit.shared_portion) * limit.shared_portion
 
     def fit(blocks: int) -> bool:
-        portions = -(-blocks * warps // WARP_PORTION) * WARP_PORTION
+        portions = -(-blocks * warps // limit.warp_portion) * limit.warp_portion
         return (
             blocks <= limit.blocks
             and blocks * warps * WARP <= limit.threads
@@ -74,33 +76,12 @@ template <class Fragment> __device__ void start_from_row(Fragment* sums, int n, 
 
 
 def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    @T.prim_func(s_tir=True)
-    def desc(bias: T.handle, sums: T.handle) -> None:
-        C = T.match_buffer(bias, (16,), "float32", align=64, offset_factor=1, scope="global")
-        S = T.match_buffer(
-            sums, (16, 16), "float32", align=64, offset_factor=16, scope=wmma.SUM_SCOPE
-        )
-        with T.sblock("root"):
-            T.reads(C[0:16])
-            T.writes(S[0:16, 0:16])
-            for i, j in T.grid(16, 16):
-                with T.sblock("start"):
-                    vi, vj = T.axis.remap("SS", [i, j])
-                    S[vi, vj] = C[vj]
+    desc, _ = gpu_schedules.bias_fragment()  # what it computes is the same
 
     @T.prim_func(s_tir=True)
     def impl(bias: T.handle, sums: T.handle) -> None:
-        row, one = T.int32(), T.int32()
         C = T.match_buffer(bias, (16,), "float32", align=64, offset_factor=1, scope="global")
-        S = T.match_buffer(
-            sums,
-            (16, 16),
-            "float32",
-            align=64,
-            offset_factor=16,
-            scope=wmma.SUM_SCOPE,
-            strides=[row, one],
-        )
+        S = wmma.tile(sums, "float32", wmma.SUM_SCOPE, strided=True)
         with T.sblock("root"):
             T.reads(C[0:16])
             T.writes(S[0:16, 0:16])
@@ -108,7 +89,7 @@ def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                 T.cuda.func_call(
                     "start_from_row",
                     S.data,
-                    wmma.fragment_index(S, row),
+                    wmma.fragment_index(S),
                     C.access_ptr("r"),
                     source_code=SIXTEEN_ROWS,
                 )

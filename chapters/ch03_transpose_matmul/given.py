@@ -1,0 +1,164 @@
+"""What chapter 3 provides: questions about types, shapes and functions, and the mutator that OwnTransposes extends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import Call, Expr, IRModule
+from tvm.relax.expr_functor import PyExprMutator
+
+from chapters.kit.ir.relax_effects import LOOK_ONLY, calls_in, is_harmless, offloaded
+
+Fires = Callable[[Call, Call], bool]  # (permute_dims, matmul) -> whether the two become one kernel
+MATMUL = tvm.ir.Op.get("relax.matmul")
+TRANSPOSE = tvm.ir.Op.get("relax.permute_dims")
+
+
+def is_typed(ty: tvm.ir.Type) -> bool:
+    """Whether `ty` is a tensor type that says its shape, dimension by dimension, and its dtype."""
+    return (
+        isinstance(ty, relax.TensorType)
+        and isinstance(ty.shape, relax.ShapeExpr)
+        and ty.dtype is not None
+    )
+
+
+# --- for the groups -------------------------------------------------------------------------------
+
+
+def following_values(mod: IRModule) -> dict[relax.Var, Expr]:
+    """For each variable of a dataflow block of `mod`, the value that is bound right behind it."""
+    following: dict[relax.Var, Expr] = {}
+
+    def note(expr: Expr) -> None:
+        for block in expr.blocks if isinstance(expr, relax.SeqExpr) else ():
+            if isinstance(block, relax.DataflowBlock):
+                pairs = pairwise(block.bindings)
+                following.update((binding.var, after.value) for binding, after in pairs)
+
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            relax.analysis.post_order_visit(func, note)
+    return following
+
+
+# --- for the kernel -------------------------------------------------------------------------------
+
+
+def is_constant(dim: Expr | int, value: int) -> bool:
+    """Whether `dim` is known now to be `value`; False for any symbolic dimension."""
+    return isinstance(dim, int | tirx.IntImm) and int(dim) == value
+
+
+def broadcast(a: Sequence[Expr], b: Sequence[Expr]) -> list[Expr]:
+    """The batch dimensions of a product whose operands have `a` and `b`, aligned from the right."""
+    rank = max(len(a), len(b))
+    a, b = ([1] * (rank - len(dims)) + list(dims) for dims in (a, b))
+    return [q if is_constant(p, 1) else p for p, q in zip(a, b, strict=True)]
+
+
+def batch_index(dims: Sequence[Expr], index: Sequence[Expr]) -> list[Expr]:
+    """Where element `index` of the product's batch lies in an operand with batch dimensions `dims`."""
+    aligned = index[len(index) - len(dims) :]
+    return [0 if is_constant(dim, 1) else at for dim, at in zip(dims, aligned, strict=True)]
+
+
+def calls_any(func: relax.Function, names: Mapping[str, relax.Function]) -> bool:
+    """Whether `func` refers to one of the module's functions `names`."""
+    return any(gvar.name_hint in names for gvar in relax.analysis.all_global_vars(func))
+
+
+def operands(composite: relax.Function, call: Call) -> tuple[Expr, Expr]:
+    """(w, x): what a composite's permute_dims and matmul take, as arguments of `call`, a call of it.
+
+    They are found by parameter, not by position: FuseOpsByPattern orders the parameters by first use, gives
+    x @ x.T one parameter for both, and adds one for a symbolic size that no tensor's shape shows.
+    """
+    given = dict(zip(composite.params, call.args, strict=True))
+    transpose, product = (binding.value for binding in composite.body.blocks[0].bindings)
+    w, x = transpose.args[0], product.args[0]
+    return given.get(w, w), given.get(x, x)
+
+
+# --- for the transposes ---------------------------------------------------------------------------
+
+
+is_claimed = offloaded  # by an earlier pass, for a library or as a kernel of its own
+
+
+class TransposesInSight(PyExprMutator):
+    """Visits one Relax function, and knows which transpose a matmul multiplies by; `OwnTransposes` extends it.
+
+    A subclass says by `may_move(transpose, call)` whether a copy of `transpose` may stand right before `call`.
+    """
+
+    def __init__(self, mod: IRModule, func: relax.Function, fires: Fires):
+        super().__init__(mod)
+        self.fires = fires
+        self.order = ProgramOrder(func)
+        self.values: Mapping[relax.Var, Expr] = {}  # of the innermost function: none is captured
+        self.here: relax.DataflowBlock | None = None
+
+    def visit_function_(self, func: relax.Function) -> Expr:
+        outer, self.values = self.values, relax.analysis.get_var2val(func)
+        func = super().visit_function_(func)
+        self.values = outer
+        return func
+
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
+        outer, self.here = self.here, block
+        block = super().visit_dataflow_block_(block)
+        self.here = outer
+        return block
+
+    def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
+        outer, self.here = self.here, None
+        block = super().visit_binding_block_(block)
+        self.here = outer
+        return block
+
+    def transpose_in(self, call: Call) -> Call | None:
+        """The permute_dims whose result `call`, a matmul in a dataflow block, multiplies by; else None.
+
+        None too for a pair that `fires` or `may_move` refuses.
+        """
+        if call.op != MATMUL or self.here is None:
+            return None
+        value = call.args[1]
+        while isinstance(value, relax.Var):  # through aliases: lv1 = lv
+            value = self.values.get(value)
+        if not isinstance(value, Call) or value.op != TRANSPOSE:
+            return None
+        return value if self.may_move(value, call) and self.fires(value, call) else None
+
+    def in_sight(self, expr: Expr) -> bool:
+        """Whether `expr` may be used in this block: a DataflowVar only in the block that binds it."""
+        if not isinstance(expr, relax.DataflowVar):
+            return True
+        return any(binding.var.same_as(expr) for binding in self.here.bindings)
+
+
+class ProgramOrder:
+    """All calls of a function, in the order in which they are written."""
+
+    def __init__(self, func: relax.Function):
+        self.calls = calls_in(func)
+
+    def may_write_between(self, first: Call, last: Call) -> bool:
+        """Whether a call from `first` up to `last` may write; a call that stands twice counts widely."""
+        start = next(n for n, call in enumerate(self.calls) if call.same_as(first))
+        end = max(n for n, call in enumerate(self.calls) if call.same_as(last))
+        return any(may_write(call) for call in self.calls[start:end])
+
+
+def may_write(call: Call) -> bool:
+    """Whether `call` may write into a tensor that exists already, w for instance.
+
+    Functions of the module, closures and packed functions count as well: nobody looks inside.
+    """
+    if not isinstance(call.op, tvm.ir.Op):
+        return True
+    return call.op.name not in LOOK_ONLY and not is_harmless(call.op)

@@ -1,0 +1,401 @@
+"""What chapter 4 provides around your code: the wide kernel, what a target allows, where a kernel may stand.
+
+In the order of the lesson: pairs and what is asked of their types (match); threads and the wide kernel; the target
+(dispatch); the sites of a function and the mutator that visits them (rewrite).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import Op
+from tvm.relax.expr_functor import PyExprMutator
+from tvm.script import tirx as T
+from tvm.target import Target
+
+from chapters.kit.cpu.add_norm_on_cpu import Rows
+from chapters.kit.gpu.limits import ITEM_BYTES, WARP
+from chapters.kit.ir.relax_effects import bindings_of, may_write, scopes
+from chapters.kit.ir.row_index import unit_dimensions
+
+MAX_THREADS = 1024  # a block never gets more, whatever the target allows
+FLOAT32_MAX = (2 - 2**-23) * 2.0**127
+
+
+# --- match ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class AddNorm:
+    """A pair `total = add(x1, x2)`, `norm = rms_norm(total, weight)` that one kernel can serve.
+
+    total and norm are the variables the two results are bound to; the rest stands in the two calls.
+    """
+
+    x1: relax.Expr
+    x2: relax.Expr
+    weight: relax.Expr
+    total: relax.Var
+    norm: relax.Var
+    epsilon: float
+
+    @property
+    def shape(self) -> list[tvm.ir.Expr]:
+        """The shape of total: leading dimensions, numbers or symbolic, and the hidden size, a number."""
+        return list(self.total.ty.shape.values)
+
+    @property
+    def hidden_size(self) -> int:
+        return int(self.shape[-1])
+
+    @property
+    def dtype(self) -> str:
+        return str(self.total.ty.dtype)
+
+
+Bound = Mapping[relax.Var, relax.Expr]  # the values of the bindings made so far, by variable
+Match = Callable[[relax.Var, relax.Expr, Bound], AddNorm | None]  # what match_add_norm is
+
+
+def is_call(value: relax.Expr | None, op: str) -> bool:
+    """Whether `value` is a call of the Relax operator called `op`, such as "relax.add"."""
+    return isinstance(value, relax.Call) and value.op == Op.get(op)
+
+
+def same_tensor_type(a: tvm.ir.Type, b: tvm.ir.Type) -> bool:
+    """Whether both are tensors of one dtype and provably one shape, with every dimension known by value or name."""
+    for ty in (a, b):
+        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+            return False
+    if str(a.dtype) != str(b.dtype) or a.ndim != b.ndim:
+        return False
+    prove = tvm.sym.Analyzer().can_prove_equal
+    return all(prove(m, n) for m, n in zip(a.shape.values, b.shape.values, strict=True))
+
+
+# --- the wide kernel ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a wide kernel divides a row: `threads` per row, `vector` elements per load, `rows` rows per block."""
+
+    threads: int
+    vector: int
+    rows: int
+
+
+def fit_threads(items: int, limit: int) -> int:
+    """How many threads, at most `limit`, share `items` evenly, or nearly.
+
+    The largest whole number of warps above half the limit that divides items; where there is none, as many whole
+    warps as there are items for, and the last ones idle.
+    """
+    limit -= limit % WARP
+    for threads in range(limit, limit // 2, -WARP):
+        if items % threads == 0:
+            return threads
+    return min(limit, math.ceil(items / WARP) * WARP)
+
+
+@dataclass(frozen=True)
+class _Wide(Rows):
+    """What is compiled into a wide kernel. A chunk is one vector's elements; thread t holds chunks t, t + threads, …"""
+
+    plan: Plan
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of a row."""
+        return self.hidden_size // self.plan.vector
+
+    @property
+    def per_thread(self) -> int:
+        """Chunks that a thread holds, at most."""
+        return math.ceil(self.chunks / self.plan.threads)
+
+    def place(self, row: tvm.ir.Expr, chunk: tvm.ir.Expr, element: tvm.ir.Expr) -> tuple:
+        """The indices of an element of a chunk of the row numbered `row`."""
+        return self.at(row, chunk * self.plan.vector + element)
+
+    def exists(self, row: tvm.ir.Expr, chunk: tvm.ir.Expr) -> tvm.ir.Expr:
+        """Whether there is such a row, and in it such a chunk."""
+        return tirx.And(row < self.count, chunk < self.chunks)
+
+
+def wide_kernel(
+    dims: list[tvm.ir.Expr], hidden_size: int, dtype: str, epsilon: float, plan: Plan
+) -> tirx.PrimFunc:
+    """What row_kernel computes, with `plan.vector` elements per load and store and `plan.rows` rows per block.
+
+    All loads of x1 and x2 stand before the first store, and those of weight before the threads meet in the sum: all
+    that a thread will read is in flight before it waits for anything. plan.vector must divide hidden_size.
+    """
+    wide = _Wide(dims, hidden_size, dtype, epsilon, plan)
+    threads, vector, block_rows = plan.threads, plan.vector, plan.rows
+    shape, held_shape = [*dims, hidden_size], (wide.per_thread, vector)
+    blocks = tirx.ceildiv(wide.count, block_rows)
+
+    @T.prim_func(private=True, s_tir=True)
+    def add_norm(
+        p_x1: T.handle, p_x2: T.handle, p_weight: T.handle, p_norm: T.handle, p_total: T.handle
+    ):
+        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        x1 = T.match_buffer(p_x1, shape, dtype)
+        x2 = T.match_buffer(p_x2, shape, dtype)
+        weight = T.match_buffer(p_weight, (hidden_size,), dtype)
+        norm = T.match_buffer(p_norm, shape, dtype)
+        total = T.match_buffer(p_total, shape, dtype)
+        held = T.sblock_alloc_buffer(held_shape, dtype, scope="local")
+        scale = T.sblock_alloc_buffer(held_shape, dtype, scope="local")
+        result = T.sblock_alloc_buffer(held_shape, dtype, scope="local")
+        partial = T.sblock_alloc_buffer((block_rows, threads), "float32", scope="local")
+        # in shared memory, with several rows per block, TVM leaves out the barrier before it is read
+        squares = T.sblock_alloc_buffer((block_rows,), "float32", scope="local")
+        for block in T.thread_binding(blocks, thread="blockIdx.x"):
+            for line in T.thread_binding(block_rows, thread="threadIdx.y"):
+                for thread in T.thread_binding(threads, thread="threadIdx.x"):
+                    _add(wide, block, line, thread, x1, x2, held, total)
+                    _load_weight(wide, thread, weight, scale)
+                    _sum_own_squares(wide, line, thread, held, partial)
+                for thread in T.thread_binding(threads, thread="threadIdx.x"):
+                    with T.sblock("sum_over_threads"):
+                        y, t = T.axis.remap("SR", [line, thread])
+                        with T.init():
+                            squares[y] = T.float32(0)
+                        squares[y] += partial[y, t]
+                for thread in T.thread_binding(threads, thread="threadIdx.x"):
+                    _normalise(wide, line, thread, squares, held, scale, result)
+                    _write_norm(wide, block, line, thread, result, norm)
+
+    return add_norm
+
+
+@T.inline
+def _add(wide, block, line, thread, x1, x2, held, total):
+    """held = x1 + x2, then total = held."""
+    for i in T.unroll(wide.per_thread):
+        for v in T.vectorized(wide.plan.vector):
+            with T.sblock("add"):
+                row = T.axis.spatial(wide.count, block * wide.plan.rows + line)
+                c = T.axis.spatial(wide.chunks, i * wide.plan.threads + thread)
+                e = T.axis.spatial(wide.plan.vector, v)
+                T.where(wide.exists(block * wide.plan.rows + line, i * wide.plan.threads + thread))
+                at = T.meta_var(wide.place(row, c, e))
+                held[c // wide.plan.threads, e] = x1[at] + x2[at]
+    for i in T.unroll(wide.per_thread):
+        for v in T.vectorized(wide.plan.vector):
+            with T.sblock("write_total"):
+                row = T.axis.spatial(wide.count, block * wide.plan.rows + line)
+                c = T.axis.spatial(wide.chunks, i * wide.plan.threads + thread)
+                e = T.axis.spatial(wide.plan.vector, v)
+                T.where(wide.exists(block * wide.plan.rows + line, i * wide.plan.threads + thread))
+                total[wide.place(row, c, e)] = held[c // wide.plan.threads, e]
+
+
+@T.inline
+def _load_weight(wide, thread, weight, scale):
+    """scale = weight, where this thread needs it."""
+    for i in T.unroll(wide.per_thread):
+        for v in T.vectorized(wide.plan.vector):
+            with T.sblock("load_weight"):
+                c = T.axis.spatial(wide.chunks, i * wide.plan.threads + thread)
+                e = T.axis.spatial(wide.plan.vector, v)
+                T.where(i * wide.plan.threads + thread < wide.chunks)
+                scale[c // wide.plan.threads, e] = weight[c * wide.plan.vector + e]
+
+
+@T.inline
+def _sum_own_squares(wide, line, thread, held, partial):
+    """partial = the sum of held ** 2 over what this thread holds."""
+    with T.sblock("start_at_zero"):
+        y, t = T.axis.remap("SS", [line, thread])
+        partial[y, t] = T.float32(0)
+    for i in T.unroll(wide.per_thread):
+        for v in T.unroll(wide.plan.vector):
+            with T.sblock("sum_own_squares"):
+                y, t, k, e = T.axis.remap("SSRR", [line, thread, i, v])
+                T.where(i * wide.plan.threads + thread < wide.chunks)
+                partial[y, t] += T.float32(held[k, e]) * T.float32(held[k, e])
+
+
+@T.inline
+def _normalise(wide, line, thread, squares, held, scale, result):
+    """result = held / sqrt(mean of the squares + epsilon) * scale."""
+    for i in T.unroll(wide.per_thread):
+        for v in T.unroll(wide.plan.vector):
+            with T.sblock("normalise"):
+                y, k, e = T.axis.remap("SSS", [line, i, v])
+                T.where(i * wide.plan.threads + thread < wide.chunks)
+                mean = T.meta_var(squares[y] * T.float32(1.0 / wide.hidden_size))
+                inverse = T.meta_var(T.rsqrt(mean + T.float32(wide.epsilon)))
+                norm = T.meta_var(inverse * T.float32(held[k, e]) * T.float32(scale[k, e]))
+                result[k, e] = T.cast(norm, wide.dtype)
+
+
+@T.inline
+def _write_norm(wide, block, line, thread, result, norm):
+    """norm = result."""
+    for i in T.unroll(wide.per_thread):
+        for v in T.vectorized(wide.plan.vector):
+            with T.sblock("write_norm"):
+                row = T.axis.spatial(wide.count, block * wide.plan.rows + line)
+                c = T.axis.spatial(wide.chunks, i * wide.plan.threads + thread)
+                e = T.axis.spatial(wide.plan.vector, v)
+                T.where(wide.exists(block * wide.plan.rows + line, i * wide.plan.threads + thread))
+                norm[wide.place(row, c, e)] = result[c // wide.plan.threads, e]
+
+
+# --- dispatch -------------------------------------------------------------------------------------
+
+
+def threads_per_block(target: Target) -> int:
+    """How many threads a block may have on `target`, at most MAX_THREADS; 0 where it has no such thing."""
+    limits = [target.attrs.get(key) for key in ("max_num_threads", "max_threads_per_block")]
+    return min(MAX_THREADS, max((int(limit) for limit in limits if limit is not None), default=0))
+
+
+def kernel_kind(pair: AddNorm, target: Target) -> str:
+    """Which kernel serves `pair` on `target`: "cpu", "wide", "row", or "" where there is none.
+
+    CUDA gets the wide kernel, other targets with threads row_kernel, LLVM the schedule for a CPU. What a thread holds
+    of its row decides too: above 64 bytes, registers do not suffice for the wide kernel's copies of weight and result
+    as well; above 512, most of the row would be spilled to memory, which is what fusing is to save.
+    """
+    limit = threads_per_block(target)
+    if math.isfinite(pair.epsilon) and abs(pair.epsilon) > FLOAT32_MAX:
+        return ""  # inf and nan can be kept in float32, but not this
+    if target.kind.name == "llvm":
+        return "cpu"
+    if limit < WARP:
+        return ""
+    held_bytes = pair.hidden_size * ITEM_BYTES[pair.dtype] / (limit - limit % WARP)
+    if held_bytes > 512:
+        return ""
+    return "wide" if target.kind.name == "cuda" and held_bytes <= 64 else "row"
+
+
+def kernel_name(shape: list[tvm.ir.Expr]) -> str:
+    """fuse_add_norm_prefill for (1, positions, hidden), fuse_add_norm_decode for (rows, 1, hidden): a block per row.
+
+    Any other shape gets fuse_add_norm_rows: a block per row, counted over all leading dimensions.
+    """
+    names = {(True, False): "fuse_add_norm_prefill", (False, True): "fuse_add_norm_decode"}
+    return names.get(unit_dimensions(shape), "fuse_add_norm_rows")
+
+
+# --- rewrite --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """Where a pair's kernel goes: before the binding of `before`, the first that reads the sum.
+
+    same_block: whether the norm is bound in the same block as `before`, so that the kernel's results need not leave it.
+    """
+
+    pair: AddNorm
+    before: relax.Var
+    same_block: bool
+
+
+def find_sites(func: relax.Function, match: Match) -> list[Site]:
+    """The pairs of `func` that can be fused, and where.
+
+    The kernel stands where the sum is first read, which is at the norm or earlier: nothing then reads the sum before it
+    is there, and the add need not be kept. A pair is left alone where that moves something it must not:
+      * weight is not bound yet at that place, or is itself a sum that moves;
+      * something between the add and the norm may write to memory that one of them reads.
+    """
+    sites = []
+    for scope in scopes(func):
+        bindings = bindings_of(scope)
+        place = {binding.var: i for i, binding in enumerate(bindings)}
+        block_of = {b.var: block for block in scope.blocks for b in block.bindings}
+        pairs = list(_pairs_of(bindings, match))
+        moving = {pair.total for _, pair in pairs}
+        for last, pair in pairs:
+            between = range(place[pair.total] + 1, last)
+            first = next((i for i in between if _reads(bindings[i], pair.total)), last)
+            known = place.get(pair.weight, -1) if isinstance(pair.weight, relax.Var) else -1
+            if known >= first or pair.weight in moving:
+                continue
+            if any(may_write(bindings[i].value) for i in between):
+                continue
+            before = bindings[first].var
+            sites.append(Site(pair, before, block_of[before].same_as(block_of[pair.norm])))
+    return sites
+
+
+def _pairs_of(bindings: list[relax.Binding], match: Match) -> Iterator[tuple[int, AddNorm]]:
+    """The pairs among the bindings of one scope, each with the position of its norm; one pair per sum."""
+    bound: dict[relax.Var, relax.Expr] = {}
+    taken: set[relax.Var] = set()
+    for position, binding in enumerate(bindings):
+        if not isinstance(binding, relax.VarBinding):
+            continue
+        pair = match(binding.var, binding.value, bound)
+        if pair and pair.total not in taken:
+            taken.add(pair.total)
+            yield position, pair
+        bound[binding.var] = binding.value
+
+
+def _reads(binding: relax.Binding, var: relax.Var) -> bool:
+    """Whether the value of `binding` uses `var`, directly or in a branch or function inside."""
+    return var in relax.analysis.free_vars(binding.value)
+
+
+class SiteRewriter(PyExprMutator):
+    """Visits the bindings of each function that has sites. A subclass defines kernel_of(pair) and put_kernels(before).
+
+    sites: those of the function at hand. results: a norm's variable -> the value that it is bound to instead.
+    """
+
+    def __init__(self, mod: tvm.IRModule, target: Target, match: Match):
+        super().__init__(mod)
+        self.mod, self.target, self.match = mod, target, match
+        self.sites: list[Site] = []
+        self.results: dict[relax.Var, relax.Expr] = {}
+
+    def transform(self) -> tvm.IRModule:
+        """The module with a kernel call for each pair that can be fused; self.mod itself where there is none."""
+        changed = False
+        for gvar, func in self.mod.functions_items():
+            if isinstance(func, relax.Function):
+                self.sites = [s for s in find_sites(func, self.match) if self._can_serve(s.pair)]
+                self.results = {}
+                if self.sites:
+                    self.builder_.update_func(gvar, self.visit_expr(func))
+                    changed = True
+        return self.builder_.get() if changed else self.mod
+
+    def _can_serve(self, pair: AddNorm) -> bool:
+        """Whether there is a kernel for `pair`, and its tensors are on the device of the target."""
+        device = pair.total.ty.vdevice
+        there = device is None or device.target.kind.name == self.target.kind.name
+        return there and self.kernel_of(pair) is not None
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        """Put the kernels that belong before `binding`; then nothing for a fused add, a kernel's result for a norm."""
+        self.put_kernels(binding.var)
+        if any(binding.var.same_as(site.pair.total) for site in self.sites):
+            return
+        value = self.results.get(binding.var)
+        if value is None:
+            super().visit_var_binding_(binding)
+        else:
+            self.bind(binding.var, value)
+
+    def visit_match_cast_(self, binding: relax.MatchCast) -> None:
+        """As for a VarBinding; a MatchCast is never part of a pair but may read a sum."""
+        self.put_kernels(binding.var)
+        super().visit_match_cast_(binding)
+
+    def bind(self, var: relax.Var, value: relax.Expr) -> None:
+        """Emit `var = value`, keeping the variable itself."""
+        self.builder_.emit_normalized(relax.VarBinding(var, self.builder_.normalize(value)))

@@ -1,0 +1,39 @@
+"""Add and RMSNorm on a GPU: chapter 4's kernels and those of libraries, which `bench 4` and `bench 8` measure."""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from chapters.kit.bench import gpu_norm_bench
+from chapters.kit.bench.gpu_norm_bench import EPSILON, NormCall
+from chapters.kit.ir.row_index import row_dimensions
+from chapters.runner.earlier import earlier
+
+
+def kernels(shape: tuple[int, ...], dtype: str, limit: int = 1024) -> dict[str, tirx.PrimFunc]:
+    """Chapter 4's two kernels for tensors of `shape`, by name, with the thread counts that the pass would choose.
+
+    They are the learner's if these pass their checks.
+    """
+    chapter = earlier(4)
+    dims = row_dimensions([tirx.IntImm("int64", n) for n in shape])
+    facts = dims, shape[-1], dtype, EPSILON
+    return {
+        "wide_kernel": chapter.wide_kernel(*facts, chapter.plan_threads(shape[-1], dtype, limit)),
+        "row_kernel": chapter.row_kernel(*facts, chapter.fit_threads(shape[-1], limit)),
+    }
+
+
+def by_triton(x1, x2, weight, epsilon: float) -> NormCall:
+    """The kernel of triton_add_norm.py."""
+    from chapters.ch04_add_rms_norm.triton_add_norm import add_norm
+
+    return gpu_norm_bench.returned(lambda: add_norm(x1, x2, weight, epsilon))
+
+
+IMPLEMENTATIONS = {
+    "wide_kernel": gpu_norm_bench.by_kernel(lambda *case: kernels(*case)["wide_kernel"]),
+    "row_kernel": gpu_norm_bench.by_kernel(lambda *case: kernels(*case)["row_kernel"]),
+    "Triton": by_triton,
+    **gpu_norm_bench.LIBRARIES,
+}

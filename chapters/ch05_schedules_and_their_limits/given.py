@@ -1,0 +1,139 @@
+"""What chapter 5 provides: three attempts that TVM refuses, the loop nest of a puzzle, and the copies around a tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+from tvm.ir import Expr
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import SBlockRV
+from tvm.script import tirx as T
+
+from chapters.kit.cases.row_sums import row_sums
+from chapters.kit.cpu.matmul_tile import Tile, largest_divisor
+from chapters.kit.cpu.nt_matmul import is_nt_matmul
+
+# --- three attempts to bring the bias into the product --------------------------------------------
+
+
+def inline_the_product(sch: Schedule) -> None:
+    """Put the product where the bias block reads it."""
+    sch.compute_inline("matmul")
+
+
+def inline_the_bias(sch: Schedule) -> None:
+    """Put the addition where the product is stored."""
+    sch.reverse_compute_inline("bias")
+
+
+def decompose_and_inline(sch: Schedule) -> None:
+    """Take the init away first, so that nothing is in the way, and then as above."""
+    sch.decompose_reduction("matmul", sch.get_loops("matmul")[2])
+    sch.reverse_compute_inline("bias")
+
+
+ATTEMPTS: dict[str, Callable[[Schedule], None]] = {
+    "inline the product": inline_the_product,
+    "inline the bias": inline_the_bias,
+    "decompose, then inline": decompose_and_inline,
+}
+
+
+def forced(m: int, n: int, k: int) -> tirx.PrimFunc:
+    """The third attempt, done by hand: the bias is added where the sum is stored. This is not D = A @ B.T + C."""
+
+    @T.prim_func(s_tir=True)
+    def main(
+        A: T.Buffer((m, k), "int8"),
+        B: T.Buffer((n, k), "int8"),
+        C: T.Buffer((m, n), "int32"),
+        D: T.Buffer((m, n), "int32"),
+    ):
+        T.func_attr({"tirx.noalias": True})
+        for i, j in T.grid(m, n):
+            with T.sblock("matmul_init"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                D[vi, vj] = T.int32(0)
+        for i, j, p in T.grid(m, n, k):
+            with T.sblock("matmul_update"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, p])
+                D[vi, vj] = (
+                    D[vi, vj] + T.cast(A[vi, vk], "int32") * T.cast(B[vj, vk], "int32")
+                ) + C[vi, vj]
+
+    return main.with_attr("global_symbol", "main")
+
+
+# --- the loop nest of exercise 5.11 ---------------------------------------------------------------
+
+
+def rows_in_two_groups() -> Schedule:
+    """The sums of ten rows of 24 elements: for each group of five rows, eight columns at a time."""
+    sch = Schedule(row_sums(10, 24))
+    i, k = sch.get_loops("total")
+    group, row = sch.split(i, [2, 5])
+    block, column = sch.split(k, [3, 8])
+    sch.reorder(group, block, row, column)
+    return sch
+
+
+# --- around the tiles of exercise 5.14 ------------------------------------------------------------
+
+LOADED = 16  # vectors of x that prefill loads in the steps that it writes out one after another
+UNROLLED = 8  # such steps at most
+
+
+def pad_rows(sch: Schedule, product: SBlockRV, tile: Tile) -> tuple[SBlockRV, SBlockRV]:
+    """Make the rows of the product whole tiles; returns the blocks that copy x in and the result out.
+
+    pad_einsum makes these copies where the rows do not divide; elsewhere they are made here, because a packed
+    x and a result in tiles need them too.
+    """
+    padding = [1] * len(sch.get_loops(product))
+    padding[tile.row_axis] = tile.rows
+    sch.pad_einsum(product, padding)
+    (packed,) = sch.get_producers(product) or [sch.cache_read(product, 0, "global")]
+    (result,) = sch.get_consumers(product) or [sch.cache_write(product, 0, "global")]
+    return packed, result
+
+
+def pack_rows(sch: Schedule, product: SBlockRV, tile: Tile) -> None:
+    """Lay out the copies of x and of the result so that the rows of a tile are the innermost dimension."""
+
+    def of_x(*index: tirx.Var) -> list[Expr]:
+        *around, k = index
+        row = around.pop(tile.row_axis)
+        return [*around, row // tile.rows, k // tile.block_k, k % tile.block_k, row % tile.rows]
+
+    def of_result(*index: tirx.Var) -> list[Expr]:
+        *around, j = index
+        row = around.pop(tile.row_axis)
+        return [j // tile.block_n, *around, row // tile.rows, j % tile.block_n, row % tile.rows]
+
+    sch.transform_layout(product, ("read", 0), of_x)
+    sch.transform_layout(product, ("write", 0), of_result)
+
+
+def split_steps(tile: Tile) -> tuple[int, int]:
+    """(steps, how many of them are written out one after another), which together make block_k."""
+    unrolled = largest_divisor(tile.block_k, min(UNROLLED, LOADED // tile.vectors))
+    return tile.block_k // unrolled, unrolled
+
+
+def vectorize_copies(sch: Schedule, packed: SBlockRV, result: SBlockRV, tile: Tile) -> None:
+    """Vectorise the copies of x, along its rows, and of the result, along its columns."""
+    *around, k = sch.get_loops(packed)
+    vectors, lane = sch.split(around[tile.row_axis], [None, tile.lanes])
+    sch.reorder(vectors, k, lane)
+    sch.vectorize(lane)
+    sch.parallel(vectors)
+    width = largest_divisor(tile.block_n, tile.lanes)
+    if width > 1:
+        _, lane = sch.split(sch.get_loops(result)[-1], [None, width])
+        sch.vectorize(lane)
+
+
+def has_schedule(func: tirx.PrimFunc) -> bool:
+    """Whether `func` is an unscheduled NT_matmul, by what it reads, whose weight is a matrix of constant size."""
+    return "tirx.is_scheduled" not in (func.attrs or {}) and is_nt_matmul(func)

@@ -1,0 +1,164 @@
+"""What chapter 6 provides: the conditions on one block, its loops and its memory. Each refuses, or says nothing.
+
+The exercises ask what the two blocks have to do with each other. These functions ask what each has to be by itself: a
+sum, an elementwise block, blocks that visit each point once, buffers whose names tell who uses which memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tvm import tirx
+from tvm.ir import Expr, Range, TensorLoad, Var
+from tvm.s_tir import SBlock, Schedule, ScheduleState
+from tvm.sym import Analyzer
+from tvm_ffi import structural_equal
+
+from chapters.kit.ir.block_domain import is_injective, visits_each_point_once
+from chapters.kit.ir.block_site import BlockSite, Nest
+from chapters.kit.ir.refuse import require
+from chapters.kit.ir.tensor_ir import mentions, nodes, uses_pointers
+
+# --- the reduction --------------------------------------------------------------------------------
+
+
+def check_reduction(nest: Nest) -> tirx.BufferStore:
+    """Refuse unless the block is a complete sum: init 0, one store, each step adds to it. Returns the step's store."""
+    block, step, init = nest.block, nest.block.body, nest.block.init
+    require(init is not None, block, "it has no init, so it is no reduction")
+    stores = isinstance(step, tirx.BufferStore) and isinstance(init, tirx.BufferStore)
+    require(stores, block, "its body and its init are not one store each")
+    same = init.buffer.same_as(step.buffer) and structural_equal(init.indices, step.indices)
+    require(same, block, "its init sets another element than its step adds to")
+    zero = Analyzer().simplify(init.value)
+    is_number = isinstance(zero, (tirx.IntImm, tirx.FloatImm))
+    require(is_number and zero.value == 0, block, "its init is not 0")
+    total = tirx.BufferLoad(step.buffer, step.indices)
+    require(adds_to(step.value, total), block, f"its step does not add to `{step.buffer.name}`")
+    check_axes(block, step)
+    return step
+
+
+def check_axes(block: SBlock, step: tirx.BufferStore) -> None:
+    """Refuse unless the block reduces, along axes that do not choose the element of its step, and has one output."""
+    spatial = axes_of(block, tirx.IterVar.DataPar)
+    reducing = axes_of(block, tirx.IterVar.CommReduce)
+    known = len(spatial) + len(reducing) == len(block.iter_vars)
+    require(bool(reducing) and known, block, "its axes are not spatial ones and reductions")
+    kept = not any(mentions(step.indices, axis) for axis in reducing)
+    require(kept, block, "a reduction axis indexes its output")
+    own = not block.alloc_buffers and not block.match_buffers and len(block.writes) == 1
+    require(own, block, "it allocates or matches buffers, or declares more than one write")
+
+
+def adds_to(value: Expr, total: TensorLoad) -> bool:
+    """Whether `value` is `total` plus or minus what does not mention its buffer: value(t + c) = value(t) + c."""
+    if isinstance(value, TensorLoad):
+        return structural_equal(value, total)
+    if not isinstance(value, (tirx.Add, tirx.Sub)):
+        return False
+    in_a, in_b = mentions(value.a, total.source), mentions(value.b, total.source)
+    if in_a:
+        return not in_b and adds_to(value.a, total)
+    return isinstance(value, tirx.Add) and adds_to(value.b, total)
+
+
+def axes_of(block: SBlock, kind: int) -> dict[Var, Range]:
+    """The axes of one kind (IterVar.DataPar, IterVar.CommReduce), each with its range."""
+    return {axis.var: axis.dom for axis in block.iter_vars if axis.iter_type == kind}
+
+
+def check_reduction_loops(nest: Nest) -> None:
+    """Refuse a reduction that several threads or lanes share: each would start from the bias."""
+    reducing = axes_of(nest.block, tirx.IterVar.CommReduce)
+    values = zip(nest.block.iter_vars, nest.realize.iter_values, strict=True)
+    summed = [value for axis, value in values if axis.var in reducing]
+    for loop in nest.loops:
+        serial = loop.kind in (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
+        name = loop.loop_var.name
+        alone = serial or not mentions(summed, loop.loop_var)
+        require(alone, nest.block, f"its reduction loop `{name}` does not run serially")
+
+
+# --- the epilogue ---------------------------------------------------------------------------------
+
+
+def check_epilogue(nest: Nest, axes: Mapping[Var, Expr], output: Var) -> None:
+    """Refuse unless the block is elementwise: spatial axes, one output, nothing of its own, in no pipeline.
+
+    axes: what each of its axes is in the reduction.
+    """
+    block = nest.block
+    spatial = all(axis.iter_type == tirx.IterVar.DataPar for axis in block.iter_vars)
+    require(spatial, block, "its axes are not all spatial")
+    alike = all(str(mine.ty) == str(other.ty) for mine, other in axes.items())
+    require(alike, block, "its axes are of another integer type than the reduction's")
+    own = not block.alloc_buffers and not block.match_buffers and block.init is None
+    require(own, block, "it allocates or matches buffers, or has an init")
+    one = [region.source for region in block.writes] == [output]
+    require(one, block, f"it does not declare `{output.name}` as the only buffer it writes")
+    require(not nest.is_staged, block, "it is a stage of a software pipeline")
+
+
+# --- the points that both visit -------------------------------------------------------------------
+
+
+def check_domains(
+    sch: Schedule, site: BlockSite, written: Sequence[Expr], indices: Sequence[Expr], value: Expr
+) -> None:
+    """Refuse unless both blocks visit every point of their domain once, and no two points share an element.
+
+    written: where the reduction stores. indices, value: where the epilogue stores, and what it needs for that, in the
+    reduction's axes.
+    """
+    reduction, epilogue = site.producer.block, site.consumer.block
+    for nest in (site.producer, site.consumer):
+        once = visits_each_point_once(nest.realize, nest.loops)
+        require(once, nest.block, "its loops do not visit each point of its domain exactly once")
+    ranges = axes_of(reduction, tirx.IterVar.DataPar)
+    for block, stored in ((reduction, written), (epilogue, indices)):
+        one_each = is_injective(stored, ranges)
+        require(one_each, block, "two of its points may write the same element")
+    fixed = [value, indices, epilogue.reads, epilogue.writes]
+    for loop in site.consumer.loops[len(site.shared) :]:
+        hidden = mentions(fixed, loop.loop_var)
+        name = loop.loop_var.name
+        require(not hidden, epilogue, f"it uses the loop variable `{name}` directly")
+    if site.shared:
+        check_shared_loops(sch, epilogue)
+
+
+def check_shared_loops(sch: Schedule, epilogue: SBlock) -> None:
+    """Refuse unless each iteration of the loops around both blocks finishes the sums that it then uses."""
+    fresh = ScheduleState(sch.mod)  # the flags of `sch` may be older than its module
+    covered = fresh._get_cached_flags(fresh.get_sref(epilogue)).region_cover
+    late = "it may read sums that a later iteration of the shared loops finishes"
+    require(covered, epilogue, late)
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def check_memory(site: BlockSite, temp: Var, output: Var) -> None:
+    """Refuse where names do not tell who uses which memory: second names, pointers, strides, threads' own memory."""
+    block, sref = site.consumer.block, site.scope_sref
+    while sref is not None:
+        root, sref = sref.stmt, sref.parent
+        alone = isinstance(root, tirx.For) or not root.match_buffers
+        require(alone, block, "a block around it gives a buffer a second name")
+    require(not nodes(root, tirx.DeclBuffer), block, "its function gives a buffer a second name")
+    anywhere = "a call or a pointer in the reduction, or before it, may reach any memory"
+    require(not uses_pointers(site.span), block, anywhere)
+    dense = not output.strides and not temp.strides
+    require(dense, block, f"`{output.name}` or the sum has strides, and elements may overlap")
+    shared = output.scope() in ("global", temp.scope())
+    require(shared, block, f"`{output.name}` is in another kind of memory than the sum")
+
+
+# --- the addend -----------------------------------------------------------------------------------
+
+
+def simplified(addend: Expr) -> Expr:
+    """`addend` as the built-in writes it; floats as they are, for TVM takes x * 0.0 for 0.0, even where x is NaN."""
+    exact = "int" in str(addend.ty.dtype)
+    return Analyzer().simplify(addend) if exact else addend

@@ -1,0 +1,202 @@
+"""Fuses and runs hard cases with the built-in and with a primitive of one's own, and says what came of it.
+
+A miscompiled program may write anywhere, so each case is judged in a child process. `verdicts(names)` keeps a few
+children, each of which judges many cases. A case that kills its child is reported as such, and a new child takes the
+next. `python -m chapters.ch07_when_fusion_is_sound.side_by_side NAME` prints the two verdicts of one case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from queue import SimpleQueue
+
+import numpy as np
+import tvm
+from tvm import s_tir
+
+from chapters.child import Child, Lost
+from chapters.kit.cases.guarded import WroteOutside, run_compiled
+from chapters.kit.cases.hard_cases import CASES, Case
+from chapters.kit.ir.tensor_ir import nodes
+from chapters.runner.earlier import earlier
+
+HERE = "chapters.ch07_when_fusion_is_sound.side_by_side"
+SECONDS = 120  # for one primitive on one case, compilation included
+MOST_CHILDREN = 4  # each holds TVM
+OUTSIDE = "outside its arrays"
+BAD = ("wrong", OUTSIDE, "not well-formed", "does not compile", "reads not declared", "died")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one case. builtin, ours: a word or two; how: the way ours took, or the condition it misses."""
+
+    name: str
+    builtin: str
+    ours: str
+    how: str
+
+
+# --- one case, in this process --------------------------------------------------------------------
+
+
+def fused(case: Case, fuse: Callable) -> tuple[tvm.IRModule | None, str]:
+    """The module after `fuse(sch, "matmul", "bias")` and what it returned; None and the sentence if it refused."""
+    sch = s_tir.Schedule(case.func)
+    try:
+        told = fuse(sch, "matmul", "bias")
+    except s_tir.ScheduleError as error:
+        return None, str(error).strip().splitlines()[-1]
+    return sch.mod, "" if told is None else str(told)
+
+
+def fuse_with_builtin(sch: s_tir.Schedule, reduction: str, epilogue: str) -> None:
+    """The primitive of the release."""
+    sch.fuse_reduction_epilogue(reduction, epilogue)
+
+
+def outcome(case: Case, mod: tvm.IRModule | None) -> str:
+    """Compare `mod` with the case unfused: "right", "refused" where it is None, or one of `BAD`."""
+    if mod is None:
+        return "refused"
+    try:
+        s_tir.Schedule(mod)
+    except Exception:
+        return "not well-formed"
+    expected = _unfused(case)
+    try:
+        got = run_compiled(mod, case.arguments())
+    except WroteOutside:
+        return OUTSIDE
+    except Exception:
+        return "does not compile"
+    if not all(_same(a, b) for a, b in zip(got, expected, strict=True)):
+        return "wrong"
+    return "right" if _declares_its_reads(mod) else "reads not declared"
+
+
+@lru_cache(maxsize=8)  # both primitives are compared with the same run
+def _unfused(case: Case) -> list[np.ndarray]:
+    """What the case computes unfused."""
+    return run_compiled(tvm.IRModule({"main": case.func}), case.arguments())
+
+
+def _same(got: np.ndarray, expected: np.ndarray) -> bool:
+    """Equal, NaN to NaN; floats within 0.1 %, which no mistake of this kind stays in."""
+    if got.dtype.kind in "iu":
+        return np.array_equal(got, expected)
+    wide = got.astype("float64"), expected.astype("float64")
+    return np.allclose(*wide, rtol=1e-3, atol=1e-4, equal_nan=True)
+
+
+def _declares_its_reads(mod: tvm.IRModule) -> bool:
+    """Whether the block `matmul` declares as many elements of each operand as TVM's own analysis finds it reads."""
+    sch = s_tir.Schedule(mod)
+    block = sch.get(sch.get_sblock("matmul"))
+    buffers = {v: v for v in nodes(block, tvm.ir.Var) if tvm.tirx.is_buffer_var(v)}
+    reads, writes, _ = s_tir.analysis.get_sblock_access_region(block, buffers)
+    written = [region.source for region in writes]
+    found = {r.source: r for r in reads if not any(r.source.same_as(w) for w in written)}
+    declared = {region.source: region for region in block.reads}
+    return all(source in declared and _box(declared[source], r) for source, r in found.items())
+
+
+def _box(declared, found) -> bool:
+    """Whether a declared region is as wide as the one found, or wider, along each axis."""
+    prove = tvm.sym.Analyzer()
+    pairs = zip(declared.region, found.region, strict=True)
+    return all(
+        prove.can_prove_equal(a.extent, b.extent) or prove.can_prove(a.extent >= b.extent)
+        for a, b in pairs
+    )
+
+
+def judge(case: Case, fuse: Callable) -> tuple[str, str]:
+    """What came of a case with the primitive `fuse`, and the way it took or the condition that is missed."""
+    try:
+        mod, how = fused(case, fuse)
+    except tvm.error.InternalError:
+        return "internal error", ""
+    return outcome(case, mod), how
+
+
+# --- many cases, in children ----------------------------------------------------------------------
+
+
+def answers() -> Callable[[list[str]], tuple[str, str]]:
+    """What a child does: the question is [primitive, name of a case], the answer is `judge`'s."""
+    primitives = {"ours": earlier(7).fuse_epilogue, "built-in": fuse_with_builtin}
+    return lambda question: judge(CASES[question[1]], primitives[question[0]])
+
+
+class Judge:
+    """Judges one case after another in a child process; starts a new one where the last may be damaged.
+
+    module: where the child finds `answers`.
+    """
+
+    def __init__(self, module: str = HERE):
+        self._module = module
+        self._child: Child | None = None
+
+    def verdict(self, name: str) -> Verdict:
+        """Both primitives on the case called `name`; ours first, for the other may do anything."""
+        ours, how = self._ask("ours", name)
+        builtin, _ = self._ask("built-in", name)
+        return Verdict(name, builtin, ours, how)
+
+    def _ask(self, primitive: str, name: str) -> tuple[str, str]:
+        if self._child is None:
+            self._child = Child(self._module)
+        self._child.wait_until_ready()  # a child that cannot start is not the case's fault
+        try:
+            came, how = self._child.ask([primitive, name], SECONDS)
+        except Lost:
+            self._child = None
+            return "died", ""
+        if came == OUTSIDE:  # it may have written over anything
+            self.close()
+        return came, how
+
+    def close(self) -> None:
+        if self._child:
+            self._child.close()
+        self._child = None
+
+
+def verdicts(names: Iterable[str] = CASES) -> list[Verdict]:
+    """What the built-in and the course's `fuse_epilogue` make of the cases called `names`, in this order."""
+    names = list(names)
+    count = max(min(os.cpu_count() or 1, MOST_CHILDREN, len(names)), 1)
+    free: SimpleQueue[Judge] = SimpleQueue()
+
+    def verdict(name: str) -> Verdict:
+        one = free.get()
+        try:
+            return one.verdict(name)
+        finally:
+            free.put(one)
+
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(count) as pool:
+        for _ in range(count):
+            free.put(stack.enter_context(contextlib.closing(Judge())))
+        return list(pool.map(verdict, names))
+
+
+def main(name: str) -> None:
+    """Print what came of the case called `name`, one line per primitive."""
+    (found,) = verdicts([name])
+    print(f"built-in: {found.builtin}")
+    print(f"ours:     {found.ours} ({found.how})")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1] not in CASES:
+        sys.exit(f"Give the name of a hard case, one of: {', '.join(CASES)}")
+    main(sys.argv[1])

@@ -1,0 +1,123 @@
+"""A pipeline on one function of the decoder, pass by pass: what `python -m chapters trace` prints.
+
+The pipelines have names: TVM's own two, and the one of this chapter.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import tvm
+from tvm import relax
+
+from chapters.kit.decoder.llama import FUNCTIONS, decoder
+from chapters.kit.decoder.llama_config import CONFIGS, LlamaConfig
+from chapters.kit.ir.ir_diff import DIM, PLAIN
+from chapters.kit.pipeline.pass_trace import Trace, TracedPass, trace
+from chapters.runner.earlier import earlier, whose
+
+OURS = 9  # the number of this chapter
+USES = (2, 3, 4, 5, 6, 7, OURS)  # the chapters whose code its pipeline runs
+MANY = 3  # functions whose differences are shown whole
+
+
+def _default(target: tvm.target.Target) -> tvm.transform.Pass:
+    """What `tvm.compile` chooses: the target's own for a GPU, elsewhere the general one, which fuses nothing."""
+    if "gpu" in target.keys:
+        return relax.get_default_pipeline(target)
+    return relax.get_pipeline("default")
+
+
+def _zero(_target: tvm.target.Target) -> tvm.transform.Pass:
+    """TVM's general fusion, then its lowering."""
+    names = ("zero", "default_build")
+    return tvm.transform.Sequential([relax.get_pipeline(name) for name in names])
+
+
+# name -> makes the pipeline for a target
+PIPELINES: dict[str, Callable[[tvm.target.Target], tvm.transform.Pass]] = {
+    "zero": _zero,
+    "default": _default,
+    "fusion_by_hand": lambda target: earlier(OURS).fusion_pipeline(target),
+}
+
+
+def trace_decoder(
+    pipeline: str = "zero",
+    config: str | LlamaConfig = "tiny",
+    function: str = "decode",
+    target: str = "llvm",
+    layers: int | None = None,
+) -> Trace:
+    """Run the pipeline of that name on one function of the decoder, recording each pass.
+
+    layers: how many the decoder has, if not as many as its configuration says. Raises ValueError for an unknown name.
+    """
+    for what, name, known in (
+        ("pipeline", pipeline, PIPELINES),
+        ("configuration", config, CONFIGS),
+        ("function of the decoder", function, FUNCTIONS),
+    ):
+        if isinstance(name, str) and name not in known:
+            raise ValueError(f"There is no {what} {name!r}; there are {', '.join(known)}.")
+    sizes = CONFIGS[config] if isinstance(config, str) else config
+    sizes = replace(sizes, num_hidden_layers=layers) if layers else sizes
+    mod, _ = decoder(sizes, functions=[function])
+    where = _target(target)
+    with where:
+        passes = PIPELINES[pipeline](where)
+    return trace(passes, mod, where)
+
+
+def _target(name: str) -> tvm.target.Target:
+    try:
+        return tvm.target.Target(name)
+    except ValueError:
+        raise ValueError(
+            f"TVM knows no target {name!r}; there are llvm, cuda, and tags such as nvidia/nvidia-h100."
+        ) from None
+
+
+def show(pipeline: str, config: str, function: str, target: str, pass_name: str | None) -> None:
+    """Print the table of a traced pipeline, or what the pass of that name or number changed.
+
+    Raises ValueError or KeyError, with one sentence, for an unknown name.
+    """
+    made = trace_decoder(pipeline, config, function, target)
+    title = f"pipeline {pipeline} on {function} of {config}, for {target}"
+    title += _whose() if pipeline == "fusion_by_hand" else ""
+    if pass_name is None:
+        print(f"{title}\n\n{made}\n")
+        print("python -m chapters trace --pass FuseOps shows what one of them changed (or its #).")
+        return
+    steps = made.find(pass_name)
+    print(title)
+    for step in [s for s in steps if s.changed] or steps[:1]:
+        _show_step(step, function)
+
+
+def _whose() -> str:
+    """A line that says whose code the course's pipeline runs."""
+    numbers: dict[str, list[str]] = {}
+    for number in USES:
+        numbers.setdefault(whose(number), []).append(str(number))
+    parts = [f"{who}: {', '.join(theirs)}" for who, theirs in numbers.items()]
+    return f"\nwith the code of these chapters, {'; '.join(parts)}"
+
+
+def _show_step(step: TracedPass, main: str) -> None:
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(f"\n{step.number} · {step.name}, {step.seconds * 1000:.1f} ms: {step.summary()}")
+    if not step.changed:
+        print("It left the module as it was.")
+    altered = sorted(step.altered, key=lambda name: name != main)
+    for name in altered[:MANY]:
+        print(f"\n{name}: {step.diff(name).text(colour)}")
+    rest = {"also changed": altered[MANY:], "new": step.added, "gone": step.removed}
+    for what, names in rest.items():
+        if names:
+            text = f"\n{what}: {', '.join(names)}"
+            print(f"{DIM}{text}{PLAIN}" if colour else text)

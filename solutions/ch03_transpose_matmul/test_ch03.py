@@ -1,3 +1,0 @@
-"""Checks the file beside this one."""
-
-from tests.checks.ch03 import *
