@@ -2,80 +2,69 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from chapters.toolkit.course import ROOT
-from tests.harness.runner import Runner
+from chapters.runner.course import chapter
+from chapters.runner.engine import Examiner
+from chapters.runner.fresh_copy import FreshCopy
 
 
-@pytest.fixture(scope="module")
-def runner():
-    """Runs checks in a worker of its own, shared by the tests of a file."""
-    with Runner() as running:
+@pytest.fixture(scope="session")
+def examiner():
+    """Runs checks in a child process that all tests share."""
+    with Examiner() as running:
         yield running
 
 
-class CourseCopy:
-    """A copy of the course in which a test may edit, break and reset what a learner would."""
+class CourseCopy(FreshCopy):
+    """A copy of the course in which a test may edit, break and reset what a learner would, in chapter 0."""
 
-    def __init__(self, root: Path):
-        self.root = root
-        self.stub = root / "chapters" / "ch00_first_module" / "first_module.py"
+    @property
+    def stub(self):
+        return self.file(chapter(0))
 
-    def python(self, *arguments: str, seconds: float = 120) -> subprocess.CompletedProcess:
-        """Run this Python in the copy, and nothing of the original on its path."""
-        # pytest repeats whole failures in its summary where these say that a CI system runs it
-        inherited = {k: v for k, v in os.environ.items() if k not in ("CI", "BUILD_NUMBER")}
-        environment = {
-            **inherited,
-            "PYTHONPATH": str(self.root),
-            "NO_COLOR": "1",
-            "PYTHONUTF8": "1",
-        }
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=self.root,
-            env=environment,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            stdin=subprocess.DEVNULL,
-            timeout=seconds,
-            check=False,
-        )
+    @property
+    def text(self) -> str:
+        """The text of the learner's file."""
+        return self.stub.read_text(encoding="utf-8")
+
+    @text.setter
+    def text(self, text: str) -> None:
+        self.stub.write_text(text, encoding="utf-8", newline="\n")
 
     def learner(self, *arguments: str) -> subprocess.CompletedProcess:
         """`python -m chapters …`."""
         return self.python("-m", "chapters", *arguments)
 
+    def begin(self, *arguments: str) -> subprocess.Popen:
+        """`python -m chapters …`, without waiting for its end."""
+        return subprocess.Popen(
+            [sys.executable, "-u", "-m", "chapters", *arguments],
+            cwd=self.root,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+        )
+
     def pytest(self, *arguments: str) -> subprocess.CompletedProcess:
         return self.python("-m", "pytest", *arguments)
 
     def solve(self, old: str = "", new: str = "") -> None:
-        """Put chapter 0's reference where the learner's file is, with `old` replaced by `new`."""
-        text = (self.root / "solutions/ch00_first_module/first_module.py").read_text(
-            encoding="utf-8"
-        )
+        """Put the reference where the learner's file is, with `old` replaced by `new`."""
+        text = chapter(0).solution.read_text(encoding="utf-8")
         assert old in text
-        self.stub.write_text(text.replace(old, new), encoding="utf-8")
+        self.text = text.replace(old, new)
+
+    def kept(self, pattern: str = "*.py") -> list[str]:
+        """The texts of the copies that were kept."""
+        return [p.read_text(encoding="utf-8") for p in (self.root / ".kept").rglob(pattern)]
 
 
 @pytest.fixture
-def course(tmp_path) -> CourseCopy:
+def course():
     """The course as a fresh clone has it: no progress, stubs as generated."""
-    root = tmp_path / "course"
-    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for folder in ("chapters", "solutions", "tests", "docs"):
-        shutil.copytree(ROOT / folder, root / folder, ignore=ignore)
-    shutil.copy(ROOT / "pyproject.toml", root)
-    copy = CourseCopy(root)
-    for lesson in sorted((root / "chapters").glob("ch*/lesson.md")):
-        copy.learner("reset", lesson.parent.name)
-    shutil.rmtree(root / ".kept", ignore_errors=True)
-    return copy
+    with CourseCopy() as copy:
+        yield copy

@@ -1,0 +1,317 @@
+"""The checks of chapter 0: a first module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.ir import IRModule
+
+from chapters.kit.cases.relax_text import relax_module
+from chapters.runner.failure import CheckFailed
+from tests.support import expect
+from tests.support.expect import Section
+
+LESSON = "chapters/ch00_first_module/lesson.md"
+REFUSE = Section(LESSON, "When it must refuse")
+INSIDE = Section(LESSON, "What is in it")
+WAYS = Section(LESSON, "Three ways to write it")
+RUN = Section(LESSON, "Run it")
+BREAK = Section(LESSON, "Break it")
+PRIMFUNC = Section(LESSON, "A PrimFunc")
+TOLERANCE = "float32 rounds each product and sum to 24 bits; over 16 terms the two orders of summing stay within 1e-5."
+
+
+def _inputs(rows: int, seed: int = 0) -> list[np.ndarray]:
+    random = np.random.default_rng(seed)
+    shapes = (rows, 16), (8, 16), (8,)
+    return [random.standard_normal(shape).astype("float32") for shape in shapes]
+
+
+def _model(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """relu(x @ w.T + b) in float64."""
+    return np.maximum(x.astype("float64") @ w.T + b, 0)
+
+
+def _is_model(mod: object, name: str, whose: str) -> None:
+    expect.returns_module(mod, whose)
+    expect.well_formed(mod, whose)
+    expect.has_function(mod, name, whose)
+    for rows in (1, 5):
+        inputs = _inputs(rows)
+        what = f"{whose} does not compute relu(x @ w.T + b) for {rows} row(s)."
+        WAYS.close(expect.run(mod, name, inputs), _model(*inputs), what, why=TOLERANCE)
+
+
+def _built_main(impl) -> relax.Function:
+    mod = impl.from_block_builder()
+    expect.returns_module(mod, "from_block_builder")
+    expect.has_function(mod, "main", "from_block_builder")
+    return mod["main"]
+
+
+def test_0_1_keeps_rows_symbolic(impl) -> None:
+    """one module serves any number of rows"""
+    params = _built_main(impl).params
+    expect.equal(len(params), 3, "main does not have the three parameters x, w, b.")
+    rows = params[0].ty.shape[0]
+    what = "The first dimension of x is a number, so the module serves that one size only."
+    wanted = 'a symbolic variable: tirx.Var("n", "int64")'
+    yours = str(params[0].ty)
+    why = "A decoder is compiled once and called with prompts of every length."
+    WAYS.that(not isinstance(rows, tvm.tirx.IntImm), what, expected=wanted, yours=yours, why=why)
+
+
+def test_0_1_keeps_calls_in_a_dataflow_block(impl) -> None:
+    """the operators stand in a dataflow block, where passes may move and fuse them"""
+    main = _built_main(impl)
+    outside = [name for name, is_dataflow in _calls(main) if not is_dataflow]
+    is_there = any(isinstance(block, relax.DataflowBlock) for block in main.body.blocks)
+    INSIDE.that(
+        is_there and not outside,
+        "Calls of main stand outside of its dataflow block."
+        if is_there
+        else "main has no dataflow block.",
+        expected="the calls emitted inside `with builder.dataflow():`",
+        yours=f"outside: {', '.join(outside) or 'nothing'}",
+        why="FuseOpsByPattern and most graph passes look only inside dataflow blocks, where nothing has side effects.",
+    )
+
+
+def _calls(func: relax.Function) -> list[tuple[str, bool]]:
+    """Each call bound in `func`: what it calls, and whether it stands in a dataflow block."""
+    return [
+        (getattr(binding.value.op, "name", "a function"), isinstance(block, relax.DataflowBlock))
+        for block in func.body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, relax.Call)
+    ]
+
+
+def test_0_1_builds_the_model(impl) -> None:
+    """from_block_builder gives a module that computes relu(x @ w.T + b)"""
+    _is_model(impl.from_block_builder(), "main", "from_block_builder")
+
+
+def observe_0_1(impl):
+    inputs = _inputs(3)
+    return [
+        lambda: impl.from_block_builder()["main"].params[0].ty,
+        lambda: [type(b).__name__ for b in impl.from_block_builder()["main"].body.blocks],
+        lambda: all(inside for _, inside in _calls(impl.from_block_builder()["main"])),
+        lambda: np.round(expect.run(impl.from_block_builder(), "main", inputs), 3).tolist(),
+    ]
+
+
+def test_0_2_exports_the_model(impl) -> None:
+    """Net exports to the same computation, its weights as parameters"""
+    mod = impl.from_nn()
+    expect.has_function(mod, "forward", "from_nn")
+    shapes = [tuple(int(d) for d in p.ty.shape) for p in mod["forward"].params[1:]]
+    what = "The weights of Net are not one (8, 16) matrix and one (8,) bias."
+    why = "nn.Linear(in_features, out_features) stores its weight as (out_features, in_features)."
+    expect.equal(shapes, [(8, 16), (8,)], what, why=why)
+    _is_model(mod, "forward", "from_nn")
+
+
+def observe_0_2(impl):
+    inputs = _inputs(3)
+    return [
+        lambda: [str(p.ty) for p in impl.from_nn()["forward"].params],
+        lambda: np.round(expect.run(impl.from_nn(), "forward", inputs), 3).tolist(),
+    ]
+
+
+def test_0_3_runs_the_model(impl) -> None:
+    """run compiles a module and gives the right numbers as a NumPy array"""
+    inputs = _inputs(7)
+    result = impl.run(impl.from_script(), "main", *inputs)
+    what = f"run returned {type(result).__name__}, not a NumPy array."
+    expect.that(isinstance(result, np.ndarray), what, expected="the result's .numpy()")
+    expect.close(result, _model(*inputs), "run does not give the model's numbers.", why=TOLERANCE)
+
+
+def test_0_3_calls_by_name(impl) -> None:
+    """run calls the function it was asked for"""
+    inputs = _inputs(2)
+    result = impl.run(_module(main=relax.op.negative, twice=_twice), "twice", inputs[0])
+    expect.close(result, 2 * inputs[0], "run(mod, name, …) did not call the function `name`.")
+
+
+def test_0_3_takes_any_array(impl) -> None:
+    """run takes strided and unaligned arrays, which NumPy makes all the time"""
+    x, w, b = _inputs(7)
+    for title, array in (
+        ("a strided view", np.repeat(x, 2, axis=0)[::2]),
+        ("unaligned", unaligned(x)),
+    ):
+        what = f"run gives other numbers when x is {title}."
+        why = "The VM takes an array's memory as it lies there; tvm.runtime.tensor copies it into aligned memory."
+        RUN.close(impl.run(impl.from_script(), "main", array, w, b), _model(x, w, b), what, why=why)
+
+
+def test_0_3_keeps_dtypes(impl) -> None:
+    """run hands each array over in the dtype it has"""
+    for dtype in ("int32", "float16"):
+        x = np.arange(12).reshape(3, 4).astype(dtype)
+        result = np.asarray(impl.run(_module(dtype, main=_twice), "main", x))
+        what = f"run is wrong for a module whose tensors are {dtype} (dtype and elements of x + x)."
+        why = "The VM takes an array's bytes for what the function's type says, and so refuses another dtype."
+        REFUSE.equal((str(result.dtype), result.tolist()), (dtype, (x + x).tolist()), what, why=why)
+
+
+def _module(dtype: str = "float32", **operators: Callable) -> IRModule:
+    """One function for each of `operators`, which is applied to a matrix of any size."""
+    builder = relax.BlockBuilder()
+    for name, operator in operators.items():
+        shape = [tirx.Var(size, "int64") for size in ("n", "m")]
+        x = relax.Var("x", relax.TensorType(shape, dtype))
+        with builder.function(name, [x]):
+            builder.emit_func_output(builder.emit(operator(x)))
+    return builder.get()
+
+
+def _twice(x: relax.Var) -> relax.Expr:
+    return relax.op.add(x, x)
+
+
+def unaligned(array: np.ndarray) -> np.ndarray:
+    """The same numbers in memory that starts 8 bytes past a 64-byte boundary."""
+    raw = np.zeros(array.nbytes + 128, "uint8")
+    start = -raw.ctypes.data % 64 + 8
+    view = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    view[...] = array
+    return view
+
+
+def observe_0_3(impl):
+    x, w, b = _inputs(3)
+
+    def called(mod, name, *arrays):
+        result = impl.run(mod, name, *arrays)
+        array = result.numpy() if hasattr(result, "numpy") else result
+        return type(result).__name__, np.round(np.asarray(array), 3)
+
+    numbers = np.arange(12, dtype="int32").reshape(3, 4)
+    return [
+        lambda: called(impl.from_script(), "main", x, w, b),
+        lambda: called(impl.from_script(), "main", np.repeat(x, 2, axis=0)[::2], w, b),
+        lambda: called(_module(main=relax.op.negative, twice=_twice), "twice", x),
+        lambda: called(_module("int32", main=_twice), "main", numbers),
+    ]
+
+
+def _row_sums(impl, held: float) -> tuple[np.ndarray, np.ndarray]:
+    """What row_sums writes into a buffer that held `held`, and what it should."""
+    a = np.random.default_rng(4).standard_normal((6, 16)).astype("float32")
+    out = tvm.runtime.tensor(np.full(6, held, "float32"))
+    tvm.compile(impl.row_sums, target="llvm")["main"](tvm.runtime.tensor(a), out)
+    return out.numpy(), a.astype("float64").sum(axis=1)
+
+
+def test_0_4_sums_each_row(impl) -> None:
+    """row_sums is right whatever the output buffer held before
+
+    The sums alone are asked for. A zero stored under `if vk == 0`, without `T.init()`, is right too: the steps run in
+    their order. That TVM then knows no reduction, and `decompose_reduction` refuses the block, is chapter 5's.
+    """
+    for held in (0.0, 1000.0, float("nan")):
+        yours, expected = _row_sums(impl, held)
+        what = f"row_sums is wrong when its output buffer held {held:g} before the call."
+        why = "Nobody clears an output buffer: the memory planner hands out memory that other tensors used."
+        PRIMFUNC.close(yours, expected, what, why=why)
+
+
+def observe_0_4(impl):
+    sums = partial(_row_sums, impl)
+    return [lambda held=held: np.round(sums(held)[0], 3).tolist() for held in (0.0, 8.0, 1.0)]
+
+
+def _count(mod: IRModule) -> tuple[int, int]:
+    functions = list(mod.functions.values())
+    relaxed = sum(isinstance(f, relax.Function) for f in functions)
+    return relaxed, len(functions) - relaxed
+
+
+def test_0_5_prediction_holds(impl) -> None:
+    """the predicted numbers of functions are those that LegalizeOps gives"""
+    yours = impl.predicted_functions()
+    form = '{"before": (1, 2), "after": (3, 4)}, with your numbers'
+    expect.that(
+        isinstance(yours, dict)
+        and all(isinstance(yours.get(key), list | tuple) for key in ("before", "after"))
+        and all(len(yours[key]) == 2 for key in ("before", "after")),
+        "predicted_functions does not return a dict with two pairs.",
+        expected=form,
+        yours="a `return` is missing" if yours is None else repr(yours)[:200],
+        why="Each pair is (Relax functions, PrimFuncs).",
+    )
+    mod = impl.from_script()
+    stages = {"before": mod, "after": relax.transform.LegalizeOps()(mod)}
+    for stage, module in stages.items():
+        for kind, mine, counted in zip(
+            ("Relax functions", "PrimFuncs"), yours[stage], _count(module), strict=True
+        ):
+            INSIDE.predicted(
+                mine,
+                counted,
+                f"{stage.capitalize()} LegalizeOps the module holds another number of {kind}.",
+                why="Each distinct operator call becomes a call_tir to a PrimFunc of its own. To see them, print "
+                "`relax.transform.LegalizeOps()(from_script())`.",
+            )
+
+
+def observe_0_5(impl):
+    return [
+        lambda: impl.predicted_functions()["before"],
+        lambda: impl.predicted_functions()["after"],
+    ]
+
+
+SAME_ROWS = 'def main(x: ("n", 16), y: ("n", 16)): out = R.add(x, y)'
+
+
+def test_0_6_is_refused(impl) -> None:
+    """each array alone is legal, both together are refused by the VM"""
+    pair = impl.refused()
+    expect.that(
+        isinstance(pair, list | tuple)
+        and len(pair) == 2
+        and all(isinstance(array, np.ndarray) for array in pair),
+        "refused does not return two NumPy arrays.",
+        expected="return x, y",
+        yours="a `return` is missing" if pair is None else repr(pair)[:200],
+    )
+    for array in pair:
+        legal = array.dtype == np.float32 and array.ndim == 2 and array.shape[1] == 16
+        REFUSE.that(
+            legal,
+            "One of your arrays is refused for its own sake, which shows nothing about n.",
+            expected="two float32 arrays of shape (something, 16)",
+            yours=f"{array.dtype} {array.shape}",
+            why="The dtype, the rank and the 16 stand in the type as they are. NumPy makes float64 unless it is told "
+            'otherwise: np.ones(shape, "float32").',
+        )
+    try:
+        expect.run(relax_module(SAME_ROWS), "main", pair)
+    except Exception as error:
+        if "shape[0]" in str(error):
+            return
+        raise CheckFailed("The VM refused, but not because of n.", yours=str(error)) from None
+    what = "The VM accepted your two arrays."
+    wanted = "an error that speaks of shape[0]"
+    why = "n is one name: whatever it is in x, it must be in y. The VM checks this at every call."
+    raise BREAK.failed(what, expected=wanted, yours=", ".join(str(a.shape) for a in pair), why=why)
+
+
+def observe_0_6(impl):
+    return [
+        lambda: "same rows" if len({a.shape[0] for a in impl.refused()}) == 1 else "other rows",
+        lambda: (
+            "legal columns" if {a.shape[1:] for a in impl.refused()} == {(16,)} else "other columns"
+        ),
+        lambda: sorted({str(a.dtype) for a in impl.refused()}),
+    ]

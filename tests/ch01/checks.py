@@ -1,0 +1,1113 @@
+"""The checks of chapter 1: visitors that measure, a mutator that rewrites, and what a pass must not do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.ir import IRModule
+
+from chapters.ch01_walk_the_ir.given import DropAnyDoubleTranspose, Small
+from chapters.kit.cases.relax_text import kernel, relax_module
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.ir.relax_effects import bindings_of, calls_in
+from chapters.kit.pipeline.planned_storage import lower
+from chapters.runner.failure import CheckFailed
+from tests.support import expect
+from tests.support.expect import Section
+
+LESSON = "chapters/ch01_walk_the_ir/lesson.md"
+WALK = Section(LESSON, "A visitor walks everywhere")
+BYTES = Section(LESSON, "What a call moves")
+LAUNCHES = Section(LESSON, "What launches a kernel")
+REWRITE = Section(LESSON, "A mutator puts something else there")
+NOT_FIRE = Section(LESSON, "When it must not fire")
+PURE = Section(LESSON, "A pass is a function")
+BREAK = Section(LESSON, "Break it")
+
+
+# --- modules to measure ---------------------------------------------------------------------------
+
+# several functions, one private; a kernel called twice; a packed function; a function's call
+Mixed = relax_module(
+    kernel("scale(a, b)", (6,), "b[at] = a[at] * T.float32(2)")
+    + kernel("negate(a)", (6,), "a[at] = T.float32(0) - a[at]")
+    + """
+@private
+def helper(x: (6,)):
+    a = R.exp(x)
+    b = R.add(a, x)
+
+def forward(x: (6,)):
+    a = R.call_tir(cls.scale, (x,), out_ty=R.Tensor((6,), "float32"))
+    b = R.call_tir(cls.scale, (a,), out_ty=R.Tensor((6,), "float32"))
+    c = cls.helper(b)
+    d = R.add(c, a)
+    e = R.call_tir_inplace(cls.negate, (d,), inplace_indices=[0], out_ty=R.Tensor((6,), "float32"))
+    f = R.call_dps_packed("library.sort", (e,), out_ty=R.Tensor((6,), "float32"))
+
+@bare
+def same(x: (6,)):
+    return x
+"""
+)
+# an `if` with work in both branches, and no function called main
+Branches = relax_module("""
+def choose(x: (6,), flag: ("bool",)):
+    if flag:
+        a = R.exp(x)
+        b = R.add(a, x)
+    else:
+        a = R.negative(x)
+        b = R.add(a, a)
+    return b
+""")
+
+
+def _nested() -> IRModule:
+    """add(exp(x), negative(exp(x))) in one binding, and a function inside a function."""
+    x, out = (relax.Var(name, relax.TensorType((6,), "float32")) for name in ("x", "out"))
+    value = relax.op.add(relax.op.exp(x), relax.op.negative(relax.op.exp(x)))
+    body = relax.SeqExpr([relax.BindingBlock([relax.VarBinding(out, value)])], out)
+    nested = relax.Function([x], body, relax.TensorType((6,), "float32"))
+    mod = relax_module("""
+def outer(y: (6,)):
+    @R.function
+    def inner(z: R.Tensor((6,), "float32")) -> R.Tensor((6,), "float32"):
+        s = R.sqrt(z)
+        return s
+
+    r: R.Tensor((6,), "float32") = inner(y)
+    return r
+""")
+    mod["nested"] = nested.with_attr("global_symbol", "nested")
+    return mod
+
+
+def _only_kernels() -> IRModule:
+    return IRModule({"scale": Mixed["scale"]})
+
+
+# --- looking at modules ---------------------------------------------------------------------------
+
+
+def _transposes(mod: IRModule, name: str) -> int:
+    return sum(call.op == tvm.ir.Op.get("relax.permute_dims") for call in calls_in(mod[name]))
+
+
+def _kernel_calls(mod: IRModule, name: str) -> int:
+    """Calls of PrimFuncs and packed functions in the fully lowered function: each is one launch."""
+    lowered = lower(mod)
+    kernels = {g.name_hint for g, f in lowered.functions_items() if isinstance(f, tirx.PrimFunc)}
+    return sum(
+        getattr(call.op, "name_hint", None) in kernels or isinstance(call.op, relax.ExternFunc)
+        for call in calls_in(lowered[name])
+    )
+
+
+def _machine(mod: IRModule) -> relax.VirtualMachine:
+    return relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
+
+
+# --- 1.1 ------------------------------------------------------------------------------------------
+
+
+def _returns(result: object, kind: type | tuple, whose: str, named: str, expected: str) -> None:
+    """`result`, which `whose` returned, is of the type `kind`, called `named`."""
+    what = f"{whose} returned {type(result).__name__}, not {named}."
+    yours = "a `return` is missing" if result is None else repr(result)[:200]
+    expect.that(isinstance(result, kind), what, expected=expected, yours=yours)
+
+
+def _counts(impl, mod: IRModule) -> dict[str, int]:
+    result = impl.count_calls(mod)
+    _returns(result, dict, "count_calls", "a dict", 'a dict such as {"relax.matmul": 7}')
+    return {name: count for name, count in result.items() if count}
+
+
+def _same_counts(yours: dict[str, int], expected: dict[str, int], what: str, why: str) -> None:
+    """Equal, or fail showing only the names that differ."""
+    names = sorted(n for n in {*yours, *expected} if yours.get(n, 0) != expected.get(n, 0))
+    if names:
+        wanted = "\n".join(f"{n}: {expected.get(n, 0)}" for n in names)
+        shown = "\n".join(f"{n}: {yours.get(n, 0)}" for n in names)
+        raise CheckFailed(what, expected=wanted, yours=shown, why=why, read=WALK)
+
+
+def test_1_1_counts_every_function(impl) -> None:
+    """count_calls counts over all Relax functions, private ones too, and adds them up"""
+    _same_counts(
+        _counts(impl, Mixed),
+        {
+            "relax.call_tir:scale": 2,
+            "@helper": 1,
+            "relax.exp": 1,
+            "relax.add": 2,
+            "relax.call_tir_inplace:negate": 1,
+            "relax.call_dps_packed:library.sort": 1,
+        },
+        "count_calls is wrong for a module with three Relax functions, one of them private.",
+        "A decoder has a dozen functions; fused groups are private ones. A pass is judged by the whole module.",
+    )
+
+
+def test_1_1_counts_in_both_branches(impl) -> None:
+    """calls in either branch of an if count, and no function need be called main"""
+    _same_counts(
+        _counts(impl, Branches),
+        {"relax.exp": 1, "relax.negative": 1, "relax.add": 2},
+        "count_calls is wrong for a function with an `if`.",
+        "The branches of an `if` hold bindings of their own; a walk over the function's blocks passes by.",
+    )
+
+
+def test_1_1_counts_calls_within_calls(impl) -> None:
+    """calls in another call's arguments and in inner functions count"""
+    _same_counts(
+        _counts(impl, _nested()),
+        {"relax.add": 1, "relax.exp": 2, "relax.negative": 1, "relax.sqrt": 1, "closure": 1},
+        "count_calls is wrong for add(exp(x), negative(exp(x))) and a function in a function.",
+        "A visitor's method that is overridden goes no deeper unless it asks the method it replaced to.",
+    )
+
+
+def test_1_1_counts_nothing_where_nothing_is(impl) -> None:
+    """a module of PrimFuncs has no calls; and counting is no memory of earlier counting"""
+    _same_counts(
+        _counts(impl, _only_kernels()),
+        {},
+        "count_calls found calls in a module that holds one PrimFunc and no Relax function.",
+        "PrimFuncs are loops over buffers. A Relax visitor given one raises an error.",
+    )
+    first, second = _counts(impl, Branches), _counts(impl, Branches)
+    expect.equal(second, first, "count_calls gives another answer when it is asked again.")
+
+
+def observe_1_1(impl):
+    return [
+        lambda mod=mod: sorted(impl.count_calls(mod).items())
+        for mod in (Mixed, Branches, _nested(), _only_kernels(), Moves)  # the last one has a main
+    ]
+
+
+# --- 1.2 ------------------------------------------------------------------------------------------
+
+
+def _types() -> list[tuple[str, tvm.ir.Type, int]]:
+    """(what it is, the type, its bytes where n = 3 and m = 5)."""
+    n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
+    tensor = relax.TensorType
+    inner = relax.TupleType([tensor((n,), "int64"), tensor((), "bool")])
+    two = relax.TupleType([tensor((3,), "int4")] * 2)
+    return [
+        ("R.Tensor((3, 7), float32)", tensor((3, 7), "float32"), 84),
+        ("R.Tensor((), float16), one element", tensor((), "float16"), 2),
+        ("R.Tensor((7,), bool)", tensor((7,), "bool"), 7),
+        ("R.Tensor((5,), int4), twenty bits", tensor((5,), "int4"), 3),
+        ("R.Tensor((8, 2), float4_e2m1fn)", tensor((8, 2), "float4_e2m1fn"), 8),
+        ("R.Tensor((n, 4 * m + 1), float32)", tensor((n, 4 * m + 1), "float32"), 252),
+        ("a tuple that holds a tuple", relax.TupleType([tensor((2,), "int8"), inner]), 27),
+        ("a tuple of two R.Tensor((3,), int4), twelve bits each", two, 4),
+        ("R.Shape([n, m])", relax.ShapeType([n, m]), 0),
+        ("a scalar int64", tvm.ir.PrimType("int64"), 0),
+    ]
+
+
+SIZES = {"n": 3, "m": 5}
+
+
+def test_1_2_sizes_every_type(impl) -> None:
+    """type_bytes sizes tensors of any dtype and shape, and tuples of them"""
+    for title, ty, size in _types():
+        what = f"type_bytes is wrong for {title}, with n = 3 and m = 5."
+        why = "Bits are what dtypes have: four-bit weights are stored two to a byte."
+        BYTES.equal(impl.type_bytes(ty, SIZES), size, what, why=why)
+
+
+def test_1_2_refuses_what_it_cannot_size(impl) -> None:
+    """a size that is not given, or not known, is an error that says so, not a guess"""
+    n = tirx.Var("tokens", "int64")
+    cases = [
+        ("a dimension `tokens` that sizes lacks", relax.TensorType((n, 4), "float32"), "tokens"),
+        ("a tensor of unknown shape", relax.TensorType(None, "float32", ndim=2), ""),
+    ]
+    for title, ty, word in cases:
+        try:
+            result = impl.type_bytes(ty, {"n": 3})
+        except ValueError as error:
+            what = f"The ValueError for {title} does not name it."
+            expect.that(word in str(error), what, yours=str(error))
+            continue
+        what = f"type_bytes gave {result} for {title}."
+        wanted = "a ValueError, as `extents` raises it"
+        why = "A made-up size makes every total after it wrong, and nobody sees it."
+        raise CheckFailed(what, expected=wanted, why=why, read=BYTES)
+
+
+# one call of every sort that `binding_bytes` must tell apart
+Moves = relax_module(
+    kernel("update(a, b)", (4, 6), "a[at] = a[at] + b[at]")
+    + """
+@private
+@bare
+def helper(x: (4, 6)):
+    y = R.exp(x)
+    return y
+
+def main(
+    x: (4, 6),
+    h: (4, 6, "float16"),
+    pair: R.Tuple(R.Tensor((4, 6), "float32"), R.Tensor((2, 6), "float32")),
+    flag: ("bool",),
+):
+    doubled = R.add(x, x)
+    shifted = R.add(doubled, R.const(3.0, "float32"))
+    wide = R.astype(h, dtype="float32")
+    first = pair[0]
+    joined = R.concat(pair, axis=0)
+    flat = R.reshape(joined, (36,))
+    _alias = flat
+    _halves = R.split(x, 2, axis=0)
+    updated = R.call_tir_inplace(cls.update, (wide, first), inplace_indices=[0], out_ty=R.Tensor((4, 6), "float32"))
+    helped = cls.helper(updated)
+    known = R.match_cast(R.multiply(helped, shifted), R.Tensor((4, 6), "float32"))
+    found = R.match_cast(
+        R.call_pure_packed("library.f", known, ty_args=R.Tensor(dtype="float32", ndim=2)),
+        R.Tensor((4, 6), "float32"),
+    )
+    if flag:
+        chosen = R.exp(found)
+    else:
+        chosen = R.add(found, x)
+    return chosen
+"""
+)
+MOVES = [
+    ("doubled", "relax.add", 96, 96),
+    ("shifted", "relax.add", 100, 96),
+    ("wide", "relax.astype", 48, 96),
+    ("joined", "relax.concat", 144, 144),
+    ("flat", "relax.reshape", 0, 0),
+    ("_halves", "relax.split", 96, 96),
+    ("updated", "relax.call_tir_inplace:update", 192, 96),
+    ("helped", "@helper", 0, 0),
+    ("known", "relax.multiply", 192, 96),
+    ("found", "relax.call_pure_packed:library.f", 96, 96),  # only the match_cast says its shape
+    ("chosen_then", "relax.exp", 96, 96),
+    ("chosen_else", "relax.add", 192, 96),
+]
+
+
+def _arguments() -> list[tuple[str, relax.Call, list[str]]]:
+    """(what it is, a call, the names of the tensors it reads)."""
+    tensor = relax.TensorType((4,), "float32")
+    a, b, c = (relax.Var(name, tensor) for name in "abc")
+    t = relax.Var("t", relax.TupleType([tensor, tensor]))
+    callee = tvm.ir.GlobalVar("kernel")
+    nested = relax.op.call_dps_packed("f", [relax.Tuple([c, a]), b], tensor)
+    return [
+        ("add(a, b)", relax.op.add(a, b), ["a", "b"]),
+        ("add(a, a)", relax.op.add(a, a), ["a"]),
+        ("call_tir(kernel, (b, c, b))", relax.call_tir(callee, (b, c, b), tensor), ["b", "c"]),
+        ("call_dps_packed(f, ((c, a), b)), a tuple in the tuple", nested, ["c", "a", "b"]),
+        ("concat((a, c))", relax.op.concat([a, c]), ["a", "c"]),
+        ("concat(t) of a variable t that holds a tuple", relax.op.concat(t), ["t"]),
+        ("reshape(a, R.shape([2, 2]))", relax.op.reshape(a, (2, 2)), ["a"]),
+        ("add(a, R.const(2.0))", relax.op.add(a, relax.const(2.0, "float32")), ["a", "a constant"]),
+        ("zeros((4,))", relax.op.zeros((4,), "float32"), []),
+    ]
+
+
+def _names(tensors) -> list[str]:
+    wanted = "a list of arguments, empty where no tensor is read"
+    _returns(tensors, (list, tuple), "tensors_read", "a list", wanted)
+    return [_called(one) for one in tensors]
+
+
+def _called(expr: relax.Expr) -> str:
+    if isinstance(expr, relax.Var):
+        return expr.name
+    kinds = {tvm.ir.GenericConst: "a constant", relax.Tuple: "a tuple", relax.ShapeExpr: "a shape"}
+    return kinds.get(type(expr), f"a {type(expr).__name__}")
+
+
+def test_1_2_finds_what_a_call_reads(impl) -> None:
+    """tensors_read gives each tensor argument once, in order, also those inside a tuple"""
+    for title, call, names in _arguments():
+        BYTES.equal(
+            _names(impl.tensors_read(call)),
+            names,
+            f"tensors_read is wrong for {title}.",
+            why="A tuple written out in a call stands for its fields, which may be tuples in their turn, as call_tir "
+            "wraps its arguments in one; shapes and kernels are arguments and no tensors.",
+        )
+
+
+def _rows(impl, mod: IRModule, name: str) -> list[tuple[str, str, int, int]]:
+    rows = impl.binding_bytes(mod[name], {})
+    return [(row.var, row.call, row.read, row.written) for row in rows]
+
+
+def test_1_2_measures_each_call(impl) -> None:
+    """binding_bytes has one entry a call, in order, with the bytes read and written"""
+    yours = _rows(impl, Moves, "main")
+    shown, expected = (
+        "\n".join(
+            f"{var} = {call}: {read} read, {written} written" for var, call, read, written in rows
+        )
+        for rows in (yours, MOVES)
+    )
+    what = f"binding_bytes has {len(yours)} entries for a function with {len(MOVES)} bound calls."
+    why = (
+        "A binding whose value is a call has an entry, also where the call moves nothing: a view, or a call of "
+        "another function. An alias, a tuple or an item of one has none."
+    )
+    BYTES.that(len(yours) == len(MOVES), what, expected=expected, yours=shown, why=why)
+    for mine, right in zip(yours, MOVES, strict=True):
+        BYTES.equal(
+            mine,
+            right,
+            f"binding_bytes is wrong for `{right[0]}` (variable, call, bytes read, bytes written).",
+            why="The function checked is `Moves.main` in tests/ch01/checks.py. The fields of Traffic are the name of "
+            "the variable, what `call_name` says of the call, and the bytes.",
+        )
+
+
+def test_1_2_evaluates_symbolic_shapes(impl) -> None:
+    """one function, measured for several sizes"""
+    mod = relax_module('def main(x: ("n", 6)):\n    out = R.exp(x)')
+    for n in (1, 1000):
+        rows = impl.binding_bytes(mod["main"], {"n": n})
+        what = f"binding_bytes is wrong for exp(x), x of shape (n, 6) float32, with n = {n}."
+        BYTES.equal([(row.read, row.written) for row in rows], [(24 * n, 24 * n)], what)
+
+
+# calls of a packed function by itself, and of one that fills an output
+Library = relax_module("""
+@impure
+def main(x: (4, 6)):
+    logged = R.call_packed("library.log", x, ty_args=R.Tensor((4, 6), "float32"))
+    known = R.call_dps_packed("library.sort", (logged,), out_ty=R.Tensor((4, 6), "float32"))
+    return known
+""")
+
+
+def test_1_2_charges_no_function(impl) -> None:
+    """a packed function called by itself is charged with nothing; one called by call_dps_packed is"""
+    BYTES.equal(
+        _rows(impl, Library, "main"),
+        [
+            ("logged", "packed:library.log", 0, 0),
+            ("known", "relax.call_dps_packed:library.sort", 96, 96),
+        ],
+        "binding_bytes is wrong for calls of packed functions (variable, call, bytes read, bytes written).",
+        why="call_dps_packed says which tensors its function reads and which it fills. What a packed function does "
+        "that is called by itself (`call.op` is an ExternFunc, no Op) nothing says, so nothing is charged.",
+    )
+
+
+def observe_1_2(impl):
+    return [
+        lambda: [impl.type_bytes(ty, SIZES) for _, ty, _ in _types()],
+        lambda: [_names(impl.tensors_read(call)) for _, call, _ in _arguments()],
+        lambda: _rows(impl, Moves, "main"),
+    ]
+
+
+# --- 1.3 ------------------------------------------------------------------------------------------
+
+# views and copies, a kernel launched twice, a call nobody uses, a call with two results
+Views = relax_module("""
+def main(x: (4, 6), w: (3, 8)):
+    with R.dataflow():
+        rows = R.reshape(x, (3, 8))
+        wt = R.permute_dims(w)
+        product = R.matmul(rows, wt)
+        twice = R.add(product, product)
+        thrice = R.add(twice, product)
+        _unused = R.exp(thrice)
+        halves = R.split(rows, 2, axis=1)
+        joined = R.add(halves[0], halves[1])
+        R.output(joined, thrice)
+    copied = R.reshape(joined, (12, 1))
+    out = R.concat((copied, copied), axis=1)
+    return out
+""")
+
+
+def _launched(mod: IRModule, name: str, shapes: list[tuple[int, ...]]) -> list[str]:
+    """The kernels that the VM really calls when `name` runs, in order."""
+    vm = _machine(mod)
+    seen: list[str] = []
+
+    def note(_func, symbol, before_run, _ret, *_args):
+        if before_run and not symbol.startswith("vm."):
+            seen.append(symbol)
+
+    vm.set_instrument(note)
+    random = np.random.default_rng(1)
+    vm[name](*[tvm.runtime.tensor(random.standard_normal(s).astype("float32")) for s in shapes])
+    return seen
+
+
+def _launches(impl, mod: IRModule) -> dict[str, int]:
+    given, before = expect.copy_of(mod), expect.copy_of(mod)
+    result = impl.launches(given)
+    expect.unchanged(given, before, "launches")
+    wanted = 'a dict such as {"main": 3}'
+    _returns(result, dict, "launches", "a dict", wanted)
+    LAUNCHES.that(
+        all(isinstance(key, str) for key in result),
+        "The keys of the dict that launches returned are no texts.",
+        expected=wanted,
+        yours=", ".join(sorted({f"a key that is a {type(key).__name__}" for key in result})),
+        why="`functions_items()` gives GlobalVars; the name of one is its `name_hint`.",
+    )
+    return result
+
+
+def test_1_3_agrees_with_the_vm(impl) -> None:
+    """launches says how many kernels the VM calls: views are none, a kernel called twice is two"""
+    kernels = _launched(Views, "main", [(4, 6), (3, 8)])
+    what = f"launches does not say how many kernels run; the VM called {', '.join(kernels)}."
+    why = "Each launch costs microseconds on a GPU before its first byte moves, used or unused."
+    LAUNCHES.equal(_launches(impl, Views).get("main"), len(kernels), what, why=why)
+
+
+def test_1_3_counts_each_function_by_itself(impl) -> None:
+    """each Relax function has its own number, also zero, and is not charged for what it calls"""
+    mod = IRModule({name: func for name, func in Mixed.functions_items()})
+    LAUNCHES.equal(
+        _launches(impl, mod),
+        {"forward": 5, "helper": 2, "same": 0},
+        "launches is wrong for a module with three Relax functions.",
+        why="forward launches scale twice, add, negate and a library's sort; helper launches exp and add; "
+        "same launches nothing.",
+    )
+
+
+def test_1_3_counts_both_branches(impl) -> None:
+    """both branches of an if are code, and count"""
+    what = "launches is wrong for a function with an `if`."
+    why = "It counts the launches that stand in the code. A run takes one branch."
+    LAUNCHES.equal(_launches(impl, Branches), {"choose": 4}, what, why=why)
+
+
+def test_1_3_fills_the_scoreboard(impl) -> None:
+    """scoreboard puts calls, launches and bytes together"""
+    board = impl.scoreboard(Moves, {})
+    lowered = impl.to_kernels(Moves)
+    rows = impl.binding_bytes(lowered["main"], {})
+    row = board.row("main")
+    found = (row.launches, row.read, row.written)
+    what = "The scoreboard's row of `main` is wrong (launches, bytes read, bytes written)."
+    expect.equal(found, (10, sum(row.read for row in rows), sum(row.written for row in rows)), what)
+    expect.equal(board.calls.get("relax.add"), 3, "The scoreboard counts relax.add wrongly.")
+
+
+def observe_1_3(impl):
+    return [lambda mod=mod: sorted(impl.launches(mod).items()) for mod in (Views, Mixed, Branches)]
+
+
+# --- 1.4 ------------------------------------------------------------------------------------------
+
+# (shape, inner axes, outer axes): pairs that cancel, and pairs that do not
+CANCEL = {
+    "reversed_twice": ((3, 4), None, None),
+    "reversed_twice_rank_3": ((2, 3, 4), None, None),
+    "rotated_and_back": ((2, 3, 4), [1, 2, 0], [2, 0, 1]),
+    "rotated_back_by_negative_axes": ((2, 3, 4), [1, 2, 0], [-1, 0, -2]),
+    "reversed_in_words": ((2, 3, 4), None, [2, 1, 0]),
+    "reversed_in_negative_words": ((2, 3, 4), [-1, -2, -3], None),
+    "last_two_swapped": ((2, 3, 4), [0, 2, 1], [0, -1, -2]),
+    "a_scalar": ((), [], None),
+}
+REMAIN = {
+    "rotated_twice": ((2, 3, 4), [1, 2, 0], [1, 2, 0]),
+    "rotated_twice_in_a_cube": ((3, 3, 3), [1, 2, 0], [1, 2, 0]),
+    "swapped_then_reversed": ((2, 3, 4), [0, 2, 1], None),
+    "reversed_then_swapped": ((2, 3, 4), None, [0, 2, 1]),
+    "two_different_swaps": ((3, 3, 3), [1, 0, 2], [0, 2, 1]),
+    "rotated_by_negative_axes_twice": ((2, 3, 4), [-1, 0, 1], [-1, 0, 1]),
+    "two_of_a_longer_rotation": ((2, 3, 4, 5), [1, 2, 3, 0], [1, 2, 3, 0]),
+}
+
+
+NONE_GONE = (
+    "Either these axes were not seen to cancel (None means reversed, -1 the last dimension), or the pair was not found "
+    "(a helper without `return` gives None), or the new function never reached the module."
+)
+ONE_LEFT = (
+    "A call that nobody uses still runs: what became dead must be removed, and what the outer one is replaced by must "
+    "be x itself."
+)
+
+
+def _pairs(cases: dict[str, tuple]) -> IRModule:
+    """One function a case: permute_dims(permute_dims(exp(x), inner), outer), and one more exp."""
+    functions = [
+        f"""
+def {name}(x: {(*shape, "float32")}):
+    turned = R.permute_dims(R.exp(x), {inner})
+    back = R.permute_dims(turned, {outer})
+    out = R.exp(back)
+"""
+        for name, (shape, inner, outer) in cases.items()
+    ]
+    return relax_module("".join(functions))
+
+
+def _drop(impl, mod: IRModule) -> IRModule:
+    return expect.apply(impl.DropDoubleTranspose(), mod, "DropDoubleTranspose")
+
+
+def _axes(case: tuple) -> str:
+    return f"inner axes {case[1]}, outer axes {case[2]}, on a tensor of rank {len(case[0])}"
+
+
+def _same_numbers(before: IRModule, after: IRModule, cases: dict[str, tuple]) -> None:
+    """Each function gives the same numbers in both; each module is compiled once."""
+    old, new = _machine(before), _machine(after)
+    random = np.random.default_rng(7)
+    for name, case in cases.items():
+        x = tvm.runtime.tensor(random.standard_normal(case[0]).astype("float32"))
+        what = f"DropDoubleTranspose changes the result of `{name}`."
+        why = "Two transposes are nothing only if their composition puts every dimension back."
+        NOT_FIRE.close(new[name](x).numpy(), old[name](x).numpy(), what, why=why)
+
+
+def test_1_4_drops_pairs_that_cancel(impl) -> None:
+    """two transposes that cancel disappear, both of them, and the numbers stay"""
+    mod = _pairs(CANCEL)
+    after = _drop(impl, mod)
+    for name, case in CANCEL.items():
+        left = _transposes(after, name)
+        what = f"DropDoubleTranspose left {left} of 2 transposes that cancel: {_axes(case)}."
+        REWRITE.equal(left, 0, what, why=ONE_LEFT if left == 1 else NONE_GONE)
+    _same_numbers(mod, after, CANCEL)
+
+
+def test_1_4_leaves_pairs_that_do_not(impl) -> None:
+    """two transposes that do not cancel stay, and so does a single one"""
+    mod = _pairs(REMAIN)
+    after = _drop(impl, mod)
+    for name, case in REMAIN.items():
+        left = _transposes(after, name)
+        what = f"DropDoubleTranspose dropped two transposes that do not cancel: {_axes(case)}."
+        wanted = "both stay, or one with the axes of both"
+        why = "x would reach the next operator in another order of dimensions. In a cube no shape check sees it."
+        NOT_FIRE.that(left > 0, what, expected=wanted, yours="none is left", why=why)
+    _same_numbers(mod, after, REMAIN)
+
+
+def test_1_4_needs_no_known_rank(impl) -> None:
+    """reversing twice is nothing, whatever the number of dimensions"""
+    mod = relax_module("""
+def main(x: R.Tensor(dtype="float32")):
+    turned = R.permute_dims(x)
+    back = R.permute_dims(turned)
+""")
+    what = "DropDoubleTranspose left two full reversals of a tensor whose rank is not known."
+    REWRITE.equal(_transposes(_drop(impl, mod), "main"), 0, what)
+
+
+# inner transposes that something else uses, block outputs, and calls outside of dataflow
+Users = relax_module(
+    kernel("scale(a, b)", (4, 4), "b[at] = a[at] * T.float32(2)")
+    + kernel("unused_kernel(a, b)", (4, 4), "b[at] = a[at]")
+    + """
+I.module_attrs({"course.note": "keep me"})
+
+@private
+@bare
+def unused_function(x: (4, 4)):
+    turned = R.permute_dims(x)
+    return turned
+
+def inner_used_twice(x: (4, 4)):
+    turned = R.permute_dims(x)
+    back = R.permute_dims(turned)
+    out = R.subtract(back, turned)
+
+@bare
+def outside_dataflow(x: (4, 4)):
+    back = R.permute_dims(R.permute_dims(x))
+    out = R.call_tir(cls.scale, (back,), out_ty=R.Tensor((4, 4), "float32"))
+    return out
+
+def pair_is_the_output(x: (4, 4)):
+    R.func_attr({"num_input": 1})
+    with R.dataflow():
+        back = R.permute_dims(R.permute_dims(R.exp(x)))
+        R.output(back)
+    out = R.negative(back)
+    return out
+
+@private
+def hidden(x: (4, 4)):
+    out = R.permute_dims(R.permute_dims(x))
+
+def calls_hidden(x: (4, 4)):
+    out = R.exp(cls.hidden(x))
+
+def through_an_alias(x: (4, 4)):
+    turned = R.permute_dims(x)
+    alias = turned
+    again = alias
+    back = R.permute_dims(again)
+    out = R.exp(back)
+
+def four_in_a_row(x: (4, 4)):
+    out = R.exp(R.permute_dims(R.permute_dims(R.permute_dims(R.permute_dims(x)))))
+
+def three_in_a_row(x: (4, 4)):
+    out = R.exp(R.permute_dims(R.permute_dims(R.permute_dims(x))))
+
+def something_between(x: (4, 4)):
+    out = R.permute_dims(R.exp(R.permute_dims(x)))
+"""
+)
+Users["scale"] = Users["scale"].with_attr("course.kernel", 1)
+
+# name -> (how many transposes are left, why)
+LEFT = {
+    "inner_used_twice": (1, "the inner transpose has another user and stays; the outer one goes"),
+    "through_an_alias": (0, "another name for the inner result hides nothing"),
+    "four_in_a_row": (0, "what is left after one pair is gone may be a pair again"),
+    "three_in_a_row": (1, "three reversals are one"),
+    "something_between": (2, "exp stands between them, so there is no pair"),
+    "outside_dataflow": (0, "bindings need not stand in a dataflow block"),
+    "pair_is_the_output": (0, "the result leaves the dataflow block, and is used after it"),
+    "hidden": (0, "a private function is a function"),
+}
+PUBLIC = {name: ((4, 4),) for name in (*LEFT, "calls_hidden") if name != "hidden"}
+
+
+def test_1_4_keeps_what_has_other_users(impl) -> None:
+    """users, aliases, chains, block outputs, private functions: only what cancels goes"""
+    after = _drop(impl, Users)
+    for name, (left, why) in LEFT.items():
+        what = (
+            f"The function `{name}` has the wrong number of transposes after DropDoubleTranspose."
+        )
+        REWRITE.equal(_transposes(after, name), left, what, why=why[0].upper() + why[1:] + ".")
+    _same_numbers(Users, after, PUBLIC)
+
+
+# the inner transpose is the output of a dataflow block; what it transposes is not
+Edges = relax_module("""
+def after_the_block(x: (4, 4)):
+    with R.dataflow():
+        turned = R.permute_dims(R.exp(x))
+        R.output(turned)
+    out = R.negative(R.permute_dims(turned))
+    return out
+
+def in_the_next_block(x: (4, 4)):
+    with R.dataflow():
+        turned = R.permute_dims(R.exp(x))
+        shown = turned
+        R.output(shown)
+    with R.dataflow():
+        again = shown
+        out = R.negative(R.permute_dims(again))
+        R.output(out)
+    return out
+
+def in_a_branch(x: (4, 4)):
+    with R.dataflow():
+        turned = R.permute_dims(R.exp(x))
+        R.output(turned)
+    if R.const(True, "bool"):
+        out = R.exp(R.permute_dims(turned))
+    else:
+        out = R.negative(turned)
+    return out
+""")
+
+
+def test_1_4_uses_what_is_visible(impl) -> None:
+    """x is put only where it can be seen: a variable of a dataflow block cannot, after the block"""
+    after = _drop(impl, Edges)
+    _same_numbers(Edges, after, {name.name_hint: ((4, 4),) for name in Edges.get_global_vars()})
+
+
+# two pairs, one after the other; the types say less than is known once the first is gone
+Successive = relax_module("""
+def main(x: (2, 3, 4)):
+    same: R.Tensor(dtype="float32", ndim=3) = x
+    turned: R.Tensor(dtype="float32", ndim=3) = R.permute_dims(same, [1, 2, 0])
+    back: R.Tensor(dtype="float32", ndim=3) = R.permute_dims(turned, [2, 0, 1])
+    between: R.Tensor(dtype="float32", ndim=3) = R.exp(back)
+    again: R.Tensor(dtype="float32", ndim=3) = R.permute_dims(between, [1, 2, 0])
+    out: R.Tensor(dtype="float32", ndim=3) = R.permute_dims(again, [2, 0, 1])
+""")
+
+
+def test_1_4_goes_into_arguments(impl) -> None:
+    """what uses a rewritten call is given the new variable, also where its type became more exact"""
+    after = _drop(impl, Successive)
+    REWRITE.equal(
+        _transposes(after, "main"),
+        0,
+        "DropDoubleTranspose left some of two pairs that follow each other, with exp between them.",
+        why="Each pair cancels by itself. The mutator must be asked about the arguments of a call too.",
+    )
+
+
+# a kernel writes into x, in place, between the two transposes of x
+Overwritten = relax_module(
+    kernel("double(a)", (4, 4), "a[at] = a[at] + a[at]")
+    + """
+def main(start: (4, 4)):
+    x = R.exp(start)
+    turned = R.permute_dims(x)
+    doubled = R.call_tir_inplace(cls.double, (x,), inplace_indices=[0], out_ty=R.Tensor((4, 4), "float32"))
+    back = R.permute_dims(turned)
+    out = R.subtract(doubled, back)
+"""
+)
+
+
+def test_1_4_minds_what_is_overwritten(impl) -> None:
+    """x is not read later than it was, where a kernel may have written into it meanwhile"""
+    after = _drop(impl, Overwritten)
+    _same_numbers(Overwritten, after, {"main": ((4, 4),)})
+
+
+# bindings whose variables nobody uses, and that do something nevertheless
+Unused = relax_module("""
+@impure
+def says(x: (4, 4)):
+    turned = R.permute_dims(x)
+    _said = R.print(turned, format="")
+    back = R.permute_dims(turned)
+    return back
+
+def sized(x: R.Tensor(dtype="float32", ndim=2)) -> R.Tensor(dtype="float32", ndim=2):
+    n = T.int64()
+    m = T.int64()
+    turned = R.permute_dims(x)
+    back = R.permute_dims(turned)
+    _cast = R.match_cast(back, R.Tensor((n, m), "float32"))  # says what n and m are
+    zeros = R.zeros((n, m), "float32")
+    out = R.concat((back, zeros), axis=0)
+""")
+
+
+def _effects(mod: IRModule) -> dict[str, int]:
+    """The calls of R.print and the match_casts in each function."""
+    prints, found = tvm.ir.Op.get("relax.print"), {}
+    for name, func in mod.functions_items():
+        casts = sum(isinstance(b, relax.MatchCast) for b in bindings_of(func.body))
+        found[name.name_hint] = casts + sum(call.op == prints for call in calls_in(func))
+    return found
+
+
+def test_1_4_keeps_what_does_something(impl) -> None:
+    """an unused binding that prints, or that checks or names sizes, is not dead"""
+    after = _drop(impl, Unused)
+    NOT_FIRE.equal(
+        _effects(after),
+        _effects(Unused),
+        "DropDoubleTranspose removed an R.print or a match_cast whose variable nobody uses.",
+        why="A print is there to be run. A match_cast fails where the sizes are others than it says, and gives "
+        "symbolic sizes their values. relax.analysis.remove_all_unused keeps both.",
+    )
+
+
+def test_1_4_leaves_all_else_alone(impl) -> None:
+    """functions, attributes of functions and module, and modules without a pair stay as they are"""
+    after = _drop(impl, Users)
+    names, left = ({name.name_hint for name in mod.get_global_vars()} for mod in (Users, after))
+    NOT_FIRE.that(
+        left == names,
+        "DropDoubleTranspose removed or added functions.",
+        expected="all functions of the module it was given, the private ones that nobody calls too",
+        yours=f"missing: {', '.join(sorted(names - left)) or 'none'}; "
+        f"added: {', '.join(sorted(left - names)) or 'none'}",
+        why="A later pass may call or export them. Remove dead bindings function by function, with "
+        "relax.analysis.remove_all_unused(func); DeadCodeElimination works on the whole module.",
+    )
+    what = "DropDoubleTranspose changed a PrimFunc."
+    expect.that(tvm_ffi.structural_equal(after["scale"], Users["scale"]), what)
+    _keeps_its_note(
+        after,
+        "DropDoubleTranspose",
+        "They belong to the module: build the new one from the old, not from its functions alone.",
+    )
+    attrs = after["pair_is_the_output"].attrs
+    what = "A rewritten function has lost its attribute num_input."
+    why = "Later passes read attributes; chapter 2 is about them."
+    PURE.that("num_input" in attrs and attrs["num_input"] == 1, what, why=why)
+    for title, mod in (("an empty module", IRModule({})), ("the decoder", _decode())):
+        NOT_FIRE.same_ir(
+            _without_dead_code(_drop(impl, mod)),
+            _without_dead_code(mod),
+            f"DropDoubleTranspose changed {title}, where no two transposes follow each other.",
+            why="A pass with nothing to do does nothing.",
+        )
+
+
+def _keeps_its_note(after: IRModule, whose: str, why: str) -> None:
+    """`after`, made from Users, still has the attribute of the module itself."""
+    note = after.attrs.get("course.note") if after.attrs else None
+    what = f"The module's own attributes are gone after {whose}."
+    PURE.equal(note, "keep me", what, why=why)
+
+
+def _without_dead_code(mod: IRModule) -> IRModule:
+    """What a pass may remove besides its own: bindings that nobody uses."""
+    result = mod.clone()
+    for name, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            result[name] = relax.analysis.remove_all_unused(func)
+    return result
+
+
+def test_1_4_runs_twice(impl) -> None:
+    """a second run finds nothing, and two launches a pair are gone"""
+    drop = impl.DropDoubleTranspose()
+    once = _drop(impl, Users)
+    expect.runs_twice_the_same(drop, once, "DropDoubleTranspose")
+    before, after = (_kernel_calls(mod, "through_an_alias") for mod in (Users, once))
+    what = "Lowered to kernels, `through_an_alias` does not launch two fewer (before, after)."
+    LAUNCHES.equal((before, after), (3, 1), what)
+
+
+def _decode() -> IRModule:
+    return decoder("tiny", functions=["decode"])[0]
+
+
+def observe_1_4(impl):
+    def seen(mod: IRModule):
+        given = expect.copy_of(mod)
+        after = impl.DropDoubleTranspose()(given)
+        relaxed = [g.name_hint for g, f in mod.functions_items() if isinstance(f, relax.Function)]
+        return (
+            [_transposes(after, name) if name in after else "gone" for name in relaxed],
+            tvm_ffi.structural_equal(given, mod),
+            relax.analysis.check_well_formed(after),
+            bool(after.attrs) and "course.note" in after.attrs,
+        )
+
+    def rewrites() -> str:
+        """A pass that rewrites nothing: does its mutator, asked alone, rewrite anything?"""
+        mod = _pairs(CANCEL)
+        after = impl.DropDoubleTranspose()(expect.copy_of(mod))
+        if any(_transposes(after, name) < 2 for name in CANCEL):
+            return "the pass rewrites"
+        functions = [mod[name] for name in CANCEL]
+        new = [impl.TransposeDropper(mod).visit_expr(func) for func in functions]
+        same = all(map(tvm_ffi.structural_equal, new, functions))
+        return f"the pass rewrites nothing, the mutator {'neither' if same else 'does'}"
+
+    modules = (_pairs(CANCEL), _pairs(REMAIN), Users, Edges, Successive, Overwritten, Unused)
+    return [rewrites, *(lambda mod=mod: seen(mod) for mod in modules)]
+
+
+# --- 1.5 ------------------------------------------------------------------------------------------
+
+
+def _attached(mod: IRModule) -> dict[str, str]:
+    """What `course.origin` holds, by function; "" where it is not attached."""
+    return {
+        name.name_hint: str((func.attrs or {}).get("course.origin", ""))
+        for name, func in mod.functions_items()
+    }
+
+
+def test_1_5_changes_nothing_it_was_given(impl) -> None:
+    """AttachOrigin returns a module and leaves the one it was given as it was"""
+    expect.apply(impl.AttachOrigin("here"), Users, "AttachOrigin")
+
+
+def test_1_5_attaches_to_every_relax_function(impl) -> None:
+    """every Relax function of the result carries the attribute, no PrimFunc does"""
+    for origin in ("a model", "another"):
+        after = expect.apply(impl.AttachOrigin(origin), Users, "AttachOrigin")
+        expected = {
+            name.name_hint: origin if isinstance(func, relax.Function) else ""
+            for name, func in Users.functions_items()
+        }
+        what = f"AttachOrigin({origin!r}) attached to the wrong functions."
+        why = "func.with_attr(…) gives a new function and leaves `func` alone; the module must be given it."
+        PURE.equal(_attached(after), expected, what, why=why)
+
+
+def test_1_5_keeps_everything_else(impl) -> None:
+    """other attributes, of functions and of the module, are still there; so is an earlier module"""
+    attach = impl.AttachOrigin("here")
+    first = expect.apply(attach, Users, "AttachOrigin")
+    _keeps_its_note(
+        first,
+        "AttachOrigin",
+        "IRModule(functions) makes a module that knows nothing but its functions.",
+    )
+    stripped = expect.copy_of(first)
+    for name, func in first.functions_items():
+        if isinstance(func, relax.Function):
+            stripped[name] = func.without_attr("course.origin")
+    PURE.same_ir(stripped, Users, "AttachOrigin changed more than its one attribute.", why="")
+    impl.AttachOrigin("there")(first)
+    PURE.equal(
+        _attached(first)["hidden"],
+        "here",
+        "A second AttachOrigin changed what the first one had returned.",
+        why="The first result was the second pass's input.",
+    )
+
+
+def observe_1_5(impl):
+    def seen(mod: IRModule):
+        given = expect.copy_of(mod)
+        after = impl.AttachOrigin("o")(given)
+        note = bool(after.attrs) and "course.note" in after.attrs
+        attached = sorted(_attached(after).items()), sorted(_attached(given).items())
+        return attached, note, after.same_as(given)
+
+    return [lambda mod=mod: seen(mod) for mod in (Users, Mixed, Branches)]
+
+
+# --- 1.6 ------------------------------------------------------------------------------------------
+
+
+def _predicted(impl, name: str) -> int | None:
+    predicted = impl.predicted_launches()
+    expect.that(
+        isinstance(predicted, dict) and name in predicted,
+        f"predicted_launches has no number for {name!r}.",
+        expected='a dict such as {"small": 1, "decode": 2}',
+        yours=repr(predicted),
+    )
+    return predicted[name]
+
+
+def test_1_6_predicts_small(impl) -> None:
+    """the predicted launches of Small's main are those of its kernels"""
+    yours = _predicted(impl, "small")
+    kernels = _launched(Small, "main", [(2, 3, 8), (8, 8)])
+    LAUNCHES.predicted(
+        yours,
+        len(kernels),
+        "Small launches another number of kernels when it runs.",
+        why="A reshape inside a dataflow block is a view. The same kernel twice is two launches. Nothing in this "
+        "pipeline removes a call whose result is unused.",
+    )
+
+
+def test_1_6_predicts_decode(impl) -> None:
+    """the predicted launches of the tiny decoder's decode are those of its kernels"""
+    real = _kernel_calls(_decode(), "decode")
+    LAUNCHES.predicted(
+        _predicted(impl, "decode"),
+        real,
+        "One decode step of the three-layer decoder launches another number of kernels.",
+        why="Each layer launches the same kernels: those of nn.Linear, which is a transpose and a matmul, of "
+        "attention, the norms, the additions and the gate. A norm and an nn.Linear follow the layers. `python -m "
+        "chapters trace --pass LegalizeOps` shows them all.",
+    )
+
+
+def observe_1_6(impl):
+    return [
+        lambda: impl.predicted_launches().get("small"),
+        lambda: impl.predicted_launches().get("decode"),
+    ]
+
+
+# --- 1.7 ------------------------------------------------------------------------------------------
+
+
+def _answer(impl) -> tuple[IRModule, list[np.ndarray]]:
+    given = impl.counterexample()
+    fits = isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], IRModule)
+    what = "counterexample() does not return a module and a list of arrays."
+    expect.that(fits, what, expected="return mod, [array, …]", yours=type(given).__name__)
+    mod, inputs = given
+    expect.has_function(mod, "main", "counterexample()")
+    what = "counterexample() does not give one array for each parameter of main."
+    why = "The inputs are a list, also if there is one."
+    expect.equal(len(inputs), len(mod["main"].params), what, why=why)
+    return mod, list(inputs)
+
+
+def _differs(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.shape != other.shape or not np.allclose(one, other, equal_nan=True)
+
+
+def _run_after(transform, mod: IRModule, inputs: list[np.ndarray]) -> np.ndarray:
+    return expect.run(transform(expect.copy_of(mod)), "main", inputs)
+
+
+def _result(compute: Callable, what: str, **more: str) -> np.ndarray:
+    """`compute()`; an error of it fails the check with `what`."""
+    try:
+        return compute()
+    except Exception as error:
+        said = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+        raise CheckFailed(what, yours=said, **more) from None
+
+
+def test_1_7_is_a_fair_module(impl) -> None:
+    """the counterexample is a well-formed module that runs, and the right pass keeps its result"""
+    from solutions.ch01_walk_the_ir.walk_the_ir import DropDoubleTranspose
+
+    mod, inputs = _answer(impl)
+    expect.well_formed(mod, "counterexample()")
+    plain = _result(
+        lambda: expect.run(mod, "main", inputs),
+        "Your module does not run on your inputs.",
+        expected="arrays of the parameters' shapes and dtypes, and one tensor as the result",
+    )
+    what = "The right pass changes your module's result too, so it shows nothing about the careless one."
+    expect.that(not _differs(_run_after(DropDoubleTranspose(), mod, inputs), plain), what)
+
+
+def test_1_7_breaks_the_careless_pass(impl) -> None:
+    """after DropAnyDoubleTranspose the same inputs give another result, of the same shape"""
+    mod, inputs = _answer(impl)
+    plain = expect.run(mod, "main", inputs)
+    careless = _result(
+        lambda: _run_after(DropAnyDoubleTranspose(), mod, inputs),
+        "After the careless pass your module no longer runs, so nobody would be misled.",
+        expected="a module that runs, with another result",
+        why="The errors to fear are those that run. Let nothing depend on the shape that changes.",
+    )
+    BREAK.that(
+        _differs(careless, plain),
+        "The careless pass gives the right result for your module and inputs.",
+        expected="two transposes that do not cancel, and inputs whose order can be seen",
+        yours=f"the same result of shape {plain.shape} before and after",
+        why="A test with equal elements, or with transposes that cancel, passes whatever the pass does.",
+    )
+    what = "After the careless pass your module's result has another shape, so any shape check would notice."
+    wanted = f"another result of the same shape, {plain.shape}"
+    yours = f"a result of shape {careless.shape}"
+    why = "The errors to fear are those that no check sees. Choose a shape that your axes leave as it is."
+    BREAK.that(careless.shape == plain.shape, what, expected=wanted, yours=yours, why=why)
+
+
+def observe_1_7(impl):
+    def differs(make):
+        mod, inputs = _answer(impl)
+        arrays = [make(np.asarray(array)) for array in inputs]
+        careless = _run_after(DropAnyDoubleTranspose(), mod, arrays)
+        return _differs(careless, expect.run(mod, "main", arrays))
+
+    def scrambled(array):
+        return np.random.default_rng(3).standard_normal(array.shape).astype(array.dtype)
+
+    def fires() -> bool:
+        mod, _ = _answer(impl)
+        return not tvm_ffi.structural_equal(DropAnyDoubleTranspose()(expect.copy_of(mod)), mod)
+
+    def shapes_agree() -> bool:
+        mod, inputs = _answer(impl)
+        careless = _run_after(DropAnyDoubleTranspose(), mod, inputs)
+        return careless.shape == expect.run(mod, "main", inputs).shape
+
+    return [lambda: differs(lambda array: array), lambda: differs(scrambled), fires, shapes_agree]

@@ -1,0 +1,1114 @@
+"""The checks of chapter 2: what the six passes attach, and what their readers make of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from itertools import chain, combinations, product
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.script import relax as R
+from tvm.script import tirx as T
+
+from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.pipeline.captured_kernels import captured
+from chapters.kit.pipeline.planned_storage import planned
+from chapters.runner.failure import CheckFailed
+from tests.support import expect
+
+LESSON = "chapters/ch02_attach_metadata/lesson.md"
+HOW = expect.Section(LESSON, "How it works")
+NOT = expect.Section(LESSON, "When it must not fire")
+READERS = expect.Section(LESSON, "See it")
+OUR_READER = expect.Section(LESSON, "A reader of our own")
+MEASURE = expect.Section(LESSON, "Measure it")
+BREAK = expect.Section(LESSON, "Break it")
+A_PASS = expect.Section("chapters/ch01_walk_the_ir/lesson.md", "A pass is a function")
+
+BOUNDS = "tir_var_upper_bound"
+NON_NEGATIVE = "tir_non_negative_var"
+PLAN_OUTPUT = "relax.memory_plan_dynamic_func_output"
+HINTS = "relax.rewrite_cuda_graph.capture_symbolic_vars"
+STAGES = "pipeline_parallel_stages"
+FACTOR = "seqlen_padding_factor"
+
+LIMITS = {"test_2_8_agrees_with_the_compiler": 60}
+
+
+# --- modules to attach to -------------------------------------------------------------------------
+
+
+# No function called main, one of every kind; `prefill` is a kernel here, not the model's function.
+Mixed = relax_module("""
+I.module_attrs({"model": "mixed"})
+
+@T.prim_func(s_tir=True, private=True)
+def prefill(a: T.Buffer((4, 8), "float32"), b: T.Buffer((4, 8), "float32")):
+    for i, j in T.grid(4, 8):
+        with T.sblock("twice"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            b[vi, vj] = a[vi, vj] * T.float32(2)
+
+@private
+@bare
+def helper(x: ("n", 8)) -> R.Tensor(("n", 8), "float32"):
+    y = R.exp(x)
+    return y
+
+def decode(x: (4, 8)):
+    R.func_attr({"num_input": 1})
+    y = R.call_tir(cls.prefill, (x,), out_ty=R.Tensor((4, 8), "float32"))
+    z = cls.helper(y)
+
+def decode_step(x: ("n", "m")):
+    y = R.tanh(x)
+""")
+Mixed["sampler"] = relax.ExternFunc("runtime.sampler")
+
+
+@T.prim_func(s_tir=True)
+def halve(a: T.Buffer((6,), "float32"), b: T.Buffer((6,), "float32")):
+    for i in range(6):
+        with T.sblock("halve"):
+            vi = T.axis.spatial(6, i)
+            b[vi] = a[vi] * T.float32(0.5)
+
+
+@T.prim_func(s_tir=True, private=True)
+def shift(a: T.Buffer((6,), "float32"), b: T.Buffer((6,), "float32")):
+    T.func_attr({"tirx.noalias": True})
+    for i in range(6):
+        with T.sblock("shift"):
+            vi = T.axis.spatial(6, i)
+            b[vi] = a[vi] + T.float32(3)
+
+
+@cache
+def _batch_decode() -> tvm.IRModule:
+    return decoder("tiny", functions=["batch_decode"])[0]
+
+
+def _elementwise(*names: str) -> tvm.IRModule:
+    """main(x) of five element-wise calls on a tensor whose symbolic dimensions are `names`."""
+    builder = relax.BlockBuilder()
+    shape = [*(tirx.Var(name, "int64") for name in names), 16]
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = x
+            for op in (relax.op.exp, relax.op.tanh, relax.op.sqrt, relax.op.negative):
+                y = builder.emit(op(y))
+            out = builder.emit_output(relax.op.add(y, x))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+# --- attributes, as plain values ------------------------------------------------------------------
+
+
+def plain(value: object) -> object:
+    """An attribute's value in Python's own types."""
+    if isinstance(value, dict | tvm_ffi.Map):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple | tvm_ffi.Array):
+        return [plain(one) for one in value]
+    return value
+
+
+def attributes(mod: tvm.IRModule) -> dict[str, dict[str, object]]:
+    """The attributes of every function of `mod`, by the function's name."""
+    return {
+        gvar.name_hint: {key: plain(value) for key, value in sorted(dict(func.attrs or {}).items())}
+        for gvar, func in sorted(mod.functions_items(), key=lambda item: item[0].name_hint)
+    }
+
+
+def _of_the_module(mod: tvm.IRModule) -> object:
+    """The attributes that the module itself carries, besides those of its functions."""
+    return plain(dict(mod.attrs or {}))
+
+
+def _kind(func: object) -> str:
+    return {relax.Function: "the Relax function", tirx.PrimFunc: "the PrimFunc"}.get(
+        type(func), "the external function"
+    )
+
+
+def attaches(
+    transform: Callable, mod: tvm.IRModule, whose: str, extra: Callable[[str], dict]
+) -> tvm.IRModule:
+    """`transform(mod)` differs from `mod` in that each Relax function has the attributes `extra(name)` too."""
+    result = expect.apply(transform, mod, whose)
+    before, after = attributes(mod), attributes(result)
+    HOW.equal(list(after), list(before), f"{whose} added or removed functions.")
+    wanted = mod.clone()
+    for gvar, func in mod.functions_items():
+        name = gvar.name_hint
+        more = extra(name) if isinstance(func, relax.Function) else {}
+        _attributes_are(f"{_kind(func)} `{name}`", before[name], more, after[name], whose)
+        if more:
+            wanted[gvar] = func.with_attrs(more)
+    what = f"{whose} lost or changed what belongs to the module itself: its own attributes."
+    why = "IRModule(functions) knows nothing but its functions. `mod.clone()` copies the rest too."
+    A_PASS.equal(_of_the_module(result), _of_the_module(mod), what, why=why)
+    why = "An attach pass adds a fact; what the functions compute is none of its business."
+    HOW.same_ir(result, wanted, f"{whose} changed more than attributes.", why=why)
+    return result
+
+
+def _attributes_are(who: str, before: dict, more: dict, after: dict, whose: str) -> None:
+    wanted = {**before, **more}
+    shown = {"expected": repr(wanted), "yours": repr(after)}
+    for key in wanted:
+        why = "An attribute that was there belongs to another pass; keep it."
+        what = f"{whose} lost `{key}` of {who}."
+        HOW.that(key in after or key not in before, what, why=why, **shown)
+        why = "A function without the attribute is treated as if nothing were known about it."
+        HOW.that(key in after, f"{whose} did not attach `{key}` to {who}.", why=why, **shown)
+    for key in after:
+        what = f"{whose} attached `{key}` to {who}, which must not have it."
+        why = "A reader downstream believes every attribute it finds."
+        NOT.that(key in wanted, what, why=why, **shown)
+    for key, value in wanted.items():
+        what = f"{whose} gave {who} another value of `{key}`."
+        HOW.that(  # 1 == True in Python, and two attributes in the IR
+            isinstance(after[key], bool) == isinstance(value, bool),
+            what,
+            expected=repr(value),
+            yours=f"{after[key]!r}, a{'' if isinstance(after[key], bool) else 'n'} {type(after[key]).__name__}",
+            why="A reader may take either for the same, but two modules that differ in it are not equal.",
+        )
+        HOW.equal(after[key], plain(value), what)
+
+
+def is_registered(a_pass: tvm.transform.Pass, name: str) -> None:
+    """The pass has the name and the optimisation level that the pipeline expects."""
+    expect.equal(
+        (a_pass.info.name, int(a_pass.info.opt_level)),
+        (name, 0),
+        "The pass is not registered under the name and level that instruments and printouts show.",
+        why="A pass of a higher level is skipped silently where PassContext(opt_level=…) is below it.",
+    )
+
+
+def _told(transform: Callable, mod: tvm.IRModule) -> str:
+    """For observers: what a pass attached, to which module, and whether it wrote on its input."""
+    given = mod.clone()
+    result = transform(given)
+    return f"{attributes(result)} {_of_the_module(result)} input {attributes(given)}"
+
+
+# --- 2.1 ------------------------------------------------------------------------------------------
+
+
+def _attaches_bounds(a_pass: Callable, bounds: dict[str, int], mod: tvm.IRModule = Mixed) -> None:
+    more = {BOUNDS: bounds, NON_NEGATIVE: ["vocab_size"]}
+    attaches(a_pass, mod, "AttachVariableBounds", lambda _name: more)
+
+
+def test_2_1_attaches_to_every_relax_function(impl) -> None:
+    """both attributes, on every Relax function, and on nothing else"""
+    bounds = {"n": 64, "m": 7}
+    a_pass = impl.AttachVariableBounds(dict(bounds))
+    _attaches_bounds(a_pass, bounds)
+    _attaches_bounds(a_pass, bounds, _elementwise("n"))
+
+
+def test_2_1_drops_what_is_no_bound(impl) -> None:
+    """a bound of -1 or 0 says nothing, and is not passed on"""
+    bounds = {"n": 64, "max_seq_len": -1, "zero": 0, "one": 1}
+    given = dict(bounds)
+    _attaches_bounds(impl.AttachVariableBounds(given), {"n": 64, "one": 1})
+    what = "AttachVariableBounds changed the dict it was given."
+    NOT.equal(given, bounds, what, why="The caller uses one dict of bounds for several passes.")
+
+
+def test_2_1_without_any_bound(impl) -> None:
+    """with no bound left, the attributes are there and the map is empty"""
+    for bounds in ({}, {"max_seq_len": -1}):
+        _attaches_bounds(impl.AttachVariableBounds(bounds), {})
+
+
+def test_2_1_keeps_its_own_bounds(impl) -> None:
+    """what the caller does with the dict afterwards does not reach the pass"""
+    bounds = {"n": 64}
+    a_pass = impl.AttachVariableBounds(bounds)
+    bounds["n"] = 1
+    _attaches_bounds(a_pass, {"n": 64})
+
+
+def test_2_1_newer_bounds_win(impl) -> None:
+    """run again it changes nothing; run with other bounds it replaces the old ones"""
+    once = impl.AttachVariableBounds({"n": 64})(Mixed.clone())
+    expect.runs_twice_the_same(impl.AttachVariableBounds({"n": 64}), once, "AttachVariableBounds")
+    _attaches_bounds(impl.AttachVariableBounds({"m": 5}), {"m": 5}, once)
+
+
+def test_2_1_map_relax_functions(impl) -> None:
+    """map_relax_functions calls rewrite(name, func) for Relax functions and takes what it returns"""
+    seen = []
+
+    def rewrite(name: str, func: relax.Function) -> relax.Function:
+        seen.append((name, isinstance(func, relax.Function)))
+        return func if name == "helper" else func.with_attr("seen", name)
+
+    attaches(
+        lambda mod: impl.map_relax_functions(mod, rewrite),
+        Mixed,
+        "map_relax_functions",
+        lambda name: {} if name == "helper" else {"seen": name},
+    )
+    what = "map_relax_functions did not call rewrite once for each Relax function."
+    HOW.equal(sorted(seen), [("decode", True), ("decode_step", True), ("helper", True)], what)
+
+
+def test_2_1_the_planner_knows_the_sizes(impl) -> None:
+    """with the bounds, only what depends on vocab_size keeps a symbolic size in the decoder"""
+    mod = impl.AttachVariableBounds({"batch_size": 8, "context_window": 64})(_batch_decode())
+    before, after = planned(_batch_decode()), planned(mod)
+    left = [str(s) for s in after.symbolic if "vocab_size" not in str(s)]
+    READERS.that(
+        not left and len(after.storages) < len(before.storages),
+        "The memory planner does not know more about batch_decode than before your pass.",
+        expected="constant sizes for all storage but that of vocab_size, and fewer storages",
+        yours=str(after),
+        why="StaticPlanBlockMemory reads tir_var_upper_bound from the function whose variables it bounds.",
+    )
+
+
+def test_2_1_is_registered(impl) -> None:
+    """it is the pass AttachVariableBounds of level 0"""
+    is_registered(impl.AttachVariableBounds({}), "AttachVariableBounds")
+
+
+def observe_2_1(impl):
+    def aliased() -> str:
+        bounds = {"n": 9, "m": 3}
+        a_pass = impl.AttachVariableBounds(bounds)
+        bounds["m"] = 4
+        return _told(a_pass, _elementwise("n", "m"))
+
+    return [
+        lambda: _told(impl.AttachVariableBounds({"n": 64, "k": -1, "z": 0}), Mixed),
+        lambda: _told(impl.AttachVariableBounds({}), Mixed),
+        lambda: _told(impl.AttachVariableBounds({"k": -1}), _elementwise("n")),
+        aliased,
+    ]
+
+
+# --- 2.2 ------------------------------------------------------------------------------------------
+
+
+def _add(impl, functions: dict, mod: tvm.IRModule) -> tvm.IRModule:
+    """The module after the pass, which must hold all it held and each function under its public name."""
+    whose = "AttachAdditionalPrimFuncs"
+    result = expect.apply(impl.AttachAdditionalPrimFuncs(functions), mod, whose)
+    wanted = mod.clone()
+    for name, func in functions.items():
+        there = ", ".join(gvar.name_hint for gvar in result.get_global_vars())
+        expect.that(name in result, f"{whose} did not add `{name}`.", yours=there)
+        what = f"`{name}` does not have its name as `global_symbol`."
+        why = "A PrimFunc without global_symbol is private: dead-code elimination removes it, as nothing calls it."
+        READERS.equal(plain(dict(result[name].attrs)).get("global_symbol"), name, what, why=why)
+        wanted[name] = func.with_attr("global_symbol", name)
+    why = "Added functions keep their body and their other attributes; all other functions stay."
+    HOW.same_ir(result, wanted, f"{whose} changed more than it was asked to add.", why=why)
+    return result
+
+
+def test_2_2_adds_public_functions(impl) -> None:
+    """each PrimFunc is added under its name, with global_symbol, all else as it was"""
+    _add(impl, {"cut_in_half": halve, "shift": shift}, Mixed)
+    _add(impl, {}, Mixed)
+    _add(impl, {"only": shift}, tvm.IRModule())
+
+
+def test_2_2_leaves_the_callers_function(impl) -> None:
+    """the caller's PrimFunc stays as it is, and may be added under two names"""
+    before = str(halve.attrs)
+    _add(impl, {"first": halve, "second": halve}, Mixed)
+    what = "AttachAdditionalPrimFuncs changed the PrimFunc it was given."
+    expect.equal(str(halve.attrs), before, what)
+
+
+def test_2_2_refuses_a_name_that_is_taken(impl) -> None:
+    """another function of that name is not replaced"""
+    taken = {
+        "prefill": "another PrimFunc",
+        "decode": "a Relax function",
+        "sampler": "an external function",
+    }
+    for name, what in taken.items():
+        given = Mixed.clone()
+        try:
+            impl.AttachAdditionalPrimFuncs({"fine": shift, name: halve})(given)
+        except ValueError as error:
+            said = "The ValueError does not name the function that is in the way."
+            wanted = f"a sentence with {name!r} in it"
+            expect.that(name in str(error), said, expected=wanted, yours=str(error))
+            expect.unchanged(given, Mixed, "AttachAdditionalPrimFuncs")
+            continue
+        raise NOT.failed(
+            f"AttachAdditionalPrimFuncs replaced `{name}`, {what} of the module.",
+            expected="a ValueError that names it",
+            why="Its callers would go on calling that name, and compute something else; "
+            "TVM's `mod[name] = func` says nothing.",
+        )
+
+
+def test_2_2_same_function_already_there(impl) -> None:
+    """the same PrimFunc under its own name is no clash: it only becomes public"""
+    mod = Mixed.clone()
+    mod["shift"] = shift
+    once = _add(impl, {"shift": shift}, mod)
+    expect.runs_twice_the_same(
+        impl.AttachAdditionalPrimFuncs({"shift": shift}), once, "AttachAdditionalPrimFuncs"
+    )
+
+
+def test_2_2_survives_and_runs(impl) -> None:
+    """dead-code elimination keeps the function, and the compiled library runs it"""
+    mod = _add(impl, {"cut_in_half": halve}, _elementwise("n"))
+    executable = tvm.compile(relax.transform.DeadCodeElimination()(mod), target="llvm")
+    kernel = executable.jit().get_function("cut_in_half", query_imports=True)
+    x = np.random.default_rng(2).standard_normal(6).astype("float32")
+    out = tvm.runtime.tensor(np.full(6, np.nan, "float32"))
+    kernel(tvm.runtime.tensor(x), out)
+    expect.close(out.numpy(), x / 2, "The added kernel does not compute what it should.")
+
+
+def test_2_2_is_registered(impl) -> None:
+    """it is the pass AttachAdditionalPrimFuncs of level 0"""
+    is_registered(impl.AttachAdditionalPrimFuncs({}), "AttachAdditionalPrimFuncs")
+
+
+def observe_2_2(impl):
+    def add(functions: dict, mod: tvm.IRModule) -> str:
+        given = mod.clone()
+        try:
+            result = impl.AttachAdditionalPrimFuncs(functions)(given)
+        except ValueError as error:  # its words are the answer's own
+            named = [name for name in functions if name in str(error)]
+            return f"refused for {named}, input {attributes(given)}"
+        bodies = {name: result[name].body.script()[:400] for name in functions}
+        return f"{attributes(result)} {bodies} input {attributes(given)}"
+
+    def add_again() -> str:
+        mod = Mixed.clone()
+        mod["shift"] = shift
+        return add({"shift": shift}, mod)
+
+    return [
+        lambda: add({"first": halve, "second": shift}, Mixed),
+        lambda: add({"prefill": shift}, Mixed),
+        lambda: add({"decode": shift}, Mixed),
+        lambda: add({"sampler": shift}, Mixed),
+        add_again,
+    ]
+
+
+# --- 2.3 ------------------------------------------------------------------------------------------
+
+
+def test_2_3_returns_a_new_module(impl) -> None:
+    """the module it was given is unchanged, and the returned one has the attribute"""
+    for mod in (Mixed, _elementwise("n")):
+        a_pass = impl.AttachMemoryPlanAttr()
+        attaches(a_pass, mod, "AttachMemoryPlanAttr", lambda _name: {PLAN_OUTPUT: True})
+
+
+def test_2_3_passes_the_compilers_own_test(impl) -> None:
+    """TVM's testing.immutable_module has nothing to object"""
+    with tvm.transform.PassContext(config={"testing.immutable_module": True}):
+        result = impl.AttachMemoryPlanAttr()(Mixed.clone())
+    expect.returns_module(result, "AttachMemoryPlanAttr")
+
+
+def test_2_3_twice(impl) -> None:
+    """run again it changes nothing"""
+    once = impl.AttachMemoryPlanAttr()(Mixed.clone())
+    expect.runs_twice_the_same(impl.AttachMemoryPlanAttr(), once, "AttachMemoryPlanAttr")
+
+
+def test_2_3_the_output_is_planned(impl) -> None:
+    """with it, the planner leaves no tensor of the decoder to be allocated at run time"""
+    before = planned(_batch_decode())
+    after = planned(impl.AttachMemoryPlanAttr()(_batch_decode()))
+    what = "The planner still leaves the logits of batch_decode to be allocated at run time."
+    READERS.that(before.unplanned and not after.unplanned, what, yours=str(after))
+
+
+def test_2_3_is_registered(impl) -> None:
+    """it is the pass AttachMemoryPlanAttr of level 0"""
+    is_registered(impl.AttachMemoryPlanAttr(), "AttachMemoryPlanAttr")
+
+
+def observe_2_3(impl):
+    return [
+        lambda: _told(impl.AttachMemoryPlanAttr(), Mixed),
+        lambda: _told(impl.AttachMemoryPlanAttr(), _elementwise("n")),
+    ]
+
+
+# --- 2.4 ------------------------------------------------------------------------------------------
+
+
+def _attaches_hints(a_pass: Callable, hints: dict[str, list[str]]) -> None:
+    attaches(
+        a_pass,
+        Mixed,
+        "AttachCUDAGraphSymbolicCaptureHints",
+        lambda name: {HINTS: hints[name]} if name in hints else {},
+    )
+
+
+def _hint(impl, hints: dict) -> tvm.transform.Pass:
+    return impl.AttachCUDAGraphSymbolicCaptureHints(hints)
+
+
+def test_2_4_attaches_to_the_named_functions(impl) -> None:
+    """each Relax function that has hints gets its own, in their order; the others get none"""
+    hints = {"decode_step": ["n", "m"], "helper": ["n"], "prefill": ["n"]}
+    for given in (hints, {"decode_step": ["m", "n"]}):
+        _attaches_hints(_hint(impl, given), given)
+
+
+def test_2_4_ignores_functions_that_are_not_there(impl) -> None:
+    """a hint for a function the model does not have is no error"""
+    for hints in ({}, {"batch_decode": ["batch_size"]}, {"sampler": ["n"], "decode": ["n"]}):
+        _attaches_hints(_hint(impl, hints), hints)
+
+
+def test_2_4_keeps_its_own_hints(impl) -> None:
+    """what the caller does with the dict and its lists afterwards does not reach the pass"""
+    hints = {"decode": ["n"]}
+    a_pass = _hint(impl, hints)
+    hints["decode"].append("m")
+    hints["helper"] = ["n"]
+    _attaches_hints(a_pass, {"decode": ["n"]})
+
+
+def test_2_4_twice(impl) -> None:
+    """run again it changes nothing"""
+    once = _hint(impl, {"decode": ["n"]})(Mixed.clone())
+    expect.runs_twice_the_same(
+        _hint(impl, {"decode": ["n"]}), once, "AttachCUDAGraphSymbolicCaptureHints"
+    )
+
+
+def test_2_4_more_kernels_are_captured(impl) -> None:
+    """with bounds attached, the hints let RewriteCUDAGraph capture most of the decoder"""
+    sizes = {"batch_size": 8, "context_window": 64}
+    bounded = _batch_decode().clone()
+    bounded["batch_decode"] = bounded["batch_decode"].with_attr(BOUNDS, sizes)
+    before = captured(bounded, "batch_decode")
+    after = captured(_hint(impl, {"batch_decode": list(sizes)})(bounded), "batch_decode")
+    READERS.that(
+        2 * after.captured > after.kernels and after.captured > before.captured,
+        "RewriteCUDAGraph captures no more of batch_decode than without your hints.",
+        expected=f"more than half of its {before.kernels} kernels",
+        yours=f"{after.captured}, and {before.captured} without the hints",
+    )
+
+
+def test_2_4_is_registered(impl) -> None:
+    """it is registered as AttachCUDAGraphCaptureHints, shorter than the class, of level 0"""
+    is_registered(_hint(impl, {}), "AttachCUDAGraphCaptureHints")
+
+
+def observe_2_4(impl):
+    def aliased() -> str:
+        hints = {"decode": ["n"]}
+        a_pass = _hint(impl, hints)
+        hints["decode"].append("m")
+        return _told(a_pass, Mixed)
+
+    return [
+        lambda: _told(_hint(impl, {"decode_step": ["n", "m"], "prefill": ["n"]}), Mixed),
+        lambda: _told(_hint(impl, {"batch_decode": ["n"]}), Mixed),
+        aliased,
+    ]
+
+
+# --- 2.5 ------------------------------------------------------------------------------------------
+
+ENTRY_POINTS = {
+    f"{batch}{phase}{suffix}"
+    for batch in ("", "batch_")
+    for phase in ("prefill", "decode", "verify")
+    for suffix in ("", "_to_last_hidden_states")
+} - {"verify", "verify_to_last_hidden_states"}
+
+NO_ENTRY_POINTS = (
+    "embed",
+    "get_logits",
+    "create_kv_cache",
+    "batch_select_last_hidden_states",
+    "batch_get_logits",
+    "prefill_with_images",
+    "decode_step",
+    "predecode",
+    "verify",
+)
+
+
+@cache
+def _many_functions() -> tvm.IRModule:
+    names = chain(sorted(ENTRY_POINTS), NO_ENTRY_POINTS)
+    return tvm.IRModule(
+        {name: _elementwise("n")["main"].with_attr("global_symbol", name) for name in names}
+    )
+
+
+def _attaches_stages(a_pass: Callable, stages: int, mod: tvm.IRModule) -> tvm.IRModule:
+    return attaches(
+        a_pass,
+        mod,
+        "AttachPipelineParallelStages",
+        lambda name: {STAGES: stages} if name in ENTRY_POINTS else {},
+    )
+
+
+def test_2_5_marks_the_ten_entry_points(impl) -> None:
+    """the ten entry points and no other function, whatever its name begins with"""
+    for stages in (1, 4):
+        a_pass = impl.AttachPipelineParallelStages(stages)
+        _attaches_stages(a_pass, stages, _many_functions())
+
+
+def test_2_5_leaves_a_kernel_of_that_name(impl) -> None:
+    """a PrimFunc that is called prefill has no stages"""
+    a_pass = impl.AttachPipelineParallelStages(3)
+    once = _attaches_stages(a_pass, 3, Mixed)
+    expect.runs_twice_the_same(a_pass, once, "AttachPipelineParallelStages")
+
+
+def test_2_5_is_registered(impl) -> None:
+    """it is the pass AttachPipelineParallelStages of level 0"""
+    is_registered(impl.AttachPipelineParallelStages(1), "AttachPipelineParallelStages")
+
+
+def observe_2_5(impl):
+    return [
+        lambda: _told(impl.AttachPipelineParallelStages(4), _many_functions()),
+        lambda: _told(impl.AttachPipelineParallelStages(3), Mixed),
+    ]
+
+
+# --- 2.6 ------------------------------------------------------------------------------------------
+
+
+FOUR = R.Tensor((4,), "float32")
+
+# A module that is cut, and the shape and dtype that everything has that crosses in it.
+CHAIN = (  # a is used two stages on, d is a view by another name, and w is a parameter used everywhere
+    relax_module("""
+def main(x: (3, 16), w: (16, 16)):
+    a = R.exp(x)
+    b = R.matmul(a, w)
+    c = R.tanh(b)
+    d = c
+    e = R.add(d, d)
+    f = R.matmul(e, w)
+    out = R.add(f, a)
+"""),
+    (3, 16),
+    "float32",
+)
+PACKED = (  # fields of a tuple, a tuple made and taken apart, a result of two stages, weights in a tuple
+    relax_module("""
+def main(x: ("n", 8, "float16"), weights: R.Tuple(R.Tensor((8, 8), "float16"))):
+    w = weights[0]
+    y = R.matmul(x, w)
+    halves = R.split(y, 2, axis=1)
+    left = halves[0]
+    right = halves[1]
+    small = R.exp(left)
+    pair = (small, right)
+    again = pair[1]
+    z = R.matmul(x, w)
+    wide = R.astype(again, "float32")
+    return (small, wide)
+"""),
+    ("n", 4),
+    "float16",
+)
+BRANCHES = (  # several blocks, a branch that uses a tensor of an earlier stage, and a result known early
+    relax_module("""
+def main(x: (5,), choose: R.Tensor((), "bool")):
+    first = R.exp(x)
+    unused = R.sin(x)
+    with R.dataflow():
+        second = R.tanh(x)
+        R.output(second)
+    if choose:
+        third = R.negative(first)
+    else:
+        third = R.add(x, x)
+    return (second, third)
+"""),
+    (5,),
+    "float32",
+)
+CASTS = (  # a constant with a name, and a match_cast, which names the tensor that it checks
+    relax_module("""
+def main(x: (4,)):
+    two = R.const(2.0, "float32")
+    a = R.exp(x)
+    known = R.match_cast(a, R.Tensor((4,), "float32"))
+    b = R.multiply(known, two)
+    out = R.add(b, two)
+"""),
+    (4,),
+    "float32",
+)
+CAPTURED = (  # two functions inside a function: one uses a tensor it was not given, the other calls the first
+    relax_module(
+        """
+def main(x: FOUR):
+    a = R.exp(x)
+    @R.function
+    def add_a(y: FOUR) -> FOUR:
+        added = R.add(y, a)
+        return added
+    b = R.tanh(x)
+    also = add_a
+    @R.function
+    def add_again(z: FOUR) -> FOUR:
+        once: FOUR = add_a(z)
+        again: FOUR = add_a(once)
+        return again
+    c: FOUR = also(b)
+    d: FOUR = add_again(c)
+    return d
+""",
+        FOUR=FOUR,
+    ),
+    (4,),
+    "float32",
+)
+
+
+def named(func: relax.Function, *names: str) -> list[relax.Var]:
+    """The variables of `func` that are called `names`."""
+    found = {b.var.name: b.var for block in func.body.blocks for b in block.bindings}
+    return [found[name] for name in names]
+
+
+def _crossings(impl, mod: tvm.IRModule, name: str, *starts: str) -> list[tuple]:
+    func = mod[name]
+    result = impl.crossing_tensors(func, named(func, *starts))
+    what = f"crossing_tensors returned {type(result).__name__}, not a list of Crossing."
+    expect.that(isinstance(result, list), what, expected="a list, empty where nothing crosses")
+    return [(c.name, c.shape, str(c.ty.dtype), c.from_stage, c.to_stages) for c in result]
+
+
+def _crosses(impl, module: tuple, starts: str, crossing: dict[str, tuple], why: str) -> None:
+    """Cut before each of `starts`, `crossing` is sent: by name, the stage that computes it and those that use it."""
+    mod, shape, dtype = module
+    expected = [(n, shape, dtype, made, tuple(used)) for n, (made, *used) in crossing.items()]
+    cut = " and before ".join(starts.split())
+    got = _crossings(impl, mod, "main", *starts.split())
+    if got != expected:
+        raise OUR_READER.failed(
+            f"crossing_tensors is wrong where the function is cut before {cut}."
+            if starts
+            else "crossing_tensors is wrong where the function is one stage.",
+            expected=_lines(expected),
+            yours=_lines(got) + "\nin\n" + mod["main"].script(),
+            why=why,
+        )
+
+
+def _lines(crossings: list[tuple]) -> str:
+    return (
+        "\n".join(
+            f"{name} {shape} {dtype}: stage {made} to {', '.join(map(str, used))}"
+            for name, shape, dtype, made, used in crossings
+        )
+        or "nothing crosses"
+    )
+
+
+def test_2_6_one_stage(impl) -> None:
+    """a function that is not cut sends nothing"""
+    for module in (CHAIN, BRANCHES):
+        why = "A tensor that only its own stage uses never leaves it."
+        _crosses(impl, module, "", {}, why)
+
+
+def test_2_6_to_later_stages(impl) -> None:
+    """what a later stage uses crosses, also past a stage, once however often it is used"""
+    why = "Stage 1 uses b at once and a at the very end."
+    _crosses(impl, CHAIN, "c", {"a": (0, 1), "b": (0, 1)}, why)
+    why = "a skips a stage: stage 1 has to hand it on although it does nothing with it."
+    _crosses(impl, CHAIN, "c f", {"a": (0, 2), "b": (0, 1), "e": (1, 2)}, why)
+    why = "Stages 1 and 2 both use a: one tensor, one entry, two stages."
+    _crosses(impl, CHAIN, "b f", {"a": (0, 1, 2), "e": (1, 2)}, why)
+
+
+def test_2_6_names_are_not_tensors(impl) -> None:
+    """a second name for a tensor makes no second tensor; parameters are everywhere"""
+    why = "`d = c` computes nothing: what stage 1 needs is c. w is a parameter, which every stage is given."
+    _crosses(impl, CHAIN, "e", {"a": (0, 1), "c": (0, 1)}, why)
+    why = "`known` is a, checked: a match_cast computes nothing. two is a constant, which every stage has."
+    _crosses(impl, CASTS, "b", {"a": (0, 1)}, why)
+
+
+def test_2_6_empty_stages(impl) -> None:
+    """more stages than calls: a variable that begins two stages leaves the first of them empty"""
+    why = "Stage 1 ends where it begins, so c stands in stage 2. even_starts cuts so where there are few calls."
+    _crosses(impl, CHAIN, "c c f", {"a": (0, 3), "b": (0, 2), "e": (2, 3)}, why)
+
+
+def test_2_6_tuples(impl) -> None:
+    """of a tuple, the fields that are used cross, each as itself"""
+    why = "halves[0] is used up in its own stage. weights is a parameter, and so is a field taken from it."
+    for start in ("pair", "z"):
+        _crosses(impl, PACKED, start, {"halves[1]": (0, 1), "small": (0, 1)}, why)
+    both = {"halves[0]": (0, 1), "halves[1]": (0, 1)}
+    _crosses(impl, PACKED, "left", both, "Stage 1 uses both fields.")
+
+
+def test_2_6_branches_and_results(impl) -> None:
+    """an `if` uses what stands in its branches; the last stage returns the result"""
+    why = "first is used in a branch. second is part of the result, which the last stage returns."
+    _crosses(impl, BRANCHES, "third", {"first": (0, 1), "second": (0, 1)}, why)
+    why = "Nothing uses `unused`, so nobody sends it."
+    _crosses(impl, BRANCHES, "unused third", {"first": (0, 2), "second": (1, 2)}, why)
+
+
+def test_2_6_captured(impl) -> None:
+    """what a function inside the function captures is used where that function is called"""
+    why = (
+        "add_a uses a, which stands in no call of the last two stages: relax.analysis.free_vars(function) names what "
+        "a function captures. add_again captures add_a, and so a; `also` is add_a by another name."
+    )
+    _crosses(impl, CAPTURED, "c d", {"a": (0, 1, 2), "b": (0, 1), "c": (1, 2)}, why)
+
+
+def test_2_6_decoder(impl) -> None:
+    """cut before its second layer, the decoder sends one hidden state, and its whole cache"""
+    mod = _batch_decode()
+    got = _crossings(impl, mod, "batch_decode", "rms_norm2")
+    shapes = sorted(((shape, to) for _, shape, _, _, to in got), key=str)
+    cache = (3, 2, "batch_size", "context_window", 4, 16)
+    expected = sorted([(("batch_size", 1, 128), (1,)), (cache, (1,))], key=str)
+    what = "crossing_tensors finds other tensors than these where batch_decode is cut before its second layer."
+    why = "A layer takes the hidden state; the cache is one tensor, which every layer writes to and hands on."
+    OUR_READER.equal(shapes, expected, what, why=why)
+
+
+def observe_2_6(impl):
+    plain = _observe_plain_2_6(impl)
+
+    def captured() -> str:
+        """Asked only of an answer right in all else: other mistakes do not depend on inner functions."""
+        from solutions.ch02_attach_metadata import attach_support_info as reference
+
+        right = _observe_plain_2_6(reference)
+        if [str(probe()) for probe in plain] != [str(probe()) for probe in right]:
+            return "something else comes first"
+        return str(_crossings(impl, CAPTURED[0], "main", "c", "d"))
+
+    return [*plain, captured]
+
+
+def _observe_plain_2_6(impl):
+    cuts = [
+        *((CHAIN, starts) for starts in ("c f", "b f", "e")),
+        *((PACKED, start) for start in ("z", "left")),
+        (BRANCHES, "unused third"),
+        (CASTS, "b"),
+        (CHAIN, "c c f"),
+    ]
+    return [
+        lambda mod=mod, starts=starts: _crossings(impl, mod, "main", *starts.split())
+        for (mod, *_), starts in cuts
+    ]
+
+
+# --- 2.7 ------------------------------------------------------------------------------------------
+
+GEMM = "cutlass.groupwise_scaled_gemm_e4m3fn_e4m3fn"
+BMM = "cutlass.groupwise_scaled_bmm_e4m3fn_e4m3fn"
+
+
+def _target(arch: str) -> tvm.target.Target:
+    return tvm.target.Target({"kind": "cuda", "arch": arch})
+
+
+def _calling(
+    kernel: str, private: bool = False, inside_if: bool = False, dps: bool = True
+) -> tvm.IRModule:
+    """A module with a PrimFunc, a harmless function, and one that calls `kernel`, by call_dps_packed if `dps`."""
+    x = relax.Var("x", relax.TensorType((4, 8), "float32"))
+    choose = relax.Var("choose", relax.TensorType((), "bool"))
+    if dps:
+        call = relax.op.call_dps_packed(kernel, [x], out_ty=x.ty)
+    else:
+        call = relax.op.call_pure_packed(kernel, x, ty_args=x.ty)
+    builder = relax.BlockBuilder()
+    with builder.function("quantized", [x, choose], private=private):
+        if inside_if:
+            call = relax.If(choose, relax.op.exp(relax.op.add(call, x)), x)
+        builder.emit_func_output(builder.emit(call))
+    mod = Mixed.clone()
+    mod.update(builder.get())
+    return mod
+
+
+def _fills(
+    impl,
+    mod: tvm.IRModule,
+    before: dict,
+    after: dict,
+    what: str,
+    target: tvm.target.Target | None = None,
+    **more: str,
+) -> None:
+    """The pass for `target`, else for sm_100a, makes `after` of the metadata `before`, and leaves `mod` as it is."""
+    whose, metadata = "AttachSequenceLengthPaddingFactor", dict(before)
+    a_pass = impl.AttachSequenceLengthPaddingFactor(target or _target("sm_100a"), metadata)
+    result = expect.apply(a_pass, mod, whose)
+    HOW.same_ir(result, mod, f"{whose} changed the IR.", why="Its output is the dict.")
+    expect.equal(metadata, after, what, **more)
+
+
+def test_2_7_notes_the_factor(impl) -> None:
+    """on sm_100a, either kernel asks for a multiple of 4; other entries of the dict stay"""
+    before, after = {"model_type": "llama"}, {"model_type": "llama", FACTOR: 4}
+    for target in (_target("sm_100a"), tvm.target.Target("nvidia/nvidia-b100")):
+        for kernel in (GEMM, BMM):
+            what = f"metadata is not what it should be after a call of {kernel}."
+            _fills(impl, _calling(kernel), before, after, what, target, read=NOT)
+
+
+def test_2_7_finds_every_call(impl) -> None:
+    """a call in a private function or inside an `if` counts"""
+    why = (
+        "The kernel runs wherever it is called from: a visitor starts from every Relax function of the module, and "
+        "walks through branches by itself."
+    )
+    for private, inside_if in ((True, False), (False, True), (True, True)):
+        place = " ".join(
+            ["in a private function"] * private + ["in a branch of an `if`"] * inside_if
+        )
+        mod, what = _calling(GEMM, private, inside_if), f"The call {place} was not found."
+        _fills(impl, mod, {}, {FACTOR: 4}, what, why=why, read=HOW)
+
+
+def test_2_7_leaves_other_targets(impl) -> None:
+    """other targets, other kernels: the dict stays as it is"""
+    why = (
+        "On other targets the kernel has no such need; padding would be wasted work for every call."
+    )
+    for target in (_target("sm_90a"), _target("sm_100"), tvm.target.Target("llvm")):
+        what = f"metadata was filled for the target {target}."
+        _fills(impl, _calling(GEMM), {}, {}, what, target, why=why, read=NOT)
+    for kernel in ("cutlass.group_gemm", GEMM + "_v2", "runtime.sampler"):
+        what = f"metadata was filled for the kernel {kernel}."
+        _fills(impl, _calling(kernel), {FACTOR: 6}, {FACTOR: 6}, what, read=NOT)
+
+
+def test_2_7_plain_call_of_the_kernel(impl) -> None:
+    """a call by another convention than call_dps_packed does not count"""
+    why = (
+        "The specification names call_dps_packed: only there is the output, which must be padded too, allocated by "
+        "the caller."
+    )
+    what = "A call through R.call_pure_packed was counted."
+    _fills(impl, _calling(GEMM, dps=False), {}, {}, what, why=why, read=NOT)
+
+
+def test_2_7_keeps_the_factor_that_was_there(impl) -> None:
+    """a factor already there is kept: the result is a multiple of both"""
+    why = "Somebody else wrote it because another kernel needs it."
+    for before, after in ((6, 12), (8, 8), (1, 4), (3, 12)):
+        what = (
+            f"A factor of {before} was there before; the result must be a multiple of it and of 4."
+        )
+        for there in (before, after):  # a second run finds what the first one left
+            _fills(impl, _calling(BMM), {FACTOR: there}, {FACTOR: after}, what, why=why, read=NOT)
+
+
+def test_2_7_is_registered(impl) -> None:
+    """it is the pass AttachSequenceLengthPaddingFactor of level 0"""
+    a_pass = impl.AttachSequenceLengthPaddingFactor(_target("sm_100a"), {})
+    is_registered(a_pass, "AttachSequenceLengthPaddingFactor")
+
+
+def observe_2_7(impl):
+    cases = [
+        ("sm_100a", _calling(GEMM), {"model_type": "llama"}),
+        ("sm_100a", _calling(GEMM, private=True), {}),
+        ("sm_100a", _calling(GEMM, inside_if=True), {}),
+        ("sm_100a", _calling(GEMM + "_v2"), {}),
+        ("sm_100a", _calling("cutlass.group_gemm"), {}),
+        ("sm_90a", _calling(BMM), {}),
+        ("sm_100a", _calling(GEMM, dps=False), {}),
+        ("sm_100a", _calling(BMM), {FACTOR: 6}),
+    ]
+
+    def look(arch: str, mod: tvm.IRModule, metadata: dict) -> str:
+        filled = dict(metadata)
+        impl.AttachSequenceLengthPaddingFactor(_target(arch), filled)(mod.clone())
+        return str(filled)
+
+    return [lambda case=case: look(*case) for case in cases]
+
+
+# --- 2.8, 2.9, 2.10 -------------------------------------------------------------------------------
+
+
+def _subsets(names: tuple[str, ...]) -> list[frozenset[str]]:
+    sizes = range(len(names) + 1)
+    return [frozenset(c) for size in sizes for c in combinations(names, size)]
+
+
+def _compiler_captures(dims: frozenset, hints: frozenset, bounds: frozenset, flag: bool) -> bool:
+    mod = _elementwise(*sorted(dims))
+    func = mod["main"].with_attr(BOUNDS, {name: 64 for name in bounds})
+    mod["main"] = func.with_attr(HINTS, sorted(hints))
+    return captured(mod, "main", flag).captured > 0
+
+
+def _choices() -> list[tuple]:
+    """Dimensions, hints and bounds, each a set of names, and the flag."""
+    return list(product(*[_subsets(("m", "n"))] * 3, (False, True)))
+
+
+def test_2_8_agrees_with_the_compiler(impl) -> None:
+    """for every combination of dimensions, hints, bounds and flag, the answer is RewriteCUDAGraph's"""
+    for dims, hints, bounds, flag in _choices():
+        yours = impl.is_captured(set(dims), set(hints), set(bounds), flag)
+        right = _compiler_captures(dims, hints, bounds, flag)
+        if bool(yours) != right:
+            given = ", ".join(
+                f"{name} {set(names) or 'none'}"
+                for name, names in (("dims", dims), ("hints", hints), ("bounds", bounds))
+            )
+            raise READERS.failed(
+                f"RewriteCUDAGraph {'captures' if right else 'captures nothing'} where your answer is {yours!r}.",
+                expected=f"{right} for {given}, use_cuda_graph {flag}: run just now",
+                yours=repr(yours),
+                why="A captured kernel must find its tensors at the same addresses and in the same sizes in "
+                "every replay. A bound makes the storage of a symbolic dimension static, a hint allows one graph "
+                "for each value of it; where no dimension is symbolic there is nothing to bound or to hint.",
+            )
+
+
+def observe_2_8(impl):
+    def answers(symbolic: bool) -> str:
+        chosen = [choice for choice in _choices() if bool(choice[0]) == symbolic]
+        return str([bool(impl.is_captured(*map(set, c[:3]), c[3])) for c in chosen])
+
+    return [lambda: answers(True), lambda: answers(False)]
+
+
+LARGEST = (
+    "Go through `batch_decode` operator by operator: every result that is no output is planned. What has the most "
+    "bytes, and what of its shape is a bound?"
+)
+PLANNED = {
+    "largest": LARGEST,
+    "largest_at_batch_16": LARGEST,
+    "symbolic": "A storage keeps a symbolic size where a dimension of its tensor has no bound. Which of the decoder's "
+    "symbolic sizes have none, and what has such a dimension?",
+}
+
+
+def test_2_9_prediction_holds(impl) -> None:
+    """the predicted bytes are those the planner allocates"""
+    yours = impl.predicted_storage()
+    plans = {}
+    for batch in (8, 16):
+        mod = _batch_decode().clone()
+        bounds = {"batch_size": batch, "context_window": 64}
+        mod["batch_decode"] = mod["batch_decode"].with_attr(BOUNDS, bounds)
+        plans[batch] = planned(mod)
+    measured = {
+        "largest": max(s.size for s in plans[8].constant),
+        "largest_at_batch_16": max(s.size for s in plans[16].constant),
+        "symbolic": len(plans[8].symbolic),
+    }
+    expect.that(
+        isinstance(yours, dict) and set(measured) <= set(yours),
+        "predicted_storage does not return a dict of three numbers.",
+        expected=", ".join(repr(key) for key in measured),
+        yours=repr(yours)[:200],
+    )
+    for key, value in measured.items():
+        what = f"The planner says otherwise about {key!r}."
+        MEASURE.predicted(yours[key], value, what, why=PLANNED[key])
+
+
+def observe_2_9(impl):
+    return [lambda key=key: impl.predicted_storage()[key] for key in PLANNED]
+
+
+def _runs(mod: tvm.IRModule, name: str, array: np.ndarray, bounds: dict) -> str:
+    """ "" if function `name` runs on `array` with `bounds` on every function, else the error."""
+    bounded = mod.clone()
+    for gvar, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            bounded[gvar] = func.with_attr(BOUNDS, bounds)
+    try:
+        expect.run(bounded, name, [array])
+    except Exception as error:
+        return str(error).split("\nStack trace")[0].strip()
+    return ""
+
+
+def test_2_10_the_bound_is_true_of_prefill(impl) -> None:
+    """prefill runs on 64 rows with the bound, score on its array without it"""
+    mod, array = impl.lying_bound()
+    expect.returns_module(mod, "lying_bound()[0]")
+    expect.well_formed(mod, "lying_bound")
+    names = [gvar.name_hint for gvar in mod.get_global_vars()]
+    for name in ("prefill", "score"):
+        what, wanted = f"The module has no function `{name}`.", "the functions prefill and score"
+        expect.that(name in names, what, expected=wanted, yours=", ".join(names))
+    taken = mod["prefill"].params[0].ty
+    what = "prefill does not take R.Tensor((seq_len, 16), float32)."
+    expect.that(str(taken.shape[0]) == "seq_len", what, yours=str(taken))
+    rows = np.random.default_rng(1).standard_normal((64, 16)).astype("float32")
+    for name, given, bounds in (("prefill", rows, {"seq_len": 64}), ("score", array, {})):
+        error = _runs(mod, name, np.asarray(given), bounds)
+        how = "with the bound that is true of it" if bounds else "without bounds"
+        expect.that(not error, f"{name} does not run {how}.", yours=error)
+
+
+def test_2_10_the_bound_is_false_of_score(impl) -> None:
+    """the same bound makes the VM refuse score"""
+    mod, array = impl.lying_bound()
+    error = _runs(mod, "score", array, {"seq_len": 64})
+    if "storage allocation failure" in error:
+        return
+    if error:
+        raise CheckFailed("The VM refused, but not because storage is too small.", yours=error)
+    sizes = planned(mod)
+    raise BREAK.failed(
+        "score runs with the bound too.",
+        expected="“storage allocation failure”",
+        yours=f"an array of shape {array.shape}; without the bound the planner allocates\n{sizes}",
+        why="The bound is attached to every function and found by the variable's name, in the function's signature. It "
+        "matters where the planner allocates: tensors inside the function, not its output. Storage comes in whole "
+        "pages of 4096 bytes, so an array only a little too large may still fit.",
+    )
+
+
+def observe_2_10(impl):
+    def storages_of_score() -> bool:
+        plan = planned(impl.lying_bound()[0])
+        return any(s.planned for s in plan.storages if s.function == "score")
+
+    return [
+        lambda: f"planned inside: {storages_of_score()}",
+        lambda: f"rows called {impl.lying_bound()[0]['score'].params[0].ty.shape[0]}",
+        lambda: f"more rows than the bound: {impl.lying_bound()[1].shape[0] > 64}",
+    ]

@@ -1,0 +1,803 @@
+"""The checks of chapter 3: FuseTransposeMatmul, step by step and as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+import numpy as np
+import tvm
+from tvm import relax, te, tirx
+from tvm.ir import IRModule
+from tvm.s_tir import SBlock
+
+from chapters.kit.cases.relax_text import kernel, relax_module
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.ir.ir_diff import diff
+from chapters.kit.ir.relax_effects import calls_in
+from chapters.kit.ir.tensor_ir import nodes
+from chapters.runner.explain import explain
+from chapters.runner.failure import CheckFailed
+from chapters.runner.loading import last_line, where
+from solutions.ch01_walk_the_ir import walk_the_ir
+from solutions.ch03_transpose_matmul import fuse_transpose_matmul as reference
+from tests.support import expect
+from tests.support.expect import Section
+
+LESSON = "chapters/ch03_transpose_matmul/lesson.md"
+PATTERN = Section(LESSON, "Step 1: find the pair")
+KERNEL = Section(LESSON, "Step 2: make the kernel")
+OWN = Section(LESSON, "Before both: a transpose of one's own")
+NOT_FIRE = Section(LESSON, "When it must not fire")
+MEASURE = Section(LESSON, "Measure it")
+
+SUMS = "float32 keeps 24 bits; a sum of a few dozen products in another order agrees to about 1e-5."
+
+
+# --- modules ----------------------------------------------------------------------------------------
+
+
+def _tensor(name: str, shape, dtype: str | None = "float32") -> relax.Var:
+    """A parameter; `shape` may be a list of dimensions, a rank, or None for an unknown rank."""
+    if isinstance(shape, (list, tuple)):
+        return relax.Var(name, relax.TensorType(list(shape), dtype))
+    return relax.Var(name, relax.TensorType(dtype=dtype, ndim=-1 if shape is None else shape))
+
+
+def _pair(x_shape, w_shape, axes=None, dtype="float32", out_dtype=None) -> IRModule:
+    """main(x, w) = matmul(x, permute_dims(w, axes)), with an attribute of its own."""
+    x, w = _tensor("x", x_shape, dtype), _tensor("w", w_shape, dtype)
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w], attrs={"num_input": 1}):
+        with builder.dataflow():
+            turned = builder.emit(relax.op.permute_dims(w, axes))
+            out = builder.emit_output(relax.op.matmul(x, turned, out_dtype))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def _array(seed: int, *shape: int, dtype: str = "float32") -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def _swapped(w: np.ndarray) -> np.ndarray:
+    return np.swapaxes(w.astype("float64"), -1, -2)
+
+
+def _operator_calls(func: relax.Function) -> list[relax.Call]:
+    return [call for call in calls_in(func) if isinstance(call.op, tvm.ir.Op)]
+
+
+def _operators(mod: IRModule) -> dict[str, int]:
+    """Calls of matmul, of permute_dims, and of kernels that hold a block called NT_matmul."""
+    found = {"matmul": 0, "permute_dims": 0, "NT_matmul": 0}
+    for func in mod.functions.values():
+        for call in _operator_calls(func) if isinstance(func, relax.Function) else []:
+            name = call.op.name.removeprefix("relax.")
+            if name in found:
+                found[name] += 1
+            elif name == "call_tir" and "NT_matmul" in _blocks(mod[call.args[0]]):
+                found["NT_matmul"] += 1
+    return found
+
+
+def _blocks(func: tirx.PrimFunc) -> list[str]:
+    return [block.name_hint for block in nodes(func.body, SBlock)]
+
+
+def _kernel_calls(mod: IRModule) -> list[relax.Call]:
+    return [call for call in _operator_calls(mod["main"]) if call.op.name == "relax.call_tir"]
+
+
+# --- 3.1 the pattern --------------------------------------------------------------------------------
+
+OTHER_GRAPHS = {  # that are not matmul(x, permute_dims(w))
+    "matmul(permute_dims(x), w)": "R.matmul(R.permute_dims(x), w)",
+    "permute_dims(w) alone": "R.permute_dims(w)",
+    "permute_dims(matmul(…))": "R.permute_dims(R.matmul(R.negative(R.reshape(x, (6, 5))), w))",
+}
+
+
+def _other_graph(name: str) -> IRModule:
+    return relax_module(f"def main(x: (5, 6), w: (5, 7)):\n    out = {OTHER_GRAPHS[name]}")
+
+
+def _found(impl, mod: IRModule) -> list[dict[str, str]]:
+    """What the pattern finds in `mod`: for each match, each name with a text for what it stands for."""
+    matches = []
+
+    def check(context) -> bool:
+        matches.append({name: _text(e) for name, e in sorted(context.annotated_expr.items())})
+        return False
+
+    pattern = ("probe", *impl.transpose_matmul_pattern(), check)
+    relax.transform.FuseOpsByPattern([pattern], bind_constants=False)(mod)
+    return matches
+
+
+def _text(expr) -> str:
+    if isinstance(expr, relax.Call):
+        return "call of " + expr.op.name.removeprefix("relax.")
+    return getattr(expr, "name", type(expr).__name__)
+
+
+def test_3_1_matches_the_pair(impl) -> None:
+    """the pattern matches matmul(x, permute_dims(w)) and names its parts"""
+    found = _found(impl, _pair([4, 6], [5, 6]))
+    expected = {
+        "product": "call of matmul",
+        "transpose": "call of permute_dims",
+        "w": "w",
+        "x": "x",
+    }
+    what = f"The pattern matches {len(found)} times in main(x, w) = matmul(x, permute_dims(w)), not once."
+    wanted = "is_op of the matmul, with any x, and is_op of the permute_dims as its second argument"
+    why = "A pattern that does not match makes a pass that silently does nothing."
+    PATTERN.that(len(found) == 1, what, expected=wanted, why=why)
+    what = "The names do not stand for the parts that they say."
+    why = "The check function gets the parts by these names; swapped names make it look at the wrong tensor."
+    PATTERN.equal(found[0], expected, what, why=why)
+
+
+def test_3_1_matches_nothing_else(impl) -> None:
+    """the pattern leaves alone what is no such pair"""
+    for name in OTHER_GRAPHS:
+        found = _found(impl, _other_graph(name))
+        what = f"The pattern matches {name}."
+        why = "x transposed is another kernel: there the reduction would run down the columns of x."
+        PATTERN.that(not found, what, expected="no match", yours=str(found), why=why)
+
+
+def observe_3_1(impl):
+    graphs = [_pair([4, 6], [5, 6]), *map(_other_graph, OTHER_GRAPHS), Gram]
+    return [lambda mod=mod: _found(impl, mod) for mod in graphs]
+
+
+# --- 3.2 the check ----------------------------------------------------------------------------------
+
+SPELLINGS = [  # shape of w, axes that swap its last two dimensions
+    ([5, 6], None),
+    ([5, 6], [1, 0]),
+    ([5, 6], [-1, -2]),
+    ([5, 6], [1, -2]),
+    ([3, 5, 6], [0, 2, 1]),
+    ([3, 5, 6], [0, -1, 1]),
+    ([3, 5, 6], [-3, -1, -2]),
+    ([2, 3, 5, 6], [0, 1, -1, -2]),
+]
+NO_SWAPS = [  # shape of w, other axes, what they are
+    ([5, 6], [0, 1], "the identity"),
+    ([5, 6], [-2, -1], "the identity, counted from the end"),
+    ([4, 4, 4], None, "a full reversal of three dimensions"),
+    ([4, 4, 4], [2, 1, 0], "a full reversal of three dimensions"),
+    ([4, 4, 4], [1, 0, 2], "a permuted batch"),
+    ([4, 4, 4], [2, 0, 1], "a rotation that brings the second to last dimension to the end"),
+    ([3, 3, 5, 6], [1, 0, 3, 2], "a swap of the last two together with a permuted batch"),
+]
+
+
+def _asked(impl, w_shape, axes, **types) -> bool:
+    rank = w_shape if isinstance(w_shape, int) else len(w_shape or [0, 0])
+    order = list(range(rank))[::-1] if axes is None else [axis % rank for axis in axes]
+    known = isinstance(w_shape, list)
+    k = w_shape[order[-2]] if known and rank > 1 else 6
+    mod = _pair(types.get("x", [7, k]), w_shape, axes, types.get("dtype", "float32"))
+    transpose, product = (binding.value for binding in mod["main"].body.blocks[0].bindings)
+    return bool(impl.may_fuse(transpose, product))
+
+
+def test_3_2_fires_on_every_spelling(impl) -> None:
+    """accepts every way to write a swap of the last two dimensions"""
+    for shape, axes in SPELLINGS:
+        what = f"may_fuse refuses axes={axes} on a w of {len(shape)} dimensions."
+        wanted = "True: element i of axes says which dimension of w becomes dimension i, and -1 is the last"
+        why = "Models write the same transpose in all these ways; one that is missed is materialised at every step."
+        PATTERN.that(_asked(impl, shape, axes), what, expected=wanted, why=why)
+
+
+def test_3_2_refuses_other_permutations(impl) -> None:
+    """refuses every permutation that is not a swap of the last two dimensions"""
+    for shape, axes, what in NO_SWAPS:
+        NOT_FIRE.that(
+            not _asked(impl, shape, axes),
+            f"may_fuse accepts {what}: axes={axes} on a w of {len(shape)} dimensions.",
+            expected="False",
+            why="The kernel reads w[…, j, k] with batch indices as they are; for any other permutation that is "
+            "another element, and where the sizes agree nothing notices.",
+        )
+
+
+def _untyped(impl) -> Iterable[tuple[str, bool]]:
+    yield "w of unknown rank", _asked(impl, None, None)
+    yield "w of rank 2 and unknown shape", _asked(impl, 2, [1, 0])
+    yield "w of unknown dtype", _asked(impl, [5, 6], None, dtype=None)
+    yield "x of rank 2 and unknown shape", _asked(impl, [5, 6], None, x=2)
+    yield "x of unknown rank", _asked(impl, [5, 6], [1, 0], x=None)
+
+
+def test_3_2_refuses_what_has_no_type(impl) -> None:
+    """refuses operands whose shape or dtype is not known"""
+    for what, yours in _untyped(impl):
+        NOT_FIRE.that(
+            not yours,
+            f"may_fuse accepts a {what}.",
+            expected="False: is_typed says whether a type is known",
+            why="A PrimFunc has buffers of a shape and a dtype. Without them step 2 would raise, and stop the whole "
+            "compilation for a matmul that was right as it stood.",
+        )
+
+
+def observe_3_2(impl):
+    cases = [*SPELLINGS, *((shape, axes) for shape, axes, _ in NO_SWAPS)]
+    asked = [partial(_asked, impl, shape, axes) for shape, axes in cases]
+    return [*asked, lambda: [yours for _, yours in _untyped(impl)]]
+
+
+# --- 3.3 the compute --------------------------------------------------------------------------------
+
+# (shape of w, shape of x); n >= k, so that an index taken for the other stays inside the buffer
+COMPUTES = [
+    ([7, 5], [4, 5]),
+    ([7, 5], [5]),
+    ([7, 5], [2, 4, 5]),
+    ([3, 7, 5], [3, 4, 5]),
+    ([3, 7, 5], [4, 5]),
+    ([3, 7, 5], [5]),
+    ([1, 7, 5], [3, 4, 5]),
+    ([3, 7, 5], [1, 4, 5]),
+    ([2, 3, 7, 5], [3, 1, 5]),
+    ([6, 6], [6, 6]),
+]
+
+
+def _kernel(impl, w_shape, x_shape, dtype="float32", out_dtype="float32") -> tirx.PrimFunc:
+    w = te.placeholder(w_shape, dtype, name="w")
+    x = te.placeholder(x_shape, dtype, name="x")
+    return te.create_prim_func([w, x, impl.nt_matmul(w, x, out_dtype)], "int64")
+
+
+def _run_kernel(func, w, x, shape, out_dtype="float32") -> np.ndarray:
+    """The result of a PrimFunc (w, x, out), out poisoned before."""
+    poison = np.full(shape, np.nan if "float" in out_dtype else -77, out_dtype)
+    out = tvm.runtime.tensor(poison)
+    tvm.compile(func, target="llvm")["main"](tvm.runtime.tensor(w), tvm.runtime.tensor(x), out)
+    return out.numpy()
+
+
+def test_3_3_has_the_shape_of_the_product(impl) -> None:
+    """the result has the shape that matmul gives"""
+    for w_shape, x_shape in COMPUTES:
+        shape = np.matmul(np.zeros(x_shape), np.swapaxes(np.zeros(w_shape), -1, -2)).shape
+        what = f"The shape is wrong for w {tuple(w_shape)} and x {tuple(x_shape)}."
+        why = "call_te takes the type of the new call from this shape; everything after it relies on it."
+        KERNEL.equal(_shape_of(impl, w_shape, x_shape, shape), shape, what, why=why)
+
+
+def _shape_of(impl, w_shape, x_shape, expected) -> tuple[int, ...]:
+    """The shape nt_matmul gives; where it raises, a CheckFailed that says for which operands."""
+    w, x = te.placeholder(w_shape, name="w"), te.placeholder(x_shape, name="x")
+    try:
+        return tuple(int(d) for d in impl.nt_matmul(w, x, "float32").shape)
+    except (NotImplementedError, CheckFailed):
+        raise
+    except Exception as error:
+        why, read = explain(error)
+        raise CheckFailed(
+            f"nt_matmul raises {last_line(error)} for w {tuple(w_shape)} and x {tuple(x_shape)}.",
+            expected=f"a result of shape {expected}",
+            yours=where(error, impl._path),
+            why=why
+            or "x may be a vector, and either operand may have batch dimensions that the other lacks or "
+            "repeats: `batch_index` says where an element of the result's batch lies in each.",
+            read=read or KERNEL,
+        ) from None
+
+
+def test_3_3_computes_the_product(impl) -> None:
+    """the numbers are those of matmul, for one row, for batches and where a batch is repeated"""
+    for w_shape, x_shape in COMPUTES:
+        w, x = _array(1, *w_shape), _array(2, *x_shape)
+        expected = np.matmul(x.astype("float64"), _swapped(w))
+        KERNEL.close(
+            _run_kernel(_kernel(impl, w_shape, x_shape), w, x, expected.shape),
+            expected,
+            f"nt_matmul is wrong for w {tuple(w_shape)} and x {tuple(x_shape)}.",
+            why="The reduction runs along the last index of w, where its elements lie one after another; "
+            + SUMS,
+        )
+
+
+def test_3_3_takes_symbolic_sizes(impl) -> None:
+    """one kernel serves any number of rows and any batch"""
+    b, m = tirx.Var("b", "int64"), tirx.Var("m", "int64")
+    func = _kernel(impl, [7, 5], [b, m, 5])
+    w, x = _array(3, 7, 5), _array(4, 2, 3, 5)
+    found = _run_kernel(func, w, x, (2, 3, 7))
+    what = "nt_matmul is wrong for an x of shape (b, m, 5), called with b = 2 and m = 3."
+    KERNEL.close(found, np.matmul(x.astype("float64"), _swapped(w)), what)
+
+
+def test_3_3_is_called_by_its_name(impl) -> None:
+    """the block of the sum is called NT_matmul"""
+    names = [name for name in _blocks(_kernel(impl, [7, 5], [4, 5])) if name != "root"]
+    what = "No block of the kernel is called NT_matmul."
+    wanted = 'te.compute(…, name="NT_matmul")'
+    why = "A schedule finds the block that it changes by its name: those of chapter 5 ask for NT_matmul."
+    KERNEL.that("NT_matmul" in names, what, expected=wanted, yours=", ".join(names), why=why)
+
+
+def test_3_3_casts_before_it_multiplies(impl) -> None:
+    """operands are cast to out_dtype before the product, and the sum is kept in it"""
+    what = "The product of float16 operands with out_dtype float32 is wrong."
+    why = "300 * 300 is 90000 and the largest float16 is 65504. Cast after the product, it is infinite."
+    KERNEL.close(_large_product(impl), np.full((4, 7), 5 * 300.0 * 300.0), what, why=why)
+
+
+def observe_3_3(impl):
+    def numbers(w_shape, x_shape, dtype="float32", out="float32"):
+        func = _kernel(impl, w_shape, x_shape, dtype, out)
+        shape = [int(d) for d in func.params[-1].shape]
+        w, x = _array(1, *w_shape, dtype=dtype), _array(2, *x_shape, dtype=dtype)
+        return np.round(_run_kernel(func, 100 * w, 100 * x, shape, out) / 1e4, 2).tolist()
+
+    return [
+        lambda: numbers([7, 5], [4, 5]),
+        lambda: numbers([7, 5], [5]),
+        lambda: numbers([3, 7, 5], [1, 4, 5]),
+        lambda: numbers([1, 7, 5], [3, 4, 5]),
+        lambda: numbers([7, 5], [4, 5], "float16", "float32"),
+        lambda: _large_product(impl).tolist(),
+        lambda: _blocks(_kernel(impl, [7, 5], [4, 5])),
+    ]
+
+
+def _large_product(impl) -> np.ndarray:
+    """What the kernel gives for float16 operands whose product is no float16."""
+    w, x = np.full((7, 5), 300, "float16"), np.full((4, 5), 300, "float16")
+    func = _kernel(impl, [7, 5], [4, 5], "float16", "float32")
+    return _run_kernel(func, w, x, (4, 7), "float32")
+
+
+# --- 3.4 the rewrite --------------------------------------------------------------------------------
+
+Gram = relax_module("""
+def main(x: (4, 6)):
+    turned = R.permute_dims(x)
+    out = R.matmul(x, turned)
+""")
+
+
+def _constant_weight() -> IRModule:
+    w = tvm.runtime.tensor(_array(5, 7, 6))
+    return relax.transform.BindParams("main", {"w": w})(_pair([4, 6], [7, 6]))
+
+
+# two functions, one private, one already claimed by a library; and no `main`
+Several = relax_module("""
+@private
+def layer(x: (4, 6), w: (7, 6)):
+    turned = R.permute_dims(w)
+    out = R.matmul(x, turned)
+
+@private
+def library(x: (4, 6), w: (7, 6)):
+    R.func_attr({"Codegen": "cublas"})
+    turned = R.permute_dims(w)
+    out = R.matmul(x, turned)
+
+def forward(x: (4, 6), w: (7, 6)):
+    R.func_attr({"num_input": 1})
+    a = cls.layer(x, w)
+    b = cls.library(x, w)
+    out = R.add(a, b)
+""")
+# a kernel writes into w, in place, between the transpose of w and the matmul that uses it
+Overwritten = relax_module(
+    kernel("double(a)", (7, 6), "a[at] = a[at] + a[at]")
+    + """
+def main(x: (4, 6), start: (7, 6)):
+    w = R.negative(start)
+    turned = R.permute_dims(w)
+    doubled = R.call_tir_inplace(cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((7, 6), "float32"))
+    early = R.matmul(x, turned)
+    turned_late = R.permute_dims(doubled)
+    late = R.matmul(x, turned_late)
+    out = R.add(early, late)
+"""
+)
+
+
+def _pass_on(impl, mod: IRModule) -> IRModule:
+    """FuseTransposeMatmul, and the questions every pass is asked."""
+    return expect.apply(impl.FuseTransposeMatmul(), mod, "FuseTransposeMatmul")
+
+
+def test_3_4_makes_one_kernel(impl) -> None:
+    """the pair becomes one call_tir of an NT_matmul, w first, then x"""
+    result = _pass_on(impl, _pair([4, 6], [7, 6]))
+    found = _operators(result)
+    what = "main(x, w) = matmul(x, permute_dims(w)) did not become one call of a kernel called NT_matmul."
+    why = "A transpose that stays is read and written as a whole at every step."
+    KERNEL.equal(found, {"matmul": 0, "permute_dims": 0, "NT_matmul": 1}, what, why=why)
+    (call,) = _kernel_calls(result)
+    what = "The function that holds the kernel has another name."
+    why = "call_te names it after the Python function that it is given, unless `primfunc_name_hint` says otherwise."
+    KERNEL.equal(call.args[0].name_hint, "NT_matmul", what, why=why)
+    what = "The kernel is not called with w first, then x."
+    why = "nt_matmul takes w first. The other way round it multiplies w by x transposed."
+    KERNEL.equal([arg.name for arg in call.args[1]], ["w", "x"], what, why=why)
+
+
+def test_3_4_leaves_no_composite(impl) -> None:
+    """the functions that FuseOpsByPattern made are gone, and nothing else is"""
+    mod = _pair([4, 6], [7, 6])
+    left = sorted(gv.name_hint for gv in _pass_on(impl, mod).get_global_vars())
+    what = "After the pass the module holds other functions than main and its kernel."
+    why = "A composite that nobody calls is still compiled, and shown to every later pass."
+    KERNEL.equal(left, ["NT_matmul", "main"], what, why=why)
+
+
+def test_3_4_takes_operands_from_their_parameters(impl) -> None:
+    """one tensor on both sides, and a weight that is a constant"""
+    x = _array(6, 4, 6)
+    cases = {
+        "x @ x.T": (Gram, x @ x.T),
+        "a constant w": (_constant_weight(), x @ _array(5, 7, 6).T),
+    }
+    for what, (mod, expected) in cases.items():
+        try:
+            result = _pass_on(impl, mod)
+        except IndexError as error:
+            raise CheckFailed(
+                f"The pass raises {last_line(error)} on {what}.",
+                expected="(w, x) from `operands`, which looks at what the composite's two calls take",
+                why="FuseOpsByPattern gives a composite one parameter for each different tensor, in order of first "
+                "use: x @ x.T has one.",
+                read=KERNEL,
+            ) from None
+        expect.equal(_operators(result)["NT_matmul"], 1, f"The pass does not fuse {what}.")
+        KERNEL.close(expect.run(result, "main", [x]), expected, f"The pass is wrong on {what}.")
+
+
+def test_3_4_keeps_the_numbers(impl) -> None:
+    """same numbers as unfused, for batches, one row, a symbolic size and another out_dtype"""
+    n = tirx.Var("n", "int64")
+    cases = [
+        ([4, 6], [7, 6], None, "float32", None, [4, 6]),
+        ([6], [7, 6], None, "float32", None, [6]),
+        ([n, 6], [7, 6], [-1, 0], "float32", None, [3, 6]),
+        ([2, 4, 6], [2, 7, 6], [0, 2, 1], "float32", None, [2, 4, 6]),
+        ([4, 6], [7, 6], [1, 0], "float16", "float32", [4, 6]),
+        ([4, 6], [7, 6], None, "float16", None, [4, 6]),
+    ]
+    for x_shape, w_shape, axes, dtype, out_dtype, called in cases:
+        mod = _pair(x_shape, w_shape, axes, dtype, out_dtype)
+        x, w = _array(7, *called, dtype=dtype), _array(8, *w_shape, dtype=dtype)
+        result = _pass_on(impl, mod)
+        yours = expect.run(result, "main", [x, w])
+        what = f"x {x_shape}, w {w_shape}, axes {axes}, {dtype} to {out_dtype or dtype}"
+        wanted = out_dtype or dtype
+        expect.equal(str(yours.dtype), wanted, f"The result's dtype is wrong for {what}.")
+        KERNEL.close(
+            yours,
+            np.matmul(x.astype("float64"), _swapped(w)),
+            f"The fused module is wrong for {what}.",
+            **({"rtol": 1e-2, "atol": 1e-2} if what.endswith("to float16") else {}),  # 11 bits
+            why="Fusing changes the order in which w is read, and nothing else. " + SUMS,
+        )
+
+
+def test_3_4_touches_nothing_else(impl) -> None:
+    """private functions are fused too; claimed functions, attributes and other functions stay"""
+    result = _pass_on(impl, Several)
+    NOT_FIRE.equal(
+        _operators(result),
+        {"matmul": 1, "permute_dims": 1, "NT_matmul": 1},
+        "In a module with a private function and one that is set aside for a library, the counts are off.",
+        why="The private function's pair becomes a kernel; a function with the attribute Codegen belongs to the "
+        "library's code generator, which looks for the two operators.",
+    )
+    what = "The attributes of a function changed."
+    yours = str(diff(Several["forward"], result["forward"]))
+    expect.that(dict(result["forward"].attrs) == dict(Several["forward"].attrs), what, yours=yours)
+
+
+def test_3_4_minds_what_is_overwritten(impl) -> None:
+    """w is not read later than it was, where a kernel may have written into it meanwhile"""
+    x, w = _array(1, 4, 6), _array(2, 7, 6)
+    found = expect.run(_pass_on(impl, Overwritten), "main", [x, w])
+    what = "The pass is wrong where a kernel writes into w between its transpose and the matmul."
+    why = "The transpose read w before it was doubled; a kernel in the place of the matmul reads it after."
+    NOT_FIRE.close(found, -3 * (x.astype("float64") @ w.T), what, why=why)
+
+
+def test_3_4_twice_changes_nothing_more(impl) -> None:
+    """a second run changes nothing more, and a module without a pair stays as it is"""
+    fuse = impl.FuseTransposeMatmul()
+    expect.runs_twice_the_same(fuse, _pass_on(impl, Gram), "FuseTransposeMatmul")
+    nothing = _pair([4, 4], [4, 4], [0, 1])
+    what = "FuseTransposeMatmul changed a module in which there is nothing to fuse."
+    why = "permute_dims with axes [0, 1] changes nothing, so it is no transpose."
+    NOT_FIRE.same_ir(_pass_on(impl, nothing), nothing, what, why=why)
+
+
+def test_3_4_fuses_the_decoder(impl) -> None:
+    """no transpose is left in the decoder, and its launches fall by one a linear layer"""
+    mod, _ = decoder("tiny", functions=["decode"])
+    result = _pass_on(impl, mod)
+    expect.equal(_operators(result)["permute_dims"], 0, "Transposes are left in the decoder.")
+    before, after = (walk_the_ir.launches(m)["decode"] for m in (mod, result))
+    what = "The launches of a decode step did not fall by the number of its transposes."
+    MEASURE.equal(before - after, _operators(mod)["permute_dims"], what)
+
+
+def observe_3_4(impl):
+    def told(mod):
+        result = impl.FuseTransposeMatmul()(mod)
+        names = [gv.name_hint for gv in result.get_global_vars()]
+        calls = [[getattr(a, "name", "constant") for a in c.args[1]] for c in _kernel_calls(result)]
+        types = [str(c.ty_args) for c in _kernel_calls(result)]
+        return sorted(names), calls, types
+
+    def numbers(mod, *arrays):
+        result = impl.FuseTransposeMatmul()(mod)
+        return np.round(expect.run(result, "main", arrays).astype("float64"), 2).tolist()
+
+    square = _array(1, 5, 5), _array(2, 5, 5)
+    return [
+        lambda: told(_pair([4, 6], [7, 6])),
+        lambda: told(Gram),
+        lambda: told(_pair([4, 6], [7, 6], None, "float16", "float32")),
+        lambda: told(_pair([4, 6], [7, 6], None, "float16")),
+        lambda: numbers(_pair([5, 5], [5, 5]), *square),
+        lambda: numbers(Overwritten, _array(1, 4, 6), _array(2, 7, 6)),
+    ]
+
+
+# --- 3.5 the shared transpose -----------------------------------------------------------------------
+
+# two products with one transposed weight
+TwoMatmuls = relax_module("""
+def main(x: (4, 6), y: (3, 6), w: (7, 6)):
+    turned = R.permute_dims(w)
+    a = R.matmul(x, turned)
+    b = R.matmul(y, turned)
+    return a, b
+""")
+# the transpose is also an operand of an elementwise operator, and w has three dimensions
+AlsoElsewhere = relax_module("""
+def main(x: (2, 4, 6, "float16"), w: (2, 7, 6, "float16")):
+    turned = R.permute_dims(w, axes=[0, 2, 1])
+    a = R.matmul(x, turned, out_dtype="float32")
+    b = R.negative(turned)
+    return a, b
+""")
+# the transpose is itself a result, and reaches the matmul under another name
+AlsoReturned = relax_module("""
+def main(x: (4, 6), w: (7, 6)):
+    turned = R.permute_dims(w)
+    alias = turned
+    a = R.matmul(x, alias)
+    return a, turned
+""")
+# the transpose stands in one dataflow block and the matmul in a later one
+LATER_BLOCK = """
+    with R.dataflow():
+        {w}
+        turned = R.permute_dims(w)
+        R.output(turned)
+    R.assert_op(R.const(True, "bool"), format="")
+    with R.dataflow():
+        a = R.matmul(x, turned)
+        R.output(a)
+    return a
+"""
+LaterBlock = relax_module("@impure\ndef main(x: (4, 6), w: (7, 6)):" + LATER_BLOCK.format(w=""))
+# as LaterBlock, but w is computed in the earlier block and is no output of it
+OutOfSight = relax_module(
+    "@impure\ndef main(x: (4, 6), start: (7, 6)):" + LATER_BLOCK.format(w="w = R.negative(start)")
+)
+# the transpose is both operands of the matmul
+BothSides = relax_module("""
+def main(w: (6, 6)):
+    turned = R.permute_dims(w)
+    a = R.matmul(turned, turned)
+""")
+
+
+def _shared() -> dict[str, tuple[IRModule, list[np.ndarray], list[np.ndarray], int]]:
+    """name -> (module, arguments, results, transposes that must stay)."""
+    x, y, w = _array(1, 4, 6), _array(2, 3, 6), _array(3, 7, 6)
+    xb, wb = _array(4, 2, 4, 6, dtype="float16"), _array(5, 2, 7, 6, dtype="float16")
+    product, turned = np.matmul(xb.astype("float64"), _swapped(wb)), np.swapaxes(wb, 1, 2)
+    s = _array(6, 6, 6)
+    return {
+        "one transpose for two matmuls": (TwoMatmuls, [x, y, w], [x @ w.T, y @ w.T], 0),
+        "a transpose with an elementwise user": (AlsoElsewhere, [xb, wb], [product, -turned], 1),
+        "a transpose that is also returned": (AlsoReturned, [x, w], [x @ w.T, w.T], 1),
+        "a transpose in an earlier dataflow block": (LaterBlock, [x, w], [x @ w.T], 0),
+        "a transpose that is both operands": (BothSides, [s], [s.T @ s.T], 1),
+    }
+
+
+def _through_the_reference(impl, mod: IRModule) -> IRModule:
+    """The answer's own_transposes, then the reference's two steps: needs no other exercise."""
+    own = partial(impl.own_transposes, fires=reference.may_fuse)
+    owned = expect.apply(own, mod, "own_transposes")
+    grouped = reference.group(owned, reference.may_fuse)
+    old = {gv.name_hint for gv in mod.get_global_vars()}
+    composites = {gv.name_hint: f for gv, f in grouped.functions_items() if gv.name_hint not in old}
+    return reference.generate(grouped, composites)
+
+
+def _results(mod: IRModule, arrays) -> list[np.ndarray]:
+    vm = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
+    result = vm["main"](*[tvm.runtime.tensor(a) for a in arrays])
+    return [r.numpy() for r in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
+
+
+def test_3_5_returns(impl) -> None:
+    """the pass returns on a transpose that something else uses too"""
+    for what, (mod, *_rest) in _shared().items():
+        try:
+            result = _through_the_reference(impl, mod)
+        except CheckFailed:
+            raise
+        except Exception as error:
+            raise CheckFailed(
+                f"With your own_transposes the pass stops on {what}: {last_line(error)}",
+                expected="a permute_dims of its own for each matmul, so that a pair has no second user",
+                yours=mod["main"].script(),
+                why="FuseOpsByPattern moves the transpose into the composite and returns it from there beside the "
+                "product; the next step expects one product and finds a tuple.",
+                read=OWN,
+            ) from None
+        expect.well_formed(result, "The pass with your own_transposes")
+
+
+def test_3_5_fuses_every_matmul(impl) -> None:
+    """each matmul is fused, and a transpose stays only where something still uses it"""
+    for what, (mod, _arrays, expected, kept) in _shared().items():
+        found = _operators(_through_the_reference(impl, mod))
+        products = len(expected) if mod is TwoMatmuls else 1
+        OWN.equal(
+            found,
+            {"matmul": 0, "permute_dims": kept, "NT_matmul": products},
+            f"The counts are off for {what}.",
+            why="A matmul that reads w as it is stored costs no more than one that reads the transpose; a transpose "
+            "that nobody reads any more costs two passes over w.",
+        )
+
+
+def test_3_5_keeps_the_numbers(impl) -> None:
+    """all results are those of the module as it was"""
+    for what, (mod, arrays, expected, _kept) in _shared().items():
+        result = _through_the_reference(impl, mod)
+        for yours, right in zip(_results(result, arrays), expected, strict=True):
+            OWN.close(yours, right, f"A result is wrong for {what}.")
+
+
+def test_3_5_minds_what_is_overwritten(impl) -> None:
+    """no transpose is copied to where a kernel may have written into w meanwhile"""
+    x, w = _array(1, 4, 6), _array(2, 7, 6)
+    NOT_FIRE.close(
+        expect.run(_through_the_reference(impl, Overwritten), "main", [x, w]),
+        -3 * (x.astype("float64") @ w.T),
+        "With your own_transposes the pass is wrong where a kernel writes into w between its transpose and the matmul.",
+        why="The transpose read w before it was doubled; a copy of it right before the matmul reads it after.",
+    )
+
+
+def test_3_5_uses_what_is_in_sight(impl) -> None:
+    """no transpose is copied to where its w may not be used"""
+    NOT_FIRE.same_ir(
+        impl.own_transposes(OutOfSight, reference.may_fuse),
+        OutOfSight,
+        "own_transposes copied a transpose of a w that is out of sight at its matmul.",
+        why="A variable that a dataflow block binds, and does not output, may be used in that block only. The module "
+        "is no longer well-formed.",
+    )
+
+
+def test_3_5_leaves_other_modules_alone(impl) -> None:
+    """a module in which nothing may be fused comes back as it was"""
+    mod = _pair([4, 4], [4, 4], [0, 1])
+    what = "own_transposes changed a module in which no matmul may be fused."
+    why = "A copied transpose that no kernel swallows is work added, not removed."
+    OWN.same_ir(impl.own_transposes(mod, reference.may_fuse), mod, what, why=why)
+
+
+def observe_3_5(impl):
+    def told(mod):
+        result = impl.own_transposes(mod, reference.may_fuse)
+        return str(_operators(result)), result["main"].script()
+
+    modules = TwoMatmuls, AlsoElsewhere, AlsoReturned, Overwritten, OutOfSight
+    return [lambda mod=mod: told(mod) for mod in modules]
+
+
+# --- 3.6 break the careless check -------------------------------------------------------------------
+
+
+def _deceived(impl) -> tuple[str, str]:
+    """What the careless pass makes of the answer's module: (one word, details)."""
+    mod, arrays = impl.deceives_careless()
+    expect.well_formed(mod, "deceives_careless")
+    expect.has_function(mod, "main", "deceives_careless")
+    right = expect.run(mod, "main", arrays)
+    wrong = reference.fuse(mod, reference.careless)
+    if "NT_matmul" not in [gv.name_hint for gv in wrong.get_global_vars()]:
+        return "left alone", "careless refuses it"
+    try:
+        relax.analysis.well_formed(wrong)
+        yours = expect.run(wrong, "main", arrays)
+    except Exception as error:
+        return "loud", last_line(error)
+    if yours.shape != right.shape:
+        return "loud", f"its result has shape {yours.shape} instead of {right.shape}"
+    if np.allclose(yours, right, rtol=1e-3, atol=1e-3):
+        return "right", "its numbers are those of the module"
+    return "wrong numbers", ""
+
+
+def test_3_6_deceives(impl) -> None:
+    """the careless pass goes through and gives other numbers"""
+    outcome, details = _deceived(impl)
+    expect.that(
+        outcome == "wrong numbers",
+        {
+            "left alone": "The careless pass leaves your module alone.",
+            "loud": "The careless pass fails on your module so that everybody notices.",
+            "right": "The careless pass is right on your module.",
+        }.get(outcome, ""),
+        expected="the same shapes and no error, and other numbers",
+        yours=details,
+        why="careless asks only which dimension comes last. Move the others, give those that change places the same "
+        "size, and fill w with numbers that show it.",
+        read=f"{LESSON}, “Break it”",
+    )
+
+
+def observe_3_6(impl):
+    return [lambda: _deceived(impl)[0], lambda: len(_deceived(impl)[1]) > 0, lambda: _kind(impl)]
+
+
+def _kind(impl) -> str:
+    _, arrays = impl.deceives_careless()
+    constant = any(np.all(a == a.flat[0]) for a in arrays)
+    return f"{max(a.ndim for a in arrays)} dimensions, {'constant' if constant else 'varied'}"
+
+
+# --- 3.7 bytes saved --------------------------------------------------------------------------------
+
+
+def _counted(config: str, dtype: str) -> tuple[int, list[tuple[int, int]]]:
+    """(bytes that a decode step no longer moves, shapes of its transposed weights), counted by chapter 1."""
+    sizes = {"tiny": 500, "llama3-8b": 128256}
+    bound = {"context_window": 64, "vocab_size": sizes[config]}
+    mod, weights = decoder(config, dtype, functions=["decode"])
+    before, after = (
+        walk_the_ir.scoreboard(m, bound).row("decode")
+        for m in (mod, reference.FuseTransposeMatmul()(mod))
+    )
+    moved = before.read + before.written - after.read - after.written
+    linear = [shape for name, shape, _ in weights if len(shape) == 2 and "embed" not in name]
+    return moved, linear
+
+
+def test_3_7_prediction_is_what_is_counted(impl) -> None:
+    """the predicted saving is what chapter 1's scoreboard counts"""
+    for config, dtype, itemsize in (("tiny", "float32", 4), ("llama3-8b", "float16", 2)):
+        counted, shapes = _counted(config, dtype)
+        MEASURE.predicted(
+            impl.bytes_saved(shapes, itemsize),
+            counted,
+            f"The prediction is not what is counted for a decode step of {config} in {dtype}.",
+            why="A materialised transpose reads every element of w once and writes it once. The matmul then reads "
+            "as many bytes from the copy as it reads from w.",
+        )
+
+
+def observe_3_7(impl):
+    cases = ([(3, 5)], 4), ([(3, 5), (7, 2)], 2), ([], 4)
+    return [lambda case=case: impl.bytes_saved(*case) for case in cases]

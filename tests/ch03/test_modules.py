@@ -1,0 +1,304 @@
+"""FuseTransposeMatmul where random drawing does not reach: control flow, closures, claimed functions, empty sums."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from chapters.kit.cases.relax_text import kernel, relax_module
+from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
+from tests.ch03.test_property import calls, run
+
+DOUBLE = kernel("double(a)", (16, 8), "a[at] = a[at] + a[at]")
+COPY = kernel("copy(a, b)", (4, 16), "b[at] = a[at]").replace("def copy", "def NT_matmul")
+
+
+def _array(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype("float32")
+
+
+def _product(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return x.astype("float64") @ w.astype("float64").T
+
+
+def _situation(name: str, text: str, kernels: int, *runs: tuple[tuple, np.ndarray]):
+    """A module, how many kernels the pass makes of it, and what main gives for which arguments."""
+    return pytest.param(relax_module(text), kernels, runs, id=name)
+
+
+X, W = _array(4, 8), _array(16, 8)
+XW = _product(X, W)
+SITUATIONS = [
+    _situation(
+        "the transpose stands before the If; one branch multiplies by it, the other by its own",
+        """
+def main(x: (4, 8), w: (8, 8), c: ("bool",)):
+    wt = R.permute_dims(w)
+    if c:
+        with R.dataflow():
+            a = R.matmul(x, wt)
+            R.output(a)
+        out = a
+    else:
+        with R.dataflow():
+            d = R.negative(R.matmul(x, R.permute_dims(w)))
+            R.output(d)
+        out = d
+    return out
+""",
+        2,
+        ((X, W[:8], np.array(True)), _product(X, W[:8])),
+        ((X, W[:8], np.array(False)), -_product(X, W[:8])),
+    ),
+    _situation(
+        "a local function uses w of the function around it",
+        """
+def main(x: (4, 8), w: (16, 8)):
+    @R.function
+    def inner(a: R.Tensor((4, 8), "float32")) -> R.Tensor((4, 16), "float32"):
+        with R.dataflow():
+            b = R.matmul(a, R.permute_dims(w))
+            R.output(b)
+        return b
+
+    out: R.Tensor((4, 16), "float32") = inner(x)
+    return out
+""",
+        1,
+        ((X, W), XW),
+    ),
+    _situation(
+        "a match_cast between the two checks a shape at run time; the pass does not look through it",
+        """
+def main(x: (4, 8), w: (16, 8)) -> R.Tensor(dtype="float32", ndim=2):
+    m = T.int64()
+    wt = R.permute_dims(w)
+    cast = R.match_cast(wt, R.Tensor((8, m), "float32"))
+    out = R.matmul(x, cast)
+""",
+        0,
+    ),
+    _situation(
+        "the transpose is annotated with less than is known of it, so the product has no known shape",
+        """
+def main(x: (4, 8), w: (16, 8)):
+    wt: R.Tensor(dtype="float32", ndim=2) = R.permute_dims(w)
+    out: R.Tensor(dtype="float32", ndim=2) = R.matmul(x, wt)
+""",
+        0,
+    ),
+    _situation(
+        "the transpose travels through a tuple",
+        """
+def main(x: (4, 8), w: (16, 8)):
+    pair = (R.permute_dims(w), x)
+    wt = pair[0]
+    out = R.matmul(x, wt)
+""",
+        0,
+        ((X, W), XW),
+    ),
+    _situation(
+        "k is 0: every element of the product is a sum of nothing",
+        """
+def main(x: (4, 0), w: (16, 0)):
+    out = R.matmul(x, R.permute_dims(w))
+""",
+        1,
+        ((_array(4, 0), _array(16, 0)), np.zeros((4, 16))),
+    ),
+    _situation(
+        "a function with side effects around its dataflow block",
+        """
+@impure
+def main(x: (4, 8), w: (16, 8)):
+    R.print(x, format="{}")
+    with R.dataflow():
+        out = R.matmul(x, R.permute_dims(w))
+        R.output(out)
+    R.print(out, format="{}")
+    return out
+""",
+        1,
+    ),
+    _situation(
+        "k is n in one operand and m in the other: only the caller knows that they are equal",
+        """
+def main(x: (4, "n"), w: (16, "m")):
+    out = R.matmul(x, R.permute_dims(w))
+""",
+        1,
+        ((X, W), XW),
+    ),
+    _situation(
+        "n is in no tensor's shape alone, so the kernel needs it as an argument",
+        """
+def main(x: ("n + 1", 8), s: R.Shape(["n"]), w: (16, 8)):
+    out = R.matmul(x, R.permute_dims(w))
+""",
+        1,
+    ),
+    _situation(
+        "a composite of this pass's own name, from elsewhere; and a function set aside for a library",
+        """
+@private
+def mine(x: (4, 8), w: (16, 8)):
+    R.func_attr({"Composite": "transpose_matmul_fuse", "Primitive": True})
+    out = R.matmul(x, R.permute_dims(w))
+
+def theirs(x: (4, 8), w: (16, 8)):
+    R.func_attr({"Codegen": "cublas"})
+    out = R.matmul(x, R.permute_dims(w))
+
+def main(x: (4, 8), w: (16, 8)):
+    out = cls.mine(x, w)
+""",
+        0,
+    ),
+    _situation(
+        "w transposed twice: the outer transpose is fused, the inner one is its operand and stays",
+        """
+def main(x: (4, 8), w: (8, 16)):
+    out = R.matmul(x, R.permute_dims(R.permute_dims(w)))
+""",
+        1,
+        ((X, np.ascontiguousarray(W.T)), XW),
+    ),
+    _situation(
+        "recursion, and a PrimFunc called as NT_matmul",
+        f"""{COPY}
+def main(x: (4, 8), w: (16, 8), c: ("bool",)) -> R.Tensor((4, 16), "float32"):
+    if c:
+        out: R.Tensor((4, 16), "float32") = cls.main(x, w, R.const(False, "bool"))
+    else:
+        with R.dataflow():
+            a = R.matmul(x, R.permute_dims(w))
+            b = R.call_tir(cls.NT_matmul, (a,), out_ty=R.Tensor((4, 16), "float32"))
+            R.output(b)
+        out: R.Tensor((4, 16), "float32") = b
+    return out
+""",
+        1,
+        ((X, W, np.array(True)), XW),
+    ),
+    _situation(
+        "a kernel writes into w, in place, between its transpose and the matmul: w must be read before",
+        f"""{DOUBLE}
+def main(x: (4, 8), start: (16, 8)):
+    w = R.negative(start)
+    wt = R.permute_dims(w)
+    w2 = R.call_tir_inplace(cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((16, 8), "float32"))
+    out = R.add(R.matmul(x, wt), R.matmul(x, R.permute_dims(w2)))
+""",
+        1,
+        ((X, W), -3 * XW),
+    ),
+    _situation(
+        "as above, but the kernel that writes stands in a function that is called",
+        f"""{DOUBLE}
+@private
+def helper(w: (16, 8)):
+    out = R.call_tir_inplace(cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((16, 8), "float32"))
+
+def main(x: (4, 8), start: (16, 8)):
+    w = R.negative(start)
+    wt = R.permute_dims(w)
+    w2 = cls.helper(w)
+    with R.dataflow():
+        wide = R.matmul(x, wt)
+        zero = R.matmul(x, R.permute_dims(R.multiply(w2, R.const(0, "float32"))))
+        out = R.add(wide, zero)
+        R.output(out)
+    return out
+""",
+        1,
+        ((X, W), -XW),
+    ),
+    _situation(
+        "a closure multiplies by a transpose of the function around it, and runs after w was overwritten",
+        f"""{DOUBLE}
+def main(x: (4, 8), start: (16, 8)):
+    w = R.negative(start)
+    wt = R.permute_dims(w)
+
+    @R.function
+    def inner(a: R.Tensor((4, 8), "float32")) -> R.Tensor((4, 16), "float32"):
+        with R.dataflow():
+            b = R.matmul(a, wt)
+            R.output(b)
+        return b
+
+    w2 = R.call_tir_inplace(cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((16, 8), "float32"))
+    out: R.Tensor((4, 16), "float32") = inner(x)
+    return out
+""",
+        0,
+    ),
+]
+
+
+@pytest.mark.parametrize(("mod", "kernels", "runs"), SITUATIONS)
+def test_situation(mod, kernels, runs):
+    before = mod.clone()
+    result = FuseTransposeMatmul()(mod)
+    assert tvm_ffi.structural_equal(mod, before)
+    relax.analysis.well_formed(result)
+    assert calls(result)["kernel"] == kernels
+    assert tvm_ffi.structural_equal(FuseTransposeMatmul()(result), result)
+    if kernels == 0:
+        assert tvm_ffi.structural_equal(result, before)
+    for arrays, expected in runs:
+        (yours,) = run(result, "main", arrays)
+        np.testing.assert_allclose(yours, expected, 1e-5, 1e-5)
+
+
+def test_returns_on_modules_without_a_relax_function():
+    for mod in (tvm.IRModule(), relax_module(COPY)):
+        assert tvm_ffi.structural_equal(FuseTransposeMatmul()(mod), mod)
+
+
+def test_keeps_module_attributes_and_devices():
+    mod = relax_module("""
+I.module_attrs({"kept": 3})
+I.module_global_infos({"vdevice": [I.vdevice("llvm")]})
+
+def main(x: R.Tensor((4, 8), "float32", "llvm:0"), w: R.Tensor((16, 8), "float32", "llvm:0")):
+    R.func_attr({"num_input": 1})
+    out = R.matmul(x, R.permute_dims(w))
+""")
+    result = FuseTransposeMatmul()(mod)
+    assert calls(result)["kernel"] == 1
+    assert result.attrs["kept"] == 3 and "vdevice" in result.global_infos
+    assert result["main"].attrs["num_input"] == 1
+    bound = result["main"].body.blocks[0].bindings[0].var
+    assert bound.ty.vdevice is not None and bound.ty.vdevice == mod["main"].ret_ty.vdevice
+
+
+DTYPES = ["bool", "uint8", "int4", "int64", "float8_e4m3fn", "float4_e2m1fn"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_returns_on_every_dtype(dtype):
+    """Whether LLVM compiles these is not the pass's business; that it returns is."""
+    mod = relax_module(f"""
+def main(x: (4, 8, "{dtype}"), w: (4, 8, "{dtype}")):
+    out = R.matmul(x, R.permute_dims(w))
+""")
+    result = FuseTransposeMatmul()(mod)
+    relax.analysis.well_formed(result)
+    assert calls(result)["kernel"] == 1
+
+
+def test_a_kernel_is_shared_by_equal_calls():
+    mod = relax_module("""
+def main(x: (4, 8), w: (8, 8)):
+    wt = R.permute_dims(w)
+    y = R.matmul(x, wt)
+    z = R.matmul(y, wt)
+""")
+    result = FuseTransposeMatmul()(mod)
+    assert calls(result)["kernel"] == 2 and calls(result)["relax.permute_dims"] == 0
+    assert sum(isinstance(f, tirx.PrimFunc) for f in result.functions.values()) == 1

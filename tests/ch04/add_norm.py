@@ -1,0 +1,147 @@
+"""What chapter 4's checks share: modules with a pair, their numbers in NumPy, and kernels run without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+
+import ml_dtypes
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.target import Target
+
+from chapters.kit.gpu import cuda_on_cpu, wgsl_on_vulkan
+from chapters.kit.gpu.launches import HostProgram, Launch
+from chapters.kit.ir.relax_effects import calls_in
+from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm
+
+# two roundings of the dtype; measured errors are half
+RELATIVE = {"float32": 2e-6, "float16": 1.5e-3, "bfloat16": 1.2e-2}
+
+
+def numpy_dtype(dtype: str) -> np.dtype:
+    return np.dtype(getattr(ml_dtypes, dtype, dtype))
+
+
+def module(
+    build: Callable[..., list[relax.Expr]],
+    shapes: dict[str, tuple],
+    dtype: str = "float16",
+    *,
+    dataflow: bool = True,
+) -> tvm.IRModule:
+    """An IRModule whose `main` has a parameter for each of `shapes` and returns what `build(builder, *params)` gives.
+
+    A shape's entry that is a text is a symbolic dimension of that name.
+    """
+    builder = relax.BlockBuilder()
+    add_function(builder, "main", build, shapes, dtype, dataflow=dataflow)
+    return builder.get()
+
+
+def add_function(
+    builder, name, build, shapes, dtype="float16", *, dataflow=True, attrs=None
+) -> None:
+    symbols = {extent for shape in shapes.values() for extent in shape if isinstance(extent, str)}
+    dims = {name: tirx.Var(name, "int64") for name in symbols}
+    params = [
+        relax.Var(key, relax.TensorType([dims.get(extent, extent) for extent in shape], dtype))
+        for key, shape in shapes.items()
+    ]
+    with builder.function(name, params, attrs=attrs):
+        with builder.dataflow() if dataflow else nullcontext():
+            emit = builder.emit_output if dataflow else builder.emit
+            out = emit(relax.Tuple(build(builder, *params)))
+        builder.emit_func_output(out)
+
+
+def pair(builder, x1, x2, weight, epsilon: float = 1e-5, axes: Sequence[int] = (-1,)):
+    """Emit an add and its norm; the two variables."""
+    total = builder.emit(relax.op.add(x1, x2))
+    norm = builder.emit(relax.op.nn.rms_norm(total, weight, axes=list(axes), epsilon=epsilon))
+    return total, norm
+
+
+def draw(shape: Sequence[int], dtype: str, seed: int) -> np.ndarray:
+    """Random numbers of uneven size, so that rows, columns and arguments cannot be exchanged unnoticed."""
+    random = np.random.default_rng(seed)
+    scale = 0.5 + 2.0 * random.random(shape)
+    return (random.standard_normal(shape) * scale).astype(numpy_dtype(dtype))
+
+
+def inputs(shape: Sequence[int], dtype: str, seed: int = 0) -> list[np.ndarray]:
+    """x1, x2 of `shape` and a weight."""
+    return [draw(size, dtype, seed + i) for i, size in enumerate((shape, shape, shape[-1:]))]
+
+
+def reference(
+    x1: np.ndarray, x2: np.ndarray, weight: np.ndarray, epsilon: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """(norm in float64, total in the dtype): the sum is rounded to the dtype, and all after it is exact."""
+    total = (x1.astype("float32") + x2.astype("float32")).astype(x1.dtype)
+    exact = total.astype("float64")
+    mean = np.mean(exact * exact, axis=-1, keepdims=True)
+    return exact / np.sqrt(mean + epsilon) * weight.astype("float64"), total
+
+
+def run(
+    mod: tvm.IRModule, arrays: Sequence[np.ndarray], name: str = "main", target="llvm"
+) -> list[np.ndarray]:
+    """Compile for this CPU, call, and give back every result."""
+    return run_each(mod, {name: arrays}, target)[name]
+
+
+def run_each(
+    mod: tvm.IRModule, arrays: dict[str, Sequence[np.ndarray]], target="llvm"
+) -> dict[str, list[np.ndarray]]:
+    """Compile once for this CPU and call each function named in `arrays`: every result of each."""
+    vm = relax.VirtualMachine(tvm.compile(mod, target=target), tvm.cpu())
+    results = {}
+    for name, given in arrays.items():
+        result = vm[name](*[tvm.runtime.tensor(np.asarray(a, order="C")) for a in given])
+        one = isinstance(result, tvm.runtime.Tensor)
+        results[name] = [r.numpy() for r in ([result] if one else result)]
+    return results
+
+
+def launch(
+    func: tirx.PrimFunc, arrays: Sequence[np.ndarray], target: Target, backwards: bool = False
+):
+    """Run a kernel of x1, x2, weight, norm, total without a GPU, on poisoned outputs: (norm, total, launches)."""
+    x1, x2, weight = arrays
+    norm, total = poison(x1), poison(x1)
+    webgpu = target.kind.name == "webgpu"
+    engine = wgsl_on_vulkan.run_wgsl if webgpu else cuda_on_cpu.CudaOnCpu(backwards)
+    launches: list[Launch] = HostProgram(func, target).run(engine, [x1, x2, weight, norm, total])
+    return norm, total, launches
+
+
+def poison(like: np.ndarray) -> np.ndarray:
+    """An array like `like` whose every byte is 0xff: not a number, in every floating-point type."""
+    array = np.empty_like(like)
+    array.view("uint8" if array.ndim else array.dtype)[...] = 0xFF
+    return array
+
+
+def settled(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    """`mod` after the pass, which must leave it unchanged, give a well-formed module, and find nothing in that."""
+    before = mod.clone()
+    fused = FuseAddRMSNorm(target)(mod)
+    assert tvm_ffi.structural_equal(mod, before), "the pass changed the module it was given"
+    relax.analysis.well_formed(fused)
+    assert tvm_ffi.structural_equal(FuseAddRMSNorm(target)(fused), fused)
+    return fused
+
+
+def kernels(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
+    """The PrimFuncs of `mod` by name."""
+    return {g.name_hint: f for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)}
+
+
+def operators(mod: tvm.IRModule, name: str = "main") -> list[str]:
+    """The calls of a Relax function in order: an operator's name, or `kernel` for a call_tir."""
+    ops = [call.op for call in calls_in(mod[name]) if isinstance(call.op, tvm.ir.Op)]
+    names = [op.name.removeprefix("relax.") for op in ops]
+    return ["kernel" if one == "call_tir" else one for one in names]

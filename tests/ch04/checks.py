@@ -1,0 +1,1167 @@
+"""The checks of chapter 4: the pair, its kernels, the key of a kernel, and the pass that puts it in place."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.target import Target
+
+from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
+from chapters.kit.cases.add_norm import unfused
+from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.gpu import cuda_on_cpu
+from chapters.kit.gpu.launches import LaunchError, UnknownWordError
+from chapters.kit.ir.row_index import row_dimensions
+from chapters.runner.failure import Skip
+from chapters.runner.loading import last_line
+from solutions.ch01_walk_the_ir.walk_the_ir import binding_bytes
+from solutions.ch04_add_rms_norm import fuse_add_norm as sound
+from tests.ch04.add_norm import (
+    RELATIVE,
+    add_function,
+    draw,
+    inputs,
+    kernels,
+    launch,
+    module,
+    operators,
+    pair,
+    reference,
+    run,
+    run_each,
+)
+from tests.support import expect
+from tests.support.gpu import CUDA, engines, parsed
+
+LESSON = "chapters/ch04_add_rms_norm/lesson.md"
+WHY = expect.Section(LESSON, "Why this pass")
+MATCH = expect.Section(LESSON, "Match")
+KERNEL = expect.Section(LESSON, "Five steps of a kernel")
+WIDE = expect.Section(LESSON, "Sixteen bytes at a time")
+DISPATCH = expect.Section(LESSON, "Dispatch")
+PLACE = expect.Section(LESSON, "Put it where the sum is first read")
+NOT = expect.Section(LESSON, "When it must not fire")
+BREAK = expect.Section(LESSON, "Break it")
+MEASURE = expect.Section(LESSON, "Measure it")
+
+LIMITS = {
+    "test_4_3_right_numbers_as_gpu_code": 90,
+    "test_4_3_rounds_the_sum_before_it_squares": 40,
+    "test_4_3_sums_squares_in_float32": 40,
+    "test_4_4_wide_kernel_gives_the_right_numbers": 90,
+    "test_4_7_keeps_the_numbers": 60,
+}
+NORM = "relax.nn.rms_norm"
+LLVM = Target("llvm")
+QUICK = Target({"kind": "llvm", "opt-level": 0})  # for what is compiled to be run once
+
+
+# --- 4.1 ------------------------------------------------------------------------------------------
+
+
+def _total(mod: tvm.IRModule, sizes: dict[str, int] | None = None) -> int:
+    return sum(row.read + row.written for row in binding_bytes(mod["main"], sizes or {}))
+
+
+def test_4_1_prediction_holds(impl) -> None:
+    """the predicted bytes are those chapter 1 counts"""
+    mod = unfused((1, 512, 4096), "float16")
+    counted = {"unfused": _total(mod), "fused": _total(sound.FuseAddRMSNorm(CUDA)(mod))}
+    what = "The {} pair moves another number of bytes."
+    why = (
+        "add reads two tensors and writes one; rms_norm reads that one and a weight, and writes one. The fused "
+        "kernel never reads the sum back: it still has it in registers. The weight is one row."
+    )
+    WHY.each_predicted(impl.predicted_bytes(), counted, "predicted_bytes", what, why=why)
+
+
+def observe_4_1(impl):
+    return [lambda: impl.predicted_bytes()["unfused"], lambda: impl.predicted_bytes()["fused"]]
+
+
+# --- 4.2 ------------------------------------------------------------------------------------------
+
+
+def _pair_on(
+    x1=("n", 1, 64), x2=("n", 1, 64), weight=(64,), dtype="float16", axes=(-1,)
+) -> tvm.IRModule:
+    """main(x1, x2, weight) -> the norm of x1 + x2, on tensors of these shapes."""
+    return _of(lambda b, *given: pair(b, *given, axes=axes)[1], x1, x2, weight, dtype)
+
+
+def _of(build, x1=("n", 1, 64), x2=("n", 1, 64), weight=(64,), dtype="float16") -> tvm.IRModule:
+    """main(x1, x2, weight) -> what `build(builder, x1, x2, weight)` gives."""
+    shapes = {"x1": x1, "x2": x2, "weight": weight}
+    return module(lambda builder, *given: [build(builder, *given)], shapes, dtype)
+
+
+def _bindings(mod: tvm.IRModule, op: str = "") -> list[relax.VarBinding]:
+    """The bindings of main; of those, if `op` is given, the ones of a call of that operator."""
+    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    return [b for b in bindings if not op or sound.is_call(b.value, op)]
+
+
+def _asked(impl, mod: tvm.IRModule):
+    """What match_add_norm says about the last rms_norm of main, and that binding."""
+    norm, bound = _bindings(mod, NORM)[-1], {}
+    for binding in _bindings(mod):
+        if binding.var.same_as(norm.var):
+            break
+        bound[binding.var] = binding.value
+    return impl.match_add_norm(norm.var, norm.value, bound), norm
+
+
+def test_4_2_finds_the_pair(impl) -> None:
+    """rms_norm of add is found, with every part in its place"""
+    found, norm = _asked(impl, unfused(("n", 1, 64), epsilon=0.25))
+    what = "match_add_norm says None for rms_norm(add(x1, x2), weight) on (n, 1, 64) in float16."
+    why = "This is the pair of every decoder layer."
+    MATCH.that(found is not None, what, expected="an AddNorm", why=why)
+    names = [getattr(getattr(found, part), "name", "?") for part in ("x1", "x2", "weight")]
+    what = "The AddNorm holds other arguments than the add has."
+    MATCH.equal(names, ["x1", "x2", "weight"], what)
+    MATCH.that(
+        found.norm.same_as(norm.var) and found.total.same_as(norm.value.args[0]),
+        "total and norm are not the variables of the two bindings.",
+        expected=f"total {norm.value.args[0].name}, norm {norm.var.name}",
+        yours=f"total {found.total.name}, norm {found.norm.name}",
+        why="The pass rebinds these two variables to the kernel's results.",
+    )
+    MATCH.equal(found.epsilon, 0.25, "The epsilon is not that of the norm.")
+
+
+def test_4_2_takes_every_shape_a_kernel_can_serve(impl) -> None:
+    """any rank, any leading dimensions, three dtypes, the axis by either name"""
+    shapes = [
+        ("n", 1, 64),
+        (1, "n", 4096),
+        ("b", "s", 100),
+        (4, 3, 7),
+        ("n", 64),
+        (33,),
+        (2, "n", 1, "m", 96),
+    ]
+    cases = [
+        (unfused(shape, dtype), f"{shape} {dtype}")
+        for shape in shapes
+        for dtype in ("float16", "bfloat16", "float32")
+    ]
+    cases += [
+        (_pair_on(axes=[2]), "axes=[2] of three"),
+        (_of(lambda b, x1, x2, w: pair(b, x1, x1, w)[1]), "add(x1, x1)"),
+    ]
+    for mod, case in cases:
+        what = f"match_add_norm says None for a pair on {case}."
+        wanted = "an AddNorm: a block of threads a row serves any number of rows, however they are arranged"
+        why = "A pair that is left alone costs a launch and a fifth of its traffic at every layer."
+        MATCH.that(_asked(impl, mod)[0] is not None, what, expected=wanted, why=why)
+
+
+UNKNOWN_SHAPE = """
+def main(
+    x1: R.Tensor(dtype="float16", ndim=3), x2: ("n", 1, 64, "float16"), weight: (64, "float16")
+):
+    norm = R.nn.rms_norm(R.add(x1, x2), weight, axes=[-1], epsilon=1e-5)
+"""
+
+
+def _not_a_pair() -> list[tuple[str, tvm.IRModule, str]]:
+    """(what, module, what would break)."""
+    add, norm, half = relax.op.add, relax.op.nn.rms_norm, relax.const(0.5, "float16")
+
+    def normed(make):
+        return _of(lambda b, x1, x2, w: b.emit(norm(b.emit(make(x1, x2)), w, axes=[-1])))
+
+    def own_weight(b, x1, x2, _w):
+        total = b.emit(add(x1, x2))
+        return b.emit(norm(total, total, axes=[-1]))
+
+    square, eight = (64, 64), (64, 8)
+    past_the_end = "The kernel would read past the end of"
+    return [
+        (
+            "the norm of a parameter",
+            _of(lambda b, x1, x2, w: b.emit(norm(x1, w, axes=[-1]))),
+            "There is no add.",
+        ),
+        ("the norm of a product", normed(relax.op.multiply), "The kernel adds."),
+        (
+            "a norm over the first axis",
+            _pair_on(eight, eight, axes=[0]),
+            "The kernel sums along rows; this norm sums along columns.",
+        ),
+        (
+            "a norm over the first of two axes of one size",
+            _pair_on(square, square, axes=[0]),
+            "The shapes fit, so nothing but the numbers would tell.",
+        ),
+        (
+            "a norm over two axes",
+            _pair_on((2, 8, 8), (2, 8, 8), (8, 8), axes=[1, 2]),
+            "Its mean is over 64 elements, a row has 8.",
+        ),
+        ("an add that broadcasts a row", _pair_on(x2=(64,)), f"{past_the_end} x2."),
+        (
+            "an add that broadcasts the first argument",
+            _pair_on(x1=(1, 1, 64)),
+            f"{past_the_end} x1.",
+        ),
+        ("an add of a number", normed(lambda x1, _x2: add(x1, half)), "There is no second tensor."),
+        (
+            "a symbolic hidden size",
+            _pair_on((4, "h"), (4, "h"), ("h",)),
+            "The number of registers a thread needs would be known only when it runs.",
+        ),
+        (
+            "an argument of unknown shape",
+            relax_module(UNKNOWN_SHAPE),
+            "Nobody knows that there is a row of 64.",
+        ),
+        ("a float64 pair", _pair_on(dtype="float64"), "The kernel sums in float32."),
+        (
+            "a norm whose weight is the sum",
+            _of(own_weight, (64,), (64,)),
+            "The kernel would have to be given its own result.",
+        ),
+        ("no rows at all", _pair_on((0, 64), (0, 64)), "A grid of no blocks cannot be launched."),
+    ]
+
+
+def test_4_2_leaves_alone_what_no_kernel_serves(impl) -> None:
+    """another axis, broadcasting, unknown sizes and other dtypes are no pair"""
+    for what, mod, breaks in _not_a_pair():
+        try:
+            found, _ = _asked(impl, mod)
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            said = f"match_add_norm raised {last_line(error)} for {what}."
+            why = "A pass meets every module there is; one that raises stops the whole compilation."
+            raise NOT.failed(said, expected="None", why=why) from None
+        what, text = f"match_add_norm takes {what} for a pair.", mod["main"].script()
+        NOT.that(found is None, what, expected="None", yours=text, why=breaks)
+
+
+def observe_4_2(impl):
+    def seen(mod):
+        found, _ = _asked(impl, mod)
+        parts = found and (found.x1, found.x2, found.weight, found.total, found.norm)
+        return parts and ([part.name for part in parts], found.epsilon)
+
+    modules = [m for _, m, _ in _not_a_pair()] + [
+        unfused(("n", 1, 64)),
+        unfused(("b", "s", 100), "float32", 0.5),
+        unfused((33,), "bfloat16"),
+        _pair_on(axes=[2]),
+    ]
+    return [lambda mod=mod: seen(mod) for mod in modules]
+
+
+# --- 4.3 ------------------------------------------------------------------------------------------
+
+
+def _dims(shape: tuple[int, ...]) -> list:
+    """A kernel's leading dimensions for arguments of `shape`, symbolic where it is not 1."""
+    sizes = [
+        tirx.Var(f"n{i}", "int64") if n > 1 else tirx.IntImm("int64", 1)
+        for i, n in enumerate(shape)
+    ]
+    return row_dimensions(sizes)
+
+
+def _built(impl, shape, dtype, threads, epsilon=1e-5) -> tirx.PrimFunc:
+    dims = _dims(shape)
+    return parsed(lambda: impl.row_kernel(dims, shape[-1], dtype, epsilon, threads), "4.3", KERNEL)
+
+
+def _ran(func: tirx.PrimFunc, arrays, target: Target, backwards: bool, how: str):
+    try:
+        return launch(func, arrays, target, backwards)
+    except UnknownWordError as error:
+        raise KERNEL.failed(
+            f"The kernel cannot be run {how}: {error}",
+            expected="sums, products, casts and rsqrt, in the dtype of the tensors and in float32",
+            why="It may be right all the same: what stands in for a GPU here lacks that word, and cannot say.",
+        ) from None
+    except LaunchError as error:
+        raise KERNEL.failed(
+            f"The kernel is at fault, run {how}. {error}",
+            expected="every access inside its array, and a barrier between two threads that share an element",
+            why="A GPU does not say this: it gives other numbers, now and then.",
+        ) from None
+
+
+def _right(norm, total, arrays, epsilon: float, where: str, section: expect.Section) -> None:
+    exact, rounded = reference(*arrays, epsilon)
+    dtype = str(arrays[0].dtype)
+    what = f"The second result is not x1 + x2 {where}."
+    why = "Outputs start as NaN; an element that no thread writes stays so."
+    section.close(total.astype("float64"), rounded.astype("float64"), what, rtol=0, atol=0, why=why)
+    found = norm.astype("float64")
+    what = f"The first result is not the norm of x1 + x2 {where}."
+    why = f"Compared with NumPy in float64 on the rounded sum; the tolerance is two roundings of {dtype}."
+    section.close(found, exact, what, rtol=RELATIVE[dtype], atol=RELATIVE[dtype] * 1e-2, why=why)
+
+
+def _cuda_source(func: tirx.PrimFunc) -> str:
+    """The CUDA text that TVM writes for `func`; the check fails where a step stands behind the sum in one loop."""
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    try:
+        return tvm.compile(mod, target=CUDA).mod.imports[0].inspect_source()
+    except ValueError as error:
+        if "isn't the last block under its first reduction-related loop" not in str(error):
+            raise
+    raise KERNEL.failed(
+        "TVM makes no kernel of it: a step follows the sum over all threads in the same loop over the threads.",
+        expected="the sum in a loop over the threads of its own, or as the last block of one; step 5 in another",
+        why="The block whose reduction axis is the thread becomes an exchange, with barriers, where its loop ends. "
+        "What needs the sum stands after that: in a new `for thread in T.thread_binding(…)`.",
+    )
+
+
+def test_4_3_is_one_kernel(impl) -> None:
+    """the kernel compiles to one GPU function with one block a row"""
+    func = _built(impl, (3, 1, 64), "float16", 64)
+    what = "row_kernel did not return a PrimFunc."
+    expect.that(isinstance(func, tirx.PrimFunc), what, yours=type(func).__name__)
+    source = _cuda_source(func)
+    KERNEL.equal(
+        source.count("__global__ void") // 2,  # a declaration and a definition each
+        1,
+        "The PrimFunc does not become exactly one GPU kernel.",
+        why="Each group of loops bound to blockIdx is a launch of its own; all five steps belong in one.",
+    )
+
+
+def test_4_3_right_numbers_as_gpu_code(impl) -> None:
+    """run as generated GPU code, in both orders of the threads, the kernel gives NumPy's numbers"""
+    cases = [
+        ((3, 1, 64), "float16", 64),
+        ((1, 5, 1000), "float32", 256),  # a tail
+        ((2, 3, 33), "float32", 64),  # fewer elements than threads
+        ((7,), "float16", 32),
+        ((1, 2, 2048), "bfloat16", 256),
+    ]
+    ran = 0
+    for shape, dtype, threads in cases:
+        func = _built(impl, shape, dtype, threads)
+        try:
+            found = engines(dtype)
+        except Skip:
+            if dtype == "bfloat16" and ran:
+                continue
+            raise
+        for how, target, backwards in found:
+            arrays = inputs(shape, dtype, ran)
+            what = f"on {shape} {dtype} with {threads} threads, run {how}"
+            _right(*_ran(func, arrays, target, backwards, how)[:2], arrays, 1e-5, what, KERNEL)
+            ran += 1
+
+
+def _once(impl, arrays: list[np.ndarray], epsilon: float = 1e-5):
+    """(norm, total) of row_kernel with 64 threads on `arrays`, run in one way."""
+    dtype = str(arrays[0].dtype)
+    func = _built(impl, arrays[0].shape, dtype, 64, epsilon)
+    how, target, backwards = engines(dtype)[0]
+    return _ran(func, arrays, target, backwards, how)[:2]
+
+
+def _rounding_case() -> list[np.ndarray]:
+    """x1 + x2 is a little less than half a unit above 1 everywhere, and rounds to 1."""
+    shape, unit = (2, 1, 64), 2.0**-10
+    x1, x2 = np.ones(shape), np.full(shape, 0.49 * unit)
+    return [a.astype("float16") for a in (x1, x2, np.ones(64))]
+
+
+def test_4_3_rounds_the_sum_before_it_squares(impl) -> None:
+    """what is squared is the sum as the next layer will read it"""
+    arrays = _rounding_case()
+    norm, _ = _once(impl, arrays)
+    exact, _ = reference(*arrays, 1e-5)
+    what = "The kernel squares a sum that was not rounded to float16."
+    why = (
+        "Unfused, the sum goes to memory as float16 before it is squared. A kernel that squares more digits gives "
+        "other numbers than the model was checked with."
+    )
+    KERNEL.close(norm.astype("float64"), exact, what, rtol=2.0**-12, atol=0, why=why)
+
+
+def _big_case(first: float = 260.0) -> list[np.ndarray]:
+    """Squares of 9e4, sixteen a thread, and up to 3e5 for total times weight: more than float16 can hold.
+
+    With `first` 60 a square is 1e4, which fits; sixteen of them do not.
+    """
+    shape = (2, 1, 1024)
+    x1 = np.full(shape, first) + np.arange(2).reshape(2, 1, 1)
+    return [a.astype("float16") for a in (x1, np.full(shape, 40.0), np.linspace(1000, 0.5, 1024))]
+
+
+def test_4_3_sums_squares_in_float32(impl) -> None:
+    """squares, and products with the weight, that do not fit into float16 are no matter"""
+    arrays = _big_case()
+    what = "where the sum of squares, or total times weight, exceeds what float16 can hold"
+    _right(*_once(impl, arrays), arrays, 1e-5, what, KERNEL)
+
+
+def _small(shape: tuple[int, ...], scale: float) -> list[np.ndarray]:
+    """Arguments of `shape` in float32, so small that epsilon weighs much."""
+    x1, x2, weight = inputs(shape, "float32")
+    return [x1 * np.float32(scale), x2 * np.float32(scale), weight]
+
+
+def test_4_3_adds_epsilon(impl) -> None:
+    """epsilon is added to the mean, in float32"""
+    arrays = _small((2, 1, 64), 0.1)
+    what = "with epsilon 0.5 and small numbers"
+    _right(*_once(impl, arrays, 0.5), arrays, 0.5, what, KERNEL)
+
+
+def observe_4_3(impl):
+    def launched(arrays, threads, epsilon=1e-5):
+        dtype = str(arrays[0].dtype)
+        _, target, backwards = engines(dtype)[0]
+        func = _built(impl, arrays[0].shape, dtype, threads, epsilon)
+        _cuda_source(func)
+        return [a.astype("float64") for a in launch(func, arrays, target, backwards)[:2]]
+
+    def seen(*case):
+        return [np.round(a, 1).reshape(-1)[:12].tolist() for a in launched(*case)]
+
+    return [
+        lambda: seen(_small((2, 1, 256), 0.3), 64, 0.5),
+        lambda: seen(inputs((1, 2, 100), "float32"), 32),
+        lambda: seen(inputs((2, 3, 33), "float32"), 64),
+        lambda: seen(_big_case(), 64),
+        lambda: seen(_big_case(60.0), 64),
+        lambda: np.unique(launched(_rounding_case(), 64)[0]).tolist(),
+    ]
+
+
+# --- 4.4 ------------------------------------------------------------------------------------------
+
+ROWS = (4096, 8192, 1000, 5120, 768, 100, 33, 8)
+PLANS = list(itertools.product(ROWS, ("bfloat16", "float32"), (1024, 256)))
+SMALL_BLOCKS = [(64, "bfloat16", 64), (4096, "float32", 64), (33, "float32", 32)]
+
+
+def test_4_4_a_load_is_sixteen_bytes(impl) -> None:
+    """vector is 16 bytes of elements where that divides a row, else 1"""
+    for hidden, dtype, limit in PLANS:
+        whole = 16 // sound.ITEM_BYTES[dtype]
+        WIDE.equal(
+            impl.plan_threads(hidden, dtype, limit).vector,
+            whole if hidden % whole == 0 else 1,
+            f"The vector is wrong for rows of {hidden} in {dtype}.",
+            why="A thread loads 16 bytes at once from an address that is a multiple of 16. Where a row is no multiple "
+            "of that, neither is the start of the next row.",
+        )
+
+
+def test_4_4_threads_fit_the_row(impl) -> None:
+    """whole warps, at most four vectors a thread where the limit allows, and few threads idle"""
+    for hidden, dtype, limit in PLANS:
+        plan = impl.plan_threads(hidden, dtype, limit)
+        vectors = hidden // plan.vector
+        each = math.ceil(vectors / plan.threads)
+        where = f"for rows of {hidden} in {dtype}, at most {limit} threads a block"
+        shown = f"{plan}: {vectors} vectors a row, {each} a thread"
+        WIDE.that(
+            plan.threads % 32 == 0 and 32 <= plan.threads <= limit,
+            f"The number of threads is no whole number of warps {where}.",
+            expected=f"a multiple of 32 from 32 to {limit}",
+            yours=shown,
+            why="A warp is 32 threads that execute together; a part of one costs as much as a whole.",
+        )
+        WIDE.that(
+            each <= 4 or plan.threads > limit // 2,
+            f"A thread has too many vectors {where}.",
+            expected="four or fewer, unless the block is at its limit",
+            yours=shown,
+            why="Each vector is four registers, twice: the sum and the weight.",
+        )
+        WIDE.that(
+            plan.threads * min(each, 4) < 2 * vectors + 32 * 4,
+            f"Most threads have nothing to do {where}.",
+            expected="threads for the vectors there are",
+            yours=shown,
+            why="Idle threads hold registers and take part in every barrier.",
+        )
+
+
+def test_4_4_short_rows_share_a_block(impl) -> None:
+    """rows that need few threads share a block of about 128, within the limit"""
+    for hidden, dtype, limit in SMALL_BLOCKS:
+        plan = impl.plan_threads(hidden, dtype, limit)
+        WIDE.that(
+            plan.rows >= 1 and plan.threads * plan.rows <= limit,
+            f"A block has more threads than the target allows for rows of {hidden} in {dtype}: at most {limit}.",
+            expected=f"threads * rows of {limit} or fewer",
+            yours=f"{plan}, a block of {plan.threads * plan.rows} threads",
+            why="A launch with too large a block fails, whatever the kernel does.",
+        )
+    for hidden, dtype, limit in PLANS:
+        plan = impl.plan_threads(hidden, dtype, limit)
+        block = plan.threads * plan.rows
+        WIDE.that(
+            plan.rows >= 1
+            and block <= limit
+            and (plan.rows == 1 or 64 <= block <= 128)
+            and (plan.threads > 64 or block > 64),
+            f"The number of rows a block is wrong for rows of {hidden} in {dtype}, at most {limit} threads a block.",
+            expected="as many rows as make a block of 128 threads, at least 1",
+            yours=f"{plan}, a block of {block} threads",
+            why="A block of one warp leaves most of a multiprocessor empty: it holds only so many blocks at a time.",
+        )
+
+
+def test_4_4_wide_kernel_gives_the_right_numbers(impl) -> None:
+    """the wide kernel with your plan gives NumPy's numbers"""
+    if all(target is not CUDA for _, target, _ in engines("float32")):
+        raise Skip(cuda_on_cpu.missing())
+    for shape, dtype in (
+        ((3, 1, 1000), "bfloat16"),
+        ((1, 5, 64), "float16"),
+        ((2, 2, 100), "float32"),
+        ((1, 2, 4096), "float16"),
+    ):
+        plan = impl.plan_threads(shape[-1], dtype, 1024)
+        func = sound.wide_kernel(_dims(shape), shape[-1], dtype, 1e-5, plan)
+        arrays = inputs(shape, dtype)
+        for backwards in (False, True):
+            ran = _ran(func, arrays, CUDA, backwards, f"with {plan}")
+            _right(*ran[:2], arrays, 1e-5, f"on {shape} {dtype} with {plan}", WIDE)
+
+
+def observe_4_4(impl):
+    return [lambda case=case: str(impl.plan_threads(*case)) for case in PLANS]
+
+
+# --- 4.5 and 4.8 ----------------------------------------------------------------------------------
+
+
+def _arguments(func: relax.Function) -> list[np.ndarray]:
+    """Random arguments for `func`: every symbolic dimension is 3."""
+    arrays = []
+    for number, param in enumerate(func.params):
+        shape = [int(n) if isinstance(n, tirx.IntImm) else 3 for n in param.ty.shape.values]
+        arrays.append(draw(shape, str(param.ty.dtype), number))
+    return arrays
+
+
+def _submitted(mod: object, whose: str) -> list[np.ndarray]:
+    """The results of `mod` as submitted; fails if it is no module that compiles and runs by itself."""
+    expect.returns_module(mod, whose)
+    expect.has_function(mod, "main", whose)
+    expect.well_formed(mod, whose)
+    for param in mod["main"].params:
+        expect.that(
+            isinstance(param.ty, relax.TensorType) and isinstance(param.ty.shape, relax.ShapeExpr),
+            f"The parameter {param.name} of your main is no tensor of known shape.",
+            yours=str(param.ty),
+        )
+    try:
+        return run(mod, _arguments(mod["main"]))
+    except Exception as error:
+        what = f"The module of {whose} does not run even without any pass: {last_line(error)}"
+        wanted = "a module that is right until the pass changes it"
+        raise BREAK.failed(what, expected=wanted, yours=mod.script()) from None
+
+
+def _upstream(mod: tvm.IRModule):
+    """("numbers", results), or (where it failed, why) of the module after FuseAsUpstream."""
+    try:
+        fused = FuseAsUpstream()(mod)
+    except Exception as error:
+        return "the pass raised", last_line(error)
+    try:
+        relax.analysis.well_formed(fused)
+    except Exception as error:
+        return "ill-formed", last_line(error)
+    if not kernels(fused):
+        return "nothing fused", ""
+    try:
+        return "numbers", run(fused, _arguments(mod["main"]))
+    except Exception as error:
+        return "does not run", last_line(error)
+
+
+def _differ(yours: list[np.ndarray], exact: list[np.ndarray]) -> bool:
+    """Whether a result is off by more than eight roundings of its largest element."""
+
+    def close(a, b):
+        a, b, rounding = a.astype("float64"), b.astype("float64"), 4 * RELATIVE[str(b.dtype)]
+        return np.abs(a - b).max(initial=0) <= rounding * max(1.0, np.abs(b).max(initial=0))
+
+    return not all(close(a, b) for a, b in zip(yours, exact, strict=True))
+
+
+def test_4_5_shows_the_missing_key(impl) -> None:
+    """upstream's pass takes your module and gives wrong numbers without a word"""
+    mod = impl.two_norms()
+    exact = _submitted(mod, "two_norms")
+    state, result = _upstream(mod)
+    what = "FuseAsUpstream does not get as far as wrong numbers with your module."
+    wanted = "a module after the pass that is well-formed, compiles and runs"
+    yours = f"{state}: {result}" if result else state
+    why = "That would be noticed; look for what differs and fits all the same."
+    DISPATCH.that(state == "numbers", what, expected=wanted, yours=yours, why=why)
+    what = "FuseAsUpstream gives your module its right numbers."
+    wanted = "two pairs that need different kernels although both are prefills or both decodes"
+    why = "It keeps one kernel for prefill and one for decode. Ask what else is compiled into a kernel."
+    DISPATCH.that(_differ(result, exact), what, expected=wanted, yours=mod.script(), why=why)
+    repaired = run(sound.FuseAddRMSNorm(LLVM)(mod), _arguments(mod["main"]))
+    DISPATCH.that(
+        not _differ(repaired, exact),
+        "The pass with a full key gives other numbers than your module too, so the key is not what your module shows.",
+        yours=mod.script(),
+        why="Numbers near overflow, or a norm of almost nothing, differ from run to run of different kernels.",
+    )
+
+
+def _shown_by(mod: tvm.IRModule) -> list[str]:
+    """What comes of `mod` after FuseAsUpstream, and what its norms differ in."""
+    expect.returns_module(mod, "it")
+    norms = [b.value for b in _bindings(mod, NORM)]
+    state, result = _upstream(mod)
+    if state != "numbers":
+        return [state, f"{len({str(norm.args[1].ty.shape) for norm in norms})} hidden sizes"]
+    differ = "wrong" if _differ(result, run(mod, _arguments(mod["main"]))) else "right"
+    epsilons = len({norm.attrs.epsilon for norm in norms})
+    return [f"{differ} {state}", f"{len(norms)} norms, {epsilons} epsilons"]
+
+
+def _verdict(mod: tvm.IRModule) -> list[str]:
+    """What comes of `mod` after FuseAsUpstream, and the types of its parameters."""
+    expect.returns_module(mod, "it")
+    return [_upstream(mod)[0], str(sorted({str(param.ty) for param in mod["main"].params}))]
+
+
+def observe_4_5(impl):
+    shown = cache(lambda: _shown_by(impl.two_norms()))
+    return [lambda: shown()[0], lambda: shown()[1]]
+
+
+def test_4_8_breaks_the_dispatch(impl) -> None:
+    """upstream's pass turns your module into one that cannot be compiled or run"""
+    mod = impl.breaks_the_dispatch()
+    _submitted(mod, "breaks_the_dispatch")
+    found = {len(binding.var.ty.shape) for binding in _bindings(mod, NORM)}
+    what = "Your module has no norm of rank 3, or one of another rank too."
+    why = "At another rank it is not the choice between prefill and decode that fails."
+    DISPATCH.equal(found, {3}, what, why=why)
+    state, result = _upstream(mod)
+    DISPATCH.that(
+        state not in ("numbers", "nothing fused"),
+        "FuseAsUpstream serves your module."
+        if state == "numbers"
+        else "FuseAsUpstream finds no pair in your module.",
+        expected="a module after the pass that is ill-formed, or does not compile or run",
+        yours=mod.script(),
+        why="It looks at the first dimension only: 1 is a prefill, (1, n, hidden); all else a decode, (n, 1, hidden).",
+    )
+    added = [binding.value.args for binding in _bindings(mod, "relax.add")]
+    DISPATCH.that(
+        any(sound.same_tensor_type(x1.ty, x2.ty) for x1, x2 in added),
+        "What fails with your module is the broadcasting add, not the dispatch.",
+        expected="an add of two tensors of one shape",
+        yours=result,
+    )
+
+
+def observe_4_8(impl):
+    verdict = cache(lambda: _verdict(impl.breaks_the_dispatch()))
+    return [lambda: verdict()[0], lambda: verdict()[1]]
+
+
+# --- 4.6 ------------------------------------------------------------------------------------------
+
+
+def _pair_of(shape=("n", 1, 64), dtype="float16", epsilon=1e-5):
+    return _asked(sound, unfused(shape, dtype, epsilon))[0]
+
+
+# what two pairs are, what makes the one and the other, why they need two kernels, or only one
+DIFFERENT = [
+    (
+        f"Two pairs that differ in {what}",
+        {},
+        facts,
+        f"The second pair would be given the first one's kernel, with another {what} compiled into it.",
+    )
+    for what, facts in {
+        "epsilon": {"epsilon": 0.5},
+        "hidden size": {"shape": ("n", 1, 128)},
+        "dtype": {"dtype": "bfloat16"},
+        "place of the rows": {"shape": (1, "n", 64)},
+        "rank": {"shape": ("n", 64)},
+    }.items()
+] + [
+    (
+        f"A pair of shape {one} and one of shape {other}",
+        {"shape": one},
+        {"shape": other},
+        "A leading dimension of 1 is compiled into a kernel, which then never touches a second row there.",
+    )
+    for one, other in [  # the kernels of each two have one name
+        ((1, 1, "n", 64), (2, 3, "n", 64)),
+        ((1, "n", 5, 64), ("n", 1, 5, 64)),
+    ]
+]
+SAME = [
+    (
+        f"Two pairs that differ only in {what}",
+        {},
+        {"shape": shape},
+        "The kernel reads its number of rows when it is called. A key that is too fine makes a kernel a layer: "
+        "longer compilation, a larger program.",
+    )
+    for what, shape in {
+        "number of rows": (7, 1, 64),
+        "name of the number of rows": ("batch", 1, 64),
+    }.items()
+] + [
+    (
+        "A pair of shape (1, 1, 64) and one of shape (1, 'n', 64)",
+        {"shape": (1, 1, 64)},
+        {"shape": (1, "n", 64)},
+        "Where all leading dimensions are 1, a kernel takes the last for variable all the same: `unit_dimensions` "
+        "says so.",
+    )
+]
+
+
+def _same_key(one: tuple, other: tuple) -> bool:
+    """Whether two keys are equal; the check fails where they cannot be compared or looked up."""
+    try:
+        return bool(one == other) and hash(one) == hash(other)
+    except (TypeError, ValueError) as error:
+        raise DISPATCH.failed(
+            f"Two of your keys cannot be compared, or one cannot be looked up: {last_line(error)}",
+            expected="plain Python values: numbers, booleans, text, and tuples of them",
+            yours=repr(one),
+            why="`==` of two TIR expressions is a third expression, neither true nor false. Which dimensions are 1, "
+            "`unit_dimensions` says in booleans.",
+        ) from None
+
+
+def test_4_6_different_kernels_have_different_keys(impl) -> None:
+    """pairs that differ in what is compiled into a kernel do not share one"""
+    for pairs, *both, why in DIFFERENT:
+        one, other = (impl.kernel_key(_pair_of(**facts)) for facts in both)
+        what = f"{pairs} have one key."
+        wanted = "different keys"
+        DISPATCH.that(not _same_key(other, one), what, expected=wanted, yours=repr(one), why=why)
+
+
+def test_4_6_one_kernel_where_one_will_do(impl) -> None:
+    """pairs that need the same kernel share it"""
+    for pairs, *both, why in SAME:
+        one, other = (impl.kernel_key(_pair_of(**facts)) for facts in both)
+        what = f"{pairs} have different keys."
+        wanted = "equal keys"
+        yours = f"{one!r} and {other!r}"
+        DISPATCH.that(_same_key(other, one), what, expected=wanted, yours=yours, why=why)
+
+
+def _two(epsilons=(1e-5, 0.5), hidden=(64, 64)) -> tvm.IRModule:
+    """Two functions of one module, each with a pair."""
+    builder = relax.BlockBuilder()
+    for name, epsilon, size in zip(("main", "other"), epsilons, hidden, strict=True):
+        shapes = {"x1": ("n", 1, size), "x2": ("n", 1, size), "weight": (size,)}
+        both = lambda *given, e=epsilon: list(pair(*given, e))  # noqa: E731
+        add_function(builder, name, both, shapes, "float32")
+    return builder.get()
+
+
+def _fused_with_key(impl, mod: tvm.IRModule) -> tvm.IRModule:
+    """The reference's pass with the answer's key: whatever else the answer has, the key is what is judged."""
+    kept = sound.kernel_key
+    sound.kernel_key = impl.kernel_key
+    try:
+        return sound.FuseAddRMSNorm(LLVM)(mod)
+    finally:
+        sound.kernel_key = kept
+
+
+def test_4_6_two_norms_two_kernels(impl) -> None:
+    """in one module, each norm gets its own epsilon and size"""
+    for fact, mod in (("epsilon", _two()), ("hidden size", _two((1e-5, 1e-5), (64, 96)))):
+        fused = _fused_with_key(impl, mod)
+        expect.well_formed(fused, "The pass with your key")
+        arrays = {name: _arguments(mod[name]) for name in ("main", "other")}
+        yours, exact = run_each(fused, arrays, QUICK), run_each(mod, arrays, QUICK)
+        for name in arrays:
+            DISPATCH.that(
+                not _differ(yours[name], exact[name]),
+                f"With two functions that differ in {fact}, `{name}` gives other numbers than before.",
+                expected="each function calls a kernel made for it",
+                yours=fused.script()[:1500],
+                why="Kernels are kept for the whole module: the key must tell apart pairs of different functions too.",
+            )
+
+
+def observe_4_6(impl):
+    def same(one, other):
+        return impl.kernel_key(_pair_of(**one)) == impl.kernel_key(_pair_of(**other))
+
+    return [lambda both=both: same(*both) for _, *both, _ in (*DIFFERENT, *SAME)]
+
+
+# --- 4.7 ------------------------------------------------------------------------------------------
+
+WHOSE = "FuseAddRMSNorm"
+
+
+def _pass(impl, target=LLVM) -> Callable[[tvm.IRModule], tvm.IRModule]:
+    return lambda mod: impl.FuseAddRMSNorm(target)(mod)
+
+
+def test_4_7_fuses_the_pair(impl) -> None:
+    """an add and its norm become one call with two results"""
+    mod = unfused(("n", 1, 64), "float32")
+    fused = expect.apply(_pass(impl), mod, WHOSE)
+    what = "main does not call one kernel and nothing else."
+    why = "The add must not stay beside the kernel that adds, nor the norm beside the kernel that normalises."
+    PLACE.equal(operators(fused), ["kernel"], what, why=why)
+    (call,) = _bindings(fused, "relax.call_tir")
+    found = [argument.name for argument in call.value.args[1].fields]
+    what = "The kernel is not given x1, x2 and weight, in that order."
+    why = "call_tir passes its arguments by position, and after them the results."
+    PLACE.equal(found, ["x1", "x2", "weight"], what, why=why)
+
+
+SHAPES = [
+    ((1, "n", 64), "fuse_add_norm_prefill"),
+    (("n", 1, 64), "fuse_add_norm_decode"),
+    ((1, 1, 64), "fuse_add_norm_prefill"),
+    (("b", "s", 64), "fuse_add_norm_rows"),
+    ((4, 3, 100), "fuse_add_norm_rows"),
+    (("n", 7), "fuse_add_norm_rows"),
+    ((33,), "fuse_add_norm_rows"),
+]
+
+
+def test_4_7_fuses_every_shape(impl) -> None:
+    """prefill, decode, and every other arrangement of rows"""
+    for shape, name in SHAPES:
+        fused = expect.apply(_pass(impl), unfused(shape, "float32"), WHOSE)
+        DISPATCH.equal(operators(fused), ["kernel"], f"A pair on {shape} is not fused.")
+        DISPATCH.equal(list(kernels(fused)), [name], f"The kernel for {shape} has another name.")
+
+
+def test_4_7_leaves_the_rest_alone(impl) -> None:
+    """where one kernel cannot serve, nothing changes"""
+    for what, mod, breaks in _not_a_pair():
+        fused = expect.apply(_pass(impl), mod, WHOSE)
+        NOT.same_ir(fused, mod, f"{WHOSE} changed {what}.", why=breaks)
+
+
+def _neg(builder, value):
+    return builder.emit(relax.op.negative(value))
+
+
+def _read_before(builder, x1, x2, w):
+    total = builder.emit(relax.op.add(x1, x2))
+    early = builder.emit(relax.op.exp(total))
+    norm = builder.emit(relax.op.nn.rms_norm(total, w, axes=[-1]))
+    return [early, norm, _neg(builder, total)]
+
+
+def _late_weight(builder, x1, x2, w):
+    total = builder.emit(relax.op.add(x1, x2))
+    late = _neg(builder, w)
+    norm = builder.emit(relax.op.nn.rms_norm(total, late, axes=[-1]))
+    return [norm, _neg(builder, total)]
+
+
+def _weight_after_a_use(builder, x1, x2, w):
+    total = builder.emit(relax.op.add(x1, x2))
+    early = builder.emit(relax.op.exp(total))
+    late = _neg(builder, w)
+    return [early, builder.emit(relax.op.nn.rms_norm(total, late, axes=[-1])), total]
+
+
+def _two_norms_of_one_sum(builder, x1, x2, w):
+    total, norm = pair(builder, x1, x2, w)
+    other = builder.emit(relax.op.nn.rms_norm(total, _neg(builder, w), axes=[-1], epsilon=0.5))
+    return [norm, other, total]
+
+
+def _chain(builder, x1, x2, w):
+    first, norm = pair(builder, x1, x2, w, 1e-5)
+    second, other = pair(builder, norm, first, w, 0.5)
+    return [other, second, _neg(builder, first)]
+
+
+def _norm_unused(builder, x1, x2, w):
+    total, _ = pair(builder, x1, x2, w)
+    return [total]
+
+
+def _twice_x1(builder, x1, x2, w):
+    total, norm = pair(builder, x1, x1, w)
+    return [norm, total, x2]
+
+
+USERS = {
+    "the sum is read again after the norm": lambda b, x1, x2, w: [
+        (t := pair(b, x1, x2, w))[1],
+        _neg(b, t[0]),
+    ],
+    "the sum is read before the norm": _read_before,
+    "the weight is made between the add and the norm": _late_weight,
+    "the sum is read before its norm's weight is made": _weight_after_a_use,
+    "two norms read one sum": _two_norms_of_one_sum,
+    "a pair follows on a pair, with another epsilon": _chain,
+    "nobody reads the norm": _norm_unused,
+    "add(x1, x1)": _twice_x1,
+}
+SIZES = {"x1": ("n", 1, 64), "x2": ("n", 1, 64), "weight": (64,)}
+
+
+# The sum is an output of one dataflow block; its norm stands in another, and so does a second pair without any.
+SUM_LEAVES_ITS_BLOCK = relax_module("""
+def main(x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)):
+    with R.dataflow():
+        total = R.add(x1, x2)
+        early = R.exp(total)
+        R.output(total, early)
+    with R.dataflow():
+        norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+        R.output(norm)
+    again = R.add(norm, total)
+    last = R.nn.rms_norm(again, weight, axes=[-1], epsilon=0.5)
+    return (early, norm, again, last)
+""")
+
+# The sum is first read in a dataflow block; its norm stands after that block, in none.
+NORM_OUTSIDE_THE_BLOCK = relax_module("""
+def main(x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)):
+    with R.dataflow():
+        total = R.add(x1, x2)
+        early = R.exp(total)
+        R.output(total, early)
+    norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+    return (early, norm, total)
+""")
+
+# The sum is normalised in one branch and read in the other and afterwards.
+BRANCHES = relax_module("""
+def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,), choose: R.Tensor((), "bool")):
+    total = R.add(x1, x2)
+    if choose:
+        inner = R.add(total, x2)
+        chosen = R.nn.rms_norm(inner, weight, axes=[-1], epsilon=1e-5)
+    else:
+        chosen = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+    after = R.nn.rms_norm(total, weight, axes=[-1], epsilon=0.5)
+    return (chosen, after, total)
+""")
+
+# x2 is overwritten after the add and before the norm.
+WRITTEN_BETWEEN = relax_module("""
+@T.prim_func(private=True, s_tir=True)
+def clear(a: T.Buffer((3, 1, 64), "float32")):
+    for i, j, k in T.grid(3, 1, 64):
+        with T.sblock("clear"):
+            vi, vj, vk = T.axis.remap("SSS", [i, j, k])
+            a[vi, vj, vk] = T.float32(0)
+
+@bare
+def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,)):
+    total = R.add(x1, x2)
+    cleared = R.call_tir_inplace(cls.clear, (x2,), [0], R.Tensor((3, 1, 64), "float32"))
+    norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+    return (norm, cleared)
+""")
+
+
+def _numbers(impl, mod: tvm.IRModule, what: str | dict[str, str], choices=()) -> None:
+    """Every function of `mod` gives after the pass what it gave before; `what` says where, of main or by function."""
+    what = what if isinstance(what, dict) else {"main": what}
+    fused = expect.apply(_pass(impl), mod, WHOSE)
+    for more in choices or ((),):
+        arrays = {name: [*_arguments(mod[name])[: 3 if more else None], *more] for name in what}
+        yours, exact = run_each(fused, arrays, QUICK), run_each(mod, arrays, QUICK)
+        for name, where in what.items():
+            _same_numbers(yours[name], exact[name], where)
+
+
+def _same_numbers(yours: list[np.ndarray], exact: list[np.ndarray], where: str) -> None:
+    for number, (a, b) in enumerate(zip(yours, exact, strict=True)):
+        scale = max(1.0, float(np.abs(b).max(initial=0.0)))
+        what = f"Result {number} of main changes where {where}."
+        why = "Compared with the same module without the pass, compiled for the same CPU."
+        near = 4 * RELATIVE["float32"]
+        PLACE.close(a, b, what, rtol=near, atol=near * scale, why=why)
+
+
+def _users() -> tuple[tvm.IRModule, dict[str, str]]:
+    """(a function for each of USERS, with and without a dataflow block, what each is about)."""
+    builder, what = relax.BlockBuilder(), {}
+    for dataflow in (True, False):
+        for number, (about, build) in enumerate(USERS.items()):
+            name = f"user_{number}" + ("" if dataflow else "_alone")
+            add_function(builder, name, build, SIZES, "float32", dataflow=dataflow)
+            what[name] = about + ("" if dataflow else ", without a dataflow block")
+    return builder.get(), what
+
+
+def test_4_7_keeps_the_numbers(impl) -> None:
+    """whoever reads the sum, before or after the norm, inside or outside a block, reads the right one"""
+    mod, what = _users()
+    try:
+        _numbers(impl, mod, what)
+    except Exception:
+        # one module is compiled quickly; where it fails, each function by itself says which one it is
+        for name, about in what.items():
+            alone = tvm.IRModule({"main": mod[name].with_attr("global_symbol", "main")})
+            _numbers(impl, alone, about)
+        raise
+    _numbers(impl, SUM_LEAVES_ITS_BLOCK, "the sum is an output of its dataflow block")
+    _numbers(impl, NORM_OUTSIDE_THE_BLOCK, "the norm stands outside the sum's dataflow block")
+    ways = [(np.array(choose),) for choose in (True, False)]
+    _numbers(impl, BRANCHES, "the norm stands in a branch", ways)
+
+
+def test_4_7_fires_whoever_reads_the_sum(impl) -> None:
+    """other readers of the sum do not keep the add alive"""
+    mod, what = _users()
+    fused = _pass(impl)(mod)
+    for (name, about), build in zip(what.items(), [*USERS.values()] * 2, strict=True):
+        if build is _weight_after_a_use:
+            continue  # no place serves both: the sum is read before the weight is there
+        called = operators(fused, name)
+        PLACE.that(
+            "kernel" in called and "add" not in called,
+            f"The pair is not fused, or its add stays, where {about}.",
+            expected="the kernel where the sum is first read, and no add",
+            yours=", ".join(called),
+            why="An add that stays beside the kernel is computed twice: more traffic than without the pass.",
+        )
+
+
+def _with_company() -> tvm.IRModule:
+    """A pair in a function with attributes, a private function with another, and a kernel that has the name already."""
+    builder = relax.BlockBuilder()
+    squatter = sound.cpu_kernel(_dims((2, 1)), 64, "float32", 1e-3)
+    builder.add_func(squatter, "fuse_add_norm_decode")
+    both = lambda b, x1, x2, w: list(pair(b, x1, x2, w, 0.25))  # noqa: E731
+    add_function(builder, "decode", both, SIZES, "float32", attrs={"num_input": 2})
+    add_function(builder, "other", lambda b, x1, x2, w: [_neg(b, x1), x2, w], SIZES, "float32")
+    return builder.get().with_attr("model", "two functions")
+
+
+def test_4_7_keeps_its_company(impl) -> None:
+    """attributes, other functions, and a kernel that has the name already, all stay"""
+    mod = _with_company()
+    fused = expect.apply(_pass(impl), mod, WHOSE)
+    what = "The function has lost its attribute num_input."
+    why = "Later passes read it: it says which parameters are weights."
+    PLACE.equal(dict(fused["decode"].attrs).get("num_input"), 2, what, why=why)
+    PLACE.equal(str(fused.attrs["model"]), "two functions", "The module has lost its attribute.")
+    for name in ("other", "fuse_add_norm_decode"):
+        what = f"{WHOSE} changed `{name}`, in which there is no pair."
+        why = "A function that calls it would now compute something else."
+        PLACE.that(tvm_ffi.structural_equal(fused[name], mod[name]), what, why=why)
+    arrays = _arguments(mod["decode"])
+    DISPATCH.that(
+        not _differ(run(fused, arrays, "decode"), run(mod, arrays, "decode")),
+        "`decode` calls the kernel that was there before under the same name.",
+        expected="a kernel of its own: builder_.add_func finds a free name and returns it",
+    )
+
+
+def test_4_7_moves_nothing_across_a_write(impl) -> None:
+    """an add whose argument is overwritten before the norm stays where it is"""
+    _numbers(impl, WRITTEN_BETWEEN, "x2 is overwritten between the add and the norm")
+
+
+def test_4_7_runs_twice_the_same(impl) -> None:
+    """a second run finds nothing left"""
+    for build in (_chain, _two_norms_of_one_sum, _read_before):
+        once = _pass(impl)(module(build, SIZES, "float32"))
+        expect.runs_twice_the_same(_pass(impl), once, WHOSE)
+
+
+def test_4_7_costs_less(impl) -> None:
+    """one launch and four fifths of the bytes, on CUDA too"""
+    for target in (LLVM, CUDA):
+        mod = unfused((1, 512, 4096), "float16")
+        fused = expect.apply(_pass(impl, target), mod, WHOSE)
+        before, after = _total(mod), _total(fused)
+        MEASURE.that(
+            after < 0.81 * before and len(kernels(fused)) == 1,
+            f"For {target.kind.name}, {len(kernels(fused))} kernels move {after:,} of {before:,} bytes.",
+            expected="four fifths, and one kernel",
+            why="The sum is written once and not read again.",
+        )
+
+
+def test_4_7_leaves_targets_without_kernels_alone(impl) -> None:
+    """a target that has neither threads nor LLVM gets its module back"""
+    mod = unfused(("n", 1, 64), "float32")
+    fused = expect.apply(_pass(impl, Target("c")), mod, WHOSE)
+    what = f"{WHOSE} changed a module for a target it has no kernel for."
+    NOT.same_ir(fused, mod, what, why="Unfused, the module compiles for it.")
+
+
+def _formed(mod: tvm.IRModule) -> str:
+    try:
+        relax.analysis.well_formed(mod)
+    except Exception as error:
+        return last_line(error)[:60]
+    return "well-formed"
+
+
+def observe_4_7(impl):
+    def seen(mod, digits):
+        fused = _pass(impl)(mod)
+        formed = _formed(fused)
+        results = run(fused, _arguments(mod["main"])) if digits and formed == "well-formed" else []
+        return formed, operators(fused), [np.round(r.reshape(-1)[:5], 1).tolist() for r in results]
+
+    return [
+        lambda: seen(unfused((3, 1, 64), "float32"), True),
+        lambda: seen(module(_read_before, SIZES, "float32"), False),
+        lambda: seen(module(_two_norms_of_one_sum, SIZES, "float32"), False),
+        lambda: seen(NORM_OUTSIDE_THE_BLOCK, False),
+    ]
+
+
+# --- 4.9 ------------------------------------------------------------------------------------------
+
+
+def test_4_9_counts_what_is_moved(impl) -> None:
+    """bytes of main before and after the pass"""
+    cases = [
+        (unfused(("n", 1, 4096), "float16"), {"n": 8}),
+        (unfused((1, 512, 4096), "bfloat16"), {}),
+        (module(_two_norms_of_one_sum, SIZES, "float32"), {"n": 5}),
+    ]
+    for mod, sizes in cases:
+        expected = _total(mod, sizes), _total(sound.FuseAddRMSNorm(CUDA)(mod), sizes)
+        what = "bytes_moved does not give the bytes of main before and after the pass."
+        why = "Each call reads each tensor it is given once and writes its result, as binding_bytes counts."
+        MEASURE.equal(tuple(impl.bytes_moved(mod, CUDA, sizes)), expected, what, why=why)
+    mod = cases[0][0]
+    unchanged = _total(mod, {"n": 8})
+    found = tuple(impl.bytes_moved(mod, Target("c"), {"n": 8}))
+    what = "bytes_moved counts a fused pair for a target that has no kernel for it."
+    why = "The pass is given the target that bytes_moved is given; for this one it leaves the pair alone."
+    MEASURE.equal(found, (unchanged, unchanged), what, why=why)
+
+
+def observe_4_9(impl):
+    return [
+        lambda: tuple(impl.bytes_moved(unfused(("n", 1, 4096), "float16"), CUDA, {"n": 8})),
+        lambda: tuple(impl.bytes_moved(module(_chain, SIZES, "float32"), CUDA, {"n": 5})),
+        lambda: tuple(impl.bytes_moved(unfused((3, 64), "float16"), Target("c"), {})),
+    ]

@@ -1,0 +1,111 @@
+"""What `bench 4` is made of: counted bytes, bounds that move what they claim, peers that are checked, tables."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+
+from chapters.ch04_add_rms_norm import bench, registers
+from chapters.ch04_add_rms_norm.gpu_norms import kernels
+from chapters.kit.bench.copy_bounds import CHUNK, two_in_two_out
+from chapters.kit.bench.gpu_clock import missing
+from chapters.kit.bench.kernel_counts import COMPILER
+from chapters.kit.bench.results import load
+from chapters.kit.gpu import cuda_on_cpu
+from tests.ch04.add_norm import RELATIVE, draw, launch, reference
+from tests.support.gpu import CUDA
+
+
+def test_bytes_are_two_reads_two_writes_and_the_weight():
+    assert bench.bytes_counted((1, 512, 4096), "float16") == 4 * 512 * 4096 * 2 + 4096 * 2
+    assert bench.bytes_counted((8, 16), "float32") == 4 * 8 * 16 * 4 + 16 * 4
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_the_bound_moves_every_byte(streaming):
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal((3, CHUNK)).astype("float32") for _ in "ab")
+    tensors = [
+        tvm.runtime.tensor(x) for x in (a, b, np.full_like(a, np.nan), np.full_like(a, np.nan))
+    ]
+    two_in_two_out(streaming, tvm.target.Target("llvm"))(*tensors)
+    assert (tensors[2].numpy() == np.maximum(a, b)).all()
+    assert (tensors[3].numpy() == np.minimum(a, b)).all()
+
+
+@pytest.mark.parametrize("dtype", bench.DTYPES)
+@pytest.mark.parametrize("peer", ["ours", "unfused", "numpy_peer"])
+def test_a_peer_is_checked_before_it_is_timed(peer, dtype):
+    for call, error in getattr(bench, peer)((4, 1, 96), dtype, 1, 7).values():
+        assert 0 <= error < bench.TOLERANCE[dtype]
+        call()
+
+
+def test_wrong_numbers_are_not_measured():
+    arrays = bench.numbers((4, 1, 96), "float32", 3)
+    norm, total = reference(*arrays, bench.EPSILON)
+    bench.checked(norm, total, arrays)
+    with pytest.raises(ValueError, match="wrong numbers"):
+        bench.checked(norm * 1.01, total, arrays)
+    with pytest.raises(ValueError, match="wrong numbers"):
+        bench.checked(norm, total + 1e-3, arrays)
+    with pytest.raises(ValueError, match="wrong numbers"):
+        bench.checked(np.full_like(norm, np.nan), total, arrays)
+
+
+@pytest.mark.parametrize("dtype", bench.DTYPES)
+def test_numbers_are_rounded_alike_without_ml_dtypes(dtype):
+    values = np.random.default_rng(1).standard_normal(5000).astype("float32")
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    assert (bench.rounded(values, dtype) == values.astype(kind).astype("float32")).all()
+
+
+@pytest.mark.skipif(bool(cuda_on_cpu.missing()), reason=cuda_on_cpu.missing())
+def test_the_kernels_that_a_gpu_would_be_given_are_right():
+    """Up to the launch, which here is executed without a GPU."""
+    arrays = [
+        draw(shape, "bfloat16", i) for i, shape in enumerate(((3, 1, 512), (3, 1, 512), (512,)))
+    ]
+    exact, rounded = reference(*arrays, bench.EPSILON)
+    for func in kernels((3, 1, 512), "bfloat16").values():
+        norm, total, launches = launch(func, arrays, CUDA)
+        error = np.abs(norm.astype("float64") - exact).max() / np.abs(exact).max()
+        assert error < RELATIVE["bfloat16"] and (total == rounded).all() and len(launches) == 1
+
+
+def test_tables_show_shares_and_ratios():
+    seconds = {
+        "ours": 2e-3,
+        "unfused": 6e-3,
+        "plain stores": 1e-3,
+        "streaming stores": 4e-3,
+        "NumPy": 1.0,
+    }
+    text = str(bench.cpu_table({"1": {"float32 (1, 512, 4096)": seconds}}))
+    assert "50%" in text and "3.0×" in text and "500.0×" in text and "–" in text
+
+
+def test_without_a_gpu_the_reason_is_said():
+    if tvm.cuda(0).exist:
+        pytest.skip("this machine has a GPU")
+    assert len(missing()) > 20
+
+
+def test_registers_come_from_the_file_where_the_compiler_is_missing(monkeypatch):
+    monkeypatch.setattr(registers, "missing", lambda: "no compiler")
+    told = str(registers.shown())
+    assert all(word in told for word in ("sm_100a", "wide_kernel", COMPILER, "202"))
+    monkeypatch.setattr(registers, "load", lambda name: None)
+    assert "no compiler" in str(registers.shown())
+    assert registers.main() == 1
+
+
+@pytest.mark.skipif(bool(registers.missing()), reason=registers.missing())
+def test_the_counts_in_the_file_are_what_its_compiler_gives():
+    kept, now = load(registers.NAME)["measured"], registers.counted(("sm_90a",))
+    assert set(kept["kernels"]) == set(registers.ARCHITECTURES)
+    assert set(kept["kernels"]["sm_90a"]) == set(now["kernels"]["sm_90a"])
+    if kept["compiler"] == now["compiler"]:  # another release may count otherwise
+        assert kept["kernels"]["sm_90a"] == now["kernels"]["sm_90a"]

@@ -1,0 +1,406 @@
+"""FuseAddRMSNorm on modules made to break it: each stays well-formed, settles in one run, and keeps its numbers.
+
+Written by hand where the random modules of `test_property.py` do not reach: types looser than they could be,
+sums that are weights, writes in place, branches, closures, epsilons that are hardly numbers, rows of any length.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+from tvm.script import ir as I
+from tvm.target import Target
+
+from chapters.kit.cases.add_norm import unfused
+from chapters.kit.cases.relax_text import kernel, relax_module
+from chapters.kit.gpu.targets import CUDA
+from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm
+from tests.ch04.add_norm import (
+    RELATIVE,
+    draw,
+    inputs,
+    kernels,
+    module,
+    operators,
+    pair,
+    reference,
+    run,
+    settled,
+)
+
+LLVM = Target("llvm")
+QUICK = Target({"kind": "llvm", "opt-level": 0})
+SHAPE = (3, 1, 64)
+SHAPES = {"x1": SHAPE, "x2": SHAPE, "weight": (64,)}
+add, norm = relax.op.add, relax.op.nn.rms_norm
+
+
+def _keeps_its_numbers(mod: tvm.IRModule, arrays: list[np.ndarray], fires: bool = True) -> None:
+    settled(mod, CUDA)
+    fused = settled(mod, LLVM)
+    assert (len(kernels(fused)) > len(kernels(mod))) == fires
+    _close(run(fused, arrays, target=QUICK), run(mod, arrays, target=QUICK))
+
+
+def _close(results: list[np.ndarray], expected: list[np.ndarray]) -> None:
+    for yours, exact in zip(results, expected, strict=True):
+        np.testing.assert_allclose(yours, exact, rtol=1e-5, atol=1e-5)
+
+
+def _arguments() -> list[np.ndarray]:
+    return inputs(SHAPE, "float32")
+
+
+# --- one function, built -----------------------------------------------------------------------------
+
+
+def _of_constants(b, x1, x2, w):
+    constant, weight = (
+        relax.const(draw(SHAPE, "float32", 7)),
+        relax.const(draw((64,), "float32", 8)),
+    )
+    total = b.emit(add(x1, constant))
+    return [b.emit(norm(total, weight, axes=[-1])), total, x2, w]
+
+
+def _by_another_name(b, x1, x2, w):
+    total = b.emit(add(x1, x2))
+    weight, alias = b.emit(w), b.emit(total)
+    return [b.emit(norm(total, weight, axes=[-1])), alias]
+
+
+def _out_of_a_tuple(b, x1, x2, w):
+    total = b.emit(add(x1, x2))
+    again = b.emit(relax.TupleGetItem(b.emit(relax.Tuple([x1, total])), 1))
+    return [b.emit(norm(again, w, axes=[-1])), b.emit(norm(total, w, axes=[-1], epsilon=0.5))]
+
+
+def _equal_pairs(b, x1, x2, w):
+    total = b.emit(add(x1, x2))
+    first, second = b.emit(norm(total, w, axes=[-1])), b.emit(norm(total, w, axes=[-1]))
+    both = b.emit(add(first, second))
+    return [first, second, total, both, b.emit(norm(both, w, axes=[-1]))]
+
+
+def _crossed_sums(b, x1, x2, w):
+    one, two = b.emit(add(x1, x2)), b.emit(add(x2, x1))
+    three = b.emit(add(one, two))
+    norms = [b.emit(norm(total, w, axes=[-1])) for total in (two, one, three)]
+    return [*norms, one, two, three]
+
+
+def _sum_with_itself(b, x1, x2, w):
+    first, normed = pair(b, x1, x2, w)
+    twice = b.emit(add(first, first))
+    return [b.emit(norm(twice, w, axes=[-1])), b.emit(norm(normed, w, axes=[-1])), first]
+
+
+BUILDS = [_of_constants, _by_another_name, _out_of_a_tuple]
+BUILDS += [_equal_pairs, _crossed_sums, _sum_with_itself]
+
+
+@pytest.mark.parametrize("dataflow", [True, False], ids=["dataflow", "bindings"])
+@pytest.mark.parametrize("build", BUILDS)
+def test_one_function(build, dataflow):
+    _keeps_its_numbers(module(build, SHAPES, "float32", dataflow=dataflow), _arguments())
+
+
+def _weight_is_a_sum(b, x1, x2, w):
+    scale = b.emit(add(w, w))
+    normed = b.emit(norm(scale, w, axes=[-1]))
+    total = b.emit(add(x1, x2))
+    last = b.emit(norm(b.emit(add(total, x1)), scale, axes=[-1]))
+    return [b.emit(norm(total, normed, axes=[-1])), last]
+
+
+def _weight_is_a_sum_normed_later(b, x1, x2, w):
+    total, scale = b.emit(add(x1, x2)), b.emit(add(w, w))
+    normed = b.emit(norm(total, scale, axes=[-1]))
+    return [normed, b.emit(norm(scale, w, axes=[-1]))]
+
+
+@pytest.mark.parametrize("build", [_weight_is_a_sum, _weight_is_a_sum_normed_later])
+def test_a_weight_that_is_a_sum(build):
+    """One run settles it. TVM itself cannot compile the norm of a row without leading dimensions, so NumPy compares."""
+    fused = settled(module(build, SHAPES, "float32"), LLVM)
+    assert "nn.rms_norm" not in operators(fused)
+    x1, x2, w = _arguments()
+    of_scale = reference(w, w, w, 1e-5)[0]
+    if build is _weight_is_a_sum:
+        last = reference(x1 + x2, x1, w + w, 1e-5)[0]
+        expected = [reference(x1, x2, of_scale.astype("float32"), 1e-5)[0], last]
+    else:
+        expected = [reference(x1, x2, w + w, 1e-5)[0], of_scale]
+    _close(run(fused, [x1, x2, w], target=QUICK), expected)
+
+
+@pytest.mark.parametrize("loose", ["norm", "total"])
+def test_a_type_looser_than_it_could_be(loose):
+    """A variable may say less of its tensor than the operator would: no shape. Nothing raises."""
+    b, n = relax.BlockBuilder(), tirx.Var("n", "int64")
+    tensor, row = relax.TensorType((n, 1, 64), "float32"), relax.TensorType((64,), "float32")
+    x1, x2, w = relax.Var("x1", tensor), relax.Var("x2", tensor), relax.Var("weight", row)
+    rank_only = relax.TensorType(dtype="float32", ndim=3)
+
+    def bind(name, ty, value):
+        var = relax.Var(name, ty)
+        b.emit_normalized(relax.VarBinding(var, b.normalize(value)))
+        return var
+
+    with b.function("main", [x1, x2, w]):
+        total = bind("total", rank_only if loose == "total" else tensor, add(x1, x2))
+        # of a total without a shape no more is known
+        normed = bind("norm", rank_only, norm(total, w, axes=[-1]))
+        b.emit_func_output(relax.Tuple([normed, total]))
+    _keeps_its_numbers(b.get(), _arguments(), fires=loose == "norm")
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1e-45, 1e38, float("inf"), float("nan"), -0.5])
+def test_epsilons_that_are_hardly_numbers(epsilon):
+    mod = unfused(SHAPE, "float32", epsilon)
+    _keeps_its_numbers(mod, _arguments())
+    zeros = [np.zeros(SHAPE, "float32")] * 2 + [np.ones(64, "float32")]
+    _keeps_its_numbers(mod, zeros)
+
+
+def test_an_epsilon_beyond_float32_is_left_alone():
+    mod = unfused(SHAPE, "float32", 1e300)
+    assert FuseAddRMSNorm(LLVM)(mod).same_as(mod) and FuseAddRMSNorm(CUDA)(mod).same_as(mod)
+
+
+# --- rows --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("hidden", [1, 2, 15, 16, 17, 31, 32, 33, 63, 65, 5000, 100003])
+def test_rows_of_any_length(hidden, dtype):
+    assert _error(inputs((3, hidden), dtype)) < RELATIVE[dtype]
+
+
+def _error(arrays: list[np.ndarray]) -> float:
+    """The largest error of the norm of `arrays`, with a symbolic number of rows, relative to its largest element."""
+    mod = unfused(("n", arrays[0].shape[-1]), str(arrays[0].dtype))
+    normed, total = run(settled(mod, LLVM), arrays, target=QUICK)
+    exact, rounded = reference(*arrays, 1e-5)
+    assert (total == rounded).all()
+    return float(np.abs(normed.astype("float64") - exact).max() / np.abs(exact).max())
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+def test_rows_longer_than_a_stack(rows):
+    """A megabyte a row; nine of them are stored around the cache."""
+    assert _error(inputs((rows, 1 << 20), "float32")) < 5e-5
+
+
+@pytest.mark.parametrize("shape", [("n", 64), ("n", "m", 64), (1, "n", 64)])
+def test_no_rows_when_it_runs(shape):
+    sizes = [0 if isinstance(extent, str) else extent for extent in shape]
+    arrays = [np.zeros(sizes, "float32"), np.zeros(sizes, "float32"), np.ones(64, "float32")]
+    for result in run(settled(unfused(shape, "float32"), LLVM), arrays, target=QUICK):
+        assert result.shape == tuple(sizes)
+
+
+def test_what_else_no_kernel_serves():
+    """float64, and tensors on another device than the target's."""
+    assert FuseAddRMSNorm(LLVM)(mod := unfused(SHAPE, "float64")).same_as(mod)
+    b, there = relax.BlockBuilder(), I.vdevice("cuda", 0, "global")
+    types = [relax.TensorType(shape, "float32", vdevice=there) for shape in SHAPES.values()]
+    params = [relax.Var(name, ty) for name, ty in zip(SHAPES, types, strict=True)]
+    with b.function("main", params):
+        total = b.emit(add(params[0], params[1]))
+        b.emit_func_output(b.emit(norm(total, params[2], axes=[-1])))
+    mod = b.get()
+    assert FuseAddRMSNorm(LLVM)(mod).same_as(mod)
+    assert kernels(FuseAddRMSNorm(CUDA)(mod))
+
+
+def test_modules_without_a_pair_come_back_as_they_are():
+    empty = tvm.IRModule({})
+    assert FuseAddRMSNorm(LLVM)(empty).same_as(empty)
+    assert FuseAddRMSNorm(LLVM)(IN_PLACE)["twice"].same_as(IN_PLACE["twice"])
+
+
+# --- modules, written --------------------------------------------------------------------------------
+
+
+NESTED = relax_module("""
+def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,), choose: R.Tensor((), "bool")):
+    total = R.add(x1, x2)
+    if choose:
+        grown = R.exp(total)
+        inner = R.add(grown, total)
+        chosen = R.nn.rms_norm(inner, w, axes=[-1], epsilon=0.5)
+    else:
+        inner2 = R.add(total, total)
+        chosen = R.nn.rms_norm(inner2, w, axes=[-1], epsilon=0.25)
+    normed = R.nn.rms_norm(total, w, axes=[-1], epsilon=1e-5)
+    both = R.add(normed, chosen)
+    last = R.nn.rms_norm(both, w, axes=[-1], epsilon=1e-5)
+    return (normed, chosen, last, both, total)
+""")
+
+
+def test_norms_before_in_and_after_a_branch():
+    assert len(kernels(settled(NESTED, LLVM))) == 3  # one for each epsilon
+    # the first branch only: for the second TVM plans memory that the first was to allocate, fused or not
+    _keeps_its_numbers(NESTED, [*_arguments(), np.array(True)])
+
+
+# The sum is handed to another function before it is normalised; that function has a pair too.
+HELPER = relax_module("""
+@private
+def helper(total: (3, 1, 64), w: (64,)) -> R.Tensor((3, 1, 64), "float32"):
+    twice = R.add(total, total)
+    normed = R.nn.rms_norm(twice, w, axes=[-1], epsilon=1e-5)
+
+def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
+    total = R.add(x1, x2)
+    helped = cls.helper(total, w)
+    normed = R.nn.rms_norm(total, w, axes=[-1], epsilon=1e-5)
+    return (normed, helped, total)
+""")
+
+CLOSURE = relax_module("""
+def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
+    total = R.add(x1, x2)
+    @R.function
+    def inner(y: R.Tensor((3, 1, 64), "float32")) -> R.Tensor((3, 1, 64), "float32"):
+        both = R.add(y, total)
+        normed = R.nn.rms_norm(both, w, axes=[-1], epsilon=1e-5)
+        return normed
+    of_inner = inner(x2)
+    after = R.nn.rms_norm(total, w, axes=[-1], epsilon=0.5)
+    return (of_inner, after, total)
+""")
+
+
+def test_a_closure_that_reads_the_sum():
+    lifted = relax.transform.LambdaLift()
+    fused = settled(CLOSURE, LLVM)
+    assert kernels(fused)
+    _close(*(run(lifted(mod), _arguments(), target=QUICK) for mod in (fused, CLOSURE)))
+
+
+# Parameters of unknown shape, known after a match_cast; and a sum cast before it is normalised.
+KNOWN_LATER = relax_module("""
+@bare
+def main(
+    x1: R.Tensor(dtype="float32", ndim=3), x2: R.Tensor(dtype="float32", ndim=3), w: (64,)
+):
+    n, m = T.int64(), T.int64()
+    a = R.match_cast(x1, R.Tensor((n, 1, 64), "float32"))
+    b = R.match_cast(x2, R.Tensor((n, 1, 64), "float32"))
+    total = R.add(a, b)
+    cast = R.match_cast(total, R.Tensor((m, 1, 64), "float32"))
+    normed = R.nn.rms_norm(total, w, axes=[-1], epsilon=1e-5)
+    twice = R.add(cast, cast)
+    again = R.nn.rms_norm(twice, w, axes=[-1], epsilon=1e-5)
+    return (normed, again, total)
+""")
+
+
+def test_shapes_known_after_a_match_cast():
+    fused = settled(KNOWN_LATER, LLVM)
+    assert len(kernels(fused)) == 1 and operators(fused) == ["kernel"] * 2
+    _keeps_its_numbers(KNOWN_LATER, _arguments())
+
+
+# x1 is overwritten after the first norm; the second sum itself before its norm.
+IN_PLACE = relax_module(f"""{kernel("twice(a)", SHAPE, "a[at] = a[at] * T.float32(2)")}
+@bare
+def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
+    total = R.add(x1, x2)
+    normed = R.nn.rms_norm(total, w, axes=[-1], epsilon=1e-5)
+    doubled = R.call_tir_inplace(cls.twice, (x1,), [0], R.Tensor((3, 1, 64), "float32"))
+    second = R.add(doubled, x2)
+    grown = R.call_tir_inplace(cls.twice, (second,), [0], R.Tensor((3, 1, 64), "float32"))
+    last = R.nn.rms_norm(second, w, axes=[-1], epsilon=1e-5)
+    return (normed, total, last, grown)
+""")
+
+
+def test_writes_in_place_around_a_pair():
+    # the sum of the second changes before its norm
+    assert operators(settled(IN_PLACE, LLVM)).count("nn.rms_norm") == 1
+    _keeps_its_numbers(IN_PLACE, _arguments())
+
+
+OF_TUPLES = relax_module("""
+def main(
+    x: R.Tuple(R.Tensor((3, 1, 64), "float32"), R.Tensor((3, 1, 64), "float32")),
+    w: R.Tuple(R.Tensor((64,), "float32")),
+):
+    total = R.add(x[0], x[1])
+    normed = R.nn.rms_norm(total, w[0], axes=[-1], epsilon=1e-5)
+    return (normed, total)
+""")
+
+
+def test_arguments_out_of_tuples():
+    assert kernels(settled(OF_TUPLES, LLVM))
+    assert "nn.rms_norm" not in operators(settled(OF_TUPLES, CUDA))
+
+
+# A sum outside of dataflow blocks, first read there; a later block has its two norms, one of them an output.
+READ_OUTSIDE = relax_module("""
+def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
+    total = R.add(x1, x2)
+    early = R.tanh(total)
+    with R.dataflow():
+        normed = R.nn.rms_norm(total, w, axes=[2], epsilon=1e-5)
+        second = R.add(total, early)
+        again = R.nn.rms_norm(total, w, axes=[-1], epsilon=1e-6)
+        out = R.add(normed, second)
+        R.output(again, out)
+    return (total, early, again, out)
+""")
+
+# Sums that leave one dataflow block to be normalised in a later one, once or twice.
+MANY_BLOCKS = relax_module("""
+def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
+    with R.dataflow():
+        total = R.add(x1, x2)
+        R.output(total)
+    with R.dataflow():
+        normed = R.nn.rms_norm(total, w, axes=[-1], epsilon=1e-5)
+        R.output(normed)
+    with R.dataflow():
+        second = R.add(normed, total)
+        grown = R.exp(second)
+        R.output(second, grown)
+    negative = R.negative(second)
+    with R.dataflow():
+        one = R.nn.rms_norm(second, w, axes=[-1], epsilon=1e-5)
+        two = R.nn.rms_norm(second, w, axes=[-1], epsilon=1e-6)
+        R.output(one, two)
+    return (normed, one, two, negative, grown)
+""")
+
+# 2 * n rows, written in two ways.
+ARITHMETIC = relax_module("""
+def main(x1: ("n", 2, 64), x2: ("n", 2, 64), w: (64,)):
+    a = R.reshape(x1, R.shape([n * 2, 64]))
+    b = R.reshape(x2, R.shape([2 * n, 64]))
+    total = R.add(a, b)
+    normed = R.nn.rms_norm(total, w, axes=[-1], epsilon=1e-5)
+    return (normed, total)
+""")
+
+
+KEPT = {
+    "a function called between": (HELPER, _arguments()),
+    "rows that are an expression": (ARITHMETIC, inputs((3, 2, 64), "float32")),
+    "sums that leave their blocks": (MANY_BLOCKS, _arguments()),
+}
+
+
+@pytest.mark.parametrize(("mod", "arrays"), KEPT.values(), ids=KEPT)
+def test_a_module_keeps_its_numbers(mod, arrays):
+    _keeps_its_numbers(mod, arrays)
+
+
+def test_a_sum_first_read_outside_of_the_block_of_its_norms():
+    assert operators(settled(READ_OUTSIDE, CUDA)).count("nn.rms_norm") == 1
+    _keeps_its_numbers(READ_OUTSIDE, _arguments())

@@ -1,0 +1,156 @@
+"""NT_matmul for the checks of 5.13 and 5.14: the kernel, what the loops of a scheduled one say, how long it takes."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+from tvm import te, tirx
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.target import Target
+
+from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.ir.tensor_ir import count, loads, nodes, substitute
+from chapters.kit.machine import llvm_host
+from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
+
+Schedule = Callable[[tirx.PrimFunc, Target], tirx.PrimFunc]
+COPIES = ("_pad", "_global", "_local", "_init")
+WIDE = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "skylake-avx512"})
+NARROW = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"})
+
+
+def unscheduled(rows, n: int, k: int, dtype="float32", out_dtype="float32") -> tirx.PrimFunc:
+    """NT_matmul as chapter 3's pass makes it, for x of shape (*rows, k)."""
+    w = te.placeholder((n, k), dtype, name="w")
+    x = te.placeholder((*rows, k), dtype, name="x")
+    return te.create_prim_func([w, x, nt_matmul(w, x, out_dtype)], "int64")
+
+
+def array(seed: int, *shape: int) -> np.ndarray:
+    """Random numbers in float32."""
+    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
+
+
+def run(func: tirx.PrimFunc, w: np.ndarray, x: np.ndarray, target: Target) -> np.ndarray:
+    """The result of a kernel (w, x, out). Raises WroteOutside as `run_compiled` does."""
+    poison = np.full((*x.shape[:-1], len(w)), np.nan, "float32")
+    return run_compiled(tvm.IRModule({"main": func}), [w, x, poison], target)[2]
+
+
+def blocks(func: tirx.PrimFunc) -> set[str]:
+    """The names of the blocks of `func`."""
+    return {block.name_hint for block in nodes(func.body, SBlock)}
+
+
+# --- what the loops say ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LoopOfSums:
+    """A loop around a block that adds up the product. steps: whether it runs along k, so that its turns add."""
+
+    loop: tirx.For
+    steps: bool
+
+    @property
+    def vectorized(self) -> bool:
+        return self.loop.kind == tirx.ForKind.VECTORIZED
+
+    def __str__(self) -> str:
+        kind = tirx.ForKind(self.loop.kind).name.lower()
+        kind = "" if kind == "serial" else f" {kind}"
+        return f"{self.loop.loop_var.name}{' (along k)' if self.steps else ''}{kind} {int(self.loop.extent)}"
+
+
+def sums(func: tirx.PrimFunc) -> list[tuple[SBlockRealize, list[LoopOfSums]]]:
+    """Each block that adds up the product, with the loops around it, outermost first; copies are not looked at."""
+    loops = list(reversed(nodes(func.body, tirx.For)))
+    found = []
+    for realize in nodes(func.body, SBlockRealize):
+        block = realize.block
+        if not block.name_hint.startswith("NT_matmul") or block.name_hint.endswith(COPIES):
+            continue
+        values = zip(block.iter_vars, realize.iter_values, strict=True)
+        along_k = [value for axis, value in values if axis.iter_type == axis.CommReduce]
+        around = [
+            LoopOfSums(one, any(count(value, one.loop_var) for value in along_k))
+            for one in loops
+            if any(inner.same_as(realize) for inner in nodes(one.body, SBlockRealize))
+        ]
+        found.append((realize, around))
+    return found
+
+
+def loops_of_sums(func: tirx.PrimFunc) -> list[list[LoopOfSums]]:
+    return [loops for _, loops in sums(func)]
+
+
+def vectors_along_w(func: tirx.PrimFunc) -> list[bool]:
+    """For each read of w in a vectorised loop: whether the loop's turns read elements that lie side by side."""
+    found = []
+    for realize, loops in sums(func):
+        values = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+        axes = {axis.var: value for axis, value in values}
+        for load in loads(realize.block.body, func.params[0]):
+            *lead, last = (substitute(index, axes) for index in load.indices)
+            for var in (one.loop.loop_var for one in loops if one.vectorized):
+                found.append(count(last, var) > 0 and not any(count(i, var) for i in lead))
+    return found
+
+
+def widest(func: tirx.PrimFunc) -> int:
+    """The extent of the longest vectorised loop around the sums; 1 if there is none."""
+    every = (one for loops in loops_of_sums(func) for one in loops)
+    return max([1, *(int(one.loop.extent) for one in every if one.vectorized)])
+
+
+def is_parallel(func: tirx.PrimFunc) -> bool:
+    """Whether the sums stand in a parallel loop; copies of x and of the result do not count."""
+    kinds = {one.loop.kind for loops in loops_of_sums(func) for one in loops}
+    return tirx.ForKind.PARALLEL in kinds
+
+
+def inside_a_step(loops: list[LoopOfSums], written_out: bool = False) -> list[LoopOfSums]:
+    """The loops inside the innermost one along k: what one step adds to, and so what must be kept.
+
+    written_out: unrolled steps count as one.
+    """
+    left_out = {tirx.ForKind.UNROLLED} if written_out else set()
+    steps = (n for n, one in enumerate(loops) if one.steps and one.loop.kind not in left_out)
+    return loops[max(steps, default=-1) + 1 :]
+
+
+def sums_of_a_step(func: tirx.PrimFunc, written_out: bool = False) -> list[tuple[int, int]]:
+    """For each block that adds up the product: (sums that one step of k adds to, those of them in one vector)."""
+    found = []
+    for loops in loops_of_sums(func):
+        inside = inside_a_step(loops, written_out)
+        lanes = math.prod(int(one.loop.extent) for one in inside if one.vectorized)
+        found.append((math.prod(int(one.loop.extent) for one in inside), lanes))
+    return found
+
+
+# --- how long it takes ----------------------------------------------------------------------------
+
+
+def times(schedules: list[Schedule | None], rows, n: int, k: int) -> list[float]:
+    """Seconds of a call of the kernel by each of `schedules`, None for unscheduled: medians of interleaved runs."""
+    target = llvm_host()["target"]
+    plain = unscheduled(rows, n, k)
+    funcs = [plain if schedule is None else schedule(plain, target) for schedule in schedules]
+    kernels = [tvm.compile(func, target=target)["main"] for func in funcs]
+    arrays = array(1, n, k), array(2, *rows, k), np.zeros((*rows, n), "float32")
+    w, x, out = (tvm.runtime.tensor(a) for a in arrays)
+    spent: list[list[float]] = [[] for _ in kernels]
+    for _ in range(7):
+        for kernel, mine in zip(kernels, spent, strict=True):
+            start = time.perf_counter()
+            kernel(w, x, out)
+            mine.append(time.perf_counter() - start)
+    return [statistics.median(mine) for mine in spent]

@@ -1,0 +1,1171 @@
+"""The checks of chapter 6: a primitive that fuses a bias into its reduction, and refuses everything it cannot prove."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.s_tir import ScheduleError
+from tvm.script import tirx as T
+from tvm.sym import Analyzer
+
+from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.cpu import int8_matmul
+from chapters.kit.cpu.vnni import register
+from chapters.kit.ir.block_site import locate
+from chapters.kit.ir.ir_diff import diff
+from chapters.kit.ir.tensor_ir import mentions, nodes, substitute, with_fields
+from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as reference
+from tests.support import expect
+from tests.support.expect import Section
+from tests.support.interpret import OutOfBounds, interpret
+
+LESSON = "chapters/ch06_reduction_epilogue/lesson.md"
+BREAK = Section(LESSON, "Break it")
+ADDED = Section(LESSON, "Analysis: what is added")
+AXES = Section(LESSON, "Analysis: which axis is which")
+OTHERS = Section(LESSON, "Analysis: who else sees it")
+BLOCK = Section(LESSON, "Transformation")
+PLACE = Section(LESSON, "Substitution")
+REGIONS = Section(LESSON, "Regions that lie")
+NOT_FIRE = Section(LESSON, "When it must not fire")
+MEASURE = Section(LESSON, "Measure it")
+
+# --- programs -------------------------------------------------------------------------------------
+
+_PROGRAM = """
+@T.prim_func(s_tir=True)
+def main(
+    A: T.Buffer((4, 3), "int32"), B: T.Buffer((5, 3), "int32"), C: T.Buffer({C}, "int32"),
+    J: T.Buffer((5,), "int32"), E: T.Buffer((4, 5), "int32"), D: T.Buffer({D}, "int32"){extra},
+):
+    T.func_attr({{"tirx.noalias": True, "kept": 7}})
+    {allocation}
+{before}
+    for i, j, k in T.grid(4, 5, 3):
+        with T.sblock("matmul"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                {total} = {init}
+            {total} = {step}
+{between}
+{epilogue}
+{after}
+"""
+
+_LOOPS = """
+for i, j in T.grid({loops}):
+    with T.sblock("{name}"):
+        {axes}
+        {body}
+"""
+
+
+_ELEMENT = {"A": "[vi, vk]", "B": "[vj, vk]"}
+
+
+def _elements(text: str) -> str:
+    """`text` with the index [vi, vj] after the buffers that have none; A's is [vi, vk], and B's [vj, vk]."""
+    bare = r"\b(temp|[A-E])\b(?![\[.])"
+    return re.sub(bare, lambda m: m[0] + _ELEMENT.get(m[0], "[vi, vj]"), text)
+
+
+def nest(
+    body: str,
+    name: str = "bias",
+    axes: str = 'vi, vj = T.axis.remap("SS", [i, j])',
+    loops: str = "4, 5",
+) -> str:
+    """Two loops around a block; in its body, `temp` is temp[vi, vj] (see `_elements`)."""
+    return _LOOPS.format(name=name, axes=axes, body=_elements(body), loops=loops)
+
+
+def program(
+    epilogue: str = "D = temp + C",
+    *,
+    total: str = "temp[vi, vj]",
+    step: str = "temp + A * B",
+    init: str = "0",
+    temp: str = "(4, 5)",
+    before: str = "",
+    between: str = "",
+    after: str = "",
+    **shapes: str,
+) -> tirx.PrimFunc:
+    """A (4, 5) matrix product over 3 steps, an epilogue (a line or a whole nest), and other blocks around them."""
+    if "\n" not in epilogue:
+        epilogue = nest(epilogue)
+    parts = {"before": before, "between": between, "epilogue": epilogue, "after": after}
+    text = _PROGRAM.format(
+        **{name: textwrap.indent(part.strip("\n"), "    ") for name, part in parts.items()},
+        total=total,
+        step=_elements(step),
+        init=_elements(init),
+        C=shapes.get("C", "(4, 5)"),
+        D=shapes.get("D", "(4, 5)"),
+        extra=shapes.get("extra", ""),
+        allocation=shapes.get("allocation", f'temp = T.sblock_alloc_buffer({temp}, "int32")'),
+    )
+    return tvm.script.from_source(text)
+
+
+def other(body: str) -> str:
+    """A block beside the two."""
+    return nest(body, name="other")
+
+
+def followed() -> tirx.PrimFunc:
+    """The usual program, and a block after it that reads D."""
+    return program(after=other("E = D + 1"))
+
+
+def blocks_of(func: tirx.PrimFunc) -> tuple[s_tir.SBlock, s_tir.SBlock]:
+    """The reduction and the epilogue of `func`."""
+    sch = s_tir.Schedule(func)
+    return sch.get(sch.get_sblock("matmul")), sch.get(sch.get_sblock("bias"))
+
+
+def planned(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, reference.Fusion]:
+    """The reference's analysis of `func`, without the part that looks at bystanders.
+
+    The references in it are valid as long as the schedule lives.
+    """
+    sch = s_tir.Schedule(func)
+    site = locate(sch, sch.get_sblock("matmul"), sch.get_sblock("bias"))
+    step, epilogue = site.producer.block.body, site.consumer.block
+    load, addend = reference.split_sum(epilogue, step.buffer)
+    axes = reference.match_axes(load.indices, step.indices, epilogue, site.producer.block)
+    parts = substitute([epilogue.body.indices, addend], axes)
+    return sch, reference.Fusion(site, step.buffer, axes, epilogue.body.buffer, *parts)
+
+
+def listing(func: tirx.PrimFunc) -> str:
+    """The loops of `func` as TVM prints them."""
+    lines = func.script().splitlines()
+    start = next(i for i, line in enumerate(lines) if "with T.sblock" in line)
+    return textwrap.dedent("\n".join(lines[start + 1 :]))
+
+
+def inputs_of(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
+    """Small random integers for every buffer; those called J are indices."""
+    random = np.random.default_rng(seed)
+    found = []
+    for param in func.params:
+        shape = tuple(int(size) for size in param.shape)
+        high = int(np.prod(shape)) if param.name == "J" else 10
+        low = 0 if param.name == "J" else -9
+        found.append(random.integers(low, high, shape).astype(str(param.dtype)))
+    return found
+
+
+def results(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
+    """What `func` leaves in its buffers, run point by point in Python."""
+    arrays = [array.copy() for array in inputs_of(func, seed)]
+    interpret(func, arrays)
+    return arrays
+
+
+# --- asking ---------------------------------------------------------------------------------------
+
+
+def refuses(call: Callable, func: tirx.PrimFunc, what: str, why: str, read: Section) -> None:
+    """`call(func)` raises a ScheduleError of one line that names a block of `func`; None is the wrong answer."""
+    try:
+        call(func)
+    except ScheduleError as error:
+        message = str(error)
+        named = "`matmul`" in message or "`bias`" in message
+        what = "A refusal does not name the block that stands in the way, in one line."
+        expected = 'require(condition, block, "the condition it misses"), which words it'
+        why = (
+            "A schedule of twenty blocks is mended only by somebody who knows which one to look at."
+        )
+        right = named and "\n" not in message
+        NOT_FIRE.that(right, what, expected=expected, yours=message[:300], why=why)
+        return
+    yours = "accepted:\n" + listing(func)
+    raise read.failed(what, expected="a ScheduleError, by `require`", yours=yours, why=why)
+
+
+def accepts(call: Callable, func: tirx.PrimFunc, what: str, why: str, read: Section):
+    """`call(func)`; a ScheduleError is the wrong answer."""
+    try:
+        return call(func)
+    except ScheduleError as error:
+        expected = "no refusal for\n" + listing(func)
+        raise read.failed(what, expected=expected, yours=str(error)[:400], why=why) from None
+
+
+def or_refused(call: Callable[[], object]) -> object:
+    """What `call()` gives, or "refused"."""
+    try:
+        return call()
+    except ScheduleError:
+        return "refused"
+
+
+def same_expr(one, two) -> bool:
+    simplify = Analyzer().simplify
+    return tvm_ffi.structural_equal(simplify(one), simplify(two))
+
+
+# --- 6.1 ------------------------------------------------------------------------------------------
+
+SUMS = {
+    "temp + C": "temp + C",
+    "C + temp": "C + temp",
+    "an expression as addend": "temp + (C * 2 + vi)",
+    "an addend that is looked up": "temp + C[vi, J[vj]]",
+    "an addend with a condition": "temp + T.if_then_else(vi < 2, C, 1)",
+}
+NO_SUMS = {
+    "temp - C": "The text of this expression has a bias in it, but what is added is its negative; where `C - temp` "
+    "looks the same, the sum itself changes its sign.",
+    "C - temp": "The sum changes its sign: starting from C and adding gives C + sum.",
+    "temp * 2 + C": "The sum is scaled, so every step would have to be scaled too: starting from C alone gives "
+    "sum + C.",
+    "T.max(temp + C, 0)": "A step that ran after the clipping would start from a clipped number: 0 + 6 - 2 clipped at "
+    "5 each time is 3.",
+    "T.max(temp, 0) + C": "Something stands between the sum and the addition, and nobody would compute it any more.",
+    "temp + temp": "The addend is the sum itself, which does not exist yet at the init.",
+    "temp + C * temp": "The addend depends on the sum, which does not exist yet at the init.",
+    'temp + T.call_extern("int32", "next_number")': "The call would happen before the reduction and not after it, and "
+    "perhaps another number of times.",
+}
+INDICES = {
+    "an index of the output": "D[vi, temp] = temp + C",
+    "an index of the bias": "D = temp + C[vi, temp]",
+}
+
+
+def _sum(text: str) -> tirx.PrimFunc:
+    return program(f"D = {text}")
+
+
+def _split(impl, func: tirx.PrimFunc):
+    """What `split_sum` makes of the epilogue of `func`."""
+    reduction, epilogue = blocks_of(func)
+    return impl.split_sum(epilogue, reduction.body.buffer)
+
+
+def test_6_1_finds_the_addend(impl) -> None:
+    """the addend is found on either side of the sum"""
+    for title, text in SUMS.items():
+        func = _sum(text)
+        why = "It is the sum of one load of temp and something that does not mention temp."
+        found = accepts(partial(_split, impl), func, f"split_sum refuses {title}.", why, ADDED)
+        what = f"split_sum returned {type(found).__name__}, not the load and the addend."
+        expected = "return load, addend"
+        expect.that(isinstance(found, tuple) and len(found) == 2, what, expected=expected)
+        load, mine = found
+        reduction, epilogue = blocks_of(func)
+        wanted = epilogue.body.value
+        side = wanted.b if same_expr(wanted.a, load) else wanted.a
+        ADDED.that(
+            same_expr(mine, side) and load.source.same_as(reduction.body.buffer),
+            f"split_sum does not find the addend of {title}.",
+            expected=f"temp[vi, vj] and {_text(side)}",
+            yours=f"{_text(load)} and {_text(mine)}",
+            why="The addend becomes the init. Anything left out of it is lost.",
+        )
+
+
+def _text(expression) -> str:
+    """An expression as text, with the names of variables that stand free in it."""
+    free = [v for v in nodes(expression, tvm.ir.Var) if not tirx.is_buffer_var(v)]
+    named = substitute(expression, {v: tirx.Var(v.name, v.ty) for v in free})
+    return str(named).splitlines()[-1]
+
+
+def test_6_1_adds_nothing_to_a_copy(impl) -> None:
+    """a copy adds 0, of the dtype that is copied"""
+    for dtype in ("int32", "float32"):
+        what = f"split_sum refuses a copy, `D[vi] = temp[vi]`, in {dtype}."
+        why = "A copy is a sum whose addend is 0; `cache_write` leaves such blocks everywhere."
+        _, addend = accepts(partial(_split, impl), _copy(dtype), what, why, ADDED)
+        number = isinstance(addend, tirx.IntImm | tirx.FloatImm) and addend.value == 0
+        ADDED.that(
+            number and str(addend.ty.dtype) == dtype,
+            f"The addend of a copy in {dtype} is no {dtype} 0.",
+            expected=f'const(0, "{dtype}")',
+            yours=f"{addend!r} in {addend.ty.dtype}" if number else repr(addend),
+            why="It becomes the init, which is stored into a buffer of that dtype.",
+        )
+
+
+def _copy(dtype: str) -> tirx.PrimFunc:
+    """Sums of three numbers, and a block that copies them."""
+
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((4, 3), dtype), D: T.Buffer((4,), dtype)):
+        temp = T.sblock_alloc_buffer((4,), dtype)
+        for i, k in T.grid(4, 3):
+            with T.sblock("matmul"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    temp[vi] = T.cast(0, dtype)
+                temp[vi] = temp[vi] + A[vi, vk]
+        for i in range(4):
+            with T.sblock("bias"):
+                vi = T.axis.spatial(4, i)
+                D[vi] = temp[vi]
+
+    return main
+
+
+def test_6_1_refuses_all_else(impl) -> None:
+    """everything that is not a sum of temp and something free of temp is refused"""
+    for text, why in NO_SUMS.items():
+        refuses(partial(_split, impl), _sum(text), f"split_sum accepts {text}.", why, ADDED)
+
+
+def test_6_1_refuses_temp_in_an_index(impl) -> None:
+    """temp may not decide where the output goes, or which bias is taken"""
+    for title, text in INDICES.items():
+        what = f"split_sum accepts temp as {title}."
+        why = "Before the first step nobody knows that index yet."
+        refuses(partial(_split, impl), program(text), what, why, ADDED)
+
+
+def observe_6_1(impl):
+    def parts(func: tirx.PrimFunc):
+        load, addend = _split(impl, func)
+        return _text(load), _text(addend)
+
+    sums = map(_sum, [*SUMS.values(), *NO_SUMS])
+    funcs = [*sums, _copy("int32"), _copy("float32"), *map(program, INDICES.values())]
+    return [partial(or_refused, partial(parts, func)) for func in funcs]
+
+
+# --- 6.2 ------------------------------------------------------------------------------------------
+
+_OTHER_ORDER = 'vj, vi = T.axis.remap("SS", [j, i])'
+_OTHER_NAMES = 'vi, vj = T.axis.remap("SS", [j, i])'
+_MORE = """vi, vj = T.axis.remap("SS", [i, j])
+        vu = T.axis.spatial(1, 0)"""
+
+SAME_ELEMENT = {
+    "axes declared in the other order": program(nest("D = temp + C", axes=_OTHER_ORDER)),
+    "a result kept transposed": program(
+        "D = temp[vj, vi] + C", total="temp[vj, vi]", step="temp[vj, vi] + A * B", temp="(5, 4)"
+    ),
+    "axes named the other way round": program(
+        nest("D[vj, vi] = temp[vj, vi] + C[vj, vi]", axes=_OTHER_NAMES)
+    ),
+    "an axis of one value": program(nest("D[vi, vj + vu] = temp + C", axes=_MORE)),
+}
+OTHER_ELEMENT = {
+    "the rows read backwards": (
+        program("D = temp[3 - vi, vj] + C"),
+        "Row 0 of the output belongs to row 3 of the sum, so row 0 of the sum may not start from row 0 of the bias.",
+    ),
+    "rows and columns of a square result exchanged in one block only": (
+        program(nest("D = temp[vj, vi + 1] + C", loops="4, 4")),
+        "The two blocks speak of different elements, although the same axes occur in both.",
+    ),
+    "the diagonal": (
+        program(nest("D[vi, 0] = temp[vi, vi] + C", axes=_OTHER_ORDER)),
+        "The epilogue uses some of the sums; the others have no bias to start from and no place in D.",
+    ),
+    "one row for all": (
+        program("D = temp[0, vj] + C"),
+        "One sum goes to several elements of D, and can start from one bias only.",
+    ),
+    "rows 0 to 2 of four": (
+        program(nest("D = temp + C", loops="3, 5")),
+        "The reduction also computes row 3: fused, it would write a row of D that the program never writes.",
+    ),
+    "one sum for two outputs": (
+        program(
+            """
+for i, j, u in T.grid(4, 5, 2):
+    with T.sblock("bias"):
+        vi, vj, vu = T.axis.remap("SSS", [i, j, u])
+        D[vi, vj * 2 + vu] = temp[vi, vj] + C[vi, vj]
+""",
+            D="(4, 10)",
+        ),
+        "The sum goes to two elements of D, and the fused reduction writes one.",
+    ),
+    "the same formula with another row length": (
+        program(
+            "D = temp[vi * 4 + vj] + C",
+            total="temp[vi * 5 + vj]",
+            step="temp[vi * 5 + vj] + A * B",
+            temp="(20,)",
+        ),
+        "`vi * 4 + vj` and `vi * 5 + vj` name different elements, though both mention vi and then vj.",
+    ),
+}
+
+
+def _match(impl, func: tirx.PrimFunc) -> dict:
+    return _paired(impl, *blocks_of(func))
+
+
+def _paired(impl, reduction: s_tir.SBlock, epilogue: s_tir.SBlock) -> dict:
+    return impl.match_axes(_read(epilogue), reduction.body.indices, epilogue, reduction)
+
+
+def _read(epilogue: s_tir.SBlock) -> list:
+    """The indices at which an epilogue reads temp."""
+    found = nodes(epilogue.body, tvm.ir.TensorLoad)
+    return next(load.indices for load in found if load.source.name == "temp")
+
+
+def test_6_2_pairs_axes_through_temp(impl) -> None:
+    """each axis of the epilogue is found in the reduction through the element of temp that both name"""
+    for title, func in {"the usual program": program(), **SAME_ELEMENT}.items():
+        blocks = reduction, epilogue = blocks_of(func)
+        why = "Both blocks name the same element of temp; how axes are called or ordered says nothing."
+        what = f"match_axes refuses {title}."
+        found = accepts(lambda _, both=blocks: _paired(impl, *both), func, what, why, AXES)
+        missing = [a.var.name for a in epilogue.iter_vars if a.var not in found]
+        what = f"match_axes leaves out an axis of the epilogue: {', '.join(missing)}."
+        expected = "every axis of the epilogue as a key, the variable and not its name"
+        why = "The addend is rewritten with this mapping; an axis that is left in it is undefined in the reduction."
+        AXES.that(not missing, what, expected=expected, yours=found, why=why)
+        read = [Analyzer().simplify(substitute(index, found)) for index in _read(epilogue)]
+        AXES.that(
+            tvm_ffi.structural_equal(read, list(reduction.body.indices)),
+            f"With the axes that match_axes pairs, the two blocks name different elements of temp: {title}.",
+            expected=f"{_pairs(_match(reference, func))}, in\n{listing(func)}",
+            yours=_pairs(found),
+            why="An element of the sum starts from the addend of the point that reads it, and of no other.",
+        )
+
+
+def _pairs(axes: dict) -> str:
+    pairs = [(mine.name, getattr(other, "name", other)) for mine, other in axes.items()]
+    return ", ".join(f"the epilogue's {mine} is the reduction's {other}" for mine, other in pairs)
+
+
+def test_6_2_refuses_other_elements(impl) -> None:
+    """blocks that do not visit the same elements, one for one, are refused"""
+    for title, (func, why) in OTHER_ELEMENT.items():
+        refuses(partial(_match, impl), func, f"match_axes accepts {title}.", why, AXES)
+
+
+def observe_6_2(impl):
+    funcs = [program(), *SAME_ELEMENT.values(), *(func for func, _ in OTHER_ELEMENT.values())]
+    return [partial(or_refused, lambda f=func: _pairs(_match(impl, f))) for func in funcs]
+
+
+# --- 6.3 ------------------------------------------------------------------------------------------
+
+HARMLESS = {
+    "nobody else": program(),
+    "a block between the two that reads the bias": program(between=other("E = C")),
+    "a block after both that reads D": followed(),
+    "a block before both that computes the bias": program(before=other("C = E")),
+    "a block before both that fills D": program(before=other("D = 3")),
+    "a reduction that reads the bias too": program(step="temp + A * B * C"),
+}
+_MATCHED = """
+for i in range(4):
+    with T.sblock("other"):
+        vi = T.axis.spatial(4, i)
+        T.reads()
+        T.writes(C[vi, 0:5])
+        row = T.match_buffer(C[vi, 0:5], (5,), "int32", offset_factor=1)
+        row[0] = 4
+"""
+VISIBLE = {
+    "a block after both reads temp": (
+        program(after=other("E = temp")),
+        "Nobody computes temp any more, so that block would read memory that was never written.",
+    ),
+    "a block between the two reads temp": (
+        program(between=other("E = temp")),
+        "Nobody computes temp any more, so that block would read memory that was never written.",
+    ),
+    "a block between the two writes temp": (
+        program(between=other("temp = 1")),
+        "What the epilogue adds the bias to is then not the reduction's sum.",
+    ),
+    "temp is an argument of the function": (
+        program(allocation="", extra=', temp: T.Buffer((4, 5), "int32")'),
+        "The caller gets temp back and may read it.",
+    ),
+    "a block between the two writes the bias": (
+        program(between=other("C = E")),
+        "Fused, the bias is read when the reduction begins, before that block has written it.",
+    ),
+    "a block between the two writes the bias through a second name": (
+        program(between=_MATCHED),
+        "`row` is memory of C: fused, the bias is read before that block has written it.",
+    ),
+    "a block between the two writes the table that chooses the bias": (
+        program("D = temp + C[vi, J[vj]]", between=other("J[vj] = 4 - vj")),
+        "The addend reads two buffers, C and J, and both are read before that block has run.",
+    ),
+    "a block between the two reads D": (
+        program(between=other("E = D")),
+        "It must see what D held before; fused, D already holds sums.",
+    ),
+    "a block between the two writes D": (
+        program(between=other("D = 3")),
+        "It would overwrite the finished sums, which the program stores after it.",
+    ),
+    "the reduction reads D": (
+        program(step="temp + A * D"),
+        "The reduction must see what D held before; fused, it would read its own partial sums.",
+    ),
+}
+
+
+def _bystanders(impl, func: tirx.PrimFunc):
+    _, fusion = planned(func)
+    return impl.check_bystanders(fusion)
+
+
+def test_6_3_minds_its_own_business(impl) -> None:
+    """blocks that cannot tell the difference do not stand in the way"""
+    for title, func in HARMLESS.items():
+        what = f"check_bystanders refuses a harmless program: {title}."
+        why = (
+            "A difference can be seen between the first step and the epilogue only, and only in temp, in D and in what "
+            "the addend reads."
+        )
+        accepts(partial(_bystanders, impl), func, what, why, OTHERS)
+
+
+def test_6_3_sees_who_would_notice(impl) -> None:
+    """temp is private, D is untouched and the addend's buffers are not written in between"""
+    for title, (func, why) in VISIBLE.items():
+        what = f"check_bystanders does not see that {title}."
+        refuses(partial(_bystanders, impl), func, what, why, OTHERS)
+
+
+def test_6_3_looks_into_the_loops(impl) -> None:
+    """a block counts wherever it stands between, also inside the loops of one of the two"""
+    func = program(
+        """
+for i in range(4):
+    for j in range(5):
+        with T.sblock("other"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = E[vi, vj]
+    for j in range(5):
+        with T.sblock("bias"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = temp[vi, vj] + C[vi, vj]
+"""
+    )
+    what = (
+        "check_bystanders does not see a block that writes the bias inside the epilogue's own loop."
+    )
+    why = "Fused, the bias is read when the reduction begins, before that block has written it."
+    refuses(partial(_bystanders, impl), func, what, why, OTHERS)
+
+
+def observe_6_3(impl):
+    funcs = [*HARMLESS.values(), *(func for func, _ in VISIBLE.values())]
+    return [partial(or_refused, partial(_bystanders, impl, func)) for func in funcs]
+
+
+# --- 6.4 ------------------------------------------------------------------------------------------
+
+
+def annotated() -> tirx.PrimFunc:
+    """The usual program with an annotation on its reduction."""
+    sch = s_tir.Schedule(program())
+    sch.annotate(sch.get_sblock("matmul"), "note", 3)
+    return sch.mod["main"]
+
+
+FUSED = {
+    "the usual program": program(),
+    "a bias of one row": program("D = temp + C[vj]", C="(5,)"),
+    "a transposed output": program("D[vj, vi] = temp + C", D="(5, 4)"),
+    "axes declared in the other order": SAME_ELEMENT["axes declared in the other order"],
+    "a step that subtracts": program(step="temp - A * B"),
+    "an addend that is an expression": program("D = temp + (C * 2 + vi)"),
+    "an operand read twice": program("D = temp + B[vj, 0]"),
+    "a bias that the reduction reads too": program("D = temp + C[vi, 0]", step="temp + A * C"),
+    "an annotated reduction": annotated(),
+}
+
+
+def substituted(func: tirx.PrimFunc, block: s_tir.SBlock, plan: reference.Fusion) -> tirx.PrimFunc:
+    """`func` with `block` in place of its two blocks, put there by the reference."""
+    sch = s_tir.Schedule(func)
+    root = sch.get_sref(sch.get_sblock("root"))
+    sch.state.replace(root, reference.new_scope(plan, block), {})
+    return sch.mod["main"]
+
+
+def _fused(impl, func: tirx.PrimFunc) -> tuple[s_tir.SBlock, reference.Fusion]:
+    _, fusion = planned(func)
+    block = impl.fused_block(fusion)
+    what = f"fused_block returned {type(block).__name__}, not an SBlock."
+    expected = "with_fields(reduction, reads=…, writes=…, init=…, body=…)"
+    expect.that(isinstance(block, s_tir.SBlock), what, expected=expected)
+    return block, fusion
+
+
+def test_6_4_starts_from_the_addend(impl) -> None:
+    """the fused block computes what the two blocks computed"""
+    for title, func in FUSED.items():
+        block, fusion = _fused(impl, func)
+        BLOCK.that(
+            block.init is not None and not mentions([block.init, block.body], fusion.temp),
+            f"The fused block still mentions temp, or has no init: {title}.",
+            expected="`output` in the init and in the step, wherever `temp` was",
+            yours=_block_text(func, block, fusion),
+            why="temp will not exist any more.",
+        )
+        new = substituted(func, block, fusion)
+        what = f"The fused block computes something else: {title}."
+        for seed in (1, 2):
+            _same_results(func, new, what, BLOCK, seed)
+
+
+def _block_text(func: tirx.PrimFunc, block: s_tir.SBlock, fusion) -> str:
+    try:
+        return listing(substituted(func, block, fusion))
+    except Exception:
+        return f"init: {block.init}\nstep: {block.body}"
+
+
+def _same_results(
+    func: tirx.PrimFunc, new: tirx.PrimFunc, what: str, read: str, seed: int = 1
+) -> None:
+    expected = results(func, seed)
+    try:
+        mine = results(new, seed)
+    except (OutOfBounds, NameError) as error:
+        reason = "a variable that nobody defines here" if isinstance(error, NameError) else error
+        wanted = "every access inside its buffer, every variable an axis of the block or a size"
+        raise read.failed(what, expected=wanted, yours=f"{reason}, in\n{listing(new)}") from None
+    for param, a, b in zip(func.params, mine, expected, strict=True):
+        if not np.array_equal(a, b):
+            where = tuple(int(i) for i in np.argwhere(a != b)[0])
+            wanted = f"{param.name}{list(where)} = {b[where]} on small random integers"
+            yours = f"{a[where]}, with\n{listing(new)}"
+            why = "Integers are exact: any difference is a mistake."
+            raise read.failed(what, expected=wanted, yours=yours, why=why)
+
+
+def test_6_4_keeps_what_belongs_to_the_reduction(impl) -> None:
+    """name, axes and annotations are the reduction's"""
+    block, fusion = _fused(impl, annotated())
+    old = fusion.reduction
+    for what, mine, theirs in (
+        ("name", block.name_hint, old.name_hint),
+        ("axes", [a.var.name for a in block.iter_vars], [a.var.name for a in old.iter_vars]),
+        ("annotations", {k: int(v) for k, v in block.annotations.items()}, {"note": 3}),
+    ):
+        why = "Schedules and handles go on speaking of the reduction after the fusion."
+        BLOCK.equal(mine, theirs, f"The fused block does not keep the reduction's {what}.", why=why)
+
+
+def undeclared(block: s_tir.SBlock) -> str:
+    """An access that the block makes and its reads or writes do not cover, or ""."""
+    random = np.random.default_rng(3)
+    axes = [(axis.var, int(axis.dom.extent)) for axis in block.iter_vars]
+    written = [region.source for region in block.writes]
+    loads = nodes([block.init, block.body], tvm.ir.TensorLoad)
+    made = [(x.source, x.indices, block.reads, "reads") for x in loads if x.source not in written]
+    stores = nodes(block, tirx.BufferStore)
+    made += [(x.buffer, x.indices, block.writes, "writes") for x in stores]
+    for buffer, indices, declared, verb in made:
+        boxes = [region for region in declared if region.source.same_as(buffer)]
+        for _ in range(12):
+            point = {axis: tirx.IntImm("int32", int(random.integers(n))) for axis, n in axes}
+            index = [_number(i, point) for i in indices]
+            if None in index:
+                continue  # an index that is itself loaded: any element
+            if not any(_inside(index, box, point) for box in boxes):
+                at = ", ".join(f"{v.name}={x}" for v, x in point.items())
+                return f"{verb} {buffer.name}{index} at {at}"
+    return ""
+
+
+def _number(expr, point: dict) -> int | None:
+    """What `expr` is at `point`, if that is a number."""
+    value = Analyzer().simplify(substitute(expr, point))
+    return int(value) if isinstance(value, tirx.IntImm) else None
+
+
+def _inside(index: list[int], box, point: dict) -> bool:
+    """Whether the element at `index` lies in the region `box` at `point`."""
+    for i, axis in zip(index, box.region, strict=True):
+        low, size = _number(axis.min, point), _number(axis.extent, point)
+        if low is None or size is None or not low <= i < low + size:
+            return False
+    return True
+
+
+def test_6_4_declares_what_it_reads_and_writes(impl) -> None:
+    """T.reads and T.writes cover every access, each buffer once, and temp is in neither"""
+    for title, func in FUSED.items():
+        block, fusion = _fused(impl, func)
+        missed = undeclared(block)
+        BLOCK.that(
+            not missed,
+            f"The fused block {missed} without declaring it: {title}.",
+            expected="T.reads and T.writes that cover every access",
+            yours=_block_text(func, block, fusion),
+            why="Other primitives believe the declaration: they would move a block that writes this element past "
+            "the one that reads it.",
+        )
+        buffers = [r.source for r in block.reads]
+        once = len({*buffers}) == len(buffers)
+        clean = not any(b.same_as(fusion.temp) or b.same_as(fusion.output) for b in buffers)
+        what = f"T.reads names a buffer twice, or temp, or the output: {title}."
+        wanted = "one region a buffer (`one_a_buffer`); a reduction does not list what it writes"
+        yours = _block_text(func, block, fusion)
+        why = "`cache_read` and others allow one region a buffer in a block, and temp will not exist any more."
+        BLOCK.that(once and clean, what, expected=wanted, yours=yours, why=why)
+
+
+def test_6_4_lists_the_bias_first(impl) -> None:
+    """in the order that TVM's own primitive gives them: what the epilogue reads, then what the reduction reads"""
+    block, _ = _fused(impl, program())
+    names = [region.source.name for region in block.reads]
+    why = "The init reads before the step does, and `cache_read` counts reads by their number."
+    BLOCK.equal(names, ["C", "A", "B"], "T.reads is in another order than the built-in's.", why=why)
+
+
+def observe_6_4(impl):
+    def outcome(func):
+        block, fusion = _fused(impl, func)
+        parts = [block.name_hint, len(block.annotations)]
+        parts += [[r.source.name for r in block.reads], undeclared(block)]
+        try:
+            return parts, [int(a.sum()) for a in results(substituted(func, block, fusion), 1)]
+        except Exception as error:
+            return parts, type(error).__name__
+
+    return [partial(outcome, func) for func in FUSED.values()]
+
+
+# --- 6.5 ------------------------------------------------------------------------------------------
+
+
+def _apply(impl, func: tirx.PrimFunc) -> s_tir.Schedule:
+    sch = s_tir.Schedule(func)
+    impl.fuse_reduction_epilogue(sch, reduction_block="matmul", epilogue_block="bias")
+    return sch
+
+
+def rows_shared() -> tirx.PrimFunc:
+    """Both blocks under one loop over rows, and a block that reads D under it too."""
+    sch = s_tir.Schedule(followed())
+    rows = sch.get_loops("matmul")[0]
+    sch.reverse_compute_at("bias", rows)
+    sch.reverse_compute_at("other", rows)
+    return sch.mod["main"]
+
+
+def two_functions() -> tvm.IRModule:
+    """The program as `work`, and another function beside it; no `main`."""
+    work = program().with_attr("global_symbol", "work")
+    idle = program(epilogue="D = temp - C").with_attr("global_symbol", "idle")
+    return tvm.IRModule({"work": work, "idle": idle})
+
+
+def _new_scope(impl, fusion) -> s_tir.SBlock:
+    try:
+        return impl.new_scope(fusion, reference.fused_block(fusion))
+    except tvm.error.InternalError as error:
+        if "SeqStmt" not in str(error):
+            raise
+        raise PLACE.failed(
+            "new_scope makes a SeqStmt of fewer than two statements.",
+            expected="the statement itself where one is left, None where none is",
+            yours=next(x for x in str(error).splitlines() if "SeqStmt" in x).partition("  Use")[0],
+            why="TVM builds a SeqStmt of two statements or more only. Without the epilogue, one may be left.",
+        ) from None
+
+
+def test_6_5_removes_the_epilogue_and_temp(impl) -> None:
+    """the new scope holds the fused block, and neither the epilogue, its loops nor temp"""
+    others = {"before": other("C = E"), "after": nest("E = D", name="last")}
+    cases = {
+        "the usual program": program(),
+        "blocks before, between and after": program(**others),
+        "loops around both": rows_shared(),
+        "a parallel loop with an annotation": marked(),
+    }
+    for title, func in cases.items():
+        _, fusion = planned(func)
+        scope = _new_scope(impl, fusion)
+        what = f"new_scope returned {type(scope).__name__}, not an SBlock."
+        expect.that(isinstance(scope, s_tir.SBlock), what)
+        expected = reference.new_scope(fusion, reference.fused_block(fusion))
+        names = sorted(b.name_hint for b in nodes(scope, s_tir.SBlock))
+        wanted = sorted(b.name_hint for b in nodes(expected, s_tir.SBlock))
+        what = f"The new scope holds other blocks than it should: {title}."
+        why = "The epilogue's work is done by the fused block now; everything else stays."
+        PLACE.equal(names, wanted, what, why=why)
+        what = f"temp is still allocated or used in the new scope: {title}."
+        wanted = "`alloc_buffers` without temp"
+        yours = str([b.name for b in scope.alloc_buffers])
+        why = "A buffer that nobody writes or reads is memory for nothing; TVM's own primitive leaves it there."
+        PLACE.that(not mentions(scope, fusion.temp), what, expected=wanted, yours=yours, why=why)
+        PLACE.that(
+            tvm_ffi.structural_equal(scope.body, expected.body),
+            f"The loops of the new scope are not those of the old one: {title}.",
+            expected="only the epilogue's own loops gone",
+            yours="- expected, + yours\n" + str(diff(_scope_text(expected), _scope_text(scope))),
+            why="Annotations, kinds and bindings of loops are the schedule that somebody made.",
+        )
+
+
+def _scope_text(scope: s_tir.SBlock) -> str:
+    return s_tir.SBlockRealize([], True, scope).script()
+
+
+def test_6_5_fuses(impl) -> None:
+    """the whole primitive, on blocks by name: same numbers, one block fewer"""
+    for title, func in FUSED.items():
+        what = f"fuse_reduction_epilogue refuses {title}."
+        mod = accepts(partial(_apply, impl), func, what, "It is proved to be safe.", PLACE).mod
+        names = [b.name_hint for b in nodes(mod["main"].body, s_tir.SBlock)]
+        what = f"After the fusion the schedule holds the blocks {', '.join(names)}."
+        expected = "`matmul`, and no `bias`"
+        why = "`sch.state.replace` is what puts a new statement into the schedule."
+        PLACE.that("bias" not in names and "matmul" in names, what, expected=expected, why=why)
+        what = f"The fused program computes something else: {title}."
+        _same_results(func, mod["main"], what, PLACE)
+        for a, b in zip(run_compiled(mod, inputs_of(func, 5)), results(func, 5), strict=True):
+            what = f"Compiled, the fused program computes something else: {title}."
+            PLACE.that(np.array_equal(a, b), what)
+
+
+def test_6_5_keeps_handles_and_flags(impl) -> None:
+    """handles of the reduction, its loops and other blocks stay valid, and TVM's own verification passes"""
+    sch = s_tir.Schedule(followed(), debug_mask="all")
+    reduction, epilogue, last = (sch.get_sblock(name) for name in ("matmul", "bias", "other"))
+    loops, others = sch.get_loops(reduction), sch.get_loops(last)
+    impl.fuse_reduction_epilogue(sch, reduction, epilogue)
+    for whose, handles in {"the reduction": loops, "another block": others}.items():
+        PLACE.that(
+            all(_is_alive(sch, handle) for handle in handles),
+            f"After the fusion handles of the loops of {whose} are dead.",
+            expected="every loop that stays around its own variable",
+            why="A schedule knows a loop again by its variable. `with_loop_body` keeps it, and what does not change "
+            "need not be made anew.",
+        )
+    _blocks_go_on(sch, reduction, loops, last)
+    what, expected = "The epilogue's handle is still alive.", "an error: its block is gone"
+    PLACE.that(not _is_alive(sch, epilogue), what, expected=expected, why=REFERENCES)
+
+
+REFERENCES = (
+    "A schedule finds its blocks by references. `replace` needs a map from each old block to the new one, or it "
+    "makes new references, whose flags are all false: the next primitive then says `not a reduction block`."
+)
+
+
+def _blocks_go_on(sch: s_tir.Schedule, reduction, loops: list, last) -> None:
+    """The handle of the reduction means the fused block, that of `last` its own; both can be scheduled on."""
+    try:
+        block = sch.get(reduction)
+        sch.get(last)
+        _, outer = sch.split(loops[1], [None, 5])
+        sch.reorder(outer, loops[2])
+        sch.decompose_reduction(reduction, loops[2])
+    except Exception as error:
+        what = "After the fusion a handle is dead, or a flag is wrong."
+        wanted = "sch.get(reduction), then split, reorder and decompose_reduction on it"
+        yours = str(error).strip().splitlines()[-1]
+        raise PLACE.failed(what, expected=wanted, yours=yours, why=REFERENCES) from None
+    what = "The handle of the reduction means another block than the fused one."
+    PLACE.equal(block.body.buffer.name, "D", what, why=REFERENCES)
+
+
+def _is_alive(sch: s_tir.Schedule, handle) -> bool:
+    """Whether the handle of a block or a loop finds it."""
+    try:
+        sch.get(handle)
+    except Exception:
+        return False
+    return True
+
+
+def test_6_5_leaves_other_functions_alone(impl) -> None:
+    """in a module of two functions and no main, only the one worked on changes, and its attributes stay"""
+    mod = two_functions()
+    sch = s_tir.Schedule(mod)
+    sch.work_on("work")
+    impl.fuse_reduction_epilogue(sch, "matmul", "bias")
+    what = "Another function of the module changed."
+    expected = "`idle` as it was"
+    PLACE.that(tvm_ffi.structural_equal(sch.mod["idle"], mod["idle"]), what, expected=expected)
+    attrs = sch.mod["work"].attrs
+    what = "The function lost attributes."
+    PLACE.that("kept" in attrs and "tirx.noalias" in attrs, what, yours=attrs)
+    what = "The function worked on still has both blocks."
+    PLACE.that(len(nodes(sch.mod["work"].body, s_tir.SBlock)) == 2, what)
+
+
+def test_6_5_refuses_and_leaves_all_as_it_was(impl) -> None:
+    """a refused fusion changes nothing, whichever condition it misses"""
+    cases = [func for func, _ in [*OTHER_ELEMENT.values(), *VISIBLE.values()]]
+    cases += [*map(_sum, NO_SUMS), program(init="3"), program("D[vi, 0] = temp + C")]
+    cases += [program(step="T.max(temp, A)"), program(step="temp * 2 + A")]
+    for func in cases:
+        sch = s_tir.Schedule(func)
+        before, text = sch.mod, sch.mod.script()
+        what = "fuse_reduction_epilogue accepts what it cannot prove."
+        why = "A wrong result costs its user more than a slow one."
+        fuse = partial(impl.fuse_reduction_epilogue, sch, "matmul", "bias")
+        refuses(lambda _, fuse=fuse: fuse(), func, what, why, NOT_FIRE)
+        changed = str(diff(text, sch.mod.script()))
+        what = "A refused fusion changed the schedule."
+        expected = "every `require` before the first change"
+        why = "Whoever catches the error goes on with the schedule as it was."
+        unchanged = sch.mod.same_as(before) and sch.mod.script() == text
+        PLACE.that(unchanged, what, expected=expected, yours=changed, why=why)
+
+
+def test_6_5_equals_the_built_in(impl) -> None:
+    """split, reordered and decomposed, the result is the built-in's but for its dead temp"""
+    one_row = program("D = temp + C[vj]", C="(5,)")
+    for title, func in {"after fusing": program(), "with a bias of one row": one_row}.items():
+        mine, theirs = s_tir.Schedule(func), s_tir.Schedule(func)
+        impl.fuse_reduction_epilogue(mine, "matmul", "bias")
+        theirs.fuse_reduction_epilogue("matmul", "bias")
+        for step in (None, _tile, _decompose):
+            for sch in (mine, theirs):
+                if step:
+                    step(sch)
+            alive = _without_dead_temp(theirs)
+            what = f"The result is not the built-in's ({title}{', then ' + step.__name__.strip('_') if step else ''})."
+            yours = "- built-in, + yours\n" + str(diff(alive, mine.mod))
+            why = "On this program the built-in is right, and the design is forced."
+            PLACE.that(tvm_ffi.structural_equal(mine.mod, alive), what, yours=yours, why=why)
+
+
+def _tile(sch: s_tir.Schedule) -> None:
+    i, j, k = sch.get_loops("matmul")
+    (k0, k1), (j0, j1) = sch.split(k, [None, 3]), sch.split(j, [None, 5])
+    sch.reorder(i, j0, k0, j1, k1)
+
+
+def _decompose(sch: s_tir.Schedule) -> None:
+    sch.decompose_reduction("matmul", sch.get_loops("matmul")[2])
+
+
+def _without_dead_temp(sch: s_tir.Schedule) -> tvm.IRModule:
+    copy = sch.copy()
+    root = copy.get_sref(copy.get_sblock("root"))
+    used = nodes(root.stmt.body, tvm.ir.Var)
+    alive = [b for b in root.stmt.alloc_buffers if any(b.same_as(v) for v in used)]
+    copy.state.replace(root, with_fields(root.stmt, alloc_buffers=alive), {})
+    return copy.mod
+
+
+def observe_6_5(impl):
+    def shape(func):
+        _, fusion = planned(func)
+        scope = impl.new_scope(fusion, reference.fused_block(fusion))
+        loops = [loop.loop_var.name for loop in nodes(scope, tirx.For)]
+        names = [b.name_hint for b in nodes(scope, s_tir.SBlock)]
+        kept = [str(dict(loop.annotations)) for loop in nodes(scope, tirx.For)]
+        return names, loops, kept, [b.name for b in scope.alloc_buffers]
+
+    def alive():
+        sch = s_tir.Schedule(followed())
+        loops = [loop for name in ("matmul", "other") for loop in sch.get_loops(name)]
+        impl.fuse_reduction_epilogue(sch, "matmul", "bias")
+        return [_is_alive(sch, loop) for loop in loops]
+
+    def handle(use):
+        sch = s_tir.Schedule(followed())
+        reduction = sch.get_sblock("matmul")
+        impl.fuse_reduction_epilogue(sch, reduction, "bias")
+        try:
+            return use(sch, reduction)
+        except Exception as error:
+            return str(error).strip().splitlines()[-1][:60]
+
+    return [
+        lambda: shape(program()),
+        lambda: shape(marked()),
+        lambda: shape(rows_shared()),
+        alive,
+        lambda: handle(lambda sch, red: sch.get(red).name_hint),
+        lambda: handle(
+            lambda sch, red: sch.decompose_reduction(red, sch.get_loops(red)[2]) and "ok"
+        ),
+        lambda: handle(lambda sch, red: sch.reverse_compute_at("other", sch.get_loops(red)[0])),
+        lambda: handle(lambda sch, red: len(nodes(sch.mod["main"].body, s_tir.SBlock))),
+    ]
+
+
+def marked() -> tirx.PrimFunc:
+    """Both blocks under one parallel loop that carries an annotation."""
+    sch = s_tir.Schedule(rows_shared())
+    rows = sch.get_loops("matmul")[0]
+    sch.annotate(rows, "note", 1)
+    sch.parallel(rows)
+    return sch.mod["main"]
+
+
+# --- 6.6 ------------------------------------------------------------------------------------------
+
+
+def decomposed() -> tuple[s_tir.Schedule, object]:
+    """The usual program fused by the reference, tiled and decomposed: the schedule and its init block."""
+    sch = s_tir.Schedule(annotated())
+    reference.fuse_reduction_epilogue(sch, "matmul", "bias")
+    _tile(sch)
+    return sch, sch.decompose_reduction("matmul", sch.get_loops("matmul")[2])
+
+
+def test_6_6_declares_what_the_blocks_read(impl) -> None:
+    """the init declares the bias, and the update no longer does"""
+    sch, init = decomposed()
+    impl.refresh_regions(sch, init)
+    impl.refresh_regions(sch, "matmul_update")
+    for name, wanted in (("matmul_init", ["C"]), ("matmul_update", ["D", "A", "B"])):
+        block = sch.get(sch.get_sblock(name))
+        reads = [r.source.name for r in block.reads]
+        why = "Whoever moves blocks believes these regions, and tensorize compares them with its intrinsic's."
+        REGIONS.equal(reads, wanted, f"`{name}` declares other reads than it makes.", why=why)
+        writes = [r.source.name for r in block.writes]
+        REGIONS.equal(writes, ["D"], f"`{name}` declares other writes than it makes.")
+
+
+def test_6_6_keeps_the_handle_and_all_else(impl) -> None:
+    """the handle stays valid, and nothing but the regions changes"""
+    sch, init = decomposed()
+    old = sch.get(init)
+    impl.refresh_regions(sch, init)
+    try:
+        new = sch.get(init)
+    except Exception as error:
+        raise REGIONS.failed(
+            "After refresh_regions the block's handle is dead.",
+            expected="sch.get(init) to give the block with its new regions",
+            yours=str(error).strip().splitlines()[-1],
+            why="`replace` keeps the reference of a block that its map names, old to new; every other one is new.",
+        ) from None
+    same = tvm_ffi.structural_equal(with_fields(new, reads=old.reads), old)
+    REGIONS.that(same, "refresh_regions changed more than the regions.", yours=str(new))
+
+
+def test_6_6_lets_tensorize_through(impl) -> None:
+    """a matrix product with 4-element dot products can be tensorized after fusing and decomposing"""
+    sch = s_tir.Schedule(int8_matmul.program(4, 32, 8))
+    reference.fuse_reduction_epilogue(sch, "matmul", "bias")
+    i, j, k = sch.get_loops("matmul")
+    (j0, j1), (k0, k1) = sch.split(j, [None, 16]), sch.split(k, [None, 4])
+    sch.reorder(i, j0, k0, j1, k1)
+    init = sch.decompose_reduction("matmul", k0)
+    impl.refresh_regions(sch, init)
+    impl.refresh_regions(sch, "matmul_update")
+    try:
+        sch.tensorize(j1, register())
+    except ScheduleError as error:
+        raise REGIONS.failed(
+            "tensorize still refuses the update block.",
+            expected="T.reads(D, A, B), as the intrinsic declares them",
+            yours=[x for x in str(error).splitlines() if "regions" in x or "rror" in x][-1],
+            why="An intrinsic is put in only where the block reads and writes exactly what it does.",
+        ) from None
+
+
+def observe_6_6(impl):
+    def regions(name):
+        sch, init = decomposed()
+        impl.refresh_regions(sch, init if name == "matmul_init" else name)
+        block = sch.get(sch.get_sblock(name))
+        named = [[r.source.name for r in declared] for declared in (block.reads, block.writes)]
+        return named, len(block.annotations)
+
+    def handle():
+        sch, init = decomposed()
+        impl.refresh_regions(sch, init)
+        return sch.get(init).name_hint
+
+    return [lambda: regions("matmul_init"), lambda: regions("matmul_update"), handle]
+
+
+# --- 6.7 ------------------------------------------------------------------------------------------
+
+MACHINES = ((600e9, 28e9), (2000e9, 28e9), (100e9, 10e9))
+
+
+def _model(k: int, operations: float, traffic: float) -> float:
+    """The sentence of the docstring, in exact fractions of a second for a million elements."""
+    arithmetic = 1e6 * 2 * k / operations
+    store, load = 1e6 * 8 / traffic, 1e6 * 4 / traffic
+    return (arithmetic + store + load + store) / (arithmetic + store)
+
+
+def test_6_7_is_one_line_of_arithmetic(impl) -> None:
+    """the speed-up follows from operations, loads and stores"""
+    for k in (64, 256, 1024, 4096):
+        for operations, traffic in MACHINES:
+            mine = impl.predicted_speedup(k, operations, traffic)
+            MEASURE.close(
+                np.float64(mine),
+                np.float64(_model(k, operations, traffic)),
+                f"predicted_speedup is not what the two programs move for k = {k}.",
+                rtol=1e-6,
+                atol=0,
+                why="Fused: 2 k operations and one store an element. A separate pass adds a load and a store; a store "
+                "moves 8 bytes.",
+            )
+
+
+def observe_6_7(impl):
+    cases = [(64, *MACHINES[0]), (4096, *MACHINES[1]), (256, *MACHINES[2])]
+    return [lambda c=c: f"{impl.predicted_speedup(*c):.6f}" for c in cases]
+
+
+# --- 6.8 ------------------------------------------------------------------------------------------
+
+
+def _both(impl) -> tuple[tirx.PrimFunc, s_tir.Schedule, s_tir.Schedule]:
+    func = impl.lost_read()
+    what = f"lost_read returned {type(func).__name__}, not a PrimFunc."
+    expected = "a function written in TVMScript with @T.prim_func(s_tir=True)"
+    expect.that(isinstance(func, tirx.PrimFunc), what, expected=expected)
+    mine, theirs = s_tir.Schedule(func), s_tir.Schedule(func)
+    built_in = type(theirs).fuse_reduction_epilogue
+    ours = reference.fuse_reduction_epilogue
+    for whose, fuse, sch in (("TVM's built-in", built_in, theirs), ("The reference", ours, mine)):
+        try:
+            fuse(sch, "matmul", "bias")
+        except ScheduleError as error:
+            lines = str(error).splitlines()
+            message = next((x for x in lines if "rror message" in x), lines[0])
+            what = f"{whose} refuses your program."
+            expected = "blocks called `matmul` and `bias` that TVM's built-in and the reference both accept"
+            why = "Only a program that both take shows where they differ."
+            raise BREAK.failed(what, expected=expected, yours=message[:300], why=why) from None
+    return func, mine, theirs
+
+
+def test_6_8_the_built_in_loses_a_read(impl) -> None:
+    """the built-in's fused block reads an element it does not declare; the reference's declares it"""
+    func, mine, theirs = _both(impl)
+    block = theirs.get(theirs.get_sblock("matmul"))
+    missed = undeclared(block)
+    what = "The built-in declares everything your program reads."
+    expected = "an element that is read, and is in none of the declared regions"
+    why = "It lists each buffer once, with the region of the block that it looks at first."
+    BREAK.that(bool(missed), what, expected=expected, yours=listing(theirs.mod["main"]), why=why)
+    what = "The reference's block misses it too."
+    expect.that(not undeclared(mine.get(mine.get_sblock("matmul"))), what)
+    _same_results(func, mine.mod["main"], "The program is not fused right.", BLOCK)
+
+
+def observe_6_8(impl):
+    def declared():
+        _, _, theirs = _both(impl)
+        return undeclared(theirs.get(theirs.get_sblock("matmul")))
+
+    return [declared, lambda: str(impl.lost_read().script())]

@@ -1,0 +1,189 @@
+"""Random programs against `fuse_reduction_epilogue`: it computes the same, or it refuses and leaves all as it was.
+
+The reference is the interpreter of tests/support, on integers that every dtype holds exactly; the fused program is
+compiled and run with guard zones around its arrays. `FUSION_DRAWS=5000 pytest tests/ch06/test_property.py` draws more.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from hypothesis import strategies as st
+from tvm import s_tir
+from tvm.s_tir import SBlock
+from tvm.s_tir.analysis import get_sblock_access_region
+
+from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.ir.tensor_ir import nodes, with_fields
+from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import (
+    fuse_reduction_epilogue,
+    refresh_regions,
+)
+from tests.support import reductions
+from tests.support.draws import CHOICES
+from tests.support.interpret import OutOfBounds, interpret
+
+PARTS = range(-(-int(os.environ.get("FUSION_DRAWS", "300")) // reductions.PER_TEST))
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A program, and what is done to it before and after the fusion. decompose: at which of its loops, if at all."""
+
+    program: reductions.Program
+    before: list[reductions.Move]
+    after: list[reductions.Move]
+    decompose: int | None
+
+    def schedule(self) -> s_tir.Schedule:
+        """The program, scheduled as before the fusion."""
+        sch = s_tir.Schedule(self.program.func)
+        reductions.reschedule(sch, self.before)
+        return sch
+
+
+@st.composite
+def draws(draw) -> Draw:
+    choices = reductions.Choices(draw(CHOICES))
+    return Draw(
+        reductions.program(choices, reductions.SUMS),
+        reductions.moves(choices, ("mm", "bias", "other"), choices.one((0, 0, 2, 4))),
+        reductions.moves(choices, ("mm", "other"), choices.one((0, 2, 4))),
+        choices.one((None, None, None, 0, 1, 2)),
+    )
+
+
+def _interpreted(func: tvm.tirx.PrimFunc, arguments: list) -> list[np.ndarray]:
+    copies = [array.copy() for array in arguments]
+    interpret(func, copies)
+    return copies
+
+
+def _same(got: list[np.ndarray], expected: list[np.ndarray]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+def _fused(sch: s_tir.Schedule) -> bool:
+    """Whether the primitive accepts; if it does not, it must say so in a sentence and leave everything as it was."""
+    before, text, state = sch.mod, sch.mod.script(), sch.state
+    try:
+        fuse_reduction_epilogue(sch, "mm", "bias")
+    except s_tir.ScheduleError as error:
+        message = str(error)
+        assert message.startswith("Block `") and "\n" not in message and message.endswith(".")
+        assert sch.mod.same_as(before) and sch.mod.script() == text and sch.state.same_as(state)
+        return False
+    return True
+
+
+def _check_regions(mod: tvm.IRModule, name: str) -> None:
+    """The block declares every buffer that it reads, and what it writes."""
+    sch = s_tir.Schedule(mod)
+    block = sch.get(sch.get_sblock(name))
+    buffers = {v: v for v in nodes(block, tvm.ir.Var) if tvm.tirx.is_buffer_var(v)}
+    reads, writes, _ = get_sblock_access_region(block, buffers)
+    declared = {region.source for region in block.reads}
+    written = {region.source for region in block.writes}
+    assert {r.source for r in reads} - written <= declared
+    assert len(declared) == len(block.reads), "one region a buffer"
+    assert {w.source for w in writes} == written
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_what_is_fused_computes_the_same(part):
+    fused = []
+
+    def check(draw: Draw) -> None:
+        sch = draw.schedule()
+        given, arguments = sch.mod, draw.program.arguments
+        if not _fused(sch):
+            return
+        fused.append(draw)
+        expected = _interpreted(given["main"], arguments)
+        assert _same(_interpreted(sch.mod["main"], arguments), expected)
+        _check_regions(sch.mod, "mm")
+        checked = s_tir.Schedule(given, debug_mask="all")
+        fuse_reduction_epilogue(checked, "mm", "bias")
+        assert tvm_ffi.structural_equal(checked.mod, sch.mod)
+        reductions.reschedule(sch, draw.after)
+        _decompose(sch, draw.decompose)
+        assert _same(run_compiled(sch.mod, arguments), expected), sch.mod
+
+    reductions.try_draws(draws(), check, part)
+    assert len(fused) >= reductions.PER_TEST // 5, "the draws are too odd to test anything"
+
+
+def _decompose(sch: s_tir.Schedule, at: int | None) -> None:
+    """Take the init out of the fused block, and refresh the regions of the two."""
+    loops = sch.get_loops("mm")
+    loop = loops[(at or 0) % len(loops)]
+    if at is None or len(sch.get_child_blocks(loop)) > 1:
+        return  # decompose_reduction moves the init over other blocks of the loop without looking what it reads
+    try:
+        init = sch.decompose_reduction("mm", loop)
+    except s_tir.ScheduleError:
+        return
+    for block in (init, "mm_update"):
+        refresh_regions(sch, block)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_equals_the_built_in_where_that_is_right(part):
+    """The whole module, once the built-in's has been mended where ours is better."""
+    right = []
+
+    def check(draw: Draw) -> None:
+        sch = draw.schedule()
+        theirs, given = s_tir.Schedule(sch.mod), sch.mod
+        if 1 in draw.program.sizes or not _fused(sch):
+            return  # on an axis of one point, a wrong index is right by chance
+        try:
+            theirs.fuse_reduction_epilogue("mm", "bias")
+        except (s_tir.ScheduleError, tvm.error.InternalError, ValueError):
+            return
+        inputs = [_others(draw.program.arguments, seed) for seed in range(4)]
+        if not all(_computes(theirs.mod, _interpreted(given["main"], a), a) for a in inputs):
+            return
+        right.append(draw)
+        _mend(theirs, given, sch.get(sch.get_sblock("mm")).reads)
+        tvm.ir.assert_structural_equal(sch.mod, theirs.mod)
+
+    reductions.try_draws(draws(), check, part)
+    assert len(right) >= reductions.PER_TEST // 20, "the draws are too odd to compare anything"
+
+
+def _others(arguments: list[np.ndarray], seed: int) -> list[np.ndarray]:
+    """Other arguments, without a zero that would hide a mistake; the table of indices stays a permutation."""
+    numbers = np.random.default_rng(seed)
+    others = [numbers.integers(1, 10, a.shape).astype(a.dtype) for a in arguments]
+    others[reductions.TABLE] = numbers.permuted(arguments[reductions.TABLE])
+    return others
+
+
+def _computes(mod: tvm.IRModule, expected: list[np.ndarray], arguments: list) -> bool:
+    try:
+        return _same(_interpreted(mod["main"], arguments), expected)
+    except (OutOfBounds, ValueError):
+        return False
+
+
+def _mend(theirs: s_tir.Schedule, given: tvm.IRModule, reads: list) -> None:
+    """Do to the built-in's result the two things that ours does better: no dead `temp`, no lost read."""
+    first = s_tir.Schedule(given)
+    temp = first.get(first.get_sblock("mm")).writes[0].source
+    for block in nodes(theirs.mod["main"].body, SBlock):
+        kept = [buffer for buffer in block.alloc_buffers if not buffer.same_as(temp)]
+        if len(kept) < len(block.alloc_buffers):
+            new = with_fields(block, alloc_buffers=kept)
+            theirs.state.replace(theirs.state.get_sref(block), new, {block: new})
+    mine, sref = {r.source: r for r in reads}, theirs.get_sref(theirs.get_sblock("mm"))
+    declared = sref.stmt.reads
+    assert len(declared) == len(reads), "the built-in loses a region of a buffer, never a buffer"
+    mended = [mine[region.source] for region in declared]
+    new = with_fields(sref.stmt, reads=mended)
+    theirs.state.replace(sref, new, {sref.stmt: new})

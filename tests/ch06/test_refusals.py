@@ -1,0 +1,234 @@
+"""What no check of chapter 6 asks a learner for, and the primitive must refuse all the same: one program a danger.
+
+On each of these programs, starting the sum from the bias would be wrong or could not be proved right, and each must be
+left exactly as it was.
+"""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import s_tir, tirx
+from tvm.script import tirx as T
+
+from chapters.kit.ir.tensor_ir import with_fields
+from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
+from tests.ch06.checks import nest, other, program
+
+
+def refused(sch: s_tir.Schedule, words: str) -> None:
+    """The primitive refuses in one sentence that holds `words`, and changes nothing."""
+    before, text = sch.mod, sch.mod.script()
+    with pytest.raises(s_tir.ScheduleError) as caught:
+        fuse_reduction_epilogue(sch, "matmul", "bias")
+    message = str(caught.value)
+    assert words in message and "\n" not in message, message
+    assert sch.mod.same_as(before) and sch.mod.script() == text
+
+
+def rewritten(old: str, new: str) -> tirx.PrimFunc:
+    """The usual program with `old` in its text replaced."""
+    text = program().script()
+    assert old in text
+    return tvm.script.from_source(text.replace(old, new))
+
+
+def epilogue_first() -> tirx.PrimFunc:
+    func = program()
+    root = func.body.block
+    turned = with_fields(root, body=tirx.SeqStmt(list(reversed(root.body.seq))))
+    return func.with_body(s_tir.SBlockRealize([], True, turned))
+
+
+TOUCHES = """T.reads({reads})
+        T.writes(E[vi, vj])
+        E = T.call_extern("int32", "touch", {pointer})"""
+UNDER_A_CONDITION = """
+for i, j in T.grid(4, 5):
+    if A[0, 0] > 0:
+        with T.sblock("bias"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = temp[vi, vj] + C[vi, vj]
+"""
+LOOP_VARIABLES = """
+for i, j in T.grid(4, 5):
+    with T.sblock("bias"):
+        D[i, j] = temp[i, j] + C[i, j]
+"""
+SECOND_NAME = """T.reads(temp[vi, vj], C[vi, vj])
+        T.writes(D[vi, 0:5])
+        row = T.match_buffer(D[vi, 0:5], (5,), "int32", offset_factor=1)
+        row[vj] = temp + C"""
+HALF = """vi = T.axis.spatial(4, i)
+        vj = T.axis.spatial(5, j)"""
+OPAQUE = """vi = T.axis.spatial(4, i)
+        vj = T.axis.opaque(5, j)"""
+# what stands in the way: a program, and words of the refusal
+CASES = {
+    "the init is not 0": (program(init="1"), "its init is not 0"),
+    "the init is a bias already": (program(init="C"), "its init is not 0"),
+    "the init sets another element": (
+        rewritten("temp[vi, vj] = 0", "temp[3 - vi, vj] = 0"),
+        "another element",
+    ),
+    "a Horner step": (program(step="temp * 2 + A"), "does not add"),
+    "a saturating step": (program(step="T.min(temp + A, 9)"), "does not add"),
+    "a product": (program(step="temp * A", init="1"), "init"),
+    "a step that subtracts from x": (program(step="A - temp"), "does not add"),
+    "a step that reads another element": (
+        program(step="temp[vi, (vj + 1) % 5] + A"),
+        "does not add",
+    ),
+    "the output is written twice": (program("D[vi, 0] = temp + C"), "two of its points"),
+    "the output is chosen by data": (program("D[J[vi], vj] = temp + C"), "two of its points"),
+    "the output is its own bias": (program("D = temp + D"), "may be written before it"),
+    "an epilogue in place": (program("temp = temp + C"), "more than once"),
+    "an epilogue that covers half": (
+        program(nest("D = temp + C", axes=HALF, loops="2, 5")),
+        "each point",
+    ),
+    "an epilogue with a predicate": (
+        program(nest("T.where(i < 2)\n        D = temp + C")),
+        "each point",
+    ),
+    "an epilogue under a condition": (program(UNDER_A_CONDITION), "something other than loops"),
+    "loop variables for axes": (program(LOOP_VARIABLES), "other indices"),
+    "an epilogue whose axis is no spatial one": (
+        program(nest("D = temp + C", axes=OPAQUE)),
+        "not all spatial",
+    ),
+    "a call between the two": (
+        program(between='T.evaluate(T.call_extern("int32", "touch", D.data))'),
+        "something other than loops",
+    ),
+    "an epilogue that stores through a second name": (
+        program(nest(SECOND_NAME)),
+        "matches buffers",
+    ),
+    "a pointer taken before": (
+        program(
+            before="p: T.let = T.address_of(C[0, 0])",
+            between=other(TOUCHES.format(reads="", pointer="p")),
+        ),
+        "may be written before it",
+    ),
+    "an output with strides": (
+        rewritten('D: T.Buffer((4, 5), "int32")', 'D: T.Buffer((4, 5), "int32", strides=(0, 1))'),
+        "strides",
+    ),
+    "a declaration that hides the output": (
+        program(nest("T.reads(temp[vi, vj])\n        T.writes()\n        D = temp + C")),
+        "declare",
+    ),
+    "a block between the two that hands out the bias": (
+        program(between=other(TOUCHES.format(reads="C[vi, vj]", pointer="C.data"))),
+        "`C` may be written",
+    ),
+    "a second name of the output": (
+        program(before="alias = T.decl_buffer((20,), 'int32', data=D.data)"),
+        "second name",
+    ),
+    "the epilogue first": (epilogue_first(), "stands before"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_refuses(case):
+    func, words = CASES[case]
+    refused(s_tir.Schedule(func), words)
+
+
+def test_refuses_a_reduction_that_threads_share():
+    sch = s_tir.Schedule(program())
+    sch.bind(sch.get_loops("matmul")[2], "threadIdx.x")
+    refused(sch, "does not run serially")
+
+
+def test_refuses_partial_sums_in_private_memory():
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((4, 3), "int32"), C: T.Buffer((4,), "int32"), E: T.Buffer((4,), "int32")):
+        temp = T.sblock_alloc_buffer((4,), "int32", scope="shared")
+        D = T.sblock_alloc_buffer((4,), "int32", scope="local")
+        for i, k in T.grid(4, 3):
+            with T.sblock("matmul"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    temp[vi] = 0
+                temp[vi] = temp[vi] + A[vi, vk]
+        for i in range(4):
+            with T.sblock("bias"):
+                vi = T.axis.spatial(4, i)
+                D[vi] = temp[vi] + C[vi]
+        for i in range(4):
+            with T.sblock("last"):
+                vi = T.axis.spatial(4, i)
+                E[vi] = D[vi]
+
+    refused(s_tir.Schedule(main), "another kind of memory")
+
+
+def test_refuses_the_same_block_twice_and_blocks_of_two_scopes():
+    sch = s_tir.Schedule(program())
+    with pytest.raises(s_tir.ScheduleError, match="not another block"):
+        fuse_reduction_epilogue(sch, "matmul", "matmul")
+    sch.blockize(sch.get_loops("bias")[1])
+    refused(sch, "not another block of the scope")
+
+
+def test_refuses_to_fuse_twice_and_the_root():
+    sch = s_tir.Schedule(program(after=nest("E = D + C", name="more")))
+    fuse_reduction_epilogue(sch, "matmul", "bias")
+    with pytest.raises(s_tir.ScheduleError, match="its init is not 0"):
+        fuse_reduction_epilogue(sch, "matmul", "more")
+    with pytest.raises(s_tir.ScheduleError, match="root of its function"):
+        fuse_reduction_epilogue(sch, "root", "more")
+
+
+def test_refuses_shared_loops_that_turn_round():
+    """In iteration i the reduction finishes row i, and the epilogue uses row 3 - i, which is not there yet."""
+
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer((4, 3), "int32"), C: T.Buffer((4,), "int32"), D: T.Buffer((4,), "int32")):
+        temp = T.sblock_alloc_buffer((4,), "int32")
+        for i in range(4):
+            for k in range(3):
+                with T.sblock("matmul"):
+                    vi = T.axis.spatial(4, i)
+                    vk = T.axis.reduce(3, k)
+                    with T.init():
+                        temp[vi] = 0
+                    temp[vi] = temp[vi] + A[vi, vk]
+            with T.sblock("bias"):
+                vi = T.axis.spatial(4, (i + 1) % 4)
+                D[vi] = temp[vi] + C[vi]
+
+    with pytest.raises(s_tir.ScheduleError):
+        fuse_reduction_epilogue(s_tir.Schedule(main), "matmul", "bias")
+
+
+def test_an_unknown_name_is_refused_by_the_schedule():
+    sch = s_tir.Schedule(program())
+    before = sch.mod
+    with pytest.raises(s_tir.ScheduleError, match="nothing"):
+        fuse_reduction_epilogue(sch, "matmul", "nothing")
+    assert sch.mod.same_as(before)
+
+
+def test_fuses_what_is_computed_for_the_gpu():
+    """Spatial loops bound to threads stay bound, and the source has no second kernel."""
+    if tvm.get_global_func("target.build.cuda", allow_missing=True) is None:
+        pytest.skip("this TVM writes no CUDA")
+    sch = s_tir.Schedule(program())
+    for name in ("matmul", "bias"):
+        i, j = sch.get_loops(name)[:2]
+        sch.bind(i, "blockIdx.x")
+        sch.bind(j, "threadIdx.x")
+    kernels = [_cuda(sch).count("__global__")]
+    fuse_reduction_epilogue(sch, "matmul", "bias")
+    kernels.append(_cuda(sch).count("__global__"))
+    assert kernels == [4, 2]  # each is declared and defined
+
+
+def _cuda(sch: s_tir.Schedule) -> str:
+    built = tvm.compile(sch.mod, target=tvm.target.Target({"kind": "cuda", "arch": "sm_80"}))
+    return built.mod.imports[0].inspect_source()

@@ -1,0 +1,626 @@
+"""The checks of chapter 7: the algebra by evaluating it, the last step by walking loops, the guard by omission."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+from functools import partial
+from unittest import mock
+
+import numpy as np
+import tvm
+from tvm import s_tir, tirx
+from tvm.script import tirx as T
+from tvm.sym import Analyzer
+from tvm.tirx import BufferLoad, decl_buffer
+
+from chapters.ch07_when_fusion_is_sound import side_by_side
+from chapters.kit.cases.hard_cases import CASES, Case
+from chapters.kit.ir.block_site import Nest, locate
+from chapters.kit.ir.tensor_ir import replace_loads, substitute
+from chapters.runner.failure import CheckFailed
+from chapters.runner.loading import parser_said
+from solutions.ch07_when_fusion_is_sound import soundness as reference
+from tests.support import expect
+from tests.support.expect import Section
+
+LESSON = "chapters/ch07_when_fusion_is_sound/lesson.md"
+REFUSE = Section(LESSON, "When it must refuse")
+ROUNDING = Section(LESSON, "Rounding")
+BREAK = Section(LESSON, "Break it")
+LIMITS = {
+    "test_7_4_whole_programs": 60,
+    "test_7_5_each_condition_has_its_case": 90,
+    "test_7_7_the_builtin_is_wrong_and_ours_right": 40,
+}
+
+ALGEBRA = Section(LESSON, "What may enter the init")
+LAST = Section(LESSON, "The last step")
+BETWEEN = Section(LESSON, "Who else looks")
+
+
+# --- 7.1: affine ----------------------------------------------------------------------------------
+
+
+def _parts(dtype: str = "int32"):
+    """Two elements of a buffer `temp`, and two other values, all as expressions."""
+    temp, bias, other = (decl_buffer((8, 8), dtype, name) for name in ("temp", "C", "E"))
+    i, j = tirx.Var("vi", "int32"), tirx.Var("vj", "int32")
+    return {
+        "t": BufferLoad(temp, [i, j]),
+        "u": BufferLoad(temp, [j, i]),
+        "c": BufferLoad(bias, [i, j]),
+        "e": BufferLoad(other, [j, i]),
+        "cast": lambda value: value.astype("float32").astype("int32"),
+        "max": tirx.max,
+        "min": tirx.min,
+        "div": tirx.floordiv,
+        "select": tirx.Select,
+    }
+
+
+AFFINE = (
+    *("t", "c", "t + c", "c + t", "t - c", "c - t", "t + c + e", "c - (e - t)", "t * 2", "2 * t"),
+    *("t * c", "(t + c) * 3", "e * (c - t)", "t + t", "t * 3 - t", "(t - c) * (2 - 5) + t * e"),
+    *("t + cast(c)", "max(c, e) - t", "t - t + c", "e * (2 * (t + 1) - c)"),
+)
+NOT_AFFINE = (
+    *("t * t", "max(t, c)", "max(t, 0) + c", "div(t, 2)", "cast(t)", "c + cast(t) * 2"),
+    *("t * (c + t)", "min(t + c, 9)", "u + c", "t + u", "select(t > 0, t, c)", "c * div(c, t)"),
+)
+
+
+def _expression(text: str, parts: dict):
+    return eval(text, {"__builtins__": {}}, parts)
+
+
+def _at(value, parts: dict, numbers: dict[str, int]) -> int:
+    """The number that `value` is where t, c and e are these numbers."""
+    for name, number in numbers.items():
+        dtype = str(parts[name].ty.dtype)
+        value = replace_loads(value, parts[name].source, tirx.const(number, dtype))
+    result = Analyzer().simplify(value)
+    if not isinstance(result, (tirx.IntImm, tirx.FloatImm)):
+        what = "Your expression mentions something that the epilogue does not."
+        raise CheckFailed(what, yours=str(value))
+    return int(result.value)
+
+
+def _numbers(seed: int) -> dict[str, int]:
+    return dict(zip("tce", random.Random(seed).sample(range(-40, 40), 3), strict=True))
+
+
+def test_7_1_scale_and_addend(impl) -> None:
+    """value = scale * total + addend, whatever the numbers"""
+    parts = _parts()
+    for text in AFFINE:
+        value = _expression(text, parts)
+        form = impl.affine(value, parts["t"])
+        what = f"affine gives {form!r} for `{text}`."
+        expected = "a pair: what the sum is multiplied by, and what is added to that"
+        why = "It is made of +, - and * alone, so it has this form."
+        ALGEBRA.that(form is not None and len(form) == 2, what, expected=expected, why=why)
+        for seed in range(4):
+            numbers = _numbers(seed)
+            wanted = _at(value, parts, numbers)
+            scale, addend = (_at(part, parts, numbers | {"t": 991}) for part in form)
+            ALGEBRA.equal(
+                scale * numbers["t"] + addend,
+                wanted,
+                f"scale * t + addend is not `{text}` at {numbers}: scale {scale}, addend {addend}.",
+                why="The rules of + and * hold for scale and addend separately: (s t + a) - (s' t + a') is "
+                "(s - s') t + (a - a'), and c (s t + a) is (c s) t + c a.",
+            )
+
+
+def test_7_1_everything_else_is_none(impl) -> None:
+    """where the sum is inside another operation, affine says None"""
+    parts = _parts()
+    for text in NOT_AFFINE:
+        form = impl.affine(_expression(text, parts), parts["t"])
+        what = f"affine takes `{text}` for a multiple of t plus something."
+        why = "No scale and addend give this for every t" + (
+            " (u is another element)." if "u" in text else "."
+        )
+        ALGEBRA.that(form is None, what, expected="None", yours=str(form), why=why)
+
+
+def test_7_1_keeps_the_dtype(impl) -> None:
+    """scale and addend have the sum's dtype"""
+    for dtype in ("float64", "int64", "int8"):
+        parts = _parts(dtype)
+        for text in ("t + c", "t", "c - t"):
+            form = impl.affine(_expression(text, parts), parts["t"])
+            kinds = [
+                str(part.ty.dtype) if isinstance(part, tvm.ir.Expr) else f"a Python {part!r}"
+                for part in form
+            ]
+            what = f"For `{text}` in {dtype}, scale and addend have other dtypes."
+            why = "A Python 0 or 1 becomes int32; `const(0, dtype)` has the dtype you say."
+            ALGEBRA.equal(kinds, [dtype, dtype], what, why=why)
+
+
+def observe_7_1(impl):
+    parts = _parts()
+
+    def seen(text: str):
+        form = impl.affine(_expression(text, parts), parts["t"])
+        return (
+            form if form is None else [_at(part, parts, _numbers(7) | {"t": 991}) for part in form]
+        )
+
+    return [partial(seen, text) for text in (*AFFINE, *NOT_AFFINE)]
+
+
+# --- 7.2: enter_init ------------------------------------------------------------------------------
+
+STEPS = {
+    "sum": "t + x",
+    "difference": "x + (t - y)",
+    "max": "max(t, x)",
+    "min": "min(x, t)",
+    "product": "t * x",
+}
+# reduction, init, epilogue, the way
+ENTERS = (
+    ("sum", "0", "t + c", "init"),
+    ("sum", "0", "c - e + t", "init"),
+    ("sum", "5", "t - c", "init"),
+    ("sum", "e", "t + c", "init"),
+    ("difference", "0", "t + c", "init"),
+    ("max", "-90", "max(t, c)", "init"),
+    ("max", "-3", "max(e, max(t, c))", "init"),
+    ("min", "90", "min(c, t)", "init"),
+    ("product", "1", "t * c", "init"),
+    ("sum", "0", "c - t", "scaled"),
+    ("sum", "0", "t * 3", "scaled"),
+    ("sum", "7", "(t + c) * e", "scaled"),
+    ("difference", "0", "c - t * 2", "scaled"),
+)
+STAYS_OUT = (
+    *(("sum", "0", f) for f in ("max(t, 0)", "max(t, c)", "t * t", "div(t, 2)", "min(t + c, 9)")),
+    *(("max", "-90", f) for f in ("t + c", "c - t", "min(t, c)", "t * 2", "max(t, c) + 1")),
+    ("max", "-90", "max(t + 1, c)"),
+    *(("product", "1", f) for f in ("t + c", "max(t, c)")),
+    *((kind, "0", "t + c") for kind in ("horner", "turned", "saturating")),
+)
+ODD_STEPS = {"horner": "t * 2 + x", "turned": "x - t", "saturating": "min(t + x, 9)"}
+ALL_STEPS = STEPS | ODD_STEPS
+
+
+def _reduction(kind: str, init: str, epilogue: str):
+    parts = _parts()
+    for name in "xy":
+        parts[name] = BufferLoad(
+            decl_buffer((8,), "int32", name.upper()), [tirx.Var("vk", "int32")]
+        )
+    start = tirx.const(int(init), "int32") if init.lstrip("-").isdigit() else parts[init]
+    step = _expression(ALL_STEPS[kind], parts)
+    return parts, _expression(epilogue, parts), step, start
+
+
+def _run(parts: dict, start, step, steps: list[dict], held: dict[str, int]) -> int:
+    """Start, and then do the steps; t is what is held so far."""
+    total = _at(start, parts, held)
+    for numbers in steps:
+        total = _at(step, parts, {**held, **numbers, "t": total})
+    return total
+
+
+def _both(impl, kind: str, init: str, epilogue: str, seed: int = 3):
+    """The result unfused, the way, and the result fused."""
+    parts, value, step, start = _reduction(kind, init, epilogue)
+    entry = impl.enter_init(value, step, start, parts["t"])
+    rng = random.Random(seed)
+    steps = [{"x": rng.randint(-6, 6), "y": rng.randint(-6, 6)} for _ in range(4)]
+    held = {"c": rng.randint(-20, 20), "e": rng.randint(2, 9)}
+    unfused = _at(value, parts, {**held, "t": _run(parts, start, step, steps, held)})
+    if entry is None:
+        return unfused, None, None
+    how, new_start, new_step = entry
+    return unfused, how, _run(parts, new_start, new_step, steps, held)
+
+
+def test_7_2_starts_from_the_epilogue(impl) -> None:
+    """the reduction that starts from its epilogue ends where the epilogue would have"""
+    for kind, init, epilogue, way in ENTERS:
+        said = f"{kind} from {init} (`{ALL_STEPS[kind]}`), epilogue `{epilogue}`"
+        for seed in range(3):
+            unfused, how, result = _both(impl, kind, init, epilogue, seed)
+            ALGEBRA.that(
+                how == way,
+                f"enter_init does not take this one: {said}."
+                if how is None
+                else f"Another way: {said}.",
+                expected=f'"{way}"',
+                yours=repr(how),
+                why="f(t ⊕ x) = f(t) ⊕ x holds where f itself is ⊕ with something that stays the same.",
+            )
+            why = (
+                "It starts from f(init), not from 0 or the bias alone; and where f multiplies by s, every x of "
+                "the step is multiplied too: f(t + x) = f(t) + s x."
+            )
+            ALGEBRA.equal(result, unfused, f"The fused reduction ends elsewhere: {said}.", why=why)
+
+
+def test_7_2_stays_out_where_it_must(impl) -> None:
+    """an epilogue that does not commute with the step is not let in"""
+    for kind, init, epilogue in STAYS_OUT:
+        _, how, _ = _both(impl, kind, init, epilogue)
+        what = f"enter_init lets `{epilogue}` into the init of a {kind} (`{ALL_STEPS[kind]}`)."
+        yours = f"{how}{_one_difference(impl, kind, init, epilogue)}"
+        why = "f(t ⊕ x) = f(t) ⊕ x fails: try it with two numbers."
+        ALGEBRA.that(how is None, what, expected="None", yours=yours, why=why)
+
+
+def _one_difference(impl, kind: str, init: str, epilogue: str) -> str:
+    """What comes out of the fused and of the unfused reduction on the first of many inputs that tells them apart."""
+    for seed in range(100):
+        unfused, _, result = _both(impl, kind, init, epilogue, seed)
+        if unfused != result:
+            return f"; on one input {result} where the unfused program gives {unfused}"
+    return ""
+
+
+def observe_7_2(impl):
+    cases = [case[:3] for case in (*ENTERS, *STAYS_OUT)]
+    return [partial(_both, impl, *case) for case in cases]
+
+
+# --- 7.3: last_step -------------------------------------------------------------------------------
+
+
+def _summing(order: str = "", **splits: list | None) -> s_tir.Schedule:
+    """6 x 5 sums of 5 steps in block `matmul`, read by block `bias`.
+
+    splits: the factors of loop i, j or k, or of two that are fused first, `ij`. order: of loops, as i, k0 or k1.
+    """
+
+    @T.prim_func(s_tir=True)
+    def main(
+        A: T.Buffer((6, 5, 5), "int32"), C: T.Buffer((6, 5), "int32"), D: T.Buffer((6, 5), "int32")
+    ):
+        temp = T.sblock_alloc_buffer((6, 5), "int32")
+        for i, j, k in T.grid(6, 5, 5):
+            with T.sblock("matmul"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    temp[vi, vj] = 0
+                temp[vi, vj] = temp[vi, vj] + A[vi, vj, vk]
+        for i, j in T.grid(6, 5):
+            with T.sblock("bias"):
+                wi, wj = T.axis.remap("SS", [i, j])
+                D[wi, wj] = T.max(temp[wi, wj] + C[wi, wj], 0)
+
+    sch = s_tir.Schedule(main)
+    loops = dict(zip("ijk", sch.get_loops("matmul"), strict=True))
+    for name, factors in splits.items():
+        loop = sch.fuse(*(loops[one] for one in name)) if len(name) > 1 else loops[name]
+        parts = sch.split(loop, factors) if factors else []
+        loops |= {f"{name}{number}": part for number, part in enumerate(parts)}
+    if order:
+        sch.reorder(*(loops[name] for name in order.split()))
+    return sch
+
+
+NESTS = {
+    "as written": {},
+    "the reduction loop outermost": {"order": "k j i"},
+    "5 steps split into 3 x 2, the inner loop first": {"k": [None, 2], "order": "k1 k0"},
+    "5 steps split into 2 x 3, 5 columns into 3 x 2": {"k": [None, 3], "j": [None, 2]},
+    "rows and columns fused and split by 4": {"ij": [None, 4]},
+    "5 steps split into 2 x 2 x 2, the innermost loop first": {
+        "k": [None, 2, 2],
+        "order": "k2 k0 k1",
+    },
+}
+
+
+def _reduction_of(sch: s_tir.Schedule) -> Nest:
+    return locate(sch, sch.get_sblock("matmul"), sch.get_sblock("bias")).producer
+
+
+def _number(expr, values: dict) -> int:
+    return int(Analyzer().simplify(substitute(expr, values)).value)
+
+
+def _moments(nest: Nest, predicate) -> dict[tuple[int, ...], list[int]]:
+    """For each element: how many of its steps had been done at each iteration where `predicate` holds."""
+    axes = [axis.iter_type for axis in nest.block.iter_vars]
+    loops, done, moments = nest.loops, {}, {}
+    for point in itertools.product(*(range(int(loop.extent)) for loop in loops)):
+        values = {lo.loop_var: tirx.const(v, "int32") for lo, v in zip(loops, point, strict=True)}
+        where = [_number(value, values) for value in nest.realize.iter_values]
+        element = tuple(v for v, kind in zip(where, axes, strict=True) if kind == 0)
+        if _number(nest.realize.predicate, values):
+            done[element] = done.get(element, 0) + 1
+        if _number(predicate, values):
+            moments.setdefault(element, []).append(done.get(element, 0))
+    return moments
+
+
+def test_7_3_once_for_each_element_after_all_its_steps(impl) -> None:
+    """the predicate holds once for each element, when all of its steps are done"""
+    for name in NESTS:
+        nest = _reduction_of(_summing(**NESTS[name]))
+        predicate = impl.last_step(nest)
+        moments = _moments(nest, predicate)
+        shown = f"for loops: {name}; the predicate: {predicate}"
+        elements = set(itertools.product(range(6), range(5)))
+        others = sorted(set(moments) ^ elements)
+        LAST.that(
+            not others,
+            f"The epilogue would not run at the elements that the reduction has, {shown}.",
+            expected="each of the 6 x 5 elements, and no other",
+            yours=f"{len(set(moments) - elements)} elements too many, {len(elements - set(moments))} missing; "
+            f"the first: {others[:1]}",
+            why="A split that does not divide leaves loops longer than the axis. What the reduction's predicate cuts "
+            "off on the spatial loops must stay cut off; on the reduction loops the last iteration must not be.",
+        )
+        times = {element: seen for element, seen in moments.items() if seen != [5]}
+        LAST.that(
+            not times,
+            f"The predicate does not hold exactly once, after the last step of each element, {shown}.",
+            expected="each element finished once, with 5 of 5 steps done",
+            yours="; ".join(
+                f"element {e}: at {len(s)} iteration{'s' * (len(s) != 1)}, with {', '.join(map(str, s))} steps done"
+                for e, s in list(times.items())[:2]
+            ),
+            why="The last step is the last in time. Which value the axis has then depends on the loops.",
+        )
+
+
+def test_7_3_a_shared_loop_is_refused(impl) -> None:
+    """a loop that drives a spatial axis and the reduction at once is refused"""
+    nest = _reduction_of(_summing(jk=None))
+    try:
+        predicate = impl.last_step(nest)
+    except s_tir.ScheduleError as error:
+        what = "The refusal names neither block nor loop."
+        expect.that("`" in str(error), what, yours=str(error))
+        return
+    moments = _moments(nest, predicate)
+    if moments != {point: [5] for point in itertools.product(range(6), range(5))}:
+        what = "One loop runs over columns and steps together, and your predicate is not once for each element."
+        expected = "a ScheduleError, or a predicate that is right"
+        raise LAST.failed(what, expected=expected, yours=str(predicate))
+
+
+def test_7_3_a_mixed_bound_is_refused(impl) -> None:
+    """a bound on a spatial axis and the reduction together is refused"""
+
+    @T.prim_func(s_tir=True)
+    def triangle(A: T.Buffer((6, 5), "int32"), D: T.Buffer((6,), "int32")):
+        temp = T.sblock_alloc_buffer((6,), "int32")
+        for i, k in T.grid(6, 5):
+            with T.sblock("matmul"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                T.where(i + k < 4)
+                with T.init():
+                    temp[vi] = 0
+                temp[vi] = temp[vi] + A[vi, vk]
+        for i in range(6):
+            with T.sblock("bias"):
+                wi = T.axis.spatial(6, i)
+                D[wi] = T.max(temp[wi], 0)
+
+    nest = _reduction_of(s_tir.Schedule(triangle))
+    try:
+        predicate = impl.last_step(nest)
+    except s_tir.ScheduleError:
+        return
+    if _moments(nest, predicate) != {(i,): [4 - i] for i in range(4)}:
+        raise LAST.failed(
+            "The reduction runs where i + k < 4, and your predicate is not for the rows that have a step.",
+            expected="a ScheduleError, or a predicate that is right",
+            yours=str(predicate),
+            why="A part of the predicate that mentions both kinds of loops cannot be left out, for rows 4 and 5 have "
+            "no step at all; nor kept, for it is false in the last iteration of most rows.",
+        )
+
+
+def observe_7_3(impl):
+    def seen(name: str) -> str:
+        nest = _reduction_of(_summing(**NESTS[name]))
+        return str(sorted(_moments(nest, impl.last_step(nest)).items()))
+
+    return [partial(seen, name) for name in NESTS]
+
+
+# --- 7.4: check_between ---------------------------------------------------------------------------
+
+CLASHES = {
+    "the bias written in between": "C",
+    "the bias made from the sums": "C",
+    "the sums changed in between": "temp",
+    "the output read in between": "D",
+    "the output written in between": "D",
+    "reads the output": "D",
+}
+HARMLESS = (
+    *("a plain bias", "the bias read in between", "the sums read in between", "relu"),
+    *("the bias written before", "the bias written afterwards", "the output read afterwards"),
+    "added to the output",
+)
+OF_OTHER_KINDS = ("two biases", "a bias minus the sum", "a maximum", "read transposed")
+
+
+def _between(impl, name: str) -> str:
+    """What check_between says of a hard case: "" or its sentence."""
+    sch = s_tir.Schedule(CASES[name].func)
+    pair = reference.match(sch, sch.get_sblock("matmul"), sch.get_sblock("bias"))
+    try:
+        impl.check_between(sch, pair)
+    except s_tir.ScheduleError as error:
+        return str(error)
+    return ""
+
+
+def test_7_4_refuses_who_would_notice(impl) -> None:
+    """whatever could see or change the epilogue's early run is refused, by name"""
+    for name, buffer in CLASHES.items():
+        said = _between(impl, name)
+        what = f"check_between lets this through: {name}."
+        yours = "no refusal for\n" + CASES[name].text
+        why = "After the fusion the epilogue runs as soon as a sum is done: before whatever stands between the two."
+        BETWEEN.that(bool(said), what, expected="a ScheduleError", yours=yours, why=why)
+        BETWEEN.that(
+            re.search(rf"\b{buffer}\b", said.partition("cannot be fused:")[2]),
+            f"This is refused, but not over the buffer {buffer}: {name}.",
+            expected=f"a sentence that names {buffer}, from `buffer.name`",
+            yours=said,
+            why="Who reads the refusal must know what to move out of the way. A block that only reads what the "
+            "epilogue reads is no reason to refuse; one that writes it is.",
+        )
+
+
+def test_7_4_allows_who_would_not(impl) -> None:
+    """readers of the sums and of the bias, and whatever stands outside, are no obstacle"""
+    for name in HARMLESS:
+        said = _between(impl, name)
+        what = f"check_between refuses this: {name}."
+        wanted = "no refusal: nothing between the two can notice"
+        why = "Two reads of one buffer may change places. A guard that refuses too much is safe and useless."
+        BETWEEN.that(not said, what, expected=wanted, yours=said + "\n" + CASES[name].text, why=why)
+
+
+def test_7_4_whole_programs(impl) -> None:
+    """fuse_epilogue, with your parts in it, is right or refuses on hard cases of every kind"""
+    for name in (*CLASHES, *HARMLESS, *OF_OTHER_KINDS):
+        mod, how = side_by_side.fused(CASES[name], impl.fuse_epilogue)
+        came = side_by_side.outcome(CASES[name], mod)
+        what = f"fuse_epilogue is not right on “{name}”: {came}."
+        expected = "the same numbers as unfused, or a ScheduleError"
+        BETWEEN.that(came in ("right", "refused"), what, expected=expected, yours=f"{how}\n{mod}")
+
+
+def observe_7_4(impl):
+    return [lambda name=name: bool(_between(impl, name)) for name in (*CLASHES, *HARMLESS)]
+
+
+# --- 7.5: counterexamples -------------------------------------------------------------------------
+
+OF_INIT = ("sums unseen", "order of rounding")
+CONDITIONS = ("each point once", "nobody between", "own element", *OF_INIT)
+
+
+def _tried(name: str, condition: str) -> tuple[str, str, str]:
+    """What comes of a hard case with the whole guard, and without one condition; and what was said without it."""
+    case = CASES[name]
+    whole, _ = side_by_side.judge(case, reference.fuse_epilogue)
+    guards = (reference.GUARD, reference.GUARD_OF_INIT)
+    home = next(guard for guard in guards if condition in guard)
+    with mock.patch.dict(home):
+        del home[condition]
+        return (whole, *side_by_side.judge(case, reference.fuse_epilogue))
+
+
+def test_7_5_each_condition_has_its_case(impl) -> None:
+    """each condition is needed: without it, and it alone, the chosen case goes wrong"""
+    chosen = impl.counterexamples()
+    what = "The conditions are not the five that the docstring names."
+    expect.equal(sorted(chosen), sorted(CONDITIONS), what)
+    for condition in CONDITIONS:
+        name = chosen[condition]
+        expected = "a name from chapters/kit/cases/hard_cases.py; `sorted(CASES)` lists them"
+        expect.that(name in CASES, f"There is no hard case called {name!r}.", expected=expected)
+        whole, without, said = _tried(name, condition)
+        REFUSE.that(
+            without in side_by_side.BAD,
+            f"Without the condition “{condition}” the case “{name}” is still {without}.",
+            expected="a case that is fused, and then wrong, when this condition is left out",
+            yours=f"with all conditions: {whole}; without this one: {without} ({said})",
+            why="A condition earns its place by a program that goes wrong without it. Here other conditions already "
+            "refuse the program, or nothing is wrong with it.",
+        )
+
+
+def observe_7_5(impl):
+    def seen(condition: str) -> str:
+        return " ".join(_tried(impl.counterexamples()[condition], condition)[:2])
+
+    return [partial(seen, condition) for condition in CONDITIONS]
+
+
+# --- 7.6: predicted_half --------------------------------------------------------------------------
+
+
+def _half(numbers: list[float]) -> float:
+    """The sum from left to right, rounded to float16 after every addition."""
+    total = np.float16(numbers[0])
+    with np.errstate(over="ignore"):
+        for number in numbers[1:]:
+            total = np.float16(total + np.float16(number))
+    return float(total)
+
+
+SUMS = {
+    "bias first": [2048, *[1] * 100],
+    "bias last": [*[1] * 100, 2048],
+    "up first": [60000, 8000, -8000],
+    "up last": [8000, -8000, 60000],
+}
+
+
+def test_7_6_prediction_holds(impl) -> None:
+    """the four sums are what float16 gives"""
+    sums = {name: _half(numbers) for name, numbers in SUMS.items()}
+    why = (
+        "float16 has 11 significant bits and ends at 65504: between 2048 and 4096 it holds even numbers only, and a "
+        "tie goes to the one whose last bit is 0."
+    )
+    what = "“{}” is another number in float16."
+    ROUNDING.each_predicted(impl.predicted_half(), sums, "predicted_half", what, why=why)
+
+
+def observe_7_6(impl):
+    return [lambda name=name: float(impl.predicted_half()[name]) for name in SUMS]
+
+
+# --- 7.7: breaks_the_builtin ----------------------------------------------------------------------
+
+
+DOES = {"right": "gives the right numbers on", "refused": "refuses"}
+
+
+def _broken(impl) -> tuple[str, str, str]:
+    """The built-in's outcome, ours and the way, for the learner's case."""
+    case = impl.breaks_the_builtin()
+    what = "breaks_the_builtin does not return a Case."
+    expected = "Case(cause, name, value=…) of chapters.kit.cases.hard_cases"
+    expect.that(isinstance(case, Case), what, expected=expected, yours=repr(case))
+    _parsed(case)
+    builtin, _ = side_by_side.judge(case, side_by_side.fuse_with_builtin)
+    return (builtin, *side_by_side.judge(case, reference.fuse_epilogue))
+
+
+def _parsed(case: Case) -> None:
+    """TVM's parser takes the program of `case`, or the check fails with what it says."""
+    try:
+        case.func  # noqa: B018
+    except Exception as error:
+        what = f"TVM's parser does not take the program of your Case: {parser_said(error)}"
+        expected = "TVMScript in its fields: `s` for the sum, `C[wi, wj]` for an operand, `T.max` and not `max`"
+        why = "A Case is text: each field is put into the program as it stands."
+        raise BREAK.failed(what, expected=expected, yours=case.text, why=why) from None
+
+
+def test_7_7_the_builtin_is_wrong_and_ours_right(impl) -> None:
+    """on your program the built-in computes something else, and fuse_epilogue the same as unfused"""
+    builtin, ours, how = _broken(impl)
+    known = {case.text for case in CASES.values()}
+    what = f"The built-in {DOES.get(builtin, 'ends in an ' + builtin + ' on')} your program."
+    expected = "a program that it fuses, and that then gives other numbers"
+    why = "It takes the addend beside `temp` for the init, and applies whatever else there is at every step."
+    BREAK.that(builtin in ("wrong", "outside its arrays"), what, expected=expected, why=why)
+    what = f"fuse_epilogue {DOES.get(ours, 'is ' + ours + ' on')} your program."
+    expected = "a program that it fuses, one way or another"
+    why = "The break counts where a sound fusion exists and the built-in misses it."
+    BREAK.that(ours == "right", what, expected=expected, yours=how, why=why)
+    what = "This very program is one of the hard cases."
+    expect.that(impl.breaks_the_builtin().text not in known, what, expected="one of your own")
+
+
+def observe_7_7(impl):
+    return [lambda: _broken(impl)[0], lambda: _broken(impl)[1]]

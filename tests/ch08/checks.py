@@ -1,0 +1,974 @@
+"""The checks of chapter 8: targets, threads, tiles, barriers, occupancy, tensor cores, and the choice among them."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import re
+from functools import partial
+from unittest import mock
+
+import numpy as np
+import tvm
+from tvm import s_tir, tirx
+from tvm.s_tir import dlight
+from tvm.script import tirx as T
+from tvm.target import Target
+
+from chapters.ch08_gpu_targets.given import H200, ThreadTile, start_from_bias
+from chapters.kit.gpu.call import ASYNCHRONOUS
+from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.kit.gpu.cuda_resources import Resources
+from chapters.kit.gpu.gpu_matmul import matmul_bias
+from chapters.kit.gpu.launches import HostProgram, LaunchError
+from chapters.kit.gpu.limits import ITEM_BYTES
+from chapters.kit.gpu.targets import CUDA, cuda
+from chapters.kit.gpu.warp_access import accesses, bytes_moved, conflicts
+from chapters.kit.ir.tensor_ir import nodes, substitute
+from chapters.runner.loading import last_line
+from solutions.ch08_gpu_targets import gpu_schedules as sound
+from tests.support import gpu
+from tests.support.expect import Section
+
+LESSON = "chapters/ch08_gpu_targets/lesson.md"
+TARGETS = Section(LESSON, "A target is a promise")
+THREADS = Section(LESSON, "Blocks and threads")
+TILES = Section(LESSON, "Tiles in registers")
+SHARED = Section(LESSON, "A copy that a block shares")
+BREAK = Section(LESSON, "Break it")
+PIPE = Section(LESSON, "Copies under way")
+REPORT = Section(LESSON, "What the compiler reports")
+DECODE = Section(LESSON, "When it must not fire")
+CORES = Section(LESSON, "Tensor cores that start from the bias")
+ORDER = Section(LESSON, "Which comes first")
+MEASURE = Section(LESSON, "Measure it")
+# Compiling a kernel, by g++ or by NVIDIA's compiler, takes seconds where other work goes on.
+LIMITS = {
+    "test_8_2_computes_every_element": 90,
+    "test_8_4_right_numbers": 90,
+    "test_8_5_right_numbers": 90,
+    "test_8_6_deletes_one_barrier": 40,
+    "test_8_6_hides_with_one_block_of_k": 90,
+    "test_8_6_shows_with_more": 90,
+    "test_8_7_copies_are_asynchronous": 40,
+    "test_8_7_right_numbers": 90,
+    "test_8_10_right_numbers": 90,
+    "test_8_11_is_taken_by_tensorize": 60,
+    "test_8_11_right_numbers": 90,
+}
+
+# --- 8.1 ------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _tags(known: bool):
+    """tvm.target as if H200's tag were `known` or not; yields the configurations that are registered meanwhile."""
+    there, register = tvm.target.list_tags, tvm.target.register_tag
+    registered: list[dict] = []
+
+    def list_tags():
+        names = dict(there())
+        names.pop(H200, None)
+        if known or registered:
+            names[H200] = None
+        return names
+
+    def register_tag(name, config, override=False):
+        if name == H200:
+            registered.append(dict(config))
+        return register(name, config, override or name == H200)
+
+    with mock.patch.multiple(tvm.target, list_tags=list_tags, register_tag=register_tag):
+        yield registered
+
+
+FACTS = {
+    "arch": "sm_90a",
+    "max_num_threads": 1024,
+    "max_threads_per_block": 1024,
+    "thread_warp_size": 32,
+    "max_shared_memory_per_block": 49152,
+    "registers_per_block": 65536,
+    "l2_cache_size_bytes": 52428800,
+}
+ABOUT = {
+    "arch": "Without the `a` the compiler refuses the instructions that exist on this architecture alone: wgmma, and "
+    "bulk copies with it.",
+    "max_shared_memory_per_block": "Static shared memory is 48 KiB a block on every NVIDIA GPU. More must "
+    "be asked for when a kernel is launched; a schedule that relies on it without asking fails to launch.",
+}
+
+
+def test_8_1_knows_the_limits(impl) -> None:
+    """the target has the architecture and the limits of an H200"""
+    with _tags(known=False):
+        target = impl.h200_target()
+    TARGETS.is_a(target, Target, "h200_target did not return a Target.")
+    TARGETS.equal(target.kind.name, "cuda", "The target is of another kind.")
+    for key, value in FACTS.items():
+        mine = target.attrs.get(key)
+        what = f"The target's {key} is not an H200's."
+        why = ABOUT.get(
+            key, "A schedule asks the target for its limits before it chooses its sizes."
+        )
+        TARGETS.equal(None if mine is None else type(value)(mine), value, what, why=why)
+
+
+def test_8_1_keeps_its_name(impl) -> None:
+    """the target says which tag it is"""
+    with _tags(known=False):
+        target = impl.h200_target()
+    why = 'Target("nvidia/nvidia-h200") loses it; Target({"tag": ...}) keeps it.'
+    TARGETS.equal(str(target.tag), H200, "The target does not know its own tag.", why=why)
+
+
+def test_8_1_leaves_a_known_tag_alone(impl) -> None:
+    """a tag that is there is not registered again"""
+    impl.h200_target()
+    with _tags(known=True) as registered:
+        impl.h200_target()
+    TARGETS.that(
+        not registered,
+        "h200_target registers a tag that is there already.",
+        expected="a look among tvm.target.list_tags() first",
+        why="A later release may bring the tag with better numbers, or a colleague may have registered one: tags are "
+        "global to the process.",
+    )
+
+
+def observe_8_1(impl):
+    def fact(key):
+        with _tags(known=False):
+            return str(impl.h200_target().attrs.get(key))
+
+    def again() -> str:
+        with _tags(known=True) as registered:
+            impl.h200_target()
+        return str(len(registered))
+
+    return [*(lambda key=key: fact(key) for key in FACTS), again]
+
+
+# --- 8.2 ------------------------------------------------------------------------------------------
+
+
+def _scaled_sum(rows: int, columns: int, dtype: str) -> tirx.PrimFunc:
+    @T.prim_func(s_tir=True)
+    def main(
+        A: T.Buffer((rows, columns), dtype),
+        B: T.Buffer((rows, columns), dtype),
+        D: T.Buffer((rows, columns), dtype),
+    ):
+        T.func_attr({"tirx.noalias": True})
+        for i, j in T.grid(rows, columns):
+            with T.sblock("sum"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                D[vi, vj] = A[vi, vj] + B[vi, vj] * B[vi, vj]
+
+    return main.with_attr("global_symbol", "main")
+
+
+ELEMENTWISE = [(10, 30, "float32", 32, 4), (3, 64, "float32", 64, 2)]
+
+
+def _bound(impl, rows, columns, dtype, threads, vector) -> tirx.PrimFunc:
+    sch = s_tir.Schedule(_scaled_sum(rows, columns, dtype))
+    impl.bind_elementwise(sch, sch.get_sblock("sum"), threads, vector)
+    return sch.mod["main"]
+
+
+def test_8_2_computes_every_element(impl) -> None:
+    """every element is computed, also where the last block has fewer"""
+    for rows, columns, dtype, threads, vector in ELEMENTWISE:
+        func = _bound(impl, rows, columns, dtype, threads, vector)
+        for how, target, backwards in gpu.engines(dtype):
+            random = np.random.default_rng(1)
+            a, b = (random.standard_normal((rows, columns)).astype(dtype) for _ in range(2))
+            d = np.full_like(a, np.nan)
+            launches = gpu.launch(func, [a, b, d], target, backwards, THREADS)
+            THREADS.close(
+                d,
+                a + b * b,
+                f"Not every element of ({rows}, {columns}) is right with {threads} threads, run {how}.",
+                why=f"{rows * columns} elements are no multiple of {threads * vector}. What no thread computes keeps "
+                "what was in memory before; here that was not a number.",
+            )
+            what = "A block has another number of threads than asked for."
+            THREADS.equal(launches[0].block, (threads, 1, 1), what)
+
+
+def test_8_2_threads_lie_side_by_side(impl) -> None:
+    """a thread loads a vector, and the next thread the next one"""
+    for rows, columns, dtype, threads, vector in ELEMENTWISE:
+        for access in accesses(_bound(impl, rows, columns, dtype, threads, vector), CUDA):
+            what = f"the {'store to' if access.writes else 'load of'} {access.buffer}"
+            said = f"In {what}, a thread does not take {vector} elements at a time."
+            why = "One wide load in place of several: fewer instructions, more bytes under way."
+            THREADS.equal(access.lanes, vector, said, why=why)
+            THREADS.equal(
+                access.first[1] - access.first[0],
+                vector,
+                f"In {what}, the threads of a warp are not neighbours.",
+                why=f"A warp's bytes come in sectors of 32. This warp touches {access.sectors} of them, and "
+                f"{access.least_sectors} would do.",
+            )
+
+
+def observe_8_2(impl):
+    def seen(case) -> str:
+        found = accesses(_bound(impl, *case), CUDA)
+        return str([(a.buffer, a.lanes, a.first[:3], a.times) for a in found])
+
+    return [lambda case=case: seen(case) for case in ELEMENTWISE]
+
+
+# --- 8.3 ------------------------------------------------------------------------------------------
+
+COUNTED = [
+    (64, 128, 32, ThreadTile(32, 64, 16, 2, 4), "float32"),
+    (32, 64, 64, ThreadTile(32, 16, 16, 2, 2, 2), "float16"),
+]
+
+
+def _counted(func: tirx.PrimFunc) -> int:
+    moved = bytes_moved(func, CUDA)
+    return moved["A"] + moved["B"]
+
+
+def test_8_3_prediction_holds(impl) -> None:
+    """the predicted bytes are those the kernels' own index expressions load"""
+    for m, n, k, tile, dtype in COUNTED:
+        yours = impl.bytes_loaded(m, n, k, tile, ITEM_BYTES[dtype])
+        SHARED.that(
+            isinstance(yours, dict) and {"naive", "tiled"} <= set(yours),
+            "bytes_loaded did not return a dict with both numbers.",
+            expected='{"naive": ..., "tiled": ...}',
+            yours=yours,
+        )
+        func = matmul_bias(m, n, k, dtype)
+        one_each = dataclasses.replace(tile, thread_m=1, thread_n=1, vector=1)
+        kernels = {
+            "naive": sound.naive_matmul(func, dataclasses.replace(one_each, block_m=8, block_n=8)),
+            "tiled": sound.shared_matmul(func, tile),
+        }
+        for name, kernel in kernels.items():
+            SHARED.predicted(
+                yours[name],
+                _counted(kernel),
+                f"The {name} kernel loads another number of bytes for {m} x {n} x {k} {dtype}.",
+                why="naive: each of the m * n threads loads a row of A and a row of B. tiled: a block loads block_m "
+                "rows of A and block_n rows of B, once, for all of its elements.",
+            )
+
+
+def observe_8_3(impl):
+    def loaded(*sizes_and_tile, dtype: str):
+        return sorted(impl.bytes_loaded(*sizes_and_tile, ITEM_BYTES[dtype]).items())
+
+    return [partial(loaded, *case, dtype=dtype) for *case, dtype in COUNTED]
+
+
+# --- 8.4 ------------------------------------------------------------------------------------------
+
+SIZE, CUT = (32, 64, 24), ThreadTile(16, 32, 8, 2, 4)
+
+
+def _tiled(impl):
+    sch, block = start_from_bias(matmul_bias(*SIZE, "float32"))
+    return sch, block, impl.tile_and_bind(sch, block, CUT)
+
+
+def _loops(sch: s_tir.Schedule, block) -> list[tuple[str, int]]:
+    """(the thread axis it is bound to, if any; its extent) of each loop around `block`."""
+    loops = [sch.get(loop) for loop in sch.get_loops(block)]
+    bound = [loop.thread_binding for loop in loops]
+    tags = ["" if one is None else str(one.thread_tag) for one in bound]
+    return [(tag, int(loop.extent)) for tag, loop in zip(tags, loops, strict=True)]
+
+
+def test_8_4_cuts_as_asked(impl) -> None:
+    """the loops are blocks, threads, blocks of k, steps, and a thread's own elements"""
+    m, n, k = SIZE
+    sch, block, k0 = _tiled(impl)
+    what = "tile_and_bind did not return a loop."
+    TILES.is_a(k0, s_tir.schedule.LoopRV, what, expected="the loop over blocks of k")
+    rows, columns = CUT.threads
+    wanted = [("blockIdx.y", m // CUT.block_m), ("blockIdx.x", n // CUT.block_n)]
+    wanted += [("threadIdx.y", rows), ("threadIdx.x", columns)]
+    own = (k // CUT.block_k, CUT.block_k, CUT.thread_m, CUT.thread_n)
+    wanted += [("", extent) for extent in own]
+    what = "The loops around the sums are not those that were asked for."
+    why = "Threads that differ in threadIdx.x by one belong to one warp, and so must have neighbouring columns."
+    TILES.equal(_loops(sch, block), wanted, what, why=why)
+    TILES.that(
+        sch.get(k0).same_as(sch.get(sch.get_loops(block)[4])),
+        "The loop that was returned is not the one over blocks of k.",
+        expected=f"the loop of {k // CUT.block_k} turns outside of the {CUT.block_k} steps",
+        yours=f"a loop of {sch.get(k0).extent} turns",
+        why="The next step puts copies of A and B into it.",
+    )
+
+
+def test_8_4_keeps_sums_in_registers(impl) -> None:
+    """D is stored once an element, four columns at a time, and never read"""
+    m, n, _ = SIZE
+    stores = []
+    for access in accesses(_tiled(impl)[0].mod["main"], CUDA):
+        if access.buffer != "D":
+            continue
+        expected = 'sums in a buffer of scope "local": a thread\'s own registers'
+        why = "A sum that goes through memory at every step makes the kernel as slow as memory."
+        TILES.that(access.writes, "The kernel reads D from memory.", expected=expected, why=why)
+        stores.append(access)
+    what = "D is not stored exactly once an element."
+    why = "The store belongs after the loop over k, at the loop of the thread that has the sums."
+    TILES.equal(sum(access.bytes_moved for access in stores), m * n * 4, what, why=why)
+    what = "The sums are not stored four columns at a time."
+    why = "A warp that stores single numbers 16 bytes apart touches every sector four times."
+    TILES.equal({access.lanes for access in stores}, {4}, what, why=why)
+
+
+def test_8_4_right_numbers(impl) -> None:
+    """run as GPU code in both orders of the threads, the sums are right and start from the bias"""
+    func = _tiled(impl)[0].mod["main"]
+    why = "The init belongs before the loop over blocks of k: inside, each block starts from the bias again."
+    gpu.layer(func, SIZE, "float32", why, TILES)
+
+
+def test_8_4_leaves_true_regions(impl) -> None:
+    """both halves declare what they read"""
+    sch, block, _ = _tiled(impl)
+    what = "The init still stands in the block of the update."
+    wanted = "a block of its own in front of the loop over blocks of k: decompose_reduction"
+    yours = "one block for both, which asks in every step whether it is the first"
+    why = "Only an init of its own can be tensorized, as the tensor cores' schedule does."
+    TILES.that(sch.get(block).init is None, what, expected=wanted, yours=yours, why=why)
+    names = {str(region.source.name) for region in sch.get(block).reads}
+    TILES.that(
+        "C" not in names,
+        "The update still declares that it reads the bias.",
+        expected="refresh_regions on the init and on the update",
+        yours=", ".join(sorted(names)),
+        why="`decompose_reduction` leaves the update with the reads of the whole block and the init with none "
+        "(chapter 6); tensorize refuses them later.",
+    )
+
+
+def observe_8_4(impl):
+    def loops() -> str:
+        sch, block, k0 = _tiled(impl)
+        return f"{_loops(sch, block)} {sch.get(k0).extent}"
+
+    def regions() -> str:
+        sch, block, _ = _tiled(impl)
+        names = sorted(str(region.source.name) for region in sch.get(block).reads)
+        return f"{names} {'with' if sch.get(block).init is not None else 'without'} an init"
+
+    def memory() -> str:
+        moved = bytes_moved(_tiled(impl)[0].mod["main"], CUDA)
+        return str(sorted(moved.items()))
+
+    def numbers() -> str:
+        return gpu.digest(_tiled(impl)[0].mod["main"], SIZE, "float32")
+
+    return [loops, regions, memory, numbers]
+
+
+# --- 8.5 ------------------------------------------------------------------------------------------
+
+# (block_k, step, bytes per item, elements per vector)
+PADDED = [
+    (16, 4, 2, 2), (16, 4, 4, 1), (16, 1, 4, 4), (32, 2, 2, 8), (24, 4, 2, 2), (8, 1, 4, 1), (33, 1, 4, 1),
+]  # fmt: skip
+
+
+def _banks(block_k, step, item_bytes, padding) -> int:
+    """How many banks 32 rows that are `step` apart begin in."""
+    words = [row * step * (block_k + padding) * item_bytes // 4 for row in range(32)]
+    return len({word % 32 for word in words})
+
+
+def test_8_5_padding_spreads_the_rows(impl) -> None:
+    """rows begin in as many banks as they can, with the least padding"""
+    for block_k, step, item_bytes, vector in PADDED:
+        what = f"rows of {block_k} elements of {item_bytes} bytes, read {step} apart, stored {vector} at a time"
+        mine = impl.row_padding(block_k, step, item_bytes, vector)
+        SHARED.that(
+            isinstance(mine, int) and mine >= 0 and mine % vector == 0,
+            f"The padding for {what} is no multiple of {vector}.",
+            expected=f"0, {vector}, {2 * vector}, ...",
+            yours=mine,
+            why="A store of several elements must begin at a multiple of its own size, in every row.",
+        )
+        whole = [p for p in range(0, 32 * vector, vector) if (block_k + p) * item_bytes % 4 == 0]
+        best = max(_banks(block_k, step, item_bytes, p) for p in whole)
+        said = f"With a padding of {mine}, the {what} do not begin in as many banks as they could."
+        why = "Words of one bank are read one after the other: 32 rows in 2 banks take 16 turns."
+        SHARED.equal(_banks(block_k, step, item_bytes, mine), best, said, why=why)
+        least = min(p for p in whole if _banks(block_k, step, item_bytes, p) == best)
+        why = "Shared memory is what limits how many blocks a multiprocessor holds."
+        SHARED.equal(mine, least, f"A smaller padding does as well for {what}.", why=why)
+
+
+COPIED = ((32, 64, 32), ThreadTile(16, 32, 16, 2, 4, 2), "float16")
+
+
+def _staged(impl, padding: int = 2) -> tirx.PrimFunc:
+    size, tile, dtype = COPIED
+    sch, block = start_from_bias(matmul_bias(*size, dtype))
+    k0 = sound.tile_and_bind(sch, block, tile)
+    for name in ("A", "B"):
+        copy = impl.stage_in_shared(sch, block, name, k0, tile, padding)
+        what = "stage_in_shared did not return the copy's block."
+        SHARED.is_a(copy, s_tir.schedule.SBlockRV, what)
+    return sch.mod["main"]
+
+
+def test_8_5_shares_the_copying(impl) -> None:
+    """each element of a tile is loaded by one thread, in vectors, neighbours by neighbours"""
+    size, tile, _dtype = COPIED
+    func = _staged(impl)
+    expected = sound.bytes_loaded(*size, tile, 2)["tiled"]
+    SHARED.equal(
+        _counted(func),
+        expected,
+        "The bytes of A and B that the kernel loads are not one tile a block and turn of k0.",
+        why="More: threads copy what others copy too, or the copy stands inside the steps of k. Each element of the "
+        "tile is one thread's to load, for all threads of the block.",
+    )
+    for access in accesses(func, CUDA):
+        if access.scope != "global" or access.buffer not in ("A", "B"):
+            continue
+        what = f"A thread does not load {tile.vector} elements of {access.buffer} at a time."
+        SHARED.equal(access.lanes, tile.vector, what)
+        SHARED.equal(
+            access.sectors,
+            access.least_sectors,
+            f"The first warp's load of {access.buffer} touches more sectors than it has bytes for.",
+            why="Neighbouring threads take neighbouring elements; a thread with a whole row of its own is far from the "
+            "next one.",
+        )
+
+
+def test_8_5_pads_the_rows(impl) -> None:
+    """the padding is there, and the warp's reads meet fewer bank conflicts"""
+    found = {padding: conflicts(_staged(impl, padding), CUDA) for padding in (0, 2)}
+    reads = {padding: ways.get("read B_shared") for padding, ways in found.items()}
+    wanted = {p: conflicts(_staged(sound, p), CUDA)["read B_shared"] for p in (0, 2)}
+    SHARED.equal(
+        reads,
+        wanted,
+        "The reads of the copy of B do not meet the conflicts that its padding stands for.",
+        why="`storage_align(copy, 0, axis=-2, factor, offset)` makes the distance of two rows `offset` more than a "
+        "multiple of `factor`.",
+    )
+
+
+def test_8_5_right_numbers(impl) -> None:
+    """run as GPU code in both orders of the threads, the numbers are right"""
+    size, _, dtype = COPIED
+    gpu.layer(_staged(impl), size, dtype, "The same sums, read from a copy.", SHARED)
+
+
+def observe_8_5(impl):
+    def copied(padding: int) -> str:
+        func = _staged(impl, padding)
+        seen = [(a.buffer, a.lanes, a.times, a.first[:2]) for a in accesses(func, CUDA)]
+        return str(sorted(set(seen)))
+
+    return [
+        lambda: str([impl.row_padding(*case) for case in PADDED]),
+        lambda: copied(0),
+        lambda: copied(2),
+    ]
+
+
+# --- 8.6 ------------------------------------------------------------------------------------------
+
+BARRIER = "__syncthreads();"
+TURNS = re.compile(r"(for \(int (p_0\w*) = 0; \2 < )3;")
+
+
+def _shared_program() -> HostProgram:
+    return HostProgram(sound.shared_matmul(matmul_bias(*SIZE, "float32"), CUT), CUDA)
+
+
+def _edited(impl, turns: int) -> HostProgram:
+    """The program with its kernel's text as the answer leaves it, stopped after `turns` of its 3 blocks of k."""
+    program = _shared_program()
+    for name, kernel in program.kernels.items():
+        text = impl.without_barrier(kernel.source)
+        BREAK.is_a(text, str, "without_barrier did not return a text.")
+        text = TURNS.sub(rf"\g<1>{turns};", text)
+        program.kernels[name] = dataclasses.replace(kernel, source=text)
+    return program
+
+
+def _complaint(impl, turns: int, backwards: bool) -> str:
+    """What the engine says of the edited kernel, "" if nothing; "wrong numbers" if it is silent and they are."""
+    gpu.needs_cuda_text()
+    given = gpu.arrays(*SIZE, "float32")
+    program = _edited(impl, turns)
+    try:
+        program.run(CudaOnCpu(backwards), given)
+    except LaunchError as error:
+        return str(error)
+    a, b, c, d = given
+    steps = turns * CUT.block_k
+    wanted = gpu.exact(a[:, :steps], b[:, :steps], c)
+    return "" if np.allclose(d, wanted, atol=1e-3) else "wrong numbers"
+
+
+def test_8_6_deletes_one_barrier(impl) -> None:
+    """one barrier is gone, and nothing else"""
+    for kernel in _shared_program().kernels.values():
+        text = impl.without_barrier(kernel.source)
+        BREAK.that(
+            isinstance(text, str)
+            and text.count(BARRIER) == kernel.source.count(BARRIER) - 1
+            and "".join(text.split()).replace(BARRIER, "")
+            == "".join(kernel.source.split()).replace(BARRIER, ""),
+            "The text is not the kernel's with one barrier less.",
+            expected=f"{kernel.source.count(BARRIER) - 1} times {BARRIER} and everything else as it was",
+            yours=f"{text.count(BARRIER)} times" if isinstance(text, str) else type(text).__name__,
+        )
+
+
+def test_8_6_hides_with_one_block_of_k(impl) -> None:
+    """stopped after one block of k, nobody notices: right numbers, no race, in both orders"""
+    for backwards in (False, True):
+        said = _complaint(impl, 1, backwards)
+        BREAK.equal(
+            said,
+            "",
+            "Without this barrier the kernel is wrong even in its first block of k.",
+            why="You deleted the barrier between the copying and the reading. The other one stands between the reading "
+            "and the next copying; in the first block of k there is no next.",
+        )
+
+
+def test_8_6_shows_with_more(impl) -> None:
+    """where k is several blocks, a thread overwrites what another still reads"""
+    said = [_complaint(impl, 3, backwards) for backwards in (False, True)]
+    what = "Without this barrier the kernel is still right with three blocks of k."
+    expected = "a race that a test with one block of k cannot see"
+    why = "A barrier that can go without harm was not needed; both of these are."
+    BREAK.that(any(said), what, expected=expected, why=why)
+
+
+def observe_8_6(impl):
+    return [
+        lambda: impl.without_barrier("a __syncthreads(); b __syncthreads(); c"),
+        lambda: impl.without_barrier("x\n__syncthreads();\ny\n__syncthreads();\nz"),
+    ]
+
+
+# --- 8.7 ------------------------------------------------------------------------------------------
+
+PIPED = ThreadTile(16, 32, 8, 2, 4, 2)
+
+
+def _piped(impl) -> HostProgram:
+    """The program of `shared_matmul` on SIZE with the answer's pipeline; what TVM says of it is a CheckFailed."""
+    sch, block = start_from_bias(matmul_bias(*SIZE, "float32"))
+    k0 = sound.tile_and_bind(sch, block, PIPED)
+    for name in ("A", "B"):
+        sound.stage_in_shared(sch, block, name, k0, PIPED, 2)
+    impl.overlap_copies(sch, k0)
+    try:
+        return HostProgram(sch.mod["main"], CUDA, ASYNCHRONOUS)
+    except Exception as error:
+        raise PIPE.failed(
+            f"TVM does not lower the pipeline: {last_line(error)}",
+            expected="one entry a statement of k0's body in stage and order; in async_stages, numbers of stages",
+        ) from None
+
+
+def test_8_7_copies_are_asynchronous(impl) -> None:
+    """the copies are cp.async, and a thread waits for all groups but the newest"""
+    (kernel,) = _piped(impl).kernels.values()
+    text = kernel.source[kernel.source.rindex("__global__") :]
+    copies = len(re.findall(r"ptx_cp_async\w*\(", text))
+    what = "The copies for the first and for the next block of k are not asynchronous."
+    expected = "cp.async for A and for B, before the loop and in it"
+    why = "An ordinary load is waited for where its value is stored: before the steps, and not behind them."
+    PIPE.that(copies >= 4, what, expected=expected, yours=f"{copies} of them", why=why)
+    waits = re.findall(r"wait_group_(\d+)\(\)", text)
+    PIPE.equal(
+        waits,
+        ["1", "0"],
+        "The threads do not wait for the older group in the loop, and for the last one after it.",
+        why="Waiting for group 0 in the loop would wait for the copies that were started a moment ago.",
+    )
+
+
+def test_8_7_has_two_halves(impl) -> None:
+    """each copy has room for two blocks of k"""
+    (kernel,) = _piped(impl).kernels.values()
+    found = dict(re.findall(r"__shared__ .*?float (\w+)_shared_ptr\[(\d+)\]", kernel.source))
+    row = PIPED.block_k + 2
+    PIPE.equal(
+        {name: int(size) for name, size in found.items()},
+        {"A": 2 * PIPED.block_m * row, "B": 2 * PIPED.block_n * row},
+        "The copies do not have room for two blocks of k each.",
+        why="While the steps read one half, the copies fill the other. Stages decide how many halves there are.",
+    )
+
+
+def test_8_7_right_numbers(impl) -> None:
+    """with copies that arrive as late as they may, in both orders of the threads, the numbers are right"""
+    gpu.needs_cuda_text()
+    for backwards in (False, True):
+        given = gpu.arrays(*SIZE, "float32")
+        gpu.ran(lambda: _piped(impl), CudaOnCpu(backwards), given, PIPE)
+        why = "A thread that does not wait reads what was in shared memory before."
+        gpu.right(given[3], given, "as CUDA", why, PIPE)
+
+
+def observe_8_7(impl):
+    def text() -> str:
+        (kernel,) = _piped(impl).kernels.values()
+        body = kernel.source[kernel.source.rindex("__global__") :]
+        words = r"wait_group_\d+|ptx_cp_async_legacy|__syncthreads|for \(int p_\w+ = 0; \w+ < \d+"
+        return str(re.findall(words, body))
+
+    def room() -> str:
+        (kernel,) = _piped(impl).kernels.values()
+        return str(re.findall(r"_shared_ptr\[(\d+)\];", kernel.source))
+
+    return [text, room]
+
+
+# --- 8.8 and 8.9 ----------------------------------------------------------------------------------
+
+
+def _used(registers: int, shared: int, spilled: int = 0) -> Resources:
+    return Resources(registers, spilled, spilled, spilled, shared)
+
+
+# (registers a thread, shared bytes a block, threads a block, arch, the part of the threads that are there): worked out
+# by hand from the documented portions; `why` names the limit.
+OCCUPANCY = [
+    (32, 0, 1024, "sm_90a", 1.0, "1024 threads of 32 registers: two blocks use all 65536."),
+    (33, 0, 1024, "sm_90a", 0.5,
+     "33 registers are five portions of 256 a warp: 51 warps, 48 by fours; one block of 32."),
+    (64, 8704, 256, "sm_90a", 0.5, "64 registers leave room for 32 warps: four blocks of eight."),
+    (41, 4608, 256, "sm_90a", 0.625, "41 registers are six portions: 42 warps, 40 by fours, so five blocks of eight."),
+    (255, 16384, 256, "sm_80", 0.125, "255 registers: eight warps, one block."),
+    (32, 40960, 128, "sm_80", 0.25, "40 KiB and one more a block: four fit in 164 KiB."),
+    (32, 40960, 128, "sm_90a", 0.3125, "five fit in 228 KiB."),
+    (16, 0, 32, "sm_80", 0.5, "A block of one warp: 32 blocks at a time, and no more."),
+    (20, 1024, 48, "sm_80", 1.0, "48 threads are two warps."),
+]  # fmt: skip
+
+
+def test_8_8_counts_by_every_limit(impl) -> None:
+    """blocks, threads, registers and shared memory: the scarcest decides"""
+    for registers, shared, threads, arch, part, why in OCCUPANCY:
+        REPORT.equal(
+            round(float(impl.occupancy(_used(registers, shared), threads, arch)), 6),
+            part,
+            f"The occupancy is wrong for {registers} registers, {shared} bytes of shared memory, blocks of {threads} "
+            f"on {arch}.",
+            why=why,
+        )
+
+
+def test_8_8_is_nothing_where_no_block_fits(impl) -> None:
+    """a block that does not fit gives 0"""
+    for registers, shared, threads in ((128, 0, 1024), (32, 300_000, 128)):
+        found = float(impl.occupancy(_used(registers, shared), threads, "sm_90a"))
+        what = f"The occupancy is not 0 for {registers} registers, {shared} bytes, blocks of {threads}."
+        REPORT.equal(found, 0.0, what, why="Such a kernel does not launch.")
+
+
+def observe_8_8(impl):
+    cases = [*OCCUPANCY, (128, 0, 1024, "sm_90a", 0, ""), (32, 300_000, 128, "sm_90a", 0, "")]
+    return [
+        lambda c=c: round(float(impl.occupancy(_used(c[0], c[1]), c[2], c[3])), 4) for c in cases
+    ]
+
+
+SMALL, MIDDLE = ThreadTile(32, 32, 16, 2, 2), ThreadTile(64, 64, 16, 4, 4)
+LARGE = ThreadTile(128, 128, 16, 16, 16)
+WIDE, TALL = ThreadTile(128, 64, 16, 8, 4), ThreadTile(64, 128, 16, 4, 8)
+CANDIDATES = {
+    "the largest spills": (
+        [(SMALL, _used(32, 4352)), (MIDDLE, _used(64, 8704)), (LARGE, _used(255, 17408, 224))],
+        MIDDLE,
+        "A spilled register is a store and a load of memory in the innermost loop.",
+    ),
+    "nothing spills": (
+        [(SMALL, _used(32, 4352)), (LARGE, _used(250, 17408)), (MIDDLE, _used(64, 8704))],
+        LARGE,
+        "A tile of 128 x 128 loads half of what one of 64 x 64 does, and hides latency with its own arithmetic.",
+    ),
+    "a tile that does not fit": (
+        [(MIDDLE, _used(64, 8704)), (WIDE, _used(128, 60_000))],
+        MIDDLE,
+        "A block has 48 KiB of static shared memory.",
+    ),
+    "a block that does not fit": (
+        [(SMALL, _used(32, 4352)), (ThreadTile(128, 128, 16, 4, 4), _used(128, 17408))],
+        SMALL,
+        "1024 threads of 128 registers need twice the registers there are.",
+    ),
+    "equal loads": (
+        [(WIDE, _used(128, 13056)), (TALL, _used(80, 13056)), (SMALL, _used(32, 4352))],
+        TALL,
+        "Both load the same; of the second, more threads are there at a time.",
+    ),
+}
+
+
+def test_8_9_chooses_what_loads_least(impl) -> None:
+    """the least traffic among kernels that spill nothing and fit"""
+    for title, (compiled, wanted, why) in CANDIDATES.items():
+        what = f"Another tile is best: {title}."
+        REPORT.equal(impl.best_tile(list(compiled), "sm_90a"), wanted, what, why=why)
+
+
+def test_8_9_says_when_there_is_none(impl) -> None:
+    """a ValueError where no kernel is sound"""
+    try:
+        found = impl.best_tile([(LARGE, _used(255, 17408, 224))], "sm_90a")
+    except ValueError:
+        return
+    what = "Of tiles of which none is sound, best_tile returns something."
+    why = "The caller can cut another tile; it cannot know that this one is slow."
+    raise REPORT.failed(what, expected="a ValueError", yours=found, why=why)
+
+
+def observe_8_9(impl):
+    return [
+        *(lambda c=c: str(impl.best_tile(list(c[0]), "sm_90a")) for c in CANDIDATES.values()),
+        lambda: str(impl.best_tile([(LARGE, _used(255, 17408, 224))], "sm_90a")),
+    ]
+
+
+# --- 8.10 ------------------------------------------------------------------------------------------
+
+ROW = (1, 12, 512)
+
+
+def _decode(impl, size=ROW, dtype="float16") -> tirx.PrimFunc:
+    func = gpu.parsed(lambda: impl.decode_matmul(size[1], size[2], dtype), "8.10", DECODE)
+    DECODE.is_a(func, tirx.PrimFunc, "decode_matmul did not return a PrimFunc.")
+    return func
+
+
+def test_8_10_right_numbers(impl) -> None:
+    """one row, in both orders of the threads: the bias is there, once"""
+    for dtype, size in (("float16", ROW), ("float32", (1, 5, 256))):
+        why = "32 lanes share one sum. What each of them adds is in it 32 times; what one of them adds, once."
+        func = _decode(impl, size, dtype)
+        gpu.layer(func, size, dtype, why, DECODE, wgsl=dtype == "float32")
+
+
+def test_8_10_reads_the_weight_once(impl) -> None:
+    """the weight is loaded once, 16 bytes a thread"""
+    _, n, k = ROW
+    func = _decode(impl)
+    what = "The weight's bytes are not loaded once each."
+    why = "Decoding moves the whole weight for one row of results: its bytes are the time."
+    DECODE.equal(bytes_moved(func, CUDA).get("B"), n * k * 2, what, why=why)
+    lanes = {a.lanes for a in accesses(func, CUDA) if a.buffer == "B"}
+    DECODE.equal(lanes, {8}, "A thread does not load 16 bytes of the weight at a time.")
+
+
+def observe_8_10(impl):
+    return [
+        lambda: gpu.digest(_decode(impl), ROW, "float16"),
+        lambda: gpu.digest(_decode(impl, (1, 5, 256), "float32"), (1, 5, 256), "float32"),
+    ]
+
+
+# --- 8.11 -----------------------------------------------------------------------------------------
+
+CORE_SIZE = (64, 128, 64)
+
+
+def _cores(impl, dtype: str, size=CORE_SIZE) -> tirx.PrimFunc:
+    """The reference's schedule with the answer's intrinsic."""
+    pair = gpu.parsed(impl.bias_fragment, "8.11", CORES)
+    what = "bias_fragment did not return two functions."
+    yours = type(pair).__name__
+    CORES.that(isinstance(pair, tuple) and len(pair) == 2, what, expected="desc, impl", yours=yours)
+    kernels = dataclasses.replace(sound.KERNELS, bias_fragment=lambda: pair)
+    try:
+        return kernels.tensor_core_matmul(matmul_bias(*size, dtype))
+    except (s_tir.ScheduleError, tvm.error.InternalError, ValueError) as error:
+        raise CORES.failed(
+            "tensorize does not take the intrinsic for the init of the fused block.",
+            expected="a desc that says D[vi, vj] = C[vj] over a tile of 16 x 16, with these reads and writes",
+            yours=last_line(error)[:300],
+            why="tensorize replaces loops only by what it can see to be the same loops.",
+        ) from None
+
+
+def test_8_11_is_taken_by_tensorize(impl) -> None:
+    """the init of the fused block becomes the intrinsic: no fill with zero, no second kernel"""
+    kernels = list(HostProgram(_cores(impl, "float16"), CUDA).kernels.values())
+    CORES.equal(len(kernels), 1, "The layer is not one kernel.")
+    source = kernels[0].source
+    calls = source.count("start_from_row(D_")
+    CORES.that(
+        calls >= 1 and "fill_fragment" not in source,
+        "The fragments are not started by start_from_row.",
+        expected="calls of start_from_row and no fill_fragment",
+        yours=f"{calls} calls, {source.count('fill_fragment')} fills",
+        why="An accumulator that nobody sets holds what its registers held before.",
+    )
+    what = "The kernel calls start_from_row, and the text of that function is not in it."
+    wanted = "T.cuda.func_call, whose source_code is wmma.START_FROM_ROW"
+    yours = "a call by name alone"
+    why = "start_from_row is no function of CUDA's: the call has to bring its text along."
+    CORES.that("void start_from_row(" in source, what, expected=wanted, yours=yours, why=why)
+
+
+def test_8_11_right_numbers(impl) -> None:
+    """run with emulated tensor cores in both orders, the sums start from the bias"""
+    for dtype in ("float16", "bfloat16"):
+        func = _cores(impl, dtype)
+        why = (
+            "Each column of a fragment starts from its own bias, and each fragment from its own 16."
+        )
+        gpu.layer(func, CORE_SIZE, dtype, why, CORES, wgsl=False)
+
+
+def _described(impl) -> str:
+    """What the description stores, its axes called i and j whatever their names are."""
+    desc, _ = gpu.parsed(impl.bias_fragment, "8.11", CORES)
+    said = []
+    for block in nodes(desc.body, s_tir.SBlock):
+        named = zip(block.iter_vars, "ij", strict=False)
+        axes = {axis.var: tirx.Var(name, "int32") for axis, name in named}
+        for store in nodes(block.body, tirx.BufferStore) if axes else []:
+            indices = [substitute(one, axes) for one in store.indices]
+            said.append(f"{indices} = {substitute(store.value, axes)}")
+    return "; ".join(said)
+
+
+def observe_8_11(impl):
+    def calls() -> str:
+        kernels = HostProgram(_cores(impl, "float16"), CUDA).kernels.values()
+        return str([kernel.source.count("start_from_row(") for kernel in kernels])
+
+    return [
+        lambda: _described(impl),
+        lambda: gpu.digest(_cores(impl, "float16"), CORE_SIZE, "float16"),
+        calls,
+    ]
+
+
+# --- 8.12 -----------------------------------------------------------------------------------------
+
+SM_60, SM_75, SM_80 = map(cuda, ("sm_60", "sm_75", "sm_80"))
+CHOICES = [
+    ((4096, 4096, 4096, "float16", CUDA), "tensor_cores", "Sizes fit and the architecture has them."),
+    ((4096, 4096, 4096, "bfloat16", SM_80), "tensor_cores", "bfloat16 has tensor cores from sm_80."),
+    ((4096, 4096, 4096, "bfloat16", SM_75), "registers", "sm_75 has no tensor cores for bfloat16."),
+    ((4096, 4096, 4096, "float32", CUDA), "registers", "Tensor cores take float32 only as tf32, with fewer digits."),
+    ((4096, 4096, 4096, "float16", SM_60), "registers", "sm_60 has no tensor cores."),
+    ((100, 4096, 4096, "float16", CUDA), "dlight", "dlight pads 100 rows, and keeps the tensor cores."),
+    ((4096, 4090, 4096, "float16", SM_75), "dlight", "dlight pads the columns."),
+    ((100, 4096, 4096, "bfloat16", CUDA), "registers", "dlight's rule tensorizes float16, not bfloat16."),
+    ((16, 4096, 4096, "float16", CUDA), "registers", "dlight tensorizes nothing with a side of 64 or less."),
+    ((64, 4090, 4096, "float16", CUDA), "registers", "A side of 64 is not above 64."),
+    ((65, 65, 65, "float16", CUDA), "dlight", "Each side is above 64."),
+    ((1, 4096, 4096, "float16", CUDA), "decode", "One row."),
+    ((1, 4096, 4096, "float32", SM_60), "decode", "One row; no tensor core is needed."),
+    ((1, 4096, 100, "float16", CUDA), "registers", "100 elements are no whole vectors for 32 lanes."),
+    ((1, 4096, 128, "float32", CUDA), "decode", "32 vectors of 4 elements."),
+]  # fmt: skip
+
+
+def test_8_12_dlight_declines_the_fused_block(impl) -> None:
+    """what the choice rests on: TVM's own rule takes the layer unfused and not fused"""
+    rule = dlight.gpu.Matmul()
+    fused, _ = start_from_bias(matmul_bias(128, 128, 128, "float32"))
+    funcs = (matmul_bias(128, 128, 128, "float32"), fused.mod["main"])
+    taken = [rule.apply(func, CUDA, False) is not None for func in funcs]
+    what = "This release's rule behaves otherwise than the chapter says."
+    why = "The rule wants exactly two reads; the fused block has three."
+    ORDER.equal(taken, [True, False], what, why=why)
+    impl.choose_kernel(128, 128, 128, "float32", CUDA)
+
+
+def test_8_12_chooses(impl) -> None:
+    """the kernel that reaches tensor cores where there are any, and is fused where it can be"""
+    for (m, n, k, dtype, target), wanted, why in CHOICES:
+        what = f"Another kernel is better for {m} x {n} x {k} {dtype} on {target.attrs['arch']}."
+        ORDER.equal(impl.choose_kernel(m, n, k, dtype, target), wanted, what, why=why)
+
+
+def observe_8_12(impl):
+    return [lambda case=case: str(impl.choose_kernel(*case)) for case, _, _ in CHOICES]
+
+
+# --- 8.13 -----------------------------------------------------------------------------------------
+
+RATE, BANDWIDTH = 800e12, 4e12
+MEASURED = [
+    (2e-3, 2 * 4096**3, 3 * 4096**2 * 2),
+    (1e-5, 2 * 4096**2, 4096**2 * 2),
+    (1e-4, 4 * 4096 * 4096, 4 * 4096 * 4096 * 2),  # add-RMSNorm of 4096 rows
+    (5e-4, 1e9, 1e9),
+]
+
+
+def _share(impl, case, rate=RATE, bandwidth=BANDWIDTH):
+    seconds, operations, moved = case
+    found = impl.share_of_limit(seconds, operations, moved, rate, bandwidth)
+    what = "share_of_limit did not return a share and what limits it."
+    expected = 'such as (0.8, "memory")'
+    MEASURE.that(isinstance(found, tuple) and len(found) == 2, what, expected=expected, yours=found)
+    return found
+
+
+def test_8_13_places_a_measurement(impl) -> None:
+    """the nearer of two limits, and how near"""
+    for case in MEASURED:
+        seconds, operations, moved = case
+        for rate, bandwidth in ((RATE, BANDWIDTH), (RATE / 3, BANDWIDTH * 2)):
+            limits = {"memory": moved / bandwidth, "arithmetic": operations / rate}
+            part, what = _share(impl, case, rate=rate, bandwidth=bandwidth)
+            expected = max(limits, key=limits.get)
+            MEASURE.equal(
+                what,
+                expected,
+                f"{operations:.3g} operations and {moved:.3g} bytes are bound by the other.",
+                why=f"memory needs {limits['memory']:.3g} s and arithmetic {limits['arithmetic']:.3g} s; they go on at "
+                "the same time, so the longer of the two is the limit.",
+            )
+            share = max(limits.values()) / seconds
+            MEASURE.that(
+                math.isclose(part, share, rel_tol=1e-4),
+                f"The share of the limit is wrong for {seconds:g} s.",
+                expected=f"{share:.6g}",
+                yours=f"{part:.6g}",
+                why=f"At its limit the kernel would take {max(limits.values()):.3g} s. The share is that over the "
+                "measured time: 1 at the limit, and less the slower it is.",
+            )
+
+
+def test_8_13_doubts_the_impossible(impl) -> None:
+    """a time below the limit is an error, a time that measurement noise explains is not"""
+    limit = 2 * 4096**3 / RATE
+    part, _ = _share(impl, (limit / 1.02, 2 * 4096**3, 1e6))
+    MEASURE.equal(part, 1.0, "A time 2 % below the limit is not taken for the limit itself.")
+    try:
+        found = _share(impl, (limit / 2, 2 * 4096**3, 1e6))
+    except ValueError:
+        return
+    what = "A kernel that is twice as fast as the machine was believed."
+    why = "Then the kernel did not do its work, its data lay in a cache, or the rate is not the machine's."
+    raise MEASURE.failed(what, expected="a ValueError", yours=found, why=why)
+
+
+def observe_8_13(impl):
+    return [
+        *(lambda case=case: str(_share(impl, case)) for case in MEASURED),
+        lambda: str(_share(impl, (1e-6, 2 * 4096**3, 1e6))),
+    ]

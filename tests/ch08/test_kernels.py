@@ -1,0 +1,194 @@
+"""Chapter 8's kernels compile for three architectures and spill nothing; what they ask of memory is counted right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tvm import s_tir
+from tvm.script import tirx as T
+
+from chapters.ch08_gpu_targets import registers
+from chapters.kit.bench.kernel_counts import COMPILER, resource_table
+from chapters.kit.bench.results import load
+from chapters.kit.gpu import cuda_on_cpu, cuda_resources
+from chapters.kit.gpu.call import ASYNCHRONOUS
+from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.kit.gpu.gpu_matmul import matmul_bias
+from chapters.kit.gpu.kernel_report import threads_of, used_by
+from chapters.kit.gpu.launches import HostProgram
+from chapters.kit.gpu.limits import LIMITS
+from chapters.kit.gpu.warp_access import Access, accesses, bytes_moved, conflicts
+from solutions.ch08_gpu_targets import gpu_schedules as ch8
+from tests.support.gpu import CUDA, arrays, exact, layer
+
+HALF = ch8.ThreadTile(64, 64, 16, 4, 4, vector=2)
+WIDE = ch8.ThreadTile(128, 128, 4, 16, 16, vector=4)
+KERNELS = {
+    "naive": lambda: ch8.naive_matmul(matmul_bias(64, 64, 64), ch8.ThreadTile(16, 16, 16, 1, 1)),
+    "shared, float32": lambda: ch8.shared_matmul(matmul_bias(64, 64, 64, "float32"), HALF),
+    "shared, bfloat16": lambda: ch8.shared_matmul(matmul_bias(64, 64, 64, "bfloat16"), HALF),
+    "copies under way": lambda: ch8.pipelined_matmul(matmul_bias(64, 64, 64), HALF),
+    "one row": lambda: ch8.decode_matmul(64, 512, "bfloat16"),
+    "tensor cores, float16": lambda: ch8.tensor_core_matmul(matmul_bias(64, 64, 64)),
+    "tensor cores, bfloat16": lambda: ch8.tensor_core_matmul(matmul_bias(64, 64, 64, "bfloat16")),
+}
+needs_compiler = pytest.mark.skipif(bool(cuda_resources.missing()), reason=cuda_resources.missing())
+
+
+@needs_compiler
+@pytest.mark.parametrize("arch", list(LIMITS))
+@pytest.mark.parametrize("name", list(KERNELS))
+def test_compiles_and_spills_nothing(name, arch):
+    used, threads = used_by(KERNELS[name](), arch)
+    assert 0 < used.registers < 255 and threads % 32 == 0
+    assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0
+    assert 0 < ch8.occupancy(used, threads, arch) <= 1
+
+
+@needs_compiler
+def test_the_tile_of_the_lesson_spills():
+    func = ch8.shared_matmul(matmul_bias(128, 128, 64, "float32"), WIDE)
+    used, _ = used_by(func, "sm_90a")
+    assert used.registers == 255 and used.spill_store_bytes > 0
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_wider_tiles_of_tensor_cores(overlap):
+    size, tile = (128, 256, 96), ch8.WarpTile(128, 128, 32, 64, 32)
+    func = ch8.tensor_core_matmul(matmul_bias(*size), tile, overlap)
+    given = arrays(*size, "float16")
+    program = HostProgram(func, CUDA, ASYNCHRONOUS)
+    (kernel,) = program.kernels.values()
+    assert ("ptx_cp_async" in kernel.source) == overlap
+    if cuda_on_cpu.missing():
+        pytest.skip(cuda_on_cpu.missing())
+    program.run(CudaOnCpu(backwards=True), given)
+    assert np.abs(given[3] - exact(*given[:3])).max() < 1e-3
+
+
+def test_registers_come_from_the_file(monkeypatch):
+    told = str(registers.shown("sm_90a"))
+    assert "a thread 16 × 16" in told and "sm_80" not in told and COMPILER in told
+    assert "sm_80" in str(registers.shown())
+    monkeypatch.setattr(registers, "load", lambda name: None)
+    assert "Not counted yet" in str(registers.shown())
+    monkeypatch.setattr(registers, "missing", lambda: "no compiler")
+    assert registers.main() == 1
+
+
+def test_the_file_holds_every_kernel_and_the_lesson_s_spill():
+    kept = load(registers.NAME)["measured"]["kernels"]
+    assert set(kept) == set(LIMITS)
+    for arch, by_kernel in kept.items():
+        assert list(by_kernel) == list(registers.kernels(arch))
+        assert ("wgmma, 128 × 256" in by_kernel) == (arch == "sm_90a")
+        spilling = [name for name, c in by_kernel.items() if c["stored"] + c["loaded"]]
+        assert spilling == ["a thread 16 × 16"]
+
+
+@needs_compiler
+def test_the_counts_in_the_file_are_what_its_compiler_gives():
+    kept, now = load(registers.NAME)["measured"], registers.counted(["sm_90a"])
+    if kept["compiler"] == now["compiler"]:  # another release may count otherwise
+        assert kept["kernels"]["sm_90a"] == now["kernels"]["sm_90a"]
+
+
+@needs_compiler
+def test_resources_are_a_table():
+    shown = str(resource_table({"one row": KERNELS["one row"]()}, ("sm_90a",), ch8.occupancy))
+    assert "one row" in shown and "occupancy" in shown
+
+
+def test_threads_of_a_block():
+    found = {name: threads_of(make()) for name, make in KERNELS.items()}
+    assert found["one row"] == 32 and found["naive"] == 256
+    assert found["tensor cores, float16"] == 128
+
+
+def _access(first, lanes=1, item_bytes=4) -> Access:
+    return Access("s", "shared", False, lanes, item_bytes, 1, tuple(first))
+
+
+@pytest.mark.parametrize(
+    ("access", "ways"),
+    [
+        (_access(range(32)), 1),
+        (_access([0] * 32), 1),  # one word for all is sent to all
+        (_access(range(0, 64, 2)), 2),
+        (_access(range(0, 32 * 33, 33)), 1),
+        (_access(range(0, 32 * 32, 32)), 32),
+        (_access(range(32), item_bytes=2), 1),  # two threads share a word
+        (_access(range(0, 128, 4), lanes=4), 1),  # 16 bytes a thread go by quarters of a warp
+        (_access(range(0, 32 * 32, 32), lanes=4), 8),
+        (_access(range(0, 64, 2), lanes=2), 1),
+    ],
+)
+def test_bank_conflicts(access, ways):
+    assert access.ways == ways
+
+
+def test_sectors():
+    assert _access(range(32)).sectors == _access(range(32)).least_sectors == 4
+    spread = _access(range(0, 32 * 8, 8))
+    assert spread.sectors == 32 and spread.least_sectors == 4
+    assert _access(range(1, 33)).sectors == 5  # begins inside a sector
+
+
+def test_conflicts_and_bytes_of_a_kernel():
+    func = ch8.shared_matmul(matmul_bias(64, 64, 64), HALF, padding=0)
+    assert conflicts(func, CUDA)["read B_shared"] == 16
+    assert conflicts(ch8.shared_matmul(matmul_bias(64, 64, 64), HALF), CUDA)["read B_shared"] == 2
+    moved = bytes_moved(func, CUDA)
+    assert moved["A"] == moved["B"] == 64 * 64 * 2 and moved["D"] == 64 * 64 * 4
+
+
+def test_conditions_count_as_if_they_held():
+    @T.prim_func(s_tir=True)
+    def copy(A: T.Buffer((100,), "float32"), B: T.Buffer((100,), "float32")):
+        for i in range(100):
+            with T.sblock("copy"):
+                v = T.axis.spatial(100, i)
+                B[v] = A[v]
+
+    sch = s_tir.Schedule(copy)
+    ch8.bind_elementwise(sch, sch.get_sblock("copy"), 32, 1)
+    assert bytes_moved(sch.mod["main"], CUDA) == {"A": 128 * 4, "B": 128 * 4}
+    assert [a.first for a in accesses(sch.mod["main"], CUDA)] == [tuple(range(32))] * 2
+
+
+@pytest.mark.parametrize(
+    ("size", "tile"),
+    [
+        ((48, 80, 40), ch8.ThreadTile(16, 16, 8, 2, 2)),
+        ((32, 96, 32), ch8.ThreadTile(32, 32, 32, 4, 8, vector=4)),
+        ((8, 64, 16), ch8.ThreadTile(8, 64, 16, 1, 2, vector=1)),
+    ],
+)
+def test_other_tiles_are_right_too(size, tile):
+    func = ch8.shared_matmul(matmul_bias(*size, "float32"), tile)
+    layer(func, size, "float32", "", "", wgsl=True)
+
+
+@pytest.mark.parametrize("threads", [33, 64, 100])
+def test_more_registers_never_mean_more_threads(threads):
+    used = [cuda_resources.Resources(registers=r) for r in range(16, 256)]
+    found = [ch8.occupancy(one, threads, "sm_90a") for one in used]
+    assert np.all(np.diff(found) <= 0)
+
+
+def test_the_target_of_the_course_is_made_once():
+    assert str(ch8.h200_target()) == str(ch8.h200_target())
+
+
+@pytest.mark.parametrize(
+    ("k", "dtype"), [(200, "float32"), (100, "float32"), (300, "float16"), (0, "float16")]
+)
+def test_one_row_refuses_a_sum_it_would_cut_short(k, dtype):
+    with pytest.raises(ValueError, match="the rest of the sum would be left out"):
+        ch8.decode_matmul(8, k, dtype)
+
+
+@pytest.mark.parametrize("size", [(72, 64, 32), (64, 72, 32), (64, 64, 40)])
+def test_tensor_cores_refuse_sizes_that_are_no_tiles(size):
+    with pytest.raises(s_tir.ScheduleError):
+        ch8.tensor_core_matmul(matmul_bias(*size, "float16"))

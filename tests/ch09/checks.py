@@ -1,0 +1,998 @@
+"""The checks of chapter 9: each phase of the pipeline, the pipeline, and what its order is worth."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax, s_tir, tirx
+from tvm.ir.transform import Pass
+from tvm.s_tir import SBlock
+from tvm.target import Target
+
+from chapters.kit.decoder import llama_reference
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.decoder.llama_config import LlamaConfig
+from chapters.kit.decoder.llama_generator import Generator, random_weights
+from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
+from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.pipeline.gemv_within_bounds import has_whole_blocks
+from chapters.kit.pipeline.planned_storage import lower, read_plan
+from chapters.kit.pipeline.reduction_once import repeats_a_reduction
+from chapters.runner.loading import last_line
+from solutions.ch09_the_compiler import pipeline as reference
+from tests.ch09.look import (
+    attributes,
+    calls_of,
+    has_dimension,
+    has_loop,
+    kernels,
+    launches,
+    nests,
+    operators,
+    relax_functions,
+    shuffles,
+    sizes_of,
+    symbols,
+    unscheduled,
+)
+from tests.ch09.programs import Between, Serving, Sizes, halve, product, relu_then_sum, third
+from tests.support import expect
+
+LESSON = "chapters/ch09_the_compiler/lesson.md"
+HOW = expect.Section(LESSON, "How it works")
+ATTACH = expect.Section(LESSON, "Attach")
+ORDER = expect.Section(LESSON, "Graph, then lower")
+SCHEDULE = expect.Section(LESSON, "Schedule")
+MEMORY = expect.Section(LESSON, "Memory, then VM")
+NOT = expect.Section(LESSON, "When it must not fire")
+BREAK = expect.Section(LESSON, "Break it")
+MEASURE = expect.Section(LESSON, "Measure it")
+
+LIMITS = {"test_9_7_same_tokens": 60, "test_9_8_agrees_with_the_compiler": 60}
+
+LLVM = Target({"kind": "llvm", "opt-level": 0})  # checked for what it computes, not for its speed
+SMALL = LlamaConfig(64, 96, 1, 4, 2, 16, 72, 80)
+BOUNDS = {"seq_len": 80, "context_window": 80}
+
+
+@functools.cache
+def model(dtype: str = "float32", functions: tuple[str, ...] = ("prefill", "decode")):
+    """A decoder of one small layer, as it is exported."""
+    return decoder(SMALL, dtype, functions)[0]
+
+
+def through(passes: Sequence[Pass], mod: tvm.IRModule, target: Target = LLVM) -> tvm.IRModule:
+    """A copy of `mod` after `passes`, inside `target`."""
+    with target:
+        return tvm.transform.Sequential(list(passes))(mod.clone())
+
+
+def phases(target: Target, *names: str) -> list[Pass]:
+    """The reference's passes of the phases `names`, or of all, for the small decoder."""
+    found = reference.phases(target, variable_bounds=BOUNDS, metadata={"vocab_size": 72})
+    return [one for name in names or found for one in found[name]]
+
+
+@functools.cache
+def attached_model() -> tvm.IRModule:
+    return through(phases(LLVM, "attach"), model())
+
+
+@functools.cache
+def lowered(target: Target = LLVM) -> tvm.IRModule:
+    """The decoder before the schedule phase, by the reference; for a GPU in float16."""
+    dtype = "float32" if target is LLVM else "float16"
+    return through(phases(target, "attach", "graph and lower"), model(dtype), target)
+
+
+@functools.cache
+def scheduled(target: Target = LLVM) -> tvm.IRModule:
+    """The decoder before the memory phase, by the reference."""
+    return through(reference.schedule_phase(target, BOUNDS), lowered(target), target)
+
+
+def names(passes: object, whose: str) -> list[str]:
+    """The names of a list of passes, or what is wrong with it."""
+    is_list = isinstance(passes, list) and all(isinstance(one, Pass) for one in passes)
+    given = (
+        [getattr(one, "__name__", type(one).__name__) for one in passes]
+        if isinstance(passes, list)
+        else passes
+    )
+    what = f"{whose} did not return a list of passes."
+    wanted = "[Pass(…), …], each one made by calling its class"
+    expect.that(is_list, what, expected=wanted, yours=repr(given)[:300])
+    return [one.info.name for one in passes]
+
+
+# --- 9.1 ------------------------------------------------------------------------------------------
+
+EXACT = "A bound says at most; a kernel of constant size can only be made from an exact value."
+
+
+def bound(impl, mod: tvm.IRModule, **sizes: int) -> tvm.IRModule:
+    """`mod` after BindKnownSizes."""
+    return expect.apply(impl.BindKnownSizes(sizes), mod, "BindKnownSizes")
+
+
+def test_9_1_binds_where_it_is(impl) -> None:
+    """every function that has the dimension gets the number, private ones too"""
+    for mod in (Sizes, Between):
+        ATTACH.equal(
+            symbols(bound(impl, mod, vocab_size=500)),
+            {name: [s for s in all_ if s != "vocab_size"] for name, all_ in symbols(mod).items()},
+            "The symbolic dimensions that are left are not those without a known size.",
+            why=EXACT,
+        )
+
+
+def test_9_1_the_number(impl) -> None:
+    """the number stands in the types, of the result too"""
+    result = bound(impl, Sizes, vocab_size=500)
+    shape = [int(d) if isinstance(d, tirx.IntImm) else str(d) for d in result["head"].ret_ty.shape]
+    ATTACH.equal(shape, ["n", 500], "The result of `head` has another shape.")
+
+
+def test_9_1_leaves_the_rest(impl) -> None:
+    """functions without the dimension and PrimFuncs stay the same objects; attributes stay"""
+    result = bound(impl, Sizes, vocab_size=500, nowhere=3)
+    for name in ("plain", "kernel"):
+        what = f"BindKnownSizes changed `{name}`, which has no dimension to bind."
+        ATTACH.that(tvm_ffi.structural_equal(result[name], Sizes[name], map_free_vars=True), what)
+    what = "BindKnownSizes lost an attribute of `head`."
+    expect.equal(result["head"].attrs["num_input"], 1, what)
+    found = sorted(g.name_hint for g in result.get_global_vars())
+    what = "BindKnownSizes added or removed functions."
+    expect.equal(found, sorted(g.name_hint for g in Sizes.get_global_vars()), what)
+
+
+def test_9_1_nothing_known(impl) -> None:
+    """without sizes, and with sizes that no function has, nothing changes"""
+    for sizes in ({}, {"nowhere": 3}):
+        what = "BindKnownSizes changed a module that has nothing to bind."
+        expect.same_ir(bound(impl, Sizes, **sizes), Sizes, what, why=EXACT)
+
+
+def test_9_1_twice(impl) -> None:
+    """run again it changes nothing"""
+    once = impl.BindKnownSizes({"vocab_size": 500})(Sizes.clone())
+    expect.runs_twice_the_same(impl.BindKnownSizes({"vocab_size": 500}), once, "BindKnownSizes")
+
+
+def observe_9_1(impl):
+    def look(mod: tvm.IRModule, **sizes: int) -> str:
+        given = mod.clone()
+        result = impl.BindKnownSizes(sizes)(given)
+        unchanged = tvm_ffi.structural_equal(given, mod)
+        return f"{symbols(result)} {sorted(kernels(result))} {unchanged}"
+
+    return [
+        lambda: look(Sizes, vocab_size=500),
+        lambda: look(Sizes, n=3, vocab_size=500),
+        lambda: look(Sizes, nowhere=3),
+        lambda: look(Between, vocab_size=500),
+    ]
+
+
+# --- 9.2 ------------------------------------------------------------------------------------------
+
+BLACKWELL = Target({"kind": "cuda", "arch": "sm_100a"})
+
+
+def attach_passes(impl, metadata: dict, stages: int) -> list[Pass]:
+    """attach_phase for Serving."""
+    bounds, hints = {"batch_size": 16}, {"decode": ["batch_size"]}
+    return impl.attach_phase(BLACKWELL, bounds, hints, stages, {"halve": halve}, metadata)
+
+
+def attach(impl, metadata: dict) -> tvm.IRModule:
+    """Serving after attach_phase."""
+    passes = attach_passes(impl, metadata, 2)
+    names(passes, "attach_phase")
+    return expect.apply(lambda mod: through(passes, mod, BLACKWELL), Serving, "attach_phase")
+
+
+def test_9_2_every_fact_arrives(impl) -> None:
+    """bounds, hints, stages, the kernel and the planner's attribute stand in the module"""
+    result = attach(impl, {})
+    decode = attributes(result, "decode")
+    for key, value, what in (
+        ("tir_var_upper_bound", "16", "the bounds"),
+        ("relax.rewrite_cuda_graph.capture_symbolic_vars", "batch_size", "the capture hints"),
+        ("pipeline_parallel_stages", "2", "the number of stages"),
+        ("relax.memory_plan_dynamic_func_output", "True", "the planner's attribute"),
+    ):
+        said = f"After attach_phase `decode` lacks {what}."
+        wanted = f"attribute {key} with {value}"
+        yours = "\n".join(f"{k}: {v}" for k, v in decode.items())
+        why = "A pass downstream asks for it; where it is missing, memory or launches are lost, without an error."
+        ATTACH.that(value in decode.get(key, ""), said, expected=wanted, yours=yours, why=why)
+    expect.has_function(result, "halve", "attach_phase")
+
+
+def test_9_2_padding_reaches_the_caller(impl) -> None:
+    """the padding factor is written into the caller's own dict"""
+    metadata = {"model": "llama"}
+    attach(impl, metadata)
+    what = "The caller's metadata has no seqlen_padding_factor."
+    why = "The dict is that pass's output: a runtime reads it when the module is long compiled."
+    ATTACH.equal(metadata.get("seqlen_padding_factor"), 4, what, why=why)
+
+
+def test_9_2_vocabulary(impl) -> None:
+    """a vocabulary that the metadata names is bound; without it the dimension stays"""
+    for metadata, left in (({"vocab_size": 500}, []), ({}, ["vocab_size"])):
+        found = symbols(attach(impl, dict(metadata)))["decode"]
+        ATTACH.equal(
+            [name for name in found if name == "vocab_size"],
+            left,
+            f"With metadata {metadata} the vocabulary of `decode` is "
+            + ("still symbolic." if metadata else "bound."),
+            why="It is the number of rows of the largest weight, and chapter 5's schedules want a number.",
+        )
+
+
+def test_9_2_bounds_are_not_sizes(impl) -> None:
+    """a dimension that is bounded stays symbolic, also where the metadata speaks of it"""
+    found = symbols(attach(impl, {"vocab_size": 500, "batch_size": 16}))["decode"]
+    what = "The symbolic dimensions of `decode` are not those that only have a bound."
+    ATTACH.equal(found, ["batch_size"], what, why=EXACT)
+
+
+def observe_9_2(impl):
+    def look(metadata: dict, stages: int) -> str:
+        result = through(attach_passes(impl, metadata, stages), Serving, BLACKWELL)
+        facts = {name: attributes(result, name) for name in ("decode", "embed")}
+        return f"{facts} {symbols(result)} {sorted(kernels(result))} {metadata}"
+
+    return [
+        lambda: look({}, 1),
+        lambda: look({"vocab_size": 500}, 3),
+        lambda: look({"batch_size": 16}, 1),
+    ]
+
+
+# --- 9.3 ------------------------------------------------------------------------------------------
+
+
+def lower_by(impl) -> tvm.IRModule:
+    """The small decoder after graph_and_lower."""
+    passes = impl.graph_and_lower(LLVM)
+    names(passes, "graph_and_lower")
+    return expect.apply(lambda mod: through(passes, mod), attached_model(), "graph_and_lower")
+
+
+def test_9_3_everything_is_a_kernel(impl) -> None:
+    """no operator is left, and no function that nothing calls"""
+    result = lower_by(impl)
+    ORDER.equal(operators(result, "decode"), [], "`decode` still calls operators.")
+    functions = relax_functions(result)
+    called = [g.name_hint for f in functions.values() for g in relax.analysis.all_global_vars(f)]
+    left = sorted(set(kernels(result)) - set(called))
+    left += [name for name, func in functions.items() if "Primitive" in (func.attrs or {})]
+    what = "Functions are left that nothing calls."
+    ORDER.equal(left, [], what, why="They would be scheduled and compiled all the same.")
+
+
+def test_9_3_no_transpose(impl) -> None:
+    """no kernel transposes a weight"""
+    ORDER.equal(
+        sorted(name for name in kernels(lower_by(impl)) if "transpose" in name),
+        [],
+        "Weights are still transposed, at every step.",
+        why="FuseTransposeMatmul looks for permute_dims and matmul. After LegalizeOps these are calls of kernels, and "
+        "a pass that finds nothing says nothing.",
+    )
+
+
+def test_9_3_sums_and_norms(impl) -> None:
+    """every residual sum is part of its norm's kernel"""
+    found = sorted(n for n in kernels(lower_by(impl)) if "add" in n and "add_norm" not in n)
+    what = "A residual sum is a kernel of its own."
+    ORDER.equal(found, [], what, why="FuseAddRMSNorm found nothing.")
+
+
+def test_9_3_launches(impl) -> None:
+    """elementwise operators have become one kernel: as few launches as the reference"""
+    want, result = (launches(lower_by(one), "decode") for one in (reference, impl))
+    what = f"A decode step of one layer launches {result} kernels."
+    why = "FuseOps joins what AnnotateTIROpPattern has described; FuseTIR makes one kernel of what it joined."
+    ORDER.that(result <= want, what, expected=f"{want} or fewer", why=why)
+
+
+def test_9_3_same_numbers(impl) -> None:
+    """the lowered decoder computes what the exported one does"""
+    expected, got = (logits_of(one) for one in (attached_model(), lower_by(impl)))
+    ORDER.close(got, expected, "The logits of a prefill are others.", rtol=1e-4, atol=1e-4)
+
+
+def logits_of(mod: tvm.IRModule) -> np.ndarray:
+    """Logits of a prefill of three tokens, on random weights."""
+    weights = random_weights(SMALL)
+    parameters = decoder(SMALL, "float32", ["prefill"])[1]
+    random = np.random.default_rng(0)
+    vm = relax.VirtualMachine(tvm.compile(mod, LLVM), tvm.cpu())
+    x = random.standard_normal((1, 3, SMALL.hidden_size), dtype="float32")
+    cache = np.zeros((1, 2, 1, 8, SMALL.num_key_value_heads, SMALL.head_dim), "float32")
+    arguments = [tvm.runtime.tensor(a) for a in (x, np.zeros(1, "int32"), cache)]
+    packed = [tvm.runtime.tensor(weights[name]) for name, _, _ in parameters]
+    return vm["prefill"](*arguments, packed)[0].numpy()
+
+
+def observe_9_3(impl):
+    def look(name: str) -> str:
+        result = through(impl.graph_and_lower(LLVM), attached_model())
+        functions = len(result.functions)
+        return f"{launches(result, name)} {sorted(kernels(result))} {functions} {operators(result, name)}"
+
+    return [lambda: look("decode"), lambda: look("prefill")]
+
+
+# --- 9.4 ------------------------------------------------------------------------------------------
+
+
+def run_kernel(func: tirx.PrimFunc) -> np.ndarray:
+    """The last buffer after running `func` on random numbers, compiled for llvm."""
+    random = np.random.default_rng(1)
+    call = tvm.compile(func.with_attr("global_symbol", "main"), target=LLVM)["main"]
+    arrays = [
+        random.standard_normal([int(d) for d in p.shape]).astype(str(p.dtype)) for p in func.params
+    ]
+    arrays[-1][...] = np.nan
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    call(*tensors)
+    return tensors[-1].numpy()
+
+
+def fuse_one(impl, func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """What fuse_its_epilogue makes of `func`."""
+    try:
+        result = impl.fuse_its_epilogue(func)
+    except s_tir.ScheduleError as error:
+        what = "A refusal of chapter 7 comes out of fuse_its_epilogue as an exception."
+        wanted = "the function that was given"
+        why = "A refusal says that this kernel is right as it is. It must not end the compilation of all others."
+        raise NOT.failed(what, expected=wanted, yours=last_line(error)[:300], why=why) from None
+    what = f"fuse_its_epilogue returned {type(result).__name__}, not a PrimFunc."
+    wanted = "the fused PrimFunc, or the given one"
+    expect.that(isinstance(result, tirx.PrimFunc), what, expected=wanted)
+    return result
+
+
+def test_9_4_fires(impl) -> None:
+    """a sum with a bias, and one with a maximum, become one nest"""
+    for kind in ("bias", "clipped"):
+        is_one_nest(impl, product(kind), f"The product with epilogue “{kind}”")
+
+
+def test_9_4_fires_on_the_scores(impl) -> None:
+    """the decoder's attention scores, of symbolic size, become one nest"""
+    is_one_nest(impl, kernels(lowered())["attention_scores"], "attention_scores")
+
+
+def is_one_nest(impl, func: tirx.PrimFunc, what: str) -> None:
+    why = "Chapter 7 has three ways; an addition goes into the init, anything else is applied after the last step."
+    SCHEDULE.equal(nests(fuse_one(impl, func)), 1, f"{what} is not one nest.", why=why)
+
+
+LEFT = {
+    "gate and relu": "A kernel of three blocks was changed.",
+    "row sums": "A reduction of a reduction was changed.",
+    "shifted": "What chapter 7 refuses was changed.",
+    "alone": "A reduction without an epilogue was changed.",
+}
+
+
+def test_9_4_leaves_the_rest(impl) -> None:
+    """three blocks, two reductions, a refusal, no epilogue at all: the function as it was"""
+    cases = {what: product(kind) for kind, what in LEFT.items()}
+    cases["An elementwise block before a reduction was changed."] = relu_then_sum()
+    for what, func in cases.items():
+        result = fuse_one(impl, func)
+        NOT.that(
+            tvm_ffi.structural_equal(result, func),
+            what,
+            expected="the function that was given",
+            yours=result.script(),
+            why="A kernel of more blocks has a schedule that wants them all; one that is refused is right as it is.",
+        )
+
+
+def test_9_4_attributes(impl) -> None:
+    """the function's attributes stay"""
+    func = product("bias").with_attr("mine", 7)
+    missing = sorted(set(dict(func.attrs)) - set(dict(fuse_one(impl, func).attrs)))
+    SCHEDULE.equal(missing, [], "Attributes of the function are gone.")
+
+
+def test_9_4_same_numbers(impl) -> None:
+    """the fused kernels compute what the others do"""
+    for kind in ("bias", "clipped"):
+        func = product(kind)
+        what = f"The product with epilogue “{kind}” gives other numbers."
+        SCHEDULE.close(run_kernel(fuse_one(impl, func)), run_kernel(func), what)
+
+
+def test_9_4_twice(impl) -> None:
+    """a fused function is left alone"""
+    once = fuse_one(impl, product("bias"))
+    what = "fuse_its_epilogue changed its own result."
+    SCHEDULE.that(tvm_ffi.structural_equal(fuse_one(impl, once), once), what)
+
+
+def observe_9_4(impl):
+    def look(func: tirx.PrimFunc) -> str:
+        result = impl.fuse_its_epilogue(func)
+        return f"{nests(result)} {sorted(dict(result.attrs))} {result.script()}"
+
+    kinds = ("bias", "clipped", "gate and relu", "row sums", "shifted", "alone")
+    return [
+        *(lambda kind=kind: look(product(kind)) for kind in kinds),
+        lambda: look(relu_then_sum()),
+        lambda: look(kernels(lowered())["rms_norm"]),
+    ]
+
+
+# --- 9.5 ------------------------------------------------------------------------------------------
+
+
+def schedule_by(impl, target: Target = LLVM, bounds: dict = BOUNDS) -> dict[str, tirx.PrimFunc]:
+    """The kernels of the lowered decoder after schedule_phase; a failing pass is a failed check."""
+    passes = impl.schedule_phase(target, bounds)
+    names(passes, "schedule_phase")
+    try:
+        return kernels(through(passes, lowered(target), target))
+    except (tvm.s_tir.ScheduleError, tvm.error.InternalError, ValueError) as error:
+        line = next((x for x in str(error).splitlines() if "rror" in x), str(error)[:200])
+        raise SCHEDULE.failed(
+            f"The schedule phase for {target.kind.name} fails on the decoder: {line.strip()}",
+            expected="each rule finds the kernels as it knows them",
+            why="dlight's rules look at a kernel's blocks. One that was rewritten before is no longer what they know: "
+            "some decline, some fail.",
+        ) from None
+
+
+def test_9_5_nothing_left(impl) -> None:
+    """every kernel is scheduled, for a CPU and for a GPU"""
+    for target in (LLVM, CUDA):
+        found = schedule_by(impl, target)
+        SCHEDULE.equal(
+            sorted(n for n, f in found.items() if "tirx.is_scheduled" not in (f.attrs or {})),
+            [],
+            f"Kernels are left without a schedule for {target.kind.name}.",
+            why="On a GPU a kernel without threads does not compile at all.",
+        )
+
+
+def test_9_5_products_first(impl) -> None:
+    """on a CPU the products have chapter 5's schedule, with vectors"""
+    products = {n: f for n, f in schedule_by(impl).items() if n.startswith("NT_matmul")}
+    found = [n for n, f in products.items() if not has_loop(f, tirx.ForKind.VECTORIZED)]
+    what = "Products with a transposed weight are computed element by element."
+    why = "A schedule leaves alone what is scheduled: whoever comes first, wins. So what knows most comes first."
+    SCHEDULE.equal(found, [], what, why=why)
+
+
+def test_9_5_epilogues(impl) -> None:
+    """on a CPU the attention scores are one nest"""
+    what = "The attention scores are still two nests."
+    why = "What a schedule has claimed, the epilogue's pass leaves alone."
+    SCHEDULE.equal(nests(schedule_by(impl)["attention_scores"]), 1, what, why=why)
+
+
+def test_9_5_who_knows_most(impl) -> None:
+    """each kernel has the schedule of the rule that knows most of it, on a CPU and on a GPU"""
+    for target in (LLVM, CUDA):
+        yours, best = schedule_by(impl, target), kernels(scheduled(target))
+        others = sorted(
+            name
+            for name, func in best.items()
+            if not tvm_ffi.structural_equal(yours[name].body, func.body, map_free_vars=True)
+        )
+        SCHEDULE.equal(
+            others,
+            [],
+            f"For {target.kind.name} a rule that knows less came first: {', '.join(others)}.",
+            why="What is marked as scheduled stays so. First come the schedules that know a kernel whole, products "
+            "before sums; then epilogues are fused in what is left, then sums on a CPU, and a fallback takes the rest.",
+        )
+
+
+def test_9_5_any_gpu(impl) -> None:
+    """every target that is not a CPU gets a GPU's passes"""
+    wanted = names(impl.schedule_phase(CUDA, BOUNDS), "schedule_phase")
+    for kind in ("metal", "vulkan"):
+        found = names(impl.schedule_phase(Target(kind), BOUNDS), "schedule_phase")
+        what = f"The passes for {kind} are not those for cuda."
+        SCHEDULE.equal(found, wanted, what, why="dlight's rules for a GPU serve all kinds of them.")
+
+
+def test_9_5_small_kernels(impl) -> None:
+    """on a CPU kernels that are small within the bounds run on one thread, others on all"""
+    for bounds, threads in ((BOUNDS, False), ({}, True)):
+        scores = schedule_by(impl, LLVM, bounds)["attention_scores1"]
+        found = has_loop(scores, tirx.ForKind.PARALLEL)
+        SCHEDULE.equal(
+            found,
+            threads,
+            f"With bounds {bounds} the scores of a decode step "
+            + ("wake threads." if found else "run on one thread."),
+            why="Waking a thread takes microseconds; a kernel of a few thousand steps is done before. Without a bound "
+            "nobody knows that it is small.",
+        )
+
+
+def test_9_5_within_bounds(impl) -> None:
+    """on a GPU no block of threads is half outside the result it writes"""
+    found = [
+        n
+        for n, f in schedule_by(impl, CUDA).items()
+        if n.startswith("NT_matmul") and shuffles(f) and not has_whole_blocks(f)
+    ]
+    what = "A product of 72 rows is computed 16 rows at a time, and the last block stores all 16."
+    why = "dlight's GEMV in this release guards the sums and not the store: eight zeros are written beyond the end."
+    NOT.equal(found, [], what, why=why)
+
+
+def test_9_5_each_sum_once(impl) -> None:
+    """on a CPU no norm or softmax is computed again for each of its elements"""
+    again = sorted(n for n, f in schedule_by(impl).items() if repeats_a_reduction(f))
+    NOT.equal(
+        again,
+        [],
+        "Kernels add up the same row again and again: " + ", ".join(again) + ".",
+        why="Where there is one row, dlight's CPU rule of this release takes its elements for rows, and computes the "
+        "whole sum of squares for each. The numbers are right; the time is not.",
+    )
+
+
+def observe_9_5(impl):
+    def look(target: Target, bounds: dict) -> str:
+        result = kernels(through(impl.schedule_phase(target, bounds), lowered(target), target))
+        facts = {}
+        for name, func in sorted(result.items()):
+            kinds = [(int(loop.kind), str(loop.extent)) for loop in nodes(func.body, tirx.For)]
+            blocks = len(nodes(func.body, SBlock))
+            is_scheduled = "tirx.is_scheduled" in (func.attrs or {})
+            facts[name] = (is_scheduled, kinds, blocks, repeats_a_reduction(func))
+        return str(facts)
+
+    return [lambda: look(LLVM, BOUNDS), lambda: look(LLVM, {}), lambda: look(CUDA, BOUNDS)]
+
+
+# --- 9.6 ------------------------------------------------------------------------------------------
+
+
+def with_graphs(on: bool) -> tvm.transform.PassContext:
+    """The configuration in which RewriteCUDAGraph captures, or does nothing."""
+    return tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": on})
+
+
+def place_by(impl, target: Target = LLVM, graphs: bool = False) -> tvm.IRModule:
+    """The scheduled decoder after memory_phase."""
+    passes = impl.memory_phase(target)
+    names(passes, "memory_phase")
+    with with_graphs(graphs):
+        return expect.apply(lambda mod: through(passes, mod, target), scheduled(), "memory_phase")
+
+
+def test_9_6_destinations(impl) -> None:
+    """every kernel writes into a tensor that is given to it"""
+    result = place_by(impl)
+    what = "Calls of kernels still return tensors that nobody allocates."
+    MEMORY.equal(calls_of(result, "relax.call_tir", "relax.call_tir_inplace"), 0, what)
+    what = "Tensors are asked for that no storage was given to."
+    why = "LowerAllocTensor gives every tensor that is left a storage of its own."
+    MEMORY.equal(calls_of(result, "relax.builtin.alloc_tensor"), 0, what, why=why)
+
+
+def test_9_6_tensors_share(impl) -> None:
+    """tensors share storage: no more storages than the reference allocates"""
+    want, found = (len(sizes_of(place_by(one))) for one in (reference, impl))
+    MEMORY.that(
+        found <= want,
+        f"{found} storages are allocated for prefill and decode of one layer.",
+        expected=f"{want} or fewer",
+        why="StaticPlanBlockMemory shares storage among the tensors it finds allocated and not yet freed by others: it "
+        "needs destinations (CallTIRRewrite) before it, and the ends of life (KillAfterLastUse) after it.",
+    )
+
+
+def test_9_6_views(impl) -> None:
+    """a reshape launches nothing"""
+    want, found = (launches(place_by(one), "decode") for one in (reference, impl))
+    MEMORY.that(
+        found <= want,
+        f"A decode step of one layer launches {found} kernels.",
+        expected=f"{want} or fewer: a reshape is a view of the same memory",
+        why="RewriteDataflowReshape recognises them in dataflow blocks, as calls that return a tensor: it comes before "
+        "ToNonDataflow and before CallTIRRewrite.",
+    )
+
+
+def test_9_6_ends_of_life(impl) -> None:
+    """what is not used any more is given back"""
+    MEMORY.that(
+        calls_of(place_by(impl), "relax.vm.kill_object", "relax.memory.kill_tensor") > 0,
+        "Nothing is given back before a function returns.",
+        expected="KillAfterLastUse, after the plan",
+        why="A prefill's scores would be kept until its logits are there.",
+    )
+
+
+def test_9_6_graphs(impl) -> None:
+    """graphs are captured for CUDA, and for nothing else"""
+    for target, wanted in ((CUDA, True), (LLVM, False)):
+        result = place_by(impl, target, graphs=True)
+        found = any("cuda_graph" in g.name_hint for g in result.get_global_vars())
+        MEMORY.equal(
+            found,
+            wanted,
+            f"For {target.kind.name} graphs are {'captured' if found else 'not captured'}.",
+            why="RewriteCUDAGraph captures what the planner made static: it stands after the plan, while storages are "
+            "still to be seen.",
+        )
+
+
+def observe_9_6(impl):
+    def look(target: Target, graphs: bool) -> str:
+        with with_graphs(graphs):
+            result = through(impl.memory_phase(target), scheduled(), target)
+        ops = ("call_tir", "vm.kill_object", "memory.kill_tensor", "reshape")
+        counts = [calls_of(result, f"relax.{name}") for name in ops]
+        functions = sorted(g.name_hint for g in result.get_global_vars())
+        return f"{counts} {sizes_of(result)} {functions} {launches(result, 'decode')}"
+
+    return [lambda: look(LLVM, False), lambda: look(LLVM, True), lambda: look(CUDA, True)]
+
+
+# --- 9.7 ------------------------------------------------------------------------------------------
+
+STEPS = 8
+PROMPT = (3, 1, 4, 1, 5)
+
+
+@functools.cache
+def exact() -> tuple[np.ndarray, np.ndarray]:
+    """STEPS greedy tokens and their logits, in float64."""
+    return llama_reference.generate(SMALL, random_weights(SMALL), PROMPT, STEPS)
+
+
+def facts() -> dict:
+    """Arguments for the pipeline, fresh ones each time."""
+    return {"variable_bounds": dict(BOUNDS), "metadata": {"vocab_size": SMALL.vocab_size}}
+
+
+def whole(impl, **more) -> tvm.IRModule:
+    """A decode step through fusion_pipeline, with no target current around it."""
+    made_pass = impl.fusion_pipeline(LLVM, **facts(), **more)
+    what = f"fusion_pipeline returned {type(made_pass).__name__}, not a pass."
+    wanted = "the function that module_pass has made a Pass of"
+    why = "relax.build calls what it is given on the module."
+    expect.that(isinstance(made_pass, Pass), what, expected=wanted, why=why)
+    return expect.apply(made_pass, model(functions=("decode",)), "fusion_pipeline")
+
+
+def test_9_7_is_one_pass(impl) -> None:
+    """it is one pass; the module given stays as it is, whatever target is current"""
+    expect.has_function(whole(impl), "decode", "fusion_pipeline")
+
+
+def test_9_7_uses_its_arguments(impl) -> None:
+    """bounds, metadata and kernels reach the phases"""
+    result = whole(impl, additional_tirs={"halve": halve, "third": third})
+    for name in ("halve", "third"):
+        expect.has_function(result, name, "fusion_pipeline")
+    found = [name for name, func in kernels(result).items() if has_dimension(func, "vocab_size")]
+    ATTACH.equal(found, [], "The vocabulary is still symbolic in kernels.", why=EXACT)
+    sizes = sizes_of(result)
+    what = "Storage is still of symbolic size although all dimensions are bounded."
+    why = "The bounds that were given did not reach the planner."
+    ATTACH.that(sizes and -1 not in sizes, what, expected="numbers only", yours=str(sizes), why=why)
+
+
+def test_9_7_reaches_the_vm(impl) -> None:
+    """nothing is left for the virtual machine to refuse: all phases ran"""
+    result = whole(impl)
+    ran = {
+        "graph and lower": launches(result, "decode") <= 14,
+        "schedule": not unscheduled(result),
+        "memory": calls_of(result, "relax.call_tir") == 0,
+        "vm": "global_symbol" in (result["decode"].attrs or {}),
+    }
+    if not ran["graph and lower"]:
+        own, want = (launches(lower_by(one), "decode") for one in (impl, reference))
+        what = "fusion_pipeline is not to blame: your graph_and_lower, exercise 9.3, leaves too many kernels."
+        wanted = f"{want} or fewer after that phase"
+        why = "A pipeline is as good as its phases, and this one is made of yours."
+        ORDER.that(own <= want, what, expected=wanted, yours=str(own), why=why)
+    what = "Phases have not run, or not in their order."
+    why = "`phases` has them in order; each needs what the one before it made."
+    HOW.equal([name for name, has_run in ran.items() if not has_run], [], what, why=why)
+
+
+def test_9_7_for_a_gpu(impl) -> None:
+    """for CUDA every kernel has threads, and the source compiles to text"""
+    mod = model("float16", ("decode",))
+    executable = tvm.compile(mod, CUDA, relax_pipeline=impl.fusion_pipeline(CUDA, **facts()))
+    source = executable.mod.imports[0].imports[0].inspect_source()
+    expect.that(source.count("__global__") >= 12, "There are fewer kernels than a layer has.")
+
+
+def test_9_7_same_tokens(impl) -> None:
+    """the decoder gives the tokens of NumPy in float64, and its logits"""
+    tokens, logits = exact()
+    generator = Generator(SMALL, target=LLVM, relax_pipeline=impl.fusion_pipeline(LLVM, **facts()))
+    got = generator.generate(PROMPT, STEPS)
+    BREAK.close(got.logits, logits, "The logits are not the reference's.", rtol=1e-3, atol=1e-3)
+    expect.equal(got.tokens.tolist(), tokens.tolist(), "The greedy tokens are not the reference's.")
+
+
+def observe_9_7(impl):
+    def look(target: Target, **arguments) -> str:
+        mod = model(functions=("decode",))
+        given = mod.clone()
+        result = impl.fusion_pipeline(target, **arguments)(given)
+        same, left = tvm_ffi.structural_equal(given, mod), calls_of(result, "relax.call_tir")
+        found = (
+            f"{sorted(attributes(result, 'decode'))} {sorted(kernels(result))} {sizes_of(result)}"
+        )
+        return f"{same} {left} {unscheduled(result)} {found}"
+
+    return [
+        lambda: look(LLVM, **facts()),
+        lambda: look(LLVM, additional_tirs={"halve": halve}),
+        lambda: look(CUDA, **facts()),
+    ]
+
+
+# --- 9.8 ------------------------------------------------------------------------------------------
+
+WORDS = ("same", "slower", "more memory", "fails")
+
+
+def moved(name: str, where: str, anchor: str, target: Target) -> list[Pass]:
+    """The reference's passes with `name` moved before the first or after the last `anchor`."""
+    passes = phases(target)
+    taken = next(one for one in passes if one.info.name == name)
+    passes = [one for one in passes if not one.same_as(taken)]
+    places = [n for n, one in enumerate(passes) if one.info.name == anchor]
+    passes.insert(places[0] if where == "before" else places[-1] + 1, taken)
+    return passes
+
+
+def cost(passes: Sequence[Pass], target: Target) -> tuple[int, int] | None:
+    """(launches, bytes allocated) of the decoder; None if it does not compile."""
+    mod = model("float32", ("decode",)) if target is LLVM else model("float16")
+    planning = ("CallTIRRewrite", "StaticPlanBlockMemory")
+    planned = max(n for n, one in enumerate(passes) if one.info.name in planning) + 1
+    try:
+        middle = through(passes[:planned], mod, target)
+        rest = through(passes[planned:], middle, target)
+    except (tvm.s_tir.ScheduleError, tvm.error.InternalError):
+        return None
+    return launches(rest, "decode"), read_plan(middle).bytes(BOUNDS)
+
+
+def truth(change: str) -> str:
+    """What the compiler says about moving a pass."""
+    text, _, device = change.partition(", for ")
+    target = CUDA if device == "cuda" else LLVM
+    before, after = cost(phases(target), target), cost(moved(*text.split(), target), target)
+    if after is None:
+        return "fails"
+    if after[0] > before[0]:
+        return "slower"
+    return "more memory" if after[1] > before[1] else "same"
+
+
+def test_9_8_one_word_each(impl) -> None:
+    """one of the four words for each change"""
+    said = impl.consequences()
+    what = "The keys are not the six moves that the docstring lists."
+    expect.equal(sorted(said), sorted(reference.consequences()), what)
+    what = f"There are words besides {', '.join(WORDS)}."
+    expect.equal(sorted(set(said.values()) - set(WORDS)), [], what)
+
+
+def test_9_8_agrees_with_the_compiler(impl) -> None:
+    """compiled with that one pass moved, the decoder does what you say"""
+    for change, word in impl.consequences().items():
+        what = f"“{change}”: the compiler disagrees."
+        wanted = f"another of {', '.join(WORDS)}"
+        why = "A pass that finds nothing to do reports nothing: only the cost shows it."
+        ORDER.that(word == truth(change), what, expected=wanted, yours=repr(word), why=why)
+
+
+def observe_9_8(impl):
+    def answers(part: slice) -> str:
+        said = impl.consequences()
+        return str([said.get(key) for key in list(reference.consequences())[part]])
+
+    return [lambda: answers(slice(0, 3)), lambda: answers(slice(3, 6))]
+
+
+# --- 9.9 ------------------------------------------------------------------------------------------
+
+
+def counted(layers: int) -> dict[str, int]:
+    """Launches of a decode step, by lowering it."""
+    mod = decoder(replace(SMALL, num_hidden_layers=layers), "float32", ["decode"])[0]
+    passes = [p for name, v in reference.phases(LLVM).items() if name != "vm" for p in v]
+    return {
+        "default": launches(lower(mod), "decode"),
+        "ours": launches(through(passes, mod), "decode"),
+    }
+
+
+def test_9_9_agrees_with_the_compiler(impl) -> None:
+    """for one, two and five layers the compiler counts the same"""
+    for layers in (1, 2, 5):
+        said = f"{layers} layer{'s' if layers > 1 else ''}"
+        what = f"A decode step of {said} launches another number of kernels, '{{}}'."
+        why = (
+            "`python -m chapters trace --pipeline default --pass LegalizeOps` shows the kernels of three layers; with "
+            "`fusion_by_hand` ours, before split, silu and product are joined. A reshape is a view."
+        )
+        yours = impl.launches_a_step(layers)
+        MEASURE.each_predicted(yours, counted(layers), "launches_a_step", what, why=why)
+
+
+def observe_9_9(impl):
+    return [lambda n=n: impl.launches_a_step(n) for n in (1, 2, 32)]
+
+
+# --- 9.10 -----------------------------------------------------------------------------------------
+
+TWO_WORDS = replace(SMALL, vocab_size=2)
+
+
+@functools.cache
+def gloomy() -> dict[str, np.ndarray]:
+    """Weights of a decoder with two words: one's logit is half the other's, so both may be negative."""
+    weights = random_weights(TWO_WORDS)
+    first = weights["lm_head.weight"][0]
+    return {**weights, "lm_head.weight": np.stack([first, first / 2])}
+
+
+def generated(
+    mod: tvm.IRModule | None, prompt: Sequence[int], config: LlamaConfig = SMALL, weights=None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens and logits of the decoder, or of `mod` in its place."""
+    generator = Generator(config, target=LLVM, module=mod, weights=weights)
+    found = [generator.generate(one, STEPS) for one in (prompt, prompt[::-1])]
+    return np.stack([f.tokens for f in found]), np.stack([f.logits for f in found])
+
+
+@functools.cache
+def unspoiled():
+    return generated(None, PROMPT)
+
+
+def spoil(impl, config: LlamaConfig = SMALL) -> tvm.IRModule:
+    """The decoder after slips_through."""
+    mod = decoder(config, "float32", Generator.SINGLE)[0]
+    return expect.apply(impl.slips_through, mod, "slips_through")
+
+
+def test_9_10_same_tokens(impl) -> None:
+    """the greedy tokens stay what they were"""
+    what = "The tokens change: a test that compares them finds this pass."
+    BREAK.equal(generated(spoil(impl), PROMPT)[0].tolist(), unspoiled()[0].tolist(), what)
+
+
+def test_9_10_any_logits(impl) -> None:
+    """the greedy tokens stay also where all logits are negative"""
+    prompt = [token % 2 for token in PROMPT]
+    BREAK.equal(
+        generated(spoil(impl, TWO_WORDS), prompt, TWO_WORDS, gloomy())[0].tolist(),
+        generated(None, prompt, TWO_WORDS, gloomy())[0].tolist(),
+        "The tokens of another decoder change, one with two words, whose logits may both be negative.",
+        why="Which logit is the largest must not depend on their signs or sizes: what you do to them has to keep the "
+        "order of any numbers.",
+    )
+
+
+def test_9_10_wrong_logits(impl) -> None:
+    """logits are wrong by more than a tenth of the largest"""
+    logits, right = generated(spoil(impl), PROMPT)[1], unspoiled()[1]
+    error = np.abs(logits - right).max() / np.abs(right).max()
+    what = "The logits are right, or nearly: there is nothing to slip through."
+    wanted = "an error above 0.1 of the largest logit"
+    why = "It is numbers that a compiler has to keep; tokens are what is left of them after argmax."
+    BREAK.that(bool(error > 0.1), what, expected=wanted, yours=f"{error:.3g}", why=why)
+
+
+def observe_9_10(impl):
+    def look(part: str) -> str:
+        mod = decoder(SMALL, "float32", ["decode", "prefill"])[0]
+        given = mod.clone()
+        result = impl.slips_through(given)
+        return f"{tvm_ffi.structural_equal(given, mod)} {result[part].script()}"
+
+    return [lambda: look("decode"), lambda: look("prefill")]
+
+
+# --- 9.11 -----------------------------------------------------------------------------------------
+
+
+class Machine:
+    """A machine with its own clock: calls take longer the later it is, and the first of a kind much longer."""
+
+    def __init__(self, drift: float = 0.02, noise: Sequence[float] = ()):
+        self.now, self.drift, self.log = 0.0, drift, []
+        self.noise = list(noise)
+        self.asked = 0
+
+    def clock(self) -> float:
+        self.asked += 1
+        return self.now
+
+    def call(self, name: str, seconds: float) -> Callable[[], None]:
+        def run() -> None:
+            cold = 50 if name not in self.log else 1
+            extra = self.noise.pop() if self.noise and len(self.log) > 8 else 0.0
+            self.log.append(name)
+            self.now += seconds * cold * (1 + self.drift * len(self.log)) + extra
+
+        return run
+
+
+def race(impl, rounds: int = 12, **machine) -> tuple[dict, Machine]:
+    made_machine = Machine(**machine)
+    calls = {name: made_machine.call(name, s) for name, s in (("a", 1.0), ("b", 2.0), ("c", 1.0))}
+    return impl.interleaved(calls, rounds, made_machine.clock), made_machine
+
+
+def test_9_11_drift(impl) -> None:
+    """on a machine that gets slower, equal calls come out equal and one of twice the work at twice the time"""
+    found, machine = race(impl)
+    what = "The result does not hold one number for each call."
+    expect.equal(sorted(found), ["a", "b", "c"], what)
+    what = "The `clock` that was given is never asked."
+    wanted = "every time taken is the difference of two calls of `clock`"
+    yours = "times from another clock"
+    why = "The check measures on a machine with a clock of its own; time.perf_counter is only the default."
+    MEASURE.that(machine.asked > 0, what, expected=wanted, yours=yours, why=why)
+    for name, ratio in (("b", 2.0), ("c", 1.0)):
+        got = found[name] / found["a"]
+        what = f"`{name}` takes {ratio:g} times as long as `a`, and comes out at {got:.2f} times."
+        why = "The machine gets slower while it is measured. Measured one after the other, whoever comes last pays."
+        MEASURE.that(abs(got - ratio) < 0.12, what, why=why)
+
+
+def test_9_11_every_round(impl) -> None:
+    """each call runs once to warm up, then once in every round, and rounds begin with different calls"""
+    _, machine = race(impl, rounds=6)
+    what = "With six rounds each call runs seven times: once to warm up, then once in every round."
+    expect.equal([machine.log.count(name) for name in "abc"], [7, 7, 7], what)
+    rounds = [machine.log[i : i + 3] for i in range(3, 21, 3)]
+    what = "A round does not hold every call once."
+    yours = " ".join(machine.log)
+    MEASURE.that(all(sorted(one) == ["a", "b", "c"] for one in rounds), what, yours=yours)
+    what = "Every round begins with the same call."
+    why = "What follows the longest call finds the caches as that one left them, every time."
+    MEASURE.that(len({one[0] for one in rounds}) > 1, what, why=why)
+
+
+def test_9_11_interruptions(impl) -> None:
+    """one long interruption does not decide"""
+    found, _ = race(impl, noise=[500.0])
+    what = "A single interruption decides the result."
+    wanted = "the median of the rounds"
+    MEASURE.that(max(found.values()) < 10, what, expected=wanted, yours=str(found))
+
+
+def observe_9_11(impl):
+    def look(**machine) -> str:
+        found, made_machine = race(impl, **machine)
+        if not made_machine.asked:
+            return "another clock"
+        return f"{ {name: round(value, 6) for name, value in found.items()} } {made_machine.log}"
+
+    return [lambda: look(), lambda: look(noise=[500.0]), lambda: look(rounds=5, drift=0.0)]

@@ -1,0 +1,112 @@
+"""What chapter 9's checks read off a module: its kernels, what it calls, what it allocates."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax, tirx
+from tvm.s_tir import SBlockRealize
+
+from chapters.kit.ir.relax_effects import calls_in
+from chapters.kit.ir.tensor_ir import mentions, nodes
+from tests.ch04.add_norm import kernels
+
+
+def relax_functions(mod: tvm.IRModule) -> dict[str, relax.Function]:
+    """The Relax functions of `mod` by name."""
+    return {g.name_hint: f for g, f in mod.functions_items() if isinstance(f, relax.Function)}
+
+
+def unscheduled(mod: tvm.IRModule) -> list[str]:
+    """The kernels that no schedule has claimed, sorted; what computes shapes is none."""
+    return sorted(
+        name
+        for name, func in kernels(mod).items()
+        if "tirx.is_scheduled" not in (func.attrs or {}) and not name.startswith("shape_func")
+    )
+
+
+# --- Relax ----------------------------------------------------------------------------------------
+
+
+def calls(mod: tvm.IRModule, name: str | None = None) -> list[relax.Call]:
+    """The calls in the Relax function `name`, or in all of them."""
+    functions = relax_functions(mod)
+    wanted = [func for function, func in functions.items() if name in (None, function)]
+    return [call for func in wanted for call in calls_in(func.body)]
+
+
+def calls_of(mod: tvm.IRModule, *names: str) -> int:
+    """How often the operators `names` are called in the Relax functions of `mod`."""
+    wanted = [tvm.ir.Op.get(name) for name in names]
+    return sum(call.op in wanted for call in calls(mod))
+
+
+def operators(mod: tvm.IRModule, name: str) -> list[str]:
+    """The Relax operators that `name` still calls, without the calls of kernels."""
+    found = {call.op.name for call in calls(mod, name) if isinstance(call.op, tvm.ir.Op)}
+    return sorted(found - {"relax.call_tir", "relax.call_tir_inplace"})
+
+
+def launches(mod: tvm.IRModule, name: str) -> int:
+    """How many calls of kernels the Relax function `name` holds, in any form; computing shapes is not one."""
+    found = 0
+    for call in calls(mod, name):
+        callees = [e for e in (call.op, *call.args) if isinstance(e, tvm.ir.GlobalVar)]
+        is_kernel = bool(callees) and isinstance(mod[callees[0]], tirx.PrimFunc)
+        found += is_kernel and not callees[0].name_hint.startswith("shape_func")
+    return found
+
+
+def sizes_of(mod: tvm.IRModule) -> list[int]:
+    """Bytes of the storages that `mod` allocates, by the VM's calls or by Relax's own; -1 where that is symbolic."""
+    allocations = [tvm.ir.Op.get(f"relax.{kind}.alloc_storage") for kind in ("vm", "memory")]
+    sizes = [call.args[0].values[0] for call in calls(mod) if call.op in allocations]
+    return [int(size) if isinstance(size, tirx.IntImm) else -1 for size in sizes]
+
+
+def symbols(mod: tvm.IRModule) -> dict[str, list[str]]:
+    """The names of the symbolic dimensions of each Relax function."""
+
+    def of(func: relax.Function) -> list[str]:
+        defined = relax.analysis.defined_symbolic_vars(func)
+        free = relax.analysis.free_symbolic_vars(func)
+        return sorted({var.name for var in (*defined, *free)})
+
+    return {name: of(func) for name, func in relax_functions(mod).items()}
+
+
+def attributes(mod: tvm.IRModule, name: str) -> dict[str, str]:
+    """The attributes of a Relax function, as text."""
+    return {key: str(value) for key, value in sorted(dict(mod[name].attrs or {}).items())}
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+
+def nests(func: tirx.PrimFunc) -> int:
+    """How many loop nests stand side by side in `func`."""
+    body = func.body.block.body
+    return len(body.seq) if isinstance(body, tirx.SeqStmt) else 1
+
+
+def has_loop(func: tirx.PrimFunc, kind: tirx.ForKind) -> bool:
+    """Whether `func` has a loop of that kind."""
+    return any(loop.kind == kind for loop in nodes(func.body, tirx.For))
+
+
+def has_dimension(func: tirx.PrimFunc, name: str) -> bool:
+    """Whether a buffer of `func` has a symbolic dimension called `name`."""
+    shapes = [p.shape for p in func.params if tirx.is_buffer_var(p)]
+    return any(isinstance(d, tvm.ir.Var) and d.name == name for shape in shapes for d in shape)
+
+
+def shuffles(func: tirx.PrimFunc) -> bool:
+    """Whether a reduction axis of `func` is bound to threads: several threads add up one element."""
+    bound = [loop for loop in nodes(func.body, tirx.For) if loop.thread_binding is not None]
+    tags = [str(loop.thread_binding.thread_tag) for loop in bound]
+    threads = [b.loop_var for b, tag in zip(bound, tags, strict=True) if tag.startswith("thread")]
+    return any(
+        axis.iter_type == tirx.IterVar.CommReduce and any(mentions(value, v) for v in threads)
+        for realize in nodes(func.body, SBlockRealize)
+        for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
+    )

@@ -1,0 +1,213 @@
+"""What measures and what bounds: timing in processes of their own, results files, and the kernels behind the bounds."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import threading
+import venv
+
+import numpy as np
+import pytest
+import tvm
+
+from chapters.ch03_transpose_matmul import bench as of_the_pass
+from chapters.ch05_schedules_and_their_limits import bench as of_the_schedules
+from chapters.kit.bench import matmul_peers, results, timing
+from chapters.kit.bench.cpu_bounds import MULTIPLY_ADDS, multiply_add, multiply_tile, read_matrix
+from chapters.kit.bench.timing import MissingPeer, Peer, PeerFailed, compare
+from chapters.kit.cases.linear_layer import linear_layer
+from chapters.kit.draw.read_order import read_order
+from chapters.kit.draw.table import duration
+from chapters.kit.machine import llvm_host
+from chapters.runner.course import ROOT, chapters
+
+HERE = "tests.course.test_bench"
+
+
+def two_sums(small: int, large: int):
+    """Two calls whose times differ by what they add up; each says an error of its own."""
+    return {"small": (lambda: sum(range(small)), 0.5), "large": (lambda: sum(range(large)), None)}
+
+
+def absent():
+    raise MissingPeer("nothing of that name is installed")
+
+
+def wrong():
+    raise ValueError("wrong numbers")
+
+
+def dies():
+    import os
+
+    os._exit(3)
+
+
+def test_compare_times_each_variant_and_tells_what_is_missing():
+    peers = [Peer(HERE, "two_sums", {"small": 1000, "large": 50000}), Peer(HERE, "absent")]
+    timings, missing = compare(peers, threads=1, rounds=3, seed=0)
+    assert missing == ["nothing of that name is installed"]
+    assert timings["large"].seconds > 3 * timings["small"].seconds
+    assert timings["small"].error == 0.5 and len(timings["small"].rounds) == 3
+
+
+@pytest.mark.parametrize(("function", "told"), [("wrong", "wrong numbers"), ("dies", "died")])
+def test_compare_does_not_time_a_peer_that_fails(function, told):
+    with pytest.raises(PeerFailed, match=told):
+        compare([Peer(HERE, function)], threads=1, rounds=1)
+
+
+OTHER_PEER = """
+import sys
+
+def interpreter():
+    return {sys.executable: (lambda: None, None)}
+"""
+
+
+def test_a_peer_that_needs_torch_runs_in_the_interpreter_that_has_it(tmp_path, monkeypatch):
+    """A bare one here, with nothing that the course needs, and a torch that is only found."""
+    other = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    venv.create(tmp_path / "venv", symlinks=os.name != "nt")
+    (tmp_path / "other_peer.py").write_text(OTHER_PEER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("FUSION_TORCH_PYTHON", str(other))
+    peers = [Peer("other_peer", "interpreter", torch=torch) for torch in (False, True)]
+    timings, missing = compare(peers, threads=1, rounds=1)
+    assert list(timings) == [sys.executable]
+    assert missing == [timing.NO_TORCH]
+    (tmp_path / "torch.py").touch()
+    timings, missing = compare(peers, threads=1, rounds=1)
+    assert list(timings) == [sys.executable, str(other)] and not missing
+
+
+def test_an_interpreter_that_does_not_start_is_named(monkeypatch):
+    monkeypatch.setenv("FUSION_TORCH_PYTHON", "/no/such/python")
+    with pytest.raises(PeerFailed, match="cannot start /no/such/python"):
+        compare([Peer(HERE, "absent", torch=True)], threads=1, rounds=1)
+
+
+def test_benches_with_torch_peers_are_imported_without_tvm():
+    modules = [f"{c.slug}.bench" for c in chapters() if (c.folder / "bench.py").exists()]
+    torch_peers = [m for m in modules if hasattr(importlib.import_module(f"chapters.{m}"), "TORCH")]
+    assert len(torch_peers) >= 4
+    hide = "import sys; sys.modules.update(tvm=None, ml_dtypes=None, yaml=None)"
+    code = "\n".join([hide, *(f"import chapters.{m}" for m in torch_peers)])
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert not done.returncode, done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads are bound on Linux only")
+def test_the_calling_thread_keeps_off_the_cores_of_bound_workers():
+    mine = os.sched_getaffinity(0)
+    if len(mine) < 2:
+        pytest.skip("there is one core")
+    bound, done = threading.Event(), threading.Event()
+
+    def worker():
+        os.sched_setaffinity(0, {min(mine)})
+        bound.set()
+        done.wait(10)
+
+    thread = threading.Thread(target=worker)
+    thread.start()
+    try:
+        assert bound.wait(10)
+        timing._stay_apart()
+        assert os.sched_getaffinity(0) == mine - {min(mine)}
+    finally:
+        os.sched_setaffinity(0, mine)
+        done.set()
+        thread.join()
+
+
+def test_results_files_hold_what_they_were_made_with(tmp_path):
+    results.save("some", {"seconds": 1.5}, "python -m chapters bench 3", tmp_path)
+    back = results.load("some", tmp_path)
+    assert back["measured"] == {"seconds": 1.5}
+    for fact in ("device", "date", "command", "apache-tvm"):
+        assert str(back.get(fact, back["versions"].get(fact))) in results.made_with(back)
+    assert results.load("other", tmp_path) is None
+
+
+def test_a_page_without_results_says_how_to_get_them(tmp_path, monkeypatch):
+    for bench, command in ((of_the_pass, "bench 3"), (of_the_schedules, "bench 5")):
+        monkeypatch.setattr(bench, "load", lambda name: results.load(name, tmp_path))
+        for name in bench.TABLES:
+            shown = bench.shown(name)
+            assert command in str(shown) and command in shown._repr_html_()
+
+
+def test_tables_are_made_of_what_was_measured():
+    kernels = {"ours": 1e-3, "NumPy": 3e-3, "read w": 0.5e-3, "multiply-add": 1e-3}
+    table = of_the_schedules.kernel_table({"n": 64, "k": 64, "threads": {"1": {"16": kernels}}})
+    assert "3.00×" in str(table) and "50% of reading w" in str(table)
+    alone = {"n": 64, "k": 64, "rows": {"1": {"transposed": 0.3, "fused": 0.1}}}
+    assert "3.0×" in str(of_the_pass.pass_table(alone))
+
+
+def test_a_peer_with_wrong_numbers_is_refused():
+    x, w = matmul_peers.numbers(5, 8, 16, seed=1)
+    right = x @ w.T
+    assert matmul_peers.checked(right, x, w) < matmul_peers.TOLERANCE
+    for spoiled in (right + 1, np.full_like(right, np.nan), right[:, ::-1]):
+        with pytest.raises(ValueError, match="wrong numbers"):
+            matmul_peers.checked(spoiled, x, w)
+
+
+def test_bounds_do_the_work_they_say():
+    target = llvm_host()["target"]
+    kernel, shape = read_matrix(8, 64, target)
+    w = np.random.default_rng(0).standard_normal((8, 64)).astype("float32")
+    sums = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
+    kernel(tvm.runtime.tensor(w), sums)
+    np.testing.assert_allclose(sums.numpy().sum(axis=1), w.sum(axis=1), 1e-4, 1e-4)
+    with pytest.raises(ValueError, match="does not divide"):
+        read_matrix(8, 65, target)
+    worker, operands_shape, sums_shape = multiply_add(2, target)
+    sums = tvm.runtime.tensor(np.full(sums_shape, np.nan, "float32"))
+    worker(tvm.runtime.tensor(np.full(operands_shape, 0.5, "float32")), sums)
+    np.testing.assert_allclose(sums.numpy(), 1.0, 1e-6)  # a = a / 2 + 1 / 2 ends at 1
+
+
+@pytest.mark.parametrize(("vectors", "columns", "threads"), [(1, 8, 2), (3, 8, 1)])
+def test_the_tile_alone_does_the_work_it_says(vectors, columns, threads):
+    kernel, shapes = multiply_tile(vectors, columns, threads, llvm_host()["target"])
+    random = np.random.default_rng(0)
+    w, x = (random.integers(-3, 4, shape).astype("float32") for shape in shapes[:2])
+    w[:, 0], x[0] = 1, 1  # some sum is not 0
+    sums = tvm.runtime.tensor(np.full(shapes[2], np.nan, "float32"))
+    kernel(tvm.runtime.tensor(w), tvm.runtime.tensor(x), sums)
+    once = np.einsum("jk,kvi->jvi", w, x)
+    repeats = sums.numpy()[:, once != 0] / once[once != 0]
+    assert np.unique(repeats).size == 1
+    done = repeats.flat[0] * w.shape[1] * once.size
+    assert 0.99 * MULTIPLY_ADDS < done <= MULTIPLY_ADDS
+
+
+def test_read_order_is_that_of_the_loops():
+    from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
+
+    layer = linear_layer(1, 3, 4)
+    kernel = FuseTransposeMatmul()(layer)["NT_matmul"]
+    assert read_order(kernel, "w", "fused").reads == tuple(range(12))
+    unfused = tvm.relax.transform.LegalizeOps()(layer)["matmul"]
+    expected = tuple(k * 3 + j for j in range(3) for k in range(4))
+    assert read_order(unfused, "lv", "unfused").reads == expected
+    with pytest.raises(ValueError, match="No block"):
+        read_order(kernel, "nothing", "none")
+
+
+def test_a_chapter_that_measures_nothing_says_which_do(capsys):
+    from chapters.runner.command_line import run
+
+    assert run(["bench", "0"]) == 2
+    assert "3" in capsys.readouterr().out
+
+
+def test_a_duration_has_three_digits_and_no_exponent():
+    told = [duration(s) for s in (7.6e-5, 0.0054321, 0.99, 0.9999, 2.0719, 12.34)]
+    assert told == ["0.076 ms", "5.43 ms", "990 ms", "1 s", "2.07 s", "12.3 s"]

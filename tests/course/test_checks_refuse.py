@@ -1,0 +1,113 @@
+"""Answers that are wrong in a case which is easily left out of a check: each must be refused, and told why."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tvm.s_tir import SBlock, Schedule
+from tvm.tirx import EQ, And, For, Var, const
+
+from chapters.kit.ir.tensor_ir import mentions, nodes, substitute
+from chapters.runner.course import chapter
+from chapters.runner.failure import CheckFailed
+from solutions.ch04_add_rms_norm import fuse_add_norm
+from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue
+from solutions.ch07_when_fusion_is_sound import soundness
+from solutions.ch09_the_compiler import pipeline
+from tests.support.answers import mistaken
+
+
+def drops_a_mixed_bound(nest):
+    """7.3: every part of the predicate that mentions a reduction loop is left out, also one that binds rows too."""
+    loops = soundness.reduction_loops(nest)
+    parts = [EQ(loop.loop_var, loop.min + loop.extent - 1) for loop in loops]
+    for part in soundness.conjuncts(nest.realize.predicate):
+        if not any(mentions(part, loop.loop_var) for loop in loops):
+            parts.append(part)
+    return functools.reduce(And, parts, const(True, "bool"))
+
+
+def affine_in_python_numbers(value, total):
+    """7.1: Python's 0 and 1 for constants of the sum's dtype."""
+    form = soundness.affine(value, total)
+    if form is None:
+        return None
+    plain = [soundness.is_number(part, 0) or soundness.is_number(part, 1) for part in form]
+    return tuple(int(p.value) if is_plain else p for p, is_plain in zip(form, plain, strict=True))
+
+
+def more_rows_than_a_block_holds(hidden_size, dtype, limit):
+    """4.4: a block of 128 threads, also where the target allows fewer."""
+    plan = fuse_add_norm.plan_threads(hidden_size, dtype, limit)
+    return fuse_add_norm.Plan(plan.threads, plan.vector, max(1, 128 // plan.threads))
+
+
+def takes_any_two_blocks(func):
+    """9.4: whatever has two blocks is given to chapter 7, which refuses what is no epilogue."""
+    sch = Schedule(func)
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    if len(blocks) == 2:
+        pipeline.ch7.fuse_epilogue(sch, *blocks)
+    return sch.mod["main"]
+
+
+def pipeline_around_late_transposes(target, **facts):
+    """9.7: right, around a phase that is not: FuseTransposeMatmul comes after LegalizeOps."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "graph_and_lower", late_transposes)
+        return pipeline.fusion_pipeline(target, **facts)
+
+
+def late_transposes(target):
+    """9.3 as it stands before it is solved."""
+    with tempfile.TemporaryDirectory() as folder:
+        answer = mistaken(Path(folder), chapter(9), "transposes_after_legalising")
+    return answer.graph_and_lower(target)
+
+
+def renews_the_other_loops(sch, *blocks):
+    """6.5: every loop of blocks that have nothing to do with the fusion gets a new variable."""
+
+    def renewed(stmt, fusion, fused):
+        kept = fusion.reduction, fusion.epilogue
+        if any(block.same_as(one) for block in nodes(stmt, SBlock) for one in kept):
+            return rebuilt(stmt, fusion, fused)
+        if not isinstance(stmt, For):
+            return stmt
+        var = Var(stmt.loop_var.name, stmt.loop_var.ty)
+        body = substitute(renewed(stmt.body, fusion, fused), {stmt.loop_var: var})
+        return For(var, stmt.min, stmt.extent, stmt.kind, body)
+
+    rebuilt = fuse_reduction_epilogue.rebuilt
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fuse_reduction_epilogue, "rebuilt", renewed)
+        fuse_reduction_epilogue.fuse_reduction_epilogue(sch, *blocks)
+
+
+RENEWING = {"fuse_reduction_epilogue": renews_the_other_loops}
+TOO_MANY_ROWS = {"plan_threads": more_rows_than_a_block_holds}
+LATE = {"fusion_pipeline": pipeline_around_late_transposes, "graph_and_lower": late_transposes}
+REFUSED = [
+    ("test_6_5_keeps_handles_and_flags", RENEWING, "loops of another block"),
+    ("test_4_4_short_rows_share_a_block", TOO_MANY_ROWS, "at most 64"),
+    ("test_7_1_keeps_the_dtype", {"affine": affine_in_python_numbers}, "other dtypes"),
+    ("test_7_3_a_mixed_bound_is_refused", {"last_step": drops_a_mixed_bound}, "i + k < 4"),
+    ("test_9_4_leaves_the_rest", {"fuse_its_epilogue": takes_any_two_blocks}, "A refusal of"),
+    ("test_9_7_reaches_the_vm", LATE, "exercise 9.3"),
+]
+
+
+@pytest.mark.parametrize("check, parts, says", [pytest.param(*r, id=r[0]) for r in REFUSED])
+def test_refused(check: str, parts: dict, says: str) -> None:
+    home = chapter(int(check.split("_")[1]))
+    checks = importlib.import_module(f"tests.{home.short}.checks")
+    reference = importlib.import_module(f"solutions.{home.slug}.{home.stub.stem}")
+    getattr(checks, check)(reference)
+    with pytest.raises(CheckFailed) as failed:
+        getattr(checks, check)(SimpleNamespace(**{**vars(reference), **parts}))
+    assert says in str(failed.value.failure.as_dict())

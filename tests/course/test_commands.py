@@ -1,0 +1,265 @@
+"""`python -m chapters …` as a learner types it, in a copy of the course."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import time
+
+import pytest
+
+from chapters.runner.course import ROOT
+from chapters.runner.engine import patience
+
+BROKEN = 'executable = tvm.compile(mod, target="llvm")'
+
+
+def test_status_on_a_fresh_clone_names_the_next_exercise(course):
+    result = course.learner()
+    assert result.returncode == 0
+    assert "0/6" in result.stdout and "python -m chapters check 0.1" in result.stdout
+    assert "first_module.py:" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["chek"], "There is no command 'chek'"),
+        (["check", "77"], "There is no chapter '77'; the course has chapters 0"),
+        (["check", "0.99"], "There is no exercise 0.99 in chapter 0; it has 0.1"),
+        (["check", "zero.one"], "is no exercise number"),
+        (["hint"], "required: exercise"),
+        (["hint", "0"], "is no exercise number"),
+        (["quiz", "x"], "There is no chapter 'x'"),
+        (["reset", "0.77"], "There is no exercise 0.77"),
+    ],
+)
+def test_wrong_calls_get_one_sentence(course, arguments, says):
+    result = course.learner(*arguments)
+    assert result.returncode == 2 and says in result.stdout
+    assert len(result.stdout.strip().splitlines()) == 1 and not result.stderr
+
+
+def test_check_passes_fails_and_waits(course):
+    course.solve()
+    assert course.learner("check", "0.3").returncode == 0
+    assert "1/6" in course.learner().stdout
+    course.solve(BROKEN, "executable = None")
+    result = course.learner("check", "0.3")
+    assert result.returncode == 1 and "✗" in result.stdout and "hint 0.3" in result.stdout
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_fix_exercise_shows_its_failure_from_the_start(course):
+    result = course.learner("check", "0.4")
+    assert result.returncode == 1
+    assert "This looks like: the reduction never sets its accumulator" in result.stdout
+
+
+def test_hints_come_one_at_a_time(course):
+    first, second = course.learner("hint", "0.1").stdout, course.learner("hint", "0.1").stdout
+    assert "Hint 1 of 3" in first and "Hint 2" not in first
+    assert "Hint 2 of 3" in second and "Hint 3" not in second
+    course.learner("hint", "0.1")
+    assert "--give-up" in course.learner("hint", "0.1").stdout
+
+
+def test_reset_of_one_exercise_keeps_a_copy_and_the_rest(course):
+    course.solve()
+    mine = course.text
+    result = course.learner("reset", "0.3")
+    assert result.returncode == 0 and ".kept" in result.stdout
+    assert course.kept() == [mine]
+    assert 'NotImplementedError("exercise 0.3")' in course.text and "nn.Linear(16, 8" in course.text
+    course.learner("reset", "0")
+    assert len(course.kept()) == 2, "each copy has a name of its own"
+
+
+def test_exercises_can_be_solved_one_after_the_other(course):
+    """An edit in one region leaves what was checked in another; one outside of all regions does not."""
+    course.solve()
+    for exercise in ("0.1", "0.2"):
+        assert course.learner("check", exercise).returncode == 0
+    text = course.text
+    course.text = text.replace("(5, 16)", "(6, 16)")
+    assert "2/6" in course.learner().stdout
+    course.text = text.replace("import tvm\n", "import tvm as tvm\n", 1)
+    assert "0/6" in course.learner().stdout
+
+
+def test_check_takes_several(course):
+    said = course.learner("check", "0.2", "0.1", "0.2").stdout
+    assert said.index("0.2 TODO") < said.index("0.1 TODO") and "0 of 2 passed" in said
+
+
+def test_text_saved_during_a_check_is_not_recorded_as_passed(course):
+    course.solve("return {", 'import time; open("started", "w"); time.sleep(3)\n    return {')
+    checking = course.begin("check", "0.5")
+    while not (course.root / "started").exists():
+        time.sleep(0.05)
+    course.solve("return {", "return None and {")
+    said, _ = checking.communicate(timeout=60)
+    assert checking.returncode == 1 and "was saved while it was being checked" in said
+    assert "0/6" in course.learner().stdout
+
+
+def test_reset_keeps_every_line_of_the_other_regions(course):
+    """Form feeds and Unicode line separators are no line ends to Python."""
+    todo = 'raise NotImplementedError("exercise 0.3")'
+    mine = course.text.replace(todo, 'return "a\u2028b\x0cc"')
+    course.text = mine
+    course.learner("reset", "0.4")
+    assert course.stub.read_bytes() == mine.encode()
+    course.solve("nn.Linear(16, 8, bias=True)", 'nn.Linear(16, 8, bias=True), "a\u2028b\x0cc"')
+    course.learner("reset", "0.3")
+    assert "a\u2028b\x0cc" in course.stub.read_bytes().decode()
+
+
+def test_a_file_that_is_not_utf8_gets_one_sentence(course):
+    course.stub.write_bytes(course.stub.read_bytes() + b"# \xe9\n")
+    for command in (("reset", "0.3"), ("diff", "0.3", "--give-up")):
+        result = course.learner(*command)
+        assert result.returncode == 2 and "is not UTF-8 text" in result.stdout and not result.stderr
+    assert course.learner("reset", "0").returncode == 0
+
+
+def test_a_damaged_marker_names_the_way_out(course):
+    course.text = course.text.replace("# BEGIN exercise 0.6", "# exercise 0.6")
+    result = course.learner("reset", "0.1")
+    assert result.returncode == 2 and "python -m chapters reset 0" in result.stdout
+
+
+def test_reset_restores_a_deleted_or_mangled_file(course):
+    course.stub.unlink()
+    made = course.learner("check", "0.1")
+    assert made.returncode == 1 and "Made chapters" in made.stdout and course.stub.exists()
+    assert "0/6" in course.learner().stdout
+    course.text = "# nothing left\n"
+    result = course.learner("reset", "0.3")
+    assert result.returncode == 2 and "are gone" in result.stdout
+    assert course.learner("reset", "0").returncode == 0
+    assert "# nothing left" in course.kept()[0]
+
+
+def test_update_moves_answers_into_the_file_of_a_newer_course(course):
+    course.stub.unlink()
+    course.learner()  # makes it, and remembers what from
+    solution = course.root / "solutions/ch00_first_module/first_module.py"
+    course.solve()
+    course.text = mine = course.text + "\n# a note of mine\n"
+    assert "up to date" in course.learner("update").stdout
+    text = solution.read_text(encoding="utf-8")
+    solution.write_text(text.replace("import numpy as np\n", "import numpy as np\n\nNEW = 1\n", 1))
+    assert "is older than the course" in course.learner("check", "0.5").stdout
+    assert "Your file is kept as" in course.learner("update").stdout
+    assert course.text == solution.read_text(encoding="utf-8")
+    assert course.kept()[0] == mine
+    assert "is older" not in course.learner("check", "0.5").stdout
+
+
+def test_a_missing_file_is_made_and_an_edited_one_is_left(course):
+    course.text = "# mine\n"
+    other = course.root / "chapters/ch01_walk_the_ir/walk_the_ir.py"
+    other.unlink()
+    assert "Made chapters/ch01_walk_the_ir/walk_the_ir.py" in course.learner().stdout
+    assert course.text == "# mine\n" and other.exists()
+    other.unlink()
+    course.pytest("--collect-only", "-q", "chapters/ch01_walk_the_ir")
+    assert other.exists(), "pytest makes it too"
+
+
+def test_lost_markers_are_noticed(course):
+    lines = course.text.splitlines()
+    lines = [line for line in lines if "exercise 0.6" not in line or "raise" in line]
+    course.text = "\n".join(lines) + "\n"
+    says = "has lost the lines `# BEGIN exercise` and `# END exercise` of 0.6"
+    assert says in course.learner("check", "0.1").stdout
+    assert says in course.pytest("-q", "chapters/ch00_first_module", "-k", "0_1").stdout
+
+
+def test_a_syntax_error_elsewhere_leaves_no_failure_behind(course):
+    """0.1 has not failed because 0.3 cannot be read."""
+    course.solve()
+    assert course.learner("check", "0.1").returncode == 0
+    right = course.text
+    course.text = right.replace(BROKEN, "executable = = 3")
+    assert "is not Python" in course.learner("check", "0.1").stdout
+    course.pytest("-q", "chapters/ch00_first_module", "-k", "0_1")
+    course.text = right
+    assert "1/6" in course.learner().stdout
+
+
+def test_diff_waits_for_a_pass(course):
+    assert course.learner("diff", "0.2").returncode == 2
+    assert "+        self.linear" in course.learner("diff", "0.2", "--give-up").stdout
+    course.solve("self.linear = nn.Linear(16, 8, bias=True)", "self.linear = nn.Linear(16, 8)")
+    course.learner("check", "0.2")
+    result = course.learner("diff", "0.2")
+    assert result.returncode == 0 and "-        self.linear = nn.Linear(16, 8)" in result.stdout
+    course.text += "\n# edited\n"
+    assert course.learner("diff", "0.2").returncode == 2, "the edit may have broken it"
+
+
+def test_quiz_without_a_terminal_prints_questions_and_computed_answers(course):
+    result = course.learner("quiz", "0")
+    assert result.returncode == 0 and result.stdout.count("TVM says") == 5
+
+
+@pytest.mark.parametrize("damaged", ["{not json", '{"0.6": {"hints": "x"}}', '{"0.6": null}', "[]"])
+def test_damaged_progress_file_is_kept_and_replaced(course, damaged):
+    (course.root / ".progress.json").write_text(damaged, encoding="utf-8")
+    result = course.learner("hint", "0.6")
+    assert result.returncode == 0 and "could not be read; it is kept as" in result.stdout
+    assert damaged in course.kept("*.json")[0]
+
+
+def test_doctor_finds_what_the_course_needs(course):
+    result = course.learner("doctor")
+    assert result.returncode == 0, result.stdout
+    for word in ("apache-tvm-ffi 0.1.14.post1", "bits", "tensorize works", "GPU"):
+        assert word in result.stdout
+
+
+def test_doctor_and_every_check_say_that_a_version_is_wrong_and_what_to_do(course):
+    project = course.root / "pyproject.toml"
+    text = project.read_text(encoding="utf-8")
+    project.write_text(text.replace("0.1.14.post1", "9.9.9"), encoding="utf-8")
+    result = course.learner("doctor")
+    assert result.returncode == 1 and "pip install -e ." in result.stdout
+    assert "is installed; the course needs 9.9.9" in result.stdout
+    for result in (course.learner("check", "0.1"), course.pytest("solutions/ch00_first_module")):
+        assert "the course needs 9.9.9: run `pip install -e .`" in result.stdout
+
+
+def test_missing_package_gets_one_sentence(course):
+    (course.root / "yaml.py").write_text("raise ModuleNotFoundError(name='yaml')\n")
+    result = course.learner()
+    assert result.returncode == 2 and "package yaml is not installed" in result.stdout
+
+
+def test_watch_answers_a_save_quickly(course):
+    """TVM stays imported, so a save is answered in well under a second; 5 s here, more on a busy machine."""
+    course.solve(BROKEN, "executable = None")
+    result = course.learner("watch", "0.2")
+    assert result.returncode == 0 and "✓ 0.2" in result.stdout, "it is right, so watch ends"
+    watching = course.begin("watch", "0.3")
+    try:
+        assert any(line.strip().endswith(" s)") for line in watching.stdout)
+        began = time.perf_counter()
+        course.solve()
+        assert any("✓ 0.3" in line for line in watching.stdout)
+        assert time.perf_counter() - began < 5 * patience()
+        assert watching.wait(10) == 0
+    finally:
+        watching.kill()
+
+
+def test_old_python_gets_a_sentence():
+    """The entry file compiles as Python 3.6 would read it, and its first act is to look at the version."""
+    text = (ROOT / "chapters" / "__main__.py").read_text(encoding="utf-8")
+    ast.parse(text, feature_version=(3, 6))
+    probe = "import sys; sys.version_info = (3, 9, 1); import runpy; runpy.run_module('chapters', run_name='__main__')"
+    command = [sys.executable, "-c", probe]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 2 and "needs Python 3.10 or newer, and this is 3.9" in result.stdout

@@ -1,0 +1,187 @@
+"""The course keeps its promises, chapter by chapter: stubs are TODO, wrong answers are named, right ones accepted."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from chapters.runner.catalogue import designs, mistakes, mistakes_of
+from chapters.runner.commands.quiz import questions
+from chapters.runner.course import KINDS, ROOT, chapters
+from chapters.runner.engine import checks_of
+from chapters.runner.learner_file import stub_text
+from chapters.runner.loading import load
+from chapters.runner.regions import regions
+from tests.course.new_exercise import to_write
+from tests.support.answers import may_differ, write_answer
+
+CHAPTERS = [pytest.param(c, id=c.short) for c in chapters()]
+EXERCISES = [pytest.param(c, e, id=e.id) for c in chapters() for e in c.exercises]
+MISTAKES = [pytest.param(m, id=f"{c.short}-{m.name}") for c in chapters() for m in mistakes(c)]
+FILES = {
+    c: [c.solution_folder / "second_way.py", *sorted((c.tests / "designs").glob("*.py"))]
+    for c in chapters()
+}
+DESIGNS = [
+    *(pytest.param(c, d, id=f"{c.short}-{d.name}") for c in chapters() for d in designs(c)),
+    *(pytest.param(c, p, id=f"{c.short}-{p.stem}") for c in chapters() for p in FILES[c]),
+]
+MOST_LINES = 250  # of a learner's file, which is read in one sitting
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_the_learners_file_is_short_and_git_ignores_it(chapter):
+    assert len(stub_text(chapter).splitlines()) <= MOST_LINES
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    assert f"/{chapter.stub.relative_to(ROOT).as_posix()}" in ignored
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_front_matter_and_regions_agree(chapter):
+    text, lesson = chapter.solution.read_text("utf-8"), chapter.lesson.read_text("utf-8")
+    ids = [e.id for e in chapter.exercises]
+    headings = re.findall(r"^### Exercise (\S+) · ", lesson, re.MULTILINE)
+    assert ids == [f"{chapter.number}.{n}" for n in range(1, len(ids) + 1)]
+    assert ids == headings, "exercises are numbered in the order in which they stand on the page"
+    assert set(regions(text)) == set(ids)
+    assert len({e.kind for e in chapter.exercises}) >= 4, "at least four kinds of exercise"
+    assert all(e.kind in KINDS for e in chapter.exercises)
+    assert sum(e.minutes for e in chapter.exercises) < chapter.minutes
+    assert all(number < chapter.number for number in chapter.needs)
+    assert all(re.search(rf"\b{re.escape(e.name)}\b", text) for e in chapter.exercises)
+
+
+@pytest.mark.parametrize(("chapter", "exercise"), EXERCISES)
+def test_stub_runs_and_does_not_pass(examiner, tmp_path, chapter, exercise):
+    path = write_answer(tmp_path, chapter, stub_text(chapter))
+    last = examiner.run_exercise(chapter, exercise, path)[-1]
+    if exercise.broken:
+        assert last.state == "failed"
+    else:
+        assert last.state in ("todo", "waits") and last.reason.startswith("exercise ")
+
+
+@pytest.mark.parametrize(("chapter", "exercise"), EXERCISES)
+def test_exercise_is_complete(chapter, exercise):
+    """A check, three hints, wrong answers to recognise."""
+    assert any(check.exercise.id == exercise.id for check in checks_of(chapter))
+    assert [type(hint) for hint in chapter.hints(exercise.id)] == [str] * 3
+    assert len(mistakes_of(chapter, exercise.id)) >= (3 if exercise.kind in ("write", "fix") else 2)
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_nothing_is_left_to_write(chapter):
+    left = to_write(chapter)
+    assert not left, "\n".join(["still to write:", *left])
+
+
+def _code_lines(text: str) -> set[str]:
+    """Lines of code worth hiding: stripped, without comments, longer than a keyword or two."""
+    stripped = (line.split("  # ")[0].strip(" `") for line in text.splitlines())
+    return {line for line in stripped if len(line) >= 12 and not line.startswith("#")}
+
+
+@pytest.mark.parametrize(("chapter", "exercise"), EXERCISES)
+def test_hints_do_not_leak(chapter, exercise):
+    text = chapter.solution.read_text(encoding="utf-8")
+    solution = _code_lines("\n".join(regions(text)[exercise.id]))
+    for level, hint in enumerate(chapter.hints(exercise.id), 1):
+        shown = {line for line in solution if line in hint}
+        assert len(shown) <= (1 if level == 3 else 0), f"hint {level} shows {shown}"
+
+
+TO_TWENTY = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
+fifteen sixteen seventeen eighteen nineteen twenty"""
+NUMBERS = TO_TWENTY.split()
+
+
+def _numbers(text: str) -> set[int]:
+    """The whole numbers above one in `text`, in digits or, to twenty, in words."""
+    digits = {int(digits.replace(",", "")) for digits in re.findall(r"\d+(?:,\d{3})*", text)}
+    words = {NUMBERS.index(word) for word in re.findall(r"[a-z]+", text.lower()) if word in NUMBERS}
+    return (digits | words) - {0, 1}
+
+
+def _predicted(chapter, exercise) -> set[int]:
+    """The numbers that the reference predicts, if it predicts numbers and not a formula of its arguments."""
+    if exercise.kind != "predict":
+        return set()
+    answer = load(chapter.solution)
+    predicts = getattr(answer, exercise.name)
+    if inspect.signature(predicts).parameters:
+        return set()
+    checks = importlib.import_module(f"tests.{chapter.short}.checks")
+    observe = getattr(checks, "observe_" + exercise.id.replace(".", "_"))
+    asked = _numbers(inspect.getdoc(predicts))  # what the question says itself
+    return _numbers(" ".join(str(probe()) for probe in observe(answer))) - asked
+
+
+@pytest.mark.parametrize(("chapter", "exercise"), EXERCISES)
+def test_hints_do_not_say_what_is_to_be_predicted(chapter, exercise):
+    predicted = _predicted(chapter, exercise)
+    for level, hint in enumerate(chapter.hints(exercise.id)[:2], 1):
+        said = predicted & _numbers(hint)
+        assert not said, f"hint {level} of {exercise.id} says {said}"
+
+
+def test_predicted_numbers_are_seen():
+    assert _numbers("63 launches, or Seven; 360,448 bytes, one by one") == {63, 7, 360448}
+    found = {e.id: _predicted(c, e) for c in chapters() for e in c.exercises if e.kind == "predict"}
+    assert {7, 63} <= found["1.6"] and found["2.9"] and found["0.5"]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake_is_refused_with_its_own_message(examiner, tmp_path, mistake):
+    chapter, path = mistake.chapter, write_answer(tmp_path, mistake.chapter, mistake.text())
+    last = examiner.run_exercise(chapter, chapter.exercise(mistake.exercise), path)[-1]
+    assert last.state == "failed", f"{mistake.name} passes the checks of {mistake.exercise}"
+    assert last.failure["like"].get("name") == mistake.name, last.failure
+    assert last.failure["like"]["what"] == mistake.what and mistake.why
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistake_says_where_to_read(mistake):
+    """In a heading that exists."""
+    path, _, heading = mistake.read.partition(", “")
+    text = (ROOT / path.partition("#")[0]).read_text(encoding="utf-8")
+    wanted = re.escape(heading.removesuffix("”"))
+    assert re.search(rf"^#+ {wanted}", text, re.MULTILINE), mistake.read
+
+
+@pytest.mark.parametrize(("chapter", "design"), DESIGNS)
+def test_other_design_is_accepted(examiner, tmp_path, chapter, design):
+    wanted = may_differ(chapter, design)
+    assert wanted
+    path = design
+    if not isinstance(design, Path):
+        path = write_answer(tmp_path, chapter, design.text())
+    for exercise_id in wanted:
+        for outcome in examiner.run_exercise(chapter, chapter.exercise(exercise_id), path):
+            assert outcome.state in ("passed", "skipped"), outcome.failure
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_there_are_other_right_designs(chapter):
+    assert len(designs(chapter)) + len(FILES[chapter][1:]) >= 2
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_quiz_answers_are_among_the_choices(chapter):
+    asked = questions(chapter)
+    assert len(asked) >= 3
+    for question in asked:
+        assert len(question.choices) >= 3 and len(set(question.choices)) == len(question.choices)
+        assert question.answer() in range(len(question.choices))
+        assert question.because
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_stub_names_nothing_of_a_later_chapter(chapter):
+    names = (e.name for c in chapters() if c.number > chapter.number for e in c.exercises)
+    later = {name for name in names if re.search(r"_|[a-z][A-Z]", name)}  # one word may be prose
+    words = set(re.findall(r"\w+", stub_text(chapter)))
+    assert not later & words

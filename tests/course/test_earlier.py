@@ -1,0 +1,22 @@
+"""A chapter uses the learner's own earlier work exactly when that passes its checks as it stands."""
+
+from __future__ import annotations
+
+ASK = "from chapters.runner.earlier import earlier, whose; print(earlier(0).__name__.split('.')[0], whose(0))"
+
+
+def test_the_reference_stands_in_until_every_check_passes(course):
+    assert course.python("-c", ASK).stdout.split() == ["solutions", "the", "reference's"]
+    course.solve()
+    assert course.python("-c", ASK).stdout.startswith("solutions"), "nothing was checked yet"
+    course.learner("check", "0")
+    assert course.python("-c", ASK).stdout.split() == ["chapters", "yours"]
+    course.text += "\n1 / 0\n"
+    assert course.python("-c", ASK).stdout.startswith("solutions"), "an edit was not checked yet"
+
+
+def test_the_site_shows_the_reference(course):
+    course.solve()
+    course.learner("check", "0")
+    site = "import os; os.environ['FUSION_REFERENCE_ONLY'] = '1'; " + ASK
+    assert course.python("-c", site).stdout.startswith("solutions")

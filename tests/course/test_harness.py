@@ -1,0 +1,335 @@
+"""What a learner can do wrong to the machinery itself becomes one readable failure, and the next command works."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from chapters.kit.cases.relax_text import relax_module
+from chapters.runner.course import ROOT, chapter
+from chapters.runner.course import exercise as find
+from chapters.runner.engine import Examiner, checks_of, checks_of_exercise, patience
+from chapters.runner.failure import CheckFailed
+from chapters.runner.loading import last_line, parser_said
+from chapters.runner.printed import CUT, MOST_SHOWN, tail
+from chapters.runner.worker import _raised
+from tests.ch03 import checks as ch03
+from tests.support import expect
+from tests.support.answers import write_answer
+
+END = "\n    # END exercise 0.1"
+COMPILE = 'executable = tvm.compile(mod, target="llvm")'
+
+
+@pytest.fixture
+def answer(tmp_path):
+    """Makes a file that holds a chapter's reference with one piece replaced."""
+
+    def make(old: str, new: str, number: int = 0) -> Path:
+        text = chapter(number).solution.read_text(encoding="utf-8")
+        assert old in text
+        return write_answer(tmp_path, chapter(number), text.replace(old, new))
+
+    return make
+
+
+def _run(examiner: Examiner, path, exercise: str = "0.3", seconds: float = 20):
+    first = checks_of_exercise(chapter(int(exercise[0])), exercise)[0]
+    return examiner.run(dataclasses.replace(first, seconds=seconds), path)
+
+
+def test_endless_loop_is_stopped_and_its_line_named(examiner, answer):
+    began = time.perf_counter()
+    outcome = _run(examiner, answer(COMPILE, "while True: pass"), seconds=2)
+    assert outcome.state == "failed" and time.perf_counter() - began < 30
+    assert "did not finish within 2 s" in outcome.failure["what"]
+    assert "of first_module.py, in run" in outcome.failure["yours"]
+
+
+def test_a_busy_machine_has_more_time(monkeypatch):
+    monkeypatch.delenv("FUSION_PATIENCE", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    for load, limit in ((0.1, 12), (2.0, 12), (5.0, 30), (90.0, 48)):
+        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0, 0), raising=False)
+        assert {c.seconds for c in checks_of(chapter(0))} == {limit}
+    monkeypatch.setenv("FUSION_PATIENCE", "1.5")
+    assert {c.seconds for c in checks_of(chapter(0))} == {18}
+
+
+def test_what_a_lost_answer_printed_is_shown(examiner, answer):
+    for end in ("while True: pass", "import os; os.abort()"):
+        outcome = _run(examiner, answer(COMPILE, f'print("so far")\n    {end}'), seconds=3)
+        assert outcome.state == "failed" and "so far" in outcome.output
+
+
+def test_what_tvm_prints_of_an_exception_is_not_the_answers():
+    noise = b"[10:13:15] block_builder.cc:67: BlockBuilder destroyed with remaining blocks!\n"
+    assert tail(noise + b"mine\n" + noise) == "mine\n"
+    assert tail(noise) == ""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="looks at processes as POSIX has them")
+def test_an_endless_loop_ends_with_the_command_that_was_killed(answer, tmp_path):
+    pid = tmp_path / "pid"
+    note_pid = f'open({str(pid)!r}, "w").write(str(__import__("os").getpid()))'
+    path = answer(COMPILE, f"{note_pid}\n    while True: pass")
+    code = (
+        "import sys; from tests.course.test_harness import _run; from chapters.runner.engine import Examiner; "
+        f"from pathlib import Path; _run(Examiner(), Path({str(path)!r}))"
+    )
+    command = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    while not pid.exists() or not pid.read_text():
+        assert command.poll() is None
+        time.sleep(0.1)
+    command.kill()
+    command.wait(10)
+    worker = int(pid.read_text())
+    state = Path(f"/proc/{worker}/stat")
+    for _ in range(50):
+        try:
+            os.kill(worker, 0)
+        except ProcessLookupError:
+            return
+        if state.exists() and ") Z " in state.read_text():
+            return
+        time.sleep(0.2)
+    os.kill(worker, 9)
+    pytest.fail("the worker went on without its parent")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's limit of writable memory")
+def test_asking_for_too_much_memory_is_said_at_once(examiner, answer):
+    began = time.perf_counter()
+    outcome = _run(examiner, answer(COMPILE, "np.ones(100 * 2**30, 'uint8')"))
+    assert outcome.state == "failed" and "Unable to allocate 100. GiB" in outcome.failure["what"]
+    assert time.perf_counter() - began < 10 * patience()
+
+
+def test_crash_is_reported_and_its_line_named(examiner, answer):
+    outcome = _run(examiner, answer(COMPILE, "import ctypes; ctypes.string_at(0)"))
+    assert outcome.state == "failed" and "process running your code died" in outcome.failure["what"]
+    if os.name == "posix":
+        assert "SIGSEGV" in outcome.failure["what"]
+        assert "of first_module.py, in run" in outcome.failure["yours"]
+
+
+def test_runner_goes_on_after_a_lost_worker(examiner):
+    assert _run(examiner, chapter(0).solution).state == "passed"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (COMPILE, "executable = = 3", "is not Python: invalid syntax"),
+        ("import numpy as np\n", "import numpie as np\n", "No module named 'numpie'"),
+        ("def run(", "def walk(", "does not define `run`"),
+        (COMPILE, "executable = tvm.nope(mod)", "has no attribute 'nope'"),
+        (COMPILE, "import os; os._exit(3)", "exit code 3"),
+        (COMPILE, "raise SystemExit(3)", "SystemExit"),
+        (COMPILE, f'input("?"); {COMPILE}', "EOFError"),  # it neither hangs nor breaks the protocol
+        (f"return builder.get(){END}", END, "returned None, not an IRModule"),
+    ],
+)
+def test_mistakes_get_one_sentence(examiner, answer, old, new, says):
+    outcome = _run(examiner, answer(old, new), "0.1" if "0.1" in old else "0.3")
+    assert outcome.state == "failed" and says in outcome.failure["what"]
+    assert "\n" not in outcome.failure["what"]
+
+
+VISIT = "super().visit_call_(call)\n        # END"
+AGAIN = "call = super().visit_call_(call)"
+METER = "read = sum(type_bytes("
+DROPPED = "return inner.args[0]\n"
+COPIED = (
+    "result = mod.clone()\n        for name, func in mod.functions_items():\n"
+    "            if isinstance(func, relax.Function):\n                result[name] = func.with_attr"
+)
+LOOK_UP = "docs/troubleshooting.md#"
+
+
+def _first_failure(examiner: Examiner, exercise_id: str, path: Path) -> dict:
+    return examiner.run_exercise(*find(exercise_id), path)[-1].failure
+
+
+@pytest.mark.parametrize(
+    ("exercise", "old", "new", "why", "read"),
+    [
+        ("1.1", VISIT, VISIT.replace("super().visit_call_", "self.visit_expr"), "on the node it was", "recursion"),
+        ("1.4", AGAIN, "call = self.visit_expr(call)", "on the node it was", "recursion"),
+        ("1.2", METER, f"var.name_hint; {METER}", "`var.name_hint` has become `var.name`", "renamed"),
+        ("1.2", METER, f"value.struct_info; {METER}", "has become `var.ty`", "renamed"),
+        ("1.2", METER, f"tvm.nd.array(0); {METER}", "`tvm.runtime.tensor(ones)`", "renamed"),
+        ("1.2", METER, f"from tvm import tir; {METER}", "has become `tvm.tirx`", "renamed"),
+        ("1.2", METER, f"tvm.no_such_thing; {METER}", "no such name", "renamed"),
+        ("1.2", METER, f"relax.call_tir(None, [], out_sinfo=1); {METER}", "out_ty", "renamed"),
+        ("1.2", METER, f"isinstance(var, tvm.tirx.BufferLoad); {METER}", "functions that make a node", "not-a-class"),
+        ("1.4", f"{DROPPED}        return call\n", DROPPED, "returned None", "null"),
+        ("1.5", COPIED, COPIED.replace("mod.clone()", "__import__('copy').copy(mod)"), "new GlobalVars", "copied"),
+    ],
+)  # fmt: skip
+def test_what_troubleshooting_knows_is_said(examiner, answer, exercise, old, new, why, read):
+    failure = _first_failure(examiner, exercise, answer(old, new, 1))
+    assert why in failure["why"] and failure["read"] == LOOK_UP + read, failure
+    if read == "recursion":  # stopped after a few rounds, not at the interpreter's limit
+        assert "a visit of a node led back to it" in failure["what"]
+
+
+def test_an_error_of_the_answers_own_is_not_explained(examiner, answer):
+    for code in ("class Own: pass\n    Own().name_hint", "[].nope"):
+        failure = _run(examiner, answer(COMPILE, code)).failure
+        assert "has no attribute" in failure["what"] and not failure["read"]
+
+
+def test_a_refused_primitive_says_why_in_its_first_line():
+    message = "An error occurred in the schedule primitive 'get-block'.\n\nThe IR with diagnostic is:\nx\n"
+    error = ValueError(message + "Error message: Cannot find a block with the name: nope")
+    assert last_line(error) == "ValueError: get_block: Cannot find a block with the name: nope"
+
+
+def test_an_exception_in_a_pass_comes_with_what_it_was_given(examiner, answer):
+    """Of a module of many functions, the one that makes the pass raise."""
+    path = answer("rank = len(outer if inner is None else inner)", "rank = len(inner or outer)", 1)
+    yours = _first_failure(examiner, "1.4", path)["yours"]
+    assert "rank = len(inner or outer)" in yours and yours.count("R.permute_dims(") == 2, yours
+    assert "axes=[]" in yours
+
+
+def test_a_check_that_cannot_go_on_names_its_own_line():
+    """Not the line of TVM, in Python or in C++, in which the exception was raised."""
+    with pytest.raises(Exception) as raised:
+        ch03._kernel(SimpleNamespace(nt_matmul=lambda *_: None), [7, 5], [4, 5])
+    yours = _raised(raised.value, Path("first_module.py")).failure.yours
+    assert "of tests/ch03/checks.py: return te.create_prim_func" in yours
+
+
+def test_far_numbers_are_told_as_what_they_are():
+    """A single number has no place, and NaN is no distance."""
+    with pytest.raises(CheckFailed) as single:
+        expect.close(np.float64(1.5), np.float64(2), "It is another number.", rtol=0.1, atol=0)
+    said = single.value.failure
+    assert (said.expected, said.yours) == ("2, within 0.1 relative and 0 absolute", "1.5")
+    with pytest.raises(CheckFailed) as several:
+        expect.close([1, 5, np.nan], [1, 2, 3], "They are other numbers.", rtol=0, atol=0)
+    said = several.value.failure
+    assert said.expected == "2 at [1], exactly"
+    assert said.yours == "5 there; 2 of 3 elements are off, 1 of them NaN"
+
+
+def test_an_ill_formed_module_is_shown_without_its_kernels():
+    """Well-formedness is a matter of its Relax functions; kernels would fill the screen."""
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    kernel = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0)).with_attr("global_symbol", "kernel")
+    main = relax.Function([x], relax.Var("nobody", x.ty), x.ty).with_attr("global_symbol", "main")
+    mod = tvm.IRModule({"main": main, "kernel": kernel})
+    with pytest.raises(CheckFailed) as told:
+        expect.well_formed(mod, "The pass")
+    assert "def main" in told.value.failure.yours
+    assert "def kernel" in mod.script() and "def kernel" not in told.value.failure.yours
+
+
+def test_what_is_not_well_formed_is_said():
+    text = """
+@T.prim_func(s_tir=True)
+def main(C: T.Buffer((4,), "float32"), D: T.Buffer((4,), "float32")):
+    for c, i in T.grid(4, 4):
+        with T.sblock("copy"):
+            v = T.axis.spatial(4, i)
+            D[v] = C[c]
+"""
+    with pytest.raises(tvm.error.DiagnosticError) as refused:
+        tvm.script.from_source(text)
+    said = parser_said(refused.value)
+    assert said.startswith("Loop iterator var c is defined outside of any block")
+
+
+def test_of_a_module_that_is_not_well_formed_one_function_is_shown():
+    sums = "\n".join(f"    z{i} = R.exp(x)" for i in range(80))
+    many = f"@bare\ndef many(x: (4,)):\n{sums}\n    return z0"
+    mod = relax_module(f"@bare\ndef fine(x: (4,)):\n    return x\n{many}")
+    lowered = relax.transform.LegalizeOps()(mod)
+    with pytest.raises(CheckFailed) as raised:
+        expect.well_formed(relax.transform.CallTIRRewrite()(lowered), "mine")
+    failure = raised.value.failure
+    assert "`many` is annotated as pure" in failure.what and "0x" not in failure.what
+    assert "RemovePurityChecking" in failure.why
+    shown = failure.yours.splitlines()
+    assert len(shown) == expect.MOST_LINES + 1 and shown[-1].endswith("more lines")
+    assert "prim_func" not in failure.yours
+
+
+def test_missing_file_says_how_to_get_it_back(examiner, tmp_path):
+    outcome = _run(examiner, tmp_path / "ch00_first_module" / "first_module.py")
+    assert outcome.state == "failed" and "python -m chapters reset 0" in outcome.failure["expected"]
+
+
+def test_prints_of_the_answer_come_back(examiner, answer):
+    outcome = _run(examiner, answer(COMPILE, f'print("here", mod is None); {COMPILE}; 1 / 0'))
+    assert "here False" in outcome.output and "ZeroDivisionError" in outcome.failure["what"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs the resource limits of POSIX")
+def test_printing_for_ever_neither_fills_the_disk_nor_hangs(examiner, answer):
+    outcome = _run(examiner, answer(COMPILE, 'while True: print("x" * 100_000)'), seconds=10)
+    assert outcome.state == "failed" and len(outcome.output) <= MOST_SHOWN + len(CUT) + 1
+
+
+def test_output_that_is_cut_says_so_and_starts_with_a_whole_line(examiner, answer):
+    outcome = _run(examiner, answer(COMPILE, "for i in range(9999): print('line', i)\n    1 / 0"))
+    lines = outcome.output.splitlines()
+    assert lines[0] == CUT and lines[1].startswith("line ") and lines[-1] == "line 9998"
+    outcome = _run(examiner, answer(COMPILE, "print('line')\n    1 / 0"))
+    assert outcome.output == "line\n"
+
+
+def test_partly_written_exercise_is_todo(examiner, answer):
+    outcome = _run(examiner, answer(COMPILE, 'raise NotImplementedError("exercise 0.3")'))
+    assert (outcome.state, outcome.reason) == ("todo", "exercise 0.3")
+    outcome = _run(examiner, answer(COMPILE, 'raise NotImplementedError("float8")'))
+    assert outcome.state == "failed"
+
+
+def test_reference_run_says_whose_code_it_checked(course):
+    result = course.pytest("solutions/ch00_first_module")
+    assert result.returncode == 0
+    assert result.stdout.count("REFERENCE") >= 2 and "`pytest chapters/`" in result.stdout
+
+
+def test_own_run_is_todo_and_not_green(course):
+    result = course.pytest("chapters/ch00_first_module")
+    assert result.returncode == 1
+    count = sum(1 for _ in checks_of(chapter(0)))
+    assert f"{count} todo" in result.stdout and " passed" not in result.stdout
+    assert "YOUR code" in result.stdout and "python -m chapters check 0.1" in result.stdout
+
+
+def test_own_solved_run_is_green_and_recorded(course):
+    course.solve()
+    result = course.pytest("chapters/ch00_first_module")
+    assert result.returncode == 0 and "6/6" in result.stdout
+    assert "6/6" in course.learner().stdout
+
+
+def test_a_file_that_cannot_be_read_fails_once_and_passes_nothing(course):
+    course.solve(COMPILE, "executable = = 3")
+    result = course.pytest("chapters/ch00_first_module")
+    assert result.stdout.count("is not Python") == 1 and "0/6" in result.stdout
+    assert "0/6" in course.learner().stdout
+    result = course.learner("check", "0")
+    assert result.stdout.count("is not Python") == 1 and "0 of 6 passed" in result.stdout
+
+
+def test_first_failure_of_an_exercise_is_the_only_one_shown(course):
+    course.solve(COMPILE, "executable = tvm.nope(mod)")
+    result = course.pytest("chapters/ch00_first_module")
+    assert result.returncode == 1 and result.stdout.count("✗ Your code raised") == 1
+    assert "1 failed" in result.stdout and "waits" in result.stdout

@@ -1,0 +1,137 @@
+"""Imports point one way. Every Python file, and every block of code on a page, is read; nothing is run."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from chapters.runner.course import ROOT
+from docs.pages.blocks import blocks_of
+
+# A part may import the parts that are listed with it, and itself. A name ends in a dot if all beneath it is meant.
+LAYERS = {
+    "chapters.child": [],  # a process that answers questions; the standard library alone
+    "chapters.kit.": ["chapters.child"],
+    "chapters.runner.": ["chapters.child"],
+    "chapters.__main__": ["chapters.runner."],
+    "chapters.ch": ["chapters.kit.", "chapters.child", "chapters.runner.earlier", "solutions."],
+    "solutions.": ["chapters.ch", "chapters.kit.", "chapters.runner.earlier"],
+    "docs.": ["chapters.", "solutions."],
+    "tests.": ["chapters.", "solutions.", "docs."],
+}
+KIT = [  # from below; a package may import those above it in this list
+    ["draw", "ir", "quiz", "machine"],
+    ["cpu", "gpu", "cases", "decoder"],
+    ["pipeline"],
+    ["bench"],
+    ["doctor", "tensorize_probe"],
+]
+OURS = ("chapters", "solutions", "docs", "tests")
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _imports(code: str, *, top: bool = False) -> Iterator[str]:
+    """The modules that `code` imports; top: only those that it imports as soon as it is read."""
+    tree = ast.parse(code)
+    for node in tree.body if top else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                path = ROOT.joinpath(*whole.split("."))
+                yield whole if path.is_dir() or path.with_suffix(".py").exists() else node.module
+
+
+def _files() -> Iterator[tuple[str, str]]:
+    """(module, code) of each file; the blocks of a lesson or a page count as a module of their chapter, or of docs."""
+    for tree in OURS:
+        for path in sorted((ROOT / tree).rglob("*.py")):
+            yield _module(path), path.read_text(encoding="utf-8")
+    for path in [*(ROOT / "docs").glob("*.md"), *(ROOT / "chapters").glob("*/lesson.md")]:
+        blocks = blocks_of(path, path.name)
+        if blocks:
+            yield _module(path), "\n".join(block.code for block in blocks)
+
+
+def _part(module: str) -> str:
+    return max((part for part in LAYERS if _within(module, part)), key=len, default="")
+
+
+def _within(module: str, part: str) -> bool:
+    return module == part.rstrip(".") or module.startswith(part)
+
+
+FILES = list(_files())
+
+
+def test_every_file_is_read():
+    modules = {module for module, _ in FILES}
+    assert {"chapters.child", "chapters.ch06_reduction_epilogue.lesson", "docs.index"} <= modules
+
+
+@pytest.mark.parametrize("part", LAYERS)
+def test_arrows_run_one_way(part):
+    back = [
+        f"{module} imports {used}"
+        for module, code in FILES
+        if _part(module) == part
+        for used in _imports(code)
+        if used.split(".")[0] in OURS
+        and not any(_within(used, allowed) for allowed in [part, *LAYERS[part]])
+    ]
+    entry = re.compile(r"chapters\.ch\w+\.__main__ imports chapters\.runner\.story$")
+    assert not [arrow for arrow in back if not entry.match(arrow)]
+
+
+def test_a_reference_imports_its_chapter_and_no_page():
+    """Of chapters, a solution takes what is given; labs, quizzes and benches are not its business."""
+    solutions = [code for module, code in FILES if module.startswith("solutions.")]
+    taken = {used for code in solutions for used in _imports(code) if used[:11] == "chapters.ch"}
+    allowed = re.compile(r"chapters\.(child|ch\w+\.(given|as_upstream))$")
+    assert not [used for used in taken if not allowed.match(used)]
+
+
+def test_packages_of_the_kit_have_an_order():
+    floor = {name: number for number, names in enumerate(KIT) for name in names}
+    known = {path.stem for path in (ROOT / "chapters" / "kit").iterdir() if path.stem[0] != "_"}
+    assert known == set(floor), "each package of the kit has its floor in KIT"
+    back = [arrow for arrow in _within_the_kit() if floor[arrow[1]] > floor[arrow[0]]]
+    assert not back
+
+
+def _within_the_kit() -> set[tuple[str, str]]:
+    """(package, another one that it imports), of the kit's packages."""
+    kit = [(m.split(".")[2], code) for m, code in FILES if m.startswith("chapters.kit.")]
+    used = ((mine, u) for mine, code in kit for u in _imports(code))
+    found = {(mine, u.split(".")[2]) for mine, u in used if u.startswith("chapters.kit.")}
+    return {(mine, other) for mine, other in found if mine != other}
+
+
+def test_packages_of_the_kit_have_no_cycle():
+    arrows: dict[str, set[str]] = defaultdict(set)
+    for mine, used in _within_the_kit():
+        arrows[mine].add(used)
+    TopologicalSorter(arrows).prepare()  # CycleError names those that import each other
+
+
+def test_the_runner_starts_without_tvm():
+    """A missing or broken TVM must still get a sentence from `python -m chapters`."""
+    runner = [(m, code) for m, code in FILES if m.startswith("chapters.runner.")]
+    imports = [(module, used) for module, code in runner for used in _imports(code, top=True)]
+    assert not [pair for pair in imports if pair[1].split(".")[0] in ("tvm", "tvm_ffi", "numpy")]
+
+
+def test_the_test_sees_an_arrow_that_runs_back(monkeypatch):
+    monkeypatch.setitem(globals(), "FILES", [("chapters.kit.ir.x", "import tests.support.expect")])
+    with pytest.raises(AssertionError, match=r"chapters\.kit\.ir\.x imports tests"):
+        test_arrows_run_one_way("chapters.kit.")

@@ -1,0 +1,62 @@
+"""A prediction that is wrong is told in which direction, and never the number: that one is the answer."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+
+import numpy as np
+import pytest
+
+from chapters.runner.catalogue import mistakes_of
+from chapters.runner.course import chapters
+from chapters.runner.engine import checks_of
+from chapters.runner.failure import CheckFailed
+from chapters.runner.loading import load
+from tests.support import expect
+from tests.support.answers import mistaken
+
+EXERCISES = [(c, e) for c in chapters() for e in c.exercises]
+PREDICTED = [(c, e) for c, e in EXERCISES if e.kind == "predict" or e.id == "3.7"]
+WRONG = [(c, e, mistake.name) for c, e in PREDICTED for mistake in mistakes_of(c, e.id)]
+MISTAKES = [pytest.param(c, e, name, id=f"{c.short}-{name}") for c, e, name in WRONG]
+
+
+def _numbers(text: str) -> set[float]:
+    return {float(number) for number in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?![\w])", text)}
+
+
+def test_the_direction_is_said_and_the_number_is_not():
+    expect.predicted(7, 7, "seven")
+    expect.predicted(np.float16("inf"), float("inf"), "infinite")
+    for yours, said in ((9, "smaller"), (5.5, "larger"), (None, "a number"), ("7", "a number")):
+        with pytest.raises(CheckFailed) as failed:
+            expect.predicted(yours, 7, "It is another number.")
+        assert said in failed.value.failure.expected
+        assert failed.value.failure.yours == repr(yours)
+        assert failed.value.failure.what == "It is another number."
+
+
+@pytest.mark.parametrize(("chapter", "exercise", "name"), MISTAKES)
+def test_no_failure_says_the_number(tmp_path, chapter, exercise, name, monkeypatch):
+    counted = []
+    ask = expect.predicted
+
+    def noted(yours, number, *arguments, **more):
+        counted.append(number)
+        ask(yours, number, *arguments, **more)
+
+    monkeypatch.setattr(expect, "predicted", noted)
+    checks = importlib.import_module(f"tests.{chapter.short}.checks")
+    answer = mistaken(tmp_path, chapter, name)
+    with pytest.raises(CheckFailed) as failed:
+        for check in checks_of(chapter):
+            if check.exercise.id == exercise.id:
+                getattr(checks, check.name)(answer)
+    said = failed.value.failure
+    texts = " ".join((said.what, said.expected, said.why)).replace(",", "")
+    assert counted, "a prediction is compared by expect.predicted"
+    asked = inspect.getdoc(getattr(load(chapter.solution), exercise.name))
+    assert not _numbers(texts) & {float(counted[-1])} - _numbers(asked), texts
+    assert "larger" in said.expected or "smaller" in said.expected

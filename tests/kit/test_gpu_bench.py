@@ -1,0 +1,414 @@
+"""`bench 8` up to the launch: the protocol with a clock of our own, what is checked, tables, the page without a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from chapters.ch04_add_rms_norm import gpu_norms
+from chapters.ch08_gpu_targets import bench
+from chapters.kit import machine
+from chapters.kit.bench import gpu_clock, gpu_linear_bench, gpu_norm_bench, gpu_results, results
+from chapters.kit.bench.gpu_clock import FEWEST_ROUNDS, WARM_ROUNDS, Contender, interleaved, nothing
+from chapters.kit.bench.gpu_linear_bench import Layer
+from chapters.kit.bench.spread import Spread, spread
+from chapters.kit.gpu.call import signature
+from chapters.kit.gpu.launches import HostProgram
+from chapters.kit.gpu.targets import CUDA
+from docs.pages import results_page
+
+
+class Counted:
+    """A clock that has each contender take the seconds it is told, and remembers the orders."""
+
+    def __init__(self, **seconds: float):
+        self.seconds, self.orders = seconds, []
+
+    def round(self, order):
+        self.orders.append([name for name, _ in order])
+        for _, contender in order:
+            contender.prepare()
+            contender.call()
+        return {name: self.seconds[name] * (1 + len(self.orders) / 1000) for name, _ in order}
+
+
+def nothing_said(_text: str) -> None:
+    pass
+
+
+# --- the protocol -------------------------------------------------------------------------------
+
+
+def test_a_spread_is_median_and_quartiles():
+    assert spread([4, 1, 3, 2, 5]) == Spread(3, 2, 4, 5)
+    assert spread([1.0, 3.0]).median == 2
+    assert json.loads(json.dumps(spread([1, 2, 3]).json()))["rounds"] == 3
+    for few in ([], [1.0], [1.0, 0.0], [1.0, -1.0]):
+        with pytest.raises(ValueError):
+            spread(few)
+
+
+def test_everybody_takes_a_turn_every_round_in_changing_order():
+    clock = Counted(a=1.0, b=2.0, c=3.0)
+    times = interleaved(dict.fromkeys("abc", Contender(nothing)), clock, rounds=20, seed=1)
+    assert len(clock.orders) == WARM_ROUNDS + 20
+    assert all(sorted(order) == ["a", "b", "c"] for order in clock.orders)
+    assert len({tuple(order) for order in clock.orders}) > 3
+    assert {name: time.rounds for name, time in times.items()} == dict.fromkeys("abc", 20)
+    assert times["a"].median < times["b"].median < times["c"].median
+
+
+def test_rounds_are_fewer_where_a_round_is_long():
+    def done(each: float, rounds: int, seconds: float) -> int:
+        slow = {"slow": Contender(nothing)}
+        return interleaved(slow, Counted(slow=each), rounds=rounds, seconds=seconds)["slow"].rounds
+
+    assert FEWEST_ROUNDS <= done(1.0, 100, 10.0) <= 10
+    assert done(9.0, 100, 1.0) == FEWEST_ROUNDS and done(9.0, 4, 1.0) == 4
+
+
+def test_what_a_call_overwrites_is_restored_before_each():
+    told = []
+    contender = Contender(lambda: told.append("call"), lambda: told.append("prepare"))
+    interleaved({"a": contender}, Counted(a=1.0), rounds=2)
+    assert told == ["prepare", "call"] * (WARM_ROUNDS + 2)
+
+
+@pytest.mark.parametrize(("there", "found"), [(True, 101_376), (False, 5)])
+def test_shared_memory_is_what_the_gpu_says(monkeypatch, there, found):
+    properties = SimpleNamespace(shared_memory_per_block_optin=101_376)
+    cuda = SimpleNamespace(is_available=lambda: there, get_device_properties=lambda _: properties)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert gpu_clock.shared_bytes(5) == found
+
+
+# --- cases --------------------------------------------------------------------------------------
+
+
+def test_the_plan_has_the_shapes_that_are_promised():
+    plan = bench.plan(quick=False)
+    for dtype in ("float16", "bfloat16"):
+        for shape in ((1, 1, 4096), (64, 1, 4096), (1, 4096, 4096), (8192, 8192)):
+            assert (shape, dtype) in plan["ch08_norm"]
+        for side in (4096, 8192):
+            assert Layer(side, side, side, dtype) in plan["ch08_linear"]
+        decode = [c for c in plan["ch08_linear"] if c.m == 1 and c.dtype == dtype]
+        assert [(c.n, c.k) for c in decode] == list(bench.LLAMA)
+    assert set(plan) == set(bench.plan(quick=True)) == set(bench.TABLES) - {"roofline"}
+    assert sum(map(len, bench.plan(quick=True).values())) <= 5
+
+
+def test_bytes_and_operations_are_counted_once_each():
+    assert gpu_norm_bench.bytes_moved((8, 16), "bfloat16") == (4 * 8 * 16 + 16) * 2
+    assert gpu_norm_bench.operations((8, 16)) == 5 * 8 * 16
+    layer = Layer(3, 5, 7, "float16")
+    assert layer.operations == 2 * 3 * 5 * 7
+    assert layer.bytes_moved("float32") == (3 * 7 + 5 * 7 + 5) * 2 + 3 * 5 * 4
+
+
+def test_without_a_gpu_one_sentence_says_so(capsys):
+    if not bench.missing():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(gpu_clock.NoGpuError, match=r"Nothing was measured: .+\. This bench is for"):
+        bench.run(quick=True, say=print)
+
+
+@pytest.mark.parametrize("chapter", ["ch04_add_rms_norm", "ch08_gpu_targets"])
+def test_torch_can_be_imported_before_tvm(chapter):
+    """It brings the CUDA library that TVM looks for, so a bench loads without TVM until `missing` has asked."""
+    code = f"import sys, chapters.{chapter}.bench; print('tvm' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# --- what is checked before it is timed (with PyTorch, on the CPU) ---------------------------------
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="PyTorch is not installed")
+
+
+ON_CPU = {"rounds": 3, "seconds": 1.0, "say": nothing_said, "device": "cpu"}
+
+
+def compiled_for_cpu(func):
+    """A PrimFunc as gpu_call.compiled compiles it, for the CPU; one with an attribute x is refused."""
+    import tvm
+    import tvm_ffi
+
+    if "x" in func.attrs:
+        raise RuntimeError("refused")
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    main = tvm.compile(mod, target="llvm")["main"]
+    return lambda tensors: lambda: main(*map(tvm_ffi.from_dlpack, tensors))
+
+
+def test_norms_are_compared_with_float64(torch):
+    x1, x2, weight = gpu_norm_bench.draw((4, 1, 256), "bfloat16", "cpu")
+    way = gpu_norm_bench.eager(x1, x2, weight, gpu_norm_bench.EPSILON)
+    assert 0 < gpu_norm_bench.checked(way, x1, x2, weight) < gpu_norm_bench.TOLERANCE["bfloat16"]
+    norm, total = way.results()
+    spoiled = {
+        "the sum is not": (norm, total * 1.01),
+        "off by": (norm * 1.05, total),
+        "not a number": (torch.full_like(norm, float("nan")), total),
+    }
+    for words, outputs in spoiled.items():
+        bad = gpu_norm_bench.NormCall(nothing, lambda outputs=outputs: outputs)
+        with pytest.raises(gpu_norm_bench.WrongNumbersError, match=words):
+            gpu_norm_bench.checked(bad, x1, x2, weight)
+
+
+def test_norms_that_are_wrong_or_missing_are_told_and_not_timed(torch):
+    def absent(*_):
+        import no_such_library  # noqa: F401
+
+    def wrong(x1, x2, weight, epsilon):
+        return gpu_norm_bench.NormCall(nothing, lambda: (x1, x1 + x2))
+
+    clock = Counted(copy=1e-3, eager=2e-3)
+    ways = {"eager": gpu_norm_bench.eager, "absent": absent, "wrong": wrong}
+    case = gpu_norm_bench.measure((4, 1, 64), "float16", (clock, None), ways, **ON_CPU)
+    assert set(case["seconds"]) == {"copy", "eager"} and set(case["errors"]) == {"eager"}
+    assert case["missing"]["absent"] == "no_such_library is not installed"
+    assert "WrongNumbersError" in case["missing"]["wrong"]
+    assert json.loads(json.dumps(case)) == case
+
+
+def test_layers_are_compared_with_float64(torch):
+    layer = Layer(130, 48, 64, "float16")
+    x, w, bias = gpu_linear_bench.draw(layer, "cpu")
+    for fused in (True, False):
+        call, result = gpu_linear_bench.by_torch(x, w, bias, fused=fused)
+        assert gpu_linear_bench.checked(call, result, x, w, bias) < 1e-3
+    right = result().clone()
+    spoiled = {"off by": right - bias, "not finite": right.clone()}
+    spoiled["not finite"][77, 3] = float("nan")  # in a row that is not among those compared
+    for words, out in spoiled.items():
+        with pytest.raises(gpu_linear_bench.WrongNumbersError, match=words):
+            gpu_linear_bench.checked(nothing, lambda out=out: out, x, w, bias)
+
+
+def test_a_kernel_is_given_tensors_of_the_dtypes_it_declares(torch):
+    from tvm import te
+
+    m, n, k = 6, 8, 16
+    operands = [te.placeholder(s, "float16") for s in ((m, k), (n, k))]
+    bias = te.placeholder((n,), "float32")
+    r = te.reduce_axis((0, k))
+    wide = [lambda *i, t=t: t(*i).astype("float32") for t in operands]
+    product = te.compute((m, n), lambda i, j: te.sum(wide[0](i, r) * wide[1](j, r), r))
+    total = te.compute((m, n), lambda i, j: product[i, j] + bias[j])
+    func = te.create_prim_func([*operands, bias, total])
+    names = {"right, then an add": 2e-3, "right": 1e-3}
+    clock = Counted(**names, **{gpu_results.LINEAR: 1e-3, "PyTorch's matmul, then an add": 2e-3})
+    kernels = {"right": lambda: func, "for another layer": lambda: func.with_attr("x", 1)}
+    ways = {"separately": ["right"], "compile_it": compiled_for_cpu}
+    case = gpu_linear_bench.measure(Layer(m, n, k, "float16"), clock, kernels, **ways, **ON_CPU)
+    assert case["errors"]["right, then an add"] < 1e-6
+    assert case["errors"]["right"] < 1e-6 and "refused" in case["missing"]["for another layer"]
+    assert case["bytes"]["right"] == Layer(m, n, k, "float16").bytes_moved("float32")
+
+
+class Event:
+    """Stands in for a CUDA event: the time of day."""
+
+    def __init__(self, enable_timing: bool):
+        assert enable_timing
+
+    def record(self) -> None:
+        self.at = time.perf_counter()
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1e3 * (end.at - self.at)
+
+
+@pytest.fixture
+def cuda_stand_in(torch, monkeypatch):
+    """What the bench uses of torch.cuda, on a machine without a GPU; the kernels for TVM then do not compile.
+
+    Replaying a graph does nothing.
+    """
+    graph = SimpleNamespace(replay=nothing)
+    fakes = {"Event": Event, "CUDAGraph": lambda: graph, "synchronize": nothing}
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph: contextlib.nullcontext())
+    monkeypatch.setattr(bench, "DEVICE", "cpu")
+    monkeypatch.setattr(bench, "missing", str)
+    monkeypatch.setattr(gpu_clock, "FLUSH_BYTES", 1 << 10)
+    monkeypatch.setitem(gpu_norms.IMPLEMENTATIONS, "torch.compile", gpu_norm_bench.eager)
+
+
+def absent_kernel():
+    raise ValueError("no kernel here")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where results files are looked for; there are none yet."""
+    monkeypatch.setattr(gpu_results, "load", lambda name: results.load(name, tmp_path))
+    return tmp_path
+
+
+def test_a_run_from_end_to_end_but_for_the_gpu(cuda_stand_in, folder, monkeypatch):
+    monkeypatch.setattr(bench, "steps", lambda layer: {"a step": absent_kernel})
+    monkeypatch.setattr(bench, "kernels_for", lambda layer: {"decode": absent_kernel})
+    told = []
+    found = bench.run(quick=True, say=told.append)
+    assert set(found) == {"ch08_norm", "ch08_linear", "ch08_steps"}
+    for name, measured in found.items():
+        assert measured["ceilings"]["copy_rate"] > 0 and measured["skipped"] == []
+        results.save(name, measured, "python -m chapters bench 8", folder)
+    norm = found["ch08_norm"]["cases"][0]
+    for times in (norm["seconds"], norm["graph_seconds"]):
+        assert set(times) == {"copy", "PyTorch", "torch.compile"}
+    assert "wide_kernel" in norm["missing"] and "wide_kernel" in "".join(told)
+    linear = found["ch08_linear"]["cases"][0]
+    assert gpu_results.LINEAR in linear["seconds"] and "no kernel" in linear["missing"]["decode"]
+    for name in bench.TABLES:
+        assert "<table" in bench.shown(name)._repr_html_()
+        assert "<table" in results_page.drawn(name)._repr_html_()
+
+
+def test_the_norms_that_chapter_4_keeps_of_a_gpu(cuda_stand_in, folder):
+    measured = gpu_norm_bench.measure_all(
+        gpu_norms.IMPLEMENTATIONS, quick=True, say=nothing_said, device="cpu"
+    )
+    assert measured["ceilings"]["copy_rate"] > 0 and len(measured["cases"]) == 1
+    results.save("ch04_gpu", measured, "python -m chapters bench 4", folder)
+    assert "<table" in gpu_results.norm_shown("ch04_gpu", chapter=4)._repr_html_()
+    assert "<svg" in results_page.drawn("ch04_gpu")._repr_html_()
+
+
+def test_cases_that_begin_too_late_are_named(cuda_stand_in, monkeypatch):
+    monkeypatch.setattr(bench.time, "monotonic", iter([0.0, *[1e6] * 20]).__next__)
+    assert bench.run(quick=True, say=nothing_said) == {}
+
+
+# --- kernels, tables, pages ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", gpu_norm_bench.DTYPES)
+def test_norm_kernels_become_one_cuda_kernel_each(dtype):
+    for func in gpu_norms.kernels((64, 1, 4096), dtype).values():
+        (kernel,) = HostProgram(func, CUDA).kernels.values()
+        assert "__global__" in kernel.source
+
+
+@pytest.mark.parametrize("layer", [bench.STEPS, *bench.plan(quick=True)["ch08_linear"]], ids=str)
+def test_layer_kernels_become_one_cuda_kernel_each(layer):
+    kernels = {**(bench.steps(layer) if layer.m > 1 else {}), **bench.kernels_for(layer)}
+    assert set(kernels) & set(gpu_results.LINEAR_OURS)
+    for name, make in kernels.items():
+        if name in bench.BY_TVM:
+            continue  # importing the rules takes half a minute
+        func = make()
+        shapes = [shape for shape, _ in signature(func)]
+        assert shapes == [(layer.m, layer.k), (layer.n, layer.k), (layer.n,), (layer.m, layer.n)]
+        (kernel,) = HostProgram(func, CUDA).kernels.values()
+        assert "__global__" in kernel.source
+
+
+def made_up() -> dict[str, dict]:
+    """Results as `bench 8` writes them, with round numbers."""
+
+    def times(**seconds: float) -> dict:
+        return {n: Spread(s, 0.9 * s, 1.1 * s, 100).json() for n, s in seconds.items()}
+
+    ceilings = {"copy_rate": 4e12, "matrix_rate": 8e14}
+    norm = {"shape": [64, 1, 4096], "dtype": "float16", "bytes": 4_000_000, "operations": 2_000_000}
+    norm["seconds"] = times(copy=1e-6, wide_kernel=1.25e-6, Triton=2e-6)
+    norm["graph_seconds"] = times(wide_kernel=1e-6, Triton=1.5e-6)
+    norm |= {"errors": {"wide_kernel": 1e-4}, "missing": {"quack": "quack is not installed"}}
+    names = {gpu_results.LINEAR: 2e-4, "PyTorch's matmul, then an add": 4e-4}
+    names |= {"shared memory": 8e-3, "tensor cores, 64 × 64": 2.5e-4}
+    layer = {**dict.fromkeys("mnk", 4096), "dtype": "float16", "operations": 2 * 4096**3}
+    layer |= {"bytes": dict.fromkeys(names, 10**8), "seconds": times(**names)}
+    layer |= {"errors": {}, "missing": {}}
+    linear = {"ceilings": ceilings, "cases": [layer], "skipped": []}
+    norms = {"ceilings": ceilings, "cases": [norm], "skipped": ["float16, (8192, 8192)"]}
+    return {"ch08_norm": norms, "ch08_linear": linear, "ch08_steps": linear}
+
+
+@pytest.fixture
+def written(folder):
+    for name, measured in made_up().items():
+        results.save(name, measured, "python -m chapters bench 8", folder)
+
+
+@pytest.mark.parametrize("name", bench.TABLES)
+def test_pages_show_what_was_measured(written, name):
+    lesson, drawn = bench.shown(name), results_page.drawn(name)
+    assert ("<svg" in drawn._repr_html_()) == (name != "ch08_linear")
+    for what in (lesson, drawn):
+        text, page = str(what), what._repr_html_()
+        assert ("wide_kernel" in page or "tensor cores" in page) and "<table" in page
+        assert "bench 8" in text and "not yet" not in text.lower()
+
+
+@pytest.mark.parametrize("name", bench.TABLES)
+def test_pages_without_results_say_how_to_get_them(folder, name):
+    for what in (bench.shown(name), results_page.drawn(name)):
+        assert "Not yet measured" in str(what) and "bench 8" in str(what)
+
+
+def test_numbers_on_the_page_are_those_of_the_file(written):
+    cases = made_up()
+    (row,) = gpu_results.linear_table(cases["ch08_linear"]["cases"]).rows
+    assert row == ("float16 4096 × 4096 × 4096", "200 µs", "0.50", "0.03", "0.80")
+    steps = gpu_results.steps_table(cases["ch08_linear"]["cases"]).rows
+    assert steps[0][1:] == ("shared memory", "8 ms", "17.2 TFLOP/s", "0.03")
+    assert steps[-1][1:3] == (gpu_results.LINEAR, "200 µs") and len(steps) == 3
+    (row,) = gpu_results.norm_table(cases["ch08_norm"]["cases"]).rows
+    assert row[1:4] == ("4 MB", "1 µs (100%)", "1.25 µs (80%)")
+    (row,) = gpu_results.graph_table(cases["ch08_norm"]["cases"]).rows
+    assert row[1:] == ("1 µs (1.00)", "1.5 µs (1.50)")
+    points = gpu_results.points_of("ch08_linear", {"measured": cases["ch08_linear"]})
+    assert [(p.group, p.name) for p in points] == [
+        ("ours", "tensor cores, 64 × 64"),
+        ("best library", gpu_results.LINEAR),
+        ("not fused", "PyTorch's matmul, then an add"),
+    ]
+    assert "not measured for want of time: float16, (8192, 8192)" in str(gpu_results.norm_shown())
+
+
+@pytest.mark.parametrize(
+    ("printed", "code", "facts"),
+    [
+        ("NVIDIA H200, 580.1\n", 0, {"gpu": "NVIDIA H200", "driver": "580.1"}),
+        ("NVIDIA A, 1.2\nNVIDIA B, 1.2\n", 0, {"gpu": "NVIDIA A", "driver": "1.2"}),
+        ("No devices were found\n", 0, {}),
+        ("NVIDIA-SMI has failed, no driver\n", 9, {}),
+    ],
+)
+def test_the_gpu_and_its_driver_are_as_nvidia_smi_says(monkeypatch, printed, code, facts):
+    done = subprocess.CompletedProcess([], code, printed, "")
+    monkeypatch.setattr(machine.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(machine.subprocess, "run", lambda *_, **__: done)
+    assert machine.nvidia_gpu() == facts
+    monkeypatch.setattr(machine.shutil, "which", lambda name: None)
+    assert machine.nvidia_gpu() == {}
+
+
+def test_the_gpu_is_named_before_the_processor():
+    facts = {"device": "a CPU", "cores": 2, "system": "Linux", "versions": {}, "date": "today"}
+    line = results.made_with({"gpu": "a GPU", "driver": "1.2", **facts, "command": "x"})
+    assert line.startswith("a GPU, driver 1.2; a CPU, 2 cores")
+
+
+def test_every_results_file_has_a_place_on_the_page(tmp_path):
+    results.save("ch99_new", {"a": {"b": [1.5, "x"]}}, "python -m chapters bench 99", tmp_path)
+    results.save("ch08_norm", {}, "python -m chapters bench 8", tmp_path)
+    shown = str(results_page.others(shown=(8,), folder=tmp_path))
+    assert "a b 0" in shown and "1.5" in shown and "bench 99" in shown and "bench 8" not in shown
+    assert str(results_page.others(shown=(8, 99), folder=tmp_path)).startswith("Nothing")
+    assert dict(results_page.leaves({"a": [np.float64(0.123456)]})) == {"a 0": "0.1235"}

@@ -1,0 +1,98 @@
+"""The IR comparison says what changed, all of it, and escapes what it embeds."""
+
+import pytest
+
+from chapters.kit.ir.ir_diff import Line, diff, listing, show
+
+HEADER = "# from typing import TypeVar\n# from tvm.script import ir as I\n\n"
+BEFORE = HEADER + "\n".join(
+    ["def main(x):", *[f"    keep{i} = {i}" for i in range(9)], "    y = R.add(x, w)"]
+)
+AFTER = BEFORE.replace("R.add", "R.multiply") + "\n    z = y"
+
+
+def test_header_comments_are_left_out_and_other_comments_kept():
+    assert listing(HEADER + "# kept\nx = 1\n") == "# kept\nx = 1"
+
+
+def test_a_module_is_read_through_script():
+    class Module:
+        def script(self):
+            return HEADER + "class Module:\n    pass  \n"
+
+    assert listing(Module()) == "class Module:\n    pass"
+
+
+def test_what_is_no_ir_is_refused_with_a_sentence():
+    said = "Expected an IRModule, a function or a string of IR, got int"
+    with pytest.raises(TypeError, match=said):
+        diff(1, 2)
+
+
+def test_no_difference_is_said_plainly():
+    result = diff(BEFORE, BEFORE)
+    assert not result
+    assert str(result) == "no difference"
+    assert "no difference" in result._repr_html_()
+    assert "<div" not in result._repr_html_()
+
+
+def test_changed_lines_are_paired_and_counted():
+    result = diff(BEFORE, AFTER)
+    assert (result.gone, result.new, result.caption) == (1, 2, "1 line gone, 2 new")
+    assert Line("    y = R.add(x, w)", "    y = R.multiply(x, w)") in result.lines
+    assert Line(None, "    z = y") in result.lines
+
+
+def test_text_marks_and_folds():
+    lines = diff(BEFORE, AFTER, context=2).text().splitlines()
+    assert lines == [
+        "1 line gone, 2 new",
+        "  ... 8 unchanged lines",
+        "      keep7 = 7",
+        "      keep8 = 8",
+        "-     y = R.add(x, w)",
+        "+     y = R.multiply(x, w)",
+        "+     z = y",
+    ]
+
+
+def test_every_line_of_both_sides_is_in_the_rows_once_and_in_order():
+    before = [f"lv{i} = op{i % 3}(lv{i - 1})" for i in range(30)]
+    after = [*before[3:10], "new()", *before[10:20], "lv9 = op0(other)", *before[25:]]
+    rows = diff("\n".join(before), "\n".join(after)).lines
+    assert [r.before for r in rows if r.before is not None] == before
+    assert [r.after for r in rows if r.after is not None] == after
+
+
+def test_large_replacements_are_not_aligned_word_by_word():
+    before = "\n".join(f"a{i} = f({i})" for i in range(80))
+    after = "\n".join(f"b{i} = g({i}, {i})" for i in range(80))
+    assert (diff(before, after).gone, diff(before, after).new) == (80, 80)
+
+
+def test_colour_needs_a_terminal_and_respects_no_color(monkeypatch):
+    result = diff(BEFORE, AFTER)
+    assert "\033" not in str(result)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\033[31m-     y = R.add(x, w)\033[0m" in str(result)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\033" not in str(result)
+
+
+def test_html_is_escaped_marked_and_has_no_blank_line():
+    shown = diff("x = a < b", "x = a > b")._repr_html_()
+    assert "x = a <b>&lt;</b> b" in shown and "x = a <b>&gt;</b> b" in shown
+    assert "\N{MINUS SIGN}</i>" in shown and ">+</i>" in shown
+    assert "\n\n" not in shown
+
+
+def test_words_are_not_marked_where_most_of_a_line_differs():
+    shown = diff("a: T = f(x, y)", "a = call(f, x, y, out=T)")._repr_html_()
+    assert "<b>" not in shown
+
+
+def test_show_prints_the_listing_and_highlights_it():
+    assert str(show(HEADER + "x = 1 < 2")) == "x = 1 < 2"
+    assert "&lt;" in show("x = 1 < 2")._repr_html_()

@@ -1,0 +1,424 @@
+"""The decoder the course compiles is the decoder it claims to be.
+
+Its tokens and logits agree with an independent NumPy reference, its cache keeps its promises, and
+it has the shapes, transposes and add-norm pairs that the chapters rewrite.
+"""
+
+import ast
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from chapters.kit.decoder import llama, llama_config
+from chapters.kit.decoder import llama_reference as reference
+from chapters.kit.decoder.llama_generator import Generator, random_weights
+from chapters.kit.gpu.targets import DLIGHT_CUDA
+from chapters.kit.ir.relax_effects import bindings_of, calls_in
+from chapters.kit.pipeline.captured_kernels import rewritten
+from chapters.kit.pipeline.planned_storage import lower
+
+CONFIG = llama_config.CONFIGS["tiny"]
+LAYERS = CONFIG.num_hidden_layers
+STEPS = 25  # one token from prefill, 24 from decode
+
+# Chosen among random prompts so that the two best logits of every step are far apart (see
+# test_greedy_tokens_are_decided_by_a_margin); lengths differ so that batching must pad.
+PROMPTS = [
+    [448, 133, 24, 73, 146, 489],
+    [177, 479, 336],
+    [351, 15, 476, 154, 191, 336, 305, 77, 393, 335, 407],
+]
+
+# Rounding noise of a logit, in units of eps(dtype) * LOGIT_STD. Each logit goes through three
+# layers whose sums have up to 352 terms, accumulated in the dtype; measured over six seeds and
+# three prompts the largest error is 21 units for float32 and 10 for float16 (its attention and
+# head accumulate in float32). Three times that is allowed. A wrong mask, head or position moves
+# logits by LOGIT_STD itself, a million and a thousand units. A wrong rms_norm_eps or rotary base
+# moves them by less than float16 can show (a third of its tolerance, as no fault at all does):
+# float32 is the leg that catches those, at 4 and 24 times its tolerance.
+LOGIT_STD = 4
+ROUNDING_UNITS = {"float32": 64, "float16": 32}
+TOLERANCE = {d: n * float(np.finfo(d).eps) * LOGIT_STD for d, n in ROUNDING_UNITS.items()}
+
+BOUNDS = {
+    "seq_len": CONFIG.context_window_size,
+    "batch_size": len(PROMPTS),
+    "context_window": CONFIG.context_window_size,
+    "vocab_size": CONFIG.vocab_size,
+}
+CAPTURE_HINT = "relax.rewrite_cuda_graph.capture_symbolic_vars"
+FORWARD = [name for name in llama.FUNCTIONS if re.search("prefill|decode|verify", name)]
+
+
+@pytest.fixture(scope="module", params=llama_config.DTYPES)
+def dtype(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def weights(dtype):
+    return random_weights(CONFIG, dtype, seed=0)
+
+
+@pytest.fixture(scope="module")
+def generator(dtype, weights):
+    return Generator(CONFIG, dtype, weights=weights, functions=llama.FUNCTIONS)
+
+
+@pytest.fixture(scope="module")
+def expected(weights):
+    """The reference's (tokens, logits) for each prompt."""
+    return [reference.generate(CONFIG, weights, prompt, STEPS) for prompt in PROMPTS]
+
+
+@pytest.fixture(scope="module")
+def exported():
+    """Every function of the decoder, not yet lowered."""
+    return llama.decoder()[0]
+
+
+# --- the same numbers -----------------------------------------------------------------------------
+
+
+def test_greedy_tokens_are_decided_by_a_margin(expected, dtype):
+    """If this fails the prompts are badly chosen: both logits may move by the tolerance."""
+    for _, logits in expected:
+        best = np.sort(logits, axis=-1)
+        assert (best[:, -1] - best[:, -2]).min() > 2 * TOLERANCE[dtype]
+        assert logits.std() == pytest.approx(LOGIT_STD, rel=0.1)
+
+
+def agrees(got, expected, dtype: str) -> None:
+    """The generation `got` is the reference's."""
+    tokens, logits = expected
+    np.testing.assert_array_equal(got.tokens, tokens)
+    np.testing.assert_allclose(got.logits, logits, rtol=0, atol=TOLERANCE[dtype])
+
+
+def test_one_sequence_agrees_with_the_reference(generator, expected, dtype):
+    for prompt, exact in zip(PROMPTS, expected, strict=True):
+        agrees(generator.generate(prompt, STEPS), exact, dtype)
+        assert len(set(exact[0].tolist())) > STEPS // 2, "a repeating sequence tests little"
+
+
+def test_batch_of_different_lengths_agrees_with_the_reference(generator, expected, dtype):
+    got = generator.generate_batch(PROMPTS, STEPS)
+    exact = [np.stack(rows) for rows in zip(*expected, strict=True)]
+    agrees(got, exact, dtype)
+
+
+def test_verify_gives_the_logits_of_every_token(generator, weights, dtype):
+    prompts = [PROMPTS[0], PROMPTS[2][:6]]
+    got, _ = generator.forward("batch_verify", prompts, [0, 0], generator.create_kv_cache(2))
+    for row, prompt in enumerate(prompts):
+        want = reference.verify(CONFIG, weights, prompt, reference.Cache(CONFIG))
+        np.testing.assert_allclose(got[row], want, rtol=0, atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_hidden_state_functions_are_the_same_model_without_its_head(generator, batched):
+    prefix, prompts = ("batch_", [PROMPTS[0], PROMPTS[2][:6]]) if batched else ("", PROMPTS[:1])
+    b, length = len(prompts), len(prompts[0])
+
+    def run(name, tokens, position, cache, last=None):
+        return generator.forward(prefix + name, tokens, [position] * b, cache, last)[0]
+
+    def head(hidden_states):
+        rows = generator.to_device(hidden_states)
+        return generator.vm["get_logits"](rows, generator.weights).numpy()
+
+    logits_cache, hidden_cache = generator.create_kv_cache(b), generator.create_kv_cache(b)
+    last = [length - 1] * b
+    logits = run("prefill", prompts, 0, logits_cache, last if batched else None)
+    hidden = run("prefill_to_last_hidden_states", prompts, 0, hidden_cache)
+    chosen = generator.vm["batch_select_last_hidden_states"](
+        generator.to_device(hidden), generator.to_device(np.asarray(last, "int32"))
+    ).numpy()
+    np.testing.assert_array_equal(chosen, hidden[:, -1])
+    np.testing.assert_array_equal(head(chosen), logits[:, 0])
+    np.testing.assert_array_equal(hidden_cache.numpy(), logits_cache.numpy())
+
+    token = logits.argmax(axis=-1)
+    logits = run("decode", token, length, logits_cache)
+    hidden = run("decode_to_last_hidden_states", token, length, hidden_cache)
+    np.testing.assert_array_equal(head(hidden[:, 0]), logits[:, 0])
+    if batched:
+        logits = run("verify", prompts, length + 1, logits_cache)
+        hidden = run("verify_to_last_hidden_states", prompts, length + 1, hidden_cache)
+        np.testing.assert_array_equal(head(hidden[1]), logits[1])
+
+
+def test_prefill_in_two_parts_equals_prefill_at_once(generator, dtype):
+    prompt, cut = PROMPTS[2], 4
+    whole, _ = generator.forward("prefill", [prompt], [0], generator.create_kv_cache())
+    cache = generator.create_kv_cache()
+    generator.forward("prefill", [prompt[:cut]], [0], cache)
+    parts, _ = generator.forward("prefill", [prompt[cut:]], [cut], cache)
+    np.testing.assert_allclose(parts, whole, rtol=0, atol=TOLERANCE[dtype])
+
+
+def test_graph_level_fusion_keeps_the_tokens(weights, expected, dtype):
+    """What a GPU pipeline does before it schedules, run on the CPU."""
+    module, _ = llama.decoder(CONFIG, dtype, Generator.SINGLE)
+    passes = ("LegalizeOps", "AnnotateTIROpPattern", "FoldConstant", "FuseOps", "FuseTIR")
+    fuse = tvm.transform.Sequential([getattr(relax.transform, name)() for name in passes])
+    generator = Generator(CONFIG, dtype, module=fuse(module), weights=weights)
+    agrees(generator.generate(PROMPTS[0], STEPS), expected[0], dtype)
+
+
+# --- the cache ------------------------------------------------------------------------------------
+
+
+def test_cache_beyond_the_sequence_is_never_read(generator, monkeypatch):
+    """NaN survives every sum and every product with zero, so one read of it would show."""
+
+    def poisoned(batch_size=1):
+        shape = clean(batch_size).shape
+        return generator.to_device(np.full(shape, np.nan, dtype=generator.weights[0].dtype))
+
+    clean = generator.create_kv_cache
+    want = generator.generate_batch(PROMPTS, STEPS)
+    monkeypatch.setattr(generator, "create_kv_cache", poisoned)
+    got = generator.generate_batch(PROMPTS, STEPS)
+    np.testing.assert_array_equal(got.logits, want.logits)
+
+
+def test_batch_rows_do_not_influence_each_other(generator):
+    """Bit for bit: row 1 computes the same sums whatever stands in the rows around it."""
+    want = generator.generate_batch(PROMPTS, STEPS)
+    others = generator.generate_batch([PROMPTS[2], PROMPTS[1], PROMPTS[0]], STEPS)
+    np.testing.assert_array_equal(others.logits[1], want.logits[1])
+    np.testing.assert_array_equal(others.logits[0], want.logits[2])
+
+
+def test_cache_is_updated_in_place_and_only_where_the_tokens_go(generator):
+    b, s, positions = 2, 3, [7, 2]
+    rng = np.random.default_rng(0)
+    cache = generator.create_kv_cache(b)
+    before = rng.standard_normal(cache.shape).astype(cache.dtype)
+    cache.copyfrom(before)
+    _, returned = generator.forward("batch_verify", [[1, 2, 3], [4, 5, 6]], positions, cache)
+    after = cache.numpy()
+    np.testing.assert_array_equal(returned.numpy(), after)
+    written = np.zeros((b, generator.context_window), dtype=bool)
+    for row, position in enumerate(positions):
+        written[row, position : position + s] = True
+    changed = (before != after).any(axis=(0, 1, 4, 5))
+    np.testing.assert_array_equal(changed, written)
+
+
+def test_a_token_beyond_the_cache_is_dropped(generator):
+    """Called directly, past the driver's check: no foreign memory is written."""
+    cache = generator.create_kv_cache()
+    end = np.asarray([generator.context_window - 1], dtype="int32")
+    embeds = generator.embed([[1, 2, 3]])
+    generator.vm["prefill"](embeds, generator.to_device(end), cache, generator.weights)
+    changed = cache.numpy().any(axis=(0, 1, 2, 4, 5))
+    assert changed.nonzero()[0].tolist() == [generator.context_window - 1]
+
+
+def test_created_cache_is_empty_and_has_the_stated_shape(generator, dtype):
+    cache = generator.create_kv_cache(2)
+    heads = (CONFIG.num_key_value_heads, CONFIG.head_dim)
+    assert tuple(cache.shape) == (LAYERS, 2, 2, CONFIG.context_window_size, *heads)
+    assert cache.dtype == dtype
+    assert not cache.numpy().any()
+
+
+# --- what the chapters rewrite --------------------------------------------------------------------
+
+
+def _calls(function, op_name):
+    """The bindings of `function` to calls of an operator, as (variable, call)."""
+    op = tvm.ir.Op.get(op_name)
+    calls = [b for b in bindings_of(function.body) if isinstance(b.value, relax.Call)]
+    return [(b.var, b.value) for b in calls if b.value.op == op]
+
+
+@pytest.mark.parametrize("name", llama.FUNCTIONS)
+def test_only_linear_layers_transpose(exported, name):
+    """Each transpose is that of a Linear's weight, and feeds exactly one matmul."""
+    function = exported[name]
+    transposes = _calls(function, "relax.permute_dims")
+    head = name in FORWARD and not name.endswith("hidden_states")
+    assert len(transposes) == 4 * LAYERS * (name in FORWARD) + (head or name == "get_logits")
+    sources = [call.args[0].name for _, call in transposes]
+    assert all(re.search(r"(_proj|lm_head)_weight\d*$", source) for source in sources)
+    right_operands = [call.args[1] for _, call in _calls(function, "relax.matmul")]
+    assert len(right_operands) == len(transposes)
+    assert all(any(var.same_as(w) for w in right_operands) for var, _ in transposes)
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_every_residual_add_is_followed_by_a_norm(exported, name):
+    function = exported[name]
+    adds = [var for var, _ in _calls(function, "relax.add")]
+    normed = [call.args[0] for _, call in _calls(function, "relax.nn.rms_norm")]
+    pairs = [var for var in adds if any(var.same_as(x) for x in normed)]
+    assert len(adds) == len(pairs) == 2 * LAYERS
+    assert len(normed) == 2 * LAYERS + 1  # the first norm reads the embedding
+
+
+def test_one_attention_kernel_serves_all_layers(exported):
+    module, _ = llama.decoder(functions=["decode"])
+    kernels = sorted(var.name_hint for var in module.get_global_vars() if var.name_hint != "decode")
+    assert kernels == ["append_to_cache", "attention_scores", "attention_values", "rotate_queries"]
+
+
+def test_tiny_has_no_two_equal_dimensions():
+    """So that no transposed weight and no swapped axis can pass for the right one."""
+    c = CONFIG
+    qkv, gate_up = c.qkv_heads * c.head_dim, 2 * c.intermediate_size
+    sizes = [c.hidden_size, c.intermediate_size, gate_up, c.vocab_size, c.context_window_size, qkv]
+    sizes += [c.num_attention_heads * c.head_dim, c.num_attention_heads, c.num_key_value_heads]
+    sizes += [c.head_dim, c.qkv_heads, LAYERS, 2]
+    assert len(set(sizes)) == len(sizes)
+    assert c.hidden_size % 64 == 0
+
+
+def test_llama3_8b_has_the_true_shapes():
+    """8,030,261,248 parameters is the published size of the whole model of 32 layers."""
+    _, weights = llama.decoder("llama3-8b", "float16", ["embed"])
+    in_layer_0 = sum(math.prod(shape) for name, shape, _ in weights if ".layers.0." in name)
+    elsewhere = sum(math.prod(shape) for name, shape, _ in weights if ".layers." not in name)
+    assert 32 * in_layer_0 + elsewhere == 8_030_261_248
+
+
+# --- it goes through the compiler -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("config", llama_config.CONFIGS)
+def test_compiles_for_a_gpu_that_is_not_there(config):
+    module, _ = llama.decoder(config, "float16", ["prefill", "decode"])
+    target = tvm.target.Target(DLIGHT_CUDA, host="llvm")
+    pipeline = relax.get_default_pipeline(target)
+    executable = tvm.compile(module, target, relax_pipeline=pipeline)
+    source = executable.mod.imports[0].imports[0].inspect_source()
+    for kernel in ("append_to_cache", "attention_scores", "attention_values"):
+        assert f"{kernel}_kernel(" in source
+
+
+def test_full_size_compiles_for_the_cpu():
+    module, _ = llama.decoder("llama3-8b", "float16", ["prefill", "decode"])
+    assert tvm.compile(module, "llvm").mod.kind == "relax.VMExecutable"
+
+
+def _with(module, name, attrs):
+    """`module` with `attrs` on function `name`."""
+    module = module.clone()
+    module[name] = module[name].with_attrs(attrs)
+    return module
+
+
+def _storage_sizes(function):
+    calls = _calls(function, "relax.memory.alloc_storage")
+    return [call.args[0].values[0] for _, call in calls]
+
+
+@pytest.mark.parametrize("name", ["prefill", "decode", "batch_prefill", "batch_decode"])
+def test_upper_bounds_make_planned_storage_static(name):
+    module, _ = llama.decoder(functions=[name])
+    free = _storage_sizes(lower(module)[name])
+    with_bounds = _with(module, name, {"tir_var_upper_bound": BOUNDS})
+    bounded = _storage_sizes(lower(with_bounds)[name])
+    constant = tvm.tirx.IntImm
+    assert not all(isinstance(size, constant) for size in free)
+    assert all(isinstance(size, constant) for size in bounded)
+    assert 0 < len(bounded) < len(free)
+
+
+def _captured(module):
+    """Names of the kernels inside captured CUDA graphs."""
+    graphs = [f for var, f in module.functions_items() if "cuda_graph_capture" in var.name_hint]
+    called = [call.op for function in graphs for call in calls_in(function)]
+    return [op.name_hint for op in called if isinstance(op, tvm.ir.GlobalVar)]
+
+
+def test_cuda_graph_captures_batched_kernels_only_with_hint_and_bound():
+    module, _ = llama.decoder(functions=["batch_decode"])
+    bound, hint = {"tir_var_upper_bound": BOUNDS}, {CAPTURE_HINT: ["batch_size"]}
+
+    def captured(attrs, cuda_graph=True):
+        return _captured(rewritten(_with(module, "batch_decode", attrs), cuda_graph))
+
+    assert not captured(bound | hint, cuda_graph=False)
+    for attrs in (bound, hint):  # weights alone are static: only their transposes are captured
+        assert all(name.startswith("transpose") for name in captured(attrs))
+    names = captured(bound | hint)
+    assert any(name.startswith("matmul") for name in names)
+    assert not {"append_to_cache", "attention_scores", "attention_values"} & set(names)
+
+
+# --- bad input, and the reference itself ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: llama.decoder("huge"), "no configuration 'huge'.*tiny, llama3-8b"),
+        (lambda: llama.decoder(dtype="int8"), "no dtype 'int8'.*float32, float16"),
+        (lambda: llama.decoder(functions=["prefil"]), "no function 'prefil'.*prefill, decode"),
+        (lambda: random_weights("llama3-8b"), "parameters and random_weights fills at most"),
+        (lambda: llama_config.LlamaConfig(64, 96, 1, 6, 4, 16, 10, 8), "no multiple of"),
+        (lambda: llama_config.LlamaConfig(64, 96, 1, 6, 3, 15, 10, 8), "make it even"),
+    ],
+)
+def test_bad_arguments_get_one_clear_sentence(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "steps", "message"),
+    [
+        ([], 1, "no tokens"),
+        ([CONFIG.vocab_size], 1, "vocabulary from 0 to 499"),
+        ([1] * 40, 26, "65 positions are needed and the cache has 64"),
+    ],
+)
+def test_bad_prompts_get_one_clear_sentence(generator, prompt, steps, message):
+    with pytest.raises(ValueError, match=message):
+        generator.generate(prompt, steps)
+
+
+def test_random_weights_depend_on_the_seed_only():
+    first, again = random_weights(seed=3), random_weights(seed=3)
+    other = random_weights(seed=4)
+    for name, weight in first.items():
+        np.testing.assert_array_equal(weight, again[name])
+        assert (weight != other[name]).any()
+
+
+def test_reference_decodes_what_it_prefills(weights):
+    """The reference's own cache: token by token gives what all at once gives."""
+    prompt = PROMPTS[0]
+    at_once = reference.verify(CONFIG, weights, prompt, reference.Cache(CONFIG))
+    cache = reference.Cache(CONFIG)
+    one_by_one = [reference.decode(CONFIG, weights, token, cache) for token in prompt]
+    np.testing.assert_allclose(one_by_one, at_once, rtol=0, atol=1e-12)
+    assert len(cache) == len(prompt)
+
+
+def test_reference_rotation_depends_on_distance_only():
+    """What rotary embedding is for: q . k is a function of how far apart the two stand."""
+    q, k = np.random.default_rng(0).standard_normal((2, 1, 1, CONFIG.head_dim))
+
+    def dot(at_q, at_k):
+        turned_q = reference.rotate(q, np.asarray([at_q]), CONFIG.rope_theta)
+        turned_k = reference.rotate(k, np.asarray([at_k]), CONFIG.rope_theta)
+        return (turned_q * turned_k).sum()
+
+    assert dot(9, 4) == pytest.approx(dot(25, 20), rel=1e-12)
+    assert dot(9, 4) != pytest.approx(dot(9, 5), rel=1e-3)
+
+
+def test_reference_is_independent_of_tvm():
+    tree = ast.parse(Path(reference.__file__).read_text(encoding="utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = [getattr(n, "module", None) or alias.name for n in imports for alias in n.names]
+    assert {name.split(".")[0] for name in names} == {"__future__", "collections", "numpy"}

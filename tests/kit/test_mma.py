@@ -1,0 +1,462 @@
+"""The linear layer by `mma.sync`: right in any shape it serves, and each planted fault is caught, without a GPU."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import itertools
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from chapters.kit.gpu import cuda_resources, mma
+from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.kit.gpu.kernel_report import used_by
+from chapters.kit.gpu.launches import HostProgram, Launch, LaunchError, UnknownWordError
+from chapters.kit.gpu.limits import LIMITS
+from chapters.kit.gpu.mma import TILES, MmaTile, dealt, mma_matmul, swizzled, tile_for
+from chapters.kit.gpu.targets import CUDA
+from chapters.kit.gpu.warp_access import accesses, conflicts
+from solutions.ch08_gpu_targets import gpu_schedules as ch8
+from tests.support.gpu import arrays
+from tests.support.planted import (
+    at_match,
+    both_orders,
+    needs_compiler,
+    off_by,
+    run_changed,
+    run_text,
+    runs_here,
+    source_of,
+)
+
+by_tile = pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.block_m}x{t.block_n}")
+SMALL = TILES[-1]
+SIZE = (77, 128, 192)  # rows that no tile divides, more steps than stages
+ROUNDED = {"float32": 1e-5, "float16": 2**-11, "bfloat16": 2**-8}  # half a unit in the last place
+
+
+def _error(
+    size=SIZE, dtype="bfloat16", out="float32", tile=SMALL, change=None, backwards=False, seed=0
+) -> float:
+    """The largest error relative to max(1, |exact|), after `change` of the kernel's text; infinite for not-a-number."""
+    given = arrays(*size, dtype, seed, out)
+    run_changed(mma_matmul(*size, dtype, out, tile), given, change, backwards)
+    error, right = off_by(given)
+    return float((error / np.maximum(1, np.abs(right))).max())
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+@runs_here
+@both_orders
+@by_tile
+def test_every_tile_gives_the_layer(tile, backwards):
+    size = tile.block_m + 37, 2 * tile.block_n, 5 * tile.block_k
+    dtype = "bfloat16" if backwards else "float16"
+    assert _error(size, dtype, tile=tile, backwards=backwards, seed=1) < 2e-4
+
+
+UNUSUAL = [MmaTile(16, 64, 64, 16, 32, 3), MmaTile(32, 64, 32, 16, 64, 5)]
+UNUSUAL += [MmaTile(96, 96, 32, 48, 96, 3), MmaTile(192, 128, 64, 96, 32, 3)]
+
+
+@runs_here
+@pytest.mark.parametrize("tile", UNUSUAL, ids=lambda t: f"{t.block_m}x{t.block_n}")
+def test_other_tiles_give_it_too(tile):
+    size = 2 * tile.block_m - 5, 2 * tile.block_n, 4 * tile.block_k
+    assert _error(size, "float16", tile=tile, backwards=True, seed=3) < 2e-4
+
+
+@runs_here
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("wide", [True, False], ids=["float32", "rounded"])
+def test_results_are_rounded_once(dtype, wide):
+    out = "float32" if wide else dtype
+    assert _error(SIZE, dtype, out, tile=None, seed=2) <= 1.1 * ROUNDED[out] + 1e-5
+
+
+@runs_here
+@pytest.mark.parametrize("seed", range(4))
+def test_random_sizes(seed):
+    """Any number of rows, few steps or many: fewer than there are stages, as many, more."""
+    draw = np.random.default_rng(seed)
+    m, steps = int(draw.integers(1, 150)), seed + 1
+    size = m, 64 * int(draw.integers(1, 4)), 32 * steps
+    assert _error(size, backwards=bool(seed % 2), seed=seed) < 1e-4
+
+
+@runs_here
+def test_rows_past_the_end_are_not_touched():
+    """The result is a part of a larger array, whose other rows keep what they hold."""
+    a, b, c, d = arrays(130, 64, 32, "float16")
+    program = HostProgram(mma_matmul(70, 64, 32, "float16", tile=SMALL), CUDA)
+    (kernel,) = program.kernels.values()
+    given = {"A": a[:70].copy().view("uint16"), "B": b.view("uint16"), "C": c, "D": d}
+    arguments = tuple(given[name.removesuffix("_ptr")] for name in kernel.names)
+    grid, block = (2, 1, 1), (SMALL.threads, 1, 1)
+    CudaOnCpu()(Launch(kernel, grid, block, arguments, SMALL.shared_bytes))
+    assert np.isfinite(d[:70]).all() and np.isnan(d[70:]).all()
+
+
+# --- planted faults -------------------------------------------------------------------------------
+
+
+def _replaced(old: str, new: str):
+    return lambda text: text.replace(old, new)
+
+
+def _first_product(condition: str):
+    """The first call of mma.sync under `condition`."""
+    return lambda text: re.sub(
+        r"(\n +)(tvm_builtin_ptx_mma_sync)", rf"\1{condition}\2", text, count=1
+    )
+
+
+WAIT = r"tvm_builtin_ptx_cp_async_wait_group_async_wait_group_2\(\);"
+COMMIT = r"tvm_builtin_ptx_cp_async_commit_group_async_commit_group\(\);"
+BARRIER = r"__syncthreads\(\);"
+FAULTS = {
+    "two registers of a exchanged": _replaced("{%4, %5, %6, %7}", "{%4, %6, %5, %7}"),
+    "the registers of b exchanged": _replaced("{%8, %9}", "{%9, %8}"),
+    "rows of a result exchanged": _replaced("{%0, %1, %2, %3}, {%4", "{%2, %3, %0, %1}, {%4"),
+    "fragments transposed": _replaced("m8n8.x4.shared", "m8n8.x4.trans.shared"),
+    "bf16 bits taken for f16": _replaced(".bf16.bf16.", ".f16.f16."),
+    "copies not waited for": _replaced('"cp.async.wait_group 2;"', '"cp.async.wait_group 9;"'),
+    "waits one group too few": _replaced('"cp.async.wait_group 2;"', '"cp.async.wait_group 3;"'),
+    "no barrier before the loop": at_match(BARRIER, 0, ";"),
+    "no barrier in the loop": at_match(BARRIER, 1, ";"),
+    "sums not set": lambda text: re.sub(r".*= bias_ptr\[.*", "", text),
+    "copies into the part that is being read": _replaced("((step + 3) & 3)", "(step & 3)"),
+    "fragments of the part before": _replaced("((step + 1) & 3)", "(step & 3)"),
+    "the first copies not waited for": at_match(WAIT),
+    "no wait in the loop": at_match(WAIT, -1),
+    "copies in the loop in no group": at_match(COMMIT, -1),
+    "half a warp multiplies": _first_product("if (threadIdx.x & 16) "),
+    "one lane stays away": _first_product("if (threadIdx.x != 5) "),
+    "rows of fragments not aligned": _replaced("(&(pool_ptr[(", "(&(pool_ptr[(4 + "),
+    "a copy beyond shared memory": at_match(r"\(&\(pool_ptr\[\(", 0, "(&(pool_ptr[(16380 + "),
+    "a copy of 8 bytes past the caches": _replaced("[%1], 16;", "[%1], 8;"),
+    "the last row read beyond its array": _replaced(", 76)", ", 127)"),
+    "stored without asking for the row": _replaced(") < 77) {", ") < 99) {"),
+}  # fmt: skip
+
+
+@runs_here
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_a_planted_fault_shows(name):
+    try:
+        found = _error(change=FAULTS[name])
+    except (LaunchError, UnknownWordError) as error:
+        assert isinstance(error, LaunchError), error
+    else:
+        assert found > 0.01
+
+
+@runs_here
+@pytest.mark.parametrize("map_of", ["dealt", "swizzled"])
+def test_a_wrong_map_shows(monkeypatch, map_of):
+    """Columns that are not dealt as the sums are stored; rows that are written and read by different maps."""
+    kept, calls = mma.swizzled, itertools.count()
+    wrong = {
+        "dealt": lambda row: row,
+        # the first two are those of the copies before the loop
+        "swizzled": lambda row, piece, n: piece if next(calls) < 2 else kept(row, piece, n),
+    }
+    monkeypatch.setattr(mma, map_of, wrong[map_of])
+    assert _error() > 1
+
+
+@runs_here
+def test_an_unknown_word_is_said_to_be_unknown_and_not_wrong():
+    change = _replaced("ldmatrix.sync.aligned.m8n8.x4", "ldmatrix.sync.aligned.m16n16.x4")
+    with pytest.raises(UnknownWordError, match=r"ldmatrix\.sync.*no stand-in"):
+        _error(change=change)
+
+
+# --- the words themselves, against what the PTX ISA says ---------------------------------------------
+
+HEAD = """
+__forceinline__ __device__ void load(uint32_t& r0, uint32_t& r1, uint32_t p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2TRANS.shared.b16 {%0, %1}, [%2];"
+               : "=r"(r0), "=r"(r1) : "r"(p) : "memory");
+}
+"""
+BODY = """
+  extern __shared__ __align__(64) half s_ptr[];
+  for (int i = 0; i < 4; i++) s_ptr[threadIdx.x * 4 + i] = half((float)(threadIdx.x * 4 + i));
+  __syncthreads();
+  uint32_t r[2];
+  load(r[0], r[1], __cvta_generic_to_shared(&(s_ptr[(threadIdx.x & 15) * 8])));
+  for (int i = 0; i < 4; i++) {
+    uint16_t bits = r[i / 2] >> (i % 2 * 16);
+    half h; memcpy(&h, &bits, 2);
+    out_ptr[threadIdx.x * 4 + i] = (float)h;
+  }
+"""
+
+
+@runs_here
+@pytest.mark.parametrize("transposed", [False, True])
+def test_ldmatrix_hands_out_rows_as_documented(transposed):
+    head = HEAD.replace("TRANS", ".trans" if transposed else "")
+    out = np.full(128, np.nan, "float32")
+    run_text(BODY, 32, prelude=head, shared_bytes=256, out=out)
+    # matrix i: the rows that lanes 8 i to 8 i + 7 point to
+    matrices = np.arange(128).reshape(2, 8, 8)
+    expected = np.swapaxes(matrices, 1, 2) if transposed else matrices
+    assert (out.reshape(8, 4, 2, 2) == expected.reshape(2, 8, 4, 2).transpose(1, 2, 0, 3)).all()
+
+
+COPY = """
+__forceinline__ __device__ void copy(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
+}
+__forceinline__ __device__ void commit() { asm volatile("cp.async.commit_group;" : : ); }
+__forceinline__ __device__ void wait() { asm volatile("cp.async.wait_group 0;" : : : "memory"); }
+"""
+READ_THEN_COPY = """
+  extern __shared__ __align__(64) float s_ptr[];
+  s_ptr[threadIdx.x] = 7.0f;
+  __syncthreads();
+  float seen = s_ptr[threadIdx.x];
+  BARRIER
+  if (threadIdx.x == 1) copy(__cvta_generic_to_shared(&(s_ptr[FIRST])), &(given_ptr[FROM]));
+  commit();
+  LATER
+  wait();
+  out_ptr[threadIdx.x] = seen + s_ptr[threadIdx.x];
+"""
+
+
+def _copied(barrier="__syncthreads();", later="", first="8", start="8") -> np.ndarray:
+    """What 32 threads see of 32 sevens, and then of them with 4 others copied over by thread 1."""
+    body = READ_THEN_COPY.replace("BARRIER", barrier).replace("LATER", later)
+    body = body.replace("FIRST", first).replace("FROM", start)
+    given, out = np.arange(32, dtype="float32"), np.full(32, np.nan, "float32")
+    run_text(body, 32, prelude=COPY, shared_bytes=128, given=given, out=out)
+    return out
+
+
+@runs_here
+def test_a_copy_may_arrive_at_once_and_as_late_as_its_thread_waits():
+    visible = "wait(); __syncthreads();"
+    assert _copied(later=visible).tolist() == [14.0] * 8 + [15, 16, 17, 18] + [14.0] * 20
+    with pytest.raises(LaunchError, match="no barrier stands between"):
+        _copied(barrier="", later=visible)  # the copy may arrive before thread 8 has read
+    with pytest.raises(LaunchError, match="no barrier stands between"):
+        _copied(later="")  # thread 1 waits, and thread 8 does not wait for thread 1
+    with pytest.raises(LaunchError, match="no barrier stands between"):
+        _copied(later="__syncthreads();")  # a barrier that thread 1 passes before it waits
+
+
+@runs_here
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ({"first": "9"}, "not a multiple of 16"),
+        ({"first": "30"}, "which has 128 bytes"),
+        ({"start": "30"}, "outside the kernel's arrays"),
+        ({"start": "9"}, "not aligned"),
+    ],
+)
+def test_addresses_of_copies_are_checked(where, said):
+    with pytest.raises(LaunchError, match=said):
+        _copied(**where)
+
+
+PRODUCT = """
+__forceinline__ __device__ void multiply(float& d0, float& d1, float& d2, float& d3, uint32_t a0, uint32_t a1,
+    uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1, float c0, float c1, float c2, float c3) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
+    : "=f"(d0), "=f"(d1), "=f"(d2), "=f"(d3) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1),
+      "f"(c0), "f"(c1), "f"(c2), "f"(c3));
+}
+"""  # noqa: E501
+ONE_PRODUCT = """
+  int l = threadIdx.x;
+  multiply(d_ptr[4 * l], d_ptr[4 * l + 1], d_ptr[4 * l + 2], d_ptr[4 * l + 3], a_ptr[4 * l], a_ptr[4 * l + 1],
+           a_ptr[4 * l + 2], a_ptr[4 * l + 3], b_ptr[2 * l], b_ptr[2 * l + 1], c_ptr[4 * l], c_ptr[4 * l + 1],
+           c_ptr[4 * l + 2], c_ptr[4 * l + 3]);
+"""
+
+
+def _function_of_tvm(path: str, name: str):
+    """One function of a file of TVM's that takes long to import."""
+    tree = ast.parse((Path(tvm.__file__).parent / path).read_text(encoding="utf-8"))
+    found = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    namespace: dict = {}
+    exec(compile(ast.Module(found, []), path, "exec"), namespace)
+    return namespace[name]
+
+
+@runs_here
+def test_mma_holds_fragments_where_tvm_says():
+    """TVM's own map of a fragment, `shared_16x16_to_ldmatrix_32x8_layout`: (row, column) -> (lane, number in it)."""
+    held = _function_of_tvm("s_tir/tensor_intrin/cuda.py", "shared_16x16_to_ldmatrix_32x8_layout")
+    draw = np.random.default_rng(0)
+    kinds = "float16", "float16", "float32"
+    a, b, c = (draw.standard_normal((16, 16)).astype(kind) for kind in kinds)
+    lanes_a, lanes_b, lanes_c = (np.zeros((32, 8), kind) for kind in kinds)
+    for at in np.ndindex(16, 16):
+        for lanes, matrix in ((lanes_a, a), (lanes_b, b), (lanes_c, c)):
+            lanes[held(*at)] = matrix[at]
+    d = np.full((32, 4), np.nan, "float32")
+    # of 16 columns the product takes the first 8: rows 0 to 7 of b, numbers 0 to 3 of c
+    given = {"a": lanes_a.view("uint32"), "b": lanes_b[:, [0, 1, 4, 5]].copy().view("uint32")}
+    run_text(ONE_PRODUCT, 32, prelude=PRODUCT, **given, c=lanes_c[:, :4].copy(), d=d)
+    right = c[:, :8] + a.astype("float64") @ b[:8].astype("float64").T
+    found = np.array([[d[held(i, j)] for j in range(8)] for i in range(16)])
+    assert np.abs(found - right).max() < 1e-5
+
+
+# --- memory -----------------------------------------------------------------------------------------
+
+
+@by_tile
+def test_shared_memory_has_no_conflicts_and_global_memory_whole_sectors(tile):
+    func = mma_matmul(tile.block_m, tile.block_n, 4 * tile.block_k, "bfloat16", "bfloat16", tile)
+    ways = conflicts(func, CUDA)
+    assert set(ways.values()) == {1} and {name.split()[0] for name in ways} == {"read", "write"}
+    for access in accesses(func, CUDA):
+        if access.scope == "global" and access.buffer != "C":
+            assert access.sectors == access.least_sectors and access.lanes * access.item_bytes == 16
+
+
+def test_without_the_swizzle_banks_conflict(monkeypatch):
+    monkeypatch.setattr(mma, "swizzled", lambda row, piece, pieces: piece)
+    assert max(conflicts(mma_matmul(64, 64, 128, "float16"), CUDA).values()) == 4
+
+
+def test_maps_are_permutations():
+    assert sorted(map(dealt, range(64))) == list(range(64))
+    for pieces in (4, 8):
+        cells = itertools.product(range(64), range(pieces))
+        assert len({(row, swizzled(row, piece, pieces)) for row, piece in cells}) == 64 * pieces
+    # lane l of a quad holds columns 2 l and 2 l + 1 of product j: together eight neighbours
+    for t in range(4):
+        held = [dealt(8 * j + 2 * t + e) for j in range(4) for e in range(2)]
+        assert held == list(range(8 * t, 8 * t + 8))
+
+
+# --- what it serves -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "tile"),
+    [((4096, 4096, 4096), TILES[0]), ((2048, 6144, 4096), TILES[0]), ((2048, 4096, 14336), TILES[0]),
+     ((1024, 2048, 4096), TILES[1]), ((512, 2048, 1024), TILES[2]),
+     ((512, 1024, 1024), TILES[3]), ((64, 64, 32), TILES[3]), ((16, 28672, 4096), TILES[1])],
+)  # fmt: skip
+def test_tiles_fit_the_size(size, tile):
+    assert tile_for(*size) == tile
+
+
+def test_a_gpu_with_little_shared_memory_gets_a_smaller_tile():
+    assert tile_for(4096, 4096, 4096, 99 * 1024) == TILES[1]
+    assert tile_for(4096, 4096, 4096, 48 * 1024) == TILES[2]
+
+
+NOT_SERVED = "n must be a multiple of 64 and k of 32"
+WHOLE = (64, 64, 64, "float16", "float32")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((64, 96, 64, "float16"), NOT_SERVED),
+        ((64, 64, 40, "float16"), NOT_SERVED),
+        ((0, 64, 64, "float16"), NOT_SERVED),
+        ((64, 64, 0, "float16"), NOT_SERVED),
+        ((64, 64, 64, "float32"), "float16 or bfloat16"),
+        ((64, 64, 64, "float16", "bfloat16"), "not float16 into bfloat16"),
+        ((*WHOLE, TILES[0]), "not whole in tiles of 256 columns"),
+        ((2**16, 2**16, 64, "float16"), "2\\*\\*31 elements"),
+        ((*WHOLE, MmaTile(64, 64, 32, 32, 32, 2)), "stages is 3 or more"),
+        ((256, 512, 64, "float16", "float32", MmaTile(256, 512, 64, 64, 32, 3)), "1024 at most"),
+        ((*WHOLE, MmaTile(64, 64, 32, 0, 32, 3)), "cannot be"),
+        ((*WHOLE, MmaTile(64, 0, 32, 32, 32, 3)), "cannot be"),
+        ((*WHOLE, MmaTile(64, 64, 48, 32, 32, 3)), "block_k is 32 or 64"),
+        ((*WHOLE, MmaTile(64, 64, 32, 32, 16, 3)), "multiples of 16 × 32"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(arguments, said):
+    with pytest.raises(ValueError, match=said):
+        mma_matmul(*arguments)
+
+
+# --- what NVIDIA's compiler makes of it --------------------------------------------------------------
+
+
+def _main_loop(text: str) -> str:
+    """The body of the loop over the steps, of TVM's text."""
+    start = text.index("for (int step")
+    return re.sub(r"cse_v\d+", "cse", text[start : text.index("\n  }\n", start)])
+
+
+def test_the_bias_costs_nothing_in_the_main_loop():
+    """The same loop, to the letter, with the sums started from zero; and only the start reads a bias."""
+    text = source_of(mma_matmul(*SIZE, "bfloat16", tile=SMALL))
+    body = text[text.rindex("__global__") :]
+    assert "bias_ptr" not in _main_loop(body) and "C_ptr" not in _main_loop(body)
+    assert body.count("mma_sync_aligned") == 2  # both halves of a step, and none beside the loop
+    plain = source_of(_from_zero())
+    assert _main_loop(plain) == _main_loop(text) and "C_ptr[" not in plain
+
+
+def _from_zero():
+    """The kernel with its sums started from zero."""
+    func = mma_matmul(*SIZE, "bfloat16", tile=SMALL)
+
+    def zero(store, mutate):
+        if str(store.buffer.name) == "bias":
+            return tirx.BufferStore(store.buffer, tirx.FloatImm("float32", 0.0), store.indices)
+        return mutate.default_mutate(store)
+
+    return func.with_body(tvm_ffi.structural_mutate(func.body, (tirx.BufferStore, zero)))
+
+
+@needs_compiler
+@by_tile
+@pytest.mark.parametrize("arch", list(LIMITS))
+def test_compiles_and_spills_nothing(tile, arch):
+    func = mma_matmul(1000, 2 * tile.block_n, 4 * tile.block_k, "bfloat16", "bfloat16", tile)
+    used, threads = used_by(func, arch)
+    assert threads == tile.threads and used.shared_bytes == tile.shared_bytes
+    assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0
+    assert 0 < ch8.occupancy(used, threads, arch) <= 1
+
+
+@needs_compiler
+@pytest.mark.parametrize("arch", list(LIMITS))
+def test_the_machine_code_has_the_instructions(arch, tmp_path):
+    source = source_of(mma_matmul(*SIZE, "float16", tile=SMALL))
+    ptx = cuda_resources.ptx(source, arch)
+    words = "mma.sync.aligned.m16n8k16", "ldmatrix.sync.aligned.m8n8.x4", "cp.async.cg.shared"
+    assert all(word in ptx for word in words)
+    assert not re.search(r"\badd(\.\w+)*\.f32", ptx)  # sums start from the bias, and nobody adds it
+    if disassembler := _disassembler():
+        code, _ = cuda_resources.compiled(source, arch)
+        file = tmp_path / "kernel.cubin"
+        file.write_bytes(code)
+        command = [disassembler, "-c", file]
+        said = subprocess.run(command, capture_output=True, text=True, check=True)
+        for word in (r"HMMA\.16816\.F32 ", r"LDSM\.16\.M88\.4 ", r"LDGSTS\.E\.BYPASS\S*\.128 "):
+            assert re.search(word, said.stdout)
+        assert "LDL" not in said.stdout and "STL" not in said.stdout
+
+
+def _disassembler() -> str | None:
+    """NVIDIA's nvdisasm, from a toolkit or its wheel."""
+    spec = importlib.util.find_spec("nvidia")
+    folders = [Path(f) / "cu13/bin" for f in (spec and spec.submodule_search_locations) or []]
+    there = [shutil.which("nvdisasm", path=folder) for folder in (None, *folders)]
+    return next((path for path in there if path), None)

@@ -1,0 +1,282 @@
+"""What the checks ask of an answer, each as one function that raises CheckFailed with a message that teaches.
+
+For a pass the questions come in the order of `apply`: does it return a module, is the module it was given unchanged, is
+its result well-formed; then, in the check itself: does it fire, does it leave alone what it must, same numbers, same
+result when run twice, lower cost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from chapters.kit.ir.ir_diff import diff
+from chapters.runner.failure import CheckFailed
+from chapters.runner.loading import last_line
+
+PURITY = (
+    "A pass is a function from module to module. Other passes, caches and the caller's own `before` still hold the "
+    "module it was given."
+)
+
+
+NEXT = "The next pass is called with what this one returns, also where nothing was to be changed."
+MOST_LINES = 60  # of a program that is shown whole
+
+
+def equal(yours: object, expected: object, what: str, **more: object) -> None:
+    """`yours == expected`, or fail with `what` and CheckFailed's other fields."""
+    if yours != expected:
+        raise CheckFailed(what, expected=repr(expected), yours=repr(yours), **more)
+
+
+def that(condition: bool, what: str, **more: object) -> None:
+    """`condition` holds, or fail with `what` and CheckFailed's other fields."""
+    if not condition:
+        raise CheckFailed(what, **more)
+
+
+def predicted(yours: object, counted: float, what: str, **more: object) -> None:
+    """A learner's prediction is the number `counted`, or fail with `what` and the direction in which it is off.
+
+    The number itself is not said: it is the answer. CheckFailed's `why` says how one finds it.
+    """
+    try:
+        right, too_large = bool(yours == counted), bool(yours > counted)
+    except (TypeError, ValueError):  # None, a text, an array
+        right, too_large, wanted = False, False, "a number"
+    else:
+        wanted = "a smaller number" if too_large else "a larger number"
+    if not right:
+        raise CheckFailed(what, expected=wanted, yours=repr(yours)[:200], **more)
+
+
+def has_keys(yours: object, keys: Iterable[str], what: str) -> None:
+    """`yours` is a dict with these keys and no others."""
+    right = isinstance(yours, dict) and set(yours) == set(keys)
+    expected = f"a dict with the keys {', '.join(map(repr, keys))}"
+    that(right, what, expected=expected, yours=repr(yours)[:200])
+
+
+def copy_of(mod: tvm.IRModule) -> tvm.IRModule:
+    """An IRModule of its own with the same functions (functions are immutable and may be shared)."""
+    return mod.clone()
+
+
+def returns_module(result: object, whose: str, *, why: str = "") -> None:
+    """`result` is an IRModule; None is called by its name."""
+    if isinstance(result, tvm.IRModule):
+        return
+    forgotten = "a `return` is missing, or one branch has none" if result is None else ""
+    raise CheckFailed(
+        f"{whose} returned {'None' if result is None else type(result).__name__}, not an IRModule.",
+        expected="an IRModule",
+        yours=forgotten or repr(result)[:200],
+        why=why,
+    )
+
+
+def has_function(mod: tvm.IRModule, name: str, whose: str) -> None:
+    """`mod` holds a function called `name`."""
+    known = sorted(gv.name_hint for gv in mod.get_global_vars())
+    that(
+        name in known,
+        f"{whose} gave a module without a function `{name}`.",
+        expected=f"a function called {name}",
+        yours=", ".join(known) or "an empty module",
+    )
+
+
+def unchanged(mod: tvm.IRModule, before: tvm.IRModule, whose: str) -> None:
+    """`mod`, which was given to a pass, still equals `before`, its copy from before the call."""
+    if tvm_ffi.structural_equal(mod, before):
+        return
+    raise CheckFailed(
+        f"{whose} changed the module it was given.",
+        expected="the given module as it was, and the change in the module you return",
+        yours="the given module, before and after your pass:\n" + str(diff(before, mod)),
+        why=PURITY,
+        read="chapters/ch01_walk_the_ir/lesson.md, “A pass is a function”",
+    )
+
+
+def well_formed(mod: tvm.IRModule, whose: str) -> None:
+    """TVM's own checker accepts `mod`."""
+    try:
+        relax.analysis.well_formed(mod)
+    except Exception as error:
+        name, text = _faulty(mod)
+        said = re.sub(
+            r"Function 0x[0-9a-f]+", f"`{name}`" if name else "A function", last_line(error)
+        )
+        raise CheckFailed(
+            f"{whose} returned a module that is not well-formed: {said}",
+            expected="every variable defined before it is used, every type in place",
+            yours=text,
+            why=_about(str(error)),
+        ) from None
+
+
+def _faulty(mod: tvm.IRModule) -> tuple[str, str]:
+    """Name and text of the first Relax function that is not well-formed alone, else "" and the module; not too long."""
+    for gvar, func in mod.functions_items():
+        if isinstance(func, relax.Function) and not relax.analysis.check_well_formed(func):
+            return gvar.name_hint, _script(func)
+    return "", _script(mod)
+
+
+def _script(program: tvm.IRModule | relax.Function) -> str:
+    """The text of a program, cut where it is long."""
+    lines = program.script().splitlines()
+    left = len(lines) - MOST_LINES
+    return "\n".join([*lines[:MOST_LINES], *([f"... {left} more lines"] if left > 0 else [])])
+
+
+def _about(violation: str) -> str:
+    if "used outside DataflowBlock" in violation:
+        return "A variable that leaves its dataflow block is emitted with `emit_output`, the others with `emit`."
+    if "within a dataflow block" in violation:
+        return "In a dataflow block nothing has a side effect; ToNonDataflow makes ordinary blocks of them."
+    if "annotated as pure" in violation:
+        return "A call that writes into a tensor it was given is impure; RemovePurityChecking says that this is meant."
+    return "Neither passes nor relax.build check this: such a module fails later, or computes something else."
+
+
+def apply(
+    transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, whose: str
+) -> tvm.IRModule:
+    """`transform(mod)`, after asking the three questions every pass is asked.
+
+    `whose` names the pass in messages. Exceptions of the answer pass through, with the program it was given as their
+    `given`; the worker words them.
+    """
+    given, before = copy_of(mod), copy_of(mod)
+    try:
+        result = transform(given)
+    except NotImplementedError:
+        raise
+    except Exception as error:
+        # how TVM says that a module_pass returned None
+        if "return value of a module pass must be set" not in str(error):
+            error.given = _script(_stumbles_over(transform, before, error))
+            raise
+        result = None
+    returns_module(result, whose, why=NEXT)
+    unchanged(given, before, whose)
+    well_formed(result, whose)
+    return result
+
+
+def _stumbles_over(
+    transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, error: Exception
+) -> tvm.IRModule | relax.Function:
+    """The first function of `mod` that makes `transform` raise such an error when it stands alone; else `mod`."""
+    functions = [(g, f) for g, f in mod.functions_items() if isinstance(f, relax.Function)]
+    for gvar, func in functions if len(functions) > 1 else []:
+        try:
+            transform(tvm.IRModule({gvar: func}))
+        except Exception as again:
+            if type(again) is type(error) and last_line(again) == last_line(error):
+                return func
+    return mod
+
+
+def same_ir(yours: tvm.IRModule, expected: tvm.IRModule, what: str, **more: object) -> None:
+    """Structural equality; for a design that is forced, else compare behaviour."""
+    if not tvm_ffi.structural_equal(yours, expected):
+        shown = "- expected, + yours\n" + str(diff(expected, yours))
+        raise CheckFailed(what, yours=shown, **more)
+
+
+def runs_twice_the_same(
+    transform: Callable[[tvm.IRModule], tvm.IRModule], once: tvm.IRModule, whose: str
+) -> None:
+    """A second application of `transform` to its own result `once` changes nothing more."""
+    said = f"{whose} changed its own result when it ran a second time."
+    why = "A pipeline may run a pass again; one that has nothing left to do does nothing."
+    same_ir(transform(copy_of(once)), once, said, why=why)
+
+
+def run(mod: tvm.IRModule, name: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Compile `mod` for llvm and call `name`; every array is copied into TVM's aligned memory."""
+    vm = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
+    return vm[name](*[tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays]).numpy()
+
+
+def close(
+    yours: np.ndarray,
+    expected: np.ndarray,
+    what: str,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 1e-5,
+    **more: object,
+) -> None:
+    """Same shape and, element by element, |yours - expected| <= atol + rtol * |expected|; NaN is never close."""
+    yours, expected = np.asarray(yours), np.asarray(expected)
+    if yours.shape != expected.shape:
+        shapes = {"expected": f"shape {expected.shape}", "yours": f"shape {yours.shape}"}
+        raise CheckFailed(what, **shapes, **more)
+    error = np.abs(yours.astype("float64") - expected.astype("float64"))
+    bad = ~(error <= atol + rtol * np.abs(expected.astype("float64")))
+    if not bad.any():
+        return
+    first = tuple(int(i) for i in np.argwhere(bad)[0])
+    within = f"within {rtol:g} relative and {atol:g} absolute" if rtol or atol else "exactly"
+    where, rest = "", ""
+    if expected.ndim:
+        unknown = int(np.isnan(error[bad]).sum())
+        worst = f"{unknown} of them NaN" if unknown else f"the worst by {error[bad].max():.3g}"
+        where = f" at {list(first)}"
+        rest = f" there; {int(bad.sum())} of {bad.size} elements are off, {worst}"
+    raise CheckFailed(
+        what,
+        expected=f"{expected[first]:.6g}{where}, {within}",
+        yours=f"{yours[first]:.6g}{rest}",
+        **more,
+    )
+
+
+class Section(str):
+    """Where to read on: a section of a lesson. What is asked through it says so when it fails."""
+
+    def __new__(cls, lesson: str, heading: str):
+        return super().__new__(cls, f"{lesson}, “{heading}”")
+
+    def __reduce__(self):  # to another process it goes as its text
+        return str, (str(self),)
+
+    def equal(self, yours: object, expected: object, what: str, **more: object) -> None:
+        equal(yours, expected, what, read=str(self), **more)
+
+    def that(self, condition: bool, what: str, **more: object) -> None:
+        that(condition, what, read=str(self), **more)
+
+    def predicted(self, yours: object, counted: float, what: str, **more: object) -> None:
+        predicted(yours, counted, what, read=str(self), **more)
+
+    def each_predicted(
+        self, yours: object, counted: dict[str, float], whose: str, what: str, *, why: str
+    ) -> None:
+        """`yours` is a dict with the right number for each key of `counted`; `what` has {} where the key stands."""
+        has_keys(yours, counted, f"{whose} does not return a dict with these numbers.")
+        for key, number in counted.items():
+            self.predicted(yours[key], number, what.format(key), why=why)
+
+    def close(self, yours: np.ndarray, expected: np.ndarray, what: str, **more: object) -> None:
+        close(yours, expected, what, read=str(self), **more)
+
+    def same_ir(self, yours: tvm.IRModule, expected: tvm.IRModule, what: str, *, why: str) -> None:
+        same_ir(yours, expected, what, why=why, read=str(self))
+
+    def is_a(self, yours: object, kind: type, what: str, **more: object) -> None:
+        self.that(isinstance(yours, kind), what, yours=type(yours).__name__, **more)
+
+    def failed(self, what: str, **more: object) -> CheckFailed:
+        """The failure, to be raised."""
+        return CheckFailed(what, read=str(self), **more)

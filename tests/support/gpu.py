@@ -1,0 +1,163 @@
+"""What chapter 8's checks share: linear layers in NumPy, and their kernels run without a GPU."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Callable
+
+import ml_dtypes
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.target import Target
+
+from chapters.kit.gpu import cuda_on_cpu, wgsl_on_vulkan
+from chapters.kit.gpu.executors import REQUIRED, executors, required
+from chapters.kit.gpu.launches import HostProgram, Launch, LaunchError, UnknownWordError
+from chapters.kit.gpu.targets import CUDA, WEBGPU
+from chapters.runner.failure import CheckFailed, Skip
+from chapters.runner.loading import last_line, parser_said
+from tests.support import expect
+
+
+def arrays(
+    m: int, n: int, k: int, dtype: str, seed: int = 0, out: str = "float32"
+) -> list[np.ndarray]:
+    """A (m, k), B (n, k), C (n,) of random numbers, and D (m, n) of not-a-number, of the dtype `out`.
+
+    The biases are large beside the sums' rounding: one that is lost, or added twice, shows in every element.
+    """
+    random = np.random.default_rng(seed)
+    kind, out_kind = (np.dtype(getattr(ml_dtypes, name, name)) for name in (dtype, out))
+    a, b = (random.standard_normal(shape).astype(kind) for shape in ((m, k), (n, k)))
+    c = (3 + 5 * random.random(n)).astype("float32")
+    return [a, b, c, np.full((m, n), np.nan, out_kind)]
+
+
+def exact(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """The layer in float64."""
+    return a.astype("float64") @ b.T.astype("float64") + c
+
+
+def needs_cuda_text() -> None:
+    """Raise Skip, or CheckFailed where executors are required, if CUDA text cannot be run here."""
+    if cuda_on_cpu.missing():
+        engines("bfloat16", wgsl=False)
+
+
+def engines(dtype: str, *, wgsl: bool = True) -> list[tuple[str, Target, bool]]:
+    """(name, target, backwards) of what can execute a kernel on `dtype` here. Raises Skip if nothing can.
+
+    wgsl: whether the kernel may be run as WGSL, which has no bfloat16, no tensor cores, and vectors of four at most.
+    """
+    orders = [] if cuda_on_cpu.missing() else ["first", "last"]
+    found = [(f"as CUDA, {first} thread first", CUDA, first == "last") for first in orders]
+    if wgsl and not wgsl_on_vulkan.missing(dtype):
+        found.append((f"as WGSL on {wgsl_on_vulkan.device_name()}", WEBGPU, False))
+    absent = [executor.missing() for executor in executors()[:2] if executor.missing()]
+    if absent and required():
+        needed = f"what runs GPU code without a GPU: {REQUIRED} is set"
+        raise CheckFailed(f"{'; '.join(absent)}.", expected=needed)
+    if not found:
+        other = f"; {wgsl_on_vulkan.missing(dtype)}. Either will do" if wgsl else ""
+        raise Skip(f"{cuda_on_cpu.missing()}{other}.")
+    return found
+
+
+def launch(
+    func: tirx.PrimFunc, given: list[np.ndarray], target: Target, backwards: bool, read: str
+) -> list[Launch]:
+    """Run `func` on `given`, in place; what the engine holds against the kernel becomes a CheckFailed."""
+    webgpu = target.kind.name == "webgpu"
+    engine = wgsl_on_vulkan.run_wgsl if webgpu else cuda_on_cpu.CudaOnCpu(backwards)
+    return ran(lambda: HostProgram(func, target), engine, given, read)
+
+
+def ran(make: Callable[[], HostProgram], engine, given, read: str) -> list[Launch]:
+    """The launches of the program that `make` compiles, executed by `engine` on `given`."""
+    try:
+        program = make()
+    except Exception as error:
+        raise CheckFailed(
+            f"TVM does not make a GPU kernel of your schedule: {last_line(error)}",
+            expected="a PrimFunc whose every loop nest is bound to blocks and threads",
+            read=read,
+        ) from None
+    try:
+        return program.run(engine, given)
+    except UnknownWordError as error:
+        raise CheckFailed(
+            f"The kernel cannot be run here: {error}",
+            why="It may be right all the same: what stands in for a GPU lacks that word.",
+            read=read,
+        ) from None
+    except LaunchError as error:
+        raise CheckFailed(
+            f"The kernel is at fault. {error}",
+            expected="every access inside its array, and a barrier between two threads that share an element",
+            why="A GPU does not say this: it gives other numbers, now and then.",
+            read=read,
+        ) from None
+
+
+def right(d: np.ndarray, given: list[np.ndarray], how: str, why: str, read: str) -> None:
+    """`d` is the layer of given[:3]."""
+    what = f"The result is not A times B transposed plus the bias, run {how}."
+    atol = 1e-4 * given[0].shape[1] ** 0.5
+    expect.close(d, exact(*given[:3]), what, rtol=1e-4, atol=atol, why=why, read=read)
+
+
+def layer(
+    func: tirx.PrimFunc, size: tuple[int, int, int], dtype: str, why: str, read: str, *, wgsl=True
+) -> list[Launch]:
+    """Run `func`, a linear layer of `size` (m, n, k), with every engine there is, and compare; the last launches."""
+    launches: list[Launch] = []
+    for seed, (how, target, backwards) in enumerate(engines(dtype, wgsl=wgsl)):
+        given = arrays(*size, dtype, seed)
+        launches = launch(func, given, target, backwards, read)
+        right(given[3], given, how, why, read)
+    return launches
+
+
+def digest(func: tirx.PrimFunc, size: tuple[int, int, int], dtype: str) -> str:
+    """Some numbers of the result in one order of the threads, rounded, or what went wrong: to tell answers apart."""
+    given = arrays(*size, dtype)
+    for array in given[:2]:  # to halves, so that sums are exact in any order
+        array[...] = np.round(array.astype("float32") * 2) / 2
+    given[2][...] = np.round(given[2])
+    try:
+        _, target, backwards = engines(dtype, wgsl=False)[0]
+        launch(func, given, target, backwards, "")
+    except CheckFailed as error:
+        return error.failure.what[:60]
+    values = given[3].reshape(-1)[:: max(1, given[3].size // 24)]
+    with np.errstate(all="ignore"):
+        return str([f"{v:.0f}" if abs(v) < 1e6 else "?" for v in values.tolist()])
+
+
+def parsed(make: Callable[[], object], exercise: str, read: str):
+    """make(), where TVM's parser meets a region that is still as the stub has it, or refuses it."""
+    try:
+        return make()
+    except tvm.error.DiagnosticError as error:
+        message, said = str(error), parser_said(error)
+    if "not implemented: Raise" in message:
+        raise NotImplementedError(f"exercise {exercise}")
+    if ill_formed := re.search(r"Well-formedness check failed: (Loop iterator.+)", message):
+        raise CheckFailed(
+            f"TVM takes your function for ill-formed: {ill_formed[1]}",
+            expected="inside a block, its own axes: T.axis.spatial(…) or T.axis.reduce(…) of the loop variables",
+            why="A block must say by its axes alone which elements it touches; the loops around it may change. In a "
+            "loop over all h, `h // threads` says which of its own elements h is to a thread.",
+            read=read,
+        )
+    place = re.search(r"--> (\S+):(\d+):\d+", message)
+    line = linecache.getline(place[1], int(place[2])).strip() if place else ""
+    raise CheckFailed(
+        f"TVM's parser does not take your function: {said}",
+        expected="TVMScript: loops, blocks, loads, stores and T.… expressions",
+        yours=f"line {place[2]}: {line}" if place else "",
+        why="The body of a prim_func is read by TVM and never run by Python.",
+        read=read,
+    )

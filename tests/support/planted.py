@@ -1,0 +1,87 @@
+"""Kernels that tests run on the CPU: with a fault planted in TVM's text, or written by hand; and when they can run."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tvm.target import Target
+
+from chapters.kit.gpu import cuda_on_cpu, cuda_resources
+from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.kit.gpu.launches import Engine, HostProgram, Kernel, Launch
+from chapters.kit.gpu.targets import CUDA
+from tests.support.gpu import exact
+
+runs_here = pytest.mark.skipif(bool(cuda_on_cpu.missing()), reason=cuda_on_cpu.missing())
+needs_compiler = pytest.mark.skipif(bool(cuda_resources.missing()), reason=cuda_resources.missing())
+both_orders = pytest.mark.parametrize("backwards", [False, True], ids=["forwards", "backwards"])
+
+C_TYPES = {"float32": "float", "uint32": "uint"}
+
+
+def source_of(func, target: Target = CUDA) -> str:
+    """The CUDA text of the one kernel of `func`."""
+    (kernel,) = HostProgram(func, target).kernels.values()
+    return kernel.source
+
+
+def run_changed(
+    func,
+    given: list[np.ndarray],
+    change: Callable[[str], str] | None = None,
+    backwards: bool = False,
+    config: dict | None = None,
+    *,
+    target: Target = CUDA,
+    engine: Engine | None = None,
+) -> None:
+    """Run `func` on `given`, in place, after `change` of its kernel's text; the change must find what it changes.
+
+    engine: CudaOnCpu(backwards) if none is given.
+    """
+    program = HostProgram(func, target, config)
+    ((name, kernel),) = program.kernels.items()
+    if change:
+        text = change(kernel.source)
+        assert text != kernel.source, "no fault was planted: TVM writes this kernel differently now"
+        program.kernels[name] = dataclasses.replace(kernel, source=text)
+    program.run(engine or CudaOnCpu(backwards), given)
+
+
+def at_match(pattern: str, which: int = 0, instead: str = "") -> Callable[[str], str]:
+    """A change of a text: the match number `which` of `pattern` replaced."""
+
+    def change(text: str) -> str:
+        found = list(re.finditer(pattern, text))
+        assert len(found) > which, f"{pattern} is not in the kernel"
+        return text[: found[which].start()] + instead + text[found[which].end() :]
+
+    return change
+
+
+def off_by(given: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """(|given[3] - the layer of given[:3]|, that layer), infinite where an element is not a number."""
+    right = exact(*given[:3])
+    error = np.abs(given[3].astype("float64") - right)
+    return np.where(np.isfinite(error), error, np.inf), right
+
+
+def run_text(
+    body: str, threads: int, *, prelude: str = "", shared_bytes: int = 0, **arrays: np.ndarray
+) -> None:
+    """Run the kernel `body`, in CUDA C, with one block on `arrays`, which it calls by name with `_ptr` behind.
+
+    The text around it is as TVM writes it. prelude: device functions.
+    """
+    parameters = ", ".join(
+        f"{C_TYPES[str(array.dtype)]}* __restrict__ {name}_ptr" for name, array in arrays.items()
+    )
+    head = f'extern "C" __global__ void __launch_bounds__({threads}) main_kernel({parameters})'
+    source = f"#endif\n{prelude}\n{head};\n{head} {{\n{body}\n}}\n"
+    names = tuple(f"{name}_ptr" for name in arrays)
+    kernel = Kernel("main_kernel", source, ("handle",) * len(names), names, ("threadIdx.x",))
+    CudaOnCpu()(Launch(kernel, (1, 1, 1), (threads, 1, 1), tuple(arrays.values()), shared_bytes))

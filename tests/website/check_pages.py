@@ -1,0 +1,167 @@
+"""Opens each page of the built site from disk, as a reader does, and reports what a browser finds.
+
+    python -m tests.website.check_pages site/ [part of an address …]
+
+In light and dark, at the width of a desk and of a phone: no serious finding of axe-core (accessibility), no error of a
+script, nothing that fails to load or comes from another host, nothing wider than the screen, no id twice; a page weighs
+at most MAX_BYTES with all that it loads, and says with what it was verified. One line per fault; exit code 1 if there
+is one. It needs `pip install -e ".[dev]"` and a Chromium or Chrome; CHROMIUM names one that is not on the path.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+GRAVE = ("serious", "critical")
+WIDTHS = {"desk": 1280, "phone": 390}
+VIEWS = [(scheme, width) for scheme in ("light", "dark") for width in WIDTHS]
+ALIKE = "source/"  # listings of files, all made alike: each scheme and each width once is enough
+ALIKE_VIEWS = [("light", "desk"), ("dark", "phone")]
+AXE = {"resultTypes": ["violations"], "preload": False}
+# what is folded is shown, and painted before it is looked at
+OPEN = """() => {
+  document.querySelectorAll("details").forEach((element) => (element.open = true));
+  return new Promise((painted) => requestAnimationFrame(() => requestAnimationFrame(painted)));
+}"""
+TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+MAX_BYTES = 1_500_000
+STAMP = "Verified on "  # on every page; docs/hooks/publish.py puts it there
+TWICE = """() => {
+  const ids = [...document.querySelectorAll("[id]")].map((element) => element.id);
+  return [...new Set(ids.filter((id, place) => ids.indexOf(id) !== place))];
+}"""
+
+
+class CannotOpen(Exception):
+    """There is no browser, or no page; the message says what to do."""
+
+
+@dataclass
+class Problems:
+    """What one open page reported by itself: errors of scripts, what it loaded and what it could not load."""
+
+    found: list[str]
+    loaded: set[str] = field(default_factory=set)
+
+    def watch(self, page) -> None:
+        page.on("pageerror", lambda error: self.found.append(f"a script failed: {error}"))
+        page.on("requestfailed", lambda request: self.found.append(f"did not load {request.url}"))
+        page.on("request", lambda request: self.loaded.add(request.url))
+
+    def of_what_was_loaded(self) -> list[str]:
+        """What came from another host, and whether all of it weighs too much."""
+        files = [url for url in self.loaded if url.startswith("file:")]
+        foreign = [url for url in self.loaded if not url.startswith(("file:", "data:", "blob:"))]
+        paths = {Path(unquote(urlsplit(url).path)) for url in files}
+        weight = sum(path.stat().st_size for path in paths if path.exists())
+        heavy = [f"weighs {weight:,} bytes with what it loads"] if weight > MAX_BYTES else []
+        return [*(f"loads {url} from another host" for url in foreign), *heavy]
+
+
+def browser_path() -> str:
+    """The browser to use. Raises CannotOpen if there is none."""
+    named = os.environ.get("CHROMIUM", "")
+    found = next(filter(None, map(shutil.which, (named, *BROWSERS))), None)
+    if not found:
+        raise CannotOpen(
+            "There is no Chromium or Chrome here. Install one (Debian: apt-get install chromium), "
+            "or name it in CHROMIUM."
+        )
+    return found
+
+
+def pages_of(site: Path, parts: list[str]) -> list[Path]:
+    """The pages of `site`, or those whose address contains one of `parts`. Raises CannotOpen if there is none."""
+    # a server shows 404.html at any address, so what it loads has addresses that only a server knows
+    pages = [path for path in sorted(site.rglob("*.html")) if path.name != "404.html"]
+    chosen = [p for p in pages if not parts or any(part in name(p, site) for part in parts)]
+    if not chosen:
+        raise CannotOpen(f"{site} holds no such HTML page; build the site first: mkdocs build")
+    return chosen
+
+
+def name(path: Path, site: Path) -> str:
+    return path.relative_to(site).as_posix()
+
+
+def faults(site: Path, parts: list[str] | None = None) -> Iterator[str]:
+    """The faults of each page in each view, each a line that begins with the page's address.
+
+    Raises CannotOpen without a browser or a page, and ImportError without what the extra `dev` installs.
+    """
+    from axe_playwright_python.sync_playwright import Axe
+    from playwright.sync_api import sync_playwright
+
+    site = site.resolve()
+    pages, executable = pages_of(site, parts or []), browser_path()
+    with sync_playwright() as playwright:
+        # no sandbox: it is not to be had in most containers, and the pages are our own
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        for scheme, width in VIEWS:
+            screen = {"viewport": {"width": WIDTHS[width], "height": 900}, "color_scheme": scheme}
+            context = browser.new_context(**screen, reduced_motion="reduce")
+            for path in pages:
+                address = name(path, site)
+                if not address.startswith(ALIKE) or (scheme, width) in ALIKE_VIEWS:
+                    for fault in _faults_of(context, path, Axe()):
+                        yield f"{address} ({scheme}, {width}): {fault}"
+            context.close()
+        browser.close()
+
+
+def _faults_of(context, path: Path, axe) -> list[str]:
+    page = context.new_page()
+    problems = Problems([])
+    problems.watch(page)
+    page.goto(path.as_uri())
+    wide = page.evaluate(TOO_WIDE)
+    if wide > 0:
+        problems.found.append(f"is {wide} pixels wider than the screen")
+    problems.found += [f'has the id "{key}" more than once' for key in page.evaluate(TWICE)]
+    if STAMP not in page.content():
+        problems.found.append("does not say with what it was verified")
+    page.evaluate(OPEN)
+    # before axe, which fetches style sheets itself: that is refused on file://
+    found = [*problems.found, *problems.of_what_was_loaded()]
+    violations = axe.run(page, options=AXE).response["violations"]
+    page.close()
+    return [*found, *(_sentence(one) for one in violations if one["impact"] in GRAVE)]
+
+
+def _sentence(violation: dict) -> str:
+    """One finding as a line: which rule, how often, and the first place."""
+    nodes = violation["nodes"]
+    reasons = " ".join(nodes[0].get("failureSummary", "").split())
+    where = nodes[0]["html"][:160].replace("\n", " ")
+    return f"{violation['id']}, {len(nodes)} times, first at {where} — {reasons}"
+
+
+def main(arguments: list[str]) -> int:
+    """Print the faults of the site named on the command line; 0 if there is none, 1 if there are."""
+    if not arguments:
+        print("usage: python -m tests.website.check_pages site/ [part of an address …]")
+        return 2
+    count = 0
+    try:
+        for fault in faults(Path(arguments[0]), arguments[1:]):
+            count += 1
+            print(fault, flush=True)
+    except CannotOpen as error:
+        print(error)
+        return 2
+    except ImportError as error:
+        print(f'{error.name} is not installed: pip install -e ".[dev]"')
+        return 2
+    print("no fault found" if not count else f"{count} faults")
+    return 1 if count else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

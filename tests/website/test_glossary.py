@@ -1,0 +1,57 @@
+"""The glossary keeps its form: terms in alphabetical order, each with a definition and a piece of IR."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from chapters.runner.course import ROOT, chapters
+from docs.pages.glossary_entry import WIDTH, Entry, cut, lines_with
+
+PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+PARTS = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]
+SECTIONS = dict(part.split("\n", 1) for part in PARTS)
+LISTING = "def main(x):\n    with R.dataflow():\n        y = f(x)\n        z = g(y)\n    return z"
+
+
+def test_terms_are_in_alphabetical_order():
+    terms = list(SECTIONS)
+    assert terms == sorted(terms, key=str.casefold) and len(terms) >= 35
+    assert "RMSNorm" in terms, "one of the words a reader searches for"
+
+
+@pytest.mark.parametrize("term", SECTIONS)
+def test_term_is_defined_shown_and_placed(term):
+    text, fence, code = SECTIONS[term].partition("```python run hide\n")
+    sentences = re.findall(r"[.!?:](?:\s|$)", text.strip())
+    assert fence and 1 <= len(sentences) <= 4, "one or two sentences, then one block"
+    chapter = re.search(r"Entry\(.*,\s+(\d+),?\s*\)\n```\s*$", code, re.DOTALL)
+    assert chapter, "the block ends with Entry(text, chapter)"
+    assert int(chapter[1]) in [c.number for c in chapters()]
+
+
+def test_cut_takes_lines_and_the_margin_away():
+    assert cut(LISTING, "R.dataflow", 2) == "with R.dataflow():\n    y = f(x)"
+    assert cut(LISTING, "y =", 2, skip=("z =",)) == "    y = f(x)\nreturn z"
+    long = cut("f(" + "y, " * 50 + ")", "f(")
+    assert len(long) <= WIDTH and long.startswith("f(y, y") and long.endswith(" …")
+    assert cut("  x: R.Tensor((4,), dtype='int8') = f(y)", "x", short=True) == "x: … = f(y)"
+
+
+def test_lines_with_takes_the_lines_that_hold_a_word():
+    assert lines_with(LISTING, "f(", "g(") == "y = f(x)\nz = g(y)"
+    assert lines_with(LISTING, "f(", "g(", count=1) == "y = f(x)"
+
+
+def test_a_word_that_is_nowhere_is_an_error():
+    for find in (cut, lines_with):
+        with pytest.raises(ValueError, match="No line"):
+            find(LISTING, "R.exp")
+
+
+def test_an_entry_is_short():
+    assert "<code>" in Entry("x\n" * 6, 0)._repr_html_()
+    for text in ("", "x\n" * 7):
+        with pytest.raises(ValueError, match="1 to 6 lines"):
+            Entry(text, 0)

@@ -1,0 +1,342 @@
+"""The code of pages: how blocks are written and run, when a kept output still holds, and how a lab becomes a page."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from chapters.runner.course import ROOT
+from docs.pages import outputs
+from docs.pages.blocks import Block, PageError, find_blocks, lab_as_markdown
+from docs.pages.fences import Fence, fenced, fences, map_prose
+
+
+def page(text: str) -> list[str]:
+    return text.strip("\n").split("\n")
+
+
+def shown(text: str) -> outputs.PageOutput:
+    return outputs.run(find_blocks(page(text), "docs/page.md"), "docs/page.md")
+
+
+def run(text: str) -> list[outputs.Output]:
+    return shown(text).outputs
+
+
+@pytest.fixture
+def run_blocks(hook):
+    return hook("run_blocks")
+
+
+# --- fences ---------------------------------------------------------------------------------------
+
+
+def test_a_fence_inside_a_longer_fence_is_no_block():
+    text = "````markdown\n```python run\n1\n```\n````\n    ~~~python run\n    2\n    ~~~"
+    found = fences(page(text))
+    facts = [(f.first, f.last, f.indent, f.info) for f in found]
+    assert facts == [(0, 4, "", "markdown"), (5, 7, "    ", "python run")]
+
+
+def test_only_prose_is_changed():
+    text = "[a](x) `[a](x)`\n```\n[a](x)\n```"
+    assert map_prose(text, lambda t: t.replace("x", "y")) == "[a](y) `[a](x)`\n```\n[a](x)\n```"
+
+
+def test_code_with_fences_gets_a_longer_fence():
+    assert fenced("a\n```\nb") == "````python\na\n```\nb\n````"
+
+
+# --- running blocks -------------------------------------------------------------------------------
+
+
+def test_blocks_share_names_and_show_what_they_print_and_their_last_value(run_blocks):
+    blocks = ('x = 20\nprint("printed", x)', "x + 1", "None")
+    first, second, third = run("\n".join(f"```python run\n{code}\n```" for code in blocks))
+    assert (first, second, third) == ([{"printed": "printed 20"}], [{"text": "21"}], [])
+    html = [run_blocks.output_html(output) for output in (first, second, third)]
+    assert "run-output" in html[0] and "value" in html[1] and html[2] == ""
+
+
+def test_what_is_printed_and_what_is_shown_keep_their_order():
+    (output,) = run(
+        """
+```python run
+from chapters.kit.draw.display import display
+print("one")
+display("two")
+print("three")
+"four"
+```"""
+    )
+    one, two = {"printed": "one"}, {"text": "'two'"}
+    assert output == [one, two, {"printed": "three"}, {"text": "'four'"}]
+
+
+def test_a_value_with_html_is_shown_as_it_is_and_text_is_escaped(run_blocks):
+    first, second = run(
+        """
+```python run
+class Shown:
+    def _repr_html_(self):
+        return "<style data-course>b{}</style><b>bold</b>"
+Shown()
+```
+```python run hide
+print("\\x1b[31m<red>\\x1b[0m")
+```"""
+    )
+    assert first == [{"html": "<b>bold</b>"}]
+    assert "<code>&lt;red&gt;</code>" in run_blocks.output_html(second)
+    assert "tabindex" not in run_blocks.output_html(second), "no stop of the Tab key by itself"
+
+
+def test_tvmscript_in_two_blocks_with_one_name_is_read_from_each():
+    block = """
+```python run
+from tvm.script import ir as I, relax as R
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((2,), "float32")) -> R.Tensor((2,), "float32"):
+        return R.exp(x)
+"exp" in Module.script()
+```"""
+    results = run(block + block.replace("exp", "tanh"))
+    assert results == [[{"text": "True"}], [{"text": "True"}]]
+
+
+def test_a_failing_block_names_the_page_the_line_and_the_error():
+    with pytest.raises(PageError) as caught:
+        run("text\n\n```python run\nx = 1\n\nx.missing\n```")
+    said = "AttributeError: 'int' object has no attribute 'missing'"
+    assert str(caught.value) == f"docs/page.md, line 6, in the block `x = 1`: {said}"
+    with pytest.raises(PageError, match=r"docs/page.md, line 3, in the block `x = 1`: SyntaxError"):
+        run("```python run\nx = 1\nx = = 2\n```")
+
+
+def test_an_expected_error_is_shown_and_later_blocks_still_run(run_blocks):
+    first, second = run('```python run raises=LookupError\n{}["key"]\n```\n```python run\n5\n```')
+    assert "KeyError: 'key'" in run_blocks.output_html(first)
+    assert second == [{"text": "5"}]
+
+
+def test_an_expected_error_must_occur_and_be_the_one_named():
+    with pytest.raises(PageError, match="should raise KeyError, and raised nothing"):
+        run("```python run raises=KeyError\n1\n```")
+    with pytest.raises(PageError, match=r"ZeroDivisionError: .* \(expected KeyError\)"):
+        run("```python run raises=KeyError\n1 / 0\n```")
+
+
+def test_a_dying_process_is_reported():
+    text = "```python run\nx = 1\n```\n\n```python run\nimport os\nos._exit(3)\n```"
+    with pytest.raises(PageError, match=r"docs/page.md, line 6: the process died .*exit code 3"):
+        run(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("```python run quietly\n1\n```", "`quietly` is no option"),
+        ("```python run\n--8<-- 'x.py'\n```", "cannot include a snippet"),
+        ("    ```python run\n1\n    ```", "indented less than its fence"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(text, message):
+    with pytest.raises(PageError, match=message):
+        find_blocks(text.split("\n"), "docs/page.md")
+
+
+def test_options_of_a_code_block_are_kept():
+    text = '```python run measured title="a b" hl_lines="1 2"\n1\n```'
+    (block,) = find_blocks(page(text), "p")
+    assert block.options == 'title="a b" hl_lines="1 2"' and block.mark == "measured"
+
+
+# --- several pages --------------------------------------------------------------------------------
+
+
+def _blocks(code: str, mark: str = "") -> list[Block]:
+    return [Block(Fence(0, 2, "", "python run", (code,)), code, 2, mark=mark)]
+
+
+def test_pages_run_side_by_side_and_those_that_measure_alone(monkeypatch):
+    monkeypatch.setattr(outputs.os, "cpu_count", lambda: 2)
+    meeting = threading.Barrier(2, timeout=20)  # broken if one page waits for the other's end
+    running, together = [], {}
+
+    def stand_in(blocks, where):
+        running.append(where)
+        if where[0] != "m":
+            meeting.wait()
+        time.sleep(0.05)
+        together[where] = list(running)
+        running.remove(where)
+        return outputs.PageOutput([], "", [])
+
+    monkeypatch.setattr(outputs, "run", stand_in)
+    done, said = [], []
+    pages = {"a.md": _blocks("1"), "m.md": _blocks("2", "measured"), "b.md": _blocks("3")}
+    outputs.run_all(pages, lambda where, _: done.append(where), said.append)
+    assert sorted(done) == ["a.md", "b.md", "m.md"] and together["m.md"] == ["m.md"]
+    assert said[0].startswith("[1/3] ran m.md") and said[-1].startswith("[3/3]")
+
+
+def test_a_page_that_fails_leaves_the_others(monkeypatch):
+    def stand_in(blocks, where):
+        if where == "bad.md":
+            raise PageError("bad.md failed")
+        return outputs.PageOutput([], "", [])
+
+    monkeypatch.setattr(outputs, "run", stand_in)
+    came = {}
+    pages = {"bad.md": _blocks("1"), "good.md": _blocks("1")}
+    outputs.run_all(pages, came.__setitem__, lambda _: None)
+    assert str(came["bad.md"]) == "bad.md failed" and came["good.md"].outputs == []
+
+
+# --- kept outputs ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    """A small course: a page's code imports `used`, and nothing imports `other`."""
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / "docs" / "outputs").mkdir(parents=True)
+    for name in ("used", "other"):
+        (tmp_path / "chapters" / f"{name}.py").write_text("a = 1\n", encoding="utf-8")
+    monkeypatch.setattr(outputs, "ROOT", tmp_path)
+    monkeypatch.setattr(outputs, "KEPT", tmp_path / "docs" / "outputs")
+    monkeypatch.setattr(outputs, "CACHE", tmp_path / ".cache" / "outputs")
+    outputs._stat_key.cache_clear()
+    return tmp_path
+
+
+def test_a_kept_output_holds_until_its_code_or_what_it_read_changes(course):
+    blocks = _blocks("import chapters.used")
+    assert outputs.valid("docs/page.md", blocks) is None
+    shown = outputs.PageOutput([[{"text": "1"}]], "", ["chapters/used.py"])
+    outputs.remember("docs/page.md", blocks, shown, outputs.KEPT)
+    assert outputs.valid("docs/page.md", blocks) == shown
+    assert outputs.valid("docs/page.md", _blocks("import chapters.other")) is None
+    (course / "chapters" / "other.py").write_text("a = 2\n", encoding="utf-8")
+    assert outputs.valid("docs/page.md", blocks) == shown, "it does not depend on this file"
+    (course / "chapters" / "used.py").write_text("a = 33\n", encoding="utf-8")
+    assert outputs.valid("docs/page.md", blocks) is None
+    (course / "chapters" / "used.py").unlink()
+    assert outputs.valid("docs/page.md", blocks) is None
+
+
+def test_what_serving_remembers_is_not_a_tracked_file(course):
+    blocks = _blocks("1")
+    shown = outputs.PageOutput([[]], "", [])
+    outputs.remember("chapters/ch00_x/lesson.md", blocks, shown, outputs.CACHE)
+    assert outputs.valid("chapters/ch00_x/lesson.md", blocks) == shown
+    assert not list(outputs.KEPT.iterdir())
+    assert (outputs.CACHE / "ch00_x_lesson.json").exists()
+
+
+def test_a_page_depends_on_every_file_that_was_read_for_it():
+    """Imports of imports, data files, and what its own child processes read; not on other pages."""
+    code = (
+        "```python run\nimport subprocess, sys\nfrom chapters.kit.bench.results import load\n"
+        "from chapters.runner.earlier import earlier\nearlier(0)\nload('ch03_pass')\n"
+        "from chapters.child import Child\n"
+        "with Child('chapters.runner.page_code', 'x') as child:\n"
+        "    child.ask({'code': 'import chapters.kit.quiz', 'line': 1}, 60)\n```"
+    )
+    files = shown(code).files
+    read = ["docs/results/ch03_pass.json", "solutions/ch00_first_module/first_module.py"]
+    read += [f"chapters/kit/{name}.py" for name in ("bench/results", "draw/table", "quiz")]
+    assert set(read) <= set(files)
+    assert not [name for name in files if name.endswith(("lesson.md", ".pyc"))]
+
+
+ALIKE = [("", "took 11 ms"), ("measured", "took 9.75 ms"), ("here", "anything")]
+UNLIKE = [("", "took 12 ms"), ("measured", "took 9.75 s")]
+
+
+@pytest.mark.parametrize(("mark", "now"), ALIKE + UNLIKE)
+def test_what_is_compared(course, mark, now):
+    blocks = _blocks("1", mark)
+    kept = outputs.PageOutput([[{"printed": "took 11 ms"}]], "", [])
+    outputs.remember("docs/page.md", blocks, kept, outputs.KEPT)
+    said = outputs.differences("docs/page.md", blocks, [[{"printed": now}]])
+    assert ("docs/page.md, line 2" in said) if (mark, now) in UNLIKE else not said
+
+
+def test_an_output_that_was_made_from_other_code_is_stale(course):
+    outputs.remember("docs/page.md", _blocks("1"), outputs.PageOutput([[]], "", []), outputs.KEPT)
+    assert "from other code" in outputs.differences("docs/page.md", _blocks("2"), [[]])
+    assert "no output is kept" in outputs.differences("docs/other.md", _blocks("2"), [[]])
+
+
+def test_every_page_of_the_course_has_a_kept_output_that_holds():
+    """Else the first `mkdocs serve` of a fresh clone must run it; `python -m docs.pages.outputs` keeps it."""
+    blocks = {where: outputs.blocks_of(path, where) for where, path in outputs.pages().items()}
+    assert not [where for where, some in blocks.items() if some and not outputs.valid(where, some)]
+
+
+# --- the hook -------------------------------------------------------------------------------------
+
+
+def test_a_build_puts_each_output_beneath_its_block(run_blocks, course, monkeypatch):
+    shown = outputs.PageOutput([[{"printed": "shown"}]], "", [])
+    monkeypatch.setattr(outputs, "run", lambda blocks, where: shown)
+    text = "---\ntitle: T\n---\n# T\n\n```python run hide\nprint('shown')\n```\n"
+    source = course / "page.md"
+    source.write_text(text, encoding="utf-8")
+    file = SimpleNamespace(src_uri="page.md", abs_src_path=str(source))
+    config = SimpleNamespace(config_file_path=str(course / "mkdocs.yml"))
+    files = SimpleNamespace(documentation_pages=lambda: [file])
+    on_page = SimpleNamespace(file=file)
+    run_blocks.on_nav(None, config, files)
+    markdown = run_blocks.on_page_markdown(text.split("---\n", 2)[2], on_page, config, files)
+    assert "OUTPUT-OF-BLOCK-0-END" in markdown and "print" not in markdown
+    content = run_blocks.on_page_content("<p>OUTPUT-OF-BLOCK-0-END</p>", on_page, config, files)
+    assert "<code>shown</code>" in content
+    assert json.loads((outputs.CACHE / "page.json").read_text())["outputs"]
+
+
+# --- labs -----------------------------------------------------------------------------------------
+
+LAB = """# %% [markdown]
+# # Lab
+#
+# Text.
+
+# %%
+x = 1
+
+x
+
+# %% tags=["measured"]
+y = 2
+"""
+
+
+def test_a_lab_is_a_page_whose_lines_keep_their_numbers():
+    markdown = lab_as_markdown(LAB)
+    assert markdown.split("\n")[1:4] == ["# Lab", "", "Text."]
+    first, second = find_blocks(markdown.split("\n"), "lab.py")
+    assert (first.code, first.line) == ("x = 1\n\nx", 7)
+    assert (second.code, second.line, second.mark) == ("y = 2", 12, "measured")
+
+
+@pytest.mark.parametrize(
+    "lab", sorted((ROOT / "chapters").glob("ch*/lab.py")), ids=lambda p: p.parent.name
+)
+def test_no_code_of_a_lab_is_lost_on_its_page(lab: Path):
+    code = lab.read_text(encoding="utf-8")
+    found = find_blocks(lab_as_markdown(code).split("\n"), lab.name)
+    lines = code.split("\n")
+    for block in found:
+        body = block.code.split("\n")
+        assert lines[block.line - 1 : block.line - 1 + len(body)] == body
+    kept = [x for block in found for x in block.code.split("\n") if x.strip() and x[0] != "#"]
+    assert kept == [x for x in lines if x.strip() and x[0] != "#"]

@@ -1,0 +1,195 @@
+"""What is added to pages: exercises, links, solutions, notebooks' facts; what an author gets wrong gets a sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from chapters.runner.course import ROOT, Chapter, Exercise
+
+pytest.importorskip("mkdocs")
+from docs.pages import exercises, repo_links, solution_page
+from docs.pages.blocks import PageError
+
+# --- What a keyboard or a screen reader needs -------------------------------------------------
+
+
+def test_an_empty_cell_of_a_tables_head_is_a_plain_cell(hook):
+    head = '<tr><th></th><th style="text-align: right;"> </th><th>a</th></tr>'
+    cells = '<tr><td></td><td style="text-align: right;"></td><th>a</th></tr>'
+    assert hook("reachable").without_empty_heads(head) == cells
+
+
+def test_the_search_dialog_has_one_name(hook):
+    named = hook("reachable").with_named_search
+    from material import __file__ as theme
+
+    search = Path(theme).parent / "templates" / "partials" / "search.html"
+    page = named(search.read_text(encoding="utf-8"))
+    assert 'role="dialog" aria-label="Search">' in page
+    assert named(page) == page
+
+
+# --- Exercises --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def chapter(tmp_path):
+    (tmp_path / "tests" / "ch02").mkdir(parents=True)
+    (tmp_path / "tests" / "ch02" / "hints.yml").write_text(
+        '"2.1": [first, "second\\n\\nmore", third]\n', encoding="utf-8"
+    )
+    folder = tmp_path / "chapters" / "ch02_name"
+    folder.mkdir(parents=True)
+    exercise = Exercise("2.1", "write", 8, "Attach `it`", "attach", 2)
+    return Chapter(2, folder, "Name", 30, (), "no", "file.py", (exercise,), tmp_path)
+
+
+LESSON = (
+    "# T\n\n### Exercise 2.1 · Attach `it`\n\nTask.\n\n```python\n## no heading\n```\n\n## Next\n"
+)
+
+
+def test_an_exercise_gets_anchor_facts_and_nested_hints_at_its_end(chapter):
+    lines = exercises.with_exercises(LESSON, chapter).split("\n")
+    assert "### Exercise 2.1 · Attach `it` { #exercise-2-1 .exercise }" in lines
+    assert any("8 minutes" in line and "python -m chapters check 2.1" in line for line in lines)
+    hints = [line for line in lines if line.lstrip().startswith("???")]
+    assert hints == [f'{" " * 4 * n}??? tip hint "Hint {n + 1}"' for n in range(3)]
+    assert "        more" in lines and "            third" in lines
+    assert lines.index("## no heading") < lines.index(hints[0]) < lines.index("## Next")
+
+
+@pytest.mark.parametrize(
+    ("lesson", "message"),
+    [
+        ("# T\n", "lists exercise 2.1 in its front matter and has no heading"),
+        (LESSON + "### Exercise 2.2 · More\n", "heading for exercise 2.2, which its front matter"),
+        (LESSON + "### Exercise 2.1 · Attach `it`\n", "two headings for exercise 2.1"),
+        (LESSON.replace("Attach", "Detach"), "make them one"),
+    ],
+)
+def test_headings_and_front_matter_must_agree(chapter, lesson, message):
+    with pytest.raises(PageError, match=message):
+        exercises.with_exercises(lesson, chapter)
+
+
+def test_an_exercise_without_three_hints_is_refused(chapter):
+    (chapter.tests / "hints.yml").write_text('"2.1": [one]\n', encoding="utf-8")
+    with pytest.raises(PageError, match=r"ch02/hints.yml has 1 hints for exercise 2.1"):
+        exercises.with_exercises(LESSON, chapter)
+
+
+# --- Links ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def repository(tmp_path):
+    names = (
+        "docs/glossary.md docs/hooks/publish.py chapters/kit/cost.py solutions/ch02_name/file.py"
+    )
+    for name in (*names.split(), "chapters/ch02_name/lesson.md", "chapters/ch02_name/lab.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("", encoding="utf-8")
+    return repo_links.Repository(tmp_path, tmp_path / "docs")
+
+
+@pytest.mark.parametrize(
+    ("link", "page_link"),
+    [
+        ("lab.py", "lab.md"),
+        ("../../docs/glossary.md#init", "../../glossary.md#init"),
+        ("../kit/cost.py", "../../source/chapters/kit/cost.py.md"),
+        ("../../docs/hooks/publish.py", "../../source/docs/hooks/publish.py.md"),
+        ("../../solutions/ch02_name/file.py", "solution.md"),
+        ("../ch02_name/", "lesson.md"),
+        ("missing.py", "missing.py"),
+        ("https://example.org/lab.py", "https://example.org/lab.py"),
+        ("#anchor", "#anchor"),
+    ],
+)
+def test_repository_links_lead_to_pages(repository, link, page_link):
+    folder = repository.root / "chapters" / "ch02_name"
+    text = f"[a]({link}) `[a]({link})`"
+    relinked = repository.relink(text, folder, "chapters/ch02_name/lesson.md")
+    assert relinked == f"[a]({page_link}) `[a]({link})`"
+
+
+def test_docs_pages_link_chapters_as_they_lie(repository):
+    text = "[a](../chapters/ch02_name/lesson.md#x)\n\n[b]: ../chapters/ch02_name/lab.py"
+    relinked = "[a](chapters/ch02_name/lesson.md#x)\n\n[b]: chapters/ch02_name/lab.md"
+    assert repository.relink(text, repository.docs, "index.md") == relinked
+
+
+# --- Solution page ----------------------------------------------------------------------------
+
+SOLUTION = '''"""Summary.
+
+More.
+"""
+
+import tvm
+
+LIMIT = 1
+
+
+# about helper
+@decorator
+def solved():
+    a = 1
+    # BEGIN exercise 2.1 (1 line): task
+    return a
+    # END exercise 2.1
+
+
+def plain():
+    return 2
+'''
+
+
+def test_the_reference_is_split_by_exercise_with_its_lines_marked(chapter):
+    parts = solution_page.reference(SOLUTION, chapter)
+    text = "\n".join(parts)
+    assert parts[0] == "Summary.\n\nMore."
+    assert "```python\nimport tvm\n\nLIMIT = 1\n```" in parts
+    assert "## Exercise 2.1 · Attach `it` { #exercise-2-1 }" in parts
+    marked = '```python hl_lines="4"\n@decorator\ndef solved():\n    a = 1\n    return a\n```'
+    assert marked.replace("@decorator", "# about helper\n@decorator").replace("4", "5") in parts
+    assert parts[-2] == "```python\ndef plain():\n    return 2\n```"
+    assert "BEGIN" not in text and "END" not in text
+
+
+def test_no_line_of_the_reference_is_lost(chapter):
+    text = "\n".join(solution_page.reference(SOLUTION, chapter))
+    for line in SOLUTION.split('"""', 2)[2].split("\n"):
+        assert "exercise 2.1" in line or line in text
+
+
+# --- Facts ------------------------------------------------------------------------------------
+
+
+def test_stamp_honours_source_date_epoch(hook, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    assert ", 2 January 1970, " in hook("publish").stamp()
+
+
+def test_facts_stand_beneath_the_title(hook, chapter):
+    publish = hook("publish")
+    facts = publish.facts(chapter)
+    said = "30 minutes · needs no other chapter · no"
+    assert facts.startswith(f'<div class="facts" markdown>\n\n{said}')
+    assert publish.beneath_title("# Title\n\nText\n", facts) == f"# Title\n\n{facts}\n\n\nText\n"
+    assert publish.beneath_title("Text\n", facts).strip() == f"{facts}\n\nText"
+
+
+def test_navigation_has_the_pages_of_each_chapter(hook, chapter, monkeypatch):
+    monkeypatch.setattr(hook("publish"), "_chapters", {"chapters/ch02_name/lesson.md": chapter})
+    home = "chapters/ch02_name"
+    lesson, lab = {"Lesson 2": f"{home}/lesson.md"}, {"Lab 2": f"{home}/lab.md"}
+    pages = [lesson, lab, {"Solution 2": f"{home}/solution.md"}]
+    assert hook("publish").navigation() == [{"2 · Name": pages}]
+
+
+def test_every_page_of_docs_is_in_the_navigation(hook):
+    pages = hook("publish").PAGES_BEFORE + hook("publish").PAGES_AFTER
+    listed = [uri for page in pages for uri in page.values()]
+    assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))

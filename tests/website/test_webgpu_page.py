@@ -1,0 +1,328 @@
+"""The page that runs a kernel in the browser: its facts are TVM's, and in Chromium its verdicts are right.
+
+Chromium brings a WebGPU device in software, so no GPU is needed; without Chromium or Playwright the tests of the script
+are skipped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import http.server
+import json
+import re
+import shutil
+import threading
+
+import numpy as np
+import pytest
+
+from chapters.kit.gpu import wgsl_on_vulkan
+from chapters.kit.gpu.executors import REQUIRED, required
+from chapters.kit.gpu.launches import HostProgram
+from chapters.kit.gpu.wgsl_on_vulkan import run_wgsl
+from chapters.runner.course import ROOT
+from docs.pages import browser_kernel
+from docs.pages.browser_kernel import FAULTS, ROWS, BrowserKernel, description
+from tests.ch04.add_norm import inputs, poison, reference
+from tests.website.conftest import no_browser
+
+HEAD = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>A kernel</title>'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    '<link rel="stylesheet" href="course.css">'
+)
+
+
+# --- what the page is given --------------------------------------------------------------------
+
+
+def test_every_text_is_another_and_begins_as_tvm_wrote_it():
+    for kernel in description()["kernels"]:
+        assert len(set(kernel["texts"])) == len(FAULTS) == len(description()["faults"])
+        whole = kernel["texts"][0]
+        assert whole.count("workgroupBarrier();") == 10 and f"fn {kernel['entry']}(" in whole
+        for text in kernel["texts"][1:]:
+            lines = whole.splitlines()
+            assert all(line in lines for line in text.splitlines()) and len(text) < len(whole)
+
+
+def test_arguments_are_bound_as_the_text_declares_them():
+    for kernel in description()["kernels"]:
+        declared = re.findall(r"@binding\((\d)\) var<storage, (\w+)> (\w+)_ptr", kernel["texts"][0])
+        bound = [(str(n), b["writable"], b["name"]) for n, b in enumerate(kernel["buffers"])]
+        assert bound == [(n, mode == "read_write", name) for n, mode, name in declared]
+        for launch, rows in zip(kernel["launches"], ROWS, strict=True):
+            assert launch == {"rows": rows, "grid": [rows, 1, 1], "scalars": [rows, rows - 1]}
+
+
+def test_a_fault_that_finds_no_place_is_an_error():
+    for fault in FAULTS[1:]:
+        with pytest.raises(ValueError, match="no match"):
+            fault.change("fn main_kernel() {\n}\n")
+
+
+def test_the_page_holds_its_facts_and_reads_without_a_script():
+    text = BrowserKernel()._repr_html_()
+    facts = re.search(r'id="webgpu-facts">(.*?)</script>', text, re.DOTALL)[1]
+    assert json.loads(facts) == json.loads(json.dumps(description()))
+    assert "fn main_kernel(" in text.split("<script")[0] and "JavaScript" in text
+
+
+@pytest.mark.parametrize("number", range(len(FAULTS)), ids=lambda n: FAULTS[n].title)
+@pytest.mark.parametrize("which", range(2), ids=["float32", "float16"])
+def test_only_what_tvm_wrote_is_right_on_vulkan(which, number):
+    """The same texts where there is float16 too, which a browser without a GPU does not offer."""
+    facts = description()["kernels"][which]
+    if reason := wgsl_on_vulkan.missing(facts["dtype"]):
+        pytest.skip(reason)
+    program = HostProgram(browser_kernel.kernel_func(facts["dtype"]), browser_kernel.WEBGPU)
+    ((name, kernel),) = program.kernels.items()
+    program.kernels[name] = dataclasses.replace(kernel, source=facts["texts"][number])
+    arrays = inputs((3, 1, browser_kernel.HIDDEN_SIZE), facts["dtype"])
+    norm, total = poison(arrays[0]), poison(arrays[0])
+    program.run(run_wgsl, [*arrays, norm, total])
+    exact, rounded = reference(*arrays, browser_kernel.EPSILON)
+    off = np.abs(norm.astype("float64") - exact).max() / np.abs(exact).max()
+    assert (off <= facts["tolerance"]) == (number == 0)
+    assert (total == rounded).all()
+
+
+# --- what it does in a browser -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with what the page loads."""
+    folder = tmp_path_factory.mktemp("page")
+    for file in ("js/webgpu.js", "styles/course.css"):
+        shutil.copy(ROOT / "docs" / file, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def opened(chromium, folder):
+    """Opens the page as the site has it, less the theme. before: what its head ends with."""
+
+    def open_page(before: str = "", server: str = folder.as_uri()):
+        body = f'<div class="md-typeset">{BrowserKernel()._repr_html_()}</div>'
+        script = '<script src="webgpu.js" defer></script>'
+        text = f'{HEAD}{before}<body data-md-color-scheme="default">{body}{script}</body></html>'
+        (folder / "index.html").write_text(text, encoding="utf-8")
+        page = chromium.new_page()
+        page.goto(f"{server}/index.html")
+        device = "document.getElementById('webgpu-device').textContent"
+        page.wait_for_function(f"!{device}.startsWith('Looking')")
+        return page
+
+    return open_page
+
+
+@pytest.mark.skipif(not required(), reason=f"{REQUIRED} is not set")
+def test_what_is_required_is_here():
+    """In CI a missing browser must not pass for skipped tests."""
+    assert no_browser() == ""
+
+
+@pytest.fixture(scope="module")
+def page(opened):
+    return opened()
+
+
+def _choose(page, **choices: int) -> None:
+    for name, value in choices.items():
+        page.select_option(f"#webgpu-{name}", str(value))
+
+
+def _text(page, name: str) -> str:
+    return page.text_content(f"#webgpu-{name}")
+
+
+def _run(page) -> str:
+    page.click("#webgpu-run")
+    page.wait_for_function("!document.getElementById('webgpu-run').disabled")
+    return _text(page, "verdict")
+
+
+def _replace(page, old: str, new: str) -> None:
+    """Edit the kernel's text as a reader does."""
+    text = page.input_value("#webgpu-text")
+    assert old in text
+    page.fill("#webgpu-text", text.replace(old, new))
+
+
+def test_what_tvm_wrote_is_right(page):
+    assert "swiftshader" in _text(page, "device").lower()
+    _choose(page, dtype=0, fault=0, rows=0)
+    assert _run(page).startswith(f"Right numbers: all {ROWS[0]} rows agree with float64.")
+    row = page.locator("#webgpu-runs tbody tr").first.locator("td").all_text_contents()
+    assert row[1:5] == ["float32", "as TVM wrote it", str(ROWS[0]), "0"] and float(row[7]) > 0
+
+
+@pytest.mark.parametrize("number", range(1, len(FAULTS)), ids=lambda n: FAULTS[n].title)
+def test_every_fault_shows(page, number):
+    _choose(page, dtype=0, fault=number, rows=0)
+    assert _text(page, "says") == FAULTS[number].says
+    said = _run(page)
+    assert said.startswith("Wrong numbers: ") and f"of {ROWS[0]} rows differ" in said
+
+
+def test_memory_that_webgpu_clears_hides_a_fault_without_rubbish(page):
+    """Nothing is stored, nothing is summed: with cleared memory the norm is large, and with rubbish it is 0."""
+    _choose(page, dtype=0, fault=4, rows=0)
+    page.click("#webgpu-rubbish")
+    without = _run(page)
+    page.click("#webgpu-rubbish")
+    errors = [float(re.search(r"Largest error ([\d.e+]+) %", t)[1]) for t in (without, _run(page))]
+    assert errors[0] > 1000 and 99 < errors[1] < 101
+
+
+def test_a_missing_barrier_that_does_not_show_is_said_to_be_luck(opened):
+    page = opened()
+    page.evaluate("kernelInBrowser.facts.faults[0].races = true")
+    _choose(page, dtype=0, fault=0, rows=0)
+    said = _run(page)
+    assert said.startswith("Right numbers") and "still wrong code" in said
+
+
+def test_an_error_of_the_compiler_leads_to_its_line(page):
+    _choose(page, dtype=0, fault=0, rows=0)
+    _replace(page, "var partial", "var rows ! partial")
+    assert _text(page, "says").startswith("Edited by you.")
+    assert _run(page).startswith("The browser's compiler refuses this text.line ")
+    page.click("#webgpu-verdict li button")
+    selected = "(t => t.value.slice(t.selectionStart, t.selectionEnd))(document.activeElement)"
+    assert "partial" in page.evaluate(selected)
+    page.click("#webgpu-reset")
+    assert _text(page, "says") == FAULTS[0].says
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("fn main_kernel", "fn another"), ("<storage, read> x1", "<storage, read_write> x1")],
+)
+def test_a_text_that_does_not_fit_the_launch_is_refused_in_words(page, old, new):
+    _choose(page, dtype=0, fault=0, rows=0)
+    _replace(page, old, new)
+    assert _run(page).startswith("The browser's compiler refuses this text.")
+    page.click("#webgpu-reset")
+
+
+def test_keys_alone_are_enough(page):
+    _choose(page, dtype=0, fault=0, rows=0)
+    page.focus("#webgpu-text")
+    before = page.locator("#webgpu-runs tbody tr").count()
+    page.keyboard.press("Control+Enter")
+    rows = "document.querySelectorAll('#webgpu-runs tbody tr').length"
+    page.wait_for_function(f"{rows} > {before}")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "webgpu-run"
+    page.keyboard.press("Space")
+    page.wait_for_function(f"{rows} > {before + 1}")
+    page.keyboard.press("Shift+Tab")
+    assert page.evaluate("document.activeElement.id") == "webgpu-text"
+
+
+DEFINE = "Object.defineProperty"
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        (f"{DEFINE}(navigator, 'gpu', {{ value: undefined }})", "This browser has no WebGPU"),
+        (f"{DEFINE}(window, 'isSecureContext', {{ value: false }})", "only to pages from https"),
+        ("navigator.gpu.requestAdapter = async () => null", "finds no device"),
+    ],
+)
+def test_without_webgpu_one_sentence_says_so(opened, script, sentence):
+    page = opened(f"<script>{script}</script>")
+    assert sentence in _text(page, "device")
+    assert page.is_disabled("#webgpu-run")
+    assert "fn main_kernel(" in page.input_value("#webgpu-text")
+
+
+KEEP_DEVICE = """<script>
+const request = GPUAdapter.prototype.requestDevice;
+GPUAdapter.prototype.requestDevice = async function (...given) {
+  return (window.lastDevice = await request.apply(this, given));
+};
+</script>"""
+
+
+def test_a_lost_device_is_told_and_opened_anew(opened):
+    page = opened(KEEP_DEVICE)
+    _choose(page, dtype=0, fault=0, rows=2)
+    page.click("#webgpu-run")
+    page.evaluate("lastDevice.destroy()")
+    page.wait_for_function("!document.getElementById('webgpu-run').disabled")
+    assert _text(page, "verdict").startswith("The device was lost")
+    _choose(page, rows=0)
+    assert _run(page).startswith("Right numbers")
+
+
+def test_a_page_from_a_server_runs_too(opened, folder):
+    handler = functools.partial(_Silent, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page = opened(server=f"http://127.0.0.1:{server.server_port}")
+        _choose(page, dtype=0, fault=0, rows=0)
+        assert _run(page).startswith("Right numbers")
+        server.shutdown()
+
+
+class _Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_) -> None:
+        pass
+
+
+def test_on_a_phone_nothing_is_wider_than_the_screen(opened):
+    page = opened()
+    page.set_viewport_size({"width": 360, "height": 740})
+    wide = (
+        "[...document.querySelectorAll('.webgpu *')].filter(e => !e.closest('table') "
+        "&& e.getBoundingClientRect().right > innerWidth).map(e => e.id || e.className)"
+    )
+    assert page.evaluate(wide) == []
+
+
+def test_halves_are_those_of_numpy(page):
+    every = np.arange(1 << 16, dtype="uint16").view("float16").astype("float64")
+    script = "Array.from({ length: 65536 }, (_, n) => String(kernelInBrowser.fromHalf(n)))"
+    values = page.evaluate(script)
+    found = np.array([float(v.replace("Infinity", "inf")) for v in values])
+    assert np.array_equal(found, every, equal_nan=True)
+    random = np.random.default_rng(0)
+    finite = np.sort(every[np.isfinite(every)])
+    ties = (finite[1:] + finite[:-1]) / 2  # halfway between neighbours: to the even one
+    numbers = [*ties[::37], *random.standard_normal(500), 65519.9, 65520.0, -1e9, 1e-9, 0.0]
+    given = page.evaluate(f"{json.dumps(numbers)}.map(kernelInBrowser.toHalf)")
+    with np.errstate(over="ignore"):
+        expected = np.array(numbers).astype("float16").view("uint16").tolist()
+    assert given == expected
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["float32", "float16"])
+def test_the_check_is_that_of_numpy(page, number):
+    """Right results pass, and a result off by three times what is allowed in one element does not."""
+    kernel = description()["kernels"][number]
+    hidden, dtype = description()["hidden"], kernel["dtype"]
+    random = np.random.default_rng(number)
+    x1, x2 = (random.standard_normal(2 * hidden).astype(dtype) for _ in "12")
+    weight = random.standard_normal(hidden).astype(dtype)
+    total = (x1 + x2).astype("float64")
+    rows = total.reshape(2, hidden)
+    mean = (rows**2).mean(-1, keepdims=True)
+    exact = rows / np.sqrt(mean + description()["epsilon"]) * weight.astype("float64")
+    norm = exact.astype(dtype)
+    off = norm.astype("float64")
+    off[1, 5] += 3 * kernel["tolerance"] * np.abs(exact[1]).max()
+    lost = off.copy()
+    lost[0, 7] = np.nan
+    inputs = {"x1": x1, "x2": x2, "weight": weight}
+    wrong = []
+    for result in (norm, off, lost):
+        outputs = {"norm": result, "total": total}
+        given = [{k: np.ravel(a).tolist() for k, a in part.items()} for part in (inputs, outputs)]
+        texts = ", ".join(json.dumps(part) for part in (*given, kernel))
+        wrong.append(page.evaluate(f"kernelInBrowser.judge({texts})")["wrong"])
+    assert wrong == [0, 1, 2]
