@@ -6,7 +6,7 @@ only; and it puts the buttons of every block into a landmark without a name, whi
 (() => {
   const NAMES = [
     [".md-typeset__scrollwrap", "Table, scrollable"],
-    [".run-output pre > code, .jp-RenderedText pre", "Output, scrollable"],
+    [".run-output pre > code", "Output, scrollable"],
     ["pre, pre > code", "Code, scrollable"],
   ];
   const SCROLLERS = [".ir-picture, .kernel-picture", ...NAMES.map(([selector]) => selector)].join(", ");

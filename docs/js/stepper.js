@@ -1,4 +1,4 @@
-/* One pass at a time: makes of a list of passes (chapters/toolkit/pages/pass_stepper.py) a view with buttons, a menu, a strip
+/* One pass at a time: makes of a list of passes (docs/pages/pass_stepper.py) a view with buttons, a menu, a strip
 of bars and the arrow keys. Without scripts the list stays a list, and each pass opens by itself. */
 
 (() => {

@@ -1,6 +1,6 @@
 /* Runs the WGSL of docs/webgpu.md on the reader's own device by WebGPU, and checks it in float64.
 
-What to run (texts, launches, order of the arguments) stands in the page, made by chapters/toolkit/pages/browser_kernel.py.
+What to run (texts, launches, order of the arguments) stands in the page, made by docs/pages/browser_kernel.py.
 Every run draws new random inputs, fills outputs with not-a-number and, if wanted, workgroup memory with rubbish. */
 
 (() => {
@@ -24,6 +24,9 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
       this.lines = lines;
     }
   }
+
+  /** A message that belongs to no line of the text. */
+  const nowhere = ({ message }) => ({ line: 0, column: 0, message });
 
   // --- numbers ---------------------------------------------------------------------------------
 
@@ -211,8 +214,8 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
           layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }),
           compute,
         })
-        .catch(({ message }) => {
-          errors = [{ line: 0, column: 0, message }];
+        .catch((error) => {
+          errors = [nowhere(error)];
         });
     }
     await device.popErrorScope(); // what it holds has been told above
@@ -226,10 +229,8 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     const size = /@workgroup_size\((\d+), (\d+), (\d+)\)/.exec(code);
     const body = code.indexOf("{\n", code.indexOf(`fn ${entry}(`));
     if (!arrays.length || !size || body < 0) return null;
-    const [threads, flat] = [
-      size[1] * size[2] * size[3],
-      `(threadIdx.z * ${size[2]}u + threadIdx.y) * ${size[1]}u + threadIdx.x`,
-    ];
+    const threads = size[1] * size[2] * size[3];
+    const flat = `(threadIdx.z * ${size[2]}u + threadIdx.y) * ${size[1]}u + threadIdx.x`;
     const fill = arrays.map(
       ([, name, type, count]) =>
         `  for (var i = ${flat}; i < ${count}u; i += ${threads}u) { ${name}[i] = ${RUBBISH[type]}; }\n`,
@@ -341,10 +342,7 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
       const placed = place(gpu, layout, kernel, launch, inputs);
       const outputs = await results(gpu, checked, placed, kernel, launch);
       const error = await gpu.device.popErrorScope();
-      if (error)
-        throw new Told("The browser refuses the launch.", [
-          { line: 0, column: 0, message: error.message },
-        ]);
+      if (error) throw new Told("The browser refuses the launch.", [nowhere(error)]);
       const time = await timed(gpu, plain, placed, launch);
       placed.buffers.forEach((buffer) => buffer.destroy());
       return { ...judge(inputs, outputs, kernel), ...time, filled: filled !== null };
@@ -393,6 +391,8 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     return made;
   }
 
+  const add = (sentence) => element("p", sentence, verdict);
+
   const percent = (share) =>
     share >= 1e-3 ? `${(100 * share).toPrecision(3)} %` : share.toExponential(1);
 
@@ -403,11 +403,8 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   function tell(state, sentences, lines = []) {
     verdict.className = `webgpu-verdict webgpu-${state}`;
     verdict.replaceChildren();
-    sentences
-      .filter(Boolean)
-      .forEach((sentence, n) =>
-        element("p", sentence, verdict).classList.toggle("webgpu-first", n === 0),
-      );
+    sentences.filter(Boolean).forEach(add);
+    verdict.firstChild.classList.add("webgpu-first");
     if (!lines.length) return;
     const list = element("ul", "", verdict);
     for (const { line, column, message } of lines) {
@@ -480,25 +477,15 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
       const result = await run(picked.kernel, picked.launch, text.value, part("rubbish").checked);
       explain(result, picked, wasEdited);
       if (part("rubbish").checked && !result.filled) {
-        element(
-          "p",
-          "Workgroup memory was not filled: the text has no array of it in the form that TVM writes.",
-          verdict,
-        );
+        add("Workgroup memory was not filled: the text has no array of it in the form that TVM writes.");
       }
-      element(
-        "p",
-        `Timed over ${many(result.times, "launch", "launches")} of the text as it stands, by the clock on the wall.`,
-        verdict,
-      );
+      const times = many(result.times, "launch", "launches");
+      add(`Timed over ${times} of the text as it stands, by the clock on the wall.`);
       record(result, picked, wasEdited);
     } catch (error) {
-      if (!(error instanceof Told)) console.error(error);
-      tell(
-        "refused",
-        [error instanceof Told ? error.message : `The run failed: ${error.message}`],
-        error.lines,
-      );
+      const told = error instanceof Told;
+      if (!told) console.error(error);
+      tell("refused", [told ? error.message : `The run failed: ${error.message}`], error.lines);
     } finally {
       part("run").disabled = false;
     }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from fences import in_prose
-from mkdocs.exceptions import PluginError
+from docs.pages.blocks import PageError
+from docs.pages.fences import in_prose
 
 HEADING = re.compile(r"^### Exercise (?P<id>\d+\.\d+) · (?P<title>.+?)\s*$")
 _SECTION = re.compile(r"^#{1,3} ")
@@ -14,7 +14,7 @@ _SECTION = re.compile(r"^#{1,3} ")
 def with_exercises(markdown: str, chapter) -> str:
     """The lesson's Markdown with every exercise completed from the chapter's facts.
 
-    Raises PluginError where headings and front matter disagree or hints are missing.
+    Raises PageError where headings and front matter disagree or hints are missing.
     """
     lines = markdown.split("\n")
     prose = in_prose(lines)
@@ -39,28 +39,27 @@ def with_exercises(markdown: str, chapter) -> str:
 
 
 def _agree(headings: list[tuple[str, str]], chapter) -> None:
-    lesson = f"chapters/{chapter.slug}/lesson.md"
     listed = {exercise.id: exercise.title for exercise in chapter.exercises}
     ids = [exercise_id for exercise_id, _ in headings]
+    fault = ""
     for exercise_id, title in headings:
         if exercise_id not in listed:
-            raise PluginError(
-                f"{lesson} has a heading for exercise {exercise_id}, which its front matter does not "
-                "list; add it under `exercises:` or remove the heading."
+            fault = (
+                f"has a heading for exercise {exercise_id}, which its front matter does not list; add it under "
+                "`exercises:` or remove the heading"
             )
-        if ids.count(exercise_id) > 1:
-            raise PluginError(f"{lesson} has two headings for exercise {exercise_id}; keep one.")
-        if _plain(title) != _plain(listed[exercise_id]):
-            raise PluginError(
-                f"{lesson} calls exercise {exercise_id} “{title}” in its heading and "
-                f"“{listed[exercise_id]}” in its front matter; make them one."
+        elif ids.count(exercise_id) > 1:
+            fault = f"has two headings for exercise {exercise_id}; keep one"
+        elif _plain(title) != _plain(listed[exercise_id]):
+            fault = (
+                f"calls exercise {exercise_id} “{title}” in its heading and “{listed[exercise_id]}” in its front "
+                "matter; make them one"
             )
-    for exercise_id in listed:
-        if exercise_id not in ids:
-            raise PluginError(
-                f"{lesson} lists exercise {exercise_id} in its front matter and has no heading "
-                f"`### Exercise {exercise_id} · {listed[exercise_id]}`; write it."
-            )
+    for exercise_id in set(listed) - set(ids):
+        heading = f"`### Exercise {exercise_id} · {listed[exercise_id]}`"
+        fault = f"lists exercise {exercise_id} in its front matter and has no heading {heading}; write it"
+    if fault:
+        raise PageError(f"chapters/{chapter.slug}/lesson.md {fault}.")
 
 
 def _plain(title: str) -> str:
@@ -70,8 +69,8 @@ def _plain(title: str) -> str:
 def _hints(chapter, exercise) -> list[str]:
     hints = chapter.hints(exercise.id)
     if len(hints) != 3:
-        raise PluginError(
-            f"tests/hints/{chapter.short}.yml has {len(hints)} hints for exercise {exercise.id}; "
+        raise PageError(
+            f"tests/{chapter.short}/hints.yml has {len(hints)} hints for exercise {exercise.id}; "
             'every exercise has three, as in "2.1": [question, idea, almost the line].'
         )
     lines: list[str] = []

@@ -8,16 +8,15 @@ and there is no badge.
 from __future__ import annotations
 
 import html
+import json
 import posixpath
 import re
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import jupytext
-import nbformat
-from fences import map_prose
-
-from chapters.toolkit import machine
+from chapters.runner.page_code import cells
+from chapters.runner.versions import pins
+from docs.pages.fences import map_prose
 
 BRANCH = "notebooks"  # where .github/workflows/ci.yml puts the notebooks, since Colab opens only files of a repository
 _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
@@ -43,7 +42,7 @@ def installed(package):
 
 
 def is_course(folder):
-    return (folder / "chapters" / "toolkit").is_dir() and (folder / "pyproject.toml").exists()
+    return (folder / "chapters" / "kit").is_dir() and (folder / "pyproject.toml").exists()
 
 
 here = Path.cwd()
@@ -78,19 +77,29 @@ def notebook(lab: Path, root: Path, address: str | None) -> str:
     Links between files of the course are made relative to its folder, or to `address` where it has one. The text is
     the same in every build: cells are numbered, not given random names.
     """
-    made = jupytext.read(lab)
-    for cell in made.cells:
-        if cell.cell_type == "markdown":
-            cell.source = _relinked(cell.source, lab.parent.relative_to(root).as_posix(), address)
-    source = FIRST.format(address=address or "", pins=machine.pins()).rstrip("\n")
-    made.cells.insert(0, nbformat.v4.new_code_cell(source))
-    for number, cell in enumerate(made.cells):
-        cell.id = f"cell-{number}"
-    made.metadata = {
-        "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
-        "language_info": {"name": "python"},
+    folder = lab.parent.relative_to(root).as_posix()
+    source = FIRST.format(address=address or "", pins=pins()).rstrip("\n")
+    found = [_cell("code", source)]
+    for cell in cells(lab.read_text(encoding="utf-8")):
+        if cell.is_code:
+            found.append(_cell("code", cell.text))
+        else:
+            found.append(_cell("markdown", _relinked(cell.text, folder, address)))
+    made = {
+        "cells": [{"id": f"cell-{number}", **cell} for number, cell in enumerate(found)],
+        "metadata": {
+            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
+            "language_info": {"name": "python"},
+        },
+        "nbformat": 4,
+        "nbformat_minor": 5,
     }
-    return nbformat.writes(made, version=4) + "\n"
+    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+
+
+def _cell(kind: str, text: str) -> dict:
+    more = {"execution_count": None, "outputs": []} if kind == "code" else {}
+    return {"cell_type": kind, "metadata": {}, "source": text.splitlines(keepends=True), **more}
 
 
 def _relinked(text: str, folder: str, address: str | None) -> str:

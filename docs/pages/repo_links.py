@@ -1,7 +1,7 @@
 """Links that are right in the repository made right on the site.
 
 Authors link files as they lie: a lesson names `lab.py`, `../../docs/glossary.md` or
-`../toolkit/ir/ir_diff.py`, which works on a code host. Here each such link is pointed at the page that
+`../kit/ir/ir_diff.py`, which works on a code host. Here each such link is pointed at the page that
 shows that file; a source file that is no page of its own gets one.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from fences import fenced, map_prose
+from docs.pages.fences import fenced, map_prose
 
 _LINK = re.compile(r"(?P<head>\]\()(?P<target>[^)\s#]+)(?P<tail>(?:#[^)\s]*)?(?:\s+\"[^\"]*\")?\))")
 _REFERENCE = re.compile(r"^(?P<head>\[[^\]]+\]:\s+)(?P<target>[^\s#]+)(?P<tail>\S*)")
@@ -40,9 +40,11 @@ class Repository:
         if in_chapter and parts[0] == "chapters":
             if len(parts) == 2 or parts[2] == "lesson.md":
                 return f"chapters/{parts[1]}/lesson.md"
-            if parts[2] == "lab.py" or path.suffix in _IMAGES:
+            if parts[2] == "lab.py":
+                return f"chapters/{parts[1]}/lab.md"
+            if path.suffix in _IMAGES:
                 return "/".join(parts)
-        if in_chapter and parts[0] == "solutions" and not path.name.startswith("test_"):
+        if in_chapter and parts[0] == "solutions":
             return f"chapters/{parts[1]}/solution.md"
         return f"source/{'/'.join(parts)}.md" if path.is_file() else None
 
@@ -78,9 +80,9 @@ class Repository:
         return PurePosixPath(os.path.relpath(uri, os.path.dirname(page_uri) or ".")).as_posix()
 
 
-def source_page(path: Path, root: Path) -> str:
-    """The Markdown of the page that shows one file of the repository."""
+def source_page(path: Path, root: Path, text: str | None = None) -> str:
+    """The Markdown of the page that shows one file of the repository, or `text` in its place."""
     name = path.relative_to(root).as_posix()
-    code = path.read_text(encoding="utf-8").rstrip("\n")
+    code = (text or path.read_text(encoding="utf-8")).rstrip("\n")
     language = _LANGUAGES.get(path.suffix, "text")
     return f"---\nsearch:\n  exclude: true\n---\n# `{name}`\n\n{fenced(code, language)}\n"

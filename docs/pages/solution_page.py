@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-import textwrap
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
-from fences import fenced
-
-from chapters.toolkit.stub import BEGIN, END
+from chapters.runner.regions import BEGIN, END
+from docs.pages.fences import fenced
 
 _ANCHORS = re.compile(r"^\s*# --8<-- \[(?:start|end)[^\]]*\]\s*$")
 
@@ -42,9 +41,7 @@ def solution_page(chapter) -> str:
         "",
     ]
     out += reference(chapter.solution.read_text(encoding="utf-8"), chapter)
-    second = chapter.solution_folder / "second_way.py"
-    if second.exists():
-        out += second_way(second)
+    out += second_way(chapter.solution_folder / "second_way.py")
     return "\n".join(out) + "\n"
 
 
@@ -58,10 +55,8 @@ def reference(text: str, chapter) -> list[str]:
         for exercise_id in chunk.exercises:
             if exercise_id not in seen:
                 exercise = chapter.exercise(exercise_id)
-                out += [
-                    f"## Exercise {exercise_id} · {exercise.title} {{ #{exercise.anchor} }}",
-                    "",
-                ]
+                heading = f"## Exercise {exercise_id} · {exercise.title}"
+                out += [f"{heading} {{ #{exercise.anchor} }}", ""]
                 seen.add(exercise_id)
         code, marked = _shown(lines[chunk.first - 1 : chunk.last])
         if code:
@@ -72,49 +67,29 @@ def reference(text: str, chapter) -> list[str]:
 
 def chunks(lines: list[str], start: int) -> list[Chunk]:
     """Split the file from line `start` on: each statement at top level that holds an exercise alone."""
-    regions = _regions(lines)
-    spans: list[Chunk] = []
-    for first, last in _statements(lines, start):
-        inside = [key for key, begin, end in regions if begin <= last and end >= first]
-        if not inside:
-            continue
-        first = min(
-            [first, *(b for k, b, e in regions if k in inside and b <= last and e >= first)]
-        )
-        last = max([last, *(e for k, b, e in regions if k in inside and b <= last and e >= first)])
-        if spans and spans[-1].last >= first:
-            spans[-1].last = max(last, spans[-1].last)
-            spans[-1].exercises += [key for key in inside if key not in spans[-1].exercises]
+    out: list[Chunk] = []
+    open_regions = 0
+    for first, end in pairwise([*_starts(lines, start), len(lines) + 1]):
+        begun = [match["id"] for line in lines[first - 1 : end - 1] if (match := BEGIN.match(line))]
+        together = open_regions or (out and not begun and not out[-1].exercises)
+        if together:
+            out[-1].last = end - 1
+            out[-1].exercises += [key for key in begun if key not in out[-1].exercises]
         else:
-            spans.append(Chunk(first, last, list(dict.fromkeys(inside))))
-    out, at = [], start
-    for span in spans:
-        out += [Chunk(at, span.first - 1, []), span]
-        at = span.last + 1
-    return [c for c in [*out, Chunk(at, len(lines), [])] if c.first <= c.last]
+            out.append(Chunk(first, end - 1, list(dict.fromkeys(begun))))
+        open_regions += len(begun) - sum(bool(END.match(x)) for x in lines[first - 1 : end - 1])
+    return out
 
 
-def _regions(lines: list[str]) -> list[tuple[str, int, int]]:
-    found, begun = [], ("", 0)
-    for number, line in enumerate(lines, 1):
-        begin, end = BEGIN.match(line), END.match(line)
-        if begin:
-            begun = (begin["id"], number)
-        elif end and begun[0] == end["id"]:
-            found.append((*begun, number))
-    return found
-
-
-def _statements(lines: list[str], start: int) -> list[tuple[int, int]]:
-    """First and last line of every statement at top level, its decorators and comments included."""
-    found = []
+def _starts(lines: list[str], start: int) -> list[int]:
+    """`start`, and the first line of every statement at top level, its decorators and comments included."""
+    found = [start]
     for node in ast.parse("\n".join(lines)).body:
-        decorators = [d.lineno for d in getattr(node, "decorator_list", [])]
-        first = min([node.lineno, *decorators])
-        while first > start and lines[first - 2].startswith("#"):
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+        while first > start and re.match(r"#(?! END)|$", lines[first - 2]):
             first -= 1
-        if first >= start:
-            found.append((first, node.end_lineno))
+        if first > found[-1]:
+            found.append(first)
     return found
 
 
@@ -148,8 +123,5 @@ def second_way(path: Path) -> list[str]:
 def _docstring(text: str) -> tuple[str, int]:
     """The module's docstring as Markdown, and the number of the first line after it."""
     tree = ast.parse(text)
-    prose = ast.get_docstring(tree) or ""
-    if not prose:
-        return "", 1
-    summary, _, rest = prose.partition("\n\n")
-    return f"{summary}\n\n{textwrap.dedent(rest)}".strip(), tree.body[0].end_lineno + 1
+    prose = ast.get_docstring(tree)
+    return (prose, tree.body[0].end_lineno + 1) if prose else ("", 1)

@@ -1,0 +1,1 @@
+"""What only the pages of the site show, and how they are made; nothing else imports it."""

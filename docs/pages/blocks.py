@@ -1,0 +1,100 @@
+"""The code on a page: the ```python run blocks of Markdown, and a lab as such Markdown.
+
+```python run                  run, show the code and what it gave
+```python run hide             run, show only what it gave
+```python run raises=KeyError  the block must raise this error; its last line is shown
+```python run measured         the output holds times or rates: its numbers differ from run to run
+```python run here             the output depends on the machine: it may be another one elsewhere
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from chapters.runner.page_code import cells
+from docs.pages.fences import Fence, fences
+
+MARKS = ("measured", "here")
+_OPTION = re.compile(r"""^(?:\w+=(?:"[^"]*"|'[^']*'|\S+))$""")
+_FRONT_MATTER = re.compile(r"\A---\n.*?^---\n", re.DOTALL | re.MULTILINE)
+
+
+class PageError(Exception):
+    """A page is written wrongly, or its code fails; the message names the page, the line and what to do."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block to run: `line` is that of its first line of code, in the page's file. mark: one of MARKS or ""."""
+
+    fence: Fence
+    code: str
+    line: int
+    hide: bool = False
+    raises: str = ""
+    mark: str = ""
+    options: str = ""
+
+
+def blocks_of(path: Path, where: str) -> list[Block]:
+    """The blocks of the page in the file at `path`, which is called `where` in messages."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        return find_blocks(lab_as_markdown(text).split("\n"), where)
+    matter = _FRONT_MATTER.match(text)
+    above = matter[0].count("\n") if matter else 0
+    return find_blocks(text.split("\n")[above:], where, above)
+
+
+def lab_as_markdown(lab: str) -> str:
+    """A lab in the percent format as Markdown, each line where it was, so that line numbers stay those of the lab."""
+    lines = [""] * (lab.count("\n") + 2)
+    for cell in cells(lab):
+        text = cell.text.split("\n")
+        if cell.is_code:
+            lines[cell.line - 2] = f"```python run {cell.tag}".rstrip()
+            lines[cell.line - 1 + len(text)] = "```"
+        lines[cell.line - 1 : cell.line - 1 + len(text)] = text
+    return "\n".join(lines)
+
+
+def find_blocks(lines: list[str], where: str, above: int = 0) -> list[Block]:
+    """The blocks to run among `lines` of a page; `above` lines of its file stand before them.
+
+    Raises PageError for an unknown option, a snippet inclusion or code that leaves its indentation.
+    """
+    to_run = (fence for fence in fences(lines) if fence.info.split()[:2] == ["python", "run"])
+    return [_block(fence, where, above) for fence in to_run]
+
+
+def _block(fence: Fence, where: str, above: int) -> Block:
+    line = fence.first + above + 2
+    at = f"{where}, line {line - 1}"
+    hide, raises, mark, options = False, "", "", []
+    for word in re.findall(r"""\w+=(?:"[^"]*"|'[^']*')|\S+""", fence.info)[2:]:
+        if word == "hide":
+            hide = True
+        elif word in MARKS:
+            mark = word
+        elif word.startswith("raises="):
+            raises = word.removeprefix("raises=")
+        elif _OPTION.match(word):
+            options.append(word)
+        else:
+            raise PageError(
+                f"{at}: `{word}` is no option of a `python run` block; there are `hide`, "
+                f"`raises=ErrorName`, {', '.join(f'`{mark}`' for mark in MARKS)} and those of a code block, as in "
+                'title="...".'
+            )
+    code = []
+    for text in fence.body:
+        if text.strip() and not text.startswith(fence.indent):
+            raise PageError(f"{at}: the block's code is indented less than its fence: {text!r}.")
+        if text.lstrip().startswith("--8<--"):
+            raise PageError(
+                f"{at}: a `python run` block cannot include a snippet; import the function instead."
+            )
+        code.append(text[len(fence.indent) :])
+    return Block(fence, "\n".join(code), line, hide, raises, mark, " ".join(options))

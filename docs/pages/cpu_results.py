@@ -1,0 +1,127 @@
+"""Plots of what `bench 4`, `5`, `6` and `9` measured on a CPU, each from the numbers of a results file."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+
+from chapters.kit.draw.table import Table, si
+from chapters.runner.course import chapter
+from docs.pages import plots
+
+# kernels that do only a part of the work: their time is no speed of the whole
+BOUNDS = ("read w", "multiply-add", "tile")
+
+
+def _bench(number: int):
+    return importlib.import_module(f"chapters.{chapter(number).slug}.bench")
+
+
+def matmul_speed(measured: dict) -> list[plots.Figure]:
+    """ch05_kernels: operations a second over the rows of x, one figure for each number of threads."""
+    return [
+        _matmul_speed(measured["n"], measured["k"], int(threads), by_rows)
+        for threads, by_rows in measured["threads"].items()
+    ]
+
+
+def _matmul_speed(n: int, k: int, threads: int, by_rows: dict[str, dict]) -> plots.Figure:
+    peak = max(_bench(5).peak(seconds, threads) for seconds in by_rows.values())
+    present = [name for seconds in by_rows.values() for name in seconds]
+    names = [n for n in dict.fromkeys(present) if n not in BOUNDS]
+    speeds = {
+        name: {r: 2 * int(r) * n * k / s[name] for r, s in by_rows.items() if name in s}
+        for name in names
+    }
+
+    def draw(axes) -> None:
+        axes.set_xscale("log")
+        axes.set_xlabel("rows of x")
+        axes.set_ylabel("operations per second")
+        points = {name: [(int(r), v) for r, v in s.items()] for name, s in speeds.items()}
+        plots.draw_series(axes, list(itertools.starmap(plots.Series, points.items())))
+        plots.guide(axes, peak, f"multiply-adds in registers: {si(peak, 'FLOP/s')}")
+        plots.in_units(axes.yaxis, "")
+        plots.as_numbers(axes.xaxis, [int(r) for r in by_rows])
+
+    rows = [
+        (r, *(si(speeds[s][r], "FLOP/s") if r in speeds[s] else "–" for s in names))
+        for r in by_rows
+    ]
+    on = f"{threads} thread{'s' if threads > 1 else ''}"
+    title = f"x @ w.T for w of ({n}, {k}) in float32 on {on}"
+    caption = "With few rows the time is that of reading w; the line is what the registers reach without any memory."
+    return plots.figure(draw, title, caption, Table(("rows of x", *names), rows))
+
+
+def norm_bandwidth(measured: dict) -> list[plots.Figure]:
+    """ch04_cpu: bytes a second over size, one figure for each dtype, at the largest number of threads."""
+    bench = _bench(4)
+    threads = max(measured, key=int)
+    by_dtype: dict[str, list[plots.Size]] = {}
+    for case, seconds in measured[threads].items():
+        dtype, shape = case.split(" ", 1)
+        moved = bench.bytes_counted(tuple(int(n) for n in shape.strip("(,)").split(",")), dtype)
+        by_dtype.setdefault(dtype, []).append(plots.Size(shape, moved, _renamed(seconds)))
+    figures = []
+    for dtype, cases in by_dtype.items():
+        largest = max(cases, key=lambda case: case.bytes)
+        rate = largest.bytes / largest.seconds["copy"]
+        title = f"Add and RMSNorm in {dtype} on {threads} threads of a CPU"
+        figures.append(plots.bandwidth(cases, rate, title))
+    return figures
+
+
+def _renamed(seconds: dict[str, float]) -> dict[str, float]:
+    """The bound under the name of what it is: the faster of two ways to copy as many bytes."""
+    bounds = ("plain stores", "streaming stores")
+    others = {name: time for name, time in seconds.items() if name not in bounds}
+    return {"copy": min(seconds[name] for name in bounds if name in seconds), **others}
+
+
+def bias_speedup(measured: dict) -> list[plots.Figure]:
+    """ch06_int8: how many times as fast as with a bias pass of its own, over the length of the sums."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    table = _bench(6).speedups(measured)
+    lines = [row[1:6] for row in table.rows if row[0] == measured["m"]]
+    for steps, unit, fused, predicted, at_the_tile in lines:
+        gains = {"fused": fused, "predicted": predicted, "at the tile": at_the_tile}
+        for what, times in gains.items():
+            if times:
+                found.setdefault(f"{unit}, {what}", []).append((int(steps), float(times)))
+
+    def draw(axes) -> None:
+        axes.set_xscale("log")
+        axes.set_xlabel("K, the length of a sum")
+        axes.set_ylabel("times as fast as a separate pass")
+        plots.draw_series(axes, [plots.Series(name, points) for name, points in found.items()])
+        plots.guide(axes, 1, "no gain")
+        plots.as_numbers(axes.xaxis, [int(steps) for steps, *_ in lines])
+
+    title = "Starting an int8 sum from the bias"
+    caption = "The longer the sums, the less the bias pass counts. The prediction is one line of arithmetic."
+    return [plots.figure(draw, title, caption, table)]
+
+
+def decode_speed(measured: dict) -> list[plots.Figure]:
+    """ch09_decoder: decode steps a second by compiler, one figure for each decoder."""
+    return [_decode_speed(name, one["seconds"]) for name, one in measured.items()]
+
+
+def _decode_speed(decoder: str, seconds: dict[str, float]) -> plots.Figure:
+    decode = [key for key in seconds if key.endswith(" decode")]
+    times = {key.removesuffix(" decode"): seconds[key] for key in decode}
+    entries = [plots.Bar(name, 1 / time, f"{1 / time:.3g}") for name, time in times.items()]
+    rows = [(name, si(time, "s"), f"{1 / time:.3g}") for name, time in times.items()]
+    title = f"One token through the decoder “{decoder}”"
+    caption = "The same weights and the same tokens for everybody."
+    table = Table(("compiled by", "a decode step", "steps per second"), rows)
+    return plots.bars(entries, "decode steps per second, more is better", title, caption, table)
+
+
+PLOTS = {
+    "ch05_kernels": matmul_speed,
+    "ch04_cpu": norm_bandwidth,
+    "ch06_int8": bias_speedup,
+    "ch09_decoder": decode_speed,
+}

@@ -1,0 +1,79 @@
+"""Draws the picture of the front page: the end of a decoder layer before and after fusion.
+
+`python -m docs.pages.front_picture` writes docs/images/fusion.svg; a test holds that the file is what this
+draws.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.draw.picture import Pair, Picture, picture
+from chapters.runner.course import ROOT
+
+IMAGE = ROOT / "docs" / "images" / "fusion.svg"
+GAP = 48
+CAPTION = 34
+COLOURS = (
+    "svg{color:#1f2328}@media (prefers-color-scheme:dark){svg{color:#e6edf3}}"
+    ".caption{font:600 14px system-ui,sans-serif;fill:currentColor;text-anchor:middle}"
+)
+
+
+def residual_step() -> tvm.IRModule:
+    """main(x, residual, w): x @ w.T + residual, as after attention in a decoder layer."""
+    return relax_module("""
+def main(x: ("n", 4096), residual: ("n", 4096), w: (4096, 4096)):
+    lv = R.permute_dims(w)
+    lv1 = R.matmul(x, lv)
+    gv = R.add(lv1, residual)
+""")
+
+
+def lowered(mod: tvm.IRModule, *, fused: bool) -> tvm.IRModule:
+    """`mod` as kernels: one for each operator, or with TVM's own fusion passes first."""
+    names = ["LegalizeOps"]
+    if fused:
+        names = ["FuseTransposeMatmul", *names, "AnnotateTIROpPattern", "FuseOps", "FuseTIR"]
+    passes = [getattr(relax.transform, name)() for name in names]
+    return tvm.transform.Sequential(passes)(mod)
+
+
+def before_and_after() -> Pair:
+    mod = residual_step()
+    before, after = lowered(mod, fused=False), lowered(mod, fused=True)
+    return Pair(picture(before, title="before"), picture(after, title="after"))
+
+
+def document() -> str:
+    """Both pictures side by side in one SVG that follows the reader's light or dark mode."""
+    both = before_and_after()
+    width = round(both.before.layout.width + both.after.layout.width + GAP)
+    height = round(max(both.before.layout.height, both.after.layout.height)) + CAPTION
+    after_at = round(both.before.layout.width + GAP)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" role="img"><title>Before fusion {both.before.caption}, after it '
+        f"{both.after.caption}</title><style>{COLOURS}</style>"
+        f"{_placed(both.before, 0)}{_placed(both.after, after_at)}</svg>\n"
+    )
+
+
+def _placed(drawn: Picture, x: int) -> str:
+    width, height = drawn.layout.width, drawn.layout.height
+    place = f'<svg x="{x}" y="{CAPTION}" width="{width}" height="{height}" '
+    inner = drawn.svg.replace("<svg ", place, 1)
+    caption = f"{drawn.title}: {drawn.caption}"
+    return f'<text class="caption" x="{x + width / 2:g}" y="20">{caption}</text>{inner}'
+
+
+def main() -> None:
+    IMAGE.parent.mkdir(parents=True, exist_ok=True)
+    IMAGE.write_text(document(), encoding="utf-8", newline="\n")
+    print(f"wrote {IMAGE.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

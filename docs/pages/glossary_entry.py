@@ -1,0 +1,69 @@
+"""What a term of the glossary shows beneath its definition: a few lines of real IR, and the chapter that teaches it."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass
+
+from chapters.kit.ir.ir_diff import Listing, listing
+from docs.pages.course_map import chapter_link
+
+LINES = 6  # more would be an example, and the chapters have those
+WIDTH = 88  # what fits in a page's column
+_TYPE = re.compile(r"^(\s*\w+): .*? = ")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """`text`: at most LINES lines of IR or of what a call printed. `chapter`: the number of the one that teaches it."""
+
+    text: str
+    chapter: int
+
+    def __post_init__(self) -> None:
+        count = len(self.text.splitlines())
+        if not 1 <= count <= LINES:
+            raise ValueError(
+                f"A glossary entry shows 1 to {LINES} lines, and this has {count}:\n{self.text}"
+            )
+
+    def __str__(self) -> str:
+        return self.text
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        taught = f"<p><small>Taught in chapter {chapter_link(self.chapter)}.</small></p>"
+        return Listing(self.text)._repr_html_() + taught
+
+
+def cut(
+    ir: object, start: str, count: int = 1, *, skip: tuple[str, ...] = (), short: bool = False
+) -> str:
+    """`count` lines of the listing of `ir` from the first that holds `start`, moved to the left margin.
+
+    skip: lines that hold one of these are left out. short: "…" stands for a variable's type.
+    A line longer than WIDTH ends in "…". Raises ValueError if no line holds `start`.
+    """
+    lines = [line for line in listing(ir).splitlines() if not any(word in line for word in skip)]
+    first = next((number for number, line in enumerate(lines) if start in line), None)
+    if first is None:
+        raise ValueError(f"No line of the listing holds {start!r}.")
+    kept = textwrap.dedent("\n".join(lines[first : first + count])).rstrip().splitlines()
+    return "\n".join(_fitted(line, short) for line in kept)
+
+
+def lines_with(ir: object, *words: str, count: int = LINES, short: bool = False) -> str:
+    """The first `count` lines of the listing of `ir` that hold any of `words`, without indentation, cut like `cut`."""
+    lines = [line.strip() for line in listing(ir).splitlines()]
+    found = [line for line in lines if any(word in line for word in words)]
+    if not found:
+        raise ValueError(f"No line of the listing holds any of {words}.")
+    return "\n".join(_fitted(line, short) for line in found[:count])
+
+
+def _fitted(line: str, short: bool) -> str:
+    if short:
+        line = _TYPE.sub(r"\1: … = ", line)
+    return line if len(line) <= WIDTH else line[: WIDTH - 2].rstrip() + " …"

@@ -1,0 +1,309 @@
+"""What the code of each page showed: run when needed, and kept in docs/outputs, so that a fresh clone need not run it.
+
+A kept output is valid as long as three things are what they were: the code of the page's blocks, every file of the
+course that was read while they ran (their imports included), and the version of TVM. `mkdocs serve` runs the pages
+whose output is not valid and remembers theirs in .cache/outputs; it never changes a tracked file.
+
+    python -m docs.pages.outputs            run what is not valid, and keep it
+    python -m docs.pages.outputs PAGE …     run these pages, such as chapters/ch04_add_rms_norm/lesson.md
+    python -m docs.pages.outputs --check    run everything anew; fail where the text differs from what is kept
+
+The output of a block marked `measured` is compared without its numbers, and one marked `here` not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import hashlib
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from chapters.child import OPENED, Child, Lost
+from chapters.kit.machine import cpu_name
+from chapters.runner.course import ROOT, chapters
+from chapters.runner.earlier import REFERENCE_ONLY
+from docs.pages.blocks import Block, PageError, blocks_of
+
+KEPT = ROOT / "docs" / "outputs"
+CACHE = ROOT / ".cache" / "outputs"
+SECONDS = 600  # for one block
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_STYLE = re.compile(r"<style data-course>.*?</style>", re.DOTALL)  # the site has it in one file
+_PAGE_FOLDER = re.compile(r"/\S*/page-\w+/")  # where the code of a page lies while it runs
+_CACHED_CODE = re.compile(r"__pycache__/(\w+)\.[\w.-]+\.pyc$")
+_NOT_READ_FOR_A_PAGE = ("docs/outputs/", ".", "site/")
+# in order: {"printed": …}, {"text": …} or {"html": …}, {"error": {"names", "lines", "line"}}
+Output = list[dict]
+
+
+def pages() -> dict[str, Path]:
+    """Every page that may have code, by its path in the repository."""
+    found = sorted((ROOT / "docs").glob("*.md"))
+    for chapter in chapters():
+        found += [chapter.lesson, chapter.folder / "lab.py"]
+    return {path.relative_to(ROOT).as_posix(): path for path in found if path.exists()}
+
+
+# --- kept outputs ---------------------------------------------------------------------------------
+
+
+def _file(folder: Path, where: str) -> Path:
+    parts = where.removeprefix("docs/").removeprefix("chapters/").rpartition(".")[0].split("/")
+    return folder / f"{'_'.join(parts)}.json"
+
+
+@dataclass(frozen=True)
+class PageOutput:
+    """What a page showed: the output of each block. made: where and when, if that matters to some of them."""
+
+    outputs: list[Output]
+    made: str
+    files: list[str]  # of the course, that were read
+
+
+def valid(where: str, blocks: list[Block]) -> PageOutput | None:
+    """What is remembered of a page if it still holds; else None."""
+    for folder in (KEPT, CACHE):
+        page = _read(_file(folder, where))
+        if page and page["code"] == _code_key(blocks) and _unchanged(page):
+            return PageOutput(page["outputs"], page["made"], list(page["files"]))
+    return None
+
+
+def _read(path: Path) -> dict | None:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _code_key(blocks: list[Block]) -> str:
+    facts = [f"{b.raises} {b.mark}\n{b.code}" for b in blocks]
+    return _digest("\0".join([version("apache-tvm"), *facts]).encode())
+
+
+def _unchanged(page: dict) -> bool:
+    return all(_file_key(name) == key for name, key in page["files"].items())
+
+
+@cache
+def _stat_key(name: str, _changed: int, _size: int) -> str:
+    return _digest((ROOT / name).read_bytes())
+
+
+def _file_key(name: str) -> str:
+    """A key of the content of a file of the course; "" if it is gone."""
+    try:
+        stat = (ROOT / name).stat()
+    except OSError:
+        return ""
+    return _stat_key(name, stat.st_mtime_ns, stat.st_size)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content.replace(b"\r\n", b"\n")).hexdigest()[:12]
+
+
+def remember(where: str, blocks: list[Block], shown: PageOutput, folder: Path) -> None:
+    """Write what a page showed, and what that depends on, to `folder`."""
+    page = {
+        "code": _code_key(blocks),
+        "made": shown.made,
+        "files": {name: _file_key(name) for name in shown.files},
+        "outputs": shown.outputs,
+    }
+    path = _file(folder, where)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+def run(blocks: list[Block], where: str) -> PageOutput:
+    """Run the blocks of a page in a new process.
+
+    Raises PageError naming the page, the block and the error if one fails, or does not raise as it should.
+    """
+    with tempfile.TemporaryDirectory(prefix="page-") as folder:
+        opened = Path(folder) / "opened"
+        # a page must not depend on what one learner has written
+        environment = {OPENED: str(opened), REFERENCE_ONLY: "1", "NO_COLOR": "1"}
+        with Child("chapters.runner.page_code", where, environment=environment) as child:
+            outputs = [_run_block(child, block, blocks, where) for block in blocks]
+        made = f"{cpu_name()}, {date.today():%B %Y}" if any(b.mark for b in blocks) else ""
+        return PageOutput(outputs, made, _read_for_page(opened))
+
+
+def _run_block(child: Child, block: Block, blocks: list[Block], where: str) -> Output:
+    try:
+        answer = child.ask({"code": block.code, "line": block.line}, SECONDS)
+    except Lost as lost:
+        said = lost.printed.strip().splitlines()[-1:]
+        raise PageError(
+            f"{where}, line {block.line}: the process died in this block ({lost})"
+            f"{': ' + said[0] if said else '.'}"
+        ) from None
+    error = answer["error"]
+    if error:
+        error["lines"] = [_PAGE_FOLDER.sub("", line) for line in error["lines"]]
+    _as_told(block, error, where)
+    output, at, printed = [], 0, child.printed()
+    for shown in [*answer["shown"], {"at": len(printed)}]:
+        text = _ANSI.sub("", printed[at : shown["at"]].decode("utf-8", "replace")).rstrip()
+        at = shown.pop("at")
+        output += [{"printed": text}] if text else []
+        if "html" in shown:
+            shown["html"] = _STYLE.sub("", shown["html"])
+        output += [{key: _ANSI.sub("", value) for key, value in shown.items()}] if shown else []
+    return [*output, {"error": error}] if error else output
+
+
+def _as_told(block: Block, error: dict | None, where: str) -> None:
+    first = next((line for line in block.code.split("\n") if line.strip()), "")
+    at = f"{where}, line {(error and error['line']) or block.line}, in the block `{first.strip()}`"
+    if error and block.raises not in error["names"]:
+        wanted = f" (expected {block.raises})" if block.raises else ""
+        raise PageError(f"{at}: {error_text(error)}{wanted}")
+    if block.raises and not error:
+        raise PageError(f"{at}: should raise {block.raises}, and raised nothing.")
+
+
+def error_text(error: dict) -> str:
+    """The last line of an error; of a long message also the first, which names the error."""
+    lines = error["lines"]
+    if error["names"][0] in ("SyntaxError", "IndentationError") or len(lines) == 1:
+        return lines[-1]
+    return "\n".join([lines[0], *(["…"] if len(lines) > 2 else []), lines[-1]])
+
+
+def _read_for_page(opened: Path) -> list[str]:
+    """The files of the course that were read, without those that a learner edits."""
+    own = {chapter.stub for chapter in chapters()}
+    found = set()
+    for line in opened.read_text(encoding="utf-8").splitlines() if opened.exists() else []:
+        name = Path(_CACHED_CODE.sub(r"\1.py", line)).as_posix()
+        path = ROOT / name
+        if path not in own and path.is_file() and not name.startswith(_NOT_READ_FOR_A_PAGE):
+            found.add(name)
+    return sorted(found)
+
+
+def run_all(
+    wanted: dict[str, list[Block]],
+    done: Callable[[str, PageOutput | PageError], None],
+    say: Callable[[str], None],
+) -> None:
+    """Run pages, as many at a time as there are cores, and call `done` with what came of each.
+
+    Pages that measure run alone, before the others: a busy machine would make their numbers wrong.
+    """
+    alone = [where for where, blocks in wanted.items() if any(b.mark == "measured" for b in blocks)]
+    together = [where for where in wanted if where not in alone]
+    began, count = time.monotonic(), 0
+
+    def one(where: str) -> PageOutput | PageError:
+        try:
+            return run(wanted[where], where)
+        except PageError as error:
+            return error
+
+    def finish(where: str, ran: PageOutput | PageError) -> None:
+        nonlocal count
+        count += 1
+        say(f"[{count}/{len(wanted)}] ran {where} ({time.monotonic() - began:.0f} s)")
+        done(where, ran)
+
+    for where in alone:
+        finish(where, one(where))
+    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="page") as pool:
+        running = {pool.submit(one, where): where for where in together}
+        for future in as_completed(running):
+            finish(running[future], future.result())
+
+
+# --- comparing ------------------------------------------------------------------------------------
+
+
+def differences(where: str, blocks: list[Block], now: list[Output]) -> str:
+    """How the outputs of a page differ from those that are kept, as a diff; "" where they do not."""
+    page = _read(_file(KEPT, where))
+    if page is None:
+        return f"{where}: no output is kept.\n"
+    stale = page["code"] != _code_key(blocks) or not _unchanged(page)
+    said = f"{where}: what is kept was made from other code.\n" if stale else ""
+    for block, old, new in zip(blocks, page["outputs"], now, strict=False):
+        before, after = (_comparable(block, output) for output in (old, new))
+        if before != after:
+            lines = difflib.unified_diff(before, after, "kept", "now", lineterm="", n=1)
+            said += f"{where}, line {block.line}:\n" + "\n".join(lines) + "\n"
+    return said
+
+
+def _comparable(block: Block, output: Output) -> list[str]:
+    if block.mark == "here":
+        return []
+    lines = []
+    for part in output:
+        for kind, value in part.items():
+            text = "\n".join(value["lines"]) if kind == "error" else value
+            text = text.replace("><", ">\n<") if kind == "html" else text
+            lines += [f"{kind}: {line}" for line in text.split("\n")]
+    if block.mark == "measured":  # the numbers, and what follows from how wide they are
+        lines = [re.sub(r"\d[\d.,]*(?:e-?\d+)?", "#", line) for line in lines]
+        lines = [re.sub(r"[\s─-]+", " ", line) for line in lines]
+    return lines
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(prog="python -m docs.pages.outputs", description=__doc__)
+    parser.add_argument("pages", nargs="*", metavar="PAGE")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args(arguments)
+    known = pages()
+    if unknown := [name for name in options.pages if name not in known]:
+        print(f"There is no page {unknown[0]}; a page is named like {next(iter(known))}.")
+        return 2
+    blocks = {name: blocks_of(path, name) for name, path in known.items()}
+    wanted = {
+        name: found
+        for name, found in blocks.items()
+        if found
+        and (not options.pages or name in options.pages)
+        and (options.check or options.pages or valid(name, found) is None)
+    }
+    faults: list[str] = []
+
+    def done(where: str, ran: PageOutput | PageError) -> None:
+        if isinstance(ran, PageError):
+            faults.append(f"{ran}\n")
+        elif options.check:
+            faults.append(differences(where, wanted[where], ran.outputs))
+        else:
+            remember(where, wanted[where], ran, KEPT)
+
+    run_all(wanted, done, lambda text: print(text, flush=True))
+    if not options.check:
+        used = {_file(KEPT, name) for name, found in blocks.items() if found}
+        for path in set(KEPT.glob("*.json")) - used:  # of a page that is gone
+            path.unlink()
+    print("".join(faults), end="")
+    bad = sum(map(bool, faults))
+    print(f"{len(wanted)} pages ran, {bad} at fault." if bad else f"{len(wanted)} pages ran.")
+    if bad and options.check:
+        print("`python -m docs.pages.outputs` keeps the outputs as they are now.")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,290 @@
+"""Plots of measured numbers: drawn by matplotlib as SVG in the page's colours, with a table of the numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from chapters.kit.bench.gpu_ceilings import Ceilings, Point
+from chapters.kit.bench.gpu_results import roofline_table
+from chapters.kit.draw.table import Table, si
+
+COLOURS = ("#c96f12", "#4276d6", "#2f8f5b", "#9a62d3", "#c2486f", "#6b7f8f", "#93820f", "#18929b")
+MARKERS = "os^Dv"  # shapes differ, so that nothing hangs on colour alone
+INK = "#010203"  # matplotlib writes it where the page's text colour belongs
+STYLE = """
+.plot svg{max-width:44rem;min-width:30rem;width:100%;height:auto}
+.plt text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif}
+"""
+SETTINGS = {
+    "svg.fonttype": "none",  # text stays text: it can be read, copied and follows the page's font
+    "svg.hashsalt": "plot",  # the same ids in every build
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": INK,
+    "grid.alpha": 0.16,
+    "font.size": 11,
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing with its caption and the table of its numbers. title: what it shows, also for who cannot see it."""
+
+    svg: str
+    title: str
+    caption: str
+    table: Table
+
+    def __str__(self) -> str:
+        return f"{self.title}\n\n{self.table}\n\n{self.caption}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        title = html.escape(self.title)
+        return (
+            f"<style data-course>{STYLE}</style>"
+            f'<figure class="ir-picture plot">{self.svg}'
+            f"<figcaption><b>{title}.</b> {html.escape(self.caption)}</figcaption></figure>{self.table._repr_html_()}"
+        )
+
+
+def figure(
+    draw: Callable, title: str, caption: str, table: Table, size: tuple[float, float] = (6.8, 4.4)
+) -> Figure:
+    """The figure that `draw(axes)` draws. size: in inches of 100 pixels."""
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas  # without pyplot: no window, no global state
+
+    with matplotlib.rc_context(SETTINGS):
+        canvas = Canvas(figsize=size, layout="constrained")
+        canvas.patch.set_alpha(0)
+        axes = canvas.subplots()
+        axes.patch.set_alpha(0)
+        draw(axes)
+        written = io.StringIO()
+        canvas.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
+    return Figure(_in_page(written.getvalue(), title), title, caption, table)
+
+
+def _in_page(svg: str, title: str) -> str:
+    """What matplotlib wrote as an element of a page: named, without a size of its own, its ids unlike any other's."""
+    key = hashlib.sha256(title.encode()).hexdigest()[:6]
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor").replace("xlink:href", "href")
+    svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(\bid="|"#|url\(#)', rf"\g<1>{key}-", svg)
+    svg = re.sub(r"font(?:-family)?:[^;\"]*?'[^;\"]*", _font_size, svg)
+    box = re.search(r'viewBox="[^"]*"', svg)[0]
+    name = html.escape(title)
+    head = f'<svg class="plt" {box} role="img" aria-label="{name}"><title>{name}</title>'
+    return re.sub(r"\s+\n", "\n", re.sub(r"<svg[^>]*>", lambda _: head, svg, count=1)).strip()
+
+
+def _font_size(declared: re.Match) -> str:
+    size = re.search(r"[\d.]+px", declared[0])
+    return f"font-size: {size[0]}" if size else "font-weight: normal"
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points (x, y), joined by a line or not."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    joined: bool = True
+
+
+def draw_series(axes, series: Sequence[Series]) -> None:
+    """Lines and marks, and a legend beneath the axes."""
+    for number, one in enumerate(series):
+        axes.plot(
+            *zip(*sorted(one.points), strict=True),
+            label=one.name,
+            color=COLOURS[number % len(COLOURS)],
+            marker=MARKERS[number % len(MARKERS)],
+            fillstyle="full" if number < len(MARKERS) else "none",
+            linestyle="-" if one.joined else "",
+        )
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.15), ncols=3, frameon=False)
+
+
+def in_units(axis, unit: str) -> None:
+    """Ticks of an axis as numbers with SI prefixes."""
+    axis.set_major_formatter(lambda value, _: si(value, unit))
+    axis.set_minor_formatter(lambda value, _: "")
+
+
+def as_numbers(axis, ticks: Sequence[float]) -> None:
+    """Exactly these ticks, as they are."""
+    axis.set_ticks(list(ticks))
+    axis.set_ticks([], minor=True)
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def guide(axes, height: float, words: str) -> None:
+    """A level line that is no measurement of a series, such as a ceiling, with its words above it."""
+    axes.axhline(height, color=INK, alpha=0.75, linewidth=1.2)
+    axes.set_ylim(0, 1.1 * max(height, axes.get_ylim()[1]))
+    place, above = ("axes fraction", "data"), "offset points"
+    axes.annotate(words, (0.01, height), xycoords=place, xytext=(0, 3), textcoords=above)
+
+
+# --- the kinds of plot ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Size:
+    """One size of a kernel's input: the bytes that must move, and the median seconds by implementation."""
+
+    name: str
+    bytes: int
+    seconds: Mapping[str, float]
+
+
+def bandwidth(sizes: Sequence[Size], copy_rate: float, title: str) -> Figure:
+    """Bytes per second over bytes moved, with a table of each implementation's share of the copy's speed.
+
+    The copy is measured beside it, under the name "copy". Raises ValueError where there is no size.
+    """
+    if not sizes:
+        raise ValueError("There is no size to draw.")
+    sizes = sorted(sizes, key=lambda size: size.bytes)
+    names = list(dict.fromkeys(name for size in sizes for name in size.seconds))
+    rates = {n: [(s.bytes, s.bytes / s.seconds[n]) for s in sizes if n in s.seconds] for n in names}
+
+    def draw(axes) -> None:
+        axes.set_xscale("log")
+        axes.set_xlabel("bytes that must move")
+        axes.set_ylabel("bytes per second")
+        draw_series(axes, [Series(name, points) for name, points in rates.items()])
+        guide(axes, copy_rate, f"a large copy: {si(copy_rate, 'B/s')}")
+        in_units(axes.xaxis, "B")
+        in_units(axes.yaxis, "B/s")
+
+    others = [name for name in names if name != "copy"]
+    rows = [(s.name, si(s.bytes, "B"), *(_share_of_copy(n, s) for n in others)) for s in sizes]
+    caption = (
+        "The table gives shares of the speed of copy, measured at the same size in the same rounds."
+    )
+    return figure(draw, title, caption, Table(("case", "moves", *others), rows))
+
+
+def _share_of_copy(name: str, size: Size) -> str:
+    if "copy" not in size.seconds or name not in size.seconds:
+        return "–"
+    return f"{size.seconds['copy'] / size.seconds[name]:.0%}"
+
+
+@dataclass(frozen=True)
+class Bar:
+    """low and high: where the middle half of the measurements lies."""
+
+    name: str
+    value: float
+    words: str
+    low: float | None = None
+    high: float | None = None
+
+
+def bars(
+    entries: Sequence[Bar],
+    words: str,
+    title: str,
+    caption: str,
+    table: Table,
+    limit: tuple[float, str] | None = None,
+) -> Figure:
+    """Horizontal bars, one per name, with the value at the end of each. limit: a value to compare with, named."""
+
+    def draw(axes) -> None:
+        for place, entry in enumerate(entries):
+            error = [[entry.value - entry.low], [entry.high - entry.value]] if entry.low else None
+            colour = COLOURS[place % len(COLOURS)]
+            axes.barh(place, entry.value, 0.6, color=colour, xerr=error, ecolor=INK)
+            end = max(entry.value, entry.high or 0)
+            axes.annotate(entry.words, (end, place), (6, -4), textcoords="offset points")
+        axes.set_yticks(range(len(entries)), [entry.name for entry in entries])
+        axes.invert_yaxis()
+        axes.grid(visible=False)
+        axes.set_xlabel(words)
+        axes.margins(x=0.15)
+        in_units(axes.xaxis, "")
+        if limit:
+            axes.axvline(limit[0], color=INK, alpha=0.75, linewidth=1.2)
+            axes.set_title(limit[1], loc="right", fontsize=11)
+
+    return figure(draw, title, caption, table, (6.8, 1.1 + 0.34 * len(entries)))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A kernel after one more step of its schedule: median and quartiles of its seconds."""
+
+    name: str
+    median: float
+    low: float
+    high: float
+
+
+def steps(
+    taken: Sequence[Step], operations: float, title: str, limit: tuple[float, str] | None = None
+) -> Figure:
+    """Bars of operations per second. limit: a speed to compare with and its name."""
+    entries, rows = [], []
+    for number, step in enumerate(taken):
+        rate = operations / step.median
+        speed = si(rate, "FLOP/s")
+        entries.append(Bar(step.name, rate, speed, operations / step.high, operations / step.low))
+        before = f"{taken[number - 1].median / step.median:.2f}×" if number else "–"
+        share = f"{rate / limit[0]:.0%}" if limit else "–"
+        rows.append((step.name, si(step.median, "s"), speed, before, share))
+    of_limit = f"of {limit[1]}" if limit else "of the limit"
+    table = Table(("step", "time", "speed", "times the one before", of_limit), rows)
+    caption = "A bar ends at the median; its thin line spans the middle half of the rounds."
+    return bars(entries, "FLOP/s, more is better", title, caption, table, limit)
+
+
+def roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = "") -> Figure:
+    """Operations per second over arithmetic intensity, beneath a machine's two ceilings. ValueError without a point."""
+    if not points:
+        raise ValueError("There is no kernel to draw beneath the roofline.")
+    groups = list(dict.fromkeys(point.group for point in points))
+    intensities = [p.intensity for p in points] + [ceilings.ridge]
+    low, high = min(intensities) / 1.6, max(intensities) * 4
+
+    def draw(axes) -> None:
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("arithmetic intensity, operations per byte")
+        axes.set_ylabel("operations per second")
+        corner = [low, ceilings.ridge, high]
+        heights = [low * ceilings.copy_rate, ceilings.matrix_rate, ceilings.matrix_rate]
+        axes.plot(corner, heights, color=INK, alpha=0.75, linewidth=1.2)
+        memory = f"memory: {si(ceilings.copy_rate, 'B/s')}"
+        middle = (low * ceilings.ridge) ** 0.5
+        cores = f"tensor cores: {si(ceilings.matrix_rate, 'FLOP/s')}"
+        place = (middle, middle * ceilings.copy_rate)
+        axes.annotate(memory, place, (-8, 4), textcoords="offset points", ha="right")
+        axes.annotate(cores, (high, heights[2]), (0, 4), textcoords="offset points", ha="right")
+        by_group = {g: [(p.intensity, p.rate) for p in points if p.group == g] for g in groups}
+        draw_series(axes, [Series(g, those, joined=False) for g, those in by_group.items()])
+        in_units(axes.yaxis, "")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+    caption = (
+        "Left of the corner memory decides, right of it arithmetic; both ceilings were measured in the same run. "
+        "The table gives shares of the speed that the ceilings allow."
+    )
+    title = f"Roofline{f' of {machine}' if machine else ''}"
+    return figure(draw, title, caption, roofline_table(points, ceilings))
