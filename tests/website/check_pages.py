@@ -60,7 +60,9 @@ class Problems:
         files = [url for url in self.loaded if url.startswith("file:")]
         foreign = [url for url in self.loaded if not url.startswith(("file:", "data:", "blob:"))]
         paths = {Path(unquote(urlsplit(url).path)) for url in files}
-        weight = sum(path.stat().st_size for path in paths if path.exists())
+        # the search index comes once, for all pages
+        own = (path for path in paths if path.exists() and path.stem != "search_index")
+        weight = sum(path.stat().st_size for path in own)
         heavy = [f"weighs {weight:,} bytes with what it loads"] if weight > MAX_BYTES else []
         return [*(f"loads {url} from another host" for url in foreign), *heavy]
 
