@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,14 @@ def test_the_learners_file_is_short_and_git_ignores_it(chapter):
     assert len(stub_text(chapter).splitlines()) <= MOST_LINES
     ignored = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
     assert f"/{chapter.stub.relative_to(ROOT).as_posix()}" in ignored
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no clone")
+def test_no_file_that_git_ignores_is_tracked():
+    """A learner's file among them would make a pull collide with an answer."""
+    asked = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
