@@ -31,7 +31,6 @@ ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 120  # importing TVM from a cold disk
 GRACE_SECONDS = 2  # how much longer than its limit a child may take before the parent stops it
 MOST_PRINTED = 100_000_000  # bytes that a child may print, or write into any file
-OPENED = "FUSION_OPENED"  # environment variable: the file that lists which files were read
 FOLDER = "FUSION_CHILD"  # environment variable: the folder in which a child writes its files
 
 
@@ -157,8 +156,6 @@ def main(module: str, arguments: list[str]) -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     printed = _redirect_prints(folder / "printed")
     _limit()
-    if OPENED in os.environ:
-        note_opened_files()
     answer = importlib.import_module(module).answers(*arguments)
     stack = (folder / "stack").open("w", encoding="utf-8")
     faulthandler.enable(stack)  # only now: TVM's import sets a handler of its own for SIGSEGV
@@ -204,29 +201,6 @@ def _from_parent(stream) -> queue.Queue[str]:
 
     threading.Thread(target=pump, daemon=True).start()
     return lines
-
-
-def note_opened_files() -> None:
-    """From now on, add the path of every file of the course that this process reads to the file named by OPENED.
-
-    The process of a page has it set, and hands it on to the processes that it starts: what a page shows may depend on
-    every file that was read for it.
-    """
-    seen: set[str] = set()
-    notes = Path(os.environ[OPENED]).open("a", encoding="utf-8")  # noqa: SIM115
-    root = f"{ROOT}{os.sep}"
-
-    def note(event: str, arguments: tuple) -> None:
-        if event != "open" or isinstance(arguments[0], (int, bytes)):
-            return
-        path, mode = os.path.abspath(arguments[0]), arguments[1]
-        if path in seen or not path.startswith(root) or (mode and mode[0] != "r"):
-            return
-        seen.add(path)
-        notes.write(path.removeprefix(root) + "\n")  # a copy of the course has the same names
-        notes.flush()
-
-    sys.addaudithook(note)
 
 
 def _limit() -> None:

@@ -30,8 +30,9 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from chapters.child import OPENED, Child, Lost
+from chapters.child import Child, Lost
 from chapters.kit.machine import cpu_name
+from chapters.opened import OPENED
 from chapters.runner.course import ROOT, chapters
 from chapters.runner.earlier import REFERENCE_ONLY
 from docs.pages.blocks import Block, PageError, blocks_of

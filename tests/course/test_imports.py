@@ -17,6 +17,7 @@ from docs.pages.blocks import blocks_of
 # A part may import the parts that are listed with it, and itself. A name ends in a dot if all beneath it is meant.
 LAYERS = {
     "chapters.child": [],  # a process that answers questions; the standard library alone
+    "chapters.opened": [],  # which files are read for a page; the standard library alone
     "chapters.kit.": ["chapters.child"],
     "chapters.runner.": ["chapters.child"],
     "chapters.__main__": ["chapters.runner."],

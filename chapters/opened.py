@@ -1,0 +1,38 @@
+"""Notes which files of the course are read for a page: its kept output is valid as long as they are what they were."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+OPENED = "FUSION_OPENED"  # environment variable: the file that lists which files were read
+
+
+def note_opened_files() -> None:
+    """From now on, add the name of every file of the course that this process reads to the file named by OPENED.
+
+    The process of a page has it set, and hands it on to the processes that it starts. A file that is only copied is not
+    noted: whoever reads the copy notes it, and a copy of the course has the same names.
+    """
+    seen: set[str] = set()
+    copied: set[str] = set()
+    notes = Path(os.environ[OPENED]).open("a", encoding="utf-8")  # noqa: SIM115
+    root = f"{Path(__file__).resolve().parents[1]}{os.sep}"
+
+    def note(event: str, arguments: tuple) -> None:
+        if event == "shutil.copyfile":  # the next to open this file is the copying itself
+            copied.add(os.path.abspath(arguments[0]))
+        if event != "open" or isinstance(arguments[0], (int, bytes)):
+            return
+        path, mode = os.path.abspath(arguments[0]), arguments[1]
+        if path in copied:
+            copied.remove(path)
+            return
+        if path in seen or not path.startswith(root) or (mode and mode[0] != "r"):
+            return
+        seen.add(path)
+        notes.write(path.removeprefix(root) + "\n")
+        notes.flush()
+
+    sys.addaudithook(note)
