@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lab: a first module
 #
-# The lesson's steps on one page, to run and to change. Where your own answers to chapter 0 pass
-# their checks, this lab runs them; else it runs the reference.
+# The lesson's steps on one page, to run and to change. If your own answers to chapter 0 pass their
+# checks, this lab runs them; otherwise it runs the reference.
 
 # %%
 import numpy as np
@@ -28,7 +28,7 @@ scripted = first.from_script()
 display(show(scripted), picture(scripted))
 
 # %% [markdown]
-# BlockBuilder builds the same structure. The names of variables may differ; structural equality does not look at them.
+# BlockBuilder builds the same structure. The names of variables may differ; structural equality ignores them.
 
 # %%
 built = first.from_block_builder()
@@ -44,7 +44,8 @@ display(show(layer["forward"]))
 # %% [markdown]
 # ## Three ways, the same numbers
 #
-# Against NumPy in float64. float32 keeps 24 bits, so sums of sixteen products agree to about seven digits.
+# Each result is compared with NumPy in float64. float32 keeps 24 bits, so sums of sixteen products agree to about
+# seven digits.
 
 # %%
 random = np.random.default_rng(0)
@@ -79,8 +80,8 @@ print(sorted(gv.name_hint for gv in legal.get_global_vars()))
 # %% [markdown]
 # ## Why a reduction has an init
 #
-# The output buffer is the caller's, and holds what was there before. Here it holds 1000; the sums
-# are right all the same.
+# The caller allocates the output buffer, and it may hold any numbers before the call. Here it holds
+# 1000, and the sums are still right.
 
 # %%
 a = np.ones((6, 16), "float32")
@@ -91,7 +92,7 @@ print(total.numpy())
 # %% [markdown]
 # ## Who refuses what
 #
-# The VM holds a caller to the types that were declared.
+# The VM checks that a caller's arguments have the declared types.
 
 # %%
 try:

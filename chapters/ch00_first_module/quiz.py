@@ -58,10 +58,11 @@ QUESTIONS = [
         because="Both are the same data structure; the script is one way to write it. Names of variables do not count.",
     ),
     Question(
-        ask="nn.Linear(16, 8, bias=True) is exported. How many parameters has the exported `forward`?",
+        ask="nn.Linear(16, 8, bias=True) is exported. How many parameters does the exported `forward` have?",
         choices=("1", "2", "3"),
         compute=_parameters_of_a_layer,
-        because="x, and then the weights: an exported function holds no data, so its weights are passed at each call.",
+        because="x, the weight and the bias: an exported function holds no data, so its weights are passed at each "
+        "call.",
     ),
     Question(
         ask="x is (n, 16), w is (16, 8). What shape does TVM derive for matmul(x, w) before anything runs?",
@@ -73,6 +74,7 @@ QUESTIONS = [
         ask="relax.TensorType((4,)) is given no dtype. What is its dtype?",
         choices=("float32", "unknown", "float64"),
         compute=lambda: relax.TensorType((4,)).dtype,
-        because="The default is float32, not unknown: say the dtype, or a float16 model gets one float32 tensor.",
+        because="The default is float32, not unknown. Always give the dtype, or a float16 model gets one float32 "
+        "tensor.",
     ),
 ]

@@ -20,7 +20,7 @@ from chapters.kit.pipeline.scoreboard import Row
 
 
 def call_name(call: relax.Call) -> str:
-    """What a call calls, as one text.
+    """The name of what a call calls.
 
     An operator: "relax.matmul". An operator that takes the function to run as its first argument:
     "relax.call_tir:matmul1". A function of the module: "@helper". A packed function: "packed:name".
@@ -43,13 +43,13 @@ def _function_name(expr: relax.Expr) -> str:
 
 
 class CallVisitor(PyExprVisitor):
-    """Visits every call but those in shapes, which are arithmetic on sizes and run no operator.
+    """Visits every call except those in shapes, which are arithmetic on sizes and run no operator.
 
     A subclass defines `visit_call_`.
     """
 
     def visit_shape_expr_(self, shape: relax.ShapeExpr) -> None:
-        """Go no deeper."""
+        """Do not visit the dimensions."""
 
 
 # --- bytes ----------------------------------------------------------------------------------------
@@ -102,12 +102,12 @@ def weighed(row: Row, traffic: Sequence) -> Row:
 
 
 def to_kernels(mod: tvm.IRModule) -> tvm.IRModule:
-    """`mod` with each operator replaced by a call of a kernel, as the compiler's pipeline does it.
+    """`mod` with each operator replaced by a call of a kernel, as the compiler's pipeline does.
 
     Three operators call kernels: those in `LAUNCHING`. An operator that changes only the shape
-    becomes `relax.reshape`, a view of the same memory, if it stands inside a dataflow block and its
-    result does not leave the block; elsewhere it is a kernel that copies. Raises ValueError for an
-    operator that could not be replaced, as one on tensors of unknown shape cannot.
+    becomes `relax.reshape`, a view of the same memory, if it is inside a dataflow block and its
+    result does not leave the block; elsewhere it becomes a kernel that copies. Raises ValueError for
+    an operator that cannot be replaced, such as one on tensors of unknown shape.
     """
     lowered = relax.transform.RewriteDataflowReshape()(relax.transform.LegalizeOps()(mod))
     for func in lowered.functions.values():
@@ -140,15 +140,15 @@ def left_its_block(var: relax.Var, bound: relax.Expr) -> bool:
 
 
 def may_overwrite(func: relax.Function) -> bool:
-    """Whether a call in `func` may write into a tensor it is given.
+    """Whether a call in `func` may write into one of its arguments.
 
-    Then x, read where the outer transpose stood, may no longer be what the inner one read.
+    If so, x may have changed between the inner transpose and the outer one, and must not be read at the outer one.
     """
     operators = (call.op.name for call in calls_in(func) if isinstance(call.op, Op))
     return any(name in IN_PLACE for name in operators) or relax.analysis.contains_impure_call(func)
 
 
-# --- what is predicted, and what is broken --------------------------------------------------------
+# --- exercises 1.6 and 1.7 ------------------------------------------------------------------------
 
 
 # The module whose launches you predict in exercise 1.6.
@@ -170,7 +170,7 @@ def main(x: (2, 3, 8), w: (8, 8)):
 class DropAnyDoubleTranspose:
     """The careless version: two transposes in a row become nothing, whatever their axes.
 
-    Here to be broken in exercise 1.7. Its pattern names two operators and none of their attributes.
+    You break it in exercise 1.7. Its pattern names two operators and none of their attributes.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lab: what does a decoder cost?
 #
-# The scoreboard, run on the course's decoder. Where your own answers to chapter 1 pass their
-# checks, this lab runs them; else it runs the reference. It shows the answer to exercise 1.6:
+# The scoreboard, run on the course's decoder. If your own answers to chapter 1 pass their
+# checks, this lab runs them; otherwise it runs the reference. It shows the answer to exercise 1.6:
 # predict first.
 
 # %%
@@ -24,7 +24,7 @@ print("The code of chapter 1 is", whose(1))
 # ## The tiny decoder
 #
 # Three layers, 64 positions, a prompt of 12 tokens. A prefill handles all twelve at once and a decode
-# step handles one; look how little that changes the bytes.
+# step handles one. Notice how little that changes the bytes.
 
 # %%
 tiny, _ = decoder("tiny", functions=["prefill", "decode"])
@@ -40,8 +40,8 @@ for name, count in sorted(walk.count_calls(tiny).items(), key=lambda item: -item
 # %% [markdown]
 # ## The sizes of Llama 3 8B
 #
-# Nothing runs here: the module is read, and nobody allocates a weight. Two of the 32 layers, float16,
-# 1024 positions in the cache.
+# This does not run the module, so no weight is allocated. Two of the 32 layers, float16, 1024
+# positions in the cache.
 
 # %%
 sizes = {"context_window": 1024, "vocab_size": 128256}
@@ -49,7 +49,7 @@ llama, _ = decoder("llama3-8b", "float16", functions=["decode"])
 display(walk.scoreboard(llama, sizes))
 
 # %% [markdown]
-# Where do the bytes go? By the name of the call:
+# Where do the bytes go? Here they are, added up by the name of the call:
 
 # %%
 rows = walk.binding_bytes(llama["decode"], sizes)
@@ -72,8 +72,8 @@ print(f"weights read once: {size(needed)} of {size(total)}, {needed / total:.0%}
 # %% [markdown]
 # ## Not a clock
 #
-# A launch costs some microseconds on a GPU, whatever it does. Small kernels are launches and little
-# else; here are the calls that move less than 100 kB.
+# On a GPU every launch costs some microseconds. For a small kernel, that is most of its time. Here are
+# the calls that move less than 100 kB.
 
 # %%
 small = [row for row in rows if 0 < row.read + row.written < 100_000]

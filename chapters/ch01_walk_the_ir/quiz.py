@@ -57,26 +57,26 @@ def _result_of_a_mutator() -> str:
 QUESTIONS = [
     Question(
         ask="How many kernels does main launch?",
-        show=lambda: Ends.script(),
+        show=Ends.script,
         choices=("0", "1", "2"),
         compute=lambda: earlier(1).launches(Ends)["main"],
         because="A reshape inside a dataflow block becomes a view, but the block's output does not: it is copied, "
-        "so that what leaves the block owns its memory.",
+        "so that a tensor that leaves the block owns its memory.",
     ),
     Question(
         ask="Each permute_dims rotates the three dimensions. Four of them equal how many?",
-        show=lambda: Rotated.script(),
+        show=Rotated.script,
         choices=("0", "1", "2"),
         compute=_four_rotations,
-        because="Three rotations of three dimensions are nothing. A pass that looks at two calls at a time leaves all "
-        "four: no two neighbours cancel.",
+        because="Three rotations of three dimensions cancel. A pass that looks at two calls at a time leaves all "
+        "four, because no two neighbours cancel.",
     ),
     Question(
         ask='After mod["main"].with_attr("note", 1), does mod["main"] have the attribute?',
         choices=("yes", "no", "only under PassContext"),
         compute=_attribute_after_with_attr,
-        because="Functions are immutable: with_attr returns a new one. The module has it once it is stored there, "
-        "and storing is what changes a module.",
+        because="Functions are immutable: with_attr returns a new one. The module changes only when "
+        "you store the new function in it.",
     ),
     Question(
         ask="A mutator that overrides nothing visits a function. What does it return?",

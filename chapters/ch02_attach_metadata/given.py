@@ -44,13 +44,13 @@ class Tensor:
     used_in: set[int] = field(default_factory=set)
 
 
-# What an expression stands for: a computed tensor, a tuple of values, or None for all that needs no sending
-# (parameters, constants, shapes, scalars).
+# The value of an expression: a computed tensor, a tuple of values, or None if it need not be sent (parameters,
+# constants, shapes, scalars).
 Value = Tensor | tuple | None
 
 
 def computed(name: str, ty: relax.Type, stage: int) -> Value:
-    """What a call bound to `name` in `stage` gives: a Tensor, or a tuple of them named name[0], name[1], …"""
+    """The value of a call bound to `name` in `stage`: a Tensor, or a tuple of them named name[0], name[1], …"""
     if isinstance(ty, relax.TupleType):
         return tuple(computed(f"{name}[{i}]", one, stage) for i, one in enumerate(ty.fields))
     return Tensor(name, ty, stage) if isinstance(ty, relax.TensorType) else None
@@ -80,7 +80,7 @@ class Crossing:
         return tuple(int(d) if isinstance(d, tirx.IntImm) else str(d) for d in self.ty.shape)
 
     def bytes(self, sizes: Mapping[str, int] | None = None) -> int:
-        """Its size where each symbolic dimension is `sizes[name]`; ValueError names a missing one."""
+        """Its size in bytes, with each symbolic dimension replaced by `sizes[name]`; ValueError if one is missing."""
         return evaluate(tensor_bytes(self.ty), sizes or {})
 
 
@@ -95,12 +95,12 @@ def sent(values: Iterable[Value]) -> list[Crossing]:
 
 
 def even_starts(func: relax.Function) -> list[relax.Var]:
-    """Where to cut `func` into as many stages as its `pipeline_parallel_stages` says (1 if it says nothing).
+    """Where to cut `func` into as many stages as its attribute `pipeline_parallel_stages` says (1 without it).
 
-    Returns, for each stage but the first, the variable its first binding binds: the calls are cut into runs of equal
-    length, give or take one. Where there are more stages than calls, some are empty, and a variable stands there more
-    than once. Bindings that only name, pack or unpack are not counted: they launch nothing. A function without calls
-    has nothing to cut: [].
+    Returns, for each stage but the first, the variable of its first binding. The calls are cut into runs of equal
+    length, give or take one. If there are more stages than calls, some stages are empty, and a variable is returned
+    more than once. Bindings that only name, pack or unpack are not counted: they launch nothing. For a function without
+    calls: [].
     """
     stages = int(func.attrs.get("pipeline_parallel_stages", 1))
     calls = [b.var for b in bindings_of(func.body) if isinstance(b.value, relax.Call)]
@@ -108,7 +108,7 @@ def even_starts(func: relax.Function) -> list[relax.Var]:
 
 
 def require_bound(func: relax.Function, starts: Sequence[relax.Var]) -> None:
-    """Raise ValueError, naming them, if some of `starts` are bound by no binding of `func.body`."""
+    """Raise ValueError, naming them, if some of `starts` are not bound in `func.body`."""
     bound = [binding.var for binding in bindings_of(func.body)]
     unknown = [start.name for start in starts if not any(start.same_as(var) for var in bound)]
     if unknown:

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lab: what the readers do
 #
-# Each pass of chapter 2 on the course's decoder, and beside it the pass downstream that reads
-# what was attached. Where your own answers to chapter 2 pass their checks, this lab runs them;
-# else it runs the reference.
+# Each pass of chapter 2 on the course's decoder, and beside it the pass downstream that reads the
+# attribute. If your own answers to chapter 2 pass their checks, this lab runs them; otherwise it
+# runs the reference.
 
 # %%
 import numpy as np
@@ -29,15 +29,15 @@ print("The code of chapter 2 is", whose(2))
 #
 # `batch_decode` decodes one token for each sequence of a batch. How much memory its temporaries
 # need depends on `batch_size` and `context_window`, so without bounds the planner can only write
-# down expressions. It still reuses memory, where two expressions are provably equal.
+# down expressions. It still reuses memory if two expressions are provably equal.
 
 # %%
 decode, _ = decoder("tiny", functions=["batch_decode"])
 display(planned(decode))
 
 # %% [markdown]
-# With bounds the sizes are numbers, and numbers of any two tensors can be compared: the planner now
-# reuses memory across all of them, so there are fewer storages as well.
+# With bounds the sizes are numbers, and the planner can compare the sizes of any two tensors. It now
+# reuses memory across all of them, so there are also fewer storages.
 
 # %%
 bounds = {"batch_size": 8, "context_window": 64, "seq_len": 32, "max_history": -1}
@@ -46,8 +46,8 @@ display(planned(bounded))
 
 # %% [markdown]
 # One storage keeps its symbolic size: the transposed weight of the language-model head has
-# `vocab_size` columns, and nobody bounded that. The same step at three real sizes, the sum of what
-# is allocated in one call:
+# `vocab_size` columns, and that variable has no bound. Here is the sum of what one call of the same
+# step allocates, at three real sizes:
 
 # %%
 rows = []
@@ -57,10 +57,11 @@ for batch, context in ((1, 64), (4, 64), (8, 64)):
 display(Table(("sequences", "bytes without bounds", "bytes with bounds"), rows))
 
 # %% [markdown]
-# Bounds are no gift: a batch of one pays for eight. What is bought with it is that the allocation is
-# the same in every call, and that it can be made once.
+# Bounds have a price: a batch of one pays for eight. In return, the allocation is the same in every
+# call, so it can be made once.
 #
-# The true shapes of Llama 3 8B, two layers of it, in float16. Nothing is run, so nothing is filled:
+# The true shapes of Llama 3 8B, two layers of it, in float16. The model does not run here, so its
+# weights are not allocated:
 
 # %%
 large, _ = decoder("llama3-8b", "float16", functions=["batch_decode"])
@@ -70,13 +71,13 @@ display(large_plan)
 
 # %% [markdown]
 # One storage of a gigabyte: the transposed weight of the head, made anew in every call, and used by
-# the transposes of all other weights before it. A decoder does not need it; chapter 3 removes it.
+# the transposes of all other weights before. A decoder does not need it; chapter 3 removes it.
 #
 # ### A variable that cannot be negative
 #
 # `tir_non_negative_var` lists `vocab_size`. On the decoder it changes nothing, because the planner
-# bounds each dimension alone. It shows as soon as one dimension mixes a bounded variable with an
-# unbounded one, as where a sampler looks at all logits of a batch as one row:
+# bounds each dimension alone. The difference shows when one dimension mixes a bounded variable with an
+# unbounded one, as in a sampler that treats all logits of a batch as one row:
 
 
 # %%
@@ -108,13 +109,13 @@ display(
 )
 
 # %% [markdown]
-# 8 times a negative number would be no upper bound, so without the promise the planner must guard
-# against it. With it the guard is gone, and the size is a product again.
+# If `vocab_size` were negative, 8 times it would not be an upper bound, so without the promise the
+# planner must guard against it. With the promise the guard is gone, and the size is a product again.
 #
 # ## Dynamic outputs
 #
-# A function's output outlives the call. The planner leaves an output of symbolic shape to be
-# allocated when it is written, unless it is allowed to plan that too.
+# A function's output outlives the call. The planner does not plan an output of symbolic shape, which
+# is then allocated at run time, unless an attribute allows it to.
 
 # %%
 allowed = attach.AttachMemoryPlanAttr()(bounded)
@@ -124,10 +125,10 @@ print("allocated at run time after: ", ", ".join(map(str, after.unplanned)) or "
 print("the new storage:             ", after.storages[-1])
 
 # %% [markdown]
-# ## A kernel nobody calls
+# ## A kernel that no Relax function calls
 #
-# The serving engine wants to clear the cache of finished sequences with a kernel of its own. No
-# Relax function calls it, so dead-code elimination takes it for dead.
+# The serving engine wants to clear the cache of finished sequences with its own kernel. No Relax
+# function calls it, so dead-code elimination removes it.
 
 
 # %%
@@ -151,7 +152,7 @@ for title, mod in (("added", merely_added), ("attached", attached)):
     print(f"{title:<9}", sorted(gvar.name_hint for gvar in left.get_global_vars()))
 
 # %% [markdown]
-# The compiled library holds it, beside the virtual machine and not in it:
+# The compiled library contains it, beside the functions of the virtual machine:
 
 # %%
 library = tvm.compile(attached, target="llvm").jit()
@@ -165,8 +166,8 @@ print("sum of each sequence's cache:", cache.numpy().sum(axis=(0, 1, 3, 4, 5)).a
 #
 # Launching a kernel costs a few microseconds, and a decode step launches many small ones. A CUDA
 # graph records a run of launches and replays it at once. `RewriteCUDAGraph` finds what may be
-# recorded: kernels whose tensors stand at the same addresses, in the same sizes, in every replay. No
-# GPU is needed to see what it finds.
+# recorded: kernels whose tensors have the same addresses and the same sizes in every replay. You do
+# not need a GPU to see what it finds.
 
 # %%
 hint = attach.AttachCUDAGraphSymbolicCaptureHints(
@@ -185,16 +186,17 @@ for title, mod in (
 display(Table(("attached", "use_cuda_graph", "kernels", "of these captured", "in graphs"), rows))
 
 # %% [markdown]
-# What is captured without a hint are the transposes of weights: the only kernels of `batch_decode`
-# all of whose sizes are numbers. With everything attached, sixteen stay outside. Fourteen read the
-# caller's tensors, whose addresses are another caller's next time: the embedding (the first norm and
-# the first residual), the positions and the cache. Two belong to the head, whose `vocab_size` is
-# neither hinted nor bounded.
+# Without a hint, the pass captures the transposes of weights: the only kernels of `batch_decode` whose
+# sizes are all numbers. With everything attached, sixteen kernels are not captured. Fourteen of them
+# read the caller's tensors, whose addresses change from call to call: the embedding (the first norm
+# and the first residual), the positions and the cache. Two belong to the head, whose `vocab_size` has
+# neither a hint nor a bound.
 #
 # ## Stages, and a reader of our own
 #
 # Nothing in TVM reads `pipeline_parallel_stages`. MLC-LLM's own pass does, and our
-# `crossing_tensors` does in small. Cut into two runs of equally many calls:
+# `crossing_tensors` is a small version of it. Here the function is cut into two runs of equally many
+# calls:
 
 # %%
 staged = attach.AttachPipelineParallelStages(2)(decode)["batch_decode"]
@@ -219,21 +221,21 @@ print("stage 1 begins at", even[0].name)
 display(sent(even))
 
 # %% [markdown]
-# Half of the calls is in the middle of a layer: the residual and the output of a projection, which
-# are about to be added, both have to travel. Cut where a layer begins, and one hidden state does:
+# That cut is in the middle of a layer: the residual and the output of a projection, which are about
+# to be added, must both be sent. If you cut where a layer begins, one hidden state is enough:
 
 # %%
 by_name = {b.var.name: b.var for b in bindings_of(staged.body)}
 display(sent([by_name["rms_norm2"]]))
 
 # %% [markdown]
-# And the cache, whole. It is one tensor that each layer updates and hands on, so it is data that
-# crosses, most of the bytes by far. A decoder made for stages keeps one cache for each stage.
+# And the whole cache. It is one tensor that each layer updates and passes on, so it crosses too, with
+# by far the most bytes. A decoder made for stages keeps one cache per stage.
 #
 # ## A factor for the runtime
 #
-# The last pass writes into a dict that is shipped beside the library. The engine reads it and pads
-# the number of tokens.
+# The last pass writes into a dict that is shipped with the library. The engine reads it and pads the
+# number of tokens.
 
 # %%
 x = relax.Var("x", relax.TensorType((tirx.Var("seq_len", "int64"), 128), "float32"))
@@ -251,8 +253,8 @@ for arch in ("sm_90a", "sm_100a"):
 # %% [markdown]
 # ## All of it, and the same tokens
 #
-# Six passes over the whole decoder, then compiled and run. Attributes change what is allocated when;
-# they must not change a token.
+# All six passes run on the whole decoder, which is then compiled and run. Attributes change when
+# memory is allocated; they must not change a token.
 
 # %%
 mod, _ = decoder("tiny", functions=Generator.SINGLE)

@@ -61,7 +61,9 @@ def _storages() -> str:
     mod, _ = decoder("tiny", functions=["batch_decode"])
     before = len(planned(mod).storages)
     after = len(planned(_bounded(mod, batch_size=8, context_window=64)).storages)
-    return {True: "fewer", False: "as many"}[after < before] if after <= before else "more"
+    if after == before:
+        return "as many"
+    return "fewer" if after < before else "more"
 
 
 def _attribute_after_planning() -> str:
@@ -93,7 +95,8 @@ QUESTIONS = [
         because="A bound is found by the name of a variable in the signature. A misspelt name is not an error.",
     ),
     Question(
-        ask="batch_decode of the decoder is planned without and with bounds. How many allocations has it with them?",
+        ask="batch_decode of the decoder is planned without and with bounds. With them, how many allocations does it "
+        "have?",
         choices=("fewer", "as many", "more"),
         compute=_storages,
         because="Numbers can always be compared, so a storage can be reused for any tensor that fits into it.",
@@ -102,10 +105,10 @@ QUESTIONS = [
         ask="After the memory planner has run, is relax.memory_plan_dynamic_func_output still on the function?",
         choices=("yes, still True", "yes, now False", "no"),
         compute=_attribute_after_planning,
-        because="An attribute is a message. The planner removes this one when it has read it; the bounds stay.",
+        because="An attribute is a message. The planner removes this one after reading it; the bounds stay.",
     ),
     Question(
-        ask="x is (batch_size, vocab_size), reshaped to one dimension, with batch_size at most 8 and nothing said of "
+        ask="x is (batch_size, vocab_size), reshaped to one dimension, with batch_size at most 8 and no bound on "
         "vocab_size. What is the planned size of a float32 temporary of that shape?",
         choices=(
             "4 * (batch_size * vocab_size)",
@@ -119,7 +122,7 @@ QUESTIONS = [
         ask="A private PrimFunc that no Relax function calls is added to a module. After DeadCodeElimination…",
         choices=("it is there", "it is gone", "the module is not well-formed"),
         compute=_survivors,
-        because="Only a global_symbol says that somebody outside of the module will call it.",
+        because="Only a global_symbol says that code outside the module may call it.",
     ),
     Question(
         ask="batch_decode gets bounds on batch_size and context_window and no hint. With the flag on, "

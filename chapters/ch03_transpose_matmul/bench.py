@@ -1,4 +1,4 @@
-"""Measures what chapter 3's pass gains on this CPU: a product with its transpose against the kernel that needs none.
+"""Measures what chapter 3's pass gains on this CPU: a transpose and a product against the one fused kernel.
 
 Neither side is scheduled; chapter 5 measures the schedules.
 """
@@ -18,7 +18,7 @@ ROWS = (1, 16)  # unscheduled, more rows take minutes
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """{name of the results file: seconds per call}, with the table told to `say`."""
+    """{name of the results file: seconds per call}; also passes the table to `say`."""
     n, k = (512, 512) if quick else (N, K)
     rows = {}
     for r in ROWS:
@@ -62,5 +62,5 @@ TABLES = {"ch03_pass": pass_table}
 
 
 def shown(name: str) -> Shown:
-    """The table of a results file with its source, or the sentence that nothing was measured yet."""
+    """The table of a results file with its source, or a sentence that says that it was not measured yet."""
     return shown_as(load(name), 3, TABLES[name])

@@ -30,7 +30,7 @@ def is_typed(ty: tvm.ir.Type) -> bool:
 
 
 def following_values(mod: IRModule) -> dict[relax.Var, Expr]:
-    """For each variable of a dataflow block of `mod`, the value that is bound right behind it."""
+    """For each variable of a dataflow block of `mod`, the value of the next binding."""
     following: dict[relax.Var, Expr] = {}
 
     def note(expr: Expr) -> None:
@@ -49,7 +49,7 @@ def following_values(mod: IRModule) -> dict[relax.Var, Expr]:
 
 
 def is_constant(dim: Expr | int, value: int) -> bool:
-    """Whether `dim` is known now to be `value`; False for any symbolic dimension."""
+    """Whether `dim` is the constant `value`; False for any symbolic dimension."""
     return isinstance(dim, int | tirx.IntImm) and int(dim) == value
 
 
@@ -72,10 +72,10 @@ def calls_any(func: relax.Function, names: Mapping[str, relax.Function]) -> bool
 
 
 def operands(composite: relax.Function, call: Call) -> tuple[Expr, Expr]:
-    """(w, x): what a composite's permute_dims and matmul take, as arguments of `call`, a call of it.
+    """(w, x): the operands of a composite's permute_dims and matmul, as arguments of `call`, a call of the composite.
 
     They are found by parameter, not by position: FuseOpsByPattern orders the parameters by first use, gives
-    x @ x.T one parameter for both, and adds one for a symbolic size that no tensor's shape shows.
+    x @ x.T one parameter for both, and adds one for a symbolic size that is in no tensor's shape.
     """
     given = dict(zip(composite.params, call.args, strict=True))
     transpose, product = (binding.value for binding in composite.body.blocks[0].bindings)
@@ -86,7 +86,7 @@ def operands(composite: relax.Function, call: Call) -> tuple[Expr, Expr]:
 # --- for the transposes ---------------------------------------------------------------------------
 
 
-is_claimed = offloaded  # by an earlier pass, for a library or as a kernel of its own
+is_claimed = offloaded  # an earlier pass claimed it, for a library or as a separate kernel
 
 
 class TransposesInSight(PyExprMutator):
@@ -99,7 +99,7 @@ class TransposesInSight(PyExprMutator):
         super().__init__(mod)
         self.fires = fires
         self.order = ProgramOrder(func)
-        self.values: Mapping[relax.Var, Expr] = {}  # of the innermost function: none is captured
+        self.values: Mapping[relax.Var, Expr] = {}  # of the innermost function only
         self.here: relax.DataflowBlock | None = None
 
     def visit_function_(self, func: relax.Function) -> Expr:
@@ -123,7 +123,7 @@ class TransposesInSight(PyExprMutator):
     def transpose_in(self, call: Call) -> Call | None:
         """The permute_dims whose result `call`, a matmul in a dataflow block, multiplies by; else None.
 
-        None too for a pair that `fires` or `may_move` refuses.
+        Also None for a pair that `fires` or `may_move` refuses.
         """
         if call.op != MATMUL or self.here is None:
             return None
@@ -148,16 +148,16 @@ class ProgramOrder:
         self.calls = calls_in(func)
 
     def may_write_between(self, first: Call, last: Call) -> bool:
-        """Whether a call from `first` up to `last` may write; a call that stands twice counts widely."""
+        """Whether a call from `first` up to `last` may write; the widest range if one of them occurs twice."""
         start = next(n for n, call in enumerate(self.calls) if call.same_as(first))
         end = max(n for n, call in enumerate(self.calls) if call.same_as(last))
-        return any(may_write(call) for call in self.calls[start:end])
+        return any(_may_write(call) for call in self.calls[start:end])
 
 
-def may_write(call: Call) -> bool:
-    """Whether `call` may write into a tensor that exists already, w for instance.
+def _may_write(call: Call) -> bool:
+    """Whether `call` may write into an existing tensor, w for instance.
 
-    Functions of the module, closures and packed functions count as well: nobody looks inside.
+    True for functions of the module, closures and packed functions: their bodies are not examined.
     """
     if not isinstance(call.op, tvm.ir.Op):
         return True

@@ -2,8 +2,8 @@
 # # Lab: no transpose left
 #
 # The pass on modules of all kinds, and on the decoder. In a terminal:
-# `python -m chapters.ch03_transpose_matmul.lab`. Where your own answers to chapter 3 pass their checks,
-# this lab runs them; else it runs the reference.
+# `python -m chapters.ch03_transpose_matmul.lab`. If your own answers to chapter 3 pass their checks,
+# this lab runs them; otherwise it runs the reference.
 
 # %%
 import tvm
@@ -25,7 +25,8 @@ print("The code of chapter 3 is", whose(3))
 # %% [markdown]
 # ## One linear layer, step by step
 #
-# The layer; the same with the pair moved into a composite; and with the composite replaced by a kernel.
+# First the layer, then the same layer with the pair moved into a composite, then with the composite replaced by a
+# kernel.
 
 # %%
 layer = linear_layer(4, 7, 6)
@@ -36,8 +37,8 @@ display(show(layer), show(grouped), show(fused))
 # %% [markdown]
 # ## Where the kernel reads
 #
-# The numbers give the time of each read, walked through the loops. The turned copy is read down its columns;
-# `w` is read along its rows, where each cache line holds what comes next.
+# The numbers give the order of the reads. The transposed copy is read down its columns; `w` is read along its rows,
+# where each cache line also holds the next elements.
 
 # %%
 one_row = linear_layer(1, 4, 6)
@@ -45,7 +46,7 @@ legal = relax.transform.LegalizeOps()(one_row)
 kernel = chapter.FuseTransposeMatmul()(one_row)["NT_matmul"]
 display(
     side_by_side(
-        read_order(legal["matmul"], "lv", "matmul of the turned copy"),
+        read_order(legal["matmul"], "lv", "matmul of the transposed copy"),
         read_order(kernel, "w", "NT_matmul"),
     )
 )
@@ -53,7 +54,7 @@ display(
 # %% [markdown]
 # ## What stops others
 #
-# TVM's own pass on four modules, and ours. A pass that raises stops the compilation of everything.
+# TVM's own pass and ours, on four modules. A pass that raises an error stops the whole compilation.
 
 
 # %%
@@ -102,7 +103,7 @@ for build in (x_times_its_own, shared, also_returned, written_otherwise):
     )
 
 # %% [markdown]
-# What ours makes of a shared transpose that is also read elsewhere:
+# What our pass does with a transpose that is also read elsewhere:
 
 # %%
 mod = small(also_returned)
@@ -111,7 +112,7 @@ display(diff(mod["main"], chapter.FuseTransposeMatmul()(mod)["main"]))
 # %% [markdown]
 # ## The decoder
 #
-# At the shapes of Llama 3 8B, two layers, float16. Nothing runs here; the module is read.
+# The shapes of Llama 3 8B, two layers, float16. The module does not run here; its launches and bytes are counted.
 
 # %%
 sizes = {"context_window": 1024, "vocab_size": 128256}
@@ -147,5 +148,5 @@ for title, mod in {
     print(f"{title:<12} {tokens.tolist()}")
 
 # %% [markdown]
-# The kernels are still as TE made them, without a schedule. The
+# The kernels still have no schedule: they are as TE made them. The
 # [lab of chapter 5](../ch05_schedules_and_their_limits/lab.py) makes them fast.

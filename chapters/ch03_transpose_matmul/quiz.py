@@ -63,22 +63,22 @@ def _built_in() -> str:
 QUESTIONS = [
     Question(
         ask="w has three dimensions and permute_dims has no axes. Does the pass fire?",
-        show=lambda: Cube.script(),
+        show=Cube.script,
         choices=("yes", "no", "it raises an error"),
         compute=lambda: "no" if _count(_fused(Cube), "relax.matmul") else "yes",
-        because="Without axes all dimensions are reversed. On a matrix that is the swap; on three dimensions the batch "
-        "moves too, and here, with equal sizes, nothing but the axes shows it.",
+        because="Without axes all dimensions are reversed. For a matrix that is the swap. With three dimensions the "
+        "batch moves too; here all sizes are equal, so only the axes show it.",
     ),
     Question(
         ask="Two matmuls share a transpose, which is also returned. How many permute_dims are left after the pass?",
-        show=lambda: Returned.script(),
+        show=Returned.script,
         choices=("0", "1", "2", "3"),
         compute=lambda: _count(_fused(Returned), "relax.permute_dims"),
         because="Both matmuls become kernels that read w as it is stored. The original stays for the caller.",
     ),
     Question(
-        ask="x @ x.T is grouped into a composite. How many parameters has it?",
-        show=lambda: Gram.script(),
+        ask="x @ x.T is grouped into a composite. How many parameters does it have?",
+        show=Gram.script,
         choices=("1", "2", "3"),
         compute=_parameters_of_a_composite,
         because="A composite gets one parameter for each different tensor, in order of first use. So operands must "
@@ -89,12 +89,13 @@ QUESTIONS = [
         choices=("it fuses", "it leaves it alone", "it raises an IndexError"),
         compute=_built_in,
         because="It takes the second argument of a call that has one. A pass that raises stops the whole "
-        "compilation, for a module that was right.",
+        "compilation, even though the module is correct.",
     ),
     Question(
         ask="By how many elements does NT_matmul move through the memory of w from one step of k to the next?",
         choices=("1", "4", "6"),
         compute=_step_through_w,
-        because="The reduction axis is the last index of the stored tensor, where one element lies beside the next.",
+        because="The reduction axis is the last index of the stored tensor, where neighbouring elements are adjacent "
+        "in memory.",
     ),
 ]

@@ -1,7 +1,7 @@
-"""FuseAddRMSNorm as far as two decisions of MLC-LLM's (July 2026) go, to be broken in exercises 4.5 and 4.8.
+"""FuseAddRMSNorm with two decisions of MLC-LLM's pass (July 2026), for you to break in exercises 4.5 and 4.8.
 
-Which kernel: prefill where the first dimension is 1, decode everywhere else. A new one only if there is
-none of that kind yet. The kernels themselves, and what else the pass does, are this course's; it runs on the CPU.
+The first decision: the prefill kernel if the first dimension is 1, else the decode kernel. The second: a new kernel
+only if there is none of that kind yet. The kernels and the rest of the pass are this course's; it runs on the CPU.
 """
 
 import tvm

@@ -1,8 +1,8 @@
-"""Measures the fused add and RMSNorm: on this CPU, and on an NVIDIA GPU where there is one.
+"""Measures the fused add and RMSNorm: on this CPU, and on an NVIDIA GPU if there is one.
 
-Beside it, in the same rounds: the unfused pair as TVM compiles it, NumPy and PyTorch where they are installed, and the
-bound, a kernel that reads two tensors and writes two. Bytes are counted the same way for all: two reads and two writes
-of the tensor, and the weight.
+In the same rounds it measures the unfused pair as TVM compiles it, NumPy, PyTorch if it is installed, and the bound: a
+kernel that reads two tensors and writes two. Bytes are counted the same way for all: two reads and two writes of the
+tensor, and the weight.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TORCH = ("torch_peer",)  # may run in an interpreter without TVM and ml_dtypes
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """Everything: {name of a results file: seconds a call}, with the tables told to `say` as they come."""
+    """Measure everything: {name of a results file: seconds per call}; also passes each table to `say`."""
     from chapters.ch04_add_rms_norm import registers
     from chapters.kit.bench.gpu_clock import missing
 
@@ -64,7 +64,7 @@ def drawn(shape, dtype: str, seed: int) -> list[np.ndarray]:
 
 
 def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
-    """`values`, float32, rounded to `dtype`, still as float32; in plain NumPy also to bfloat16."""
+    """`values`, float32, rounded to `dtype`, still as float32; bfloat16 too, without ml_dtypes."""
     if dtype != "bfloat16":
         return values.astype(dtype).astype("float32")
     bits = values.view("uint32")
@@ -81,9 +81,9 @@ def numbers(shape, dtype: str, seed: int) -> list[np.ndarray]:
 
 
 def checked(norm, total, arrays, dtype: str = "") -> float:
-    """The norm's largest error against float64, relative to its largest element; ValueError where it is too large.
+    """The norm's largest error against float64, relative to its largest element; ValueError if it is too large.
 
-    dtype: whose values the arrays hold, if they hold them as float32.
+    dtype: the dtype that the arrays were rounded to, if they are float32 arrays.
     """
     dtype = dtype or str(arrays[0].dtype)
     x1, x2, weight = (array.astype("float32") for array in arrays)
@@ -101,7 +101,7 @@ def checked(norm, total, arrays, dtype: str = "") -> float:
 
 
 def ours(shape, dtype, threads, seed):
-    """The kernel that the pass makes for LLVM, called as it stands."""
+    """The kernel that the pass makes for LLVM, called directly."""
     import tvm
 
     from chapters.kit.bench.operands import in_numpy_memory
@@ -139,7 +139,7 @@ def unfused(shape, dtype, threads, seed):
 
 
 def bounds(shape, dtype, threads, seed):
-    """Two reads and two writes of as many bytes, with plain and with streaming stores."""
+    """Two reads and two writes of the same number of bytes, with plain and with streaming stores."""
     from chapters.kit.bench.copy_bounds import CHUNK, two_in_two_out
     from chapters.kit.bench.operands import in_numpy_memory
     from chapters.kit.machine import llvm_host
@@ -155,7 +155,7 @@ def bounds(shape, dtype, threads, seed):
 
 
 def numpy_peer(shape, dtype, threads, seed):
-    """As one would write it: float32 in between for the 16-bit dtypes."""
+    """Plain NumPy, which computes 16-bit dtypes in float32."""
     arrays = numbers(shape, dtype, seed)
     x1, x2, weight = arrays
     scale = weight.astype("float32")
@@ -198,7 +198,7 @@ def torch_peer(shape, dtype, threads, seed):
 
 
 def cpu_table(measured: dict) -> Table:
-    """Speed, the share of the bound, and how many times a peer's."""
+    """Speed, share of the bounds, and the peers' times relative to ours."""
     rows = []
     for threads, by_case in measured.items():
         for case, seconds in by_case.items():
@@ -221,7 +221,7 @@ TABLES = ("ch04_cpu", "ch04_gpu", "ch04_registers")
 
 
 def shown(name: str):
-    """What a page shows of a results file, with its source, or the sentence that nothing was measured yet."""
+    """What a page shows of a results file, with its source, or a sentence that says that it was not measured yet."""
     from chapters.ch04_add_rms_norm import registers
     from chapters.kit.bench.gpu_results import norm_shown
     from chapters.kit.bench.results import load, shown_as

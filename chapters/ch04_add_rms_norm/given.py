@@ -1,6 +1,6 @@
-"""What chapter 4 provides around your code: the wide kernel, what a target allows, where a kernel may stand.
+"""What chapter 4 provides around your code: the wide kernel, the limits of a target, the places for a kernel.
 
-In the order of the lesson: pairs and what is asked of their types (match); threads and the wide kernel; the target
+In the order of the lesson: pairs and conditions on their types (match); threads and the wide kernel; the target
 (dispatch); the sites of a function and the mutator that visits them (rewrite).
 """
 
@@ -33,7 +33,7 @@ FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 class AddNorm:
     """A pair `total = add(x1, x2)`, `norm = rms_norm(total, weight)` that one kernel can serve.
 
-    total and norm are the variables the two results are bound to; the rest stands in the two calls.
+    total and norm are the variables that the two results are bound to; the rest are arguments of the two calls.
     """
 
     x1: relax.Expr
@@ -92,8 +92,8 @@ class Plan:
 def fit_threads(items: int, limit: int) -> int:
     """How many threads, at most `limit`, share `items` evenly, or nearly.
 
-    The largest whole number of warps above half the limit that divides items; where there is none, as many whole
-    warps as there are items for, and the last ones idle.
+    The largest whole number of warps above half the limit that divides items. If there is none: as many whole warps as
+    the items fill, of which the last threads may be idle, but at most `limit`.
     """
     limit -= limit % WARP
     for threads in range(limit, limit // 2, -WARP):
@@ -104,7 +104,7 @@ def fit_threads(items: int, limit: int) -> int:
 
 @dataclass(frozen=True)
 class _Wide(Rows):
-    """What is compiled into a wide kernel. A chunk is one vector's elements; thread t holds chunks t, t + threads, …"""
+    """What is compiled into a wide kernel. A chunk is one vector of a row; thread t holds chunks t, t + threads, …"""
 
     plan: Plan
 
@@ -118,22 +118,26 @@ class _Wide(Rows):
         """Chunks that a thread holds, at most."""
         return math.ceil(self.chunks / self.plan.threads)
 
+    def numbers(self, block, line, i, thread) -> tuple[tvm.ir.Expr, tvm.ir.Expr]:
+        """The number of the row that a thread works on, and of the i-th chunk that it holds."""
+        return block * self.plan.rows + line, i * self.plan.threads + thread
+
     def place(self, row: tvm.ir.Expr, chunk: tvm.ir.Expr, element: tvm.ir.Expr) -> tuple:
         """The indices of an element of a chunk of the row numbered `row`."""
         return self.at(row, chunk * self.plan.vector + element)
 
     def exists(self, row: tvm.ir.Expr, chunk: tvm.ir.Expr) -> tvm.ir.Expr:
-        """Whether there is such a row, and in it such a chunk."""
+        """Whether the kernel's arguments have such a row and chunk."""
         return tirx.And(row < self.count, chunk < self.chunks)
 
 
 def wide_kernel(
     dims: list[tvm.ir.Expr], hidden_size: int, dtype: str, epsilon: float, plan: Plan
 ) -> tirx.PrimFunc:
-    """What row_kernel computes, with `plan.vector` elements per load and store and `plan.rows` rows per block.
+    """The same as row_kernel, but with `plan.vector` elements per load and store and `plan.rows` rows per block.
 
-    All loads of x1 and x2 stand before the first store, and those of weight before the threads meet in the sum: all
-    that a thread will read is in flight before it waits for anything. plan.vector must divide hidden_size.
+    All loads of x1 and x2 come before the first store, and those of weight before the sum over the threads, so all
+    loads of a thread are in flight before it has to wait. plan.vector must divide hidden_size.
     """
     wide = _Wide(dims, hidden_size, dtype, epsilon, plan)
     threads, vector, block_rows = plan.threads, plan.vector, plan.rows
@@ -142,14 +146,13 @@ def wide_kernel(
 
     @T.prim_func(private=True, s_tir=True)
     def add_norm(
-        p_x1: T.handle, p_x2: T.handle, p_weight: T.handle, p_norm: T.handle, p_total: T.handle
+        x1: T.Buffer(shape, dtype),
+        x2: T.Buffer(shape, dtype),
+        weight: T.Buffer((hidden_size,), dtype),
+        norm: T.Buffer(shape, dtype),
+        total: T.Buffer(shape, dtype),
     ):
         T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        x1 = T.match_buffer(p_x1, shape, dtype)
-        x2 = T.match_buffer(p_x2, shape, dtype)
-        weight = T.match_buffer(p_weight, (hidden_size,), dtype)
-        norm = T.match_buffer(p_norm, shape, dtype)
-        total = T.match_buffer(p_total, shape, dtype)
         held = T.sblock_alloc_buffer(held_shape, dtype, scope="local")
         scale = T.sblock_alloc_buffer(held_shape, dtype, scope="local")
         result = T.sblock_alloc_buffer(held_shape, dtype, scope="local")
@@ -159,7 +162,8 @@ def wide_kernel(
         for block in T.thread_binding(blocks, thread="blockIdx.x"):
             for line in T.thread_binding(block_rows, thread="threadIdx.y"):
                 for thread in T.thread_binding(threads, thread="threadIdx.x"):
-                    _add(wide, block, line, thread, x1, x2, held, total)
+                    _add(wide, block, line, thread, x1, x2, held)
+                    _write_total(wide, block, line, thread, held, total)
                     _load_weight(wide, thread, weight, scale)
                     _sum_own_squares(wide, line, thread, held, partial)
                 for thread in T.thread_binding(threads, thread="threadIdx.x"):
@@ -176,30 +180,44 @@ def wide_kernel(
 
 
 @T.inline
-def _add(wide, block, line, thread, x1, x2, held, total):
-    """held = x1 + x2, then total = held."""
+def _add(wide, block, line, thread, x1, x2, held):
+    """held = x1 + x2."""
     for i in T.unroll(wide.per_thread):
         for v in T.vectorized(wide.plan.vector):
             with T.sblock("add"):
-                row = T.axis.spatial(wide.count, block * wide.plan.rows + line)
-                c = T.axis.spatial(wide.chunks, i * wide.plan.threads + thread)
+                here = T.meta_var(wide.numbers(block, line, i, thread))
+                row = T.axis.spatial(wide.count, here[0])
+                c = T.axis.spatial(wide.chunks, here[1])
                 e = T.axis.spatial(wide.plan.vector, v)
-                T.where(wide.exists(block * wide.plan.rows + line, i * wide.plan.threads + thread))
+                T.where(wide.exists(*here))
                 at = T.meta_var(wide.place(row, c, e))
                 held[c // wide.plan.threads, e] = x1[at] + x2[at]
-    for i in T.unroll(wide.per_thread):
-        for v in T.vectorized(wide.plan.vector):
-            with T.sblock("write_total"):
-                row = T.axis.spatial(wide.count, block * wide.plan.rows + line)
-                c = T.axis.spatial(wide.chunks, i * wide.plan.threads + thread)
-                e = T.axis.spatial(wide.plan.vector, v)
-                T.where(wide.exists(block * wide.plan.rows + line, i * wide.plan.threads + thread))
-                total[wide.place(row, c, e)] = held[c // wide.plan.threads, e]
+
+
+def _writer(name: str) -> Callable:
+    """target = source, in the block `name`. TVM numbers the blocks of one T.inline, so each name has its own."""
+
+    @T.inline
+    def write(wide, block, line, thread, source, target):
+        for i in T.unroll(wide.per_thread):
+            for v in T.vectorized(wide.plan.vector):
+                with T.sblock(name):
+                    here = T.meta_var(wide.numbers(block, line, i, thread))
+                    row = T.axis.spatial(wide.count, here[0])
+                    c = T.axis.spatial(wide.chunks, here[1])
+                    e = T.axis.spatial(wide.plan.vector, v)
+                    T.where(wide.exists(*here))
+                    target[wide.place(row, c, e)] = source[c // wide.plan.threads, e]
+
+    return write
+
+
+_write_total, _write_norm = _writer("write_total"), _writer("write_norm")
 
 
 @T.inline
 def _load_weight(wide, thread, weight, scale):
-    """scale = weight, where this thread needs it."""
+    """scale = weight, for the chunks of this thread."""
     for i in T.unroll(wide.per_thread):
         for v in T.vectorized(wide.plan.vector):
             with T.sblock("load_weight"):
@@ -237,38 +255,26 @@ def _normalise(wide, line, thread, squares, held, scale, result):
                 result[k, e] = T.cast(norm, wide.dtype)
 
 
-@T.inline
-def _write_norm(wide, block, line, thread, result, norm):
-    """norm = result."""
-    for i in T.unroll(wide.per_thread):
-        for v in T.vectorized(wide.plan.vector):
-            with T.sblock("write_norm"):
-                row = T.axis.spatial(wide.count, block * wide.plan.rows + line)
-                c = T.axis.spatial(wide.chunks, i * wide.plan.threads + thread)
-                e = T.axis.spatial(wide.plan.vector, v)
-                T.where(wide.exists(block * wide.plan.rows + line, i * wide.plan.threads + thread))
-                norm[wide.place(row, c, e)] = result[c // wide.plan.threads, e]
-
-
 # --- dispatch -------------------------------------------------------------------------------------
 
 
 def threads_per_block(target: Target) -> int:
-    """How many threads a block may have on `target`, at most MAX_THREADS; 0 where it has no such thing."""
+    """How many threads a block may have on `target`, at most MAX_THREADS; 0 for a target without blocks of threads."""
     limits = [target.attrs.get(key) for key in ("max_num_threads", "max_threads_per_block")]
     return min(MAX_THREADS, max((int(limit) for limit in limits if limit is not None), default=0))
 
 
 def kernel_kind(pair: AddNorm, target: Target) -> str:
-    """Which kernel serves `pair` on `target`: "cpu", "wide", "row", or "" where there is none.
+    """Which kernel serves `pair` on `target`: "cpu", "wide", "row", or "" if there is none.
 
-    CUDA gets the wide kernel, other targets with threads row_kernel, LLVM the schedule for a CPU. What a thread holds
-    of its row decides too: above 64 bytes, registers do not suffice for the wide kernel's copies of weight and result
-    as well; above 512, most of the row would be spilled to memory, which is what fusing is to save.
+    CUDA gets the wide kernel, other targets with threads get row_kernel, and LLVM gets the schedule for a CPU. The
+    bytes of a row per thread matter too. Above 64, the wide kernel's copies of weight and result no longer fit into
+    registers as well. Above 512, most of the row would be spilled to memory, and that is the traffic that fusing should
+    save.
     """
     limit = threads_per_block(target)
     if math.isfinite(pair.epsilon) and abs(pair.epsilon) > FLOAT32_MAX:
-        return ""  # inf and nan can be kept in float32, but not this
+        return ""  # float32 can hold inf and nan, but not this number
     if target.kind.name == "llvm":
         return "cpu"
     if limit < WARP:
@@ -295,7 +301,8 @@ def kernel_name(shape: list[tvm.ir.Expr]) -> str:
 class Site:
     """Where a pair's kernel goes: before the binding of `before`, the first that reads the sum.
 
-    same_block: whether the norm is bound in the same block as `before`, so that the kernel's results need not leave it.
+    same_block: whether the norm is bound in the same binding block as `before`. If not, the kernel's results must leave
+    that block.
     """
 
     pair: AddNorm
@@ -306,10 +313,10 @@ class Site:
 def find_sites(func: relax.Function, match: Match) -> list[Site]:
     """The pairs of `func` that can be fused, and where.
 
-    The kernel stands where the sum is first read, which is at the norm or earlier: nothing then reads the sum before it
-    is there, and the add need not be kept. A pair is left alone where that moves something it must not:
+    The kernel goes to the first binding that reads the sum: the norm or an earlier one. There the sum is always ready
+    in time, and the add is no longer needed. A pair is not fused if one of these holds:
       * weight is not bound yet at that place, or is itself a sum that moves;
-      * something between the add and the norm may write to memory that one of them reads.
+      * a binding between the add and the norm may write to memory that one of them reads.
     """
     sites = []
     for scope in scopes(func):
@@ -353,7 +360,7 @@ def _reads(binding: relax.Binding, var: relax.Var) -> bool:
 class SiteRewriter(PyExprMutator):
     """Visits the bindings of each function that has sites. A subclass defines kernel_of(pair) and put_kernels(before).
 
-    sites: those of the function at hand. results: a norm's variable -> the value that it is bound to instead.
+    sites: those of the current function. results: a norm's variable -> the value that it is bound to instead.
     """
 
     def __init__(self, mod: tvm.IRModule, target: Target, match: Match):
@@ -363,7 +370,7 @@ class SiteRewriter(PyExprMutator):
         self.results: dict[relax.Var, relax.Expr] = {}
 
     def transform(self) -> tvm.IRModule:
-        """The module with a kernel call for each pair that can be fused; self.mod itself where there is none."""
+        """The module with a kernel call for each pair that can be fused; self.mod itself if there is none."""
         changed = False
         for gvar, func in self.mod.functions_items():
             if isinstance(func, relax.Function):
@@ -381,7 +388,7 @@ class SiteRewriter(PyExprMutator):
         return there and self.kernel_of(pair) is not None
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        """Put the kernels that belong before `binding`; then nothing for a fused add, a kernel's result for a norm."""
+        """Put the kernels that belong before `binding`; then drop a fused add, or bind a norm to a kernel's result."""
         self.put_kernels(binding.var)
         if any(binding.var.same_as(site.pair.total) for site in self.sites):
             return
@@ -392,7 +399,7 @@ class SiteRewriter(PyExprMutator):
             self.bind(binding.var, value)
 
     def visit_match_cast_(self, binding: relax.MatchCast) -> None:
-        """As for a VarBinding; a MatchCast is never part of a pair but may read a sum."""
+        """Put the kernels that belong before `binding`; a MatchCast is never part of a pair, but may read a sum."""
         self.put_kernels(binding.var)
         super().visit_match_cast_(binding)
 

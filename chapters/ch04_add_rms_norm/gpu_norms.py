@@ -1,4 +1,4 @@
-"""Add and RMSNorm on a GPU: chapter 4's kernels and those of libraries, which `bench 4` and `bench 8` measure."""
+"""Add and RMSNorm on a GPU: chapter 4's kernels and those of libraries, for `bench 4` and `bench 8`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chapters.runner.earlier import earlier
 def kernels(shape: tuple[int, ...], dtype: str, limit: int = 1024) -> dict[str, tirx.PrimFunc]:
     """Chapter 4's two kernels for tensors of `shape`, by name, with the thread counts that the pass would choose.
 
-    They are the learner's if these pass their checks.
+    They are the learner's if those pass their checks, else the reference's.
     """
     chapter = earlier(4)
     dims = row_dimensions([tirx.IntImm("int64", n) for n in shape])

@@ -2,9 +2,9 @@
 # # Lab: add and RMSNorm in one kernel
 #
 # The pass on a decoder, its kernels as text and as GPU code run without a GPU, planted faults, and
-# a stock schedule that makes one row far slower than none. In a terminal: `python -m
-# chapters.ch04_add_rms_norm.lab`. Where your own answers to chapter 4 pass their checks, this lab
-# runs them; else it runs the reference.
+# a stock schedule that is far slower on one row than no schedule. In a terminal: `python -m
+# chapters.ch04_add_rms_norm.lab`. If your own answers to chapter 4 pass their checks, this lab runs
+# them; otherwise it runs the reference.
 
 # %%
 import dataclasses
@@ -34,7 +34,7 @@ print("The code of chapter 4 is", whose(4))
 # ## On a decoder
 #
 # Two layers with Llama 3's sizes. Each layer has two pairs; the first norm of the model reads the
-# embedding and is no pair.
+# embedding, so it is not part of a pair.
 
 # %%
 llama, _ = decoder("llama3-8b", "float16", functions=["prefill", "batch_decode", "batch_verify"])
@@ -47,8 +47,8 @@ print(
 )
 
 # %% [markdown]
-# The weights of a layer are far more bytes than its residual, so a decode step hardly notices the
-# bytes that fusing saves. Here is the pair alone, for a prompt of 512 tokens.
+# The weights of a layer have far more bytes than its residual, so the bytes that fusing saves hardly
+# matter in a decode step. Here is the pair alone, for a prompt of 512 tokens.
 
 # %%
 pair = unfused((1, 512, 4096), "float16")
@@ -58,8 +58,9 @@ display(compare(walk.scoreboard(pair, {}), walk.scoreboard(one, {})))
 # %% [markdown]
 # ## The kernel
 #
-# First the simple one: each thread holds elements that lie `threads` apart, so that neighbouring
-# threads read neighbouring addresses. Then the wide one: the same steps, eight elements at a time.
+# First the simple kernel: each thread holds elements that are `threads` apart, so that neighbouring
+# threads read neighbouring addresses. Then the wide kernel: the same steps, eight elements at a
+# time.
 
 # %%
 rows = tvm.tirx.Var("rows", "int64")
@@ -69,8 +70,8 @@ wide = add_norm.wide_kernel([rows], 4096, "float16", 1e-5, plan)
 display(kernel_picture(simple, "row_kernel"), kernel_picture(wide, "wide_kernel"))
 
 # %% [markdown]
-# What TVM writes for CUDA. The loads of x1 and x2 come before any store. A `uint4` is 16 bytes, and
-# a thread has four of each tensor.
+# Here is the CUDA code that TVM writes. The loads of x1 and x2 come before any store. A `uint4` is 16
+# bytes, and a thread has four of each tensor.
 
 # %%
 (kernel,) = HostProgram(wide, CUDA).kernels.values()
@@ -80,8 +81,9 @@ print("\n".join(line[:110] for line in body if "uint4*)(x" in line or "uint4*)(t
 # %% [markdown]
 # ## Run it without a GPU
 #
-# The CUDA text itself, compiled by g++ with a fiber for every thread, first thread first and then
-# last thread first; and WGSL on Vulkan, which WebGPU uses in a browser. Outputs start as NaN.
+# g++ compiles the CUDA text itself, with a fiber for every thread. It runs twice: once with the first
+# thread first, once with the last thread first. Then WGSL, the language of WebGPU in a browser, runs
+# on Vulkan. Outputs start as NaN.
 
 # %%
 random = np.random.default_rng(0)
@@ -109,10 +111,10 @@ for backwards in (False, True):
 print("WGSL:", wgsl_on_vulkan.missing("float16") or run_on(wgsl_on_vulkan.run_wgsl, WEBGPU))
 
 # %% [markdown]
-# ## Faults that a GPU keeps to itself
+# ## Faults that a GPU does not report
 #
-# The same kernel with a barrier taken out, and with the guard of its tail taken out. On a GPU the
-# first gives other numbers now and then, the second overwrites somebody else's memory.
+# The same kernel without a barrier, without the guard of its tail, and without one step of its sum. On a
+# GPU the first now and then gives wrong numbers, and the second overwrites memory outside its arrays.
 
 # %%
 faults = {
@@ -131,8 +133,8 @@ for what, change in faults.items():
 # %% [markdown]
 # ## The missing key
 #
-# Two pairs that differ in epsilon only, through a pass that keeps one kernel for decode, and
-# through one with a key. All three modules run; one gives other numbers.
+# Two pairs that differ only in epsilon, fused by a pass that keeps one kernel for decode, and by a
+# pass with a key. All three modules run; one gives wrong numbers.
 
 # %%
 two = add_norm.two_norms()
@@ -157,7 +159,7 @@ display(diff(FuseAsUpstream()(two)["main"], add_norm.FuseAddRMSNorm("llvm")(two)
 # %% [markdown]
 # ## Read the TIR: one row, far slower
 #
-# TVM has a stock schedule for reductions on a CPU. On one row of 4096 it does this to RMSNorm:
+# TVM has a stock schedule for reductions on a CPU. Here it schedules RMSNorm on one row of 4096:
 
 # %% tags=["measured"]
 from tvm.s_tir import dlight  # noqa: E402
@@ -188,17 +190,17 @@ slow, fast = seconds(stock), seconds(plain)
 print(f"no schedule {1e6 * fast:.0f} µs, stock schedule {1e6 * slow:.0f} µs, {slow / fast:.0f}×")
 
 # %% [markdown]
-# The reason stands in the loops. With one row there is nothing to spread over threads but the 4096
-# columns, so the schedule makes *them* the outer loop, and computes the sum over the whole row
-# again for each.
+# The loops show the reason. With one row, the schedule can only spread the 4096 columns over threads.
+# It makes the *columns* the outer loop, and for each column it computes the sum over the whole row
+# again.
 
 # %%
 display(show(stock["rms_norm"]))
 
 # %% [markdown]
-# The fused kernel for the same target keeps the row as the outer loop. A few rows are done by one
-# thread, before others would have woken up. `range(0)` is the tail of a row, of which 4096 leaves
-# nothing; the code generator drops the loop.
+# The fused kernel for the same target keeps the row as the outer loop. If there are only a few rows,
+# one thread computes them before the others could wake up. `range(0)` is the tail of a row, which is
+# empty for 4096 columns; the code generator drops the loop.
 
 # %%
 for_cpu = add_norm.FuseAddRMSNorm(target)(pair)

@@ -57,7 +57,8 @@ QUESTIONS = [
         show=SEQUENCES.script,
         choices=("1", "2", "3"),
         compute=_kernels_of_a_pipeline,
-        because="rms_norm contains a reduction, and FuseOps does not put an add in front of one. This pass has to.",
+        because="rms_norm contains a reduction, and FuseOps does not fuse an add into a reduction after it. This pass "
+        "does.",
     ),
     Question(
         ask="main has two pairs, with equal shapes and epsilons. How many kernels are in the module after the pass?",
@@ -70,14 +71,14 @@ QUESTIONS = [
         ask="And how many launches does one call of that main make, after the pass?",
         choices=("1", "2", "4"),
         compute=lambda: earlier(1).launches(_two_layers())["main"],
-        because="One a pair: a kernel in the module is code, a launch is a use of it.",
+        because="One per pair: a kernel in the module is code, a launch is one use of it.",
     ),
     Question(
         ask="A row has 1000 float16 elements. How many threads does the plan give it, if a block may have 1024?",
         choices=("32", "64", "128", "1024"),
         compute=lambda: earlier(4).plan_threads(1000, "float16", 1024).threads,
-        because="Eight elements a load make 125 vectors. At four a thread, as in the reference, one warp holds them; "
-        "a plan of your own with fewer each takes more.",
+        because="Eight elements per load make 125 vectors. At four vectors per thread, as in the reference, one warp "
+        "holds them; your own plan may give a thread fewer, and then needs more threads.",
     ),
     Question(
         ask="What does FuseAsUpstream, which asks only whether the first dimension is 1, make of (4, 3, 64)?",
@@ -88,6 +89,6 @@ QUESTIONS = [
             "the same module: it finds no pair",
         ),
         compute=_upstream_on_sequences,
-        because="It takes 4 for a batch of decode steps, and hands (4, 3, 64) to a kernel written for (n, 1, 64).",
+        because="It takes (4, 3, 64) for a batch of four decode steps, and calls a kernel written for (n, 1, 64).",
     ),
 ]

@@ -1,7 +1,7 @@
-"""What NVIDIA's compiler makes of the two kernels: registers, spilled bytes, shared memory. No GPU is needed.
+"""Counts the registers, spilled bytes and shared memory of the two kernels, with NVIDIA's compiler but without a GPU.
 
-`python -m chapters.ch04_add_rms_norm.registers` counts them and writes `docs/results/ch04_registers.json`; `bench 4`
-does so too. The lesson counts anew where the compiler is installed, and else shows that file.
+`python -m chapters.ch04_add_rms_norm.registers` writes `docs/results/ch04_registers.json`, and so does `bench 4`. The
+lesson counts again if the compiler is installed; otherwise it shows that file.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def counted(architectures: tuple[str, ...] = ARCHITECTURES) -> dict:
 
 
 def table(measured: dict) -> Table:
-    """A row for each architecture and kernel."""
-    header = ("for", "kernel", "registers a thread", "bytes spilled", "shared bytes a block")
+    """One row per architecture and kernel."""
+    header = ("for", "kernel", "registers per thread", "bytes spilled", "shared bytes per block")
     rows = [
         (arch, name, *used.values())
         for arch, by_kernel in measured["kernels"].items()
@@ -49,7 +49,7 @@ def table(measured: dict) -> Table:
 
 
 def shown() -> Shown:
-    """Counted now where the compiler is installed, else from the results file."""
+    """The table, counted now if the compiler is installed, else from the results file."""
     if not missing():
         now = counted()
         return Shown(table(now), f"{now['compiler']}, counted while this page was built")
@@ -61,7 +61,7 @@ def shown() -> Shown:
 
 
 def main() -> int:
-    """Count, print, and write the results file; 1 where the compiler is missing."""
+    """Count, print, and write the results file; exit status 1 if the compiler is missing."""
     return save_counts(NAME, counted, table, missing(), f"python -m {__spec__.name}")
 
 

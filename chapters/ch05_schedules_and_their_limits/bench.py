@@ -1,7 +1,7 @@
-"""Measures NT_matmul on this CPU: scheduled, beside NumPy and, where it is installed, PyTorch.
+"""Measures NT_matmul on this CPU: scheduled, beside NumPy and, if it is installed, PyTorch.
 
-The bounds, how fast w can be read and how fast registers can multiply and add, are measured in the same rounds. A
-decode step of a small decoder shows what the schedules gain on top of chapter 3's pass.
+The same rounds measure the bounds: how fast w can be read, and how fast registers can multiply and add. A decode step
+of a small decoder shows what the schedules gain on top of chapter 3's pass.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROWS = (1, 4, 8, 16, 32, 64, 128, 256, 512)
 AMX_ROWS = (32, 64, 128, 256)
 KERNELS = ("ours", "numpy_peer", "torch_peer", "bounds")
 TORCH = ("torch_peer", "torch_bfloat16")  # may run in an interpreter without TVM
-# two layers of an ordinary shape, small enough to fill with numbers
+# two layers of an ordinary shape, small enough to have random weights
 DECODER = LlamaConfig(
     hidden_size=1024,
     intermediate_size=2816,
@@ -36,7 +36,7 @@ DECODER = LlamaConfig(
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """Everything: {name of a results file: seconds per call}, with the tables told to `say` as they come."""
+    """Measure everything: {name of a results file: seconds per call}; also passes each table to `say`."""
     n, k = (512, 512) if quick else (N, K)
     rounds = 3 if quick else 15
 
@@ -61,7 +61,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 
 
 def peak(seconds: dict[str, float], threads: int, bound: str = "multiply-add") -> float:
-    """Floating-point operations a second that the registers, or the tile alone, reached in the same rounds."""
+    """Floating-point operations per second that the registers, or the tile alone, reached in the same rounds."""
     from chapters.kit.bench.cpu_bounds import MULTIPLY_ADDS
 
     return 2 * MULTIPLY_ADDS * threads / seconds[bound]
@@ -82,7 +82,7 @@ def _kernel(rows: int, n: int, k: int):
 
 
 def ours(rows, n, k, threads, seed):
-    """The scheduled kernel: the learner's where it passes its checks, else the reference's."""
+    """The scheduled kernel: the learner's if it passes its checks, else the reference's."""
     import tvm
 
     from chapters.kit.machine import llvm_host
@@ -113,8 +113,8 @@ def torch_peer(rows, n, k, threads, seed, dtype="float32", tolerance=TOLERANCE):
         with torch.inference_mode():
             return linear(x, w)
 
-    out, *operands = (tensor.float().numpy() for tensor in (call(), x, w))
-    return {"PyTorch": (call, checked(out, *operands, tolerance=tolerance))}
+    out, *inputs = (tensor.float().numpy() for tensor in (call(), x, w))
+    return {"PyTorch": (call, checked(out, *inputs, tolerance=tolerance))}
 
 
 def amx_peer(rows, n, k, threads, seed):
@@ -138,12 +138,12 @@ def amx_peer(rows, n, k, threads, seed):
 
 
 def torch_bfloat16(rows, n, k, threads, seed):
-    """PyTorch in bfloat16, which oneDNN runs on AMX where there is one; its result is bfloat16."""
+    """PyTorch in bfloat16, which oneDNN runs on AMX if the processor has it; its result is bfloat16."""
     return torch_peer(rows, n, k, threads, seed, "bfloat16", tolerance=1e-2)
 
 
 def bounds(rows, n, k, threads, seed):
-    """Kernels that do only a part of the work: read w; multiply and add in registers; the tile alone, if it has one."""
+    """Kernels that do a part of the work: read w; multiply and add in registers; compute the tile, if there is one."""
     from chapters.kit.bench.cpu_bounds import multiply_add, multiply_tile, read_matrix
     from chapters.kit.bench.operands import in_numpy_memory
     from chapters.kit.cpu.matmul_tile import has_few_rows, matmul_tile
@@ -151,14 +151,14 @@ def bounds(rows, n, k, threads, seed):
 
     target = llvm_host()["target"]
     reader, sums_shape = read_matrix(n, k, target)
-    worker, operands_shape, chains_shape = multiply_add(threads, target)
-    w, sums, operands, chains = (
+    worker, factors_shape, chains_shape = multiply_add(threads, target)
+    w, sums, factors, chains = (
         in_numpy_memory(np.full(shape, 0.5, "float32"))
-        for shape in ((n, k), sums_shape, operands_shape, chains_shape)
+        for shape in ((n, k), sums_shape, factors_shape, chains_shape)
     )
     calls = {
         "read w": (lambda: reader(w, sums), None),
-        "multiply-add": (lambda: worker(operands, chains), None),
+        "multiply-add": (lambda: worker(factors, chains), None),
     }
     kernel = _kernel(rows, n, k)
     if not has_few_rows(kernel, target):
@@ -211,7 +211,7 @@ def _one_token(generator):
 
 
 def kernel_table(measured: dict) -> Table:
-    """Speed by number of rows: GFLOP/s, times a peer's, and the shares of the nearer bound and of the tile alone."""
+    """GFLOP/s by number of rows, the peers' times relative to ours, and shares of the nearer bound and of the tile."""
     rows = []
     size = measured["n"] * measured["k"]
     for threads, by_rows in measured["threads"].items():
@@ -232,7 +232,7 @@ def kernel_table(measured: dict) -> Table:
 
 
 def amx_table(measured: dict) -> Table:
-    """bfloat16 on AMX; empty where the processor has none."""
+    """bfloat16 on AMX; empty if the processor has none."""
     size = measured["n"] * measured["k"]
     rows = []
     for count, seconds in measured["rows"].items():
@@ -244,7 +244,7 @@ def amx_table(measured: dict) -> Table:
 
 
 def decode_table(seconds: dict) -> Table:
-    """One decode step, and how much of the exported module's time is left."""
+    """The time of one decode step, and its share of the time of the exported module."""
     whole = seconds["as exported"]
     rows = [(name, duration(s), f"{s / whole:.0%}") for name, s in seconds.items()]
     return Table(("the decoder", "one decode step", "of the time as exported"), rows)
@@ -254,5 +254,5 @@ TABLES = {"ch05_kernels": kernel_table, "ch05_amx": amx_table, "ch05_decode": de
 
 
 def shown(name: str) -> Shown:
-    """The table of a results file with its source, or the sentence that nothing was measured yet."""
+    """The table of a results file with its source, or a sentence that says that it was not measured yet."""
     return shown_as(load(name), 5, TABLES[name])

@@ -18,17 +18,17 @@ from chapters.kit.cpu.nt_matmul import is_nt_matmul
 
 
 def inline_the_product(sch: Schedule) -> None:
-    """Put the product where the bias block reads it."""
+    """Compute the product inside the bias block, where it is read."""
     sch.compute_inline("matmul")
 
 
 def inline_the_bias(sch: Schedule) -> None:
-    """Put the addition where the product is stored."""
+    """Add the bias inside the product's block, where the sum is stored."""
     sch.reverse_compute_inline("bias")
 
 
 def decompose_and_inline(sch: Schedule) -> None:
-    """Take the init away first, so that nothing is in the way, and then as above."""
+    """Move the init into a separate block first, then add the bias in the block that remains."""
     sch.decompose_reduction("matmul", sch.get_loops("matmul")[2])
     sch.reverse_compute_inline("bias")
 
@@ -41,7 +41,7 @@ ATTEMPTS: dict[str, Callable[[Schedule], None]] = {
 
 
 def forced(m: int, n: int, k: int) -> tirx.PrimFunc:
-    """The third attempt, done by hand: the bias is added where the sum is stored. This is not D = A @ B.T + C."""
+    """The third attempt, written by hand: it adds the bias at every step of the sum. This is not D = A @ B.T + C."""
 
     @T.prim_func(s_tir=True)
     def main(
@@ -80,15 +80,15 @@ def rows_in_two_groups() -> Schedule:
 
 # --- around the tiles of exercise 5.14 ------------------------------------------------------------
 
-LOADED = 16  # vectors of x that prefill loads in the steps that it writes out one after another
-UNROLLED = 8  # such steps at most
+LOADED = 16  # vectors of x, at most, that prefill loads in its unrolled steps
+UNROLLED = 8  # unrolled steps, at most
 
 
 def pad_rows(sch: Schedule, product: SBlockRV, tile: Tile) -> tuple[SBlockRV, SBlockRV]:
     """Make the rows of the product whole tiles; returns the blocks that copy x in and the result out.
 
-    pad_einsum makes these copies where the rows do not divide; elsewhere they are made here, because a packed
-    x and a result in tiles need them too.
+    pad_einsum makes these copies only if tiles do not divide the rows. Otherwise they are made here, because a packed x
+    and a tiled result need them too.
     """
     padding = [1] * len(sch.get_loops(product))
     padding[tile.row_axis] = tile.rows
@@ -116,13 +116,13 @@ def pack_rows(sch: Schedule, product: SBlockRV, tile: Tile) -> None:
 
 
 def split_steps(tile: Tile) -> tuple[int, int]:
-    """(steps, how many of them are written out one after another), which together make block_k."""
+    """(iterations of the loop over steps, unrolled steps per iteration), whose product is block_k."""
     unrolled = largest_divisor(tile.block_k, min(UNROLLED, LOADED // tile.vectors))
     return tile.block_k // unrolled, unrolled
 
 
 def vectorize_copies(sch: Schedule, packed: SBlockRV, result: SBlockRV, tile: Tile) -> None:
-    """Vectorise the copies of x, along its rows, and of the result, along its columns."""
+    """Vectorize the copies of x, along its rows, and of the result, along its columns."""
     *around, k = sch.get_loops(packed)
     vectors, lane = sch.split(around[tile.row_axis], [None, tile.lanes])
     sch.reorder(vectors, k, lane)
@@ -135,5 +135,8 @@ def vectorize_copies(sch: Schedule, packed: SBlockRV, result: SBlockRV, tile: Ti
 
 
 def has_schedule(func: tirx.PrimFunc) -> bool:
-    """Whether `func` is an unscheduled NT_matmul, by what it reads, whose weight is a matrix of constant size."""
+    """Whether this chapter has a schedule for `func`: an unscheduled NT_matmul, with a weight of constant size.
+
+    The kernel is recognized by what it computes, not by its name.
+    """
     return "tirx.is_scheduled" not in (func.attrs or {}) and is_nt_matmul(func)

@@ -1,15 +1,15 @@
 # %% [markdown]
 # # Lab: schedules and their limits
 #
-# One product, scheduled step by step, timed after each; the three attempts and their full messages; and the kernel of
-# chapter 3 made fast. In a terminal: `python -m chapters.ch05_schedules_and_their_limits`.
+# One product, scheduled step by step and timed after each step; a failed attempt and TVM's full message; and the kernel
+# of chapter 3, made fast. In a terminal: `python -m chapters.ch05_schedules_and_their_limits`.
 
 # %%
 import time
 
 import numpy as np
 import tvm
-from tvm import relax, s_tir
+from tvm import relax, s_tir, tirx
 
 from chapters.ch05_schedules_and_their_limits.given import ATTEMPTS, forced
 from chapters.kit.cases.linear_layer import linear_layer
@@ -32,7 +32,7 @@ print("The schedules are", whose(5))
 # %%
 sch = s_tir.Schedule(matmul_bias(8, 16, 6))
 block = sch.get(sch.get_sblock("matmul"))
-kinds = {0: "spatial", 2: "reduction"}
+kinds = {tirx.IterVar.DataPar: "spatial", tirx.IterVar.CommReduce: "reduction"}
 display(
     Table(
         ("axis", "kind", "extent"),
@@ -47,7 +47,7 @@ print("read by", [sch.get(consumer).name_hint for consumer in sch.get_consumers(
 # %% [markdown]
 # ## One primitive after another
 #
-# Each makes a small change that can be read.
+# Each primitive makes a small change that you can read.
 
 # %%
 before = sch.mod["main"]
@@ -68,7 +68,7 @@ display(diff(before, sch.mod["main"]))
 # %% [markdown]
 # ## What each step is worth, here
 #
-# On a larger product, compiled for the processor that runs this. Every version is checked against NumPy.
+# The same steps on a larger product, compiled for the processor that runs this. Every version is checked against NumPy.
 
 # %% tags=["measured"]
 SIZE = 256
@@ -132,12 +132,12 @@ display(Table(("step", "milliseconds"), [(n, f"{1e3 * seconds(s):.2f}") for n, s
 
 # %% [markdown]
 # As written, LLVM vectorizes the loop over steps by itself. Tiles that read B across its rows lose that; with B packed,
-# the columns of a tile lie side by side. Which row is best depends on the processor, and times on a busy machine
-# wander.
+# the columns of a tile are adjacent in memory. Which row is best depends on the processor, and times on a busy machine
+# vary.
 #
 # ## A full refusal
 #
-# TVM prints the program with the block it speaks of underlined, and then the condition.
+# TVM prints the program, with the block in question underlined, and then the condition that failed.
 
 # %%
 try:
@@ -150,7 +150,7 @@ except s_tir.ScheduleError as error:
 # %% [markdown]
 # ## The forced version, run
 #
-# For k = 1 it is right; then it is wrong by k - 1 times the bias.
+# For k = 1 it is right; for larger k it is wrong by k - 1 times the bias.
 
 # %%
 for k in (1, 2, 8, 64):
@@ -166,8 +166,8 @@ for k in (1, 2, 8, 64):
 # %% [markdown]
 # ## The product of chapter 3, fast
 #
-# `NT_matmul` as chapter 3's pass makes it, for a layer of 1024 by 1024, and its loops after each of the two schedules.
-# How many lanes and registers they use depends on the processor that runs this.
+# First `NT_matmul` as chapter 3's pass makes it, for a layer of 1024 by 1024, then its loops after each of the two
+# schedules. How many lanes and registers they use depends on the processor that runs this.
 
 # %%
 fuse, target = earlier(3).FuseTransposeMatmul(), llvm_host()["target"]
@@ -206,12 +206,12 @@ for rows, schedule in ((1, ours.schedule_decode), (64, ours.schedule_prefill)):
     print(f"{rows:>3} rows: {before_ms:7.2f} ms as it is, {after_ms:7.2f} ms scheduled")
 
 # %% [markdown]
-# Measured while this page was built, on whatever else the machine was doing: good for the order of magnitude.
-# `python -m chapters bench 5` measures properly.
+# These times were measured while this page was built, on a machine that may have been busy. They show the order of
+# magnitude. `python -m chapters bench 5` measures properly.
 #
 # ## Same tokens
 #
-# The tiny decoder after chapter 3's pass, and with its products scheduled for this processor.
+# The tiny decoder after chapter 3's pass, then also with its products scheduled for this processor.
 
 # %%
 exported, _ = decoder("tiny", functions=Generator.SINGLE)

@@ -79,19 +79,20 @@ QUESTIONS = [
         because="Three tiles of four: the last one is cut off by a predicate, `T.where(…)`, that split adds.",
     ),
     Question(
-        ask="What becomes of `sch.parallel` on the loop over the steps of the sum?",
+        ask="You call `sch.parallel` on the loop over the steps of the sum. What happens?",
         choices=("it is accepted", "it is refused", "it is accepted, and the result is wrong"),
         compute=_parallel_steps,
         because="Two steps of one sum would write the same element at the same time.",
     ),
     Question(
-        ask="After decompose_reduction, what becomes of `sch.vectorize` on the loop over columns of the update?",
+        ask="After decompose_reduction you call `sch.vectorize` on the update's loop over columns. What happens?",
         choices=("it is accepted", "it is refused", "the init is vectorized instead"),
         compute=_vectorized_late,
-        because="The update has no init any more, and is no reduction block: TVM cannot tell what its loops do.",
+        because="Without its init, the update is not a reduction block for TVM, which then refuses to vectorize its "
+        "loops.",
     ),
     Question(
-        ask="After decompose_reduction, how many producers has the block `bias`?",
+        ask="After decompose_reduction, how many producers does the block `bias` have?",
         choices=("1", "2", "3"),
         compute=_producers,
         because="Both the init and the update write temp. Inlining `bias` needs a single producer.",
@@ -100,18 +101,20 @@ QUESTIONS = [
         ask="Sizes (8, 16, 6), tiles of (4, 8), `bias` moved into the loop over steps: how often does it run?",
         choices=("128", "768", "32"),
         compute=_bias_at_the_steps,
-        because="128 elements, six times each. Only the last time is it right; TVM allows it because the result is.",
+        because="128 elements, six times each. Only the last time gives the right sum, but that makes the result "
+        "right, so TVM allows it.",
     ),
     Question(
         ask="After rfactor over the lanes, which loops of `total_rf` may be vectorized?",
         choices=("lanes", "rows and lanes", "rows and groups of columns and lanes"),
         compute=_loops_of_partial_sums,
-        because="Rows and lanes have sums of their own. The groups of a row add to the same partial sum.",
+        because="Each row and each lane has its own sum. The groups of a row add to the same partial sum.",
     ),
     Question(
         ask="Operands are float16, out_dtype is float32. How many sums does the decode schedule keep in a register?",
         choices=("as many as float16 values", "as many as float32 values", "one"),
         compute=_sums_in_a_register,
-        because="Sums have the result's dtype, and lanes hold sums; the operands are widened on the way in.",
+        because="Lanes hold sums, and sums have the result's dtype. The operands are converted to it when they are "
+        "loaded.",
     ),
 ]

@@ -1,8 +1,8 @@
 """Measures what starting from the bias is worth on this CPU: `python -m chapters bench 6`.
 
-One int8 product with a bias, as three schedules of one program on `vpdpbusd` and, where there are AMX tiles, as two
-kernels on those. How fast memory takes a pass over the output is measured in the same rounds, so that the chapter's
-line of arithmetic (`predicted_speedup`) can be held against the clock. Every result is exact before it is timed.
+One int8 product with a bias, as three schedules of one program on `vpdpbusd` and, if the processor has AMX, as kernels
+on its tiles. The same rounds measure how fast memory takes a pass over the output, so that the chapter's prediction
+(`predicted_speedup`) can be compared with the clock. Every result is checked to be exact before it is timed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TORCH = ("torch_peer", "torch_packed")  # may run in an interpreter without TVM
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """{name of a results file: seconds a call}, with the tables told to `say`."""
+    """{name of the results file: seconds per call}; also passes the tables to `say`."""
     m, n = (64, 512) if quick else (M, N)
     rounds = 3 if quick else 11
 
@@ -41,10 +41,10 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 
 
 def speedups(measured: dict) -> Table:
-    """Times as fast as with a bias pass of its own, by the clock and by `predicted_speedup`."""
+    """How many times faster than with a separate bias pass, as measured and as `predicted_speedup` says."""
     cases = [(measured["m"], int(k), seconds) for k, seconds in measured["steps"].items()]
-    if tall := measured.get("tall"):
-        cases.append((tall["m"], tall["k"], tall["seconds"]))
+    tall = measured["tall"]
+    cases.append((tall["m"], tall["k"], tall["seconds"]))
     rows = [
         _row(measured, m, k, unit, seconds)
         for m, k, seconds in cases
@@ -55,7 +55,7 @@ def speedups(measured: dict) -> Table:
 
 
 def beside_torch(measured: dict) -> Table:
-    """What the bias costs where tiles are loaded from it, and PyTorch's times by that of the tiles."""
+    """What the bias costs if tiles are loaded from it, and PyTorch's times relative to that of the tiles."""
     rows = []
     for k, seconds in measured["steps"].items():
         if (tiles := seconds.get("AMX, fused")) is None:
@@ -79,10 +79,10 @@ def _row(measured: dict, m: int, k: int, unit: str, seconds: dict[str, float]) -
 
 
 def _predicted(elements: int, k: int, fused: float, bias_pass: float) -> float:
-    """The chapter's line of arithmetic: from the fused kernel's seconds and the machine's traffic, what the pass costs.
+    """The chapter's prediction of the speedup, from the seconds of the fused kernel and of the bias pass alone.
 
-    Bytes a second are those of the bias pass alone: 12 an element. Operations a second are those of the fused kernel
-    in the time that its stores leave.
+    The bias pass moves 12 bytes per element, which gives the bytes per second. The fused kernel's operations, divided
+    by the time that its stores leave, give the operations per second.
     """
     from chapters.runner.earlier import earlier
 
@@ -92,7 +92,7 @@ def _predicted(elements: int, k: int, fused: float, bias_pass: float) -> float:
 
 
 def shown() -> Shown | Several:
-    """The tables of the results file, with where they come from, or the sentence that there is none yet."""
+    """The tables of the results file with their source, or a sentence that says that it was not measured yet."""
     found = load("ch06_int8")
     if found is None:
         return not_yet(6)
@@ -103,7 +103,7 @@ def shown() -> Shown | Several:
 
 
 def _checked(out: np.ndarray, a: np.ndarray, w: np.ndarray, c: np.ndarray) -> float:
-    """0.0; ValueError where a result is not exact."""
+    """0.0, the error of an exact result; ValueError if some of eight rows is not exact."""
     some = np.unique(np.linspace(0, len(a) - 1, 8).astype(int))
     if not (out[some] == expected(a[some], w, c)).all():
         raise ValueError("wrong numbers")
@@ -111,7 +111,7 @@ def _checked(out: np.ndarray, a: np.ndarray, w: np.ndarray, c: np.ndarray) -> fl
 
 
 def vnni(m, n, k, seed):
-    """The three schedules; the primitive is the learner's where it passes its checks."""
+    """The three schedules; the primitive is the learner's if it passes its checks."""
     import tvm
 
     from chapters.kit.bench.operands import in_numpy_memory
@@ -156,7 +156,7 @@ def amx(m, n, k, seed):
 
 
 def traffic(m, n, k, seed):
-    """The bias pass by itself: what it reads and writes is all that it does."""
+    """The bias pass alone, which is limited by its reads and writes."""
     import tvm
     from tvm import s_tir, te
 
@@ -175,7 +175,7 @@ def traffic(m, n, k, seed):
 
 
 def torch_peer(m, n, k, seed):
-    """PyTorch's int8 product and then the bias. It packs weights at each call, which ours had done before."""
+    """PyTorch's int8 product and then the bias. It packs the weights at each call; ours are packed beforehand."""
     import torch
 
     torch.set_num_threads(1)

@@ -1,7 +1,7 @@
-"""What chapter 6 provides: the conditions on one block, its loops and its memory. Each refuses, or says nothing.
+"""What chapter 6 provides: conditions on one block, its loops and its memory. Each raises a ScheduleError or passes.
 
-The exercises ask what the two blocks have to do with each other. These functions ask what each has to be by itself: a
-sum, an elementwise block, blocks that visit each point once, buffers whose names tell who uses which memory.
+The exercises check how the two blocks are related. These functions check each block by itself: one is a sum, the other
+is elementwise, both visit each point once, and no two buffers share memory.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tvm_ffi import structural_equal
 from chapters.kit.ir.block_domain import is_injective, visits_each_point_once
 from chapters.kit.ir.block_site import BlockSite, Nest
 from chapters.kit.ir.refuse import require
-from chapters.kit.ir.tensor_ir import mentions, nodes, uses_pointers
+from chapters.kit.ir.tensor_ir import mentions, nodes, summed_values, uses_pointers
 
 # --- the reduction --------------------------------------------------------------------------------
 
@@ -31,8 +31,8 @@ def check_reduction(nest: Nest) -> tirx.BufferStore:
     same = init.buffer.same_as(step.buffer) and structural_equal(init.indices, step.indices)
     require(same, block, "its init sets another element than its step adds to")
     zero = Analyzer().simplify(init.value)
-    is_number = isinstance(zero, (tirx.IntImm, tirx.FloatImm))
-    require(is_number and zero.value == 0, block, "its init is not 0")
+    constant = isinstance(zero, (tirx.IntImm, tirx.FloatImm))
+    require(constant and zero.value == 0, block, "its init is not 0")
     total = tirx.BufferLoad(step.buffer, step.indices)
     require(adds_to(step.value, total), block, f"its step does not add to `{step.buffer.name}`")
     check_axes(block, step)
@@ -52,7 +52,7 @@ def check_axes(block: SBlock, step: tirx.BufferStore) -> None:
 
 
 def adds_to(value: Expr, total: TensorLoad) -> bool:
-    """Whether `value` is `total` plus or minus what does not mention its buffer: value(t + c) = value(t) + c."""
+    """Whether `value` is `total` plus and minus terms that do not mention its buffer: value(t + c) = value(t) + c."""
     if isinstance(value, TensorLoad):
         return structural_equal(value, total)
     if not isinstance(value, (tirx.Add, tirx.Sub)):
@@ -70,9 +70,7 @@ def axes_of(block: SBlock, kind: int) -> dict[Var, Range]:
 
 def check_reduction_loops(nest: Nest) -> None:
     """Refuse a reduction that several threads or lanes share: each would start from the bias."""
-    reducing = axes_of(nest.block, tirx.IterVar.CommReduce)
-    values = zip(nest.block.iter_vars, nest.realize.iter_values, strict=True)
-    summed = [value for axis, value in values if axis.var in reducing]
+    summed = summed_values(nest.realize)
     for loop in nest.loops:
         serial = loop.kind in (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
         name = loop.loop_var.name
@@ -84,9 +82,9 @@ def check_reduction_loops(nest: Nest) -> None:
 
 
 def check_epilogue(nest: Nest, axes: Mapping[Var, Expr], output: Var) -> None:
-    """Refuse unless the block is elementwise: spatial axes, one output, nothing of its own, in no pipeline.
+    """Refuse unless the block is elementwise: spatial axes, one output, no own buffers, in no pipeline.
 
-    axes: what each of its axes is in the reduction.
+    axes: each of its axes -> the same axis in the reduction.
     """
     block = nest.block
     spatial = all(axis.iter_type == tirx.IterVar.DataPar for axis in block.iter_vars)
@@ -108,8 +106,8 @@ def check_domains(
 ) -> None:
     """Refuse unless both blocks visit every point of their domain once, and no two points share an element.
 
-    written: where the reduction stores. indices, value: where the epilogue stores, and what it needs for that, in the
-    reduction's axes.
+    written: the indices at which the reduction stores. indices, value: where the epilogue stores, and its value or
+    addend, both in the reduction's axes.
     """
     reduction, epilogue = site.producer.block, site.consumer.block
     for nest in (site.producer, site.consumer):
@@ -140,7 +138,7 @@ def check_shared_loops(sch: Schedule, epilogue: SBlock) -> None:
 
 
 def check_memory(site: BlockSite, temp: Var, output: Var) -> None:
-    """Refuse where names do not tell who uses which memory: second names, pointers, strides, threads' own memory."""
+    """Refuse if buffers may share memory, or threads see different memory: second names, pointers, strides, scopes."""
     block, sref = site.consumer.block, site.scope_sref
     while sref is not None:
         root, sref = sref.stmt, sref.parent
@@ -159,6 +157,6 @@ def check_memory(site: BlockSite, temp: Var, output: Var) -> None:
 
 
 def simplified(addend: Expr) -> Expr:
-    """`addend` as the built-in writes it; floats as they are, for TVM takes x * 0.0 for 0.0, even where x is NaN."""
+    """`addend`, simplified as in the built-in if it is an integer: TVM takes x * 0.0 for 0.0 even if x is NaN."""
     exact = "int" in str(addend.ty.dtype)
     return Analyzer().simplify(addend) if exact else addend

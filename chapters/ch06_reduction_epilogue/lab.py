@@ -26,7 +26,7 @@ print("The primitive is", whose(6))
 # %% [markdown]
 # ## What the analysis finds
 #
-# Everything the other two steps need, and nothing has changed yet.
+# The analysis finds everything that the other two steps need, and changes nothing.
 
 # %%
 sch = s_tir.Schedule(matmul_bias(64, 64, 64))
@@ -40,7 +40,7 @@ print("axes              ", {mine.name: other.name for mine, other in fusion.axe
 # %% [markdown]
 # ## Fused, and scheduled like any reduction
 #
-# The handles from before still work. `decompose_reduction` takes the init out, and the bias with it.
+# The old handles still work. `decompose_reduction` moves the init, and the bias with it, into a separate block.
 
 # %%
 before = sch.mod
@@ -54,7 +54,8 @@ display(diff(before["main"], sch.mod["main"]))
 # %% [markdown]
 # ## How often is the bias read?
 #
-# The lesson asked. Counted in the fused program: the loops around the init, and those around the step.
+# The lesson asked this. Here are the iterations of the loops around the init and around the step, counted in the fused
+# program.
 
 
 # %%
@@ -74,12 +75,12 @@ display(
 )
 
 # %% [markdown]
-# Once for each element, and D is written at every step: the partial sums live there now. Scheduled well, the compiler
-# keeps them in registers.
+# The bias is read once for each element. D is written at every step, because the partial sums are there now. With a
+# good schedule, the compiler keeps them in registers.
 #
 # ## The same answer from the machine
 #
-# Integers are exact, so the comparison is with `==`.
+# Integer sums are exact, so they are compared with `==`.
 
 # %%
 random = np.random.default_rng(0)
@@ -92,15 +93,15 @@ print("bit-exact:", (out.numpy() == a.astype("int64") @ b.T.astype("int64") + c)
 # %% [markdown]
 # ## On an instruction
 #
-# `vpdpbusd` multiplies 64 pairs of bytes and adds them, four by four, to 16 sums. Three schedules of one program: with
-# the bias in a pass of its own, in the tile, and fused.
+# `vpdpbusd` multiplies 64 pairs of bytes and adds the products, four to each of 16 sums. Here are three schedules of
+# one program: with the bias in a separate pass, in the tile, and fused.
 
 # %%
 m, n, k = 64, 128, 64
 
 
 def facts(way: str) -> tuple:
-    """How often the instruction occurs, and which buffers stand between the blocks."""
+    """The way, how often the instruction occurs, and the buffers between the blocks."""
     sch = schedule(m, n, k, way, ours)
     buffers = [buffer.name for buffer in sch.get(sch.get_sblock("root")).alloc_buffers]
     if not vnni.compiles_here():
@@ -112,13 +113,13 @@ def facts(way: str) -> tuple:
 display(Table(("way", "vpdpbusd in the assembly", "buffers between"), list(map(facts, WAYS))))
 
 # %% [markdown]
-# The fused one, as loops. The init is a copy of the bias into the tile.
+# The fused program, as loops. The init is a copy of the bias into the tile.
 
 # %%
 display(show(schedule(m, n, k, "fused", ours).mod["main"]))
 
 # %% [markdown]
-# Where the processor has the instruction, it is run too.
+# If this processor has the instruction, the kernels run too.
 
 # %% tags=["here"]
 if vnni.runs_here():
@@ -129,4 +130,4 @@ if vnni.runs_here():
         kernel(*map(tvm.runtime.tensor, (a, pack(w), c)), out)
         print(f"{way:<12} bit-exact: {(out.numpy() == expected(a, w, c)).all()}")
 else:
-    print("This processor has no vpdpbusd; the assembly above is all there is to see.")
+    print("This processor has no vpdpbusd, so the kernels cannot run here.")

@@ -55,31 +55,33 @@ QUESTIONS = [
         ask="After `fuse_reduction_epilogue(sch, mm, bias)`, what does `sch.get(mm)` give?",
         choices=("the fused block, called matmul", "the fused block, called bias", "an error"),
         compute=lambda: _handle("matmul"),
-        because="The map given to `replace` says that the fused block is the old reduction, so its handle goes on.",
+        because="The map given to `replace` says that the fused block replaces the reduction, so the handle stays "
+        "valid.",
     ),
     Question(
         ask="And `sch.get(bias)`?",
         choices=("the fused block, called matmul", "the fused block, called bias", "an error"),
         compute=lambda: _handle("bias"),
-        because="No block of the new scope was said to be the epilogue; its reference has expired.",
+        because="The map names no block that replaces the epilogue, so its reference has expired.",
     ),
     Question(
         ask="The built-in fuses the same two blocks. How many buffers does its root block allocate afterwards?",
         choices=("0", "1", "2"),
         compute=_allocations_of_the_built_in,
-        because="It leaves `temp` allocated, which nobody writes or reads; ours takes it out.",
+        because="It leaves `temp` allocated, although no block uses it; ours removes it.",
     ),
     Question(
         ask="Fused and then decomposed: which buffers does the update block declare to read?",
         show=lambda: _fused().mod["main"].script(),
         choices=("D, A, B", "C, A, B", "D, C, A, B"),
         compute=_reads_of_the_update,
-        because="`decompose_reduction` keeps the whole block's reads, the bias among them. `refresh_regions` mends it.",
+        because="`decompose_reduction` keeps the whole block's reads, the bias among them. `refresh_regions` corrects "
+        "this.",
     ),
     Question(
-        ask="float16: add 1 four times, and a bias of 2048. What comes out with the bias first, and with it last?",
+        ask="In float16, add 1 four times and a bias of 2048. What is the sum with the bias first, and with it last?",
         choices=("2052 and 2052", "2048 and 2052", "2052 and 2048"),
         compute=_sixteen_bits,
-        because="Beyond 2048, float16 has even numbers only: 2048 + 1 rounds back to 2048, four times. See chapter 7.",
+        because="From 2048 on, float16 has only even numbers: 2048 + 1 rounds back to 2048, four times. See chapter 7.",
     ),
 ]

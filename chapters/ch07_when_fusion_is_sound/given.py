@@ -1,6 +1,6 @@
-"""What chapter 7 provides: the two blocks matched, helpers of the exercises, and every condition but `check_between`.
+"""What chapter 7 provides: the match of two blocks, helpers for exercises, all conditions except `check_between`.
 
-Each condition refuses, or says nothing. It asks one thing alone, so that it can be left out and its case be seen to
+Each condition raises a ScheduleError or passes. It checks one thing only, so that you can leave it out and see its case
 fail.
 """
 
@@ -28,6 +28,7 @@ from chapters.kit.ir.tensor_ir import (
     nodes,
     replace_loads,
     substitute,
+    summed_values,
     with_fields,
 )
 from chapters.runner.earlier import earlier
@@ -37,7 +38,7 @@ ch6 = earlier(6)
 
 @dataclass(frozen=True)
 class Way:
-    """How an epilogue was fused. how: "init", "scaled" or "last step". why: a sentence a reader can check."""
+    """How an epilogue was fused. how: "init", "scaled" or "last step". why: the reason, for a reader to check."""
 
     how: str
     why: str
@@ -56,10 +57,10 @@ REASONS = {
 
 @dataclass(frozen=True)
 class MatchedPair:
-    """A reduction, its epilogue, and what each axis of the second is in the first.
+    """A reduction and its epilogue.
 
-    site: where the two stand. step: the reduction's store. value, indices: what the epilogue stores and where, in the
-    reduction's axes.
+    site: the places of the two blocks. step: the reduction's store. axes: each axis of the epilogue -> the same axis in
+    the reduction. value, indices: what the epilogue stores and where, in the reduction's axes.
     """
 
     site: BlockSite
@@ -82,7 +83,7 @@ class MatchedPair:
 
     @property
     def total(self) -> TensorLoad:
-        """The element of `temp` that the reduction makes and the epilogue reads."""
+        """The element of `temp` that the reduction writes and the epilogue reads."""
         return tirx.BufferLoad(self.temp, self.step.indices)
 
     @property
@@ -95,7 +96,7 @@ class MatchedPair:
 
 
 def match(sch: Schedule, reduction: SBlockRV, epilogue: SBlockRV) -> MatchedPair:
-    """The pair of blocks. Raises ScheduleError unless each point of the epilogue reads the one sum it stands for."""
+    """The pair of blocks. Raises ScheduleError unless each point of the epilogue reads exactly its own sum."""
     site = locate(sch, reduction, epilogue)
     block, other = site.producer.block, site.consumer.block
     step = reduction_step(site.producer)
@@ -106,7 +107,7 @@ def match(sch: Schedule, reduction: SBlockRV, epilogue: SBlockRV) -> MatchedPair
 
 
 def reduction_step(nest: Nest) -> tirx.BufferStore:
-    """The one store of a reduction's body. Refuses unless its reduction axes do not choose the element it writes."""
+    """The one store of a reduction's body. Refuses if a reduction axis selects the element that it writes."""
     block, step, init = nest.block, nest.block.body, nest.block.init
     require(isinstance(step, tirx.BufferStore), block, "its body is not one store")
     require(is_pure(step.value), block, "its step has side effects or reads through a pointer")
@@ -152,7 +153,7 @@ def operation(step: Expr, total: TensorLoad) -> type | None:
 
 
 def _sign(value: Expr, total: TensorLoad) -> int:
-    """1 if `value` is `total` plus and minus what does not mention its buffer, -1 if it is minus `total`, else 0."""
+    """The sign of `total`, 1 or -1, if `value` is a sum of it and of terms that do not mention its buffer; else 0."""
     if isinstance(value, TensorLoad):
         return int(structural_equal(value, total))
     if not isinstance(value, (tirx.Add, tirx.Sub)):
@@ -164,7 +165,7 @@ def _sign(value: Expr, total: TensorLoad) -> int:
 
 
 def grouped(value: Expr, total: TensorLoad, op: type) -> bool:
-    """Whether `value` is `total` combined by `op` alone with what does not mention its buffer."""
+    """Whether `value` combines `total`, by `op` alone, with operands that do not mention its buffer."""
     if isinstance(value, TensorLoad):
         return structural_equal(value, total)
     if not isinstance(value, op):
@@ -183,10 +184,10 @@ def is_number(value: Expr, number: int) -> bool:
 
 
 def reduction_loops(nest: Nest) -> list[tirx.For]:
-    """The loops that drive a reduction axis, but those of one iteration. Refuses if one drives a spatial axis too."""
+    """The loops that drive a reduction axis, except those of one iteration. Refuses if a spatial axis needs one too."""
     block = nest.block
-    values = list(zip(block.iter_vars, nest.realize.iter_values, strict=True))
-    summed = [value for axis, value in values if axis.iter_type == tirx.IterVar.CommReduce]
+    summed = summed_values(nest.realize)
+    values = zip(block.iter_vars, nest.realize.iter_values, strict=True)
     spatial = [value for axis, value in values if axis.iter_type == tirx.IterVar.DataPar]
     found = [loop for loop in nest.loops if mentions(summed, loop.loop_var)]
     for loop in found:
@@ -207,7 +208,7 @@ def conjuncts(predicate: Expr) -> list[Expr]:
 
 
 def check_epilogue(sch: Schedule, pair: MatchedPair) -> None:
-    """Refuse an epilogue that is no plain elementwise block, and loops that become stages of a pipeline."""
+    """Refuse an epilogue that is not a plain elementwise block, and loops that become stages of a pipeline."""
     ch6.check_epilogue(pair.site.consumer, pair.axes, pair.output)
     staged = pair.site.producer.is_staged
     require(not staged, pair.reduction, "it is a stage of a software pipeline")
@@ -226,7 +227,7 @@ def check_some_step(sch: Schedule, pair: MatchedPair) -> None:
 
 
 def others_between(site: BlockSite) -> list[SBlock]:
-    """The blocks of `site.span` but its two."""
+    """The blocks of `site.span` except the reduction and the epilogue."""
     found: list[SBlock] = []
 
     def note(realize: SBlockRealize) -> list:
@@ -242,7 +243,7 @@ def others_between(site: BlockSite) -> list[SBlock]:
 def check_control(sch: Schedule, pair: MatchedPair) -> None:
     """Refuse if the output decides which iterations run: a loop's bounds, a predicate or an axis in between reads it.
 
-    What blocks read and write themselves is the business of `check_between`.
+    `check_between` looks at the reads and writes of the blocks themselves.
     """
     blocks = [pair.reduction, pair.epilogue, *others_between(pair.site)]
     inside = sum(count(block, pair.output) for block in blocks)
@@ -252,7 +253,7 @@ def check_control(sch: Schedule, pair: MatchedPair) -> None:
 
 
 def check_own_element(sch: Schedule, pair: MatchedPair) -> None:
-    """Refuse an epilogue that reads its output elsewhere than it writes: the order of its points would matter."""
+    """Refuse an epilogue that reads output elements other than the one it writes: the order would matter."""
     here, read = tirx.BufferLoad(pair.output, pair.indices), loads(pair.value, pair.output)
     name = pair.output.name
     own = all(structural_equal(load, here) for load in read)
@@ -262,7 +263,7 @@ def check_own_element(sch: Schedule, pair: MatchedPair) -> None:
 
 
 def check_memory(sch: Schedule, pair: MatchedPair) -> None:
-    """Refuse where memory has two names, or is not seen alike by all threads."""
+    """Refuse if memory has two names, or threads see different memory."""
     ch6.check_memory(pair.site, pair.temp, pair.output)
     for load in nodes(pair.value, TensorLoad):
         buffer = load.source
@@ -275,16 +276,16 @@ def check_memory(sch: Schedule, pair: MatchedPair) -> None:
 
 
 def check_sums_unseen(pair: MatchedPair, start: Expr, reassociate: bool) -> None:
-    """Refuse to replace the sums by partial results that hold the epilogue, if anybody else sees the sums."""
+    """Refuse to replace the sums by partial results that include the epilogue, if another block uses the sums."""
     ch6.check_bystanders(pair.fusion(start))
 
 
 def check_rounding(pair: MatchedPair, start: Expr, reassociate: bool) -> None:
-    """Refuse to change the order of a floating-point reduction where it is not wanted, or is too coarse.
+    """Refuse to change the order of a floating-point reduction if the caller forbids it, or the dtype is too coarse.
 
-    Integers are exact in any order, barring overflow on the way, which TVM leaves undefined. 16-bit floats hold
-    11 bits or fewer: a sum that starts from its bias may then lose every step (2048 + 1 = 2048) or overflow (60000 +
-    8000 is infinite). max and min round nothing, but what they make of a NaN, or of 0 and -0, is a matter of order.
+    Integers are exact in any order, except for overflow in between, which TVM leaves undefined. 16-bit floats have 11
+    bits or fewer: a sum that starts from its bias may lose every step (2048 + 1 = 2048) or overflow (60000 + 8000 is
+    infinite). max and min do not round, but their results for a NaN, or for 0 and -0, depend on the order.
     """
     dtype = str(pair.temp.dtype)
     if dtype.startswith(("int", "uint")):
@@ -325,7 +326,7 @@ def start_from(sch: Schedule, pair: MatchedPair, start: Expr, step: Expr) -> Non
 
 
 def check_lanes(nest: Nest) -> None:
-    """Refuse a vectorized loop around whole sums: this release gives its lanes one element of `temp` between them."""
+    """Refuse a vectorized loop around whole sums: this release lets all its lanes share one element of `temp`."""
     wide = reduction_loops(nest)
     for loop in nest.loops:
         if any(loop.same_as(other) for other in wide):

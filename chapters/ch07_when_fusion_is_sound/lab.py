@@ -1,14 +1,19 @@
 # %% [markdown]
 # # Lab: when fusion is sound
 #
-# The lesson's steps, to run and to change: three ways to fuse, an epilogue that the built-in gets wrong, and by how
-# much. In a terminal: `python -m chapters.ch07_when_fusion_is_sound.lab`.
+# The lesson's steps, to run and to change: three ways to fuse, and an epilogue that the built-in gets wrong, with the
+# size of its error. In a terminal: `python -m chapters.ch07_when_fusion_is_sound.lab`.
 
 # %%
 import numpy as np
 from tvm import s_tir
 
-from chapters.ch07_when_fusion_is_sound.side_by_side import fused, outcome, verdicts
+from chapters.ch07_when_fusion_is_sound.side_by_side import (
+    fuse_with_builtin,
+    fused,
+    outcome,
+    verdicts,
+)
 from chapters.kit.cases.guarded import run_compiled
 from chapters.kit.cases.hard_cases import CASES, Case
 from chapters.kit.draw.display import display
@@ -35,20 +40,18 @@ display(Table(["epilogue", "way and reason"], ways))
 # ## Scaled: the step changes too
 
 # %%
-scaled, _ = fused(CASES["a bias minus the sum"], ours.fuse_epilogue)
-display(diff(CASES["a bias minus the sum"].func, scaled["main"]))
+case = CASES["a bias minus the sum"]
+scaled, _ = fused(case, ours.fuse_epilogue)
+display(diff(case.func, scaled["main"]))
 
 # %% [markdown]
 # ## The built-in, on the same program
 #
-# Its step subtracts what is there so far at every turn.
+# Its step subtracts the current value of D in every iteration.
 
 # %%
-theirs, _ = fused(
-    CASES["a bias minus the sum"], lambda sch, *blocks: sch.fuse_reduction_epilogue(*blocks)
-)
+theirs, _ = fused(case, fuse_with_builtin)
 display(show(theirs))
-case = CASES["a bias minus the sum"]
 unfused = run_compiled(s_tir.Schedule(case.func).mod, case.arguments())
 for who, mod in (("ours", scaled), ("built-in", theirs)):
     off = [
@@ -60,7 +63,8 @@ for who, mod in (("ours", scaled), ("built-in", theirs)):
 # %% [markdown]
 # ## The last step, after a split that does not divide
 #
-# Both loops of the split reduction are at their ends, and the reduction's own predicate is not asked.
+# The epilogue runs where both loops of the split reduction are in their last iteration. The reduction's own predicate
+# does not apply to it.
 
 # %%
 sch = s_tir.Schedule(CASES["relu"].func)

@@ -39,14 +39,16 @@ QUESTIONS = [
         show=CASES["a maximum"].text,
         choices=WAYS,
         compute=lambda: _way(CASES["a maximum"]),
-        because="max(t, x) + c is not max(t + c, x): no bias in the init. At the last step anything may be done.",
+        because="max(t, x) + c is not max(t + c, x), so the bias cannot go into the init. The last step allows any "
+        "epilogue.",
     ),
     Question(
-        ask="The epilogue takes the remainder of the sum by 7. What does the built-in make of it?",
+        ask="The epilogue takes the remainder of the sum by 7. What is the result of the built-in?",
         show=CASES["remainder"].text,
         choices=("right", "wrong", "refused"),
         compute=lambda: judge(CASES["remainder"], fuse_with_builtin)[0],
-        because="It does so at every step, and ((t mod 7) + x) mod 7 is (t + x) mod 7. Right numbers, by luck.",
+        because="It takes the remainder at every step, and ((t mod 7) + x) mod 7 is (t + x) mod 7. The numbers are "
+        "right by luck.",
     ),
     Question(
         ask="A ReLU was fused at the last step; then the reduction loop is split, its halves exchanged. What happens?",
@@ -59,12 +61,13 @@ QUESTIONS = [
         show=CASES["the sums read afterwards"].text,
         choices=WAYS,
         compute=lambda: _way(CASES["the sums read afterwards"]),
-        because="In the init there would be no sums left to copy. At the last step they stay where they are.",
+        because="With the bias in the init, there would be no sums to copy. The last step leaves the sums in place.",
     ),
     Question(
         ask="2048 + 1 + 1 + 1 in float16, from left to right?",
         choices=("2048", "2050", "2051", "2052"),
         compute=_half_sum,
-        because="2049 lies between 2048 and 2050 and goes to the even one, 2048; so does the next, and the next.",
+        because="float16 has no 2049, which is halfway between 2048 and 2050. It rounds to 2048, and so does every "
+        "further step.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Fuses and runs hard cases with the built-in and with a primitive of one's own, and says what came of it.
+"""Fuses and runs hard cases with the built-in and with the course's primitive, and reports the results.
 
 A miscompiled program may write anywhere, so each case is judged in a child process. `verdicts(names)` keeps a few
 children, each of which judges many cases. A case that kills its child is reported as such, and a new child takes the
@@ -35,7 +35,7 @@ BAD = ("wrong", OUTSIDE, "not well-formed", "does not compile", "reads not decla
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one case. builtin, ours: a word or two; how: the way ours took, or the condition it misses."""
+    """The results of one case. builtin, ours: a word or two; how: the way ours took, or the condition that failed."""
 
     name: str
     builtin: str
@@ -57,7 +57,7 @@ def fused(case: Case, fuse: Callable) -> tuple[tvm.IRModule | None, str]:
 
 
 def fuse_with_builtin(sch: s_tir.Schedule, reduction: str, epilogue: str) -> None:
-    """The primitive of the release."""
+    """TVM's own primitive."""
     sch.fuse_reduction_epilogue(reduction, epilogue)
 
 
@@ -88,7 +88,7 @@ def _unfused(case: Case) -> list[np.ndarray]:
 
 
 def _same(got: np.ndarray, expected: np.ndarray) -> bool:
-    """Equal, NaN to NaN; floats within 0.1 %, which no mistake of this kind stays in."""
+    """Whether the arrays are equal, with NaN equal to NaN; floats within 0.1 %, as mistakes here are larger."""
     if got.dtype.kind in "iu":
         return np.array_equal(got, expected)
     wide = got.astype("float64"), expected.astype("float64")
@@ -96,7 +96,7 @@ def _same(got: np.ndarray, expected: np.ndarray) -> bool:
 
 
 def _declares_its_reads(mod: tvm.IRModule) -> bool:
-    """Whether the block `matmul` declares as many elements of each operand as TVM's own analysis finds it reads."""
+    """Whether the block `matmul` declares every region that it reads, as TVM's own analysis finds them."""
     sch = s_tir.Schedule(mod)
     block = sch.get(sch.get_sblock("matmul"))
     buffers = {v: v for v in nodes(block, tvm.ir.Var) if tvm.tirx.is_buffer_var(v)}
@@ -118,7 +118,7 @@ def _box(declared, found) -> bool:
 
 
 def judge(case: Case, fuse: Callable) -> tuple[str, str]:
-    """What came of a case with the primitive `fuse`, and the way it took or the condition that is missed."""
+    """The result of a case with the primitive `fuse`, and the way that it took or the condition that failed."""
     try:
         mod, how = fused(case, fuse)
     except tvm.error.InternalError:
@@ -130,7 +130,7 @@ def judge(case: Case, fuse: Callable) -> tuple[str, str]:
 
 
 def answers() -> Callable[[list[str]], tuple[str, str]]:
-    """What a child does: the question is [primitive, name of a case], the answer is `judge`'s."""
+    """The function that a child runs: a question is [primitive, name of a case], the answer is what `judge` returns."""
     primitives = {"ours": earlier(7).fuse_epilogue, "built-in": fuse_with_builtin}
     return lambda question: judge(CASES[question[1]], primitives[question[0]])
 
@@ -146,7 +146,7 @@ class Judge:
         self._child: Child | None = None
 
     def verdict(self, name: str) -> Verdict:
-        """Both primitives on the case called `name`; ours first, for the other may do anything."""
+        """Both primitives on the case called `name`; ours first, because the other may damage the process."""
         ours, how = self._ask("ours", name)
         builtin, _ = self._ask("built-in", name)
         return Verdict(name, builtin, ours, how)
@@ -154,13 +154,13 @@ class Judge:
     def _ask(self, primitive: str, name: str) -> tuple[str, str]:
         if self._child is None:
             self._child = Child(self._module)
-        self._child.wait_until_ready()  # a child that cannot start is not the case's fault
+        self._child.wait_until_ready()  # so that a child that cannot start does not count as a crash of the case
         try:
             came, how = self._child.ask([primitive, name], SECONDS)
         except Lost:
             self._child = None
             return "died", ""
-        if came == OUTSIDE:  # it may have written over anything
+        if came == OUTSIDE:  # it may have damaged the child's memory
             self.close()
         return came, how
 
@@ -171,7 +171,7 @@ class Judge:
 
 
 def verdicts(names: Iterable[str] = CASES) -> list[Verdict]:
-    """What the built-in and the course's `fuse_epilogue` make of the cases called `names`, in this order."""
+    """The verdicts on the cases called `names`, in this order, for the built-in and the course's `fuse_epilogue`."""
     names = list(names)
     count = max(min(os.cpu_count() or 1, MOST_CHILDREN, len(names)), 1)
     free: SimpleQueue[Judge] = SimpleQueue()
@@ -190,7 +190,7 @@ def verdicts(names: Iterable[str] = CASES) -> list[Verdict]:
 
 
 def main(name: str) -> None:
-    """Print what came of the case called `name`, one line per primitive."""
+    """Print the results of the case called `name`, one line per primitive."""
     (found,) = verdicts([name])
     print(f"built-in: {found.builtin}")
     print(f"ours:     {found.ours} ({found.how})")

@@ -1,7 +1,7 @@
 """`python -m chapters bench 8`: chapter 8's kernels on an NVIDIA GPU, beside the machine's limits and its libraries.
 
-It needs a GPU, PyTorch and TVM; the other libraries take part where they are installed. Three results files: add and
-RMSNorm, linear layers, and what each step of a schedule is worth. Nothing is timed whose numbers are wrong.
+It needs a GPU, PyTorch and TVM; other libraries take part if they are installed. There are three results files: add
+and RMSNorm, linear layers, and the gain of each step of a schedule. A kernel with wrong numbers is not timed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEVICE = "cuda"
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """{name of a results file: what was measured}. Raises NoGpuError where there is no GPU."""
+    """{name of a results file: what was measured}. Raises NoGpuError if there is no GPU."""
     if missing():
         raise NoGpuError(
             f"Nothing was measured: {missing()}. This bench is for a machine with an NVIDIA GPU; "
@@ -60,7 +60,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 
 
 def _sum_in_float32() -> None:
-    """Have PyTorch's products add up in float32 throughout, as the chapter's kernels do."""
+    """Let PyTorch's products use float32 sums throughout, as the chapter's kernels do."""
     import torch
 
     matmul = torch.backends.cuda.matmul
@@ -69,7 +69,7 @@ def _sum_in_float32() -> None:
 
 
 def plan(quick: bool) -> dict[str, list]:
-    """{name of a results file: its cases}, in the order of their worth. quick: one small case of each."""
+    """{name of a results file: its cases}, the most important first. quick: only one or two small cases of each."""
     if quick:
         small = Layer(256, 256, 256, "float16")
         return {
@@ -97,7 +97,7 @@ def _measure(name: str, case, clock, graph_clock, rounds: int, say) -> dict:
     if name == "ch08_steps":
         return linear.measure(case, clock, steps(case), **limits)
     kernels = kernels_for(case)
-    separately = [name for name in kernels if name in gpu_results.LINEAR_OURS]
+    separately = [one for one in kernels if one in gpu_results.LINEAR_OURS]
     return linear.measure(case, clock, kernels, separately=separately, **limits)
 
 
@@ -116,7 +116,7 @@ def _summary(case: dict) -> str:
 
 
 def steps(layer: Layer) -> dict[str, Callable]:
-    """The chapter's schedules of one layer, in the order in which the lesson takes them: name -> makes the PrimFunc."""
+    """The chapter's schedules of one layer, in the order of the lesson: name -> function that makes the PrimFunc."""
     from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile
     from chapters.kit.gpu import gpu_matmul, mma, wgmma
     from chapters.runner.earlier import earlier
@@ -145,7 +145,7 @@ def steps(layer: Layer) -> dict[str, Callable]:
         "mma.sync": lambda: mma.mma_matmul(
             *sizes, layer.dtype, mma.tile_for(*sizes[:3], shared_bytes(mma.SHARED_BYTES))
         ),
-        # other GPUs than Hopper's refuse it, and the results file says so
+        # it runs on Hopper GPUs only; on others the results file says that it failed
         "wgmma": lambda: wgmma.wgmma_matmul(
             *sizes, out_dtype=layer.dtype, multiprocessors=_multiprocessors()
         ),
@@ -153,7 +153,7 @@ def steps(layer: Layer) -> dict[str, Callable]:
 
 
 def _multiprocessors() -> int:
-    """Of the GPU that is there; where none is, of the one that the kernel is written for."""
+    """The number of multiprocessors of this GPU; without one, of the GPU that the kernel is written for."""
     import tvm
 
     from chapters.kit.gpu.wgmma_tile import MULTIPROCESSORS
@@ -161,11 +161,11 @@ def _multiprocessors() -> int:
     return tvm.cuda(0).multi_processor_count if tvm.cuda(0).exist else MULTIPROCESSORS
 
 
-BY_TVM = ("dlight",)
+BY_TVM = ("dlight",)  # the kernels that TVM's own rules schedule
 
 
 def kernels_for(layer: Layer) -> dict[str, Callable]:
-    """The kernels that are measured on a layer: the chapter's best, and TVM's own schedules before and after fusing."""
+    """The kernels that are measured on a layer: the chapter's best, and for float16 what TVM's rules schedule."""
     from chapters.runner.earlier import earlier
 
     if layer.m == 1:
@@ -173,7 +173,7 @@ def kernels_for(layer: Layer) -> dict[str, Callable]:
     else:
         made = steps(layer)
         ours = {name: made[name] for name in made if name in gpu_results.LINEAR_OURS}
-    if layer.dtype != "float16":  # TVM's rule for tensor cores knows no other
+    if layer.dtype != "float16":  # TVM's rule for tensor cores supports no other dtype
         return ours
     return {**ours, "dlight": lambda: by_dlight(layer)}
 
@@ -201,5 +201,5 @@ TABLES = gpu_results.SHOWN
 
 
 def shown(name: str):
-    """The tables of a results file with its source, or the sentence that nothing was measured yet."""
+    """The tables of a results file with their source, or a sentence that says that it was not measured yet."""
     return TABLES[name]()

@@ -1,4 +1,4 @@
-"""What chapter 8 provides: two ways to cut a matmul, kernels made of your steps, and parts that are no exercises."""
+"""What chapter 8 provides: two ways to tile a matmul, kernels made of your steps, and code outside the exercises."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ H200 = "nvidia/nvidia-h200"
 
 
 def start_from_bias(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV]:
-    """A schedule of `func` (the kit's matmul_bias) with the bias fused by chapter 6, and its one block."""
+    """A schedule of `func` (the kit's matmul_bias) with the bias fused by chapter 6, and its only block."""
     sch = Schedule(func)
     earlier(6).fuse_reduction_epilogue(sch, "matmul", "bias")
     return sch, sch.get_sblock("matmul")
 
 
-# --- how a matmul is cut --------------------------------------------------------------------------
+# --- how a matmul is tiled ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class ThreadTile:
-    """How a matmul is cut: a block of threads computes (block_m, block_n) elements of D, a thread (thread_m, thread_n).
+    """How a matmul is tiled: a block computes (block_m, block_n) elements of D, each thread (thread_m, thread_n).
 
     block_k: how many steps of the sums are staged in shared memory at a time. vector: elements per load from memory.
-    Each thread_* divides its block_*; those and block_k divide the sizes of the matmul.
+    thread_m divides block_m and thread_n divides block_n. Each block_* divides the matmul's size of that name.
     """
 
     block_m: int
@@ -51,7 +51,7 @@ class ThreadTile:
 
 @dataclass(frozen=True)
 class WarpTile:
-    """How a matmul is cut for tensor cores: like ThreadTile, but a warp, not a thread, has its own (warp_m, warp_n).
+    """How a matmul is tiled for tensor cores: like ThreadTile, but a warp, not a thread, computes (warp_m, warp_n).
 
     All five are multiples of 16, except vector, the elements per load.
     """
@@ -76,7 +76,7 @@ class WarpTile:
 class Kernels:
     """The chapter's kernels of a linear layer, put together from the steps that you write.
 
-    Every method takes the kit's matmul_bias and how to cut it, and returns the scheduled PrimFunc.
+    Every method takes the kit's matmul_bias and a tile, and returns the scheduled PrimFunc.
     """
 
     tile_and_bind: Callable[[Schedule, SBlockRV, ThreadTile], LoopRV]
@@ -94,7 +94,7 @@ class Kernels:
     def shared_matmul(
         self, func: tirx.PrimFunc, tile: ThreadTile, padding: int | None = None
     ) -> tirx.PrimFunc:
-        """`naive_matmul` with A and B staged in shared memory. padding: of `row_padding` if not given."""
+        """`naive_matmul` with A and B staged in shared memory. padding: elements per row; None: `row_padding`'s."""
         sch, _ = self._staged(func, tile, padding)
         return sch.mod["main"]
 
@@ -133,7 +133,7 @@ class Kernels:
 
 
 def lane_products(k: int, dtype: str) -> Callable:
-    """A part of the kernel for one row, to be called in its TVMScript: add_products(partial, A, B, column, lane).
+    """A part of the kernel for one row, to call in its TVMScript: add_products(partial, A, B, column, lane).
 
     It adds to partial[lane] the products of vectors lane, lane + 32, lane + 64, ... of row 0 of A and of row `column`
     of B. A vector has 16 bytes; a lane has up to eight vectors of each operand in flight. Raises ValueError unless k is
@@ -142,7 +142,7 @@ def lane_products(k: int, dtype: str) -> Callable:
     if k % warp_step(dtype) or k == 0:
         raise ValueError(
             f"k is {k}, and one step of a warp takes {warp_step(dtype)} elements of {dtype}: the rest of the sum would "
-            "be left out. Use this kernel where k is a multiple of that, another one elsewhere."
+            "be left out. Use this kernel only if k is a multiple of that and not 0."
         )
     vector, steps = warp_step(dtype) // WARP, k // warp_step(dtype)
     group = math.gcd(steps, 8)  # more than that many vectors of A and B do not fit into registers
@@ -179,7 +179,7 @@ def lane_products(k: int, dtype: str) -> Callable:
 def _tensor_core_schedule(
     func: tirx.PrimFunc, tile: WarpTile, start: tuple[tirx.PrimFunc, tirx.PrimFunc]
 ) -> tuple[Schedule, LoopRV]:
-    """`func` fused and scheduled for tensor cores, and its loop over blocks of k. start: of `bias_fragment`."""
+    """`func` fused and scheduled for tensor cores; its loop over blocks of k. start: what `bias_fragment` returns."""
     sch, block = start_from_bias(func)
     stored = sch.cache_write(block, 0, wmma.SUM_SCOPE)
     reads = [str(region.source.name) for region in sch.get(block).reads]
@@ -217,7 +217,11 @@ def _tensor_core_schedule(
 def _cut_for_warps(
     sch: Schedule, block: SBlockRV, tile: WarpTile
 ) -> tuple[LoopRV, LoopRV, LoopRV, tuple[LoopRV, LoopRV, LoopRV]]:
-    """Cut and bind the loops of the fused matmul: warps along n, k0, k1, (tiles along m and n, rows of a tile)."""
+    """Split and bind the loops of the fused matmul.
+
+    Returns the loops over warps along n, blocks of k, steps of 16 in a block, and (tiles along m, along n, rows of a
+    tile).
+    """
     i, j, k = sch.get_loops(block)
     i_block, i_warp, i_tile, i_in = sch.split(i, [None, tile.threads[0], tile.warp_m // 16, 16])
     j_block, j_warp, j_tile, j_in = sch.split(j, [None, tile.threads[1], tile.warp_n // 16, 16])
@@ -230,7 +234,7 @@ def _cut_for_warps(
 
 
 def _share_out(sch: Schedule, copy: SBlockRV, tile: WarpTile) -> None:
-    """Let all threads of the block make the copy in shared memory, `tile.vector` elements at a time, rows padded."""
+    """Let all threads of the block make a copy to shared memory, `tile.vector` elements at a time; pad its rows."""
     elements = sch.fuse(*sch.get_loops(copy)[-2:])
     _, z, y, x, lane = sch.split(elements, [None, *tile.threads, tile.vector])
     for loop, axis in zip((z, y, x), "zyx", strict=True):
@@ -240,7 +244,7 @@ def _share_out(sch: Schedule, copy: SBlockRV, tile: WarpTile) -> None:
 
 
 def _whole_tiles(sch: Schedule, block: SBlockRV) -> LoopRV:
-    """Split the last two loops of `block` into tiles of 16 x 16, unroll the tiles; the outer loop inside a tile."""
+    """Split the last two loops of `block` into 16 x 16 tiles, unroll those over tiles; returns the loop over rows."""
     i, j = sch.get_loops(block)[-2:]
     i_tile, i_in = sch.split(i, [None, 16])
     j_tile, j_in = sch.split(j, [None, 16])

@@ -1,10 +1,12 @@
 # %% [markdown]
 # # Lab: a linear layer on a GPU
 #
-# Every kernel of the chapter, written, counted and run, on a machine without a GPU. In a terminal:
+# Every kernel of the chapter: built, counted and run on a machine without a GPU. In a terminal:
 # `python -m chapters.ch08_gpu_targets.lab`.
 
 # %%
+from dataclasses import replace
+
 import numpy as np
 from tvm import tirx
 from tvm.target import Target
@@ -31,7 +33,7 @@ CUDA = ours.h200_target()
 # %% [markdown]
 # ## One kernel after another
 #
-# The same layer, 128 x 128 x 128 in float16. Each step changes one thing; the table says what it did to memory.
+# The same layer, 128 x 128 x 128 in float16. Each step changes one thing; the table shows its effect on memory.
 
 # %%
 M, N, K = 128, 128, 128
@@ -47,17 +49,19 @@ steps = {
 display(memory_table(steps))
 
 # %% [markdown]
-# Tiles in registers alone load as much, as far as the index expressions say: each thread loads what its 4 x 4 sums
-# need, once for each use. A compiler keeps a number that it has just loaded; between threads, only shared memory helps.
+# Tiles in registers alone load as many bytes, if you count the loads in the program: each thread loads an operand once
+# for each of its 4 x 4 sums. A compiler keeps a number that it has just loaded. But only shared memory avoids that
+# several threads load the same number.
 #
 # ## Run them
 #
-# As the CUDA text that TVM writes, by g++ with a fiber for every thread; and as WGSL, where there is a Vulkan device.
+# g++ compiles the CUDA text that TVM writes, with a fiber for every thread. If there is a Vulkan device, it runs one of
+# them as WGSL.
 
 
 # %%
 def run(func: tirx.PrimFunc, engine, target: Target) -> str:
-    """The largest error of `func` on random numbers, beside float64."""
+    """The largest error of `func` on random numbers, compared with float64."""
     random = np.random.default_rng(8)
     a, b = (random.standard_normal(s).astype("float16") for s in ((M, K), (N, K)))
     c = random.standard_normal(N).astype("float32")
@@ -80,15 +84,15 @@ if not wgsl_on_vulkan.missing("float16"):
 display(Table(("kernel", "largest error"), rows))
 
 # %% [markdown]
-# ## A barrier too few
+# ## A missing barrier
 #
-# The engines watch what a GPU does not say. Here the kernel with padded rows, without its second barrier:
+# The engines report faults that a GPU does not. Here is the kernel with padded rows, without its second barrier:
 
 # %%
 program = HostProgram(steps["rows padded"], CUDA)
 for name, kernel in program.kernels.items():
     before, _, after = kernel.source.rpartition("__syncthreads();")
-    program.kernels[name] = type(kernel)(**{**vars(kernel), "source": before + after})
+    program.kernels[name] = replace(kernel, source=before + after)
 arrays = [np.ones((M, K), "float16"), np.ones((N, K), "float16"), np.zeros(N, "float32")]
 try:
     if not cuda_on_cpu.missing():
@@ -99,8 +103,8 @@ except LaunchError as error:
 # %% [markdown]
 # ## What a warp asks for
 #
-# The first accesses of the kernel with padded rows. A sector is 32 bytes of global memory; a way is one turn of a bank
-# of shared memory.
+# The first access of each kind, in the kernel with padded rows. A sector is 32 bytes of global memory. A bank of shared
+# memory serves one word at a time; the ways are how many different words of one bank the warp asks for.
 
 # %%
 seen = {}
@@ -115,11 +119,13 @@ for (buffer, kind), a in seen.items():
 display(Table(("buffer", "", "elements a thread", "sectors, of at least", "ways"), rows))
 
 # %% [markdown]
-# `C` is loaded a number at a time, by threads that want four neighbours each: it could be a vector. It is loaded once.
+# Each thread loads four neighbours of `C`, one number at a time. One vector load could do it, but this happens only
+# once.
 #
 # ## What NVIDIA's compiler makes of them
 #
-# For three architectures. Registers, and how many threads of a multiprocessor are there at a time.
+# Its counts for three architectures: registers, and the occupancy, which is the share of a multiprocessor's threads
+# that can be resident.
 
 # %%
 chosen = {name: steps[name] for name in ("rows padded", "tensor cores")}
@@ -129,7 +135,7 @@ display(resource_table(chosen, ("sm_80", "sm_90a", "sm_100a"), ours.occupancy))
 # %% [markdown]
 # ## The tensor-core kernel, as loops
 #
-# `tensorize` has replaced five loop nests by calls. The init is among them.
+# `tensorize` has replaced five loop nests by calls, the init among them.
 
 # %%
 display(show(steps["tensor cores"]))
@@ -137,8 +143,8 @@ display(show(steps["tensor cores"]))
 # %% [markdown]
 # ## add-RMSNorm at the speed of memory
 #
-# Chapter 4's wide kernel again: 16 bytes a load, one read and one write of every byte. There is nothing left to
-# schedule; what counts is how near to the copy rate it comes.
+# Chapter 4's wide kernel again: 16 bytes per load, and every byte is read or written once. The schedule cannot get
+# better; the question is how close the kernel comes to the copy rate.
 
 # %%
 norm = earlier(4)

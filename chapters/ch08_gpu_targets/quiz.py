@@ -15,7 +15,7 @@ from chapters.runner.earlier import earlier
 TILE = ThreadTile(64, 64, 16, 4, 4, vector=2)
 
 
-def _turns_without_padding() -> int:
+def _cycles_without_padding() -> int:
     func = earlier(8).shared_matmul(matmul_bias(64, 64, 32), TILE, 0)
     return conflicts(func, CUDA)["read B_shared"]
 
@@ -50,22 +50,23 @@ def _too_few_blocks() -> str:
 
 QUESTIONS = [
     Question(
-        ask="Rows of 16 float16, not padded; thread x of a warp reads row 4 * x. How many turns does it take?",
+        ask="Rows of 16 float16, not padded; thread x of a warp reads row 4 * x. How many cycles does the access take?",
         choices=("1", "2", "16"),
-        compute=_turns_without_padding,
+        compute=_cycles_without_padding,
         because="Four rows are 32 words, so all 16 rows that a warp reads begin in the same bank.",
     ),
     Question(
         ask="A kernel with tiles in shared memory whose k is a single block: how many barriers does TVM write?",
         choices=("0", "1", "2"),
         compute=_barriers_of_one_block_of_k,
-        because="Nothing is copied a second time, so only copying and reading must be kept apart.",
+        because="One barrier separates the copy from the reads. There is no second copy, which would need another.",
     ),
     Question(
-        ask="Does dlight's Matmul take a linear layer whose bias was fused before?",
+        ask="Does dlight's Matmul rule schedule a linear layer whose bias was fused before?",
         choices=("yes", "no: it declines", "only in float32"),
         compute=_rule_on_a_fused_layer,
-        because="It wants two reads, and the bias is a third. Fused first, the layer loses its tensor cores.",
+        because="The rule expects two operands, and the bias is a third. A layer that is fused first loses its tensor "
+        "cores.",
     ),
     Question(
         ask="The reduction loop is bound to threadIdx.x. What does chapter 6's primitive do with the bias?",
@@ -74,13 +75,13 @@ QUESTIONS = [
         because="Each thread would start from the bias, and the threads' sums are added.",
     ),
     Question(
-        ask="300 elements, `sch.split(loop, [2, 32, 4])`: 256 places. What happens?",
+        ask="300 elements, `sch.split(loop, [2, 32, 4])`, which is 256 iterations. What happens?",
         choices=(
             "44 elements are not computed",
             "split raises a ScheduleError",
             "a third block is added",
         ),
         compute=_too_few_blocks,
-        because="split proves that its factors cover the loop. In a kernel written by hand, nobody does.",
+        because="split proves that its factors cover the loop. In a kernel written by hand, there is no such check.",
     ),
 ]

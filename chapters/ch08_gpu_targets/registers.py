@@ -1,7 +1,7 @@
-"""What NVIDIA's compiler makes of the chapter's kernels: registers, spilled bytes, shared memory, and the occupancy.
+"""Counts the registers, spilled bytes, shared memory and occupancy of the chapter's kernels, with NVIDIA's compiler.
 
-`python -m chapters.ch08_gpu_targets.registers` counts them for three architectures and writes
-`docs/results/ch08_registers.json`, which the lesson shows. No GPU is needed.
+`python -m chapters.ch08_gpu_targets.registers` does it for three architectures and writes
+`docs/results/ch08_registers.json`, which the lesson shows. It needs no GPU.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ SIZE = 256, 256, 256
 
 
 def kernels(arch: str = ARCH) -> dict[str, Callable[[], tirx.PrimFunc]]:
-    """name -> makes the PrimFunc, in the order of the lesson; float32 where the name says no other dtype.
+    """name -> function that makes the PrimFunc, in the lesson's order; float32 unless the name gives another dtype.
 
-    arch: kernels that are for another alone are not there.
+    arch: kernels that only run on another architecture are left out.
     """
     chapter = earlier(8)
 
@@ -80,7 +80,7 @@ def counted(architectures: Iterable[str] = tuple(LIMITS)) -> dict:
 
 
 def table(measured: dict) -> Table:
-    """A row for each architecture and kernel; the occupancy is computed by the chapter's own function."""
+    """One row per architecture and kernel; the chapter's own function computes the occupancy."""
     counted = []
     for arch, by_kernel in measured["kernels"].items():
         for name, c in by_kernel.items():
@@ -101,7 +101,7 @@ def shown(*architectures: str) -> Shown:
 
 
 def main() -> int:
-    """Count, print, and write the results file; 1 where the compiler is missing."""
+    """Count, print, and write the results file; exit status 1 if the compiler is missing."""
     return save_counts(NAME, counted, table, missing(), f"python -m {__spec__.name}")
 
 

@@ -1,9 +1,9 @@
 """Measures the compiled decoder on this CPU: `python -m chapters bench 9`.
 
-A prefill and a decode step, by TVM's default pipeline, by its default pipeline behind `zero` (which fuses elementwise
-operators), by fusion_by_hand, and by PyTorch, eager and compiled, on the same weights; all in the same rounds. On two
-decoders: `tiny`, which shows what a launch costs, and a middle one, which shows what memory costs. Before anything is
-timed, logits are compared with NumPy's in float64.
+A prefill and a decode step run through TVM's default pipeline, the default pipeline after `zero` (which fuses
+elementwise operators), fusion_by_hand, and PyTorch, eager and compiled: all with the same weights, in the same rounds.
+There are two decoders: `tiny` shows what a launch costs, and a middle one shows what memory costs. Before the timing,
+logits are compared with NumPy's in float64.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from chapters.kit.draw.table import Table, duration
 from chapters.kit.pipeline.scoreboard import size
 
 TORCH = "chapters.ch09_the_compiler.torch_decoder"
-NAMES = ("TVM's default", "TVM's zero, default", "fusion_by_hand", "PyTorch", "torch.compile")
+PIPELINES = ("TVM's default", "TVM's zero, default", "fusion_by_hand")
+NAMES = (*PIPELINES, "PyTorch", "torch.compile")
 FUNCTIONS = ("prefill", "decode")
 PROMPTS = {"tiny": 32, "middle": 8}
 ROUNDS = {"tiny": 15, "middle": 5}
@@ -33,7 +34,7 @@ WINDOW = 64
 
 
 def config_of(name: str):
-    """The sizes of `tiny`, or of a decoder whose weights (112 MB) no second-level cache holds."""
+    """The sizes of `tiny`, or of a decoder whose weights (112 MB) are larger than second-level caches."""
     from chapters.kit.decoder.llama_config import CONFIGS, LlamaConfig
 
     middle = LlamaConfig(1024, 2816, 2, 16, 4, 64, 4096, WINDOW)
@@ -41,7 +42,7 @@ def config_of(name: str):
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """{name of a results file: what was measured}, with the tables told to `say`."""
+    """{name of the results file: what was measured}; also passes each table to `say`."""
     from chapters.runner.earlier import whose
 
     say("passes: " + ", ".join(f"chapter {n} {whose(n)}" for n in (2, 3, 4, 5, 7)))
@@ -50,7 +51,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
         with tempfile.TemporaryDirectory() as folder:
             path = str(_write_inputs(Path(folder), name, threads))
             given = {"config": name, "path": path}
-            peers = [Peer(__name__, "tvm_peer", {"name": by, **given}) for by in NAMES[:3]]
+            peers = [Peer(__name__, "tvm_peer", {"name": by, **given}) for by in PIPELINES]
             peers.append(Peer(TORCH, "torch_peer", {"path": path}, torch=True))
             timings, missing = compare(peers, threads=threads, rounds=3 if quick else ROUNDS[name])
         measured[name] = {
@@ -65,7 +66,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 
 
 def table_of(measured: dict) -> Table:
-    """One row a compiler: times of a prefill and a decode step, and how often ours fits into the second."""
+    """One row per compiler: times of a prefill and a decode step, and the second relative to ours."""
     seconds, rows = measured["seconds"], []
     for name in NAMES:
         if f"{name} decode" not in seconds:
@@ -85,20 +86,17 @@ def measured_here(name: str) -> Shown:
     return shown_as(load("ch09_decoder"), 9, lambda measured: table_of(measured[name]))
 
 
-# --- what all of them are given -------------------------------------------------------------------------
-
-
-def _prompt(config) -> list[int]:
-    return [int(t) for t in np.random.default_rng(5).integers(0, config.vocab_size, 64)]
+# --- the inputs of all peers ----------------------------------------------------------------------------
 
 
 def _write_inputs(folder: Path, name: str, threads: int) -> Path:
     from chapters.kit.decoder.llama_generator import random_weights
 
     config = config_of(name)
+    prompt = np.random.default_rng(5).integers(0, config.vocab_size, PROMPTS[name])
     facts = {
         "config": {**asdict(config), "context_window_size": WINDOW},
-        "prompt": _prompt(config)[: PROMPTS[name]],
+        "prompt": prompt.tolist(),
         "threads": threads,
     }
     path = folder / "decoder.npz"
@@ -128,7 +126,7 @@ def _exact(path: str) -> dict[str, np.ndarray]:
 
 
 def checked(logits: np.ndarray, path: str, function: str) -> float:
-    """The largest error relative to the largest logit; ValueError where the numbers are wrong."""
+    """The largest error relative to the largest logit; ValueError if the numbers are wrong."""
     exact = _exact(path)[function]
     error = float(np.abs(logits.reshape(-1) - exact).max() / np.abs(exact).max())
     if not error < 1e-4:
@@ -140,13 +138,13 @@ def checked(logits: np.ndarray, path: str, function: str) -> float:
 
 
 def known(config) -> dict:
-    """What the caller of the pipeline knows: one sequence, a window, a vocabulary."""
+    """The facts that the caller passes to the pipeline: one sequence, a window, a vocabulary."""
     bounds = {"batch_size": 1, "seq_len": WINDOW, "context_window": WINDOW}
     return {"variable_bounds": bounds, "metadata": {"vocab_size": config.vocab_size}}
 
 
 def _pipeline(name: str, target, config):
-    """The pipeline by its name in NAMES: this chapter's, or TVM's default, behind `zero` if that is named too."""
+    """The pipeline by its name in PIPELINES: this chapter's, TVM's default, or `zero` and then TVM's default."""
     import tvm
     from tvm import relax
 
@@ -161,7 +159,7 @@ def _pipeline(name: str, target, config):
 
 
 def tvm_peer(name: str, config: str, path: str) -> dict:
-    """What tvm.compile makes of the decoder with the pipeline `name`; ours is the learner's if it passes its checks."""
+    """The decoder, compiled with the pipeline `name`; ours is the learner's if it passes its checks."""
     import tvm
 
     from chapters.kit.bench.operands import in_numpy_memory
@@ -175,7 +173,7 @@ def tvm_peer(name: str, config: str, path: str) -> dict:
     generator = Generator(
         sizes, weights=weights, target=target, relax_pipeline=pipeline, context_window=WINDOW
     )
-    # PyTorch's weights lie in memory of this kind
+    # the same kind of memory as PyTorch's weights
     generator.weights = [in_numpy_memory(weight.numpy()) for weight in generator.weights]
     cache = generator.create_kv_cache()
     inputs = {"prefill": (prompt, 0), "decode": (prompt[-1:], len(prompt))}
@@ -191,19 +189,19 @@ def tvm_peer(name: str, config: str, path: str) -> dict:
     return found
 
 
-# --- what does not need a clock -------------------------------------------------------------------------
+# --- costs that need no clock ---------------------------------------------------------------------------
 
 
 def costs(config: str) -> dict[str, dict[str, int]]:
-    """Launches, bytes moved and bytes planned of one decode step, by each of TVM's pipelines."""
+    """Launches, bytes moved and bytes planned of one decode step, for each of TVM's pipelines and ours."""
     from chapters.kit.machine import llvm_host
 
     sizes, target = config_of(config), llvm_host()["target"]
-    return {name: cost(name, sizes, target) for name in NAMES[:3]}
+    return {name: cost(name, sizes, target) for name in PIPELINES}
 
 
 def cost(name: str, sizes, target) -> dict[str, int]:
-    """The same of one pipeline, read by chapter 1 from the module whose operators are kernels."""
+    """The same for one pipeline, counted by chapter 1 in the module that `as_kernels` returns."""
     from chapters.kit.decoder.llama import decoder
     from chapters.kit.pipeline.planned_storage import planned
     from chapters.runner.earlier import earlier
@@ -216,7 +214,7 @@ def cost(name: str, sizes, target) -> dict[str, int]:
 
 
 def as_kernels(name: str, mod, target, sizes):
-    """`mod` after the part of a pipeline that decides which kernels there are."""
+    """`mod` after the part of the pipeline `name` that decides which kernels there are."""
     import tvm
     from tvm import relax
 

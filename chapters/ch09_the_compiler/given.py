@@ -26,7 +26,7 @@ class ScheduleMatmuls:
 
 
 def vm_phase() -> list[Pass]:
-    """What is left becomes calls of the virtual machine's own functions; shapes are computed, names given."""
+    """The last passes: they lower the rest to functions of the virtual machine, compute shapes, and name functions."""
     return [
         transform.LowerRuntimeBuiltin(),
         transform.ComputePrimValue(),
@@ -36,10 +36,10 @@ def vm_phase() -> list[Pass]:
 
 
 def register(name: str) -> Callable[[Callable[..., Pass]], Callable[..., Pass]]:
-    """Decorate what makes a pipeline so that `relax.get_pipeline` knows it as `name`.
+    """A decorator for a function that makes a pipeline: `relax.get_pipeline(name)` then finds it.
 
-    TVM refuses a name that is taken. One process may read both your file and the reference, so the later one takes the
-    name over.
+    TVM refuses a name that is taken. One process may import both your file and the reference, so the later one takes
+    over the name.
     """
     PIPELINE_MAP.pop(name, None)
     return relax.register_pipeline(name)

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lab: compile a decoder
 #
-# The pipeline on `tiny`, phase by phase; then what it is worth, and what a GPU would run. In a terminal:
+# The pipeline on `tiny`, phase by phase; then what it saves, and the kernels that a GPU would run. In a terminal:
 # `python -m chapters.ch09_the_compiler.lab`.
 
 # %%
@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import tvm
-from tvm import relax
 from tvm.target import Target
 
 from chapters.kit.decoder import llama_reference
@@ -20,6 +19,7 @@ from chapters.kit.draw.display import display
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.ir_diff import diff
+from chapters.kit.pipeline.pass_trace import counts
 from chapters.kit.pipeline.planned_storage import planned
 from chapters.kit.pipeline.scoreboard import compare
 from chapters.runner.earlier import earlier, whose
@@ -32,7 +32,7 @@ for chapter in (2, 3, 4, 5, 7):
 # %% [markdown]
 # ## Phase by phase
 #
-# What one decode step calls after each phase: operators that wait, kernels, and what the virtual machine does itself.
+# The calls of one decode step after each phase: operators that are not lowered yet, and kernels.
 
 # %%
 config, llvm = CONFIGS["tiny"], Target("llvm")
@@ -43,36 +43,24 @@ facts = {
 exported, _ = decoder("tiny", "float32", ["decode"])
 
 
-def calls(func: relax.Function) -> tuple[int, int]:
+def calls(mod: tvm.IRModule) -> tuple[int, int]:
     """(operators that wait for a kernel, calls of kernels)."""
-    waiting = kernels = 0
-
-    def visit(expr):
-        nonlocal waiting, kernels
-        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op):
-            kernels += expr.op.name.startswith("relax.call_tir")
-            waiting += not expr.op.name.startswith(
-                ("relax.call_", "relax.memory.", "relax.builtin.", "relax.vm.", "relax.reshape")
-            )
-        elif isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.GlobalVar):
-            kernels += 1
-
-    relax.analysis.post_order_visit(func.body, visit)
-    return waiting, kernels
+    found = counts(mod)
+    return found.operators, found.launches
 
 
-stages, mod, rows = {}, exported, [("exported", *calls(exported["decode"]))]
+stages, mod, rows = {}, exported, [("exported", *calls(exported))]
 with llvm:
     for name, passes in ours.phases(llvm, **facts).items():
         mod = stages[name] = tvm.transform.Sequential(passes)(mod)
         if name != "vm":
-            rows.append((f"after {name}", *calls(mod["decode"])))
+            rows.append((f"after {name}", *calls(mod)))
 display(Table(("decode, three layers", "operators that wait", "calls of kernels"), rows))
 
 # %% [markdown]
 # ## One layer, before and after
 #
-# A decoder of a single layer, as it is exported and when all its operators are kernels.
+# A decoder with one layer, as exported, and after all its operators have become kernels.
 
 # %%
 single, _ = decoder(replace(config, num_hidden_layers=1), "float32", ["decode"])
@@ -95,7 +83,8 @@ for name, one in {"TVM's default": exported, "ours": stages["schedule"]}.items()
 # %% [markdown]
 # ## Sixty-four tokens
 #
-# Greedy, compared with NumPy in float64: the logits first, within a thousandth of the largest; then the tokens.
+# Greedy decoding, compared with NumPy in float64. Logits may differ by a thousandth of the largest; tokens must be
+# equal.
 
 # %%
 weights, prompt = random_weights("tiny"), [3, 1, 4, 1, 5]
@@ -113,7 +102,8 @@ assert error < 1e-3 and (found.tokens == tokens).all()
 # %% [markdown]
 # ## The same for a GPU
 #
-# `tvm.compile` gives CUDA text without a toolkit. Each kernel of the decode step, and what its threads share.
+# `tvm.compile` writes CUDA text without a CUDA toolkit. Here is each kernel of the decode step, whether it uses shared
+# memory, and whether its threads exchange numbers by shuffles.
 
 # %%
 half, _ = decoder("tiny", "float16", ["decode"])

@@ -80,30 +80,31 @@ QUESTIONS = [
         ask="FuseTransposeMatmul runs on a decoder that LegalizeOps has been through. What does it do?",
         choices=("it raises an error", "it changes nothing", "it fuses them all the same"),
         compute=_error_of_a_late_pass,
-        because="It looks for permute_dims and matmul, and both are calls of kernels by now.",
+        because="It looks for permute_dims and matmul, but LegalizeOps has replaced both by calls of kernels.",
     ),
     Question(
         ask="The decoder has three layers with four products each, and a head. How many product kernels are compiled?",
         choices=("13", "5", "4"),
         compute=lambda: len(_products()),
-        because="Equal kernels are one PrimFunc, called from every layer: four shapes, and the head's.",
+        because="Equal kernels share one PrimFunc, which every layer calls: four shapes, and the head's.",
     ),
     Question(
         ask="Without a vocab_size in the metadata, how many of them get no schedule from chapter 5?",
         choices=("0", "1", "5"),
         compute=_unscheduled,
-        because="The head's weight then has a symbolic number of rows. It is the largest weight of most models.",
+        because="The head's weight then has a symbolic number of rows. In most models it is the largest weight.",
     ),
     Question(
-        ask="In TVM's default plan for a decode step of `tiny`, what is the largest storage for?",
+        ask="In TVM's default plan for a decode step of `tiny`, which tensor needs the largest storage?",
         choices=("the attention scores", "a weight, transposed", "the head, transposed"),
         compute=_planned_memory,
-        because="The transposed copy of gate_up_proj. Where nothing is transposed, nothing of that size is planned.",
+        because="The transposed copy of gate_up_proj. Without transposes, no storage of that size is planned.",
     ),
     Question(
-        ask="For CUDA, GEMV declines the head of `tiny`, 500 rows. Which of the rules that follow takes it?",
+        ask="For CUDA, GEMV declines the head of `tiny`, 500 rows. Which of the next rules schedules it?",
         choices=("Matmul", "Reduction", "Fallback"),
         compute=_rule_for_the_head,
-        because="A product with one row is a reduction like any other: a block of threads a result, whole blocks only.",
+        because="A product with one row is a reduction like any other: one block of threads per result, so no block "
+        "is partly used.",
     ),
 ]

@@ -30,7 +30,7 @@ class Decoder:
         return torch.zeros(self.layers, 2, self.groups, self.window, self.head_dim)
 
     def forward(self, tokens, position, cache):
-        """The logits (1, vocab_size) after the last of `tokens` (1, n), which stand from `position` on.
+        """The logits (1, vocab_size) after the last of `tokens` (1, n), of which the first is at `position`.
 
         `cache` is updated in place.
         """

@@ -1,12 +1,10 @@
-"""A pipeline on one function of the decoder, pass by pass: what `python -m chapters trace` prints.
+"""Runs a pipeline on one function of the decoder, pass by pass, for `python -m chapters trace`.
 
-The pipelines have names: TVM's own two, and the one of this chapter.
+The pipelines have names: TVM's own two, and this chapter's.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,17 +13,17 @@ from tvm import relax
 
 from chapters.kit.decoder.llama import FUNCTIONS, decoder
 from chapters.kit.decoder.llama_config import CONFIGS, LlamaConfig
-from chapters.kit.ir.ir_diff import DIM, PLAIN
+from chapters.kit.ir.ir_diff import DIM, PLAIN, in_colours
 from chapters.kit.pipeline.pass_trace import Trace, TracedPass, trace
 from chapters.runner.earlier import earlier, whose
 
 OURS = 9  # the number of this chapter
 USES = (2, 3, 4, 5, 6, 7, OURS)  # the chapters whose code its pipeline runs
-MANY = 3  # functions whose differences are shown whole
+MANY = 3  # functions whose differences are shown in full
 
 
 def _default(target: tvm.target.Target) -> tvm.transform.Pass:
-    """What `tvm.compile` chooses: the target's own for a GPU, elsewhere the general one, which fuses nothing."""
+    """The pipeline that `tvm.compile` chooses: for a GPU the target's, else the general one, which does not fuse."""
     if "gpu" in target.keys:
         return relax.get_default_pipeline(target)
     return relax.get_pipeline("default")
@@ -54,7 +52,7 @@ def trace_decoder(
 ) -> Trace:
     """Run the pipeline of that name on one function of the decoder, recording each pass.
 
-    layers: how many the decoder has, if not as many as its configuration says. Raises ValueError for an unknown name.
+    layers: the number of layers, if not that of the configuration. Raises ValueError for an unknown name.
     """
     for what, name, known in (
         ("pipeline", pipeline, PIPELINES),
@@ -109,7 +107,7 @@ def _whose() -> str:
 
 
 def _show_step(step: TracedPass, main: str) -> None:
-    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    colour = in_colours()
     print(f"\n{step.number} · {step.name}, {step.seconds * 1000:.1f} ms: {step.summary()}")
     if not step.changed:
         print("It left the module as it was.")

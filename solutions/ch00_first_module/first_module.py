@@ -39,7 +39,7 @@ def from_script() -> tvm.IRModule:
 
 
 def from_block_builder() -> tvm.IRModule:
-    """The same model, built call by call: what a program that writes programs uses.
+    """The same model, built call by call, as a program that generates modules does.
 
     Returns an IRModule whose `main(x, w, b)` takes and returns what `from_script`'s does.
     """
@@ -61,7 +61,7 @@ def from_block_builder() -> tvm.IRModule:
 
 
 class Net(nn.Module):
-    """The same model as a layer with weights: what a model author uses."""
+    """The same model as a layer with weights, as a model author writes it."""
 
     def __init__(self):
         # BEGIN exercise 0.2 (1 line): a layer that holds w and b
@@ -99,7 +99,7 @@ def row_sums(
     a: T.Buffer((6, 16), "float32"),
     total: T.Buffer((6,), "float32"),
 ):
-    """total[i] = the sum of a[i, :]: a PrimFunc, loops over buffers given from outside."""
+    """total[i] = the sum of a[i, :], as a PrimFunc: loops over buffers that the caller provides."""
     for i, k in T.grid(6, 16):
         with T.sblock("sum"):
             vi, vk = T.axis.remap("SR", [i, k])
@@ -121,7 +121,7 @@ def predicted_functions() -> dict[str, tuple[int, int]]:
 
 
 def refused() -> tuple[np.ndarray, np.ndarray]:
-    """Two float32 arrays that `add_rows(x, y)` must refuse, though each alone is a legal argument.
+    """Two float32 arrays that `add_rows(x, y)` must refuse together, although each is a legal argument by itself.
 
     add_rows declares x and y as R.Tensor(("n", 16), "float32").
     """

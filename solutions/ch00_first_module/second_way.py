@@ -1,14 +1,14 @@
 """Another right design for exercises 0.1 and 0.3.
 
 **0.1, infix and nested.** Relax expressions can be nested and overload `+`; the builder gives each
-call a variable of its own when the whole is emitted. This is shorter to write, and the names are
-the builder's (`lv`, `lv1`). The reference names each step, which is what one wants to read in a
-dump a week later.
+call its own variable when the whole is emitted. This is shorter to write, but the builder chooses
+the names (`lv`, `lv1`). The reference names each step, which is easier to read in a dump a week
+later.
 
 **0.3, compile once.** `run` compiles at each call, which is most of its time. Keeping the virtual
 machine makes the second call cheap. The price is a cache that must know when two modules are the
-same: not by identity, for a module can be changed in place, but by structure, which means hashing
-the whole module at each call.
+same. A module can be changed in place, so the cache compares structure, not identity: it hashes the
+whole module at each call.
 """
 
 import tvm_ffi

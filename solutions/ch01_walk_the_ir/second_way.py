@@ -1,16 +1,15 @@
-"""Another right design for exercises 1.1 and 1.4, without a class of one's own.
+"""Another right design for exercises 1.1 and 1.4, without visitor and mutator classes.
 
 **1.1, a walk with a function.** `relax.analysis.post_order_visit(func, note)` calls `note` for each
-expression. That is all a counter needs. It visits an expression object that stands in two places
-once, and it cannot be told to leave a part out; a visitor can do both as one likes.
+expression. That is all a counter needs. It visits an expression object that occurs in two places
+only once, and it cannot leave a part out. In a visitor you decide both.
 
 **1.4, a pattern.** `rewrite_call` finds the pair by its shape, looks through aliases, removes what
 became dead and leaves no alias behind: less code, and a tidier result. Its limits: a pattern sees the
-bindings of one block. A pair whose inner transpose stands in an earlier block, before an `if` or
-outside of dataflow, stays, where the reference finds it. An alias of the outer transpose matches
-too: the rewriter is then given a variable, which has no attributes, and must ask what it got. And
-the pattern looks through `match_cast`, so a shape that was checked there may be lost from the type
-of the result.
+bindings of one block. It misses a pair whose inner transpose is in an earlier block, before an `if`
+or outside of dataflow; the reference finds it. An alias of the outer transpose matches too: then the
+rewriter is given a variable, which has no attributes, so it must check what it got. And the pattern
+looks through `match_cast`, so a shape that was checked there may be lost from the type of the result.
 """
 
 from tvm.relax.dpl import is_op, rewrite_call, wildcard
@@ -42,7 +41,7 @@ class DropDoubleTranspose:
         outer = is_op("relax.permute_dims")(inner)
 
         def drop(expr: relax.Expr, matched) -> relax.Expr:
-            if not isinstance(expr, relax.Call):  # another name for a pair: see to the pair itself
+            if not isinstance(expr, relax.Call):  # an alias of a pair; the pair itself matches too
                 return expr
             return matched[x] if axes_cancel(matched[inner].attrs.axes, expr.attrs.axes) else expr
 

@@ -82,8 +82,8 @@ def type_bytes(ty: tvm.ir.Type, sizes: dict[str, int]) -> int:
     """The bytes that a value of type `ty` takes in memory.
 
     A tuple takes what its fields take. Scalars, shapes and functions take none: they are passed, not stored. The
-    bits of a tensor are packed and rounded up to a whole byte: five int4 take 3 bytes, and each field of a tuple is
-    a tensor of its own. Raises ValueError as `extents` and `element_bits` do.
+    bits of each tensor are packed and rounded up to a whole byte: five int4 take 3 bytes. Raises ValueError as
+    `extents` and `element_bits` do.
     """
     # BEGIN exercise 1.2 (about 6 lines): a tuple, a tensor, anything else
     if isinstance(ty, relax.TupleType):
@@ -139,10 +139,10 @@ def binding_bytes(func: relax.Function, sizes: dict[str, int]) -> list[Traffic]:
 
     One entry for each binding whose value is a call, also in both branches of an `if`; none for aliases, tuples and
     items of tuples. A call of an operator, `call_tir` included, reads each tensor it is given once and writes its
-    result. The operators in `FREE` move nothing. A call of another function moves nothing itself: what that
-    function does stands in its own list. Nor does one of a packed function by itself, whose `op` is an ExternFunc:
-    nothing says what it does. An argument updated in place is read once and written once. Raises ValueError as
-    `type_bytes` does.
+    result. The operators in `FREE` move nothing. A call of another Relax function moves nothing itself: what that
+    function moves is in its own list. A direct call of a packed function, whose `op` is an ExternFunc, moves nothing
+    either: the IR does not say what it reads or writes. An argument updated in place is read once and written once.
+    Raises ValueError as `type_bytes` does.
     """
     meter = TrafficMeter(sizes)
     meter.visit_expr(func)
@@ -153,10 +153,10 @@ def binding_bytes(func: relax.Function, sizes: dict[str, int]) -> list[Traffic]:
 
 
 def launches(mod: tvm.IRModule) -> dict[str, int]:
-    """How many kernel launches stand in the code of each Relax function once `mod` is lowered.
+    """How many kernel launches are in the code of each Relax function once `mod` is lowered.
 
-    Every Relax function of `mod` has an entry, also one that launches nothing. A function that calls another is not
-    charged with the other's launches. Both branches of an `if` count. Raises ValueError as `to_kernels` does.
+    Every Relax function of `mod` has an entry, also one that launches nothing. The launches of another function that
+    it calls do not count. Both branches of an `if` do. Raises ValueError as `to_kernels` does.
     """
     # BEGIN exercise 1.3 (about 8 lines): lower, count calls function by function, keep LAUNCHING
     found = {}
@@ -171,7 +171,7 @@ def launches(mod: tvm.IRModule) -> dict[str, int]:
 
 
 def scoreboard(mod: tvm.IRModule, sizes: dict[str, int] | None = None) -> Scoreboard:
-    """What `mod` costs: calls as it stands; launches and bytes once it is lowered to kernels.
+    """What `mod` costs: calls as it is, launches and bytes once it is lowered to kernels.
 
     sizes: a value for each symbolic variable, by name; without it bytes are not counted. Show two of them side by
     side with `compare` of chapters.kit.pipeline.scoreboard. Raises ValueError as `type_bytes` and `to_kernels` do.
@@ -245,12 +245,12 @@ class TransposeDropper(PyExprMutator):
 class DropDoubleTranspose:
     """permute_dims(permute_dims(x, inner), outer) becomes x where the two cancel, in Relax functions.
 
-    At least where both stand in one binding block, inside or outside of dataflow, with aliases of the inner result
-    between them, and the inner result is no output of that block. The inner call goes if nothing else uses it, and
-    stays if something does. Bindings that nobody uses may go with it. Pairs that do not cancel stay, and so do
+    At least where both are in one binding block, inside or outside of dataflow, and the inner result is not an
+    output of that block; there may be aliases of the inner result between them. The inner call goes if nothing else
+    uses it, and stays if something does. Unused bindings may go with it. Pairs that do not cancel stay, and so do
     single transposes, attributes of functions and module, private functions, PrimFuncs, and the outputs of dataflow
     blocks. A function for which `may_overwrite` holds is left as it is. Raises nothing; a module with nothing to
-    drop is no error.
+    drop is not an error.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:

@@ -1,7 +1,7 @@
-"""Chapter 2: six passes that attach what only the caller knows, and a reader for the one that has none.
+"""Chapter 2: six passes that attach what only the caller knows, and a reader for the one attribute that has none.
 
-None of the passes changes a computation. Each writes down a fact that stands nowhere in the IR: a bound, a promise, a
-number of stages. What that fact is worth is decided by the pass downstream that reads it.
+None of the passes changes a computation. Each attaches a fact that the IR does not contain: a bound, a promise, a
+number of stages. A pass downstream reads the fact and makes use of it.
 
 Names, attributes and constructor arguments are those of MLC-LLM's `compiler_pass/attach_support_info.py`.
 """
@@ -59,7 +59,7 @@ class AttachVariableBounds:
     recurrent model's context length of -1 does, and is dropped.
 
     Every Relax function, private ones too, gets `tir_var_upper_bound` (name -> bound; empty if no bound is left) and
-    `tir_non_negative_var` (["vocab_size"]); what it had under these two names is replaced, other attributes stay.
+    `tir_non_negative_var` (["vocab_size"]). They replace earlier values of these two attributes; other attributes stay.
     The caller's dict is neither changed nor kept.
     """
 
@@ -78,7 +78,7 @@ class AttachVariableBounds:
 
 @tvm.transform.module_pass(opt_level=0, name="AttachAdditionalPrimFuncs")
 class AttachAdditionalPrimFuncs:
-    """Add PrimFuncs that no Relax function calls and that must still be in the compiled library.
+    """Add PrimFuncs that the compiled library must contain although no Relax function calls them.
 
     functions: name -> PrimFunc. Each is added under its name with `global_symbol` set to it; the caller's PrimFunc
     stays as it is, and one PrimFunc may be added under several names.
@@ -127,8 +127,8 @@ class AttachCUDAGraphSymbolicCaptureHints:
     """Say which symbolic dimensions may be frozen into a CUDA graph, one graph for each value that occurs.
 
     hints: function name -> names of variables. A Relax function named in `hints` gets
-    `relax.rewrite_cuda_graph.capture_symbolic_vars`; one that is not named gets nothing. A name that is no Relax
-    function of the module is ignored: one set of hints serves models that have fewer functions.
+    `relax.rewrite_cuda_graph.capture_symbolic_vars`; the others get nothing. A name that is not a Relax function of
+    the module is ignored, so one set of hints also serves models that have fewer functions.
     The caller's dict and lists are copied here, so that changing them later does not change the pass.
     """
 
@@ -152,7 +152,7 @@ class AttachCUDAGraphSymbolicCaptureHints:
 
 @tvm.transform.module_pass(opt_level=0, name="AttachPipelineParallelStages")
 class AttachPipelineParallelStages:
-    """Say into how many stages, each on devices of its own, a function that runs the layers is to be cut.
+    """Say into how many stages, each on its own devices, a function that runs the layers is to be cut.
 
     pipeline_parallel_shards: the number of stages, 1 or more. The Relax functions named in ENTRY_POINTS get
     `pipeline_parallel_stages` with this number; no other function does.
@@ -182,16 +182,16 @@ class AttachPipelineParallelStages:
 def crossing_tensors(func: relax.Function, starts: Sequence[relax.Var]) -> list[Crossing]:
     """What the stages of `func` must send each other, in the order in which it is computed.
 
-    starts: for each stage but the first, in order, the variable bound by its first binding. A variable that stands
-    there twice begins two stages, the first of them empty. The function's result is returned by the last stage, so it
+    starts: for each stage but the first, in order, the variable bound by its first binding. A variable that is listed
+    twice begins two stages, the first of them empty. The function's result is returned by the last stage, so it
     counts as used there. Parameters and constants are given to every stage and never cross.
 
     A binding that only names, packs or unpacks (`b = a`, `t = (a, b)`, `a = t[0]`, a match_cast of a variable) makes no
-    tensor: the tensor behind the name crosses, once, under the name it was computed under. A call that computes a tuple
-    computes each of its fields, and only a field that is used later crosses. A call and an `if` use every variable that
-    occurs in them. A function defined inside `func` uses what it captures where it is called.
+    tensor: the tensor behind the name crosses, once, under the name of the binding that computed it. A call that
+    computes a tuple computes each of its fields, and only the fields that are used later cross. A call and an `if` use
+    every variable that occurs in them. A function defined inside `func` uses what it captures where it is called.
 
-    Raises ValueError for a start that is bound by no binding of `func.body`.
+    Raises ValueError for a start that no binding of `func.body` binds.
     """
     require_bound(func, starts)
     # BEGIN exercise 2.6 (about 20 lines): follow each tensor from the stage that computes it to those that use it
@@ -249,7 +249,7 @@ class AttachSequenceLengthPaddingFactor:
 
     On CUDA with arch sm_100a, the kernels in PADDED_KERNELS, called through R.call_dps_packed in any Relax function,
     need a multiple of 4. The pass changes no IR: it writes into the dict `metadata`, which is its output,
-    metadata["seqlen_padding_factor"] = the least common multiple of 4 and the factor that stood there, if one did.
+    metadata["seqlen_padding_factor"] = the least common multiple of 4 and the factor that was there, if there was one.
     Where no such kernel is called, and for any other target, the dict stays as it is.
     """
 

@@ -2,15 +2,15 @@
 
 **2.1, 2.3, 2.4, `function_pass`.** A `relax.transform.function_pass` is called once for each Relax function and
 returns the function that takes its place. TVM does what `map_relax_functions` does: it works on a copy, and it skips
-PrimFuncs and external functions, so the mistake of exercise 2.3 cannot be made. The price is that the pass is not told
-the name under which the module holds the function. A public function carries it in `global_symbol`; of a private one it
-can only be found by looking through the module for the function itself, which is what 2.4 has to do here. It is wrong
-where one function object stands under two names: both are given what the first of them is given. The reference wants
-names in two passes of six, and one way to go through a module reads better than two.
+PrimFuncs and external functions, so the mistake of exercise 2.3 cannot be made. The price: the pass is not told the
+name that the module has for the function. A public function carries its name in `global_symbol`. For a private one you
+must search the module for the function itself, as 2.4 does here. That is wrong if the module has one function object
+under two names: both get the hints of the first. The reference needs names in two passes of six, and one way to go
+through a module reads better than two.
 
-**2.7, `post_order_visit`.** Where only calls are looked at and nothing is rewritten, a callback does: TVM walks the
-function, branches included. A visitor class pays as soon as it must know where it is, inside which function or branch,
-or must stay out of some part.
+**2.7, `post_order_visit`.** A callback is enough if you only look at calls and rewrite nothing: TVM walks the function,
+branches included. A visitor class pays off when it must know in which function or branch it is, or must leave out
+some part.
 """
 
 from solutions.ch02_attach_metadata.attach_support_info import *

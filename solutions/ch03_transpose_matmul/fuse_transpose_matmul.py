@@ -2,7 +2,7 @@
 
 The pass has two steps: `group` lets FuseOpsByPattern move each matmul and its transpose into a function of its
 own, a composite, and `generate` replaces each call of a composite by a call of a PrimFunc, `NT_matmul`. Before
-both, `own_transposes` sees to it that no transpose of such a pair is used by anything else.
+both, `own_transposes` ensures that nothing else uses the transpose of such a pair.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def group(mod: IRModule, fires: Fires) -> IRModule:
     """`mod` with each pair that `fires` accepts moved into a private function, a composite.
 
     A pair is a permute_dims and, right behind it in one dataflow block, the matmul that uses it. The pattern
-    alone would also match across blocks and past anything that stands between, and w would be read too late.
+    alone would also match across blocks and other bindings between the two, and w would be read too late.
     """
     following = following_values(mod)
 
@@ -96,8 +96,8 @@ def nt_matmul(w: te.Tensor, x: te.Tensor, out_dtype: str) -> te.Tensor:
     w: (*batch of w, n, k). x: (*batch of x, m, k), or (k,), whose result has no dimension m. The batch
     dimensions are aligned from the right; one that is the constant 1 is repeated along the other's, and a
     missing one counts as 1. Returns (*batch, m, n) of `out_dtype`, called NT_matmul; the operands are cast to
-    `out_dtype` before they are multiplied. Dimensions may be symbolic. With k the constant 0 every element is
-    a sum of nothing, 0.
+    `out_dtype` before they are multiplied. Dimensions may be symbolic. If k is the constant 0, every element
+    is an empty sum, 0.
     """
     batch = broadcast(x.shape[:-2], w.shape[:-2])
     m, n, length = x.shape[-2:-1], w.shape[-2], x.shape[-1]
@@ -184,8 +184,8 @@ def own_transposes(mod: IRModule, fires: Fires) -> IRModule:
     """`mod` with a permute_dims of its own for each matmul that `fires(transpose, product)` accepts.
 
     FuseOpsByPattern moves a matched pair into a function of its own. If something else uses the transpose
-    too, it must become a second result of that function, and a second matmul is moved without it: neither
-    is the pair that `generate` expects. After this step every transpose of a pair has one user.
+    too, the transpose becomes a second result of that function, and a second matmul is moved without it.
+    `generate` expects neither. After this step every transpose of a pair has one user.
 
     A transpose that has lost its last user is gone; one that is still used stays where it was. A module in
     which no matmul is accepted is returned as it is.
@@ -232,7 +232,7 @@ class FuseTransposeMatmul:
 
 
 def careless(transpose: Call, product: Call) -> bool:
-    """`may_fuse` by someone in a hurry: does the second to last dimension of w come last? The rest is not asked."""
+    """A hasty `may_fuse`: it asks whether the second to last dimension of w comes last, and nothing more."""
     w, x = transpose.args[0], product.args[0]
     axes = transpose.attrs.axes
     return all(is_typed(expr.ty) for expr in (w, x, product)) and (
@@ -243,8 +243,8 @@ def careless(transpose: Call, product: Call) -> bool:
 def deceives_careless() -> tuple[IRModule, list[np.ndarray]]:
     """A module on which `fuse(mod, careless)` gives other numbers, and arguments for its function `main`.
 
-    The module is well-formed, is right as it stands, and `careless` must get through with it: same types, no
-    error, wrong numbers.
+    The module is well-formed and right as it is. After the careless pass it has the same types and raises no
+    error, but its numbers are wrong.
     """
     # BEGIN exercise 3.6 (about 10 lines): a permutation that moves more than careless looks at
     x = relax.Var("x", relax.TensorType((4, 3), "float32"))

@@ -1,17 +1,17 @@
 """Another right design for exercises 3.3 and 3.5, and for the pass as a whole.
 
-**The pass in one step.** What `own_transposes` finds out about a matmul is all that is needed to call the
-kernel, so one mutator can do it: no FuseOpsByPattern, no composite to make and to remove, no pair split by a
-second user, and a third of the code. What is lost is the composite. It is a function with a name that says what
-it is; between the two steps a pass for a library (cuBLAS has this very product) can take it, and where several
-patterns compete FuseOpsByPattern settles which wins. A compiler that will dispatch keeps the two steps; a pass
-that always generates its own kernel does not need them.
+**The pass in one step.** `own_transposes` already knows all that a call of the kernel needs, so one mutator can
+do everything: no FuseOpsByPattern, no composite to make and to remove, no pair split by a second user, and a
+third of the code. The price is the composite, a function whose name says what it is. Between the two steps a
+pass for a library can take it (cuBLAS has this very product), and where several patterns compete,
+FuseOpsByPattern decides which wins. A compiler that dispatches to libraries keeps the two steps; a pass that
+always generates its own kernel does not need them.
 
 **3.5, copies only where they are needed.** The reference gives every matmul a transpose of its own and lets
-the old one die. Here a transpose with one user is kept. The functions change less, which is pleasant in a diff;
-the price is a count of users, which the reference does without.
+the old one die. Here a transpose with one user is kept. The functions change less, which keeps a diff short;
+the price is a count of users, which the reference does not need.
 
-**3.3, a formula with einsum's indices.** The batch is indexed by position from the right, in one comprehension.
+**3.3, indices in one comprehension.** The batch is indexed by position from the right.
 """
 
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *

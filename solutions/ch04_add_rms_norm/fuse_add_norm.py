@@ -2,7 +2,7 @@
 
 From top to bottom: what fusing saves; what a pair is and how it is found (match); the kernels, a block of threads per
 row; the kernel that fits a pair (dispatch); the pass, which puts the kernel where the sum is first needed (rewrite);
-and what it moved (measure). `given.py` beside your file holds the rest: the wide kernel, and where a kernel may stand.
+and what it moved (measure). `given.py` beside your file holds the rest: the wide kernel, and where a kernel may be put.
 """
 
 import math
@@ -100,7 +100,7 @@ def elements_per_thread(hidden_size: int, threads: int) -> int:
 def row_kernel(
     dims: list[tvm.ir.Expr], hidden_size: int, dtype: str, epsilon: float, threads: int
 ) -> tirx.PrimFunc:
-    """One block of `threads` threads a row; thread t holds elements t, t + threads, t + 2 * threads, ... in registers.
+    """One block of `threads` threads per row; thread t holds elements t, t + threads, t + 2 * threads, … in registers.
 
     The kernel takes x1, x2 (*dims, hidden_size), weight (hidden_size,), then norm and total like x1, all of `dtype`:
       total = x1 + x2, rounded to dtype; norm = total / sqrt(mean(total ** 2) + epsilon) * weight,
@@ -127,7 +127,7 @@ def row_kernel(
         total = T.match_buffer(p_total, shape, dtype)
         held = T.sblock_alloc_buffer((per_thread,), dtype, scope="local")
         partial = T.sblock_alloc_buffer((threads,), "float32", scope="local")
-        # in registers: every thread is handed the sum, and no barrier is needed before it is read
+        # in registers: every thread gets the sum, and may read it without a barrier
         squares = T.sblock_alloc_buffer((1,), "float32", scope="local")
         # BEGIN exercise 4.3 (about 40 lines): the five steps; T.where guards the elements past hidden_size
         for block in T.thread_binding(rows, thread="blockIdx.x"):
@@ -177,11 +177,10 @@ def row_kernel(
 
 
 def plan_threads(hidden_size: int, dtype: str, limit: int) -> Plan:
-    """The plan of a wide kernel for rows of `hidden_size` elements, on a target with `limit` threads a block.
+    """The plan of a wide kernel for rows of `hidden_size` elements, on a target with `limit` threads per block.
 
-    vector: 16 bytes of elements; if that does not divide hidden_size, 1. threads: so many that each has four vectors
-    or fewer, through fit_threads. rows: as many as make a block of 128 threads, or of limit if that is less; at least
-    1.
+    vector: 16 bytes of elements; if that does not divide hidden_size, 1. threads: enough that each has four vectors or
+    fewer, through fit_threads. rows: as many as make a block of 128 threads, or of limit if that is less; at least 1.
     """
     # BEGIN exercise 4.4 (about 5 lines): the width of a load, then threads a row, then rows a block
     vector = VECTOR_BYTES // ITEM_BYTES[dtype]
@@ -224,7 +223,7 @@ def two_norms() -> tvm.IRModule:
 
 
 def kernel_key(pair: AddNorm) -> tuple:
-    """What two pairs must have in common to be served by one kernel: all that is compiled into it.
+    """Everything that is compiled into the kernel of `pair`: pairs with equal keys share one kernel.
 
     Two keys are equal exactly when the kernels would be. A kernel reads the number of its rows when it is called.
     """
@@ -255,10 +254,10 @@ class Rewriter(SiteRewriter):
 
     def __init__(self, mod: tvm.IRModule, target: Target):
         super().__init__(mod, target, match_add_norm)
-        self.kernels: dict[tuple, tvm.ir.GlobalVar | None] = {}  # None: it has no kernel
+        self.kernels: dict[tuple, tvm.ir.GlobalVar | None] = {}  # by key; None: no kernel
 
     def kernel_of(self, pair: AddNorm) -> tvm.ir.GlobalVar | None:
-        """The kernel that serves `pair`, added to the module when it is first asked for; None if there is none."""
+        """The kernel that serves `pair`, added to the module at its first use; None if there is none."""
         key = kernel_key(pair)
         if key not in self.kernels:
             kernel = build_kernel(pair, self.target)
@@ -300,7 +299,7 @@ class FuseAddRMSNorm:
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        # a weight that is itself a sum stands still only after a round, and a pair that reads it follows in the next
+        # a pair whose weight is itself a fused sum can be fused only in the round after that sum
         while (fused := Rewriter(mod, self.target).transform()) is not mod:
             mod = fused
         return mod

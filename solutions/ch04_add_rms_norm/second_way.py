@@ -1,15 +1,15 @@
 """Another right design for exercises 4.2, 4.4, 4.6 and 4.7.
 
-**4.6, the kernel is its own key.** Build the kernel and take its text: a key that forgets something cannot be written,
-whatever a kernel comes to depend on later. The price is a build, about a tenth of a second, for every pair of a model
-and not for every kernel. `BlockBuilder.add_func` itself goes half this way: it reuses a function that is structurally
-equal to one it has added.
+**4.6, the kernel is its own key.** Build the kernel and take its text: such a key cannot forget anything, whatever a
+kernel comes to depend on later. The price is a build, about a tenth of a second, for every pair of a model instead of
+every kernel. `BlockBuilder.add_func` itself goes half this way: it reuses a function that is structurally equal to one
+it has added.
 
-**4.7, at the add.** The kernel could stand where the add stood, always: no reader of the sum then comes before it, and
-nothing has to be searched. It would cost pairs whose weight is made after the add, as in a model that adds 1 to its
-norm weights layer by layer. Kept here is the reference's place, with the two results given names of their own and bound
-to the old variables as aliases: one more binding each, and a dump that says what they are. `CanonicalizeBindings`
-removes the aliases again.
+**4.7, named results.** The kernel could always take the place of the add. Then no reader of the sum comes before it,
+and no search is needed. But pairs whose weight is made after the add would not be fused, as in a model that adds 1 to
+its norm weights layer by layer. So this design keeps the reference's place. It gives the two results their own names
+and binds the old variables to them as aliases: one more binding each, and a dump that says what they are.
+`CanonicalizeBindings` removes the aliases again.
 
 **4.2 and 4.4** say the same in other words: guards first, and the number of threads found by counting up.
 """

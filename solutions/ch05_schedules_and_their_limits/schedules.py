@@ -2,7 +2,7 @@
 
 The program of 5.1 to 5.8 is `chapters/kit/cases/matmul_bias.py`: a block `matmul` that sums into `temp`, and a block
 `bias` that stores `temp` plus C into D. The puzzles, 5.9 to 5.12, sum the rows of a matrix. A function that takes a
-schedule changes it in place. None may change what is computed.
+schedule changes it in place, but must not change what the program computes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def tile(sch: Schedule, rows: int, columns: int) -> list[LoopRV]:
 def use_the_machine(sch: Schedule) -> LoopRV:
     """Spread the tiles of a tiled schedule over the processor's cores, and a tile's columns over its vector lanes.
 
-    Row tiles and column tiles become one loop, which runs in parallel; columns of a tile are vectorized, rows of a tile
+    Row tiles and column tiles become one loop, which runs in parallel. The columns of a tile are vectorized, its rows
     unrolled. Returns the loop over tiles.
     """
     # BEGIN exercise 5.2 (about 6 lines): fuse, and then a kind for three loops
@@ -66,9 +66,9 @@ def use_the_machine(sch: Schedule) -> LoopRV:
 
 
 def bias_at_the_tile(sch: Schedule) -> None:
-    """Add the bias to a tile as soon as its sums are complete, while they are in the cache; `sch` is as 5.2 leaves it.
+    """Add the bias to a tile as soon as its sums are complete, while they are in the cache.
 
-    `bias` then runs inside the loop over tiles, once for each element.
+    sch: as 5.2 leaves it. `bias` then runs inside the loop over tiles, once for each element.
     """
     # BEGIN exercise 5.3 (about 2 lines): move the consumer
     tiles = sch.get_loops("matmul")[0]
@@ -77,7 +77,7 @@ def bias_at_the_tile(sch: Schedule) -> None:
 
 
 def scheduled(func: tirx.PrimFunc, rows: int, columns: int) -> Schedule:
-    """All of it, with the init taken out of the loop over steps so that no step asks whether it is the first.
+    """Everything from 5.1 to 5.3, and the init outside the loop over steps: no step asks whether it is the first.
 
     Works for every `func` that `matmul_bias` makes. Returns a new schedule of `func`.
     """
@@ -185,7 +185,10 @@ def zeros_at_a_time() -> dict[str, int]:
 
 
 def lanes_in_a_register(sch: Schedule) -> None:
-    """Make the partial sums of a row one vector: `sch` is as 5.10 leaves it, its blocks are `total_rf` and `total`."""
+    """Make the partial sums of a row one vector.
+
+    sch: as 5.10 leaves it, with the blocks `total_rf` and `total`.
+    """
     # BEGIN exercise 5.12 (about 2 lines): the loop whose iterations read neighbours
     _i, _group, lane = sch.get_loops("total_rf")
     sch.vectorize(lane)
@@ -196,7 +199,7 @@ def lanes_in_a_register(sch: Schedule) -> None:
 
 
 def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """An NT_matmul scheduled for a few rows of x: what counts is that w streams through once, as it is stored.
+    """An NT_matmul scheduled for a few rows of x: w streams through once, in the order in which it is stored.
 
     func: (w, x, out) with w of shape (n, k), all constant; x of any rank, with as many rows as `has_few_rows`
     says. Along k, where w is contiguous, each output gets one partial sum for each of the `lanes` of a vector
@@ -228,11 +231,11 @@ def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 
 def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """An NT_matmul scheduled for many rows of x: what counts is that sums stay in registers.
+    """An NT_matmul scheduled for many rows of x: the sums of a tile stay in registers.
 
     func: (w, x, out) with w of shape (n, k), both constant; x of two dimensions or more, its rows constant or
     symbolic. x is small, so it is packed: a vector register takes one column of `lanes` rows. w is large and
-    stays as it is: each element of it is multiplied with the same column of all rows of a tile. Rows are
+    stays as it is: each element of it is multiplied by the same column of all rows of a tile. Rows are
     padded to whole tiles. Raises ValueError as `matmul_tile` does.
     """
     tile = matmul_tile(func, target)

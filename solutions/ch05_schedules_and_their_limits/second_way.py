@@ -1,11 +1,11 @@
 """Another right design for exercises 5.1 and 5.3.
 
-**5.3, from the consumer's side.** The reference tiles the product and moves the bias under it. One can as well tile the
-*bias* and move the product under that, with `compute_at`: TVM then works out by itself which sums a tile of the bias
-needs, and makes the loops for them. It is the only way when the consumer decides the tile, as where a pooling reads a
-convolution; but the product's loops are then TVM's and no longer yours, and have to be fetched and scheduled again.
+**5.3, from the consumer's side.** The reference tiles the product and moves the bias under it. You can also tile the
+*bias* and move the product under that, with `compute_at`. TVM then works out which sums a tile of the bias needs, and
+makes the loops for them. If the consumer decides the tile, as when a pooling reads a convolution, this is the only way.
+But TVM makes new loops for the product, which you have to fetch and schedule again.
 
-**5.1, splits from a list.** Loops are data: the two splits are one comprehension. That pays where the number of
+**5.1, splits from a list.** Loops are data: the two splits are one comprehension. This pays off when the number of
 dimensions is not known in advance.
 """
 

@@ -66,13 +66,13 @@ def test_0_1_keeps_rows_symbolic(impl) -> None:
 
 
 def test_0_1_keeps_calls_in_a_dataflow_block(impl) -> None:
-    """the operators stand in a dataflow block, where passes may move and fuse them"""
+    """the operators are in a dataflow block, where passes may move and fuse them"""
     main = _built_main(impl)
     outside = [name for name, is_dataflow in _calls(main) if not is_dataflow]
     is_there = any(isinstance(block, relax.DataflowBlock) for block in main.body.blocks)
     INSIDE.that(
         is_there and not outside,
-        "Calls of main stand outside of its dataflow block."
+        "Some calls of main are outside its dataflow block."
         if is_there
         else "main has no dataflow block.",
         expected="the calls emitted inside `with builder.dataflow():`",
@@ -82,7 +82,7 @@ def test_0_1_keeps_calls_in_a_dataflow_block(impl) -> None:
 
 
 def _calls(func: relax.Function) -> list[tuple[str, bool]]:
-    """Each call bound in `func`: what it calls, and whether it stands in a dataflow block."""
+    """Each call bound in `func`: what it calls, and whether it is in a dataflow block."""
     return [
         (getattr(binding.value.op, "name", "a function"), isinstance(block, relax.DataflowBlock))
         for block in func.body.blocks
@@ -149,7 +149,7 @@ def test_0_3_takes_any_array(impl) -> None:
         ("unaligned", unaligned(x)),
     ):
         what = f"run gives other numbers when x is {title}."
-        why = "The VM takes an array's memory as it lies there; tvm.runtime.tensor copies it into aligned memory."
+        why = "The VM uses an array's memory as it is; tvm.runtime.tensor copies it into aligned memory."
         RUN.close(impl.run(impl.from_script(), "main", array, w, b), _model(x, w, b), what, why=why)
 
 
@@ -159,7 +159,7 @@ def test_0_3_keeps_dtypes(impl) -> None:
         x = np.arange(12).reshape(3, 4).astype(dtype)
         result = np.asarray(impl.run(_module(dtype, main=_twice), "main", x))
         what = f"run is wrong for a module whose tensors are {dtype} (dtype and elements of x + x)."
-        why = "The VM takes an array's bytes for what the function's type says, and so refuses another dtype."
+        why = "The VM reads an array's bytes as the dtype in the function's type, so it refuses any other dtype."
         REFUSE.equal((str(result.dtype), result.tolist()), (dtype, (x + x).tolist()), what, why=why)
 
 
@@ -215,13 +215,13 @@ def _row_sums(impl, held: float) -> tuple[np.ndarray, np.ndarray]:
 def test_0_4_sums_each_row(impl) -> None:
     """row_sums is right whatever the output buffer held before
 
-    The sums alone are asked for. A zero stored under `if vk == 0`, without `T.init()`, is right too: the steps run in
-    their order. That TVM then knows no reduction, and `decompose_reduction` refuses the block, is chapter 5's.
+    Only the sums are checked. Storing a zero under `if vk == 0`, without `T.init()`, is right too, because the steps
+    run in order. TVM does not take such a block for a reduction, so `decompose_reduction` refuses it; see chapter 5.
     """
     for held in (0.0, 1000.0, float("nan")):
         yours, expected = _row_sums(impl, held)
         what = f"row_sums is wrong when its output buffer held {held:g} before the call."
-        why = "Nobody clears an output buffer: the memory planner hands out memory that other tensors used."
+        why = "TVM does not clear output buffers: the memory planner hands out memory that other tensors used."
         PRIMFUNC.close(yours, expected, what, why=why)
 
 
@@ -237,7 +237,7 @@ def _count(mod: IRModule) -> tuple[int, int]:
 
 
 def test_0_5_prediction_holds(impl) -> None:
-    """the predicted numbers of functions are those that LegalizeOps gives"""
+    """the predicted numbers of functions are right, before and after LegalizeOps"""
     yours = impl.predicted_functions()
     form = '{"before": (1, 2), "after": (3, 4)}, with your numbers'
     expect.that(
@@ -258,7 +258,7 @@ def test_0_5_prediction_holds(impl) -> None:
             INSIDE.predicted(
                 mine,
                 counted,
-                f"{stage.capitalize()} LegalizeOps the module holds another number of {kind}.",
+                f"{stage.capitalize()} LegalizeOps, the module has another number of {kind} than you predict.",
                 why="Each distinct operator call becomes a call_tir to a PrimFunc of its own. To see them, print "
                 "`relax.transform.LegalizeOps()(from_script())`.",
             )
@@ -289,11 +289,11 @@ def test_0_6_is_refused(impl) -> None:
         legal = array.dtype == np.float32 and array.ndim == 2 and array.shape[1] == 16
         REFUSE.that(
             legal,
-            "One of your arrays is refused for its own sake, which shows nothing about n.",
+            "The VM refuses one of your arrays by itself, so its refusal says nothing about n.",
             expected="two float32 arrays of shape (something, 16)",
             yours=f"{array.dtype} {array.shape}",
-            why="The dtype, the rank and the 16 stand in the type as they are. NumPy makes float64 unless it is told "
-            'otherwise: np.ones(shape, "float32").',
+            why="The type fixes the dtype, the rank and the 16. NumPy makes float64 arrays unless you say otherwise: "
+            'np.ones(shape, "float32").',
         )
     try:
         expect.run(relax_module(SAME_ROWS), "main", pair)
@@ -303,7 +303,7 @@ def test_0_6_is_refused(impl) -> None:
         raise CheckFailed("The VM refused, but not because of n.", yours=str(error)) from None
     what = "The VM accepted your two arrays."
     wanted = "an error that speaks of shape[0]"
-    why = "n is one name: whatever it is in x, it must be in y. The VM checks this at every call."
+    why = "n is one variable, so it must have the same value in x and in y. The VM checks this at every call."
     raise BREAK.failed(what, expected=wanted, yours=", ".join(str(a.shape) for a in pair), why=why)
 
 

@@ -16,6 +16,7 @@ from chapters.kit.decoder.llama import decoder
 from chapters.kit.ir.relax_effects import bindings_of, calls_in
 from chapters.kit.pipeline.planned_storage import lower
 from chapters.runner.failure import CheckFailed
+from solutions.ch01_walk_the_ir.walk_the_ir import DropDoubleTranspose
 from tests.support import expect
 from tests.support.expect import Section
 
@@ -160,7 +161,7 @@ def test_1_1_counts_in_both_branches(impl) -> None:
         _counts(impl, Branches),
         {"relax.exp": 1, "relax.negative": 1, "relax.add": 2},
         "count_calls is wrong for a function with an `if`.",
-        "The branches of an `if` hold bindings of their own; a walk over the function's blocks passes by.",
+        "The branches of an `if` hold their own bindings; a walk over the function's own blocks misses them.",
     )
 
 
@@ -170,12 +171,12 @@ def test_1_1_counts_calls_within_calls(impl) -> None:
         _counts(impl, _nested()),
         {"relax.add": 1, "relax.exp": 2, "relax.negative": 1, "relax.sqrt": 1, "closure": 1},
         "count_calls is wrong for add(exp(x), negative(exp(x))) and a function in a function.",
-        "A visitor's method that is overridden goes no deeper unless it asks the method it replaced to.",
+        "An overridden visitor method goes no deeper unless it calls the method it replaced.",
     )
 
 
 def test_1_1_counts_nothing_where_nothing_is(impl) -> None:
-    """a module of PrimFuncs has no calls; and counting is no memory of earlier counting"""
+    """a module of PrimFuncs has no calls, and every count starts from zero"""
     _same_counts(
         _counts(impl, _only_kernels()),
         {},
@@ -183,7 +184,7 @@ def test_1_1_counts_nothing_where_nothing_is(impl) -> None:
         "PrimFuncs are loops over buffers. A Relax visitor given one raises an error.",
     )
     first, second = _counts(impl, Branches), _counts(impl, Branches)
-    expect.equal(second, first, "count_calls gives another answer when it is asked again.")
+    expect.equal(second, first, "count_calls gives another answer when it is called a second time.")
 
 
 def observe_1_1(impl):
@@ -223,7 +224,7 @@ def test_1_2_sizes_every_type(impl) -> None:
     """type_bytes sizes tensors of any dtype and shape, and tuples of them"""
     for title, ty, size in _types():
         what = f"type_bytes is wrong for {title}, with n = 3 and m = 5."
-        why = "Bits are what dtypes have: four-bit weights are stored two to a byte."
+        why = "Count bits, not bytes: four-bit weights are stored two to a byte."
         BYTES.equal(impl.type_bytes(ty, SIZES), size, what, why=why)
 
 
@@ -243,7 +244,7 @@ def test_1_2_refuses_what_it_cannot_size(impl) -> None:
             continue
         what = f"type_bytes gave {result} for {title}."
         wanted = "a ValueError, as `extents` raises it"
-        why = "A made-up size makes every total after it wrong, and nobody sees it."
+        why = "A made-up size silently makes every total wrong that includes it."
         raise CheckFailed(what, expected=wanted, why=why, read=BYTES)
 
 
@@ -341,8 +342,8 @@ def test_1_2_finds_what_a_call_reads(impl) -> None:
             _names(impl.tensors_read(call)),
             names,
             f"tensors_read is wrong for {title}.",
-            why="A tuple written out in a call stands for its fields, which may be tuples in their turn, as call_tir "
-            "wraps its arguments in one; shapes and kernels are arguments and no tensors.",
+            why="A tuple written out in a call stands for its fields, which may be tuples again; call_tir wraps its "
+            "arguments in one. Shapes and kernels are arguments too, but not tensors.",
         )
 
 
@@ -352,7 +353,7 @@ def _rows(impl, mod: IRModule, name: str) -> list[tuple[str, str, int, int]]:
 
 
 def test_1_2_measures_each_call(impl) -> None:
-    """binding_bytes has one entry a call, in order, with the bytes read and written"""
+    """binding_bytes has one entry per call, in order, with the bytes read and written"""
     yours = _rows(impl, Moves, "main")
     shown, expected = (
         "\n".join(
@@ -362,8 +363,8 @@ def test_1_2_measures_each_call(impl) -> None:
     )
     what = f"binding_bytes has {len(yours)} entries for a function with {len(MOVES)} bound calls."
     why = (
-        "A binding whose value is a call has an entry, also where the call moves nothing: a view, or a call of "
-        "another function. An alias, a tuple or an item of one has none."
+        "Every binding whose value is a call has an entry, even if the call moves nothing: a view, or a call of "
+        "another function. Aliases, tuples and items of tuples have none."
     )
     BYTES.that(len(yours) == len(MOVES), what, expected=expected, yours=shown, why=why)
     for mine, right in zip(yours, MOVES, strict=True):
@@ -385,7 +386,7 @@ def test_1_2_evaluates_symbolic_shapes(impl) -> None:
         BYTES.equal([(row.read, row.written) for row in rows], [(24 * n, 24 * n)], what)
 
 
-# calls of a packed function by itself, and of one that fills an output
+# a packed function called directly, and one called through call_dps_packed
 Library = relax_module("""
 @impure
 def main(x: (4, 6)):
@@ -396,7 +397,7 @@ def main(x: (4, 6)):
 
 
 def test_1_2_charges_no_function(impl) -> None:
-    """a packed function called by itself is charged with nothing; one called by call_dps_packed is"""
+    """a direct call of a packed function moves nothing; a call through call_dps_packed does"""
     BYTES.equal(
         _rows(impl, Library, "main"),
         [
@@ -404,8 +405,8 @@ def test_1_2_charges_no_function(impl) -> None:
             ("known", "relax.call_dps_packed:library.sort", 96, 96),
         ],
         "binding_bytes is wrong for calls of packed functions (variable, call, bytes read, bytes written).",
-        why="call_dps_packed says which tensors its function reads and which it fills. What a packed function does "
-        "that is called by itself (`call.op` is an ExternFunc, no Op) nothing says, so nothing is charged.",
+        why="call_dps_packed says which tensors its function reads and which it fills. For a direct call of a packed "
+        "function (`call.op` is an ExternFunc, not an Op) the IR does not say, so count no bytes.",
     )
 
 
@@ -419,7 +420,7 @@ def observe_1_2(impl):
 
 # --- 1.3 ------------------------------------------------------------------------------------------
 
-# views and copies, a kernel launched twice, a call nobody uses, a call with two results
+# views and copies, a kernel launched twice, a call whose result is unused, a call with two results
 Views = relax_module("""
 def main(x: (4, 6), w: (3, 8)):
     with R.dataflow():
@@ -461,7 +462,7 @@ def _launches(impl, mod: IRModule) -> dict[str, int]:
     _returns(result, dict, "launches", "a dict", wanted)
     LAUNCHES.that(
         all(isinstance(key, str) for key in result),
-        "The keys of the dict that launches returned are no texts.",
+        "The keys of the dict that launches returned are not strings.",
         expected=wanted,
         yours=", ".join(sorted({f"a key that is a {type(key).__name__}" for key in result})),
         why="`functions_items()` gives GlobalVars; the name of one is its `name_hint`.",
@@ -470,18 +471,17 @@ def _launches(impl, mod: IRModule) -> dict[str, int]:
 
 
 def test_1_3_agrees_with_the_vm(impl) -> None:
-    """launches says how many kernels the VM calls: views are none, a kernel called twice is two"""
+    """launches counts the kernels that the VM calls: a view is none, a kernel called twice is two"""
     kernels = _launched(Views, "main", [(4, 6), (3, 8)])
-    what = f"launches does not say how many kernels run; the VM called {', '.join(kernels)}."
-    why = "Each launch costs microseconds on a GPU before its first byte moves, used or unused."
+    what = f"launches does not count the kernels that run: the VM called {', '.join(kernels)}."
+    why = "On a GPU each launch costs microseconds before its first byte moves, whether or not its result is used."
     LAUNCHES.equal(_launches(impl, Views).get("main"), len(kernels), what, why=why)
 
 
 def test_1_3_counts_each_function_by_itself(impl) -> None:
-    """each Relax function has its own number, also zero, and is not charged for what it calls"""
-    mod = IRModule({name: func for name, func in Mixed.functions_items()})
+    """each Relax function has its own number, which may be zero, without the launches of functions that it calls"""
     LAUNCHES.equal(
-        _launches(impl, mod),
+        _launches(impl, Mixed),
         {"forward": 5, "helper": 2, "same": 0},
         "launches is wrong for a module with three Relax functions.",
         why="forward launches scale twice, add, negate and a library's sort; helper launches exp and add; "
@@ -490,9 +490,9 @@ def test_1_3_counts_each_function_by_itself(impl) -> None:
 
 
 def test_1_3_counts_both_branches(impl) -> None:
-    """both branches of an if are code, and count"""
+    """the launches in both branches of an `if` count"""
     what = "launches is wrong for a function with an `if`."
-    why = "It counts the launches that stand in the code. A run takes one branch."
+    why = "launches counts what is in the code; one run takes one branch."
     LAUNCHES.equal(_launches(impl, Branches), {"choose": 4}, what, why=why)
 
 
@@ -541,13 +541,13 @@ NONE_GONE = (
     "(a helper without `return` gives None), or the new function never reached the module."
 )
 ONE_LEFT = (
-    "A call that nobody uses still runs: what became dead must be removed, and what the outer one is replaced by must "
-    "be x itself."
+    "A call whose result is unused still runs. Remove what became dead, and put x itself in the place of the outer "
+    "transpose."
 )
 
 
 def _pairs(cases: dict[str, tuple]) -> IRModule:
-    """One function a case: permute_dims(permute_dims(exp(x), inner), outer), and one more exp."""
+    """One function per case: permute_dims(permute_dims(exp(x), inner), outer), and one more exp."""
     functions = [
         f"""
 def {name}(x: {(*shape, "float32")}):
@@ -575,12 +575,12 @@ def _same_numbers(before: IRModule, after: IRModule, cases: dict[str, tuple]) ->
     for name, case in cases.items():
         x = tvm.runtime.tensor(random.standard_normal(case[0]).astype("float32"))
         what = f"DropDoubleTranspose changes the result of `{name}`."
-        why = "Two transposes are nothing only if their composition puts every dimension back."
+        why = "Two transposes cancel only if together they put every dimension back in its place."
         NOT_FIRE.close(new[name](x).numpy(), old[name](x).numpy(), what, why=why)
 
 
 def test_1_4_drops_pairs_that_cancel(impl) -> None:
-    """two transposes that cancel disappear, both of them, and the numbers stay"""
+    """two transposes that cancel both disappear, and the numbers stay the same"""
     mod = _pairs(CANCEL)
     after = _drop(impl, mod)
     for name, case in CANCEL.items():
@@ -598,13 +598,13 @@ def test_1_4_leaves_pairs_that_do_not(impl) -> None:
         left = _transposes(after, name)
         what = f"DropDoubleTranspose dropped two transposes that do not cancel: {_axes(case)}."
         wanted = "both stay, or one with the axes of both"
-        why = "x would reach the next operator in another order of dimensions. In a cube no shape check sees it."
+        why = "The next operator would read x with its dimensions in another order. In a cube no shape check notices."
         NOT_FIRE.that(left > 0, what, expected=wanted, yours="none is left", why=why)
     _same_numbers(mod, after, REMAIN)
 
 
 def test_1_4_needs_no_known_rank(impl) -> None:
-    """reversing twice is nothing, whatever the number of dimensions"""
+    """reversing twice cancels, whatever the number of dimensions"""
     mod = relax_module("""
 def main(x: R.Tensor(dtype="float32")):
     turned = R.permute_dims(x)
@@ -675,13 +675,13 @@ Users["scale"] = Users["scale"].with_attr("course.kernel", 1)
 # name -> (how many transposes are left, why)
 LEFT = {
     "inner_used_twice": (1, "the inner transpose has another user and stays; the outer one goes"),
-    "through_an_alias": (0, "another name for the inner result hides nothing"),
+    "through_an_alias": (0, "an alias of the inner result does not hide the pair"),
     "four_in_a_row": (0, "what is left after one pair is gone may be a pair again"),
     "three_in_a_row": (1, "three reversals are one"),
-    "something_between": (2, "exp stands between them, so there is no pair"),
-    "outside_dataflow": (0, "bindings need not stand in a dataflow block"),
+    "something_between": (2, "exp is between them, so there is no pair"),
+    "outside_dataflow": (0, "bindings need not be in a dataflow block"),
     "pair_is_the_output": (0, "the result leaves the dataflow block, and is used after it"),
-    "hidden": (0, "a private function is a function"),
+    "hidden": (0, "private functions are rewritten too"),
 }
 PUBLIC = {name: ((4, 4),) for name in (*LEFT, "calls_hidden") if name != "hidden"}
 
@@ -730,12 +730,12 @@ def in_a_branch(x: (4, 4)):
 
 
 def test_1_4_uses_what_is_visible(impl) -> None:
-    """x is put only where it can be seen: a variable of a dataflow block cannot, after the block"""
+    """x is used only where it is in scope; a DataflowVar is not in scope after its block"""
     after = _drop(impl, Edges)
     _same_numbers(Edges, after, {name.name_hint: ((4, 4),) for name in Edges.get_global_vars()})
 
 
-# two pairs, one after the other; the types say less than is known once the first is gone
+# two pairs, one after the other; the annotated types say less than is known once the first pair is gone
 Successive = relax_module("""
 def main(x: (2, 3, 4)):
     same: R.Tensor(dtype="float32", ndim=3) = x
@@ -748,13 +748,13 @@ def main(x: (2, 3, 4)):
 
 
 def test_1_4_goes_into_arguments(impl) -> None:
-    """what uses a rewritten call is given the new variable, also where its type became more exact"""
+    """the users of a rewritten call get the new variable, also where its type became more exact"""
     after = _drop(impl, Successive)
     REWRITE.equal(
         _transposes(after, "main"),
         0,
         "DropDoubleTranspose left some of two pairs that follow each other, with exp between them.",
-        why="Each pair cancels by itself. The mutator must be asked about the arguments of a call too.",
+        why="Each pair cancels by itself. The mutator must visit the arguments of a call too.",
     )
 
 
@@ -773,12 +773,12 @@ def main(start: (4, 4)):
 
 
 def test_1_4_minds_what_is_overwritten(impl) -> None:
-    """x is not read later than it was, where a kernel may have written into it meanwhile"""
+    """x is not read after a kernel may have written into it"""
     after = _drop(impl, Overwritten)
     _same_numbers(Overwritten, after, {"main": ((4, 4),)})
 
 
-# bindings whose variables nobody uses, and that do something nevertheless
+# bindings whose variables are unused, but which have an effect
 Unused = relax_module("""
 @impure
 def says(x: (4, 4)):
@@ -813,9 +813,9 @@ def test_1_4_keeps_what_does_something(impl) -> None:
     NOT_FIRE.equal(
         _effects(after),
         _effects(Unused),
-        "DropDoubleTranspose removed an R.print or a match_cast whose variable nobody uses.",
-        why="A print is there to be run. A match_cast fails where the sizes are others than it says, and gives "
-        "symbolic sizes their values. relax.analysis.remove_all_unused keeps both.",
+        "DropDoubleTranspose removed an R.print or a match_cast whose variable is unused.",
+        why="A print has an effect. A match_cast checks sizes at run time, and gives symbolic sizes their values. "
+        "relax.analysis.remove_all_unused keeps both.",
     )
 
 
@@ -826,7 +826,7 @@ def test_1_4_leaves_all_else_alone(impl) -> None:
     NOT_FIRE.that(
         left == names,
         "DropDoubleTranspose removed or added functions.",
-        expected="all functions of the module it was given, the private ones that nobody calls too",
+        expected="all functions of the module it was given, also private ones that have no caller",
         yours=f"missing: {', '.join(sorted(names - left)) or 'none'}; "
         f"added: {', '.join(sorted(left - names)) or 'none'}",
         why="A later pass may call or export them. Remove dead bindings function by function, with "
@@ -860,7 +860,7 @@ def _keeps_its_note(after: IRModule, whose: str, why: str) -> None:
 
 
 def _without_dead_code(mod: IRModule) -> IRModule:
-    """What a pass may remove besides its own: bindings that nobody uses."""
+    """`mod` without unused bindings, which a pass may remove too."""
     result = mod.clone()
     for name, func in mod.functions_items():
         if isinstance(func, relax.Function):
@@ -869,12 +869,14 @@ def _without_dead_code(mod: IRModule) -> IRModule:
 
 
 def test_1_4_runs_twice(impl) -> None:
-    """a second run finds nothing, and two launches a pair are gone"""
+    """a second run finds nothing, and each dropped pair saves two launches"""
     drop = impl.DropDoubleTranspose()
     once = _drop(impl, Users)
     expect.runs_twice_the_same(drop, once, "DropDoubleTranspose")
     before, after = (_kernel_calls(mod, "through_an_alias") for mod in (Users, once))
-    what = "Lowered to kernels, `through_an_alias` does not launch two fewer (before, after)."
+    what = (
+        "Lowered to kernels, `through_an_alias` does not launch two kernels fewer (before, after)."
+    )
     LAUNCHES.equal((before, after), (3, 1), what)
 
 
@@ -934,18 +936,18 @@ def test_1_5_attaches_to_every_relax_function(impl) -> None:
             for name, func in Users.functions_items()
         }
         what = f"AttachOrigin({origin!r}) attached to the wrong functions."
-        why = "func.with_attr(…) gives a new function and leaves `func` alone; the module must be given it."
+        why = "func.with_attr(…) returns a new function and leaves `func` as it was. Store the new one in the module."
         PURE.equal(_attached(after), expected, what, why=why)
 
 
 def test_1_5_keeps_everything_else(impl) -> None:
-    """other attributes, of functions and of the module, are still there; so is an earlier module"""
+    """other attributes stay, of functions and of the module; a module returned earlier stays as it was"""
     attach = impl.AttachOrigin("here")
     first = expect.apply(attach, Users, "AttachOrigin")
     _keeps_its_note(
         first,
         "AttachOrigin",
-        "IRModule(functions) makes a module that knows nothing but its functions.",
+        "IRModule(functions) makes a module with these functions and nothing else.",
     )
     stripped = expect.copy_of(first)
     for name, func in first.functions_items():
@@ -994,8 +996,8 @@ def test_1_6_predicts_small(impl) -> None:
         yours,
         len(kernels),
         "Small launches another number of kernels when it runs.",
-        why="A reshape inside a dataflow block is a view. The same kernel twice is two launches. Nothing in this "
-        "pipeline removes a call whose result is unused.",
+        why="A reshape inside a dataflow block is a view. The same kernel twice is two launches. No pass in "
+        "this pipeline removes a call whose result is unused.",
     )
 
 
@@ -1054,8 +1056,6 @@ def _result(compute: Callable, what: str, **more: str) -> np.ndarray:
 
 def test_1_7_is_a_fair_module(impl) -> None:
     """the counterexample is a well-formed module that runs, and the right pass keeps its result"""
-    from solutions.ch01_walk_the_ir.walk_the_ir import DropDoubleTranspose
-
     mod, inputs = _answer(impl)
     expect.well_formed(mod, "counterexample()")
     plain = _result(
@@ -1073,9 +1073,9 @@ def test_1_7_breaks_the_careless_pass(impl) -> None:
     plain = expect.run(mod, "main", inputs)
     careless = _result(
         lambda: _run_after(DropAnyDoubleTranspose(), mod, inputs),
-        "After the careless pass your module no longer runs, so nobody would be misled.",
+        "After the careless pass your module no longer runs, so the error would be noticed.",
         expected="a module that runs, with another result",
-        why="The errors to fear are those that run. Let nothing depend on the shape that changes.",
+        why="The dangerous errors are the silent ones. Let nothing depend on the shape that changes.",
     )
     BREAK.that(
         _differs(careless, plain),
@@ -1087,7 +1087,7 @@ def test_1_7_breaks_the_careless_pass(impl) -> None:
     what = "After the careless pass your module's result has another shape, so any shape check would notice."
     wanted = f"another result of the same shape, {plain.shape}"
     yours = f"a result of shape {careless.shape}"
-    why = "The errors to fear are those that no check sees. Choose a shape that your axes leave as it is."
+    why = "The dangerous errors are those that no check sees. Choose a shape that your axes leave as it is."
     BREAK.that(careless.shape == plain.shape, what, expected=wanted, yours=yours, why=why)
 
 

@@ -18,16 +18,18 @@ from chapters.kit.decoder.llama import decoder
 from chapters.kit.pipeline.captured_kernels import captured
 from chapters.kit.pipeline.planned_storage import planned
 from chapters.runner.failure import CheckFailed
+from solutions.ch02_attach_metadata import attach_support_info as reference
 from tests.support import expect
+from tests.support.expect import Section
 
 LESSON = "chapters/ch02_attach_metadata/lesson.md"
-HOW = expect.Section(LESSON, "How it works")
-NOT = expect.Section(LESSON, "When it must not fire")
-READERS = expect.Section(LESSON, "See it")
-OUR_READER = expect.Section(LESSON, "A reader of our own")
-MEASURE = expect.Section(LESSON, "Measure it")
-BREAK = expect.Section(LESSON, "Break it")
-A_PASS = expect.Section("chapters/ch01_walk_the_ir/lesson.md", "A pass is a function")
+HOW = Section(LESSON, "How it works")
+NOT_FIRE = Section(LESSON, "When it must not fire")
+READERS = Section(LESSON, "See it")
+OUR_READER = Section(LESSON, "A reader of our own")
+MEASURE = Section(LESSON, "Measure it")
+BREAK = Section(LESSON, "Break it")
+A_PASS = Section("chapters/ch01_walk_the_ir/lesson.md", "A pass is a function")
 
 BOUNDS = "tir_var_upper_bound"
 NON_NEGATIVE = "tir_non_negative_var"
@@ -153,9 +155,9 @@ def attaches(
         if more:
             wanted[gvar] = func.with_attrs(more)
     what = f"{whose} lost or changed what belongs to the module itself: its own attributes."
-    why = "IRModule(functions) knows nothing but its functions. `mod.clone()` copies the rest too."
+    why = "IRModule(functions) keeps only the functions. `mod.clone()` copies the rest too."
     A_PASS.equal(_of_the_module(result), _of_the_module(mod), what, why=why)
-    why = "An attach pass adds a fact; what the functions compute is none of its business."
+    why = "An attach pass adds a fact. It must not change what the functions compute."
     HOW.same_ir(result, wanted, f"{whose} changed more than attributes.", why=why)
     return result
 
@@ -167,12 +169,12 @@ def _attributes_are(who: str, before: dict, more: dict, after: dict, whose: str)
         why = "An attribute that was there belongs to another pass; keep it."
         what = f"{whose} lost `{key}` of {who}."
         HOW.that(key in after or key not in before, what, why=why, **shown)
-        why = "A function without the attribute is treated as if nothing were known about it."
+        why = "For a function without the attribute, the passes downstream do not know the fact."
         HOW.that(key in after, f"{whose} did not attach `{key}` to {who}.", why=why, **shown)
     for key in after:
         what = f"{whose} attached `{key}` to {who}, which must not have it."
         why = "A reader downstream believes every attribute it finds."
-        NOT.that(key in wanted, what, why=why, **shown)
+        NOT_FIRE.that(key in wanted, what, why=why, **shown)
     for key, value in wanted.items():
         what = f"{whose} gave {who} another value of `{key}`."
         HOW.that(  # 1 == True in Python, and two attributes in the IR
@@ -180,7 +182,7 @@ def _attributes_are(who: str, before: dict, more: dict, after: dict, whose: str)
             what,
             expected=repr(value),
             yours=f"{after[key]!r}, a{'' if isinstance(after[key], bool) else 'n'} {type(after[key]).__name__}",
-            why="A reader may take either for the same, but two modules that differ in it are not equal.",
+            why="A reader may accept either, but two modules that differ in it are not equal.",
         )
         HOW.equal(after[key], plain(value), what)
 
@@ -196,7 +198,7 @@ def is_registered(a_pass: tvm.transform.Pass, name: str) -> None:
 
 
 def _told(transform: Callable, mod: tvm.IRModule) -> str:
-    """For observers: what a pass attached, to which module, and whether it wrote on its input."""
+    """For observers: what a pass attached, to which module, and whether it changed its input."""
     given = mod.clone()
     result = transform(given)
     return f"{attributes(result)} {_of_the_module(result)} input {attributes(given)}"
@@ -219,12 +221,12 @@ def test_2_1_attaches_to_every_relax_function(impl) -> None:
 
 
 def test_2_1_drops_what_is_no_bound(impl) -> None:
-    """a bound of -1 or 0 says nothing, and is not passed on"""
+    """a bound of -1 or 0 means unknown, and is not passed on"""
     bounds = {"n": 64, "max_seq_len": -1, "zero": 0, "one": 1}
     given = dict(bounds)
     _attaches_bounds(impl.AttachVariableBounds(given), {"n": 64, "one": 1})
     what = "AttachVariableBounds changed the dict it was given."
-    NOT.equal(given, bounds, what, why="The caller uses one dict of bounds for several passes.")
+    NOT_FIRE.equal(given, bounds, what, why="The caller uses the dict for several passes.")
 
 
 def test_2_1_without_any_bound(impl) -> None:
@@ -234,7 +236,7 @@ def test_2_1_without_any_bound(impl) -> None:
 
 
 def test_2_1_keeps_its_own_bounds(impl) -> None:
-    """what the caller does with the dict afterwards does not reach the pass"""
+    """changing the caller's dict afterwards does not change the pass"""
     bounds = {"n": 64}
     a_pass = impl.AttachVariableBounds(bounds)
     bounds["n"] = 1
@@ -267,7 +269,7 @@ def test_2_1_map_relax_functions(impl) -> None:
 
 
 def test_2_1_the_planner_knows_the_sizes(impl) -> None:
-    """with the bounds, only what depends on vocab_size keeps a symbolic size in the decoder"""
+    """with the bounds, only storage that depends on vocab_size keeps a symbolic size"""
     mod = impl.AttachVariableBounds({"batch_size": 8, "context_window": 64})(_batch_decode())
     before, after = planned(_batch_decode()), planned(mod)
     left = [str(s) for s in after.symbolic if "vocab_size" not in str(s)]
@@ -276,7 +278,7 @@ def test_2_1_the_planner_knows_the_sizes(impl) -> None:
         "The memory planner does not know more about batch_decode than before your pass.",
         expected="constant sizes for all storage but that of vocab_size, and fewer storages",
         yours=str(after),
-        why="StaticPlanBlockMemory reads tir_var_upper_bound from the function whose variables it bounds.",
+        why="StaticPlanBlockMemory reads tir_var_upper_bound of the function that it plans.",
     )
 
 
@@ -304,7 +306,7 @@ def observe_2_1(impl):
 
 
 def _add(impl, functions: dict, mod: tvm.IRModule) -> tvm.IRModule:
-    """The module after the pass, which must hold all it held and each function under its public name."""
+    """The module after the pass: all that was in it, and each of `functions` under its public name."""
     whose = "AttachAdditionalPrimFuncs"
     result = expect.apply(impl.AttachAdditionalPrimFuncs(functions), mod, whose)
     wanted = mod.clone()
@@ -312,7 +314,7 @@ def _add(impl, functions: dict, mod: tvm.IRModule) -> tvm.IRModule:
         there = ", ".join(gvar.name_hint for gvar in result.get_global_vars())
         expect.that(name in result, f"{whose} did not add `{name}`.", yours=there)
         what = f"`{name}` does not have its name as `global_symbol`."
-        why = "A PrimFunc without global_symbol is private: dead-code elimination removes it, as nothing calls it."
+        why = "A PrimFunc without global_symbol is private: nothing calls it, so dead-code elimination removes it."
         READERS.equal(plain(dict(result[name].attrs)).get("global_symbol"), name, what, why=why)
         wanted[name] = func.with_attr("global_symbol", name)
     why = "Added functions keep their body and their other attributes; all other functions stay."
@@ -328,7 +330,7 @@ def test_2_2_adds_public_functions(impl) -> None:
 
 
 def test_2_2_leaves_the_callers_function(impl) -> None:
-    """the caller's PrimFunc stays as it is, and may be added under two names"""
+    """the caller's PrimFunc stays as it is, also when it is added under two names"""
     before = str(halve.attrs)
     _add(impl, {"first": halve, "second": halve}, Mixed)
     what = "AttachAdditionalPrimFuncs changed the PrimFunc it was given."
@@ -347,21 +349,21 @@ def test_2_2_refuses_a_name_that_is_taken(impl) -> None:
         try:
             impl.AttachAdditionalPrimFuncs({"fine": shift, name: halve})(given)
         except ValueError as error:
-            said = "The ValueError does not name the function that is in the way."
+            said = "The ValueError does not name the function that already has the name."
             wanted = f"a sentence with {name!r} in it"
             expect.that(name in str(error), said, expected=wanted, yours=str(error))
             expect.unchanged(given, Mixed, "AttachAdditionalPrimFuncs")
             continue
-        raise NOT.failed(
+        raise NOT_FIRE.failed(
             f"AttachAdditionalPrimFuncs replaced `{name}`, {what} of the module.",
             expected="a ValueError that names it",
-            why="Its callers would go on calling that name, and compute something else; "
-            "TVM's `mod[name] = func` says nothing.",
+            why="Its callers would still call that name and compute something else. TVM's `mod[name] = func` "
+            "replaces it without a warning.",
         )
 
 
 def test_2_2_same_function_already_there(impl) -> None:
-    """the same PrimFunc under its own name is no clash: it only becomes public"""
+    """a PrimFunc that the module already has under that name is not a clash: it only becomes public"""
     mod = Mixed.clone()
     mod["shift"] = shift
     once = _add(impl, {"shift": shift}, mod)
@@ -422,7 +424,7 @@ def test_2_3_returns_a_new_module(impl) -> None:
 
 
 def test_2_3_passes_the_compilers_own_test(impl) -> None:
-    """TVM's testing.immutable_module has nothing to object"""
+    """TVM's own test for passes, testing.immutable_module, accepts it"""
     with tvm.transform.PassContext(config={"testing.immutable_module": True}):
         result = impl.AttachMemoryPlanAttr()(Mixed.clone())
     expect.returns_module(result, "AttachMemoryPlanAttr")
@@ -435,7 +437,7 @@ def test_2_3_twice(impl) -> None:
 
 
 def test_2_3_the_output_is_planned(impl) -> None:
-    """with it, the planner leaves no tensor of the decoder to be allocated at run time"""
+    """with it, the planner plans every tensor of the decoder"""
     before = planned(_batch_decode())
     after = planned(impl.AttachMemoryPlanAttr()(_batch_decode()))
     what = "The planner still leaves the logits of batch_decode to be allocated at run time."
@@ -478,13 +480,13 @@ def test_2_4_attaches_to_the_named_functions(impl) -> None:
 
 
 def test_2_4_ignores_functions_that_are_not_there(impl) -> None:
-    """a hint for a function the model does not have is no error"""
+    """a hint for a function that the model does not have is not an error"""
     for hints in ({}, {"batch_decode": ["batch_size"]}, {"sampler": ["n"], "decode": ["n"]}):
         _attaches_hints(_hint(impl, hints), hints)
 
 
 def test_2_4_keeps_its_own_hints(impl) -> None:
-    """what the caller does with the dict and its lists afterwards does not reach the pass"""
+    """changing the caller's dict and lists afterwards does not change the pass"""
     hints = {"decode": ["n"]}
     a_pass = _hint(impl, hints)
     hints["decode"].append("m")
@@ -604,8 +606,8 @@ def observe_2_5(impl):
 
 FOUR = R.Tensor((4,), "float32")
 
-# A module that is cut, and the shape and dtype that everything has that crosses in it.
-CHAIN = (  # a is used two stages on, d is a view by another name, and w is a parameter used everywhere
+# Each: a module that is cut, and the shape and dtype of every tensor that crosses.
+CHAIN = (  # a is used two stages later, d is an alias, and w is a parameter used everywhere
     relax_module("""
 def main(x: (3, 16), w: (16, 16)):
     a = R.exp(x)
@@ -619,7 +621,7 @@ def main(x: (3, 16), w: (16, 16)):
     (3, 16),
     "float32",
 )
-PACKED = (  # fields of a tuple, a tuple made and taken apart, a result of two stages, weights in a tuple
+PACKED = (  # fields of a tuple, a tuple made and unpacked, a result of two stages, weights in a tuple
     relax_module("""
 def main(x: ("n", 8, "float16"), weights: R.Tuple(R.Tensor((8, 8), "float16"))):
     w = weights[0]
@@ -708,7 +710,10 @@ def _crossings(impl, mod: tvm.IRModule, name: str, *starts: str) -> list[tuple]:
 
 
 def _crosses(impl, module: tuple, starts: str, crossing: dict[str, tuple], why: str) -> None:
-    """Cut before each of `starts`, `crossing` is sent: by name, the stage that computes it and those that use it."""
+    """Where `module` is cut before each of `starts`, `crossing` is sent.
+
+    crossing: by name, the stage that computes the tensor, then those that use it.
+    """
     mod, shape, dtype = module
     expected = [(n, shape, dtype, made, tuple(used)) for n, (made, *used) in crossing.items()]
     cut = " and before ".join(starts.split())
@@ -742,17 +747,17 @@ def test_2_6_one_stage(impl) -> None:
 
 
 def test_2_6_to_later_stages(impl) -> None:
-    """what a later stage uses crosses, also past a stage, once however often it is used"""
+    """a tensor that a later stage uses crosses once, also if it skips a stage or is used often"""
     why = "Stage 1 uses b at once and a at the very end."
     _crosses(impl, CHAIN, "c", {"a": (0, 1), "b": (0, 1)}, why)
-    why = "a skips a stage: stage 1 has to hand it on although it does nothing with it."
+    why = "a skips a stage: stage 1 must pass it on although it does not use it."
     _crosses(impl, CHAIN, "c f", {"a": (0, 2), "b": (0, 1), "e": (1, 2)}, why)
     why = "Stages 1 and 2 both use a: one tensor, one entry, two stages."
     _crosses(impl, CHAIN, "b f", {"a": (0, 1, 2), "e": (1, 2)}, why)
 
 
 def test_2_6_names_are_not_tensors(impl) -> None:
-    """a second name for a tensor makes no second tensor; parameters are everywhere"""
+    """a second name for a tensor makes no second tensor; every stage has the parameters"""
     why = "`d = c` computes nothing: what stage 1 needs is c. w is a parameter, which every stage is given."
     _crosses(impl, CHAIN, "e", {"a": (0, 1), "c": (0, 1)}, why)
     why = "`known` is a, checked: a match_cast computes nothing. two is a constant, which every stage has."
@@ -761,13 +766,13 @@ def test_2_6_names_are_not_tensors(impl) -> None:
 
 def test_2_6_empty_stages(impl) -> None:
     """more stages than calls: a variable that begins two stages leaves the first of them empty"""
-    why = "Stage 1 ends where it begins, so c stands in stage 2. even_starts cuts so where there are few calls."
+    why = "Stage 1 ends where it begins, so c is in stage 2. even_starts makes such cuts where there are few calls."
     _crosses(impl, CHAIN, "c c f", {"a": (0, 3), "b": (0, 2), "e": (2, 3)}, why)
 
 
 def test_2_6_tuples(impl) -> None:
-    """of a tuple, the fields that are used cross, each as itself"""
-    why = "halves[0] is used up in its own stage. weights is a parameter, and so is a field taken from it."
+    """of a tuple, only the fields that are used cross, each by itself"""
+    why = "Only its own stage uses halves[0]. weights is a parameter, so its fields are given to every stage too."
     for start in ("pair", "z"):
         _crosses(impl, PACKED, start, {"halves[1]": (0, 1), "small": (0, 1)}, why)
     both = {"halves[0]": (0, 1), "halves[1]": (0, 1)}
@@ -775,17 +780,17 @@ def test_2_6_tuples(impl) -> None:
 
 
 def test_2_6_branches_and_results(impl) -> None:
-    """an `if` uses what stands in its branches; the last stage returns the result"""
+    """an `if` uses what its branches use; the last stage returns the result"""
     why = "first is used in a branch. second is part of the result, which the last stage returns."
     _crosses(impl, BRANCHES, "third", {"first": (0, 1), "second": (0, 1)}, why)
-    why = "Nothing uses `unused`, so nobody sends it."
+    why = "Nothing uses `unused`, so it is not sent."
     _crosses(impl, BRANCHES, "unused third", {"first": (0, 2), "second": (1, 2)}, why)
 
 
 def test_2_6_captured(impl) -> None:
-    """what a function inside the function captures is used where that function is called"""
+    """what an inner function captures is used where that function is called"""
     why = (
-        "add_a uses a, which stands in no call of the last two stages: relax.analysis.free_vars(function) names what "
+        "add_a uses a, which no call of the last two stages mentions: relax.analysis.free_vars(function) gives what "
         "a function captures. add_again captures add_a, and so a; `also` is add_a by another name."
     )
     _crosses(impl, CAPTURED, "c d", {"a": (0, 1, 2), "b": (0, 1), "c": (1, 2)}, why)
@@ -807,9 +812,7 @@ def observe_2_6(impl):
     plain = _observe_plain_2_6(impl)
 
     def captured() -> str:
-        """Asked only of an answer right in all else: other mistakes do not depend on inner functions."""
-        from solutions.ch02_attach_metadata import attach_support_info as reference
-
+        """Look only at an answer that is right in everything else: other mistakes do not depend on inner functions."""
         right = _observe_plain_2_6(reference)
         if [str(probe()) for probe in plain] != [str(probe()) for probe in right]:
             return "something else comes first"
@@ -885,13 +888,13 @@ def test_2_7_notes_the_factor(impl) -> None:
     for target in (_target("sm_100a"), tvm.target.Target("nvidia/nvidia-b100")):
         for kernel in (GEMM, BMM):
             what = f"metadata is not what it should be after a call of {kernel}."
-            _fills(impl, _calling(kernel), before, after, what, target, read=NOT)
+            _fills(impl, _calling(kernel), before, after, what, target, read=NOT_FIRE)
 
 
 def test_2_7_finds_every_call(impl) -> None:
     """a call in a private function or inside an `if` counts"""
     why = (
-        "The kernel runs wherever it is called from: a visitor starts from every Relax function of the module, and "
+        "The kernel runs wherever it is called from. Start a visitor at every Relax function of the module; it "
         "walks through branches by itself."
     )
     for private, inside_if in ((True, False), (False, True), (True, True)):
@@ -904,36 +907,36 @@ def test_2_7_finds_every_call(impl) -> None:
 
 def test_2_7_leaves_other_targets(impl) -> None:
     """other targets, other kernels: the dict stays as it is"""
-    why = (
-        "On other targets the kernel has no such need; padding would be wasted work for every call."
-    )
+    why = "On other targets the kernel takes any number of tokens, and padding would waste work in every call."
     for target in (_target("sm_90a"), _target("sm_100"), tvm.target.Target("llvm")):
         what = f"metadata was filled for the target {target}."
-        _fills(impl, _calling(GEMM), {}, {}, what, target, why=why, read=NOT)
+        _fills(impl, _calling(GEMM), {}, {}, what, target, why=why, read=NOT_FIRE)
     for kernel in ("cutlass.group_gemm", GEMM + "_v2", "runtime.sampler"):
         what = f"metadata was filled for the kernel {kernel}."
-        _fills(impl, _calling(kernel), {FACTOR: 6}, {FACTOR: 6}, what, read=NOT)
+        _fills(impl, _calling(kernel), {FACTOR: 6}, {FACTOR: 6}, what, read=NOT_FIRE)
 
 
 def test_2_7_plain_call_of_the_kernel(impl) -> None:
     """a call by another convention than call_dps_packed does not count"""
     why = (
-        "The specification names call_dps_packed: only there is the output, which must be padded too, allocated by "
-        "the caller."
+        "The task names call_dps_packed: only with it does the caller allocate the output, which must be padded "
+        "too."
     )
     what = "A call through R.call_pure_packed was counted."
-    _fills(impl, _calling(GEMM, dps=False), {}, {}, what, why=why, read=NOT)
+    _fills(impl, _calling(GEMM, dps=False), {}, {}, what, why=why, read=NOT_FIRE)
 
 
 def test_2_7_keeps_the_factor_that_was_there(impl) -> None:
     """a factor already there is kept: the result is a multiple of both"""
-    why = "Somebody else wrote it because another kernel needs it."
+    why = "Another pass wrote it because another kernel needs it."
     for before, after in ((6, 12), (8, 8), (1, 4), (3, 12)):
         what = (
             f"A factor of {before} was there before; the result must be a multiple of it and of 4."
         )
         for there in (before, after):  # a second run finds what the first one left
-            _fills(impl, _calling(BMM), {FACTOR: there}, {FACTOR: after}, what, why=why, read=NOT)
+            _fills(
+                impl, _calling(BMM), {FACTOR: there}, {FACTOR: after}, what, why=why, read=NOT_FIRE
+            )
 
 
 def test_2_7_is_registered(impl) -> None:
@@ -978,7 +981,7 @@ def _compiler_captures(dims: frozenset, hints: frozenset, bounds: frozenset, fla
 
 
 def _choices() -> list[tuple]:
-    """Dimensions, hints and bounds, each a set of names, and the flag."""
+    """Every choice of dimensions, hints and bounds, each a set of names, and of the flag."""
     return list(product(*[_subsets(("m", "n"))] * 3, (False, True)))
 
 
@@ -1011,14 +1014,14 @@ def observe_2_8(impl):
 
 
 LARGEST = (
-    "Go through `batch_decode` operator by operator: every result that is no output is planned. What has the most "
-    "bytes, and what of its shape is a bound?"
+    "Go through `batch_decode` operator by operator: every result that is not an output is planned. Which has the "
+    "most bytes, and which part of its shape is a bound?"
 )
 PLANNED = {
     "largest": LARGEST,
     "largest_at_batch_16": LARGEST,
     "symbolic": "A storage keeps a symbolic size where a dimension of its tensor has no bound. Which of the decoder's "
-    "symbolic sizes have none, and what has such a dimension?",
+    "symbolic sizes have none, and which tensors have such a dimension?",
 }
 
 
@@ -1043,7 +1046,7 @@ def test_2_9_prediction_holds(impl) -> None:
         yours=repr(yours)[:200],
     )
     for key, value in measured.items():
-        what = f"The planner says otherwise about {key!r}."
+        what = f"The planner gives another number for {key!r}."
         MEASURE.predicted(yours[key], value, what, why=PLANNED[key])
 
 
@@ -1065,7 +1068,7 @@ def _runs(mod: tvm.IRModule, name: str, array: np.ndarray, bounds: dict) -> str:
 
 
 def test_2_10_the_bound_is_true_of_prefill(impl) -> None:
-    """prefill runs on 64 rows with the bound, score on its array without it"""
+    """prefill runs on 64 rows with the bound, and score runs on its array without it"""
     mod, array = impl.lying_bound()
     expect.returns_module(mod, "lying_bound()[0]")
     expect.well_formed(mod, "lying_bound")
@@ -1079,7 +1082,7 @@ def test_2_10_the_bound_is_true_of_prefill(impl) -> None:
     rows = np.random.default_rng(1).standard_normal((64, 16)).astype("float32")
     for name, given, bounds in (("prefill", rows, {"seq_len": 64}), ("score", array, {})):
         error = _runs(mod, name, np.asarray(given), bounds)
-        how = "with the bound that is true of it" if bounds else "without bounds"
+        how = "with a bound that holds for it" if bounds else "without bounds"
         expect.that(not error, f"{name} does not run {how}.", yours=error)
 
 
@@ -1090,7 +1093,7 @@ def test_2_10_the_bound_is_false_of_score(impl) -> None:
     if "storage allocation failure" in error:
         return
     if error:
-        raise CheckFailed("The VM refused, but not because storage is too small.", yours=error)
+        raise CheckFailed("The VM refused, but not for lack of storage.", yours=error)
     sizes = planned(mod)
     raise BREAK.failed(
         "score runs with the bound too.",

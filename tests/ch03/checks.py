@@ -91,7 +91,7 @@ def _kernel_calls(mod: IRModule) -> list[relax.Call]:
 
 # --- 3.1 the pattern --------------------------------------------------------------------------------
 
-OTHER_GRAPHS = {  # that are not matmul(x, permute_dims(w))
+OTHER_GRAPHS = {  # which are not matmul(x, permute_dims(w))
     "matmul(permute_dims(x), w)": "R.matmul(R.permute_dims(x), w)",
     "permute_dims(w) alone": "R.permute_dims(w)",
     "permute_dims(matmul(…))": "R.permute_dims(R.matmul(R.negative(R.reshape(x, (6, 5))), w))",
@@ -134,17 +134,17 @@ def test_3_1_matches_the_pair(impl) -> None:
     wanted = "is_op of the matmul, with any x, and is_op of the permute_dims as its second argument"
     why = "A pattern that does not match makes a pass that silently does nothing."
     PATTERN.that(len(found) == 1, what, expected=wanted, why=why)
-    what = "The names do not stand for the parts that they say."
+    what = "The names stand for other parts than they should."
     why = "The check function gets the parts by these names; swapped names make it look at the wrong tensor."
     PATTERN.equal(found[0], expected, what, why=why)
 
 
 def test_3_1_matches_nothing_else(impl) -> None:
-    """the pattern leaves alone what is no such pair"""
+    """the pattern does not match any other graph"""
     for name in OTHER_GRAPHS:
         found = _found(impl, _other_graph(name))
         what = f"The pattern matches {name}."
-        why = "x transposed is another kernel: there the reduction would run down the columns of x."
+        why = "A transposed x needs another kernel, whose reduction runs down the columns of x."
         PATTERN.that(not found, what, expected="no match", yours=str(found), why=why)
 
 
@@ -191,7 +191,7 @@ def test_3_2_fires_on_every_spelling(impl) -> None:
     for shape, axes in SPELLINGS:
         what = f"may_fuse refuses axes={axes} on a w of {len(shape)} dimensions."
         wanted = "True: element i of axes says which dimension of w becomes dimension i, and -1 is the last"
-        why = "Models write the same transpose in all these ways; one that is missed is materialised at every step."
+        why = "Models write the same transpose in all these ways. One that you miss is materialised at every step."
         PATTERN.that(_asked(impl, shape, axes), what, expected=wanted, why=why)
 
 
@@ -202,8 +202,8 @@ def test_3_2_refuses_other_permutations(impl) -> None:
             not _asked(impl, shape, axes),
             f"may_fuse accepts {what}: axes={axes} on a w of {len(shape)} dimensions.",
             expected="False",
-            why="The kernel reads w[…, j, k] with batch indices as they are; for any other permutation that is "
-            "another element, and where the sizes agree nothing notices.",
+            why="The kernel reads w[…, j, k] with batch indices as they are. For any other permutation that is "
+            "another element, and where the sizes agree there is no error.",
         )
 
 
@@ -220,10 +220,10 @@ def test_3_2_refuses_what_has_no_type(impl) -> None:
     for what, yours in _untyped(impl):
         NOT_FIRE.that(
             not yours,
-            f"may_fuse accepts a {what}.",
+            f"may_fuse accepts {what}.",
             expected="False: is_typed says whether a type is known",
             why="A PrimFunc has buffers of a shape and a dtype. Without them step 2 would raise, and stop the whole "
-            "compilation for a matmul that was right as it stood.",
+            "compilation for a matmul that was right as it was.",
         )
 
 
@@ -294,7 +294,7 @@ def _shape_of(impl, w_shape, x_shape, expected) -> tuple[int, ...]:
 
 
 def test_3_3_computes_the_product(impl) -> None:
-    """the numbers are those of matmul, for one row, for batches and where a batch is repeated"""
+    """the numbers are those of matmul, for one row, for batches and for a repeated batch"""
     for w_shape, x_shape in COMPUTES:
         w, x = _array(1, *w_shape), _array(2, *x_shape)
         expected = np.matmul(x.astype("float64"), _swapped(w))
@@ -322,7 +322,7 @@ def test_3_3_is_called_by_its_name(impl) -> None:
     names = [name for name in _blocks(_kernel(impl, [7, 5], [4, 5])) if name != "root"]
     what = "No block of the kernel is called NT_matmul."
     wanted = 'te.compute(…, name="NT_matmul")'
-    why = "A schedule finds the block that it changes by its name: those of chapter 5 ask for NT_matmul."
+    why = "A schedule finds its block by name: those of chapter 5 ask for NT_matmul."
     KERNEL.that("NT_matmul" in names, what, expected=wanted, yours=", ".join(names), why=why)
 
 
@@ -352,7 +352,7 @@ def observe_3_3(impl):
 
 
 def _large_product(impl) -> np.ndarray:
-    """What the kernel gives for float16 operands whose product is no float16."""
+    """What the kernel gives for float16 operands whose product is too large for float16."""
     w, x = np.full((7, 5), 300, "float16"), np.full((4, 5), 300, "float16")
     func = _kernel(impl, [7, 5], [4, 5], "float16", "float32")
     return _run_kernel(func, w, x, (4, 7), "float32")
@@ -372,7 +372,7 @@ def _constant_weight() -> IRModule:
     return relax.transform.BindParams("main", {"w": w})(_pair([4, 6], [7, 6]))
 
 
-# two functions, one private, one already claimed by a library; and no `main`
+# two private functions, one of them claimed by a library, and a caller that is not called `main`
 Several = relax_module("""
 @private
 def layer(x: (4, 6), w: (7, 6)):
@@ -417,10 +417,10 @@ def test_3_4_makes_one_kernel(impl) -> None:
     result = _pass_on(impl, _pair([4, 6], [7, 6]))
     found = _operators(result)
     what = "main(x, w) = matmul(x, permute_dims(w)) did not become one call of a kernel called NT_matmul."
-    why = "A transpose that stays is read and written as a whole at every step."
+    why = "A transpose that stays is read and written in full at every step."
     KERNEL.equal(found, {"matmul": 0, "permute_dims": 0, "NT_matmul": 1}, what, why=why)
     (call,) = _kernel_calls(result)
-    what = "The function that holds the kernel has another name."
+    what = "The kernel's PrimFunc has another name."
     why = "call_te names it after the Python function that it is given, unless `primfunc_name_hint` says otherwise."
     KERNEL.equal(call.args[0].name_hint, "NT_matmul", what, why=why)
     what = "The kernel is not called with w first, then x."
@@ -429,16 +429,16 @@ def test_3_4_makes_one_kernel(impl) -> None:
 
 
 def test_3_4_leaves_no_composite(impl) -> None:
-    """the functions that FuseOpsByPattern made are gone, and nothing else is"""
+    """the functions that FuseOpsByPattern made are gone, and all others stay"""
     mod = _pair([4, 6], [7, 6])
     left = sorted(gv.name_hint for gv in _pass_on(impl, mod).get_global_vars())
     what = "After the pass the module holds other functions than main and its kernel."
-    why = "A composite that nobody calls is still compiled, and shown to every later pass."
+    why = "A composite without callers is still compiled, and every later pass still visits it."
     KERNEL.equal(left, ["NT_matmul", "main"], what, why=why)
 
 
 def test_3_4_takes_operands_from_their_parameters(impl) -> None:
-    """one tensor on both sides, and a weight that is a constant"""
+    """it fuses a product of one tensor with itself, and one whose weight is a constant"""
     x = _array(6, 4, 6)
     cases = {
         "x @ x.T": (Gram, x @ x.T),
@@ -451,8 +451,8 @@ def test_3_4_takes_operands_from_their_parameters(impl) -> None:
             raise CheckFailed(
                 f"The pass raises {last_line(error)} on {what}.",
                 expected="(w, x) from `operands`, which looks at what the composite's two calls take",
-                why="FuseOpsByPattern gives a composite one parameter for each different tensor, in order of first "
-                "use: x @ x.T has one.",
+                why="FuseOpsByPattern gives a composite one parameter per distinct tensor, in order of first use: "
+                "x @ x.T has one.",
                 read=KERNEL,
             ) from None
         expect.equal(_operators(result)["NT_matmul"], 1, f"The pass does not fuse {what}.")
@@ -488,12 +488,12 @@ def test_3_4_keeps_the_numbers(impl) -> None:
 
 
 def test_3_4_touches_nothing_else(impl) -> None:
-    """private functions are fused too; claimed functions, attributes and other functions stay"""
+    """private functions are fused too; functions claimed by a library, attributes and all others stay"""
     result = _pass_on(impl, Several)
     NOT_FIRE.equal(
         _operators(result),
         {"matmul": 1, "permute_dims": 1, "NT_matmul": 1},
-        "In a module with a private function and one that is set aside for a library, the counts are off.",
+        "The counts are wrong for a module with a private function and one that is claimed by a library.",
         why="The private function's pair becomes a kernel; a function with the attribute Codegen belongs to the "
         "library's code generator, which looks for the two operators.",
     )
@@ -503,11 +503,11 @@ def test_3_4_touches_nothing_else(impl) -> None:
 
 
 def test_3_4_minds_what_is_overwritten(impl) -> None:
-    """w is not read later than it was, where a kernel may have written into it meanwhile"""
+    """w is not read after a kernel may have written into it"""
     x, w = _array(1, 4, 6), _array(2, 7, 6)
     found = expect.run(_pass_on(impl, Overwritten), "main", [x, w])
     what = "The pass is wrong where a kernel writes into w between its transpose and the matmul."
-    why = "The transpose read w before it was doubled; a kernel in the place of the matmul reads it after."
+    why = "The transpose reads w before it is doubled; a kernel in the place of the matmul reads it after."
     NOT_FIRE.close(found, -3 * (x.astype("float64") @ w.T), what, why=why)
 
 
@@ -516,13 +516,13 @@ def test_3_4_twice_changes_nothing_more(impl) -> None:
     fuse = impl.FuseTransposeMatmul()
     expect.runs_twice_the_same(fuse, _pass_on(impl, Gram), "FuseTransposeMatmul")
     nothing = _pair([4, 4], [4, 4], [0, 1])
-    what = "FuseTransposeMatmul changed a module in which there is nothing to fuse."
-    why = "permute_dims with axes [0, 1] changes nothing, so it is no transpose."
+    what = "FuseTransposeMatmul changed a module without a pair."
+    why = "permute_dims with axes [0, 1] changes nothing, so it is not a transpose."
     NOT_FIRE.same_ir(_pass_on(impl, nothing), nothing, what, why=why)
 
 
 def test_3_4_fuses_the_decoder(impl) -> None:
-    """no transpose is left in the decoder, and its launches fall by one a linear layer"""
+    """no transpose is left in the decoder, and each linear layer has one launch fewer"""
     mod, _ = decoder("tiny", functions=["decode"])
     result = _pass_on(impl, mod)
     expect.equal(_operators(result)["permute_dims"], 0, "Transposes are left in the decoder.")
@@ -580,7 +580,7 @@ def main(x: (4, 6), w: (7, 6)):
     a = R.matmul(x, alias)
     return a, turned
 """)
-# the transpose stands in one dataflow block and the matmul in a later one
+# the transpose is in one dataflow block and the matmul in a later one
 LATER_BLOCK = """
     with R.dataflow():
         {w}
@@ -593,7 +593,7 @@ LATER_BLOCK = """
     return a
 """
 LaterBlock = relax_module("@impure\ndef main(x: (4, 6), w: (7, 6)):" + LATER_BLOCK.format(w=""))
-# as LaterBlock, but w is computed in the earlier block and is no output of it
+# as LaterBlock, but w is computed in the earlier block and is not an output of it
 OutOfSight = relax_module(
     "@impure\ndef main(x: (4, 6), start: (7, 6)):" + LATER_BLOCK.format(w="w = R.negative(start)")
 )
@@ -637,7 +637,7 @@ def _results(mod: IRModule, arrays) -> list[np.ndarray]:
 
 
 def test_3_5_returns(impl) -> None:
-    """the pass returns on a transpose that something else uses too"""
+    """the pass does not stop on a transpose that something else uses too"""
     for what, (mod, *_rest) in _shared().items():
         try:
             result = _through_the_reference(impl, mod)
@@ -663,9 +663,9 @@ def test_3_5_fuses_every_matmul(impl) -> None:
         OWN.equal(
             found,
             {"matmul": 0, "permute_dims": kept, "NT_matmul": products},
-            f"The counts are off for {what}.",
-            why="A matmul that reads w as it is stored costs no more than one that reads the transpose; a transpose "
-            "that nobody reads any more costs two passes over w.",
+            f"The counts are wrong for {what}.",
+            why="A matmul that reads w as it is stored costs no more than one that reads the transpose. A transpose "
+            "whose result is unused still costs two passes over w.",
         )
 
 
@@ -678,23 +678,23 @@ def test_3_5_keeps_the_numbers(impl) -> None:
 
 
 def test_3_5_minds_what_is_overwritten(impl) -> None:
-    """no transpose is copied to where a kernel may have written into w meanwhile"""
+    """no transpose is copied to a place after a kernel may have written into w"""
     x, w = _array(1, 4, 6), _array(2, 7, 6)
     NOT_FIRE.close(
         expect.run(_through_the_reference(impl, Overwritten), "main", [x, w]),
         -3 * (x.astype("float64") @ w.T),
         "With your own_transposes the pass is wrong where a kernel writes into w between its transpose and the matmul.",
-        why="The transpose read w before it was doubled; a copy of it right before the matmul reads it after.",
+        why="The transpose reads w before it is doubled; a copy of it right before the matmul reads it after.",
     )
 
 
 def test_3_5_uses_what_is_in_sight(impl) -> None:
-    """no transpose is copied to where its w may not be used"""
+    """no transpose is copied to a place where its w is out of scope"""
     NOT_FIRE.same_ir(
         impl.own_transposes(OutOfSight, reference.may_fuse),
         OutOfSight,
-        "own_transposes copied a transpose of a w that is out of sight at its matmul.",
-        why="A variable that a dataflow block binds, and does not output, may be used in that block only. The module "
+        "own_transposes copied a transpose to a matmul where its w is out of scope.",
+        why="A variable that a dataflow block binds and does not output may be used in that block only. The module "
         "is no longer well-formed.",
     )
 
@@ -703,7 +703,7 @@ def test_3_5_leaves_other_modules_alone(impl) -> None:
     """a module in which nothing may be fused comes back as it was"""
     mod = _pair([4, 4], [4, 4], [0, 1])
     what = "own_transposes changed a module in which no matmul may be fused."
-    why = "A copied transpose that no kernel swallows is work added, not removed."
+    why = "A copied transpose that is not fused adds work instead of removing it."
     OWN.same_ir(impl.own_transposes(mod, reference.may_fuse), mod, what, why=why)
 
 
@@ -741,19 +741,19 @@ def _deceived(impl) -> tuple[str, str]:
 
 
 def test_3_6_deceives(impl) -> None:
-    """the careless pass goes through and gives other numbers"""
+    """the careless pass raises nothing and gives other numbers"""
     outcome, details = _deceived(impl)
     expect.that(
         outcome == "wrong numbers",
         {
             "left alone": "The careless pass leaves your module alone.",
-            "loud": "The careless pass fails on your module so that everybody notices.",
+            "loud": "The careless pass fails on your module with an error that is noticed.",
             "right": "The careless pass is right on your module.",
         }.get(outcome, ""),
         expected="the same shapes and no error, and other numbers",
         yours=details,
         why="careless asks only which dimension comes last. Move the others, give those that change places the same "
-        "size, and fill w with numbers that show it.",
+        "size, and fill w with numbers that are not all equal.",
         read=f"{LESSON}, “Break it”",
     )
 
@@ -772,7 +772,7 @@ def _kind(impl) -> str:
 
 
 def _counted(config: str, dtype: str) -> tuple[int, list[tuple[int, int]]]:
-    """(bytes that a decode step no longer moves, shapes of its transposed weights), counted by chapter 1."""
+    """(bytes that fusing saves per decode step, counted by chapter 1; shapes of the transposed weights)."""
     sizes = {"tiny": 500, "llama3-8b": 128256}
     bound = {"context_window": 64, "vocab_size": sizes[config]}
     mod, weights = decoder(config, dtype, functions=["decode"])

@@ -33,7 +33,7 @@ X, W = _array(4, 8), _array(16, 8)
 XW = _product(X, W)
 SITUATIONS = [
     _situation(
-        "the transpose stands before the If; one branch multiplies by it, the other by its own",
+        "the transpose is before the If; one branch multiplies by it, the other by its own",
         """
 def main(x: (4, 8), w: (8, 8), c: ("bool",)):
     wt = R.permute_dims(w)
@@ -82,7 +82,7 @@ def main(x: (4, 8), w: (16, 8)) -> R.Tensor(dtype="float32", ndim=2):
         0,
     ),
     _situation(
-        "the transpose is annotated with less than is known of it, so the product has no known shape",
+        "the annotated type of the transpose has no shape, so the product has no known shape",
         """
 def main(x: (4, 8), w: (16, 8)):
     wt: R.Tensor(dtype="float32", ndim=2) = R.permute_dims(w)
@@ -102,7 +102,7 @@ def main(x: (4, 8), w: (16, 8)):
         ((X, W), XW),
     ),
     _situation(
-        "k is 0: every element of the product is a sum of nothing",
+        "k is 0: every element of the product is an empty sum",
         """
 def main(x: (4, 0), w: (16, 0)):
     out = R.matmul(x, R.permute_dims(w))
@@ -134,7 +134,7 @@ def main(x: (4, "n"), w: (16, "m")):
         ((X, W), XW),
     ),
     _situation(
-        "n is in no tensor's shape alone, so the kernel needs it as an argument",
+        "n is part of a dimension and never one by itself, so the kernel needs it as an argument",
         """
 def main(x: ("n + 1", 8), s: R.Shape(["n"]), w: (16, 8)):
     out = R.matmul(x, R.permute_dims(w))
@@ -197,7 +197,7 @@ def main(x: (4, 8), start: (16, 8)):
         ((X, W), -3 * XW),
     ),
     _situation(
-        "as above, but the kernel that writes stands in a function that is called",
+        "as above, but the kernel that writes is in another function",
         f"""{DOUBLE}
 @private
 def helper(w: (16, 8)):
@@ -282,7 +282,7 @@ DTYPES = ["bool", "uint8", "int4", "int64", "float8_e4m3fn", "float4_e2m1fn"]
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_returns_on_every_dtype(dtype):
-    """Whether LLVM compiles these is not the pass's business; that it returns is."""
+    """LLVM need not compile all of these, but the pass must return."""
     mod = relax_module(f"""
 def main(x: (4, 8, "{dtype}"), w: (4, 8, "{dtype}")):
     out = R.matmul(x, R.permute_dims(w))

@@ -17,6 +17,8 @@ from chapters.kit.gpu.launches import HostProgram, Launch
 from chapters.kit.ir.relax_effects import calls_in
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm
 
+# LLVM needs most of its time for optimizations, which do not matter to modules that are run once
+QUICK = Target({"kind": "llvm", "opt-level": 0})
 # two roundings of the dtype; measured errors are half
 RELATIVE = {"float32": 2e-6, "float16": 1.5e-3, "bfloat16": 1.2e-2}
 
@@ -34,7 +36,7 @@ def module(
 ) -> tvm.IRModule:
     """An IRModule whose `main` has a parameter for each of `shapes` and returns what `build(builder, *params)` gives.
 
-    A shape's entry that is a text is a symbolic dimension of that name.
+    A string in a shape is a symbolic dimension of that name.
     """
     builder = relax.BlockBuilder()
     add_function(builder, "main", build, shapes, dtype, dataflow=dataflow)
@@ -44,6 +46,7 @@ def module(
 def add_function(
     builder, name, build, shapes, dtype="float16", *, dataflow=True, attrs=None
 ) -> None:
+    """Add a function called `name` to `builder`, made as `module` makes its `main`."""
     symbols = {extent for shape in shapes.values() for extent in shape if isinstance(extent, str)}
     dims = {name: tirx.Var(name, "int64") for name in symbols}
     params = [
@@ -58,7 +61,7 @@ def add_function(
 
 
 def pair(builder, x1, x2, weight, epsilon: float = 1e-5, axes: Sequence[int] = (-1,)):
-    """Emit an add and its norm; the two variables."""
+    """Emit an add and its norm; returns the two variables (total, norm)."""
     total = builder.emit(relax.op.add(x1, x2))
     norm = builder.emit(relax.op.nn.rms_norm(total, weight, axes=list(axes), epsilon=epsilon))
     return total, norm
@@ -79,31 +82,36 @@ def inputs(shape: Sequence[int], dtype: str, seed: int = 0) -> list[np.ndarray]:
 def reference(
     x1: np.ndarray, x2: np.ndarray, weight: np.ndarray, epsilon: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(norm in float64, total in the dtype): the sum is rounded to the dtype, and all after it is exact."""
+    """(norm in float64, total in the dtype): the sum is rounded to the dtype, everything after it is exact."""
     total = (x1.astype("float32") + x2.astype("float32")).astype(x1.dtype)
     exact = total.astype("float64")
     mean = np.mean(exact * exact, axis=-1, keepdims=True)
     return exact / np.sqrt(mean + epsilon) * weight.astype("float64"), total
 
 
-def run(
-    mod: tvm.IRModule, arrays: Sequence[np.ndarray], name: str = "main", target="llvm"
-) -> list[np.ndarray]:
-    """Compile for this CPU, call, and give back every result."""
-    return run_each(mod, {name: arrays}, target)[name]
+def run(mod: tvm.IRModule, arrays: Sequence[np.ndarray], name: str = "main") -> list[np.ndarray]:
+    """Compile `mod` for this CPU, call its function `name`, and return every result."""
+    return run_each(mod, {name: arrays})[name]
 
 
 def run_each(
-    mod: tvm.IRModule, arrays: dict[str, Sequence[np.ndarray]], target="llvm"
+    mod: tvm.IRModule, arrays: dict[str, Sequence[np.ndarray]]
 ) -> dict[str, list[np.ndarray]]:
-    """Compile once for this CPU and call each function named in `arrays`: every result of each."""
-    vm = relax.VirtualMachine(tvm.compile(mod, target=target), tvm.cpu())
-    results = {}
-    for name, given in arrays.items():
-        result = vm[name](*[tvm.runtime.tensor(np.asarray(a, order="C")) for a in given])
-        one = isinstance(result, tvm.runtime.Tensor)
-        results[name] = [r.numpy() for r in ([result] if one else result)]
-    return results
+    """Compile `mod` once for this CPU, call each function named in `arrays`, and return every result of each."""
+    vm = machine(mod)
+    return {name: call(vm, name, given) for name, given in arrays.items()}
+
+
+def machine(mod: tvm.IRModule) -> relax.VirtualMachine:
+    """`mod`, compiled for this CPU."""
+    return relax.VirtualMachine(tvm.compile(mod, target=QUICK), tvm.cpu())
+
+
+def call(vm: relax.VirtualMachine, name: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Every result of the function `name` on `arrays`."""
+    result = vm[name](*[tvm.runtime.tensor(np.asarray(a, order="C")) for a in arrays])
+    one = isinstance(result, tvm.runtime.Tensor)
+    return [r.numpy() for r in ([result] if one else result)]
 
 
 def launch(
@@ -126,7 +134,7 @@ def poison(like: np.ndarray) -> np.ndarray:
 
 
 def settled(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    """`mod` after the pass, which must leave it unchanged, give a well-formed module, and find nothing in that."""
+    """`mod` after the pass, which must not change `mod`; the result is well-formed, and a second run keeps it."""
     before = mod.clone()
     fused = FuseAddRMSNorm(target)(mod)
     assert tvm_ffi.structural_equal(mod, before), "the pass changed the module it was given"

@@ -18,6 +18,7 @@ from chapters.kit.cases.add_norm import unfused
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.gpu import cuda_on_cpu
 from chapters.kit.gpu.launches import LaunchError, UnknownWordError
+from chapters.kit.gpu.targets import CUDA
 from chapters.kit.ir.row_index import row_dimensions
 from chapters.runner.failure import Skip
 from chapters.runner.loading import last_line
@@ -38,18 +39,19 @@ from tests.ch04.add_norm import (
     run_each,
 )
 from tests.support import expect
-from tests.support.gpu import CUDA, engines, parsed
+from tests.support.expect import Section
+from tests.support.gpu import engines, parsed
 
 LESSON = "chapters/ch04_add_rms_norm/lesson.md"
-WHY = expect.Section(LESSON, "Why this pass")
-MATCH = expect.Section(LESSON, "Match")
-KERNEL = expect.Section(LESSON, "Five steps of a kernel")
-WIDE = expect.Section(LESSON, "Sixteen bytes at a time")
-DISPATCH = expect.Section(LESSON, "Dispatch")
-PLACE = expect.Section(LESSON, "Put it where the sum is first read")
-NOT = expect.Section(LESSON, "When it must not fire")
-BREAK = expect.Section(LESSON, "Break it")
-MEASURE = expect.Section(LESSON, "Measure it")
+WHY = Section(LESSON, "Why this pass")
+MATCH = Section(LESSON, "Match")
+KERNEL = Section(LESSON, "Five steps of a kernel")
+WIDE = Section(LESSON, "Sixteen bytes at a time")
+DISPATCH = Section(LESSON, "Dispatch")
+PLACE = Section(LESSON, "Put it where the sum is first read")
+NOT_FIRE = Section(LESSON, "When it must not fire")
+BREAK = Section(LESSON, "Break it")
+MEASURE = Section(LESSON, "Measure it")
 
 LIMITS = {
     "test_4_3_right_numbers_as_gpu_code": 90,
@@ -60,7 +62,6 @@ LIMITS = {
 }
 NORM = "relax.nn.rms_norm"
 LLVM = Target("llvm")
-QUICK = Target({"kind": "llvm", "opt-level": 0})  # for what is compiled to be run once
 
 
 # --- 4.1 ------------------------------------------------------------------------------------------
@@ -71,13 +72,13 @@ def _total(mod: tvm.IRModule, sizes: dict[str, int] | None = None) -> int:
 
 
 def test_4_1_prediction_holds(impl) -> None:
-    """the predicted bytes are those chapter 1 counts"""
+    """the predicted bytes are those that chapter 1 counts"""
     mod = unfused((1, 512, 4096), "float16")
     counted = {"unfused": _total(mod), "fused": _total(sound.FuseAddRMSNorm(CUDA)(mod))}
-    what = "The {} pair moves another number of bytes."
+    what = "The {} pair moves another number of bytes than you predict."
     why = (
         "add reads two tensors and writes one; rms_norm reads that one and a weight, and writes one. The fused "
-        "kernel never reads the sum back: it still has it in registers. The weight is one row."
+        "kernel never reads the sum back, because it still has the sum in registers. The weight is one row."
     )
     WHY.each_predicted(impl.predicted_bytes(), counted, "predicted_bytes", what, why=why)
 
@@ -159,8 +160,8 @@ def test_4_2_takes_every_shape_a_kernel_can_serve(impl) -> None:
     ]
     for mod, case in cases:
         what = f"match_add_norm says None for a pair on {case}."
-        wanted = "an AddNorm: a block of threads a row serves any number of rows, however they are arranged"
-        why = "A pair that is left alone costs a launch and a fifth of its traffic at every layer."
+        wanted = "an AddNorm: with a block of threads per row, a kernel serves any number of rows in any arrangement"
+        why = "Left alone, a pair costs one more launch and a fifth of its traffic in every layer."
         MATCH.that(_asked(impl, mod)[0] is not None, what, expected=wanted, why=why)
 
 
@@ -200,12 +201,12 @@ def _not_a_pair() -> list[tuple[str, tvm.IRModule, str]]:
         (
             "a norm over the first of two axes of one size",
             _pair_on(square, square, axes=[0]),
-            "The shapes fit, so nothing but the numbers would tell.",
+            "The shapes fit, so only the numbers would be wrong.",
         ),
         (
             "a norm over two axes",
             _pair_on((2, 8, 8), (2, 8, 8), (8, 8), axes=[1, 2]),
-            "Its mean is over 64 elements, a row has 8.",
+            "Its mean is over 64 elements, but a row has 8.",
         ),
         ("an add that broadcasts a row", _pair_on(x2=(64,)), f"{past_the_end} x2."),
         (
@@ -217,25 +218,29 @@ def _not_a_pair() -> list[tuple[str, tvm.IRModule, str]]:
         (
             "a symbolic hidden size",
             _pair_on((4, "h"), (4, "h"), ("h",)),
-            "The number of registers a thread needs would be known only when it runs.",
+            "The number of registers per thread would be known only at run time.",
         ),
         (
             "an argument of unknown shape",
             relax_module(UNKNOWN_SHAPE),
-            "Nobody knows that there is a row of 64.",
+            "The compiler does not know that a row has 64 elements.",
         ),
         ("a float64 pair", _pair_on(dtype="float64"), "The kernel sums in float32."),
         (
             "a norm whose weight is the sum",
             _of(own_weight, (64,), (64,)),
-            "The kernel would have to be given its own result.",
+            "The kernel would need its own result as an argument.",
         ),
-        ("no rows at all", _pair_on((0, 64), (0, 64)), "A grid of no blocks cannot be launched."),
+        (
+            "a pair without rows",
+            _pair_on((0, 64), (0, 64)),
+            "A grid of no blocks cannot be launched.",
+        ),
     ]
 
 
 def test_4_2_leaves_alone_what_no_kernel_serves(impl) -> None:
-    """another axis, broadcasting, unknown sizes and other dtypes are no pair"""
+    """other axes, broadcasting, unknown sizes and other dtypes are not a pair"""
     for what, mod, breaks in _not_a_pair():
         try:
             found, _ = _asked(impl, mod)
@@ -243,10 +248,10 @@ def test_4_2_leaves_alone_what_no_kernel_serves(impl) -> None:
             raise
         except Exception as error:
             said = f"match_add_norm raised {last_line(error)} for {what}."
-            why = "A pass meets every module there is; one that raises stops the whole compilation."
-            raise NOT.failed(said, expected="None", why=why) from None
+            why = "A pass meets modules of every kind. If it raises, the whole compilation stops."
+            raise NOT_FIRE.failed(said, expected="None", why=why) from None
         what, text = f"match_add_norm takes {what} for a pair.", mod["main"].script()
-        NOT.that(found is None, what, expected="None", yours=text, why=breaks)
+        NOT_FIRE.that(found is None, what, expected="None", yours=text, why=breaks)
 
 
 def observe_4_2(impl):
@@ -288,21 +293,21 @@ def _ran(func: tirx.PrimFunc, arrays, target: Target, backwards: bool, how: str)
         raise KERNEL.failed(
             f"The kernel cannot be run {how}: {error}",
             expected="sums, products, casts and rsqrt, in the dtype of the tensors and in float32",
-            why="It may be right all the same: what stands in for a GPU here lacks that word, and cannot say.",
+            why="The kernel may still be right: the program that replaces a GPU here does not know that word.",
         ) from None
     except LaunchError as error:
         raise KERNEL.failed(
             f"The kernel is at fault, run {how}. {error}",
             expected="every access inside its array, and a barrier between two threads that share an element",
-            why="A GPU does not say this: it gives other numbers, now and then.",
+            why="A GPU does not report this: now and then it gives other numbers.",
         ) from None
 
 
-def _right(norm, total, arrays, epsilon: float, where: str, section: expect.Section) -> None:
+def _right(norm, total, arrays, epsilon: float, where: str, section: Section) -> None:
     exact, rounded = reference(*arrays, epsilon)
     dtype = str(arrays[0].dtype)
     what = f"The second result is not x1 + x2 {where}."
-    why = "Outputs start as NaN; an element that no thread writes stays so."
+    why = "Outputs start as NaN; an element that no thread writes stays NaN."
     section.close(total.astype("float64"), rounded.astype("float64"), what, rtol=0, atol=0, why=why)
     found = norm.astype("float64")
     what = f"The first result is not the norm of x1 + x2 {where}."
@@ -311,7 +316,7 @@ def _right(norm, total, arrays, epsilon: float, where: str, section: expect.Sect
 
 
 def _cuda_source(func: tirx.PrimFunc) -> str:
-    """The CUDA text that TVM writes for `func`; the check fails where a step stands behind the sum in one loop."""
+    """The CUDA text that TVM writes for `func`. The check fails if a step follows the sum in the same loop."""
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     try:
         return tvm.compile(mod, target=CUDA).mod.imports[0].inspect_source()
@@ -319,15 +324,15 @@ def _cuda_source(func: tirx.PrimFunc) -> str:
         if "isn't the last block under its first reduction-related loop" not in str(error):
             raise
     raise KERNEL.failed(
-        "TVM makes no kernel of it: a step follows the sum over all threads in the same loop over the threads.",
-        expected="the sum in a loop over the threads of its own, or as the last block of one; step 5 in another",
+        "TVM cannot make a kernel of it: a step follows the sum over all threads in the same loop over the threads.",
+        expected="the sum in its own loop over the threads, or as the last block of one; step 5 in a new one",
         why="The block whose reduction axis is the thread becomes an exchange, with barriers, where its loop ends. "
-        "What needs the sum stands after that: in a new `for thread in T.thread_binding(…)`.",
+        "Code that needs the sum comes after that, in a new `for thread in T.thread_binding(…)`.",
     )
 
 
 def test_4_3_is_one_kernel(impl) -> None:
-    """the kernel compiles to one GPU function with one block a row"""
+    """the kernel compiles to one GPU function"""
     func = _built(impl, (3, 1, 64), "float16", 64)
     what = "row_kernel did not return a PrimFunc."
     expect.that(isinstance(func, tirx.PrimFunc), what, yours=type(func).__name__)
@@ -336,7 +341,7 @@ def test_4_3_is_one_kernel(impl) -> None:
         source.count("__global__ void") // 2,  # a declaration and a definition each
         1,
         "The PrimFunc does not become exactly one GPU kernel.",
-        why="Each group of loops bound to blockIdx is a launch of its own; all five steps belong in one.",
+        why="Each group of loops bound to blockIdx becomes its own launch; put all five steps in one.",
     )
 
 
@@ -381,7 +386,7 @@ def _rounding_case() -> list[np.ndarray]:
 
 
 def test_4_3_rounds_the_sum_before_it_squares(impl) -> None:
-    """what is squared is the sum as the next layer will read it"""
+    """the kernel squares the sum as the next layer will read it"""
     arrays = _rounding_case()
     norm, _ = _once(impl, arrays)
     exact, _ = reference(*arrays, 1e-5)
@@ -394,9 +399,9 @@ def test_4_3_rounds_the_sum_before_it_squares(impl) -> None:
 
 
 def _big_case(first: float = 260.0) -> list[np.ndarray]:
-    """Squares of 9e4, sixteen a thread, and up to 3e5 for total times weight: more than float16 can hold.
+    """Squares of 9e4, sixteen per thread, and up to 3e5 for total times weight: more than float16 can hold.
 
-    With `first` 60 a square is 1e4, which fits; sixteen of them do not.
+    With `first` = 60 a square is 1e4, which fits; sixteen of them do not.
     """
     shape = (2, 1, 1024)
     x1 = np.full(shape, first) + np.arange(2).reshape(2, 1, 1)
@@ -404,7 +409,7 @@ def _big_case(first: float = 260.0) -> list[np.ndarray]:
 
 
 def test_4_3_sums_squares_in_float32(impl) -> None:
-    """squares, and products with the weight, that do not fit into float16 are no matter"""
+    """squares, and products with the weight, may exceed what float16 can hold"""
     arrays = _big_case()
     what = "where the sum of squares, or total times weight, exceeds what float16 can hold"
     _right(*_once(impl, arrays), arrays, 1e-5, what, KERNEL)
@@ -459,25 +464,25 @@ def test_4_4_a_load_is_sixteen_bytes(impl) -> None:
             impl.plan_threads(hidden, dtype, limit).vector,
             whole if hidden % whole == 0 else 1,
             f"The vector is wrong for rows of {hidden} in {dtype}.",
-            why="A thread loads 16 bytes at once from an address that is a multiple of 16. Where a row is no multiple "
-            "of that, neither is the start of the next row.",
+            why="A thread loads 16 bytes at once from an address that is a multiple of 16. Where a row is not a "
+            "multiple of that, neither is the start of the next row.",
         )
 
 
 def test_4_4_threads_fit_the_row(impl) -> None:
-    """whole warps, at most four vectors a thread where the limit allows, and few threads idle"""
+    """whole warps, at most four vectors per thread where the limit allows, and few idle threads"""
     for hidden, dtype, limit in PLANS:
         plan = impl.plan_threads(hidden, dtype, limit)
         vectors = hidden // plan.vector
         each = math.ceil(vectors / plan.threads)
-        where = f"for rows of {hidden} in {dtype}, at most {limit} threads a block"
-        shown = f"{plan}: {vectors} vectors a row, {each} a thread"
+        where = f"for rows of {hidden} in {dtype}, at most {limit} threads per block"
+        shown = f"{plan}: {vectors} vectors per row, {each} per thread"
         WIDE.that(
             plan.threads % 32 == 0 and 32 <= plan.threads <= limit,
-            f"The number of threads is no whole number of warps {where}.",
+            f"The number of threads is not a whole number of warps {where}.",
             expected=f"a multiple of 32 from 32 to {limit}",
             yours=shown,
-            why="A warp is 32 threads that execute together; a part of one costs as much as a whole.",
+            why="A warp is 32 threads that execute together; a partial warp costs as much as a whole one.",
         )
         WIDE.that(
             each <= 4 or plan.threads > limit // 2,
@@ -489,7 +494,7 @@ def test_4_4_threads_fit_the_row(impl) -> None:
         WIDE.that(
             plan.threads * min(each, 4) < 2 * vectors + 32 * 4,
             f"Most threads have nothing to do {where}.",
-            expected="threads for the vectors there are",
+            expected="about as many threads as there is work for",
             yours=shown,
             why="Idle threads hold registers and take part in every barrier.",
         )
@@ -514,10 +519,10 @@ def test_4_4_short_rows_share_a_block(impl) -> None:
             and block <= limit
             and (plan.rows == 1 or 64 <= block <= 128)
             and (plan.threads > 64 or block > 64),
-            f"The number of rows a block is wrong for rows of {hidden} in {dtype}, at most {limit} threads a block.",
+            f"The number of rows per block is wrong for rows of {hidden} in {dtype} and {limit} threads per block.",
             expected="as many rows as make a block of 128 threads, at least 1",
             yours=f"{plan}, a block of {block} threads",
-            why="A block of one warp leaves most of a multiprocessor empty: it holds only so many blocks at a time.",
+            why="A multiprocessor holds a limited number of blocks, so blocks of one warp leave most of it empty.",
         )
 
 
@@ -556,14 +561,14 @@ def _arguments(func: relax.Function) -> list[np.ndarray]:
 
 
 def _submitted(mod: object, whose: str) -> list[np.ndarray]:
-    """The results of `mod` as submitted; fails if it is no module that compiles and runs by itself."""
+    """The results of `mod` as submitted. The check fails unless it is a module that compiles and runs by itself."""
     expect.returns_module(mod, whose)
     expect.has_function(mod, "main", whose)
     expect.well_formed(mod, whose)
     for param in mod["main"].params:
         expect.that(
             isinstance(param.ty, relax.TensorType) and isinstance(param.ty.shape, relax.ShapeExpr),
-            f"The parameter {param.name} of your main is no tensor of known shape.",
+            f"The parameter {param.name} of your main is not a tensor of known shape.",
             yours=str(param.ty),
         )
     try:
@@ -603,30 +608,30 @@ def _differ(yours: list[np.ndarray], exact: list[np.ndarray]) -> bool:
 
 
 def test_4_5_shows_the_missing_key(impl) -> None:
-    """upstream's pass takes your module and gives wrong numbers without a word"""
+    """upstream's pass takes your module and silently gives wrong numbers"""
     mod = impl.two_norms()
     exact = _submitted(mod, "two_norms")
     state, result = _upstream(mod)
-    what = "FuseAsUpstream does not get as far as wrong numbers with your module."
+    what = "After FuseAsUpstream your module is not fused, or does not run."
     wanted = "a module after the pass that is well-formed, compiles and runs"
     yours = f"{state}: {result}" if result else state
-    why = "That would be noticed; look for what differs and fits all the same."
+    why = "That would be noticed. Look for a difference that does not change any type."
     DISPATCH.that(state == "numbers", what, expected=wanted, yours=yours, why=why)
     what = "FuseAsUpstream gives your module its right numbers."
     wanted = "two pairs that need different kernels although both are prefills or both decodes"
-    why = "It keeps one kernel for prefill and one for decode. Ask what else is compiled into a kernel."
+    why = "It keeps one kernel for prefill and one for decode. What else is compiled into a kernel?"
     DISPATCH.that(_differ(result, exact), what, expected=wanted, yours=mod.script(), why=why)
     repaired = run(sound.FuseAddRMSNorm(LLVM)(mod), _arguments(mod["main"]))
     DISPATCH.that(
         not _differ(repaired, exact),
-        "The pass with a full key gives other numbers than your module too, so the key is not what your module shows.",
+        "The pass with a full key gives other numbers for your module too, so the missing key is not the cause.",
         yours=mod.script(),
         why="Numbers near overflow, or a norm of almost nothing, differ from run to run of different kernels.",
     )
 
 
 def _shown_by(mod: tvm.IRModule) -> list[str]:
-    """What comes of `mod` after FuseAsUpstream, and what its norms differ in."""
+    """What becomes of `mod` after FuseAsUpstream, and what its norms differ in."""
     expect.returns_module(mod, "it")
     norms = [b.value for b in _bindings(mod, NORM)]
     state, result = _upstream(mod)
@@ -638,7 +643,7 @@ def _shown_by(mod: tvm.IRModule) -> list[str]:
 
 
 def _verdict(mod: tvm.IRModule) -> list[str]:
-    """What comes of `mod` after FuseAsUpstream, and the types of its parameters."""
+    """What becomes of `mod` after FuseAsUpstream, and the types of its parameters."""
     expect.returns_module(mod, "it")
     return [_upstream(mod)[0], str(sorted({str(param.ty) for param in mod["main"].params}))]
 
@@ -654,7 +659,7 @@ def test_4_8_breaks_the_dispatch(impl) -> None:
     _submitted(mod, "breaks_the_dispatch")
     found = {len(binding.var.ty.shape) for binding in _bindings(mod, NORM)}
     what = "Your module has no norm of rank 3, or one of another rank too."
-    why = "At another rank it is not the choice between prefill and decode that fails."
+    why = "At another rank the pass fails before it chooses between prefill and decode."
     DISPATCH.equal(found, {3}, what, why=why)
     state, result = _upstream(mod)
     DISPATCH.that(
@@ -664,7 +669,7 @@ def test_4_8_breaks_the_dispatch(impl) -> None:
         else "FuseAsUpstream finds no pair in your module.",
         expected="a module after the pass that is ill-formed, or does not compile or run",
         yours=mod.script(),
-        why="It looks at the first dimension only: 1 is a prefill, (1, n, hidden); all else a decode, (n, 1, hidden).",
+        why="It looks at the first dimension only: 1 means prefill, (1, n, hidden); all else decode, (n, 1, hidden).",
     )
     added = [binding.value.args for binding in _bindings(mod, "relax.add")]
     DISPATCH.that(
@@ -687,13 +692,13 @@ def _pair_of(shape=("n", 1, 64), dtype="float16", epsilon=1e-5):
     return _asked(sound, unfused(shape, dtype, epsilon))[0]
 
 
-# what two pairs are, what makes the one and the other, why they need two kernels, or only one
+# what the two pairs are, the facts of each, and why they need two kernels (DIFFERENT) or one (SAME)
 DIFFERENT = [
     (
         f"Two pairs that differ in {what}",
         {},
         facts,
-        f"The second pair would be given the first one's kernel, with another {what} compiled into it.",
+        f"The second pair would get the first one's kernel, which has another {what} compiled into it.",
     )
     for what, facts in {
         "epsilon": {"epsilon": 0.5},
@@ -707,9 +712,9 @@ DIFFERENT = [
         f"A pair of shape {one} and one of shape {other}",
         {"shape": one},
         {"shape": other},
-        "A leading dimension of 1 is compiled into a kernel, which then never touches a second row there.",
+        "A leading dimension of 1 is compiled into a kernel, which then handles one row there and no more.",
     )
-    for one, other in [  # the kernels of each two have one name
+    for one, other in [  # the kernels of both have one name
         ((1, 1, "n", 64), (2, 3, "n", 64)),
         ((1, "n", 5, 64), ("n", 1, 5, 64)),
     ]
@@ -719,8 +724,8 @@ SAME = [
         f"Two pairs that differ only in {what}",
         {},
         {"shape": shape},
-        "The kernel reads its number of rows when it is called. A key that is too fine makes a kernel a layer: "
-        "longer compilation, a larger program.",
+        "The kernel reads its number of rows when it is called. With a key that is too fine every layer gets "
+        "its own kernel: longer compilation, a larger program.",
     )
     for what, shape in {
         "number of rows": (7, 1, 64),
@@ -731,8 +736,8 @@ SAME = [
         "A pair of shape (1, 1, 64) and one of shape (1, 'n', 64)",
         {"shape": (1, 1, 64)},
         {"shape": (1, "n", 64)},
-        "Where all leading dimensions are 1, a kernel takes the last for variable all the same: `unit_dimensions` "
-        "says so.",
+        "Even if all leading dimensions are 1, a kernel takes the last of them as variable; `unit_dimensions` does "
+        "so too.",
     )
 ]
 
@@ -743,11 +748,11 @@ def _same_key(one: tuple, other: tuple) -> bool:
         return bool(one == other) and hash(one) == hash(other)
     except (TypeError, ValueError) as error:
         raise DISPATCH.failed(
-            f"Two of your keys cannot be compared, or one cannot be looked up: {last_line(error)}",
+            f"Your keys cannot be compared or hashed: {last_line(error)}",
             expected="plain Python values: numbers, booleans, text, and tuples of them",
             yours=repr(one),
-            why="`==` of two TIR expressions is a third expression, neither true nor false. Which dimensions are 1, "
-            "`unit_dimensions` says in booleans.",
+            why="`==` of two TIR expressions is a third expression, neither true nor false. `unit_dimensions` says in "
+            "booleans which dimensions are 1.",
         ) from None
 
 
@@ -755,7 +760,7 @@ def test_4_6_different_kernels_have_different_keys(impl) -> None:
     """pairs that differ in what is compiled into a kernel do not share one"""
     for pairs, *both, why in DIFFERENT:
         one, other = (impl.kernel_key(_pair_of(**facts)) for facts in both)
-        what = f"{pairs} have one key."
+        what = f"{pairs} have equal keys."
         wanted = "different keys"
         DISPATCH.that(not _same_key(other, one), what, expected=wanted, yours=repr(one), why=why)
 
@@ -781,7 +786,7 @@ def _two(epsilons=(1e-5, 0.5), hidden=(64, 64)) -> tvm.IRModule:
 
 
 def _fused_with_key(impl, mod: tvm.IRModule) -> tvm.IRModule:
-    """The reference's pass with the answer's key: whatever else the answer has, the key is what is judged."""
+    """The reference's pass with the answer's key, so that the key alone is judged."""
     kept = sound.kernel_key
     sound.kernel_key = impl.kernel_key
     try:
@@ -796,14 +801,14 @@ def test_4_6_two_norms_two_kernels(impl) -> None:
         fused = _fused_with_key(impl, mod)
         expect.well_formed(fused, "The pass with your key")
         arrays = {name: _arguments(mod[name]) for name in ("main", "other")}
-        yours, exact = run_each(fused, arrays, QUICK), run_each(mod, arrays, QUICK)
+        yours, exact = run_each(fused, arrays), run_each(mod, arrays)
         for name in arrays:
             DISPATCH.that(
                 not _differ(yours[name], exact[name]),
                 f"With two functions that differ in {fact}, `{name}` gives other numbers than before.",
-                expected="each function calls a kernel made for it",
+                expected="a kernel of its own for each function",
                 yours=fused.script()[:1500],
-                why="Kernels are kept for the whole module: the key must tell apart pairs of different functions too.",
+                why="Kernels are kept for the whole module: the key must tell apart pairs in different functions too.",
             )
 
 
@@ -860,7 +865,7 @@ def test_4_7_leaves_the_rest_alone(impl) -> None:
     """where one kernel cannot serve, nothing changes"""
     for what, mod, breaks in _not_a_pair():
         fused = expect.apply(_pass(impl), mod, WHOSE)
-        NOT.same_ir(fused, mod, f"{WHOSE} changed {what}.", why=breaks)
+        NOT_FIRE.same_ir(fused, mod, f"{WHOSE} changed {what}.", why=breaks)
 
 
 def _neg(builder, value):
@@ -920,13 +925,13 @@ USERS = {
     "the sum is read before its norm's weight is made": _weight_after_a_use,
     "two norms read one sum": _two_norms_of_one_sum,
     "a pair follows on a pair, with another epsilon": _chain,
-    "nobody reads the norm": _norm_unused,
+    "the norm is unused": _norm_unused,
     "add(x1, x1)": _twice_x1,
 }
 SIZES = {"x1": ("n", 1, 64), "x2": ("n", 1, 64), "weight": (64,)}
 
 
-# The sum is an output of one dataflow block; its norm stands in another, and so does a second pair without any.
+# The sum is an output of one dataflow block; its norm is in another, and a second pair is in no dataflow block.
 SUM_LEAVES_ITS_BLOCK = relax_module("""
 def main(x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)):
     with R.dataflow():
@@ -941,7 +946,7 @@ def main(x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)):
     return (early, norm, again, last)
 """)
 
-# The sum is first read in a dataflow block; its norm stands after that block, in none.
+# The sum is first read in a dataflow block; its norm comes after that block, outside any.
 NORM_OUTSIDE_THE_BLOCK = relax_module("""
 def main(x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)):
     with R.dataflow():
@@ -984,12 +989,15 @@ def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,)):
 
 
 def _numbers(impl, mod: tvm.IRModule, what: str | dict[str, str], choices=()) -> None:
-    """Every function of `mod` gives after the pass what it gave before; `what` says where, of main or by function."""
+    """Every function of `mod` gives the same numbers before and after the pass.
+
+    what: the situation, as one text if `mod` has only main, else by function. choices: further arguments, one run each.
+    """
     what = what if isinstance(what, dict) else {"main": what}
     fused = expect.apply(_pass(impl), mod, WHOSE)
     for more in choices or ((),):
         arrays = {name: [*_arguments(mod[name])[: 3 if more else None], *more] for name in what}
-        yours, exact = run_each(fused, arrays, QUICK), run_each(mod, arrays, QUICK)
+        yours, exact = run_each(fused, arrays), run_each(mod, arrays)
         for name, where in what.items():
             _same_numbers(yours[name], exact[name], where)
 
@@ -1004,7 +1012,7 @@ def _same_numbers(yours: list[np.ndarray], exact: list[np.ndarray], where: str) 
 
 
 def _users() -> tuple[tvm.IRModule, dict[str, str]]:
-    """(a function for each of USERS, with and without a dataflow block, what each is about)."""
+    """(functions for each of USERS, with and without a dataflow block; by function, what it is about)."""
     builder, what = relax.BlockBuilder(), {}
     for dataflow in (True, False):
         for number, (about, build) in enumerate(USERS.items()):
@@ -1015,20 +1023,20 @@ def _users() -> tuple[tvm.IRModule, dict[str, str]]:
 
 
 def test_4_7_keeps_the_numbers(impl) -> None:
-    """whoever reads the sum, before or after the norm, inside or outside a block, reads the right one"""
+    """every reader of the sum gets the right one, before or after the norm, inside or outside a block"""
     mod, what = _users()
     try:
         _numbers(impl, mod, what)
     except Exception:
-        # one module is compiled quickly; where it fails, each function by itself says which one it is
+        # compiling one module is fast; if it fails, find the function that fails by itself
         for name, about in what.items():
             alone = tvm.IRModule({"main": mod[name].with_attr("global_symbol", "main")})
             _numbers(impl, alone, about)
         raise
     _numbers(impl, SUM_LEAVES_ITS_BLOCK, "the sum is an output of its dataflow block")
-    _numbers(impl, NORM_OUTSIDE_THE_BLOCK, "the norm stands outside the sum's dataflow block")
+    _numbers(impl, NORM_OUTSIDE_THE_BLOCK, "the norm is outside the sum's dataflow block")
     ways = [(np.array(choose),) for choose in (True, False)]
-    _numbers(impl, BRANCHES, "the norm stands in a branch", ways)
+    _numbers(impl, BRANCHES, "the norm is in a branch", ways)
 
 
 def test_4_7_fires_whoever_reads_the_sum(impl) -> None:
@@ -1037,19 +1045,19 @@ def test_4_7_fires_whoever_reads_the_sum(impl) -> None:
     fused = _pass(impl)(mod)
     for (name, about), build in zip(what.items(), [*USERS.values()] * 2, strict=True):
         if build is _weight_after_a_use:
-            continue  # no place serves both: the sum is read before the weight is there
+            continue  # no place is right for the kernel: the sum is read before the weight exists
         called = operators(fused, name)
         PLACE.that(
             "kernel" in called and "add" not in called,
             f"The pair is not fused, or its add stays, where {about}.",
             expected="the kernel where the sum is first read, and no add",
             yours=", ".join(called),
-            why="An add that stays beside the kernel is computed twice: more traffic than without the pass.",
+            why="If the add stays beside the kernel, the sum is computed twice: more traffic than without the pass.",
         )
 
 
 def _with_company() -> tvm.IRModule:
-    """A pair in a function with attributes, a private function with another, and a kernel that has the name already."""
+    """A pair in a function with attributes, a function without a pair, and a kernel that already has the name."""
     builder = relax.BlockBuilder()
     squatter = sound.cpu_kernel(_dims((2, 1)), 64, "float32", 1e-3)
     builder.add_func(squatter, "fuse_add_norm_decode")
@@ -1060,7 +1068,7 @@ def _with_company() -> tvm.IRModule:
 
 
 def test_4_7_keeps_its_company(impl) -> None:
-    """attributes, other functions, and a kernel that has the name already, all stay"""
+    """attributes, other functions, and a kernel that already has the name, all stay"""
     mod = _with_company()
     fused = expect.apply(_pass(impl), mod, WHOSE)
     what = "The function has lost its attribute num_input."
@@ -1074,13 +1082,13 @@ def test_4_7_keeps_its_company(impl) -> None:
     arrays = _arguments(mod["decode"])
     DISPATCH.that(
         not _differ(run(fused, arrays, "decode"), run(mod, arrays, "decode")),
-        "`decode` calls the kernel that was there before under the same name.",
-        expected="a kernel of its own: builder_.add_func finds a free name and returns it",
+        "`decode` calls the kernel that already had the name.",
+        expected="its own kernel: builder_.add_func finds a free name and returns it",
     )
 
 
 def test_4_7_moves_nothing_across_a_write(impl) -> None:
-    """an add whose argument is overwritten before the norm stays where it is"""
+    """an add whose argument is overwritten before the norm stays in place"""
     _numbers(impl, WRITTEN_BETWEEN, "x2 is overwritten between the add and the norm")
 
 
@@ -1099,7 +1107,7 @@ def test_4_7_costs_less(impl) -> None:
         before, after = _total(mod), _total(fused)
         MEASURE.that(
             after < 0.81 * before and len(kernels(fused)) == 1,
-            f"For {target.kind.name}, {len(kernels(fused))} kernels move {after:,} of {before:,} bytes.",
+            f"For {target.kind.name}, {len(kernels(fused))} kernels still move {after:,} of {before:,} bytes.",
             expected="four fifths, and one kernel",
             why="The sum is written once and not read again.",
         )
@@ -1109,8 +1117,8 @@ def test_4_7_leaves_targets_without_kernels_alone(impl) -> None:
     """a target that has neither threads nor LLVM gets its module back"""
     mod = unfused(("n", 1, 64), "float32")
     fused = expect.apply(_pass(impl, Target("c")), mod, WHOSE)
-    what = f"{WHOSE} changed a module for a target it has no kernel for."
-    NOT.same_ir(fused, mod, what, why="Unfused, the module compiles for it.")
+    what = f"{WHOSE} changed a module for a target without kernels."
+    NOT_FIRE.same_ir(fused, mod, what, why="Unfused, the module compiles for it.")
 
 
 def _formed(mod: tvm.IRModule) -> str:
@@ -1155,7 +1163,7 @@ def test_4_9_counts_what_is_moved(impl) -> None:
     unchanged = _total(mod, {"n": 8})
     found = tuple(impl.bytes_moved(mod, Target("c"), {"n": 8}))
     what = "bytes_moved counts a fused pair for a target that has no kernel for it."
-    why = "The pass is given the target that bytes_moved is given; for this one it leaves the pair alone."
+    why = "bytes_moved passes its target on to the pass, which leaves the pair alone for this one."
     MEASURE.equal(found, (unchanged, unchanged), what, why=why)
 
 

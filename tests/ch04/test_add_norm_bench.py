@@ -14,8 +14,8 @@ from chapters.kit.bench.gpu_clock import missing
 from chapters.kit.bench.kernel_counts import COMPILER
 from chapters.kit.bench.results import load
 from chapters.kit.gpu import cuda_on_cpu
+from chapters.kit.gpu.targets import CUDA
 from tests.ch04.add_norm import RELATIVE, draw, launch, reference
-from tests.support.gpu import CUDA
 
 
 def test_bytes_are_two_reads_two_writes_and_the_weight():

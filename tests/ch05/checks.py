@@ -1,5 +1,5 @@
-"""The checks of chapter 5: primitives that change how a product is computed and not what, three that refuse, and
-schedules that make a product fast.
+"""The checks of chapter 5: primitives that change how a product is computed and not what, attempts that TVM refuses,
+and schedules that make a product fast.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ FORCED = Section(LESSON, "The forced one")
 PUZZLES = Section(LESSON, "Four puzzles")
 FAST = Section(LESSON, "Now make it fast")
 LIMITS = {"test_5_13_is_faster": 60, "test_5_14_is_faster": 60, "test_5_14_any_number_of_rows": 60}
-SIZES = ((8, 16, 6), (5, 21, 3))  # the second are no multiples of a (4, 8) tile
+SIZES = ((8, 16, 6), (5, 21, 3))  # the second are not multiples of a (4, 8) tile
 EXACT = "Integers are exact: any difference is a mistake."
 
 
 def arrays(m: int, n: int, k: int, seed: int = 0) -> list[np.ndarray]:
-    """A, B, C and a D full of something else."""
+    """A (m, k) and B (n, k) of int8, C (m, n) of int32, and a D (m, n) of int32 that holds poison."""
     random = np.random.default_rng(seed)
     a, b = (random.integers(-128, 128, shape, dtype=np.int8) for shape in ((m, k), (n, k)))
     c = random.integers(-99, 99, (m, n), dtype=np.int32)
@@ -65,7 +65,7 @@ def computes_the_same(
 ) -> None:
     """`sch` gives A @ B.T + C, interpreted and compiled."""
     given = arrays(*sizes)
-    hint = "a predicate that cuts off what a split has added; sch.split makes it"
+    hint = "a predicate that skips the iterations a split has added; sch.split makes one"
     _writes(sch, given, product(*given[:3]), f"{whose}: the program", f"sizes {sizes}", hint, read)
 
 
@@ -94,7 +94,7 @@ def extents(loops: list[tirx.For]) -> list[int]:
 
 
 def drives(sch: s_tir.Schedule, name: str = "matmul") -> list[str]:
-    """For each loop around a block, the axes it drives and how wide a step it takes there: `i*4`, or `i*4 j*8`."""
+    """For each loop around a block, the axes that it drives and its step in each: `i*4`, or `i*4 j*8`."""
     found = []
     for loop in loops_of(sch, name):
         steps = [(axis, _width(at, loop.loop_var)) for axis, at in _bindings(sch, name).items()]
@@ -103,7 +103,7 @@ def drives(sch: s_tir.Schedule, name: str = "matmul") -> list[str]:
 
 
 def _bindings(sch: s_tir.Schedule, name: str) -> dict:
-    """What each axis of a block is, in the variables of the loops around it."""
+    """The value of each axis of a block, in the variables of the loops around it."""
     block = sch.get(sch.get_sblock(name))
     realizes = nodes(sch.mod["main"].body, s_tir.SBlockRealize)
     realize = next(one for one in realizes if one.block.same_as(block))
@@ -138,13 +138,13 @@ def test_5_1_makes_five_loops(impl) -> None:
         why = "Row tiles, column tiles, steps, then the `rows` of a tile and its `columns`."
         LOOPS.equal(extents(loops_of(sch)), wanted, what, why=why)
         steps = [f"vi*{rows}", f"vj*{columns}", "vk*1", "vi*1", "vj*1"]
-        what = "The loops of matmul have the right extents and drive other axes than they should."
+        what = "The loops of matmul have the right extents but drive other axes than they should."
         why = "The inner loop of a split takes steps of one, the outer one steps as wide as a tile."
         LOOPS.equal(drives(sch), steps, what, why=why)
 
 
 def test_5_1_computes_the_same(impl) -> None:
-    """the numbers are the same, also where the sizes are no multiples of the tile"""
+    """the numbers are the same, also where the sizes are not multiples of the tile"""
     for sizes in SIZES:
         computes_the_same(_tiled(impl, sizes), sizes, "tile", LOOPS)
 
@@ -158,7 +158,7 @@ def test_5_1_returns_the_loops(impl) -> None:
     expect.that(five, "tile does not return five loops.", expected=wanted, yours=repr(loops)[:200])
     mine = [sch.get(loop).loop_var.name for loop in loops]
     theirs = [loop.loop_var.name for loop in loops_of(sch)]
-    LOOPS.equal(mine, theirs, "tile returns the loops in another order than they stand.")
+    LOOPS.equal(mine, theirs, "tile returns the loops in another order than the program has.")
 
 
 def observe_5_1(impl):
@@ -198,13 +198,13 @@ def test_5_2_gives_each_loop_its_kind(impl) -> None:
             list(zip(_kinds(sch), extents(loops_of(sch)), strict=True)),
             [("parallel", tiles), ("serial", k), ("unrolled", 4), ("vectorized", 8)],
             "The loops of matmul have other kinds, or other extents.",
-            why="One loop over all tiles keeps every core busy even where there are few rows. Steps of one sum run one "
-            "after another.",
+            why="One loop over all tiles keeps every core busy even if there are few rows. The steps of one sum run "
+            "one after another.",
         )
 
 
 def test_5_2_computes_the_same(impl) -> None:
-    """the numbers are the same, also where the sizes are no multiples of the tile"""
+    """the numbers are the same, also where the sizes are not multiples of the tile"""
     for sizes in SIZES:
         computes_the_same(_on_machine(impl, sizes), sizes, "use_the_machine", KINDS)
 
@@ -217,9 +217,9 @@ def test_5_2_returns_the_loop_over_tiles(impl) -> None:
     try:
         returned = sch.get(loop).loop_var.name
     except Exception:
-        returned = f"{type(loop).__name__}, which is no loop of the schedule"
+        returned = f"{type(loop).__name__}, which is not a loop of the schedule"
     what = "use_the_machine does not return the loop over tiles."
-    why = "`fuse` gives the handle of the loop it makes; whoever moves a block there needs it."
+    why = "`fuse` returns the handle of the loop it makes. To move a block there, the caller needs it."
     LOOPS.equal(returned, loops_of(sch)[0].loop_var.name, what, why=why)
 
 
@@ -257,15 +257,15 @@ def test_5_3_shares_the_loop_over_tiles(impl) -> None:
         sch = _with_bias(impl, sizes)
         PLACE.that(
             ForKind(loops_of(sch)[0].kind) == ForKind.PARALLEL,
-            "The outermost loop of matmul is the parallel one over tiles no more.",
+            "The outermost loop of matmul is no longer the parallel one over tiles.",
             expected="matmul with the loops that use_the_machine gave it; only bias moves",
             yours=listing(sch),
-            why="A producer that is moved gets new loops, as many as its consumer needs there.",
+            why="A producer that you move gets new loops, as many as its consumer needs there.",
         )
         shared = _shared(sch)
         what = "bias still runs outside the loop over tiles: it shares no loop with matmul."
         expected = "one shared loop, the one over tiles"
-        why = "By then all sums have left the cache, and are read from memory again."
+        why = "By then all sums have left the cache, and must be read from memory again."
         PLACE.that(bool(shared), what, expected=expected, yours=listing(sch), why=why)
         what = f"bias runs too deep: matmul and bias share {len(shared)} loops, and the second is the one over steps."
         expected = "one shared loop, the one over tiles"
@@ -278,7 +278,7 @@ def test_5_3_shares_the_loop_over_tiles(impl) -> None:
 
 
 def test_5_3_computes_the_same(impl) -> None:
-    """the numbers are the same, also where the sizes are no multiples of the tile"""
+    """the numbers are the same, also where the sizes are not multiples of the tile"""
     for sizes in SIZES:
         computes_the_same(_with_bias(impl, sizes), sizes, "bias_at_the_tile", PLACE)
 
@@ -299,7 +299,7 @@ def _inits(sch: s_tir.Schedule) -> list[s_tir.SBlock]:
 
 
 def test_5_4_schedules(impl) -> None:
-    """scheduled gives a schedule, and TVM refuses none of its primitives"""
+    """scheduled returns a schedule, and TVM refuses none of its primitives"""
     for sizes in SIZES:
         sch = _scheduled(impl, sizes)
         what = f"scheduled returned {type(sch).__name__}, not a Schedule."
@@ -315,8 +315,8 @@ def _scheduled(impl, sizes) -> s_tir.Schedule:
             "TVM refuses a primitive in scheduled.",
             expected="the same primitives in an order in which each is allowed",
             yours=useful.splitlines()[0][:300],
-            why="After decompose_reduction, the update is no reduction block: it adds to what another block set. "
-            "Primitives that have to know what a loop does cannot tell.",
+            why="After decompose_reduction, the update is not a reduction block: it adds to what another block set. "
+            "A primitive that needs a reduction block refuses it.",
         ) from None
 
 
@@ -324,19 +324,19 @@ def test_5_4_takes_the_init_out_of_the_steps(impl) -> None:
     """no step asks whether it is the first, and the init of a tile stays with the tile"""
     for sizes in SIZES:
         sch = _scheduled(impl, sizes)
-        what = "A block still has its init, which is tested at every step."
+        what = "A block still has its init, so every step tests whether it is the first."
         expected = "two blocks, one that sets and one that adds"
         INIT.that(not _inits(sch), what, expected=expected, yours=listing(sch))
         names = [block.name_hint for block in nodes(sch.mod["main"].body, s_tir.SBlock)]
         inits = sum(name.endswith("_init") for name in names)
-        INIT.equal(inits, 1, "There is not one block that sets the sums to 0.")
+        INIT.equal(inits, 1, "There is not exactly one block that sets the sums to 0.")
         shared = _shared(sch, "matmul_update", "matmul_init")
         INIT.that(
             len(shared) == 1,
             f"The block that sets the sums to 0 shares {len(shared)} loops with the one that adds.",
-            expected="one, the loop over tiles: the init stands right before the loop over steps",
+            expected="one, the loop over tiles, with the init right before the loop over steps",
             yours=listing(sch),
-            why="Further out, all of temp is written before anything is added: a pass over memory of its own.",
+            why="Further out, the init writes all of temp before anything is added: one more pass over memory.",
         )
 
 
@@ -351,12 +351,12 @@ def test_5_4_keeps_the_machine_busy(impl) -> None:
         yours=", ".join(kinds),
     )
     what = "The bias does not run in the loop over tiles."
-    why = "`scheduled` puts together all that 5.1 to 5.3 do."
+    why = "`scheduled` does all that 5.1 to 5.3 do."
     PLACE.equal(len(_shared(sch, "matmul_update", "bias")), 1, what, why=why)
 
 
 def test_5_4_computes_the_same(impl) -> None:
-    """the numbers are the same, also where the sizes are no multiples of the tile"""
+    """the numbers are the same, also where the sizes are not multiples of the tile"""
     for sizes in SIZES:
         computes_the_same(_scheduled(impl, sizes), sizes, "scheduled", INIT)
 
@@ -406,10 +406,10 @@ def _counted(m: int, n: int, k: int) -> dict[str, int]:
 def test_5_5_prediction_holds(impl) -> None:
     """the predicted work of the init is what the lowered loops do"""
     for sizes in ((2, 3, 4), (5, 2, 7)):
-        what = f"The lowered program of sizes {sizes} has another number of '{{}}'."
+        what = f"For sizes {sizes} the lowered program has another number of '{{}}'."
         why = (
-            "An init belongs to a sum and runs at the first of its steps; while it is inside the block, every step "
-            "has to ask whether it is the first."
+            "An init belongs to a sum and runs at its first step. While the init is inside the block, every step "
+            "must test whether it is the first."
         )
         INIT.each_predicted(impl.init_work(*sizes), _counted(*sizes), "init_work", what, why=why)
 
@@ -422,7 +422,7 @@ def observe_5_5(impl):
 
 
 def _reason(name: str) -> str:
-    """Why TVM refuses an attempt: from its error and from what its schedule says of the blocks."""
+    """Why TVM refuses an attempt, from its error and from the producers of the bias."""
     sch = s_tir.Schedule(matmul_bias(4, 4, 4))
     try:
         ATTEMPTS[name](sch)
@@ -440,19 +440,19 @@ def _reason(name: str) -> str:
 def test_5_6_names_each_reason(impl) -> None:
     """each attempt is refused for the reason you give"""
     given = impl.reasons()
-    expect.has_keys(given, ATTEMPTS, "reasons does not speak of the three attempts.")
+    expect.has_keys(given, ATTEMPTS, "reasons does not give a reason for each attempt.")
     for name in ATTEMPTS:
-        what = f"What you give for “{name}” is none of REASONS."
+        what = f"Your reason for “{name}” is not one of REASONS."
         wanted = "one of the sentences in REASONS, such as REASONS[3]"
         yours = repr(given[name])[:200]
         expect.that(given[name] in reference.REASONS, what, expected=wanted, yours=yours)
         REFUSED.that(
             given[name] == _reason(name),
             f"“{name}” is refused for another reason.",
-            expected="the reason that its error gives, or that `sch.get_producers` shows",
+            expected="the reason in TVM's error, or what `sch.get_producers` shows",
             yours=given[name],
-            why="The last line of TVM's message says the condition. The same sentence serves for two: look at how many "
-            "producers the bias block has at that moment.",
+            why="The last line of TVM's message states the condition. Two attempts end in the same sentence: look at "
+            "how many producers the bias block has in each.",
         )
 
 
@@ -468,7 +468,7 @@ def _forced(sizes: tuple[int, int, int], given: list[np.ndarray]) -> np.ndarray:
 
 
 def test_5_7_says_how_wrong_it_is(impl) -> None:
-    """the error of the forced version is what you say, for any bias and any number of steps"""
+    """forced_error gives the error of the forced version, for any bias and any number of steps"""
     for sizes in ((3, 4, 1), (3, 4, 2), (2, 5, 9)):
         given = arrays(*sizes, seed=sizes[2])
         wrong = _forced(sizes, given) - product(*given[:3])
@@ -476,7 +476,7 @@ def test_5_7_says_how_wrong_it_is(impl) -> None:
         expect.equal(yours.shape, wrong.shape, "forced_error has another shape than the bias.")
         for at in np.argwhere(yours != wrong)[:1]:
             spot = tuple(at.tolist())
-            what = f"For k = {sizes[2]} and a bias of {given[2][spot]} the forced version is wrong by something else."
+            what = f"For k = {sizes[2]} and a bias of {given[2][spot]} the forced version has another error than yours."
             why = "Its step adds the bias, and runs once for each k."
             FORCED.predicted(yours[spot].item(), wrong[spot].item(), what, why=why)
 
@@ -490,14 +490,14 @@ def observe_5_7(impl):
 
 
 def test_5_8_is_a_test_that_sees_nothing(impl) -> None:
-    """on your inputs the forced version gives the right result, with a bias that is nowhere 0"""
+    """on your inputs the forced version gives the right result, although the bias is nowhere 0"""
     sizes, given = impl.blind_test()
-    what = "A test of no elements, or of no steps, sees nothing of any program."
+    what = "A test without elements, or without steps, cannot fail for any program."
     expected = "three sizes of 1 or more, (m, n, k)"
     expect.that(len(sizes) == 3 and min(sizes) > 0, what, expected=expected, yours=sizes)
     a, b, c = (np.ascontiguousarray(x) for x in given)
     shapes = [(sizes[0], sizes[2]), (sizes[1], sizes[2]), (sizes[0], sizes[1])]
-    what = f"A, B and C have not the shapes of sizes {sizes}."
+    what = f"A, B and C do not have the shapes of sizes {sizes}."
     expect.equal([x.shape for x in (a, b, c)], shapes, what)
     dtypes = [str(x.dtype) for x in (a, b, c)]
     expect.equal(dtypes, ["int8", "int8", "int32"], "A and B are int8, C is int32.")
@@ -530,7 +530,7 @@ def _sums_rows(sch: s_tir.Schedule, sizes: tuple[int, int], whose: str) -> None:
 
 
 def _steps_through(sch: s_tir.Schedule, name: str, buffer: str) -> list[int]:
-    """For each loop around a block, by how many elements its next iteration reads or writes further on in `buffer`."""
+    """For each loop around a block, by how many elements one more iteration moves in `buffer`."""
     at = _bindings(sch, name)
     store = sch.get(sch.get_sblock(name)).body
     places = [load for load in nodes(store.value, tvm.ir.TensorLoad) if load.source.name == buffer]
@@ -558,7 +558,7 @@ def test_5_9_makes_four_loops(impl) -> None:
         PUZZLES.equal(
             list(zip(extents(loops_of(sch, "total")), drives(sch, "total"), strict=True)),
             [(columns // 8, "vk*8"), (rows, "vi*1"), (2, "vk*4"), (4, "vk*1")],
-            f"The loops of total are other ones than the drawing's, for {rows} rows of {columns} columns.",
+            f"The loops of total differ from the drawing's, for {rows} rows of {columns} columns.",
             why="Each entry is a loop, from outside to inside: how often it runs, and by how much it moves which axis "
             "of the block. Pieces move vk by eight, groups by four, columns by one.",
         )
@@ -602,8 +602,8 @@ def test_5_10_keeps_the_lanes_of_a_row_together(impl) -> None:
             shape,
             (sizes[0], reference.LANES),
             f"The partial sums of {sizes[0]} rows of {sizes[1]} columns have another shape.",
-            why="`factor_axis` is where the new dimension stands in the shape. As the last one it lays the partial "
-            "sums of a row side by side, so that one vector instruction can load or store them.",
+            why="`factor_axis` is the position of the new dimension in the shape. In the last position, the partial "
+            "sums of a row lie side by side, so one vector instruction can load or store them.",
         )
 
 
@@ -617,8 +617,8 @@ def test_5_10_gives_each_lane_its_columns(impl) -> None:
             through,
             {0: reference.LANES, 1: 1, reference.LANES: sizes[1]},
             f"The partial sums add other columns than they should, for {sizes[0]} rows of {sizes[1]} columns.",
-            why="For each loop: how far its next iteration is in the buffer of the partial sums, and how far in A. The "
-            "loop over the lanes moves one element on in both; the loop along the row adds to the same partial sum.",
+            why="For each loop: by how many elements an iteration moves in the buffer of the partial sums, and by how "
+            "many in A. The loop over the lanes moves by one in both; the loop along the row adds to the same sum.",
         )
 
 
@@ -635,13 +635,13 @@ def test_5_10_returns_the_block(impl) -> None:
     try:
         returned = sch.get(block).name_hint
     except Exception:
-        returned = f"{type(block).__name__}, which is no block of the schedule"
+        returned = f"{type(block).__name__}, which is not a block of the schedule"
     PUZZLES.that(
-        returned not in ("total", "root") and "no block" not in returned,
+        returned not in ("total", "root") and "not a block" not in returned,
         "partial_sums does not return the block that makes the partial sums.",
         expected="what sch.rfactor returns",
         yours=returned,
-        why="That block is new. Whoever moves or vectorizes it needs a handle.",
+        why="That block is new. To move or vectorize it, the caller needs a handle.",
     )
 
 
@@ -673,12 +673,12 @@ def _zeros_at_a_time() -> dict[str, int]:
 
 
 def test_5_11_prediction_holds(impl) -> None:
-    """for each loop: how many zeros are written at a time, none if TVM refuses"""
+    """for each loop: how many zeros the init writes at a time, 0 if TVM refuses the loop"""
     yours, counted = impl.zeros_at_a_time(), _zeros_at_a_time()
-    what = "Something else happens when the init is taken out before the loop {}."
+    what = "Another number of zeros is written if the init is taken out before the loop {}."
     why = (
-        "The new block stands right before that loop. It writes a zero for each sum that is made inside the loop. "
-        "No sum may be set to zero in its middle: there TVM refuses, and nothing is written."
+        "The new block comes right before that loop. It writes a zero for each sum that is made inside the loop. "
+        "TVM refuses a loop inside a sum, which would be reset half-way; then nothing is written."
     )
     PUZZLES.each_predicted(yours, counted, "zeros_at_a_time", what, why=why)
 
@@ -695,7 +695,7 @@ def _in_a_register(impl, sizes) -> s_tir.Schedule:
 
 
 def test_5_12_reads_neighbours(impl) -> None:
-    """the innermost loop of total_rf is vectorized, and its iterations read and write neighbours"""
+    """the innermost loop of total_rf is vectorized, and its iterations read and write adjacent elements"""
     for sizes in ROWS:
         sch = _in_a_register(impl, sizes)
         kinds = _kinds(sch, "total_rf")
@@ -709,9 +709,9 @@ def test_5_12_reads_neighbours(impl) -> None:
         PUZZLES.equal(
             steps,
             {"A": 1, "total_rf": 1},
-            f"The lanes of a vector lie apart in memory, for {sizes[0]} rows of {sizes[1]} columns.",
-            why="The numbers say how far one lane is from the next. Where that is 1, one instruction loads the whole "
-            "vector; elsewhere each lane is loaded by itself.",
+            f"The lanes of a vector are not adjacent in memory, for {sizes[0]} rows of {sizes[1]} columns.",
+            why="The numbers say how far one lane is from the next. If that is 1, one instruction loads the whole "
+            "vector; if not, each lane is loaded by itself.",
         )
         what = "A vector has another number of lanes."
         PUZZLES.equal(extents(loops_of(sch, "total_rf"))[-1], reference.LANES, what)
@@ -739,7 +739,7 @@ def observe_5_12(impl):
 # --- 5.13 and 5.14 ---------------------------------------------------------------------------------
 
 DECODE, PREFILL = "schedule_decode", "schedule_prefill"
-SLOWER = 2.5  # than the reference: other schedules that keep sums in registers stay well below on any machine
+SLOWER = 2.5  # times the reference's seconds; schedules that keep sums in registers need far less on any machine
 
 
 def _apply(schedule, func: tirx.PrimFunc, target: Target, whose: str) -> tirx.PrimFunc:
@@ -761,8 +761,8 @@ def _check_threads(schedule, rows, whose: str) -> None:
         products.is_parallel(func),
         f"{whose} leaves the product to one thread.",
         expected="a parallel loop around the sums",
-        why="Outputs are independent of one another, and one core has neither all the arithmetic nor all the memory "
-        "bandwidth of a machine.",
+        why="Outputs are independent of one another, and one core has only a part of the arithmetic and of the "
+        "memory bandwidth of a machine.",
     )
 
 
@@ -773,7 +773,7 @@ def _check_numbers(schedule, cases, whose: str) -> None:
         func = _apply(schedule, products.unscheduled(said, n, k), target, whose)
         found = _product(func, w, x, whose)
         what = f"{whose} changes the numbers for x {(*rows, k)} and w {(n, k)}."
-        why = "A schedule changes the order of the work and never its result, also where a size fits no tile."
+        why = "A schedule changes the order of the work, never its result, also where a size does not fit a tile."
         FAST.close(
             found, x.astype("float64") @ w.astype("float64").T, what, rtol=1e-4, atol=1e-4, why=why
         )
@@ -785,7 +785,7 @@ def _product(func: tirx.PrimFunc, w: np.ndarray, x: np.ndarray, whose: str) -> n
     except WroteOutside:
         raise FAST.failed(
             f"{whose}: the kernel writes outside of its result for x {x.shape} and w {w.shape}.",
-            expected="a predicate, or a copy of as many rows as there are",
+            expected="a predicate, or a copy of only as many rows as there are",
         ) from None
 
 
@@ -793,14 +793,14 @@ def _check_width(schedule, rows, whose: str) -> None:
     targets = {"AVX2": products.NARROW, "AVX-512": products.WIDE}
     funcs = {name: _scheduled_square(schedule, rows, t, whose) for name, t in targets.items()}
     widths = {name: products.widest(func) for name, func in funcs.items()}
-    expected = "a vectorised loop over the lanes of a register"
+    expected = "a vectorized loop over the lanes of a register"
     why = "Without it each instruction multiplies one pair of numbers instead of eight or sixteen."
-    FAST.that(min(widths.values()) > 1, f"{whose} vectorises no loop.", expected=expected, why=why)
+    FAST.that(min(widths.values()) > 1, f"{whose} vectorizes no loop.", expected=expected, why=why)
     FAST.that(
         widths["AVX-512"] == 2 * widths["AVX2"],
-        f"{whose} vectorises {widths['AVX2']} lanes for AVX2 and {widths['AVX-512']} for AVX-512.",
+        f"{whose} vectorizes {widths['AVX2']} lanes for AVX2 and {widths['AVX-512']} for AVX-512.",
         expected="twice as many for registers twice as wide: the number comes from `target`",
-        why="A width written into the code wastes half of one machine or spills the registers of another.",
+        why="A constant width wastes half the registers of one machine or spills those of another.",
     )
 
 
@@ -824,13 +824,13 @@ def _check_speed(impl, whose: str, rows, n: int, k: int, least: float) -> None:
     raise FAST.failed(
         f"{whose} takes {min(shares):.1f} times as long as the reference's, {sizes}.",
         expected=f"at most {SLOWER:g} times",
-        why="Vectors and threads are there. So look at what is stored: partial sums should be added up soon after they "
-        "are made, and a step along k needs several registers of sums that do not wait for one another.",
+        why="It uses vectors and threads. So look at what it stores: add partial sums up soon after they are made, and "
+        "let a step along k add to several registers of sums that do not wait for one another.",
     )
 
 
 def test_5_13_any_shape(impl) -> None:
-    """right numbers for one row, a few rows and sizes that fit no register"""
+    """right numbers for one row, a few rows and sizes that do not fill a register"""
     shapes = [((1,), 96, 128), ((1, 1), 30, 64), ((), 12, 32)]
     shapes += [((3,), 20, 48), ((2, 2), 6, 40), ((1,), 7, 33)]
     cases = [(rows, rows, n, k) for rows, n, k in shapes]
@@ -847,22 +847,22 @@ def test_5_13_vectors_lie_along_w(impl) -> None:
     func = _scheduled_square(impl.schedule_decode, (1,), products.NARROW, DECODE)
     FAST.that(
         any(products.vectors_along_w(func)),
-        "schedule_decode vectorises across the rows of w.",
-        expected="a vectorised loop along k, over the partial sums of one output",
-        why="The elements of a vector are then far apart in memory, and each is loaded by itself. w is what decode "
-        "reads, and its rows are contiguous along k.",
+        "schedule_decode vectorizes across the rows of w.",
+        expected="a vectorized loop along k, over the partial sums of one output",
+        why="The elements of a vector are then far apart in memory, and each is loaded by itself. Decode mostly reads "
+        "w, whose rows are contiguous along k.",
     )
 
 
 def test_5_13_reads_w_once(impl) -> None:
-    """a vector of w is multiplied with all rows of x, not read again for each"""
+    """a vector of w is multiplied by all rows of x, not read again for each"""
     func = _scheduled_square(impl.schedule_decode, (5,), products.WIDE, DECODE)
     for sums, lanes in products.sums_of_a_step(func, written_out=True):
         if lanes > 1:
             what = "schedule_decode reads w again for each row of x."
             wanted = "the loops over the rows inside the loop along k"
             yours = f"for five rows, a step along k adds to {sums // lanes} registers of sums"
-            why = "A vector of w that is in a register serves all rows: w is most of what decode reads."
+            why = "A vector of w in a register serves all rows, and w is most of what decode reads."
             FAST.that(sums % (5 * lanes) == 0, what, expected=wanted, yours=yours, why=why)
 
 
@@ -926,19 +926,19 @@ def test_5_14_sums_stay_in_registers(impl) -> None:
             order = "from outside to inside: " + ", ".join(map(str, loops))
             FAST.that(
                 lanes > 1,
-                f"{PREFILL} runs along k inside the vectorised loop, so no register of sums stays while k runs.",
-                expected="the vectorised loop inside all loops along k",
+                f"{PREFILL} runs along k inside the vectorized loop, so no register of sums stays while k runs.",
+                expected="the vectorized loop inside all loops along k",
                 yours=order,
-                why="A step of k adds to one register of sums; the loop over the steps must stand outside of it, or "
+                why="A step of k adds to one register of sums. The loop over the steps must be outside of it, or "
                 "the sums go to memory and back.",
             )
             FAST.that(
                 sums <= lanes * registers,
                 f"{PREFILL} adds to {sums} sums in each step of k, {sums // lanes} registers of {lanes}; "
                 f"the target has {registers}.",
-                expected="inside the innermost loop along k a tile alone: its columns, vectors and lanes",
+                expected="inside the innermost loop along k only one tile: its columns, vectors and lanes",
                 yours=order,
-                why="What does not fit the registers goes to memory and back in every step.",
+                why="Sums that do not fit the registers go to memory and back in every step.",
             )
 
 

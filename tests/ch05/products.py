@@ -53,7 +53,7 @@ def blocks(func: tirx.PrimFunc) -> set[str]:
 
 @dataclass(frozen=True)
 class LoopOfSums:
-    """A loop around a block that adds up the product. steps: whether it runs along k, so that its turns add."""
+    """A loop around a block that adds up the product. steps: whether it runs along k, so that its iterations add."""
 
     loop: tirx.For
     steps: bool
@@ -69,7 +69,7 @@ class LoopOfSums:
 
 
 def sums(func: tirx.PrimFunc) -> list[tuple[SBlockRealize, list[LoopOfSums]]]:
-    """Each block that adds up the product, with the loops around it, outermost first; copies are not looked at."""
+    """Each block that adds up the product, with the loops around it, outermost first; copies are left out."""
     loops = list(reversed(nodes(func.body, tirx.For)))
     found = []
     for realize in nodes(func.body, SBlockRealize):
@@ -92,7 +92,7 @@ def loops_of_sums(func: tirx.PrimFunc) -> list[list[LoopOfSums]]:
 
 
 def vectors_along_w(func: tirx.PrimFunc) -> list[bool]:
-    """For each read of w in a vectorised loop: whether the loop's turns read elements that lie side by side."""
+    """For each read of w in a vectorized loop: whether the loop's iterations read adjacent elements."""
     found = []
     for realize, loops in sums(func):
         values = zip(realize.block.iter_vars, realize.iter_values, strict=True)
@@ -105,19 +105,19 @@ def vectors_along_w(func: tirx.PrimFunc) -> list[bool]:
 
 
 def widest(func: tirx.PrimFunc) -> int:
-    """The extent of the longest vectorised loop around the sums; 1 if there is none."""
+    """The extent of the longest vectorized loop around the sums; 1 if there is none."""
     every = (one for loops in loops_of_sums(func) for one in loops)
     return max([1, *(int(one.loop.extent) for one in every if one.vectorized)])
 
 
 def is_parallel(func: tirx.PrimFunc) -> bool:
-    """Whether the sums stand in a parallel loop; copies of x and of the result do not count."""
+    """Whether the sums are in a parallel loop; copies of x and of the result do not count."""
     kinds = {one.loop.kind for loops in loops_of_sums(func) for one in loops}
     return tirx.ForKind.PARALLEL in kinds
 
 
 def inside_a_step(loops: list[LoopOfSums], written_out: bool = False) -> list[LoopOfSums]:
-    """The loops inside the innermost one along k: what one step adds to, and so what must be kept.
+    """The loops inside the innermost one along k, over the sums that one step adds to and that must be kept.
 
     written_out: unrolled steps count as one.
     """

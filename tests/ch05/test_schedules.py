@@ -1,7 +1,7 @@
 """The two schedules of NT_matmul on shapes that do not fit their tiles: every number right, nothing written outside.
 
-Each result buffer stands between guards of NaN: a kernel that writes a row too many, or leaves an element as it was,
-is seen.
+Each result starts as poison between two guard zones, which shows a kernel that writes a row too many, or leaves an
+element as it was.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
+from chapters.kit.cases.guarded import run_compiled
 from chapters.kit.cpu.matmul_tile import has_few_rows, matmul_tile, rows_at_a_time
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.machine import llvm_host
@@ -21,6 +22,8 @@ from solutions.ch05_schedules_and_their_limits import schedules
 from tests.ch05.products import unscheduled as kernel
 
 TARGET = llvm_host()["target"]
+# what is scheduled for TARGET is run once, so it need not be fast
+QUICK = tvm.target.Target({"kind": "llvm", "mcpu": llvm_host()["cpu"], "opt-level": 0})
 N, B = tirx.Var("n", "int64"), tirx.Var("b", "int64")
 # x without its last dimension, as the kernel's type says it and as it is called
 LINES = ((n,) for n in (1, 3, 4, 7, 8, 16, 17, 48, 65, 130))
@@ -42,19 +45,13 @@ def numbers(shape, dtype, random) -> np.ndarray:
 
 
 def run_guarded(func, rows, n, k, dtype="float32", out_dtype="float32"):
-    """(what func gives, what it should), after a look at the guards on both sides of the result."""
+    """(what func gives, what it should). Raises WroteOutside if func writes outside of its result."""
     random = np.random.default_rng(len(rows) + n + k)
     x, w = numbers((*rows, k), dtype, random), numbers((n, k), dtype, random)
-    size, guard = int(np.prod(rows, dtype=int)) * n, 4096
-    poison = np.nan if out_dtype == "float32" else -123456789
-    memory = np.full(size + 2 * guard, poison, out_dtype)
-    start = guard - memory[guard:].ctypes.data % 64 // 4  # TVM wants its memory aligned to 64 bytes
-    inside = slice(start, start + size)
-    out = tvm.runtime.from_dlpack(memory[inside].reshape(*rows, n))
-    tvm.compile(func, target=TARGET)["main"](tvm.runtime.tensor(w), tvm.runtime.tensor(x), out)
-    outside = np.delete(memory, inside)
-    np.testing.assert_array_equal(outside, np.full_like(outside, poison))
-    return memory[inside].reshape(*rows, n), x.astype("float64") @ w.astype("float64").T
+    out = np.full((*rows, n), np.nan if out_dtype == "float32" else -123456789, out_dtype)
+    given = [tvm.runtime.tensor(w), tvm.runtime.tensor(x), out]
+    (yours,) = run_compiled(tvm.IRModule({"main": func}), given, QUICK)
+    return yours, x.astype("float64") @ w.astype("float64").T
 
 
 @pytest.mark.parametrize(("n", "k"), SIZES)
@@ -184,7 +181,7 @@ PLAIN = {
 OTHERS = {
     "some of the rows": {"TAKEN": "2"},
     "another order of loops": {"LOOPS": "k, j, i in T.grid(32, 16, TAKEN)"},
-    "more turns than k": {"LOOPS": "i, j, k in T.grid(TAKEN, 16, 40)", "WHERE": "k < 32"},
+    "more iterations than k": {"LOOPS": "i, j, k in T.grid(TAKEN, 16, 40)", "WHERE": "k < 32"},
     "k in two loops": {"LOOPS": "i, j, ko, ki in T.grid(TAKEN, 16, 4, 8)", "STEP": "ko * 8 + ki"},
     "starts at 7": {"INIT": "7"},
     "forgets": {"UPDATE": "out[vi, vj] * T.float32(0.5) + x[vi, vk] * w[vj, vk]"},

@@ -1,1 +1,1 @@
-"""Programs to fuse, and ways to run them that see every wrong number and every write out of bounds."""
+"""Programs to fuse, and a way to run them that detects wrong numbers and writes out of bounds."""

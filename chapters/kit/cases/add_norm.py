@@ -1,4 +1,4 @@
-"""An add and its RMSNorm, as every decoder layer has them twice."""
+"""An add and its RMSNorm; every decoder layer has two such pairs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles a PrimFunc and runs it on arrays with guard zones around them, so that a write outside an array is seen."""
+"""Compiles a PrimFunc and runs it on arrays with guard zones around them, to detect writes outside an array."""
 
 from __future__ import annotations
 
@@ -40,12 +40,14 @@ def run_compiled(
 ) -> list[np.ndarray]:
     """The arrays among `arguments` after `mod`'s `main` ran on copies of them.
 
-    Raises WroteOutside if it wrote outside one of them.
+    Raises WroteOutside if it wrote just outside one of them.
     """
     held = [Guarded(a) if isinstance(a, np.ndarray) else a for a in arguments]
     main = tvm.compile(mod, target=target)["main"]
     main(*[h.tensor if isinstance(h, Guarded) else h for h in held])
     arrays = [h for h in held if isinstance(h, Guarded)]
-    if not all(held.intact() for held in arrays):
-        raise WroteOutside
+    if not all(array.intact() for array in arrays):
+        raise WroteOutside(
+            f"The program wrote up to {ZONE} bytes before or after one of its arrays."
+        )
     return [h.array.copy() for h in arrays]

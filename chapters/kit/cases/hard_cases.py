@@ -18,11 +18,11 @@ SQUARE, OPERAND = (6, 6), (6, 5)
 
 @dataclass(frozen=True)
 class Case:
-    """One program. name: what is hard, in a few words. cause: the heading it stands under.
+    """One program. name: what is hard, in a few words. cause: the group it belongs to.
 
     The fields below are TVMScript, with `s` for the sum in `value` and `T` for `temp[vi, vj]` in `step`. `reads` and
     `stores` are the indices of temp and of D in the epilogue; `axes` the epilogue's axes in the order it declares them.
-    `before`, `between` and `after` are stores of another block that stands there; `times` is how often `between` runs.
+    `before`, `between` and `after` are stores of another block at that place; `times` is how often `between` runs.
     """
 
     cause: str
@@ -55,12 +55,7 @@ class Case:
     def text(self) -> str:
         """The program."""
         temp_shape = f'{self.temp}, "{self.dtype}"'
-        squares = dict.fromkeys("CEF", SQUARE)
-        places = {"A": OPERAND, "B": OPERAND, **squares, "D": self.shape}
-        kinds = {name: self.dtype for name in places} | {"D": self.output or self.dtype}
-        params = [f'{n}: T.Buffer({s}, "{kinds[n]}")' for n, s in places.items()]
-        if self.argument:
-            params.append(f"temp: T.Buffer({temp_shape})")
+        params = [f'{n}: T.Buffer({s}, "{dtype}")' for n, s, dtype in self._params()]
         lines = [] if self.argument else [f"temp = T.sblock_alloc_buffer({temp_shape})"]
         lines += [*_elementwise("before", self.before), *self._reduction()]
         between = _elementwise("between", self.between)
@@ -77,6 +72,14 @@ class Case:
     def func(self) -> tvm.tirx.PrimFunc:
         """The program as TVM's parser reads it."""
         return tvm.script.from_source(self.text)
+
+    def _params(self) -> list[tuple[str, tuple[int, ...], str]]:
+        """Name, shape and dtype of each parameter, in order."""
+        shapes = {"A": OPERAND, "B": OPERAND, **dict.fromkeys("CEF", SQUARE), "D": self.shape}
+        if self.argument:
+            shapes["temp"] = self.temp
+        dtypes = {"D": self.output or self.dtype}
+        return [(name, shape, dtypes.get(name, self.dtype)) for name, shape in shapes.items()]
 
     def _reduction(self) -> list[str]:
         axes = {"vi": "spatial(6, i)", "vj": "spatial(6, j)", "vk": "reduce(5, k)"}
@@ -100,13 +103,8 @@ class Case:
     def arguments(self, seed: int = 0) -> list[np.ndarray]:
         """Small integers, asymmetric, in the order of the parameters; outputs hold integers too, never zeros."""
         random = np.random.default_rng(seed)
-        squares = dict.fromkeys("CEF", SQUARE)
-        shapes = {"A": OPERAND, "B": OPERAND, **squares, "D": self.shape}
-        if self.argument:
-            shapes["temp"] = self.temp
         found = []
-        for name, shape in shapes.items():
-            dtype = (self.output or self.dtype) if name == "D" else self.dtype
+        for name, shape, dtype in self._params():
             low = 0 if dtype.startswith("uint") else -6
             array = random.integers(low, 7, shape).astype(dtype)
             if name in self.fill:
@@ -116,7 +114,7 @@ class Case:
 
 
 def _named(form: str, letter: str, meaning: str) -> str:
-    """`form` with the one-letter word `letter` replaced."""
+    """`form` with the one-letter word `letter` replaced by `meaning`."""
     return re.sub(rf"\b{letter}\b", lambda _: meaning, form)
 
 

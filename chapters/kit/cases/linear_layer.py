@@ -1,4 +1,4 @@
-"""The module of a linear layer, as a model writes it."""
+"""The module of a linear layer, as a model defines it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relax modules from short text: TVMScript without what every function repeats.
+"""Relax modules from short text: TVMScript without the lines that every function repeats.
 
     relax_module('''
     def main(x: (4, "n"), w: (16, "n", "float16")):
@@ -8,10 +8,10 @@
 
 A tuple is the type of a tensor: its dimensions, and its dtype unless that is float32. A dimension in quotes is a
 variable, which the body may use by its name. The body is one dataflow block, whose outputs are the names in `return`
-or, without one, the last name assigned. A body that contains `with`, `if` or a nested function is taken as it is
-written, and so is a function under `@bare`. `@private` and `@impure` (bare too) stand for the arguments of R.function.
-Anything else at the top, such as a `@T.prim_func`, is plain TVMScript; `cls` is the module. A function without `->`
-stands before those that call it. `kernel(…)` gives the text of a simple PrimFunc, to be added to the rest.
+or, without one, the last name assigned. A body that contains `with`, `if` or a nested function is used unchanged; so is
+the body of a function under `@bare` or `@impure`. `@private` and `@impure` become the arguments of R.function. Anything
+else at the top level, such as a `@T.prim_func`, is plain TVMScript; `cls` is the module. A function without `->` must
+come before those that call it. `kernel(…)` gives the text of a simple PrimFunc, to be added to the rest.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _PARSED: dict[tuple, tvm.IRModule] = {}
 def relax_module(text: str, check_well_formed: bool = True, **names) -> tvm.IRModule:
     """The module that `text` describes; each call gives a new one.
 
-    names: objects that it may use by these names, such as `relax`. Parsing takes 50 ms and more, so what was parsed is
-    remembered, unless a name stands for something that is not a number or a text.
+    names: objects that the text may use by these names, such as `relax`. Parsing takes 50 ms and more, so the result is
+    cached, unless one of these objects is not a number or a string.
     """
     simple = all(isinstance(value, int | float | str) for value in names.values())
     key = text, check_well_formed, *((name, repr(value)) for name, value in names.items())

@@ -1,1 +1,1 @@
-"""The real input of the course: a Llama-style decoder, its runs, and its reference in NumPy."""
+"""The real input of the course: a Llama-style decoder, code that runs it, and its reference in NumPy."""

@@ -2,15 +2,15 @@
 
 `decoder()` exports it as an IRModule; `llama_generator.py` fills its parameters and runs it,
 `llama_attention.py` holds the kernels of its attention. Function and parameter names follow
-MLC-LLM's `model/llama/llama_model.py`,
-so that its passes find what they look for.
+MLC-LLM's `model/llama/llama_model.py`, because its passes look functions up by name.
 
-Attention is in plain view: no opaque cache object, only tensors.
+Attention uses plain tensors, no opaque cache object:
 
 * `kv_cache`, `(num_layers, 2, batch_size, context_window, num_kv_heads, head_dim)`, holds the keys
   (0) and values (1) of every layer. Every function updates it in place and returns it.
-* `positions`, `(batch_size,)` int32, is the number of tokens each sequence has in the cache
-  already: token `s` of this call goes to position `positions[b] + s` and sees all up to itself.
+* `positions`, `(batch_size,)` int32, is the number of tokens that each sequence already has in the
+  cache. Token `s` of this call goes to position `positions[b] + s` and attends to all positions up
+  to its own.
 
 Keys and values are neither repeated nor transposed: each `permute_dims` in the module belongs to an
 `nn.Linear`.
@@ -168,8 +168,8 @@ class LlamaForCausalLM(nn.Module):
     ):
         """Right-padded sequences; logits (b, 1, vocab_size) of token `logit_positions[b]`.
 
-        What padding writes lies behind its sequence, where no token looks, until the tokens
-        decoded later overwrite it.
+        Padding writes to positions after its sequence. No token attends to them before the tokens
+        decoded later overwrite them.
         """
         hidden_states, kv_cache = self.model(input_embeds, positions, kv_cache)
         chosen = self.batch_select_last_hidden_states(hidden_states, logit_positions)
@@ -177,7 +177,7 @@ class LlamaForCausalLM(nn.Module):
         return self.get_logits(op.reshape(chosen, (b, 1, hidden))), kv_cache
 
     def batch_verify(self, input_embeds: Tensor, positions: Tensor, kv_cache: Tensor):
-        """Several tokens of each sequence; logits (b, s, vocab_size) of all of them."""
+        """Several tokens of each sequence; logits (b, s, vocab_size) of every token."""
         hidden_states, kv_cache = self.model(input_embeds, positions, kv_cache)
         return self.get_logits(hidden_states), kv_cache
 
@@ -213,7 +213,7 @@ class LlamaForCausalLM(nn.Module):
 
 
 def _specs(config: LlamaConfig, dtype: str) -> dict[str, dict]:
-    """What each exported function takes, by name, in the form `nn.Module.export_tvm` wants."""
+    """The arguments of each exported function, by its name, in the form that `nn.Module.export_tvm` takes."""
     hidden = config.hidden_size
     heads = (config.num_key_value_heads, config.head_dim)
     logit_positions = {"logit_positions": nn.spec.Tensor(["batch_size"], "int32")}

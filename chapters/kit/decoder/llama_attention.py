@@ -19,7 +19,7 @@ from chapters.kit.decoder.llama_config import LlamaConfig
 
 
 def _slot(positions, b, s):
-    """Where token `s` of this call stands in sequence `b`: an int64 index into the cache."""
+    """The position of token `s` of this call in sequence `b`: an int64 index into the cache."""
     return positions[b].astype("int64") + s
 
 
@@ -32,7 +32,7 @@ def _rotate(head: Callable, slot, i, config: LlamaConfig):
     """Element `i` of `head` (index -> float32) under rotary embedding at position `slot`.
 
     Elements `i` and `i + head_dim / 2` are the two coordinates of one pair, as in Hugging Face's
-    layout of the weights; pair `i` turns by `slot * theta ** (-2 i / head_dim)`.
+    layout of the weights; pair `i` is rotated by `slot * theta ** (-2 i / head_dim)`.
     """
     half = config.head_dim // 2
     exponent = (i % half).astype("float32") * tirx.const(
@@ -60,7 +60,7 @@ def rotate_queries(qkv: Tensor, positions: Tensor, config: LlamaConfig) -> Tenso
 def append_kernel(config: LlamaConfig, dtype: str) -> tirx.PrimFunc:
     """Rotate the new keys, then write keys and values into the cache, in place.
 
-    A token beyond the end of the cache is dropped: it must not write over foreign memory.
+    A token beyond the end of the cache is dropped: it must not write to memory outside the cache.
     """
     layers, h_kv, d = config.num_hidden_layers, config.num_key_value_heads, config.head_dim
     first_key = config.num_attention_heads
@@ -112,12 +112,12 @@ def _emit_with_layer(
 ) -> Tensor:
     """`op.tensor_expr_op` for a `compute` that also takes the layer number, at run time.
 
-    `tensor_expr_op` would bake the number in and so make one kernel a layer; as an argument of
-    the PrimFunc it leaves one kernel for all of them.
+    `tensor_expr_op` would compile the number in, which makes one kernel per layer. As an argument
+    of the PrimFunc, all layers share one kernel.
     """
     symbols: dict[str, tirx.Var] = {}
 
-    def own(extent):  # a PrimFunc has symbolic variables of its own, never its caller's
+    def own(extent):  # a PrimFunc needs its own symbolic variables, not its caller's
         if isinstance(extent, tvm.ir.Var):
             return symbols.setdefault(extent.name, tirx.Var(extent.name, "int64"))
         return extent

@@ -32,7 +32,7 @@ class LlamaConfig:
             )
         if self.head_dim % 2 != 0:
             raise ValueError(
-                f"head_dim is {self.head_dim}; rotary embedding turns pairs, so make it even."
+                f"head_dim is {self.head_dim}; rotary embedding rotates pairs, so make it even."
             )
 
     @property
@@ -75,7 +75,7 @@ CONFIGS: Mapping[str, LlamaConfig] = {
 
 
 def find_config(config: str | LlamaConfig) -> LlamaConfig:
-    """The configuration of that name; a `LlamaConfig` is returned as it is."""
+    """The configuration of that name; a `LlamaConfig` is returned unchanged. Raises ValueError for an unknown name."""
     if isinstance(config, LlamaConfig):
         return config
     if config not in CONFIGS:

@@ -31,7 +31,7 @@ def random_weights(
     if count > MAX_RANDOM_PARAMETERS:
         raise ValueError(
             f"This configuration has {count:,} parameters and random_weights fills at most "
-            f"{MAX_RANDOM_PARAMETERS:,}: large configurations are there to compile and count, "
+            f"{MAX_RANDOM_PARAMETERS:,}: large configurations are only for compiling and counting; "
             "use 'tiny' to run."
         )
     rng = np.random.default_rng(seed)
@@ -51,13 +51,13 @@ def _random_weight(
     fan_in = shape[1]  # a Linear stores (out_features, in_features)
     if "lm_head" in name:
         return noise * 4 / math.sqrt(fan_in)
-    if "o_proj" in name or "down_proj" in name:  # two summands a layer enter the residual
+    if "o_proj" in name or "down_proj" in name:  # each layer adds two terms to the residual
         return noise / math.sqrt(2 * config.num_hidden_layers * fan_in)
     return noise / math.sqrt(fan_in)
 
 
 class Generation(NamedTuple):
-    """What greedy decoding produced, one entry a step (a leading batch axis if batched)."""
+    """What greedy decoding produced, one entry per step (with a leading batch axis if batched)."""
 
     tokens: np.ndarray  # int32 (steps,) or (batch, steps)
     logits: np.ndarray  # float32 (steps, vocab_size) or (batch, steps, vocab_size)
@@ -67,7 +67,7 @@ class Generator:
     """Compile a decoder for a target and run it: prefill, then greedy decoding.
 
     `module` replaces the exported decoder, for instance by one that passes have rewritten; it must
-    have the `functions` named and take the weights in the same order. `weights` defaults to
+    contain `functions` and take the weights in the same order. `weights` defaults to
     `random_weights(config, dtype, seed)`.
     """
 
@@ -100,7 +100,7 @@ class Generator:
         self.weights = [self.to_device(weights[name]) for name, _, _ in parameters]
 
     def to_device(self, array: np.ndarray) -> tvm.runtime.Tensor:
-        """A copy of `array` on the device, aligned as compiled code expects (NumPy need not be)."""
+        """A copy of `array` on the device, aligned as compiled code expects (a NumPy array may not be)."""
         return tvm.runtime.tensor(np.ascontiguousarray(array), self.device)
 
     def create_kv_cache(self, batch_size: int = 1) -> tvm.runtime.Tensor:
@@ -124,12 +124,18 @@ class Generator:
     ) -> tuple[np.ndarray, tvm.runtime.Tensor]:
         """Run function `name` on tokens (batch, seq): its first result, and the updated cache.
 
-        Raises ValueError for a function that was not compiled, a token outside the vocabulary, or
-        tokens that do not fit into the cache behind `positions`.
+        Raises ValueError for a function that was not compiled, a token outside the vocabulary,
+        `positions` that are negative or leave too little room in the cache, and `logit_positions`
+        that are not in `tokens`.
         """
         tokens, positions = np.asarray(tokens), np.asarray(positions, dtype="int32")
         self._check(name, tokens, positions, kv_cache.shape[3])
         extra = [] if logit_positions is None else [logit_positions]
+        if any(at < 0 or at >= tokens.shape[1] for at in np.ravel(extra)):
+            raise ValueError(
+                f"logit_positions are {np.ravel(extra)} and each sequence has {tokens.shape[1]} "
+                "tokens, numbered from 0: choose one of these, and give no empty prompt."
+            )
         arguments = [self.to_device(np.asarray(a, dtype="int32")) for a in (*extra, positions)]
         out, kv_cache = self.vm[name](self.embed(tokens), *arguments, kv_cache, self.weights)
         return out.numpy(), kv_cache
@@ -143,12 +149,16 @@ class Generator:
                 "`functions` of the Generator."
             )
         if tokens.size == 0:
-            raise ValueError("There are no tokens to run on: give at least one a sequence.")
+            raise ValueError("There are no tokens to run on: give at least one per sequence.")
         vocab_size = self.config.vocab_size
         if tokens.min() < 0 or tokens.max() >= vocab_size:
             raise ValueError(
                 f"Tokens run from {tokens.min()} to {tokens.max()} and the vocabulary from 0 to "
                 f"{vocab_size - 1}: keep them inside."
+            )
+        if positions.min() < 0:
+            raise ValueError(
+                f"positions are {positions}: each is a number of cached tokens, so make it 0 or more."
             )
         needed = int(positions.max()) + tokens.shape[1]
         if needed > context_window:
@@ -158,16 +168,16 @@ class Generator:
             )
 
     def generate(self, prompt: Sequence[int], steps: int) -> Generation:
-        """`steps` greedy tokens after `prompt`, with `prefill` and `decode`."""
+        """`steps` (at least 1) greedy tokens after `prompt`, with `prefill` and `decode`."""
         tokens = np.asarray([prompt], dtype="int32")
         logits, kv_cache = self.forward("prefill", tokens, [0], self.create_kv_cache())
         batch = self._decode("decode", logits, kv_cache, np.asarray([len(prompt)]), steps)
         return Generation(batch.tokens[0], batch.logits[0])
 
     def generate_batch(self, prompts: Sequence[Sequence[int]], steps: int) -> Generation:
-        """`steps` greedy tokens after each prompt, with `batch_prefill` and `batch_decode`.
+        """`steps` (at least 1) greedy tokens after each prompt, with `batch_prefill` and `batch_decode`.
 
-        Prompts may differ in length; the shorter ones are padded on the right.
+        Prompts may differ in length, but none is empty; the shorter ones are padded on the right.
         """
         lengths = np.asarray([len(prompt) for prompt in prompts])
         tokens = np.zeros((len(prompts), lengths.max()), dtype="int32")

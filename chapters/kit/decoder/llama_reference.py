@@ -1,8 +1,8 @@
-"""The decoder of `llama.py` once more, in NumPy float64: what every compiled one must agree with.
+"""The decoder of `llama.py` once more, in NumPy float64: the reference for every compiled decoder.
 
 Written for a reader and independent of TVM: no shared code, one sequence at a time, one head at a
-time, a cache that simply grows. Weights of any dtype are taken to float64, so the only error left
-against a compiled decoder is that decoder's own rounding.
+time, a cache that simply grows. Weights of any dtype are converted to float64, so any difference
+from a compiled decoder is that decoder's rounding.
 
 `config` is anything with the attributes of `llama.LlamaConfig`; `weights` maps the names of
 `llama.decoder` to arrays, with each Linear stored as (out_features, in_features).
@@ -41,7 +41,7 @@ def linear(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def rms_norm(x: np.ndarray, weight: np.ndarray, epsilon: float) -> np.ndarray:
-    """x / sqrt(mean(x^2) + epsilon), times a weight an element; over the last axis."""
+    """x / sqrt(mean(x^2) + epsilon) * weight, over the last axis; one weight per element of it."""
     mean_square = np.mean(x**2, axis=-1, keepdims=True)
     return x / np.sqrt(mean_square + epsilon) * weight.astype(np.float64)
 
@@ -60,13 +60,13 @@ def softmax(x: np.ndarray) -> np.ndarray:
 def rotate(x: np.ndarray, positions: np.ndarray, theta: float) -> np.ndarray:
     """Rotary embedding of heads (s, heads, d) at `positions` (s,).
 
-    Elements i and i + d/2 are one complex number, turned by positions * theta ** (-2 i / d).
+    Elements i and i + d/2 are one complex number, rotated by the angle positions * theta ** (-2 i / d).
     """
     half = x.shape[-1] // 2
     frequencies = theta ** (-np.arange(half) / half)
-    turn = np.exp(1j * positions[:, None, None] * frequencies)
-    turned = (x[..., :half] + 1j * x[..., half:]) * turn
-    return np.concatenate([turned.real, turned.imag], axis=-1)
+    rotation = np.exp(1j * positions[:, None, None] * frequencies)
+    rotated = (x[..., :half] + 1j * x[..., half:]) * rotation
+    return np.concatenate([rotated.real, rotated.imag], axis=-1)
 
 
 def attention(config, weights: Weights, prefix: str, x: np.ndarray, cache: Cache, layer_id: int):
@@ -132,7 +132,7 @@ def decode(config, weights: Weights, token: int, cache: Cache) -> np.ndarray:
 def generate(
     config, weights: Weights, prompt: Sequence[int], steps: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`steps` greedy tokens (steps,) after `prompt`, and their logits (steps, vocab_size)."""
+    """`steps` (at least 1) greedy tokens (steps,) after `prompt`, and their logits (steps, vocab_size)."""
     cache = Cache(config)
     logits = [prefill(config, weights, prompt, cache)]
     for _ in range(steps - 1):

@@ -1,6 +1,6 @@
 """Which points of its iteration domain an sblock visits, proved with TVM's affine analysis.
 
-Both questions are answered yes only where there is a proof: "no" means "not proved".
+Each answer is True only where there is a proof: False means "not proved".
 """
 
 from __future__ import annotations

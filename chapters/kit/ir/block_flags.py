@@ -1,9 +1,9 @@
 """Replaces a scope in a schedule and has TVM derive the flags of its blocks anew.
 
 A ScheduleState keeps flags for each block (is its binding affine, are the regions it reads covered), and primitives
-trust them. `ScheduleState.replace` carries them over from the old block, or clears them; nothing in Python recomputes
-them. `blockize` does, for the whole scope. So the new scope first gets a tiny loop whose result nobody reads, that loop
-becomes a block, and then it is taken away again.
+trust them. `ScheduleState.replace` carries them over from the old block, or clears them. No function in Python
+recomputes them, but `blockize` does, for the whole scope. So the new scope first gets a tiny loop whose result is never
+read. `blockize` makes that loop a block, and then the loop is removed again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME = "nobody_reads_this"
 
 
 def replace_and_refresh_flags(sch: Schedule, sref: StmtSRef, scope: SBlock) -> None:
-    """Put `scope` in the place of `sref`'s block; blocks that stay the same objects keep their handles.
+    """Replace the block of `sref` by `scope`; blocks that stay the same objects keep their handles.
 
     Works on any function of the module; `sch.trace` records nothing.
     """
@@ -47,11 +47,11 @@ def _tiny_loop() -> tuple[tirx.For, tirx.Var]:
 
 
 def _function(sch: Schedule, sref: StmtSRef) -> str:
-    """The name of the function that `sref` stands in."""
+    """The name of the function that contains `sref`."""
     while sref.parent is not None:
         sref = sref.parent
     for var, func in sch.mod.functions_items():
         body = getattr(func, "body", None)
         if isinstance(body, SBlockRealize) and body.block.same_as(sref.stmt):
             return var.name_hint
-    raise ValueError("The block does not stand in the schedule's module.")
+    raise ValueError("The block is not in the schedule's module.")

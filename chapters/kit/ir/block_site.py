@@ -1,4 +1,4 @@
-"""Where two sblocks of one scope stand: the loops around each, and everything that runs between them."""
+"""Finds two sblocks of one scope: the loops around each, and everything that runs between them."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def locate(sch: Schedule, producer: SBlockRV, consumer: SBlockRV) -> BlockSite:
     """Find two blocks of `sch`.
 
     Raises ScheduleError unless they are two blocks of one scope, the producer before the consumer, with nothing but
-    loops, sequences and blocks around and between them: no branch, no definition, no call that stands by itself.
+    loops, sequences and blocks around and between them: no branch, no definition, no call outside a block.
     """
     scope_sref, first, last = _scope_sref(sch, producer), sch.get(producer), sch.get(consumer)
     same = scope_sref.same_as(_scope_sref(sch, consumer)) and not first.same_as(last)
-    require(same, last, "it is not another block of the scope that the reduction stands in")
+    require(same, last, "it is not another block of the scope that contains the reduction")
     nests = [Nest(_path(scope_sref.stmt.body, block)) for block in (first, last)]
     for block, nest in zip((first, last), nests, strict=True):
         require(bool(nest.path), block, "something other than loops and sequences is around it")
@@ -76,7 +76,7 @@ def locate(sch: Schedule, producer: SBlockRV, consumer: SBlockRV) -> BlockSite:
     begin, end = (_position(sequence, path[depth]) for path in paths)
     require(begin < end, last, "it stands before the reduction")
     span = list(sequence[begin : end + 1])
-    other = "something other than loops and blocks stands before it, after the reduction"
+    other = "something other than loops and blocks is between the reduction and it"
     require(all(map(_only_loops_and_blocks, span)), last, other)
     shared = [stmt for stmt in paths[0][:depth] if isinstance(stmt, For)]
     return BlockSite(scope_sref, *nests, shared, span)

@@ -1,4 +1,4 @@
-"""Two pieces of IR compared: what a pass took away, what it put in, and nothing else.
+"""Compares two pieces of IR: shows what a pass removed and what it added, and nothing else.
 
 `diff(before, after)` prints as a short text in a terminal and shows as a two-column comparison on a page or in a
 notebook. `show(mod)` is the listing alone. Both leave out the import comments that TVM prints above every module.
@@ -59,12 +59,12 @@ border:0;font-weight:inherit;min-height:0}
 """
 
 RED, GREEN, DIM, PLAIN = "\033[31m", "\033[32m", "\033[2m", "\033[0m"
-MOSTLY = 0.4  # of two lines' characters; more than that marked is noise, not a hint
+MOSTLY = 0.4  # of two lines' characters; if more differ, marking them does not help a reader
 _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 
 
 def listing(ir: object) -> str:
-    """The script of an IRModule, a Relax function or a PrimFunc (or a string of it), import comments left out.
+    """The script of an IRModule, a Relax function or a PrimFunc (or a string of it), without its import comments.
 
     Raises TypeError for anything that has no `script()`.
     """
@@ -160,7 +160,7 @@ class IRDiff:
                 continue
             count = f"⋯ {_count(len(rows), 'unchanged line')}"
             if unfolds:
-                # over both columns: there is one text, and it need not stand there twice
+                # over both columns: the text is the same on both sides, so it is shown once
                 inner = "".join(_row_html(row, twin=False) for row in rows)
                 body += f"<details><summary>{count}</summary>{inner}</details>"
             else:
@@ -201,7 +201,7 @@ def show(ir: object) -> Listing:
 
 
 def in_colours() -> bool:
-    """Whether what is printed now is read in a terminal that shows colours."""
+    """Whether standard output is a terminal that shows colours."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
@@ -224,9 +224,9 @@ def _align(before: list[str], after: list[str]) -> Iterator[Line]:
 
 
 def _pair(before: list[str], after: list[str]) -> Iterator[Line]:
-    """Put lines that resemble each other side by side, in order; the rest stand alone."""
+    """Put lines that resemble each other side by side, in order; the rest get a row each."""
     if len(before) * len(after) > 2500:
-        # quadratic alignment would take seconds here, and no reader follows such a change word by word
+        # quadratic alignment would take seconds, and a reader cannot follow such a change word by word
         yield from (Line(line, None) for line in before)
         yield from (Line(None, line) for line in after)
         return
@@ -295,7 +295,7 @@ def _code(line: str, shown: str) -> str:
 
 
 def _words(before: str | None, after: str | None) -> tuple[str, str]:
-    """Both lines as HTML, the words that differ in <b>; none where most of the line differs."""
+    """Both lines as HTML, with the words that differ in <b>, unless most of the line differs."""
     if before is None or after is None:
         return html.escape(before or ""), html.escape(after or "")
     a, b = _TOKEN.findall(before), _TOKEN.findall(after)

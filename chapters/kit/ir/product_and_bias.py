@@ -14,10 +14,10 @@ Spec = tuple[tuple[int, ...], str]  # the shape and the dtype of a buffer
 def product_and_bias(
     a: Spec, b: Spec, c: Spec, weight: Callable[..., Expr] = lambda b, j, k: b[j, k]
 ) -> tirx.PrimFunc:
-    """Blocks `matmul`, which sums products in the dtype of C into a matrix, and `bias`, which adds C to that.
+    """A PrimFunc on A, B, C and D: block `matmul` sums products in the dtype of C, block `bias` adds C and stores D.
 
-    C is a matrix, or one number per column. weight(B, j, k): the element of B, or of a packed B, by which A[i, k] is
-    multiplied in the sum [i, j].
+    a, b, c: shape and dtype of A (m, k), of B, usually (n, k), and of C, either (m, n) or (n,), one number per column.
+    weight(B, j, k): the element of B, or of a packed B, by which A[i, k] is multiplied in the sum [i, j].
     """
     (m, k), n, sums, of_columns = a[0], c[0][-1], c[1], len(c[0]) == 1
 

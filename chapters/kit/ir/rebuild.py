@@ -11,9 +11,9 @@ from chapters.kit.ir.tensor_ir import with_loop_body
 
 
 def rebuild(stmt: Stmt, put: Callable[[SBlockRealize], Sequence[Stmt]]) -> Stmt | None:
-    """`stmt` with each block realize replaced by the statements that `put` gives for it; None if nothing is left.
+    """`stmt` with each block realize replaced by the statements that `put` returns for it; None if none are left.
 
-    Only loops and sequences are entered. A loop left empty goes; what does not change stays the same object.
+    Only loops and sequences are entered. An empty loop is removed. Statements that do not change stay the same objects.
     """
     parts = _parts(stmt, put)
     if len(parts) > 1:

@@ -1,24 +1,26 @@
-"""Which bindings may write to memory that another binding reads: what a pass must not move a computation across."""
+"""Finds bindings that may write to memory that others read. A pass must not move a computation across them."""
+
+from collections.abc import Iterator
 
 from tvm import relax
 from tvm.ir import Op
 
 IN_PLACE = ("relax.call_tir_inplace", "relax.call_inplace_packed")
-# impure, but they write into no tensor; the second pair is what LegalizeOps makes of the first
+# impure, but they write into no tensor; LegalizeOps turns the first two into the last two
 LOOK_ONLY = ("relax.print", "relax.assert_op", "relax.run.print", "relax.run.assert_op")
 
 
 def may_write(value: relax.Expr) -> bool:
-    """Whether computing `value` may change a tensor that exists already.
+    """Whether computing `value` may change an existing tensor.
 
-    False only where every call in it is of an operator that TVM marks as pure and that does not work in place. A call
-    of another function counts as True, whatever is inside: it may hand its arguments to an in-place operator.
+    False only if every call in it is of an operator that TVM marks as pure and that does not work in place. True for a
+    call of another function, whatever its body: it may pass its arguments to an in-place operator.
     """
     return not all(is_harmless(call.op) for call in calls_in(value))
 
 
 def is_harmless(op: relax.Expr) -> bool:
-    """Whether a call of `op` writes into no tensor that exists: it is marked as pure and does not work in place."""
+    """Whether `op` is an operator that TVM marks as pure and that does not work in place: it changes no tensor."""
     return isinstance(op, Op) and op.name not in IN_PLACE and bool(op.get_attr("FPurity"))
 
 
@@ -28,10 +30,10 @@ def offloaded(func: relax.Function) -> bool:
     return any(key in attrs for key in ("Primitive", "Composite", "Codegen"))
 
 
-def scopes(expr: relax.Expr):
+def scopes(expr: relax.Expr) -> Iterator[relax.SeqExpr]:
     """Every SeqExpr of a function: its body, the branches in it, and the bodies of functions defined inside.
 
-    Within one SeqExpr all bindings follow each other in time; two SeqExprs may run both, one, or many times.
+    The bindings of one SeqExpr run one after another. Of two SeqExprs, either may run never, once or many times.
     Functions that are `offloaded` are left out.
     """
     if isinstance(expr, relax.Function):

@@ -5,9 +5,10 @@ from tvm import tirx
 
 
 def unit_dimensions(shape: list[tvm.ir.Expr]) -> tuple[bool, ...]:
-    """For each leading dimension of `shape`, all but the last, whether a kernel may take it for 1.
+    """For each leading dimension of `shape`, all but the last, whether a kernel may treat it as 1.
 
-    Where all of them are 1 the last still counts as variable: a kernel for (1, n, length) serves (1, 1, length) too.
+    If all of them are 1, the last still counts as variable, so that a kernel for (1, n, length) serves (1, 1, length)
+    too.
     """
     units = [is_one(extent) for extent in shape[:-1]]
     if all(units) and units:
@@ -16,7 +17,7 @@ def unit_dimensions(shape: list[tvm.ir.Expr]) -> tuple[bool, ...]:
 
 
 def row_dimensions(shape: list[tvm.ir.Expr]) -> list[tvm.ir.Expr]:
-    """A kernel's own leading dimensions for arguments of `shape`: 1 for unit_dimensions, else a variable.
+    """The leading dimensions of a kernel for arguments of `shape`: 1 for unit_dimensions, else a variable.
 
     A variable's value is read from the argument when the kernel is called, so one kernel serves every number of rows.
     int64, because rows times row length may exceed 2**31. The last dimension of `shape`, the row's length, is left out.
@@ -44,5 +45,5 @@ def row_index(row: tvm.ir.Expr, dims: list[tvm.ir.Expr]) -> list[tvm.ir.Expr]:
 
 
 def is_one(extent: tvm.ir.Expr) -> bool:
-    """Whether `extent` is the number 1; a symbolic dimension is not, whatever it will be."""
+    """Whether `extent` is the constant 1; False for every symbolic dimension."""
     return isinstance(extent, tirx.IntImm) and int(extent) == 1

@@ -1,4 +1,4 @@
-"""Small tools for reading and rewriting TensorIR, each a line or two over tvm_ffi's structural visitors.
+"""Small tools for reading and rewriting TensorIR, most of them a few lines over tvm_ffi's structural visitors.
 
 Statements and expressions are immutable: every function here returns new nodes and leaves its arguments alone.
 """
@@ -32,7 +32,7 @@ def replace_loads(node, buffer: Var, load: TensorLoad):
 
 
 def nodes(node, kind: type) -> list:
-    """All nodes of type `kind` in `node`, inner ones first, once for each time they occur."""
+    """All nodes of type `kind` in `node`, inner ones first; a node that occurs twice is listed twice."""
     found: list = []
     structural_walk(node, [(kind, lambda value: found.append(value))])
     return found
@@ -41,7 +41,7 @@ def nodes(node, kind: type) -> list:
 def innermost_blocks(
     stmt: tirx.Stmt, loops: tuple[tirx.For, ...] = ()
 ) -> list[tuple[tuple[tirx.For, ...], SBlockRealize]]:
-    """The blocks in `stmt` that hold no other, in order, each with the loops around it, outermost first."""
+    """The blocks in `stmt` that contain no other, in order, each with the loops around it, outermost first."""
     if isinstance(stmt, tirx.SeqStmt):
         return [found for part in stmt.seq for found in innermost_blocks(part, loops)]
     if isinstance(stmt, tirx.For):
@@ -52,7 +52,7 @@ def innermost_blocks(
 
 
 def summed_values(realize: SBlockRealize) -> list[Expr]:
-    """What the reduction axes of a block run through."""
+    """The values bound to the reduction axes of a block."""
     bound = zip(realize.block.iter_vars, realize.iter_values, strict=True)
     return [value for axis, value in bound if axis.iter_type == tirx.IterVar.CommReduce]
 
@@ -80,12 +80,12 @@ def mentions(node, var: Var) -> bool:
 def is_pure(expr) -> bool:
     """Whether evaluating the expression `expr` changes nothing and reads memory through plain loads only."""
     buffers = [var for var in nodes(expr, Var) if tirx.is_buffer_var(var)]
-    # a buffer that is not the source of a load stands there as a pointer
+    # a buffer that is not the source of a load is used as a pointer
     return len(buffers) == len(nodes(expr, TensorLoad)) and not uses_pointers(expr)
 
 
 def uses_pointers(node) -> bool:
-    """Whether `node` has a call with side effects, or a pointer: it may then reach memory that it does not name."""
+    """Whether `node` has a call with side effects, or a pointer, so that it may reach memory that it does not name."""
     others = [var for var in nodes(node, Var) if not tirx.is_buffer_var(var)]
     pointers = any(not isinstance(var.ty, PrimType) for var in others)
     return pointers or any(_has_effect(call) for call in nodes(node, Call))
@@ -127,7 +127,7 @@ def _hull(one: TensorRegion, other: TensorRegion) -> TensorRegion:
 
 
 def with_loop_body(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
-    """A copy of `loop` around another body. It keeps the loop variable, by which a schedule knows a loop again."""
+    """A copy of `loop` around another body, with the same loop variable, by which a schedule recognizes a loop."""
     how = (loop.kind, body, loop.thread_binding, loop.annotations, loop.step, loop.span)
     return tirx.For(loop.loop_var, loop.min, loop.extent, *how)
 

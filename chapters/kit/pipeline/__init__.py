@@ -1,4 +1,4 @@
-"""Around whole pipelines: traces, scoreboards, memory plans, and passes and schedule rules for where TVM's fall short.
+"""For whole pipelines: traces, scoreboards, memory plans, and replacements for faulty passes and schedule rules of TVM.
 
 A pass rewrites a module; its name is a verb, and so is its file's. A schedule rule schedules one kernel or declines;
 `dl.ApplyDefaultSchedule` tries rules in order. Its name is a noun, like dlight's own `Matmul` and `GEMV`.

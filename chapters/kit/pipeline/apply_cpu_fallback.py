@@ -1,4 +1,4 @@
-"""A schedule for every kernel of a CPU that has none: safe for any kernel, and better than none."""
+"""Gives every CPU kernel without a schedule one that is safe for any kernel and faster than none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chapters.kit.pipeline.vectorize_adjacent_sums import (
 
 @tvm.transform.module_pass(opt_level=0, name="ApplyCPUFallback")
 class ApplyCPUFallback:
-    """Schedules each PrimFunc that no schedule has claimed, so that none is left without one."""
+    """Schedules each PrimFunc made of blocks that no schedule has claimed."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         return map_unscheduled(mod, schedule_any)
@@ -52,7 +52,7 @@ def schedule_any(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def row_loops(sch: Schedule, block: SBlockRV) -> list[LoopRV]:
-    """The outer loops of `block` that can run as one parallel loop: each of their iterations writes something else.
+    """The outer loops of `block` that can run as one parallel loop: no two of their iterations write the same element.
 
     The innermost loop is not among them, because it can become a vector. Nor is a loop of symbolic extent inside
     another one: a parallel loop finds each loop's index by dividing by the extents of those inside it, and a division
@@ -74,11 +74,12 @@ def row_loops(sch: Schedule, block: SBlockRV) -> list[LoopRV]:
 
 
 def are_apart(sch: Schedule, loop: LoopRV) -> bool:
-    """Whether no iteration of `loop` touches what another one writes: all its blocks index it alike, by the loop.
+    """Whether no iteration of `loop` touches elements that another one writes.
 
-    TVM asks this of each block by itself, and only about the axes that the loop drives. A loop that drives no axis
-    repeats its blocks, and may be the steps of an iterative method. A buffer that two blocks share may be reused in
-    each iteration.
+    It holds if all blocks in the loop index each buffer that they write by the loop's variable, and in the same way.
+    TVM checks each block by itself, and only the axes that the loop drives. That is not enough: a loop that drives no
+    axis repeats its blocks, as the steps of an iterative method do, and each iteration may reuse a buffer that two
+    blocks share.
     """
     elements: dict[tirx.Var, list[list[Expr | None]]] = {}
     written: set[tirx.Var] = set()

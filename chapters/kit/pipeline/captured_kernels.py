@@ -1,6 +1,6 @@
 """What `RewriteCUDAGraph` captures of a module: kernels launched from a graph and kernels launched one by one.
 
-No GPU is needed to see it: the pass rewrites the IR, and what it captures stands there as functions of its own.
+This needs no GPU: the pass rewrites the IR, and moves what it captures into separate functions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RUN_OR_CAPTURE = "vm.builtin.cuda_graph.run_or_capture"
 
 @dataclass(frozen=True)
 class Captured:
-    """Of one Relax function: `kernels` launched in all, `captured` of them from `graphs` graphs."""
+    """For one Relax function: `kernels` launched in all, `captured` of them from `graphs` graphs."""
 
     function: str
     kernels: int
@@ -36,7 +36,7 @@ def rewritten(mod: tvm.IRModule, use_cuda_graph: bool = True) -> tvm.IRModule:
 
 
 def captured(mod: tvm.IRModule, name: str, use_cuda_graph: bool = True) -> Captured:
-    """What is captured of the Relax function `name` of `mod`, a module not lowered yet."""
+    """How much is captured of the Relax function `name` of `mod`, a module not lowered yet."""
     low = rewritten(mod, use_cuda_graph)
     direct, graphs = _calls(low[name])
     inside = [_calls(low[graph])[0] for graph in graphs]

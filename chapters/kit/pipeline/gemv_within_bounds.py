@@ -1,7 +1,7 @@
-"""A schedule rule: dlight's for matrix-vector products, where it stores nothing beyond the result.
+"""A schedule rule: dlight's rule for matrix-vector products, used only where it does not store beyond the result.
 
 In this release the rule (`tvm/s_tir/dlight/gpu/gemv.py`) gives each block of threads a fixed number of results. If that
-number does not divide the rows, it guards the sums of the last block but not the store, which writes beyond the end.
+number does not divide the rows, it guards the sums of the last block but not its stores, which write beyond the end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs a Relax function whose operators have all become kernels, kernel by kernel, on an engine that executes GPU code.
 
-So a whole decoder can be executed as GPU code where there is no GPU: what the virtual machine would do, give each
-kernel its arguments and room for its results, is done here, in Python; what the kernels do is the generated code.
+This executes the GPU code of a whole decoder on a machine without a GPU. Python does the work of the virtual machine:
+it passes each kernel its arguments and arrays for its results. The engine runs the generated code of the kernels.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from chapters.kit.gpu.launches import Engine, HostProgram
 from chapters.kit.pipeline.planned_storage import evaluate
 
 Value = np.ndarray | tuple | int
-CALL_TIR, IN_PLACE = (tvm.ir.Op.get(f"relax.{name}") for name in ("call_tir", "call_tir_inplace"))
+CALL_TIR, CALL_INPLACE = map(tvm.ir.Op.get, ("relax.call_tir", "relax.call_tir_inplace"))
 
 
 class KernelByKernel:
     """A module of scheduled kernels for a GPU; `engine` executes each launch.
 
-    mod: its Relax functions bind calls of PrimFuncs, tuples and their elements, and names; no other operator.
-    `launched` counts the launches by kernel.
+    mod: its Relax functions contain only calls of PrimFuncs, tuples, their elements, and variables; no other operator.
+    `launched` counts the launches of each kernel.
     """
 
     def __init__(self, mod: tvm.IRModule, target: Target, engine: Engine):
@@ -35,8 +35,8 @@ class KernelByKernel:
     def run(self, name: str, *arguments: Value, sizes: Mapping[str, int] | None = None) -> Value:
         """The Relax function `name` on NumPy arrays and tuples of them.
 
-        sizes: symbolic dimensions that no argument's shape shows. An argument that a kernel updates in place is
-        changed. Raises LaunchError where the engine finds a kernel at fault, ValueError for an operator that is no
+        sizes: the symbolic dimensions that are in no argument's shape. An argument that a kernel updates in place is
+        changed. Raises LaunchError if the engine finds a fault in a kernel, ValueError for an operator that is not a
         kernel.
         """
         func = self.mod[name]
@@ -59,7 +59,7 @@ class KernelByKernel:
             return self._evaluate(expr.tuple_value, values, known)[expr.index]
         if isinstance(expr, tirx.IntImm):
             return int(expr)
-        if isinstance(expr, relax.Call) and expr.op in (CALL_TIR, IN_PLACE):
+        if isinstance(expr, relax.Call) and expr.op in (CALL_TIR, CALL_INPLACE):
             return self._launch(expr, values, known)
         raise ValueError(
             f"{str(expr)[:80]} is no call of a kernel: give a module that has been through the schedule phase."
@@ -68,7 +68,7 @@ class KernelByKernel:
     def _launch(self, call: relax.Call, values: dict, known: dict[str, int]) -> Value:
         kernel = call.args[0].name_hint
         arguments = [self._evaluate(argument, values, known) for argument in call.args[1].fields]
-        if call.op == IN_PLACE:
+        if call.op == CALL_INPLACE:
             results = [arguments[int(i)] for i in call.attrs.inplace_indices]
             self._run_kernel(kernel, arguments)
         else:
@@ -86,14 +86,14 @@ class KernelByKernel:
 
 
 def _room(ty: relax.TensorType, known: Mapping[str, int]) -> np.ndarray:
-    """An array of type `ty` that holds what no kernel may rely on."""
+    """An array of type `ty`, full of NaN or -1: a kernel must not read its result before it has written it."""
     shape = [int(d) if isinstance(d, tirx.IntImm) else evaluate(d, known) for d in ty.shape.values]
     dtype = str(ty.dtype)
-    return np.full(shape, np.nan if "float" in dtype else -1, dtype)
+    return np.full(shape, np.array(np.nan if "float" in dtype else -1).astype(dtype))
 
 
 def _learn(ty: tvm.ir.Type, value: Value, known: dict[str, int]) -> None:
-    """Note in `known` the symbolic dimensions of `ty` that the shape of `value` shows."""
+    """Add to `known` the symbolic dimensions of `ty`, read from the shape of `value`."""
     if isinstance(ty, relax.TupleType):
         for field, one in zip(ty.fields, value, strict=True):
             _learn(field, one, known)

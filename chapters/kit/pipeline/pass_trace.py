@@ -2,7 +2,7 @@
 
 `trace(pipeline, mod)` runs a pipeline with an instrument that keeps the module where each pass begins and ends. A pass
 that runs others, as a `Sequential` does, is a step too, with `depth` one less than theirs. `print(trace(...))` is a
-table; `pass_stepper.py` makes a page of it.
+table; `docs/pages/pass_stepper.py` makes a page of it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _NAME = re.compile(r"(?m)^    def (\w+)\(")
 
 @dataclass(frozen=True)
 class Counts:
-    """What stands in a module's code: operators not yet lowered, kernel launches, kernels.
+    """What a module's code contains: operators not yet lowered, kernel launches, kernels.
 
-    A function for the host, which computes sizes, is no kernel.
+    A function for the host, which computes sizes, does not count as a kernel.
     """
 
     operators: int
@@ -69,7 +69,7 @@ def _is_kernel(func: tvm.ir.BaseFunc) -> bool:
 
 @dataclass(frozen=True)
 class TracedPass:
-    """One pass of a trace. `seconds` include the passes within it, not the making of this record."""
+    """One pass of a trace. `seconds` include the passes within it, but not the time that recording took."""
 
     number: int
     depth: int
@@ -98,7 +98,7 @@ class TracedPass:
 
     @cached_property
     def altered(self) -> tuple[str, ...]:
-        """The functions that both have, and that differ in more than the names of variables."""
+        """The functions that are in both modules and differ in more than the names of variables."""
         old, new = self._functions
         return tuple(name for name in old if name in new and not _equal(old[name], new[name]))
 
@@ -108,7 +108,7 @@ class TracedPass:
 
     @cached_property
     def counts(self) -> tuple[Counts, Counts]:
-        """What the module before and the one after count."""
+        """The counts of the module before the pass and after it."""
         return counts(self.before), counts(self.after)
 
     def diff(self, function: str) -> IRDiff:
@@ -134,7 +134,7 @@ def _equal(old: tvm.ir.BaseFunc, new: tvm.ir.BaseFunc) -> bool:
 def listings(mod: tvm.IRModule) -> dict[str, str]:
     """The listing of each function, by name, as the whole module prints it, one indentation less.
 
-    A function is cut out of its module's listing, since alone it would not know the names of others.
+    A function is cut out of its module's listing, because printed alone it would not show the names of others.
     """
     text = mod.script()
     starts = [match.start() for match in _FUNCTION.finditer(text)]
@@ -154,9 +154,9 @@ class Trace:
     result: tvm.IRModule
 
     def find(self, name: str) -> list[TracedPass]:
-        """The steps called `name` in any case, or the one with that number.
+        """The steps called `name`, in upper or lower case, or the one with that number.
 
-        Raises KeyError, whose message names what there is, where none is called so.
+        Raises KeyError, whose message names the passes that ran, if there is no such step.
         """
         found = [s for s in self.steps if name.lower() == s.name.lower() or name == str(s.number)]
         if not found:
@@ -173,7 +173,7 @@ class Trace:
 
     @property
     def passes(self) -> tuple[TracedPass, ...]:
-        """The passes of the pipeline itself: neither what only holds others, nor what runs within another."""
+        """The passes of the pipeline itself: without sequences of passes, and without passes that other passes run."""
         found, within = [], None
         for index, step in enumerate(self.steps):
             if within is not None and step.depth > within:
@@ -185,7 +185,7 @@ class Trace:
         return tuple(found)
 
     def _holds(self, index: int) -> bool:
-        """Whether the step is a sequence of passes, or does nothing but to run one."""
+        """Whether the step is a sequence of passes, or only runs one."""
         step, *later = self.steps[index:]
         within = itertools.takewhile(lambda other: other.depth > step.depth, later)
         inner = [other.name for other in within if other.depth == step.depth + 1]
@@ -245,9 +245,9 @@ class Recorder:
 def trace(
     pipeline: tvm.transform.Pass, mod: tvm.IRModule, target: tvm.target.Target | str = "llvm"
 ) -> Trace:
-    """Run `pipeline` on `mod` for `target` and record every pass. `mod` itself stays as it is.
+    """Run `pipeline` on `mod` for `target` and record every pass. `mod` itself is not changed.
 
-    What a pass raises is raised; nothing is recorded then.
+    An exception of a pass is passed on, without a record.
     """
     recorder = Recorder()
     where = tvm.target.Target(target) if isinstance(target, str) else target

@@ -1,7 +1,7 @@
 """TVM's StaticPlanBlockMemory, for functions without a branch.
 
-In this release the planner may reuse a storage that one branch allocates for a tensor made after both branches. If the
-other branch runs, that storage does not exist and the process dies; tests/kit/test_plan_straight_functions.py shows it.
+In this release the planner may give a tensor made after an `if` a storage that only one branch allocates. If the other
+branch runs, that storage does not exist and the process dies; tests/kit/test_plan_straight_functions.py shows it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from tvm import relax
 
 @tvm.transform.module_pass(opt_level=0, name="StaticPlanBlockMemory")
 class PlanStraightFunctions:
-    """Plans the memory of each function without a branch; in the others each tensor gets memory of its own.
+    """Plans the memory of each function without a branch; in the others each tensor is allocated separately.
 
-    A trace shows it under the name of TVM's pass, which does the work.
+    It has the name of TVM's pass, which does the work, so a trace shows that name.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:

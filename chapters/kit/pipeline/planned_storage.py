@@ -1,8 +1,8 @@
-"""What TVM's memory planner makes of a module: each buffer it allocates, and how many bytes it has.
+"""What TVM's memory planner allocates for a module: each buffer and its size in bytes.
 
 `planned(mod)` lowers a module as far as `StaticPlanBlockMemory` and reads the allocations. A size is
-a number where the planner knew it before the program runs, and an expression such as
-`512 * batch_size` where it did not.
+a number if the planner knows it before the program runs, else an expression such as
+`512 * batch_size`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from chapters.kit.ir.tensor_ir import variables_of
 
 
 def lower(mod: tvm.IRModule, *then: tvm.transform.Pass) -> tvm.IRModule:
-    """`mod` as the memory planner leaves it, then through the passes `then`.
+    """`mod` after the memory planner and then the passes `then`.
 
-    These are the passes of TVM's default pipeline that the planner needs, in its order.
+    First come the passes of TVM's default pipeline that the planner needs, in the same order.
     """
     passes = [
         relax.transform.LegalizeOps(),
@@ -39,7 +39,7 @@ def lower(mod: tvm.IRModule, *then: tvm.transform.Pass) -> tvm.IRModule:
 class Storage:
     """One allocation. `size` in bytes: an int, or a TVM expression over symbolic dimensions.
 
-    planned: the planner made it and may reuse it; else it is allocated for one tensor, at run time.
+    planned: whether the planner made it and may reuse it; if not, it is allocated for one tensor, at run time.
     """
 
     function: str
@@ -47,9 +47,9 @@ class Storage:
     planned: bool
 
     def bytes(self, sizes: Mapping[str, int] | None = None) -> int:
-        """The size in bytes where each symbolic dimension has the value `sizes` gives its name.
+        """The size in bytes, with each symbolic dimension replaced by `sizes[name]`.
 
-        Raises ValueError, naming it, for a dimension that `sizes` lacks.
+        Raises ValueError for a dimension that is not in `sizes`.
         """
         return evaluate(self.size, sizes or {})
 
@@ -65,17 +65,17 @@ class StoragePlan:
 
     @property
     def constant(self) -> tuple[Storage, ...]:
-        """What the planner allocates in a size known before the program runs."""
+        """The planned storages whose size is known before the program runs."""
         return tuple(s for s in self.storages if s.planned and isinstance(s.size, int))
 
     @property
     def symbolic(self) -> tuple[Storage, ...]:
-        """What the planner allocates in a size that depends on the call."""
+        """The planned storages whose size depends on the call."""
         return tuple(s for s in self.storages if s.planned and not isinstance(s.size, int))
 
     @property
     def unplanned(self) -> tuple[Storage, ...]:
-        """What is left to be allocated tensor by tensor at run time."""
+        """The tensors that are allocated one by one at run time."""
         return tuple(s for s in self.storages if not s.planned)
 
     def bytes(self, sizes: Mapping[str, int] | None = None) -> int:
@@ -112,7 +112,7 @@ def read_plan(lowered: tvm.IRModule) -> StoragePlan:
 
 
 def _allocation(function: str, call: relax.Call) -> Storage | None:
-    """What a call in `function` allocates, or None."""
+    """The allocation that a call in `function` makes, or None."""
     if call.op == tvm.ir.Op.get("relax.memory.alloc_storage"):
         size = call.args[0].values[0]
         return Storage(function, int(size) if isinstance(size, tirx.IntImm) else size, True)
@@ -124,10 +124,10 @@ def _allocation(function: str, call: relax.Call) -> Storage | None:
 def tensor_bytes(ty: relax.TensorType) -> int | tvm.ir.Expr:
     """Bytes of a tensor of type `ty`: an int, or an expression where a dimension is symbolic.
 
-    Raises ValueError if the type does not say the shape.
+    Raises ValueError if the type does not give the shape, dimension by dimension, and the dtype.
     """
-    if ty.shape is None:
-        raise ValueError(f"{ty} has no known shape, so its size in bytes is not known.")
+    if not isinstance(ty.shape, relax.ShapeExpr) or ty.dtype is None:
+        raise ValueError(f"{ty} has no known shape or no dtype, so its size in bytes is not known.")
     dtype = tvm.DataType(ty.dtype.dtype)
     bits = dtype.bits * dtype.lanes
     numbers = math.prod(int(d) for d in ty.shape if isinstance(d, tirx.IntImm))
@@ -140,9 +140,9 @@ def tensor_bytes(ty: relax.TensorType) -> int | tvm.ir.Expr:
 
 
 def evaluate(size: int | tvm.ir.Expr, sizes: Mapping[str, int]) -> int:
-    """The number `size` stands for where each symbolic dimension is `sizes[name]`.
+    """The value of `size`, with each symbolic dimension replaced by `sizes[name]`.
 
-    Raises ValueError, naming it, for a dimension that `sizes` lacks.
+    Raises ValueError for a dimension that is not in `sizes`.
     """
     if isinstance(size, int):
         return size

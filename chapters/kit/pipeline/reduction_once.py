@@ -1,8 +1,8 @@
-"""A schedule rule: dlight's for reductions on a CPU, where it computes each sum once.
+"""A schedule rule: dlight's rule for reductions on a CPU, used only where it computes each sum once.
 
-In this release the rule (`tvm/s_tir/dlight/cpu/reduction.py`) takes the outermost axes that all blocks seem to share
-for rows. If there is one row only, its axis is gone, and the outermost axis that is left runs over the elements of the
-result. The rule takes those for rows, and computes the norm of the one row again for each of them.
+In this release the rule (`tvm/s_tir/dlight/cpu/reduction.py`) assumes that the outermost axes that all blocks seem to
+share are rows. With a single row, that axis is gone, and the outermost remaining axis runs over the elements of the
+result. The rule treats each element as a row, and for each it computes the norm of the only row again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ReductionOnce(dl.cpu.Reduction):
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Schedule | None:
         """The schedule of `func`, or None so that the next rule gets it.
 
-        It also declines where TVM refuses a step of dlight's rule, as for a kernel that returns its sums too.
+        None too if TVM refuses a step of dlight's rule, as for a kernel that also returns its sums.
         """
         try:
             schedules = super().apply(func, target, tunable)
@@ -34,7 +34,7 @@ class ReductionOnce(dl.cpu.Reduction):
 
 
 def repeats_a_reduction(func: tirx.PrimFunc) -> bool:
-    """Whether a block of `func` that reduces is in a loop that does not change its axes: each iteration repeats it."""
+    """Whether a reduction of `func` is in a loop that drives none of its axes, so that each iteration repeats it."""
     loops = [loop for loop in nodes(func.body, tirx.For) if not is_one(loop.extent)]
     return any(
         is_reduction(inner.block) and not mentions(inner.iter_values, loop.loop_var)

@@ -1,4 +1,4 @@
-"""Runs kernels that the bounds keep small on one thread: waking other threads would take longer."""
+"""Runs kernels on one thread if bounds on their sizes keep them small: waking other threads would take longer."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.pipeline.planned_storage import evaluate
 from chapters.kit.pipeline.unscheduled import is_made_of_blocks
 
-SMALL = 1 << 15  # steps: one thread has done them before it has woken the others
+SMALL = 1 << 15  # iterations: one thread finishes them before it could wake the others
 
 
 @tvm.transform.module_pass(opt_level=0, name="RunSmallKernelsSerially")
 class RunSmallKernelsSerially:
-    """Makes the parallel loops of small kernels serial: one thread is done before it has woken the others.
+    """Makes the parallel loops of small kernels serial: one thread finishes before it could wake the others.
 
     bounds: the largest value of symbolic dimensions, by name. A kernel with a dimension that is not in `bounds` keeps
-    its threads. So does a kernel that is not made of blocks: it decides for itself when it runs.
+    its parallel loops. So does a kernel that is not made of blocks: such a kernel may decide at run time.
     """
 
     def __init__(self, bounds: Mapping[str, int]):
@@ -39,7 +39,7 @@ class RunSmallKernelsSerially:
 
 
 def steps(func: tirx.PrimFunc, bounds: Mapping[str, int]) -> float:
-    """At most how many iterations the loops around a block of `func` have together; infinity where it is not known."""
+    """An upper bound on the iterations of the loops around any one block of `func`; infinity if there is none."""
     if not is_made_of_blocks(func):
         return math.inf
     sch = Schedule(func)

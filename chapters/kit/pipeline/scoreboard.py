@@ -1,7 +1,7 @@
-"""What a module costs, as a table: one row a Relax function, and two tables compared.
+"""What a module costs, as a table with one row per Relax function, and two such tables compared.
 
-Chapter 1 fills it; every later chapter shows `compare(before, after)` of its pass. It prints in a terminal and
-renders on a page.
+Chapter 1 fills the table; every later chapter shows `compare(before, after)` of its pass. Both print in a terminal and
+render on a page.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from chapters.kit.draw.table import aligned, html_table
 
 UNITS = ("B", "kB", "MB", "GB", "TB")
 HEADINGS = ["function", "launches", "read", "written"]
-RIGHT = (False, True, True, True)  # which columns are set to the right
+RIGHT = (False, True, True, True)  # which columns are aligned to the right
 
 
 @dataclass(frozen=True)
 class Row:
-    """One function: kernel launches and the bytes they read and write; None where nothing was measured."""
+    """One function: kernel launches and the bytes they read and write; None if not counted."""
 
     function: str
     launches: int | None
@@ -26,7 +26,7 @@ class Row:
 
 
 class _Shown:
-    """What is shown as a table of its `cells`: in a terminal, on a page and in a notebook."""
+    """Shows its `cells` as a table: in a terminal, on a page and in a notebook."""
 
     def table(self) -> str:
         """The table for a terminal."""
@@ -44,7 +44,7 @@ class _Shown:
 
 @dataclass(frozen=True, repr=False)
 class Scoreboard(_Shown):
-    """The costs of a module. `rows`: one a Relax function. `calls`: calls by name, over all of them."""
+    """The costs of a module. `rows`: one per Relax function. `calls`: calls by name, over all functions."""
 
     rows: tuple[Row, ...]
     calls: dict[str, int]
@@ -59,24 +59,24 @@ class Scoreboard(_Shown):
 
     @property
     def total(self) -> Row:
-        """The sums over all functions: of the code, not of one run."""
+        """The sums over all functions. They describe the code, not one run: a run calls some of the functions."""
         return Row("total", *(_sum(self.rows, field) for field in ("launches", "read", "written")))
 
     def cells(self) -> list[list[str]]:
-        """The table as texts, headings first; a total only where there is more than one function."""
+        """The table as texts, headings first; with a total if there is more than one function."""
         rows = [*self.rows, self.total] if len(self.rows) > 1 else self.rows
         return [HEADINGS, *([row.function, *_costs(row)] for row in rows)]
 
 
 @dataclass(frozen=True, repr=False)
 class Comparison(_Shown):
-    """Two scoreboards, function by function. One that is missing on a side costs nothing there."""
+    """Two scoreboards, function by function. A function that is missing on one side costs nothing there."""
 
     before: Scoreboard
     after: Scoreboard
 
     def cells(self) -> list[list[str]]:
-        """The table as texts: each cell what it was and what it is, or one value if they are equal."""
+        """The table as texts: each cell is "before → after", or one value if they are equal."""
         names = dict.fromkeys(r.function for r in (*self.before.rows, *self.after.rows))
         pairs = [(name, _row(self.before, name), _row(self.after, name)) for name in names]
         if len(names) > 1:
@@ -99,7 +99,7 @@ def compare(before: Scoreboard, after: Scoreboard) -> Comparison:
 
 
 def size(count: int | None) -> str:
-    """A number of bytes in three digits: 532 B, 1.05 MB; "–" if it was not measured. A kB is 1000 B."""
+    """A number of bytes in three digits: 532 B, 1.05 MB; "–" if it was not counted. 1 kB is 1000 B."""
     if count is None:
         return "–"
     value, unit = float(count), 0

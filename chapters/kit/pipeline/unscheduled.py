@@ -1,4 +1,4 @@
-"""Which kernels still need a schedule, and a pass's loop over them."""
+"""Finds the kernels that still need a schedule, and rewrites each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chapters.kit.ir.tensor_ir import nodes
 def map_unscheduled(
     mod: tvm.IRModule, rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc]
 ) -> tvm.IRModule:
-    """A new module in which each PrimFunc that needs a schedule is `rewrite(func)`."""
+    """A new module in which each PrimFunc that needs a schedule is replaced by `rewrite(func)`."""
     result = mod.clone()
     for gvar, func in mod.functions_items():
         if needs_schedule(func):
@@ -31,9 +31,9 @@ def needs_schedule(func: tvm.ir.BaseFunc) -> bool:
 
 
 def is_made_of_blocks(func: tvm.ir.BaseFunc) -> bool:
-    """Whether `func` is a PrimFunc with a block "root" around the others, and no other of that name.
+    """Whether `func` is a PrimFunc with a block "root" around all others, and no other block of that name.
 
-    TVM's sorts and scans have one block with a name of their own around code that no schedule can see into.
+    TVM's sorts and scans are one block with another name, around code that a schedule cannot analyse.
     """
     if not isinstance(func, tirx.PrimFunc) or not isinstance(func.body, SBlockRealize):
         return False

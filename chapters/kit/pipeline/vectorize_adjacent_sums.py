@@ -19,11 +19,11 @@ LINE_BYTES = 64  # of a cache, and of the longest vector register
 
 
 def vectorize_adjacent_sums(sch: Schedule, block: SBlockRV) -> Schedule:
-    """Vectorize the reduction `block` over adjacent elements of its result, if what it reads for them is adjacent too.
+    """Vectorize the reduction `block` over adjacent elements of its result, if it reads adjacent elements for them.
 
     The loop over the vector moves inside the reduction's loops. So a vector of sums stays in a register, and memory is
-    read in stored order. Each sum adds its terms in the same order as before. Returns another schedule, or `sch` itself
-    if the block is not of this kind. `sch` is not changed, even where TVM refuses a step with a ScheduleError.
+    read in stored order. Each sum adds its terms in the same order as before. Returns a new schedule, or `sch` itself
+    if the block is not such a reduction. `sch` is not changed, even where TVM refuses a step with a ScheduleError.
     """
     realize, loops = realized(sch, block), sch.get_loops(block)
     summed = reduced_values(realize)
@@ -54,8 +54,8 @@ def vectorize_adjacent_sums(sch: Schedule, block: SBlockRV) -> Schedule:
 def begins(realize: SBlockRealize, loops: Sequence[For]) -> bool:
     """Whether a reduction's block initializes its result in the first iteration of the reduction's `loops`.
 
-    It initializes where each of its reduction axes has its first value. A block that never gets there adds to what it
-    finds.
+    It initializes where each of its reduction axes has its first value. A block that never gets there adds to the old
+    contents of its result.
     """
     if any(mentions(realize.predicate, loop.loop_var) for loop in loops):
         return False
@@ -73,7 +73,7 @@ def reads_neighbours(block: SBlock) -> bool:
     if not isinstance(block.body, tirx.BufferStore) or _last_axis(block) is None:
         return False
     if not fills_vectors(block.body.buffer) or str(block.body.buffer.dtype) == "bfloat16":
-        return False  # TVM compiles no vector of sums that are stored as bfloat16
+        return False  # TVM cannot compile a vector of sums that are stored as bfloat16
     axis = block.iter_vars[_last_axis(block)].var
     found = [load for load in nodes(block.body.value, TensorLoad) if mentions(load, axis)]
     return (
@@ -86,7 +86,7 @@ def reads_neighbours(block: SBlock) -> bool:
 
 
 def _last_axis(block: SBlock) -> int | None:
-    """The number of the axis of `block` that is its result's last index; None if that is no axis."""
+    """The number of the axis of `block` that is its result's last index; None if that index is not an axis."""
     for index in list(block.body.indices)[-1:]:
         for n, axis in enumerate(block.iter_vars):
             if axis.var.same_as(index):
