@@ -1,1 +1,1 @@
-"""What the lessons, the solutions and the checks share, one idea a file."""
+"""What the lessons, the solutions and the checks share, one idea per file."""

@@ -1,4 +1,4 @@
-"""What this machine can do with TVM: the second half of `python -m chapters doctor`, run in a process of its own."""
+"""What this machine can do with TVM: the second half of `python -m chapters doctor`, run in a separate process."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
+from chapters.child import ROOT
 from chapters.kit import machine
+from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.gpu.executors import executors
 
-ROOT = Path(__file__).resolve().parents[2]
+PROBE_SECONDS = 120  # at most, to import TVM from a cold disk and to tensorize one block
 
 
 @dataclass
@@ -25,20 +26,26 @@ class Finding:
 
 def _cpu() -> Finding:
     host = machine.llvm_host()
-    lanes = host["bits"] // 32
+    registers = vector_registers(host["target"])
     return Finding(
         "ok",
         f"{machine.cpu_name()}, {os.cpu_count()} cores; LLVM {host['version']} takes it for {host['cpu']}: vectors of "
-        f"{host['bits']} bits, {lanes} float32 lanes",
+        f"{registers.bits} bits, {registers.lanes('float32')} float32 lanes",
     )
 
 
 def _tensorize() -> Finding:
-    """Tensorize in another process, which a wrong tvm-ffi ends."""
+    """Tensorize in another process, because a wrong tvm-ffi kills the process."""
     command = [sys.executable, "-m", "chapters.kit.tensorize_probe"]
-    probe = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120, check=False)
+    try:
+        probe = subprocess.run(
+            command, cwd=ROOT, capture_output=True, timeout=PROBE_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        text = f"Schedule.tensorize did not finish within {PROBE_SECONDS} seconds"
+        return Finding("!!", text, "run `python -m chapters doctor` again when the machine is idle")
     if probe.returncode == 0:
-        return Finding("ok", "Schedule.tensorize works (with a wrong tvm-ffi it ends the process)")
+        return Finding("ok", "Schedule.tensorize works (a wrong tvm-ffi would kill the process)")
     return Finding(
         "!!",
         f"Schedule.tensorize ended its process with exit code {probe.returncode}",
@@ -49,20 +56,20 @@ def _tensorize() -> Finding:
 def _gpus() -> list[Finding]:
     state, sentence = machine.cuda_state()
     sentence = sentence[0].upper() + sentence[1:]
-    nothing = "nothing is needed for the course"
-    setup = "with an NVIDIA GPU see “With an NVIDIA GPU” in docs/setup.md"
-    advice = {"not loaded": f"{nothing}; {setup}", "no gpu": nothing}
+    optional = "the course does not need one"
+    setup = "if this machine has an NVIDIA GPU, see “With an NVIDIA GPU” in docs/setup.md"
+    advice = {"not loaded": f"{optional}; {setup}", "no gpu": optional}
     findings = [Finding("ok" if state == "gpu" else "--", sentence, advice.get(state, ""))]
     if machine.metal_exists():
         findings.append(Finding("ok", "Metal: a GPU that TVM can run kernels on"))
     if not any(finding.mark == "ok" for finding in findings):
-        text = "No GPU is needed: GPU code is generated and read on this machine all the same"
+        text = "No GPU is needed: this machine can generate GPU code for you to read"
         findings.append(Finding("ok", text))
     return findings
 
 
 def _executors() -> list[Finding]:
-    """What runs GPU code without a GPU."""
+    """What can run or compile GPU code without a GPU."""
     found = []
     for executor in executors():
         reason = executor.missing()
@@ -72,7 +79,7 @@ def _executors() -> list[Finding]:
 
 
 def main() -> int:
-    """Print what was found; 1 if something must be mended."""
+    """Print the findings; returns the exit status, 1 if something must be mended."""
     findings = [_cpu(), _tensorize(), *_gpus(), *_executors()]
     for finding in findings:
         print(f"{finding.mark}  {finding.text}")

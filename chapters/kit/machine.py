@@ -1,4 +1,4 @@
-"""What this machine and this installation are: the facts behind `doctor`, the page stamps and the results files."""
+"""Facts about this machine and this installation, for `doctor` and the results files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """The installed versions of `packages`, without those that are not installed."""
+    """The versions of those of `packages` that are installed."""
     found = {}
     for package in packages:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -24,7 +24,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def cpu_name() -> str:
-    """The processor's name as the system gives it, else its architecture."""
+    """The processor's name as the system reports it, else its architecture."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)
@@ -39,27 +39,25 @@ def cpu_name() -> str:
 
 
 def llvm_host() -> dict:
-    """LLVM's version, the CPU it takes this one for, the width of its vectors in bits, and a Target for it."""
+    """{"version": LLVM's major version, "cpu": the processor as LLVM names it, "target": a Target for it}."""
     import tvm
     from tvm.target import codegen
 
     cpu = codegen.llvm_get_system_cpu()
-    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu})
     return {
         "version": codegen.llvm_version_major(),
         "cpu": cpu,
-        "bits": codegen.llvm_get_vector_width(target),
-        "target": target,
+        "target": tvm.target.Target({"kind": "llvm", "mcpu": cpu}),
     }
 
 
 def torch_python() -> str:
-    """The interpreter for what needs PyTorch: the one that FUSION_TORCH_PYTHON names, else this one."""
+    """The interpreter that runs code that needs PyTorch: the one that FUSION_TORCH_PYTHON names, else this one."""
     return os.environ.get("FUSION_TORCH_PYTHON", sys.executable)
 
 
 def _cuda_libraries() -> list[tuple[str, str]]:
-    """The libraries TVM's CUDA runtime is linked against, and what to call them."""
+    """The libraries that TVM's CUDA runtime is linked against, as (file, name to show)."""
     if sys.platform == "win32":
         return [("cudart64_13.dll", "cudart64_13.dll"), ("nvcuda.dll", "the NVIDIA driver")]
     return [("libcudart.so.13", "libcudart.so.13"), ("libcuda.so.1", "the NVIDIA driver")]
@@ -76,7 +74,7 @@ def _loads(library: str) -> bool:
 def cuda_state() -> tuple[str, str]:
     """("gpu" | "no gpu" | "not loaded" | "no library", one sentence) for TVM's CUDA runtime.
 
-    A wheel whose CUDA runtime cannot load (libcudart or the driver is missing) says nothing by itself.
+    When the CUDA runtime cannot be loaded (libcudart or the driver is missing), TVM itself gives no message.
     """
     import tvm
 
@@ -94,7 +92,7 @@ def cuda_state() -> tuple[str, str]:
 
 
 def nvidia_gpu() -> dict[str, str]:
-    """{"gpu": name, "driver": version} of the first NVIDIA GPU, as its driver's own tool says; {} without one."""
+    """{"gpu": name, "driver": version} of the first NVIDIA GPU, as nvidia-smi reports them; {} without one."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return {}
@@ -110,16 +108,7 @@ def nvidia_gpu() -> dict[str, str]:
 
 
 def metal_exists() -> bool:
+    """Whether TVM finds a GPU through Metal."""
     import tvm
 
     return bool(tvm.metal(0).exist)
-
-
-def stamp() -> str:
-    """One line that says what a page or a result was made with."""
-    packages = {"apache-tvm": "TVM", "apache-tvm-ffi": "tvm-ffi", "numpy": "NumPy"}
-    found = [f"{packages[name]} {version}" for name, version in versions(*packages).items()]
-    return (
-        f"{', '.join(found)}, Python {platform.python_version()}, {platform.system()} {platform.machine()}, "
-        f"{os.cpu_count()} cores, {cpu_name()}"
-    )

@@ -15,7 +15,7 @@ class Question:
     """ask: one sentence. show: IR or code to look at, or "". choices: at least three texts.
 
     compute: no arguments; runs the compiler and returns the one choice that is right.
-    because: what to take away, shown after the answer, whichever it was.
+    because: the explanation, shown after a right and after a wrong answer.
     """
 
     ask: str
@@ -25,20 +25,23 @@ class Question:
     show: str | Callable[[], str] = ""
 
     def shown(self) -> str:
+        """The text of `show`, computed now if it is a function."""
         return self.show() if callable(self.show) else self.show
 
     def answer(self) -> int:
         """The index of the right choice, computed now. ValueError if it is none of the choices."""
         right = str(self.compute())
         if right not in self.choices:
-            raise ValueError(f"{self.ask!r}: the compiler says {right!r}, which is no choice.")
+            raise ValueError(
+                f"{self.ask!r}: the compiler says {right!r}, which is not one of the choices."
+            )
         return self.choices.index(right)
 
 
 def outcome(
     act: Callable[[], object], accepted: str = "it is accepted", refused: str = "it is refused"
 ) -> str:
-    """`accepted`, or `refused` where a primitive of a schedule that `act` calls raises a ScheduleError."""
+    """`refused` if `act`, which calls primitives of a schedule, raises a ScheduleError; else `accepted`."""
     from tvm.s_tir import ScheduleError
 
     try:

@@ -1,6 +1,6 @@
-"""Tensorizes one tiny block and exits 0. Run in a process of its own: a wrong tvm-ffi kills the process here.
+"""Tensorizes one tiny block and exits 0. `doctor` runs it in a separate process, which a wrong tvm-ffi kills.
 
-`python -m chapters.kit.tensorize_probe`; `doctor` and a test run it so.
+By hand: `python -m chapters.kit.tensorize_probe`.
 """
 
 from tvm.s_tir import Schedule, TensorIntrin

@@ -1,1 +1,1 @@
-"""Measuring: fair rounds, bounds of the machine, results files."""
+"""Measuring: fair rounds, upper bounds of the machine, results files."""

@@ -11,6 +11,7 @@ import sys
 
 from chapters.kit.bench.gpu_clock import NoGpuError
 from chapters.kit.bench.results import save
+from chapters.kit.bench.timing import PeerFailed
 
 
 def main() -> None:
@@ -21,9 +22,9 @@ def main() -> None:
     bench = importlib.import_module(f"chapters.{options.chapter}.bench")
     try:
         measured = bench.run(quick=options.quick, say=lambda text: print(text, flush=True))
-    except NoGpuError as problem:
+    except (NoGpuError, PeerFailed) as problem:
         print(problem)
-        sys.exit(2)
+        sys.exit(2 if isinstance(problem, NoGpuError) else 1)
     if options.quick:
         print("This was a quick run: few rounds, small sizes, no results file.")
         return

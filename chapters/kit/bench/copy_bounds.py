@@ -1,6 +1,6 @@
 """Kernels that only move bytes: how fast a CPU can read two arrays and write two, with plain and with streaming stores.
 
-Nothing that reads two tensors and writes two of the same size can be faster than these, measured in the same minute.
+No kernel that reads two tensors and writes two of the same size can be faster, if both are measured in the same minute.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ CHUNK = 1024  # elements a task works on at a time
 
 
 def two_in_two_out(streaming: bool, target: Target) -> Callable:
-    """A kernel (a, b, larger, smaller) of four arrays of 4-byte floats, a multiple of CHUNK elements each.
+    """A kernel (a, b, larger, smaller) of four float32 arrays of shape (any, CHUNK).
 
-    It takes the larger and the smaller of each two elements: a plain copy would become a call of memcpy.
+    It writes the larger and the smaller of each two elements: a plain copy would become a call of memcpy.
     """
     copy_chunk = _streamed if streaming else _plain
 

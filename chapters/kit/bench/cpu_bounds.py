@@ -1,8 +1,8 @@
-"""Kernels that measure what a CPU can do at most: read a matrix once, and multiply and add in registers.
+"""Kernels that measure a CPU's upper bounds: reading a matrix once, and multiplying and adding in registers.
 
-A matmul can be no faster than either. `multiply_tile` lies between: the tile that a matmul consists of, over and over,
-on operands that never leave the first-level cache. All are compiled for the same target and measured in the same rounds
-as what they bound, because clocks and shared memory bandwidth change from minute to minute.
+A matmul cannot be faster than either. `multiply_tile` is between a bound and a matmul: it repeats the tile of which a
+matmul consists, on operands that never leave the first-level cache. Compile these kernels for the same target as the
+kernels that they bound, and measure them in the same rounds, because clocks and bandwidth change from minute to minute.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from chapters.kit.cpu.matmul_tile import SIDE_BY_SIDE
 from chapters.kit.cpu.vector_registers import vector_registers
 
 MULTIPLY_ADDS = 1 << 26  # of float32, for each thread
-# independent ones: more than a processor can have under way, fewer than it has registers
-CHAINS = 12
+CHAINS = 12  # independent sums: more than the multiply-adds in flight, fewer than the registers
 NEAR = 1 << 14  # bytes of operands: half of a small first-level data cache
 STEPS = 8  # of a tile, written out one after another
 
@@ -28,8 +27,8 @@ STEPS = 8  # of a tile, written out one after another
 def read_matrix(n: int, k: int, target: Target) -> tuple[Callable, tuple[int, int]]:
     """A kernel (w, sums) that reads w, (n, k) float32, in stored order; and the shape of `sums`.
 
-    It adds what it reads, lane by lane, so that no read can be left out. k is a multiple of the lanes of a register
-    and n of 4; ValueError if not.
+    It adds the elements lane by lane, so that the compiler cannot remove a read. k must be a multiple of the lanes of a
+    register and n of SIDE_BY_SIDE; ValueError if not.
     """
     lanes = vector_registers(target).lanes("float32")
     if k % lanes or n % SIDE_BY_SIDE:
@@ -82,12 +81,12 @@ def multiply_add(threads: int, target: Target) -> tuple[Callable, tuple[int, int
 def multiply_tile(
     vectors: int, columns: int, threads: int, target: Target
 ) -> tuple[Callable, list[tuple[int, ...]]]:
-    """A kernel (w, x, sums) that adds up one tile of w times x transposed, over and over; and the shapes of the three.
+    """A kernel (w, x, sums) that computes one tile of w times x transposed, over and over; and the shapes of the three.
 
-    The tile has `vectors` registers of rows of x by `columns` rows of w. Both operands lie in the first-level cache and
-    the sums in registers, so nothing but the tile's own instructions takes time: a matmul made of such tiles can be no
-    faster, and what it lacks of `multiply_add` is the price of loading operands. It multiplies and adds as often as
-    `multiply_add` does, to one part in a hundred.
+    The tile has `vectors` registers of rows of x by `columns` rows of w. Both operands stay in the first-level cache,
+    and the sums in registers, so only the tile's own instructions take time. A matmul made of such tiles cannot be
+    faster. Compared with `multiply_add`, it shows the cost of loading operands: both do the same number of
+    multiply-adds, to one part in a hundred.
     """
     lanes = vector_registers(target).lanes("float32")
     length = NEAR // (4 * (vectors * lanes + columns)) // STEPS * STEPS

@@ -1,6 +1,6 @@
-"""What a GPU can do at most, measured where the kernels are: copying memory, and multiplying matrices.
+"""A GPU's upper bounds, measured on the same machine as the kernels: copying memory, and multiplying matrices.
 
-Datasheets give rates that no program reaches. Shares on a page are shares of these two.
+Datasheets give rates that no program reaches. Percentages on the pages refer to these measured rates.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from dataclasses import asdict, dataclass
 
 from chapters.kit.bench.gpu_clock import Clock, Contender, interleaved
 
-COPIED_BYTES = 1 << 31
-MATRIX = 8192
+COPIED_BYTES = 1 << 31  # read and written together
+MATRIX = 8192  # rows and columns
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Bytes a second, read and written counted, of a large copy; operations a second of a large bfloat16 product."""
+    """copy_rate: bytes per second, read and written, of a large copy. matrix_rate: FLOP/s of a bfloat16 product."""
 
     copy_rate: float
     matrix_rate: float
 
     def floor(self, moved_bytes: float, operations: float) -> float:
-        """The seconds that a kernel cannot beat: the larger of its two times at these rates."""
+        """The least seconds that a kernel can take: the larger of its two times at these rates."""
         return max(moved_bytes / self.copy_rate, operations / self.matrix_rate)
 
     @property
     def ridge(self) -> float:
-        """Operations a byte at which the two are equal: below it a kernel waits for memory."""
+        """Operations per byte at which both times are equal: a kernel with fewer waits for memory."""
         return self.matrix_rate / self.copy_rate
 
     def json(self) -> dict[str, float]:
@@ -36,9 +36,9 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Point:
-    """A kernel on a case: operations and bytes it cannot do without, and the seconds it took.
+    """A kernel on a case: the least operations and bytes that it needs, and the seconds that it took.
 
-    group: whose it is, which gives it its mark. name: its own, for the table.
+    group: "ours", "best library" or "not fused"; a plot marks each differently. name: the kernel's, for the table.
     """
 
     group: str
@@ -50,19 +50,21 @@ class Point:
 
     @property
     def intensity(self) -> float:
+        """Operations per byte."""
         return self.operations / self.bytes
 
     @property
     def rate(self) -> float:
+        """Operations per second."""
         return self.operations / self.seconds
 
     def share(self, ceilings: Ceilings) -> float:
-        """Of the speed that the ceilings allow at this intensity."""
+        """The kernel's share of the speed that the ceilings allow at this intensity, 0 to 1."""
         return ceilings.floor(self.bytes, self.operations) / self.seconds
 
 
 def best_of(seconds: dict[str, dict], names: Sequence[str]) -> tuple[str, float] | None:
-    """The fastest of those of `names` that were measured, and its median; None if none was."""
+    """The fastest of those of `names` that were measured, and its median in seconds; None if none was."""
     found = [(seconds[name]["median"], name) for name in names if name in seconds]
     if not found:
         return None
@@ -71,7 +73,7 @@ def best_of(seconds: dict[str, dict], names: Sequence[str]) -> tuple[str, float]
 
 
 def measured(clock: Clock, quick: bool = False, device: str = "cuda") -> Ceilings:
-    """Measure both. The matrices are random: zeros would need less power, and be multiplied faster."""
+    """Measure both rates. The matrices are random: zeros need less power, so a GPU multiplies them faster."""
     import torch
 
     size = COPIED_BYTES // (64 if quick else 1)

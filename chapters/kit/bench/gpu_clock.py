@@ -1,8 +1,8 @@
-"""One protocol for timing anything on an NVIDIA GPU, so that nobody's numbers come from another way of measuring.
+"""One protocol for all timings on an NVIDIA GPU, so that all numbers are measured in the same way.
 
-All contenders share one stream and take turns in a new random order every round; before each call the caches are
-overwritten; an event stands before and one after the call, and the host waits only at a round's end. Where a call is
-shorter than what it takes to launch it, GraphClock measures it as one of many in a CUDA graph instead.
+All contenders share one stream and take turns in a new random order every round. Before each call the caches are
+overwritten; an event is recorded before and after the call, and the host waits only at the end of a round. A call that
+is shorter than its launch is measured by GraphClock instead, as one of many in a CUDA graph.
 
 The clocks need PyTorch, for its events, streams and graphs; `interleaved` needs only a clock.
 """
@@ -17,16 +17,16 @@ from typing import Protocol
 from chapters.kit.bench.spread import Spread, spread
 
 FLUSH_BYTES = 1 << 29  # several times the largest cache
-WARM_ROUNDS = 3  # these compile, allocate and raise the clock's frequency
-FEWEST_ROUNDS = 7
+WARM_ROUNDS = 3  # not counted: these compile, allocate and raise the GPU's frequency
+FEWEST_ROUNDS = 7  # however long they take, unless fewer are asked for
 
 
 class NoGpuError(Exception):
-    """Nothing can be measured here; the message says why, and what runs here instead."""
+    """This machine has no GPU to measure; the message says why, and what runs here instead."""
 
 
 def missing() -> str:
-    """Why nothing can be measured here, "" if it can."""
+    """Why a GPU cannot be measured here; "" if it can."""
     from chapters.kit.machine import cuda_state, nvidia_gpu
 
     if not nvidia_gpu():
@@ -42,7 +42,7 @@ def missing() -> str:
 
 
 def shared_bytes(otherwise: int) -> int:
-    """How much shared memory a block may ask for on the GPU that is there; `otherwise` where none is."""
+    """How many bytes of shared memory a block may ask for on this machine's GPU; `otherwise` if it has none."""
     try:
         import torch
     except ImportError:
@@ -54,12 +54,12 @@ def shared_bytes(otherwise: int) -> int:
 
 
 def nothing() -> None:
-    """What a Contender prepares that needs no preparation."""
+    """Do nothing: the `prepare` of a Contender that needs no preparation."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Something to time. prepare: what must be restored before each call, outside of the time."""
+    """Something to time. prepare: restores what a call overwrites; called before each call and not timed."""
 
     call: Callable[[], object]
     prepare: Callable[[], object] = nothing
@@ -80,22 +80,18 @@ def interleaved(
 ) -> dict[str, Spread]:
     """The Spread of each contender over `rounds` rounds, fewer if they would take more than `seconds`."""
     shuffle = random.Random(seed)
-    taken: dict[str, list[float]] = {name: [] for name in contenders}
-    warm = WARM_ROUNDS
-    for number in range(warm + rounds):
-        order = shuffle.sample(list(contenders.items()), len(contenders))
-        found = clock.round(order)
-        if number < warm:
-            rounds = _affordable(rounds, sum(found.values()), seconds)
-            continue
-        if number >= warm + rounds:
-            break
-        for name, once in found.items():
-            taken[name].append(once)
-    return {name: spread(times) for name, times in taken.items()}
+
+    def one_round() -> dict[str, float]:
+        return clock.round(shuffle.sample(list(contenders.items()), len(contenders)))
+
+    warm = [one_round() for _ in range(WARM_ROUNDS)]
+    rounds = _affordable(rounds, sum(warm[-1].values()), seconds)
+    taken = [one_round() for _ in range(rounds)]
+    return {name: spread([times[name] for times in taken]) for name in contenders}
 
 
 def _affordable(rounds: int, once: float, seconds: float) -> int:
+    """`rounds`, or as many as take `seconds` if one takes `once` seconds, but at least FEWEST_ROUNDS of them."""
     if once * rounds <= seconds:
         return rounds
     return max(min(rounds, FEWEST_ROUNDS), int(seconds / once))
@@ -104,9 +100,9 @@ def _affordable(rounds: int, once: float, seconds: float) -> int:
 def usable(
     makers: Mapping[str, Callable[[], tuple[Contender, float]]], say: Callable[[str], None]
 ) -> tuple[dict[str, Contender], dict[str, float], dict[str, str]]:
-    """What each of `makers` makes: the contenders, their errors, and why the others are missing, which is also said.
+    """Call `makers`, each of which returns (contender, error); returns (contenders, errors, why others are missing).
 
-    One that does not work here does not end the run.
+    A maker that raises does not end the run: its contender is missing, and `say` is told why.
     """
     contenders, errors, missing = {}, {}, {}
     for name, make in makers.items():
@@ -134,20 +130,20 @@ class EventClock:
         return _timed(order, lambda name, contender: contender.call(), self._flush)
 
     def _flush(self) -> None:
-        """Overwrite the caches, for long enough that the host queues all that follows before the GPU gets there."""
+        """Overwrite the caches. It takes so long that the host has queued the next call before the GPU is done."""
         self._value = (self._value + 1) % 100
         self._rubbish.fill_(self._value)
 
 
 class GraphClock:
-    """Times a call as one of `repeats` in a CUDA graph: what launching costs drops out, and caches stay warm."""
+    """Times a call as one of `repeats` in a CUDA graph: without the cost of its launch, and with warm caches."""
 
     def __init__(self, repeats: int = 64):
         self.repeats = repeats
         self._graphs: dict[str, object] = {}
 
     def capture(self, name: str, contender: Contender) -> None:
-        """Record the calls. Raises what the library raises if it cannot be recorded."""
+        """Record `repeats` calls as a graph. Raises the library's own exception if its call cannot be recorded."""
         import torch
 
         torch.cuda.synchronize()

@@ -1,7 +1,7 @@
-"""A linear layer with its bias on a GPU: the chapter's kernels beside PyTorch's, all checked before they are timed.
+"""A linear layer with its bias on a GPU: the chapter's kernels and PyTorch's, all checked before they are timed.
 
 x (m, k), w (n, k) and bias (n,) give x @ w.T + bias. A kernel is a PrimFunc of four buffers: x and w, the bias and the
-result in whichever dtypes it declares; whoever writes float32 moves more bytes, and the bytes are counted for each.
+result in the dtypes that it declares. A kernel that writes float32 moves more bytes, so bytes are counted per kernel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from chapters.kit.bench.gpu_norm_bench import WrongNumbersError
 from chapters.kit.gpu.call import compiled, signature
 from chapters.kit.gpu.limits import ITEM_BYTES
 
-CHECKED_ROWS = 64  # float64 products are slow on many GPUs: so many rows of the result are compared
+CHECKED_ROWS = 64  # of the result are compared, at most: float64 products are slow on many GPUs
 # ||result - exact|| / ||exact||, by the dtype of the result: its own rounding, or that of a sum in float32
 TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-4}
 
@@ -32,16 +32,17 @@ class Layer:
 
     @property
     def operations(self) -> int:
+        """Multiplications and additions; the bias is not counted."""
         return 2 * self.m * self.n * self.k
 
     def bytes_moved(self, out_dtype: str) -> int:
-        """Every operand read once, the result written once."""
+        """Bytes, if every operand is read once and the result written once; the bias counts as `dtype`."""
         operands = (self.m * self.k + self.n * self.k + self.n) * ITEM_BYTES[self.dtype]
         return operands + self.m * self.n * ITEM_BYTES[out_dtype]
 
 
 def draw(layer: Layer, device: str = "cuda") -> tuple:
-    """Fresh random x, w and bias of the layer's dtype; w is scaled as a trained layer's, so results are about 1."""
+    """Fresh random x, w and bias of the layer's dtype; w is scaled like a trained layer's, so results are about 1."""
     import torch
 
     kind = getattr(torch, layer.dtype)
@@ -51,9 +52,9 @@ def draw(layer: Layer, device: str = "cuda") -> tuple:
 
 
 def error(result, x, w, bias) -> float:
-    """The relative error against float64 over some rows, the first and the last among them.
+    """The relative error against float64 over some rows, including the first and the last.
 
-    Raises WrongNumbersError where any element, of any row, is not a number.
+    Raises WrongNumbersError if any element, of any row, is infinite or not a number.
     """
     import torch
 
@@ -66,20 +67,22 @@ def error(result, x, w, bias) -> float:
 
 
 def checked(call: Callable[[], object], result: Callable[[], object], x, w, bias) -> float:
-    """The error of one call; raises WrongNumbersError where it is above the tolerance of the result's dtype."""
+    """The error of one call; raises WrongNumbersError if it is above the tolerance of the result's dtype."""
     call()
     found = error(result(), x, w, bias)
     dtype = str(result().dtype).removeprefix("torch.")
     if not found <= TOLERANCE[dtype]:
-        raise WrongNumbersError(f"the result is off by {found:.1e}")
+        raise WrongNumbersError(
+            f"the result is off by {found:.1e}, and {TOLERANCE[dtype]:.1e} is allowed for {dtype}"
+        )
     return found
 
 
 def by_kernel(func, bind: Callable, x, w, bias, *, fused: bool = True):
     """(call, result) of a PrimFunc on these tensors; its result starts as not-a-number.
 
-    bind: `func` compiled, as gpu_call.compiled gives it. fused=False: the kernel is given a bias of zeros, and the bias
-    is added by a launch of its own.
+    bind: `func`, compiled by chapters.kit.gpu.call.compiled. fused=False: the kernel gets a bias of zeros, and a second
+    launch adds the bias.
     """
     import torch
 
@@ -98,7 +101,7 @@ def by_kernel(func, bind: Callable, x, w, bias, *, fused: bool = True):
 
 
 def by_torch(x, w, bias, *, fused: bool):
-    """(call, result) of PyTorch: its linear, which hands the bias to cuBLASLt's epilogue; or a product and an add."""
+    """(call, result) of PyTorch: its linear, which gives the bias to cuBLASLt's epilogue; or a product and an add."""
     import torch
 
     out = torch.full((len(x), len(w)), float("nan"), dtype=x.dtype, device=x.device)
@@ -131,7 +134,8 @@ def measure(
 ) -> dict:
     """One case of the results file. kernels: name -> a function that makes the PrimFunc for this layer.
 
-    separately: those of their names that are measured once more with the bias in a launch of its own.
+    separately: the names of kernels that are measured once more with the bias in a second launch. compile_it: from a
+    PrimFunc to the `bind` of `by_kernel`.
     """
     tensors = draw(layer, device)
 

@@ -1,7 +1,7 @@
-"""Add and RMSNorm on a GPU: kernels beside libraries that do the same, checked before they are timed.
+"""Add and RMSNorm on a GPU: our kernels and libraries that do the same, checked before they are timed.
 
 Every implementation is a function of (x1, x2, weight, epsilon) on PyTorch's tensors that returns a NormCall: how to
-call it, and how to look at its results.
+call it, and how to get its results.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from chapters.kit.gpu.limits import ITEM_BYTES
 SHAPES = ((1, 1, 4096), (64, 1, 4096), (1, 512, 4096), (1, 4096, 4096), (8192, 8192))
 DTYPES = ("float16", "bfloat16")
 EPSILON = 1e-5
-IN_A_GRAPH = 64  # rows: up to so many, a call takes less time than its launch
+IN_A_GRAPH = 64  # rows, at most, for which a call is also timed in a graph: it takes less time than its launch
 CASE_SECONDS = 2.0  # of timing within a case
 # largest error allowed in a row, as a share of its largest value: two roundings of the dtype
 TOLERANCE = {"float16": 1.5e-3, "bfloat16": 1.2e-2, "float32": 2e-6}
 
 
 class WrongNumbersError(Exception):
-    """An implementation's results are not those of float64; it is not timed."""
+    """An implementation's results differ from float64's by more than the tolerance, so it is not timed."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class NormCall:
 
 
 def bytes_moved(shape: tuple[int, ...], dtype: str) -> int:
-    """Two reads and two writes of the tensor, and the weight."""
+    """Bytes of two reads and two writes of the tensor, and of the weight."""
     return (4 * math.prod(shape) + shape[-1]) * ITEM_BYTES[dtype]
 
 
 def operations(shape: tuple[int, ...]) -> int:
-    """An add, a multiply-add for the square, and two multiplications an element."""
+    """Per element: an add, a multiply-add for the square, and two multiplications."""
     return 5 * math.prod(shape)
 
 
@@ -59,7 +59,7 @@ def draw(shape: tuple[int, ...], dtype: str, device: str = "cuda") -> tuple:
 def error(norm, total, x1, x2, weight, epsilon: float = EPSILON) -> float:
     """The norm's largest error against float64, as a share of the largest value of its row.
 
-    Raises WrongNumbersError where the sum is not x1 + x2 rounded, or an element is not a number.
+    Raises WrongNumbersError if the sum is not x1 + x2 rounded, or an element is not a number.
     """
     if not bool((total == x1 + x2).all()):
         raise WrongNumbersError("the sum is not x1 + x2")
@@ -73,7 +73,7 @@ def error(norm, total, x1, x2, weight, epsilon: float = EPSILON) -> float:
 
 
 def checked(made: NormCall, x1, x2, weight) -> float:
-    """The error of one call of `made`; raises WrongNumbersError where it is above the tolerance."""
+    """The error of one call of `made`; raises WrongNumbersError if it is above the tolerance."""
     made.prepare()
     made.call()
     dtype = str(x1.dtype).removeprefix("torch.")
@@ -94,7 +94,10 @@ def measure(
     say: Callable[[str], None],
     device: str = "cuda",
 ) -> dict:
-    """One case of the results file: the times of every implementation that is there and right."""
+    """One case of the results file: the times of every implementation that is installed and right.
+
+    clocks: for single calls, and for calls in a graph or None.
+    """
     x1, x2, weight = draw(shape, dtype, device)
 
     def made(make: Callable) -> tuple[Contender, float]:
@@ -130,7 +133,7 @@ def measure_all(
     say: Callable[[str], None],
     device: str = "cuda",
 ) -> dict:
-    """`measure` of every shape in bfloat16, beneath the copy rate of the same run: what `bench 4` keeps of a GPU."""
+    """`measure` every shape in bfloat16, with the ceilings of the same run: the GPU part of `bench 4`'s results."""
     from chapters.kit.bench.gpu_ceilings import measured
     from chapters.kit.bench.gpu_clock import EventClock
 
@@ -145,7 +148,7 @@ def measure_all(
 
 
 def copy_call(x1, x2) -> Callable[[], object]:
-    """A copy of two tensors: as many bytes as the fused kernel must move, the weight left out."""
+    """A copy of two tensors: it moves as many bytes as the fused kernel, except for the weight."""
     import torch
 
     source = torch.stack([x1, x2])
@@ -174,7 +177,7 @@ def by_kernel(kernel: Callable[[tuple[int, ...], str], object]) -> Callable:
 
 
 def returned(function: Callable) -> NormCall:
-    """A NormCall for a function that returns (norm, total) in tensors of its own."""
+    """A NormCall for a function that returns (norm, total) in new tensors."""
     kept: list = []
 
     def call() -> None:
@@ -195,7 +198,7 @@ def eager(x1, x2, weight, epsilon: float) -> NormCall:
 
 
 def compiled_by_torch(x1, x2, weight, epsilon: float) -> NormCall:
-    """PyTorch's own compiler, with all its tuning but CUDA graphs."""
+    """PyTorch's own compiler, with all its tuning except CUDA graphs."""
     import torch
 
     @torch.compile(mode="max-autotune-no-cudagraphs", dynamic=False)
@@ -207,7 +210,7 @@ def compiled_by_torch(x1, x2, weight, epsilon: float) -> NormCall:
 
 
 def by_flashinfer(x1, x2, weight, epsilon: float) -> NormCall:
-    """In place: x2 becomes the sum and x1 the norm, so both are filled anew before a call."""
+    """FlashInfer's kernel. It works in place: x1 becomes the norm and x2 the sum, so `prepare` refills both."""
     from flashinfer.norm import fused_add_rmsnorm
 
     norm, total = (x.reshape(-1, x.shape[-1]).clone() for x in (x1, x2))

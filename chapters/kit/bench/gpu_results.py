@@ -1,6 +1,6 @@
-"""What a GPU's results files say, as tables: add and RMSNorm, linear layers, each step of a schedule, the roofline.
+"""Tables of a GPU's results files: add and RMSNorm, linear layers, each step of a schedule, the roofline.
 
-Lessons show them. The page of results draws the same numbers.
+Lessons show them. The page of results plots the same numbers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NORM_UNFUSED = ("PyTorch",)
 
 
 def shown(name: str, chapter: int, *tables: Callable[[list[dict]], Table]) -> Several | Shown:
-    """The cases of the results file `name` as `tables` with their source, or that nothing was measured yet."""
+    """The cases of the results file `name` as `tables` with their source; `not_yet` if there is no such file."""
     results = load(name)
     if results is None:
         return not_yet(chapter)
@@ -35,7 +35,7 @@ def shown(name: str, chapter: int, *tables: Callable[[list[dict]], Table]) -> Se
 
 
 def source(results: dict) -> Shown:
-    """Where a results file comes from, and which cases it lacks."""
+    """The line that says how a results file was made, and which cases it lacks."""
     skipped = results["measured"]["skipped"]
     left = f"; not measured for want of time: {', '.join(skipped)}" if skipped else ""
     return Shown(None, made_with(results) + left)
@@ -45,12 +45,12 @@ def source(results: dict) -> Shown:
 
 
 def norm_shown(name: str = "ch08_norm", chapter: int = 8) -> Several | Shown:
-    """Add and RMSNorm: the times of one call, and those within a CUDA graph where they were measured."""
+    """Add and RMSNorm: the times of one call, and of a call within a CUDA graph if those were measured."""
     return shown(name, chapter, norm_table, graph_table)
 
 
 def norm_table(cases: list[dict]) -> Table:
-    """One row per size: what must move, and the time of each implementation with its share of the copy's speed."""
+    """One row per size: the bytes to move, and the time of each implementation with its share of the copy's speed."""
     names = _names(cases, "seconds")
     rows = []
     for case in cases:
@@ -61,7 +61,7 @@ def norm_table(cases: list[dict]) -> Table:
 
 
 def graph_table(cases: list[dict]) -> Table:
-    """Time of one call as one of many in a CUDA graph, with its ratio to the fastest; no rows where none was."""
+    """One row per size that was timed in a CUDA graph: the time of one call, and its ratio to the fastest."""
     measured = [case for case in cases if case["graph_seconds"]]
     names = _names(measured, "graph_seconds")
     rows = []
@@ -77,7 +77,7 @@ def graph_table(cases: list[dict]) -> Table:
 
 
 def linear_table(cases: list[dict]) -> Table:
-    """One row per layer: the time of PyTorch's linear, and how many times as fast as it each of the others is."""
+    """One row per layer: the time of PyTorch's linear, and how many times as fast each of the others is."""
     others = [name for name in _names(cases, "seconds") if name != LINEAR]
     rows = []
     for case in cases:
@@ -90,7 +90,7 @@ def linear_table(cases: list[dict]) -> Table:
 
 
 def steps_table(cases: list[dict]) -> Table:
-    """One row per step of each layer's schedule, and one for PyTorch's linear: time, speed, times as fast as it."""
+    """One row per step of each layer's schedule, and one for PyTorch's linear: time, speed, ratio to that linear."""
     rows = []
     for case in cases:
         times = medians(case["seconds"])
@@ -110,9 +110,9 @@ def steps_of(case: dict) -> list[str]:
 
 
 def roofline_shown(draw: Callable | None = None) -> Several | Shown:
-    """All that was measured, as shares of what the machine's ceilings allow: `roofline_table`.
+    """All measured kernels as shares of the speed that the machine's ceilings allow: `roofline_table`.
 
-    draw: makes something else of the points, the ceilings and the name of the machine.
+    draw: makes something else, such as a plot, of the points, the ceilings and the name of the machine.
     """
     found = {name: load(name) for name in ("ch08_norm", "ch08_linear")}
     there = {name: results for name, results in found.items() if results is not None}
@@ -126,7 +126,7 @@ def roofline_shown(draw: Callable | None = None) -> Several | Shown:
 
 
 def points_of(name: str, results: dict) -> list[Point]:
-    """Of each case of a results file our fastest, the fastest library that fuses, the unfused."""
+    """For each case of a results file: our fastest kernel, the fastest library that fuses, the fastest unfused way."""
     norm, linear = (NORM_OURS, NORM_UNFUSED), (LINEAR_OURS, LINEAR_UNFUSED)
     ours, unfused = norm if name == "ch08_norm" else linear
     points = []
@@ -152,11 +152,11 @@ def roofline_table(points: Sequence[Point], ceilings: Ceilings) -> Table:
     return Table(("case", "operations per byte", *groups), rows)
 
 
-# --- what all share -------------------------------------------------------------------------------
+# --- texts and cells ------------------------------------------------------------------------------
 
 
 def machine(results: dict) -> str:
-    """What a results file was measured on."""
+    """The GPU that a results file was measured on, else the processor."""
     return results.get("gpu", results["device"])
 
 

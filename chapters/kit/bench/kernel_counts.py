@@ -1,4 +1,4 @@
-"""What NVIDIA's compiler counts of kernels, as results: shown with their source, and kept in a results file."""
+"""Shows what NVIDIA's compiler counts in kernels, and saves it in a results file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMPILER = "nvidia-cuda-nvrtc"  # the wheel that holds it
 
 
 def compiler() -> str:
-    """The compiler and its version, such as "nvidia-cuda-nvrtc 13.5.1": what stands beside counts."""
+    """The compiler and its version, such as "nvidia-cuda-nvrtc 13.5.1", to be shown with counts."""
     return f"{COMPILER} {versions(COMPILER).get(COMPILER, '')}"
 
 
@@ -26,7 +26,7 @@ def resource_table(
     architectures: tuple[str, ...],
     occupancy: Callable[[Resources, int, str], float],
 ) -> Shown:
-    """`resources_of` these kernels, counted now; the sentence why not, where the compiler is missing."""
+    """`resources_of` these kernels, counted now; if the compiler is missing, a sentence that says so."""
     if missing():
         return Shown(None, f"Not counted on this machine: {missing()}.")
     counted = (
@@ -45,7 +45,10 @@ def save_counts(
     lacking: str,
     command: str,
 ) -> int:
-    """Count, print, and write the results file `name`; 1, and the reason, where `lacking` names what is missing."""
+    """Count, print, and write the results file `name`; returns the exit status.
+
+    lacking: what is missing for that, "" if nothing is; it is then printed, and the exit status is 1.
+    """
     if lacking:
         print(f"{lacking}: pip install -e '.[gpu]'", file=sys.stderr)
         return 1

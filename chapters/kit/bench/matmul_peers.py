@@ -1,6 +1,6 @@
-"""What the benches of x times w transposed share: the operands, and the check of a result.
+"""Operands for the benches of x times w transposed, and the check of a result.
 
-TVM is imported only where it is used, because a peer may run in an interpreter that has none.
+TVM is imported only where it is used, because a peer may run in an interpreter without it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ TOLERANCE = 1e-5  # of the largest result, in float32
 
 
 def numbers(rows: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """x (rows, k) and w (n, k), float32."""
+    """Random x (rows, k) and w (n, k), float32."""
     random = np.random.default_rng(seed)
     shapes = (rows, k), (n, k)
     return tuple(random.standard_normal(shape, dtype="float32") for shape in shapes)
@@ -20,13 +20,18 @@ def numbers(rows: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarra
 def checked(
     result: np.ndarray, x: np.ndarray, w: np.ndarray, tolerance: float = TOLERANCE
 ) -> float:
-    """The largest error against float64, relative to the largest result; ValueError where it is too large."""
+    """The largest error of some rows against float64, relative to the largest result.
+
+    Raises ValueError unless it is below `tolerance`.
+    """
     some = np.unique(np.linspace(0, len(x) - 1, 6).astype(int))
     expected = x[some].astype("float64") @ w.astype("float64").T
     off = np.abs(result.reshape(len(x), -1)[some] - expected).max()
     error = float(off / np.abs(expected).max())
-    if not error < tolerance:  # NaN is no small error
-        raise ValueError(f"wrong numbers: the relative error is {error:.1e}")
+    if not error < tolerance:  # also true for NaN
+        raise ValueError(
+            f"wrong numbers: the relative error is {error:.1e}, and must be below {tolerance:.1e}"
+        )
     return error
 
 

@@ -1,11 +1,12 @@
 """Results files: what was measured, on which machine, with which versions, when, by which command.
 
-`python -m chapters bench N` writes `docs/results/<name>.json`; pages read it through `load` and say so where there is
-none. A number that stands on a page comes from here or is computed while the page is built.
+`python -m chapters bench N` writes `docs/results/<name>.json`. Pages read it through `load`, and say so if there is no
+file. Every number on a page comes from a results file or is computed while the page is built.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import html
 import json
@@ -17,6 +18,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from chapters.child import ROOT
 from chapters.kit.draw.table import Table
 from chapters.kit.machine import cpu_name, nvidia_gpu, torch_python, versions
 
@@ -29,7 +31,7 @@ PACKAGES = (
     "flashinfer-python",
     "quack-kernels",
 )
-FOLDER = Path(__file__).resolve().parents[3] / "docs" / "results"
+FOLDER = ROOT / "docs" / "results"
 NOT_YET = "Not yet measured: `python -m chapters bench {chapter}` does it on your machine."
 
 
@@ -54,16 +56,18 @@ def _versions() -> dict[str, str]:
     """The installed versions of PACKAGES; PyTorch's in the interpreter that the benches run it in."""
     found = versions(*PACKAGES)
     if torch_python() != sys.executable:
+        found.pop("torch", None)
         code = "from importlib.metadata import version; print(version('torch'))"
         asked = [torch_python(), "-c", code]
-        done = subprocess.run(asked, capture_output=True, text=True, check=False)
-        if not done.returncode:
-            found["torch"] = done.stdout.strip()
+        with contextlib.suppress(OSError):  # that interpreter is not there
+            done = subprocess.run(asked, capture_output=True, text=True, check=False)
+            if not done.returncode:
+                found["torch"] = done.stdout.strip()
     return found
 
 
 def load(name: str, folder: Path = FOLDER) -> dict | None:
-    """The results file `name`, or None if nothing was measured yet."""
+    """The results file `name`, as `save` wrote it; None if there is no such file."""
     path = folder / f"{name}.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
@@ -71,9 +75,9 @@ def load(name: str, folder: Path = FOLDER) -> dict | None:
 def made_with(results: dict) -> str:
     """One line: devices, versions, date and command of a results file."""
     gpu = f"{results['gpu']}, driver {results['driver']}; " if "gpu" in results else ""
-    versions = ", ".join(f"{package} {version}" for package, version in results["versions"].items())
+    packages = ", ".join(f"{package} {version}" for package, version in results["versions"].items())
     return (
-        f"{gpu}{results['device']}, {results['cores']} cores, {results['system']}; {versions}; "
+        f"{gpu}{results['device']}, {results['cores']} cores, {results['system']}; {packages}; "
         f"{results['date']}; {results['command']}"
     )
 
@@ -84,14 +88,14 @@ def not_yet(chapter: int) -> Shown:
 
 
 def shown_as(results: dict | None, chapter: int, table: Callable[[dict], Table]) -> Shown:
-    """What was measured, as `table` makes it of a results file, with its source; `not_yet` where there is no file."""
+    """`table` of what was measured, with the line that says how; `not_yet` if `results` is None."""
     if results is None:
         return not_yet(chapter)
     return Shown(table(results["measured"]), made_with(results))
 
 
 class Shown:
-    """A table with the line that says where it comes from, or the sentence that there is none yet."""
+    """A table and the line that says where it comes from; without a table, only a sentence."""
 
     def __init__(self, table: Table | None, source: str):
         self.table, self.source = table, source
@@ -108,7 +112,7 @@ class Shown:
 
 
 class Several:
-    """Figures, tables and what is `Shown`, one beneath the other, as one thing to show."""
+    """Several figures, tables or `Shown` objects, shown one below the other."""
 
     def __init__(self, parts: Iterable[object]):
         self.parts = list(parts)

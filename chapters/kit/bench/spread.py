@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True)
 class Spread:
-    """Seconds a call over `rounds` rounds: half of them lie between `low` and `high`, half below `median`."""
+    """Seconds per call over `rounds` rounds: the median, and the quartiles `low` and `high`."""
 
     median: float
     low: float
@@ -17,6 +17,7 @@ class Spread:
     rounds: int
 
     def json(self) -> dict[str, float]:
+        """The fields, as a results file keeps them."""
         return asdict(self)
 
 

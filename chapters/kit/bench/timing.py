@@ -1,11 +1,11 @@
-"""Compares implementations fairly: each peer in a process of its own, measured in turn, medians of many rounds.
+"""Compares implementations fairly: each peer in its own process, measured in turn, medians of many rounds.
 
 `compare(peers, …)` starts one process per peer, so that no library's threads disturb another's. In every round each
-variant of each peer is measured once, in a new random order (A B A B and not A A B B), so that a clock that drifts or
-a neighbour that wakes up meets all of them. With one thread the process is kept on one core and its CPU time is
-counted, so that being interrupted does not count; with more threads wall-clock time is.
+variant of each peer is measured once, in a new random order, so that a drifting clock or another busy process slows all
+of them. With one thread, the process stays on one core and its CPU time is measured, so that interruptions do not
+count. With more threads, wall-clock time is measured.
 
-A peer checks its own numbers before anything is timed: what is wrong is not measured.
+A peer checks its own numbers before anything is timed, so that wrong results are never measured.
 
 Only the standard library is imported here, because a peer's process may be an interpreter without TVM.
 """
@@ -36,13 +36,13 @@ THREAD_VARIABLES = (
     "MKL_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-# Each of OpenMP's threads keeps a core, as each of TVM's does. Threads that may wander wait for one another on one
-# core, busily: a peer of 0.2 ms then takes 30.
+# Bind each of OpenMP's threads to a core, as TVM binds its own. Without it several threads may share one core and spin
+# there while they wait for one another: a call of 0.2 ms then takes 30 ms.
 PLACED = {"OMP_PROC_BIND": "true"}
-# seconds: a shorter measurement is repeated until it is this long, so that caches hold what the peer left in them
+# seconds: shorter calls are repeated until they take this long, so that the caches hold what the peer itself left there
 TOO_LITTLE = 1e-2
-# seconds of calls that are not counted, where several threads share the work: threads that were asleep wake up on one
-# core and wait for one another there, until the system has moved one of them; and another peer's may still be spinning
+# seconds of calls that are not counted, if several threads share the work: threads that were asleep wake up on one core
+# and wait for one another there until the system moves them, and another peer's threads may still be spinning
 WARM_UP = 5e-2
 BUILD_SECONDS = 1800  # at most, until a peer is compiled and checked; torch.compile takes minutes
 MEASURE_SECONDS = 600  # at most, for one variant in one round
@@ -51,15 +51,15 @@ NO_TORCH = "PyTorch is not installed; FUSION_TORCH_PYTHON may name an interprete
 
 @dataclass(frozen=True)
 class Peer:
-    """Something to measure: `function(**arguments)` of `module`, called in a process of its own.
+    """Something to measure: `function(**arguments)` of `module`, called in its own process.
 
-    It returns {variant: (call, error)}: a function without arguments to time, and the largest error that it had
-    against the reference, or None where there are no numbers to check. It raises MissingPeer where what it needs is not
-    installed. `arguments` go to the process as JSON, so a tuple arrives as a list.
+    It returns {variant: (call, error)}: a function without arguments to time, and its largest error against the
+    reference, or None if there are no numbers to check. It raises MissingPeer if something it needs is not installed.
+    `arguments` go to the process as JSON, so a tuple arrives as a list.
 
     torch: it needs PyTorch. Its process is then the interpreter that the environment variable FUSION_TORCH_PYTHON
-    names, if it is set. Nothing but NumPy need be installed there beside PyTorch, so `module` imports TVM only inside
-    the functions that use it.
+    names, if it is set. That interpreter needs only PyTorch and NumPy, so `module` imports TVM only inside the
+    functions that use it.
     """
 
     module: str
@@ -70,7 +70,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call: the median over the rounds, and each round's. error: against the reference."""
+    """Seconds per call: the median over the rounds, and each round's. error: the largest against the reference."""
 
     seconds: float
     rounds: tuple[float, ...]
@@ -78,7 +78,7 @@ class Timing:
 
 
 class MissingPeer(Exception):
-    """What a peer needs is not installed; the message says what, for a table's footnote."""
+    """Something that a peer needs is not installed; the message says what, for a table's footnote."""
 
 
 class PeerFailed(Exception):
@@ -90,7 +90,7 @@ def compare(
 ) -> tuple[dict[str, Timing], list[str]]:
     """Measure all variants of all peers; returns (timings by variant, what was missing).
 
-    Raises PeerFailed where a peer raised.
+    Raises PeerFailed if a peer raised an exception, died or took too long.
     """
     order = random.Random(seed)
     missing: list[str] = []
@@ -102,7 +102,7 @@ def compare(
                 running |= {name: (process, error) for name, error in process.build().items()}
             except MissingPeer as reason:
                 missing.append(str(reason))
-        missing = list(dict.fromkeys(missing))  # two peers may lack the same
+        missing = list(dict.fromkeys(missing))  # two peers may need the same package
         taken: dict[str, list[float]] = {name: [] for name in running}
         for _ in range(rounds):
             for name in order.sample(list(running), len(running)):
@@ -122,10 +122,10 @@ def measure(
     say: Callable[[str], None],
     torch: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Seconds per call of each variant of the peers `functions` of `module`, told to `say` as well.
+    """Seconds per call of each variant of the peers `functions` of `module`; `say` gets them as text.
 
-    They are called with `arguments` and a `seed`, so that all draw the same fresh numbers, on as many threads as
-    `arguments` say, else on one. torch: those of them that need PyTorch.
+    The peers are called with `arguments` and a `seed`, so that all draw the same fresh numbers. They use
+    `arguments["threads"]` threads, by default one. torch: the functions that need PyTorch.
     """
     seeded = {**arguments, "seed": random.getrandbits(32)}
     peers = [Peer(module, name, seeded, torch=name in torch) for name in functions]
@@ -178,9 +178,10 @@ class _Process:
 
 
 def answers(peer: str, threads: str) -> Callable[[dict], object]:
-    """What a peer's process answers: to "build" the errors by variant, or what is missing; to "measure" seconds.
+    """The function that answers questions in a peer's process.
 
-    peer: a Peer as JSON. An exception ends the process, which the parent then reports with its traceback.
+    To "build" it answers with the error of each variant, or with what is missing; to "measure", with seconds. peer: a
+    Peer as JSON. An exception ends the process; the parent then reports it with its traceback.
     """
     if threads == "1" and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
@@ -208,10 +209,10 @@ def _variants(peer: Peer) -> dict[str, tuple[Callable[[], object], float | None]
 
 
 def _stay_apart() -> None:
-    """Keep this thread off the cores that others of this process are bound to.
+    """Keep this thread off the cores to which other threads of this process are bound.
 
-    TVM binds its workers and not the thread that calls, which does a share of the work: on a worker's core it would
-    halve the speed of both.
+    TVM binds its workers, but not the calling thread, which does a share of the work: on a worker's core it would halve
+    the speed of both.
     """
     tasks = Path("/proc/self/task")
     if not (tasks.is_dir() and hasattr(os, "sched_getaffinity")):
@@ -227,7 +228,7 @@ def _stay_apart() -> None:
 
 
 def time_call(call: Callable[[], object], threads: int) -> float:
-    """Seconds one `call` takes, after those that are not counted; a short one is repeated."""
+    """Seconds per `call`, after calls that are not counted; a short call is repeated."""
     call()
     if threads > 1:
         end = time.perf_counter() + WARM_UP

@@ -1,11 +1,11 @@
-"""The fused add and RMSNorm on a CPU, for those without a GPU: one pass over memory, vectorised, parallel over rows.
+"""The fused add and RMSNorm on a CPU, for those without a GPU: one pass over memory, vectorized, parallel over rows.
 
-A row is short enough for the first-level cache: the sum is read back from there, not from memory. So memory sees two
-reads and two writes per element, which is the bound.
+A row fits into the first-level cache: the sum is read back from there, not from memory. So memory sees two reads and
+two writes per element, which is the least possible.
 
-A row is done in one of four ways. `_row_in_cache` is the plain one. `_row_streamed` stores its results around the
-cache, for tensors too large to be found there again. Both have a twin for bfloat16 that computes on pairs of elements
-(bfloat16_pairs.py). Each of the four takes the same steps: add, store the sum, sum the squares, scale, store the norm.
+A row is computed in one of four ways. `_row_in_cache` is the plain one. `_row_streamed` stores its results around the
+cache, for tensors too large to stay in it. Both have a twin for bfloat16 that computes on pairs of elements
+(bfloat16_pairs.py). All four take the same steps: add, store the sum, sum the squares, scale, store the norm.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from chapters.kit.cpu.nontemporal_store import LINE_BYTES, llvm_text, store_line
 from chapters.kit.ir.row_index import row_index
 
 LANES = 16  # float32 elements per vector, 64 bytes; LLVM splits it for narrower registers
-UNROLLED = 2  # vectors of partial sums, so that one addition need not wait for the last
+UNROLLED = 2  # vectors of partial sums, so that an addition need not wait for the one before it
 STEP = LANES * UNROLLED  # elements of a row that one iteration takes
 PAIRED = 2 * LANES  # elements of a vector of pairs: one cache line
-ALONE_BYTES = 1 << 17  # arguments smaller than this are done before other threads have woken up
-STREAM_BYTES = 1 << 26  # results larger than this will have left the cache before they are read
+ALONE_BYTES = 1 << 17  # up to this size one thread is done before other threads have woken up
+STREAM_BYTES = 1 << 26  # results larger than this have left the cache before they are read
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What is compiled into a kernel: the leading dimensions, and the length, dtype and epsilon of a row."""
+    """The constants of a kernel: the leading dimensions, and the length, dtype and epsilon of a row."""
 
     dims: list[tvm.ir.Expr]
     hidden_size: int
@@ -59,11 +59,11 @@ class Rows:
 
     @property
     def can_stream(self) -> bool:
-        """Whether a row is a whole number of cache lines, which stores around the cache need."""
+        """Whether a row is a whole number of cache lines, as stores around the cache require."""
         return self.hidden_size % self.line == 0
 
     def at(self, row: tvm.ir.Expr, *place: tvm.ir.Expr) -> tuple[tvm.ir.Expr, ...]:
-        """The indices of a place in the row numbered `row`; without a place, the leading ones."""
+        """The indices of the element `place` of the row numbered `row`; without a place, the leading indices."""
         return (*row_index(row, self.dims), *place)
 
     def sum(self, x1, x2, row, place) -> tvm.ir.Expr:
@@ -72,7 +72,7 @@ class Rows:
         return T.cast(T.float32(one) + T.float32(other), self.dtype)
 
     def scaled(self, total, scale, factor) -> tvm.ir.Expr:
-        """One element of the norm, of one element of the sum and of the weight."""
+        """One element of the norm. total, factor: elements of the sum and of the weight. scale: as in `_scale_of`."""
         return T.cast(T.float32(total) * scale[0] * T.float32(factor), self.dtype)
 
 
@@ -82,8 +82,8 @@ def cpu_kernel(
     """A PrimFunc for LLVM: x1, x2 (*dims, hidden_size), weight (hidden_size,), norm and total like x1, all of `dtype`.
 
     total = x1 + x2, rounded to dtype; norm = total / sqrt(mean(total ** 2) + epsilon) * weight, the squares summed in
-    float32. Chosen when it runs, by the number of rows: one thread, all threads, or all threads and stores that bypass
-    the cache (only where a row is a whole number of cache lines).
+    float32. By the number of rows the kernel chooses, when it runs, between one thread, all threads, and all threads
+    with stores that bypass the cache (only where a row is a whole number of cache lines).
     """
     made = Rows(dims, hidden_size, dtype, epsilon)
     shape, rows, can_stream = [*dims, hidden_size], made.count, made.can_stream
@@ -112,7 +112,7 @@ def cpu_kernel(
                 if rows <= most_rows:
                     for row in T.parallel(rows):
                         in_cache(made, x1, x2, weight, norm, total, row)
-                elif can_stream:  # decided now, so that no code is made for rows it would not fit
+                elif can_stream:  # decided while the kernel is built: no code for other rows
                     for row in T.parallel(rows):
                         streamed(made, x1, x2, weight, norm, total, row)
 
@@ -132,7 +132,7 @@ def _start_at_zero(partial):
 def _scale_of(rows, partial, scale):
     """scale[0] = 1 / sqrt(mean + epsilon), where `partial` holds the sum of squares in STEP parts; overwrites them."""
     mean_factor = T.meta_var(T.float32(1.0 / rows.hidden_size))
-    # halves added to halves: five additions that wait for one another, not one per lane
+    # add halves to halves: a chain of five additions, not of one per lane
     for v in T.vectorized(STEP // 2):
         partial[v] += partial[STEP // 2 + v]
     for v in T.vectorized(STEP // 4):

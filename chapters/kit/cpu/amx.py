@@ -1,12 +1,12 @@
 """AMX, Intel's matrix tiles: its instructions as functions, and an int8 matrix product with a bias.
 
-A tile is a register of 16 rows by 64 bytes, and there are eight. One instruction multiplies two tiles and adds to a
-third, 16 by 16 sums. There is no tensor intrinsic for tiles in TVM, so kernels are written in TVMScript, with a
-function for each instruction, which is a call of LLVM's own intrinsic. Their source is Intel's manual (Intel 64 and
-IA-32 Architectures Software Developer's Manual, volume 2), where each stands under the name given in its docstring.
+A tile is a register of 16 rows by 64 bytes, and there are eight. One instruction multiplies two tiles and adds the
+product to a third, 16 by 16 sums. TVM has no tensor intrinsic for tiles, so kernels are written in TVMScript. Each
+instruction is a function here, which calls LLVM's intrinsic; its docstring gives the instruction's name in Intel's
+manual (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
 
-The point of the int8 product: a tile can be *loaded*, and with a stride of 0 between its rows, one row of the bias
-fills all sixteen. The sums then begin as the bias.
+The int8 product shows how to start from a bias: a tile can be *loaded*, and with a stride of 0 between its rows, one
+row of the bias fills all sixteen. The sums then start as the bias.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 
 def runs_here(instructions: str = "amx_int8") -> bool:
-    """Whether this processor has tiles with these instructions and lets us use them (Linux asks to be asked)."""
+    """Whether this processor has tiles with these instructions; asks Linux for permission to use them."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return False
     if instructions not in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
@@ -36,12 +36,12 @@ def runs_here(instructions: str = "amx_int8") -> bool:
 
 
 def target() -> tvm.target.Target:
-    """An x86 processor with AMX."""
+    """A target with AMX."""
     return tvm.target.Target({"kind": "llvm", "mcpu": "sapphirerapids"})
 
 
 def configuration() -> np.ndarray:
-    """What `ldtilecfg` reads: palette 1, all eight tiles of full size."""
+    """The 64 bytes (uint8) that LDTILECFG reads: palette 1, all eight tiles of full size."""
     bytes_ = np.zeros(64, np.uint8)
     bytes_[0] = 1
     bytes_[16:32].view(np.uint16)[:] = TILE_BYTES
@@ -50,7 +50,7 @@ def configuration() -> np.ndarray:
 
 
 def pack(w: np.ndarray) -> np.ndarray:
-    """Weights (n, k) as tiles: for 16 outputs and 64 steps, 16 rows of 4 steps times 16 outputs."""
+    """int8 weights (n, k) as tiles (n // 16, k // 64, 16, 64): row r has steps 4 r to 4 r + 3 of each of 16 outputs."""
     n, k = w.shape
     tiles = w.reshape(n // 16, 16, k // 64, 16, 4).transpose(0, 2, 3, 1, 4)
     return np.ascontiguousarray(tiles).reshape(n // 16, k // 64, 16, 64)
@@ -65,9 +65,9 @@ def _number(tile: int) -> tirx.Expr:
 
 
 def configure_tiles(first) -> tirx.Expr:
-    """LDTILECFG: give all tiles their sizes, from 64 bytes as `configuration` makes them, `first` and those after it.
+    """LDTILECFG: set the sizes of all tiles from the 64 bytes of a `configuration`, which begin at `first`.
 
-    Each thread has tiles of its own, and configures them before it uses them.
+    Each thread has its own tiles, and configures them before it uses them.
     """
     return _instruction("ldtilecfg", T.address_of(first))
 
@@ -90,7 +90,7 @@ def store_tile(tile: int, first, stride: int) -> tirx.Expr:
 def multiply_int8(sums: int, rows: int, columns: int) -> tirx.Expr:
     """TDPBUSD: sums (16, 16) int32 += rows (16, 64) uint8 times columns (64, 16) int8.
 
-    The tile `columns` has in each of its rows four steps of the reduction, for one column after the other.
+    Each row of the tile `columns` has four steps of the reduction, for one column after the other.
     """
     return _instruction("tdpbusd", _number(sums), _number(rows), _number(columns))
 
@@ -98,7 +98,7 @@ def multiply_int8(sums: int, rows: int, columns: int) -> tirx.Expr:
 def multiply_bf16(sums: int, rows: int, columns: int) -> tirx.Expr:
     """TDPBF16PS: sums (16, 16) float32 += rows (16, 32) times columns (32, 16), both bfloat16.
 
-    The tile `columns` has in each of its rows two steps of the reduction, for one column after the other.
+    Each row of the tile `columns` has two steps of the reduction, for one column after the other.
     """
     return _instruction("tdpbf16ps", _number(sums), _number(rows), _number(columns))
 
@@ -114,7 +114,7 @@ def zero_sums():
 
 @T.inline
 def add_products(multiply):
-    """Add to the sums in tiles 0 to 3 what `multiply` makes of the rows in tiles 4, 5 and the columns in tiles 6, 7."""
+    """Call `multiply` for the rows in tiles 4, 5 and the columns in tiles 6, 7; the sums are in tiles 0 to 3."""
     multiply(0, 4, 6)
     multiply(1, 4, 7)
     multiply(2, 5, 6)
@@ -126,8 +126,13 @@ def product(m: int, n: int, k: int, way: str) -> tirx.PrimFunc:
 
     The last two arguments are `configuration()` and a buffer like D for the sums of "separate". While the steps run,
     tiles 0 to 3 hold 32 by 32 sums. "fused": they are loaded from C. "separate": they start at 0, and a second pass
-    adds C to what they leave in memory. "without bias": they start at 0, and C is left out.
+    adds C to the stored sums. "without bias": they start at 0, and C is not added. Raises ValueError for another way
+    and for other sizes.
     """
+    if way not in WAYS:
+        raise ValueError(f"way is {way!r}; it must be one of {', '.join(map(repr, WAYS))}.")
+    if m % 32 or n % 32 or k % 64:
+        raise ValueError(f"(m, n, k) is {(m, n, k)}; m and n must be multiples of 32, k of 64.")
     fused, separate = way == "fused", way == "separate"
 
     @T.prim_func(s_tir=True)

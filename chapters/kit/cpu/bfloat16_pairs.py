@@ -1,9 +1,9 @@
 """Arithmetic on vectors of bfloat16 for LLVM, two elements in each 32-bit lane.
 
-A bfloat16 is the upper half of a float32. Of a pair in one lane the second element, at the higher address, is therefore
-a float32 already, but for its lower half, and the first is one shift away from it. Element by element, each would be
-widened to a lane of its own and narrowed again: two shuffles more an element, of which a core does one a cycle. For
-little-endian processors, which are all that LLVM is asked for here.
+A bfloat16 is the upper half of a float32. Consider a pair in one 32-bit lane. Clear the lower half of the lane, and it
+is the second element (the one at the higher address) as a float32; shift the lane left by 16 bits, and it is the first.
+Element by element, LLVM would widen each element to its own lane and narrow it again: two more shuffles per element,
+and a core does one shuffle per cycle. This assumes a little-endian processor, as do all targets of this course.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ UPPER = 0xFFFF0000  # the bits of a lane's second element
 
 
 def loaded(pairs: Expr, lanes: int) -> Expr:
-    """`lanes` pairs as bits, uint32. pairs: bfloat16, 2 * lanes elements."""
+    """A vector of 2 * lanes bfloat16 as `lanes` uint32, the bits of one pair in each."""
     return tirx.reinterpret(f"uint32x{lanes}", pairs)
 
 
 def stored(bits: Expr, lanes: int) -> Expr:
-    """The 2 * lanes elements of bfloat16 that `bits` are."""
+    """The bits of `lanes` pairs as a vector of 2 * lanes bfloat16."""
     return tirx.reinterpret(f"bfloat16x{2 * lanes}", bits)
 
 
@@ -41,7 +41,7 @@ def joined(first: Expr, second: Expr, lanes: int) -> Expr:
 
 
 def _rounded(value: Expr, lanes: int) -> Expr:
-    """The bits of a float32 with the nearest bfloat16 in their upper half, as TVM's cast rounds."""
+    """The bits of `value`, changed so that their upper half is the nearest bfloat16, as TVM's cast rounds."""
     bits = tirx.reinterpret(f"uint32x{lanes}", value)
     last = (bits >> _all(16, lanes)) & _all(1, lanes)
     return bits + (last + _all(0x7FFF, lanes))

@@ -1,6 +1,6 @@
 """An int8 matrix product with a bias for `vpdpbusd`: the program, its packed weights, and three schedules of it.
 
-"separate" runs the bias as a pass of its own, "at the tile" moves that pass into the tile loop (`reverse_compute_at`),
+"separate" adds the bias in a second pass, "at the tile" moves that pass into the tile loop (`reverse_compute_at`),
 "fused" starts the sums from the bias. Everything else is the same in all three.
 """
 
@@ -20,26 +20,30 @@ ROWS, LANES, VECTORS, FOUR = 8, 16, 2, 4  # a tile of 8 x 32 sums stays in 16 ve
 
 def program(m: int, n: int, k: int) -> tirx.PrimFunc:
     """D = A @ B + C: A (m, k) uint8, B packed by `pack`, C (n,) and D (m, n) int32; blocks `matmul` and `bias`."""
-    packed = (n // 16, k // 4, 16, 4), "int8"
+    packed = (n // LANES, k // FOUR, LANES, FOUR), "int8"
     return product_and_bias(
         ((m, k), "uint8"),
         packed,
         ((n,), "int32"),
-        lambda b, j, k: b[j // 16, k // 4, j % 16, k % 4],
+        lambda b, j, p: b[j // LANES, p // FOUR, j % LANES, p % FOUR],
     )
 
 
 def pack(w: np.ndarray) -> np.ndarray:
-    """Weights (n, k) as `program` wants them: 16 outputs by 4 steps lie together."""
+    """int8 weights (n, k) as `program` takes them, (n // 16, k // 4, 16, 4): 16 outputs by 4 steps lie together."""
     n, k = w.shape
-    return np.ascontiguousarray(w.reshape(n // 16, 16, k // 4, 4).transpose(0, 2, 1, 3))
+    tiles = w.reshape(n // LANES, LANES, k // FOUR, FOUR)
+    return np.ascontiguousarray(tiles.transpose(0, 2, 1, 3))
 
 
 def schedule(m: int, n: int, k: int, way: str, primitives: ModuleType) -> s_tir.Schedule:
     """The program tiled and tensorized in one of WAYS; m, n, k are multiples of 8, 32, 4.
 
-    primitives: chapter 6's module, for `fuse_reduction_epilogue` and `refresh_regions`.
+    primitives: chapter 6's module, for `fuse_reduction_epilogue` and `refresh_regions`. Raises ValueError for another
+    way.
     """
+    if way not in WAYS:
+        raise ValueError(f"way is {way!r}; it must be one of {', '.join(map(repr, WAYS))}.")
     sch = s_tir.Schedule(program(m, n, k))
     matmul, bias = sch.get_sblock("matmul"), sch.get_sblock("bias")
     if way == "fused":

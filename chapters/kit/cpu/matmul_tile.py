@@ -1,8 +1,8 @@
 """Which part of x times w transposed a schedule computes at a time: what fits a target's registers and caches.
 
-The sums of one tile stay in vector registers while the reduction runs. How many rows and columns it has follows from
-the kernel's shape and from the registers of the target; nothing here is a constant of one machine except the two sizes
-of the part of w that is kept in a cache.
+The sums of one tile stay in vector registers while the reduction runs. The kernel's shape and the target's registers
+decide how many rows and columns a tile has. Only the two sizes of the part of w that is kept in a cache are constants
+chosen for one machine.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvm.target import Target
 from chapters.kit.cpu.nt_matmul import weight_shape
 from chapters.kit.cpu.vector_registers import vector_registers
 
-MOST_COLUMNS = 8  # each reads along a row of w of its own: more of them are read ahead less well
+MOST_COLUMNS = 8  # each reads along another row of w; more of them are prefetched less well
 BLOCK_N, BLOCK_K = 128, 1024  # a block of w: 512 KiB in float32, which a second-level cache holds
 PADDING = 32  # three vectors by as many columns are worth one row in this many: a load serves more multiply-adds
 NARROW = 32  # block_n where w has no blocks: its sums are copied out while a first-level cache holds them
@@ -70,14 +70,14 @@ def has_few_rows(func: tirx.PrimFunc, target: Target) -> bool:
 def rows_at_a_time(func: tirx.PrimFunc, target: Target) -> int:
     """How many rows of w are read at a time for all rows of x: a divisor of n, at most SIDE_BY_SIDE.
 
-    Their sums, and a vector of each, fit the registers of `target`. Raises ValueError as `weight_shape` does, and
-    where x has more than a few rows.
+    Their sums, and a vector of each row, fit the registers of `target`. Raises ValueError as `weight_shape` does, and
+    if x has more than a few rows.
     """
     n, _ = weight_shape(func)
     if not has_few_rows(func, target):
         raise ValueError(
-            f"x has rows {list(func.params[-1].shape[:-1])}, more than the {vector_registers(target).count} vector "
-            "registers of this target can sum up at a time: use the prefill schedule."
+            f"x has rows {list(func.params[-1].shape[:-1])}; the {vector_registers(target).count} vector registers of "
+            "this target cannot hold the sums of so many: use the prefill schedule."
         )
     each = prod(row_extents(func)) + 1  # registers for a row of w: its sums, and its own elements
     return largest_divisor(n, min(SIDE_BY_SIDE, vector_registers(target).count // each))
@@ -86,8 +86,8 @@ def rows_at_a_time(func: tirx.PrimFunc, target: Target) -> int:
 def matmul_tile(func: tirx.PrimFunc, target: Target) -> Tile:
     """The tile for the NT_matmul `func`, whose x has at least two dimensions.
 
-    Where one tile has room for all rows, w is read once and needs no blocks. Raises ValueError as `weight_shape`
-    does, and for an x of one dimension.
+    If one tile has room for all rows, w is read once and needs no blocks. Raises ValueError as `weight_shape` does, and
+    for an x of one dimension.
     """
     n, k = weight_shape(func)
     extents = row_extents(func)
@@ -109,7 +109,7 @@ def matmul_tile(func: tirx.PrimFunc, target: Target) -> Tile:
         vectors=vectors,
         columns=columns,
         block_n=columns * largest_divisor(n // columns, block_n // columns),
-        # a prime k has no blocks worth the name
+        # a k without a divisor of useful size, such as a prime, is not cut
         block_k=k if all_rows or block_k < lanes else block_k,
     )
 
@@ -120,7 +120,7 @@ def _columns(n: int, vectors: int, registers: int) -> int:
 
 
 def _vectors(n: int, needed: int | None, registers: int) -> int:
-    """Two vectors of rows for each tile of many rows, or three where that pays; `needed` is None for symbolic rows."""
+    """Vectors of rows in a tile of many rows: two, or three if that pays. needed: for all rows; None if symbolic."""
     if needed is None or _columns(n, 3, registers) < _columns(n, 2, registers):
         return 2
     two, three = (-(-needed // vectors) * vectors for vectors in (2, 3))  # with padding

@@ -1,21 +1,20 @@
 """Stores that bypass the cache, called from a PrimFunc for LLVM: for results too large to be found in the cache again.
 
-A plain store first reads the line it writes to into the cache. A non-temporal one does not, so that writing costs one
-transfer and not two, and what the cache holds stays there. LLVM's own intermediate language has such a store on every
-processor; TVM links the text below into the code of a PrimFunc that asks for it.
+A plain store first reads the line that it writes to into the cache. A non-temporal store does not, so writing costs one
+transfer instead of two, and evicts nothing from the cache. LLVM IR has such a store for every processor; TVM links the
+text below into the code of a PrimFunc that asks for it.
 """
 
 from tvm.script import tirx as T
 
-# one cache line; the store is of a whole line at an address that is a multiple of it
-LINE_BYTES = 64
+LINE_BYTES = 64  # a cache line; a store writes a whole line, at a multiple of this
 _VECTOR = {"float32": "<16 x float>", "float16": "<32 x half>"}  # a line, as LLVM calls it
 
 
 def llvm_text(dtype: str) -> str:
     """LLVM IR of `store_line_<dtype>(address, vector)` and `stores_done()`, for the attribute pragma_import_llvm.
 
-    stores_done is a fence: until it, other threads may not see the stores.
+    dtype: float32 or float16. stores_done is a fence: before it, other threads may not see the stores.
     """
     return f"""
 define void @store_line_{dtype}(ptr %p, {_VECTOR[dtype]} %v) alwaysinline {{
@@ -31,9 +30,9 @@ define void @stores_done() alwaysinline {{
 
 
 def store_line(first, vector, dtype: str):
-    """A call that stores `vector`, one line's elements of `dtype`, from the element `first` on, where a line begins.
+    """A call that stores `vector`, one cache line of `dtype`, at the element `first`, which must begin a line.
 
-    dtype: float32 or float16. Pairs of bfloat16 go as float32: TVM widens vectors of bfloat16 before it calls anything.
+    dtype: float32 or float16. Pass pairs of bfloat16 as float32: TVM widens a vector of bfloat16 before a call.
     """
     return T.call_extern("void", f"store_line_{dtype}", T.address_of(first), vector)
 

@@ -1,7 +1,7 @@
-"""Which kernels the CPU schedules know: x times w transposed, with a matrix w of constant size.
+"""Recognizes the kernels that the CPU schedules serve: x times w transposed, with a matrix w of constant size.
 
-That a block is called NT_matmul promises nothing: anyone may call a block so. A kernel is known if it is equal to a
-template, the same product built anew for the shapes and dtypes of its parameters.
+A block's name proves nothing: any block may be called NT_matmul. A kernel is recognized if it equals a template, which
+is the product built again for the shapes and dtypes of the kernel's parameters.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ def weight_shape(func: tirx.PrimFunc) -> tuple[int, int]:
 def is_nt_matmul(func: tirx.PrimFunc) -> bool:
     """Whether `func` is (w, x, out) with one block, NT_matmul, which sums x[…, k] * w[j, k] over k, from 0 on.
 
-    Each axis has a serial loop of its own, in the order of the axes, over a whole dimension. The factors may stand in
-    either order, each cast to the dtype of out. w has constant size, rows of x may be symbolic, and no size is 0. All
-    dtypes are such that TVM compiles vectors of them.
+    Each axis has its own serial loop over a whole dimension, in the order of the axes. The factors may come in either
+    order, each cast to the dtype of out. w has constant size, rows of x may be symbolic, and no size is 0. TVM can
+    compile vectors of all dtypes (`fills_vectors`).
     """
     if not _has_operands(func) or not _has_one_block(func):
         return False
     found = _normalized(func)
-    templates = (_template(func, *order) for order in ("xw", "wx"))
+    templates = (_template(func, order) for order in ("xw", "wx"))
     return any(structural_equal(found, _normalized(one)) for one in templates)
 
 
 def _has_operands(func: tirx.PrimFunc) -> bool:
-    """Whether the parameters are three buffers such as an NT_matmul may have; a template can be made for them."""
+    """Whether the parameters are three buffers that an NT_matmul may have, so that a template can be made for them."""
     if len(func.params) != 3 or not all(tirx.is_buffer_var(param) for param in func.params):
         return False
     w, x, out = func.params
@@ -59,7 +59,7 @@ def _has_operands(func: tirx.PrimFunc) -> bool:
 
 
 def _has_one_block(func: tirx.PrimFunc) -> bool:
-    """Whether there is one block, NT_matmul, which reads x first, then w: a schedule finds x by this place."""
+    """Whether there is one block, NT_matmul, which reads x first, then w: schedules find x by this position."""
     blocks = [at.block for at in nodes(func.body, SBlockRealize) if at.block.name_hint != "root"]
     if [block.name_hint for block in blocks] != ["NT_matmul"]:
         return False
@@ -68,8 +68,8 @@ def _has_one_block(func: tirx.PrimFunc) -> bool:
     return len(reads) == 2 and reads[0].same_as(x) and reads[1].same_as(w)
 
 
-def _template(func: tirx.PrimFunc, *order: str) -> tirx.PrimFunc:
-    """The NT_matmul for parameters like those of `func`; order: which factor of a product stands first."""
+def _template(func: tirx.PrimFunc, order: str) -> tirx.PrimFunc:
+    """The NT_matmul for parameters like those of `func`; order: "xw" or "wx", the order of the factors."""
     w, x = (te.placeholder(p.shape, p.dtype, p.name) for p in func.params[:2])
     k = te.reduce_axis((0, w.shape[1]), name="k")
     dtype = str(func.params[2].dtype)
@@ -85,7 +85,7 @@ def _template(func: tirx.PrimFunc, *order: str) -> tirx.PrimFunc:
 
 
 def _normalized(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` without what says nothing about its result: attributes, declared regions, and names of the one index 0."""
+    """`func` without the parts that do not change its result: attributes, declared regions, axes of extent 1."""
 
     def plain(block: SBlock) -> SBlock:
         single = {axis.var: axis.dom.min for axis in block.iter_vars if _is(axis.dom.extent, 1)}

@@ -1,4 +1,4 @@
-"""How wide a CPU target's vector registers are and how many it has: what a schedule's tiles are made to fit."""
+"""How wide a CPU target's vector registers are, and how many it has. Schedules choose their tiles to fit them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class VectorRegisters:
 def vector_registers(target: Target | str | dict) -> VectorRegisters:
     """The vector registers of an llvm target.
 
-    On x86 they follow from the instruction sets that the target's `mcpu` has: `llvm_get_vector_width` says
-    512 bits for every x86 CPU, also for those without AVX-512. An x86 target without `mcpu` has SSE only.
+    On x86 they follow from the instruction sets of the target's `mcpu`, because `llvm_get_vector_width` says 512 bits
+    for every x86 CPU, even without AVX-512. An x86 target without `mcpu` has SSE only.
     """
     target = Target(target)
     if codegen.llvm_cpu_has_features("avx512f", target):
@@ -38,7 +38,7 @@ def vector_registers(target: Target | str | dict) -> VectorRegisters:
 
 
 def fills_vectors(buffer: tirx.Buffer) -> bool:
-    """Whether TVM compiles vectors of what `buffer` holds: not of bool, nor of floats of 8 bits or anything smaller."""
+    """Whether TVM compiles vectors of the elements of `buffer`: not of bool, of 8-bit floats, or of smaller types."""
     name = str(buffer.dtype)
     return buffer.dtype.bits >= 8 and name.startswith(
         ("int", "uint", "bfloat16", "float16", "float32", "float64")

@@ -1,11 +1,13 @@
-"""An x86 tensor intrinsic of our own: sixteen 4-element dot products in one instruction, `vpdpbusd`.
+"""An x86 tensor intrinsic: sixteen 4-element dot products in one instruction, `vpdpbusd`.
 
-TVM 0.27.0.post1 has one too (`tvm.s_tir.tensor_intrin.x86`), written for an older LLVM: with the LLVM of this release
-it does not compile, because the instruction's operands are now 64 bytes and no longer 16 words. Importing that package
-also parses every GPU intrinsic there is, which takes seconds.
+TVM 0.27.0.post1 has one too (`tvm.s_tir.tensor_intrin.x86`), written for an older LLVM: it does not compile with the
+LLVM of this release, where the instruction's operands are 64 bytes and no longer 16 words. Importing TVM's package also
+parses all of its GPU intrinsics, which takes seconds.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import tvm
 from tvm.s_tir import TensorIntrin
@@ -13,14 +15,14 @@ from tvm.script import tirx as T
 from tvm.target import codegen
 
 NAME = "fusion_by_hand.dot_16x4_vnni"
+# the parameters of both functions
+STEPS = partial(T.Buffer, (4,), "uint8", offset_factor=1)
+WEIGHTS = partial(T.Buffer, (16, 4), "int8", offset_factor=1)
+SUMS = partial(T.Buffer, (16,), "int32", offset_factor=1)
 
 
 @T.prim_func(s_tir=True)
-def description(
-    A: T.Buffer((4,), "uint8", offset_factor=1),
-    B: T.Buffer((16, 4), "int8", offset_factor=1),
-    C: T.Buffer((16,), "int32", offset_factor=1),
-) -> None:
+def description(A: STEPS, B: WEIGHTS, C: SUMS) -> None:
     """What the intrinsic computes: C[i] += A[k] * B[i, k]."""
     with T.sblock("root"):
         T.reads(C[0:16], A[0:4], B[0:16, 0:4])
@@ -33,12 +35,8 @@ def description(
 
 
 @T.prim_func(s_tir=True)
-def implementation(
-    A: T.Buffer((4,), "uint8", offset_factor=1),
-    B: T.Buffer((16, 4), "int8", offset_factor=1),
-    C: T.Buffer((16,), "int32", offset_factor=1),
-) -> None:
-    """How: four bytes of A, repeated sixteen times, against sixteen rows of B."""
+def implementation(A: STEPS, B: WEIGHTS, C: SUMS) -> None:
+    """How it is computed: four bytes of A, repeated sixteen times, against sixteen rows of B."""
     with T.sblock("root"):
         T.reads(C[0:16], A[0:4], B[0:16, 0:4])
         T.writes(C[0:16])
@@ -53,19 +51,19 @@ def implementation(
 
 
 def register() -> str:
-    """Make the intrinsic known to `Schedule.tensorize`; returns its name."""
+    """Register the intrinsic for `Schedule.tensorize`; returns its name."""
     TensorIntrin.register(NAME, description, implementation, override=True)
     return NAME
 
 
 def target() -> tvm.target.Target:
-    """An x86 processor that has the instruction. Code for it compiles anywhere and runs where `runs_here()`."""
-    host = "x86_64-unknown-linux-gnu" if not runs_here() else codegen.llvm_get_system_triple()
+    """An x86 processor with the instruction. Code for it compiles if `compiles_here()`, and runs if `runs_here()`."""
+    host = codegen.llvm_get_system_triple() if runs_here() else "x86_64-unknown-linux-gnu"
     return tvm.target.Target({"kind": "llvm", "mcpu": "cascadelake", "mtriple": host})
 
 
 def compiles_here() -> bool:
-    """Whether TVM's LLVM writes code for x86 processors."""
+    """Whether TVM's LLVM generates code for x86 processors."""
     return any("x86" in str(name) for name in codegen.llvm_get_targets())
 
 

@@ -1,1 +1,1 @@
-"""What the site's pages show: pictures drawn from IR, plots drawn from results files, tables of the course."""
+"""Pictures drawn from IR (graphs, loops, kernels, tiles, read orders), tables, and how a lab shows a value."""

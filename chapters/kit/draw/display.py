@@ -1,4 +1,4 @@
-"""Shows a value in a lab: rendered on the site and in a notebook, as text in a terminal."""
+"""Shows a value of a lab: rendered on the site and in a notebook, as text in a terminal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 
 def display(*values: object) -> None:
-    """Show each value as the last expression of a cell would be shown."""
+    """Show each value as if it were the last expression of a notebook's cell."""
     notebook = sys.modules.get("IPython")
     if notebook and notebook.get_ipython():
         from IPython.display import display as show

@@ -1,10 +1,12 @@
-"""What pictures have in common: text in a terminal, HTML on a page or in a notebook, one alone or several in a row."""
+"""The base of all pictures: text in a terminal, HTML on a page or in a notebook, one alone or several in a row."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 FIGURE = "display:block;width:auto;max-width:none;overflow-x:auto;text-align:center"
+_INT = re.compile(r"T\.int64\((-?\d+)\)")
 
 
 class Drawing:
@@ -38,8 +40,13 @@ class SideBySide(Drawing):
 
 
 def side_by_side(*pictures: Drawing) -> SideBySide:
-    """The pictures to be compared, such as before and after a schedule."""
+    """Pictures of one kind in a row, to be compared, such as before and after a schedule."""
     return SideBySide(pictures)
+
+
+def plain(extent: object) -> str:
+    """A size from IR as text, without the types that TVM prints: "4 * n" and not "T.int64(4) * n"."""
+    return _INT.sub(r"\1", str(extent))
 
 
 def kernel_svg(width: float, height: float, title: str, inner: str) -> str:

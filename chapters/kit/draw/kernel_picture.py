@@ -1,7 +1,7 @@
-"""A thread-bound kernel drawn from its IR: what a thread reads, keeps and writes, step by step, and where threads meet.
+"""A thread-bound kernel drawn from its IR: what a thread reads, keeps and writes, and when it exchanges with others.
 
-Each sblock of the PrimFunc is a step. Three vertical lines stand for memory, the registers of one thread, and the other
-threads of its block; time runs downwards. In a terminal the picture prints as a list of its steps.
+Each sblock of the PrimFunc is a step. Three vertical lines are memory, one thread, and the other threads of its block;
+time runs downwards. In a terminal the picture prints as a list of its steps.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from chapters.kit.draw.drawing import Drawing, kernel_figure, kernel_svg
+from chapters.kit.draw.drawing import Drawing, kernel_figure, kernel_svg, plain
 from chapters.kit.ir.tensor_ir import innermost_blocks, summed_values
 
-MEMORY, THREAD, OTHERS = 130, 400, 640  # where the three lines stand
+MEMORY, THREAD, OTHERS = 130, 400, 640  # x of the three lines
 WIDTH, STEP, BOX = 770, 58, 19  # of the picture; from step to step; half of a box
 
 
 @dataclass(frozen=True)
 class KernelStep:
-    """One sblock. memory_*: buffers in global memory; kept: buffers in registers or shared memory that it sets.
+    """One sblock. memory_*: buffers in global memory. kept: buffers in registers or shared memory that it writes.
 
-    times: how often a thread runs it. vector: elements at a time. together: it sums over the threads of the block.
+    times: how often a thread runs it. vector: elements per run. together: whether it sums over the block's threads.
     """
 
     name: str
@@ -38,6 +38,7 @@ class KernelStep:
 
     @property
     def amount(self) -> str:
+        """How many elements a thread takes, such as "4 × 8 elements"."""
         if self.vector > 1:
             return f"{self.times} × {self.vector} elements"
         return f"{self.times} element{'' if self.times == 1 else 's'}"
@@ -54,7 +55,7 @@ class KernelStep:
 
 @dataclass(frozen=True, repr=False)
 class KernelPicture(Drawing):
-    """The steps of a kernel and the threads that take them. On a page or in a notebook it shows itself."""
+    """The steps of a kernel, and its blocks and threads. rows: rows of threads in a block (threadIdx.y)."""
 
     title: str
     blocks: str
@@ -76,10 +77,10 @@ class KernelPicture(Drawing):
 
     @property
     def svg(self) -> str:
-        """The picture as an SVG in the colour of the text around it."""
+        """The picture as an SVG in the colour of the surrounding text."""
         height = 50 + STEP * len(self.steps)
         places = [62 + STEP * number for number in range(len(self.steps))]
-        # the thread's own line stops at each box, so that it strikes through no word
+        # the thread's own line stops at each box, so that it does not run through the text
         stops = {THREAD: [edge for y in places for edge in (y - BOX, y + BOX)]}
         shapes = [_line(x, [28, *stops.get(x, []), height - 6], n) for x, n in _LINES.items()]
         for step, y in zip(self.steps, places, strict=True):
@@ -103,7 +104,7 @@ _STYLE = (
 def kernel_picture(func: tirx.PrimFunc, title: str) -> KernelPicture:
     """Draw `func`, a PrimFunc with sblocks whose loops are bound to blockIdx.x, threadIdx.x and perhaps threadIdx.y.
 
-    Raises ValueError if none of its loops is bound to threadIdx.x.
+    Raises ValueError if no loop is bound to threadIdx.x.
     """
     parameters = {str(param.name) for param in func.params}
     found = innermost_blocks(func.body)
@@ -112,7 +113,7 @@ def kernel_picture(func: tirx.PrimFunc, title: str) -> KernelPicture:
         raise ValueError("There are no threads to draw: no loop is bound to threadIdx.x.")
     return KernelPicture(
         title,
-        str(extents.get("blockIdx.x", 1)).removeprefix("T.int64(").rstrip(")"),
+        plain(extents.get("blockIdx.x", 1)),
         int(extents["threadIdx.x"]),
         int(extents.get("threadIdx.y", 1)),
         tuple(_step(realize, loops, parameters) for loops, realize in found),
@@ -120,7 +121,7 @@ def kernel_picture(func: tirx.PrimFunc, title: str) -> KernelPicture:
 
 
 def _thread(loop: tirx.For) -> str:
-    """What `loop` is bound to, such as threadIdx.x, or ""."""
+    """The thread axis that `loop` is bound to, such as "threadIdx.x"; "" if none."""
     return str(loop.thread_binding.thread_tag) if loop.thread_binding is not None else ""
 
 

@@ -17,7 +17,8 @@ SWEEPS = 12
 class Box(Protocol):
     """What is laid out: hashable, with a size and the boxes it reads (each with an edge label).
 
-    `anchored` boxes stand at the top, what depends on none of them stands just above its reader.
+    A box that depends on an `anchored` box is as near the top as possible. The others, and the anchored boxes
+    themselves, are just above their first reader.
     """
 
     width: float
@@ -27,7 +28,7 @@ class Box(Protocol):
 
 
 class _Waypoint:
-    """A place where a long edge passes a layer."""
+    """A place where a long edge passes through a layer."""
 
     width, height = WAYPOINT, 0.0
 
@@ -43,7 +44,7 @@ class Layout:
 
 
 def layered(nodes: Sequence[Box]) -> Layout:
-    """Lay out a graph without cycles; `nodes` come in an order in which producers precede consumers."""
+    """Lay out a graph without cycles. nodes: producers come before their consumers."""
     depth = _depth(nodes)
     layers: list[list] = [[] for _ in range(max(depth.values(), default=0) + 1)]
     for node in nodes:
@@ -58,15 +59,15 @@ def layered(nodes: Sequence[Box]) -> Layout:
     _order(layers, above, below)
     x = _columns(layers, above, below)
     y, height = _rows(layers)
-    left = min((x[n] - n.width / 2 for n in nodes), default=0.0)
-    right = max((x[n] + n.width / 2 for layer in layers for n in layer), default=0.0)
-    centre = {n: (x[n] - left + MARGIN, y[n]) for layer in layers for n in layer}
+    left = min((x[n] - n.width / 2 for n in x), default=0.0)
+    right = max((x[n] + n.width / 2 for n in x), default=0.0)
+    centre = {n: (x[n] - left + MARGIN, y[n]) for n in x}
     edges = [(_points(chain, centre, above, below), label) for chain, label in chains]
     return Layout(right - left + 2 * MARGIN, height, centre, edges)
 
 
 def _depth(nodes: Sequence[Box]) -> dict[Box, int]:
-    """Longest path from a source; what does not depend on the data sinks to its first reader."""
+    """The layer of each box: the length of the longest path from a source, or just above its first reader (see Box)."""
     depth: dict[Box, int] = {}
     fixed: dict[Box, bool] = {}
     readers: dict[Box, list[Box]] = {}
@@ -82,7 +83,7 @@ def _depth(nodes: Sequence[Box]) -> dict[Box, int]:
 
 
 def _chains(nodes: Sequence[Box], depth: dict, layers: list[list]) -> list[tuple[list, str]]:
-    """Every edge as the boxes and waypoints it runs through, one a layer; parallel edges are one."""
+    """Every edge as the boxes and waypoints that it passes, one per layer; parallel edges become one edge."""
     chains = []
     for node in nodes:
         labels: dict[Box, list[str]] = {}
@@ -98,7 +99,7 @@ def _chains(nodes: Sequence[Box], depth: dict, layers: list[list]) -> list[tuple
 
 
 def _order(layers: list[list], above: dict, below: dict) -> None:
-    """Sort each layer by where its neighbours stand, down and up in turn."""
+    """Sort each layer by the positions of its neighbours, downwards and upwards alternately."""
     for sweep in range(SWEEPS):
         down = sweep % 2 == 0
         neighbours = above if down else below
@@ -109,13 +110,13 @@ def _order(layers: list[list], above: dict, below: dict) -> None:
 
 
 def _mean(node, neighbours: dict, place: dict, otherwise: float) -> float:
-    """The mean place of those `neighbours` of `node` that have one."""
+    """The mean place of those `neighbours` of `node` that have a place; `otherwise` if none has."""
     near = [place[other] for other in neighbours.get(node, ()) if other in place]
     return sum(near) / len(near) if near else otherwise
 
 
 def _columns(layers: list[list], above: dict, below: dict) -> dict:
-    """Pull every box towards the mean of its neighbours without letting boxes of a layer touch."""
+    """The x of each box: pulled towards the mean of its neighbours, without letting boxes of a layer touch."""
     x: dict = {}
     for layer in layers:
         at = 0.0
@@ -133,7 +134,7 @@ def _columns(layers: list[list], above: dict, below: dict) -> dict:
 
 
 def _spread(layer: list, wish: dict, x: dict) -> None:
-    """The mean of packing from the left and from the right: order kept, nothing overlaps."""
+    """Set `x` of a layer to the mean of packing it from the left and from the right; order and gaps are kept."""
     from_left: dict = {}
     edge = float("-inf")
     for node in layer:
@@ -147,6 +148,7 @@ def _spread(layer: list, wish: dict, x: dict) -> None:
 
 
 def _rows(layers: list[list]) -> tuple[dict, float]:
+    """The y of each box, and the height of the picture."""
     y: dict = {}
     at = MARGIN
     for layer in layers:
@@ -158,7 +160,7 @@ def _rows(layers: list[list]) -> tuple[dict, float]:
 
 
 def _points(chain: list, centre: dict, above: dict, below: dict) -> list[tuple[float, float]]:
-    """The polyline of one edge: it leaves at the foot of a box and enters at the head of another."""
+    """The polyline of one edge: it leaves a box at the bottom and enters another at the top."""
     first, last = chain[0], chain[-1]
     start = (_port(first, chain[1], below, centre), centre[first][1] + first.height / 2)
     end = (_port(last, chain[-2], above, centre), centre[last][1] - last.height / 2 - 2)
@@ -166,7 +168,7 @@ def _points(chain: list, centre: dict, above: dict, below: dict) -> list[tuple[f
 
 
 def _port(node, neighbour, neighbours: dict, centre: dict) -> float:
-    """Where an edge meets `node`: the edges of a box stand side by side in the order of their ends."""
+    """The x where an edge meets `node`: the edges of a box are side by side, in the order of their other ends."""
     near = sorted(set(neighbours[node]), key=lambda other: centre[other][0])
     step = min(24.0, (node.width - 24) / max(len(near), 1))
     return centre[node][0] + (near.index(neighbour) - (len(near) - 1) / 2) * step

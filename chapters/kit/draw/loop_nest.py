@@ -1,7 +1,7 @@
-"""The loops of a kernel, drawn as boxes one inside the other, with the blocks that they drive.
+"""The loops of a kernel, drawn as nested boxes, with the blocks that they drive.
 
 `loop_nest(sch)` reads them from the IR: how often each loop runs, how (in parallel, as a vector, …), and whether it
-runs along a sum. Two of them `side_by_side` show what a schedule did. In a terminal a picture is an indented list.
+runs along a sum. Two pictures `side_by_side` show what a schedule did. In a terminal a picture is an indented list.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ padding:.1em .2em .1em .6em;background:rgba(128,128,128,.05)}
 
 @dataclass(frozen=True)
 class Block:
-    """A block, such as `total`. does: what happens to its result each time it runs, in words."""
+    """A block, such as `total`. does: what a run of it does to its result, in words."""
 
     name: str
     does: str
 
     def lines(self) -> list[str]:
-        """Its one line of the list."""
+        """The one line of the block in the list."""
         return [f"{self.name}: {self.does}"]
 
     def html(self) -> str:
-        """Its item of the nested lists."""
+        """The item of the block in the nested HTML lists."""
         return f'<li class="block"><b>{html.escape(self.name)}</b> <em>{html.escape(self.does)}</em></li>'
 
 
 @dataclass(frozen=True)
 class Loop:
-    """A loop and what stands in it. kind: "serial", "parallel", … or the thread that it is bound to.
+    """A loop and its body. kind: "serial", "parallel", … or the thread that it is bound to, such as "threadIdx.x".
 
     remark: what it runs over, in words; "" if the name says it.
     """
@@ -69,18 +69,18 @@ class Loop:
 
     @property
     def facts(self) -> str:
-        """What is to be said besides name and extent, such as “unrolled, along the sum”."""
+        """The facts besides name and extent, such as “unrolled, along the sum”."""
         kind = self.kind if self.kind != "serial" else ""
         along = "along the sum" if self.along_a_sum else ""
         return ", ".join(fact for fact in (self.remark, kind, along) if fact)
 
     def lines(self) -> list[str]:
-        """Its line of the list, and the indented lines of what stands in it."""
+        """The line of the loop in the list, and the indented lines of its body."""
         head = f"{self.name} {self.extent}" + (f"  ({self.facts})" if self.facts else "")
         return [head, *(f"  {line}" for part in self.body for line in part.lines())]
 
     def html(self) -> str:
-        """Its item of the nested lists."""
+        """The item of the loop in the nested HTML lists."""
         kind = f" {self.kind}" if self.kind.isalpha() else ""
         along = " along-a-sum" if self.along_a_sum else ""
         facts = f" <em>{html.escape(self.facts)}</em>" if self.facts else ""
@@ -91,7 +91,7 @@ class Loop:
 
 @dataclass(frozen=True, repr=False)
 class LoopNest(Drawing):
-    """The loops of one kernel, in the order in which they run."""
+    """The loops of one kernel, in execution order."""
 
     STYLE, GROUP = STYLE, "loop-nests"
 
@@ -146,7 +146,7 @@ def _loop(loop: tirx.For, remarks: Remarks) -> Loop:
 
 
 def _does(block: SBlock) -> str:
-    """What a block does each time it runs, in words: “sets D”, “adds to temp”, “starts temp, then adds to it”."""
+    """What a run of a block does, in words, such as “sets D”, “adds to temp”, “updates temp”."""
     written = ", ".join(region.source.name.replace(".", "_") for region in block.writes)
     verb = "adds to" if isinstance(getattr(block.body, "value", None), tirx.Add) else "updates"
     if block.init is not None:

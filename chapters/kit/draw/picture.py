@@ -7,7 +7,6 @@ prints as a list of its nodes.
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,7 +14,7 @@ from functools import cached_property
 import tvm
 from tvm import relax
 
-from chapters.kit.draw.drawing import Drawing
+from chapters.kit.draw.drawing import Drawing, plain
 from chapters.kit.draw.layered_layout import Layout, layered
 
 # Fills are translucent and text takes the page's colour, so one rule serves light and dark.
@@ -55,8 +54,7 @@ KINDS = {  # what a node is -> its name in the legend and in the listing
 }
 LAUNCHING = ("op", "kernel", "function")
 MAX_NODES = 40
-SMALLEST = 0.66  # below this scale the text could not be read: a figure scrolls instead
-_INT = re.compile(r"T\.int64\((-?\d+)\)")
+SMALLEST = 0.66  # text is illegible below this scale, so a figure scrolls instead of shrinking more
 
 
 @dataclass(eq=False)
@@ -84,7 +82,7 @@ class Node:
 
 @dataclass(frozen=True, repr=False)
 class Picture(Drawing):
-    """A drawn function. `svg` stands alone; on a page or in a notebook it shows itself."""
+    """A drawn function. On a page or in a notebook it shows itself; `svg` is a complete document."""
 
     title: str
     nodes: tuple[Node, ...]
@@ -95,12 +93,12 @@ class Picture(Drawing):
 
     @cached_property
     def layout(self) -> Layout:
-        """Where the boxes stand."""
+        """Where the boxes are."""
         return layered(self.nodes)
 
     @property
     def caption(self) -> str:
-        """How many operators, kernels and fused functions are drawn."""
+        """How many operators, kernels and fused functions are drawn, and how many are left out."""
         found = [(KINDS[kind], self.count(kind)) for kind in LAUNCHING]
         parts = [f"{n} {name}{'' if n == 1 else 's'}" for name, n in found if n]
         hidden = [node.name for node in self.nodes if node.kind == "more"]
@@ -119,7 +117,7 @@ class Picture(Drawing):
 
     @property
     def svg(self) -> str:
-        """The picture as a complete SVG document, in the colour of the text around it."""
+        """The picture as a complete SVG document, in the colour of the surrounding text."""
         return _svg(self, f"<style>{_flat(SVG_STYLE)}</style>")
 
     def figure(self) -> str:
@@ -215,13 +213,13 @@ class _Reader:
             kind, name, args = "op", "if", [value.cond]
         elif isinstance(value, relax.Call):
             kind, name, args = _call(value)
-        else:  # a copy, a tuple or an element of one computes nothing, so it is no box
+        else:  # a copy, a tuple or an element of a tuple computes nothing, so it gets no box
             return self.sources(value)
         inputs = [source for arg in args for source in self.sources(arg)]
         return [(self.add(kind, name, _type(var.ty), var.name, inputs), "")]
 
     def sources(self, expr) -> list[tuple[Node, str]]:
-        """The nodes that `expr` reads; shapes and scalars are no data and give none."""
+        """The nodes that `expr` reads, with edge labels; none for shapes and scalars, which are not tensors."""
         if expr in self.known:
             return self.known[expr]
         if isinstance(expr, relax.Tuple):
@@ -254,7 +252,7 @@ def _symbol(callee) -> str:
 
 
 def _type(ty) -> str:
-    """`n×8 float32` of a tensor, `2 tensors` of a tuple, else nothing."""
+    """`n×8 float32` for a tensor, `2 tensors` for a tuple, else ""."""
     fields = getattr(ty, "fields", None)
     if fields is not None:
         return f"{len(fields)} tensors"
@@ -264,7 +262,7 @@ def _type(ty) -> str:
     if dims is None:
         shape = "?" if ty.ndim < 0 else "×".join("?" * ty.ndim)
     else:
-        shape = "×".join(_INT.sub(r"\1", str(dim)) for dim in dims) or "scalar"
+        shape = "×".join(map(plain, dims)) or "scalar"
     return f"{shape} {ty.dtype}"
 
 
@@ -274,7 +272,7 @@ def _constant(expr) -> str:
 
 
 def _cut(nodes: list[Node], most: int) -> list[Node]:
-    """The first `most` operators with what they read; one box stands for all others."""
+    """The first `most` operators and the nodes that they read; one box replaces all others."""
     operators = [node for node in nodes if node.kind in LAUNCHING]
     shown, left_out = set(operators[:most]), operators[most:]
     if not left_out:

@@ -1,7 +1,7 @@
-"""The order in which a kernel reads a buffer, found by walking its loop nest, and drawn on the buffer's memory.
+"""The order in which a kernel reads a buffer, found by walking its loop nest, and drawn on the buffer's elements.
 
-`read_order(func, "w")` runs the loops of a PrimFunc with small constant sizes in Python, and notes each element that
-the named buffer is read at. Nothing is compiled; what the picture shows is what the loops say.
+`read_order(func, "w", title)` runs the loops of a PrimFunc with small constant sizes in Python, and notes each element
+of the named buffer that is read. It compiles nothing, so the picture shows the loops as the IR has them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from chapters.kit.ir.tensor_ir import innermost_blocks, nodes, substitute
 
 __all__ = ["ReadOrder", "read_order", "side_by_side"]
 
-MOST = 400  # elements; more cannot be read in a picture
-CELL = 34
+MOST = 400  # elements; a picture of more would be illegible
+CELL = 34  # pixels
 STYLE = """
 .read-orders{display:flex;flex-wrap:wrap;gap:2em;align-items:flex-start;margin:1.2em 0}
 .read-orders figure{margin:0}
@@ -36,10 +36,7 @@ text-anchor:middle}
 
 @dataclass(frozen=True, repr=False)
 class ReadOrder(Drawing):
-    """Where `buffer` of shape `shape` is read by the first `reads` of `title`'s innermost work, in order.
-
-    strides: the steps in memory from each read to the next, in elements.
-    """
+    """The elements of `buffer` that a kernel reads, in order. reads: flat indices into an array of shape `shape`."""
 
     STYLE, GROUP = STYLE, "read-orders"
 
@@ -50,17 +47,20 @@ class ReadOrder(Drawing):
 
     @property
     def strides(self) -> tuple[int, ...]:
+        """The step from each read to the next, in elements."""
         return tuple(b - a for a, b in itertools.pairwise(self.reads))
 
     @property
     def caption(self) -> str:
+        """The title, and the smallest four different strides."""
         steps = sorted(set(self.strides))
         told = ", ".join(map(str, steps[:4]))
-        return f"{self.title}: {self.buffer} read with steps of {told} element{'s'[: steps != [1]]}"
+        plural = "" if steps == [1] else "s"
+        return f"{self.title}: {self.buffer} read with steps of {told} element{plural}"
 
     @property
     def order(self) -> dict[int, int]:
-        """Element -> the number of its (last) read."""
+        """Element -> the number of its last read."""
         return {flat: number for number, flat in enumerate(self.reads)}
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ class ReadOrder(Drawing):
         return "\n".join([self.caption, *rows])
 
     def figure(self) -> str:
-        """The cells of the memory with the reads numbered and joined; the style sheet is not included."""
+        """A cell per element, with the reads numbered and joined by a line; the style sheet is not included."""
         columns, size, order = self.shape[-1], math.prod(self.shape), self.order
         width, height = columns * CELL + 2, size // columns * CELL + 2
         corners = [(flat % columns * CELL + 1, flat // columns * CELL + 1) for flat in range(size)]
@@ -92,9 +92,10 @@ class ReadOrder(Drawing):
 
 
 def read_order(func: tirx.PrimFunc, buffer: str, title: str, count: int | None = None) -> ReadOrder:
-    """The order in which the first block of `func` that reads `buffer` reads it; `count`: its first reads only.
+    """The order in which the first block of `func` that reads `buffer` reads it. count: at most so many reads.
 
-    The loops must have constant extents, and the buffer at most MOST elements; ValueError if not.
+    The loops must have constant extents. Raises ValueError if no block reads the buffer, or if it has more than MOST
+    elements.
     """
     found = [
         (loops, realize, load)

@@ -12,17 +12,17 @@ _PREFIXES = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T",
 
 
 def grouped(number: int) -> str:
-    """`number` with thousands separated by commas, as the tables show bytes."""
+    """`number` with thousands separated by commas, as in "1,048,576"."""
     return f"{number:,}"
 
 
 def duration(seconds: float) -> str:
-    """`seconds` to three digits, in milliseconds, or in seconds from one on."""
+    """`seconds` to three digits, in milliseconds, or in seconds if there is at least one."""
     return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{1e3 * seconds:.3g} ms"
 
 
 def si(value: float, unit: str, digits: int = 3) -> str:
-    """`value` with a prefix: si(4.3e12, "B/s") is "4.3 TB/s"."""
+    """`value` with the unit's SI prefix and `digits` digits: si(4.3e12, "B/s") is "4.3 TB/s"."""
     if value == 0:
         return f"0 {unit}".strip()
     power = 3 * math.floor(math.log10(abs(value)) / 3 + 1e-9)
@@ -39,9 +39,10 @@ class Html(str):
 
 @dataclass(frozen=True)
 class Table:
-    """`header` names the columns; every row has one cell per column, shown as text. `note` is a sentence beneath.
+    """header: names of the columns. rows: one cell per column, shown as text. note: a sentence below the table.
 
-    Integers are grouped and aligned right; a cell may be `Html`. Raises ValueError if a row has another length.
+    Integers are grouped; a column of integers is aligned right. A cell may be `Html`. Raises ValueError if a row has
+    another length than the header.
     """
 
     header: Sequence[str]

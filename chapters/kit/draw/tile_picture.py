@@ -1,6 +1,6 @@
-"""A tiled matmul drawn from its IR: which part of A, B and D one block of threads works on, and which one thread.
+"""A tiled matmul drawn from its IR: the parts of A, B and D that one block of threads uses, and those of one thread.
 
-On a page or in a notebook the picture shows itself; in a terminal it prints as three lines.
+In a terminal the picture prints as three lines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from tvm.s_tir import SBlock
 from chapters.kit.draw.drawing import Drawing, kernel_figure, kernel_svg
 from chapters.kit.ir.tensor_ir import innermost_blocks, nodes, summed_values
 
-SIDE, GAP, BAND, ZOOM = 200, 24, 90, 200  # of D, between the parts, of k, and of the enlarged tile
+# pixels: D's side, the gap between matrices, the extent of k, the enlarged tile's side
+SIDE, GAP, BAND, ZOOM = 200, 24, 90, 200
 LEFT, TOP = 20, 40
 _STYLE = (
     "text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:currentColor}"
@@ -26,9 +27,9 @@ _STYLE = (
 
 @dataclass(frozen=True, repr=False)
 class TilePicture(Drawing):
-    """grid: tiles of D along m and n. threads: of a block, likewise. turns: blocks of k. steps: of k in one block.
+    """size: m, n, k. grid: tiles of D along m and n. threads: of a block, along m and n.
 
-    own: rows and columns of one thread. shared: the buffers in shared memory.
+    turns: blocks of k. steps: of k in one block. own: rows and columns of one thread. shared: buffers in shared memory.
     """
 
     size: tuple[int, int, int]
@@ -41,6 +42,7 @@ class TilePicture(Drawing):
 
     @property
     def tile(self) -> tuple[int, int]:
+        """Rows and columns of D that one block computes."""
         return self.size[0] // self.grid[0], self.size[1] // self.grid[1]
 
     def lines(self) -> list[str]:
@@ -49,7 +51,7 @@ class TilePicture(Drawing):
         where = "in shared memory" if self.shared else "read from memory at every step"
         return [
             f"memory: A {m} × {k}, B {n} × {k}, D {m} × {n} in {self.grid[0]} × {self.grid[1]} tiles",
-            f"a block: {high} × {wide} of D; in {self.turns} turns {high} × {self.steps} of A and "
+            f"a block: {high} × {wide} of D; {self.turns} times {high} × {self.steps} of A and "
             f"{wide} × {self.steps} of B, {where}",
             f"each of its {self.threads[0]} × {self.threads[1]} threads: {self.own[0]} × {self.own[1]} sums "
             "in registers, from the bias on",
@@ -105,7 +107,8 @@ class TilePicture(Drawing):
 def tile_picture(func: tirx.PrimFunc) -> TilePicture:
     """Draw `func`, a matmul of A (m, k) and B (n, k) whose loops are bound to blockIdx and threadIdx along y and x.
 
-    Raises ValueError if it has no such loops around a reduction.
+    The reduction must have four loops in a thread: blocks of k, k in a block, rows, columns. Raises ValueError if it
+    has no such loops.
     """
     for loops, realize in innermost_blocks(func.body):
         threads = [(loop.thread_binding, int(loop.extent)) for loop in loops]
@@ -116,7 +119,10 @@ def tile_picture(func: tirx.PrimFunc) -> TilePicture:
     else:
         bound = {}
     if not {"blockIdx.y", "blockIdx.x", "threadIdx.y", "threadIdx.x"} <= set(bound):
-        raise ValueError("There is no tile to draw: no sum stands in loops of blocks and threads.")
+        raise ValueError(
+            "There is no tile to draw: no sum is inside loops that are bound to blockIdx.y, blockIdx.x, threadIdx.y "
+            "and threadIdx.x, with four serial loops."
+        )
     (m, k), (n, _) = (tuple(int(d) for d in p.shape) for p in func.params[:2])
     turns, steps, *own = serial
     buffers = [buffer for block in nodes(func.body, SBlock) for buffer in block.alloc_buffers]

@@ -1,4 +1,4 @@
-"""A thread-bound PrimFunc compiled for the GPU at hand, as a call on PyTorch's tensors and on its stream."""
+"""Compiles a thread-bound PrimFunc for this machine's GPU, and calls it on PyTorch's tensors and stream."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 from collections.abc import Callable, Sequence
 
 MODE = "TVM_CUDA_COMPILE_MODE"
-ASYNCHRONOUS = {"tirx.use_async_copy": True}  # changes nothing in kernels that mark no copy
+ASYNCHRONOUS = {"tirx.use_async_copy": True}  # kernels that mark no copy stay as they are
 
 
 def compiled(func, target=None) -> Callable[[Sequence], Callable[[], None]]:
-    """`func`, compiled: given its tensors it gives a call without arguments, which writes the outputs.
+    """`func`, compiled, as a function of its tensors. It returns a call without arguments, which writes the outputs.
 
-    target: of the GPU that is there, if none is given. NVIDIA's compiler is NVRTC, and nvcc where NVRTC is not usable
-    and the environment does not choose. Raises ValueError for a function that is for another architecture alone.
+    target: by default that of the first CUDA device. NVRTC compiles; if it fails, nvcc, unless the environment variable
+    TVM_CUDA_COMPILE_MODE chooses. Raises ValueError if `func` is only for another architecture.
     """
     import tvm
 
@@ -40,7 +40,7 @@ def compiled(func, target=None) -> Callable[[Sequence], Callable[[], None]]:
 
 
 def bound(main: Callable, tensors: Sequence) -> Callable[[], None]:
-    """`main` on these tensors, each seen by TVM without a copy, on whichever stream PyTorch is at then."""
+    """A call of `main` on these tensors, without copies, on the stream that PyTorch uses at the time of the call."""
     import tvm_ffi
 
     seen = [tvm_ffi.from_dlpack(tensor) for tensor in tensors]

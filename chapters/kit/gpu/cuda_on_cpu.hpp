@@ -1,15 +1,15 @@
-// CUDA's words in C++, so that a kernel TVM wrote for a GPU runs on a CPU: one fiber a thread, one block after another.
+// CUDA's names in C++, to run a kernel that TVM wrote for a GPU on a CPU: one fiber per thread, one block after another.
 //
-// What is checked while it runs, because a GPU would not say it:
+// Checked while a kernel runs, because a GPU would not report it:
 //   * every access of an argument lies inside it, and a wide access is aligned;
 //   * shared memory holds rubbish when a block starts;
 //   * two threads that touch one element of shared memory, one of them writing, have a barrier between them;
 //   * every thread of the block reaches each barrier, every lane of the warp each shuffle and each tensor-core operation.
 // Tensor cores: 16 x 16 x 16 fragments of nvcuda::wmma with float32 sums. Which lane holds which element is scrambled on
-// purpose, because CUDA does not say it. Asynchronous copies (cp.async) arrive as late as they may: when their thread
-// waits for them; what they will overwrite is rubbish from their start on, because they may also arrive at once.
-// mma_on_cpu.hpp has mma.sync and ldmatrix, hopper_on_cpu.hpp wgmma, bulk copies and mbarriers. Not here: other shapes of
-// fragments, atomics, grids that wait for each other.
+// purpose, because CUDA does not document it. Asynchronous copies (cp.async) arrive as late as they may, when their thread
+// waits for them; their destination is rubbish as soon as they start, because they may also arrive at once.
+// mma_on_cpu.hpp has mma.sync and ldmatrix, hopper_on_cpu.hpp wgmma, bulk copies and mbarriers. Not supported: other
+// shapes of fragments, atomics, grids that wait for each other.
 #include <ucontext.h>
 
 #include <cmath>
@@ -103,7 +103,7 @@ struct Fiber {
   Dim3 id;
   long barrier;                    // source line of the barrier it waits at
   unsigned block_epoch, warp_epoch;  // how many barriers and warp exchanges it has passed
-  std::function<bool()> until;     // what it waits for, if WAITING, and that in words
+  std::function<bool()> until;     // if WAITING: the condition it waits for, and `what` says it in words
   const char* what;
 };
 static std::vector<Fiber> fibers;
@@ -185,16 +185,16 @@ template <class T> struct Argument {
   }
   T& operator[](int64_t i) const { if (i < 0 || i >= size) outside(i, 1); return data[i]; }
   Place operator+(int64_t i) const { return {*this, i}; }
-  operator T*() const { return data; }  // handed to a device function, as an array is in CUDA
+  operator T*() const { return data; }  // when passed to a device function, as an array is in CUDA
   friend Place operator+(const Place& p, int64_t i) { return {p.of, p.at + i}; }
 };
 
 struct Access { int thread = -1; unsigned block_epoch, warp_epoch; };
-struct Shadow { Access write, read; };  // of one element; `read` is the last reader that was not the writer's follower
+struct Shadow { Access write, read; };  // the last write and the last read of one element
 struct SharedArray { void* data; size_t bytes; Shadow* shadow; size_t count; const char* name; };
 static std::vector<SharedArray>& shared_arrays() { static std::vector<SharedArray> all; return all; }
 
-static bool unordered(const Access& before) {  // by another thread, with nothing in between that orders the two
+static bool unordered(const Access& before) {  // it was by another thread, and no barrier orders it before this access
   const Fiber& me = fibers[current];
   if (before.thread < 0 || before.thread == (int)current || before.block_epoch != me.block_epoch) return false;
   return before.thread / 32 != (int)current / 32 || before.warp_epoch == me.warp_epoch;
@@ -268,7 +268,7 @@ template <class U, class Place> static Wide<U, Place> wide(const Place& p) { ret
 // --- asynchronous copies ---------------------------------------------------------------------------
 
 static std::vector<std::vector<std::function<void()>>> copies;  // by thread: started, not yet arrived
-static std::vector<std::vector<size_t>> groups;                 // by thread: how many copies each committed group has
+static std::vector<std::vector<size_t>> groups;                 // by thread: the number of copies in each committed group
 
 static size_t in_groups() { size_t n = 0; for (size_t g : groups[current]) n += g; return n; }
 static void cp_async_commit() { groups[current].push_back(copies[current].size() - in_groups()); }
@@ -353,7 +353,7 @@ template <class D, class A, class B, class C> static void mma_sync(D& d, const A
 
 // --- a block -------------------------------------------------------------------------------------
 
-static const char* waits_for(const Fiber& f) {  // and what threads wait for that wait for something else
+static const char* waits_for(const Fiber& f) {  // in words; and what another thread waits for, if it is something else
   static char text[120];
   const char* other = nullptr;
   for (auto& g : fibers) if (g.state == WAITING && strcmp(g.what, f.what)) other = g.what;

@@ -1,7 +1,7 @@
-"""Runs TVM's CUDA C on this CPU: the generated text itself, compiled by g++, one fiber a thread.
+"""Runs TVM's CUDA C on this CPU: the generated text itself, compiled by g++, with one fiber per thread.
 
-`cuda_on_cpu.hpp` says what CUDA's words mean here and what is watched while a kernel runs. Two orders of the threads,
-forwards and backwards, make a result that depends on the order visible.
+`cuda_on_cpu.hpp` defines CUDA's names and says what is checked while a kernel runs. Run the threads in two orders,
+forwards and backwards, to see whether a result depends on the order.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from chapters.kit.gpu import hopper_on_cpu
 from chapters.kit.gpu.launches import TENSOR_MAP, Kernel, Launch, LaunchError, UnknownWordError
 
 KERNELS = ROOT / ".cache" / "kernels"
-MOST_KERNELS = 1000  # built ones that are kept
+MOST_KERNELS = 1000  # compiled kernels that are kept
 HEADER = Path(__file__).with_suffix(".hpp")
 HEADERS = (HEADER, HEADER.with_name("mma_on_cpu.hpp"), HEADER.with_name("hopper_on_cpu.hpp"))
-# Locals hold a pattern before they are set, so that a register read too early is no lucky zero.
-# A static of a template must belong to its own kernel, and not to whichever of the process was loaded first.
+# Locals hold a pattern before they are set, so that a register that is read too early is not zero by luck.
+# Each kernel needs its own copy of a template's statics; by default the first library loaded provides them for all.
 FLAGS = ["-O1", "-w", "-std=c++17", "-shared", "-fPIC", "-ftrivial-auto-var-init=pattern"]
 FLAGS += ["-fno-gnu-unique"]
 
@@ -41,8 +41,8 @@ def _watched(declared: re.Match) -> str:
     return f'static Shared<{declared["type"]}, {declared["size"]}> {name}("{name.removesuffix("_ptr")}");'
 
 
-# PTX's words, and what stands in for each
-_WORDS = {
+# PTX's instructions, and the function of the headers that stands in for each
+_STAND_INS = {
     r"cp\.async\.ca\.shared\.global": "cp_async_bytes",
     r"cp\.async\.cg\.shared\.global": "cp_async_cg_bytes",
     r"cp\.async\.commit_group": "cp_async_commit",
@@ -55,34 +55,34 @@ _WORDS = {
 _OPERAND = re.compile(r'"[=+]?[a-z]"\(([^()]*)\)')
 
 
-def _word(assembly: re.Match) -> str:
+def _instruction(assembly: re.Match) -> str:
     """A statement of inline PTX as a call of its stand-in, with the operands in the order of PTX's text."""
-    said, operands = assembly["text"], _OPERAND.findall(assembly["operands"])
-    word, _, rest = said.strip().rstrip(";").partition(" ")
-    stand_in = next((name for pattern, name in _WORDS.items() if re.fullmatch(pattern, word)), None)
+    operands = _OPERAND.findall(assembly["operands"])
+    name, _, rest = assembly["text"].strip().rstrip(";").partition(" ")
+    stand_in = next((s for pattern, s in _STAND_INS.items() if re.fullmatch(pattern, name)), None)
     if stand_in is None:
-        raise UnknownWordError(f"PTX's {word} has no stand-in on the CPU.")
+        raise UnknownWordError(f"PTX's {name} has no stand-in on the CPU.")
     given = [part.strip() for part in re.sub(r"[{}\[\]]", "", rest).split(",") if part.strip()]
     named = [operands[int(part[1:])] if part.startswith("%") else part for part in given]
     return f"{stand_in}({', '.join(named)});"
 
 
-# From CUDA C to C++ with cuda_on_cpu.hpp, row after row: what finds a part of the text, and what takes its place.
-# ARRAYS stands for the names of the arrays in shared memory, BYTES for the size of the dynamic one, which the launch
+# From CUDA C to C++ with cuda_on_cpu.hpp: patterns and their replacements, applied one after another.
+# ARRAYS stands for the names of the arrays in shared memory, BYTES for the size of the dynamic array, which the launch
 # decides.
 REWRITES: dict[str, str | Callable[[re.Match], str]] = {
-    # TVM's older asynchronous copies, each a function with pointers and offsets: the header has one for all
+    # TVM's older asynchronous copies are functions with pointers and offsets: the header has one for all
     r"__forceinline__ __device__ void ptx_cp_async_legacy_\w+\([^)]*\) \{[^{}]*asm volatile[^{}]*\}\n": "",
     # dynamic shared memory: an array of a known size
     r"extern __shared__ (?:__align__\(\d+\) )?(?P<type>\w+) (?P<name>\w+)\[\];": (
         r"__shared__ \g<type> \g<name>[BYTES / sizeof(\g<type>)];"
     ),
-    # several elements of shared memory in one access: an access that is watched
+    # an access of several elements of shared memory at once: an access that is watched
     r"\*\((\w+)\*\)\((?=(?:ARRAYS)\b)": r"wide<\1>(",
     # an array in shared memory: one whose accesses are watched
     r"__shared__ (?:alignas\(\d+\) )?(?P<type>\w+) (?P<name>\w+)\[(?P<size>[^\]]+)\];": _watched,
     # an instruction of inline PTX: a call of its stand-in
-    r'asm volatile\(\s*"(?P<text>[^"]*)"(?P<operands>[^;]*)\);': _word,
+    r'asm volatile\(\s*"(?P<text>[^"]*)"(?P<operands>[^;]*)\);': _instruction,
     # calls of the older copies
     r"\bptx_cp_async_legacy_c[ag]_(\d+)_\d+_\d+\(": r"cp_async<\1>(",
     # volatile: accesses are watched without it
@@ -96,7 +96,7 @@ REWRITES: dict[str, str | Callable[[re.Match], str]] = {
 
 @functools.cache
 def missing() -> str:
-    """Why kernels cannot run here, "" if they can."""
+    """Why kernels cannot run here; "" if they can."""
     if sys.platform != "linux":
         return "running CUDA text on the CPU needs Linux"
     compiler = shutil.which("g++")
@@ -132,12 +132,12 @@ class CudaOnCpu:
 
 
 def program(kernel: Kernel, shared_bytes: int = 0) -> str:
-    """The C++ text that is compiled for `kernel`: the header, TVM's function, and how to call it.
+    """The C++ text that is compiled for `kernel`: the header, TVM's function, and a function that runs a whole grid.
 
     shared_bytes: of dynamic shared memory, which the launch decides.
     """
     prelude, start, kernels = kernel.source.partition('extern "C" __global__')
-    # TVM's own prelude ends with an #endif; after it stand the device functions that the kernel brings along
+    # TVM's own prelude ends with an #endif; the device functions that the kernel needs follow it
     text = translated(prelude.rpartition("#endif\n")[2] + start + kernels, shared_bytes)
     return "\n".join([f'#include "{HEADER.name}"', text, *_entry(kernel.name, text)])
 
@@ -157,7 +157,7 @@ def translated(text: str, shared_bytes: int) -> str:
 
 
 def _entry(name: str, text: str) -> list[str]:
-    """The lines that set the arguments of the kernel called `name` in `text`, and run it for a whole grid."""
+    """Lines of C++ that set the arguments of the kernel called `name` in `text`, and run it for a whole grid."""
     parameters = re.findall(rf"{re.escape(name)}\(([^)]*)\)", text)[0].split(",")
     kept, setting = [], ["arguments().clear();"]
     for n, parameter in enumerate(parameters):
@@ -188,9 +188,9 @@ def _entry(name: str, text: str) -> list[str]:
 
 @functools.cache
 def _folder() -> Path:
-    """Where the headers lie, compiled once, and every kernel that was built with them, on this machine, by any process.
+    """The folder with the compiled headers and all kernels built with them; all processes on this machine share it.
 
-    Parsing the headers is half of the time that a kernel takes, and the same kernels come back in every run.
+    Parsing the headers takes half of the time of compiling a kernel, and every run needs the same kernels again.
     """
     version = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
     parts = [version, " ".join(FLAGS).encode(), *(header.read_bytes() for header in HEADERS)]
@@ -198,13 +198,20 @@ def _folder() -> Path:
     if not folder.exists():
         KERNELS.mkdir(parents=True, exist_ok=True)
         for old in KERNELS.iterdir():
-            if time.time() - old.stat().st_mtime > 3600:  # a younger one may be another process's
+            if time.time() - _modified(old) > 3600:  # another process may be using a younger one
                 shutil.rmtree(old, ignore_errors=True)
         _compile_headers(folder)
-    built = sorted(folder.glob("*.so"), key=lambda path: path.stat().st_mtime)
-    for path in built[:-MOST_KERNELS]:
+    for path in sorted(folder.glob("*.so"), key=_modified)[:-MOST_KERNELS]:
         path.unlink(missing_ok=True)
     return folder
+
+
+def _modified(path: Path) -> float:
+    """When `path` was changed last, in seconds since the epoch; now, if another process has just removed it."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return time.time()
 
 
 def _compile_headers(folder: Path) -> None:
@@ -214,7 +221,7 @@ def _compile_headers(folder: Path) -> None:
         flags = [flag for flag in FLAGS if flag != "-shared"]
         header = ["-x", "c++-header", HEADER.name, "-o", HEADER.name + ".gch"]
         subprocess.run(["g++", *flags, *header], cwd=name, check=True, capture_output=True)
-        with contextlib.suppress(OSError):  # another process was first
+        with contextlib.suppress(OSError):  # another process made the folder first
             Path(name).rename(folder)
 
 
@@ -232,7 +239,7 @@ def _built(text: str):
 
 
 def _compile(text: str, library: Path) -> None:
-    own = library.with_suffix(f".{os.getpid()}")  # another process may compile the same
+    own = library.with_suffix(f".{os.getpid()}")  # another process may compile the same kernel
     command = ["g++", *FLAGS, "-x", "c++", "-", "-I", str(library.parent), "-o", str(own)]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:

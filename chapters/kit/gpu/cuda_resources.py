@@ -1,7 +1,7 @@
-"""What a CUDA kernel takes of the GPU: registers, spilled bytes, shared memory, as NVIDIA's compiler counts them.
+"""What a CUDA kernel uses of the GPU: registers, spilled bytes, shared memory, as NVIDIA's compiler counts them.
 
-No GPU, no driver and no CUDA toolkit: the compiler (NVRTC) and its headers come as wheels. Counts differ between
-versions of the compiler, so nothing should depend on an exact one.
+This needs no GPU, driver or CUDA toolkit: the compiler (NVRTC) and its headers come as wheels. Counts differ between
+versions of the compiler, so do not rely on an exact one.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 WHEELS = "nvidia-cuda-nvrtc, nvidia-cuda-runtime, nvidia-cuda-cccl and nvidia-cuda-crt"
-# The names that TVM's text takes from headers which NVRTC has under other names.
+# TVM's text takes these names from headers that NVRTC has under other names.
 PREAMBLE = """
 #include <cuda/std/cstdint>
 #include <cuda/std/limits>
@@ -31,9 +31,9 @@ _SILENT = [f"-D__NV_SILENCE{host}_DEPRECATION_{part}=" for host in _HOSTS for pa
 
 @dataclass(frozen=True)
 class Resources:
-    """A kernel's, a thread's unless said otherwise. spill_*: bytes of registers kept in memory for want of registers.
+    """What a kernel uses, per thread unless said otherwise. spill_*: bytes stored and loaded for want of registers.
 
-    shared_bytes: a block's shared memory; the compiler counts the static part only.
+    shared_bytes: shared memory per block; the compiler counts the static part only.
     """
 
     registers: int = 0
@@ -44,7 +44,7 @@ class Resources:
 
 
 class CompileError(Exception):
-    """NVIDIA's compiler does not take the text; the message is its own."""
+    """NVIDIA's compiler refuses the text (the message is the compiler's), or it is not installed."""
 
 
 def _root() -> Path | None:
@@ -57,7 +57,7 @@ def _root() -> Path | None:
 
 
 def missing() -> str:
-    """Why no kernel can be compiled here, "" if it can."""
+    """Why no kernel can be compiled here; "" if one can."""
     if _root() is None:
         return f"compiling CUDA needs the wheels {WHEELS}, on Linux"
     return ""
@@ -72,7 +72,7 @@ def compiled(source: str, arch: str) -> tuple[bytes, str]:
 
 
 def ptx(source: str, arch: str) -> str:
-    """The PTX that the CUDA C `source` becomes before it is machine code for `arch`. Raises CompileError."""
+    """The PTX that the compiler makes of the CUDA C `source` for `arch`. Raises CompileError."""
     return _compiled(source, arch, "PTX")[0].rstrip(b"\0").decode()
 
 
@@ -124,8 +124,9 @@ _REPORTED = {
 
 
 def resources(source: str, arch: str) -> Resources:
-    """What the one kernel in `source` takes on `arch`."""
+    """What the one kernel in `source` uses on `arch`. Raises CompileError, also if the report has no registers."""
     _, report = compiled(source, arch)
     found = {name: re.search(pattern, report) for name, pattern in _REPORTED.items()}
-    assert set(found) == {field.name for field in fields(Resources)}
+    if not found["registers"]:
+        raise CompileError(f"The compiler's report does not count registers: {report!r}")
     return Resources(**{name: int(match[1]) for name, match in found.items() if match})

@@ -1,7 +1,7 @@
-"""What executes or compiles GPU code on a machine without a GPU: which of it is here, and what to install for the rest.
+"""Programs that run or compile GPU code on a machine without a GPU: which are installed, and how to install the others.
 
-Nothing of it is needed for the course: what cannot be run is skipped with its reason. Where it must be here, as in CI,
-the environment variable FUSION_REQUIRE_EXECUTORS=1 makes a missing one a failure.
+They are optional: a check that needs a missing one is skipped and says why. Set the environment variable
+FUSION_REQUIRE_EXECUTORS=1, as CI does, to make a missing one a failure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REQUIRED = "FUSION_REQUIRE_EXECUTORS"
 
 @dataclass(frozen=True)
 class Executor:
-    """One way. missing: why it is not here, "" if it is. install: what to do about that, "" where nothing can be."""
+    """One of them. missing: why it is not here, "" if it is. install: how to install it, "" if this system cannot."""
 
     what: str
     missing: Callable[[], str]
@@ -26,11 +26,11 @@ class Executor:
 
 
 def executors() -> list[Executor]:
-    """All of them, with the advice for this system."""
+    """All executors, with the advice for this system."""
     linux = sys.platform == "linux"
     return [
         Executor(
-            "CUDA kernels are run by g++, a fiber for every thread",
+            "CUDA kernels are run by g++, with one fiber per thread",
             cuda_on_cpu.missing,
             "optional: sudo apt install g++" if linux else "",
         ),

@@ -1,19 +1,19 @@
 // Hopper's own instructions for cuda_on_cpu.hpp, which includes this: wgmma, bulk copies (TMA), mbarriers.
 //
-// Nothing here is quick or early. A bulk copy arrives when no thread can go on without it; a wgmma reads shared memory and
-// its sums when its thread waits for its group. Until then the registers of its sums hold rubbish.
+// Everything finishes as late as it may. A bulk copy arrives when no thread can go on without it; a wgmma reads shared
+// memory and its sums when its thread waits for its group. Until then the registers of its sums hold rubbish.
 //
-// What is checked while it runs, because a GPU would not say it:
-//   * a bulk copy goes to no place that a wgmma under way still reads, and a wgmma reads no place that a copy still fills;
+// Checked while a kernel runs, because a GPU would not report it:
+//   * no bulk copy writes where a wgmma in flight still reads, and no wgmma reads where a copy still writes;
 //   * all 128 threads of a warpgroup issue the same products, from the same descriptors;
-//   * no sum is touched while a product is under way; what a thread wrote into one is fenced before the next product;
-//   * an mbarrier is used after it was made, the block has passed a barrier since, and copies know of it (proxy fence);
-//   * an mbarrier gets no more arrivals in a phase than it waits for; nothing is under way when a thread ends.
+//   * no sum is touched while a product is in flight; a fence follows a write to a sum before the next product;
+//   * an mbarrier is used after it was made and the block has passed a barrier, and copies know of it (proxy fence);
+//   * an mbarrier gets no more arrivals in a phase than it waits for; nothing is in flight when a block ends.
 // Descriptors are decoded (start, both offsets, swizzle), tensor maps too (size, pitch, box, swizzle, zeros past an edge).
 //
-// Not here: operands of A in registers, transposed operands, float8 and sparse products, sums of float16, clusters and
-// multicast, bulk stores, reductions, tensor maps of other ranks, setmaxnreg, time. The layouts are those of the PTX
-// manual as this file understands it; no GPU has been asked.
+// Not supported: operands of A in registers, transposed operands, float8 and sparse products, sums of float16, clusters
+// and multicast, bulk stores, reductions, tensor maps of other ranks, setmaxnreg, time. The layouts follow the PTX manual
+// as we read it; they have not been compared with a GPU.
 #include <map>
 #include <tuple>
 #include <utility>
@@ -25,7 +25,7 @@ using nvcuda::wmma::together;
 
 // --- dynamic shared memory -----------------------------------------------------------------------
 
-static const uint32_t WINDOW = 1024;  // where shared memory begins in its own address space; the GPU keeps the first KiB
+static const uint32_t WINDOW = 1024;  // where shared memory begins in its own address space; the GPU reserves the first KiB
 alignas(1024) static uint8_t dynamic_shared[227 * 1024];
 static uint32_t dynamic_bytes;  // as the host code asked for
 
@@ -35,7 +35,7 @@ static uint8_t* shared_at(uint32_t address, uint32_t bytes, const char* who) {
   return dynamic_shared + (address - WINDOW);
 }
 
-// The 16-byte pieces of a row change places by the row's number; both sides compute it from the address.
+// The 16-byte pieces of a row are permuted by the row's number; copies and products compute the place from the address.
 enum Swizzle { SWIZZLE_NONE, SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 };  // as the driver numbers them
 static uint32_t swizzled(uint32_t address, int mode) { return address ^ (address >> 3 & ((1 << mode) - 1) << 4); }
 
@@ -127,7 +127,7 @@ static void arrive(const BulkCopy& it) {
   barrier.bytes -= it.span.to - it.span.from;
   settle(barrier);
 }
-static bool one_copy_arrives(bool newest) {  // called when nobody can go on
+static bool one_copy_arrives(bool newest) {  // called when no thread can go on
   if (bulk_copies.empty()) return false;
   auto which = newest ? bulk_copies.end() - 1 : bulk_copies.begin();
   BulkCopy it = *which;
@@ -145,7 +145,7 @@ struct Descriptor {
     mode = modes[d >> 62];
     if (d >> 49 & 7) fail("gives a descriptor with a base offset, which is not known here.");
   }
-  // Where element k of row r lies: rows by eights; 16 bytes a row without a swizzle, else as many as the swizzle is wide.
+  // Where element k of row r lies: rows in groups of eight; a row has 16 bytes without a swizzle, else the swizzle's width.
   uint32_t at(int r, int k) const {
     uint32_t groups = start + r / 8 * stride;
     if (mode == SWIZZLE_NONE) return groups + k / 8 * leading + r % 8 * 16 + k % 8 * 2;
@@ -163,14 +163,14 @@ struct Product {
   std::vector<float*> sums; long group;  // -1: not committed
   Span reads_a, reads_b;
 };
-struct Sums { float held; int under_way; uint32_t fenced; };
+struct Sums { float held; int in_flight; uint32_t fenced; };
 struct WarpgroupThread {
   std::vector<Product> products; size_t issued = 0, done = 0; long groups = 0; bool fenced = false;
   std::vector<std::pair<uint64_t, uint64_t>> asked;  // the descriptors of all products so far
   std::map<float*, Sums> sums;
 };
 static std::vector<WarpgroupThread> warpgroup_threads;
-static const float RUBBISH = -1234567;  // no sum of a test; adding to it changes it, which a not-a-number would hide
+static const float RUBBISH = -1234567;  // not a sum of any test; an addition changes it, while NaN would stay NaN
 
 static uint32_t bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 static bool read_by_wgmma(const Span& span) {
@@ -183,7 +183,7 @@ static void wgmma_fence() {
   together();
   WarpgroupThread& me = warpgroup_threads[current];
   me.fenced = true;
-  for (auto& s : me.sums) if (!s.second.under_way) s.second.fenced = bits(*s.first);
+  for (auto& s : me.sums) if (!s.second.in_flight) s.second.fenced = bits(*s.first);
 }
 static void wgmma_commit() {
   together();
@@ -197,7 +197,7 @@ template <class T, int N, size_t... I, class All> static void issue(All all, std
   if ((current | 127) >= fibers.size()) fail("issues a wgmma in a warpgroup of fewer than 128 threads.");
   WarpgroupThread& me = warpgroup_threads[current];
   Product p{(uint64_t)std::get<N / 2>(all), (uint64_t)std::get<N / 2 + 1>(all), (bool)std::get<N / 2 + 2>(all), N, element_at<T>, {&std::get<I>(all)...}, -1, {}, {}};
-  if (!me.fenced) fail("issues a wgmma, and no wgmma.fence stands before it.");
+  if (!me.fenced) fail("issues a wgmma, and no wgmma.fence comes before it.");
   p.reads_a = Descriptor(p.a).span(64); p.reads_b = Descriptor(p.b).span(N);
   for (const Span& s : {p.reads_a, p.reads_b}) {
     shared_at(s.from, s.to - s.from, "multiplies from");
@@ -207,12 +207,12 @@ template <class T, int N, size_t... I, class All> static void issue(All all, std
     auto known = me.sums.find(sum);
     if (known == me.sums.end()) known = me.sums.insert({sum, {0, 0, bits(*sum)}}).first;
     Sums& s = known->second;
-    if (!s.under_way) {
+    if (!s.in_flight) {
       if (bits(*sum) != s.fenced) fail("wrote a sum after the last wgmma.fence, and multiplies.");
       s.held = *sum;
       *sum = RUBBISH;
     }
-    s.under_way++;
+    s.in_flight++;
   }
   me.asked.push_back({p.a, p.b});
   me.issued++;
@@ -237,7 +237,7 @@ static void multiply(Product& p) {  // this thread's sums: rows r and r + 8, in 
       float total = p.adds ? s.held : 0;
       for (int k = 0; k < 16; k++) total += rows[h][k] * other[k];
       s.held = total;
-      if (--s.under_way == 0) { *sum = total; s.fenced = bits(total); }
+      if (--s.in_flight == 0) { *sum = total; s.fenced = bits(total); }
     }
   }
 }
@@ -260,7 +260,7 @@ static void wgmma_wait(long newest) {
     me.done++;
   }
 }
-static void hold_register(float&) {}  // these two say something to a compiler, and nothing to a GPU
+static void hold_register(float&) {}  // wgmma.py: these two keep NVIDIA's compiler from moving code, and do nothing
 static int anew(int value) { return value; }
 
 // --- a block ---------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ static void hopper_starts(unsigned n) {
   mbarriers.clear(); bulk_copies.clear();
   warpgroup_threads.assign(n, {});
 }
-static const char* hopper_ends() {  // what a thread that has ended leaves under way
+static const char* hopper_ends() {  // what is still in flight when all threads have ended
   if (!bulk_copies.empty()) return "a bulk copy";
   for (auto& thread : warpgroup_threads) if (!thread.products.empty()) return "a wgmma";
   return nullptr;

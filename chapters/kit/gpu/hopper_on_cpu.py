@@ -1,7 +1,7 @@
-"""Hopper's instructions in TVM's CUDA C, by the names that hopper_on_cpu.hpp has for them.
+"""Renames Hopper's instructions in TVM's CUDA C to the functions of hopper_on_cpu.hpp.
 
-TVM writes each instruction as a device function with a line of assembly. The functions go; their calls get other names.
-An instruction that has none keeps TVM's, and g++ then says that it does not know it.
+TVM writes each instruction as a device function with a line of assembly. The device functions are removed, and their
+calls renamed. An instruction that hopper_on_cpu.hpp lacks keeps TVM's name, and g++ reports it as unknown.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?uchar (\w+)\[\];
 
 
 def translated(text: str) -> str:
-    """`text`, TVM's device functions and kernels, with the instructions of hopper_on_cpu.hpp called by its names.
+    """`text`, which holds TVM's device functions and kernels, with calls of the functions of hopper_on_cpu.hpp.
 
     Text without a wgmma stays as it is.
     """
@@ -51,7 +51,7 @@ def translated(text: str) -> str:
 
 
 def _replaced(function: str) -> bool:
-    """Whether a device function is one of those above, or one of wgmma.py's two without an instruction."""
+    """Whether hopper_on_cpu.hpp has a device function: an instruction of the tables above, or a helper of wgmma.py."""
     head = function.partition("{")[0]
     known = [_WGMMA.pattern, *_NAMES, r"\b(?:hold_register|anew)\("]
     return any(re.search(pattern, head) for pattern in known)

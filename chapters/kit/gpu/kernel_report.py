@@ -1,4 +1,4 @@
-"""Two tables about GPU kernels that need no GPU: what they ask of memory, and what NVIDIA's compiler makes of them."""
+"""Two tables about GPU kernels, made without a GPU: what they load, and what NVIDIA's compiler makes of them."""
 
 from __future__ import annotations
 
@@ -18,25 +18,26 @@ from chapters.kit.ir.tensor_ir import nodes
 
 
 def memory_table(kernels: Mapping[str, tirx.PrimFunc], arch: str = "sm_90a") -> Table:
-    """For each kernel: bytes loaded of A and B, load instructions a thread, barriers, the worst bank conflict."""
+    """For each kernel: bytes loaded of A and B, bytes of its widest load, barriers in its text, worst bank conflict."""
+    target = cuda(arch)
     rows = []
     for name, func in kernels.items():
-        target = cuda(arch)
         program = HostProgram(func, target, ASYNCHRONOUS)
         text = "".join(kernel.source for kernel in program.kernels.values())
         moved = bytes_moved(func, target)
-        wide = max(a.lanes * a.item_bytes for a in accesses(func, target) if a.buffer in "AB")
+        found = [access for access in accesses(func, target) if access.buffer in ("A", "B")]
+        wide = max(access.lanes * access.item_bytes for access in found)
         ways = max(conflicts(func, target).values(), default=None)
         loaded = moved["A"] + moved["B"]
         barriers = text.count("__syncthreads()")
         worst = "no shared memory" if ways is None else f"{ways}-way"
         rows.append((name, loaded, wide, barriers, worst))
-    loads = "bytes of A and B loaded", "bytes a load"
+    loads = "bytes of A and B loaded", "bytes per load"
     return Table(("kernel", *loads, "barriers", "worst bank conflict"), rows)
 
 
 def used_by(func: tirx.PrimFunc, arch: str) -> tuple[Resources, int]:
-    """What the one kernel of `func` takes on `arch`, and the threads of its blocks. Needs NVIDIA's compiler."""
+    """What the one kernel of `func` uses on `arch`, and the threads of its blocks. Needs NVIDIA's compiler."""
     (kernel,) = HostProgram(func, cuda(arch), ASYNCHRONOUS).kernels.values()
     used = resources(kernel.source, arch)
     (device,) = lowered(func, cuda(arch))
@@ -45,7 +46,7 @@ def used_by(func: tirx.PrimFunc, arch: str) -> tuple[Resources, int]:
 
 
 def dynamic_shared_bytes(device: tirx.PrimFunc) -> int:
-    """The shared memory that a launch of a device function asks for, a block; the compiler does not know of it."""
+    """The shared memory per block that a launch of a device function asks for; the compiler does not count it."""
     made = [one.buffer for one in nodes(device.body, tirx.AllocBuffer)]
     pools = [buffer for buffer in made if str(buffer.scope()) == "shared.dyn"]
     return sum(math.prod(map(int, p.shape)) * DataType(str(p.dtype)).itemsize for p in pools)
@@ -54,20 +55,23 @@ def dynamic_shared_bytes(device: tirx.PrimFunc) -> int:
 def threads_of(func: tirx.PrimFunc) -> int:
     """The threads of a block: the product of the extents bound to threadIdx."""
     found = [(loop.thread_binding, loop.extent) for loop in nodes(func.body, tirx.For)]
-    # as a function written without a schedule has it
+    # functions that were written without a schedule bind threads by attributes
     attributes = nodes(func.body, tirx.AttrStmt)
     found += [(a.node, a.value) for a in attributes if str(a.attr_key) == "thread_extent"]
     extents = {str(axis.thread_tag): int(extent) for axis, extent in found if axis is not None}
     return math.prod(extent for tag, extent in extents.items() if "threadIdx" in tag)
 
 
-Counted = tuple[str, str, Resources, int]  # architecture, kernel, what it takes, threads of a block
+Counted = tuple[str, str, Resources, int]  # architecture, kernel, what it uses, threads of a block
 
 
 def resources_of(
     counted: Iterable[Counted], occupancy: Callable[[Resources, int, str], float]
 ) -> Table:
-    """A row a kernel and architecture: registers, spilled bytes, shared memory, and `occupancy`'s share of threads."""
+    """One row per kernel and architecture: registers, spilled bytes, shared memory, and the share from `occupancy`.
+
+    occupancy: (resources, threads of a block, architecture) -> the share of a multiprocessor's threads, 0 to 1.
+    """
     rows = []
     for arch, name, used, threads in counted:
         spilled = used.spill_store_bytes + used.spill_load_bytes

@@ -1,8 +1,8 @@
 """What TVM's compiled host code launches: kernels, grids and blocks, and the arguments in the kernel's own order.
 
 A PrimFunc for a GPU becomes two things: device code, which is text here, and host code, which checks the arguments and
-launches. The host code is compiled for this CPU without the device code; each launch then is a call of a global
-function with the kernel's name, and that function is ours. So nothing about a launch is guessed.
+launches. The host code is compiled for this CPU without the device code. Each launch is then a call of a global
+function with the kernel's name, and we register that function. So a launch is observed and not guessed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tvm.tirx.build import codegen_build, split_host_device_mods
 from chapters.kit.cpu.aligned import aligned_bytes
 from chapters.kit.gpu import tensor_maps
 
-# Attributes of a function: the passes that lower it and the only architecture it is for, where that is not the usual.
+# Optional attributes of a function: the passes that lower it, and the only architecture that it is for.
 PIPELINE, ARCHITECTURE = "pipeline", "architecture"
 TENSOR_MAP = "tensormap"  # the dtype of a parameter that describes a buffer to bulk copies
 _CARRIER = {"bfloat16": "uint16"}  # DLPack from NumPy has no bfloat16; the bytes are the same
@@ -29,8 +29,8 @@ _CARRIER = {"bfloat16": "uint16"}  # DLPack from NumPy has no bfloat16; the byte
 class Kernel:
     """A device function: its source text, and its parameters as the launch passes them.
 
-    dtypes: one a parameter, "handle" for a buffer, TENSOR_MAP for a tensor map. tags: what the launch passes after
-    them, such as "blockIdx.x".
+    dtypes: one per parameter, "handle" for a buffer, TENSOR_MAP for a tensor map. tags: the sizes that the launch
+    passes after the parameters, such as "blockIdx.x".
     """
 
     name: str
@@ -44,7 +44,7 @@ class Kernel:
 class Launch:
     """One launch: NumPy arrays for the buffers (they share the caller's memory), numbers for the scalars.
 
-    A tensor map is an array of its 128 bytes. shared_bytes: of a block's dynamic shared memory.
+    A tensor map is an array of its 128 bytes. shared_bytes: dynamic shared memory per block.
     """
 
     kernel: Kernel
@@ -62,20 +62,20 @@ class LaunchError(Exception):
 
 
 class UnknownWordError(Exception):
-    """A kernel uses something an engine cannot execute; that says nothing about whether it is right."""
+    """A kernel uses something that an engine cannot execute; the kernel may still be right."""
 
 
 class HostProgram:
     """A PrimFunc's host part, compiled for this CPU; its launches go to `engine`.
 
-    func: a PrimFunc bound to threads. target: a GPU's; nothing but TVM is needed to compile for it. config: more of
-    TVM's PassContext, such as {"tirx.use_async_copy": True}.
+    func: a PrimFunc bound to threads. target: a GPU's; compiling for it needs only TVM. config: options of TVM's
+    PassContext, such as {"tirx.use_async_copy": True}.
     """
 
     def __init__(
         self, func: tvm.tirx.PrimFunc, target: tvm.target.Target, config: dict | None = None
     ):
-        # the host code would refuse arrays that do not lie on the GPU it was compiled for
+        # without this option the host code refuses arrays that are not on the GPU it was compiled for
         with tvm.transform.PassContext(config={"tirx.disable_assert": True, **(config or {})}):
             host, device = _split(func, target)
             self.kernels = {k.name: k for k in _kernels(device)}
@@ -107,7 +107,7 @@ class HostProgram:
         return run.launches
 
     def _call(self, name: str) -> Callable:
-        """What the host code calls to launch the kernel called `name`, which may have been replaced since."""
+        """The function that the host code calls to launch the kernel `name`; it looks the kernel up in `kernels`."""
 
         def call(*values) -> int:
             run = self._run
@@ -125,7 +125,7 @@ class HostProgram:
 
 @dataclass
 class _Run:
-    """One run of a HostProgram: `live` are the buffers by address."""
+    """One run of a HostProgram. live: the buffers, by address."""
 
     engine: Engine
     live: dict[int, np.ndarray]
@@ -140,9 +140,9 @@ def lowered(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> list[tvm.tirx
 
 
 def target_of(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> tvm.target.Target:
-    """`target`, with all instructions of the architecture that `func` is for, if it is for one alone.
+    """`target`; if `func` is for one architecture only, such as sm_90a, a target with that architecture's instructions.
 
-    Raises ValueError where `target` is another.
+    Raises ValueError if `target` is another architecture.
     """
     wanted = func.attrs.get(ARCHITECTURE)
     arch = str(target.attrs.get("arch", target.kind.name))
@@ -150,13 +150,13 @@ def target_of(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> tvm.target.
         return target
     if arch != str(wanted).rstrip("a"):
         raise ValueError(
-            f"This kernel is made of instructions that {wanted} alone has, and the target is {arch}: use another there."
+            f"This kernel needs instructions that {wanted} alone has, and the target is {arch}: use another kernel."
         )
     return tvm.target.Target({"kind": "cuda", "arch": str(wanted)})
 
 
 def pipeline_of(mod: tvm.IRModule) -> str:
-    """The name of TVM's passes that lower `mod`: what its function says in the attribute PIPELINE, else "s_tir"."""
+    """The name of TVM's pipeline that lowers `mod`: the attribute PIPELINE of its function, else "s_tir"."""
     attrs = (func.attrs for func in mod.functions.values())
     return next((str(own[PIPELINE]) for own in attrs if PIPELINE in own), "s_tir")
 

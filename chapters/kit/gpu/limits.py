@@ -1,6 +1,6 @@
 """The numbers of an NVIDIA GPU that a schedule must respect: warps, memory, and what a multiprocessor holds at a time.
 
-What a multiprocessor holds is from the table "Technical Specifications per Compute Capability" of the CUDA C++
+The limits of a multiprocessor are from the table "Technical Specifications per Compute Capability" of the CUDA C++
 Programming Guide.
 """
 
@@ -9,20 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 WARP = 32
-BANKS, BANK_BYTES = 32, 4  # of shared memory: a warp reaches each bank once at a time
-SECTOR_BYTES = 32  # global memory answers in sectors
+BANKS, BANK_BYTES = 32, 4  # of shared memory: each bank serves one word at a time
+SECTOR_BYTES = 32  # the unit in which global memory is read and written
 VECTOR_BYTES = 16  # the widest load of a thread
 ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-# of a block; a kernel asks for more when it is launched, with dynamic shared memory
-STATIC_SHARED_BYTES = 48 * 1024
+STATIC_SHARED_BYTES = 48 * 1024  # per block, at most; more must be dynamic and asked for at launch
 
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """threads, blocks, registers (32 bits each) and shared_bytes that are there at a time, for all blocks together.
+    """What a multiprocessor has for all its blocks: threads, blocks, registers (32 bits each), bytes of shared memory.
 
-    The hardware hands them out in portions: a warp gets registers by 256, warps come by fours, and a block gets shared
-    memory by 128 bytes, with 1 KiB on top that is reserved.
+    They are allocated in portions: a warp's registers in units of 256, warps in fours, and a block's shared memory in
+    units of 128 bytes, plus 1 KiB that is reserved.
     """
 
     threads: int
@@ -43,5 +42,5 @@ LIMITS = {
 
 
 def warp_step(dtype: str) -> int:
-    """How many elements of `dtype` the 32 lanes of a warp load at a time, each a vector of 16 bytes."""
+    """How many elements of `dtype` the 32 lanes of a warp load at a time, 16 bytes each."""
     return WARP * VECTOR_BYTES // ITEM_BYTES[dtype]

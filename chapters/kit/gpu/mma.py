@@ -1,18 +1,18 @@
-"""The fused linear layer by hand, for tensor cores as PTX has them: `mma.sync`, `ldmatrix` and `cp.async`.
+"""The fused linear layer, written with PTX's instructions for tensor cores: `mma.sync`, `ldmatrix` and `cp.async`.
 
-`wmma.py` hides which lane of a warp holds which number of a fragment. PTX documents it (PTX ISA, "Matrix fragments for
-mma.m16n8k16 with floating point type"), so the sums are ordinary registers here, and their start from the bias is an
+`wmma.py` hides which lane of a warp holds which element of a fragment. PTX documents it (PTX ISA, "Matrix fragments for
+mma.m16n8k16 with floating point type"), so here the sums are ordinary registers, and starting them from the bias is an
 ordinary load. For one `mma.sync`, d (16, 8) = a (16, 16) @ b (16, 8) + c, lane l holds with g = l // 4 and t = l % 4
 
     a: rows g and g + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9     b: the same rows of k, column g
     c, d: row g, columns 2t and 2t + 1; row g + 8, columns 2t and 2t + 1
 
-Which column of the layer is "column c" of the j-th such product is ours to choose. Four products make 32 columns, and
+We choose which column of the layer is "column c" of the j-th such product. Four products make 32 columns, and
 
     column c of product j  is  column 8 (c // 2) + 2 j + c % 2  of the 32,
 
-so that lane l holds columns 8t to 8t + 7: eight biases are two loads, eight results are one store of 16 bytes. The rows
-of w are dealt out so when they are copied to shared memory (`dealt`), which costs nothing.
+so that lane l holds columns 8t to 8t + 7: eight biases are two loads, eight results are one store of 16 bytes. To get
+this order, the rows of w are permuted while they are copied to shared memory (`dealt`), which costs nothing.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from chapters.kit.gpu.limits import WARP
 
 PTX_TYPES = {"float16": "f16", "bfloat16": "bf16"}
 PIECE = 8  # elements of 2 bytes in the 16 bytes that ldmatrix and cp.async take at once
-FULL = 128  # blocks: data-centre GPUs have 108 to 148 multiprocessors
-# Of a block, at most, on sm_80; consumers' GPUs have 99 KiB, later data-centre GPUs more.
+FULL = 128  # blocks that keep a GPU busy: data-centre GPUs have 108 to 148 multiprocessors
+# Of a block, at most, on sm_80; consumer GPUs have 99 KiB, later data-centre GPUs more.
 SHARED_BYTES = 163 * 1024
-LARGEST = 2**31  # indices have 32 bits
+LARGEST = 2**31  # elements of an array: indices have 32 bits
 COPY, LDMATRIX = "cp.async.cg.shared.global", "ldmatrix.sync.aligned.m8n8.x4.shared.b16"
 
 
 @dataclass(frozen=True)
 class MmaTile:
-    """How the layer is cut: a block of threads has (block_m, block_n) of the result, a warp (warp_m, warp_n).
+    """How the layer is cut: a block of threads computes (block_m, block_n) of the result, a warp (warp_m, warp_n).
 
-    stages: how many blocks of block_k columns of x and w shared memory holds: one in use, the others under way.
+    stages: how many blocks of block_k columns of x and w shared memory holds: one in use, the others in flight.
     """
 
     block_m: int
@@ -65,20 +65,20 @@ class MmaTile:
 
     @property
     def copied_rows(self) -> int:
-        """Rows that all threads together copy at a time."""
+        """Rows of an operand that all threads together copy at a time."""
         return self.threads // self.pieces
 
     @property
     def fragments(self) -> tuple[int, int]:
-        """Of a warp: tiles of 16 rows, and groups of four products, which are 32 columns."""
+        """Tiles of 16 rows of a warp, and its groups of four products, which are 32 columns."""
         return self.warp_m // 16, self.warp_n // 32
 
     def check(self) -> None:
         """Raise ValueError where the threads cannot share the work evenly, or fewer than 3 stages are asked for."""
         if not (self._warps_fit() and self._copies_fit()):
             raise ValueError(
-                f"{self} cannot be: warps have multiples of 16 × 32 of the block's elements, block_k is 32 or 64, all "
-                "threads, 1024 at most, copy equally much of each operand, and stages is 3 or more."
+                f"{self} cannot be used: warps have multiples of 16 × 32 elements and divide the block evenly, block_k "
+                "is 32 or 64, all threads, 1024 at most, copy equally much of each operand, and stages is 3 or more."
             )
 
     def _warps_fit(self) -> bool:
@@ -93,7 +93,7 @@ class MmaTile:
         return self.block_m % self.copied_rows == self.block_n % self.copied_rows == 0
 
 
-# from the one that loads least to the one that makes most blocks
+# from the tile that loads least to the tile that makes most blocks
 TILES = (
     MmaTile(128, 256, 64, 64, 64, 3),
     MmaTile(128, 128, 32, 64, 64, 4),
@@ -103,10 +103,10 @@ TILES = (
 
 
 def tile_for(m: int, n: int, k: int, shared_bytes: int = SHARED_BYTES) -> MmaTile:
-    """The tile that loads least of those that keep a GPU's multiprocessors busy; the smallest where none does.
+    """The tile that loads least of those that keep a GPU's multiprocessors busy; if none does, the smallest that fits.
 
-    n and k must be multiples of the tile's, m need not. shared_bytes: what a block may ask for. Raises ValueError where
-    no tile serves.
+    n and k must be multiples of the tile's, m need not. shared_bytes: what a block may ask for. Raises ValueError if no
+    tile fits.
     """
     fitting = [tile for tile in TILES if tile.shared_bytes <= shared_bytes]
     possible = [tile for tile in fitting if n % tile.block_n == 0 and k % tile.block_k == 0]
@@ -121,14 +121,14 @@ def tile_for(m: int, n: int, k: int, shared_bytes: int = SHARED_BYTES) -> MmaTil
 
 
 def dealt(row: Expr) -> Expr:
-    """Which row of the block's part of w lies in row `row` of its copy: 8 j + c of each 32 is column c of product j."""
+    """Which row of the block's part of w is copied to row `row`; of each 32, row 8 j + c is column c of product j."""
     return row // 32 * 32 + row % 8 // 2 * 8 + row // 8 % 4 * 2 + row % 2
 
 
 def swizzled(row: Expr, piece: Expr, pieces: int) -> Expr:
-    """Where piece `piece` of a row of `pieces` (4 or 8) pieces of 16 bytes lies in it.
+    """The position of piece `piece` in a row of `pieces` (4 or 8) pieces of 16 bytes.
 
-    The same piece of eight neighbouring rows, which ldmatrix reads at once, lies in different banks.
+    It puts the same piece of eight neighbouring rows, which ldmatrix reads at once, into different banks.
     """
     return piece ^ (row // (PIECE // pieces) % pieces)
 
@@ -139,31 +139,31 @@ def mma_matmul(
     """D = A @ B.T + C for A (m, k) and B (n, k) of `dtype`, C (n,) float32 and D (m, n) of `out_dtype`.
 
     dtype: "float16" or "bfloat16"; products are summed in float32. out_dtype: "float32" or `dtype`, rounded once.
-    tile: `tile_for` of the sizes if not given. The last rows may fill a block only in part. Raises ValueError for what
-    it does not serve.
+    tile: by default `tile_for` the sizes. The last rows may fill a block only in part. Raises ValueError for sizes,
+    dtypes and tiles that it does not support.
     """
     if dtype not in PTX_TYPES or out_dtype not in ("float32", dtype):
         raise ValueError(
-            f"mma_matmul multiplies float16 or bfloat16 into float32 or the same, not {dtype} into {out_dtype}."
+            f"mma_matmul multiplies float16 or bfloat16 into float32 or the same dtype, not {dtype} into {out_dtype}."
         )
     tile = tile or tile_for(m, n, k)
     tile.check()
     if m < 1 or n % tile.block_n or k % tile.block_k or n * k == 0:
         raise ValueError(
             f"A layer of {m} × {n} × {k} is not whole in tiles of {tile.block_n} columns and {tile.block_k} steps; "
-            "m may be any number, n and k must be multiples of the tile's."
+            "n and k must be multiples of the tile's, m may be any positive number."
         )
     if max(m * k, n * k, m * n) >= LARGEST:
         raise ValueError(
             f"A layer of {m} × {n} × {k} has an array of 2**31 elements or more; split its rows."
         )
-    return _kernel(_Layer(m, n, k, dtype, out_dtype, tile))
+    return _kernel(_MmaLayer(m, n, k, dtype, out_dtype, tile))
 
 
 # --- the kernel, step by step ---------------------------------------------------------------------
 
 
-class _Layer(NamedTuple):
+class _MmaLayer(NamedTuple):
     """A layer, its tile, and how the steps of the kernel reach into its operands."""
 
     m: int
@@ -178,13 +178,13 @@ class _Layer(NamedTuple):
         return copies.ptr_to([slot, row, swizzled(row, piece, self.tile.pieces) * PIECE])
 
     def start_copy(self, copies, slot, to, operand, row, step, piece):
-        """Ask for a piece of a row of an operand, which goes to row `to` of part `slot` of shared memory."""
+        """Start the copy of a piece of a row of an operand to row `to` of part `slot` of shared memory."""
         source = operand.ptr_to([row, step * self.tile.block_k + piece * PIECE])
         return T.ptx[COPY](self.place(copies, slot, to, piece), source, 16)
 
 
 class _Thread(NamedTuple):
-    """What a thread works on: its lane, the corners of its block and its warp, the row and piece that it copies."""
+    """A thread's work: its lane, the corners of its block and its warp, the row and piece that it copies."""
 
     lane: Expr
     first_row: Expr
@@ -195,20 +195,20 @@ class _Thread(NamedTuple):
     copy_piece: Expr
 
     def column(self, group):
-        """The first of the eight columns that the lane holds of a group of four products."""
+        """The first of the eight columns of a group of four products that the lane holds."""
         return self.first_column + self.warp_column + group * 32 + self.lane % 4 * 8
 
     def row_of_w(self, row):
-        """The row of w that lies in row `row` of the block's copy."""
+        """The row of w that is copied to row `row` of the block's part of shared memory."""
         return self.first_column + dealt(row)
 
 
 @T.inline
 def _start_copies(layer, A, B, As, Bs, at, slot, step):
-    """Ask for the operands of one step, which arrive in part `slot` of shared memory."""
+    """Start the copies of one step's operands to part `slot` of shared memory."""
     for i in T.unroll(layer.tile.block_m // layer.tile.copied_rows):
         to = T.meta_var(i * layer.tile.copied_rows + at.copy_row)
-        # past the last row the last is copied again: what becomes of it is not stored
+        # beyond the last row, copy the last row again: its results are not stored
         row = T.meta_var(T.min(at.first_row + to, layer.m - 1))
         layer.start_copy(As, slot, to, A, row, step, at.copy_piece)
     for i in T.unroll(layer.tile.block_n // layer.tile.copied_rows):
@@ -218,7 +218,7 @@ def _start_copies(layer, A, B, As, Bs, at, slot, step):
 
 @T.inline
 def _start_from_bias(layer, sums, bias, C, at):
-    """Load a lane's biases, and let each of its sums start from the bias of its column."""
+    """Load a lane's biases, and start each of its sums from the bias of its column."""
     for j in T.unroll(layer.tile.fragments[1]):
         for half in T.unroll(2):
             for e in T.vectorized(4):
@@ -258,7 +258,7 @@ def _multiply(layer, sums, a, b, half):
 
 @T.inline
 def _store(layer, sums, out, D, at):
-    """Round a lane's sums and store them, 16 bytes at a time, in the rows that D has."""
+    """Round a lane's sums and store those whose row is in D, 16 bytes at a time."""
     wide = T.meta_var(4 if layer.out_dtype == "float32" else 8)  # elements of 16 bytes
     for i, j, h in T.grid(*layer.tile.fragments, 2):
         row: T.let = at.first_row + at.warp_row + i * 16 + h * 8 + at.lane // 4
@@ -282,14 +282,14 @@ def _multiply_all_steps(layer, A, B, As, Bs, a, b, sums, at):
     for step in T.serial(steps):
         for p in T.unroll(inner):
             if p == inner - 1:
-                # the next step's copies are there, and this step's part of the pool is free once all have passed
+                # after this barrier the next step's copies have arrived, and this step's part of the pool is free
                 T.ptx["cp.async.wait_group"](stages - 2)
                 T.tvm_storage_sync("shared")
                 _load_fragments(layer, a, b, As, Bs, at, (p + 1) % 2, (step + 1) % stages, 0)
             else:
                 _load_fragments(layer, a, b, As, Bs, at, (p + 1) % 2, step % stages, p + 1)
             if p == 0:
-                # into the part that was in use a step ago; an empty group keeps the count of groups
+                # copy into the part that the previous step used; commit an empty group too, since groups are counted
                 ahead = T.meta_var(step + stages - 1)
                 if ahead < steps:
                     _start_copies(layer, A, B, As, Bs, at, ahead % stages, ahead)
@@ -297,12 +297,12 @@ def _multiply_all_steps(layer, A, B, As, Bs, a, b, sums, at):
             _multiply(layer, sums, a, b, p % 2)
 
 
-def _kernel(layer: _Layer) -> tirx.PrimFunc:
+def _kernel(layer: _MmaLayer) -> tirx.PrimFunc:
     m, n, k, dtype, out_dtype, tile = layer
     block_m, block_n, block_k, stages = tile.block_m, tile.block_n, tile.block_k, tile.stages
     warps_m, pieces, (tiles_m, groups_n) = block_m // tile.warp_m, tile.pieces, tile.fragments
     blocks_m, blocks_n = math.ceil(m / block_m), n // block_n
-    side = math.gcd(blocks_m, 8)  # blocks that run together are `side` high: they share rows of w
+    side = math.gcd(blocks_m, 8)  # blocks along m that follow one another and so share rows of w
     a_size, b_size = stages * block_m * block_k, stages * block_n * block_k
     shared = {"dtype": dtype, "scope": "shared.dyn"}
 
@@ -316,7 +316,7 @@ def _kernel(layer: _Layer) -> tirx.PrimFunc:
         T.func_attr({"global_symbol": "main", "tirx.noalias": True})
         block = T.launch_thread("blockIdx.x", blocks_m * blocks_n)
         thread = T.launch_thread("threadIdx.x", tile.threads)
-        # one array, cut by hand: TVM would shorten each to what it sees an index of
+        # one array, divided by hand: TVM would shorten two arrays to the elements whose indices it sees
         pool = T.alloc_buffer((a_size + b_size,), **shared)
         As = T.decl_buffer((stages, block_m, block_k), data=pool.data, **shared)
         Bs = T.decl_buffer((stages, block_n, block_k), data=pool.data, elem_offset=a_size, **shared)
@@ -341,7 +341,7 @@ def _kernel(layer: _Layer) -> tirx.PrimFunc:
             if step < k // block_k:
                 _start_copies(layer, A, B, As, Bs, at, step, step)
             T.ptx["cp.async.commit_group"]()
-        _start_from_bias(layer, sums, bias, C, at)  # while the first copies are under way
+        _start_from_bias(layer, sums, bias, C, at)  # while the first copies are in flight
         _multiply_all_steps(layer, A, B, As, Bs, a, b, sums, at)
         _store(layer, sums, out, D, at)
 

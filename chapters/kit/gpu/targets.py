@@ -1,4 +1,4 @@
-"""Targets for kernels that are written, counted and run here: an architecture or a language, and limits where asked."""
+"""Targets for GPU code that is generated without a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def cuda(arch: str) -> Target:
 
 CUDA = cuda("sm_90a")
 WEBGPU = Target({"kind": "webgpu", "max_num_threads": 256})
-# with the limits of every NVIDIA GPU, which dlight's rules ask for
+# dlight's rules need limits: these hold for every NVIDIA GPU
 DLIGHT_CUDA = Target(
     {
         "kind": "cuda",

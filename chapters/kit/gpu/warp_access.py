@@ -1,14 +1,13 @@
-"""What the 32 threads of a warp ask of memory at once, found from the index expressions of a lowered kernel.
+"""Which addresses the 32 threads of a warp access at once, computed from the index expressions of a lowered kernel.
 
-Shared memory has 32 banks: words that lie in one bank are fetched one after the other, however many threads ask for the
-same word. Global memory is fetched in sectors of 32 bytes. Both follow from which addresses a warp's threads have.
+Shared memory has 32 banks: different words of one bank are fetched one after the other; a word that several threads
+ask for is fetched once. Global memory is fetched in sectors of 32 bytes. So the addresses decide the cost of both.
 """
 
 from __future__ import annotations
 
 import math
 import operator
-import re
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -22,10 +21,10 @@ from chapters.kit.ir.tensor_ir import nodes
 
 @dataclass(frozen=True)
 class Access:
-    """One load or store in a kernel. scope: "shared" or "global". lanes: elements a thread takes at once.
+    """One load or store in a kernel. scope: "shared" or "global". lanes: elements that a thread accesses at once.
 
-    times: how often all threads of the grid together execute it (conditions around it are taken to hold).
-    first: the element at which each thread of the first warp begins, with every loop at its first turn.
+    times: how often all threads of the grid together execute it, if all conditions around it hold.
+    first: the element at which each thread of the first warp begins, in the first iteration of every loop.
     """
 
     buffer: str
@@ -42,9 +41,10 @@ class Access:
 
     @property
     def ways(self) -> int:
-        """How many words of one bank the busiest bank must give: 1 is free of conflicts."""
+        """How many words the busiest bank must deliver: 1 is free of conflicts."""
         wide = self.lanes * self.item_bytes
-        together = WARP // max(1, wide // BANK_BYTES)  # 8 bytes a thread: half warps, 16: quarters
+        # threads are served together: with 8 bytes per thread half a warp, with 16 a quarter
+        together = WARP // max(1, wide // BANK_BYTES)
         worst = 1
         for start in range(0, len(self.first), together):
             words = defaultdict(set)
@@ -66,15 +66,15 @@ class Access:
 
     @property
     def least_sectors(self) -> int:
-        """How many sectors as many different bytes would take, lying side by side."""
+        """How many sectors the same number of different bytes would take if they were contiguous."""
         return math.ceil(len(set(self.first)) * self.lanes * self.item_bytes / SECTOR_BYTES)
 
 
 def accesses(func: tirx.PrimFunc, target: tvm.target.Target) -> list[Access]:
     """Every load and store of shared and global memory in the kernels of `func`, in order.
 
-    Sizes must be constant. Of accesses by pointer, those of PTX's `ldmatrix` and `cp.async` are among them; those of
-    wmma's fragments are not.
+    Sizes must be constant. Accesses by pointer are included for PTX's `ldmatrix` and `cp.async`, not for wmma's
+    fragments. Raises ValueError for an index with other operators than those of `_OPERATORS`.
     """
     found: list[Access] = []
     for kernel in lowered(func, target):
@@ -93,7 +93,7 @@ def conflicts(func: tirx.PrimFunc, target: tvm.target.Target) -> dict[str, int]:
 
 
 def bytes_moved(func: tirx.PrimFunc, target: tvm.target.Target) -> dict[str, int]:
-    """The bytes that all threads load from or store to each buffer in global memory, caches not considered."""
+    """The bytes that all threads together load from or store to each buffer in global memory, ignoring caches."""
     moved: dict[str, int] = defaultdict(int)
     for access in accesses(func, target):
         if access.scope == "global":
@@ -102,15 +102,15 @@ def bytes_moved(func: tirx.PrimFunc, target: tvm.target.Target) -> dict[str, int
 
 
 class _Walk:
-    """One kernel's statements. threads: axis -> (variable, extent)."""
+    """Walks one kernel's statements. threads: axis -> (variable, extent). values: of loop and bound variables."""
 
     def __init__(self, kernel: tirx.PrimFunc, found: list[Access]):
         self.found = found
         self.threads: dict[str, tuple[tirx.Var, int]] = {}
         self.values: dict[tirx.Var, tvm.ir.Expr] = {}
-        self.parameters = set(kernel.params)
 
     def visit(self, node, times: int) -> None:
+        """Note the accesses of a statement that all threads together execute `times` times."""
         if isinstance(node, tirx.SeqStmt):
             for part in node:
                 self.visit(part, times)
@@ -129,7 +129,7 @@ class _Walk:
                 self.values[node.var] = node.value
             if isinstance(node, tirx.BufferStore):
                 self.note(node.buffer, node.indices, True, times)
-            if isinstance(node, tirx.Evaluate) and _word(node.value).startswith("tirx.ptx."):
+            if isinstance(node, tirx.Evaluate) and _op_name(node.value).startswith("tirx.ptx."):
                 self.assembly(node.value, times)
             elif hasattr(node, "body"):
                 self.visit(node.body, times)
@@ -138,17 +138,18 @@ class _Walk:
                     self.note(load.source, load.indices, False, times)
 
     def assembly(self, call, times: int) -> None:
-        """The accesses of a PTX word: each address stands for 16 bytes, or as many as the copy has."""
-        copies = _word(call).startswith("tirx.ptx.cp_async_c")
+        """Note the accesses of a PTX instruction: 16 bytes at each address, or as many as a copy copies."""
+        copies = _op_name(call).startswith("tirx.ptx.cp_async_c")
         wide = int(call.args[2]) if copies and len(call.args) > 3 else 16
         for position, argument in enumerate(call.args):
             calls = nodes(argument, tvm.ir.Call)
-            for address in (c for c in calls if _word(c) == "tirx.address_of"):
+            for address in (c for c in calls if _op_name(c) == "tirx.address_of"):
                 load = address.args[0]
                 lanes = wide // _item_bytes(load.source)
                 self.note(load.source, load.indices, copies and position == 0, times, lanes)
 
     def note(self, buffer, indices, writes: bool, times: int, lanes: int | None = None) -> None:
+        """Note one access, if it is of shared or global memory. lanes: by default those of the index."""
         scope = (str(buffer.scope()) or "global").removesuffix(".dyn")
         if scope not in ("shared", "global") or len(indices) != 1:
             return
@@ -180,37 +181,35 @@ class _Walk:
         if isinstance(index, tvm.ir.Var):
             if index in self.values:
                 return self.value(self.values[index], thread)
-            return thread.get(index, 0)  # not a thread's index: a block's
-        parts = [index.a, index.b] if hasattr(index, "a") else list(getattr(index, "args", []))
-        name = type(index).__name__ if hasattr(index, "a") else str(getattr(index, "op", index))
-        apply = _OPERATORS.get(re.sub(r"\W|_|tirx|Op", "", name).lower())
-        if apply is None or len(parts) != 2:
+            return thread.get(index, 0)  # 0: the index of a block
+        apply = _OPERATORS.get(type(index))
+        if apply is None:
             raise ValueError(f"The index {index} is not made of the operators known here.")
-        return apply(*(self.value(part, thread) for part in parts))
+        return apply(self.value(index.a, thread), self.value(index.b, thread))
 
 
 def _item_bytes(buffer) -> int:
     return tvm.DataType(str(buffer.dtype)).itemsize
 
 
-def _word(call) -> str:
+def _op_name(call) -> str:
+    """The name of the operator that `call` calls; "" if it is not a call of one."""
     return str(getattr(getattr(call, "op", None), "name", ""))
 
 
 _OPERATORS = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "floordiv": operator.floordiv,
-    "floormod": operator.mod,
-    "div": operator.floordiv,  # indices are not negative
-    "mod": operator.mod,
-    "min": min,
-    "max": max,
-    "shiftright": operator.rshift,
-    "rshift": operator.rshift,
-    "shiftleft": operator.lshift,
-    "lshift": operator.lshift,
-    "bitwiseand": operator.and_,
-    "bitwisexor": operator.xor,
+    tirx.Add: operator.add,
+    tirx.Sub: operator.sub,
+    tirx.Mul: operator.mul,
+    tirx.FloorDiv: operator.floordiv,
+    tirx.FloorMod: operator.mod,
+    tirx.Div: operator.floordiv,  # indices are not negative
+    tirx.Mod: operator.mod,
+    tirx.Min: min,
+    tirx.Max: max,
+    tirx.RShift: operator.rshift,
+    tirx.LShift: operator.lshift,
+    tirx.BitwiseAnd: operator.and_,
+    tirx.BitwiseOr: operator.or_,
+    tirx.BitwiseXor: operator.xor,
 }

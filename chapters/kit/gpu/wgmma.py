@@ -2,19 +2,20 @@
 
     D[i, j] = C[j] + A[i, k] * B[j, k]        A (m, k) and B (n, k) of float16 or bfloat16, C (n,) float32, D (m, n)
 
-* A **bulk copy** (`cp.async.bulk.tensor`) brings a whole tile. One thread asks for it, by coordinates; what the array
-  is, and that zeros stand past its edges, says a *tensor map* that host code makes. The copy reports the bytes that
-  arrived to an **mbarrier** in shared memory.
+* A **bulk copy** (`cp.async.bulk.tensor`) copies a whole tile. One thread asks for it, by coordinates. A *tensor map*,
+  which host code makes, describes the array; beyond its edges the copy writes zeros. The copy reports the bytes that
+  have arrived to an **mbarrier** in shared memory.
 * A **wgmma** multiplies (64, 16) by (16, block_n). Four warps issue it together. It reads both operands from shared
-  memory, where a *descriptor* says how rows lie; only its sums are registers. It runs on while its threads do.
-* So nobody copies by hand: one warp asks for tiles, the **producer**; the others multiply, the **consumers**. A ring of
-  stages lies between them, with two mbarriers each: `full` (the bytes are there) and `empty` (all have read them).
-* Which thread holds which sum is documented. So the biases are loaded straight into the registers that the first wgmma
+  memory, where a *descriptor* says how rows lie; only its sums are registers. It is asynchronous: its threads go on.
+* So no thread copies data itself: one warp, the **producer**, asks for tiles; the others, the **consumers**, multiply.
+  A ring of stages lies between them, with two mbarriers each: `full` (the bytes are there) and `empty` (all warps have
+  read them).
+* PTX documents which thread holds which sum. So the biases are loaded straight into the registers that the first wgmma
   adds to: fusing them costs no instruction in the loop over k, and no pass over D.
 
-A block takes one tile after another (a persistent kernel): while its consumers store one, its producer is ahead with
-the next. **No GPU has run this yet.** It is compiled, and executed by `hopper_on_cpu.hpp`, which says what that covers;
-not covered are the time it takes, and whether the descriptors mean to a GPU what they mean to that file.
+A block computes one tile after another (a persistent kernel): while its consumers store one tile, its producer already
+loads the next. **No GPU has run this yet.** It is compiled, and executed by `hopper_on_cpu.hpp`, which says what that
+covers. It does not cover the time it takes, nor whether a GPU reads the descriptors as that file does.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from chapters.kit.gpu.wgmma_tile import (
     best_tile,
 )
 
-ARCH = "sm_90a"  # wgmma is an instruction of this architecture alone, which the `a` says
-# as the driver numbers swizzles, and what the second-level cache fetches
+ARCH = "sm_90a"  # only this architecture has wgmma, as the `a` says
+# the driver's numbers for a swizzle, and for the size of a fetch by the second-level cache
 SWIZZLE_128, PROMOTE_128 = 3, 2
 # Descriptors count in units of 16 bytes. The pattern of this swizzle repeats every 8 rows, and a row is 128 bytes.
 UNIT = 16
@@ -50,9 +51,9 @@ UNUSED = 1  # the leading offset, which tiles as wide as their swizzle do not ne
 ALONG_K = STEP * OPERAND_BYTES // UNIT
 COPY = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
 
-# Two instructions that are empty, and of which the compiler knows only that they read and write a register. It moves
-# no other use of a held sum to the other side; and biases at a place that is new in each turn are loaded in each turn.
-# Else, where all tiles have the same columns, it would load them once, and keep 64 more registers all the time.
+# Two functions with an empty instruction, of which the compiler knows only that it reads and writes a register. The
+# compiler moves no other use of a sum across `hold_register`. `anew` hides that the index of a bias may be the same for
+# every tile: if it is, the compiler would load the biases once and keep 64 more registers all the time.
 HOLD = """
 __forceinline__ __device__ void hold_register(float& value) {
   asm volatile("" : "+f"(value) :: "memory");
@@ -67,7 +68,7 @@ __forceinline__ __device__ int anew(int value) {
 
 
 def check_sizes(m: int, n: int, k: int, dtype: str, out_dtype: str) -> None:
-    """Raise ValueError for a layer that is not served. Served are all m, and n and k of whole pieces of 16 bytes."""
+    """Raise ValueError for a layer that is not supported: n and k must be multiples of 8, m may be any from 1 on."""
     if dtype not in PTX_TYPES:
         raise ValueError(f"The operands are {dtype}; this kernel takes float16 or bfloat16.")
     if out_dtype not in ("float32", dtype):
@@ -75,11 +76,11 @@ def check_sizes(m: int, n: int, k: int, dtype: str, out_dtype: str) -> None:
     if min(m, n, k) < 1 or n % 8 or k % 8:
         raise ValueError(
             f"The layer is {m} × {n} × {k}; n and k must be multiples of 8, since the rows of a bulk copy begin at "
-            "multiples of 16 bytes: use another kernel, or pad the weight."
+            "multiples of 16 bytes, and m at least 1: use another kernel, or pad the weight."
         )
     if m * n >= LARGEST:
         raise ValueError(
-            f"The result has {m * n} elements, and this kernel counts them in 32 bits: give it fewer rows at a time."
+            f"The result has {m * n} elements, and this kernel's indices have 32 bits: give it fewer rows at a time."
         )
 
 
@@ -94,20 +95,20 @@ def wgmma_matmul(
 ) -> tirx.PrimFunc:
     """D = A @ B.T + C for A (m, k), B (n, k) of `dtype`, C (n,) float32, D (m, n) of `out_dtype`; sums in float32.
 
-    tile: best_tile's if none is given. multiprocessors: so many blocks are launched at most. The function's attributes
-    name the passes that lower it and the architecture it is for, which HostProgram and call.py heed. Raises ValueError
-    for sizes and dtypes that it does not serve.
+    tile: by default `best_tile`. multiprocessors: at most so many blocks are launched. The function's attributes name
+    the passes that lower it and the architecture that it is for; HostProgram and call.py read them. Raises ValueError
+    for sizes and dtypes that it does not support.
     """
     check_sizes(m, n, k, dtype, out_dtype)
     tile = tile or best_tile(m, n, multiprocessors)
-    return _kernel(_Layer(m, n, k, dtype, out_dtype, tile, multiprocessors))
+    return _kernel(_WgmmaLayer(m, n, k, dtype, out_dtype, tile, multiprocessors))
 
 
 # --- the kernel, step by step ---------------------------------------------------------------------
 
 
-class _Layer(NamedTuple):
-    """A layer and its tile, with the counts that the steps of the kernel are written in."""
+class _WgmmaLayer(NamedTuple):
+    """A layer and its tile, with the counts that the steps of the kernel need."""
 
     m: int
     n: int
@@ -119,12 +120,13 @@ class _Layer(NamedTuple):
 
     @property
     def blocks(self) -> int:
+        """Blocks of threads that are launched."""
         rows, columns = self.tile.grid(self.m, self.n)
         return min(rows * columns, self.multiprocessors)
 
     @property
     def k_blocks(self) -> int:
-        """Steps of a tile."""
+        """Steps of a tile, each of BLOCK_K columns of A and B."""
         return -(-self.k // BLOCK_K)
 
     @property
@@ -134,23 +136,23 @@ class _Layer(NamedTuple):
 
     @property
     def sums(self) -> int:
-        """Of a thread."""
+        """Sums of a thread."""
         return ROWS * self.tile.block_n // WARPGROUP
 
     @property
     def operand_bytes(self) -> tuple[int, int]:
-        """Of A and of B in one stage."""
+        """Bytes of A and of B in one stage."""
         row_bytes = BLOCK_K * OPERAND_BYTES
         return self.tile.block_m * row_bytes, self.tile.block_n * row_bytes
 
     def turns(self, block):
-        """How many tiles a block takes."""
+        """How many tiles a block computes."""
         rows, columns = self.tile.grid(self.m, self.n)
         whole, left = divmod(rows * columns, self.blocks)
         return whole + tirx.Select(block < left, 1, 0) if left else whole
 
     def corner(self, block, turn):
-        """(first row, first column) of the tile that a block takes at this turn: down GROUP tiles, then right."""
+        """(first row, first column) of a block's tile number `turn`: down GROUP tiles, then right."""
         rows, columns = self.tile.grid(self.m, self.n)
         t = block + turn * self.blocks
         above = t // (GROUP * columns) * GROUP
@@ -159,7 +161,7 @@ class _Layer(NamedTuple):
         return (above + inside % high) * self.tile.block_m, inside // high * self.tile.block_n
 
     def inside(self, column):
-        """Whether D has this column; True where no tile reaches past the last one."""
+        """Whether D has this column; the constant True if no tile reaches beyond the last one."""
         return tirx.const(True) if self.n % self.tile.block_n == 0 else column < self.n
 
 
@@ -172,8 +174,8 @@ class _Shared(NamedTuple):
     empty: tirx.Buffer
 
 
-def _tensor_map(layer: _Layer, array, tensor_map, height: int, box_height: int):
-    """Encode a tensor map in host code: sizes and boxes from the innermost, in elements; the pitch of rows in bytes."""
+def _tensor_map(layer: _WgmmaLayer, array, tensor_map, height: int, box_height: int):
+    """Encode a tensor map in host code: sizes and boxes in elements, innermost first; the pitch of rows in bytes."""
     size, box, steps = (layer.k, height), (BLOCK_K, box_height), (1, 1)
     return T.tensormap_encode_tiled(
         tensor_map,
@@ -187,25 +189,26 @@ def _tensor_map(layer: _Layer, array, tensor_map, height: int, box_height: int):
 
 
 def _arrive(barrier, **when):
-    """One arrival at an mbarrier, of those threads for which `pred` holds where it is given."""
+    """Arrive once at an mbarrier; with `pred` in `when`, only the threads for which it holds arrive."""
     return T.ptx.mbarrier.arrive.shared.b64(T.address_of(barrier), T.uint32(1), **when)
 
 
 @T.inline
 def _make_barriers(layer, shared, thread):
-    """Let one thread make the mbarriers: one arrival fills a stage, each consuming warp's empties it."""
+    """Let one thread make the mbarriers. One arrival fills a stage; an arrival of each consuming warp empties it."""
     if thread == 0:
         for s in T.unroll(layer.tile.stages):
             T.ptx.mbarrier.init.shared.b64(T.address_of(shared.full[s]), T.uint32(1))
+            # one arrival per consuming warp
             T.ptx.mbarrier.init.shared.b64(
                 T.address_of(shared.empty[s]), T.uint32(layer.consuming // WARP)
-            )  # each warp answers for itself
-        T.ptx.fence.proxy.async_.shared__cta()  # copies, which are no threads, know of them now
+            )
+        T.ptx.fence.proxy.async_.shared__cta()  # makes the mbarriers visible to copies
     T.cuda.cta_sync()
 
 
 def _copy(to, tensor_map, k, row, barrier):
-    """Ask for a tile of an operand, which begins at this row and k; the bytes are reported to `barrier`."""
+    """Ask for the tile of an operand that begins at this row and k; the copy reports its bytes to `barrier`."""
     return T.ptx[COPY](T.address_of(to), T.address_of(tensor_map), k, row, T.address_of(barrier))
 
 
@@ -217,7 +220,7 @@ def _produce(layer, shared, a_map, b_map, block):
         for kb in T.serial(layer.k_blocks, unroll=False):
             step = T.meta_var(turn * layer.k_blocks + kb)
             s = T.meta_var(step % layer.tile.stages)
-            # once around the ring nobody has to have read: the phase before the first counts as over
+            # the first time around the ring this wait ends at once: the phase before the first counts as over
             over = T.meta_var((step // layer.tile.stages + 1) % 2)
             T.cuda.mbarrier_wait(T.address_of(shared.empty[s]), over)
             T.ptx.mbarrier.arrive.expect_tx.shared.b64(
@@ -251,7 +254,7 @@ def _start_from_bias(layer, own, C, column):
     _hold(layer, own)
 
 
-def _part(layer: _Layer, desc, operand: int, s, p):
+def _part(layer: _WgmmaLayer, desc, operand: int, s, p):
     """The descriptor of part `p`, STEP columns, of an operand (0 for A, 1 for B) in stage `s`."""
     stage = layer.operand_bytes[operand] // UNIT
     return desc[operand] + T.cast(s * stage + p * ALONG_K, "uint64")
@@ -259,7 +262,7 @@ def _part(layer: _Layer, desc, operand: int, s, p):
 
 @T.inline
 def _multiply_stage(layer, own, desc, s):
-    """Add the products of one stage. scale-d is True from the first on: what the sums hold is never thrown away."""
+    """Add the products of one stage. scale-d is True for the first product too, which keeps the biases in the sums."""
     name = T.meta_var(PTX_TYPES[layer.dtype])
     T.ptx.wgmma.fence.sync.aligned()
     for p in T.unroll(BLOCK_K // STEP):
@@ -281,7 +284,7 @@ def _multiply_tile(layer, own, desc, shared, turn, lane):
         s = T.meta_var(step % stages)
         T.cuda.mbarrier_wait(T.address_of(shared.full[s]), step // stages % 2)
         _multiply_stage(layer, own, desc, s)
-        # the products of the step before are done; those of this one run on
+        # wait until the products of the previous step are done; those of this step run on
         T.ptx.wgmma.wait_group.sync.aligned(1)
         _arrive(shared.empty[(step + stages - 1) % stages], pred=lane == 0 and kb > 0)
     T.ptx.wgmma.wait_group.sync.aligned(0)
@@ -290,7 +293,7 @@ def _multiply_tile(layer, own, desc, shared, turn, lane):
 
 @T.inline
 def _store(layer, own, D, row, column):
-    """Round a thread's sums and store those that D has a place for."""
+    """Round a thread's sums and store those that lie inside D."""
     for half in T.unroll(2):
         if row + half * 8 < layer.m:
             for j in T.unroll(layer.tile.block_n // 8):
@@ -324,7 +327,7 @@ def _consume(layer, own, desc, shared, C, D, block, thread):
         _store(layer, own, D, row, column)
 
 
-def _kernel(layer: _Layer) -> tirx.PrimFunc:
+def _kernel(layer: _WgmmaLayer) -> tirx.PrimFunc:
     m, n, k, dtype, out_dtype, tile, _ = layer
     stages = tile.stages
     # bytes of the pool before the ring of B, the mbarriers `full`, and the mbarriers `empty`
@@ -348,7 +351,7 @@ def _kernel(layer: _Layer) -> tirx.PrimFunc:
         T.device_entry()
         block = T.cta_id([layer.blocks])
         thread = T.thread_id([tile.threads])
-        # TVM wants one dynamic allocation; the parts are views of it
+        # TVM allows one dynamic allocation; the parts are views of it
         pool = T.alloc_buffer((tile.shared_bytes,), "uint8", scope="shared.dyn", align=1024)
         part = T.meta_var({"data": pool.data, "scope": "shared.dyn"})
         a_ring = T.decl_buffer((stages, tile.block_m, BLOCK_K), dtype, **part)

@@ -1,4 +1,4 @@
-"""How a linear layer is cut for Hopper's wgmma: tiles, the stages they pass through, and which tile for a shape."""
+"""How a linear layer is cut for Hopper's wgmma: tiles, the stages they pass through, and the best tile for a shape."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from chapters.kit.gpu.limits import WARP
 
 MULTIPROCESSORS = 132  # of an H100 SXM and an H200
-SHARED_BYTES = 227 * 1024  # that one block can have
+SHARED_BYTES = 227 * 1024  # of one block, at most
 WARPGROUP = 4 * WARP  # the threads that issue a wgmma together
 ROWS, STEP = 64, 16  # of one wgmma: rows of A, and how far it goes along k
 OPERAND_BYTES = 2  # of an element of A or B
 BLOCK_K = 64  # elements: a row of a staged tile is 128 bytes, as wide as the widest swizzle
-GROUP = 16  # tiles along m that are taken together, so that what runs at a time shares its parts of A and B
+GROUP = 16  # tiles along m that are taken together, so that blocks that run at the same time share parts of A and B
 BARRIER_BYTES = 8
 
 
 @dataclass(frozen=True)
 class WgmmaTile:
-    """(block_m, block_n) sums a block, 64 rows of them a warpgroup; `stages` parts of A and B in the ring.
+    """(block_m, block_n) sums per block, 64 rows of them per warpgroup; `stages` parts of A and B in the ring.
 
-    Raises ValueError for what no wgmma multiplies and for what no block can hold.
+    Raises ValueError for sizes that no wgmma multiplies or that no block can hold.
     """
 
     block_m: int = 128
@@ -45,17 +45,17 @@ class WgmmaTile:
 
     @property
     def threads(self) -> int:
-        """Of a block: the consumers, and one warp that asks for copies."""
+        """Threads of a block: the consumers, and one warp that asks for copies."""
         return self.consumers * WARPGROUP + WARP
 
     @property
     def stage_bytes(self) -> int:
-        """A part of A and a part of B."""
+        """Bytes of a part of A and a part of B."""
         return (self.block_m + self.block_n) * BLOCK_K * OPERAND_BYTES
 
     @property
     def shared_bytes(self) -> int:
-        """The ring, and two mbarriers for each of its stages."""
+        """Bytes of the ring, and of two mbarriers for each of its stages."""
         return self.stages * (self.stage_bytes + 2 * BARRIER_BYTES)
 
     def grid(self, m: int, n: int) -> tuple[int, int]:
@@ -67,11 +67,11 @@ TILES = (WgmmaTile(128, 256, 4), WgmmaTile(128, 128, 6), WgmmaTile(64, 128, 8))
 
 
 def best_tile(m: int, n: int, multiprocessors: int = MULTIPROCESSORS) -> WgmmaTile:
-    """The tile with which the busiest multiprocessor is busy for the shortest time: its tiles, one after another.
+    """The tile with which the busiest multiprocessor, which computes its tiles one after another, finishes first.
 
-    A tile takes, for each step of k, its products or its traffic with shared memory, whichever is longer: in a cycle a
-    multiprocessor of Hopper multiplies 2048 pairs, and shared memory moves 128 bytes. Copies write A and B once; each
-    wgmma of 64 rows reads its A and all of B. So wide tiles are ahead, unless the last round has few of them left.
+    Each step of k takes as long as its products or its traffic with shared memory, whichever is longer. Per cycle, a
+    multiprocessor of Hopper multiplies 2048 pairs, and its shared memory moves 128 bytes. Copies write A and B once;
+    each wgmma of 64 rows reads its A and all of B. So wide tiles win, unless few of them are left for the last round.
     """
 
     def busy(tile: WgmmaTile) -> float:

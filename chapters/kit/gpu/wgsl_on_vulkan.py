@@ -1,7 +1,7 @@
 """Runs the WGSL that TVM writes for WebGPU, through `wgpu`, on any Vulkan, Metal or DirectX device.
 
-Without a GPU that device is Mesa's lavapipe, which runs Vulkan on the CPU. Workgroup memory, which WebGPU clears, is
-filled with rubbish first, so that a kernel that forgets to set it shows.
+Without a GPU that device is Mesa's lavapipe, which runs Vulkan on the CPU. WebGPU clears workgroup memory; here it is
+then filled with rubbish, so that a kernel that forgets to set it gives wrong numbers.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import tempfile
 
 import numpy as np
 
-from chapters.kit.gpu.launches import Kernel, Launch, LaunchError
+from chapters.kit.gpu.launches import Launch, LaunchError
 
-MOST_BLOCKS = 65535  # WebGPU's limit for one dimension of a grid; TVM folds what is above it into z
+MOST_BLOCKS = 65535  # WebGPU's limit for one dimension of a grid; TVM folds a longer one into z
 _STORAGE = re.compile(r"@binding\(\d+\) var<storage, (read_write|read)>")
 _WORKGROUP = re.compile(r"var<workgroup> (\w+) : array<(f32|f16|i32|u32), (\d+)>;")
 _RUBBISH = {"f32": "1e30f", "f16": "60000h", "i32": "2147483647i", "u32": "4294967295u"}
@@ -38,19 +38,19 @@ def _device():
         import wgpu
 
         adapter = wgpu.gpu.request_adapter_sync(power_preference="low-power")
-    except Exception as error:  # no package, or no Vulkan behind it: both are reasons, not faults
+        limits = {name.replace("_", "-"): value for name, value in adapter.limits.items()}
+        device = adapter.request_device_sync(
+            required_features=[f for f in ("shader-f16",) if f in adapter.features],
+            required_limits={name: limits[name] for name in _LIMITS if name in limits},
+        )
+    except Exception as error:  # no package, or no Vulkan behind it: a reason to skip, not a fault
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return None, f"running WGSL needs the package wgpu and a Vulkan device: {reason}"
-    limits = {name.replace("_", "-"): value for name, value in adapter.limits.items()}
-    device = adapter.request_device_sync(
-        required_features=[f for f in ("shader-f16",) if f in adapter.features],
-        required_limits={name: limits[name] for name in _LIMITS if name in limits},
-    )
     return wgpu, device
 
 
 def missing(dtype: str = "float32") -> str:
-    """Why kernels on `dtype` cannot run here, "" if they can."""
+    """Why kernels on `dtype` cannot run here; "" if they can."""
     wgpu, device = _device()
     if wgpu is None:
         return device
@@ -62,7 +62,7 @@ def missing(dtype: str = "float32") -> str:
 
 
 def device_name() -> str:
-    """What executes the kernels, as the driver calls it."""
+    """The driver's name for the device that runs the kernels; "" if there is none."""
     wgpu, device = _device()
     return "" if wgpu is None else device.adapter.info["device"]
 
@@ -84,14 +84,15 @@ def poisoned(source: str, name: str) -> str:
 
 
 def run_wgsl(launch: Launch) -> None:
-    """An engine for HostProgram.run. Raises LaunchError if the shader is refused."""
+    """An engine for HostProgram.run. Raises LaunchError if there is no device, or if it refuses the shader."""
     wgpu, device = _device()
     if wgpu is None:
         raise LaunchError(device)
     usage = wgpu.BufferUsage
-    pipeline = _pipeline(launch.kernel)
+    kernel = launch.kernel
+    pipeline = _pipeline(poisoned(kernel.source, kernel.name), kernel.name)
     buffers, scalars = [], b""
-    for dtype, value in zip(launch.kernel.dtypes, launch.arguments, strict=True):
+    for dtype, value in zip(kernel.dtypes, launch.arguments, strict=True):
         if dtype == "handle":
             data = value.tobytes()
             data += b"\0" * (-len(data) % 4)
@@ -100,10 +101,10 @@ def run_wgsl(launch: Launch) -> None:
         else:
             # WGSL has no 64-bit integers; TVM makes them 32 bits wide
             scalars += np.array(value, {"int64": "int32"}.get(dtype, dtype)).tobytes()
-    # packGridDimX: the last block, where the grid was folded
+    # packGridDimX: the number of the last block, needed if the grid is folded
     scalars += np.uint32(launch.grid[0] - 1).tobytes()
     bound = [buffer for _, buffer in buffers]
-    if "podArgs" in launch.kernel.source:
+    if "podArgs" in kernel.source:
         scalars += b"\0" * (-len(scalars) % 16)
         bound.append(device.create_buffer_with_data(data=scalars, usage=usage.UNIFORM))
     entries = [
@@ -118,19 +119,21 @@ def run_wgsl(launch: Launch) -> None:
     compute.dispatch_workgroups(*_folded(launch.grid))
     compute.end()
     device.queue.submit([encoder.finish()])
-    for (array, buffer), mode in zip(buffers, _STORAGE.findall(launch.kernel.source), strict=True):
+    for (array, buffer), mode in zip(buffers, _STORAGE.findall(kernel.source), strict=True):
         if mode == "read_write":
             data = np.frombuffer(device.queue.read_buffer(buffer), "uint8")[: array.nbytes]
             array.view("uint8").reshape(-1)[:] = data
 
 
 def _folded(grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    """`grid` as it is launched: TVM's text expects blocks beyond MOST_BLOCKS along x in further layers of z."""
     x, y, z = grid
     return (x, y, z) if x <= MOST_BLOCKS else (MOST_BLOCKS, y, -(-x // MOST_BLOCKS))
 
 
 @functools.lru_cache(maxsize=64)
-def _built(source: str, name: str):
+def _pipeline(source: str, name: str):
+    """The compute pipeline of the shader `source` with the entry point `name`."""
     _, device = _device()
     try:
         module = device.create_shader_module(code=source)
@@ -139,7 +142,3 @@ def _built(source: str, name: str):
         )
     except Exception as error:
         raise LaunchError(f"The device refuses the shader: {str(error).strip()[:400]}") from None
-
-
-def _pipeline(kernel: Kernel):
-    return _built(poisoned(kernel.source, kernel.name), kernel.name)

@@ -1,8 +1,8 @@
 """Tensor cores as tensor intrinsics: 16 x 16 tiles that a warp loads, multiplies and stores together.
 
-CUDA calls such a tile a fragment. It is spread over the registers of the 32 threads of a warp; which thread holds what
-is nobody's business but the compiler's. A schedule reaches fragments through buffers of four scopes and through
-`Schedule.tensorize`, which wants two functions of each intrinsic: what it computes, and how.
+CUDA calls such a tile a fragment. It is spread over the registers of the 32 threads of a warp; only the compiler knows
+which thread holds which element. A schedule reaches fragments through buffers of the scopes below and through
+`Schedule.tensorize`, which takes two functions for each intrinsic: what it computes, and how.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvm.script import tirx as T
 
 TILE = 16
 A_SCOPE, B_SCOPE, SUM_SCOPE = "wmma.matrix_a", "wmma.matrix_b", "wmma.accumulator"
-# A device function: a load of a tile whose rows lie 0 elements apart, so that all 16 of them are the same 16 numbers.
+# A device function: it loads a tile whose rows lie 0 elements apart, so that all 16 rows are the same 16 numbers.
 START_FROM_ROW = """
 template <class Fragment> __device__ void start_from_row(Fragment* sums, int n, const float* row) {
   nvcuda::wmma::load_matrix_sync(sums[n], row, 0, nvcuda::wmma::mem_row_major);
@@ -34,8 +34,8 @@ def fragment_index(fragment: tirx.Buffer) -> Expr:
 def tile(handle: tirx.Var, dtype: str, scope: str, strided: bool = False) -> tirx.Buffer:
     """Declare the parameter `handle` of an intrinsic's function as a tile (16, 16) of a larger buffer.
 
-    strided: the tile's strides are variables, since the larger buffer decides them. An implementation needs them; a
-    description does without.
+    strided: the tile's strides are variables, because the larger buffer decides them. An implementation needs them, a
+    description does not.
     """
     return T.match_buffer(
         handle,
@@ -51,7 +51,7 @@ def tile(handle: tirx.Var, dtype: str, scope: str, strided: bool = False) -> tir
 def _moved(
     source_scope: str, target_scope: str, dtype: str, instruction: Callable[..., Expr]
 ) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    """target = source, for two tiles; `instruction(source, target)` does it."""
+    """(desc, impl) of target = source, for two tiles; `instruction(source, target)` is the call that does it."""
 
     @T.prim_func(s_tir=True)
     def desc(source: T.handle, target: T.handle) -> None:
@@ -78,7 +78,7 @@ def _moved(
 
 
 def load(scope: str, dtype: str) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    """fragment = tile of shared memory. scope: A_SCOPE for a tile (i, k), B_SCOPE for a tile (j, k)."""
+    """(desc, impl) of fragment = tile of shared memory. scope: A_SCOPE for a tile (i, k), B_SCOPE for a tile (j, k)."""
     layout = "col_major" if scope == B_SCOPE else "row_major"
 
     def instruction(shared, fragment) -> Expr:
@@ -90,7 +90,7 @@ def load(scope: str, dtype: str) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
 
 def store() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    """tile of global memory = fragment of sums."""
+    """(desc, impl) of tile of global memory = fragment of sums, float32."""
 
     def instruction(sums, target) -> Expr:
         place = target.access_ptr("w"), target.strides[0]
@@ -101,7 +101,7 @@ def store() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
 
 def multiply_add(dtype: str) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    """sums += a @ b.T, for fragments a and b of `dtype` and sums of float32."""
+    """(desc, impl) of sums += a @ b.T, for fragments a and b of `dtype` and sums of float32."""
 
     @T.prim_func(s_tir=True)
     def desc(a: T.handle, b: T.handle, sums: T.handle) -> None:
@@ -131,6 +131,6 @@ def multiply_add(dtype: str) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
 
 def register(name: str, functions: tuple[tirx.PrimFunc, tirx.PrimFunc]) -> str:
-    """Register (what it computes, how) under `name`, which is returned."""
+    """Register (desc, impl), what an intrinsic computes and how, under `name`; returns `name`."""
     TensorIntrin.register(name, *functions, override=True)
     return name
