@@ -109,10 +109,6 @@ def _kernel_calls(mod: IRModule, name: str) -> int:
     )
 
 
-def _machine(mod: IRModule) -> relax.VirtualMachine:
-    return relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
-
-
 # --- 1.1 ------------------------------------------------------------------------------------------
 
 
@@ -441,7 +437,7 @@ def main(x: (4, 6), w: (3, 8)):
 
 def _launched(mod: IRModule, name: str, shapes: list[tuple[int, ...]]) -> list[str]:
     """The kernels that the VM really calls when `name` runs, in order."""
-    vm = _machine(mod)
+    vm = expect.machine(mod)
     seen: list[str] = []
 
     def note(_func, symbol, before_run, _ret, *_args):
@@ -570,7 +566,7 @@ def _axes(case: tuple) -> str:
 
 def _same_numbers(before: IRModule, after: IRModule, cases: dict[str, tuple]) -> None:
     """Each function gives the same numbers in both; each module is compiled once."""
-    old, new = _machine(before), _machine(after)
+    old, new = expect.machine(before), expect.machine(after)
     random = np.random.default_rng(7)
     for name, case in cases.items():
         x = tvm.runtime.tensor(random.standard_normal(case[0]).astype("float32"))

@@ -13,6 +13,7 @@ from tvm import relax, tirx
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
+from chapters.kit.cases.guarded import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.pipeline.captured_kernels import captured
@@ -375,7 +376,7 @@ def test_2_2_same_function_already_there(impl) -> None:
 def test_2_2_survives_and_runs(impl) -> None:
     """dead-code elimination keeps the function, and the compiled library runs it"""
     mod = _add(impl, {"cut_in_half": halve}, _elementwise("n"))
-    executable = tvm.compile(relax.transform.DeadCodeElimination()(mod), target="llvm")
+    executable = tvm.compile(relax.transform.DeadCodeElimination()(mod), target=QUICK)
     kernel = executable.jit().get_function("cut_in_half", query_imports=True)
     x = np.random.default_rng(2).standard_normal(6).astype("float32")
     out = tvm.runtime.tensor(np.full(6, np.nan, "float32"))

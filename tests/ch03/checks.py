@@ -11,6 +11,7 @@ from tvm import relax, te, tirx
 from tvm.ir import IRModule
 from tvm.s_tir import SBlock
 
+from chapters.kit.cases.guarded import QUICK
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.ir.ir_diff import diff
@@ -260,7 +261,7 @@ def _run_kernel(func, w, x, shape, out_dtype="float32") -> np.ndarray:
     """The result of a PrimFunc (w, x, out), out poisoned before."""
     poison = np.full(shape, np.nan if "float" in out_dtype else -77, out_dtype)
     out = tvm.runtime.tensor(poison)
-    tvm.compile(func, target="llvm")["main"](tvm.runtime.tensor(w), tvm.runtime.tensor(x), out)
+    tvm.compile(func, target=QUICK)["main"](tvm.runtime.tensor(w), tvm.runtime.tensor(x), out)
     return out.numpy()
 
 
@@ -630,12 +631,6 @@ def _through_the_reference(impl, mod: IRModule) -> IRModule:
     return reference.generate(grouped, composites)
 
 
-def _results(mod: IRModule, arrays) -> list[np.ndarray]:
-    vm = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
-    result = vm["main"](*[tvm.runtime.tensor(a) for a in arrays])
-    return [r.numpy() for r in ([result] if isinstance(result, tvm.runtime.Tensor) else result)]
-
-
 def test_3_5_returns(impl) -> None:
     """the pass does not stop on a transpose that something else uses too"""
     for what, (mod, *_rest) in _shared().items():
@@ -673,7 +668,9 @@ def test_3_5_keeps_the_numbers(impl) -> None:
     """all results are those of the module as it was"""
     for what, (mod, arrays, expected, _kept) in _shared().items():
         result = _through_the_reference(impl, mod)
-        for yours, right in zip(_results(result, arrays), expected, strict=True):
+        for yours, right in zip(
+            expect.call(expect.machine(result), "main", arrays), expected, strict=True
+        ):
             OWN.close(yours, right, f"A result is wrong for {what}.")
 
 

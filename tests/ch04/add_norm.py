@@ -16,9 +16,8 @@ from chapters.kit.gpu import cuda_on_cpu, wgsl_on_vulkan
 from chapters.kit.gpu.launches import HostProgram, Launch
 from chapters.kit.ir.relax_effects import calls_in
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm
+from tests.support import expect
 
-# LLVM needs most of its time for optimizations, which do not matter to modules that are run once
-QUICK = Target({"kind": "llvm", "opt-level": 0})
 # two roundings of the dtype; measured errors are half
 RELATIVE = {"float32": 2e-6, "float16": 1.5e-3, "bfloat16": 1.2e-2}
 
@@ -98,20 +97,8 @@ def run_each(
     mod: tvm.IRModule, arrays: dict[str, Sequence[np.ndarray]]
 ) -> dict[str, list[np.ndarray]]:
     """Compile `mod` once for this CPU, call each function named in `arrays`, and return every result of each."""
-    vm = machine(mod)
-    return {name: call(vm, name, given) for name, given in arrays.items()}
-
-
-def machine(mod: tvm.IRModule) -> relax.VirtualMachine:
-    """`mod`, compiled for this CPU."""
-    return relax.VirtualMachine(tvm.compile(mod, target=QUICK), tvm.cpu())
-
-
-def call(vm: relax.VirtualMachine, name: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Every result of the function `name` on `arrays`."""
-    result = vm[name](*[tvm.runtime.tensor(np.asarray(a, order="C")) for a in arrays])
-    one = isinstance(result, tvm.runtime.Tensor)
-    return [r.numpy() for r in ([result] if one else result)]
+    vm = expect.machine(mod)
+    return {name: expect.call(vm, name, given) for name, given in arrays.items()}
 
 
 def launch(

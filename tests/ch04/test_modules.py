@@ -20,11 +20,9 @@ from solutions.ch04_add_rms_norm import fuse_add_norm
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm, build_kernel, kernel_key
 from tests.ch04.add_norm import (
     RELATIVE,
-    call,
     draw,
     inputs,
     kernels,
-    machine,
     module,
     operators,
     pair,
@@ -32,6 +30,7 @@ from tests.ch04.add_norm import (
     run,
     settled,
 )
+from tests.support import expect
 
 LLVM = Target("llvm")
 SHAPE = (3, 1, 64)
@@ -58,9 +57,9 @@ def _keeps_its_numbers(mod: tvm.IRModule, *several: list[np.ndarray], fires: boo
     settled(mod, CUDA)
     fused = settled(mod, LLVM)
     assert (len(kernels(fused)) > len(kernels(mod))) == fires
-    new, old = machine(fused), machine(mod)
+    new, old = expect.machine(fused), expect.machine(mod)
     for arrays in several:
-        _close(call(new, "main", arrays), call(old, "main", arrays))
+        _close(expect.call(new, "main", arrays), expect.call(old, "main", arrays))
 
 
 def _close(results: list[np.ndarray], expected: list[np.ndarray]) -> None:

@@ -27,14 +27,13 @@ from solutions.ch04_add_rms_norm import fuse_add_norm
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm, kernel_key
 from tests.ch04.add_norm import (
     RELATIVE,
-    call,
     inputs,
     kernels,
     launch,
-    machine,
     reference,
     settled,
 )
+from tests.support import expect
 from tests.support.draws import CHOICES, SAME_EVERYWHERE
 from tests.support.relax_modules import EPSILONS, Module, Value, Writer, written
 
@@ -101,9 +100,9 @@ def test_a_random_module_keeps_its_numbers(part):
         note(mod.script())
         settled(mod, CUDA)
         fused = settled(mod, Target("llvm"))
-        vm = machine(fused)
+        vm = expect.machine(fused)
         for name, made in parts.items():
-            results = call(vm, name, made.arguments)
+            results = expect.call(vm, name, made.arguments)
             for number, (yours, exact) in enumerate(zip(results, made.results, strict=True)):
                 _close(yours, exact, str(exact.dtype), f"result {number} of {name}")
 

@@ -23,7 +23,9 @@ from tests.ch05.products import unscheduled as kernel
 
 TARGET = llvm_host()["target"]
 # what is scheduled for TARGET is run once, so it need not be fast
-QUICK = tvm.target.Target({"kind": "llvm", "mcpu": llvm_host()["cpu"], "opt-level": 0})
+QUICK = tvm.target.Target(
+    {"kind": "llvm", "mcpu": llvm_host()["cpu"], "opt-level": 0}
+)  # with its vectors
 N, B = tirx.Var("n", "int64"), tirx.Var("b", "int64")
 # x without its last dimension, as the kernel's type says it and as it is called
 LINES = ((n,) for n in (1, 3, 4, 7, 8, 16, 17, 48, 65, 130))

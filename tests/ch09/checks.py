@@ -14,6 +14,7 @@ from tvm.ir.transform import Pass
 from tvm.s_tir import SBlock
 from tvm.target import Target
 
+from chapters.kit.cases.guarded import QUICK
 from chapters.kit.decoder import llama_reference
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import LlamaConfig
@@ -55,7 +56,6 @@ MEASURE = expect.Section(LESSON, "Measure it")
 
 LIMITS = {"test_9_7_same_tokens": 60, "test_9_8_agrees_with_the_compiler": 60}
 
-LLVM = Target({"kind": "llvm", "opt-level": 0})  # checked for what it computes, not for its speed
 SMALL = LlamaConfig(64, 96, 1, 4, 2, 16, 72, 80)
 BOUNDS = {"seq_len": 80, "context_window": 80}
 
@@ -66,7 +66,7 @@ def model(dtype: str = "float32", functions: tuple[str, ...] = ("prefill", "deco
     return decoder(SMALL, dtype, functions)[0]
 
 
-def through(passes: Sequence[Pass], mod: tvm.IRModule, target: Target = LLVM) -> tvm.IRModule:
+def through(passes: Sequence[Pass], mod: tvm.IRModule, target: Target = QUICK) -> tvm.IRModule:
     """A copy of `mod` after `passes`, inside `target`."""
     with target:
         return tvm.transform.Sequential(list(passes))(mod.clone())
@@ -80,18 +80,18 @@ def phases(target: Target, *names: str) -> list[Pass]:
 
 @functools.cache
 def attached_model() -> tvm.IRModule:
-    return through(phases(LLVM, "attach"), model())
+    return through(phases(QUICK, "attach"), model())
 
 
 @functools.cache
-def lowered(target: Target = LLVM) -> tvm.IRModule:
+def lowered(target: Target = QUICK) -> tvm.IRModule:
     """The decoder before the schedule phase, by the reference; for a GPU in float16."""
-    dtype = "float32" if target is LLVM else "float16"
+    dtype = "float32" if target is QUICK else "float16"
     return through(phases(target, "attach", "graph and lower"), model(dtype), target)
 
 
 @functools.cache
-def scheduled(target: Target = LLVM) -> tvm.IRModule:
+def scheduled(target: Target = QUICK) -> tvm.IRModule:
     """The decoder before the memory phase, by the reference."""
     return through(reference.schedule_phase(target, BOUNDS), lowered(target), target)
 
@@ -262,7 +262,7 @@ def observe_9_2(impl):
 
 def lower_by(impl) -> tvm.IRModule:
     """The small decoder after graph_and_lower."""
-    passes = impl.graph_and_lower(LLVM)
+    passes = impl.graph_and_lower(QUICK)
     names(passes, "graph_and_lower")
     return expect.apply(lambda mod: through(passes, mod), attached_model(), "graph_and_lower")
 
@@ -316,7 +316,7 @@ def logits_of(mod: tvm.IRModule) -> np.ndarray:
     weights = random_weights(SMALL)
     parameters = decoder(SMALL, "float32", ["prefill"])[1]
     random = np.random.default_rng(0)
-    vm = relax.VirtualMachine(tvm.compile(mod, LLVM), tvm.cpu())
+    vm = relax.VirtualMachine(tvm.compile(mod, QUICK), tvm.cpu())
     x = random.standard_normal((1, 3, SMALL.hidden_size), dtype="float32")
     cache = np.zeros((1, 2, 1, 8, SMALL.num_key_value_heads, SMALL.head_dim), "float32")
     arguments = [tvm.runtime.tensor(a) for a in (x, np.zeros(1, "int32"), cache)]
@@ -326,7 +326,7 @@ def logits_of(mod: tvm.IRModule) -> np.ndarray:
 
 def observe_9_3(impl):
     def look(name: str) -> str:
-        result = through(impl.graph_and_lower(LLVM), attached_model())
+        result = through(impl.graph_and_lower(QUICK), attached_model())
         functions = len(result.functions)
         return f"{launches(result, name)} {sorted(kernels(result))} {functions} {operators(result, name)}"
 
@@ -339,7 +339,7 @@ def observe_9_3(impl):
 def run_kernel(func: tirx.PrimFunc) -> np.ndarray:
     """The last buffer after running `func` on random numbers, compiled for llvm."""
     random = np.random.default_rng(1)
-    call = tvm.compile(func.with_attr("global_symbol", "main"), target=LLVM)["main"]
+    call = tvm.compile(func.with_attr("global_symbol", "main"), target=QUICK)["main"]
     arrays = [
         random.standard_normal([int(d) for d in p.shape]).astype(str(p.dtype)) for p in func.params
     ]
@@ -441,7 +441,7 @@ def observe_9_4(impl):
 # --- 9.5 ------------------------------------------------------------------------------------------
 
 
-def schedule_by(impl, target: Target = LLVM, bounds: dict = BOUNDS) -> dict[str, tirx.PrimFunc]:
+def schedule_by(impl, target: Target = QUICK, bounds: dict = BOUNDS) -> dict[str, tirx.PrimFunc]:
     """The kernels of the lowered decoder after schedule_phase; a failing pass is a failed check."""
     passes = impl.schedule_phase(target, bounds)
     names(passes, "schedule_phase")
@@ -459,7 +459,7 @@ def schedule_by(impl, target: Target = LLVM, bounds: dict = BOUNDS) -> dict[str,
 
 def test_9_5_nothing_left(impl) -> None:
     """every kernel is scheduled, for a CPU and for a GPU"""
-    for target in (LLVM, CUDA):
+    for target in (QUICK, CUDA):
         found = schedule_by(impl, target)
         SCHEDULE.equal(
             sorted(n for n, f in found.items() if "tirx.is_scheduled" not in (f.attrs or {})),
@@ -487,7 +487,7 @@ def test_9_5_epilogues(impl) -> None:
 
 def test_9_5_who_knows_most(impl) -> None:
     """each kernel has the schedule of the rule that knows most of it, on a CPU and on a GPU"""
-    for target in (LLVM, CUDA):
+    for target in (QUICK, CUDA):
         yours, best = schedule_by(impl, target), kernels(scheduled(target))
         others = sorted(
             name
@@ -515,7 +515,7 @@ def test_9_5_any_gpu(impl) -> None:
 def test_9_5_small_kernels(impl) -> None:
     """on a CPU kernels that are small within the bounds run on one thread, others on all"""
     for bounds, threads in ((BOUNDS, False), ({}, True)):
-        scores = schedule_by(impl, LLVM, bounds)["attention_scores1"]
+        scores = schedule_by(impl, QUICK, bounds)["attention_scores1"]
         found = has_loop(scores, tirx.ForKind.PARALLEL)
         SCHEDULE.equal(
             found,
@@ -562,7 +562,7 @@ def observe_9_5(impl):
             facts[name] = (is_scheduled, kinds, blocks, repeats_a_reduction(func))
         return str(facts)
 
-    return [lambda: look(LLVM, BOUNDS), lambda: look(LLVM, {}), lambda: look(CUDA, BOUNDS)]
+    return [lambda: look(QUICK, BOUNDS), lambda: look(QUICK, {}), lambda: look(CUDA, BOUNDS)]
 
 
 # --- 9.6 ------------------------------------------------------------------------------------------
@@ -573,7 +573,7 @@ def with_graphs(on: bool) -> tvm.transform.PassContext:
     return tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": on})
 
 
-def place_by(impl, target: Target = LLVM, graphs: bool = False) -> tvm.IRModule:
+def place_by(impl, target: Target = QUICK, graphs: bool = False) -> tvm.IRModule:
     """The scheduled decoder after memory_phase."""
     passes = impl.memory_phase(target)
     names(passes, "memory_phase")
@@ -627,7 +627,7 @@ def test_9_6_ends_of_life(impl) -> None:
 
 def test_9_6_graphs(impl) -> None:
     """graphs are captured for CUDA, and for nothing else"""
-    for target, wanted in ((CUDA, True), (LLVM, False)):
+    for target, wanted in ((CUDA, True), (QUICK, False)):
         result = place_by(impl, target, graphs=True)
         found = any("cuda_graph" in g.name_hint for g in result.get_global_vars())
         MEMORY.equal(
@@ -648,7 +648,7 @@ def observe_9_6(impl):
         functions = sorted(g.name_hint for g in result.get_global_vars())
         return f"{counts} {sizes_of(result)} {functions} {launches(result, 'decode')}"
 
-    return [lambda: look(LLVM, False), lambda: look(LLVM, True), lambda: look(CUDA, True)]
+    return [lambda: look(QUICK, False), lambda: look(QUICK, True), lambda: look(CUDA, True)]
 
 
 # --- 9.7 ------------------------------------------------------------------------------------------
@@ -670,7 +670,7 @@ def facts() -> dict:
 
 def whole(impl, **more) -> tvm.IRModule:
     """A decode step through fusion_pipeline, with no target current around it."""
-    made_pass = impl.fusion_pipeline(LLVM, **facts(), **more)
+    made_pass = impl.fusion_pipeline(QUICK, **facts(), **more)
     what = f"fusion_pipeline returned {type(made_pass).__name__}, not a pass."
     wanted = "the function that module_pass has made a Pass of"
     why = "relax.build calls what it is given on the module."
@@ -727,7 +727,9 @@ def test_9_7_for_a_gpu(impl) -> None:
 def test_9_7_same_tokens(impl) -> None:
     """the decoder gives the tokens of NumPy in float64, and its logits"""
     tokens, logits = exact()
-    generator = Generator(SMALL, target=LLVM, relax_pipeline=impl.fusion_pipeline(LLVM, **facts()))
+    generator = Generator(
+        SMALL, target=QUICK, relax_pipeline=impl.fusion_pipeline(QUICK, **facts())
+    )
     got = generator.generate(PROMPT, STEPS)
     BREAK.close(got.logits, logits, "The logits are not the reference's.", rtol=1e-3, atol=1e-3)
     expect.equal(got.tokens.tolist(), tokens.tolist(), "The greedy tokens are not the reference's.")
@@ -745,8 +747,8 @@ def observe_9_7(impl):
         return f"{same} {left} {unscheduled(result)} {found}"
 
     return [
-        lambda: look(LLVM, **facts()),
-        lambda: look(LLVM, additional_tirs={"halve": halve}),
+        lambda: look(QUICK, **facts()),
+        lambda: look(QUICK, additional_tirs={"halve": halve}),
         lambda: look(CUDA, **facts()),
     ]
 
@@ -768,7 +770,7 @@ def moved(name: str, where: str, anchor: str, target: Target) -> list[Pass]:
 
 def cost(passes: Sequence[Pass], target: Target) -> tuple[int, int] | None:
     """(launches, bytes allocated) of the decoder; None if it does not compile."""
-    mod = model("float32", ("decode",)) if target is LLVM else model("float16")
+    mod = model("float32", ("decode",)) if target is QUICK else model("float16")
     planning = ("CallTIRRewrite", "StaticPlanBlockMemory")
     planned = max(n for n, one in enumerate(passes) if one.info.name in planning) + 1
     try:
@@ -782,7 +784,7 @@ def cost(passes: Sequence[Pass], target: Target) -> tuple[int, int] | None:
 def truth(change: str) -> str:
     """What the compiler says about moving a pass."""
     text, _, device = change.partition(", for ")
-    target = CUDA if device == "cuda" else LLVM
+    target = CUDA if device == "cuda" else QUICK
     before, after = cost(phases(target), target), cost(moved(*text.split(), target), target)
     if after is None:
         return "fails"
@@ -823,7 +825,7 @@ def observe_9_8(impl):
 def counted(layers: int) -> dict[str, int]:
     """Launches of a decode step, by lowering it."""
     mod = decoder(replace(SMALL, num_hidden_layers=layers), "float32", ["decode"])[0]
-    passes = [p for name, v in reference.phases(LLVM).items() if name != "vm" for p in v]
+    passes = [p for name, v in reference.phases(QUICK).items() if name != "vm" for p in v]
     return {
         "default": launches(lower(mod), "decode"),
         "ours": launches(through(passes, mod), "decode"),
@@ -864,7 +866,7 @@ def generated(
     mod: tvm.IRModule | None, prompt: Sequence[int], config: LlamaConfig = SMALL, weights=None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Tokens and logits of the decoder, or of `mod` in its place."""
-    generator = Generator(config, target=LLVM, module=mod, weights=weights)
+    generator = Generator(config, target=QUICK, module=mod, weights=weights)
     found = [generator.generate(one, STEPS) for one in (prompt, prompt[::-1])]
     return np.stack([f.tokens for f in found]), np.stack([f.logits for f in found])
 

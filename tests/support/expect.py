@@ -15,6 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from chapters.kit.cases.guarded import QUICK
 from chapters.kit.ir.ir_diff import diff
 from chapters.runner.failure import CheckFailed
 from chapters.runner.loading import last_line
@@ -23,7 +24,6 @@ PURITY = (
     "A pass is a function from module to module. Other passes, caches and the caller's own `before` still hold the "
     "module it was given."
 )
-
 
 NEXT = "The next pass is called with what this one returns, also where nothing was to be changed."
 MOST_LINES = 60  # of a program that is shown whole
@@ -203,9 +203,21 @@ def runs_twice_the_same(
 
 
 def run(mod: tvm.IRModule, name: str, arrays: Sequence[np.ndarray]) -> np.ndarray:
-    """Compile `mod` for llvm and call `name`; every array is copied into TVM's aligned memory."""
-    vm = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())
-    return vm[name](*[tvm.runtime.tensor(np.ascontiguousarray(a)) for a in arrays]).numpy()
+    """Compile `mod` for this CPU and call its function `name`, which returns one tensor."""
+    (result,) = call(machine(mod), name, arrays)
+    return result
+
+
+def machine(mod: tvm.IRModule) -> relax.VirtualMachine:
+    """`mod`, compiled for this CPU."""
+    return relax.VirtualMachine(tvm.compile(mod, target=QUICK), tvm.cpu())
+
+
+def call(vm: relax.VirtualMachine, name: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Every result of the function `name`; each array is copied into TVM's aligned memory."""
+    result = vm[name](*[tvm.runtime.tensor(np.asarray(a, order="C")) for a in arrays])
+    one = isinstance(result, tvm.runtime.Tensor)
+    return [r.numpy() for r in ([result] if one else result)]
 
 
 def close(
