@@ -1,6 +1,6 @@
 """`python -m chapters …`: the learner's command.
 
-This file can be read by every Python 3, so that an old one gets a sentence and not a syntax error.
+Python 3.6 can read this file, so that an old Python gets a sentence and not a syntax error.
 """
 
 import sys
@@ -17,6 +17,8 @@ def main():
         return 2
     try:
         from chapters.runner.command_line import run
+
+        return run(sys.argv[1:])
     except ModuleNotFoundError as missing:
         if (missing.name or "").split(".")[0] in ("chapters", "tests"):
             raise
@@ -25,7 +27,6 @@ def main():
             "`pip install -e .` in the course's folder, in the virtual environment you use."
         )
         return 2
-    return run(sys.argv[1:])
 
 
 if __name__ == "__main__":

@@ -128,7 +128,12 @@ class Child(contextlib.AbstractContextManager):
             self.process.kill()
         if line:
             return json.loads(line)
-        code = self.process.wait(10)
+        try:
+            code = self.process.wait(10)
+        except subprocess.TimeoutExpired:  # it closed its end of the pipe, and runs on
+            late = True
+            self.process.kill()
+            code = self.process.wait(10)
         stack = self._stack.read_text("utf-8", "replace") if self._stack.exists() else ""
         lost = Lost(late or stack.startswith("Timeout ("), code, self._tail(), stack)
         self.close()
@@ -154,6 +159,9 @@ def main(module: str, arguments: list[str]) -> None:
     folder = Path(os.environ[FOLDER])
     questions = _from_parent(os.fdopen(os.dup(0), "r", encoding="utf-8"))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    process = os.getpid()
+    if hasattr(os, "register_at_fork"):  # a process that the code forks must not hold the pipe
+        os.register_at_fork(after_in_child=lambda: os.close(answers.fileno()))
     printed = _redirect_prints(folder / "printed")
     _limit()
     answer = importlib.import_module(module).answers(*arguments)
@@ -174,6 +182,8 @@ def main(module: str, arguments: list[str]) -> None:
         # exit=True stops native code too, and leaves the stack that says where it was
         faulthandler.dump_traceback_later(request["seconds"], exit=True, file=stack)
         value = answer(request["question"])
+        if os.getpid() != process:
+            os._exit(0)  # a forked process does not answer
         faulthandler.cancel_dump_traceback_later()
         send(value)
 
@@ -212,10 +222,14 @@ def _limit() -> None:
         import resource
     except ImportError:  # Windows
         return
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_PRINTED, MOST_PRINTED))
+    limits = {resource.RLIMIT_FSIZE: MOST_PRINTED}
     if sys.platform == "linux":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+        limits[resource.RLIMIT_DATA] = memory
+    for kind, most in limits.items():
+        _, hard = resource.getrlimit(kind)  # a shell may have set it lower, and it cannot be raised
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (most, most))
 
 
 if __name__ == "__main__":

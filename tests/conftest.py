@@ -20,7 +20,7 @@ def examiner():
 
 
 class CourseCopy(FreshCopy):
-    """A copy of the course in which a test may edit, break and reset what a learner would, in chapter 0."""
+    """A copy of the course in which a test edits, breaks and resets chapter 0 as a learner would."""
 
     @property
     def stub(self):
@@ -53,7 +53,7 @@ class CourseCopy(FreshCopy):
         return self.python("-m", "pytest", *arguments)
 
     def solve(self, old: str = "", new: str = "") -> None:
-        """Put the reference where the learner's file is, with `old` replaced by `new`."""
+        """Write the reference, with `old` replaced by `new`, into the learner's file."""
         text = chapter(0).solution.read_text(encoding="utf-8")
         assert old in text
         self.text = text.replace(old, new)

@@ -1,8 +1,8 @@
-"""Whose mistake is it? An exercise that uses another one fails with it, and is itself perhaps right.
+"""Whose mistake is it? An exercise fails if another exercise that it uses is wrong, although it may itself be right.
 
 A check that failed is run again on the learner's file with the other exercises as the reference has them. If it passes
-then, its exercise is right as far as the check sees, and waits for the one that is to be mended first. An answer
-without the region markers of its chapter keeps its failure.
+then, its exercise is right as far as the check can tell, and waits for the exercise that must be mended first. An
+answer without the region markers of its chapter keeps its failure.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def waits_for(
     passes: Callable[[Path], bool],
     is_solved: Callable[[str], bool],
 ) -> str:
-    """The exercise that a failure of `exercise_id` on the file `impl` comes from; "" if it is its own.
+    """The other exercise that makes a check of `exercise_id` fail on the file `impl`; "" if the mistake is its own.
 
     passes: whether the check that failed passes on another file. is_solved: whether another exercise passes its own
-    checks on `impl`; such a one is never waited for, since its learner would find nothing to mend there.
+    checks on `impl`. An exercise never waits for a solved one, because the learner would find no mistake there.
     """
     try:
         text = read_source(impl)
@@ -42,7 +42,7 @@ def waits_for(
 
             if not others or not passes_with(others):
                 return ""
-            # the fewest that make it pass: the last of them is to blame, and all of them do
+            # mend one exercise after the other until the check passes: the last one is to blame
             mended = 1
             while mended < len(others) and not passes_with(others[:mended]):
                 mended += 1

@@ -7,10 +7,10 @@ either `region`, the whole new text of an exercise's region, or `patch`, in the 
       -return a + b
       +return a - b
 
-Lines that begin with `-` or a space must stand in the exercise's regions exactly once, one after the other; lines that
-begin with `+` or a space take their place. A line `@@` separates two such places. Indentation is relative: that of the
-place found is added. (`|2` tells YAML where the lines begin, as the first may begin with a space.) Both files are read
-without running anything. An exercise's own `read` holds for all of its mistakes that have none.
+The lines that begin with `-` or a space must occur exactly once, one after the other, in the exercise's regions; the
+lines that begin with `+` or a space replace them. A line `@@` separates two such places. Indentation is relative: that
+of the place found is added. (`|2` tells YAML where the lines begin, as the first may begin with a space.) Both files
+are read without running anything. An exercise's own `read` is that of all its mistakes that have none.
 """
 
 from __future__ import annotations
@@ -64,6 +64,10 @@ def mistakes(chapter: Chapter) -> tuple[Mistake, ...]:
     found = []
     for exercise, entries in read_yaml(path).items():
         chapter.exercise(exercise)
+        if not isinstance(entries, dict):
+            raise CourseError(
+                f"{path.parent.name}/{path.name}: {exercise} must hold mistakes by name."
+            )
         usual = {"read": entries.pop("read")} if "read" in entries else {}
         for name, own in entries.items():
             entry = usual | own if isinstance(own, dict) else own
@@ -108,7 +112,7 @@ def _has(path: Path, name: str, entry: dict, all_of: set[str], one_of: set[str])
 
 
 def _section(chapter: Chapter, read: str) -> str:
-    """Where to read on: a heading of the chapter's own lesson stands for itself."""
+    """Where to read on; a bare heading is one of the chapter's own lesson."""
     return read if ".md" in read else f"chapters/{chapter.slug}/lesson.md, “{read}”"
 
 
@@ -152,7 +156,7 @@ def _patched(bodies: list[str], patch: str) -> list[str]:
         places = [(n, at) for n, body in enumerate(bodies) for at in _places(body, old)]
         if len(places) != 1:
             shown = " / ".join(line.strip() for line in old)
-            raise ValueError(f"“{shown}” stands there {len(places)} times, not once")
+            raise ValueError(f"“{shown}” occurs {len(places)} times; it must occur once")
         number, (first, indent) = places[0]
         lines = bodies[number].split("\n")
         lines[first : first + len(old)] = [(indent + line) if line.strip() else "" for line in new]
@@ -173,7 +177,7 @@ def _parts(patch: str) -> list[list[str]]:
 
 
 def _places(body: str, old: list[str]) -> list[tuple[int, str]]:
-    """Where the lines `old` stand in `body`, all moved to the right alike: (first line, the indentation added)."""
+    """The places of the lines `old` in `body`, all indented by the same amount: (first line, added indentation)."""
     lines = body.split("\n")
     found = []
     for first in range(len(lines) - len(old) + 1):

@@ -9,7 +9,7 @@ import sys
 
 from chapters.runner import learner_file
 from chapters.runner.course import CourseError
-from chapters.runner.terminal import shown
+from chapters.runner.terminal import refused, shown
 
 NAMES = ("status", "next", "check", "hint", "watch", "diff", "reset", "update", "quiz", "bench")
 NAMES += ("trace", "doctor")
@@ -56,8 +56,7 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        must = "The course must be able to read and write its folder."
-        print(f"{error.strerror}: {error.filename}. {must}")
+        print(refused(error))
         return 2
     except (KeyboardInterrupt, EOFError):
         print()
@@ -65,7 +64,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _unicode_output() -> None:
-    """Terminals with an old code page (Windows) get `?` for a sign they lack, not an exception."""
+    """Terminals with an old code page (Windows) get `?` for a character they lack, not an exception."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")

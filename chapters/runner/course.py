@@ -1,7 +1,7 @@
 """What the course consists of: its chapters and their exercises, read from the lessons' front matter.
 
-A chapter's facts stand once, in the YAML block at the top of `chapters/chNN_name/lesson.md`. The site, the learner's
-command, the checks and the tests all read them through this file.
+A chapter's facts are written once, in the YAML block at the top of `chapters/chNN_name/lesson.md`. The site, the
+learner's command, the checks and the tests all read them through this file.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def front_matter(lesson: Path) -> dict:
     if not match:
         raise CourseError(f"{lesson} has no front matter: it must begin with a `---` block.")
     try:
-        return yaml.safe_load(match.group(1))
+        return yaml.safe_load(match.group(1)) or {}
     except yaml.YAMLError as error:
         spot = getattr(error, "problem_mark", None)
         line = f" (line {spot.line + 2})" if spot else ""
@@ -160,7 +160,7 @@ def chapter(number: int | str) -> Chapter:
     Raises CourseError with the known numbers if there is none.
     """
     text = str(number).strip().rstrip("/\\")
-    match = re.fullmatch(r"(?:ch)?(\d+)(?:_\w+)?", Path(text).name)
+    match = re.fullmatch(r"(?:ch)?(\d{1,3})(?:_\w+)?", Path(text).name)
     for candidate in chapters():
         if match and candidate.number == int(match.group(1)):
             return candidate
@@ -170,17 +170,17 @@ def chapter(number: int | str) -> Chapter:
 
 def exercise(exercise_id: str) -> tuple[Chapter, Exercise]:
     """The chapter and exercise that `exercise_id` ("2.1", "02.1") names; CourseError if none."""
-    match = re.fullmatch(r"(\d+)\.(\d+)", str(exercise_id).strip())
+    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", str(exercise_id).strip())
     if not match:
         raise CourseError(
-            f"{exercise_id!r} is no exercise number: write chapter.exercise, as in 2.1."
+            f"{exercise_id!r} is not an exercise number: write chapter.exercise, as in 2.1."
         )
     home = chapter(match.group(1))
     return home, home.exercise(f"{home.number}.{int(match.group(2))}")
 
 
 def select(name: str | None) -> list[tuple[Chapter, Exercise]]:
-    """Exercises that `name` stands for: "2.1" one, "2" a chapter's, None all."""
+    """The exercises that `name` selects: "2.1" one exercise, "2" those of a chapter, None all of them."""
     if name is None:
         return [(c, e) for c in chapters() for e in c.exercises]
     if "." in str(name):

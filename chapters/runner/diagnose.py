@@ -1,9 +1,9 @@
 """Does a failing answer behave exactly like a catalogued mistake?
 
 A checks module may define, for an exercise, `observe_2_1(impl)`: a list of at least two functions without arguments.
-Each returns a text that describes what `impl` did on one input: its result, its side effects. If an answer gives, on
-all inputs, the texts that a catalogued mistake gives, and not those of the reference, the message names that mistake.
-If it gives on some inputs what one mistake gives, on others what a second one gives, and elsewhere what is right, the
+Each returns a text that describes what `impl` did on one input: its result, its side effects. If an answer gives the
+texts of a catalogued mistake on all inputs, and these differ from the reference's, the message names that mistake. If
+it gives the texts of one mistake on some inputs, those of a second one on others, and the right texts on the rest, the
 message names both.
 """
 
@@ -21,11 +21,11 @@ from chapters.runner.catalogue import Mistake, mistakes_of
 from chapters.runner.course import Chapter
 from chapters.runner.loading import Answer, last_line, load
 
-PAIR_SECONDS = 5  # two mistakes at once are looked for only so long
+PAIR_SECONDS = 5  # how long to look for two mistakes at once
 
 
 class Observed:
-    """What one answer gives on each input of an exercise; an input is tried when its text is first asked for."""
+    """The text that one answer gives for each input of an exercise. An input is run when its text is first needed."""
 
     def __init__(self, checks: ModuleType, exercise_id: str, impl: Answer):
         self._probes = getattr(checks, _observer(exercise_id))(impl)
@@ -59,7 +59,7 @@ def _seen(probe: Callable[[], object]) -> str:
 
 
 class Diagnoser:
-    """Diagnoses answers; remembers what the reference and the mistakes give, which takes most of the time."""
+    """Diagnoses answers. It remembers the texts of the reference and the mistakes, as these take most of the time."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="fusion-", ignore_cleanup_errors=True)
@@ -94,7 +94,7 @@ class Diagnoser:
         return self._known[key]
 
     def _file(self, mistake: Mistake) -> Path:
-        """A file that holds the mistake; TVMScript reads a function's source from where it stands."""
+        """A file that holds the mistake; TVMScript reads a function's source from its file."""
         path = Path(self._folder.name) / mistake.chapter.slug / f"{mistake.name}.py"
         path.parent.mkdir(exist_ok=True)
         path.write_text(mistake.text(), encoding="utf-8", newline="\n")
@@ -108,10 +108,10 @@ def _told(mistake: Mistake) -> dict[str, str]:
 def _two_at_once(
     mine: list[str], right: list[str], known: dict[Mistake, Observed], until: float
 ) -> dict[str, str]:
-    """The only two mistakes that together explain the texts `mine`; {} if there are none, or several, or no time.
+    """The only two mistakes that together explain the texts `mine`; {} if no pair or several do, or time is up.
 
-    On each input the answer does what is right or what one of the two does, and each of the two shows wherever it is
-    wrong. Less would be a guess: an answer that fails everywhere contains many a mistake.
+    On each input the answer gives the right text or that of one of the two, and each mistake shows on every input on
+    which it is wrong. Anything weaker would be a guess: an answer that fails everywhere matches many mistakes.
     """
     off = {n for n, (text, wanted) in enumerate(zip(mine, right, strict=True)) if text != wanted}
     if len(off) < 2:
@@ -134,7 +134,7 @@ def _two_at_once(
 
 
 def _shows(observed: Observed, mine: list[str], right: list[str]) -> set[int]:
-    """Where a mistake differs from the reference, if it does there what `mine` says everywhere; else nothing."""
+    """The inputs on which a mistake is wrong, if its texts there are those of `mine`; else the empty set."""
     shown = set()
     for number, wanted in enumerate(right):
         if observed[number] == wanted:

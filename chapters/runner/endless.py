@@ -1,7 +1,7 @@
 """Stops a visitor or mutator that asks itself about the same node again and again.
 
 Such a recursion passes through TVM's C++ at every step. At Python's own limit it takes many seconds to unwind, and
-depending on where it was stopped it ends the process; a few rounds are enough to know it by.
+depending on where it was stopped it ends the process. A few rounds are enough to recognise it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SEEN_BY = [
 
 
 def stop_endless_visits() -> None:
-    """From now on a RecursionError is raised where a node is visited within a visit of itself, MOST_ROUNDS deep."""
+    """From now on, raise RecursionError where visits of one node are nested more than MOST_ROUNDS deep."""
     from tvm.relax import expr_functor
 
     for name in SEEN_BY:

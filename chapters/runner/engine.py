@@ -7,19 +7,19 @@ an `Engine` runs exercises on several examiners at once.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import math
 import os
 import re
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from chapters.child import Child, Lost, ended
 from chapters.runner.blame import waits_for
-from chapters.runner.course import Chapter, Exercise
+from chapters.runner.course import Chapter, CourseError, Exercise
 from chapters.runner.failure import Failure
 from chapters.runner.printed import tail
 
@@ -42,10 +42,11 @@ class Check:
 
 @dataclass
 class Outcome:
-    """What came of a check: passed, skipped, waits, todo or failed. reason: why it was skipped, or "exercise N.M".
+    """The result of a check. state: passed, skipped, waits, todo or failed.
 
-    todo: its exercise is still to be written. waits: an exercise that it uses is to be written or mended first.
-    unreadable: the file could not even be loaded, so that every other check of it would say the same.
+    todo: its exercise is still to be written. waits: an exercise that it uses must be written or mended first.
+    reason: why it was skipped, or "exercise N.M", the one to write or mend. unreadable: the file could not even be
+    loaded, so every other check of it would say the same.
     """
 
     check: Check
@@ -57,18 +58,24 @@ class Outcome:
 
 
 def overall(outcomes: list[Outcome]) -> str:
-    """The state of an exercise from what came of its checks."""
+    """The state of an exercise, from the outcomes of its checks."""
     found = {outcome.state for outcome in outcomes}
     return next((s for s in ("failed", "todo", "waits", "skipped") if s in found), "passed")
 
 
 def patience() -> float:
-    """By how much time limits are stretched: FUSION_PATIENCE, else how many processes want each core; 1 to 4.
+    """The factor for all time limits: FUSION_PATIENCE, else the number of processes per core, from 1 to 4.
 
-    A limit is there for endless loops, and an answer is not to blame for what else the machine does.
+    Limits exist for endless loops, and an answer is not to blame for a busy machine. Raises CourseError if
+    FUSION_PATIENCE is not a positive number.
     """
     if given := os.environ.get("FUSION_PATIENCE"):
-        return float(given)
+        with contextlib.suppress(ValueError):
+            if 0 < float(given) < math.inf:
+                return float(given)
+        raise CourseError(
+            f"FUSION_PATIENCE, the factor for time limits, must be a positive number such as 2, not {given!r}."
+        )
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return min(max(load / (os.cpu_count() or 1), 1.0), 4.0)
 
@@ -105,35 +112,38 @@ def checks_of_exercise(chapter: Chapter, exercise_id: str) -> list[Check]:
     return [check for check in checks_of(chapter) if check.exercise.id == exercise_id]
 
 
-class Examiner(AbstractContextManager):
+class Examiner(contextlib.AbstractContextManager):
     """Runs checks one after another in a child process, and starts a new one where the last was lost."""
 
     def __init__(self) -> None:
         self.child: Child | None = None
         self.machine = ""
+        self._closed = False
 
     def __exit__(self, *_) -> None:
         self.close()
 
-    def start(self) -> None:
-        """Begin to import TVM in the child now, so that the first check finds it ready."""
+    def _start(self) -> None:
+        if self._closed:  # by Ctrl-C in another thread: start nothing more
+            raise RuntimeError("This examiner is closed.")
         if self.child is None:
             self.child = Child("chapters.runner.worker")
 
     def close(self) -> None:
-        if self.child:
-            self.child.close()
-        self.child = None
+        self._closed = True
+        child, self.child = self.child, None  # at once: the thread that runs a check may set it too
+        if child:
+            child.close()
 
     def run(self, check: Check, impl: Path, *, diagnose: bool = True) -> Outcome:
         """Run `check` on the answer in the file `impl`.
 
-        diagnose: of a failure, find out what it behaves like, and whether another exercise of the file is to blame.
+        diagnose: after a failure, look for a mistake that it behaves like and for another exercise that causes it.
         """
         impl = Path(impl)
         about = {"chapter": check.chapter.number, "exercise": check.exercise.id}
         question = {"ask": "check", **about, "check": check.name, "impl": str(impl)}
-        self.start()
+        self._start()
         try:
             if not self.machine:
                 self.machine = self.child.ask({"ask": "machine"}, DIAGNOSIS_SECONDS)
@@ -156,7 +166,7 @@ class Examiner(AbstractContextManager):
         """What the answer that was checked last behaves like; a catalogued mistake may be slow or crash."""
         try:
             return self.child.ask({"ask": "diagnosis", **about}, DIAGNOSIS_SECONDS * patience())
-        except Lost:  # without it the plain failure still stands
+        except Lost:  # the plain failure is enough
             self.child = None
             return {}
 
@@ -191,15 +201,21 @@ class Examiner(AbstractContextManager):
 
 
 NATIVE = (
-    "Native code read or wrote where it must not: most often a NumPy array given to the VM without "
-    "tvm.runtime.tensor, or a kernel that indexes outside its buffers."
+    "Native code read or wrote memory that it must not touch. Most often a NumPy array was given to the VM without "
+    "tvm.runtime.tensor, or a kernel indexes outside its buffers."
 )
 KILLED = "The system ended it, most often because memory ran out."
 LEFT = "Something called os._exit, or closed what the process needs."
 
 
 def _failure(lost: Lost, check: Check, impl: Path, *, began: bool) -> Failure:
-    """What a learner reads of a lost child. began: whether it had run anything."""
+    """What a learner reads about a lost child. began: whether a child has started before."""
+    if not began:
+        said = lost.printed.strip().splitlines()
+        return Failure(
+            f"The process that runs the checks could not start: {said[-1] if said else lost}",
+            expected="a working installation: `python -m chapters doctor` says what is missing",
+        )
     place = lost.place(impl)
     if lost.late:
         return Failure(
@@ -207,12 +223,6 @@ def _failure(lost: Lost, check: Check, impl: Path, *, began: bool) -> Failure:
             expected="a few milliseconds",
             yours=f"it was at {place}" if place else "it was outside your file when stopped",
             why="A loop that never ends, or recursion into the same node, looks like this.",
-        )
-    if not began:
-        said = lost.printed.strip().splitlines()
-        return Failure(
-            f"The process that runs the checks could not start: {said[-1] if said else lost}",
-            expected="a working installation: `python -m chapters doctor` says what is missing",
         )
     native = lost.code < 0 or lost.code == 0xC0000005
     killed = "SIGKILL" in ended(lost.code)
@@ -224,8 +234,8 @@ def _failure(lost: Lost, check: Check, impl: Path, *, began: bool) -> Failure:
     )
 
 
-class Engine(AbstractContextManager):
-    """Runs exercises on several examiners at once; the results come by `Future`, and each examiner has its child."""
+class Engine(contextlib.AbstractContextManager):
+    """Runs exercises on several examiners at once, each in a thread and with a child of its own."""
 
     def __init__(self, workers: int | None = None) -> None:
         self._count = workers or min(MOST_WORKERS, os.cpu_count() or 1)
@@ -239,7 +249,7 @@ class Engine(AbstractContextManager):
 
     @property
     def machine(self) -> str:
-        """What the checks ran with, once one has run."""
+        """The TVM version and device that the checks ran with; "" until one has run."""
         return next((one.machine for one in self._examiners if one.machine), "")
 
     def submit(self, checks: list[Check], impl: Path) -> Future[list[Outcome]]:
@@ -247,7 +257,7 @@ class Engine(AbstractContextManager):
         return self._pool.submit(lambda: self._examiner().run_in_order(checks, impl))
 
     def _examiner(self) -> Examiner:
-        """The one of this thread."""
+        """The examiner of this thread."""
         if not hasattr(self._own, "examiner"):
             self._own.examiner = Examiner()
             with self._lock:
@@ -255,7 +265,7 @@ class Engine(AbstractContextManager):
         return self._own.examiner
 
     def close(self) -> None:
-        """Stop: nothing that still waits is begun, and every child ends."""
+        """Drop the exercises that have not begun, and end every child."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for examiner in self._examiners:
             examiner.close()

@@ -1,7 +1,7 @@
-"""What an exception in an answer comes from, and where to read, as docs/troubleshooting.md has it.
+"""What caused an exception in an answer, and where to read about it, looked up in docs/troubleshooting.md.
 
-Each heading of that page is a text that TVM says, and its test reproduces it; so the page is looked up here, and
-nothing of it is repeated. Code written for an older TVM is known by a name in the page's table of renamed things.
+Each heading of that page is a message of TVM, which the page's test reproduces. Code written for an older TVM is
+recognised by a name in the page's table of renamed things.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ENTRY = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 
-# A name that is missing, and what it was asked of: TVM's module or class, "" for a keyword or a configuration key.
+# A missing name, and where it was looked up: in a module or a class; nowhere for a keyword or a configuration key.
 MISSING = (
     r"module '(?P<module>tvm[\w.]*)' has no attribute '(?P<name>\w+)'",
     r"'(?P<owner>\w+)' object has no attribute '(?P<name>\w+)'",
@@ -31,7 +31,7 @@ MISSING = (
 
 
 def explain(error: BaseException) -> tuple[str, str]:
-    """`why` and `read` for an exception that left an answer; two empty texts where its own must do."""
+    """`why` and `read` for an exception that an answer raised; two empty texts if the page does not know it."""
     message = f"{type(error).__name__}: {error}"
     for key, pattern, cause in _entries():
         if key != "renamed" and pattern.search(message):
@@ -44,15 +44,15 @@ def explain(error: BaseException) -> tuple[str, str]:
 
 
 def _about_name(found: dict[str, str | None]) -> tuple[str, str]:
-    """What is known of a name that is missing."""
+    """`why` and `read` for a missing name."""
     name, module, owner = found["name"], found.get("module"), found.get("owner")
     if owner and not _is_tvms(owner):
-        return "", ""  # an object of the learner's own, or of Python's
+        return "", ""  # an object of the learner or of Python
     row = _renamed().get(f"{module}.{name}") or _renamed().get(name)
     if row:
         return f"This is written for an older TVM: `{row[0]}` has become `{row[1]}`.", RENAMED
     if module or owner:
-        return "This TVM has no such name; what older text calls so may be in the table.", RENAMED
+        return "This TVM has no such name. The table lists names that older versions used.", RENAMED
     return "", ""
 
 

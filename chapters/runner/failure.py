@@ -42,7 +42,7 @@ class Skip(Exception):
 
 
 def _block(label: str, text: str) -> list[str]:
-    """A sentence is wrapped beside its label; code and IR stand beneath it as they are."""
+    """A sentence is wrapped beside its label; code and IR follow beneath the label, unchanged."""
     lines = text.rstrip().split("\n")
     if len(lines) > 1:
         return [f"  {label}", *(f"    {line}" for line in lines)]

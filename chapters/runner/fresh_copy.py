@@ -1,6 +1,6 @@
-"""A copy of the course in a temporary folder, every exercise as at the start: the place to show what a command says.
+"""A copy of the course in a temporary folder, with every exercise as at the start, to show what a command prints.
 
-A page must show the same to everyone, so it may not run in a folder where somebody has already solved exercises.
+A page must show the same to everyone, so it may not run in a folder where exercises have been solved.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chapters.runner.learner_file import stub_text
 
 PARTS = ("chapters", "solutions", "tests", "docs")
 SECONDS = 120
-# what would colour the output; pytest repeats whole failures in its summary where the last two are set
+# these would change the output: the last two make pytest repeat whole failures in its summary
 NOT_INHERITED = ("PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS", "FORCE_COLOR", "CI", "BUILD_NUMBER")
 
 
@@ -43,12 +43,12 @@ class FreshCopy:
         return self.root / chapter.stub.relative_to(ROOT)
 
     def edit(self, chapter: Chapter, old: str, new: str) -> None:
-        """Replace the text `old` in the learner's file of `chapter`. ValueError if it does not stand there once."""
+        """Replace the text `old` in the learner's file of `chapter`. ValueError unless it occurs exactly once."""
         path = self.file(chapter)
         text = path.read_text(encoding="utf-8")
         if text.count(old) != 1:
             raise ValueError(
-                f"{path.name} holds {old!r} {text.count(old)} times; it must stand there once."
+                f"{path.name} holds {old!r} {text.count(old)} times; it must be there exactly once."
             )
         path.write_text(text.replace(old, new), encoding="utf-8", newline="\n")
 

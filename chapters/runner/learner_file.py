@@ -1,13 +1,14 @@
-"""The file that a learner edits: made from the reference, kept by git out of sight, never overwritten without a copy.
+"""The file that a learner edits: made from the reference, ignored by git, never overwritten without a copy.
 
 It is the reference with each region's body replaced by one line that raises NotImplementedError, or, for a *fix*
-exercise, by the region of a catalogued mistake. Git ignores it, so that pulling a new version of the course cannot
-collide with it; `update` moves the learner's regions into the file that the new version would make.
+exercise, by the region of a catalogued mistake. As git ignores it, pulling a new version of the course cannot collide
+with it; `update` moves the learner's regions into the file that the new version would make.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 from chapters.runner import progress
@@ -47,20 +48,26 @@ def untouched(chapter: Chapter, text: str) -> set[str]:
 
 
 def not_begun(chapter: Chapter, path: Path) -> set[str]:
-    """`untouched` for the learner's file of `chapter`; nothing for any other file, or where there is none."""
+    """`untouched` for the learner's file of `chapter`; the empty set for any other file and for a missing one."""
     if Path(path) != chapter.stub or not chapter.stub.exists():
         return set()
     return untouched(chapter, chapter.stub.read_text(encoding="utf-8", errors="replace"))
 
 
+def without_region(chapter: Chapter, text: str) -> list[str]:
+    """The exercises of `chapter` that have no region in `text`. CourseError if its BEGIN and END lines do not pair."""
+    mine = regions(text)
+    return [exercise.id for exercise in chapter.exercises if exercise.id not in mine]
+
+
 def without_markers(chapter: Chapter) -> str:
-    """One sentence if the learner's file has lost the lines BEGIN or END of some exercise; "" if it has them all."""
+    """What to do if the learner's file has lost the BEGIN or END line of an exercise; "" if it has them all."""
     try:
-        mine = regions(chapter.stub.read_text(encoding="utf-8", errors="replace"))
+        text = chapter.stub.read_text(encoding="utf-8", errors="replace")
+        lost = without_region(chapter, text)
     except CourseError as error:
         said = f"{chapter.file}: {error}"
     else:
-        lost = [e.id for e in chapter.exercises if e.id not in mine]
         if not lost:
             return ""
         said = f"{chapter.file} has lost the lines `# BEGIN exercise` and `# END exercise` of {', '.join(lost)}."
@@ -99,16 +106,20 @@ def outdated(chapter: Chapter) -> bool:
 def updated(chapter: Chapter) -> str:
     """The text of a new learner's file with the learner's regions in it.
 
-    A region that the learner has not changed is taken from the new file. CourseError if their file has lost markers.
+    A region that is still to be written is taken from the new file. Raises CourseError, naming the file, if its BEGIN
+    and END lines do not pair, or an exercise has more or fewer regions than in the new file.
     """
     text, fresh = read_source(chapter.stub), stub_text(chapter)
-    mine, new = regions(text), regions(fresh)
-    begun = {key: body for key, body in mine.items() if key in new and not _is_todo(body)}
-    return with_regions(fresh, begun)
+    try:
+        mine, new = regions(text), regions(fresh)
+        begun = {key: body for key, body in mine.items() if key in new and not _is_todo(body)}
+        return with_regions(fresh, begun)
+    except CourseError as error:
+        raise CourseError(f"{chapter.file}: {error} It was not changed.") from None
 
 
 def _is_todo(bodies: list[str]) -> bool:
-    return all(body.strip().startswith("raise NotImplementedError(") for body in bodies)
+    return all(re.fullmatch(r"raise NotImplementedError\(.*\)", body.strip()) for body in bodies)
 
 
 def _digest(text: str) -> str:

@@ -1,6 +1,6 @@
 """Loads an answer (the learner's file, a reference, a catalogued wrong answer) as a module.
 
-A file that is missing, is not Python, or fails while it is read becomes one CheckFailed that says so.
+A file that is missing, is not Python, or raises while it is imported becomes one CheckFailed that says so.
 """
 
 from __future__ import annotations
@@ -38,17 +38,21 @@ def last_line(error: BaseException) -> str:
 
 
 def parser_said(error: BaseException) -> str:
-    """What TVM's parser has against a function, in one line; of one that is not well-formed, what is not."""
+    """Why TVM's parser refuses a function, in one line; for one that is not well-formed, the violated rule."""
     message = str(error)
     reason = re.search(r"Well-formedness check failed: (.*)", message)
     return reason[1] if reason else message.splitlines()[0].removeprefix("error: ")
 
 
 class _Fresh(SourceFileLoader):
-    """Compiles the source anew each time: a cached .pyc is told from an edit only by size and whole seconds."""
+    """Compiles the source anew each time: Python sees that a .pyc is stale only by size and whole seconds."""
 
     def get_code(self, fullname: str):
-        return self.source_to_code(self.get_data(self.path), self.path)
+        try:
+            source = importlib.util.decode_source(self.get_data(self.path))
+        except UnicodeDecodeError as error:
+            raise SyntaxError(f"byte {error.start} is not UTF-8; save it as UTF-8") from None
+        return self.source_to_code(source, self.path)
 
 
 class Answer:
@@ -88,10 +92,11 @@ def load(path: Path) -> Answer:
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        text = (error.text or "").strip()
+        name = Path(error.filename or path).name
+        line = f"Line {error.lineno} of {name}" if error.lineno else name  # junk has no lines
         raise CheckFailed(
-            f"Line {error.lineno} of {Path(error.filename or path).name} is not Python: {error.msg}.",
-            yours=text,
+            f"{line} is not Python: {error.msg}.",
+            yours=(error.text or "").strip(),
             expected="a file Python can read; nothing in it was run",
         ) from None
     except CheckFailed:

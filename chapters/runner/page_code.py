@@ -87,7 +87,7 @@ class Namespace:
 def answers(name: str) -> Callable[[dict], dict]:
     """What a child runs: executes {"code", "line"} and answers {"shown": [{"at", "html" or "text"}], "error"}.
 
-    at: how much the block had printed before the value was shown; the parent has what was printed.
+    at: the number of bytes that the block had printed before the value was shown. The parent reads the printed text.
     """
     namespace = Namespace(name)
     null = os.open(os.devnull, os.O_WRONLY)

@@ -1,9 +1,9 @@
-"""The pytest plugin: `pytest solutions/` and `pytest chapters/` run the checks, one item a check.
+"""The pytest plugin: `pytest solutions/` and `pytest chapters/` run the checks, one item per check.
 
 It collects the file that a learner edits, `chapters/chNN_name/<file>.py`, and the reference of the same name under
 `solutions/`. The engine runs the exercises in child processes, several at once; an item waits for its exercise. States
 are passed, TODO (to be written), failed, waits (an earlier check of the exercise did not pass, or an exercise that it
-uses is to be written or mended first) and skipped.
+uses must be written or mended first) and skipped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from chapters.runner.engine import (
 from chapters.runner.failure import render
 from chapters.runner.learner_file import not_begun
 from chapters.runner.states import digest, record_state
-from chapters.runner.terminal import bar
+from chapters.runner.terminal import bar, refused
 from chapters.runner.versions import MEND, installed, wrong_versions
 
 LETTERS = {"todo": ("T", "TODO", {"yellow": True}), "waits": ("w", "WAITS", {"yellow": True})}
@@ -37,7 +37,7 @@ REFERENCE = "REFERENCE in solutions/; your own code is checked by `pytest chapte
 
 
 class _Exercise:
-    """One exercise of one file: those of its checks that were asked for, and what came of them, once it was asked."""
+    """One exercise of one file: its checks that were asked for and, after `wait`, their outcomes."""
 
     def __init__(self, items: list[CheckItem], engine: Engine):
         self.chapter, self.about = items[0].check.chapter, items[0].check.exercise
@@ -58,7 +58,7 @@ class _Exercise:
             self.outcomes = [Outcome(check, "todo", reason=todo) for check in self.checks]
 
     def record(self) -> None:
-        """Note the state of the learner's exercise, if all its checks or a failure tell it."""
+        """Note the state of the learner's exercise, if one check failed or all of them ran."""
         if not self.mine or not self.outcomes or any(o.unreadable for o in self.outcomes):
             return
         state = overall(self.outcomes)
@@ -70,12 +70,12 @@ class _Exercise:
 
 
 class _Run:
-    """What one pytest run knows. An exercise is named by the folder above its chapter's and by its id."""
+    """The state of one pytest run. The key of an exercise is its tree, "chapters" or "solutions", and its id."""
 
     def __init__(self) -> None:
         self.engine: Engine | None = None
         self.exercises: dict[tuple[str, str], _Exercise] = {}
-        self.unreadable: set[Path] = set()  # files of which it was said that they cannot be loaded
+        self.unreadable: set[Path] = set()  # files that cannot be loaded, as was reported already
 
     def begin(self, items: list[CheckItem]) -> None:
         """Hand every exercise that was begun to the engine."""
@@ -96,13 +96,18 @@ RUN: pytest.StashKey[_Run] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--impl", help="check this file in the place of the one that is collected")
+    parser.addoption("--impl", help="check this file instead of the one that is collected")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[RUN] = _Run()
     if _asked_for(config, "chapters"):
-        learner_file.make_missing()
+        try:
+            learner_file.make_missing()
+        except CourseError as error:
+            raise pytest.UsageError(str(error)) from None
+        except OSError as error:
+            raise pytest.UsageError(refused(error)) from None
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector):
@@ -139,7 +144,7 @@ class _Stop(Exception):
 
 
 class CheckItem(pytest.Item):
-    """One check on one answer. exercise: what it belongs to, once all items are collected."""
+    """One check on one answer. exercise: set once all items are collected."""
 
     exercise: _Exercise
 
@@ -158,12 +163,12 @@ class CheckItem(pytest.Item):
             raise _Stop(outcome)
 
     def _outcome(self, unreadable: set[Path]) -> Outcome:
-        """What came of this check. unreadable: files whose failure was reported already; it may get one more."""
+        """The outcome of this check. unreadable: files whose failure was reported already; may gain this one."""
         found = {outcome.check.name: outcome for outcome in self.exercise.outcomes}
         mine = found.get(self.check.name)
         if mine is None:
             return Outcome(self.check, "waits", reason="an earlier check of the exercise")
-        if mine.unreadable and self.answer in unreadable:  # said once for the whole file
+        if mine.unreadable and self.answer in unreadable:  # reported once for the whole file
             return Outcome(self.check, "waits", reason=f"{self.answer.name} cannot be loaded")
         if mine.unreadable:
             unreadable.add(self.answer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MOST_SHOWN = 4000
-# TVM prints it when an exception leaves a BlockBuilder or a mutator; the exception itself says more.
+# TVM prints this when an exception leaves a BlockBuilder or a mutator; the exception itself says more.
 NOISE = "BlockBuilder destroyed with remaining blocks!"
 CUT = "[… what was printed before this is not shown]"
 

@@ -41,7 +41,7 @@ def read() -> dict[str, dict]:
         record = json.loads(PROGRESS.read_text(encoding="utf-8"))
         if not all(_is_entry(entry) for entry in record.values()):
             raise ValueError("not a record")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         kept = keep_copy(PROGRESS)
         PROGRESS.unlink()
         print(f"{PROGRESS.name} could not be read; it is kept as {kept.relative_to(ROOT)}.")

@@ -6,7 +6,7 @@ A reference marks them:
     ...
     # END exercise 2.1
 
-The functions here take text and return text. `chapters.runner.learner_file` makes files of it.
+The functions here take text and return text. `chapters.runner.learner_file` writes files.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def map_regions(text: str, replace: Replace) -> str:
             (body if opened else out).append(line)
     if opened:
         raise CourseError(
-            f"The region of exercise {opened[0]} begun on line {opened[2]} has no END."
+            f"The region of exercise {opened[0]} that begins on line {opened[2]} has no END line."
         )
     return "\n".join(out) + "\n"
 
@@ -93,7 +93,7 @@ def first_line(text: str, exercise_id: str) -> int:
 
 
 def own_text(text: str, exercise_id: str) -> str:
-    """What the check of one exercise depends on: its regions, and all that stands outside of regions."""
+    """The text on which the check of one exercise depends: its regions, and everything outside of regions."""
 
     def keep_own(found: str, _begin: str, body: list[str]) -> list[str]:
         return body if found == exercise_id else []

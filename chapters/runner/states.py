@@ -7,15 +7,16 @@ import hashlib
 import time
 
 from chapters.runner import progress
-from chapters.runner.course import Chapter, CourseError
+from chapters.runner.course import Chapter, CourseError, Exercise, chapters
+from chapters.runner.engine import FINE
 from chapters.runner.learner_file import not_begun
 from chapters.runner.regions import own_text
 
 
 def digest(chapter: Chapter, exercise_id: str) -> str:
-    """A fingerprint of what the check of an exercise looks at in the learner's file; "" if there is none.
+    """A fingerprint of the part of the learner's file on which an exercise depends; "" if there is no file.
 
-    Text in the regions of other exercises does not count, so that one can be solved after the other.
+    Text in the regions of other exercises does not count, so that exercises can be solved one after the other.
     """
     if not chapter.stub.exists():
         return ""
@@ -26,9 +27,9 @@ def digest(chapter: Chapter, exercise_id: str) -> str:
 
 
 def record_state(chapter: Chapter, exercise_id: str, state: str, checked: str) -> bool:
-    """Note what the check of an exercise found on the text whose digest, taken before, is `checked`.
+    """Note the state that the check of an exercise found. checked: the digest of the text before the check.
 
-    Notes nothing and returns False if the text is another by now: nobody checked that one.
+    Notes nothing and returns False if the text has changed since: the check did not see the new one.
     """
     if digest(chapter, exercise_id) != checked:
         return False
@@ -56,5 +57,15 @@ def states(chapter: Chapter) -> dict[str, str]:
 
 
 def has_passed(chapter: Chapter) -> bool:
-    """Whether every exercise of the learner's file, as it stands, has passed its checks."""
+    """Whether every exercise of the learner's file, as it is now, has passed its checks."""
     return all(state == "passed" for state in states(chapter).values())
+
+
+def upcoming() -> tuple[Chapter, Exercise] | None:
+    """The first exercise that is left to solve: neither passed nor, where it cannot run, skipped. None if none is."""
+    for chapter in chapters():
+        now = states(chapter)
+        for exercise in chapter.exercises:
+            if now[exercise.id] not in FINE:
+                return chapter, exercise
+    return None

@@ -18,7 +18,7 @@ from chapters.runner.earlier import REFERENCE_ONLY, whose
 from chapters.runner.page_code import Cell, Namespace, cells
 
 BOLD, DIM, CYAN, PLAIN = "\033[1m", "\033[2m", "\033[36m", "\033[0m"
-SHORT = 40  # characters; a shorter sentence does not stand alone
+SHORT = 40  # characters; a shorter sentence is told with the next one
 
 
 def tell(package: str) -> None:
@@ -35,9 +35,13 @@ def tell(package: str) -> None:
     story.title(f"Chapter {home.number} · {home.title}")
     story.say(_whose([*home.needs, home.number]))
     lab = (home.folder / "lab.py").read_text(encoding="utf-8")
-    for cell in cells(lab):
-        if not story.cell(cell):
-            sys.exit(1)
+    try:
+        for cell in cells(lab):
+            if not story.cell(cell):
+                sys.exit(1)
+    except (KeyboardInterrupt, EOFError):
+        print()
+        sys.exit(130)
     story.say(f"Read on in chapters/{home.slug}/lesson.md; change and run lab.py beside it.")
 
 
@@ -70,11 +74,10 @@ class Story:
     def __init__(self, *, pause: bool = False):
         self.colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         self.width = min(shutil.get_terminal_size((100, 24)).columns, 100)
-        self.pause = pause and sys.stdin.isatty()
+        self.pause = pause and sys.stdin is not None and sys.stdin.isatty()
         self._names = Namespace("lab")
-        sys.displayhook = lambda value: print(
-            repr(value)
-        )  # IR has colours where a terminal reads them
+        # IR has colours where a terminal reads them
+        sys.displayhook = lambda value: print(repr(value))
 
     def title(self, text: str) -> None:
         line = "─" * min(len(text), self.width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from chapters.runner.course import ROOT, Chapter, Exercise
+from chapters.runner.course import Chapter, Exercise
 from chapters.runner.regions import first_line
 
 STATE_WORDS = {
@@ -16,6 +16,8 @@ STATE_WORDS = {
     "changed": "edited, not checked yet",
 }
 
+ALL_PASS = "Every exercise that can run on this machine passes."
+
 
 def bar(done: int, total: int, width: int = 20) -> str:
     """A bar of `width` characters, `done` of `total` filled."""
@@ -24,11 +26,19 @@ def bar(done: int, total: int, width: int = 20) -> str:
 
 
 def shown(path: Path) -> str:
-    """`path` from the folder one stands in, or whole if it lies elsewhere."""
+    """`path` relative to the current folder, or absolute if it is on another drive."""
     try:
         return os.path.relpath(path)
-    except ValueError:  # another drive on Windows
+    except ValueError:  # only on Windows
         return str(path)
+
+
+def refused(error: OSError) -> str:
+    """One sentence for an operation that the system refused, and what the course needs."""
+    if error.filename is None:
+        return f"{error.strerror or error}."
+    must = "The course must be able to read and write its folder."
+    return f"{error.strerror}: {error.filename}. {must}"
 
 
 def place(chapter: Chapter, exercise: Exercise) -> str:
@@ -40,10 +50,9 @@ def place(chapter: Chapter, exercise: Exercise) -> str:
 
 
 def describe(chapter: Chapter, exercise: Exercise) -> str:
-    """Two lines: which exercise, and where it is and is explained."""
-    lesson = shown(ROOT / chapter.lesson)
+    """Three lines: the exercise, the line to edit and the section to read."""
     return (
         f"{exercise.id}  {exercise.title} ({exercise.kind}, {exercise.minutes} min)\n"
         f"     edit {place(chapter, exercise)}\n"
-        f"     read {lesson}, “Exercise {exercise.id}”"
+        f"     read {shown(chapter.lesson)}, “Exercise {exercise.id}”"
     )

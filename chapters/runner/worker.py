@@ -40,7 +40,7 @@ def answers() -> Callable[[dict], object]:
             return outcome
         try:
             return diagnoser.diagnose(checks, chapter, question["exercise"], last["impl"])
-        except Exception:  # a diagnosis is a courtesy: without it the plain failure still stands
+        except Exception:  # a diagnosis is a courtesy: the plain failure is enough
             if os.environ.get("FUSION_DEBUG"):
                 raise
             return {}
@@ -49,7 +49,7 @@ def answers() -> Callable[[dict], object]:
 
 
 def run_check(checks: ModuleType, name: str, path: Path) -> tuple[dict, Answer | None]:
-    """Run the check `name` on the answer in the file at `path`: what came of it, and the answer loaded."""
+    """Run the check `name` on the answer in the file at `path`; the outcome, and the answer unless loading failed."""
     path = path.resolve()
     try:
         impl = load(path)
@@ -78,7 +78,7 @@ def _outcome(state: str, **more: object) -> dict:
 
 
 def _raised(error: BaseException, path: Path) -> CheckFailed:
-    """The failure to show for an exception that is not the check's own."""
+    """The failure to show for an exception that the check did not raise on purpose."""
     place = where(error, path)
     why, read = explain(error)
     if place:

@@ -137,7 +137,7 @@ def _add_sources(linked, files, config, repository: Repository) -> None:
 
 
 def _as_it_lies(uri: str, root: Path, config, dest_uri: str | None = None) -> File:
-    """A file of the repository outside docs/, under the same address on the site."""
+    """A file of the repository outside docs/, with its path as its address on the site."""
     return File(uri, str(root), config.site_dir, config.use_directory_urls, dest_uri=dest_uri)
 
 
@@ -173,7 +173,7 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def beneath_title(markdown: str, facts: str) -> str:
-    """A page with its facts beneath its title; the theme writes the title of a page that has none."""
+    """A page with its facts beneath its title, or at its top if the Markdown has no title."""
     title = re.match(r"\s*# .+\n", markdown)
     end = title.end() if title else 0
     return f"{markdown[:end].strip()}\n\n{facts}\n\n{markdown[end:]}"
@@ -188,7 +188,7 @@ def lab_facts(slug: str, address: str | None) -> str:
 
 
 def facts(chapter) -> str:
-    """What a reader wants to know before starting: time, needs, GPU, where things are, verified on."""
+    """What a reader wants to know before starting: time, needs, GPU, links, versions."""
     numbers = {c.number: c for c in _chapters.values()}
     needs = [f"[{n} · {numbers[n].title}](../{numbers[n].slug}/lesson.md)" for n in chapter.needs]
     needed = f"needs {', '.join(needs)}" if needs else "needs no other chapter"

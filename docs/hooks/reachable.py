@@ -1,6 +1,6 @@
-"""Site hook: what a keyboard or a screen reader needs and neither Markdown nor the theme gives.
+"""Site hook: what a keyboard or a screen reader needs and neither Markdown nor the theme provides.
 
-The rest is done where the page is shown, since only there is it known what scrolls: docs/js/keyboard.js.
+docs/js/keyboard.js does the rest in the browser, because only the browser knows what scrolls.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def on_post_page(output, page, config):
 
 
 def without_empty_heads(content: str) -> str:
-    """The page with plain cells where a table's head has none: an empty `th` announces nothing."""
+    """The page with a plain cell for each empty `th`, which a screen reader would announce as a header without text."""
     return _EMPTY_HEAD.sub(r"<td\1></td>", content)
 
 

@@ -1,7 +1,7 @@
-"""Site hook: puts beneath each ```python run block what it gave, so that no output is pasted.
+"""Site hook: puts the output of each ```python run block beneath it, so that no output is pasted.
 
-docs/pages/blocks.py says how blocks are written, docs/pages/outputs.py where their outputs come from: the kept ones if
-they still hold, else the page is run now. A block that fails stops the build.
+docs/pages/blocks.py says how blocks are written. docs/pages/outputs.py says where outputs come from: they are kept, and
+a page is run if its kept output is not valid any more. A block that fails stops the build.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _sources(files, config) -> dict[str, Path]:
 
 
 def source(file, config) -> Path | None:
-    """The file in which the code of a page stands; None if it has no file of its own."""
+    """The file with the code of a page; None if the page was not made from one file."""
     if file.src_uri.endswith("/lab.md"):
         return _root(config) / file.src_uri.replace("/lab.md", "/lab.py")
     return Path(file.abs_src_path) if file.abs_src_path else None
@@ -101,14 +101,14 @@ def on_page_content(content, page, config, files):
         if content.count(paragraph) != 1:
             raise PluginError(
                 f"{page.file.src_uri}: the output of a `python run` block has no place on the page; indent the block "
-                "like the text of the list or box in which it stands."
+                "like the text of the list or box that contains it."
             )
         content = content.replace(paragraph, output)
     return content
 
 
 def output_html(output: outputs.Output, made: str = "") -> str:
-    """What a block gave, as HTML; empty if it gave nothing. made: where and when, if it may be another elsewhere."""
+    """The output of a block as HTML, "" if it has none. made: where and when, if it may differ elsewhere."""
     parts = []
     for part in output:
         for kind, value in part.items():

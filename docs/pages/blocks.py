@@ -61,7 +61,7 @@ def lab_as_markdown(lab: str) -> str:
 
 
 def find_blocks(lines: list[str], where: str, above: int = 0) -> list[Block]:
-    """The blocks to run among `lines` of a page; `above` lines of its file stand before them.
+    """The blocks to run among `lines` of a page, which `above` lines of its file precede.
 
     Raises PageError for an unknown option, a snippet inclusion or code that leaves its indentation.
     """

@@ -1,7 +1,7 @@
 """Chapter 4's kernel as WGSL, with faults to try, as the part of a page that docs/js/webgpu.js runs in a browser.
 
-The text, the launch and the order of the arguments are TVM's own, made when this is called. A fault is a change of that
-text; a change that no longer finds its place raises, so that a page never shows a fault that is not there.
+The text, the launch and the order of the arguments are TVM's, made when this is called. A fault is a change of that
+text. A change that no longer finds its place raises, so a page never shows a fault that is not there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HIDDEN_SIZE = 1024
 THREADS = 256  # every WebGPU device takes this many in a workgroup
 EPSILON = 1e-5
 ROWS = (64, 1024, 4096)
-# largest error allowed in a row, as a share of its largest value: two roundings of the dtype and some for the sum
+# largest error allowed in a row, as a share of its largest value: two roundings of the dtype, and some for the sum
 TOLERANCE = {"float32": 2e-6, "float16": 1.5e-3}
 WEBGPU = Target({"kind": "webgpu", "max_num_threads": THREADS})
 _BARRIER = r"^ *workgroupBarrier\(\);\n"
@@ -33,7 +33,7 @@ _STORAGE = re.compile(r"@binding\(\d+\) var<storage, (read_write|read)> (\w+)")
 
 @dataclass(frozen=True)
 class Fault:
-    """A change of the kernel's text. races: whether a device may give right numbers all the same."""
+    """A change of the kernel's text. races: whether some devices may still give right numbers."""
 
     title: str
     says: str
@@ -120,14 +120,14 @@ def _kernel(dtype: str) -> dict:
 
 
 def _launched(program: HostProgram, rows: int, dtype: str) -> dict:
-    """The grid and the scalars that TVM's host code passes for so many rows; nothing is run."""
+    """The grid and the scalars that TVM's host code passes for `rows` rows; no kernel runs."""
     launches: list[Launch] = []
     shapes = [(rows, 1, HIDDEN_SIZE)] * 2 + [(HIDDEN_SIZE,)] + [(rows, 1, HIDDEN_SIZE)] * 2
     program.run(launches.append, [np.zeros(shape, dtype) for shape in shapes])
     (launch,) = launches
     given = zip(launch.arguments, launch.kernel.dtypes, strict=True)
     scalars = [int(value) for value, kind in given if kind != "handle"]
-    # behind the scalars WGSL's uniform block holds packGridDimX, the number of the last block
+    # after the scalars, WGSL's uniform block holds packGridDimX, the number of the last block
     return {"rows": rows, "grid": list(launch.grid), "scalars": [*scalars, launch.grid[0] - 1]}
 
 

@@ -22,7 +22,7 @@ def hours(minutes: int) -> str:
 
 
 def course_map() -> Table:
-    """A row a chapter: what it is called, its minutes, its exercises by kind, whether a GPU is of use."""
+    """One row per chapter: its title, minutes, exercises by kind, and whether a GPU is useful."""
     rows = [(chapter_link(c.number), str(c.minutes), _kinds(c), c.gpu) for c in chapters()]
     note = f"In all: {hours(sum(c.minutes for c in chapters()))} h."
     return Table(("Chapter", "Minutes", "Exercises", "GPU"), tuple(rows), note)
@@ -34,7 +34,7 @@ def _kinds(chapter: Chapter) -> str:
 
 
 def schedule() -> Table:
-    """A row a chapter: minutes of reading and of exercises, and the time from the start of the course."""
+    """One row per chapter: minutes of reading and of exercises, and the time from the start of the course."""
     rows, at = [], 0
     for c in chapters():
         exercises = sum(exercise.minutes for exercise in c.exercises)

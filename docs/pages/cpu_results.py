@@ -9,7 +9,7 @@ from chapters.kit.draw.table import Table, si
 from chapters.runner.course import chapter
 from docs.pages import plots
 
-# kernels that do only a part of the work: their time is no speed of the whole
+# kernels that do only a part of the work: their time is not a speed of the whole
 BOUNDS = ("read w", "multiply-add", "tile")
 
 
@@ -18,7 +18,7 @@ def _bench(number: int):
 
 
 def matmul_speed(measured: dict) -> list[plots.Figure]:
-    """ch05_kernels: operations a second over the rows of x, one figure for each number of threads."""
+    """ch05_kernels: operations per second over the rows of x, one figure for each number of threads."""
     return [
         _matmul_speed(measured["n"], measured["k"], int(threads), by_rows)
         for threads, by_rows in measured["threads"].items()
@@ -55,7 +55,7 @@ def _matmul_speed(n: int, k: int, threads: int, by_rows: dict[str, dict]) -> plo
 
 
 def norm_bandwidth(measured: dict) -> list[plots.Figure]:
-    """ch04_cpu: bytes a second over size, one figure for each dtype, at the largest number of threads."""
+    """ch04_cpu: bytes per second over size, one figure for each dtype, at the largest number of threads."""
     bench = _bench(4)
     threads = max(measured, key=int)
     by_dtype: dict[str, list[plots.Size]] = {}
@@ -73,14 +73,14 @@ def norm_bandwidth(measured: dict) -> list[plots.Figure]:
 
 
 def _renamed(seconds: dict[str, float]) -> dict[str, float]:
-    """The bound under the name of what it is: the faster of two ways to copy as many bytes."""
+    """`seconds` with the bound under the name "copy": the faster of two ways to copy as many bytes."""
     bounds = ("plain stores", "streaming stores")
     others = {name: time for name, time in seconds.items() if name not in bounds}
     return {"copy": min(seconds[name] for name in bounds if name in seconds), **others}
 
 
 def bias_speedup(measured: dict) -> list[plots.Figure]:
-    """ch06_int8: how many times as fast as with a bias pass of its own, over the length of the sums."""
+    """ch06_int8: the speedup over a separate bias pass, over the length of the sums."""
     found: dict[str, list[tuple[int, float]]] = {}
     table = _bench(6).speedups(measured)
     lines = [row[1:6] for row in table.rows if row[0] == measured["m"]]
@@ -104,7 +104,7 @@ def bias_speedup(measured: dict) -> list[plots.Figure]:
 
 
 def decode_speed(measured: dict) -> list[plots.Figure]:
-    """ch09_decoder: decode steps a second by compiler, one figure for each decoder."""
+    """ch09_decoder: decode steps per second by compiler, one figure for each decoder."""
     return [_decode_speed(name, one["seconds"]) for name, one in measured.items()]
 
 

@@ -53,7 +53,7 @@ def _agree(headings: list[tuple[str, str]], chapter) -> None:
         elif _plain(title) != _plain(listed[exercise_id]):
             fault = (
                 f"calls exercise {exercise_id} “{title}” in its heading and “{listed[exercise_id]}” in its front "
-                "matter; make them one"
+                "matter; make them the same"
             )
     for exercise_id in set(listed) - set(ids):
         heading = f"`### Exercise {exercise_id} · {listed[exercise_id]}`"
@@ -74,7 +74,7 @@ def _hints(chapter, exercise) -> list[str]:
             'every exercise has three, as in "2.1": [question, idea, almost the line].'
         )
     lines: list[str] = []
-    # each hint lies within the one before: to read the last is to have opened the others
+    # each hint lies inside the one before, so a reader opens them in order
     for level, hint in enumerate(hints):
         indent = "    " * level
         lines += ["", f'{indent}??? tip hint "Hint {level + 1}"', ""]

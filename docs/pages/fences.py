@@ -41,7 +41,7 @@ def fences(lines: list[str]) -> list[Fence]:
 
 
 def in_prose(lines: list[str]) -> list[bool]:
-    """For every line, whether it stands outside all fenced blocks."""
+    """For every line, whether it is outside all fenced blocks."""
     prose = [True] * len(lines)
     for fence in fences(lines):
         for number in range(fence.first, min(fence.last + 1, len(lines))):

@@ -1,7 +1,6 @@
 """Draws the picture of the front page: the end of a decoder layer before and after fusion.
 
-`python -m docs.pages.front_picture` writes docs/images/fusion.svg; a test holds that the file is what this
-draws.
+`python -m docs.pages.front_picture` writes docs/images/fusion.svg. A test compares the file with what this draws.
 """
 
 from __future__ import annotations

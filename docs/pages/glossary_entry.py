@@ -1,4 +1,4 @@
-"""What a term of the glossary shows beneath its definition: a few lines of real IR, and the chapter that teaches it."""
+"""What the glossary shows beneath a definition: a few lines of real IR, and the chapter that teaches the term."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from chapters.kit.ir.ir_diff import Listing, listing
 from docs.pages.course_map import chapter_link
 
 LINES = 6  # more would be an example, and the chapters have those
-WIDTH = 88  # what fits in a page's column
+WIDTH = 88  # characters that fit in a page's column
 _TYPE = re.compile(r"^(\s*\w+): .*? = ")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """`text`: at most LINES lines of IR or of what a call printed. `chapter`: the number of the one that teaches it."""
+    """text: 1 to LINES lines of IR or of printed output, else ValueError. chapter: the number of its chapter."""
 
     text: str
     chapter: int
@@ -41,10 +41,10 @@ class Entry:
 def cut(
     ir: object, start: str, count: int = 1, *, skip: tuple[str, ...] = (), short: bool = False
 ) -> str:
-    """`count` lines of the listing of `ir` from the first that holds `start`, moved to the left margin.
+    """`count` lines of the listing of `ir` from the first that contains `start`, moved to the left margin.
 
-    skip: lines that hold one of these are left out. short: "…" stands for a variable's type.
-    A line longer than WIDTH ends in "…". Raises ValueError if no line holds `start`.
+    skip: lines that contain one of these are left out. short: "…" replaces a variable's type.
+    A line longer than WIDTH ends in "…". Raises ValueError if no line contains `start`.
     """
     lines = [line for line in listing(ir).splitlines() if not any(word in line for word in skip)]
     first = next((number for number, line in enumerate(lines) if start in line), None)
@@ -55,7 +55,10 @@ def cut(
 
 
 def lines_with(ir: object, *words: str, count: int = LINES, short: bool = False) -> str:
-    """The first `count` lines of the listing of `ir` that hold any of `words`, without indentation, cut like `cut`."""
+    """The first `count` lines of the listing of `ir` that contain any of `words`, without indentation, cut like `cut`.
+
+    Raises ValueError if there is none.
+    """
     lines = [line.strip() for line in listing(ir).splitlines()]
     found = [line for line in lines if any(word in line for word in words)]
     if not found:

@@ -1,4 +1,4 @@
-"""What the page of results shows of a GPU's results files: plots with the tables of their numbers, and sources."""
+"""What the page of results shows from a GPU's results files: plots with the tables of their numbers, and sources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from docs.pages.plots import Figure, Size, Step, bandwidth, roofline, steps
 
 
 def norm_shown(name: str = "ch08_norm", chapter: int = 8) -> Several | Shown:
-    """Add and RMSNorm: bytes a second over size for each dtype, and the small sizes within a CUDA graph."""
+    """Add and RMSNorm: bytes per second over size for each dtype, and the small sizes within a CUDA graph."""
     results = tables.load(name)
     if results is None:
         return not_yet(chapter)
@@ -28,21 +28,21 @@ def norm_shown(name: str = "ch08_norm", chapter: int = 8) -> Several | Shown:
 
 
 def steps_shown() -> Several | Shown:
-    """What each step of the schedule is worth, beside PyTorch's linear."""
+    """The speed after each step of the schedule, beside PyTorch's linear."""
     results = tables.load("ch08_steps")
     if results is None:
         return not_yet(8)
     parts = []
     for case in results["measured"]["cases"]:
         title = f"{tables.layer_text(case)} in {case['dtype']} on {tables.machine(results)}, step by step"
-        # where no step could be measured the libraries' times are all there is
+        # if no step could be measured, only the libraries' times are known
         drawn = steps_figure(case, title) if tables.steps_of(case) else tables.linear_table([case])
         parts.append(drawn)
     return Several([*parts, tables.source(results)])
 
 
 def steps_figure(case: dict, title: str) -> Figure:
-    """The bars of one case of ch08_steps; PyTorch's linear, where it was measured, is the line to compare with."""
+    """The bars of one case of ch08_steps; PyTorch's linear, where it was measured, is the line for comparison."""
     seconds, limit = case["seconds"], None
     parts = ("median", "low", "high")
     taken = [Step(name, *(seconds[name][part] for part in parts)) for name in tables.steps_of(case)]

@@ -1,8 +1,8 @@
-"""A lab as a notebook that runs where it is opened: in the course's folder, anywhere else with Jupyter, in Colab.
+"""A lab as a notebook that runs wherever it is opened: in the course's folder, elsewhere with Jupyter, in Colab.
 
-Its first cell finds the course or fetches it, and installs what is missing or of another version. Fetching needs the
-course's public address: `repo_url` in mkdocs.yml. Without one the notebook asks to be put into the course's folder,
-and there is no badge.
+Its first cell finds the course or fetches it, and installs packages that are missing or of another version. Fetching
+needs the course's public address: `repo_url` in mkdocs.yml. Without an address the notebook asks to be put into the
+course's folder, and the lab's page has no Colab button.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def name(slug: str) -> str:
 def notebook(lab: Path, root: Path, address: str | None) -> str:
     """The notebook of the percent script `lab`, as JSON, with the first cell that installs.
 
-    Links between files of the course are made relative to its folder, or to `address` where it has one. The text is
-    the same in every build: cells are numbered, not given random names.
+    Links between files of the course are made relative to its folder, or to `address` if there is one. The text is
+    the same in every build: cells are numbered instead of getting random names.
     """
     folder = lab.parent.relative_to(root).as_posix()
     source = FIRST.format(address=address or "", pins=pins()).rstrip("\n")
@@ -114,7 +114,7 @@ def _relinked(text: str, folder: str, address: str | None) -> str:
 
 
 def colab(slug: str, address: str | None) -> str | None:
-    """Where Colab opens the notebook; None where the course has no address, or one that Colab does not know."""
+    """The address at which Colab opens the notebook; None if the course has no address on GitHub."""
     parts = urlsplit(address or "")
     if parts.hostname != "github.com":
         return None
@@ -123,7 +123,7 @@ def colab(slug: str, address: str | None) -> str | None:
 
 
 def links(slug: str, address: str | None) -> str:
-    """The buttons for a lab's page: the notebook, and Colab where it can be."""
+    """The buttons for a lab's page: the notebook and, if it can open it, Colab."""
     found = [f'<a class="md-button" href="{name(slug)}" download>Download the notebook</a>']
     where = colab(slug, address)
     if where:

@@ -1,7 +1,7 @@
 """A trace as a page: the passes of a pipeline one after the other, each with the difference it made.
 
-`Stepper(trace)` shows itself on a page as a list of passes that open; where scripts run, docs/js/stepper.js makes one
-view of it, with buttons and arrow keys. In a terminal it is the trace's table.
+On a page, `Stepper(trace)` is a list of passes that open. If scripts run, docs/js/stepper.js turns it into one view
+with buttons and arrow keys. In a terminal it is the trace's table.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from chapters.kit.ir.ir_diff import show
 from chapters.kit.pipeline.pass_trace import Counts, Trace, TracedPass, listings
 
-SHOWN = 4  # of many functions that changed in the same way, as many are shown
+SHOWN = 4  # functions whose change is shown; the others are only named
 
 
 @dataclass(frozen=True)
 class Stepper:
-    """`trace` as a page. `label` names it for screen readers, `main` is the function one follows."""
+    """`trace` as a page. `label` names it for screen readers, `main` is the function whose change is unfolded."""
 
     trace: Trace
     label: str
@@ -55,7 +55,7 @@ class Stepper:
         more = _names(f"{len(altered) - SHOWN} more changed", altered[SHOWN:])
         texts = listings(step.after)
         added = [_folded(f"new: {name}", texts[name]) for name in step.added]
-        codes = [  # the theme names a code block, for its copy button, after the element it lies in
+        codes = [  # the theme's copy button names a code block after the element that contains it
             f'<div id="{self.prefix}-{number}-{n}">{code}</div>'
             for n, code in enumerate([*diffs, *added])
         ]
@@ -65,7 +65,7 @@ class Stepper:
 
 
 def facts(step: TracedPass) -> str:
-    """A line about a step: its time, and what became of the numbers that it changed."""
+    """A line about a step: its time, and the counts that it changed."""
     old, new = step.counts
     parts = [f"{step.seconds * 1000:.1f} ms", *_changes(old, new)]
     parts += [f"{len(step.altered)} changed"] * (len(step.altered) > 1)

@@ -14,8 +14,8 @@ from chapters.kit.bench.gpu_results import roofline_table
 from chapters.kit.draw.table import Table, si
 
 COLOURS = ("#c96f12", "#4276d6", "#2f8f5b", "#9a62d3", "#c2486f", "#6b7f8f", "#93820f", "#18929b")
-MARKERS = "os^Dv"  # shapes differ, so that nothing hangs on colour alone
-INK = "#010203"  # matplotlib writes it where the page's text colour belongs
+MARKERS = "os^Dv"  # shapes differ too, for readers who cannot tell the colours apart
+INK = "#010203"  # matplotlib writes this colour; the page's text colour replaces it
 STYLE = """
 .plot svg{max-width:44rem;min-width:30rem;width:100%;height:auto}
 .plt text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif}
@@ -39,7 +39,7 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with its caption and the table of its numbers. title: what it shows, also for who cannot see it."""
+    """A drawing with its caption and the table of its numbers. title: what it shows, also for screen readers."""
 
     svg: str
     title: str
@@ -79,7 +79,7 @@ def figure(
 
 
 def _in_page(svg: str, title: str) -> str:
-    """What matplotlib wrote as an element of a page: named, without a size of its own, its ids unlike any other's."""
+    """matplotlib's SVG as an element of a page: with a name, without a fixed size, with ids that occur only here."""
     key = hashlib.sha256(title.encode()).hexdigest()[:6]
     svg = svg[svg.index("<svg") :].replace(INK, "currentColor").replace("xlink:href", "href")
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
@@ -126,14 +126,14 @@ def in_units(axis, unit: str) -> None:
 
 
 def as_numbers(axis, ticks: Sequence[float]) -> None:
-    """Exactly these ticks, as they are."""
+    """Exactly these ticks, written without a prefix."""
     axis.set_ticks(list(ticks))
     axis.set_ticks([], minor=True)
     axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def guide(axes, height: float, words: str) -> None:
-    """A level line that is no measurement of a series, such as a ceiling, with its words above it."""
+    """A horizontal line with its words above it, such as a ceiling."""
     axes.axhline(height, color=INK, alpha=0.75, linewidth=1.2)
     axes.set_ylim(0, 1.1 * max(height, axes.get_ylim()[1]))
     place, above = ("axes fraction", "data"), "offset points"
@@ -155,7 +155,7 @@ class Size:
 def bandwidth(sizes: Sequence[Size], copy_rate: float, title: str) -> Figure:
     """Bytes per second over bytes moved, with a table of each implementation's share of the copy's speed.
 
-    The copy is measured beside it, under the name "copy". Raises ValueError where there is no size.
+    The copy's seconds are those named "copy". Raises ValueError if `sizes` is empty.
     """
     if not sizes:
         raise ValueError("There is no size to draw.")

@@ -1,8 +1,8 @@
-"""Links that are right in the repository made right on the site.
+"""Turns links between files of the repository into links between pages of the site.
 
-Authors link files as they lie: a lesson names `lab.py`, `../../docs/glossary.md` or
-`../kit/ir/ir_diff.py`, which works on a code host. Here each such link is pointed at the page that
-shows that file; a source file that is no page of its own gets one.
+Authors link files by their paths: a lesson names `lab.py`, `../../docs/glossary.md` or `../kit/ir/ir_diff.py`, which
+works on a code host. On the site each such link leads to the page that shows that file. A source file that has no page
+gets one.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _LANGUAGES = {".py": "python", ".yml": "yaml", ".toml": "toml", ".json": "json",
 
 @dataclass(frozen=True)
 class Repository:
-    """Where things lie: the repository's root and the folder of the site's own pages."""
+    """Two folders: the repository's root and the one with the site's own pages."""
 
     root: Path
     docs: Path
 
     def uri(self, path: Path) -> str | None:
-        """The address, among the site's sources, of the page for `path`; None if it is no file here."""
+        """The address, among the site's sources, of the page for `path`; None if the repository has no such file."""
         path = Path(os.path.normpath(path))
         if not path.is_relative_to(self.root) or not path.exists():
             return None
@@ -71,7 +71,7 @@ class Repository:
         return map_prose(markdown, lambda text: _REFERENCE.sub(point, _LINK.sub(point, text)))
 
     def relative(self, target: str, folder: Path, page_uri: str) -> str:
-        """One link target; what is no file of the repository is left as it stands."""
+        """One link target; a target that is not a file of the repository is left unchanged."""
         if re.match(r"[a-z][a-z0-9+.-]*:|/", target):
             return target
         uri = self.uri(folder / target)
@@ -81,7 +81,7 @@ class Repository:
 
 
 def source_page(path: Path, root: Path, text: str | None = None) -> str:
-    """The Markdown of the page that shows one file of the repository, or `text` in its place."""
+    """The Markdown of the page that shows one file of the repository, or `text` instead of its content."""
     name = path.relative_to(root).as_posix()
     code = (text or path.read_text(encoding="utf-8")).rstrip("\n")
     language = _LANGUAGES.get(path.suffix, "text")

@@ -1,4 +1,4 @@
-"""What the page of results is made of: every results file that a chapter's bench writes, shown by that bench."""
+"""The parts of the page of results: every results file that a chapter's bench writes, shown by that bench."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from docs.pages.gpu_results import SHOWN
 
 
 def of_chapter(number: int) -> Several | Shown:
-    """All that `bench <number>` measured: tables, plots, and where each comes from; or that there is nothing yet."""
+    """Everything that `bench <number>` measured: tables, plots and their sources, or a note that no file exists yet."""
     parts: list = [part for part in _tables(number) if not _empty(part)]
     if not parts:
         return not_yet(number)
@@ -39,7 +39,7 @@ def _empty(part: object) -> bool:
 
 
 def drawn(name: str):
-    """What was measured on a GPU: "roofline", or the plots and tables of one results file."""
+    """The measurements of a GPU called `name`: "roofline", or the plots and tables of one results file."""
     return SHOWN[name]()
 
 
@@ -48,7 +48,7 @@ def others(shown: Iterable[int], folder: Path = FOLDER) -> Several | Shown:
     prefixes = tuple(f"ch{number:02}_" for number in shown)
     names = sorted(p.stem for p in folder.glob("*.json") if not p.stem.startswith(prefixes))
     if not names:
-        return Shown(None, "Nothing: every results file that there is belongs to a part above.")
+        return Shown(None, "Nothing: every results file belongs to a part above.")
     return Several([_plain(name, folder) for name in names])
 
 

@@ -1,4 +1,4 @@
-"""The page that shows a chapter's reference, exercise by exercise, and then a second right design."""
+"""The page that shows a chapter's reference, exercise by exercise, and then another correct design."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def solution_page(chapter) -> str:
 
 
 def reference(text: str, chapter) -> list[str]:
-    """The reference file: prose of its docstring, shared code, and one section an exercise."""
+    """The reference file: prose of its docstring, shared code, and one section per exercise."""
     lines = text.split("\n")
     prose, start = _docstring(text)
     out = [prose, ""] if prose else []
@@ -66,7 +66,7 @@ def reference(text: str, chapter) -> list[str]:
 
 
 def chunks(lines: list[str], start: int) -> list[Chunk]:
-    """Split the file from line `start` on: each statement at top level that holds an exercise alone."""
+    """Split the file from line `start` on; a top-level statement with an exercise is a chunk for itself."""
     out: list[Chunk] = []
     open_regions = 0
     for first, end in pairwise([*_starts(lines, start), len(lines) + 1]):
@@ -94,7 +94,7 @@ def _starts(lines: list[str], start: int) -> list[int]:
 
 
 def _shown(lines: list[str]) -> tuple[str, list[int]]:
-    """The code without the region markers, and the numbers of the lines that stood between them."""
+    """The code without the region markers, and the numbers of the lines between them."""
     kept: list[tuple[str, bool]] = []
     inside = False
     for line in lines:
@@ -113,7 +113,7 @@ def _shown(lines: list[str]) -> tuple[str, list[int]]:
 
 
 def second_way(path: Path) -> list[str]:
-    """The section on another right design: its module docstring as prose, then its code."""
+    """The section on another correct design: its module docstring as prose, then its code."""
     text = path.read_text(encoding="utf-8")
     prose, start = _docstring(text)
     code, _ = _shown(text.split("\n")[start - 1 :])

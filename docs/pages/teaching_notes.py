@@ -1,7 +1,6 @@
-"""What the page for teachers reads from the course itself: the goals of each chapter, the mistakes it knows.
+"""What the page for teachers takes from the chapters: their goals and their catalogued mistakes.
 
-Goals are the list under the heading of a lesson that says what one will be “able to” do; mistakes are the
-chapters' catalogues. Neither is written down a second time.
+Goals are the list under the lesson's heading that says what a learner will be “able to” do.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def goals_of(chapter: Chapter) -> list[str]:
 
 
 def goals() -> Table:
-    """A row a chapter: what a learner can do after it."""
+    """One row per chapter: what a learner can do after it."""
     rows = []
     for chapter in chapters():
         items = "".join(f"<li>{_code(goal)}</li>" for goal in goals_of(chapter))
@@ -35,7 +34,7 @@ def goals() -> Table:
 
 
 def mistakes() -> Table:
-    """A row a catalogued mistake: the exercise, what the check says it looks like, and why it is wrong."""
+    """One row per catalogued mistake: the exercise, what the check says it looks like, and why it is wrong."""
     known = (mistake for chapter in chapters() for mistake in catalogue.mistakes(chapter))
     rows = [(m.exercise, _code(m.what), _code(m.why)) for m in known]
     return Table(("Exercise", "The answer …", "Why it is wrong"), tuple(rows))

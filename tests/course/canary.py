@@ -1,10 +1,10 @@
-"""Tries the course with the newest apache-tvm, in an environment of its own, and says what broke. It never blocks.
+"""Tries the course with the newest apache-tvm, in a new environment, and says what broke. It never blocks a change.
 
     python -m tests.course.canary [--steps import,tensorize,0,1] [--report report.md]
 
-The environment gets the newest TVM and tvm-ffi, and the course's other dependencies as they are asked for. Each step
-is a process with a time limit: a crash is one line of the report. The exit code is 0 whatever broke, 2 if nothing could
-be tried.
+The environment gets the newest TVM and tvm-ffi, and the course's other dependencies as pyproject.toml asks for them.
+Each step is a process with a time limit: a crash is one line of the report. The exit code is 0 whatever broke, and 2 if
+no step could be tried.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from chapters.runner.versions import pins
 
 SECONDS = 900
 IMPORTS = "import tvm, tvm.relax, tvm.s_tir, tvm.tirx; print(tvm.__version__)"
+PROGRAMS = {"import": ("-c", IMPORTS), "tensorize": ("-m", "chapters.kit.tensorize_probe")}
 
 
 @dataclass
 class Result:
-    """What one step did. `broke`: the error's first line -> where it appeared."""
+    """The result of one step. `broke`: the error's first line -> where it appeared."""
 
     step: str
     passed: int = 0
@@ -44,14 +45,14 @@ class Result:
 
 
 def requirements() -> list[str]:
-    """The course's dependencies, those that it pins to one version without a version."""
+    """The course's dependencies; the version is left out where it is pinned to one."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     block = re.search(r"(?m)^dependencies = \[[^\n]*\n(.*?)^\]", text, re.DOTALL)[1]
     return [asked.split("==")[0] for asked in re.findall(r'^\s*"([^"]+)"', block, re.MULTILINE)]
 
 
 def environment(folder: Path) -> Path:
-    """A new virtual environment in `folder` with the newest releases; its Python. Raises CalledProcessError."""
+    """Make a virtual environment in `folder` with the newest releases; its Python. Raises CalledProcessError."""
     venv.create(folder, with_pip=True)
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -114,7 +115,7 @@ def _said(problem: ElementTree.Element) -> str:
 
 
 def report(found: dict[str, str], results: list[Result]) -> str:
-    """The report, in Markdown: which versions, a row a step, and each error once with where it appeared."""
+    """The report, in Markdown: which versions, one row per step, and each error once with where it appeared."""
     asked = pins()
     tried = ", ".join(f"{name} {version}" for name, version in found.items())
     has = ", ".join(f"{name} {version}" for name, version in asked.items())
@@ -139,11 +140,10 @@ def _some(names: list[str]) -> str:
 
 
 def tried(python: Path, steps: list[str], folder: Path) -> list[Result]:
-    """The results of the steps asked for, all if none is."""
-    programs = {"import": ("-c", IMPORTS), "tensorize": ("-m", "chapters.kit.tensorize_probe")}
-    chosen = [one for one in programs if not steps or one in steps]
+    """The results of the steps that were asked for, of all if `steps` is empty."""
+    chosen = [one for one in PROGRAMS if not steps or one in steps]
     numbers = [c for c in chapters() if not steps or str(c.number) in steps]
-    results = [simple(step, *run(python, *programs[step])) for step in chosen]
+    results = [simple(step, *run(python, *PROGRAMS[step])) for step in chosen]
     return results + [checks_of_chapter(python, c.slug, folder / f"{c.short}.xml") for c in numbers]
 
 
@@ -151,10 +151,15 @@ def main(arguments: list[str]) -> int:
     """Try, print the report, and write it where --report says."""
     about = __doc__.split("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m tests.course.canary", description=about)
-    steps = "import, tensorize and numbers of chapters; all if left out"
-    parser.add_argument("--steps", default="", help=steps)
+    named = "import, tensorize and numbers of chapters; all if left out"
+    parser.add_argument("--steps", default="", help=named)
     parser.add_argument("--report", type=Path, help="a file to write the report to")
     options = parser.parse_args(arguments)
+    steps = [step for step in options.steps.split(",") if step]
+    known = [*PROGRAMS, *(str(c.number) for c in chapters())]
+    if unknown := [step for step in steps if step not in known]:
+        print(f"There is no step {unknown[0]!r}; there are {', '.join(known)}.")
+        return 2
     with tempfile.TemporaryDirectory(prefix="canary-") as folder:
         try:
             python = environment(Path(folder) / "venv")
@@ -162,7 +167,6 @@ def main(arguments: list[str]) -> int:
             code = error.returncode
             print(f"The newest releases cannot be installed: pip's exit code is {code}.")
             return 2
-        steps = [step for step in options.steps.split(",") if step]
         text = report(versions(python), tried(python, steps, Path(folder)))
     print(text)
     if options.report:

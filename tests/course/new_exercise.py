@@ -1,9 +1,9 @@
-"""Makes the files and lines of a new exercise; what is left to write is marked, and the course's tests list it.
+"""Makes the files and lines of a new exercise. It marks what is left to write, and the course's tests list the marks.
 
     python -m tests.course.new_exercise 2 --kind write --name sum_of_rows --title "Sum the rows"
 
-It gets the chapter's next number. It writes the region in the reference, the line in the
-front matter, the heading in the lesson, a check, the texts that recognise a mistake, mistakes, and hints.
+The exercise gets the chapter's next number. The command writes its region in the reference, its line in the front
+matter, its heading in the lesson, a check, the texts that recognise a mistake, mistakes, and hints.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MISTAKE = """\
 """
 LESSON = """### Exercise {id} · {title}
 
-{mark}: the task, a worked input or the IR before and after, and what one sees while it is unsolved.
+{mark}: the task, a worked input or the IR before and after, and what a reader sees while it is unsolved.
 
 """
 HINTS = """"{id}":
@@ -94,7 +94,7 @@ def _append(path: Path, text: str) -> Path:
 
 
 def _into_lesson(home: Chapter, values: dict) -> Path:
-    """The front matter's last exercise gets a successor, and so does the last heading of one."""
+    """Add the exercise at the end of the front matter and its section after that of the last exercise."""
     text = home.lesson.read_text(encoding="utf-8")
     broken = f", broken: {values['name']}_wrong_1" if values["kind"] == "fix" else ""
     title = '"' + values["title"].replace('"', '\\"') + '"'
@@ -126,7 +126,7 @@ def to_write(home: Chapter) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Make what the command line asks for, and say what comes next; 2 if it cannot be."""
+    """Make the exercise and say what comes next. The exit code is 2 if the arguments are wrong."""
     about = __doc__.split("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m tests.course.new_exercise", description=about)
     parser.add_argument("chapter", help="its number")

@@ -1,4 +1,4 @@
-"""What measures and what bounds: timing in processes of their own, results files, and the kernels behind the bounds."""
+"""Benches: timing in separate processes, results files, and the kernels that measure upper bounds."""
 
 from __future__ import annotations
 

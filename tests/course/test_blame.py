@@ -1,4 +1,4 @@
-"""An exercise that is right and uses one that is wrong waits for it; one that is wrong itself is told so."""
+"""A right exercise that uses a wrong one waits for it; an exercise that is itself wrong fails."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_exercise_that_is_wrong_itself_does_not_wait(last_outcome):
 
 
 def test_nothing_waits_for_an_exercise_that_passes(last_outcome, monkeypatch):
-    """Then its learner has nothing to mend there: the failure stands."""
+    """There the learner would find no mistake, so the failure is reported."""
     monkeypatch.setattr(Examiner, "is_solved", lambda *_: True)
     assert last_outcome("1.3", BYTES_WRONG).state == "failed"
 

@@ -1,9 +1,9 @@
-"""The canary's report: each failure once, a crash is one line, and nothing broken is said so."""
+"""The canary's report: each failure once, a crash in one line, and a sentence if nothing broke."""
 
 from __future__ import annotations
 
 from chapters.runner.versions import pins
-from tests.course.canary import Result, read_junit, report, requirements, simple
+from tests.course.canary import Result, main, read_junit, report, requirements, simple
 
 JUNIT = """<testsuites><testsuite>
 <testcase name="test_a"><failure message="AttributeError: gone&#10;more"/></testcase>
@@ -20,6 +20,12 @@ def test_the_pins_are_loosened_and_nothing_else():
     assert {"apache-tvm", "apache-tvm-ffi"} <= set(asked)
     assert any(one.startswith("numpy>=") for one in asked)
     assert not any("==" in one for one in asked)
+
+
+def test_an_unknown_step_is_refused(capsys):
+    """Without it nothing would be tried, and nothing would break."""
+    assert main(["--steps", "import,99"]) == 2
+    assert "There is no step '99'; there are import, tensorize, 0" in capsys.readouterr().out
 
 
 def test_failures_are_counted_and_grouped(tmp_path):

@@ -1,4 +1,4 @@
-"""Answers that are wrong in a case which is easily left out of a check: each must be refused, and told why."""
+"""Answers that are wrong in a case that a check easily leaves out: each must be refused with the reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.answers import mistaken
 
 
 def drops_a_mixed_bound(nest):
-    """7.3: every part of the predicate that mentions a reduction loop is left out, also one that binds rows too."""
+    """7.3: drops every part of the predicate that mentions a reduction loop, even one that also bounds rows."""
     loops = soundness.reduction_loops(nest)
     parts = [EQ(loop.loop_var, loop.min + loop.extent - 1) for loop in loops]
     for part in soundness.conjuncts(nest.realize.predicate):
@@ -48,7 +48,7 @@ def more_rows_than_a_block_holds(hidden_size, dtype, limit):
 
 
 def takes_any_two_blocks(func):
-    """9.4: whatever has two blocks is given to chapter 7, which refuses what is no epilogue."""
+    """9.4: gives every function with two blocks to chapter 7, which raises if the second is not an epilogue."""
     sch = Schedule(func)
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     if len(blocks) == 2:
@@ -57,21 +57,21 @@ def takes_any_two_blocks(func):
 
 
 def pipeline_around_late_transposes(target, **facts):
-    """9.7: right, around a phase that is not: FuseTransposeMatmul comes after LegalizeOps."""
+    """9.7: a right pipeline around a wrong phase, in which FuseTransposeMatmul comes after LegalizeOps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pipeline, "graph_and_lower", late_transposes)
         return pipeline.fusion_pipeline(target, **facts)
 
 
 def late_transposes(target):
-    """9.3 as it stands before it is solved."""
+    """9.3 as it is before it is solved."""
     with tempfile.TemporaryDirectory() as folder:
         answer = mistaken(Path(folder), chapter(9), "transposes_after_legalising")
     return answer.graph_and_lower(target)
 
 
 def renews_the_other_loops(sch, *blocks):
-    """6.5: every loop of blocks that have nothing to do with the fusion gets a new variable."""
+    """6.5: gives a new variable to every loop of blocks that have nothing to do with the fusion."""
 
     def renewed(stmt, fusion, fused):
         kept = fusion.reduction, fusion.epilogue

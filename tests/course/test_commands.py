@@ -28,11 +28,12 @@ def test_status_on_a_fresh_clone_names_the_next_exercise(course):
         (["chek"], "There is no command 'chek'"),
         (["check", "77"], "There is no chapter '77'; the course has chapters 0"),
         (["check", "0.99"], "There is no exercise 0.99 in chapter 0; it has 0.1"),
-        (["check", "zero.one"], "is no exercise number"),
+        (["check", "zero.one"], "is not an exercise number"),
         (["hint"], "required: exercise"),
-        (["hint", "0"], "is no exercise number"),
+        (["hint", "0"], "is not an exercise number"),
         (["quiz", "x"], "There is no chapter 'x'"),
         (["reset", "0.77"], "There is no exercise 0.77"),
+        (["check", "9" * 5000], "There is no chapter"),
     ],
 )
 def test_wrong_calls_get_one_sentence(course, arguments, says):
@@ -77,7 +78,7 @@ def test_reset_of_one_exercise_keeps_a_copy_and_the_rest(course):
 
 
 def test_exercises_can_be_solved_one_after_the_other(course):
-    """An edit in one region leaves what was checked in another; one outside of all regions does not."""
+    """An edit in one region does not affect the state of the others; an edit outside of all regions does."""
     course.solve()
     for exercise in ("0.1", "0.2"):
         assert course.learner("check", exercise).returncode == 0
@@ -105,7 +106,7 @@ def test_text_saved_during_a_check_is_not_recorded_as_passed(course):
 
 
 def test_reset_keeps_every_line_of_the_other_regions(course):
-    """Form feeds and Unicode line separators are no line ends to Python."""
+    """To Python, form feeds and Unicode line separators do not end a line."""
     todo = 'raise NotImplementedError("exercise 0.3")'
     mine = course.text.replace(todo, 'return "a\u2028b\x0cc"')
     course.text = mine
@@ -118,7 +119,8 @@ def test_reset_keeps_every_line_of_the_other_regions(course):
 
 def test_a_file_that_is_not_utf8_gets_one_sentence(course):
     course.stub.write_bytes(course.stub.read_bytes() + b"# \xe9\n")
-    for command in (("reset", "0.3"), ("diff", "0.3", "--give-up")):
+    assert "first_module.py is not Python: byte" in course.learner("check", "0.4").stdout
+    for command in (("reset", "0.3"), ("diff", "0.3", "--give-up"), ("update", "0")):
         result = course.learner(*command)
         assert result.returncode == 2 and "is not UTF-8 text" in result.stdout and not result.stderr
     assert course.learner("reset", "0").returncode == 0
@@ -158,6 +160,21 @@ def test_update_moves_answers_into_the_file_of_a_newer_course(course):
     assert "is older" not in course.learner("check", "0.5").stdout
 
 
+def test_update_loses_no_answer(course):
+    """An answer below the line that raises is one, and one without BEGIN is only in the copy, which is said."""
+    todo = 'raise NotImplementedError("exercise 0.1")'
+    course.text = mine = course.text.replace(todo, f"{todo}\n    return 5")
+    assert "up to date" in course.learner("update", "0").stdout and course.text == mine
+    lines = [line for line in mine.splitlines(keepends=True) if "exercise 0.1" not in line]
+    course.text = mine = "".join(lines)
+    said = course.learner("update", "0").stdout
+    assert "no `# BEGIN exercise` line of 0.1" in said and course.kept() == [mine]
+    course.text = mine = course.text.replace("    # END exercise 0.2\n", "", 1)
+    result = course.learner("update", "0")
+    assert result.returncode == 2 and course.text == mine
+    assert result.stdout.startswith("first_module.py: Line ")
+
+
 def test_a_missing_file_is_made_and_an_edited_one_is_left(course):
     course.text = "# mine\n"
     other = course.root / "chapters/ch01_walk_the_ir/walk_the_ir.py"
@@ -167,6 +184,12 @@ def test_a_missing_file_is_made_and_an_edited_one_is_left(course):
     other.unlink()
     course.pytest("--collect-only", "-q", "chapters/ch01_walk_the_ir")
     assert other.exists(), "pytest makes it too"
+    other.unlink()
+    other.symlink_to(course.root / "nowhere" / "walk_the_ir.py")
+    for result in (course.learner(), course.pytest("chapters")):
+        said = result.stdout + result.stderr
+        assert result.returncode and "must be able to read and write its folder" in said
+        assert "Traceback" not in said and "INTERNALERROR" not in said
 
 
 def test_lost_markers_are_noticed(course):
@@ -203,6 +226,22 @@ def test_diff_waits_for_a_pass(course):
 
 def test_quiz_without_a_terminal_prints_questions_and_computed_answers(course):
     result = course.learner("quiz", "0")
+    assert result.returncode == 0 and result.stdout.count("TVM says") == 5
+
+
+def test_an_exercise_that_cannot_run_here_is_not_the_next(course):
+    course.solve()
+    stand_in = 'from chapters.runner.failure import Skip\n\n\ndef test_0_1_skips(impl):\n    raise Skip("no GPU")\n'
+    (course.root / "tests/ch00/checks.py").write_text(stand_in, encoding="utf-8")
+    assert "0.1 SKIPPED" in course.learner("watch", "0.1").stdout, "watch ends"
+    assert "0.1 skipped" in course.learner().stdout
+    assert course.learner("next").stdout.startswith("0.2 ")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="standard input is closed as POSIX does it")
+def test_quiz_without_a_standard_input(course):
+    close = "import os, sys; os.close(0); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    result = course.python("-c", close, "-m", "chapters", "quiz", "0")
     assert result.returncode == 0 and result.stdout.count("TVM says") == 5
 
 
@@ -256,7 +295,7 @@ def test_watch_answers_a_save_quickly(course):
 
 
 def test_old_python_gets_a_sentence():
-    """The entry file compiles as Python 3.6 would read it, and its first act is to look at the version."""
+    """Python 3.6 can compile the entry file, which looks at the version first."""
     text = (ROOT / "chapters" / "__main__.py").read_text(encoding="utf-8")
     ast.parse(text, feature_version=(3, 6))
     probe = "import sys; sys.version_info = (3, 9, 1); import runpy; runpy.run_module('chapters', run_name='__main__')"

@@ -43,7 +43,7 @@ def test_the_learners_file_is_short_and_git_ignores_it(chapter):
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="this is no clone")
 def test_no_file_that_git_ignores_is_tracked():
-    """A learner's file among them would make a pull collide with an answer."""
+    """If a learner's file were tracked, a pull could collide with an answer."""
     asked = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
     done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == ""
@@ -154,7 +154,7 @@ def test_mistake_is_refused_with_its_own_message(examiner, tmp_path, mistake):
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistake_says_where_to_read(mistake):
-    """In a heading that exists."""
+    """Its `read` names a heading that exists."""
     path, _, heading = mistake.read.partition(", “")
     text = (ROOT / path.partition("#")[0]).read_text(encoding="utf-8")
     wanted = re.escape(heading.removesuffix("”"))

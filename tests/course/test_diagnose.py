@@ -1,4 +1,4 @@
-"""Two catalogued mistakes in one answer are both named, where they explain all that it does, and only there."""
+"""Two catalogued mistakes in one answer are both named, but only if they explain everything that it does wrong."""
 
 from __future__ import annotations
 

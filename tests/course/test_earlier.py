@@ -1,4 +1,4 @@
-"""A chapter uses the learner's own earlier work exactly when that passes its checks as it stands."""
+"""A chapter uses the learner's own earlier work exactly if that passes its checks as it is now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a learner can do wrong to the machinery itself becomes one readable failure, and the next command works."""
+"""Whatever an answer does to the machinery becomes one readable failure, and the next command works."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 
 from chapters.kit.cases.relax_text import relax_module
-from chapters.runner.course import ROOT, chapter
+from chapters.runner.course import ROOT, CourseError, chapter
 from chapters.runner.course import exercise as find
 from chapters.runner.engine import Examiner, checks_of, checks_of_exercise, patience
 from chapters.runner.failure import CheckFailed
@@ -64,6 +64,10 @@ def test_a_busy_machine_has_more_time(monkeypatch):
         assert {c.seconds for c in checks_of(chapter(0))} == {limit}
     monkeypatch.setenv("FUSION_PATIENCE", "1.5")
     assert {c.seconds for c in checks_of(chapter(0))} == {18}
+    for wrong in ("soon", "0", "nan", "inf"):
+        monkeypatch.setenv("FUSION_PATIENCE", wrong)
+        with pytest.raises(CourseError, match="must be a positive number"):
+            patience()
 
 
 def test_what_a_lost_answer_printed_is_shown(examiner, answer):
@@ -123,6 +127,21 @@ def test_crash_is_reported_and_its_line_named(examiner, answer):
         assert "of first_module.py, in run" in outcome.failure["yours"]
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs the processes of POSIX")
+def test_a_process_that_the_answer_forks_does_not_answer(examiner, answer):
+    fork = f"import os; os.fork() or os._exit(0); {COMPILE}"
+    for code in (fork, fork.replace(" or os._exit(0)", "")):
+        assert _run(examiner, answer(COMPILE, code)).state == "passed"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="closes file descriptors as POSIX has them")
+def test_an_answer_that_closes_its_pipe_and_runs_on_is_stopped(examiner, answer):
+    outcome = _run(
+        examiner, answer(COMPILE, "import os; os.closerange(3, 99)\n    while True: pass")
+    )
+    assert "did not finish" in outcome.failure["what"]
+
+
 def test_runner_goes_on_after_a_lost_worker(examiner):
     assert _run(examiner, chapter(0).solution).state == "passed"
 
@@ -135,6 +154,7 @@ def test_runner_goes_on_after_a_lost_worker(examiner):
         ("def run(", "def walk(", "does not define `run`"),
         (COMPILE, "executable = tvm.nope(mod)", "has no attribute 'nope'"),
         (COMPILE, "import os; os._exit(3)", "exit code 3"),
+        (COMPILE, "\0", "first_module.py"),
         (COMPILE, "raise SystemExit(3)", "SystemExit"),
         (COMPILE, f'input("?"); {COMPILE}', "EOFError"),  # it neither hangs nor breaks the protocol
         (f"return builder.get(){END}", END, "returned None, not an IRModule"),
@@ -213,7 +233,7 @@ def test_a_check_that_cannot_go_on_names_its_own_line():
 
 
 def test_far_numbers_are_told_as_what_they_are():
-    """A single number has no place, and NaN is no distance."""
+    """A single number has no index, and NaN is not a distance."""
     with pytest.raises(CheckFailed) as single:
         expect.close(np.float64(1.5), np.float64(2), "It is another number.", rtol=0.1, atol=0)
     said = single.value.failure
@@ -226,7 +246,7 @@ def test_far_numbers_are_told_as_what_they_are():
 
 
 def test_an_ill_formed_module_is_shown_without_its_kernels():
-    """Well-formedness is a matter of its Relax functions; kernels would fill the screen."""
+    """Only its Relax functions can be ill-formed; the kernels would fill the screen."""
     x = relax.Var("x", relax.TensorType((4,), "float32"))
     kernel = tvm.tirx.PrimFunc([], tvm.tirx.Evaluate(0)).with_attr("global_symbol", "kernel")
     main = relax.Function([x], relax.Var("nobody", x.ty), x.ty).with_attr("global_symbol", "main")

@@ -1,4 +1,4 @@
-"""The command for contributors makes a whole exercise, and the course's tests name what is left to write."""
+"""The command for contributors makes every part of an exercise, and the course's tests list what is left to write."""
 
 from __future__ import annotations
 

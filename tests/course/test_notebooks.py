@@ -1,4 +1,4 @@
-"""A lab's notebook: it runs as it is where the course lies, finds it from within, and asks for it elsewhere."""
+"""A lab's notebook finds the course from any folder within it, and asks for it elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A prediction that is wrong is told in which direction, and never the number: that one is the answer."""
+"""The message about a wrong prediction says in which direction it is off, and never gives the right number."""
 
 from __future__ import annotations
 

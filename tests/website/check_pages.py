@@ -2,10 +2,11 @@
 
     python -m tests.website.check_pages site/ [part of an address …]
 
-In light and dark, at the width of a desk and of a phone: no serious finding of axe-core (accessibility), no error of a
-script, nothing that fails to load or comes from another host, nothing wider than the screen, no id twice; a page weighs
-at most MAX_BYTES with all that it loads, and says with what it was verified. One line per fault; exit code 1 if there
-is one. It needs `pip install -e ".[dev]"` and a Chromium or Chrome; CHROMIUM names one that is not on the path.
+A page has a fault if, in light or dark, at the width of a desk or of a phone: axe-core (accessibility) finds something
+serious, a script fails, a file does not load or comes from another host, it is wider than the screen, an id occurs
+twice, it weighs more than MAX_BYTES with all that it loads, or it does not say which versions it was verified with. It
+prints one line per fault; the exit code is 1 if there is one. It needs `pip install -e ".[dev]"` and a Chromium or
+Chrome; CHROMIUM names one that is not on the path.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ VIEWS = [(scheme, width) for scheme in ("light", "dark") for width in WIDTHS]
 ALIKE = "source/"  # listings of files, all made alike: each scheme and each width once is enough
 ALIKE_VIEWS = [("light", "desk"), ("dark", "phone")]
 AXE = {"resultTypes": ["violations"], "preload": False}
-# what is folded is shown, and painted before it is looked at
+# unfold everything, and wait until it is painted
 OPEN = """() => {
   document.querySelectorAll("details").forEach((element) => (element.open = true));
   return new Promise((painted) => requestAnimationFrame(() => requestAnimationFrame(painted)));
@@ -45,7 +46,7 @@ class CannotOpen(Exception):
 
 @dataclass
 class Problems:
-    """What one open page reported by itself: errors of scripts, what it loaded and what it could not load."""
+    """What one open page reported: errors of scripts, files that it loaded and files that it could not load."""
 
     found: list[str]
     loaded: set[str] = field(default_factory=set)
@@ -56,7 +57,7 @@ class Problems:
         page.on("request", lambda request: self.loaded.add(request.url))
 
     def of_what_was_loaded(self) -> list[str]:
-        """What came from another host, and whether all of it weighs too much."""
+        """Files from another host, and the weight of all files if it is too much."""
         files = [url for url in self.loaded if url.startswith("file:")]
         foreign = [url for url in self.loaded if not url.startswith(("file:", "data:", "blob:"))]
         paths = {Path(unquote(urlsplit(url).path)) for url in files}
@@ -104,7 +105,7 @@ def faults(site: Path, parts: list[str] | None = None) -> Iterator[str]:
     site = site.resolve()
     pages, executable = pages_of(site, parts or []), browser_path()
     with sync_playwright() as playwright:
-        # no sandbox: it is not to be had in most containers, and the pages are our own
+        # no sandbox: most containers have none, and the pages are our own
         browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         for scheme, width in VIEWS:
             screen = {"viewport": {"width": WIDTHS[width], "height": 900}, "color_scheme": scheme}

@@ -1,4 +1,4 @@
-"""What tests of the site share: the hooks as MkDocs imports them, and a browser."""
+"""Fixtures of the site's tests: the hooks as MkDocs imports them, and a browser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from chapters.runner.course import ROOT
 from tests.website.check_pages import CannotOpen, browser_path
 
-# WebGPU without a GPU: SwiftShader, which every Chromium carries; no sandbox, as containers have none
+# WebGPU without a GPU: SwiftShader, a part of every Chromium; no sandbox, because containers have none
 FLAGS = ["--no-sandbox", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"]
 
 

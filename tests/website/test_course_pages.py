@@ -1,4 +1,4 @@
-"""What the site's pages compute from the chapters adds up: map, schedule, notes for teachers, the fresh copy."""
+"""The site's pages compute the right facts from the chapters: map, schedule, notes for teachers, the fresh copy."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_matmul_speeds_are_operations_over_seconds():
 
 
 def test_no_speed_is_above_what_its_machine_measured():
-    """A kernel that does a part of the work is a bound, and no speed of the whole."""
+    """A kernel that does a part of the work is a bound, and not a speed of the whole."""
     name = next(name for name in cpu_results.PLOTS if name.endswith("_kernels"))
     figures = cpu_results.PLOTS[name](results.load(name)["measured"])
     assert figures

@@ -1,4 +1,4 @@
-"""What is added to pages: exercises, links, solutions, notebooks' facts; what an author gets wrong gets a sentence."""
+"""What hooks add to pages: exercises, links, solutions, facts; and a sentence for each mistake of an author."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def test_an_exercise_gets_anchor_facts_and_nested_hints_at_its_end(chapter):
         ("# T\n", "lists exercise 2.1 in its front matter and has no heading"),
         (LESSON + "### Exercise 2.2 · More\n", "heading for exercise 2.2, which its front matter"),
         (LESSON + "### Exercise 2.1 · Attach `it`\n", "two headings for exercise 2.1"),
-        (LESSON.replace("Attach", "Detach"), "make them one"),
+        (LESSON.replace("Attach", "Detach"), "make them the same"),
     ],
 )
 def test_headings_and_front_matter_must_agree(chapter, lesson, message):

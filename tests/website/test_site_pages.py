@@ -1,7 +1,6 @@
-"""The browser check finds each kind of fault when it is planted, and nothing in a page without fault.
+"""The browser check finds each kind of planted fault, and none in a page without faults.
 
-It needs what the extra `dev` installs and a browser; where one is missing these tests are skipped, and .ci/run runs
-the check itself.
+The tests need the extra `dev` and a browser, and are skipped without them; .ci/run runs the check itself.
 """
 
 import pytest

@@ -48,7 +48,7 @@ def page(chromium, address):
 
 
 def now(page) -> str:
-    """The pass that is said to be shown, which must be the one that is shown."""
+    """The pass that the page says it shows; it must be the visible one."""
     said = page.inner_text(".stepper-where").split(" · ")[0]
     [step] = [step for step in page.query_selector_all(".step") if step.is_visible()]
     assert step.query_selector(".step-name").text_content() == said.split(": ")[1]

@@ -1,8 +1,8 @@
 """Every entry of docs/troubleshooting.md is reproduced: its snippet must give the very text of its heading.
 
-The page is the only place where snippets stand. An entry's first Python block is its cause and the others are its cure;
-the page's first block comes before each. What runs in the site's build is run in one child process. An entry that may
-end its process, or has no Python block, has a test of its own, listed in SPECIAL.
+The snippets are only on the page. An entry's first Python block is its cause and the others are its cure; the page's
+first block runs before each. Blocks that run in the site's build run here in one child process. An entry that may end
+its process, or has no Python block, has a test of its own, listed in SPECIAL.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ ENTRIES = {entry.key or entry.text: entry for entry in map(_entry, SECTIONS)}
 
 @pytest.fixture(scope="module")
 def raised():
-    """Runs blocks as the site does, after the page's first one; returns what each raised, None where nothing."""
+    """Runs blocks as the site does, after the page's first one; returns the error of each, or None."""
     with Child("chapters.runner.page_code", "troubleshooting") as child:
 
         def run(*blocks: str) -> list[dict | None]:
@@ -118,21 +118,21 @@ def script(folder: Path, *blocks: str) -> subprocess.CompletedProcess:
 
 
 def check_not_installed(entry: Entry, folder: Path) -> None:
-    """Python without its site-packages stands for one without the course's packages."""
+    """Python without its site-packages is like one in which the course's packages are not installed."""
     done = python("-S", "-m", "chapters")
     assert done.returncode == 2
     assert re.search(entry.pattern, done.stdout), done.stdout
 
 
 def check_tensorize(entry: Entry, folder: Path) -> None:
-    """The crash needs another tvm-ffi; what can be held is that the pin is installed and that it survives."""
+    """The crash needs another tvm-ffi; here the pinned one must be installed and must not crash."""
     assert installed("apache-tvm-ffi") == pins()["apache-tvm-ffi"]
     done = python("-m", "chapters.kit.tensorize_probe")
     assert (done.returncode, done.stdout.strip()) == (0, "tensorized")
 
 
 def check_recursion(entry: Entry, folder: Path) -> None:
-    """The error comes out in words, or ends its process on the way; the checks stop it long before."""
+    """The error is raised, or ends the process while it unwinds; the checks stop such a recursion long before."""
     done = script(folder, *entry.blocks)
     said = done.stdout + done.stderr
     if done.returncode == 1:
@@ -142,7 +142,7 @@ def check_recursion(entry: Entry, folder: Path) -> None:
 
 
 def check_unaligned(entry: Entry, folder: Path) -> None:
-    """The cause ends its process on x86-64; the cure does not, on the same array."""
+    """On x86-64 the cause ends its process, and the cure does not end it with the same array."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         pytest.skip("whether an unaligned access faults depends on the processor; seen on x86-64")
     cause, cure = entry.blocks

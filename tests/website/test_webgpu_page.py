@@ -72,7 +72,7 @@ def test_the_page_holds_its_facts_and_reads_without_a_script():
 @pytest.mark.parametrize("number", range(len(FAULTS)), ids=lambda n: FAULTS[n].title)
 @pytest.mark.parametrize("which", range(2), ids=["float32", "float16"])
 def test_only_what_tvm_wrote_is_right_on_vulkan(which, number):
-    """The same texts where there is float16 too, which a browser without a GPU does not offer."""
+    """The same texts on a device that also has float16, which a browser without a GPU lacks."""
     facts = description()["kernels"][which]
     if reason := wgsl_on_vulkan.missing(facts["dtype"]):
         pytest.skip(reason)
@@ -102,7 +102,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def opened(chromium, folder):
-    """Opens the page as the site has it, less the theme. before: what its head ends with."""
+    """Opens the page as on the site, without the theme. before: HTML at the end of its head."""
 
     def open_page(before: str = "", server: str = folder.as_uri()):
         body = f'<div class="md-typeset">{BrowserKernel()._repr_html_()}</div>'
@@ -120,7 +120,7 @@ def opened(chromium, folder):
 
 @pytest.mark.skipif(not required(), reason=f"{REQUIRED} is not set")
 def test_what_is_required_is_here():
-    """In CI a missing browser must not pass for skipped tests."""
+    """In CI a missing browser is an error, not a reason to skip tests."""
     assert no_browser() == ""
 
 
@@ -168,7 +168,7 @@ def test_every_fault_shows(page, number):
 
 
 def test_memory_that_webgpu_clears_hides_a_fault_without_rubbish(page):
-    """Nothing is stored, nothing is summed: with cleared memory the norm is large, and with rubbish it is 0."""
+    """The sums are never stored: with cleared memory the norm is large, and with rubbish it is 0."""
     _choose(page, dtype=0, fault=4, rows=0)
     page.click("#webgpu-rubbish")
     without = _run(page)

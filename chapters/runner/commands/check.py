@@ -42,21 +42,22 @@ def run(options) -> int:
 
 
 def warn(chapter: Chapter) -> None:
-    """Say what is the matter with the learner's file itself."""
-    if lost := without_markers(chapter):
-        print(f"!! {lost}")
-    elif outdated(chapter):
+    """Say so if the learner's file is older than the course, or has lost lines that the commands need."""
+    # in this order: a file that is older than an exercise has no BEGIN line of it
+    if outdated(chapter):
         print(
             f"!! {chapter.file} is older than the course. `python -m chapters update {chapter.number}` puts your "
             "answers into the new one and keeps a copy."
         )
+    elif lost := without_markers(chapter):
+        print(f"!! {lost}")
 
 
 class Checked:
-    """One exercise that is checked by an engine; `tell` waits for it, prints what came of it and records it.
+    """One exercise that is checked by an engine; `tell` waits for it, prints the result and records it.
 
-    brief: an exercise that was not begun gets one line; else it is shown where it is, and a *fix* exercise is run,
-    since its failure is where the learner starts.
+    brief: print one line for an exercise that was not begun. Otherwise say where it is, and run a *fix* exercise,
+    because the learner starts from its failure.
     """
 
     def __init__(self, chapter: Chapter, exercise: Exercise, engine: Engine, brief: bool = False):
@@ -79,7 +80,7 @@ class Checked:
         state = overall(outcomes)
         _say(self.chapter, self.exercise, outcomes, state)
         self.unreadable = outcomes[-1].unreadable
-        if self.unreadable:  # which says nothing about this exercise
+        if self.unreadable:  # then nothing is known about this exercise
             return False
         recorded = "todo" if self.untouched or state == "waits" else state
         if not record_state(self.chapter, self.exercise.id, recorded, self.digest):

@@ -24,17 +24,20 @@ def run(options) -> int:
     chapter, exercise = find(options.exercise)
     if states(chapter)[exercise.id] != "passed" and not options.give_up:
         raise CourseError(
-            f"Exercise {exercise.id} has not passed its check as it stands. Check it (`python -m chapters check "
+            f"Exercise {exercise.id} has not passed its check since its last edit. Check it (`python -m chapters check "
             f"{exercise.id}`), take a hint, or see the reference all the same with --give-up."
         )
     if not chapter.stub.exists():
         raise CourseError(
             f"{shown(chapter.stub)} is missing; the reference is {shown(chapter.solution)}."
         )
-    mine, reference = (
-        "\n".join(regions(read_source(path)).get(exercise.id, [])).split("\n")
-        for path in (chapter.stub, chapter.solution)
-    )
+    texts = [read_source(path) for path in (chapter.stub, chapter.solution)]
+    try:
+        mine, reference = (
+            "\n".join(regions(text).get(exercise.id, [])).split("\n") for text in texts
+        )
+    except CourseError as error:
+        raise CourseError(f"{chapter.file}: {error}") from None
     lines = unified_diff(mine, reference, "yours", "reference", lineterm="", n=99)
     print("\n".join(lines) or "Yours is the reference, line by line.")
     second = chapter.solution_folder / "second_way.py"

@@ -30,7 +30,7 @@ def run(options) -> int:
     about = f"{len(asked)} questions, answered by running TVM"
     print(f"Chapter {chapter.number}, {chapter.title}: {about}.\n")
     right = sum(_ask(number, question) for number, question in enumerate(asked, 1))
-    if sys.stdin.isatty():
+    if _can_answer():
         print(f"{right} of {len(asked)} predicted.")
     return 0
 
@@ -42,7 +42,7 @@ def _ask(number: int, question) -> bool:
     letters = "abcdefgh"[: len(question.choices)]
     for letter, choice in zip(letters, question.choices, strict=True):
         print(f"   {letter}) {choice}")
-    said = _read(letters) if sys.stdin.isatty() else ""
+    said = _read(letters) if _can_answer() else ""
     answer = question.answer()
     truth = letters[answer]
     mark = "✓ " if said == truth else ""
@@ -51,9 +51,13 @@ def _ask(number: int, question) -> bool:
     return said == truth
 
 
+def _can_answer() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 def _read(letters: str) -> str:
     while True:
         said = input("   your prediction: ").strip().lower()
-        if said and said in letters:
+        if len(said) == 1 and said in letters:
             return said
         print(f"   Type one letter of {', '.join(letters)}.")

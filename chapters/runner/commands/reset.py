@@ -21,24 +21,25 @@ def run(options) -> int:
     """Reset one exercise's region, or a chapter's whole file."""
     if "." in options.what:
         chapter, exercise = find_exercise(options.what)
+        text = read_source(chapter.stub)
         try:
-            fresh = restore(read_source(chapter.stub), chapter, exercise.id)
+            fresh = restore(text, chapter, exercise.id)
         except CourseError as error:
             raise CourseError(
                 f"{chapter.file}: {error} `python -m chapters reset {chapter.number}` makes the whole file anew and "
                 "keeps a copy of yours."
             ) from None
-        return _write(chapter, fresh, f"Exercise {exercise.id}")
+        return _write(chapter, fresh, f"Exercise {exercise.id}", whole=False)
     chapter = find_chapter(options.what)
-    return _write(chapter, stub_text(chapter), f"Chapter {chapter.number}")
+    return _write(chapter, stub_text(chapter), f"Chapter {chapter.number}", whole=True)
 
 
-def _write(chapter: Chapter, text: str, what: str) -> int:
+def _write(chapter: Chapter, text: str, what: str, *, whole: bool) -> int:
     if chapter.stub.read_bytes() == text.encode():
         print(f"{what} is as it was at the start; nothing to do.")
         return 0
     kept = keep_copy(chapter.stub)
-    if what.startswith("Chapter"):
+    if whole:
         write(chapter, text)
     else:
         chapter.stub.write_text(text, encoding="utf-8", newline="\n")

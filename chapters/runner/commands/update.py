@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from chapters.runner.course import chapter as find
 from chapters.runner.course import chapters
-from chapters.runner.learner_file import outdated, updated, write
+from chapters.runner.learner_file import outdated, updated, without_region, write
 from chapters.runner.progress import keep_copy
+from chapters.runner.regions import read_source
 from chapters.runner.terminal import shown
 
 HELP = "after a git pull: your answers in the newest version of a chapter's file; keeps a copy"
@@ -20,11 +21,11 @@ def arguments(parser) -> None:
 
 
 def run(options) -> int:
-    """Update one chapter's file, or every file that the course has overtaken."""
+    """Update one chapter's file, or every file that is older than the course."""
     chosen = [find(options.chapter)] if options.chapter else [c for c in chapters() if outdated(c)]
     for chapter in chosen:
-        text = updated(chapter)
-        if chapter.stub.read_text(encoding="utf-8") == text:
+        old, text = read_source(chapter.stub), updated(chapter)
+        if old == text:
             write(chapter, text)
             print(f"{shown(chapter.stub)} is up to date.")
             continue
@@ -34,6 +35,9 @@ def run(options) -> int:
             f"{shown(chapter.stub)} is new, with your answers in it. Your file is kept as {shown(kept)}: "
             "copy from there what you had written outside of the exercises."
         )
+        if lost := without_region(chapter, old):
+            begin = f"`# BEGIN exercise` line of {', '.join(lost)}"
+            print(f"Your file has no {begin}: an answer to that is only in the copy.")
     if not chosen:
         print("Every file is up to date.")
     return 0
