@@ -6,9 +6,9 @@ code. But a declaration may be wider than the code on purpose: `T.reads(A[0:n])`
 that no analysis can find out, and recomputing forgets it.
 
 **6.5, one map over the tree.** The reference recurses by hand and touches only loops and sequences. `structural_map`
-visits everything, children first, so that a block can be marked as gone and what stands around it be cleaned up on the
-way out. There is no recursion to get wrong, and every expression of the scope is visited for nothing. It needs a mark
-that nobody else uses, for an `Evaluate(0)` may stand in a program.
+visits everything, children first: it marks a block as gone, and cleans up the loops and sequences around it on the way
+out. There is no recursion to get wrong, but it also visits every expression of the scope, in vain. And it needs a mark
+that differs from every statement of the program, which may contain an `Evaluate(0)` itself.
 """
 
 from tvm.tirx import Evaluate

@@ -1,11 +1,11 @@
 """Another right design for exercises 7.1 and 7.3.
 
 **7.1, by trying numbers.** `affine` first makes sure that the epilogue is made of +, - and * with the sum on one side
-of each product only. Of such an expression the scale and the addend can be *measured*: the addend is its value where
-the sum is 0, the scale is what it grows by where the sum goes from 0 to 1. That is shorter to believe, for no rule of
-arithmetic is written down twice. The price: the expressions come out unfolded, `(1 + c) - (0 + c)` for 1, so that
-everything that asks "is the scale 1?" has to simplify first, and in floating point the difference would round: `(1 +
-c) - c` is not 1. So it measures integers only and falls back to the rules for floats.
+of each product only. Then it *measures* the scale and the addend: the addend is the value where the sum is 0, and the
+scale is how much the value grows when the sum goes from 0 to 1. That is easier to believe, because no rule of
+arithmetic is written down twice. The price: the expressions come out unfolded, `(1 + c) - (0 + c)` for 1, so code that
+asks "is the scale 1?" has to simplify first. And in floating point the difference would round: `(1 + c) - c` need not
+be 1. So it measures integers only, and falls back to the rules for floats.
 
 **7.3, one comparison.** The predicate numbers the iterations of the reduction loops as one mixed-radix number and
 compares it with the last. One comparison in place of several, and a longer expression in it; TVM's analysis reads

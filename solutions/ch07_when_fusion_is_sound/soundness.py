@@ -91,7 +91,7 @@ def enter_init(
     how is "init" if f(t ⊕ x) = f(t) ⊕ x: the step stays. That holds exactly if f(t) = t ⊕ c: for a sum, c is added or
     subtracted; for max, min and product, f is the same operation. how is "scaled" if the reduction is a sum and
     f(t) = s * t + c: then f(t + x) = f(t) + s * x, and every x of the step is multiplied by s. In both, the new init is
-    f(init); where init is 0 that is c itself. The new step still names `total`; whose buffer that is, is decided later.
+    f(init); where init is 0 that is c itself. The new step still names `total`; its buffer is replaced later.
     """
     # BEGIN exercise 7.2 (about 12 lines): f(init), which is the addend for 0, and the step: as it was, or scaled
     op = operation(step, total)
@@ -145,9 +145,10 @@ def last_step(nest: Nest) -> Expr:
 def check_between(sch: Schedule, pair: MatchedPair) -> None:
     """Refuse if a block that runs between the two could tell the difference, or make one.
 
-    After the fusion the epilogue runs earlier: each element as soon as its sum is done. So nothing else in `site.span`
-    may mention the output, or write what the epilogue reads: the sums, and its other operands. The reduction itself
-    must not mention the output either; it has more sums to make. The refusal names the buffer that clashes.
+    After the fusion the epilogue runs earlier: each element as soon as its sum is done. So no other block in
+    `site.span` may mention the output, or write what the epilogue reads: the sums, and its other operands. The
+    reduction must not mention the output either, because it has more sums to make. The refusal names the buffer that
+    clashes.
     """
     # BEGIN exercise 7.4 (about 12 lines): the reduction, and then every other block in between
     output = pair.output.name
@@ -166,7 +167,8 @@ def check_between(sch: Schedule, pair: MatchedPair) -> None:
     # END exercise 7.4
 
 
-# What each way needs, by name, in the order in which it is asked; what only the ways that start from the epilogue need.
+# GUARD: the conditions of every way, by name, in the order in which they are checked. GUARD_OF_INIT: the further
+# conditions of the two ways that start from the epilogue.
 GUARD = {
     "elementwise": check_epilogue,
     "each point once": check_points,
@@ -182,7 +184,7 @@ GUARD_OF_INIT = {"sums unseen": check_sums_unseen, "order of rounding": check_ro
 
 
 def fuse_into_init(sch: Schedule, pair: MatchedPair, reassociate: bool) -> Way:
-    """Start the reduction from the epilogue. Refuses unless the algebra allows it and nobody else sees the sums."""
+    """Start the reduction from the epilogue. Refuses unless the algebra allows it and no other block sees the sums."""
     check_dtypes(pair)
     entry = enter_init(pair.value, pair.step.value, pair.reduction.init.value, pair.total)
     require(entry is not None, pair.epilogue, "what it does to the sum is no part of the reduction")
@@ -210,8 +212,8 @@ def fuse_epilogue(
     """Make one nest of a reduction and of the elementwise block that reads its result; say which way and why.
 
     Blocks are given by name or by handle. `sch` changes in place; `sch.trace` does not record it. Buffers that are
-    passed to the function are taken to be different memory, as everywhere in TVM. Do `reindex` before, not after: the
-    release's puts its copy of the sums behind the loops, and does not look at a block inside them that reads the sums.
+    passed to the function are taken to be different memory, as everywhere in TVM. Call `reindex` before, not after: in
+    this release it puts its copy of the sums behind the loops, and overlooks a block inside them that reads the sums.
 
     Integers come out exactly, barring overflow on the way. Floating-point sums and products may be reassociated:
     equal up to rounding, provided that no factor is infinite and nothing overflows on the way. With `reassociate=False`

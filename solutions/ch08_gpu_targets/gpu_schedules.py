@@ -23,10 +23,10 @@ from chapters.runner.earlier import earlier
 def h200_target() -> Target:
     """The target of an H200, `Target({"tag": "nvidia/nvidia-h200"})`, which this release of TVM does not know.
 
-    Registers the tag if nobody has: kind cuda, arch sm_90a (the `a` admits the instructions of this architecture
-    alone), 1024 threads a block (`max_num_threads`, `max_threads_per_block`), warps of 32 (`thread_warp_size`), 48 KiB
-    of static shared memory a block (`max_shared_memory_per_block`), 65536 registers a block (`registers_per_block`),
-    50 MiB of second-level cache (`l2_cache_size_bytes`). A tag that is there stays as it is.
+    Registers the tag unless it is known: kind cuda, arch sm_90a (the `a` admits the instructions of this architecture
+    alone), 1024 threads per block (`max_num_threads`, `max_threads_per_block`), warps of 32 (`thread_warp_size`),
+    48 KiB of static shared memory (`max_shared_memory_per_block`) and 65536 registers (`registers_per_block`) per
+    block, 50 MiB of second-level cache (`l2_cache_size_bytes`). A known tag stays as it is.
     """
     # BEGIN exercise 8.1 (about 15 lines): look among tvm.target.list_tags() first
     if H200 not in tvm.target.list_tags():
@@ -154,8 +154,8 @@ def stage_in_shared(
 def without_barrier(source: str) -> str:
     """`source`, the CUDA C of a `shared_matmul`, without the one __syncthreads(); that a short test does not need.
 
-    The two barriers stand in the loop over blocks of k. Without this one, the first turn is right in any order of
-    the threads; from the second turn on, threads may read numbers of the wrong block.
+    The two barriers stand in the loop over blocks of k. Without this one, the first iteration is right in any
+    order of the threads; from the second one on, threads may read numbers of the wrong block.
     """
     # BEGIN exercise 8.6 (about 2 lines): which of the two orders something between two iterations?
     first = source.index("__syncthreads();")
@@ -164,7 +164,7 @@ def without_barrier(source: str) -> str:
 
 
 def overlap_copies(sch: Schedule, k0: LoopRV) -> None:
-    """Let the copies for the next block of k be under way while this one is computed.
+    """Let the copies for the next block of k be in flight while this one is computed.
 
     The body of `k0` is three statements: the copy of A, the copy of B, the steps. Afterwards `k0` is a software
     pipeline of two stages, copies in stage 0 and steps in stage 1, in the order in which they stand, and stage 0 is
@@ -179,12 +179,12 @@ def overlap_copies(sch: Schedule, k0: LoopRV) -> None:
 
 
 def occupancy(used: Resources, threads: int, arch: str) -> float:
-    """The part of a multiprocessor's threads that are there at a time when it runs this kernel: 0 to 1.
+    """The share of a multiprocessor's threads that are resident while it runs this kernel: 0 to 1.
 
-    threads: of a block. As many blocks are there as fit by each of four limits (LIMITS[arch]): blocks; threads, in
-    whole warps; registers, which a warp gets in portions of `register_portion`: of a multiprocessor's, as many warps as
-    fit, rounded down to a multiple of `warp_portion`; shared memory, which a block gets in portions of
-    `shared_portion`, `shared_reserved` included.
+    threads: per block. As many blocks are resident as each of four limits (LIMITS[arch]) allows: blocks; threads, in
+    whole warps; registers, which a warp gets in portions of `register_portion`, so that as many warps fit as the
+    multiprocessor's registers allow, rounded down to a multiple of `warp_portion`; shared memory, which a block gets in
+    portions of `shared_portion`, `shared_reserved` included.
     """
     # BEGIN exercise 8.8 (about 10 lines): each limit gives a number of blocks; the smallest holds
     limit = LIMITS[arch]
@@ -206,8 +206,8 @@ def occupancy(used: Resources, threads: int, arch: str) -> float:
 def best_tile(compiled: Sequence[tuple[ThreadTile, Resources]], arch: str) -> ThreadTile:
     """Of tiles with what their kernels take on `arch`, the one that loads the least, if its kernel is sound.
 
-    Sound: nothing is spilled, and at least one block fits (threads, registers, shared memory). Among equals the one of
-    which more threads are there at a time. Raises ValueError if none is sound.
+    Sound: nothing is spilled, and at least one block fits (threads, registers, shared memory). Among equals the one
+    with the higher occupancy. Raises ValueError if none is sound.
     """
 
     # BEGIN exercise 8.9 (about 10 lines): what disqualifies, and how much a tile loads for one element of D
@@ -230,8 +230,8 @@ def best_tile(compiled: Sequence[tuple[ThreadTile, Resources]], arch: str) -> Th
 def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
     """The matmul of one row, A (1, k), with its bias: a block of one warp computes one element of D (1, n).
 
-    Lane t of the 32 adds the products of vectors t, t + 32, t + 64, ... of 16 bytes, up to eight of which it has under
-    way at a time; then the lanes add their sums. k is a multiple of 32 such vectors, else ValueError. Chapter 6's
+    Lane t of the 32 adds the products of vectors t, t + 32, t + 64, ... of 16 bytes, with up to eight of them in
+    flight at a time; then the lanes add their sums. k is a multiple of 32 such vectors, else ValueError. Chapter 6's
     primitive refuses here: lanes share the sum, so the bias has no init.
     """
     add_products = lane_products(k, dtype)
@@ -270,7 +270,7 @@ def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
 
 
 def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    """The tensor intrinsic that no stock one is: sums[i, j] = bias[j], a fragment that starts from 16 biases.
+    """A tensor intrinsic that TVM does not have: sums[i, j] = bias[j], a fragment that starts from 16 biases.
 
     Returns (desc, impl), each taking bias (16,) in global memory and sums (16, 16) of scope wmma.SUM_SCOPE, both
     float32. impl calls the device function `start_from_row` by T.cuda.func_call, which brings its text along,

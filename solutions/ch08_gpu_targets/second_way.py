@@ -1,17 +1,17 @@
 """Another right design for exercises 8.4, 8.8 and 8.11.
 
 **8.4, init first.** The reference decomposes the reduction at the end, when every loop is in place. One can also do it
-as soon as the loops are bound, and put the store in place afterwards. Nothing differs in the result. The order has one
-limit: what `decompose_reduction` leaves is no reduction any more, and `bind` then refuses every loop around it. A
-schedule that decomposes late keeps more of its choices open.
+as soon as the loops are bound, and put the store in place afterwards. The result is the same. The order has one limit:
+after `decompose_reduction` the block is not a reduction any more, and `bind` refuses every loop around it. A schedule
+that decomposes late keeps more choices open.
 
-**8.8, by trying.** Counting blocks by adding one until a limit is hit reads like the hardware's own doing, and is easy
-to extend by a fifth limit. It takes 32 steps where the reference takes one division.
+**8.8, by trying.** This one adds blocks until a limit is hit, as the hardware does, and a fifth limit is easy to add.
+It takes up to 32 steps where the reference takes one division.
 
 **8.11, through shared memory.** The reference loads a fragment whose 16 rows are the same 16 biases: a leading
-dimension of 0. The documentation asks for a multiple of 16 bytes, which 0 is, and promises nothing more; NVRTC 13.5
-makes one load of each pair of biases of it. One who does not want to rely on that writes 16 rows of biases to shared
-memory and loads those, as here: 1 KiB a warp, and two more exchanges within it.
+dimension of 0. The documentation asks for a multiple of 16 bytes, which 0 is, but does not mention this use; NVRTC 13.5
+compiles it to one load per pair of biases. To avoid relying on that, this one writes 16 rows of biases to shared memory
+and loads those: 1 KiB per warp, and two more synchronizations within it.
 """
 
 from solutions.ch08_gpu_targets import gpu_schedules

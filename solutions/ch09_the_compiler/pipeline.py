@@ -95,8 +95,8 @@ def attach_phase(
 def graph_and_lower(target: Target) -> list[Pass]:
     """The two fusions of chapters 3 and 4, and TVM's passes that make kernels of operators, fuse those, and clean up.
 
-    What they leave: a module whose Relax functions call kernels, in which each add that only a norm and the next
-    residual read is part of that norm's kernel, no weight is transposed, and no function is left that nothing calls.
+    In the resulting module Relax functions call kernels, each add that only a norm and the next residual read is part
+    of that norm's kernel, no weight is transposed, and every function is called.
     """
     # BEGIN exercise 9.3 (about 10 lines): the same passes, in an order in which each still finds what it looks for
     return [
@@ -120,8 +120,8 @@ def graph_and_lower(target: Target) -> list[Pass]:
 def fuse_its_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` with its epilogue fused into its reduction, by chapter 7; or `func` itself.
 
-    It is tried where the function consists of two blocks, a reduction and the one block that reads its result. Where
-    chapter 7 refuses, `func` stays as it is. A kernel of more blocks keeps them for a schedule that knows it whole.
+    The fusion is tried where the function consists of two blocks, a reduction and the one block that reads its result.
+    Where chapter 7 refuses, `func` stays as it is. A kernel of more blocks keeps them for a schedule that needs them.
     """
     # BEGIN exercise 9.4 (about 10 lines): find the two blocks, let chapter 7 decide
     sch = Schedule(func)
@@ -145,11 +145,11 @@ class FuseEpilogues:
 
 
 def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[Pass]:
-    """From the schedule that knows most to the one that takes anything; each leaves alone what is scheduled.
+    """From the most specific schedule to the fallback; each skips kernels that are already scheduled.
 
-    First what knows a kernel as a whole: chapter 5's products on a CPU, dlight's rules on a GPU. Then the epilogues of
-    what is left; then a fallback for everything. On a CPU, last, kernels that are small within the bounds lose their
-    threads.
+    First the schedules that know a whole kernel: chapter 5's products on a CPU, dlight's rules on a GPU. Then the
+    epilogues of the remaining kernels are fused; then comes a fallback for everything. On a CPU, last, kernels that are
+    small within the bounds lose their threads.
     """
     # BEGIN exercise 9.5 (about 10 lines): two lists, for "llvm" and for a GPU
     if target.kind.name == "llvm":
@@ -172,7 +172,7 @@ def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[P
 def memory_phase(target: Target) -> list[Pass]:
     """Every tensor gets a place: calls write into tensors given to them, and tensors share planned storage.
 
-    On CUDA what the planner made static is captured into graphs.
+    On CUDA, kernels whose storage the planner made static are captured into graphs.
     """
     # BEGIN exercise 9.6 (about 9 lines): destinations first, then the plan, then what reads the plan
     capture = [transform.RewriteCUDAGraph()] if target.kind.name == "cuda" else []
@@ -203,7 +203,7 @@ def phases(
 ) -> dict[str, list[Pass]]:
     """The passes of the pipeline by phase, in the order in which they run.
 
-    None, like an argument that is left out, stands for nothing: no bounds, hints, kernels to add, or metadata.
+    None, like an argument that is left out, means: no bounds, hints, kernels to add, or metadata.
     """
     return {
         "attach": attach_phase(
@@ -225,7 +225,7 @@ def phases(
 def fusion_pipeline(target: Target, **facts) -> Pass:
     """The whole pipeline as one pass, for `tvm.compile(…, relax_pipeline=…)`.
 
-    facts: the keyword arguments of `phases`. All passes run inside `target`, whatever target is current around them,
+    facts: the keyword arguments of `phases`. All passes run inside `target`, no matter which target is current,
     and the module that is given stays as it is.
     """
     # BEGIN exercise 9.7 (about 8 lines): one module_pass around a Sequential of all phases

@@ -20,12 +20,9 @@ from chapters.kit.machine import llvm_host
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch05_schedules_and_their_limits import schedules
 from tests.ch05.products import unscheduled as kernel
+from tests.support.targets import QUICK_HERE
 
 TARGET = llvm_host()["target"]
-# what is scheduled for TARGET is run once, so it need not be fast
-QUICK = tvm.target.Target(
-    {"kind": "llvm", "mcpu": llvm_host()["cpu"], "opt-level": 0}
-)  # with its vectors
 N, B = tirx.Var("n", "int64"), tirx.Var("b", "int64")
 # x without its last dimension, as the kernel's type says it and as it is called
 LINES = ((n,) for n in (1, 3, 4, 7, 8, 16, 17, 48, 65, 130))
@@ -52,7 +49,7 @@ def run_guarded(func, rows, n, k, dtype="float32", out_dtype="float32"):
     x, w = numbers((*rows, k), dtype, random), numbers((n, k), dtype, random)
     out = np.full((*rows, n), np.nan if out_dtype == "float32" else -123456789, out_dtype)
     given = [tvm.runtime.tensor(w), tvm.runtime.tensor(x), out]
-    (yours,) = run_compiled(tvm.IRModule({"main": func}), given, QUICK)
+    (yours,) = run_compiled(tvm.IRModule({"main": func}), given, QUICK_HERE)
     return yours, x.astype("float64") @ w.astype("float64").T
 
 

@@ -121,7 +121,7 @@ def other(body: str) -> str:
 
 
 def followed() -> tirx.PrimFunc:
-    """The usual program, and a block after it that reads D."""
+    """The usual program, and after it a block that reads D."""
     return program(after=other("E = D + 1"))
 
 
@@ -181,11 +181,9 @@ def refuses(call: Callable, func: tirx.PrimFunc, what: str, why: str, read: Sect
     except ScheduleError as error:
         message = str(error)
         named = "`matmul`" in message or "`bias`" in message
-        what = "A refusal does not name the block that stands in the way, in one line."
+        what = "A refusal does not name, in one line, the block that stands in the way."
         expected = 'require(condition, block, "the condition it misses"), which words it'
-        why = (
-            "A schedule of twenty blocks is mended only by somebody who knows which one to look at."
-        )
+        why = "In a schedule of twenty blocks, the reader of a refusal must know which one to look at."
         right = named and "\n" not in message
         NOT_FIRE.that(right, what, expected=expected, yours=message[:300], why=why)
         return
@@ -225,14 +223,13 @@ SUMS = {
     "an addend with a condition": "temp + T.if_then_else(vi < 2, C, 1)",
 }
 NO_SUMS = {
-    "temp - C": "The text of this expression has a bias in it, but what is added is its negative; where `C - temp` "
-    "looks the same, the sum itself changes its sign.",
+    "temp - C": "The negative of C is added, so the sum would have to start from -C, not from C.",
     "C - temp": "The sum changes its sign: starting from C and adding gives C + sum.",
     "temp * 2 + C": "The sum is scaled, so every step would have to be scaled too: starting from C alone gives "
     "sum + C.",
     "T.max(temp + C, 0)": "A step that ran after the clipping would start from a clipped number: 0 + 6 - 2 clipped at "
     "5 each time is 3.",
-    "T.max(temp, 0) + C": "Something stands between the sum and the addition, and nobody would compute it any more.",
+    "T.max(temp, 0) + C": "A clipping stands between the sum and the addition; fused, it would be left out.",
     "temp + temp": "The addend is the sum itself, which does not exist yet at the init.",
     "temp + C * temp": "The addend depends on the sum, which does not exist yet at the init.",
     'temp + T.call_extern("int32", "next_number")': "The call would happen before the reduction and not after it, and "
@@ -292,10 +289,10 @@ def test_6_1_adds_nothing_to_a_copy(impl) -> None:
         number = isinstance(addend, tirx.IntImm | tirx.FloatImm) and addend.value == 0
         ADDED.that(
             number and str(addend.ty.dtype) == dtype,
-            f"The addend of a copy in {dtype} is no {dtype} 0.",
+            f"The addend of a copy in {dtype} is not a {dtype} 0.",
             expected=f'const(0, "{dtype}")',
             yours=f"{addend!r} in {addend.ty.dtype}" if number else repr(addend),
-            why="It becomes the init, which is stored into a buffer of that dtype.",
+            why="The addend becomes the init, which is stored into a buffer of that dtype.",
         )
 
 
@@ -329,7 +326,7 @@ def test_6_1_refuses_temp_in_an_index(impl) -> None:
     """temp may not decide where the output goes, or which bias is taken"""
     for title, text in INDICES.items():
         what = f"split_sum accepts temp as {title}."
-        why = "Before the first step nobody knows that index yet."
+        why = "The index would be needed before the first step, when the sum does not exist yet."
         refuses(partial(_split, impl), program(text), what, why, ADDED)
 
 
@@ -367,11 +364,11 @@ OTHER_ELEMENT = {
     ),
     "rows and columns of a square result exchanged in one block only": (
         program(nest("D = temp[vj, vi + 1] + C", loops="4, 4")),
-        "The two blocks speak of different elements, although the same axes occur in both.",
+        "The two blocks name different elements, although the same axes occur in both.",
     ),
     "the diagonal": (
         program(nest("D[vi, 0] = temp[vi, vi] + C", axes=_OTHER_ORDER)),
-        "The epilogue uses some of the sums; the others have no bias to start from and no place in D.",
+        "The epilogue uses only some of the sums. The others have no bias to start from and no place in D.",
     ),
     "one row for all": (
         program("D = temp[0, vj] + C"),
@@ -400,7 +397,7 @@ for i, j, u in T.grid(4, 5, 2):
             step="temp[vi * 5 + vj] + A * B",
             temp="(20,)",
         ),
-        "`vi * 4 + vj` and `vi * 5 + vj` name different elements, though both mention vi and then vj.",
+        "`vi * 4 + vj` and `vi * 5 + vj` name different elements, although both mention vi and then vj.",
     ),
 }
 
@@ -423,7 +420,7 @@ def test_6_2_pairs_axes_through_temp(impl) -> None:
     """each axis of the epilogue is found in the reduction through the element of temp that both name"""
     for title, func in {"the usual program": program(), **SAME_ELEMENT}.items():
         blocks = reduction, epilogue = blocks_of(func)
-        why = "Both blocks name the same element of temp; how axes are called or ordered says nothing."
+        why = "Both blocks name the same element of temp; the names and the order of their axes do not matter."
         what = f"match_axes refuses {title}."
         found = accepts(lambda _, both=blocks: _paired(impl, *both), func, what, why, AXES)
         missing = [a.var.name for a in epilogue.iter_vars if a.var not in found]
@@ -479,15 +476,15 @@ for i in range(4):
 VISIBLE = {
     "a block after both reads temp": (
         program(after=other("E = temp")),
-        "Nobody computes temp any more, so that block would read memory that was never written.",
+        "Fused, temp is not computed, so that block would read memory that was never written.",
     ),
     "a block between the two reads temp": (
         program(between=other("E = temp")),
-        "Nobody computes temp any more, so that block would read memory that was never written.",
+        "Fused, temp is not computed, so that block would read memory that was never written.",
     ),
     "a block between the two writes temp": (
         program(between=other("temp = 1")),
-        "What the epilogue adds the bias to is then not the reduction's sum.",
+        "The epilogue then adds the bias to what that block wrote, not to the reduction's sum.",
     ),
     "temp is an argument of the function": (
         program(allocation="", extra=', temp: T.Buffer((4, 5), "int32")'),
@@ -526,12 +523,12 @@ def _bystanders(impl, func: tirx.PrimFunc):
 
 
 def test_6_3_minds_its_own_business(impl) -> None:
-    """blocks that cannot tell the difference do not stand in the way"""
+    """blocks that the fusion does not affect do not stand in the way"""
     for title, func in HARMLESS.items():
         what = f"check_bystanders refuses a harmless program: {title}."
         why = (
-            "A difference can be seen between the first step and the epilogue only, and only in temp, in D and in what "
-            "the addend reads."
+            "The fusion changes only temp, D and when the addend is read, and only between the first step and the "
+            "epilogue."
         )
         accepts(partial(_bystanders, impl), func, what, why, OTHERS)
 
@@ -544,7 +541,7 @@ def test_6_3_sees_who_would_notice(impl) -> None:
 
 
 def test_6_3_looks_into_the_loops(impl) -> None:
-    """a block counts wherever it stands between, also inside the loops of one of the two"""
+    """a block between the two counts also if it stands inside the loops of one of them"""
     func = program(
         """
 for i in range(4):
@@ -619,7 +616,7 @@ def test_6_4_starts_from_the_addend(impl) -> None:
             f"The fused block still mentions temp, or has no init: {title}.",
             expected="`output` in the init and in the step, wherever `temp` was",
             yours=_block_text(func, block, fusion),
-            why="temp will not exist any more.",
+            why="After the fusion, temp does not exist.",
         )
         new = substituted(func, block, fusion)
         what = f"The fused block computes something else: {title}."
@@ -641,7 +638,7 @@ def _same_results(
     try:
         mine = results(new, seed)
     except (OutOfBounds, NameError) as error:
-        reason = "a variable that nobody defines here" if isinstance(error, NameError) else error
+        reason = "a variable that is not defined here" if isinstance(error, NameError) else error
         wanted = "every access inside its buffer, every variable an axis of the block or a size"
         raise read.failed(what, expected=wanted, yours=f"{reason}, in\n{listing(new)}") from None
     for param, a, b in zip(func.params, mine, expected, strict=True):
@@ -713,25 +710,27 @@ def test_6_4_declares_what_it_reads_and_writes(impl) -> None:
             f"The fused block {missed} without declaring it: {title}.",
             expected="T.reads and T.writes that cover every access",
             yours=_block_text(func, block, fusion),
-            why="Other primitives believe the declaration: they would move a block that writes this element past "
+            why="Other primitives rely on the declaration: they would move a block that writes this element past "
             "the one that reads it.",
         )
         buffers = [r.source for r in block.reads]
         once = len({*buffers}) == len(buffers)
         clean = not any(b.same_as(fusion.temp) or b.same_as(fusion.output) for b in buffers)
         what = f"T.reads names a buffer twice, or temp, or the output: {title}."
-        wanted = "one region a buffer (`one_a_buffer`); a reduction does not list what it writes"
+        wanted = "one region per buffer (`one_a_buffer`); a reduction does not list what it writes"
         yours = _block_text(func, block, fusion)
-        why = "`cache_read` and others allow one region a buffer in a block, and temp will not exist any more."
+        why = "`cache_read` and others allow one region per buffer in a block, and temp no longer exists."
         BLOCK.that(once and clean, what, expected=wanted, yours=yours, why=why)
 
 
 def test_6_4_lists_the_bias_first(impl) -> None:
-    """in the order that TVM's own primitive gives them: what the epilogue reads, then what the reduction reads"""
+    """in the order of TVM's own primitive: what the epilogue reads, then what the reduction reads"""
     block, _ = _fused(impl, program())
     names = [region.source.name for region in block.reads]
     why = "The init reads before the step does, and `cache_read` counts reads by their number."
-    BLOCK.equal(names, ["C", "A", "B"], "T.reads is in another order than the built-in's.", why=why)
+    BLOCK.equal(
+        names, ["C", "A", "B"], "T.reads does not have the order of the built-in's.", why=why
+    )
 
 
 def observe_6_4(impl):
@@ -757,7 +756,7 @@ def _apply(impl, func: tirx.PrimFunc) -> s_tir.Schedule:
 
 
 def rows_shared() -> tirx.PrimFunc:
-    """Both blocks under one loop over rows, and a block that reads D under it too."""
+    """Both blocks and a block that reads D, all under one loop over rows."""
     sch = s_tir.Schedule(followed())
     rows = sch.get_loops("matmul")[0]
     sch.reverse_compute_at("bias", rows)
@@ -809,14 +808,14 @@ def test_6_5_removes_the_epilogue_and_temp(impl) -> None:
         what = f"temp is still allocated or used in the new scope: {title}."
         wanted = "`alloc_buffers` without temp"
         yours = str([b.name for b in scope.alloc_buffers])
-        why = "A buffer that nobody writes or reads is memory for nothing; TVM's own primitive leaves it there."
+        why = "An unused buffer wastes memory; TVM's own primitive leaves it there."
         PLACE.that(not mentions(scope, fusion.temp), what, expected=wanted, yours=yours, why=why)
         PLACE.that(
             tvm_ffi.structural_equal(scope.body, expected.body),
             f"The loops of the new scope are not those of the old one: {title}.",
             expected="only the epilogue's own loops gone",
             yours="- expected, + yours\n" + str(diff(_scope_text(expected), _scope_text(scope))),
-            why="Annotations, kinds and bindings of loops are the schedule that somebody made.",
+            why="The annotations, kinds and bindings of the loops are the user's schedule.",
         )
 
 
@@ -852,8 +851,8 @@ def test_6_5_keeps_handles_and_flags(impl) -> None:
             all(_is_alive(sch, handle) for handle in handles),
             f"After the fusion handles of the loops of {whose} are dead.",
             expected="every loop that stays around its own variable",
-            why="A schedule knows a loop again by its variable. `with_loop_body` keeps it, and what does not change "
-            "need not be made anew.",
+            why="A schedule recognizes a loop by its variable. `with_loop_body` keeps it, and a loop whose body "
+            "does not change need not be rebuilt.",
         )
     _blocks_go_on(sch, reduction, loops, last)
     what, expected = "The epilogue's handle is still alive.", "an error: its block is gone"
@@ -867,7 +866,7 @@ REFERENCES = (
 
 
 def _blocks_go_on(sch: s_tir.Schedule, reduction, loops: list, last) -> None:
-    """The handle of the reduction means the fused block, that of `last` its own; both can be scheduled on."""
+    """The handles of the reduction (now the fused block) and of `last` are alive, and both blocks can be scheduled."""
     try:
         block = sch.get(reduction)
         sch.get(last)
@@ -879,7 +878,7 @@ def _blocks_go_on(sch: s_tir.Schedule, reduction, loops: list, last) -> None:
         wanted = "sch.get(reduction), then split, reorder and decompose_reduction on it"
         yours = str(error).strip().splitlines()[-1]
         raise PLACE.failed(what, expected=wanted, yours=yours, why=REFERENCES) from None
-    what = "The handle of the reduction means another block than the fused one."
+    what = "The handle of the reduction does not mean the fused block."
     PLACE.equal(block.body.buffer.name, "D", what, why=REFERENCES)
 
 
@@ -899,7 +898,7 @@ def test_6_5_leaves_other_functions_alone(impl) -> None:
     sch.work_on("work")
     impl.fuse_reduction_epilogue(sch, "matmul", "bias")
     what = "Another function of the module changed."
-    expected = "`idle` as it was"
+    expected = "`idle` unchanged"
     PLACE.that(tvm_ffi.structural_equal(sch.mod["idle"], mod["idle"]), what, expected=expected)
     attrs = sch.mod["work"].attrs
     what = "The function lost attributes."
@@ -923,13 +922,13 @@ def test_6_5_refuses_and_leaves_all_as_it_was(impl) -> None:
         changed = str(diff(text, sch.mod.script()))
         what = "A refused fusion changed the schedule."
         expected = "every `require` before the first change"
-        why = "Whoever catches the error goes on with the schedule as it was."
+        why = "A caller that catches the error goes on with the schedule as it was."
         unchanged = sch.mod.same_as(before) and sch.mod.script() == text
         PLACE.that(unchanged, what, expected=expected, yours=changed, why=why)
 
 
 def test_6_5_equals_the_built_in(impl) -> None:
-    """split, reordered and decomposed, the result is the built-in's but for its dead temp"""
+    """split, reordered and decomposed, the result equals the built-in's except for its dead temp"""
     one_row = program("D = temp + C[vj]", C="(5,)")
     for title, func in {"after fusing": program(), "with a bias of one row": one_row}.items():
         mine, theirs = s_tir.Schedule(func), s_tir.Schedule(func)
@@ -939,7 +938,7 @@ def test_6_5_equals_the_built_in(impl) -> None:
             for sch in (mine, theirs):
                 if step:
                     step(sch)
-            alive = _without_dead_temp(theirs)
+            alive = without_dead_temp(theirs)
             what = f"The result is not the built-in's ({title}{', then ' + step.__name__.strip('_') if step else ''})."
             yours = "- built-in, + yours\n" + str(diff(alive, mine.mod))
             why = "On this program the built-in is right, and the design is forced."
@@ -956,7 +955,7 @@ def _decompose(sch: s_tir.Schedule) -> None:
     sch.decompose_reduction("matmul", sch.get_loops("matmul")[2])
 
 
-def _without_dead_temp(sch: s_tir.Schedule) -> tvm.IRModule:
+def without_dead_temp(sch: s_tir.Schedule) -> tvm.IRModule:
     copy = sch.copy()
     root = copy.get_sref(copy.get_sblock("root"))
     used = nodes(root.stmt.body, tvm.ir.Var)
@@ -1031,7 +1030,7 @@ def test_6_6_declares_what_the_blocks_read(impl) -> None:
     for name, wanted in (("matmul_init", ["C"]), ("matmul_update", ["D", "A", "B"])):
         block = sch.get(sch.get_sblock(name))
         reads = [r.source.name for r in block.reads]
-        why = "Whoever moves blocks believes these regions, and tensorize compares them with its intrinsic's."
+        why = "Primitives that move blocks rely on these regions, and tensorize compares them with its intrinsic's."
         REGIONS.equal(reads, wanted, f"`{name}` declares other reads than it makes.", why=why)
         writes = [r.source.name for r in block.writes]
         REGIONS.equal(writes, ["D"], f"`{name}` declares other writes than it makes.")
@@ -1098,7 +1097,7 @@ MACHINES = ((600e9, 28e9), (2000e9, 28e9), (100e9, 10e9))
 
 
 def _model(k: int, operations: float, traffic: float) -> float:
-    """The sentence of the docstring, in exact fractions of a second for a million elements."""
+    """The formula of the docstring, for a million elements."""
     arithmetic = 1e6 * 2 * k / operations
     store, load = 1e6 * 8 / traffic, 1e6 * 4 / traffic
     return (arithmetic + store + load + store) / (arithmetic + store)
@@ -1115,7 +1114,7 @@ def test_6_7_is_one_line_of_arithmetic(impl) -> None:
                 f"predicted_speedup is not what the two programs move for k = {k}.",
                 rtol=1e-6,
                 atol=0,
-                why="Fused: 2 k operations and one store an element. A separate pass adds a load and a store; a store "
+                why="Fused: 2 k operations and one store per element. A separate pass adds a load and a store; a store "
                 "moves 8 bytes.",
             )
 
@@ -1144,7 +1143,7 @@ def _both(impl) -> tuple[tirx.PrimFunc, s_tir.Schedule, s_tir.Schedule]:
             message = next((x for x in lines if "rror message" in x), lines[0])
             what = f"{whose} refuses your program."
             expected = "blocks called `matmul` and `bias` that TVM's built-in and the reference both accept"
-            why = "Only a program that both take shows where they differ."
+            why = "Only a program that both accept shows where they differ."
             raise BREAK.failed(what, expected=expected, yours=message[:300], why=why) from None
     return func, mine, theirs
 
@@ -1156,7 +1155,7 @@ def test_6_8_the_built_in_loses_a_read(impl) -> None:
     missed = undeclared(block)
     what = "The built-in declares everything your program reads."
     expected = "an element that is read, and is in none of the declared regions"
-    why = "It lists each buffer once, with the region of the block that it looks at first."
+    why = "It lists each buffer once, with the region of the block that it visits first."
     BREAK.that(bool(missed), what, expected=expected, yours=listing(theirs.mod["main"]), why=why)
     what = "The reference's block misses it too."
     expect.that(not undeclared(mine.get(mine.get_sblock("matmul"))), what)

@@ -48,7 +48,7 @@ def test_what_the_bias_costs_and_what_torch_takes():
 
 
 def test_prediction_adds_a_pass_to_the_fused_kernel():
-    """1.5 ms, of which the stores take 2/3 of the 1 ms of a pass that moves 12 bytes an element; and that pass."""
+    """1.5 ms, of which the stores take 2/3 of the 1 ms of a pass that moves 12 bytes per element; plus that pass."""
     assert [row[4] for row in bench.speedups(MEASURED).rows] == [
         f"{(fused + 1) / fused:.2f}" if m == 512 else f"{(fused + 2.4) / fused:.2f}"
         for m, fused in ((512, 1.5), (512, 30), (2048, 2))

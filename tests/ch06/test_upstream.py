@@ -1,4 +1,4 @@
-"""What chapter 6 says about this release of TVM, run. A test here that fails means that a sentence has to go.
+"""What chapter 6 says about this release of TVM, run. If a test here fails, a sentence of the course must go.
 
 TVM 0.27.0.post1, November 2026. Where: chapters/kit/cpu/vnni.py, the lesson's "Regions that lie" and "Measure it",
 tests/support/reductions.py.
@@ -22,11 +22,15 @@ from chapters.kit.cpu import int8_matmul, vnni
 from chapters.runner.course import ROOT
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as reference
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
-from tests.ch06.checks import _without_dead_temp as without_dead_temp
-from tests.ch06.checks import nest, program, results
+from tests.ch06.checks import nest, program, results, without_dead_temp
 
+# Importing the package of the intrinsic makes those of all GPUs too, half a minute; an empty one stands in for it.
 STOCK = """
+import pathlib, sys, types
 import tvm
+package = types.ModuleType("tvm.s_tir.tensor_intrin")
+package.__path__ = [str(pathlib.Path(tvm.__file__).parent / "s_tir" / "tensor_intrin")]
+sys.modules[package.__name__] = package
 from tvm.s_tir.tensor_intrin.x86 import VNNI_DOT_16x4_INTRIN
 from chapters.kit.cpu import int8_matmul, vnni
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as primitives
@@ -51,7 +55,7 @@ def test_the_stock_vnni_intrinsic_does_not_compile():
 
 
 def test_equals_the_built_in_after_tensorize_too():
-    """Split, reordered, decomposed and tensorized: the same module but for the built-in's dead temp."""
+    """Split, reordered, decomposed and tensorized: the same module except for the built-in's dead temp."""
     built_in = SimpleNamespace(
         fuse_reduction_epilogue=lambda sch, *blocks: sch.fuse_reduction_epilogue(*blocks),
         refresh_regions=reference.refresh_regions,

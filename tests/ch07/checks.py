@@ -1,4 +1,4 @@
-"""The checks of chapter 7: the algebra by evaluating it, the last step by walking loops, the guard by omission."""
+"""The checks of chapter 7: they evaluate the algebra, walk the loops, and leave out conditions of the guard."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _at(value, parts: dict, numbers: dict[str, int]) -> int:
         value = replace_loads(value, parts[name].source, tirx.const(number, dtype))
     result = Analyzer().simplify(value)
     if not isinstance(result, (tirx.IntImm, tirx.FloatImm)):
-        what = "Your expression mentions something that the epilogue does not."
+        what = "Your expression mentions a variable or a buffer that is not in the epilogue."
         raise CheckFailed(what, yours=str(value))
     return int(result.value)
 
@@ -99,7 +99,7 @@ def test_7_1_scale_and_addend(impl) -> None:
         form = impl.affine(value, parts["t"])
         what = f"affine gives {form!r} for `{text}`."
         expected = "a pair: what the sum is multiplied by, and what is added to that"
-        why = "It is made of +, - and * alone, so it has this form."
+        why = "The expression consists of +, - and * alone, so it has this form."
         ALGEBRA.that(form is not None and len(form) == 2, what, expected=expected, why=why)
         for seed in range(4):
             numbers = _numbers(seed)
@@ -351,12 +351,13 @@ def test_7_3_once_for_each_element_after_all_its_steps(impl) -> None:
         others = sorted(set(moments) ^ elements)
         LAST.that(
             not others,
-            f"The epilogue would not run at the elements that the reduction has, {shown}.",
+            f"The epilogue would not run at exactly the elements of the reduction, {shown}.",
             expected="each of the 6 x 5 elements, and no other",
             yours=f"{len(set(moments) - elements)} elements too many, {len(elements - set(moments))} missing; "
             f"the first: {others[:1]}",
-            why="A split that does not divide leaves loops longer than the axis. What the reduction's predicate cuts "
-            "off on the spatial loops must stay cut off; on the reduction loops the last iteration must not be.",
+            why="A split that does not divide makes loops longer than the axis; the reduction's predicate cuts off "
+            "the rest. Keep what it cuts off on the spatial loops. On the reduction loops do not: the last iteration "
+            "must run.",
         )
         times = {element: seen for element, seen in moments.items() if seen != [5]}
         LAST.that(
@@ -367,7 +368,7 @@ def test_7_3_once_for_each_element_after_all_its_steps(impl) -> None:
                 f"element {e}: at {len(s)} iteration{'s' * (len(s) != 1)}, with {', '.join(map(str, s))} steps done"
                 for e, s in list(times.items())[:2]
             ),
-            why="The last step is the last in time. Which value the axis has then depends on the loops.",
+            why="The last step is the one that runs last. Its value of the axis depends on the order of the loops.",
         )
 
 
@@ -382,7 +383,7 @@ def test_7_3_a_shared_loop_is_refused(impl) -> None:
         return
     moments = _moments(nest, predicate)
     if moments != {point: [5] for point in itertools.product(range(6), range(5))}:
-        what = "One loop runs over columns and steps together, and your predicate is not once for each element."
+        what = "One loop runs over columns and steps together, and your predicate does not hold once for each element."
         expected = "a ScheduleError, or a predicate that is right"
         raise LAST.failed(what, expected=expected, yours=str(predicate))
 
@@ -412,11 +413,11 @@ def test_7_3_a_mixed_bound_is_refused(impl) -> None:
         return
     if _moments(nest, predicate) != {(i,): [4 - i] for i in range(4)}:
         raise LAST.failed(
-            "The reduction runs where i + k < 4, and your predicate is not for the rows that have a step.",
+            "The reduction runs where i + k < 4, and your predicate does not hold once for each row that has a step.",
             expected="a ScheduleError, or a predicate that is right",
             yours=str(predicate),
-            why="A part of the predicate that mentions both kinds of loops cannot be left out, for rows 4 and 5 have "
-            "no step at all; nor kept, for it is false in the last iteration of most rows.",
+            why="A part of the predicate that mentions both kinds of loops cannot be left out: rows 4 and 5 have no "
+            "step at all. It cannot be kept either, because it is false in the last iteration of most rows.",
         )
 
 
@@ -458,29 +459,29 @@ def _between(impl, name: str) -> str:
 
 
 def test_7_4_refuses_who_would_notice(impl) -> None:
-    """whatever could see or change the epilogue's early run is refused, by name"""
+    """a block that could see or change the epilogue's early run is refused, by name"""
     for name, buffer in CLASHES.items():
         said = _between(impl, name)
         what = f"check_between lets this through: {name}."
         yours = "no refusal for\n" + CASES[name].text
-        why = "After the fusion the epilogue runs as soon as a sum is done: before whatever stands between the two."
+        why = "After the fusion the epilogue runs as soon as a sum is done, before the blocks between the two."
         BETWEEN.that(bool(said), what, expected="a ScheduleError", yours=yours, why=why)
         BETWEEN.that(
             re.search(rf"\b{buffer}\b", said.partition("cannot be fused:")[2]),
             f"This is refused, but not over the buffer {buffer}: {name}.",
             expected=f"a sentence that names {buffer}, from `buffer.name`",
             yours=said,
-            why="Who reads the refusal must know what to move out of the way. A block that only reads what the "
-            "epilogue reads is no reason to refuse; one that writes it is.",
+            why="The reader of the refusal must know which block to move out of the way. A block that only reads what "
+            "the epilogue reads is no reason to refuse; one that writes it is.",
         )
 
 
 def test_7_4_allows_who_would_not(impl) -> None:
-    """readers of the sums and of the bias, and whatever stands outside, are no obstacle"""
+    """readers of the sums and of the bias, and blocks outside of the two, are no obstacle"""
     for name in HARMLESS:
         said = _between(impl, name)
         what = f"check_between refuses this: {name}."
-        wanted = "no refusal: nothing between the two can notice"
+        wanted = "no refusal: no block between the two is affected"
         why = "Two reads of one buffer may change places. A guard that refuses too much is safe and useless."
         BETWEEN.that(not said, what, expected=wanted, yours=said + "\n" + CASES[name].text, why=why)
 
@@ -517,7 +518,7 @@ def _tried(name: str, condition: str) -> tuple[str, str, str]:
 
 
 def test_7_5_each_condition_has_its_case(impl) -> None:
-    """each condition is needed: without it, and it alone, the chosen case goes wrong"""
+    """each condition is needed: if it alone is left out, the chosen case goes wrong"""
     chosen = impl.counterexamples()
     what = "The conditions are not the five that the docstring names."
     expect.equal(sorted(chosen), sorted(CONDITIONS), what)
@@ -567,8 +568,8 @@ def test_7_6_prediction_holds(impl) -> None:
     """the four sums are what float16 gives"""
     sums = {name: _half(numbers) for name, numbers in SUMS.items()}
     why = (
-        "float16 has 11 significant bits and ends at 65504: between 2048 and 4096 it holds even numbers only, and a "
-        "tie goes to the one whose last bit is 0."
+        "float16 has 11 significant bits, and its largest number is 65504. Between 2048 and 4096 it holds only even "
+        "numbers; a tie goes to the one whose last bit is 0."
     )
     what = "“{}” is another number in float16."
     ROUNDING.each_predicted(impl.predicted_half(), sums, "predicted_half", what, why=why)
@@ -612,13 +613,13 @@ def test_7_7_the_builtin_is_wrong_and_ours_right(impl) -> None:
     known = {case.text for case in CASES.values()}
     what = f"The built-in {DOES.get(builtin, 'ends in an ' + builtin + ' on')} your program."
     expected = "a program that it fuses, and that then gives other numbers"
-    why = "It takes the addend beside `temp` for the init, and applies whatever else there is at every step."
+    why = "It uses the addend beside `temp` as the init, and applies the rest of the epilogue at every step."
     BREAK.that(builtin in ("wrong", "outside its arrays"), what, expected=expected, why=why)
     what = f"fuse_epilogue {DOES.get(ours, 'is ' + ours + ' on')} your program."
     expected = "a program that it fuses, one way or another"
-    why = "The break counts where a sound fusion exists and the built-in misses it."
+    why = "The exercise asks for a program that can be fused soundly, and that the built-in gets wrong."
     BREAK.that(ours == "right", what, expected=expected, yours=how, why=why)
-    what = "This very program is one of the hard cases."
+    what = "This program is already one of the hard cases."
     expect.that(impl.breaks_the_builtin().text not in known, what, expected="one of your own")
 
 

@@ -304,14 +304,14 @@ def test_8_4_cuts_as_asked(impl) -> None:
     TILES.that(
         sch.get(k0).same_as(sch.get(sch.get_loops(block)[4])),
         "The loop that was returned is not the one over blocks of k.",
-        expected=f"the loop of {k // CUT.block_k} turns outside of the {CUT.block_k} steps",
-        yours=f"a loop of {sch.get(k0).extent} turns",
+        expected=f"the loop of {k // CUT.block_k} iterations around the {CUT.block_k} steps",
+        yours=f"a loop of {sch.get(k0).extent} iterations",
         why="The next step puts copies of A and B into it.",
     )
 
 
 def test_8_4_keeps_sums_in_registers(impl) -> None:
-    """D is stored once an element, four columns at a time, and never read"""
+    """each element of D is stored once, four columns at a time, and never read"""
     m, n, _ = SIZE
     stores = []
     for access in accesses(_tiled(impl)[0].mod["main"], CUDA):
@@ -321,8 +321,10 @@ def test_8_4_keeps_sums_in_registers(impl) -> None:
         why = "A sum that goes through memory at every step makes the kernel as slow as memory."
         TILES.that(access.writes, "The kernel reads D from memory.", expected=expected, why=why)
         stores.append(access)
-    what = "D is not stored exactly once an element."
-    why = "The store belongs after the loop over k, at the loop of the thread that has the sums."
+    what = "The elements of D are not stored exactly once each."
+    why = (
+        "The store belongs after the loop over k, inside the loop of the thread that has the sums."
+    )
     TILES.equal(sum(access.bytes_moved for access in stores), m * n * 4, what, why=why)
     what = "The sums are not stored four columns at a time."
     why = "A warp that stores single numbers 16 bytes apart touches every sector four times."
@@ -339,10 +341,10 @@ def test_8_4_right_numbers(impl) -> None:
 def test_8_4_leaves_true_regions(impl) -> None:
     """both halves declare what they read"""
     sch, block, _ = _tiled(impl)
-    what = "The init still stands in the block of the update."
-    wanted = "a block of its own in front of the loop over blocks of k: decompose_reduction"
-    yours = "one block for both, which asks in every step whether it is the first"
-    why = "Only an init of its own can be tensorized, as the tensor cores' schedule does."
+    what = "The init is still in the block of the update."
+    wanted = "a separate init block in front of the loop over blocks of k: decompose_reduction"
+    yours = "one block for both, which tests at every step whether it is the first"
+    why = "Only a separate init block can be tensorized, as the tensor cores' schedule does."
     TILES.that(sch.get(block).init is None, what, expected=wanted, yours=yours, why=why)
     names = {str(region.source.name) for region in sch.get(block).reads}
     TILES.that(
@@ -396,18 +398,18 @@ def test_8_5_padding_spreads_the_rows(impl) -> None:
         mine = impl.row_padding(block_k, step, item_bytes, vector)
         SHARED.that(
             isinstance(mine, int) and mine >= 0 and mine % vector == 0,
-            f"The padding for {what} is no multiple of {vector}.",
+            f"The padding for {what} is not a multiple of {vector}.",
             expected=f"0, {vector}, {2 * vector}, ...",
             yours=mine,
-            why="A store of several elements must begin at a multiple of its own size, in every row.",
+            why="A store of several elements must begin at a multiple of its size, in every row.",
         )
         whole = [p for p in range(0, 32 * vector, vector) if (block_k + p) * item_bytes % 4 == 0]
         best = max(_banks(block_k, step, item_bytes, p) for p in whole)
         said = f"With a padding of {mine}, the {what} do not begin in as many banks as they could."
-        why = "Words of one bank are read one after the other: 32 rows in 2 banks take 16 turns."
+        why = "Words of one bank are read one after the other: 32 rows in 2 banks take 16 passes."
         SHARED.equal(_banks(block_k, step, item_bytes, mine), best, said, why=why)
         least = min(p for p in whole if _banks(block_k, step, item_bytes, p) == best)
-        why = "Shared memory is what limits how many blocks a multiprocessor holds."
+        why = "Shared memory limits how many blocks a multiprocessor holds."
         SHARED.equal(mine, least, f"A smaller padding does as well for {what}.", why=why)
 
 
@@ -433,9 +435,9 @@ def test_8_5_shares_the_copying(impl) -> None:
     SHARED.equal(
         _counted(func),
         expected,
-        "The bytes of A and B that the kernel loads are not one tile a block and turn of k0.",
-        why="More: threads copy what others copy too, or the copy stands inside the steps of k. Each element of the "
-        "tile is one thread's to load, for all threads of the block.",
+        "The bytes of A and B that the kernel loads are not one tile per block and iteration of k0.",
+        why="If they are more, several threads copy the same elements, or the copy is inside the steps of k. One "
+        "thread loads each element of the tile, for all threads of the block.",
     )
     for access in accesses(func, CUDA):
         if access.scope != "global" or access.buffer not in ("A", "B"):
@@ -446,8 +448,8 @@ def test_8_5_shares_the_copying(impl) -> None:
             access.sectors,
             access.least_sectors,
             f"The first warp's load of {access.buffer} touches more sectors than it has bytes for.",
-            why="Neighbouring threads take neighbouring elements; a thread with a whole row of its own is far from the "
-            "next one.",
+            why="Neighbouring threads should take neighbouring elements. If each thread takes a whole row, their "
+            "addresses are far apart.",
         )
 
 
@@ -459,7 +461,7 @@ def test_8_5_pads_the_rows(impl) -> None:
     SHARED.equal(
         reads,
         wanted,
-        "The reads of the copy of B do not meet the conflicts that its padding stands for.",
+        "The reads of the copy of B do not have the bank conflicts that belong to its padding.",
         why="`storage_align(copy, 0, axis=-2, factor, offset)` makes the distance of two rows `offset` more than a "
         "multiple of `factor`.",
     )
@@ -506,7 +508,7 @@ def _edited(impl, turns: int) -> HostProgram:
 
 
 def _complaint(impl, turns: int, backwards: bool) -> str:
-    """What the engine says of the edited kernel, "" if nothing; "wrong numbers" if it is silent and they are."""
+    """The engine's complaint about the edited kernel; without one, "wrong numbers" or, if they are right, ""."""
     gpu.needs_cuda_text()
     given = gpu.arrays(*SIZE, "float32")
     program = _edited(impl, turns)
@@ -521,7 +523,7 @@ def _complaint(impl, turns: int, backwards: bool) -> str:
 
 
 def test_8_6_deletes_one_barrier(impl) -> None:
-    """one barrier is gone, and nothing else"""
+    """one barrier is gone, and everything else is as it was"""
     for kernel in _shared_program().kernels.values():
         text = impl.without_barrier(kernel.source)
         BREAK.that(
@@ -536,7 +538,7 @@ def test_8_6_deletes_one_barrier(impl) -> None:
 
 
 def test_8_6_hides_with_one_block_of_k(impl) -> None:
-    """stopped after one block of k, nobody notices: right numbers, no race, in both orders"""
+    """stopped after one block of k, the fault does not show: right numbers, no race, in both orders"""
     for backwards in (False, True):
         said = _complaint(impl, 1, backwards)
         BREAK.equal(
@@ -544,7 +546,7 @@ def test_8_6_hides_with_one_block_of_k(impl) -> None:
             "",
             "Without this barrier the kernel is wrong even in its first block of k.",
             why="You deleted the barrier between the copying and the reading. The other one stands between the reading "
-            "and the next copying; in the first block of k there is no next.",
+            "and the next copying, which one block of k does not have.",
         )
 
 
@@ -553,7 +555,7 @@ def test_8_6_shows_with_more(impl) -> None:
     said = [_complaint(impl, 3, backwards) for backwards in (False, True)]
     what = "Without this barrier the kernel is still right with three blocks of k."
     expected = "a race that a test with one block of k cannot see"
-    why = "A barrier that can go without harm was not needed; both of these are."
+    why = "A barrier that can be deleted without harm was not needed; both of these are needed."
     BREAK.that(any(said), what, expected=expected, why=why)
 
 
@@ -580,8 +582,8 @@ def _piped(impl) -> HostProgram:
         return HostProgram(sch.mod["main"], CUDA, ASYNCHRONOUS)
     except Exception as error:
         raise PIPE.failed(
-            f"TVM does not lower the pipeline: {last_line(error)}",
-            expected="one entry a statement of k0's body in stage and order; in async_stages, numbers of stages",
+            f"TVM cannot lower the pipeline: {last_line(error)}",
+            expected="in stage and order, one entry per statement of k0's body; in async_stages, stages",
         ) from None
 
 
@@ -592,14 +594,14 @@ def test_8_7_copies_are_asynchronous(impl) -> None:
     copies = len(re.findall(r"ptx_cp_async\w*\(", text))
     what = "The copies for the first and for the next block of k are not asynchronous."
     expected = "cp.async for A and for B, before the loop and in it"
-    why = "An ordinary load is waited for where its value is stored: before the steps, and not behind them."
+    why = "A thread waits for an ordinary load where it stores the value: before the steps, not after them."
     PIPE.that(copies >= 4, what, expected=expected, yours=f"{copies} of them", why=why)
     waits = re.findall(r"wait_group_(\d+)\(\)", text)
     PIPE.equal(
         waits,
         ["1", "0"],
         "The threads do not wait for the older group in the loop, and for the last one after it.",
-        why="Waiting for group 0 in the loop would wait for the copies that were started a moment ago.",
+        why="Waiting for group 0 in the loop would also wait for the copies that have just been started.",
     )
 
 
@@ -612,12 +614,12 @@ def test_8_7_has_two_halves(impl) -> None:
         {name: int(size) for name, size in found.items()},
         {"A": 2 * PIPED.block_m * row, "B": 2 * PIPED.block_n * row},
         "The copies do not have room for two blocks of k each.",
-        why="While the steps read one half, the copies fill the other. Stages decide how many halves there are.",
+        why="While the steps read one half, the copies fill the other. The stages decide how many parts there are.",
     )
 
 
 def test_8_7_right_numbers(impl) -> None:
-    """with copies that arrive as late as they may, in both orders of the threads, the numbers are right"""
+    """with copies that arrive as late as allowed, in both orders of the threads, the numbers are right"""
     gpu.needs_cuda_text()
     for backwards in (False, True):
         given = gpu.arrays(*SIZE, "float32")
@@ -647,24 +649,24 @@ def _used(registers: int, shared: int, spilled: int = 0) -> Resources:
     return Resources(registers, spilled, spilled, spilled, shared)
 
 
-# (registers a thread, shared bytes a block, threads a block, arch, the part of the threads that are there): worked out
-# by hand from the documented portions; `why` names the limit.
+# (registers per thread, shared bytes per block, threads per block, arch, the occupancy, why): worked out by hand from
+# the documented portions; why names the limit.
 OCCUPANCY = [
     (32, 0, 1024, "sm_90a", 1.0, "1024 threads of 32 registers: two blocks use all 65536."),
     (33, 0, 1024, "sm_90a", 0.5,
-     "33 registers are five portions of 256 a warp: 51 warps, 48 by fours; one block of 32."),
+     "33 registers are five portions of 256 per warp: 51 warps, rounded down to 48; one block of 32."),
     (64, 8704, 256, "sm_90a", 0.5, "64 registers leave room for 32 warps: four blocks of eight."),
-    (41, 4608, 256, "sm_90a", 0.625, "41 registers are six portions: 42 warps, 40 by fours, so five blocks of eight."),
+    (41, 4608, 256, "sm_90a", 0.625, "41 registers are six portions: 42 warps, 40 in fours; five blocks of eight."),
     (255, 16384, 256, "sm_80", 0.125, "255 registers: eight warps, one block."),
-    (32, 40960, 128, "sm_80", 0.25, "40 KiB and one more a block: four fit in 164 KiB."),
-    (32, 40960, 128, "sm_90a", 0.3125, "five fit in 228 KiB."),
+    (32, 40960, 128, "sm_80", 0.25, "40 KiB and a reserved one per block: four fit in 164 KiB."),
+    (32, 40960, 128, "sm_90a", 0.3125, "Of 40 KiB and a reserved one, five fit in 228 KiB."),
     (16, 0, 32, "sm_80", 0.5, "A block of one warp: 32 blocks at a time, and no more."),
     (20, 1024, 48, "sm_80", 1.0, "48 threads are two warps."),
 ]  # fmt: skip
 
 
 def test_8_8_counts_by_every_limit(impl) -> None:
-    """blocks, threads, registers and shared memory: the scarcest decides"""
+    """of blocks, threads, registers and shared memory, the limit that is reached first decides"""
     for registers, shared, threads, arch, part, why in OCCUPANCY:
         REPORT.equal(
             round(float(impl.occupancy(_used(registers, shared), threads, arch)), 6),
@@ -712,12 +714,12 @@ CANDIDATES = {
     "a block that does not fit": (
         [(SMALL, _used(32, 4352)), (ThreadTile(128, 128, 16, 4, 4), _used(128, 17408))],
         SMALL,
-        "1024 threads of 128 registers need twice the registers there are.",
+        "1024 threads of 128 registers need twice as many registers as a multiprocessor has.",
     ),
     "equal loads": (
         [(WIDE, _used(128, 13056)), (TALL, _used(80, 13056)), (SMALL, _used(32, 4352))],
         TALL,
-        "Both load the same; of the second, more threads are there at a time.",
+        "Both load the same; the second has the higher occupancy.",
     ),
 }
 
@@ -735,8 +737,8 @@ def test_8_9_says_when_there_is_none(impl) -> None:
         found = impl.best_tile([(LARGE, _used(255, 17408, 224))], "sm_90a")
     except ValueError:
         return
-    what = "Of tiles of which none is sound, best_tile returns something."
-    why = "The caller can cut another tile; it cannot know that this one is slow."
+    what = "best_tile returns a tile although none is sound."
+    why = "The caller can try other tiles, but it cannot know that the returned one is slow or does not launch."
     raise REPORT.failed(what, expected="a ValueError", yours=found, why=why)
 
 
@@ -761,7 +763,7 @@ def _decode(impl, size=ROW, dtype="float16") -> tirx.PrimFunc:
 def test_8_10_right_numbers(impl) -> None:
     """one row, in both orders of the threads: the bias is there, once"""
     for dtype, size in (("float16", ROW), ("float32", (1, 5, 256))):
-        why = "32 lanes share one sum. What each of them adds is in it 32 times; what one of them adds, once."
+        why = "32 lanes share one sum. If each of them adds the bias, it is in the sum 32 times."
         func = _decode(impl, size, dtype)
         gpu.layer(func, size, dtype, why, DECODE, wgsl=dtype == "float32")
 
@@ -771,7 +773,7 @@ def test_8_10_reads_the_weight_once(impl) -> None:
     _, n, k = ROW
     func = _decode(impl)
     what = "The weight's bytes are not loaded once each."
-    why = "Decoding moves the whole weight for one row of results: its bytes are the time."
+    why = "Decoding moves the whole weight for one row of results, so its bytes decide the time."
     DECODE.equal(bytes_moved(func, CUDA).get("B"), n * k * 2, what, why=why)
     lanes = {a.lanes for a in accesses(func, CUDA) if a.buffer == "B"}
     DECODE.equal(lanes, {8}, "A thread does not load 16 bytes of the weight at a time.")
@@ -800,10 +802,10 @@ def _cores(impl, dtype: str, size=CORE_SIZE) -> tirx.PrimFunc:
         return kernels.tensor_core_matmul(matmul_bias(*size, dtype))
     except (s_tir.ScheduleError, tvm.error.InternalError, ValueError) as error:
         raise CORES.failed(
-            "tensorize does not take the intrinsic for the init of the fused block.",
-            expected="a desc that says D[vi, vj] = C[vj] over a tile of 16 x 16, with these reads and writes",
+            "tensorize refuses the intrinsic for the init of the fused block.",
+            expected="a desc that stores D[vi, vj] = C[vj] over a tile of 16 x 16, with these reads and writes",
             yours=last_line(error)[:300],
-            why="tensorize replaces loops only by what it can see to be the same loops.",
+            why="tensorize replaces loops only where the description has the same loops.",
         ) from None
 
 
@@ -818,12 +820,12 @@ def test_8_11_is_taken_by_tensorize(impl) -> None:
         "The fragments are not started by start_from_row.",
         expected="calls of start_from_row and no fill_fragment",
         yours=f"{calls} calls, {source.count('fill_fragment')} fills",
-        why="An accumulator that nobody sets holds what its registers held before.",
+        why="An accumulator that is not set holds what its registers held before.",
     )
     what = "The kernel calls start_from_row, and the text of that function is not in it."
     wanted = "T.cuda.func_call, whose source_code is wmma.START_FROM_ROW"
     yours = "a call by name alone"
-    why = "start_from_row is no function of CUDA's: the call has to bring its text along."
+    why = "start_from_row is not a function of CUDA, so the call must bring its text along."
     CORES.that("void start_from_row(" in source, what, expected=wanted, yours=yours, why=why)
 
 
@@ -838,7 +840,7 @@ def test_8_11_right_numbers(impl) -> None:
 
 
 def _described(impl) -> str:
-    """What the description stores, its axes called i and j whatever their names are."""
+    """What the description stores, with its axes renamed to i and j."""
     desc, _ = gpu.parsed(impl.bias_fragment, "8.11", CORES)
     said = []
     for block in nodes(desc.body, s_tir.SBlock):
@@ -874,23 +876,23 @@ CHOICES = [
     ((100, 4096, 4096, "float16", CUDA), "dlight", "dlight pads 100 rows, and keeps the tensor cores."),
     ((4096, 4090, 4096, "float16", SM_75), "dlight", "dlight pads the columns."),
     ((100, 4096, 4096, "bfloat16", CUDA), "registers", "dlight's rule tensorizes float16, not bfloat16."),
-    ((16, 4096, 4096, "float16", CUDA), "registers", "dlight tensorizes nothing with a side of 64 or less."),
+    ((16, 4096, 4096, "float16", CUDA), "registers", "dlight does not tensorize a matmul with a side of 64 or less."),
     ((64, 4090, 4096, "float16", CUDA), "registers", "A side of 64 is not above 64."),
     ((65, 65, 65, "float16", CUDA), "dlight", "Each side is above 64."),
     ((1, 4096, 4096, "float16", CUDA), "decode", "One row."),
     ((1, 4096, 4096, "float32", SM_60), "decode", "One row; no tensor core is needed."),
-    ((1, 4096, 100, "float16", CUDA), "registers", "100 elements are no whole vectors for 32 lanes."),
+    ((1, 4096, 100, "float16", CUDA), "registers", "100 elements cannot be cut into whole vectors for 32 lanes."),
     ((1, 4096, 128, "float32", CUDA), "decode", "32 vectors of 4 elements."),
 ]  # fmt: skip
 
 
 def test_8_12_dlight_declines_the_fused_block(impl) -> None:
-    """what the choice rests on: TVM's own rule takes the layer unfused and not fused"""
+    """the premise of the choice: TVM's own rule takes the unfused layer and declines the fused one"""
     rule = dlight.gpu.Matmul()
     fused, _ = start_from_bias(matmul_bias(128, 128, 128, "float32"))
     funcs = (matmul_bias(128, 128, 128, "float32"), fused.mod["main"])
     taken = [rule.apply(func, CUDA, False) is not None for func in funcs]
-    what = "This release's rule behaves otherwise than the chapter says."
+    what = "The rule of this TVM release does not behave as the chapter says."
     why = "The rule wants exactly two reads; the fused block has three."
     ORDER.equal(taken, [True, False], what, why=why)
     impl.choose_kernel(128, 128, 128, "float32", CUDA)
@@ -938,8 +940,8 @@ def test_8_13_places_a_measurement(impl) -> None:
             MEASURE.equal(
                 what,
                 expected,
-                f"{operations:.3g} operations and {moved:.3g} bytes are bound by the other.",
-                why=f"memory needs {limits['memory']:.3g} s and arithmetic {limits['arithmetic']:.3g} s; they go on at "
+                f"{operations:.3g} operations and {moved:.3g} bytes: the other limit is the nearer one.",
+                why=f"memory needs {limits['memory']:.3g} s and arithmetic {limits['arithmetic']:.3g} s; they run at "
                 "the same time, so the longer of the two is the limit.",
             )
             share = max(limits.values()) / seconds
@@ -948,21 +950,21 @@ def test_8_13_places_a_measurement(impl) -> None:
                 f"The share of the limit is wrong for {seconds:g} s.",
                 expected=f"{share:.6g}",
                 yours=f"{part:.6g}",
-                why=f"At its limit the kernel would take {max(limits.values()):.3g} s. The share is that over the "
-                "measured time: 1 at the limit, and less the slower it is.",
+                why=f"At its limit the kernel would take {max(limits.values()):.3g} s. The share is this time over the "
+                "measured one: 1 at the limit, and less for a slower kernel.",
             )
 
 
 def test_8_13_doubts_the_impossible(impl) -> None:
-    """a time below the limit is an error, a time that measurement noise explains is not"""
+    """a time below the limit is an error, unless measurement noise explains it"""
     limit = 2 * 4096**3 / RATE
     part, _ = _share(impl, (limit / 1.02, 2 * 4096**3, 1e6))
-    MEASURE.equal(part, 1.0, "A time 2 % below the limit is not taken for the limit itself.")
+    MEASURE.equal(part, 1.0, "A time 2 % below the limit does not count as the limit itself.")
     try:
         found = _share(impl, (limit / 2, 2 * 4096**3, 1e6))
     except ValueError:
         return
-    what = "A kernel that is twice as fast as the machine was believed."
+    what = "share_of_limit accepts a kernel that is twice as fast as the machine."
     why = "Then the kernel did not do its work, its data lay in a cache, or the rate is not the machine's."
     raise MEASURE.failed(what, expected="a ValueError", yours=found, why=why)
 

@@ -43,16 +43,17 @@ from tests.ch09.look import (
 )
 from tests.ch09.programs import Between, Serving, Sizes, halve, product, relu_then_sum, third
 from tests.support import expect
+from tests.support.expect import Section
 
 LESSON = "chapters/ch09_the_compiler/lesson.md"
-HOW = expect.Section(LESSON, "How it works")
-ATTACH = expect.Section(LESSON, "Attach")
-ORDER = expect.Section(LESSON, "Graph, then lower")
-SCHEDULE = expect.Section(LESSON, "Schedule")
-MEMORY = expect.Section(LESSON, "Memory, then VM")
-NOT = expect.Section(LESSON, "When it must not fire")
-BREAK = expect.Section(LESSON, "Break it")
-MEASURE = expect.Section(LESSON, "Measure it")
+HOW = Section(LESSON, "How it works")
+ATTACH = Section(LESSON, "Attach")
+ORDER = Section(LESSON, "Graph, then lower")
+SCHEDULE = Section(LESSON, "Schedule")
+MEMORY = Section(LESSON, "Memory, then VM")
+NOT_FIRE = Section(LESSON, "When it must not fire")
+BREAK = Section(LESSON, "Break it")
+MEASURE = Section(LESSON, "Measure it")
 
 LIMITS = {"test_9_7_same_tokens": 60, "test_9_8_agrees_with_the_compiler": 60}
 
@@ -132,7 +133,7 @@ def test_9_1_binds_where_it_is(impl) -> None:
 
 
 def test_9_1_the_number(impl) -> None:
-    """the number stands in the types, of the result too"""
+    """the number is in the types, also in that of the result"""
     result = bound(impl, Sizes, vocab_size=500)
     shape = [int(d) if isinstance(d, tirx.IntImm) else str(d) for d in result["head"].ret_ty.shape]
     ATTACH.equal(shape, ["n", 500], "The result of `head` has another shape.")
@@ -210,7 +211,7 @@ def test_9_2_every_fact_arrives(impl) -> None:
         said = f"After attach_phase `decode` lacks {what}."
         wanted = f"attribute {key} with {value}"
         yours = "\n".join(f"{k}: {v}" for k, v in decode.items())
-        why = "A pass downstream asks for it; where it is missing, memory or launches are lost, without an error."
+        why = "A later pass asks for it. Without it the program needs more memory or launches, and there is no error."
         ATTACH.that(value in decode.get(key, ""), said, expected=wanted, yours=yours, why=why)
     expect.has_function(result, "halve", "attach_phase")
 
@@ -220,7 +221,7 @@ def test_9_2_padding_reaches_the_caller(impl) -> None:
     metadata = {"model": "llama"}
     attach(impl, metadata)
     what = "The caller's metadata has no seqlen_padding_factor."
-    why = "The dict is that pass's output: a runtime reads it when the module is long compiled."
+    why = "The dict is the output of that pass: a runtime reads it after compilation."
     ATTACH.equal(metadata.get("seqlen_padding_factor"), 4, what, why=why)
 
 
@@ -268,15 +269,15 @@ def lower_by(impl) -> tvm.IRModule:
 
 
 def test_9_3_everything_is_a_kernel(impl) -> None:
-    """no operator is left, and no function that nothing calls"""
+    """no operator is left, and no function that is never called"""
     result = lower_by(impl)
     ORDER.equal(operators(result, "decode"), [], "`decode` still calls operators.")
     functions = relax_functions(result)
     called = [g.name_hint for f in functions.values() for g in relax.analysis.all_global_vars(f)]
     left = sorted(set(kernels(result)) - set(called))
     left += [name for name, func in functions.items() if "Primitive" in (func.attrs or {})]
-    what = "Functions are left that nothing calls."
-    ORDER.equal(left, [], what, why="They would be scheduled and compiled all the same.")
+    what = "Functions are left that are never called."
+    ORDER.equal(left, [], what, why="They would be scheduled and compiled although they never run.")
 
 
 def test_9_3_no_transpose(impl) -> None:
@@ -286,15 +287,15 @@ def test_9_3_no_transpose(impl) -> None:
         [],
         "Weights are still transposed, at every step.",
         why="FuseTransposeMatmul looks for permute_dims and matmul. After LegalizeOps these are calls of kernels, and "
-        "a pass that finds nothing says nothing.",
+        "a pass that finds no match reports no error.",
     )
 
 
 def test_9_3_sums_and_norms(impl) -> None:
     """every residual sum is part of its norm's kernel"""
     found = sorted(n for n in kernels(lower_by(impl)) if "add" in n and "add_norm" not in n)
-    what = "A residual sum is a kernel of its own."
-    ORDER.equal(found, [], what, why="FuseAddRMSNorm found nothing.")
+    what = "A residual sum is a separate kernel."
+    ORDER.equal(found, [], what, why="FuseAddRMSNorm found no sum with its norm.")
 
 
 def test_9_3_launches(impl) -> None:
@@ -308,7 +309,7 @@ def test_9_3_launches(impl) -> None:
 def test_9_3_same_numbers(impl) -> None:
     """the lowered decoder computes what the exported one does"""
     expected, got = (logits_of(one) for one in (attached_model(), lower_by(impl)))
-    ORDER.close(got, expected, "The logits of a prefill are others.", rtol=1e-4, atol=1e-4)
+    ORDER.close(got, expected, "The logits of a prefill have changed.", rtol=1e-4, atol=1e-4)
 
 
 def logits_of(mod: tvm.IRModule) -> np.ndarray:
@@ -357,7 +358,9 @@ def fuse_one(impl, func: tirx.PrimFunc) -> tirx.PrimFunc:
         what = "A refusal of chapter 7 comes out of fuse_its_epilogue as an exception."
         wanted = "the function that was given"
         why = "A refusal says that this kernel is right as it is. It must not end the compilation of all others."
-        raise NOT.failed(what, expected=wanted, yours=last_line(error)[:300], why=why) from None
+        raise NOT_FIRE.failed(
+            what, expected=wanted, yours=last_line(error)[:300], why=why
+        ) from None
     what = f"fuse_its_epilogue returned {type(result).__name__}, not a PrimFunc."
     wanted = "the fused PrimFunc, or the given one"
     expect.that(isinstance(result, tirx.PrimFunc), what, expected=wanted)
@@ -394,12 +397,13 @@ def test_9_4_leaves_the_rest(impl) -> None:
     cases["An elementwise block before a reduction was changed."] = relu_then_sum()
     for what, func in cases.items():
         result = fuse_one(impl, func)
-        NOT.that(
+        NOT_FIRE.that(
             tvm_ffi.structural_equal(result, func),
             what,
             expected="the function that was given",
             yours=result.script(),
-            why="A kernel of more blocks has a schedule that wants them all; one that is refused is right as it is.",
+            why="A kernel of more blocks has a schedule that needs all of them. A kernel that chapter 7 refuses is "
+            "right as it is.",
         )
 
 
@@ -452,8 +456,8 @@ def schedule_by(impl, target: Target = QUICK, bounds: dict = BOUNDS) -> dict[str
         raise SCHEDULE.failed(
             f"The schedule phase for {target.kind.name} fails on the decoder: {line.strip()}",
             expected="each rule finds the kernels as it knows them",
-            why="dlight's rules look at a kernel's blocks. One that was rewritten before is no longer what they know: "
-            "some decline, some fail.",
+            why="dlight's rules recognize a kernel by its blocks. If an earlier pass has rewritten them, some rules "
+            "decline and some fail.",
         ) from None
 
 
@@ -474,19 +478,19 @@ def test_9_5_products_first(impl) -> None:
     products = {n: f for n, f in schedule_by(impl).items() if n.startswith("NT_matmul")}
     found = [n for n, f in products.items() if not has_loop(f, tirx.ForKind.VECTORIZED)]
     what = "Products with a transposed weight are computed element by element."
-    why = "A schedule leaves alone what is scheduled: whoever comes first, wins. So what knows most comes first."
+    why = "A rule skips a kernel that is already scheduled, so the first rule wins. Put the most specific rule first."
     SCHEDULE.equal(found, [], what, why=why)
 
 
 def test_9_5_epilogues(impl) -> None:
     """on a CPU the attention scores are one nest"""
     what = "The attention scores are still two nests."
-    why = "What a schedule has claimed, the epilogue's pass leaves alone."
+    why = "FuseEpilogues skips a kernel that is already scheduled."
     SCHEDULE.equal(nests(schedule_by(impl)["attention_scores"]), 1, what, why=why)
 
 
 def test_9_5_who_knows_most(impl) -> None:
-    """each kernel has the schedule of the rule that knows most of it, on a CPU and on a GPU"""
+    """each kernel has the schedule of the most specific rule, on a CPU and on a GPU"""
     for target in (QUICK, CUDA):
         yours, best = schedule_by(impl, target), kernels(scheduled(target))
         others = sorted(
@@ -497,9 +501,9 @@ def test_9_5_who_knows_most(impl) -> None:
         SCHEDULE.equal(
             others,
             [],
-            f"For {target.kind.name} a rule that knows less came first: {', '.join(others)}.",
-            why="What is marked as scheduled stays so. First come the schedules that know a kernel whole, products "
-            "before sums; then epilogues are fused in what is left, then sums on a CPU, and a fallback takes the rest.",
+            f"For {target.kind.name} a less specific rule came first: {', '.join(others)}.",
+            why="A rule skips a kernel that is already scheduled. First come the schedules for whole kernels, products "
+            "before sums. Then epilogues are fused in the remaining kernels, then come sums on a CPU, then a fallback.",
         )
 
 
@@ -522,8 +526,8 @@ def test_9_5_small_kernels(impl) -> None:
             threads,
             f"With bounds {bounds} the scores of a decode step "
             + ("wake threads." if found else "run on one thread."),
-            why="Waking a thread takes microseconds; a kernel of a few thousand steps is done before. Without a bound "
-            "nobody knows that it is small.",
+            why="Waking a thread takes microseconds; a kernel of a few thousand steps ends earlier. Without a bound "
+            "the compiler does not know that the kernel is small.",
         )
 
 
@@ -536,13 +540,13 @@ def test_9_5_within_bounds(impl) -> None:
     ]
     what = "A product of 72 rows is computed 16 rows at a time, and the last block stores all 16."
     why = "dlight's GEMV in this release guards the sums and not the store: eight zeros are written beyond the end."
-    NOT.equal(found, [], what, why=why)
+    NOT_FIRE.equal(found, [], what, why=why)
 
 
 def test_9_5_each_sum_once(impl) -> None:
     """on a CPU no norm or softmax is computed again for each of its elements"""
     again = sorted(n for n, f in schedule_by(impl).items() if repeats_a_reduction(f))
-    NOT.equal(
+    NOT_FIRE.equal(
         again,
         [],
         "Kernels add up the same row again and again: " + ", ".join(again) + ".",
@@ -569,7 +573,7 @@ def observe_9_5(impl):
 
 
 def with_graphs(on: bool) -> tvm.transform.PassContext:
-    """The configuration in which RewriteCUDAGraph captures, or does nothing."""
+    """The configuration in which RewriteCUDAGraph captures, or leaves the module as it is."""
     return tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": on})
 
 
@@ -584,10 +588,10 @@ def place_by(impl, target: Target = QUICK, graphs: bool = False) -> tvm.IRModule
 def test_9_6_destinations(impl) -> None:
     """every kernel writes into a tensor that is given to it"""
     result = place_by(impl)
-    what = "Calls of kernels still return tensors that nobody allocates."
+    what = "Calls of kernels still return tensors that are not allocated anywhere."
     MEMORY.equal(calls_of(result, "relax.call_tir", "relax.call_tir_inplace"), 0, what)
-    what = "Tensors are asked for that no storage was given to."
-    why = "LowerAllocTensor gives every tensor that is left a storage of its own."
+    what = "Some tensors have no storage."
+    why = "LowerAllocTensor gives a storage to each tensor that the plan left out."
     MEMORY.equal(calls_of(result, "relax.builtin.alloc_tensor"), 0, what, why=why)
 
 
@@ -598,8 +602,8 @@ def test_9_6_tensors_share(impl) -> None:
         found <= want,
         f"{found} storages are allocated for prefill and decode of one layer.",
         expected=f"{want} or fewer",
-        why="StaticPlanBlockMemory shares storage among the tensors it finds allocated and not yet freed by others: it "
-        "needs destinations (CallTIRRewrite) before it, and the ends of life (KillAfterLastUse) after it.",
+        why="StaticPlanBlockMemory shares storage among tensors that are allocated and not yet freed explicitly. So "
+        "CallTIRRewrite, which allocates them, comes before it, and KillAfterLastUse, which frees them, after it.",
     )
 
 
@@ -610,18 +614,18 @@ def test_9_6_views(impl) -> None:
         found <= want,
         f"A decode step of one layer launches {found} kernels.",
         expected=f"{want} or fewer: a reshape is a view of the same memory",
-        why="RewriteDataflowReshape recognises them in dataflow blocks, as calls that return a tensor: it comes before "
-        "ToNonDataflow and before CallTIRRewrite.",
+        why="RewriteDataflowReshape recognizes reshapes in dataflow blocks, as calls that return a tensor. So it comes "
+        "before ToNonDataflow and before CallTIRRewrite.",
     )
 
 
 def test_9_6_ends_of_life(impl) -> None:
-    """what is not used any more is given back"""
+    """a tensor is freed after its last use"""
     MEMORY.that(
         calls_of(place_by(impl), "relax.vm.kill_object", "relax.memory.kill_tensor") > 0,
-        "Nothing is given back before a function returns.",
+        "No tensor is freed before a function returns.",
         expected="KillAfterLastUse, after the plan",
-        why="A prefill's scores would be kept until its logits are there.",
+        why="A prefill would keep its attention scores until its logits are computed.",
     )
 
 
@@ -679,7 +683,7 @@ def whole(impl, **more) -> tvm.IRModule:
 
 
 def test_9_7_is_one_pass(impl) -> None:
-    """it is one pass; the module given stays as it is, whatever target is current"""
+    """it is one pass; it needs no current target, and the module given stays as it is"""
     expect.has_function(whole(impl), "decode", "fusion_pipeline")
 
 
@@ -697,7 +701,7 @@ def test_9_7_uses_its_arguments(impl) -> None:
 
 
 def test_9_7_reaches_the_vm(impl) -> None:
-    """nothing is left for the virtual machine to refuse: all phases ran"""
+    """all phases ran, so the virtual machine accepts the module"""
     result = whole(impl)
     ran = {
         "graph and lower": launches(result, "decode") <= 14,
@@ -709,7 +713,7 @@ def test_9_7_reaches_the_vm(impl) -> None:
         own, want = (launches(lower_by(one), "decode") for one in (impl, reference))
         what = "fusion_pipeline is not to blame: your graph_and_lower, exercise 9.3, leaves too many kernels."
         wanted = f"{want} or fewer after that phase"
-        why = "A pipeline is as good as its phases, and this one is made of yours."
+        why = "fusion_pipeline runs your phases, so a fault in one of them shows here too."
         ORDER.that(own <= want, what, expected=wanted, yours=str(own), why=why)
     what = "Phases have not run, or not in their order."
     why = "`phases` has them in order; each needs what the one before it made."
@@ -721,7 +725,9 @@ def test_9_7_for_a_gpu(impl) -> None:
     mod = model("float16", ("decode",))
     executable = tvm.compile(mod, CUDA, relax_pipeline=impl.fusion_pipeline(CUDA, **facts()))
     source = executable.mod.imports[0].imports[0].inspect_source()
-    expect.that(source.count("__global__") >= 12, "There are fewer kernels than a layer has.")
+    expect.that(
+        source.count("__global__") >= 12, "The source has fewer kernels than a layer needs."
+    )
 
 
 def test_9_7_same_tokens(impl) -> None:
@@ -807,7 +813,7 @@ def test_9_8_agrees_with_the_compiler(impl) -> None:
     for change, word in impl.consequences().items():
         what = f"“{change}”: the compiler disagrees."
         wanted = f"another of {', '.join(WORDS)}"
-        why = "A pass that finds nothing to do reports nothing: only the cost shows it."
+        why = "A pass that finds nothing to do reports no error; only the cost shows it."
         ORDER.that(word == truth(change), what, expected=wanted, yours=repr(word), why=why)
 
 
@@ -894,9 +900,9 @@ def test_9_10_any_logits(impl) -> None:
     BREAK.equal(
         generated(spoil(impl, TWO_WORDS), prompt, TWO_WORDS, gloomy())[0].tolist(),
         generated(None, prompt, TWO_WORDS, gloomy())[0].tolist(),
-        "The tokens of another decoder change, one with two words, whose logits may both be negative.",
-        why="Which logit is the largest must not depend on their signs or sizes: what you do to them has to keep the "
-        "order of any numbers.",
+        "The tokens of a second decoder change. It has two words, and their logits may both be negative.",
+        why="Which logit is the largest must not depend on their signs or sizes: your change has to keep the order of "
+        "any numbers.",
     )
 
 
@@ -904,9 +910,9 @@ def test_9_10_wrong_logits(impl) -> None:
     """logits are wrong by more than a tenth of the largest"""
     logits, right = generated(spoil(impl), PROMPT)[1], unspoiled()[1]
     error = np.abs(logits - right).max() / np.abs(right).max()
-    what = "The logits are right, or nearly: there is nothing to slip through."
+    what = "The logits are right or nearly right, so your pass is not wrong enough."
     wanted = "an error above 0.1 of the largest logit"
-    why = "It is numbers that a compiler has to keep; tokens are what is left of them after argmax."
+    why = "A compiler has to keep the numbers. Tokens are only what argmax leaves of them."
     BREAK.that(bool(error > 0.1), what, expected=wanted, yours=f"{error:.3g}", why=why)
 
 
@@ -924,7 +930,7 @@ def observe_9_10(impl):
 
 
 class Machine:
-    """A machine with its own clock: calls take longer the later it is, and the first of a kind much longer."""
+    """A machine with its own clock: later calls take longer, and the first call of each name much longer."""
 
     def __init__(self, drift: float = 0.02, noise: Sequence[float] = ()):
         self.now, self.drift, self.log = 0.0, drift, []
@@ -959,12 +965,14 @@ def test_9_11_drift(impl) -> None:
     what = "The `clock` that was given is never asked."
     wanted = "every time taken is the difference of two calls of `clock`"
     yours = "times from another clock"
-    why = "The check measures on a machine with a clock of its own; time.perf_counter is only the default."
+    why = (
+        "The check measures on a machine with its own clock; time.perf_counter is only the default."
+    )
     MEASURE.that(machine.asked > 0, what, expected=wanted, yours=yours, why=why)
     for name, ratio in (("b", 2.0), ("c", 1.0)):
         got = found[name] / found["a"]
         what = f"`{name}` takes {ratio:g} times as long as `a`, and comes out at {got:.2f} times."
-        why = "The machine gets slower while it is measured. Measured one after the other, whoever comes last pays."
+        why = "The machine gets slower during the measurement. Measured one after the other, the last call looks slow."
         MEASURE.that(abs(got - ratio) < 0.12, what, why=why)
 
 
@@ -978,12 +986,12 @@ def test_9_11_every_round(impl) -> None:
     yours = " ".join(machine.log)
     MEASURE.that(all(sorted(one) == ["a", "b", "c"] for one in rounds), what, yours=yours)
     what = "Every round begins with the same call."
-    why = "What follows the longest call finds the caches as that one left them, every time."
+    why = "The call that follows the longest one then finds the caches as that one left them, in every round."
     MEASURE.that(len({one[0] for one in rounds}) > 1, what, why=why)
 
 
 def test_9_11_interruptions(impl) -> None:
-    """one long interruption does not decide"""
+    """one long interruption does not decide the result"""
     found, _ = race(impl, noise=[500.0])
     what = "A single interruption decides the result."
     wanted = "the median of the rounds"

@@ -1,4 +1,4 @@
-"""What chapter 9's checks read off a module: its kernels, what it calls, what it allocates."""
+"""What chapter 9's checks ask about a module: its kernels, its calls, its allocations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def relax_functions(mod: tvm.IRModule) -> dict[str, relax.Function]:
 
 
 def unscheduled(mod: tvm.IRModule) -> list[str]:
-    """The kernels that no schedule has claimed, sorted; what computes shapes is none."""
+    """The names of the kernels without a schedule, sorted; functions that compute shapes do not count."""
     return sorted(
         name
         for name, func in kernels(mod).items()
@@ -48,7 +48,7 @@ def operators(mod: tvm.IRModule, name: str) -> list[str]:
 
 
 def launches(mod: tvm.IRModule, name: str) -> int:
-    """How many calls of kernels the Relax function `name` holds, in any form; computing shapes is not one."""
+    """How many kernels the Relax function `name` calls, in any form; functions that compute shapes do not count."""
     found = 0
     for call in calls(mod, name):
         callees = [e for e in (call.op, *call.args) if isinstance(e, tvm.ir.GlobalVar)]

@@ -62,7 +62,7 @@ def third(x: T.Buffer((T.int64(4),), "float32"), y: T.Buffer((T.int64(4),), "flo
 
 
 def made(*tensors: te.Tensor, **attrs: object) -> tirx.PrimFunc:
-    """A PrimFunc with attributes of its own."""
+    """A PrimFunc of `tensors`, with an op_pattern and `attrs`."""
     return te.create_prim_func(list(tensors)).with_attrs({"op_pattern": 4, **attrs})
 
 

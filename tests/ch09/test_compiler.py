@@ -13,6 +13,7 @@ from tvm.s_tir import dlight as dl
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from chapters.kit.cases.guarded import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder import llama_reference
 from chapters.kit.decoder.llama import decoder
@@ -29,6 +30,7 @@ from chapters.kit.pipeline.reduction_once import ReductionOnce, repeats_a_reduct
 from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially, steps
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 from tests.ch09.look import calls, has_loop, kernels
+from tests.support.targets import QUICK_HERE
 
 PROMPT = [3, 1, 4, 1, 5]
 N = tirx.Var("n", "int64")
@@ -52,7 +54,7 @@ def as_kernels(mod: tvm.IRModule, target: Target, **facts) -> tvm.IRModule:
 
 def run_kernel(func: tirx.PrimFunc, *arrays: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """What `func`, compiled for llvm, makes of `arrays`: its last buffer, in float32, of `shape`."""
-    kernel = tvm.compile(func.with_attr("global_symbol", "main"), target="llvm")["main"]
+    kernel = tvm.compile(func.with_attr("global_symbol", "main"), target=QUICK)["main"]
     tensors = [tvm.runtime.tensor(a) for a in (*arrays, np.full(shape, np.nan, "float32"))]
     kernel(*tensors)
     return tensors[-1].numpy()
@@ -69,9 +71,13 @@ def relative_error(logits: np.ndarray, exact: np.ndarray) -> float:
     return float(np.abs(logits - exact).max() / np.abs(exact).max())
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("float16", 5e-3)])
-def test_sixty_four_tokens_are_those_of_float64(dtype, tolerance):
-    found, tokens, logits = sixty_four_tokens(dtype, Target("llvm"))
+@pytest.mark.parametrize(
+    ("dtype", "target", "tolerance"),
+    [("float32", Target("llvm"), 1e-5), ("float16", QUICK_HERE, 5e-3)],
+    ids=["float32", "float16"],
+)
+def test_sixty_four_tokens_are_those_of_float64(dtype, target, tolerance):
+    found, tokens, logits = sixty_four_tokens(dtype, target)
     assert relative_error(found.logits, logits) < tolerance
     assert (found.tokens == tokens).all()
 
@@ -89,8 +95,8 @@ def test_batches_of_any_size():
     config, weights = CONFIGS["tiny"], random_weights("tiny")
     facts = facts_of(config, 32)
     facts["variable_bounds"]["batch_size"] = 4
-    settings = {"relax_pipeline": fusion_pipeline(Target("llvm"), **facts), "context_window": 32}
-    generator = Generator(config, functions=Generator.BATCHED, **settings)
+    settings = {"relax_pipeline": fusion_pipeline(QUICK, **facts), "context_window": 32}
+    generator = Generator(config, target=QUICK, functions=Generator.BATCHED, **settings)
     for prompts in ([PROMPT], [PROMPT, [2, 7], [1, 8, 2, 8]]):
         found = generator.generate_batch(prompts, 6)
         for row, prompt in enumerate(prompts):
@@ -99,30 +105,35 @@ def test_batches_of_any_size():
             assert (found.tokens[row] == tokens).all()
 
 
-BOTH = pytest.mark.parametrize(
-    ("target", "dtype"), [(Target("llvm"), "float32"), (CUDA, "float16")], ids=["llvm", "cuda"]
+LLAMA3 = CONFIGS["llama3-8b"]
+ENTRIES = ("prefill", "decode", "batch_decode")
+
+
+@pytest.fixture(
+    scope="module", params=[(QUICK, "float32"), (CUDA, "float16")], ids=["llvm", "cuda"]
 )
+def llama3(request) -> tuple[Target, tvm.IRModule]:
+    """A target, and the decoder of Llama 3 as scheduled kernels for it."""
+    target, dtype = request.param
+    mod, _ = decoder(LLAMA3, dtype, ENTRIES)
+    return target, as_kernels(mod, target, **facts_of(LLAMA3, 8192))
 
 
-@BOTH
-def test_shapes_of_llama3(target, dtype):
-    config = CONFIGS["llama3-8b"]
-    mod, _ = decoder(config, dtype, ["prefill", "decode", "batch_decode"])
-    result = as_kernels(mod, target, **facts_of(config, 8192))
-    assert not [name for name in kernels(result) if "transpose" in name]
-    assert not [name for name in kernels(result) if "add" in name and "add_norm" not in name]
-    for name in ("prefill", "decode", "batch_decode"):
-        given = [a for call in calls(result, name) for a in call.args]
+def test_shapes_of_llama3(llama3):
+    _, mod = llama3
+    assert not [name for name in kernels(mod) if "transpose" in name]
+    assert not [name for name in kernels(mod) if "add" in name and "add_norm" not in name]
+    for name in ENTRIES:
+        given = [a for call in calls(mod, name) for a in call.args]
         called = [a.name_hint for a in given if isinstance(a, GlobalVar)]
-        assert sum(c.startswith("fuse_add_norm") for c in called) == 2 * config.num_hidden_layers
-        assert sum(c.startswith("NT_matmul") for c in called) == 4 * config.num_hidden_layers + 1
+        assert sum(c.startswith("fuse_add_norm") for c in called) == 2 * LLAMA3.num_hidden_layers
+        assert sum(c.startswith("NT_matmul") for c in called) == 4 * LLAMA3.num_hidden_layers + 1
 
 
-@BOTH
-def test_llama3_compiles(target, dtype):
-    config = CONFIGS["llama3-8b"]
-    mod, _ = decoder(config, dtype, ["prefill", "decode"])
-    pipeline = fusion_pipeline(target, **facts_of(config, 8192))
+def test_llama3_compiles(llama3):
+    target, mod = llama3
+    left = phases(target, **facts_of(LLAMA3, 8192))
+    pipeline = tvm.transform.Sequential([*left["memory"], *left["vm"]])
     executable = tvm.compile(mod, target, relax_pipeline=pipeline)
     if target.kind.name == "cuda":
         text = executable.mod.imports[0].imports[0].inspect_source()
@@ -325,8 +336,8 @@ def main(x: ("n", 6)):
     sums, ordered, places = R.cumsum(x, -1), R.sort(x, -1), R.argsort(x, -1)
     return sums, ordered, places
 """)
-    pipeline = fusion_pipeline(Target("llvm"), variable_bounds=bounds)
-    executable = tvm.compile(mod, "llvm", relax_pipeline=pipeline)
+    pipeline = fusion_pipeline(QUICK, variable_bounds=bounds)
+    executable = tvm.compile(mod, QUICK, relax_pipeline=pipeline)
     given = np.random.default_rng(0).standard_normal((5, 6)).astype("float32")
     found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(given))
     np.testing.assert_allclose(found[0].numpy(), np.cumsum(given, -1), rtol=1e-5)

@@ -1,4 +1,4 @@
-"""An adversary for the whole pipeline: random Relax modules, compiled and run twice, wrong numbers allowed: none.
+"""An adversary for the whole pipeline: random Relax modules, compiled and run twice, and no wrong number.
 
 Modules have symbolic sizes, aliases, tuples, constants, branches, private functions, packed functions, kernels of their
 own and updates in place, in three floating-point types. The numbers are NumPy's. `FUSION_DRAWS=1000 pytest
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tvm import relax
 from tvm.target import Target
 
+from chapters.kit.cases.guarded import QUICK
 from chapters.kit.machine import llvm_host
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 from tests.support.draws import SAME_EVERYWHERE
@@ -25,7 +26,7 @@ from tests.support.relax_modules import Module, modules
 DRAWS = int(os.environ.get("FUSION_DRAWS", "40"))
 SEED = int(os.environ.get("FUSION_SEED", "0"))
 # LLVM's time is most of it: half of the draws do without its optimisations, half have this machine's vectors
-TARGETS = (Target({"kind": "llvm", "opt-level": 0}), Target(llvm_host()["target"]))
+TARGETS = (QUICK, llvm_host()["target"])
 # of the largest number of a result; a dozen roundings in a row, two or three of them in fixed order
 RELATIVE = {"float32": 2e-5, "float16": 1e-2, "bfloat16": 8e-2}
 

@@ -8,8 +8,8 @@ import pytest
 import tvm
 from tvm import relax, te, tirx
 from tvm.script import tirx as T
-from tvm.target import Target
 
+from chapters.kit.cases.guarded import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.pipeline.apply_cpu_fallback import ApplyCPUFallback, schedule_any
 from chapters.kit.pipeline.reduction_once import ReductionOnce
@@ -18,14 +18,13 @@ from chapters.kit.pipeline.unscheduled import is_made_of_blocks
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 from tests.ch09.look import has_loop
 
-TARGET = Target("llvm")
 REMAP = 'vi, vk = T.axis.remap("SR", [i, k])'
-PIPELINE = fusion_pipeline(TARGET)
+PIPELINE = fusion_pipeline(QUICK)
 
 
 def run(func: tirx.PrimFunc, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """What `arrays` are after a call of `func` with copies of them."""
-    kernel = tvm.compile(func.with_attr("global_symbol", "main"), target=TARGET)["main"]
+    kernel = tvm.compile(func.with_attr("global_symbol", "main"), target=QUICK)["main"]
     tensors = [tvm.runtime.tensor(array) for array in arrays]
     kernel(*tensors)
     return [tensor.numpy() for tensor in tensors]
@@ -49,21 +48,21 @@ def columns(dtype: str, kind: str) -> tvm.IRModule:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int8", "float16"])
 def test_columns_of_every_dtype(dtype, kind):
     x = (np.arange(80).reshape(5, 16) % 3).astype(getattr(ml_dtypes, dtype, dtype))
-    kernel = tvm.compile(columns(dtype, kind), TARGET, relax_pipeline=PIPELINE)
+    kernel = tvm.compile(columns(dtype, kind), QUICK, relax_pipeline=PIPELINE)
     found = relax.VirtualMachine(kernel, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
     expected = getattr(x.astype("float32"), kind)(axis=0)
     np.testing.assert_array_equal(found.astype("float32"), expected)
 
 
 def test_columns_of_bool_compile():
-    tvm.compile(columns("bool", "mean"), TARGET, relax_pipeline=PIPELINE)
+    tvm.compile(columns("bool", "mean"), QUICK, relax_pipeline=PIPELINE)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_a_matrix_as_it_is_stored_compiles(dtype):
     matrix = f'(16, 16, "{dtype}")'
     mod = relax_module(f"def main(x: {matrix}, w: {matrix}): out = R.matmul(x, w)")
-    tvm.compile(mod, TARGET, relax_pipeline=PIPELINE)
+    tvm.compile(mod, QUICK, relax_pipeline=PIPELINE)
 
 
 def sums(
@@ -212,4 +211,4 @@ IN_PLACE = {"parameters": f"A: {MATRIX}", "sums": ALLOCATED, "out": "A"}
 @pytest.mark.parametrize("how", [AND_ITS_SUMS, IN_PLACE], ids=["and its sums", "in place"])
 def test_what_dlight_cannot_finish_is_declined(how):
     func = tvm.script.from_source(NORM.format(**how))
-    assert ReductionOnce().apply(func, TARGET, False) is None
+    assert ReductionOnce().apply(func, QUICK, False) is None

@@ -1,4 +1,4 @@
-"""An update in place never reaches another tensor: what has no memory of its own is copied first."""
+"""An update in place never reaches another tensor: an operand that may share memory is copied first."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 import tvm
 from tvm import relax
 
+from chapters.kit.cases.guarded import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.pipeline.copy_operands_before_in_place import COPY, CopyOperandsBeforeInPlace
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
@@ -30,7 +31,7 @@ def own(x: (4, 6)):
     y = R.call_tir_inplace(cls.double, (x,), [0], out_ty=R.Tensor((4, 6), "float32"))
     z = R.call_tir_inplace(cls.double, (y,), [0], out_ty=R.Tensor((4, 6), "float32"))
 """)
-PIPELINE = fusion_pipeline(tvm.target.Target("llvm"))
+PIPELINE = fusion_pipeline(QUICK)
 by_view = pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
 
 
@@ -51,7 +52,7 @@ def updates(view) -> tvm.IRModule:
 def run(mod: tvm.IRModule, pipeline) -> np.ndarray:
     """What `main` computes, as a multiple of its argument."""
     x = np.random.default_rng(0).uniform(1, 2, SHAPE).astype("float32")
-    executable = tvm.compile(mod, target="llvm", relax_pipeline=pipeline)
+    executable = tvm.compile(mod, QUICK, relax_pipeline=pipeline)
     machine = relax.VirtualMachine(executable, tvm.cpu())
     return machine["main"](tvm.runtime.tensor(x.copy())).numpy() / x
 
@@ -83,7 +84,7 @@ def test_the_pipeline_keeps_what_is_viewed(view):
 
 
 def test_tvm_writes_through_still():
-    """Once this fails, a release has mended it, and CopyOperandsBeforeInPlace may go."""
+    """If this fails, TVM was mended: CopyOperandsBeforeInPlace can go."""
     mod = updates(VIEWS["a transpose that moves nothing"])
     assert not np.allclose(run(mod, "default"), 3, rtol=1e-6)
     copied = CopyOperandsBeforeInPlace()(mod)

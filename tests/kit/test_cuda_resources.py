@@ -39,6 +39,6 @@ def test_machine_code_is_made():
     assert code[:4] == b"\x7fELF" and "nothing" in report
 
 
-def test_a_text_that_is_no_cuda_is_refused_with_the_compilers_words():
+def test_text_that_is_not_cuda_is_refused_with_the_compilers_message():
     with pytest.raises(CompileError, match="nonsense"):
         compiled("nonsense", "sm_80")

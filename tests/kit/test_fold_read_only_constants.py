@@ -1,4 +1,4 @@
-"""What the compiler computes in advance is not what a kernel updates in place."""
+"""The compiler does not compute in advance what a kernel updates in place."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from chapters.kit.cases.guarded import QUICK
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.pipeline.fold_read_only_constants import FoldReadOnlyConstants, updates_in_place
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
@@ -46,18 +47,18 @@ def main(choose: ("bool",), x: (4,)) -> R.Tensor((4,), "float32"):
         out = R.add(x, x)
     return R.call_tir_inplace(cls.count, (out,), [0], out_ty=R.Tensor((4,), "float32"))
 """)
-PIPELINE = fusion_pipeline(tvm.target.Target("llvm"))
+PIPELINE = fusion_pipeline(QUICK)
 LOWER = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern()]
 
 
 def compiled(mod: tvm.IRModule):
     """main of `mod`, on NumPy arrays, as a list."""
-    vm = relax.VirtualMachine(tvm.compile(mod, "llvm", relax_pipeline=PIPELINE), tvm.cpu())
+    vm = relax.VirtualMachine(tvm.compile(mod, QUICK, relax_pipeline=PIPELINE), tvm.cpu())
     return lambda *arrays: vm["main"](*map(tvm.runtime.tensor, arrays)).numpy().tolist()
 
 
 def test_fuse_ops_of_the_release_still_fails():
-    """If this fails, TVM's FuseOps was mended: nothing need be removed before it."""
+    """If this fails, TVM's FuseOps was mended: unused bindings need not be removed before it."""
     with pytest.raises(tvm.error.InternalError, match="could not be found in any group"):
         tvm.transform.Sequential([*LOWER, relax.transform.FuseOps()])(UNUSED_IN_A_BRANCH)
 

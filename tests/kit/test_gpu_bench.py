@@ -55,7 +55,7 @@ def test_a_spread_is_median_and_quartiles():
             spread(few)
 
 
-def test_everybody_takes_a_turn_every_round_in_changing_order():
+def test_each_contender_runs_once_per_round_in_changing_order():
     clock = Counted(a=1.0, b=2.0, c=3.0)
     times = interleaved(dict.fromkeys("abc", Contender(nothing)), clock, rounds=20, seed=1)
     assert len(clock.orders) == WARM_ROUNDS + 20

@@ -442,7 +442,9 @@ def test_the_machine_code_has_the_instructions(arch, tmp_path):
     ptx = cuda_resources.ptx(source, arch)
     words = "mma.sync.aligned.m16n8k16", "ldmatrix.sync.aligned.m8n8.x4", "cp.async.cg.shared"
     assert all(word in ptx for word in words)
-    assert not re.search(r"\badd(\.\w+)*\.f32", ptx)  # sums start from the bias, and nobody adds it
+    assert not re.search(
+        r"\badd(\.\w+)*\.f32", ptx
+    )  # sums start from the bias, so no instruction adds it
     if disassembler := _disassembler():
         code, _ = cuda_resources.compiled(source, arch)
         file = tmp_path / "kernel.cubin"

@@ -1,4 +1,4 @@
-"""A bench's operands hold what they were given, aligned, in memory of their own."""
+"""A bench's operands hold what they were given, aligned, in their own memory."""
 
 import gc
 

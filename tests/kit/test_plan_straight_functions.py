@@ -65,7 +65,7 @@ def run_alone(whose: str) -> int:
 
 
 def test_ours_survives_the_other_branch():
-    assert run_alone(BY_OURS) == 0  # in a process of its own: a fault would end this one
+    assert run_alone(BY_OURS) == 0  # in another process: a fault would end this one
 
 
 def test_the_release_still_dies():

@@ -25,7 +25,7 @@ PURITY = (
     "module it was given."
 )
 
-NEXT = "The next pass is called with what this one returns, also where nothing was to be changed."
+NEXT = "The next pass is called with what this one returns, also when there was nothing to change."
 MOST_LINES = 60  # of a program that is shown whole
 
 
@@ -44,7 +44,7 @@ def that(condition: bool, what: str, **more: object) -> None:
 def predicted(yours: object, counted: float, what: str, **more: object) -> None:
     """A learner's prediction is the number `counted`, or fail with `what` and the direction in which it is off.
 
-    The number itself is not said: it is the answer. CheckFailed's `why` says how one finds it.
+    The message does not say the number, which is the answer. CheckFailed's `why` says how to find it.
     """
     try:
         right, too_large = bool(yours == counted), bool(yours > counted)
@@ -64,12 +64,12 @@ def has_keys(yours: object, keys: Iterable[str], what: str) -> None:
 
 
 def copy_of(mod: tvm.IRModule) -> tvm.IRModule:
-    """An IRModule of its own with the same functions (functions are immutable and may be shared)."""
+    """A new IRModule with the same functions (functions are immutable and may be shared)."""
     return mod.clone()
 
 
 def returns_module(result: object, whose: str, *, why: str = "") -> None:
-    """`result` is an IRModule; None is called by its name."""
+    """`result` is an IRModule; the message says so if it is None."""
     if isinstance(result, tvm.IRModule):
         return
     forgotten = "a `return` is missing, or one branch has none" if result is None else ""
@@ -141,9 +141,9 @@ def _about(violation: str) -> str:
     if "used outside DataflowBlock" in violation:
         return "A variable that leaves its dataflow block is emitted with `emit_output`, the others with `emit`."
     if "within a dataflow block" in violation:
-        return "In a dataflow block nothing has a side effect; ToNonDataflow makes ordinary blocks of them."
+        return "A dataflow block must not contain side effects; ToNonDataflow turns dataflow blocks into ordinary ones."
     if "annotated as pure" in violation:
-        return "A call that writes into a tensor it was given is impure; RemovePurityChecking says that this is meant."
+        return "A call that writes into one of its arguments is impure; RemovePurityChecking turns this check off."
     return "Neither passes nor relax.build check this: such a module fails later, or computes something else."
 
 
@@ -175,7 +175,7 @@ def apply(
 def _stumbles_over(
     transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, error: Exception
 ) -> tvm.IRModule | relax.Function:
-    """The first function of `mod` that makes `transform` raise such an error when it stands alone; else `mod`."""
+    """The first function of `mod` that, alone in a module, makes `transform` raise the same error; else `mod`."""
     functions = [(g, f) for g, f in mod.functions_items() if isinstance(f, relax.Function)]
     for gvar, func in functions if len(functions) > 1 else []:
         try:
@@ -187,7 +187,7 @@ def _stumbles_over(
 
 
 def same_ir(yours: tvm.IRModule, expected: tvm.IRModule, what: str, **more: object) -> None:
-    """Structural equality; for a design that is forced, else compare behaviour."""
+    """Structural equality. Use it only where the design is forced; elsewhere compare behaviour."""
     if not tvm_ffi.structural_equal(yours, expected):
         shown = "- expected, + yours\n" + str(diff(expected, yours))
         raise CheckFailed(what, yours=shown, **more)
@@ -196,9 +196,9 @@ def same_ir(yours: tvm.IRModule, expected: tvm.IRModule, what: str, **more: obje
 def runs_twice_the_same(
     transform: Callable[[tvm.IRModule], tvm.IRModule], once: tvm.IRModule, whose: str
 ) -> None:
-    """A second application of `transform` to its own result `once` changes nothing more."""
+    """`transform` does not change its own result `once` when it runs again."""
     said = f"{whose} changed its own result when it ran a second time."
-    why = "A pipeline may run a pass again; one that has nothing left to do does nothing."
+    why = "A pipeline may run a pass again; a pass that finds nothing to do must change nothing."
     same_ir(transform(copy_of(once)), once, said, why=why)
 
 
@@ -255,12 +255,12 @@ def close(
 
 
 class Section(str):
-    """Where to read on: a section of a lesson. What is asked through it says so when it fails."""
+    """Where to read on: a section of a lesson. Failures that are raised through it name that section."""
 
     def __new__(cls, lesson: str, heading: str):
         return super().__new__(cls, f"{lesson}, “{heading}”")
 
-    def __reduce__(self):  # to another process it goes as its text
+    def __reduce__(self):  # pickled as plain text, for another process
         return str, (str(self),)
 
     def equal(self, yours: object, expected: object, what: str, **more: object) -> None:
@@ -275,7 +275,7 @@ class Section(str):
     def each_predicted(
         self, yours: object, counted: dict[str, float], whose: str, what: str, *, why: str
     ) -> None:
-        """`yours` is a dict with the right number for each key of `counted`; `what` has {} where the key stands."""
+        """`yours` is a dict with the right number for each key of `counted`; `what` has {} in place of the key."""
         has_keys(yours, counted, f"{whose} does not return a dict with these numbers.")
         for key, number in counted.items():
             self.predicted(yours[key], number, what.format(key), why=why)

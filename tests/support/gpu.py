@@ -26,7 +26,7 @@ def arrays(
 ) -> list[np.ndarray]:
     """A (m, k), B (n, k), C (n,) of random numbers, and D (m, n) of not-a-number, of the dtype `out`.
 
-    The biases are large beside the sums' rounding: one that is lost, or added twice, shows in every element.
+    The biases are large compared with rounding errors: a bias that is lost or added twice shows in every element.
     """
     random = np.random.default_rng(seed)
     kind, out_kind = (np.dtype(getattr(ml_dtypes, name, name)) for name in (dtype, out))
@@ -47,7 +47,7 @@ def needs_cuda_text() -> None:
 
 
 def engines(dtype: str, *, wgsl: bool = True) -> list[tuple[str, Target, bool]]:
-    """(name, target, backwards) of what can execute a kernel on `dtype` here. Raises Skip if nothing can.
+    """(name, target, backwards) of each way to execute a kernel on `dtype` here. Raises Skip if there is none.
 
     wgsl: whether the kernel may be run as WGSL, which has no bfloat16, no tensor cores, and vectors of four at most.
     """
@@ -68,7 +68,7 @@ def engines(dtype: str, *, wgsl: bool = True) -> list[tuple[str, Target, bool]]:
 def launch(
     func: tirx.PrimFunc, given: list[np.ndarray], target: Target, backwards: bool, read: str
 ) -> list[Launch]:
-    """Run `func` on `given`, in place; what the engine holds against the kernel becomes a CheckFailed."""
+    """Run `func` on `given`, in place; a fault that the engine finds in the kernel becomes a CheckFailed."""
     webgpu = target.kind.name == "webgpu"
     engine = wgsl_on_vulkan.run_wgsl if webgpu else cuda_on_cpu.CudaOnCpu(backwards)
     return ran(lambda: HostProgram(func, target), engine, given, read)
@@ -80,7 +80,7 @@ def ran(make: Callable[[], HostProgram], engine, given, read: str) -> list[Launc
         program = make()
     except Exception as error:
         raise CheckFailed(
-            f"TVM does not make a GPU kernel of your schedule: {last_line(error)}",
+            f"TVM cannot compile your schedule to a GPU kernel: {last_line(error)}",
             expected="a PrimFunc whose every loop nest is bound to blocks and threads",
             read=read,
         ) from None
@@ -89,14 +89,14 @@ def ran(make: Callable[[], HostProgram], engine, given, read: str) -> list[Launc
     except UnknownWordError as error:
         raise CheckFailed(
             f"The kernel cannot be run here: {error}",
-            why="It may be right all the same: what stands in for a GPU lacks that word.",
+            why="The kernel may be right: the stand-in for a GPU does not know that instruction.",
             read=read,
         ) from None
     except LaunchError as error:
         raise CheckFailed(
             f"The kernel is at fault. {error}",
             expected="every access inside its array, and a barrier between two threads that share an element",
-            why="A GPU does not say this: it gives other numbers, now and then.",
+            why="A GPU does not report this: now and then it gives wrong numbers.",
             read=read,
         ) from None
 
@@ -137,7 +137,7 @@ def digest(func: tirx.PrimFunc, size: tuple[int, int, int], dtype: str) -> str:
 
 
 def parsed(make: Callable[[], object], exercise: str, read: str):
-    """make(), where TVM's parser meets a region that is still as the stub has it, or refuses it."""
+    """make(); what TVM's parser says of a region becomes NotImplementedError (still the stub's) or CheckFailed."""
     try:
         return make()
     except tvm.error.DiagnosticError as error:
@@ -146,18 +146,18 @@ def parsed(make: Callable[[], object], exercise: str, read: str):
         raise NotImplementedError(f"exercise {exercise}")
     if ill_formed := re.search(r"Well-formedness check failed: (Loop iterator.+)", message):
         raise CheckFailed(
-            f"TVM takes your function for ill-formed: {ill_formed[1]}",
+            f"TVM says that your function is ill-formed: {ill_formed[1]}",
             expected="inside a block, its own axes: T.axis.spatial(…) or T.axis.reduce(…) of the loop variables",
-            why="A block must say by its axes alone which elements it touches; the loops around it may change. In a "
-            "loop over all h, `h // threads` says which of its own elements h is to a thread.",
+            why="The axes alone must say which elements a block touches, because the loops around it may change. In a "
+            "loop over all h, `h // threads` is the number of the element among the thread's elements.",
             read=read,
         )
     place = re.search(r"--> (\S+):(\d+):\d+", message)
     line = linecache.getline(place[1], int(place[2])).strip() if place else ""
     raise CheckFailed(
-        f"TVM's parser does not take your function: {said}",
+        f"TVM's parser refuses your function: {said}",
         expected="TVMScript: loops, blocks, loads, stores and T.… expressions",
         yours=f"line {place[2]}: {line}" if place else "",
-        why="The body of a prim_func is read by TVM and never run by Python.",
+        why="TVM parses the body of a prim_func; Python never runs it.",
         read=read,
     )

@@ -1,4 +1,4 @@
-"""Runs a PrimFunc in Python, one point after another: a second opinion that shares nothing with TVM's code generator.
+"""Runs a PrimFunc in Python, one point after another: a second opinion, independent of TVM's code generator.
 
 The function is translated to Python text. Every access is checked against the buffer's shape, and every allocated
 buffer holds poison until it is written. Numbers are Python's, so integers are exact; a store converts to the dtype.
@@ -47,7 +47,7 @@ def _cast(dtype: str, value):
 
 
 class _Writer:
-    """Collects Python lines and gives every TIR variable a name of its own."""
+    """Collects Python lines and gives each TIR variable a unique name."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []

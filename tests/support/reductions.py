@@ -70,7 +70,7 @@ class Forms:
     """What is drawn from. T is the running total, x and y what a step adds; s is the sum, a and g addends.
 
     odd_step, odd_epilogue: in how many of a hundred programs the form is one of the odd ones. odd: by how much the
-    chances of everything else that is odd are multiplied. wide: what a float64 output may hold, of the value V.
+    chances of everything else that is odd are multiplied. wide: expressions of the value V for a float64 output.
     """
 
     steps: Sequence[str]
@@ -152,7 +152,7 @@ def _parsed(text: str) -> tvm.tirx.PrimFunc:
 
 @dataclass
 class Layout:
-    """Where a buffer keeps the element of a point: `shape`, and `at(values)` for one text a spatial axis.
+    """Where a buffer keeps the element of a point: `shape`, and `at(values)`, which takes one text per spatial axis.
 
     A point in tiles is never counted backwards: this release compiles `(3 - i) // 2` beside `(3 - i) % 2` wrongly, as
     tests/ch06/test_upstream.py shows.
@@ -373,7 +373,7 @@ class _Drawing:
         return Program(text, self.arguments(shapes, dtypes), self.sizes, self.odd)
 
     def allocated(self, body: list[str]) -> list[str]:
-        """`body` after the allocation of temp, perhaps in a block of its own."""
+        """`body` after the allocation of temp; perhaps both inside another block."""
         sizes = ", ".join(self.temp.shape)
         allocation = f'temp = T.sblock_alloc_buffer(({sizes},), "{self.dtype}")'
         if not self.rarely(10, "a block around both"):

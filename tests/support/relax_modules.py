@@ -50,7 +50,7 @@ def _halve(x, out) -> None:
 class Value:
     """A tensor: its variable, its numbers, its dimensions as the module says them.
 
-    owner: the value whose memory this may be; itself if it has memory of its own, None for an argument.
+    owner: the value whose memory this may share; itself if it has its own memory, None for an argument.
     """
 
     var: relax.Expr
@@ -121,7 +121,7 @@ def in_place(dims: Sequence, dtype: str) -> tirx.PrimFunc:
 
 
 def stranger(w: te.Tensor, x: te.Tensor) -> te.Tensor:
-    """A block called NT_matmul that is none: x times w, w not transposed, and its operands the other way round."""
+    """A block called NT_matmul that is something else: x times w with w not transposed, and operands swapped."""
     k = te.reduce_axis((0, x.shape[-1]), name="k")
     shape = (*x.shape[:-1], w.shape[1])
     return te.compute(shape, lambda *at: te.sum(x(*at[:-1], k) * w(k, at[-1]), axis=k), "NT_matmul")
@@ -335,14 +335,14 @@ class Writer:
         self.emit(relax.op.call_dps_packed(EXTERNAL, [a.var], out_ty=ty), a.exact / 2, a)
 
     def constant(self) -> None:
-        """A value that the compiler can compute: it must not be written into by one run for the next."""
+        """A value that the compiler can compute in advance; a run must not write into it, or the next run differs."""
         like, shape = self.choose(self.values), (3, self.choose(HIDDEN))
         full = relax.op.full(shape, relax.const(0.25, like.dtype), like.dtype)
         zeros = relax.const(np.zeros(shape, numpy_dtype(like.dtype)), like.dtype)
         self.emit(relax.op.add(full, zeros), np.full(shape, 0.25), like, shape)
 
     def overwrite(self) -> None:
-        """Update a value in place; nothing may read it, or what may share its memory, afterwards."""
+        """Update a value in place; afterwards it must not be read, nor a value that may share its memory."""
         a = self.pick()
         if a.owner is None:
             return
@@ -371,7 +371,7 @@ class Writer:
         return (mod[prefix], result) if made and len(mod.functions) == 1 else None
 
     def call(self) -> None:
-        """A call of a private function with variables of its own."""
+        """A call of a private function that has its own symbolic variables."""
         a = self.pick()
         if self.depth or any(not isinstance(d, int | tirx.Var) for d in a.dims):
             return
@@ -385,7 +385,7 @@ class Writer:
             self.emit(relax.Call(gvar, [a.var]), result.data, result, dims)
 
     def branch(self) -> None:
-        """Two branches that give the same, or of which one gives nothing of use."""
+        """An If; the branch that is taken computes the result, the other one gives zeros."""
         a = self.pick()
         if self.depth or self.dataflow or self.condition is None:
             return
@@ -441,7 +441,7 @@ def modules(draw: Callable) -> Module:
 
 
 def written(choices: random.Random, kind: type[Writer], sizes: Sequence[int]) -> Module:
-    """What a writer of that kind makes of `choices`; sizes: what the last dimension of its inputs may be."""
+    """The module that a writer of that kind makes of `choices`. sizes: possible last dimensions of its inputs."""
     builder, numbers = relax.BlockBuilder(), np.random.default_rng(choices.randrange(1000))
     dtype, hidden = choices.choice(DTYPES), choices.choice(sizes)
     said, real = choices.choice(ROWS)
