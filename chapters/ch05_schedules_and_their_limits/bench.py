@@ -119,15 +119,13 @@ def torch_peer(rows, n, k, threads, seed, dtype="float32", tolerance=TOLERANCE):
 
 def amx_peer(rows, n, k, threads, seed):
     """bfloat16 on the matrix unit, sums and result in float32."""
-    import ml_dtypes
-
     from chapters.kit.bench.operands import in_numpy_memory
     from chapters.kit.cpu import amx
     from chapters.kit.cpu.amx_matmul import build_amx_matmul, runs_here
 
     if not runs_here():
         raise MissingPeer("this processor has no AMX")
-    x, w = (array.astype(ml_dtypes.bfloat16) for array in numbers(rows, n, k, seed))
+    x, w = (array.astype("bfloat16") for array in numbers(rows, n, k, seed))
     out = np.full((rows, n), np.nan, "float32")
     arrays = w.view("uint16"), x.view("uint16"), amx.configuration(), out
     tensors = [in_numpy_memory(array) for array in arrays]

@@ -26,7 +26,6 @@ from chapters.kit.ir.tensor_ir import nodes
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
 from tests.ch04 import add_norm
 from tests.support.draws import CHOICES, SAME_EVERYWHERE
-from tests.support.relax_modules import numpy_dtype
 
 PARTS = range(6)  # each with choices of its own, so that they can run side by side
 # one unit in the last place of the dtype the sum is kept in, times the length of the sum and its magnitude
@@ -103,7 +102,7 @@ class Draw:
         shape = [size for _, size in dims]
         if self.dtype == "int8":
             return self.numbers.integers(-5, 6, shape).astype("int8")
-        return self.numbers.standard_normal(shape).astype(numpy_dtype(self.dtype))
+        return self.numbers.standard_normal(shape).astype(self.dtype)
 
     def param(self, dims: Dims, unknown: str = "") -> Value:
         """A parameter; unknown: "", "shape" or "rank", what its type does not say."""

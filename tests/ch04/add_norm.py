@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 
-import ml_dtypes
 import numpy as np
 import tvm
 import tvm_ffi
@@ -20,10 +19,6 @@ from tests.support import expect
 
 # two roundings of the dtype; measured errors are half
 RELATIVE = {"float32": 2e-6, "float16": 1.5e-3, "bfloat16": 1.2e-2}
-
-
-def numpy_dtype(dtype: str) -> np.dtype:
-    return np.dtype(getattr(ml_dtypes, dtype, dtype))
 
 
 def module(
@@ -70,7 +65,7 @@ def draw(shape: Sequence[int], dtype: str, seed: int) -> np.ndarray:
     """Random numbers of uneven size, so that rows, columns and arguments cannot be exchanged unnoticed."""
     random = np.random.default_rng(seed)
     scale = 0.5 + 2.0 * random.random(shape)
-    return (random.standard_normal(shape) * scale).astype(numpy_dtype(dtype))
+    return (random.standard_normal(shape) * scale).astype(dtype)
 
 
 def inputs(shape: Sequence[int], dtype: str, seed: int = 0) -> list[np.ndarray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -27,7 +26,7 @@ def test_numbers(size):
         pytest.skip("this processor has no AMX")
     m, n, k = size
     random = np.random.default_rng(m * n + k)
-    x, w = (random.standard_normal(shape).astype(ml_dtypes.bfloat16) for shape in ((m, k), (n, k)))
+    x, w = (random.standard_normal(shape).astype("bfloat16") for shape in ((m, k), (n, k)))
     out = np.full((m, n), np.nan, "float32")
     arrays = w.view("uint16"), x.view("uint16"), amx.configuration(), out
     tensors = [in_numpy_memory(array) for array in arrays]

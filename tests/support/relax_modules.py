@@ -12,7 +12,6 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import ml_dtypes
 import numpy as np
 import tvm
 from hypothesis import strategies as st
@@ -34,10 +33,6 @@ ROWS = (  # the leading dimensions of the inputs: as the module says them, and t
     ((b, n), (2, None)),
 )
 EXTERNAL = "tests.support.relax_modules.halve"
-
-
-def numpy_dtype(dtype: str) -> np.dtype:
-    return np.dtype(getattr(ml_dtypes, dtype, dtype))
 
 
 @tvm.register_global_func(EXTERNAL, override=True)
@@ -165,7 +160,7 @@ class Writer:
             if w.data.shape == shape and w.dtype == dtype and self.chance(50):
                 return w
         data = self.numbers.standard_normal(shape) / math.sqrt(shape[-1])
-        data = data.astype(numpy_dtype(dtype))
+        data = data.astype(dtype)
         if self.depth or self.chance(30):  # an inner function has no parameters to spare
             return Value(relax.const(data, dtype), data, shape)
         var = relax.Var(f"w{len(self.weights)}", relax.TensorType(shape, dtype))
@@ -175,7 +170,7 @@ class Writer:
     def emit(self, expr, data, like: Value, dims=None, dtype=None, shares: bool = False) -> Value:
         """Bind `expr`, with the dimensions and dtype of `like` if not given. shares: may be in the memory of `like`."""
         emit = self.builder.emit_output if self.dataflow and self.visible else self.builder.emit
-        data = np.asarray(data).astype(numpy_dtype(dtype or like.dtype))
+        data = np.asarray(data).astype(dtype or like.dtype)
         value = Value(emit(expr), data, tuple(like.dims if dims is None else dims))
         value.owner = like.owner if shares else value
         self.values.append(value)
@@ -338,7 +333,7 @@ class Writer:
         """A value that the compiler can compute in advance; a run must not write into it, or the next run differs."""
         like, shape = self.choose(self.values), (3, self.choose(HIDDEN))
         full = relax.op.full(shape, relax.const(0.25, like.dtype), like.dtype)
-        zeros = relax.const(np.zeros(shape, numpy_dtype(like.dtype)), like.dtype)
+        zeros = relax.const(np.zeros(shape, like.dtype), like.dtype)
         self.emit(relax.op.add(full, zeros), np.full(shape, 0.25), like, shape)
 
     def overwrite(self) -> None:
@@ -449,7 +444,7 @@ def written(choices: random.Random, kind: type[Writer], sizes: Sequence[int]) ->
     shape = [*(value_of_n if size is None else size for size in real), hidden]
     inputs = []
     for i in range(choices.randint(1, 3)):
-        data = numbers.standard_normal(shape).astype(numpy_dtype(dtype))
+        data = numbers.standard_normal(shape).astype(dtype)
         var = relax.Var(f"x{i}", relax.TensorType([*said, hidden], dtype))
         inputs.append(Value(var, data, (*said, hidden)))
     writer = kind(choices, numbers, builder, list(inputs))
