@@ -203,12 +203,15 @@ def run_all(
     wanted: dict[str, list[Block]],
     done: Callable[[str, PageOutput | PageError], None],
     say: Callable[[str], None],
+    *,
+    quietly: bool = True,
 ) -> None:
-    """Run pages, as many at a time as there are cores, and call `done` with what came of each.
+    """Run pages, as many at a time as there are cores, and call `done` with the result of each.
 
-    Pages that measure run alone, before the others: a busy machine would make their numbers wrong.
+    quietly: run pages that measure alone, before the others, because a busy machine would make their numbers wrong.
     """
-    alone = [where for where, blocks in wanted.items() if any(b.mark == "measured" for b in blocks)]
+    measuring = {where for where in wanted if any(b.mark == "measured" for b in wanted[where])}
+    alone = [where for where in wanted if quietly and where in measuring]
     together = [where for where in wanted if where not in alone]
     began, count = time.monotonic(), 0
 
@@ -293,7 +296,8 @@ def main(arguments: Iterable[str] | None = None) -> int:
         else:
             remember(where, wanted[where], ran, KEPT)
 
-    run_all(wanted, done, lambda text: print(text, flush=True))
+    # a check compares no numbers that were measured
+    run_all(wanted, done, lambda text: print(text, flush=True), quietly=not options.check)
     if not options.check:
         used = {_file(KEPT, name) for name, found in blocks.items() if found}
         for path in set(KEPT.glob("*.json")) - used:  # of a page that is gone

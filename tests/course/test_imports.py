@@ -27,7 +27,7 @@ LAYERS = {
     "tests.": ["chapters.", "solutions.", "docs."],
 }
 KIT = [  # from below; a package may import those above it in this list
-    ["draw", "ir", "quiz", "machine"],
+    ["draw", "ir", "quiz", "machine", "kept_files"],
     ["cpu", "gpu", "cases", "decoder"],
     ["pipeline"],
     ["bench"],

@@ -9,8 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import hashlib
-import os
 import re
 import shutil
 import subprocess
@@ -22,12 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from chapters.child import ROOT
 from chapters.kit.gpu import hopper_on_cpu
 from chapters.kit.gpu.launches import TENSOR_MAP, Kernel, Launch, LaunchError, UnknownWordError
+from chapters.kit.kept_files import CACHE, kept_file, last_used, short_hash
 
-KERNELS = ROOT / ".cache" / "kernels"
-MOST_KERNELS = 1000  # compiled kernels that are kept
+KERNELS = CACHE / "kernels"
 HEADER = Path(__file__).with_suffix(".hpp")
 HEADERS = (HEADER, HEADER.with_name("mma_on_cpu.hpp"), HEADER.with_name("hopper_on_cpu.hpp"))
 # Locals hold a pattern before they are set, so that a register that is read too early is not zero by luck.
@@ -193,25 +190,15 @@ def _folder() -> Path:
     Parsing the headers takes half of the time of compiling a kernel, and every run needs the same kernels again.
     """
     version = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
-    parts = [version, " ".join(FLAGS).encode(), *(header.read_bytes() for header in HEADERS)]
-    folder = KERNELS / _short_hash(b"".join(parts))
+    contents = [header.read_bytes() for header in HEADERS]
+    folder = KERNELS / short_hash(version, *FLAGS, *contents)
     if not folder.exists():
         KERNELS.mkdir(parents=True, exist_ok=True)
         for old in KERNELS.iterdir():
-            if time.time() - _modified(old) > 3600:  # another process may be using a younger one
+            if time.time() - last_used(old) > 3600:  # another process may be using a younger one
                 shutil.rmtree(old, ignore_errors=True)
         _compile_headers(folder)
-    for path in sorted(folder.glob("*.so"), key=_modified)[:-MOST_KERNELS]:
-        path.unlink(missing_ok=True)
     return folder
-
-
-def _modified(path: Path) -> float:
-    """When `path` was changed last, in seconds since the epoch; now, if another process has just removed it."""
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return time.time()
 
 
 def _compile_headers(folder: Path) -> None:
@@ -228,26 +215,16 @@ def _compile_headers(folder: Path) -> None:
 @functools.lru_cache(maxsize=256)
 def _built(text: str):
     """The function `run` of the program `text`; it is compiled unless the folder has it."""
-    library = _folder() / f"{_short_hash(text.encode())}.so"
-    if library.exists():
-        library.touch()
-    else:
-        _compile(text, library)
+    library = kept_file(_folder() / f"{short_hash(text)}.so", lambda path: _compile(text, path))
     run = ctypes.CDLL(str(library)).run
     run.restype = ctypes.c_char_p
     return run
 
 
 def _compile(text: str, library: Path) -> None:
-    own = library.with_suffix(f".{os.getpid()}")  # another process may compile the same kernel
-    command = ["g++", *FLAGS, "-x", "c++", "-", "-I", str(library.parent), "-o", str(own)]
+    command = ["g++", *FLAGS, "-x", "c++", "-", "-I", str(library.parent), "-o", str(library)]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
         errors = (line for line in done.stderr.splitlines() if "error" in line)
         first = next(errors, done.stderr[:400])
         raise UnknownWordError(f"g++ does not take the kernel's text: {first.split(': ', 1)[-1]}")
-    own.replace(library)
-
-
-def _short_hash(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]

@@ -6,13 +6,19 @@ versions of the compiler, so do not rely on an exact one.
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import ctypes
 import importlib.util
+import json
 import re
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-WHEELS = "nvidia-cuda-nvrtc, nvidia-cuda-runtime, nvidia-cuda-cccl and nvidia-cuda-crt"
+from chapters.kit.kept_files import CACHE, kept_file, short_hash
+
+WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-cccl", "nvidia-cuda-crt")
 # TVM's text takes these names from headers that NVRTC has under other names.
 PREAMBLE = """
 #include <cuda/std/cstdint>
@@ -59,7 +65,9 @@ def _root() -> Path | None:
 def missing() -> str:
     """Why no kernel can be compiled here; "" if one can."""
     if _root() is None:
-        return f"compiling CUDA needs the wheels {WHEELS}, on Linux"
+        return (
+            f"compiling CUDA needs the wheels {', '.join(WHEELS[:-1])} and {WHEELS[-1]}, on Linux"
+        )
     return ""
 
 
@@ -77,22 +85,43 @@ def ptx(source: str, arch: str) -> str:
 
 
 def _compiled(source: str, arch: str, what: str) -> tuple[bytes, str]:
+    """(the code, the compiler's report); what: "CUBIN" or "PTX". The same text is compiled once on this machine."""
     root = _root()
     if root is None:
         raise CompileError(missing())
-    library = ctypes.CDLL(str(root / "lib" / "libnvrtc.so.13"))
-    include = root / "include"
     text = PREAMBLE + "\n".join(x for x in source.splitlines() if x.strip() != "#include <cuda.h>")
     options = [
         f"--gpu-architecture={arch}",
-        f"-I{include}",
-        f"-I{include / 'cccl'}",
         "-default-device",
         "--device-int128",
         "--use_fast_math",
         "--ptxas-options=-v",
         *_SILENT,
     ]
+    key = short_hash(what, text, *options, *_versions())
+
+    def compile_it(path: Path) -> None:
+        code, report = _run_compiler(root, text, options, what)
+        kept = {"code": base64.b64encode(code).decode(), "report": report}
+        path.write_text(json.dumps(kept), encoding="utf-8")
+
+    path = kept_file(CACHE / "nvrtc" / f"{key}.json", compile_it)
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    return base64.b64decode(kept["code"]), kept["report"]
+
+
+def _versions() -> list[str]:
+    found = []
+    for wheel in WHEELS:
+        with contextlib.suppress(PackageNotFoundError):  # headers may come in another package
+            found.append(f"{wheel} {version(wheel)}")
+    return found
+
+
+def _run_compiler(root: Path, text: str, options: list[str], what: str) -> tuple[bytes, str]:
+    library = ctypes.CDLL(str(root / "lib" / "libnvrtc.so.13"))
+    include = root / "include"
+    options = [*options, f"-I{include}", f"-I{include / 'cccl'}"]
     program = ctypes.c_void_p()
     library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
     try:

@@ -1,0 +1,44 @@
+"""What takes long to make is made once, and a failure leaves nothing behind."""
+
+import os
+
+import pytest
+
+from chapters.kit import kept_files
+from chapters.kit.kept_files import kept_file, short_hash
+
+
+def test_a_file_is_made_once(tmp_path):
+    path = tmp_path / "new" / "a.txt"
+    made = []
+
+    def make(to):
+        made.append(to)
+        to.write_text("content")
+
+    for _ in range(2):
+        assert kept_file(path, make).read_text() == "content"
+    assert len(made) == 1
+
+
+def test_a_file_that_could_not_be_made_is_not_there(tmp_path):
+    def make(to):
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        kept_file(tmp_path / "a.txt", make)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_file_used_longest_ago_goes_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_files, "MOST", 2)
+    for time, name in enumerate(("a", "b")):
+        os.utime(kept_file(tmp_path / f"{name}.txt", lambda to: to.touch()), (time, time))
+    kept_file(tmp_path / "a.txt", lambda to: to.touch())  # used again, now
+    kept_file(tmp_path / "c.txt", lambda to: to.touch())
+    assert sorted(path.stem for path in tmp_path.iterdir()) == ["a", "c"]
+
+
+def test_a_hash_tells_where_one_part_ends():
+    assert short_hash("ab", "c") != short_hash("a", "bc")
+    assert short_hash("ab", b"c") == short_hash(b"ab", "c")
