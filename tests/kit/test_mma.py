@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import itertools
 import re
@@ -42,13 +43,15 @@ SMALL = TILES[-1]
 SIZE = (77, 128, 192)  # rows that no tile divides, more steps than stages
 ROUNDED = {"float32": 1e-5, "float16": 2**-11, "bfloat16": 2**-8}  # half a unit in the last place
 
+_kernel = functools.lru_cache(maxsize=8)(mma_matmul)  # parsing one takes a second
+
 
 def _error(
     size=SIZE, dtype="bfloat16", out="float32", tile=SMALL, change=None, backwards=False, seed=0
 ) -> float:
     """The largest error relative to max(1, |exact|), after `change` of the kernel's text; infinite for not-a-number."""
     given = arrays(*size, dtype, seed, out)
-    run_changed(mma_matmul(*size, dtype, out, tile), given, change, backwards)
+    run_changed(_kernel(*size, dtype, out, tile), given, change, backwards)
     error, right = off_by(given)
     return float((error / np.maximum(1, np.abs(right))).max())
 
@@ -172,7 +175,9 @@ def test_a_wrong_map_shows(monkeypatch, map_of):
         "swizzled": lambda row, piece, n: piece if next(calls) < 2 else kept(row, piece, n),
     }
     monkeypatch.setattr(mma, map_of, wrong[map_of])
+    _kernel.cache_clear()
     assert _error() > 1
+    _kernel.cache_clear()
 
 
 @runs_here

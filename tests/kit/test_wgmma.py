@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 
 import numpy as np
@@ -32,12 +33,14 @@ SMALL = WgmmaTile(128, 32, 3)
 # rows past the end, columns past the end, a part of k past the end, more k than stages, three tiles a block
 SIZE = (200, 88, 456)
 
+_kernel = functools.lru_cache(maxsize=8)(wgmma_matmul)  # parsing one takes a second
+
 
 def _error(
     size=SIZE, dtype="bfloat16", out="float32", tile=SMALL, blocks=2, change=None, backwards=False
 ) -> float:
     """The largest relative error, after `change` of the kernel's text; infinite where an element was never set."""
-    func = wgmma_matmul(*size, dtype, out, tile, blocks)
+    func = _kernel(*size, dtype, out, tile, blocks)
     given = arrays(*size, dtype, out=out)
     run_changed(func, given, change and (lambda text: re.sub(*change, text)), backwards)
     error, right = off_by(given)

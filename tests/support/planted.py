@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable
 
@@ -43,13 +44,22 @@ def run_changed(
 
     engine: CudaOnCpu(backwards) if none is given.
     """
-    program = HostProgram(func, target, config)
+    program = _program(func, target, tuple((config or {}).items()))
     ((name, kernel),) = program.kernels.items()
     if change:
         text = change(kernel.source)
         assert text != kernel.source, "no fault was planted: TVM writes this kernel differently now"
         program.kernels[name] = dataclasses.replace(kernel, source=text)
-    program.run(engine or CudaOnCpu(backwards), given)
+    try:
+        program.run(engine or CudaOnCpu(backwards), given)
+    finally:
+        program.kernels[name] = kernel
+
+
+@functools.lru_cache(maxsize=8)
+def _program(func, target: Target, config: tuple) -> HostProgram:
+    """Faults are planted in the text, so one program serves all faults of a kernel."""
+    return HostProgram(func, target, dict(config))
 
 
 def at_match(pattern: str, which: int = 0, instead: str = "") -> Callable[[str], str]:

@@ -10,6 +10,8 @@
 // waits for them; their destination is rubbish as soon as they start, because they may also arrive at once.
 // mma_on_cpu.hpp has mma.sync and ldmatrix, hopper_on_cpu.hpp wgmma, bulk copies and mbarriers. Not supported: other
 // shapes of fragments, atomics, grids that wait for each other.
+//
+// Each kernel becomes a library with its own copy of everything here: its symbols are hidden.
 #include <ucontext.h>
 
 #include <cmath>
@@ -31,11 +33,11 @@
 
 typedef unsigned int uint;
 struct Dim3 { unsigned x, y, z; };
-static Dim3 threadIdx, blockIdx, blockDim, gridDim;
+inline Dim3 threadIdx, blockIdx, blockDim, gridDim;
 
 // --- numbers -------------------------------------------------------------------------------------
 
-static inline uint16_t bf16_bits(float f) {
+inline uint16_t bf16_bits(float f) {
   uint32_t u; memcpy(&u, &f, 4);
   if ((u & 0x7fffffff) > 0x7f800000) return (u >> 16) | 0x40;
   return (u + 0x7fff + ((u >> 16) & 1)) >> 16;  // to nearest, ties to even
@@ -62,12 +64,12 @@ struct alignas(8) nv_bfloat164 { nv_bfloat16 x, y, z, w; };
 typedef half2 __half2;
 typedef nv_bfloat162 __nv_bfloat162;
 #define ARITHMETIC(T) \
-  static inline T operator+(T a, T b) { return T((float)a + (float)b); } \
-  static inline T operator-(T a, T b) { return T((float)a - (float)b); } \
-  static inline T operator*(T a, T b) { return T((float)a * (float)b); } \
-  static inline T operator/(T a, T b) { return T((float)a / (float)b); } \
-  static inline bool operator<(T a, T b) { return (float)a < (float)b; } \
-  static inline bool operator>(T a, T b) { return (float)a > (float)b; }
+  inline T operator+(T a, T b) { return T((float)a + (float)b); } \
+  inline T operator-(T a, T b) { return T((float)a - (float)b); } \
+  inline T operator*(T a, T b) { return T((float)a * (float)b); } \
+  inline T operator/(T a, T b) { return T((float)a / (float)b); } \
+  inline bool operator<(T a, T b) { return (float)a < (float)b; } \
+  inline bool operator>(T a, T b) { return (float)a > (float)b; }
 ARITHMETIC(half)
 ARITHMETIC(nv_bfloat16)
 struct uint2 { uint x, y; };
@@ -76,21 +78,21 @@ struct int2 { int x, y; };
 struct int4 { int x, y, z, w; };
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
-static inline float2 make_float2(float a, float b) { return {a, b}; }
-static inline float4 make_float4(float a, float b, float c, float d) { return {a, b, c, d}; }
-static inline half __float2half_rn(float f) { return half(f); }
-static inline half __float2half(float f) { return half(f); }
-static inline float __half2float(half h) { return h; }
-static inline half2 make_half2(half a, half b) { return {a, b}; }
-static inline half4 make_half4(half a, half b, half c, half d) { return {a, b, c, d}; }
+inline float2 make_float2(float a, float b) { return {a, b}; }
+inline float4 make_float4(float a, float b, float c, float d) { return {a, b, c, d}; }
+inline half __float2half_rn(float f) { return half(f); }
+inline half __float2half(float f) { return half(f); }
+inline float __half2float(half h) { return h; }
+inline half2 make_half2(half a, half b) { return {a, b}; }
+inline half4 make_half4(half a, half b, half c, half d) { return {a, b, c, d}; }
 struct longlong2 { int64_t x, y; };
-static inline longlong2 make_longlong2(int64_t a, int64_t b) { return {a, b}; }
-static inline half hexp(half h) { return half(expf((float)h)); }
-static inline nv_bfloat16 __float2bfloat16_rn(float f) { return nv_bfloat16(f); }
-static inline nv_bfloat16 __float2bfloat16(float f) { return nv_bfloat16(f); }
-static inline float __bfloat162float(nv_bfloat16 b) { return b; }
-static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-static inline float __int_as_float(int i) { float f; memcpy(&f, &i, 4); return f; }
+inline longlong2 make_longlong2(int64_t a, int64_t b) { return {a, b}; }
+inline half hexp(half h) { return half(expf((float)h)); }
+inline nv_bfloat16 __float2bfloat16_rn(float f) { return nv_bfloat16(f); }
+inline nv_bfloat16 __float2bfloat16(float f) { return nv_bfloat16(f); }
+inline float __bfloat162float(nv_bfloat16 b) { return b; }
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline float __int_as_float(int i) { float f; memcpy(&f, &i, 4); return f; }
 template <class T> static inline T max(T a, T b) { return a > b ? a : b; }
 template <class T> static inline T min(T a, T b) { return a < b ? a : b; }
 
@@ -106,15 +108,15 @@ struct Fiber {
   std::function<bool()> until;     // if WAITING: the condition it waits for, and `what` says it in words
   const char* what;
 };
-static std::vector<Fiber> fibers;
-static std::vector<char> stacks;
-static std::vector<uint64_t> exchanged;  // what each lane offers in a shuffle
-static ucontext_t scheduler;
-static unsigned current;
-static void (*kernel_body)();
-static char problem[400];
+inline std::vector<Fiber> fibers;
+inline std::vector<char> stacks;
+inline std::vector<uint64_t> exchanged;  // what each lane offers in a shuffle
+inline ucontext_t scheduler;
+inline unsigned current;
+inline void (*kernel_body)();
+inline char problem[400];
 
-static void leave(State state) {
+inline void leave(State state) {
   unsigned me = current;
   fibers[me].state = state;
   swapcontext(&fibers[me].context, &scheduler);
@@ -122,7 +124,7 @@ static void leave(State state) {
   threadIdx = fibers[me].id;
 }
 
-static void fail(const char* format, ...) {
+inline void fail(const char* format, ...) {
   if (!problem[0]) {
     int n = snprintf(problem, sizeof problem, "Thread (%u, %u, %u) of block (%u, %u, %u) ", threadIdx.x, threadIdx.y,
                      threadIdx.z, blockIdx.x, blockIdx.y, blockIdx.z);
@@ -131,15 +133,15 @@ static void fail(const char* format, ...) {
   leave(DONE);  // never resumed
 }
 
-static void wait_until(std::function<bool()> until, const char* what) {
+inline void wait_until(std::function<bool()> until, const char* what) {
   if (until()) return;
   fibers[current].until = until; fibers[current].what = what;
   leave(WAITING);
 }
-static inline void sync_threads(long line) { fibers[current].barrier = line; leave(AT_BARRIER); }
+inline void sync_threads(long line) { fibers[current].barrier = line; leave(AT_BARRIER); }
 #define __syncthreads() sync_threads(__LINE__)
-static inline void __syncwarp(unsigned = ~0u) { leave(IN_WARP); }
-static inline unsigned __activemask() { return ~0u; }
+inline void __syncwarp(unsigned = ~0u) { leave(IN_WARP); }
+inline unsigned __activemask() { return ~0u; }
 
 template <class T> static T from_lane(T value, int lane) {
   exchanged[current] = 0; memcpy(&exchanged[current], &value, sizeof value);
@@ -163,7 +165,7 @@ template <class T> static T __shfl_sync(unsigned, T v, int source, int w = 32) {
   int l = current & 31; return from_lane(v, (l & ~(w - 1)) + (source & (w - 1)));
 }
 
-static void enter() { kernel_body(); leave(DONE); }
+inline void enter() { kernel_body(); leave(DONE); }
 
 // --- memory --------------------------------------------------------------------------------------
 
@@ -192,24 +194,24 @@ template <class T> struct Argument {
 struct Access { int thread = -1; unsigned block_epoch, warp_epoch; };
 struct Shadow { Access write, read; };  // the last write and the last read of one element
 struct SharedArray { void* data; size_t bytes; Shadow* shadow; size_t count; const char* name; };
-static std::vector<SharedArray>& shared_arrays() { static std::vector<SharedArray> all; return all; }
+inline std::vector<SharedArray>& shared_arrays() { static std::vector<SharedArray> all; return all; }
 
-static bool unordered(const Access& before) {  // it was by another thread, and no barrier orders it before this access
+inline bool unordered(const Access& before) {  // it was by another thread, and no barrier orders it before this access
   const Fiber& me = fibers[current];
   if (before.thread < 0 || before.thread == (int)current || before.block_epoch != me.block_epoch) return false;
   return before.thread / 32 != (int)current / 32 || before.warp_epoch == me.warp_epoch;
 }
-static Access now() { return {(int)current, fibers[current].block_epoch, fibers[current].warp_epoch}; }
-static void race(const char* name, size_t i, const Access& other, const char* did, const char* other_did) {
+inline Access now() { return {(int)current, fibers[current].block_epoch, fibers[current].warp_epoch}; }
+inline void race(const char* name, size_t i, const Access& other, const char* did, const char* other_did) {
   const Dim3& o = fibers[other.thread].id;
   fail("%s %s[%zu], which thread (%u, %u, %u) %s, and no barrier stands between them.", did, name, i, o.x, o.y, o.z, other_did);
 }
 
-static void watch_read(Shadow& s, const char* name, size_t i) {
+inline void watch_read(Shadow& s, const char* name, size_t i) {
   if (unordered(s.write)) race(name, i, s.write, "reads", "writes");
   s.read = now();
 }
-static void watch_write(Shadow& s, const char* name, size_t i, bool changes) {
+inline void watch_write(Shadow& s, const char* name, size_t i, bool changes) {
   if (changes && unordered(s.write)) race(name, i, s.write, "writes", "writes");
   if (unordered(s.read)) race(name, i, s.read, "writes", "reads");
   s.write = now();
@@ -267,12 +269,12 @@ template <class U, class Place> static Wide<U, Place> wide(const Place& p) { ret
 
 // --- asynchronous copies ---------------------------------------------------------------------------
 
-static std::vector<std::vector<std::function<void()>>> copies;  // by thread: started, not yet arrived
-static std::vector<std::vector<size_t>> groups;                 // by thread: the number of copies in each committed group
+inline std::vector<std::vector<std::function<void()>>> copies;  // by thread: started, not yet arrived
+inline std::vector<std::vector<size_t>> groups;                 // by thread: the number of copies in each committed group
 
-static size_t in_groups() { size_t n = 0; for (size_t g : groups[current]) n += g; return n; }
-static void cp_async_commit() { groups[current].push_back(copies[current].size() - in_groups()); }
-static void cp_async_wait(size_t newest) {  // all groups but the newest arrive
+inline size_t in_groups() { size_t n = 0; for (size_t g : groups[current]) n += g; return n; }
+inline void cp_async_commit() { groups[current].push_back(copies[current].size() - in_groups()); }
+inline void cp_async_wait(size_t newest) {  // all groups but the newest arrive
   auto& mine = groups[current];
   while (mine.size() > newest) {
     for (size_t i = 0; i < mine[0]; i++) copies[current][i]();
@@ -284,8 +286,8 @@ static void cp_async_wait(size_t newest) {  // all groups but the newest arrive
 // --- tensor cores --------------------------------------------------------------------------------
 
 struct Range { const char* data; size_t bytes; const char* name; };
-static std::vector<Range>& arguments() { static std::vector<Range> all; return all; }
-static std::vector<const float*> offered_a, offered_b;  // by thread: the fragments it brings to a product
+inline std::vector<Range>& arguments() { static std::vector<Range> all; return all; }
+inline std::vector<const float*> offered_a, offered_b;  // by thread: the fragments it brings to a product
 
 // Check one element of a tile, given by its plain address: it must lie in an argument or in shared memory.
 template <class T> static void touch(const T* p, bool writes, T value) {
@@ -308,13 +310,13 @@ template <class Use, int M, int N, int K, class T, class Layout = void> struct f
   static const int num_elements = 8;
   float x[8];
 };
-static inline int element(int s) { return ((current & 31) * 8 + s) * 37 & 255; }
-static inline float held(const float* const* lanes, int e) { int p = e * 173 & 255; return lanes[p >> 3][p & 7]; }
-static inline void together() {  // all 32 lanes
+inline int element(int s) { return ((current & 31) * 8 + s) * 37 & 255; }
+inline float held(const float* const* lanes, int e) { int p = e * 173 & 255; return lanes[p >> 3][p & 7]; }
+inline void together() {  // all 32 lanes
   if ((current | 31) >= fibers.size()) fail("uses a tensor core in a warp of fewer than 32 threads.");
   leave(IN_WARP);
 }
-static inline int64_t offset(int e, int64_t ld, bool rows) { return rows ? (e >> 4) * ld + (e & 15) : (e & 15) * ld + (e >> 4); }
+inline int64_t offset(int e, int64_t ld, bool rows) { return rows ? (e >> 4) * ld + (e & 15) : (e & 15) * ld + (e >> 4); }
 template <class F, class T> static void load_tile(F& f, const T* p, int64_t ld, bool rows) {
   together();
   for (int s = 0; s < 8; s++) { const T* q = p + offset(element(s), ld, rows); touch(q, false, T()); f.x[s] = (float)*q; }
@@ -351,96 +353,5 @@ template <class D, class A, class B, class C> static void mma_sync(D& d, const A
 #include "mma_on_cpu.hpp"
 #include "hopper_on_cpu.hpp"
 
-// --- a block -------------------------------------------------------------------------------------
-
-static const char* waits_for(const Fiber& f) {  // in words; and what another thread waits for, if it is something else
-  static char text[120];
-  const char* other = nullptr;
-  for (auto& g : fibers) if (g.state == WAITING && strcmp(g.what, f.what)) other = g.what;
-  snprintf(text, sizeof text, other ? "waits %s, another %s" : "waits %s", f.what, other);
-  return text;
-}
-static bool release_waiting() {
-  bool any = false;
-  for (auto& f : fibers) if (f.state == WAITING && f.until()) { f.state = READY; any = true; }
-  return any;
-}
-
-static bool release_warps(unsigned n) {
-  bool any = false;
-  for (unsigned first = 0; first < n; first += 32) {
-    unsigned end = first + 32 < n ? first + 32 : n, waiting = 0, done = 0;
-    for (unsigned i = first; i < end; i++) { waiting += fibers[i].state == IN_WARP; done += fibers[i].state == DONE; }
-    if (!waiting || waiting + done != end - first) continue;
-    any = true;
-    for (unsigned i = first; i < end; i++) if (fibers[i].state == IN_WARP) { fibers[i].state = READY; fibers[i].warp_epoch++; }
-  }
-  return any;
-}
-
-static void run_block(unsigned n, int backwards) {
-  const size_t STACK = 64 << 10;
-  stacks.resize(n * STACK); fibers.resize(n); exchanged.assign(n, 0);
-  offered_a.assign(n, nullptr); offered_b.assign(n, nullptr);
-  copies.assign(n, {}); groups.assign(n, {});
-  hopper_starts(n);
-  for (auto& array : shared_arrays()) {
-    memset(array.data, 0xff, array.bytes);  // not a number, in every floating-point type
-    for (size_t i = 0; i < array.count; i++) array.shadow[i] = Shadow();
-  }
-  for (unsigned i = 0; i < n; i++) {
-    Fiber& f = fibers[i];
-    getcontext(&f.context);
-    f.context.uc_stack.ss_sp = &stacks[i * STACK]; f.context.uc_stack.ss_size = STACK; f.context.uc_link = nullptr;
-    makecontext(&f.context, enter, 0);
-    f.state = READY; f.block_epoch = f.warp_epoch = 0;
-    f.id = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
-  }
-  while (!problem[0]) {
-    for (unsigned k = 0; k < n && !problem[0]; k++) {
-      unsigned i = backwards ? n - 1 - k : k;
-      if (fibers[i].state != READY) continue;
-      current = i; threadIdx = fibers[i].id;
-      swapcontext(&scheduler, &fibers[i].context);
-    }
-    if (problem[0]) return;
-    bool moved = release_warps(n) | release_waiting();
-    unsigned done = 0, waiting = 0, late = 0;
-    for (unsigned i = 0; i < n; i++) {
-      done += fibers[i].state == DONE; waiting += fibers[i].state == AT_BARRIER;
-      if (fibers[i].state != AT_BARRIER && (fibers[i].state != DONE || fibers[late].state == AT_BARRIER)) late = i;
-    }
-    if (done == n) {
-      if (hopper_ends()) snprintf(problem, sizeof problem, "Block (%u, %u, %u) has ended, and %s is still under way.", blockIdx.x, blockIdx.y, blockIdx.z, hopper_ends());
-      return;
-    }
-    if (waiting == n) {
-      for (unsigned i = 1; i < n; i++) if (fibers[i].barrier != fibers[0].barrier) {
-        current = i; threadIdx = fibers[i].id;
-        snprintf(problem, sizeof problem, "Threads of block (%u, %u, %u) wait at different barriers.", blockIdx.x, blockIdx.y, blockIdx.z);
-        return;
-      }
-      for (auto& f : fibers) { f.state = READY; f.block_epoch++; f.warp_epoch++; }
-      moved = true;
-    }
-    if (!moved && !one_copy_arrives(backwards)) {
-      const Dim3& o = fibers[late].id;
-      snprintf(problem, sizeof problem, "Block (%u, %u, %u) never ends: %u of %u threads wait at a barrier, and thread (%u, %u, %u) %s.",
-               blockIdx.x, blockIdx.y, blockIdx.z, waiting, n, o.x, o.y, o.z,
-               fibers[late].state == DONE ? "has ended" : fibers[late].state == WAITING ? waits_for(fibers[late]) : "waits for its warp");
-      return;
-    }
-  }
-}
-
-static const char* run_grid(const unsigned* grid, const unsigned* block, int backwards) {
-  problem[0] = 0;
-  gridDim = {grid[0], grid[1], grid[2]}; blockDim = {block[0], block[1], block[2]};
-  uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
-  for (uint64_t k = 0; k < blocks && !problem[0]; k++) {
-    uint64_t b = backwards ? blocks - 1 - k : k;
-    blockIdx = {(unsigned)(b % grid[0]), (unsigned)(b / grid[0] % grid[1]), (unsigned)(b / grid[0] / grid[1])};
-    run_block(block[0] * block[1] * block[2], backwards);
-  }
-  return problem;
-}
+// What is wrong, or "": in run_grid_on_cpu.cpp.
+const char* run_grid(const unsigned* grid, const unsigned* block, int backwards);

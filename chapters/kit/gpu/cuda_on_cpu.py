@@ -26,11 +26,17 @@ from chapters.kit.kept_files import CACHE, kept_file, last_used, short_hash
 
 KERNELS = CACHE / "kernels"
 HEADER = Path(__file__).with_suffix(".hpp")
-HEADERS = (HEADER, HEADER.with_name("mma_on_cpu.hpp"), HEADER.with_name("hopper_on_cpu.hpp"))
+RUN_GRID = HEADER.with_name("run_grid_on_cpu.cpp")
+SOURCES = (
+    HEADER,
+    HEADER.with_name("mma_on_cpu.hpp"),
+    HEADER.with_name("hopper_on_cpu.hpp"),
+    RUN_GRID,
+)
 # Locals hold a pattern before they are set, so that a register that is read too early is not zero by luck.
-# Each kernel needs its own copy of a template's statics; by default the first library loaded provides them for all.
-FLAGS = ["-O1", "-w", "-std=c++17", "-shared", "-fPIC", "-ftrivial-auto-var-init=pattern"]
-FLAGS += ["-fno-gnu-unique"]
+# Each kernel needs its own copy of all variables; by default the first library loaded provides some of them for all.
+FLAGS = ["-O1", "-w", "-std=c++17", "-fPIC", "-ftrivial-auto-var-init=pattern"]
+FLAGS += ["-fno-gnu-unique", "-fvisibility=hidden"]
 
 
 def _watched(declared: re.Match) -> str:
@@ -175,7 +181,8 @@ def _entry(name: str, text: str) -> list[str]:
     return [
         *kept,
         f"static void body() {{ {name}({arguments}); }}",
-        'extern "C" const char* run(void** p, const int64_t* sizes, const unsigned* grid, const unsigned* block,',
+        'extern "C" __attribute__((visibility("default")))',
+        "const char* run(void** p, const int64_t* sizes, const unsigned* grid, const unsigned* block,",
         "                           unsigned shared_bytes, int backwards) {",
         "dynamic_bytes = shared_bytes;",
         *setting,
@@ -185,29 +192,30 @@ def _entry(name: str, text: str) -> list[str]:
 
 @functools.cache
 def _folder() -> Path:
-    """The folder with the compiled headers and all kernels built with them; all processes on this machine share it.
+    """The folder with what all kernels need, compiled once, and the kernels; all processes on this machine share it.
 
     Parsing the headers takes half of the time of compiling a kernel, and every run needs the same kernels again.
     """
     version = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
-    contents = [header.read_bytes() for header in HEADERS]
+    contents = [source.read_bytes() for source in SOURCES]
     folder = KERNELS / short_hash(version, *FLAGS, *contents)
     if not folder.exists():
         KERNELS.mkdir(parents=True, exist_ok=True)
         for old in KERNELS.iterdir():
             if time.time() - last_used(old) > 3600:  # another process may be using a younger one
                 shutil.rmtree(old, ignore_errors=True)
-        _compile_headers(folder)
+        _compile_once(folder)
     return folder
 
 
-def _compile_headers(folder: Path) -> None:
+def _compile_once(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=KERNELS, ignore_cleanup_errors=True) as name:
-        for header in HEADERS:
-            shutil.copy(header, name)
-        flags = [flag for flag in FLAGS if flag != "-shared"]
+        for source in SOURCES:
+            shutil.copy(source, name)
         header = ["-x", "c++-header", HEADER.name, "-o", HEADER.name + ".gch"]
-        subprocess.run(["g++", *flags, *header], cwd=name, check=True, capture_output=True)
+        for arguments in (header, ["-c", RUN_GRID.name]):
+            command = ["g++", *FLAGS, *arguments]
+            subprocess.run(command, cwd=name, check=True, capture_output=True)
         with contextlib.suppress(OSError):  # another process made the folder first
             Path(name).rename(folder)
 
@@ -222,7 +230,9 @@ def _built(text: str):
 
 
 def _compile(text: str, library: Path) -> None:
-    command = ["g++", *FLAGS, "-x", "c++", "-", "-I", str(library.parent), "-o", str(library)]
+    folder = library.parent
+    kernel = ["-x", "c++", "-", "-I", str(folder), "-x", "none", str(folder / RUN_GRID.stem) + ".o"]
+    command = ["g++", *FLAGS, "-shared", *kernel, "-o", str(library)]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
         errors = (line for line in done.stderr.splitlines() if "error" in line)

@@ -26,18 +26,18 @@ using nvcuda::wmma::together;
 // --- dynamic shared memory -----------------------------------------------------------------------
 
 static const uint32_t WINDOW = 1024;  // where shared memory begins in its own address space; the GPU reserves the first KiB
-alignas(1024) static uint8_t dynamic_shared[227 * 1024];
-static uint32_t dynamic_bytes;  // as the host code asked for
+alignas(1024) inline uint8_t dynamic_shared[227 * 1024];
+inline uint32_t dynamic_bytes;  // as the host code asked for
 
-static uint32_t shared_address(const void* p) { return (uint32_t)((const uint8_t*)p - dynamic_shared) + WINDOW; }
-static uint8_t* shared_at(uint32_t address, uint32_t bytes, const char* who) {
+inline uint32_t shared_address(const void* p) { return (uint32_t)((const uint8_t*)p - dynamic_shared) + WINDOW; }
+inline uint8_t* shared_at(uint32_t address, uint32_t bytes, const char* who) {
   if (address < WINDOW || address - WINDOW + bytes > dynamic_bytes) fail("%s shared memory at %u, and the block has %u bytes of it.", who, address - WINDOW, dynamic_bytes);
   return dynamic_shared + (address - WINDOW);
 }
 
 // The 16-byte pieces of a row are permuted by the row's number; copies and products compute the place from the address.
 enum Swizzle { SWIZZLE_NONE, SWIZZLE_32, SWIZZLE_64, SWIZZLE_128 };  // as the driver numbers them
-static uint32_t swizzled(uint32_t address, int mode) { return address ^ (address >> 3 & ((1 << mode) - 1) << 4); }
+inline uint32_t swizzled(uint32_t address, int mode) { return address ^ (address >> 3 & ((1 << mode) - 1) << 4); }
 
 struct Span {
   uint32_t from, to;
@@ -51,36 +51,36 @@ struct MBarrier {
   unsigned maker, epoch;  // who made it, and how many barriers of the block the maker had passed
   bool published;         // to the copies, by a proxy fence of its maker
 };
-static std::map<uint32_t, MBarrier> mbarriers;
+inline std::map<uint32_t, MBarrier> mbarriers;
 
-static MBarrier& mbarrier(uint32_t address) {
+inline MBarrier& mbarrier(uint32_t address) {
   auto found = mbarriers.find(address);
   if (found == mbarriers.end()) fail("uses an mbarrier at %u in shared memory, where none was made.", address - WINDOW);
   MBarrier& it = found->second;
   if (it.maker != current && fibers[current].block_epoch == it.epoch) fail("uses an mbarrier that thread %u makes, and no barrier of the block stands between them.", it.maker);
   return it;
 }
-static void settle(MBarrier& it) {
+inline void settle(MBarrier& it) {
   if (it.pending == 0 && it.bytes == 0) { it.phase++; it.pending = it.expected; }
 }
-static void mbarrier_init(uint32_t address, uint32_t count) {
+inline void mbarrier_init(uint32_t address, uint32_t count) {
   shared_at(address, 8, "makes an mbarrier in");
   if (address % 8) fail("makes an mbarrier at %u, which is not a multiple of 8.", address - WINDOW);
   mbarriers[address] = {(int)count, (int)count, 0, 0, current, fibers[current].block_epoch, false};
 }
-static void fence_proxy_async() { for (auto& it : mbarriers) if (it.second.maker == current) it.second.published = true; }
-static void mbarrier_arrive(uint32_t address, uint32_t count, bool predicate = true) {
+inline void fence_proxy_async() { for (auto& it : mbarriers) if (it.second.maker == current) it.second.published = true; }
+inline void mbarrier_arrive(uint32_t address, uint32_t count, bool predicate = true) {
   if (!predicate) return;
   MBarrier& it = mbarrier(address);
   it.pending -= count;
   if (it.pending < 0) fail("arrives at an mbarrier at %u that waits for nobody in this phase.", address - WINDOW);
   settle(it);
 }
-static void mbarrier_arrive_expect(uint32_t address, uint32_t bytes) {
+inline void mbarrier_arrive_expect(uint32_t address, uint32_t bytes) {
   mbarrier(address).bytes += bytes;
   mbarrier_arrive(address, 1);
 }
-static void mbarrier_wait(const void* p, int parity) {  // until the phase of this parity is over
+inline void mbarrier_wait(const void* p, int parity) {  // until the phase of this parity is over
   uint32_t address = shared_address(p);
   mbarrier(address);
   wait_until([=] { return (int)(mbarriers[address].phase & 1) != parity; }, "for an mbarrier");
@@ -96,11 +96,11 @@ struct alignas(64) CUtensorMap {  // as tensor_maps.py packs it: rank 2, the inn
 static_assert(sizeof(CUtensorMap) == 128, "of the size that CUDA says");
 
 struct BulkCopy { CUtensorMap map; int64_t at[2]; uint32_t to, barrier; Span span; };
-static std::vector<BulkCopy> bulk_copies;  // asked for, not yet arrived
+inline std::vector<BulkCopy> bulk_copies;  // asked for, not yet arrived
 
-static bool read_by_wgmma(const Span& span);
+inline bool read_by_wgmma(const Span& span);
 
-static void bulk_copy(uint32_t to, const void* map, int c0, int c1, uint32_t barrier) {
+inline void bulk_copy(uint32_t to, const void* map, int c0, int c1, uint32_t barrier) {
   BulkCopy it;
   memcpy(&it.map, map, sizeof it.map);
   uint32_t bytes = it.map.box[0] * it.map.box[1] * it.map.item_bytes;
@@ -112,7 +112,7 @@ static void bulk_copy(uint32_t to, const void* map, int c0, int c1, uint32_t bar
   for (auto& other : bulk_copies) if (other.span.meets(it.span)) fail("copies to %u in shared memory, which another bulk copy still fills.", to - WINDOW);
   bulk_copies.push_back(it);
 }
-static void arrive(const BulkCopy& it) {
+inline void arrive(const BulkCopy& it) {
   const CUtensorMap& map = it.map;
   uint32_t row_bytes = map.box[0] * map.item_bytes;
   for (uint32_t r = 0; r < map.box[1]; r++) for (uint32_t c = 0; c < map.box[0]; c++) {
@@ -127,7 +127,7 @@ static void arrive(const BulkCopy& it) {
   barrier.bytes -= it.span.to - it.span.from;
   settle(barrier);
 }
-static bool one_copy_arrives(bool newest) {  // called when no thread can go on
+inline bool one_copy_arrives(bool newest) {  // called when no thread can go on
   if (bulk_copies.empty()) return false;
   auto which = newest ? bulk_copies.end() - 1 : bulk_copies.begin();
   BulkCopy it = *which;
@@ -169,23 +169,23 @@ struct WarpgroupThread {
   std::vector<std::pair<uint64_t, uint64_t>> asked;  // the descriptors of all products so far
   std::map<float*, Sums> sums;
 };
-static std::vector<WarpgroupThread> warpgroup_threads;
+inline std::vector<WarpgroupThread> warpgroup_threads;
 static const float RUBBISH = -1234567;  // not a sum of any test; an addition changes it, while NaN would stay NaN
 
-static uint32_t bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
-static bool read_by_wgmma(const Span& span) {
+inline uint32_t bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
+inline bool read_by_wgmma(const Span& span) {
   for (auto& thread : warpgroup_threads) for (auto& p : thread.products) if (p.reads_a.meets(span) || p.reads_b.meets(span)) return true;
   return false;
 }
 template <class T> static float element_at(const uint8_t* p) { T v; memcpy(&v, p, sizeof v); return (float)v; }
 
-static void wgmma_fence() {
+inline void wgmma_fence() {
   together();
   WarpgroupThread& me = warpgroup_threads[current];
   me.fenced = true;
   for (auto& s : me.sums) if (!s.second.in_flight) s.second.fenced = bits(*s.first);
 }
-static void wgmma_commit() {
+inline void wgmma_commit() {
   together();
   WarpgroupThread& me = warpgroup_threads[current];
   for (auto& p : me.products) if (p.group < 0) p.group = me.groups;
@@ -221,7 +221,7 @@ template <class T, int N, size_t... I, class All> static void issue(All all, std
 template <class T, int N, class... All> static void wgmma(All&&... all) {
   issue<T, N>(std::forward_as_tuple(all...), std::make_index_sequence<N / 2>());
 }
-static void multiply(Product& p) {  // this thread's sums: rows r and r + 8, in each eight columns two neighbours
+inline void multiply(Product& p) {  // this thread's sums: rows r and r + 8, in each eight columns two neighbours
   WarpgroupThread& me = warpgroup_threads[current];
   const Descriptor a(p.a), b(p.b);
   int in_group = current & 127, row = in_group / 32 * 16 + in_group % 32 / 4, column = in_group % 4 * 2;
@@ -241,11 +241,11 @@ static void multiply(Product& p) {  // this thread's sums: rows r and r + 8, in 
     }
   }
 }
-static bool warpgroup_is_there(size_t count) {
+inline bool warpgroup_is_there(size_t count) {
   for (unsigned i = current & ~127u; i <= (current | 127u); i++) if (warpgroup_threads[i].issued < count) return false;
   return true;
 }
-static void wgmma_wait(long newest) {
+inline void wgmma_wait(long newest) {
   together();
   WarpgroupThread& me = warpgroup_threads[current];
   while (!me.products.empty() && me.products[0].group >= 0 && me.products[0].group < me.groups - newest) {
@@ -260,12 +260,12 @@ static void wgmma_wait(long newest) {
     me.done++;
   }
 }
-static void hold_register(float&) {}  // wgmma.py: these two keep NVIDIA's compiler from moving code, and do nothing
-static int anew(int value) { return value; }
+inline void hold_register(float&) {}  // wgmma.py: these two keep NVIDIA's compiler from moving code, and do nothing
+inline int anew(int value) { return value; }
 
 // --- a block ---------------------------------------------------------------------------------------
 
-static void hopper_starts(unsigned n) {
+inline void hopper_starts(unsigned n) {
   memset(dynamic_shared, 0xff, sizeof dynamic_shared);
   mbarriers.clear(); bulk_copies.clear();
   warpgroup_threads.assign(n, {});

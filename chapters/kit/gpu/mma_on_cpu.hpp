@@ -9,7 +9,7 @@
 
 // An address in shared memory has 32 bits in PTX; here they are the number of the array (from 1) and the byte in it.
 static const unsigned ARRAY_SHIFT = 24;
-static unsigned __cvta_generic_to_shared(const void* p) {
+inline unsigned __cvta_generic_to_shared(const void* p) {
   const char* at = (const char*)p;
   auto& all = shared_arrays();
   for (size_t i = 0; i < all.size(); i++)
@@ -36,7 +36,7 @@ struct SharedPlace {  // `bytes` bytes in shared memory, inside an array and ali
   }
 };
 
-static void cp_async_bytes(unsigned to, const void* from, int bytes) {
+inline void cp_async_bytes(unsigned to, const void* from, int bytes) {
   if (bytes != 4 && bytes != 8 && bytes != 16) fail("copies %d bytes asynchronously; it can be 4, 8 or 16.", bytes);
   const char* data = (const char*)from;
   bool inside = false;
@@ -48,7 +48,7 @@ static void cp_async_bytes(unsigned to, const void* from, int bytes) {
   place.writing(rubbish);  // from now on the bytes may arrive at any time, so no thread may read the old ones
   copies[current].push_back([=] { place.writing(data); });
 }
-static void cp_async_cg_bytes(unsigned to, const void* from, int bytes) {
+inline void cp_async_cg_bytes(unsigned to, const void* from, int bytes) {
   if (bytes != 16) fail("copies %d bytes by cp.async.cg, which copies 16.", bytes);
   cp_async_bytes(to, from, bytes);
 }
@@ -63,9 +63,9 @@ template <int BYTES, class T, size_t N> static void cp_async(Shared<T, N>& to, i
 // --- one instruction for 32 lanes ----------------------------------------------------------------
 
 struct Met { const char* instruction; unsigned epoch; };
-static std::vector<Met> met;  // by thread: the instruction of its warp at which it arrived last
+inline std::vector<Met> met;  // by thread: the instruction of its warp at which it arrived last
 
-static void meet(const char* instruction) {  // instruction: a pointer that is the same for all lanes
+inline void meet(const char* instruction) {  // instruction: a pointer that is the same for all lanes
   if (met.size() != fibers.size()) met.assign(fibers.size(), Met{nullptr, 0});
   if ((current | 31) >= fibers.size()) fail("executes %s in a warp of fewer than 32 threads.", instruction);
   unsigned epoch = fibers[current].warp_epoch;
@@ -76,7 +76,7 @@ static void meet(const char* instruction) {  // instruction: a pointer that is t
 }
 
 struct Row { uint16_t x[8]; };
-static std::vector<Row> rows;  // by thread: the 16 bytes at the address it gave ldmatrix
+inline std::vector<Row> rows;  // by thread: the 16 bytes at the address it gave ldmatrix
 
 // Lanes 8 i to 8 i + 7 give the addresses of the rows of matrix i. Of each matrix lane l gets two elements of row l / 4
 // (transposed: of column l / 4), number 2 (l % 4) and the next.
