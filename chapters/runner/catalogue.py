@@ -65,9 +65,7 @@ def mistakes(chapter: Chapter) -> tuple[Mistake, ...]:
     for exercise, entries in read_yaml(path).items():
         chapter.exercise(exercise)
         if not isinstance(entries, dict):
-            raise CourseError(
-                f"{path.parent.name}/{path.name}: {exercise} must hold mistakes by name."
-            )
+            raise CourseError(f"{path.parent.name}/{path.name}: {exercise} must name its mistakes.")
         usual = {"read": entries.pop("read")} if "read" in entries else {}
         for name, own in entries.items():
             entry = usual | own if isinstance(own, dict) else own
@@ -134,8 +132,9 @@ def changed(chapter: Chapter, name: str, changes: dict[str, Change]) -> str:
             else:
                 new[exercise] = _patched(bodies[exercise], change["patch"])
         except (KeyError, ValueError) as error:
+            where = f"tests/{chapter.short}: {name}"
             raise CourseError(
-                f"{name} does not fit the reference of exercise {exercise}: {error}"
+                f"{where} does not fit the reference of {exercise}: {error}"
             ) from None
     return with_regions(reference, new)
 

@@ -84,14 +84,12 @@ class Chapter:
         """The reference the stub is generated from."""
         return self.solution_folder / self.file
 
-    def exercise(self, exercise_id: str) -> Exercise:
+    def exercise(self, key: str) -> Exercise:
         for exercise in self.exercises:
-            if exercise.id == exercise_id:
+            if exercise.id == key:
                 return exercise
         known = ", ".join(e.id for e in self.exercises)
-        raise CourseError(
-            f"There is no exercise {exercise_id} in chapter {self.number}; it has {known}."
-        )
+        raise CourseError(f"There is no exercise {key} in chapter {self.number}; it has {known}.")
 
     def hints(self, exercise_id: str) -> list[str]:
         """The graded hints of an exercise, from a question to almost the line. Markdown."""
@@ -121,25 +119,22 @@ def front_matter(lesson: Path) -> dict:
     except yaml.YAMLError as error:
         spot = getattr(error, "problem_mark", None)
         line = f" (line {spot.line + 2})" if spot else ""
-        raise CourseError(
-            f"The front matter of {lesson} is not YAML{line}; quote texts with commas."
-        ) from None
+        told = f"The front matter of {lesson} is not YAML{line}; quote texts with commas."
+        raise CourseError(told) from None
 
 
 def _chapter(folder: Path, root: Path) -> Chapter:
-    facts = front_matter(folder / "lesson.md")
-    number = int(folder.name[2:4])
+    lesson, number = folder / "lesson.md", int(folder.name[2:4])
+    facts = front_matter(lesson)
     missing = {"title", "minutes", "needs", "gpu", "file", "exercises"} - set(facts)
     if missing:
-        raise CourseError(
-            f"The front matter of {folder / 'lesson.md'} lacks {', '.join(sorted(missing))}."
-        )
+        raise CourseError(f"The front matter of {lesson} lacks {', '.join(sorted(missing))}.")
     try:
         exercises = tuple(Exercise(**e, chapter=number) for e in facts["exercises"])
         needs = tuple(facts["needs"])
     except TypeError as error:
         raise CourseError(
-            f"The front matter of {folder / 'lesson.md'} cannot be used ({error}). `needs` is a list "
+            f"The front matter of {lesson} cannot be used ({error}). `needs` is a list "
             "of chapter numbers; an exercise has id, kind, minutes, title and name."
         ) from None
     gpu = facts["gpu"] or "no"  # YAML reads a bare no as False
@@ -168,13 +163,11 @@ def chapter(number: int | str) -> Chapter:
     raise CourseError(f"There is no chapter {text!r}; the course has chapters {known}.")
 
 
-def exercise(exercise_id: str) -> tuple[Chapter, Exercise]:
-    """The chapter and exercise that `exercise_id` ("2.1", "02.1") names; CourseError if none."""
-    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", str(exercise_id).strip())
+def exercise(key: str) -> tuple[Chapter, Exercise]:
+    """The chapter and exercise that `key` ("2.1", "02.1") names; CourseError if none."""
+    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", str(key).strip())
     if not match:
-        raise CourseError(
-            f"{exercise_id!r} is not an exercise number: write chapter.exercise, as in 2.1."
-        )
+        raise CourseError(f"{key!r} is not an exercise number: write chapter.exercise, as in 2.1.")
     home = chapter(match.group(1))
     return home, home.exercise(f"{home.number}.{int(match.group(2))}")
 

@@ -53,17 +53,15 @@ def _block(label: str, text: str) -> list[str]:
 def render(failure: dict, *, check: str, hint: str) -> str:
     """The text a learner sees. `check` is the check's title, `hint` the command for the next hint."""
     lines = [f"✗ {failure['what']}", f"  checked   {check}"]
-    if failure["expected"]:
-        lines += _block("expected", failure["expected"])
-    if failure["yours"]:
-        lines += _block("yours", failure["yours"])
-    if failure["like"]:
-        lines.append(f"  This looks like: {failure['like']['what']}")
-        lines += _block("because", failure["like"]["why"])
-    elif failure["why"]:
-        lines += _block("because", failure["why"])
-    read = failure["like"].get("read") or failure["read"]
-    if read:
+    for label in ("expected", "yours"):
+        if failure[label]:
+            lines += _block(label, failure[label])
+    like = failure["like"]
+    if like:
+        lines.append(f"  This looks like: {like['what']}")
+    if why := like.get("why") or failure["why"]:
+        lines += _block("because", why)
+    if read := like.get("read") or failure["read"]:
         lines.append(f"  read      {read}")
     if hint:
         lines.append(f"  hint      {hint}")

@@ -47,9 +47,7 @@ class FreshCopy:
         path = self.file(chapter)
         text = path.read_text(encoding="utf-8")
         if text.count(old) != 1:
-            raise ValueError(
-                f"{path.name} holds {old!r} {text.count(old)} times; it must be there exactly once."
-            )
+            raise ValueError(f"{path.name} holds {old!r} {text.count(old)} times, and not once.")
         path.write_text(text.replace(old, new), encoding="utf-8", newline="\n")
 
     def environment(self) -> dict[str, str]:

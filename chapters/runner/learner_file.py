@@ -72,7 +72,7 @@ def without_markers(chapter: Chapter) -> str:
             return ""
         said = f"{chapter.file} has lost the lines `# BEGIN exercise` and `# END exercise` of {', '.join(lost)}."
     return (
-        f"{said} Put them back around your code: `hint`, `diff` and `reset` find your work by them. "
+        f"{said} Put the lines back around your code: `hint`, `diff` and `reset` find your work by them. "
         f"`python -m chapters reset {chapter.number}` makes a new file and keeps a copy of yours."
     )
 
@@ -106,16 +106,61 @@ def outdated(chapter: Chapter) -> bool:
 def updated(chapter: Chapter) -> str:
     """The text of a new learner's file with the learner's regions in it.
 
-    A region that is still to be written is taken from the new file. Raises CourseError, naming the file, if its BEGIN
-    and END lines do not pair, or an exercise has more or fewer regions than in the new file.
+    A region goes where the same functions are: exercises may have new numbers. A region that is still to be written is
+    taken from the new file. Raises CourseError, naming the file, if its BEGIN and END lines do not pair, or an exercise
+    has more or fewer regions than in the new file.
     """
     text, fresh = read_source(chapter.stub), stub_text(chapter)
     try:
-        mine, new = regions(text), regions(fresh)
-        begun = {key: body for key, body in mine.items() if key in new and not _is_todo(body)}
+        mine = regions(text)
+        begun = {
+            new: mine[old]
+            for new, old in _same_functions(fresh, text).items()
+            if not _is_todo(mine[old])
+        }
         return with_regions(fresh, begun)
     except CourseError as error:
         raise CourseError(f"{chapter.file}: {error} It was not changed.") from None
+
+
+def not_moved(chapter: Chapter, text: str) -> list[str]:
+    """The exercises whose function `text` has, but without the BEGIN and END lines by which `updated` finds answers."""
+    found = _same_functions(stub_text(chapter), text)
+    return [
+        exercise.id
+        for exercise in chapter.exercises
+        if exercise.id not in found
+        and re.search(rf"^[ ]*(?:def|class) {re.escape(exercise.name)}\b", text, re.M)
+    ]
+
+
+def _same_functions(fresh: str, old: str) -> dict[str, str]:
+    """exercise in `fresh` -> the exercise in `old` whose regions are in the same functions, whatever its number."""
+    new, before = _functions(fresh), _functions(old)
+    by_functions = {functions: number for number, functions in before.items()}
+    return {
+        number: number if before.get(number) == functions else by_functions[functions]
+        for number, functions in new.items()
+        if functions in by_functions
+    }
+
+
+def _functions(text: str) -> dict[str, tuple[str, ...]]:
+    """exercise -> for each of its regions the innermost functions and classes around it, such as "Counter.visit_"."""
+    found: dict[str, tuple[str, ...]] = {}
+    around: list[tuple[int, str]] = []
+    for line in text.split("\n"):
+        defined = re.match(r"([ ]*)(?:def|class) (\w+)", line)
+        begin = BEGIN.match(line)
+        indent = len(defined[1]) if defined else len(begin["indent"]) if begin else None
+        if indent is not None:
+            around = [(at, name) for at, name in around if at < indent]
+        if defined:
+            around.append((len(defined[1]), defined[2]))
+        elif begin:
+            place = ".".join(name for _, name in around)
+            found[begin["id"]] = (*found.get(begin["id"], ()), place)
+    return found
 
 
 def _is_todo(bodies: list[str]) -> bool:

@@ -53,12 +53,16 @@ def map_regions(text: str, replace: Replace) -> str:
         begin, end = BEGIN.match(line), END.match(line)
         if begin:
             if opened:
-                raise CourseError(f"Line {number} begins exercise {begin['id']} inside another.")
+                raise CourseError(
+                    f"The line `# END exercise {opened[0]}` is missing: line {number} begins exercise {begin['id']}."
+                )
             opened, body = (begin["id"], line, number), []
             out.append(line)
         elif end:
             if not opened or opened[0] != end["id"]:
-                raise CourseError(f"Line {number} ends exercise {end['id']}, which is not open.")
+                raise CourseError(
+                    f"The line `# BEGIN exercise {end['id']}` is missing: line {number} ends that exercise."
+                )
             out += replace(opened[0], opened[1], body)
             out.append(line)
             opened = None
@@ -66,7 +70,7 @@ def map_regions(text: str, replace: Replace) -> str:
             (body if opened else out).append(line)
     if opened:
         raise CourseError(
-            f"The region of exercise {opened[0]} that begins on line {opened[2]} has no END line."
+            f"The line `# END exercise {opened[0]}` is missing: its region begins on line {opened[2]}."
         )
     return "\n".join(out) + "\n"
 

@@ -172,7 +172,19 @@ def test_update_loses_no_answer(course):
     course.text = mine = course.text.replace("    # END exercise 0.2\n", "", 1)
     result = course.learner("update", "0")
     assert result.returncode == 2 and course.text == mine
-    assert result.stdout.startswith("first_module.py: Line ")
+    assert "first_module.py: The line `# END exercise 0.2` is missing" in result.stdout
+
+
+def test_update_follows_an_exercise_that_has_a_new_number(course):
+    """Answers stay in their functions when a newer course numbers its exercises otherwise."""
+    solution = course.root / "solutions/ch00_first_module/first_module.py"
+    course.solve()
+    text = solution.read_text(encoding="utf-8")
+    for old, new in (("0.2", "0.0"), ("0.3", "0.2"), ("0.0", "0.3")):
+        text = text.replace(f"exercise {old}", f"exercise {new}")
+    solution.write_text(text, encoding="utf-8")
+    said = course.learner("update", "0").stdout
+    assert course.text == text and "only in the copy" not in said
 
 
 def test_a_missing_file_is_made_and_an_edited_one_is_left(course):
@@ -197,7 +209,8 @@ def test_lost_markers_are_noticed(course):
     lines = [line for line in lines if "exercise 0.6" not in line or "raise" in line]
     course.text = "\n".join(lines) + "\n"
     says = "has lost the lines `# BEGIN exercise` and `# END exercise` of 0.6"
-    assert says in course.learner("check", "0.1").stdout
+    for command in (["check", "0.1"], []):
+        assert says in course.learner(*command).stdout
     assert says in course.pytest("-q", "chapters/ch00_first_module", "-k", "0_1").stdout
 
 

@@ -136,9 +136,8 @@ def test_a_process_that_the_answer_forks_does_not_answer(examiner, answer):
 
 @pytest.mark.skipif(os.name != "posix", reason="closes file descriptors as POSIX has them")
 def test_an_answer_that_closes_its_pipe_and_runs_on_is_stopped(examiner, answer):
-    outcome = _run(
-        examiner, answer(COMPILE, "import os; os.closerange(3, 99)\n    while True: pass")
-    )
+    path = answer(COMPILE, "import os; os.closerange(3, 99)\n    while True: pass")
+    outcome = _run(examiner, path)
     assert "did not finish" in outcome.failure["what"]
 
 

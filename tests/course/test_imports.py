@@ -41,12 +41,13 @@ def _module(path: Path) -> str:
 
 
 def _imports(code: str, *, top: bool = False) -> Iterator[str]:
-    """The modules that `code` imports; top: only those that it imports as soon as it is read."""
+    """The modules that `code` imports by their whole names; top: only those that it imports as soon as it is read."""
     tree = ast.parse(code)
     for node in tree.body if top else ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"write `{ast.unparse(node)}` with the whole name of the module"
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
                 path = ROOT.joinpath(*whole.split("."))

@@ -93,9 +93,7 @@ def test_without_an_address_that_colab_knows_there_is_no_badge(address):
 
 
 def test_colab_opens_the_notebook_of_the_branch():
-    place = "someone/some-course/blob/notebooks/ch00_x_lab.ipynb"
+    place = "github/someone/some-course/blob/notebooks/ch00_x_lab.ipynb"
     for address in (ADDRESS, ADDRESS + "/", ADDRESS + ".git"):
-        assert (
-            notebook.colab("ch00_x", address) == f"https://colab.research.google.com/github/{place}"
-        )
+        assert notebook.colab("ch00_x", address) == f"https://colab.research.google.com/{place}"
     assert "Open in Colab" in notebook.links("ch00_x", ADDRESS)

@@ -279,7 +279,8 @@ def test_an_output_that_was_made_from_other_code_is_stale(course):
 def test_every_page_of_the_course_has_a_kept_output_that_holds():
     """Else the first `mkdocs serve` of a fresh clone must run it; `python -m docs.pages.outputs` keeps it."""
     blocks = {where: outputs.blocks_of(path, where) for where, path in outputs.pages().items()}
-    assert not [where for where, some in blocks.items() if some and not outputs.valid(where, some)]
+    stale = [where for where, some in blocks.items() if some and not outputs.valid(where, some)]
+    assert not stale, "run `python -m docs.pages.outputs`"
 
 
 # --- the hook -------------------------------------------------------------------------------------

@@ -33,11 +33,10 @@ def run(options) -> int:
         )
     texts = [read_source(path) for path in (chapter.stub, chapter.solution)]
     try:
-        mine, reference = (
-            "\n".join(regions(text).get(exercise.id, [])).split("\n") for text in texts
-        )
+        bodies = [regions(text).get(exercise.id, []) for text in texts]
     except CourseError as error:
         raise CourseError(f"{chapter.file}: {error}") from None
+    mine, reference = ("\n".join(body).split("\n") for body in bodies)
     lines = unified_diff(mine, reference, "yours", "reference", lineterm="", n=99)
     print("\n".join(lines) or "Yours is the reference, line by line.")
     second = chapter.solution_folder / "second_way.py"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from chapters.runner.course import chapter as find
 from chapters.runner.course import chapters
-from chapters.runner.learner_file import outdated, updated, without_region, write
+from chapters.runner.learner_file import not_moved, outdated, updated, write
 from chapters.runner.progress import keep_copy
 from chapters.runner.regions import read_source
 from chapters.runner.terminal import shown
@@ -35,7 +35,7 @@ def run(options) -> int:
             f"{shown(chapter.stub)} is new, with your answers in it. Your file is kept as {shown(kept)}: "
             "copy from there what you had written outside of the exercises."
         )
-        if lost := without_region(chapter, old):
+        if lost := not_moved(chapter, old):
             begin = f"`# BEGIN exercise` line of {', '.join(lost)}"
             print(f"Your file has no {begin}: an answer to that is only in the copy.")
     if not chosen:
