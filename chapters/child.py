@@ -135,12 +135,9 @@ class Child(contextlib.AbstractContextManager):
             self.process.kill()
             code = self.process.wait(10)
         stack = self._stack.read_text("utf-8", "replace") if self._stack.exists() else ""
-        lost = Lost(late or stack.startswith("Timeout ("), code, self._tail(), stack)
+        printed = self.printed()[-4000:].decode("utf-8", "replace")
         self.close()
-        raise lost
-
-    def _tail(self) -> str:
-        return self.printed()[-4000:].decode("utf-8", "replace")
+        raise Lost(late or stack.startswith("Timeout ("), code, printed, stack)
 
     def close(self) -> None:
         self.process.kill()

@@ -61,8 +61,7 @@ QUESTIONS = [
         ask="nn.Linear(16, 8, bias=True) is exported. How many parameters does the exported `forward` have?",
         choices=("1", "2", "3"),
         compute=_parameters_of_a_layer,
-        because="x, the weight and the bias: an exported function holds no data, so its weights are passed at each "
-        "call.",
+        because="x, the weight and the bias: an exported function holds no data, so each call passes its weights.",
     ),
     Question(
         ask="x is (n, 16), w is (16, 8). What shape does TVM derive for matmul(x, w) before anything runs?",
@@ -74,7 +73,6 @@ QUESTIONS = [
         ask="relax.TensorType((4,)) is given no dtype. What is its dtype?",
         choices=("float32", "unknown", "float64"),
         compute=lambda: relax.TensorType((4,)).dtype,
-        because="The default is float32, not unknown. Always give the dtype, or a float16 model gets one float32 "
-        "tensor.",
+        because="The default is float32. Always give the dtype, or a float16 model gets one float32 tensor.",
     ),
 ]

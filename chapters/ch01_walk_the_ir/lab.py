@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Lab: what does a decoder cost?
 #
-# The scoreboard, run on the course's decoder. If your own answers to chapter 1 pass their
-# checks, this lab runs them; otherwise it runs the reference. It shows the answer to exercise 1.6:
-# predict first.
+# The scoreboard, run on the course's decoder. If your own answers to chapter 1 pass their checks, this lab runs them;
+# otherwise it runs the reference. It shows the answer to exercise 1.6: predict first.
 
 # %%
 from collections import Counter
@@ -40,8 +39,7 @@ for name, count in sorted(walk.count_calls(tiny).items(), key=lambda item: -item
 # %% [markdown]
 # ## The sizes of Llama 3 8B
 #
-# This does not run the module, so no weight is allocated. Two of the 32 layers, float16, 1024
-# positions in the cache.
+# This does not run the module, so no weight is allocated. Two of the 32 layers, float16, 1024 positions in the cache.
 
 # %%
 sizes = {"context_window": 1024, "vocab_size": 128256}
@@ -85,8 +83,7 @@ print(
 # %% [markdown]
 # ## The first rewrite
 #
-# Two transposes that cancel, one of them with another user. The inner one stays for that user; the
-# outer one goes.
+# Two transposes that cancel, one of them with another user. The inner one stays for that user; the outer one goes.
 
 # %%
 x = relax.Var("x", relax.TensorType((64, 48), "float32"))

@@ -75,8 +75,7 @@ QUESTIONS = [
         ask='After mod["main"].with_attr("note", 1), does mod["main"] have the attribute?',
         choices=("yes", "no", "only under PassContext"),
         compute=_attribute_after_with_attr,
-        because="Functions are immutable: with_attr returns a new one. The module changes only when "
-        "you store the new function in it.",
+        because="Functions are immutable: with_attr returns a new one. The module changes only if you store it there.",
     ),
     Question(
         ask="A mutator that overrides nothing visits a function. What does it return?",

@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Lab: what the readers do
 #
-# Each pass of chapter 2 on the course's decoder, and beside it the pass downstream that reads the
-# attribute. If your own answers to chapter 2 pass their checks, this lab runs them; otherwise it
-# runs the reference.
+# Each pass of chapter 2 on the course's decoder, and beside it the pass downstream that reads the attribute. If your
+# own answers to chapter 2 pass their checks, this lab runs them; otherwise it runs the reference.
 
 # %%
 import numpy as np
@@ -164,10 +163,9 @@ print("sum of each sequence's cache:", cache.numpy().sum(axis=(0, 1, 3, 4, 5)).a
 # %% [markdown]
 # ## Hint, bound and flag, read by RewriteCUDAGraph
 #
-# Launching a kernel costs a few microseconds, and a decode step launches many small ones. A CUDA
-# graph records a run of launches and replays it at once. `RewriteCUDAGraph` finds what may be
-# recorded: kernels whose tensors have the same addresses and the same sizes in every replay. You do
-# not need a GPU to see what it finds.
+# Launching a kernel costs a few microseconds, and a decode step launches many small ones. A CUDA graph records a run of
+# launches and replays it at once. `RewriteCUDAGraph` finds what may be recorded: kernels whose tensors have the same
+# addresses and the same sizes in every replay. You do not need a GPU to see what it finds.
 
 # %%
 hint = attach.AttachCUDAGraphSymbolicCaptureHints(
@@ -194,9 +192,8 @@ display(Table(("attached", "use_cuda_graph", "kernels", "of these captured", "in
 #
 # ## Stages, and a reader of our own
 #
-# Nothing in TVM reads `pipeline_parallel_stages`. MLC-LLM's own pass does, and our
-# `crossing_tensors` is a small version of it. Here the function is cut into two runs of equally many
-# calls:
+# Nothing in TVM reads `pipeline_parallel_stages`. MLC-LLM's own pass does, and our `crossing_tensors` is a small
+# version of it. Here the function is cut into two runs of equally many calls:
 
 # %%
 staged = attach.AttachPipelineParallelStages(2)(decode)["batch_decode"]
@@ -234,8 +231,7 @@ display(sent([by_name["rms_norm2"]]))
 #
 # ## A factor for the runtime
 #
-# The last pass writes into a dict that is shipped with the library. The engine reads it and pads the
-# number of tokens.
+# The last pass writes into a dict that is shipped with the library. The engine reads it and pads the number of tokens.
 
 # %%
 x = relax.Var("x", relax.TensorType((tirx.Var("seq_len", "int64"), 128), "float32"))

@@ -95,8 +95,7 @@ QUESTIONS = [
         because="A bound is found by the name of a variable in the signature. A misspelt name is not an error.",
     ),
     Question(
-        ask="batch_decode of the decoder is planned without and with bounds. With them, how many allocations does it "
-        "have?",
+        ask="batch_decode of the decoder is planned without and with bounds. How many allocations has it with them?",
         choices=("fewer", "as many", "more"),
         compute=_storages,
         because="Numbers can always be compared, so a storage can be reused for any tensor that fits into it.",

@@ -19,11 +19,8 @@ TRANSPOSE = tvm.ir.Op.get("relax.permute_dims")
 
 def is_typed(ty: tvm.ir.Type) -> bool:
     """Whether `ty` is a tensor type that says its shape, dimension by dimension, and its dtype."""
-    return (
-        isinstance(ty, relax.TensorType)
-        and isinstance(ty.shape, relax.ShapeExpr)
-        and ty.dtype is not None
-    )
+    has_shape = isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
+    return has_shape and ty.dtype is not None
 
 
 # --- for the groups -------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
 # %% [markdown]
 # # Lab: no transpose left
 #
-# The pass on modules of all kinds, and on the decoder. In a terminal:
-# `python -m chapters.ch03_transpose_matmul.lab`. If your own answers to chapter 3 pass their checks,
-# this lab runs them; otherwise it runs the reference.
+# The pass on modules of all kinds, and on the decoder. In a terminal: `python -m chapters.ch03_transpose_matmul.lab`.
+# If your own answers to chapter 3 pass their checks, this lab runs them; otherwise it runs the reference.
 
 # %%
 import tvm

@@ -81,8 +81,7 @@ QUESTIONS = [
         show=Gram.script,
         choices=("1", "2", "3"),
         compute=_parameters_of_a_composite,
-        because="A composite gets one parameter for each different tensor, in order of first use. So operands must "
-        "be looked up, not counted.",
+        because="One parameter per different tensor, in order of first use. So look operands up; do not count them.",
     ),
     Question(
         ask="What does TVM's own FuseTransposeMatmul do with x @ x.T?",
@@ -95,7 +94,6 @@ QUESTIONS = [
         ask="By how many elements does NT_matmul move through the memory of w from one step of k to the next?",
         choices=("1", "4", "6"),
         compute=_step_through_w,
-        because="The reduction axis is the last index of the stored tensor, where neighbouring elements are adjacent "
-        "in memory.",
+        because="The reduction axis is the last index of the stored tensor: its neighbours are adjacent in memory.",
     ),
 ]

@@ -1,10 +1,9 @@
 # %% [markdown]
 # # Lab: add and RMSNorm in one kernel
 #
-# The pass on a decoder, its kernels as text and as GPU code run without a GPU, planted faults, and
-# a stock schedule that is far slower on one row than no schedule. In a terminal: `python -m
-# chapters.ch04_add_rms_norm.lab`. If your own answers to chapter 4 pass their checks, this lab runs
-# them; otherwise it runs the reference.
+# The pass on a decoder, its kernels as text and as GPU code run without a GPU, planted faults, and a stock schedule
+# that is far slower on one row than no schedule. In a terminal: `python -m chapters.ch04_add_rms_norm.lab`. If your own
+# answers to chapter 4 pass their checks, this lab runs them; otherwise it runs the reference.
 
 # %%
 import dataclasses
@@ -58,9 +57,8 @@ display(compare(walk.scoreboard(pair, {}), walk.scoreboard(one, {})))
 # %% [markdown]
 # ## The kernel
 #
-# First the simple kernel: each thread holds elements that are `threads` apart, so that neighbouring
-# threads read neighbouring addresses. Then the wide kernel: the same steps, eight elements at a
-# time.
+# First the simple kernel: each thread holds elements that are `threads` apart, so that neighbouring threads read
+# neighbouring addresses. Then the wide kernel: the same steps, eight elements at a time.
 
 # %%
 rows = tvm.tirx.Var("rows", "int64")
@@ -81,9 +79,8 @@ print("\n".join(line[:110] for line in body if "uint4*)(x" in line or "uint4*)(t
 # %% [markdown]
 # ## Run it without a GPU
 #
-# g++ compiles the CUDA text itself, with a fiber for every thread. It runs twice: once with the first
-# thread first, once with the last thread first. Then WGSL, the language of WebGPU in a browser, runs
-# on Vulkan. Outputs start as NaN.
+# g++ compiles the CUDA text itself, with a fiber for every thread. It runs twice: once with the first thread first,
+# once with the last thread first. Then WGSL, the language of WebGPU in a browser, runs on Vulkan. Outputs start as NaN.
 
 # %%
 random = np.random.default_rng(0)

@@ -57,8 +57,7 @@ QUESTIONS = [
         show=SEQUENCES.script,
         choices=("1", "2", "3"),
         compute=_kernels_of_a_pipeline,
-        because="rms_norm contains a reduction, and FuseOps does not fuse an add into a reduction after it. This pass "
-        "does.",
+        because="rms_norm contains a reduction, and FuseOps fuses no add into a reduction after it. This pass does.",
     ),
     Question(
         ask="main has two pairs, with equal shapes and epsilons. How many kernels are in the module after the pass?",
@@ -83,11 +82,7 @@ QUESTIONS = [
     Question(
         ask="What does FuseAsUpstream, which asks only whether the first dimension is 1, make of (4, 3, 64)?",
         show=SEQUENCES.script,
-        choices=(
-            "a module that runs",
-            "a module that is not well-formed",
-            "the same module: it finds no pair",
-        ),
+        choices=("a module that runs", "a module that is not well-formed", "the same module"),
         compute=_upstream_on_sequences,
         because="It takes (4, 3, 64) for a batch of four decode steps, and calls a kernel written for (n, 1, 64).",
     ),

@@ -88,8 +88,7 @@ QUESTIONS = [
         ask="After decompose_reduction you call `sch.vectorize` on the update's loop over columns. What happens?",
         choices=("it is accepted", "it is refused", "the init is vectorized instead"),
         compute=_vectorized_late,
-        because="Without its init, the update is not a reduction block for TVM, which then refuses to vectorize its "
-        "loops.",
+        because="Without its init, the update is no reduction block for TVM, which refuses to vectorize its loops.",
     ),
     Question(
         ask="After decompose_reduction, how many producers does the block `bias` have?",
@@ -101,8 +100,7 @@ QUESTIONS = [
         ask="Sizes (8, 16, 6), tiles of (4, 8), `bias` moved into the loop over steps: how often does it run?",
         choices=("128", "768", "32"),
         compute=_bias_at_the_steps,
-        because="128 elements, six times each. Only the last time gives the right sum, but that makes the result "
-        "right, so TVM allows it.",
+        because="128 elements, six times each. Only the last gives the right sum; it is what stays, so TVM allows it.",
     ),
     Question(
         ask="After rfactor over the lanes, which loops of `total_rf` may be vectorized?",
@@ -114,7 +112,6 @@ QUESTIONS = [
         ask="Operands are float16, out_dtype is float32. How many sums does the decode schedule keep in a register?",
         choices=("as many as float16 values", "as many as float32 values", "one"),
         compute=_sums_in_a_register,
-        because="Lanes hold sums, and sums have the result's dtype. The operands are converted to it when they are "
-        "loaded.",
+        because="Lanes hold sums, and sums have the result's dtype. Operands are converted to it when they are loaded.",
     ),
 ]

@@ -55,8 +55,7 @@ QUESTIONS = [
         ask="After `fuse_reduction_epilogue(sch, mm, bias)`, what does `sch.get(mm)` give?",
         choices=("the fused block, called matmul", "the fused block, called bias", "an error"),
         compute=lambda: _handle("matmul"),
-        because="The map given to `replace` says that the fused block replaces the reduction, so the handle stays "
-        "valid.",
+        because="The map given to `replace` says that the fused block replaces the reduction: the handle stays valid.",
     ),
     Question(
         ask="And `sch.get(bias)`?",
@@ -75,8 +74,7 @@ QUESTIONS = [
         show=lambda: _fused().mod["main"].script(),
         choices=("D, A, B", "C, A, B", "D, C, A, B"),
         compute=_reads_of_the_update,
-        because="`decompose_reduction` keeps the whole block's reads, the bias among them. `refresh_regions` corrects "
-        "this.",
+        because="`decompose_reduction` keeps all of the block's reads, also the bias. `refresh_regions` corrects this.",
     ),
     Question(
         ask="In float16, add 1 four times and a bias of 2048. What is the sum with the bias first, and with it last?",

@@ -39,16 +39,14 @@ QUESTIONS = [
         show=CASES["a maximum"].text,
         choices=WAYS,
         compute=lambda: _way(CASES["a maximum"]),
-        because="max(t, x) + c is not max(t + c, x), so the bias cannot go into the init. The last step allows any "
-        "epilogue.",
+        because="max(t, x) + c is not max(t + c, x): the init cannot hold the bias. The last step allows any epilogue.",
     ),
     Question(
         ask="The epilogue takes the remainder of the sum by 7. What is the result of the built-in?",
         show=CASES["remainder"].text,
         choices=("right", "wrong", "refused"),
         compute=lambda: judge(CASES["remainder"], fuse_with_builtin)[0],
-        because="It takes the remainder at every step, and ((t mod 7) + x) mod 7 is (t + x) mod 7. The numbers are "
-        "right by luck.",
+        because="It takes the remainder at every step, and ((t mod 7) + x) mod 7 is (t + x) mod 7: right by luck.",
     ),
     Question(
         ask="A ReLU was fused at the last step; then the reduction loop is split, its halves exchanged. What happens?",
@@ -67,7 +65,6 @@ QUESTIONS = [
         ask="2048 + 1 + 1 + 1 in float16, from left to right?",
         choices=("2048", "2050", "2051", "2052"),
         compute=_half_sum,
-        because="float16 has no 2049, which is halfway between 2048 and 2050. It rounds to 2048, and so does every "
-        "further step.",
+        because="float16 has no 2049. Halfway between 2048 and 2050, it rounds to 2048, and so does each further step.",
     ),
 ]

@@ -39,9 +39,8 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     until = time.monotonic() + (60.0 if quick else LONGEST)
     clock = EventClock(device=DEVICE)
     ceilings = measured(clock, quick, DEVICE).json()
-    say(
-        f"copy {ceilings['copy_rate'] / 1e12:.3g} TB/s, bfloat16 {ceilings['matrix_rate'] / 1e12:.4g} TFLOP/s"
-    )
+    copy, products = ceilings["copy_rate"] / 1e12, ceilings["matrix_rate"] / 1e12
+    say(f"copy {copy:.3g} TB/s, bfloat16 {products:.4g} TFLOP/s")
     found = {}
     for name, cases in plan(quick).items():
         done, skipped = [], []

@@ -16,6 +16,7 @@ from chapters.kit.gpu.limits import ITEM_BYTES, WARP, warp_step
 from chapters.runner.earlier import earlier
 
 H200 = "nvidia/nvidia-h200"
+Staged = tuple[Schedule, LoopRV]  # with the loop over blocks of k
 
 
 def start_from_bias(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV]:
@@ -83,7 +84,7 @@ class Kernels:
     row_padding: Callable[[int, int, int, int], int]
     stage_in_shared: Callable[[Schedule, SBlockRV, str, LoopRV, ThreadTile, int], SBlockRV]
     overlap_copies: Callable[[Schedule, LoopRV], None]
-    bias_fragment: Callable[[], tuple[tirx.PrimFunc, tirx.PrimFunc]]
+    bias_fragment: Callable[[], wmma.Intrinsic]
 
     def naive_matmul(self, func: tirx.PrimFunc, tile: ThreadTile) -> tirx.PrimFunc:
         """`func` fused, tiled and bound; A and B are read from global memory at every step."""
@@ -104,9 +105,7 @@ class Kernels:
         self.overlap_copies(sch, k0)
         return sch.mod["main"]
 
-    def _staged(
-        self, func: tirx.PrimFunc, tile: ThreadTile, padding: int | None
-    ) -> tuple[Schedule, LoopRV]:
+    def _staged(self, func: tirx.PrimFunc, tile: ThreadTile, padding: int | None) -> Staged:
         if padding is None:
             item_bytes = ITEM_BYTES[str(func.params[0].dtype)]
             padding = self.row_padding(tile.block_k, tile.thread_n, item_bytes, tile.vector)
@@ -176,9 +175,7 @@ def lane_products(k: int, dtype: str) -> Callable:
 # --- tensor cores ---------------------------------------------------------------------------------
 
 
-def _tensor_core_schedule(
-    func: tirx.PrimFunc, tile: WarpTile, start: tuple[tirx.PrimFunc, tirx.PrimFunc]
-) -> tuple[Schedule, LoopRV]:
+def _tensor_core_schedule(func: tirx.PrimFunc, tile: WarpTile, start: wmma.Intrinsic) -> Staged:
     """`func` fused and scheduled for tensor cores; its loop over blocks of k. start: what `bias_fragment` returns."""
     sch, block = start_from_bias(func)
     stored = sch.cache_write(block, 0, wmma.SUM_SCOPE)

@@ -65,8 +65,7 @@ QUESTIONS = [
         ask="Does dlight's Matmul rule schedule a linear layer whose bias was fused before?",
         choices=("yes", "no: it declines", "only in float32"),
         compute=_rule_on_a_fused_layer,
-        because="The rule expects two operands, and the bias is a third. A layer that is fused first loses its tensor "
-        "cores.",
+        because="The rule expects two operands; the bias is a third. A layer fused first loses its tensor cores.",
     ),
     Question(
         ask="The reduction loop is bound to threadIdx.x. What does chapter 6's primitive do with the bias?",
@@ -76,11 +75,7 @@ QUESTIONS = [
     ),
     Question(
         ask="300 elements, `sch.split(loop, [2, 32, 4])`, which is 256 iterations. What happens?",
-        choices=(
-            "44 elements are not computed",
-            "split raises a ScheduleError",
-            "a third block is added",
-        ),
+        choices=("44 elements are not computed", "split raises a ScheduleError", "it adds a block"),
         compute=_too_few_blocks,
         because="split proves that its factors cover the loop. In a kernel written by hand, there is no such check.",
     ),

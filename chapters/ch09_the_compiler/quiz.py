@@ -70,11 +70,6 @@ def _products() -> list[tirx.PrimFunc]:
     return [mod[g] for g in mod.get_global_vars() if g.name_hint.startswith("NT_matmul")]
 
 
-def _unscheduled() -> int:
-    """How many of them have no schedule, since the vocabulary is not bound."""
-    return sum("tirx.is_scheduled" not in (func.attrs or {}) for func in _products())
-
-
 QUESTIONS = [
     Question(
         ask="FuseTransposeMatmul runs on a decoder that LegalizeOps has been through. What does it do?",
@@ -91,7 +86,7 @@ QUESTIONS = [
     Question(
         ask="Without a vocab_size in the metadata, how many of them get no schedule from chapter 5?",
         choices=("0", "1", "5"),
-        compute=_unscheduled,
+        compute=lambda: sum("tirx.is_scheduled" not in (f.attrs or {}) for f in _products()),
         because="The head's weight then has a symbolic number of rows. In most models it is the largest weight.",
     ),
     Question(
@@ -104,7 +99,6 @@ QUESTIONS = [
         ask="For CUDA, GEMV declines the head of `tiny`, 500 rows. Which of the next rules schedules it?",
         choices=("Matmul", "Reduction", "Fallback"),
         compute=_rule_for_the_head,
-        because="A product with one row is a reduction like any other: one block of threads per result, so no block "
-        "is partly used.",
+        because="A product with one row is a reduction: one block of threads per result, so no block is partly used.",
     ),
 ]

@@ -65,9 +65,8 @@ class Decoder:
         cache[0, :, places], cache[1, :, places] = self._rotate(k, places), v
         keys, values = (one.repeat_interleave(heads // groups, 0)[None] for one in cache)
         mask = torch.arange(self.window) <= places[:, None]
-        out = functional.scaled_dot_product_attention(
-            self._rotate(q, places)[None], keys, values, attn_mask=mask
-        )
+        q = self._rotate(q, places)[None]
+        out = functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
         return self._linear(out[0].transpose(0, 1).flatten(1), f"{name}.o_proj")
 
 

@@ -12,7 +12,7 @@ from chapters.kit import machine
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.gpu.executors import executors
 
-PROBE_SECONDS = 120  # at most, to import TVM from a cold disk and to tensorize one block
+SECONDS = 120  # at most, to import TVM from a cold disk and to tensorize one block
 
 
 @dataclass
@@ -38,11 +38,9 @@ def _tensorize() -> Finding:
     """Tensorize in another process, because a wrong tvm-ffi kills the process."""
     command = [sys.executable, "-m", "chapters.kit.tensorize_probe"]
     try:
-        probe = subprocess.run(
-            command, cwd=ROOT, capture_output=True, timeout=PROBE_SECONDS, check=False
-        )
+        probe = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        text = f"Schedule.tensorize did not finish within {PROBE_SECONDS} seconds"
+        text = f"Schedule.tensorize did not finish within {SECONDS} seconds"
         return Finding("!!", text, "run `python -m chapters doctor` again when the machine is idle")
     if probe.returncode == 0:
         return Finding("ok", "Schedule.tensorize works (a wrong tvm-ffi would kill the process)")

@@ -44,11 +44,8 @@ def llvm_host() -> dict:
     from tvm.target import codegen
 
     cpu = codegen.llvm_get_system_cpu()
-    return {
-        "version": codegen.llvm_version_major(),
-        "cpu": cpu,
-        "target": tvm.target.Target({"kind": "llvm", "mcpu": cpu}),
-    }
+    target = tvm.target.Target({"kind": "llvm", "mcpu": cpu})
+    return {"version": codegen.llvm_version_major(), "cpu": cpu, "target": target}
 
 
 def torch_python() -> str:

@@ -32,9 +32,7 @@ class Question:
         """The index of the right choice, computed now. ValueError if it is none of the choices."""
         right = str(self.compute())
         if right not in self.choices:
-            raise ValueError(
-                f"{self.ask!r}: the compiler says {right!r}, which is not one of the choices."
-            )
+            raise ValueError(f"{self.ask!r}: the compiler says {right!r}, which is no choice.")
         return self.choices.index(right)
 
 

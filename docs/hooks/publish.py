@@ -102,9 +102,7 @@ def _add_chapter(chapter, files, config, repository: Repository) -> list[Path]:
     lab, second = chapter.folder / "lab.py", chapter.solution_folder / "second_way.py"
     for path in (lab, chapter.solution, second):
         if not path.exists():
-            raise PluginError(
-                f"Chapter {chapter.number} has no {path.relative_to(root).as_posix()}."
-            )
+            raise PluginError(f"There is no {path.relative_to(root).as_posix()}.")
     lesson_text, lab_text = (p.read_text(encoding="utf-8") for p in (chapter.lesson, lab))
     solution = solution_page(chapter)
     generated = {

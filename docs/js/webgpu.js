@@ -16,6 +16,16 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   ];
   const LONG_ENOUGH = 40; // milliseconds a timing should take
   const MOST_LAUNCHES = 256;
+  const INSECURE =
+    "The browser gives WebGPU only to pages from https, from localhost or from a file; " +
+    "this page came otherwise.";
+  const NO_WEBGPU =
+    "This browser has no WebGPU, so nothing can run here. A current Chrome, Edge or Safari has it; " +
+    "the text below is the kernel all the same.";
+  const NO_ADAPTER =
+    "This browser has WebGPU and finds no device that it trusts. On Linux, chrome://gpu says why, " +
+    "and the flag chrome://flags/#enable-unsafe-webgpu lets it try all the same.";
+  const LOST = "The device was lost, as happens when a kernel never ends. Run again to open it anew.";
 
   /** Something to tell the reader, in one sentence; `lines` are a compiler's messages. */
   class Told extends Error {
@@ -100,10 +110,7 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
       rows = inputs.x1.length / hidden;
     const verdict = { rows, wrong: 0, norm: 0, sums: 0, missing: 0 };
     for (let row = 0; row < rows; row++) {
-      let squares = 0,
-        largest = 0,
-        error = 0,
-        good = true;
+      let [squares, largest, error, good] = [0, 0, 0, true];
       for (let h = 0, i = row * hidden; h < hidden; h++, i++) {
         total[h] = format.round(inputs.x1[i] + inputs.x2[i]); // the next layer reads the sum rounded
         squares += total[h] * total[h];
@@ -143,42 +150,22 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   }
 
   async function request() {
-    if (!window.isSecureContext) {
-      throw new Told(
-        "The browser gives WebGPU only to pages from https, from localhost or from a file; " +
-          "this page came otherwise.",
-      );
-    }
-    if (!navigator.gpu) {
-      throw new Told(
-        "This browser has no WebGPU, so nothing can run here. A current Chrome, Edge or Safari has it; " +
-          "the text below is the kernel all the same.",
-      );
-    }
+    if (!window.isSecureContext) throw new Told(INSECURE);
+    if (!navigator.gpu) throw new Told(NO_WEBGPU);
     const adapter = await navigator.gpu.requestAdapter();
-    if (!adapter) {
-      throw new Told(
-        "This browser has WebGPU and finds no device that it trusts. On Linux, chrome://gpu says why, " +
-          "and the flag chrome://flags/#enable-unsafe-webgpu lets it try all the same.",
-      );
-    }
+    if (!adapter) throw new Told(NO_ADAPTER);
     const half = adapter.features.has("shader-f16");
     const device = await adapter.requestDevice({
       requiredFeatures: half ? ["shader-f16"] : [],
       requiredLimits: Object.fromEntries(LIMITS.map((name) => [name, adapter.limits[name]])),
     });
-    const info = adapter.info ?? {};
-    const name =
-      info.description ||
-      [info.vendor, info.architecture].filter(Boolean).join(" ") ||
-      "a device without a name";
+    const { description, vendor, architecture } = adapter.info ?? {};
+    const maker = [vendor, architecture].filter(Boolean).join(" ");
+    const name = description || maker || "a device without a name";
     const found = { device, half, name, lost: null };
     found.gone = device.lost.then(({ message }) => {
       opened = null;
-      throw new Told(
-        "The device was lost, as happens when a kernel never ends. Run again to open it anew. " +
-          message,
-      );
+      throw new Told(`${LOST} ${message}`);
     });
     found.gone.catch(() => {}); // told to whoever waits for a run
     return found;
@@ -186,16 +173,10 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
 
   /** How the arguments are bound: the buffers in the kernel's order, then the scalars. */
   function layoutOf({ device }, kernel) {
-    const types = kernel.buffers.map(({ writable }) =>
-      writable ? "storage" : "read-only-storage",
-    );
-    return device.createBindGroupLayout({
-      entries: [...types, "uniform"].map((type, binding) => ({
-        binding,
-        visibility: GPUShaderStage.COMPUTE,
-        buffer: { type },
-      })),
-    });
+    const types = kernel.buffers.map((one) => (one.writable ? "storage" : "read-only-storage"));
+    const visibility = GPUShaderStage.COMPUTE;
+    const entry = (type, binding) => ({ binding, visibility, buffer: { type } });
+    return device.createBindGroupLayout({ entries: [...types, "uniform"].map(entry) });
   }
 
   /** A pipeline; throws Told with the compiler's errors and the lines they are on. */
@@ -203,20 +184,15 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     device.pushErrorScope("validation");
     const module = device.createShaderModule({ code });
     const { messages } = await module.getCompilationInfo();
-    let errors = messages
+    const errors = messages
       .filter(({ type }) => type === "error")
       .map(({ lineNum, linePos, message }) => ({ line: lineNum, column: linePos, message }));
     let pipeline = null;
     if (!errors.length) {
       const compute = { module, entryPoint: kernel.entry };
-      pipeline = await device
-        .createComputePipelineAsync({
-          layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }),
-          compute,
-        })
-        .catch((error) => {
-          errors = [nowhere(error)];
-        });
+      const made = { layout: device.createPipelineLayout({ bindGroupLayouts: [layout] }), compute };
+      const failed = (error) => errors.push(nowhere(error));
+      pipeline = await device.createComputePipelineAsync(made).catch(failed);
     }
     await device.popErrorScope(); // what it holds has been told above
     if (errors.length) throw new Told("The browser's compiler refuses this text.", errors);
@@ -244,19 +220,14 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
       format = FORMATS[kernel.dtype];
     const count = launch.rows * facts.hidden;
     const made = (data, usage) => {
-      const buffer = device.createBuffer({
-        size: (data.byteLength + 3) & ~3,
-        usage: usage | COPY_DST,
-      });
+      const size = (data.byteLength + 3) & ~3;
+      const buffer = device.createBuffer({ size, usage: usage | COPY_DST });
       device.queue.writeBuffer(buffer, 0, data);
       return buffer;
     };
-    const buffers = kernel.buffers.map(({ name }) =>
-      made(
-        name in inputs ? format.encode(inputs[name]) : new format.words(count).fill(format.nan),
-        STORAGE | COPY_SRC,
-      ),
-    );
+    const start = (name) =>
+      name in inputs ? format.encode(inputs[name]) : new format.words(count).fill(format.nan);
+    const buffers = kernel.buffers.map(({ name }) => made(start(name), STORAGE | COPY_SRC));
     const scalars = new Int32Array((launch.scalars.length + 3) & ~3);
     scalars.set(launch.scalars);
     buffers.push(made(scalars, UNIFORM));
@@ -274,16 +245,15 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
 
   /** The outputs of one launch, by name. */
   async function results({ device }, pipeline, placed, kernel, launch) {
+    const { MAP_READ, COPY_DST } = GPUBufferUsage;
     const encoder = device.createCommandEncoder(),
       taken = [];
     launched(encoder, pipeline, placed, launch, 1);
     kernel.buffers.forEach(({ name, writable }, n) => {
       if (!writable) return;
-      const buffer = device.createBuffer({
-        size: placed.buffers[n].size,
-        usage: GPUBufferUsage.MAP_READ | GPUBufferUsage.COPY_DST,
-      });
-      encoder.copyBufferToBuffer(placed.buffers[n], 0, buffer, 0, buffer.size);
+      const { size } = placed.buffers[n];
+      const buffer = device.createBuffer({ size, usage: MAP_READ | COPY_DST });
+      encoder.copyBufferToBuffer(placed.buffers[n], 0, buffer, 0, size);
       taken.push([name, buffer]);
     });
     device.queue.submit([encoder.finish()]);
@@ -324,9 +294,7 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
       format = FORMATS[kernel.dtype],
       count = launch.rows * facts.hidden;
     if (kernel.dtype === "float16" && !gpu.half) {
-      throw new Told(
-        `${gpu.name} offers no float16 to WebGPU (the feature shader-f16); take float32.`,
-      );
+      throw new Told(`${gpu.name} offers no float16 to WebGPU (feature shader-f16); take float32.`);
     }
     const work = async () => {
       const layout = layoutOf(gpu, kernel);
@@ -353,28 +321,21 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   // --- the page --------------------------------------------------------------------------------
 
   const choices = { dtype: part("dtype"), fault: part("fault"), rows: part("rows") };
-  const text = part("text"),
-    verdict = part("verdict"),
-    device = part("device");
+  const [text, verdict, device] = ["text", "verdict", "device"].map(part);
   let runs = 0;
 
   const chosen = () => {
     const kernel = facts.kernels[+choices.dtype.value],
-      fault = facts.faults[+choices.fault.value];
-    return {
-      kernel,
-      fault,
-      launch: kernel.launches[+choices.rows.value],
-      given: kernel.texts[+choices.fault.value],
-    };
+      launch = kernel.launches[+choices.rows.value],
+      number = +choices.fault.value;
+    return { kernel, launch, fault: facts.faults[number], given: kernel.texts[number] };
   };
   const edited = () => text.value !== chosen().given;
 
   function shown() {
     const { fault } = chosen();
-    part("says").textContent = edited()
-      ? `Edited by you. It began as: ${fault.title}.`
-      : fault.says;
+    const changed = `Edited by you. It began as: ${fault.title}.`;
+    part("says").textContent = edited() ? changed : fault.says;
     part("reset").disabled = !edited();
   }
 
@@ -453,17 +414,10 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     const moved = (4 * launch.rows + 1) * facts.hidden * FORMATS[kernel.dtype].bytes;
     runs += 1;
     const row = document.createElement("tr");
-    const cells = [
-      runs,
-      kernel.dtype,
-      wasEdited ? "edited" : fault.title,
-      launch.rows,
-      result.wrong,
-      percent(result.norm),
-      duration(result.each),
-      (moved / result.each / 1e6).toPrecision(3),
-    ];
-    cells.forEach((cell) => element("td", cell, row));
+    const ran = [runs, kernel.dtype, wasEdited ? "edited" : fault.title, launch.rows];
+    const found = [result.wrong, percent(result.norm), duration(result.each)];
+    const speed = (moved / result.each / 1e6).toPrecision(3);
+    [...ran, ...found, speed].forEach((cell) => element("td", cell, row));
     part("runs").tBodies[0].prepend(row);
     part("runs").hidden = false;
   }

@@ -93,8 +93,6 @@ def _block(fence: Fence, where: str, above: int) -> Block:
         if text.strip() and not text.startswith(fence.indent):
             raise PageError(f"{at}: the block's code is indented less than its fence: {text!r}.")
         if text.lstrip().startswith("--8<--"):
-            raise PageError(
-                f"{at}: a `python run` block cannot include a snippet; import the function instead."
-            )
+            raise PageError(f"{at}: a block cannot include a snippet; import the function instead.")
         code.append(text[len(fence.indent) :])
     return Block(fence, "\n".join(code), line, hide, raises, mark, " ".join(options))

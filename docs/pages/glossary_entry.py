@@ -24,9 +24,7 @@ class Entry:
     def __post_init__(self) -> None:
         count = len(self.text.splitlines())
         if not 1 <= count <= LINES:
-            raise ValueError(
-                f"A glossary entry shows 1 to {LINES} lines, and this has {count}:\n{self.text}"
-            )
+            raise ValueError(f"An entry shows 1 to {LINES} lines; this has {count}:\n{self.text}")
 
     def __str__(self) -> str:
         return self.text

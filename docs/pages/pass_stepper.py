@@ -59,9 +59,8 @@ class Stepper:
             f'<div id="{self.prefix}-{number}-{n}">{code}</div>'
             for n, code in enumerate([*diffs, *added])
         ]
-        return "".join(
-            [*codes[: len(diffs)], more, *codes[len(diffs) :], _names("gone", step.removed)]
-        )
+        changed, new = codes[: len(diffs)], codes[len(diffs) :]
+        return "".join([*changed, more, *new, _names("gone", step.removed)])
 
 
 def facts(step: TracedPass) -> str:

@@ -20,18 +20,14 @@ STYLE = """
 .plot svg{max-width:44rem;min-width:30rem;width:100%;height:auto}
 .plt text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif}
 """
+_INKED = "text.color axes.edgecolor axes.labelcolor xtick.color ytick.color grid.color"
 SETTINGS = {
     "svg.fonttype": "none",  # text stays text: it can be read, copied and follows the page's font
     "svg.hashsalt": "plot",  # the same ids in every build
-    "text.color": INK,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
+    **dict.fromkeys(_INKED.split(), INK),
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.color": INK,
     "grid.alpha": 0.16,
     "font.size": 11,
 }
@@ -174,9 +170,7 @@ def bandwidth(sizes: Sequence[Size], copy_rate: float, title: str) -> Figure:
 
     others = [name for name in names if name != "copy"]
     rows = [(s.name, si(s.bytes, "B"), *(_share_of_copy(n, s) for n in others)) for s in sizes]
-    caption = (
-        "The table gives shares of the speed of copy, measured at the same size in the same rounds."
-    )
+    caption = "The table gives shares of the speed of copy at the same size, in the same rounds."
     return figure(draw, title, caption, Table(("case", "moves", *others), rows))
 
 

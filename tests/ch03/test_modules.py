@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import tvm
@@ -10,7 +13,9 @@ from tvm import relax, tirx
 
 from chapters.kit.cases.relax_text import kernel, relax_module
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
-from tests.ch03.test_property import calls, run
+from tests.ch03.checks import operators
+from tests.ch03.test_property import run
+from tests.support import expect
 
 DOUBLE = kernel("double(a)", (16, 8), "a[at] = a[at] + a[at]")
 COPY = kernel("copy(a, b)", (4, 16), "b[at] = a[at]").replace("def copy", "def NT_matmul")
@@ -24,17 +29,29 @@ def _product(x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return x.astype("float64") @ w.astype("float64").T
 
 
-def _situation(name: str, text: str, kernels: int, *runs: tuple[tuple, np.ndarray]):
-    """A module, how many kernels the pass makes of it, and what main gives for which arguments."""
-    return pytest.param(relax_module(text), kernels, runs, id=name)
-
-
 X, W = _array(4, 8), _array(16, 8)
 XW = _product(X, W)
-SITUATIONS = [
-    _situation(
-        "the transpose is before the If; one branch multiplies by it, the other by its own",
-        """
+# by situation: the arguments that main is called with and its result; some modules are not run
+RUNS = {
+    "branches": [
+        ((X, W[:8], np.array(True)), _product(X, W[:8])),
+        ((X, W[:8], np.array(False)), -_product(X, W[:8])),
+    ],
+    "local_function": [((X, W), XW)],
+    "tuple": [((X, W), XW)],
+    "empty_sum": [((_array(4, 0), _array(16, 0)), np.zeros((4, 16)))],
+    "equal_sizes": [((X, W), XW)],
+    "twice": [((X, np.ascontiguousarray(W.T)), XW)],
+    "recursion": [((X, W, np.array(True)), XW)],
+    "overwritten": [((X, W), -3 * XW)],
+    "overwritten_elsewhere": [((X, W), -XW)],
+    **dict.fromkeys(
+        ("match_cast", "annotated", "impure", "part_of_a_size", "composites", "closure"), ()
+    ),
+}
+# each headed by its name, the number of kernels that the pass makes of it, and what is special about it
+SITUATIONS = f"""
+## branches, 2: the transpose is before the If; one branch multiplies by it, the other by its own
 def main(x: (4, 8), w: (8, 8), c: ("bool",)):
     wt = R.permute_dims(w)
     if c:
@@ -48,14 +65,8 @@ def main(x: (4, 8), w: (8, 8), c: ("bool",)):
             R.output(d)
         out = d
     return out
-""",
-        2,
-        ((X, W[:8], np.array(True)), _product(X, W[:8])),
-        ((X, W[:8], np.array(False)), -_product(X, W[:8])),
-    ),
-    _situation(
-        "a local function uses w of the function around it",
-        """
+
+## local_function, 1: a local function uses w of the function around it
 def main(x: (4, 8), w: (16, 8)):
     @R.function
     def inner(a: R.Tensor((4, 8), "float32")) -> R.Tensor((4, 16), "float32"):
@@ -66,110 +77,66 @@ def main(x: (4, 8), w: (16, 8)):
 
     out: R.Tensor((4, 16), "float32") = inner(x)
     return out
-""",
-        1,
-        ((X, W), XW),
-    ),
-    _situation(
-        "a match_cast between the two checks a shape at run time; the pass does not look through it",
-        """
+
+## match_cast, 0: a match_cast between the two checks a shape at run time; the pass does not look through it
 def main(x: (4, 8), w: (16, 8)) -> R.Tensor(dtype="float32", ndim=2):
     m = T.int64()
     wt = R.permute_dims(w)
     cast = R.match_cast(wt, R.Tensor((8, m), "float32"))
     out = R.matmul(x, cast)
-""",
-        0,
-    ),
-    _situation(
-        "the annotated type of the transpose has no shape, so the product has no known shape",
-        """
+
+## annotated, 0: the annotated type of the transpose has no shape, so the product has no known shape
 def main(x: (4, 8), w: (16, 8)):
     wt: R.Tensor(dtype="float32", ndim=2) = R.permute_dims(w)
     out: R.Tensor(dtype="float32", ndim=2) = R.matmul(x, wt)
-""",
-        0,
-    ),
-    _situation(
-        "the transpose travels through a tuple",
-        """
+
+## tuple, 0: the transpose travels through a tuple
 def main(x: (4, 8), w: (16, 8)):
     pair = (R.permute_dims(w), x)
     wt = pair[0]
     out = R.matmul(x, wt)
-""",
-        0,
-        ((X, W), XW),
-    ),
-    _situation(
-        "k is 0: every element of the product is an empty sum",
-        """
+
+## empty_sum, 1: k is 0: every element of the product is an empty sum
 def main(x: (4, 0), w: (16, 0)):
     out = R.matmul(x, R.permute_dims(w))
-""",
-        1,
-        ((_array(4, 0), _array(16, 0)), np.zeros((4, 16))),
-    ),
-    _situation(
-        "a function with side effects around its dataflow block",
-        """
+
+## impure, 1: a function with side effects around its dataflow block
 @impure
 def main(x: (4, 8), w: (16, 8)):
-    R.print(x, format="{}")
+    R.print(x, format="{{}}")
     with R.dataflow():
         out = R.matmul(x, R.permute_dims(w))
         R.output(out)
-    R.print(out, format="{}")
+    R.print(out, format="{{}}")
     return out
-""",
-        1,
-    ),
-    _situation(
-        "k is n in one operand and m in the other: only the caller knows that they are equal",
-        """
+
+## equal_sizes, 1: k is n in one operand and m in the other: only the caller knows that they are equal
 def main(x: (4, "n"), w: (16, "m")):
     out = R.matmul(x, R.permute_dims(w))
-""",
-        1,
-        ((X, W), XW),
-    ),
-    _situation(
-        "n is part of a dimension and never one by itself, so the kernel needs it as an argument",
-        """
+
+## part_of_a_size, 1: n is part of a dimension and never one by itself, so the kernel needs it as an argument
 def main(x: ("n + 1", 8), s: R.Shape(["n"]), w: (16, 8)):
     out = R.matmul(x, R.permute_dims(w))
-""",
-        1,
-    ),
-    _situation(
-        "a composite of this pass's own name, from elsewhere; and a function set aside for a library",
-        """
+
+## composites, 0: a composite of this pass's own name, from elsewhere; and a function set aside for a library
 @private
 def mine(x: (4, 8), w: (16, 8)):
-    R.func_attr({"Composite": "transpose_matmul_fuse", "Primitive": True})
+    R.func_attr({{"Composite": "transpose_matmul_fuse", "Primitive": True}})
     out = R.matmul(x, R.permute_dims(w))
 
 def theirs(x: (4, 8), w: (16, 8)):
-    R.func_attr({"Codegen": "cublas"})
+    R.func_attr({{"Codegen": "cublas"}})
     out = R.matmul(x, R.permute_dims(w))
 
 def main(x: (4, 8), w: (16, 8)):
     out = cls.mine(x, w)
-""",
-        0,
-    ),
-    _situation(
-        "w transposed twice: the outer transpose is fused, the inner one is its operand and stays",
-        """
+
+## twice, 1: w transposed twice: the outer transpose is fused, the inner one is its operand and stays
 def main(x: (4, 8), w: (8, 16)):
     out = R.matmul(x, R.permute_dims(R.permute_dims(w)))
-""",
-        1,
-        ((X, np.ascontiguousarray(W.T)), XW),
-    ),
-    _situation(
-        "recursion, and a PrimFunc called as NT_matmul",
-        f"""{COPY}
+
+## recursion, 1: recursion, and a PrimFunc called as NT_matmul
+{COPY}
 def main(x: (4, 8), w: (16, 8), c: ("bool",)) -> R.Tensor((4, 16), "float32"):
     if c:
         out: R.Tensor((4, 16), "float32") = cls.main(x, w, R.const(False, "bool"))
@@ -180,25 +147,17 @@ def main(x: (4, 8), w: (16, 8), c: ("bool",)) -> R.Tensor((4, 16), "float32"):
             R.output(b)
         out: R.Tensor((4, 16), "float32") = b
     return out
-""",
-        1,
-        ((X, W, np.array(True)), XW),
-    ),
-    _situation(
-        "a kernel writes into w, in place, between its transpose and the matmul: w must be read before",
-        f"""{DOUBLE}
+
+## overwritten, 1: a kernel writes into w, in place, between its transpose and the matmul: w must be read before
+{DOUBLE}
 def main(x: (4, 8), start: (16, 8)):
     w = R.negative(start)
     wt = R.permute_dims(w)
     w2 = R.call_tir_inplace(cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((16, 8), "float32"))
     out = R.add(R.matmul(x, wt), R.matmul(x, R.permute_dims(w2)))
-""",
-        1,
-        ((X, W), -3 * XW),
-    ),
-    _situation(
-        "as above, but the kernel that writes is in another function",
-        f"""{DOUBLE}
+
+## overwritten_elsewhere, 1: as above, but the kernel that writes is in another function
+{DOUBLE}
 @private
 def helper(w: (16, 8)):
     out = R.call_tir_inplace(cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((16, 8), "float32"))
@@ -213,13 +172,9 @@ def main(x: (4, 8), start: (16, 8)):
         out = R.add(wide, zero)
         R.output(out)
     return out
-""",
-        1,
-        ((X, W), -XW),
-    ),
-    _situation(
-        "a closure multiplies by a transpose of the function around it, and runs after w was overwritten",
-        f"""{DOUBLE}
+
+## closure, 0: a closure multiplies by a transpose of the function around it, and runs after w was overwritten
+{DOUBLE}
 def main(x: (4, 8), start: (16, 8)):
     w = R.negative(start)
     wt = R.permute_dims(w)
@@ -234,22 +189,22 @@ def main(x: (4, 8), start: (16, 8)):
     w2 = R.call_tir_inplace(cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((16, 8), "float32"))
     out: R.Tensor((4, 16), "float32") = inner(x)
     return out
-""",
-        0,
-    ),
-]
+"""
 
 
-@pytest.mark.parametrize(("mod", "kernels", "runs"), SITUATIONS)
+def _situations() -> Iterator:
+    for part in SITUATIONS.split("\n## ")[1:]:
+        head, text = part.split("\n", 1)
+        name, kernels, title = re.fullmatch(r"(\w+), (\d): (.+)", head).groups()
+        yield pytest.param(relax_module(text), int(kernels), RUNS[name], id=title)
+
+
+@pytest.mark.parametrize(("mod", "kernels", "runs"), _situations())
 def test_situation(mod, kernels, runs):
-    before = mod.clone()
-    result = FuseTransposeMatmul()(mod)
-    assert tvm_ffi.structural_equal(mod, before)
-    relax.analysis.well_formed(result)
-    assert calls(result)["kernel"] == kernels
-    assert tvm_ffi.structural_equal(FuseTransposeMatmul()(result), result)
+    result = expect.settles(FuseTransposeMatmul(), mod, "FuseTransposeMatmul")
+    assert operators(result)["NT_matmul"] == kernels
     if kernels == 0:
-        assert tvm_ffi.structural_equal(result, before)
+        assert tvm_ffi.structural_equal(result, mod)
     for arrays, expected in runs:
         (yours,) = run(result, "main", arrays)
         np.testing.assert_allclose(yours, expected, 1e-5, 1e-5)
@@ -270,7 +225,7 @@ def main(x: R.Tensor((4, 8), "float32", "llvm:0"), w: R.Tensor((16, 8), "float32
     out = R.matmul(x, R.permute_dims(w))
 """)
     result = FuseTransposeMatmul()(mod)
-    assert calls(result)["kernel"] == 1
+    assert operators(result)["NT_matmul"] == 1
     assert result.attrs["kept"] == 3 and "vdevice" in result.global_infos
     assert result["main"].attrs["num_input"] == 1
     bound = result["main"].body.blocks[0].bindings[0].var
@@ -289,7 +244,7 @@ def main(x: (4, 8, "{dtype}"), w: (4, 8, "{dtype}")):
 """)
     result = FuseTransposeMatmul()(mod)
     relax.analysis.well_formed(result)
-    assert calls(result)["kernel"] == 1
+    assert operators(result)["NT_matmul"] == 1
 
 
 def test_a_kernel_is_shared_by_equal_calls():
@@ -300,5 +255,5 @@ def main(x: (4, 8), w: (8, 8)):
     z = R.matmul(y, wt)
 """)
     result = FuseTransposeMatmul()(mod)
-    assert calls(result)["kernel"] == 2 and calls(result)["relax.permute_dims"] == 0
+    assert operators(result) == {"matmul": 0, "permute_dims": 0, "NT_matmul": 2}
     assert sum(isinstance(f, tirx.PrimFunc) for f in result.functions.values()) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 
 import numpy as np
@@ -15,7 +15,7 @@ from tvm.target import Target
 
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
 from chapters.kit.cases.add_norm import unfused
-from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.gpu import cuda_on_cpu
 from chapters.kit.gpu.launches import LaunchError, UnknownWordError
 from chapters.kit.gpu.targets import CUDA
@@ -84,7 +84,7 @@ def test_4_1_prediction_holds(impl) -> None:
 
 
 def observe_4_1(impl):
-    return [lambda: impl.predicted_bytes()["unfused"], lambda: impl.predicted_bytes()["fused"]]
+    return [lambda key=key: impl.predicted_bytes()[key] for key in ("unfused", "fused")]
 
 
 # --- 4.2 ------------------------------------------------------------------------------------------
@@ -173,6 +173,23 @@ def main(
 """
 
 
+NOT_A_PAIR = """
+the norm of a parameter: There is no add.
+the norm of a product: The kernel adds.
+a norm over the first axis: The kernel sums along rows; this norm sums along columns.
+a norm over the first of two axes of one size: The shapes fit, so only the numbers would be wrong.
+a norm over two axes: Its mean is over 64 elements, but a row has 8.
+an add that broadcasts a row: The kernel would read past the end of x2.
+an add that broadcasts the first argument: The kernel would read past the end of x1.
+an add of a number: There is no second tensor.
+a symbolic hidden size: The number of registers per thread would be known only at run time.
+an argument of unknown shape: The compiler does not know that a row has 64 elements.
+a float64 pair: The kernel sums in float32.
+a norm whose weight is the sum: The kernel would need its own result as an argument.
+a pair without rows: A grid of no blocks cannot be launched.
+"""
+
+
 def _not_a_pair() -> list[tuple[str, tvm.IRModule, str]]:
     """(what, module, what would break)."""
     add, norm, half = relax.op.add, relax.op.nn.rms_norm, relax.const(0.5, "float16")
@@ -184,59 +201,23 @@ def _not_a_pair() -> list[tuple[str, tvm.IRModule, str]]:
         total = b.emit(add(x1, x2))
         return b.emit(norm(total, total, axes=[-1]))
 
-    square, eight = (64, 64), (64, 8)
-    past_the_end = "The kernel would read past the end of"
-    return [
-        (
-            "the norm of a parameter",
-            _of(lambda b, x1, x2, w: b.emit(norm(x1, w, axes=[-1]))),
-            "There is no add.",
-        ),
-        ("the norm of a product", normed(relax.op.multiply), "The kernel adds."),
-        (
-            "a norm over the first axis",
-            _pair_on(eight, eight, axes=[0]),
-            "The kernel sums along rows; this norm sums along columns.",
-        ),
-        (
-            "a norm over the first of two axes of one size",
-            _pair_on(square, square, axes=[0]),
-            "The shapes fit, so only the numbers would be wrong.",
-        ),
-        (
-            "a norm over two axes",
-            _pair_on((2, 8, 8), (2, 8, 8), (8, 8), axes=[1, 2]),
-            "Its mean is over 64 elements, but a row has 8.",
-        ),
-        ("an add that broadcasts a row", _pair_on(x2=(64,)), f"{past_the_end} x2."),
-        (
-            "an add that broadcasts the first argument",
-            _pair_on(x1=(1, 1, 64)),
-            f"{past_the_end} x1.",
-        ),
-        ("an add of a number", normed(lambda x1, _x2: add(x1, half)), "There is no second tensor."),
-        (
-            "a symbolic hidden size",
-            _pair_on((4, "h"), (4, "h"), ("h",)),
-            "The number of registers per thread would be known only at run time.",
-        ),
-        (
-            "an argument of unknown shape",
-            relax_module(UNKNOWN_SHAPE),
-            "The compiler does not know that a row has 64 elements.",
-        ),
-        ("a float64 pair", _pair_on(dtype="float64"), "The kernel sums in float32."),
-        (
-            "a norm whose weight is the sum",
-            _of(own_weight, (64,), (64,)),
-            "The kernel would need its own result as an argument.",
-        ),
-        (
-            "a pair without rows",
-            _pair_on((0, 64), (0, 64)),
-            "A grid of no blocks cannot be launched.",
-        ),
+    modules = [  # in the order of NOT_A_PAIR
+        _of(lambda b, x1, x2, w: b.emit(norm(x1, w, axes=[-1]))),
+        normed(relax.op.multiply),
+        _pair_on((64, 8), (64, 8), axes=[0]),
+        _pair_on((64, 64), (64, 64), axes=[0]),
+        _pair_on((2, 8, 8), (2, 8, 8), (8, 8), axes=[1, 2]),
+        _pair_on(x2=(64,)),
+        _pair_on(x1=(1, 1, 64)),
+        normed(lambda x1, _x2: add(x1, half)),
+        _pair_on((4, "h"), (4, "h"), ("h",)),
+        relax_module(UNKNOWN_SHAPE),
+        _pair_on(dtype="float64"),
+        _of(own_weight, (64,), (64,)),
+        _pair_on((0, 64), (0, 64)),
     ]
+    told = [line.split(": ", 1) for line in NOT_A_PAIR.strip().split("\n")]
+    return [(what, mod, breaks) for (what, breaks), mod in zip(told, modules, strict=True)]
 
 
 def test_4_2_leaves_alone_what_no_kernel_serves(impl) -> None:
@@ -692,54 +673,41 @@ def _pair_of(shape=("n", 1, 64), dtype="float16", epsilon=1e-5):
     return _asked(sound, unfused(shape, dtype, epsilon))[0]
 
 
-# what the two pairs are, the facts of each, and why they need two kernels (DIFFERENT) or one (SAME)
-DIFFERENT = [
-    (
-        f"Two pairs that differ in {what}",
-        {},
-        facts,
-        f"The second pair would get the first one's kernel, which has another {what} compiled into it.",
-    )
+def _different() -> Iterator[tuple[str, dict, dict, str]]:
+    """(what the two pairs are, the facts of each, why they need two kernels)."""
     for what, facts in {
         "epsilon": {"epsilon": 0.5},
         "hidden size": {"shape": ("n", 1, 128)},
         "dtype": {"dtype": "bfloat16"},
         "place of the rows": {"shape": (1, "n", 64)},
         "rank": {"shape": ("n", 64)},
-    }.items()
-] + [
-    (
-        f"A pair of shape {one} and one of shape {other}",
-        {"shape": one},
-        {"shape": other},
-        "A leading dimension of 1 is compiled into a kernel, which then handles one row there and no more.",
+    }.items():
+        why = f"The second pair would get the first one's kernel, which has another {what} compiled into it."
+        yield f"Two pairs that differ in {what}", {}, facts, why
+    why = "A leading dimension of 1 is compiled into a kernel, which then handles one row there and no more."
+    # the kernels of both have one name
+    yield *_shapes((1, 1, "n", 64), (2, 3, "n", 64)), why
+    yield *_shapes((1, "n", 5, 64), ("n", 1, 5, 64)), why
+
+
+def _alike() -> Iterator[tuple[str, dict, dict, str]]:
+    """(what the two pairs are, the facts of each, why they share a kernel)."""
+    why = (
+        "The kernel reads its number of rows when it is called. With a key that is too fine every layer gets its own "
+        "kernel: longer compilation, a larger program."
     )
-    for one, other in [  # the kernels of both have one name
-        ((1, 1, "n", 64), (2, 3, "n", 64)),
-        ((1, "n", 5, 64), ("n", 1, 5, 64)),
-    ]
-]
-SAME = [
-    (
-        f"Two pairs that differ only in {what}",
-        {},
-        {"shape": shape},
-        "The kernel reads its number of rows when it is called. With a key that is too fine every layer gets "
-        "its own kernel: longer compilation, a larger program.",
+    yield "Two pairs that differ only in number of rows", {}, {"shape": (7, 1, 64)}, why
+    renamed = {"shape": ("batch", 1, 64)}
+    yield "Two pairs that differ only in name of the number of rows", {}, renamed, why
+    why = (
+        "Even if all leading dimensions are 1, a kernel takes the last of them as variable; `unit_dimensions` does so "
+        "too."
     )
-    for what, shape in {
-        "number of rows": (7, 1, 64),
-        "name of the number of rows": ("batch", 1, 64),
-    }.items()
-] + [
-    (
-        "A pair of shape (1, 1, 64) and one of shape (1, 'n', 64)",
-        {"shape": (1, 1, 64)},
-        {"shape": (1, "n", 64)},
-        "Even if all leading dimensions are 1, a kernel takes the last of them as variable; `unit_dimensions` does "
-        "so too.",
-    )
-]
+    yield *_shapes((1, 1, 64), (1, "n", 64)), why
+
+
+def _shapes(one: tuple, other: tuple) -> tuple[str, dict, dict]:
+    return f"A pair of shape {one} and one of shape {other}", {"shape": one}, {"shape": other}
 
 
 def _same_key(one: tuple, other: tuple) -> bool:
@@ -758,7 +726,7 @@ def _same_key(one: tuple, other: tuple) -> bool:
 
 def test_4_6_different_kernels_have_different_keys(impl) -> None:
     """pairs that differ in what is compiled into a kernel do not share one"""
-    for pairs, *both, why in DIFFERENT:
+    for pairs, *both, why in _different():
         one, other = (impl.kernel_key(_pair_of(**facts)) for facts in both)
         what = f"{pairs} have equal keys."
         wanted = "different keys"
@@ -767,7 +735,7 @@ def test_4_6_different_kernels_have_different_keys(impl) -> None:
 
 def test_4_6_one_kernel_where_one_will_do(impl) -> None:
     """pairs that need the same kernel share it"""
-    for pairs, *both, why in SAME:
+    for pairs, *both, why in _alike():
         one, other = (impl.kernel_key(_pair_of(**facts)) for facts in both)
         what = f"{pairs} have different keys."
         wanted = "equal keys"
@@ -816,7 +784,7 @@ def observe_4_6(impl):
     def same(one, other):
         return impl.kernel_key(_pair_of(**one)) == impl.kernel_key(_pair_of(**other))
 
-    return [lambda both=both: same(*both) for _, *both, _ in (*DIFFERENT, *SAME)]
+    return [lambda both=both: same(*both) for _, *both, _ in (*_different(), *_alike())]
 
 
 # --- 4.7 ------------------------------------------------------------------------------------------
@@ -971,21 +939,17 @@ def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,), choose: R.Tensor((), "bo
 """)
 
 # x2 is overwritten after the add and before the norm.
-WRITTEN_BETWEEN = relax_module("""
-@T.prim_func(private=True, s_tir=True)
-def clear(a: T.Buffer((3, 1, 64), "float32")):
-    for i, j, k in T.grid(3, 1, 64):
-        with T.sblock("clear"):
-            vi, vj, vk = T.axis.remap("SSS", [i, j, k])
-            a[vi, vj, vk] = T.float32(0)
-
+WRITTEN_BETWEEN = relax_module(
+    kernel("clear(a)", (3, 1, 64), "a[at] = T.float32(0)")
+    + """
 @bare
 def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,)):
     total = R.add(x1, x2)
     cleared = R.call_tir_inplace(cls.clear, (x2,), [0], R.Tensor((3, 1, 64), "float32"))
     norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
     return (norm, cleared)
-""")
+"""
+)
 
 
 def _numbers(impl, mod: tvm.IRModule, what: str | dict[str, str], choices=()) -> None:
@@ -1095,8 +1059,7 @@ def test_4_7_moves_nothing_across_a_write(impl) -> None:
 def test_4_7_runs_twice_the_same(impl) -> None:
     """a second run finds nothing left"""
     for build in (_chain, _two_norms_of_one_sum, _read_before):
-        once = _pass(impl)(module(build, SIZES, "float32"))
-        expect.runs_twice_the_same(_pass(impl), once, WHOSE)
+        expect.settles(_pass(impl), module(build, SIZES, "float32"), WHOSE)
 
 
 def test_4_7_costs_less(impl) -> None:

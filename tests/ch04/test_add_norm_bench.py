@@ -14,7 +14,7 @@ from chapters.kit.bench.kernel_counts import COMPILER
 from chapters.kit.bench.results import load
 from chapters.kit.gpu import cuda_on_cpu
 from chapters.kit.gpu.targets import CUDA
-from tests.ch04.add_norm import RELATIVE, draw, launch, reference
+from tests.ch04.add_norm import RELATIVE, inputs, launch, reference
 
 
 def test_bytes_are_two_reads_two_writes_and_the_weight():
@@ -26,9 +26,8 @@ def test_bytes_are_two_reads_two_writes_and_the_weight():
 def test_the_bound_moves_every_byte(streaming):
     random = np.random.default_rng(0)
     a, b = (random.standard_normal((3, CHUNK)).astype("float32") for _ in "ab")
-    tensors = [
-        tvm.runtime.tensor(x) for x in (a, b, np.full_like(a, np.nan), np.full_like(a, np.nan))
-    ]
+    unset = np.full_like(a, np.nan)
+    tensors = [tvm.runtime.tensor(x) for x in (a, b, unset, unset)]
     two_in_two_out(streaming, tvm.target.Target("llvm"))(*tensors)
     assert (tensors[2].numpy() == np.maximum(a, b)).all()
     assert (tensors[3].numpy() == np.minimum(a, b)).all()
@@ -46,12 +45,9 @@ def test_wrong_numbers_are_not_measured():
     arrays = bench.numbers((4, 1, 96), "float32", 3)
     norm, total = reference(*arrays, bench.EPSILON)
     bench.checked(norm, total, arrays)
-    with pytest.raises(ValueError, match="wrong numbers"):
-        bench.checked(norm * 1.01, total, arrays)
-    with pytest.raises(ValueError, match="wrong numbers"):
-        bench.checked(norm, total + 1e-3, arrays)
-    with pytest.raises(ValueError, match="wrong numbers"):
-        bench.checked(np.full_like(norm, np.nan), total, arrays)
+    for wrong in ((norm * 1.01, total), (norm, total + 1e-3), (np.full_like(norm, np.nan), total)):
+        with pytest.raises(ValueError, match="wrong numbers"):
+            bench.checked(*wrong, arrays)
 
 
 @pytest.mark.parametrize("dtype", bench.DTYPES)
@@ -63,9 +59,7 @@ def test_numbers_are_rounded_alike_without_ml_dtypes(dtype):
 @pytest.mark.skipif(bool(cuda_on_cpu.missing()), reason=cuda_on_cpu.missing())
 def test_the_kernels_that_a_gpu_would_be_given_are_right():
     """Up to the launch, which here is executed without a GPU."""
-    arrays = [
-        draw(shape, "bfloat16", i) for i, shape in enumerate(((3, 1, 512), (3, 1, 512), (512,)))
-    ]
+    arrays = inputs((3, 1, 512), "bfloat16")
     exact, rounded = reference(*arrays, bench.EPSILON)
     for func in kernels((3, 1, 512), "bfloat16").values():
         norm, total, launches = launch(func, arrays, CUDA)
@@ -74,13 +68,8 @@ def test_the_kernels_that_a_gpu_would_be_given_are_right():
 
 
 def test_tables_show_shares_and_ratios():
-    seconds = {
-        "ours": 2e-3,
-        "unfused": 6e-3,
-        "plain stores": 1e-3,
-        "streaming stores": 4e-3,
-        "NumPy": 1.0,
-    }
+    seconds = {"ours": 2e-3, "unfused": 6e-3, "NumPy": 1.0}
+    seconds |= {"plain stores": 1e-3, "streaming stores": 4e-3}
     text = str(bench.cpu_table({"1": {"float32 (1, 512, 4096)": seconds}}))
     assert "50%" in text and "3.0×" in text and "500.0×" in text and "–" in text
 

@@ -6,11 +6,13 @@ sums that are weights, writes in place, branches, closures, epsilons that are ha
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import tvm
 from tvm import relax, tirx
-from tvm.script import ir as I
 from tvm.target import Target
 
 from chapters.kit.cases.add_norm import unfused
@@ -222,13 +224,15 @@ def test_no_rows_when_it_runs(shape):
 def test_what_else_no_kernel_serves():
     """float64, and tensors on another device than the target's."""
     assert FuseAddRMSNorm(LLVM)(mod := unfused(SHAPE, "float64")).same_as(mod)
-    b, there = relax.BlockBuilder(), I.vdevice("cuda", 0, "global")
-    types = [relax.TensorType(shape, "float32", vdevice=there) for shape in SHAPES.values()]
-    params = [relax.Var(name, ty) for name, ty in zip(SHAPES, types, strict=True)]
-    with b.function("main", params):
-        total = b.emit(add(params[0], params[1]))
-        b.emit_func_output(b.emit(norm(total, params[2], axes=[-1])))
-    mod = b.get()
+    x, w = (f'R.Tensor({shape}, "float32", "cuda:0")' for shape in (SHAPE, (64,)))
+    mod = relax_module(f"""
+I.module_global_infos({{"vdevice": [I.vdevice("cuda", 0, "global")]}})
+
+@bare
+def main(x1: {x}, x2: {x}, weight: {w}):
+    out = R.nn.rms_norm(R.add(x1, x2), weight, axes=[-1], epsilon=1e-5)
+    return out
+""")
     assert FuseAddRMSNorm(LLVM)(mod).same_as(mod)
     assert kernels(FuseAddRMSNorm(CUDA)(mod))
 
@@ -236,13 +240,16 @@ def test_what_else_no_kernel_serves():
 def test_modules_without_a_pair_come_back_as_they_are():
     empty = tvm.IRModule({})
     assert FuseAddRMSNorm(LLVM)(empty).same_as(empty)
-    assert FuseAddRMSNorm(LLVM)(IN_PLACE)["twice"].same_as(IN_PLACE["twice"])
 
 
 # --- modules, written --------------------------------------------------------------------------------
 
 
-NESTED = relax_module("""
+TWICE = kernel("twice(a)", SHAPE, "a[at] = a[at] * T.float32(2)")
+# each headed by its name, the number of kernels that the pass makes, and what main calls afterwards
+WRITTEN = f"""
+## nested, 3: kernel exp kernel kernel kernel
+# Norms before, in and after a branch: one kernel for each epsilon.
 def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,), choose: R.Tensor((), "bool")):
     total = R.add(x1, x2)
     if choose:
@@ -256,17 +263,9 @@ def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,), choose: R.Tensor((), "bool"))
     both = R.add(normed, chosen)
     last = R.nn.rms_norm(both, w, axes=[-1], epsilon=1e-5)
     return (normed, chosen, last, both, total)
-""")
 
-
-def test_norms_before_in_and_after_a_branch():
-    assert len(kernels(settled(NESTED, LLVM))) == 3  # one for each epsilon
-    # the first branch only: for the second TVM plans memory that the first was to allocate, fused or not
-    _keeps_its_numbers(NESTED, [*_arguments(), np.array(True)])
-
-
+## helper, 1: add nn.rms_norm
 # The sum is handed to another function before it is normalised; that function has a pair too.
-HELPER = relax_module("""
 @private
 def helper(total: (3, 1, 64), w: (64,)) -> R.Tensor((3, 1, 64), "float32"):
     twice = R.add(total, total)
@@ -277,9 +276,9 @@ def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
     helped = cls.helper(total, w)
     normed = R.nn.rms_norm(total, w, axes=[-1], epsilon=1e-5)
     return (normed, helped, total)
-""")
 
-CLOSURE = relax_module("""
+## closure, 1: add kernel nn.rms_norm
+# A closure reads the sum.
 def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
     total = R.add(x1, x2)
     @R.function
@@ -290,18 +289,9 @@ def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
     of_inner = inner(x2)
     after = R.nn.rms_norm(total, w, axes=[-1], epsilon=0.5)
     return (of_inner, after, total)
-""")
 
-
-def test_a_closure_that_reads_the_sum():
-    lifted = relax.transform.LambdaLift()
-    fused = settled(CLOSURE, LLVM)
-    assert kernels(fused)
-    _close(*(run(lifted(mod), _arguments()) for mod in (fused, CLOSURE)))
-
-
+## known_later, 1: kernel kernel
 # Parameters of unknown shape, known after a match_cast; and a sum cast before it is normalised.
-KNOWN_LATER = relax_module("""
 @bare
 def main(
     x1: R.Tensor(dtype="float32", ndim=3), x2: R.Tensor(dtype="float32", ndim=3), w: (64,)
@@ -315,17 +305,10 @@ def main(
     twice = R.add(cast, cast)
     again = R.nn.rms_norm(twice, w, axes=[-1], epsilon=1e-5)
     return (normed, again, total)
-""")
 
-
-def test_shapes_known_after_a_match_cast():
-    fused = settled(KNOWN_LATER, LLVM)
-    assert len(kernels(fused)) == 1 and operators(fused) == ["kernel"] * 2
-    _keeps_its_numbers(KNOWN_LATER, _arguments())
-
-
+## in_place, 1: kernel call_tir_inplace add call_tir_inplace nn.rms_norm
 # x1 is overwritten after the first norm; the second sum itself before its norm.
-IN_PLACE = relax_module(f"""{kernel("twice(a)", SHAPE, "a[at] = a[at] * T.float32(2)")}
+{TWICE}
 @bare
 def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
     total = R.add(x1, x2)
@@ -335,16 +318,9 @@ def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
     grown = R.call_tir_inplace(cls.twice, (second,), [0], R.Tensor((3, 1, 64), "float32"))
     last = R.nn.rms_norm(second, w, axes=[-1], epsilon=1e-5)
     return (normed, total, last, grown)
-""")
 
-
-def test_writes_in_place_around_a_pair():
-    # the sum of the second changes before its norm
-    assert operators(settled(IN_PLACE, LLVM)).count("nn.rms_norm") == 1
-    _keeps_its_numbers(IN_PLACE, _arguments())
-
-
-OF_TUPLES = relax_module("""
+## of_tuples, 1: kernel
+# Arguments out of tuples.
 def main(
     x: R.Tuple(R.Tensor((3, 1, 64), "float32"), R.Tensor((3, 1, 64), "float32")),
     w: R.Tuple(R.Tensor((64,), "float32")),
@@ -352,16 +328,9 @@ def main(
     total = R.add(x[0], x[1])
     normed = R.nn.rms_norm(total, w[0], axes=[-1], epsilon=1e-5)
     return (normed, total)
-""")
 
-
-def test_arguments_out_of_tuples():
-    assert kernels(settled(OF_TUPLES, LLVM))
-    assert "nn.rms_norm" not in operators(settled(OF_TUPLES, CUDA))
-
-
+## read_outside, 1: kernel tanh add nn.rms_norm add
 # A sum outside of dataflow blocks, first read there; a later block has its two norms, one of them an output.
-READ_OUTSIDE = relax_module("""
 def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
     total = R.add(x1, x2)
     early = R.tanh(total)
@@ -372,10 +341,9 @@ def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
         out = R.add(normed, second)
         R.output(again, out)
     return (total, early, again, out)
-""")
 
+## many_blocks, 1: kernel kernel exp negative nn.rms_norm
 # Sums that leave one dataflow block to be normalised in a later one, once or twice.
-MANY_BLOCKS = relax_module("""
 def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
     with R.dataflow():
         total = R.add(x1, x2)
@@ -393,31 +361,39 @@ def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
         two = R.nn.rms_norm(second, w, axes=[-1], epsilon=1e-6)
         R.output(one, two)
     return (normed, one, two, negative, grown)
-""")
 
+## arithmetic, 1: reshape reshape kernel
 # 2 * n rows, written in two ways.
-ARITHMETIC = relax_module("""
 def main(x1: ("n", 2, 64), x2: ("n", 2, 64), w: (64,)):
     a = R.reshape(x1, R.shape([n * 2, 64]))
     b = R.reshape(x2, R.shape([2 * n, 64]))
     total = R.add(a, b)
     normed = R.nn.rms_norm(total, w, axes=[-1], epsilon=1e-5)
     return (normed, total)
-""")
-
-
-KEPT = {
-    "a function called between": (HELPER, _arguments()),
-    "rows that are an expression": (ARITHMETIC, inputs((3, 2, 64), "float32")),
-    "sums that leave their blocks": (MANY_BLOCKS, _arguments()),
+"""
+ARGUMENTS = {  # where they are not x1, x2 and a weight
+    # the first branch only: for the second TVM plans memory that the first was to allocate, fused or not
+    "nested": [*_arguments(), np.array(True)],
+    "arithmetic": inputs((3, 2, 64), "float32"),
+    "of_tuples": None,  # not run
 }
 
 
-@pytest.mark.parametrize(("mod", "arrays"), KEPT.values(), ids=KEPT)
-def test_a_module_keeps_its_numbers(mod, arrays):
-    _keeps_its_numbers(mod, arrays)
+def _written() -> Iterator:
+    for part in WRITTEN.split("\n## ")[1:]:
+        head, text = part.split("\n", 1)
+        name, made, calls = re.fullmatch(r"(\w+), (\d): (.+)", head).groups()
+        arrays = ARGUMENTS.get(name, _arguments())
+        yield pytest.param(relax_module(text), int(made), calls.split(), arrays, id=name)
 
 
-def test_a_sum_first_read_outside_of_the_block_of_its_norms():
-    assert operators(settled(READ_OUTSIDE, CUDA)).count("nn.rms_norm") == 1
-    _keeps_its_numbers(READ_OUTSIDE, _arguments())
+@pytest.mark.parametrize(("mod", "made", "calls", "arrays"), _written())
+def test_a_written_module(mod, made, calls, arrays):
+    for target in (CUDA, LLVM):
+        fused = settled(mod, target)
+        assert operators(fused) == calls
+        assert len(kernels(fused)) == made + len(kernels(mod))
+        assert all(fused[name].same_as(func) for name, func in kernels(mod).items())
+    if arrays:
+        lifted = relax.transform.LambdaLift()
+        _close(*(run(lifted(one), arrays) for one in (fused, mod)))

@@ -25,14 +25,7 @@ from chapters.kit.gpu import cuda_on_cpu
 from chapters.kit.gpu.targets import CUDA
 from solutions.ch04_add_rms_norm import fuse_add_norm
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm, kernel_key
-from tests.ch04.add_norm import (
-    RELATIVE,
-    inputs,
-    kernels,
-    launch,
-    reference,
-    settled,
-)
+from tests.ch04.add_norm import RELATIVE, inputs, kernels, launch, reference, settled
 from tests.support import expect
 from tests.support.draws import CHOICES, SAME_EVERYWHERE
 from tests.support.relax_modules import EPSILONS, Module, Value, Writer, written

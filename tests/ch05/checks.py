@@ -5,6 +5,7 @@ and schedules that make a product fast.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -60,13 +61,12 @@ def listing(sch: s_tir.Schedule) -> str:
     return "\n".join(line[4:] for line in lines[start + 1 :])
 
 
-def computes_the_same(
-    sch: s_tir.Schedule, sizes: tuple[int, int, int], whose: str, read: Section
-) -> None:
-    """`sch` gives A @ B.T + C, interpreted and compiled."""
-    given = arrays(*sizes)
+def computes_the_same(scheduled: Callable, impl, whose: str, read: Section) -> None:
+    """What `scheduled(impl, sizes)` makes gives A @ B.T + C for all SIZES, interpreted and compiled."""
     hint = "a predicate that skips the iterations a split has added; sch.split makes one"
-    _writes(sch, given, product(*given[:3]), f"{whose}: the program", f"sizes {sizes}", hint, read)
+    for sizes in SIZES:
+        sch, given, size = scheduled(impl, sizes), arrays(*sizes), f"sizes {sizes}"
+        _writes(sch, given, product(*given[:3]), f"{whose}: the program", size, hint, read)
 
 
 def _writes(
@@ -87,6 +87,15 @@ def _writes(
 
 def loops_of(sch: s_tir.Schedule, name: str = "matmul") -> list[tirx.For]:
     return [sch.get(loop) for loop in sch.get_loops(name)]
+
+
+def _found(sch: s_tir.Schedule, handle: object, kind: str) -> str:
+    """The name of the loop or block that a returned `handle` finds, or that it is not one. kind: which of the two."""
+    try:
+        found = sch.get(handle)
+        return found.loop_var.name if kind == "loop" else found.name_hint
+    except Exception:
+        return f"{type(handle).__name__}, which is not a {kind} of the schedule"
 
 
 def extents(loops: list[tirx.For]) -> list[int]:
@@ -121,6 +130,9 @@ def _width(value, var) -> int:
 # --- 5.1 ------------------------------------------------------------------------------------------
 
 
+TILED = ((SIZES[0], 4, 8), (SIZES[1], 4, 8), (SIZES[0], 2, 4))
+
+
 def _tiled(impl, sizes, rows=4, columns=8) -> s_tir.Schedule:
     sch = s_tir.Schedule(matmul_bias(*sizes))
     impl.tile(sch, rows, columns)
@@ -129,7 +141,7 @@ def _tiled(impl, sizes, rows=4, columns=8) -> s_tir.Schedule:
 
 def test_5_1_makes_five_loops(impl) -> None:
     """row tiles, column tiles, steps, rows, columns, in this order"""
-    for sizes, rows, columns in ((SIZES[0], 4, 8), (SIZES[1], 4, 8), (SIZES[0], 2, 4)):
+    for sizes, rows, columns in TILED:
         m, n, k = sizes
         sch = _tiled(impl, sizes, rows, columns)
         wanted = [-(-m // rows), -(-n // columns), k, rows, columns]
@@ -145,8 +157,7 @@ def test_5_1_makes_five_loops(impl) -> None:
 
 def test_5_1_computes_the_same(impl) -> None:
     """the numbers are the same, also where the sizes are not multiples of the tile"""
-    for sizes in SIZES:
-        computes_the_same(_tiled(impl, sizes), sizes, "tile", LOOPS)
+    computes_the_same(_tiled, impl, "tile", LOOPS)
 
 
 def test_5_1_returns_the_loops(impl) -> None:
@@ -166,12 +177,10 @@ def observe_5_1(impl):
         sch = _tiled(impl, sizes, rows, columns)
         return extents(loops_of(sch)), drives(sch)
 
-    cases = ((SIZES[0], 4, 8), (SIZES[1], 4, 8), (SIZES[0], 2, 4))
-
     def returned():
         return len(impl.tile(s_tir.Schedule(matmul_bias(*SIZES[0])), 4, 8))
 
-    return [*(partial(seen, *case) for case in cases), returned]
+    return [*(partial(seen, *case) for case in TILED), returned]
 
 
 # --- 5.2 ------------------------------------------------------------------------------------------
@@ -205,8 +214,7 @@ def test_5_2_gives_each_loop_its_kind(impl) -> None:
 
 def test_5_2_computes_the_same(impl) -> None:
     """the numbers are the same, also where the sizes are not multiples of the tile"""
-    for sizes in SIZES:
-        computes_the_same(_on_machine(impl, sizes), sizes, "use_the_machine", KINDS)
+    computes_the_same(_on_machine, impl, "use_the_machine", KINDS)
 
 
 def test_5_2_returns_the_loop_over_tiles(impl) -> None:
@@ -214,10 +222,7 @@ def test_5_2_returns_the_loop_over_tiles(impl) -> None:
     sch = s_tir.Schedule(matmul_bias(*SIZES[0]))
     reference.tile(sch, 4, 8)
     loop = impl.use_the_machine(sch)
-    try:
-        returned = sch.get(loop).loop_var.name
-    except Exception:
-        returned = f"{type(loop).__name__}, which is not a loop of the schedule"
+    returned = _found(sch, loop, "loop")
     what = "use_the_machine does not return the loop over tiles."
     why = "`fuse` returns the handle of the loop it makes. To move a block there, the caller needs it."
     LOOPS.equal(returned, loops_of(sch)[0].loop_var.name, what, why=why)
@@ -279,8 +284,7 @@ def test_5_3_shares_the_loop_over_tiles(impl) -> None:
 
 def test_5_3_computes_the_same(impl) -> None:
     """the numbers are the same, also where the sizes are not multiples of the tile"""
-    for sizes in SIZES:
-        computes_the_same(_with_bias(impl, sizes), sizes, "bias_at_the_tile", PLACE)
+    computes_the_same(_with_bias, impl, "bias_at_the_tile", PLACE)
 
 
 def observe_5_3(impl):
@@ -292,6 +296,10 @@ def observe_5_3(impl):
 
 
 # --- 5.4 ------------------------------------------------------------------------------------------
+
+
+def _names(sch: s_tir.Schedule) -> list[str]:
+    return [block.name_hint for block in nodes(sch.mod["main"].body, s_tir.SBlock)]
 
 
 def _inits(sch: s_tir.Schedule) -> list[s_tir.SBlock]:
@@ -327,8 +335,7 @@ def test_5_4_takes_the_init_out_of_the_steps(impl) -> None:
         what = "A block still has its init, so every step tests whether it is the first."
         expected = "two blocks, one that sets and one that adds"
         INIT.that(not _inits(sch), what, expected=expected, yours=listing(sch))
-        names = [block.name_hint for block in nodes(sch.mod["main"].body, s_tir.SBlock)]
-        inits = sum(name.endswith("_init") for name in names)
+        inits = sum(name.endswith("_init") for name in _names(sch))
         INIT.equal(inits, 1, "There is not exactly one block that sets the sums to 0.")
         shared = _shared(sch, "matmul_update", "matmul_init")
         INIT.that(
@@ -357,17 +364,14 @@ def test_5_4_keeps_the_machine_busy(impl) -> None:
 
 def test_5_4_computes_the_same(impl) -> None:
     """the numbers are the same, also where the sizes are not multiples of the tile"""
-    for sizes in SIZES:
-        computes_the_same(_scheduled(impl, sizes), sizes, "scheduled", INIT)
+    computes_the_same(_scheduled, impl, "scheduled", INIT)
 
 
 def observe_5_4(impl):
     def seen(sizes):
         sch = impl.scheduled(matmul_bias(*sizes), 4, 8)
-        names = [block.name_hint for block in nodes(sch.mod["main"].body, s_tir.SBlock)]
         kinds = [ForKind(loop.kind).name for loop in nodes(sch.mod["main"].body, tirx.For)]
-        bias = extents(loops_of(sch, "bias"))
-        return names, kinds, len(_inits(sch)), bias
+        return _names(sch), kinds, len(_inits(sch)), extents(loops_of(sch, "bias"))
 
     return [lambda sizes=sizes: seen(sizes) for sizes in SIZES]
 
@@ -521,12 +525,16 @@ def observe_5_8(impl):
 # --- 5.9 to 5.12: puzzles on the sums of rows ------------------------------------------------------
 
 
-def _sums_rows(sch: s_tir.Schedule, sizes: tuple[int, int], whose: str) -> None:
-    """`sch` gives the sums of the rows of A, interpreted and compiled."""
-    a = np.random.default_rng(0).integers(-99, 99, sizes, dtype=np.int32)
-    given, size = [a, np.full(sizes[0], -12345, np.int32)], f"{sizes[0]} rows of {sizes[1]}"
-    hint = "loops that cover each row once"
-    _writes(sch, given, a.sum(axis=1), f"{whose}: the program", size, hint, PUZZLES)
+ROWS = ((4, 24), (3, 40))
+
+
+def _sums_rows(scheduled: Callable, impl, whose: str) -> None:
+    """What `scheduled(impl, sizes)` makes gives the sums of the rows of A for all ROWS, interpreted and compiled."""
+    for sizes in ROWS:
+        a = np.random.default_rng(0).integers(-99, 99, sizes, dtype=np.int32)
+        given, size = [a, np.full(sizes[0], -12345, np.int32)], f"{sizes[0]} rows of {sizes[1]}"
+        what, hint = f"{whose}: the program", "loops that cover each row once"
+        _writes(scheduled(impl, sizes), given, a.sum(axis=1), what, size, hint, PUZZLES)
 
 
 def _steps_through(sch: s_tir.Schedule, name: str, buffer: str) -> list[int]:
@@ -540,9 +548,6 @@ def _steps_through(sch: s_tir.Schedule, name: str, buffer: str) -> list[int]:
     for index, extent in zip(where.indices, shape, strict=True):
         flat = flat * extent + substitute(index, at)
     return [_width(flat, loop.loop_var) for loop in loops_of(sch, name)]
-
-
-ROWS = ((4, 24), (3, 40))
 
 
 def _in_pieces(impl, sizes) -> s_tir.Schedule:
@@ -566,8 +571,7 @@ def test_5_9_makes_four_loops(impl) -> None:
 
 def test_5_9_computes_the_same(impl) -> None:
     """the numbers are the same"""
-    for sizes in ROWS:
-        _sums_rows(_in_pieces(impl, sizes), sizes, "in_pieces")
+    _sums_rows(_in_pieces, impl, "in_pieces")
 
 
 def observe_5_9(impl):
@@ -582,7 +586,7 @@ def _split_sums(impl, sizes) -> tuple[s_tir.Schedule, str]:
     """The schedule after partial_sums, and the name of the block that makes the partial sums."""
     sch = s_tir.Schedule(row_sums(*sizes))
     impl.partial_sums(sch)
-    names = [block.name_hint for block in nodes(sch.mod["main"].body, s_tir.SBlock)]
+    names = _names(sch)
     others = [name for name in names if name not in ("root", "total")]
     PUZZLES.that(
         len(others) == 1 and "total" in names,
@@ -624,18 +628,14 @@ def test_5_10_gives_each_lane_its_columns(impl) -> None:
 
 def test_5_10_computes_the_same(impl) -> None:
     """the numbers are the same"""
-    for sizes in ROWS:
-        _sums_rows(_split_sums(impl, sizes)[0], sizes, "partial_sums")
+    _sums_rows(lambda *given: _split_sums(*given)[0], impl, "partial_sums")
 
 
 def test_5_10_returns_the_block(impl) -> None:
     """the block of the partial sums comes back"""
     sch = s_tir.Schedule(row_sums(*ROWS[0]))
     block = impl.partial_sums(sch)
-    try:
-        returned = sch.get(block).name_hint
-    except Exception:
-        returned = f"{type(block).__name__}, which is not a block of the schedule"
+    returned = _found(sch, block, "block")
     PUZZLES.that(
         returned not in ("total", "root") and "not a block" not in returned,
         "partial_sums does not return the block that makes the partial sums.",
@@ -719,8 +719,7 @@ def test_5_12_reads_neighbours(impl) -> None:
 
 def test_5_12_computes_the_same(impl) -> None:
     """the numbers are the same"""
-    for sizes in ROWS:
-        _sums_rows(_in_a_register(impl, sizes), sizes, "lanes_in_a_register")
+    _sums_rows(_in_a_register, impl, "lanes_in_a_register")
 
 
 def observe_5_12(impl):

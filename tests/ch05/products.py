@@ -116,21 +116,17 @@ def is_parallel(func: tirx.PrimFunc) -> bool:
     return tirx.ForKind.PARALLEL in kinds
 
 
-def inside_a_step(loops: list[LoopOfSums], written_out: bool = False) -> list[LoopOfSums]:
-    """The loops inside the innermost one along k, over the sums that one step adds to and that must be kept.
+def sums_of_a_step(func: tirx.PrimFunc, written_out: bool = False) -> list[tuple[int, int]]:
+    """For each block that adds up the product: (sums that one step of k adds to, those of them in one vector).
 
-    written_out: unrolled steps count as one.
+    These sums must be kept: the loops over them are inside the innermost one along k. written_out: unrolled steps
+    count as one.
     """
     left_out = {tirx.ForKind.UNROLLED} if written_out else set()
-    steps = (n for n, one in enumerate(loops) if one.steps and one.loop.kind not in left_out)
-    return loops[max(steps, default=-1) + 1 :]
-
-
-def sums_of_a_step(func: tirx.PrimFunc, written_out: bool = False) -> list[tuple[int, int]]:
-    """For each block that adds up the product: (sums that one step of k adds to, those of them in one vector)."""
     found = []
     for loops in loops_of_sums(func):
-        inside = inside_a_step(loops, written_out)
+        steps = (n for n, one in enumerate(loops) if one.steps and one.loop.kind not in left_out)
+        inside = loops[max(steps, default=-1) + 1 :]
         lanes = math.prod(int(one.loop.extent) for one in inside if one.vectorized)
         found.append((math.prod(int(one.loop.extent) for one in inside), lanes))
     return found

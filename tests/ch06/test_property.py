@@ -7,7 +7,6 @@ compiled and run with guard zones around its arrays. `FUSION_DRAWS=5000 pytest t
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -20,31 +19,13 @@ from tvm.s_tir.analysis import get_sblock_access_region
 
 from chapters.kit.cases.guarded import QUICK, run_compiled
 from chapters.kit.ir.tensor_ir import nodes, with_fields
-from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import (
-    fuse_reduction_epilogue,
-    refresh_regions,
-)
+from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as primitives
 from tests.support import reductions
 from tests.support.draws import CHOICES
 from tests.support.interpret import OutOfBounds, interpret
+from tests.support.reductions import Draw
 
 PARTS = range(-(-int(os.environ.get("FUSION_DRAWS", "300")) // reductions.PER_TEST))
-
-
-@dataclass(frozen=True)
-class Draw:
-    """A program, and what is done to it before and after the fusion. decompose: at which of its loops, if at all."""
-
-    program: reductions.Program
-    before: list[reductions.Move]
-    after: list[reductions.Move]
-    decompose: int | None
-
-    def schedule(self) -> s_tir.Schedule:
-        """The program, scheduled as before the fusion."""
-        sch = s_tir.Schedule(self.program.func)
-        reductions.reschedule(sch, self.before)
-        return sch
 
 
 @st.composite
@@ -72,7 +53,7 @@ def _fused(sch: s_tir.Schedule) -> bool:
     """Whether the primitive accepts; if it does not, it must say so in a sentence and leave everything as it was."""
     before, text, state = sch.mod, sch.mod.script(), sch.state
     try:
-        fuse_reduction_epilogue(sch, "mm", "bias")
+        primitives.fuse_reduction_epilogue(sch, "mm", "bias")
     except s_tir.ScheduleError as error:
         message = str(error)
         assert message.startswith("Block `") and "\n" not in message and message.endswith(".")
@@ -108,7 +89,7 @@ def test_what_is_fused_computes_the_same(part):
         assert _same(_interpreted(sch.mod["main"], arguments), expected)
         _check_regions(sch.mod, "mm")
         checked = s_tir.Schedule(given, debug_mask="all")
-        fuse_reduction_epilogue(checked, "mm", "bias")
+        primitives.fuse_reduction_epilogue(checked, "mm", "bias")
         assert tvm_ffi.structural_equal(checked.mod, sch.mod)
         reductions.reschedule(sch, draw.after)
         _decompose(sch, draw.decompose)
@@ -131,7 +112,7 @@ def _decompose(sch: s_tir.Schedule, at: int | None) -> None:
     except s_tir.ScheduleError:
         return
     for block in (init, "mm_update"):
-        refresh_regions(sch, block)
+        primitives.refresh_regions(sch, block)
 
 
 @pytest.mark.parametrize("part", PARTS)

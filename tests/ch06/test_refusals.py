@@ -84,7 +84,7 @@ CASES = {
     "the output is its own bias": (program("D = temp + D"), "may be written before it"),
     "an epilogue in place": (program("temp = temp + C"), "more than once"),
     "an epilogue that covers half": (
-        program(nest("D = temp + C", axes=HALF, loops="2, 5")),
+        program("D = temp + C", axes=HALF, loops="2, 5"),
         "each point",
     ),
     "an epilogue with a predicate": (
@@ -93,10 +93,7 @@ CASES = {
     ),
     "an epilogue under a condition": (program(UNDER_A_CONDITION), "something other than loops"),
     "loop variables for axes": (program(LOOP_VARIABLES), "other indices"),
-    "an epilogue with an opaque axis": (
-        program(nest("D = temp + C", axes=OPAQUE)),
-        "not all spatial",
-    ),
+    "an epilogue with an opaque axis": (program("D = temp + C", axes=OPAQUE), "not all spatial"),
     "a call between the two": (
         program(between='T.evaluate(T.call_extern("int32", "touch", D.data))'),
         "something other than loops",

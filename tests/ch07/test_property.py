@@ -11,7 +11,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -27,6 +26,7 @@ from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
 from tests.support import reductions
 from tests.support.draws import CHOICES
 from tests.support.interpret import interpret
+from tests.support.reductions import Draw
 
 _REALIZE = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
 FIRST = int(os.environ.get("FUSION_FIRST_DRAW", "0")) // reductions.PER_TEST
@@ -34,29 +34,15 @@ PARTS = range(FIRST, FIRST - (-int(os.environ.get("FUSION_DRAWS", "300")) // red
 BLOCKS = ("mm", "bias", "other")
 
 
-@dataclass(frozen=True)
-class Draw:
-    """A program, and what is done to it before and after the fusion.
-
-    exact: fused without changing the order of the steps. decompose: at which of its loops, if at all.
-    """
-
-    program: reductions.Program
-    before: list[reductions.Move]
-    exact: bool
-    after: list[reductions.Move]
-    decompose: int | None
-
-
 @st.composite
 def draws(draw) -> Draw:
     choices = reductions.Choices(draw(CHOICES))
     return Draw(
-        reductions.program(choices, reductions.ANY_EPILOGUE),
-        reductions.moves(choices, BLOCKS, choices.one((0, 0, 2, 4))),
-        choices.chance(20),
-        reductions.moves(choices, BLOCKS, choices.one((0, 2, 4, 6))),
-        choices.one(range(4)) if choices.chance(30) else None,
+        program=reductions.program(choices, reductions.ANY_EPILOGUE),
+        before=reductions.moves(choices, BLOCKS, choices.one((0, 0, 2, 4))),
+        exact=choices.chance(20),
+        after=reductions.moves(choices, BLOCKS, choices.one((0, 2, 4, 6))),
+        decompose=choices.one(range(4)) if choices.chance(30) else None,
     )
 
 
@@ -93,13 +79,6 @@ def _fused(sch: s_tir.Schedule, exact: bool) -> str:
         return ""
     finally:
         assert all(inst.kind.name == "GetSBlock" for inst in sch.trace.insts[recorded:])
-
-
-def _check_flags(given: tvm.IRModule, exact: bool) -> None:
-    """With debug_mask="all" the next primitive compares each block's flags with newly derived ones."""
-    checked = s_tir.Schedule(given, debug_mask="all")
-    fuse_epilogue(checked, "mm", "bias", reassociate=not exact)
-    checked.add_unit_loop(checked.get_sblock("mm"))
 
 
 def is_one(extent) -> bool:
@@ -158,13 +137,15 @@ def _decompose(sch: s_tir.Schedule, at: int) -> None:
 
 def way_taken(draw: Draw) -> str:
     """Schedule, fuse, schedule, run. Returns the way, "" for a refusal; AssertionError for a wrong result."""
-    sch, arguments = s_tir.Schedule(draw.program.func), draw.program.arguments
-    reductions.reschedule(sch, draw.before)
+    sch, arguments = draw.schedule(), draw.program.arguments
     given = sch.mod
     way = _fused(sch, draw.exact)
     if not way:
         return ""
-    _check_flags(given, draw.exact)
+    # with debug_mask="all" the next primitive compares each block's flags with newly derived ones
+    checked = s_tir.Schedule(given, debug_mask="all")
+    fuse_epilogue(checked, "mm", "bias", reassociate=not draw.exact)
+    checked.add_unit_loop(checked.get_sblock("mm"))
     expected = _interpreted(given["main"], arguments)
     if expected is None:
         return way

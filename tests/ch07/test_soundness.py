@@ -185,16 +185,10 @@ def test_refuses(func, says):
     assert sch.mod.same_as(before)
 
 
-def _staged() -> s_tir.Schedule:
-    """A case whose reduction is in a software pipeline."""
-    sch = s_tir.Schedule(CASES["relu"].func)
-    rows = sch.get_loops("matmul")[0]
-    sch.annotate(rows, "software_pipeline_stage", [0])
-    return sch
-
-
+_STAGED = s_tir.Schedule(CASES["relu"].func)  # its reduction is in a software pipeline
+_STAGED.annotate(_STAGED.get_loops("matmul")[0], "software_pipeline_stage", [0])
 REFUSED_BY = {  # condition of the guard -> a program that no other condition refuses
-    "elementwise": _staged,
+    "elementwise": _STAGED.mod["main"],
     "each point once": CASES["all into one column"].func,
     "some step": _no_step,
     "nobody between": CASES["reads the output"].func,
@@ -206,8 +200,7 @@ REFUSED_BY = {  # condition of the guard -> a program that no other condition re
 
 @pytest.mark.parametrize("condition", soundness.GUARD)
 def test_each_condition_of_the_guard_refuses_what_no_other_does(condition):
-    given = REFUSED_BY[condition]
-    sch = s_tir.Schedule(given) if isinstance(given, tirx.PrimFunc) else given()
+    sch = s_tir.Schedule(REFUSED_BY[condition])
     pair = soundness.match(sch, sch.get_sblock("matmul"), sch.get_sblock("bias"))
     refusing = []
     for name, check in soundness.GUARD.items():
@@ -259,15 +252,12 @@ def test_reindex_still_passes_a_reader_in_the_same_loop():
     assert text.index('"bias"') < text.index('"temp_reindex"'), "mended: drop it from the docstring"
 
 
-def _symbolic() -> tirx.PrimFunc:
+def test_two_splits_of_a_symbolic_loop_still_do_not_compile():
     n, k = tirx.Var("n", "int32"), te.reduce_axis((0, 2), "k")
     a = te.placeholder((n, 2), "int32", "A")
     sums = te.compute((n,), lambda i: te.sum(a[i, k], axis=k), "matmul")
-    return te.create_prim_func([a, te.compute((n,), lambda i: tirx.max(sums[i], 0), "bias")])
-
-
-def test_two_splits_of_a_symbolic_loop_still_do_not_compile():
-    sch = s_tir.Schedule(_symbolic())
+    clipped = te.compute((n,), lambda i: tirx.max(sums[i], 0), "bias")
+    sch = s_tir.Schedule(te.create_prim_func([a, clipped]))
     fuse_epilogue(sch, "matmul", "bias")
     outer, _inner = sch.split(sch.get_loops("matmul")[0], [2, None])
     tvm.compile(sch.mod, target="llvm")

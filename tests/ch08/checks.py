@@ -322,9 +322,7 @@ def test_8_4_keeps_sums_in_registers(impl) -> None:
         TILES.that(access.writes, "The kernel reads D from memory.", expected=expected, why=why)
         stores.append(access)
     what = "The elements of D are not stored exactly once each."
-    why = (
-        "The store belongs after the loop over k, inside the loop of the thread that has the sums."
-    )
+    why = "The store belongs after the loop over k, in the loop of the thread that has the sums."
     TILES.equal(sum(access.bytes_moved for access in stores), m * n * 4, what, why=why)
     what = "The sums are not stored four columns at a time."
     why = "A warp that stores single numbers 16 bytes apart touches every sector four times."
@@ -833,9 +831,7 @@ def test_8_11_right_numbers(impl) -> None:
     """run with emulated tensor cores in both orders, the sums start from the bias"""
     for dtype in ("float16", "bfloat16"):
         func = _cores(impl, dtype)
-        why = (
-            "Each column of a fragment starts from its own bias, and each fragment from its own 16."
-        )
+        why = "Each column of a fragment starts from its own bias, each fragment from its own 16."
         gpu.layer(func, CORE_SIZE, dtype, why, CORES, wgsl=False)
 
 

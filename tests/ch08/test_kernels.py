@@ -128,10 +128,8 @@ def _access(first, lanes=1, item_bytes=4) -> Access:
         (_access(range(0, 32 * 33, 33)), 1),
         (_access(range(0, 32 * 32, 32)), 32),
         (_access(range(32), item_bytes=2), 1),  # two threads share a word
-        (
-            _access(range(0, 128, 4), lanes=4),
-            1,
-        ),  # accesses of 16 bytes are served a quarter of a warp at a time
+        # accesses of 16 bytes are served a quarter of a warp at a time
+        (_access(range(0, 128, 4), lanes=4), 1),
         (_access(range(0, 32 * 32, 32), lanes=4), 8),
         (_access(range(0, 64, 2), lanes=2), 1),
     ],

@@ -14,7 +14,7 @@ from tvm.ir.transform import Pass
 from tvm.s_tir import SBlock
 from tvm.target import Target
 
-from chapters.kit.cases.guarded import QUICK
+from chapters.kit.cases.guarded import QUICK, run_compiled
 from chapters.kit.decoder import llama_reference
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import LlamaConfig
@@ -340,14 +340,11 @@ def observe_9_3(impl):
 def run_kernel(func: tirx.PrimFunc) -> np.ndarray:
     """The last buffer after running `func` on random numbers, compiled for llvm."""
     random = np.random.default_rng(1)
-    call = tvm.compile(func.with_attr("global_symbol", "main"), target=QUICK)["main"]
-    arrays = [
-        random.standard_normal([int(d) for d in p.shape]).astype(str(p.dtype)) for p in func.params
-    ]
+    given = [(p.dtype, [int(d) for d in p.shape]) for p in func.params]
+    arrays = [random.standard_normal(shape).astype(str(dtype)) for dtype, shape in given]
     arrays[-1][...] = np.nan
-    tensors = [tvm.runtime.tensor(array) for array in arrays]
-    call(*tensors)
-    return tensors[-1].numpy()
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    return run_compiled(mod, arrays)[-1]
 
 
 def fuse_one(impl, func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -747,10 +744,8 @@ def observe_9_7(impl):
         given = mod.clone()
         result = impl.fusion_pipeline(target, **arguments)(given)
         same, left = tvm_ffi.structural_equal(given, mod), calls_of(result, "relax.call_tir")
-        found = (
-            f"{sorted(attributes(result, 'decode'))} {sorted(kernels(result))} {sizes_of(result)}"
-        )
-        return f"{same} {left} {unscheduled(result)} {found}"
+        facts = sorted(attributes(result, "decode")), sorted(kernels(result)), sizes_of(result)
+        return f"{same} {left} {unscheduled(result)} {facts}"
 
     return [
         lambda: look(QUICK, **facts()),
@@ -965,9 +960,7 @@ def test_9_11_drift(impl) -> None:
     what = "The `clock` that was given is never asked."
     wanted = "every time taken is the difference of two calls of `clock`"
     yours = "times from another clock"
-    why = (
-        "The check measures on a machine with its own clock; time.perf_counter is only the default."
-    )
+    why = "The check measures on a machine with its own clock; time.perf_counter is the default."
     MEASURE.that(machine.asked > 0, what, expected=wanted, yours=yours, why=why)
     for name, ratio in (("b", 2.0), ("c", 1.0)):
         got = found[name] / found["a"]

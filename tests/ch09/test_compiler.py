@@ -13,7 +13,7 @@ from tvm.s_tir import dlight as dl
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.kit.cases.guarded import QUICK
+from chapters.kit.cases.guarded import QUICK, run_compiled
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder import llama_reference
 from chapters.kit.decoder.llama import decoder
@@ -54,10 +54,8 @@ def as_kernels(mod: tvm.IRModule, target: Target, **facts) -> tvm.IRModule:
 
 def run_kernel(func: tirx.PrimFunc, *arrays: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """What `func`, compiled for llvm, makes of `arrays`: its last buffer, in float32, of `shape`."""
-    kernel = tvm.compile(func.with_attr("global_symbol", "main"), target=QUICK)["main"]
-    tensors = [tvm.runtime.tensor(a) for a in (*arrays, np.full(shape, np.nan, "float32"))]
-    kernel(*tensors)
-    return tensors[-1].numpy()
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    return run_compiled(mod, [*arrays, np.full(shape, np.nan, "float32")])[-1]
 
 
 def drawn(*shapes: tuple[int, ...], seed: int = 0) -> list[np.ndarray]:

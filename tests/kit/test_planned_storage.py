@@ -14,8 +14,6 @@ from chapters.kit.pipeline.planned_storage import evaluate, expression, planned,
 from solutions.ch02_attach_metadata.attach_support_info import AttachPipelineParallelStages
 
 N = tirx.Var("n", "int64")
-
-
 CHAIN = relax_module("""
 def main(x: ("n", 16, "float16")) -> R.Tensor((n, 16), "float16"):
     a = R.exp(x)
@@ -23,17 +21,12 @@ def main(x: ("n", 16, "float16")) -> R.Tensor((n, 16), "float16"):
 """)
 
 
-def _bounded(mod: tvm.IRModule, name: str, bounds: dict[str, int]) -> tvm.IRModule:
-    result = mod.clone()
-    result[name] = mod[name].with_attr("tir_var_upper_bound", bounds)
-    return result
-
-
 def test_sizes_are_expressions_until_they_are_bounded():
     plan = planned(CHAIN)
     assert [(str(s), s.planned) for s in plan.storages] == [("32 * n", True), ("32 * n", False)]
     assert plan.bytes({"n": 3}) == 2 * 3 * 32
-    known = planned(_bounded(CHAIN, "main", {"n": 100}))
+    bounded = CHAIN["main"].with_attr("tir_var_upper_bound", {"n": 100})
+    known = planned(tvm.IRModule({"main": bounded}))
     assert [s.size for s in known.constant] == [3200]
     assert not known.symbolic and len(known.unplanned) == 1
     assert "3,200" in str(known) and "3,200" in known._repr_html_()

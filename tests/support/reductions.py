@@ -435,6 +435,26 @@ def moves(choices: Choices, blocks: Sequence[str], number: int) -> list[Move]:
     return [Move(*map(choices.one, parts)) for _ in range(number)]
 
 
+@dataclass(frozen=True)
+class Draw:
+    """A program, and what is done to it before and after the fusion.
+
+    decompose: at which of its loops, if at all. exact: fused without changing the order of the steps.
+    """
+
+    program: Program
+    before: list[Move]
+    after: list[Move]
+    decompose: int | None
+    exact: bool = False
+
+    def schedule(self) -> s_tir.Schedule:
+        """The program, scheduled as before the fusion."""
+        sch = s_tir.Schedule(self.program.func)
+        reschedule(sch, self.before)
+        return sch
+
+
 def reschedule(sch: s_tir.Schedule, chosen: Sequence[Move]) -> None:
     """Apply primitives one after another; those that TVM refuses are skipped."""
     for move in chosen:

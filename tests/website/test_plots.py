@@ -39,9 +39,8 @@ def texts(figure) -> list[str]:
 
 def test_a_drawing_takes_the_pages_colours_and_font_and_is_the_same_in_every_build():
     def draw(axes) -> None:
-        plots.draw_series(
-            axes, [plots.Series(f"number {n}", [(1, 1 + n), (5, 9 - n)]) for n in range(9)]
-        )
+        lines = [plots.Series(f"number {n}", [(1, 1 + n), (5, 9 - n)]) for n in range(9)]
+        plots.draw_series(axes, lines)
         axes.set_xlabel("x & y")
 
     one = plots.figure(draw, "A <title>", "", TABLE)

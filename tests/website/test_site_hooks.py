@@ -84,10 +84,9 @@ def test_an_exercise_without_three_hints_is_refused(chapter):
 
 @pytest.fixture
 def repository(tmp_path):
-    names = (
-        "docs/glossary.md docs/hooks/publish.py chapters/kit/cost.py solutions/ch02_name/file.py"
-    )
-    for name in (*names.split(), "chapters/ch02_name/lesson.md", "chapters/ch02_name/lab.py"):
+    names = "docs/glossary.md docs/hooks/publish.py chapters/kit/cost.py"
+    names += " chapters/ch02_name/lesson.md chapters/ch02_name/lab.py solutions/ch02_name/file.py"
+    for name in names.split():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("", encoding="utf-8")
     return repo_links.Repository(tmp_path, tmp_path / "docs")

@@ -82,12 +82,8 @@ def measured(clock: Clock, quick: bool = False, device: str = "cuda") -> Ceiling
     target = torch.empty_like(source)
     a, b = (torch.randn(side, side, device=device).bfloat16() for _ in "ab")
     product = torch.empty_like(a)
-    times = interleaved(
-        {
-            "copy": Contender(lambda: target.copy_(source)),
-            "matrix": Contender(lambda: torch.matmul(a, b, out=product)),
-        },
-        clock,
-        rounds=5 if quick else 30,
-    )
+    copy = Contender(lambda: target.copy_(source))
+    matrix = Contender(lambda: torch.matmul(a, b, out=product))
+    contenders = {"copy": copy, "matrix": matrix}
+    times = interleaved(contenders, clock, rounds=5 if quick else 30)
     return Ceilings(size / times["copy"].median, 2 * side**3 / times["matrix"].median)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from chapters.kit.bench.gpu_clock import Clock, Contender, interleaved, usable
-from chapters.kit.bench.gpu_norm_bench import WrongNumbersError
+from chapters.kit.bench.gpu_norm_bench import WrongNumbersError, returned
 from chapters.kit.gpu.call import compiled, signature
 from chapters.kit.gpu.limits import ITEM_BYTES
 
@@ -72,9 +72,8 @@ def checked(call: Callable[[], object], result: Callable[[], object], x, w, bias
     found = error(result(), x, w, bias)
     dtype = str(result().dtype).removeprefix("torch.")
     if not found <= TOLERANCE[dtype]:
-        raise WrongNumbersError(
-            f"the result is off by {found:.1e}, and {TOLERANCE[dtype]:.1e} is allowed for {dtype}"
-        )
+        allowed = f"{TOLERANCE[dtype]:.1e} is allowed for {dtype}"
+        raise WrongNumbersError(f"the result is off by {found:.1e}, and {allowed}")
     return found
 
 
@@ -104,14 +103,10 @@ def by_torch(x, w, bias, *, fused: bool):
     """(call, result) of PyTorch: its linear, which gives the bias to cuBLASLt's epilogue; or a product and an add."""
     import torch
 
-    out = torch.full((len(x), len(w)), float("nan"), dtype=x.dtype, device=x.device)
     if fused:
-        kept = [out]
-
-        def call() -> None:
-            kept[:] = [torch.nn.functional.linear(x, w, bias)]
-
-        return call, lambda: kept[0]
+        made = returned(lambda: torch.nn.functional.linear(x, w, bias))
+        return made.call, made.results
+    out = torch.full((len(x), len(w)), float("nan"), dtype=x.dtype, device=x.device)
 
     def separately() -> None:
         torch.matmul(x, w.T, out=out)

@@ -177,7 +177,7 @@ def by_kernel(kernel: Callable[[tuple[int, ...], str], object]) -> Callable:
 
 
 def returned(function: Callable) -> NormCall:
-    """A NormCall for a function that returns (norm, total) in new tensors."""
+    """A NormCall for a function that returns its results, such as (norm, total), in new tensors."""
     kept: list = []
 
     def call() -> None:
@@ -239,9 +239,5 @@ def by_quack(x1, x2, weight, epsilon: float) -> NormCall:
     return returned(both)
 
 
-LIBRARIES = {
-    "PyTorch": eager,
-    "torch.compile": compiled_by_torch,
-    "FlashInfer": by_flashinfer,
-    "quack": by_quack,
-}
+LIBRARIES = {"PyTorch": eager, "torch.compile": compiled_by_torch}
+LIBRARIES |= {"FlashInfer": by_flashinfer, "quack": by_quack}

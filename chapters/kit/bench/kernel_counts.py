@@ -9,8 +9,8 @@ from tvm import tirx
 
 from chapters.kit.bench.results import Shown, save
 from chapters.kit.draw.table import Table
-from chapters.kit.gpu.cuda_resources import Resources, missing
-from chapters.kit.gpu.kernel_report import resources_of, used_by
+from chapters.kit.gpu.cuda_resources import missing
+from chapters.kit.gpu.kernel_report import Occupancy, resources_of, used_by
 from chapters.kit.machine import versions
 
 COMPILER = "nvidia-cuda-nvrtc"  # the wheel that holds it
@@ -22,9 +22,7 @@ def compiler() -> str:
 
 
 def resource_table(
-    kernels: Mapping[str, tirx.PrimFunc],
-    architectures: tuple[str, ...],
-    occupancy: Callable[[Resources, int, str], float],
+    kernels: Mapping[str, tirx.PrimFunc], architectures: tuple[str, ...], occupancy: Occupancy
 ) -> Shown:
     """`resources_of` these kernels, counted now; if the compiler is missing, a sentence that says so."""
     if missing():

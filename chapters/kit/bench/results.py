@@ -22,15 +22,8 @@ from chapters.child import ROOT
 from chapters.kit.draw.table import Table
 from chapters.kit.machine import cpu_name, nvidia_gpu, torch_python, versions
 
-PACKAGES = (
-    "apache-tvm",
-    "apache-tvm-ffi",
-    "numpy",
-    "torch",
-    "triton",
-    "flashinfer-python",
-    "quack-kernels",
-)
+PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy")
+PACKAGES += ("torch", "triton", "flashinfer-python", "quack-kernels")  # peers
 FOLDER = ROOT / "docs" / "results"
 NOT_YET = "Not yet measured: `python -m chapters bench {chapter}` does it on your machine."
 

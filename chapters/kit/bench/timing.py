@@ -29,13 +29,8 @@ from pathlib import Path
 from chapters.child import Child, Lost
 from chapters.kit.machine import torch_python
 
-THREAD_VARIABLES = (
-    "TVM_NUM_THREADS",
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
+THREAD_VARIABLES = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+THREAD_VARIABLES += ("MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 # Bind each of OpenMP's threads to a core, as TVM binds its own. Without it several threads may share one core and spin
 # there while they wait for one another: a call of 0.2 ms then takes 30 ms.
 PLACED = {"OMP_PROC_BIND": "true"}

@@ -47,7 +47,5 @@ def run_compiled(mod: tvm.IRModule, arguments: list, target: Target = QUICK) -> 
     main(*[h.tensor if isinstance(h, Guarded) else h for h in held])
     arrays = [h for h in held if isinstance(h, Guarded)]
     if not all(array.intact() for array in arrays):
-        raise WroteOutside(
-            f"The program wrote up to {ZONE} bytes before or after one of its arrays."
-        )
+        raise WroteOutside(f"The program wrote up to {ZONE} bytes before or after an array.")
     return [h.array.copy() for h in arrays]

@@ -187,19 +187,17 @@ _INDICES = _of(
     all_into_one_column_with_the_reduction_loop_outermost={"loops": "k i j", "stores": "wi, 0"},
     the_diagonal_for_all={"reads": "wi, wi"},
 )
+_MAXIMUM = {"init": "-100", "step": "T.max(t, A[vi, vk] * B[vj, vk])"}
+_PRODUCT = {"init": "1", "step": "t * A[vi, vk]"}
 _INIT = _of(
     "The init taken for 0",
     starts_from_5={"init": "5"},
     starts_from_an_array={"init": "E[vi, vj]"},
-    a_maximum={"init": "-100", "step": "T.max(t, A[vi, vk] * B[vj, vk])"},
-    a_maximum_and_a_maximum={
-        "init": "-100",
-        "step": "T.max(t, A[vi, vk] * B[vj, vk])",
-        "value": "T.max(s, C[wi, wj])",
-    },
+    a_maximum=_MAXIMUM,
+    a_maximum_and_a_maximum={**_MAXIMUM, "value": "T.max(s, C[wi, wj])"},
     a_minimum={"init": "100", "step": "T.min(t, A[vi, vk] * B[vj, vk])"},
-    a_product={"init": "1", "step": "t * A[vi, vk]"},
-    a_product_and_a_factor={"init": "1", "step": "t * A[vi, vk]", "value": "s * C[wi, wj]"},
+    a_product=_PRODUCT,
+    a_product_and_a_factor={**_PRODUCT, "value": "s * C[wi, wj]"},
     no_init_after_a_block_that_sets_it={"init": None, "before": "temp[oi, oj] = 9"},
 )
 _STEP = _of(
@@ -264,8 +262,8 @@ _DTYPE = _of(
     },
     not_a_number_in_a_maximum={
         "dtype": "float32",
+        **_MAXIMUM,
         "init": "T.float32(-100)",
-        "step": "T.max(t, A[vi, vk] * B[vj, vk])",
         "value": "T.max(s, C[wi, wj])",
         "fill": {"C": float("nan")},
     },

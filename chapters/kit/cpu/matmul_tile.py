@@ -92,9 +92,7 @@ def matmul_tile(func: tirx.PrimFunc, target: Target) -> Tile:
     n, k = weight_shape(func)
     extents = row_extents(func)
     if not extents:
-        raise ValueError(
-            "x has one dimension, so there are no rows to tile: use the decode schedule."
-        )
+        raise ValueError("x has one dimension and no rows to tile: use the decode schedule.")
     row_axis = max((axis for axis, d in enumerate(extents) if d != 1), default=len(extents) - 1)
     rows, lanes = extents[row_axis], lanes_of(func, target)
     registers = vector_registers(target).count

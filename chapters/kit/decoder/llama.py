@@ -6,14 +6,12 @@ MLC-LLM's `model/llama/llama_model.py`, because its passes look functions up by 
 
 Attention uses plain tensors, no opaque cache object:
 
-* `kv_cache`, `(num_layers, 2, batch_size, context_window, num_kv_heads, head_dim)`, holds the keys
-  (0) and values (1) of every layer. Every function updates it in place and returns it.
-* `positions`, `(batch_size,)` int32, is the number of tokens that each sequence already has in the
-  cache. Token `s` of this call goes to position `positions[b] + s` and attends to all positions up
-  to its own.
+* `kv_cache`, `(num_layers, 2, batch_size, context_window, num_kv_heads, head_dim)`, holds the keys (0) and values (1)
+  of every layer. Every function updates it in place and returns it.
+* `positions`, `(batch_size,)` int32, is the number of tokens that each sequence already has in the cache. Token `s` of
+  this call goes to position `positions[b] + s` and attends to all positions up to its own.
 
-Keys and values are neither repeated nor transposed: each `permute_dims` in the module belongs to an
-`nn.Linear`.
+Keys and values are neither repeated nor transposed: each `permute_dims` in the module belongs to an `nn.Linear`.
 """
 
 from __future__ import annotations

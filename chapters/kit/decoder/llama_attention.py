@@ -1,8 +1,7 @@
 """The kernels of the decoder's attention: rotary embedding, the cache's update, scores and values.
 
-Each works on plain tensors in the layout (batch, sequence, head, head_dim). Scores and weighted
-values index head `h // group` of the cache directly, so keys and values are neither repeated nor
-transposed.
+Each works on plain tensors in the layout (batch, sequence, head, head_dim). Scores and weighted values index head `h //
+group` of the cache directly, so keys and values are neither repeated nor transposed.
 """
 
 from __future__ import annotations
@@ -35,9 +34,8 @@ def _rotate(head: Callable, slot, i, config: LlamaConfig):
     layout of the weights; pair `i` is rotated by `slot * theta ** (-2 i / head_dim)`.
     """
     half = config.head_dim // 2
-    exponent = (i % half).astype("float32") * tirx.const(
-        -2.0 * math.log(config.rope_theta) / config.head_dim, "float32"
-    )
+    rate = -2.0 * math.log(config.rope_theta) / config.head_dim
+    exponent = (i % half).astype("float32") * tirx.const(rate, "float32")
     angle = slot.astype("float32") * tirx.exp(exponent)
     partner = tirx.if_then_else(i < half, -head(i + half), head(i - half))
     return head(i) * tirx.cos(angle) + partner * tirx.sin(angle)

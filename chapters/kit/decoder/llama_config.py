@@ -31,9 +31,7 @@ class LlamaConfig:
                 "serve the same number of query heads."
             )
         if self.head_dim % 2 != 0:
-            raise ValueError(
-                f"head_dim is {self.head_dim}; rotary embedding rotates pairs, so make it even."
-            )
+            raise ValueError(f"head_dim is {self.head_dim}; pairs are rotated, so make it even.")
 
     @property
     def group_size(self) -> int:

@@ -35,12 +35,10 @@ def random_weights(
             "use 'tiny' to run."
         )
     rng = np.random.default_rng(seed)
-    return {
-        name: _random_weight(name, shape, config, rng).astype(dtype) for name, shape, _ in weights
-    }
+    return {name: _noise(name, shape, config, rng).astype(dtype) for name, shape, _ in weights}
 
 
-def _random_weight(
+def _noise(
     name: str, shape: tuple[int, ...], config: LlamaConfig, rng: np.random.Generator
 ) -> np.ndarray:
     noise = rng.standard_normal(shape, dtype=np.float32)
@@ -66,9 +64,8 @@ class Generation(NamedTuple):
 class Generator:
     """Compile a decoder for a target and run it: prefill, then greedy decoding.
 
-    `module` replaces the exported decoder, for instance by one that passes have rewritten; it must
-    contain `functions` and take the weights in the same order. `weights` defaults to
-    `random_weights(config, dtype, seed)`.
+    `module` replaces the exported decoder, for instance by one that passes have rewritten; it must contain `functions`
+    and take the weights in the same order. `weights` defaults to `random_weights(config, dtype, seed)`.
     """
 
     SINGLE = ("create_kv_cache", "embed", "prefill", "decode")
@@ -124,9 +121,8 @@ class Generator:
     ) -> tuple[np.ndarray, tvm.runtime.Tensor]:
         """Run function `name` on tokens (batch, seq): its first result, and the updated cache.
 
-        Raises ValueError for a function that was not compiled, a token outside the vocabulary,
-        `positions` that are negative or leave too little room in the cache, and `logit_positions`
-        that are not in `tokens`.
+        Raises ValueError for a function that was not compiled, a token outside the vocabulary, `positions` that are
+        negative or leave too little room in the cache, and `logit_positions` that are not in `tokens`.
         """
         tokens, positions = np.asarray(tokens), np.asarray(positions, dtype="int32")
         self._check(name, tokens, positions, kv_cache.shape[3])
@@ -184,9 +180,8 @@ class Generator:
         for row, prompt in zip(tokens, prompts, strict=True):
             row[: len(prompt)] = prompt
         kv_cache = self.create_kv_cache(len(prompts))
-        logits, kv_cache = self.forward(
-            "batch_prefill", tokens, np.zeros_like(lengths), kv_cache, lengths - 1
-        )
+        begin, last = np.zeros_like(lengths), lengths - 1
+        logits, kv_cache = self.forward("batch_prefill", tokens, begin, kv_cache, last)
         return self._decode("batch_decode", logits, kv_cache, lengths, steps)
 
     def _decode(self, name: str, logits: np.ndarray, kv_cache, lengths, steps: int) -> Generation:

@@ -129,9 +129,7 @@ def decode(config, weights: Weights, token: int, cache: Cache) -> np.ndarray:
     return prefill(config, weights, [token], cache)
 
 
-def generate(
-    config, weights: Weights, prompt: Sequence[int], steps: int
-) -> tuple[np.ndarray, np.ndarray]:
+def generate(config, weights: Weights, prompt: Sequence[int], steps: int) -> tuple[np.ndarray, ...]:
     """`steps` (at least 1) greedy tokens (steps,) after `prompt`, and their logits (steps, vocab_size)."""
     cache = Cache(config)
     logits = [prefill(config, weights, prompt, cache)]

@@ -165,13 +165,11 @@ def _drawn(step: KernelStep, y: int) -> list[str]:
         shapes.append(_label(", ".join(step.memory_written), y + 20 if both else y - 6))
     if (step.memory_read or step.memory_written) and not both:
         shapes.append(_label(step.amount, y + 15, "small"))
-    shapes.append(
-        f'<rect class="box" x="{THREAD - 88}" y="{y - BOX}" width="176" height="{2 * BOX}" rx="5"/>'
-    )
     kept = f"sets {', '.join(step.kept)}" if step.kept else ""
-    shapes.append(
-        f'<text x="{THREAD}" y="{y - 2 if kept else y + 4}">{html.escape(step.name)}</text>'
-    )
+    shapes += [
+        f'<rect class="box" x="{THREAD - 88}" y="{y - BOX}" width="176" height="{2 * BOX}" rx="5"/>',
+        f'<text x="{THREAD}" y="{y - 2 if kept else y + 4}">{html.escape(step.name)}</text>',
+    ]
     if kept:
         shapes.append(f'<text class="small" x="{THREAD}" y="{y + 13}">{html.escape(kept)}</text>')
     return shapes

@@ -11,11 +11,6 @@ from dataclasses import dataclass
 _PREFIXES = {-9: "n", -6: "µ", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P"}
 
 
-def grouped(number: int) -> str:
-    """`number` with thousands separated by commas, as in "1,048,576"."""
-    return f"{number:,}"
-
-
 def duration(seconds: float) -> str:
     """`seconds` to three digits, in milliseconds, or in seconds if there is at least one."""
     return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{1e3 * seconds:.3g} ms"
@@ -41,8 +36,8 @@ class Html(str):
 class Table:
     """header: names of the columns. rows: one cell per column, shown as text. note: a sentence below the table.
 
-    Integers are grouped; a column of integers is aligned right. A cell may be `Html`. Raises ValueError if a row has
-    another length than the header.
+    Integers are grouped, as in 1,048,576; a column of integers is aligned right. A cell may be `Html`. Raises
+    ValueError if a row has another length than the header.
     """
 
     header: Sequence[str]
@@ -50,11 +45,10 @@ class Table:
     note: str = ""
 
     def __post_init__(self):
+        count = len(self.header)
         for row in self.rows:
-            if len(row) != len(self.header):
-                raise ValueError(
-                    f"A row has {len(row)} cells, the table {len(self.header)} columns: {row!r}."
-                )
+            if len(row) != count:
+                raise ValueError(f"A row has {len(row)} cells, the table {count} columns: {row!r}.")
 
     def __str__(self) -> str:
         cells = [list(self.header), *(list(map(_text, row)) for row in self.rows)]
@@ -79,7 +73,7 @@ def _text(cell: object) -> str:
         return "yes" if cell else "no"
     if isinstance(cell, Html):
         return html.unescape(re.sub(r"<[^>]*>", "", cell))
-    return grouped(cell) if isinstance(cell, int) else str(cell)
+    return f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:

@@ -27,12 +27,8 @@ from chapters.kit.kept_files import CACHE, kept_file, last_used, short_hash
 KERNELS = CACHE / "kernels"
 HEADER = Path(__file__).with_suffix(".hpp")
 RUN_GRID = HEADER.with_name("run_grid_on_cpu.cpp")
-SOURCES = (
-    HEADER,
-    HEADER.with_name("mma_on_cpu.hpp"),
-    HEADER.with_name("hopper_on_cpu.hpp"),
-    RUN_GRID,
-)
+INCLUDED = ("mma_on_cpu.hpp", "hopper_on_cpu.hpp")  # by HEADER
+SOURCES = (HEADER, *map(HEADER.with_name, INCLUDED), RUN_GRID)
 # Locals hold a pattern before they are set, so that a register that is read too early is not zero by luck.
 # Each kernel needs its own copy of all variables; by default the first library loaded provides some of them for all.
 FLAGS = ["-O1", "-w", "-std=c++17", "-fPIC", "-ftrivial-auto-var-init=pattern"]
@@ -70,9 +66,8 @@ def _instruction(assembly: re.Match) -> str:
     return f"{stand_in}({', '.join(named)});"
 
 
-# From CUDA C to C++ with cuda_on_cpu.hpp: patterns and their replacements, applied one after another.
-# ARRAYS stands for the names of the arrays in shared memory, BYTES for the size of the dynamic array, which the launch
-# decides.
+# From CUDA C to C++ with cuda_on_cpu.hpp: patterns and their replacements, applied one after another. ARRAYS stands for
+# the names of the arrays in shared memory, BYTES for the size of the dynamic array, which the launch decides.
 REWRITES: dict[str, str | Callable[[re.Match], str]] = {
     # TVM's older asynchronous copies are functions with pointers and offsets: the header has one for all
     r"__forceinline__ __device__ void ptx_cp_async_legacy_\w+\([^)]*\) \{[^{}]*asm volatile[^{}]*\}\n": "",

@@ -65,9 +65,7 @@ def _root() -> Path | None:
 def missing() -> str:
     """Why no kernel can be compiled here; "" if one can."""
     if _root() is None:
-        return (
-            f"compiling CUDA needs the wheels {', '.join(WHEELS[:-1])} and {WHEELS[-1]}, on Linux"
-        )
+        return f"compiling CUDA needs wheels {', '.join(WHEELS[:-1])} and {WHEELS[-1]}, on Linux"
     return ""
 
 
@@ -90,14 +88,8 @@ def _compiled(source: str, arch: str, what: str) -> tuple[bytes, str]:
     if root is None:
         raise CompileError(missing())
     text = PREAMBLE + "\n".join(x for x in source.splitlines() if x.strip() != "#include <cuda.h>")
-    options = [
-        f"--gpu-architecture={arch}",
-        "-default-device",
-        "--device-int128",
-        "--use_fast_math",
-        "--ptxas-options=-v",
-        *_SILENT,
-    ]
+    options = [f"--gpu-architecture={arch}", "-default-device", "--device-int128"]
+    options += ["--use_fast_math", "--ptxas-options=-v", *_SILENT]
     key = short_hash(what, text, *options, *_versions())
 
     def compile_it(path: Path) -> None:

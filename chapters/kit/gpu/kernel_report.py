@@ -63,11 +63,10 @@ def threads_of(func: tirx.PrimFunc) -> int:
 
 
 Counted = tuple[str, str, Resources, int]  # architecture, kernel, what it uses, threads of a block
+Occupancy = Callable[[Resources, int, str], float]
 
 
-def resources_of(
-    counted: Iterable[Counted], occupancy: Callable[[Resources, int, str], float]
-) -> Table:
+def resources_of(counted: Iterable[Counted], occupancy: Occupancy) -> Table:
     """One row per kernel and architecture: registers, spilled bytes, shared memory, and the share from `occupancy`.
 
     occupancy: (resources, threads of a block, architecture) -> the share of a multiprocessor's threads, 0 to 1.

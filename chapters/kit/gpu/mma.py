@@ -154,9 +154,7 @@ def mma_matmul(
             "n and k must be multiples of the tile's, m may be any positive number."
         )
     if max(m * k, n * k, m * n) >= LARGEST:
-        raise ValueError(
-            f"A layer of {m} × {n} × {k} has an array of 2**31 elements or more; split its rows."
-        )
+        raise ValueError(f"{m} × {n} × {k} has an array of 2**31 elements or more; split its rows.")
     return _kernel(_MmaLayer(m, n, k, dtype, out_dtype, tile))
 
 

@@ -20,13 +20,10 @@ MOST_BLOCKS = 65535  # WebGPU's limit for one dimension of a grid; TVM folds a l
 _STORAGE = re.compile(r"@binding\(\d+\) var<storage, (read_write|read)>")
 _WORKGROUP = re.compile(r"var<workgroup> (\w+) : array<(f32|f16|i32|u32), (\d+)>;")
 _RUBBISH = {"f32": "1e30f", "f16": "60000h", "i32": "2147483647i", "u32": "4294967295u"}
-_LIMITS = (
-    "max-compute-invocations-per-workgroup",
-    "max-compute-workgroup-size-x",
-    "max-compute-workgroup-storage-size",
-    "max-storage-buffer-binding-size",
-    "max-storage-buffers-per-shader-stage",
-)
+_LIMITS = """
+max-compute-invocations-per-workgroup max-compute-workgroup-size-x max-compute-workgroup-storage-size
+max-storage-buffer-binding-size max-storage-buffers-per-shader-stage
+"""
 
 
 @functools.cache
@@ -41,7 +38,7 @@ def _device():
         limits = {name.replace("_", "-"): value for name, value in adapter.limits.items()}
         device = adapter.request_device_sync(
             required_features=[f for f in ("shader-f16",) if f in adapter.features],
-            required_limits={name: limits[name] for name in _LIMITS if name in limits},
+            required_limits={name: limits[name] for name in _LIMITS.split() if name in limits},
         )
     except Exception as error:  # no package, or no Vulkan behind it: a reason to skip, not a fault
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -137,8 +134,7 @@ def _pipeline(source: str, name: str):
     _, device = _device()
     try:
         module = device.create_shader_module(code=source)
-        return device.create_compute_pipeline(
-            layout="auto", compute={"module": module, "entry_point": name}
-        )
+        compute = {"module": module, "entry_point": name}
+        return device.create_compute_pipeline(layout="auto", compute=compute)
     except Exception as error:
         raise LaunchError(f"The device refuses the shader: {str(error).strip()[:400]}") from None

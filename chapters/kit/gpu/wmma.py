@@ -14,6 +14,7 @@ from tvm.ir import Expr
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 
+Intrinsic = tuple[tirx.PrimFunc, tirx.PrimFunc]  # what it computes, and how
 TILE = 16
 A_SCOPE, B_SCOPE, SUM_SCOPE = "wmma.matrix_a", "wmma.matrix_b", "wmma.accumulator"
 # A device function: it loads a tile whose rows lie 0 elements apart, so that all 16 rows are the same 16 numbers.
@@ -48,9 +49,7 @@ def tile(handle: tirx.Var, dtype: str, scope: str, strided: bool = False) -> tir
     )
 
 
-def _moved(
-    source_scope: str, target_scope: str, dtype: str, instruction: Callable[..., Expr]
-) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+def _moved(source_scope: str, target_scope: str, dtype: str, instruction: Callable) -> Intrinsic:
     """(desc, impl) of target = source, for two tiles; `instruction(source, target)` is the call that does it."""
 
     @T.prim_func(s_tir=True)
@@ -77,7 +76,7 @@ def _moved(
     return desc, impl
 
 
-def load(scope: str, dtype: str) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+def load(scope: str, dtype: str) -> Intrinsic:
     """(desc, impl) of fragment = tile of shared memory. scope: A_SCOPE for a tile (i, k), B_SCOPE for a tile (j, k)."""
     layout = "col_major" if scope == B_SCOPE else "row_major"
 
@@ -89,7 +88,7 @@ def load(scope: str, dtype: str) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     return _moved("shared", scope, dtype, instruction)
 
 
-def store() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+def store() -> Intrinsic:
     """(desc, impl) of tile of global memory = fragment of sums, float32."""
 
     def instruction(sums, target) -> Expr:
@@ -100,7 +99,7 @@ def store() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     return _moved(SUM_SCOPE, "global", "float32", instruction)
 
 
-def multiply_add(dtype: str) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
+def multiply_add(dtype: str) -> Intrinsic:
     """(desc, impl) of sums += a @ b.T, for fragments a and b of `dtype` and sums of float32."""
 
     @T.prim_func(s_tir=True)
@@ -130,7 +129,7 @@ def multiply_add(dtype: str) -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     return desc, impl
 
 
-def register(name: str, functions: tuple[tirx.PrimFunc, tirx.PrimFunc]) -> str:
+def register(name: str, functions: Intrinsic) -> str:
     """Register (desc, impl), what an intrinsic computes and how, under `name`; returns `name`."""
     TensorIntrin.register(name, *functions, override=True)
     return name

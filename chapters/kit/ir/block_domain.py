@@ -37,9 +37,8 @@ def visits_each_point_once(realize: SBlockRealize, loops: Sequence[For]) -> bool
 
 def _covers(values, axis: IterVar) -> bool:
     """Whether `values`, an index in TVM's normal form, runs from the axis's first value to its last in steps of one."""
-    if len(values.args) > 1 or any(
-        not Analyzer().can_prove_equal(part.scale, 1) for part in values.args
-    ):
+    prove = Analyzer().can_prove_equal
+    if len(values.args) > 1 or not all(prove(part.scale, 1) for part in values.args):
         return False
     extent = values.args[0].extent if values.args else 1
     return same_range(Range.from_min_extent(values.base, extent), axis.dom)

@@ -60,16 +60,14 @@ def row_loops(sch: Schedule, block: SBlockRV) -> list[LoopRV]:
     """
     summed = reduced_values(realized(sch, block))
     rows: list[LoopRV] = []
-    for candidate in sch.get_loops(block)[:-1]:
-        loop = sch.get(candidate)
-        if mentions(summed, loop.loop_var) or not (
-            is_one(loop.extent) or are_apart(sch, candidate)
-        ):
+    for handle in sch.get_loops(block)[:-1]:
+        loop = sch.get(handle)
+        if mentions(summed, loop.loop_var) or not (is_one(loop.extent) or are_apart(sch, handle)):
             break
         is_inner = not all(is_one(sch.get(row).extent) for row in rows)
         if is_inner and not isinstance(loop.extent, tirx.IntImm):
             break
-        rows.append(candidate)
+        rows.append(handle)
     return rows
 
 
@@ -89,10 +87,9 @@ def are_apart(sch: Schedule, loop: LoopRV) -> bool:
         values = dict(zip(axes, realize.iter_values, strict=True))
         written.update(region.source for region in realize.block.writes)
         for region in [*realize.block.reads, *realize.block.writes]:
-            element = [r.min if is_one(r.extent) else None for r in region.region]
-            elements.setdefault(region.source, []).append(
-                [index if index is None else substitute(index, values) for index in element]
-            )
+            found = ((r.min, is_one(r.extent)) for r in region.region)
+            element = [substitute(index, values) if alone else None for index, alone in found]
+            elements.setdefault(region.source, []).append(element)
     var = sch.get(loop).loop_var
     return all(
         any(

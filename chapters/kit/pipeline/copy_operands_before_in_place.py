@@ -65,11 +65,8 @@ class _Copier(PyExprMutator):
             expr = value
         if isinstance(expr, relax.TupleGetItem):
             return self.owns_its_memory(expr.tuple_value)
-        return (
-            isinstance(expr, relax.Call)
-            and isinstance(expr.op, tvm.ir.Op)
-            and expr.op.name in MAKE_MEMORY
-        )
+        is_operator = isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op)
+        return is_operator and expr.op.name in MAKE_MEMORY
 
 
 def _copy(tensor: relax.Expr) -> relax.Call:

@@ -47,11 +47,8 @@ class Counts:
 def counts(mod: tvm.IRModule) -> Counts:
     """Count `mod`. A function marked as one kernel (by FuseOps) is one launch where it is called."""
     one_kernel = {name for name, func in mod.functions_items() if _is_kernel(func)}
-    straight = [
-        func
-        for func in mod.functions.values()
-        if isinstance(func, relax.Function) and not _is_kernel(func)
-    ]
+    functions = [func for func in mod.functions.values() if isinstance(func, relax.Function)]
+    straight = [func for func in functions if not _is_kernel(func)]
     called = [call.op for func in straight for call in calls_in(func.body)]
     operators = [op.name for op in called if isinstance(op, tvm.ir.Op)]
     left = [name for name in operators if not name.startswith(BOOKKEEPING) and name not in FREE]
@@ -163,11 +160,8 @@ class Trace:
             known = list(dict.fromkeys(step.name for step in self.steps))
             near = get_close_matches(name.lower(), [k.lower() for k in known], n=3)
             meant = [k for k in known if k.lower() in near]
-            hint = (
-                f"Did you mean {' or '.join(meant)}?"
-                if meant
-                else f"These did: {', '.join(known)}."
-            )
+            others = f"These did: {', '.join(known)}."
+            hint = f"Did you mean {' or '.join(meant)}?" if meant else others
             raise KeyError(f"No pass {name!r} ran. {hint}")
         return found
 

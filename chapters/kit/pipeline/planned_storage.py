@@ -1,8 +1,7 @@
 """What TVM's memory planner allocates for a module: each buffer and its size in bytes.
 
-`planned(mod)` lowers a module as far as `StaticPlanBlockMemory` and reads the allocations. A size is
-a number if the planner knows it before the program runs, else an expression such as
-`512 * batch_size`.
+`planned(mod)` lowers a module as far as `StaticPlanBlockMemory` and reads the allocations. A size is a number if the
+planner knows it before the program runs, else an expression such as `512 * batch_size`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax, sym, tirx
 
-from chapters.kit.draw.table import Table, grouped
+from chapters.kit.draw.table import Table
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import variables_of
 
@@ -54,7 +53,7 @@ class Storage:
         return evaluate(self.size, sizes or {})
 
     def __str__(self) -> str:
-        return grouped(self.size) if isinstance(self.size, int) else expression(self.size)
+        return f"{self.size:,}" if isinstance(self.size, int) else expression(self.size)
 
 
 @dataclass(frozen=True)

@@ -81,10 +81,8 @@ class Comparison(_Shown):
         pairs = [(name, _row(self.before, name), _row(self.after, name)) for name in names]
         if len(names) > 1:
             pairs.append(("total", self.before.total, self.after.total))
-        return [
-            HEADINGS,
-            *([name, *map(_change, _costs(old), _costs(new))] for name, old, new in pairs),
-        ]
+        rows = [[name, *map(_change, _costs(old), _costs(new))] for name, old, new in pairs]
+        return [HEADINGS, *rows]
 
     def calls(self) -> dict[str, tuple[int, int]]:
         """The calls whose number changed: name -> (before, after)."""

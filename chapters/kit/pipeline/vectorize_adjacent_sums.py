@@ -75,14 +75,9 @@ def reads_neighbours(block: SBlock) -> bool:
     if not fills_vectors(block.body.buffer) or str(block.body.buffer.dtype) == "bfloat16":
         return False  # TVM cannot compile a vector of sums that are stored as bfloat16
     axis = block.iter_vars[_last_axis(block)].var
-    found = [load for load in nodes(block.body.value, TensorLoad) if mentions(load, axis)]
-    return (
-        len(found) > 1
-        and all(  # one of them is the sum itself
-            load.indices[-1].same_as(axis) and not mentions(list(load.indices[:-1]), axis)
-            for load in found
-        )
-    )
+    found = [load.indices for load in nodes(block.body.value, TensorLoad) if mentions(load, axis)]
+    adjacent = all(at[-1].same_as(axis) and not mentions(list(at[:-1]), axis) for at in found)
+    return adjacent and len(found) > 1  # one of them is the sum itself
 
 
 def _last_axis(block: SBlock) -> int | None:

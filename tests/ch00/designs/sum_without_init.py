@@ -6,10 +6,7 @@ from solutions.ch00_first_module.first_module import *
 
 
 @T.prim_func(s_tir=True)
-def row_sums(
-    a: T.Buffer((6, 16), "float32"),
-    total: T.Buffer((6,), "float32"),
-):
+def row_sums(a: T.Buffer((6, 16), "float32"), total: T.Buffer((6,), "float32")):
     for i in range(6):
         with T.sblock("sum"):
             vi = T.axis.spatial(6, i)
