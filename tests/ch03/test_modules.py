@@ -199,7 +199,7 @@ def _situations() -> Iterator:
         yield pytest.param(relax_module(text), int(kernels), RUNS[name], id=title)
 
 
-@pytest.mark.parametrize(("mod", "kernels", "runs"), _situations())
+@pytest.mark.parametrize(("mod", "kernels", "runs"), list(_situations()))
 def test_situation(mod, kernels, runs):
     result = expect.settles(FuseTransposeMatmul(), mod, "FuseTransposeMatmul")
     assert operators(result)["NT_matmul"] == kernels

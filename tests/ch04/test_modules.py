@@ -387,7 +387,7 @@ def _written() -> Iterator:
         yield pytest.param(relax_module(text), int(made), calls.split(), arrays, id=name)
 
 
-@pytest.mark.parametrize(("mod", "made", "calls", "arrays"), _written())
+@pytest.mark.parametrize(("mod", "made", "calls", "arrays"), list(_written()))
 def test_a_written_module(mod, made, calls, arrays):
     for target in (CUDA, LLVM):
         fused = settled(mod, target)

@@ -82,14 +82,14 @@ def first_modules(number: int) -> list[tvm.IRModule]:
 
 
 def test_the_draws_cover_what_they_are_for():
-    """The property test would prove little if one of these were never drawn."""
-    mods = first_modules(40)
+    """Without these, the property test would prove little. Each version of Hypothesis draws differently."""
+    mods = first_modules(100)
     texts = [mod.script() for mod in mods]
     wanted = ("call_tir_inplace", "if choose", "helper", "call_dps_packed", "float16", "NT_matmul")
     for name in wanted:
         assert any(name in text for text in texts), f"no draw has {name}"
     passes = phases(TARGETS[0])["graph and lower"][:3]
-    fused = [tvm.transform.Sequential(passes)(mod) for mod in mods[:20]]
+    fused = [tvm.transform.Sequential(passes)(mod) for mod in mods[:40]]
     names = [gvar.name_hint for mod in fused for gvar in mod.get_global_vars()]
     for kernel in ("fuse_add_norm", "NT_matmul"):
         assert sum(name.startswith(kernel) for name in names) > 4, f"too few draws have {kernel}"

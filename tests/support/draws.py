@@ -1,4 +1,4 @@
-"""How property tests draw: the same examples everywhere and in every run, and as long as they take.
+"""How property tests draw: the same examples in every run with one version of Hypothesis, and as long as they take.
 
 A test gives `SAME_EVERYWHERE` to Hypothesis, with the number of its examples: `@settings(SAME_EVERYWHERE,
 max_examples=40)`. `@seed(1)` draws others.
