@@ -12,8 +12,8 @@ OPENED = "FUSION_OPENED"  # environment variable: the file that lists which file
 def note_opened_files() -> None:
     """From now on, add the name of every file of the course that this process reads to the file named by OPENED.
 
-    The process of a page has it set, and hands it on to the processes that it starts. A file that is only copied is not
-    noted: whoever reads the copy notes it, and a copy of the course has the same names.
+    The process of a page has it set, and hands it on to the processes that it starts. Copying a file does
+    not count. The process that reads the copy notes it, because a copy of the course has the same names.
     """
     seen: set[str] = set()
     copied: set[str] = set()

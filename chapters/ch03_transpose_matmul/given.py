@@ -89,7 +89,7 @@ is_claimed = offloaded  # an earlier pass claimed it, for a library or as a sepa
 class TransposesInSight(PyExprMutator):
     """Visits one Relax function, and knows which transpose a matmul multiplies by; `OwnTransposes` extends it.
 
-    A subclass says by `may_move(transpose, call)` whether a copy of `transpose` may stand right before `call`.
+    A subclass defines `may_move(transpose, call)`: may `transpose` be computed again right before `call`?
     """
 
     def __init__(self, mod: IRModule, func: relax.Function, fires: Fires):

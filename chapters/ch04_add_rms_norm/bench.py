@@ -96,7 +96,7 @@ def checked(norm, total, arrays, dtype: str = "") -> float:
     return error
 
 
-# --- peers: each runs in a process of its own ---------------------------------------------------------
+# --- peers: each runs in its own process --------------------------------------------------------------
 
 
 def ours(shape, dtype, threads, seed):

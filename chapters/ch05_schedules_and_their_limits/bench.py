@@ -67,7 +67,7 @@ def peak(seconds: dict[str, float], threads: int, bound: str = "multiply-add") -
     return 2 * MULTIPLY_ADDS * threads / seconds[bound]
 
 
-# --- peers: each runs in a process of its own ---------------------------------------------------------
+# --- peers: each runs in its own process --------------------------------------------------------------
 
 
 def _kernel(rows: int, n: int, k: int):

@@ -99,7 +99,7 @@ def shown() -> Shown | Several:
     return Several([shown_as(found, 6, speedups), beside_torch(found["measured"])])
 
 
-# --- peers: each runs in a process of its own ---------------------------------------------------------
+# --- peers: each runs in its own process --------------------------------------------------------------
 
 
 def _checked(out: np.ndarray, a: np.ndarray, w: np.ndarray, c: np.ndarray) -> float:

@@ -134,7 +134,7 @@ def checked(logits: np.ndarray, path: str, function: str) -> float:
     return error
 
 
-# --- peers: each runs in a process of its own -----------------------------------------------------------
+# --- peers: each runs in its own process ----------------------------------------------------------------
 
 
 def known(config) -> dict:

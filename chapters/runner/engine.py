@@ -235,7 +235,7 @@ def _failure(lost: Lost, check: Check, impl: Path, *, began: bool) -> Failure:
 
 
 class Engine(contextlib.AbstractContextManager):
-    """Runs exercises on several examiners at once, each in a thread and with a child of its own."""
+    """Runs exercises on several examiners at once, each in its own thread with its own child process."""
 
     def __init__(self, workers: int | None = None) -> None:
         self._count = workers or min(MOST_WORKERS, os.cpu_count() or 1)

@@ -29,15 +29,14 @@ LESSON = "chapters/ch07_when_fusion_is_sound/lesson.md"
 REFUSE = Section(LESSON, "When it must refuse")
 ROUNDING = Section(LESSON, "Rounding")
 BREAK = Section(LESSON, "Break it")
+ALGEBRA = Section(LESSON, "What may enter the init")
+LAST = Section(LESSON, "The last step")
+BETWEEN = Section(LESSON, "Who else looks")
 LIMITS = {
     "test_7_4_whole_programs": 60,
     "test_7_5_each_condition_has_its_case": 90,
     "test_7_7_the_builtin_is_wrong_and_ours_right": 40,
 }
-
-ALGEBRA = Section(LESSON, "What may enter the init")
-LAST = Section(LESSON, "The last step")
-BETWEEN = Section(LESSON, "Who else looks")
 
 
 # --- 7.1: affine ----------------------------------------------------------------------------------

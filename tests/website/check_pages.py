@@ -15,6 +15,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -22,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 GRAVE = ("serious", "critical")
 WIDTHS = {"desk": 1280, "phone": 390}
-VIEWS = [(scheme, width) for scheme in ("light", "dark") for width in WIDTHS]
+SCHEMES = ("light", "dark")
 ALIKE = "source/"  # listings of files, all made alike: each scheme and each width once is enough
 ALIKE_VIEWS = [("light", "desk"), ("dark", "phone")]
 AXE = {"resultTypes": ["violations"], "preload": False}
@@ -99,24 +100,36 @@ def faults(site: Path, parts: list[str] | None = None) -> Iterator[str]:
 
     Raises CannotOpen without a browser or a page, and ImportError without what the extra `dev` installs.
     """
-    from axe_playwright_python.sync_playwright import Axe
-    from playwright.sync_api import sync_playwright
+    import axe_playwright_python  # noqa: F401 — a missing package is reported before a thread starts
+    import playwright  # noqa: F401
 
     site = site.resolve()
     pages, executable = pages_of(site, parts or []), browser_path()
-    with sync_playwright() as playwright:
+    with ThreadPoolExecutor() as pool:
+        for found in pool.map(lambda scheme: _faults_in(scheme, site, pages, executable), SCHEMES):
+            yield from found
+
+
+def _faults_in(scheme: str, site: Path, pages: list[Path], executable: str) -> list[str]:
+    from axe_playwright_python.sync_playwright import Axe
+    from playwright.sync_api import sync_playwright
+
+    found = []
+    with (
+        sync_playwright() as playwright,
         # no sandbox: most containers have none, and the pages are our own
-        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-        for scheme, width in VIEWS:
-            screen = {"viewport": {"width": WIDTHS[width], "height": 900}, "color_scheme": scheme}
+        playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"]) as browser,
+    ):
+        for width, pixels in WIDTHS.items():
+            screen = {"viewport": {"width": pixels, "height": 900}, "color_scheme": scheme}
             context = browser.new_context(**screen, reduced_motion="reduce")
             for path in pages:
                 address = name(path, site)
                 if not address.startswith(ALIKE) or (scheme, width) in ALIKE_VIEWS:
-                    for fault in _faults_of(context, path, Axe()):
-                        yield f"{address} ({scheme}, {width}): {fault}"
+                    faults_here = _faults_of(context, path, Axe())
+                    found += [f"{address} ({scheme}, {width}): {fault}" for fault in faults_here]
             context.close()
-        browser.close()
+    return found
 
 
 def _faults_of(context, path: Path, axe) -> list[str]:
