@@ -2,7 +2,9 @@
 
 import os
 
+from chapters import quick_stack
 from chapters.opened import OPENED, note_opened_files
 
+quick_stack.install()
 if OPENED in os.environ:
     note_opened_files()
