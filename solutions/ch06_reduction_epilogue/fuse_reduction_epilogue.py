@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from tvm import tirx
 from tvm.ir import Expr, TensorLoad, Var
@@ -101,23 +102,26 @@ def analyse(sch: Schedule, reduction: SBlockRV, epilogue: SBlockRV) -> Fusion:
 
 
 def split_sum(epilogue: SBlock, temp: Var) -> tuple[TensorLoad, Expr]:
-    """The load of `temp` and the addend of an epilogue `output[…] = temp[…] + addend` (or `addend + temp[…]`).
+    """The load of `temp` and the addend of an epilogue that stores a sum of `temp[…]` and any number of other terms.
 
-    A copy, `output[…] = temp[…]`, adds a constant 0 of the buffer's dtype. Refuses, by `require`, every other body: no
-    single store, anything but a sum, `temp` mentioned anywhere else (it is then read twice, or decides where the output
-    goes), an addend that is not pure (`is_pure`).
+    The terms stand in any order and nesting. The addend is the sum of all but `temp[…]`, in the order in which the
+    program adds them: `E + (temp[…] + C)` gives `C + E`. A single other term is the addend itself. A copy, `output[…] =
+    temp[…]`, adds a constant 0 of the buffer's dtype.
+
+    Refuses, by `require`, every other body: no single store, anything but additions around `temp[…]`, `temp` mentioned
+    anywhere else (it is then read twice, or decides where the output goes), an addend that is not pure (`is_pure`).
     """
-    # BEGIN exercise 6.1 (about 12 lines): a sum of one load of `temp` and something else, or refuse
+    # BEGIN exercise 6.1 (about 12 lines): take terms off the sum until one load of `temp` is left, or refuse
     store = epilogue.body
     require(isinstance(store, BufferStore), epilogue, "its body is not one store")
-    load, addend = store.value, const(0, str(temp.dtype))
-    if isinstance(load, Add):
-        load, addend = load.a, load.b
-        if mentions(addend, temp):
-            load, addend = addend, load
+    load, terms = store.value, []
+    while isinstance(load, Add):
+        load, term = (load.b, load.a) if mentions(load.b, temp) else (load.a, load.b)
+        terms.insert(0, term)
     alone = isinstance(load, TensorLoad) and load.source.same_as(temp)
     require(alone, epilogue, f"it does not add something to `{temp.name}` itself")
     require(count(store, temp) == 1, epilogue, f"it uses `{temp.name}` more than once")
+    addend = reduce(Add, terms) if terms else const(0, str(temp.dtype))
     require(is_pure(addend), epilogue, "its addend has side effects or reads through a pointer")
     return load, addend
     # END exercise 6.1

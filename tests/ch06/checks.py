@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 import tvm
@@ -223,12 +223,18 @@ def same_expr(one, two) -> bool:
 
 # --- 6.1 ------------------------------------------------------------------------------------------
 
+NESTED = (
+    *("temp + C + E", "C + temp + E", "E + (C + temp)", "E + (temp + C)", "temp + (C + E)"),
+    *("C + (temp + E) + vi", "(vi + temp) + (C * 2 + E)", "J[vj] + (C + (temp + E))"),
+    "C + (vi + (E + (C + temp)))",
+)
 SUMS = {
     "temp + C": "temp + C",
     "C + temp": "C + temp",
     "an expression as addend": "temp + (C * 2 + vi)",
     "an addend that is looked up": "temp + C[vi, J[vj]]",
     "an addend with a condition": "temp + T.if_then_else(vi < 2, C, 1)",
+    **{text: text for text in NESTED},
 }
 NO_SUMS = {
     "temp - C": "The negative of C is added, so the sum would have to start from -C, not from C.",
@@ -240,6 +246,13 @@ NO_SUMS = {
     "T.max(temp, 0) + C": "A clipping stands between the sum and the addition; fused, it would be left out.",
     "temp + temp": "The addend is the sum itself, which does not exist yet at the init.",
     "temp + C * temp": "The addend depends on the sum, which does not exist yet at the init.",
+    "temp + C + temp": "The sum is added twice, so every step would have to be added twice too.",
+    "(temp - C) + E": "C is subtracted, so it is no term of the sum: starting from C + E gives sum + C + E.",
+    "E + (C - temp)": "The sum changes its sign before E is added.",
+    "T.max(temp + C, 0) + E": "A clipping stands between the two additions; fused, it would be left out.",
+    "C + (temp * 2 + E)": "The sum is scaled before anything is added.",
+    'temp + T.call_extern("int32", "next_number") + C': "The call would happen before the reduction and not after it, "
+    "although the term added last is harmless.",
     'temp + T.call_extern("int32", "next_number")': "The call would happen before the reduction and not after it, and "
     "perhaps another number of times.",
 }
@@ -260,24 +273,47 @@ def _split(impl, func: tirx.PrimFunc):
 
 
 def test_6_1_finds_the_addend(impl) -> None:
-    """the addend is found on either side of the sum"""
+    """the addend holds every term of the sum but temp, each as often as the program adds it"""
     for title, text in SUMS.items():
         func = _sum(text)
-        why = "It is the sum of one load of temp and something that does not mention temp."
+        why = "It is a sum of one load of temp and terms that do not mention temp."
         found = accepts(partial(_split, impl), func, f"split_sum refuses {title}.", why, ADDED)
         what = f"split_sum returned {type(found).__name__}, not the load and the addend."
         expected = "return load, addend"
         expect.that(isinstance(found, tuple) and len(found) == 2, what, expected=expected)
         load, mine = found
         reduction, epilogue = blocks_of(func)
-        wanted = epilogue.body.value
-        side = wanted.b if same_expr(wanted.a, load) else wanted.a
+        terms = _terms(epilogue.body.value)
+        temp = next(term for term in terms if mentions(term, reduction.body.buffer))
+        what = f"The first value that split_sum returns is not the load of temp: {title}."
+        found = tvm_ffi.structural_equal(load, temp)
+        why = "Its indices say which element of temp the epilogue reads."
+        ADDED.that(found, what, expected=_text(temp), yours=_text(load), why=why)
+        wanted = [term for term in terms if not term.same_as(temp)]
+        _same_terms(mine, wanted, title)
+
+
+def _terms(value) -> list:
+    """What `value` adds up, as written from left to right; a constant 0 is no term."""
+    if isinstance(value, tirx.Add):
+        return [*_terms(value.a), *_terms(value.b)]
+    return [] if isinstance(value, tirx.IntImm) and value.value == 0 else [value]
+
+
+def _same_terms(mine, wanted: list, title: str) -> None:
+    """The addend `mine` holds each of the terms `wanted` as often as they do, in any order and nesting."""
+    held, total = _terms(mine), reduce(tirx.Add, wanted)
+    if Analyzer().can_prove_equal(mine, total):
+        return  # perhaps simplified: C * 2 for C + C
+    for term in [*wanted, *held]:
+        times = [sum(same_expr(term, one) for one in terms) for terms in (held, wanted)]
+        words = [{0: "not at all", 1: "once", 2: "twice"}.get(n, f"{n} times") for n in times]
         ADDED.that(
-            same_expr(mine, side) and load.source.same_as(reduction.body.buffer),
-            f"split_sum does not find the addend of {title}.",
-            expected=f"temp[vi, vj] and {_text(side)}",
-            yours=f"{_text(load)} and {_text(mine)}",
-            why="The addend becomes the init. Anything left out of it is lost.",
+            times[0] == times[1],
+            f"split_sum's addend holds {_text(term)} {words[0]}, and the program adds it {words[1]}: {title}.",
+            expected=f"{_text(total)}, its terms in any order",
+            yours=_text(mine),
+            why="The addend becomes the init. A term that it lacks is lost; one that it holds twice is added twice.",
         )
 
 
@@ -325,7 +361,7 @@ def _copy(dtype: str) -> tirx.PrimFunc:
 
 
 def test_6_1_refuses_all_else(impl) -> None:
-    """everything that is not a sum of temp and something free of temp is refused"""
+    """everything that is not a sum of temp and terms free of temp is refused"""
     for text, why in NO_SUMS.items():
         refuses(partial(_split, impl), _sum(text), f"split_sum accepts {text}.", why, ADDED)
 
@@ -495,7 +531,10 @@ VISIBLE = {  # as OTHER_ELEMENT
     "`row` is memory of C: fused, the bias is read before that block has written it.": {
         "a block between the two writes the bias through a second name": program(between=_MATCHED),
     },
-    "The addend reads two buffers, C and J, and both are read before that block has run.": {
+    "The addend reads two buffers, and both are read before that block has run.": {
+        "a block between the two writes the residual": program(
+            "D = temp + C + E", between=other("E = C")
+        ),
         "a block between the two writes the table that chooses the bias": program(
             "D = temp + C[vi, J[vj]]", between=other("J[vj] = 4 - vj")
         ),
@@ -577,6 +616,7 @@ FUSED = {
     "axes declared in the other order": SAME_ELEMENT["axes declared in the other order"],
     "a step that subtracts": program(step="temp - A * B"),
     "an addend that is an expression": program("D = temp + (C * 2 + vi)"),
+    "a bias and a residual": program("D = E + (temp + C)"),
     "an operand read twice": program("D = temp + B[vj, 0]"),
     "a bias that the reduction reads too": program("D = temp + C[vi, 0]", step="temp + A * C"),
     "an annotated reduction": annotated(),
@@ -824,6 +864,24 @@ def test_6_5_fuses(impl) -> None:
         for a, b in zip(run_compiled(mod, inputs_of(func, 5)), results(func, 5), strict=True):
             what = f"Compiled, the fused program computes something else: {title}."
             PLACE.that(np.array_equal(a, b), what)
+
+
+def test_6_5_starts_from_bias_and_residual(impl) -> None:
+    """x @ w.T + bias + residual gives NumPy's numbers, in whatever order the program adds"""
+    for text in ("temp + C[vj] + E", "E + (C[vj] + temp)", "C[vj] + (temp + E)"):
+        func = program(f"D = {text}", C="(5,)")
+        what = f"fuse_reduction_epilogue refuses {text}."
+        why = "It is a sum of temp and terms that are known before the first step."
+        mod = accepts(partial(_apply, impl), func, what, why, PLACE).mod
+        arguments = inputs_of(func, 3)
+        x, w, bias, _, residual, poison = arguments
+        poison[...] = 77777
+        PLACE.equal(
+            run_compiled(mod, arguments)[-1].tolist(),
+            (x @ w.T + bias + residual).tolist(),
+            f"Compiled, the fused program computes something else: {text}.",
+            why="Every term must be in the init, once. Integers are exact: any difference is a mistake.",
+        )
 
 
 def test_6_5_keeps_handles_and_flags(impl) -> None:

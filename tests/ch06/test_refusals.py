@@ -82,6 +82,7 @@ CASES = {
     "the output is written twice": (program("D[vi, 0] = temp + C"), "two of its points"),
     "the output is chosen by data": (program("D[J[vi], vj] = temp + C"), "two of its points"),
     "the output is its own bias": (program("D = temp + D"), "may be written before it"),
+    "the output is one of its addends": (program("D = C + (temp + D)"), "may be written before it"),
     "an epilogue in place": (program("temp = temp + C"), "more than once"),
     "an epilogue that covers half": (
         program("D = temp + C", axes=HALF, loops="2, 5"),

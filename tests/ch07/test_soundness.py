@@ -84,7 +84,7 @@ def test_a_case_that_kills_its_child_is_reported_and_a_new_child_takes_the_next(
         judge.close()
 
 
-@pytest.mark.parametrize("name", sorted(BUILTIN_RIGHT - NOT_CHAPTER_6))
+@pytest.mark.parametrize("name", [*sorted(BUILTIN_RIGHT - NOT_CHAPTER_6), "two biases"])
 def test_equals_chapter_6_where_that_fuses(name):
     one, two = s_tir.Schedule(CASES[name].func), s_tir.Schedule(CASES[name].func)
     fuse_reduction_epilogue(one, "matmul", "bias")

@@ -83,16 +83,19 @@ class Forms:
     wide: Sequence[str] = ()
 
 
-# The plain steps shift with T, and the plain epilogues are a sum of s and something; the odd ones are not.
+SEVERAL = "several terms"  # a sum of s and up to four other terms, in any order and nesting
+
+# The plain steps shift with T, and the plain epilogues are a sum of s and other terms; the odd ones are not.
 SUMS = Forms(
     steps=("T + x", "T + x", "x + T", "T - x", "T + x + y", "x + (T - y)"),
     odd_steps=(
         *("T * 2 + x", "T.max(T, x)", "T.min(T + x, 9)", "x - T"),
         *("T + T + x", "T + x * T", "x"),
     ),
-    epilogues=("s + a", "s + a", "a + s", "s + (a + g)", "s + a * 2", "s"),
+    epilogues=("s + a", "s + a", "a + s", "s + a * 2", "s", SEVERAL, SEVERAL, SEVERAL),
     odd_epilogues=(
-        *("s - a", "a - s", "s + a + g", "s * 2 + a", "T.max(s + a, 0)", "s + s", "s + a * s"),
+        *("s - a", "a - s", "s * 2 + a", "T.max(s + a, 0)", "s + s", "s + a * s", "s + a + s"),
+        *("(s - a) + g", "a + (g - s)", "T.max(s + a, 0) + g", "a + (s * 2 + g)"),
         *("T.min(T.max(s, -5), 5)", "T.Select(s > 0, s + a, s)"),
     ),
 )
@@ -275,6 +278,8 @@ class _Drawing:
         stored = self.stored(own, sizes, wide)
         odd = self.oddly(self.forms.odd_epilogue, "odd epilogue")
         form = self.one(self.forms.odd_epilogues if odd else self.forms.epilogues)
+        if form == SEVERAL:
+            form = self.several_terms()
         value = _fill(form, s=total, a=f"({self.addend(own)})", g=f"G[{own[-1]}]")
         if self.forms.wide and not self.mentions_output() and self.oddly(25, "another dtype"):
             self.out_dtype = "float64"
@@ -284,6 +289,14 @@ class _Drawing:
             axes.append(("w9", self.one((1, 2)), "spatial"))
         partial = self.rarely(3, "epilogue: partial loops")
         return self.nest("bias", axes, [f"D[{self.out.at(stored)}] = {value}"], partial)
+
+    def several_terms(self) -> str:
+        others = [self.one(("a", "g", "a * 2")) for _ in range(self.one(range(5)))]
+        terms = self.shuffled(["s", *others], 100)
+        while len(terms) > 1:
+            at = self.one(range(len(terms) - 1))
+            terms[at : at + 2] = [f"({terms[at]} + {terms[at + 1]})"]
+        return terms[0]
 
     def read(self, own: list[str], sizes: list, wide: list[int]) -> list[str]:
         """The point whose sum the epilogue reads at the point `own`."""
