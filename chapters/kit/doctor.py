@@ -29,8 +29,18 @@ def _cpu() -> Finding:
     registers = vector_registers(host["target"])
     return Finding(
         "ok",
-        f"{machine.cpu_name()}, {os.cpu_count()} cores; LLVM {host['version']} takes it for {host['cpu']}: vectors of "
-        f"{registers.bits} bits, {registers.lanes('float32')} float32 lanes",
+        f"{machine.cpu_name()}, {machine.physical_cores()} cores; LLVM {host['version']} takes it for {host['cpu']}: "
+        f"vectors of {registers.bits} bits, {registers.lanes('float32')} float32 lanes",
+    )
+
+
+def _threads() -> Finding:
+    used, cores = os.environ["TVM_NUM_THREADS"], machine.physical_cores()
+    text = f"compiled kernels run on {used} threads, of {cores} cores"
+    return Finding(
+        "ok",
+        text,
+        "" if used == str(cores) else "TVM_NUM_THREADS is set; unset it to use all cores",
     )
 
 
@@ -78,7 +88,7 @@ def _executors() -> list[Finding]:
 
 def main() -> int:
     """Print the findings; returns the exit status, 1 if something must be mended."""
-    findings = [_cpu(), _tensorize(), *_gpus(), *_executors()]
+    findings = [_cpu(), _threads(), _tensorize(), *_gpus(), *_executors()]
     for finding in findings:
         print(f"{finding.mark}  {finding.text}")
         if finding.advice:
