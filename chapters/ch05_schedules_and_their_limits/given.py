@@ -88,13 +88,18 @@ def pad_rows(sch: Schedule, product: SBlockRV, tile: Tile) -> tuple[SBlockRV, SB
     """Make the rows of the product whole tiles; returns the blocks that copy x in and the result out.
 
     pad_einsum makes these copies only if tiles do not divide the rows. Otherwise they are made here, because a packed x
-    and a tiled result need them too.
+    and a tiled result need them too. A block that already reads the result, such as a bias, takes the place of the copy
+    out.
     """
     padding = [1] * len(sch.get_loops(product))
     padding[tile.row_axis] = tile.rows
+    epilogue = sch.get_consumers(product)
     sch.pad_einsum(product, padding)
     (packed,) = sch.get_producers(product) or [sch.cache_read(product, 0, "global")]
     (result,) = sch.get_consumers(product) or [sch.cache_write(product, 0, "global")]
+    if epilogue and sch.get(result) != sch.get(epilogue[0]):
+        sch.compute_inline(result)
+        (result,) = epilogue
     return packed, result
 
 
@@ -135,7 +140,7 @@ def vectorize_copies(sch: Schedule, packed: SBlockRV, result: SBlockRV, tile: Ti
 
 
 def has_schedule(func: tirx.PrimFunc) -> bool:
-    """Whether this chapter has a schedule for `func`: an unscheduled NT_matmul, with a weight of constant size.
+    """Whether this chapter has a schedule for `func`: an unscheduled NT_matmul alone, with a weight of constant size.
 
     The kernel is recognized by what it computes, not by its name.
     """

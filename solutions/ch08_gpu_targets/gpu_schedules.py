@@ -324,8 +324,8 @@ def choose_kernel(m: int, n: int, k: int, dtype: str, target: Target) -> str:
     * "decode" where there is one row (m = 1) and k is a multiple of 32 vectors of 16 bytes: `decode_matmul`;
     * "tensor_cores" where the architecture has them for `dtype` (float16 from sm_70, bfloat16 from sm_80) and the
       sizes are multiples of WarpTile's: `tensor_core_matmul`, fused;
-    * "dlight" where only TVM's own rule reaches tensor cores, and for that the bias must NOT be fused before: dtype
-      is float16, m, n and k are each above 64, the arch is sm_70 or later. It pads, so the sizes need not fit;
+    * "dlight" where only TVM's rule, as MatmulOnTensorCores, reaches tensor cores, and for that the bias must NOT be
+      fused before: float16; m, n and k each above 64; sm_70 or later. It pads, so the sizes need not fit;
     * "registers" for the rest: `shared_matmul`, fused.
     """
     # BEGIN exercise 8.12 (about 12 lines): which is the first that holds? target.attrs["arch"] is like "sm_90a"

@@ -21,11 +21,12 @@ from tvm.s_tir import Schedule, ScheduleError
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
+from chapters.ch09_the_compiler import given
 from chapters.ch09_the_compiler.given import ScheduleMatmuls, register, vm_phase
 from chapters.kit.pipeline.apply_cpu_fallback import ApplyCPUFallback
-from chapters.kit.pipeline.copy_operands_before_in_place import CopyOperandsBeforeInPlace
 from chapters.kit.pipeline.fold_read_only_constants import FoldReadOnlyConstants
 from chapters.kit.pipeline.gemv_within_bounds import GEMVWithinBounds
+from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
 from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions
 from chapters.kit.pipeline.reduction_once import ReductionOnce, is_reduction
 from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially
@@ -160,7 +161,7 @@ def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[P
             ApplyCPUFallback(),
             RunSmallKernelsSerially(variable_bounds),
         ]
-    whole = [dl.gpu.Matmul(), GEMVWithinBounds(), dl.gpu.Reduction(), dl.gpu.GeneralReduction()]
+    whole = MatmulOnTensorCores(), GEMVWithinBounds(), dl.gpu.Reduction(), dl.gpu.GeneralReduction()
     return [
         dl.ApplyDefaultSchedule(*whole),
         FuseEpilogues(),
@@ -201,39 +202,38 @@ def phases(
     additional_tirs: Mapping[str, tirx.PrimFunc] | None = None,
     metadata: MutableMapping[str, object] | None = None,
 ) -> dict[str, list[Pass]]:
-    """The passes of the pipeline by phase, in the order in which they run.
-
-    None, like an argument that is left out, means: no bounds, hints, kernels to add, or metadata.
-    """
+    """The passes by phase, in the order in which they run. None: no bounds, hints, kernels to add, or metadata."""
+    bounds = variable_bounds or {}
     return {
         "attach": attach_phase(
             target,
-            variable_bounds or {},
+            bounds,
             cuda_graph_symbolic_capture_hints or {},
             pipeline_parallel_stages,
             additional_tirs or {},
             {} if metadata is None else metadata,
         ),
-        "graph and lower": [CopyOperandsBeforeInPlace(), *graph_and_lower(target)],
-        "schedule": schedule_phase(target, variable_bounds or {}),
+        "graph and lower": [*given.before_fusion(), *graph_and_lower(target)],
+        "schedule": [*schedule_phase(target, bounds), *given.after_schedules(target)],
         "memory": memory_phase(target),
         "vm": vm_phase(),
     }
 
 
 @register("fusion_by_hand")
-def fusion_pipeline(target: Target, **facts) -> Pass:
+def fusion_pipeline(target: Target | None = None, **facts) -> Pass:
     """The whole pipeline as one pass, for `tvm.compile(…, relax_pipeline=…)`.
 
-    facts: the keyword arguments of `phases`. All passes run inside `target`, no matter which target is current,
-    and the module that is given stays as it is.
+    target: all passes run inside it; None for the target that is current when the pass runs. facts: the keyword
+    arguments of `phases`. The module that is given stays as it is.
     """
-    # BEGIN exercise 9.7 (about 8 lines): one module_pass around a Sequential of all phases
-    passes = [one for phase in phases(target, **facts).values() for one in phase]
 
+    # BEGIN exercise 9.7 (about 8 lines): one module_pass around a Sequential of all phases
     @tvm.transform.module_pass(opt_level=0, name="fusion_by_hand")
     def pipeline(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        with target:
+        inside = target or Target.current(allow_none=False)
+        passes = [one for phase in phases(inside, **facts).values() for one in phase]
+        with inside:
             return tvm.transform.Sequential(passes)(mod)
 
     return pipeline

@@ -30,15 +30,15 @@ def fuse_its_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return sch.mod["main"]
 
 
-def fusion_pipeline(target: Target, **facts) -> Pass:
-    named = [
-        tvm.transform.Sequential(passes, name=f"fusion_by_hand.{name}")
-        for name, passes in phases(target, **facts).items()
-    ]
-
+def fusion_pipeline(target: Target | None = None, **facts) -> Pass:
     @tvm.transform.module_pass(opt_level=0, name="fusion_by_hand")
     def pipeline(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        with target:
+        inside = target or Target.current(allow_none=False)
+        named = [
+            tvm.transform.Sequential(passes, name=f"fusion_by_hand.{name}")
+            for name, passes in phases(inside, **facts).items()
+        ]
+        with inside:
             return tvm.transform.Sequential(named)(mod)
 
     return pipeline

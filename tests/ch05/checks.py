@@ -778,6 +778,19 @@ def _check_numbers(schedule, cases, whose: str) -> None:
         )
 
 
+def _check_block_behind(schedule, said, rows, whose: str) -> None:
+    """The numbers of a product and a block behind it that adds a bias: chapter 9 schedules such kernels."""
+    w, x, bias = products.array(1, 24, 40), products.array(2, *rows, 40), products.array(3, 24)
+    target = llvm_host()["target"]
+    func = _apply(schedule, products.unscheduled(said, 24, 40, bias=True), target, whose)
+    arrays = [w, x, bias, np.full((*rows, 24), np.nan, "float32")]
+    found = run_compiled(tvm.IRModule({"main": func}), arrays, target)[3]
+    exact = x.astype("float64") @ w.astype("float64").T + bias
+    what = f"{whose} changes the numbers of a kernel in which a block behind NT_matmul adds a bias."
+    why = "Chapter 9 gives your schedule such kernels. It schedules the block NT_matmul, whatever else there is."
+    FAST.close(found, exact, what, rtol=1e-4, atol=1e-4, why=why)
+
+
 def _product(func: tirx.PrimFunc, w: np.ndarray, x: np.ndarray, whose: str) -> np.ndarray:
     try:
         return products.run(func, w, x, llvm_host()["target"])
@@ -834,6 +847,11 @@ def test_5_13_any_shape(impl) -> None:
     shapes += [((3,), 20, 48), ((2, 2), 6, 40), ((1,), 7, 33)]
     cases = [(rows, rows, n, k) for rows, n, k in shapes]
     _check_numbers(impl.schedule_decode, cases, DECODE)
+
+
+def test_5_13_leaves_a_block_behind_it_alone(impl) -> None:
+    """right numbers too where another block reads the product"""
+    _check_block_behind(impl.schedule_decode, (3,), (3,), DECODE)
 
 
 def test_5_13_width_from_the_target(impl) -> None:
@@ -903,6 +921,12 @@ def test_5_14_any_number_of_rows(impl) -> None:
     cases = [((64,), (64,), 96, 128), ((17,), (17,), 24, 40), ((130,), (130,), 7, 33)]
     cases += [((1, n), (1, 70), 32, 64), ((b, 1), (5, 1), 16, 32), ((2, 3), (2, 3), 8, 16)]
     _check_numbers(impl.schedule_prefill, cases, PREFILL)
+
+
+def test_5_14_takes_a_block_behind_it_for_the_copy(impl) -> None:
+    """right numbers too where another block reads the product"""
+    for said, rows in (((64,), (64,)), ((tirx.Var("n", "int64"),), (37,))):
+        _check_block_behind(impl.schedule_prefill, said, rows, PREFILL)
 
 
 def test_5_14_width_from_the_target(impl) -> None:

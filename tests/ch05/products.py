@@ -25,11 +25,21 @@ WIDE = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "skylake-a
 NARROW = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"})
 
 
-def unscheduled(rows, n: int, k: int, dtype="float32", out_dtype="float32") -> tirx.PrimFunc:
-    """NT_matmul as chapter 3's pass makes it, for x of shape (*rows, k)."""
+def unscheduled(
+    rows, n: int, k: int, dtype="float32", out_dtype="float32", *, bias: bool = False
+) -> tirx.PrimFunc:
+    """NT_matmul as chapter 3's pass makes it, for x of shape (*rows, k): (w, x, out), or (w, x, bias, out) with a bias.
+
+    The bias, of shape (n,), is added by a second block.
+    """
     w = te.placeholder((n, k), dtype, name="w")
     x = te.placeholder((*rows, k), dtype, name="x")
-    return te.create_prim_func([w, x, nt_matmul(w, x, out_dtype)], "int64")
+    b = te.placeholder((n,), out_dtype, name="bias")
+    product = nt_matmul(w, x, out_dtype)
+    if not bias:
+        return te.create_prim_func([w, x, product], "int64")
+    total = te.compute((*rows, n), lambda *at: product(*at) + b[at[-1]], name="T_add")
+    return te.create_prim_func([w, x, b, total], "int64")
 
 
 def array(seed: int, *shape: int) -> np.ndarray:

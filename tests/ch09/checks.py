@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -684,6 +685,14 @@ def test_9_7_is_one_pass(impl) -> None:
     expect.has_function(whole(impl), "decode", "fusion_pipeline")
 
 
+def test_9_7_takes_the_current_target(impl) -> None:
+    """without a target it takes the current one, as `relax_pipeline="fusion_by_hand"` needs it"""
+    made_pass = impl.fusion_pipeline(**facts())
+    with QUICK:
+        result = expect.apply(made_pass, model(functions=("decode",)), "fusion_pipeline()")
+    expect.has_function(result, "decode", "fusion_pipeline()")
+
+
 def test_9_7_uses_its_arguments(impl) -> None:
     """bounds, metadata and kernels reach the phases"""
     result = whole(impl, additional_tirs={"halve": halve, "third": third})
@@ -739,10 +748,11 @@ def test_9_7_same_tokens(impl) -> None:
 
 
 def observe_9_7(impl):
-    def look(target: Target, **arguments) -> str:
+    def look(target: Target | None, **arguments) -> str:
         mod = model(functions=("decode",))
         given = mod.clone()
-        result = impl.fusion_pipeline(target, **arguments)(given)
+        with QUICK if target is None else contextlib.nullcontext():
+            result = impl.fusion_pipeline(target, **arguments)(given)
         same, left = tvm_ffi.structural_equal(given, mod), calls_of(result, "relax.call_tir")
         facts = sorted(attributes(result, "decode")), sorted(kernels(result)), sizes_of(result)
         return f"{same} {left} {unscheduled(result)} {facts}"
@@ -750,6 +760,7 @@ def observe_9_7(impl):
     return [
         lambda: look(QUICK, **facts()),
         lambda: look(QUICK, additional_tirs={"halve": halve}),
+        lambda: look(None),
         lambda: look(CUDA, **facts()),
     ]
 

@@ -125,7 +125,7 @@ def test_shapes_of_llama3(llama3):
         given = [a for call in calls(mod, name) for a in call.args]
         called = [a.name_hint for a in given if isinstance(a, GlobalVar)]
         assert sum(c.startswith("fuse_add_norm") for c in called) == 2 * LLAMA3.num_hidden_layers
-        assert sum(c.startswith("NT_matmul") for c in called) == 4 * LLAMA3.num_hidden_layers + 1
+        assert sum("NT_matmul" in c for c in called) == 4 * LLAMA3.num_hidden_layers + 1
 
 
 def test_llama3_compiles(llama3):

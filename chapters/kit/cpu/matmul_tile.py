@@ -13,7 +13,7 @@ from math import prod
 from tvm import tirx
 from tvm.target import Target
 
-from chapters.kit.cpu.nt_matmul import weight_shape
+from chapters.kit.cpu.nt_matmul import product_of, weight_shape
 from chapters.kit.cpu.vector_registers import vector_registers
 
 MOST_COLUMNS = 8  # each reads along another row of w; more of them are prefetched less well
@@ -53,12 +53,13 @@ def largest_divisor(number: int, limit: int) -> int:
 
 def lanes_of(func: tirx.PrimFunc, target: Target) -> int:
     """How many of the kernel's sums one vector register of `target` holds."""
-    return vector_registers(target).lanes(str(func.params[-1].dtype))
+    return vector_registers(target).lanes(str(product_of(func).params[-1].dtype))
 
 
 def row_extents(func: tirx.PrimFunc) -> list[int | None]:
     """The dimensions of the result without the last; None for a symbolic one."""
-    return [int(d) if isinstance(d, tirx.IntImm) else None for d in func.params[-1].shape[:-1]]
+    rows = product_of(func).params[-1].shape[:-1]
+    return [int(d) if isinstance(d, tirx.IntImm) else None for d in rows]
 
 
 def has_few_rows(func: tirx.PrimFunc, target: Target) -> bool:
@@ -76,8 +77,8 @@ def rows_at_a_time(func: tirx.PrimFunc, target: Target) -> int:
     n, _ = weight_shape(func)
     if not has_few_rows(func, target):
         raise ValueError(
-            f"x has rows {list(func.params[-1].shape[:-1])}; the {vector_registers(target).count} vector registers of "
-            "this target cannot hold the sums of so many: use the prefill schedule."
+            f"x has rows {list(product_of(func).params[-1].shape[:-1])}; the {vector_registers(target).count} vector "
+            "registers of this target cannot hold the sums of so many: use the prefill schedule."
         )
     each = prod(row_extents(func)) + 1  # registers for a row of w: its sums, and its own elements
     return largest_divisor(n, min(SIDE_BY_SIDE, vector_registers(target).count // each))

@@ -12,15 +12,39 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm_ffi import structural_equal, structural_map
 
 from chapters.kit.cpu.vector_registers import fills_vectors
-from chapters.kit.ir.tensor_ir import nodes, substitute, with_fields
+from chapters.kit.ir.tensor_ir import innermost_blocks, loads, nodes, substitute, with_fields
+
+NAME = "NT_matmul"
+
+
+def product_of(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """The block NT_matmul of `func` as a kernel without other blocks: (w, x, result).
+
+    Raises ValueError if `func` has no such block or several, or if the block does not read x first and then w.
+    """
+    found = [(loops, at) for loops, at in innermost_blocks(func.body) if at.block.name_hint == NAME]
+    if len(found) != 1 or not found[0][0] or len(found[0][1].block.reads) != 2:
+        raise ValueError(f"This kernel does not have one block {NAME} that reads x and then w.")
+    ((nest, *_), realize), root = found[0], func.body.block
+    x, w, result = (at.source for at in [*realize.block.reads, *realize.block.writes])
+    body = with_fields(root, body=nest, alloc_buffers=[])
+    return tirx.PrimFunc([w, x, result], SBlockRealize([], True, body))
+
+
+def reads_only_its_own(block: SBlock, buffer: tirx.Buffer) -> bool:
+    """Whether `block` is elementwise and, of `buffer`, reads exactly the element with the index that it writes."""
+    stores, found = nodes(block.body, tirx.BufferStore), loads(block.body, buffer)
+    elementwise = block.init is None and len(stores) == 1
+    own = all(structural_equal(list(load.indices), list(stores[0].indices)) for load in found)
+    return elementwise and own and bool(found)
 
 
 def weight_shape(func: tirx.PrimFunc) -> tuple[int, int]:
-    """(n, k) of the weight, the first parameter of an NT_matmul.
+    """(n, k) of the weight of the NT_matmul in `func`.
 
     Raises ValueError if it is not a matrix of known size: such a kernel has no schedule here.
     """
-    shape = func.params[0].shape
+    shape = product_of(func).params[0].shape
     if len(shape) != 2 or not all(isinstance(extent, tirx.IntImm) for extent in shape):
         raise ValueError(
             f"The weight of this kernel has shape {list(shape)}; its schedules need a matrix of constant size. "

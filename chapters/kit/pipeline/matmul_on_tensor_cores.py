@@ -1,0 +1,33 @@
+"""A schedule rule: dlight's rule for matrix products, which here finds the tensor cores of every NVIDIA GPU.
+
+In this release the rule (`tvm/s_tir/dlight/gpu/matmul.py`) reads the number in the target's architecture with isdigit,
+which is False for "90a" and for "100a". The products of the newest GPUs then get a schedule without tensor cores.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir import dlight as dl
+from tvm.target import Target
+
+
+class MatmulOnTensorCores(dl.gpu.Matmul):
+    """`dl.gpu.Matmul`, but a letter at the end of the architecture makes no difference."""
+
+    def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Schedule | None:
+        """The schedule of `func`, or None so that the next rule gets it."""
+        return super().apply(func, without_letter(target), tunable)
+
+
+def without_letter(target: Target) -> Target:
+    """`target` with architecture "sm_90" in place of "sm_90a"; any other target as it is.
+
+    The letter allows more instructions; it takes none away, so a schedule for sm_90 is one for sm_90a.
+    """
+    arch = str(target.attrs.get("arch", ""))
+    if not re.fullmatch(r"sm_\d+[a-z]", arch):
+        return target
+    return Target({**target.export(), "arch": arch[:-1]})

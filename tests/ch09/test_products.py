@@ -1,0 +1,180 @@
+"""Products with what surrounds them: which get chapter 5's schedules with their epilogue, and that all are right.
+
+The reference is NumPy in float64. Results start as NaN between guard zones, on shapes that do not fit the tiles.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, te, tirx
+
+from chapters.ch09_the_compiler.given import ScheduleMatmuls
+from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.cases.relax_text import relax_module
+from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
+from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
+from tests.ch09.look import calls, kernels, unscheduled
+from tests.support.targets import QUICK_HERE
+
+K, N = 33, 50
+ERF = np.vectorize(math.erf, otypes=[float])
+
+
+def sigmoid(y):
+    return 1 / (1 + np.exp(-y))
+
+
+# what follows y = x @ w.T, b a vector and r a matrix: in Relax, and in NumPy
+EPILOGUES = {
+    "bias": ("R.add(y, b)", lambda y, b, r: y + b),
+    "residual first": ("R.add(r, y)", lambda y, b, r: r + y),
+    "relu": ("R.nn.relu(R.add(y, b))", lambda y, b, r: np.maximum(y + b, 0)),
+    "gelu": (
+        "R.nn.gelu(R.add(y, b))",
+        lambda y, b, r: (y + b) * (0.5 + 0.5 * ERF((y + b) / 2**0.5)),
+    ),
+    "silu": ("R.nn.silu(R.add(y, b))", lambda y, b, r: (y + b) * sigmoid(y + b)),
+    "gate": ("R.multiply(R.nn.silu(y), r)", lambda y, b, r: y * sigmoid(y) * r),
+    "scale and clip": (
+        'R.clip(R.multiply(y, R.const(0.5, "float32")), -1.0, 1.0)',
+        lambda y, b, r: np.clip(y / 2, -1, 1),
+    ),
+    "softcap": (
+        'R.multiply(R.tanh(R.divide(y, R.const(3.0, "float32"))), R.const(3.0, "float32"))',
+        lambda y, b, r: 3 * np.tanh(y / 3),
+    ),
+    "cast": ('R.astype(R.add(y, b), "float16")', lambda y, b, r: y + b),
+    "read twice": ("R.multiply(R.add(y, b), R.add(y, r))", lambda y, b, r: (y + b) * (y + r)),
+}
+# the dimensions of x before the last, as its type says them and as it is called
+ROWS = [((1,), (1,)), ((3,), (3,)), ((64,), (64,)), ((1, 21), (1, 21)), (("n",), (37,))]
+
+
+def layer(rows, epilogue: str, dtype: str = "float32") -> tvm.IRModule:
+    return relax_module(
+        f"""
+def main(x: {(*rows, K, dtype)}, w: {(N, K, dtype)}, b: {(N, dtype)}, r: {(*rows, N, dtype)}):
+    y = R.matmul(x, R.permute_dims(w))
+    out = {epilogue}
+"""
+    )
+
+
+def operands(rows, dtype: str = "float32") -> list[np.ndarray]:
+    random = np.random.default_rng(len(rows))
+    return [random.standard_normal(s).astype(dtype) for s in ((*rows, K), (N, K), (N,), (*rows, N))]
+
+
+def as_kernels(mod: tvm.IRModule, *, products_only: bool = False) -> tvm.IRModule:
+    """`mod` as scheduled kernels; products_only: with the schedules of products, and no others."""
+    found = phases(QUICK_HERE)
+    schedules = [ScheduleMatmuls(QUICK_HERE)] if products_only else found["schedule"]
+    with QUICK_HERE:
+        return tvm.transform.Sequential([*found["attach"], *found["graph and lower"], *schedules])(
+            mod
+        )
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+@pytest.mark.parametrize(("said", "rows"), ROWS)
+def test_a_product_and_its_epilogue_are_one_scheduled_kernel_with_right_numbers(said, rows, name):
+    text, exact = EPILOGUES[name]
+    mod = layer(said, text)
+    assert unscheduled(as_kernels(mod, products_only=True)) == []
+    scheduled = as_kernels(mod)
+    (call,) = (c for c in calls(scheduled, "main") if isinstance(c.args[0], tvm.ir.GlobalVar))
+    x, w, b, r = arrays = operands(rows)
+    given = dict(zip((p.name for p in scheduled["main"].params), arrays, strict=True))
+    poison = np.full((*rows, N), np.nan, str(call.ty.dtype))
+    values = [*(given[arg.name] for arg in call.args[1]), poison]
+    kernel = tvm.IRModule({"main": scheduled[call.args[0]].with_attr("global_symbol", "main")})
+    *_, got = run_compiled(kernel, values, QUICK_HERE)
+    y = x.astype("float64") @ w.astype("float64").T
+    tolerance = (
+        1e-3 if name == "cast" else 1e-5
+    )  # of float16, and of a sum of 33 products in float32
+    np.testing.assert_allclose(got, exact(y, b, r), tolerance, tolerance)
+
+
+def _with_epilogue(element) -> tirx.PrimFunc:
+    """A square product y, and a block that stores element(y, i, j)."""
+    w, x = te.placeholder((48, K), "float32", "w"), te.placeholder((48, K), "float32", "x")
+    y = nt_matmul(w, x, "float32")
+    return te.create_prim_func([w, x, te.compute((48, 48), lambda i, j: element(y, i, j))], "int64")
+
+
+K2 = te.reduce_axis((0, 48), name="k2")
+NOT_OWN = {
+    "transposed": lambda y, i, j: y[j, i] + 1,
+    "own and transposed": lambda y, i, j: y[i, j] + y[j, i],
+    "the next row": lambda y, i, j: y[(i + 1) % 48, j],
+    "a sum over a row": lambda y, i, j: te.sum(y[i, K2] + j, axis=K2),
+}
+
+
+@pytest.mark.parametrize("name", NOT_OWN)
+def test_an_epilogue_that_reads_other_elements_stays_outside(name):
+    func = _with_epilogue(NOT_OWN[name])
+    result = ScheduleMatmuls(QUICK_HERE)(tvm.IRModule({"main": func}))["main"]
+    tvm.ir.assert_structural_equal(result, func)
+
+
+def test_two_results_stay_outside():
+    w, x = te.placeholder((48, K), "float32", "w"), te.placeholder((48, K), "float32", "x")
+    y = nt_matmul(w, x, "float32")
+    results = [
+        te.compute((48, 48), lambda i, j: y[i, j] + 1),
+        te.compute((48, 48), lambda i, j: -y[i, j]),
+    ]
+    func = te.create_prim_func([w, x, *results], "int64")
+    result = ScheduleMatmuls(QUICK_HERE)(tvm.IRModule({"main": func}))["main"]
+    tvm.ir.assert_structural_equal(result, func)
+
+
+# --- the dtype of sums ----------------------------------------------------------------------------
+
+
+def run(mod: tvm.IRModule, *arrays: np.ndarray) -> np.ndarray:
+    executable = tvm.compile(mod, QUICK_HERE, relax_pipeline=fusion_pipeline(QUICK_HERE))
+    main = relax.VirtualMachine(executable, tvm.cpu())["main"]
+    return main(*map(tvm.runtime.tensor, arrays)).numpy()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("transposed", [True, False])
+@pytest.mark.parametrize("rows", [1, 19])
+def test_narrow_products_are_summed_in_float32(dtype, transposed, rows):
+    w = "R.permute_dims(w)" if transposed else "w"
+    shape = (N, 8192) if transposed else (8192, N)
+    text = (
+        f'def main(x: ({rows}, 8192, "{dtype}"), w: {(*shape, dtype)}):\n    y = R.matmul(x, {w})'
+    )
+    random = np.random.default_rng(rows)
+    # positive: the result's last place is not lost to cancellation
+    x, w = (random.uniform(0, 1, s).astype(dtype) for s in ((rows, 8192), shape))
+    exact = x.astype("float64") @ (w.T if transposed else w).astype("float64")
+    got = run(relax_module(text), x, w)
+    assert str(got.dtype) == dtype
+    ulp = 2.0 ** (np.floor(np.log2(exact)) - (10 if dtype == "float16" else 7))
+    assert (np.abs(got.astype("float64") - exact) < ulp).all()
+
+
+def test_four_thousand_ones_are_counted():
+    text = 'def main(x: (1, 4096, "float16"), w: (3, 4096, "float16")):\n'
+    text += "    y = R.matmul(x, R.permute_dims(w))"
+    got = run(relax_module(text), np.ones((1, 4096), "float16"), np.ones((3, 4096), "float16"))
+    assert got.tolist() == [[4096.0] * 3]
+
+
+def test_a_result_that_is_asked_for_in_another_dtype_has_it():
+    text = 'def main(x: (2, 8, "float16"), w: (3, 8, "float16")):\n'
+    text += '    y = R.matmul(x, R.permute_dims(w), out_dtype="float32")'
+    x, w = np.full((2, 8), 0.1, "float16"), np.full((3, 8), 0.3, "float16")
+    got = run(relax_module(text), x, w)
+    assert str(got.dtype) == "float32"
+    np.testing.assert_allclose(got, x.astype("float64") @ w.astype("float64").T, 1e-6)
+    assert "cast" not in " ".join(kernels(as_kernels(relax_module(text))))

@@ -1,0 +1,116 @@
+"""exp, tanh, erf and sigmoid by polynomials: within the stated error of float64, and right at the edges."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te, tirx
+from tvm.script import tirx as T
+from tvm.target import Target
+from tvm_ffi import structural_equal
+
+from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.pipeline.vectorize_transcendentals import (
+    FUNCTIONS,
+    ULPS,
+    VectorizeTranscendentals,
+    vectorizable,
+)
+from tests.support.targets import QUICK_HERE
+
+EXACT = {
+    "exp": np.exp,
+    "tanh": np.tanh,
+    "erf": np.vectorize(math.erf, otypes=[float]),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+}
+COUNT = 1 << 14
+SPREAD = np.random.default_rng(0)
+INPUTS = {
+    "everywhere it is neither 0 nor infinite": np.linspace(-87, 88, COUNT),
+    "around the switch of polynomials": np.linspace(-1.5, 1.5, COUNT),
+    "tiny": SPREAD.standard_normal(COUNT) * 1e-4,
+    "any bits": SPREAD.integers(0, 2**32, COUNT, dtype=np.uint32).view("float32"),
+}
+
+
+def of(name: str, dtype: str = "float32") -> tirx.PrimFunc:
+    x = te.placeholder((COUNT,), dtype, "x")
+    return te.create_prim_func([x, te.compute((COUNT,), lambda i: getattr(tirx, name)(x[i]))])
+
+
+def run(func: tirx.PrimFunc, x: np.ndarray) -> np.ndarray:
+    return run_compiled(tvm.IRModule({"main": func}), [x, np.full_like(x, 7)], QUICK_HERE)[1]
+
+
+@pytest.mark.parametrize("inputs", INPUTS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_error_is_within_the_stated_bound(name, inputs):
+    x = INPUTS[inputs].astype("float32")
+    with np.errstate(all="ignore"):
+        got = run(vectorizable(of(name)), x).astype("float64")
+        exact = EXACT[name](x.astype("float64"))
+        rounded = exact.astype("float32")
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(exact))
+    np.testing.assert_array_equal(got[np.isinf(rounded)], rounded[np.isinf(rounded)])
+    known = np.isfinite(rounded)
+    # below the smallest normal number, sigmoid's own formula gives 0 in float32
+    ulp = np.spacing(np.maximum(np.abs(rounded[known]), np.finfo("float32").tiny))
+    least = np.finfo("float32").tiny if name == "sigmoid" else 0
+    assert (np.abs(got[known] - exact[known]) <= ULPS[name] * ulp.astype("float64") + least).all()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_edges(name):
+    edges = [np.inf, -np.inf, np.nan, 0.0, -0.0, 3e38, -3e38, 88.72, 88.73, -103.9, -104.1, 1e-45]
+    x = np.resize(np.float32(edges), COUNT)
+    got = run(vectorizable(of(name)), x)[: len(edges)]
+    with np.errstate(all="ignore"):
+        exact = EXACT[name](x[: len(edges)].astype("float64")).astype("float32")
+    np.testing.assert_allclose(
+        got, exact, rtol=3e-7, atol=1.2e-38 if name == "sigmoid" else 1.5e-45
+    )
+
+
+def test_float16_is_computed_in_float32_and_rounded_once():
+    x = np.linspace(-9, 9, COUNT).astype("float16")
+    got = run(vectorizable(of("exp", "float16")), x)
+    np.testing.assert_array_equal(got, np.exp(x.astype("float32")).astype("float16"))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_no_element_needs_a_call_any_more(name):
+    """Before, LLVM calls erff itself, or leaves `llvm.exp` of a vector, of which its backend makes a call per lane."""
+    target = Target({**QUICK_HERE.export(), "opt-level": 3})
+    before, after = (
+        tvm.compile(func, target=target).mod.inspect_source("ll")
+        for func in (of(name), vectorizable(of(name)))
+    )
+    calls = re.compile(r"@(erff|llvm\.exp\.)")
+    assert calls.search(before) and not calls.search(after)
+    assert re.search(r"call <\d+ x float> @llvm\.nearbyint", after)
+
+
+def test_other_dtypes_and_other_functions_stay():
+    @T.prim_func(s_tir=True)
+    def main(
+        x: T.Buffer((8,), "float64"), y: T.Buffer((8,), "float64"), z: T.Buffer((8,), "float32")
+    ):
+        for i in range(8):
+            with T.sblock("y"):
+                vi = T.axis.spatial(8, i)
+                y[vi] = T.exp(x[vi]) + T.cast(T.log(z[vi]), "float64")
+
+    tvm.ir.assert_structural_equal(vectorizable(main), main)
+    tvm.ir.assert_structural_equal(vectorizable(of("exp", "bfloat16")), of("exp", "bfloat16"))
+
+
+def test_the_pass_leaves_the_module_it_is_given_alone():
+    mod = tvm.IRModule({"main": of("tanh")})
+    before = mod.clone()
+    changed = VectorizeTranscendentals()(mod)
+    assert structural_equal(mod, before) and not structural_equal(changed, before)
