@@ -86,7 +86,7 @@ def show(pipeline: str, config: str, function: str, target: str, pass_name: str 
     """
     made = trace_decoder(pipeline, config, function, target)
     title = f"pipeline {pipeline} on {function} of {config}, for {target}"
-    title += _whose() if pipeline == "fusion_by_hand" else ""
+    title += whose_code() if pipeline == "fusion_by_hand" else ""
     if pass_name is None:
         print(f"{title}\n\n{made}\n")
         print("python -m chapters trace --pass FuseOps shows what one of them changed (or its #).")
@@ -97,7 +97,7 @@ def show(pipeline: str, config: str, function: str, target: str, pass_name: str 
         _show_step(step, function)
 
 
-def _whose() -> str:
+def whose_code() -> str:
     """A line that says whose code the course's pipeline runs."""
     numbers: dict[str, list[str]] = {}
     for number in USES:

@@ -31,6 +31,7 @@ KIT = [  # from below; a package may import those above it in this list
     ["draw", "ir", "quiz", "machine", "kept_files"],
     ["cpu", "gpu", "cases", "decoder"],
     ["pipeline"],
+    ["models"],
     ["bench"],
     ["doctor", "tensorize_probe"],
 ]

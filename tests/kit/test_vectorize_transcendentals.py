@@ -14,6 +14,7 @@ from tvm.target import Target
 from tvm_ffi import structural_equal
 
 from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.cpu.add_norm_on_cpu import cpu_kernel
 from chapters.kit.pipeline.vectorize_transcendentals import (
     FUNCTIONS,
     ULPS,
@@ -114,3 +115,9 @@ def test_the_pass_leaves_the_module_it_is_given_alone():
     before = mod.clone()
     changed = VectorizeTranscendentals()(mod)
     assert structural_equal(mod, before) and not structural_equal(changed, before)
+
+
+def test_addresses_which_have_no_dtype_are_passed_over():
+    """Kernels that stream their results past the cache have them."""
+    func = cpu_kernel([tirx.Var("rows", "int64")], 48, "float32", 1e-5)
+    assert structural_equal(vectorizable(func), func)

@@ -1,0 +1,236 @@
+"""Compiles a model that someone else wrote: `python -m chapters compile MODEL.py`.
+
+It imports the model from PyTorch, brings its graph into canonical form, compiles it with this chapter's pipeline, and
+compares the numbers with PyTorch's. It shows what the compiler did: launches and bytes before and after, which pass
+scheduled which kernel, what was left to the fallback and why. Last comes the time beside PyTorch, eager and compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from chapters.ch09_the_compiler.trace import whose_code
+from chapters.kit.bench.timing import MissingPeer, Peer, PeerFailed, compare
+from chapters.kit.draw.table import Table, duration
+from chapters.kit.ir.relax_effects import calls_in
+from chapters.kit.machine import llvm_host
+from chapters.kit.models.canonical import canonicalize
+from chapters.kit.models.from_torch import Refused, imported, load, outputs_of
+from chapters.kit.models.kernels import FALLBACK, scheduled_by, why_left
+from chapters.kit.pipeline import scoreboard
+from chapters.runner.earlier import earlier
+
+TOLERANCE = 1e-4  # of the largest number of an output, in float32; sums in another order differ by about 1e-6
+ROUNDS = 5
+HERE = "chapters.ch09_the_compiler.compile_model"  # as peers import it; run as a program, it is __main__
+KERNELS = (
+    "attach",
+    "graph and lower",
+    "schedule",
+)  # the phases that decide which kernels there are
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("model")
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
+    try:
+        show(options.model)
+        if not options.quick:
+            print(f"\n{times(options.model)}")
+    except Refused as reason:
+        print(reason)
+        return 2
+    except WrongNumbers as reason:
+        print(reason)
+        return 1
+    except PeerFailed as reason:
+        print(f"\nThe times could not be measured: {str(reason).strip().splitlines()[-1]}")
+        return 1
+    return 0
+
+
+class WrongNumbers(Exception):
+    """The compiled model computes something else than PyTorch."""
+
+
+def show(name: str) -> None:
+    """Import, compile and compare the model, and print everything but the times."""
+    model, inputs = load(name)
+    expected = outputs_of(model, inputs)
+    mod = imported(model, inputs)
+    print(f"compiling {name} with fusion_by_hand{whose_code()}", flush=True)
+    canonical = canonicalize()(mod)
+    print(f"\n{recognized(mod, canonical)}")
+    lowered, by = kernels(canonical)
+    board = earlier(1).scoreboard
+    print(f"\n{scoreboard.compare(board(mod, {}), board(lowered, {}))}")
+    print(f"\n{table_of(lowered, by)}", flush=True)
+    error = largest_error(compiled(canonical)(*map(tensor, inputs)), expected)
+    print(
+        f"\nnumbers: off PyTorch's by at most {error:.1e} of the largest; {TOLERANCE:.0e} is allowed"
+    )
+
+
+def recognized(mod: tvm.IRModule, canonical: tvm.IRModule) -> str:
+    """A sentence about what the canonical form brought to light."""
+    before, after = (calls_in(m["main"]) for m in (mod, canonical))
+    names = Counter(call.op.name for call in after)
+    products = [call for call in after if call.op.name == "relax.matmul"]
+    linear = sum(call.args[1].ty.ndim == 2 for call in products)
+    return (
+        f"{len(before)} imported operators became {len(after)}, among them {names['relax.nn.rms_norm']} RMSNorms, "
+        f"{linear} linear layers and {len(products) - linear} other products"
+    )
+
+
+def kernels(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
+    """(the module after the phases that make kernels, the pass that scheduled each kernel)."""
+    target = llvm_host()["target"]
+    phases = earlier(9).phases(target)
+    try:
+        return scheduled_by(mod, [one for phase in KERNELS for one in phases[phase]], target)
+    except Exception as error:
+        raise _not_compiled(error) from error
+
+
+def table_of(mod: tvm.IRModule, by: dict[str, str]) -> Table:
+    """One row per kernel, the one that moves the most bytes first; for those left to the fallback, why."""
+    launches, moved = Counter(), Counter()
+    for row in earlier(1).binding_bytes(mod["main"], {}):
+        kernel = row.call.partition(":")[2]
+        if kernel in by:
+            launches[kernel] += 1
+            moved[kernel] += row.read + row.written
+    total, left = moved.total(), sum(moved[k] for k in moved if by[k] == FALLBACK)
+    rows = []
+    for kernel, count in moved.most_common():
+        why = why_left(mod[kernel]) if by[kernel] == FALLBACK else ""
+        short = kernel if len(kernel) <= 40 else f"{kernel[:37]}…"
+        share = f"{count / total:.1%}"
+        rows.append((short, launches[kernel], scoreboard.size(count), share, by[kernel], why))
+    note = (
+        f"Only the fallback scheduled the kernels that move {left / total:.0%} of the bytes; "
+        "a lookup in a table counts the whole table."
+    )
+    return Table(
+        ("kernel", "launches", "bytes", "share", "scheduled by", "left because it has"), rows, note
+    )
+
+
+def compiled(mod: tvm.IRModule) -> Callable:
+    """`main` of the compiled module, for tensors of TVM."""
+    target = llvm_host()["target"]
+    try:
+        executable = tvm.compile(mod, target, relax_pipeline=earlier(9).fusion_pipeline(target))
+        return relax.VirtualMachine(executable, tvm.cpu())["main"]
+    except Exception as error:
+        raise _not_compiled(error) from error
+
+
+def _not_compiled(error: Exception) -> Refused:
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return Refused(
+        f"The pipeline cannot compile the imported model: {type(error).__name__}: {text}"
+    )
+
+
+def tensor(value) -> tvm.runtime.Tensor:
+    """A copy of a PyTorch tensor."""
+    return tvm.runtime.tensor(value.detach().numpy())
+
+
+def largest_error(found, expected: list[np.ndarray]) -> float:
+    """The largest difference from `expected`, relative to the largest number of the same output.
+
+    Raises WrongNumbers if it is not below TOLERANCE, or if an output has another shape.
+    """
+    found = [found] if hasattr(found, "numpy") else [one for one in found if one is not None]
+    errors = []
+    for number, (mine, theirs) in enumerate(zip(found, expected, strict=True), 1):
+        mine = mine.numpy()
+        if mine.shape != theirs.shape:
+            raise WrongNumbers(
+                f"Output {number} has shape {mine.shape}, and in PyTorch {theirs.shape}."
+            )
+        largest = float(np.abs(theirs).max(initial=0)) or 1.0
+        errors.append(float(np.abs(mine.astype("float64") - theirs).max(initial=0)) / largest)
+        if not errors[-1] < TOLERANCE:  # also true for NaN
+            raise WrongNumbers(
+                f"Output {number} differs from PyTorch's by {errors[-1]:.1e} of its largest number; {TOLERANCE:.0e} is "
+                "allowed. Find the pass with `phases` of chapter 9: leave out one after the other."
+            )
+    return max(errors, default=0.0)
+
+
+# --- times: each peer loads the model in its own process --------------------------------------------
+
+
+def times(name: str) -> Table:
+    """The time of one run: ours, PyTorch's and, if it works here, torch.compile's, with the same number of threads."""
+    threads = os.cpu_count() or 1
+    given = {"name": name, "folder": os.getcwd()}
+    peers = [Peer(HERE, peer, given) for peer in ("tvm_peer", "torch_peer", "torch_compile_peer")]
+    timings, missing = compare(peers, threads=threads, rounds=ROUNDS)
+    ours = timings["fusion_by_hand"].seconds
+    rows = [(key, duration(t.seconds), f"{t.seconds / ours:.2f} ×") for key, t in timings.items()]
+    note = "\n".join([f"Medians of {ROUNDS} interleaved rounds, {threads} threads each.", *missing])
+    return Table(("run by", "time", "of ours"), rows, note)
+
+
+def tvm_peer(name: str, folder: str) -> dict:
+    """The model compiled by this chapter's pipeline."""
+    os.chdir(folder)
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    import torch
+
+    torch.set_num_threads(1)  # its threads would stay awake beside TVM's
+    model, inputs = load(name)
+    if cores:  # PyTorch's OpenMP may have bound this thread to one of them
+        os.sched_setaffinity(0, cores)
+    run, arguments = compiled(canonicalize()(imported(model, inputs))), [*map(tensor, inputs)]
+    return {"fusion_by_hand": (lambda: run(*arguments), None)}
+
+
+def torch_peer(name: str, folder: str) -> dict:
+    """The model as PyTorch runs it, operator by operator."""
+    os.chdir(folder)
+    return {"PyTorch": (_torch_call(*load(name)), None)}
+
+
+def torch_compile_peer(name: str, folder: str) -> dict:
+    """The model through torch.compile, which needs a C++ compiler."""
+    import torch
+
+    os.chdir(folder)
+    model, inputs = load(name)
+    call = _torch_call(torch.compile(model, dynamic=False), inputs)
+    try:
+        call()
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise MissingPeer(f"torch.compile does not work here: {reason}") from error
+    return {"torch.compile": (call, None)}
+
+
+def _torch_call(model, inputs: tuple) -> Callable[[], object]:
+    import torch
+
+    @torch.inference_mode()
+    def call():
+        return model(*inputs)
+
+    return call
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,33 @@
+"""Removes operators that change nothing, of which an exported graph is full, so that patterns need not look past them.
+
+Exporters broadcast a tensor to the shape it has, convert it to the dtype it has, and reshape it there and back.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm.ir import Expr
+from tvm.relax.dpl import is_op, wildcard
+from tvm_ffi import structural_equal
+
+from chapters.kit.models.rewriting import Matched, apply_rules
+
+X = wildcard()
+RESHAPED = is_op("relax.reshape")(X, wildcard())
+THERE_AND_BACK = is_op("relax.reshape")(is_op("relax.reshape")(X, wildcard()), wildcard())
+BROADCAST = is_op("relax.broadcast_to")(X, wildcard())
+CONVERTED = is_op("relax.astype")(X)
+
+
+def unchanged(expr: Expr, found: Matched) -> Expr:
+    """x in place of an operator on x, if the result has the type of x: the same shape and dtype."""
+    return found[X] if structural_equal(expr.ty, found[X].ty) else expr
+
+
+@tvm.transform.module_pass(opt_level=0, name="DropNoOps")
+class DropNoOps:
+    """Removes conversions, broadcasts, reshapes and pairs of reshapes that change nothing, in dataflow blocks."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        patterns = (CONVERTED, BROADCAST, THERE_AND_BACK, RESHAPED)
+        return apply_rules(mod, [(pattern, unchanged) for pattern in patterns])

@@ -1,0 +1,163 @@
+"""Reads a file that defines a PyTorch model, runs it, and imports it as a Relax module.
+
+The file defines `model()`, which returns (a torch.nn.Module, a tuple of example tensors). The module is compiled for
+the shapes of these tensors. Where something is wrong, a Refused says so to the person who wrote the file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import tvm
+
+NO_TORCH = 'PyTorch is not installed: pip install -e ".[models]"'
+RETURNED = "(a torch.nn.Module, a tuple of example tensors)"
+MUST_RETURN = f"model() must return {RETURNED}"
+
+
+class Refused(Exception):
+    """A model that cannot be compiled, and the reason in one sentence."""
+
+
+def load(name: str) -> tuple:
+    """(module, example inputs) of the file or dotted module path `name`; the module is in evaluation mode."""
+    if not importlib.util.find_spec("torch"):
+        raise Refused(NO_TORCH)
+    import torch
+
+    source = _source(name)
+    if not callable(getattr(source, "model", None)):
+        raise Refused(f"{name} defines no function model(), which must return {RETURNED}.")
+    try:
+        returned = source.model()
+    except Exception as error:
+        raise Refused(f"model() of {name} fails: {_said(error, source.__file__)}.") from error
+    is_pair = isinstance(returned, tuple | list) and len(returned) == 2
+    if not is_pair or not isinstance(returned[0], torch.nn.Module):
+        raise Refused(f"{MUST_RETURN}; in {name} it returns {_kind(returned)}.")
+    model, inputs = returned
+    inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
+    for value in inputs:
+        if not isinstance(value, torch.Tensor):
+            kind = type(value).__name__
+            raise Refused(f"{MUST_RETURN}; in {name} an example input is of type {kind}.")
+    others = {str(p.dtype) for p in model.parameters() if p.is_floating_point()} - {"torch.float32"}
+    if others:
+        raise Refused(
+            f"The model of {name} has weights of {', '.join(others)}. TVM's importer gives products another dtype "
+            "than PyTorch does, so return model.float() and inputs of float32."
+        )
+    return model.eval(), inputs
+
+
+def _source(name: str) -> ModuleType:
+    """The imported file or module."""
+    path = Path(name)
+    if path.suffix != ".py" and os.sep not in name:
+        sys.path.insert(0, os.getcwd())
+        try:
+            spec = importlib.util.find_spec(name)
+        except ModuleNotFoundError:
+            spec = None
+        if spec is None:
+            raise Refused(
+                f"There is no module {name}; a file is named with its ending, such as {name}.py."
+            )
+        path = Path(spec.origin or name)
+    elif not path.is_file():
+        raise Refused(f"There is no file {name}.")
+    else:
+        sys.path.insert(0, str(path.resolve().parent))
+        spec = importlib.util.spec_from_file_location("model_to_compile", path.resolve())
+    source = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = source
+    try:
+        spec.loader.exec_module(source)
+    except Exception as error:
+        raise Refused(f"{name} cannot be imported: {_said(error, str(path.resolve()))}.") from error
+    return source
+
+
+def outputs_of(model, inputs: tuple) -> list[np.ndarray]:
+    """What PyTorch computes, flattened in the order in which the exported graph returns it."""
+    import torch
+    from torch.utils import _pytree
+
+    try:
+        with torch.inference_mode():
+            returned = model(*inputs)
+    except Exception as error:
+        raise Refused(f"The model does not accept its example inputs: {_said(error)}.") from error
+    return [
+        value.numpy()
+        for value in _pytree.tree_flatten(returned)[0]
+        if isinstance(value, torch.Tensor)
+    ]
+
+
+def imported(model, inputs: tuple) -> tvm.IRModule:
+    """The model as a Relax module whose `main` takes the example inputs; weights are constants."""
+    import torch
+    from tvm.relax.frontend.torch import from_exported_program
+
+    try:
+        with torch.no_grad():
+            program = torch.export.export(model, inputs)
+    except Exception as error:
+        raise Refused(_not_exported(error)) from error
+    try:
+        return from_exported_program(program)
+    except Exception as error:
+        unknown = re.search(r"Unsupported function types \[(.*)\]", str(error))
+        if unknown:
+            message = f"TVM's importer does not know these operators of PyTorch: {unknown[1]}."
+        else:
+            message = f"TVM's importer cannot translate the exported model: {_said(error)}."
+        raise Refused(message) from error
+
+
+def _not_exported(error: Exception) -> str:
+    """Why torch.export gave up; the line of the model, or of a library, that it could not follow."""
+    frames = [
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if f"{os.sep}torch{os.sep}" not in f.filename
+    ]
+    frames = [f for f in frames if f.filename not in (__file__, "<string>")]
+    where = (
+        f" at line {frames[-1].lineno} of {Path(frames[-1].filename).name}, `{frames[-1].line}`"
+        if frames
+        else ""
+    )
+    if "data-dependent" in str(error):
+        return (
+            f"torch.export cannot follow this model: the program depends on a tensor's values{where}. "
+            "Compute both results and choose with torch.where."
+        )
+    return f"torch.export cannot follow this model{where}: {_said(error)}."
+
+
+def _said(error: BaseException, path: str | None = None) -> str:
+    """An exception in one line: its type, the first line of its text, and where in the file at `path` it arose."""
+    said = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = next((line.strip() for line in said.splitlines() if line.strip()), "no message")
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
+    if isinstance(error, SyntaxError):
+        lines = [error.lineno]
+    where = f" (line {lines[-1]})" if lines else ""
+    return f"{type(error).__name__}: {text.rstrip('.')}{where}"
+
+
+def _kind(value: object) -> str:
+    """The type of a value, or of each element of a tuple."""
+    if isinstance(value, tuple | list):
+        return f"a tuple of types ({', '.join(type(one).__name__ for one in value)})"
+    return f"an object of type {type(value).__name__}"

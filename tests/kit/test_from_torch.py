@@ -1,0 +1,119 @@
+"""What a person hears whose model cannot be compiled, and the whole command on one that can."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from chapters.kit.models import from_torch
+from chapters.kit.models.from_torch import Refused, imported, load, outputs_of
+from chapters.runner.course import ROOT
+
+LINEAR = "import torch\ndef model():\n    return torch.nn.Linear(3, 4), {}"
+MODULE = """
+import torch
+class Net(torch.nn.Module):
+    def forward(self, x):
+        {}
+def model():
+    return Net(), (torch.randn(3),)
+"""
+REFUSED = {  # name: (the file, what the sentence says)
+    "no model()": ("x = 1", "defines no function model()"),
+    "not Python": ("def model(:", r"cannot be imported: SyntaxError: .* \(line 1\)"),
+    "a missing package": ("import absent_package", "No module named 'absent_package' (line 1)"),
+    "model() fails": ("def model():\n    raise ValueError('no weights')", "ValueError: no weights (line 2)"),
+    "returns a number": ("def model():\n    return 3", "it returns an object of type int"),
+    "returns no module": ("def model():\n    return 3, 4", "a tuple of types (int, int)"),
+    "an input is a list": (LINEAR.format("([1.0],)"), "an example input is of type list"),
+    "an input of the wrong shape": (LINEAR.format("torch.ones(2, 5)"), "does not accept its example inputs"),
+    "an input of the wrong dtype": (LINEAR.format("torch.ones(2, 3).int()"), "does not accept its example inputs"),
+    "float16": (LINEAR.replace("4)", "4).half()").format("torch.ones(2, 3)"), "weights of torch.float16"),
+    "a branch": (MODULE.format("return x if x.sum() > 0 else -x"), "values at line 5 of a_model.py, `return x if"),
+    "an unknown operator": (MODULE.format("return torch.special.bessel_j0(x)"), "does not know.*special_bessel_j0"),
+}  # fmt: skip
+GOOD = """
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = torch.nn.RMSNorm(24, eps=1e-5), torch.nn.Linear(24, 40)
+    def forward(self, x):
+        return {"out": self.linear(self.norm(x + x.tanh())), "other": (None, x > 0)}
+def model():
+    return Net(), torch.randn(2, 5, 24)
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a_model.py and returns its path."""
+    pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[models]'")
+
+    def written(text: str) -> str:
+        path = tmp_path / "a_model.py"
+        path.write_text(textwrap.dedent(text), encoding="utf-8")
+        return str(path)
+
+    return written
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_one_sentence_says_what_is_wrong(write, name):
+    text, says = REFUSED[name]
+    pattern = says if ".*" in says else "".join(f"\\{c}" if c in "().`" else c for c in says)
+    with pytest.raises(Refused, match=pattern) as reason:
+        model, inputs = load(write(text))
+        outputs_of(model, inputs)
+        imported(model, inputs)
+    assert "\n" not in str(reason.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"), [("absent.py", "no file absent.py"), ("a.b", "no module a.b")]
+)
+def test_a_model_that_is_not_there(write, name, says):
+    with pytest.raises(Refused, match=says):
+        load(name)
+
+
+def test_without_pytorch(monkeypatch):
+    monkeypatch.setattr(from_torch.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Refused, match=r'PyTorch is not installed: pip install -e "\.\[models\]"'):
+        load("any.py")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "chapters", "compile", "--quick", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
+
+
+def test_the_command_compares_and_explains(write):
+    done = run(write(GOOD))
+    assert (done.returncode, done.stderr) == (0, "")
+    for part in (
+        "1 RMSNorms, 1 linear layers",
+        "fuse_add_norm",
+        "ScheduleMatmuls",
+        "numbers: off PyTorch's",
+    ):
+        assert part in done.stdout
+
+
+def test_the_command_refuses_in_one_line(write):
+    done = run(write("x = 1"))
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (2, "", 1)
+
+
+def test_other_numbers_are_an_error():
+    import numpy as np
+    import tvm
+
+    from chapters.ch09_the_compiler.compile_model import WrongNumbers, largest_error
+
+    expected = np.array([1.0, -2.0], "float32")
+    assert largest_error(tvm.runtime.tensor(expected), [expected]) == 0
+    for other, says in ((expected + 0.001, "Output 1 differs"), (expected[:1], "shape")):
+        with pytest.raises(WrongNumbers, match=says):
+            largest_error(tvm.runtime.tensor(other), [expected])
