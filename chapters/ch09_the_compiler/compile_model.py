@@ -24,8 +24,8 @@ from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.machine import llvm_host
 from chapters.kit.models.canonical import canonicalize
 from chapters.kit.models.from_torch import Refused, imported, load, outputs_of
-from chapters.kit.models.kernels import FALLBACK, scheduled_by, why_left
 from chapters.kit.pipeline import scoreboard
+from chapters.kit.pipeline.left_to_fallback import FALLBACK, scheduled_by, why_left
 from chapters.runner.earlier import earlier
 
 TOLERANCE = 1e-4  # of the largest number of an output, in float32; sums in another order differ by about 1e-6

@@ -5,7 +5,8 @@ The pipelines have names: TVM's own two, and this chapter's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import tvm
@@ -13,7 +14,15 @@ from tvm import relax
 
 from chapters.kit.decoder.llama import FUNCTIONS, decoder
 from chapters.kit.decoder.llama_config import CONFIGS, LlamaConfig
+from chapters.kit.draw.table import Table
 from chapters.kit.ir.ir_diff import DIM, PLAIN, in_colours
+from chapters.kit.pipeline.left_to_fallback import (
+    FALLBACK,
+    UNBOUNDED,
+    FallbackWarning,
+    Left,
+    left,
+)
 from chapters.kit.pipeline.pass_trace import Trace, TracedPass, trace
 from chapters.runner.earlier import earlier, whose
 
@@ -67,7 +76,9 @@ def trace_decoder(
     where = _target(target)
     with where:
         passes = PIPELINES[pipeline](where)
-    return trace(passes, mod, where)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)  # the table says more
+        return trace(passes, mod, where)
 
 
 def _target(name: str) -> tvm.target.Target:
@@ -89,12 +100,23 @@ def show(pipeline: str, config: str, function: str, target: str, pass_name: str 
     title += whose_code() if pipeline == "fusion_by_hand" else ""
     if pass_name is None:
         print(f"{title}\n\n{made}\n")
+        for step in made.steps:
+            if step.name == FALLBACK:
+                print(f"{table_of(left(step.before))}\n")
         print("python -m chapters trace --pass FuseOps shows what one of them changed (or its #).")
         return
     steps = made.find(pass_name)
     print(title)
     for step in [s for s in steps if s.changed] or steps[:1]:
         _show_step(step, function)
+
+
+def table_of(kernels: Sequence[Left]) -> Table:
+    """The kernels that only the fallback schedules, one per row."""
+    headings = ("left to the fallback", "in", "launches", "of its bytes", "because it is or has")
+    rows = [(k.kernel, k.function, k.launches, f"{k.share:.1%}", k.why) for k in kernels]
+    note = f"A symbolic size counts as its upper bound, or as {UNBOUNDED} if it has none."
+    return Table(headings, rows, note)
 
 
 def whose_code() -> str:

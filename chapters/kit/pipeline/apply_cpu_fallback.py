@@ -14,6 +14,7 @@ from tvm.tirx import ForKind
 
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import mentions, substitute
+from chapters.kit.pipeline.left_to_fallback import warn_of_products
 from chapters.kit.pipeline.unscheduled import map_unscheduled
 from chapters.kit.pipeline.vectorize_adjacent_sums import (
     realized,
@@ -24,9 +25,10 @@ from chapters.kit.pipeline.vectorize_adjacent_sums import (
 
 @tvm.transform.module_pass(opt_level=0, name="ApplyCPUFallback")
 class ApplyCPUFallback:
-    """Schedules each PrimFunc made of blocks that no schedule has claimed."""
+    """Schedules each PrimFunc made of blocks that no schedule has claimed; warns of large products among them."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        warn_of_products(mod)
         return map_unscheduled(mod, schedule_any)
 
 

@@ -1,0 +1,144 @@
+"""The report of kernels that only the fallback schedules: which they are, why, their share of the bytes."""
+
+import warnings
+
+import pytest
+import tvm
+from tvm import relax, te, tirx
+
+from chapters.ch09_the_compiler.trace import show
+from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.pipeline import left_to_fallback
+from chapters.kit.pipeline.left_to_fallback import FallbackWarning, left, reuse
+from chapters.kit.pipeline.reduction_once import products
+from chapters.runner.earlier import earlier
+
+LLVM = tvm.target.Target("llvm")
+
+
+def before_fallback(mod, **facts):
+    """`mod` after the pipeline's passes up to the fallback."""
+    phases = earlier(9).phases(LLVM, **facts)
+    passes = [one for phase in ("attach", "graph and lower", "schedule") for one in phases[phase]]
+    names = [one.info.name for one in passes]
+    with LLVM:
+        return tvm.transform.Sequential(passes[: names.index(left_to_fallback.FALLBACK)])(mod)
+
+
+def warned(mod, **facts) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught, LLVM:
+        warnings.simplefilter("always")
+        earlier(9).fusion_pipeline(LLVM, **facts)(mod)
+    return [str(one.message) for one in caught if one.category is FallbackWarning]
+
+
+def layer(product: str, w: str = "(256, 128)", rows: int = 64) -> tvm.IRModule:
+    return relax_module(f"""
+def main(x: ({rows}, 128), w: {w}, b: (256,)):
+    y = R.add({product}, b)
+    out = R.nn.gelu(y)
+""")
+
+
+NT, NN = "R.matmul(x, R.permute_dims(w))", "R.matmul(x, w)"
+
+
+def test_a_product_without_a_schedule_is_warned_of_by_name_share_and_reason():
+    (text,) = warned(layer(NN, "(128, 256)"))
+    assert "fused_matmul_add_gelu moves 100% of the bytes of main" in text
+    assert left_to_fallback.PRODUCT in text
+
+
+def test_a_layer_that_the_schedules_take_is_not_warned_of():
+    assert warned(layer(NT)) == []
+
+
+def test_a_product_of_few_rows_needs_no_tiles():
+    one_row = layer(NN, "(128, 256)", rows=1)
+    assert [k.why for k in left(before_fallback(one_row))] == [left_to_fallback.PRODUCT]
+    assert warned(one_row) == []
+
+
+def test_the_head_of_unknown_size_is_warned_of_and_with_its_size_it_is_not():
+    step, _ = decoder("tiny", "float32", ["decode"])
+    bounds = {"variable_bounds": {"context_window": 64}}
+    (text,) = warned(step, **bounds)
+    assert "NT_matmul4" in text and "size is not known (vocab_size)" in text
+    assert warned(step, **bounds, metadata={"vocab_size": 500}) == []
+
+
+def test_shares_are_those_that_chapter_1_counts():
+    step, _ = decoder("tiny", "float32", ["decode"])
+    mod = before_fallback(step, variable_bounds={"context_window": 48})
+    moved = {}
+    sizes = {"context_window": 48, "vocab_size": left_to_fallback.UNBOUNDED}
+    for row in earlier(1).binding_bytes(mod["decode"], sizes):
+        kernel = row.call.partition(":")[2]
+        moved[kernel] = moved.get(kernel, 0) + row.read + row.written
+    found = left(mod)
+    assert {k.kernel for k in found} >= {"attention_scores", "append_to_cache", "NT_matmul4"}
+    for one in found:
+        assert one.share == pytest.approx(moved[one.kernel] / sum(moved.values()))
+        assert one.launches == (1 if one.kernel in ("NT_matmul4", "rms_norm") else 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("def main(x: (4, 5), w: (5, 6)):\n    out = R.matmul(x, w)", left_to_fallback.PRODUCT),
+        (
+            "def main(x: (2, 4, 5), w: (2, 6, 5)):\n    out = R.matmul(x, R.permute_dims(w, [0, 2, 1]))",
+            left_to_fallback.TWO_ACTIVATIONS,
+        ),
+        (
+            "def main(x: (1, 3, 8, 8), w: (4, 3, 3, 3)):\n    out = R.nn.conv2d(x, w)",
+            left_to_fallback.CONVOLUTION,
+        ),
+        ("def main(x: (4, 5)):\n    out = R.exp(x)", left_to_fallback.NO_SUM),
+        ("def main(x: (1, 7)):\n    out = R.sum(x, axis=[1])", left_to_fallback.SUMS),
+    ],
+)
+def test_the_reason(text, why):
+    (one,) = left(before_fallback(relax_module(text + "\n")))
+    assert one.why == why and one.share == 1
+
+
+def test_an_epilogue_that_reads_other_sums_and_a_product_alone():
+    x, w = te.placeholder((4, 5), "float32", "x"), te.placeholder((6, 5), "float32", "w")
+    k = te.reduce_axis((0, 5), "k")
+    y = te.compute((4, 6), lambda i, j: te.sum(x[i, k] * w[j, k], axis=k), name="NT_matmul")
+    reversed_rows = te.compute((4, 6), lambda i, j: y[i, 5 - j], name="reversed")
+    func = te.create_prim_func([x, w, reversed_rows])
+    assert (
+        before_fallback(tvm.IRModule({"main": func}))["main"].attrs.get("tirx.is_scheduled") is None
+    )
+    assert left_to_fallback.why_left(func) == left_to_fallback.EPILOGUE
+    assert reuse(func, {}) == pytest.approx(4 * 5 * 6 / (4 * 5 + 5 * 6 + 4 * 6))
+    alone = te.create_prim_func([x, w, y])
+    assert left_to_fallback.why_left(alone) == left_to_fallback.UNEXPECTED
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "R.nn.softmax(x)",
+        "R.nn.rms_norm(x, b, axes=[-1])",
+        "R.nn.layer_norm(x, b, b, axes=[-1])",
+        "R.sum(R.multiply(x, x), axis=[1])",
+    ],
+)
+def test_norms_and_sums_are_no_products(line):
+    mod = relax_module(f"def main(x: (8, 16), b: (16,)):\n    out = {line}\n")
+    lowered = relax.transform.LegalizeOps()(mod)
+    funcs = [f for f in lowered.functions.values() if isinstance(f, tirx.PrimFunc)]
+    assert funcs and not any(products(func) for func in funcs)
+
+
+def test_trace_lists_them_below_its_passes(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)  # the table says it already
+        show("fusion_by_hand", "tiny", "decode", "llvm", None)
+    text = capsys.readouterr().out
+    assert "left to the fallback" in text
+    assert "size is not known (vocab_size)" in text
