@@ -19,6 +19,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from chapters.ch09_the_compiler import bench_epilogues
 from chapters.kit.bench.results import Shown, load, shown_as
 from chapters.kit.bench.timing import Peer, compare
 from chapters.kit.draw.table import Table, duration
@@ -31,6 +32,7 @@ FUNCTIONS = ("prefill", "decode")
 PROMPTS = {"tiny": 32, "middle": 8}
 ROUNDS = {"tiny": 15, "middle": 5}
 WINDOW = 64
+TABLES = (*PROMPTS, "epilogues")  # what `shown` knows
 
 
 def config_of(name: str):
@@ -62,7 +64,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             "threads": threads,
         }
         say(f"\n{name}\n{table_of(measured[name])}" + "".join(f"\n{reason}" for reason in missing))
-    return {"ch09_decoder": measured}
+    return {"ch09_decoder": measured} | bench_epilogues.run(quick, say)
 
 
 def table_of(measured: dict) -> Table:
@@ -81,8 +83,10 @@ def table_of(measured: dict) -> Table:
     return Table((*times, "launches", "bytes moved", "planned"), rows)
 
 
-def measured_here(name: str) -> Shown:
-    """The table of one decoder from the results file, for a page."""
+def shown(name: str) -> Shown:
+    """The table of one decoder, or of the epilogues, from its results file, for a page."""
+    if name == "epilogues":
+        return bench_epilogues.shown()
     return shown_as(load("ch09_decoder"), 9, lambda measured: table_of(measured[name]))
 
 

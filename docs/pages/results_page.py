@@ -29,8 +29,6 @@ def _tables(number: int) -> list:
     bench = importlib.import_module(f"chapters.{chapter(number).slug}.bench")
     if hasattr(bench, "TABLES"):
         return [drawn(name) if name in SHOWN else bench.shown(name) for name in bench.TABLES]
-    if hasattr(bench, "measured_here"):
-        return [bench.measured_here(decoder) for decoder in bench.PROMPTS]
     return [bench.shown()]
 
 

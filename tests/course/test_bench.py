@@ -15,6 +15,7 @@ import tvm
 
 from chapters.ch03_transpose_matmul import bench as of_the_pass
 from chapters.ch05_schedules_and_their_limits import bench as of_the_schedules
+from chapters.ch09_the_compiler import bench_epilogues
 from chapters.kit.bench import matmul_peers, results, timing
 from chapters.kit.bench.cpu_bounds import MULTIPLY_ADDS, multiply_add, multiply_tile, read_matrix
 from chapters.kit.bench.timing import MissingPeer, Peer, PeerFailed, compare
@@ -211,3 +212,17 @@ def test_a_chapter_that_measures_nothing_says_which_do(capsys):
 def test_a_duration_has_three_digits_and_no_exponent():
     told = [duration(s) for s in (7.6e-5, 0.0054321, 0.99, 0.9999, 2.0719, 12.34)]
     assert told == ["0.076 ms", "5.43 ms", "990 ms", "1 s", "2.07 s", "12.3 s"]
+
+
+def test_the_layers_of_bench_9_are_right_and_wrong_numbers_are_refused():
+    sizes = {"rows": 3, "n": 40, "k": 24, "seed": 5}
+    timed = bench_epilogues.ours(**sizes, threads=1)
+    assert list(timed) == [f"fusion_by_hand, {name}" for name in bench_epilogues.LAYERS]
+    arrays = bench_epilogues.operands(**sizes)
+    x, w, b, r = arrays
+    for name in bench_epilogues.LAYERS:
+        out = bench_epilogues.expected(name, x @ w.T, b, r)
+        bench_epilogues.checked(name, out, arrays)
+        out[1, -1] += 0.01
+        with pytest.raises(ValueError, match="wrong numbers"):
+            bench_epilogues.checked(name, out, arrays)

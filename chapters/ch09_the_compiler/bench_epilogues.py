@@ -1,0 +1,174 @@
+"""Measures linear layers with what follows them: the product alone, and with eight epilogues, beside torch.compile.
+
+x is (rows, 960) and w (1056, 960), in float32: sizes that are no powers of two. This chapter's pipeline compiles each
+layer. Only functions that need TVM or PyTorch import it, because a peer may run in an interpreter that has only one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from chapters.kit.bench.results import Shown, load, shown_as
+from chapters.kit.bench.timing import MissingPeer, measure
+from chapters.kit.draw.table import Table, duration
+
+N, K = 1056, 960
+ROWS = (1, 4, 16, 64, 512)
+ALONE = "product alone"
+TOLERANCE = 1e-5  # of the largest result, in float32
+
+# name -> the layer in Relax: y is the product, b (N,) the bias, r (rows, N) a second tensor
+LAYERS = {
+    ALONE: "y",
+    "bias": "R.add(y, b)",
+    "bias, relu": "R.nn.relu(R.add(y, b))",
+    "bias, gelu": "R.nn.gelu(R.add(y, b))",
+    "bias, silu": "R.nn.silu(R.add(y, b))",
+    "bias, residual": "R.add(R.add(y, b), r)",
+    "scale, clip": 'R.clip(R.multiply(y, R.const(0.5, "float32")), -20.0, 20.0)',
+    "gate": "R.multiply(R.nn.silu(y), r)",
+    "softcap": 'R.multiply(R.tanh(R.divide(y, R.const(30.0, "float32"))), R.const(30.0, "float32"))',
+}
+
+
+def expected(name: str, y: np.ndarray, b: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """The layer called `name` in NumPy, in the dtype of y."""
+
+    def sigmoid(a):
+        return 1 / (1 + np.exp(-a))
+
+    def gelu(a):
+        return a * (1 + np.vectorize(math.erf)(a / math.sqrt(2))) / 2
+
+    made = {
+        ALONE: lambda: y,
+        "bias": lambda: y + b,
+        "bias, relu": lambda: np.maximum(y + b, 0),
+        "bias, gelu": lambda: gelu(y + b),
+        "bias, silu": lambda: (y + b) * sigmoid(y + b),
+        "bias, residual": lambda: y + b + r,
+        "scale, clip": lambda: np.clip(y * 0.5, -20, 20),
+        "gate": lambda: y * sigmoid(y) * r,
+        "softcap": lambda: 30 * np.tanh(y / 30),
+    }
+    return made[name]()
+
+
+def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
+    """{name of the results file: seconds per call}; also passes the table to `say`."""
+    rows, rounds = ((4, 64), 3) if quick else (ROWS, 15)
+    measured = {}
+    for count in rows:
+        sizes = {"rows": count, "n": N, "k": K, "threads": 1}
+        functions = ("ours", "torch_compile")
+        measured[str(count)] = measure(
+            __name__, functions, sizes, rounds=rounds, say=lambda _: None, torch=functions[1:]
+        )
+    found = {"n": N, "k": K, "threads": 1, "rows": measured}
+    say(f"\n{table_of(found)}\n")
+    return {"ch09_epilogues": found}
+
+
+def table_of(measured: dict) -> Table:
+    """One row per layer: for each number of rows our time, its ratio to the product alone, and torch.compile's time."""
+    header, table = ["layer"], [[name] for name in LAYERS]
+    for rows, seconds in measured["rows"].items():
+        header += [f"{rows} row{'s' if rows != '1' else ''}", "of the product", "torch.compile"]
+        for cells in table:
+            ours = seconds[f"fusion_by_hand, {cells[0]}"]
+            ratio = ours / seconds[f"fusion_by_hand, {ALONE}"]
+            theirs = seconds.get(f"torch.compile, {cells[0]}")
+            cells += [duration(ours), f"{ratio:.2f}", duration(theirs) if theirs else "–"]
+    note = (
+        "Times on one thread. “of the product”: our time, divided by our time of the product alone."
+    )
+    return Table(header, table, note)
+
+
+def shown() -> Shown:
+    """The table from the results file, for a page."""
+    return shown_as(load("ch09_epilogues"), 9, table_of)
+
+
+# --- peers: each runs in its own process --------------------------------------------------------------
+
+
+def operands(rows: int, n: int, k: int, seed: int) -> tuple[np.ndarray, ...]:
+    """Random x (rows, k), w (n, k), b (n,) and r (rows, n), float32."""
+    random = np.random.default_rng(seed)
+    shapes = (rows, k), (n, k), (n,), (rows, n)
+    return tuple(random.standard_normal(shape, dtype="float32") for shape in shapes)
+
+
+def checked(name: str, out: np.ndarray, arrays: tuple[np.ndarray, ...]) -> float:
+    """The largest error of `out` against float64, relative to the largest result; ValueError if it is too large."""
+    x, w, b, r = (array.astype("float64") for array in arrays)
+    exact = expected(name, x @ w.T, b, r)
+    error = float(np.abs(out - exact).max() / np.abs(exact).max())
+    if not error < TOLERANCE:  # also true for NaN
+        raise ValueError(f"{name}: wrong numbers, relative error {error:.1e}")
+    return error
+
+
+def ours(rows, n, k, threads, seed) -> dict:
+    """The layers, compiled by the pipeline: the learner's if it passes its checks, else the reference's."""
+    import tvm
+    from tvm import relax
+
+    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.cases.relax_text import relax_module
+    from chapters.kit.machine import llvm_host
+    from chapters.runner.earlier import earlier
+
+    target, arrays = llvm_host()["target"], operands(rows, n, k, seed)
+    tensors, found = [in_numpy_memory(array) for array in arrays], {}
+    for name, formula in LAYERS.items():
+        text = f"def main(x: ({rows}, {k}), w: ({n}, {k}), b: ({n},), r: ({rows}, {n})):\n"
+        mod = relax_module(f"{text}    y = R.matmul(x, R.permute_dims(w))\n    out = {formula}\n")
+        built = tvm.compile(mod, target, relax_pipeline=earlier(9).fusion_pipeline(target))
+        layer = relax.VirtualMachine(built, tvm.cpu())["main"]
+
+        def call(layer=layer):
+            return layer(*tensors)
+
+        found[f"fusion_by_hand, {name}"] = (call, checked(name, call().numpy(), arrays))
+    return found
+
+
+def torch_compile(rows, n, k, threads, seed) -> dict:
+    """The layers through torch.compile, which needs a C++ compiler."""
+    import torch
+    from torch.nn import functional
+
+    torch.set_num_threads(threads)
+    arrays = operands(rows, n, k, seed)
+    tensors, found = [torch.from_numpy(array) for array in arrays], {}
+    linear = functional.linear
+    layers = {
+        ALONE: lambda x, w, b, r: linear(x, w),
+        "bias": lambda x, w, b, r: linear(x, w, b),
+        "bias, relu": lambda x, w, b, r: functional.relu(linear(x, w, b)),
+        "bias, gelu": lambda x, w, b, r: functional.gelu(linear(x, w, b)),
+        "bias, silu": lambda x, w, b, r: functional.silu(linear(x, w, b)),
+        "bias, residual": lambda x, w, b, r: linear(x, w, b) + r,
+        "scale, clip": lambda x, w, b, r: (linear(x, w) * 0.5).clamp(-20.0, 20.0),
+        "gate": lambda x, w, b, r: functional.silu(linear(x, w)) * r,
+        "softcap": lambda x, w, b, r: torch.tanh(linear(x, w) / 30.0) * 30.0,
+    }
+    for name, layer in layers.items():
+        compiled = torch.compile(layer, dynamic=False)
+
+        @torch.inference_mode()
+        def call(compiled=compiled):
+            return compiled(*tensors)
+
+        try:
+            out = call().numpy()
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0]
+            raise MissingPeer(f"torch.compile does not work here: {reason}") from error
+        found[f"torch.compile, {name}"] = (call, checked(name, out, arrays))
+    return found
