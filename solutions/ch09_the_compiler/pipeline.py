@@ -8,9 +8,7 @@ the virtual machine executes (vm). Each phase is a list of passes. `phases` puts
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 
 import tvm
 from tvm import relax, tirx
@@ -22,7 +20,8 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from chapters.ch09_the_compiler import given
-from chapters.ch09_the_compiler.given import ScheduleMatmuls, register, vm_phase
+from chapters.ch09_the_compiler.given import each_unscheduled, has_product, register, tiled
+from chapters.kit.cpu.nt_matmul import reads_only_its_own
 from chapters.kit.pipeline.apply_cpu_fallback import ApplyCPUFallback
 from chapters.kit.pipeline.fold_read_only_constants import FoldReadOnlyConstants
 from chapters.kit.pipeline.gemv_within_bounds import GEMVWithinBounds
@@ -30,7 +29,6 @@ from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
 from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions
 from chapters.kit.pipeline.reduction_once import ReductionOnce, is_reduction
 from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially
-from chapters.kit.pipeline.unscheduled import map_unscheduled
 from chapters.runner.earlier import earlier
 
 ch2, ch3, ch4, ch7 = (earlier(number) for number in (2, 3, 4, 7))
@@ -137,12 +135,38 @@ def fuse_its_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc:
     # END exercise 9.4
 
 
-@tvm.transform.module_pass(opt_level=0, name="FuseEpilogues")
-class FuseEpilogues:
+def FuseEpilogues() -> Pass:
     """Fuses the epilogue of each PrimFunc that is not scheduled yet, where chapter 7 proves that it may."""
+    return each_unscheduled("FuseEpilogues", fuse_its_epilogue)
 
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        return map_unscheduled(mod, fuse_its_epilogue)
+
+def schedule_product(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """`func` with chapter 5's schedule and marked as scheduled, if it is a product with an epilogue; or `func` itself.
+
+    Its first block is an NT_matmul that chapter 5 can schedule. Behind it stands nothing, or an epilogue of any number
+    of blocks. They are inlined into the last one, which must read each sum only where it writes its own result.
+    """
+    # BEGIN exercise 9.5 (about 14 lines): a product first, one block behind it, and of the sums only its own
+    if not has_product(func):
+        return func
+    sch = Schedule(func)
+    product, *behind = sch.get_child_blocks(sch.get_sblock("root"))
+    # a product that is not the first block is one of those behind it, and fails here: sums cannot be inlined
+    try:
+        for block in behind[:-1]:
+            sch.compute_inline(block)
+    except ScheduleError:
+        return func
+    sums = sch.get(product).writes[0].source
+    if behind and not reads_only_its_own(sch.get(behind[-1]), sums):
+        return func
+    return tiled(sch.mod["main"], target).with_attr("tirx.is_scheduled", True)
+    # END exercise 9.5
+
+
+def ScheduleMatmuls(target: Target) -> Pass:
+    """Schedules each PrimFunc that is a product with a transposed weight, with its epilogue, on a CPU."""
+    return each_unscheduled("ScheduleMatmuls", lambda func: schedule_product(func, target))
 
 
 def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[Pass]:
@@ -152,7 +176,7 @@ def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[P
     epilogues of the remaining kernels are fused; then comes a fallback for everything. On a CPU, last, kernels that are
     small within the bounds lose their threads.
     """
-    # BEGIN exercise 9.5 (about 10 lines): two lists, for "llvm" and for a GPU
+    # BEGIN exercise 9.6 (about 10 lines): two lists, for "llvm" and for a GPU
     if target.kind.name == "llvm":
         return [
             ScheduleMatmuls(target),
@@ -167,7 +191,7 @@ def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[P
         FuseEpilogues(),
         dl.ApplyDefaultSchedule(dl.gpu.Fallback()),
     ]
-    # END exercise 9.5
+    # END exercise 9.6
 
 
 def memory_phase(target: Target) -> list[Pass]:
@@ -175,7 +199,7 @@ def memory_phase(target: Target) -> list[Pass]:
 
     On CUDA, kernels whose storage the planner made static are captured into graphs.
     """
-    # BEGIN exercise 9.6 (about 9 lines): destinations first, then the plan, then what reads the plan
+    # BEGIN exercise 9.7 (about 9 lines): destinations first, then the plan, then what reads the plan
     capture = [transform.RewriteCUDAGraph()] if target.kind.name == "cuda" else []
     return [
         transform.RewriteDataflowReshape(),
@@ -187,7 +211,7 @@ def memory_phase(target: Target) -> list[Pass]:
         transform.LowerAllocTensor(),
         transform.KillAfterLastUse(),
     ]
-    # END exercise 9.6
+    # END exercise 9.7
 
 
 # --- the pipeline ---------------------------------------------------------------------------------
@@ -216,7 +240,7 @@ def phases(
         "graph and lower": [*given.before_fusion(), *graph_and_lower(target)],
         "schedule": [*schedule_phase(target, bounds), *given.after_schedules(target)],
         "memory": memory_phase(target),
-        "vm": vm_phase(),
+        "vm": given.vm_phase(),
     }
 
 
@@ -228,7 +252,7 @@ def fusion_pipeline(target: Target | None = None, **facts) -> Pass:
     arguments of `phases`. The module that is given stays as it is.
     """
 
-    # BEGIN exercise 9.7 (about 8 lines): one module_pass around a Sequential of all phases
+    # BEGIN exercise 9.8 (about 8 lines): one module_pass around a Sequential of all phases
     @tvm.transform.module_pass(opt_level=0, name="fusion_by_hand")
     def pipeline(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         inside = target or Target.current(allow_none=False)
@@ -237,7 +261,7 @@ def fusion_pipeline(target: Target | None = None, **facts) -> Pass:
             return tvm.transform.Sequential(passes)(mod)
 
     return pipeline
-    # END exercise 9.7
+    # END exercise 9.8
 
 
 # --- what an order costs, and what the whole is worth ---------------------------------------------
@@ -258,7 +282,7 @@ def consequences() -> dict[str, str]:
     The values: "same", nothing changes; "slower", more kernels are launched; "more memory", as many kernels, and more
     bytes are allocated; "fails", it does not compile. A decode step is compiled for "llvm"; for "cuda" a prefill too.
     """
-    # BEGIN exercise 9.8 (about 8 lines): one word for each
+    # BEGIN exercise 9.9 (about 8 lines): one word for each
     return {
         "FuseTransposeMatmul after LegalizeOps": "slower",
         "FuseAddRMSNorm after FuseTransposeMatmul": "same",
@@ -267,7 +291,7 @@ def consequences() -> dict[str, str]:
         "ToNonDataflow before FuseTransposeMatmul": "slower",
         "FuseEpilogues before ApplyDefaultSchedule, for cuda": "fails",
     }
-    # END exercise 9.8
+    # END exercise 9.9
 
 
 def launches_a_step(num_layers: int) -> dict[str, int]:
@@ -276,9 +300,9 @@ def launches_a_step(num_layers: int) -> dict[str, int]:
     "default": by TVM's default pipeline for a CPU, in which each operator is a kernel. "ours": by fusion_by_hand.
     A reshape launches nothing in either: it becomes a view.
     """
-    # BEGIN exercise 9.9 (1 line): kernels a layer, and those before and after the layers
+    # BEGIN exercise 9.10 (1 line): kernels a layer, and those before and after the layers
     return {"default": 20 * num_layers + 3, "ours": 12 * num_layers + 2}
-    # END exercise 9.9
+    # END exercise 9.10
 
 
 def slips_through(mod: tvm.IRModule) -> tvm.IRModule:
@@ -288,7 +312,7 @@ def slips_through(mod: tvm.IRModule) -> tvm.IRModule:
     and any weights, and some logit is wrong by more than a tenth of the largest. The module given stays as it is.
     """
 
-    # BEGIN exercise 9.10 (about 10 lines): what may one do to all logits without changing which is the largest?
+    # BEGIN exercise 9.11 (about 10 lines): what may one do to all logits without changing which is the largest?
     @mutator
     class TwiceTheLogits(PyExprMutator):
         def visit_call_(self, call: relax.Call) -> relax.Expr:
@@ -302,29 +326,4 @@ def slips_through(mod: tvm.IRModule) -> tvm.IRModule:
         if isinstance(func, relax.Function):
             result[gvar] = TwiceTheLogits(mod).visit_expr(func)
     return result
-    # END exercise 9.10
-
-
-def interleaved(
-    calls: Mapping[str, Callable[[], object]],
-    rounds: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
-    """The median time of each call, on a machine that others use too and whose clock rate drifts.
-
-    Every call runs once without being timed. Then there are `rounds` rounds; in each, every call is timed once, and the
-    rounds do not all begin with the same one. Returns seconds by name.
-    """
-    # BEGIN exercise 9.11 (about 10 lines): warm up, then round by round
-    for call in calls.values():
-        call()
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    names = list(calls)
-    for turn in range(rounds):
-        first = turn % len(names)
-        for name in [*names[first:], *names[:first]]:
-            start = clock()
-            calls[name]()
-            taken[name].append(clock() - start)
-    return {name: statistics.median(times) for name, times in taken.items()}
     # END exercise 9.11

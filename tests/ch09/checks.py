@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -42,7 +42,18 @@ from tests.ch09.look import (
     symbols,
     unscheduled,
 )
-from tests.ch09.programs import Between, Serving, Sizes, halve, product, relu_then_sum, third
+from tests.ch09.programs import (
+    EPILOGUES,
+    FOREIGN,
+    Between,
+    Serving,
+    Sizes,
+    halve,
+    linear,
+    product,
+    relu_then_sum,
+    third,
+)
 from tests.support import expect
 from tests.support.expect import Section
 
@@ -56,7 +67,7 @@ NOT_FIRE = Section(LESSON, "When it must not fire")
 BREAK = Section(LESSON, "Break it")
 MEASURE = Section(LESSON, "Measure it")
 
-LIMITS = {"test_9_7_same_tokens": 60, "test_9_8_agrees_with_the_compiler": 60}
+LIMITS = {"test_9_8_same_tokens": 60, "test_9_9_agrees_with_the_compiler": 60}
 
 SMALL = LlamaConfig(64, 96, 1, 4, 2, 16, 72, 80)
 BOUNDS = {"seq_len": 80, "context_window": 80}
@@ -442,6 +453,131 @@ def observe_9_4(impl):
 
 # --- 9.5 ------------------------------------------------------------------------------------------
 
+FITS = ["alone", *EPILOGUES, "bias, relu, gate"]
+TWO_SHAPES = (3, 40)  # few rows, which chapter 5 schedules as decode, and many
+WHOLE_TENSOR = (
+    "Chapter 5 runs one block behind the product on each tile of sums, while these are in the cache. Further blocks "
+    "would each make a pass over the whole result."
+)
+
+
+def schedule_one(impl, func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """What schedule_product makes of `func`."""
+    try:
+        result = impl.schedule_product(func, QUICK)
+    except s_tir.ScheduleError as error:
+        raise NOT_FIRE.failed(
+            "A block that cannot be inlined ends the compilation.",
+            expected="the function that was given",
+            yours=last_line(error)[:300],
+            why="compute_inline refuses a block whose result the kernel returns. The fallback schedules such a kernel.",
+        ) from None
+    what = f"schedule_product returned {type(result).__name__}, not a PrimFunc."
+    expect.that(
+        isinstance(result, tirx.PrimFunc), what, expected="the scheduled PrimFunc, or the given one"
+    )
+    return result
+
+
+def is_marked(func: tirx.PrimFunc) -> bool:
+    return "tirx.is_scheduled" in (func.attrs or {})
+
+
+def test_9_5_fires(impl) -> None:
+    """a product alone and with an epilogue of one block or three gets chapter 5's vectors"""
+    for kind in FITS:
+        for rows in TWO_SHAPES:
+            result = schedule_one(impl, linear(kind, rows))
+            what = f"The product with epilogue “{kind}” and {rows} rows of x has no schedule."
+            why = "The fallback then takes this kernel: it computes element by element, many times as long."
+            SCHEDULE.that(
+                has_loop(result, tirx.ForKind.VECTORIZED), what, yours=result.script(), why=why
+            )
+
+
+def test_9_5_one_pass(impl) -> None:
+    """an epilogue of three blocks runs on each tile, with no other pass over the result"""
+    for kind in ("bias", "bias, relu, gate"):
+        for rows in TWO_SHAPES:
+            own, want = (nests(schedule_one(one, linear(kind, rows))) for one in (impl, reference))
+            what = f"The product with epilogue “{kind}” and {rows} rows of x is {own} loop nests."
+            SCHEDULE.that(own <= want, what, expected=f"{want} or fewer", why=WHOLE_TENSOR)
+
+
+def test_9_5_is_marked(impl) -> None:
+    """a scheduled kernel says so, and keeps its other attributes"""
+    for kind in FITS:
+        func = linear(kind).with_attr("mine", 7)
+        result = schedule_one(impl, func)
+        what = f"The product with epilogue “{kind}” is scheduled, and not marked as such."
+        why = "Without the attribute tirx.is_scheduled the next pass schedules the kernel a second time."
+        SCHEDULE.that(is_marked(result), what, expected="attribute tirx.is_scheduled", why=why)
+        missing = sorted(set(dict(func.attrs)) - set(dict(result.attrs)))
+        SCHEDULE.equal(missing, [], "Attributes of the function are gone.")
+
+
+def test_9_5_leaves_other_sums(impl) -> None:
+    """an epilogue that reads another sum than its own: the function as it was"""
+    kinds = (*FOREIGN, "a transpose between", "row sums", "two results")
+    for kind, func in {kind: linear(kind) for kind in kinds}.items():
+        result = schedule_one(impl, func)
+        NOT_FIRE.that(
+            tvm_ffi.structural_equal(result, func),
+            f"A product with “{kind}” behind it was changed.",
+            expected="the function that was given",
+            yours=result.script(),
+            why="The last block runs on a tile as soon as its sums are there. A sum of another tile may not exist yet.",
+        )
+
+
+def test_9_5_leaves_other_kernels(impl) -> None:
+    """no NT_matmul, another block of that name, a block before the product: the function as it was"""
+    cases = {
+        "A product whose block has another name": product("bias"),
+        "A kernel without a product": relu_then_sum(),
+        "A product with a block before it": linear("a cast before"),
+    }
+    for what, func in cases.items():
+        result = schedule_one(impl, func)
+        why = "Chapter 5's schedules know one form of product. Another pass has a schedule for this kernel."
+        NOT_FIRE.that(
+            tvm_ffi.structural_equal(result, func),
+            f"{what} was changed.",
+            expected="the function that was given",
+            yours=result.script(),
+            why=why,
+        )
+
+
+def test_9_5_same_numbers(impl) -> None:
+    """the scheduled kernels compute what the others do"""
+    for kind in FITS:
+        for rows in TWO_SHAPES:
+            func = linear(kind, rows)
+            what = f"The product with epilogue “{kind}” and {rows} rows of x gives other numbers."
+            SCHEDULE.close(
+                run_kernel(schedule_one(impl, func)), run_kernel(func), what, rtol=1e-4, atol=1e-4
+            )
+
+
+def observe_9_5(impl):
+    def look(func: tirx.PrimFunc) -> str:
+        result = impl.schedule_product(func, QUICK)
+        vectors = has_loop(result, tirx.ForKind.VECTORIZED)
+        same = tvm_ffi.structural_equal(result, func)
+        return f"{same} {vectors} {nests(result)} {is_marked(result)} {sorted(dict(result.attrs))}"
+
+    kinds = (*FITS, *FOREIGN, "a transpose between", "row sums", "two results", "a cast before")
+    return [
+        *(lambda kind=kind: look(linear(kind)) for kind in kinds),
+        lambda: look(linear("bias", 3)),
+        lambda: look(product("bias")),
+        lambda: look(relu_then_sum()),
+    ]
+
+
+# --- 9.6 ------------------------------------------------------------------------------------------
+
 
 def schedule_by(impl, target: Target = QUICK, bounds: dict = BOUNDS) -> dict[str, tirx.PrimFunc]:
     """The kernels of the lowered decoder after schedule_phase; a failing pass is a failed check."""
@@ -459,7 +595,7 @@ def schedule_by(impl, target: Target = QUICK, bounds: dict = BOUNDS) -> dict[str
         ) from None
 
 
-def test_9_5_nothing_left(impl) -> None:
+def test_9_6_nothing_left(impl) -> None:
     """every kernel is scheduled, for a CPU and for a GPU"""
     for target in (QUICK, CUDA):
         found = schedule_by(impl, target)
@@ -471,7 +607,7 @@ def test_9_5_nothing_left(impl) -> None:
         )
 
 
-def test_9_5_products_first(impl) -> None:
+def test_9_6_products_first(impl) -> None:
     """on a CPU the products have chapter 5's schedule, with vectors"""
     products = {n: f for n, f in schedule_by(impl).items() if n.startswith("NT_matmul")}
     found = [n for n, f in products.items() if not has_loop(f, tirx.ForKind.VECTORIZED)]
@@ -480,14 +616,14 @@ def test_9_5_products_first(impl) -> None:
     SCHEDULE.equal(found, [], what, why=why)
 
 
-def test_9_5_epilogues(impl) -> None:
+def test_9_6_epilogues(impl) -> None:
     """on a CPU the attention scores are one nest"""
     what = "The attention scores are still two nests."
     why = "FuseEpilogues skips a kernel that is already scheduled."
     SCHEDULE.equal(nests(schedule_by(impl)["attention_scores"]), 1, what, why=why)
 
 
-def test_9_5_who_knows_most(impl) -> None:
+def test_9_6_who_knows_most(impl) -> None:
     """each kernel has the schedule of the most specific rule, on a CPU and on a GPU"""
     for target in (QUICK, CUDA):
         yours, best = schedule_by(impl, target), kernels(scheduled(target))
@@ -505,7 +641,7 @@ def test_9_5_who_knows_most(impl) -> None:
         )
 
 
-def test_9_5_any_gpu(impl) -> None:
+def test_9_6_any_gpu(impl) -> None:
     """every target that is not a CPU gets a GPU's passes"""
     wanted = names(impl.schedule_phase(CUDA, BOUNDS), "schedule_phase")
     for kind in ("metal", "vulkan"):
@@ -514,7 +650,7 @@ def test_9_5_any_gpu(impl) -> None:
         SCHEDULE.equal(found, wanted, what, why="dlight's rules for a GPU serve all kinds of them.")
 
 
-def test_9_5_small_kernels(impl) -> None:
+def test_9_6_small_kernels(impl) -> None:
     """on a CPU kernels that are small within the bounds run on one thread, others on all"""
     for bounds, threads in ((BOUNDS, False), ({}, True)):
         scores = schedule_by(impl, QUICK, bounds)["attention_scores1"]
@@ -529,7 +665,7 @@ def test_9_5_small_kernels(impl) -> None:
         )
 
 
-def test_9_5_within_bounds(impl) -> None:
+def test_9_6_within_bounds(impl) -> None:
     """on a GPU no block of threads is half outside the result it writes"""
     found = [
         n
@@ -541,7 +677,7 @@ def test_9_5_within_bounds(impl) -> None:
     NOT_FIRE.equal(found, [], what, why=why)
 
 
-def test_9_5_each_sum_once(impl) -> None:
+def test_9_6_each_sum_once(impl) -> None:
     """on a CPU no norm or softmax is computed again for each of its elements"""
     again = sorted(n for n, f in schedule_by(impl).items() if repeats_a_reduction(f))
     NOT_FIRE.equal(
@@ -553,7 +689,7 @@ def test_9_5_each_sum_once(impl) -> None:
     )
 
 
-def observe_9_5(impl):
+def observe_9_6(impl):
     def look(target: Target, bounds: dict) -> str:
         result = kernels(through(impl.schedule_phase(target, bounds), lowered(target), target))
         facts = {}
@@ -567,7 +703,7 @@ def observe_9_5(impl):
     return [lambda: look(QUICK, BOUNDS), lambda: look(QUICK, {}), lambda: look(CUDA, BOUNDS)]
 
 
-# --- 9.6 ------------------------------------------------------------------------------------------
+# --- 9.7 ------------------------------------------------------------------------------------------
 
 
 def with_graphs(on: bool) -> tvm.transform.PassContext:
@@ -583,7 +719,7 @@ def place_by(impl, target: Target = QUICK, graphs: bool = False) -> tvm.IRModule
         return expect.apply(lambda mod: through(passes, mod, target), scheduled(), "memory_phase")
 
 
-def test_9_6_destinations(impl) -> None:
+def test_9_7_destinations(impl) -> None:
     """every kernel writes into a tensor that is given to it"""
     result = place_by(impl)
     what = "Calls of kernels still return tensors that are not allocated anywhere."
@@ -593,7 +729,7 @@ def test_9_6_destinations(impl) -> None:
     MEMORY.equal(calls_of(result, "relax.builtin.alloc_tensor"), 0, what, why=why)
 
 
-def test_9_6_tensors_share(impl) -> None:
+def test_9_7_tensors_share(impl) -> None:
     """tensors share storage: no more storages than the reference allocates"""
     want, found = (len(sizes_of(place_by(one))) for one in (reference, impl))
     MEMORY.that(
@@ -605,7 +741,7 @@ def test_9_6_tensors_share(impl) -> None:
     )
 
 
-def test_9_6_views(impl) -> None:
+def test_9_7_views(impl) -> None:
     """a reshape launches nothing"""
     want, found = (launches(place_by(one), "decode") for one in (reference, impl))
     MEMORY.that(
@@ -617,7 +753,7 @@ def test_9_6_views(impl) -> None:
     )
 
 
-def test_9_6_ends_of_life(impl) -> None:
+def test_9_7_ends_of_life(impl) -> None:
     """a tensor is freed after its last use"""
     MEMORY.that(
         calls_of(place_by(impl), "relax.vm.kill_object", "relax.memory.kill_tensor") > 0,
@@ -627,7 +763,7 @@ def test_9_6_ends_of_life(impl) -> None:
     )
 
 
-def test_9_6_graphs(impl) -> None:
+def test_9_7_graphs(impl) -> None:
     """graphs are captured for CUDA, and for nothing else"""
     for target, wanted in ((CUDA, True), (QUICK, False)):
         result = place_by(impl, target, graphs=True)
@@ -641,7 +777,7 @@ def test_9_6_graphs(impl) -> None:
         )
 
 
-def observe_9_6(impl):
+def observe_9_7(impl):
     def look(target: Target, graphs: bool) -> str:
         with with_graphs(graphs):
             result = through(impl.memory_phase(target), scheduled(), target)
@@ -653,7 +789,7 @@ def observe_9_6(impl):
     return [lambda: look(QUICK, False), lambda: look(QUICK, True), lambda: look(CUDA, True)]
 
 
-# --- 9.7 ------------------------------------------------------------------------------------------
+# --- 9.8 ------------------------------------------------------------------------------------------
 
 STEPS = 8
 PROMPT = (3, 1, 4, 1, 5)
@@ -680,12 +816,12 @@ def whole(impl, **more) -> tvm.IRModule:
     return expect.apply(made_pass, model(functions=("decode",)), "fusion_pipeline")
 
 
-def test_9_7_is_one_pass(impl) -> None:
+def test_9_8_is_one_pass(impl) -> None:
     """it is one pass; it needs no current target, and the module given stays as it is"""
     expect.has_function(whole(impl), "decode", "fusion_pipeline")
 
 
-def test_9_7_takes_the_current_target(impl) -> None:
+def test_9_8_takes_the_current_target(impl) -> None:
     """without a target it takes the current one, as `relax_pipeline="fusion_by_hand"` needs it"""
     made_pass = impl.fusion_pipeline(**facts())
     with QUICK:
@@ -693,7 +829,7 @@ def test_9_7_takes_the_current_target(impl) -> None:
     expect.has_function(result, "decode", "fusion_pipeline()")
 
 
-def test_9_7_uses_its_arguments(impl) -> None:
+def test_9_8_uses_its_arguments(impl) -> None:
     """bounds, metadata and kernels reach the phases"""
     result = whole(impl, additional_tirs={"halve": halve, "third": third})
     for name in ("halve", "third"):
@@ -706,7 +842,7 @@ def test_9_7_uses_its_arguments(impl) -> None:
     ATTACH.that(sizes and -1 not in sizes, what, expected="numbers only", yours=str(sizes), why=why)
 
 
-def test_9_7_reaches_the_vm(impl) -> None:
+def test_9_8_reaches_the_vm(impl) -> None:
     """all phases ran, so the virtual machine accepts the module"""
     result = whole(impl)
     ran = {
@@ -726,7 +862,7 @@ def test_9_7_reaches_the_vm(impl) -> None:
     HOW.equal([name for name, has_run in ran.items() if not has_run], [], what, why=why)
 
 
-def test_9_7_for_a_gpu(impl) -> None:
+def test_9_8_for_a_gpu(impl) -> None:
     """for CUDA every kernel has threads, and the source compiles to text"""
     mod = model("float16", ("decode",))
     executable = tvm.compile(mod, CUDA, relax_pipeline=impl.fusion_pipeline(CUDA, **facts()))
@@ -736,7 +872,7 @@ def test_9_7_for_a_gpu(impl) -> None:
     )
 
 
-def test_9_7_same_tokens(impl) -> None:
+def test_9_8_same_tokens(impl) -> None:
     """the decoder gives the tokens of NumPy in float64, and its logits"""
     tokens, logits = exact()
     generator = Generator(
@@ -747,7 +883,7 @@ def test_9_7_same_tokens(impl) -> None:
     expect.equal(got.tokens.tolist(), tokens.tolist(), "The greedy tokens are not the reference's.")
 
 
-def observe_9_7(impl):
+def observe_9_8(impl):
     def look(target: Target | None, **arguments) -> str:
         mod = model(functions=("decode",))
         given = mod.clone()
@@ -765,7 +901,7 @@ def observe_9_7(impl):
     ]
 
 
-# --- 9.8 ------------------------------------------------------------------------------------------
+# --- 9.9 ------------------------------------------------------------------------------------------
 
 WORDS = ("same", "slower", "more memory", "fails")
 
@@ -805,7 +941,7 @@ def truth(change: str) -> str:
     return "more memory" if after[1] > before[1] else "same"
 
 
-def test_9_8_one_word_each(impl) -> None:
+def test_9_9_one_word_each(impl) -> None:
     """one of the four words for each change"""
     said = impl.consequences()
     what = "The keys are not the six moves that the docstring lists."
@@ -814,7 +950,7 @@ def test_9_8_one_word_each(impl) -> None:
     expect.equal(sorted(set(said.values()) - set(WORDS)), [], what)
 
 
-def test_9_8_agrees_with_the_compiler(impl) -> None:
+def test_9_9_agrees_with_the_compiler(impl) -> None:
     """compiled with that one pass moved, the decoder does what you say"""
     for change, word in impl.consequences().items():
         what = f"“{change}”: the compiler disagrees."
@@ -823,7 +959,7 @@ def test_9_8_agrees_with_the_compiler(impl) -> None:
         ORDER.that(word == truth(change), what, expected=wanted, yours=repr(word), why=why)
 
 
-def observe_9_8(impl):
+def observe_9_9(impl):
     def answers(part: slice) -> str:
         said = impl.consequences()
         return str([said.get(key) for key in list(reference.consequences())[part]])
@@ -831,7 +967,7 @@ def observe_9_8(impl):
     return [lambda: answers(slice(0, 3)), lambda: answers(slice(3, 6))]
 
 
-# --- 9.9 ------------------------------------------------------------------------------------------
+# --- 9.10 ------------------------------------------------------------------------------------------
 
 
 def counted(layers: int) -> dict[str, int]:
@@ -844,7 +980,7 @@ def counted(layers: int) -> dict[str, int]:
     }
 
 
-def test_9_9_agrees_with_the_compiler(impl) -> None:
+def test_9_10_agrees_with_the_compiler(impl) -> None:
     """for one, two and five layers the compiler counts the same"""
     for layers in (1, 2, 5):
         said = f"{layers} layer{'s' if layers > 1 else ''}"
@@ -857,11 +993,11 @@ def test_9_9_agrees_with_the_compiler(impl) -> None:
         MEASURE.each_predicted(yours, counted(layers), "launches_a_step", what, why=why)
 
 
-def observe_9_9(impl):
+def observe_9_10(impl):
     return [lambda n=n: impl.launches_a_step(n) for n in (1, 2, 32)]
 
 
-# --- 9.10 -----------------------------------------------------------------------------------------
+# --- 9.11 -----------------------------------------------------------------------------------------
 
 TWO_WORDS = replace(SMALL, vocab_size=2)
 
@@ -894,13 +1030,13 @@ def spoil(impl, config: LlamaConfig = SMALL) -> tvm.IRModule:
     return expect.apply(impl.slips_through, mod, "slips_through")
 
 
-def test_9_10_same_tokens(impl) -> None:
+def test_9_11_same_tokens(impl) -> None:
     """the greedy tokens stay what they were"""
     what = "The tokens change: a test that compares them finds this pass."
     BREAK.equal(generated(spoil(impl), PROMPT)[0].tolist(), unspoiled()[0].tolist(), what)
 
 
-def test_9_10_any_logits(impl) -> None:
+def test_9_11_any_logits(impl) -> None:
     """the greedy tokens stay also where all logits are negative"""
     prompt = [token % 2 for token in PROMPT]
     BREAK.equal(
@@ -912,7 +1048,7 @@ def test_9_10_any_logits(impl) -> None:
     )
 
 
-def test_9_10_wrong_logits(impl) -> None:
+def test_9_11_wrong_logits(impl) -> None:
     """logits are wrong by more than a tenth of the largest"""
     logits, right = generated(spoil(impl), PROMPT)[1], unspoiled()[1]
     error = np.abs(logits - right).max() / np.abs(right).max()
@@ -922,7 +1058,7 @@ def test_9_10_wrong_logits(impl) -> None:
     BREAK.that(bool(error > 0.1), what, expected=wanted, yours=f"{error:.3g}", why=why)
 
 
-def observe_9_10(impl):
+def observe_9_11(impl):
     def look(part: str) -> str:
         mod = decoder(SMALL, "float32", ["decode", "prefill"])[0]
         given = mod.clone()
@@ -930,83 +1066,3 @@ def observe_9_10(impl):
         return f"{tvm_ffi.structural_equal(given, mod)} {result[part].script()}"
 
     return [lambda: look("decode"), lambda: look("prefill")]
-
-
-# --- 9.11 -----------------------------------------------------------------------------------------
-
-
-class Machine:
-    """A machine with its own clock: later calls take longer, and the first call of each name much longer."""
-
-    def __init__(self, drift: float = 0.02, noise: Sequence[float] = ()):
-        self.now, self.drift, self.log = 0.0, drift, []
-        self.noise = list(noise)
-        self.asked = 0
-
-    def clock(self) -> float:
-        self.asked += 1
-        return self.now
-
-    def call(self, name: str, seconds: float) -> Callable[[], None]:
-        def run() -> None:
-            cold = 50 if name not in self.log else 1
-            extra = self.noise.pop() if self.noise and len(self.log) > 8 else 0.0
-            self.log.append(name)
-            self.now += seconds * cold * (1 + self.drift * len(self.log)) + extra
-
-        return run
-
-
-def race(impl, rounds: int = 12, **machine) -> tuple[dict, Machine]:
-    made_machine = Machine(**machine)
-    calls = {name: made_machine.call(name, s) for name, s in (("a", 1.0), ("b", 2.0), ("c", 1.0))}
-    return impl.interleaved(calls, rounds, made_machine.clock), made_machine
-
-
-def test_9_11_drift(impl) -> None:
-    """on a machine that gets slower, equal calls come out equal and one of twice the work at twice the time"""
-    found, machine = race(impl)
-    what = "The result does not hold one number for each call."
-    expect.equal(sorted(found), ["a", "b", "c"], what)
-    what = "The `clock` that was given is never asked."
-    wanted = "every time taken is the difference of two calls of `clock`"
-    yours = "times from another clock"
-    why = "The check measures on a machine with its own clock; time.perf_counter is the default."
-    MEASURE.that(machine.asked > 0, what, expected=wanted, yours=yours, why=why)
-    for name, ratio in (("b", 2.0), ("c", 1.0)):
-        got = found[name] / found["a"]
-        what = f"`{name}` takes {ratio:g} times as long as `a`, and comes out at {got:.2f} times."
-        why = "The machine gets slower during the measurement. Measured one after the other, the last call looks slow."
-        MEASURE.that(abs(got - ratio) < 0.12, what, why=why)
-
-
-def test_9_11_every_round(impl) -> None:
-    """each call runs once to warm up, then once in every round, and rounds begin with different calls"""
-    _, machine = race(impl, rounds=6)
-    what = "With six rounds each call runs seven times: once to warm up, then once in every round."
-    expect.equal([machine.log.count(name) for name in "abc"], [7, 7, 7], what)
-    rounds = [machine.log[i : i + 3] for i in range(3, 21, 3)]
-    what = "A round does not hold every call once."
-    yours = " ".join(machine.log)
-    MEASURE.that(all(sorted(one) == ["a", "b", "c"] for one in rounds), what, yours=yours)
-    what = "Every round begins with the same call."
-    why = "The call that follows the longest one then finds the caches as that one left them, in every round."
-    MEASURE.that(len({one[0] for one in rounds}) > 1, what, why=why)
-
-
-def test_9_11_interruptions(impl) -> None:
-    """one long interruption does not decide the result"""
-    found, _ = race(impl, noise=[500.0])
-    what = "A single interruption decides the result."
-    wanted = "the median of the rounds"
-    MEASURE.that(max(found.values()) < 10, what, expected=wanted, yours=str(found))
-
-
-def observe_9_11(impl):
-    def look(**machine) -> str:
-        found, made_machine = race(impl, **machine)
-        if not made_machine.asked:
-            return "another clock"
-        return f"{ {name: round(value, 6) for name, value in found.items()} } {made_machine.log}"
-
-    return [lambda: look(), lambda: look(noise=[500.0]), lambda: look(rounds=5, drift=0.0)]

@@ -6,6 +6,7 @@ from tvm import te, tirx
 from tvm.script import tirx as T
 
 from chapters.kit.cases.relax_text import relax_module
+from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 
 # One symbol in several places, functions without it, a kernel, a private function.
 Sizes = relax_module("""
@@ -99,3 +100,60 @@ def relu_then_sum() -> tirx.PrimFunc:
     k = te.reduce_axis((0, 6), name="k")
     y = te.compute((4, 6), lambda i, j: tirx.max(x[i, j], 0.0), name="y")
     return made(x, te.compute((4,), lambda i: te.sum(y[i, k], axis=k), name="out"))
+
+
+# What follows the sums y of a product x @ w.T, element by element; b is a vector, r a matrix of the result's shape.
+EPILOGUES = {
+    "bias": lambda y, b, r: lambda i, j: y[i, j] + b[j],
+    "residual": lambda y, b, r: lambda i, j: r[i, j] + y[i, j],
+    "read twice": lambda y, b, r: lambda i, j: y[i, j] * (y[i, j] + r[i, j]),
+}
+FOREIGN = {  # epilogues that read another sum than the one of their own index
+    "transposed": lambda y: lambda i, j: y[j, i] + 1,
+    "its own and the transposed": lambda y: lambda i, j: y[i, j] + y[j, i],
+    "reversed": lambda y: lambda i, j: y[i, 23 - j] * 2,
+    "the next row": lambda y: lambda i, j: y[(i + 1) % 24, j] + 1,
+}
+
+
+def linear(kind: str, rows: int = 24, name: str = "") -> tirx.PrimFunc:
+    """x (rows, 33) times w (24, 33) transposed, as FuseTransposeMatmul writes it, followed by `kind`.
+
+    name: another name for the block of the product.
+    """
+    w, x = te.placeholder((24, 33), name="w"), te.placeholder((rows, 33), name="x")
+    b, r = te.placeholder((24,), name="b"), te.placeholder((rows, 24), name="r")
+    shape = (rows, 24)
+    y = nt_matmul(w, x, "float32")
+    if name:
+        k = te.reduce_axis((0, 33), name="k")
+        y = te.compute(shape, lambda i, j: te.sum(x[i, k] * w[j, k], axis=k), name=name)
+    if kind == "alone":
+        return made(w, x, y)
+    if kind in EPILOGUES:
+        return made(w, x, b, r, te.compute(shape, EPILOGUES[kind](y, b, r), name="out"))
+    if kind in FOREIGN:
+        return made(w, x, te.compute(shape, FOREIGN[kind](y), name="out"))
+    if kind == "bias, relu, gate":  # three blocks behind the product
+        biased = te.compute(shape, lambda i, j: y[i, j] + b[j], name="biased")
+        relu = te.compute(shape, lambda i, j: tirx.max(biased[i, j], 0.0), name="relu")
+        gated = te.compute(shape, lambda i, j: relu[i, j] * r[i, j], name="gated")
+        return made(w, x, b, r, gated)
+    if kind == "a transpose between":
+        turned = te.compute(shape, lambda i, j: y[j, i], name="turned")
+        return made(w, x, b, te.compute(shape, lambda i, j: turned[i, j] + b[j], name="out"))
+    if kind == "two results":
+        results = [
+            te.compute(shape, lambda i, j: y[i, j] + 1),
+            te.compute(shape, lambda i, j: -y[i, j]),
+        ]
+        return made(w, x, *results)
+    if kind == "row sums":
+        j = te.reduce_axis((0, 24), name="j")
+        return made(w, x, te.compute((rows,), lambda i: te.sum(y[i, j], axis=j), name="out"))
+    if (
+        kind == "a cast before"
+    ):  # the product is the second block, and chapter 5 has no schedule for the pair
+        wide = te.compute(x.shape, lambda i, j: x[i, j] * 2, name="wide")
+        return made(w, x, nt_matmul(w, wide, "float32"))
+    raise KeyError(kind)

@@ -12,11 +12,10 @@ import pytest
 import tvm
 from tvm import relax, te, tirx
 
-from chapters.ch09_the_compiler.given import ScheduleMatmuls
 from chapters.kit.cases.guarded import run_compiled
 from chapters.kit.cases.relax_text import relax_module
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
-from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
+from solutions.ch09_the_compiler.pipeline import ScheduleMatmuls, fusion_pipeline, phases
 from tests.ch09.look import calls, kernels, unscheduled
 from tests.support.targets import QUICK_HERE
 
