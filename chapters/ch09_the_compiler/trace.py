@@ -119,10 +119,10 @@ def table_of(kernels: Sequence[Left]) -> Table:
     return Table(headings, rows, note)
 
 
-def whose_code() -> str:
-    """A line that says whose code the course's pipeline runs."""
+def whose_code(*also: int) -> str:
+    """A line that says whose code the course's pipeline runs; also: further chapters whose code is used."""
     numbers: dict[str, list[str]] = {}
-    for number in USES:
+    for number in (*USES, *also):
         numbers.setdefault(whose(number), []).append(str(number))
     parts = [f"{who}: {', '.join(theirs)}" for who, theirs in numbers.items()]
     return f"\nwith the code of these chapters, {'; '.join(parts)}"

@@ -9,39 +9,14 @@ from tvm import relax
 from chapters.kit.cases.guarded import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.relax_effects import calls_in
-from chapters.kit.models.canonical import canonicalize
 from chapters.kit.models.drop_no_ops import DropNoOps
 from chapters.kit.models.expand_powers import ExpandPowers
 from chapters.kit.models.keep_leading_dims import KeepLeadingDims
-from chapters.kit.models.recognize_linear import RecognizeLinear
 from chapters.kit.models.recognize_patches import RecognizePatches
+from solutions.ch10_imported_models.imported_models import RecognizeLinear, canonicalize
+from tests.ch10.graphs import LINEAR, NO_LINEAR, STORED, product_of
 
-K, N = 3, 5
 FILTERS = np.random.default_rng(3).standard_normal((5, 3, 2, 4)).astype("float32")
-STORED = np.random.default_rng(1).standard_normal((K, N)).astype("float32")  # as GPT-2 stores it
-X, W = "x: (2, 4, 3)", relax.const(STORED)
-LINEAR = {  # name: (parameters, the weight (k, n) in the text)
-    "a constant": (X, "W"),
-    "a vector of rows": ("x: (3,)", "W"),
-    "symbolic rows": ("x: ('n', 3)", "W"),
-    "transposed twice": (X, "R.permute_dims(R.permute_dims(W))"),
-    "einsum": (
-        "x: (1, 4, 3)",
-        "R.reshape(R.permute_dims(R.permute_dims(R.expand_dims(R.expand_dims(W, 2), 3), [2, 3, 1, 0]),"
-        " [3, 2, 0, 1]), (1, 3, 5))",
-    ),
-    "squeezed": (X, "R.squeeze(R.reshape(W, (1, 3, 5)), 0)"),
-}
-NO_LINEAR = {  # name: (parameters, a product that stays as it is)
-    "a linear layer": (X, "R.matmul(x, R.permute_dims(R.const([[1.0, 2, 3], [4, 5, 6]])))"),
-    "a parameter": (f"{X}, w: (3, 5)", "R.matmul(x, w)"),
-    "the constant first": ("x: (5, 2)", "R.matmul(W, x)"),
-    "a vector": (X, "R.matmul(x, R.const([1.0, 2.0, 3.0]))"),
-    "several matrices": ("x: (2, 4, 2)", "R.matmul(x, R.const([[[1.0, 2], [3, 4]], [[5, 6], [7, 8]]]))"),
-    "a matrix of higher rank": ("x: (4, 3)", "R.matmul(x, R.reshape(W, (1, 3, 5)))"),
-    "integers": ("x: (4, 2, 'int32')", "R.matmul(x, R.const([[1, 2], [3, 4]], 'int32'))"),
-    "computed": (X, "R.matmul(x, R.tanh(W))"),
-}  # fmt: skip
 MOVES = {  # name: (text, its operators afterwards, the same in NumPy)
     "rows": (
         "def main(x: (2, 4, 3), w: (5, 3)):\n"
@@ -128,10 +103,10 @@ def assert_computes(mod: tvm.IRModule, numpy) -> None:
 @pytest.mark.parametrize("name", LINEAR)
 def test_a_constant_is_transposed_when_the_model_is_compiled(name):
     parameters, weight = LINEAR[name]
-    mod = relax_module(f"def main({parameters}):\n    out = R.matmul(x, {weight})", W=W)
+    mod = product_of(parameters, weight)
     after = RecognizeLinear()(mod)
     transpose, product = calls_in(after["main"])
-    assert (names(after), list(transpose.args[0].ty.shape)) == ("permute_dims matmul", [N, K])
+    assert (names(after), list(transpose.args[0].ty.shape)) == ("permute_dims matmul", [5, 3])
     assert product.args[1].same_as(after["main"].body.blocks[0].bindings[0].var)
     assert_computes(after, lambda x: x @ STORED.astype("float64"))
     assert tvm_ffi.structural_equal(RecognizeLinear()(after), after)
@@ -140,7 +115,7 @@ def test_a_constant_is_transposed_when_the_model_is_compiled(name):
 @pytest.mark.parametrize("name", NO_LINEAR)
 def test_other_products_stay(name):
     parameters, product = NO_LINEAR[name]
-    mod = relax_module(f"def main({parameters}):\n    out = {product}", W=W)
+    mod = product_of(parameters, product, whole=True)
     assert tvm_ffi.structural_equal(RecognizeLinear()(mod), mod)
 
 

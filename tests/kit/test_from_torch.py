@@ -110,7 +110,7 @@ def test_other_numbers_are_an_error():
     import numpy as np
     import tvm
 
-    from chapters.ch09_the_compiler.compile_model import WrongNumbers, largest_error
+    from chapters.ch10_imported_models.compile_model import WrongNumbers, largest_error
 
     expected = np.array([1.0, -2.0], "float32")
     assert largest_error(tvm.runtime.tensor(expected), [expected]) == 0

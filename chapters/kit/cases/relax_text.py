@@ -17,6 +17,7 @@ come before those that call it. `kernel(…)` gives the text of a simple PrimFun
 from __future__ import annotations
 
 import ast
+import textwrap
 from collections.abc import Sequence
 
 import tvm
@@ -30,14 +31,14 @@ _PARSED: dict[tuple, tvm.IRModule] = {}
 def relax_module(text: str, check_well_formed: bool = True, **names) -> tvm.IRModule:
     """The module that `text` describes; each call gives a new one.
 
-    names: objects that the text may use by these names, such as `relax`. Parsing takes 50 ms and more, so the result is
-    cached, unless one of these objects is not a number or a string.
+    The text may be indented as a whole. names: objects that it may use by these names, such as `relax`. Parsing takes
+    50 ms and more, so the result is cached, unless one of these objects is not a number or a string.
     """
     simple = all(isinstance(value, int | float | str) for value in names.values())
     key = text, check_well_formed, *((name, repr(value)) for name, value in names.items())
     if simple and key in _PARSED:
         return _PARSED[key].clone()
-    parts = [_function(part) for part in ast.parse(text).body]
+    parts = [_function(part) for part in ast.parse(textwrap.dedent(text)).body]
     indented = ("\n" + "\n".join(parts)).replace("\n", "\n    ")
     mod = tvm.script.from_source(
         f"@I.ir_module\nclass Module:{indented}\n",

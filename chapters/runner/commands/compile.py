@@ -10,7 +10,7 @@ from chapters.child import ended
 from chapters.runner.course import ROOT, CourseError, chapter
 
 HELP = "compile a PyTorch model that you bring, and compare it with PyTorch (model.py)"
-CHAPTER = 9  # the one about pipelines
+CHAPTER = 10  # the one about imported models
 
 
 def arguments(parser) -> None:

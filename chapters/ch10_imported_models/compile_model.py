@@ -1,6 +1,6 @@
 """Compiles a model that someone else wrote: `python -m chapters compile MODEL.py`.
 
-It imports the model from PyTorch, brings its graph into canonical form, compiles it with this chapter's pipeline, and
+It imports the model from PyTorch, brings its graph into canonical form, compiles it with chapter 9's pipeline, and
 compares the numbers with PyTorch's. It shows what the compiler did: launches and bytes before and after, which pass
 scheduled which kernel, what was left to the fallback and why. Last comes the time beside PyTorch, eager and compiled.
 """
@@ -22,7 +22,6 @@ from chapters.kit.bench.timing import MissingPeer, Peer, PeerFailed, compare
 from chapters.kit.draw.table import Table, duration
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.machine import llvm_host
-from chapters.kit.models.canonical import canonicalize
 from chapters.kit.models.from_torch import Refused, imported, load, outputs_of
 from chapters.kit.pipeline import scoreboard
 from chapters.kit.pipeline.left_to_fallback import FALLBACK, scheduled_by, why_left
@@ -30,12 +29,10 @@ from chapters.runner.earlier import earlier
 
 TOLERANCE = 1e-4  # of the largest number of an output, in float32; sums in another order differ by about 1e-6
 ROUNDS = 5
-HERE = "chapters.ch09_the_compiler.compile_model"  # as peers import it; run as a program, it is __main__
-KERNELS = (
-    "attach",
-    "graph and lower",
-    "schedule",
-)  # the phases that decide which kernels there are
+OURS = 10  # the number of this chapter
+HERE = "chapters.ch10_imported_models.compile_model"  # as peers import it; run as a program, it is __main__
+# the phases that decide which kernels there are
+KERNELS = ("attach", "graph and lower", "schedule")
 
 
 def main() -> int:
@@ -68,8 +65,8 @@ def show(name: str) -> None:
     model, inputs = load(name)
     expected = outputs_of(model, inputs)
     mod = imported(model, inputs)
-    print(f"compiling {name} with fusion_by_hand{whose_code()}", flush=True)
-    canonical = canonicalize()(mod)
+    print(f"compiling {name} with fusion_by_hand{whose_code(OURS)}", flush=True)
+    canonical = earlier(OURS).canonicalize()(mod)
     print(f"\n{recognized(mod, canonical)}")
     lowered, by = kernels(canonical)
     board = earlier(1).scoreboard
@@ -188,7 +185,7 @@ def times(name: str) -> Table:
 
 
 def tvm_peer(name: str, folder: str) -> dict:
-    """The model compiled by this chapter's pipeline."""
+    """The model in canonical form, compiled by chapter 9's pipeline."""
     os.chdir(folder)
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     import torch
@@ -197,7 +194,8 @@ def tvm_peer(name: str, folder: str) -> dict:
     model, inputs = load(name)
     if cores:  # PyTorch's OpenMP may have bound this thread to one of them
         os.sched_setaffinity(0, cores)
-    run, arguments = compiled(canonicalize()(imported(model, inputs))), [*map(tensor, inputs)]
+    run = compiled(earlier(OURS).canonicalize()(imported(model, inputs)))
+    arguments = [*map(tensor, inputs)]
     return {"fusion_by_hand": (lambda: run(*arguments), None)}
 
 

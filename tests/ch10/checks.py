@@ -1,0 +1,541 @@
+"""The checks of chapter 10: rules on imported graphs, and what a compiled model is asked."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.s_tir import ScheduleError
+from tvm.s_tir import dlight as dl
+from tvm.s_tir.dlight.base import ScheduleRule
+from tvm.s_tir.dlight.gpu.matmul import MatmulTensorization
+from tvm.target import Target
+
+from chapters.ch10_imported_models.given import CarelessRMSNorm, cuda_source
+from chapters.ch10_imported_models.layers import LAYERS, slow
+from chapters.kit.gpu.gpu_matmul import matmul_bias
+from chapters.kit.gpu.targets import cuda
+from chapters.kit.ir.relax_effects import calls_in
+from chapters.kit.pipeline.left_to_fallback import FallbackWarning
+from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
+from chapters.runner.loading import last_line
+from tests.ch10.graphs import (
+    LINEAR,
+    NO_LINEAR,
+    NORM,
+    OTHERS,
+    SPELLINGS,
+    STORED,
+    arguments,
+    edited,
+    exact_norm,
+    names,
+    product_of,
+)
+from tests.support import expect
+from tests.support.expect import Section
+
+LESSON = "chapters/ch10_imported_models/lesson.md"
+SPELLED = Section(LESSON, "A norm in five operators")
+LAYOUT = Section(LESSON, "A weight in the wrong layout")
+JUDGE = Section(LESSON, "The generated code is the judge")
+SLOW = Section(LESSON, "Which kernel is slow")
+NOT_FIRE = Section(LESSON, "When it must not fire")
+MEASURE = Section(LESSON, "Measure it")
+
+LIMITS = {"test_10_4_first_that_does": 60, "test_10_4_others": 60}
+
+# --- 10.1 -----------------------------------------------------------------------------------------
+
+
+def recognized(impl, mod: tvm.IRModule) -> tvm.IRModule:
+    return expect.apply(impl.RecognizeRMSNorm(), mod, "RecognizeRMSNorm")
+
+
+def test_10_1_fires(impl) -> None:
+    """every spelling of the norm becomes one rms_norm"""
+    for spelling in ("as exported", *SPELLINGS):
+        mod = edited(NORM, *SPELLINGS.get(spelling, ()))
+        found = names(recognized(impl, mod))
+        SPELLED.that(
+            found.count("nn.rms_norm") == 1 and "rsqrt" not in found and "sqrt" not in found,
+            f"The norm spelled with “{spelling}” is not recognized.",
+            expected="one nn.rms_norm in place of the operators",
+            yours=", ".join(found),
+            why="Chapter 4's fusion looks for rms_norm. Spelled out, the norm stays five kernels or more.",
+        )
+
+
+def test_10_1_leaves_other_graphs(impl) -> None:
+    """what is another computation stays as it is"""
+    for other, edits in OTHERS.items():
+        mod = edited(NORM, *edits)
+        NOT_FIRE.that(
+            tvm_ffi.structural_equal(recognized(impl, mod), mod),
+            f"A graph that differs from the norm by “{other}” was rewritten.",
+            expected="the graph as it was",
+            yours=mod["main"].script(),
+            why="TVM's rms_norm over the last axis computes something else here, or cannot be compiled.",
+        )
+
+
+def test_10_1_same_numbers(impl) -> None:
+    """the norm has the numbers of NumPy in float64, epsilon included"""
+    for spelling in ("as exported", "divided", "power -0.5", "weight + 1", "3 dimensions"):
+        mod = edited(NORM, *SPELLINGS.get(spelling, ()))
+        x, w = arguments(mod)
+        wanted = exact_norm(x, w + (spelling == "weight + 1"))
+        what = f"The norm spelled with “{spelling}” gives other numbers."
+        SPELLED.close(expect.run(recognized(impl, mod), "main", [x, w]), wanted, what)
+
+
+def test_10_1_what_others_read(impl) -> None:
+    """a step of the norm that something else reads stays"""
+    more = "out = R.multiply(normalized, w)\n    return out, mean"
+    found = names(recognized(impl, edited(NORM, "out = R.multiply(normalized, w)", more)))
+    what = "The mean is also a result of the function, and is gone."
+    SPELLED.equal(sorted(found), ["mean", "nn.rms_norm", "power"], what)
+
+
+def test_10_1_twice(impl) -> None:
+    """run again it changes nothing"""
+    expect.settles(impl.RecognizeRMSNorm(), edited(NORM), "RecognizeRMSNorm")
+
+
+def observe_10_1(impl):
+    def look(edits: Sequence[str]) -> str:
+        after = impl.RecognizeRMSNorm()(edited(NORM, *edits))
+        calls = [call for call in calls_in(after["main"]) if call.op.name == "relax.nn.rms_norm"]
+        facts = [(list(c.attrs.axes), float(c.attrs.epsilon), str(c.args[0])) for c in calls]
+        return f"{names(after)} {facts}"
+
+    return [
+        lambda edits=edits: look(edits) for edits in ((), *SPELLINGS.values(), *OTHERS.values())
+    ]
+
+
+# --- 10.2 -----------------------------------------------------------------------------------------
+
+WRONG = 0.01  # of the largest number
+
+
+def lookalike(impl) -> tuple[tvm.IRModule, tvm.IRModule]:
+    """The learner's module, and what CarelessRMSNorm makes of it."""
+    mod = impl.looks_like_one()
+    expect.returns_module(mod, "looks_like_one")
+    expect.has_function(mod, "main", "looks_like_one")
+    expect.well_formed(mod, "looks_like_one")
+    what = "`main` must take float32 tensors of constant shapes, because the check runs it."
+    for param in mod["main"].params:
+        ty = param.ty
+        fixed = isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
+        fixed = fixed and all(isinstance(dim, tirx.IntImm) for dim in ty.shape.values)
+        expect.that(bool(fixed and ty.dtype == "float32"), what, yours=f"{param.name}: {ty}")
+    what = "`main` must return one tensor."
+    expect.that(
+        isinstance(mod["main"].ret_ty, relax.TensorType), what, yours=str(mod["main"].ret_ty)
+    )
+    return mod, CarelessRMSNorm()(mod)
+
+
+def both_results(impl) -> tuple[np.ndarray, np.ndarray]:
+    """The results of `main` before and after CarelessRMSNorm."""
+    random = np.random.default_rng(7)
+    mod, after = lookalike(impl)
+    shapes = [[int(dim) for dim in param.ty.shape.values] for param in mod["main"].params]
+    arrays = [random.uniform(0.5, 2.0, shape).astype("float32") for shape in shapes]
+    return expect.run(mod, "main", arrays), expect.run(after, "main", arrays)
+
+
+def test_10_2_is_taken(impl) -> None:
+    """the careless pass takes it for a norm"""
+    mod, after = lookalike(impl)
+    what = "CarelessRMSNorm does not take your module for a norm: it puts no rms_norm into it."
+    why = "It looks for a product with rsqrt(mean(a square or a power or a product) + a constant)."
+    added = names(after).count("nn.rms_norm") - names(mod).count("nn.rms_norm")
+    NOT_FIRE.that(added > 0, what, yours=mod["main"].script(), why=why)
+
+
+def test_10_2_other_numbers(impl) -> None:
+    """its numbers then change by more than a hundredth of the largest"""
+    before, after = both_results(impl)
+    what = "The results are not finite, so they cannot be compared."
+    finite = bool(np.isfinite(before).all() and np.isfinite(after).all())
+    expect.that(finite, what, yours=f"before: {before.ravel()[:4]}, after: {after.ravel()[:4]}")
+    off = float(np.abs(before - after).max() / np.abs(before).max())
+    NOT_FIRE.that(
+        off > WRONG,
+        f"The careless pass keeps the numbers of your module: they differ by {off:.1e} of the largest.",
+        expected=f"a difference above {WRONG}",
+        why="A real norm may be recognized. Change one thing that the pass does not ask about, and that matters.",
+    )
+
+
+def observe_10_2(impl):
+    def taken() -> str:
+        mod, after = lookalike(impl)
+        return f"{names(mod)} {names(after)} {mod['main'].script()}"
+
+    def wrong() -> str:
+        before, after = both_results(impl)
+        finite = np.isfinite(before).all() and np.isfinite(after).all()
+        return f"{finite} {np.abs(before - after).max() / np.abs(before).max() > WRONG}"
+
+    return [taken, wrong]
+
+
+# --- 10.3 -----------------------------------------------------------------------------------------
+
+
+def linear(impl, mod: tvm.IRModule) -> tvm.IRModule:
+    return expect.apply(impl.RecognizeLinear(), mod, "RecognizeLinear")
+
+
+def test_10_3_fires(impl) -> None:
+    """a product with a constant (k, n) becomes a product with a transposed constant (n, k)"""
+    for name, (parameters, weight) in LINEAR.items():
+        after = linear(impl, product_of(parameters, weight))
+        found = names(after)
+        why = "FuseTransposeMatmul looks for matmul(x, permute_dims(w)), and chapter 5's schedules read w row by row."
+        what = f"The product with “{name}” does not have the canonical form."
+        LAYOUT.equal(found, ["permute_dims", "matmul"], what, why=why)
+        shape = [int(dim) for dim in calls_in(after["main"])[0].args[0].ty.shape]
+        what = f"The new constant of “{name}” does not have one row per column of the result."
+        LAYOUT.equal(shape, [5, 3], what, why=why)
+
+
+def test_10_3_leaves_other_products(impl) -> None:
+    """a parameter, several matrices, a vector, and what already has the form stay"""
+    for name, (parameters, product) in NO_LINEAR.items():
+        mod = product_of(parameters, product, whole=True)
+        what = f"The product with “{name}” was changed."
+        after = linear(impl, mod)
+        why = "The rewrite is for one constant matrix. The result must keep its type."
+        NOT_FIRE.that(
+            tvm_ffi.structural_equal(after, mod), what, yours=after["main"].script(), why=why
+        )
+
+
+def test_10_3_same_numbers(impl) -> None:
+    """the product has the numbers of NumPy in float64"""
+    for name, (parameters, weight) in LINEAR.items():
+        mod = product_of(parameters, weight)
+        (x,) = arguments(mod)
+        found = expect.run(linear(impl, mod), "main", [x])
+        what = f"The product with “{name}” gives other numbers."
+        LAYOUT.close(found, x.astype("float64") @ STORED.astype("float64"), what)
+
+
+def square() -> tvm.IRModule:
+    return product_of("x: (2, 3)", "R.const([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])")
+
+
+def test_10_3_a_square_weight(impl) -> None:
+    """a square matrix is transposed too: here no shape tells the two layouts apart"""
+    (x,) = arguments(square())
+    after = linear(impl, square())
+    LAYOUT.equal(names(after), ["permute_dims", "matmul"], "A product with a square matrix stays.")
+    found = expect.run(after, "main", [x])
+    wanted = x.astype("float64") @ np.arange(1.0, 10.0).reshape(3, 3)
+    LAYOUT.close(found, wanted, "A product with a square matrix gives other numbers.")
+
+
+def half() -> tvm.IRModule:
+    """A product of float16 numbers that is asked for in float32."""
+    weight = 'R.const([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "float16")'
+    product = f'R.matmul(x, {weight}, out_dtype="float32")'
+    return product_of("x: (2, 3, 'float16')", product, whole=True)
+
+
+def test_10_3_keeps_the_dtype(impl) -> None:
+    """a product that is asked for in another dtype keeps it"""
+    after = linear(impl, half())
+    what = "The result's dtype has changed."
+    LAYOUT.equal(
+        str(after["main"].ret_ty.dtype), "float32", what, why="It is `expr.attrs.out_dtype`."
+    )
+    LAYOUT.equal(names(after), ["permute_dims", "matmul"], "A float16 product was left as it is.")
+
+
+def test_10_3_twice(impl) -> None:
+    """run again it changes nothing"""
+    expect.settles(impl.RecognizeLinear(), product_of(*LINEAR["a constant"]), "RecognizeLinear")
+
+
+def observe_10_3(impl):
+    def look(mod: tvm.IRModule) -> str:
+        after = impl.RecognizeLinear()(mod)
+        constants: list[np.ndarray] = []
+        relax.analysis.post_order_visit(
+            after["main"],
+            lambda e: (
+                constants.append(e.value.numpy())
+                if hasattr(e, "value") and hasattr(e.value, "numpy")
+                else None
+            ),
+        )
+        said = [(c.shape, c.ravel().tolist()) for c in constants]
+        return f"{names(after)} {after['main'].ret_ty} {said} {relax.analysis.check_well_formed(after)}"
+
+    fits = [product_of(*case) for case in LINEAR.values()]
+    others = [product_of(*case, whole=True) for case in NO_LINEAR.values()]
+    return [lambda mod=mod: look(mod) for mod in (*fits, *others, square(), half())]
+
+
+# --- 10.4 -----------------------------------------------------------------------------------------
+
+# the limits hold for every NVIDIA GPU; dlight's rules ask for them
+LIMITS_OF_A_BLOCK = {"max_shared_memory_per_block": 49152, "max_threads_per_block": 1024}
+GPUS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120")
+
+
+class Fails(ScheduleRule):
+    """A rule that raises on every kernel, as some of dlight's do on kernels they half know."""
+
+    def apply(self, func, target, tunable):
+        raise ScheduleError("this rule knows another kernel")
+
+
+def gpu(arch: str) -> Target:
+    return Target({**cuda(arch).export(), **LIMITS_OF_A_BLOCK})
+
+
+@functools.cache
+def rule(name: str) -> ScheduleRule:
+    """One object for each rule, so that a choice can be compared."""
+    kinds = {
+        "GEMV": dl.gpu.GEMV,
+        "Matmul": dl.gpu.Matmul,
+        "MatmulOnTensorCores": MatmulOnTensorCores,
+        "MatmulTensorization": MatmulTensorization,
+        "GeneralReduction": dl.gpu.GeneralReduction,
+        "Fallback": dl.gpu.Fallback,
+        "a rule that fails": Fails,
+    }
+    return kinds[name]()
+
+
+@functools.cache
+def code(name: str, arch: str, dtype: str) -> str:
+    """The CUDA C++ by one rule, "" where it declines or fails."""
+    target = gpu(arch)
+    try:
+        with target:
+            func = matmul_bias(128, 128, 128, dtype)
+            mod = dl.ApplyDefaultSchedule(rule(name))(tvm.IRModule({"main": func}))
+    except ScheduleError:
+        return ""
+    return cuda_source(mod, target) if "tirx.is_scheduled" in (mod["main"].attrs or {}) else ""
+
+
+def chosen(impl, arch: str, given: Sequence[str], dtype: str = "float16") -> str:
+    """The name of the rule that on_tensor_cores chooses."""
+    func, rules = matmul_bias(128, 128, 128, dtype), [rule(name) for name in given]
+    try:
+        found = impl.on_tensor_cores(func, gpu(arch), rules)
+    except (ScheduleError, tvm.error.InternalError, ValueError) as error:
+        raise JUDGE.failed(
+            f"on_tensor_cores raises for {arch} with the rules {', '.join(given)}.",
+            expected="one of the rules",
+            yours=last_line(error)[:300],
+            why="A rule may raise ScheduleError, and a kernel that no rule has taken has no threads and does not "
+            "compile. Both count as a rule that declines.",
+        ) from None
+    names_ = [name for name, one in zip(given, rules, strict=True) if one is found]
+    what = "on_tensor_cores does not return one of the rules that it was given."
+    expect.that(bool(names_), what, yours=repr(found)[:200])
+    return names_[0]
+
+
+USUAL = ("GEMV", "a rule that fails", "Matmul", "MatmulOnTensorCores", "Fallback")
+
+
+def first_in_code(arch: str, given: Sequence[str], dtype: str = "float16") -> str:
+    """What the generated code says."""
+    found = (name for name in given[:-1] if "mma_sync" in code(name, arch, dtype))
+    return next(found, given[-1])
+
+
+def test_10_4_first_that_does(impl) -> None:
+    """for each architecture the first rule whose code has the instruction"""
+    for arch in GPUS:
+        found, want = chosen(impl, arch, USUAL), first_in_code(arch, USUAL)
+        JUDGE.that(
+            found == want,
+            f"For {arch} your function chooses {found}.",
+            expected="the first rule whose code contains mma_sync",
+            yours=f"the code by {found} "
+            + (
+                "has it, but is not the first"
+                if "mma_sync" in code(found, arch, "float16")
+                else "has none"
+            ),
+            why="A schedule may be found that adds up the products one by one. Only the code tells.",
+        )
+
+
+def test_10_4_others(impl) -> None:
+    """the last rule where no code uses them: float32, and a GPU that has none"""
+    cases = (
+        ("sm_80", ("Matmul", "GeneralReduction", "Fallback"), "float32", "no rule has such code for float32"),
+        ("sm_90a", ("Matmul", "GeneralReduction", "Fallback"), "float16", "neither rule's code has the instruction"),
+        ("sm_61", ("Matmul", "MatmulTensorization", "Fallback"), "float16", "this GPU has no tensor cores"),
+    )  # fmt: skip
+    for arch, given, dtype, why in cases:
+        found = chosen(impl, arch, given, dtype)
+        what = f"For {dtype} on {arch} your function chooses {found}."
+        JUDGE.equal(found, given[-1], what, why=f"The last rule is for this case: {why}.")
+
+
+def test_10_4_order(impl) -> None:
+    """the order of the rules decides between two that both do"""
+    for given in (
+        ("MatmulOnTensorCores", "Matmul", "Fallback"),
+        ("MatmulTensorization", "Matmul", "Fallback"),
+    ):
+        what = "Of two rules with tensor-core code, the later one was chosen."
+        JUDGE.equal(chosen(impl, "sm_80", given), given[0], what)
+
+
+def observe_10_4(impl):
+    cases = [(arch, USUAL, "float16") for arch in ("sm_80", "sm_90a")]
+    cases += [
+        ("sm_80", ("MatmulOnTensorCores", "Matmul", "Fallback"), "float16"),
+        ("sm_80", ("Matmul", "GeneralReduction", "Fallback"), "float32"),
+        ("sm_61", ("Matmul", "MatmulTensorization", "Fallback"), "float16"),
+        ("sm_90a", ("Matmul", "GeneralReduction", "Fallback"), "float16"),
+    ]
+    return [lambda case=case: chosen(impl, *case) for case in cases]
+
+
+# --- 10.5 -----------------------------------------------------------------------------------------
+
+
+@functools.cache
+def truth(name: str) -> tuple[str, str]:
+    """The kernel and the reason, by the compiler."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        return slow(LAYERS[name])
+
+
+def test_10_5_a_pair_each(impl) -> None:
+    """a kernel and one of the five words for each layer"""
+    said = impl.why_slow()
+    expect.has_keys(said, LAYERS, "why_slow does not return a dict with the five layers.")
+    words = {"layout", "size", "epilogue", "activations", "scheduled"}
+    for name, pair in said.items():
+        right = isinstance(pair, tuple) and len(pair) == 2 and pair[1] in words
+        wanted = f"(a kernel's name, one of {', '.join(sorted(words))})"
+        expect.that(
+            right, f"“{name}” has no kernel and word.", expected=wanted, yours=repr(pair)[:200]
+        )
+
+
+def test_10_5_the_kernels(impl) -> None:
+    """the kernel that moves most bytes in each layer"""
+    for name, (kernel, _) in impl.why_slow().items():
+        what = f"In “{name}” another kernel moves most of the bytes than {kernel!r}."
+        why = "`layers.compiled(LAYERS[name])` gives the kernels; a FuseOps kernel is named after all its operators."
+        SLOW.that(kernel == truth(name)[0], what, yours=repr(kernel), why=why)
+
+
+def test_10_5_the_reasons(impl) -> None:
+    """the reason, as the compiler finds it"""
+    for name, (_, word) in impl.why_slow().items():
+        what = f"“{name}”: the compiler finds another reason than {word!r}."
+        why = "Compare the layer with x @ w.T + b for a matrix w of constant size: where does it differ first?"
+        SLOW.that(word == truth(name)[1], what, yours=repr(word), why=why)
+
+
+def observe_10_5(impl):
+    def right(part: int) -> str:
+        said = impl.why_slow()
+        return str([(name, said.get(name, ("", ""))[part]) for name in LAYERS])
+
+    return [lambda: right(0), lambda: right(1)]
+
+
+# --- 10.6 -----------------------------------------------------------------------------------------
+
+
+class Machine:
+    """A machine with its own clock: later calls take longer, and the first call of each name much longer."""
+
+    def __init__(self, drift: float = 0.02, noise: Sequence[float] = ()):
+        self.now, self.drift, self.log = 0.0, drift, []
+        self.noise = list(noise)
+        self.asked = 0
+
+    def clock(self) -> float:
+        self.asked += 1
+        return self.now
+
+    def call(self, name: str, seconds: float) -> Callable[[], None]:
+        def run() -> None:
+            cold = 50 if name not in self.log else 1
+            extra = self.noise.pop() if self.noise and len(self.log) > 8 else 0.0
+            self.log.append(name)
+            self.now += seconds * cold * (1 + self.drift * len(self.log)) + extra
+
+        return run
+
+
+def race(impl, rounds: int = 12, **machine) -> tuple[dict, Machine]:
+    made_machine = Machine(**machine)
+    calls = {name: made_machine.call(name, s) for name, s in (("a", 1.0), ("b", 2.0), ("c", 1.0))}
+    return impl.interleaved(calls, rounds, made_machine.clock), made_machine
+
+
+def test_10_6_drift(impl) -> None:
+    """on a machine that gets slower, equal calls come out equal and one of twice the work at twice the time"""
+    found, machine = race(impl)
+    what = "The result does not hold one number for each call."
+    expect.equal(sorted(found), ["a", "b", "c"], what)
+    what = "The `clock` that was given is never asked."
+    wanted = "every time taken is the difference of two calls of `clock`"
+    yours = "times from another clock"
+    why = "The check measures on a machine with its own clock; time.perf_counter is the default."
+    MEASURE.that(machine.asked > 0, what, expected=wanted, yours=yours, why=why)
+    for name, ratio in (("b", 2.0), ("c", 1.0)):
+        got = found[name] / found["a"]
+        what = f"`{name}` takes {ratio:g} times as long as `a`, and comes out at {got:.2f} times."
+        why = "The machine gets slower during the measurement. Measured one after the other, the last call looks slow."
+        MEASURE.that(abs(got - ratio) < 0.12, what, why=why)
+
+
+def test_10_6_every_round(impl) -> None:
+    """each call runs once to warm up, then once in every round, and rounds begin with different calls"""
+    _, machine = race(impl, rounds=6)
+    what = "With six rounds each call runs seven times: once to warm up, then once in every round."
+    expect.equal([machine.log.count(name) for name in "abc"], [7, 7, 7], what)
+    rounds = [machine.log[i : i + 3] for i in range(3, 21, 3)]
+    what = "A round does not hold every call once."
+    yours = " ".join(machine.log)
+    MEASURE.that(all(sorted(one) == ["a", "b", "c"] for one in rounds), what, yours=yours)
+    what = "Every round begins with the same call."
+    why = "The call that follows the longest one then finds the caches as that one left them, in every round."
+    MEASURE.that(len({one[0] for one in rounds}) > 1, what, why=why)
+
+
+def test_10_6_interruptions(impl) -> None:
+    """one long interruption does not decide the result"""
+    found, _ = race(impl, noise=[500.0])
+    what = "A single interruption decides the result."
+    wanted = "the median of the rounds"
+    MEASURE.that(max(found.values()) < 10, what, expected=wanted, yours=str(found))
+
+
+def observe_10_6(impl):
+    def look(**machine) -> str:
+        found, made_machine = race(impl, **machine)
+        if not made_machine.asked:
+            return "another clock"
+        return f"{ {name: round(value, 6) for name, value in found.items()} } {made_machine.log}"
+
+    return [lambda: look(), lambda: look(noise=[500.0]), lambda: look(rounds=5, drift=0.0)]
