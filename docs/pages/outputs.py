@@ -17,6 +17,7 @@ import argparse
 import difflib
 import hashlib
 import html
+import importlib.util
 import json
 import os
 import re
@@ -41,6 +42,10 @@ from docs.pages.blocks import Block, PageError, blocks_of
 KEPT = ROOT / "docs" / "outputs"
 CACHE = ROOT / ".cache" / "outputs"
 SECONDS = 600  # for one block
+OPTIONAL = {
+    "torch": "models",
+    "transformers": "models",
+}  # what pages may import -> the extra that installs it
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _STYLE = re.compile(r"<style data-course>.*?</style>", re.DOTALL)  # the site has it in one file
 _COLOUR = re.compile(r"</?span[^>]*>")
@@ -135,8 +140,11 @@ def remember(where: str, blocks: list[Block], shown: PageOutput, folder: Path) -
 def run(blocks: list[Block], where: str) -> PageOutput:
     """Run the blocks of a page in a new process.
 
-    Raises PageError naming the page, the block and the error if one fails, or does not raise as it should.
+    Raises PageError naming the page, the block and the error if one fails, or does not raise as it should, and if an
+    optional package is not installed.
     """
+    if said := lacks(where, blocks):
+        raise PageError(said)
     with tempfile.TemporaryDirectory(prefix="page-") as folder:
         opened = Path(folder) / "opened"
         # a page must not depend on what one learner has written
@@ -145,6 +153,19 @@ def run(blocks: list[Block], where: str) -> PageOutput:
             outputs = [_run_block(child, block, blocks, where) for block in blocks]
         made = f"{cpu_name()}, {date.today():%B %Y}" if any(b.mark for b in blocks) else ""
         return PageOutput(outputs, made, _read_for_page(opened))
+
+
+def lacks(where: str, blocks: list[Block]) -> str:
+    """A sentence if the code of a page imports an optional package that is not installed; else ""."""
+    for name in OPTIONAL:
+        imports = re.compile(rf"^\s*(import|from) {name}\b", re.MULTILINE)
+        used = any(imports.search(block.code) for block in blocks)
+        if used and not importlib.util.find_spec(name):
+            return (
+                f"{where} imports {name}, which is not installed, so it did not run: "
+                f"pip install -e '.[{OPTIONAL[name]}]'"
+            )
+    return ""
 
 
 def _run_block(child: Child, block: Block, blocks: list[Block], where: str) -> Output:
@@ -289,6 +310,13 @@ def main(arguments: Iterable[str] | None = None) -> int:
         and (not options.pages or name in options.pages)
         and (options.check or options.pages or valid(name, found) is None)
     }
+    left = [name for name in wanted if options.check and lacks(name, wanted[name])]
+    for name in (
+        left
+    ):  # what is kept of such a page can only be trusted while nothing that it read has changed
+        if valid(name, wanted[name]):
+            print(f"{lacks(name, wanted[name])}. What is kept of it was made from the same code.")
+            del wanted[name]
     faults: list[str] = []
 
     def done(where: str, ran: PageOutput | PageError) -> None:

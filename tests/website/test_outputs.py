@@ -276,6 +276,25 @@ def test_an_output_that_was_made_from_other_code_is_stale(course):
     assert "no output is kept" in outputs.differences("docs/other.md", _blocks("2"), [[]])
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_page_whose_package_is_not_installed_says_how_to_get_it(
+    course, monkeypatch, capsys, is_kept
+):
+    """It is not run, what is kept of it stays, and it is a fault only if what is kept does not hold."""
+    path = course / "docs" / "page.md"
+    path.write_text("```python run\nfrom torch import nn\n```\n", encoding="utf-8")
+    monkeypatch.setattr(outputs, "pages", lambda: {"docs/page.md": path})
+    monkeypatch.setattr(outputs.importlib.util, "find_spec", lambda name: None)
+    blocks = outputs.blocks_of(path, "docs/page.md")
+    if is_kept:
+        outputs.remember("docs/page.md", blocks, outputs.PageOutput([[]], "", []), outputs.KEPT)
+    for arguments in ([], ["--check"]):
+        assert outputs.main(arguments) == (0 if is_kept else 1)
+    said = capsys.readouterr().out
+    assert "docs/page.md imports torch" in said and "pip install -e '.[models]'" in said
+    assert bool(outputs.valid("docs/page.md", blocks)) == is_kept
+
+
 def test_every_page_of_the_course_has_a_kept_output_that_holds():
     """Else the first `mkdocs serve` of a fresh clone must run it; `python -m docs.pages.outputs` keeps it."""
     blocks = {where: outputs.blocks_of(path, where) for where, path in outputs.pages().items()}

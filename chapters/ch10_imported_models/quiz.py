@@ -1,0 +1,156 @@
+"""Predict-then-run questions of chapter 10; TVM computes every answer."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.s_tir import dlight as dl
+from tvm.target import Target
+
+from chapters.ch10_imported_models import layers
+from chapters.ch10_imported_models.given import cuda_source
+from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.gpu.gpu_matmul import matmul_bias
+from chapters.kit.gpu.targets import DLIGHT_CUDA
+from chapters.kit.ir.relax_effects import calls_in
+from chapters.kit.pipeline.left_to_fallback import FallbackWarning
+from chapters.kit.quiz import Question
+from chapters.runner.earlier import earlier
+
+NORM = """
+def main(x: (8, 8), r: (8, 8), w: (8,)):
+    h = R.add(x, r)
+    mean = R.mean(R.power(h, R.const(2.0)), axis=[-1], keepdims=True)
+    out = R.multiply(w, R.multiply(h, R.rsqrt(R.add(mean, R.const(1e-05)))))
+    return h, out
+"""
+HALF = """
+def main(x: (4, 8, "float16"), w: (8, "float16")):
+    wide = R.astype(x, "float32")
+    scale = R.rsqrt(R.add(R.mean(R.power(wide, R.const(2.0)), axis=[-1], keepdims=True), R.const(0.01)))
+    narrow = R.astype(R.multiply(wide, scale), "float16")
+    out = R.multiply(w, narrow)
+"""
+TIED = """
+def main(ids: (7, "int32"), x: (7, 24)):
+    rows = R.take(TABLE, ids, axis=0)
+    out = R.matmul(R.add(x, rows), R.permute_dims(TABLE))
+"""
+PRODUCT = "def main(x: (7, 24)):\n    out = R.matmul(x, W)"
+
+
+def _weight(*shape: int) -> relax.Expr:
+    return relax.const(np.ones(shape, "float32"))
+
+
+def _operators(mod: tvm.IRModule) -> list[str]:
+    return [call.op.name.removeprefix("relax.") for call in calls_in(mod["main"])]
+
+
+def _launches(mod: tvm.IRModule) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        lowered, _ = layers.compiled(mod)
+    return str(len(calls_in(lowered["main"])))
+
+
+def _half() -> str:
+    after = _operators(earlier(10).RecognizeRMSNorm()(relax_module(HALF)))
+    found = {
+        ("nn.rms_norm",): "rms_norm with the weight inside",
+        ("nn.rms_norm", "multiply"): "rms_norm, and a multiplication by the weight",
+    }
+    return found.get(tuple(after), "nothing changes")
+
+
+def _transposes_at_run_time() -> str:
+    mod = earlier(10).canonicalize()(relax_module(PRODUCT, W=_weight(24, 40)))
+    lowered, by = layers.compiled(mod)
+    names = [gvar.name_hint for gvar in lowered.get_global_vars()]
+    if any("transpose" in name for name in names):
+        return "one kernel per call"
+    return (
+        "none: it is part of the product's kernel"
+        if "NT_matmul" in by
+        else "none: the product has (k, n)"
+    )
+
+
+def _embedding() -> str:
+    """How many constants a graph with a tied embedding has, after the canonical form."""
+    mod = earlier(10).canonicalize()(relax_module(TIED, TABLE=_weight(96, 24)))
+    constants: list[object] = []
+    relax.analysis.post_order_visit(
+        mod["main"],
+        lambda e: constants.append(e) if hasattr(e, "value") and e not in constants else None,
+    )
+    shapes = sorted(tuple(int(d) for d in one.ty.shape) for one in constants if one.ty.ndim == 2)
+    return (
+        "one copy, (96, 24)" if set(shapes) == {(96, 24)} else "two copies, (96, 24) and (24, 96)"
+    )
+
+
+def _took() -> str:
+    func = tvm.IRModule({"main": matmul_bias(128, 128, 128, "float16")})
+    target: Target = DLIGHT_CUDA
+    with target:
+        mod = dl.ApplyDefaultSchedule(dl.gpu.Matmul())(func)
+    if "tirx.is_scheduled" not in (mod["main"].attrs or {}):
+        return "the rule declines"
+    on_cores = "mma_sync" in cuda_source(mod, target)
+    return "the code uses tensor cores" if on_cores else "the code multiplies number by number"
+
+
+QUESTIONS = [
+    Question(
+        ask="A residual and a norm, as exported. How many kernels does the pipeline launch for the imported graph?",
+        choices=("1", "3", "7"),
+        compute=lambda: _launches(relax_module(NORM)),
+        because="FuseOps joins what follows the mean. The sum and the square stay kernels of their own. In canonical "
+        "form, chapter 4 makes one kernel of all.",
+        show=NORM,
+    ),
+    Question(
+        ask="A float16 model computes its norm in float32 and rounds before the weight. What does RecognizeRMSNorm make?",
+        choices=(
+            "rms_norm with the weight inside",
+            "rms_norm, and a multiplication by the weight",
+            "nothing changes",
+        ),
+        compute=_half,
+        because="With the weight inside, the result would be rounded once instead of twice. Those are other numbers.",
+        show=HALF,
+    ),
+    Question(
+        ask="RecognizeLinear adds a permute_dims to the graph. What does this transpose cost when the model runs?",
+        choices=(
+            "one kernel per call",
+            "none: it is part of the product's kernel",
+            "none: the product has (k, n)",
+        ),
+        compute=_transposes_at_run_time,
+        because="The constant was transposed once at compile time; FuseTransposeMatmul takes permute_dims into the product.",
+        show=PRODUCT,
+    ),
+    Question(
+        ask="The embedding's table is also the head's weight. How many copies of it are in the canonical graph?",
+        choices=("one copy, (96, 24)", "two copies, (96, 24) and (24, 96)", "three copies"),
+        compute=_embedding,
+        because="The head already has the form matmul(x, permute_dims(w)), so the rule leaves it as it is.",
+        show=TIED,
+    ),
+    Question(
+        ask="dlight's Matmul gets a float16 product for sm_90a. What is true of the result?",
+        choices=(
+            "the rule declines",
+            "the code uses tensor cores",
+            "the code multiplies number by number",
+        ),
+        compute=_took,
+        because="The rule takes the kernel and misses the tensor cores, because it cannot read the number in 90a. Only "
+        "the generated code shows it.",
+    ),
+]
