@@ -107,8 +107,8 @@ for name, run in runs.items():
 # %% [markdown]
 # ## Launches, bytes, and who scheduled what
 #
-# The same layer before and after. The product and all that follows it are one kernel in both. Only in the second one
-# does chapter 5's schedule take it.
+# The same layer before and after. In the imported graph a reshape stands between the product and its activation, and
+# the product has only the fallback's schedule. In canonical form both are one kernel, which chapter 5's schedule takes.
 
 # %%
 kernels = {

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import tvm
 from tvm import relax
+from tvm.ir import GenericConst
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
@@ -82,15 +83,18 @@ def _transposes_at_run_time() -> str:
 def _embedding() -> str:
     """How many constants a graph with a tied embedding has, after the canonical form."""
     mod = earlier(10).canonicalize()(relax_module(TIED, TABLE=_weight(96, 24)))
-    constants: list[object] = []
-    relax.analysis.post_order_visit(
-        mod["main"],
-        lambda e: constants.append(e) if hasattr(e, "value") and e not in constants else None,
-    )
-    shapes = sorted(tuple(int(d) for d in one.ty.shape) for one in constants if one.ty.ndim == 2)
-    return (
-        "one copy, (96, 24)" if set(shapes) == {(96, 24)} else "two copies, (96, 24) and (24, 96)"
-    )
+    shapes: set[tuple[int, ...]] = set()
+
+    def note(expr: tvm.ir.Expr) -> None:
+        if (
+            isinstance(expr, GenericConst)
+            and isinstance(expr.ty, relax.TensorType)
+            and expr.ty.ndim == 2
+        ):
+            shapes.add(tuple(int(dim) for dim in expr.ty.shape))
+
+    relax.analysis.post_order_visit(mod["main"], note)
+    return "one copy, (96, 24)" if shapes == {(96, 24)} else "two copies, (96, 24) and (24, 96)"
 
 
 def _took() -> str:
@@ -114,7 +118,7 @@ QUESTIONS = [
         show=NORM,
     ),
     Question(
-        ask="A float16 model computes its norm in float32 and rounds before the weight. What does RecognizeRMSNorm make?",
+        ask="A float16 model computes its norm in float32 and rounds before the weight. What becomes of it?",
         choices=(
             "rms_norm with the weight inside",
             "rms_norm, and a multiplication by the weight",
@@ -132,7 +136,7 @@ QUESTIONS = [
             "none: the product has (k, n)",
         ),
         compute=_transposes_at_run_time,
-        because="The constant was transposed once at compile time; FuseTransposeMatmul takes permute_dims into the product.",
+        because="The constant is transposed at compile time; FuseTransposeMatmul takes permute_dims into the product.",
         show=PRODUCT,
     ),
     Question(
