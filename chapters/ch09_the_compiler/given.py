@@ -13,21 +13,13 @@ from tvm.s_tir import Schedule
 from tvm.target import Target
 
 from chapters.kit.cpu.matmul_tile import has_few_rows, lanes_of, largest_divisor
-from chapters.kit.cpu.nt_matmul import NAME, is_nt_matmul, product_of
+from chapters.kit.cpu.nt_matmul import NAME
 from chapters.kit.ir.tensor_ir import innermost_blocks
 from chapters.kit.pipeline.copy_operands_before_in_place import CopyOperandsBeforeInPlace
 from chapters.kit.pipeline.sum_in_float32 import SumInFloat32
 from chapters.kit.pipeline.unscheduled import map_unscheduled
 from chapters.kit.pipeline.vectorize_transcendentals import VectorizeTranscendentals
 from chapters.runner.earlier import earlier
-
-
-def has_product(func: tirx.PrimFunc) -> bool:
-    """Whether one of the blocks of `func` is an NT_matmul that chapter 5 can schedule."""
-    try:
-        return is_nt_matmul(product_of(func))
-    except ValueError:
-        return False
 
 
 def tiled(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:

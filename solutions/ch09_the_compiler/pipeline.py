@@ -20,8 +20,8 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from chapters.ch09_the_compiler import given
-from chapters.ch09_the_compiler.given import each_unscheduled, has_product, register, tiled
-from chapters.kit.cpu.nt_matmul import reads_only_its_own
+from chapters.ch09_the_compiler.given import each_unscheduled, register, tiled
+from chapters.kit.cpu.nt_matmul import has_product, reads_only_its_own
 from chapters.kit.pipeline.apply_cpu_fallback import ApplyCPUFallback
 from chapters.kit.pipeline.fold_read_only_constants import FoldReadOnlyConstants
 from chapters.kit.pipeline.gemv_within_bounds import GEMVWithinBounds
@@ -29,6 +29,7 @@ from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
 from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions
 from chapters.kit.pipeline.reduction_once import ReductionOnce, is_reduction
 from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially
+from chapters.kit.pipeline.schedule_linear_layers import ScheduleLinearLayers
 from chapters.runner.earlier import earlier
 
 ch2, ch3, ch4, ch7 = (earlier(number) for number in (2, 3, 4, 7))
@@ -172,9 +173,9 @@ def ScheduleMatmuls(target: Target) -> Pass:
 def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[Pass]:
     """From the most specific schedule to the fallback; each skips kernels that are already scheduled.
 
-    First the schedules that know a whole kernel: chapter 5's products on a CPU, dlight's rules on a GPU. Then the
-    epilogues of the remaining kernels are fused; then comes a fallback for everything. On a CPU, last, kernels that are
-    small within the bounds lose their threads.
+    First the schedules that know a whole kernel: chapter 5's products on a CPU; on a GPU ScheduleLinearLayers, whose
+    kernels are chapter 8's, then dlight's rules. Then the epilogues of the remaining kernels are fused; then comes a
+    fallback for everything. On a CPU, last, kernels that are small within the bounds lose their threads.
     """
     # BEGIN exercise 9.6 (about 10 lines): two lists, for "llvm" and for a GPU
     if target.kind.name == "llvm":
@@ -187,6 +188,7 @@ def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[P
         ]
     whole = MatmulOnTensorCores(), GEMVWithinBounds(), dl.gpu.Reduction(), dl.gpu.GeneralReduction()
     return [
+        ScheduleLinearLayers(target, variable_bounds),
         dl.ApplyDefaultSchedule(*whole),
         FuseEpilogues(),
         dl.ApplyDefaultSchedule(dl.gpu.Fallback()),

@@ -40,6 +40,16 @@ LIMITS = {
     "sm_100a": Multiprocessor(2048, 32, 65536, 228 * 1024),
 }
 
+# KiB of dynamic shared memory that a block may ask for, by architecture; every GPU from sm_80 on has the smallest.
+BLOCK_SHARED_BYTES = {"sm_80": 163, "sm_87": 163, "sm_90": 227, "sm_100": 227, "sm_103": 227}
+LEAST_BLOCK_SHARED_BYTES = 99 * 1024
+
+
+def block_shared_bytes(arch: str) -> int:
+    """The shared memory that a block may ask for on `arch`, such as "sm_90a", sm_80 or later."""
+    kib = BLOCK_SHARED_BYTES.get(arch.rstrip("af"))
+    return kib * 1024 if kib else LEAST_BLOCK_SHARED_BYTES
+
 
 def warp_step(dtype: str) -> int:
     """How many elements of `dtype` the 32 lanes of a warp load at a time, 16 bytes each."""

@@ -25,7 +25,8 @@ from tvm import tirx
 from tvm.ir import Expr
 from tvm.script import tirx as T
 
-from chapters.kit.gpu.limits import WARP
+from chapters.kit.gpu.limits import ITEM_BYTES, WARP
+from chapters.kit.gpu.linear_layer import LinearLayer, linear_layer
 
 PTX_TYPES = {"float16": "f16", "bfloat16": "bf16"}
 PIECE = 8  # elements of 2 bytes in the 16 bytes that ldmatrix and cp.async take at once
@@ -147,28 +148,39 @@ def mma_matmul(
             f"mma_matmul multiplies float16 or bfloat16 into float32 or the same dtype, not {dtype} into {out_dtype}."
         )
     tile = tile or tile_for(m, n, k)
+    if m < 1 or n * k == 0:
+        raise ValueError(f"A layer of {m} × {n} × {k} has a size that is no positive number.")
+    layer = linear_layer(m, n, k, dtype, out_dtype)
+    func = tirx.PrimFunc([layer.x, layer.w, layer.start.source, layer.out], mma_body(layer, tile))
+    return func.with_attrs({"global_symbol": "main", "tirx.noalias": True})
+
+
+def mma_body(layer: LinearLayer, tile: MmaTile) -> tirx.Stmt:
+    """The body of a kernel that computes `layer`, whose number of rows may be symbolic.
+
+    Raises ValueError for a tile that cannot be used, or that does not divide n and k; and for arrays of a known size
+    whose indices do not fit 32 bits.
+    """
     tile.check()
-    if m < 1 or n % tile.block_n or k % tile.block_k or n * k == 0:
+    m, n, k = layer.rows, layer.n, layer.k
+    if n % tile.block_n or k % tile.block_k:
         raise ValueError(
             f"A layer of {m} × {n} × {k} is not whole in tiles of {tile.block_n} columns and {tile.block_k} steps; "
             "n and k must be multiples of the tile's, m may be any positive number."
         )
-    if max(m * k, n * k, m * n) >= LARGEST:
+    known = m if isinstance(m, int) else 1
+    if max(known * k, n * k, known * n) >= LARGEST:
         raise ValueError(f"{m} × {n} × {k} has an array of 2**31 elements or more; split its rows.")
-    return _kernel(_MmaLayer(m, n, k, dtype, out_dtype, tile))
+    return _kernel(_Tiled(layer, tile)).body
 
 
 # --- the kernel, step by step ---------------------------------------------------------------------
 
 
-class _MmaLayer(NamedTuple):
+class _Tiled(NamedTuple):
     """A layer, its tile, and how the steps of the kernel reach into its operands."""
 
-    m: int
-    n: int
-    k: int
-    dtype: str
-    out_dtype: str
+    layer: LinearLayer
     tile: MmaTile
 
     def place(self, copies, slot, row, piece):
@@ -176,9 +188,45 @@ class _MmaLayer(NamedTuple):
         return copies.ptr_to([slot, row, swizzled(row, piece, self.tile.pieces) * PIECE])
 
     def start_copy(self, copies, slot, to, operand, row, step, piece):
-        """Start the copy of a piece of a row of an operand to row `to` of part `slot` of shared memory."""
-        source = operand.ptr_to([row, step * self.tile.block_k + piece * PIECE])
+        """Start the copy of a piece of a row of an operand, which has the index `row`, to row `to` of part `slot`."""
+        source = operand.ptr_to([*row, step * self.tile.block_k + piece * PIECE])
         return T.ptx[COPY](self.place(copies, slot, to, piece), source, 16)
+
+    def load_start(self, bias, j, column):
+        """Load what the sums of the eight columns from `column` on start from."""
+        wide = 4 if self.layer.starts_from_load else 1
+        for at in range(0, PIECE, wide):
+            first = self.layer.first_total(column, at, wide)
+            T.buffer_store(bias, first, [j, T.ramp(at, 1, wide) if wide > 1 else at])
+
+    def load_pieces(self, held, row, column):
+        """Load, for the eight results from `column` on, what each of the layer's `pieces` loads, 16 bytes at a time."""
+        for load, register in zip(self.layer.pieces, held, strict=True):
+            wide = elements_of_vector(str(load.source.dtype))
+            for part in range(PIECE // wide):
+                piece = self.layer.element(load, row, column, part * wide, wide)
+                T.buffer_store(register, piece, [T.ramp(part * wide, 1, wide)])
+
+    @property
+    def kinds(self):
+        """The dtypes of the registers for `load_pieces`."""
+        return [str(load.source.dtype) for load in self.layer.pieces]
+
+    def finish(self, total, row, column, e, held):
+        """Result `e` of the eight from `column` on."""
+        return self.layer.finish(total, row, column + e, [register[e] for register in held])
+
+    def store(self, results, row, column):
+        """Store eight neighbouring results, 16 bytes at a time."""
+        wide = elements_of_vector(self.layer.out_dtype)
+        for part in range(PIECE // wide):
+            piece = results[T.ramp(part * wide, 1, wide)]
+            T.buffer_store(self.layer.out, piece, self.layer.index(row, column, part * wide, wide))
+
+
+def elements_of_vector(dtype: str) -> int:
+    """How many of eight elements of `dtype` are loaded or stored at a time."""
+    return min(PIECE, 16 // ITEM_BYTES[dtype])
 
 
 class _Thread(NamedTuple):
@@ -202,51 +250,51 @@ class _Thread(NamedTuple):
 
 
 @T.inline
-def _start_copies(layer, A, B, As, Bs, at, slot, step):
+def _start_copies(work, As, Bs, at, slot, step):
     """Start the copies of one step's operands to part `slot` of shared memory."""
-    for i in T.unroll(layer.tile.block_m // layer.tile.copied_rows):
-        to = T.meta_var(i * layer.tile.copied_rows + at.copy_row)
+    for i in T.unroll(work.tile.block_m // work.tile.copied_rows):
+        to = T.meta_var(i * work.tile.copied_rows + at.copy_row)
         # beyond the last row, copy the last row again: its results are not stored
-        row = T.meta_var(T.min(at.first_row + to, layer.m - 1))
-        layer.start_copy(As, slot, to, A, row, step, at.copy_piece)
-    for i in T.unroll(layer.tile.block_n // layer.tile.copied_rows):
-        to = T.meta_var(i * layer.tile.copied_rows + at.copy_row)
-        layer.start_copy(Bs, slot, to, B, at.row_of_w(to), step, at.copy_piece)
+        row = T.meta_var(T.min(at.first_row + to, work.layer.rows - 1))
+        work.start_copy(As, slot, to, work.layer.x, work.layer.at_row(row), step, at.copy_piece)
+    for i in T.unroll(work.tile.block_n // work.tile.copied_rows):
+        to = T.meta_var(i * work.tile.copied_rows + at.copy_row)
+        work.start_copy(Bs, slot, to, work.layer.w, [at.row_of_w(to)], step, at.copy_piece)
 
 
 @T.inline
-def _start_from_bias(layer, sums, bias, C, at):
+def _start_from_bias(work, sums, bias, at):
     """Load a lane's biases, and start each of its sums from the bias of its column."""
-    for j in T.unroll(layer.tile.fragments[1]):
-        for half in T.unroll(2):
-            for e in T.vectorized(4):
-                bias[j, half * 4 + e] = C[at.column(j) + half * 4 + e]
-    for i, j, h, e in T.grid(*layer.tile.fragments, 2, 8):
+    for j in T.unroll(work.tile.fragments[1]):
+        work.load_start(bias, j, at.column(j))
+    for i, j, h, e in T.grid(*work.tile.fragments, 2, 8):
         sums[i, j, h, e] = bias[j, e]
 
 
 @T.inline
-def _load_fragments(layer, a, b, As, Bs, at, half, slot, p):
+def _load_fragments(work, a, b, As, Bs, at, half, slot, p):
     """Load the fragments of part `p` of a step, 16 columns, into half `half` of the registers a and b."""
-    for i in T.unroll(layer.tile.fragments[0]):
+    for i in T.unroll(work.tile.fragments[0]):
         row = T.meta_var(at.warp_row + i * 16 + at.lane % 16)
         T.ptx[LDMATRIX](
             *[a[half, i, e] for e in range(4)],
-            layer.place(As, slot, row, p * 2 + at.lane // 16),
+            work.place(As, slot, row, p * 2 + at.lane // 16),
         )
-    for j, two in T.grid(layer.tile.fragments[1], 2):
+    for j, two in T.grid(work.tile.fragments[1], 2):
         row = T.meta_var(at.warp_column + j * 32 + two * 16 + at.lane // 16 * 8 + at.lane % 8)
         T.ptx[LDMATRIX](
             *[b[half, j, two * 2 + e // 2, e % 2] for e in range(4)],
-            layer.place(Bs, slot, row, p * 2 + at.lane // 8 % 2),
+            work.place(Bs, slot, row, p * 2 + at.lane // 8 % 2),
         )
 
 
 @T.inline
-def _multiply(layer, sums, a, b, half):
+def _multiply(work, sums, a, b, half):
     """Add the products of the fragments in half `half` of the registers."""
-    for i, j, q in T.grid(*layer.tile.fragments, 4):
-        T.ptx["mma.sync.aligned.m16n8k16.row.col.f32.{0}.{0}.f32".format(PTX_TYPES[layer.dtype])](
+    for i, j, q in T.grid(*work.tile.fragments, 4):
+        T.ptx[
+            "mma.sync.aligned.m16n8k16.row.col.f32.{0}.{0}.f32".format(PTX_TYPES[work.layer.dtype])
+        ](
             *[sums[i, j, e // 2, 2 * q + e % 2] for e in range(4)],
             *[a[half, i, e] for e in range(4)],
             *[b[half, j, q, e] for e in range(2)],
@@ -255,63 +303,57 @@ def _multiply(layer, sums, a, b, half):
 
 
 @T.inline
-def _store(layer, sums, out, D, at):
-    """Round a lane's sums and store those whose row is in D, 16 bytes at a time."""
-    wide = T.meta_var(4 if layer.out_dtype == "float32" else 8)  # elements of 16 bytes
-    for i, j, h in T.grid(*layer.tile.fragments, 2):
+def _store(work, sums, out, held, at):
+    """Finish a lane's sums, and store the results whose row is in out, 16 bytes at a time."""
+    for i, j, h in T.grid(*work.tile.fragments, 2):
         row: T.let = at.first_row + at.warp_row + i * 16 + h * 8 + at.lane // 4
-        for e in T.unroll(8):
-            out[e] = T.cast(sums[i, j, h, e], layer.out_dtype)
-        if row < layer.m:
-            for part in T.unroll(8 // wide):
-                for e in T.vectorized(wide):
-                    D[row, at.column(j) + part * wide + e] = out[part * wide + e]
+        if row < work.layer.rows:
+            work.load_pieces(held, row, at.column(j))
+            for e in T.unroll(8):
+                out[e] = work.finish(sums[i, j, h, e], row, at.column(j), e, held)
+            work.store(out, row, at.column(j))
 
 
 @T.inline
-def _multiply_all_steps(layer, A, B, As, Bs, a, b, sums, at):
+def _multiply_all_steps(work, As, Bs, a, b, sums, at):
     """The loop over k: while one part of a step is multiplied, the fragments of the next part are loaded."""
-    stages = T.meta_var(layer.tile.stages)
-    steps = T.meta_var(layer.k // layer.tile.block_k)
-    inner = T.meta_var(layer.tile.block_k // 16)
+    stages = T.meta_var(work.tile.stages)
+    steps = T.meta_var(work.layer.k // work.tile.block_k)
+    inner = T.meta_var(work.tile.block_k // 16)
     T.ptx["cp.async.wait_group"](stages - 2)
     T.tvm_storage_sync("shared")
-    _load_fragments(layer, a, b, As, Bs, at, 0, 0, 0)
+    _load_fragments(work, a, b, As, Bs, at, 0, 0, 0)
     for step in T.serial(steps):
         for p in T.unroll(inner):
             if p == inner - 1:
                 # after this barrier the next step's copies have arrived, and this step's part of the pool is free
                 T.ptx["cp.async.wait_group"](stages - 2)
                 T.tvm_storage_sync("shared")
-                _load_fragments(layer, a, b, As, Bs, at, (p + 1) % 2, (step + 1) % stages, 0)
+                _load_fragments(work, a, b, As, Bs, at, (p + 1) % 2, (step + 1) % stages, 0)
             else:
-                _load_fragments(layer, a, b, As, Bs, at, (p + 1) % 2, step % stages, p + 1)
+                _load_fragments(work, a, b, As, Bs, at, (p + 1) % 2, step % stages, p + 1)
             if p == 0:
                 # copy into the part that the previous step used; commit an empty group too, since groups are counted
                 ahead = T.meta_var(step + stages - 1)
                 if ahead < steps:
-                    _start_copies(layer, A, B, As, Bs, at, ahead % stages, ahead)
+                    _start_copies(work, As, Bs, at, ahead % stages, ahead)
                 T.ptx["cp.async.commit_group"]()
-            _multiply(layer, sums, a, b, p % 2)
+            _multiply(work, sums, a, b, p % 2)
 
 
-def _kernel(layer: _MmaLayer) -> tirx.PrimFunc:
-    m, n, k, dtype, out_dtype, tile = layer
+def _kernel(work: _Tiled) -> tirx.PrimFunc:
+    """A function without parameters: its body uses the layer's buffers."""
+    (m, n, k, dtype), tile = work.layer.sizes, work.tile
     block_m, block_n, block_k, stages = tile.block_m, tile.block_n, tile.block_k, tile.stages
     warps_m, pieces, (tiles_m, groups_n) = block_m // tile.warp_m, tile.pieces, tile.fragments
-    blocks_m, blocks_n = math.ceil(m / block_m), n // block_n
-    side = math.gcd(blocks_m, 8)  # blocks along m that follow one another and so share rows of w
+    blocks_m, blocks_n = -(-m // block_m), n // block_n
+    # blocks along m that follow one another and so share rows of w
+    side = math.gcd(blocks_m, 8) if isinstance(blocks_m, int) else blocks_m
     a_size, b_size = stages * block_m * block_k, stages * block_n * block_k
     shared = {"dtype": dtype, "scope": "shared.dyn"}
 
-    @T.prim_func
-    def main(
-        A: T.Buffer((m, k), dtype),
-        B: T.Buffer((n, k), dtype),
-        C: T.Buffer((n,), "float32"),
-        D: T.Buffer((m, n), out_dtype),
-    ):
-        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+    @T.prim_func(check_well_formed=False)
+    def main():
         block = T.launch_thread("blockIdx.x", blocks_m * blocks_n)
         thread = T.launch_thread("threadIdx.x", tile.threads)
         # one array, divided by hand: TVM would shorten two arrays to the elements whose indices it sees
@@ -322,7 +364,8 @@ def _kernel(layer: _MmaLayer) -> tirx.PrimFunc:
         b = T.alloc_buffer((2, groups_n, 4, 2), "uint32", scope="local")
         bias = T.alloc_buffer((groups_n, 8), "float32", scope="local")
         sums = T.alloc_buffer((tiles_m, groups_n, 2, 8), "float32", scope="local")
-        out = T.alloc_buffer((8,), out_dtype, scope="local")
+        out = T.alloc_buffer((8,), work.layer.out_dtype, scope="local")
+        held = T.meta_var([T.alloc_buffer((8,), kind, scope="local") for kind in work.kinds])
 
         lane: T.let = thread % 32
         first_row: T.let = (block // (side * blocks_n) * side + block % side) * block_m
@@ -337,10 +380,10 @@ def _kernel(layer: _MmaLayer) -> tirx.PrimFunc:
 
         for step in T.unroll(stages - 1):
             if step < k // block_k:
-                _start_copies(layer, A, B, As, Bs, at, step, step)
+                _start_copies(work, As, Bs, at, step, step)
             T.ptx["cp.async.commit_group"]()
-        _start_from_bias(layer, sums, bias, C, at)  # while the first copies are in flight
-        _multiply_all_steps(layer, A, B, As, Bs, a, b, sums, at)
-        _store(layer, sums, out, D, at)
+        _start_from_bias(work, sums, bias, at)  # while the first copies are in flight
+        _multiply_all_steps(work, As, Bs, a, b, sums, at)
+        _store(work, sums, out, held, at)
 
     return main

@@ -1,0 +1,167 @@
+"""A linear layer as the kernels for tensor cores and for few rows see it: what starts a sum, and what is made of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.ir import Expr, TensorLoad, Var
+from tvm.script import tirx as T
+from tvm_ffi import structural_equal, structural_map
+
+from chapters.kit.gpu.limits import ITEM_BYTES
+from chapters.kit.ir.row_index import is_one
+from chapters.kit.ir.tensor_ir import mentions, nodes, substitute
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """out[row, column] = value, of total = start + the sum over k of x[row, k] * w[column, k], in float32.
+
+    x (…, k), w (n, k), out (…, n): buffers, w of constant size. `axes`: the variables that stand for an element's index
+    in `start` and `value`, one per dimension of out; an axis of extent 1 occurs in neither. start: float32, made of
+    constants and loads that depend on the column alone; None for zero. value: an expression of the dtype of out, made
+    of `total`, a float32 variable, and of loads from other buffers.
+    """
+
+    x: Var
+    w: Var
+    out: Var
+    axes: tuple[Var, ...]
+    total: Var
+    start: Expr | None
+    value: Expr
+
+    @property
+    def n(self) -> int:
+        return int(self.w.shape[0])
+
+    @property
+    def k(self) -> int:
+        return int(self.w.shape[1])
+
+    @property
+    def dtype(self) -> str:
+        return str(self.x.dtype)
+
+    @property
+    def out_dtype(self) -> str:
+        return str(self.out.dtype)
+
+    @property
+    def sizes(self) -> tuple[int | Expr, int, int, str]:
+        """(rows, n, k, dtype of x and w)."""
+        return self.rows, self.n, self.k, self.dtype
+
+    @property
+    def rows(self) -> int | Expr:
+        """How many rows x has: a number, or an int32 expression where that is known only when the kernel is called."""
+        return _product(self.x.shape[:-1])
+
+    def at_row(self, row: Expr) -> list[Expr | int]:
+        """The leading indices of `row`, a number of a row, in x and in out."""
+        extents, indices = self.x.shape[:-1], []
+        counted = [at for at, extent in enumerate(extents) if not is_one(extent)]
+        for at in reversed(range(len(extents))):
+            if at not in counted[1:]:
+                indices.append(row if at in counted else 0)
+                continue
+            extent = _product([extents[at]])
+            indices.append(row % extent)
+            row = row // extent
+        return indices[::-1]
+
+    @property
+    def index_dtype(self) -> str:
+        """The dtype of indices: TVM does not take vectors whose indices are cast to it."""
+        return str(self.w.shape[0].ty.dtype)
+
+    def index(self, row: Expr, column: Expr, offset: int = 0, lanes: int = 1) -> list[Expr | int]:
+        """The index in out of `lanes` neighbouring columns of a row, from `column + offset` on."""
+        first = T.cast(column, self.index_dtype) + offset
+        return [*self.at_row(row), first if lanes == 1 else T.ramp(first, 1, lanes)]
+
+    def first_total(self, column: Expr, offset: int = 0, lanes: int = 1) -> Expr:
+        """What the sums of `lanes` neighbouring columns from `column + offset` on start from, in float32.
+
+        lanes: more than 1 only if `starts_from_load`.
+        """
+        if self.start is None:
+            return T.float32(0)
+        *_, index = self.index(0, column, offset, lanes)
+        if lanes > 1:
+            return self.start.source[(*self.start.indices[:-1], index)]
+        return substitute(self.start, {self.axes[-1]: index})
+
+    @property
+    def starts_from_load(self) -> bool:
+        """Whether the sums start from one load each, of neighbouring elements of a float32 vector."""
+        return isinstance(self.start, TensorLoad) and self._is_neighbours(self.start)
+
+    @property
+    def pieces(self) -> list[TensorLoad]:
+        """The loads of `value` by which eight neighbouring columns load eight neighbouring elements, each load once."""
+        found: list[TensorLoad] = []
+        for load in nodes(self.value, TensorLoad):
+            if self._is_neighbours(load) and not any(structural_equal(load, one) for one in found):
+                found.append(load)
+        return found
+
+    def _is_neighbours(self, load: TensorLoad) -> bool:
+        if not load.indices or str(load.source.dtype) not in ITEM_BYTES:
+            return False
+        *leading, last = load.indices
+        plain = all(
+            isinstance(i, tirx.IntImm) or any(i.same_as(a) for a in self.axes) for i in leading
+        )
+        own = last.same_as(self.axes[-1]) and not any(mentions(i, self.axes[-1]) for i in leading)
+        whole = structural_equal(load.source.shape[-1], self.out.shape[-1])
+        return plain and own and whole and not load.source.ty.strides
+
+    def element(self, load: TensorLoad, row: Expr, column: Expr, offset: int, lanes: int) -> Expr:
+        """What one of `pieces` loads for `lanes` neighbouring results, from `column + offset` on."""
+        where = dict(zip(self.axes, self.index(row, column, offset, lanes), strict=True))
+        return load.source[tuple(where.get(index, index) for index in load.indices)]
+
+    def finish(self, total: Expr, row: Expr, column: Expr, loaded: Sequence[Expr] = ()) -> Expr:
+        """What is stored at (row, column). loaded: what each of `pieces` has loaded, if that was done before."""
+        where = zip(self.axes, [*self.at_row(row), column], strict=True)
+        held = list(zip(self.pieces, loaded, strict=True)) if loaded else []
+
+        def from_register(load: TensorLoad) -> Expr:
+            return next((value for piece, value in held if structural_equal(piece, load)), load)
+
+        value = structural_map(self.value, (TensorLoad, from_register))
+        return substitute(value, {self.total: total, **{a: _as(a, index) for a, index in where}})
+
+
+def _product(extents: Sequence[Expr]) -> int | Expr:
+    """The product as a number; as an int32 expression if a factor is symbolic."""
+    if all(isinstance(extent, tirx.IntImm) for extent in extents):
+        return math.prod(map(int, extents))
+    symbolic = [extent for extent in extents if not is_one(extent)]
+    return math.prod(
+        (T.cast(extent, "int32") for extent in symbolic[1:]), start=T.cast(symbolic[0], "int32")
+    )
+
+
+def _as(axis: Var, index: Expr | int) -> Expr:
+    """`index` in the dtype of `axis`."""
+    return T.cast(index, str(axis.ty.dtype))
+
+
+def linear_layer(m: int, n: int, k: int, dtype: str, out_dtype: str) -> LinearLayer:
+    """The layer D = A @ B.T + C for A (m, k) and B (n, k) of `dtype`, C (n,) float32 and D (m, n) of `out_dtype`."""
+    kinds = {
+        "A": ((m, k), dtype),
+        "B": ((n, k), dtype),
+        "C": ((n,), "float32"),
+        "D": ((m, n), out_dtype),
+    }
+    a, b, c, d = (
+        tirx.decl_buffer(shape, kind, name, layout=None) for name, (shape, kind) in kinds.items()
+    )
+    i, j, total = tirx.Var("i", "int32"), tirx.Var("j", "int32"), tirx.Var("total", "float32")
+    return LinearLayer(a, b, d, (i, j), total, c[j], T.cast(total, out_dtype))
