@@ -41,6 +41,7 @@ from tests.ch09.look import (
     sizes_of,
     symbols,
     unscheduled,
+    uses_tensor_cores,
 )
 from tests.ch09.programs import (
     EPILOGUES,
@@ -641,6 +642,31 @@ def test_9_6_who_knows_most(impl) -> None:
         )
 
 
+def test_9_6_tensor_cores(impl) -> None:
+    """on a GPU the prefill's linear layers are computed by chapter 8's kernel for tensor cores"""
+    found, best = (
+        [n for n, f in schedule_by(one, CUDA).items() if uses_tensor_cores(f)]
+        for one in (impl, reference)
+    )
+    missing = sorted(set(best) - set(found))
+    SCHEDULE.equal(
+        missing,
+        [],
+        f"No kernel with mma.sync computes {', '.join(missing)}.",
+        why="ScheduleLinearLayers skips a kernel that dlight has scheduled. dlight's rule starts its sums from zero, "
+        "rounds them, and adds the bias to the rounded sum. These kernels start from the bias and round once.",
+    )
+
+
+def test_9_6_few_rows(impl) -> None:
+    """on a GPU the bounds reach ScheduleLinearLayers: at most eight rows need no tensor cores"""
+    few = {**BOUNDS, "seq_len": 8}
+    found = sorted(n for n, f in schedule_by(impl, CUDA, few).items() if uses_tensor_cores(f))
+    why = "With the bounds, the pass knows which numbers of rows can occur, and makes kernels for those alone."
+    what = f"With the bound seq_len = 8, tensor cores compute {', '.join(found)}."
+    SCHEDULE.equal(found, [], what, why=why)
+
+
 def test_9_6_any_gpu(impl) -> None:
     """every target that is not a CPU gets a GPU's passes"""
     wanted = names(impl.schedule_phase(CUDA, BOUNDS), "schedule_phase")
@@ -670,7 +696,7 @@ def test_9_6_within_bounds(impl) -> None:
     found = [
         n
         for n, f in schedule_by(impl, CUDA).items()
-        if n.startswith("NT_matmul") and shuffles(f) and not has_whole_blocks(f)
+        if "NT_matmul" in n and shuffles(f) and not has_whole_blocks(f)
     ]
     what = "A product of 72 rows is computed 16 rows at a time, and the last block stores all 16."
     why = "dlight's GEMV in this release guards the sums and not the store: eight zeros are written beyond the end."
@@ -697,10 +723,12 @@ def observe_9_6(impl):
             kinds = [(int(loop.kind), str(loop.extent)) for loop in nodes(func.body, tirx.For)]
             blocks = len(nodes(func.body, SBlock))
             is_scheduled = "tirx.is_scheduled" in (func.attrs or {})
-            facts[name] = (is_scheduled, kinds, blocks, repeats_a_reduction(func))
+            sums = repeats_a_reduction(func), uses_tensor_cores(func)
+            facts[name] = (is_scheduled, kinds, blocks, *sums)
         return str(facts)
 
-    return [lambda: look(QUICK, BOUNDS), lambda: look(QUICK, {}), lambda: look(CUDA, BOUNDS)]
+    cases = (QUICK, BOUNDS), (QUICK, {}), (CUDA, BOUNDS), (CUDA, {**BOUNDS, "seq_len": 8})
+    return [lambda case=case: look(*case) for case in cases]
 
 
 # --- 9.7 ------------------------------------------------------------------------------------------

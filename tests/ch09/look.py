@@ -110,3 +110,9 @@ def shuffles(func: tirx.PrimFunc) -> bool:
         for realize in nodes(func.body, SBlockRealize)
         for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
     )
+
+
+def uses_tensor_cores(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel of `func` has the instruction mma.sync, as chapter 8 writes it by hand."""
+    found = nodes(func.body, tvm.ir.Call)
+    return any(isinstance(call.op, tvm.ir.Op) and call.op.name == "tirx.ptx.mma" for call in found)

@@ -29,7 +29,7 @@ from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
 from chapters.kit.pipeline.reduction_once import ReductionOnce, repeats_a_reduction
 from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially, steps
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
-from tests.ch09.look import calls, has_loop, kernels
+from tests.ch09.look import calls, has_loop, kernels, uses_tensor_cores
 from tests.support.targets import QUICK_HERE
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -136,6 +136,7 @@ def test_llama3_compiles(llama3):
     if target.kind.name == "cuda":
         text = executable.mod.imports[0].imports[0].inspect_source()
         assert text.count('extern "C" __global__') >= 20
+        assert "mma.sync" in text and "__shfl_xor_sync" in text  # of many rows, of a few
     else:
         assert "decode" in executable.as_text()
 
@@ -147,7 +148,7 @@ def test_gpu_code_of_the_decoder_gives_the_tokens_of_float64():
     FUSION_GPU_TOKENS: how many tokens; 64 take some minutes.
     """
     steps = int(os.environ.get("FUSION_GPU_TOKENS", "3"))
-    prompt = np.asarray(PROMPT[:3], "int32")
+    prompt = np.asarray((PROMPT * 2)[:9], "int32")  # more rows than the kernels for few rows take
     window = len(prompt) + steps
     config = LlamaConfig(64, 96, 1, 4, 2, 16, 72, window)
     mod, parameters = decoder(config, "float16", ["embed", "prefill", "decode"])
@@ -166,6 +167,8 @@ def test_gpu_code_of_the_decoder_gives_the_tokens_of_float64():
     tokens, exact = llama_reference.generate(config, weights, prompt, steps)
     assert relative_error(np.stack(found), exact) < 5e-3
     assert np.argmax(found, axis=-1).tolist() == tokens.tolist()
+    # the head has 72 columns, which no tile divides, and the products of a decode step have one row
+    assert sum(uses_tensor_cores(run.mod[name]) for name in run.programs) == 4
 
 
 @pytest.mark.skipif(not tvm.cuda(0).exist, reason="there is no CUDA device")

@@ -6,6 +6,7 @@ Where the number of rows is known only at run time, one PrimFunc holds several k
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ from chapters.kit.pipeline.recognize_layer import layer_of
 from chapters.kit.pipeline.unscheduled import map_unscheduled
 
 FIRST = 80  # sm_80: the first architecture with mma.sync for bfloat16 and with cp.async
-TYPICAL = 512  # rows that a tile is chosen for where no bound is known
+TYPICAL = 512  # rows that a tile is chosen for where only the call knows the number; a smaller bound counts
 
 
 @tvm.transform.module_pass(opt_level=0, name="ScheduleLinearLayers")
@@ -38,52 +39,57 @@ class ScheduleLinearLayers:
     """
 
     def __init__(self, target: Target, bounds: Mapping[str, int]):
-        self.target, self.bounds = target, dict(bounds)
+        self.target, self.bounds = target, tuple(bounds.items())
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        return map_unscheduled(mod, self.scheduled)
+        arch = str(self.target.attrs.get("arch", ""))
+        number = re.fullmatch(r"sm_(\d+)[a-z]?", arch)
+        if self.target.kind.name != "cuda" or number is None or int(number[1]) < FIRST:
+            return mod
+        return map_unscheduled(mod, lambda func: scheduled(func, arch, self.bounds))
 
-    def scheduled(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
-        """`func` as kernels and the choice among them; `func` itself if it is no such layer."""
-        arch = re.fullmatch(r"sm_(\d+)[a-z]?", str(self.target.attrs.get("arch", "")))
-        if self.target.kind.name != "cuda" or arch is None or int(arch[1]) < FIRST:
-            return func
-        whole = with_one_epilogue(func)
-        layer = whole and layer_of(whole)
-        body = layer and self.dispatched(layer)
-        if body is None:
-            return func
-        return whole.with_body(body).without_attr("s_tir").with_attr("tirx.is_scheduled", True)
 
-    def dispatched(self, layer: LinearLayer) -> tirx.Stmt | None:
-        """The body: the kernel for the most rows that there can be, behind one condition for each smaller kernel.
+@functools.lru_cache(
+    maxsize=128
+)  # parsing a kernel takes a while, and tests schedule the same module again and again
+def scheduled(func: tirx.PrimFunc, arch: str, bounds: tuple[tuple[str, int], ...]) -> tirx.PrimFunc:
+    """`func` as kernels and the choice among them; `func` itself if it is no linear layer that a kernel here fits."""
+    whole = with_one_epilogue(func)
+    layer = whole and layer_of(whole)
+    body = layer and dispatched(layer, arch, dict(bounds))
+    if body is None:
+        return func
+    return whole.with_body(body).without_attr("s_tir").with_attr("tirx.is_scheduled", True)
 
-        None where no kernel fits. The conditions are host code: they read the number of rows that a call has.
-        """
-        rows, most = layer.rows, self.most_rows(layer)
-        if most == 1:
-            return None
-        buckets = [bucket for bucket in BUCKETS if bucket < most]
-        try:
-            if most > BUCKETS[-1]:
-                shared = block_shared_bytes(str(self.target.attrs["arch"]))
-                tile = tile_for(min(most, TYPICAL), layer.n, layer.k, shared)
-                body = mma_body(layer, tile)
-            else:
-                last = next(bucket for bucket in BUCKETS if bucket >= most)
-                body = few_rows_body(layer, last)
-            if isinstance(rows, int):
-                return body
-            for bucket in reversed(buckets):
-                body = tirx.IfThenElse(rows <= bucket, few_rows_body(layer, bucket), body)
-        except ValueError:
-            return None
-        return body
 
-    def most_rows(self, layer: LinearLayer) -> float:
-        """The largest number of rows within the bounds; infinity if there is no bound."""
-        leading = layer.x.shape[:-1]
-        symbolic = [extent for extent in leading if not isinstance(extent, tirx.IntImm)]
-        if not all(isinstance(extent, Var) and extent.name in self.bounds for extent in symbolic):
-            return math.inf
-        return math.prod(evaluate(extent, self.bounds) for extent in leading)
+def dispatched(layer: LinearLayer, arch: str, bounds: Mapping[str, int]) -> tirx.Stmt | None:
+    """The body: the kernel for the most rows that there can be, behind one condition for each smaller kernel.
+
+    None where no kernel fits. The conditions are host code: they read the number of rows that a call has.
+    """
+    rows, most = layer.rows, most_rows(layer, bounds)
+    if most == 1:
+        return None
+    try:
+        if most > BUCKETS[-1]:
+            expected = rows if isinstance(rows, int) else min(most, TYPICAL)
+            tile = tile_for(expected, layer.n, layer.k, block_shared_bytes(arch))
+            body = mma_body(layer, tile)
+        else:
+            body = few_rows_body(layer, next(bucket for bucket in BUCKETS if bucket >= most))
+        if isinstance(rows, int):
+            return body
+        for bucket in reversed([bucket for bucket in BUCKETS if bucket < most]):
+            body = tirx.IfThenElse(rows <= bucket, few_rows_body(layer, bucket), body)
+    except ValueError:  # a size that a kernel refuses
+        return None
+    return body
+
+
+def most_rows(layer: LinearLayer, bounds: Mapping[str, int]) -> float:
+    """The largest number of rows within the bounds; infinity if there is no bound."""
+    leading = layer.x.shape[:-1]
+    symbolic = [extent for extent in leading if not isinstance(extent, tirx.IntImm)]
+    if not all(isinstance(extent, Var) and extent.name in bounds for extent in symbolic):
+        return math.inf
+    return math.prod(evaluate(extent, bounds) for extent in leading)

@@ -1,0 +1,354 @@
+"""Linear layers of float16 and bfloat16 on NVIDIA GPUs: which kernel takes them, and that the numbers are right.
+
+The generated CUDA runs on the CPU. The reference is NumPy in float64; results start as NaN.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te, tirx
+from tvm.target import Target
+
+from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.cpu.nt_matmul import with_one_epilogue
+from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.kit.gpu.launches import HostProgram
+from chapters.kit.gpu.limits import block_shared_bytes
+from chapters.kit.gpu.mma import TILES
+from chapters.kit.gpu.targets import DLIGHT_CUDA
+from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
+from chapters.kit.pipeline.recognize_layer import layer_of
+from chapters.kit.pipeline.schedule_linear_layers import ScheduleLinearLayers
+from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
+from solutions.ch09_the_compiler.pipeline import phases
+from tests.support import planted
+
+N, K = 128, 96
+ERF = np.vectorize(math.erf, otypes=[float])
+NARROW = ("float16", "bfloat16")
+ANY = ("n",)
+
+
+def sigmoid(y):
+    return 1 / (1 + np.exp(-y))
+
+
+# what follows y = x @ w.T, b a vector and r a matrix: in Relax, in NumPy, and whether the sums start from b
+EPILOGUES = {
+    "none": ("y", lambda y, b, r: y, False),
+    "bias": ("R.add(y, b)", lambda y, b, r: y + b, True),
+    "gelu": (
+        "R.nn.gelu(R.add(y, b))",
+        lambda y, b, r: (y + b) * (0.5 + 0.5 * ERF((y + b) / 2**0.5)),
+        True,
+    ),
+    "bias and residual": ("R.add(R.add(y, b), r)", lambda y, b, r: y + b + r, True),
+    "residual first": ("R.add(R.add(r, y), b)", lambda y, b, r: y + b + r, True),
+    "residual": ("R.add(r, y)", lambda y, b, r: y + r, False),
+    "silu": ("R.nn.silu(R.add(b, y))", lambda y, b, r: (y + b) * sigmoid(y + b), True),
+    "gate": ("R.multiply(R.nn.silu(y), r)", lambda y, b, r: y * sigmoid(y) * r, False),
+    "softcap": (
+        'R.multiply(R.tanh(R.divide(y, R.const(3.0, "DTYPE"))), R.const(3.0, "DTYPE"))',
+        lambda y, b, r: 3 * np.tanh(y / 3),
+        False,
+    ),
+    "two biases": (
+        "R.multiply(R.add(y, b), R.add(y, r))",
+        lambda y, b, r: (y + b) * (y + r),
+        False,
+    ),
+}
+
+
+def target_of(arch: str) -> Target:
+    return Target({**DLIGHT_CUDA.export(), "arch": arch})
+
+
+def layer(
+    rows, epilogue: str, dtype: str = "float16", n: int = N, k: int = K, out=""
+) -> tvm.IRModule:
+    """y = x @ w.T, with x (*rows, k), and what follows. out: the dtype that is asked for."""
+    asked = f', out_dtype="{out}"' if out else ""
+    wide = out or dtype
+    return relax_module(
+        f"""
+def main(x: {(*rows, k, dtype)}, w: {(n, k, dtype)}, b: {(n, wide)}, r: {(*rows, n, wide)}):
+    y = R.matmul(x, R.permute_dims(w){asked})
+    out = {epilogue.replace("DTYPE", dtype)}
+"""
+    )
+
+
+def as_kernels(
+    mod, target: Target = DLIGHT_CUDA, *, only_layers=False, **bounds: int
+) -> tvm.IRModule:
+    """`mod` as scheduled kernels; only_layers: no schedule but the one for linear layers."""
+    found = phases(target, variable_bounds=bounds)
+    schedules = [ScheduleLinearLayers(target, bounds)] if only_layers else found["schedule"]
+    with target:
+        passes = [*found["attach"], *found["graph and lower"], *schedules]
+        return tvm.transform.Sequential(passes)(mod)
+
+
+def operands(rows, dtype: str, n: int = N, k: int = K, wide: str = "") -> list[np.ndarray]:
+    random = np.random.default_rng(n + k + len(rows) + rows[-1])
+    shapes = {"x": (*rows, k), "w": (n, k), "b": (n,), "r": (*rows, n)}
+    kinds = {"b": wide or dtype, "r": wide or dtype}
+    return [random.standard_normal(s).astype(kinds.get(a, dtype)) for a, s in shapes.items()]
+
+
+def check(mod: tvm.IRModule, exact, arrays, target: Target = DLIGHT_CUDA) -> dict[str, int]:
+    """Run `mod` and compare with `exact`; how often each kernel was launched.
+
+    Half a unit in the last place is the rounding of the result. The other half allows for sums in float32, and the
+    second term for results that are small because their terms cancel.
+    """
+    run = KernelByKernel(mod, target, CudaOnCpu())
+    got = run.run("main", *arrays)
+    x, w, b, r = (array.astype("float64") for array in arrays)
+    want, size = exact(x @ w.T, b, r), np.abs(x) @ np.abs(w).T + np.abs(b) + np.abs(r)
+    digits = {"float16": 10, "bfloat16": 7, "float32": 21}[str(got.dtype)]
+    ulp = 2.0 ** (np.floor(np.log2(np.maximum(np.abs(want), 2.0**-14))) - digits)
+    slope = 1 + np.abs(r)  # of the products in these epilogues
+    assert (np.abs(got.astype("float64") - want) < ulp + 2.0**-21 * size * slope).all()
+    return run.launched
+
+
+def sources(func: tirx.PrimFunc, target: Target = DLIGHT_CUDA) -> dict[str, str]:
+    """The CUDA text of each kernel of `func`, without what TVM puts before all."""
+    found = HostProgram(func, target).kernels
+    return {name: one.source.rpartition("#endif\n")[2] for name, one in found.items()}
+
+
+def has_mma(func: tirx.PrimFunc, target: Target = DLIGHT_CUDA) -> bool:
+    return any("mma.sync" in text for text in sources(func, target).values())
+
+
+def kernels(mod: tvm.IRModule) -> list[tirx.PrimFunc]:
+    return [func for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
+
+
+def taken(mod: tvm.IRModule) -> bool:
+    (func,) = kernels(mod)
+    return "tirx.is_scheduled" in (func.attrs or {})
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+@planted.runs_here
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_every_epilogue_is_right_with_many_rows_and_with_few(name):
+    text, exact, _ = EPILOGUES[name]
+    symbolic = as_kernels(layer((1, "n"), text, "float16"), only_layers=True)
+    known = as_kernels(layer((65,), text, "bfloat16"), only_layers=True)
+    assert taken(symbolic) and taken(known)
+    for mod, shape, dtype in (
+        (symbolic, (1, 70), "float16"),
+        (symbolic, (1, 3), "float16"),
+        (known, (65,), "bfloat16"),
+    ):
+        check(mod, exact, operands(shape, dtype))
+
+
+@pytest.mark.parametrize("dtype", NARROW)
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_sums_start_from_the_bias_where_every_use_of_the_product_adds_it(name, dtype):
+    text, _, starts = EPILOGUES[name]
+    found = phases(DLIGHT_CUDA)
+    with DLIGHT_CUDA:
+        passes = [*found["attach"], *found["graph and lower"]]
+        (func,) = kernels(tvm.transform.Sequential(passes)(layer((9,), text, dtype)))
+    recognized = layer_of(with_one_epilogue(func))
+    assert (recognized.start is not None) is starts
+    # one rounding: the last operation
+    casts = [str(c.ty.dtype) for c in nodes(recognized.value, tirx.Cast)]
+    assert casts.count(dtype) == 1 and isinstance(recognized.value, tirx.Cast)
+
+
+@planted.runs_here
+@pytest.mark.parametrize("dtype", NARROW)
+def test_a_wide_result_has_its_dtype_and_its_bias(dtype):
+    """Asked for in float32, nothing is rounded to a narrow dtype."""
+    mod = as_kernels(layer(ANY, "R.nn.relu(R.add(y, b))", dtype, out="float32"), only_layers=True)
+    assert taken(mod)
+    check(mod, lambda y, b, r: np.maximum(y + b, 0), operands((13,), dtype, wide="float32"))
+
+
+@planted.runs_here
+def test_a_program_that_looks_at_its_rounding_sees_it():
+    """The error of rounding y: without the rounding, this would be 0."""
+    text = 'R.astype(R.subtract(R.astype(R.astype(y, "float16"), "float32"), y), "float16")'
+    mod = as_kernels(layer((16,), text, out="float32"), only_layers=True)
+    assert taken(mod)
+    x, w, b, r = operands((16,), "float16", wide="float32")
+    got = KernelByKernel(mod, DLIGHT_CUDA, CudaOnCpu()).run("main", x, w, b, r)
+    y = x.astype("float64") @ w.T.astype("float64")
+    wrong = np.abs(got - (y.astype("float32").astype("float16").astype("float64") - y)) > 1e-4
+    assert (
+        np.abs(got).max() > 1e-3 and wrong.mean() < 0.01
+    )  # sums in another order round differently now and then
+
+
+@planted.runs_here
+def test_a_bias_that_is_added_in_float32_and_then_rounded():
+    text = 'R.astype(R.add(y, b), "float16")'
+    mod = as_kernels(layer((12,), text, out="float32"), only_layers=True)
+    assert taken(mod)
+    check(mod, lambda y, b, r: y + b, operands((12,), "float16", wide="float32"))
+
+
+# --- which kernel ---------------------------------------------------------------------------------
+
+
+@planted.runs_here
+def test_a_call_takes_the_kernel_for_its_number_of_rows():
+    """Few rows: one block row of 2, 4 or 8; more: tensor cores, in tiles of 64 rows."""
+    mod = as_kernels(layer(ANY, "R.add(y, b)"), only_layers=True)
+    run = {}
+    for rows in (1, 2, 3, 4, 5, 8, 9, 17, 64, 100):
+        launched = check(mod, EPILOGUES["bias"][1], operands((rows,), "float16"))
+        (run[rows],) = launched
+        assert launched[run[rows]] == 1
+    few = [run[1], run[3], run[5]]
+    assert [run[2], run[4], run[8]] == few and len(set(few)) == 3
+    assert {run[9], run[17], run[64], run[100]} == {run[9]} and run[9] not in few
+    (func,) = kernels(mod)
+    text = sources(func)
+    assert [name for name in text if "mma.sync" in text[name]] == [run[9]]
+    assert all("shfl_xor" in text[name] for name in few)
+
+
+ROWS = [
+    (1, None),
+    (2, False),
+    (3, False),
+    (8, False),
+    (9, True),
+    (17, True),
+    (64, True),
+    (100, True),
+]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90a"])
+def test_the_number_of_rows_decides_where_it_is_known(arch):
+    for rows, cores in ROWS:
+        mod = as_kernels(layer((rows,), "R.add(y, b)"), target_of(arch), only_layers=True)
+        assert taken(mod) is (cores is not None)
+        if cores is not None:
+            assert has_mma(kernels(mod)[0], target_of(arch)) is cores
+
+
+@planted.runs_here
+@pytest.mark.parametrize(("rows", "dtype"), [(2, "bfloat16"), (8, "bfloat16"), (17, "float16")])
+def test_known_numbers_of_rows_are_right(rows, dtype):
+    mod = as_kernels(layer((rows,), "R.nn.silu(R.add(b, y))", dtype), only_layers=True)
+    check(mod, EPILOGUES["silu"][1], operands((rows,), dtype))
+
+
+@planted.runs_here
+def test_a_bound_decides_which_kernels_there_are_and_never_the_numbers():
+    """With at most six rows there is no kernel for many; with more than the caller promised, it is slow and right."""
+    mod = as_kernels(layer(("batch", 1), "R.add(y, b)"), only_layers=True, batch=6)
+    assert not has_mma(kernels(mod)[0])
+    for rows in (6, 19):
+        check(mod, EPILOGUES["bias"][1], operands((rows, 1), "float16"))
+
+
+@planted.runs_here
+def test_two_symbolic_dimensions_are_rows_too():
+    mod = as_kernels(layer(("batch", "n"), "R.add(R.add(y, b), r)"), only_layers=True)
+    for rows in ((2, 7), (2, 3)):
+        check(mod, EPILOGUES["bias and residual"][1], operands(rows, "float16"))
+
+
+ARCHITECTURES = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a"]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_block_asks_for_no_more_shared_memory_than_the_architecture_has(arch):
+    mod = as_kernels(layer((4096,), "y", n=4096, k=4096), target_of(arch), only_layers=True)
+    (func,) = kernels(mod)
+    pools = [b for b in nodes(func.body, tvm.ir.Var) if tirx.is_buffer_var(b)]
+    asked = max(
+        2 * int(b.shape[0]) for b in pools if b.scope() == "shared.dyn" and len(b.shape) == 1
+    )
+    largest = arch not in ("sm_86", "sm_89", "sm_120a")
+    assert asked == (TILES[0] if largest else TILES[1]).shared_bytes <= block_shared_bytes(arch)
+
+
+def test_addresses_of_an_unknown_number_of_rows_have_64_bits():
+    (func,) = kernels(as_kernels(layer(ANY, "y"), only_layers=True))
+    assert all("(int64_t)" in text for text in sources(func).values())
+
+
+# --- what is left for dlight ----------------------------------------------------------------------
+
+# rows, dtype, n, k, architecture, and whether the engine knows every word of dlight's kernel
+LEFT = {
+    "one row": ((1,), "float16", N, K, "sm_90a", True),
+    "columns": ((9,), "float16", 100, K, "sm_90a", False),
+    "steps": (ANY, "float16", N, 40, "sm_90a", True),
+    "pieces": ((4,), "float16", N, 36, "sm_90a", False),
+    "float32": (ANY, "float32", N, K, "sm_90a", True),
+    "an older GPU": (ANY, "bfloat16", N, K, "sm_75", False),
+}
+
+
+@planted.runs_here
+@pytest.mark.parametrize("case", LEFT)
+def test_what_no_kernel_fits_is_left_for_dlight_and_right(case):
+    rows, dtype, n, k, arch, runs = LEFT[case]
+    target, mod = target_of(arch), layer(rows, "R.add(y, b)", dtype, n, k)
+    assert not taken(as_kernels(mod, target, only_layers=True))
+    scheduled = as_kernels(mod, target)
+    assert all(sources(func, target) for func in kernels(scheduled))
+    if runs:
+        arrays = operands(tuple(5 if one == "n" else one for one in rows), dtype, n, k)
+        got = KernelByKernel(scheduled, target, CudaOnCpu()).run("main", *arrays)
+        x, w, b, _ = (array.astype("float64") for array in arrays)
+        np.testing.assert_allclose(got, x @ w.T + b, rtol=2e-3, atol=2e-2)
+
+
+def test_other_kinds_of_gpu_are_left():
+    for kind in ("metal", "vulkan", "llvm"):
+        target, found = Target(kind), phases(DLIGHT_CUDA)
+        with DLIGHT_CUDA:
+            passes = [*found["attach"], *found["graph and lower"]]
+            mod = tvm.transform.Sequential(passes)(layer(ANY, "y"))
+        assert not taken(ScheduleLinearLayers(target, {})(mod))
+
+
+def _kernel(dtype: str, out: str, element=None) -> tvm.IRModule:
+    """A product of (64, 64) matrices summed in `out`, and a block that stores element(sums, i, j)."""
+    w, x = te.placeholder((64, 64), dtype, "w"), te.placeholder((64, 64), dtype, "x")
+    y = nt_matmul(w, x, out)
+    last = [te.compute((64, 64), lambda i, j: element(y, i, j))] if element else [y]
+    return tvm.IRModule({"main": te.create_prim_func([w, x, *last], "int64")})
+
+
+OTHERS = {
+    "sums in float16": ("float16", "float16", None),
+    "integers": ("int8", "int32", None),
+    "its neighbour's sum": ("float16", "float32", lambda y, i, j: y[i, (j + 1) % 64]),
+    "transposed": ("float16", "float32", lambda y, i, j: y[j, i]),
+    "a result of integers": ("float16", "float32", lambda y, i, j: y[i, j].astype("int32")),
+    "the other narrow dtype": ("float16", "float32", lambda y, i, j: y[i, j].astype("bfloat16")),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_kernels_stay_as_they_are(name):
+    mod = _kernel(*OTHERS[name])
+    assert ScheduleLinearLayers(DLIGHT_CUDA, {})(mod)["main"].same_as(mod["main"])
+
+
+def test_the_same_kernel_with_its_own_sum_is_taken():
+    mod = _kernel("float16", "float32", lambda y, i, j: y[i, j] + 1)
+    assert taken(ScheduleLinearLayers(DLIGHT_CUDA, {})(mod))
