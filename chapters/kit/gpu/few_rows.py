@@ -8,6 +8,8 @@ would be added 32 times.
 
 from __future__ import annotations
 
+import math
+
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -31,7 +33,7 @@ def _load(operand, index, piece, register, to):
 def _add_products(layer, sums, a, b, first_row, first_column, lane):
     """Add a lane's products; beyond the last column, those of the last one, which are not stored."""
     pieces = T.meta_var(layer.k // PIECE)
-    for step in T.serial(-(-pieces // WARP)):
+    for step in T.serial((pieces + WARP - 1) // WARP):
         if step * WARP + lane < pieces:
             for c in T.unroll(COLUMNS):
                 column = T.meta_var(T.min(first_column + c, layer.n - 1))
@@ -80,8 +82,8 @@ def few_rows_body(layer: LinearLayer, bucket: int) -> tirx.Stmt:
 
     @T.prim_func(check_well_formed=False)
     def main():
-        block = T.launch_thread("blockIdx.x", -(-n // (WARPS * COLUMNS)))
-        rows_before = T.launch_thread("blockIdx.y", -(-m // bucket))
+        block = T.launch_thread("blockIdx.x", math.ceil(n / (WARPS * COLUMNS)))
+        rows_before = T.launch_thread("blockIdx.y", (m + bucket - 1) // bucket)
         thread = T.launch_thread("threadIdx.x", WARPS * WARP)
         a = T.alloc_buffer((PIECE,), layer.dtype, scope="local")
         b = T.alloc_buffer((COLUMNS, PIECE), layer.dtype, scope="local")

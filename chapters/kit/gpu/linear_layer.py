@@ -69,6 +69,8 @@ class LinearLayer:
                 indices.append(row if at in counted else 0)
                 continue
             extent = _product([extents[at]])
+            if not isinstance(extent, int):
+                extent = T.max(extent, 1)  # TVM may find that it is 0 where the rows are few
             indices.append(row % extent)
             row = row // extent
         return indices[::-1]

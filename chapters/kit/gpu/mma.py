@@ -346,7 +346,7 @@ def _kernel(work: _Tiled) -> tirx.PrimFunc:
     (m, n, k, dtype), tile = work.layer.sizes, work.tile
     block_m, block_n, block_k, stages = tile.block_m, tile.block_n, tile.block_k, tile.stages
     warps_m, pieces, (tiles_m, groups_n) = block_m // tile.warp_m, tile.pieces, tile.fragments
-    blocks_m, blocks_n = -(-m // block_m), n // block_n
+    blocks_m, blocks_n = (m + block_m - 1) // block_m, n // block_n
     # blocks along m that follow one another and so share rows of w
     side = math.gcd(blocks_m, 8) if isinstance(blocks_m, int) else blocks_m
     a_size, b_size = stages * block_m * block_k, stages * block_n * block_k
