@@ -6,6 +6,7 @@ The generated CUDA runs on the CPU. The reference is NumPy in float64; results s
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tvm.target import Target
 
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.cpu.nt_matmul import with_one_epilogue
+from chapters.kit.gpu import cuda_resources
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.limits import block_shared_bytes
@@ -262,10 +264,23 @@ def test_a_bound_decides_which_kernels_there_are_and_never_the_numbers():
 
 
 @planted.runs_here
-def test_two_symbolic_dimensions_are_rows_too():
-    mod = as_kernels(layer(("batch", "n"), "R.add(R.add(y, b), r)"), only_layers=True)
-    for rows in ((2, 7), (2, 3)):
+@pytest.mark.parametrize(
+    ("said", "shapes"), [(("batch", "n"), [(2, 7), (2, 3)]), ((3, "n"), [(3, 5), (3, 1)])]
+)
+def test_several_dimensions_are_rows_too(said, shapes):
+    mod = as_kernels(layer(said, "R.add(R.add(y, b), r)"), only_layers=True)
+    for rows in shapes:
         check(mod, EPILOGUES["bias and residual"][1], operands(rows, "float16"))
+
+
+@planted.needs_compiler
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_compiles_and_spills_nothing(arch):
+    target = target_of(arch)
+    (func,) = kernels(as_kernels(layer(ANY, EPILOGUES["gate"][0]), target, only_layers=True))
+    for name, text in HostProgram(func, target).kernels.items():
+        _, report = cuda_resources.compiled(text.source, arch)
+        assert not re.search(r"[1-9]\d* bytes (spill|stack)", report), (name, report)
 
 
 ARCHITECTURES = ["sm_80", "sm_86", "sm_89", "sm_90", "sm_90a", "sm_100a", "sm_120a"]

@@ -30,7 +30,7 @@ def _load(operand, index, piece, register, to):
 
 
 @T.inline
-def _add_products(layer, sums, a, b, first_row, first_column, lane):
+def _add_products(layer, A, sums, a, b, first_row, first_column, lane):
     """Add a lane's products; beyond the last column, those of the last one, which are not stored."""
     pieces = T.meta_var(layer.k // PIECE)
     for step in T.serial((pieces + WARP - 1) // WARP):
@@ -40,7 +40,7 @@ def _add_products(layer, sums, a, b, first_row, first_column, lane):
                 _load(layer.w, [column], step * WARP + lane, b, [c])
             for r in T.unroll(sums.shape[0]):
                 if first_row + r < layer.rows:
-                    _load(layer.x, layer.at_row(first_row + r), step * WARP + lane, a, [])
+                    _load(A, [first_row + r], step * WARP + lane, a, [])
                     for c, v in T.grid(COLUMNS, PIECE):
                         sums[r, c] += T.cast(a[v], "float32") * T.cast(b[c, v], "float32")
 
@@ -57,12 +57,12 @@ def _add_lanes(sums, own, lane):
                 own[0] = sums[r, c]
 
 
-def _store(layer, total, row, column):
+def _store(layer, D, total, row, column):
     """Add the start to a complete sum, finish and store it."""
     if layer.start is not None:
         total = total + layer.first_total(column)
     value = layer.finish(total, row, column)
-    T.buffer_store(layer.out, value, [*layer.at_row(row), column])
+    T.buffer_store(D, value, [row, column])
 
 
 def few_rows_body(layer: LinearLayer, bucket: int) -> tirx.Stmt:
@@ -85,6 +85,8 @@ def few_rows_body(layer: LinearLayer, bucket: int) -> tirx.Stmt:
         block = T.launch_thread("blockIdx.x", math.ceil(n / (WARPS * COLUMNS)))
         rows_before = T.launch_thread("blockIdx.y", (m + bucket - 1) // bucket)
         thread = T.launch_thread("threadIdx.x", WARPS * WARP)
+        A = layer.matrix(layer.x)
+        D = layer.matrix(layer.out)
         a = T.alloc_buffer((PIECE,), layer.dtype, scope="local")
         b = T.alloc_buffer((COLUMNS, PIECE), layer.dtype, scope="local")
         sums = T.alloc_buffer((bucket, COLUMNS), "float32", scope="local")
@@ -95,11 +97,11 @@ def few_rows_body(layer: LinearLayer, bucket: int) -> tirx.Stmt:
         for r in T.unroll(bucket):
             for c in T.unroll(COLUMNS):
                 sums[r, c] = T.float32(0)
-        _add_products(layer, sums, a, b, first_row, first_column, lane)
+        _add_products(layer, A, sums, a, b, first_row, first_column, lane)
         row: T.let = first_row + lane // COLUMNS
         column: T.let = first_column + lane % COLUMNS
         _add_lanes(sums, own, lane)
         if (lane < bucket * COLUMNS) & (row < m) & (column < n):
-            _store(layer, own[0], row, column)
+            _store(layer, D, own[0], row, column)
 
     return main.body

@@ -13,7 +13,7 @@ from tvm_ffi import structural_equal, structural_map
 
 from chapters.kit.gpu.limits import ITEM_BYTES
 from chapters.kit.ir.row_index import is_one
-from chapters.kit.ir.tensor_ir import mentions, nodes, substitute
+from chapters.kit.ir.tensor_ir import nodes, substitute
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,15 @@ class LinearLayer:
         """How many rows x has: a number, or an int32 expression where that is known only when the kernel is called."""
         return _product(self.x.shape[:-1])
 
+    def matrix(self, buffer: Var) -> Var:
+        """x, out, or another buffer with their leading dimensions as a matrix, for use while a kernel is written.
+
+        An index of three dimensions would be divided out of the row, and TVM would no longer see that pieces of
+        16 bytes are aligned.
+        """
+        shape = [T.cast(self.rows, self.index_dtype), buffer.shape[-1]]
+        return T.decl_buffer(shape, str(buffer.dtype), data=buffer.data)
+
     def at_row(self, row: Expr) -> list[Expr | int]:
         """The leading indices of `row`, a number of a row, in x and in out."""
         extents, indices = self.x.shape[:-1], []
@@ -80,10 +89,10 @@ class LinearLayer:
         """The dtype of indices: TVM does not take vectors whose indices are cast to it."""
         return str(self.w.shape[0].ty.dtype)
 
-    def index(self, row: Expr, column: Expr, offset: int = 0, lanes: int = 1) -> list[Expr | int]:
-        """The index in out of `lanes` neighbouring columns of a row, from `column + offset` on."""
+    def columns(self, column: Expr, offset: int = 0, lanes: int = 1) -> Expr:
+        """The index of `lanes` neighbouring columns, from `column + offset` on."""
         first = T.cast(column, self.index_dtype) + offset
-        return [*self.at_row(row), first if lanes == 1 else T.ramp(first, 1, lanes)]
+        return first if lanes == 1 else T.ramp(first, 1, lanes)
 
     def first_total(self, column: Expr, offset: int = 0, lanes: int = 1) -> Expr:
         """What the sums of `lanes` neighbouring columns from `column + offset` on start from, in float32.
@@ -92,7 +101,7 @@ class LinearLayer:
         """
         if self.start is None:
             return T.float32(0)
-        *_, index = self.index(0, column, offset, lanes)
+        index = self.columns(column, offset, lanes)
         if lanes > 1:
             return self.start.source[(*self.start.indices[:-1], index)]
         return substitute(self.start, {self.axes[-1]: index})
@@ -115,17 +124,16 @@ class LinearLayer:
         if not load.indices or str(load.source.dtype) not in ITEM_BYTES:
             return False
         *leading, last = load.indices
-        plain = all(
-            isinstance(i, tirx.IntImm) or any(i.same_as(a) for a in self.axes) for i in leading
-        )
-        own = last.same_as(self.axes[-1]) and not any(mentions(i, self.axes[-1]) for i in leading)
         whole = structural_equal(load.source.shape[-1], self.out.shape[-1])
-        return plain and own and whole and not load.source.ty.strides
+        fixed = all(isinstance(index, tirx.IntImm) for index in leading)
+        plain = last.same_as(self.axes[-1]) and (fixed or self.is_own(load))
+        return plain and whole and is_compact(load.source)
 
-    def element(self, load: TensorLoad, row: Expr, column: Expr, offset: int, lanes: int) -> Expr:
-        """What one of `pieces` loads for `lanes` neighbouring results, from `column + offset` on."""
-        where = dict(zip(self.axes, self.index(row, column, offset, lanes), strict=True))
-        return load.source[tuple(where.get(index, index) for index in load.indices)]
+    def is_own(self, load: TensorLoad) -> bool:
+        """Whether a load reads the element of the result's own index, in a buffer of the result's shape."""
+        shape = structural_equal(list(load.source.shape), list(self.out.shape))
+        pairs = zip(load.indices, self.axes, self.out.shape, strict=True) if shape else ()
+        return shape and all(i.same_as(a) or is_one(extent) for i, a, extent in pairs)
 
     def finish(self, total: Expr, row: Expr, column: Expr, loaded: Sequence[Expr] = ()) -> Expr:
         """What is stored at (row, column). loaded: what each of `pieces` has loaded, if that was done before."""
@@ -137,6 +145,12 @@ class LinearLayer:
 
         value = structural_map(self.value, (TensorLoad, from_register))
         return substitute(value, {self.total: total, **{a: _as(a, index) for a, index in where}})
+
+
+def is_compact(buffer: Var) -> bool:
+    """Whether the elements of `buffer` lie one after the other, from its pointer on."""
+    offset = buffer.ty.elem_offset
+    return not buffer.ty.strides and isinstance(offset, tirx.IntImm) and int(offset) == 0
 
 
 def _product(extents: Sequence[Expr]) -> int | Expr:

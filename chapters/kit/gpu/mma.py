@@ -188,8 +188,8 @@ class _Tiled(NamedTuple):
         return copies.ptr_to([slot, row, swizzled(row, piece, self.tile.pieces) * PIECE])
 
     def start_copy(self, copies, slot, to, operand, row, step, piece):
-        """Start the copy of a piece of a row of an operand, which has the index `row`, to row `to` of part `slot`."""
-        source = operand.ptr_to([*row, step * self.tile.block_k + piece * PIECE])
+        """Start the copy of a piece of a row of an operand, to row `to` of part `slot`."""
+        source = operand.ptr_to([row, step * self.tile.block_k + piece * PIECE])
         return T.ptx[COPY](self.place(copies, slot, to, piece), source, 16)
 
     def load_start(self, bias, j, column):
@@ -199,13 +199,20 @@ class _Tiled(NamedTuple):
             first = self.layer.first_total(column, at, wide)
             T.buffer_store(bias, first, [j, T.ramp(at, 1, wide) if wide > 1 else at])
 
-    def load_pieces(self, held, row, column):
+    def views(self):
+        """What `load_pieces` loads from: matrices for buffers with as many rows as the result, vectors as they are."""
+        layer = self.layer
+        sources = [(load, load.source) for load in layer.pieces]
+        return [layer.matrix(b) if layer.is_own(load) else b for load, b in sources]
+
+    def load_pieces(self, held, views, row, column):
         """Load, for the eight results from `column` on, what each of the layer's `pieces` loads, 16 bytes at a time."""
-        for load, register in zip(self.layer.pieces, held, strict=True):
+        for load, register, view in zip(self.layer.pieces, held, views, strict=True):
+            first = [row] if self.layer.is_own(load) else load.indices[:-1]
             wide = elements_of_vector(str(load.source.dtype))
-            for part in range(PIECE // wide):
-                piece = self.layer.element(load, row, column, part * wide, wide)
-                T.buffer_store(register, piece, [T.ramp(part * wide, 1, wide)])
+            for part in range(0, PIECE, wide):
+                piece = view[(*first, self.layer.columns(column, part, wide))]
+                T.buffer_store(register, piece, [T.ramp(part, 1, wide)])
 
     @property
     def kinds(self):
@@ -216,12 +223,12 @@ class _Tiled(NamedTuple):
         """Result `e` of the eight from `column` on."""
         return self.layer.finish(total, row, column + e, [register[e] for register in held])
 
-    def store(self, results, row, column):
+    def store(self, results, D, row, column):
         """Store eight neighbouring results, 16 bytes at a time."""
         wide = elements_of_vector(self.layer.out_dtype)
-        for part in range(PIECE // wide):
-            piece = results[T.ramp(part * wide, 1, wide)]
-            T.buffer_store(self.layer.out, piece, self.layer.index(row, column, part * wide, wide))
+        for part in range(0, PIECE, wide):
+            piece = results[T.ramp(part, 1, wide)]
+            T.buffer_store(D, piece, [row, self.layer.columns(column, part, wide)])
 
 
 def elements_of_vector(dtype: str) -> int:
@@ -250,16 +257,16 @@ class _Thread(NamedTuple):
 
 
 @T.inline
-def _start_copies(work, As, Bs, at, slot, step):
+def _start_copies(work, A, As, Bs, at, slot, step):
     """Start the copies of one step's operands to part `slot` of shared memory."""
     for i in T.unroll(work.tile.block_m // work.tile.copied_rows):
         to = T.meta_var(i * work.tile.copied_rows + at.copy_row)
         # beyond the last row, copy the last row again: its results are not stored
         row = T.meta_var(T.min(at.first_row + to, work.layer.rows - 1))
-        work.start_copy(As, slot, to, work.layer.x, work.layer.at_row(row), step, at.copy_piece)
+        work.start_copy(As, slot, to, A, row, step, at.copy_piece)
     for i in T.unroll(work.tile.block_n // work.tile.copied_rows):
         to = T.meta_var(i * work.tile.copied_rows + at.copy_row)
-        work.start_copy(Bs, slot, to, work.layer.w, [at.row_of_w(to)], step, at.copy_piece)
+        work.start_copy(Bs, slot, to, work.layer.w, at.row_of_w(to), step, at.copy_piece)
 
 
 @T.inline
@@ -303,19 +310,19 @@ def _multiply(work, sums, a, b, half):
 
 
 @T.inline
-def _store(work, sums, out, held, at):
+def _store(work, sums, out, held, views, D, at):
     """Finish a lane's sums, and store the results whose row is in out, 16 bytes at a time."""
     for i, j, h in T.grid(*work.tile.fragments, 2):
         row: T.let = at.first_row + at.warp_row + i * 16 + h * 8 + at.lane // 4
         if row < work.layer.rows:
-            work.load_pieces(held, row, at.column(j))
+            work.load_pieces(held, views, row, at.column(j))
             for e in T.unroll(8):
                 out[e] = work.finish(sums[i, j, h, e], row, at.column(j), e, held)
-            work.store(out, row, at.column(j))
+            work.store(out, D, row, at.column(j))
 
 
 @T.inline
-def _multiply_all_steps(work, As, Bs, a, b, sums, at):
+def _multiply_all_steps(work, A, As, Bs, a, b, sums, at):
     """The loop over k: while one part of a step is multiplied, the fragments of the next part are loaded."""
     stages = T.meta_var(work.tile.stages)
     steps = T.meta_var(work.layer.k // work.tile.block_k)
@@ -336,7 +343,7 @@ def _multiply_all_steps(work, As, Bs, a, b, sums, at):
                 # copy into the part that the previous step used; commit an empty group too, since groups are counted
                 ahead = T.meta_var(step + stages - 1)
                 if ahead < steps:
-                    _start_copies(work, As, Bs, at, ahead % stages, ahead)
+                    _start_copies(work, A, As, Bs, at, ahead % stages, ahead)
                 T.ptx["cp.async.commit_group"]()
             _multiply(work, sums, a, b, p % 2)
 
@@ -356,6 +363,9 @@ def _kernel(work: _Tiled) -> tirx.PrimFunc:
     def main():
         block = T.launch_thread("blockIdx.x", blocks_m * blocks_n)
         thread = T.launch_thread("threadIdx.x", tile.threads)
+        A = work.layer.matrix(work.layer.x)
+        D = work.layer.matrix(work.layer.out)
+        views = T.meta_var(work.views())
         # one array, divided by hand: TVM would shorten two arrays to the elements whose indices it sees
         pool = T.alloc_buffer((a_size + b_size,), **shared)
         As = T.decl_buffer((stages, block_m, block_k), data=pool.data, **shared)
@@ -380,10 +390,10 @@ def _kernel(work: _Tiled) -> tirx.PrimFunc:
 
         for step in T.unroll(stages - 1):
             if step < k // block_k:
-                _start_copies(work, As, Bs, at, step, step)
+                _start_copies(work, A, As, Bs, at, step, step)
             T.ptx["cp.async.commit_group"]()
         _start_from_bias(work, sums, bias, at)  # while the first copies are in flight
-        _multiply_all_steps(work, As, Bs, a, b, sums, at)
-        _store(work, sums, out, held, at)
+        _multiply_all_steps(work, A, As, Bs, a, b, sums, at)
+        _store(work, sums, out, held, views, D, at)
 
     return main

@@ -22,7 +22,7 @@ from tvm.s_tir import SBlockRealize
 from tvm_ffi import structural_equal, structural_map
 
 from chapters.kit.cpu.nt_matmul import product_of
-from chapters.kit.gpu.linear_layer import LinearLayer
+from chapters.kit.gpu.linear_layer import LinearLayer, is_compact
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import innermost_blocks, is_pure, loads, mentions, nodes, substitute
 
@@ -48,7 +48,7 @@ def layer_of(func: tirx.PrimFunc) -> LinearLayer | None:
     axes, out = tuple(store.indices), store.buffer
     total = tirx.Var("total", WIDE)
     value = total if not rest else _at_own_index(store, sums, total)
-    plain = str(out.dtype) in (WIDE, str(x.dtype)) and _is_compact(out)
+    plain = str(out.dtype) in (WIDE, str(x.dtype)) and is_compact(out)
     if not plain or not is_pure(value) or loads(value, out):
         return None
     if str(out.dtype) != WIDE:
@@ -82,11 +82,6 @@ def _at_own_index(store: tirx.BufferStore, sums: Var, total: Var) -> Expr:
         if is_one(extent)
     }
     return substitute(structural_map(store.value, own), single)
-
-
-def _is_compact(buffer: Var) -> bool:
-    offset = buffer.ty.elem_offset
-    return not buffer.ty.strides and isinstance(offset, tirx.IntImm) and int(offset) == 0
 
 
 # --- one rounding ---------------------------------------------------------------------------------
