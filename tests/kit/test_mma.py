@@ -414,7 +414,10 @@ def _from_zero():
 
     def zero(store, mutate):
         if str(store.buffer.name) == "bias":
-            return tirx.BufferStore(store.buffer, tirx.FloatImm("float32", 0.0), store.indices)
+            nothing = tirx.Broadcast(
+                tirx.FloatImm("float32", 0.0), 4
+            )  # four biases are loaded at a time
+            return tirx.BufferStore(store.buffer, nothing, store.indices)
         return mutate.default_mutate(store)
 
     return func.with_body(tvm_ffi.structural_mutate(func.body, (tirx.BufferStore, zero)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tvm import te, tirx
 from tvm.ir import Expr
-from tvm.s_tir import SBlock, SBlockRealize, Schedule, ScheduleError
+from tvm.s_tir import SBlock, SBlockRealize
 from tvm_ffi import structural_equal, structural_map
 
 from chapters.kit.cpu.vector_registers import fills_vectors
@@ -29,27 +29,6 @@ def product_of(func: tirx.PrimFunc) -> tirx.PrimFunc:
     x, w, result = (at.source for at in [*realize.block.reads, *realize.block.writes])
     body = with_fields(root, body=nest, alloc_buffers=[])
     return tirx.PrimFunc([w, x, result], SBlockRealize([], True, body))
-
-
-def with_one_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """`func`, an NT_matmul alone or with blocks behind it, with these inlined into the last; None if it is not one.
-
-    The product is the first block, and one that is_nt_matmul; the last block is elementwise and reads of the sums only
-    the one with the index that it writes.
-    """
-    sch = Schedule(func)
-    product, *others = sch.get_child_blocks(sch.get_sblock("root"))
-    if not has_product(func) or sch.get(product).name_hint != NAME:
-        return None
-    if not others:
-        return func
-    try:
-        for block in others[:-1]:
-            sch.compute_inline(block)
-    except ScheduleError:
-        return None
-    result = sch.get(product).writes[0].source
-    return sch.mod["main"] if reads_only_its_own(sch.get(others[-1]), result) else None
 
 
 def has_product(func: tirx.PrimFunc) -> bool:

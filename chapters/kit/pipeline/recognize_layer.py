@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from tvm import tirx
 from tvm.ir import Call, Expr, TensorLoad, Var
-from tvm.s_tir import SBlockRealize
+from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
 from tvm_ffi import structural_equal, structural_map
 
-from chapters.kit.cpu.nt_matmul import product_of
+from chapters.kit.cpu.nt_matmul import NAME, has_product, product_of, reads_only_its_own
 from chapters.kit.gpu.linear_layer import LinearLayer, is_compact
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import innermost_blocks, is_pure, loads, mentions, nodes, substitute
@@ -29,6 +29,27 @@ from chapters.kit.ir.tensor_ir import innermost_blocks, is_pure, loads, mentions
 NARROW = ("float16", "bfloat16")
 WIDE = "float32"
 BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
+
+
+def with_one_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """`func`, an NT_matmul alone or with blocks behind it, with these inlined into the last; None if it is not one.
+
+    The product is the first block, and one that is_nt_matmul; the last block is elementwise and reads of the sums only
+    the one with the index that it writes.
+    """
+    sch = Schedule(func)
+    product, *others = sch.get_child_blocks(sch.get_sblock("root"))
+    if not has_product(func) or sch.get(product).name_hint != NAME:
+        return None
+    if not others:
+        return func
+    try:
+        for block in others[:-1]:
+            sch.compute_inline(block)
+    except ScheduleError:
+        return None
+    result = sch.get(product).writes[0].source
+    return sch.mod["main"] if reads_only_its_own(sch.get(others[-1]), result) else None
 
 
 def layer_of(func: tirx.PrimFunc) -> LinearLayer | None:

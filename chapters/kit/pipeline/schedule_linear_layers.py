@@ -16,13 +16,12 @@ from tvm import tirx
 from tvm.ir import Var
 from tvm.target import Target
 
-from chapters.kit.cpu.nt_matmul import with_one_epilogue
 from chapters.kit.gpu.few_rows import BUCKETS, few_rows_body
 from chapters.kit.gpu.limits import block_shared_bytes
 from chapters.kit.gpu.linear_layer import LinearLayer
 from chapters.kit.gpu.mma import mma_body, tile_for
 from chapters.kit.pipeline.planned_storage import evaluate
-from chapters.kit.pipeline.recognize_layer import layer_of
+from chapters.kit.pipeline.recognize_layer import layer_of, with_one_epilogue
 from chapters.kit.pipeline.unscheduled import map_unscheduled
 
 FIRST = 80  # sm_80: the first architecture with mma.sync for bfloat16 and with cp.async
