@@ -58,6 +58,11 @@ EPILOGUES = {
         lambda y, b, r: 3 * np.tanh(y / 3),
         False,
     ),
+    "two vectors": (
+        'R.multiply(R.add(y, b), R.tanh(R.add(y, R.const(1.0, "DTYPE"))))',
+        lambda y, b, r: (y + b) * np.tanh(y + 1),
+        False,
+    ),
     "two biases": (
         "R.multiply(R.add(y, b), R.add(y, r))",
         lambda y, b, r: (y + b) * (y + r),
