@@ -19,7 +19,7 @@ def transposed(expr: Expr, found: Matched) -> Expr:
         return expr
     builder = relax.BlockBuilder()
     with builder.function("main", []), builder.dataflow():
-        stored = relax.const(tvm.runtime.tensor(np.ascontiguousarray(w.reshape(w.shape[-2:]))))
+        stored = relax.const(tvm.runtime.tensor(w.reshape(w.shape[-2:])))
         builder.emit_func_output(builder.emit_output(relax.op.permute_dims(stored)))
     folded = relax.transform.FoldConstant()(relax.transform.LegalizeOps()(builder.get()))
     rows = folded["main"].body.blocks[0].bindings[-1].value

@@ -392,6 +392,13 @@ def test_10_4_others(impl) -> None:
         JUDGE.equal(found, given[-1], what, why=f"The last rule is for this case: {why}.")
 
 
+def test_10_4_the_oldest(impl) -> None:
+    """compute capability 7.0 is the first with tensor cores"""
+    given = ("GEMV", "MatmulTensorization", "Fallback")
+    what = "For sm_70 your function takes the last rule."
+    JUDGE.equal(chosen(impl, "sm_70", given), "MatmulTensorization", what)
+
+
 def test_10_4_order(impl) -> None:
     """the order of the rules decides between two that both do"""
     for given in (

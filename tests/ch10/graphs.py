@@ -67,6 +67,7 @@ OTHERS = {  # what looks like a norm and is none, or one that rms_norm computes 
     "epsilon subtracted": ("R.add(mean,", "R.subtract(mean,"),
     "epsilon computed": ("R.const(0.01)", "R.max(w)"),
     "epsilon per column": ("R.const(0.01)", "R.broadcast_to(R.const(0.01), R.shape([8]))"),
+    "a constant epsilon per column": ("R.const(0.01)", "R.const([0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08])"),
     "epsilon adds a dimension": ("R.const(0.01)", "R.const([[[0.01]]])"),
     "sqrt": ("R.rsqrt(total)", "R.sqrt(total)"),
     "power 0.5": ("R.rsqrt(total)", "R.power(total, R.const(0.5))"),
