@@ -95,7 +95,7 @@ def pad_rows(sch: Schedule, product: SBlockRV, tile: Tile) -> tuple[SBlockRV, SB
     padding[tile.row_axis] = tile.rows
     epilogue = sch.get_consumers(product)
     sch.pad_einsum(product, padding)
-    (packed,) = sch.get_producers(product) or [sch.cache_read(product, 0, "global")]
+    (packed,) = sch.get_producers(product) or [sch.cache_read(product, 0, "global", [product])]
     (result,) = sch.get_consumers(product) or [sch.cache_write(product, 0, "global")]
     if epilogue and sch.get(result) != sch.get(epilogue[0]):
         sch.compute_inline(result)

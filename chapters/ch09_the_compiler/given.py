@@ -9,11 +9,11 @@ from tvm import relax, tirx
 from tvm.ir.transform import Pass
 from tvm.relax import transform
 from tvm.relax.pipeline import PIPELINE_MAP
-from tvm.s_tir import Schedule
+from tvm.s_tir import Schedule, ScheduleError
 from tvm.target import Target
 
 from chapters.kit.cpu.matmul_tile import has_few_rows, lanes_of, largest_divisor
-from chapters.kit.cpu.nt_matmul import NAME
+from chapters.kit.cpu.nt_matmul import NAME, has_product
 from chapters.kit.ir.tensor_ir import innermost_blocks
 from chapters.kit.pipeline.copy_operands_before_in_place import CopyOperandsBeforeInPlace
 from chapters.kit.pipeline.sum_in_float32 import SumInFloat32
@@ -36,6 +36,25 @@ def tiled(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         _, lane = sch.split(column, [None, width])
         sch.vectorize(lane)
     return sch.mod["main"]
+
+
+def product_first(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with the blocks before its NT_matmul inlined, if only blocks behind it read them; or `func` itself.
+
+    FuseOps puts a block there if a model computes a gate before the product that is multiplied with it.
+    """
+    if not has_product(func):
+        return func
+    sch = Schedule(func)
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    names = [sch.get(block).name_hint for block in blocks]
+    try:
+        for block in blocks[: names.index(NAME)]:
+            sch.compute_inline(block)
+    except ScheduleError:
+        return func
+    found = sch.mod["main"]
+    return found if has_product(found) else func  # a product that reads such a block is left alone
 
 
 def each_unscheduled(name: str, rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> Pass:

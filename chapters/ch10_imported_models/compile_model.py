@@ -28,6 +28,11 @@ from chapters.kit.pipeline.left_to_fallback import FALLBACK, scheduled_by, why_l
 from chapters.runner.earlier import earlier
 
 TOLERANCE = 1e-4  # of the largest number of an output, in float32; sums in another order differ by about 1e-6
+WHERE_TO_LOOK = (
+    'Compile the imported module with TVM\'s own pipeline, relax_pipeline="default": if that gives the same wrong '
+    "numbers, the importer made the mistake; else find the pass with `phases` of chapter 9 by leaving out one after "
+    "the other."
+)
 ROUNDS = 5
 OURS = 10  # the number of this chapter
 HERE = "chapters.ch10_imported_models.compile_model"  # as peers import it; run as a program, it is __main__
@@ -108,7 +113,7 @@ def table_of(mod: tvm.IRModule, by: dict[str, str]) -> Table:
         if kernel in by:
             launches[kernel] += 1
             moved[kernel] += row.read + row.written
-    total, left = moved.total(), sum(moved[k] for k in moved if by[k] == FALLBACK)
+    total, left = max(moved.total(), 1), sum(moved[k] for k in moved if by[k] == FALLBACK)
     rows = []
     for kernel, count in moved.most_common():
         why = why_left(mod[kernel]) if by[kernel] == FALLBACK else ""
@@ -118,6 +123,8 @@ def table_of(mod: tvm.IRModule, by: dict[str, str]) -> Table:
     note = (
         f"Only the fallback scheduled the kernels that move {left / total:.0%} of the bytes; "
         "a lookup in a table counts the whole table."
+        if left
+        else ""
     )
     return Table(
         ("kernel", "launches", "bytes", "share", "scheduled by", "left because it has"), rows, note
@@ -149,24 +156,50 @@ def tensor(value) -> tvm.runtime.Tensor:
 def largest_error(found, expected: list[np.ndarray]) -> float:
     """The largest difference from `expected`, relative to the largest number of the same output.
 
-    Raises WrongNumbers if it is not below TOLERANCE, or if an output has another shape.
+    Raises WrongNumbers if it is not below TOLERANCE, if an output has another shape or dtype, if integers or truth
+    values differ at all, or if NaN or an infinity is in another place.
     """
     found = [found] if hasattr(found, "numpy") else [one for one in found if one is not None]
-    errors = []
-    for number, (mine, theirs) in enumerate(zip(found, expected, strict=True), 1):
-        mine = mine.numpy()
-        if mine.shape != theirs.shape:
-            raise WrongNumbers(
-                f"Output {number} has shape {mine.shape}, and in PyTorch {theirs.shape}."
-            )
-        largest = float(np.abs(theirs).max(initial=0)) or 1.0
-        errors.append(float(np.abs(mine.astype("float64") - theirs).max(initial=0)) / largest)
-        if not errors[-1] < TOLERANCE:  # also true for NaN
-            raise WrongNumbers(
-                f"Output {number} differs from PyTorch's by {errors[-1]:.1e} of its largest number; {TOLERANCE:.0e} is "
-                "allowed. Find the pass with `phases` of chapter 9: leave out one after the other."
-            )
+    errors = [
+        _error(number, mine.numpy(), theirs)
+        for number, (mine, theirs) in enumerate(zip(found, expected, strict=True), 1)
+    ]
     return max(errors, default=0.0)
+
+
+def _error(number: int, mine: np.ndarray, theirs: np.ndarray) -> float:
+    """The largest difference of one output, relative to its largest number; raises WrongNumbers."""
+    for what in ("shape", "dtype"):
+        ours, pytorchs = getattr(mine, what), getattr(theirs, what)
+        if ours != pytorchs:
+            raise WrongNumbers(
+                f"Output {number} has {what} {ours}, and in PyTorch {pytorchs}. TVM's importer translated an operator "
+                "otherwise than PyTorch defines it."
+            )
+    if theirs.dtype.kind in "biu":
+        if (mine != theirs).any():
+            raise WrongNumbers(
+                f"Output {number} is {theirs.dtype}, and {np.count_nonzero(mine != theirs):,} of its {theirs.size:,} "
+                f"elements differ from PyTorch's. {WHERE_TO_LOOK}"
+            )
+        return 0.0
+    finite = np.isfinite(theirs)
+    if (
+        not np.array_equal(mine[~finite], theirs[~finite], equal_nan=True)
+        or not np.isfinite(mine[finite]).all()
+    ):
+        raise WrongNumbers(
+            f"Output {number} has NaN or an infinity in other places than PyTorch's. {WHERE_TO_LOOK}"
+        )
+    mine, theirs = mine[finite].astype("float64"), theirs[finite]
+    largest = float(np.abs(theirs).max(initial=0)) or 1.0
+    error = float(np.abs(mine - theirs).max(initial=0)) / largest
+    if error >= TOLERANCE:
+        raise WrongNumbers(
+            f"Output {number} differs from PyTorch's by {error:.1e} of its largest number; {TOLERANCE:.0e} is "
+            f"allowed. {WHERE_TO_LOOK}"
+        )
+    return error
 
 
 # --- times: each peer loads the model in its own process --------------------------------------------

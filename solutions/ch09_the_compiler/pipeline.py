@@ -20,7 +20,7 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from chapters.ch09_the_compiler import given
-from chapters.ch09_the_compiler.given import each_unscheduled, register, tiled
+from chapters.ch09_the_compiler.given import each_unscheduled, product_first, register, tiled
 from chapters.kit.cpu.nt_matmul import has_product, reads_only_its_own
 from chapters.kit.pipeline.apply_cpu_fallback import ApplyCPUFallback
 from chapters.kit.pipeline.fold_read_only_constants import FoldReadOnlyConstants
@@ -167,7 +167,9 @@ def schedule_product(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 def ScheduleMatmuls(target: Target) -> Pass:
     """Schedules each PrimFunc that is a product with a transposed weight, with its epilogue, on a CPU."""
-    return each_unscheduled("ScheduleMatmuls", lambda func: schedule_product(func, target))
+    return each_unscheduled(
+        "ScheduleMatmuls", lambda func: schedule_product(product_first(func), target)
+    )
 
 
 def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[Pass]:

@@ -115,6 +115,35 @@ NOT_OWN = {
 }
 
 
+@pytest.mark.parametrize("rows", [1, 8, 19, 64, "n"])
+@pytest.mark.parametrize(
+    ("text", "exact"),
+    [
+        ("out = R.add(x, R.matmul(x, R.permute_dims(w)))", lambda x, y, g: x + y),
+        (
+            "out = R.multiply(R.matmul(x, R.permute_dims(w)), R.sigmoid(x))",
+            lambda x, y, g: y * sigmoid(x),
+        ),
+        (
+            "s = R.nn.silu(g)\n    out = R.multiply(s, R.matmul(x, R.permute_dims(w)))",
+            lambda x, y, g: g * sigmoid(g) * y,
+        ),
+    ],
+)
+def test_an_epilogue_may_read_x_and_what_is_computed_before_the_product(text, exact, rows):
+    mod = relax_module(f"def main(x: {(rows, 48)}, w: (48, 48), g: {(rows, 48)}):\n    {text}\n")
+    assert unscheduled(as_kernels(mod, products_only=True)) == []
+    count = 37 if rows == "n" else rows
+    random = np.random.default_rng(count)
+    x, w, g = (
+        random.standard_normal(s).astype("float32") for s in ((count, 48), (48, 48), (count, 48))
+    )
+    x64, w64, g64 = (a.astype("float64") for a in (x, w, g))
+    expected = exact(x64, x64 @ w64.T, g64)
+    # sums of 48 terms of size 1, in another order
+    np.testing.assert_allclose(run(mod, x, w, g), expected, rtol=0, atol=2e-5)
+
+
 @pytest.mark.parametrize("name", NOT_OWN)
 def test_an_epilogue_that_reads_other_elements_stays_outside(name):
     func = _with_epilogue(NOT_OWN[name])

@@ -4,8 +4,11 @@ import subprocess
 import sys
 import textwrap
 
+import numpy as np
 import pytest
+import tvm
 
+from chapters.ch10_imported_models import compile_model
 from chapters.kit.models import from_torch
 from chapters.kit.models.from_torch import Refused, imported, load, outputs_of
 from chapters.runner.course import ROOT
@@ -30,6 +33,7 @@ REFUSED = {  # name: (the file, what the sentence says)
     "an input of the wrong shape": (LINEAR.format("torch.ones(2, 5)"), "does not accept its example inputs"),
     "an input of the wrong dtype": (LINEAR.format("torch.ones(2, 3).int()"), "does not accept its example inputs"),
     "float16": (LINEAR.replace("4)", "4).half()").format("torch.ones(2, 3)"), "weights of torch.float16"),
+    "sys.exit": ("import sys\nsys.exit('set MODEL_DIR')", "SystemExit: set MODEL_DIR (line 2)"),
     "a branch": (MODULE.format("return x if x.sum() > 0 else -x"), "values at line 5 of a_model.py, `return x if"),
     "an unknown operator": (MODULE.format("return torch.special.bessel_j0(x)"), "does not know.*special_bessel_j0"),
 }  # fmt: skip
@@ -106,14 +110,56 @@ def test_the_command_refuses_in_one_line(write):
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (2, "", 1)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "return x[:, -1] + x[-1, 0] + x[:, [-2]].sum()",  # imported as take with a negative index
+        "self.count.add_(1)\n        return x * self.count",  # writes into its buffer
+    ],
+)
+def test_numbers_are_pytorchs(write, line):
+    model, inputs = load(
+        write(f"""
+import torch
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("count", torch.ones(1))
+    def forward(self, x):
+        {line}
+def model():
+    return Net(), torch.randn(3, 4, 5)
+""")
+    )
+    expected = outputs_of(model, inputs)
+    found = compile_model.compiled(imported(model, inputs))(*map(compile_model.tensor, inputs))
+    found = found if hasattr(found, "numpy") else found[len(found) - 1]
+    assert compile_model.largest_error(found, expected) < 1e-6
+
+
+def test_a_model_without_kernels_and_one_of_integers(write):
+    done = run(write(MODULE.format("return x")))
+    assert (done.returncode, done.stderr) == (0, "")
+    integers = "return torch.full((2, 3), 5001) @ torch.full((3, 2), 5003) + x[:2].long()"
+    done = run(write(MODULE.format(integers)))
+    assert done.returncode == 1
+    assert "Output 1 has dtype float32, and in PyTorch int64" in done.stdout
+
+
 def test_other_numbers_are_an_error():
-    import numpy as np
-    import tvm
-
-    from chapters.ch10_imported_models.compile_model import WrongNumbers, largest_error
-
-    expected = np.array([1.0, -2.0], "float32")
-    assert largest_error(tvm.runtime.tensor(expected), [expected]) == 0
-    for other, says in ((expected + 0.001, "Output 1 differs"), (expected[:1], "shape")):
-        with pytest.raises(WrongNumbers, match=says):
-            largest_error(tvm.runtime.tensor(other), [expected])
+    expected = np.array([1.0, -2.0, np.nan, np.inf], "float32")
+    assert compile_model.largest_error(tvm.runtime.tensor(expected), [expected]) == 0
+    finite = np.nan_to_num(expected)
+    for other, says in (
+        (expected + 0.001, "Output 1 differs"),
+        (expected[:1], "shape"),
+        (expected.astype("float64"), "dtype float64, and in PyTorch float32"),
+        (finite, "NaN or an infinity in other places"),
+        (expected / [0, 1, 1, 1], "NaN or an infinity in other places"),
+    ):
+        other = other if "dtype" in says else other.astype("float32")
+        with pytest.raises(compile_model.WrongNumbers, match=says):
+            compile_model.largest_error(tvm.runtime.tensor(other), [expected])
+    words = np.arange(5)
+    with pytest.raises(compile_model.WrongNumbers, match="1 of its 5 elements"):
+        compile_model.largest_error(tvm.runtime.tensor(words // 4 + words), [words])

@@ -6,6 +6,7 @@ the shapes of these tensors. Where something is wrong, a Refused says so to the 
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import os
@@ -17,6 +18,7 @@ from types import ModuleType
 
 import numpy as np
 import tvm
+from tvm import relax
 
 NO_TORCH = 'PyTorch is not installed: pip install -e ".[models]"'
 RETURNED = "(a torch.nn.Module, a tuple of example tensors)"
@@ -38,7 +40,7 @@ def load(name: str) -> tuple:
         raise Refused(f"{name} defines no function model(), which must return {RETURNED}.")
     try:
         returned = source.model()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Refused(f"model() of {name} fails: {_said(error, source.__file__)}.") from error
     is_pair = isinstance(returned, tuple | list) and len(returned) == 2
     if not is_pair or not isinstance(returned[0], torch.nn.Module):
@@ -81,23 +83,26 @@ def _source(name: str) -> ModuleType:
     sys.modules[spec.name] = source
     try:
         spec.loader.exec_module(source)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise Refused(f"{name} cannot be imported: {_said(error, str(path.resolve()))}.") from error
     return source
 
 
 def outputs_of(model, inputs: tuple) -> list[np.ndarray]:
-    """What PyTorch computes, flattened in the order in which the exported graph returns it."""
+    """What PyTorch computes, flattened in the order in which the exported graph returns it.
+
+    A copy of the model gets copies of the inputs, because a model may write into its buffers or its inputs.
+    """
     import torch
     from torch.utils import _pytree
 
     try:
         with torch.inference_mode():
-            returned = model(*inputs)
+            returned = copy.deepcopy(model)(*(value.clone() for value in inputs))
     except Exception as error:
         raise Refused(f"The model does not accept its example inputs: {_said(error)}.") from error
     return [
-        value.numpy()
+        value.detach().numpy()
         for value in _pytree.tree_flatten(returned)[0]
         if isinstance(value, torch.Tensor)
     ]
@@ -114,7 +119,7 @@ def imported(model, inputs: tuple) -> tvm.IRModule:
     except Exception as error:
         raise Refused(_not_exported(error)) from error
     try:
-        return from_exported_program(program)
+        return wrap_indices(from_exported_program(program))
     except Exception as error:
         unknown = re.search(r"Unsupported function types \[(.*)\]", str(error))
         if unknown:
@@ -122,6 +127,27 @@ def imported(model, inputs: tuple) -> tvm.IRModule:
         else:
             message = f"TVM's importer cannot translate the exported model: {_said(error)}."
         raise Refused(message) from error
+
+
+def wrap_indices(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` with take(x, index, mode="wrap") for each take(x, index) of mode "fast", as the importer makes them.
+
+    In mode "fast" a negative index reads outside of x, and PyTorch counts it from the end, as mode "wrap" does.
+    """
+
+    @relax.expr_functor.mutator
+    class Wrap(relax.PyExprMutator):
+        def visit_call_(self, call: relax.Call) -> relax.Expr:
+            call = super().visit_call_(call)
+            if call.op == tvm.ir.Op.get("relax.take") and call.attrs.mode == "fast":
+                return relax.op.take(*call.args, axis=call.attrs.axis, mode="wrap")
+            return call
+
+    result = mod.clone()
+    for gvar, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            result[gvar] = Wrap(mod).visit_expr(func)
+    return result
 
 
 def _not_exported(error: Exception) -> str:
@@ -137,6 +163,11 @@ def _not_exported(error: Exception) -> str:
         if frames
         else ""
     )
+    if "DynamicCache" in str(error):
+        return (
+            "torch.export cannot follow this model: it returns a cache of keys and values. In model(), set "
+            "config.use_cache = False, and give an attention mask among the example inputs."
+        )
     if "data-dependent" in str(error):
         return (
             f"torch.export cannot follow this model: the program depends on a tensor's values{where}. "
