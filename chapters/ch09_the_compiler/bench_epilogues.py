@@ -65,7 +65,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
         sizes = {"rows": count, "n": N, "k": K, "threads": 1}
         functions = ("ours", "torch_compile")
         measured[str(count)] = measure(
-            __name__, functions, sizes, rounds=rounds, say=lambda _: None, torch=functions[1:]
+            __name__, functions, sizes, rounds=rounds, say=say, torch=functions[1:]
         )
     found = {"n": N, "k": K, "threads": 1, "rows": measured}
     say(f"\n{table_of(found)}\n")

@@ -24,7 +24,7 @@ from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.machine import llvm_host
 from chapters.kit.models.from_torch import Refused, imported, load, outputs_of
 from chapters.kit.pipeline import scoreboard
-from chapters.kit.pipeline.left_to_fallback import FALLBACK, scheduled_by, why_left
+from chapters.kit.pipeline.left_to_fallback import FALLBACK, kernel_bytes, scheduled_by, why_left
 from chapters.runner.earlier import earlier
 
 TOLERANCE = 1e-4  # of the largest number of an output, in float32; sums in another order differ by about 1e-6
@@ -107,12 +107,7 @@ def kernels(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
 
 def table_of(mod: tvm.IRModule, by: dict[str, str]) -> Table:
     """One row per kernel, the one that moves the most bytes first; for those left to the fallback, why."""
-    launches, moved = Counter(), Counter()
-    for row in earlier(1).binding_bytes(mod["main"], {}):
-        kernel = row.call.partition(":")[2]
-        if kernel in by:
-            launches[kernel] += 1
-            moved[kernel] += row.read + row.written
+    launches, moved = kernel_bytes(mod["main"])
     total, left = max(moved.total(), 1), sum(moved[k] for k in moved if by[k] == FALLBACK)
     rows = []
     for kernel, count in moved.most_common():
