@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import tvm
@@ -14,12 +15,14 @@ from tvm import te, tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 
+from chapters.kit.bench.timing import time_call
 from chapters.kit.cases.guarded import run_compiled
 from chapters.kit.ir.tensor_ir import count, loads, nodes, substitute
 from chapters.kit.machine import llvm_host
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 
 Schedule = Callable[[tirx.PrimFunc, Target], tirx.PrimFunc]
+USE_BIG_CORES = 1  # a mode of TVM's thread pool: prefer fast cores, where a processor has two kinds
 COPIES = ("_pad", "_global", "_local", "_init")
 WIDE = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "skylake-avx512"})
 NARROW = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "haswell"})
@@ -146,7 +149,11 @@ def sums_of_a_step(func: tirx.PrimFunc, written_out: bool = False) -> list[tuple
 
 
 def times(schedules: list[Schedule | None], rows, n: int, k: int) -> list[float]:
-    """Seconds of a call of the kernel by each of `schedules`, None for unscheduled: medians of interleaved runs."""
+    """Seconds of a call of the kernel by each of `schedules`, None for unscheduled: medians of interleaved runs.
+
+    One thread runs them, and its CPU time is measured. Several threads on a busy machine wait for one another, and a
+    fast kernel would then lose to a slow one. Whether the work is spread over threads is seen in the loops.
+    """
     target = llvm_host()["target"]
     plain = unscheduled(rows, n, k)
     funcs = [plain if schedule is None else schedule(plain, target) for schedule in schedules]
@@ -154,9 +161,20 @@ def times(schedules: list[Schedule | None], rows, n: int, k: int) -> list[float]
     arrays = array(1, n, k), array(2, *rows, k), np.zeros((*rows, n), "float32")
     w, x, out = (tvm.runtime.tensor(a) for a in arrays)
     spent: list[list[float]] = [[] for _ in kernels]
-    for _ in range(7):
-        for kernel, mine in zip(kernels, spent, strict=True):
-            start = time.perf_counter()
-            kernel(w, x, out)
-            mine.append(time.perf_counter() - start)
+    with _one_thread():
+        for _ in range(5):
+            for kernel, mine in zip(kernels, spent, strict=True):
+                mine.append(time_call(partial(kernel, w, x, out), threads=1))
     return [statistics.median(mine) for mine in spent]
+
+
+@contextlib.contextmanager
+def _one_thread():
+    """Compiled kernels use one thread, then as many as before."""
+    before = tvm.get_global_func("runtime.NumThreads")()
+    configure = tvm.get_global_func("runtime.config_threadpool")
+    configure(USE_BIG_CORES, 1)
+    try:
+        yield
+    finally:
+        configure(USE_BIG_CORES, before)
