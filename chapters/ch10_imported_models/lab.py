@@ -108,7 +108,7 @@ for name, run in runs.items():
 # ## Launches, bytes, and who scheduled what
 #
 # The same layer before and after. In the imported graph a reshape stands between the product and its activation, and
-# the product has only the fallback's schedule. In canonical form both are one kernel, which chapter 5's schedule takes.
+# each call copies the weight into another layout. In canonical form both are one kernel, with chapter 5's schedule.
 
 # %%
 kernels = {

@@ -30,6 +30,7 @@ from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions
 from chapters.kit.pipeline.reduction_once import ReductionOnce, is_reduction
 from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially
 from chapters.kit.pipeline.schedule_linear_layers import ScheduleLinearLayers
+from chapters.kit.pipeline.tile_products import TileProducts
 from chapters.runner.earlier import earlier
 
 ch2, ch3, ch4, ch7 = (earlier(number) for number in (2, 3, 4, 7))
@@ -175,14 +176,16 @@ def ScheduleMatmuls(target: Target) -> Pass:
 def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[Pass]:
     """From the most specific schedule to the fallback; each skips kernels that are already scheduled.
 
-    First the schedules that know a whole kernel: chapter 5's products on a CPU; on a GPU ScheduleLinearLayers, whose
-    kernels are chapter 8's, then dlight's rules. Then the epilogues of the remaining kernels are fused; then comes a
-    fallback for everything. On a CPU, last, kernels that are small within the bounds lose their threads.
+    First the schedules that know a whole kernel: on a CPU chapter 5's products, then TileProducts for the others, such
+    as attention's; on a GPU ScheduleLinearLayers, whose kernels are chapter 8's, then dlight's rules. Then the
+    epilogues of the remaining kernels are fused; then comes a fallback for everything. On a CPU, last, kernels that
+    are small within the bounds lose their threads.
     """
-    # BEGIN exercise 9.6 (about 10 lines): two lists, for "llvm" and for a GPU
+    # BEGIN exercise 9.6 (about 11 lines): two lists, for "llvm" and for a GPU
     if target.kind.name == "llvm":
         return [
             ScheduleMatmuls(target),
+            TileProducts(target),
             FuseEpilogues(),
             dl.ApplyDefaultSchedule(ReductionOnce()),
             ApplyCPUFallback(),

@@ -16,6 +16,7 @@ from tvm.s_tir import SBlock
 from tvm.target import Target
 
 from chapters.kit.cases.guarded import QUICK, run_compiled
+from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder import llama_reference
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import LlamaConfig
@@ -102,6 +103,16 @@ def lowered(target: Target = QUICK) -> tvm.IRModule:
     """The decoder before the schedule phase, by the reference; for a GPU in float16."""
     dtype = "float32" if target is QUICK else "float16"
     return through(phases(target, "attach", "graph and lower"), model(dtype), target)
+
+
+@functools.cache
+def two_activations() -> tvm.IRModule:
+    """Two batches of products, the first with a bias, before the schedule phase, by the reference."""
+    mod = relax_module("""
+def main(x: (2, 5, 8), y: (2, 8, 16), b: (16,), z: (2, 16, 8)):
+    out = R.matmul(R.add(R.matmul(x, y), b), z)
+""")
+    return through(phases(QUICK, "attach", "graph and lower"), mod)
 
 
 @functools.cache
@@ -617,6 +628,20 @@ def test_9_6_products_first(impl) -> None:
     SCHEDULE.equal(found, [], what, why=why)
 
 
+def test_9_6_attention(impl) -> None:
+    """on a CPU a product of two activations is tiled, before its epilogue is fused into its sum"""
+    found = kernels(through(impl.schedule_phase(QUICK, {}), two_activations(), QUICK))
+    best = kernels(through(reference.schedule_phase(QUICK, {}), two_activations(), QUICK))
+    for name, func in best.items():
+        SCHEDULE.that(
+            tvm_ffi.structural_equal(found[name].body, func.body, map_free_vars=True),
+            "A product of two tensors with a batch, as in attention, is not tiled.",
+            expected="TileProducts sees it before FuseEpilogues and ApplyCPUFallback do",
+            why="The fallback multiplies one pair of numbers at a time. A product whose sums start from an epilogue "
+            "has another form than TileProducts looks for.",
+        )
+
+
 def test_9_6_epilogues(impl) -> None:
     """on a CPU the attention scores are one nest"""
     what = "The attention scores are still two nests."
@@ -716,8 +741,9 @@ def test_9_6_each_sum_once(impl) -> None:
 
 
 def observe_9_6(impl):
-    def look(target: Target, bounds: dict) -> str:
-        result = kernels(through(impl.schedule_phase(target, bounds), lowered(target), target))
+    def look(target: Target, bounds: dict, mod: tvm.IRModule | None = None) -> str:
+        passes = impl.schedule_phase(target, bounds)
+        result = kernels(through(passes, mod or lowered(target), target))
         facts = {}
         for name, func in sorted(result.items()):
             kinds = [(int(loop.kind), str(loop.extent)) for loop in nodes(func.body, tirx.For)]
@@ -728,7 +754,10 @@ def observe_9_6(impl):
         return str(facts)
 
     cases = (QUICK, BOUNDS), (QUICK, {}), (CUDA, BOUNDS), (CUDA, {**BOUNDS, "seq_len": 8})
-    return [lambda case=case: look(*case) for case in cases]
+    return [
+        lambda: look(QUICK, {}, two_activations()),
+        *(lambda case=case: look(*case) for case in cases),
+    ]
 
 
 # --- 9.7 ------------------------------------------------------------------------------------------

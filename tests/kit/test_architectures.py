@@ -15,7 +15,7 @@ from tvm.s_tir import SBlock
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.models.from_torch import imported, outputs_of
-from chapters.kit.pipeline.left_to_fallback import FALLBACK, scheduled_by
+from chapters.kit.pipeline.left_to_fallback import scheduled_by
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 from solutions.ch10_imported_models.imported_models import canonicalize
 from tests.kit.architectures import ARCHITECTURES, build
@@ -28,7 +28,7 @@ TOLERANCE = 1e-5  # of the largest number: two layers in float32 differ by a few
 NORMS = {"Llama": 5, "Mistral": 5, "Qwen2": 5, "Qwen3": 9, "Gemma 2": 9}  # others have LayerNorm
 PAIRS = dict.fromkeys(NORMS, 4)  # of an add and the norm of its result, fused
 # queries with keys, and weights with values: chapter 5's schedules need a constant matrix, and these have none
-TWO_ACTIVATIONS = {FALLBACK}
+TWO_ACTIVATIONS = {"TileProducts"}
 LINEAR = ("Linear", "Conv1D", "Conv2d")  # GPT-2's name for a linear layer, and ViT's patches
 LEFT_OUT = {"BERT": 1, "ViT": 1}  # the linear layers of poolers, which read the hidden states
 

@@ -23,15 +23,13 @@ from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import nodes, variables_of
 from chapters.kit.pipeline.planned_storage import evaluate, tensor_bytes
 from chapters.kit.pipeline.reduction_once import is_reduction, products
+from chapters.kit.pipeline.tile_products import axes_of
 from chapters.kit.pipeline.unscheduled import is_made_of_blocks, needs_schedule
 
 FALLBACK = "ApplyCPUFallback"
 NO_SUM = "no sums: it computes or moves single elements"
 CONVOLUTION = "a convolution"
-PRODUCT = "a product that is not x @ w.T with a matrix w"
-TWO_ACTIVATIONS = "a product of two tensors that both have a batch"
-EPILOGUE = "a product whose epilogue reads other sums than its own, or runs in more than one block"
-UNEXPECTED = "a product in a form or of a dtype that no schedule expects"
+EPILOGUE = "a product whose epilogue reads other sums than its own, or has several results"
 SUMS = "sums that no schedule before the fallback takes"
 
 KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
@@ -136,23 +134,24 @@ def why_left(func: tirx.PrimFunc) -> str:
     """Why only the fallback schedules `func`, a kernel: what it computes that no other schedule serves."""
     if not is_made_of_blocks(func):
         return NO_SUM
-    sums = [block for block in nodes(func.body, SBlock) if is_reduction(block)]
-    for block in products(func):
-        if block.name_hint.startswith("conv"):
-            return CONVOLUTION
-        return _why_no_schedule(func, block) if block.name_hint == NT_MATMUL else PRODUCT
-    return SUMS if sums else NO_SUM
+    found = products(func)
+    if found:
+        return _why_no_tiles(found[0])
+    return SUMS if any(map(is_reduction, nodes(func.body, SBlock))) else NO_SUM
 
 
-def _why_no_schedule(func: tirx.PrimFunc, block: SBlock) -> str:
-    """Why chapter 5's schedules do not take `func`, a kernel with `block`, an NT_matmul that reads x and then w."""
-    w = block.reads[-1].source
-    unknown = [str(e) for e in w.shape if not isinstance(e, tirx.IntImm)]
-    if len(w.shape) > 2:
-        return TWO_ACTIVATIONS
-    if unknown:
-        return f"a product with a matrix whose size is not known ({', '.join(unknown)})"
-    return EPILOGUE if len(nodes(func.body, SBlock)) > 2 else UNEXPECTED  # one block is the root
+def _why_no_tiles(block: SBlock) -> str:
+    """Why neither chapter 5's schedules nor TileProducts take a kernel with `block`, which sums products."""
+    if block.name_hint.startswith("conv"):
+        return CONVOLUTION
+    unknown = [str(e) for e in block.reads[-1].source.shape if not isinstance(e, tirx.IntImm)]
+    try:
+        axes_of(block)
+    except ValueError as reason:
+        if block.name_hint == NT_MATMUL and unknown:
+            return f"a product with a matrix whose size is not known ({', '.join(unknown)})"
+        return str(reason)
+    return EPILOGUE
 
 
 def _bounds(func: relax.Function) -> dict[str, int]:

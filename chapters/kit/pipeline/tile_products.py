@@ -1,0 +1,238 @@
+"""Tiles, on a CPU, the products that chapter 5's schedules do not take, such as those of attention.
+
+Chapter 5 multiplies many rows of x by a matrix w of constant size, each row of which is contiguous along the sum.
+Here both factors may have a batch, sizes may be symbolic, and a matrix may be multiplied as it is stored. The tile's
+shape follows from the target's vector registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+from tvm import tirx
+from tvm.ir import Expr, TensorLoad
+from tvm.s_tir import SBlock, Schedule, ScheduleError
+from tvm.s_tir.schedule import SBlockRV
+from tvm.target import Target
+
+from chapters.kit.cpu.matmul_tile import largest_divisor
+from chapters.kit.cpu.nt_matmul import reads_only_its_own
+from chapters.kit.cpu.vector_registers import fills_vectors, vector_registers
+from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.pipeline.parallel_rows import row_loops, spread
+from chapters.kit.pipeline.reduction_once import is_reduction, products
+from chapters.kit.pipeline.unscheduled import map_unscheduled
+from chapters.kit.pipeline.vectorize_adjacent_sums import realized
+
+STEPS = 4  # of the sum that are unrolled
+LATENCY = 8  # multiply-adds that a processor has in flight: a tile of fewer vectors takes as long
+MOST_VECTORS = 4  # of a row of a tile
+
+ONE_ROW = "a product of a single row, for which copying the other factor would not pay"
+INDEX = "a product whose factors are not read at the block's own axes"
+UNEXPECTED = "a product in a form or of a dtype that no schedule expects"
+
+
+@tvm.transform.module_pass(opt_level=0, name="TileProducts")
+class TileProducts:
+    """Schedules each PrimFunc that no schedule has claimed and that is a product with or without an epilogue."""
+
+    def __init__(self, target: Target):
+        self.target = target
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        return map_unscheduled(mod, lambda func: tile_product(func, self.target))
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of a product's block: `row` moves only through one factor, `column` only through the other.
+
+    columns: which of the block's reads is the factor with the columns. index: the positions of the axes that index it.
+    extents: of the row and of the column; None for a symbolic one.
+    """
+
+    row: int
+    column: int
+    columns: int
+    index: tuple[int, ...]
+    extents: tuple[int | None, int | None]
+
+
+def tile_product(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """`func` with a schedule and marked as scheduled, if it is one product of the form above; or `func` itself.
+
+    Rows and columns are padded to whole tiles. For each batch and each panel of columns, which run in parallel, the
+    panel is copied so that a vector register takes the same step of neighbouring columns. It then serves all rows: the
+    sums of a tile stay in registers, and the epilogue runs while they are there.
+    """
+    if len(found := products(func)) != 1 or sum(map(is_reduction, nodes(func.body, SBlock))) != 1:
+        return func
+    sch = Schedule(func)
+    try:
+        axes = axes_of(found[0])
+        product = sch.get_sblock(found[0].name_hint)
+        if not (_has_a_loop_per_axis(sch, product) and _one_block_behind(sch, product)):
+            return func
+        _tile(sch, product, axes, target)
+    except (ValueError, ScheduleError):
+        return func
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        spread(sch, block, row_loops(sch, block))
+    return sch.mod["main"].with_attr("tirx.is_scheduled", True)
+
+
+def axes_of(block: SBlock) -> Axes:
+    """The axes of `block`, which sums products. Raises ValueError, with the reason, if no tiles fit it."""
+    factors = _factors(block)
+    spatial = [axis for axis in block.iter_vars if axis.iter_type == tirx.IterVar.DataPar]
+    if len(spatial) != len(block.iter_vars) - 1:
+        raise ValueError(UNEXPECTED)
+    places = [_positions(load.indices, block) for load in factors]
+    column = len(spatial) - 1
+    in_order = _positions(block.body.indices, block) == tuple(range(len(spatial)))
+    if not in_order or None in places or (column in places[0]) == (column in places[1]):
+        raise ValueError(INDEX)
+    mine, other = sorted(places, key=lambda place: column not in place)
+    rows = [at for at in range(column) if at in other and at not in mine]
+    rows = [at for at in rows if _extent(spatial[at]) != 1]
+    if not rows:
+        raise ValueError(ONE_ROW)
+    buffer = factors[places.index(mine)].source
+    (columns,) = (at for at, region in enumerate(block.reads) if region.source.same_as(buffer))
+    extents = _extent(spatial[rows[-1]]), _extent(spatial[column])
+    return Axes(rows[-1], column, columns, mine, extents)
+
+
+def tile_shape(
+    extents: tuple[int | None, int | None], lanes: int, registers: int
+) -> tuple[int, int]:
+    """(rows, vectors) of the tile that computes `extents`, rows and columns, in the least time.
+
+    A vector has `lanes` columns. A tile's sums, a vector of each column and one element of a row fit the `registers`.
+    Each step of the sum loads rows + vectors, and multiplies rows * vectors, which count four times as much.
+    """
+
+    def cost(tile: tuple[int, int]) -> float:
+        rows, vectors = tile
+        each = max(rows * vectors, LATENCY) + (rows + vectors) / 4
+        sizes = zip(extents, (rows, vectors * lanes), strict=True)
+        tiles = [1 / size if extent is None else -(-extent // size) for extent, size in sizes]
+        return each * tiles[0] * tiles[1]
+
+    return min(
+        (
+            (rows, vectors)
+            for vectors in range(1, MOST_VECTORS + 1)
+            for rows in range(1, (registers - 1) // vectors)
+            if rows * vectors + vectors < registers
+        ),
+        key=cost,
+    )
+
+
+def _factors(block: SBlock) -> tuple[TensorLoad, TensorLoad]:
+    """The loads of the two factors, which may be cast. Raises ValueError unless their products are added up from 0."""
+    store, init = block.body, block.init
+    stores = all(isinstance(one, tirx.BufferStore) for one in (store, init))
+    if stores and isinstance(store.value, tirx.Add) and isinstance(store.value.b, tirx.Mul):
+        sums, product = store.value.a, store.value.b
+        loads = [
+            sums,
+            *(f.value if isinstance(f, tirx.Cast) else f for f in (product.a, product.b)),
+        ]
+        if _is_zero(init.value) and all(isinstance(one, TensorLoad) for one in loads):
+            total, one, other = (load.source for load in loads)
+            apart = total.same_as(store.buffer) and not one.same_as(other)
+            if apart and all(map(fills_vectors, (total, one, other))):
+                return loads[1], loads[2]
+    raise ValueError(UNEXPECTED)
+
+
+def _is_zero(value: Expr) -> bool:
+    return isinstance(value, tirx.FloatImm | tirx.IntImm) and value.value == 0
+
+
+def _positions(indices: list[Expr], block: SBlock) -> tuple[int, ...] | None:
+    """For each of `indices` the position of the block's axis that it is; None if one is anything else."""
+    axes = [axis.var for axis in block.iter_vars]
+    found = [[at for at, axis in enumerate(axes) if index.same_as(axis)] for index in indices]
+    return tuple(at for (at,) in found) if all(found) else None
+
+
+def _extent(axis: tirx.IterVar) -> int | None:
+    return int(axis.dom.extent) if isinstance(axis.dom.extent, tirx.IntImm) else None
+
+
+def _has_a_loop_per_axis(sch: Schedule, product: SBlockRV) -> bool:
+    """Whether each axis of `product` has a serial loop of its own, in the order of the axes."""
+    realize, loops = realized(sch, product), [sch.get(loop) for loop in sch.get_loops(product)]
+    own = list(realize.iter_values) == [loop.loop_var for loop in loops]
+    return own and all(loop.kind == tirx.ForKind.SERIAL for loop in loops)
+
+
+def _one_block_behind(sch: Schedule, product: SBlockRV) -> bool:
+    """Inline the blocks behind `product` into the last; whether that one reads of the sums only its own."""
+    sums = sch.get(product).writes[0].source
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    at = [sch.get(block) for block in blocks].index(sch.get(product))
+    behind = blocks[at + 1 :]
+    for block in behind[:-1]:
+        sch.compute_inline(block)
+    return not behind or reads_only_its_own(sch.get(behind[-1]), sums)
+
+
+def _tile(sch: Schedule, product: SBlockRV, axes: Axes, target: Target) -> None:
+    """Schedule `product`, and with it the copies around it and the block behind it. Raises ScheduleError."""
+    registers = vector_registers(target)
+    lanes = registers.lanes(str(sch.get(product).writes[0].source.dtype))
+    rows, vectors = tile_shape(axes.extents, lanes, registers.count)
+    _pad(sch, product, {axes.row: rows, axes.column: vectors * lanes})
+    panel = _pack(sch, product, axes, vectors * lanes)
+
+    *around, k = sch.get_loops(product)
+    column, row = around.pop(axes.column), around.pop(axes.row)
+    tile, row = sch.split(row, [None, rows])
+    part, vector, lane = sch.split(column, [None, vectors, lanes])
+    extent = sch.get(k).extent
+    unrolled = largest_divisor(int(extent), STEPS) if isinstance(extent, tirx.IntImm) else 1
+    k, step = sch.split(k, [None, unrolled])
+    sch.reorder(*around, part, tile, k, step, row, vector, lane)
+
+    sch.compute_at(panel, part)
+    for block in sch.get_producers(panel):
+        sch.compute_inline(block)
+    result = sch.cache_write(product, 0, "local")
+    sch.reverse_compute_at(result, tile)
+    for block in sch.get_consumers(result):
+        sch.reverse_compute_inline(block)
+
+    sch.parallel(sch.fuse(*around, part))
+    for loop in (step, row, vector):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    sch.decompose_reduction(product, k)
+
+
+def _pad(sch: Schedule, product: SBlockRV, tile: dict[int, int]) -> None:
+    """Pad the axes of `product` to whole tiles; a block behind it reads the padded sums. tile: axis -> its extent."""
+    behind = [sch.get(block) for block in sch.get_consumers(product)]
+    sch.pad_einsum(product, [tile.get(axis, 1) for axis in range(len(sch.get_loops(product)))])
+    for block in sch.get_consumers(product) if behind else []:
+        if sch.get(block) not in behind:
+            sch.compute_inline(block)  # the copy without the padding
+
+
+def _pack(sch: Schedule, product: SBlockRV, axes: Axes, width: int) -> SBlockRV:
+    """Copy the factor with the columns: `width` columns side by side for each step. Returns the block that copies."""
+    panel = sch.cache_read(product, axes.columns, "global", [product])
+    last = len(sch.get_loops(product)) - 1
+
+    def packed(*index: tirx.Var) -> list[Expr]:
+        of = dict(zip(axes.index, index, strict=True))
+        column, step = of.pop(axes.column), of.pop(last)
+        return [*of.values(), column // width, step, column % width]
+
+    sch.transform_layout(product, ("read", axes.columns), packed)
+    return panel

@@ -1,0 +1,135 @@
+"""Products that chapter 5's schedules do not take: they are tiled, and right on sizes that do not fit the tiles.
+
+The reference is numpy.einsum in float64. Results start as NaN between guard zones.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te, tirx
+
+from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.pipeline.tile_products import tile_product, tile_shape
+from tests.support.targets import QUICK_HERE
+
+SPECS = [
+    "bmk,bkn->bmn",  # attention's values
+    "bhmk,bhnk->bhmn",  # attention's scores
+    "mk,kn->mn",  # a matrix as it is stored
+    "bmk,kn->bmn",
+    "bkm,bkn->bmn",
+    "mbk,bnk->mbn",
+]
+SIZES = [
+    {"b": 2, "h": 3, "m": 17, "n": 9, "k": 5},
+    {"b": 1, "h": 1, "m": 4, "n": 64, "k": 33},
+    {"b": 3, "h": 2, "m": 2, "n": 50, "k": 16},
+]
+
+
+def product(
+    spec: str, sizes: dict, *, factor="float32", result="float32", **around
+) -> tirx.PrimFunc:
+    """The two factors and the result of numpy.einsum(spec, …) as a kernel.
+
+    around: before(a, *index) in the place of the first factor's element; after(y, *index), a block behind it.
+    """
+    first, second, out = spec.replace("->", ",").split(",")
+    a, b = (
+        te.placeholder([sizes[one] for one in index], factor, name)
+        for name, index in (("a", first), ("b", second))
+    )
+    left = a
+    if "before" in around:
+        left = te.compute(a.shape, lambda *at: around["before"](a, *at), name="before")
+    k = te.reduce_axis((0, sizes["k"]), "k")
+
+    def element(*index):
+        at = dict(zip(out, index, strict=True)) | {"k": k}
+        one, other = (
+            t[tuple(at[c] for c in i)].astype(result) for t, i in ((left, first), (b, second))
+        )
+        return te.sum(one * other, axis=k)
+
+    y = te.compute([sizes[one] for one in out], element, name="matmul")
+    if "after" in around:
+        y = te.compute(y.shape, lambda *at: around["after"](y, *at), name="after")
+    return te.create_prim_func([a, b, y], "int64")
+
+
+def check(
+    func: tirx.PrimFunc, spec: str, sizes: dict, before=None, after=None, dtype="float32"
+) -> None:
+    """`func` is tiled, and computes what numpy.einsum does, and what comes before and after it."""
+    tiled = tile_product(func, QUICK_HERE)
+    assert "tirx.is_scheduled" in tiled.attrs
+    assert any(loop.kind == tirx.ForKind.VECTORIZED for loop in nodes(tiled.body, tirx.For))
+    random = np.random.default_rng(len(spec))
+    first, second, out = ([sizes[c] for c in index] for index in spec.replace("->", ",").split(","))
+    a, b = (random.standard_normal(shape).astype(dtype) for shape in (first, second))
+    poison = np.full(out, np.nan, str(func.params[-1].dtype))
+    *_, found = run_compiled(tvm.IRModule({"main": tiled}), [a, b, poison], QUICK_HERE)
+    left, right = a.astype("float64"), b.astype("float64")
+    exact = np.einsum(spec, before(left) if before else left, right)
+    exact = after(exact) if after else exact
+    # sums of up to 33 products of size 1 in float32
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: str(sizes["m"]))
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_product_is_tiled_with_right_numbers(spec, sizes):
+    check(product(spec, sizes), spec, sizes)
+
+
+@pytest.mark.parametrize("symbolic", ["m", "n", "k", "mn", "mnk", "b"])
+@pytest.mark.parametrize("spec", SPECS[:3])
+def test_sizes_may_be_symbolic(spec, symbolic):
+    unknown = {name: tirx.Var(name, "int64") for name in symbolic if name in spec}
+    check(product(spec, SIZES[0] | unknown), spec, SIZES[0])
+
+
+@pytest.mark.parametrize("spec", SPECS[:3])
+def test_narrow_factors_are_summed_in_float32(spec):
+    check(product(spec, SIZES[0], factor="float16"), spec, SIZES[0], dtype="float16")
+
+
+@pytest.mark.parametrize("sizes", SIZES[:2], ids=lambda sizes: str(sizes["m"]))
+@pytest.mark.parametrize("spec", SPECS)
+def test_what_stands_around_the_product_is_part_of_the_kernel(spec, sizes):
+    func = product(
+        spec,
+        sizes,
+        before=lambda a, *at: a[at] * 0.5 + 1.0,
+        after=lambda y, *at: te.exp(y[at] * 0.125),
+    )
+    check(func, spec, sizes, lambda a: a * 0.5 + 1, lambda y: np.exp(y / 8))
+
+
+SQUARE = {"b": 2, "h": 1, "m": 24, "n": 24, "k": 5}
+KEPT = {
+    "one row": product("mk,kn->mn", SIZES[0] | {"m": 1}),
+    "a dot product": product("bk,bk->b", SIZES[0]),
+    "transposed": product("mk,kn->mn", SQUARE, after=lambda y, i, j: y[j, i] + 1),
+    "the next row": product("mk,kn->mn", SQUARE, after=lambda y, i, j: y[(i + 1) % 24, j]),
+    "booleans": product("mk,kn->mn", SQUARE, factor="bool", result="int32"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_other_kernels_stay_as_they_are(name):
+    assert tile_product(KEPT[name], QUICK_HERE).same_as(KEPT[name])
+
+
+@pytest.mark.parametrize("registers", [16, 32])
+@pytest.mark.parametrize("extents", [(1, 1), (17, 17), (384, 64), (None, None), (5, 1000)])
+def test_a_tile_fits_the_registers(extents, registers):
+    rows, vectors = tile_shape(extents, 8, registers)
+    assert rows * vectors + vectors + 1 <= registers
+    if extents == (17, 17):
+        assert math.ceil(17 / rows) * rows <= 18
