@@ -115,6 +115,8 @@ def test_the_command_refuses_in_one_line(write):
     [
         "return x[:, -1] + x[-1, 0] + x[:, [-2]].sum()",  # imported as take with a negative index
         "self.count.add_(1)\n        return x * self.count",  # writes into its buffer
+        "return (x > 0).cumsum(-1) - x.cumsum(0) + (x[0] > 0).int().cumsum(0)",
+        "return torch.add(x, x[0], alpha=2.5) + torch.sub(x[1], x, alpha=-3)",
     ],
 )
 def test_numbers_are_pytorchs(write, line):

@@ -119,7 +119,8 @@ def imported(model, inputs: tuple) -> tvm.IRModule:
     except Exception as error:
         raise Refused(_not_exported(error)) from error
     try:
-        return wrap_indices(from_exported_program(program))
+        spelled = spelled_out(program)
+        return wrap_indices(from_exported_program(spelled, run_ep_decomposition=False))
     except Exception as error:
         unknown = re.search(r"Unsupported function types \[(.*)\]", str(error))
         if unknown:
@@ -127,6 +128,28 @@ def imported(model, inputs: tuple) -> tvm.IRModule:
         else:
             message = f"TVM's importer cannot translate the exported model: {_said(error)}."
         raise Refused(message) from error
+
+
+def spelled_out(program):
+    """`program`, an exported one, in PyTorch's core operators, without options that the importer would ignore.
+
+    The importer gives a cumulative sum the dtype of its operand, where PyTorch counts booleans and short integers in
+    int64, and it drops the factor of `add(a, b, alpha=…)` and of `sub`.
+    """
+    import torch
+
+    aten, table = torch.ops.aten, torch.export.default_decompositions()
+
+    def cumsum(x, dim, *, dtype=None):
+        summed = dtype or (x.dtype if x.is_floating_point() else torch.int64)
+        return NotImplemented if x.dtype == summed else torch.cumsum(x.to(summed), dim)
+
+    def scaled(call):
+        return lambda a, b, *, alpha=1: NotImplemented if alpha == 1 else call(a, b * alpha)
+
+    table[aten.cumsum.default] = cumsum
+    table[aten.add.Tensor], table[aten.sub.Tensor] = scaled(torch.add), scaled(torch.sub)
+    return program.run_decompositions(table)
 
 
 def wrap_indices(mod: tvm.IRModule) -> tvm.IRModule:
