@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import tvm
 from tvm import relax, te
 
@@ -14,43 +12,29 @@ from chapters.kit.pipeline.left_to_fallback import (
     left,
     scheduled_by,
 )
-from chapters.kit.pipeline.tile_products import INDEX
+from chapters.kit.pipeline.tile_products import ONE_ROW
 from chapters.runner.earlier import earlier
 
 LLVM = tvm.target.Target("llvm")
 BY_PRODUCTS = {"ScheduleMatmuls": "scheduled", "TileProducts": "tiled"}
-WORDS = {INDEX: "index", EPILOGUE: "epilogue"}
+WORDS = {ONE_ROW: "row", EPILOGUE: "epilogue"}
 
 
-def similarity(x: te.Tensor, w: te.Tensor) -> te.Tensor:
-    """s + s.T, where s = x @ w.T."""
-    k = te.reduce_axis((0, x.shape[1]), name="k")
-    shape = (x.shape[0], w.shape[0])
-    s = te.compute(shape, lambda i, j: te.sum(x[i, k] * w[j, k], axis=k), name="NT_matmul")
-    return te.compute(shape, lambda i, j: s[i, j] + s[j, i], name="both")
+def _similarity() -> tvm.IRModule:
+    """A layer whose author wrote the kernel: s = x @ w.T, and the result is s + s.T."""
 
+    def kernel(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        k = te.reduce_axis((0, x.shape[1]), name="k")
+        shape = (x.shape[0], w.shape[0])
+        s = te.compute(shape, lambda i, j: te.sum(x[i, k] * w[j, k], axis=k), name="NT_matmul")
+        return te.compute(shape, lambda i, j: s[i, j] + s[j, i], name="both")
 
-def grouped_scores(queries: te.Tensor, keys: te.Tensor) -> te.Tensor:
-    """Queries times keys, for each head. Two heads of queries share one head of keys."""
-    k = te.reduce_axis((0, queries.shape[2]), name="k")
-    return te.compute(
-        (*queries.shape[:2], keys.shape[1]),
-        lambda head, i, j: te.sum(queries[head, i, k] * keys[head // 2, j, k], axis=k),
-        name="scores",
-    )
-
-
-def _with_kernel(
-    kernel: Callable[[te.Tensor, te.Tensor], te.Tensor], *shapes: tuple[int, ...]
-) -> tvm.IRModule:
-    """A layer whose author wrote the kernel; a softmax follows."""
     builder = relax.BlockBuilder()
-    types = (relax.TensorType(shape, "float32") for shape in shapes)
-    params = [relax.Var(name, ty) for name, ty in zip("xw", types, strict=True)]
-    with builder.function("main", params):
+    x, w = (relax.Var(name, relax.TensorType((96, 64), "float32")) for name in "xw")
+    with builder.function("main", [x, w]):
         with builder.dataflow():
-            found = builder.emit_te(kernel, *params, primfunc_name_hint=kernel.__name__)
-            out = builder.emit_output(relax.op.nn.softmax(found))
+            call = builder.call_te(kernel, x, w, primfunc_name_hint="similarity")
+            out = builder.emit_output(call)
         builder.emit_func_output(out)
     return builder.get()
 
@@ -65,8 +49,11 @@ def main(x: (1, 64), w: ("vocab_size", 64)):
     hidden = R.nn.relu(x)
     out = R.matmul(hidden, R.permute_dims(w))
 """),
-    "similarity": _with_kernel(similarity, (96, 64), (96, 64)),
-    "scores": _with_kernel(grouped_scores, (4, 48, 64), (2, 48, 64)),
+    "similarity": _similarity(),
+    "scores": relax_module("""
+def main(q: (4, 1, 64), k: (4, 48, 64)):
+    out = R.nn.softmax(R.matmul(q, R.permute_dims(k, [0, 2, 1])))
+"""),
     "feed forward": relax_module("""
 def main(x: (48, 64), w: (256, 64), b: (256,)):
     out = R.nn.gelu(R.add(R.matmul(x, R.permute_dims(w)), b))

@@ -435,7 +435,7 @@ def test_10_5_a_pair_each(impl) -> None:
     """a kernel and one of the five words for each layer"""
     said = impl.why_slow()
     expect.has_keys(said, LAYERS, "why_slow does not return a dict with the five layers.")
-    words = {"size", "epilogue", "index", "scheduled", "tiled"}
+    words = {"size", "epilogue", "row", "scheduled", "tiled"}
     for name, pair in said.items():
         right = isinstance(pair, tuple) and len(pair) == 2 and pair[1] in words
         wanted = f"(a kernel's name, one of {', '.join(sorted(words))})"

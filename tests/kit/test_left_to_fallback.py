@@ -46,8 +46,8 @@ NT, NN = "R.matmul(x, R.permute_dims(w))", "R.matmul(x, w)"
 
 def test_a_product_without_a_schedule_is_warned_of_by_name_share_and_reason():
     images = relax_module("""
-def main(x: (1, 8, 24, 24), w: (16, 8, 3, 3)):
-    out = R.nn.gelu(R.nn.conv2d(x, w))
+def main(x: (1, 8, 24, 24), w: (8, 4, 3, 3)):
+    out = R.nn.gelu(R.nn.conv2d(x, w, groups=2))
 """)
     (text,) = warned(images)
     assert "fused_conv2d_gelu moves 100% of the bytes of main" in text
@@ -93,11 +93,11 @@ def test_shares_are_those_that_chapter_1_counts():
     [
         ("def main(x: (1, 5), w: (5, 6)):\n    out = R.matmul(x, w)", tile_products.ONE_ROW),
         (
-            "def main(x: (2, 1, 4, 5), w: (3, 5, 6)):\n    out = R.matmul(x, w)",
-            tile_products.INDEX,
+            "def main(x: (2, 1, 5), w: (2, 6, 5)):\n    out = R.matmul(x, R.permute_dims(w, [0, 2, 1]))",
+            tile_products.ONE_ROW,
         ),
         (
-            "def main(x: (1, 3, 8, 8), w: (4, 3, 3, 3)):\n    out = R.nn.conv2d(x, w)",
+            "def main(x: (1, 4, 8, 8), w: (4, 2, 3, 3)):\n    out = R.nn.conv2d(x, w, groups=2)",
             left_to_fallback.CONVOLUTION,
         ),
         ("def main(x: (4, 5)):\n    out = R.exp(x)", left_to_fallback.NO_SUM),

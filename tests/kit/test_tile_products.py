@@ -10,9 +10,10 @@ import math
 import numpy as np
 import pytest
 import tvm
-from tvm import te, tirx
+from tvm import relax, te, tirx
 
 from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.pipeline.tile_products import tile_product, tile_shape
 from tests.support.targets import QUICK_HERE
@@ -109,6 +110,52 @@ def test_what_stands_around_the_product_is_part_of_the_kernel(spec, sizes):
         after=lambda y, *at: te.exp(y[at] * 0.125),
     )
     check(func, spec, sizes, lambda a: a * 0.5 + 1, lambda y: np.exp(y / 8))
+
+
+# kernels with computed indices, by their Relax operators: what PyTorch would compute is spelled out in NumPy
+CONVOLUTIONS = [
+    ("R.nn.conv2d(x, w)", (2, 3, 9, 14), (5, 3, 3, 2), {}),
+    ("R.nn.conv2d(x, w, padding=[1, 2, 1, 2])", (1, 4, 7, 7), (6, 4, 3, 3), {"padding": (1, 2)}),
+    ("R.nn.conv2d(x, w, strides=[2, 3])", (1, 3, 11, 12), (9, 3, 2, 4), {"strides": (2, 3)}),
+]
+
+
+def convolved(x: np.ndarray, w: np.ndarray, padding=(0, 0), strides=(1, 1)) -> np.ndarray:
+    """Cross-correlation of (n, c, y, x) with (o, c, r, s), in float64."""
+    (up, left), (down, right) = padding, strides
+    x = np.pad(x.astype("float64"), [(0, 0), (0, 0), (up, up), (left, left)])
+    windows = np.lib.stride_tricks.sliding_window_view(x, w.shape[2:], axis=(2, 3))
+    return np.einsum("ncyxrs,ocrs->noyx", windows[:, :, ::down, ::right], w.astype("float64"))
+
+
+@pytest.mark.parametrize(("call", "x", "w", "options"), CONVOLUTIONS)
+def test_a_convolution_is_a_product_whose_columns_are_windows(call, x, w, options):
+    mod = relax.transform.LegalizeOps()(relax_module(f"def main(x: {x}, w: {w}): out = {call}"))
+    (func,) = (f for _, f in mod.functions_items() if isinstance(f, tirx.PrimFunc))
+    tiled = tile_product(func, QUICK_HERE)
+    assert "tirx.is_scheduled" in tiled.attrs
+    random = np.random.default_rng(0)
+    arrays = [random.standard_normal(shape).astype("float32") for shape in (x, w)]
+    exact = convolved(*arrays, **options)
+    poison = np.full(exact.shape, np.nan, "float32")
+    kernel = tvm.IRModule({"main": tiled.with_attr("global_symbol", "main")})
+    *_, found = run_compiled(kernel, [*arrays, poison], QUICK_HERE)
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [7, tirx.Var("m", "int64")])
+def test_two_heads_of_queries_may_share_a_head_of_keys(rows):
+    q, keys = te.placeholder((4, rows, 5), name="q"), te.placeholder((2, 9, 5), name="keys")
+    k = te.reduce_axis((0, 5), "k")
+    shape, element = (4, rows, 9), lambda h, i, j: te.sum(q[h, i, k] * keys[h // 2, j, k], axis=k)
+    tiled = tile_product(te.create_prim_func([q, keys, te.compute(shape, element)]), QUICK_HERE)
+    assert "tirx.is_scheduled" in tiled.attrs
+    random = np.random.default_rng(0)
+    a, b = (random.standard_normal(s).astype("float32") for s in ((4, 7, 5), (2, 9, 5)))
+    poison = np.full((4, 7, 9), np.nan, "float32")
+    *_, found = run_compiled(tvm.IRModule({"main": tiled}), [a, b, poison], QUICK_HERE)
+    exact = np.einsum("hik,hjk->hij", a.astype("float64"), b[[0, 0, 1, 1]].astype("float64"))
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
 
 
 SQUARE = {"b": 2, "h": 1, "m": 24, "n": 24, "k": 5}

@@ -28,7 +28,7 @@ from chapters.kit.pipeline.unscheduled import is_made_of_blocks, needs_schedule
 
 FALLBACK = "ApplyCPUFallback"
 NO_SUM = "no sums: it computes or moves single elements"
-CONVOLUTION = "a convolution"
+CONVOLUTION = "a convolution in groups, or with a single filter"
 EPILOGUE = "a product whose epilogue reads other sums than its own, or has several results"
 SUMS = "sums that no schedule before the fallback takes"
 
@@ -142,7 +142,7 @@ def why_left(func: tirx.PrimFunc) -> str:
 
 def _why_no_tiles(block: SBlock) -> str:
     """Why neither chapter 5's schedules nor TileProducts take a kernel with `block`, which sums products."""
-    if block.name_hint.startswith("conv"):
+    if "conv" in block.name_hint:
         return CONVOLUTION
     unknown = [str(e) for e in block.reads[-1].source.shape if not isinstance(e, tirx.IntImm)]
     try:

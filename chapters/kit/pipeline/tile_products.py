@@ -19,7 +19,7 @@ from tvm.target import Target
 from chapters.kit.cpu.matmul_tile import largest_divisor
 from chapters.kit.cpu.nt_matmul import reads_only_its_own
 from chapters.kit.cpu.vector_registers import fills_vectors, vector_registers
-from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.ir.tensor_ir import loads, mentions, nodes
 from chapters.kit.pipeline.parallel_rows import row_loops, spread
 from chapters.kit.pipeline.reduction_once import is_reduction, products
 from chapters.kit.pipeline.unscheduled import map_unscheduled
@@ -30,7 +30,7 @@ LATENCY = 8  # multiply-adds that a processor has in flight: a tile of fewer vec
 MOST_VECTORS = 4  # of a row of a tile
 
 ONE_ROW = "a product of a single row, for which copying the other factor would not pay"
-INDEX = "a product whose factors are not read at the block's own axes"
+ONE_COLUMN = "a product in which each element of both factors is used for one column"
 UNEXPECTED = "a product in a form or of a dtype that no schedule expects"
 
 
@@ -47,16 +47,15 @@ class TileProducts:
 
 @dataclass(frozen=True)
 class Axes:
-    """The axes of a product's block: `row` moves only through one factor, `column` only through the other.
+    """The positions of two axes of a product's block: `row` moves through one factor only, `column` through the other.
 
-    columns: which of the block's reads is the factor with the columns. index: the positions of the axes that index it.
-    extents: of the row and of the column; None for a symbolic one.
+    rows, columns: the factors. extents: of the row and of the column; None for a symbolic one.
     """
 
     row: int
     column: int
-    columns: int
-    index: tuple[int, ...]
+    rows: tirx.Buffer
+    columns: tirx.Buffer
     extents: tuple[int | None, int | None]
 
 
@@ -87,22 +86,21 @@ def axes_of(block: SBlock) -> Axes:
     """The axes of `block`, which sums products. Raises ValueError, with the reason, if no tiles fit it."""
     factors = _factors(block)
     spatial = [axis for axis in block.iter_vars if axis.iter_type == tirx.IterVar.DataPar]
-    if len(spatial) != len(block.iter_vars) - 1:
+    indices = list(block.body.indices)
+    own = [axis.var for axis in block.iter_vars[: len(indices)]]
+    if len(spatial) != len(indices) or not all(map(Expr.same_as, indices, own)):
         raise ValueError(UNEXPECTED)
-    places = [_positions(load.indices, block) for load in factors]
+    reads = [[mentions(list(load.indices), axis.var) for axis in spatial] for load in factors]
     column = len(spatial) - 1
-    in_order = _positions(block.body.indices, block) == tuple(range(len(spatial)))
-    if not in_order or None in places or (column in places[0]) == (column in places[1]):
-        raise ValueError(INDEX)
-    mine, other = sorted(places, key=lambda place: column not in place)
-    rows = [at for at in range(column) if at in other and at not in mine]
+    if reads[0][column] == reads[1][column]:
+        raise ValueError(ONE_COLUMN)
+    mine, other = (0, 1) if reads[0][column] else (1, 0)
+    rows = [at for at in range(column) if reads[other][at] and not reads[mine][at]]
     rows = [at for at in rows if _extent(spatial[at]) != 1]
     if not rows:
         raise ValueError(ONE_ROW)
-    buffer = factors[places.index(mine)].source
-    (columns,) = (at for at, region in enumerate(block.reads) if region.source.same_as(buffer))
     extents = _extent(spatial[rows[-1]]), _extent(spatial[column])
-    return Axes(rows[-1], column, columns, mine, extents)
+    return Axes(rows[-1], column, factors[other].source, factors[mine].source, extents)
 
 
 def tile_shape(
@@ -138,27 +136,20 @@ def _factors(block: SBlock) -> tuple[TensorLoad, TensorLoad]:
     stores = all(isinstance(one, tirx.BufferStore) for one in (store, init))
     if stores and isinstance(store.value, tirx.Add) and isinstance(store.value.b, tirx.Mul):
         sums, product = store.value.a, store.value.b
-        loads = [
+        read = [
             sums,
             *(f.value if isinstance(f, tirx.Cast) else f for f in (product.a, product.b)),
         ]
-        if _is_zero(init.value) and all(isinstance(one, TensorLoad) for one in loads):
-            total, one, other = (load.source for load in loads)
+        if _is_zero(init.value) and all(isinstance(one, TensorLoad) for one in read):
+            total, one, other = (load.source for load in read)
             apart = total.same_as(store.buffer) and not one.same_as(other)
             if apart and all(map(fills_vectors, (total, one, other))):
-                return loads[1], loads[2]
+                return read[1], read[2]
     raise ValueError(UNEXPECTED)
 
 
 def _is_zero(value: Expr) -> bool:
     return isinstance(value, tirx.FloatImm | tirx.IntImm) and value.value == 0
-
-
-def _positions(indices: list[Expr], block: SBlock) -> tuple[int, ...] | None:
-    """For each of `indices` the position of the block's axis that it is; None if one is anything else."""
-    axes = [axis.var for axis in block.iter_vars]
-    found = [[at for at, axis in enumerate(axes) if index.same_as(axis)] for index in indices]
-    return tuple(at for (at,) in found) if all(found) else None
 
 
 def _extent(axis: tirx.IterVar) -> int | None:
@@ -188,21 +179,24 @@ def _tile(sch: Schedule, product: SBlockRV, axes: Axes, target: Target) -> None:
     registers = vector_registers(target)
     lanes = registers.lanes(str(sch.get(product).writes[0].source.dtype))
     rows, vectors = tile_shape(axes.extents, lanes, registers.count)
+    columns = _read_at_axes(sch, product, axes)
     _pad(sch, product, {axes.row: rows, axes.column: vectors * lanes})
-    panel = _pack(sch, product, axes, vectors * lanes)
+    panel = _pack(sch, product, columns, axes.column, vectors * lanes)
 
-    *around, k = sch.get_loops(product)
+    loops = sch.get_loops(product)
+    spatial = len(sch.get(product).body.indices)
+    around, steps = loops[:spatial], loops[spatial:]
     column, row = around.pop(axes.column), around.pop(axes.row)
     tile, row = sch.split(row, [None, rows])
     part, vector, lane = sch.split(column, [None, vectors, lanes])
-    extent = sch.get(k).extent
+    extent = sch.get(steps[-1]).extent
     unrolled = largest_divisor(int(extent), STEPS) if isinstance(extent, tirx.IntImm) else 1
-    k, step = sch.split(k, [None, unrolled])
-    sch.reorder(*around, part, tile, k, step, row, vector, lane)
+    *steps, step = [*steps[:-1], *sch.split(steps[-1], [None, unrolled])]
+    sch.reorder(*around, part, tile, *steps, step, row, vector, lane)
 
     sch.compute_at(panel, part)
-    for block in sch.get_producers(panel):
-        sch.compute_inline(block)
+    while producers := sch.get_producers(panel):
+        sch.compute_inline(producers[0])
     result = sch.cache_write(product, 0, "local")
     sch.reverse_compute_at(result, tile)
     for block in sch.get_consumers(result):
@@ -212,7 +206,31 @@ def _tile(sch: Schedule, product: SBlockRV, axes: Axes, target: Target) -> None:
     for loop in (step, row, vector):
         sch.unroll(loop)
     sch.vectorize(lane)
-    sch.decompose_reduction(product, k)
+    sch.decompose_reduction(product, steps[0])
+
+
+def _read_at_axes(sch: Schedule, product: SBlockRV, axes: Axes) -> int:
+    """Let `product` read copies of factors whose indices are no axes; which of its reads has the columns."""
+    for buffer in (axes.rows, axes.columns):
+        at = _read_of(sch, product, buffer)
+        if not _are_axes(sch.get(product), buffer):
+            sch.reindex(product, ("read", at))
+            if buffer.same_as(axes.columns):
+                return at
+    return _read_of(sch, product, axes.columns)
+
+
+def _read_of(sch: Schedule, product: SBlockRV, buffer: tirx.Buffer) -> int:
+    reads = [region.source for region in sch.get(product).reads]
+    return next(at for at, source in enumerate(reads) if source.same_as(buffer))
+
+
+def _are_axes(block: SBlock, buffer: tirx.Buffer) -> bool:
+    """Whether each index of `buffer` in `block` is one of the block's axes, and no axis occurs twice."""
+    axes = [axis.var for axis in block.iter_vars]
+    (load,) = loads(block.body, buffer)
+    found = [at for index in load.indices for at, axis in enumerate(axes) if index.same_as(axis)]
+    return len(found) == len(load.indices) == len(set(found))
 
 
 def _pad(sch: Schedule, product: SBlockRV, tile: dict[int, int]) -> None:
@@ -224,15 +242,22 @@ def _pad(sch: Schedule, product: SBlockRV, tile: dict[int, int]) -> None:
             sch.compute_inline(block)  # the copy without the padding
 
 
-def _pack(sch: Schedule, product: SBlockRV, axes: Axes, width: int) -> SBlockRV:
+def _pack(sch: Schedule, product: SBlockRV, read: int, column: int, width: int) -> SBlockRV:
     """Copy the factor with the columns: `width` columns side by side for each step. Returns the block that copies."""
-    panel = sch.cache_read(product, axes.columns, "global", [product])
-    last = len(sch.get_loops(product)) - 1
+    panel = sch.cache_read(product, read, "global", [product])
+    block = sch.get(product)
+    (load,) = loads(block.body, block.reads[read].source)
+    axis = block.iter_vars[column].var
+    (place,) = (at for at, index in enumerate(load.indices) if index.same_as(axis))
+    spatial = [a.var for a in block.iter_vars if a.iter_type == tirx.IterVar.DataPar]
+    is_batch = [any(index.same_as(one) for one in spatial) for index in load.indices]
 
     def packed(*index: tirx.Var) -> list[Expr]:
-        of = dict(zip(axes.index, index, strict=True))
-        column, step = of.pop(axes.column), of.pop(last)
-        return [*of.values(), column // width, step, column % width]
+        others = [(one, batch) for one, batch in zip(index, is_batch, strict=True)]
+        del others[place]
+        batch = [one for one, is_one in others if is_one]
+        steps = [one for one, is_one in others if not is_one]
+        return [*batch, index[place] // width, *steps, index[place] % width]
 
-    sch.transform_layout(product, ("read", axes.columns), packed)
+    sch.transform_layout(product, ("read", read), packed)
     return panel
