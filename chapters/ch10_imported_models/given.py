@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from math import prod
 
 import numpy as np
@@ -150,11 +149,6 @@ def is_one_matrix(w: np.ndarray) -> bool:
 
 
 # --- the code for a GPU ---------------------------------------------------------------------------
-
-
-def compute_capability(target: Target) -> int:
-    """The number in a CUDA target's architecture: 90 for "sm_90a", 120 for "sm_120"."""
-    return int(re.match(r"sm_(\d+)", str(target.attrs["arch"]))[1])
 
 
 def cuda_source(mod: tvm.IRModule, target: Target) -> str:

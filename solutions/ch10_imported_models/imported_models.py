@@ -25,6 +25,7 @@ from tvm.target import Target
 from chapters.ch10_imported_models import given
 from chapters.ch10_imported_models.given import ROWS, constant_operand, is_last, is_one_matrix, ones
 from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.gpu.targets import compute_capability
 from chapters.kit.models.drop_no_ops import DropNoOps
 from chapters.kit.models.expand_powers import ExpandPowers
 from chapters.kit.models.keep_leading_dims import KeepLeadingDims
@@ -147,7 +148,7 @@ def on_tensor_cores(
     """
     # BEGIN exercise 10.4 (about 13 lines): schedule, look whether the rule took it, generate, read
     *candidates, last = rules
-    if given.compute_capability(target) < FIRST_WITH_TENSOR_CORES:
+    if compute_capability(target) < FIRST_WITH_TENSOR_CORES:
         return last
     for rule in candidates:
         try:

@@ -38,7 +38,7 @@ def on_tensor_cores(
         scheduled = "tirx.is_scheduled" in (mod["main"].attrs or {})
         return given.cuda_source(mod, target) if scheduled else ""
 
-    has_them = given.compute_capability(target) >= FIRST_WITH_TENSOR_CORES
+    has_them = compute_capability(target) >= FIRST_WITH_TENSOR_CORES
     codes = [code(rule) if has_them else "" for rule in rules[:-1]]
     return next(
         (r for r, text in zip(rules, codes, strict=False) if INSTRUCTION in text), rules[-1]

@@ -6,12 +6,12 @@ which is False for "90a" and for "100a". The products of the newest GPUs then ge
 
 from __future__ import annotations
 
-import re
-
 from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
+
+from chapters.kit.gpu.targets import compute_capability
 
 
 class MatmulOnTensorCores(dl.gpu.Matmul):
@@ -27,7 +27,5 @@ def without_letter(target: Target) -> Target:
 
     The letter allows more instructions; it takes none away, so a schedule for sm_90 is one for sm_90a.
     """
-    arch = str(target.attrs.get("arch", ""))
-    if not re.fullmatch(r"sm_\d+[a-z]", arch):
-        return target
-    return Target({**target.export(), "arch": arch[:-1]})
+    number = compute_capability(target)
+    return Target({**target.export(), "arch": f"sm_{number}"}) if number else target

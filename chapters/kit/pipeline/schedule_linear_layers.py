@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
 from collections.abc import Mapping
 
 import tvm
@@ -20,6 +19,7 @@ from chapters.kit.gpu.few_rows import BUCKETS, few_rows_body
 from chapters.kit.gpu.limits import block_shared_bytes
 from chapters.kit.gpu.linear_layer import LinearLayer
 from chapters.kit.gpu.mma import mma_body, tile_for
+from chapters.kit.gpu.targets import compute_capability
 from chapters.kit.pipeline.planned_storage import evaluate
 from chapters.kit.pipeline.recognize_layer import layer_of, with_one_epilogue
 from chapters.kit.pipeline.unscheduled import map_unscheduled
@@ -41,16 +41,14 @@ class ScheduleLinearLayers:
         self.target, self.bounds = target, tuple(bounds.items())
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        arch = str(self.target.attrs.get("arch", ""))
-        number = re.fullmatch(r"sm_(\d+)[a-z]?", arch)
-        if self.target.kind.name != "cuda" or number is None or int(number[1]) < FIRST:
+        if compute_capability(self.target) < FIRST:
             return mod
+        arch = str(self.target.attrs["arch"])
         return map_unscheduled(mod, lambda func: scheduled(func, arch, self.bounds))
 
 
-@functools.lru_cache(
-    maxsize=128
-)  # parsing a kernel takes a while, and tests schedule the same module again and again
+# parsing a kernel takes a while, and tests schedule the same module again and again
+@functools.lru_cache(maxsize=128)
 def scheduled(func: tirx.PrimFunc, arch: str, bounds: tuple[tuple[str, int], ...]) -> tirx.PrimFunc:
     """`func` as kernels and the choice among them; `func` itself if it is no linear layer that a kernel here fits."""
     whole = with_one_epilogue(func)
