@@ -151,6 +151,24 @@ def main(x: (2, 3), y: (3, 2)):
     assert tvm_ffi.structural_equal(DropNoOps()(after), after)
 
 
+def test_a_matrix_is_not_repeated_for_each_batch():
+    mod = relax_module("""
+def main(x: (5, 2, 4), w: (3, 4)):
+    out = R.matmul(x, R.broadcast_to(R.permute_dims(w), (5, 4, 3)))
+""")
+    after = DropNoOps()(mod)
+    assert names(after) == "permute_dims matmul"
+    assert_computes(after, lambda x, w: x @ w.T)
+
+
+@pytest.mark.parametrize("x", ["(2, 4)", "(1, 2, 4)"])
+def test_a_matrix_that_gives_the_result_its_batches_stays_repeated(x):
+    mod = relax_module(
+        f"def main(x: {x}, w: (4, 3)): out = R.matmul(x, R.broadcast_to(w, (5, 4, 3)))"
+    )
+    assert tvm_ffi.structural_equal(DropNoOps()(mod), mod)
+
+
 @pytest.mark.parametrize(
     ("exponent", "product"), [("2.0", "multiply"), ("3.0", "multiply multiply")]
 )

@@ -15,7 +15,9 @@ from tvm import relax, te, tirx
 from chapters.kit.cases.guarded import run_compiled
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.pipeline.left_to_fallback import scheduled_by
 from chapters.kit.pipeline.tile_products import tile_product, tile_shape
+from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 from tests.support.targets import QUICK_HERE
 
 SPECS = [
@@ -100,7 +102,7 @@ def test_narrow_factors_are_summed_in_float32(spec):
     check(product(spec, SIZES[0], factor="float16"), spec, SIZES[0], dtype="float16")
 
 
-@pytest.mark.parametrize("sizes", SIZES[:2], ids=lambda sizes: str(sizes["m"]))
+@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: str(sizes["m"]))
 @pytest.mark.parametrize("spec", SPECS)
 def test_what_stands_around_the_product_is_part_of_the_kernel(spec, sizes):
     func = product(
@@ -110,6 +112,33 @@ def test_what_stands_around_the_product_is_part_of_the_kernel(spec, sizes):
         after=lambda y, *at: te.exp(y[at] * 0.125),
     )
     check(func, spec, sizes, lambda a: a * 0.5 + 1, lambda y: np.exp(y / 8))
+
+
+@pytest.mark.parametrize("rows", [5, 6, 48])
+def test_a_mask_and_a_bias_are_added_to_each_tile(rows):
+    mod = relax_module(f"""
+def main(x: (3, {rows}, 7), y: (3, 7, 24), b: (24,), m: ({rows}, 24)):
+    mask = R.multiply(m, R.const(2.0))
+    out = R.add(R.add(R.matmul(x, y), b), mask)
+""")
+    scheduled = through_schedules(mod)
+    assert list(scheduled) == ["TileProducts"]
+    random = np.random.default_rng(rows)
+    shapes = (3, rows, 7), (3, 7, 24), (24,), (rows, 24)
+    x, y, b, m = arrays = [random.standard_normal(shape).astype("float32") for shape in shapes]
+    exact = x.astype("float64") @ y + b + 2 * m.astype("float64")
+    executable = tvm.compile(mod, QUICK_HERE, relax_pipeline=fusion_pipeline(QUICK_HERE))
+    main = relax.VirtualMachine(executable, tvm.cpu())["main"]
+    found = main(*map(tvm.runtime.tensor, arrays)).numpy()
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
+
+
+def through_schedules(mod: tvm.IRModule) -> dict[str, str]:
+    """The passes that schedule the kernels of `mod` -> one of those kernels."""
+    found = phases(QUICK_HERE)
+    before = [*found["attach"], *found["graph and lower"]]
+    _, by = scheduled_by(mod, [*before, *found["schedule"]], QUICK_HERE)
+    return {name: kernel for kernel, name in by.items()}
 
 
 # kernels with computed indices, by their Relax operators: what PyTorch would compute is spelled out in NumPy

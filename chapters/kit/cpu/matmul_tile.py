@@ -94,7 +94,7 @@ def matmul_tile(func: tirx.PrimFunc, target: Target) -> Tile:
     extents = row_extents(func)
     if not extents:
         raise ValueError("x has one dimension and no rows to tile: use the decode schedule.")
-    row_axis = max((axis for axis, d in enumerate(extents) if d != 1), default=len(extents) - 1)
+    row_axis = _row_axis(extents)
     rows, lanes = extents[row_axis], lanes_of(func, target)
     registers = vector_registers(target).count
     needed = None if rows is None else max(1, -(-rows // lanes))  # vectors for all rows
@@ -111,6 +111,13 @@ def matmul_tile(func: tirx.PrimFunc, target: Target) -> Tile:
         # a k without a divisor of useful size, such as a prime, is not cut
         block_k=k if all_rows or block_k < lanes else block_k,
     )
+
+
+def _row_axis(extents: list[int | None]) -> int:
+    """The dimension of x whose rows share a tile: the largest; the last that is not 1 if some size is symbolic."""
+    if None in extents:
+        return max(axis for axis, extent in enumerate(extents) if extent != 1)
+    return max(range(len(extents)), key=lambda axis: (extents[axis], axis))
 
 
 def _columns(n: int, vectors: int, registers: int) -> int:

@@ -164,14 +164,17 @@ def _has_a_loop_per_axis(sch: Schedule, product: SBlockRV) -> bool:
 
 
 def _one_block_behind(sch: Schedule, product: SBlockRV) -> bool:
-    """Inline the blocks behind `product` into the last; whether that one reads of the sums only its own."""
+    """Inline what the last block reads beside the sums; whether that block, if there is one, reads only its own sum.
+
+    A mask or a gate may be computed before the product.
+    """
     sums = sch.get(product).writes[0].source
-    blocks = sch.get_child_blocks(sch.get_sblock("root"))
-    at = [sch.get(block) for block in blocks].index(sch.get(product))
-    behind = blocks[at + 1 :]
-    for block in behind[:-1]:
-        sch.compute_inline(block)
-    return not behind or reads_only_its_own(sch.get(behind[-1]), sums)
+    last = sch.get_child_blocks(sch.get_sblock("root"))[-1]
+    if sch.get(last) == sch.get(product):
+        return True
+    while others := [one for one in sch.get_producers(last) if sch.get(one) != sch.get(product)]:
+        sch.compute_inline(others[0])
+    return reads_only_its_own(sch.get(last), sums)
 
 
 def _tile(sch: Schedule, product: SBlockRV, axes: Axes, target: Target) -> None:
@@ -197,10 +200,9 @@ def _tile(sch: Schedule, product: SBlockRV, axes: Axes, target: Target) -> None:
     sch.compute_at(panel, part)
     while producers := sch.get_producers(panel):
         sch.compute_inline(producers[0])
-    result = sch.cache_write(product, 0, "local")
-    sch.reverse_compute_at(result, tile)
-    for block in sch.get_consumers(result):
-        sch.reverse_compute_inline(block)
+    (behind,) = sch.get_consumers(product) or [sch.cache_write(product, 0, "local")]
+    sch.set_scope(product, 0, "local")
+    sch.reverse_compute_at(behind, tile)
 
     sch.parallel(sch.fuse(*around, part))
     for loop in (step, row, vector):
