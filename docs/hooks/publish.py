@@ -41,6 +41,7 @@ PAGES_AFTER = [
     {"Pass timeline": "timeline.md"},
     {"What you can now read": "what-you-can-read.md"},
     {"Results": "results.md"},
+    {"What the checks notice": "mutants.md"},
     {"Soundness": "soundness.md"},
     {"Glossary": "glossary.md"},
     {"Troubleshooting": "troubleshooting.md"},

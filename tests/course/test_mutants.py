@@ -1,0 +1,84 @@
+"""The mutation tests of the checks: each kind of fault is made, harmless ones must exist, kept results are fresh."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from chapters.runner.course import CourseError, chapter, chapters
+from tests.course import mutants as tool
+from tests.course.faults import Source, splices
+
+
+def faults(text: str) -> set[str]:
+    """The lines of `text` after each fault, spaces in a row as one."""
+    source = Source(text)
+    found = set()
+    for one in splices(source):
+        start, end = source.text(0, one.start), source.text(one.end, len(source.bytes))
+        found.add(" ".join((start + one.new + end).split()))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "made"),
+    [
+        ("x = (a or b) and c\n", {"x = c", "x = (a or b) ", "x = (b) and c", "x = (a) and c"}),
+        ("x = not (a in b)\n", {"x = (a in b)", "x = not (a not in b)"}),
+        ("x = a < (b) == c\n", {"x = a >= (b) == c", "x = a <= (b) == c", "x = a < (b) != c"}),
+        ("if p:\n  f()\n", {"if not (p): f()", "if False: f()", "if p: pass"}),
+        ("f()\ng(\n  a\n)\n", {"f()", "g( a )"}),
+        (
+            "x = [a for a in b if a.c]\n",
+            {"x = [a for a in b if not (a.c)]", "x = [a for a in b if True]"},
+        ),
+        ("x = f(a=b, c=(d))\n", {"x = f(c=(d))", "x = f(a=b)"}),
+        ("x = f((a), b, c.d)\n", {"x = f(b, (a), c.d)"}),
+        ("x = -7\n", {"x = -8"}),
+        ("x = f(True)\n", {"x = f(False)"}),
+        ('x = (a + b) * c + "é"\n', {'x = (a + b) // c + "é"', 'x = (a - b) * c + "é"'}),
+        ("x += y // 2\n", {"x -= y // 2", "x += y * 2", "x += y // 3"}),
+        ('x = f"{a + b}"\n', set()),
+    ],
+)
+def test_each_kind_of_fault_is_made(text, made):
+    assert faults(text) == {" ".join(one.split()) for one in made}
+
+
+@pytest.mark.parametrize("home", [pytest.param(c, id=c.short) for c in chapters()])
+def test_harmless_mutants_exist(home):
+    """mutants() refuses a harmless.yml that names another one."""
+    assert any(tool.mutants(home, exercise.id) for exercise in home.exercises)
+    assert not set(tool.read_yaml(home.tests / "harmless.yml")) - {e.id for e in home.exercises}
+
+
+def test_a_harmless_mutant_that_is_gone_is_named(tmp_path):
+    home = chapter(0)
+    away = dataclasses.replace(home, root=tmp_path)
+    for path in (away.tests, away.solution_folder):
+        path.mkdir(parents=True)
+    away.solution.write_text(home.solution.read_text(encoding="utf-8"), encoding="utf-8")
+    entry = '"0.5":\n  - {was: "return 1", now: "return 2", why: none}\n'
+    (away.tests / "harmless.yml").write_text(entry, encoding="utf-8")
+    with pytest.raises(CourseError, match=r"0\.5 has no mutant 1 of “return 1” → “return 2”"):
+        tool.mutants(away, "0.5")
+
+
+def test_a_mutant_stays_in_its_region_and_is_noticed(examiner):
+    home = chapter(0)
+    found = tool.mutants(home, "0.4")
+    reference = home.solution.read_text(encoding="utf-8")
+    assert [m.was for m in found] and all(m.text != reference for m in found)
+    wrong = next(m for m in found if m.now == "total[vi] = total[vi] - a[vi, vk]")
+    assert tool.noticed(examiner, home, wrong).startswith("test_0_4_")
+    assert not tool.noticed(examiner, home, dataclasses.replace(wrong, text=reference))
+
+
+def test_a_fingerprint_is_of_one_exercise():
+    prints = {tool.fingerprint(c, e.id) for c in chapters() for e in c.exercises}
+    assert len(prints) == sum(len(c.exercises) for c in chapters())
+
+
+def test_kept_results_are_fresh_and_reach_the_goal(capsys):
+    assert tool.main(["--check"]) == 0, capsys.readouterr().out
