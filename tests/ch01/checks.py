@@ -88,6 +88,17 @@ def outer(y: (6,)):
     return mod
 
 
+def _with_sizes() -> IRModule:
+    """relu(zeros((n if n > 3 else 3, 6))): the arithmetic in the shape is a call too, but of no Relax operator."""
+    n = tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType((n, 6), "float32"))
+    rows = tirx.if_then_else(n > 3, n, tirx.IntImm("int64", 3))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        builder.emit_func_output(relax.op.nn.relu(relax.op.zeros((rows, 6), "float32")))
+    return builder.get()
+
+
 def _only_kernels() -> IRModule:
     return IRModule({"scale": Mixed["scale"]})
 
@@ -183,10 +194,21 @@ def test_1_1_counts_nothing_where_nothing_is(impl) -> None:
     expect.equal(second, first, "count_calls gives another answer when it is called a second time.")
 
 
+def test_1_1_stays_out_of_shapes(impl) -> None:
+    """the arithmetic in shapes is no call of the model"""
+    _same_counts(
+        _counts(impl, _with_sizes()),
+        {"relax.zeros": 1, "relax.nn.relu": 1},
+        "count_calls counts what computes a size: if_then_else(n > 3, n, 3), in the shape given to zeros.",
+        "Sizes are computed on the host, once per call of the model, and launch nothing. CallVisitor stays out of "
+        "shapes; relax.analysis.post_order_visit and PyExprVisitor go into them.",
+    )
+
+
 def observe_1_1(impl):
     return [
         lambda mod=mod: sorted(impl.count_calls(mod).items())
-        for mod in (Mixed, Branches, _nested(), _only_kernels(), Moves)  # the last one has a main
+        for mod in (Mixed, Branches, _nested(), _only_kernels(), Moves, _with_sizes())
     ]
 
 
@@ -471,7 +493,11 @@ def test_1_3_agrees_with_the_vm(impl) -> None:
     kernels = _launched(Views, "main", [(4, 6), (3, 8)])
     what = f"launches does not count the kernels that run: the VM called {', '.join(kernels)}."
     why = "On a GPU each launch costs microseconds before its first byte moves, whether or not its result is used."
-    LAUNCHES.equal(_launches(impl, Views).get("main"), len(kernels), what, why=why)
+    yours = _launches(impl, Views)
+    has_main = "launches has no entry for `main`, the module's only Relax function."
+    wanted = '{"main": the number of its launches}'
+    LAUNCHES.that("main" in yours, has_main, expected=wanted, yours=repr(yours))
+    LAUNCHES.equal(yours["main"], len(kernels), what, why=why)
 
 
 def test_1_3_counts_each_function_by_itself(impl) -> None:
@@ -1005,8 +1031,9 @@ def test_1_6_predicts_decode(impl) -> None:
         real,
         "One decode step of the three-layer decoder launches another number of kernels.",
         why="Each layer launches the same kernels: those of nn.Linear, which is a transpose and a matmul, of "
-        "attention, the norms, the additions and the gate. A norm and an nn.Linear follow the layers. `python -m "
-        "chapters trace --pass LegalizeOps` shows them all.",
+        "attention, the norms, the additions and the gate. A norm and an nn.Linear follow the layers. "
+        '`to_kernels(decoder("tiny", functions=["decode"])[0])["decode"]` shows each as a call; `decoder` is in '
+        "chapters/kit/decoder/llama.py, and most of the reshapes are views.",
     )
 
 

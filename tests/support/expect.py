@@ -42,16 +42,16 @@ def that(condition: bool, what: str, **more: object) -> None:
 
 
 def predicted(yours: object, counted: float, what: str, **more: object) -> None:
-    """A learner's prediction is the number `counted`, or fail with `what` and the direction in which it is off.
+    """A learner's prediction is the number `counted`, or fail with `what`.
 
-    The message does not say the number, which is the answer. CheckFailed's `why` says how to find it.
+    The message says neither the number, which is the answer, nor whether it is larger or smaller, by which the number
+    could be found without a thought. CheckFailed's `why` says how to find it.
     """
     try:
-        right, too_large = bool(yours == counted), bool(yours > counted)
+        right, wanted = bool(yours == counted), "another number"
+        bool(yours > counted)
     except (TypeError, ValueError):  # None, a text, an array
-        right, too_large, wanted = False, False, "a number"
-    else:
-        wanted = "a smaller number" if too_large else "a larger number"
+        right, wanted = False, "a number"
     if not right:
         raise CheckFailed(what, expected=wanted, yours=repr(yours)[:200], **more)
 
