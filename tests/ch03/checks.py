@@ -183,8 +183,32 @@ def _asked(impl, w_shape, axes, **types) -> bool:
     known = isinstance(w_shape, list)
     k = w_shape[order[-2]] if known and rank > 1 else 6
     mod = _pair(types.get("x", [7, k]), w_shape, axes, types.get("dtype", "float32"))
+    return _asked_of(impl, mod)
+
+
+def _asked_of(impl, mod: IRModule) -> bool:
+    """What may_fuse answers for the pair in `mod`."""
     transpose, product = (binding.value for binding in mod["main"].body.blocks[0].bindings)
     return bool(impl.may_fuse(transpose, product))
+
+
+def _only(unknown: str) -> IRModule:
+    """A pair of which only `unknown` has no type, out of x, w and product."""
+    sizes = {name: tirx.Var(name, "int64") for name in ("n", "m")}
+    batched = unknown == "product"  # whether n, m or 1 of them is repeated, nobody can know
+    x = _tensor(
+        "x", [sizes["n"], 7, 6] if batched else [7, 6], None if unknown == "x" else "float32"
+    )
+    w = _tensor(
+        "w", [sizes["m"], 5, 6] if batched else [5, 6], None if unknown == "w" else "float32"
+    )
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w]):
+        with builder.dataflow():
+            turned = builder.emit(relax.op.permute_dims(w, [0, 2, 1] if batched else [1, 0]))
+            out = builder.emit_output(relax.op.matmul(x, turned, "float32"))
+        builder.emit_func_output(out)
+    return builder.get()
 
 
 def test_3_2_fires_on_every_spelling(impl) -> None:
@@ -214,6 +238,10 @@ def _untyped(impl) -> Iterable[tuple[str, bool]]:
     yield "w of unknown dtype", _asked(impl, [5, 6], None, dtype=None)
     yield "x of rank 2 and unknown shape", _asked(impl, [5, 6], None, x=2)
     yield "x of unknown rank", _asked(impl, [5, 6], [1, 0], x=None)
+    yield "w of unknown dtype, where out_dtype types the product", _asked_of(impl, _only("w"))
+    yield "x of unknown dtype, where out_dtype types the product", _asked_of(impl, _only("x"))
+    batches = "a product of unknown shape, of batches n and m that may differ"
+    yield batches, _asked_of(impl, _only("product"))
 
 
 def test_3_2_refuses_what_has_no_type(impl) -> None:
@@ -225,6 +253,17 @@ def test_3_2_refuses_what_has_no_type(impl) -> None:
             expected="False: is_typed says whether a type is known",
             why="A PrimFunc has buffers of a shape and a dtype. Without them step 2 would raise, and stop the whole "
             "compilation for a matmul that was right as it was.",
+        )
+
+
+def test_3_2_refuses_vectors(impl) -> None:
+    """refuses a w of one dimension, which has no last two"""
+    for axes in (None, [0]):
+        NOT_FIRE.that(
+            not _asked_of(impl, _pair([7, 6], [6], axes)),
+            f"may_fuse accepts axes={axes} on a w of one dimension.",
+            expected="False: there are no two dimensions to exchange",
+            why="permute_dims of a vector is legal and does nothing; the kernel would ask for an index that w lacks.",
         )
 
 
