@@ -130,7 +130,7 @@ def _two_at_once(
     first, second = pairs[0]
     return {
         "what": f"two mistakes at once: {first.what}; and {second.what}",
-        "why": f"{first.why} {second.why}",
+        "why": f"The first: {first.why} The second: {second.why}",
         "read": first.read,
         "name": f"{first.name} and {second.name}",
     }
