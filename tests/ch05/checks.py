@@ -4,9 +4,11 @@ and schedules that make a product fast.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import tvm
@@ -759,10 +761,50 @@ def _check_threads(schedule, rows, whose: str) -> None:
     FAST.that(
         products.is_parallel(func),
         f"{whose} leaves the product to one thread.",
-        expected="a parallel loop around the sums",
+        expected="a parallel loop of several iterations around the sums",
         why="Outputs are independent of one another, and one core has only a part of the arithmetic and of the "
         "memory bandwidth of a machine.",
     )
+
+
+def _check_registers(schedule, rows, whose: str) -> None:
+    """The sums of a step are variables of their own, no step asks for an init, and steps follow one another."""
+    func = _scheduled_square(schedule, rows, products.WIDE, whose)
+    inits = products.inits_in_steps(func)
+    FAST.that(
+        not inits,
+        f"{whose} leaves an init inside a loop along k.",
+        expected="each init a block of its own, before the steps: decompose_reduction, last of all",
+        yours=", ".join(inits),
+        why="Every step then asks whether it is the first, and the sums are stored and loaded around the question.",
+    )
+    for around, steps, inside in products.tiles(func):
+        order = "from outside to inside: " + ", ".join(map(str, [*around, *steps, *inside]))
+        left = [one for one in inside if not one.vectorized and not one.written_out]
+        FAST.that(
+            not left,
+            f"{whose} leaves a loop over the sums of a step as a loop: {', '.join(map(str, left))}.",
+            expected="the loops inside a step along k vectorized or unrolled",
+            yours=order,
+            why="A register has a name and no index, so a loop cannot run over registers. Written out one after "
+            "another, each sum can have a register of its own.",
+        )
+        FAST.that(
+            not any(a.written_out and not b.written_out for a, b in pairwise(steps)),
+            f"{whose} writes out steps along k that are far apart.",
+            expected="the steps that are written out inside the loop over the others",
+            yours=order,
+            why="A step reads the elements of w that follow those of the step before. The outer loop along k jumps.",
+        )
+        follow = math.prod(int(one.loop.extent) for one in steps)
+        FAST.that(
+            follow >= 32 or len(around) == sum(not one.steps for one in around),
+            f"{whose} leaves a tile of sums after {follow} steps along k, and comes back to it later.",
+            expected="the steps of a block along k next to one another, with the tile inside",
+            yours=order,
+            why="When the next tile begins, the sums of this one go to memory, and are loaded again for the next "
+            "steps. That must be rare.",
+        )
 
 
 def _check_numbers(schedule, cases, whose: str) -> None:
@@ -869,6 +911,18 @@ def test_5_13_vectors_lie_along_w(impl) -> None:
         why="The elements of a vector are then far apart in memory, and each is loaded by itself. Decode mostly reads "
         "w, whose rows are contiguous along k.",
     )
+    FAST.that(
+        all(products.vectors_in_partial_sums(func)),
+        "schedule_decode stores the partial sums of one output far apart.",
+        expected="the lanes as the last dimension of the partial sums: factor_axis=len(rows) + 1",
+        why="A register of partial sums is then taken apart to be stored, lane by lane.",
+    )
+
+
+def test_5_13_keeps_sums_in_registers(impl) -> None:
+    """the sums of a step along k are written out, and no step asks for an init"""
+    for rows in ((1,), (3,)):
+        _check_registers(impl.schedule_decode, rows, DECODE)
 
 
 def test_5_13_reads_w_once(impl) -> None:
@@ -963,6 +1017,22 @@ def test_5_14_sums_stay_in_registers(impl) -> None:
                 yours=order,
                 why="Sums that do not fit the registers go to memory and back in every step.",
             )
+
+
+def test_5_14_steps_follow_one_another(impl) -> None:
+    """the sums of a step along k are written out, no step asks for an init, and a tile stays for many steps"""
+    _check_registers(impl.schedule_prefill, (64,), PREFILL)
+
+
+def test_5_14_copies_out_what_is_done(impl) -> None:
+    """a thread copies its block of the result out as soon as it is done"""
+    func = _scheduled_square(impl.schedule_prefill, (64,), products.WIDE, PREFILL)
+    FAST.that(
+        products.copies_out_with_sums(func),
+        f"{PREFILL} copies the result out after all of it has been computed.",
+        expected="the copy of the result in the parallel loop over blocks of rows of w: reverse_compute_at",
+        why="By then the sums have left the cache, and one thread copies what many have made.",
+    )
 
 
 def test_5_14_is_faster(impl) -> None:

@@ -75,6 +75,11 @@ class LoopOfSums:
     def vectorized(self) -> bool:
         return self.loop.kind == tirx.ForKind.VECTORIZED
 
+    @property
+    def written_out(self) -> bool:
+        """Whether its iterations stand one after another in the code: it is unrolled, or there is only one."""
+        return self.loop.kind == tirx.ForKind.UNROLLED or int(self.loop.extent) == 1
+
     def __str__(self) -> str:
         kind = tirx.ForKind(self.loop.kind).name.lower()
         kind = "" if kind == "serial" else f" {kind}"
@@ -117,6 +122,59 @@ def vectors_along_w(func: tirx.PrimFunc) -> list[bool]:
     return found
 
 
+def vectors_in_partial_sums(func: tirx.PrimFunc) -> list[bool]:
+    """For each vectorized loop around sums that read w: whether it stores its sums side by side."""
+    found = []
+    for realize, loops in sums(func):
+        values = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+        axes = {axis.var: value for axis, value in values}
+        if not loads(realize.block.body, func.params[0]):
+            continue
+        for store in nodes(realize.block.body, tirx.BufferStore):
+            *lead, last = (substitute(index, axes) for index in store.indices)
+            for var in (one.loop.loop_var for one in loops if one.vectorized):
+                found.append(count(last, var) > 0 and not any(count(i, var) for i in lead))
+    return found
+
+
+def tiles(func: tirx.PrimFunc) -> list[tuple[list[LoopOfSums], list[LoopOfSums], list[LoopOfSums]]]:
+    """For each block that multiplies elements of w: its loops outside of the steps along k, those steps, those inside.
+
+    The steps are the innermost loop along k that is not written out, and the loops along k around and in it with
+    nothing else between them. Loops of one iteration are left out.
+    """
+    found = []
+    for realize, loops in sums(func):
+        if not loads(realize.block.body, func.params[0]):
+            continue
+        loops = [one for one in loops if int(one.loop.extent) > 1]
+        at = [n for n, one in enumerate(loops) if one.steps]
+        if not at:
+            continue
+        first = last = at[-1]
+        while first > 0 and loops[first - 1].steps:
+            first -= 1
+        found.append((loops[:first], loops[first : last + 1], loops[last + 1 :]))
+    return found
+
+
+def inits_in_steps(func: tirx.PrimFunc) -> list[str]:
+    """The loops along k that are not written out, around a block that still holds its init."""
+    return [
+        f"{realize.block.name_hint} in {one}"
+        for realize, loops in sums(func)
+        for one in loops
+        if realize.block.init is not None and one.steps and not one.written_out
+    ]
+
+
+def copies_out_with_sums(func: tirx.PrimFunc) -> bool:
+    """Whether what writes the last parameter is in the parallel loop in which the sums are."""
+    loops = [one.loop for loops in loops_of_sums(func) for one in loops]
+    around = [loop for loop in loops if loop.kind == tirx.ForKind.PARALLEL]
+    return any(count(loop.body, func.params[-1]) > 0 for loop in around)
+
+
 def widest(func: tirx.PrimFunc) -> int:
     """The extent of the longest vectorized loop around the sums; 1 if there is none."""
     every = (one for loops in loops_of_sums(func) for one in loops)
@@ -124,9 +182,9 @@ def widest(func: tirx.PrimFunc) -> int:
 
 
 def is_parallel(func: tirx.PrimFunc) -> bool:
-    """Whether the sums are in a parallel loop; copies of x and of the result do not count."""
-    kinds = {one.loop.kind for loops in loops_of_sums(func) for one in loops}
-    return tirx.ForKind.PARALLEL in kinds
+    """Whether the sums are in a parallel loop of several iterations; copies of x and of the result do not count."""
+    every = [one.loop for loops in loops_of_sums(func) for one in loops]
+    return any(loop.kind == tirx.ForKind.PARALLEL and int(loop.extent) > 1 for loop in every)
 
 
 def sums_of_a_step(func: tirx.PrimFunc, written_out: bool = False) -> list[tuple[int, int]]:
