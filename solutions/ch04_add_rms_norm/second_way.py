@@ -33,7 +33,8 @@ def match_add_norm(norm, value, bound):
     numbers = [int(extent) for extent in total.ty.shape.values if isinstance(extent, tirx.IntImm)]
     checks = (
         lambda: same_tensor_type(x1.ty, total.ty) and same_tensor_type(x2.ty, total.ty),
-        lambda: isinstance(total.ty.shape.values[-1], tirx.IntImm) and 0 not in numbers,
+        lambda: bool(sizes) and isinstance(total.ty.shape.values[-1], tirx.IntImm),
+        lambda: 0 not in numbers,
         lambda: str(total.ty.dtype) in ITEM_BYTES,
         lambda: len(value.attrs.axes) == 1 and int(value.attrs.axes[0]) in (-1, len(sizes) - 1),
         lambda: weight.ty.ndim == 1 and not weight.same_as(total),

@@ -907,6 +907,13 @@ def test_4_7_fuses_the_pair(impl) -> None:
     why = "The add must not stay beside the kernel that adds, nor the norm beside the kernel that normalises."
     PLACE.equal(operators(fused), ["kernel"], what, why=why)
     (call,) = _bindings(fused, "relax.call_tir")
+    PLACE.that(
+        isinstance(call.var, relax.DataflowVar),
+        "The kernel's results leave their dataflow block, where nothing outside reads them.",
+        expected="`emit` in the block in which the norm is too; `emit_output` only where it is in another",
+        yours=fused["main"].script(),
+        why="An output must be kept as it is: no later pass may fuse it away or plan its memory with the rest.",
+    )
     found = [argument.name for argument in call.value.args[1].fields]
     what = "The kernel is not given x1, x2 and weight, in that order."
     why = "call_tir passes its arguments by position, and after them the results."
@@ -1028,6 +1035,18 @@ def main(x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)):
     return (early, norm, total)
 """)
 
+# The sum is first read outside of any dataflow block, and its norm is in one.
+NORM_IN_A_LATER_BLOCK = relax_module("""
+def main(x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)):
+    total = R.add(x1, x2)
+    early = R.exp(total)
+    with R.dataflow():
+        norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+        later = R.negative(norm)
+        R.output(norm, later)
+    return (early, norm, later)
+""")
+
 # The sum is normalised in one branch and read in the other and afterwards.
 BRANCHES = relax_module("""
 def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,), choose: R.Tensor((), "bool")):
@@ -1102,6 +1121,7 @@ def test_4_7_keeps_the_numbers(impl) -> None:
         raise
     _numbers(impl, SUM_LEAVES_ITS_BLOCK, "the sum is an output of its dataflow block")
     _numbers(impl, NORM_OUTSIDE_THE_BLOCK, "the norm is outside the sum's dataflow block")
+    _numbers(impl, NORM_IN_A_LATER_BLOCK, "the sum is read before the dataflow block of its norm")
     ways = [(np.array(choose),) for choose in (True, False)]
     _numbers(impl, BRANCHES, "the norm is in a branch", ways)
 

@@ -276,7 +276,10 @@ def test_5_3_shares_the_loop_over_tiles(impl) -> None:
         PLACE.that(bool(shared), what, expected=expected, yours=listing(sch), why=why)
         what = f"bias runs too deep: matmul and bias share {len(shared)} loops, and the second is the one over steps."
         expected = "one shared loop, the one over tiles"
-        why = "Inside the loop over steps, the bias is added to sums that are not complete, once for each step."
+        why = (
+            "The result is the same, for the last step writes it last. But inside the loop over steps the bias runs "
+            "once for each step, on sums that are not complete before the last."
+        )
         PLACE.that(len(shared) == 1, what, expected=expected, yours=listing(sch), why=why)
         tiles, runs = int(shared[0].extent), int(np.prod(extents(loops_of(sch, "bias"))))
         what = f"In {tiles} tiles of 32 elements, bias runs {runs} times."
@@ -359,6 +362,14 @@ def test_5_4_keeps_the_machine_busy(impl) -> None:
         expected="parallel, serial, unrolled, vectorized",
         yours=", ".join(kinds),
     )
+    lanes = extents(loops_of(sch, "matmul_update"))[-1]
+    LOOPS.that(
+        lanes == 8,
+        f"scheduled(func, 4, 8) vectorizes {lanes} columns.",
+        expected="tiles of 4 rows and 8 columns: rows comes first, here and in `tile`",
+        yours=listing(sch),
+        why="Exchanged, the numbers are the same, and a vector has half the lanes.",
+    )
     what = "The bias does not run in the loop over tiles."
     why = "`scheduled` does all that 5.1 to 5.3 do."
     PLACE.equal(len(_shared(sch, "matmul_update", "bias")), 1, what, why=why)
@@ -437,10 +448,10 @@ def _reason(name: str) -> str:
     else:
         raise AssertionError(f"this release accepts {name}")
     if "has init statement" in message:
-        return reference.REASONS[0]
+        return reference.REASONS[1]
     assert "single producer block" in message
     producers = sch.get_producers("bias")
-    return reference.REASONS[2 if len(producers) > 1 else 1]
+    return reference.REASONS[0 if len(producers) > 1 else 3]
 
 
 def test_5_6_names_each_reason(impl) -> None:
