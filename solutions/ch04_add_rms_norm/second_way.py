@@ -37,7 +37,8 @@ def match_add_norm(norm, value, bound):
         lambda: 0 not in numbers,
         lambda: str(total.ty.dtype) in ITEM_BYTES,
         lambda: len(value.attrs.axes) == 1 and int(value.attrs.axes[0]) in (-1, len(sizes) - 1),
-        lambda: weight.ty.ndim == 1 and not weight.same_as(total),
+        lambda: isinstance(weight.ty.shape, relax.ShapeExpr) and not weight.same_as(total),
+        lambda: [str(extent) for extent in weight.ty.shape.values] == sizes[-1:],
     )
     if not all(check() for check in checks):
         return None
