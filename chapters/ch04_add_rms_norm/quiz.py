@@ -57,7 +57,8 @@ QUESTIONS = [
         show=SEQUENCES.script,
         choices=("1", "2", "3"),
         compute=_kernels_of_a_pipeline,
-        because="rms_norm contains a reduction, and FuseOps fuses no add into a reduction after it. This pass does.",
+        because="FuseOps does put an add into a plain sum behind it. But rms_norm has the pattern kind of a matmul: "
+        "only what follows it may join it. This pass looks at the two by name.",
     ),
     Question(
         ask="main has two pairs, with equal shapes and epsilons. How many kernels are in the module after the pass?",

@@ -111,7 +111,8 @@ def _bindings(mod: tvm.IRModule, op: str = "") -> list[relax.VarBinding]:
 
 def _asked(impl, mod: tvm.IRModule):
     """What match_add_norm says about the last rms_norm of main, or the last call if there is none; and that binding."""
-    norm, bound = (_bindings(mod, NORM) or _bindings(mod)[:-1])[-1], {}
+    calls = [b for b in _bindings(mod) if isinstance(b.value, relax.Call)]
+    norm, bound = (_bindings(mod, NORM) or calls)[-1], {}
     for binding in _bindings(mod):
         if binding.var.same_as(norm.var):
             break

@@ -178,7 +178,7 @@ def noticed(examiner: Examiner, chapter: Chapter, mutant: Mutant) -> str:
 
 
 def judge(pool: ThreadPoolExecutor, idle: SimpleQueue, chapter: Chapter, exercise: str) -> dict:
-    """Run the mutants of an exercise; what is kept of it."""
+    """Run the mutants of an exercise; what is kept of it. CourseError if its checks refuse the reference."""
 
     def run(mutant: Mutant) -> str:
         examiner = idle.get()
@@ -189,6 +189,9 @@ def judge(pool: ThreadPoolExecutor, idle: SimpleQueue, chapter: Chapter, exercis
 
     before = fingerprint(chapter, exercise)
     found = mutants(chapter, exercise)
+    text = read_source(chapter.solution)
+    if refused := run(Mutant(exercise, "is the reference", "", "", text)):
+        raise CourseError(f"{refused} fails on the reference itself: mend that first.")
     run_ones = [mutant for mutant in found if not mutant.why]
     by = list(pool.map(run, run_ones))
     missed = [mutant for mutant, check in zip(run_ones, by, strict=True) if not check]
