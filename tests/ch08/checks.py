@@ -291,8 +291,8 @@ def _tiled(impl, size=SIZE, cut=CUT):
         raise TILES.failed(
             f"TVM refuses a step of tile_and_bind for {cut}: {last_line(error)[:200]}",
             expected="a schedule for every tile, also where a thread has one row or one column",
-            why="There a loop over a thread's own elements runs once. `reverse_compute_at` drops such a loop around the "
-            "store unless it is told to preserve it, and the innermost loop is then the thread.",
+            why="There a loop over a thread's own elements runs once. `reverse_compute_at` drops such a loop around "
+            "the store unless it is told to preserve it, and the innermost loop is then the thread.",
         ) from None
 
 
