@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import te, tirx
 from tvm.script import tirx as T
 
-from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.cases.relax_text import kernel, relax_module
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 
 # One symbol in several places, functions without it, a kernel, a private function.
@@ -45,6 +45,49 @@ def decode(x: ("batch_size", 8), w: ("vocab_size", 8)):
 
 def embed(x: ("batch_size", 8)):
     out = R.nn.relu(x)
+""")
+
+# Operators that LegalizeOps has no kernel for, and a function that nobody calls.
+Sampler = relax_module("""
+def sample(x: (4, 8), p: (4, 8), u: (4, 1), row: (4, 1, "int64")):
+    sums = R.cumsum(p, axis=1)
+    best = R.sort(x, axis=1)
+    tokens = R.multinomial_from_uniform(p, u, row, dtype="int64")
+    out = (sums, best, tokens)
+
+@private
+def unused(x: (4, 8)):
+    out = R.nn.relu(x)
+""")
+
+# A constant that is computed from constants; and one that a kernel updates in place in each run.
+Constants = relax_module("""
+def main(x: (4,)):
+    ones = R.full(R.shape([4]), R.const(1.0, "float32"), dtype="float32")
+    parts = R.nn.softmax(ones)
+    out = R.add(x, parts)
+""")
+Counter = relax_module(f"""{kernel("count(a)", (4,), "a[at] = a[at] + T.float32(1)")}
+@bare
+def main(x: (4,)) -> R.Tensor((4,), "float32"):
+    zeros = R.full(R.shape([4]), R.const(0.0, "float32"), dtype="float32")
+    written = R.call_tir_inplace(cls.count, (zeros,), [0], out_ty=R.Tensor((4,), "float32"))
+    return R.add(written, x)
+""")
+
+# Tensors before, in and behind an `if`.
+Branches = relax_module("""
+def main(choose: ("bool",), x: (64, 8)) -> R.Tensor((64, 8), "float32"):
+    R.func_attr({"num_input": 2})
+    if choose:
+        a = R.nn.softmax(x)
+        b = R.nn.softmax(a, axis=0)
+        inside = R.nn.softmax(b)
+    else:
+        inside = R.nn.softmax(x)
+    first = R.nn.softmax(inside, axis=0)
+    second = R.nn.softmax(first)
+    return R.nn.softmax(second, axis=0)
 """)
 
 
@@ -94,12 +137,16 @@ def product(kind: str) -> tirx.PrimFunc:
     return made(x, w, total)
 
 
-def relu_then_sum() -> tirx.PrimFunc:
-    """An elementwise block, then a reduction: there is no epilogue."""
+def relu_then_sum(bias: bool = False) -> tirx.PrimFunc:
+    """An elementwise block, then a reduction: there is no epilogue, unless a `bias` is added."""
     x = te.placeholder((4, 6), name="x")
     k = te.reduce_axis((0, 6), name="k")
     y = te.compute((4, 6), lambda i, j: tirx.max(x[i, j], 0.0), name="y")
-    return made(x, te.compute((4,), lambda i: te.sum(y[i, k], axis=k), name="out"))
+    total = te.compute((4,), lambda i: te.sum(y[i, k], axis=k), name="total" if bias else "out")
+    if not bias:
+        return made(x, total)
+    b = te.placeholder((4,), name="b")
+    return made(x, b, te.compute((4,), lambda i: total[i] + b[i], name="out"))
 
 
 # What follows the sums y of a product x @ w.T, element by element; b is a vector, r a matrix of the result's shape.
