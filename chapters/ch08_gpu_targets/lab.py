@@ -50,8 +50,8 @@ display(memory_table(steps))
 
 # %% [markdown]
 # Tiles in registers alone load as many bytes, if you count the loads in the program: each thread loads an operand once
-# for each of its 4 x 4 sums. A compiler keeps a number that it has just loaded. But only shared memory avoids that
-# several threads load the same number.
+# for each of its 4 x 4 sums. A compiler keeps a number that it has just loaded. But several threads still ask for the
+# same number. A cache answers some of them; a copy in shared memory is loaded once, and answers all.
 #
 # ## Run them
 #

@@ -50,10 +50,12 @@ def _too_few_blocks() -> str:
 
 QUESTIONS = [
     Question(
-        ask="Rows of 16 float16, not padded; thread x of a warp reads row 4 * x. How many cycles does the access take?",
+        ask="Rows of 16 float16, not padded. In a block of 16 x 16 threads, those with threadIdx.x = x read row 4 * x. "
+        "How many cycles does a warp's access take?",
         choices=("1", "2", "16"),
         compute=_cycles_without_padding,
-        because="Four rows are 32 words, so all 16 rows that a warp reads begin in the same bank.",
+        because="Four rows are 32 words, so all 16 rows that a warp reads begin in the same bank. A warp is two rows "
+        "of this block; its second row of threads reads the same words, which costs nothing more.",
     ),
     Question(
         ask="A kernel with tiles in shared memory whose k is a single block: how many barriers does TVM write?",

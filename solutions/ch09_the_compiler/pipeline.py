@@ -204,7 +204,7 @@ def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[P
 def memory_phase(target: Target) -> list[Pass]:
     """Every tensor gets a place: calls write into tensors given to them, and tensors share planned storage.
 
-    On CUDA, kernels whose storage the planner made static are captured into graphs.
+    On CUDA, kernels whose storage the planner made static are captured into graphs, where a flag asks for graphs.
     """
     # BEGIN exercise 9.7 (about 9 lines): destinations first, then the plan, then what reads the plan
     capture = [transform.RewriteCUDAGraph()] if target.kind.name == "cuda" else []

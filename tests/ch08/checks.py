@@ -94,8 +94,8 @@ FACTS = {
     "l2_cache_size_bytes": 52428800,
 }
 ABOUT = {
-    "arch": "Without the `a` the compiler refuses the instructions that exist on this architecture alone: wgmma, and "
-    "bulk copies with it.",
+    "arch": "Without the `a` the compiler refuses the instructions that exist on this architecture alone, such as "
+    "wgmma.",
     "max_shared_memory_per_block": "Static shared memory is 48 KiB a block on every NVIDIA GPU. More must "
     "be asked for when a kernel is launched; a schedule that relies on it without asking fails to launch.",
 }
@@ -197,6 +197,13 @@ def test_8_2_computes_every_element(impl) -> None:
             )
             what = "A block has another number of threads than asked for."
             THREADS.equal(launches[0].block, (threads, 1, 1), what)
+            blocks = math.ceil(rows * columns / (threads * vector))
+            THREADS.equal(
+                launches[0].grid,
+                (blocks, 1, 1),
+                f"The kernel is not {blocks} blocks of {threads} threads.",
+                why="A multiprocessor runs a block. One block with a loop leaves all other multiprocessors idle.",
+            )
 
 
 def test_8_2_threads_lie_side_by_side(impl) -> None:
@@ -464,7 +471,7 @@ def observe_8_4(impl):
 # (block_k, step, bytes per item, elements per vector)
 PADDED = [
     (16, 4, 2, 2), (16, 4, 4, 1), (16, 1, 4, 4), (32, 2, 2, 8), (24, 4, 2, 2), (8, 1, 4, 1), (33, 1, 4, 1),
-    (16, 1, 2, 1), (15, 1, 2, 1),
+    (16, 1, 2, 1), (15, 1, 2, 1), (15, 64, 2, 1),
 ]  # fmt: skip
 
 
@@ -487,6 +494,10 @@ def test_8_5_padding_spreads_the_rows(impl) -> None:
             why="A store of several elements must begin at a multiple of its size, in every row.",
         )
         whole = [p for p in range(0, 32 * vector, vector) if (block_k + p) * item_bytes % 4 == 0]
+        said = f"With a padding of {mine}, the {what} are not whole words long."
+        why = "Every second row would then begin in the middle of a word, and a bank answers with whole words."
+        yours = f"{(block_k + mine) * item_bytes} bytes, and a word has 4"
+        SHARED.that(mine in whole or mine >= 32 * vector, said, yours=yours, why=why)
         best = max(_banks(block_k, step, item_bytes, p) for p in whole)
         said = f"With a padding of {mine}, the {what} do not begin in as many banks as they could."
         why = "Words of one bank are read one after the other: 32 rows in 2 banks take 16 passes."
@@ -768,6 +779,8 @@ OCCUPANCY = [
     (32, 40960, 128, "sm_90a", 0.3125, "Of 40 KiB and a reserved one, five fit in 228 KiB."),
     (16, 0, 32, "sm_80", 0.5, "A block of one warp: 32 blocks at a time, and no more."),
     (20, 1024, 48, "sm_80", 1.0, "48 threads are two warps."),
+    (16, 0, 1024, "sm_80", 1.0, "2048 threads at a time: two blocks, though there are registers for four."),
+    (16, 0, 768, "sm_80", 0.75, "64 warps at a time: two blocks of 24, and 16 warps of no use."),
     (41, 0, 64, "sm_90a", 0.625, "42 warps have registers, but warps come by fours: 40, twenty blocks of two."),
 ]  # fmt: skip
 
@@ -823,6 +836,19 @@ CANDIDATES = {
         SMALL,
         "A block has 1024 threads at most, however few registers they need.",
     ),
+    "a block of one thread too many": (
+        [
+            (ThreadTile(16, 16, 16, 1, 1), _used(16, 4352)),
+            (ThreadTile(41, 25, 16, 1, 1), _used(16, 4352)),
+        ],
+        ThreadTile(16, 16, 16, 1, 1),
+        "41 x 25 threads are 1025.",
+    ),
+    "a block as large as it may be": (
+        [(SMALL, _used(32, 4352)), (ThreadTile(64, 64, 16, 2, 2), _used(32, 49152))],
+        ThreadTile(64, 64, 16, 2, 2),
+        "1024 threads and 49152 bytes of shared memory are just allowed.",
+    ),
     "loads alone are spilled": (
         [(MIDDLE, _used(64, 8704)), (LARGE, Resources(255, 224, 0, 224, 17408))],
         MIDDLE,
@@ -851,6 +877,11 @@ CANDIDATES = {
         [(WIDE, _used(128, 13056)), (TALL, _used(80, 13056)), (SMALL, _used(32, 4352))],
         TALL,
         "Both load the same; the second has the higher occupancy.",
+    ),
+    "equal loads, the other way round": (
+        [(TALL, _used(128, 13056)), (WIDE, _used(80, 13056)), (SMALL, _used(32, 4352))],
+        WIDE,
+        "Both load the same: a row of A costs as much as a row of B. The second has the higher occupancy.",
     ),
 }
 
@@ -1013,10 +1044,11 @@ def observe_8_11(impl):
 
 # --- 8.12 -----------------------------------------------------------------------------------------
 
-SM_60, SM_75, SM_80, SM_100 = map(cuda, ("sm_60", "sm_75", "sm_80", "sm_100a"))
+SM_60, SM_70, SM_75, SM_80, SM_100 = map(cuda, ("sm_60", "sm_70", "sm_75", "sm_80", "sm_100a"))
 CHOICES = [
     ((4096, 4096, 4096, "float16", CUDA), "tensor_cores", "Sizes fit and the architecture has them."),
     ((4096, 4096, 4096, "float16", SM_100), "tensor_cores", "sm_100a is later than sm_70: compare numbers, not texts."),
+    ((4096, 4096, 4096, "float16", SM_70), "tensor_cores", "The first tensor cores came with sm_70."),
     ((64, 64, 96, "float16", SM_75), "tensor_cores", "Each size is a multiple of WarpTile's: 64, 64 and 32."),
     ((128, 128, 80, "float16", CUDA), "dlight", "80 steps are no multiple of WarpTile's block_k, 32; dlight pads."),
     ((4096, 4096, 4096, "bfloat16", SM_80), "tensor_cores", "bfloat16 has tensor cores from sm_80."),

@@ -356,8 +356,9 @@ def test_9_3_sorts_and_samples(impl) -> None:
     """a running sum, a sort and a sample become kernels too"""
     left = operators(lower_by(impl, Sampler), "sample")
     what = f"Operators are left that LegalizeOps does not know: {', '.join(left)}."
-    why = "LegalizeOps has no kernel for these. DispatchSampling makes kernels of samples, DispatchSortScan of sorts "
-    why += "and running sums, each for its target, and both look for operators: they come before."
+    why = "LegalizeOps has no kernel for these. DispatchSampling makes of a sample a running sum and a kernel, "
+    why += "DispatchSortScan makes kernels of sorts and running sums. Both look for operators: they come before, in "
+    why += "this order."
     ORDER.equal(left, [], what, why=why)
 
 

@@ -73,6 +73,7 @@ OTHERS = {  # what looks like a norm and is none, or one that rms_norm computes 
     "power 0.5": ("R.rsqrt(total)", "R.power(total, R.const(0.5))"),
     "divided the other way": ("R.rsqrt(total)", "R.sqrt(total)", "R.multiply(x, scale)", "R.divide(scale, x)"),
     "symbolic columns": ("(3, 8)", "(3, 'n')", "(8,)", "('n',)"),
+    "a shape that nobody knows": ("x: (3, 8)", "x: R.Tensor('float32', ndim=2)"),
     "float64": in_dtype("float64"),
     "all in float16": in_dtype("float16"),
 }  # fmt: skip
