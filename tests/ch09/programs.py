@@ -64,8 +64,8 @@ def unused(x: (4, 8)):
 Constants = relax_module("""
 def main(x: (4,)):
     ones = R.full(R.shape([4]), R.const(1.0, "float32"), dtype="float32")
-    parts = R.nn.softmax(ones)
-    out = R.add(x, parts)
+    twos = R.add(ones, ones)
+    out = R.add(x, twos)
 """)
 Counter = relax_module(f"""{kernel("count(a)", (4,), "a[at] = a[at] + T.float32(1)")}
 @bare
