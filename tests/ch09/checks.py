@@ -866,6 +866,7 @@ def observe_9_6(impl):
         return str(facts)
 
     cases = (QUICK, BOUNDS), (QUICK, {}), (CUDA, BOUNDS), (CUDA, {**BOUNDS, "seq_len": 8})
+
     def biased() -> str:
         layer = tvm.IRModule({"layer": linear("bias").with_attr("global_symbol", "layer")})
         result = through(impl.schedule_phase(QUICK, BOUNDS), layer)["layer"]
