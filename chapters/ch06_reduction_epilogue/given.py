@@ -6,18 +6,28 @@ is elementwise, both visit each point once, and no two buffers share memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+import tvm
 from tvm import tirx
 from tvm.ir import Expr, Range, TensorLoad, Var
-from tvm.s_tir import SBlock, Schedule, ScheduleState
-from tvm.sym import Analyzer
+from tvm.s_tir import SBlock, ScheduleError
+from tvm.sym import Analyzer, detect_iter_map, inverse_affine_iter_map
 from tvm_ffi import structural_equal
 
-from chapters.kit.ir.block_domain import is_injective, visits_each_point_once
+from chapters.kit.ir.block_domain import fills, is_injective, visits_each_point_once
 from chapters.kit.ir.block_site import BlockSite, Nest
 from chapters.kit.ir.refuse import require
-from chapters.kit.ir.tensor_ir import mentions, nodes, summed_values, uses_pointers
+from chapters.kit.ir.region_cover import covers
+from chapters.kit.ir.row_index import is_one
+from chapters.kit.ir.tensor_ir import (
+    loads,
+    mentions,
+    nodes,
+    substitute,
+    summed_values,
+    uses_pointers,
+)
 
 # --- the reduction --------------------------------------------------------------------------------
 
@@ -33,10 +43,17 @@ def check_reduction(nest: Nest) -> tirx.BufferStore:
     zero = Analyzer().simplify(init.value)
     constant = isinstance(zero, (tirx.IntImm, tirx.FloatImm))
     require(constant and zero.value == 0, block, "its init is not 0")
+    dtype = str(step.buffer.dtype)
+    require(not has_one_bit(dtype), block, f"in {dtype}, which has one bit, sums are no sums")
     total = tirx.BufferLoad(step.buffer, step.indices)
     require(adds_to(step.value, total), block, f"its step does not add to `{step.buffer.name}`")
     check_axes(block, step)
     return step
+
+
+def has_one_bit(dtype: str) -> bool:
+    """Whether a number of this dtype is a truth value: bool, int1 and uint1 cannot hold 1 + 1."""
+    return dtype == "bool" or tvm.DataType(dtype).bits == 1
 
 
 def check_axes(block: SBlock, step: tirx.BufferStore) -> None:
@@ -74,7 +91,7 @@ def check_reduction_loops(nest: Nest) -> None:
     for loop in nest.loops:
         serial = loop.kind in (tirx.ForKind.SERIAL, tirx.ForKind.UNROLLED)
         name = loop.loop_var.name
-        alone = serial or not mentions(summed, loop.loop_var)
+        alone = serial or not mentions(summed, loop.loop_var) or is_one(loop.extent)
         require(alone, nest.block, f"its reduction loop `{name}` does not run serially")
 
 
@@ -98,11 +115,60 @@ def check_epilogue(nest: Nest, axes: Mapping[Var, Expr], output: Var) -> None:
     require(not nest.is_staged, block, "it is a stage of a software pipeline")
 
 
+# --- axes of another form -------------------------------------------------------------------------
+
+
+def matched_axes(
+    match_axes: Callable, read: Sequence, written: Sequence, epilogue: SBlock, reduction: SBlock
+) -> dict[Var, Expr]:
+    """What `match_axes` finds, or, where it refuses, what a change of the axes comes to.
+
+    An axis of a single value may stand as a variable in one block and as a number in the other. And
+    `transform_block_layout` makes one axis of two, or two of one: `temp[vf // 6, vf % 6]` is written and `temp[wi, wj]`
+    read, so wi is vf // 6.
+    """
+    try:
+        return match_axes(read, written, epilogue, reduction)
+    except ScheduleError:
+        (ours, read), (theirs, written) = _at_units(epilogue, read), _at_units(reduction, written)
+        axes = _solved(read, written, ours, theirs)
+        if axes is None:
+            raise
+    units = {axis.var: axis.dom.min for axis in epilogue.iter_vars if axis.var not in ours}
+    return {axis.var: axes.get(axis.var, units.get(axis.var)) for axis in epilogue.iter_vars}
+
+
+def _at_units(block: SBlock, indices: Sequence) -> tuple[dict[Var, Range], list[Expr]]:
+    """The spatial axes of `block` that have several values; `indices` with the value of each that has one."""
+    ranges = axes_of(block, tirx.IterVar.DataPar)
+    units = {var: dom.min for var, dom in ranges.items() if is_one(dom.extent)}
+    wide = {var: dom for var, dom in ranges.items() if var not in units}
+    return wide, [Analyzer().simplify(index) for index in substitute(list(indices), units)]
+
+
+def _solved(read: list, written: list, ours: dict, theirs: dict) -> dict[Var, Expr] | None:
+    """The axes `ours` that make `read` the same as `written`, in the axes `theirs`; None if that is not proved."""
+    prove = Analyzer()
+    for var, dom in (ours | theirs).items():
+        prove.bind(var, dom)
+    pairs = [pair for pair in zip(read, written, strict=True) if not prove.can_prove_equal(*pair)]
+    if not ours:
+        return None if pairs else {}
+    found = detect_iter_map([one for one, _ in pairs], ours, True, "bijective").indices
+    if len(found) != len(pairs) or not pairs:
+        return None
+    inverse = inverse_affine_iter_map(found, [other for _, other in pairs])
+    axes = {var: prove.simplify(inverse[var]) for var in ours if var in inverse}
+    back = zip(substitute(read, axes), written, strict=True)
+    same = len(axes) == len(ours) and all(prove.can_prove_equal(*pair) for pair in back)
+    return axes if same and fills(list(axes.values()), theirs, list(ours.values())) else None
+
+
 # --- the points that both visit -------------------------------------------------------------------
 
 
 def check_domains(
-    sch: Schedule, site: BlockSite, written: Sequence[Expr], indices: Sequence[Expr], value: Expr
+    site: BlockSite, written: Sequence[Expr], indices: Sequence[Expr], value: Expr
 ) -> None:
     """Refuse unless both blocks visit every point of their domain once, and no two points share an element.
 
@@ -122,16 +188,24 @@ def check_domains(
         hidden = mentions(fixed, loop.loop_var)
         name = loop.loop_var.name
         require(not hidden, epilogue, f"it uses the loop variable `{name}` directly")
-    if site.shared:
-        check_shared_loops(sch, epilogue)
+    check_shared_loops(site, written)
 
 
-def check_shared_loops(sch: Schedule, epilogue: SBlock) -> None:
-    """Refuse unless each iteration of the loops around both blocks finishes the sums that it then uses."""
-    fresh = ScheduleState(sch.mod)  # the flags of `sch` may be older than its module
-    covered = fresh._get_cached_flags(fresh.get_sref(epilogue)).region_cover
-    late = "it may read sums that a later iteration of the shared loops finishes"
-    require(covered, epilogue, late)
+def check_shared_loops(site: BlockSite, written: Sequence[Expr]) -> None:
+    """Refuse unless each iteration of the loops around both blocks finishes the sums that it then uses.
+
+    written: the indices at which the reduction stores. What the blocks declare in `T.reads` and `T.writes` is not
+    believed.
+    """
+    first, last = site.producer, site.consumer
+    for loop in site.shared:
+        split = mentions(summed_values(first.realize), loop.loop_var) and not is_one(loop.extent)
+        name = loop.loop_var.name
+        require(not split, last.block, f"it runs between steps of the sums, in the loop `{name}`")
+    for load in loads(last.block.body, first.block.body.buffer):
+        there = (first.realize, first.loops), written, (last.realize, last.loops), load.indices
+        late = "it may read sums that a later iteration of the shared loops finishes"
+        require(not site.shared or covers(site.shared, *there), last.block, late)
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -139,18 +213,36 @@ def check_shared_loops(sch: Schedule, epilogue: SBlock) -> None:
 
 def check_memory(site: BlockSite, temp: Var, output: Var) -> None:
     """Refuse if buffers may share memory, or threads see different memory: second names, pointers, strides, scopes."""
-    block, sref = site.consumer.block, site.scope_sref
+    block, sref, renamed = site.consumer.block, site.scope_sref, []
     while sref is not None:
         root, sref = sref.stmt, sref.parent
-        alone = isinstance(root, tirx.For) or not root.match_buffers
-        require(alone, block, "a block around it gives a buffer a second name")
+        renamed += [] if isinstance(root, tirx.For) else root.match_buffers
+    names = [match.source.source for match in renamed]
+    one_each = len(set(names)) == len(names) and not any(mentions(site.span, x) for x in names)
+    require(one_each, block, "a block around it gives a buffer a second name, and both are used")
     require(not nodes(root, tirx.DeclBuffer), block, "its function gives a buffer a second name")
     anywhere = "a call or a pointer in the reduction, or before it, may reach any memory"
     require(not uses_pointers(site.span), block, anywhere)
-    dense = not output.strides and not temp.strides
-    require(dense, block, f"`{output.name}` or the sum has strides, and elements may overlap")
+    for buffer in (temp, output):
+        apart = is_apart(buffer)
+        require(apart, block, f"`{buffer.name}` has strides with which elements may overlap")
     shared = output.scope() in ("global", temp.scope())
     require(shared, block, f"`{output.name}` is in another kind of memory than the sum")
+
+
+def is_apart(buffer: Var) -> bool:
+    """Whether no two elements of `buffer` share memory: each stride is longer than all that shorter ones reach."""
+    sizes = [*buffer.strides, *buffer.shape]
+    if not buffer.strides or not all(isinstance(size, tirx.IntImm) for size in sizes):
+        return not buffer.strides
+    reach = 0
+    for stride, extent in sorted(
+        (int(s), int(n)) for s, n in zip(buffer.strides, buffer.shape, strict=True)
+    ):
+        if extent > 1 and stride <= reach:
+            return False
+        reach += stride * (extent - 1)
+    return True
 
 
 # --- the addend -----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
-from chapters.ch06_reduction_epilogue.given import check_axes
+from chapters.ch06_reduction_epilogue.given import check_axes, has_one_bit, matched_axes
 from chapters.kit.ir.block_flags import replace_and_refresh_flags
 from chapters.kit.ir.block_site import BlockSite, Nest, locate
 from chapters.kit.ir.rebuild import rebuild
@@ -30,6 +30,7 @@ from chapters.kit.ir.tensor_ir import (
     substitute,
     summed_values,
     with_fields,
+    with_fresh_lets,
 )
 from chapters.runner.earlier import earlier
 
@@ -101,9 +102,10 @@ def match(sch: Schedule, reduction: SBlockRV, epilogue: SBlockRV) -> MatchedPair
     block, other = site.producer.block, site.consumer.block
     step = reduction_step(site.producer)
     load = epilogue_load(other, step.buffer)
-    axes = ch6.match_axes(load.indices, step.indices, other, block)
+    axes = matched_axes(ch6.match_axes, load.indices, step.indices, other, block)
     value, indices = substitute([other.body.value, other.body.indices], axes)
-    return MatchedPair(site, step, axes, value, list(indices))
+    own = tirx.BufferLoad(step.buffer, step.indices)  # perhaps written in another form
+    return MatchedPair(site, step, axes, replace_loads(value, step.buffer, own), list(indices))
 
 
 def reduction_step(nest: Nest) -> tirx.BufferStore:
@@ -216,13 +218,15 @@ def check_epilogue(sch: Schedule, pair: MatchedPair) -> None:
 
 def check_points(sch: Schedule, pair: MatchedPair) -> None:
     """Refuse unless both blocks visit each point once and two points never share an element."""
-    ch6.check_domains(sch, pair.site, pair.step.indices, pair.indices, pair.value)
+    ch6.check_domains(pair.site, pair.step.indices, pair.indices, pair.value)
 
 
 def check_some_step(sch: Schedule, pair: MatchedPair) -> None:
     """Refuse a reduction without init that may have no step at all: there would be no last one."""
+    if pair.reduction.init is not None:
+        return
     for loop in reduction_loops(pair.site.producer):
-        runs = pair.reduction.init is not None or Analyzer().can_prove(loop.extent >= 1)
+        runs = Analyzer().can_prove(loop.extent >= 1)
         require(runs, pair.reduction, f"its loop `{loop.loop_var.name}` may have no iteration")
 
 
@@ -304,6 +308,7 @@ def check_dtypes(pair: MatchedPair) -> None:
     same = str(output.dtype) == dtype
     require(same, pair.epilogue, f"`{output.name}` has another dtype than `{pair.temp.name}`")
     # TVM leaves unsigned overflow from 32 bits up undefined (0 - c becomes 0), and raises on 0 - 3 in any width.
+    require(not has_one_bit(dtype), pair.reduction, f"in {dtype} sums hold only one bit")
     below = dtype.startswith("uint") and nodes([pair.value, pair.step.value], tirx.Sub)
     require(not below, pair.epilogue, f"a difference may start below 0, where {dtype} overflows")
 
@@ -315,9 +320,10 @@ def start_from(sch: Schedule, pair: MatchedPair, start: Expr, step: Expr) -> Non
     """Make the two blocks one that starts from `start` and does `step`, which still names `pair.total`."""
     total = tirx.BufferLoad(pair.output, pair.indices)
     fusion = pair.fusion(start)
+    init = with_fresh_lets(ch6.simplified(start))  # the step may hold the same T.Let
     fused = with_fields(
         ch6.fused_block(fusion),
-        init=tirx.BufferStore(pair.output, ch6.simplified(start), pair.indices),
+        init=tirx.BufferStore(pair.output, init, pair.indices),
         body=tirx.BufferStore(pair.output, replace_loads(step, pair.temp, total), pair.indices),
     )
     scope = ch6.new_scope(fusion, fused)

@@ -32,6 +32,9 @@ MOST_CHILDREN = 4  # each holds TVM
 OUTSIDE = "outside its arrays"
 BAD = ("wrong", OUTSIDE, "not well-formed", "does not compile", "reads not declared", "died")
 
+# ReLU and clipping at every step: what the built-in's docstring announces for BiasReLU and Clipping
+DOCUMENTED = ("relu", "bias and relu", "clip", "relu in a block of its own")
+
 
 @dataclass(frozen=True)
 class Verdict:

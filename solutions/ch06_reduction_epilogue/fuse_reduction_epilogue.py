@@ -30,6 +30,7 @@ from chapters.ch06_reduction_epilogue.given import (
     check_memory,
     check_reduction,
     check_reduction_loops,
+    matched_axes,
     simplified,
 )
 from chapters.kit.ir.block_domain import same_range
@@ -85,7 +86,7 @@ def analyse(sch: Schedule, reduction: SBlockRV, epilogue: SBlockRV) -> Fusion:
     step = check_reduction(site.producer)
     check_reduction_loops(site.producer)
     load, addend = split_sum(consumer, step.buffer)
-    axes = match_axes(load.indices, step.indices, consumer, producer)
+    axes = matched_axes(match_axes, load.indices, step.indices, consumer, producer)
     fusion = Fusion(
         site=site,
         temp=step.buffer,
@@ -95,7 +96,7 @@ def analyse(sch: Schedule, reduction: SBlockRV, epilogue: SBlockRV) -> Fusion:
         addend=substitute(addend, axes),
     )
     check_epilogue(site.consumer, axes, fusion.output)
-    check_domains(sch, site, step.indices, fusion.indices, fusion.addend)
+    check_domains(site, step.indices, fusion.indices, fusion.addend)
     check_bystanders(fusion)
     check_memory(site, fusion.temp, fusion.output)
     return fusion
@@ -252,11 +253,10 @@ def fuse_reduction_epilogue(
     """Start the sum of `reduction_block` from what `epilogue_block` adds to it, and remove `epilogue_block`.
 
     Blocks are given by name or by handle. `sch` changes in place: the handle of the reduction then means the fused
-    block, handles of its loops and of other blocks stay valid, the epilogue's do not. `sch.trace` does not record it.
-
-    Floating-point sums are reassociated: the bias is added first and not last. Integer sums are exact, barring signed
-    overflow on the way, which TVM leaves undefined. Buffers that are passed to the function are taken to be different
-    memory, as everywhere in TVM.
+    block, handles of its loops and of other blocks stay valid, the epilogue's do not. `sch.trace` lacks it: Python can
+    register no kind of instruction. Floating-point sums are reassociated: the bias is added first and not last. Integer
+    sums are exact, barring signed overflow on the way, which TVM leaves undefined. Buffers that are passed to the
+    function are taken to be different memory, as everywhere in TVM.
 
     Raises tvm.s_tir.ScheduleError, and leaves `sch` exactly as it was, unless the result is proved to be the same.
     Built-in: `Schedule.fuse_reduction_epilogue`, src/s_tir/schedule/primitive/compute_inline.cc.

@@ -211,13 +211,19 @@ def fuse_epilogue(
 ) -> Way:
     """Make one nest of a reduction and of the elementwise block that reads its result; say which way and why.
 
-    Blocks are given by name or by handle. `sch` changes in place; `sch.trace` does not record it. Buffers that are
-    passed to the function are taken to be different memory, as everywhere in TVM. Call `reindex` before, not after: in
-    this release it puts its copy of the sums behind the loops, and overlooks a block inside them that reads the sums.
+    Blocks are given by name or by handle. `sch` changes in place. `sch.trace` does not record it, because this release
+    lets Python register no kind of instruction: replaying the trace leaves the fusion out. Buffers that are passed to
+    the function are taken to be different memory, as everywhere in TVM.
+
+    After the way "last step", three primitives of this release go wrong, so call them before: `reindex` and
+    `pad_einsum` overlook the block in the loops that reads the sums, and `vectorize` of a loop around whole sums gives
+    all its lanes one sum.
 
     Integers come out exactly, barring overflow on the way. Floating-point sums and products may be reassociated:
     equal up to rounding, provided that no factor is infinite and nothing overflows on the way. With `reassociate=False`
-    they keep the order of their steps, and the result is the same to the last bit, whatever the numbers.
+    the same operations are done on the same values in the same order. Then the result is the same to the last bit,
+    unless the compiler contracts a product and a sum into one FMA, which rounds once: LLVM and NVCC do so where the
+    target has it.
 
     Raises tvm.s_tir.ScheduleError, and leaves `sch` as it was, unless the result is proved to be the same.
     """

@@ -13,7 +13,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import s_tir
+from tvm.s_tir.schedule.instruction import InstructionKind
 from tvm.script import tirx as T
 
 from chapters.kit.cases.guarded import WroteOutside, run_compiled
@@ -28,6 +30,7 @@ from tests.ch06.checks import nest, program, results, without_dead_temp
 STOCK = """
 import pathlib, sys, types
 import tvm
+import tvm_ffi
 package = types.ModuleType("tvm.s_tir.tensor_intrin")
 package.__path__ = [str(pathlib.Path(tvm.__file__).parent / "s_tir" / "tensor_intrin")]
 sys.modules[package.__name__] = package
@@ -97,3 +100,48 @@ def test_an_index_that_this_release_compiles_wrongly():
     except WroteOutside:
         return
     assert not np.array_equal(got, expected)
+
+
+def test_python_still_registers_no_kind_of_instruction():
+    """So the primitive is not in the trace, and a replay leaves it out, as the lesson says."""
+    ours = [n for n in tvm_ffi.registry.list_global_func_names() if n.startswith("s_tir.schedule.")]
+    mended = "mended: let the primitive record itself, and correct the lesson"
+    assert [n for n in ours if "InstructionKind" in n] == ["s_tir.schedule.InstructionKindGet"], (
+        mended
+    )
+    fields = {field.name for field in InstructionKind.__tvm_ffi_type_info__.fields}
+    assert fields == {"name", "_is_pure"}, mended
+    func = matmul_bias(8, 8, 8)
+    for fuse, remain in (("ours", ["matmul", "bias"]), ("built-in", ["matmul"])):
+        sch, replayed = s_tir.Schedule(func), s_tir.Schedule(func)
+        if fuse == "ours":
+            fuse_reduction_epilogue(sch, "matmul", "bias")
+        else:
+            sch.fuse_reduction_epilogue("matmul", "bias")
+        sch.trace.apply_to_schedule(replayed, remove_postproc=False)
+        root = replayed.get_sblock("root")
+        names = [replayed.get(block).name_hint for block in replayed.get_child_blocks(root)]
+        assert names == remain
+
+
+def test_what_an_unmapped_block_is_refused_by():
+    """A block that the map of `replace` leaves out has no flags; not every primitive asks for them."""
+
+    def unmapped() -> tuple[s_tir.Schedule, list]:
+        sch = s_tir.Schedule(matmul_bias(8, 8, 8))
+        fusion = reference.analyse(sch, sch.get_sblock("matmul"), sch.get_sblock("bias"))
+        scope = reference.new_scope(fusion, reference.fused_block(fusion))
+        sch.state.replace(fusion.site.scope_sref, scope, {fusion.site.scope: scope})
+        return sch, sch.get_loops("matmul")
+
+    for name, at in (("parallel", 0), ("vectorize", 1)):
+        sch, loops = unmapped()
+        with pytest.raises(s_tir.ScheduleError):
+            getattr(sch, name)(loops[at])
+    sch, loops = unmapped()
+    with pytest.raises(s_tir.ScheduleError):
+        sch.decompose_reduction("matmul", loops[2])
+    sch, (i, j, _k) = unmapped()
+    sch.split(i, [None, 2])
+    sch, (i, j, _k) = unmapped()
+    sch.reorder(j, i)

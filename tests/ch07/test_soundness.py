@@ -68,6 +68,22 @@ def test_the_claims_about_the_builtin_hold(judged):
     assert kinds == {"wrong", "outside its arrays", "not well-formed", "reads not declared"}
 
 
+@pytest.mark.parametrize("name", side_by_side.DOCUMENTED)
+def test_the_builtin_does_what_its_docstring_warns_of(name):
+    """It applies the epilogue to the init, which is 0, and at every step."""
+    case, doc = CASES[name], s_tir.Schedule.fuse_reduction_epilogue.__doc__
+    assert (
+        "BiasReLU: ``output = max(reduction_result + bias, 0)``" in doc and "per-iteration" in doc
+    )
+    mod, _ = side_by_side.fused(case, side_by_side.fuse_with_builtin)
+    a, b, c = case.arguments()[:3]
+    floor, roof = (-10, 10) if name == "clip" else (0, 10**6)
+    sums = np.clip(c if "bias" in name else 0 * c, floor, roof)
+    for k in range(5):
+        sums = np.clip(sums + np.outer(a[:, k], b[:, k]), floor, roof)
+    np.testing.assert_array_equal(run_compiled(mod, case.arguments())[-1], sums)
+
+
 def test_a_case_that_kills_its_child_is_reported_and_a_new_child_takes_the_next():
     judge = side_by_side.Judge("tests.ch07.dies_on_request")
     try:

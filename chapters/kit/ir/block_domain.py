@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from tvm.ir import Range, Var
 from tvm.s_tir import SBlockRealize
 from tvm.sym import Analyzer, detect_iter_map
-from tvm.tirx import For, IterVar
+from tvm.tirx import For
 
 
 def same_range(one: Range, other: Range) -> bool:
@@ -31,17 +31,26 @@ def visits_each_point_once(realize: SBlockRealize, loops: Sequence[For]) -> bool
     if not axes:
         return all(prove.can_prove_equal(loop.extent, 1) for loop in loops)
     ranges = {loop.loop_var: Range.from_min_extent(loop.min, loop.extent) for loop in loops}
-    found = detect_iter_map(realize.iter_values, ranges, realize.predicate, "bijective").indices
-    return len(found) == len(axes) and all(map(_covers, found, axes))
+    domains = [axis.dom for axis in axes]
+    return fills(realize.iter_values, ranges, domains, realize.predicate)
 
 
-def _covers(values, axis: IterVar) -> bool:
-    """Whether `values`, an index in TVM's normal form, runs from the axis's first value to its last in steps of one."""
+def fills(values: Sequence, ranges: dict[Var, Range], domains: Sequence[Range], where=True) -> bool:
+    """Whether `values` take each point of the box `domains` exactly once while the variables run over `ranges`.
+
+    where: a predicate that cuts off some points of `ranges`.
+    """
+    found = detect_iter_map(values, ranges, where, "bijective").indices
+    return len(found) == len(domains) and all(map(_covers, found, domains))
+
+
+def _covers(values, domain: Range) -> bool:
+    """Whether `values`, an index in TVM's normal form, runs from the first value to the last in steps of one."""
     prove = Analyzer().can_prove_equal
     if len(values.args) > 1 or not all(prove(part.scale, 1) for part in values.args):
         return False
     extent = values.args[0].extent if values.args else 1
-    return same_range(Range.from_min_extent(values.base, extent), axis.dom)
+    return same_range(Range.from_min_extent(values.base, extent), domain)
 
 
 def is_injective(indices: Sequence, ranges: dict[Var, Range]) -> bool:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tvm.ir import Var
 from tvm.s_tir import SBlock, SBlockRealize, Schedule, StmtSRef
 from tvm.s_tir.schedule import SBlockRV
-from tvm.tirx import For, SeqStmt, Stmt
+from tvm.tirx import BufferStore, For, SeqStmt, Stmt
 
+from chapters.kit.ir.rebuild import rebuild
 from chapters.kit.ir.refuse import require
+from chapters.kit.ir.region_cover import covers
+from chapters.kit.ir.tensor_ir import count, loads, mentions, summed_values, uses_pointers
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class BlockSite:
 
     shared: the loops around both. span: the statements of their innermost common sequence, from the one that holds the
     producer to the one that holds the consumer. Whatever runs between the two in one iteration of the shared loops is
-    in `span`.
+    in `span`, but for blocks in their own loops that cannot tell when they run (`_sets_up` and `_comes_after`).
     """
 
     scope_sref: StmtSRef
@@ -79,6 +83,7 @@ def locate(sch: Schedule, producer: SBlockRV, consumer: SBlockRV) -> BlockSite:
     other = "something other than loops and blocks is between the reduction and it"
     require(all(map(_only_loops_and_blocks, span)), last, other)
     shared = [stmt for stmt in paths[0][:depth] if isinstance(stmt, For)]
+    _leave_out_harmless(span, nests, shared)
     return BlockSite(scope_sref, *nests, shared, span)
 
 
@@ -115,3 +120,82 @@ def _only_loops_and_blocks(stmt: Stmt) -> bool:
     if isinstance(stmt, SBlockRealize):
         return True
     return isinstance(stmt, (For, SeqStmt)) and all(map(_only_loops_and_blocks, _children(stmt)))
+
+
+# --- harmless blocks in the loops of the two ------------------------------------------------------
+
+
+def _leave_out_harmless(span: list[Stmt], nests: Sequence[Nest], shared: Sequence[For]) -> None:
+    """Take out of `span` the blocks of its first and last statement that cannot tell when the two run."""
+    first, last = nests
+    if not all(isinstance(nest.block.body, BufferStore) for nest in nests):
+        return
+    before, after = _blocks(span[0], shared), _blocks(span[-1], shared)
+    before = before[: next(i for i, nest in enumerate(before) if _same(nest, first))]
+    after = after[next(i for i, nest in enumerate(after) if _same(nest, last)) + 1 :]
+    gone = [nest for nest in before if _sets_up(nest, first, last.block.body.buffer)]
+    gone += [nest for nest in after if _comes_after(nest, last)]
+
+    def put(realize: SBlockRealize) -> list[SBlockRealize]:
+        return [] if any(realize.same_as(nest.realize) for nest in gone) else [realize]
+
+    if gone:
+        span[0], span[-1] = rebuild(span[0], put), rebuild(span[-1], put)
+
+
+def _sets_up(nest: Nest, reduction: Nest, output: Var) -> bool:
+    """Whether the block stores, in one iteration of the loops around both, only sums that are still to be made in it.
+
+    `decompose_reduction` leaves such a block. The sums must not be spread over several iterations.
+    """
+    around, store = _common(nest, reduction), nest.block.body
+    sums = reduction.block.body
+    if not _is_simple(nest, around, output) or not store.buffer.same_as(sums.buffer):
+        return False
+    spread = any(mentions(summed_values(reduction.realize), loop.loop_var) for loop in around)
+    places = (reduction.realize, reduction.loops), sums.indices, (nest.realize, nest.loops)
+    return (
+        not spread and not mentions(nest.realize, output) and covers(around, *places, store.indices)
+    )
+
+
+def _comes_after(nest: Nest, epilogue: Nest) -> bool:
+    """Whether the block reads, in one iteration of the loops around both, only results that are already there.
+
+    It writes nothing that the epilogue mentions. The next step of a chain of elementwise blocks is like that.
+    """
+    around, result = _common(nest, epilogue), epilogue.block.body
+    block, output = nest.block, result.buffer
+    if not _is_simple(nest, around, output) or mentions(epilogue.realize, block.body.buffer):
+        return False
+    read = loads([block.body, block.init] if block.init is not None else block.body, output)
+    declared = sum(region.source.same_as(output) for region in block.reads)
+    ready = ((epilogue.realize, epilogue.loops), result.indices, (nest.realize, nest.loops))
+    seen = all(covers(around, *ready, load.indices) for load in read)
+    return seen and count(nest.realize, output) == len(read) + declared
+
+
+def _is_simple(nest: Nest, around: Sequence[For], output: Var) -> bool:
+    """Whether the block is one store, and `output` does not decide how often it runs."""
+    block, own = nest.block, nest.loops[len(around) :]
+    init = block.init is None or isinstance(block.init, BufferStore)
+    store = isinstance(block.body, BufferStore) and init and not block.match_buffers
+    bounds = [bound for loop in own for bound in (loop.min, loop.extent)]
+    return store and not uses_pointers(nest.realize) and not mentions(bounds, output)
+
+
+def _common(one: Nest, other: Nest) -> list[For]:
+    """The loops around both."""
+    return [loop for loop in one.loops if any(loop.same_as(same) for same in other.loops)]
+
+
+def _same(one: Nest, other: Nest) -> bool:
+    return one.realize.same_as(other.realize)
+
+
+def _blocks(stmt: Stmt, loops: Sequence[Stmt]) -> list[Nest]:
+    """The blocks of the scope in `stmt`, in order, with `loops` around them all."""
+    if isinstance(stmt, SBlockRealize):
+        return [Nest((*loops, stmt))]
+    inner = (*loops, stmt) if isinstance(stmt, For) else loops
+    return [nest for child in _children(stmt) for nest in _blocks(child, inner)]

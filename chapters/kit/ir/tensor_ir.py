@@ -31,6 +31,11 @@ def replace_loads(node, buffer: Var, load: TensorLoad):
     return structural_map(node, other)
 
 
+def with_fresh_lets(node):
+    """`node` with new variables in its `T.Let`s: a variable may be defined once, so a copy needs its own."""
+    return substitute(node, {x.var: tirx.Var(x.var.name, x.var.ty) for x in nodes(node, tirx.Let)})
+
+
 def nodes(node, kind: type) -> list:
     """All nodes of type `kind` in `node`, inner ones first; a node that occurs twice is listed twice."""
     found: list = []
