@@ -151,7 +151,7 @@ def check_between(sch: Schedule, pair: MatchedPair) -> None:
     clashes.
     """
     # BEGIN exercise 7.4 (about 12 lines): the reduction, and then every other block in between
-    output = pair.output.name
+    output, late = pair.output.name, f"before `{pair.epilogue.name_hint}` is done"
     used = mentions(pair.reduction, pair.output)
     require(
         not used, pair.epilogue, f"the reduction uses `{output}`, which it would overwrite early"
@@ -160,10 +160,10 @@ def check_between(sch: Schedule, pair: MatchedPair) -> None:
     for block in others_between(pair.site):
         name = block.name_hint
         used = mentions(block, pair.output)
-        require(not used, pair.epilogue, f"block `{name}` uses `{output}` before it")
+        require(not used, pair.epilogue, f"block `{name}` uses `{output}` {late}")
         for operand in operands:
             stable = not may_write(block, operand)
-            require(stable, pair.epilogue, f"block `{name}` may write `{operand.name}` before it")
+            require(stable, pair.epilogue, f"block `{name}` may write `{operand.name}` {late}")
     # END exercise 7.4
 
 

@@ -400,6 +400,11 @@ SAME_ELEMENT = {
         "D[vj, vi] = temp[vj, vi] + C[vj, vi]", axes=_OTHER_NAMES
     ),
     "an axis of one value": program("D[vi, vj + vu] = temp + C", axes=_MORE),
+    "an axis whose one value is 2": program(
+        "D[vi, vj + vu] = temp + C",
+        axes=_MORE.replace("spatial(1, 0)", "spatial((2, 3), 2)"),
+        D="(4, 7)",
+    ),
 }
 OTHER_ELEMENT = {  # the reason, and the programs that must be refused for it
     "Row 0 of the output belongs to row 3 of the sum, so row 0 of the sum may not start from row 0 of the bias.": {
@@ -475,6 +480,16 @@ def test_6_2_pairs_axes_through_temp(impl) -> None:
             yours=_pairs(found),
             why="An element of the sum starts from the addend of the point that reads it, and of no other.",
         )
+        for axis in epilogue.iter_vars:
+            if mentions(_read(epilogue), axis.var):
+                continue
+            AXES.that(
+                same_expr(found[axis.var], axis.dom.min),
+                f"match_axes gives the axis `{axis.var.name}` another value than its only one: {title}.",
+                expected=f"{axis.dom.min}: it runs from {axis.dom.min}, over {axis.dom.extent} value",
+                yours=found[axis.var],
+                why="The addend and the output's indices may mention that axis. A range need not begin at 0.",
+            )
 
 
 def _pairs(axes: dict) -> str:
@@ -541,6 +556,14 @@ VISIBLE = {  # as OTHER_ELEMENT
     },
     "It must see what D held before; fused, D already holds sums.": {
         "a block between the two reads D": program(between=other("E = D")),
+    },
+    "Its T.writes does not name the bias, which it writes: a declaration may be wrong, and nobody checks it.": {
+        "a block between the two writes the bias and does not declare it": program(
+            between=other("T.reads(E[vi, vj])\n        T.writes(E[vi, vj])\n        C = E")
+        ),
+    },
+    "Fused, D holds sums from its first element on, and row 3 starts from row 0, which is a sum by then.": {
+        "the epilogue adds what D held in another row": program("D = temp + D[3 - vi, vj]"),
     },
     "It would overwrite the finished sums, which the program stores after it.": {
         "a block between the two writes D": program(between=other("D = 3")),
@@ -1205,6 +1228,8 @@ def test_6_8_the_built_in_loses_a_read(impl) -> None:
     what = "The reference's block misses it too."
     expect.that(not undeclared(mine.get(mine.get_sblock("matmul"))), what)
     _same_results(func, mine.mod["main"], "The program is not fused right.", BLOCK)
+    what = "The built-in computes other numbers than your program, so more than a declaration is wrong."
+    _same_results(func, theirs.mod["main"], what, BREAK)
 
 
 def observe_6_8(impl):

@@ -270,10 +270,11 @@ def observe_7_2(impl):
 # --- 7.3: last_step -------------------------------------------------------------------------------
 
 
-def _summing(order: str = "", **splits: list | None) -> s_tir.Schedule:
+def _summing(order: str = "", begin: int = 0, **splits: list | None) -> s_tir.Schedule:
     """6 x 5 sums of 5 steps in block `matmul`, read by block `bias`.
 
     splits: the factors of loop i, j or k, or of two that are fused first, `ij`. order: of loops, as i, k0 or k1.
+    begin: the first value of loop k.
     """
 
     @T.prim_func(s_tir=True)
@@ -281,12 +282,14 @@ def _summing(order: str = "", **splits: list | None) -> s_tir.Schedule:
         A: T.Buffer((6, 5, 5), "int32"), C: T.Buffer((6, 5), "int32"), D: T.Buffer((6, 5), "int32")
     ):
         temp = T.sblock_alloc_buffer((6, 5), "int32")
-        for i, j, k in T.grid(6, 5, 5):
-            with T.sblock("matmul"):
-                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
-                with T.init():
-                    temp[vi, vj] = 0
-                temp[vi, vj] = temp[vi, vj] + A[vi, vj, vk]
+        for i, j in T.grid(6, 5):
+            for k in range(begin, begin + 5):
+                with T.sblock("matmul"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    vk = T.axis.reduce(5, k - begin)
+                    with T.init():
+                        temp[vi, vj] = 0
+                    temp[vi, vj] = temp[vi, vj] + A[vi, vj, vk]
         for i, j in T.grid(6, 5):
             with T.sblock("bias"):
                 wi, wj = T.axis.remap("SS", [i, j])
@@ -306,6 +309,7 @@ def _summing(order: str = "", **splits: list | None) -> s_tir.Schedule:
 NESTS = {
     "as written": {},
     "the reduction loop outermost": {"order": "k j i"},
+    "the reduction loop runs from 2 to 6": {"begin": 2},
     "5 steps split into 3 x 2, the inner loop first": {"k": [None, 2], "order": "k1 k0"},
     "5 steps split into 2 x 3, 5 columns into 3 x 2": {"k": [None, 3], "j": [None, 2]},
     "rows and columns fused and split by 4": {"ij": [None, 4]},
@@ -328,7 +332,8 @@ def _moments(nest: Nest, predicate) -> dict[tuple[int, ...], list[int]]:
     """For each element: how many of its steps had been done at each iteration where `predicate` holds."""
     axes = [axis.iter_type for axis in nest.block.iter_vars]
     loops, done, moments = nest.loops, {}, {}
-    for point in itertools.product(*(range(int(loop.extent)) for loop in loops)):
+    ranges = [range(int(loop.min), int(loop.min) + int(loop.extent)) for loop in loops]
+    for point in itertools.product(*ranges):
         values = {lo.loop_var: tirx.const(v, "int32") for lo, v in zip(loops, point, strict=True)}
         where = [_number(value, values) for value in nest.realize.iter_values]
         element = tuple(v for v, kind in zip(where, axes, strict=True) if kind == 0)
@@ -432,6 +437,7 @@ def observe_7_3(impl):
 
 CLASHES = {
     "the bias written in between": "C",
+    "the bias written in between and not declared": "C",
     "the bias made from the sums": "C",
     "the sums changed in between": "temp",
     "the output read in between": "D",

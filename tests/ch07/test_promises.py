@@ -1,4 +1,4 @@
-"""What `fuse_epilogue` and chapter 6's primitive promise, on programs that a promise may fail on, or a refusal be needless.
+"""What the primitives of chapters 6 and 7 promise: programs hard to be right about, and others that are easy to refuse.
 
 Fused programs are compiled and compared with the unfused one; arrays lie between guard zones, and outputs hold numbers
 before the program runs.

@@ -233,6 +233,9 @@ _USERS = _of(
     the_sums_changed_in_between={"between": "temp[oi, oj] = temp[oi, oj] * 2"},
     the_sums_are_an_output={"argument": True},
     the_bias_written_in_between={"between": "C[oi, oj] = 4"},
+    the_bias_written_in_between_and_not_declared={
+        "between": "T.reads(F[oi, oj]); T.writes(F[oi, oj]); C[oi, oj] = 4"
+    },
     the_bias_made_from_the_sums={"between": "C[oi, oj] = temp[oi, oj] + 1"},
     the_bias_read_in_between={"between": "F[oi, oj] = C[oi, oj]"},
     the_bias_written_before={"before": "C[oi, oj] = 4"},
