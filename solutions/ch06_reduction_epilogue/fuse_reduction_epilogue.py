@@ -279,7 +279,8 @@ def refresh_regions(sch: Schedule, block: SBlockRV | str) -> None:
     """Write into a block what it really reads and writes, as `tensorize` compares it; `sch` changes in place.
 
     `decompose_reduction` of a fused block leaves the new init block with no reads, though it reads the bias, and the
-    bias in the reads of the update, which no longer reads it. The order is that of first use.
+    bias in the reads of the update, which no longer reads it. The order is that of first use. Raises ScheduleError for
+    a block that reaches memory through a pointer.
 
     `get_sblock_access_region` takes the block and a map, from the variable of each buffer it is to speak of to the
     buffer itself: in this release one and the same object.

@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Callable
 from functools import partial, reduce
+from unittest import mock
 
 import numpy as np
 import tvm
@@ -256,9 +257,13 @@ NO_SUMS = {
     'temp + T.call_extern("int32", "next_number")': "The call would happen before the reduction and not after it, and "
     "perhaps another number of times.",
 }
+BODIES = {
+    "a block that stores twice": "D = temp + C\n        E = C",
+}
 INDICES = {
     "an index of the output": "D[vi, temp] = temp + C",
     "an index of the bias": "D = temp + C[vi, temp]",
+    "an index of the bias, and nothing else": "D = E + C[vi, temp]",
 }
 
 
@@ -364,6 +369,11 @@ def test_6_1_refuses_all_else(impl) -> None:
     """everything that is not a sum of temp and terms free of temp is refused"""
     for text, why in NO_SUMS.items():
         refuses(partial(_split, impl), _sum(text), f"split_sum accepts {text}.", why, ADDED)
+    for title, body in BODIES.items():
+        why = "The fused block has one init and one step. A second store would be lost."
+        refuses(
+            partial(_split, impl), program(nest(body)), f"split_sum accepts {title}.", why, ADDED
+        )
 
 
 def test_6_1_refuses_temp_in_an_index(impl) -> None:
@@ -390,6 +400,32 @@ _OTHER_ORDER = 'vj, vi = T.axis.remap("SS", [j, i])'
 _OTHER_NAMES = 'vi, vj = T.axis.remap("SS", [j, i])'
 _MORE = """vi, vj = T.axis.remap("SS", [i, j])
         vu = T.axis.spatial(1, 0)"""
+
+
+def _in_a_block(written: str, element: str) -> tirx.PrimFunc:
+    """Both blocks inside another, with the axis vo. written: where the sums go; element: what the epilogue reads."""
+    columns = 5 if "vj" in element else 1
+    return tvm.script.from_source(
+        f"""
+@T.prim_func(s_tir=True)
+def main(A: T.Buffer((5, 3), "int32"), C: T.Buffer((5, 5), "int32"), D: T.Buffer((5, 5), "int32")):
+    for o in range(5):
+        with T.sblock("outer"):
+            vo = T.axis.spatial(5, o)
+            temp = T.sblock_alloc_buffer((5, 5), "int32")
+            for i, j, k in T.grid(5, 5, 3):
+                with T.sblock("matmul"):
+                    vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                    with T.init():
+                        temp[{written}] = 0
+                    temp[{written}] = temp[{written}] + A[vj, vk]
+            for i, j in T.grid(5, {columns}):
+                with T.sblock("bias"):
+                    vi, vj = T.axis.remap("SS", [i, j])
+                    D{element} = temp{element} + C{element}
+"""
+    )
+
 
 SAME_ELEMENT = {
     "axes declared in the other order": program("D = temp + C", axes=_OTHER_ORDER),
@@ -434,6 +470,12 @@ for i, j, u in T.grid(4, 5, 2):
 """,
             D="(4, 10)",
         ),
+    },
+    "`vo` is an axis of the block around both and has one value there: the epilogue uses one column of the sums.": {
+        "a column chosen by the block around": _in_a_block("vi, vj", "[vi, vo]"),
+    },
+    "`vo` is an axis of the block around both. The reduction makes one row, and the epilogue uses all.": {
+        "a row written that the block around chooses": _in_a_block("vo, vj", "[vi, vj]"),
     },
     "`vi * 4 + vj` and `vi * 5 + vj` name different elements, although both mention vi and then vj.": {
         "the same formula with another row length": program(
@@ -842,6 +884,7 @@ def test_6_5_removes_the_epilogue_and_temp(impl) -> None:
         "blocks before, between and after": program(**others),
         "loops around both": rows_shared(),
         "a parallel loop with an annotation": marked(),
+        "a call before the two": program(before='T.evaluate(T.call_extern("int32", "touch", 1))'),
     }
     for title, func in cases.items():
         _, fusion = planned(func)
@@ -865,6 +908,25 @@ def test_6_5_removes_the_epilogue_and_temp(impl) -> None:
             expected="only the epilogue's own loops gone",
             yours="- expected, + yours\n" + str(diff(_scope_text(expected), _scope_text(scope))),
             why="The annotations, kinds and bindings of the loops are the user's schedule.",
+        )
+        _keeps_objects(fusion, scope, title)
+
+
+def _keeps_objects(fusion, scope: s_tir.SBlock, title: str) -> None:
+    """The statements of the scope that hold neither block are the same objects in the new `scope`."""
+    old, new = (
+        s.body.seq if isinstance(s.body, tirx.SeqStmt) else [s.body]
+        for s in (fusion.site.scope, scope)
+    )
+    two = (fusion.reduction, fusion.epilogue)
+    for stmt in old:
+        inside = any(block.same_as(one) for block in nodes(stmt, s_tir.SBlock) for one in two)
+        PLACE.that(
+            inside or any(stmt.same_as(other) for other in new),
+            f"A statement that holds neither of the two blocks is built anew: {title}.",
+            expected="the same object, as `stmt` where nothing beneath it has changed",
+            yours=str(stmt)[:300],
+            why="`sch.state.replace` walks through every statement that is new. What stays the same object, it skips.",
         )
 
 
@@ -912,7 +974,7 @@ def test_6_5_keeps_handles_and_flags(impl) -> None:
     sch = s_tir.Schedule(followed(), debug_mask="all")
     reduction, epilogue, last = (sch.get_sblock(name) for name in ("matmul", "bias", "other"))
     loops, others = sch.get_loops(reduction), sch.get_loops(last)
-    impl.fuse_reduction_epilogue(sch, reduction, epilogue)
+    given = _fused_with_map(impl, sch, reduction, epilogue)
     for whose, handles in {"the reduction": loops, "another block": others}.items():
         PLACE.that(
             all(_is_alive(sch, handle) for handle in handles),
@@ -921,7 +983,7 @@ def test_6_5_keeps_handles_and_flags(impl) -> None:
             why="A schedule recognizes a loop by its variable. `with_loop_body` keeps it, and a loop whose body "
             "does not change need not be rebuilt.",
         )
-    _blocks_go_on(sch, reduction, loops, last)
+    _blocks_go_on(sch, reduction, loops, last, given)
     what, expected = "The epilogue's handle is still alive.", "an error: its block is gone"
     PLACE.that(not _is_alive(sch, epilogue), what, expected=expected, why=REFERENCES)
 
@@ -932,7 +994,41 @@ REFERENCES = (
 )
 
 
-def _blocks_go_on(sch: s_tir.Schedule, reduction, loops: list, last) -> None:
+RIGHT_MAP = "the old `root` -> the new `root`, the old `matmul` -> the new `matmul`"
+
+
+def _fused_with_map(impl, sch: s_tir.Schedule, reduction, epilogue) -> str:
+    """Fuse, and return in words the map that `replace` got: which block, it says, is which."""
+    given, replace = [], s_tir.ScheduleState.replace
+
+    def noted(state, sref, stmt, reuse=None):
+        blocks = {"old": nodes(sref.stmt, s_tir.SBlock), "new": nodes(stmt, s_tir.SBlock)}
+
+        def named(one) -> str:
+            age = [age for age, known in blocks.items() if any(one.same_as(b) for b in known)]
+            return f"the {age[0] if len(age) == 1 else 'unchanged'} `{one.name_hint}`"
+
+        pairs = (reuse or {}).items()
+        if all(isinstance(one, s_tir.SBlock) for pair in pairs for one in pair):
+            given.append(", ".join(f"{named(a)} -> {named(b)}" for a, b in pairs) or "nothing")
+        return replace(state, sref, stmt, reuse)
+
+    with mock.patch.object(s_tir.ScheduleState, "replace", noted):
+        try:
+            impl.fuse_reduction_epilogue(sch, reduction, epilogue)
+        except tvm.error.InternalError as error:
+            if not given:
+                raise
+            raise PLACE.failed(
+                "`sch.state.replace` stops with an internal error.",
+                expected=f"the map {RIGHT_MAP}",
+                yours=f"{given[-1]}; TVM says: {str(error).strip().splitlines()[-1][:160]}",
+                why=f"{REFERENCES} The epilogue has no successor, so it is not in the map.",
+            ) from None
+    return given[-1] if given else ""
+
+
+def _blocks_go_on(sch: s_tir.Schedule, reduction, loops: list, last, given: str) -> None:
     """The handles of the reduction (now the fused block) and of `last` are alive, and both blocks can be scheduled."""
     try:
         block = sch.get(reduction)
@@ -942,8 +1038,9 @@ def _blocks_go_on(sch: s_tir.Schedule, reduction, loops: list, last) -> None:
         sch.decompose_reduction(reduction, loops[2])
     except Exception as error:
         what = "After the fusion a handle is dead, or a flag is wrong."
-        wanted = "sch.get(reduction), then split, reorder and decompose_reduction on it"
-        yours = str(error).strip().splitlines()[-1]
+        wanted = f"the map {RIGHT_MAP}; then sch.get(reduction), split, reorder and decompose_reduction work"
+        said = str(error).strip().splitlines()[-1]
+        yours = f"the map {given}; then TVM says: {said}" if given else said
         raise PLACE.failed(what, expected=wanted, yours=yours, why=REFERENCES) from None
     what = "The handle of the reduction does not mean the fused block."
     PLACE.equal(block.body.buffer.name, "D", what, why=REFERENCES)
@@ -1041,6 +1138,10 @@ def observe_6_5(impl):
         kept = [str(dict(loop.annotations)) for loop in nodes(scope, tirx.For)]
         return names, loops, kept, [b.name for b in scope.alloc_buffers]
 
+    def mapped():
+        sch = s_tir.Schedule(followed())
+        return _fused_with_map(impl, sch, sch.get_sblock("matmul"), sch.get_sblock("bias"))
+
     def alive():
         sch = s_tir.Schedule(followed())
         loops = [loop for name in ("matmul", "other") for loop in sch.get_loops(name)]
@@ -1060,6 +1161,7 @@ def observe_6_5(impl):
         lambda: shape(program()),
         lambda: shape(marked()),
         lambda: shape(rows_shared()),
+        mapped,
         alive,
         lambda: handle(lambda sch, red: sch.get(red).name_hint),
         lambda: handle(
@@ -1120,6 +1222,46 @@ def test_6_6_keeps_the_handle_and_all_else(impl) -> None:
         ) from None
     same = tvm_ffi.structural_equal(with_fields(new, reads=old.reads), old)
     REGIONS.that(same, "refresh_regions changed more than the regions.", yours=str(new))
+
+
+def test_6_6_believes_no_declaration(impl) -> None:
+    """reads and writes are what the code does, whatever the block declared before"""
+    body = "T.reads(A[0:4, 0:3])\n        T.writes(E[0:4, 0:5])\n        E = C"
+    sch = s_tir.Schedule(program(after=other(body)))
+    impl.refresh_regions(sch, "other")
+    block = sch.get(sch.get_sblock("other"))
+    for kind, wanted in (("reads", "C[vi, vj]"), ("writes", "E[vi, vj]")):
+        declared = ", ".join(_region(region) for region in getattr(block, kind))
+        what = f"After refresh_regions the block still declares other {kind} than it makes."
+        why = "It declared all of E before, and writes one element a point. Both lists come from the code."
+        REGIONS.equal(declared, wanted, what, why=why)
+
+
+def _region(region) -> str:
+    axes = [
+        r.min if same_expr(r.extent, 1) else f"{r.min}:{r.min + r.extent}" for r in region.region
+    ]
+    return f"{region.source.name}[{', '.join(_text(a) if not isinstance(a, str) else a for a in axes)}]"
+
+
+def test_6_6_refuses_a_pointer(impl) -> None:
+    """where the block hands out a pointer, nobody knows what is read, and it is refused"""
+    body = 'T.reads(C[vi, vj])\n        T.writes(E[vi, vj])\n        E = T.call_extern("int32", "touch", C.data)'
+    sch = s_tir.Schedule(program(after=other(body)))
+    before = sch.mod
+    try:
+        impl.refresh_regions(sch, "other")
+    except ScheduleError:
+        REGIONS.that(
+            sch.mod.same_as(before), "refresh_regions refuses, and has changed the schedule."
+        )
+        return
+    raise REGIONS.failed(
+        "refresh_regions computes the regions of a block that passes a pointer to a function.",
+        expected="a ScheduleError: the third value of `get_sblock_access_region` is not empty",
+        yours=str(sch.get(sch.get_sblock("other")))[:300],
+        why="What `touch` reads through the pointer, no analysis sees. Only who wrote the block can declare it.",
+    )
 
 
 def test_6_6_lets_tensorize_through(impl) -> None:

@@ -10,6 +10,7 @@ from unittest import mock
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.script import tirx as T
 from tvm.sym import Analyzer
@@ -243,6 +244,24 @@ def test_7_2_starts_from_the_epilogue(impl) -> None:
             ALGEBRA.equal(result, unfused, f"The fused reduction ends elsewhere: {said}.", why=why)
 
 
+def test_7_2_an_init_of_zero_leaves_no_trace(impl) -> None:
+    """where the reduction starts from 0, the new init is the addend itself"""
+    parts = _parts("float32")
+    total, addend = parts["t"], parts["c"]
+    x = BufferLoad(decl_buffer((8,), "float32", "X"), [tirx.Var("vk", "int32")])
+    for value in (total + addend, addend + total):
+        entry = impl.enter_init(value, total + x, tirx.const(0, "float32"), total)
+        start, form = entry and entry[1], impl.affine(value, total)
+        wanted = [addend, form[1]] if form else [addend]
+        ALGEBRA.that(
+            start is not None and any(tvm_ffi.structural_equal(start, c) for c in wanted),
+            f"A float32 sum starts from 0, the epilogue is `{value}`, and the new init is not `{addend}`.",
+            expected=f"{addend}, as the docstring says: where init is 0 that is c itself",
+            yours=str(start),
+            why="TVM does not simplify floats: a 0 that is left in the init is added in every element.",
+        )
+
+
 def test_7_2_stays_out_where_it_must(impl) -> None:
     """an epilogue that does not commute with the step is not let in"""
     for kind, init, epilogue in STAYS_OUT:
@@ -270,8 +289,10 @@ def observe_7_2(impl):
 # --- 7.3: last_step -------------------------------------------------------------------------------
 
 
-def _summing(order: str = "", begin: int = 0, **splits: list | None) -> s_tir.Schedule:
-    """6 x 5 sums of 5 steps in block `matmul`, read by block `bias`.
+def _summing(
+    order: str = "", begin: int = 0, steps: int = 5, **splits: list | None
+) -> s_tir.Schedule:
+    """6 x 5 sums of `steps` steps in block `matmul`, read by block `bias`.
 
     splits: the factors of loop i, j or k, or of two that are fused first, `ij`. order: of loops, as i, k0 or k1.
     begin: the first value of loop k.
@@ -283,10 +304,10 @@ def _summing(order: str = "", begin: int = 0, **splits: list | None) -> s_tir.Sc
     ):
         temp = T.sblock_alloc_buffer((6, 5), "int32")
         for i, j in T.grid(6, 5):
-            for k in range(begin, begin + 5):
+            for k in range(begin, begin + steps):
                 with T.sblock("matmul"):
                     vi, vj = T.axis.remap("SS", [i, j])
-                    vk = T.axis.reduce(5, k - begin)
+                    vk = T.axis.reduce(steps, k - begin)
                     with T.init():
                         temp[vi, vj] = 0
                     temp[vi, vj] = temp[vi, vj] + A[vi, vj, vk]
@@ -310,6 +331,7 @@ NESTS = {
     "as written": {},
     "the reduction loop outermost": {"order": "k j i"},
     "the reduction loop runs from 2 to 6": {"begin": 2},
+    "sums of a single step": {"steps": 1},
     "5 steps split into 3 x 2, the inner loop first": {"k": [None, 2], "order": "k1 k0"},
     "5 steps split into 2 x 3, 5 columns into 3 x 2": {"k": [None, 3], "j": [None, 2]},
     "rows and columns fused and split by 4": {"ij": [None, 4]},
@@ -363,11 +385,12 @@ def test_7_3_once_for_each_element_after_all_its_steps(impl) -> None:
             "the rest. Keep what it cuts off on the spatial loops. On the reduction loops do not: the last iteration "
             "must run.",
         )
-        times = {element: seen for element, seen in moments.items() if seen != [5]}
+        steps = NESTS[name].get("steps", 5)
+        times = {element: seen for element, seen in moments.items() if seen != [steps]}
         LAST.that(
             not times,
             f"The predicate does not hold exactly once, after the last step of each element, {shown}.",
-            expected="each element finished once, with 5 of 5 steps done",
+            expected=f"each element finished once, with {steps} of {steps} steps done",
             yours="; ".join(
                 f"element {e}: at {len(s)} iteration{'s' * (len(s) != 1)}, with {', '.join(map(str, s))} steps done"
                 for e, s in list(times.items())[:2]
