@@ -990,7 +990,7 @@ def test_6_5_keeps_handles_and_flags(impl) -> None:
 
 REFERENCES = (
     "A schedule finds its blocks by references. `replace` needs a map from each old block to the new one, or it "
-    "makes new references, whose flags are all false: the next primitive then says `not a reduction block`."
+    "makes new references, whose flags are all false: `decompose_reduction` then says `not a reduction block`."
 )
 
 

@@ -623,7 +623,7 @@ def test_7_7_the_builtin_is_wrong_and_ours_right(impl) -> None:
     known = {case.text for case in CASES.values()}
     what = f"The built-in {DOES.get(builtin, 'ends in an ' + builtin + ' on')} your program."
     expected = "a program that it fuses, and that then gives other numbers"
-    why = "It uses the addend beside `temp` as the init, and applies the rest of the epilogue at every step."
+    why = "It starts from what the epilogue makes of 0, and applies all of it but one addend at every step."
     BREAK.that(builtin in ("wrong", "outside its arrays"), what, expected=expected, why=why)
     what = f"fuse_epilogue {DOES.get(ours, 'is ' + ours + ' on')} your program."
     expected = "a program that it fuses, one way or another"
