@@ -75,9 +75,9 @@ display(show(sch.mod))
 print("numbers:", outcome(CASES["relu"], sch.mod))
 
 # %% [markdown]
-# ## Bit for bit
+# ## In the same order
 #
-# With `reassociate=False` a floating-point sum keeps its order.
+# With `reassociate=False` a floating-point sum keeps its order. The lesson says when that is the same to the last bit.
 
 # %%
 plain = Case("lab", "float", dtype="float32")

@@ -333,6 +333,38 @@ def test_after_decompose_reduction(value, at):
     assert fused_right(sch, names=("matmul_update", "bias")).how == "last step"
 
 
+def test_a_follower_whose_init_writes_the_bias():
+    """Its step stores to F, its init to an element of C that the epilogue reads later."""
+
+    @T.prim_func(s_tir=True)
+    def main(
+        A: T.Buffer((4, 3), "int32"),
+        C: T.Buffer((4,), "int32"),
+        F: T.Buffer((4,), "int32"),
+        D: T.Buffer((4,), "int32"),
+    ):
+        temp = T.sblock_alloc_buffer((4,), "int32")
+        for i, k in T.grid(4, 3):
+            with T.sblock("matmul"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    temp[vi] = 0
+                temp[vi] = temp[vi] + A[vi, vk]
+        for i in range(4):
+            with T.sblock("bias"):
+                wi = T.axis.spatial(4, i)
+                D[wi] = temp[wi] + C[wi]
+            for k in range(2):
+                with T.sblock("other"):
+                    oi, ok = T.axis.remap("SR", [i, k])
+                    with T.init():
+                        C[3 - oi] = 9
+                    F[oi] = D[oi] + ok
+
+    for fuse in BOTH:
+        refused(s_tir.Schedule(main), fuse, "cannot be fused")
+
+
 def test_an_init_that_sets_sums_of_another_iteration():
     """In iteration o all sums start anew, so those of earlier iterations are lost."""
 

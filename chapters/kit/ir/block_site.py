@@ -9,10 +9,12 @@ from tvm.ir import Var
 from tvm.s_tir import SBlock, SBlockRealize, Schedule, StmtSRef
 from tvm.s_tir.schedule import SBlockRV
 from tvm.tirx import BufferStore, For, SeqStmt, Stmt
+from tvm_ffi import structural_equal
 
 from chapters.kit.ir.rebuild import rebuild
 from chapters.kit.ir.refuse import require
 from chapters.kit.ir.region_cover import covers
+from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import count, loads, mentions, summed_values, uses_pointers
 
 
@@ -176,12 +178,16 @@ def _comes_after(nest: Nest, epilogue: Nest) -> bool:
 
 
 def _is_simple(nest: Nest, around: Sequence[For], output: Var) -> bool:
-    """Whether the block is one store, and `output` does not decide how often it runs."""
-    block, own = nest.block, nest.loops[len(around) :]
-    init = block.init is None or isinstance(block.init, BufferStore)
-    store = isinstance(block.body, BufferStore) and init and not block.match_buffers
-    bounds = [bound for loop in own for bound in (loop.min, loop.extent)]
-    return store and not uses_pointers(nest.realize) and not mentions(bounds, output)
+    """Whether the block stores to one place, init included, and `output` does not decide how often it runs."""
+    block, store, own = nest.block, nest.block.body, nest.loops[len(around) :]
+    if not isinstance(store, BufferStore) or block.match_buffers or uses_pointers(nest.realize):
+        return False
+    if block.init is not None:
+        there = isinstance(block.init, BufferStore) and block.init.buffer.same_as(store.buffer)
+        if not there or not structural_equal(block.init.indices, store.indices):
+            return False
+    steps = all(loop.step is None or is_one(loop.step) for loop in nest.loops)
+    return steps and not mentions([[loop.min, loop.extent] for loop in own], output)
 
 
 def _common(one: Nest, other: Nest) -> list[For]:
