@@ -66,6 +66,17 @@ def check_axes(block: SBlock, step: tirx.BufferStore) -> None:
     require(kept, block, "a reduction axis indexes its output")
     own = not block.alloc_buffers and not block.match_buffers and len(block.writes) == 1
     require(own, block, "it allocates or matches buffers, or declares more than one write")
+    # TVM's lowering believes the declaration when it decides where the buffer lives
+    declared = block.writes[0]
+    known = Analyzer()
+    for axis in block.iter_vars:
+        known.bind(axis.var, axis.dom)
+    prove = known.can_prove
+    inside = declared.source.same_as(step.buffer) and all(
+        prove(r.min <= index) and prove(index < r.min + r.extent)
+        for r, index in zip(declared.region, step.indices, strict=True)
+    )
+    require(inside, block, f"it does not declare that it writes `{step.buffer.name}` where it does")
 
 
 def adds_to(value: Expr, total: TensorLoad) -> bool:

@@ -114,6 +114,10 @@ CASES = {
         rewritten('D: T.Buffer((4, 5), "int32")', 'D: T.Buffer((4, 5), "int32", strides=(0, 1))'),
         "strides",
     ),
+    "a declaration that hides the sum": (
+        rewritten("T.writes(temp[vi, vj])", "T.writes(E[vi, vj])"),
+        "does not declare that it writes `temp`",
+    ),
     "a declaration that hides the output": (
         program(nest("T.reads(temp[vi, vj])\n        T.writes()\n        D = temp + C")),
         "declare",
