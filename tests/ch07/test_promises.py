@@ -114,18 +114,15 @@ def test_a_failure_on_the_way_rolls_back():
 # --- loops around both ----------------------------------------------------------------------------
 
 
+# bias reads the sums of another iteration of the loop over o
+_SHARED = """
 @T.prim_func(s_tir=True)
-def _claims_to_write_all(
-    A: T.Buffer((4, 3), "int32"), C: T.Buffer((4,), "int32"), D: T.Buffer((4,), "int32")
-):
+def main(A: T.Buffer((4, 3), "int32"), C: T.Buffer((4,), "int32"), D: T.Buffer((4,), "int32")):
     temp = T.sblock_alloc_buffer((4,), "int32")
     for o in range(2):
         for p, k in T.grid(2, 3):
             with T.sblock("matmul"):
-                vi = T.axis.spatial(4, o * 2 + p)
-                vk = T.axis.reduce(3, k)
-                T.reads(A[vi, vk])
-                T.writes(temp[0:4])
+                vi, vk = T.axis.spatial(4, o * 2 + p), T.axis.reduce(3, k)
                 with T.init():
                     temp[vi] = 0
                 temp[vi] = temp[vi] + A[vi, vk]
@@ -133,27 +130,15 @@ def _claims_to_write_all(
             with T.sblock("bias"):
                 wi = T.axis.spatial(4, p * 2 + o)
                 D[wi] = temp[wi] + C[wi]
-
-
-@T.prim_func(s_tir=True)
-def _claims_to_read_others(
-    A: T.Buffer((4, 3), "int32"), C: T.Buffer((4,), "int32"), D: T.Buffer((4,), "int32")
-):
-    temp = T.sblock_alloc_buffer((4,), "int32")
-    for o in range(2):
-        for p, k in T.grid(2, 3):
-            with T.sblock("matmul"):
-                vi = T.axis.spatial(4, o * 2 + p)
-                vk = T.axis.reduce(3, k)
-                with T.init():
-                    temp[vi] = 0
-                temp[vi] = temp[vi] + A[vi, vk]
-        for p in range(2):
-            with T.sblock("bias"):
-                wi = T.axis.spatial(4, p * 2 + o)
-                T.reads(temp[wi % 2 * 2 : wi % 2 * 2], C[wi])
-                T.writes(D[wi])
-                D[wi] = temp[wi] + C[wi]
+"""
+CLAIMS = {  # what a block declares: before this line
+    "matmul writes all sums": ("with T.init():", "T.reads(A[vi, vk])", "T.writes(temp[0:4])"),
+    "bias reads no sum": (
+        "D[wi] = temp[wi] + C[wi]",
+        "T.reads(temp[wi % 2 * 2 : wi % 2 * 2], C[wi])",
+        "T.writes(D[wi])",
+    ),
+}
 
 
 @T.prim_func(s_tir=True)
@@ -175,16 +160,18 @@ def _between_the_steps(
 
 
 @pytest.mark.parametrize("fuse", BOTH)
-@pytest.mark.parametrize(
-    ("func", "words"),
-    [
-        (_claims_to_write_all, "a later iteration of the shared loops"),
-        (_claims_to_read_others, "a later iteration of the shared loops"),
-        (_between_the_steps, "between steps of the sums"),
-    ],
-)
-def test_declarations_are_not_believed_in_shared_loops(fuse, func, words):
-    refused(s_tir.Schedule(func), fuse, words)
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_declarations_are_not_believed_in_shared_loops(fuse, claim):
+    line, *declared = CLAIMS[claim]
+    assert _SHARED.count(line) == 1
+    text = _SHARED.replace(line, f"\n{16 * ' '}".join([*declared, line]))
+    sch = s_tir.Schedule(tvm.script.from_source(text))
+    refused(sch, fuse, "a later iteration of the shared loops")
+
+
+@pytest.mark.parametrize("fuse", BOTH)
+def test_an_epilogue_between_the_steps_of_its_sum(fuse):
+    refused(s_tir.Schedule(_between_the_steps), fuse, "between steps of the sums")
 
 
 @pytest.mark.parametrize("fuse", BOTH)

@@ -1,6 +1,6 @@
 """Small faults in a Python source, each as a splice of its text, so that everything else stays as it is written.
 
-The operators of cosmic-ray, mutmut and mutatest know neither arguments nor statements, so these are our own.
+The operators of cosmic-ray know neither conjuncts, nor arguments, nor statements, so these are our own.
 """
 
 from __future__ import annotations
