@@ -22,12 +22,13 @@ from tvm.target import Target
 from chapters.ch09_the_compiler import given
 from chapters.ch09_the_compiler.given import each_unscheduled, product_first, register, tiled
 from chapters.kit.cpu.nt_matmul import has_product, reads_only_its_own
+from chapters.kit.ir.reductions import is_reduction
 from chapters.kit.pipeline.apply_cpu_fallback import ApplyCPUFallback
 from chapters.kit.pipeline.fold_read_only_constants import FoldReadOnlyConstants
 from chapters.kit.pipeline.gemv_within_bounds import GEMVWithinBounds
 from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
 from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions
-from chapters.kit.pipeline.reduction_once import ReductionOnce, is_reduction
+from chapters.kit.pipeline.reduction_once import ReductionOnce
 from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially
 from chapters.kit.pipeline.schedule_linear_layers import ScheduleLinearLayers
 from chapters.kit.pipeline.tile_products import TileProducts
@@ -177,17 +178,17 @@ def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[P
     """From the most specific schedule to the fallback; each skips kernels that are already scheduled.
 
     First the schedules that know a whole kernel: on a CPU chapter 5's products, then TileProducts for the others, such
-    as attention's; on a GPU ScheduleLinearLayers, whose kernels are chapter 8's, then dlight's rules. Then the
-    epilogues of the remaining kernels are fused; then comes a fallback for everything. On a CPU, last, kernels that
-    are small within the bounds lose their threads.
+    as attention's, then ReductionOnce for sums of rows; on a GPU ScheduleLinearLayers, whose kernels are chapter 8's,
+    then dlight's rules. Then the epilogues of the remaining kernels are fused; then comes a fallback for everything.
+    On a CPU, last, kernels that are small within the bounds lose their threads.
     """
     # BEGIN exercise 9.6 (about 11 lines): two lists, for "llvm" and for a GPU
     if target.kind.name == "llvm":
         return [
             ScheduleMatmuls(target),
             TileProducts(target),
-            FuseEpilogues(),
             dl.ApplyDefaultSchedule(ReductionOnce()),
+            FuseEpilogues(),
             ApplyCPUFallback(),
             RunSmallKernelsSerially(variable_bounds),
         ]

@@ -9,9 +9,9 @@ from tvm import relax, te, tirx
 from chapters.ch09_the_compiler.trace import show
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder.llama import decoder
+from chapters.kit.ir.reductions import products
 from chapters.kit.pipeline import left_to_fallback, tile_products
 from chapters.kit.pipeline.left_to_fallback import FallbackWarning, left, reuse
-from chapters.kit.pipeline.reduction_once import products
 from chapters.runner.earlier import earlier
 
 LLVM = tvm.target.Target("llvm")

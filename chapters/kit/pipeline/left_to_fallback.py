@@ -19,10 +19,10 @@ from tvm.ir.transform import Pass
 from tvm.s_tir import SBlock
 
 from chapters.kit.cpu.nt_matmul import NAME as NT_MATMUL
+from chapters.kit.ir.reductions import is_reduction, products
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import nodes, variables_of
 from chapters.kit.pipeline.planned_storage import evaluate, tensor_bytes
-from chapters.kit.pipeline.reduction_once import is_reduction, products
 from chapters.kit.pipeline.tile_products import axes_of
 from chapters.kit.pipeline.unscheduled import is_made_of_blocks, needs_schedule
 

@@ -6,29 +6,39 @@ result. The rule treats each element as a row, and for each it computes the norm
 
 It also takes the product of two matrices for a reduction. Its schedule reads one of them down a column, so a product of
 64 x 960 by 960 x 1056 with a bias and an activation takes four times as long as with ApplyCPUFallback's schedule.
+
+And it adds up the terms of a row one by one. Where vectors divide a row, `sums_of_rows` is faster: 5 times for the
+RMSNorm of 384 rows of 768, 7 times for their LayerNorm.
 """
 
 from __future__ import annotations
 
+import contextlib
+
 from tvm import tirx
-from tvm.s_tir import SBlock, SBlockRealize, Schedule, ScheduleError
+from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
+from chapters.kit.ir.reductions import is_reduction, products
 from chapters.kit.ir.row_index import is_one
-from chapters.kit.ir.tensor_ir import loads, mentions, nodes
+from chapters.kit.ir.tensor_ir import mentions, nodes
+from chapters.kit.pipeline.vectorize_rows import sums_of_rows
 
 
 class ReductionOnce(dl.cpu.Reduction):
-    """`dl.cpu.Reduction`, but it declines products, and kernels whose reduction it would repeat in a loop around it."""
+    """`sums_of_rows`, else `dl.cpu.Reduction`; no products, and no reduction that a loop around it would repeat."""
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Schedule | None:
         """The schedule of `func`, or None so that the next rule gets it.
 
-        None too if TVM refuses a step of dlight's rule, as for a kernel that also returns its sums.
+        None too if TVM refuses a step, as for a kernel that also returns its sums.
         """
         if products(func):
             return None
+        with contextlib.suppress(ScheduleError):
+            if by_vectors := sums_of_rows(func, target):
+                return by_vectors
         try:
             schedules = super().apply(func, target, tunable)
         except ScheduleError:
@@ -46,23 +56,3 @@ def repeats_a_reduction(func: tirx.PrimFunc) -> bool:
         for loop in loops
         for inner in nodes(loop.body, SBlockRealize)
     )
-
-
-def is_reduction(block: SBlock) -> bool:
-    """Whether an SBlock has a reduction axis."""
-    return any(axis.iter_type == tirx.IterVar.CommReduce for axis in block.iter_vars)
-
-
-def products(func: tirx.PrimFunc) -> list[SBlock]:
-    """The blocks of `func` that sum products: the sum's steps move through two buffers or more."""
-    found = []
-    for block in filter(is_reduction, nodes(func.body, SBlock)):
-        steps = [axis.var for axis in block.iter_vars if axis.iter_type == tirx.IterVar.CommReduce]
-        read = [loads(block.body, region.source) for region in block.reads]
-        moved = [
-            any(mentions(list(one.indices), step) for one in places for step in steps)
-            for places in read
-        ]
-        if sum(moved) > 1:
-            found.append(block)
-    return found

@@ -19,9 +19,9 @@ from tvm.target import Target
 from chapters.kit.cpu.matmul_tile import largest_divisor
 from chapters.kit.cpu.nt_matmul import reads_only_its_own
 from chapters.kit.cpu.vector_registers import fills_vectors, vector_registers
+from chapters.kit.ir.reductions import is_reduction, products
 from chapters.kit.ir.tensor_ir import loads, mentions, nodes
 from chapters.kit.pipeline.parallel_rows import row_loops, spread
-from chapters.kit.pipeline.reduction_once import is_reduction, products
 from chapters.kit.pipeline.unscheduled import map_unscheduled
 from chapters.kit.pipeline.vectorize_adjacent_sums import realized
 
