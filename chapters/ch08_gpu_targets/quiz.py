@@ -73,7 +73,7 @@ QUESTIONS = [
         ask="The reduction loop is bound to threadIdx.x. What does chapter 6's primitive do with the bias?",
         choices=("it fuses", "it refuses", "it adds the bias once for each thread"),
         compute=_shared_reduction,
-        because="Each thread would start from the bias, and the threads' sums are added.",
+        because="Each thread would start from the bias. TVM adds up threads' sums only if they start from 0.",
     ),
     Question(
         ask="300 elements, `sch.split(loop, [2, 32, 4])`, which is 256 iterations. What happens?",

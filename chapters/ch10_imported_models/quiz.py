@@ -113,8 +113,8 @@ QUESTIONS = [
         ask="A residual and a norm, as exported. How many kernels does the pipeline launch for the imported graph?",
         choices=("1", "3", "7"),
         compute=lambda: _launches(relax_module(NORM)),
-        because="FuseOps joins what follows the mean. The sum and the square stay kernels of their own. In canonical "
-        "form, chapter 4 makes one kernel of all.",
+        because="FuseOps joins the mean and what follows. The sum and the square stay kernels of their own. In "
+        "canonical form, chapter 4 makes one kernel of all.",
         show=NORM,
     ),
     Question(
