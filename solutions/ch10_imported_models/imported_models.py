@@ -105,7 +105,7 @@ def transposed(expr: Expr, found: Matched) -> Expr:
 
     expr: a match of `given.PRODUCT`; `constant_operand(found)` gives w, after the reshapes and transposes between the
     constant and the product. The result has the type of `expr`: its shape, and its dtype, `expr.attrs.out_dtype`.
-    Anything but one matrix (`is_one_matrix`) stays as it is, and so does a w of more dimensions than x.
+    Anything but one matrix (`is_one_matrix`) stays as it is. So does a w of three dimensions or more if x has fewer.
     """
     # BEGIN exercise 10.3 (about 6 lines): which constants are one matrix; then the other layout
     x, w = found[ROWS], constant_operand(found)

@@ -47,6 +47,7 @@ SPELLINGS = {  # how a line may read
     "weight + 1": ("R.multiply(normalized, w)", "R.multiply(normalized, R.add(w, R.const(1.0)))"),
     "3 dimensions": ("(3, 8)", "(2, 3, 8)", "axis=[-1]", "axis=[2]"),
     "symbolic rows": ("(3, 8)", "('n', 8)"),
+    "epsilon 0": ("R.const(0.01)", "R.const(0.0)"),
 }
 OTHERS = {  # what looks like a norm and is none, or one that rms_norm computes with other numbers
     "one row": ("(3, 8)", "(8,)", "axis=[-1]", "axis=[0]"),
@@ -72,6 +73,7 @@ OTHERS = {  # what looks like a norm and is none, or one that rms_norm computes 
     "sqrt": ("R.rsqrt(total)", "R.sqrt(total)"),
     "power 0.5": ("R.rsqrt(total)", "R.power(total, R.const(0.5))"),
     "divided the other way": ("R.rsqrt(total)", "R.sqrt(total)", "R.multiply(x, scale)", "R.divide(scale, x)"),
+    "no columns": ("(3, 8)", "(3, 0)", "(8,)", "(0,)"),
     "symbolic columns": ("(3, 8)", "(3, 'n')", "(8,)", "('n',)"),
     "a shape that nobody knows": ("x: (3, 8)", "x: R.Tensor('float32', ndim=2)"),
     "float64": in_dtype("float64"),

@@ -43,6 +43,11 @@ def load(name: str) -> tuple:
     except (Exception, SystemExit) as error:
         raise Refused(f"model() of {name} fails: {_said(error, source.__file__)}.") from error
     is_pair = isinstance(returned, tuple | list) and len(returned) == 2
+    if is_pair and isinstance(returned[0], type):
+        kind = returned[0].__name__
+        raise Refused(
+            f"{MUST_RETURN}; in {name} it returns the class {kind}. Make a module of it: {kind}()."
+        )
     if not is_pair or not isinstance(returned[0], torch.nn.Module):
         raise Refused(f"{MUST_RETURN}; in {name} it returns {_kind(returned)}.")
     model, inputs = returned
@@ -91,8 +96,20 @@ def _source(name: str) -> ModuleType:
 def outputs_of(model, inputs: tuple) -> list[np.ndarray]:
     """What PyTorch computes, flattened in the order in which the exported graph returns it.
 
-    A copy of the model gets copies of the inputs, because a model may write into its buffers or its inputs.
+    A copy of the model gets copies of the inputs, because a model may write into its buffers or its inputs. Raises
+    Refused if PyTorch refuses the inputs, and if a second run gives other numbers.
     """
+    found, again = (_outputs(model, inputs) for _ in range(2))
+    pairs = zip(found, again, strict=True)
+    if not all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs):
+        raise Refused(
+            "PyTorch gives other numbers when the model runs again, so there is nothing to compare with. The model draws "
+            "random numbers, such as those of torch.nn.functional.dropout without training=False."
+        )
+    return found
+
+
+def _outputs(model, inputs: tuple) -> list[np.ndarray]:
     import torch
     from torch.utils import _pytree
 
@@ -194,7 +211,7 @@ def _not_exported(error: Exception) -> str:
     if "data-dependent" in str(error):
         return (
             f"torch.export cannot follow this model: the program depends on a tensor's values{where}. "
-            "Compute both results and choose with torch.where."
+            "Where it chooses between two results, compute both and use torch.where; a size must be a number."
         )
     return f"torch.export cannot follow this model{where}: {_said(error)}."
 
