@@ -103,8 +103,8 @@ def outputs_of(model, inputs: tuple) -> list[np.ndarray]:
     pairs = zip(found, again, strict=True)
     if not all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs):
         raise Refused(
-            "PyTorch gives other numbers when the model runs again, so there is nothing to compare with. The model draws "
-            "random numbers, such as those of torch.nn.functional.dropout without training=False."
+            "PyTorch gives other numbers when the model runs again, so there is nothing to compare with. The model "
+            "draws random numbers, such as those of torch.nn.functional.dropout without training=False."
         )
     return found
 
