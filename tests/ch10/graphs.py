@@ -125,10 +125,11 @@ def arguments(mod: tvm.IRModule) -> list[np.ndarray]:
     return [random.standard_normal(s).astype(d) for s, d in zip(shapes, dtypes, strict=True)]
 
 
-def exact_norm(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The norm in float64."""
-    x = x.astype("float64")
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + EPSILON) * weight.astype("float64")
+def exact_norm(x: np.ndarray, weight: np.ndarray, spelling: str = "as exported") -> np.ndarray:
+    """The norm in float64, as NORM computes it in one of the SPELLINGS."""
+    x, weight = x.astype("float64"), weight.astype("float64") + (spelling == "weight + 1")
+    epsilon = 0.0 if spelling == "epsilon 0" else EPSILON
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * weight
 
 
 # --- products with a constant ---------------------------------------------------------------------
