@@ -23,5 +23,8 @@ def test_the_frames_are_the_same_and_only_the_first_have_source(question):
     assert [frame.function for frame in tvm] == [frame.function for frame in own]
     assert [frame.lineno for frame in tvm[2:]] == [frame.lineno for frame in own[2:]]
     for here in range(WITH_SOURCE):
-        assert (tvm[here].code_context, tvm[here].index) == (own[here].code_context, own[here].index)
+        assert (tvm[here].code_context, tvm[here].index) == (
+            own[here].code_context,
+            own[here].index,
+        )
     assert own[4].code_context and not any(frame.code_context for frame in tvm[WITH_SOURCE:])
