@@ -12,30 +12,20 @@ from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions, has_branch
 from chapters.runner.course import ROOT
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
+from tests.ch09.programs import Branches
 
 LLVM = Target("llvm")
 BY_TVM, BY_OURS = "tvm", "ours"
 
 
-BRANCHES = relax_module("""
-def main(choose: ("bool",), x: (64, 8)) -> R.Tensor((64, 8), "float32"):
-    if choose:
-        a = R.nn.softmax(x)
-        b = R.nn.softmax(a, axis=0)
-        inside = R.nn.softmax(b)
-    else:
-        inside = R.nn.softmax(x)
-    first = R.nn.softmax(inside, axis=0)
-    second = R.nn.softmax(first)
-    return R.nn.softmax(second, axis=0)
-
+STRAIGHT = relax_module("""
 @bare
-def straight(x: (64, 8)) -> R.Tensor((64, 8), "float32"):
+def main(x: (64, 8)) -> R.Tensor((64, 8), "float32"):
     a = R.nn.softmax(x)
     b = R.nn.softmax(a, axis=0)
     c = R.nn.softmax(b)
     return R.nn.softmax(c, axis=0)
-""")
+""")["main"]
 
 
 def softmax(x: np.ndarray, axis: int) -> np.ndarray:
@@ -46,7 +36,7 @@ def softmax(x: np.ndarray, axis: int) -> np.ndarray:
 def run(choose: bool, pipeline) -> float:
     """The largest error of main."""
     x = np.random.default_rng(0).standard_normal((64, 8)).astype("float32")
-    executable = tvm.compile(BRANCHES, LLVM, relax_pipeline=pipeline)
+    executable = tvm.compile(Branches, LLVM, relax_pipeline=pipeline)
     main = relax.VirtualMachine(executable, tvm.cpu())["main"]
     found = main(tvm.runtime.tensor(np.array(choose)), tvm.runtime.tensor(x)).numpy()
     exact = softmax(x, -1)
@@ -76,7 +66,9 @@ def test_the_release_still_dies():
 def test_only_functions_with_branches_are_left_out():
     names = "LegalizeOps", "ToNonDataflow", "RemovePurityChecking", "CallTIRRewrite"
     passes = [getattr(relax.transform, name)() for name in names]
-    mod = tvm.transform.Sequential(passes)(BRANCHES)
+    both = Branches.clone()
+    both["straight"] = STRAIGHT.with_attr("global_symbol", "straight")
+    mod = tvm.transform.Sequential(passes)(both)
     assert has_branch(mod["main"]) and not has_branch(mod["straight"])
     planned = PlanStraightFunctions()(mod)
     assert planned["main"].same_as(mod["main"])
