@@ -15,14 +15,14 @@ import numpy as np
 
 from chapters.kit.bench.gpu_norm_bench import EPSILON, TOLERANCE
 from chapters.kit.bench.gpu_norm_bench import bytes_moved as bytes_counted
-from chapters.kit.bench.timing import measure
+from chapters.kit.bench.timing import compiled_by_torch, measure
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.limits import ITEM_BYTES
 
 SHAPES = ((1, 1, 4096), (64, 1, 4096), (1, 512, 4096), (1, 4096, 8192))
 DTYPES = ("float32", "float16", "bfloat16")
-PEERS = ("ours", "unfused", "bounds", "numpy_peer", "torch_peer")
-TORCH = ("torch_peer",)  # may run in an interpreter without TVM and ml_dtypes
+PEERS = ("ours", "unfused", "bounds", "numpy_peer", "torch_peer", "torch_compile_peer")
+TORCH = ("torch_peer", "torch_compile_peer")  # may run in an interpreter without TVM and ml_dtypes
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
@@ -170,7 +170,16 @@ def numpy_peer(shape, dtype, threads, seed):
 
 
 def torch_peer(shape, dtype, threads, seed):
-    """PyTorch, eager and compiled."""
+    """PyTorch, operator by operator."""
+    return _torch_calls("PyTorch", shape, dtype, threads, seed)
+
+
+def torch_compile_peer(shape, dtype, threads, seed):
+    """The same through torch.compile."""
+    return _torch_calls("torch.compile", shape, dtype, threads, seed)
+
+
+def _torch_calls(name, shape, dtype, threads, seed):
     import torch
 
     torch.set_num_threads(threads)
@@ -181,16 +190,15 @@ def torch_peer(shape, dtype, threads, seed):
         total = x1 + x2
         return torch.nn.functional.rms_norm(total, (shape[-1],), weight, EPSILON), total
 
-    calls = {}
-    for name, function in {"PyTorch": eager, "torch.compile": torch.compile(eager)}.items():
+    function = torch.compile(eager) if name == "torch.compile" else eager
 
-        def call(function=function):
-            with torch.inference_mode():
-                return function(*tensors)
+    def call():
+        with torch.inference_mode():
+            return function(*tensors)
 
-        norm, total = (result.float().numpy() for result in call())
-        calls[name] = (call, checked(norm, total, arrays, dtype))
-    return calls
+    results = compiled_by_torch(call) if name == "torch.compile" else call()
+    norm, total = (result.float().numpy() for result in results)
+    return {name: (call, checked(norm, total, arrays, dtype))}
 
 
 # --- tables -------------------------------------------------------------------------------------------

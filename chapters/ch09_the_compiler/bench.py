@@ -26,6 +26,7 @@ from chapters.kit.draw.table import Table, duration
 from chapters.kit.pipeline.scoreboard import size
 
 TORCH = "chapters.ch09_the_compiler.torch_decoder"
+TORCH_PEERS = ("torch_peer", "torch_compile_peer")
 PIPELINES = ("TVM's default", "TVM's zero, default", "fusion_by_hand")
 NAMES = (*PIPELINES, "PyTorch", "torch.compile")
 FUNCTIONS = ("prefill", "decode")
@@ -54,7 +55,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             path = str(_write_inputs(Path(folder), name, threads))
             given = {"config": name, "path": path}
             peers = [Peer(__name__, "tvm_peer", {"name": by, **given}) for by in PIPELINES]
-            peers.append(Peer(TORCH, "torch_peer", {"path": path}, torch=True))
+            peers += [Peer(TORCH, by, {"path": path}, torch=True) for by in TORCH_PEERS]
             timings, missing = compare(peers, threads=threads, rounds=3 if quick else ROUNDS[name])
         measured[name] = {
             "seconds": {key: timing.seconds for key, timing in timings.items()},

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from chapters.kit.bench.results import Shown, load, shown_as
-from chapters.kit.bench.timing import MissingPeer, measure
+from chapters.kit.bench.timing import compiled_by_torch, measure
 from chapters.kit.draw.table import Table, duration
 
 N, K = 1056, 960
@@ -165,10 +165,6 @@ def torch_compile(rows, n, k, threads, seed) -> dict:
         def call(compiled=compiled):
             return compiled(*tensors)
 
-        try:
-            out = call().numpy()
-        except Exception as error:
-            reason = str(error).strip().partition("\n")[0]
-            raise MissingPeer(f"torch.compile does not work here: {reason}") from error
+        out = compiled_by_torch(call).numpy()
         found[f"torch.compile, {name}"] = (call, checked(name, out, arrays))
     return found

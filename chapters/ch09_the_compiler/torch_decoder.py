@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 
 import torch
 from torch.nn import functional
 
 from chapters.ch09_the_compiler.bench import checked, read_inputs
+from chapters.kit.bench.timing import compiled_by_torch
 
 
 class Decoder:
@@ -71,7 +73,16 @@ class Decoder:
 
 
 def torch_peer(path: str) -> dict[str, tuple]:
-    """A prefill and a decode step, "PyTorch" and "torch.compile", on the inputs that the bench wrote."""
+    """A prefill and a decode step, operator by operator, on the inputs that the bench wrote."""
+    return _measured(path, "PyTorch", lambda forward: forward)
+
+
+def torch_compile_peer(path: str) -> dict[str, tuple]:
+    """The same through torch.compile."""
+    return _measured(path, "torch.compile", functools.partial(torch.compile, dynamic=False))
+
+
+def _measured(path: str, name: str, wrap: Callable[[Callable], Callable]) -> dict[str, tuple]:
     facts, arrays = read_inputs(path)
     torch.set_num_threads(facts["threads"])
     weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -80,13 +91,11 @@ def torch_peer(path: str) -> dict[str, tuple]:
         "prefill": (prompt, torch.tensor(0)),
         "decode": (prompt[:, -1:], torch.tensor(prompt.shape[1])),
     }
-    compiled = torch.compile(decoder.forward, dynamic=False)
-    found = {}
-    for name, forward in {"PyTorch": decoder.forward, "torch.compile": compiled}.items():
-        cache = decoder.new_cache()
-        for function, (tokens, position) in inputs.items():
-            call = functools.partial(_step, forward, tokens, position, cache)
-            found[f"{name} {function}"] = (call, checked(call().numpy(), path, function))
+    forward, cache, found = wrap(decoder.forward), decoder.new_cache(), {}
+    for function, (tokens, position) in inputs.items():
+        call = functools.partial(_step, forward, tokens, position, cache)
+        logits = compiled_by_torch(call) if name == "torch.compile" else call()
+        found[f"{name} {function}"] = (call, checked(logits.numpy(), path, function))
     return found
 
 

@@ -24,7 +24,7 @@ from chapters.kit.pipeline.left_to_fallback import (
     left,
 )
 from chapters.kit.pipeline.pass_trace import Trace, TracedPass, trace
-from chapters.runner.earlier import earlier, whose
+from chapters.runner.earlier import earlier, missing, whose
 
 OURS = 9  # the number of this chapter
 USES = (2, 3, 4, 5, 6, 7, OURS)  # the chapters whose code its pipeline runs
@@ -120,12 +120,20 @@ def table_of(kernels: Sequence[Left]) -> Table:
 
 
 def whose_code(*also: int) -> str:
-    """A line that says whose code the course's pipeline runs; also: further chapters whose code is used."""
+    """Lines that say whose code the course's pipeline runs, and why not the learner's where a chapter is begun.
+
+    also: further chapters whose code is used.
+    """
     numbers: dict[str, list[str]] = {}
     for number in (*USES, *also):
         numbers.setdefault(whose(number), []).append(str(number))
     parts = [f"{who}: {', '.join(theirs)}" for who, theirs in numbers.items()]
-    return f"\nwith the code of these chapters, {'; '.join(parts)}"
+    lines = [f"\nwith the code of these chapters, {'; '.join(parts)}"]
+    for number in (*USES, *also):
+        if open_ := missing(number):
+            more = f" and {len(open_) - 3} more" * (len(open_) > 3)
+            lines.append(f"your chapter {number} is not used yet: {', '.join(open_[:3])}{more}")
+    return "\n".join(lines)
 
 
 def _show_step(step: TracedPass, main: str) -> None:

@@ -6,18 +6,10 @@ import tvm
 from tvm import relax, te
 
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.pipeline.left_to_fallback import (
-    EPILOGUE,
-    kernel_bytes,
-    left,
-    scheduled_by,
-)
-from chapters.kit.pipeline.tile_products import ONE_ROW
+from chapters.kit.pipeline.left_to_fallback import scheduled_by
 from chapters.runner.earlier import earlier
 
 LLVM = tvm.target.Target("llvm")
-BY_PRODUCTS = {"ScheduleMatmuls": "scheduled", "TileProducts": "tiled"}
-WORDS = {ONE_ROW: "row", EPILOGUE: "epilogue"}
 
 
 def _similarity() -> tvm.IRModule:
@@ -66,14 +58,3 @@ def compiled(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
     phases = earlier(9).phases(LLVM)
     lowered, first = scheduled_by(mod, [*phases["attach"], *phases["graph and lower"]], LLVM)
     return lowered, scheduled_by(lowered, phases["schedule"], LLVM)[1] | first
-
-
-def slow(mod: tvm.IRModule) -> tuple[str, str]:
-    """(the kernel of `mod` that moves most bytes, the word of exercise 10.5 for it), as the compiler says."""
-    lowered, by = compiled(mod)
-    _, moved = kernel_bytes(lowered["main"])
-    ((kernel, _),) = moved.most_common(1)
-    if by[kernel] in BY_PRODUCTS:
-        return kernel, BY_PRODUCTS[by[kernel]]
-    why = next(one.why for one in left(lowered) if one.kernel == kernel)
-    return kernel, WORDS.get(why, "size" if "size is not known" in why else why)

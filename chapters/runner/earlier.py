@@ -32,6 +32,22 @@ def earlier(number: int) -> ModuleType:
     return importlib.import_module(f"{tree}.{reference.parent.name}.{reference.stem}")
 
 
+def missing(number: int) -> list[str]:
+    """What keeps a begun chapter from being used: "3.2 is not solved", and so on. Empty if it is used or not begun."""
+    from chapters.runner.course import chapter
+    from chapters.runner.states import states
+
+    says = {
+        "todo": "is not solved",
+        "failed": "failed its check",
+        "skipped": "cannot be checked here",
+        "changed": "has changed since its last check",
+    }
+    found = {} if os.environ.get(REFERENCE_ONLY) else states(chapter(number))
+    begun = any(state != "todo" for state in found.values())
+    return [f"{one} {says[state]}" for one, state in found.items() if state in says and begun]
+
+
 def whose(number: int) -> str:
     """Whose code `earlier(number)` gives: "yours" or "the reference's"."""
     return "yours" if _is_learners(number) else "the reference's"

@@ -303,10 +303,10 @@ def consequences() -> dict[str, str]:
 
 
 def launches_a_step(num_layers: int) -> dict[str, int]:
-    """Kernels launched by one decode step of the decoder with `num_layers` layers, compiled for "llvm".
+    """The number of kernels that one decode step launches, by pipeline, for the decoder with `num_layers` layers.
 
-    "default": by TVM's default pipeline for a CPU, in which each operator is a kernel. "ours": by fusion_by_hand.
-    A reshape launches nothing in either: it becomes a view.
+    Both pipelines compile for "llvm". "default" is TVM's own, in which each operator is a kernel; "ours" is
+    fusion_by_hand. A reshape launches nothing in either: it becomes a view.
     """
     # BEGIN exercise 9.10 (1 line): kernels a layer, and those before and after the layers
     return {"default": 20 * num_layers + 3, "ours": 12 * num_layers + 2}

@@ -210,9 +210,9 @@ a pair whose rows are empty: A block of no threads cannot be launched, and the m
 a norm of scalars over no axis: A row needs a last axis.
 a sum of unknown shape: call_tir allocates both results, and can do so only for a type that says its shape.
 a weight of unknown shape: The kernel reads 64 elements of it, and nothing says that it has them.
-a product with the weight: It is no norm.
-an add of the weight: It is no norm.
-an add alone: It is no norm.
+a product with the weight: A multiply is not a norm.
+an add of the weight: No norm follows the add.
+an add alone: No norm follows the add.
 """
 
 

@@ -80,6 +80,18 @@ class PeerFailed(Exception):
     """A peer could not be built or gave wrong numbers; the message holds its traceback."""
 
 
+def compiled_by_torch(call: Callable[[], object]) -> object:
+    """The result of the first `call` of something that torch.compile made; it is then that PyTorch compiles.
+
+    Raises MissingPeer, with PyTorch's reason, if that fails: torch.compile needs a C++ compiler.
+    """
+    try:
+        return call()
+    except Exception as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise MissingPeer(f"torch.compile does not work here: {reason}") from error
+
+
 def compare(
     peers: Sequence[Peer], *, threads: int, rounds: int, seed: int | None = None
 ) -> tuple[dict[str, Timing], list[str]]:
