@@ -54,6 +54,7 @@ from tests.ch09.programs import (
     Sampler,
     Serving,
     Sizes,
+    columns,
     halve,
     linear,
     product,
@@ -759,10 +760,16 @@ def test_9_6_before_epilogues(impl) -> None:
 
 
 def test_9_6_epilogues(impl) -> None:
-    """on a CPU the attention scores of a decode step are one nest"""
+    """a sum that no rule takes, and what follows it, are one nest, on a CPU and on a GPU"""
     what = "The attention scores of a decode step are still two nests."
     why = "FuseEpilogues skips a kernel that is already scheduled."
     SCHEDULE.equal(nests(schedule_by(impl)["attention_scores1"]), 1, what, why=why)
+    declined = tvm.IRModule({"columns": columns.with_attr("global_symbol", "columns")})
+    found = kernels(through(impl.schedule_phase(CUDA, {}), declined, CUDA))["columns"]
+    what = "On a GPU a sum that dlight's rules decline and the bias behind it are two launches."
+    why = "FuseEpilogues makes one nest of both, and the fallback schedules what it finds. So it comes between the "
+    why += "rules that know whole kernels and the fallback."
+    SCHEDULE.equal(nests(found), 1, what, why=why)
 
 
 def test_9_6_small_kernels(impl) -> None:
@@ -794,8 +801,8 @@ def test_9_6_who_knows_most(impl) -> None:
             not others,
             f"For {target.kind.name}, {_some(others)} got the schedule of another rule than the one that knows most.",
             expected=f"all {len(best)} kernels as from the order that the lesson's table gives",
-            why="A rule skips a kernel that is already scheduled. First come the schedules for whole kernels, products "
-            "before sums. Then epilogues are fused in the remaining kernels, then come sums on a CPU, then a fallback.",
+            why="A rule skips a kernel that is already scheduled. First come the schedules for whole kernels: "
+            "products, then sums. Then epilogues are fused in the remaining kernels. The fallback comes last.",
         )
 
 

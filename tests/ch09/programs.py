@@ -105,6 +105,26 @@ def third(x: T.Buffer((T.int64(4),), "float32"), y: T.Buffer((T.int64(4),), "flo
         y[i] = x[i] * T.float32(0.333)
 
 
+@T.prim_func(s_tir=True)
+def columns(
+    x: T.Buffer((T.int64(64), T.int64(24)), "float32"),
+    b: T.Buffer((T.int64(24),), "float32"),
+    y: T.Buffer((T.int64(24),), "float32"),
+):
+    """Sums of columns and a bias. dlight's rules for sums decline it: the sum's loop is the outer one."""
+    total = T.sblock_alloc_buffer((T.int64(24),), "float32")
+    for k, i in T.grid(64, 24):
+        with T.sblock("total"):
+            vk, vi = T.axis.remap("RS", [k, i])
+            with T.init():
+                total[vi] = T.float32(0)
+            total[vi] = total[vi] + x[vk, vi]
+    for i in range(24):
+        with T.sblock("out"):
+            vi = T.axis.spatial(24, i)
+            y[vi] = total[vi] + b[vi]
+
+
 def made(*tensors: te.Tensor, **attrs: object) -> tirx.PrimFunc:
     """A PrimFunc of `tensors`, with an op_pattern and `attrs`."""
     return te.create_prim_func(list(tensors)).with_attrs({"op_pattern": 4, **attrs})

@@ -75,7 +75,15 @@ class Source:
 def splices(source: Source) -> Iterator[Splice]:
     """Every small fault in a source."""
     for node in source.nodes():
-        for faults in (_logic, _conditions, _statements, _arguments, _constants, _arithmetic):
+        for faults in (
+            _logic,
+            _conditions,
+            _statements,
+            _lists,
+            _arguments,
+            _constants,
+            _arithmetic,
+        ):
             yield from faults(source, node)
 
 
@@ -123,6 +131,22 @@ def _statements(source: Source, node: ast.AST) -> Iterator[Splice]:
                 else:
                     lines = source.begins[statement.lineno - 1], source.begins[statement.end_lineno]
                     yield Splice("removes a call", *lines, "")
+
+
+def _lists(source: Source, node: ast.AST) -> Iterator[Splice]:
+    """Lists of calls, such as the passes of a pipeline: one removed, two neighbours swapped."""
+    if not isinstance(node, ast.List) or not any(isinstance(one, ast.Call) for one in node.elts):
+        return
+    spans = [source.span(one) for one in node.elts]
+    ends = [source.start(node) + 1, *(end for _, end in spans)]
+    for at, (start, end) in enumerate(spans if len(spans) > 1 else []):
+        last = at + 1 == len(spans)
+        place = (ends[at], end) if last else (start, spans[at + 1][0])
+        yield Splice("removes an element", *place, "")
+    for one, two in pairwise(spans):
+        between = source.text(one[1], two[0])
+        new = source.text(*two) + between + source.text(*one)
+        yield Splice("swaps two elements", one[0], two[1], new)
 
 
 def _arguments(source: Source, node: ast.AST) -> Iterator[Splice]:

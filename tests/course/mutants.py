@@ -7,9 +7,10 @@
 
 A mutant is the reference with one fault in one region: a conjunct, a disjunct or a filter dropped; a comparison or a
 condition negated or shifted; a `not` dropped; a guard that never fires; a call statement or a keyword argument removed;
-a constant off by one; two neighbouring arguments swapped; + and -, or * and //, exchanged. The checks of its exercise
-run on it, up to the first that fails. Then it is noticed. One that no check can notice, because it behaves as the
-reference does, is recorded in tests/chNN/harmless.yml, and is not run:
+a constant off by one; two neighbouring arguments swapped; + and -, or * and //, exchanged; a call removed from a list,
+or two neighbours of one swapped, as in a list of passes. The checks of its exercise run on it, up to the first that
+fails. Then it is noticed. One that no check can notice, because it behaves as the reference does, is recorded in
+tests/chNN/harmless.yml, and is not run:
 
     "3.2":
       - was: "if len(dims) < 2:"           # the changed lines, stripped and joined by a space
