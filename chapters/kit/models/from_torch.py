@@ -135,6 +135,11 @@ def imported(model, inputs: tuple) -> tvm.IRModule:
             program = torch.export.export(model, inputs)
     except Exception as error:
         raise Refused(_not_exported(error)) from error
+    if where := _sized_by_values(program):
+        raise Refused(
+            f"A size in this model depends on a tensor's values{where}, and the compiled model has fixed sizes. Keep "
+            "all elements, and let torch.where set those to 0 that do not count."
+        )
     try:
         spelled = spelled_out(program)
         return wrap_indices(from_exported_program(spelled, run_ep_decomposition=False))
@@ -190,6 +195,24 @@ def wrap_indices(mod: tvm.IRModule) -> tvm.IRModule:
     return result
 
 
+def _sized_by_values(program) -> str:
+    """Where an exported program has the first result whose size is not a number, as of y[y > 0]; "" if nowhere."""
+    import torch
+
+    for node in program.graph.nodes:
+        shape = getattr(node.meta.get("val"), "shape", ())
+        if any(isinstance(dim, torch.SymInt) for dim in shape):
+            lines = re.findall(
+                r'File "(.*)", line (\d+).*\n\s*(.+)', node.meta.get("stack_trace") or ""
+            )
+            return _at(lines[-1][0], int(lines[-1][1]), lines[-1][2]) if lines else " somewhere"
+    return ""
+
+
+def _at(path: str, number: int, line: str | None) -> str:
+    return f" at line {number} of {Path(path).name}, `{line}`"
+
+
 def _not_exported(error: Exception) -> str:
     """Why torch.export gave up; the line of the model, or of a library, that it could not follow."""
     frames = [
@@ -198,11 +221,7 @@ def _not_exported(error: Exception) -> str:
         if f"{os.sep}torch{os.sep}" not in f.filename
     ]
     frames = [f for f in frames if f.filename not in (__file__, "<string>")]
-    where = (
-        f" at line {frames[-1].lineno} of {Path(frames[-1].filename).name}, `{frames[-1].line}`"
-        if frames
-        else ""
-    )
+    where = _at(frames[-1].filename, frames[-1].lineno or 0, frames[-1].line) if frames else ""
     if "DynamicCache" in str(error):
         return (
             "torch.export cannot follow this model: it returns a cache of keys and values. In model(), set "
