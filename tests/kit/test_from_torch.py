@@ -35,7 +35,7 @@ REFUSED = {  # name: (the file, what the sentence says)
     "float16": (LINEAR.replace("4)", "4).half()").format("torch.ones(2, 3)"), "weights of torch.float16"),
     "sys.exit": ("import sys\nsys.exit('set MODEL_DIR')", "SystemExit: set MODEL_DIR (line 2)"),
     "a branch": (MODULE.format("return x if x.sum() > 0 else -x"), "values at line 5 of a_model.py, `return x if"),
-    "a mask": (MODULE.format("return x[x > 0]"), "size in this model depends on a tensor's values at line 5 of a_model.py"),
+    "a mask": (MODULE.format("return x[x > 0]"), "A size in this model depends.*at line 5 of a_model"),
     "random numbers": (MODULE.format("return x + torch.randn_like(x)"), "other numbers when the model runs again"),
     "a class": ("import torch\ndef model():\n    return torch.nn.ReLU, (torch.ones(3),)", "module of it: ReLU()"),
     "an unknown operator": (MODULE.format("return torch.special.bessel_j0(x)"), "does not know.*special_bessel_j0"),
