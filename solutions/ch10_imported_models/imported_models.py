@@ -7,6 +7,7 @@ its tensor cores, which kernel is slow and why, and how do two compilers compare
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -189,17 +190,16 @@ def interleaved(
 ) -> dict[str, float]:
     """The median time of each call, on a machine that others use too and whose clock rate drifts.
 
-    Every call runs once without being timed. Then there are `rounds` rounds; in each, every call is timed once, and the
-    rounds do not all begin with the same one. Returns seconds by name.
+    Every call runs once without being timed. Then there are `rounds` rounds; in each, every call is timed once. Each
+    round has a new order, so that no call always follows the same one. Returns seconds by name.
     """
     # BEGIN exercise 10.6 (about 10 lines): warm up, then round by round
     for call in calls.values():
         call()
     taken: dict[str, list[float]] = {name: [] for name in calls}
-    names = list(calls)
-    for turn in range(rounds):
-        first = turn % len(names)
-        for name in [*names[first:], *names[:first]]:
+    draw = random.Random(0)
+    for _ in range(rounds):
+        for name in draw.sample(list(calls), len(calls)):
             start = clock()
             calls[name]()
             taken[name].append(clock() - start)

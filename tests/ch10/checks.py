@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import statistics
 import warnings
 from collections.abc import Callable, Sequence
@@ -582,7 +583,7 @@ def test_10_6_drift(impl) -> None:
 
 
 def test_10_6_every_round(impl) -> None:
-    """each call runs once to warm up, then once in every round, and rounds begin with different calls"""
+    """each call runs once to warm up, then once in every round, and rounds differ in their order"""
     _, machine = race(impl, rounds=6)
     what = "With six rounds each call runs seven times: once to warm up, then once in every round."
     expect.equal([machine.log.count(name) for name in "abc"], [7, 7, 7], what)
@@ -593,6 +594,10 @@ def test_10_6_every_round(impl) -> None:
     what = "Every round begins with the same call."
     why = "The call that follows the longest one then finds the caches as that one left them, in every round."
     MEASURE.that(len({one[0] for one in rounds}) > 1, what, why=why)
+    what = "Within a round, each call always follows the same one."
+    why = "It then finds the caches as that one left them, in every round. Give each round a new order."
+    neighbours = {pair for one in rounds for pair in itertools.pairwise(one)}
+    MEASURE.that(len(neighbours) > 3, what, yours=yours, why=why)
 
 
 def test_10_6_interruptions(impl) -> None:
