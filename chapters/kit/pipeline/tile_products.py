@@ -183,7 +183,7 @@ def _tile(sch: Schedule, product: SBlockRV, axes: Axes, target: Target) -> None:
     lanes = registers.lanes(str(sch.get(product).writes[0].source.dtype))
     rows, vectors = tile_shape(axes.extents, lanes, registers.count)
     columns = _read_at_axes(sch, product, axes)
-    _pad(sch, product, {axes.row: rows, axes.column: vectors * lanes})
+    pad(sch, product, {axes.row: rows, axes.column: vectors * lanes})
     panel = _pack(sch, product, columns, axes.column, vectors * lanes)
 
     loops = sch.get_loops(product)
@@ -235,7 +235,7 @@ def _are_axes(block: SBlock, buffer: tirx.Buffer) -> bool:
     return len(found) == len(load.indices) == len(set(found))
 
 
-def _pad(sch: Schedule, product: SBlockRV, tile: dict[int, int]) -> None:
+def pad(sch: Schedule, product: SBlockRV, tile: dict[int, int]) -> None:
     """Pad the axes of `product` to whole tiles; a block behind it reads the padded sums. tile: axis -> its extent."""
     behind = [sch.get(block) for block in sch.get_consumers(product)]
     sch.pad_einsum(product, [tile.get(axis, 1) for axis in range(len(sch.get_loops(product)))])

@@ -1,0 +1,261 @@
+"""Attention over the tokens that there are: a cache laid out for vectors, and one kernel for scores, softmax, values.
+
+`kv_cache`, float32 (num_layers, 2, num_kv_heads, context_window / LANES, LANES * head_dim), holds the keys (0) and the
+values (1) of one sequence. LANES neighbouring tokens form a block. A block of values is (token, element). A block of
+keys is (element, token), so that a vector register takes the same element of LANES keys, and the scores of LANES tokens
+are summed side by side.
+
+`rope`, float32 (context_window, 2, head_dim / 2), holds the cosine (0) and the sine (1) by which each pair of elements
+is rotated at each position.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import tirx
+from tvm.ir import Expr
+from tvm.relax.frontend import nn
+from tvm.relax.frontend.nn import Tensor, op
+from tvm.script import tirx as T
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as I
+
+from chapters.kit.decoder.llama_config import LlamaConfig
+
+LANES = 16  # tokens in a block of the cache
+ROWS = 12  # vectors of sums that a kernel holds at a time, in as many registers
+PARALLEL = 1 << 15  # tokens times elements of a head from which several threads share a decode step
+
+
+def rope_table(config: LlamaConfig, factors: np.ndarray | None = None) -> np.ndarray:
+    """`rope` for a configuration. factors: what each pair's frequency is divided by, (head_dim / 2,); None for 1."""
+    half = config.head_dim // 2
+    rates = config.rope_theta ** (-np.arange(half) / half)
+    if factors is not None:
+        rates = rates / factors
+    angles = np.arange(config.context_window_size)[:, None] * rates
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype("float32")
+
+
+def cache_shape(config: LlamaConfig, context_window: object) -> tuple:
+    """The shape of `kv_cache` for as many tokens, a multiple of LANES."""
+    heads, blocks = config.num_key_value_heads, context_window // LANES
+    return config.num_hidden_layers, 2, heads, blocks, LANES * config.head_dim
+
+
+class CachedAttention(nn.Module):
+    """Causal attention of new tokens over themselves and the cached ones, without projections."""
+
+    def __init__(self, config: LlamaConfig):
+        self.config = config
+
+    def forward(self, qkv: Tensor, rope: Tensor, positions: Tensor, kv_cache: Tensor, layer: int):
+        """qkv (1, s, qkv_heads, d), positions (1,) -> (1, s, heads * d), and the cache with the new keys and values."""
+        config = self.config
+        _, s, _, d = qkv.shape
+        number = tirx.IntImm("int64", layer)
+        kv_cache = op.tensor_ir_inplace_op(
+            append_kernel(config, s),
+            "append_to_cache",
+            [kv_cache, qkv, rope, positions, number],
+            inplace_indices=0,
+            out=kv_cache,
+        )
+        out = op.tensor_ir_op(
+            attention_kernel(config, s),
+            "attention",
+            [kv_cache, qkv, rope, positions, number],
+            Tensor.placeholder([1, s, config.num_attention_heads * d], "float32", "attended"),
+        )
+        return out, kv_cache
+
+
+def _inputs(config: LlamaConfig, s: Expr | int):
+    """The parameters that both kernels have."""
+    window = config.context_window_size
+    s = s if isinstance(s, int) else tirx.Var("seq_len", "int64")
+    return s, (
+        I.arg("kv_cache", I.Buffer(_long(cache_shape(config, window)), "float32")),
+        I.arg("qkv", I.Buffer(_long((1, s, config.qkv_heads, config.head_dim)), "float32")),
+        I.arg("rope", I.Buffer(_long((window, 2, config.head_dim // 2)), "float32")),
+        I.arg("positions", I.Buffer(_long((1,)), "int32")),
+        I.arg("layer", tirx.Var("layer", "int64")),
+    )
+
+
+def _long(shape) -> list[Expr]:
+    return [tirx.IntImm("int64", one) if isinstance(one, int) else one for one in shape]
+
+
+def _rotated(qkv, rope, token, slot, head, first, size: int, half: int) -> tuple[Expr, Expr]:
+    """Elements first … first + size of both halves of a head, rotated for position `slot`."""
+    one, two = (qkv[0, token, head, I.ramp(first + at, 1, size)] for at in (0, half))
+    cosine, sine = (rope[slot, at, I.ramp(first, 1, size)] for at in (0, 1))
+    return one * cosine - two * sine, two * cosine + one * sine
+
+
+def append_kernel(config: LlamaConfig, s: Expr | int) -> tirx.PrimFunc:
+    """Rotate the new keys, then write keys and values into the cache, in place: (cache, qkv, rope, positions, layer).
+
+    A token beyond the end of the cache is dropped.
+    """
+    d, half = config.head_dim, config.head_dim // 2
+    first_key, heads = config.num_attention_heads, config.num_key_value_heads
+    with IRBuilder() as builder, I.prim_func(s_tir=True, private=True):
+        I.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        s, (cache, qkv, rope, positions, layer) = _inputs(config, s)
+        with I.sblock("root"):
+            each = I.serial if isinstance(s, int) else I.parallel
+            with each(*_long((0, s))) as token:
+                slot = positions[0].astype("int64") + token
+                with I.If(slot < config.context_window_size), I.Then():
+                    with I.serial(*_long((0, heads))) as head:
+                        block = (layer, tirx.IntImm("int64", 0), head, slot // LANES)
+                        rotated = _rotated(qkv, rope, token, slot, first_key + head, 0, half, half)
+                        for part, values in enumerate(rotated):
+                            at = I.ramp(part * half * LANES + slot % LANES, LANES, half)
+                            I.buffer_store(cache, values, [*block, at])
+                        block = (layer, tirx.IntImm("int64", 1), head, slot // LANES)
+                        value = qkv[0, token, first_key + heads + head, I.ramp(0, 1, d)]
+                        I.buffer_store(cache, value, [*block, I.ramp(slot % LANES * d, 1, d)])
+    return builder.get()
+
+
+def attention_kernel(config: LlamaConfig, s: Expr | int) -> tirx.PrimFunc:
+    """softmax(q k / sqrt(head_dim)) v for the tokens up to each new one: (cache, qkv, rope, positions, layer, result)."""
+    heads, group = config.num_key_value_heads, config.group_size
+    with IRBuilder() as builder, I.prim_func(s_tir=True, private=True):
+        I.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        s, (cache, qkv, rope, positions, layer) = _inputs(config, s)
+        shape = (1, s, config.num_attention_heads * config.head_dim)
+        out = I.arg("attended", I.Buffer(_long(shape), "float32"))
+        tokens = 1 if isinstance(s, int) else max(1, ROWS // group)
+        with I.sblock("root"):
+            work = _Attention(config, (cache, qkv, rope, positions, layer, out), s, tokens)
+            if isinstance(s, int):
+                long = positions[0] * (group * config.head_dim) > PARALLEL
+                with I.If(long):
+                    with I.Then(), I.parallel(*_long((0, heads))) as head:
+                        work.emit(head, tirx.IntImm("int64", 0))
+                    with I.Else(), I.serial(*_long((0, heads))) as head:
+                        work.emit(head, tirx.IntImm("int64", 0))
+            else:
+                tiles = (s + tokens - 1) // tokens
+                with I.parallel(*_long((0, heads * tiles))) as task:
+                    work.emit(task % heads, task // heads * tokens)
+    return builder.get()
+
+
+class _Attention:
+    """Writes the code for one key-value head and `tokens` new tokens, each with the query heads that share that head."""
+
+    def __init__(self, config: LlamaConfig, buffers, s: Expr | int, tokens: int):
+        self.config, self.s, self.tokens = config, s, tokens
+        self.cache, self.qkv, self.rope, self.positions, self.layer, self.out = buffers
+        self.rows = tokens * config.group_size
+        self.width = next(width for width in (16, 8, 4, 2) if config.head_dim % (2 * width) == 0)
+
+    def emit(self, head: Expr, first: Expr) -> None:
+        """The code for the tokens from number `first` on; those beyond the last repeat the last and are not stored."""
+        config, rows, window = self.config, self.rows, self.config.context_window_size
+        known = [tirx.min(first + one, self.s - 1) for one in range(self.tokens)]
+        self.token = [known[row // config.group_size] for row in range(rows)]
+        self.head = [head * config.group_size + row % config.group_size for row in range(rows)]
+        self.slot = [self.positions[0].astype("int64") + token for token in self.token]
+        queries = I.alloc_buffer([rows, config.head_dim], "float32", layout=None)
+        scores = I.alloc_buffer([rows, window], "float32", layout=None)
+        total = I.alloc_buffer([rows, LANES], "float32", layout=None)
+        self._rotate(queries)
+        length = tirx.min(self.slot[-1] + 1, window)
+        blocks = (length + LANES - 1) // LANES
+        self._score(queries, scores, total, head, blocks)
+        self._exponentials(scores, total, blocks)
+        self._values(scores, total, head, length, first)
+
+    def _rotate(self, queries) -> None:
+        half, width = self.config.head_dim // 2, self.width
+        scale = T.broadcast(T.float32(self.config.head_dim**-0.5), width)
+        for row in range(self.rows):
+            for at in range(0, half, width):
+                both = _rotated(
+                    self.qkv,
+                    self.rope,
+                    self.token[row],
+                    self.slot[row],
+                    self.head[row],
+                    at,
+                    width,
+                    half,
+                )
+                for values, first in zip(both, (at, half + at), strict=True):
+                    I.buffer_store(queries, values * scale, [row, I.ramp(first, 1, width)])
+
+    def _score(self, queries, scores, largest, head: Expr, blocks: Expr) -> None:
+        """scores: q . k, LANES tokens at a time; -inf for tokens after the row's own. largest: per lane."""
+        rows, lanes = self.rows, I.ramp(0, 1, LANES)
+        least = T.broadcast(tirx.min_value("float32"), LANES)
+        sums = I.alloc_buffer([rows, LANES], "float32", layout=None)
+        for row in range(rows):
+            I.buffer_store(largest, least, [row, lanes])
+        with I.serial(*_long((0, blocks))) as block:
+            for row in range(rows):
+                I.buffer_store(sums, T.broadcast(T.float32(0), LANES), [row, lanes])
+            with I.serial(0, self.config.head_dim) as element:
+                keys = self.cache[self.layer, 0, head, block, I.ramp(element * LANES, 1, LANES)]
+                for row in range(rows):
+                    query = T.broadcast(queries[row, element], LANES)
+                    I.buffer_store(sums, sums[row, lanes] + query * keys, [row, lanes])
+            for row in range(rows):
+                token = I.ramp(tirx.Cast("int32", block) * LANES, 1, LANES)
+                last = T.broadcast(tirx.Cast("int32", self.slot[row]), LANES)
+                score = tirx.Select(token <= last, sums[row, lanes], least)
+                I.buffer_store(scores, score, [row, I.ramp(block * LANES, 1, LANES)])
+                I.buffer_store(largest, tirx.max(largest[row, lanes], score), [row, lanes])
+
+    def _exponentials(self, scores, total, blocks: Expr) -> None:
+        """scores: exp(score - largest); total: their sum, in every lane."""
+        lanes = I.ramp(0, 1, LANES)
+        most = I.alloc_buffer([self.rows], "float32", layout=None)
+        for row in range(self.rows):
+            largest = T.call_llvm_pure_intrin(
+                "float32", f"llvm.vector.reduce.fmax.v{LANES}f32", total[row, lanes]
+            )
+            I.buffer_store(most, largest, [row])
+            I.buffer_store(total, T.broadcast(T.float32(0), LANES), [row, lanes])
+        with I.serial(*_long((0, blocks))) as block, I.serial(0, self.rows) as row:
+            with I.vectorized(0, LANES) as lane:
+                I.buffer_store(
+                    scores,
+                    T.exp(scores[row, block * LANES + lane] - most[row]),
+                    [row, block * LANES + lane],
+                )
+            part = scores[row, I.ramp(block * LANES, 1, LANES)]
+            I.buffer_store(total, total[row, lanes] + part, [row, lanes])
+        for row in range(self.rows):
+            add = T.call_llvm_pure_intrin(
+                "float32", f"llvm.vector.reduce.fadd.v{LANES}f32", T.float32(0), total[row, lanes]
+            )
+            I.buffer_store(total, T.broadcast(add, LANES), [row, lanes])
+
+    def _values(self, weights, total, head: Expr, length: Expr, first: Expr) -> None:
+        """The values weighted by the exponentials, divided by their sum."""
+        d, width, lanes = self.config.head_dim, self.width, I.ramp(0, 1, self.width)
+        sums = I.alloc_buffer([self.rows, width], "float32", layout=None)
+        with I.serial(0, d // width) as part:
+            for row in range(self.rows):
+                I.buffer_store(sums, T.broadcast(T.float32(0), width), [row, lanes])
+            with I.serial(*_long((0, length))) as token:
+                at = I.ramp(token % LANES * d + part * width, 1, width)
+                values = self.cache[self.layer, 1, head, token // LANES, at]
+                for row in range(self.rows):
+                    weight = T.broadcast(weights[row, token], width)
+                    I.buffer_store(sums, sums[row, lanes] + weight * values, [row, lanes])
+            for row in range(self.rows):
+                value = sums[row, lanes] / T.broadcast(total[row, 0], width)
+                at = I.ramp(self.head[row] * d + part * width, 1, width)
+                if self.tokens == 1:
+                    I.buffer_store(self.out, value, [0, self.token[row], at])
+                else:
+                    token = first + row // self.config.group_size
+                    with I.If(token < self.s), I.Then():
+                        I.buffer_store(self.out, value, [0, token, at])

@@ -1,0 +1,90 @@
+"""The decoder that `chat` compiles: chapter 9's, with the matrices of a file and attention over the tokens there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm
+from tvm.relax.frontend import nn
+from tvm.relax.frontend.nn import Tensor, op
+
+from chapters.kit.chat.attention import CachedAttention, cache_shape
+from chapters.kit.chat.weights import Spec, Weights
+from chapters.kit.decoder.llama import LlamaForCausalLM
+from chapters.kit.quantized.layers import (
+    CodedMatrix,
+    FloatMatrix,
+    Matrix,
+    MatrixEmbedding,
+    MatrixLinear,
+    TiedHead,
+)
+
+FUNCTIONS = ("embed", "prefill", "decode")
+
+
+def matrix(spec: Spec) -> Matrix:
+    """The module that holds a matrix."""
+    if spec.form is None:
+        return FloatMatrix(spec.n, spec.k)
+    return CodedMatrix(spec.form, spec.n, spec.k)
+
+
+class ChatAttention(nn.Module):
+    """Grouped-query attention with a fused q, k, v projection, as `LlamaAttention`, on the cache of `CachedAttention`."""
+
+    def __init__(self, config, qkv_proj: MatrixLinear, o_proj: MatrixLinear, model: nn.Module):
+        self.config, self.qkv_proj, self.o_proj = config, qkv_proj, o_proj
+        self.attend = CachedAttention(config)
+        self._model = (model,)  # which owns the table of rotations
+
+    def forward(self, hidden_states: Tensor, positions: Tensor, kv_cache: Tensor, layer_id: int):
+        """(1, s, hidden) -> (1, s, hidden), and the extended cache."""
+        config = self.config
+        _, s, _ = hidden_states.shape
+        qkv = op.reshape(self.qkv_proj(hidden_states), (1, s, config.qkv_heads, config.head_dim))
+        out, kv_cache = self.attend(qkv, self._model[0].rope, positions, kv_cache, layer_id)
+        return self.o_proj(out), kv_cache
+
+
+def chat_decoder(
+    weights: Weights, functions: Sequence[str] = FUNCTIONS
+) -> tuple[tvm.IRModule, list[str]]:
+    """(the decoder as an IRModule, the names of its parameters in the order of the tuple that its functions take).
+
+    functions: among FUNCTIONS and "batch_verify", which gives the logits of all tokens and takes what prefill takes.
+    One sequence; `seq_len` is symbolic, the context window and the vocabulary are not.
+    """
+    config = weights.config
+
+    def linear(layer: str) -> MatrixLinear:
+        return MatrixLinear([matrix(spec) for spec in weights.specs(layer)])
+
+    whole = LlamaForCausalLM(config, "float32")
+    model = whole.model
+    model.rope = nn.Parameter((config.context_window_size, 2, config.head_dim // 2), "float32")
+    model.embed_tokens = MatrixEmbedding(matrix(*weights.specs("model.embed_tokens.matrix")))
+    whole.lm_head = TiedHead(model.embed_tokens) if weights.tied else linear("lm_head")
+    for at, layer in enumerate(model.layers):
+        name = f"model.layers.{at}."
+        projections = (linear(f"{name}self_attn.{part}") for part in ("qkv_proj", "o_proj"))
+        layer.self_attn = ChatAttention(config, *projections, model)
+        layer.mlp.gate_up_proj = linear(f"{name}mlp.gate_up_proj")
+        layer.mlp.down_proj = linear(f"{name}mlp.down_proj")
+    mod, parameters = whole.export_tvm(spec={name: _spec(name, config) for name in functions})
+    return mod, [name for name, _ in parameters]
+
+
+def _spec(name: str, config) -> dict:
+    modes = {"$": {"param_mode": "packed", "effect_mode": "none"}}
+    if name == "embed":
+        return {"input_ids": nn.spec.Tensor(["seq_len"], "int32"), **modes}
+    embeds = "input_embeds" if name.startswith("batch") else "input_embed"
+    length = 1 if name == "decode" else "seq_len"
+    cache = list(cache_shape(config, config.context_window_size))
+    return {
+        embeds: nn.spec.Tensor([1, length, config.hidden_size], "float32"),
+        "positions": nn.spec.Tensor([1], "int32"),
+        "kv_cache": nn.spec.Tensor(cache, "float32"),
+        **modes,
+    }

@@ -1,0 +1,191 @@
+"""The weights of a Llama in a GGUF file, as the arrays of the course's layers: no float copy of a coded matrix is made.
+
+The names of the tensors, and the order of the rows of q and k, are those of llama.cpp's converter
+(https://github.com/ggml-org/llama.cpp, convert_hf_to_gguf.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from chapters.kit.chat.attention import LANES, rope_table
+from chapters.kit.chat.gguf_file import GGUF, GGUFError
+from chapters.kit.decoder.llama_config import LlamaConfig
+from chapters.kit.quantized.blocks import BLOCKS, Codes, Form, pack, read_codes, read_floats, together
+
+LONGEST = 2048  # tokens of context, unless more are asked for: the cache takes memory for each
+ABSENT = "attn_q.bias attn_k.bias attn_v.bias attn_output.bias ffn_gate_inp.weight"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """How a matrix of the model is stored: n rows of k weights in a form, or in float32 if `form` is None."""
+
+    form: Form | None
+    n: int
+    k: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.n * self.k * 4 if self.form is None else self.form.bytes_of(self.n, self.k)
+
+
+def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
+    """The sizes of the model in `file`, for a context of at most `context_window` tokens.
+
+    Raises GGUFError for another architecture, or for a feature that the course's decoder lacks.
+    """
+    architecture = file.field("general.architecture", str)
+    if architecture != "llama":
+        raise GGUFError(
+            f"{file.path} holds a model of the architecture {architecture}, and this command runs llama; choose a Llama."
+        )
+
+    def number(name: str, kind: type = int, **default):
+        return file.field(f"llama.{name}", kind, **default)
+
+    hidden, heads = number("embedding_length"), number("attention.head_count")
+    if number("expert_count", default=0):
+        raise GGUFError(f"{file.path} holds a mixture of experts, and this command runs one; choose a dense model.")
+    scaling = number("rope.scaling.type", str, default="none")
+    if scaling not in ("none", "linear"):
+        raise GGUFError(
+            f"{file.path} scales positions by the method {scaling!r}, and this command knows none and linear; choose "
+            "another model."
+        )
+    for name in file.tensors:
+        if name.split(".", 2)[-1] in ABSENT.split():
+            raise GGUFError(f"{file.path} has a tensor {name}, which the course's decoder lacks; choose another model.")
+    positive = {"embedding_length": hidden, "attention.head_count": heads}
+    for name in ("block_count", "feed_forward_length"):
+        positive[name] = number(name)
+    kv_heads = positive["attention.head_count_kv"] = number("attention.head_count_kv", default=heads)
+    window = positive["context_length"] = number("context_length")
+    for name, value in positive.items():
+        if value < 1:
+            raise GGUFError(f"In {file.path}, llama.{name} is {value}; it must be positive.")
+    head_dim = number("attention.key_length", default=hidden // heads)
+    for name in ("attention.value_length", "rope.dimension_count"):
+        if number(name, default=head_dim) != head_dim:
+            raise GGUFError(f"In {file.path}, llama.{name} is not {head_dim}, the size of a head; choose another model.")
+    try:
+        return LlamaConfig(
+            hidden_size=hidden,
+            intermediate_size=positive["feed_forward_length"],
+            num_hidden_layers=positive["block_count"],
+            num_attention_heads=heads,
+            num_key_value_heads=kv_heads,
+            head_dim=head_dim,
+            vocab_size=_shape(file, "token_embd.weight", (None, hidden))[0],
+            context_window_size=max(LANES, min(window, context_window) // LANES * LANES),
+            rope_theta=number("rope.freq_base", float, default=10000.0),
+            rms_norm_eps=number("attention.layer_norm_rms_epsilon", float),
+        )
+    except GGUFError:
+        raise
+    except ValueError as error:
+        raise GGUFError(f"{file.path}: {error}") from error
+
+
+def _shape(file: GGUF, name: str, shape: tuple[int | None, ...]) -> tuple[int, ...]:
+    """The shape of a tensor, which must be `shape`; None stands for any extent."""
+    if name not in file.tensors:
+        raise GGUFError(f"{file.path} has no tensor {name}, which a Llama needs; choose another file.")
+    found = file.tensors[name].shape
+    if len(found) != len(shape) or any(b not in (None, a) for a, b in zip(found, shape, strict=True)):
+        raise GGUFError(
+            f"In {file.path}, the tensor {name} has shape {found}, and the sizes in the file say {shape}; convert the "
+            "model again."
+        )
+    return found
+
+
+class Weights:
+    """The matrices and vectors of a Llama in `file`, with `lanes` rows of a coded matrix side by side."""
+
+    def __init__(self, file: GGUF, config: LlamaConfig, lanes: int):
+        self.file, self.config, self.lanes = file, config, lanes
+        c, hidden, q, kv = config, config.hidden_size, config.num_attention_heads, config.num_key_value_heads
+        d, inner = config.head_dim, config.intermediate_size
+        self.tied = "output.weight" not in file.tensors
+        # the layer's name in the model -> its matrices in the file, in order, with their rows
+        self.matrices = {"model.embed_tokens.matrix": [[("token_embd", c.vocab_size, hidden)]]}
+        if not self.tied:
+            self.matrices["lm_head"] = self._parts([("output", c.vocab_size, hidden)])
+        self.vectors = {"model.norm.weight": "output_norm"}
+        for i in range(c.num_hidden_layers):
+            layer, ours = f"blk.{i}.", f"model.layers.{i}."
+            self.matrices[f"{ours}self_attn.qkv_proj"] = self._parts(
+                [(f"{layer}attn_{name}", heads * d, hidden) for name, heads in (("q", q), ("k", kv), ("v", kv))]
+            )
+            self.matrices[f"{ours}self_attn.o_proj"] = self._parts([(f"{layer}attn_output", hidden, q * d)])
+            self.matrices[f"{ours}mlp.gate_up_proj"] = self._parts(
+                [(f"{layer}ffn_{name}", inner, hidden) for name in ("gate", "up")]
+            )
+            self.matrices[f"{ours}mlp.down_proj"] = self._parts([(f"{layer}ffn_down", hidden, inner)])
+            self.vectors[f"{ours}input_layernorm.weight"] = f"{layer}attn_norm"
+            self.vectors[f"{ours}post_attention_layernorm.weight"] = f"{layer}ffn_norm"
+
+    def _parts(self, matrices: list[tuple[str, int, int]]) -> list[list[tuple[str, int, int]]]:
+        """`matrices` in runs of one type, each of which is one matrix of the model."""
+        runs: list[list[tuple[str, int, int]]] = []
+        for name, n, k in matrices:
+            _shape(self.file, f"{name}.weight", (n, k))
+            alike = runs and self._type(runs[-1][-1][0]) == self._type(name)
+            runs[-1].append((name, n, k)) if alike else runs.append([(name, n, k)])
+        return runs
+
+    def _type(self, name: str) -> str:
+        return self.file.tensors[f"{name}.weight"].type
+
+    def specs(self, layer: str) -> list[Spec]:
+        """How each matrix of a layer is stored."""
+        return [self._spec(run) for run in self.matrices[layer]]
+
+    def _spec(self, run: list[tuple[str, int, int]]) -> Spec:
+        n, k = sum(rows for _, rows, _ in run), run[0][2]
+        kind = self._type(run[0][0])
+        if kind not in BLOCKS:
+            self.file.raw(f"{run[0][0]}.weight")  # refuses a type that nobody reads
+            return Spec(None, n, k)
+        return Spec(read_codes(kind, self.file.raw(f"{run[0][0]}.weight")[:1]).form(int(np.gcd(n, self.lanes))), n, k)
+
+    def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
+        """(name of a parameter, its array) for all parameters, one at a time."""
+        for layer, runs in self.matrices.items():
+            for at, run in enumerate(runs):
+                name = layer if layer.endswith("matrix") else f"{layer}.parts.{at}"
+                spec = self._spec(run)
+                parts = [self._rows(*one) for one in run]
+                if spec.form is None:
+                    yield f"{name}.weight", np.concatenate(parts)
+                else:
+                    for kind, array in zip(("codes", "scales"), pack(together(parts), spec.form), strict=True):
+                        yield f"{name}.{kind}", array
+        for name, vector in self.vectors.items():
+            yield name, self._vector(f"{vector}.weight", self.config.hidden_size)
+        yield "model.rope", rope_table(self.config, self._rope_factors())
+
+    def _rows(self, name: str, n: int, k: int) -> Codes | np.ndarray:
+        """A matrix of the file; of q and k, the two halves of each head's pairs apart, as the course rotates them."""
+        raw, kind = self.file.raw(f"{name}.weight"), self._type(name)
+        heads = {"attn_q": self.config.num_attention_heads, "attn_k": self.config.num_key_value_heads}
+        if (count := heads.get(name.rpartition(".")[2])) is not None:
+            raw = raw[np.arange(n).reshape(count, -1, 2).swapaxes(1, 2).reshape(-1)]
+        return read_codes(kind, raw) if kind in BLOCKS else read_floats(kind, raw)
+
+    def _vector(self, name: str, length: int) -> np.ndarray:
+        _shape(self.file, name, (length,))
+        raw, kind = self.file.raw(name), self.file.tensors[name].type
+        return (read_codes(kind, raw).floats() if kind in BLOCKS else read_floats(kind, raw)).reshape(-1)
+
+    def _rope_factors(self) -> np.ndarray | None:
+        half = self.config.head_dim // 2
+        if "rope_freqs.weight" in self.file.tensors:
+            return self._vector("rope_freqs.weight", half).astype("float64")
+        if self.file.field("llama.rope.scaling.type", str, default="none") == "linear":
+            return np.full(half, self.file.field("llama.rope.scaling.factor", float, default=1.0))
+        return None

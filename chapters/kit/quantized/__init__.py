@@ -1,0 +1,1 @@
+"""Weights of 4 and 8 bits: how they are stored, unpacked in a kernel, and multiplied without a float copy."""

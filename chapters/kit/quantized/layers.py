@@ -1,0 +1,75 @@
+"""Layers whose weights are matrices of codes: a linear layer, an embedding, and a head that shares the embedding's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import relax
+from tvm.relax.frontend import nn
+from tvm.relax.frontend.nn import Tensor, op
+
+from chapters.kit.quantized.blocks import Form
+from chapters.kit.quantized.dequantize import NAME, kernel
+
+
+class CodedMatrix(nn.Module):
+    """The codes and the scales of an (n, k) matrix. Called, it gives the matrix in float32."""
+
+    def __init__(self, form: Form, n: int, k: int):
+        self.form, self.n, self.k = form, n, k
+        (codes, int32), (scales, dtype) = form.shapes(n, k)
+        self.codes = nn.Parameter(codes, int32)
+        self.scales = nn.Parameter(scales, dtype)
+
+    def forward(self) -> Tensor:
+        matrix = Tensor.placeholder([self.n, self.k], "float32", NAME)
+        unpack = kernel(self.form, (self.n, self.k))
+        return op.tensor_ir_op(unpack, NAME, [self.codes, self.scales], matrix)
+
+
+class FloatMatrix(nn.Module):
+    """An (n, k) matrix that is stored in float32; it can take the place of a CodedMatrix."""
+
+    def __init__(self, n: int, k: int):
+        self.weight = nn.Parameter((n, k), "float32")
+
+    def forward(self) -> Tensor:
+        return self.weight
+
+
+Matrix = CodedMatrix | FloatMatrix
+
+
+class MatrixLinear(nn.Module):
+    """x @ w.T without a bias, where the rows of w are those of one matrix after the other."""
+
+    def __init__(self, parts: Sequence[Matrix]):
+        self.parts = nn.ModuleList(list(parts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, k) float32 -> (…, n) float32."""
+        products = [op.matmul(x, op.permute_dims(part())) for part in self.parts]
+        return products[0] if len(products) == 1 else op.concat(products, dim=-1)
+
+
+class MatrixEmbedding(nn.Module):
+    """The rows of a matrix; numbers beyond the last are clipped to it."""
+
+    def __init__(self, matrix: Matrix):
+        self.matrix = matrix
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        """(s,) int32 -> (s, k) float32."""
+        rows = relax.op.take(self.matrix()._expr, numbers._expr, axis=0, mode="clip")
+        return op.wrap_nested(rows, "embedding")
+
+
+class TiedHead(nn.Module):
+    """x @ w.T with the matrix of an embedding, whose parameters it uses and does not own."""
+
+    def __init__(self, embedding: MatrixEmbedding):
+        self._of = (embedding,)  # in a tuple, so that the parameters are listed once
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, k) float32 -> (…, n) float32."""
+        return op.matmul(x, op.permute_dims(self._of[0].matrix()))

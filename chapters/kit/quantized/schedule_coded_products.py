@@ -1,0 +1,172 @@
+"""Schedules the products that unpack their own matrix, on a CPU.
+
+Where the processor adds up products of bytes, x is rounded to 8 bits in groups (`int8_product`). Elsewhere, or if
+`exact` asks for it, the codes become floats in registers and x stays as it is.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
+from tvm.s_tir.schedule import SBlockRV
+from tvm.target import Target
+
+from chapters.kit.cpu.matmul_tile import largest_divisor
+from chapters.kit.cpu.nt_matmul import NAME as PRODUCT
+from chapters.kit.cpu.nt_matmul import is_nt_matmul, product_of, reads_only_its_own
+from chapters.kit.cpu.vector_registers import vector_registers
+from chapters.kit.ir.row_index import is_one
+from chapters.kit.ir.tensor_ir import count, innermost_blocks, substitute, with_fields
+from chapters.kit.pipeline.parallel_rows import row_loops, spread
+from chapters.kit.pipeline.tile_products import pad
+from chapters.kit.pipeline.unscheduled import map_unscheduled
+from chapters.kit.quantized.blocks import Form
+from chapters.kit.quantized.dequantize import form_of
+from chapters.kit.quantized.dot_products import DotProducts, dot_products
+from chapters.kit.quantized.int8_product import Rows, int8_product
+
+
+@tvm.transform.module_pass(opt_level=0, name="ScheduleCodedProducts")
+class ScheduleCodedProducts:
+    """Schedules each PrimFunc that unpacks a matrix and multiplies by it, with the epilogue behind the product."""
+
+    def __init__(self, target: Target, exact: bool = False):
+        self.target, self.exact = target, exact
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        return map_unscheduled(mod, lambda func: schedule(func, self.target, self.exact))
+
+
+class CodedProduct(NamedTuple):
+    """The parts of a kernel: a matrix (n, k) of codes in `form`, x, and the sums."""
+
+    form: Form
+    codes: tirx.Buffer
+    scales: tirx.Buffer
+    weights: tirx.Buffer
+    x: tirx.Buffer
+    sums: tirx.Buffer
+
+
+def coded_product(func: tirx.PrimFunc) -> CodedProduct | None:
+    """The parts of `func` if its first two blocks unpack a matrix and multiply by it; None for another kernel.
+
+    Only the product reads the floats.
+    """
+    try:
+        product = product_of(func)
+    except ValueError:
+        return None
+    (loops, first), (_, second) = innermost_blocks(func.body)[:2]
+    if second.block.name_hint != PRODUCT or not loops or not is_nt_matmul(product):
+        return None
+    weights, x, sums = product.params
+    sources = list(dict.fromkeys(region.source for region in first.block.reads))
+    root = with_fields(func.body.block, body=loops[0], alloc_buffers=[])
+    for codes, scales in (sources, sources[::-1]) if len(sources) == 2 else ():
+        unpack = tirx.PrimFunc([codes, scales, weights], SBlockRealize([], True, root))
+        form = form_of(unpack)
+        alone = count(func.body.block.body, weights) == count(loops[0], weights) + _uses(product)
+        if form and alone and weights not in func.params:
+            return CodedProduct(form, codes, scales, weights, x, sums)
+    return None
+
+
+def _uses(product: tirx.PrimFunc) -> int:
+    return count(product.body.block.body, product.params[0])
+
+
+def schedule(func: tirx.PrimFunc, target: Target, exact: bool) -> tirx.PrimFunc:
+    """`func` with a schedule and marked as scheduled, if it is a coded product with an epilogue; or `func` itself."""
+    parts = coded_product(func)
+    if parts is None:
+        return func
+    sch = Schedule(func)
+    unpack, _product, *behind = sch.get_child_blocks(sch.get_sblock("root"))
+    try:
+        for block in behind[:-1]:
+            sch.compute_inline(block)
+    except ScheduleError:
+        return func
+    if behind and not reads_only_its_own(sch.get(behind[-1]), parts.sums):
+        return func
+    dots = None if exact else dot_products(target)
+    if dots and dots.lanes == parts.form.lanes:
+        if behind:
+            _vectors(sch, behind[-1], target)
+        func = _with_int8_product(sch.mod["main"], parts, dots)
+    else:
+        _in_floats(sch, unpack, parts, target)
+        func = sch.mod["main"]
+    return func.with_attr("tirx.is_scheduled", True)
+
+
+def _vectors(sch: Schedule, block: SBlockRV, target: Target) -> None:
+    """Run an elementwise block in vectors, and its rows in parallel if there are many."""
+    *_, column = sch.get_loops(block)
+    lanes = vector_registers(target).lanes("float32")
+    _, lane = sch.split(column, [None, largest_divisor(int(sch.get(column).extent), lanes)])
+    rows = row_loops(sch, block)
+    sch.vectorize(lane)
+    if any(not isinstance(sch.get(row).extent, tirx.IntImm) for row in rows):
+        spread(sch, block, rows)
+
+
+def _with_int8_product(func: tirx.PrimFunc, parts: CodedProduct, dots: DotProducts) -> tirx.PrimFunc:
+    """`func` with the blocks that unpack and multiply replaced by the loops of `int8_product`."""
+    (n, k) = (int(extent) for extent in parts.weights.shape)
+    made = int8_product(parts.form, n, k, list(parts.x.shape), dots)
+    buffers = (parts.codes, parts.scales, parts.x, parts.sums)
+    inner = substitute(made.body.block, dict(zip(made.params, buffers, strict=True)))
+    root = func.body.block
+    behind = list(root.body.seq)[2:]
+    kept = [one for one in root.alloc_buffers if not one.same_as(parts.weights)]
+    root = with_fields(
+        root,
+        body=tirx.SeqStmt([inner.body, *behind]) if behind else inner.body,
+        alloc_buffers=[*kept, *inner.alloc_buffers],
+    )
+    return func.with_body(SBlockRealize([], True, root))
+
+
+def _in_floats(sch: Schedule, unpack: SBlockRV, parts: CodedProduct, target: Target) -> None:
+    """Unpack in registers: each vector of codes becomes floats, which are multiplied by one element of each row of x."""
+    product = sch.get_consumers(unpack)[0]
+    rows, form = Rows(parts.x.shape), parts.form
+    registers = vector_registers(target)
+    vectors = max(1, form.lanes // registers.lanes("float32"))  # registers for a vector of sums
+    at_once = registers.count // 2 // vectors  # sums; the rest holds codes, scales and weights
+    few = rows.known and rows.count <= at_once
+    tile_rows = rows.count if few else at_once
+    if not few:
+        axis = max(at for at, n in enumerate(rows.shape) if not is_one(n))
+        pad(sch, product, {axis: tile_rows})
+    sch.compute_inline(unpack)
+    *around, j, k = sch.get_loops(product)
+    row = sch.fuse(*around)
+    tile, row = sch.split(row, [None, tile_rows])
+    panels = largest_divisor(int(parts.weights.shape[0]) // form.lanes, max(1, at_once // tile_rows))
+    part, panel, lane = sch.split(j, [None, panels, form.lanes])
+    words = form.group * form.bits // 32
+    if form.bits == 4:
+        group, half, word, byte = sch.split(k, [None, 2, words, 4])
+        steps = [word, half, byte]
+        sch.unroll(half)
+    else:
+        group, word, byte = sch.split(k, [None, words, 4])
+        steps = [word, byte]
+    sch.reorder(part, tile, group, *steps, panel, row, lane)
+    (behind,) = sch.get_consumers(product) or [sch.cache_write(product, 0, "local")]
+    sch.set_scope(product, 0, "local")
+    sch.reverse_compute_at(behind, tile)
+    *_, column = sch.get_loops(behind)
+    _, result = sch.split(column, [None, form.lanes])
+    sch.vectorize(result)
+    for loop in (byte, panel, row):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    sch.parallel(part)
+    sch.decompose_reduction(product, group)
