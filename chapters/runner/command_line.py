@@ -12,7 +12,7 @@ from chapters.runner.course import CourseError
 from chapters.runner.terminal import refused, shown
 
 NAMES = ("status", "next", "check", "hint", "watch", "diff", "reset", "update", "quiz", "bench")
-NAMES += ("trace", "compile", "doctor")
+NAMES += ("trace", "compile", "chat", "doctor")
 COMMANDS = {name: importlib.import_module(f"chapters.runner.commands.{name}") for name in NAMES}
 
 

@@ -31,7 +31,8 @@ KIT = [  # from below; a package may import those above it in this list
     ["draw", "ir", "quiz", "machine", "kept_files"],
     ["cpu", "gpu", "cases", "decoder"],
     ["pipeline"],
-    ["models"],
+    ["quantized"],
+    ["models", "chat"],
     ["bench"],
     ["doctor", "tensorize_probe"],
 ]

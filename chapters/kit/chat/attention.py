@@ -108,21 +108,21 @@ def append_kernel(config: LlamaConfig, s: Expr | int) -> tirx.PrimFunc:
             each = I.serial if isinstance(s, int) else I.parallel
             with each(*_long((0, s))) as token:
                 slot = positions[0].astype("int64") + token
-                with I.If(slot < config.context_window_size), I.Then():
-                    with I.serial(*_long((0, heads))) as head:
-                        block = (layer, tirx.IntImm("int64", 0), head, slot // LANES)
-                        rotated = _rotated(qkv, rope, token, slot, first_key + head, 0, half, half)
-                        for part, values in enumerate(rotated):
-                            at = I.ramp(part * half * LANES + slot % LANES, LANES, half)
-                            I.buffer_store(cache, values, [*block, at])
-                        block = (layer, tirx.IntImm("int64", 1), head, slot // LANES)
-                        value = qkv[0, token, first_key + heads + head, I.ramp(0, 1, d)]
-                        I.buffer_store(cache, value, [*block, I.ramp(slot % LANES * d, 1, d)])
+                inside = I.If(slot < config.context_window_size)
+                with inside, I.Then(), I.serial(*_long((0, heads))) as head:
+                    block = (layer, tirx.IntImm("int64", 0), head, slot // LANES)
+                    rotated = _rotated(qkv, rope, token, slot, first_key + head, 0, half, half)
+                    for part, values in enumerate(rotated):
+                        at = I.ramp(part * half * LANES + slot % LANES, LANES, half)
+                        I.buffer_store(cache, values, [*block, at])
+                    block = (layer, tirx.IntImm("int64", 1), head, slot // LANES)
+                    value = qkv[0, token, first_key + heads + head, I.ramp(0, 1, d)]
+                    I.buffer_store(cache, value, [*block, I.ramp(slot % LANES * d, 1, d)])
     return builder.get()
 
 
 def attention_kernel(config: LlamaConfig, s: Expr | int) -> tirx.PrimFunc:
-    """softmax(q k / sqrt(head_dim)) v for the tokens up to each new one: (cache, qkv, rope, positions, layer, result)."""
+    """softmax(q k / sqrt(d)) v for the tokens up to each new one: (cache, qkv, rope, positions, layer, result)."""
     heads, group = config.num_key_value_heads, config.group_size
     with IRBuilder() as builder, I.prim_func(s_tir=True, private=True):
         I.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
@@ -147,7 +147,7 @@ def attention_kernel(config: LlamaConfig, s: Expr | int) -> tirx.PrimFunc:
 
 
 class _Attention:
-    """Writes the code for one key-value head and `tokens` new tokens, each with the query heads that share that head."""
+    """Writes the code for one key-value head and `tokens` new tokens, with the query heads that share that head."""
 
     def __init__(self, config: LlamaConfig, buffers, s: Expr | int, tokens: int):
         self.config, self.s, self.tokens = config, s, tokens

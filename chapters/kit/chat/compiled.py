@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Callable, Mapping, Sequence
+
 import numpy as np
 import tvm
 from tvm import relax
@@ -13,51 +16,79 @@ from chapters.kit.chat.model import FUNCTIONS, chat_decoder
 from chapters.kit.chat.weights import Weights
 from chapters.kit.quantized.fuse_dequantize import FuseDequantizeMatmul, FuseDequantizeTake
 from chapters.kit.quantized.schedule_coded_products import ScheduleCodedProducts
-from chapters.runner.earlier import earlier
+
+ALIGNMENT = 64  # bytes, which compiled code expects
 
 
-def chat_passes(target: Target, exact: bool = False, **facts) -> list[Pass]:
-    """Chapter 9's passes, with those for coded matrices where they belong. facts: as `phases` takes them."""
-    phases = earlier(9).phases(target, **facts)
-    names = [str(one.info.name) for one in phases["graph and lower"]]
-    at = names.index("FuseOps")
-    phases["graph and lower"][at:at] = [FuseDequantizeTake(), FuseDequantizeMatmul()]
-    phases["schedule"].insert(0, ScheduleCodedProducts(target, exact))
-    return [one for phase in phases.values() for one in phase]
+def with_coded_passes(
+    phases: Mapping[str, Sequence[Pass]], target: Target, exact: bool
+) -> list[Pass]:
+    """The passes of chapter 9's `phases` in order, and those for coded matrices where they belong."""
+    lower, schedule = list(phases["graph and lower"]), list(phases["schedule"])
+    at = [str(one.info.name) for one in lower].index("FuseOps")
+    lower[at:at] = [FuseDequantizeTake(), FuseDequantizeMatmul()]
+    schedule.insert(0, ScheduleCodedProducts(target, exact))
+    changed = {**phases, "graph and lower": lower, "schedule": schedule}
+    return [one for phase in changed.values() for one in phase]
 
 
-def compile_decoder(weights: Weights, target: Target, exact: bool = False, functions=FUNCTIONS):
+def compile_decoder(
+    weights: Weights,
+    target: Target,
+    phases: Callable[..., Mapping[str, Sequence[Pass]]],
+    exact: bool = False,
+    functions: Sequence[str] = FUNCTIONS,
+) -> tuple[tvm.runtime.Executable, list[str]]:
     """(the executable, the names of its parameters) of the decoder for `weights`.
 
-    exact: products take x in float32; without it in 8 bits, where the processor has instructions for that.
+    phases: chapter 9's function of this name. exact: products take x in float32; without it in 8 bits, where the
+    processor has instructions for that.
     """
     mod, names = chat_decoder(weights, functions)
     bounds = {"seq_len": weights.config.context_window_size}
-    passes = tvm.transform.Sequential(chat_passes(target, exact, variable_bounds=bounds))
+    passes = with_coded_passes(phases(target, variable_bounds=bounds), target, exact)
 
     @tvm.transform.module_pass(opt_level=0, name="chat")
     def pipeline(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         with target:
-            return passes(mod)
+            return tvm.transform.Sequential(passes)(mod)
 
     return tvm.compile(mod, target, relax_pipeline=pipeline), names
+
+
+def placed(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Copies of `arrays` one behind the other, in large pages where the system has them.
+
+    A step reads all weights once. With pages of 4 KiB the processor looks up an address 25,000 times for each 100 MB.
+    """
+    places, size = {}, 0
+    for name, array in arrays.items():
+        places[name], size = size, size + -(-array.nbytes // ALIGNMENT) * ALIGNMENT
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    room = np.frombuffer(memory, np.uint8)
+    copies = {}
+    for name, array in arrays.items():
+        at = room[places[name] : places[name] + array.nbytes]
+        copies[name] = at.view(array.dtype).reshape(array.shape)
+        copies[name][...] = array
+    return copies
 
 
 class ChatModel:
     """A compiled decoder with its weights and the cache of one conversation."""
 
-    def __init__(self, executable, weights: Weights, names: list[str]):
+    def __init__(self, executable, weights: Weights, names: Sequence[str]):
         self.config = weights.config
         self.vm = relax.VirtualMachine(executable, tvm.cpu())
-        arrays = dict.fromkeys(names)
-        for name, array in weights.arrays():
-            arrays[name] = tvm.runtime.tensor(array)
-        self.weights = [arrays[name] for name in names]
+        arrays = placed(dict(weights.arrays()))
+        self.weights = [tvm.runtime.from_dlpack(arrays[name]) for name in names]
         shape = cache_shape(self.config, self.config.context_window_size)
         self.cache = tvm.runtime.empty(shape, "float32")  # takes memory where tokens have been
         self.length = 0
 
-    def feed(self, tokens: list[int]) -> np.ndarray:
+    def feed(self, tokens: Sequence[int]) -> np.ndarray:
         """The logits after `tokens`, float32 (vocab_size,), which extend the conversation."""
         name = "decode" if len(tokens) == 1 else "prefill"
         rows = self.vm["embed"](tvm.runtime.tensor(np.asarray(tokens, "int32")), self.weights)

@@ -1,4 +1,4 @@
-"""The decoder that `chat` compiles: chapter 9's, with the matrices of a file and attention over the tokens there are."""
+"""The decoder that `chat` compiles: chapter 9's, with a file's matrices and attention over the tokens there are."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def matrix(spec: Spec) -> Matrix:
 
 
 class ChatAttention(nn.Module):
-    """Grouped-query attention with a fused q, k, v projection, as `LlamaAttention`, on the cache of `CachedAttention`."""
+    """Grouped-query attention with a fused q, k, v projection, on the cache of `CachedAttention`."""
 
     def __init__(self, config, qkv_proj: MatrixLinear, o_proj: MatrixLinear, model: nn.Module):
         self.config, self.qkv_proj, self.o_proj = config, qkv_proj, o_proj

@@ -41,7 +41,9 @@ def cache_folder() -> Path:
     It need not exist yet.
     """
     chosen = os.environ.get("FUSION_CACHE")
-    return Path(chosen or extra("platformdirs").user_cache_dir("fusion-by-hand", appauthor=False))
+    if chosen:
+        return Path(chosen).expanduser()
+    return extra("platformdirs").user_cache_path("fusion-by-hand", appauthor=False)
 
 
 def cached_model() -> Path | None:

@@ -96,7 +96,9 @@ class Tokenizer:
                 f"'gpt2' with {', '.join(map(repr, WORDS))}; use a model with one of these."
             )
         tokens = gguf.field("tokenizer.ggml.tokens", list)
-        kinds = _per_token(gguf, "token_type", len(tokens))
+        kinds = _per_token(
+            gguf, "token_type", len(tokens)
+        ).copy()  # else it would keep the file in memory
         bos, eos, *others = (_id(gguf, name, len(tokens)) for name in ("bos", "eos", "eot", "eom"))
         named = (
             id for id in np.flatnonzero(kinds == CONTROL).tolist() if END.fullmatch(tokens[id])

@@ -14,7 +14,15 @@ import numpy as np
 from chapters.kit.chat.attention import LANES, rope_table
 from chapters.kit.chat.gguf_file import GGUF, GGUFError
 from chapters.kit.decoder.llama_config import LlamaConfig
-from chapters.kit.quantized.blocks import BLOCKS, Codes, Form, pack, read_codes, read_floats, together
+from chapters.kit.quantized.blocks import (
+    BLOCKS,
+    Codes,
+    Form,
+    pack,
+    read_codes,
+    read_floats,
+    together,
+)
 
 LONGEST = 2048  # tokens of context, unless more are asked for: the cache takes memory for each
 ABSENT = "attn_q.bias attn_k.bias attn_v.bias attn_output.bias ffn_gate_inp.weight"
@@ -41,7 +49,8 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
     architecture = file.field("general.architecture", str)
     if architecture != "llama":
         raise GGUFError(
-            f"{file.path} holds a model of the architecture {architecture}, and this command runs llama; choose a Llama."
+            f"{file.path} holds a model of the architecture {architecture}, and this command runs llama; choose "
+            "a Llama."
         )
 
     def number(name: str, kind: type = int, **default):
@@ -49,7 +58,9 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
 
     hidden, heads = number("embedding_length"), number("attention.head_count")
     if number("expert_count", default=0):
-        raise GGUFError(f"{file.path} holds a mixture of experts, and this command runs one; choose a dense model.")
+        raise GGUFError(
+            f"{file.path} holds a mixture of experts, and this command runs one; choose a dense model."
+        )
     scaling = number("rope.scaling.type", str, default="none")
     if scaling not in ("none", "linear"):
         raise GGUFError(
@@ -58,11 +69,15 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
         )
     for name in file.tensors:
         if name.split(".", 2)[-1] in ABSENT.split():
-            raise GGUFError(f"{file.path} has a tensor {name}, which the course's decoder lacks; choose another model.")
+            raise GGUFError(
+                f"{file.path} has a tensor {name}, which the course's decoder lacks; choose another model."
+            )
     positive = {"embedding_length": hidden, "attention.head_count": heads}
     for name in ("block_count", "feed_forward_length"):
         positive[name] = number(name)
-    kv_heads = positive["attention.head_count_kv"] = number("attention.head_count_kv", default=heads)
+    kv_heads = positive["attention.head_count_kv"] = number(
+        "attention.head_count_kv", default=heads
+    )
     window = positive["context_length"] = number("context_length")
     for name, value in positive.items():
         if value < 1:
@@ -70,7 +85,9 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
     head_dim = number("attention.key_length", default=hidden // heads)
     for name in ("attention.value_length", "rope.dimension_count"):
         if number(name, default=head_dim) != head_dim:
-            raise GGUFError(f"In {file.path}, llama.{name} is not {head_dim}, the size of a head; choose another model.")
+            raise GGUFError(
+                f"In {file.path}, llama.{name} is not {head_dim}, the size of a head; choose another model."
+            )
     try:
         return LlamaConfig(
             hidden_size=hidden,
@@ -93,9 +110,13 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
 def _shape(file: GGUF, name: str, shape: tuple[int | None, ...]) -> tuple[int, ...]:
     """The shape of a tensor, which must be `shape`; None stands for any extent."""
     if name not in file.tensors:
-        raise GGUFError(f"{file.path} has no tensor {name}, which a Llama needs; choose another file.")
+        raise GGUFError(
+            f"{file.path} has no tensor {name}, which a Llama needs; choose another file."
+        )
     found = file.tensors[name].shape
-    if len(found) != len(shape) or any(b not in (None, a) for a, b in zip(found, shape, strict=True)):
+    if len(found) != len(shape) or any(
+        b not in (None, a) for a, b in zip(found, shape, strict=True)
+    ):
         raise GGUFError(
             f"In {file.path}, the tensor {name} has shape {found}, and the sizes in the file say {shape}; convert the "
             "model again."
@@ -108,7 +129,12 @@ class Weights:
 
     def __init__(self, file: GGUF, config: LlamaConfig, lanes: int):
         self.file, self.config, self.lanes = file, config, lanes
-        c, hidden, q, kv = config, config.hidden_size, config.num_attention_heads, config.num_key_value_heads
+        c, hidden, q, kv = (
+            config,
+            config.hidden_size,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+        )
         d, inner = config.head_dim, config.intermediate_size
         self.tied = "output.weight" not in file.tensors
         # the layer's name in the model -> its matrices in the file, in order, with their rows
@@ -119,13 +145,20 @@ class Weights:
         for i in range(c.num_hidden_layers):
             layer, ours = f"blk.{i}.", f"model.layers.{i}."
             self.matrices[f"{ours}self_attn.qkv_proj"] = self._parts(
-                [(f"{layer}attn_{name}", heads * d, hidden) for name, heads in (("q", q), ("k", kv), ("v", kv))]
+                [
+                    (f"{layer}attn_{name}", heads * d, hidden)
+                    for name, heads in (("q", q), ("k", kv), ("v", kv))
+                ]
             )
-            self.matrices[f"{ours}self_attn.o_proj"] = self._parts([(f"{layer}attn_output", hidden, q * d)])
+            self.matrices[f"{ours}self_attn.o_proj"] = self._parts(
+                [(f"{layer}attn_output", hidden, q * d)]
+            )
             self.matrices[f"{ours}mlp.gate_up_proj"] = self._parts(
                 [(f"{layer}ffn_{name}", inner, hidden) for name in ("gate", "up")]
             )
-            self.matrices[f"{ours}mlp.down_proj"] = self._parts([(f"{layer}ffn_down", hidden, inner)])
+            self.matrices[f"{ours}mlp.down_proj"] = self._parts(
+                [(f"{layer}ffn_down", hidden, inner)]
+            )
             self.vectors[f"{ours}input_layernorm.weight"] = f"{layer}attn_norm"
             self.vectors[f"{ours}post_attention_layernorm.weight"] = f"{layer}ffn_norm"
 
@@ -151,7 +184,13 @@ class Weights:
         if kind not in BLOCKS:
             self.file.raw(f"{run[0][0]}.weight")  # refuses a type that nobody reads
             return Spec(None, n, k)
-        return Spec(read_codes(kind, self.file.raw(f"{run[0][0]}.weight")[:1]).form(int(np.gcd(n, self.lanes))), n, k)
+        return Spec(
+            read_codes(kind, self.file.raw(f"{run[0][0]}.weight")[:1]).form(
+                int(np.gcd(n, self.lanes))
+            ),
+            n,
+            k,
+        )
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
         """(name of a parameter, its array) for all parameters, one at a time."""
@@ -163,7 +202,9 @@ class Weights:
                 if spec.form is None:
                     yield f"{name}.weight", np.concatenate(parts)
                 else:
-                    for kind, array in zip(("codes", "scales"), pack(together(parts), spec.form), strict=True):
+                    for kind, array in zip(
+                        ("codes", "scales"), pack(together(parts), spec.form), strict=True
+                    ):
                         yield f"{name}.{kind}", array
         for name, vector in self.vectors.items():
             yield name, self._vector(f"{vector}.weight", self.config.hidden_size)
@@ -172,7 +213,10 @@ class Weights:
     def _rows(self, name: str, n: int, k: int) -> Codes | np.ndarray:
         """A matrix of the file; of q and k, the two halves of each head's pairs apart, as the course rotates them."""
         raw, kind = self.file.raw(f"{name}.weight"), self._type(name)
-        heads = {"attn_q": self.config.num_attention_heads, "attn_k": self.config.num_key_value_heads}
+        heads = {
+            "attn_q": self.config.num_attention_heads,
+            "attn_k": self.config.num_key_value_heads,
+        }
         if (count := heads.get(name.rpartition(".")[2])) is not None:
             raw = raw[np.arange(n).reshape(count, -1, 2).swapaxes(1, 2).reshape(-1)]
         return read_codes(kind, raw) if kind in BLOCKS else read_floats(kind, raw)
@@ -180,7 +224,9 @@ class Weights:
     def _vector(self, name: str, length: int) -> np.ndarray:
         _shape(self.file, name, (length,))
         raw, kind = self.file.raw(name), self.file.tensors[name].type
-        return (read_codes(kind, raw).floats() if kind in BLOCKS else read_floats(kind, raw)).reshape(-1)
+        return (
+            read_codes(kind, raw).floats() if kind in BLOCKS else read_floats(kind, raw)
+        ).reshape(-1)
 
     def _rope_factors(self) -> np.ndarray | None:
         half = self.config.head_dim // 2

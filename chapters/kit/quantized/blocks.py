@@ -51,7 +51,9 @@ class Form:
 
     def bytes_of(self, n: int, k: int) -> int:
         """The bytes of an (n, k) matrix."""
-        return sum(int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in self.shapes(n, k))
+        return sum(
+            int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in self.shapes(n, k)
+        )
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,9 @@ class Codes:
 def together(parts: list[Codes]) -> Codes:
     """The rows of several matrices, one after the other, as one matrix. All have the same bits, groups and dtypes."""
     minima = None if parts[0].minima is None else np.concatenate([part.minima for part in parts])
-    codes, scales = (np.concatenate([getattr(part, name) for part in parts]) for name in ("codes", "scales"))
+    codes, scales = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("codes", "scales")
+    )
     return Codes(parts[0].bits, codes, scales, minima)
 
 
@@ -154,7 +158,9 @@ def _q6_k(raw: np.ndarray):
     return 8, codes.reshape(*raw.shape[:-1], 16, 16), d[..., None] * scales, None
 
 
-BLOCKS: dict[str, tuple[int, Callable]] = {  # type -> bytes of a block, how to read blocks (…, bytes)
+BLOCKS: dict[
+    str, tuple[int, Callable]
+] = {  # type -> bytes of a block, how to read blocks (…, bytes)
     "Q4_0": (18, _q4_0),
     "Q4_1": (20, _q4_1),
     "Q8_0": (34, _q8_0),

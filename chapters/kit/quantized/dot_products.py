@@ -83,13 +83,14 @@ def _vpmaddubsw(sums: Expr, pairs: Sequence[Pair], bits: int) -> Expr:
             total = products[0]
             for one in products[1:]:
                 total = total + one
-            sums = sums + T.call_llvm_pure_intrin(
-                "int32x8", "llvm.x86.avx2.pmadd.wd", total, ones
-            )
+            sums = sums + T.call_llvm_pure_intrin("int32x8", "llvm.x86.avx2.pmadd.wd", total, ones)
         return sums
     for codes, x in pairs:
         both = T.reinterpret("int16x16", codes), T.reinterpret("int16x16", T.broadcast(x, 8))
-        byte, eight = T.broadcast(tirx.const(255, "int16"), 16), T.broadcast(tirx.const(8, "int16"), 16)
+        byte, eight = (
+            T.broadcast(tirx.const(255, "int16"), 16),
+            T.broadcast(tirx.const(8, "int16"), 16),
+        )
         even = both[0] & byte, (both[1] << eight) >> eight
         odd = (both[0] >> eight) & byte, both[1] >> eight
         for one, other in (even, odd):
@@ -101,7 +102,9 @@ def _sdot(sums: Expr, pairs: Sequence[Pair], bits: int) -> Expr:
     """sdot multiplies signed bytes: an 8-bit code is taken as 128 less, and 128 times the steps of x is added again."""
     name = "llvm.aarch64.neon.sdot"
     top = T.broadcast(tirx.const(-0x7F7F7F80, "int32"), 4)  # the highest bit of each byte
-    all_128 = T.broadcast(tirx.const(0x40404040, "int32"), 4)  # 64 four times: 128 does not fit in a signed byte
+    all_128 = T.broadcast(
+        tirx.const(0x40404040, "int32"), 4
+    )  # 64 four times: 128 does not fit in a signed byte
     for codes, x in pairs:
         steps = _bytes(T.broadcast(x, 4), 4, "int8")
         terms = [codes] if bits == 4 else [codes ^ top, all_128, all_128]

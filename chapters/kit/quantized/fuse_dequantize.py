@@ -72,7 +72,9 @@ class _Rules:
         names = unpack.args[0], reader.args[0]
         if names not in self.known:
             made = {name: rule(*(self.mod[one] for one in names)) for name, rule in RULES.items()}
-            self.known[names] = {name: kernel for name, kernel in made.items() if kernel is not None}
+            self.known[names] = {
+                name: kernel for name, kernel in made.items() if kernel is not None
+            }
         return self.known[names]
 
 
@@ -94,9 +96,10 @@ def pairs(mod: IRModule, block: relax.DataflowBlock, rules: _Rules) -> dict[Call
         arguments = list(value.args[1])
         if isinstance(binding.var, relax.DataflowVar) and form_of(mod[value.args[0]]):
             ready[binding.var] = unpacked[binding.var] = value
-        elif arguments and arguments[0] in ready and arguments[0] not in arguments[1:]:
-            if rules(ready[arguments[0]], value):
-                readers.setdefault(arguments[0], {})[binding.var] = value
+            continue
+        matrix, *others = arguments or [None]
+        if matrix in ready and matrix not in others and rules(ready[matrix], value):
+            readers.setdefault(matrix, {})[binding.var] = value
     users = relax.analysis.udchain(block)
     return {
         reader: unpacked[matrix]

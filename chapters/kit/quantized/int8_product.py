@@ -19,7 +19,9 @@ from chapters.kit.quantized.blocks import Form
 from chapters.kit.quantized.dot_products import DotProducts
 
 LARGEST = 127  # of a rounded element of x: -128 is left out, so that a group is symmetric
-NEGLIGIBLE = 1e-30  # a group whose largest element is smaller counts as zero: 127 / largest must be finite
+NEGLIGIBLE = (
+    1e-30  # a group whose largest element is smaller counts as zero: 127 / largest must be finite
+)
 SERIAL_BYTES = 1 << 16  # of a matrix that one thread multiplies before it could wake another
 
 
@@ -43,9 +45,7 @@ class Rows:
         return indices
 
 
-def int8_product(
-    form: Form, n: int, k: int, x_shape: Sequence, dots: DotProducts
-) -> tirx.PrimFunc:
+def int8_product(form: Form, n: int, k: int, x_shape: Sequence, dots: DotProducts) -> tirx.PrimFunc:
     """The kernel (codes, scales, x, result), without blocks inside its root.
 
     x: float32 of shape `x_shape`, which ends in k; result: the same with n in place of k. Dimensions before the last
@@ -64,9 +64,9 @@ def int8_product(
         out = I.arg("NT_matmul", I.Buffer([*x_shape[:-1], _int(n)], "float32"))
         with I.sblock("root"):
             stored = _Rounded(form, rows.count, groups)
-            with (I.serial if few else I.parallel)(_int(0), _as_int(rows.count)) as row:
-                with I.serial(_int(0), _int(groups)) as group:
-                    _round(stored, form, x, rows.index(row), row, group)
+            each = (I.serial if few else I.parallel)(_int(0), _as_int(rows.count))
+            with each as row, I.serial(_int(0), _int(groups)) as group:
+                _round(stored, form, x, rows.index(row), row, group)
             small = few and form.bytes_of(n, k) <= SERIAL_BYTES
             with (I.serial if small else I.parallel)(_int(0), _int(panels)) as panel:
                 tiles = 1 if few else (rows.count + at_once - 1) // at_once
@@ -77,7 +77,7 @@ def int8_product(
 
 
 class _Rounded:
-    """The buffers of x in 8 bits: its integers, and for each group the scale and what the codes' zero or minimum adds."""
+    """The buffers of x in 8 bits: its integers, and for each group its scale and its total."""
 
     def __init__(self, form: Form, rows: Expr | int, groups: int):
         rows = _as_int(rows)
@@ -99,13 +99,13 @@ def _round(stored: _Rounded, form: Form, x, index: list[Expr], row: Expr, group:
     up = tirx.Select(largest < T.float32(NEGLIGIBLE), T.float32(0), T.float32(LARGEST) / largest)
     integers = T.cast(T.nearbyint(values * T.broadcast(up, size)), f"int32x{size}")
     total = T.call_llvm_pure_intrin("int32", f"llvm.vector.reduce.add.v{size}i32", integers)
-    I.buffer_store(stored.values, T.cast(integers, f"int8x{size}"), [row, I.ramp(group * size, 1, size)])
+    I.buffer_store(
+        stored.values, T.cast(integers, f"int8x{size}"), [row, I.ramp(group * size, 1, size)]
+    )
     I.buffer_store(stored.scales, scale, [row, group])
-    if form.has_minimum:
-        total = scale * T.cast(total, "float32")
-    else:
-        total = total * T.int32(-form.zero)
-    I.buffer_store(stored.totals, total, [row, group])
+    # for the minimum, or what the sums start from: each code is `zero` more than its weight
+    added = scale * T.cast(total, "float32") if form.has_minimum else total * T.int32(-form.zero)
+    I.buffer_store(stored.totals, added, [row, group])
 
 
 def _tile(form, dots, codes, scales, stored, panel, groups, at, rows, out) -> None:
@@ -136,18 +136,14 @@ def _tile(form, dots, codes, scales, stored, panel, groups, at, rows, out) -> No
         if exact:
             I.buffer_store(out, sums[one, every], index)
             continue
-        with I.If(row < _as_int(rows.count)):
-            with I.Then():
-                I.buffer_store(out, sums[one, every], index)
+        with I.If(row < _as_int(rows.count)), I.Then():
+            I.buffer_store(out, sums[one, every], index)
 
 
 def _group_sums(form, dots, codes, stored, panel, group, row) -> Expr:
     """The sums of one group in int32, one per lane, less `zero` times the elements of x if the form has no minimum."""
     lanes, half = form.lanes, form.group // 2
-    if form.has_minimum:
-        start = T.broadcast(T.int32(0), lanes)
-    else:
-        start = T.broadcast(stored.totals[row, group], lanes)
+    start = T.broadcast(T.int32(0) if form.has_minimum else stored.totals[row, group], lanes)
     every = I.ramp(_int(0), 1, lanes)
 
     def steps(first: int) -> Expr:  # four elements of x as one word

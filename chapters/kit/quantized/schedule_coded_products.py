@@ -115,7 +115,9 @@ def _vectors(sch: Schedule, block: SBlockRV, target: Target) -> None:
         spread(sch, block, rows)
 
 
-def _with_int8_product(func: tirx.PrimFunc, parts: CodedProduct, dots: DotProducts) -> tirx.PrimFunc:
+def _with_int8_product(
+    func: tirx.PrimFunc, parts: CodedProduct, dots: DotProducts
+) -> tirx.PrimFunc:
     """`func` with the blocks that unpack and multiply replaced by the loops of `int8_product`."""
     (n, k) = (int(extent) for extent in parts.weights.shape)
     made = int8_product(parts.form, n, k, list(parts.x.shape), dots)
@@ -133,7 +135,7 @@ def _with_int8_product(func: tirx.PrimFunc, parts: CodedProduct, dots: DotProduc
 
 
 def _in_floats(sch: Schedule, unpack: SBlockRV, parts: CodedProduct, target: Target) -> None:
-    """Unpack in registers: each vector of codes becomes floats, which are multiplied by one element of each row of x."""
+    """Unpack in registers: a vector of codes becomes floats, which are multiplied by one element of each row of x."""
     product = sch.get_consumers(unpack)[0]
     rows, form = Rows(parts.x.shape), parts.form
     registers = vector_registers(target)
@@ -148,7 +150,9 @@ def _in_floats(sch: Schedule, unpack: SBlockRV, parts: CodedProduct, target: Tar
     *around, j, k = sch.get_loops(product)
     row = sch.fuse(*around)
     tile, row = sch.split(row, [None, tile_rows])
-    panels = largest_divisor(int(parts.weights.shape[0]) // form.lanes, max(1, at_once // tile_rows))
+    panels = largest_divisor(
+        int(parts.weights.shape[0]) // form.lanes, max(1, at_once // tile_rows)
+    )
     part, panel, lane = sch.split(j, [None, panels, form.lanes])
     words = form.group * form.bits // 32
     if form.bits == 4:

@@ -1,0 +1,108 @@
+"""`python -m chapters chat`: a real model, compiled by the course's passes, answers in the terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from chapters.kit.chat.attention import LANES
+from chapters.kit.chat.compiled import ChatModel, compile_decoder
+from chapters.kit.chat.conversation import Chat, note, reply
+from chapters.kit.chat.gguf_file import GGUF, read_gguf
+from chapters.kit.chat.kept_model import load_or_compile
+from chapters.kit.chat.model_cache import cached_model, fetch_model
+from chapters.kit.chat.template import Renderer
+from chapters.kit.chat.tokenizer import Tokenizer
+from chapters.kit.chat.weights import Weights, read_config
+from chapters.kit.cpu.vector_registers import vector_registers
+from chapters.kit.machine import llvm_host
+from chapters.kit.quantized.dot_products import dot_products
+from chapters.runner.earlier import earlier, whose
+
+PASSES = (2, 3, 4, 5, 7, 9)  # chapters whose passes compile the decoder
+
+
+def start(options) -> Chat:
+    """The chat that the options ask for; says on standard error what it does. Raises ValueError in one sentence."""
+    path = Path(options.gguf) if options.gguf else _default_model()
+    file = read_gguf(path)
+    tokenizer = Tokenizer.from_gguf(file)
+    renderer = _renderer(file, tokenizer)
+    config = read_config(file, max(LANES, options.context))
+    target = llvm_host()["target"]
+    dots = dot_products(target)
+    lanes = dots.lanes if dots else vector_registers(target).lanes("float32")
+    weights = Weights(file, config, lanes)
+    if len(tokenizer.tokens) != config.vocab_size:
+        raise ValueError(
+            f"{path} has {len(tokenizer.tokens)} tokens and embeddings of {config.vocab_size}; convert the model again."
+        )
+    begin = time.perf_counter()
+    owners = {str(number): whose(number) for number in PASSES}
+    executable, names, kept = load_or_compile(
+        weights,
+        target,
+        options.exact,
+        owners,
+        lambda: compile_decoder(weights, target, earlier(9).phases, options.exact),
+    )
+    model = ChatModel(executable, weights, names)
+    yours = [number for number, owner in owners.items() if owner == "yours"]
+    code = "the reference's passes"
+    if yours:
+        code = f"your passes of chapter {', '.join(yours)}, and the reference's"
+    how = "loaded what was compiled by" if kept else "compiled by"
+    note(f"{path.name}: {how} {code} in {time.perf_counter() - begin:.1f} s")
+    return Chat(model, tokenizer, renderer, options.temperature, options.seed)
+
+
+def _default_model() -> Path:
+    if path := cached_model():
+        return path
+    shown = sys.stderr.isatty()
+
+    def progress(done: int, total: int) -> None:
+        if shown:
+            filled = 30 * done // total
+            bar = "█" * filled + "░" * (30 - filled)
+            print(
+                f"\r  {bar} {done / 1e6:5.1f} of {total / 1e6:.1f} MB",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    note("Fetching SmolLM2-135M-Instruct with 4-bit weights, once.")
+    path = fetch_model(progress)
+    note(f"{chr(10) if shown else ''}It is kept in {path.parent}.")
+    return path
+
+
+def _renderer(file: GGUF, tokenizer: Tokenizer) -> Renderer:
+    template = file.field("tokenizer.chat_template", str)
+    texts = ("" if one is None else tokenizer.tokens[one] for one in (tokenizer.bos, tokenizer.eos))
+    return Renderer(template, **dict(zip(("bos", "eos"), texts, strict=True)))
+
+
+def run(options) -> int:
+    """One answer if `options.prompt` is given, else a conversation until the end of the input."""
+    if options.prompt is not None and not options.prompt.strip():
+        raise ValueError("The prompt is empty; write what the model should answer.")
+    chat = start(options)
+    with chat.renderer:
+        if options.prompt is not None:
+            reply(chat, options.prompt)
+            return 0
+        note(
+            "Write a message. Ctrl-C stops an answer; an empty line or Ctrl-D ends the conversation."
+        )
+        while True:
+            try:
+                text = input("> ")
+            except (EOFError, KeyboardInterrupt):
+                print()
+                return 0
+            if not text.strip():
+                return 0
+            reply(chat, text)

@@ -1,0 +1,142 @@
+"""A conversation with a compiled model, and how the terminal shows it."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from chapters.kit.chat.template import Renderer
+from chapters.kit.chat.tokenizer import Streamer, Tokenizer
+
+ANSWER = 64  # tokens of context, at least, that are left for an answer
+CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)  # what a terminal would obey; tab and newline may pass
+
+
+class Chat:
+    """One conversation: its messages, and the model that has read them.
+
+    model: a ChatModel. temperature: 0 always takes the most likely token. seed: of the random choices otherwise.
+    """
+
+    def __init__(
+        self, model, tokenizer: Tokenizer, renderer: Renderer, temperature: float, seed: int
+    ):
+        self.model, self.tokenizer, self.renderer = model, tokenizer, renderer
+        self.temperature, self.random = temperature, np.random.default_rng(seed)
+        self.messages: list[dict[str, str]] = []
+        self.read: list[int] = []  # the tokens that the model has in its cache
+
+    @property
+    def window(self) -> int:
+        return self.model.config.context_window_size
+
+    def prompt(self, text: str) -> tuple[list[int], str]:
+        """(the tokens of the conversation with the message `text` at its end, a sentence on what was left out, or "").
+
+        The oldest messages are left out first; if `text` alone is too long, its beginning.
+        """
+        room, left_out = self.window - ANSWER, 0
+        self.messages.append({"role": "user", "content": text})
+        while len(ids := self._render(self.messages[left_out:])) > room and left_out + 2 < len(
+            self.messages
+        ):
+            left_out += 2  # a message and its answer
+        if left_out:
+            del self.messages[:left_out]
+        if len(ids) <= room:
+            said = f"The first {left_out} messages no longer fit into {self.window} tokens and are left out."
+            return ids, said if left_out else ""
+        words = self.tokenizer.encode(text)
+        kept = len(words) - (len(ids) - room)
+        while kept > 0:
+            self.messages[-1]["content"] = self.tokenizer.decode(words[len(words) - kept :])
+            if len(ids := self._render(self.messages)) <= room:
+                cut = len(words) - kept
+                return ids, (
+                    f"This message has {len(words)} tokens, and {room} fit; its first {cut} are left out."
+                )
+            kept -= 8
+        raise ValueError(
+            f"A context of {self.window} tokens is too small for the model's template; choose a larger --context."
+        )
+
+    def _render(self, messages: list[dict[str, str]]) -> list[int]:
+        shielded = [{**one, "content": self.tokenizer.shield(one["content"])} for one in messages]
+        return self.tokenizer.encode_prompt(self.renderer.render(shielded))
+
+    def answer(self, ids: list[int]) -> Iterator[str]:
+        """The model's answer to the tokens `ids`, piece by piece; it becomes part of the conversation.
+
+        Ends at a token that ends a turn, or where the context is full. What the model has read is not read again.
+        """
+        same = next(
+            (n for n, (a, b) in enumerate(zip(self.read, ids, strict=False)) if a != b), None
+        )
+        same = min(len(self.read), len(ids) - 1) if same is None else min(same, len(ids) - 1)
+        streamer, said = Streamer(self.tokenizer), []
+        self.read, self.model.length = self.read[:same], same
+        new = ids[same:]
+        try:
+            while len(self.read) + len(new) <= self.window:
+                logits = self.model.feed(new)
+                self.read += new
+                token = self._choose(logits)
+                if token in self.tokenizer.end_of_turn:
+                    break
+                new = [token]
+                said.append(CONTROL.sub("", streamer.add(token)))
+                yield said[-1]
+            said.append(streamer.finish())
+            yield said[-1]
+        finally:  # also if the reader of the answer stops it
+            self.messages.append({"role": "assistant", "content": "".join(said)})
+
+    def _choose(self, logits: np.ndarray) -> int:
+        if self.temperature == 0:
+            return int(logits.argmax())
+        weights = np.exp((logits.astype("float64") - logits.max()) / self.temperature)
+        return int(self.random.choice(len(weights), p=weights / weights.sum()))
+
+
+def note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def reply(chat: Chat, text: str) -> None:
+    """Print the answer to one message as it comes, then how fast it came. Ctrl-C stops the answer."""
+    ids, said = chat.prompt(text)
+    if said:
+        note(said)
+    begin = time.perf_counter()
+    moments: list[float] = []
+    pieces, before = chat.answer(ids), len(chat.read)
+    try:
+        for piece in pieces:
+            moments.append(time.perf_counter())
+            print(piece, end="", flush=True)
+    except KeyboardInterrupt:
+        pieces.close()
+        print(" …", end="")
+    print()
+    count, steps = len(moments) - 1, len(moments) - 2  # the last piece is the rest of a character
+    if steps > 0:
+        speed = steps / (moments[-2] - moments[0])
+        read = len(ids) - min(before, len(ids))
+        first = moments[0] - begin
+        note(
+            f"[{count} tokens, {speed:.0f} per second; the first after {first:.2f} s, for {read} tokens to read; "
+            f"{resident() / 1e6:.0f} MB of memory]"
+        )
+
+
+def resident() -> int:
+    """The memory of this process that is in RAM, in bytes."""
+    import psutil
+
+    return psutil.Process().memory_info().rss

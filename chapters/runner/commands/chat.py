@@ -1,0 +1,56 @@
+"""`python -m chapters chat`: a real model, compiled by the course's passes, answers in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+
+from chapters.runner.course import CourseError, chapter
+
+HELP = "talk to a real model that your passes compile; fetches it once (98 MB)"
+CHAPTER = 9  # whose passes compile the model
+LONGEST = 2048  # tokens of context
+
+
+def arguments(parser) -> None:
+    parser.add_argument("--prompt", metavar="TEXT", help="answer this, and end")
+    parser.add_argument("--gguf", metavar="FILE", help="another model: a Llama in a GGUF file")
+    parser.add_argument("--temperature", type=_temperature, default=0.0, help="0, if not given")
+    parser.add_argument("--seed", type=int, default=0, help="of the random choices; 0 if not given")
+    parser.add_argument("--threads", type=_positive, metavar="N", help="all cores, if not given")
+    parser.add_argument(
+        "--context",
+        type=_positive,
+        metavar="N",
+        default=LONGEST,
+        help=f"tokens, {LONGEST} if not given",
+    )
+    parser.add_argument("--exact", action="store_true", help="do not round activations to 8 bits")
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 1 or more")
+    return int(text)
+
+
+def _temperature(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number from 0 to 100")
+    return value
+
+
+def run(options) -> int:
+    """Let the chapter's `chat.py` answer."""
+    if options.threads:
+        os.environ["TVM_NUM_THREADS"] = str(options.threads)  # read when TVM starts its threads
+    try:
+        program = importlib.import_module(f"chapters.{chapter(CHAPTER).slug}.chat")
+        return program.run(options)
+    except ValueError as error:
+        raise CourseError(str(error)) from None

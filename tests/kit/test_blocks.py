@@ -1,0 +1,183 @@
+"""Blocks of GGUF files give the gguf package's numbers, and packed codes give the same numbers again in a kernel."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+import tvm
+
+from chapters.kit.cases.guarded import Guarded
+from chapters.kit.quantized.blocks import (
+    BLOCKS,
+    Codes,
+    Form,
+    pack,
+    read_codes,
+    read_floats,
+    together,
+)
+from chapters.kit.quantized.dequantize import kernel
+from tests.support.targets import QUICK_HERE
+
+# type -> where the float16 numbers of a block begin, and the integers per scale, bits and minima of our form
+HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q6_K": [208]}
+STORED = {
+    "Q4_0": (4, 32, False, "float16"),
+    "Q4_1": (4, 32, True, "float16"),
+    "Q8_0": (8, 32, False, "float16"),
+    "Q4_K": (4, 32, True, "float32"),
+    "Q6_K": (8, 16, False, "float32"),
+}
+N, K = 48, 96  # a matrix of every form: 48 rows are a multiple of all numbers of lanes
+FORMS = [
+    Form(bits, group, minimum, scale, lanes)
+    for bits, group, minimum, scale, lanes in product(
+        (4, 8), (16, 32), (False, True), ("float16", "float32"), (1, 4, 8, 16)
+    )
+]
+
+
+def random_bytes(kind: str, rows: int, blocks: int) -> np.ndarray:
+    """Rows of random blocks. Their float16 numbers are finite and otherwise of any size, subnormal ones included."""
+    size, random = BLOCKS[kind][0], np.random.default_rng(len(kind) + rows)
+    raw = random.integers(0, 256, (rows, blocks, size), "u1")
+    for at in HALVES[kind]:
+        halves = random.integers(0, 1 << 16, (rows, blocks, 1), "u2")
+        halves[(halves & 0x7C00) == 0x7C00] &= 0x83FF  # infinity or NaN: clear the exponent
+        raw[..., at : at + 2] = halves.view("u1")
+    return raw.reshape(rows, -1)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_random_blocks_are_the_numbers_of_the_gguf_package(kind):
+    gguf = pytest.importorskip("gguf")
+    raw = random_bytes(kind, rows=64, blocks=5)
+    codes = read_codes(kind, raw)
+    expected = gguf.dequantize(raw, gguf.GGMLQuantizationType[kind])
+    np.testing.assert_array_equal(codes.floats(), expected, strict=True)
+    bits, group, has_minimum, scale = STORED[kind]
+    assert codes.form(16) == Form(bits, group, has_minimum, scale, 16)
+    assert codes.codes.dtype == np.uint8 and codes.codes.max() < 1 << bits
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_blocks_are_read_where_they_lie(kind):
+    """Rows may be read-only, as those of a mapped file are, and need not be side by side."""
+    raw = random_bytes(kind, rows=6, blocks=2)
+    raw.flags.writeable = False
+    found = read_codes(kind, raw[::2]).floats()
+    np.testing.assert_array_equal(found, read_codes(kind, raw).floats()[::2])
+
+
+@pytest.mark.parametrize("kind", ["F32", "F16", "BF16"])
+def test_floats_are_the_numbers_of_the_gguf_package(kind):
+    gguf = pytest.importorskip("gguf")
+    size = 4 if kind == "F32" else 2
+    raw = np.random.default_rng(size).integers(0, 256, (64, 32 * size), "u1")
+    raw.flags.writeable = False
+    found = read_floats(kind, raw[::2])
+    expected = gguf.dequantize(raw[::2].copy(), gguf.GGMLQuantizationType[kind])
+    assert not np.isfinite(expected).all()  # all patterns of bits occur, NaN among them
+    np.testing.assert_array_equal(found, expected, strict=True)
+
+
+def random_codes(form: Form, n: int = N, k: int = K, seed: int = 0) -> Codes:
+    """A matrix in groups whose numbers are the same with and without a fused multiply-add.
+
+    A scale in float32 is a float16 times an integer of 5 bits. Its product with a code has at most 11 + 5 + 8 bits,
+    which float32 holds.
+    """
+    random = np.random.default_rng(seed)
+
+    def numbers() -> np.ndarray:
+        halves = random.standard_normal((n, k // form.group)).astype("float16")
+        if form.scale == "float16":
+            return halves
+        return halves * random.integers(0, 32, halves.shape).astype("float32")
+
+    codes = random.integers(0, 1 << form.bits, (n, k), "u1")
+    return Codes(form.bits, codes, numbers(), numbers() if form.has_minimum else None)
+
+
+@pytest.fixture(scope="module")
+def unpackers():
+    """The kernels of all FORMS for an (N, K) matrix, compiled together: form -> function."""
+    names = {form: f"unpack{at}" for at, form in enumerate(FORMS)}
+    kernels = {
+        name: kernel(form, (N, K)).with_attr("global_symbol", name) for form, name in names.items()
+    }
+    compiled = tvm.compile(tvm.IRModule(kernels), QUICK_HERE)
+    return {form: compiled[name] for form, name in names.items()}
+
+
+def named(form: Form) -> str:
+    minimum = "minimum" if form.has_minimum else "zero"
+    return f"{form.bits}-{form.group}-{minimum}-{form.scale}-{form.lanes}"
+
+
+@pytest.mark.parametrize("form", FORMS, ids=named)
+def test_packed_codes_are_the_same_numbers_in_a_kernel(form, unpackers):
+    matrix = random_codes(form)
+    assert matrix.form(form.lanes) == form
+    packed = pack(matrix, form)
+    assert [(one.shape, str(one.dtype)) for one in packed] == form.shapes(N, K)
+    assert sum(one.nbytes for one in packed) == form.bytes_of(N, K)
+    codes, scales, out = map(Guarded, [*packed, np.full((N, K), np.nan, "float32")])
+    unpackers[form](codes.tensor, scales.tensor, out.tensor)
+    assert codes.intact() and scales.intact() and out.intact()
+    np.testing.assert_array_equal(out.array, matrix.floats())
+
+
+def test_what_a_word_holds():
+    """The layout that Form describes, spelled out for one word of the second panel and the second group."""
+    for bits in (4, 8):
+        matrix = random_codes(form := Form(bits, 32, True, "float16", 4), 8, 64)
+        codes, scales = pack(matrix, form)
+        row, word = 4 + 3, 2  # lane 3 of panel 1; word 2
+        first = 32 + 4 * word
+        own = matrix.codes[row, first : first + 4]
+        if bits == 4:
+            own = own | matrix.codes[row, first + 16 : first + 20] << 4
+        assert codes[1, 1, word, 3].tobytes() == own.tobytes()
+        assert scales[1, 1, 0, 3] == matrix.scales[row, 1]
+        assert scales[1, 1, 1, 3] == matrix.minima[row, 1]
+
+
+@pytest.mark.parametrize("lanes", [1, 16])
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_blocks_of_files_keep_their_numbers_when_packed(kind, lanes):
+    """Every form in which a file's blocks are stored, with its own scales, of any size."""
+    matrix = read_codes(kind, random_bytes(kind, rows=16, blocks=2))
+    form = matrix.form(lanes)
+    shape = matrix.codes.shape
+    compiled = tvm.compile(kernel(form, shape).with_attr("global_symbol", "main"), QUICK_HERE)
+    arrays = [*map(Guarded, pack(matrix, form)), Guarded(np.full(shape, np.nan, "float32"))]
+    compiled["main"](*(one.tensor for one in arrays))
+    np.testing.assert_array_equal(arrays[-1].array, matrix.floats())
+
+
+@pytest.mark.parametrize(("n", "k"), [(48, 80), (40, 96), (1, 1)])
+def test_sizes_that_do_not_divide_are_refused(n, k):
+    with pytest.raises(ValueError) as refused:
+        Form(4, 32, True, "float16", 16).shapes(n, k)
+    assert str(refused.value) == (
+        f"A matrix of shape ({n}, {k}) cannot be stored in groups of 32 steps and 16 rows: both must divide its shape."
+    )
+    with pytest.raises(ValueError):
+        Form(4, 32, True, "float16", 16).bytes_of(n, k)
+
+
+@pytest.mark.parametrize("has_minimum", [False, True])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_are_taken_and_put_together(bits, has_minimum):
+    form = Form(bits, 16, has_minimum, "float16", 1)
+    one, other = random_codes(form, n=6, seed=1), random_codes(form, n=5, seed=2)
+    both = together([one, other])
+    np.testing.assert_array_equal(both.floats(), np.concatenate([one.floats(), other.floats()]))
+    assert both.form(1) == form
+    order = np.array([3, 10, 0, 0, 7])  # rows may be left out, or occur twice
+    np.testing.assert_array_equal(both.rows(order).floats(), both.floats()[order])
+    assert both.rows(order).form(1) == form
+    np.testing.assert_array_equal(together([one]).floats(), one.floats())
