@@ -161,7 +161,10 @@ class _Attention:
         known = [tirx.min(first + one, self.s - 1) for one in range(self.tokens)]
         self.token = [known[row // config.group_size] for row in range(rows)]
         self.head = [head * config.group_size + row % config.group_size for row in range(rows)]
-        self.slot = [self.positions[0].astype("int64") + token for token in self.token]
+        # a token beyond the window, which the host should refuse, reads the last row of the table
+        self.slot = [
+            tirx.min(self.positions[0].astype("int64") + token, window - 1) for token in self.token
+        ]
         queries = I.alloc_buffer([rows, config.head_dim], "float32", layout=None)
         scores = I.alloc_buffer([rows, window], "float32", layout=None)
         total = I.alloc_buffer([rows, LANES], "float32", layout=None)

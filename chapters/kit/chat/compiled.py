@@ -89,7 +89,16 @@ class ChatModel:
         self.length = 0
 
     def feed(self, tokens: Sequence[int]) -> np.ndarray:
-        """The logits after `tokens`, float32 (vocab_size,), which extend the conversation."""
+        """The logits after `tokens`, float32 (vocab_size,), which extend the conversation.
+
+        Raises ValueError if there are none, or more than the context window has room for.
+        """
+        room = self.config.context_window_size - self.length
+        if not 0 < len(tokens) <= room:
+            raise ValueError(
+                f"{len(tokens)} tokens were given and {room} fit into the context; give at least one, and no more "
+                "than fit."
+            )
         name = "decode" if len(tokens) == 1 else "prefill"
         rows = self.vm["embed"](tvm.runtime.tensor(np.asarray(tokens, "int32")), self.weights)
         embedded = rows._create_view((1, len(tokens), self.config.hidden_size))

@@ -6,6 +6,7 @@ The names of the tensors, and the order of the rows of q and k, are those of lla
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -25,7 +26,9 @@ from chapters.kit.quantized.blocks import (
 )
 
 LONGEST = 2048  # tokens of context, unless more are asked for: the cache takes memory for each
-ABSENT = "attn_q.bias attn_k.bias attn_v.bias attn_output.bias ffn_gate_inp.weight"
+KNOWN = re.compile(  # the tensors of a Llama; any other would be left out of the computation
+    r"(token_embd|output_norm|output|rope_freqs|blk\.\d+\.(attn_(norm|q|k|v|output)|ffn_(norm|gate|up|down)))\.weight"
+)
 
 
 @dataclass(frozen=True)
@@ -61,16 +64,16 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
         raise GGUFError(
             f"{file.path} holds a mixture of experts, and this command runs one; choose a dense model."
         )
-    scaling = number("rope.scaling.type", str, default="none")
+    scaling = number("rope.scaling.type", str, default="linear")
     if scaling not in ("none", "linear"):
         raise GGUFError(
             f"{file.path} scales positions by the method {scaling!r}, and this command knows none and linear; choose "
             "another model."
         )
     for name in file.tensors:
-        if name.split(".", 2)[-1] in ABSENT.split():
+        if not KNOWN.fullmatch(name):
             raise GGUFError(
-                f"{file.path} has a tensor {name}, which the course's decoder lacks; choose another model."
+                f"{file.path} has a tensor {name!r:.80}, which the course's decoder lacks; choose another model."
             )
     positive = {"embedding_length": hidden, "attention.head_count": heads}
     for name in ("block_count", "feed_forward_length"):
@@ -83,6 +86,18 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
         if value < 1:
             raise GGUFError(f"In {file.path}, llama.{name} is {value}; it must be positive.")
     head_dim = number("attention.key_length", default=hidden // heads)
+    if head_dim < 4 or head_dim % 4:
+        raise GGUFError(
+            f"In {file.path}, a head has {head_dim} elements; it must be a multiple of 4."
+        )
+    epsilon = number("attention.layer_norm_rms_epsilon", float)
+    theta = number("rope.freq_base", float, default=10000.0)
+    for name, value in (
+        ("attention.layer_norm_rms_epsilon", epsilon),
+        ("rope.freq_base", theta),
+    ):
+        if not 0 < value < float("inf"):
+            raise GGUFError(f"In {file.path}, llama.{name} is {value}; it must be positive.")
     for name in ("attention.value_length", "rope.dimension_count"):
         if number(name, default=head_dim) != head_dim:
             raise GGUFError(
@@ -98,8 +113,8 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
             head_dim=head_dim,
             vocab_size=_shape(file, "token_embd.weight", (None, hidden))[0],
             context_window_size=max(LANES, min(window, context_window) // LANES * LANES),
-            rope_theta=number("rope.freq_base", float, default=10000.0),
-            rms_norm_eps=number("attention.layer_norm_rms_epsilon", float),
+            rope_theta=theta,
+            rms_norm_eps=epsilon,
         )
     except GGUFError:
         raise
@@ -136,6 +151,7 @@ class Weights:
             config.num_key_value_heads,
         )
         d, inner = config.head_dim, config.intermediate_size
+        self.rope = rope_table(config, self._rope_factors())
         self.tied = "output.weight" not in file.tensors
         # the layer's name in the model -> its matrices in the file, in order, with their rows
         self.matrices = {"model.embed_tokens.matrix": [[("token_embd", c.vocab_size, hidden)]]}
@@ -208,7 +224,7 @@ class Weights:
                         yield f"{name}.{kind}", array
         for name, vector in self.vectors.items():
             yield name, self._vector(f"{vector}.weight", self.config.hidden_size)
-        yield "model.rope", rope_table(self.config, self._rope_factors())
+        yield "model.rope", self.rope
 
     def _rows(self, name: str, n: int, k: int) -> Codes | np.ndarray:
         """A matrix of the file; of q and k, the two halves of each head's pairs apart, as the course rotates them."""
@@ -228,10 +244,17 @@ class Weights:
             read_codes(kind, raw).floats() if kind in BLOCKS else read_floats(kind, raw)
         ).reshape(-1)
 
-    def _rope_factors(self) -> np.ndarray | None:
-        half = self.config.head_dim // 2
+    def _rope_factors(self) -> np.ndarray:
+        """What each pair's frequency is divided by: as in llama.cpp, by the file's table, and by a linear scale."""
+        half, scale = self.config.head_dim // 2, 1.0
+        if self.file.field("llama.rope.scaling.type", str, default="linear") == "linear":
+            old = self.file.field("llama.rope.scale_linear", float, default=0.0)
+            scale = self.file.field("llama.rope.scaling.factor", float, default=old) or 1.0
+        if not 0 < scale < float("inf"):
+            raise GGUFError(
+                f"In {self.file.path}, llama.rope.scaling.factor is {scale}; it must be positive."
+            )
+        factors = np.full(half, scale)
         if "rope_freqs.weight" in self.file.tensors:
-            return self._vector("rope_freqs.weight", half).astype("float64")
-        if self.file.field("llama.rope.scaling.type", str, default="none") == "linear":
-            return np.full(half, self.file.field("llama.rope.scaling.factor", float, default=1.0))
-        return None
+            factors *= self._vector("rope_freqs.weight", half)
+        return factors

@@ -53,7 +53,7 @@ def unpacks_rows(unpack: tirx.PrimFunc, take: tirx.PrimFunc) -> tirx.PrimFunc | 
     if not takes_rows(take):
         return None
     sch = Schedule(joined(unpack, take))
-    sch.compute_inline(NAME)
+    sch.compute_inline(sch.get_child_blocks(sch.get_sblock("root"))[0])
     return sch.mod["main"].without_attr("global_symbol")
 
 

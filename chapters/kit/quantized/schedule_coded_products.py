@@ -60,7 +60,10 @@ def coded_product(func: tirx.PrimFunc) -> CodedProduct | None:
         product = product_of(func)
     except ValueError:
         return None
-    (loops, first), (_, second) = innermost_blocks(func.body)[:2]
+    blocks = innermost_blocks(func.body)
+    if len(blocks) < 2:
+        return None
+    (loops, first), (_, second) = blocks[:2]
     if second.block.name_hint != PRODUCT or not loops or not is_nt_matmul(product):
         return None
     weights, x, sums = product.params

@@ -1,0 +1,279 @@
+"""Attention over a cache: right numbers in each step of a conversation, and no write outside its own slots.
+
+The reference is NumPy in float64, from the definition: a rotation of pairs, scores, softmax, and sums of values. The
+cache and the results start as NaN.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import tvm
+from tvm import tirx
+
+from chapters.kit.cases.guarded import Guarded
+from chapters.kit.chat.attention import (
+    LANES,
+    append_kernel,
+    attention_kernel,
+    cache_shape,
+    rope_table,
+)
+from chapters.kit.decoder.llama_config import LlamaConfig
+from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.pipeline.vectorize_transcendentals import vectorizable
+from tests.support.targets import QUICK_HERE
+
+LAYERS, LAYER = 3, 1  # the conversation is held in the layer in the middle
+
+
+def config(kv_heads: int, group_size: int, head_dim: int, window: int) -> LlamaConfig:
+    return LlamaConfig(
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=kv_heads * group_size,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        vocab_size=32,
+        context_window_size=window,
+        rope_theta=500.0,  # small, so that slow pairs rotate within a short window too
+    )
+
+
+MIXED = [1, 1, 5, 1, 90, 1, 12, 1]  # 112 tokens: the window is then full
+CONVERSATIONS = {  # configuration, tokens of each step
+    "group of 1, head of 16": (config(3, 1, 16, 112), MIXED),
+    "group of 3, head of 64": (config(2, 3, 64, 112), MIXED),
+    "group of 4, head of 80": (config(2, 4, 80, 112), MIXED),
+    "group of 4, head of 64": (config(1, 4, 64, 48), [17, 1, 13, 16, 1]),
+    "all at once": (config(1, 3, 16, 16), [16]),
+    "one by one": (config(2, 1, 16, 16), [1] * 16),
+    "a group that fills all registers": (config(2, 13, 16, 32), [1, 30, 1]),
+    "heads of 20": (config(2, 1, 20, 32), [2, 1, 7, 16, 6]),
+}
+POLYNOMIAL = ["group of 3, head of 64", "group of 4, head of 80"]
+CASES = [(name, False) for name in CONVERSATIONS] + [(name, True) for name in POLYNOMIAL]
+
+
+# --- the reference --------------------------------------------------------------------------------
+
+
+def rotated(x: np.ndarray, positions: np.ndarray, theta: float) -> np.ndarray:
+    """(tokens, heads, d) in float64: element i and element d/2 + i are a complex number, which is rotated."""
+    half = x.shape[-1] // 2
+    turned = x[..., :half] + 1j * x[..., half:]
+    angles = positions[:, None, None] * theta ** (-2.0 * np.arange(half) / x.shape[-1])
+    turned = turned * np.exp(1j * angles)
+    return np.concatenate([turned.real, turned.imag], axis=-1)
+
+
+class Reference:
+    """The keys and values of a conversation, and attention over them."""
+
+    def __init__(self, config: LlamaConfig):
+        self.config = config
+        self.keys, self.values = [], []
+
+    def step(self, qkv: np.ndarray) -> np.ndarray:
+        """(1, s, qkv_heads, d) -> (1, s, heads * d). The new tokens are added."""
+        c = self.config
+        positions = len(self.keys) + np.arange(qkv.shape[1])
+        heads = c.num_attention_heads
+        parts = np.split(qkv[0].astype("float64"), [heads, heads + c.num_key_value_heads], axis=1)
+        q, k = (rotated(one, positions, c.rope_theta) for one in parts[:2])
+        self.keys += list(k)
+        self.values += list(parts[2])
+        keys, values = np.stack(self.keys), np.stack(self.values)
+        result = np.empty(q.shape)
+        for token, position in enumerate(positions):
+            for head in range(heads):
+                of_head = head // c.group_size
+                scores = keys[: position + 1, of_head] @ q[token, head] / np.sqrt(c.head_dim)
+                weights = np.exp(scores - scores.max())
+                result[token, head] = weights / weights.sum() @ values[: position + 1, of_head]
+        return result.reshape(1, len(positions), -1)
+
+    def cache(self) -> np.ndarray:
+        """What the cache must hold: NaN in other layers and in slots without a token."""
+        c, d = self.config, self.config.head_dim
+        cache = np.full(cache_shape(c, c.context_window_size), np.nan)
+        for at in range(min(len(self.keys), c.context_window_size)):
+            for head in range(c.num_key_value_heads):
+                keys, values = cache[LAYER, :, head, at // LANES]
+                keys.reshape(d, LANES)[:, at % LANES] = self.keys[at][head]
+                values.reshape(LANES, d)[at % LANES] = self.values[at][head]
+        return cache
+
+
+# --- the kernels ----------------------------------------------------------------------------------
+
+
+class Kernels:
+    """The compiled kernels for one token and for several, with the memory of one conversation."""
+
+    def __init__(self, config: LlamaConfig, polynomial: bool):
+        self.config = config
+        kernels = {
+            f"{name}_{length}": make(config, 1 if length == "one" else tirx.Var("s", "int64"))
+            for name, make in (("append", append_kernel), ("attend", attention_kernel))
+            for length in ("one", "several")
+        }
+        if polynomial:
+            kernels = {name: vectorizable(func) for name, func in kernels.items()}
+            exp = tvm.ir.Op.get("tirx.exp")
+            calls = [one for func in kernels.values() for one in nodes(func, tvm.ir.Call)]
+            assert not any(one.op.same_as(exp) for one in calls)
+        mod = {name: func.with_attr("global_symbol", name) for name, func in kernels.items()}
+        self.compiled = tvm.compile(tvm.IRModule(mod), QUICK_HERE)
+        self.rope = Guarded(rope_table(config))
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin a new conversation."""
+        shape = cache_shape(self.config, self.config.context_window_size)
+        self.cache = Guarded(np.full(shape, np.nan, "float32"))
+        self.length = 0
+
+    def step(self, qkv: np.ndarray) -> np.ndarray:
+        """(1, s, qkv_heads, d) -> (1, s, heads * d). No array but the cache and the result is written."""
+        s, c = qkv.shape[1], self.config
+        kind = "one" if s == 1 else "several"
+        out = np.full((1, s, c.num_attention_heads * c.head_dim), np.nan, "float32")
+        qkv, out, positions = map(Guarded, [qkv, out, np.array([self.length], "int32")])
+        inputs = [qkv, self.rope, positions]
+        before = [one.array.tobytes() for one in inputs]
+        tensors = [one.tensor for one in (self.cache, *inputs)]
+        self.compiled[f"append_{kind}"](*tensors, LAYER)
+        appended = self.cache.array.tobytes()
+        self.compiled[f"attend_{kind}"](*tensors, LAYER, out.tensor)
+        assert self.cache.array.tobytes() == appended
+        assert [one.array.tobytes() for one in inputs] == before
+        assert all(one.intact() for one in (self.cache, *inputs, out))
+        self.length += s
+        return out.array
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    """Gives the kernels of a case, with an empty cache; each case is compiled once."""
+    made: dict = {}
+
+    def of(name: str, polynomial: bool = False) -> Kernels:
+        key = name, polynomial
+        if key not in made:
+            made[key] = Kernels(CONVERSATIONS[name][0], polynomial)
+        made[key].forget()
+        return made[key]
+
+    return of
+
+
+def random_qkv(config: LlamaConfig, s: int, seed: int) -> np.ndarray:
+    shape = (1, s, config.qkv_heads, config.head_dim)
+    return np.random.default_rng(seed).standard_normal(shape).astype("float32")
+
+
+def close(found: np.ndarray, exact: np.ndarray) -> None:
+    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5 * np.nanmax(np.abs(exact)))
+
+
+@pytest.mark.parametrize(("name", "polynomial"), CASES)
+def test_each_step_of_a_conversation(name, polynomial, kernels):
+    config, steps = CONVERSATIONS[name]
+    held, reference = kernels(name, polynomial), Reference(config)
+    for seed, s in enumerate(steps):
+        qkv = random_qkv(config, s, seed)
+        close(held.step(qkv), reference.step(qkv))
+        close(held.cache.array, reference.cache())
+    assert held.length == config.context_window_size
+    assert not np.isnan(held.cache.array[LAYER]).any()
+    assert np.isnan(np.delete(held.cache.array, LAYER, axis=0)).all()
+
+
+def test_the_steps_do_not_change_the_numbers(kernels):
+    """The last token of a conversation has the same result, however its tokens are divided into steps."""
+    config = CONVERSATIONS["group of 3, head of 64"][0]
+    held, qkv = kernels("group of 3, head of 64"), random_qkv(config, 40, 1)
+    results = []
+    for ends in ([40], [1, 39, 40], [5, 10, 11, 40], [39, 40]):
+        held.forget()
+        results.append([held.step(qkv[:, a:b]) for a, b in pairwise([0, *ends])][-1][:, -1])
+    for other in results[1:]:
+        close(other, results[0])
+
+
+@pytest.mark.parametrize(("before", "s"), [(46, 5), (47, 2), (48, 1), (48, 3), (60, 2)])
+def test_a_token_beyond_the_window_is_dropped(before, s, kernels):
+    """Tokens that still fit are kept, and have right results."""
+    name = "group of 4, head of 64"
+    config = CONVERSATIONS[name][0]
+    held, reference, window = kernels(name), Reference(config), config.context_window_size
+    filled = random_qkv(config, min(before, window), 1)
+    close(held.step(filled), reference.step(filled))
+    held.length = before
+    qkv, fit = random_qkv(config, s, 2), max(0, window - before)
+    found = held.step(qkv)
+    if fit:
+        close(found[:, :fit], reference.step(qkv[:, :fit]))
+    close(held.cache.array, reference.cache())
+
+
+def test_what_stands_behind_the_conversation_is_not_read(kernels):
+    """The slots of an earlier, longer conversation: the results are those of an empty cache, to the last bit."""
+    config = CONVERSATIONS["group of 4, head of 80"][0]
+    held = kernels("group of 4, head of 80")
+    steps = [random_qkv(config, s, s) for s in (7, 1, 14, 1)]
+    fresh = [held.step(qkv) for qkv in steps]
+    for value in (np.inf, 1e30):
+        held.forget()
+        held.cache.array[...] = value
+        for qkv, found in zip(steps, fresh, strict=True):
+            np.testing.assert_array_equal(held.step(qkv), found)
+
+
+def test_each_layer_has_a_cache_of_its_own(kernels):
+    config = CONVERSATIONS["all at once"][0]
+    held = kernels("all at once")
+    qkv = random_qkv(config, 16, 0)
+    held.step(qkv)
+    one, positions = held.cache.array[LAYER].copy(), Guarded(np.zeros(1, "int32"))
+    tensor = tvm.runtime.tensor(-qkv)
+    held.compiled["append_several"](
+        held.cache.tensor, tensor, held.rope.tensor, positions.tensor, LAYERS - 1
+    )
+    np.testing.assert_array_equal(held.cache.array[LAYER], one)
+    np.testing.assert_array_equal(held.cache.array[LAYERS - 1], -one)
+    assert held.cache.intact() and np.isnan(held.cache.array[0]).all()
+
+
+@pytest.mark.parametrize("size", [2.0**-10, 32.0, 2.0**13])
+def test_scores_of_any_size(size, kernels):
+    """Large scores are taken relative to the largest one, so that no exponential overflows."""
+    name = "group of 3, head of 64"
+    config = CONVERSATIONS[name][0]
+    held, reference = kernels(name, True), Reference(config)
+    random = np.random.default_rng(0)
+    keys = config.num_attention_heads + config.num_key_value_heads
+    for s in (1, 20, 1):
+        qkv = random.choice(np.float32([-1, 1]), (1, s, config.qkv_heads, config.head_dim))
+        qkv[:, :, :keys] *= np.float32(size)
+        found, exact = held.step(qkv), reference.step(qkv)
+        assert np.abs(found).max() <= 1 + 1e-5  # a mean of values that are 1 and -1, and no NaN
+        if size <= 32:  # beyond, float32 cannot tell which of two nearly equal scores is larger
+            np.testing.assert_allclose(found, exact, rtol=0, atol=1e-6 * max(10, size**2))
+
+
+def test_the_table_of_rotations():
+    """Position p rotates pair i by p * theta ** (-2 i / d), divided by the pair's factor."""
+    c = config(1, 1, 16, 64)
+    factors = np.linspace(1, 8, 8)
+    for given, divisor in ((None, np.ones(8)), (factors, factors), (np.full(8, 4.0), 4.0)):
+        table = rope_table(c, given)
+        assert table.shape == (64, 2, 8) and table.dtype == np.float32
+        rates = c.rope_theta ** (-2.0 * np.arange(8) / 16) / divisor
+        turns = np.exp(1j * np.arange(64)[:, None] * rates)
+        np.testing.assert_allclose(table[:, 0], turns.real, rtol=0, atol=1e-7)
+        np.testing.assert_allclose(table[:, 1], turns.imag, rtol=0, atol=1e-7)

@@ -1,0 +1,540 @@
+"""Random Llamas in GGUF files: the compiled decoder gives the logits of a forward pass written in NumPy.
+
+The reference follows llama.cpp's conventions: the gguf package unpacks the blocks, neighbouring elements of a head are
+the pairs that are rotated, and everything is computed in float64.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+
+from chapters.kit.chat.attention import LANES
+from chapters.kit.chat.compiled import ChatModel, compile_decoder, with_coded_passes
+from chapters.kit.chat.gguf_file import GGUFError, read_gguf
+from chapters.kit.chat.model import chat_decoder
+from chapters.kit.chat.weights import LONGEST, Weights, read_config
+from chapters.kit.cpu.vector_registers import vector_registers
+from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.quantized.blocks import BLOCKS
+from chapters.kit.quantized.dequantize import form_of
+from chapters.kit.quantized.dot_products import dot_products
+from solutions.ch09_the_compiler.pipeline import phases
+from tests.support.targets import QUICK_HERE
+
+gguf = pytest.importorskip("gguf")
+
+HIDDEN, LAYERS, HEADS, KV_HEADS, INNER, VOCAB, WINDOW = 256, 2, 4, 2, 512, 320, 64
+D = HIDDEN // HEADS
+EPSILON, THETA = 1e-5, 500.0  # theta is small, so that slow pairs rotate within the window too
+FIELDS = {
+    "general.architecture": "llama",
+    "llama.context_length": WINDOW,
+    "llama.embedding_length": HIDDEN,
+    "llama.block_count": LAYERS,
+    "llama.feed_forward_length": INNER,
+    "llama.attention.head_count": HEADS,
+    "llama.attention.head_count_kv": KV_HEADS,
+    "llama.attention.layer_norm_rms_epsilon": EPSILON,
+    "llama.rope.freq_base": THETA,
+    "llama.rope.dimension_count": D,
+}
+STEPS = [13, 1, 1, 20, 1, 28]  # tokens: together the whole window
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+
+def shapes(vocab: int = VOCAB) -> dict[str, tuple[int, ...]]:
+    """The tensors of a Llama, by their names in a file without ".weight"."""
+    found = {"token_embd": (vocab, HIDDEN), "output_norm": (HIDDEN,), "output": (vocab, HIDDEN)}
+    for layer in range(LAYERS):
+        own = {
+            "attn_norm": (HIDDEN,),
+            "attn_q": (HEADS * D, HIDDEN),
+            "attn_k": (KV_HEADS * D, HIDDEN),
+            "attn_v": (KV_HEADS * D, HIDDEN),
+            "attn_output": (HIDDEN, HEADS * D),
+            "ffn_norm": (HIDDEN,),
+            "ffn_gate": (INNER, HIDDEN),
+            "ffn_up": (INNER, HIDDEN),
+            "ffn_down": (HIDDEN, INNER),
+        }
+        found |= {f"blk.{layer}.{name}": shape for name, shape in own.items()}
+    return found
+
+
+def halves(numbers: np.ndarray) -> np.ndarray:
+    """(rows, blocks) numbers as the two bytes of a float16 each."""
+    return numbers.astype("<f2")[..., None].view("u1")
+
+
+def random_blocks(kind: str, n: int, k: int, size: float, random: np.random.Generator):
+    """Rows of random blocks of a type that the gguf package cannot write. The weights are about `size`."""
+    blocks = n, k // 256
+    near_one = random.uniform(0.5, 1.5, (2, *blocks))
+    if kind == "Q4_K":  # scale * 6 bits * 4 bits - least * 6 bits: the means of both are equal
+        head = [halves(size / 200 * near_one[0]), halves(size / 200 * 7.5 * near_one[1])]
+        parts = [*head, random.integers(0, 256, (*blocks, 140), "u1")]
+    else:  # Q6_K: 6 bits less 32, times a scale of 8 bits with a sign, times a float16
+        parts = [
+            random.integers(0, 256, (*blocks, 208), "u1"),
+            halves(size / 1300 * near_one[0]),
+        ]
+    return np.concatenate(parts, axis=-1).reshape(n, -1)
+
+
+def written(kind: str, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+    """A random tensor as a file stores it, uint8 (rows, bytes) for all types but F32 and F16."""
+    if len(shape) == 1:  # the weight of a norm
+        return random.uniform(0.5, 1.5, shape).astype("float32")
+    size = shape[1] ** -0.5
+    if kind in ("Q4_K", "Q6_K"):
+        return random_blocks(kind, *shape, size, random)
+    floats = (random.standard_normal(shape) * size).astype("float32")
+    return gguf.quantize(floats, gguf.GGMLQuantizationType[kind])
+
+
+@dataclass
+class Llama:
+    """A random Llama. kinds: a tensor's name, without its layer, -> its type; "" for all others."""
+
+    kinds: dict[str, str]
+    tied: bool = False
+    vocab: int = VOCAB
+    fields: dict = field(default_factory=dict)  # added to FIELDS; None takes one away
+    extra: dict[str, np.ndarray] = field(default_factory=dict)  # further tensors, float32
+    without: tuple[str, ...] = ()  # tensors that the file lacks
+
+    def __post_init__(self):
+        random = np.random.default_rng(0)
+        self.stored: dict[str, tuple[str, np.ndarray]] = {}
+        self.unpacked: dict[str, np.ndarray] = {}
+        for name, shape in shapes(self.vocab).items():
+            end = next(end for end in self.kinds if end in ("", name.rpartition(".")[2]))
+            kind = "F32" if len(shape) == 1 else self.kinds[end]
+            if not (self.tied and name == "output"):
+                self.stored[name] = kind, written(kind, shape, random)
+
+    def save(self, path: Path) -> Path:
+        writer = gguf.GGUFWriter(path, FIELDS["general.architecture"])
+        for name, value in (FIELDS | self.fields).items():
+            if name == "general.architecture":
+                writer.kv_data[0][name].value = value
+            elif isinstance(value, float):
+                writer.add_float32(name, value)
+            elif isinstance(value, str):
+                writer.add_string(name, value)
+            elif value is not None:
+                writer.add_uint32(name, value)
+        for name, (kind, array) in self.stored.items():
+            if name not in self.without:
+                writer.add_tensor(
+                    f"{name}.weight", array, raw_dtype=gguf.GGMLQuantizationType[kind]
+                )
+        for name, array in self.extra.items():
+            writer.add_tensor(name, array)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+    def kind(self, name: str) -> str:
+        return self.stored["token_embd" if self.tied and name == "output" else name][0]
+
+    def floats(self, name: str) -> np.ndarray:
+        if name not in self.unpacked:
+            kind, array = self.stored["token_embd" if self.tied and name == "output" else name]
+            floats = gguf.dequantize(array, gguf.GGMLQuantizationType[kind])
+            self.unpacked[name] = floats.astype("float64")
+        return self.unpacked[name]
+
+
+# --- the reference --------------------------------------------------------------------------------
+
+
+class Reference:
+    """The forward pass of a Llama in float64.
+
+    lanes: of the processor's instruction for products of bytes. With it, x is rounded to 8 bits before it is
+    multiplied by a coded matrix that has a multiple of `lanes` rows. None: no rounding.
+    """
+
+    def __init__(self, llama: Llama, lanes: int | None = None):
+        self.llama, self.lanes = llama, lanes
+        self.keys, self.values = ([[] for _ in range(LAYERS)] for _ in range(2))
+        factors = llama.extra.get("rope_freqs.weight", np.ones(D // 2)).astype("float64")
+        if llama.fields.get("llama.rope.scaling.type") == "linear":
+            factors = factors * llama.fields["llama.rope.scaling.factor"]
+        self.rates = THETA ** (-2.0 * np.arange(D // 2) / D) / factors
+
+    def norm(self, x: np.ndarray, name: str) -> np.ndarray:
+        root = np.sqrt((x**2).mean(-1, keepdims=True) + EPSILON)
+        return x / root * self.llama.floats(name)
+
+    def product(self, x: np.ndarray, name: str) -> np.ndarray:
+        """x times a matrix of the file, transposed."""
+        matrix, kind = self.llama.floats(name), self.llama.kind(name)
+        if self.lanes and kind in BLOCKS and len(matrix) % self.lanes == 0:
+            groups = x.reshape(*x.shape[:-1], -1, 16 if kind == "Q6_K" else 32)
+            step = np.abs(groups).max(-1, keepdims=True) / 127
+            x = (np.rint(groups / step) * step).reshape(x.shape)
+        return x @ matrix.T
+
+    def rotated(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """(s, heads, D): elements 2 i and 2 i + 1 are a complex number, which is rotated."""
+        pairs = x[..., ::2] + 1j * x[..., 1::2]
+        pairs = pairs * np.exp(1j * positions[:, None, None] * self.rates)
+        return np.stack([pairs.real, pairs.imag], axis=-1).reshape(x.shape)
+
+    def attention(self, x: np.ndarray, layer: int) -> np.ndarray:
+        name, s = f"blk.{layer}.attn_", len(x)
+        q, k, v = (self.product(x, name + one).reshape(s, -1, D) for one in "qkv")
+        positions = len(self.keys[layer]) + np.arange(s)
+        self.keys[layer] += list(self.rotated(k, positions))
+        self.values[layer] += list(v)
+        q, keys, values = (
+            self.rotated(q, positions),
+            np.stack(self.keys[layer]),
+            np.stack(self.values[layer]),
+        )
+        out = np.empty((s, HEADS, D))
+        for head in range(HEADS):
+            of_head = head // (HEADS // KV_HEADS)
+            scores = q[:, head] @ keys[:, of_head].T / np.sqrt(D)
+            scores[np.arange(len(keys)) > positions[:, None]] = -np.inf
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            out[:, head] = weights / weights.sum(-1, keepdims=True) @ values[:, of_head]
+        return self.product(out.reshape(s, -1), name + "output")
+
+    def feed(self, tokens: list[int]) -> np.ndarray:
+        """The logits after the last of `tokens`."""
+        x = self.llama.floats("token_embd")[tokens]
+        for layer in range(LAYERS):
+            name = f"blk.{layer}."
+            x = x + self.attention(self.norm(x, name + "attn_norm"), layer)
+            h = self.norm(x, name + "ffn_norm")
+            gate, up = (self.product(h, f"{name}ffn_{one}") for one in ("gate", "up"))
+            x = x + self.product(gate / (1 + np.exp(-gate)) * up, name + "ffn_down")
+        return self.product(self.norm(x[-1], "output_norm"), "output")
+
+
+# --- the models -----------------------------------------------------------------------------------
+
+FREQUENCIES = {"rope_freqs.weight": np.linspace(1, 8, D // 2).astype("float32")}
+MIXED = {"token_embd": "Q8_0", "ffn_down": "Q4_0", "": "Q4_1"}
+LLAMAS = {
+    "Q4_1, and Q8_0 shared": Llama(MIXED, tied=True),
+    "Q4_K and Q6_K": Llama(
+        {"token_embd": "Q4_K", "attn_v": "Q6_K", "ffn_down": "Q6_K", "output": "Q6_K", "": "Q4_K"}
+    ),
+    "floats, and an odd vocabulary": Llama(
+        {
+            "token_embd": "F16",
+            "attn_k": "Q4_0",
+            "attn_v": "BF16",
+            "ffn_up": "F32",
+            "output": "Q8_0",
+            "": "F16",
+        },
+        vocab=325,
+    ),
+    "frequencies": Llama(MIXED, tied=True, extra=FREQUENCIES),
+    "positions divided by 4": Llama(
+        MIXED,
+        tied=True,
+        fields={"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0},
+    ),
+}
+# models that differ in their table of rotations only, and the one whose compiled decoder serves them
+SAME_DECODER = dict.fromkeys(["frequencies", "positions divided by 4"], "Q4_1, and Q8_0 shared")
+
+
+def own_lanes() -> int:
+    dots = dot_products(QUICK_HERE)
+    return dots.lanes if dots else vector_registers(QUICK_HERE).lanes("float32")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """Gives the ChatModel of one of LLAMAS; each decoder is compiled once."""
+    made: dict = {}
+
+    def of(name: str, exact: bool) -> ChatModel:
+        file = read_gguf(LLAMAS[name].save(tmp_path_factory.mktemp("model") / "model.gguf"))
+        weights = Weights(file, read_config(file), own_lanes())
+        key = SAME_DECODER.get(name, name), exact
+        if key not in made:
+            made[key] = compile_decoder(weights, QUICK_HERE, phases, exact)
+        executable, names = made[key]
+        return ChatModel(executable, weights, names)
+
+    return of
+
+
+def conversation(model: ChatModel, reference: Reference):
+    """(the logits of the model, those of the reference) after each of STEPS."""
+    llama, random = reference.llama, np.random.default_rng(1)
+    for s in STEPS:
+        tokens = random.integers(0, llama.vocab, s).tolist()
+        yield model.feed(tokens), reference.feed(tokens)
+
+
+@pytest.mark.parametrize("name", LLAMAS)
+def test_exact_logits(name, model):
+    held = model(name, True)
+    for found, exact in conversation(held, Reference(LLAMAS[name])):
+        assert found.shape == exact.shape and found.dtype == np.float32
+        np.testing.assert_allclose(found, exact, rtol=0, atol=1e-4 * np.abs(exact).max())
+    assert held.length == WINDOW == held.config.context_window_size
+
+
+def rounding(llama: Llama) -> Reference:
+    """The reference that rounds x as the kernels of this processor do."""
+    dots = dot_products(QUICK_HERE)
+    return Reference(llama, dots.lanes if dots else None)
+
+
+def error(found: np.ndarray, exact: np.ndarray) -> float:
+    """The largest difference, relative to the largest logit."""
+    return np.abs(found - exact).max() / np.abs(exact).max()
+
+
+ROUNDED = ["Q4_1, and Q8_0 shared", "Q4_K and Q6_K"]
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_the_first_logits_with_x_in_8_bits(name, model):
+    """They are those of a reference that rounds x to 8 bits too, in most of ten conversations.
+
+    Not in all of them: an element of x half between two integers may be rounded up in float32 and down in float64.
+    """
+    held, random, errors = model(name, False), np.random.default_rng(2), []
+    for s in [1, 3] * 5:
+        tokens = random.integers(0, VOCAB, s).tolist()
+        held.length = 0
+        errors.append(error(held.feed(tokens), rounding(LLAMAS[name]).feed(tokens)))
+    assert np.median(errors) <= 1e-4, errors
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_a_conversation_with_x_in_8_bits(name, model):
+    """Its logits stay near those of the reference that rounds x too.
+
+    One element of x that is rounded the other way, by a whole step or 0.8 % of its group's largest, moves whatever
+    comes after it, tokens that follow included. That stays below what all roundings of x together do: they move logits
+    from exact ones by 2 to 5 % of the largest. A wrong row, scale or head moves a logit by as much as its own size.
+    """
+    for found, exact in conversation(model(name, False), rounding(LLAMAS[name])):
+        assert error(found, exact) <= 0.05
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["floats", "bytes"])
+def test_no_kernel_writes_the_floats_of_a_matrix(exact, tmp_path):
+    """Each product of the decoder unpacks its own matrix, and has its schedule."""
+    file = read_gguf(LLAMAS["Q4_K and Q6_K"].save(tmp_path / "model.gguf"))
+    mod, _ = chat_decoder(Weights(file, read_config(file), own_lanes()))
+    bounds = {"seq_len": WINDOW}
+    passes = with_coded_passes(phases(QUICK_HERE, variable_bounds=bounds), QUICK_HERE, exact)
+    at = [str(one.info.name) for one in passes].index("ScheduleCodedProducts")
+    with QUICK_HERE:
+        mod = tvm.transform.Sequential(passes[: at + 1])(mod)
+    kernels = {
+        gvar.name_hint: func
+        for gvar, func in mod.functions_items()
+        if isinstance(func, tvm.tirx.PrimFunc)
+    }
+    assert not [name for name, func in kernels.items() if form_of(func)]
+    products = [func for name, func in kernels.items() if "NT_matmul" in name]
+    assert len(products) >= 10  # q and k, v, o, gate and up, down: each for one token and for many
+    assert all("tirx.is_scheduled" in func.attrs for func in products)
+    sizes = {prod(shape) for shape in shapes().values() if len(shape) == 2} | {
+        2 * INNER * HIDDEN,
+        (HEADS + KV_HEADS) * D * HIDDEN,
+    }
+    for func in kernels.values():
+        for buffer in {var for var in nodes(func, tvm.tirx.Var) if tvm.tirx.is_buffer_var(var)}:
+            if str(buffer.dtype) == "float32" and buffer not in func.params:
+                assert (
+                    prod(int(one) for one in buffer.shape if isinstance(one, tvm.tirx.IntImm))
+                    not in sizes
+                )
+
+
+# --- what the weights are -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", LLAMAS)
+def test_the_arrays_are_those_of_the_model(name, tmp_path):
+    """The decoder's parameters, in their shapes and dtypes, and the bytes that `Spec` says."""
+    file = read_gguf(LLAMAS[name].save(tmp_path / "model.gguf"))
+    weights = Weights(file, read_config(file), 16)
+    mod, names = chat_decoder(weights, ["decode"])
+    arrays = dict(weights.arrays())
+    assert set(arrays) == set(names)
+    *_, packed = mod["decode"].params
+    for name, ty in zip(names, packed.ty.fields, strict=True):
+        assert arrays[name].shape == tuple(int(n) for n in ty.shape), name
+        assert str(arrays[name].dtype) == str(ty.dtype), name
+        assert arrays[name].flags.c_contiguous
+    for layer in weights.matrices:
+        own = sum(array.nbytes for name, array in arrays.items() if name.startswith(f"{layer}."))
+        assert own == sum(spec.nbytes for spec in weights.specs(layer))
+
+
+def test_neighbours_of_one_type_are_one_matrix(tmp_path):
+    file = read_gguf(LLAMAS["Q4_K and Q6_K"].save(tmp_path / "model.gguf"))
+    weights = Weights(file, read_config(file), 16)
+    rows = {layer: [spec.n for spec in weights.specs(layer)] for layer in weights.matrices}
+    assert rows["model.layers.0.self_attn.qkv_proj"] == [(HEADS + KV_HEADS) * D, KV_HEADS * D]
+    assert rows["model.layers.1.mlp.gate_up_proj"] == [2 * INNER]
+
+
+# --- configurations, and what is refused ----------------------------------------------------------
+
+SMALL = {"": "Q8_0"}
+
+
+def opened(llama: Llama, path: Path):
+    """(the file of a model, its configuration), as `chat` reads them."""
+    file = read_gguf(llama.save(path / "model.gguf"))
+    return file, read_config(file)
+
+
+@pytest.mark.parametrize(
+    ("asked", "in_file", "window"),
+    [(LONGEST, 64, 64), (LONGEST, 5000, 2048), (48, 64, 48), (50, 64, 48), (5000, 5000, 4992)],
+)
+def test_the_context_is_a_multiple_of_a_block(asked, in_file, window, tmp_path):
+    llama = Llama(SMALL, fields={"llama.context_length": in_file})
+    file, _ = opened(llama, tmp_path)
+    assert read_config(file, asked).context_window_size == window
+    assert window % LANES == 0
+
+
+def test_what_a_file_may_leave_out(tmp_path):
+    """The sizes of a head, the number of key-value heads, and theta, as llama.cpp completes them."""
+    absent = ["attention.head_count_kv", "rope.freq_base", "rope.dimension_count"]
+    file, config = opened(Llama(SMALL, fields={f"llama.{name}": None for name in absent}), tmp_path)
+    assert config.num_key_value_heads == HEADS and config.rope_theta == 10000.0
+    assert config.head_dim == D
+    with pytest.raises(GGUFError):  # the file's k and v are those of two heads
+        Weights(file, config, 16)
+
+
+def test_a_head_may_have_another_size(tmp_path):
+    fields = {f"llama.{name}": 32 for name in ("attention.key_length", "attention.value_length")}
+    _, config = opened(Llama(SMALL, fields={**fields, "llama.rope.dimension_count": 32}), tmp_path)
+    assert config.head_dim == 32
+
+
+def wrong_shape(name: str, *shape: int) -> Llama:
+    """A Llama with a tensor of another shape."""
+    return Llama(SMALL, without=(name,), extra={f"{name}.weight": np.zeros(shape, "float32")})
+
+
+def with_tensor(name: str, *shape: int) -> Llama:
+    return Llama(SMALL, extra={name: np.zeros(shape, "float32")})
+
+
+def with_fields(**fields) -> Llama:
+    return Llama(SMALL, fields={f"llama.{name}": value for name, value in fields.items()})
+
+
+REFUSED = {  # what the sentence must name
+    "another architecture": (
+        Llama(SMALL, fields={"general.architecture": "qwen2"}),
+        "architecture qwen2",
+    ),
+    "experts": (with_fields(expert_count=8), "mixture of experts"),
+    "a router of experts": (
+        with_tensor("blk.1.ffn_gate_inp.weight", 8, HIDDEN),
+        "blk.1.ffn_gate_inp.weight",
+    ),
+    "yarn": (with_fields(**{"rope.scaling.type": "yarn"}), "'yarn'"),
+    "longrope": (with_fields(**{"rope.scaling.type": "longrope"}), "'longrope'"),
+    **{
+        f"a bias of {name}": (with_tensor(f"blk.0.{name}.bias", n), f"blk.0.{name}.bias")
+        for name, n in (
+            ("attn_q", HEADS * D),
+            ("attn_k", KV_HEADS * D),
+            ("attn_v", KV_HEADS * D),
+            ("attn_output", HIDDEN),
+        )
+    },
+    **{
+        f"without {name}": (Llama(SMALL, without=(name,)), f"no tensor {name}.weight")
+        for name in ("token_embd", "output_norm", "blk.0.attn_q", "blk.1.ffn_up", "blk.1.ffn_norm")
+    },
+    "the first layer alone": (with_fields(block_count=LAYERS + 1), "no tensor blk.2.attn_q.weight"),
+    **{
+        f"{name} of another shape": (wrong_shape(name, *shape), f"{name}.weight has shape")
+        for name, shape in (
+            ("token_embd", (VOCAB, HIDDEN // 2)),
+            ("output", (VOCAB + 32, HIDDEN)),
+            ("output_norm", (HIDDEN - 1,)),
+            ("blk.0.attn_k", (HEADS * D, HIDDEN)),
+            ("blk.1.attn_norm", (HIDDEN, 1)),
+            ("blk.1.ffn_down", (INNER, HIDDEN)),
+        )
+    },
+    "frequencies of another head": (
+        with_tensor("rope_freqs.weight", D),
+        "rope_freqs.weight has shape",
+    ),
+    "values of another size": (with_fields(**{"attention.value_length": 32}), "value_length"),
+    "half of a head rotated": (with_fields(**{"rope.dimension_count": D // 2}), "dimension_count"),
+    "three key-value heads": (with_fields(**{"attention.head_count_kv": 3}), "no multiple of"),
+    "an odd head": (
+        with_fields(
+            **dict.fromkeys(
+                ["attention.key_length", "attention.value_length", "rope.dimension_count"], 63
+            )
+        ),
+        "63 elements",
+    ),
+    **{
+        f"no {name}": (with_fields(**{name: 0}), f"llama.{name} is 0")
+        for name in (
+            "attention.head_count",
+            "attention.head_count_kv",
+            "block_count",
+            "context_length",
+            "feed_forward_length",
+        )
+    },
+    **{
+        f"no field {name}": (with_fields(**{name: None}), f"llama.{name}")
+        for name in ("block_count", "attention.layer_norm_rms_epsilon", "embedding_length")
+    },
+    "a name for a number": (with_fields(block_count="two"), "llama.block_count"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_file_is_refused_in_one_sentence(name, tmp_path):
+    llama, part = REFUSED[name]
+    path = tmp_path / "model.gguf"
+    with pytest.raises(GGUFError) as refused:
+        file, config = opened(llama, tmp_path)
+        list(Weights(file, config, 16).arrays())
+    message = str(refused.value).replace(str(path), "PATH")
+    assert part in message and "PATH" in message
+    assert message.endswith(".") and "\n" not in message and not re.search(r"[.!?] [A-Z]", message)
+
+
+def test_a_type_that_the_course_does_not_read_is_refused(tmp_path):
+    llama = Llama(SMALL)
+    random = np.random.default_rng(0)
+    llama.stored["blk.0.ffn_up"] = "Q5_0", written("Q5_0", (INNER, HIDDEN), random)
+    file, config = opened(llama, tmp_path)
+    weights = Weights(file, config, 16)
+    with pytest.raises(GGUFError, match=r"blk\.0\.ffn_up\.weight .* Q5_0|type 6 \(Q5_0\)"):
+        weights.specs("model.layers.0.mlp.gate_up_proj")

@@ -1,0 +1,574 @@
+"""Products that unpack their own matrix: right numbers on every shape of x, and the instructions of each processor.
+
+References are NumPy in float64. Results start as NaN between guard zones, which `Guarded` puts around each array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from math import prod
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te, tirx
+from tvm.ir import Call
+from tvm.s_tir import SBlockRealize
+from tvm.script import tirx as T
+from tvm.target import Target, codegen
+from tvm_ffi import structural_map
+
+from chapters.kit.cases.guarded import Guarded
+from chapters.kit.cpu import vnni
+from chapters.kit.ir.tensor_ir import nodes, with_fields
+from chapters.kit.quantized.blocks import Codes, Form, pack
+from chapters.kit.quantized.dequantize import kernel
+from chapters.kit.quantized.dot_products import dot_products
+from chapters.kit.quantized.fuse_dequantize import joined
+from chapters.kit.quantized.schedule_coded_products import coded_product, schedule
+from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
+from tests.support.targets import QUICK_HERE
+
+N, K = 48, 96  # three panels of 16 rows; three groups of 32 steps
+HERE = dot_products(QUICK_HERE)
+LANES = HERE.lanes if HERE else 16
+M = tirx.Var("m", "int64")
+
+
+def forms(lanes: int) -> dict[str, Form]:
+    """The forms of the types of files, by the name of one of those types."""
+    return {
+        "Q4_1": Form(4, 32, True, "float16", lanes),
+        "Q4_0": Form(4, 32, False, "float16", lanes),
+        "Q8_0": Form(8, 32, False, "float16", lanes),
+        "Q6_K": Form(8, 16, False, "float32", lanes),
+        "Q4_K": Form(4, 32, True, "float32", lanes),
+    }
+
+
+FORMS = forms(LANES)
+# the shape of x without its last dimension; the rows of M are 1 and 13
+SHAPES = [(1,), (3,), (8,), (9,), (100,), (M,), (1, 5), (1, M), (9, 1), (M, 1), (2, 5)]
+WITH_EPILOGUE = [(1,), (9,), (1, M), (2, 5)]
+# the other forms differ from these inside a group only, so they run on fewer shapes
+ALL_SHAPES = ["Q4_1"]
+FEW_SHAPES = [(1,), (3,), (9,), (M,)]
+
+
+def _long(shape) -> list:
+    return [tirx.IntImm("int64", one) if isinstance(one, int) else one for one in shape]
+
+
+def named(value) -> str:
+    if isinstance(value, tuple):
+        return "x".join(map(str, value))
+    return str(value)
+
+
+# --- kernels, and what they compute ---------------------------------------------------------------
+
+
+def gated(y, bias, gate, residual, _w) -> te.Tensor:
+    """silu(y + bias) * gate + residual, in three blocks behind y."""
+    with_bias = te.compute(y.shape, lambda *i: y(*i) + bias(i[-1]), "with_bias")
+    silu = te.compute(y.shape, lambda *i: with_bias(*i) * te.sigmoid(with_bias(*i)), "silu")
+    return te.compute(y.shape, lambda *i: silu(*i) * gate(*i) + residual(*i), "gated")
+
+
+def coded(
+    form: Form, rows: tuple, *, n: int = N, k: int = K, behind: Callable | None = None
+) -> tirx.PrimFunc:
+    """The kernel (codes, scales, x, result), or (codes, scales, x, bias, gate, residual, result) with `behind`.
+
+    behind: takes y, bias, gate, residual and the float matrix, and returns the result.
+    """
+    w, x = te.placeholder(_long((n, k)), name="w"), te.placeholder(_long((*rows, k)), name="x")
+    y = nt_matmul(w, x, "float32")
+    others = []
+    if behind is not None:
+        bias = te.placeholder(_long([n]), name="bias")
+        others = [bias, *(te.placeholder(y.shape, name=name) for name in ("gate", "residual"))]
+    out = behind(y, *others, w) if behind else y
+    return joined(kernel(form, (n, k)), te.create_prim_func([w, x, *others, out], "int64"))
+
+
+def buffers(func: tirx.PrimFunc) -> list[tirx.Buffer]:
+    """The buffers of `func` that are no parameters."""
+    found = dict.fromkeys(var for var in nodes(func.body, tirx.Var) if tirx.is_buffer_var(var))
+    return [buffer for buffer in found if buffer not in func.params]
+
+
+def rounds(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel stores x in 8 bits."""
+    return any(str(buffer.dtype) == "int8" for buffer in buffers(func))
+
+
+def scheduled(func: tirx.PrimFunc, exact: bool, target: Target = QUICK_HERE) -> tirx.PrimFunc:
+    """`func` after its schedule, in which no buffer holds the floats of the matrix."""
+    parts = coded_product(func)
+    found = schedule(func, target, exact)
+    assert "tirx.is_scheduled" in found.attrs
+    dots = dot_products(target)
+    assert rounds(found) is (not exact and bool(dots) and dots.lanes == parts.form.lanes)
+    floats = prod(int(extent) for extent in parts.weights.shape)
+    for buffer in buffers(found):
+        shape = [int(one) for one in buffer.shape if isinstance(one, tirx.IntImm)]
+        assert not (str(buffer.dtype).startswith("float") and prod(shape) == floats), buffer
+    return found
+
+
+def compiled(kernels: dict[object, tirx.PrimFunc], target: Target = QUICK_HERE) -> dict:
+    """The functions of `kernels`, compiled together."""
+    names = {key: f"kernel{at}" for at, key in enumerate(kernels)}
+    mod = {names[key]: one.with_attr("global_symbol", names[key]) for key, one in kernels.items()}
+    built = tvm.compile(tvm.IRModule(mod), target)
+    return {key: built[name] for key, name in names.items()}
+
+
+def run(function, matrix: Codes, form: Form, x: np.ndarray, *others: np.ndarray) -> np.ndarray:
+    """What a kernel writes into an array of NaN. It writes into no other array, nor beside one."""
+    shape = (*x.shape[:-1], len(matrix.codes))
+    inputs = [*pack(matrix, form), x, *others]
+    guarded = [Guarded(array) for array in [*inputs, np.full(shape, np.nan, "float32")]]
+    function(*(one.tensor for one in guarded))
+    assert all(one.intact() for one in guarded)
+    for before, after in zip(inputs, guarded, strict=False):
+        assert before.tobytes() == after.array.tobytes()
+    return guarded[-1].array
+
+
+def random_codes(form: Form, n: int = N, k: int = K) -> Codes:
+    """Random codes. Their weights have both signs, and each group has a scale and a minimum of its own."""
+    random = np.random.default_rng(form.bits)
+    scales = random.uniform(0.5, 1.5, (n, k // form.group)).astype(form.scale)
+    minima = (-8 * random.uniform(0.5, 1.5, scales.shape)).astype(form.scale)
+    codes = random.integers(0, 1 << form.bits, (n, k), "u1")
+    return Codes(form.bits, codes, scales, minima if form.has_minimum else None)
+
+
+def whole(group: int, *shape: int) -> np.ndarray:
+    """x whose elements 8 bits represent: integers times a power of two, the largest of each group 127 or -127."""
+    random = np.random.default_rng(sum(shape))
+    integers = random.integers(-127, 128, (*shape[:-1], shape[-1] // group, group))
+    place = random.integers(0, group, (*integers.shape[:-1], 1))
+    np.put_along_axis(integers, place, random.choice([-127, 127], place.shape), -1)
+    powers = 2.0 ** random.integers(-9, -5, place.shape)
+    return (integers * powers).reshape(shape).astype("float32")
+
+
+def normal(*shape: int) -> np.ndarray:
+    """Normal numbers; the rows differ in size by up to a factor of 100."""
+    random = np.random.default_rng(sum(shape))
+    sizes = 10 ** random.uniform(-1, 1, (*shape[:-1], 1))
+    return (random.standard_normal(shape) * sizes).astype("float32")
+
+
+def product(x: np.ndarray, matrix: Codes) -> np.ndarray:
+    return x.astype("float64") @ matrix.floats().astype("float64").T
+
+
+def close(found: np.ndarray, exact: np.ndarray, more: np.ndarray | float = 0.0) -> None:
+    """Each result is within 1e-5 of the largest one of its row, and `more`."""
+    allowed = 1e-5 * np.abs(exact).max(axis=-1, keepdims=True) + more
+    wrong = ~(np.abs(found - exact) <= allowed)  # a NaN is wrong
+    assert not wrong.any(), (found[wrong][:5], exact[wrong][:5])
+    assert found.shape == exact.shape and found.dtype == np.float32
+
+
+def rounding(x: np.ndarray, matrix: Codes) -> np.ndarray:
+    """How far 8 bits for x may move each result: an element by half a step, 1/127 of the largest one of its group.
+
+    A group whose elements are all below 1e-30 counts as zeros.
+    """
+    group = matrix.codes.shape[1] // matrix.scales.shape[1]
+    groups = np.abs(x.astype("float64")).reshape(*x.shape[:-1], -1, group)
+    largest = groups.max(axis=-1)
+    off = np.repeat(np.where(largest < 1e-30, largest, largest / 254), group, axis=-1)
+    return off @ np.abs(matrix.floats().astype("float64")).T
+
+
+def check(function, form: Form, matrix: Codes, rows: tuple, exact: bool) -> None:
+    """The numbers of a kernel: for x that 8 bits represent, and for any x within what rounding it explains."""
+    shape = (*rows, matrix.codes.shape[1])
+    x = whole(form.group, *shape)
+    close(run(function, matrix, form, x), product(x, matrix))
+    x = normal(*shape)
+    found = run(function, matrix, form, x)
+    close(found, product(x, matrix), 0.0 if exact else rounding(x, matrix))
+
+
+# --- on this machine ------------------------------------------------------------------------------
+
+
+def cases(shapes: list[tuple]) -> list:
+    """(rows, kind, exact) for a test."""
+    return [
+        pytest.param(rows, kind, exact, id=f"{named(rows)}-{kind}-{'floats' if exact else 'bytes'}")
+        for kind in FORMS
+        for rows in shapes
+        if kind in ALL_SHAPES or rows in FEW_SHAPES
+        for exact in (True, False)
+    ]
+
+
+@cache
+def on_this_machine(kind: str, exact: bool) -> dict:
+    """(rows, what is behind the sums or None) -> the compiled kernel, for one form."""
+    wanted = [(one, None) for one in SHAPES] + [(one, gated) for one in WITH_EPILOGUE]
+    return compiled(
+        {
+            (rows, behind): scheduled(coded(FORMS[kind], rows, behind=behind), exact)
+            for rows, behind in wanted
+            if kind in ALL_SHAPES or rows in FEW_SHAPES
+        }
+    )
+
+
+def concrete(rows: tuple) -> list[tuple]:
+    """The shapes with which a kernel for `rows` runs."""
+    if M not in rows:
+        return [rows]
+    return [tuple(m if one is M else one for one in rows) for m in (1, 13)]
+
+
+@pytest.mark.parametrize(("rows", "kind", "exact"), cases(SHAPES))
+def test_a_product(rows, kind, exact):
+    form, function = FORMS[kind], on_this_machine(kind, exact)[rows, None]
+    for shape in concrete(rows):
+        check(function, form, random_codes(form), shape, exact)
+
+
+@pytest.mark.parametrize(("rows", "kind", "exact"), cases(WITH_EPILOGUE))
+def test_an_epilogue_is_computed_from_the_sums(rows, kind, exact):
+    form, function = FORMS[kind], on_this_machine(kind, exact)[rows, gated]
+    matrix = random_codes(form)
+    for shape in concrete(rows):
+        x = whole(form.group, *shape, K) / np.float32(64)  # so that the results are about 1
+        bias, gate, residual = normal(N), normal(*shape, N), normal(*shape, N) + np.float32(1)
+        found = run(function, matrix, form, x, bias, gate, residual)
+        y = product(x, matrix) + bias
+        close(found, y / (1 + np.exp(-y)) * gate + residual)
+
+
+def test_an_empty_x_has_no_results():
+    """A symbolic number of rows may be 0."""
+    for exact in (True, False):
+        function = on_this_machine("Q4_1", exact)[(M,), None]
+        form = FORMS["Q4_1"]
+        assert run(function, random_codes(form), form, np.zeros((0, K), "float32")).size == 0
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["floats", "bytes"])
+@pytest.mark.parametrize("kind", ["Q4_1", "Q6_K"])
+def test_a_matrix_that_several_threads_multiply(kind, exact):
+    form, n, k = FORMS[kind], 512, 256
+    assert form.bytes_of(n, k) > 1 << 16
+    matrix = random_codes(form, n, k)
+    here = Target({"kind": "llvm", "mcpu": codegen.llvm_get_system_cpu()})  # optimized
+    kernels = {rows: scheduled(coded(form, rows, n=n, k=k), exact, here) for rows in [(1,), (1, M)]}
+    for rows, function in compiled(kernels, here).items():
+        check(function, form, matrix, concrete(rows)[-1], exact)
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("kind", ["Q4_1", "Q6_K"])
+def test_a_form_with_other_lanes_is_multiplied_in_floats(kind, lanes):
+    """Such as the matrix of a vocabulary with an odd number of tokens: its rows fill no vector."""
+    if HERE and lanes == HERE.lanes:
+        pytest.skip("this processor's own number of lanes")
+    form, n = forms(lanes)[kind], 5 * lanes
+    kernels = {rows: scheduled(coded(form, rows, n=n), False) for rows in [(9,), (1, M)]}
+    for rows, function in compiled(kernels).items():
+        for shape in concrete(rows):
+            check(function, form, random_codes(form, n), shape, exact=True)
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_each_element_is_rounded_to_the_nearest_step(kind):
+    """Each row of the matrix has one weight that is not 0, so no error of one element hides that of another."""
+    form, function = FORMS[kind], on_this_machine(kind, False)[(9,), None]
+    scales = np.full((N, K // form.group), 0.5, form.scale)
+    codes = np.full((N, K), 0 if form.has_minimum else form.zero, "u1")
+    codes[range(N), np.arange(N) * 2 + 1] += 5
+    matrix = Codes(form.bits, codes, scales, scales * 0 if form.has_minimum else None)
+    x = normal(9, K)
+    error = np.abs(run(function, matrix, form, x) - product(x, matrix)) / rounding(x, matrix)
+    assert error.max() <= 1 + 1e-4
+    if HERE:
+        assert error.max() >= 0.9  # x is rounded, and no finer than `rounding` says
+
+
+# --- x that is unusual ----------------------------------------------------------------------------
+
+SMALLEST = np.float32(1e-45)  # a subnormal number
+UNUSUAL = {
+    "a group of zeros": lambda x: np.put(x, range(32), 0),
+    "only zeros": lambda x: np.multiply(x, 0, x),
+    "a group of subnormal numbers": lambda x: np.put(x, range(32), 1e-40),
+    "only subnormal numbers": lambda x: np.multiply(x, SMALLEST, x),
+    "negligible numbers": lambda x: np.multiply(x, np.float32(1e-33), x),
+    "tiny numbers": lambda x: np.multiply(x, np.float32(1e-25), x),
+    "huge numbers": lambda x: np.multiply(x, np.float32(1e30), x),
+    "groups of different size": lambda x: np.multiply(x, np.logspace(-12, 12, K, dtype="f4"), x),
+    "NaN": lambda x: np.put(x, 40, np.nan),
+    "infinity": lambda x: np.put(x, 40, np.inf),
+    "minus infinity": lambda x: np.put(x, 95, -np.inf),
+    "both infinities": lambda x: np.put(x, [40, 41], [np.inf, -np.inf]),
+    "NaN and infinity": lambda x: np.put(x, [3, 40], [np.nan, np.inf]),
+}
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["floats", "bytes"])
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("rows", [9, M], ids=named)
+def test_an_unusual_row_has_no_influence_on_the_others(rows, kind, exact):
+    """All rows of UNUSUAL and usual ones between them, 9 at a time."""
+    form, function = FORMS[kind], on_this_machine(kind, exact)[(rows,), None]
+    matrix = random_codes(form)
+    names = [one for name in UNUSUAL for one in (name, "usual")]
+    names += ["usual"] * (-len(names) % 9)
+    for first in range(0, len(names), 9):
+        x, some = normal(9, K), names[first : first + 9]
+        for row, name in zip(x, some, strict=True):
+            UNUSUAL.get(name, lambda row: None)(row)
+        found = run(function, matrix, form, x)
+        for row, name, y in zip(x, some, found, strict=True):
+            if "NaN" in name:
+                assert np.isnan(y).all(), name
+            elif "infinit" in name:
+                assert not np.isfinite(y).any(), name
+            else:
+                # products of subnormal numbers are rounded to multiples of the smallest
+                more = 0.0 if exact else rounding(row, matrix)
+                close(y, product(row, matrix), more + K * 255 * SMALLEST)
+
+
+# --- the instructions of each processor -----------------------------------------------------------
+
+TARGETS = {
+    "haswell": {"mcpu": "haswell"},
+    "cascadelake": {"mcpu": "cascadelake"},
+    "alderlake": {"mcpu": "alderlake"},
+    "cortex-a76": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a76"},
+    "dotprod": {"mtriple": "aarch64-linux-gnu", "mattr": ["+dotprod"]},
+    "x86-64": {"mtriple": "x86_64-linux-gnu", "mcpu": "x86-64"},
+    "cortex-a72": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"},
+}
+DOTS = "vpmaddubsw", "vpmaddwd", "vpdpbusd", "sdot", "pmaddwd", "pmaddubsw", "udot"
+# target -> lanes, and what stands in the assembly for 4 and for 8 bits
+EXPECTED = {
+    "haswell": (8, ["vpmaddubsw", "vpmaddwd"], ["vpmaddwd"]),
+    "cascadelake": (16, ["vpdpbusd", "%zmm"], ["vpdpbusd", "%zmm"]),
+    "alderlake": (8, ["vpdpbusd", "%ymm"], ["vpdpbusd", "%ymm"]),
+    "cortex-a76": (4, ["sdot", ".16b"], ["sdot", ".16b"]),
+    "dotprod": (4, ["sdot", ".16b"], ["sdot", ".16b"]),
+}
+
+
+def target_of(name: str) -> Target:
+    """A target of TARGETS. Skips the test if this LLVM writes no code for it."""
+    attributes = TARGETS[name]
+    if "aarch64" in attributes.get("mtriple", ""):
+        if "aarch64" not in codegen.llvm_get_targets():
+            pytest.skip("this LLVM writes no ARM code")
+    elif not vnni.compiles_here():
+        pytest.skip("this LLVM writes no x86 code")
+    return Target({"kind": "llvm", **attributes})
+
+
+def assembly(form: Form, exact: bool, target: Target, rows: tuple = (1,)) -> list[str]:
+    """The instructions of a kernel, one per line."""
+    kernel = scheduled(coded(form, rows), exact, target).with_attr("global_symbol", "main")
+    return tvm.compile(kernel, target).mod.inspect_source("asm").splitlines()
+
+
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_instruction_is_in_the_assembly(name, kind):
+    target = target_of(name)
+    lanes, four, eight = EXPECTED[name]
+    assert dot_products(target).lanes == lanes
+    form = forms(lanes)[kind]
+    lines = assembly(form, False, target)
+    instruction, *others = four if form.bits == 4 else eight
+    found = [line for line in lines if instruction in line]
+    operands = [one for one in others if not one.startswith("vp")]
+    assert found and all(one in line for one in operands for line in found)
+    for other in others:
+        assert any(other in line for line in lines)
+    if name == "alderlake":
+        assert not any("%zmm" in line for line in lines)
+
+
+@pytest.mark.parametrize("name", ["haswell", "cascadelake", "cortex-a76"])
+def test_exact_products_have_no_integer_instruction(name):
+    target = target_of(name)
+    lines = assembly(forms(dot_products(target).lanes)["Q4_1"], True, target)
+    assert not [line for line in lines if any(dot in line for dot in DOTS)]
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0"])
+@pytest.mark.parametrize("name", ["x86-64", "cortex-a72"])
+def test_a_processor_without_the_instruction_multiplies_floats(name, kind):
+    target = target_of(name)
+    assert dot_products(target) is None
+    for lanes in (4, 16):
+        lines = assembly(forms(lanes)[kind], False, target)
+        assert not [line for line in lines if any(dot in line for dot in DOTS)]
+
+
+def runs_here(*features: str) -> bool:
+    return vnni.compiles_here() and all(
+        codegen.llvm_cpu_has_features(feature, QUICK_HERE) for feature in features
+    )
+
+
+RUN = {
+    "haswell": (["avx2"], TARGETS["haswell"]),
+    # of Alder Lake's features those that the kernels use: a processor that has these may lack others
+    "alderlake": (["avx2", "avxvnni"], {"mcpu": "haswell", "mattr": ["+avxvnni"]}),
+    "x86-64": (["sse2"], TARGETS["x86-64"]),
+}
+
+
+@cache
+def on(name: str) -> tuple[dict[str, Form], dict]:
+    """The forms for a target of RUN, and its compiled kernels, which this machine can run."""
+    features, attributes = RUN[name]
+    if not runs_here(*features):
+        pytest.skip(f"this processor is none of x86 with {features}")
+    target = Target({"kind": "llvm", "opt-level": 0, **attributes})
+    dots = dot_products(target)
+    own = forms(dots.lanes if dots else 16)
+    kernels = {
+        (kind, rows): scheduled(coded(form, rows), False, target)
+        for kind, form in own.items()
+        for rows in [(9,), (1, M)]
+    }
+    return own, compiled(kernels, target)
+
+
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("name", RUN)
+def test_the_numbers_of_other_processors(name, kind):
+    own, kernels = on(name)
+    for rows in [(9,), (1, M)]:
+        for shape in concrete(rows):
+            function = kernels[kind, rows]
+            check(function, own[kind], random_codes(own[kind]), shape, exact=name == "x86-64")
+
+
+@pytest.mark.parametrize("kind", FORMS)
+@pytest.mark.parametrize("name", ["here", *RUN])
+def test_the_largest_sums_do_not_overflow(name, kind):
+    """All codes are the largest, and x is 127 and -127 in groups: the largest sums of products there can be."""
+    if name == "here":
+        form, function = FORMS[kind], on_this_machine(kind, False)[(9,), None]
+    else:
+        own, kernels = on(name)
+        form, function = own[kind], kernels[kind, (9,)]
+    largest = np.full((N, K), (1 << form.bits) - 1, "u1")
+    scales = np.ones((N, K // form.group), form.scale)
+    for codes in (largest, largest * 0, largest * (np.arange(K) % 2).astype("u1")):
+        matrix = Codes(form.bits, codes, scales, scales * 0 if form.has_minimum else None)
+        x = np.full((9, K), 127, "float32")
+        x[1::2] *= -1
+        x[2::3, : K // 2] *= -1
+        found = run(function, matrix, form, x)
+        close(found, product(x, matrix), 1e-3)  # where the sum is 0, its parts are up to 10**6
+
+
+# --- ARM's instruction, computed by others --------------------------------------------------------
+
+
+def without_sdot(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with shifts and products in the place of each sdot, so that every processor can run it."""
+    number = T.llvm_lookup_intrinsic_id("llvm.aarch64.neon.sdot")
+    calls = []
+
+    def byte(words, at: int):
+        left, right = (T.broadcast(T.int32(shift), 4) for shift in (24 - 8 * at, 24))
+        return (words << left) >> right  # with its sign
+
+    def replaced(call: Call):
+        if not call.op.same_as(tvm.ir.Op.get("tirx.call_llvm_pure_intrin")):
+            return call
+        if int(call.args[0]) != int(number):
+            return call
+        calls.append(call)
+        sums, codes, x = call.args[-3:]
+        codes, x = (T.reinterpret("int32x4", one) for one in (codes, x))
+        for one in range(4):
+            sums = sums + byte(codes, one) * byte(x, one)
+        return sums
+
+    found = func.with_body(structural_map(func.body, (Call, replaced)))
+    assert calls
+    return found
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_the_numbers_of_sdot(kind):
+    """The kernels for ARM, with sdot spelled out, on any processor."""
+    target, form = target_of("cortex-a76"), forms(4)[kind]
+    function = compiled({0: without_sdot(scheduled(coded(form, (3,)), False, target))})[0]
+    check(function, form, random_codes(form), (3,), exact=False)
+
+
+# --- kernels that stay ----------------------------------------------------------------------------
+
+
+def behind_sums(element: Callable) -> tirx.PrimFunc:
+    """A square product with one block behind it, whose element (i, j) is element(y, w, i, j)."""
+
+    def behind(y, bias, gate, residual, w):
+        def added(i, j):
+            return element(y, w, i, j) + bias[j] + gate[i, j] + residual[i, j]
+
+        return te.compute(y.shape, added, "behind")
+
+    return coded(FORMS["Q4_1"], (N,), behind=behind)
+
+
+def summed(y, bias, gate, residual, _w) -> te.Tensor:
+    """An epilogue that sums over the results of a row."""
+    j = te.reduce_axis((0, tirx.IntImm("int64", N)), "j")
+    total = te.compute(y.shape[:-1], lambda i: te.sum(y[i, j], axis=j), "total")
+
+    def element(i, j):
+        return y[i, j] / total[i] + bias[j] + gate[i, j] + residual[i, j]
+
+    return te.compute(y.shape, element, "normed")
+
+
+def plain() -> tirx.PrimFunc:
+    w, x = (te.placeholder(_long((n, K)), name=name) for n, name in ((N, "w"), (3, "x")))
+    return te.create_prim_func([w, x, nt_matmul(w, x, "float32")], "int64")
+
+
+def floats_returned() -> tirx.PrimFunc:
+    func = coded(FORMS["Q4_1"], (3,))
+    root = func.body.block
+    (weights,) = root.alloc_buffers
+    body = SBlockRealize([], True, with_fields(root, alloc_buffers=[]))
+    return tirx.PrimFunc([*func.params, weights], body)
+
+
+KEPT = {
+    "the epilogue reads the floats": lambda: behind_sums(lambda y, w, i, j: y[i, j] + w[j, 0]),
+    "the epilogue reads the transposed": lambda: behind_sums(lambda y, w, i, j: y[j, i]),
+    "the epilogue reads the next row": lambda: behind_sums(lambda y, w, i, j: y[(i + 1) % N, j]),
+    "the epilogue reads two sums": lambda: behind_sums(lambda y, w, i, j: y[i, j] + y[i, 0]),
+    "the epilogue is a sum": lambda: coded(FORMS["Q4_1"], (3,), behind=summed),
+    "the floats are a result": floats_returned,
+    "the matrix is in floats": plain,
+    "only the matrix is unpacked": lambda: kernel(FORMS["Q4_1"], (N, K)),
+}
+
+
+@pytest.mark.parametrize("exact", [True, False], ids=["floats", "bytes"])
+@pytest.mark.parametrize("name", KEPT)
+def test_other_kernels_stay_as_they_are(name, exact):
+    func = KEPT[name]()
+    assert schedule(func, QUICK_HERE, exact).same_as(func)
