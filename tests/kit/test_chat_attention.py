@@ -99,7 +99,7 @@ class Reference:
     def cache(self) -> np.ndarray:
         """What the cache must hold: NaN in other layers and in slots without a token."""
         c, d = self.config, self.config.head_dim
-        cache = np.full(cache_shape(c, c.context_window_size), np.nan)
+        cache = np.full(cache_shape(c), np.nan)
         for at in range(min(len(self.keys), c.context_window_size)):
             for head in range(c.num_key_value_heads):
                 keys, values = cache[LAYER, :, head, at // LANES]
@@ -133,7 +133,7 @@ class Kernels:
 
     def forget(self) -> None:
         """Begin a new conversation."""
-        shape = cache_shape(self.config, self.config.context_window_size)
+        shape = cache_shape(self.config)
         self.cache = Guarded(np.full(shape, np.nan, "float32"))
         self.length = 0
 

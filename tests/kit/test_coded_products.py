@@ -356,7 +356,7 @@ TARGETS = {
     "cortex-a72": {"mtriple": "aarch64-linux-gnu", "mcpu": "cortex-a72"},
 }
 DOTS = "vpmaddubsw", "vpmaddwd", "vpdpbusd", "sdot", "pmaddwd", "pmaddubsw", "udot"
-# target -> lanes, and what stands in the assembly for 4 and for 8 bits
+# target -> lanes, and the instructions in its assembly for 4 and for 8 bits
 EXPECTED = {
     "haswell": (8, ["vpmaddubsw", "vpmaddwd"], ["vpmaddwd"]),
     "cascadelake": (16, ["vpdpbusd", "%zmm"], ["vpdpbusd", "%zmm"]),

@@ -21,6 +21,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as I
 
 from chapters.kit.decoder.llama_config import LlamaConfig
+from chapters.kit.quantized.dequantize import int64, int64s
 
 LANES = 16  # tokens in a block of the cache
 ROWS = 12  # vectors of sums that a kernel holds at a time, in as many registers
@@ -37,9 +38,9 @@ def rope_table(config: LlamaConfig, factors: np.ndarray | None = None) -> np.nda
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype("float32")
 
 
-def cache_shape(config: LlamaConfig, context_window: object) -> tuple:
-    """The shape of `kv_cache` for as many tokens, a multiple of LANES."""
-    heads, blocks = config.num_key_value_heads, context_window // LANES
+def cache_shape(config: LlamaConfig) -> tuple[int, ...]:
+    """The shape of `kv_cache`; the configuration's context window is a multiple of LANES."""
+    heads, blocks = config.num_key_value_heads, config.context_window_size // LANES
     return config.num_hidden_layers, 2, heads, blocks, LANES * config.head_dim
 
 
@@ -53,7 +54,7 @@ class CachedAttention(nn.Module):
         """qkv (1, s, qkv_heads, d), positions (1,) -> (1, s, heads * d), and the cache with the new keys and values."""
         config = self.config
         _, s, _, d = qkv.shape
-        number = tirx.IntImm("int64", layer)
+        number = int64(layer)
         kv_cache = op.tensor_ir_inplace_op(
             append_kernel(config, s),
             "append_to_cache",
@@ -75,16 +76,12 @@ def _inputs(config: LlamaConfig, s: Expr | int):
     window = config.context_window_size
     s = s if isinstance(s, int) else tirx.Var("seq_len", "int64")
     return s, (
-        I.arg("kv_cache", I.Buffer(_long(cache_shape(config, window)), "float32")),
-        I.arg("qkv", I.Buffer(_long((1, s, config.qkv_heads, config.head_dim)), "float32")),
-        I.arg("rope", I.Buffer(_long((window, 2, config.head_dim // 2)), "float32")),
-        I.arg("positions", I.Buffer(_long((1,)), "int32")),
+        I.arg("kv_cache", I.Buffer(int64s(cache_shape(config)), "float32")),
+        I.arg("qkv", I.Buffer(int64s((1, s, config.qkv_heads, config.head_dim)), "float32")),
+        I.arg("rope", I.Buffer(int64s((window, 2, config.head_dim // 2)), "float32")),
+        I.arg("positions", I.Buffer(int64s((1,)), "int32")),
         I.arg("layer", tirx.Var("layer", "int64")),
     )
-
-
-def _long(shape) -> list[Expr]:
-    return [tirx.IntImm("int64", one) if isinstance(one, int) else one for one in shape]
 
 
 def _rotated(qkv, rope, token, slot, head, first, size: int, half: int) -> tuple[Expr, Expr]:
@@ -106,16 +103,16 @@ def append_kernel(config: LlamaConfig, s: Expr | int) -> tirx.PrimFunc:
         s, (cache, qkv, rope, positions, layer) = _inputs(config, s)
         with I.sblock("root"):
             each = I.serial if isinstance(s, int) else I.parallel
-            with each(*_long((0, s))) as token:
+            with each(*int64s((0, s))) as token:
                 slot = positions[0].astype("int64") + token
                 inside = I.If(slot < config.context_window_size)
-                with inside, I.Then(), I.serial(*_long((0, heads))) as head:
-                    block = (layer, tirx.IntImm("int64", 0), head, slot // LANES)
+                with inside, I.Then(), I.serial(*int64s((0, heads))) as head:
+                    block = (layer, int64(0), head, slot // LANES)
                     rotated = _rotated(qkv, rope, token, slot, first_key + head, 0, half, half)
                     for part, values in enumerate(rotated):
                         at = I.ramp(part * half * LANES + slot % LANES, LANES, half)
                         I.buffer_store(cache, values, [*block, at])
-                    block = (layer, tirx.IntImm("int64", 1), head, slot // LANES)
+                    block = (layer, int64(1), head, slot // LANES)
                     value = qkv[0, token, first_key + heads + head, I.ramp(0, 1, d)]
                     I.buffer_store(cache, value, [*block, I.ramp(slot % LANES * d, 1, d)])
     return builder.get()
@@ -128,20 +125,20 @@ def attention_kernel(config: LlamaConfig, s: Expr | int) -> tirx.PrimFunc:
         I.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         s, (cache, qkv, rope, positions, layer) = _inputs(config, s)
         shape = (1, s, config.num_attention_heads * config.head_dim)
-        out = I.arg("attended", I.Buffer(_long(shape), "float32"))
+        out = I.arg("attended", I.Buffer(int64s(shape), "float32"))
         tokens = 1 if isinstance(s, int) else max(1, ROWS // group)
         with I.sblock("root"):
             work = _Attention(config, (cache, qkv, rope, positions, layer, out), s, tokens)
             if isinstance(s, int):
                 long = positions[0] * (group * config.head_dim) > PARALLEL
                 with I.If(long):
-                    with I.Then(), I.parallel(*_long((0, heads))) as head:
-                        work.emit(head, tirx.IntImm("int64", 0))
-                    with I.Else(), I.serial(*_long((0, heads))) as head:
-                        work.emit(head, tirx.IntImm("int64", 0))
+                    with I.Then(), I.parallel(*int64s((0, heads))) as head:
+                        work.emit(head, int64(0))
+                    with I.Else(), I.serial(*int64s((0, heads))) as head:
+                        work.emit(head, int64(0))
             else:
                 tiles = (s + tokens - 1) // tokens
-                with I.parallel(*_long((0, heads * tiles))) as task:
+                with I.parallel(*int64s((0, heads * tiles))) as task:
                     work.emit(task % heads, task // heads * tokens)
     return builder.get()
 
@@ -200,7 +197,7 @@ class _Attention:
         sums = I.alloc_buffer([rows, LANES], "float32", layout=None)
         for row in range(rows):
             I.buffer_store(largest, least, [row, lanes])
-        with I.serial(*_long((0, blocks))) as block:
+        with I.serial(*int64s((0, blocks))) as block:
             for row in range(rows):
                 I.buffer_store(sums, T.broadcast(T.float32(0), LANES), [row, lanes])
             with I.serial(0, self.config.head_dim) as element:
@@ -225,7 +222,7 @@ class _Attention:
             )
             I.buffer_store(most, largest, [row])
             I.buffer_store(total, T.broadcast(T.float32(0), LANES), [row, lanes])
-        with I.serial(*_long((0, blocks))) as block, I.serial(0, self.rows) as row:
+        with I.serial(*int64s((0, blocks))) as block, I.serial(0, self.rows) as row:
             with I.vectorized(0, LANES) as lane:
                 I.buffer_store(
                     scores,
@@ -247,7 +244,7 @@ class _Attention:
         with I.serial(0, d // width) as part:
             for row in range(self.rows):
                 I.buffer_store(sums, T.broadcast(T.float32(0), width), [row, lanes])
-            with I.serial(*_long((0, length))) as token:
+            with I.serial(*int64s((0, length))) as token:
                 at = I.ramp(token % LANES * d + part * width, 1, width)
                 values = self.cache[self.layer, 1, head, token // LANES, at]
                 for row in range(self.rows):

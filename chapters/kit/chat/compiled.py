@@ -84,8 +84,9 @@ class ChatModel:
         self.vm = relax.VirtualMachine(executable, tvm.cpu())
         arrays = placed(dict(weights.arrays()))
         self.weights = [tvm.runtime.from_dlpack(arrays[name]) for name in names]
-        shape = cache_shape(self.config, self.config.context_window_size)
-        self.cache = tvm.runtime.empty(shape, "float32")  # takes memory where tokens have been
+        self.cache = tvm.runtime.empty(
+            cache_shape(self.config), "float32"
+        )  # takes memory where tokens have been
         self.length = 0
 
     def feed(self, tokens: Sequence[int]) -> np.ndarray:

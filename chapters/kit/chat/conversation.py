@@ -73,7 +73,7 @@ class Chat:
     def answer(self, ids: list[int]) -> Iterator[str]:
         """The model's answer to the tokens `ids`, piece by piece; it becomes part of the conversation.
 
-        Ends at a token that ends a turn, or where the context is full. What the model has read is not read again.
+        Stops at an end-of-turn token, or when the context is full. Tokens in the model's cache are not fed again.
         """
         same = next(
             (n for n, (a, b) in enumerate(zip(self.read, ids, strict=False)) if a != b), None

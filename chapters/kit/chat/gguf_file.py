@@ -52,9 +52,7 @@ SCALARS = {
 }
 BOOL, STRING, ARRAY = 7, 8, 9
 LEAST_FIELD = 13  # bytes: the length of a name, a type, a value of one byte
-LEAST_TENSOR = (
-    32  # bytes: the length of a name, the number of dimensions, one extent, a type, an offset
-)
+LEAST_TENSOR = 32  # bytes: the length of a name, how many dimensions, one extent, a type, an offset
 REQUIRED = object()
 
 

@@ -81,7 +81,7 @@ def _spec(name: str, config) -> dict:
         return {"input_ids": nn.spec.Tensor(["seq_len"], "int32"), **modes}
     embeds = "input_embeds" if name.startswith("batch") else "input_embed"
     length = 1 if name == "decode" else "seq_len"
-    cache = list(cache_shape(config, config.context_window_size))
+    cache = list(cache_shape(config))
     return {
         embeds: nn.spec.Tensor([1, length, config.hidden_size], "float32"),
         "positions": nn.spec.Tensor([1], "int32"),

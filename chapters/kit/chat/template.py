@@ -82,7 +82,7 @@ def render(
         return renderer.render(messages, seconds=seconds)
 
 
-# --- in the process of its own --------------------------------------------------------------------
+# --- in the child process -------------------------------------------------------------------------
 
 
 class Refused(Exception):
@@ -93,15 +93,12 @@ def answers() -> Callable[[dict], dict]:
     """What chapters.child calls: {"template": …, "messages": …, "bos_token": …, "eos_token": …} to text or error."""
     from jinja2.exceptions import SecurityError, TemplateSyntaxError
 
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C ends an answer of the model, not this process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the model's answer, not this process
     if sys.platform == "linux":
         import resource
 
-        most = min(
-            MOST_MEMORY, resource.getrlimit(resource.RLIMIT_DATA)[1]
-        )  # chapters.child has set one
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)  # chapters.child has set one
+        most = min(MOST_MEMORY, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
     def answer(question: dict) -> dict:

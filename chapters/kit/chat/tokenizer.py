@@ -96,9 +96,8 @@ class Tokenizer:
                 f"'gpt2' with {', '.join(map(repr, WORDS))}; use a model with one of these."
             )
         tokens = gguf.field("tokenizer.ggml.tokens", list)
-        kinds = _per_token(
-            gguf, "token_type", len(tokens)
-        ).copy()  # else it would keep the file in memory
+        # a copy, because a view would keep the whole file in memory
+        kinds = _per_token(gguf, "token_type", len(tokens)).copy()
         bos, eos, *others = (_id(gguf, name, len(tokens)) for name in ("bos", "eos", "eot", "eom"))
         named = (
             id for id in np.flatnonzero(kinds == CONTROL).tolist() if END.fullmatch(tokens[id])
@@ -179,7 +178,7 @@ class Tokenizer:
         return bytes(BYTES[character] for character in text)
 
     def _plain(self, text: str) -> list[int]:
-        text = re.sub("[\ud800-\udfff]", "\ufffd", text)  # what a terminal gave us that is no text
+        text = re.sub("[\ud800-\udfff]", "\ufffd", text)  # bytes of the terminal that are not UTF-8
         if self.pieces:
             text = (" " * self.space_prefix + text).replace(" ", "▁")
         found = self.bpe.encode(text, add_special_tokens=False).ids

@@ -38,15 +38,21 @@ def dequantize(form: Form, shape: Sequence, codes: te.Tensor, scales: te.Tensor)
 def kernel(form: Form, shape: tuple[int, int]) -> tirx.PrimFunc:
     """`dequantize` as a PrimFunc (codes, scales, result)."""
     arrays = [
-        te.placeholder(_int64(extents), dtype, name)
+        te.placeholder(int64s(extents), dtype, name)
         for (extents, dtype), name in zip(form.shapes(*shape), ("codes", "scales"), strict=True)
     ]
-    func = te.create_prim_func([*arrays, dequantize(form, _int64(shape), *arrays)])
+    func = te.create_prim_func([*arrays, dequantize(form, int64s(shape), *arrays)])
     return func.without_attr("global_symbol")
 
 
-def _int64(shape: Sequence[int]) -> list[tirx.IntImm]:
-    return [tirx.IntImm("int64", extent) for extent in shape]
+def int64(value: Expr | int) -> Expr:
+    """A number as an int64 constant, like the extents of Relax tensors; an expression stays as it is."""
+    return tirx.IntImm("int64", value) if isinstance(value, int) else value
+
+
+def int64s(values: Sequence[Expr | int]) -> list[Expr]:
+    """`int64` of each value: the extents of a shape, or a loop's first iteration and their number."""
+    return [int64(value) for value in values]
 
 
 def form_of(func: tirx.PrimFunc) -> Form | None:

@@ -16,6 +16,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as I
 
 from chapters.kit.quantized.blocks import Form
+from chapters.kit.quantized.dequantize import int64, int64s
 from chapters.kit.quantized.dot_products import DotProducts
 
 LARGEST = 127  # of a rounded element of x: -128 is left out, so that a group is symmetric
@@ -57,20 +58,20 @@ def int8_product(form: Form, n: int, k: int, x_shape: Sequence, dots: DotProduct
     with IRBuilder() as builder, I.prim_func(s_tir=True, private=True):
         I.func_attr({"tirx.noalias": True})
         codes, scales = (
-            I.arg(name, I.Buffer(_int64(shape), dtype))
+            I.arg(name, I.Buffer(int64s(shape), dtype))
             for (shape, dtype), name in zip(form.shapes(n, k), ("codes", "scales"), strict=True)
         )
         x = I.arg("x", I.Buffer(x_shape, "float32"))
-        out = I.arg("NT_matmul", I.Buffer([*x_shape[:-1], _int(n)], "float32"))
+        out = I.arg("NT_matmul", I.Buffer([*x_shape[:-1], int64(n)], "float32"))
         with I.sblock("root"):
             stored = _Rounded(form, rows.count, groups)
-            each = (I.serial if few else I.parallel)(_int(0), _as_int(rows.count))
-            with each as row, I.serial(_int(0), _int(groups)) as group:
+            each = (I.serial if few else I.parallel)(int64(0), int64(rows.count))
+            with each as row, I.serial(int64(0), int64(groups)) as group:
                 _round(stored, form, x, rows.index(row), row, group)
             small = few and form.bytes_of(n, k) <= SERIAL_BYTES
-            with (I.serial if small else I.parallel)(_int(0), _int(panels)) as panel:
+            with (I.serial if small else I.parallel)(int64(0), int64(panels)) as panel:
                 tiles = 1 if few else (rows.count + at_once - 1) // at_once
-                with I.serial(_int(0), _as_int(tiles)) as tile:
+                with I.serial(int64(0), int64(tiles)) as tile:
                     at = [tile * at_once + one for one in range(at_once)]
                     _tile(form, dots, codes, scales, stored, panel, groups, at, rows, out)
     return builder.get()
@@ -80,9 +81,9 @@ class _Rounded:
     """The buffers of x in 8 bits: its integers, and for each group its scale and its total."""
 
     def __init__(self, form: Form, rows: Expr | int, groups: int):
-        rows = _as_int(rows)
-        per_group = [rows, _int(groups)]
-        self.values = I.sblock_alloc_buffer([rows, _int(groups * form.group)], "int8")
+        rows = int64(rows)
+        per_group = [rows, int64(groups)]
+        self.values = I.sblock_alloc_buffer([rows, int64(groups * form.group)], "int8")
         self.scales = I.sblock_alloc_buffer(per_group, "float32")
         # the sum of a group's elements: as a float for the minimum, or as the integer from which its sums start
         self.totals = I.sblock_alloc_buffer(per_group, "float32" if form.has_minimum else "int32")
@@ -111,13 +112,13 @@ def _round(stored: _Rounded, form: Form, x, index: list[Expr], row: Expr, group:
 def _tile(form, dots, codes, scales, stored, panel, groups, at, rows, out) -> None:
     """The results of one panel of the matrix for the rows of x numbered `at`; those beyond the last are not stored."""
     lanes = form.lanes
-    every, zero = I.ramp(_int(0), 1, lanes), T.broadcast(T.float32(0), lanes)
+    every, zero = I.ramp(int64(0), 1, lanes), T.broadcast(T.float32(0), lanes)
     sums = I.alloc_buffer([len(at), lanes], "float32", layout=None)
     exact = rows.known and rows.count == len(at)
-    known = at if exact else [tirx.min(row, _as_int(rows.count) - 1) for row in at]
+    known = at if exact else [tirx.min(row, int64(rows.count) - 1) for row in at]
     for one in range(len(at)):
         I.buffer_store(sums, zero, [one, every])
-    with I.serial(_int(0), _int(groups)) as group:
+    with I.serial(int64(0), int64(groups)) as group:
         scale, *minimum = (
             T.cast(scales[panel, group, kind, every], f"float32x{lanes}")
             for kind in range(1 + form.has_minimum)
@@ -136,7 +137,7 @@ def _tile(form, dots, codes, scales, stored, panel, groups, at, rows, out) -> No
         if exact:
             I.buffer_store(out, sums[one, every], index)
             continue
-        with I.If(row < _as_int(rows.count)), I.Then():
+        with I.If(row < int64(rows.count)), I.Then():
             I.buffer_store(out, sums[one, every], index)
 
 
@@ -144,7 +145,7 @@ def _group_sums(form, dots, codes, stored, panel, group, row) -> Expr:
     """The sums of one group in int32, one per lane, less `zero` times the elements of x if the form has no minimum."""
     lanes, half = form.lanes, form.group // 2
     start = T.broadcast(T.int32(0) if form.has_minimum else stored.totals[row, group], lanes)
-    every = I.ramp(_int(0), 1, lanes)
+    every = I.ramp(int64(0), 1, lanes)
 
     def steps(first: int) -> Expr:  # four elements of x as one word
         return T.reinterpret("int32", stored.values[row, I.ramp(group * form.group + first, 1, 4)])
@@ -157,15 +158,3 @@ def _group_sums(form, dots, codes, stored, panel, group, row) -> Expr:
     low = [(word & mask, steps(4 * q)) for q, word in enumerate(words)]
     high = [((word >> four) & mask, steps(half + 4 * q)) for q, word in enumerate(words)]
     return dots.add(start, [*low, *high], 4)
-
-
-def _int(value: int) -> tirx.IntImm:
-    return tirx.IntImm("int64", value)
-
-
-def _as_int(value: Expr | int) -> Expr:
-    return _int(value) if isinstance(value, int) else value
-
-
-def _int64(shape: Sequence[int]) -> list[tirx.IntImm]:
-    return [_int(extent) for extent in shape]
