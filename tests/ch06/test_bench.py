@@ -8,6 +8,7 @@ import pytest
 from chapters.ch06_reduction_epilogue import bench
 from chapters.kit.bench import results
 from chapters.kit.cpu import vnni
+from chapters.kit.cpu.int8_matmul import WAYS
 
 SECONDS = {
     "64": {"vpdpbusd, separate": 3e-3, "vpdpbusd, at the tile": 2e-3, "vpdpbusd, fused": 1.5e-3},
@@ -65,7 +66,7 @@ def test_page_says_where_its_numbers_come_from(tmp_path, monkeypatch):
 @pytest.mark.skipif(not vnni.runs_here(), reason="this processor has no vpdpbusd")
 def test_peers_are_exact_before_they_are_timed():
     found = bench.vnni(m=8, n=32, k=64, seed=1)
-    assert set(found) == {f"vpdpbusd, {way}" for way in bench.WAYS}
+    assert set(found) == {f"vpdpbusd, {way}" for way in WAYS}
     assert all(error == 0.0 for _, error in found.values())
     with pytest.raises(ValueError, match="wrong numbers"):
         a, w, c = bench.numbers(8, 32, 64, 1)
