@@ -55,7 +55,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             path = str(_write_inputs(Path(folder), name, threads))
             given = {"config": name, "path": path}
             peers = [Peer(__name__, "tvm_peer", {"name": by, **given}) for by in PIPELINES]
-            peers += [Peer(TORCH, by, {"path": path}, torch=True) for by in TORCH_PEERS]
+            peers += [Peer(TORCH, by, {"path": path}, needs=("torch",)) for by in TORCH_PEERS]
             timings, missing = compare(peers, threads=threads, rounds=3 if quick else ROUNDS[name])
         measured[name] = {
             "seconds": {key: timing.seconds for key, timing in timings.items()},

@@ -1,6 +1,6 @@
 """The decoder once more, in PyTorch: a peer of `python -m chapters bench 9`, eager and through torch.compile.
 
-It runs in the interpreter that FUSION_TORCH_PYTHON names, so nothing here or in what it imports needs TVM.
+It runs in the interpreter that FUSION_PEER_PYTHON names, so nothing here or in what it imports needs TVM.
 """
 
 from __future__ import annotations

@@ -58,9 +58,9 @@ def llvm_host() -> dict:
     return {"version": codegen.llvm_version_major(), "cpu": cpu, "target": target}
 
 
-def torch_python() -> str:
-    """The interpreter that runs code that needs PyTorch: the one that FUSION_TORCH_PYTHON names, else this one."""
-    return os.environ.get("FUSION_TORCH_PYTHON", sys.executable)
+def peer_python() -> str:
+    """The interpreter that has the libraries we compare with: what FUSION_PEER_PYTHON names, else this one."""
+    return os.environ.get("FUSION_PEER_PYTHON", sys.executable)
 
 
 def _cuda_libraries() -> list[tuple[str, str]]:

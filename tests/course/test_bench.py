@@ -74,20 +74,20 @@ def test_a_peer_that_needs_torch_runs_in_the_interpreter_that_has_it(tmp_path, m
     venv.create(tmp_path / "venv", symlinks=os.name != "nt")
     (tmp_path / "other_peer.py").write_text(OTHER_PEER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("FUSION_TORCH_PYTHON", str(other))
-    peers = [Peer("other_peer", "interpreter", torch=torch) for torch in (False, True)]
+    monkeypatch.setenv("FUSION_PEER_PYTHON", str(other))
+    peers = [Peer("other_peer", "interpreter", needs=needs) for needs in ((), ("torch",))]
     timings, missing = compare(peers, threads=1, rounds=1)
     assert list(timings) == [sys.executable]
-    assert missing == [timing.NO_TORCH]
+    assert missing == [timing.not_installed("torch")]
     (tmp_path / "torch.py").touch()
     timings, missing = compare(peers, threads=1, rounds=1)
     assert list(timings) == [sys.executable, str(other)] and not missing
 
 
 def test_an_interpreter_that_does_not_start_is_named(monkeypatch):
-    monkeypatch.setenv("FUSION_TORCH_PYTHON", "/no/such/python")
+    monkeypatch.setenv("FUSION_PEER_PYTHON", "/no/such/python")
     with pytest.raises(PeerFailed, match="cannot start /no/such/python"):
-        compare([Peer(HERE, "absent", torch=True)], threads=1, rounds=1)
+        compare([Peer(HERE, "absent", needs=["torch"])], threads=1, rounds=1)
 
 
 def test_benches_with_torch_peers_are_imported_without_tvm():

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import tvm
 
+from chapters.ch11_a_real_model.passes import phases
 from chapters.kit.chat.attention import LANES
 from chapters.kit.chat.compiled import ChatModel, compile_decoder, with_coded_passes
 from chapters.kit.chat.gguf_file import GGUFError, read_gguf
@@ -25,7 +26,6 @@ from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.quantized.blocks import BLOCKS
 from chapters.kit.quantized.dequantize import form_of
 from chapters.kit.quantized.dot_products import dot_products
-from solutions.ch09_the_compiler.pipeline import phases
 from tests.support.targets import QUICK_HERE
 
 gguf = pytest.importorskip("gguf")

@@ -25,9 +25,9 @@ from chapters.kit.ir.tensor_ir import nodes, with_fields
 from chapters.kit.quantized.blocks import Codes, Form, pack
 from chapters.kit.quantized.dequantize import kernel
 from chapters.kit.quantized.dot_products import dot_products
-from chapters.kit.quantized.fuse_dequantize import joined
 from chapters.kit.quantized.schedule_coded_products import coded_product, schedule
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
+from solutions.ch11_a_real_model.quantized import joined
 from tests.support.targets import QUICK_HERE
 
 N, K = 48, 96  # three panels of 16 rows; three groups of 32 steps

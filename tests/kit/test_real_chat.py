@@ -13,6 +13,7 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from chapters.ch11_a_real_model.passes import phases
 from chapters.kit.chat.compiled import ChatModel, compile_decoder, with_coded_passes
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.model import chat_decoder
@@ -21,7 +22,6 @@ from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.machine import llvm_host
 from chapters.kit.quantized.dot_products import dot_products
-from solutions.ch09_the_compiler.pipeline import phases
 from tests.kit.llama_in_numpy import logits_of
 from tests.kit.real_model import real_model_path
 

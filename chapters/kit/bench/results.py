@@ -20,10 +20,11 @@ from pathlib import Path
 
 from chapters.child import ROOT
 from chapters.kit.draw.table import Table
-from chapters.kit.machine import cpu_name, nvidia_gpu, torch_python, versions
+from chapters.kit.machine import cpu_name, nvidia_gpu, peer_python, versions
 
-PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy")
-PACKAGES += ("torch", "triton", "flashinfer-python", "quack-kernels")  # peers
+PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "triton", "flashinfer-python", "quack-kernels")
+ELSEWHERE = ("torch", "transformers", "llama-cpp-python")  # peers, in the interpreter that has them
+ASK = "import json, sys; from chapters.kit.machine import versions; print(json.dumps(versions(*sys.argv[1:])))"
 FOLDER = ROOT / "docs" / "results"
 NOT_YET = "Not yet measured: `python -m chapters bench {chapter}` does it on your machine."
 
@@ -46,16 +47,15 @@ def save(name: str, measured: dict, command: str, folder: Path = FOLDER) -> Path
 
 
 def _versions() -> dict[str, str]:
-    """The installed versions of PACKAGES; PyTorch's in the interpreter that the benches run it in."""
+    """The installed versions of PACKAGES, and of ELSEWHERE in the interpreter that the benches run those in."""
     found = versions(*PACKAGES)
-    if torch_python() != sys.executable:
-        found.pop("torch", None)
-        code = "from importlib.metadata import version; print(version('torch'))"
-        asked = [torch_python(), "-c", code]
-        with contextlib.suppress(OSError):  # that interpreter is not there
-            done = subprocess.run(asked, capture_output=True, text=True, check=False)
-            if not done.returncode:
-                found["torch"] = done.stdout.strip()
+    if peer_python() == sys.executable:
+        return found | versions(*ELSEWHERE)
+    asked = [peer_python(), "-c", ASK, *ELSEWHERE]
+    with contextlib.suppress(OSError):  # that interpreter is not there
+        done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+        if not done.returncode:
+            found |= json.loads(done.stdout)
     return found
 
 

@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from chapters.child import Child, Lost
-from chapters.kit.machine import torch_python
+from chapters.kit.machine import peer_python
 
 THREAD_VARIABLES = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 THREAD_VARIABLES += ("MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -41,7 +41,8 @@ TOO_LITTLE = 1e-2
 WARM_UP = 5e-2
 BUILD_SECONDS = 1800  # at most, until a peer is compiled and checked; torch.compile takes minutes
 MEASURE_SECONDS = 600  # at most, for one variant in one round
-NO_TORCH = "PyTorch is not installed; FUSION_TORCH_PYTHON may name an interpreter that has it"
+# module -> the library that has it, as a sentence names it
+LIBRARIES = {"torch": "PyTorch", "llama_cpp": "llama-cpp-python", "transformers": "Transformers"}
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,15 @@ class Peer:
     reference, or None if there are no numbers to check. It raises MissingPeer if something it needs is not installed.
     `arguments` go to the process as JSON, so a tuple arrives as a list.
 
-    torch: it needs PyTorch. Its process is then the interpreter that the environment variable FUSION_TORCH_PYTHON
-    names, if it is set. That interpreter needs only PyTorch and NumPy, so `module` imports TVM only inside the
-    functions that use it.
+    needs: the modules of other libraries that it imports, keys of LIBRARIES. If there are any, its process is the
+    interpreter that the environment variable FUSION_PEER_PYTHON names, if it is set. That interpreter needs only these
+    libraries and NumPy, so `module` imports TVM only inside the functions that use it.
     """
 
     module: str
     function: str
     arguments: dict = field(default_factory=dict)
-    torch: bool = False
+    needs: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,11 @@ class MissingPeer(Exception):
 
 class PeerFailed(Exception):
     """A peer could not be built or gave wrong numbers; the message holds its traceback."""
+
+
+def not_installed(module: str) -> str:
+    """The sentence that the library with `module` is missing."""
+    return f"{LIBRARIES[module]} is not installed; FUSION_PEER_PYTHON may name an interpreter that has it"
 
 
 def compiled_by_torch(call: Callable[[], object]) -> object:
@@ -135,7 +141,9 @@ def measure(
     `arguments["threads"]` threads, by default one. torch: the functions that need PyTorch.
     """
     seeded = {**arguments, "seed": random.getrandbits(32)}
-    peers = [Peer(module, name, seeded, torch=name in torch) for name in functions]
+    peers = [
+        Peer(module, name, seeded, needs=("torch",) if name in torch else ()) for name in functions
+    ]
     timings, missing = compare(peers, threads=arguments.get("threads", 1), rounds=rounds)
     about = ", ".join(f"{name} {value}" for name, value in arguments.items())
     told = ", ".join(f"{name} {1e3 * t.seconds:.4g} ms" for name, t in timings.items())
@@ -148,7 +156,7 @@ class _Process:
 
     def __init__(self, peer: Peer, threads: int):
         self.name = f"{peer.function} of {peer.module}"
-        python = torch_python() if peer.torch else sys.executable
+        python = peer_python() if peer.needs else sys.executable
         variables = {name: str(threads) for name in THREAD_VARIABLES}
         try:
             arguments = json.dumps(asdict(peer)), str(threads)
@@ -210,8 +218,9 @@ def answers(peer: str, threads: str) -> Callable[[dict], object]:
 
 
 def _variants(peer: Peer) -> dict[str, tuple[Callable[[], object], float | None]]:
-    if peer.torch and not importlib.util.find_spec("torch"):
-        raise MissingPeer(NO_TORCH)
+    for module in peer.needs:
+        if not importlib.util.find_spec(module):
+            raise MissingPeer(not_installed(module))
     return getattr(importlib.import_module(peer.module), peer.function)(**peer.arguments)
 
 

@@ -14,7 +14,7 @@ from tvm.target import Target
 from chapters.kit.chat.attention import cache_shape
 from chapters.kit.chat.model import FUNCTIONS, chat_decoder
 from chapters.kit.chat.weights import Weights
-from chapters.kit.quantized.fuse_dequantize import FuseDequantizeMatmul, FuseDequantizeTake
+from chapters.kit.quantized.coded_products_on_gpu import ScheduleCodedProductsOnGPU
 from chapters.kit.quantized.schedule_coded_products import ScheduleCodedProducts
 
 ALIGNMENT = 64  # bytes, which compiled code expects
@@ -23,13 +23,18 @@ ALIGNMENT = 64  # bytes, which compiled code expects
 def with_coded_passes(
     phases: Mapping[str, Sequence[Pass]], target: Target, exact: bool
 ) -> list[Pass]:
-    """The passes of chapter 9's `phases` in order, and those for coded matrices where they belong."""
-    lower, schedule = list(phases["graph and lower"]), list(phases["schedule"])
-    at = [str(one.info.name) for one in lower].index("FuseOps")
-    lower[at:at] = [FuseDequantizeTake(), FuseDequantizeMatmul()]
-    schedule.insert(0, ScheduleCodedProducts(target, exact))
-    changed = {**phases, "graph and lower": lower, "schedule": schedule}
-    return [one for phase in changed.values() for one in phase]
+    """The passes of `phases` in order, and first among those that schedule the one for coded products.
+
+    phases: chapter 9's, with chapter 11's passes, which fuse `dequantize` with its readers. exact: for a CPU, see
+    `compile_decoder`. Products on a GPU are always exact.
+    """
+    schedule = list(phases["schedule"])
+    on_cpu = target.kind.name == "llvm"
+    products = (
+        ScheduleCodedProducts(target, exact) if on_cpu else ScheduleCodedProductsOnGPU(target)
+    )
+    schedule.insert(0, products)
+    return [one for phase in {**phases, "schedule": schedule}.values() for one in phase]
 
 
 def compile_decoder(
@@ -41,8 +46,8 @@ def compile_decoder(
 ) -> tuple[tvm.runtime.Executable, list[str]]:
     """(the executable, the names of its parameters) of the decoder for `weights`.
 
-    phases: chapter 9's function of this name. exact: products take x in float32; without it in 8 bits, where the
-    processor has instructions for that.
+    phases: chapter 11's function of this name, in passes.py. exact: products take x in float32; without it in 8 bits,
+    where the processor has instructions for that.
     """
     mod, names = chat_decoder(weights, functions)
     bounds = {"seq_len": weights.config.context_window_size}

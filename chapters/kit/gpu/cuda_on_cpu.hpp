@@ -86,6 +86,7 @@ inline float __half2float(half h) { return h; }
 inline half2 make_half2(half a, half b) { return {a, b}; }
 inline half4 make_half4(half a, half b, half c, half d) { return {a, b, c, d}; }
 struct longlong2 { int64_t x, y; };
+inline int2 make_int2(int a, int b) { return {a, b}; }
 inline longlong2 make_longlong2(int64_t a, int64_t b) { return {a, b}; }
 inline half hexp(half h) { return half(expf((float)h)); }
 inline nv_bfloat16 __float2bfloat16_rn(float f) { return nv_bfloat16(f); }

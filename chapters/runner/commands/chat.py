@@ -9,7 +9,7 @@ import os
 from chapters.runner.course import CourseError, chapter
 
 HELP = "talk to a real model that your passes compile; fetches it once (98 MB)"
-CHAPTER = 9  # whose passes compile the model
+CHAPTER = 11  # whose passes compile the model
 LONGEST = 2048  # tokens of context
 
 

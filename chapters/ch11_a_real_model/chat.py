@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+from chapters.ch11_a_real_model.passes import phases
 from chapters.kit.chat.attention import LANES
 from chapters.kit.chat.compiled import ChatModel, compile_decoder
 from chapters.kit.chat.conversation import Chat, note, reply
@@ -18,9 +19,9 @@ from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.machine import llvm_host
 from chapters.kit.quantized.dot_products import dot_products
-from chapters.runner.earlier import earlier, whose
+from chapters.runner.earlier import whose
 
-PASSES = (2, 3, 4, 5, 7, 9)  # chapters whose passes compile the decoder
+PASSES = (2, 3, 4, 5, 7, 9, 11)  # chapters whose passes compile the decoder
 
 
 def start(options) -> Chat:
@@ -45,7 +46,7 @@ def start(options) -> Chat:
         target,
         options.exact,
         owners,
-        lambda: compile_decoder(weights, target, earlier(9).phases, options.exact),
+        lambda: compile_decoder(weights, target, phases, options.exact),
     )
     model = ChatModel(executable, weights, names)
     yours = [number for number, owner in owners.items() if owner == "yours"]

@@ -1,0 +1,117 @@
+"""Measures the time to the first token: from the start of a process until it knows which token comes next.
+
+The files are in memory already, and our decoder was compiled before. All processes get PROMPT tokens, so no time goes
+into a tokenizer. `python -m chapters.ch11_a_real_model.first_token NAME INPUTS THREADS` is such a process.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from chapters.child import ROOT
+from chapters.kit.bench.timing import THREAD_VARIABLES
+from chapters.kit.draw.table import Table, duration
+from chapters.kit.machine import peer_python
+
+PROMPT = 32  # tokens
+ROUNDS, QUICK_ROUNDS = 5, 2
+WITHIN = 0.05  # of the largest logit: how much worse than the best token the first one may be
+# runtime -> its weights, as the bench names them
+NAMES = {"fusion_by_hand": "file", "llama.cpp": "file", "llama.cpp, Q4_0": "Q4_0"}
+OURS = "fusion_by_hand"
+
+
+def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) -> dict[str, float]:
+    """Seconds of each runtime, the median of several processes; a peer that cannot start is left out.
+
+    path: the bench's inputs. Raises ValueError if a process gives an unlikely token, or ours does not start.
+    """
+    names, taken = list(NAMES), {name: [] for name in NAMES}
+    for name in NAMES:  # not counted: the files are read into memory, Python compiles its modules
+        seconds, reason = once(name, path, threads)
+        if seconds is None and name == OURS:
+            raise ValueError(f"no first token of ours: {reason}")
+        if seconds is None:
+            say(f"no first token of {name}: {reason}")
+            names.remove(name)
+    for _ in range(QUICK_ROUNDS if quick else ROUNDS):
+        for name in random.sample(names, len(names)):
+            seconds, reason = once(name, path, threads)
+            if seconds is None:
+                raise ValueError(f"{name} failed in one round of several: {reason}")
+            taken[name].append(seconds)
+    return {name: statistics.median(taken[name]) for name in names}
+
+
+def once(name: str, path: str, threads: int) -> tuple[float | None, str]:
+    """(seconds until the first token of a new process, ""), or (None, why there is none)."""
+    python = sys.executable if name == OURS else peer_python()
+    variables = {variable: str(threads) for variable in THREAD_VARIABLES}
+    asked = [python, "-m", __name__, name, path, str(threads)]
+    start = time.perf_counter()
+    try:
+        process = subprocess.Popen(
+            asked,
+            cwd=ROOT,
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    except OSError as error:
+        return None, str(error)
+    line = process.stdout.readline()
+    seconds = time.perf_counter() - start
+    _, errors = process.communicate()
+    if not line.strip().isdecimal():
+        return None, (errors.strip().splitlines() or ["it ended without a token"])[-1]
+    check(int(line), path, NAMES[name])
+    return seconds, ""
+
+
+def check(token: int, path: str, weights: str) -> None:
+    """Raise ValueError if `token` is clearly worse than the best one by the reference's logits with `weights`."""
+    with np.load(path) as file:
+        logits = file[f"{weights} first"]
+    if logits[token] < logits.max() - WITHIN * np.abs(logits).max():
+        raise ValueError(
+            f"wrong numbers: the first token is {token}, and {logits.argmax()} is the best"
+        )
+
+
+def table_of(seconds: dict[str, float]) -> Table:
+    """One row per runtime, beside ours."""
+    ours = seconds[OURS]
+    rows = [(name, duration(time), f"{time / ours:.2f} ×") for name, time in seconds.items()]
+    note = f"From the start of a process to the first token after {PROMPT}, with everything read from disk before."
+    return Table(("runtime", "first token after", "of ours"), rows, note)
+
+
+def main() -> None:
+    """Print the number of the first token."""
+    from chapters.ch11_a_real_model import bench
+
+    name, path, threads = sys.argv[1:]
+    facts = bench.read_facts(path)
+    tokens = facts["tokens"][:PROMPT]
+    if name == OURS:
+        logits = bench.chat_model(path, exact=False).feed(tokens)
+    else:
+        from chapters.ch11_a_real_model import llama_cpp_peer as peer
+
+        file = facts["models"][NAMES[name]]
+        window = facts["config"]["context_window_size"]
+        logits = peer.Context(peer.load(file), window, int(threads)).feed(tokens, 0)
+    print(int(logits.argmax()), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,206 @@
+"""Code that chapter 11 provides: careless readers of a block, questions about kernels, and the frame of its passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+from tvm.ir import Call, Expr, GlobalVar, IRModule, Op, TensorLoad
+from tvm.ir.transform import Pass
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from chapters.kit.bench.results import load
+from chapters.kit.draw.table import Table
+from chapters.kit.ir.relax_effects import calls_in, offloaded
+from chapters.kit.ir.tensor_ir import innermost_blocks, loads, nodes
+from chapters.kit.quantized.dequantize import NAME, form_of
+
+# --- three careless readers of a block of Q4_1 ------------------------------------------------------
+
+
+def _parts(block: np.ndarray) -> tuple[np.float32, np.float32, np.ndarray]:
+    """(scale, minimum, codes) of a block, as they are."""
+    scale, minimum = np.ascontiguousarray(block[:4]).view("<f2").astype("float32")
+    return scale, minimum, np.concatenate([block[4:] & 15, block[4:] >> 4])
+
+
+def neighbours(block: np.ndarray) -> np.ndarray:
+    """Takes the two codes of a byte for neighbouring weights."""
+    scale, minimum, codes = _parts(block)
+    return scale * codes.reshape(2, 16).T.reshape(32) + minimum
+
+
+def without_minimum(block: np.ndarray) -> np.ndarray:
+    """Forgets the minimum."""
+    scale, _, codes = _parts(block)
+    return scale * codes
+
+
+def signed(block: np.ndarray) -> np.ndarray:
+    """Takes a code for a signed number of 4 bits, from -8 to 7."""
+    scale, minimum, codes = _parts(block)
+    return scale * (codes.astype("int8") - 16 * (codes > 7)) + minimum
+
+
+CARELESS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "order": neighbours,
+    "minimum": without_minimum,
+    "sign": signed,
+}
+
+# --- questions about calls and kernels --------------------------------------------------------------
+
+CALL_TIR = Op.get("relax.call_tir")
+
+
+def is_kernel_call(value: Expr) -> bool:
+    """Whether `value` calls a kernel with at least one tensor (call_tir)."""
+    return isinstance(value, Call) and value.op == CALL_TIR and len(value.args[1]) > 0
+
+
+def kernel_calls(func: relax.Function) -> list[Call]:
+    """The kernel calls of a function, in order."""
+    return [call for call in calls_in(func) if is_kernel_call(call)]
+
+
+def arguments(call: Call) -> list[Expr]:
+    """The tensors that a kernel call passes, in order."""
+    return list(call.args[1])
+
+
+def unpacks(mod: IRModule, call: Call) -> bool:
+    """Whether the kernel of `call` unpacks a matrix of codes into floats. Its body is compared, and not its name."""
+    return form_of(mod[call.args[0]]) is not None
+
+
+def takes_rows(func: tirx.PrimFunc) -> bool:
+    """Whether `func` (matrix, numbers, result) copies rows of a matrix, whose numbers it reads from another tensor."""
+    blocks = innermost_blocks(func.body)
+    if len(func.params) != 3 or len(blocks) != 1 or blocks[0][1].block.init is not None:
+        return False
+    found = loads(blocks[0][1].block.body, func.params[0])
+    return len(found) == 1 and bool(nodes(found[0].indices[0], TensorLoad))
+
+
+# --- the frame of both passes -----------------------------------------------------------------------
+
+Rule = Callable[[tirx.PrimFunc, tirx.PrimFunc], "tirx.PrimFunc | None"]
+Fusible = Callable[
+    [IRModule, relax.DataflowBlock, Callable[[Call, Call], bool]], Mapping[Call, Call]
+]
+
+
+class _Joined:
+    """What the rules make of two kernels of a module; each pair is asked about once."""
+
+    def __init__(self, mod: IRModule, rules: Mapping[str, Rule]):
+        self.mod, self.rules = mod, rules
+        self.known: dict[tuple[GlobalVar, GlobalVar], dict[str, tirx.PrimFunc]] = {}
+
+    def __call__(self, unpack: Call, reader: Call) -> dict[str, tirx.PrimFunc]:
+        """{name of a rule: the kernel that it makes of both}, empty if no rule serves them."""
+        names = unpack.args[0], reader.args[0]
+        if names not in self.known:
+            kernels = [self.mod[name] for name in names]
+            made = {name: rule(*kernels) for name, rule in self.rules.items()}
+            self.known[names] = {
+                name: kernel for name, kernel in made.items() if kernel is not None
+            }
+        return self.known[names]
+
+
+@mutator
+class _Fuse(PyExprMutator):
+    """Replaces the calls of one Relax function that the rule `name` serves."""
+
+    def __init__(self, mod: IRModule, name: str, rules: Mapping[str, Rule], fusible: Fusible):
+        super().__init__(mod)
+        self.mod, self.name, self.fusible = mod, name, fusible
+        self.joined = _Joined(mod, rules)
+        self.found: Mapping[Call, Call] = {}
+
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
+        self.found = self.fusible(self.mod, block, lambda *calls: bool(self.joined(*calls)))
+        return super().visit_dataflow_block_(block)
+
+    def visit_call_(self, call: Call) -> Expr:
+        unpack = self.found.get(call)
+        kernel = None if unpack is None else self.joined(unpack, call).get(self.name)
+        if kernel is None:
+            return super().visit_call_(call)
+        name = f"{NAME}_{call.args[0].name_hint}"
+        tensors = [self.visit_expr(one) for one in [*arguments(unpack), *arguments(call)[1:]]]
+        return relax.call_tir(self.builder_.add_func(kernel, name), tensors, call.ty_args[0])
+
+
+def fuse_pass(name: str, rules: Mapping[str, Rule], fusible: Fusible) -> Pass:
+    """The pass `name`, which replaces the calls that `fusible` finds and that the rule of this name serves.
+
+    It runs after LegalizeOps and AnnotateTIROpPattern and before FuseOps, which then adds the epilogues that it finds
+    behind the new kernel. A matrix is unpacked by its users only if some rule serves each of them.
+    """
+
+    @tvm.transform.module_pass(opt_level=0, name=name)
+    def transform(mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
+        for gvar, func in mod.functions_items():
+            if isinstance(func, relax.Function) and not offloaded(func):
+                fuse = _Fuse(mod, name, rules, fusible)
+                new = relax.analysis.remove_all_unused(fuse.visit_expr(func))
+                fuse.builder_.update_func(gvar, new)
+                mod = fuse.builder_.get()
+        return mod
+
+    return transform
+
+
+# --- what the kinds of matrices lose in 4 bits -------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kind:
+    """All matrices of one kind in the model. loss: of the logarithm of the perplexity, if they alone are in 4 bits."""
+
+    in_4_bits: float  # megabytes per token
+    in_8_bits: float
+    loss: float
+
+
+def _kinds() -> dict[str, Kind]:
+    """The measured kinds, from the results file."""
+    alone = load("ch11_perplexity")["measured"]["alone"]
+    sizes = {name: one["bytes_of_kind"] for name, one in alone.items()}
+    return {
+        name: Kind(sizes[name]["Q4_0"] / 1e6, sizes[name]["Q8_0"] / 1e6, one["loss"])
+        for name, one in alone.items()
+    }
+
+
+KINDS = _kinds()
+BUDGET = 20.0  # megabytes per token for 8 bits
+
+
+def kinds_table() -> Table:
+    """KINDS as a table."""
+    rows = [
+        (name, f"{kind.loss:.4f}", f"{kind.in_4_bits:.2f}", f"{kind.in_8_bits:.2f}")
+        for name, kind in KINDS.items()
+    ]
+    return Table(("kind", "loss in 4 bits", "MB in 4 bits", "MB in 8 bits"), rows)
+
+
+# --- a model to time ------------------------------------------------------------------------------
+
+
+class Model(Protocol):
+    """Something that answers: compiled first, then given its weights, then fed tokens."""
+
+    def compile(self) -> None: ...
+
+    def load(self) -> None: ...
+
+    def feed(self, tokens: list[int]) -> int:
+        """Extends the conversation by `tokens`, and returns the token that follows."""

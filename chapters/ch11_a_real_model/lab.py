@@ -1,0 +1,136 @@
+# %% [markdown]
+# # Lab: from 20 bytes to a kernel
+#
+# The blocks of a model file, a layer whose weights stay packed, and the instructions that multiply them. The real model
+# is not needed; `python -m chapters chat` runs it. In a terminal: `python -m chapters.ch11_a_real_model.lab`.
+
+# %%
+import re
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm.target import Target
+
+from chapters.ch11_a_real_model import layer
+from chapters.kit.chat.gguf_file import BLOCKS
+from chapters.kit.draw.display import display
+from chapters.kit.draw.table import Table
+from chapters.kit.ir.ir_diff import diff
+from chapters.kit.machine import llvm_host
+from chapters.kit.pipeline.planned_storage import planned
+from chapters.kit.quantized.blocks import Form, pack, read_codes
+from chapters.kit.quantized.dot_products import dot_products
+from chapters.kit.quantized.schedule_coded_products import ScheduleCodedProducts
+from chapters.runner.earlier import earlier, whose
+
+ours = earlier(11)
+print("The passes of this chapter are", whose(11))
+
+# %% [markdown]
+# ## Types of blocks
+#
+# Every type stores a fixed number of weights in a fixed number of bytes.
+
+# %%
+rows = [(kind, n, size, f"{8 * size / n:.3g}") for kind, (n, size) in BLOCKS.items()]
+display(Table(("type", "weights per block", "bytes", "bits per weight"), rows))
+
+# %% [markdown]
+# One random row of a matrix in Q4_1, in four blocks. `unpack` is exercise 11.1, and `read_codes` is what the chat uses
+# for whole matrices.
+
+# %%
+random = np.random.default_rng(0)
+
+
+def random_matrix(n: int, k: int):
+    """The bytes of a Q4_1 matrix (n, k): uint8 (n, 20 * k / 32). Scales and minima are near one."""
+    raw = random.integers(0, 256, (n, k // 32, 20), "uint8")
+    numbers = random.uniform(0.5, 1.5, (n, k // 32, 2)) * [0.125, -1]
+    raw[:, :, :4] = numbers.astype("<f2").view("uint8")
+    return raw.reshape(n, -1)
+
+
+raw = random_matrix(1, 128)
+by_hand = np.concatenate([ours.unpack(block) for block in raw.reshape(-1, 20)])
+print("equal:", np.array_equal(by_hand, read_codes("Q4_1", raw).floats()[0]))
+print(by_hand[:8])
+
+# %% [markdown]
+# ## The layer, before and after
+#
+# A layer as the decoder has it: with 4-bit weights and a residual.
+
+# %%
+n, k = 576, 1536  # the down projection of SmolLM2-135M
+lowered = layer.lowered(layer.layer(n=n, k=k))
+fused = layer.fused(lowered, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
+display(diff(lowered["main"], fused["main"]))
+
+# %% [markdown]
+# What TVM's memory planner allocates for each. The float copy of the matrix is gone, and nothing has come in its place.
+
+# %%
+for name, mod in {"before": lowered, "after": fused}.items():
+    sizes = [storage.size for storage in planned(mod).storages]
+    print(f"{name}: {sizes or 'nothing'}")
+
+# %% [markdown]
+# ## The schedule
+#
+# `ScheduleCodedProducts` takes the fused kernel. Without instructions for bytes, or if asked for `exact`, it unpacks a
+# vector of codes into floats in registers. With them, it rounds x to 8 bits and multiplies integers. Which instruction
+# does the work on three processors, and how often it stands in the code:
+
+# %%
+PROCESSORS = {
+    "x86 with AVX-512 VNNI": ("x86_64", "icelake-server", 16, "vpdpbusd"),
+    "x86 with AVX2": ("x86_64", "haswell", 8, "vpmaddubsw"),
+    "ARM with dot products": ("aarch64", "neoverse-n1", 4, "sdot"),
+}
+
+
+def instructions(machine: str, cpu: str, lanes: int, name: str, exact: bool) -> tuple[int, int]:
+    """How often the instruction `name`, and conversions of integers to floats, are in the layer's code."""
+    triple = f"{machine}-linux-gnu"
+    target = Target({"kind": "llvm", "mtriple": triple, "mcpu": cpu})
+    form = Form(4, 32, True, "float16", lanes)
+    mod = layer.lowered(layer.layer(n=64, k=96, form=form))
+    mod = layer.fused(mod, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
+    mod = ScheduleCodedProducts(target, exact)(mod)
+    (func,) = (f for f in mod.functions.values() if isinstance(f, tvm.tirx.PrimFunc))
+    built = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
+    text = built.mod.inspect_source("asm")
+    return len(re.findall(rf"\b{name}\b", text)), len(re.findall(r"\bv?cvtdq2ps|\bscvtf", text))
+
+
+rows = []
+for processor, described in PROCESSORS.items():
+    for exact in (False, True):
+        way = "x in float32" if exact else "x in 8 bits"
+        rows.append((processor, way, described[-1], *instructions(*described, exact)))
+display(Table(("processor", "way", "instruction", "times", "conversions"), rows))
+
+# %% [markdown]
+# ## The numbers
+#
+# The layer on this machine, in both ways, beside NumPy in float64. The second error comes from rounding x, as
+# exercise 11.7 does it.
+
+# %% tags=["here"]
+target = llvm_host()["target"]
+dots = dot_products(target)
+form = Form(4, 32, True, "float16", dots.lanes if dots else 16)
+matrix = read_codes("Q4_1", random_matrix(n, k))
+x, r = (random.standard_normal((1, size)).astype("float32") for size in (k, n))
+exact_numbers = x.astype("float64") @ matrix.floats().astype("float64").T + r
+for exact in (True, False):
+    mod = layer.lowered(layer.layer(n=n, k=k, form=form))
+    mod = layer.fused(mod, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
+    mod = ScheduleCodedProducts(target, exact)(mod)
+    vm = relax.VirtualMachine(tvm.compile(mod, target), tvm.cpu())
+    arrays = map(tvm.runtime.tensor, (x, r, *pack(matrix, form)))
+    error = np.abs(vm["main"](*arrays).numpy() - exact_numbers).max() / np.abs(exact_numbers).max()
+    way = "x in float32" if exact or not dots else "x in 8 bits"
+    print(f"{way}: largest error {error:.1e} of the largest result")

@@ -1,0 +1,78 @@
+"""Small modules with 4-bit weights, as this chapter's pages look at them: one layer, and the two ends of a model."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+from tvm.ir.transform import Pass
+from tvm.relax.frontend import nn
+from tvm.relax.frontend.nn import Tensor, op
+
+from chapters.kit.quantized.blocks import Form
+from chapters.kit.quantized.layers import CodedMatrix, MatrixEmbedding, TiedHead
+from chapters.runner.earlier import earlier
+
+Q4_1 = Form(bits=4, group=32, has_minimum=True, scale="float16", lanes=16)
+
+
+class Layer(nn.Module):
+    """x @ w.T + r, where the rows of w are stored in `form`."""
+
+    def __init__(self, form: Form, n: int, k: int):
+        self.w = CodedMatrix(form, n, k)
+
+    def main(self, x: Tensor, r: Tensor) -> Tensor:
+        """x (rows, k) and r (rows, n), float32 -> (rows, n)."""
+        return op.matmul(x, op.permute_dims(self.w())) + r
+
+
+class AlsoSummed(Layer):
+    """x @ w.T + r, and the sum of all weights, for which they are needed as floats."""
+
+    def main(self, x: Tensor, r: Tensor):
+        """x (rows, k) and r (rows, n), float32 -> (rows, n) and a number."""
+        w = self.w()
+        return op.matmul(x, op.permute_dims(w)) + r, op.sum(w)
+
+
+class Ends(nn.Module):
+    """The two ends of a language model: the embedding of token numbers, and the head with the same matrix."""
+
+    def __init__(self, form: Form, n: int, k: int):
+        self.embed = MatrixEmbedding(CodedMatrix(form, n, k))
+        self.head = TiedHead(self.embed)
+
+    def main(self, numbers: Tensor) -> Tensor:
+        """(s,) int32 -> (s, n) float32."""
+        return self.head(self.embed(numbers))
+
+
+def layer(
+    rows: int | str = 1, n: int = 64, k: int = 96, form: Form = Q4_1, kind: type[Layer] = Layer
+) -> tvm.IRModule:
+    """A layer as Relax; its parameters are x, r, the codes and the scales. A name as `rows` makes them symbolic."""
+    shapes = {"x": nn.spec.Tensor([rows, k], "float32"), "r": nn.spec.Tensor([rows, n], "float32")}
+    return _exported(kind(form, n, k), **shapes)
+
+
+def ends(n: int = 64, k: int = 96, form: Form = Q4_1) -> tvm.IRModule:
+    """`Ends` as Relax; its parameters are the numbers, the codes and the scales."""
+    return _exported(Ends(form, n, k), numbers=nn.spec.Tensor(["s"], "int32"))
+
+
+def _exported(module: nn.Module, **inputs) -> tvm.IRModule:
+    modes = {"$": {"param_mode": "plain", "effect_mode": "none"}}
+    return module.export_tvm(spec={"main": {**inputs, **modes}})[0]
+
+
+def lowered(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` with a kernel for each operator: where this chapter's passes begin."""
+    first = earlier(3).FuseTransposeMatmul()
+    behind = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern()]
+    return tvm.transform.Sequential([first, *behind])(mod)
+
+
+def fused(mod: tvm.IRModule, *passes: Pass) -> tvm.IRModule:
+    """`mod` after `passes`, and after the passes of TVM that put epilogues behind the products."""
+    behind = [relax.transform.FuseOps(), relax.transform.FuseTIR()]
+    return tvm.transform.Sequential([*passes, *behind, relax.transform.DeadCodeElimination()])(mod)

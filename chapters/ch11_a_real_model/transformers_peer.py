@@ -1,0 +1,94 @@
+"""Transformers' Llama with the file's weights in float32: a peer of `python -m chapters bench 11`.
+
+It runs in the interpreter that FUSION_PEER_PYTHON names, so nothing here or in what it imports needs TVM.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+
+from chapters.ch11_a_real_model.bench import (
+    CONTEXT,
+    EXACT_LIMIT,
+    FILE,
+    PREFILL,
+    checked,
+    read_facts,
+    read_weights,
+)
+from chapters.kit.bench.timing import compiled_by_torch
+
+LENGTHS = {"prefill": PREFILL, "decode": 128}  # of the cache: all of it takes part in attention
+
+
+def model_of(facts: dict, arrays: dict[str, np.ndarray]) -> LlamaForCausalLM:
+    """The model with the weights `arrays`, whose memory it uses."""
+    sizes = facts["config"]
+    heads, groups = sizes["num_attention_heads"], sizes["num_key_value_heads"]
+    names = (
+        "hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads"
+    )
+    names += " head_dim vocab_size rms_norm_eps"
+    config = LlamaConfig(
+        **{name: sizes[name] for name in names.split()},
+        max_position_embeddings=sizes["context_window_size"],
+        rope_parameters={"rope_type": "default", "rope_theta": sizes["rope_theta"]},
+        tie_word_embeddings=True,
+    )
+    tensors = {}
+    for name, array in arrays.items():
+        tensor = torch.from_numpy(array)
+        if "qkv_proj" in name:
+            counts = [count * sizes["head_dim"] for count in (heads, groups, groups)]
+            parts = zip(("q_proj", "k_proj", "v_proj"), tensor.split(counts), strict=True)
+            tensors |= {name.replace("qkv_proj", part): one for part, one in parts}
+        elif "gate_up_proj" in name:
+            parts = zip(("gate_proj", "up_proj"), tensor.chunk(2), strict=True)
+            tensors |= {name.replace("gate_up_proj", part): one for part, one in parts}
+        elif name != "model.rope":
+            tensors[name] = tensor
+    model = LlamaForCausalLM(config)
+    model.load_state_dict(tensors, assign=True)
+    model.tie_weights()
+    return model.eval()
+
+
+@torch.inference_mode()
+def step(forward: Callable, tokens: torch.Tensor, position: int, cache: StaticCache):
+    """The logits (1, 1, vocab_size) after `tokens` (1, n), of which the first is at `position`."""
+    for layer in cache.layers:
+        layer.cumulative_length.fill_(position)
+    return forward(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+
+
+def transformers_peer(path: str, threads: int) -> dict[str, tuple]:
+    """A prefill and a decode step, operator by operator."""
+    return _measured(path, threads, "Transformers", lambda forward: forward)
+
+
+def torch_compile_peer(path: str, threads: int) -> dict[str, tuple]:
+    """The same through torch.compile."""
+    wrap = functools.partial(torch.compile, dynamic=False)
+    return _measured(path, threads, "Transformers, torch.compile", wrap)
+
+
+def _measured(path: str, threads: int, name: str, wrap: Callable) -> dict[str, tuple]:
+    torch.set_num_threads(threads)
+    facts = read_facts(path)
+    model = model_of(facts, read_weights(path))
+    forward, found = wrap(model.forward), {}
+    tokens = torch.tensor([facts["tokens"]])
+    inputs = {"prefill": (tokens, 0), "decode": (tokens[:, CONTEXT : CONTEXT + 1], CONTEXT)}
+    for function, (given, position) in inputs.items():
+        cache = StaticCache(config=model.config, max_cache_len=LENGTHS[function])
+        step(model.forward, tokens[:, :CONTEXT], 0, cache)
+        call = functools.partial(step, forward, given, position, cache)
+        logits = compiled_by_torch(call) if "torch.compile" in name else call()
+        error = checked(logits.numpy(), path, f"{FILE} {function}", EXACT_LIMIT)
+        found[f"{name} {function}"] = (call, error)
+    return found

@@ -1,0 +1,287 @@
+"""How well a chat model predicts a text, for several ways of storing its weights and of multiplying by them.
+
+The perplexity is the exponential of the mean loss per token; the loss is the negative logarithm of the probability that
+the model gave to the token that came next. A perplexity of 30 is that of a model that wavers between 30 equally likely
+tokens. Storing weights in fewer bits raises it.
+
+Each variant is made from the file's own weights, which have 4 bits already. So the losses here say what is lost on top
+of the file, and not what the file lost when it was made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import tvm
+from tvm.target import Target
+
+from chapters.kit.chat.compiled import ChatModel, compile_decoder
+from chapters.kit.chat.gguf_file import BLOCKS, GGUF, read_gguf
+from chapters.kit.chat.tokenizer import Tokenizer
+from chapters.kit.chat.weights import Weights, read_config
+from chapters.kit.cpu.vector_registers import vector_registers
+from chapters.kit.machine import llvm_host
+from chapters.kit.quantized.blocks import read_codes, read_floats
+from chapters.kit.quantized.dot_products import dot_products
+from chapters.kit.quantized.requantize import quantize, write_codes
+
+READING = Path(__file__).with_name("reading.txt")  # M. Faraday, The Chemical History of a Candle
+WINDOW = 512  # tokens of a conversation; a multiple of the lanes of the cache
+KINDS = (  # of matrices: how the names of their tensors end, without ".weight"
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_output",
+    "ffn_gate",
+    "ffn_up",
+    "ffn_down",
+    "token_embd",  # the embedding; in a model without "output" also the head
+)
+FLOATS = dict.fromkeys(KINDS, "F32")
+Types = Mapping[str, str]  # kind of matrix -> type of GGUF file
+
+
+# --- the measure ----------------------------------------------------------------------------------
+
+
+class Model(Protocol):
+    """What gives the logits after each of the tokens of a new conversation: float32 (len(tokens), vocab_size)."""
+
+    def all_logits(self, tokens: Sequence[int]) -> np.ndarray: ...
+
+
+def loss(logits: np.ndarray, token: int) -> float:
+    """The negative natural logarithm of the probability of `token`, in float64. logits: (vocab_size,)."""
+    shifted = logits.astype("float64") - logits.max()
+    return float(np.log(np.exp(shifted).sum()) - shifted[token])
+
+
+def losses(model: Model, tokens: Sequence[int], window: int = WINDOW) -> np.ndarray:
+    """The loss of each token that is scored, float64, in the order of the text.
+
+    The text is cut into pieces of `window` tokens; the last may be shorter. Each piece starts a new conversation with
+    an empty cache and without a token for the beginning. Its first token is not scored, since the model has seen
+    nothing yet. Every other token is scored once, given the tokens before it in its piece. `llama-perplexity` of
+    llama.cpp cuts the text in the same way, but scores only the second half of each piece, and leaves out a shorter
+    last one, so its numbers are lower. Raises ValueError if no token is scored.
+    """
+    if window < 2 or len(tokens) < 2:
+        raise ValueError(
+            f"No token of {len(tokens)} can be scored in windows of {window}; give at least two tokens, and a window "
+            "of at least two."
+        )
+    found = []
+    for at in range(0, len(tokens), window):
+        piece = tokens[at : at + window]
+        if len(piece) > 1:
+            logits = model.all_logits(piece)
+            found += [loss(row, token) for row, token in zip(logits[:-1], piece[1:], strict=True)]
+    return np.array(found)
+
+
+def perplexity(model: Model, tokens: Sequence[int], window: int = WINDOW) -> float:
+    """The exponential of the mean of `losses`."""
+    return math.exp(losses(model, tokens, window).mean())
+
+
+class Reader(ChatModel):
+    """A compiled decoder with the functions of READS, which gives the logits after all tokens and not only the last.
+
+    Its products take x as in a chat: in 8 bits, or in float32 if the decoder was compiled with `exact`.
+    """
+
+    def all_logits(self, tokens: Sequence[int]) -> np.ndarray:
+        """The logits after each of `tokens`, a new conversation: float32 (len(tokens), vocab_size)."""
+        rows = self.vm["embed"](tvm.runtime.tensor(np.asarray(tokens, "int32")), self.weights)
+        rows = rows._create_view((1, len(tokens), self.config.hidden_size))
+        start = tvm.runtime.tensor(np.zeros(1, "int32"))
+        logits, self.cache = self.vm["batch_verify"](rows, start, self.cache, self.weights)
+        return logits.numpy()[0]
+
+
+READS = ("embed", "batch_verify")
+
+
+class Readers:
+    """Compiles a Reader for a file; files whose matrices have the same types share what was compiled.
+
+    phases: chapter 11's function of this name.
+    """
+
+    def __init__(self, phases: Callable, window: int = WINDOW, target: Target | None = None):
+        self.phases, self.window = phases, window
+        self.target = target or llvm_host()["target"]
+        self.dots = dot_products(self.target)  # None: products always take x in float32
+        self._compiled: dict[tuple, tuple] = {}
+
+    def reader(self, file: GGUF, exact: bool) -> Reader:
+        """exact: products take x in float32."""
+        lanes = self.dots.lanes if self.dots else vector_registers(self.target).lanes("float32")
+        weights = Weights(file, read_config(file, self.window), lanes)
+        key = exact, repr([weights.specs(layer) for layer in weights.matrices])
+        if key not in self._compiled:
+            made = compile_decoder(weights, self.target, self.phases, exact, READS)
+            self._compiled[key] = made
+        executable, names = self._compiled[key]
+        return Reader(executable, weights, names)
+
+
+# --- the weights in other types -------------------------------------------------------------------
+
+
+def kind_of(name: str) -> str:
+    """The kind of a tensor: "attn_q" for "blk.0.attn_q.weight"."""
+    return name.removesuffix(".weight").rpartition(".")[2]
+
+
+def stored_as(file: GGUF, types: Types) -> GGUF:
+    """`file` with each matrix of a kind in `types` in that type, all in memory; the other tensors stay as they are.
+
+    types: kind -> "F32", or a type that `quantize` knows. A matrix that has its type already keeps its bytes. Raises
+    ValueError for a kind that no tensor has.
+    """
+    if missing := set(types) - {kind_of(name) for name in file.tensors}:
+        raise ValueError(f"{file.path} has no matrix of the kind {', '.join(sorted(missing))}.")
+    tensors, at = {}, 0
+    for name, info in file.tensors.items():
+        kind = types.get(kind_of(name), info.type)
+        elements, size = BLOCKS[kind]
+        nbytes = math.prod(info.shape) // elements * size
+        tensors[name] = replace(info, type=kind, offset=at, nbytes=nbytes)
+        at += nbytes
+    data = np.empty(at, "uint8")
+    for name, info in tensors.items():
+        raw = _converted(file.raw(name), file.tensors[name].type, info.type)
+        data[info.offset : info.offset + info.nbytes] = raw.reshape(-1)
+    return replace(file, tensors=tensors, data=data)
+
+
+def _converted(raw: np.ndarray, old: str, new: str) -> np.ndarray:
+    """Rows of the type `old`, uint8 (n, bytes per row), in the type `new`."""
+    if old == new:
+        return raw
+    is_float = BLOCKS[old][0] == 1
+    rows = read_floats(old, raw) if is_float else read_codes(old, raw).floats()
+    return rows.view("uint8") if new == "F32" else write_codes(quantize(new, rows))
+
+
+def bytes_of(file: GGUF, kind: str) -> int:
+    """The bytes of all matrices of a kind, which is what a step reads of them: each matrix once.
+
+    The embedding is counted once, as the head. That a step also reads one row of it, to embed its token, is left out.
+    """
+    return sum(info.nbytes for name, info in file.tensors.items() if kind_of(name) == kind)
+
+
+# --- all variants ---------------------------------------------------------------------------------
+
+REFERENCE = "float32"
+DEFAULT = "file, x in 8 bits"  # what a chat does
+Q4_0, Q8_0 = dict.fromkeys(KINDS, "Q4_0"), dict.fromkeys(KINDS, "Q8_0")
+VARIANTS: dict[str, tuple[Types, bool]] = {  # name -> the types that differ from the file's, exact
+    REFERENCE: (FLOATS, True),
+    "file, x in float32": ({}, True),
+    DEFAULT: ({}, False),
+    "Q8_0, x in float32": (Q8_0, True),
+    "Q8_0, x in 8 bits": (Q8_0, False),
+    "Q4_0 and the file's embedding, x in 8 bits": (
+        {kind: "Q4_0" for kind in KINDS if kind != "token_embd"},
+        False,
+    ),
+    "Q4_0, x in float32": (Q4_0, True),
+    "Q4_0, x in 8 bits": (Q4_0, False),
+}
+
+
+def measure(
+    path: Path, phases: Callable, say: Callable[[str], None], reading: Path = READING
+) -> dict:
+    """The perplexity of the model at `path` for all variants, as a dictionary for a results file.
+
+    phases: chapter 11's function of this name. say: is told which variant is next. The entries:
+
+    - text, text_sha256, model, model_sha256, tokens, scored, window: what was read;
+    - int8: whether this processor has instructions for x in 8 bits. Without them, both ways of multiplying are one;
+    - variants: name -> what VARIANTS says;
+    - alone: kind -> Q4_0 for the matrices of this kind, the file's numbers for all others;
+    - kept: kind -> Q8_0 for the matrices of this kind, Q4_0 for all others.
+
+    `alone` and `kept` multiply in float32 by float32 matrices that hold the rounded numbers, so only the weights
+    differ. Each entry has `perplexity`; `loss`, the logarithm of the perplexity over that of float32; `error`, the
+    standard error of `loss`, as if tokens were independent; `types` per kind; and `bytes`, which a step reads of all
+    matrices stored in these types. An entry of `alone` also has `bytes_of_kind`: of its matrices alone, in the file,
+    in Q4_0 and in Q8_0.
+    """
+    file, text = read_gguf(path), reading.read_bytes()
+    tokens = Tokenizer.from_gguf(file).encode(text.decode("utf-8"))
+    compare = _Comparison(file, tokens, Readers(phases), say)
+    variants = {name: compare.variant(name, *how) for name, how in VARIANTS.items()}
+    alone, kept = {}, {}
+    for kind in KINDS:
+        types = {kind: "Q4_0"}
+        alone[kind] = compare.weights(f"{kind} alone in Q4_0", types)
+        alone[kind]["bytes_of_kind"] = {
+            "file": bytes_of(file, kind),
+            **{one: bytes_of(stored_as(file, {kind: one}), kind) for one in ("Q4_0", "Q8_0")},
+        }
+        types = {**Q4_0, kind: "Q8_0"}
+        kept[kind] = compare.weights(f"{kind} in Q8_0, all others in Q4_0", types)
+    return {
+        "text": reading.name,
+        "text_sha256": hashlib.sha256(text).hexdigest(),
+        "model": path.name,
+        "model_sha256": hashlib.sha256(file.data).hexdigest(),
+        "tokens": len(tokens),
+        "scored": len(compare.reference),
+        "window": WINDOW,
+        "int8": compare.readers.dots is not None,
+        "variants": variants,
+        "alone": alone,
+        "kept": kept,
+    }
+
+
+class _Comparison:
+    """Measures one variant of `file` after the other, and compares each with the file's numbers in float32."""
+
+    def __init__(self, file: GGUF, tokens: Sequence[int], readers: Readers, say: Callable):
+        self.file, self.tokens, self.readers, self.say = file, tokens, readers, say
+        self.reference = self._losses(REFERENCE, stored_as(file, FLOATS), True)
+
+    def _losses(self, name: str, stored: GGUF, exact: bool) -> np.ndarray:
+        self.say(name)
+        return losses(self.readers.reader(stored, exact), self.tokens)
+
+    def variant(self, name: str, types: Types, exact: bool) -> dict:
+        """The entry for the file with `types`, multiplied as a chat would do it."""
+        stored = stored_as(self.file, types)
+        if name == REFERENCE:
+            return self._entry(stored, self.reference)
+        return self._entry(stored, self._losses(name, stored, exact))
+
+    def weights(self, name: str, types: Types) -> dict:
+        """The entry for the file with `types`, multiplied in float32 by matrices of float32."""
+        stored = stored_as(self.file, types)
+        return self._entry(stored, self._losses(name, stored_as(stored, FLOATS), True))
+
+    def _entry(self, stored: GGUF, found: np.ndarray) -> dict:
+        types = {kind_of(name): info.type for name, info in stored.tensors.items()}
+        more = found - self.reference
+        return {
+            "types": {kind: types[kind] for kind in KINDS},
+            "bytes": sum(bytes_of(stored, kind) for kind in KINDS),
+            "perplexity": _digits(math.exp(found.mean())),
+            "loss": _digits(more.mean()),
+            "error": _digits(more.std() / math.sqrt(len(more))),
+        }
+
+
+def _digits(value: float) -> float:
+    """`value` with six significant digits."""
+    return float(f"{value:.6g}")

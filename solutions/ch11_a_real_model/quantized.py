@@ -1,0 +1,209 @@
+"""Chapter 11: a real model with 4-bit weights, which are unpacked inside the kernels that read them.
+
+From top to bottom in the order of the page: one block of weights and three ways to misread it, the bytes that a token
+costs, the passes that move the unpacking into a product and into a lookup, the same product with integers, which
+matrices deserve 8 bits, and where the time before the first token goes.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from tvm import relax, tirx
+from tvm.ir import Call, IRModule
+from tvm.ir.transform import Pass
+from tvm.s_tir import SBlockRealize, Schedule
+
+from chapters.ch11_a_real_model import given
+from chapters.kit.cpu.nt_matmul import is_nt_matmul
+from chapters.kit.ir.relax_effects import may_write
+from chapters.kit.ir.tensor_ir import substitute, with_fields
+
+# --- one block ------------------------------------------------------------------------------------
+
+
+def unpack(block: np.ndarray) -> np.ndarray:
+    """The 32 weights of a block of the type Q4_1, float32 (32,).
+
+    block: uint8 (20,). Bytes 0 and 1 are the scale, bytes 2 and 3 the minimum, both float16 with the low byte first.
+    Byte 4 + i holds two codes: its low half is the code of weight i, its high half that of weight 16 + i. A weight is
+    scale * code + minimum, computed in float32.
+    """
+    # BEGIN exercise 11.1 (about 4 lines): two float16 numbers, 32 codes, one formula
+    scale, minimum = block[:4].view("<f2").astype("float32")
+    halves = block[4:]
+    codes = np.concatenate([halves & 15, halves >> 4])
+    return scale * codes + minimum
+    # END exercise 11.1
+
+
+def telling_blocks() -> dict[str, np.ndarray]:
+    """For each of the readers in `given.CARELESS`, by name, a block that it alone misreads: uint8 (20,).
+
+    The other two readers give the block's weights, which are finite.
+    """
+
+    # BEGIN exercise 11.2 (about 8 lines): which codes and which minimum does each reader get wrong?
+    def block(low: int, high: int, minimum: float) -> np.ndarray:
+        numbers = np.array([1, minimum], "<f2").view("uint8")
+        return np.concatenate([numbers, np.full(16, low | high << 4, "uint8")])
+
+    return {
+        "order": block(low=1, high=2, minimum=0),
+        "minimum": block(low=3, high=3, minimum=5),
+        "sign": block(low=9, high=9, minimum=0),
+    }
+    # END exercise 11.2
+
+
+def predicted_decode() -> dict[str, int]:
+    """What one token of TinyLlama costs: "float16" and "file", megabytes read; "tokens", tokens per second at most.
+
+    A megabyte is 10^6 bytes. Megabytes are rounded to the nearest, tokens per second down.
+    """
+    # BEGIN exercise 11.3 (about 1 line): which matrices does one token read, and how many bytes has a weight?
+    return {"float16": 2069, "file": 599, "tokens": 66}
+    # END exercise 11.3
+
+
+# --- one kernel for both --------------------------------------------------------------------------
+
+
+def joined(first: tirx.PrimFunc, second: tirx.PrimFunc) -> tirx.PrimFunc:
+    """One kernel that runs `first` and then `second`, whose first parameter is the result of `first`.
+
+    Its parameters are those of `first` without the last, which is its result, and then those of `second` without the
+    first. The result of `first` becomes a buffer inside. The attributes are those of `second`.
+    """
+    # BEGIN exercise 11.4 (about 6 lines): the parameters, the buffers inside, and one body after the other
+    *inputs, result = first.params
+    matrix, *others = second.params
+    one, two = first.body.block, substitute(second.body.block, {matrix: result})
+    inside = [result, *one.alloc_buffers, *two.alloc_buffers]
+    root = with_fields(two, body=tirx.SeqStmt([one.body, two.body]), alloc_buffers=inside)
+    return tirx.PrimFunc([*inputs, *others], SBlockRealize([], True, root), attrs=second.attrs)
+    # END exercise 11.4
+
+
+def fusible(
+    mod: IRModule, block: relax.DataflowBlock, serves: Callable[[Call, Call], bool]
+) -> dict[Call, Call]:
+    """The calls in `block` whose kernels can unpack their matrix themselves: each with the call that unpacks it now.
+
+    serves(unpack, reader): whether there is one kernel for both calls. The matrix is the reader's first argument, and
+    no other argument. If some user of a matrix is not served, none of its users is in the result: the floats are then
+    in memory in any case. A call that may write to a tensor ends it for all matrices unpacked before.
+    """
+    # BEGIN exercise 11.5 (about 20 lines): in order, what is unpacked and who reads it; then who else uses it
+    ready: dict[relax.Var, Call] = {}  # unpacked, and nothing has been written since
+    unpacked: dict[relax.Var, Call] = {}
+    readers: dict[relax.Var, dict[relax.Var, Call]] = {}
+    for binding in block.bindings:
+        var, call = binding.var, binding.value
+        if may_write(call):
+            ready.clear()
+        if not given.is_kernel_call(call):
+            continue
+        matrix, *others = given.arguments(call)
+        if isinstance(var, relax.DataflowVar) and given.unpacks(mod, call):
+            ready[var] = unpacked[var] = call
+        elif matrix in ready and matrix not in others and serves(ready[matrix], call):
+            readers.setdefault(matrix, {})[var] = call
+    users = relax.analysis.udchain(block)
+    return {
+        call: unpacked[matrix]
+        for matrix, found in readers.items()
+        if set(found) == set(users[matrix])
+        for call in found.values()
+    }
+    # END exercise 11.5
+
+
+def unpacks_and_multiplies(unpack: tirx.PrimFunc, product: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """One kernel for both, if `product` is an NT_matmul (w, x, result); None for another kernel."""
+    return joined(unpack, product) if is_nt_matmul(product) else None
+
+
+def unpacks_rows(unpack: tirx.PrimFunc, take: tirx.PrimFunc) -> tirx.PrimFunc | None:
+    """One kernel that unpacks only the rows that `take` copies; None if `take` does not copy rows.
+
+    It has no buffer for the matrix. Its attributes are those of `take`.
+    """
+    # BEGIN exercise 11.6 (about 6 lines): join them, and compute each weight where it is read
+    if not given.takes_rows(take):
+        return None
+    sch = Schedule(joined(unpack, take))
+    unpacking, _taking = sch.get_child_blocks(sch.get_sblock("root"))
+    sch.compute_inline(unpacking)
+    return sch.mod["main"]
+    # END exercise 11.6
+
+
+def FuseDequantizeMatmul() -> Pass:
+    """Fuses the unpacking of a matrix with the products that multiply by it transposed."""
+    return given.fuse_pass("FuseDequantizeMatmul", RULES, fusible)
+
+
+def FuseDequantizeTake() -> Pass:
+    """Fuses the unpacking of a matrix with the lookups that copy rows of it."""
+    return given.fuse_pass("FuseDequantizeTake", RULES, fusible)
+
+
+RULES = {"FuseDequantizeMatmul": unpacks_and_multiplies, "FuseDequantizeTake": unpacks_rows}
+
+# --- the product with integers --------------------------------------------------------------------
+
+
+def group_product(codes: np.ndarray, scale: float, minimum: float, x: np.ndarray) -> float:
+    """The product of a group of weights with x, which is rounded to 8 bits: a float.
+
+    codes: uint8 (k,), from 0 to 15. x: float32 (k,), finite. The largest |x| becomes 127, and each x the nearest
+    integer of that scale. The products of codes and integers are added up in int32. k is at most 1000.
+    """
+    # BEGIN exercise 11.7 (about 5 lines): round x, add up integers, then apply the three floats once
+    x = x.astype("float64")
+    step = np.abs(x).max() / 127 or 1.0
+    integers = np.rint(x / step).astype("int32")
+    total = np.dot(codes.astype("int32"), integers)
+    return float(step * (scale * total + minimum * integers.sum()))
+    # END exercise 11.7
+
+
+def kept_in_8_bits() -> set[str]:
+    """The kinds of matrices, keys of `given.KINDS`, that stay in 8 bits; the others get 4.
+
+    Together they may add at most `given.BUDGET` megabytes per token.
+    """
+    # BEGIN exercise 11.8 (about 1 line): where does a megabyte buy most?
+    return {"attn_v", "attn_k", "token_embd"}
+    # END exercise 11.8
+
+
+def time_to_first_token(
+    model: given.Model,
+    prompt: Sequence[int],
+    steps: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
+    """Seconds of each part of an answer: "compile", "load", "prompt", and "step", the median of `steps` decode steps.
+
+    `prompt` is fed once, as a whole. Each step feeds the token that the call before it returned.
+    """
+    # BEGIN exercise 11.9 (about 12 lines): one part after the other, each between two looks at the clock
+    taken, later = {}, []
+    for part in ("compile", "load"):
+        start = clock()
+        getattr(model, part)()
+        taken[part] = clock() - start
+    start = clock()
+    token = model.feed(list(prompt))
+    taken["prompt"] = clock() - start
+    for _ in range(steps):
+        start = clock()
+        token = model.feed([token])
+        later.append(clock() - start)
+    return {**taken, "step": statistics.median(later)}
+    # END exercise 11.9

@@ -1,0 +1,345 @@
+"""Modules that unpack a matrix and read it: where chapter 11's passes fire, where not, and the numbers in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import numpy as np
+import tvm
+from tvm import relax, te, tirx
+from tvm_ffi import structural_equal
+
+from chapters.kit.ir.relax_effects import calls_in
+from chapters.kit.ir.tensor_ir import substitute
+from chapters.kit.quantized.blocks import Codes, Form, pack
+from chapters.kit.quantized.dequantize import kernel
+from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
+from tests.support.targets import QUICK_HERE
+
+N, K, ROWS = 48, 64, 5
+FORM = Form(4, 32, True, "float16", 16)
+LOWER = [
+    FuseTransposeMatmul(),
+    relax.transform.LegalizeOps(),
+    relax.transform.AnnotateTIROpPattern(),
+]
+through = tvm.transform.Sequential
+
+
+def random_codes(form: Form = FORM, n: int = N, k: int = K, seed: int = 0) -> Codes:
+    random = np.random.default_rng(seed)
+    scales = random.uniform(0.5, 1.5, (1 + form.has_minimum, n, k // form.group)).astype(form.scale)
+    codes = random.integers(0, 1 << form.bits, (n, k), "u1")
+    return Codes(form.bits, codes, scales[0], scales[1] if form.has_minimum else None)
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).standard_normal(shape).astype("float32")
+
+
+def close(found: np.ndarray, exact: np.ndarray) -> None:
+    """Equal within 1e-5 of the largest number: sums of 64 products in float32."""
+    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5 * np.abs(exact).max(), strict=False)
+    assert found.shape == exact.shape
+
+
+def kernels_of(mod: tvm.IRModule, name: str = "main") -> list[str]:
+    """The names of the kernels that a function calls, in order."""
+    calls = [call for call in calls_in(mod[name]) if call.op.name == "relax.call_tir"]
+    return [call.args[0].name_hint for call in calls]
+
+
+def float_copies(mod: tvm.IRModule, shape: tuple = (N, K), name: str = "main") -> int:
+    """How many tensors of the shape of the float matrix a function computes."""
+    found = [call.ty_args[0] for call in calls_in(mod[name]) if call.op.name == "relax.call_tir"]
+    return sum(
+        isinstance(ty, relax.TensorType) and structural_equal(list(ty.shape), _long(shape))
+        for ty in found
+    )
+
+
+def _long(shape) -> list:
+    return [tirx.IntImm("int64", one) for one in shape]
+
+
+def run(mod: tvm.IRModule, *arrays, name: str = "main"):
+    """The result of a function on NumPy arrays, as NumPy arrays. A list stands for a tuple of arrays."""
+    vm = relax.VirtualMachine(tvm.compile(mod, QUICK_HERE), tvm.cpu())
+
+    def tensors(one):
+        return [tensors(a) for a in one] if isinstance(one, list) else tvm.runtime.tensor(one)
+
+    found = vm[name](*map(tensors, arrays))
+    return found.numpy() if hasattr(found, "numpy") else [one.numpy() for one in found]
+
+
+INPUTS = {
+    "codes": FORM.shapes(N, K)[0],
+    "scales": FORM.shapes(N, K)[1],
+    "x": ((ROWS, K), "float32"),
+    "other": ((24, K), "float32"),
+    "square": ((ROWS, N), "float32"),
+    "numbers": ((7,), "int32"),
+    "bias": ((N,), "float32"),
+    "residual": ((ROWS, N), "float32"),
+}
+OP = relax.op
+
+
+def function(step: Callable, where: str = "one block", form: Form = FORM) -> tvm.IRModule:
+    """A lowered module whose function "main", of INPUTS, unpacks a matrix and does `step` with it.
+
+    step: takes the builder, `matrix` and the inputs by name; it returns a list, which "main" returns. where: "one
+    block"; "two blocks" if the matrix is unpacked in a dataflow block before that of `step`; "an output" if the matrix
+    is an output of the block of `step`; or "no block".
+    """
+    builder = relax.BlockBuilder()
+    block = nullcontext if where == "no block" else builder.dataflow
+    params = {
+        name: relax.Var(name, relax.TensorType(*described)) for name, described in INPUTS.items()
+    }
+    unpack = builder.add_func(kernel(form, (N, K)), "dequantize")
+    ty = relax.TensorType((N, K), "float32")
+    call = relax.call_tir(unpack, [params["codes"], params["scales"]], ty)
+    with builder.function("main", list(params.values())):
+        if where == "two blocks":
+            with block():
+                matrix = builder.emit_output(call)
+        with block():
+            if where != "two blocks":
+                emit = builder.emit_output if where == "an output" else builder.emit
+                matrix = emit(call)
+            made = step(builder, matrix=matrix, **params)
+            emit = builder.emit if where == "no block" else builder.emit_output
+            made = [emit(one) for one in made]
+        builder.emit_func_output(relax.Tuple(made))
+    return through(LOWER)(builder.get())
+
+
+class Inputs:
+    """Random arrays for INPUTS, and the matrix in float64."""
+
+    def __init__(self, form: Form = FORM):
+        codes = random_codes(form)
+        self.matrix = codes.floats().astype("float64")
+        self.codes, self.scales = pack(codes, form)
+        self.numbers = np.array([3, 0, 47, -5, 99, 3, 16], "int32")
+        for name in ("x", "other", "square", "bias", "residual"):
+            setattr(self, name, normal(*INPUTS[name][0]))
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return getattr(self, name)
+
+    def run(self, mod: tvm.IRModule) -> list[np.ndarray]:
+        return run(mod, *(self[name] for name in INPUTS))
+
+
+def times(x: relax.Expr, w: relax.Expr) -> relax.Expr:
+    return OP.matmul(x, OP.permute_dims(w))
+
+
+def row(matrix: relax.Expr, numbers: relax.Expr, axis: int = 0) -> relax.Expr:
+    return OP.take(matrix, numbers, axis=axis, mode="clip")
+
+
+def write(builder: relax.BlockBuilder, tensor: relax.Var) -> relax.Var:
+    """Emits a kernel that adds 1 to a tensor in place."""
+    one = te.placeholder(list(tensor.ty.shape), str(tensor.ty.dtype), "a")
+    grown = te.compute(one.shape, lambda *i: one(*i) + tirx.const(1, one.dtype), "grown")
+    func = te.create_prim_func([one, grown])
+    func = tirx.PrimFunc(
+        func.params[:1], substitute(func.body, {func.params[1]: func.params[0]}), attrs=func.attrs
+    )
+    gvar = builder.add_func(func.without_attr("global_symbol"), "grow")
+    return builder.emit(OP.call_tir_inplace(gvar, [tensor], [0], tensor.ty))
+
+
+# what a function does with the matrix -> its results in NumPy, from `Inputs`
+FIRES = {
+    "a product": (
+        lambda b, matrix, x, **_: [times(x, matrix)],
+        lambda i: [i.x @ i.matrix.T],
+    ),
+    "a lookup": (
+        lambda b, matrix, numbers, **_: [row(matrix, numbers)],
+        lambda i: [i.matrix[np.clip(i.numbers, 0, N - 1)]],
+    ),
+    "two products and a lookup": (
+        lambda b, matrix, x, other, numbers, **_: [
+            times(x, matrix),
+            row(matrix, numbers),
+            times(other, matrix),
+        ],
+        lambda i: [i.x @ i.matrix.T, i.matrix[np.clip(i.numbers, 0, N - 1)], i.other @ i.matrix.T],
+    ),
+    "a product with rows that the matrix gave": (
+        lambda b, matrix, numbers, **_: [times(row(matrix, numbers), matrix)],
+        lambda i: [i.matrix[np.clip(i.numbers, 0, N - 1)] @ i.matrix.T],
+    ),
+    "a kernel without tensors before the product": (
+        lambda b, matrix, x, **_: [b.emit(b.call_te(ones)), times(x, matrix)],
+        lambda i: [np.ones(3), i.x @ i.matrix.T],
+    ),
+    "a vector": (
+        lambda b, matrix, x, **_: [times(OP.max(x, axis=0), matrix)],
+        lambda i: [i.x.max(axis=0) @ i.matrix.T],
+    ),
+    "a write before the matrix is unpacked again": (
+        lambda b, matrix, x, codes, scales, **_: [times(x, again(b, codes, scales))],
+        lambda i: [i.x @ moved_on(i).T],
+    ),
+    "a write behind the product": (
+        lambda b, matrix, x, codes, **_: [b.emit(times(x, matrix)), write(b, codes)],
+        lambda i: [i.x @ i.matrix.T, i.codes + 1],
+    ),
+}
+
+
+def ones() -> te.Tensor:
+    return te.compute((3,), lambda i: tirx.const(1, "float32"), name="ones")
+
+
+# the kernels of the calls that read the matrix, in order
+READERS = {
+    "a product": ["NT_matmul"],
+    "a lookup": ["take"],
+    "two products and a lookup": ["NT_matmul", "take", "NT_matmul1"],
+    "a product with rows that the matrix gave": ["take", "NT_matmul"],
+    "a kernel without tensors before the product": ["NT_matmul"],
+    "a vector": ["NT_matmul"],
+    "a write before the matrix is unpacked again": ["NT_matmul"],
+    "a write behind the product": ["NT_matmul"],
+}
+
+
+def again(builder: relax.BlockBuilder, codes: relax.Var, scales: relax.Var) -> relax.Var:
+    """The matrix of the codes after a write into them."""
+    codes = write(builder, codes)
+    unpack = builder.add_func(kernel(FORM, (N, K)), "dequantize")
+    ty = relax.TensorType((N, K), "float32")
+    return builder.emit(relax.call_tir(unpack, [codes, scales], ty))
+
+
+def moved_on(inputs: Inputs) -> np.ndarray:
+    """The matrix after 1 was added to each word of codes: the first code of each word is one larger."""
+    codes = random_codes()
+    words = pack(codes, FORM)[0] + 1
+    back = words.transpose(0, 3, 1, 2).copy().view("u1").reshape(N, K // 32, 16)
+    codes = np.concatenate([back & 15, back >> 4], axis=-1).reshape(N, K)
+    return Codes(4, codes, random_codes().scales, random_codes().minima).floats().astype("float64")
+
+
+# --- where they must not fire ---------------------------------------------------------------------
+
+
+def between(name: str) -> Callable:
+    """A product, with a write into one of the inputs between it and the unpacking."""
+
+    def step(builder, matrix, x, **inputs):
+        written = write(builder, {"x": x, **inputs}[name])
+        return [times(x, matrix), written]
+
+    return step
+
+
+def product_named_nt_matmul(element: Callable) -> Callable:
+    """A step that multiplies by a kernel under the name NT_matmul, whose sums are sum(element(x, w, i, j, k))."""
+
+    def compute(w, x):
+        k = te.reduce_axis((0, K), name="k")
+        return te.compute(
+            (ROWS, N), lambda i, j: te.sum(element(x, w, i, j, k), axis=k), name="NT_matmul"
+        )
+
+    def step(builder, matrix, x, **_):
+        return [builder.call_te(compute, matrix, x, primfunc_name_hint="NT_matmul")]
+
+    return step
+
+
+def lookup(element: Callable) -> Callable:
+    """A step whose kernel's element (i, k) is element(matrix, numbers, i, k), under the name take."""
+
+    def compute(matrix, numbers):
+        return te.compute((7, K), lambda i, k: element(matrix, numbers, i, k), name="T_take")
+
+    def step(builder, matrix, numbers, **_):
+        return [builder.call_te(compute, matrix, numbers, primfunc_name_hint="take")]
+
+    return step
+
+
+def clipped(numbers, i):
+    return te.max(te.min(numbers[i], N - 1), 0)
+
+
+KEPT = {
+    "also returned": (
+        lambda b, matrix, x, **_: [times(x, matrix), matrix],
+        lambda i: [i.x @ i.matrix.T, i.matrix],
+    ),
+    "also read by another operator": (
+        lambda b, matrix, x, **_: [times(x, matrix), OP.negative(matrix)],
+        lambda i: [i.x @ i.matrix.T, -i.matrix],
+    ),
+    "also read under another name": (
+        lambda b, matrix, x, **_: [times(x, matrix), OP.sum(b.emit(matrix))],
+        lambda i: [i.x @ i.matrix.T, i.matrix.sum()],
+    ),
+    "not transposed": (
+        lambda b, matrix, square, **_: [OP.matmul(square, matrix)],
+        lambda i: [i.square @ i.matrix],
+    ),
+    "also not transposed": (
+        lambda b, matrix, x, square, **_: [times(x, matrix), OP.matmul(square, matrix)],
+        lambda i: [i.x @ i.matrix.T, i.square @ i.matrix],
+    ),
+    "the left factor": (
+        lambda b, matrix, other, **_: [times(matrix, other)],
+        lambda i: [i.matrix @ i.other.T],
+    ),
+    "both factors": (
+        lambda b, matrix, **_: [times(matrix, matrix)],
+        lambda i: [i.matrix @ i.matrix.T],
+    ),
+    "columns": (
+        lambda b, matrix, numbers, **_: [row(matrix, numbers, axis=1)],
+        lambda i: [i.matrix[:, np.clip(i.numbers, 0, K - 1)]],
+    ),
+    "codes written between": (
+        between("codes"),
+        lambda i: [i.x @ i.matrix.T, i.codes + 1],
+    ),
+    "scales written between": (
+        between("scales"),
+        lambda i: [i.x @ i.matrix.T, i.scales + np.float16(1)],
+    ),
+    "another tensor written between": (
+        between("other"),
+        lambda i: [i.x @ i.matrix.T, i.other + 1],
+    ),
+    "one product before a write, one behind": (
+        lambda b, matrix, x, codes, **_: [
+            b.emit(times(x, matrix)),
+            *between("codes")(b, matrix, x, codes=codes),
+        ],
+        lambda i: [i.x @ i.matrix.T, i.x @ i.matrix.T, i.codes + 1],
+    ),
+    "squares": (
+        product_named_nt_matmul(lambda x, w, i, j, k: x[i, k] * w[j, k] * w[j, k]),
+        lambda i: [i.x @ (i.matrix**2).T],
+    ),
+    "sums from the last step on": (
+        product_named_nt_matmul(lambda x, w, i, j, k: x[i, k] * w[j, K - 1 - k]),
+        lambda i: [i.x @ i.matrix[:, ::-1].T],
+    ),
+    "a row and the first one": (
+        lookup(lambda m, numbers, i, k: m[clipped(numbers, i), k] + m[0, k]),
+        lambda i: [i.matrix[np.clip(i.numbers, 0, N - 1)] + i.matrix[0]],
+    ),
+    "rows by their own numbers": (
+        lookup(lambda m, numbers, i, k: m[i, k] * numbers[i].astype("float32")),
+        lambda i: [i.matrix[:7] * i.numbers[:, None]],
+    ),
+}

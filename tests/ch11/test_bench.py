@@ -1,0 +1,211 @@
+"""The tables of `python -m chapters bench 11`, from made-up seconds, and the checks that come before the clock."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from chapters.ch11_a_real_model import bench, bench_kernels, first_token
+from chapters.kit.bench import results
+
+SECONDS = {
+    "fusion_by_hand decode": 10e-3,
+    "fusion_by_hand prefill": 0.5,
+    "llama.cpp decode": 20e-3,
+    "llama.cpp prefill": 1.0,
+    "llama.cpp, Q4_0, flash attention decode": 16e-3,
+    "llama.cpp, Q4_0, flash attention prefill": 0.8,
+    "llama.cpp, Q4_0, plain attention decode": 15e-3,
+    "llama.cpp, Q4_0, plain attention prefill": 0.9,
+    "Transformers decode": 50e-3,
+    "Transformers prefill": 2.0,
+}
+HALVES = {name: value / 2 for name, value in SECONDS.items()}
+KERNELS = dict.fromkeys(bench_kernels.ORDER, 1e-3) | {"linear layers": 4e-3}
+MEASURED = {
+    "threads": {
+        "1": {"seconds": SECONDS, "errors": {}, "bandwidth": 20e9},
+        "2": {"seconds": HALVES, "errors": {}, "bandwidth": 25e9},
+    },
+    "bytes": {name: 540_000_000 if name.startswith("T") else 100_000_000 for name in bench.NAMES},
+    "context": 100,
+    "prefill": 256,
+    "first token": {"fusion_by_hand": 2.0, "llama.cpp": 0.5},
+    "kernels": {bench_kernels.FLOATS: KERNELS, bench_kernels.ROUNDED: KERNELS},
+}
+
+
+def test_units_and_shares_of_the_decoder():
+    rows = {row[0]: row[1:] for row in bench.table_of(MEASURED).rows}
+    assert rows["fusion_by_hand"] == (
+        "100 MB",
+        "10 / 5",
+        "100 / 200",
+        "10.0 / 20.0",  # 100 MB in 10 and in 5 ms
+        "50% / 80%",  # of 20 and 25 GB/s
+        "512 / 1024",
+    )
+    assert rows["Transformers"][:4] == ("540 MB", "50 / 25", "20 / 40", "10.8 / 21.6")
+    assert "20.0 / 25.0 GB/s" in bench.table_of(MEASURED).note
+
+
+def test_llama_cpp_at_its_best_is_the_faster_attention_of_each_function():
+    row = next(row for row in bench.table_of(MEASURED).rows if row[0] == bench.BEST)
+    assert row[2] == "15 / 7.5" and row[-1] == "320 / 640"
+
+
+def test_what_was_not_measured_has_no_row():
+    names = [row[0] for row in bench.table_of(MEASURED).rows]
+    assert names == ["fusion_by_hand", "llama.cpp", "llama.cpp, Q4_0", "Transformers"]
+    alone = {"1": {**MEASURED["threads"]["1"], "seconds": dict(list(SECONDS.items())[:2])}}
+    table = bench.table_of({**MEASURED, "threads": alone})
+    assert [row[:3] for row in table.rows] == [("fusion_by_hand", "100 MB", "10")]
+    assert "With 1 thread." in table.note
+
+
+def test_first_token_is_compared_with_ours():
+    rows = first_token.table_of(MEASURED["first token"]).rows
+    assert rows == [("fusion_by_hand", "2 s", "1.00 ×"), ("llama.cpp", "500 ms", "0.25 ×")]
+
+
+def test_kernels_and_the_rest_add_up_to_a_step():
+    table = bench_kernels.table_of(MEASURED["kernels"])
+    assert table.rows[0] == ("linear layers", "4.00 ms (44%)", "4.00 ms (44%)")
+    assert table.rows[-1] == ("a step", "9.00 ms", "9.00 ms")
+
+
+def test_groups_of_kernels():
+    def group(name: str, *shapes: tuple[int, ...]) -> str:
+        return bench_kernels.group_of(name, shapes, vocab_size=320)
+
+    assert group("dequantize_NT_matmul2", (96, 8), (1, 1, 64)) == "linear layers"
+    assert group("dequantize_NT_matmul4", (20, 8), (1, 1, 320)) == "head"
+    assert group("attention1", (1, 1, 64)) == "attention"
+    assert group("append_to_cache1") == "append to the cache"
+    assert group("fuse_add_norm_decode", (1, 1, 320)) == "norms and residuals"
+    assert group("fused_split_silu_multiply") == "rest"
+    assert set(bench_kernels.ORDER) == {*bench_kernels.GROUPS, "head", "rest"}
+
+
+class MachineThatTells:
+    """A virtual machine of one product and one builtin, which tells an instrument about both."""
+
+    def __init__(self):
+        self.note = lambda *_: 0
+
+    def set_instrument(self, note) -> None:
+        self.note = note
+
+    def step(self) -> None:
+        for name in ("vm.builtin.make_tuple", "NT_matmul"):
+            self.note(None, name, True, None, np.zeros((1, 8)))
+            sum(range(20_000))
+            self.note(None, name, False, None, np.zeros((1, 8)))
+
+
+def test_time_of_kernels_is_what_passes_between_call_and_return():
+    vm = MachineThatTells()
+    model = SimpleNamespace(vm=vm, config=SimpleNamespace(vocab_size=320))
+    found = bench_kernels.grouped(model, vm.step, steps=5)
+    assert set(found) == set(bench_kernels.ORDER)
+    assert found["linear layers"] > 0 and found["rest"] > 0 and found["head"] == 0
+    assert found["rest"] < 10 * found["linear layers"]
+
+
+@pytest.fixture
+def inputs(tmp_path):
+    """The inputs of a bench whose model has four logits."""
+    path, logits = tmp_path / "inputs.npz", np.array([1.0, -10.0, 4.0, 3.8])
+    facts = {"models": {"file": "model.gguf"}, "bytes": {"file": 1}}
+    exact = {f"file {name}": logits for name in ("prefill", "decode", "first")}
+    np.savez(path, facts=json.dumps(facts), **exact)
+    return str(path), logits
+
+
+def test_a_peer_with_wrong_numbers_is_refused(inputs):
+    path, logits = inputs
+    close = logits.astype("float32")[None] + np.float32(0.5)  # 0.05 of the largest
+    assert bench.checked(close, path, "file decode", bench.ROUNDED_LIMIT) == pytest.approx(0.05)
+    for wrong in (close, logits * np.nan, logits[::-1]):
+        with pytest.raises(ValueError, match="wrong numbers"):
+            bench.checked(wrong, path, "file decode", bench.EXACT_LIMIT)
+
+
+def test_a_first_token_may_be_one_of_two_that_are_as_good(inputs):
+    path, _ = inputs
+    for token in (2, 3):
+        first_token.check(token, path, "file")
+    with pytest.raises(ValueError, match="the first token is 0, and 2 is the best"):
+        first_token.check(0, path, "file")
+
+
+def test_a_process_without_a_token_says_why(inputs, monkeypatch):
+    seconds, reason = first_token.once("fusion_by_hand", inputs[0] + ".missing", threads=1)
+    assert seconds is None and "No such file" in reason
+    monkeypatch.setenv("FUSION_PEER_PYTHON", "/no/such/python")
+    assert first_token.once("llama.cpp", inputs[0], threads=1)[0] is None
+
+
+def test_without_llama_cpp_nothing_is_stored_anew_and_no_peer_reads_it(
+    inputs, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("FUSION_PEER_PYTHON", "/no/such/python")
+    assert bench.stored_as_q4_0(tmp_path / "model.gguf", tmp_path) is None
+    found = [peer.arguments.get("name") for peer in bench.peers(inputs[0], threads=1)]
+    assert found.count("llama.cpp") == 1 and not any("Q4_0" in (name or "") for name in found)
+
+
+def test_bytes_of_weights():
+    tensors = {
+        "codes": SimpleNamespace(nbytes=20, shape=(1, 32)),
+        "norm": SimpleNamespace(nbytes=16, shape=(4,)),
+    }
+    files = {bench.FILE: SimpleNamespace(tensors=tensors)}
+    assert bench.weight_bytes(files) == {bench.FILE: 36, bench.FLOATS: 4 * 36}
+
+
+def test_the_reading_kernel_reads_about_as_much():
+    for nbytes in (10, 96_576_768, 4_000_000_000):
+        rows = bench.rows_to_read(nbytes)
+        read = rows * bench.COLUMNS * 4
+        assert rows % 4 == 0 and abs(read - nbytes) <= 4 * 4 * bench.COLUMNS
+    timings = {
+        "reading": SimpleNamespace(seconds=3.0, rounds=(4.0, 2.0, 3.0), error=None),
+        "x": SimpleNamespace(seconds=1.0, rounds=(1.0,), error=0.5),
+    }
+    found = bench.of_threads(timings, nbytes=4 * bench.COLUMNS * 8)
+    assert found["bandwidth"] == 4 * bench.COLUMNS * 8 / 2
+    assert found["seconds"] == {"x": 1.0} and found["errors"] == {"x": 0.5}
+
+
+def test_the_reference_is_that_of_the_tests(tmp_path):
+    """Two readers of a file, and two forward passes in float64."""
+    pytest.importorskip("gguf")
+    from chapters.ch11_a_real_model.float_weights import FloatWeights, by_layer
+    from chapters.kit.chat.gguf_file import read_gguf
+    from chapters.kit.chat.weights import read_config
+    from chapters.kit.decoder import llama_reference as reference
+    from tests.kit.llama_in_numpy import logits_of
+    from tests.kit.test_chat_model import Llama
+
+    kinds, tokens = {"attn_v": "Q8_0", "ffn_down": "F16", "": "Q4_1"}, [5, 300, 7, 8, 19]
+    path = Llama(kinds, tied=True).save(tmp_path / "llama.gguf")
+    file = read_gguf(path)
+    config = read_config(file)
+    weights = by_layer(FloatWeights(file, config, lanes=1))
+    found = reference.verify(config, weights, tokens, reference.Cache(config))
+    expected = logits_of(path, tokens)
+    assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
+
+
+def test_page_says_where_its_numbers_come_from(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "load", lambda name: results.load(name, tmp_path))
+    names = [name for name in bench.TABLES if name != "perplexity"]
+    for name in names:
+        assert "bench 11" in str(bench.shown(name)) and bench.shown(name).table is None
+    results.save("ch11_chat", MEASURED, "python -m chapters bench 11", tmp_path)
+    for name, told in zip(names, ("512 / 1024", "500 ms", "9.00 ms"), strict=True):
+        assert told in str(bench.shown(name)) and "bench 11" in str(bench.shown(name))

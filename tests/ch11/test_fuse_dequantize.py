@@ -1,0 +1,265 @@
+"""The passes that move the unpacking of a matrix into its readers: where they fire, where not, and right numbers.
+
+References are NumPy in float64. The codes are random, and so are the scales, float16 numbers near 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, te
+from tvm.relax.frontend import nn
+from tvm_ffi import structural_equal
+
+from chapters.kit.quantized.blocks import Form, pack
+from chapters.kit.quantized.dequantize import kernel, weight
+from chapters.kit.quantized.layers import (
+    CodedMatrix,
+    FloatMatrix,
+    Matrix,
+    MatrixEmbedding,
+    MatrixLinear,
+    TiedHead,
+)
+from chapters.kit.quantized.schedule_coded_products import ScheduleCodedProducts
+from solutions.ch11_a_real_model.quantized import FuseDequantizeMatmul, FuseDequantizeTake
+from tests.ch11.programs import (
+    FIRES,
+    FORM,
+    KEPT,
+    LOWER,
+    OP,
+    ROWS,
+    Inputs,
+    K,
+    N,
+    close,
+    float_copies,
+    function,
+    kernels_of,
+    normal,
+    random_codes,
+    run,
+    through,
+    times,
+)
+from tests.support.targets import QUICK_HERE
+
+FORMS = [
+    FORM,
+    Form(4, 32, False, "float16", 8),
+    Form(8, 32, False, "float16", 4),
+    Form(8, 16, False, "float32", 1),
+]
+
+FUSE = [FuseDequantizeTake(), FuseDequantizeMatmul()]
+BEHIND = [
+    relax.transform.FuseOps(),
+    relax.transform.FuseTIR(),
+    relax.transform.DeadCodeElimination(),
+]
+
+
+def fuse_once_and_again(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` after both passes. They leave `mod` itself alone, and a second time they change nothing."""
+    before = tvm.ir.load_json(tvm.ir.save_json(mod))
+    assert structural_equal(before, mod)
+    with tvm.transform.PassContext(config={"testing.immutable_module": True}):
+        fused = through(FUSE)(mod)
+        again = through(FUSE)(fused)
+        other_order = through(FUSE[::-1])(mod)
+    assert structural_equal(before, mod)
+    assert structural_equal(fused, again)
+    assert kernels_of(other_order) == kernels_of(fused)
+    assert relax.analysis.check_well_formed(fused)
+    return fused
+
+
+class Net(nn.Module):
+    """An embedding whose matrix the head shares, and a layer of two matrices between the two."""
+
+    def __init__(self, shared: Matrix, *parts: Matrix):
+        self.embed, self.layer = MatrixEmbedding(shared), MatrixLinear(parts)
+        self.head = TiedHead(self.embed)
+
+    def main(self, numbers: nn.Tensor):
+        """(s,) int32 -> the layer's result, (s, n), and the head's."""
+        x = self.embed(numbers)
+        return self.layer(x), self.head(x)
+
+
+def exported(net: nn.Module, **inputs) -> tuple[tvm.IRModule, list[str]]:
+    spec = {"main": {**inputs, "$": {"param_mode": "packed", "effect_mode": "none"}}}
+    mod, parameters = net.export_tvm(spec=spec)
+    return mod, [name for name, _ in parameters]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_no_layer_keeps_a_float_matrix(form):
+    shared, first, second = (random_codes(form, n, seed=n) for n in (N, 32, 16))
+    net = Net(*(CodedMatrix(form, len(one.codes), K) for one in (shared, first, second)))
+    mod, names = exported(net, numbers=nn.spec.Tensor(["s"], "int32"))
+    lowered = through(LOWER)(mod)
+    assert [float_copies(lowered, (n, K)) for n in (N, 32, 16)] == [2, 1, 1]
+    fused = fuse_once_and_again(lowered)
+    assert [float_copies(fused, (n, K)) for n in (N, 32, 16)] == [0, 0, 0]
+    kinds = [name.split("_")[:2] for name in kernels_of(fused)]
+    assert kinds.count(["dequantize", "take"]) == 1 and kinds.count(["dequantize", "NT"]) == 3
+
+    arrays = {
+        f"{layer}.{kind}": array
+        for layer, one in (
+            ("embed.matrix", shared),
+            ("layer.parts.0", first),
+            ("layer.parts.1", second),
+        )
+        for kind, array in zip(("codes", "scales"), pack(one, form), strict=True)
+    }
+    numbers = np.array([0, 47, 17, 17, -3, 1000], "int32")  # the last two are clipped
+    found = run(through(BEHIND)(fused), numbers, [arrays[name] for name in names])
+    shared, first, second = (one.floats().astype("float64") for one in (shared, first, second))
+    x = shared[np.clip(numbers, 0, N - 1)]
+    close(found[0], x @ np.concatenate([first, second]).T)
+    close(found[1], x @ shared.T)
+
+
+def test_a_float_matrix_may_stand_beside_a_coded_one():
+    coded = random_codes()
+    net = MatrixLinear([CodedMatrix(FORM, N, K), FloatMatrix(24, K)])
+    net.main = net.forward
+    mod, names = exported(net, x=nn.spec.Tensor([2, ROWS, K], "float32"))
+    fused = fuse_once_and_again(through(LOWER)(mod))
+    assert not float_copies(fused)
+    assert names == ["parts.0.codes", "parts.0.scales", "parts.1.weight"]
+    x, w = normal(2, ROWS, K), normal(24, K)
+    found = run(fused, x, [*pack(coded, FORM), w])
+    both = np.concatenate([coded.floats(), w]).astype("float64")
+    close(found, x.astype("float64") @ both.T)
+
+
+@pytest.mark.parametrize("name", FIRES)
+def test_the_passes_fire(name):
+    step, expected = FIRES[name]
+    mod = function(step)
+    assert float_copies(mod)
+    fused = fuse_once_and_again(mod)
+    assert not float_copies(fused)
+    inputs = Inputs()
+    for found, exact in zip(inputs.run(fused), expected(inputs), strict=True):
+        close(found, exact)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_the_passes_do_not_fire(name):
+    step, expected = KEPT[name]
+    mod = function(step)
+    fused = fuse_once_and_again(mod)
+    assert structural_equal(fused, mod) and float_copies(fused)
+    inputs = Inputs()
+    for found, exact in zip(inputs.run(fused), expected(inputs), strict=True):
+        close(found, exact)
+
+
+@pytest.mark.parametrize("where", ["two blocks", "no block"])
+def test_the_passes_stay_inside_a_dataflow_block(where):
+    mod = function(FIRES["a product"][0], where)
+    assert structural_equal(fuse_once_and_again(mod), mod)
+
+
+def test_a_kernel_that_only_resembles_dequantize_stays():
+    mod = function(FIRES["a product"][0])
+    (gvar,) = (one for one in mod.get_global_vars() if one.name_hint == "dequantize")
+    codes, scales = (te.placeholder(*described) for described in FORM.shapes(N, K))
+    twice = te.compute((N, K), lambda j, k: weight(FORM, codes, scales, j, k) * 2.0)
+    func = te.create_prim_func([codes, scales, twice], "int64")
+    mod[gvar] = func.without_attr("global_symbol").with_attr("op_pattern", 2)
+    assert structural_equal(fuse_once_and_again(mod), mod)
+
+
+def test_functions_of_another_compiler_stay():
+    mod = function(FIRES["a product"][0])
+    mod["main"] = mod["main"].with_attr("Codegen", "another")
+    assert structural_equal(fuse_once_and_again(mod), mod)
+
+
+def test_the_left_factor_keeps_its_floats_if_both_are_coded():
+    """The kernel of left @ right.T unpacks the right matrix; the left one is an x like any other."""
+    builder = relax.BlockBuilder()
+    names = "codes", "scales", "left_codes", "left_scales"
+    shapes = [*FORM.shapes(N, K), *FORM.shapes(32, K)]
+    params = [
+        relax.Var(name, relax.TensorType(*described))
+        for name, described in zip(names, shapes, strict=True)
+    ]
+
+    def unpacked(n: int, given: list[relax.Var]) -> relax.Var:
+        func = builder.add_func(kernel(FORM, (n, K)), "dequantize")
+        return builder.emit(relax.call_tir(func, given, relax.TensorType((n, K), "float32")))
+
+    with builder.function("main", params):
+        with builder.dataflow():
+            right, left = unpacked(N, params[:2]), unpacked(32, params[2:])
+            out = builder.emit_output(times(left, right))
+        builder.emit_func_output(out)
+    fused = fuse_once_and_again(through(LOWER)(builder.get()))
+    assert not float_copies(fused) and float_copies(fused, (32, K)) == 1
+    right, left = random_codes(), random_codes(n=32, seed=1)
+    found = run(fused, *pack(right, FORM), *pack(left, FORM))
+    right, left = (one.floats().astype("float64") for one in (right, left))
+    close(found, left @ right.T)
+
+
+# --- what FuseOps adds behind the product ---------------------------------------------------------
+
+
+def sigmoid(y: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-y))
+
+
+# what follows y = x @ matrix.T: in Relax, and in NumPy
+EPILOGUES = {
+    "bias": (lambda y, b, r: OP.add(y, b), lambda y, b, r: y + b),
+    "silu": (lambda y, b, r: OP.nn.silu(y), lambda y, b, r: y * sigmoid(y)),
+    "residual": (lambda y, b, r: OP.add(r, y), lambda y, b, r: r + y),
+    "gate": (
+        lambda y, b, r: OP.multiply(OP.nn.silu(y), r),
+        lambda y, b, r: y * sigmoid(y) * r,
+    ),
+    "bias, gelu and residual": (
+        lambda y, b, r: OP.add(OP.nn.gelu_tanh(OP.add(y, b)), r),
+        lambda y, b, r: gelu(y + b) + r,
+    ),
+}
+
+
+def gelu(y: np.ndarray) -> np.ndarray:
+    return y * (0.5 + 0.5 * np.tanh((2 / np.pi) ** 0.5 * (y + 0.044715 * y**3)))
+
+
+@pytest.mark.parametrize("scheduled", [False, True], ids=["as it is", "scheduled"])
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_epilogues_follow_in_the_same_kernel(name, scheduled):
+    epilogue, exact = EPILOGUES[name]
+
+    def step(builder, matrix, x, bias, residual, **_):
+        return [epilogue(times(x, matrix), bias, residual)]
+
+    mod = through([*FUSE, *BEHIND])(function(step))
+    (only,) = kernels_of(mod)
+    if scheduled:
+        mod = ScheduleCodedProducts(QUICK_HERE, exact=True)(mod)
+        assert "tirx.is_scheduled" in mod[only].attrs
+    inputs = Inputs()
+    (found,) = inputs.run(mod)
+    close(found, exact(inputs.x @ inputs.matrix.T, inputs.bias, inputs.residual))
+
+
+def test_the_kernels_of_the_layers_are_all_scheduled():
+    """Nothing between the layers and the schedule makes a kernel that the schedule does not know."""
+    net = Net(*(CodedMatrix(FORM, n, K) for n in (N, 32, 16)))
+    mod, _ = exported(net, numbers=nn.spec.Tensor(["s"], "int32"))
+    mod = ScheduleCodedProducts(QUICK_HERE)(through([*LOWER, *FUSE, *BEHIND])(mod))
+    products = [name for name in kernels_of(mod) if "NT_matmul" in name]
+    assert len(products) == 3
+    assert all("tirx.is_scheduled" in mod[name].attrs for name in products)
