@@ -31,11 +31,8 @@ OURS, EXACT = "fusion_by_hand", "fusion_by_hand, float32 activations"
 TORCH = "chapters.ch11_a_real_model.transformers_peer"
 TORCH_PEERS = ("transformers_peer", "torch_compile_peer")
 LLAMA_CPP = "chapters.ch11_a_real_model.llama_cpp_peer"
-FILE, Q4_0, FLOATS = (
-    "file",
-    "Q4_0",
-    "float32",
-)  # the weights: as they are, stored anew by llama.cpp, unpacked
+# the weights: as they are in the file, stored anew by llama.cpp, unpacked
+FILE, Q4_0, FLOATS = "file", "Q4_0", "float32"
 # name -> (its weights, its flash attention: None for llama.cpp's default)
 LLAMA_CPP_VARIANTS = {
     "llama.cpp": (FILE, None),

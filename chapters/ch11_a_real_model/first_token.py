@@ -11,6 +11,7 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 
@@ -23,7 +24,9 @@ from chapters.kit.machine import peer_python
 
 PROMPT = 32  # tokens
 ROUNDS, QUICK_ROUNDS = 5, 2
-WITHIN = 0.05  # of the largest logit: how much worse than the best token the first one may be
+# of the largest logit: how much worse than the best token the first one may be, if the bench lets each logit be off by
+# half of it
+WITHIN = 0.2
 # runtime -> its weights, as the bench names them
 NAMES = {"fusion_by_hand": "file", "llama.cpp": "file", "llama.cpp, Q4_0": "Q4_0"}
 OURS = "fusion_by_hand"
@@ -56,23 +59,20 @@ def once(name: str, path: str, threads: int) -> tuple[float | None, str]:
     python = sys.executable if name == OURS else peer_python()
     variables = {variable: str(threads) for variable in THREAD_VARIABLES}
     asked = [python, "-m", __name__, name, path, str(threads)]
-    start = time.perf_counter()
-    try:
-        process = subprocess.Popen(
-            asked,
-            cwd=ROOT,
-            env={**os.environ, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    except OSError as error:
-        return None, str(error)
-    line = process.stdout.readline()
-    seconds = time.perf_counter() - start
-    _, errors = process.communicate()
-    if not line.strip().isdecimal():
-        return None, (errors.strip().splitlines() or ["it ended without a token"])[-1]
+    # errors go to a file: a pipe that is full would stop the process
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        ways = {"stdout": subprocess.PIPE, "stderr": errors, "text": True}
+        start = time.perf_counter()
+        try:
+            process = subprocess.Popen(asked, cwd=ROOT, env={**os.environ, **variables}, **ways)
+        except OSError as error:
+            return None, str(error)
+        with process:
+            line = process.stdout.readline()
+            seconds = time.perf_counter() - start
+        if not line.strip().isdecimal():
+            errors.seek(0)
+            return None, (errors.read().strip().splitlines() or ["it ended without a token"])[-1]
     check(int(line), path, NAMES[name])
     return seconds, ""
 

@@ -6,6 +6,7 @@
 
 # %%
 import re
+import textwrap
 
 import numpy as np
 import tvm
@@ -16,10 +17,14 @@ from chapters.ch11_a_real_model import layer
 from chapters.kit.chat.gguf_file import BLOCKS
 from chapters.kit.draw.display import display
 from chapters.kit.draw.table import Table
+from chapters.kit.gpu import cuda_on_cpu, wgsl_on_vulkan
+from chapters.kit.gpu.launches import HostProgram
+from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU
 from chapters.kit.ir.ir_diff import diff
 from chapters.kit.machine import llvm_host
 from chapters.kit.pipeline.planned_storage import planned
 from chapters.kit.quantized.blocks import Form, pack, read_codes
+from chapters.kit.quantized.coded_products_on_gpu import schedule
 from chapters.kit.quantized.dot_products import dot_products
 from chapters.kit.quantized.schedule_coded_products import ScheduleCodedProducts
 from chapters.runner.earlier import earlier, whose
@@ -134,3 +139,40 @@ for exact in (True, False):
     error = np.abs(vm["main"](*arrays).numpy() - exact_numbers).max() / np.abs(exact_numbers).max()
     way = "x in float32" if exact or not dots else "x in 8 bits"
     print(f"{way}: largest error {error:.1e} of the largest result")
+
+# %% [markdown]
+# ## The same kernel for a GPU
+#
+# `ScheduleCodedProductsOnGPU` schedules the fused kernel for CUDA and WebGPU. A thread takes one word, eight codes, and
+# multiplies them by the elements of x that belong to them. Here is the part of the CUDA text that unpacks.
+
+# %%
+small = layer.lowered(layer.layer(n=64, k=96))
+small = layer.fused(small, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
+func = schedule(small["fused_dequantize_NT_matmul_add"], DLIGHT_CUDA)
+program = HostProgram(func, DLIGHT_CUDA)
+(kernel,) = program.kernels.values()
+lines = [line for line in kernel.source.splitlines() if "& 15" in line]
+print(f"{len(lines)} lines unpack a code; the first:")
+print(textwrap.fill(lines[0].strip(), 110))
+
+# %% [markdown]
+# Run without a GPU, as in chapter 8: the CUDA text as C++, and the WGSL on the driver that is here. The output starts
+# as NaN.
+
+# %% tags=["here"]
+matrix = read_codes("Q4_1", random_matrix(64, 96))
+x, r = (random.standard_normal((1, size)).astype("float32") for size in (96, 64))
+exact_numbers = x.astype("float64") @ matrix.floats().astype("float64").T + r
+ENGINES = {
+    "CUDA as C++": (cuda_on_cpu.missing(), DLIGHT_CUDA, cuda_on_cpu.CudaOnCpu()),
+    "WGSL": (wgsl_on_vulkan.missing(), WEBGPU, wgsl_on_vulkan.run_wgsl),
+}
+for name, (missing, target, engine) in ENGINES.items():
+    if missing:
+        print(f"{name}: {missing}")
+        continue
+    func = schedule(small["fused_dequantize_NT_matmul_add"], target)
+    out = np.full((1, 64), np.nan, "float32")
+    HostProgram(func, target).run(engine, [*pack(matrix, layer.Q4_1), x, r, out])
+    print(f"{name}: largest error {np.abs(out - exact_numbers).max():.1e}")

@@ -23,6 +23,17 @@ from chapters.ch11_a_real_model.bench import (
 
 BATCH = 512  # tokens that llama.cpp takes at a time
 SEQUENCE = 0
+ERROR = 4  # GGML_LOG_LEVEL_ERROR
+
+
+@llama_cpp.llama_log_callback
+def _errors_only(level: int, text: bytes, _data) -> None:
+    """Print llama.cpp's errors. By default it describes each tensor, which takes longer than loading them."""
+    if level == ERROR:
+        print(text.decode("utf-8", "replace"), end="", file=sys.stderr, flush=True)
+
+
+llama_cpp.llama_log_set(_errors_only, ctypes.c_void_p(0))
 
 
 def store_as_q4_0(source: str, target: str) -> None:
