@@ -178,7 +178,7 @@ def test_the_reading_kernel_reads_about_as_much():
         "x": SimpleNamespace(seconds=1.0, rounds=(1.0,), error=0.5),
     }
     found = bench.of_threads(timings, nbytes=4 * bench.COLUMNS * 8)
-    assert found["bandwidth"] == 4 * bench.COLUMNS * 8 / 2
+    assert found["bandwidth"] == 4 * bench.COLUMNS * 8 / 3
     assert found["seconds"] == {"x": 1.0} and found["errors"] == {"x": 0.5}
 
 

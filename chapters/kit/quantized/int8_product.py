@@ -23,6 +23,8 @@ LARGEST = 127  # of a rounded element of x: -128 is left out, so that a group is
 NEGLIGIBLE = (
     1e-30  # a group whose largest element is smaller counts as zero: 127 / largest must be finite
 )
+AHEAD = 24  # groups: how far in advance codes are fetched from memory, where each is used once
+CACHE_LINE = 64  # bytes
 SERIAL_BYTES = 1 << 16  # of a matrix that one thread multiplies before it could wake another
 
 
@@ -119,6 +121,8 @@ def _tile(form, dots, codes, scales, stored, panel, groups, at, rows, out) -> No
     for one in range(len(at)):
         I.buffer_store(sums, zero, [one, every])
     with I.serial(int64(0), int64(groups)) as group:
+        if exact:  # few rows: with many, the codes are in a cache when the next rows need them
+            _fetch(form, codes, panel, group + AHEAD)
         scale, *minimum = (
             T.cast(scales[panel, group, kind, every], f"float32x{lanes}")
             for kind in range(1 + form.has_minimum)
@@ -139,6 +143,15 @@ def _tile(form, dots, codes, scales, stored, panel, groups, at, rows, out) -> No
             continue
         with I.If(row < int64(rows.count)), I.Then():
             I.buffer_store(out, sums[one, every], index)
+
+
+def _fetch(form: Form, codes, panel: Expr, group: Expr) -> None:
+    """Ask for the codes of a group that is needed soon. Beyond the last group nothing happens."""
+    words = CACHE_LINE // (4 * form.lanes) or 1
+    for word in range(0, form.group * form.bits // 32, words):
+        address = T.address_of(codes[panel, group, word, 0])
+        read, keep, data = T.int32(0), T.int32(3), T.int32(1)
+        I.evaluate(T.call_llvm_intrin("void", "llvm.prefetch.p0", address, read, keep, data))
 
 
 def _group_sums(form, dots, codes, stored, panel, group, row) -> Expr:
