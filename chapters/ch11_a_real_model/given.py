@@ -192,17 +192,25 @@ def kinds_table() -> Table:
     return Table(("kind", "loss in 4 bits", "MB in 4 bits", "MB in 8 bits"), rows)
 
 
-def bytes_table() -> Table:
-    """What one token of the chat model reads, by the way its weights are stored."""
-    variants = load("ch11_perplexity")["measured"]["variants"]
+def token_bytes(measured: dict) -> dict[str, int]:
+    """The bytes of weights that one token of the chat model reads, by how they are stored."""
+    variants = measured["variants"]
     floats = variants["float32"]["bytes"]
-    sizes = {
+    return {
         "float32": floats,
         "float16": floats // 2,
         "8 bits (Q8_0)": variants["Q8_0, x in 8 bits"]["bytes"],
-        "the file (Q4_1, and Q8_0 for the embedding)": variants["file, x in 8 bits"]["bytes"],
+        "the file (Q4_1, Q8_0)": variants["file, x in 8 bits"]["bytes"],
     }
-    rows = [(name, f"{size / 1e6:.0f} MB", f"{size / floats:.0%}") for name, size in sizes.items()]
+
+
+def bytes_table() -> Table:
+    """What one token of the chat model reads, by how its weights are stored."""
+    sizes = token_bytes(load("ch11_perplexity")["measured"])
+    rows = [
+        (name, f"{size / 1e6:.0f} MB", f"{size / sizes['float32']:.0%}")
+        for name, size in sizes.items()
+    ]
     return Table(("weights in", "read per token", "of float32"), rows)
 
 

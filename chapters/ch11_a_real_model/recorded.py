@@ -5,10 +5,10 @@ It writes docs/results/ch11_conversation.json: what was asked, what the model sa
 
 from __future__ import annotations
 
-import argparse
 import sys
 import textwrap
 import time
+from types import SimpleNamespace
 
 from chapters.kit.bench.results import load, made_with, save
 
@@ -25,11 +25,9 @@ def record() -> dict:
     """The conversation: per turn what was said, its tokens and their rate; and the memory at the end, in bytes."""
     from chapters.ch11_a_real_model import chat as program
     from chapters.kit.chat.conversation import resident
-    from chapters.runner.commands import chat as command
 
-    parser = argparse.ArgumentParser()
-    command.arguments(parser)
-    chat = program.start(parser.parse_args([]))
+    options = {"gguf": None, "context": 2048, "exact": False, "temperature": 0.0, "seed": 0}
+    chat = program.start(SimpleNamespace(**options))
     turns = []
     with chat.renderer:
         for prompt in PROMPTS:

@@ -1,4 +1,4 @@
-"""Plots of what `bench 4`, `5`, `6` and `9` measured on a CPU, each from the numbers of a results file."""
+"""Plots of what `bench 4`, `5`, `6`, `9` and `11` measured on a CPU, each from the numbers of a results file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ BOUNDS = ("read w", "multiply-add", "tile")
 
 def _bench(number: int):
     return importlib.import_module(f"chapters.{chapter(number).slug}.bench")
+
+
+def _given():
+    return importlib.import_module(f"chapters.{chapter(11).slug}.given")
 
 
 def matmul_speed(measured: dict) -> list[plots.Figure]:
@@ -119,9 +123,38 @@ def _decode_speed(decoder: str, seconds: dict[str, float]) -> plots.Figure:
     return plots.bars(entries, "decode steps per second, more is better", title, caption, table)
 
 
+def chat_speed(measured: dict) -> list[plots.Figure]:
+    """ch11_chat: tokens per second of each runtime, on all threads that were measured."""
+    threads, found = list(measured["threads"].items())[-1]
+    bench, context = _bench(11), measured["context"]
+    times = {name: bench.seconds_of(found["seconds"], name, "decode") for name in bench.NAMES}
+    times = {name: seconds for name, seconds in times.items() if seconds is not None}
+    entries = [plots.Bar(name, 1 / time, f"{1 / time:.0f}") for name, time in times.items()]
+    limit = found["bandwidth"] / measured["bytes"][bench.OURS]
+    rows = [(name, si(time, "s"), f"{1 / time:.0f}") for name, time in times.items()]
+    title = f"SmolLM2-135M: one token after {context}, on {threads} threads"
+    caption = "The line: as many bytes as the 4-bit file has, only read. The first two and “llama.cpp” use this file."
+    table = Table(("runtime", "a decode step", "tokens per second"), rows)
+    words = "tokens per second, more is better"
+    reading = (limit, "only reading the weights")
+    return [plots.bars(entries, words, title, caption, table, reading)]
+
+
+def weight_bytes(measured: dict) -> list[plots.Figure]:
+    """ch11_perplexity: megabytes per token by the way the weights are stored."""
+    sizes = _given().token_bytes(measured)
+    entries = [plots.Bar(name, size / 1e6, f"{size / 1e6:.0f} MB") for name, size in sizes.items()]
+    table = _given().bytes_table()
+    title = "What one token of SmolLM2-135M reads"
+    caption = "Each weight is read once per token, so bytes decide how fast a model answers."
+    return [plots.bars(entries, "megabytes per token, less is better", title, caption, table)]
+
+
 PLOTS = {
     "ch05_kernels": matmul_speed,
     "ch04_cpu": norm_bandwidth,
     "ch06_int8": bias_speedup,
     "ch09_decoder": decode_speed,
+    "ch11_chat": chat_speed,
+    "ch11_perplexity": weight_bytes,
 }

@@ -1,0 +1,51 @@
+"""What the pages say of the chat model is what was measured and recorded."""
+
+from __future__ import annotations
+
+import re
+
+from chapters.ch11_a_real_model import given, recorded
+from chapters.child import ROOT
+from chapters.kit.bench.results import load
+
+
+def test_the_conversation_is_the_recorded_one(monkeypatch):
+    kept = load(recorded.NAME)["measured"]
+    said = " ".join(recorded.text().split())
+    for turn in kept["turns"]:
+        assert f"> {turn['user']} {' '.join(turn['answer'].split())} [{turn['tokens']} tok" in said
+    assert all(len(line) <= recorded.WIDTH for line in recorded.text().splitlines())
+    monkeypatch.setattr(recorded, "load", lambda name: None)
+    assert recorded.COMMAND in recorded.text()
+
+
+def test_the_readme_quotes_it():
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    turn = load(recorded.NAME)["measured"]["turns"][0]
+    assert f"> {turn['user']} {turn['answer']} [{turn['tokens']} tokens, " in readme
+
+
+def test_the_readme_says_the_measured_speeds():
+    """Tokens per second on all threads: ours, llama.cpp's on the same file, and its best."""
+    measured = load("ch11_chat")["measured"]
+    threads, found = list(measured["threads"].items())[-1]
+    from chapters.ch11_a_real_model import bench
+
+    names = (bench.OURS, "llama.cpp", bench.BEST, "Transformers, torch.compile")
+    rates = [f"{1 / bench.seconds_of(found['seconds'], name, 'decode'):.0f}" for name in names]
+    readme = (ROOT / "README.md").read_text("utf-8")
+    said = re.search(
+        r"with (\d+) threads: (\d+) tokens .*?\b(\d+) .*?\b(\d+) .*?\b(\d+) ", readme, re.S
+    )
+    assert said and list(said.groups()) == [threads, *rates]
+
+
+def test_the_tables_hold_what_was_measured():
+    measured = load("ch11_perplexity")["measured"]
+    assert set(given.KINDS) == set(measured["alone"]) and len(given.KINDS) == 8
+    for name, kind in given.KINDS.items():
+        sizes = measured["alone"][name]["bytes_of_kind"]
+        assert (kind.in_4_bits * 1e6, kind.in_8_bits * 1e6) == (sizes["Q4_0"], sizes["Q8_0"])
+        assert kind.loss == measured["alone"][name]["loss"] > 0
+    assert given.token_bytes(measured)["float32"] == 4 * 134_479_872
+    assert "96 MB" in str(given.bytes_table()) and "attn_v" in str(given.kinds_table())
