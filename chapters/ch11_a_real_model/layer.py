@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir.transform import Pass
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 
+from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.quantized.blocks import Form
 from chapters.kit.quantized.layers import CodedMatrix, MatrixEmbedding, TiedHead
 from chapters.runner.earlier import earlier
@@ -76,3 +80,16 @@ def fused(mod: tvm.IRModule, *passes: Pass) -> tvm.IRModule:
     """`mod` after `passes`, and after the passes of TVM that put epilogues behind the products."""
     behind = [relax.transform.FuseOps(), relax.transform.FuseTIR()]
     return tvm.transform.Sequential([*passes, *behind, relax.transform.DeadCodeElimination()])(mod)
+
+
+def calls(func: relax.Function) -> str:
+    """The kernel calls of a function, one per line, without their types."""
+    line = r"^ +(\w+)(?:: .*?)? = R\.call_tir\((\w+), \((.*?),?\), out_ty"
+    found = re.findall(line, func.script(), re.MULTILINE)
+    return "\n".join(f"{var} = {kernel}({arguments})" for var, kernel, arguments in found)
+
+
+def formula(func: tirx.PrimFunc) -> str:
+    """What a kernel of one block stores, wrapped, without the types of its numbers."""
+    text = str(nodes(func.body, tirx.BufferStore)[0]).splitlines()[-1]
+    return textwrap.fill(re.sub(r"T\.int64\((\d+)\)", r"\1", text), 92)
