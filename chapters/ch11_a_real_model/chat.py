@@ -52,7 +52,7 @@ def start(options) -> Chat:
     yours = [number for number, owner in owners.items() if owner == "yours"]
     code = "the reference's passes"
     if yours:
-        code = f"your passes of chapter {', '.join(yours)}, and the reference's"
+        code = f"your passes of chapter {', '.join(yours)}, and the reference's elsewhere"
     how = "loaded what was compiled by" if kept else "compiled by"
     note(f"{path.name}: {how} {code} in {time.perf_counter() - begin:.1f} s")
     return Chat(model, tokenizer, renderer, options.temperature, options.seed)

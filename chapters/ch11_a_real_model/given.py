@@ -180,7 +180,7 @@ def _kinds() -> dict[str, Kind]:
 
 
 KINDS = _kinds()
-BUDGET = 20.0  # megabytes per token for 8 bits
+BUDGET = 14.0  # megabytes per token for 8 bits
 
 
 def kinds_table() -> Table:

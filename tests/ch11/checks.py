@@ -16,7 +16,7 @@ from tvm.s_tir import SBlockRealize
 from chapters.ch11_a_real_model import given
 from chapters.kit.cases.guarded import run_compiled
 from chapters.kit.cpu.nt_matmul import is_nt_matmul
-from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.ir.tensor_ir import count, nodes
 from chapters.kit.quantized.blocks import pack
 from chapters.kit.quantized.dequantize import kernel
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
@@ -81,7 +81,7 @@ ONE_THING = {  # what a block shows -> the block
     "codes 0 in the low halves and 15 in the high halves": block(1, 0, np.arange(32) // 16 * 15),
     "scale 0.5": block(0.5, 0, SAME),
     "minimum -2": block(1, -2, SAME),
-    "a scale that is not even": block(1.001, 0.3, UP),
+    "a scale of 1.001": block(1.001, 0.3, UP),
     "scale 0": block(0, 7, UP),
     "scale -1": block(-1, 3, UP),
 }
@@ -154,7 +154,9 @@ def test_11_2_alone(impl) -> None:
     for name, raw in told(impl).items():
         fooled = readers_fooled(raw)
         what = f"On the block for “{name}”, that reader is right."
-        MISREAD.that(name in fooled, what, expected=f"a block that the reader “{name}” misreads")
+        why = "Look at the block's scale, its minimum and its codes: here the reader's fault has no effect."
+        wanted = f"a block that the reader “{name}” misreads"
+        MISREAD.that(name in fooled, what, expected=wanted, why=why)
         others = [other for other in fooled if other != name]
         what = f"On the block for “{name}”, another reader is wrong as well: {', '.join(others)}."
         why = "A block that several readers misread does not tell which fault a reader has."
@@ -194,7 +196,7 @@ def test_11_3_counted(impl) -> None:
         "`predicted_decode`",
         "The number for “{}” is another one.",
         why="List the matrices that one token reads whole, with their rows and columns. The embedding only gives one "
-        "of its rows. Multiply by the bytes per weight, and keep all digits until the end.",
+        "of its rows. Multiply by the bytes per weight, keep all digits until the last step, and round there.",
     )
 
 
@@ -274,8 +276,16 @@ def test_11_4_one_kernel(impl) -> None:
     """parameters, buffers and attributes of the joined kernel"""
     for first, second in (two_kernels(), matrix_and_product()):
         found = joined(impl, first, second)
+        roots = [b for b in nodes(found.body, tvm.s_tir.SBlock) if b.name_hint == "root"]
+        what = "A root block stands inside the root block of the joined kernel."
+        why = "Join the bodies of the two root blocks, `func.body.block.body`, and not the bodies of the kernels."
+        BOTH.that(len(roots) == 1, what, expected="one root block", yours=f"{len(roots)}", why=why)
+        own = second.params[0]
+        what = f"The second kernel still reads its own variable `{own.name}`, which no block fills."
+        why = "Both kernels have a variable for the matrix. Replace that of the second by that of the first."
+        BOTH.that(count(found.body, own) == 0, what, why=why)
         what = "The joined kernel uses buffers that it neither takes nor allocates."
-        why = "Each kernel may have buffers of its own, and both name the shared one; all must be in alloc_buffers."
+        why = "Each kernel may have buffers of its own; all of them must be in alloc_buffers, and the shared one."
         lost = lost_buffers(found)
         BOTH.that(not lost, what, yours=", ".join(lost), expected="none", why=why)
         what = "The joined kernel has other attributes than the second kernel."
@@ -343,8 +353,17 @@ def found_in(impl, mod: tvm.IRModule) -> list[str]:
         return serves(mod, unpack, reader)
 
     found = impl.fusible(mod, block, ask)
+    unpacked = {b.var: b.value for b in block.bindings if given.is_kernel_call(b.value)}
+    what = "`fusible` asks `serves` about two calls of which the second does not read what the first unpacks."
+    for unpack, reader in asked:
+        matrices = [unpacked.get(one) for one in given.arguments(reader)]
+        right = any(one is not None and one.same_as(unpack) for one in matrices)
+        READ_BY.that(right, what, yours=f"{unpack} and {reader}")
     READ_BY.is_a(found, dict, "`fusible` does not return a dict.", expected="a dict of calls")
     calls = [binding.value for binding in block.bindings]
+    what = "The keys of `fusible` are calls that unpack a matrix: keys and values are exchanged."
+    swapped = any(given.is_kernel_call(key) and given.unpacks(mod, key) for key in found)
+    READ_BY.that(not swapped, what, expected="{reader: the call that unpacks its matrix}")
     for reader, unpack in found.items():
         here = [any(one.same_as(call) for call in calls) for one in (reader, unpack)]
         what = "`fusible` returns something other than calls of this block."
@@ -360,7 +379,8 @@ def test_11_5_readers(impl) -> None:
     """finds products and lookups that can unpack their matrix"""
     for name, (step, _) in FIRES.items():
         what = f"In a block with {name}, `fusible` finds other calls."
-        READ_BY.equal(found_in(impl, function(step)), READERS[name], what)
+        why = "Only a write between the two calls matters." if "write" in name else ""
+        READ_BY.equal(found_in(impl, function(step)), READERS[name], what, why=why)
 
 
 def test_11_5_must_stay(impl) -> None:
@@ -379,12 +399,9 @@ WRITTEN = (
     "The fused kernel reads the codes where the product was, and not where the unpacking was. A write in "
     "between would change what it reads."
 )
-WHY_KEPT = {
-    name: WRITTEN
-    for name in KEPT
-    if "written between" in name or name.startswith("one product before")
-} | {
-    "both factors": "The kernel would get the matrix as codes and as floats, so the floats are still needed.",
+WHY_KEPT = {name: WRITTEN for name in KEPT if "write" in name or "written" in name} | {
+    "the matrix is both factors": "The kernel would get the matrix as codes and as floats, so the floats are still "
+    "needed.",
 }
 
 
@@ -463,13 +480,29 @@ def test_11_6_numbers(impl) -> None:
     ROW.close(out, exact, "The rows have other numbers.", rtol=1e-6, atol=1e-6)
 
 
+def other_readers() -> dict[str, tirx.PrimFunc]:
+    """Kernels whose first parameter is a matrix, and that do not copy rows of it."""
+    shape = [tirx.IntImm("int64", one) for one in (N, K)]
+    m, numbers = te.placeholder(shape, name="m"), te.placeholder((K,), "int32", "numbers")
+    k = te.reduce_axis((0, K), name="k")
+    at = lambda i: te.max(te.min(numbers[i], K - 1), 0)  # noqa: E731
+    return {
+        "a product": matrix_and_product()[1],
+        "the sums of rows": func([m], te.compute((N,), lambda i: te.sum(m[i, k], axis=k))),
+        "a copy of columns": func([m, numbers], te.compute(shape, lambda i, j: m[i, at(j)])),
+        "a product with each row's own number": func(
+            [m, numbers], te.compute((K, K), lambda i, j: m[i % N, j] * numbers[i])
+        ),
+    }
+
+
 def test_11_6_others(impl) -> None:
     """a kernel that does not copy rows is not served"""
-    _, product = matrix_and_product()
-    found = impl.unpacks_rows(kernel(FORM, (N, K)), product)
-    what = "`unpacks_rows` returns a kernel for a product."
-    why = "Inlined into a product, each weight would be unpacked again for each row of x."
-    ROW.that(found is None, what, expected="None", yours=type(found).__name__, why=why)
+    for name, reader in other_readers().items():
+        found = impl.unpacks_rows(kernel(FORM, (N, K)), reader)
+        what = f"`unpacks_rows` returns a kernel for {name}."
+        why = "Inlined into another kernel than a lookup, a weight may be unpacked many times."
+        ROW.that(found is None, what, expected="None", yours=type(found).__name__, why=why)
 
 
 def test_11_6_passes(impl) -> None:
@@ -486,7 +519,7 @@ def test_11_6_passes(impl) -> None:
     for found, wanted in zip(inputs.run(mod), exact(inputs), strict=True):
         atol = 1e-5 * float(np.abs(wanted).max())
         ROW.close(found, wanted, "The model gives other numbers than before.", atol=atol)
-    mod = function(KEPT["also not transposed"][0])
+    mod = function(KEPT["a second product does not transpose the matrix"][0])
     before = tvm_ffi.structural_equal(tvm.transform.Sequential(fuse)(mod), mod)
     what = "The passes changed a model in which one user needs the floats."
     Section(LESSON, "When it must not fire").that(before, what)
@@ -500,7 +533,8 @@ def observe_11_6(impl):
         buffers = [one.name for one in found.body.block.alloc_buffers]
         return f"{buffers} {found.attrs} {len(found.params)}"
 
-    return [lambda: look(take_rows()), lambda: look(matrix_and_product()[1])]
+    readers = [take_rows(), *other_readers().values()]
+    return [lambda reader=reader: look(reader) for reader in readers]
 
 
 # --- 11.7 -----------------------------------------------------------------------------------------
@@ -560,8 +594,8 @@ def test_11_7_exact(impl) -> None:
         found = product(impl, codes, scale, minimum, x)
         wanted = float(weights(np.array(codes), scale, minimum) @ np.array(x, "float64"))
         what = f"With {name} the product is another number, although 8 bits represent each x."
-        why = "For x = step * q, the sum of (scale * code + minimum) * x is step * (scale * sum(code * q) + minimum * "
-        why += "sum(q))."
+        why = "A code is at most 15 and an integer at most 127, so products and sums need int32. The result is step * "
+        why += "(scale * sum(code * q) + minimum * sum(q))."
         size = abs(wanted) or 1.0
         same_number(found / size, wanted / size, what, why=why)
 
@@ -569,7 +603,7 @@ def test_11_7_exact(impl) -> None:
 def test_11_7_rounded(impl) -> None:
     """elements between two integers go to the nearest one"""
     what = "Elements of x between two integers do not go to the nearest one, where the largest |x| is 127."
-    why = "astype cuts off what is behind the point: 0.6 becomes 0, and sums come out too small."
+    why = "The nearest integer is asked for. astype alone cuts off what is behind the point, and floor goes down."
     for codes, x, integers in BETWEEN:
         found = product(impl, codes, 1.0, 0.0, x)
         same_number(found, float(np.dot(codes, integers)), what, why=why)

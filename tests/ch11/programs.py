@@ -13,7 +13,7 @@ from tvm_ffi import structural_equal
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import substitute
 from chapters.kit.quantized.blocks import Codes, Form, pack
-from chapters.kit.quantized.dequantize import kernel
+from chapters.kit.quantized.dequantize import kernel, weight
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
 from tests.support.targets import QUICK_HERE
 
@@ -181,6 +181,14 @@ FIRES = {
         lambda b, matrix, x, **_: [b.emit(b.call_te(ones)), times(x, matrix)],
         lambda i: [np.ones(3), i.x @ i.matrix.T],
     ),
+    "two matrices": (
+        lambda b, matrix, x, codes, scales, **_: two_matrices(b, matrix, x, codes, scales),
+        lambda i: [i.x @ i.matrix.T, i.x @ i.matrix.T],
+    ),
+    "a matrix from a kernel of another name": (
+        lambda b, x, codes, scales, **_: [times(x, unpack(b, codes, scales, name="floats"))],
+        lambda i: [i.x @ i.matrix.T],
+    ),
     "a vector": (
         lambda b, matrix, x, **_: [times(OP.max(x, axis=0), matrix)],
         lambda i: [i.x.max(axis=0) @ i.matrix.T],
@@ -207,18 +215,43 @@ READERS = {
     "two products and a lookup": ["NT_matmul", "take", "NT_matmul1"],
     "a product with rows that the matrix gave": ["take", "NT_matmul"],
     "a kernel without tensors before the product": ["NT_matmul"],
+    "two matrices": ["NT_matmul", "NT_matmul"],
+    "a matrix from a kernel of another name": ["NT_matmul"],
     "a vector": ["NT_matmul"],
     "a write before the matrix is unpacked again": ["NT_matmul"],
     "a write behind the product": ["NT_matmul"],
 }
 
 
+def unpack(
+    builder: relax.BlockBuilder,
+    codes: relax.Var,
+    scales: relax.Var,
+    func: tirx.PrimFunc | None = None,
+    name: str = "dequantize",
+) -> relax.Var:
+    """The matrix of the codes, by a call of its own: of `func` if it is given, under the name `name`."""
+    gvar = builder.add_func(func or kernel(FORM, (N, K)), name)
+    ty = relax.TensorType((N, K), "float32")
+    return builder.emit(relax.call_tir(gvar, [codes, scales], ty))
+
+
+def two_matrices(builder, matrix, x, codes, scales) -> list[relax.Expr]:
+    """Two products; both matrices are unpacked before the first."""
+    second = unpack(builder, codes, scales)
+    return [times(x, matrix), times(x, second)]
+
+
+def twice() -> tirx.PrimFunc:
+    """A kernel that looks like `dequantize`, whose weights are twice as large."""
+    codes, scales = (te.placeholder(_long(shape), dtype) for shape, dtype in FORM.shapes(N, K))
+    out = te.compute(_long((N, K)), lambda j, k: weight(FORM, codes, scales, j, k) * 2.0)
+    return te.create_prim_func([codes, scales, out], "int64").without_attr("global_symbol")
+
+
 def again(builder: relax.BlockBuilder, codes: relax.Var, scales: relax.Var) -> relax.Var:
     """The matrix of the codes after a write into them."""
-    codes = write(builder, codes)
-    unpack = builder.add_func(kernel(FORM, (N, K)), "dequantize")
-    ty = relax.TensorType((N, K), "float32")
-    return builder.emit(relax.call_tir(unpack, [codes, scales], ty))
+    return unpack(builder, write(builder, codes), scales)
 
 
 def moved_on(inputs: Inputs) -> np.ndarray:
@@ -274,71 +307,95 @@ def clipped(numbers, i):
     return te.max(te.min(numbers[i], N - 1), 0)
 
 
+@tvm.register_global_func("course.grow_scales", override=True)
+def grow_scales(scales: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
+    """Adds 1 to a float16 tensor in place."""
+    scales.copyfrom(scales.numpy() + np.float16(1))
+    return scales
+
+
+def packed_between(builder, matrix, x, scales, **_) -> list[relax.Expr]:
+    """A product, with a Python function between it and the unpacking that writes to the scales."""
+    call = OP.call_inplace_packed(
+        "course.grow_scales", scales, inplace_indices=0, ty_args=scales.ty
+    )
+    written = builder.emit(call)
+    return [times(x, matrix), written]
+
+
 KEPT = {
-    "also returned": (
+    "the kernel only looks like dequantize": (
+        lambda b, x, codes, scales, **_: [times(x, unpack(b, codes, scales, twice()))],
+        lambda i: [2 * i.x @ i.matrix.T],
+    ),
+    "a packed function writes in between": (
+        packed_between,
+        lambda i: [i.x @ i.matrix.T, i.scales + np.float16(1)],
+    ),
+    "the matrix is also returned": (
         lambda b, matrix, x, **_: [times(x, matrix), matrix],
         lambda i: [i.x @ i.matrix.T, i.matrix],
     ),
-    "also read by another operator": (
+    "another operator reads the matrix too": (
         lambda b, matrix, x, **_: [times(x, matrix), OP.negative(matrix)],
         lambda i: [i.x @ i.matrix.T, -i.matrix],
     ),
-    "also read under another name": (
+    "the matrix is also read under another name": (
         lambda b, matrix, x, **_: [times(x, matrix), OP.sum(b.emit(matrix))],
         lambda i: [i.x @ i.matrix.T, i.matrix.sum()],
     ),
-    "not transposed": (
+    "the product does not transpose the matrix": (
         lambda b, matrix, square, **_: [OP.matmul(square, matrix)],
         lambda i: [i.square @ i.matrix],
     ),
-    "also not transposed": (
+    "a second product does not transpose the matrix": (
         lambda b, matrix, x, square, **_: [times(x, matrix), OP.matmul(square, matrix)],
         lambda i: [i.x @ i.matrix.T, i.square @ i.matrix],
     ),
-    "the left factor": (
+    "the matrix is the left factor": (
         lambda b, matrix, other, **_: [times(matrix, other)],
         lambda i: [i.matrix @ i.other.T],
     ),
-    "both factors": (
+    "the matrix is both factors": (
         lambda b, matrix, **_: [times(matrix, matrix)],
         lambda i: [i.matrix @ i.matrix.T],
     ),
-    "columns": (
+    "columns of the matrix are copied": (
         lambda b, matrix, numbers, **_: [row(matrix, numbers, axis=1)],
         lambda i: [i.matrix[:, np.clip(i.numbers, 0, K - 1)]],
     ),
-    "codes written between": (
+    "the codes are written in between": (
         between("codes"),
         lambda i: [i.x @ i.matrix.T, i.codes + 1],
     ),
-    "scales written between": (
+    "the scales are written in between": (
         between("scales"),
         lambda i: [i.x @ i.matrix.T, i.scales + np.float16(1)],
     ),
-    "another tensor written between": (
+    "another tensor is written in between": (
         between("other"),
         lambda i: [i.x @ i.matrix.T, i.other + 1],
     ),
-    "one product before a write, one behind": (
+    "a write stands between two products": (
         lambda b, matrix, x, codes, **_: [
             b.emit(times(x, matrix)),
             *between("codes")(b, matrix, x, codes=codes),
         ],
         lambda i: [i.x @ i.matrix.T, i.x @ i.matrix.T, i.codes + 1],
     ),
-    "squares": (
+    "squares of the weights are added up": (
         product_named_nt_matmul(lambda x, w, i, j, k: x[i, k] * w[j, k] * w[j, k]),
         lambda i: [i.x @ (i.matrix**2).T],
     ),
-    "sums from the last step on": (
+    "the product reads each row backwards": (
         product_named_nt_matmul(lambda x, w, i, j, k: x[i, k] * w[j, K - 1 - k]),
         lambda i: [i.x @ i.matrix[:, ::-1].T],
     ),
-    "a row and the first one": (
+    "the lookup adds the first row": (
         lookup(lambda m, numbers, i, k: m[clipped(numbers, i), k] + m[0, k]),
         lambda i: [i.matrix[np.clip(i.numbers, 0, N - 1)] + i.matrix[0]],
     ),
-    "rows by their own numbers": (
+    "each row is multiplied by its number": (
         lookup(lambda m, numbers, i, k: m[i, k] * numbers[i].astype("float32")),
         lambda i: [i.matrix[:7] * i.numbers[:, None]],
     ),
