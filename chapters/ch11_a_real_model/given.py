@@ -16,7 +16,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from chapters.kit.bench.results import load
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.relax_effects import calls_in, offloaded
-from chapters.kit.ir.tensor_ir import innermost_blocks, loads, nodes
+from chapters.kit.ir.tensor_ir import innermost_blocks, loads, nodes, uses_pointers
 from chapters.kit.quantized.dequantize import NAME, form_of
 
 # --- three careless readers of a block of Q4_1 ------------------------------------------------------
@@ -80,10 +80,14 @@ def unpacks(mod: IRModule, call: Call) -> bool:
 def takes_rows(func: tirx.PrimFunc) -> bool:
     """Whether `func` (matrix, numbers, result) copies rows of a matrix, whose numbers it reads from another tensor."""
     blocks = innermost_blocks(func.body)
-    if len(func.params) != 3 or len(blocks) != 1 or blocks[0][1].block.init is not None:
+    if len(func.params) != 3 or len(blocks) != 1:
         return False
-    found = loads(blocks[0][1].block.body, func.params[0])
-    return len(found) == 1 and bool(nodes(found[0].indices[0], TensorLoad))
+    block = blocks[0][1].block
+    if block.init is not None or not block.iter_vars or uses_pointers(block.body):
+        return False
+    found = loads(block.body, func.params[0])
+    in_vectors = bool(nodes(block.body, tirx.Ramp))
+    return len(found) == 1 and bool(nodes(found[0].indices[0], TensorLoad)) and not in_vectors
 
 
 # --- the frame of both passes -----------------------------------------------------------------------
@@ -122,16 +126,24 @@ class _Fuse(PyExprMutator):
         self.mod, self.name, self.fusible = mod, name, fusible
         self.joined = _Joined(mod, rules)
         self.found: Mapping[Call, Call] = {}
+        self.fused = False
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
+        outer = self.found
         self.found = self.fusible(self.mod, block, lambda *calls: bool(self.joined(*calls)))
-        return super().visit_dataflow_block_(block)
+        new = super().visit_dataflow_block_(block)
+        self.found = outer
+        return new
+
+    def visit_function_(self, func: relax.Function) -> relax.Function:
+        return func if offloaded(func) else super().visit_function_(func)
 
     def visit_call_(self, call: Call) -> Expr:
         unpack = self.found.get(call)
         kernel = None if unpack is None else self.joined(unpack, call).get(self.name)
         if kernel is None:
             return super().visit_call_(call)
+        self.fused = True
         name = f"{NAME}_{call.args[0].name_hint}"
         tensors = [self.visit_expr(one) for one in [*arguments(unpack), *arguments(call)[1:]]]
         return relax.call_tir(self.builder_.add_func(kernel, name), tensors, call.ty_args[0])
@@ -149,9 +161,10 @@ def fuse_pass(name: str, rules: Mapping[str, Rule], fusible: Fusible) -> Pass:
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function) and not offloaded(func):
                 fuse = _Fuse(mod, name, rules, fusible)
-                new = relax.analysis.remove_all_unused(fuse.visit_expr(func))
-                fuse.builder_.update_func(gvar, new)
-                mod = fuse.builder_.get()
+                new = fuse.visit_expr(func)
+                if fuse.fused:
+                    fuse.builder_.update_func(gvar, relax.analysis.remove_all_unused(new))
+                    mod = fuse.builder_.get()
         return mod
 
     return transform

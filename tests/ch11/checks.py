@@ -32,6 +32,7 @@ from tests.ch11.programs import (
     function,
     kernels_of,
     random_codes,
+    two_matrices,
 )
 from tests.support import expect
 from tests.support.expect import Section
@@ -430,6 +431,17 @@ def test_11_5_asks(impl) -> None:
     READ_BY.equal(len(impl.fusible(mod, block, only_products)), 0, what, why=why)
 
 
+def test_11_5_one_of_two(impl) -> None:
+    """a matrix whose floats are needed does not keep the others from being unpacked by their readers"""
+
+    def step(builder, matrix, x, codes, scales, **_):
+        first, second = two_matrices(builder, matrix, x, codes, scales)
+        return [first, second, relax.op.negative(matrix)]
+
+    what = "Of two matrices, one is also read by another operator; `fusible` finds other calls than one product."
+    READ_BY.equal(found_in(impl, function(step)), ["NT_matmul"], what)
+
+
 def observe_11_5(impl):
     cases = {**FIRES, **KEPT}
     programs = [lambda step=step: str(found_in(impl, function(step))) for step, _ in cases.values()]
@@ -573,6 +585,7 @@ def same_number(found: float, wanted: float, what: str, **more) -> None:
 WHOLE = {
     "one code": ([1], 1.0, 0.0, [127.0]),
     "a minimum": ([0, 0], 1.0, 2.0, [127.0, 1.0]),
+    "a negative scale": ([3, 5], -0.5, 0.25, [127.0, 2.0]),
     "a scale of one half": ([2, 6], 0.5, 0.0, [127.0, -3.0]),
     "a negative element as the largest": ([1, 2, 3], 1.0, 1.0, [-127.0, 5.0, 2.0]),
     "small numbers": ([4, 9], 1.0, -1.0, [127 / 1024, -64 / 1024]),
@@ -767,6 +780,10 @@ def test_11_9_number_of_steps(impl) -> None:
     what = "Of three steps that take 0.1, 0.4 and 0.1 seconds, the median is another number."
     FIRST.close(np.float64(found["step"]), np.float64(0.1), what, atol=1e-4)
     FIRST.equal(len(model.log), 6, "With steps=3 there are not three steps behind the prompt.")
+    model = Simulated(steps=(0.1, 0.4, 0.1, 0.2, 9.0))
+    found = impl.time_to_first_token(model, PROMPT, 4, model.clock)
+    what = "Of four steps that take 0.1, 0.4, 0.1 and 0.2 seconds, the median is another number."
+    FIRST.close(np.float64(found["step"]), np.float64(0.15), what, atol=1e-4)
 
 
 def observe_11_9(impl):

@@ -23,7 +23,9 @@ from chapters.kit.quantized.layers import (
     TiedHead,
 )
 from chapters.kit.quantized.schedule_coded_products import ScheduleCodedProducts
+from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import FuseDequantizeMatmul, FuseDequantizeTake
+from tests.ch11 import programs
 from tests.ch11.programs import (
     FIRES,
     FORM,
@@ -43,6 +45,7 @@ from tests.ch11.programs import (
     run,
     through,
     times,
+    write,
 )
 from tests.support.targets import QUICK_HERE
 
@@ -263,3 +266,40 @@ def test_the_kernels_of_the_layers_are_all_scheduled():
     products = [name for name in kernels_of(mod) if "NT_matmul" in name]
     assert len(products) == 3
     assert all("tirx.is_scheduled" in mod[name].attrs for name in products)
+
+
+# --- functions inside functions, and modules in which nothing is fused ----------------------------
+
+
+def test_a_function_inside_a_block_does_not_end_it(monkeypatch):
+    """Products before and behind a nested function are fused alike."""
+    monkeypatch.setattr(
+        programs, "LOWER", LOWER[1:]
+    )  # TVM's matching of patterns stops at a nested function
+
+    def product(builder, matrix, x):
+        return builder.call_te(
+            lambda w, x: nt_matmul(w, x, "float32"), matrix, x, primfunc_name_hint="NT_matmul"
+        )
+
+    def step(builder, matrix, x, other, **_):
+        first = builder.emit(product(builder, matrix, x))
+        ty = relax.TensorType((ROWS, K), "float32")
+        inner, out = relax.Var("a", ty), relax.Var("o", ty)
+        block = relax.DataflowBlock([relax.VarBinding(out, OP.negative(inner))])
+        nested = relax.Function([inner], relax.SeqExpr([block], out), ty)
+        nested = builder.emit(builder.normalize(nested))
+        return [first, builder.emit(product(builder, matrix, other)), relax.Call(nested, [x])]
+
+    fused = through(FUSE)(function(step))
+    assert not float_copies(fused)
+    assert [name.startswith("dequantize_NT_matmul") for name in kernels_of(fused)].count(True) == 2
+
+
+def test_an_unused_write_stays_where_nothing_is_fused():
+    def step(builder, x, **_):
+        write(builder, x)
+        return [OP.negative(x)]
+
+    mod = function(step)
+    assert structural_equal(through(FUSE)(mod), mod)

@@ -303,6 +303,42 @@ def test_a_known_number_of_many_rows(rows, engine):
     check("Q4_1", rows, gated, engine)
 
 
+@each_engine
+@pytest.mark.parametrize(
+    "form",
+    [
+        Form(8, 4, False, "float16", 1),
+        Form(4, 8, True, "float16", 16),
+        Form(4, 32, True, "float16", 48),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("rows", [(1,), (8,)], ids=named)
+def test_a_row_that_threads_cannot_share(form, rows, engine):
+    """An odd number of words per row, or of threads per panel: one thread adds up a whole row."""
+    (target, run), n, k = ENGINES[engine], form.lanes * 3, form.group * 3
+    func = schedule(coded(form, rows, n, k, None), target)
+    matrix, x = random_codes(form, n, k), normal(*rows, k)
+    out = np.full((*rows, n), np.nan, "float32")
+    program(func, target).run(run, [*pack(matrix, form), x, out])
+    close(out, x.astype("float64") @ matrix.floats().astype("float64").T)
+
+
+@each_engine
+def test_a_residual_that_is_x(engine):
+    """x + x @ w.T: the kernel has x once, and the epilogue reads it again."""
+    form, (target, run), n = FORMS["Q4_1"], ENGINES[engine], 64
+    size = tirx.IntImm("int64", n)
+    w, x = te.placeholder((size, size), name="w"), te.placeholder((1, size), name="x")
+    y = nt_matmul(w, x, "float32")
+    out = te.compute(y.shape, lambda *i: y(*i) + x(*i), name="out")
+    both = joined(kernel(form, (n, n)), te.create_prim_func([w, x, out], "int64"))
+    matrix, given = random_codes(form, n, n), normal(1, n)
+    result = np.full((1, n), np.nan, "float32")
+    program(schedule(both, target), target).run(run, [*pack(matrix, form), given, result])
+    close(result, given + given.astype("float64") @ matrix.floats().astype("float64").T)
+
+
 @each_target
 @pytest.mark.parametrize("rows", [(1,), (3,), (1, M)], ids=named)
 def test_a_result_of_other_sums_gets_the_fallback(rows, target):

@@ -49,7 +49,7 @@ def forms(lanes: int) -> dict[str, Form]:
 
 FORMS = forms(LANES)
 # the shape of x without its last dimension; the rows of M are 1 and 13
-SHAPES = [(1,), (3,), (8,), (9,), (100,), (M,), (1, 5), (1, M), (9, 1), (M, 1), (2, 5)]
+SHAPES = [(), (1,), (3,), (8,), (9,), (100,), (M,), (1, 5), (1, M), (9, 1), (M, 1), (2, 5)]
 WITH_EPILOGUE = [(1,), (9,), (1, M), (2, 5)]
 # the other forms differ from these inside a group only, so they run on fewer shapes
 ALL_SHAPES = ["Q4_1"]
@@ -572,3 +572,38 @@ KEPT = {
 def test_other_kernels_stay_as_they_are(name, exact):
     func = KEPT[name]()
     assert schedule(func, QUICK_HERE, exact).same_as(func)
+
+
+# --- kernels that are almost the ones above -------------------------------------------------------
+
+
+@pytest.mark.parametrize("exact", [False, True], ids=["8 bits", "floats"])
+def test_a_result_with_more_columns_stays_as_it_is(exact):
+    """An epilogue that is wider than the sums cannot run on their tiles: the rest would be computed nowhere."""
+
+    def padded(y, *_):
+        return te.compute(
+            (9, N + 16), lambda i, j: tirx.if_then_else(j < N, y[i, j], tirx.const(7.0, "float32"))
+        )
+
+    func = coded(FORMS["Q4_1"], (9,), behind=padded)
+    assert schedule(func, QUICK_HERE, exact).same_as(func)
+
+
+@pytest.mark.parametrize("dtypes", [("float16", "float32"), ("float32", "float64")], ids=str)
+def test_other_dtypes_are_multiplied_as_floats(dtypes):
+    """Products in 8 bits are made for float32."""
+    x_dtype, dtype = dtypes
+    form = FORMS["Q4_1"]
+    w = te.placeholder(_long((N, K)), name="w")
+    x = te.placeholder(_long((3, K)), x_dtype, name="x")
+    func = joined(
+        kernel(form, (N, K)), te.create_prim_func([w, x, nt_matmul(w, x, dtype)], "int64")
+    )
+    func = schedule(func, QUICK_HERE, exact=False)
+    assert not rounds(func)
+    matrix, given = random_codes(form), whole(32, 3, K).astype(x_dtype)
+    out = tvm.runtime.tensor(np.full((3, N), np.nan, dtype))
+    arrays = [*pack(matrix, form), given]
+    compiled({0: func})[0](*map(tvm.runtime.tensor, arrays), out)
+    close(out.numpy().astype("float32"), product(given, matrix))

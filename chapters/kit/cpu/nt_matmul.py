@@ -40,11 +40,16 @@ def has_product(func: tirx.PrimFunc) -> bool:
 
 
 def reads_only_its_own(block: SBlock, buffer: tirx.Buffer) -> bool:
-    """Whether `block` is elementwise and, of `buffer`, reads exactly the element with the index that it writes."""
+    """Whether `block` is elementwise, and computes each of its elements from that of `buffer` with the same index.
+
+    Its result has the shape of `buffer`: the elements of a larger one would be computed nowhere if the block is moved
+    into the loops of `buffer`.
+    """
     stores, found = nodes(block.body, tirx.BufferStore), loads(block.body, buffer)
     elementwise = block.init is None and len(stores) == 1
     own = all(structural_equal(list(load.indices), list(stores[0].indices)) for load in found)
-    return elementwise and own and bool(found)
+    whole = structural_equal([list(store.buffer.shape) for store in stores], [list(buffer.shape)])
+    return elementwise and own and bool(found) and whole
 
 
 def weight_shape(func: tirx.PrimFunc) -> tuple[int, int]:

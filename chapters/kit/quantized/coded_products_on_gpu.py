@@ -130,7 +130,7 @@ def _partial_sums(sch: Schedule, product: SBlockRV, parts: CodedProduct) -> tupl
     halves = 8 // form.bits
     words = form.group // halves // BYTES  # per group
     # a power of two, which divides the words of a row: no thread is without a word in the last step
-    sharing = math.gcd(k // form.group * words, WARP, THREADS // form.lanes)
+    sharing = math.gcd(k // form.group * words, WARP, max(1, THREADS // form.lanes))
     panels = largest_divisor(n // form.lanes, max(1, THREADS // form.lanes // sharing))
     *around, j, k = sch.get_loops(product)
     row = sch.fuse(*around) if around else sch.add_unit_loop(j)
@@ -144,7 +144,7 @@ def _partial_sums(sch: Schedule, product: SBlockRV, parts: CodedProduct) -> tupl
 
 def _add_up(sch: Schedule, product: SBlockRV, at: LoopRV, sharing: int, axis: str) -> None:
     """Add up the sums of the threads along `axis`. The first of them computes the epilogue."""
-    sch.reverse_compute_at(product, at)
+    sch.reverse_compute_at(product, at, preserve_unit_loops=True)
     thread, *rows = _loops_inside(sch, product, at)
     sch.reorder(*rows, thread)
     sch.bind(thread, axis)
@@ -159,7 +159,7 @@ def _load_once(sch: Schedule, block: SBlockRV, buffer: tirx.Buffer, at: LoopRV) 
     """Load what one iteration of `at` reads of `buffer` into registers; the loops of this copy inside of `at`."""
     sources = [region.source for region in sch.get(block).reads]
     number = next(n for n, source in enumerate(sources) if source.same_as(buffer))
-    copy = sch.cache_read(block, number, "local")
+    copy = sch.cache_read(block, number, "local", [block])
     sch.compute_at(copy, at)
     return _loops_inside(sch, copy, at)
 

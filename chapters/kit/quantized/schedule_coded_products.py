@@ -97,7 +97,8 @@ def schedule(func: tirx.PrimFunc, target: Target, exact: bool) -> tirx.PrimFunc:
     if behind and not reads_only_its_own(sch.get(behind[-1]), parts.sums):
         return func
     dots = None if exact else dot_products(target)
-    if dots and dots.lanes == parts.form.lanes:
+    floats = all(str(one.dtype) == "float32" for one in (parts.x, parts.sums))
+    if dots and floats and dots.lanes == parts.form.lanes:
         if behind:
             _vectors(sch, behind[-1], target)
         func = _with_int8_product(sch.mod["main"], parts, dots)
@@ -143,7 +144,9 @@ def _in_floats(sch: Schedule, unpack: SBlockRV, parts: CodedProduct, target: Tar
     rows, form = Rows(parts.x.shape), parts.form
     registers = vector_registers(target)
     vectors = max(1, form.lanes // registers.lanes("float32"))  # registers for a vector of sums
-    at_once = registers.count // 2 // vectors  # sums; the rest holds codes, scales and weights
+    at_once = max(
+        1, registers.count // 2 // vectors
+    )  # sums; the rest holds codes, scales and weights
     few = rows.known and rows.count <= at_once
     tile_rows = rows.count if few else at_once
     if not few:
@@ -151,7 +154,7 @@ def _in_floats(sch: Schedule, unpack: SBlockRV, parts: CodedProduct, target: Tar
         pad(sch, product, {axis: tile_rows})
     sch.compute_inline(unpack)
     *around, j, k = sch.get_loops(product)
-    row = sch.fuse(*around)
+    row = sch.fuse(*around) if around else sch.add_unit_loop(j)
     tile, row = sch.split(row, [None, tile_rows])
     panels = largest_divisor(
         int(parts.weights.shape[0]) // form.lanes, max(1, at_once // tile_rows)
