@@ -55,10 +55,10 @@ TABLES = ("decoder", "first token", "kernels", "perplexity")  # what `shown` kno
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     """{name of the results file: what was measured}; also passes each table to `say`."""
+    from chapters.ch11_a_real_model.passes import owners
     from chapters.kit.chat.model_cache import fetch_model
-    from chapters.runner.earlier import whose
 
-    say("passes: " + ", ".join(f"chapter {number} {whose(number)}" for number in PASSES))
+    say("passes: " + ", ".join(f"chapter {number} {whose}" for number, whose in owners().items()))
     with tempfile.TemporaryDirectory() as folder:
         models = {FILE: fetch_model()}
         if as_q4_0 := stored_as_q4_0(models[FILE], Path(folder)):
@@ -179,8 +179,6 @@ def shown(name: str) -> Shown:
 
 # --- the inputs of all peers ----------------------------------------------------------------------------
 
-PASSES = (2, 3, 4, 5, 7, 9, 11)  # chapters whose passes compile the decoder
-
 
 def write_inputs(folder: Path, models: dict[str, Path]) -> Path:
     """Write what the peers need to `folder`; returns the path of inputs.npz.
@@ -270,35 +268,14 @@ def chat_model(path: str, exact: bool):
 
     exact: with activations in float32 in place of 8 bits.
     """
-    from chapters.ch11_a_real_model.passes import phases
-    from chapters.kit.chat.compiled import ChatModel, compile_decoder
+    from chapters.ch11_a_real_model import passes
     from chapters.kit.chat.gguf_file import read_gguf
-    from chapters.kit.chat.kept_model import load_or_compile
-    from chapters.kit.chat.weights import Weights, read_config
-    from chapters.kit.machine import llvm_host
-    from chapters.runner.earlier import whose
+    from chapters.kit.chat.weights import read_config
 
-    facts, target = read_facts(path), llvm_host()["target"]
+    facts = read_facts(path)
     os.environ["FUSION_CACHE"] = facts["folder"]
     file = read_gguf(facts["models"][FILE])
-    weights = Weights(file, read_config(file), lanes_of(target))
-    executable, names, _ = load_or_compile(
-        weights,
-        target,
-        exact,
-        {str(number): whose(number) for number in PASSES},
-        lambda: compile_decoder(weights, target, phases, exact),
-    )
-    return ChatModel(executable, weights, names)
-
-
-def lanes_of(target) -> int:
-    """How many rows of a coded matrix lie side by side on `target`."""
-    from chapters.kit.cpu.vector_registers import vector_registers
-    from chapters.kit.quantized.dot_products import dot_products
-
-    dots = dot_products(target)
-    return dots.lanes if dots else vector_registers(target).lanes("float32")
+    return passes.chat_model(file, read_config(file), exact)[0]
 
 
 def calls_of(model, tokens: list[int]) -> dict[str, Callable[[], np.ndarray]]:

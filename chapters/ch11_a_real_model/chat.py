@@ -6,22 +6,14 @@ import sys
 import time
 from pathlib import Path
 
-from chapters.ch11_a_real_model.passes import phases
+from chapters.ch11_a_real_model.passes import chat_model
 from chapters.kit.chat.attention import LANES
-from chapters.kit.chat.compiled import ChatModel, compile_decoder
 from chapters.kit.chat.conversation import Chat, note, reply
 from chapters.kit.chat.gguf_file import GGUF, read_gguf
-from chapters.kit.chat.kept_model import load_or_compile
 from chapters.kit.chat.model_cache import cached_model, fetch_model
 from chapters.kit.chat.template import Renderer
 from chapters.kit.chat.tokenizer import Tokenizer
-from chapters.kit.chat.weights import Weights, read_config
-from chapters.kit.cpu.vector_registers import vector_registers
-from chapters.kit.machine import llvm_host
-from chapters.kit.quantized.dot_products import dot_products
-from chapters.runner.earlier import whose
-
-PASSES = (2, 3, 4, 5, 7, 9, 11)  # chapters whose passes compile the decoder
+from chapters.kit.chat.weights import read_config
 
 
 def start(options) -> Chat:
@@ -31,24 +23,12 @@ def start(options) -> Chat:
     tokenizer = Tokenizer.from_gguf(file)
     renderer = _renderer(file, tokenizer)
     config = read_config(file, max(LANES, options.context))
-    target = llvm_host()["target"]
-    dots = dot_products(target)
-    lanes = dots.lanes if dots else vector_registers(target).lanes("float32")
-    weights = Weights(file, config, lanes)
     if len(tokenizer.tokens) != config.vocab_size:
         raise ValueError(
             f"{path} has {len(tokenizer.tokens)} tokens and embeddings of {config.vocab_size}; convert the model again."
         )
     begin = time.perf_counter()
-    owners = {str(number): whose(number) for number in PASSES}
-    executable, names, kept = load_or_compile(
-        weights,
-        target,
-        options.exact,
-        owners,
-        lambda: compile_decoder(weights, target, phases, options.exact),
-    )
-    model = ChatModel(executable, weights, names)
+    model, owners, kept = chat_model(file, config, options.exact)
     yours = [number for number, owner in owners.items() if owner == "yours"]
     code = "the reference's passes"
     if yours:

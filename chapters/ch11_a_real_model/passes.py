@@ -1,11 +1,20 @@
-"""The pipeline of the chat: chapter 9's phases, with this chapter's passes before FuseOps."""
+"""The pipeline of the chat: chapter 9's phases, with this chapter's passes before FuseOps, and what it compiles."""
 
 from __future__ import annotations
 
 from tvm.ir.transform import Pass
 from tvm.target import Target
 
-from chapters.runner.earlier import earlier
+from chapters.kit.chat.compiled import ChatModel, compile_decoder
+from chapters.kit.chat.gguf_file import GGUF
+from chapters.kit.chat.kept_model import load_or_compile
+from chapters.kit.chat.weights import Weights
+from chapters.kit.decoder.llama_config import LlamaConfig
+from chapters.kit.machine import llvm_host
+from chapters.kit.quantized.dot_products import lanes_of
+from chapters.runner.earlier import earlier, whose
+
+PASSES = (2, 3, 4, 5, 7, 9, 11)  # chapters whose passes compile the decoder
 
 
 def phases(target: Target, **facts) -> dict[str, list[Pass]]:
@@ -19,3 +28,24 @@ def phases(target: Target, **facts) -> dict[str, list[Pass]]:
     at = [str(one.info.name) for one in lower].index("FuseOps")
     lower[at:at] = [ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul()]
     return {**found, "graph and lower": lower}
+
+
+def owners() -> dict[str, str]:
+    """{number of a chapter in PASSES: whose passes it gives}."""
+    return {str(number): whose(number) for number in PASSES}
+
+
+def chat_model(
+    file: GGUF, config: LlamaConfig, exact: bool
+) -> tuple[ChatModel, dict[str, str], bool]:
+    """(the decoder of `file` on this machine, the `owners` of its passes, whether it was compiled before and kept).
+
+    exact: with activations in float32 in place of 8 bits.
+    """
+    target = llvm_host()["target"]
+    weights = Weights(file, config, lanes_of(target))
+    by = owners()
+    executable, names, kept = load_or_compile(
+        weights, target, exact, by, lambda: compile_decoder(weights, target, phases, exact)
+    )
+    return ChatModel(executable, weights, names), by, kept

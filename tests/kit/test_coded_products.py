@@ -94,7 +94,7 @@ def coded(
 
 
 def buffers(func: tirx.PrimFunc) -> list[tirx.Buffer]:
-    """The buffers of `func` that are no parameters."""
+    """The buffers of `func` that are not parameters."""
     found = dict.fromkeys(var for var in nodes(func.body, tirx.Var) if tirx.is_buffer_var(var))
     return [buffer for buffer in found if buffer not in func.params]
 

@@ -25,10 +25,9 @@ from chapters.kit.chat.compiled import ChatModel, compile_decoder
 from chapters.kit.chat.gguf_file import BLOCKS, GGUF, read_gguf
 from chapters.kit.chat.tokenizer import Tokenizer
 from chapters.kit.chat.weights import Weights, read_config
-from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.machine import llvm_host
 from chapters.kit.quantized.blocks import read_codes, read_floats
-from chapters.kit.quantized.dot_products import dot_products
+from chapters.kit.quantized.dot_products import dot_products, lanes_of
 from chapters.kit.quantized.requantize import quantize, write_codes
 
 READING = Path(__file__).with_name("reading.txt")  # M. Faraday, The Chemical History of a Candle
@@ -122,8 +121,7 @@ class Readers:
 
     def reader(self, file: GGUF, exact: bool) -> Reader:
         """exact: products take x in float32."""
-        lanes = self.dots.lanes if self.dots else vector_registers(self.target).lanes("float32")
-        weights = Weights(file, read_config(file, self.window), lanes)
+        weights = Weights(file, read_config(file, self.window), lanes_of(self.target))
         key = exact, repr([weights.specs(layer) for layer in weights.matrices])
         if key not in self._compiled:
             made = compile_decoder(weights, self.target, self.phases, exact, READS)

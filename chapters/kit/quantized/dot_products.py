@@ -14,6 +14,8 @@ from tvm.ir import Expr
 from tvm.script import tirx as T
 from tvm.target import Target, codegen
 
+from chapters.kit.cpu.vector_registers import vector_registers
+
 Pair = tuple[Expr, Expr]  # codes: int32 x lanes, four bytes each; x: one int32, four signed bytes
 
 
@@ -45,6 +47,12 @@ def dot_products(target: Target) -> DotProducts | None:
     if has("dotprod"):
         return DotProducts(4, 8, _sdot)
     return None
+
+
+def lanes_of(target: Target) -> int:
+    """How many rows of a coded matrix lie side by side on an llvm target: as many as a register has sums."""
+    dots = dot_products(target)
+    return dots.lanes if dots else vector_registers(target).lanes("float32")
 
 
 def _bytes(words: Expr, lanes: int, kind: str) -> Expr:
