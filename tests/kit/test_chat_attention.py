@@ -102,7 +102,7 @@ class Reference:
         cache = np.full(cache_shape(c), np.nan)
         for at in range(min(len(self.keys), c.context_window_size)):
             for head in range(c.num_key_value_heads):
-                keys, values = cache[LAYER, :, head, at // LANES]
+                keys, values = cache[at // LANES, LAYER, :, head]
                 keys.reshape(d, LANES)[:, at % LANES] = self.keys[at][head]
                 values.reshape(LANES, d)[at % LANES] = self.values[at][head]
         return cache
@@ -189,8 +189,8 @@ def test_each_step_of_a_conversation(name, polynomial, kernels):
         close(held.step(qkv), reference.step(qkv))
         close(held.cache.array, reference.cache())
     assert held.length == config.context_window_size
-    assert not np.isnan(held.cache.array[LAYER]).any()
-    assert np.isnan(np.delete(held.cache.array, LAYER, axis=0)).all()
+    assert not np.isnan(held.cache.array[:, LAYER]).any()
+    assert np.isnan(np.delete(held.cache.array, LAYER, axis=1)).all()
 
 
 def test_the_steps_do_not_change_the_numbers(kernels):
@@ -239,14 +239,14 @@ def test_each_layer_has_a_cache_of_its_own(kernels):
     held = kernels("all at once")
     qkv = random_qkv(config, 16, 0)
     held.step(qkv)
-    one, positions = held.cache.array[LAYER].copy(), Guarded(np.zeros(1, "int32"))
+    one, positions = held.cache.array[:, LAYER].copy(), Guarded(np.zeros(1, "int32"))
     tensor = tvm.runtime.tensor(-qkv)
     held.compiled["append_several"](
         held.cache.tensor, tensor, held.rope.tensor, positions.tensor, LAYERS - 1
     )
-    np.testing.assert_array_equal(held.cache.array[LAYER], one)
-    np.testing.assert_array_equal(held.cache.array[LAYERS - 1], -one)
-    assert held.cache.intact() and np.isnan(held.cache.array[0]).all()
+    np.testing.assert_array_equal(held.cache.array[:, LAYER], one)
+    np.testing.assert_array_equal(held.cache.array[:, LAYERS - 1], -one)
+    assert held.cache.intact() and np.isnan(held.cache.array[:, 0]).all()
 
 
 @pytest.mark.parametrize("size", [2.0**-10, 32.0, 2.0**13])

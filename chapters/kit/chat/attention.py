@@ -1,9 +1,10 @@
 """Attention over the tokens that there are: a cache laid out for vectors, and one kernel for scores, softmax, values.
 
-`kv_cache`, float32 (num_layers, 2, num_kv_heads, context_window / LANES, LANES * head_dim), holds the keys (0) and the
-values (1) of one sequence. LANES neighbouring tokens form a block. A block of values is (token, element). A block of
-keys is (element, token), so that a vector register takes the same element of LANES keys, and the scores of LANES tokens
-are summed side by side.
+`kv_cache`, float32 (context_window / LANES, num_layers, 2, num_kv_heads, LANES * head_dim), holds the keys (0) and the
+values (1) of one sequence. LANES neighbouring tokens form a block, and all that a block holds for all layers lies
+together: a short conversation touches little memory. A block of values is (token, element). A block of keys is
+(element, token), so that a vector register takes the same element of LANES keys, and the scores of LANES tokens are
+summed side by side.
 
 `rope`, float32 (context_window, 2, head_dim / 2), holds the cosine (0) and the sine (1) by which each pair of elements
 is rotated at each position.
@@ -20,11 +21,13 @@ from tvm.script import tirx as T
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as I
 
+from chapters.kit.cpu.prefetch import prefetch
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.quantized.dequantize import int64, int64s
 
 LANES = 16  # tokens in a block of the cache
 ROWS = 12  # vectors of sums that a kernel holds at a time, in as many registers
+NEAR = 32  # blocks whose values are fetched early: more would not stay in the nearest caches
 PARALLEL = 1 << 15  # tokens times elements of a head from which several threads share a decode step
 
 
@@ -41,7 +44,7 @@ def rope_table(config: LlamaConfig, factors: np.ndarray | None = None) -> np.nda
 def cache_shape(config: LlamaConfig) -> tuple[int, ...]:
     """The shape of `kv_cache`; the configuration's context window is a multiple of LANES."""
     heads, blocks = config.num_key_value_heads, config.context_window_size // LANES
-    return config.num_hidden_layers, 2, heads, blocks, LANES * config.head_dim
+    return blocks, config.num_hidden_layers, 2, heads, LANES * config.head_dim
 
 
 class CachedAttention(nn.Module):
@@ -107,12 +110,12 @@ def append_kernel(config: LlamaConfig, s: Expr | int) -> tirx.PrimFunc:
                 slot = positions[0].astype("int64") + token
                 inside = I.If(slot < config.context_window_size)
                 with inside, I.Then(), I.serial(*int64s((0, heads))) as head:
-                    block = (layer, int64(0), head, slot // LANES)
+                    block = (slot // LANES, layer, int64(0), head)
                     rotated = _rotated(qkv, rope, token, slot, first_key + head, 0, half, half)
                     for part, values in enumerate(rotated):
                         at = I.ramp(part * half * LANES + slot % LANES, LANES, half)
                         I.buffer_store(cache, values, [*block, at])
-                    block = (layer, int64(1), head, slot // LANES)
+                    block = (slot // LANES, layer, int64(1), head)
                     value = qkv[0, token, first_key + heads + head, I.ramp(0, 1, d)]
                     I.buffer_store(cache, value, [*block, I.ramp(slot % LANES * d, 1, d)])
     return builder.get()
@@ -191,26 +194,46 @@ class _Attention:
                     I.buffer_store(queries, values * scale, [row, I.ramp(first, 1, width)])
 
     def _score(self, queries, scores, largest, head: Expr, blocks: Expr) -> None:
-        """scores: q . k, LANES tokens at a time; -inf for tokens after the row's own. largest: per lane."""
-        rows, lanes = self.rows, I.ramp(0, 1, LANES)
+        """scores: q . k, LANES tokens at a time; -inf for tokens after the row's own. largest: per lane.
+
+        A decode step meanwhile fetches the keys of the next block from memory, and the values of the first blocks.
+        """
+        rows, lanes, d = self.rows, I.ramp(0, 1, LANES), self.config.head_dim
         least = T.broadcast(tirx.min_value("float32"), LANES)
-        sums = I.alloc_buffer([rows, LANES], "float32", layout=None)
+        parts = _at_once(rows, d)  # neighbouring elements, each with sums of its own
+        sums = I.alloc_buffer([rows * parts, LANES], "float32", layout=None)
         for row in range(rows):
             I.buffer_store(largest, least, [row, lanes])
         with I.serial(*int64s((0, blocks))) as block:
-            for row in range(rows):
-                I.buffer_store(sums, T.broadcast(T.float32(0), LANES), [row, lanes])
-            with I.serial(0, self.config.head_dim) as element:
-                keys = self.cache[self.layer, 0, head, block, I.ramp(element * LANES, 1, LANES)]
-                for row in range(rows):
-                    query = T.broadcast(queries[row, element], LANES)
-                    I.buffer_store(sums, sums[row, lanes] + query * keys, [row, lanes])
+            for at in range(rows * parts):
+                I.buffer_store(sums, T.broadcast(T.float32(0), LANES), [at, lanes])
+            with I.serial(0, d // parts) as step:
+                for part in range(parts):
+                    element = step * parts + part
+                    if self.tokens == 1:
+                        self._fetch(head, block, blocks, element)
+                    keys = self._cached(0, block, head, I.ramp(element * LANES, 1, LANES))
+                    for row in range(rows):
+                        query, at = T.broadcast(queries[row, element], LANES), row * parts + part
+                        I.buffer_store(sums, sums[at, lanes] + query * keys, [at, lanes])
             for row in range(rows):
                 token = I.ramp(tirx.Cast("int32", block) * LANES, 1, LANES)
                 last = T.broadcast(tirx.Cast("int32", self.slot[row]), LANES)
-                score = tirx.Select(token <= last, sums[row, lanes], least)
+                total = sums[row * parts, lanes]
+                for part in range(1, parts):
+                    total = total + sums[row * parts + part, lanes]
+                score = tirx.Select(token <= last, total, least)
                 I.buffer_store(scores, score, [row, I.ramp(block * LANES, 1, LANES)])
                 I.buffer_store(largest, tirx.max(largest[row, lanes], score), [row, lanes])
+
+    def _fetch(self, head: Expr, block: Expr, blocks: Expr, element: Expr) -> None:
+        """Ask for an element of the next block's keys, and for as much of this block's values."""
+        prefetch(self._cached(0, tirx.min(block + 1, blocks - 1), head, element * LANES))
+        prefetch(self._cached(1, tirx.min(block, NEAR), head, element * LANES))
+
+    def _cached(self, kind: int, block: Expr, head: Expr, at: Expr) -> Expr:
+        """An element, or several, of a block of keys (kind 0) or values (1)."""
+        return self.cache[block, self.layer, kind, head, at]
 
     def _exponentials(self, scores, total, blocks: Expr) -> None:
         """scores: exp(score - largest); total: their sum, in every lane."""
@@ -240,22 +263,34 @@ class _Attention:
     def _values(self, weights, total, head: Expr, length: Expr, first: Expr) -> None:
         """The values weighted by the exponentials, divided by their sum."""
         d, width, lanes = self.config.head_dim, self.width, I.ramp(0, 1, self.width)
-        sums = I.alloc_buffer([self.rows, width], "float32", layout=None)
-        with I.serial(0, d // width) as part:
-            for row in range(self.rows):
-                I.buffer_store(sums, T.broadcast(T.float32(0), width), [row, lanes])
+        parts = _at_once(self.rows, d // width)  # of a row of the result, each `width` elements
+        sums = I.alloc_buffer([self.rows * parts, width], "float32", layout=None)
+        with I.serial(0, d // width // parts) as outer:
+            firsts = [(outer * parts + part) * width for part in range(parts)]
+            for at in range(self.rows * parts):
+                I.buffer_store(sums, T.broadcast(T.float32(0), width), [at, lanes])
             with I.serial(*int64s((0, length))) as token:
-                at = I.ramp(token % LANES * d + part * width, 1, width)
-                values = self.cache[self.layer, 1, head, token // LANES, at]
-                for row in range(self.rows):
-                    weight = T.broadcast(weights[row, token], width)
-                    I.buffer_store(sums, sums[row, lanes] + weight * values, [row, lanes])
+                for part, start in enumerate(firsts):
+                    place = I.ramp(token % LANES * d + start, 1, width)
+                    values = self._cached(1, token // LANES, head, place)
+                    for row in range(self.rows):
+                        weight, at = T.broadcast(weights[row, token], width), row * parts + part
+                        I.buffer_store(sums, sums[at, lanes] + weight * values, [at, lanes])
             for row in range(self.rows):
-                value = sums[row, lanes] / T.broadcast(total[row, 0], width)
-                at = I.ramp(self.head[row] * d + part * width, 1, width)
-                if self.tokens == 1:
-                    I.buffer_store(self.out, value, [0, self.token[row], at])
-                else:
-                    token = first + row // self.config.group_size
-                    with I.If(token < self.s), I.Then():
-                        I.buffer_store(self.out, value, [0, token, at])
+                for part, start in enumerate(firsts):
+                    value = sums[row * parts + part, lanes] / T.broadcast(total[row, 0], width)
+                    self._store(value, row, I.ramp(self.head[row] * d + start, 1, width), first)
+
+    def _store(self, value: Expr, row: int, at: Expr, first: Expr) -> None:
+        """Store elements of a row of the result, unless they belong to a token beyond the last."""
+        if self.tokens == 1:
+            I.buffer_store(self.out, value, [0, self.token[row], at])
+            return
+        token = first + row // self.config.group_size
+        with I.If(token < self.s), I.Then():
+            I.buffer_store(self.out, value, [0, token, at])
+
+
+def _at_once(rows: int, parts: int) -> int:
+    """How many of `parts` are summed side by side, so that an addition need not wait for the one before it."""
+    return next(many for many in range(max(1, ROWS // rows), 0, -1) if parts % many == 0)

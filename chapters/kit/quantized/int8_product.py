@@ -15,6 +15,7 @@ from tvm.script import tirx as T
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as I
 
+from chapters.kit.cpu.prefetch import prefetch
 from chapters.kit.quantized.blocks import Form
 from chapters.kit.quantized.dequantize import int64, int64s
 from chapters.kit.quantized.dot_products import DotProducts
@@ -122,7 +123,7 @@ def _tile(form, dots, codes, scales, stored, panel, groups, at, rows, out) -> No
         I.buffer_store(sums, zero, [one, every])
     with I.serial(int64(0), int64(groups)) as group:
         if exact:  # few rows: with many, the codes are in a cache when the next rows need them
-            _fetch(form, codes, panel, group + AHEAD)
+            _fetch(form, codes, scales, panel, group + AHEAD)
         scale, *minimum = (
             T.cast(scales[panel, group, kind, every], f"float32x{lanes}")
             for kind in range(1 + form.has_minimum)
@@ -145,13 +146,12 @@ def _tile(form, dots, codes, scales, stored, panel, groups, at, rows, out) -> No
             I.buffer_store(out, sums[one, every], index)
 
 
-def _fetch(form: Form, codes, panel: Expr, group: Expr) -> None:
-    """Ask for the codes of a group that is needed soon. Beyond the last group nothing happens."""
+def _fetch(form: Form, codes, scales, panel: Expr, group: Expr) -> None:
+    """Ask for a group that is needed soon. Beyond the last group that is what follows in memory."""
+    prefetch(scales[panel, group, 0, 0])
     words = CACHE_LINE // (4 * form.lanes) or 1
     for word in range(0, form.group * form.bits // 32, words):
-        address = T.address_of(codes[panel, group, word, 0])
-        read, keep, data = T.int32(0), T.int32(3), T.int32(1)
-        I.evaluate(T.call_llvm_intrin("void", "llvm.prefetch.p0", address, read, keep, data))
+        prefetch(codes[panel, group, word, 0])
 
 
 def _group_sums(form, dots, codes, stored, panel, group, row) -> Expr:
