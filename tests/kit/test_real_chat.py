@@ -50,6 +50,11 @@ def rounding(weights, target):
     return ChatModel(*_compiled(weights, target, exact=False))
 
 
+@pytest.fixture(scope="module")
+def exact(weights, target):
+    return ChatModel(*_compiled(weights, target, exact=True))
+
+
 def _compiled(weights, target, exact):
     executable, names = compile_decoder(weights, target, phases, exact, FUNCTIONS)
     return executable, weights, names
@@ -63,7 +68,7 @@ def _all_logits(model: ChatModel, ids: list[int]) -> np.ndarray:
     return model.vm["batch_verify"](rows, start, model.cache, model.weights)[0].numpy()[0]
 
 
-def test_logits_equal_numpy(file, weights, target, rounding):
+def test_logits_equal_numpy(file, target, exact, rounding):
     """Without rounding within 1e-4 of the largest logit: float32 against float64 through 30 layers.
 
     With x rounded to 8 bits the logits are off by 0.25 on average, where their standard deviation is 7. llama.cpp's,
@@ -72,7 +77,6 @@ def test_logits_equal_numpy(file, weights, target, rounding):
     answer = RECORD["answers"][0]
     ids = answer["tokens"] + answer["answer"]
     expected = logits_of(file.path, ids)
-    exact = ChatModel(*_compiled(weights, target, exact=True))
     assert np.abs(_all_logits(exact, ids) - expected).max() < 1e-4 * np.abs(expected).max()
     if dot_products(target):
         error = np.abs(_all_logits(rounding, ids) - expected)
@@ -99,13 +103,18 @@ def test_prompts_are_tokenized_as_llama_cpp_does(file):
         assert tokenizer.encode_prompt(text) == answer["tokens"]
 
 
-def test_one_token_at_a_time_gives_what_all_at_once_give(rounding):
-    ids = RECORD["answers"][0]["tokens"]
-    expected = _all_logits(rounding, ids)[-1]
-    rounding.length = 0
+@pytest.mark.parametrize(("name", "limit"), [("exact", 1e-5), ("rounding", 0.1)])
+def test_one_token_at_a_time_gives_what_all_at_once_give(name, limit, request):
+    """Sums of several rows are added up in another order. Where x is rounded to 8 bits, a few roundings turn over.
+
+    Measured on eight prompts: 2e-6 and 0.036 of the largest logit.
+    """
+    model, ids = request.getfixturevalue(name), RECORD["answers"][0]["tokens"]
+    expected = _all_logits(model, ids)[-1]
+    model.length = 0
     for one in ids:
-        logits = rounding.feed([one])
-    assert np.abs(logits - expected).max() < 1e-3 * np.abs(expected).max()
+        logits = model.feed([one])
+    assert np.abs(logits - expected).max() < limit * np.abs(expected).max()
 
 
 def test_no_float_copy_of_a_matrix(weights, target):
