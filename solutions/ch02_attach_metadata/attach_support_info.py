@@ -278,9 +278,8 @@ class AttachSequenceLengthPaddingFactor:
 def is_captured(dims: Set[str], hints: Set[str], bounds: Set[str], use_cuda_graph: bool) -> bool:
     """Return whether RewriteCUDAGraph captures the inner kernels of a function.
 
-    dims: the symbolic sizes of its tensors, by name; empty if all shapes are static. hints: the names in
-    capture_symbolic_vars. bounds: the names in tir_var_upper_bound. use_cuda_graph: the configuration flag
-    relax.backend.use_cuda_graph.
+    dims: the names of its tensors' symbolic sizes; empty if all shapes are static. hints, bounds: the names in
+    capture_symbolic_vars and in tir_var_upper_bound. use_cuda_graph: the flag relax.backend.use_cuda_graph.
     """
     # BEGIN exercise 2.8 (1 line): what needs the flag, and what needs a hint and a bound?
     return use_cuda_graph and dims <= hints and dims <= bounds
@@ -304,9 +303,8 @@ def predicted_storage() -> dict[str, int]:
 def lying_bound() -> tuple[tvm.IRModule, np.ndarray]:
     """Return a module with the functions `prefill(x)` and `score(x)`, and an array for `score`.
 
-    Each takes one tensor R.Tensor((seq_len, 16), float32) and returns one tensor. With the bound {"seq_len": 64} on
-    both functions, `prefill` runs on 64 rows, and the VM refuses `score` on the array. Without the bound, `score` runs
-    on it.
+    Each takes one tensor R.Tensor((seq_len, 16), float32) and returns one. With the bound {"seq_len": 64} on both,
+    `prefill` runs on 64 rows, and the VM refuses `score` on the array. Without the bound, `score` runs on it.
     """
 
     # BEGIN exercise 2.10 (about 20 lines): one name of a variable, with two meanings
