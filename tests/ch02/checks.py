@@ -690,7 +690,7 @@ def _crosses(impl, mod: tvm.IRModule, starts: str, crossing: dict[str, tuple], w
     got = _crossings(impl, mod, "main", *starts.split())
     if got != expected:
         raise OUR_READER.failed(
-            f"Your crossing_tensors finds other crossings if the function is cut before {cut}."
+            f"Your crossing_tensors finds the wrong crossings for a function that is cut before {cut}."
             if starts
             else "Your crossing_tensors finds crossings in a function that is not cut.",
             expected=_lines(expected),
