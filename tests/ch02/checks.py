@@ -783,9 +783,7 @@ def test_2_6_decoder(impl) -> None:
     shapes = sorted(((shape, to) for _, shape, _, _, to in got), key=str)
     cache = (3, 2, "batch_size", "context_window", 4, 16)
     expected = sorted([(("batch_size", 1, 128), (1,)), (cache, (1,))], key=str)
-    what = (
-        "Your crossing_tensors finds other tensors if batch_decode is cut before its second layer."
-    )
+    what = "Your crossing_tensors finds the wrong tensors for a batch_decode that is cut before its second layer."
     why = "A layer takes the hidden state. The cache is one tensor, which every layer updates and passes on."
     OUR_READER.equal(shapes, expected, what, why=why)
 
