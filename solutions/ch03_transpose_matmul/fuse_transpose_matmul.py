@@ -211,7 +211,7 @@ def own_transposes(mod: IRModule, fires: Fires) -> IRModule:
 
 
 def fuse(mod: IRModule, fires: Fires) -> IRModule:
-    """Return a new module: `mod` with each pair that `fires` accepts replaced by a kernel."""
+    """Return `mod` with each pair that `fires` accepts replaced by a kernel. `mod` itself does not change."""
     grouped = group(own_transposes(mod, fires), fires)
     old = {gvar.name_hint for gvar in mod.get_global_vars()}
     functions = {gvar.name_hint: func for gvar, func in grouped.functions_items()}
