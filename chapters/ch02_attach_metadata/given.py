@@ -1,4 +1,4 @@
-"""What chapter 2 provides: the names that its passes look for, and the tensors of a function cut into stages."""
+"""Code that chapter 2 provides: names that its passes look for, and notes on the tensors that stages compute."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tvm import relax, tirx
 from chapters.kit.ir.relax_effects import bindings_of
 from chapters.kit.pipeline.planned_storage import evaluate, tensor_bytes
 
-# The functions a serving engine calls that run layers of the model, and so can be cut into stages.
+# The functions that run layers of the model when a serving engine calls them. These can be cut into stages.
 ENTRY_POINTS = (
     "prefill",
     "decode",
@@ -31,12 +31,12 @@ PADDED_KERNELS = (
 )
 
 
-# --- tensors of a function that is cut into stages ------------------------------------------------
+# --- the tensors of a function that is cut into stages --------------------------------------------
 
 
 @dataclass(eq=False)
 class Tensor:
-    """A tensor that a stage computes. `used_in` collects the stages that use it."""
+    """A tensor that `stage` computes. `used_in` collects the stages that use it."""
 
     name: str
     ty: relax.TensorType
@@ -44,20 +44,23 @@ class Tensor:
     used_in: set[int] = field(default_factory=set)
 
 
-# The value of an expression: a computed tensor, a tuple of values, or None if it need not be sent (parameters,
-# constants, shapes, scalars).
+# What an expression stands for: a computed tensor, a tuple of values, or None if it is never sent (a parameter, a
+# constant, a shape, a scalar).
 Value = Tensor | tuple | None
 
 
 def computed(name: str, ty: relax.Type, stage: int) -> Value:
-    """The value of a call bound to `name` in `stage`: a Tensor, or a tuple of them named name[0], name[1], …"""
+    """Return the value of a call of type `ty`, bound to `name` in `stage`.
+
+    It is a new Tensor, or a tuple of them named name[0], name[1], …; None if `ty` is neither a tensor nor a tuple type.
+    """
     if isinstance(ty, relax.TupleType):
         return tuple(computed(f"{name}[{i}]", one, stage) for i, one in enumerate(ty.fields))
     return Tensor(name, ty, stage) if isinstance(ty, relax.TensorType) else None
 
 
 def tensors(value: Value) -> Iterator[Tensor]:
-    """The tensors in `value`, however deep they are packed."""
+    """Yield the tensors in `value`, however deep its tuples are; none for None."""
     if isinstance(value, Tensor):
         yield value
     elif value is not None:
@@ -67,7 +70,7 @@ def tensors(value: Value) -> Iterator[Tensor]:
 
 @dataclass(frozen=True)
 class Crossing:
-    """A tensor that must be sent: `from_stage` computes it, `to_stages`, all later, use it (ascending)."""
+    """A tensor that must be sent: `from_stage` computes it, and the later `to_stages`, in ascending order, use it."""
 
     name: str
     ty: relax.TensorType
@@ -76,31 +79,31 @@ class Crossing:
 
     @property
     def shape(self) -> tuple[int | str, ...]:
-        """The extents: numbers, and text where they are symbolic."""
+        """Its dimensions: a number each, or a text for a symbolic one."""
         return tuple(int(d) if isinstance(d, tirx.IntImm) else str(d) for d in self.ty.shape)
 
     def bytes(self, sizes: Mapping[str, int] | None = None) -> int:
-        """Its size in bytes, with each symbolic dimension replaced by `sizes[name]`; ValueError if one is missing."""
+        """Return its size in bytes. `sizes` gives each symbolic dimension by name; ValueError if one is missing."""
         return evaluate(tensor_bytes(self.ty), sizes or {})
 
 
 def sent(values: Iterable[Value]) -> list[Crossing]:
-    """A Crossing for each tensor in `values` that a later stage uses; a tensor that occurs twice has one."""
+    """Return one Crossing per tensor in `values` that a stage after its own uses, in the order of `values`."""
     once = dict.fromkeys(tensor for value in values for tensor in tensors(value))
     found = ((t, tuple(sorted(s for s in t.used_in if s > t.stage))) for t in once)
     return [Crossing(t.name, t.ty, t.stage, later) for t, later in found if later]
 
 
-# --- where the stages begin -----------------------------------------------------------------------
+# --- where stages begin ---------------------------------------------------------------------------
 
 
 def even_starts(func: relax.Function) -> list[relax.Var]:
-    """Where to cut `func` into as many stages as its attribute `pipeline_parallel_stages` says (1 without it).
+    """Return where to cut `func` into stages of equally many calls, give or take one.
 
-    Returns, for each stage but the first, the variable of its first binding. The calls are cut into runs of equal
-    length, give or take one. If there are more stages than calls, some stages are empty, and a variable is returned
-    more than once. Bindings that only name, pack or unpack are not counted: they launch nothing. For a function without
-    calls: [].
+    The number of stages is the attribute `pipeline_parallel_stages`; 1 without it. The result holds, for each stage but
+    the first, the variable that its first binding binds. With more stages than calls, some stages are empty, and a
+    variable occurs more than once. Bindings that only name, pack or unpack are not counted, because they launch
+    nothing. Returns [] for a function without calls.
     """
     stages = int(func.attrs.get("pipeline_parallel_stages", 1))
     calls = [b.var for b in bindings_of(func.body) if isinstance(b.value, relax.Call)]
@@ -108,7 +111,7 @@ def even_starts(func: relax.Function) -> list[relax.Var]:
 
 
 def require_bound(func: relax.Function, starts: Sequence[relax.Var]) -> None:
-    """Raise ValueError, naming them, if some of `starts` are not bound in `func.body`."""
+    """Raise ValueError, with their names, if no binding of `func.body` binds some of `starts`."""
     bound = [binding.var for binding in bindings_of(func.body)]
     unknown = [start.name for start in starts if not any(start.same_as(var) for var in bound)]
     if unknown:

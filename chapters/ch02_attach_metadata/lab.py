@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lab: what the readers do
 #
-# Each pass of chapter 2 on the course's decoder, and beside it the pass downstream that reads the attribute. If your
-# own answers to chapter 2 pass their checks, this lab runs them; otherwise it runs the reference.
+# This lab runs each pass of chapter 2 on the course's decoder, and then the pass that reads the attribute. If your own
+# answers to chapter 2 pass their checks, the lab runs them. Otherwise it runs the reference.
 
 # %%
 import numpy as np
@@ -26,17 +26,17 @@ print("The code of chapter 2 is", whose(2))
 # %% [markdown]
 # ## Bounds, read by the memory planner
 #
-# `batch_decode` decodes one token for each sequence of a batch. How much memory its temporaries
-# need depends on `batch_size` and `context_window`, so without bounds the planner can only write
-# down expressions. It still reuses memory if two expressions are provably equal.
+# `batch_decode` computes one token for each sequence of a batch. The size of its temporaries depends on `batch_size`
+# and `context_window`. Without bounds, the planner can only write down expressions. It reuses a storage for another
+# tensor only if it can prove that their sizes are equal.
 
 # %%
 decode, _ = decoder("tiny", functions=["batch_decode"])
 display(planned(decode))
 
 # %% [markdown]
-# With bounds the sizes are numbers, and the planner can compare the sizes of any two tensors. It now
-# reuses memory across all of them, so there are also fewer storages.
+# With bounds, the sizes are numbers, and the planner can compare any two of them. So it reuses storages more often, and
+# needs fewer.
 
 # %%
 bounds = {"batch_size": 8, "context_window": 64, "seq_len": 32, "max_history": -1}
@@ -44,9 +44,8 @@ bounded = attach.AttachVariableBounds(bounds)(decode)
 display(planned(bounded))
 
 # %% [markdown]
-# One storage keeps its symbolic size: the transposed weight of the language-model head has
-# `vocab_size` columns, and that variable has no bound. Here is the sum of what one call of the same
-# step allocates, at three real sizes:
+# One storage keeps its symbolic size. The transposed weight of the language-model head has `vocab_size` columns, and
+# this variable has no bound. Here are the bytes that one call allocates in all, for three batches:
 
 # %%
 rows = []
@@ -56,11 +55,11 @@ for batch, context in ((1, 64), (4, 64), (8, 64)):
 display(Table(("sequences", "bytes without bounds", "bytes with bounds"), rows))
 
 # %% [markdown]
-# Bounds have a price: a batch of one pays for eight. In return, the allocation is the same in every
+# Bounds have a price: a batch of one allocates storage for eight. In return, the allocation is the same in every
 # call, so it can be made once.
 #
-# The true shapes of Llama 3 8B, two layers of it, in float16. The model does not run here, so its
-# weights are not allocated:
+# The same at the shapes of Llama 3 8B, cut to two layers, in float16. The model does not run here, so its weights are
+# not allocated:
 
 # %%
 large, _ = decoder("llama3-8b", "float16", functions=["batch_decode"])
@@ -69,14 +68,14 @@ large_plan = planned(attach.AttachVariableBounds(large_bounds)(large))
 display(large_plan)
 
 # %% [markdown]
-# One storage of a gigabyte: the transposed weight of the head, made anew in every call, and used by
-# the transposes of all other weights before. A decoder does not need it; chapter 3 removes it.
+# One storage has a gigabyte. It holds the transposed weight of the head, which every call computes again. Before
+# that, the transposes of all other weights use the same storage. Chapter 3 removes them all.
 #
 # ### A variable that cannot be negative
 #
-# `tir_non_negative_var` lists `vocab_size`. On the decoder it changes nothing, because the planner
-# bounds each dimension alone. The difference shows when one dimension mixes a bounded variable with an
-# unbounded one, as in a sampler that treats all logits of a batch as one row:
+# `tir_non_negative_var` lists `vocab_size`. On the decoder it changes nothing, because the planner bounds each
+# dimension alone. It matters if one dimension mixes a bounded variable with an unbounded one, as in a sampler that
+# treats all logits of a batch as one row:
 
 
 # %%
@@ -108,13 +107,13 @@ display(
 )
 
 # %% [markdown]
-# If `vocab_size` were negative, 8 times it would not be an upper bound, so without the promise the
-# planner must guard against it. With the promise the guard is gone, and the size is a product again.
+# If `vocab_size` were negative, `8 * vocab_size` would not be an upper bound. So without the promise, the planner
+# guards against this case. With the promise, the size is a product again.
 #
 # ## Dynamic outputs
 #
-# A function's output outlives the call. The planner does not plan an output of symbolic shape, which
-# is then allocated at run time, unless an attribute allows it to.
+# The output of a function outlives the call. If its shape is symbolic, the planner leaves it to be allocated at run
+# time, unless an attribute allows the planner to include it.
 
 # %%
 allowed = attach.AttachMemoryPlanAttr()(bounded)
@@ -126,8 +125,8 @@ print("the new storage:             ", after.storages[-1])
 # %% [markdown]
 # ## A kernel that no Relax function calls
 #
-# The serving engine wants to clear the cache of finished sequences with its own kernel. No Relax
-# function calls it, so dead-code elimination removes it.
+# A serving engine wants to clear the cache of finished sequences with a kernel of its own. No Relax function calls this
+# kernel, so dead-code elimination removes it unless it has a `global_symbol`.
 
 
 # %%
@@ -151,7 +150,7 @@ for title, mod in (("added", merely_added), ("attached", attached)):
     print(f"{title:<9}", sorted(gvar.name_hint for gvar in left.get_global_vars()))
 
 # %% [markdown]
-# The compiled library contains it, beside the functions of the virtual machine:
+# The compiled library contains the kernel, beside the functions of the virtual machine:
 
 # %%
 library = tvm.compile(attached, target="llvm").jit()
@@ -163,9 +162,9 @@ print("sum of each sequence's cache:", cache.numpy().sum(axis=(0, 1, 3, 4, 5)).a
 # %% [markdown]
 # ## Hint, bound and flag, read by RewriteCUDAGraph
 #
-# Launching a kernel costs a few microseconds, and a decode step launches many small ones. A CUDA graph records a run of
-# launches and replays it at once. `RewriteCUDAGraph` finds what may be recorded: kernels whose tensors have the same
-# addresses and the same sizes in every replay. You do not need a GPU to see what it finds.
+# A launch costs a few microseconds, and a decode step launches many small kernels. A CUDA graph records a run of
+# launches and replays all of them with one call. `RewriteCUDAGraph` finds the kernels that may be recorded: those
+# whose tensors have the same addresses and the same sizes in every replay. You need no GPU to see what it finds.
 
 # %%
 hint = attach.AttachCUDAGraphSymbolicCaptureHints(
@@ -184,16 +183,15 @@ for title, mod in (
 display(Table(("attached", "use_cuda_graph", "kernels", "of these captured", "in graphs"), rows))
 
 # %% [markdown]
-# Without a hint, the pass captures the transposes of weights: the only kernels of `batch_decode` whose
-# sizes are all numbers. With everything attached, sixteen kernels are not captured. Fourteen of them
-# read the caller's tensors, whose addresses change from call to call: the embedding (the first norm
-# and the first residual), the positions and the cache. Two belong to the head, whose `vocab_size` has
-# neither a hint nor a bound.
+# Without a hint, the pass captures only the transposes of weights. They are the only kernels of `batch_decode` whose
+# sizes are all numbers. With everything attached, sixteen kernels are not captured. Fourteen of them read the
+# caller's tensors, whose addresses change from call to call: the embedding (in the first norm and the first
+# residual), the positions and the cache. Two belong to the head, whose `vocab_size` has neither a hint nor a bound.
 #
 # ## Stages, and a reader of our own
 #
-# Nothing in TVM reads `pipeline_parallel_stages`. MLC-LLM's own pass does, and our `crossing_tensors` is a small
-# version of it. Here the function is cut into two runs of equally many calls:
+# No pass in TVM reads `pipeline_parallel_stages`. A pass of MLC-LLM does, and our `crossing_tensors` is a small
+# version of it. Here it is on `batch_decode`, cut into two stages of equally many calls:
 
 # %%
 staged = attach.AttachPipelineParallelStages(2)(decode)["batch_decode"]
@@ -218,20 +216,21 @@ print("stage 1 begins at", even[0].name)
 display(sent(even))
 
 # %% [markdown]
-# That cut is in the middle of a layer: the residual and the output of a projection, which are about
-# to be added, must both be sent. If you cut where a layer begins, one hidden state is enough:
+# This cut lies in the middle of a layer. The residual and the output of a projection are about to be added, so both
+# must be sent. If you cut where a layer begins, one hidden state is enough:
 
 # %%
 by_name = {b.var.name: b.var for b in bindings_of(staged.body)}
 display(sent([by_name["rms_norm2"]]))
 
 # %% [markdown]
-# And the whole cache. It is one tensor that each layer updates and passes on, so it crosses too, with
-# by far the most bytes. A decoder made for stages keeps one cache per stage.
+# The whole cache is sent too, and it has by far the most bytes. In this decoder it is one tensor that each layer
+# updates and passes on. A decoder that is made for stages keeps one cache per stage.
 #
 # ## A factor for the runtime
 #
-# The last pass writes into a dict that is shipped with the library. The engine reads it and pads the number of tokens.
+# The last pass writes into a dict that is shipped with the library. The engine reads the dict, and pads the number of
+# tokens.
 
 # %%
 x = relax.Var("x", relax.TensorType((tirx.Var("seq_len", "int64"), 128), "float32"))
@@ -249,8 +248,8 @@ for arch in ("sm_90a", "sm_100a"):
 # %% [markdown]
 # ## All of it, and the same tokens
 #
-# All six passes run on the whole decoder, which is then compiled and run. Attributes change when
-# memory is allocated; they must not change a token.
+# All six passes run on the whole decoder, and the result is compiled and run. Attributes change how memory is
+# allocated. They must not change a token.
 
 # %%
 mod, _ = decoder("tiny", functions=Generator.SINGLE)

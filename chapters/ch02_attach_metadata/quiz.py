@@ -84,7 +84,8 @@ def _captured_with_bounds_only() -> str:
 
 QUESTIONS = [
     Question(
-        ask="This function gets tir_var_upper_bound = {'m': 1024}. What does the memory planner do differently?",
+        ask="You attach tir_var_upper_bound = {'m': 1024} to this function. What does the memory planner do "
+        "differently?",
         show=CHAIN.script,
         choices=(
             "the sizes become numbers",
@@ -92,19 +93,22 @@ QUESTIONS = [
             "it raises an error: there is no m",
         ),
         compute=_sizes_with_another_variable,
-        because="A bound is found by the name of a variable in the signature. A misspelt name is not an error.",
+        because="The planner looks up each variable of the signature by its name. For a misspelt name it reports no "
+        "error.",
     ),
     Question(
-        ask="batch_decode of the decoder is planned without and with bounds. How many allocations has it with them?",
+        ask="The planner plans batch_decode without bounds, then with bounds. How many allocations does it make with "
+        "them?",
         choices=("fewer", "as many", "more"),
         compute=_storages,
-        because="Numbers can always be compared, so a storage can be reused for any tensor that fits into it.",
+        because="Numbers can always be compared, so the planner can reuse a storage for every later tensor that fits "
+        "into it.",
     ),
     Question(
         ask="After the memory planner has run, is relax.memory_plan_dynamic_func_output still on the function?",
         choices=("yes, still True", "yes, now False", "no"),
         compute=_attribute_after_planning,
-        because="An attribute is a message. The planner removes this one after reading it; the bounds stay.",
+        because="The planner removes this attribute after reading it. The bounds stay.",
     ),
     Question(
         ask="x is (batch_size, vocab_size), reshaped to one dimension, with batch_size at most 8 and no bound on "
@@ -115,19 +119,21 @@ QUESTIONS = [
             "4 * T.Select(vocab_size >= 0, 8 * vocab_size, 0)",
         ),
         compute=lambda: planned(_bounded(FLAT, batch_size=8)).symbolic[0],
-        because="8 times a negative number is no upper bound; tir_non_negative_var promises that there is none.",
+        because="If vocab_size were negative, 8 * vocab_size would not be an upper bound. tir_non_negative_var "
+        "promises that it is not negative.",
     ),
     Question(
         ask="A private PrimFunc that no Relax function calls is added to a module. After DeadCodeElimination…",
         choices=("it is there", "it is gone", "the module is not well-formed"),
         compute=_survivors,
-        because="Only a global_symbol says that code outside the module may call it.",
+        because="Only a global_symbol tells TVM that code outside the module may call the function.",
     ),
     Question(
         ask="batch_decode gets bounds on batch_size and context_window and no hint. With the flag on, "
         "how many of its kernels does RewriteCUDAGraph capture?",
         choices=("0", "12", "47", "63"),
         compute=_captured_with_bounds_only,
-        because="The transposes of weights, four in each layer, have no symbolic size and need neither hint nor bound.",
+        because="The transposes of weights, four per layer, have no symbolic size. They need neither a hint nor a "
+        "bound.",
     ),
 ]

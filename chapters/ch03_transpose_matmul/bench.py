@@ -1,6 +1,6 @@
-"""Measures what chapter 3's pass gains on this CPU: a transpose and a product against the one fused kernel.
+"""Measure what chapter 3's pass gains on this CPU: a transpose and a matmul against one fused kernel.
 
-Neither side is scheduled; chapter 5 measures the schedules.
+Neither side has a schedule. Chapter 5 measures the schedules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROWS = (1, 16)  # unscheduled, more rows take minutes
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """{name of the results file: seconds per call}; also passes the table to `say`."""
+    """Return {name of the results file: seconds per call}. Pass the table to `say`."""
     n, k = (512, 512) if quick else (N, K)
     rows = {}
     for r in ROWS:
@@ -30,7 +30,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 
 
 def unscheduled(rows, n, k, seed):
-    """The module before and after the pass, both through TVM's default pipeline and without any schedule."""
+    """Compile the module before the pass and after it, both with TVM's default pipeline and without a schedule."""
     import tvm
     from tvm import relax
 
@@ -50,7 +50,7 @@ def unscheduled(rows, n, k, seed):
 
 
 def pass_table(measured: dict) -> Table:
-    """The pass alone: transpose materialised against fused, both unscheduled."""
+    """Return the table of the pass alone: transpose and matmul against the fused kernel, both without a schedule."""
     rows = []
     for count, seconds in measured["rows"].items():
         before, after = seconds["transposed"], seconds["fused"]
@@ -62,5 +62,5 @@ TABLES = {"ch03_pass": pass_table}
 
 
 def shown(name: str) -> Shown:
-    """The table of a results file with its source, or a sentence that says that it was not measured yet."""
+    """Return the table of a results file with its source, or a sentence that says that it was not measured yet."""
     return shown_as(load(name), 3, TABLES[name])

@@ -1,4 +1,4 @@
-"""What chapter 3 provides: questions about types, shapes and functions, and the mutator that OwnTransposes extends."""
+"""Code that chapter 3 provides: questions about types, shapes and functions, and the base class of OwnTransposes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRANSPOSE = tvm.ir.Op.get("relax.permute_dims")
 
 
 def is_typed(ty: tvm.ir.Type) -> bool:
-    """Whether `ty` is a tensor type that says its shape, dimension by dimension, and its dtype."""
+    """Return whether `ty` is a tensor type with a known shape and dtype. A symbolic dimension counts as known."""
     has_shape = isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
     return has_shape and ty.dtype is not None
 
@@ -27,7 +27,7 @@ def is_typed(ty: tvm.ir.Type) -> bool:
 
 
 def following_values(mod: IRModule) -> dict[relax.Var, Expr]:
-    """For each variable of a dataflow block of `mod`, the value of the next binding."""
+    """Map each variable that a dataflow block of `mod` binds to the value of the next binding."""
     following: dict[relax.Var, Expr] = {}
 
     def note(expr: Expr) -> None:
@@ -46,33 +46,39 @@ def following_values(mod: IRModule) -> dict[relax.Var, Expr]:
 
 
 def is_constant(dim: Expr | int, value: int) -> bool:
-    """Whether `dim` is the constant `value`; False for any symbolic dimension."""
+    """Return whether `dim` is the constant `value`; False for a symbolic dimension."""
     return isinstance(dim, int | tirx.IntImm) and int(dim) == value
 
 
 def broadcast(a: Sequence[Expr], b: Sequence[Expr]) -> list[Expr]:
-    """The batch dimensions of a product whose operands have `a` and `b`, aligned from the right."""
+    """Return the batch dimensions of a product whose operands have the batch dimensions `a` and `b`.
+
+    They are aligned from the right. A dimension that is missing or 1 is repeated: [2, 1] and [3] give [2, 3].
+    """
     rank = max(len(a), len(b))
     a, b = ([1] * (rank - len(dims)) + list(dims) for dims in (a, b))
     return [q if is_constant(p, 1) else p for p, q in zip(a, b, strict=True)]
 
 
 def batch_index(dims: Sequence[Expr], index: Sequence[Expr]) -> list[Expr]:
-    """Where element `index` of the product's batch lies in an operand with batch dimensions `dims`."""
+    """Return where to read an operand with batch dimensions `dims`, for the batch `index` of the product.
+
+    An operand with one batch is read at 0: dims [1] and index [i] give [0].
+    """
     aligned = index[len(index) - len(dims) :]
     return [0 if is_constant(dim, 1) else at for dim, at in zip(dims, aligned, strict=True)]
 
 
 def calls_any(func: relax.Function, names: Mapping[str, relax.Function]) -> bool:
-    """Whether `func` refers to one of the module's functions `names`."""
+    """Return whether `func` calls one of the module's functions `names`."""
     return any(gvar.name_hint in names for gvar in relax.analysis.all_global_vars(func))
 
 
 def operands(composite: relax.Function, call: Call) -> tuple[Expr, Expr]:
-    """(w, x): the operands of a composite's permute_dims and matmul, as arguments of `call`, a call of the composite.
+    """Return (w, x), the tensors that `call`, a call of `composite`, transposes and multiplies.
 
-    They are found by parameter, not by position: FuseOpsByPattern orders the parameters by first use, gives
-    x @ x.T one parameter for both, and adds one for a symbolic size that is in no tensor's shape.
+    It looks up which parameters the composite's two operators take. Positions would not do: FuseOpsByPattern orders the
+    parameters by first use, gives x @ x.T a single one, and adds one for a symbolic size that is in no tensor's shape.
     """
     given = dict(zip(composite.params, call.args, strict=True))
     transpose, product = (binding.value for binding in composite.body.blocks[0].bindings)
@@ -83,13 +89,15 @@ def operands(composite: relax.Function, call: Call) -> tuple[Expr, Expr]:
 # --- for the transposes ---------------------------------------------------------------------------
 
 
-is_claimed = offloaded  # an earlier pass claimed it, for a library or as a separate kernel
+is_claimed = (
+    offloaded  # whether an earlier pass has claimed a function, for a library or as one kernel
+)
 
 
 class TransposesInSight(PyExprMutator):
-    """Visits one Relax function, and knows which transpose a matmul multiplies by; `OwnTransposes` extends it.
+    """Visits one Relax function and finds the transpose that a matmul multiplies by. `OwnTransposes` extends it.
 
-    A subclass defines `may_move(transpose, call)`: may `transpose` be computed again right before `call`?
+    A subclass defines `may_move(transpose, call)`: whether `transpose` may be computed again right before `call`.
     """
 
     def __init__(self, mod: IRModule, func: relax.Function, fires: Fires):
@@ -118,9 +126,10 @@ class TransposesInSight(PyExprMutator):
         return block
 
     def transpose_in(self, call: Call) -> Call | None:
-        """The permute_dims whose result `call`, a matmul in a dataflow block, multiplies by; else None.
+        """Return the permute_dims whose result `call` multiplies by.
 
-        Also None for a pair that `fires` or `may_move` refuses.
+        None if `call` is not a matmul in a dataflow block, if its second operand is not a permute_dims, and if `fires`
+        or `may_move` refuses the pair.
         """
         if call.op != MATMUL or self.here is None:
             return None
@@ -132,29 +141,32 @@ class TransposesInSight(PyExprMutator):
         return value if self.may_move(value, call) and self.fires(value, call) else None
 
     def in_sight(self, expr: Expr) -> bool:
-        """Whether `expr` may be used in this block: a DataflowVar only in the block that binds it."""
+        """Return whether `expr` may be used in the block that is visited. A DataflowVar may only in its own block."""
         if not isinstance(expr, relax.DataflowVar):
             return True
         return any(binding.var.same_as(expr) for binding in self.here.bindings)
 
 
 class ProgramOrder:
-    """All calls of a function, in the order in which they are written."""
+    """The calls of a function, in program order."""
 
     def __init__(self, func: relax.Function):
         self.calls = calls_in(func)
 
     def may_write_between(self, first: Call, last: Call) -> bool:
-        """Whether a call from `first` up to `last` may write; the widest range if one of them occurs twice."""
+        """Return whether a call from `first` up to `last` may write into a tensor.
+
+        If one of them occurs more than once, this looks at the widest range.
+        """
         start = next(n for n, call in enumerate(self.calls) if call.same_as(first))
         end = max(n for n, call in enumerate(self.calls) if call.same_as(last))
         return any(_may_write(call) for call in self.calls[start:end])
 
 
 def _may_write(call: Call) -> bool:
-    """Whether `call` may write into an existing tensor, w for instance.
+    """Return whether `call` may write into an existing tensor, such as w.
 
-    True for functions of the module, closures and packed functions: their bodies are not examined.
+    True for functions of the module, closures and packed functions: this does not look into their bodies.
     """
     if not isinstance(call.op, tvm.ir.Op):
         return True

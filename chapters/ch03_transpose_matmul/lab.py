@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lab: no transpose left
 #
-# The pass on modules of all kinds, and on the decoder. In a terminal: `python -m chapters.ch03_transpose_matmul.lab`.
-# If your own answers to chapter 3 pass their checks, this lab runs them; otherwise it runs the reference.
+# This lab runs the pass step by step, on small modules and on the decoder. In a terminal, start it with
+# `python -m chapters.ch03_transpose_matmul.lab`. If your own answers to chapter 3 pass their checks, the lab runs
+# them. Otherwise it runs the reference.
 
 # %%
 import tvm
@@ -24,8 +25,7 @@ print("The code of chapter 3 is", whose(3))
 # %% [markdown]
 # ## One linear layer, step by step
 #
-# First the layer, then the same layer with the pair moved into a composite, then with the composite replaced by a
-# kernel.
+# First the layer. Then step 1 has moved the pair into a composite. Then step 2 has replaced the composite by a kernel.
 
 # %%
 layer = linear_layer(4, 7, 6)
@@ -36,8 +36,8 @@ display(show(layer), show(grouped), show(fused))
 # %% [markdown]
 # ## Where the kernel reads
 #
-# The numbers give the order of the reads. The transposed copy is read down its columns; `w` is read along its rows,
-# where each cache line also holds the next elements.
+# The numbers give the order of the reads. The matmul reads the transposed copy down its columns. `NT_matmul` reads `w`
+# along its rows, where each cache line also holds the next elements.
 
 # %%
 one_row = linear_layer(1, 4, 6)
@@ -53,12 +53,12 @@ display(
 # %% [markdown]
 # ## What stops others
 #
-# TVM's own pass and ours, on four modules. A pass that raises an error stops the whole compilation.
+# TVM's own pass and ours, on four modules. If a pass raises an error, the whole compilation ends.
 
 
 # %%
 def small(build) -> tvm.IRModule:
-    """A module whose main(x, w) is what `build(builder, x, w)` emits; x and w are (6, 6)."""
+    """Return a module whose main(x, w) is what `build(builder, x, w)` emits. x and w are (6, 6)."""
     x, w = (relax.Var(name, relax.TensorType((6, 6), "float32")) for name in "xw")
     builder = relax.BlockBuilder()
     with builder.function("main", [x, w]):
@@ -73,13 +73,13 @@ def x_times_its_own(builder, x, w):
 
 
 def shared(builder, x, w):
-    turned = builder.emit(relax.op.permute_dims(w))
-    return [relax.op.matmul(x, turned), relax.op.matmul(w, turned)]
+    wt = builder.emit(relax.op.permute_dims(w))
+    return [relax.op.matmul(x, wt), relax.op.matmul(w, wt)]
 
 
 def also_returned(builder, x, w):
-    turned = builder.emit(relax.op.permute_dims(w))
-    return [relax.op.matmul(x, turned), relax.op.negative(turned)]
+    wt = builder.emit(relax.op.permute_dims(w))
+    return [relax.op.matmul(x, wt), relax.op.negative(wt)]
 
 
 def written_otherwise(builder, x, w):
@@ -102,7 +102,7 @@ for build in (x_times_its_own, shared, also_returned, written_otherwise):
     )
 
 # %% [markdown]
-# What our pass does with a transpose that is also read elsewhere:
+# The transpose of `also_returned` has a second user. Our pass fuses the matmul, and keeps the transpose for the other:
 
 # %%
 mod = small(also_returned)
@@ -111,7 +111,8 @@ display(diff(mod["main"], chapter.FuseTransposeMatmul()(mod)["main"]))
 # %% [markdown]
 # ## The decoder
 #
-# The shapes of Llama 3 8B, two layers, float16. The module does not run here; its launches and bytes are counted.
+# One decode step at the shapes of Llama 3 8B, cut to two layers, in float16. The module does not run here. The
+# scoreboard of chapter 1 counts its launches and bytes.
 
 # %%
 sizes = {"context_window": 1024, "vocab_size": 128256}
@@ -119,11 +120,11 @@ llama, weights = decoder("llama3-8b", "float16", functions=["decode"])
 after = chapter.FuseTransposeMatmul()(llama)
 before_costs, after_costs = walk.scoreboard(llama, sizes), walk.scoreboard(after, sizes)
 display(compare(before_costs, after_costs))
-turned = [costs.calls.get("relax.permute_dims", 0) for costs in (before_costs, after_costs)]
-print("transposes materialised: {} → {}".format(*turned))
+transposes = [costs.calls.get("relax.permute_dims", 0) for costs in (before_costs, after_costs)]
+print("transposes: {} → {}".format(*transposes))
 
 # %% [markdown]
-# The prediction of exercise 3.7, from the shapes of the weights alone:
+# Exercise 3.7 predicts the bytes from the shapes of the weights alone:
 
 # %%
 linear = [shape for name, shape, _ in weights if len(shape) == 2 and "embed" not in name]
@@ -134,7 +135,7 @@ print("counted  ", old.read + old.written - new.read - new.written)
 # %% [markdown]
 # ## Same tokens
 #
-# The tiny decoder, run: as exported, and after the pass.
+# The tiny decoder runs twice: as exported, and after the pass. The tokens must be equal.
 
 # %%
 exported, _ = decoder("tiny", functions=Generator.SINGLE)
@@ -147,5 +148,4 @@ for title, mod in {
     print(f"{title:<12} {tokens.tolist()}")
 
 # %% [markdown]
-# The kernels still have no schedule: they are as TE made them. The
-# [lab of chapter 5](../ch05_schedules_and_their_limits/lab.py) makes them fast.
+# The kernels still have no schedule. The [lab of chapter 5](../ch05_schedules_and_their_limits/lab.py) makes them fast.

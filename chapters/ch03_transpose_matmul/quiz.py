@@ -14,20 +14,20 @@ from chapters.runner.earlier import earlier
 
 Cube = relax_module("""
 def main(x: (4, 4, 4), w: (4, 4, 4)):
-    turned = R.permute_dims(w)
-    out = R.matmul(x, turned)
+    wt = R.permute_dims(w)
+    out = R.matmul(x, wt)
 """)
 Returned = relax_module("""
 def main(x: (4, 6), y: (2, 6), w: (7, 6)):
-    turned = R.permute_dims(w)
-    a = R.matmul(x, turned)
-    b = R.matmul(y, turned)
-    return a, b, turned
+    wt = R.permute_dims(w)
+    a = R.matmul(x, wt)
+    b = R.matmul(y, wt)
+    return a, b, wt
 """)
 Gram = relax_module("""
 def main(x: (4, 6)):
-    turned = R.permute_dims(x)
-    out = R.matmul(x, turned)
+    wt = R.permute_dims(x)
+    out = R.matmul(x, wt)
 """)
 
 
@@ -66,34 +66,37 @@ QUESTIONS = [
         show=Cube.script,
         choices=("yes", "no", "it raises an error"),
         compute=lambda: "no" if _count(_fused(Cube), "relax.matmul") else "yes",
-        because="Without axes all dimensions are reversed. For a matrix that is the swap. With three dimensions the "
-        "batch moves too; here all sizes are equal, so only the axes show it.",
+        because="Without axes, permute_dims reverses all dimensions. On a matrix that is the exchange of the last "
+        "two. On three dimensions the batch moves too. Here all sizes are equal, so only the axes show it.",
     ),
     Question(
         ask="Two matmuls share a transpose, which is also returned. How many permute_dims are left after the pass?",
         show=Returned.script,
         choices=("0", "1", "2", "3"),
         compute=lambda: _count(_fused(Returned), "relax.permute_dims"),
-        because="Both matmuls become kernels that read w as it is stored. The original stays for the caller.",
+        because="Both matmuls become kernels that read w as it is stored. The original transpose stays, because the "
+        "function returns it.",
     ),
     Question(
-        ask="x @ x.T is grouped into a composite. How many parameters does it have?",
+        ask="The pass groups x @ x.T into a composite. How many parameters does the composite have?",
         show=Gram.script,
         choices=("1", "2", "3"),
         compute=_parameters_of_a_composite,
-        because="One parameter per different tensor, in order of first use. So look operands up; do not count them.",
+        because="A composite has one parameter per distinct tensor, in order of first use. So look operands up, and do "
+        "not take them by position.",
     ),
     Question(
         ask="What does TVM's own FuseTransposeMatmul do with x @ x.T?",
         choices=("it fuses", "it leaves it alone", "it raises an IndexError"),
         compute=_built_in,
-        because="It takes the second argument of a call that has one. A pass that raises stops the whole "
-        "compilation, even though the module is correct.",
+        because="It takes the second argument of the composite's call, which has only one. A pass that raises an error "
+        "ends the compilation, although the module is correct.",
     ),
     Question(
-        ask="By how many elements does NT_matmul move through the memory of w from one step of k to the next?",
+        ask="From one iteration of k to the next, how many elements further does NT_matmul read in the memory of w?",
         choices=("1", "4", "6"),
         compute=_step_through_w,
-        because="The reduction axis is the last index of the stored tensor: its neighbours are adjacent in memory.",
+        because="The reduction axis is the last index of the stored tensor, and the last index walks through adjacent "
+        "elements.",
     ),
 ]

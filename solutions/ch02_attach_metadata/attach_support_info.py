@@ -1,9 +1,9 @@
-"""Chapter 2: six passes that attach what only the caller knows, and a reader for the one attribute that has none.
+"""Chapter 2: six passes that attach what only the caller knows, and a reader for the one attribute that TVM ignores.
 
-None of the passes changes a computation. Each attaches a fact that the IR does not contain: a bound, a promise, a
-number of stages. A pass downstream reads the fact and makes use of it.
+No pass here changes a computation. Each attaches a fact that the IR does not contain, such as a bound or a number of
+stages. A pass further down the pipeline reads the fact and uses it.
 
-Names, attributes and constructor arguments are those of MLC-LLM's `compiler_pass/attach_support_info.py`.
+The names, attributes and constructor arguments are those of MLC-LLM's `compiler_pass/attach_support_info.py`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from chapters.kit.ir.relax_effects import bindings_of
 def map_relax_functions(
     mod: tvm.IRModule, rewrite: Callable[[str, relax.Function], relax.Function]
 ) -> tvm.IRModule:
-    """A new module in which each Relax function `func` named `name` is `rewrite(name, func)`.
+    """Return a new module in which each Relax function `func`, named `name`, is `rewrite(name, func)`.
 
-    PrimFuncs, attributes of the module, names and GlobalVars stay as they are; so does `mod` itself.
+    Other functions, the GlobalVars and the attributes of the module stay as they are. So does `mod`.
     """
-    # BEGIN exercise 2.1 (about 5 lines): rewrite the Relax functions of a copy
+    # BEGIN exercise 2.1 (about 5 lines): rewrite the Relax functions of a copy of `mod`
     result = mod.clone()
     for gvar, func in mod.functions_items():
         if isinstance(func, relax.Function):
@@ -53,18 +53,18 @@ def map_relax_functions(
 
 @tvm.transform.module_pass(opt_level=0, name="AttachVariableBounds")
 class AttachVariableBounds:
-    """Say how large each symbolic dimension can be, by name, so that memory can be planned before the program runs.
+    """Attach an upper bound for each symbolic size, so that memory can be planned before the program runs.
 
-    variable_bounds: the largest value (inclusive) of each variable. A bound that is not positive says "unknown", as a
-    recurrent model's context length of -1 does, and is dropped.
+    variable_bounds: name of a variable -> its largest value, inclusive. A value of 0 or less means "unknown" and is
+    dropped: a recurrent model has a context length of -1.
 
-    Every Relax function, private ones too, gets `tir_var_upper_bound` (name -> bound; empty if no bound is left) and
-    `tir_non_negative_var` (["vocab_size"]). They replace earlier values of these two attributes; other attributes stay.
-    The caller's dict is neither changed nor kept.
+    Every Relax function, private ones too, gets `tir_var_upper_bound` (a dict, empty if no bound is left) and
+    `tir_non_negative_var` (["vocab_size"]). They replace earlier values of these two attributes. Other attributes stay.
+    The pass does not change the caller's dict, and a later change to that dict does not change the pass.
     """
 
     def __init__(self, variable_bounds: Mapping[str, int]):
-        # BEGIN exercise 2.1 (1 line): keep the bounds that say something
+        # BEGIN exercise 2.1 (1 line): keep the bounds that are positive
         self.bounds = {name: bound for name, bound in variable_bounds.items() if bound > 0}
         # END exercise 2.1
         self.non_negative = ["vocab_size"]
@@ -80,18 +80,19 @@ class AttachVariableBounds:
 class AttachAdditionalPrimFuncs:
     """Add PrimFuncs that the compiled library must contain although no Relax function calls them.
 
-    functions: name -> PrimFunc. Each is added under its name with `global_symbol` set to it; the caller's PrimFunc
-    stays as it is, and one PrimFunc may be added under several names.
+    functions: name -> PrimFunc. Each is added under its name, with this name as its `global_symbol`. The caller's
+    PrimFunc stays as it is, and may be added under several names.
 
-    Raises ValueError, naming it, where the module already holds a function of that name that is not the same PrimFunc
-    (`global_symbol` aside): replacing it would change what its callers compute.
+    Raises ValueError, with the name, if the module has another function of that name: a different PrimFunc, a Relax
+    function or an external one. Replacing it would change what its callers compute. The same PrimFunc may be there
+    already; a difference in `global_symbol` does not count.
     """
 
     def __init__(self, functions: Mapping[str, tirx.PrimFunc]):
         self.functions = dict(functions)
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        # BEGIN exercise 2.2 (about 8 lines): add each function under its public name; refuse a clash
+        # BEGIN exercise 2.2 (about 8 lines): add each function under its name; refuse a name that is taken
         result = mod.clone()
         for name, func in self.functions.items():
             public = func.with_attr("global_symbol", name)
@@ -111,12 +112,12 @@ class AttachAdditionalPrimFuncs:
 class AttachMemoryPlanAttr:
     """Let the memory planner plan outputs of symbolic shape too.
 
-    Every Relax function gets `relax.memory_plan_dynamic_func_output` = True, which the planner removes
-    when it has read it. The module given stays as it is.
+    Every Relax function gets `relax.memory_plan_dynamic_func_output` = True. The planner removes the attribute after
+    reading it. The module that the pass is given stays as it is.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        # BEGIN exercise 2.3 (about 3 lines): the same result, without a change to the module given
+        # BEGIN exercise 2.3 (about 3 lines): return the same result, and leave the given module as it is
         name = "relax.memory_plan_dynamic_func_output"
         return map_relax_functions(mod, lambda _name, func: func.with_attr(name, True))
         # END exercise 2.3
@@ -124,21 +125,21 @@ class AttachMemoryPlanAttr:
 
 @tvm.transform.module_pass(opt_level=0, name="AttachCUDAGraphCaptureHints")
 class AttachCUDAGraphSymbolicCaptureHints:
-    """Say which symbolic dimensions may be frozen into a CUDA graph, one graph for each value that occurs.
+    """Attach the names of symbolic sizes that may be fixed in a CUDA graph, one graph per value that occurs.
 
-    hints: function name -> names of variables. A Relax function named in `hints` gets
-    `relax.rewrite_cuda_graph.capture_symbolic_vars`; the others get nothing. A name that is not a Relax function of
-    the module is ignored, so one set of hints also serves models that have fewer functions.
-    The caller's dict and lists are copied here, so that changing them later does not change the pass.
+    hints: name of a function -> names of variables. A Relax function named in `hints` gets
+    `relax.rewrite_cuda_graph.capture_symbolic_vars`, and the others get nothing. A name that is not a Relax function of
+    the module is ignored, so one set of hints also serves models with fewer functions.
+    A later change to the caller's dict, or to a list in it, does not change the pass.
     """
 
     def __init__(self, hints: Mapping[str, Sequence[str]]):
-        # BEGIN exercise 2.4 (1 line): a copy of your own
+        # BEGIN exercise 2.4 (1 line): copy the dict and its lists
         self.hints = {name: list(variables) for name, variables in hints.items()}
         # END exercise 2.4
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        # BEGIN exercise 2.4 (about 5 lines): attach its hints to each function that has some
+        # BEGIN exercise 2.4 (about 5 lines): attach to each named function its hints
         def attach(name: str, func: relax.Function) -> relax.Function:
             if name not in self.hints:
                 return func
@@ -152,10 +153,10 @@ class AttachCUDAGraphSymbolicCaptureHints:
 
 @tvm.transform.module_pass(opt_level=0, name="AttachPipelineParallelStages")
 class AttachPipelineParallelStages:
-    """Say into how many stages, each on its own devices, a function that runs the layers is to be cut.
+    """Attach the number of stages into which a function that runs the layers is to be cut.
 
-    pipeline_parallel_shards: the number of stages, 1 or more. The Relax functions named in ENTRY_POINTS get
-    `pipeline_parallel_stages` with this number; no other function does.
+    pipeline_parallel_shards: the number of stages, 1 or more; each runs on its own devices. The Relax functions named
+    in ENTRY_POINTS get `pipeline_parallel_stages` with this number. No other function does.
     """
 
     def __init__(self, pipeline_parallel_shards: int):
@@ -166,7 +167,7 @@ class AttachPipelineParallelStages:
         self.stages = pipeline_parallel_shards
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        # BEGIN exercise 2.5 (about 5 lines): mark the entry points, and nothing else
+        # BEGIN exercise 2.5 (about 5 lines): attach the number to the entry points only
         def attach(name: str, func: relax.Function) -> relax.Function:
             if name not in ENTRY_POINTS:
                 return func
@@ -180,21 +181,21 @@ class AttachPipelineParallelStages:
 
 
 def crossing_tensors(func: relax.Function, starts: Sequence[relax.Var]) -> list[Crossing]:
-    """What the stages of `func` must send each other, in the order in which it is computed.
+    """Return the tensors that the stages of `func` must send each other, in the order in which they are computed.
 
-    starts: for each stage but the first, in order, the variable bound by its first binding. A variable that is listed
-    twice begins two stages, the first of them empty. The function's result is returned by the last stage, so it
-    counts as used there. Parameters and constants are given to every stage and never cross.
+    starts: for each stage but the first, the variable that its first binding binds. A variable that is listed twice
+    begins two stages, and the first of these is empty. The last stage returns the function's result, so it uses the
+    result. Every stage is given the parameters and constants, so they never cross.
 
-    A binding that only names, packs or unpacks (`b = a`, `t = (a, b)`, `a = t[0]`, a match_cast of a variable) makes no
-    tensor: the tensor behind the name crosses, once, under the name of the binding that computed it. A call that
-    computes a tuple computes each of its fields, and only the fields that are used later cross. A call and an `if` use
-    every variable that occurs in them. A function defined inside `func` uses what it captures where it is called.
+    A binding that only names, packs or unpacks (`b = a`, `t = (a, b)`, `a = t[0]`, a match_cast of a variable) computes
+    nothing. The tensor behind the name crosses, once, under the name of the binding that computed it. A call that
+    returns a tuple computes each field, and a field crosses by itself. A call and an `if` use every variable that
+    occurs in them. A call of a function defined inside `func` uses what this function captures.
 
     Raises ValueError for a start that no binding of `func.body` binds.
     """
     require_bound(func, starts)
-    # BEGIN exercise 2.6 (about 20 lines): follow each tensor from the stage that computes it to those that use it
+    # BEGIN exercise 2.6 (about 20 lines): note for each tensor which stage computes it, and which stages use it
     held: dict[relax.Var, Value] = {}  # what each variable stands for; parameters are not in it
     stage = 0
 
@@ -204,7 +205,7 @@ def crossing_tensors(func: relax.Function, starts: Sequence[relax.Var]) -> list[
         if isinstance(expr, relax.TupleGetItem):
             whole = value_of(expr.tuple_value)
             return None if whole is None else whole[expr.index]
-        if isinstance(expr, relax.Function):  # what it captures: whoever calls it uses that
+        if isinstance(expr, relax.Function):  # a call of it uses all that it captures
             return tuple(value_of(var) for var in relax.analysis.free_vars(expr))
         return held.get(expr) if isinstance(expr, relax.Var) else None
 
@@ -229,14 +230,14 @@ def crossing_tensors(func: relax.Function, starts: Sequence[relax.Var]) -> list[
 
 @visitor
 class PackedCalls(PyExprVisitor):
-    """Collects in `names` the external functions that are called through R.call_dps_packed."""
+    """Collects in `names` the names of the external functions that R.call_dps_packed calls."""
 
     def __init__(self):
         super().__init__()
         self.names: set[str] = set()
 
     def visit_call_(self, call: relax.Call) -> None:
-        # BEGIN exercise 2.7 (about 3 lines): note the name of the external function
+        # BEGIN exercise 2.7 (about 3 lines): add the name of the external function
         super().visit_call_(call)
         if call.op == tvm.ir.Op.get("relax.call_dps_packed"):
             self.names.add(str(call.args[0].global_symbol))
@@ -245,12 +246,12 @@ class PackedCalls(PyExprVisitor):
 
 @tvm.transform.module_pass(opt_level=0, name="AttachSequenceLengthPaddingFactor")
 class AttachSequenceLengthPaddingFactor:
-    """Tell the runtime to what multiple it must pad the number of tokens.
+    """Tell the runtime that it must pad the number of tokens to a multiple.
 
-    On CUDA with arch sm_100a, the kernels in PADDED_KERNELS, called through R.call_dps_packed in any Relax function,
-    need a multiple of 4. The pass changes no IR: it writes into the dict `metadata`, which is its output,
-    metadata["seqlen_padding_factor"] = the least common multiple of 4 and the factor that was there, if there was one.
-    Where no such kernel is called, and for any other target, the dict stays as it is.
+    On CUDA with arch sm_100a, the kernels in PADDED_KERNELS need a multiple of 4 tokens, if a Relax function calls them
+    through R.call_dps_packed. The pass changes no IR. Its output is an entry of the dict `metadata`:
+    metadata["seqlen_padding_factor"] becomes 4, or the least common multiple of 4 and the factor that was there.
+    If no such kernel is called, and for any other target, the dict stays as it is.
     """
 
     def __init__(self, target: tvm.target.Target, metadata: MutableMapping[str, Any]):
@@ -258,7 +259,7 @@ class AttachSequenceLengthPaddingFactor:
         self.metadata = metadata
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        # BEGIN exercise 2.7 (about 8 lines): visit every Relax function, then note the factor
+        # BEGIN exercise 2.7 (about 8 lines): visit every Relax function, then write the factor
         if self.target.kind.name == "cuda" and self.target.attrs.get("arch") == "sm_100a":
             calls = PackedCalls()
             for _, func in mod.functions_items():
@@ -275,38 +276,38 @@ class AttachSequenceLengthPaddingFactor:
 
 
 def is_captured(dims: Set[str], hints: Set[str], bounds: Set[str], use_cuda_graph: bool) -> bool:
-    """Whether RewriteCUDAGraph captures the inner kernels of a function whose tensors have the symbolic dims `dims`.
+    """Return whether RewriteCUDAGraph captures the inner kernels of a function.
 
-    hints: the names in capture_symbolic_vars. bounds: those in tir_var_upper_bound. use_cuda_graph: the configuration
-    flag relax.backend.use_cuda_graph. A function of static shape has no symbolic dims.
+    dims: the names of its tensors' symbolic sizes; empty if all shapes are static. hints, bounds: the names in
+    capture_symbolic_vars and in tir_var_upper_bound. use_cuda_graph: the flag relax.backend.use_cuda_graph.
     """
-    # BEGIN exercise 2.8 (1 line): when are all three needed, and when not?
+    # BEGIN exercise 2.8 (1 line): what needs the flag, and what needs a hint and a bound?
     return use_cuda_graph and dims <= hints and dims <= bounds
     # END exercise 2.8
 
 
 def predicted_storage() -> dict[str, int]:
-    """What the planner allocates for `batch_decode` of the tiny decoder, float32, given upper bounds.
+    """Predict what the planner allocates for `batch_decode` of the tiny decoder, in float32, with upper bounds.
 
-    "largest": bytes of the largest storage of constant size, with batch_size at most 8 and context_window at most 64;
-    "largest_at_batch_16": the same with batch_size at most 16; "symbolic": how many storages keep a symbolic size.
+    Returns three numbers. "largest": bytes of the largest storage of known size, with batch_size at most 8 and
+    context_window at most 64. "largest_at_batch_16": the same with batch_size at most 16. "symbolic": how many storages
+    keep a symbolic size.
     """
-    # BEGIN exercise 2.9 (about 3 lines): say the numbers before you run anything
-    # the weight of gate_up_proj, transposed anew by every call
+    # BEGIN exercise 2.9 (about 3 lines): write down the numbers before you run anything
+    # a copy of the weight of gate_up_proj, which every call transposes
     gate_up_transposed = 128 * (2 * 352) * 4
     return {"largest": gate_up_transposed, "largest_at_batch_16": gate_up_transposed, "symbolic": 1}
     # END exercise 2.9
 
 
 def lying_bound() -> tuple[tvm.IRModule, np.ndarray]:
-    """A module with the functions `prefill(x)` and `score(x)`, and an array for `score`.
+    """Return a module with the functions `prefill(x)` and `score(x)`, and an array for `score`.
 
-    `prefill` takes R.Tensor((seq_len, 16), float32); its seq_len is at most 64, and with the bound {"seq_len": 64} on
-    every function it runs. `score` runs on the array without any bound, and is refused by the VM with that same bound.
-    Each function takes one tensor and returns one.
+    Each takes one tensor R.Tensor((seq_len, 16), float32) and returns one. With the bound {"seq_len": 64} on both,
+    `prefill` runs on 64 rows, and the VM refuses `score` on the array. Without the bound, `score` runs on it.
     """
 
-    # BEGIN exercise 2.10 (about 20 lines): one name, two meanings
+    # BEGIN exercise 2.10 (about 20 lines): one name of a variable, with two meanings
     @I.ir_module
     class OneNameTwoMeanings:
         @R.function
@@ -321,7 +322,7 @@ def lying_bound() -> tuple[tvm.IRModule, np.ndarray]:
         @R.function
         def score(x: R.Tensor(("seq_len", 16), "float32")) -> R.Tensor(("seq_len", 16), "float32"):
             with R.dataflow():
-                inner = R.exp(x)  # a tensor the planner finds room for; the output is not planned
+                inner = R.exp(x)  # the planner reserves a storage for it; the output is not planned
                 out = R.negative(inner)
                 R.output(out)
             return out

@@ -1,16 +1,15 @@
-"""Another right design for exercises 2.1, 2.3, 2.4 and 2.7: let TVM choose the functions.
+"""Another correct design for exercises 2.1, 2.3, 2.4 and 2.7: let TVM choose the functions.
 
-**2.1, 2.3, 2.4, `function_pass`.** A `relax.transform.function_pass` is called once for each Relax function and
-returns the function that takes its place. TVM does what `map_relax_functions` does: it works on a copy, and it skips
-PrimFuncs and external functions, so the mistake of exercise 2.3 cannot be made. The price: the pass is not told the
-name that the module has for the function. A public function carries its name in `global_symbol`. For a private one you
-must search the module for the function itself, as 2.4 does here. That is wrong if the module has one function object
-under two names: both get the hints of the first. The reference needs names in two passes of six, and one way to go
-through a module reads better than two.
+**2.1, 2.3, 2.4, `function_pass`.** TVM calls a `relax.transform.function_pass` once per Relax function, and the pass
+returns the new function. TVM does what `map_relax_functions` does: it works on a copy, and it skips PrimFuncs and
+external functions. So the mistake of exercise 2.3 cannot happen. The price: TVM does not tell the pass the name of the
+function. A public function carries its name in `global_symbol`. For a private one you must search the module for the
+function itself, as 2.4 does here. If the module has one function object under two names, this goes wrong: both get the
+hints of the first. The reference needs names in two passes of six, and uses one way to go through a module for all.
 
-**2.7, `post_order_visit`.** A callback is enough if you only look at calls and rewrite nothing: TVM walks the function,
-branches included. A visitor class pays off when it must know in which function or branch it is, or must leave out
-some part.
+**2.7, `post_order_visit`.** To look at calls without rewriting them, a callback is enough: TVM walks through the whole
+function, branches included. Write a visitor class if you must know in which function or branch you are, or if you must
+leave out a part.
 """
 
 from solutions.ch02_attach_metadata.attach_support_info import *

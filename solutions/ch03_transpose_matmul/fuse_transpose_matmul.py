@@ -1,8 +1,8 @@
 """FuseTransposeMatmul: matmul(x, permute_dims(w)) becomes one kernel that reads w as it is stored.
 
-The pass has two steps: `group` lets FuseOpsByPattern move each matmul and its transpose into a function of its
-own, a composite, and `generate` replaces each call of a composite by a call of a PrimFunc, `NT_matmul`. Before
-both, `own_transposes` ensures that nothing else uses the transpose of such a pair.
+The pass has two steps. `group` lets FuseOpsByPattern move each matmul and its transpose into a function of their
+own, a composite. `generate` replaces each call of a composite by a call of a PrimFunc, `NT_matmul`. Before both,
+`own_transposes` gives each of these matmuls a transpose that nothing else uses.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ COMPOSITE = "transpose_matmul_fuse"
 
 
 def transpose_matmul_pattern() -> tuple[DFPattern, dict[str, DFPattern]]:
-    """The pattern matmul(x, permute_dims(w)), and the names under which a check finds its parts.
+    """Return the pattern matmul(x, permute_dims(w)), and names for its parts.
 
-    Returns (pattern of the whole, {"x": …, "w": …, "transpose": …, "product": …}): any expression x, any
-    expression w, the call of permute_dims, the call of matmul.
+    The second result is {"x": …, "w": …, "transpose": …, "product": …}: any expression x, any expression w, the call
+    of permute_dims, the call of matmul. A check finds by these names what each part matched.
     """
     # BEGIN exercise 3.1 (about 5 lines): the pattern and its four parts
     x, w = wildcard(), wildcard()
@@ -49,15 +49,15 @@ def transpose_matmul_pattern() -> tuple[DFPattern, dict[str, DFPattern]]:
 
 
 def may_fuse(transpose: Call, product: Call) -> bool:
-    """Whether product = matmul(x, transpose), transpose = permute_dims(w, axes), is a matmul with w transposed.
+    """Return whether the kernel may replace transpose = permute_dims(w, axes) and product = matmul(x, transpose).
 
-    It is if the axes exchange the last two dimensions of w and leave all others in place, however that is
-    written: `axes` may be None (all dimensions reversed) and may count from the end. The types of w, x and
-    the product must be known (`is_typed`): a PrimFunc cannot be made for an unknown shape or dtype, and
-    `ndim` is -1 where not even the rank is known.
+    It may if the axes exchange the last two dimensions of w and leave all others in place. `axes` is None (all
+    dimensions reversed), or one number per dimension, which may be negative (-1 is the last dimension). The types
+    of w, x and the product must be known (`is_typed`), because TVM cannot make a PrimFunc for an unknown shape or
+    dtype. `ndim` is -1 if the rank is unknown.
     """
     w, x = transpose.args[0], product.args[0]
-    # BEGIN exercise 3.2 (about 6 lines): known types, and axes that exchange the last two dimensions
+    # BEGIN exercise 3.2 (about 6 lines): are the types known, and do the axes exchange the last two dimensions?
     if not all(is_typed(expr.ty) for expr in (w, x, product)) or w.ty.ndim < 2:
         return False
     dims = list(range(w.ty.ndim))
@@ -67,14 +67,14 @@ def may_fuse(transpose: Call, product: Call) -> bool:
     # END exercise 3.2
 
 
-# --- step 1: each pair a function of its own ------------------------------------------------------
+# --- step 1: move each pair into a function of its own --------------------------------------------
 
 
 def group(mod: IRModule, fires: Fires) -> IRModule:
-    """`mod` with each pair that `fires` accepts moved into a private function, a composite.
+    """Return `mod` with each pair that `fires` accepts moved into a private function, a composite.
 
-    A pair is a permute_dims and, right behind it in one dataflow block, the matmul that uses it. The pattern
-    alone would also match across blocks and other bindings between the two, and w would be read too late.
+    A pair is a permute_dims and the matmul that uses it, if the matmul is the next binding in the same dataflow
+    block. The pattern alone would also match with other bindings between the two, and w would be read too late.
     """
     following = following_values(mod)
 
@@ -87,20 +87,19 @@ def group(mod: IRModule, fires: Fires) -> IRModule:
     return relax.transform.FuseOpsByPattern([pattern], bind_constants=False)(mod)
 
 
-# --- step 2: each composite a kernel --------------------------------------------------------------
+# --- step 2: replace each composite by a kernel ---------------------------------------------------
 
 
 def nt_matmul(w: te.Tensor, x: te.Tensor, out_dtype: str) -> te.Tensor:
-    """The TE compute of x times w transposed, w read as it is stored: the reduction axis is its last index.
+    """Return the TE compute of x times w transposed. It reads w as it is stored: the reduction axis comes last.
 
-    w: (*batch of w, n, k). x: (*batch of x, m, k), or (k,), whose result has no dimension m. The batch
-    dimensions are aligned from the right; one that is the constant 1 is repeated along the other's, and a
-    missing one counts as 1. Returns (*batch, m, n) of `out_dtype`, called NT_matmul; the operands are cast to
-    `out_dtype` before they are multiplied. Dimensions may be symbolic. If k is the constant 0, every element
-    is an empty sum, 0.
+    w: (*batch of w, n, k). x: (*batch of x, m, k), or (k,), which is one row. Batch dimensions are aligned from the
+    right; one that is the constant 1, or missing, is repeated along the other operand's. Dimensions may be symbolic.
+    Returns (*batch, m, n) of `out_dtype`, called NT_matmul; (*batch, n) if x is one row. The operands are cast to
+    `out_dtype` before they are multiplied. If k is the constant 0, every element is an empty sum, 0.
     """
     batch = broadcast(x.shape[:-2], w.shape[:-2])
-    m, n, length = x.shape[-2:-1], w.shape[-2], x.shape[-1]
+    m, n, length = x.shape[-2:-1], w.shape[-2], x.shape[-1]  # m: [rows of x], or [] if x is one row
     if is_constant(length, 0):
         return te.compute((*batch, *m, n), lambda *_: tirx.const(0, out_dtype), name="NT_matmul")
     # BEGIN exercise 3.3 (about 10 lines): sum over k of x[…, i, k] * w[…, j, k], cast first
@@ -119,18 +118,21 @@ def nt_matmul(w: te.Tensor, x: te.Tensor, out_dtype: str) -> te.Tensor:
 
 @mutator
 class GenerateKernels(PyExprMutator):
-    """Replaces calls of `composites`, the functions that `group` made, by their name."""
+    """Replaces each call of one of `composites` by a call of its kernel.
+
+    composites: the functions that `group` made, by name.
+    """
 
     def __init__(self, mod: IRModule, composites: dict[str, relax.Function]):
         super().__init__(mod)
         self.composites = composites
 
     def visit_call_(self, call: Call) -> Expr:
-        """A call of a composite becomes call_te of nt_matmul on (w, x), under the hint NT_matmul."""
+        """Return the call_te of nt_matmul on (w, x) for a call of a composite; name the kernel NT_matmul."""
         if not isinstance(call.op, GlobalVar) or call.op.name_hint not in self.composites:
             return super().visit_call_(call)
         composite = self.composites[call.op.name_hint]
-        # BEGIN exercise 3.4 (about 4 lines): the call_te that computes what the composite computes
+        # BEGIN exercise 3.4 (about 4 lines): return the call_te that computes what the composite computes
         w, x = (self.visit_expr(operand) for operand in operands(composite, call))
         dtype = str(composite.ret_ty.dtype)
         return self.builder_.call_te(nt_matmul, w, x, dtype, primfunc_name_hint="NT_matmul")
@@ -138,10 +140,10 @@ class GenerateKernels(PyExprMutator):
 
 
 def generate(mod: IRModule, composites: dict[str, relax.Function]) -> IRModule:
-    """`mod` with each call of one of `composites` replaced by a call of its kernel, and without them."""
+    """Return `mod` with each call of one of `composites` replaced by a call of its kernel, and without `composites`."""
     for gvar, func in mod.functions_items():
         if isinstance(func, relax.Function) and calls_any(func, composites):
-            generator = GenerateKernels(mod, composites)  # one each: functions may share Vars
+            generator = GenerateKernels(mod, composites)  # one per function: two may share a Var
             generator.builder_.update_func(gvar, generator.visit_expr(func))
             mod = generator.builder_.get()
     # BEGIN exercise 3.4 (about 2 lines): delete the composites, which nothing calls any more
@@ -151,29 +153,29 @@ def generate(mod: IRModule, composites: dict[str, relax.Function]) -> IRModule:
     return mod
 
 
-# --- before both: a transpose for each matmul -----------------------------------------------------
+# --- before both: give every matmul its own transpose ---------------------------------------------
 
 
 @mutator
 class OwnTransposes(TransposesInSight):
-    """Rewrites one Relax function for `own_transposes`. `given` counts the transposes handed out."""
+    """Rewrites one Relax function for `own_transposes`. `given` counts the new transposes."""
 
     given = 0
 
     def may_move(self, transpose: Call, call: Call) -> bool:
-        """Whether a copy of `transpose` right before `call`, a matmul, gives what `transpose` gave."""
-        # BEGIN exercise 3.5 (about 2 lines): w must be in sight there, and not have been written into since
+        """Return whether a copy of `transpose`, right before the matmul `call`, would give the same tensor."""
+        # BEGIN exercise 3.5 (about 2 lines): w must be in scope there, and nothing may have written into it since
         w = transpose.args[0]
         return self.in_sight(w) and not self.order.may_write_between(transpose, call)
         # END exercise 3.5
 
     def visit_call_(self, call: Call) -> Expr:
-        """A matmul of a transpose that may move becomes a matmul of a permute_dims of its own."""
+        """Return a matmul with a permute_dims of its own, for a matmul whose transpose may be copied."""
         transpose = self.transpose_in(call)
         if transpose is None:
             return super().visit_call_(call)
         self.given += 1
-        # BEGIN exercise 3.5 (about 4 lines): emit a permute_dims for this matmul alone, and use it
+        # BEGIN exercise 3.5 (about 4 lines): emit a permute_dims for this matmul alone, and multiply by it
         x, w = self.visit_expr(call.args[0]), self.visit_expr(transpose.args[0])
         own = self.builder_.emit(relax.op.permute_dims(w, transpose.attrs.axes))
         return relax.op.matmul(x, own, call.attrs.out_dtype)
@@ -181,14 +183,14 @@ class OwnTransposes(TransposesInSight):
 
 
 def own_transposes(mod: IRModule, fires: Fires) -> IRModule:
-    """`mod` with a permute_dims of its own for each matmul that `fires(transpose, product)` accepts.
+    """Return `mod` with a permute_dims of its own for each matmul that `fires(transpose, product)` accepts.
 
-    FuseOpsByPattern moves a matched pair into a function of its own. If something else uses the transpose
-    too, the transpose becomes a second result of that function, and a second matmul is moved without it.
-    `generate` expects neither. After this step every transpose of a pair has one user.
+    FuseOpsByPattern moves a matched pair into a composite. If something else uses the transpose too, the composite
+    returns the transpose as a second result, and `generate` expects one result. After this step, every transpose of
+    a pair has one user.
 
-    A transpose that has lost its last user is gone; one that is still used stays where it was. A module in
-    which no matmul is accepted is returned as it is.
+    A transpose that has lost its last user is removed; one that is still used stays where it was. A module in
+    which `fires` accepts no matmul is returned as it is.
     """
     changed = {}
     for gvar, func in mod.functions_items():
@@ -196,7 +198,7 @@ def own_transposes(mod: IRModule, fires: Fires) -> IRModule:
             owner = OwnTransposes(mod, func, fires)
             rewritten = owner.visit_expr(func)
             if owner.given:
-                # BEGIN exercise 3.5 (about 1 line): without the transposes that have lost their last user
+                # BEGIN exercise 3.5 (about 1 line): remove the transposes that have lost their last user
                 changed[gvar] = relax.analysis.remove_all_unused(rewritten)
                 # END exercise 3.5
     if changed:
@@ -209,7 +211,7 @@ def own_transposes(mod: IRModule, fires: Fires) -> IRModule:
 
 
 def fuse(mod: IRModule, fires: Fires) -> IRModule:
-    """`mod` with each pair that `fires` accepts replaced by a kernel; `mod` itself is not changed."""
+    """Return `mod` with each pair that `fires` accepts replaced by a kernel. `mod` itself does not change."""
     grouped = group(own_transposes(mod, fires), fires)
     old = {gvar.name_hint for gvar in mod.get_global_vars()}
     functions = {gvar.name_hint: func for gvar, func in grouped.functions_items()}
@@ -219,9 +221,9 @@ def fuse(mod: IRModule, fires: Fires) -> IRModule:
 
 @tvm.transform.module_pass(opt_level=0, name="FuseTransposeMatmul")
 class FuseTransposeMatmul:
-    """Fuses permute_dims + matmul, in dataflow blocks, into kernels that read w as it is stored.
+    """Fuse permute_dims and matmul, in dataflow blocks, into kernels that read w as it is stored.
 
-    Put it before LegalizeOps. It returns on every well-formed module; what it cannot fuse it leaves as it is.
+    Run it before LegalizeOps. It raises no error on a well-formed module; a pair that it cannot fuse stays as it is.
     """
 
     def transform_module(self, mod: IRModule, _ctx: tvm.transform.PassContext) -> IRModule:
@@ -232,7 +234,7 @@ class FuseTransposeMatmul:
 
 
 def careless(transpose: Call, product: Call) -> bool:
-    """A hasty `may_fuse`: it asks whether the second to last dimension of w comes last, and nothing more."""
+    """A hasty `may_fuse`: of the axes, it only asks whether the second to last dimension of w comes last."""
     w, x = transpose.args[0], product.args[0]
     axes = transpose.attrs.axes
     return all(is_typed(expr.ty) for expr in (w, x, product)) and (
@@ -241,19 +243,19 @@ def careless(transpose: Call, product: Call) -> bool:
 
 
 def deceives_careless() -> tuple[IRModule, list[np.ndarray]]:
-    """A module on which `fuse(mod, careless)` gives other numbers, and arguments for its function `main`.
+    """Return a module on which `fuse(mod, careless)` gives wrong numbers, and arguments for its function `main`.
 
-    The module is well-formed and right as it is. After the careless pass it has the same types and raises no
-    error, but its numbers are wrong.
+    The module is well-formed. After the careless pass, `main` has the same types, raises no error, and returns other
+    numbers than before.
     """
-    # BEGIN exercise 3.6 (about 10 lines): a permutation that moves more than careless looks at
+    # BEGIN exercise 3.6 (about 10 lines): a permutation that moves more dimensions than careless looks at
     x = relax.Var("x", relax.TensorType((4, 3), "float32"))
     w = relax.Var("w", relax.TensorType((3, 5, 3), "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [x, w]):
         with builder.dataflow():
-            turned = builder.emit(relax.op.permute_dims(w, [2, 0, 1]))
-            out = builder.emit_output(relax.op.matmul(x, turned))
+            wt = builder.emit(relax.op.permute_dims(w, [2, 0, 1]))
+            out = builder.emit_output(relax.op.matmul(x, wt))
         builder.emit_func_output(out)
     random = np.random.default_rng(0)
     return builder.get(), [random.standard_normal(s).astype("float32") for s in ((4, 3), (3, 5, 3))]
@@ -264,10 +266,11 @@ def deceives_careless() -> tuple[IRModule, list[np.ndarray]]:
 
 
 def bytes_saved(weights: Sequence[tuple[int, int]], itemsize: int) -> int:
-    """How many bytes fewer one run moves if each of `weights`, of shape (n, k), is multiplied as it is stored.
+    """Return how many bytes fewer one run moves if each weight is multiplied as it is stored.
 
-    A kernel moves what it reads and what it writes, once each. itemsize: bytes of one element.
+    weights: the shape (n, k) of each. itemsize: bytes per element. A kernel moves the bytes that it reads and the
+    bytes that it writes, each tensor once.
     """
-    # BEGIN exercise 3.7 (1 line): what a transpose moves; what the matmul moves with and without it
+    # BEGIN exercise 3.7 (1 line): compare the kernels that run before the pass and after it
     return sum(2 * n * k for n, k in weights) * itemsize
     # END exercise 3.7

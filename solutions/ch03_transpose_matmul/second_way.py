@@ -1,17 +1,16 @@
-"""Another right design for exercises 3.3 and 3.5, and for the pass as a whole.
+"""Another correct design for exercises 3.3 and 3.5, and for the pass as a whole.
 
-**The pass in one step.** `own_transposes` already knows all that a call of the kernel needs, so one mutator can
-do everything: no FuseOpsByPattern, no composite to make and to remove, no pair split by a second user, and a
-third of the code. The price is the composite, a function whose name says what it is. Between the two steps a
-pass for a library can take it (cuBLAS has this very product), and where several patterns compete,
-FuseOpsByPattern decides which wins. A compiler that dispatches to libraries keeps the two steps; a pass that
-always generates its own kernel does not need them.
+**The pass in one step.** `own_transposes` already finds the transpose of each matmul. So one mutator can do everything:
+it needs no FuseOpsByPattern, makes no composite and removes none, and a second user of the transpose does no harm. It
+takes a third of the code. The price is the composite. Between the two steps, a pass for a library can take it over:
+cuBLAS has this product. And where several patterns compete, FuseOpsByPattern decides which one wins. A compiler that
+dispatches to libraries keeps the two steps; a pass that always generates its own kernel does not need them.
 
-**3.5, copies only where they are needed.** The reference gives every matmul a transpose of its own and lets
-the old one die. Here a transpose with one user is kept. The functions change less, which keeps a diff short;
-the price is a count of users, which the reference does not need.
+**3.5, copies only where they are needed.** The reference gives every matmul its own transpose and removes the old one.
+Here a transpose with one user stays. The functions change less, so a diff is shorter. The price is a count of users,
+which the reference does not need.
 
-**3.3, indices in one comprehension.** The batch is indexed by position from the right.
+**3.3, indices in one comprehension.** Each operand's batch is indexed by position, counted from the right.
 """
 
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import *
@@ -27,7 +26,7 @@ def nt_matmul(w: te.Tensor, x: te.Tensor, out_dtype: str) -> te.Tensor:
     k = te.reduce_axis((0, x.shape[-1]), name="k")
 
     def at(tensor: te.Tensor, index: Sequence[Expr]) -> Expr:
-        """The element of `tensor` at a batch `index` of the product and the given last two."""
+        """Return the element of `tensor` at `index`: a batch index of the product, then the last indices."""
         lead, last = index[: len(batch)], index[len(batch) :]
         dims = tensor.shape[:-2]
         kept = [
@@ -48,7 +47,7 @@ def nt_matmul(w: te.Tensor, x: te.Tensor, out_dtype: str) -> te.Tensor:
 
 @mutator
 class OwnTransposes(Reference._cls):
-    """Hands a transpose only to a matmul that shares its own, or meets it under another name."""
+    """Copies a transpose only for a matmul that shares it, or uses it under another name."""
 
     def visit_call_(self, call: Call) -> Expr:
         transpose = self.transpose_in(call)
@@ -60,17 +59,17 @@ class OwnTransposes(Reference._cls):
         return relax.op.matmul(x, own, call.attrs.out_dtype)
 
     def is_alone(self, call: Call, transpose: Call) -> bool:
-        """Whether `call` is the only user of `transpose`, and uses it once."""
-        x, turned = call.args
-        bound = self.values.get(turned)
-        if not isinstance(turned, relax.DataflowVar) or not transpose.same_as(bound):
+        """Return whether `call` is the only user of `transpose`, and uses it once."""
+        x, wt = call.args
+        bound = self.values.get(wt)
+        if not isinstance(wt, relax.DataflowVar) or not transpose.same_as(bound):
             return False
-        users = relax.analysis.udchain(self.here)[turned]
-        return len(users) == 1 and not turned.same_as(x)
+        users = relax.analysis.udchain(self.here)[wt]
+        return len(users) == 1 and not wt.same_as(x)
 
 
 def rewritten(mod: IRModule, kind: type, fires: Fires) -> IRModule:
-    """`mod` with each function that is not claimed rewritten by a `kind` of its own."""
+    """Return `mod` with each function rewritten by a new mutator of class `kind`; claimed functions stay."""
     for gvar, func in mod.functions_items():
         if isinstance(func, relax.Function) and not is_claimed(func):
             rewriter = kind(mod, func, fires)
@@ -87,7 +86,7 @@ def own_transposes(mod: IRModule, fires: Fires) -> IRModule:
 
 @mutator
 class FuseInOneStep(Reference._cls):
-    """Replaces the matmul itself by the kernel's call."""
+    """Replaces the matmul itself by a call of the kernel."""
 
     def visit_call_(self, call: Call) -> Expr:
         transpose = self.transpose_in(call)

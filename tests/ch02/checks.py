@@ -25,6 +25,10 @@ LESSON = "chapters/ch02_attach_metadata/lesson.md"
 HOW = Section(LESSON, "How it works")
 NOT_FIRE = Section(LESSON, "When it must not fire")
 READERS = Section(LESSON, "See it")
+OUTSIDE = Section(LESSON, "A name for the outside")
+GRAPHS = Section(LESSON, "What a CUDA graph needs")
+SAME = Section(LESSON, "The same function, or another?")
+PACKED_CALLS = Section(LESSON, "Calls of functions outside the module")
 OUR_READER = Section(LESSON, "A reader of our own")
 MEASURE = Section(LESSON, "Measure it")
 BREAK = Section(LESSON, "Break it")
@@ -128,7 +132,7 @@ def attaches(
     """`transform(mod)` differs from `mod` in that each Relax function has the attributes `extra(name)` too."""
     result = expect.apply(transform, mod, whose)
     before, after = attributes(mod), attributes(result)
-    HOW.equal(list(after), list(before), f"{whose} added or removed functions.")
+    HOW.equal(list(after), list(before), f"Your {whose} added or removed functions.")
     wanted = mod.clone()
     for gvar, func in mod.functions_items():
         name = gvar.name_hint
@@ -136,11 +140,11 @@ def attaches(
         _attributes_are(f"{_kind(func)} `{name}`", before[name], more, after[name], whose)
         if more:
             wanted[gvar] = func.with_attrs(more)
-    what = f"{whose} lost or changed what belongs to the module itself: its own attributes."
-    why = "IRModule(functions) keeps only the functions. `mod.clone()` copies the rest too."
+    what = f"Your {whose} lost or changed the attributes of the module itself."
+    why = "IRModule(functions) keeps only the functions. `mod.clone()` copies the attributes of the module too."
     A_PASS.equal(_of_the_module(result), _of_the_module(mod), what, why=why)
     why = "An attach pass adds a fact. It must not change what the functions compute."
-    HOW.same_ir(result, wanted, f"{whose} changed more than attributes.", why=why)
+    HOW.same_ir(result, wanted, f"Your {whose} changed more than attributes.", why=why)
     return result
 
 
@@ -148,23 +152,23 @@ def _attributes_are(who: str, before: dict, more: dict, after: dict, whose: str)
     wanted = {**before, **more}
     shown = {"expected": repr(wanted), "yours": repr(after)}
     for key in wanted:
-        why = "An attribute that was there belongs to another pass; keep it."
-        what = f"{whose} lost `{key}` of {who}."
+        why = "Another pass attached this attribute, and a third one will read it. Keep it."
+        what = f"Your {whose} removed the attribute `{key}` of {who}."
         HOW.that(key in after or key not in before, what, why=why, **shown)
-        why = "For a function without the attribute, the passes downstream do not know the fact."
-        HOW.that(key in after, f"{whose} did not attach `{key}` to {who}.", why=why, **shown)
+        why = "If a function lacks the attribute, later passes do not know the fact about it."
+        HOW.that(key in after, f"Your {whose} did not attach `{key}` to {who}.", why=why, **shown)
     for key in after:
-        what = f"{whose} attached `{key}` to {who}, which must not have it."
-        why = "A reader downstream believes every attribute it finds."
+        what = f"Your {whose} attached `{key}` to {who}, which must not get it."
+        why = "A later pass acts on every attribute that it finds. Here the fact is not about this function."
         NOT_FIRE.that(key in wanted, what, why=why, **shown)
     for key, value in wanted.items():
-        what = f"{whose} gave {who} another value of `{key}`."
+        what = f"Your {whose} gave {who} a wrong value of `{key}`."
         HOW.that(  # 1 == True in Python, and two attributes in the IR
             isinstance(after[key], bool) == isinstance(value, bool),
             what,
             expected=repr(value),
             yours=f"{after[key]!r}, a{'' if isinstance(after[key], bool) else 'n'} {type(after[key]).__name__}",
-            why="A reader may accept either, but two modules that differ in it are not equal.",
+            why="True and 1 are different attributes: two modules that differ in this are not equal.",
         )
         HOW.equal(after[key], plain(value), what)
 
@@ -174,8 +178,9 @@ def is_registered(a_pass: tvm.transform.Pass, name: str) -> None:
     expect.equal(
         (a_pass.info.name, int(a_pass.info.opt_level)),
         (name, 0),
-        "The pass is not registered under the name and level that instruments and printouts show.",
-        why="A pass of a higher level is skipped silently where PassContext(opt_level=…) is below it.",
+        "Your pass is registered under another name or level than the pipeline expects. They stand in the decorator.",
+        why="Instruments and printouts show the name. A pass of a higher level than PassContext(opt_level=…) is "
+        "skipped, and no message says so.",
     )
 
 
@@ -203,12 +208,12 @@ def test_2_1_attaches_to_every_relax_function(impl) -> None:
 
 
 def test_2_1_drops_what_is_no_bound(impl) -> None:
-    """a bound of -1 or 0 means unknown, and is not passed on"""
+    """a bound of -1 or 0 means unknown, and is dropped"""
     bounds = {"n": 64, "max_seq_len": -1, "zero": 0, "one": 1}
     given = dict(bounds)
     _attaches_bounds(impl.AttachVariableBounds(given), {"n": 64, "one": 1})
-    what = "AttachVariableBounds changed the dict it was given."
-    NOT_FIRE.equal(given, bounds, what, why="The caller uses the dict for several passes.")
+    what = "Your AttachVariableBounds changed the dict that it was given."
+    NOT_FIRE.equal(given, bounds, what, why="The caller may give the same dict to several passes.")
 
 
 def test_2_1_without_any_bound(impl) -> None:
@@ -245,7 +250,7 @@ def test_2_1_map_relax_functions(impl) -> None:
         "map_relax_functions",
         lambda name: {} if name == "helper" else {"seen": name},
     )
-    what = "map_relax_functions did not call rewrite once for each Relax function."
+    what = "Your map_relax_functions did not call rewrite(name, func) once per Relax function."
     HOW.equal(sorted(seen), [("decode", True), ("decode_step", True), ("helper", True)], what)
 
 
@@ -256,10 +261,10 @@ def test_2_1_the_planner_knows_the_sizes(impl) -> None:
     left = [str(s) for s in after.symbolic if "vocab_size" not in str(s)]
     READERS.that(
         not left and len(after.storages) < len(before.storages),
-        "The memory planner does not know more about batch_decode than before your pass.",
-        expected="constant sizes for all storage but that of vocab_size, and fewer storages",
+        "After your pass, the memory planner knows no more about batch_decode than before.",
+        expected="fewer storages, and a number for the size of each but the one that depends on vocab_size",
         yours=str(after),
-        why="StaticPlanBlockMemory reads tir_var_upper_bound of the function that it plans.",
+        why="The planner, StaticPlanBlockMemory, reads tir_var_upper_bound of the function that it plans.",
     )
 
 
@@ -293,18 +298,20 @@ def _add(impl, functions: dict, mod: tvm.IRModule) -> tvm.IRModule:
     wanted = mod.clone()
     for name, func in functions.items():
         there = ", ".join(gvar.name_hint for gvar in result.get_global_vars())
-        expect.that(name in result, f"{whose} did not add `{name}`.", yours=there)
-        what = f"`{name}` does not have its name as `global_symbol`."
-        why = "A PrimFunc without global_symbol is private: nothing calls it, so dead-code elimination removes it."
-        READERS.equal(plain(dict(result[name].attrs)).get("global_symbol"), name, what, why=why)
+        expect.that(name in result, f"Your {whose} did not add `{name}`.", yours=there)
+        what = f"The function that you added as `{name}` does not have this name as its `global_symbol`."
+        why = "A PrimFunc without global_symbol is private. If nothing calls it, dead-code elimination removes it."
+        OUTSIDE.equal(plain(dict(result[name].attrs)).get("global_symbol"), name, what, why=why)
         wanted[name] = func.with_attr("global_symbol", name)
-    why = "Added functions keep their body and their other attributes; all other functions stay."
-    HOW.same_ir(result, wanted, f"{whose} changed more than it was asked to add.", why=why)
+    why = "Added functions keep their body and their other attributes. All other functions stay."
+    HOW.same_ir(
+        result, wanted, f"Your {whose} changed more than the functions that it adds.", why=why
+    )
     return result
 
 
 def test_2_2_adds_public_functions(impl) -> None:
-    """each PrimFunc is added under its name, with global_symbol, all else as it was"""
+    """each PrimFunc is added under its name, with this global_symbol, and nothing else changes"""
     _add(impl, {"cut_in_half": halve, "shift": shift}, Mixed)
     _add(impl, {}, Mixed)
     _add(impl, {"only": shift}, tvm.IRModule())
@@ -314,7 +321,7 @@ def test_2_2_leaves_the_callers_function(impl) -> None:
     """the caller's PrimFunc stays as it is, also when it is added under two names"""
     before = str(halve.attrs)
     _add(impl, {"first": halve, "second": halve}, Mixed)
-    what = "AttachAdditionalPrimFuncs changed the PrimFunc it was given."
+    what = "Your AttachAdditionalPrimFuncs changed the PrimFunc that it was given."
     expect.equal(str(halve.attrs), before, what)
 
 
@@ -330,21 +337,21 @@ def test_2_2_refuses_a_name_that_is_taken(impl) -> None:
         try:
             impl.AttachAdditionalPrimFuncs({"fine": shift, name: halve})(given)
         except ValueError as error:
-            said = "The ValueError does not name the function that already has the name."
+            said = "Your ValueError does not contain the name that is taken."
             wanted = f"a sentence with {name!r} in it"
             expect.that(name in str(error), said, expected=wanted, yours=str(error))
             expect.unchanged(given, Mixed, "AttachAdditionalPrimFuncs")
             continue
-        raise NOT_FIRE.failed(
-            f"AttachAdditionalPrimFuncs replaced `{name}`, {what} of the module.",
-            expected="a ValueError that names it",
-            why="Its callers would still call that name and compute something else. TVM's `mod[name] = func` "
-            "replaces it without a warning.",
+        raise SAME.failed(
+            f"Your AttachAdditionalPrimFuncs replaced `{name}`, {what} of the module.",
+            expected=f"a ValueError with {name!r} in its text",
+            why="The callers of that name would now compute something else. TVM's `mod[name] = func` replaces a "
+            "function without a warning, so the pass must compare.",
         )
 
 
 def test_2_2_same_function_already_there(impl) -> None:
-    """a PrimFunc that the module already has under that name is not a clash: it only becomes public"""
+    """if the module already has the same PrimFunc under that name, the pass only makes it public"""
     mod = Mixed.clone()
     mod["shift"] = shift
     once = _add(impl, {"shift": shift}, mod)
@@ -361,7 +368,9 @@ def test_2_2_survives_and_runs(impl) -> None:
     x = np.random.default_rng(2).standard_normal(6).astype("float32")
     out = tvm.runtime.tensor(np.full(6, np.nan, "float32"))
     kernel(tvm.runtime.tensor(x), out)
-    expect.close(out.numpy(), x / 2, "The added kernel does not compute what it should.")
+    expect.close(
+        out.numpy(), x / 2, "The kernel that your pass added computes something else than before."
+    )
 
 
 def test_2_2_is_registered(impl) -> None:
@@ -420,7 +429,7 @@ def test_2_3_the_output_is_planned(impl) -> None:
     """with it, the planner plans every tensor of the decoder"""
     before = planned(_batch_decode())
     after = planned(impl.AttachMemoryPlanAttr()(_batch_decode()))
-    what = "The planner still leaves the logits of batch_decode to be allocated at run time."
+    what = "After your pass, the planner still leaves an output of batch_decode to be allocated at run time."
     READERS.that(before.unplanned and not after.unplanned, what, yours=str(after))
 
 
@@ -480,16 +489,16 @@ def test_2_4_more_kernels_are_captured(impl) -> None:
     bounded = _bounded(_batch_decode(), sizes)
     before = captured(bounded, "batch_decode")
     after = captured(_hint(impl, {"batch_decode": list(sizes)})(bounded), "batch_decode")
-    READERS.that(
+    GRAPHS.that(
         2 * after.captured > after.kernels and after.captured > before.captured,
-        "RewriteCUDAGraph captures no more of batch_decode than without your hints.",
+        "With your hints, RewriteCUDAGraph captures no more of batch_decode than without them.",
         expected=f"more than half of its {before.kernels} kernels",
-        yours=f"{after.captured}, and {before.captured} without the hints",
+        yours=f"{after.captured} with the hints, {before.captured} without",
     )
 
 
 def test_2_4_is_registered(impl) -> None:
-    """it is registered as AttachCUDAGraphCaptureHints, shorter than the class, of level 0"""
+    """it is registered as AttachCUDAGraphCaptureHints, a shorter name than the class has, of level 0"""
     is_registered(_hint(impl, {}), "AttachCUDAGraphCaptureHints")
 
 
@@ -541,7 +550,7 @@ def _attaches_stages(a_pass: Callable, stages: int, mod: tvm.IRModule) -> tvm.IR
 
 
 def test_2_5_marks_the_ten_entry_points(impl) -> None:
-    """the ten entry points and no other function, whatever its name begins with"""
+    """attaches to the ten entry points, and to no other function, whatever its name begins with"""
     for stages in (1, 4):
         a_pass = impl.AttachPipelineParallelStages(stages)
         _attaches_stages(a_pass, stages, _many_functions())
@@ -571,6 +580,14 @@ def observe_2_5(impl):
 
 FOUR = 'R.Tensor((4,), "float32")'
 
+# calls only: the warm-up
+STRAIGHT = relax_module("""
+def main(x: (3, 16), w: (16, 16)):
+    a = R.exp(x)
+    b = R.matmul(a, w)
+    c = R.tanh(b)
+    out = R.add(c, a)
+""")
 # a is used two stages later, d is an alias, and w is a parameter used everywhere
 CHAIN = relax_module("""
 def main(x: (3, 16), w: (16, 16)):
@@ -640,6 +657,7 @@ def main(x: {FOUR}):
     return d
 """)
 SENT = {  # the shape and dtype of every tensor that crosses
+    STRAIGHT: ((3, 16), "float32"),
     CHAIN: ((3, 16), "float32"),
     PACKED: (("n", 4), "float16"),
     BRANCHES: ((5,), "float32"),
@@ -657,8 +675,8 @@ def named(func: relax.Function, *names: str) -> list[relax.Var]:
 def _crossings(impl, mod: tvm.IRModule, name: str, *starts: str) -> list[tuple]:
     func = mod[name]
     result = impl.crossing_tensors(func, named(func, *starts))
-    what = f"crossing_tensors returned {type(result).__name__}, not a list of Crossing."
-    expect.that(isinstance(result, list), what, expected="a list, empty where nothing crosses")
+    what = f"Your crossing_tensors returned {type(result).__name__}, not a list of Crossing."
+    expect.that(isinstance(result, list), what, expected="a list, empty if no tensor crosses")
     return [(c.name, c.shape, str(c.ty.dtype), c.from_stage, c.to_stages) for c in result]
 
 
@@ -672,9 +690,9 @@ def _crosses(impl, mod: tvm.IRModule, starts: str, crossing: dict[str, tuple], w
     got = _crossings(impl, mod, "main", *starts.split())
     if got != expected:
         raise OUR_READER.failed(
-            f"crossing_tensors is wrong where the function is cut before {cut}."
+            f"Your crossing_tensors finds the wrong crossings for a function that is cut before {cut}."
             if starts
-            else "crossing_tensors is wrong where the function is one stage.",
+            else "Your crossing_tensors finds crossings in a function that is not cut.",
             expected=_lines(expected),
             yours=_lines(got) + "\nin\n" + mod["main"].script(),
             why=why,
@@ -698,33 +716,43 @@ def test_2_6_one_stage(impl) -> None:
         _crosses(impl, mod, "", {}, why)
 
 
+def test_2_6_calls_only(impl) -> None:
+    """the warm-up: a function of calls, without second names, tuples, branches and inner functions"""
+    why = "Stage 1 uses b in its first binding and a in its second. It is given x and w, which are parameters."
+    _crosses(impl, STRAIGHT, "c", {"a": (0, 1), "b": (0, 1)}, why)
+    why = "Stage 2 uses a, computed in stage 0, and c, computed in stage 1."
+    _crosses(impl, STRAIGHT, "c out", {"a": (0, 2), "b": (0, 1), "c": (1, 2)}, why)
+    why = "Stages 1 and 2 both use a. It is one tensor, so it has one entry, with two stages."
+    _crosses(impl, STRAIGHT, "b c", {"a": (0, 1, 2), "b": (1, 2)}, why)
+
+
 def test_2_6_to_later_stages(impl) -> None:
     """a tensor that a later stage uses crosses once, also if it skips a stage or is used often"""
-    why = "Stage 1 uses b at once and a at the very end."
+    why = "Stage 1 uses b in its first binding, and a in its last one."
     _crosses(impl, CHAIN, "c", {"a": (0, 1), "b": (0, 1)}, why)
-    why = "a skips a stage: stage 1 must pass it on although it does not use it."
+    why = "Stage 2 uses a, which stage 0 computes. That stage 1 does not use it changes nothing."
     _crosses(impl, CHAIN, "c f", {"a": (0, 2), "b": (0, 1), "e": (1, 2)}, why)
-    why = "Stages 1 and 2 both use a: one tensor, one entry, two stages."
+    why = "Stages 1 and 2 both use a. It is one tensor, so it has one entry, with two stages."
     _crosses(impl, CHAIN, "b f", {"a": (0, 1, 2), "e": (1, 2)}, why)
 
 
 def test_2_6_names_are_not_tensors(impl) -> None:
-    """a second name for a tensor makes no second tensor; every stage has the parameters"""
-    why = "`d = c` computes nothing: what stage 1 needs is c. w is a parameter, which every stage is given."
+    """a second name for a tensor is not a second tensor; parameters and constants do not cross"""
+    why = "`d = c` computes nothing, so stage 1 needs c. w is a parameter, and every stage is given the parameters."
     _crosses(impl, CHAIN, "e", {"a": (0, 1), "c": (0, 1)}, why)
-    why = "`known` is a, checked: a match_cast computes nothing. two is a constant, which every stage has."
+    why = "`known` is a second name for a: a match_cast computes nothing. `two` is a constant, which every stage has."
     _crosses(impl, CASTS, "b", {"a": (0, 1)}, why)
 
 
 def test_2_6_empty_stages(impl) -> None:
-    """more stages than calls: a variable that begins two stages leaves the first of them empty"""
-    why = "Stage 1 ends where it begins, so c is in stage 2. even_starts makes such cuts where there are few calls."
+    """if a variable is listed twice, it begins two stages, and the first of these is empty"""
+    why = "c is listed twice, so stage 1 is empty, and c is in stage 2. even_starts makes such cuts for few calls."
     _crosses(impl, CHAIN, "c c f", {"a": (0, 3), "b": (0, 2), "e": (2, 3)}, why)
 
 
 def test_2_6_tuples(impl) -> None:
     """of a tuple, only the fields that are used cross, each by itself"""
-    why = "Only its own stage uses halves[0]. weights is a parameter, so its fields are given to every stage too."
+    why = "Only its own stage uses halves[0]. `weights` is a parameter, so its fields do not cross either."
     for start in ("pair", "z"):
         _crosses(impl, PACKED, start, {"halves[1]": (0, 1), "small": (0, 1)}, why)
     both = {"halves[0]": (0, 1), "halves[1]": (0, 1)}
@@ -733,17 +761,17 @@ def test_2_6_tuples(impl) -> None:
 
 def test_2_6_branches_and_results(impl) -> None:
     """an `if` uses what its branches use; the last stage returns the result"""
-    why = "first is used in a branch. second is part of the result, which the last stage returns."
+    why = "A branch uses `first`. `second` is part of the result, which the last stage returns."
     _crosses(impl, BRANCHES, "third", {"first": (0, 1), "second": (0, 1)}, why)
-    why = "Nothing uses `unused`, so it is not sent."
+    why = "No stage uses `unused`, so it is not sent."
     _crosses(impl, BRANCHES, "unused third", {"first": (0, 2), "second": (1, 2)}, why)
 
 
 def test_2_6_captured(impl) -> None:
     """what an inner function captures is used where that function is called"""
     why = (
-        "add_a uses a, which no call of the last two stages mentions: relax.analysis.free_vars(function) gives what "
-        "a function captures. add_again captures add_a, and so a; `also` is add_a by another name."
+        "Stages 1 and 2 call functions that use a, although no call mentions a. relax.analysis.free_vars(function) "
+        "lists what a function captures: add_a captures a, and add_again captures add_a. `also` is add_a."
     )
     _crosses(impl, CAPTURED, "c d", {"a": (0, 1, 2), "b": (0, 1), "c": (1, 2)}, why)
 
@@ -755,8 +783,8 @@ def test_2_6_decoder(impl) -> None:
     shapes = sorted(((shape, to) for _, shape, _, _, to in got), key=str)
     cache = (3, 2, "batch_size", "context_window", 4, 16)
     expected = sorted([(("batch_size", 1, 128), (1,)), (cache, (1,))], key=str)
-    what = "crossing_tensors finds other tensors than these where batch_decode is cut before its second layer."
-    why = "A layer takes the hidden state; the cache is one tensor, which every layer writes to and hands on."
+    what = "Your crossing_tensors finds the wrong tensors for a batch_decode that is cut before its second layer."
+    why = "A layer takes the hidden state. The cache is one tensor, which every layer updates and passes on."
     OUR_READER.equal(shapes, expected, what, why=why)
 
 
@@ -825,24 +853,26 @@ def _filled(impl, mod: tvm.IRModule, before: dict, target: tvm.target.Target = S
     whose, metadata = "AttachSequenceLengthPaddingFactor", dict(before)
     a_pass = impl.AttachSequenceLengthPaddingFactor(target, metadata)
     result = expect.apply(a_pass, mod, whose)
-    HOW.same_ir(result, mod, f"{whose} changed the IR.", why="Its output is the dict.")
+    HOW.same_ir(
+        result, mod, f"Your {whose} changed the IR.", why="Its output is the dict `metadata`."
+    )
     return metadata
 
 
 def test_2_7_notes_the_factor(impl) -> None:
-    """on sm_100a, either kernel asks for a multiple of 4; other entries of the dict stay"""
+    """on sm_100a, either kernel needs a multiple of 4; other entries of the dict stay"""
     before, after = {"model_type": "llama"}, {"model_type": "llama", FACTOR: 4}
     for target in (SM_100A, tvm.target.Target("nvidia/nvidia-b100")):
         for name in (GEMM, BMM):
-            what = f"metadata is not what it should be after a call of {name}."
+            what = f"Your pass left the wrong metadata for a module that calls {name} on sm_100a."
             NOT_FIRE.equal(_filled(impl, _calling(name), before, target), after, what)
 
 
 def test_2_7_finds_every_call(impl) -> None:
     """a call in a private function or inside an `if` counts"""
     why = (
-        "The kernel runs wherever it is called from. Start a visitor at every Relax function of the module; it "
-        "walks through branches by itself."
+        "The kernel needs padding wherever it is called from. Visit every Relax function of the module, private "
+        "ones too. A visitor goes into branches by itself."
     )
     for private, inside_if, place in (
         (True, False, "in a private function"),
@@ -850,37 +880,37 @@ def test_2_7_finds_every_call(impl) -> None:
         (True, True, "in a private function in a branch of an `if`"),
     ):
         filled = _filled(impl, _calling(GEMM, private, inside_if), {})
-        HOW.equal(filled, {FACTOR: 4}, f"The call {place} was not found.", why=why)
+        PACKED_CALLS.equal(
+            filled, {FACTOR: 4}, f"Your pass did not find the call {place}.", why=why
+        )
 
 
 def test_2_7_leaves_other_targets(impl) -> None:
     """other targets, other kernels: the dict stays as it is"""
-    why = "On other targets the kernel takes any number of tokens, and padding would waste work in every call."
+    why = "On other targets the kernel takes any number of tokens. Padding would waste work in every call."
     for target in (_target("sm_90a"), _target("sm_100"), tvm.target.Target("llvm")):
-        what = f"metadata was filled for the target {target}."
+        what = f"Your pass filled metadata for the target {target}."
         NOT_FIRE.equal(_filled(impl, _calling(GEMM), {}, target), {}, what, why=why)
     for name in ("cutlass.group_gemm", GEMM + "_v2", "runtime.sampler"):
-        what = f"metadata was filled for the kernel {name}."
+        what = f"Your pass changed metadata for the kernel {name}, which is not in PADDED_KERNELS."
         NOT_FIRE.equal(_filled(impl, _calling(name), {FACTOR: 6}), {FACTOR: 6}, what)
 
 
 def test_2_7_plain_call_of_the_kernel(impl) -> None:
-    """a call by another convention than call_dps_packed does not count"""
+    """a call through R.call_pure_packed does not count"""
     why = (
-        "The task names call_dps_packed: only with it does the caller allocate the output, which must be padded "
-        "too."
+        "With call_dps_packed the caller allocates the output, so it must know to pad it. With call_pure_packed the "
+        "kernel returns a tensor of its own."
     )
-    what = "A call through R.call_pure_packed was counted."
+    what = "Your pass counted a call through R.call_pure_packed."
     NOT_FIRE.equal(_filled(impl, _calling(GEMM, dps=False), {}), {}, what, why=why)
 
 
 def test_2_7_keeps_the_factor_that_was_there(impl) -> None:
     """a factor already there is kept: the result is a multiple of both"""
-    why = "Another pass wrote it because another kernel needs it."
+    why = "Another pass wrote the first factor, because another kernel needs it."
     for before, after in ((6, 12), (8, 8), (1, 4), (3, 12)):
-        what = (
-            f"A factor of {before} was there before; the result must be a multiple of it and of 4."
-        )
+        what = f"Your pass left a wrong factor. {before} was there, and 4 is needed: take the least common multiple."
         for there in (before, after):  # a second run finds what the first one left
             filled = _filled(impl, _calling(BMM), {FACTOR: there})
             NOT_FIRE.equal(filled, {FACTOR: after}, what, why=why)
@@ -942,13 +972,13 @@ def test_2_8_agrees_with_the_compiler(impl) -> None:
                 f"{name} {set(names) or 'none'}"
                 for name, names in (("dims", dims), ("hints", hints), ("bounds", bounds))
             )
-            raise READERS.failed(
-                f"RewriteCUDAGraph {'captures' if right else 'captures nothing'} where your answer is {yours!r}.",
-                expected=f"{right} for {given}, use_cuda_graph {flag}: run just now",
+            raise GRAPHS.failed(
+                f"Your is_captured says {yours!r}, and RewriteCUDAGraph captures {'kernels' if right else 'nothing'}.",
+                expected=f"{right} for {given}, use_cuda_graph {flag}: the check has just run it",
                 yours=repr(yours),
-                why="A captured kernel must find its tensors at the same addresses and in the same sizes in "
-                "every replay. A bound makes the storage of a symbolic dimension static, a hint allows one graph "
-                "for each value of it; where no dimension is symbolic there is nothing to bound or to hint.",
+                why="In every replay, a captured kernel must find its tensors at the same addresses and with the same "
+                "sizes. A bound fixes the addresses of tensors with a symbolic dimension, and a hint allows one "
+                "graph per value of it. Without symbolic dimensions, neither is needed.",
             )
 
 
@@ -961,14 +991,14 @@ def observe_2_8(impl):
 
 
 LARGEST = (
-    "Go through `batch_decode` operator by operator: every result that is not an output is planned. Which has the "
-    "most bytes, and which part of its shape is a bound?"
+    "Go through `batch_decode` operator by operator. The planner plans every result that is not an output. Which one "
+    "has the most bytes, and does its shape depend on a bound?"
 )
 PLANNED = {
     "largest": LARGEST,
     "largest_at_batch_16": LARGEST,
-    "symbolic": "A storage keeps a symbolic size where a dimension of its tensor has no bound. Which of the decoder's "
-    "symbolic sizes have none, and which tensors have such a dimension?",
+    "symbolic": "A storage keeps a symbolic size if a dimension of its tensor has no bound. Which symbolic sizes of "
+    "the decoder have none, and which temporaries have such a dimension?",
 }
 
 
@@ -986,12 +1016,12 @@ def test_2_9_prediction_holds(impl) -> None:
     }
     expect.that(
         isinstance(yours, dict) and set(measured) <= set(yours),
-        "predicted_storage does not return a dict of three numbers.",
+        "Your predicted_storage does not return a dict of three numbers.",
         expected=", ".join(repr(key) for key in measured),
         yours=repr(yours)[:200],
     )
     for key, value in measured.items():
-        what = f"The planner gives another number for {key!r}."
+        what = f"Your predicted_storage says another number for {key!r} than the planner."
         MEASURE.predicted(yours[key], value, what, why=PLANNED[key])
 
 
@@ -1016,13 +1046,13 @@ def test_2_10_the_bound_is_true_of_prefill(impl) -> None:
     for name in ("prefill", "score"):
         expect.has_function(mod, name, "lying_bound")
     taken = mod["prefill"].params[0].ty
-    what = "prefill does not take R.Tensor((seq_len, 16), float32)."
+    what = "Your prefill does not take R.Tensor((seq_len, 16), float32)."
     expect.that(str(taken.shape[0]) == "seq_len", what, yours=str(taken))
     rows = np.random.default_rng(1).standard_normal((64, 16)).astype("float32")
     for name, given, bounds in (("prefill", rows, {"seq_len": 64}), ("score", array, {})):
         error = _runs(mod, name, np.asarray(given), bounds)
-        how = "with a bound that holds for it" if bounds else "without bounds"
-        expect.that(not error, f"{name} does not run {how}.", yours=error)
+        how = "on 64 rows with the bound" if bounds else "on your array without the bound"
+        expect.that(not error, f"Your {name} does not run {how}.", yours=error)
 
 
 def test_2_10_the_bound_is_false_of_score(impl) -> None:
@@ -1032,15 +1062,15 @@ def test_2_10_the_bound_is_false_of_score(impl) -> None:
     if "storage allocation failure" in error:
         return
     if error:
-        raise CheckFailed("The VM refused, but not for lack of storage.", yours=error)
+        raise CheckFailed("The VM refused your score, but not for lack of storage.", yours=error)
     sizes = planned(mod)
     raise BREAK.failed(
-        "score runs with the bound too.",
-        expected="“storage allocation failure”",
+        "Your score also runs with the bound.",
+        expected="the VM refuses it with “storage allocation failure”",
         yours=f"an array of shape {array.shape}; without the bound the planner allocates\n{sizes}",
-        why="The bound is attached to every function and found by the variable's name, in the function's signature. It "
-        "matters where the planner allocates: tensors inside the function, not its output. Storage comes in whole "
-        "pages of 4096 bytes, so an array only a little too large may still fit.",
+        why="The planner looks up the bound by the name of a variable in the function's signature. It plans the "
+        "tensors between the input and the output, not the output. The VM allocates storage in pages of 4096 bytes, "
+        "so an array with a few rows too many may still fit.",
     )
 
 

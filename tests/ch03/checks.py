@@ -28,7 +28,7 @@ from tests.support.expect import Section
 LESSON = "chapters/ch03_transpose_matmul/lesson.md"
 PATTERN = Section(LESSON, "Step 1: find the pair")
 KERNEL = Section(LESSON, "Step 2: make the kernel")
-OWN = Section(LESSON, "Before both: a transpose of one's own")
+OWN = Section(LESSON, "Give every matmul its own transpose")
 NOT_FIRE = Section(LESSON, "When it must not fire")
 MEASURE = Section(LESSON, "Measure it")
 
@@ -51,8 +51,8 @@ def _pair(x_shape, w_shape, axes=None, dtype="float32", out_dtype=None) -> IRMod
     builder = relax.BlockBuilder()
     with builder.function("main", [x, w], attrs={"num_input": 1}):
         with builder.dataflow():
-            turned = builder.emit(relax.op.permute_dims(w, axes))
-            out = builder.emit_output(relax.op.matmul(x, turned, out_dtype))
+            wt = builder.emit(relax.op.permute_dims(w, axes))
+            out = builder.emit_output(relax.op.matmul(x, wt, out_dtype))
         builder.emit_func_output(out)
     return builder.get()
 
@@ -131,12 +131,12 @@ def test_3_1_matches_the_pair(impl) -> None:
         "w": "w",
         "x": "x",
     }
-    what = f"The pattern matches {len(found)} times in main(x, w) = matmul(x, permute_dims(w)), not once."
-    wanted = "is_op of the matmul, with any x, and is_op of the permute_dims as its second argument"
-    why = "A pattern that does not match makes a pass that silently does nothing."
+    what = f"Your pattern matches {len(found)} times in matmul(x, permute_dims(w)). It must match once."
+    wanted = "a matmul of any x, whose second argument is a permute_dims of any w"
+    why = "With a pattern that never matches, the pass does nothing, and says nothing."
     PATTERN.that(len(found) == 1, what, expected=wanted, why=why)
-    what = "The names stand for other parts than they should."
-    why = "The check function gets the parts by these names; swapped names make it look at the wrong tensor."
+    what = "Your names do not stand for the right parts of the pattern."
+    why = "`group` asks for the matched calls by these names. With swapped names it looks at the wrong tensor."
     PATTERN.equal(found[0], expected, what, why=why)
 
 
@@ -144,8 +144,8 @@ def test_3_1_matches_nothing_else(impl) -> None:
     """the pattern does not match any other graph"""
     for name in OTHER_GRAPHS:
         found = _found(impl, _other_graph(name))
-        what = f"The pattern matches {name}."
-        why = "A transposed x needs another kernel, whose reduction runs down the columns of x."
+        what = f"Your pattern also matches {name}."
+        why = "The pass would replace that by x times w transposed, which is another computation."
         PATTERN.that(not found, what, expected="no match", yours=str(found), why=why)
 
 
@@ -172,7 +172,7 @@ NO_SWAPS = [  # shape of w, other axes, what they are
     ([4, 4, 4], None, "a full reversal of three dimensions"),
     ([4, 4, 4], [2, 1, 0], "a full reversal of three dimensions"),
     ([4, 4, 4], [1, 0, 2], "a permuted batch"),
-    ([4, 4, 4], [2, 0, 1], "a rotation that brings the second to last dimension to the end"),
+    ([4, 4, 4], [2, 0, 1], "a rotation of three dimensions"),
     ([3, 3, 5, 6], [1, 0, 3, 2], "a swap of the last two together with a permuted batch"),
 ]
 
@@ -205,30 +205,30 @@ def _only(unknown: str) -> IRModule:
     builder = relax.BlockBuilder()
     with builder.function("main", [x, w]):
         with builder.dataflow():
-            turned = builder.emit(relax.op.permute_dims(w, [0, 2, 1] if batched else [1, 0]))
-            out = builder.emit_output(relax.op.matmul(x, turned, "float32"))
+            wt = builder.emit(relax.op.permute_dims(w, [0, 2, 1] if batched else [1, 0]))
+            out = builder.emit_output(relax.op.matmul(x, wt, "float32"))
         builder.emit_func_output(out)
     return builder.get()
 
 
 def test_3_2_fires_on_every_spelling(impl) -> None:
-    """accepts every way to write a swap of the last two dimensions"""
+    """accepts every way to write an exchange of the last two dimensions"""
     for shape, axes in SPELLINGS:
-        what = f"may_fuse refuses axes={axes} on a w of {len(shape)} dimensions."
-        wanted = "True: element i of axes says which dimension of w becomes dimension i, and -1 is the last"
-        why = "Models write the same transpose in all these ways. One that you miss is materialised at every step."
+        what = f"Your may_fuse refuses axes={axes} on a w of {len(shape)} dimensions."
+        wanted = "True: these axes exchange the last two dimensions (-1 is the last one) and keep the others"
+        why = "Models write the same transpose in all these ways. One that you miss is computed at every step."
         PATTERN.that(_asked(impl, shape, axes), what, expected=wanted, why=why)
 
 
 def test_3_2_refuses_other_permutations(impl) -> None:
-    """refuses every permutation that is not a swap of the last two dimensions"""
+    """refuses every permutation that does more than exchange the last two dimensions"""
     for shape, axes, what in NO_SWAPS:
         NOT_FIRE.that(
             not _asked(impl, shape, axes),
-            f"may_fuse accepts {what}: axes={axes} on a w of {len(shape)} dimensions.",
+            f"Your may_fuse accepts {what}: axes={axes} on a w of {len(shape)} dimensions.",
             expected="False",
-            why="The kernel reads w[…, j, k] with batch indices as they are. For any other permutation that is "
-            "another element, and where the sizes agree there is no error.",
+            why="The kernel reads w[…, j, k], with the batch indices unchanged. For any other permutation this is "
+            "the wrong element. If the sizes agree, no error says so.",
         )
 
 
@@ -240,7 +240,7 @@ def _untyped(impl) -> Iterable[tuple[str, bool]]:
     yield "x of unknown rank", _asked(impl, [5, 6], [1, 0], x=None)
     yield "w of unknown dtype, where out_dtype types the product", _asked_of(impl, _only("w"))
     yield "x of unknown dtype, where out_dtype types the product", _asked_of(impl, _only("x"))
-    batches = "a product of unknown shape, of batches n and m that may differ"
+    batches = "a product of unknown shape, since the batches n and m may differ"
     yield batches, _asked_of(impl, _only("product"))
 
 
@@ -249,10 +249,10 @@ def test_3_2_refuses_what_has_no_type(impl) -> None:
     for what, yours in _untyped(impl):
         NOT_FIRE.that(
             not yours,
-            f"may_fuse accepts {what}.",
-            expected="False: is_typed says whether a type is known",
-            why="A PrimFunc has buffers of a shape and a dtype. Without them step 2 would raise, and stop the whole "
-            "compilation for a matmul that was right as it was.",
+            f"Your may_fuse accepts {what}.",
+            expected="False: `is_typed` says whether a type is known",
+            why="A PrimFunc needs buffers of a known shape and dtype. Without them step 2 raises an error and stops "
+            "the compilation of a module that was right as it was.",
         )
 
 
@@ -261,9 +261,10 @@ def test_3_2_refuses_vectors(impl) -> None:
     for axes in (None, [0]):
         NOT_FIRE.that(
             not _asked_of(impl, _pair([7, 6], [6], axes)),
-            f"may_fuse accepts axes={axes} on a w of one dimension.",
+            f"Your may_fuse accepts axes={axes} on a w of one dimension.",
             expected="False: there are no two dimensions to exchange",
-            why="permute_dims of a vector is legal and does nothing; the kernel would ask for an index that w lacks.",
+            why="permute_dims of a vector is legal and does nothing. The kernel would read w[j, k], and w has one "
+            "index.",
         )
 
 
@@ -308,8 +309,10 @@ def test_3_3_has_the_shape_of_the_product(impl) -> None:
     """the result has the shape that matmul gives"""
     for w_shape, x_shape in COMPUTES:
         shape = np.matmul(np.zeros(x_shape), np.swapaxes(np.zeros(w_shape), -1, -2)).shape
-        what = f"The shape is wrong for w {tuple(w_shape)} and x {tuple(x_shape)}."
-        why = "call_te takes the type of the new call from this shape; everything after it relies on it."
+        what = (
+            f"Your nt_matmul gives the wrong shape for w {tuple(w_shape)} and x {tuple(x_shape)}."
+        )
+        why = "call_te takes the type of the new call from this shape, and all later bindings rely on that type."
         KERNEL.equal(_shape_of(impl, w_shape, x_shape, shape), shape, what, why=why)
 
 
@@ -323,12 +326,12 @@ def _shape_of(impl, w_shape, x_shape, expected) -> tuple[int, ...]:
     except Exception as error:
         why, read = explain(error)
         raise CheckFailed(
-            f"nt_matmul raises {last_line(error)} for w {tuple(w_shape)} and x {tuple(x_shape)}.",
+            f"Your nt_matmul raises {last_line(error)} for w {tuple(w_shape)} and x {tuple(x_shape)}.",
             expected=f"a result of shape {expected}",
             yours=where(error, impl._path),
             why=why
-            or "x may be a vector, and either operand may have batch dimensions that the other lacks or "
-            "repeats: `batch_index` says where an element of the result's batch lies in each.",
+            or "x may be a vector, which has no index for rows. Each operand may lack batch dimensions that the other "
+            "has: `batch_index` says where to read in each.",
             read=read or KERNEL,
         ) from None
 
@@ -341,9 +344,8 @@ def test_3_3_computes_the_product(impl) -> None:
         KERNEL.close(
             _run_kernel(_kernel(impl, w_shape, x_shape), w, x, expected.shape),
             expected,
-            f"nt_matmul is wrong for w {tuple(w_shape)} and x {tuple(x_shape)}.",
-            why="The reduction runs along the last index of w, where its elements lie one after another; "
-            + SUMS,
+            f"Your nt_matmul gives other numbers than matmul for w {tuple(w_shape)} and x {tuple(x_shape)}.",
+            why="The reduction runs along the last index of w and of x. " + SUMS,
         )
 
 
@@ -353,23 +355,23 @@ def test_3_3_takes_symbolic_sizes(impl) -> None:
     func = _kernel(impl, [7, 5], [b, m, 5])
     w, x = _array(3, 7, 5), _array(4, 2, 3, 5)
     found = _run_kernel(func, w, x, (2, 3, 7))
-    what = "nt_matmul is wrong for an x of shape (b, m, 5), called with b = 2 and m = 3."
+    what = "Your nt_matmul gives wrong numbers for an x of shape (b, m, 5), called with b = 2 and m = 3."
     KERNEL.close(found, np.matmul(x.astype("float64"), _swapped(w)), what)
 
 
 def test_3_3_is_called_by_its_name(impl) -> None:
     """the block of the sum is called NT_matmul"""
     names = [name for name in _blocks(_kernel(impl, [7, 5], [4, 5])) if name != "root"]
-    what = "No block of the kernel is called NT_matmul."
+    what = "No block of your kernel is called NT_matmul."
     wanted = 'te.compute(…, name="NT_matmul")'
-    why = "A schedule finds its block by name: those of chapter 5 ask for NT_matmul."
+    why = "A schedule finds its block by name. Those of chapter 5 ask for NT_matmul."
     KERNEL.that("NT_matmul" in names, what, expected=wanted, yours=", ".join(names), why=why)
 
 
 def test_3_3_casts_before_it_multiplies(impl) -> None:
     """operands are cast to out_dtype before the product, and the sum is kept in it"""
-    what = "The product of float16 operands with out_dtype float32 is wrong."
-    why = "300 * 300 is 90000 and the largest float16 is 65504. Cast after the product, it is infinite."
+    what = "Your nt_matmul gives a wrong product of float16 operands with out_dtype float32."
+    why = "300 * 300 is 90000, and the largest float16 is 65504. So cast before you multiply."
     KERNEL.close(_large_product(impl), np.full((4, 7), 5 * 300.0 * 300.0), what, why=why)
 
 
@@ -402,8 +404,8 @@ def _large_product(impl) -> np.ndarray:
 
 Gram = relax_module("""
 def main(x: (4, 6)):
-    turned = R.permute_dims(x)
-    out = R.matmul(x, turned)
+    wt = R.permute_dims(x)
+    out = R.matmul(x, wt)
 """)
 
 
@@ -416,14 +418,14 @@ def _constant_weight() -> IRModule:
 Several = relax_module("""
 @private
 def layer(x: (4, 6), w: (7, 6)):
-    turned = R.permute_dims(w)
-    out = R.matmul(x, turned)
+    wt = R.permute_dims(w)
+    out = R.matmul(x, wt)
 
 @private
 def library(x: (4, 6), w: (7, 6)):
     R.func_attr({"Codegen": "cublas"})
-    turned = R.permute_dims(w)
-    out = R.matmul(x, turned)
+    wt = R.permute_dims(w)
+    out = R.matmul(x, wt)
 
 def forward(x: (4, 6), w: (7, 6)):
     R.func_attr({"num_input": 1})
@@ -437,11 +439,11 @@ Overwritten = relax_module(
     + """
 def main(x: (4, 6), start: (7, 6)):
     w = R.negative(start)
-    turned = R.permute_dims(w)
+    wt = R.permute_dims(w)
     doubled = R.call_tir_inplace(cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((7, 6), "float32"))
-    early = R.matmul(x, turned)
-    turned_late = R.permute_dims(doubled)
-    late = R.matmul(x, turned_late)
+    early = R.matmul(x, wt)
+    wt_late = R.permute_dims(doubled)
+    late = R.matmul(x, wt_late)
     out = R.add(early, late)
 """
 )
@@ -456,15 +458,17 @@ def test_3_4_makes_one_kernel(impl) -> None:
     """the pair becomes one call_tir of an NT_matmul, w first, then x"""
     result = _pass_on(impl, _pair([4, 6], [7, 6]))
     found = operators(result)
-    what = "main(x, w) = matmul(x, permute_dims(w)) did not become one call of a kernel called NT_matmul."
-    why = "A transpose that stays is read and written in full at every step."
+    what = "Your pass did not turn matmul(x, permute_dims(w)) into one call of a kernel called NT_matmul."
+    why = "A transpose that stays reads and writes the whole weight at every step."
     KERNEL.equal(found, {"matmul": 0, "permute_dims": 0, "NT_matmul": 1}, what, why=why)
     (call,) = _kernel_calls(result)
-    what = "The kernel's PrimFunc has another name."
-    why = "call_te names it after the Python function that it is given, unless `primfunc_name_hint` says otherwise."
+    what = "Your kernel's PrimFunc is not called NT_matmul."
+    why = (
+        "call_te names a PrimFunc after the Python function, unless you give `primfunc_name_hint`."
+    )
     KERNEL.equal(call.args[0].name_hint, "NT_matmul", what, why=why)
-    what = "The kernel is not called with w first, then x."
-    why = "nt_matmul takes w first. The other way round it multiplies w by x transposed."
+    what = "Your kernel is not called with w first, then x."
+    why = "nt_matmul takes w first. The other way round, it multiplies w by x transposed."
     KERNEL.equal([arg.name for arg in call.args[1]], ["w", "x"], what, why=why)
 
 
@@ -472,8 +476,8 @@ def test_3_4_leaves_no_composite(impl) -> None:
     """the functions that FuseOpsByPattern made are gone, and all others stay"""
     mod = _pair([4, 6], [7, 6])
     left = sorted(gv.name_hint for gv in _pass_on(impl, mod).get_global_vars())
-    what = "After the pass the module holds other functions than main and its kernel."
-    why = "A composite without callers is still compiled, and every later pass still visits it."
+    what = "After your pass, the module does not hold just main and its kernel."
+    why = "A composite that nothing calls is still compiled, and every later pass still visits it."
     KERNEL.equal(left, ["NT_matmul", "main"], what, why=why)
 
 
@@ -489,14 +493,16 @@ def test_3_4_takes_operands_from_their_parameters(impl) -> None:
             result = _pass_on(impl, mod)
         except IndexError as error:
             raise CheckFailed(
-                f"The pass raises {last_line(error)} on {what}.",
-                expected="(w, x) from `operands`, which looks at what the composite's two calls take",
-                why="FuseOpsByPattern gives a composite one parameter per distinct tensor, in order of first use: "
-                "x @ x.T has one.",
+                f"Your pass raises {last_line(error)} on {what}.",
+                expected="w and x from `operands(composite, call)`, which looks them up",
+                why="FuseOpsByPattern gives a composite one parameter per distinct tensor, in order of first use. "
+                "For x @ x.T that is one parameter.",
                 read=KERNEL,
             ) from None
-        expect.equal(operators(result)["NT_matmul"], 1, f"The pass does not fuse {what}.")
-        KERNEL.close(expect.run(result, "main", [x]), expected, f"The pass is wrong on {what}.")
+        expect.equal(operators(result)["NT_matmul"], 1, f"Your pass does not fuse {what}.")
+        KERNEL.close(
+            expect.run(result, "main", [x]), expected, f"Your pass gives wrong numbers on {what}."
+        )
 
 
 def test_3_4_keeps_the_numbers(impl) -> None:
@@ -517,13 +523,15 @@ def test_3_4_keeps_the_numbers(impl) -> None:
         yours = expect.run(result, "main", [x, w])
         what = f"x {x_shape}, w {w_shape}, axes {axes}, {dtype} to {out_dtype or dtype}"
         wanted = out_dtype or dtype
-        expect.equal(str(yours.dtype), wanted, f"The result's dtype is wrong for {what}.")
+        expect.equal(
+            str(yours.dtype), wanted, f"Your pass changes the dtype of the result for {what}."
+        )
         KERNEL.close(
             yours,
             np.matmul(x.astype("float64"), _swapped(w)),
-            f"The fused module is wrong for {what}.",
+            f"Your pass changes the numbers for {what}.",
             **({"rtol": 1e-2, "atol": 1e-2} if what.endswith("to float16") else {}),  # 11 bits
-            why="Fusing changes the order in which w is read, and nothing else. " + SUMS,
+            why="Fusing changes only the order in which w is read. " + SUMS,
         )
 
 
@@ -533,11 +541,11 @@ def test_3_4_touches_nothing_else(impl) -> None:
     NOT_FIRE.equal(
         operators(result),
         {"matmul": 1, "permute_dims": 1, "NT_matmul": 1},
-        "The counts are wrong for a module with a private function and one that is claimed by a library.",
-        why="The private function's pair becomes a kernel; a function with the attribute Codegen belongs to the "
-        "library's code generator, which looks for the two operators.",
+        "Your pass fused the wrong pairs in a module with a private function and one that a library has claimed.",
+        why="The pair in the private function becomes a kernel. A function with the attribute Codegen stays: the "
+        "code generator of a library will look for the two operators.",
     )
-    what = "The attributes of a function changed."
+    what = "Your pass changed the attributes of a function."
     yours = str(diff(Several["forward"], result["forward"]))
     expect.that(dict(result["forward"].attrs) == dict(Several["forward"].attrs), what, yours=yours)
 
@@ -546,8 +554,8 @@ def test_3_4_minds_what_is_overwritten(impl) -> None:
     """w is not read after a kernel may have written into it"""
     x, w = _array(1, 4, 6), _array(2, 7, 6)
     found = expect.run(_pass_on(impl, Overwritten), "main", [x, w])
-    what = "The pass is wrong where a kernel writes into w between its transpose and the matmul."
-    why = "The transpose reads w before it is doubled; a kernel in the place of the matmul reads it after."
+    what = "Your pass gives wrong numbers where a kernel writes into w between its transpose and the matmul."
+    why = "The transpose reads w before it is doubled. A kernel in the place of the matmul reads it afterwards."
     NOT_FIRE.close(found, -3 * (x.astype("float64") @ w.T), what, why=why)
 
 
@@ -555,8 +563,8 @@ def test_3_4_twice_changes_nothing_more(impl) -> None:
     """a second run changes nothing more, and a module without a pair stays as it is"""
     expect.settles(impl.FuseTransposeMatmul(), Gram, "FuseTransposeMatmul")
     nothing = _pair([4, 4], [4, 4], [0, 1])
-    what = "FuseTransposeMatmul changed a module without a pair."
-    why = "permute_dims with axes [0, 1] changes nothing, so it is not a transpose."
+    what = "Your FuseTransposeMatmul changed a module that has no pair."
+    why = "permute_dims with axes [0, 1] leaves w as it is, so it is not a transpose."
     NOT_FIRE.same_ir(_pass_on(impl, nothing), nothing, what, why=why)
 
 
@@ -564,9 +572,11 @@ def test_3_4_fuses_the_decoder(impl) -> None:
     """no transpose is left in the decoder, and each linear layer has one launch fewer"""
     mod, _ = decoder("tiny", functions=["decode"])
     result = _pass_on(impl, mod)
-    expect.equal(operators(result)["permute_dims"], 0, "Transposes are left in the decoder.")
+    expect.equal(
+        operators(result)["permute_dims"], 0, "Your pass leaves transposes in the decoder."
+    )
     before, after = (walk_the_ir.launches(m)["decode"] for m in (mod, result))
-    what = "The launches of a decode step did not fall by the number of its transposes."
+    what = "After your pass, a decode step does not have one launch fewer per transpose."
     MEASURE.equal(before - after, operators(mod)["permute_dims"], what)
 
 
@@ -598,36 +608,36 @@ def observe_3_4(impl):
 # two products with one transposed weight
 TwoMatmuls = relax_module("""
 def main(x: (4, 6), y: (3, 6), w: (7, 6)):
-    turned = R.permute_dims(w)
-    a = R.matmul(x, turned)
-    b = R.matmul(y, turned)
+    wt = R.permute_dims(w)
+    a = R.matmul(x, wt)
+    b = R.matmul(y, wt)
     return a, b
 """)
 # the transpose is also an operand of an elementwise operator, and w has three dimensions
 AlsoElsewhere = relax_module("""
 def main(x: (2, 4, 6, "float16"), w: (2, 7, 6, "float16")):
-    turned = R.permute_dims(w, axes=[0, 2, 1])
-    a = R.matmul(x, turned, out_dtype="float32")
-    b = R.negative(turned)
+    wt = R.permute_dims(w, axes=[0, 2, 1])
+    a = R.matmul(x, wt, out_dtype="float32")
+    b = R.negative(wt)
     return a, b
 """)
 # the transpose is itself a result, and reaches the matmul under another name
 AlsoReturned = relax_module("""
 def main(x: (4, 6), w: (7, 6)):
-    turned = R.permute_dims(w)
-    alias = turned
+    wt = R.permute_dims(w)
+    alias = wt
     a = R.matmul(x, alias)
-    return a, turned
+    return a, wt
 """)
 # the transpose is in one dataflow block and the matmul in a later one
 LATER_BLOCK = """
     with R.dataflow():
         {w}
-        turned = R.permute_dims(w)
-        R.output(turned)
+        wt = R.permute_dims(w)
+        R.output(wt)
     R.assert_op(R.const(True, "bool"), format="")
     with R.dataflow():
-        a = R.matmul(x, turned)
+        a = R.matmul(x, wt)
         R.output(a)
     return a
 """
@@ -639,8 +649,8 @@ OutOfSight = relax_module(
 # the transpose is both operands of the matmul
 BothSides = relax_module("""
 def main(w: (6, 6)):
-    turned = R.permute_dims(w)
-    a = R.matmul(turned, turned)
+    wt = R.permute_dims(w)
+    a = R.matmul(wt, wt)
 """)
 
 
@@ -648,11 +658,11 @@ def _shared() -> dict[str, tuple[IRModule, list[np.ndarray], list[np.ndarray], i
     """name -> (module, arguments, results, transposes that must stay)."""
     x, y, w = _array(1, 4, 6), _array(2, 3, 6), _array(3, 7, 6)
     xb, wb = _array(4, 2, 4, 6, dtype="float16"), _array(5, 2, 7, 6, dtype="float16")
-    product, turned = np.matmul(xb.astype("float64"), _swapped(wb)), np.swapaxes(wb, 1, 2)
+    product, wt = np.matmul(xb.astype("float64"), _swapped(wb)), np.swapaxes(wb, 1, 2)
     s = _array(6, 6, 6)
     return {
         "one transpose for two matmuls": (TwoMatmuls, [x, y, w], [x @ w.T, y @ w.T], 0),
-        "a transpose with an elementwise user": (AlsoElsewhere, [xb, wb], [product, -turned], 1),
+        "a transpose with an elementwise user": (AlsoElsewhere, [xb, wb], [product, -wt], 1),
         "a transpose that is also returned": (AlsoReturned, [x, w], [x @ w.T, w.T], 1),
         "a transpose in an earlier dataflow block": (LaterBlock, [x, w], [x @ w.T], 0),
         "a transpose that is both operands": (BothSides, [s], [s.T @ s.T], 1),
@@ -678,11 +688,12 @@ def test_3_5_returns(impl) -> None:
             raise
         except Exception as error:
             raise CheckFailed(
-                f"With your own_transposes the pass stops on {what}: {last_line(error)}",
-                expected="a permute_dims of its own for each matmul, so that a pair has no second user",
+                f"With your own_transposes, the pass stops on {what}: {last_line(error)}",
+                expected="a permute_dims of its own for each matmul, so that no transpose of a pair has a second user",
                 yours=mod["main"].script(),
-                why="FuseOpsByPattern moves the transpose into the composite and returns it from there beside the "
-                "product; the next step expects one product and finds a tuple.",
+                why="FuseOpsByPattern moves the transpose into the composite of one matmul, and lets this composite "
+                "return it as a second result, for its other user. The next step asks the result for its dtype, and "
+                "a tuple has none.",
                 read=OWN,
             ) from None
         expect.well_formed(result, "The pass with your own_transposes")
@@ -696,9 +707,9 @@ def test_3_5_fuses_every_matmul(impl) -> None:
         OWN.equal(
             found,
             {"matmul": 0, "permute_dims": kept, "NT_matmul": products},
-            f"The counts are wrong for {what}.",
-            why="A matmul that reads w as it is stored costs no more than one that reads the transpose. A transpose "
-            "whose result is unused still costs two passes over w.",
+            f"With your own_transposes, the pass leaves the wrong operators in {what}.",
+            why="Every matmul can read w as it is stored, also where the old transpose stays for another user. A "
+            "transpose that nothing uses must go: it would still read w and write a copy.",
         )
 
 
@@ -709,7 +720,7 @@ def test_3_5_keeps_the_numbers(impl) -> None:
         for yours, right in zip(
             expect.call(expect.machine(result), "main", arrays), expected, strict=True
         ):
-            OWN.close(yours, right, f"A result is wrong for {what}.")
+            OWN.close(yours, right, f"With your own_transposes, a result is wrong for {what}.")
 
 
 def test_3_5_minds_what_is_overwritten(impl) -> None:
@@ -718,8 +729,9 @@ def test_3_5_minds_what_is_overwritten(impl) -> None:
     NOT_FIRE.close(
         expect.run(_through_the_reference(impl, Overwritten), "main", [x, w]),
         -3 * (x.astype("float64") @ w.T),
-        "With your own_transposes the pass is wrong where a kernel writes into w between its transpose and the matmul.",
-        why="The transpose reads w before it is doubled; a copy of it right before the matmul reads it after.",
+        "With your own_transposes, the numbers are wrong where a kernel writes into w between its transpose and the "
+        "matmul.",
+        why="The transpose reads w before it is doubled. A copy of it, right before the matmul, reads w afterwards.",
     )
 
 
@@ -728,17 +740,17 @@ def test_3_5_uses_what_is_in_sight(impl) -> None:
     NOT_FIRE.same_ir(
         impl.own_transposes(OutOfSight, reference.may_fuse),
         OutOfSight,
-        "own_transposes copied a transpose to a matmul where its w is out of scope.",
-        why="A variable that a dataflow block binds and does not output may be used in that block only. The module "
-        "is no longer well-formed.",
+        "Your own_transposes copied a transpose to a place where its w is out of scope.",
+        why="A variable that a dataflow block binds and does not output can be used in that block only. Your module "
+        "is not well-formed.",
     )
 
 
 def test_3_5_leaves_other_modules_alone(impl) -> None:
     """a module in which nothing may be fused comes back as it was"""
     mod = _pair([4, 4], [4, 4], [0, 1])
-    what = "own_transposes changed a module in which no matmul may be fused."
-    why = "A copied transpose that is not fused adds work instead of removing it."
+    what = "Your own_transposes changed a module in which no matmul may be fused."
+    why = "A copy that is not fused is a kernel more, not a kernel less."
     OWN.same_ir(impl.own_transposes(mod, reference.may_fuse), mod, what, why=why)
 
 
@@ -782,13 +794,13 @@ def test_3_6_deceives(impl) -> None:
         outcome == "wrong numbers",
         {
             "left alone": "The careless pass leaves your module alone.",
-            "loud": "The careless pass fails on your module with an error that is noticed.",
+            "loud": "The careless pass fails on your module in a way that a user notices.",
             "right": "The careless pass is right on your module.",
         }.get(outcome, ""),
-        expected="the same shapes and no error, and other numbers",
+        expected="no error, the same shapes, other numbers",
         yours=details,
-        why="careless asks only which dimension comes last. Move the others, give those that change places the same "
-        "size, and fill w with numbers that are not all equal.",
+        why="careless looks only at which dimension comes last. Move the other dimensions too. Choose equal sizes for "
+        "those that change places, and random numbers for w.",
         read=f"{LESSON}, “Break it”",
     )
 
@@ -827,9 +839,9 @@ def test_3_7_prediction_is_what_is_counted(impl) -> None:
         MEASURE.predicted(
             impl.bytes_saved(shapes, itemsize),
             counted,
-            f"The prediction is not what is counted for a decode step of {config} in {dtype}.",
-            why="A materialised transpose reads every element of w once and writes it once. The matmul then reads "
-            "as many bytes from the copy as it reads from w.",
+            f"Your bytes_saved is not what the scoreboard counts for a decode step of {config} in {dtype}.",
+            why="Compare kernel by kernel. What does the transpose read, and what does it write? What does the "
+            "matmul read before the pass, and after it?",
         )
 
 
