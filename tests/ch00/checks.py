@@ -121,7 +121,7 @@ def test_0_1_keeps_calls_in_a_dataflow_block(impl) -> None:
         else "`main` of from_block_builder has no dataflow block.",
         expected="every call emitted inside `with builder.dataflow():`",
         yours=f"outside the block: {', '.join(outside) or 'none'}",
-        why="Most passes that fuse, such as FuseOpsByPattern, look only inside dataflow blocks and would not see these calls.",
+        why="Passes such as FuseOpsByPattern look only inside dataflow blocks, and would not see these calls.",
     )
 
 
