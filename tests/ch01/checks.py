@@ -564,10 +564,6 @@ REMAIN = {
 }
 
 
-NONE_GONE = (
-    "Three things can be wrong. axes_cancel says no for these axes (None reverses, -1 is the last dimension). Or "
-    "visit_call_ does not find the pair (does `definition` return something?). Or the module lacks the new function."
-)
 ONE_LEFT = (
     "A call whose result is unused is still launched. Return x itself in the place of the outer transpose, and remove "
     "unused bindings afterwards."
@@ -596,6 +592,24 @@ def _axes(case: tuple) -> str:
     return f"inner axes {case[1]}, outer axes {case[2]}, on a tensor of rank {len(case[0])}"
 
 
+def _why_none_gone(impl, case: tuple) -> str:
+    """Which part of the answer left both transposes of `case`, as far as `axes_cancel` tells."""
+    _, inner, outer = case
+    try:
+        said = impl.axes_cancel(inner, outer)
+    except Exception as error:
+        said = error
+    if said is True:
+        return (
+            "axes_cancel is right about these axes. So visit_call_ does not find the pair (does `definition` return "
+            "the inner call?), or the module that you return does not hold the new function."
+        )
+    return (
+        f"Your axes_cancel({inner}, {outer}) gives {said!r}. None reverses all dimensions, and a negative axis counts "
+        "from the end."
+    )
+
+
 def _same_numbers(before: IRModule, after: IRModule, cases: dict[str, tuple]) -> None:
     """Each function gives the same numbers in both; each module is compiled once."""
     old, new = expect.machine(before), expect.machine(after)
@@ -614,7 +628,7 @@ def test_1_4_drops_pairs_that_cancel(impl) -> None:
     for name, case in CANCEL.items():
         left = _transposes(after, name)
         what = f"DropDoubleTranspose left {left} of two transposes that cancel: {_axes(case)}."
-        REWRITE.equal(left, 0, what, why=ONE_LEFT if left == 1 else NONE_GONE)
+        REWRITE.equal(left, 0, what, why=ONE_LEFT if left == 1 else _why_none_gone(impl, case))
     _same_numbers(mod, after, CANCEL)
 
 
