@@ -23,7 +23,7 @@ print("The code of chapter 1 is", whose(1))
 # ## The tiny decoder
 #
 # It has three layers, and its cache has 64 positions. `prefill` reads a prompt of 12 tokens at once, and `decode`
-# reads one token. Compare the bytes of the two: they hardly differ, because both read every weight.
+# reads one token. Compare the bytes of the two: they differ little, because both read every weight.
 
 # %%
 tiny, _ = decoder("tiny", functions=["prefill", "decode"])
