@@ -2,7 +2,7 @@
 # # Lab: a first module
 #
 # The lesson's steps on one page, to run and to change. If your own answers to chapter 0 pass their
-# checks, this lab runs them; otherwise it runs the reference.
+# checks, this lab runs your code; otherwise it runs the reference.
 
 # %%
 import numpy as np
@@ -10,6 +10,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from chapters.ch00_first_module.given import layer, measure
 from chapters.kit.draw.display import display
 from chapters.kit.draw.picture import picture
 from chapters.kit.ir.ir_diff import diff, show
@@ -19,23 +20,35 @@ first = earlier(0)
 print("The code of chapter 0 is", whose(0))
 
 # %% [markdown]
+# ## One line
+#
+# A layer with a weight of 2048 × 2048, as it is, and after one pass. Change the pass and run the cell again.
+
+# %% tags=["measured"]
+mod = layer()
+display(measure(mod))
+mod = relax.transform.FuseTransposeMatmul()(mod)
+display(measure(mod))
+
+# %% [markdown]
 # ## One model, three ways
 #
-# The module that TVMScript gives, as text and as a graph.
+# This is the small model of the lesson, written as TVMScript: first its text, then its graph.
 
 # %%
 scripted = first.from_script()
 display(show(scripted), picture(scripted))
 
 # %% [markdown]
-# BlockBuilder builds the same structure. The names of variables may differ; structural equality ignores them.
+# BlockBuilder builds the same structure. `structural_equal` compares two functions node by node, and ignores
+# the names of variables.
 
 # %%
 built = first.from_block_builder()
 print("structurally equal:", tvm_ffi.structural_equal(scripted["main"], built["main"]))
 
 # %% [markdown]
-# The layer exports to the same four operators. Its weights have become parameters.
+# The layer of `nn` exports to the same four operators. Its weights have become parameters.
 
 # %%
 layer = first.from_nn()
@@ -44,8 +57,8 @@ display(show(layer["forward"]))
 # %% [markdown]
 # ## Three ways, the same numbers
 #
-# Each result is compared with NumPy in float64. float32 keeps 24 bits, so sums of sixteen products agree to about
-# seven digits.
+# Each result is compared with NumPy in float64. A float32 has 24 significant bits, which is about seven decimal
+# digits, so the errors must be small but need not be zero.
 
 # %%
 random = np.random.default_rng(0)
@@ -60,7 +73,7 @@ for title, mod, name in (
     print(f"{title:<13} largest error {error:.1e}")
 
 # %% [markdown]
-# One module serves any number of rows: `n` is read from `x` when the function is called.
+# One module serves any number of rows. The virtual machine reads `n` from `x` at each call.
 
 # %%
 for rows in (1, 3, 1000):
@@ -69,8 +82,8 @@ for rows in (1, 3, 1000):
 # %% [markdown]
 # ## From operators to loops
 #
-# `LegalizeOps` replaces each operator by a call of a PrimFunc. The Relax function stays; it now
-# says which kernels run, in which order.
+# `LegalizeOps` replaces each operator by a call of a PrimFunc. The Relax function `main` stays, and now says which
+# kernels run, and in which order.
 
 # %%
 legal = relax.transform.LegalizeOps()(scripted)
@@ -80,8 +93,8 @@ print(sorted(gv.name_hint for gv in legal.get_global_vars()))
 # %% [markdown]
 # ## Why a reduction has an init
 #
-# The caller allocates the output buffer, and it may hold any numbers before the call. Here it holds
-# 1000, and the sums are still right.
+# The caller allocates the output buffer, which may hold any numbers before the call. Here each element holds 1000,
+# and the sums are still right.
 
 # %%
 a = np.ones((6, 16), "float32")
@@ -92,7 +105,7 @@ print(total.numpy())
 # %% [markdown]
 # ## Who refuses what
 #
-# The VM checks that a caller's arguments have the declared types.
+# The virtual machine checks the type of each argument. Here `x` has 12 columns and not 16.
 
 # %%
 try:

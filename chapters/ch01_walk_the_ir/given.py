@@ -1,5 +1,5 @@
-"""What chapter 1 provides: names of calls, sizes of tensors, lowering to kernels, where a rewrite must stay out,
-the module of exercise 1.6 and the careless pass of exercise 1.7.
+"""What chapter 1 provides: names of calls, sizes of tensors, lowering to kernels, two questions that tell a rewrite
+where it must not fire, the module of exercise 1.6 and the careless pass of exercise 1.7.
 """
 
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ from chapters.kit.pipeline.scoreboard import Row
 
 
 def call_name(call: relax.Call) -> str:
-    """The name of what a call calls.
+    """Return a name for what `call` calls.
 
-    An operator: "relax.matmul". An operator that takes the function to run as its first argument:
+    An operator: "relax.matmul". An operator whose first argument is the function to run:
     "relax.call_tir:matmul1". A function of the module: "@helper". A packed function: "packed:name".
     Anything else, such as a function held in a variable: "closure".
     """
@@ -43,7 +43,7 @@ def _function_name(expr: relax.Expr) -> str:
 
 
 class CallVisitor(PyExprVisitor):
-    """Visits every call except those in shapes, which are arithmetic on sizes and run no operator.
+    """Visits every call except those in shapes, which compute sizes and run no operator.
 
     A subclass defines `visit_call_`.
     """
@@ -54,7 +54,7 @@ class CallVisitor(PyExprVisitor):
 
 # --- bytes ----------------------------------------------------------------------------------------
 
-# Operators that run no kernel: the result is the same memory, or a fact about it.
+# Operators that run no kernel: the result is the same memory, or only its shape.
 FREE = frozenset(
     "relax." + name
     for name in ("reshape", "expand_dims", "squeeze", "flatten", "memory.view", "shape_of")
@@ -62,7 +62,7 @@ FREE = frozenset(
 
 
 class BindingVisitor(PyExprVisitor):
-    """Calls `self.note(var, value)` for each binding it visits, then goes on into the value.
+    """Calls `self.note(var, value)` for each binding it visits, and then goes on into the value.
 
     A binding is `var = value` or `var = R.match_cast(value, type)`. A subclass defines `note`.
     """
@@ -77,7 +77,7 @@ class BindingVisitor(PyExprVisitor):
 
 
 def extents(ty: relax.TensorType, sizes: dict[str, int]) -> list[int]:
-    """The dimensions of a tensor as numbers; `sizes` gives each symbolic variable's value by name.
+    """Return the dimensions of a tensor as numbers. `sizes` gives each symbolic variable's value by name.
 
     Raises ValueError for a variable that `sizes` lacks, and for a tensor of unknown shape.
     """
@@ -87,14 +87,14 @@ def extents(ty: relax.TensorType, sizes: dict[str, int]) -> list[int]:
 
 
 def element_bits(ty: relax.TensorType) -> int:
-    """The bits of one element, all lanes of a vector such as float32x4; ValueError without a dtype."""
+    """Return the bits of one element, with all lanes of a vector such as float32x4; ValueError without a dtype."""
     if ty.dtype is None:
         raise ValueError(f"{ty} has no known dtype, so its bytes cannot be counted.")
     return ty.dtype.dtype.bits * ty.dtype.dtype.lanes
 
 
 def weighed(row: Row, traffic: Sequence) -> Row:
-    """The scoreboard's `row` with the bytes that all entries of `traffic` read and write, added up."""
+    """Return the scoreboard's `row` with the bytes that all entries of `traffic` read and write, added up."""
     return replace(row, read=sum(t.read for t in traffic), written=sum(t.written for t in traffic))
 
 
@@ -102,12 +102,12 @@ def weighed(row: Row, traffic: Sequence) -> Row:
 
 
 def to_kernels(mod: tvm.IRModule) -> tvm.IRModule:
-    """`mod` with each operator replaced by a call of a kernel, as the compiler's pipeline does.
+    """Return `mod` with each operator replaced by a call of a kernel, as the compiler's pipeline does.
 
-    Three operators call kernels: those in `LAUNCHING`. An operator that changes only the shape
-    becomes `relax.reshape`, a view of the same memory, if it is inside a dataflow block and its
-    result does not leave the block; elsewhere it becomes a kernel that copies. Raises ValueError for
-    an operator that cannot be replaced, such as one on tensors of unknown shape.
+    The three operators in `LAUNCHING` call kernels. An operator that changes only the shape becomes
+    `relax.reshape`, a view of the same memory, if it is inside a dataflow block and its result does
+    not leave the block. Elsewhere it becomes a kernel that copies. Raises ValueError for an operator
+    that cannot be replaced, such as one on tensors of unknown shape.
     """
     lowered = relax.transform.RewriteDataflowReshape()(relax.transform.LegalizeOps()(mod))
     for func in lowered.functions.values():
@@ -131,18 +131,19 @@ def _refuse_without_kernel(call: relax.Call) -> None:
 
 
 def left_its_block(var: relax.Var, bound: relax.Expr) -> bool:
-    """Whether `var` is the output of a dataflow block, and `bound`, its value, uses inner variables.
+    """Return whether `var` is an output of a dataflow block whose value, `bound`, uses inner variables.
 
-    A DataflowVar is visible in its own block only; an output is an ordinary Var, visible after it.
+    An inner variable is a DataflowVar, which is visible in its own block only. An output of the block is an ordinary
+    Var, which is visible after it. free_vars gives the variables that an expression uses and does not define.
     """
     inner = any(isinstance(used, relax.DataflowVar) for used in relax.analysis.free_vars(bound))
     return inner and not isinstance(var, relax.DataflowVar)
 
 
 def may_overwrite(func: relax.Function) -> bool:
-    """Whether a call in `func` may write into one of its arguments.
+    """Return whether a call in `func` may write into one of its arguments.
 
-    If so, x may have changed between the inner transpose and the outer one, and must not be read at the outer one.
+    If so, x may have changed between the inner transpose and the outer one, and must not be read after that.
     """
     operators = (call.op.name for call in calls_in(func) if isinstance(call.op, Op))
     return any(name in IN_PLACE for name in operators) or relax.analysis.contains_impure_call(func)
@@ -168,13 +169,13 @@ def main(x: (2, 3, 8), w: (8, 8)):
 
 @tvm.transform.module_pass(opt_level=0, name="DropAnyDoubleTranspose")
 class DropAnyDoubleTranspose:
-    """The careless version: two transposes in a row become nothing, whatever their axes.
+    """A careless pass: it drops every two transposes in a row, whatever their axes.
 
-    You break it in exercise 1.7. Its pattern names two operators and none of their attributes.
+    Its pattern names two operators and none of their attributes. You break it in exercise 1.7.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        """A new module; `mod` is left as it was."""
+        """Return a new module; `mod` is left as it was."""
         x = wildcard()
         pair = is_op("relax.permute_dims")(is_op("relax.permute_dims")(x))
         result = mod.clone()

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lab: what does a decoder cost?
 #
-# The scoreboard, run on the course's decoder. If your own answers to chapter 1 pass their checks, this lab runs them;
-# otherwise it runs the reference. It shows the answer to exercise 1.6: predict first.
+# This lab measures the course's decoder with the scoreboard. If your own answers to chapter 1 pass their checks, it
+# runs your code; otherwise it runs the reference. It shows the answer to exercise 1.6, so predict first.
 
 # %%
 from collections import Counter
@@ -22,15 +22,15 @@ print("The code of chapter 1 is", whose(1))
 # %% [markdown]
 # ## The tiny decoder
 #
-# Three layers, 64 positions, a prompt of 12 tokens. A prefill handles all twelve at once and a decode
-# step handles one. Notice how little that changes the bytes.
+# It has three layers, and its cache has 64 positions. `prefill` reads a prompt of 12 tokens at once, and `decode`
+# reads one token. Compare the bytes of the two: they differ little, because both read every weight.
 
 # %%
 tiny, _ = decoder("tiny", functions=["prefill", "decode"])
 display(walk.scoreboard(tiny, {"context_window": 64, "vocab_size": 500, "seq_len": 12}))
 
 # %% [markdown]
-# Which operators are they?
+# Which operators does it call, and how often?
 
 # %%
 for name, count in sorted(walk.count_calls(tiny).items(), key=lambda item: -item[1]):
@@ -39,7 +39,8 @@ for name, count in sorted(walk.count_calls(tiny).items(), key=lambda item: -item
 # %% [markdown]
 # ## The sizes of Llama 3 8B
 #
-# This does not run the module, so no weight is allocated. Two of the 32 layers, float16, 1024 positions in the cache.
+# The scoreboard does not run the module, so no weight is allocated and any size can be measured. Here are two of the 32
+# layers, in float16, with 1024 positions in the cache.
 
 # %%
 sizes = {"context_window": 1024, "vocab_size": 128256}
@@ -47,7 +48,7 @@ llama, _ = decoder("llama3-8b", "float16", functions=["decode"])
 display(walk.scoreboard(llama, sizes))
 
 # %% [markdown]
-# Where do the bytes go? Here they are, added up by the name of the call:
+# Where do the bytes go? This table adds them up by the name of the call.
 
 # %%
 rows = walk.binding_bytes(llama["decode"], sizes)
@@ -59,9 +60,9 @@ for name, count in moved.most_common(8):
     print(f"{count / total:6.1%}  {size(count):>8}  {name}")
 
 # %% [markdown]
-# A `permute_dims` reads a weight and writes it transposed, and then `matmul` reads what was written:
-# three passes over each weight, where one would do. How much is unavoidable? Every weight must be
-# read once. That is what `permute_dims` reads.
+# A `permute_dims` reads a weight and writes it transposed. Then `matmul` reads the copy. So each weight crosses the
+# memory bus three times, and once would be enough. How many bytes are unavoidable? Each weight must be read once,
+# which is what `permute_dims` reads.
 
 # %%
 needed = sum(row.read for row in rows if row.call == "relax.permute_dims")
@@ -70,8 +71,8 @@ print(f"weights read once: {size(needed)} of {size(total)}, {needed / total:.0%}
 # %% [markdown]
 # ## Not a clock
 #
-# On a GPU every launch costs some microseconds. For a small kernel, that is most of its time. Here are
-# the calls that move less than 100 kB.
+# Bytes are not time. On a GPU every launch costs some microseconds, which is most of the time of a small kernel.
+# How many calls move less than 100 kB?
 
 # %%
 small = [row for row in rows if 0 < row.read + row.written < 100_000]
@@ -83,7 +84,7 @@ print(
 # %% [markdown]
 # ## The first rewrite
 #
-# Two transposes that cancel, one of them with another user. The inner one stays for that user; the outer one goes.
+# Here are two transposes that cancel. The matmul also uses the inner one, so it stays, and only the outer one goes.
 
 # %%
 x = relax.Var("x", relax.TensorType((64, 48), "float32"))
@@ -100,8 +101,8 @@ display(diff(before, after), before_after(before, after))
 display(compare(walk.scoreboard(before, {}), walk.scoreboard(after, {})))
 
 # %% [markdown]
-# On the decoder the pass finds nothing: each transpose there is followed by a matmul. That pair is
-# chapter 3's.
+# On the decoder the pass finds nothing, because each transpose there is followed by a matmul and not by a second
+# transpose. Chapter 3 handles that pair.
 
 # %%
 unchanged = walk.DropDoubleTranspose()(llama)

@@ -60,33 +60,34 @@ QUESTIONS = [
         show=Ends.script,
         choices=("0", "1", "2"),
         compute=lambda: earlier(1).launches(Ends)["main"],
-        because="A reshape inside a dataflow block becomes a view, but the block's output does not: it is copied, "
-        "so that a tensor that leaves the block owns its memory.",
+        because="A reshape inside a dataflow block becomes a view. The second reshape is the block's output, so it "
+        "becomes a kernel that copies.",
     ),
     Question(
         ask="Each permute_dims rotates the three dimensions. Four of them equal how many?",
         show=Rotated.script,
         choices=("0", "1", "2"),
         compute=_four_rotations,
-        because="Three rotations of three dimensions cancel. A pass that looks at two calls at a time leaves all "
-        "four, because no two neighbours cancel.",
+        because="Three rotations of three dimensions cancel, so one is left. A pass that looks at two calls at a time "
+        "leaves all four, because no two neighbours cancel.",
     ),
     Question(
         ask='After mod["main"].with_attr("note", 1), does mod["main"] have the attribute?',
         choices=("yes", "no", "only under PassContext"),
         compute=_attribute_after_with_attr,
-        because="Functions are immutable: with_attr returns a new one. The module changes only if you store it there.",
+        because="Functions cannot be changed. with_attr returns a new one, which the module gets only if you store it.",
     ),
     Question(
         ask="A mutator that overrides nothing visits a function. What does it return?",
         choices=("the same object", "an equal copy", "a different function"),
         compute=_result_of_a_mutator,
-        because="Compare with tvm_ffi.structural_equal, not with same_as, when you ask whether a pass did anything.",
+        because="It builds a new function. So compare with tvm_ffi.structural_equal, not with same_as, to find out "
+        "whether a pass has changed anything.",
     ),
     Question(
         ask="How many bytes does R.Tensor((3, 3), int4) take?",
         choices=("4", "5", "9"),
         compute=lambda: earlier(1).type_bytes(relax.TensorType((3, 3), "int4"), {}),
-        because="Nine elements are 36 bits, which is 4.5 bytes; the tensor takes five.",
+        because="Nine elements of 4 bits are 36 bits, which is 4.5 bytes, rounded up to five.",
     ),
 ]

@@ -1,7 +1,8 @@
 """Chapter 0: one small model, written three ways, compiled and run.
 
-The model is `relu(x @ w.T + b)` for x of shape (n, 16) with n known only when it runs, w of shape (8, 16), b of shape
-(8,), all float32. `from_script` is given; the rest of the chapter writes it again, runs it, and looks inside.
+The model is `relu(x @ w.T + b)`. Its inputs are x of shape (n, 16), where n is not known before the call, w of shape
+(8, 16) and b of shape (8,), all float32. `from_script` is given. You write the model again in two other ways, and run
+it.
 """
 
 import numpy as np
@@ -34,14 +35,14 @@ class Scripted:
 
 
 def from_script() -> tvm.IRModule:
-    """The model as an IRModule with one Relax function, `main(x, w, b)`."""
+    """Return the model as an IRModule with one Relax function, `main(x, w, b)`."""
     return Scripted
 
 
 def from_block_builder() -> tvm.IRModule:
-    """The same model, built call by call, as a program that generates modules does.
+    """Build the same model with relax.BlockBuilder, call by call.
 
-    Returns an IRModule whose `main(x, w, b)` takes and returns what `from_script`'s does.
+    Returns an IRModule whose `main(x, w, b)` has the same parameters and the same result as that of `from_script()`.
     """
     # BEGIN exercise 0.1 (about 12 lines): build main(x, w, b) with relax.BlockBuilder
     n = tirx.Var("n", "int64")
@@ -61,7 +62,7 @@ def from_block_builder() -> tvm.IRModule:
 
 
 class Net(nn.Module):
-    """The same model as a layer with weights, as a model author writes it."""
+    """The same model as a layer that has weights, as the author of a model writes it."""
 
     def __init__(self):
         # BEGIN exercise 0.2 (1 line): a layer that holds w and b
@@ -75,7 +76,7 @@ class Net(nn.Module):
 
 
 def from_nn() -> tvm.IRModule:
-    """Net exported to an IRModule: its weights have become the last parameters of `forward`."""
+    """Export Net to an IRModule with one function, `forward(x, weight, bias)`."""
     mod, _weights = Net().export_tvm(spec={"forward": {"x": nn.spec.Tensor(["n", 16], "float32")}})
     return mod
 
@@ -83,8 +84,8 @@ def from_nn() -> tvm.IRModule:
 def run(mod: tvm.IRModule, name: str, *arrays: np.ndarray) -> np.ndarray:
     """Compile `mod` for this CPU and call its Relax function `name` on NumPy arrays.
 
-    arrays: in the order of the function's parameters, of their shapes and dtypes, with any alignment and strides.
-    Returns the function's result, a tensor, as a NumPy array.
+    arrays: one per parameter, in their order, of their shapes and dtypes. An array may be strided or not aligned.
+    Returns the function's result, which is one tensor, as a NumPy array.
     """
     # BEGIN exercise 0.3 (about 4 lines): compile, make a virtual machine, call it with TVM tensors
     executable = tvm.compile(mod, target="llvm")
@@ -99,7 +100,7 @@ def row_sums(
     a: T.Buffer((6, 16), "float32"),
     total: T.Buffer((6,), "float32"),
 ):
-    """total[i] = the sum of a[i, :], as a PrimFunc: loops over buffers that the caller provides."""
+    """Store the sum of a[i, :] in total[i]. The caller provides both buffers; `total` may hold any numbers before."""
     for i, k in T.grid(6, 16):
         with T.sblock("sum"):
             vi, vk = T.axis.remap("SR", [i, k])
@@ -111,19 +112,19 @@ def row_sums(
 
 
 def predicted_functions() -> dict[str, tuple[int, int]]:
-    """How many (Relax functions, PrimFuncs) the model's module holds, "before" and "after" LegalizeOps.
+    """Predict how many functions the model's module holds before and after LegalizeOps.
 
-    Returns a dict with these two keys, each with a pair of numbers.
+    Returns a dict with the keys "before" and "after". Each value is a pair: (Relax functions, PrimFuncs).
     """
-    # BEGIN exercise 0.5 (1 line): two pairs of numbers; say them before you run anything
+    # BEGIN exercise 0.5 (1 line): two pairs of numbers; write them down before you run anything
     return {"before": (1, 0), "after": (1, 4)}
     # END exercise 0.5
 
 
 def refused() -> tuple[np.ndarray, np.ndarray]:
-    """Two float32 arrays that `add_rows(x, y)` must refuse together, although each is a legal argument by itself.
+    """Return two arrays that are each a legal argument of `add_rows(x, y)`, and that it must refuse together.
 
-    add_rows declares x and y as R.Tensor(("n", 16), "float32").
+    add_rows declares both x and y as R.Tensor(("n", 16), "float32").
     """
     # BEGIN exercise 0.6 (1 line): which two shapes cannot both be (n, 16)?
     return np.ones((3, 16), "float32"), np.ones((5, 16), "float32")

@@ -1,14 +1,13 @@
 """Another right design for exercises 0.1 and 0.3.
 
-**0.1, infix and nested.** Relax expressions can be nested and overload `+`; the builder gives each
-call its own variable when the whole is emitted. This is shorter to write, but the builder chooses
-the names (`lv`, `lv1`). The reference names each step, which is easier to read in a dump a week
-later.
+**0.1, nested expressions.** Relax expressions can be nested, and `+` builds an `add`. When you emit a
+nested expression, the builder binds each call inside it to a variable of its own. This is shorter to
+write. The price: the builder chooses names such as `lv` and `lv1`, so a printed module is harder to read.
 
-**0.3, compile once.** `run` compiles at each call, which is most of its time. Keeping the virtual
-machine makes the second call cheap. The price is a cache that must know when two modules are the
-same. A module can be changed in place, so the cache compares structure, not identity: it hashes the
-whole module at each call.
+**0.3, compile once.** The reference compiles at each call, which takes most of its time. This version
+keeps the virtual machine, so the second call is cheap. The price is a cache that must know when two
+modules are the same. A module can be changed in place, so comparing objects is not enough: the cache
+hashes the whole structure of the module at each call.
 """
 
 import tvm_ffi

@@ -1,15 +1,16 @@
 """Another right design for exercises 1.1 and 1.4, without visitor and mutator classes.
 
 **1.1, a walk with a function.** `relax.analysis.post_order_visit(func, note)` calls `note` for each
-expression. That is all a counter needs. It visits an expression object that occurs in two places
-only once, and it cannot leave a part out. In a visitor you decide both.
+expression. A counter needs no more. It visits an expression object that occurs in two places only
+once, and it cannot leave a part out. In a visitor you decide both.
 
-**1.4, a pattern.** `rewrite_call` finds the pair by its shape, looks through aliases, removes what
-became dead and leaves no alias behind: less code, and a tidier result. Its limits: a pattern sees the
-bindings of one block. It misses a pair whose inner transpose is in an earlier block, before an `if`
-or outside of dataflow; the reference finds it. An alias of the outer transpose matches too: then the
-rewriter is given a variable, which has no attributes, so it must check what it got. And the pattern
-looks through `match_cast`, so a shape that was checked there may be lost from the type of the result.
+**1.4, a pattern.** `rewrite_call` finds the pair by a pattern, looks through aliases, removes what
+became dead and leaves no alias behind. So there is less code, and a tidier result. It has three limits.
+A pattern sees the bindings of one block only, so it misses a pair whose inner transpose is in an
+earlier block, before an `if` or outside of dataflow. The reference finds such a pair. An alias of the
+outer transpose matches too. Then the rewriter is given a variable, which has no attributes, so it must
+check what it got. And the pattern looks through `match_cast`, so the type of the result may lose a
+shape that was checked there.
 """
 
 from tvm.relax.dpl import is_op, rewrite_call, wildcard
@@ -21,7 +22,7 @@ def count_calls(mod: tvm.IRModule) -> dict[str, int]:
     calls = Counter()
 
     def note(expr: relax.Expr) -> None:
-        # a shape's arithmetic is visited too: T.if_then_else(n > 4, n, 4) is a call, of no operator
+        # this walk goes into shapes too, where T.if_then_else(n > 4, n, 4) is a call of no Relax operator
         if isinstance(expr, relax.Call) and not call_name(expr).startswith("prim."):
             calls[call_name(expr)] += 1
 
@@ -33,7 +34,7 @@ def count_calls(mod: tvm.IRModule) -> dict[str, int]:
 
 @tvm.transform.module_pass(opt_level=0, name="DropDoubleTranspose")
 class DropDoubleTranspose:
-    """permute_dims(permute_dims(x, inner), outer) becomes x where the two cancel, within one block."""
+    """A pass: permute_dims(permute_dims(x, inner), outer) becomes x where the two cancel, within one block."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
         x = wildcard()

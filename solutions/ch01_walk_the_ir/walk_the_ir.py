@@ -1,7 +1,7 @@
 """Chapter 1: walk over a module to measure it, then walk over it to rewrite it.
 
-A visitor counts calls, launches and bytes: the scoreboard that every later chapter uses. A mutator then makes the
-first rewrite of the course, and two passes show what a pass must not do.
+A visitor counts calls, launches and bytes. They make up the scoreboard that every later chapter uses. A mutator then
+makes the first rewrite of the course, and two more passes show what a pass must not do.
 """
 
 import math
@@ -35,14 +35,14 @@ from chapters.kit.pipeline.scoreboard import Row, Scoreboard
 
 @visitor
 class CallCounter(CallVisitor):
-    """Counts the calls in the functions it visits, by `call_name`, in `self.calls`."""
+    """Counts the calls in every function it visits. `self.calls` maps each `call_name` to its count."""
 
     def __init__(self):
         super().__init__()
         self.calls = Counter()
 
     def visit_call_(self, call: relax.Call) -> None:
-        """Count `call`, and the calls within its arguments."""
+        """Count `call`, and the calls inside its arguments."""
         # BEGIN exercise 1.1 (2 lines): count this call, then go on into it
         self.calls[call_name(call)] += 1
         super().visit_call_(call)
@@ -50,11 +50,11 @@ class CallCounter(CallVisitor):
 
 
 def count_calls(mod: tvm.IRModule) -> dict[str, int]:
-    """How often each thing is called, by `call_name`, over all Relax functions of `mod`.
+    """Count the calls in all Relax functions of `mod`; returns a dict from `call_name` to the number of calls.
 
-    Private functions count too, and so do calls in either branch of an `if`, in a function defined inside another,
-    and in another call's arguments. PrimFuncs are not looked into, and neither is the arithmetic in shapes. A
-    module without Relax functions gives {}.
+    Counts calls in private functions, in both branches of an `if`, in a function defined inside another, and in
+    another call's arguments. Does not look into PrimFuncs, nor into the arithmetic in shapes. Returns {} for a module
+    without Relax functions.
     """
     # BEGIN exercise 1.1 (about 5 lines): one counter over every Relax function
     counter = CallCounter()
@@ -70,7 +70,7 @@ def count_calls(mod: tvm.IRModule) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The bytes that one call moves: `var` is the variable bound to its result, `call` its name."""
+    """The bytes that one call reads and writes. `var`: the variable bound to its result; `call`: its `call_name`."""
 
     var: str
     call: str
@@ -79,11 +79,11 @@ class Traffic:
 
 
 def type_bytes(ty: tvm.ir.Type, sizes: dict[str, int]) -> int:
-    """The bytes that a value of type `ty` takes in memory.
+    """Return the bytes that a value of type `ty` takes in memory.
 
-    A tuple takes what its fields take. Scalars, shapes and functions take none: they are passed, not stored. The
-    bits of each tensor are packed and rounded up to a whole byte: five int4 take 3 bytes. Raises ValueError as
-    `extents` and `element_bits` do.
+    A tensor takes its bits, rounded up to whole bytes once: five int4 take 3 bytes. A tuple takes the sum of its
+    fields. Scalars, shapes and functions take 0. `sizes` gives each symbolic variable's value by name. Raises
+    ValueError where `extents` and `element_bits` do.
     """
     # BEGIN exercise 1.2 (about 6 lines): a tuple, a tensor, anything else
     if isinstance(ty, relax.TupleType):
@@ -95,10 +95,10 @@ def type_bytes(ty: tvm.ir.Type, sizes: dict[str, int]) -> int:
 
 
 def tensors_read(call: relax.Call) -> list[relax.Expr]:
-    """The arguments of `call` that are tensors, or variables that hold tuples of them, in order.
+    """Return the arguments of `call` that are tensors, or variables that hold tuples of tensors, in order.
 
-    A tuple written out in the call, as `call_tir` has, stands for its fields. An argument that is given twice is
-    listed once: its second read finds it in a cache or a register.
+    A tuple written out in the call, as in `call_tir`, stands for its fields, which may be tuples again. An argument
+    that is given twice is listed once.
     """
     # BEGIN exercise 1.2 (about 8 lines): look into tuples, keep tensors, no argument twice
     pending, found = list(call.args), {}
@@ -114,7 +114,7 @@ def tensors_read(call: relax.Call) -> list[relax.Expr]:
 
 @visitor
 class TrafficMeter(BindingVisitor):
-    """Notes the traffic of each binding it visits in `self.rows`."""
+    """Appends the traffic of each call that it visits to `self.rows`."""
 
     def __init__(self, sizes: dict[str, int]):
         super().__init__()
@@ -122,7 +122,7 @@ class TrafficMeter(BindingVisitor):
         self.rows = []
 
     def note(self, var: relax.Var, value: relax.Expr) -> None:
-        """Append the traffic of `value`, bound to `var`, if it is a call; nothing if it is not."""
+        """Append one Traffic to `self.rows` if `value`, bound to `var`, is a call; append nothing if it is not."""
         # BEGIN exercise 1.2 (about 7 lines): what does the call read, what does it write?
         if not isinstance(value, relax.Call):
             return
@@ -135,14 +135,13 @@ class TrafficMeter(BindingVisitor):
 
 
 def binding_bytes(func: relax.Function, sizes: dict[str, int]) -> list[Traffic]:
-    """The bytes that each call of `func` reads and writes, in the order of the text.
+    """Return the bytes that each call of `func` reads and writes, in the order of the text.
 
-    One entry for each binding whose value is a call, also in both branches of an `if`; none for aliases, tuples and
-    items of tuples. A call of an operator, `call_tir` included, reads each tensor it is given once and writes its
-    result. The operators in `FREE` move nothing. A call of another Relax function moves nothing itself: what that
-    function moves is in its own list. A direct call of a packed function, whose `op` is an ExternFunc, moves nothing
-    either: the IR does not say what it reads or writes. An argument updated in place is read once and written once.
-    Raises ValueError as `type_bytes` does.
+    There is one entry per binding whose value is a call, in both branches of an `if` too. Aliases, tuples and items of
+    tuples have none. A call of an operator (`call_tir` is one) reads each of its tensors once and writes its result.
+    These calls move 0 bytes: an operator in `FREE`; another Relax function, whose bytes are in its own list; and a
+    packed function called directly, because the IR does not say what it reads or writes. An argument updated in place
+    is read once and written once. Raises ValueError where `type_bytes` does.
     """
     meter = TrafficMeter(sizes)
     meter.visit_expr(func)
@@ -153,10 +152,10 @@ def binding_bytes(func: relax.Function, sizes: dict[str, int]) -> list[Traffic]:
 
 
 def launches(mod: tvm.IRModule) -> dict[str, int]:
-    """How many kernel launches are in the code of each Relax function once `mod` is lowered.
+    """Count the kernel launches in the code of each Relax function, after lowering; returns a dict by name.
 
-    Every Relax function of `mod` has an entry, also one that launches nothing. The launches of another function that
-    it calls do not count. Both branches of an `if` do. Raises ValueError as `to_kernels` does.
+    Every Relax function of `mod` has an entry; one that launches nothing has 0. Both branches of an `if` count. The
+    launches of other functions that a function calls do not. Raises ValueError where `to_kernels` does.
     """
     # BEGIN exercise 1.3 (about 8 lines): lower, count calls function by function, keep LAUNCHING
     found = {}
@@ -171,10 +170,11 @@ def launches(mod: tvm.IRModule) -> dict[str, int]:
 
 
 def scoreboard(mod: tvm.IRModule, sizes: dict[str, int] | None = None) -> Scoreboard:
-    """What `mod` costs: calls as it is, launches and bytes once it is lowered to kernels.
+    """Measure `mod`: its calls as it is, its launches and bytes after lowering to kernels.
 
-    sizes: a value for each symbolic variable, by name; without it bytes are not counted. Show two of them side by
-    side with `compare` of chapters.kit.pipeline.scoreboard. Raises ValueError as `type_bytes` and `to_kernels` do.
+    sizes: a value for each symbolic variable, by name. Without it, bytes are not counted. `compare` of
+    chapters.kit.pipeline.scoreboard shows two scoreboards side by side. Raises ValueError where `type_bytes` and
+    `to_kernels` do.
     """
     rows = tuple(Row(name, count) for name, count in launches(mod).items())
     if sizes is not None:
@@ -189,11 +189,11 @@ PERMUTE_DIMS = Op.get("relax.permute_dims")
 
 
 def axes_cancel(inner: list[int] | None, outer: list[int] | None) -> bool:
-    """Whether permute_dims(permute_dims(x, inner), outer) is x, for every x it can be written for.
+    """Return whether permute_dims(permute_dims(x, inner), outer) is x, for every x that has these dimensions.
 
-    Each is what `call.attrs.axes` holds: None, which reverses all dimensions, or a permutation in which -1 stands
-    for the last dimension. Element i of `axes` says which dimension of the argument becomes dimension i. The number
-    of dimensions may be known from one side only, or from neither.
+    Both are what `call.attrs.axes` holds: None, which reverses all dimensions, or a list in which element i says which
+    dimension of the argument becomes dimension i, and -1 is the last dimension. If both are None, the number of
+    dimensions is not known here.
     """
     # BEGIN exercise 1.4 (about 8 lines): compose the two and compare with doing nothing
     if inner is None and outer is None:
@@ -210,15 +210,15 @@ def axes_cancel(inner: list[int] | None, outer: list[int] | None) -> bool:
 
 @mutator
 class TransposeDropper(PyExprMutator):
-    """Replaces permute_dims(permute_dims(x, inner), outer) by x where the two cancel."""
+    """Replaces permute_dims(permute_dims(x, inner), outer) by x where the two cancel, in one function."""
 
     def definition(self, expr: relax.Expr) -> relax.Expr:
-        """What `expr` stands for: the value its variable is bound to, through any aliases.
+        """Follow the variable `expr`, through any aliases, to the expression it is bound to.
 
-        A variable without a binding, such as a parameter, stands for itself. So does one for which `left_its_block`
-        holds: what it is bound to cannot be written here.
+        Returns a variable itself if it has no binding, as a parameter, or if `left_its_block` is true for it: then its
+        value cannot be used here. An expression that is no variable is returned as it is.
         """
-        # BEGIN exercise 1.4 (about 5 lines): follow variables while that leads to something usable
+        # BEGIN exercise 1.4 (about 5 lines): look up variables until there is a reason to stop
         while isinstance(expr, relax.Var):
             bound = self.lookup_binding(expr)
             if bound is None or left_its_block(expr, bound):
@@ -228,7 +228,7 @@ class TransposeDropper(PyExprMutator):
         # END exercise 1.4
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        """The expression to put in `call`'s place."""
+        """Return the expression that takes the place of `call`."""
         # BEGIN exercise 1.4 (about 7 lines): x if this and the call before it cancel, else the call
         call = super().visit_call_(call)
         if call.op != PERMUTE_DIMS:
@@ -243,18 +243,19 @@ class TransposeDropper(PyExprMutator):
 
 @tvm.transform.module_pass(opt_level=0, name="DropDoubleTranspose")
 class DropDoubleTranspose:
-    """permute_dims(permute_dims(x, inner), outer) becomes x where the two cancel, in Relax functions.
+    """A pass: permute_dims(permute_dims(x, inner), outer) becomes x where the two cancel, in Relax functions.
 
-    At least where both are in one binding block, inside or outside of dataflow, and the inner result is not an
-    output of that block; there may be aliases of the inner result between them. The inner call goes if nothing else
-    uses it, and stays if something does. Unused bindings may go with it. Pairs that do not cancel stay, and so do
-    single transposes, attributes of functions and module, private functions, PrimFuncs, and the outputs of dataflow
-    blocks. A function for which `may_overwrite` holds is left as it is. Raises nothing; a module with nothing to
-    drop is not an error.
+    Finds a pair at least where both calls are in one binding block, inside or outside of dataflow, and the inner result
+    is not an output of that block. There may be aliases of the inner result between the two. The inner call is removed
+    unless something else uses it. Other unused bindings may be removed too.
+
+    Keeps pairs that do not cancel, single transposes, all functions and their attributes, those of the module, and the
+    outputs of dataflow blocks. Leaves a function alone if `may_overwrite` is true for it. A module without a pair is
+    not an error.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        """A new module; `mod` is left as it was."""
+        """Return a new module; `mod` is left as it was."""
         # BEGIN exercise 1.4 (about 8 lines): rewrite each Relax function, remove what became dead
         result = mod.clone()
         for name, func in mod.functions_items():
@@ -271,13 +272,13 @@ class DropDoubleTranspose:
 
 @tvm.transform.module_pass(opt_level=0, name="AttachOrigin")
 class AttachOrigin:
-    """Attaches the attribute `course.origin` to every Relax function; all else stays as it is."""
+    """A pass: attaches the attribute `course.origin` to every Relax function. All else stays as it is."""
 
     def __init__(self, origin: str):
         self.origin = origin
 
     def transform_module(self, mod: tvm.IRModule, _ctx) -> tvm.IRModule:
-        """A new module; `mod` is left as it was."""
+        """Return a new module; `mod` is left as it was."""
         # BEGIN exercise 1.5 (about 5 lines): the same, without touching the caller's module
         result = mod.clone()
         for name, func in mod.functions_items():
@@ -288,17 +289,17 @@ class AttachOrigin:
 
 
 def predicted_launches() -> dict[str, int]:
-    """The launches of `main` of Small (given), and of `decode` of the course's tiny three-layer decoder."""
-    # BEGIN exercise 1.6 (1 line): two numbers; say them before you run anything
+    """Predict the launches of `main` of Small (given) and of `decode` of the course's tiny three-layer decoder."""
+    # BEGIN exercise 1.6 (1 line): two numbers; write them down before you run anything
     return {"small": 7, "decode": 63}
     # END exercise 1.6
 
 
 def counterexample() -> tuple[tvm.IRModule, list[np.ndarray]]:
-    """A module that DropAnyDoubleTranspose breaks and DropDoubleTranspose does not, and its inputs.
+    """Return a module that DropAnyDoubleTranspose breaks and DropDoubleTranspose does not, and its inputs.
 
-    The module is well-formed. Its function `main` takes the inputs, in order, and returns one tensor, of the same
-    shape before and after the careless pass.
+    The module is well-formed. Its function `main` takes the inputs, in order, and returns one tensor. The careless pass
+    must change the numbers of this tensor, and not its shape.
     """
     # BEGIN exercise 1.7 (about 10 lines): which two transposes do not cancel?
     x = relax.Var("x", relax.TensorType((3, 3, 3), "float32"))

@@ -18,12 +18,12 @@ from tests.support.expect import Section
 
 LESSON = "chapters/ch00_first_module/lesson.md"
 REFUSE = Section(LESSON, "When it must refuse")
-INSIDE = Section(LESSON, "What is in it")
+INSIDE = Section(LESSON, "What a module holds")
 WAYS = Section(LESSON, "Three ways to write it")
 RUN = Section(LESSON, "Run it")
 BREAK = Section(LESSON, "Break it")
 PRIMFUNC = Section(LESSON, "A PrimFunc")
-TOLERANCE = "float32 rounds each product and sum to 24 bits; over 16 terms the two orders of summing stay within 1e-5."
+TOLERANCE = "float32 rounds each product and each sum, so a difference of about 1e-6 is normal. This one is larger."
 
 
 def _inputs(rows: int, seed: int = 0) -> list[np.ndarray]:
@@ -45,7 +45,9 @@ def _is_model(mod: object, name: str, whose: str) -> None:
         inputs = _inputs(rows)
         result = expect.run(mod, name, inputs)
         instead = _instead(result, *inputs)
-        what = f"{whose} does not compute relu(x @ w.T + b) for {rows} row(s)."
+        what = (
+            f"The module of {whose} does not compute relu(x @ w.T + b) for an x of {rows} row(s)."
+        )
         WAYS.close(result, _model(*inputs), what, why=instead or TOLERANCE)
 
 
@@ -62,7 +64,7 @@ def _instead(result: np.ndarray, x: np.ndarray, w: np.ndarray, b: np.ndarray) ->
     }
     for name, values in others.items():
         if result.shape == values.shape and np.allclose(result, values, atol=1e-4):
-            return f"Your activation is {name}; relu is max(y, 0), and gives exact zeros."
+            return f"Your activation is {name}. relu is max(y, 0): every negative sum becomes exactly zero."
     return ""
 
 
@@ -72,10 +74,10 @@ def _built_main(impl) -> relax.Function:
     expect.has_function(mod, "main", "from_block_builder")
     WAYS.that(
         not mod["main"].same_as(impl.from_script()["main"]),
-        "from_block_builder returns the main of Scripted, which the parser built.",
-        expected="a function that relax.BlockBuilder has built",
-        yours="the very function of `from_script`",
-        why="A pass has no source text to parse: it builds what it adds call by call, and from chapter 1 on so do you.",
+        "from_block_builder returns the `main` of Scripted, which TVM's parser built.",
+        expected="a new function, built with relax.BlockBuilder",
+        yours='the same object as `from_script()["main"]`',
+        why="A pass has no source text to parse, so it builds new code call by call. You do so from chapter 1 on.",
     )
     return mod["main"]
 
@@ -83,7 +85,9 @@ def _built_main(impl) -> relax.Function:
 def test_0_1_keeps_rows_symbolic(impl) -> None:
     """one module serves any number of rows"""
     params = _built_main(impl).params
-    expect.equal(len(params), 3, "main does not have the three parameters x, w, b.")
+    expect.equal(
+        len(params), 3, "`main` of from_block_builder does not have three parameters: x, w, b."
+    )
     shapes = [getattr(p.ty, "shape", None) for p in params]
     yours = [[int(n) if isinstance(n, tvm.tirx.IntImm) else n for n in s or []] for s in shapes]
     is_like = all(
@@ -92,16 +96,16 @@ def test_0_1_keeps_rows_symbolic(impl) -> None:
     )
     WAYS.that(
         is_like,
-        "The parameters of main are not x, w and b, in this order and of these shapes.",
-        expected="x of shape (n, 16), w of shape (8, 16), b of shape (8,)",
+        "The parameters of `main` do not have the shapes of x, w and b, in this order.",
+        expected="first (n, 16), then (8, 16), then (8,)",
         yours=", ".join(f"{p.name}: {p.ty}" for p in params),
-        why="A call passes its arguments by place. A name is only a word: whoever calls main gives x first.",
+        why="A call passes its arguments by position. Every caller of main passes x first, whatever you named it.",
     )
     rows = shapes[0][0]
-    what = "The first dimension of x is a number, so the module serves that one size only."
+    what = "You fixed the first dimension of x to a number, so the module serves only that number of rows."
     wanted = 'a symbolic variable: tirx.Var("n", "int64")'
     yours = str(params[0].ty)
-    why = "A decoder is compiled once and called with prompts of every length."
+    why = "A model is compiled once and called with inputs of every length. Only a symbolic size allows that."
     WAYS.that(not isinstance(rows, tvm.tirx.IntImm), what, expected=wanted, yours=yours, why=why)
 
 
@@ -112,12 +116,12 @@ def test_0_1_keeps_calls_in_a_dataflow_block(impl) -> None:
     is_there = any(isinstance(block, relax.DataflowBlock) for block in main.body.blocks)
     INSIDE.that(
         is_there and not outside,
-        "Some calls of main are outside its dataflow block."
+        "You emitted some calls of main outside its dataflow block."
         if is_there
-        else "main has no dataflow block.",
-        expected="the calls emitted inside `with builder.dataflow():`",
-        yours=f"outside: {', '.join(outside) or 'nothing'}",
-        why="FuseOpsByPattern and most graph passes look only inside dataflow blocks, where nothing has side effects.",
+        else "`main` of from_block_builder has no dataflow block.",
+        expected="every call emitted inside `with builder.dataflow():`",
+        yours=f"outside the block: {', '.join(outside) or 'none'}",
+        why="Passes such as FuseOpsByPattern look only inside dataflow blocks, and would not see these calls.",
     )
 
 
@@ -152,11 +156,11 @@ def test_0_2_exports_the_model(impl) -> None:
     mod = impl.from_nn()
     expect.has_function(mod, "forward", "from_nn")
     shapes = [tuple(int(d) for d in p.ty.shape) for p in mod["forward"].params[1:]]
-    what = "The weights of Net are not one (8, 16) matrix and one (8,) bias."
-    why = "nn.Linear(in_features, out_features) stores its weight as (out_features, in_features)."
+    what = "The weights of Net do not have the shapes (8, 16) and (8,)."
+    why = "nn.Linear(in_features, out_features, bias=True) stores a weight (out_features, in_features) and a bias."
     if shapes == [(8,), (8, 16)]:
-        what = "Net has its weights in the wrong order: the bias comes before the matrix."
-        why = "Weights are exported in the order in which __init__ makes them; nn.Linear makes w, then b."
+        what = "Net has its weights in another order: the bias comes before the matrix."
+        why = "export_tvm takes the weights in the order in which __init__ makes them. nn.Linear makes w, then b."
     expect.equal(shapes, [(8, 16), (8,)], what, why=why)
     _is_model(mod, "forward", "from_nn")
 
@@ -174,8 +178,11 @@ def test_0_3_runs_the_model(impl) -> None:
     inputs = _inputs(7)
     result = impl.run(impl.from_script(), "main", *inputs)
     what = f"run returned {type(result).__name__}, not a NumPy array."
-    expect.that(isinstance(result, np.ndarray), what, expected="the result's .numpy()")
-    expect.close(result, _model(*inputs), "run does not give the model's numbers.", why=TOLERANCE)
+    expect.that(
+        isinstance(result, np.ndarray), what, expected="a NumPy array: call .numpy() on the result"
+    )
+    what = 'run(from_script(), "main", x, w, b) returns other numbers than relu(x @ w.T + b).'
+    expect.close(result, _model(*inputs), what, why=TOLERANCE)
 
 
 def test_0_3_calls_by_name(impl) -> None:
@@ -183,20 +190,19 @@ def test_0_3_calls_by_name(impl) -> None:
     inputs = _inputs(2)
     mod = _module(main="R.negative(x)", twice="R.add(x, x)")
     result = impl.run(mod, "twice", inputs[0])
-    expect.close(result, 2 * inputs[0], "run(mod, name, …) did not call the function `name`.")
+    what = 'run(mod, "twice", x) did not call the function `twice`, which returns x + x.'
+    expect.close(result, 2 * inputs[0], what, why="The module also holds `main`, which returns -x.")
 
 
 def test_0_3_takes_any_array(impl) -> None:
     """run takes strided and unaligned arrays, which NumPy makes all the time"""
     x, w, b = _inputs(7)
     strided = np.repeat(x, 2, axis=0)[::2]
-    why = (
-        "The VM uses an array's memory as it is; tvm.runtime.tensor copies it into aligned memory."
-    )
+    why = "TVM uses the memory of a NumPy array where it is. tvm.runtime.tensor copies it into aligned memory."
     for title, array in (("a strided view", strided), ("unaligned", unaligned(x))):
         if title == "unaligned":  # before a kernel reads there, which may end the process
             _is_given_aligned(impl, why)
-        what = f"run gives other numbers when x is {title}."
+        what = f"run returns other numbers when x is {title}."
         RUN.close(impl.run(impl.from_script(), "main", array, w, b), _model(x, w, b), what, why=why)
 
 
@@ -207,11 +213,11 @@ def _is_given_aligned(impl, why: str) -> None:
         past = _past_alignment(impl, arrays)[place]
         RUN.that(
             past == 0,
-            f"run passes an unaligned {name} on as it lies: its memory reaches the VM {past} bytes past a multiple "
-            "of 64.",
-            expected="memory that begins at a multiple of 64 bytes, as TVM's own does",
-            yours="np.ascontiguousarray copies a strided array, and leaves an unaligned one where it is",
-            why=f"{why} A vector instruction of a kernel may end the process there.",
+            f"run passed an unaligned {name} to the virtual machine without copying it into aligned memory.",
+            expected="memory that begins at a multiple of 64 bytes, like the memory that TVM allocates",
+            yours=f"memory that begins {past} bytes after a multiple of 64. np.ascontiguousarray copies a strided "
+            "array, but returns an unaligned one as it is.",
+            why=f"{why} In unaligned memory, a vector instruction of a kernel may crash the process.",
         )
 
 
@@ -246,8 +252,8 @@ def test_0_3_keeps_dtypes(impl) -> None:
     for dtype in ("int32", "float16"):
         x = np.arange(12).reshape(3, 4).astype(dtype)
         result = np.asarray(impl.run(_module(dtype, main="R.add(x, x)"), "main", x))
-        what = f"run is wrong for a module whose tensors are {dtype} (dtype and elements of x + x)."
-        why = "The VM reads an array's bytes as the dtype in the function's type, so it refuses any other dtype."
+        what = f"run is wrong for a module that adds two {dtype} tensors (dtype and elements of the result)."
+        why = "The function's type fixes the dtype of each argument. Pass every array in the dtype it has."
         REFUSE.equal((str(result.dtype), result.tolist()), (dtype, (x + x).tolist()), what, why=why)
 
 
@@ -303,8 +309,8 @@ def test_0_4_sums_each_row(impl) -> None:
     """
     for held in (0.0, 1000.0, float("nan")):
         yours, expected = _row_sums(impl, held)
-        what = f"row_sums is wrong when its output buffer held {held:g} before the call."
-        why = "TVM does not clear output buffers: the memory planner hands out memory that other tensors used."
+        what = f"row_sums stores wrong sums when `total` held {held:g} in every element before the call."
+        why = "TVM does not clear output buffers. They are often memory that another tensor used before."
         PRIMFUNC.close(yours, expected, what, why=why)
 
 
@@ -341,8 +347,8 @@ def test_0_5_prediction_holds(impl) -> None:
             INSIDE.predicted(
                 mine,
                 counted,
-                f"{stage.capitalize()} LegalizeOps, the module has another number of {kind} than you predict.",
-                why="Each distinct operator call becomes a call_tir to a PrimFunc of its own. To see them, print "
+                f"{stage.capitalize()} LegalizeOps, the module holds another number of {kind} than you predicted.",
+                why="LegalizeOps makes one PrimFunc per operator call, and one for equal calls. To see them, print "
                 "`relax.transform.LegalizeOps()(from_script())`.",
             )
 
@@ -369,21 +375,22 @@ def test_0_6_is_refused(impl) -> None:
         legal = array.dtype == np.float32 and array.ndim == 2 and array.shape[1] == 16
         REFUSE.that(
             legal,
-            "The VM refuses one of your arrays by itself, so its refusal says nothing about n.",
-            expected="two float32 arrays of shape (something, 16)",
+            "One of your arrays is not a legal argument by itself, so the refusal would not be about n.",
+            expected="two float32 arrays with 16 columns",
             yours=f"{array.dtype} {array.shape}",
-            why="The type fixes the dtype, the rank and the 16. NumPy makes float64 arrays unless you say otherwise: "
-            'np.ones(shape, "float32").',
+            why="The type fixes the dtype, the rank and the 16 columns. NumPy makes float64 arrays unless "
+            'you give a dtype, as in np.ones(shape, "float32").',
         )
     try:
         expect.run(relax_module(SAME_ROWS), "main", pair)
     except Exception as error:
         if "shape[0]" in str(error):
             return
-        raise CheckFailed("The VM refused, but not because of n.", yours=str(error)) from None
-    what = "The VM accepted your two arrays."
-    wanted = "an error that speaks of shape[0]"
-    why = "n is one variable, so it must have the same value in x and in y. The VM checks this at every call."
+        what = "The virtual machine refused your two arrays, but not because of n."
+        raise CheckFailed(what, expected="an error that names shape[0]", yours=str(error)) from None
+    what = "The virtual machine accepted your two arrays."
+    wanted = "an error that names shape[0]"
+    why = "n is one variable, so x and y must have equally many rows. The virtual machine checks this at each call."
     raise BREAK.failed(what, expected=wanted, yours=", ".join(str(a.shape) for a in pair), why=why)
 
 

@@ -24,7 +24,7 @@ LESSON = "chapters/ch01_walk_the_ir/lesson.md"
 WALK = Section(LESSON, "A visitor walks everywhere")
 BYTES = Section(LESSON, "What a call moves")
 LAUNCHES = Section(LESSON, "What launches a kernel")
-REWRITE = Section(LESSON, "A mutator puts something else there")
+REWRITE = Section(LESSON, "A mutator rewrites")
 NOT_FIRE = Section(LESSON, "When it must not fire")
 PURE = Section(LESSON, "A pass is a function")
 BREAK = Section(LESSON, "Break it")
@@ -125,7 +125,7 @@ def _kernel_calls(mod: IRModule, name: str) -> int:
 
 def _returns(result: object, kind: type | tuple, whose: str, named: str, expected: str) -> None:
     """`result`, which `whose` returned, is of the type `kind`, called `named`."""
-    what = f"{whose} returned {type(result).__name__}, not {named}."
+    what = f"{whose} returned {'None' if result is None else type(result).__name__}, not {named}."
     yours = "a `return` is missing" if result is None else repr(result)[:200]
     expect.that(isinstance(result, kind), what, expected=expected, yours=yours)
 
@@ -157,8 +157,8 @@ def test_1_1_counts_every_function(impl) -> None:
             "relax.call_tir_inplace:negate": 1,
             "relax.call_dps_packed:library.sort": 1,
         },
-        "count_calls is wrong for a module with three Relax functions, one of them private.",
-        "A decoder has a dozen functions; fused groups are private ones. A pass is judged by the whole module.",
+        "count_calls is wrong for a module with three Relax functions, one of them private (these names differ).",
+        "A module can have many functions, and passes that fuse put each group into a private one. Count all of them.",
     )
 
 
@@ -167,8 +167,8 @@ def test_1_1_counts_in_both_branches(impl) -> None:
     _same_counts(
         _counts(impl, Branches),
         {"relax.exp": 1, "relax.negative": 1, "relax.add": 2},
-        "count_calls is wrong for a function with an `if`.",
-        "The branches of an `if` hold their own bindings; a walk over the function's own blocks misses them.",
+        "count_calls is wrong for a function with an `if` (these names differ).",
+        "The branches of an `if` hold bindings of their own. A loop over the function's blocks misses them.",
     )
 
 
@@ -177,8 +177,8 @@ def test_1_1_counts_calls_within_calls(impl) -> None:
     _same_counts(
         _counts(impl, _nested()),
         {"relax.add": 1, "relax.exp": 2, "relax.negative": 1, "relax.sqrt": 1, "closure": 1},
-        "count_calls is wrong for add(exp(x), negative(exp(x))) and a function in a function.",
-        "An overridden visitor method goes no deeper unless it calls the method it replaced.",
+        "count_calls is wrong for add(exp(x), negative(exp(x))), or for a function inside a function.",
+        "The visitor goes into a call's arguments only if your visit_call_ calls super().visit_call_(call).",
     )
 
 
@@ -188,10 +188,14 @@ def test_1_1_counts_nothing_where_nothing_is(impl) -> None:
         _counts(impl, _only_kernels()),
         {},
         "count_calls found calls in a module that holds one PrimFunc and no Relax function.",
-        "PrimFuncs are loops over buffers. A Relax visitor given one raises an error.",
+        "PrimFuncs hold loops over buffers, and a Relax visitor cannot walk over them. Skip them.",
     )
     first, second = _counts(impl, Branches), _counts(impl, Branches)
-    expect.equal(second, first, "count_calls gives another answer when it is called a second time.")
+    expect.equal(
+        second,
+        first,
+        "count_calls returns another answer when it is called a second time on the same module.",
+    )
 
 
 def test_1_1_stays_out_of_shapes(impl) -> None:
@@ -199,9 +203,9 @@ def test_1_1_stays_out_of_shapes(impl) -> None:
     _same_counts(
         _counts(impl, _with_sizes()),
         {"relax.zeros": 1, "relax.nn.relu": 1},
-        "count_calls counts what computes a size: if_then_else(n > 3, n, 3), in the shape given to zeros.",
-        "Sizes are computed on the host, once per call of the model, and launch nothing. CallVisitor stays out of "
-        "shapes; relax.analysis.post_order_visit and PyExprVisitor go into them.",
+        "count_calls counts if_then_else(n > 3, n, 3), which computes a size in the shape given to zeros.",
+        "Sizes are computed on the host and launch no kernel. CallVisitor stays out of shapes. "
+        "relax.analysis.post_order_visit and PyExprVisitor go into them.",
     )
 
 
@@ -242,7 +246,7 @@ def test_1_2_sizes_every_type(impl) -> None:
     """type_bytes sizes tensors of any dtype and shape, and tuples of them"""
     for title, ty, size in _types():
         what = f"type_bytes is wrong for {title}, with n = 3 and m = 5."
-        why = "Count bits, not bytes: four-bit weights are stored two to a byte."
+        why = "Multiply all bits first, and round up to bytes once. Two four-bit weights share one byte."
         BYTES.equal(impl.type_bytes(ty, SIZES), size, what, why=why)
 
 
@@ -257,12 +261,12 @@ def test_1_2_refuses_what_it_cannot_size(impl) -> None:
         try:
             result = impl.type_bytes(ty, {"n": 3})
         except ValueError as error:
-            what = f"The ValueError for {title} does not name it."
+            what = f"type_bytes raises a ValueError for {title}, and its message does not name that dimension."
             expect.that(word in str(error), what, yours=str(error))
             continue
-        what = f"type_bytes gave {result} for {title}."
-        wanted = "a ValueError, as `extents` raises it"
-        why = "A made-up size silently makes every total wrong that includes it."
+        what = f"type_bytes returned {result} for {title}, instead of raising an error."
+        wanted = "the ValueError that `extents` raises"
+        why = "If a size is made up, every total that includes it is wrong, and no error says so."
         raise CheckFailed(what, expected=wanted, why=why, read=BYTES)
 
 
@@ -360,8 +364,8 @@ def test_1_2_finds_what_a_call_reads(impl) -> None:
             _names(impl.tensors_read(call)),
             names,
             f"tensors_read is wrong for {title}.",
-            why="A tuple written out in a call stands for its fields, which may be tuples again; call_tir wraps its "
-            "arguments in one. Shapes and kernels are arguments too, but not tensors.",
+            why="A tuple written out in a call stands for its fields, which may be tuples again. call_tir wraps its "
+            "arguments in one. Shapes and kernels are arguments too, and are no tensors.",
         )
 
 
@@ -379,10 +383,12 @@ def test_1_2_measures_each_call(impl) -> None:
         )
         for rows in (yours, MOVES)
     )
-    what = f"binding_bytes has {len(yours)} entries for a function with {len(MOVES)} bound calls."
+    what = (
+        f"binding_bytes returned {len(yours)} entries for a function with {len(MOVES)} bound calls."
+    )
     why = (
-        "Every binding whose value is a call has an entry, even if the call moves nothing: a view, or a call of "
-        "another function. Aliases, tuples and items of tuples have none."
+        "Every binding whose value is a call has one entry, even if the call moves 0 bytes, as a view or a call of "
+        "another function does. Aliases, tuples and items of tuples have none."
     )
     BYTES.that(len(yours) == len(MOVES), what, expected=expected, yours=shown, why=why)
     for mine, right in zip(yours, MOVES, strict=True):
@@ -390,8 +396,8 @@ def test_1_2_measures_each_call(impl) -> None:
             mine,
             right,
             f"binding_bytes is wrong for `{right[0]}` (variable, call, bytes read, bytes written).",
-            why="The function checked is `Moves.main` in tests/ch01/checks.py. The fields of Traffic are the name of "
-            "the variable, what `call_name` says of the call, and the bytes.",
+            why="This is a binding of `Moves.main` in tests/ch01/checks.py. The fields of Traffic are the name of the "
+            "variable, the call's `call_name`, the bytes read and the bytes written.",
         )
 
 
@@ -423,8 +429,8 @@ def test_1_2_charges_no_function(impl) -> None:
             ("known", "relax.call_dps_packed:library.sort", 96, 96),
         ],
         "binding_bytes is wrong for calls of packed functions (variable, call, bytes read, bytes written).",
-        why="call_dps_packed says which tensors its function reads and which it fills. For a direct call of a packed "
-        "function (`call.op` is an ExternFunc, not an Op) the IR does not say, so count no bytes.",
+        why="call_dps_packed says which tensors its function reads and which one it fills. A direct call of a packed "
+        "function (`call.op` is an ExternFunc, not an Op) does not say so. Count 0 bytes for it.",
     )
 
 
@@ -480,10 +486,10 @@ def _launches(impl, mod: IRModule) -> dict[str, int]:
     _returns(result, dict, "launches", "a dict", wanted)
     LAUNCHES.that(
         all(isinstance(key, str) for key in result),
-        "The keys of the dict that launches returned are not strings.",
+        "The dict that launches returned has keys that are not strings.",
         expected=wanted,
         yours=", ".join(sorted({f"a key that is a {type(key).__name__}" for key in result})),
-        why="`functions_items()` gives GlobalVars; the name of one is its `name_hint`.",
+        why="`functions_items()` gives GlobalVars. The name of a GlobalVar is its `name_hint`.",
     )
     return result
 
@@ -491,8 +497,8 @@ def _launches(impl, mod: IRModule) -> dict[str, int]:
 def test_1_3_agrees_with_the_vm(impl) -> None:
     """launches counts the kernels that the VM calls: a view is none, a kernel called twice is two"""
     kernels = _launched(Views, "main", [(4, 6), (3, 8)])
-    what = f"launches does not count the kernels that run: the VM called {', '.join(kernels)}."
-    why = "On a GPU each launch costs microseconds before its first byte moves, whether or not its result is used."
+    what = f"launches gives another number than the virtual machine, which called {', '.join(kernels)}."
+    why = "A view launches no kernel. A kernel called twice is two launches, and an unused call is launched too."
     yours = _launches(impl, Views)
     has_main = "launches has no entry for `main`, the module's only Relax function."
     wanted = '{"main": the number of its launches}'
@@ -514,7 +520,7 @@ def test_1_3_counts_each_function_by_itself(impl) -> None:
 def test_1_3_counts_both_branches(impl) -> None:
     """the launches in both branches of an `if` count"""
     what = "launches is wrong for a function with an `if`."
-    why = "launches counts what is in the code; one run takes one branch."
+    why = "launches counts what is in the code, so both branches count, though one run takes only one."
     LAUNCHES.equal(_launches(impl, Branches), {"choose": 4}, what, why=why)
 
 
@@ -558,13 +564,9 @@ REMAIN = {
 }
 
 
-NONE_GONE = (
-    "Either these axes were not seen to cancel (None means reversed, -1 the last dimension), or the pair was not found "
-    "(a helper without `return` gives None), or the new function never reached the module."
-)
 ONE_LEFT = (
-    "A call whose result is unused still runs. Remove what became dead, and put x itself in the place of the outer "
-    "transpose."
+    "A call whose result is unused is still launched. Return x itself in the place of the outer transpose, and remove "
+    "unused bindings afterwards."
 )
 
 
@@ -590,6 +592,24 @@ def _axes(case: tuple) -> str:
     return f"inner axes {case[1]}, outer axes {case[2]}, on a tensor of rank {len(case[0])}"
 
 
+def _why_none_gone(impl, case: tuple) -> str:
+    """Which part of the answer left both transposes of `case`, as far as `axes_cancel` tells."""
+    _, inner, outer = case
+    try:
+        said = impl.axes_cancel(inner, outer)
+    except Exception as error:
+        said = error
+    if said is True:
+        return (
+            "axes_cancel is right about these axes. So visit_call_ does not find the pair (does `definition` return "
+            "the inner call?), or the module that you return does not hold the new function."
+        )
+    return (
+        f"Your axes_cancel({inner}, {outer}) gives {said!r}. None reverses all dimensions, and a negative axis counts "
+        "from the end."
+    )
+
+
 def _same_numbers(before: IRModule, after: IRModule, cases: dict[str, tuple]) -> None:
     """Each function gives the same numbers in both; each module is compiled once."""
     old, new = expect.machine(before), expect.machine(after)
@@ -597,7 +617,7 @@ def _same_numbers(before: IRModule, after: IRModule, cases: dict[str, tuple]) ->
     for name, case in cases.items():
         x = tvm.runtime.tensor(random.standard_normal(case[0]).astype("float32"))
         what = f"DropDoubleTranspose changes the result of `{name}`."
-        why = "Two transposes cancel only if together they put every dimension back in its place."
+        why = "Two transposes cancel only if they restore the order of all dimensions, and x is still the same then."
         NOT_FIRE.close(new[name](x).numpy(), old[name](x).numpy(), what, why=why)
 
 
@@ -607,8 +627,8 @@ def test_1_4_drops_pairs_that_cancel(impl) -> None:
     after = _drop(impl, mod)
     for name, case in CANCEL.items():
         left = _transposes(after, name)
-        what = f"DropDoubleTranspose left {left} of 2 transposes that cancel: {_axes(case)}."
-        REWRITE.equal(left, 0, what, why=ONE_LEFT if left == 1 else NONE_GONE)
+        what = f"DropDoubleTranspose left {left} of two transposes that cancel: {_axes(case)}."
+        REWRITE.equal(left, 0, what, why=ONE_LEFT if left == 1 else _why_none_gone(impl, case))
     _same_numbers(mod, after, CANCEL)
 
 
@@ -620,7 +640,7 @@ def test_1_4_leaves_pairs_that_do_not(impl) -> None:
         left = _transposes(after, name)
         what = f"DropDoubleTranspose dropped two transposes that do not cancel: {_axes(case)}."
         wanted = "both stay, or one with the axes of both"
-        why = "The next operator would read x with its dimensions in another order. In a cube no shape check notices."
+        why = "The next operator would read x with its dimensions in another order. In a cube no shape changes."
         NOT_FIRE.that(left > 0, what, expected=wanted, yours="none is left", why=why)
     _same_numbers(mod, after, REMAIN)
 
@@ -632,7 +652,7 @@ def main(x: R.Tensor(dtype="float32")):
     turned = R.permute_dims(x)
     back = R.permute_dims(turned)
 """)
-    what = "DropDoubleTranspose left two full reversals of a tensor whose rank is not known."
+    what = "DropDoubleTranspose left two transposes with axes=None, of a tensor whose rank is not known."
     REWRITE.equal(_transposes(_drop(impl, mod), "main"), 0, what)
 
 
@@ -713,7 +733,7 @@ def test_1_4_keeps_what_has_other_users(impl) -> None:
     after = _drop(impl, Users)
     for name, (left, why) in LEFT.items():
         what = (
-            f"The function `{name}` has the wrong number of transposes after DropDoubleTranspose."
+            f"After DropDoubleTranspose, the function `{name}` has the wrong number of transposes."
         )
         REWRITE.equal(_transposes(after, name), left, what, why=why[0].upper() + why[1:] + ".")
     _same_numbers(Users, after, PUBLIC)
@@ -776,7 +796,7 @@ def test_1_4_goes_into_arguments(impl) -> None:
         _transposes(after, "main"),
         0,
         "DropDoubleTranspose left some of two pairs that follow each other, with exp between them.",
-        why="Each pair cancels by itself. The mutator must visit the arguments of a call too.",
+        why="Each pair cancels by itself. Begin visit_call_ with call = super().visit_call_(call), and use that call.",
     )
 
 
@@ -836,7 +856,7 @@ def test_1_4_keeps_what_does_something(impl) -> None:
         _effects(after),
         _effects(Unused),
         "DropDoubleTranspose removed an R.print or a match_cast whose variable is unused.",
-        why="A print has an effect. A match_cast checks sizes at run time, and gives symbolic sizes their values. "
+        why="A print has an effect. A match_cast checks sizes at run time, and defines symbolic sizes. "
         "relax.analysis.remove_all_unused keeps both.",
     )
 
@@ -848,36 +868,36 @@ def test_1_4_leaves_all_else_alone(impl) -> None:
     NOT_FIRE.that(
         left == names,
         "DropDoubleTranspose removed or added functions.",
-        expected="all functions of the module it was given, also private ones that have no caller",
+        expected="all functions of the module that it was given, also private ones that have no caller",
         yours=f"missing: {', '.join(sorted(names - left)) or 'none'}; "
         f"added: {', '.join(sorted(left - names)) or 'none'}",
-        why="A later pass may call or export them. Remove dead bindings function by function, with "
-        "relax.analysis.remove_all_unused(func); DeadCodeElimination works on the whole module.",
+        why="A later pass may call or export them. Remove unused bindings function by function, with "
+        "relax.analysis.remove_all_unused(func). DeadCodeElimination works on the whole module.",
     )
-    what = "DropDoubleTranspose changed a PrimFunc."
+    what = "DropDoubleTranspose changed a PrimFunc, which has no transposes of tensors."
     expect.that(tvm_ffi.structural_equal(after["scale"], Users["scale"]), what)
     _keeps_its_note(
         after,
         "DropDoubleTranspose",
-        "They belong to the module: build the new one from the old, not from its functions alone.",
+        "They belong to the module, and not to its functions. mod.clone() keeps them.",
     )
     attrs = after["pair_is_the_output"].attrs
     what = "A rewritten function has lost its attribute num_input."
-    why = "Later passes read attributes; chapter 2 is about them."
+    why = "Later passes read attributes. Chapter 2 is about them."
     PURE.that("num_input" in attrs and attrs["num_input"] == 1, what, why=why)
     for title, mod in (("an empty module", IRModule({})), ("the decoder", _decode())):
         NOT_FIRE.same_ir(
             _without_dead_code(_drop(impl, mod)),
             _without_dead_code(mod),
             f"DropDoubleTranspose changed {title}, where no two transposes follow each other.",
-            why="A pass with nothing to do does nothing.",
+            why="A pass that finds nothing to do must change nothing.",
         )
 
 
 def _keeps_its_note(after: IRModule, whose: str, why: str) -> None:
     """`after`, made from Users, still has the attribute of the module itself."""
     note = after.attrs.get("course.note") if after.attrs else None
-    what = f"The module's own attributes are gone after {whose}."
+    what = f"{whose} lost the attributes of the module itself."
     PURE.equal(note, "keep me", what, why=why)
 
 
@@ -957,8 +977,8 @@ def test_1_5_attaches_to_every_relax_function(impl) -> None:
             name.name_hint: origin if isinstance(func, relax.Function) else ""
             for name, func in Users.functions_items()
         }
-        what = f"AttachOrigin({origin!r}) attached to the wrong functions."
-        why = "func.with_attr(…) returns a new function and leaves `func` as it was. Store the new one in the module."
+        what = f"AttachOrigin({origin!r}) attached course.origin to the wrong functions ('' means not attached)."
+        why = "func.with_attr(…) returns a new function and leaves `func` as it was. Store the new one in your copy."
         PURE.equal(_attached(after), expected, what, why=why)
 
 
@@ -969,7 +989,7 @@ def test_1_5_keeps_everything_else(impl) -> None:
     _keeps_its_note(
         first,
         "AttachOrigin",
-        "IRModule(functions) makes a module with these functions and nothing else.",
+        "tvm.IRModule(functions) makes a module that has only these functions. mod.clone() keeps the rest.",
     )
     stripped = expect.copy_of(first)
     for name, func in first.functions_items():
@@ -980,8 +1000,8 @@ def test_1_5_keeps_everything_else(impl) -> None:
     PURE.equal(
         _attached(first)["hidden"],
         "here",
-        "A second AttachOrigin changed what the first one had returned.",
-        why="The first result was the second pass's input.",
+        "A second AttachOrigin changed the module that the first one had returned.",
+        why="The first pass's result is the second pass's input, and a pass must not change its input.",
     )
 
 
@@ -1017,7 +1037,7 @@ def test_1_6_predicts_small(impl) -> None:
     LAUNCHES.predicted(
         yours,
         len(kernels),
-        "Small launches another number of kernels when it runs.",
+        "When it runs, Small launches another number of kernels than you predicted.",
         why="A reshape inside a dataflow block is a view. The same kernel twice is two launches. No pass in "
         "this pipeline removes a call whose result is unused.",
     )
@@ -1029,11 +1049,11 @@ def test_1_6_predicts_decode(impl) -> None:
     LAUNCHES.predicted(
         _predicted(impl, "decode"),
         real,
-        "One decode step of the three-layer decoder launches another number of kernels.",
-        why="Each layer launches the same kernels: those of nn.Linear, which is a transpose and a matmul, of "
-        "attention, the norms, the additions and the gate. A norm and an nn.Linear follow the layers. "
-        '`to_kernels(decoder("tiny", functions=["decode"])[0])["decode"]` shows each as a call; `decoder` is in '
-        "chapters/kit/decoder/llama.py, and most of the reshapes are views.",
+        "One decode step of the three-layer decoder launches another number of kernels than you predicted.",
+        why="Each layer launches the same kernels: those of nn.Linear (a transpose and a matmul), of attention, the "
+        "norms, the additions and the gate. A norm and an nn.Linear follow the layers. To see every call, print "
+        '`to_kernels(decoder("tiny", functions=["decode"])[0])["decode"]`, with `decoder` from '
+        "chapters/kit/decoder/llama.py. The reshapes there are views.",
     )
 
 
@@ -1047,12 +1067,12 @@ def observe_1_6(impl):
 def _answer(impl) -> tuple[IRModule, list[np.ndarray]]:
     given = impl.counterexample()
     fits = isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], IRModule)
-    what = "counterexample() does not return a module and a list of arrays."
+    what = "counterexample() does not return a pair: a module and a list of arrays."
     expect.that(fits, what, expected="return mod, [array, …]", yours=type(given).__name__)
     mod, inputs = given
     expect.has_function(mod, "main", "counterexample()")
-    what = "counterexample() does not give one array for each parameter of main."
-    why = "The inputs are a list, also if there is one."
+    what = "counterexample() does not return one array per parameter of main."
+    why = "The inputs are a list of arrays, even if there is only one."
     expect.equal(len(inputs), len(mod["main"].params), what, why=why)
     return mod, list(inputs)
 
@@ -1083,7 +1103,7 @@ def test_1_7_is_a_fair_module(impl) -> None:
         "Your module does not run on your inputs.",
         expected="arrays of the parameters' shapes and dtypes, and one tensor as the result",
     )
-    what = "The right pass changes your module's result too, so it shows nothing about the careless one."
+    what = "DropDoubleTranspose, the right pass, changes the result of your module too."
     expect.that(not _differs(_run_after(DropDoubleTranspose(), mod, inputs), plain), what)
 
 
@@ -1093,21 +1113,21 @@ def test_1_7_breaks_the_careless_pass(impl) -> None:
     plain = expect.run(mod, "main", inputs)
     careless = _result(
         lambda: _run_after(DropAnyDoubleTranspose(), mod, inputs),
-        "After the careless pass your module no longer runs, so the error would be noticed.",
+        "After the careless pass your module no longer runs, so its error would be noticed.",
         expected="a module that runs, with another result",
-        why="The dangerous errors are the silent ones. Let nothing depend on the shape that changes.",
+        why="Look for an error that no check notices. Choose sizes for which the shape stays the same.",
     )
     BREAK.that(
         _differs(careless, plain),
-        "The careless pass gives the right result for your module and inputs.",
-        expected="two transposes that do not cancel, and inputs whose order can be seen",
+        "After the careless pass, your module still returns the right result for your inputs.",
+        expected="two transposes in a row that do not cancel, and inputs whose elements differ",
         yours=f"the same result of shape {plain.shape} before and after",
-        why="A test with equal elements, or with transposes that cancel, passes whatever the pass does.",
+        why="If all elements are equal, or the transposes cancel, no test can see what the pass did.",
     )
-    what = "After the careless pass your module's result has another shape, so any shape check would notice."
+    what = "After the careless pass your module's result has another shape, so the error would be noticed."
     wanted = f"another result of the same shape, {plain.shape}"
     yours = f"a result of shape {careless.shape}"
-    why = "The dangerous errors are those that no check sees. Choose a shape that your axes leave as it is."
+    why = "Look for an error that no check notices. Choose a shape that your two transposes leave as it is."
     BREAK.that(careless.shape == plain.shape, what, expected=wanted, yours=yours, why=why)
 
 
