@@ -368,7 +368,7 @@ def _copy(dtype: str) -> tirx.PrimFunc:
 
 
 def test_6_1_refuses_all_else(impl) -> None:
-    """everything that is not a sum of temp and terms free of temp is refused"""
+    """an epilogue that is not a sum of temp and of terms without temp is refused"""
     for text, why in NO_SUMS.items():
         what = f"Your split_sum accepts `{text}`, which it must refuse."
         refuses(partial(_split, impl), _sum(text), what, why, ADDED)
@@ -379,7 +379,7 @@ def test_6_1_refuses_all_else(impl) -> None:
 
 
 def test_6_1_refuses_temp_in_an_index(impl) -> None:
-    """temp may not decide where the output goes, or which bias is taken"""
+    """an epilogue that uses temp in an index is refused"""
     for title, text in INDICES.items():
         what = f"Your split_sum accepts an epilogue that uses `temp` in {title}."
         why = "The index would be needed before the first step, and the sum does not exist then."
@@ -552,7 +552,7 @@ def _pairs(axes: dict) -> str:
 
 
 def test_6_2_refuses_other_elements(impl) -> None:
-    """blocks that do not visit the same elements, one for one, are refused"""
+    """two blocks that name different elements of temp are refused"""
     for title, func, why in unsound(OTHER_ELEMENT):
         what = f"Your match_axes accepts blocks that it must refuse: {title}."
         refuses(partial(_match, impl), func, what, why, AXES)
@@ -635,7 +635,7 @@ def _bystanders(impl, func: tirx.PrimFunc):
 
 
 def test_6_3_minds_its_own_business(impl) -> None:
-    """blocks that the fusion does not affect do not stand in the way"""
+    """a program in which no other block notices the fusion is accepted"""
     for title, func in HARMLESS.items():
         what = f"Your check_bystanders refuses a program in which no other block notices the fusion: {title}."
         why = (
@@ -646,7 +646,7 @@ def test_6_3_minds_its_own_business(impl) -> None:
 
 
 def test_6_3_sees_who_would_notice(impl) -> None:
-    """temp is private, D is untouched and the addend's buffers are not written in between"""
+    """a program in which a block or the caller notices the fusion is refused"""
     for title, func, why in unsound(VISIBLE):
         what = f"Your check_bystanders accepts a program that it must refuse: {title}."
         refuses(partial(_bystanders, impl), func, what, why, OTHERS)
@@ -840,7 +840,7 @@ def test_6_4_declares_what_it_reads_and_writes(impl) -> None:
 
 
 def test_6_4_lists_the_bias_first(impl) -> None:
-    """in the order of TVM's own primitive: what the epilogue reads, then what the reduction reads"""
+    """T.reads lists what the epilogue reads first, and then what the reduction reads"""
     block, _ = _fused(impl, program())
     names = [region.source.name for region in block.reads]
     what = "The regions in your T.reads are not in the built-in's order: the epilogue's, then the reduction's."
@@ -1272,7 +1272,7 @@ def _region(region) -> str:
 
 
 def test_6_6_refuses_a_pointer(impl) -> None:
-    """where the block hands out a pointer, nobody knows what is read, and it is refused"""
+    """a block that passes a pointer to a function is refused"""
     body = 'T.reads(C[vi, vj])\n        T.writes(E[vi, vj])\n        E = T.call_extern("int32", "touch", C.data)'
     sch = s_tir.Schedule(program(after=other(body)))
     before = sch.mod
@@ -1341,7 +1341,7 @@ def _model(k: int, operations: float, traffic: float) -> float:
 
 
 def test_6_7_is_one_line_of_arithmetic(impl) -> None:
-    """the speed-up follows from operations, loads and stores"""
+    """the speedup follows from operations, loads and stores"""
     for k in (64, 256, 1024, 4096):
         for operations, traffic in MACHINES:
             mine = impl.predicted_speedup(k, operations, traffic)

@@ -115,7 +115,7 @@ def test_7_1_scale_and_addend(impl) -> None:
 
 
 def test_7_1_everything_else_is_none(impl) -> None:
-    """where the sum is inside another operation, affine says None"""
+    """if the sum stands inside another operation, affine returns None"""
     parts = _parts()
     for text in NOT_AFFINE:
         form = impl.affine(_expression(text, parts), parts["t"])
@@ -224,7 +224,7 @@ def _both(impl, kind: str, init: str, epilogue: str, seed: int = 3):
 
 
 def test_7_2_starts_from_the_epilogue(impl) -> None:
-    """the reduction that starts from its epilogue ends where the epilogue would have"""
+    """a reduction that starts from its epilogue gives the unfused result"""
     for kind, init, epilogue, way in ENTERS:
         said = f"{kind} from {init} (`{ALL_STEPS[kind]}`), epilogue `{epilogue}`"
         for seed in range(3):
@@ -236,8 +236,8 @@ def test_7_2_starts_from_the_epilogue(impl) -> None:
                 else f"Your enter_init takes another way: {said}.",
                 expected=f'"{way}"',
                 yours=repr(how),
-                why="An epilogue enters as “init” if it is ⊕ with a constant, and as “scaled” if the reduction is a sum "
-                "and f(t) = s t + c with another s than 1.",
+                why="An epilogue enters as “init” if it is ⊕ with a constant, and as “scaled” if the reduction is a "
+                "sum and f(t) = s t + c with another s than 1.",
             )
             why = (
                 "The new init is f(init), which is the addend only if init is 0. If f multiplies by s, every x that a "
@@ -381,7 +381,7 @@ def test_7_3_once_for_each_element_after_all_its_steps(impl) -> None:
                 f"element {e}: at {len(s)} iteration{'s' * (len(s) != 1)}, with {', '.join(map(str, s))} steps done"
                 for e, s in list(times.items())[:2]
             ),
-            why="The last step is the one that runs last. Which value the axis has then depends on the order of the loops.",
+            why="The last step is the one that runs last. Which value the axis then has depends on the loops' order.",
         )
 
 
@@ -474,7 +474,7 @@ def _between(impl, name: str) -> str:
 
 
 def test_7_4_refuses_who_would_notice(impl) -> None:
-    """a block that could see or change the epilogue's early run is refused, by name"""
+    """a block in between that notices the fusion is refused, and the refusal names the buffer"""
     for name, buffer in CLASHES.items():
         said = _between(impl, name)
         what = f"Your check_between accepts a program that it must refuse: {name}."
@@ -492,12 +492,12 @@ def test_7_4_refuses_who_would_notice(impl) -> None:
 
 
 def test_7_4_allows_who_would_not(impl) -> None:
-    """readers of the sums and of the bias, and blocks outside of the two, are no obstacle"""
+    """readers of the sums and of the bias, and blocks before and after the two, are accepted"""
     for name in HARMLESS:
         said = _between(impl, name)
         what = f"Your check_between refuses a program in which no block notices the fusion: {name}."
         wanted = "no refusal"
-        why = "Two reads of one buffer may change places. A guard that refuses harmless programs is safe, but loses them."
+        why = "Two reads of one buffer may change places. Refusing a harmless program is safe, but the fusion is lost."
         BETWEEN.that(not said, what, expected=wanted, yours=said + "\n" + CASES[name].text, why=why)
 
 
@@ -533,7 +533,7 @@ def _tried(name: str, condition: str) -> tuple[str, str, str]:
 
 
 def test_7_5_each_condition_has_its_case(impl) -> None:
-    """each condition is needed: if it alone is left out, the chosen case goes wrong"""
+    """without one condition, the case that you chose for it goes wrong"""
     chosen = impl.counterexamples()
     what = "The keys of your dict are not the five conditions that the docstring names."
     expect.equal(sorted(chosen), sorted(CONDITIONS), what)
@@ -597,7 +597,17 @@ def observe_7_6(impl):
 # --- 7.7: breaks_the_builtin ----------------------------------------------------------------------
 
 
-DOES = {"right": "gives the right numbers on", "refused": "refuses"}
+DOES = {
+    "right": "gives the right numbers on",
+    "refused": "refuses",
+    "wrong": "gives wrong numbers on",
+    "outside its arrays": "writes outside of the arrays of",
+    "internal error": "stops with an internal error on",
+    "not well-formed": "makes a module that is not well-formed of",
+    "does not compile": "makes a module that does not compile of",
+    "reads not declared": "does not declare all reads of",
+    "died": "crashes on",
+}
 
 
 def _broken(impl) -> tuple[str, str, str]:
@@ -623,14 +633,14 @@ def _parsed(case: Case) -> None:
 
 
 def test_7_7_the_builtin_is_wrong_and_ours_right(impl) -> None:
-    """on your program the built-in computes something else, and fuse_epilogue the same as unfused"""
+    """the built-in gets your program wrong, and fuse_epilogue gets it right"""
     builtin, ours, how = _broken(impl)
     known = {case.text for case in CASES.values()}
-    what = f"The built-in {DOES.get(builtin, 'ends in an ' + builtin + ' on')} your program."
+    what = f"The built-in {DOES[builtin]} your program."
     expected = "a program that the built-in fuses, and that then gives other numbers"
-    why = "The built-in drops the addend beside the sum from the step, and applies the rest of the epilogue at every step."
+    why = "The built-in drops the addend beside the sum from the step, and applies the rest of f at every step."
     BREAK.that(builtin in ("wrong", "outside its arrays"), what, expected=expected, why=why)
-    what = f"fuse_epilogue {DOES.get(ours, 'is ' + ours + ' on')} your program."
+    what = f"fuse_epilogue {DOES[ours]} your program."
     expected = "a program that `fuse_epilogue` fuses, in any of its ways"
     why = "The exercise asks for a program that can be fused soundly, and that the built-in gets wrong."
     BREAK.that(ours == "right", what, expected=expected, yours=how, why=why)
