@@ -753,7 +753,9 @@ def _same_results(
     except (OutOfBounds, NameError) as error:
         reason = "a variable that is not defined here" if isinstance(error, NameError) else error
         wanted = "every access inside its buffer, and every variable an axis of the block or a size"
-        raise read.failed(what, expected=wanted, yours=f"{reason}, in\n{listing(new)}") from None
+        why = "The fused block runs in the reduction's loops. It knows the reduction's axes, and no others."
+        yours = f"{reason}, in\n{listing(new)}"
+        raise read.failed(what, expected=wanted, yours=yours, why=why) from None
     for param, a, b in zip(func.params, mine, expected, strict=True):
         if not np.array_equal(a, b):
             where = tuple(int(i) for i in np.argwhere(a != b)[0])
@@ -1248,7 +1250,8 @@ def test_6_6_keeps_the_handle_and_all_else(impl) -> None:
     same = tvm_ffi.structural_equal(with_fields(new, reads=old.reads), old)
     what = "Your refresh_regions changed more than the regions."
     expected = "the same name, body, init and annotations"
-    REGIONS.that(same, what, expected=expected, yours=str(new))
+    why = "The block does what it did. `with_fields` copies the fields that you do not name."
+    REGIONS.that(same, what, expected=expected, yours=str(new), why=why)
 
 
 def test_6_6_believes_no_declaration(impl) -> None:
@@ -1348,7 +1351,7 @@ def test_6_7_is_one_line_of_arithmetic(impl) -> None:
             MEASURE.close(
                 np.float64(mine),
                 np.float64(_model(k, operations, traffic)),
-                f"Your predicted_speedup({k}, {operations:.0e}, {traffic:.0e}) is another number.",
+                f"Your predicted_speedup({k}, {operations:g}, {traffic:g}) is another number.",
                 rtol=1e-6,
                 atol=0,
                 why="Fused: 2 * k operations and one store per element. The bias pass adds a load and a store. A load "

@@ -253,7 +253,7 @@ def test_7_2_stays_out_where_it_must(impl) -> None:
     for kind, init, epilogue in STAYS_OUT:
         _, how, _ = _both(impl, kind, init, epilogue)
         what = f"Your enter_init lets `{epilogue}` into the init of this reduction: {kind} (`{ALL_STEPS[kind]}`)."
-        yours = f"{how}{_one_difference(impl, kind, init, epilogue)}"
+        yours = f'"{how}"{_one_difference(impl, kind, init, epilogue)}'
         why = "f(t ⊕ x) = f(t) ⊕ x does not hold. Try it with numbers for t and x, as in the lesson's tables."
         ALGEBRA.that(how is None, what, expected="None", yours=yours, why=why)
 
@@ -263,7 +263,9 @@ def _one_difference(impl, kind: str, init: str, epilogue: str) -> str:
     for seed in range(100):
         unfused, _, result = _both(impl, kind, init, epilogue, seed)
         if unfused != result:
-            return f"; on one input {result} where the unfused program gives {unfused}"
+            return (
+                f"; on one input the fused reduction gives {result}, and the unfused one {unfused}"
+            )
     return ""
 
 
@@ -358,7 +360,7 @@ def test_7_3_once_for_each_element_after_all_its_steps(impl) -> None:
         nest = _reduction_of(_summing(**NESTS[name]))
         predicate = impl.last_step(nest)
         moments = _moments(nest, predicate)
-        shown = f"for loops: {name}; the predicate: {predicate}"
+        shown = f"in this nest: {name}; your predicate: {predicate}"
         elements = set(itertools.product(range(6), range(5)))
         others = sorted(set(moments) ^ elements)
         LAST.that(
@@ -479,7 +481,10 @@ def test_7_4_refuses_who_would_notice(impl) -> None:
         said = _between(impl, name)
         what = f"Your check_between accepts a program that it must refuse: {name}."
         yours = "no refusal, for the program\n" + CASES[name].text
-        why = "Fused, the epilogue runs as soon as a sum is done, and so before the blocks between the two."
+        why = (
+            f"Look at {buffer} in this program. Fused, the epilogue runs as soon as a sum is done: before the blocks "
+            "between the two, and while the reduction still computes other sums."
+        )
         BETWEEN.that(bool(said), what, expected="a ScheduleError", yours=yours, why=why)
         BETWEEN.that(
             re.search(rf"\b{buffer}\b", said.partition("cannot be fused:")[2]),
