@@ -49,7 +49,7 @@ QUESTIONS = [
         because="It takes the remainder at every step. ((t mod 7) + x) mod 7 is (t + x) mod 7, so it is right by luck.",
     ),
     Question(
-        ask="A ReLU is fused at the last step. Then the sum's loop is split and the two loops exchanged. What happens?",
+        ask="After a fusion at the last step, the reduction loop is split and its halves exchanged. What happens?",
         choices=("TVM refuses", "TVM does it", "it compiles and is wrong"),
         compute=_reorder_after_last_step,
         because="The predicate makes the epilogue's binding non-affine, and reorder refuses loops around such a block.",

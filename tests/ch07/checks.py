@@ -370,7 +370,7 @@ def test_7_3_once_for_each_element_after_all_its_steps(impl) -> None:
             yours=f"{len(set(moments) - elements)} elements too many, {len(elements - set(moments))} missing; "
             f"the first: {others[:1]}",
             why="A split that does not divide adds iterations, and the reduction's predicate cuts them off. Keep the "
-            "parts of it that mention only spatial loops. Drop the parts about the loops of the sum: they are false in "
+            "parts of it that mention only spatial loops. Drop the parts about the reduction loops: they are false in "
             "the last iteration, in which the epilogue must run.",
         )
         steps = NESTS[name].get("steps", 5)
