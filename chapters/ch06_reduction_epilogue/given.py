@@ -1,7 +1,7 @@
-"""What chapter 6 provides: conditions on one block, its loops and its memory. Each raises a ScheduleError or passes.
+"""What chapter 6 provides: conditions on each block, its loops and its memory. Each raises a ScheduleError or passes.
 
-The exercises check how the two blocks are related. These functions check each block by itself: one is a sum, the other
-is elementwise, both visit each point once, and no two buffers share memory.
+The exercises check how the two blocks are related. These functions check each block by itself: the reduction is a sum,
+the epilogue is elementwise, both visit each point once, and no two buffers share memory.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def has_one_bit(dtype: str) -> bool:
 
 
 def check_axes(block: SBlock, step: tirx.BufferStore) -> None:
-    """Refuse unless the block reduces, along axes that do not choose the element of its step, and has one output."""
+    """Refuse unless the block has reduction axes, none of them indexes its output, and it declares what it writes."""
     spatial = axes_of(block, tirx.IterVar.DataPar)
     reducing = axes_of(block, tirx.IterVar.CommReduce)
     known = len(spatial) + len(reducing) == len(block.iter_vars)
@@ -66,7 +66,7 @@ def check_axes(block: SBlock, step: tirx.BufferStore) -> None:
     require(kept, block, "a reduction axis indexes its output")
     own = not block.alloc_buffers and not block.match_buffers and len(block.writes) == 1
     require(own, block, "it allocates or matches buffers, or declares more than one write")
-    # TVM's lowering believes the declaration when it decides where the buffer lives
+    # TVM's lowering trusts the declaration when it decides where the buffer is allocated
     declared = block.writes[0]
     known = Analyzer()
     for axis in block.iter_vars:
@@ -132,11 +132,10 @@ def check_epilogue(nest: Nest, axes: Mapping[Var, Expr], output: Var) -> None:
 def matched_axes(
     match_axes: Callable, read: Sequence, written: Sequence, epilogue: SBlock, reduction: SBlock
 ) -> dict[Var, Expr]:
-    """What `match_axes` finds, or, where it refuses, what a change of the axes comes to.
+    """Return what `match_axes` finds. If it refuses, try the same with axes of another form.
 
-    An axis of a single value may stand as a variable in one block and as a number in the other. And
-    `transform_block_layout` makes one axis of two, or two of one: `temp[vf // 6, vf % 6]` is written and `temp[wi, wj]`
-    read, so wi is vf // 6.
+    An axis of a single value may be a variable in one block and a number in the other. And `transform_block_layout`
+    makes one axis of two, or two of one. If `temp[vf // 6, vf % 6]` is written and `temp[wi, wj]` read, wi is vf // 6.
     """
     try:
         return match_axes(read, written, epilogue, reduction)
@@ -150,7 +149,7 @@ def matched_axes(
 
 
 def _at_units(block: SBlock, indices: Sequence) -> tuple[dict[Var, Range], list[Expr]]:
-    """The spatial axes of `block` that have several values; `indices` with the value of each that has one."""
+    """The spatial axes of `block` with several values, and `indices` with every other axis replaced by its value."""
     ranges = axes_of(block, tirx.IterVar.DataPar)
     units = {var: dom.min for var, dom in ranges.items() if is_one(dom.extent)}
     wide = {var: dom for var, dom in ranges.items() if var not in units}
@@ -158,7 +157,7 @@ def _at_units(block: SBlock, indices: Sequence) -> tuple[dict[Var, Range], list[
 
 
 def _solved(read: list, written: list, ours: dict, theirs: dict) -> dict[Var, Expr] | None:
-    """The axes `ours` that make `read` the same as `written`, in the axes `theirs`; None if that is not proved."""
+    """Express each axis of `ours` in the axes `theirs` so that `read` equals `written`; None if that is not proved."""
     prove = Analyzer()
     for var, dom in (ours | theirs).items():
         prove.bind(var, dom)
@@ -205,8 +204,8 @@ def check_domains(
 def check_shared_loops(site: BlockSite, written: Sequence[Expr]) -> None:
     """Refuse unless each iteration of the loops around both blocks finishes the sums that it then uses.
 
-    written: the indices at which the reduction stores. What the blocks declare in `T.reads` and `T.writes` is not
-    believed.
+    written: the indices at which the reduction stores. The answer comes from the code, not from `T.reads` and
+    `T.writes`.
     """
     first, last = site.producer, site.consumer
     for loop in site.shared:
@@ -223,7 +222,7 @@ def check_shared_loops(site: BlockSite, written: Sequence[Expr]) -> None:
 
 
 def check_memory(site: BlockSite, temp: Var, output: Var) -> None:
-    """Refuse if buffers may share memory, or threads see different memory: second names, pointers, strides, scopes."""
+    """Refuse if buffers may share memory, or threads may see different memory: by names, pointers, strides, scopes."""
     block, sref, renamed = site.consumer.block, site.scope_sref, []
     while sref is not None:
         root, sref = sref.stmt, sref.parent
@@ -242,7 +241,7 @@ def check_memory(site: BlockSite, temp: Var, output: Var) -> None:
 
 
 def is_apart(buffer: Var) -> bool:
-    """Whether no two elements of `buffer` share memory: each stride is longer than all that shorter ones reach."""
+    """Whether no two elements of `buffer` share memory: each stride is larger than what all smaller strides reach."""
     sizes = [*buffer.strides, *buffer.shape]
     if not buffer.strides or not all(isinstance(size, tirx.IntImm) for size in sizes):
         return not buffer.strides
@@ -260,6 +259,6 @@ def is_apart(buffer: Var) -> bool:
 
 
 def simplified(addend: Expr) -> Expr:
-    """`addend`, simplified as in the built-in if it is an integer: TVM takes x * 0.0 for 0.0 even if x is NaN."""
+    """Simplify an integer addend, as the built-in does. For floats, TVM would make 0.0 of x * 0.0, even if x is NaN."""
     exact = "int" in str(addend.ty.dtype)
     return Analyzer().simplify(addend) if exact else addend

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lab: start from the bias
 #
-# The primitive on the chapter's program, step by step, and then on a program that a processor has an instruction
-# for. In a terminal: `python -m chapters.ch06_reduction_epilogue.lab`.
+# The primitive on the chapter's program, step by step, and then on a program for which the processor has an
+# instruction. In a terminal: `python -m chapters.ch06_reduction_epilogue.lab`.
 
 # %%
 import re
@@ -26,7 +26,7 @@ print("The primitive is", whose(6))
 # %% [markdown]
 # ## What the analysis finds
 #
-# The analysis finds everything that the other two steps need, and changes nothing.
+# The analysis returns what the other two steps need. It changes nothing.
 
 # %%
 sch = s_tir.Schedule(matmul_bias(64, 64, 64))
@@ -54,8 +54,8 @@ display(diff(before["main"], sch.mod["main"]))
 # %% [markdown]
 # ## How often is the bias read?
 #
-# The lesson asked this. Here are the iterations of the loops around the init and around the step, counted in the fused
-# program.
+# The lesson asked this. Here the iterations of the loops around the init and around the step are counted, in the fused
+# program, and divided by the number of elements.
 
 
 # %%
@@ -68,8 +68,8 @@ display(
     Table(
         ("", "times"),
         [
-            ("the bias is read", points(init)),
-            ("an element of D is written, for each element", 1 + points(matmul) // points(init)),
+            ("an element of the bias is read", points(init) // (64 * 64)),
+            ("an element of D is written", (points(init) + points(matmul)) // (64 * 64)),
         ],
     )
 )
@@ -93,8 +93,8 @@ print("bit-exact:", (out.numpy() == a.astype("int64") @ b.T.astype("int64") + c)
 # %% [markdown]
 # ## On an instruction
 #
-# `vpdpbusd` multiplies 64 pairs of bytes and adds the products, four to each of 16 sums. Here are three schedules of
-# one program: with the bias in a separate pass, in the tile, and fused.
+# `vpdpbusd` multiplies 64 pairs of bytes, and adds four products to each of 16 sums. Here are three schedules of one
+# program: with the bias in a separate pass, with the bias added in the tile loop, and fused.
 
 # %%
 m, n, k = 64, 128, 64
@@ -119,7 +119,7 @@ display(Table(("way", "vpdpbusd in the assembly", "buffers between"), list(map(f
 display(show(schedule(m, n, k, "fused", ours).mod["main"]))
 
 # %% [markdown]
-# If this processor has the instruction, the kernels run too.
+# If this processor has the instruction, the kernels run here.
 
 # %% tags=["here"]
 if vnni.runs_here():

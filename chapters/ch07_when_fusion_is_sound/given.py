@@ -1,7 +1,7 @@
 """What chapter 7 provides: the match of two blocks, helpers for exercises, all conditions except `check_between`.
 
-Each condition raises a ScheduleError or passes. It checks one thing only, so that you can leave it out and see its case
-fail.
+Each condition raises a ScheduleError or passes. It checks one thing only, so that you can remove it and see which case
+goes wrong.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ch6 = earlier(6)
 
 @dataclass(frozen=True)
 class Way:
-    """How an epilogue was fused. how: "init", "scaled" or "last step". why: the reason, for a reader to check."""
+    """How an epilogue was fused. how: "init", "scaled" or "last step". why: the reason, so that one can check it."""
 
     how: str
     why: str
@@ -49,8 +49,8 @@ class Way:
 
 
 REASONS = {
-    "init": "`{}` combines the sum with what does not change along it",
-    "scaled": "`{}` multiplies the sum; each of its steps is multiplied instead",
+    "init": "`{}` combines the sum with values that do not change along it",
+    "scaled": "`{}` multiplies the sum, so each step is multiplied instead",
 }
 
 # --- step 1: match the two blocks -----------------------------------------------------------------
@@ -97,7 +97,7 @@ class MatchedPair:
 
 
 def match(sch: Schedule, reduction: SBlockRV, epilogue: SBlockRV) -> MatchedPair:
-    """The pair of blocks. Raises ScheduleError unless each point of the epilogue reads exactly its own sum."""
+    """Return the pair of blocks. Raises ScheduleError unless each point of the epilogue reads exactly its own sum."""
     site = locate(sch, reduction, epilogue)
     block, other = site.producer.block, site.consumer.block
     step = reduction_step(site.producer)
@@ -144,9 +144,9 @@ def epilogue_load(block: SBlock, temp: Var) -> TensorLoad:
 
 
 def operation(step: Expr, total: TensorLoad) -> type | None:
-    """The ⊕ of a reduction's step `total ⊕ x`: Add (also for `total - x`), Mul, Max or Min; None for any other step.
+    """Return the ⊕ of a step `total ⊕ x`: Add (for `total - x`, too), Mul, Max or Min. None for any other step.
 
-    x must not mention the buffer of `total`, and may be nested: `a + (total - b)` is a sum.
+    x must not mention the buffer of `total`. The step may be nested: `a + (total - b)` is a sum.
     """
     if isinstance(step, (tirx.Add, tirx.Sub)):
         return tirx.Add if _sign(step, total) == 1 else None
@@ -280,16 +280,16 @@ def check_memory(sch: Schedule, pair: MatchedPair) -> None:
 
 
 def check_sums_unseen(pair: MatchedPair, start: Expr, reassociate: bool) -> None:
-    """Refuse to replace the sums by partial results that include the epilogue, if another block uses the sums."""
+    """Refuse if another block uses the sums, which no longer exist after a fusion into the init."""
     ch6.check_bystanders(pair.fusion(start))
 
 
 def check_rounding(pair: MatchedPair, start: Expr, reassociate: bool) -> None:
     """Refuse to change the order of a floating-point reduction if the caller forbids it, or the dtype is too coarse.
 
-    Integers are exact in any order, except for overflow in between, which TVM leaves undefined. 16-bit floats have 11
-    bits or fewer: a sum that starts from its bias may lose every step (2048 + 1 = 2048) or overflow (60000 + 8000 is
-    infinite). max and min do not round, but their results for a NaN, or for 0 and -0, depend on the order.
+    Integers are exact in any order, unless a sum overflows on the way, which TVM leaves undefined. 16-bit floats have
+    11 bits or fewer: a sum that starts from its bias may lose every step, or overflow. max and min do not round, but
+    their results for a NaN, or for 0 and -0, depend on the order.
     """
     dtype = str(pair.temp.dtype)
     if dtype.startswith(("int", "uint")):
@@ -332,7 +332,7 @@ def start_from(sch: Schedule, pair: MatchedPair, start: Expr, step: Expr) -> Non
 
 
 def check_lanes(nest: Nest) -> None:
-    """Refuse a vectorized loop around whole sums: this release lets all its lanes share one element of `temp`."""
+    """Refuse a vectorized loop around whole sums, because in this release all its lanes share one element of `temp`."""
     wide = reduction_loops(nest)
     for loop in nest.loops:
         if any(loop.same_as(other) for other in wide):

@@ -4,8 +4,8 @@
     temp[i, j] = temp[i, j] + A[i, k] * B[j, k]     ->      D[i, j] = D[i, j] + A[i, k] * B[j, k]
     D[i, j] = temp[i, j] + C[i, j]
 
-`fuse_reduction_epilogue`, at the end, has three steps: analysis (is it safe, and what is added?), transformation (the
-fused block) and substitution (put it where the two blocks were). The analysis says yes only to what it can prove.
+`fuse_reduction_epilogue`, at the end, has three steps. Analysis asks whether the fusion is safe, and what is added.
+Transformation builds the fused block. Substitution puts it into the schedule. Analysis accepts only what it can prove.
 """
 
 from __future__ import annotations
@@ -54,10 +54,11 @@ from chapters.kit.ir.tensor_ir import (
 
 @dataclass(frozen=True)
 class Fusion:
-    """What the analysis finds: `output[indices] = temp[…] + addend` can start in the init of the reduction.
+    """What the analysis has found: the epilogue stores `temp[…] + addend` into `output[indices]`.
 
-    temp: the buffer between the two blocks. axes: what each axis of the epilogue is in the reduction. `indices` and
-    `addend` are written with the reduction's axes.
+    site: where the two blocks stand; site.scope is the block around both, site.span the statements from the reduction
+    to the epilogue. temp: the buffer between the two blocks. axes: what each axis of the epilogue is in the reduction.
+    `indices` and `addend` are written with the reduction's axes.
     """
 
     site: BlockSite
@@ -80,7 +81,7 @@ class Fusion:
 
 
 def analyse(sch: Schedule, reduction: SBlockRV, epilogue: SBlockRV) -> Fusion:
-    """Everything the fusion needs to know. Raises ScheduleError unless it is proved to compute the same."""
+    """Return what the other two steps need. Raises ScheduleError unless the fusion is proved to compute the same."""
     site = locate(sch, reduction, epilogue)
     producer, consumer = site.producer.block, site.consumer.block
     step = check_reduction(site.producer)
@@ -103,16 +104,16 @@ def analyse(sch: Schedule, reduction: SBlockRV, epilogue: SBlockRV) -> Fusion:
 
 
 def split_sum(epilogue: SBlock, temp: Var) -> tuple[TensorLoad, Expr]:
-    """The load of `temp` and the addend of an epilogue that stores a sum of `temp[…]` and any number of other terms.
+    """Return the load of `temp` and the addend of an epilogue that stores a sum of `temp[…]` and other terms.
 
-    The terms stand in any order and nesting. The addend is the sum of all but `temp[…]`, in the order in which the
-    program adds them: `E + (temp[…] + C)` gives `C + E`. A single other term is the addend itself. A copy, `output[…] =
-    temp[…]`, adds a constant 0 of the buffer's dtype.
+    The terms may have any order and nesting. The addend is the sum of all terms except `temp[…]`, in the order in which
+    the program adds them: `E + (temp[…] + C)` gives `C + E`. A single other term is the addend itself. A copy,
+    `output[…] = temp[…]`, adds a constant 0 of the dtype of `temp`.
 
-    Refuses, by `require`, every other body: no single store, anything but additions around `temp[…]`, `temp` mentioned
-    anywhere else (it is then read twice, or decides where the output goes), an addend that is not pure (`is_pure`).
+    Refuses by `require`: a body that is not one store; anything but additions around `temp[…]`; `temp` anywhere else in
+    the store, in an index too; an addend that is not pure.
     """
-    # BEGIN exercise 6.1 (about 12 lines): take terms off the sum until one load of `temp` is left, or refuse
+    # BEGIN exercise 6.1 (about 12 lines): go down to the load of `temp` and collect the other terms, or refuse
     store = epilogue.body
     require(isinstance(store, BufferStore), epilogue, "its body is not one store")
     load, terms = store.value, []
@@ -131,22 +132,22 @@ def split_sum(epilogue: SBlock, temp: Var) -> tuple[TensorLoad, Expr]:
 def match_axes(
     read: Sequence[Expr], written: Sequence[Expr], epilogue: SBlock, reduction: SBlock
 ) -> dict[Var, Expr]:
-    """What each axis of the epilogue is in the reduction, found through the element of `temp` that both name.
+    """Return for each axis of the epilogue what it is in the reduction.
 
-    read: the indices at which the epilogue reads `temp`, in the epilogue's axes. written: those at which the reduction
-    writes it, in the reduction's. `temp[vj, vi]` read and `temp[r0, r1]` written give {vj: r0, vi: r1}: neither the
-    position nor the name of an axis counts. An axis of the epilogue that is not in `read` must have a single value,
-    and becomes that value.
+    read: the indices at which the epilogue reads `temp`, in the epilogue's axes. written: the indices at which the
+    reduction writes it, in the reduction's axes. `temp[vj, vi]` read and `temp[r0, r1]` written give {vj: r0, vi: r1}.
+    Neither the position nor the name of an axis counts. An axis of the epilogue that does not occur in `read` must have
+    a single value, and is mapped to it.
 
-    Refuses unless `read`, with its axes replaced, is `written`; and unless matched axes run over the same range.
+    Refuses unless `read`, with its axes replaced, equals `written`, and unless matched axes have the same range.
     """
-    # BEGIN exercise 6.2 (about 16 lines): pair the variables in order of appearance, then prove it
+    # BEGIN exercise 6.2 (about 16 lines): guess a pairing, prove it, compare the ranges
     own = {axis.var for axis in epilogue.iter_vars}
     theirs = {axis.var: axis.dom for axis in reduction.iter_vars}
     pairs = zip(variables_of(read), variables_of(written), strict=False)
     axes: dict[Var, Expr] = {mine: other for mine, other in pairs if mine in own}
     same = structural_equal(substitute(read, axes), written)
-    require(same, epilogue, "it reads the reduction's result at other indices than it is written")
+    require(same, epilogue, "it reads the sums at other indices than the reduction writes them")
     for axis in epilogue.iter_vars:
         name = axis.var.name
         if axis.var in axes:
@@ -154,29 +155,28 @@ def match_axes(
             require(matched, epilogue, f"its axis `{name}` has another range than the reduction's")
         else:
             one = Analyzer().can_prove_equal(axis.dom.extent, 1)
-            require(one, epilogue, f"its axis `{name}` is no axis of the reduction's result")
+            require(one, epilogue, f"its axis `{name}` has several values for one sum")
             axes[axis.var] = axis.dom.min
     return axes
     # END exercise 6.2
 
 
 def check_bystanders(fusion: Fusion) -> None:
-    """Refuse if anything else in the function could tell the difference.
+    """Refuse if another block, or the caller, could notice the fusion.
 
-    After the fusion `temp` is gone, the addend is read before the first reduction step and not after the last, and
-    `output` holds partial sums from the first step on. `fusion.site.span` holds all statements that run in between,
-    among them the two blocks.
+    After the fusion `temp` is gone. The addend is read before the first step instead of after the last one. `output`
+    holds partial sums from the first step on.
     """
-    # BEGIN exercise 6.3 (about 14 lines): who else sees temp, output, and what the addend reads?
+    # BEGIN exercise 6.3 (about 14 lines): who else uses temp, the output, and what the addend reads?
     site, reduction, epilogue = fusion.site, fusion.reduction, fusion.epilogue
     temp, output = fusion.temp.name, fusion.output.name
     local = any(fusion.temp.same_as(buffer) for buffer in site.scope.alloc_buffers)
     require(local, reduction, f"`{temp}` is not allocated by the block around it, so others see it")
     known = 1 + count(reduction, fusion.temp) + count(epilogue, fusion.temp)
     private = count(site.scope, fusion.temp) == known
-    require(private, reduction, f"others than `{epilogue.name_hint}` use `{temp}`")
+    require(private, reduction, f"blocks other than `{epilogue.name_hint}` use `{temp}`")
     untouched = count(site.span, fusion.output) == count(epilogue, fusion.output)
-    require(untouched, epilogue, f"`{output}` is also used between the reduction's start and it")
+    require(untouched, epilogue, f"`{output}` is used before it, after the reduction began")
     for buffer in {load.source for load in nodes(fusion.addend, TensorLoad)}:
         written = may_write(site.span, buffer)
         require(
@@ -191,12 +191,12 @@ def check_bystanders(fusion: Fusion) -> None:
 
 
 def fused_block(fusion: Fusion) -> SBlock:
-    """The reduction with `output` for `temp` and the addend for the init's 0.
+    """Return the reduction with `output` in place of `temp`, and with the addend in place of the init's 0.
 
-    It keeps the reduction's name, axes and annotations. reads: what the epilogue read and then what the reduction read,
-    without `temp`, each buffer once (`one_a_buffer`). writes: where the epilogue wrote.
+    It keeps the reduction's name, axes and annotations. reads: those of the epilogue, then those of the reduction,
+    without `temp`, each buffer once (`one_a_buffer`). writes: those of the epilogue. All are in the reduction's axes.
     """
-    # BEGIN exercise 6.4 (about 14 lines): the init, the step, the regions
+    # BEGIN exercise 6.4 (about 14 lines): init, body, reads and writes
     reduction, epilogue = fusion.reduction, fusion.epilogue
     total = BufferLoad(fusion.output, fusion.indices)
     step = replace_loads(reduction.body.value, fusion.temp, total)
@@ -218,8 +218,8 @@ def fused_block(fusion: Fusion) -> SBlock:
 
 
 def new_scope(fusion: Fusion, fused: SBlock) -> SBlock:
-    """The block around both, with `fused` for the reduction, without the epilogue, loops left empty, and `temp`."""
-    # BEGIN exercise 6.5 (about 5 lines): rebuild the scope's body and its allocations
+    """Return the block around both after the fusion: its body `rebuilt`, and `temp` no longer allocated."""
+    # BEGIN exercise 6.5 (about 5 lines): the scope with its rebuilt body and fewer allocations
     scope = fusion.site.scope
     body = rebuilt(scope.body, fusion, fused)
     kept = [buffer for buffer in scope.alloc_buffers if not buffer.same_as(fusion.temp)]
@@ -228,8 +228,11 @@ def new_scope(fusion: Fusion, fused: SBlock) -> SBlock:
 
 
 def rebuilt(stmt: Stmt, fusion: Fusion, fused: SBlock) -> Stmt | None:
-    """`stmt` after the fusion; None if nothing is left of it. What does not change stays the same object."""
-    # BEGIN exercise 6.5 (about 16 lines): a sequence, a loop, the two blocks; anything else stays
+    """Return `stmt` as it is after the fusion, or None if nothing is left of it.
+
+    `fused` takes the reduction's place. A loop without a body goes, too. What stays the same is the same object.
+    """
+    # BEGIN exercise 6.5 (about 16 lines): a sequence, a loop, the two blocks; return anything else as it is
     if isinstance(stmt, SeqStmt):
         parts = [rebuilt(part, fusion, fused) for part in stmt.seq]
         parts = [part for part in parts if part is not None]
@@ -252,12 +255,11 @@ def fuse_reduction_epilogue(
 ) -> None:
     """Start the sum of `reduction_block` from what `epilogue_block` adds to it, and remove `epilogue_block`.
 
-    Blocks are given by name or by handle. `sch` changes in place: the handle of the reduction then means the fused
-    block, handles of its loops and of other blocks stay valid, the epilogue's do not. `sch.trace` lacks it: Python can
-    register no kind of instruction. Floating-point sums are reassociated: the bias is added first and not last. Integer
-    sums are exact, barring signed overflow on the way, which TVM leaves undefined. Buffers that are passed to the
-    function are taken to be different memory, as everywhere in TVM.
-
+    Blocks are given by name or by handle. `sch` changes in place. The handle of the reduction then finds the fused
+    block; handles of its loops and of other blocks stay valid, and the epilogue's do not. `sch.trace` does not record
+    the fusion, because Python cannot register a kind of instruction. Floating-point sums are reassociated: the bias is
+    added first instead of last. Integer sums are exact unless a signed sum overflows on the way. Arguments of the
+    function are assumed to be different memory, as everywhere in TVM.
     Raises tvm.s_tir.ScheduleError, and leaves `sch` exactly as it was, unless the result is proved to be the same.
     Built-in: `Schedule.fuse_reduction_epilogue`, src/s_tir/schedule/primitive/compute_inline.cc.
     """
@@ -266,7 +268,7 @@ def fuse_reduction_epilogue(
     fusion = analyse(sch, reduction, epilogue)
     fused = fused_block(fusion)
     scope = new_scope(fusion, fused)
-    # BEGIN exercise 6.5 (about 2 lines): swap the scope; the map says which new block is which old one
+    # BEGIN exercise 6.5 (about 2 lines): replace the scope; the map says which new block continues which old one
     reuse = {fusion.site.scope: scope, fusion.reduction: fused}
     sch.state.replace(fusion.site.scope_sref, scope, reuse)
     # END exercise 6.5
@@ -276,16 +278,13 @@ def fuse_reduction_epilogue(
 
 
 def refresh_regions(sch: Schedule, block: SBlockRV | str) -> None:
-    """Write into a block what it really reads and writes, as `tensorize` compares it; `sch` changes in place.
+    """Declare in T.reads and T.writes what a block really reads and writes; `sch` changes in place.
 
-    `decompose_reduction` of a fused block leaves the new init block with no reads, though it reads the bias, and the
-    bias in the reads of the update, which no longer reads it. The order is that of first use. Raises ScheduleError for
-    a block that reaches memory through a pointer.
-
-    `get_sblock_access_region` takes the block and a map, from the variable of each buffer it is to speak of to the
-    buffer itself: in this release one and the same object.
+    `decompose_reduction` of a fused block leaves wrong declarations, and `tensorize` compares them. The new init block
+    has no reads, though it reads the bias. The update still declares the bias, which it no longer reads. The new lists
+    are in the order of first use. Raises ScheduleError for a block that reaches memory through a pointer.
     """
-    # BEGIN exercise 6.6 (about 7 lines): ask TVM for the regions, and replace the block by itself
+    # BEGIN exercise 6.6 (about 7 lines): ask TVM for the regions, and replace the block by one that declares them
     sref = sch.get_sref(sch.get_sblock(block) if isinstance(block, str) else block)
     old = sref.stmt
     buffers = {var: var for var in nodes(old, Var) if is_buffer_var(var)}
@@ -301,13 +300,13 @@ def refresh_regions(sch: Schedule, block: SBlockRV | str) -> None:
 
 
 def predicted_speedup(k: int, operations_per_second: float, bytes_per_second: float) -> float:
-    """How many times faster a fused int8 matmul is than the same matmul followed by a pass that adds the bias.
+    """Return the speedup of a fused int8 matmul over the same matmul followed by a pass that adds the bias.
 
-    An output element of the fused one costs `2 * k` operations and one 4-byte store. The separate pass adds a 4-byte
-    load of the sum and another store. A store moves 8 bytes: the processor reads the cache line before it writes it.
-    Operations and traffic are taken to add up; the bias itself stays in the cache.
+    k: length of the sums. Per output element the fused one needs `2 * k` operations and one 4-byte store. The separate
+    pass adds a 4-byte load of the sum and another store. A store moves 8 bytes, because the processor reads the cache
+    line before it changes it. The times of operations and traffic add up. The bias itself stays in the cache.
     """
-    # BEGIN exercise 6.7 (about 3 lines): seconds an element, fused and not
+    # BEGIN exercise 6.7 (about 3 lines): seconds per element, fused and unfused
     fused = 2 * k / operations_per_second + 8 / bytes_per_second
     separate_pass = (4 + 8) / bytes_per_second
     return (fused + separate_pass) / fused
@@ -315,11 +314,11 @@ def predicted_speedup(k: int, operations_per_second: float, bytes_per_second: fl
 
 
 def lost_read() -> tirx.PrimFunc:
-    """A program on which the built-in's fused block reads an element that its T.reads does not declare.
+    """Return a program on which the built-in's fused block reads an element that its T.reads does not declare.
 
-    It has blocks `matmul` and `bias`, both primitives accept it, and both are right: only the declaration is wrong.
+    It has blocks `matmul` and `bias`. Both primitives accept it and get the numbers right.
     """
-    # BEGIN exercise 6.8 (about 18 lines): what if the epilogue adds something the reduction reads too?
+    # BEGIN exercise 6.8 (about 18 lines): a program whose epilogue adds something that the reduction reads, too
 
     @T.prim_func(s_tir=True)
     def main(A: T.Buffer((4, 4), "int32"), D: T.Buffer((4, 4), "int32")):

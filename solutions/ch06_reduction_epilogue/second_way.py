@@ -1,14 +1,14 @@
 """Another right design for exercises 6.4 and 6.5.
 
 **6.4, regions recomputed.** The reference builds the fused block's reads from those that the two blocks declared. TVM
-can also compute them from the finished block, as `refresh_regions` does. That is shorter and cannot disagree with the
-code. But a declaration may be wider than the code on purpose: `T.reads(A[0:n])` around an opaque call says something
-that no analysis can find out, and recomputing forgets it.
+can also compute them from the finished block, as in `refresh_regions`. That is shorter, and cannot disagree with the
+code. But a declaration may be wider than the code on purpose. `T.reads(A[0:n])` around an opaque call says what no
+analysis can find out, and recomputing loses it.
 
-**6.5, one map over the tree.** The reference recurses by hand and touches only loops and sequences. `structural_map`
-visits everything, children first: it marks a block as gone, and cleans up the loops and sequences around it on the way
-out. There is no recursion to get wrong, but it also visits every expression of the scope, in vain. And it needs a mark
-that differs from every statement of the program, which may contain an `Evaluate(0)` itself.
+**6.5, one map over the tree.** The reference recurses by hand, and touches only loops and sequences. `structural_map`
+visits everything, children first. So one function marks a block as gone, and others remove the loops and sequences
+around it. There is no recursion to write, but every expression of the scope is visited for nothing. And the mark must
+differ from every statement of the program, which may contain an `Evaluate(0)` itself.
 """
 
 from tvm.tirx import Evaluate

@@ -1,15 +1,15 @@
 """Another right design for exercises 7.1 and 7.3.
 
-**7.1, by trying numbers.** `affine` first makes sure that the epilogue is made of +, - and * with the sum on one side
-of each product only. Then it *measures* the scale and the addend: the addend is the value where the sum is 0, and the
-scale is how much the value grows when the sum goes from 0 to 1. That is easier to believe, because no rule of
-arithmetic is written down twice. The price: the expressions come out unfolded, `(1 + c) - (0 + c)` for 1, so code that
-asks "is the scale 1?" has to simplify first. And in floating point the difference would round: `(1 + c) - c` need not
-be 1. So it measures integers only, and falls back to the rules for floats.
+**7.1, by trying numbers.** `affine` first makes sure that the epilogue is made of +, - and *, with the sum on only one
+side of each product. Then it *measures* the scale and the addend. The addend is the value for a sum of 0. The scale is
+the difference between the values for a sum of 1 and a sum of 0. This is easier to believe, because it repeats no rule
+of arithmetic. The price: the expressions are not folded, `(1 + c) - (0 + c)` for 1, so code that asks "is the scale 1?"
+has to simplify first. And in floating point the difference would be rounded: `(1 + c) - c` need not be 1. So it
+measures integers only, and uses the reference's rules for floats.
 
-**7.3, one comparison.** The predicate numbers the iterations of the reduction loops as one mixed-radix number and
-compares it with the last. One comparison in place of several, and a longer expression in it; TVM's analysis reads
-neither as a bound on a loop, which is what keeps later primitives from reordering the loops.
+**7.3, one comparison.** The predicate makes one number of the reduction loops' variables, as of the digits of a
+number, and compares it with the largest. That is one comparison instead of several, with a longer expression. TVM's
+analysis takes neither form for a bound on a loop, and therefore later primitives refuse to reorder the loops.
 """
 
 from solutions.ch07_when_fusion_is_sound import soundness as _rules

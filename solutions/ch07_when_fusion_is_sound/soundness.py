@@ -4,10 +4,10 @@ With `t ⊕ x` for a step of the reduction and `f` for the epilogue, `fuse_epilo
 
     init        f(t ⊕ x) = f(t) ⊕ x          start from f(init), keep the step
     scaled      f(t + x) = f(t) + s * x      start from f(init), scale the step by s
-    last step   any f                        keep the sum, apply f to it when its last step has been done
+    last step   any f                        keep the sum, apply f after its last step
 
-The first two change the order of the arithmetic, the third does not. Each is taken only where its conditions are
-proved.
+The first two change the order of the arithmetic, and the third does not. `fuse_epilogue` takes a way only if it can
+prove the conditions of that way.
 """
 
 from __future__ import annotations
@@ -53,15 +53,17 @@ from chapters.kit.ir.tensor_ir import may_write, mentions, nodes, replace_loads
 
 
 def affine(value: Expr, total: TensorLoad) -> tuple[Expr, Expr] | None:
-    """`(scale, addend)` with `value = scale * total + addend`, neither of which mentions the buffer of `total`.
+    """Return `(scale, addend)` with `value = scale * total + addend`, or None if `value` is not of this form.
 
-    value: an expression of the dtype of `total`, made of `total`, of anything that does not mention its buffer, and of
-    `+`, `-` and `*`, nested in any way. None if it is not of this form: where `total` stands inside any other operation
-    (a cast, max, a division, a call), is multiplied by itself, or another element of its buffer is read.
+    value: an expression of the dtype of `total`. It has this form if it is made of `total`, of anything that does not
+    mention the buffer of `total`, and of `+`, `-` and `*`, nested in any way. It has not if `total` stands inside any
+    other operation (a cast, max, a division, a call), is multiplied by itself, or if another element of its buffer is
+    read.
 
-    scale and addend have the dtype of `total`; build them with Python's operators, which fold 0 and 1 away.
+    scale and addend do not mention that buffer, and have the dtype of `total`. Build them with Python's operators,
+    which fold 0 and 1 away.
     """
-    # BEGIN exercise 7.1 (about 14 lines): what does not mention the sum, the sum itself, +, - and *
+    # BEGIN exercise 7.1 (about 14 lines): no mention of the sum; the sum itself; +, - and *; anything else
     zero, one = const(0, str(total.source.dtype)), const(1, str(total.source.dtype))
     if not mentions(value, total.source):
         return zero, value
@@ -84,16 +86,16 @@ def affine(value: Expr, total: TensorLoad) -> tuple[Expr, Expr] | None:
 def enter_init(
     value: Expr, step: Expr, init: Expr, total: TensorLoad
 ) -> tuple[str, Expr, Expr] | None:
-    """What becomes of a reduction that starts from its epilogue: `(how, init, step)`, or None if it cannot.
+    """Return `(how, init, step)` of the reduction that starts from its epilogue, or None if it may not.
 
     value: the epilogue, f(total). step: one step of the reduction, `total ⊕ x`. init: what `total` starts from.
 
-    how is "init" if f(t ⊕ x) = f(t) ⊕ x: the step stays. That holds exactly if f(t) = t ⊕ c: for a sum, c is added or
-    subtracted; for max, min and product, f is the same operation. how is "scaled" if the reduction is a sum and
-    f(t) = s * t + c: then f(t + x) = f(t) + s * x, and every x of the step is multiplied by s. In both, the new init is
-    f(init); where init is 0 that is c itself. The new step still names `total`; its buffer is replaced later.
+    how is "init" if f(t ⊕ x) = f(t) ⊕ x. Then the step stays. For a sum, f adds or subtracts; for max, min and product,
+    f is the same operation. how is "scaled" if the reduction is a sum and f(t) = s * t + c, with another s than 1. Then
+    every x that the step adds is multiplied by s. In both ways the new init is f(init). If init is 0 in a sum, that is
+    the addend c. The new step still names `total`; the output takes its place later.
     """
-    # BEGIN exercise 7.2 (about 12 lines): f(init), which is the addend for 0, and the step: as it was, or scaled
+    # BEGIN exercise 7.2 (about 12 lines): which ⊕ is it, does f fit it, the new init, the new step
     op = operation(step, total)
     start = replace_loads(value, total.source, init)
     if op in (Mul, Max, Min):
@@ -113,15 +115,17 @@ def enter_init(
 
 
 def last_step(nest: Nest) -> Expr:
-    """When the reduction in `nest` has just done the last step of an element: the predicate of a block beside it.
+    """Return the predicate of a block beside the reduction: true when an element has had its last step.
 
-    True in the last iteration of every loop that drives a reduction axis, whatever the reduction's own predicate says
-    there, and, of that predicate, only what the other loops decide: a split that does not divide adds such parts. So
-    `k0 == 2 and k1 == 1`, not `vk == 4`: with 5 steps split into 3 x 2 and reordered, step 4 is not the last.
+    It is true if every loop that drives a reduction axis is in its last iteration, even if the reduction's own
+    predicate cuts that iteration off. Of that predicate keep the parts that mention only spatial loops; a split that
+    does not divide adds such parts. So `k0 == 2 and k1 == 1`, and not `vk == 4`: with 5 steps split into 3 x 2 and the
+    loops exchanged, step 4 is the third.
 
-    Refuses where a loop drives a spatial and a reduction axis at once, or a part of the predicate mentions both.
+    Refuses if one loop drives a spatial and a reduction axis, or if one part of the predicate mentions both kinds of
+    loops.
     """
-    # BEGIN exercise 7.3 (about 14 lines): the last iteration of each, and the spatial part of the predicate
+    # BEGIN exercise 7.3 (about 14 lines): the last iteration of each loop, and the spatial parts of the predicate
     own = [loop.loop_var for loop in reduction_loops(nest)]
     others = [loop.loop_var for loop in nest.loops if loop.loop_var not in own]
     parts = [EQ(loop.loop_var, loop.min + loop.extent - 1) for loop in reduction_loops(nest)]
@@ -143,14 +147,13 @@ def last_step(nest: Nest) -> Expr:
 
 
 def check_between(sch: Schedule, pair: MatchedPair) -> None:
-    """Refuse if a block that runs between the two could tell the difference, or make one.
+    """Refuse if a block between the two would see or cause other values after the fusion.
 
-    After the fusion the epilogue runs earlier: each element as soon as its sum is done. So no other block in
-    `site.span` may mention the output, or write what the epilogue reads: the sums, and its other operands. The
-    reduction must not mention the output either, because it has more sums to make. The refusal names the buffer that
-    clashes.
+    Fused, the epilogue runs earlier: for each element as soon as its sum is done. So no block between the two may
+    mention the output, or write what the epilogue reads, which is the sums and its other operands. The reduction must
+    not mention the output either, because it still has other sums to compute. The refusal names the buffer.
     """
-    # BEGIN exercise 7.4 (about 12 lines): the reduction, and then every other block in between
+    # BEGIN exercise 7.4 (about 12 lines): the reduction, and then every block in between
     output, late = pair.output.name, f"before `{pair.epilogue.name_hint}` is done"
     used = mentions(pair.reduction, pair.output)
     require(
@@ -167,7 +170,7 @@ def check_between(sch: Schedule, pair: MatchedPair) -> None:
     # END exercise 7.4
 
 
-# GUARD: the conditions of every way, by name, in the order in which they are checked. GUARD_OF_INIT: the further
+# GUARD: the conditions of all three ways, by name, in the order in which they are checked. GUARD_OF_INIT: the further
 # conditions of the two ways that start from the epilogue.
 GUARD = {
     "elementwise": check_epilogue,
@@ -209,21 +212,21 @@ def fuse_epilogue(
     *,
     reassociate: bool = True,
 ) -> Way:
-    """Make one nest of a reduction and of the elementwise block that reads its result; say which way and why.
+    """Fuse a reduction and the elementwise block that reads its result; return which way was taken, and why.
 
-    Blocks are given by name or by handle. `sch` changes in place. `sch.trace` does not record it, because this release
-    lets Python register no kind of instruction: replaying the trace leaves the fusion out. Buffers that are passed to
-    the function are taken to be different memory, as everywhere in TVM.
+    Blocks are given by name or by handle. `sch` changes in place. `sch.trace` does not record the fusion, because
+    Python cannot register a kind of instruction; a replay leaves it out. Buffers that are passed to the function are
+    assumed to be different memory, as everywhere in TVM.
 
     After the way "last step", three primitives of this release go wrong, so call them before: `reindex` and
     `pad_einsum` overlook the block in the loops that reads the sums, and `vectorize` of a loop around whole sums gives
     all its lanes one sum.
 
-    Integers come out exactly, barring overflow on the way. Floating-point sums and products may be reassociated:
-    equal up to rounding, provided that no factor is infinite and nothing overflows on the way. With `reassociate=False`
-    the same operations are done on the same values in the same order. Then the result is the same to the last bit,
-    unless the compiler contracts a product and a sum into one FMA, which rounds once: LLVM and NVCC do so where the
-    target has it.
+    Integer results are exact, unless a sum overflows on the way. Floating-point sums and products may be reassociated:
+    the result is equal up to rounding, if no factor is infinite and nothing overflows on the way. With
+    `reassociate=False` the same operations are done on the same values in the same order. Then the result is the same
+    to the last bit, unless the compiler contracts a product and a sum into one FMA, which rounds once. LLVM and NVCC do
+    so if the target has FMA.
 
     Raises tvm.s_tir.ScheduleError, and leaves `sch` as it was, unless the result is proved to be the same.
     """
@@ -243,7 +246,7 @@ def fuse_epilogue(
 
 
 def counterexamples() -> dict[str, str]:
-    """For each condition the name of a hard case that goes wrong if that condition alone is left out.
+    """Return for each condition the name of a hard case that goes wrong if that condition alone is left out.
 
     The conditions: "each point once", "nobody between" and "own element" of GUARD, "sums unseen" and "order of
     rounding" of GUARD_OF_INIT. The cases: the names in `chapters.kit.cases.hard_cases.CASES`.
@@ -260,7 +263,7 @@ def counterexamples() -> dict[str, str]:
 
 
 def predicted_half() -> dict[str, float]:
-    """What four sums give in float16, which rounds after every addition; each is added from left to right.
+    """Return the results of four sums in float16, which rounds after every addition, from left to right.
 
     "bias first": 2048 + 1 + 1 + ... (100 ones). "bias last": 1 + 1 + ... (100 ones) + 2048.
     "up first": 60000 + 8000 - 8000. "up last": 8000 - 8000 + 60000. `float("inf")` is a possible answer.
@@ -271,10 +274,10 @@ def predicted_half() -> dict[str, float]:
 
 
 def breaks_the_builtin() -> Case:
-    """A hard case of your own: the built-in fuses it and computes something else, `fuse_epilogue` fuses it rightly.
+    """Return a hard case of your own: the built-in fuses it and computes other numbers, and `fuse_epilogue` is right.
 
-    `Case(cause, name, value="s + C[wi, wj]")` is the plain one: value is TVMScript, with `s` for the sum.
+    `Case(cause, name, value="s + C[wi, wj]")` is a plain bias. value is TVMScript, with `s` for the sum.
     """
-    # BEGIN exercise 7.7 (about 2 lines): one line of epilogue will do
+    # BEGIN exercise 7.7 (about 2 lines): one line of epilogue is enough
     return Case("mine", "my own", value="T.max(C[wi, wj] - s, E[wi, wj])")
     # END exercise 7.7

@@ -185,14 +185,14 @@ def refuses(call: Callable, func: tirx.PrimFunc, what: str, why: str, read: Sect
     except ScheduleError as error:
         message = str(error)
         named = "`matmul`" in message or "`bias`" in message
-        what = "A refusal does not name, in one line, the block that stands in the way."
-        expected = 'require(condition, block, "the condition it misses"), which words it'
-        why = "In a schedule of twenty blocks, the reader of a refusal must know which one to look at."
+        what = "Your refusal does not name, in one line, the block that stands in the way."
+        expected = 'a ScheduleError from `require(condition, block, "what is wrong with it")`'
+        why = "A schedule may have twenty blocks. The reader of a refusal must know which one to look at."
         right = named and "\n" not in message
         NOT_FIRE.that(right, what, expected=expected, yours=message[:300], why=why)
         return
-    yours = "accepted:\n" + listing(func)
-    raise read.failed(what, expected="a ScheduleError, by `require`", yours=yours, why=why)
+    yours = "accepted, for the program\n" + listing(func)
+    raise read.failed(what, expected="a ScheduleError from `require`", yours=yours, why=why)
 
 
 def unsound(table: dict[str, dict]) -> list[tuple[str, tirx.PrimFunc, str]]:
@@ -205,7 +205,7 @@ def accepts(call: Callable, func: tirx.PrimFunc, what: str, why: str, read: Sect
     try:
         return call(func)
     except ScheduleError as error:
-        expected = "no refusal for\n" + listing(func)
+        expected = "no refusal, for the program\n" + listing(func)
         raise read.failed(what, expected=expected, yours=str(error)[:400], why=why) from None
 
 
@@ -238,24 +238,23 @@ SUMS = {
     **{text: text for text in NESTED},
 }
 NO_SUMS = {
-    "temp - C": "The negative of C is added, so the sum would have to start from -C, not from C.",
-    "C - temp": "The sum changes its sign: starting from C and adding gives C + sum.",
-    "temp * 2 + C": "The sum is scaled, so every step would have to be scaled too: starting from C alone gives "
-    "sum + C.",
-    "T.max(temp + C, 0)": "A step that ran after the clipping would start from a clipped number: 0 + 6 - 2 clipped at "
-    "5 each time is 3.",
-    "T.max(temp, 0) + C": "A clipping stands between the sum and the addition; fused, it would be left out.",
-    "temp + temp": "The addend is the sum itself, which does not exist yet at the init.",
-    "temp + C * temp": "The addend depends on the sum, which does not exist yet at the init.",
-    "temp + C + temp": "The sum is added twice, so every step would have to be added twice too.",
-    "(temp - C) + E": "C is subtracted, so it is no term of the sum: starting from C + E gives sum + C + E.",
+    "temp - C": "C is subtracted. A sum that starts from C ends at sum + C; this one would have to start from -C.",
+    "C - temp": "The sum changes its sign. A sum that starts from C ends at C + sum.",
+    "temp * 2 + C": "The sum is doubled, so every step would have to be doubled. Starting from C gives sum + C.",
+    "T.max(temp + C, 0)": "Only the addend can move to the init, and the maximum would be lost. It cannot run at every "
+    "step: with C = 0 and the steps -5 and 6 the program gives 1, and a maximum at every step gives 6.",
+    "T.max(temp, 0) + C": "A maximum stands between the sum and the addition. In the fused block it would be lost.",
+    "temp + temp": "The addend is the sum itself, which does not exist before the first step.",
+    "temp + C * temp": "The addend depends on the sum, which does not exist before the first step.",
+    "temp + C + temp": "The sum is added twice, so every step would have to be doubled.",
+    "(temp - C) + E": "C is subtracted. A sum that starts from C + E ends at sum + C + E.",
     "E + (C - temp)": "The sum changes its sign before E is added.",
-    "T.max(temp + C, 0) + E": "A clipping stands between the two additions; fused, it would be left out.",
-    "C + (temp * 2 + E)": "The sum is scaled before anything is added.",
-    'temp + T.call_extern("int32", "next_number") + C': "The call would happen before the reduction and not after it, "
-    "although the term added last is harmless.",
-    'temp + T.call_extern("int32", "next_number")': "The call would happen before the reduction and not after it, and "
-    "perhaps another number of times.",
+    "T.max(temp + C, 0) + E": "A maximum stands between the two additions. In the fused block it would be lost.",
+    "C + (temp * 2 + E)": "The sum is doubled before anything is added.",
+    'temp + T.call_extern("int32", "next_number") + C': "The call has side effects, and would run before the reduction "
+    "instead of after it. That the term that is added last is harmless does not help.",
+    'temp + T.call_extern("int32", "next_number")': "The call has side effects. It would run before the reduction "
+    "instead of after it, and perhaps another number of times.",
 }
 BODIES = {
     "a block that stores twice": "D = temp + C\n        E = C",
@@ -263,7 +262,7 @@ BODIES = {
 INDICES = {
     "an index of the output": "D[vi, temp] = temp + C",
     "an index of the bias": "D = temp + C[vi, temp]",
-    "an index of the bias, and nothing else": "D = E + C[vi, temp]",
+    "an index of the bias, and nowhere else": "D = E + C[vi, temp]",
 }
 
 
@@ -281,18 +280,19 @@ def test_6_1_finds_the_addend(impl) -> None:
     """the addend holds every term of the sum but temp, each as often as the program adds it"""
     for title, text in SUMS.items():
         func = _sum(text)
-        why = "It is a sum of one load of temp and terms that do not mention temp."
-        found = accepts(partial(_split, impl), func, f"split_sum refuses {title}.", why, ADDED)
-        what = f"split_sum returned {type(found).__name__}, not the load and the addend."
+        why = "The value is a sum of one load of `temp` and terms that do not mention `temp`."
+        what = f"Your split_sum refuses an epilogue that is a sum: {title}."
+        found = accepts(partial(_split, impl), func, what, why, ADDED)
+        what = f"Your split_sum returned {type(found).__name__}, not the load and the addend."
         expected = "return load, addend"
         expect.that(isinstance(found, tuple) and len(found) == 2, what, expected=expected)
         load, mine = found
         reduction, epilogue = blocks_of(func)
         terms = _terms(epilogue.body.value)
         temp = next(term for term in terms if mentions(term, reduction.body.buffer))
-        what = f"The first value that split_sum returns is not the load of temp: {title}."
+        what = f"The first value that your split_sum returns is not the load of `temp`: {title}."
         found = tvm_ffi.structural_equal(load, temp)
-        why = "Its indices say which element of temp the epilogue reads."
+        why = "The load's indices say which element of `temp` the epilogue reads; exercise 6.2 needs them."
         ADDED.that(found, what, expected=_text(temp), yours=_text(load), why=why)
         wanted = [term for term in terms if not term.same_as(temp)]
         _same_terms(mine, wanted, title)
@@ -315,10 +315,10 @@ def _same_terms(mine, wanted: list, title: str) -> None:
         words = [{0: "not at all", 1: "once", 2: "twice"}.get(n, f"{n} times") for n in times]
         ADDED.that(
             times[0] == times[1],
-            f"split_sum's addend holds {_text(term)} {words[0]}, and the program adds it {words[1]}: {title}.",
+            f"The program adds {_text(term)} {words[1]}, and your addend holds it {words[0]}: {title}.",
             expected=f"{_text(total)}, its terms in any order",
             yours=_text(mine),
-            why="The addend becomes the init. A term that it lacks is lost; one that it holds twice is added twice.",
+            why="The addend becomes the init. A missing term is lost, and a term that it holds twice is added twice.",
         )
 
 
@@ -332,13 +332,15 @@ def _text(expression) -> str:
 def test_6_1_adds_nothing_to_a_copy(impl) -> None:
     """a copy adds 0, of the dtype that is copied"""
     for dtype in ("int32", "float32"):
-        what = f"split_sum refuses a copy, `D[vi] = temp[vi]`, in {dtype}."
-        why = "A copy is a sum whose addend is 0; `cache_write` leaves such blocks everywhere."
+        what = f"Your split_sum refuses a copy, `D[vi] = temp[vi]`, in {dtype}."
+        why = (
+            "A copy is a sum whose addend is 0. `cache_write` leaves such blocks in many schedules."
+        )
         _, addend = accepts(partial(_split, impl), _copy(dtype), what, why, ADDED)
         number = isinstance(addend, tirx.IntImm | tirx.FloatImm) and addend.value == 0
         ADDED.that(
             number and str(addend.ty.dtype) == dtype,
-            f"The addend of a copy in {dtype} is not a {dtype} 0.",
+            f"For a copy in {dtype}, your addend is not a {dtype} 0.",
             expected=f'const(0, "{dtype}")',
             yours=f"{addend!r} in {addend.ty.dtype}" if number else repr(addend),
             why="The addend becomes the init, which is stored into a buffer of that dtype.",
@@ -366,21 +368,21 @@ def _copy(dtype: str) -> tirx.PrimFunc:
 
 
 def test_6_1_refuses_all_else(impl) -> None:
-    """everything that is not a sum of temp and terms free of temp is refused"""
+    """an epilogue that is not a sum of temp and of terms without temp is refused"""
     for text, why in NO_SUMS.items():
-        refuses(partial(_split, impl), _sum(text), f"split_sum accepts {text}.", why, ADDED)
+        what = f"Your split_sum accepts `{text}`, which it must refuse."
+        refuses(partial(_split, impl), _sum(text), what, why, ADDED)
     for title, body in BODIES.items():
+        what = f"Your split_sum accepts {title}, which it must refuse."
         why = "The fused block has one init and one step. A second store would be lost."
-        refuses(
-            partial(_split, impl), program(nest(body)), f"split_sum accepts {title}.", why, ADDED
-        )
+        refuses(partial(_split, impl), program(nest(body)), what, why, ADDED)
 
 
 def test_6_1_refuses_temp_in_an_index(impl) -> None:
-    """temp may not decide where the output goes, or which bias is taken"""
+    """an epilogue that uses temp in an index is refused"""
     for title, text in INDICES.items():
-        what = f"split_sum accepts temp as {title}."
-        why = "The index would be needed before the first step, when the sum does not exist yet."
+        what = f"Your split_sum accepts an epilogue that uses `temp` in {title}."
+        why = "The index would be needed before the first step, and the sum does not exist then."
         refuses(partial(_split, impl), program(text), what, why, ADDED)
 
 
@@ -444,24 +446,28 @@ SAME_ELEMENT = {
 }
 OTHER_ELEMENT = {  # the reason, and the programs that must be refused for it
     "Row 0 of the output belongs to row 3 of the sum, so row 0 of the sum may not start from row 0 of the bias.": {
-        "the rows read backwards": program("D = temp[3 - vi, vj] + C"),
+        "the epilogue reads the rows backwards": program("D = temp[3 - vi, vj] + C"),
     },
     "The two blocks name different elements, although the same axes occur in both.": {
-        "rows and columns of a square result exchanged in one block only": program(
+        "the epilogue reads temp[vj, vi + 1], and the reduction writes temp[vi, vj]": program(
             "D = temp[vj, vi + 1] + C", loops="4, 4"
         ),
     },
     "The epilogue uses only some of the sums. The others have no bias to start from and no place in D.": {
-        "the diagonal": program("D[vi, 0] = temp[vi, vi] + C", axes=_OTHER_ORDER),
+        "the epilogue reads only the diagonal": program(
+            "D[vi, 0] = temp[vi, vi] + C", axes=_OTHER_ORDER
+        ),
     },
     "One sum goes to several elements of D, and can start from one bias only.": {
-        "one row for all": program("D = temp[0, vj] + C"),
+        "the epilogue reads row 0 for all rows of D": program("D = temp[0, vj] + C"),
     },
-    "The reduction also computes row 3: fused, it would write a row of D that the program never writes.": {
-        "rows 0 to 2 of four": program("D = temp + C", loops="3, 5"),
+    "The reduction also computes row 3. Fused, it would write a row of D that the program never writes.": {
+        "the epilogue runs over rows 0 to 2, the reduction over rows 0 to 3": program(
+            "D = temp + C", loops="3, 5"
+        ),
     },
-    "The sum goes to two elements of D, and the fused reduction writes one.": {
-        "one sum for two outputs": program(
+    "Each sum goes to two elements of D, and the fused reduction writes one.": {
+        "the axis `vu` has two values and is not in temp's indices": program(
             """
 for i, j, u in T.grid(4, 5, 2):
     with T.sblock("bias"):
@@ -472,13 +478,17 @@ for i, j, u in T.grid(4, 5, 2):
         ),
     },
     "`vo` is an axis of the block around both and has one value there: the epilogue uses one column of the sums.": {
-        "a column chosen by the block around": _in_a_block("vi, vj", "[vi, vo]"),
+        "the epilogue reads temp[vi, vo], where `vo` is an axis of the block around both": _in_a_block(
+            "vi, vj", "[vi, vo]"
+        ),
     },
     "`vo` is an axis of the block around both. The reduction makes one row, and the epilogue uses all.": {
-        "a row written that the block around chooses": _in_a_block("vo, vj", "[vi, vj]"),
+        "the reduction writes temp[vo, vj], where `vo` is an axis of the block around both": _in_a_block(
+            "vo, vj", "[vi, vj]"
+        ),
     },
     "`vi * 4 + vj` and `vi * 5 + vj` name different elements, although both mention vi and then vj.": {
-        "the same formula with another row length": program(
+        "the epilogue reads temp[vi * 4 + vj], the reduction writes temp[vi * 5 + vj]": program(
             "D = temp[vi * 4 + vj] + C",
             total="temp[vi * 5 + vj]",
             step="temp[vi * 5 + vj] + A * B",
@@ -506,29 +516,31 @@ def test_6_2_pairs_axes_through_temp(impl) -> None:
     """each axis of the epilogue is found in the reduction through the element of temp that both name"""
     for title, func in {"the usual program": program(), **SAME_ELEMENT}.items():
         blocks = reduction, epilogue = blocks_of(func)
-        why = "Both blocks name the same element of temp; the names and the order of their axes do not matter."
-        what = f"match_axes refuses {title}."
+        why = "Both blocks name the same element of `temp`. The names and the order of their axes do not matter."
+        what = f"Your match_axes refuses blocks that name the same element of `temp`: {title}."
         found = accepts(lambda _, both=blocks: _paired(impl, *both), func, what, why, AXES)
         missing = [a.var.name for a in epilogue.iter_vars if a.var not in found]
-        what = f"match_axes leaves out an axis of the epilogue: {', '.join(missing)}."
-        expected = "every axis of the epilogue as a key, the variable and not its name"
-        why = "The addend is rewritten with this mapping; an axis that is left in it is undefined in the reduction."
+        what = f"Your mapping lacks an axis of the epilogue: {', '.join(missing)}."
+        expected = (
+            "every axis of the epilogue as a key, by its variable `axis.var` and not by its name"
+        )
+        why = "The addend is rewritten with this mapping. An axis that stays in it is undefined in the reduction."
         AXES.that(not missing, what, expected=expected, yours=found, why=why)
         read = [Analyzer().simplify(substitute(index, found)) for index in _read(epilogue)]
         AXES.that(
             tvm_ffi.structural_equal(read, list(reduction.body.indices)),
-            f"With the axes that match_axes pairs, the two blocks name different elements of temp: {title}.",
+            f"With your pairing, the two blocks name different elements of `temp`: {title}.",
             expected=f"{_pairs(_match(reference, func))}, in\n{listing(func)}",
             yours=_pairs(found),
-            why="An element of the sum starts from the addend of the point that reads it, and of no other.",
+            why="Each sum must start from the addend of the point that reads it. A wrong pairing gives it another one.",
         )
         for axis in epilogue.iter_vars:
             if mentions(_read(epilogue), axis.var):
                 continue
             AXES.that(
                 same_expr(found[axis.var], axis.dom.min),
-                f"match_axes gives the axis `{axis.var.name}` another value than its only one: {title}.",
-                expected=f"{axis.dom.min}: it runs from {axis.dom.min}, over {axis.dom.extent} value",
+                f"Your mapping gives the axis `{axis.var.name}` a value that it never has: {title}.",
+                expected=f"{axis.dom.min}, because its range begins at {axis.dom.min} and has extent {axis.dom.extent}",
                 yours=found[axis.var],
                 why="The addend and the output's indices may mention that axis. A range need not begin at 0.",
             )
@@ -540,9 +552,10 @@ def _pairs(axes: dict) -> str:
 
 
 def test_6_2_refuses_other_elements(impl) -> None:
-    """blocks that do not visit the same elements, one for one, are refused"""
+    """two blocks that name different elements of temp are refused"""
     for title, func, why in unsound(OTHER_ELEMENT):
-        refuses(partial(_match, impl), func, f"match_axes accepts {title}.", why, AXES)
+        what = f"Your match_axes accepts blocks that it must refuse: {title}."
+        refuses(partial(_match, impl), func, what, why, AXES)
 
 
 def observe_6_2(impl):
@@ -570,14 +583,14 @@ for i in range(4):
         row[0] = 4
 """
 VISIBLE = {  # as OTHER_ELEMENT
-    "Fused, temp is not computed, so that block would read memory that was never written.": {
+    "Fused, no block writes temp, so that block would read memory that was never written.": {
         "a block after both reads temp": program(after=other("E = temp")),
         "a block between the two reads temp": program(between=other("E = temp")),
     },
     "The epilogue then adds the bias to what that block wrote, not to the reduction's sum.": {
         "a block between the two writes temp": program(between=other("temp = 1")),
     },
-    "The caller gets temp back and may read it.": {
+    "The caller may read temp afterwards, and fused, no block writes it.": {
         "temp is an argument of the function": program(
             allocation="", extra=', temp: T.Buffer((4, 5), "int32")'
         ),
@@ -585,7 +598,7 @@ VISIBLE = {  # as OTHER_ELEMENT
     "Fused, the bias is read when the reduction begins, before that block has written it.": {
         "a block between the two writes the bias": program(between=other("C = E")),
     },
-    "`row` is memory of C: fused, the bias is read before that block has written it.": {
+    "`row` is a second name for memory of C. Fused, the bias is read before that block has written it.": {
         "a block between the two writes the bias through a second name": program(between=_MATCHED),
     },
     "The addend reads two buffers, and both are read before that block has run.": {
@@ -596,21 +609,21 @@ VISIBLE = {  # as OTHER_ELEMENT
             "D = temp + C[vi, J[vj]]", between=other("J[vj] = 4 - vj")
         ),
     },
-    "It must see what D held before; fused, D already holds sums.": {
+    "That block must see what D held before. Fused, D already holds sums.": {
         "a block between the two reads D": program(between=other("E = D")),
     },
-    "Its T.writes does not name the bias, which it writes: a declaration may be wrong, and nobody checks it.": {
+    "That block writes the bias, and its T.writes does not say so. TVM does not compare the two, so do not trust it.": {
         "a block between the two writes the bias and does not declare it": program(
             between=other("T.reads(E[vi, vj])\n        T.writes(E[vi, vj])\n        C = E")
         ),
     },
-    "Fused, D holds sums from its first element on, and row 3 starts from row 0, which is a sum by then.": {
+    "Fused, row 3 starts from what row 0 of D holds, and by then that is a finished sum.": {
         "the epilogue adds what D held in another row": program("D = temp + D[3 - vi, vj]"),
     },
-    "It would overwrite the finished sums, which the program stores after it.": {
+    "Unfused, the epilogue overwrites what that block stores. Fused, that block overwrites the finished sums.": {
         "a block between the two writes D": program(between=other("D = 3")),
     },
-    "The reduction must see what D held before; fused, it would read its own partial sums.": {
+    "The reduction must see what D held before. Fused, it would read its own partial sums.": {
         "the reduction reads D": program(step="temp + A * D"),
     },
 }
@@ -622,20 +635,20 @@ def _bystanders(impl, func: tirx.PrimFunc):
 
 
 def test_6_3_minds_its_own_business(impl) -> None:
-    """blocks that the fusion does not affect do not stand in the way"""
+    """a program in which no other block notices the fusion is accepted"""
     for title, func in HARMLESS.items():
-        what = f"check_bystanders refuses a harmless program: {title}."
+        what = f"Your check_bystanders refuses a program in which no other block notices the fusion: {title}."
         why = (
-            "The fusion changes only temp, D and when the addend is read, and only between the first step and the "
-            "epilogue."
+            "The fusion changes three things: temp disappears, D is written earlier, and the addend is read earlier. "
+            "For D and the addend only blocks between the first step and the epilogue matter."
         )
         accepts(partial(_bystanders, impl), func, what, why, OTHERS)
 
 
 def test_6_3_sees_who_would_notice(impl) -> None:
-    """temp is private, D is untouched and the addend's buffers are not written in between"""
+    """a program in which a block or the caller notices the fusion is refused"""
     for title, func, why in unsound(VISIBLE):
-        what = f"check_bystanders does not see that {title}."
+        what = f"Your check_bystanders accepts a program that it must refuse: {title}."
         refuses(partial(_bystanders, impl), func, what, why, OTHERS)
 
 
@@ -654,7 +667,9 @@ for i in range(4):
             D[vi, vj] = temp[vi, vj] + C[vi, vj]
 """
     )
-    what = "check_bystanders does not see a block that writes the bias in the epilogue's own loop."
+    what = (
+        "Your check_bystanders accepts a block that writes the bias inside the epilogue's own loop."
+    )
     why = "Fused, the bias is read when the reduction begins, before that block has written it."
     refuses(partial(_bystanders, impl), func, what, why, OTHERS)
 
@@ -711,13 +726,13 @@ def test_6_4_starts_from_the_addend(impl) -> None:
         block, fusion = _fused(impl, func)
         BLOCK.that(
             block.init is not None and not mentions([block.init, block.body], fusion.temp),
-            f"The fused block still mentions temp, or has no init: {title}.",
-            expected="`output` in the init and in the step, wherever `temp` was",
+            f"Your fused block still mentions `temp`, or has no init: {title}.",
+            expected="the output in the init and in the step, wherever `temp` was",
             yours=_block_text(func, block, fusion),
-            why="After the fusion, temp does not exist.",
+            why="After the fusion `temp` does not exist.",
         )
         new = substituted(func, block, fusion)
-        what = f"The fused block computes something else: {title}."
+        what = f"Your fused block computes other numbers than the two blocks: {title}."
         for seed in (1, 2):
             _same_results(func, new, what, BLOCK, seed)
 
@@ -737,14 +752,16 @@ def _same_results(
         mine = results(new, seed)
     except (OutOfBounds, NameError) as error:
         reason = "a variable that is not defined here" if isinstance(error, NameError) else error
-        wanted = "every access inside its buffer, every variable an axis of the block or a size"
-        raise read.failed(what, expected=wanted, yours=f"{reason}, in\n{listing(new)}") from None
+        wanted = "every access inside its buffer, and every variable an axis of the block or a size"
+        why = "The fused block runs in the reduction's loops. It knows the reduction's axes, and no others."
+        yours = f"{reason}, in\n{listing(new)}"
+        raise read.failed(what, expected=wanted, yours=yours, why=why) from None
     for param, a, b in zip(func.params, mine, expected, strict=True):
         if not np.array_equal(a, b):
             where = tuple(int(i) for i in np.argwhere(a != b)[0])
             wanted = f"{param.name}{list(where)} = {b[where]} on small random integers"
             yours = f"{a[where]}, with\n{listing(new)}"
-            why = "Integers are exact: any difference is a mistake."
+            why = "Integer sums are exact, so any difference is a mistake."
             raise read.failed(what, expected=wanted, yours=yours, why=why)
 
 
@@ -757,8 +774,10 @@ def test_6_4_keeps_what_belongs_to_the_reduction(impl) -> None:
         ("axes", [a.var.name for a in block.iter_vars], [a.var.name for a in old.iter_vars]),
         ("annotations", {k: int(v) for k, v in block.annotations.items()}, {"note": 3}),
     ):
-        why = "Schedules and handles go on speaking of the reduction after the fusion."
-        BLOCK.equal(mine, theirs, f"The fused block does not keep the reduction's {what}.", why=why)
+        why = "Handles and later primitives find the fused block as the reduction that it was."
+        BLOCK.equal(
+            mine, theirs, f"Your fused block does not keep the reduction's {what}.", why=why
+        )
 
 
 def undeclared(block: s_tir.SBlock) -> str:
@@ -805,30 +824,30 @@ def test_6_4_declares_what_it_reads_and_writes(impl) -> None:
         missed = undeclared(block)
         BLOCK.that(
             not missed,
-            f"The fused block {missed} without declaring it: {title}.",
-            expected="T.reads and T.writes that cover every access",
+            f"Your fused block {missed} without declaring it: {title}.",
+            expected="T.reads and T.writes that cover every access of the block",
             yours=_block_text(func, block, fusion),
-            why="Other primitives rely on the declaration: they would move a block that writes this element past "
-            "the one that reads it.",
+            why="Other primitives trust the declaration. They may move a block that writes this element behind yours.",
         )
         buffers = [r.source for r in block.reads]
         once = len({*buffers}) == len(buffers)
         clean = not any(b.same_as(fusion.temp) or b.same_as(fusion.output) for b in buffers)
-        what = f"T.reads names a buffer twice, or temp, or the output: {title}."
-        wanted = "one region per buffer (`one_a_buffer`); a reduction does not list what it writes"
+        what = f"Your T.reads names a buffer twice, or `temp`, or the output: {title}."
+        wanted = (
+            "one region per buffer (`one_a_buffer`), and not the buffer that the reduction writes"
+        )
         yours = _block_text(func, block, fusion)
-        why = "`cache_read` and others allow one region per buffer in a block, and temp no longer exists."
+        why = "`cache_read` and others expect one region per buffer, and `temp` no longer exists."
         BLOCK.that(once and clean, what, expected=wanted, yours=yours, why=why)
 
 
 def test_6_4_lists_the_bias_first(impl) -> None:
-    """in the order of TVM's own primitive: what the epilogue reads, then what the reduction reads"""
+    """T.reads lists what the epilogue reads first, and then what the reduction reads"""
     block, _ = _fused(impl, program())
     names = [region.source.name for region in block.reads]
-    why = "The init reads before the step does, and `cache_read` counts reads by their number."
-    BLOCK.equal(
-        names, ["C", "A", "B"], "T.reads does not have the order of the built-in's.", why=why
-    )
+    what = "The regions in your T.reads are not in the built-in's order: the epilogue's, then the reduction's."
+    why = "`cache_read` selects a read by its position, so the order is part of the interface."
+    BLOCK.equal(names, ["C", "A", "B"], what, why=why)
 
 
 def observe_6_4(impl):
@@ -869,10 +888,10 @@ def _new_scope(impl, fusion) -> s_tir.SBlock:
         if "SeqStmt" not in str(error):
             raise
         raise PLACE.failed(
-            "new_scope makes a SeqStmt of fewer than two statements.",
-            expected="the statement itself where one is left, None where none is",
+            "Your new_scope makes a SeqStmt of fewer than two statements.",
+            expected="the statement itself if one is left, and None if none is left",
             yours=next(x for x in str(error).splitlines() if "SeqStmt" in x).partition("  Use")[0],
-            why="TVM builds a SeqStmt of two statements or more only. Without the epilogue, one may be left.",
+            why="TVM builds a SeqStmt of two or more statements only. Without the epilogue, one may be left.",
         ) from None
 
 
@@ -894,20 +913,20 @@ def test_6_5_removes_the_epilogue_and_temp(impl) -> None:
         expected = reference.new_scope(fusion, reference.fused_block(fusion))
         names = sorted(b.name_hint for b in nodes(scope, s_tir.SBlock))
         wanted = sorted(b.name_hint for b in nodes(expected, s_tir.SBlock))
-        what = f"The new scope holds other blocks than it should: {title}."
-        why = "The epilogue's work is done by the fused block now; everything else stays."
+        what = f"Your new scope holds the wrong blocks: {title}."
+        why = "The fused block does the work of the epilogue, so the epilogue goes. Every other block stays."
         PLACE.equal(names, wanted, what, why=why)
-        what = f"temp is still allocated or used in the new scope: {title}."
-        wanted = "`alloc_buffers` without temp"
+        what = f"`temp` is still allocated or used in your new scope: {title}."
+        wanted = "`alloc_buffers` without `temp`"
         yours = str([b.name for b in scope.alloc_buffers])
-        why = "An unused buffer wastes memory; TVM's own primitive leaves it there."
+        why = "No block uses it any more. (TVM's built-in leaves it there.)"
         PLACE.that(not mentions(scope, fusion.temp), what, expected=wanted, yours=yours, why=why)
         PLACE.that(
             tvm_ffi.structural_equal(scope.body, expected.body),
-            f"The loops of the new scope are not those of the old one: {title}.",
-            expected="only the epilogue's own loops gone",
+            f"The loops of your new scope differ from those of the old one: {title}.",
+            expected="the same loops, without those around the epilogue alone",
             yours="- expected, + yours\n" + str(diff(_scope_text(expected), _scope_text(scope))),
-            why="The annotations, kinds and bindings of the loops are the user's schedule.",
+            why="The kinds, annotations and thread bindings of the loops are the user's schedule.",
         )
         _keeps_objects(fusion, scope, title)
 
@@ -923,10 +942,10 @@ def _keeps_objects(fusion, scope: s_tir.SBlock, title: str) -> None:
         inside = any(block.same_as(one) for block in nodes(stmt, s_tir.SBlock) for one in two)
         PLACE.that(
             inside or any(stmt.same_as(other) for other in new),
-            f"A statement that holds neither of the two blocks is built anew: {title}.",
-            expected="the same object, as `stmt` where nothing beneath it has changed",
-            yours=str(stmt)[:300],
-            why="`sch.state.replace` walks through every statement that is new. What stays the same object, it skips.",
+            f"Your new scope rebuilds a statement that holds neither of the two blocks: {title}.",
+            expected="the same object: return `stmt` itself if nothing below it has changed",
+            yours="a new object for\n" + str(stmt)[:300],
+            why="`sch.state.replace` walks through every statement that is new, and skips those that it knows.",
         )
 
 
@@ -937,17 +956,18 @@ def _scope_text(scope: s_tir.SBlock) -> str:
 def test_6_5_fuses(impl) -> None:
     """the whole primitive, on blocks by name: same numbers, one block fewer"""
     for title, func in FUSED.items():
-        what = f"fuse_reduction_epilogue refuses {title}."
-        mod = accepts(partial(_apply, impl), func, what, "It is proved to be safe.", PLACE).mod
+        what = f"Your fuse_reduction_epilogue refuses a program that can be fused: {title}."
+        why = "All conditions hold on this program."
+        mod = accepts(partial(_apply, impl), func, what, why, PLACE).mod
         names = [b.name_hint for b in nodes(mod["main"].body, s_tir.SBlock)]
         what = f"After the fusion the schedule holds the blocks {', '.join(names)}."
-        expected = "`matmul`, and no `bias`"
-        why = "`sch.state.replace` is what puts a new statement into the schedule."
+        expected = "`matmul`, and not `bias`"
+        why = "A new scope does nothing by itself. `sch.state.replace` puts it into the schedule."
         PLACE.that("bias" not in names and "matmul" in names, what, expected=expected, why=why)
-        what = f"The fused program computes something else: {title}."
+        what = f"The fused program computes other numbers: {title}."
         _same_results(func, mod["main"], what, PLACE)
         for a, b in zip(run_compiled(mod, inputs_of(func, 5)), results(func, 5), strict=True):
-            what = f"Compiled, the fused program computes something else: {title}."
+            what = f"Compiled, the fused program computes other numbers: {title}."
             PLACE.that(np.array_equal(a, b), what)
 
 
@@ -955,8 +975,8 @@ def test_6_5_starts_from_bias_and_residual(impl) -> None:
     """x @ w.T + bias + residual gives NumPy's numbers, in whatever order the program adds"""
     for text in ("temp + C[vj] + E", "E + (C[vj] + temp)", "C[vj] + (temp + E)"):
         func = program(f"D = {text}", C="(5,)")
-        what = f"fuse_reduction_epilogue refuses {text}."
-        why = "It is a sum of temp and terms that are known before the first step."
+        what = f"Your fuse_reduction_epilogue refuses `{text}`."
+        why = "It is a sum of `temp` and terms that are known before the first step."
         mod = accepts(partial(_apply, impl), func, what, why, PLACE).mod
         arguments = inputs_of(func, 3)
         x, w, bias, _, residual, poison = arguments
@@ -964,8 +984,8 @@ def test_6_5_starts_from_bias_and_residual(impl) -> None:
         PLACE.equal(
             run_compiled(mod, arguments)[-1].tolist(),
             (x @ w.T + bias + residual).tolist(),
-            f"Compiled, the fused program computes something else: {text}.",
-            why="Every term must be in the init, once. Integers are exact: any difference is a mistake.",
+            f"Compiled, the fused program computes other numbers: {text}.",
+            why="Every term must be in the init once. Integer sums are exact, so any difference is a mistake.",
         )
 
 
@@ -978,23 +998,27 @@ def test_6_5_keeps_handles_and_flags(impl) -> None:
     for whose, handles in {"the reduction": loops, "another block": others}.items():
         PLACE.that(
             all(_is_alive(sch, handle) for handle in handles),
-            f"After the fusion handles of the loops of {whose} are dead.",
-            expected="every loop that stays around its own variable",
-            why="A schedule recognizes a loop by its variable. `with_loop_body` keeps it, and a loop whose body "
-            "does not change need not be rebuilt.",
+            f"After your fusion the handles of the loops of {whose} are dead.",
+            expected="every loop that stays, with its own loop variable",
+            why="A schedule recognizes a loop by its variable. `with_loop_body` keeps the variable, and a loop whose "
+            "body does not change need not be rebuilt.",
         )
     _blocks_go_on(sch, reduction, loops, last, given)
-    what, expected = "The epilogue's handle is still alive.", "an error: its block is gone"
+    what, expected = (
+        "The epilogue's handle still finds a block.",
+        "an error, because its block is gone",
+    )
     PLACE.that(not _is_alive(sch, epilogue), what, expected=expected, why=REFERENCES)
 
 
 REFERENCES = (
-    "A schedule finds its blocks by references. `replace` needs a map from each old block to the new one, or it "
-    "makes new references, whose flags are all false: `decompose_reduction` then says `not a reduction block`."
+    "A schedule finds its blocks by references (srefs). The third argument of `replace` maps each old block to the "
+    "new one that continues it. A block that is not in the map counts as new: old handles are dead and its flags are "
+    "false, so that `decompose_reduction` says `not a reduction block`."
 )
 
 
-RIGHT_MAP = "the old `root` -> the new `root`, the old `matmul` -> the new `matmul`"
+RIGHT_MAP = "{the old `root`: the new `root`, the old `matmul`: the new `matmul`}"
 
 
 def _fused_with_map(impl, sch: s_tir.Schedule, reduction, epilogue) -> str:
@@ -1010,7 +1034,7 @@ def _fused_with_map(impl, sch: s_tir.Schedule, reduction, epilogue) -> str:
 
         pairs = (reuse or {}).items()
         if all(isinstance(one, s_tir.SBlock) for pair in pairs for one in pair):
-            given.append(", ".join(f"{named(a)} -> {named(b)}" for a, b in pairs) or "nothing")
+            given.append("{" + ", ".join(f"{named(a)}: {named(b)}" for a, b in pairs) + "}")
         return replace(state, sref, stmt, reuse)
 
     with mock.patch.object(s_tir.ScheduleState, "replace", noted):
@@ -1023,7 +1047,7 @@ def _fused_with_map(impl, sch: s_tir.Schedule, reduction, epilogue) -> str:
                 "`sch.state.replace` stops with an internal error.",
                 expected=f"the map {RIGHT_MAP}",
                 yours=f"{given[-1]}; TVM says: {str(error).strip().splitlines()[-1][:160]}",
-                why=f"{REFERENCES} The epilogue has no successor, so it is not in the map.",
+                why=f"{REFERENCES} No block continues the epilogue, so it is not in the map.",
             ) from None
     return given[-1] if given else ""
 
@@ -1037,12 +1061,12 @@ def _blocks_go_on(sch: s_tir.Schedule, reduction, loops: list, last, given: str)
         sch.reorder(outer, loops[2])
         sch.decompose_reduction(reduction, loops[2])
     except Exception as error:
-        what = "After the fusion a handle is dead, or a flag is wrong."
-        wanted = f"the map {RIGHT_MAP}; then sch.get(reduction), split, reorder and decompose_reduction work"
+        what = "After your fusion a handle is dead, or a flag is wrong."
+        wanted = f"the map {RIGHT_MAP}, with which sch.get(reduction), split, reorder and decompose_reduction work"
         said = str(error).strip().splitlines()[-1]
         yours = f"the map {given}; then TVM says: {said}" if given else said
         raise PLACE.failed(what, expected=wanted, yours=yours, why=REFERENCES) from None
-    what = "The handle of the reduction does not mean the fused block."
+    what = "The handle of the reduction does not find the fused block."
     PLACE.equal(block.body.buffer.name, "D", what, why=REFERENCES)
 
 
@@ -1062,7 +1086,7 @@ def test_6_5_leaves_other_functions_alone(impl) -> None:
     sch = s_tir.Schedule(mod)
     sch.work_on("work")
     impl.fuse_reduction_epilogue(sch, "matmul", "bias")
-    what = "Another function of the module changed."
+    what = "Your fusion changed another function of the module."
     expected = "`idle` unchanged"
     PLACE.that(tvm_ffi.structural_equal(sch.mod["idle"], mod["idle"]), what, expected=expected)
     attrs = sch.mod["work"].attrs
@@ -1080,14 +1104,14 @@ def test_6_5_refuses_and_leaves_all_as_it_was(impl) -> None:
     for func in cases:
         sch = s_tir.Schedule(func)
         before, text = sch.mod, sch.mod.script()
-        what = "fuse_reduction_epilogue accepts what it cannot prove."
-        why = "A wrong result costs its user more than a slow one."
+        what = "Your fuse_reduction_epilogue accepts a program that it must refuse."
+        why = "Fused, this program computes other numbers, or cannot be proved to compute the same."
         fuse = partial(impl.fuse_reduction_epilogue, sch, "matmul", "bias")
         refuses(lambda _, fuse=fuse: fuse(), func, what, why, NOT_FIRE)
         changed = str(diff(text, sch.mod.script()))
         what = "A refused fusion changed the schedule."
-        expected = "every `require` before the first change"
-        why = "A caller that catches the error goes on with the schedule as it was."
+        expected = "every `require` before `sch.state.replace`"
+        why = "A caller that catches the error goes on with the schedule, and expects it as it was."
         unchanged = sch.mod.same_as(before) and sch.mod.script() == text
         PLACE.that(unchanged, what, expected=expected, yours=changed, why=why)
 
@@ -1104,9 +1128,10 @@ def test_6_5_equals_the_built_in(impl) -> None:
                 if step:
                     step(sch)
             alive = without_dead_temp(theirs)
-            what = f"The result is not the built-in's ({title}{', then ' + step.__name__.strip('_') if step else ''})."
+            then = ", then " + step.__name__.strip("_") if step else ""
+            what = f"Your result is not the one of the built-in ({title}{then})."
             yours = "- built-in, + yours\n" + str(diff(alive, mine.mod))
-            why = "On this program the built-in is right, and the design is forced."
+            why = "On this program the built-in is right, and there is only one right result."
             PLACE.that(tvm_ffi.structural_equal(mine.mod, alive), what, yours=yours, why=why)
 
 
@@ -1200,10 +1225,12 @@ def test_6_6_declares_what_the_blocks_read(impl) -> None:
     for name, wanted in (("matmul_init", ["C"]), ("matmul_update", ["D", "A", "B"])):
         block = sch.get(sch.get_sblock(name))
         reads = [r.source.name for r in block.reads]
-        why = "Primitives that move blocks rely on these regions, and tensorize compares them with its intrinsic's."
-        REGIONS.equal(reads, wanted, f"`{name}` declares other reads than it makes.", why=why)
+        why = "Primitives that move blocks trust these regions, and `tensorize` compares them with its intrinsic's."
+        what = f"After your refresh_regions, `{name}` declares other reads than it makes."
+        REGIONS.equal(reads, wanted, what, why=why)
         writes = [r.source.name for r in block.writes]
-        REGIONS.equal(writes, ["D"], f"`{name}` declares other writes than it makes.")
+        what = f"After your refresh_regions, `{name}` declares other writes than it makes."
+        REGIONS.equal(writes, ["D"], what, why=why)
 
 
 def test_6_6_keeps_the_handle_and_all_else(impl) -> None:
@@ -1215,13 +1242,16 @@ def test_6_6_keeps_the_handle_and_all_else(impl) -> None:
         new = sch.get(init)
     except Exception as error:
         raise REGIONS.failed(
-            "After refresh_regions the block's handle is dead.",
-            expected="sch.get(init) to give the block with its new regions",
+            "After your refresh_regions the block's handle is dead.",
+            expected="sch.get(init) finds the block with its new regions",
             yours=str(error).strip().splitlines()[-1],
-            why="`replace` keeps the reference of a block that its map names, old to new; every other one is new.",
+            why="`replace` keeps the reference of a block that is in its map, `{old: new}`. Others count as new.",
         ) from None
     same = tvm_ffi.structural_equal(with_fields(new, reads=old.reads), old)
-    REGIONS.that(same, "refresh_regions changed more than the regions.", yours=str(new))
+    what = "Your refresh_regions changed more than the regions."
+    expected = "the same name, body, init and annotations"
+    why = "The block does what it did. `with_fields` copies the fields that you do not name."
+    REGIONS.that(same, what, expected=expected, yours=str(new), why=why)
 
 
 def test_6_6_believes_no_declaration(impl) -> None:
@@ -1232,8 +1262,8 @@ def test_6_6_believes_no_declaration(impl) -> None:
     block = sch.get(sch.get_sblock("other"))
     for kind, wanted in (("reads", "C[vi, vj]"), ("writes", "E[vi, vj]")):
         declared = ", ".join(_region(region) for region in getattr(block, kind))
-        what = f"After refresh_regions the block still declares other {kind} than it makes."
-        why = "It declared all of E before, and writes one element a point. Both lists come from the code."
+        what = f"After your refresh_regions the block still declares other {kind} than it makes."
+        why = "It declared all of E before, and writes one element per point. Take both lists from the code."
         REGIONS.equal(declared, wanted, what, why=why)
 
 
@@ -1245,7 +1275,7 @@ def _region(region) -> str:
 
 
 def test_6_6_refuses_a_pointer(impl) -> None:
-    """where the block hands out a pointer, nobody knows what is read, and it is refused"""
+    """a block that passes a pointer to a function is refused"""
     body = 'T.reads(C[vi, vj])\n        T.writes(E[vi, vj])\n        E = T.call_extern("int32", "touch", C.data)'
     sch = s_tir.Schedule(program(after=other(body)))
     before = sch.mod
@@ -1253,14 +1283,14 @@ def test_6_6_refuses_a_pointer(impl) -> None:
         impl.refresh_regions(sch, "other")
     except ScheduleError:
         REGIONS.that(
-            sch.mod.same_as(before), "refresh_regions refuses, and has changed the schedule."
+            sch.mod.same_as(before), "Your refresh_regions refuses, and has changed the schedule."
         )
         return
     raise REGIONS.failed(
-        "refresh_regions computes the regions of a block that passes a pointer to a function.",
-        expected="a ScheduleError: the third value of `get_sblock_access_region` is not empty",
+        "Your refresh_regions accepts a block that passes a pointer to a function.",
+        expected="a ScheduleError, because the third list of `get_sblock_access_region` is not empty",
         yours=str(sch.get(sch.get_sblock("other")))[:300],
-        why="What `touch` reads through the pointer, no analysis sees. Only who wrote the block can declare it.",
+        why="No analysis sees what `touch` reads through the pointer. Only the author of the block can declare it.",
     )
 
 
@@ -1281,7 +1311,7 @@ def test_6_6_lets_tensorize_through(impl) -> None:
             "tensorize still refuses the update block.",
             expected="T.reads(D, A, B), as the intrinsic declares them",
             yours=[x for x in str(error).splitlines() if "regions" in x or "rror" in x][-1],
-            why="An intrinsic is put in only where the block reads and writes exactly what it does.",
+            why="`tensorize` accepts a block only if it declares the same reads and writes as the intrinsic.",
         ) from None
 
 
@@ -1314,18 +1344,18 @@ def _model(k: int, operations: float, traffic: float) -> float:
 
 
 def test_6_7_is_one_line_of_arithmetic(impl) -> None:
-    """the speed-up follows from operations, loads and stores"""
+    """the speedup follows from operations, loads and stores"""
     for k in (64, 256, 1024, 4096):
         for operations, traffic in MACHINES:
             mine = impl.predicted_speedup(k, operations, traffic)
             MEASURE.close(
                 np.float64(mine),
                 np.float64(_model(k, operations, traffic)),
-                f"predicted_speedup is not what the two programs move for k = {k}.",
+                f"Your predicted_speedup({k}, {operations:g}, {traffic:g}) is another number.",
                 rtol=1e-6,
                 atol=0,
-                why="Fused: 2 k operations and one store per element. A separate pass adds a load and a store; a store "
-                "moves 8 bytes.",
+                why="Fused: 2 * k operations and one store per element. The bias pass adds a load and a store. A load "
+                "moves 4 bytes, a store 8. The speedup is the unfused time divided by the fused time.",
             )
 
 
@@ -1339,7 +1369,7 @@ def observe_6_7(impl):
 
 def _both(impl) -> tuple[tirx.PrimFunc, s_tir.Schedule, s_tir.Schedule]:
     func = impl.lost_read()
-    what = f"lost_read returned {type(func).__name__}, not a PrimFunc."
+    what = f"Your lost_read returned {type(func).__name__}, not a PrimFunc."
     expected = "a function written in TVMScript with @T.prim_func(s_tir=True)"
     expect.that(isinstance(func, tirx.PrimFunc), what, expected=expected)
     mine, theirs = s_tir.Schedule(func), s_tir.Schedule(func)
@@ -1352,8 +1382,8 @@ def _both(impl) -> tuple[tirx.PrimFunc, s_tir.Schedule, s_tir.Schedule]:
             lines = str(error).splitlines()
             message = next((x for x in lines if "rror message" in x), lines[0])
             what = f"{whose} refuses your program."
-            expected = "blocks called `matmul` and `bias` that TVM's built-in and the reference both accept"
-            why = "Only a program that both accept shows where they differ."
+            expected = "blocks called `matmul` and `bias`, which TVM's built-in and the reference both fuse"
+            why = "Only a program that both accept shows where their declarations differ."
             raise BREAK.failed(what, expected=expected, yours=message[:300], why=why) from None
     return func, mine, theirs
 
@@ -1363,14 +1393,16 @@ def test_6_8_the_built_in_loses_a_read(impl) -> None:
     func, mine, theirs = _both(impl)
     block = theirs.get(theirs.get_sblock("matmul"))
     missed = undeclared(block)
-    what = "The built-in declares everything your program reads."
-    expected = "an element that is read, and is in none of the declared regions"
-    why = "It lists each buffer once, with the region of the block that it visits first."
+    what = "On your program the built-in declares everything that the fused block reads."
+    expected = "an element that the fused block reads, and that is in none of its declared regions"
+    why = "For each buffer the built-in keeps one region, the one that it meets first."
     BREAK.that(bool(missed), what, expected=expected, yours=listing(theirs.mod["main"]), why=why)
-    what = "The reference's block misses it too."
+    what = "The block of the reference does not declare it either."
     expect.that(not undeclared(mine.get(mine.get_sblock("matmul"))), what)
     _same_results(func, mine.mod["main"], "The program is not fused right.", BLOCK)
-    what = "The built-in computes other numbers than your program, so more than a declaration is wrong."
+    what = (
+        "The built-in computes other numbers than your program. Only its declaration may be wrong."
+    )
     _same_results(func, theirs.mod["main"], what, BREAK)
 
 

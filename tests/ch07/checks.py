@@ -81,8 +81,9 @@ def _at(value, parts: dict, numbers: dict[str, int]) -> int:
         value = replace_loads(value, parts[name].source, tirx.const(number, dtype))
     result = Analyzer().simplify(value)
     if not isinstance(result, (tirx.IntImm, tirx.FloatImm)):
-        what = "Your expression mentions a variable or a buffer that is not in the epilogue."
-        raise CheckFailed(what, yours=str(value))
+        what = "With numbers for t, c and e, your expression is still not a number."
+        expected = "an expression of the sum and the operands of the epilogue, and of nothing else"
+        raise CheckFailed(what, expected=expected, yours=str(value))
     return int(result.value)
 
 
@@ -96,9 +97,9 @@ def test_7_1_scale_and_addend(impl) -> None:
     for text in AFFINE:
         value = _expression(text, parts)
         form = impl.affine(value, parts["t"])
-        what = f"affine gives {form!r} for `{text}`."
-        expected = "a pair: what the sum is multiplied by, and what is added to that"
-        why = "The expression consists of +, - and * alone, so it has this form."
+        what = f"Your affine returns {form!r} for `{text}`."
+        expected = "the pair (scale, addend) with value = scale * t + addend"
+        why = "The expression consists of t, of operands, and of +, - and *, so it has such a pair."
         ALGEBRA.that(form is not None and len(form) == 2, what, expected=expected, why=why)
         for seed in range(4):
             numbers = _numbers(seed)
@@ -107,21 +108,21 @@ def test_7_1_scale_and_addend(impl) -> None:
             ALGEBRA.equal(
                 scale * numbers["t"] + addend,
                 wanted,
-                f"scale * t + addend is not `{text}` at {numbers}: scale {scale}, addend {addend}.",
-                why="The rules of + and * hold for scale and addend separately: (s t + a) - (s' t + a') is "
+                f"Your scale * t + addend is not `{text}` at {numbers}: your scale is {scale}, your addend {addend}.",
+                why="Each operation combines the two pairs of its sides: (s t + a) - (s' t + a') is "
                 "(s - s') t + (a - a'), and c (s t + a) is (c s) t + c a.",
             )
 
 
 def test_7_1_everything_else_is_none(impl) -> None:
-    """where the sum is inside another operation, affine says None"""
+    """if the sum stands inside another operation, affine returns None"""
     parts = _parts()
     for text in NOT_AFFINE:
         form = impl.affine(_expression(text, parts), parts["t"])
-        what = f"affine takes `{text}` for a multiple of t plus something."
-        why = "No scale and addend give this for every t" + (
-            " (u is another element)." if "u" in text else "."
-        )
+        what = f"Your affine finds a scale and an addend for `{text}`."
+        why = "No scale and addend give this value for every t."
+        if "u" in text:
+            why += " (Here u is another element of the buffer of t.)"
         ALGEBRA.that(form is None, what, expected="None", yours=str(form), why=why)
 
 
@@ -135,8 +136,8 @@ def test_7_1_keeps_the_dtype(impl) -> None:
                 str(part.ty.dtype) if isinstance(part, tvm.ir.Expr) else f"a Python {part!r}"
                 for part in form
             ]
-            what = f"For `{text}` in {dtype}, scale and addend have other dtypes."
-            why = "A Python 0 or 1 becomes int32; `const(0, dtype)` has the dtype you say."
+            what = f"For `{text}` in {dtype}, your scale and addend have other dtypes."
+            why = "A Python 0 or 1 becomes int32. `const(0, dtype)` has the dtype that you name."
             ALGEBRA.equal(kinds, [dtype, dtype], what, why=why)
 
 
@@ -223,34 +224,37 @@ def _both(impl, kind: str, init: str, epilogue: str, seed: int = 3):
 
 
 def test_7_2_starts_from_the_epilogue(impl) -> None:
-    """the reduction that starts from its epilogue ends where the epilogue would have"""
+    """a reduction that starts from its epilogue gives the unfused result"""
     for kind, init, epilogue, way in ENTERS:
         said = f"{kind} from {init} (`{ALL_STEPS[kind]}`), epilogue `{epilogue}`"
         for seed in range(3):
             unfused, how, result = _both(impl, kind, init, epilogue, seed)
             ALGEBRA.that(
                 how == way,
-                f"enter_init does not take this one: {said}."
+                f"Your enter_init returns None, and this epilogue may enter: {said}."
                 if how is None
-                else f"Another way: {said}.",
+                else f"Your enter_init takes another way: {said}.",
                 expected=f'"{way}"',
                 yours=repr(how),
-                why="f(t ⊕ x) = f(t) ⊕ x holds where f itself is ⊕ with something that stays the same.",
+                why="An epilogue enters as “init” if it is ⊕ with a constant, and as “scaled” if the reduction is a "
+                "sum and f(t) = s t + c with another s than 1.",
             )
             why = (
-                "It starts from f(init), not from 0 or the bias alone; and where f multiplies by s, every x of "
-                "the step is multiplied too: f(t + x) = f(t) + s x."
+                "The new init is f(init), which is the addend only if init is 0. If f multiplies by s, every x that a "
+                "step adds is multiplied, too: f(t + x) = f(t) + s x."
             )
-            ALGEBRA.equal(result, unfused, f"The fused reduction ends elsewhere: {said}.", why=why)
+            ALGEBRA.equal(
+                result, unfused, f"Your fused reduction gives another result: {said}.", why=why
+            )
 
 
 def test_7_2_stays_out_where_it_must(impl) -> None:
     """an epilogue that does not commute with the step is not let in"""
     for kind, init, epilogue in STAYS_OUT:
         _, how, _ = _both(impl, kind, init, epilogue)
-        what = f"enter_init lets `{epilogue}` into the init of a {kind} (`{ALL_STEPS[kind]}`)."
-        yours = f"{how}{_one_difference(impl, kind, init, epilogue)}"
-        why = "f(t ⊕ x) = f(t) ⊕ x fails: try it with two numbers."
+        what = f"Your enter_init lets `{epilogue}` into the init of this reduction: {kind} (`{ALL_STEPS[kind]}`)."
+        yours = f'"{how}"{_one_difference(impl, kind, init, epilogue)}'
+        why = "f(t ⊕ x) = f(t) ⊕ x does not hold. Try it with numbers for t and x, as in the lesson's tables."
         ALGEBRA.that(how is None, what, expected="None", yours=yours, why=why)
 
 
@@ -259,7 +263,9 @@ def _one_difference(impl, kind: str, init: str, epilogue: str) -> str:
     for seed in range(100):
         unfused, _, result = _both(impl, kind, init, epilogue, seed)
         if unfused != result:
-            return f"; on one input {result} where the unfused program gives {unfused}"
+            return (
+                f"; on one input the fused reduction gives {result}, and the unfused one {unfused}"
+            )
     return ""
 
 
@@ -354,30 +360,30 @@ def test_7_3_once_for_each_element_after_all_its_steps(impl) -> None:
         nest = _reduction_of(_summing(**NESTS[name]))
         predicate = impl.last_step(nest)
         moments = _moments(nest, predicate)
-        shown = f"for loops: {name}; the predicate: {predicate}"
+        shown = f"in this nest: {name}; your predicate: {predicate}"
         elements = set(itertools.product(range(6), range(5)))
         others = sorted(set(moments) ^ elements)
         LAST.that(
             not others,
-            f"The epilogue would not run at exactly the elements of the reduction, {shown}.",
+            f"With your predicate the epilogue does not run at exactly the elements of the reduction, {shown}.",
             expected="each of the 6 x 5 elements, and no other",
             yours=f"{len(set(moments) - elements)} elements too many, {len(elements - set(moments))} missing; "
             f"the first: {others[:1]}",
-            why="A split that does not divide makes loops longer than the axis; the reduction's predicate cuts off "
-            "the rest. Keep what it cuts off on the spatial loops. On the reduction loops do not: the last iteration "
-            "must run.",
+            why="A split that does not divide adds iterations, and the reduction's predicate cuts them off. Keep the "
+            "parts of it that mention only spatial loops. Drop the parts about the reduction loops: they are false in "
+            "the last iteration, in which the epilogue must run.",
         )
         steps = NESTS[name].get("steps", 5)
         times = {element: seen for element, seen in moments.items() if seen != [steps]}
         LAST.that(
             not times,
-            f"The predicate does not hold exactly once, after the last step of each element, {shown}.",
-            expected=f"each element finished once, with {steps} of {steps} steps done",
+            f"Your predicate is not true exactly once per element, after its last step, {shown}.",
+            expected=f"true in one iteration per element, with {steps} of {steps} steps done",
             yours="; ".join(
                 f"element {e}: at {len(s)} iteration{'s' * (len(s) != 1)}, with {', '.join(map(str, s))} steps done"
                 for e, s in list(times.items())[:2]
             ),
-            why="The last step is the one that runs last. Its value of the axis depends on the order of the loops.",
+            why="The last step is the one that runs last. Which value the axis then has depends on the loops' order.",
         )
 
 
@@ -387,12 +393,13 @@ def test_7_3_a_shared_loop_is_refused(impl) -> None:
     try:
         predicate = impl.last_step(nest)
     except s_tir.ScheduleError as error:
-        what = "The refusal names neither block nor loop."
-        expect.that("`" in str(error), what, yours=str(error))
+        what = "Your refusal names neither a block nor a loop."
+        expected = "a ScheduleError from `reduction_loops` or `require`"
+        expect.that("`" in str(error), what, expected=expected, yours=str(error))
         return
     moments = _moments(nest, predicate)
     if moments != {point: [5] for point in itertools.product(range(6), range(5))}:
-        what = "One loop runs over columns and steps together, and your predicate does not hold once for each element."
+        what = "One loop drives columns and steps together, and your predicate is not true once per element."
         expected = "a ScheduleError, or a predicate that is right"
         raise LAST.failed(what, expected=expected, yours=str(predicate))
 
@@ -422,11 +429,11 @@ def test_7_3_a_mixed_bound_is_refused(impl) -> None:
         return
     if _moments(nest, predicate) != {(i,): [4 - i] for i in range(4)}:
         raise LAST.failed(
-            "The reduction runs where i + k < 4, and your predicate does not hold once for each row that has a step.",
+            "The reduction runs where i + k < 4, and your predicate is not true once for each row that has a step.",
             expected="a ScheduleError, or a predicate that is right",
             yours=str(predicate),
-            why="A part of the predicate that mentions both kinds of loops cannot be left out: rows 4 and 5 have no "
-            "step at all. It cannot be kept either, because it is false in the last iteration of most rows.",
+            why="This part of the predicate mentions both kinds of loops. It cannot be dropped, because rows 4 and 5 "
+            "have no step at all. It cannot be kept, because it is false in the last iteration of most rows.",
         )
 
 
@@ -469,30 +476,33 @@ def _between(impl, name: str) -> str:
 
 
 def test_7_4_refuses_who_would_notice(impl) -> None:
-    """a block that could see or change the epilogue's early run is refused, by name"""
+    """a block in between that notices the fusion is refused, and the refusal names the buffer"""
     for name, buffer in CLASHES.items():
         said = _between(impl, name)
-        what = f"check_between lets this through: {name}."
-        yours = "no refusal for\n" + CASES[name].text
-        why = "After the fusion the epilogue runs as soon as a sum is done, before the blocks between the two."
+        what = f"Your check_between accepts a program that it must refuse: {name}."
+        yours = "no refusal, for the program\n" + CASES[name].text
+        why = (
+            f"Look at {buffer} in this program. Fused, the epilogue runs as soon as a sum is done: before the blocks "
+            "between the two, and while the reduction still computes other sums."
+        )
         BETWEEN.that(bool(said), what, expected="a ScheduleError", yours=yours, why=why)
         BETWEEN.that(
             re.search(rf"\b{buffer}\b", said.partition("cannot be fused:")[2]),
-            f"This is refused, but not over the buffer {buffer}: {name}.",
+            f"Your check_between refuses this program, and does not name the buffer {buffer}: {name}.",
             expected=f"a sentence that names {buffer}, from `buffer.name`",
             yours=said,
-            why="The reader of the refusal must know which block to move out of the way. A block that only reads what "
-            "the epilogue reads is no reason to refuse; one that writes it is.",
+            why="The reader of a refusal must know what to move out of the way. Here a block writes or uses "
+            f"{buffer}. A block that only reads what the epilogue reads is no reason to refuse.",
         )
 
 
 def test_7_4_allows_who_would_not(impl) -> None:
-    """readers of the sums and of the bias, and blocks outside of the two, are no obstacle"""
+    """readers of the sums and of the bias, and blocks before and after the two, are accepted"""
     for name in HARMLESS:
         said = _between(impl, name)
-        what = f"check_between refuses this: {name}."
-        wanted = "no refusal: no block between the two is affected"
-        why = "Two reads of one buffer may change places. A guard that refuses too much is safe and useless."
+        what = f"Your check_between refuses a program in which no block notices the fusion: {name}."
+        wanted = "no refusal"
+        why = "Two reads of one buffer may change places. Refusing a harmless program is safe, but the fusion is lost."
         BETWEEN.that(not said, what, expected=wanted, yours=said + "\n" + CASES[name].text, why=why)
 
 
@@ -501,7 +511,7 @@ def test_7_4_whole_programs(impl) -> None:
     for name in (*CLASHES, *HARMLESS, *OF_OTHER_KINDS):
         mod, how = side_by_side.fused(CASES[name], impl.fuse_epilogue)
         came = side_by_side.outcome(CASES[name], mod)
-        what = f"fuse_epilogue is not right on “{name}”: {came}."
+        what = f"With your functions, fuse_epilogue is wrong on the hard case “{name}”: {came}."
         expected = "the same numbers as unfused, or a ScheduleError"
         BETWEEN.that(came in ("right", "refused"), what, expected=expected, yours=f"{how}\n{mod}")
 
@@ -528,22 +538,22 @@ def _tried(name: str, condition: str) -> tuple[str, str, str]:
 
 
 def test_7_5_each_condition_has_its_case(impl) -> None:
-    """each condition is needed: if it alone is left out, the chosen case goes wrong"""
+    """without one condition, the case that you chose for it goes wrong"""
     chosen = impl.counterexamples()
-    what = "The conditions are not the five that the docstring names."
+    what = "The keys of your dict are not the five conditions that the docstring names."
     expect.equal(sorted(chosen), sorted(CONDITIONS), what)
     for condition in CONDITIONS:
         name = chosen[condition]
         expected = "a name from chapters/kit/cases/hard_cases.py; `sorted(CASES)` lists them"
-        expect.that(name in CASES, f"There is no hard case called {name!r}.", expected=expected)
+        expect.that(name in CASES, f"No hard case is called {name!r}.", expected=expected)
         whole, without, said = _tried(name, condition)
         REFUSE.that(
             without in side_by_side.BAD,
             f"Without the condition “{condition}” the case “{name}” is still {without}.",
-            expected="a case that is fused, and then wrong, when this condition is left out",
+            expected="a case that is fused when this condition alone is left out, and then gives wrong numbers",
             yours=f"with all conditions: {whole}; without this one: {without} ({said})",
-            why="A condition earns its place by a program that goes wrong without it. Here other conditions already "
-            "refuse the program, or nothing is wrong with it.",
+            why="A program that goes wrong without a condition shows what the condition is for. On this one another "
+            "condition still refuses, or the fused program happens to be right.",
         )
 
 
@@ -578,10 +588,10 @@ def test_7_6_prediction_holds(impl) -> None:
     """the four sums are what float16 gives"""
     sums = {name: _half(numbers) for name, numbers in SUMS.items()}
     why = (
-        "float16 has 11 significant bits, and its largest number is 65504. Between 2048 and 4096 it holds only even "
-        "numbers; a tie goes to the one whose last bit is 0."
+        "float16 has 11 significant bits, and its largest number is 65504. From 2048 to 4096 its numbers are 2 apart, "
+        "and a result between two of them goes to the one whose last bit is 0."
     )
-    what = "“{}” is another number in float16."
+    what = "In float16 the sum “{}” is another number than your prediction."
     ROUNDING.each_predicted(impl.predicted_half(), sums, "predicted_half", what, why=why)
 
 
@@ -592,13 +602,23 @@ def observe_7_6(impl):
 # --- 7.7: breaks_the_builtin ----------------------------------------------------------------------
 
 
-DOES = {"right": "gives the right numbers on", "refused": "refuses"}
+DOES = {
+    "right": "gives the right numbers on",
+    "refused": "refuses",
+    "wrong": "gives wrong numbers on",
+    "outside its arrays": "writes outside of the arrays of",
+    "internal error": "stops with an internal error on",
+    "not well-formed": "makes a module that is not well-formed of",
+    "does not compile": "makes a module that does not compile of",
+    "reads not declared": "does not declare all reads of",
+    "died": "crashes on",
+}
 
 
 def _broken(impl) -> tuple[str, str, str]:
     """The built-in's outcome, ours and the way, for the learner's case."""
     case = impl.breaks_the_builtin()
-    what = "breaks_the_builtin does not return a Case."
+    what = "Your breaks_the_builtin does not return a Case."
     expected = "Case(cause, name, value=…) of chapters.kit.cases.hard_cases"
     expect.that(isinstance(case, Case), what, expected=expected, yours=repr(case))
     _parsed(case)
@@ -611,25 +631,25 @@ def _parsed(case: Case) -> None:
     try:
         case.func  # noqa: B018
     except Exception as error:
-        what = f"TVM's parser does not take the program of your Case: {parser_said(error)}"
+        what = f"TVM's parser refuses the program of your Case: {parser_said(error)}"
         expected = "TVMScript in its fields: `s` for the sum, `C[wi, wj]` for an operand, `T.max` and not `max`"
-        why = "A Case is text: each field is put into the program as it stands."
+        why = "The fields of a Case are text, and become part of the program as they are."
         raise BREAK.failed(what, expected=expected, yours=case.text, why=why) from None
 
 
 def test_7_7_the_builtin_is_wrong_and_ours_right(impl) -> None:
-    """on your program the built-in computes something else, and fuse_epilogue the same as unfused"""
+    """the built-in gets your program wrong, and fuse_epilogue gets it right"""
     builtin, ours, how = _broken(impl)
     known = {case.text for case in CASES.values()}
-    what = f"The built-in {DOES.get(builtin, 'ends in an ' + builtin + ' on')} your program."
-    expected = "a program that it fuses, and that then gives other numbers"
-    why = "It starts from what the epilogue makes of 0, and applies all of it but one addend at every step."
+    what = f"The built-in {DOES[builtin]} your program."
+    expected = "a program that the built-in fuses, and that then gives other numbers"
+    why = "The built-in drops the addend beside the sum from the step, and applies the rest of f at every step."
     BREAK.that(builtin in ("wrong", "outside its arrays"), what, expected=expected, why=why)
-    what = f"fuse_epilogue {DOES.get(ours, 'is ' + ours + ' on')} your program."
-    expected = "a program that it fuses, one way or another"
+    what = f"fuse_epilogue {DOES[ours]} your program."
+    expected = "a program that `fuse_epilogue` fuses, in any of its ways"
     why = "The exercise asks for a program that can be fused soundly, and that the built-in gets wrong."
     BREAK.that(ours == "right", what, expected=expected, yours=how, why=why)
-    what = "This program is already one of the hard cases."
+    what = "Your program is one of the hard cases already."
     expect.that(impl.breaks_the_builtin().text not in known, what, expected="one of your own")
 
 
