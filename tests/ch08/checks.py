@@ -777,6 +777,8 @@ OCCUPANCY = [
     (255, 16384, 256, "sm_80", 0.125, "255 registers: eight warps, one block."),
     (32, 40960, 128, "sm_80", 0.25, "40 KiB and a reserved one per block: four fit in 164 KiB."),
     (32, 40960, 128, "sm_90a", 0.3125, "Of 40 KiB and a reserved one, five fit in 228 KiB."),
+    (32, 82 * 1024, 128, "sm_80", 0.0625, "Of 82 KiB and a reserved one, one fits in 164 KiB."),
+    (33, 0, 512, "sm_89", 1.0, "1536 threads at a time: three blocks of 16 warps."),
     (16, 0, 32, "sm_80", 0.5, "A block of one warp: 32 blocks at a time, and no more."),
     (20, 1024, 48, "sm_80", 1.0, "48 threads are two warps."),
     (16, 0, 1024, "sm_80", 1.0, "2048 threads at a time: two blocks, though there are registers for four."),
