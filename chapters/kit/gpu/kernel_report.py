@@ -12,6 +12,7 @@ from chapters.kit.draw.table import Table
 from chapters.kit.gpu.call import ASYNCHRONOUS
 from chapters.kit.gpu.cuda_resources import Resources, resources
 from chapters.kit.gpu.launches import HostProgram, lowered
+from chapters.kit.gpu.limits import LIMITS, WARP
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.gpu.warp_access import accesses, bytes_moved, conflicts
 from chapters.kit.ir.tensor_ir import nodes
@@ -78,3 +79,18 @@ def resources_of(counted: Iterable[Counted], occupancy: Occupancy) -> Table:
         rows.append((arch, name, threads, used.registers, spilled, used.shared_bytes, share))
     header = ("for", "kernel", "threads", "registers", "bytes spilled", "shared bytes", "occupancy")
     return Table(header, rows)
+
+
+def resident_blocks(used: Resources, threads: int, arch: str) -> int:
+    """How many blocks a multiprocessor of `arch` holds at a time; 0 if not even one fits.
+
+    Raises UnknownArchitectureError for an architecture that the table does not have.
+    """
+    limit, warps = LIMITS[arch], math.ceil(threads / WARP)
+    portion = limit.register_portion
+    of_warp = math.ceil(used.registers * WARP / portion) * portion
+    with_registers = limit.registers // limit.warp_portion // max(of_warp, 1) * limit.warp_portion
+    portion = limit.shared_portion
+    shared = math.ceil((used.shared_bytes + limit.shared_reserved) / portion) * portion
+    fitting = limit.threads // WARP // warps, with_registers // warps
+    return min(limit.blocks, *fitting, limit.shared_bytes // shared if shared else limit.blocks)

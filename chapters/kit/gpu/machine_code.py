@@ -34,6 +34,7 @@ KINDS = {
     "branch": ("BRA", "EXIT", "CALL", "RET", "BREAK", "NOP"),
 }
 REST = "addresses and counters"
+PRODUCTS = ("float32", "tensor core")
 
 
 @dataclass(frozen=True)
@@ -180,20 +181,41 @@ class Code:
         last = max((i for i, one in enumerate(self.instructions) if one.opcode == "EXIT"), default=-1)
         return self.instructions[: last + 1]
 
-    def executed(self) -> list[tuple[Instruction, int]] | None:
+    def executed(self, products: int | None = None) -> list[tuple[Instruction, int]] | None:
         """Each instruction with how often a warp executes it; None if the number of turns of a loop is unknown.
 
         A branch that leaves out a part is taken as never taken, and a guard as true: for kernels without conditions in
-        their loops.
+        their loops. products: how many instructions of kind "float32" or "tensor core" a warp executes, if that is
+        known; it gives the turns of one loop whose counter cannot be read.
         """
-        times = [1] * len(self.instructions)
-        for first, last in self.loops:
-            turns = self.turns(first, last)
-            if turns is None:
-                return None
-            for position in range(first, last + 1):
-                times[position] *= turns
+        turns = {loop: self.turns(*loop) for loop in self.loops}
+        unknown = [loop for loop, number in turns.items() if number is None]
+        if len(unknown) == 1 and products:
+            turns[unknown[0]] = self._turns_for(products, unknown[0], turns)
+        if None in turns.values():
+            return None
+        times = self._times({loop: number or 1 for loop, number in turns.items()})
         return [(one, times[i]) for i, one in enumerate(self.used)]
+
+    def _times(self, turns: dict[tuple[int, int], int]) -> list[int]:
+        times = [1] * len(self.instructions)
+        for (first, last), number in turns.items():
+            for position in range(first, last + 1):
+                times[position] *= number
+        return times
+
+    def _turns_for(self, products: int, loop: tuple[int, int], turns: dict) -> int | None:
+        """The turns of `loop` with which a warp executes so many products."""
+        once = self._times({**turns, loop: 1})
+        inside = outside = 0
+        for position, one in enumerate(self.used):
+            if one.kind in PRODUCTS:
+                if loop[0] <= position <= loop[1]:
+                    inside += once[position]
+                else:
+                    outside += once[position]
+        number = (products - outside) / inside if inside else 0
+        return round(number) if number >= 1 and abs(number - round(number)) < 0.01 else None
 
 
 def parsed(text: str) -> Code:

@@ -260,10 +260,10 @@ class Traffic:
         return found
 
 
-def traffic(func: tirx.PrimFunc, target: tvm.target.Target, unrolled: bool = True) -> Traffic:
+def traffic(func: tirx.PrimFunc, target: tvm.target.Target, unrolled: int = 1) -> Traffic:
     """What the one kernel of `func` asks of memory. Sizes must be constant, and loops have constant numbers of turns.
 
-    unrolled: the compiler unrolls the innermost loops, and can merge the loads of their iterations. Raises ValueError
+    unrolled: how many iterations of the innermost loops the compiler joins; it can merge their loads. Raises ValueError
     for a kernel with other loops or indices.
     """
     (kernel,) = lowered(func, target)
@@ -277,9 +277,7 @@ def traffic(func: tirx.PrimFunc, target: tvm.target.Target, unrolled: bool = Tru
         Request(access, warps * times, copied)
         for access, times, copied in _merged(nest, list(_distinct(nest)), unrolled)
     ]
-    sizes = {str(b.name): _bytes(b) for b in map(func.buffer_map.get, func.params) if b is not None} if hasattr(
-        func, "buffer_map"
-    ) else {str(p.name): _bytes(p) for p in func.params if hasattr(p, "shape")}
+    sizes = {str(buffer.name): _bytes(buffer) for buffer in func.params}
     written = {str(raw.buffer.name) for raw in nest.raw if raw.writes and raw.scope == "global"}
     written |= _stored_fragments(kernel)
     return Traffic(
@@ -340,7 +338,7 @@ def _distinct(nest: _Nest) -> Iterator[_Raw]:
         seen.add(key)
 
 
-def _merged(nest: _Nest, raws: list[_Raw], unrolled: bool) -> Iterator[tuple[Access, int, bool]]:
+def _merged(nest: _Nest, raws: list[_Raw], unrolled: int) -> Iterator[tuple[Access, int, bool]]:
     """(the first warp's access, how often a warp executes it, whether it is a cp.async), merged as the compiler does."""
     warp = nest.first_warp()
     lanes = {v: np.array([one.get(v, 0) for one in warp]) for v, _ in nest.threads.values()}
@@ -351,10 +349,11 @@ def _merged(nest: _Nest, raws: list[_Raw], unrolled: bool) -> Iterator[tuple[Acc
         access = Access(
             str(raw.buffer.name), raw.scope, raw.writes, raw.lanes, raw.item_bytes, times, tuple(map(int, first))
         )
-        if unrolled and _may_merge(raw):
+        if unrolled > 1 and _may_merge(raw):
             var, extent = raw.loops[-1]
             step = nest.at(raw.start, {**lanes, var: np.ones(len(warp), dtype=int)}) - first
-            wide = math.gcd(extent, VECTOR_BYTES // (raw.lanes * raw.item_bytes))
+            most = min(unrolled, VECTOR_BYTES // (raw.lanes * raw.item_bytes))
+            wide = math.gcd(extent, most)
             while wide > 1 and not _aligned(first, raw, wide):
                 wide //= 2
             if (step == raw.lanes).all() and wide > 1:
