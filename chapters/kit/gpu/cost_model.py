@@ -11,13 +11,13 @@ known: what the kernel asks of it, divided by what it delivers per second.
 | float32 | instructions on float32, in the machine code | 64 or 128 lanes per cycle |
 | tensor cores | operations | the board's rate |
 
-All but the first belong to a multiprocessor; the one with the most blocks decides. This is a bound: no kernel is
-faster. The prediction adds the latency that nothing hides: where a block asks for data and waits for it, and
-all resident blocks do so at a time, one latency of DRAM passes per round.
+All but the first belong to a multiprocessor; the one with the most blocks decides.
+The prediction adds the latency that nothing hides: where every resident block asks for data and waits for it, one
+latency of DRAM passes per round.
 
-Left out, because we found no source that says how much they deliver on each GPU: the second-level cache's bandwidth, the
-number of load-store units, the conversions' rate, clocks below the boost clock. So the model is optimistic.
-`validation` compares it with published times.
+Left out, because we found no source that says how much they deliver on each GPU: the second-level cache's bandwidth,
+the number of load-store units, the rate of conversions, clocks below the boost clock. So the model is mostly
+optimistic. `published_kernels.py` has what it is compared with.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from tvm import tirx
 
@@ -90,12 +91,12 @@ class Prediction:
 
     @property
     def bound(self) -> float:
-        """No kernel that asks for so much is faster."""
+        """What the busiest resource needs, if it never waits."""
         return self.least[self.busiest]
 
     @property
     def seconds(self) -> float:
-        """What we expect."""
+        """What we expect: the busiest resource, and the latency that nothing hides."""
         return self.bound + self.waiting
 
 
@@ -103,14 +104,21 @@ class DoesNotFitError(Exception):
     """Not one block of the kernel fits a multiprocessor, or it needs instructions that the architecture lacks."""
 
 
-def counted(func: tirx.PrimFunc, arch: str, operations: float = 0) -> Counts:
+def counted(
+    func: tirx.PrimFunc,
+    arch: str,
+    operations: float = 0,
+    known: Traffic | None = None,
+    sizes: Mapping[str, int] = MappingProxyType({}),
+) -> Counts:
     """Compile the one kernel of `func` for `arch` and count. Needs NVIDIA's compiler, and uses nvdisasm if it is there.
 
+    known: its traffic, for a kernel whose loops and indices do not show it. sizes: of symbolic dimensions, by name.
     Raises CompileError, and ValueError for a kernel whose loops or indices cannot be counted.
     """
     (kernel,) = HostProgram(func, cuda(arch), ASYNCHRONOUS).kernels.values()
     used, _ = used_by(func, arch)
-    memory = traffic(func, cuda(arch))
+    memory = known or traffic(func, cuda(arch), sizes=sizes)
     static, kinds = Counter(), None
     if not machine_code.missing():
         code = machine_code.parsed(machine_code.listing(compiled(kernel.source, arch)[0]))
@@ -118,16 +126,16 @@ def counted(func: tirx.PrimFunc, arch: str, operations: float = 0) -> Counts:
         warps = memory.blocks * math.ceil(memory.threads / WARP)
         # without tensor cores, a product is one multiply-add per thread
         products = None if static["tensor core"] else round(operations / 2 / WARP / warps)
-        executed = code.executed(products)
+        executed = None if known else code.executed(products)
         if executed is not None:
             kinds = machine_code.by_kind(executed)
-            memory = _as_compiled(func, arch, memory, kinds["load shared"])
-    if "cp_async" in kernel.source.replace("cp.async", "cp_async"):
-        memory.rounds = 1
+            memory = _as_compiled(func, arch, memory, kinds["load shared"], sizes)
+    if "cp_async" in kernel.source or "cp.async" in kernel.source:
+        memory = replace(memory, rounds=1)
     return Counts(arch, used, memory, operations, static, kinds)
 
 
-def _as_compiled(func, arch: str, memory: Traffic, loads: int) -> Traffic:
+def _as_compiled(func, arch: str, memory: Traffic, loads: int, sizes: Mapping[str, int]) -> Traffic:
     """The traffic with loads of shared memory merged so that there are about as many as in the machine code."""
 
     def shared_loads(found: Traffic) -> float:
@@ -139,7 +147,7 @@ def _as_compiled(func, arch: str, memory: Traffic, loads: int) -> Traffic:
     for unrolled in UNROLLED[1:]:
         if abs(shared_loads(best) - loads) <= 0.02 * loads:
             break
-        other = traffic(func, cuda(arch), unrolled)
+        other = traffic(func, cuda(arch), unrolled, sizes)
         if abs(shared_loads(other) - loads) < abs(shared_loads(best) - loads):
             best = other
     return best
@@ -155,7 +163,9 @@ def predicted(counts: Counts, board: Board) -> Prediction:
         )
     memory, units = counts.memory, board.multiprocessors
     at_a_time = resident * units
-    bytes_moved = sum(memory.from_dram(at_a_time, board.cache_bytes).values()) + sum(memory.written.values())
+    bytes_moved = sum(memory.from_dram(at_a_time, board.cache_bytes).values()) + sum(
+        memory.written.values()
+    )
     least: dict[str, float] = {}
     lacking = []
     if board.bandwidth:
@@ -168,7 +178,9 @@ def predicted(counts: Counts, board: Board) -> Prediction:
     if counts.kinds is not None:
         every = counts.warps * sum(counts.kinds.values())
         least["issue"] = uneven * every / (SCHEDULERS * units * clock)
-        cycles = counts.warps * counts.kinds.get("float32", 0) * WARP / ARCHITECTURES[board.arch].lanes
+        cycles = (
+            counts.warps * counts.kinds.get("float32", 0) * WARP / ARCHITECTURES[board.arch].lanes
+        )
         least["float32"] = uneven * cycles / (units * clock)
     elif not counts.on_tensor_cores:
         least["float32"] = uneven * counts.operations / board.float32

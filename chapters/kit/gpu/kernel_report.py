@@ -59,8 +59,9 @@ def threads_of(func: tirx.PrimFunc) -> int:
     # functions that were written without a schedule bind threads by attributes
     attributes = nodes(func.body, tirx.AttrStmt)
     found += [(a.node, a.value) for a in attributes if str(a.attr_key) == "thread_extent"]
-    extents = {str(axis.thread_tag): int(extent) for axis, extent in found if axis is not None}
-    return math.prod(extent for tag, extent in extents.items() if "threadIdx" in tag)
+    extents = {str(axis.thread_tag): extent for axis, extent in found if axis is not None}
+    # the number of blocks may be known at a call only
+    return math.prod(int(extent) for tag, extent in extents.items() if "threadIdx" in tag)
 
 
 Counted = tuple[str, str, Resources, int]  # architecture, kernel, what it uses, threads of a block

@@ -1,7 +1,7 @@
 """The machine code of a kernel, disassembled: which instructions a warp executes, by kind, and how often.
 
-NVIDIA's disassembler, nvdisasm, comes as the wheel `nvidia-cuda-nvdisasm` (5 MB); it needs no GPU. How often a loop runs
-is read from its counter, which is possible where the counter starts from a constant and is compared with one.
+NVIDIA's disassembler, nvdisasm, comes as the wheel `nvidia-cuda-nvdisasm` (5 MB); it needs no GPU. How often a loop
+runs is read from its counter. That is possible where the counter starts from a constant and is compared with one.
 """
 
 from __future__ import annotations
@@ -23,14 +23,29 @@ WHEEL = "nvidia-cuda-nvdisasm"
 KINDS = {
     "tensor core": ("HMMA", "HGMMA", "UTCHMMA", "UTCQMMA", "WARPGROUP.", "IMMA"),
     "float32": ("FFMA", "FADD", "FMUL"),
-    "other arithmetic": ("F", "H", "MUFU", "D"),  # comparisons, conversions, halves, special functions
+    "other arithmetic": (
+        "F",
+        "H",
+        "MUFU",
+        "D",
+    ),  # comparisons, conversions, halves, special functions
     "copy to shared": ("LDGSTS", "UTMALDG"),
     "load global": ("LDG",),
     "store global": ("STG", "ST.E"),
     "load shared": ("LDS",),  # LDSM too
     "store shared": ("STS",),
     "spill": ("LDL", "STL"),
-    "wait": ("BAR", "DEPBAR", "LDGDEPBAR", "SYNCS", "MEMBAR", "ERRBAR", "WARPSYNC", "BSYNC", "BSSY"),
+    "wait": (
+        "BAR",
+        "DEPBAR",
+        "LDGDEPBAR",
+        "SYNCS",
+        "MEMBAR",
+        "ERRBAR",
+        "WARPSYNC",
+        "BSYNC",
+        "BSSY",
+    ),
     "branch": ("BRA", "EXIT", "CALL", "RET", "BREAK", "NOP"),
 }
 REST = "addresses and counters"
@@ -140,9 +155,9 @@ class Code:
             compared = re.match(
                 r"(U?P\d), U?PT, (U?R\d+), (-?0x[0-9a-f]+)", one.operands.replace(".reuse", "")
             )
-            if wanted and re.match(r"U?ISETP", one.opcode) and compared:
-                if compared[1] == wanted[0]:
-                    return compared[2], int(compared[3], 16)
+            sets = re.match(r"U?ISETP", one.opcode) and compared
+            if wanted and sets and compared[1] == wanted[0]:
+                return compared[2], int(compared[3], 16)
         return None
 
     @staticmethod
@@ -178,7 +193,9 @@ class Code:
     @property
     def used(self) -> tuple[Instruction, ...]:
         """The instructions up to the trap that fills the end."""
-        last = max((i for i, one in enumerate(self.instructions) if one.opcode == "EXIT"), default=-1)
+        last = max(
+            (i for i, one in enumerate(self.instructions) if one.opcode == "EXIT"), default=-1
+        )
         return self.instructions[: last + 1]
 
     def executed(self, products: int | None = None) -> list[tuple[Instruction, int]] | None:

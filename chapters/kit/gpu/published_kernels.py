@@ -1,26 +1,36 @@
 """Kernels whose times others have published, written here from their descriptions, to see how far a model is off.
 
-Each `Published` names the page, the GPU and the number. The kernels are ours: they have the published tiles, threads and
-access patterns, and TVM writes their text. So instructions other than loads, stores and products differ a little.
+Each `Published` names the page, the GPU and the number. The kernels are ours: they have the published tiles, threads
+and access patterns, and TVM writes their text. So instructions other than loads, stores and products differ a little.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 
 from tvm import tirx
 from tvm.s_tir import Schedule
 from tvm.script import tirx as T
 
+from chapters.kit.gpu.mma import TILES as MMA_TILES
+from chapters.kit.gpu.mma import mma_matmul
+from chapters.kit.gpu.wgmma import wgmma_matmul
+from chapters.kit.gpu.wgmma_tile import TILES as WGMMA_TILES
+
 SGEMM_PAGE = "github.com/siboehm/SGEMM_CUDA, README.md, and src/runner.cu for the tiles"
+MMA_PAGE = "github.com/yencal/cuda-hgemm-mma, README.md, 03_MMAMultistage; its tile is tuned, ours is 128 × 128 × 32"
+WGMMA_PAGE = "github.com/pranjalssh/fast.cu, README.md, kernel 7; it adds clusters, ours has none"
 TRANSPOSE_PAGE = "yencal.github.io/gpu-matrix-transpose-optimization, Results"
 
 
 @dataclass(frozen=True)
 class Published:
-    """A published time. make: our kernel. operations: of one launch. seconds: what the page says, or follows from it."""
+    """A published time. make: our kernel. operations: of one launch. seconds: what the page says, or follows from it.
+
+    wgmma: the arguments of `wgmma_traffic`, for a kernel with bulk copies. sizes: of symbolic dimensions.
+    """
 
     name: str
     board: str
@@ -28,13 +38,16 @@ class Published:
     operations: float
     seconds: float
     source: str
+    wgmma: tuple = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Of a product in float32: a block computes (rows, columns), a thread (own_rows, own_columns), `depth` steps staged.
+    """Of a product in float32: a block computes (rows, columns), a thread (own_rows, own_columns).
 
-    depth 0: nothing is staged in shared memory. turned: A's tile is stored transposed. vector: elements per copy.
+    depth: the steps of the sums that are staged in shared memory at a time; 0 for none. turned: A's tile is stored
+    transposed. vector: elements per copy.
     """
 
     rows: int
@@ -60,7 +73,11 @@ def sgemm(n: int, tile: Tile, down_columns: bool = False) -> tirx.PrimFunc:
     j_block, j_thread, j_own = sch.split(j, [None, tile.threads[1], tile.own_columns])
     k0, k1 = sch.split(k, [None, tile.depth or n])
     sch.reorder(i_block, j_block, i_thread, j_thread, k0, k1, i_own, j_own)
-    x, y = ((i_block, i_thread), (j_block, j_thread)) if down_columns else ((j_block, j_thread), (i_block, i_thread))
+    x, y = (
+        ((i_block, i_thread), (j_block, j_thread))
+        if down_columns
+        else ((j_block, j_thread), (i_block, i_thread))
+    )
     for (outer, inner), axis in ((y, "y"), (x, "x")):
         sch.bind(outer, f"blockIdx.{axis}")
         sch.bind(inner, f"threadIdx.{axis}")
@@ -79,7 +96,11 @@ def sgemm(n: int, tile: Tile, down_columns: bool = False) -> tirx.PrimFunc:
 
 def _product(n: int) -> tirx.PrimFunc:
     @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((n, n), "float32"), B: T.Buffer((n, n), "float32"), C: T.Buffer((n, n), "float32")):
+    def main(
+        A: T.Buffer((n, n), "float32"),
+        B: T.Buffer((n, n), "float32"),
+        C: T.Buffer((n, n), "float32"),
+    ):
         T.func_attr({"global_symbol": "main", "tirx.noalias": True})
         for i, j, k in T.grid(n, n, n):
             with T.sblock("product"):
@@ -150,7 +171,22 @@ def _sgemm(name: str, gflops: float, tile: Tile, **how) -> Published:
 
 
 def _transpose(name: str, milliseconds: float, **how) -> Published:
-    return Published(name, "H100 SXM", partial(transpose, 32768, **how), 0, milliseconds / 1e3, TRANSPOSE_PAGE)
+    return Published(
+        name, "H100 SXM", partial(transpose, 32768, **how), 0, milliseconds / 1e3, TRANSPOSE_PAGE
+    )
+
+
+def _on_tensor_cores(name: str, board: str, side: int, tflops: float, source: str) -> Published:
+    """A product of (side, side) matrices by our kernels with the published instructions: mma.sync, or wgmma."""
+    operations, tile = 2 * side**3, WGMMA_TILES[0]
+    seconds = operations / tflops / 1e12
+    if board == "A100 SXM 40 GB":
+        make = partial(mma_matmul, side, side, side, "float16", "float16", MMA_TILES[1])
+        return Published(name, board, make, operations, seconds, source)
+    make = partial(wgmma_matmul, side, side, side, "bfloat16", "bfloat16", tile)
+    return Published(
+        name, board, make, operations, seconds, source, (side, side, side, "bfloat16", tile)
+    )
 
 
 # The page says "4092 × 4092"; its program multiplies 4096 × 4096.
@@ -161,6 +197,10 @@ PUBLISHED = (
     _sgemm("SGEMM 4, 8 × 1 per thread", 8474.7, Tile(64, 64, 8, 8, 1)),
     _sgemm("SGEMM 5, 8 × 8 per thread", 15971.7, Tile(128, 128, 8, 8, 8)),
     _sgemm("SGEMM 6, copies of 16 bytes", 18237.3, Tile(128, 128, 8, 8, 8, 4, turned=True)),
+    _on_tensor_cores("mma.sync, multistage, 4096", "A100 SXM 40 GB", 4096, 230, MMA_PAGE),
+    _on_tensor_cores("mma.sync, multistage, 8192", "A100 SXM 40 GB", 8192, 245, MMA_PAGE),
+    _on_tensor_cores("wgmma, 128 × 256, 6144", "H100 SXM", 6144, 774.4, WGMMA_PAGE),
+    _on_tensor_cores("wgmma, 128 × 256, 8192", "H100 SXM", 8192, 799.1, WGMMA_PAGE),
     _transpose("transpose, naive", 18.0645, staged=False),
     _transpose("transpose, 32-way conflict", 8.6235),
     _transpose("transpose, padded", 5.0724, padding=1),

@@ -1,7 +1,7 @@
 """What a kernel asks of memory, counted without a GPU: requests of warps, bytes from the caches, bytes from DRAM.
 
-`warp_access.py` evaluates the index expressions of a lowered kernel for one warp. This module evaluates them for a whole
-block and for all blocks. Two models turn that into numbers, and both are simple enough to be stated in full:
+`warp_access.py` evaluates the index expressions of a lowered kernel for one warp. This module evaluates them for a
+whole block and for all blocks. Two models turn that into numbers, and both are simple enough to be stated in full:
 
 * **What the compiler merges.** It loads a word once if the same statement sequence asks for it again, and it merges
   neighbouring loads from shared memory into one of up to 16 bytes: those of neighbouring statements, and those of
@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 import tvm
@@ -26,11 +27,13 @@ from tvm import DataType, tirx
 from chapters.kit.gpu.launches import lowered
 from chapters.kit.gpu.limits import BANK_BYTES, BANKS, SECTOR_BYTES, VECTOR_BYTES, WARP
 from chapters.kit.gpu.warp_access import _OPERATORS, Access, _op_name, _Walk
-from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.gpu.wgmma_tile import GROUP, OPERAND_BYTES, WgmmaTile
+from chapters.kit.ir.tensor_ir import nodes, substitute
 
 LINE_BYTES = 128  # of the first-level cache: a request takes a cycle for each line that it touches
 MOST = 1 << 26  # addresses that are evaluated at a time
 _VECTOR = {**_OPERATORS, tirx.Min: np.minimum, tirx.Max: np.maximum}
+_VECTOR |= {tirx.LT: np.less, tirx.LE: np.less_equal, tirx.EQ: np.equal}
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ def _shared_wavefronts(first: tuple[int, ...], wide: int, item_bytes: int) -> in
 
 @dataclass
 class _Raw:
-    """An access as it stands in the kernel. loops: (variable, extent) around it, outermost first. part: barriers before."""
+    """An access as it stands in the kernel. loops: (variable, extent), outermost first. part: barriers before it."""
 
     buffer: tirx.Buffer
     scope: str
@@ -94,13 +97,13 @@ class _Raw:
 class _Nest(_Walk):
     """Walks a kernel and keeps every access with the loops around it."""
 
-    def __init__(self, kernel: tirx.PrimFunc):
+    def __init__(self, kernel: tirx.PrimFunc, body: tirx.Stmt):
         super().__init__(kernel, [])
         self.raw: list[_Raw] = []
         self.loops: list[tuple[tirx.Var, int]] = []
         self.barriers: list[tuple[tirx.Var, ...]] = []  # the loops around each barrier
         self.copying = False
-        self.visit(kernel.body, 1)
+        self.visit(body, 1)
 
     def visit(self, node, times: int) -> None:
         if isinstance(node, tirx.For):
@@ -125,7 +128,9 @@ class _Nest(_Walk):
 
     def fragment(self, call) -> None:
         """A fragment of 16 × 16 elements: every lane of the warp names the row and the half that it loads."""
-        (address,) = [c for c in nodes(call.args[5], tvm.ir.Call) if _op_name(c) == "tirx.address_of"]
+        (address,) = [
+            c for c in nodes(call.args[5], tvm.ir.Call) if _op_name(c) == "tirx.address_of"
+        ]
         load, row_length = address.args[0], call.args[6]
         (lane,) = [var for tag, (var, extent) in self.threads.items() if tag == "threadIdx.x"]
         row, half = tirx.floormod(lane, 16), tirx.floordiv(lane, 16)
@@ -172,6 +177,11 @@ class _Nest(_Walk):
                 return values[index]
             bound = self.values.get(index)
             return 0 if bound is None else self.at(bound, values)
+        if isinstance(index, tirx.Cast):
+            return self.at(index.value, values)
+        if isinstance(index, tirx.Select):
+            parts = index.condition, index.true_value, index.false_value
+            return np.where(*(self.at(part, values) for part in parts))
         apply = _VECTOR.get(type(index))
         if apply is None:
             raise ValueError(f"The index {index} is not made of the operators known here.")
@@ -193,7 +203,8 @@ class Traffic:
 
     requests: of warps. blocks, threads: of the launch. read: buffer -> what its blocks read, each its own part once,
     from the second-level cache. written: buffer -> its size. least: all buffers once. rounds: how often a block waits,
-    one time after another, for data that it has just asked for.
+    one time after another, for data that it has just asked for. cycles: of shared memory, for bulk copies and for
+    products that read it themselves, which are no requests of warps.
     """
 
     requests: list[Request]
@@ -203,6 +214,7 @@ class Traffic:
     written: dict[str, int]
     least: int
     panels: dict[str, tuple[np.ndarray, int]] = field(repr=False, default_factory=dict)
+    cycles: int = 0
 
     @property
     def read(self) -> dict[str, int]:
@@ -254,21 +266,28 @@ class Traffic:
     @property
     def wavefronts(self) -> dict[str, int]:
         """Cycles of the first-level cache and shared memory, summed over all multiprocessors, by scope."""
-        found = {"shared": 0, "global": 0}
+        found = {"shared": self.cycles, "global": 0}
         for request in self.requests:
             found[request.access.scope] += request.count * request.wavefronts
         return found
 
 
-def traffic(func: tirx.PrimFunc, target: tvm.target.Target, unrolled: int = 1) -> Traffic:
+def traffic(
+    func: tirx.PrimFunc,
+    target: tvm.target.Target,
+    unrolled: int = 1,
+    sizes: Mapping[str, int] = MappingProxyType({}),
+) -> Traffic:
     """What the one kernel of `func` asks of memory. Sizes must be constant, and loops have constant numbers of turns.
 
-    unrolled: how many iterations of the innermost loops the compiler joins; it can merge their loads. Raises ValueError
-    for a kernel with other loops or indices.
+    unrolled: how many iterations of the innermost loops the compiler joins; it can merge their loads. sizes: of
+    symbolic dimensions, by name. Raises ValueError for a kernel with other loops or indices.
     """
     (kernel,) = lowered(func, target)
-    nest = _Nest(kernel)
-    extents = dict(nest.threads.values())
+    given = {
+        p: tirx.IntImm(str(p.ty.dtype), sizes[p.name]) for p in kernel.params if p.name in sizes
+    }
+    nest = _Nest(kernel, substitute(kernel.body, given))
     block = {v: e for tag, (v, e) in nest.threads.items() if tag.startswith("thread")}
     grid = {v: e for tag, (v, e) in _by_speed(nest) if tag.startswith("block")}
     threads, blocks = math.prod(block.values()), math.prod(grid.values())
@@ -277,7 +296,7 @@ def traffic(func: tirx.PrimFunc, target: tvm.target.Target, unrolled: int = 1) -
         Request(access, warps * times, copied)
         for access, times, copied in _merged(nest, list(_distinct(nest)), unrolled)
     ]
-    sizes = {str(buffer.name): _bytes(buffer) for buffer in func.params}
+    buffers = {str(buffer.name): _bytes(buffer, sizes) for buffer in func.params}
     written = {str(raw.buffer.name) for raw in nest.raw if raw.writes and raw.scope == "global"}
     written |= _stored_fragments(kernel)
     return Traffic(
@@ -285,14 +304,43 @@ def traffic(func: tirx.PrimFunc, target: tvm.target.Target, unrolled: int = 1) -
         blocks,
         threads,
         _rounds(nest),
-        {name: size for name, size in sizes.items() if name in written},
-        sum(sizes.values()),
+        {name: size for name, size in buffers.items() if name in written},
+        sum(buffers.values()),
         _panels(nest, block, grid),
     )
 
 
-def _bytes(buffer) -> int:
-    return math.prod(map(int, buffer.shape)) * DataType(str(buffer.dtype)).itemsize
+def wgmma_traffic(m: int, n: int, k: int, out_dtype: str, tile: WgmmaTile) -> Traffic:
+    """The traffic of `wgmma.py`'s kernel: one tile after another takes the place of a block.
+
+    In each step of a tile, copies write its parts of A and B to shared memory once, and each product of 64 rows reads
+    its part of A and all of B.
+    """
+    k_bytes = k * OPERAND_BYTES
+    rows, columns = tile.grid(m, n)
+    number = np.arange(rows * columns)
+    above = number // (GROUP * columns) * GROUP  # the order of wgmma.py's `corner`
+    high, inside = np.minimum(rows - above, GROUP), number % (GROUP * columns)
+    row, column = above + inside % high, inside // high
+    copied = tile.block_m + tile.block_n
+    multiplied = tile.block_m + tile.consumers * tile.block_n
+    sizes = {"A": m * k_bytes, "B": n * k_bytes, "C": 4 * n}
+    written = m * n * DataType(out_dtype).itemsize
+    return Traffic(
+        [],
+        rows * columns,
+        tile.threads,
+        1,
+        {"D": written},
+        sum(sizes.values()) + written,
+        {"A": (row, tile.block_m * k_bytes), "B": (column, tile.block_n * k_bytes)},
+        rows * columns * (copied + multiplied) * k_bytes // LINE_BYTES,
+    )
+
+
+def _bytes(buffer, sizes: Mapping[str, int]) -> int:
+    shape = (sizes[n.name] if isinstance(n, tvm.ir.Var) else int(n) for n in buffer.shape)
+    return math.prod(shape) * DataType(str(buffer.dtype)).itemsize
 
 
 def _by_speed(nest: _Nest) -> list[tuple[str, tuple[tirx.Var, int]]]:
@@ -305,7 +353,9 @@ def _stored_fragments(kernel) -> set[str]:
     found = set()
     for call in (e.value for e in nodes(kernel.body, tirx.Evaluate)):
         if _op_name(call) == "tirx.tvm_store_matrix_sync":
-            inner = [c for c in nodes(call.args[5], tvm.ir.Call) if _op_name(c) == "tirx.address_of"]
+            inner = [
+                c for c in nodes(call.args[5], tvm.ir.Call) if _op_name(c) == "tirx.address_of"
+            ]
             found |= {str(c.args[0].source.name) for c in inner}
     return found
 
@@ -339,7 +389,7 @@ def _distinct(nest: _Nest) -> Iterator[_Raw]:
 
 
 def _merged(nest: _Nest, raws: list[_Raw], unrolled: int) -> Iterator[tuple[Access, int, bool]]:
-    """(the first warp's access, how often a warp executes it, whether it is a cp.async), merged as the compiler does."""
+    """(the first warp's access, how often a warp executes it, whether it is a cp.async), merged as said above."""
     warp = nest.first_warp()
     lanes = {v: np.array([one.get(v, 0) for one in warp]) for v, _ in nest.threads.values()}
     found: list[tuple[Access, int, bool, tuple]] = []
@@ -347,7 +397,13 @@ def _merged(nest: _Nest, raws: list[_Raw], unrolled: int) -> Iterator[tuple[Acce
         first = np.broadcast_to(nest.at(raw.start, lanes), len(warp))
         times = math.prod(extent for _, extent in raw.loops)
         access = Access(
-            str(raw.buffer.name), raw.scope, raw.writes, raw.lanes, raw.item_bytes, times, tuple(map(int, first))
+            str(raw.buffer.name),
+            raw.scope,
+            raw.writes,
+            raw.lanes,
+            raw.item_bytes,
+            times,
+            tuple(map(int, first)),
         )
         if unrolled > 1 and _may_merge(raw):
             var, extent = raw.loops[-1]
@@ -364,11 +420,18 @@ def _merged(nest: _Nest, raws: list[_Raw], unrolled: int) -> Iterator[tuple[Acce
 
 def _may_merge(raw: _Raw) -> bool:
     """Whether the compiler knows the alignment: that of shared memory, and not that of a pointer it was given."""
-    return raw.scope == "shared" and not raw.writes and bool(raw.loops) and raw.lanes * raw.item_bytes < 16
+    return (
+        raw.scope == "shared"
+        and not raw.writes
+        and bool(raw.loops)
+        and raw.lanes * raw.item_bytes < 16
+    )
 
 
 def _aligned(first: np.ndarray, raw: _Raw, wide: int) -> bool:
-    return bool((np.asarray(first) * raw.item_bytes % (wide * raw.lanes * raw.item_bytes) == 0).all())
+    return bool(
+        (np.asarray(first) * raw.item_bytes % (wide * raw.lanes * raw.item_bytes) == 0).all()
+    )
 
 
 def _neighbours(found: list[tuple[Access, int, bool, tuple]]) -> Iterator[tuple[Access, int, bool]]:
@@ -397,7 +460,8 @@ def _joined(a: Access, b: Access) -> bool:
     if wide > VECTOR_BYTES or a.times != b.times:
         return False
     return all(
-        y - x == a.lanes and x * a.item_bytes % wide == 0 for x, y in zip(a.first, b.first, strict=True)
+        y - x == a.lanes and x * a.item_bytes % wide == 0
+        for x, y in zip(a.first, b.first, strict=True)
     )
 
 
