@@ -21,6 +21,17 @@ WHEEL = "nvidia-cuda-nvdisasm"
 
 # kinds of instructions, each with the first letters of its opcodes; the first that matches counts
 KINDS = {
+    "wait": (
+        "BAR",
+        "DEPBAR",
+        "LDGDEPBAR",
+        "SYNCS",
+        "MEMBAR",
+        "ERRBAR",
+        "WARPSYNC",
+        "BSYNC",
+        "BSSY",
+    ),
     "tensor core": ("HMMA", "HGMMA", "UTCHMMA", "UTCQMMA", "WARPGROUP.", "IMMA"),
     "float32": ("FFMA", "FADD", "FMUL"),
     "other arithmetic": (
@@ -35,17 +46,6 @@ KINDS = {
     "load shared": ("LDS",),  # LDSM too
     "store shared": ("STS",),
     "spill": ("LDL", "STL"),
-    "wait": (
-        "BAR",
-        "DEPBAR",
-        "LDGDEPBAR",
-        "SYNCS",
-        "MEMBAR",
-        "ERRBAR",
-        "WARPSYNC",
-        "BSYNC",
-        "BSSY",
-    ),
     "branch": ("BRA", "EXIT", "CALL", "RET", "BREAK", "NOP"),
 }
 REST = "addresses and counters"
