@@ -43,6 +43,7 @@ NAME = "gpu_predictions"
 COMMAND = "python -m chapters.ch08_gpu_targets.predictions"
 SHOWN_BOARD = "H100 SXM"
 MEASURE = "python -m chapters bench 8"
+NO_SOURCE = "no source"
 SIDE = 4096  # of the weight of the layers with few rows
 NORMS = ((1, 4096, 4096), (8192, 8192))
 DTYPE = "float16"  # of the norms: TVM's text for bfloat16 does not compile for sm_75
@@ -354,7 +355,11 @@ def kernel_table(entries: list[dict], board: str = SHOWN_BOARD) -> Table:
                 _time(e["roofline"]),
             )
         )
-    return Table(header, rows)
+    note = (
+        f"Predicted for one {board}, with kernels compiled for it. 4096 rows: a linear layer of 4096 × 4096 × 4096 in "
+        "float16. Fewer rows: weights of 4096 × 4096. Add and RMSNorm: float16."
+    )
+    return Table(header, rows, note)
 
 
 def board_table(entries: list[dict]) -> Table:
@@ -363,7 +368,8 @@ def board_table(entries: list[dict]) -> Table:
     cells = {(e["kernel"], e["board"]): _cell(e) for e in entries}
     names = dict.fromkeys(e["kernel"] for e in entries)
     rows = [(name, *(cells.get((name, board), "–") for board in boards)) for name in names]
-    return Table(("predicted", *boards), rows)
+    note = "The same on each board, compiled for its own architecture; a kernel that cannot run there says why."
+    return Table(("predicted", *boards), rows, note)
 
 
 def _cell(entry: dict) -> str:
@@ -382,49 +388,48 @@ def _time(seconds: float | None) -> str:
     return "–" if seconds is None else si(seconds, "s")
 
 
+GPU_HEADER = (
+    "GPU",
+    "target",
+    "multiprocessors",
+    "threads, blocks each",
+    "shared memory, per block",
+)
+GPU_HEADER += ("products by", "DRAM", "float32", "tensor cores", "cache", "source")
+
+
 def gpus_table() -> Table:
     """One row per board: what its multiprocessors hold, its instructions and its rates; then GPUs of other makers."""
-    header = (
-        "GPU",
-        "target",
-        "multiprocessors",
-        "threads, blocks each",
-        "shared memory, per block",
-    )
-    header += ("products by", "DRAM", "float32", "tensor cores", "cache", "source")
-    rows = []
-    for board in BOARDS.values():
-        one = ARCHITECTURES[board.arch]
-        limit = one.multiprocessor
-        shared = f"{limit.shared_bytes // 1024} KiB, {limit.block_shared_bytes // 1024} KiB"
-        rates = [
-            (board.bandwidth, "B/s"),
-            (board.float32, "FLOP/s"),
-            (board.tensor, "FLOP/s"),
-            (board.cache_bytes, "B"),
-        ]
-        cells = [si(value, unit, 4) if value else "no source" for value, unit in rates]
-        facts = (
-            board.name,
-            one.target,
-            board.multiprocessors,
-            f"{limit.threads}, {limit.blocks}",
-            shared,
-        )
-        rows.append((*facts, best_product(board.arch), *cells, board.source))
+    rows = [_board_row(board) for board in BOARDS.values()]
     for one in PORTABLE.values():
         name, bandwidth = one.board or (one.name, None)
-        shared = f"–, {one.shared_bytes // 1024} KiB"
-        facts = name, "–", "–", f"{one.threads} per block", shared, "float32"
-        rows.append(
-            (
-                *facts,
-                si(bandwidth, "B/s") if bandwidth else "no source",
-                *["no source"] * 3,
-                one.source,
-            )
-        )
-    return Table(header, rows)
+        facts = name, "–", "–", f"{one.threads} per block", f"–, {one.shared_bytes // 1024} KiB"
+        rows.append((*facts, "float32", _rate(bandwidth, "B/s"), *[NO_SOURCE] * 3, one.source))
+    return Table(GPU_HEADER, rows)
+
+
+def _board_row(board: Board) -> tuple:
+    one = ARCHITECTURES[board.arch]
+    limit = one.multiprocessor
+    shared = f"{limit.shared_bytes // 1024} KiB, {limit.block_shared_bytes // 1024} KiB"
+    facts = (
+        board.name,
+        one.target,
+        board.multiprocessors,
+        f"{limit.threads}, {limit.blocks}",
+        shared,
+    )
+    cache = f"{board.cache_bytes >> 20} MiB" if board.cache_bytes else NO_SOURCE
+    rates = (
+        _rate(board.bandwidth, "B/s"),
+        _rate(board.float32, "FLOP/s"),
+        _rate(board.tensor, "FLOP/s"),
+    )
+    return *facts, best_product(board.arch), *rates, cache, board.source
+
+
+def _rate(value: float | None, unit: str) -> str:
+    return si(value, unit, 4) if value else NO_SOURCE
 
 
 def best_product(arch: str) -> str:
