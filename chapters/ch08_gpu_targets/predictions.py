@@ -25,7 +25,7 @@ from chapters.kit.draw.table import Table, si
 from chapters.kit.gpu import cuda_resources, machine_code
 from chapters.kit.gpu.cost_model import Counts, DoesNotFitError, counted, predicted
 from chapters.kit.gpu.few_rows import few_rows_body
-from chapters.kit.gpu.gpus import ARCHITECTURES, BOARDS, PORTABLE, Board, architecture
+from chapters.kit.gpu.gpus import ARCHITECTURES, BOARDS, PORTABLE, Board, Portable, architecture
 from chapters.kit.gpu.limits import block_shared_bytes
 from chapters.kit.gpu.linear_layer import linear_layer
 from chapters.kit.gpu.mma import mma_matmul, tile_for
@@ -372,6 +372,39 @@ def board_table(entries: list[dict]) -> Table:
     return Table(("predicted", *boards), rows, note)
 
 
+def resources_table(entries: list[dict]) -> Table:
+    """One row per kernel, one column per GPU: its registers and occupancy there, or whether its blocks fit."""
+    boards = list(dict.fromkeys(e["board"] for e in entries))
+    by_kernel: dict[str, dict[str, dict]] = {}
+    for e in entries:
+        by_kernel.setdefault(e["kernel"], {})[e["board"]] = e
+    rows = []
+    for name, found in by_kernel.items():
+        cells = [_resources(found[board]) if board in found else "–" for board in boards]
+        rows.append((name, *cells, *(_fits(name, found, one) for one in PORTABLE.values())))
+    note = (
+        "Registers per thread, and the share of a multiprocessor's threads that are resident. On GPUs of other makers "
+        "only the size of the block counts; a kernel is scheduled again for them."
+    )
+    return Table(("registers, occupancy", *boards, "Apple", "integrated"), rows, note)
+
+
+def _resources(entry: dict) -> str:
+    if "registers" not in entry:
+        return entry["why"]
+    spills = " (spills)" if entry["spilled"] else ""
+    return f"{entry['registers']}{spills}, {entry['occupancy']:.0%}"
+
+
+def _fits(name: str, found: dict[str, dict], gpu: Portable) -> str:
+    """Whether the blocks of a kernel, as compiled for NVIDIA's GPUs, have a size that `gpu` can run."""
+    if any(name.endswith(cores) for cores in CASES_NEED):
+        return "NVIDIA only"
+    one = next(e for e in found.values() if "threads" in e)
+    why = gpu.refuses(one["threads"], one["shared_bytes"])
+    return f"{one['threads']} threads: {'too large' if why else 'fits'}"
+
+
 def _cell(entry: dict) -> str:
     if "seconds" not in entry:
         return (
@@ -457,6 +490,7 @@ def shown() -> Several | Shown:
             Shown(None, LABEL),
             kernel_table(entries),
             board_table(entries),
+            resources_table(entries),
             validation_table(measured["validation"]),
             Shown(None, source),
         ]

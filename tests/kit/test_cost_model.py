@@ -190,6 +190,16 @@ def test_the_tables_say_that_they_are_predictions(monkeypatch):
     assert predictions.main() == 1
 
 
+def test_registers_and_occupancy_on_every_board(kept):
+    table = predictions.resources_table(kept["measured"]["predictions"])
+    rows = {row[0]: dict(zip(table.header, row, strict=True)) for row in table.rows}
+    row = rows["add and RMSNorm 8192 × 8192: row_kernel"]
+    assert row["integrated"] == "1024 threads: too large" and row["Apple"] == "1024 threads: fits"
+    assert row["RTX 4090"].endswith(", 67%")  # 1536 threads have no room for two blocks of 1024
+    assert rows["4096 rows: wgmma"]["Apple"] == "NVIDIA only"
+    assert rows["4096 rows: wgmma"]["T4"] == "sm_75 has no wgmma"
+
+
 def test_the_table_of_gpus_shows_sources_and_what_has_none():
     told = str(predictions.gpus_table())
     for name in (*BOARDS, "M4 Max"):

@@ -20,6 +20,7 @@ from chapters.kit.gpu.gpus import (
     UnknownArchitectureError,
     architecture,
 )
+from chapters.kit.gpu.kernel_report import resident_blocks
 from chapters.kit.gpu.limits import LEAST_BLOCK_SHARED_BYTES, LIMITS, block_shared_bytes
 from solutions.ch08_gpu_targets.gpu_schedules import occupancy
 from tests.support.planted import needs_compiler
@@ -146,6 +147,8 @@ def test_nvidia_s_calculator_gives_the_same(calculator):
         (case, a, b) for case, a, b in zip(cases, ours, theirs, strict=True) if a != max(b, 0)
     ]
     assert not differ, differ[:5]
+    kits = [resident_blocks(Resources(r, 0, 0, 0, s), t, arch) for arch, t, r, s in cases]
+    assert kits == [max(b, 0) for b in theirs]
 
 
 ASM = {
