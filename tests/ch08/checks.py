@@ -118,8 +118,14 @@ def test_8_1_knows_the_limits(impl) -> None:
 
 def test_8_1_keeps_its_name(impl) -> None:
     """the target says which tag it is"""
-    with _tags(known=False):
+    with _tags(known=False) as registered:
         target = impl.h200_target()
+    TARGETS.that(
+        registered,
+        "h200_target registers no tag, although list_tags does not have it.",
+        expected="tvm.target.register_tag(H200, {...})",
+        why="Another call in this process may have registered it; in a fresh process, Target would not know the tag.",
+    )
     why = 'Target("nvidia/nvidia-h200") loses it; Target({"tag": ...}) keeps it.'
     TARGETS.equal(str(target.tag), H200, "The target does not know its own tag.", why=why)
 
