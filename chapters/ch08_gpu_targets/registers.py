@@ -19,13 +19,13 @@ from chapters.kit.draw.table import Table
 from chapters.kit.gpu.cuda_resources import Resources, missing
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.kernel_report import resources_of, used_by
-from chapters.kit.gpu.limits import LIMITS
 from chapters.kit.gpu.mma import TILES, mma_matmul
 from chapters.kit.gpu.wgmma import ARCH, wgmma_matmul
 from chapters.kit.gpu.wgmma_tile import TILES as WGMMA_TILES
 from chapters.runner.earlier import earlier
 
 NAME = "ch08_registers"
+ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")
 SIZE = 256, 256, 256
 
 
@@ -63,7 +63,7 @@ def kernels(arch: str = ARCH) -> dict[str, Callable[[], tirx.PrimFunc]]:
     }
 
 
-def counted(architectures: Iterable[str] = tuple(LIMITS)) -> dict:
+def counted(architectures: Iterable[str] = ARCHITECTURES) -> dict:
     """{architecture: {kernel: its counts}}, and the compiler. Takes a minute for all architectures."""
     found: dict = {}
     for arch in architectures:
@@ -95,7 +95,7 @@ def shown(*architectures: str) -> Shown:
     if results is None:
         return Shown(None, f"Not counted yet: `python -m {__name__}` does it, without a GPU.")
     measured = results["measured"]
-    kept = {a: k for a, k in measured["kernels"].items() if a in (architectures or LIMITS)}
+    kept = {a: k for a, k in measured["kernels"].items() if a in (architectures or ARCHITECTURES)}
     source = f"{measured['compiler']}; {made_with(results)}"
     return Shown(table({"kernels": kept}), source)
 

@@ -1,6 +1,8 @@
-"""What the page of results shows from a GPU's results files: plots with the tables of their numbers, and sources."""
+"""What the page of results shows of GPUs: plots and tables of what was measured, or what a model predicts."""
 
 from __future__ import annotations
+
+import importlib
 
 from chapters.kit.bench import gpu_results as tables
 from chapters.kit.bench.results import Several, Shown, not_yet
@@ -58,3 +60,29 @@ SHOWN = {
     "ch08_linear": tables.SHOWN["ch08_linear"],
     "ch08_steps": steps_shown,
 }
+TITLES = {
+    "roofline": "The roofline",
+    "ch08_norm": "Add and RMSNorm over size",
+    "ch08_linear": "Linear layers",
+    "ch08_steps": "Step by step",
+}
+
+
+def on_a_gpu() -> Several:
+    """What `bench 8` measured; where it measured nothing, one line that says so, and what the model predicts."""
+    parts: list[object] = []
+    for name, title in TITLES.items():
+        found = SHOWN[name]()
+        if not isinstance(found, Shown):
+            parts += [Shown(None, title), found]
+    return Several([*parts, *([] if parts else [_predictions().shown()])])
+
+
+def gpus() -> Table:
+    """The GPUs that the course knows, with the sources of their numbers."""
+    return _predictions().gpus_table()
+
+
+def _predictions():
+    """The chapter's module, which is imported only when a page asks for it."""
+    return importlib.import_module("chapters.ch08_gpu_targets.predictions")

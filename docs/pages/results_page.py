@@ -42,8 +42,8 @@ def drawn(name: str):
 
 
 def others(shown: Iterable[int], folder: Path = FOLDER) -> Several | Shown:
-    """Results files of chapters that are not in `shown`, each as a plain table of what it holds."""
-    prefixes = tuple(f"ch{number:02}_" for number in shown)
+    """Results files of chapters that are not in `shown`, and not of GPUs, each as a plain table of what it holds."""
+    prefixes = ("gpu_", *(f"ch{number:02}_" for number in shown))
     names = sorted(p.stem for p in folder.glob("*.json") if not p.stem.startswith(prefixes))
     if not names:
         return Shown(None, "Nothing: every results file belongs to a part above.")

@@ -197,7 +197,7 @@ def occupancy(used: Resources, threads: int, arch: str) -> float:
         limit.blocks,
         limit.threads // WARP // warps,
         by_registers // warps,
-        limit.shared_bytes // shared,
+        limit.shared_bytes // max(shared, 1),
     )
     return blocks * warps * WARP / limit.threads
     # END exercise 8.8

@@ -118,8 +118,14 @@ def test_8_1_knows_the_limits(impl) -> None:
 
 def test_8_1_keeps_its_name(impl) -> None:
     """the target says which tag it is"""
-    with _tags(known=False):
+    with _tags(known=False) as registered:
         target = impl.h200_target()
+    TARGETS.that(
+        registered,
+        "h200_target registers no tag, although list_tags does not have it.",
+        expected="tvm.target.register_tag(H200, {...})",
+        why="Another call in this process may have registered it; in a fresh process, Target would not know the tag.",
+    )
     why = 'Target("nvidia/nvidia-h200") loses it; Target({"tag": ...}) keeps it.'
     TARGETS.equal(str(target.tag), H200, "The target does not know its own tag.", why=why)
 
@@ -777,6 +783,8 @@ OCCUPANCY = [
     (255, 16384, 256, "sm_80", 0.125, "255 registers: eight warps, one block."),
     (32, 40960, 128, "sm_80", 0.25, "40 KiB and a reserved one per block: four fit in 164 KiB."),
     (32, 40960, 128, "sm_90a", 0.3125, "Of 40 KiB and a reserved one, five fit in 228 KiB."),
+    (32, 82 * 1024, 128, "sm_80", 0.0625, "Of 82 KiB and a reserved one, one fits in 164 KiB."),
+    (33, 0, 512, "sm_89", 1.0, "1536 threads at a time: three blocks of 16 warps."),
     (16, 0, 32, "sm_80", 0.5, "A block of one warp: 32 blocks at a time, and no more."),
     (20, 1024, 48, "sm_80", 1.0, "48 threads are two warps."),
     (16, 0, 1024, "sm_80", 1.0, "2048 threads at a time: two blocks, though there are registers for four."),

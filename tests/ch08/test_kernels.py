@@ -18,7 +18,6 @@ from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.kernel_report import threads_of, used_by
 from chapters.kit.gpu.launches import HostProgram
-from chapters.kit.gpu.limits import LIMITS
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import Access, accesses, bytes_moved, conflicts
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
@@ -45,7 +44,7 @@ def kernel(name: str) -> tirx.PrimFunc:
 
 
 @needs_compiler
-@pytest.mark.parametrize("arch", list(LIMITS))
+@pytest.mark.parametrize("arch", registers.ARCHITECTURES)
 @pytest.mark.parametrize("name", list(KERNELS))
 def test_compiles_and_spills_nothing(name, arch):
     used, threads = used_by(kernel(name), arch)
@@ -87,7 +86,7 @@ def test_registers_come_from_the_file(monkeypatch):
 
 def test_the_file_holds_every_kernel_and_the_lesson_s_spill():
     kept = load(registers.NAME)["measured"]["kernels"]
-    assert set(kept) == set(LIMITS)
+    assert set(kept) == set(registers.ARCHITECTURES)
     for arch, by_kernel in kept.items():
         assert list(by_kernel) == list(registers.kernels(arch))
         assert ("wgmma, 128 × 256" in by_kernel) == (arch == "sm_90a")

@@ -22,6 +22,8 @@ from chapters.kit.bench.spread import Spread, spread
 from chapters.kit.gpu.call import signature
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import CUDA
+from chapters.runner.course import ROOT
+from docs.pages import gpu_results as gpu_page
 from docs.pages import results_page
 
 
@@ -117,6 +119,8 @@ def test_without_a_gpu_one_sentence_says_so(capsys):
     if not bench.missing():
         pytest.skip("this machine has a GPU")
     with pytest.raises(gpu_clock.NoGpuError, match=r"Nothing was measured: .+\. This bench is for"):
+        bench.run(quick=True, say=print)
+    with pytest.raises(gpu_clock.NoGpuError, match="A prediction, not a measurement"):
         bench.run(quick=True, say=print)
 
 
@@ -359,6 +363,24 @@ def test_pages_show_what_was_measured(written, name):
 def test_pages_without_results_say_how_to_get_them(folder, name):
     for what in (bench.shown(name), results_page.drawn(name)):
         assert "Not yet measured" in str(what) and "bench 8" in str(what)
+
+
+def test_without_results_the_page_has_one_line_and_a_prediction(folder):
+    told = str(gpu_page.on_a_gpu())
+    assert told.startswith("A prediction, not a measurement") and "bench 8" in told
+    assert "Not yet" not in told and told.count("not a measurement") == 1
+    assert "add and RMSNorm" in told and "of the published one" in told
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert "Not yet measured" not in page and "on_a_gpu()" in page
+
+
+def test_with_results_the_page_shows_them_and_predicts_nothing(written):
+    page = gpu_page.on_a_gpu()
+    told = str(page)
+    assert "prediction" not in told and "Not yet" not in told
+    for title in gpu_page.TITLES.values():
+        assert title in told
+    assert "<svg" in page._repr_html_()
 
 
 def test_numbers_on_the_page_are_those_of_the_file(written):

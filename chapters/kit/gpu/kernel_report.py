@@ -12,6 +12,7 @@ from chapters.kit.draw.table import Table
 from chapters.kit.gpu.call import ASYNCHRONOUS
 from chapters.kit.gpu.cuda_resources import Resources, resources
 from chapters.kit.gpu.launches import HostProgram, lowered
+from chapters.kit.gpu.limits import LIMITS, WARP
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.gpu.warp_access import accesses, bytes_moved, conflicts
 from chapters.kit.ir.tensor_ir import nodes
@@ -58,8 +59,9 @@ def threads_of(func: tirx.PrimFunc) -> int:
     # functions that were written without a schedule bind threads by attributes
     attributes = nodes(func.body, tirx.AttrStmt)
     found += [(a.node, a.value) for a in attributes if str(a.attr_key) == "thread_extent"]
-    extents = {str(axis.thread_tag): int(extent) for axis, extent in found if axis is not None}
-    return math.prod(extent for tag, extent in extents.items() if "threadIdx" in tag)
+    extents = {str(axis.thread_tag): extent for axis, extent in found if axis is not None}
+    # the number of blocks may be known at a call only
+    return math.prod(int(extent) for tag, extent in extents.items() if "threadIdx" in tag)
 
 
 Counted = tuple[str, str, Resources, int]  # architecture, kernel, what it uses, threads of a block
@@ -78,3 +80,18 @@ def resources_of(counted: Iterable[Counted], occupancy: Occupancy) -> Table:
         rows.append((arch, name, threads, used.registers, spilled, used.shared_bytes, share))
     header = ("for", "kernel", "threads", "registers", "bytes spilled", "shared bytes", "occupancy")
     return Table(header, rows)
+
+
+def resident_blocks(used: Resources, threads: int, arch: str) -> int:
+    """How many blocks a multiprocessor of `arch` holds at a time; 0 if not even one fits.
+
+    Raises UnknownArchitectureError for an architecture that the table does not have.
+    """
+    limit, warps = LIMITS[arch], math.ceil(threads / WARP)
+    portion = limit.register_portion
+    of_warp = math.ceil(used.registers * WARP / portion) * portion
+    with_registers = limit.registers // limit.warp_portion // max(of_warp, 1) * limit.warp_portion
+    portion = limit.shared_portion
+    shared = math.ceil((used.shared_bytes + limit.shared_reserved) / portion) * portion
+    fitting = limit.threads // WARP // warps, with_registers // warps
+    return min(limit.blocks, *fitting, limit.shared_bytes // shared if shared else limit.blocks)

@@ -1,0 +1,242 @@
+"""The GPUs that people own: what a multiprocessor holds, which instructions it has, and one named board of each kind.
+
+All facts are in `ARCHITECTURES` and `BOARDS`, and each has a source. A number for which we found no source is None, or
+left out, and `missing` says so. Nothing here needs a GPU.
+
+Limits and allocation: the table "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide. A
+test compares them with two headers of NVIDIA that come with the extra `gpu`: `cuda/__device/arch_traits.h` has the
+limits, and `cuda_occupancy.h` is NVIDIA's occupancy calculator. Lanes: the guide's table "Throughput of Native
+Arithmetic Instructions"; they are also each board's cores divided by its multiprocessors. Instructions: NVIDIA's
+compiler accepts or refuses them for the architecture; a test asks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+GIGA, TERA, MIB = 1e9, 1e12, 1 << 20
+
+
+@dataclass(frozen=True)
+class Multiprocessor:
+    """What a multiprocessor has for all its blocks: threads, blocks, registers (32 bits each), bytes of shared memory.
+
+    They are allocated in portions: a warp's registers in units of 256, warps in fours, and a block's shared memory in
+    units of `shared_portion` bytes, plus `shared_reserved` bytes that the driver takes.
+    """
+
+    threads: int
+    blocks: int
+    registers: int
+    shared_bytes: int
+    register_portion: int = 256
+    warp_portion: int = 4
+    shared_portion: int = 128
+    shared_reserved: int = 1024
+
+    @property
+    def block_shared_bytes(self) -> int:
+        """The shared memory that one block may ask for: all of it, without what is reserved."""
+        return self.shared_bytes - self.shared_reserved
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """An NVIDIA architecture. lanes: multiply-adds in float32 that a multiprocessor starts per cycle.
+
+    instructions: which of INSTRUCTIONS it has. suffix: the letter of the target that has them all, "" or "a".
+    """
+
+    name: str
+    multiprocessor: Multiprocessor
+    lanes: int
+    instructions: frozenset[str]
+    suffix: str = ""
+
+    @property
+    def target(self) -> str:
+        """The architecture to compile for, with all of its instructions: "sm_90a" for sm_90."""
+        return self.name + self.suffix
+
+
+@dataclass(frozen=True)
+class Board:
+    """One product. Rates per second; None where we found no source.
+
+    float32: operations outside tensor cores. tensor: operations of tensor cores on float16, summed in float32, without
+    sparsity. bandwidth: bytes of device memory. cache_bytes: the second-level cache. source: where the numbers are.
+    """
+
+    name: str
+    arch: str
+    multiprocessors: int
+    bandwidth: float | None
+    float32: float | None
+    tensor: float | None
+    cache_bytes: int | None
+    source: str
+
+    @property
+    def missing(self) -> str:
+        """Which of its numbers have no source here, as a sentence; "" if all have one."""
+        names = {"bandwidth": "memory bandwidth", "float32": "float32 rate"}
+        names |= {"tensor": "tensor cores' rate", "cache_bytes": "size of the cache"}
+        lacking = [text for name, text in names.items() if getattr(self, name) is None]
+        return f"no source found for: {', '.join(lacking)}" if lacking else ""
+
+
+# What the course's kernels ask for. Each is tried with NVIDIA's compiler in tests/kit/test_gpus.py.
+INSTRUCTIONS = {
+    "wmma float16": "the fragments of <mma.h>, summed in float32",
+    "mma.sync m16n8k8": "a product of a warp on float16, 16 × 8 sums, 8 steps of k",
+    "ldmatrix": "loads fragments from shared memory",
+    "mma.sync m16n8k16": "the same with 16 steps of k, on float16 and bfloat16",
+    "cp.async": "copies to shared memory without a register in between",
+    "bulk copy": "cp.async.bulk.tensor: one thread asks for a tile",
+    "wgmma": "a product of four warps, operands in shared memory; on Hopper alone",
+    "tcgen05": "a product whose sums are in tensor memory; on data-centre Blackwell alone",
+}
+_TURING = frozenset({"wmma float16", "mma.sync m16n8k8", "ldmatrix"})
+_AMPERE = _TURING | {"mma.sync m16n8k16", "cp.async"}
+_BULK = _AMPERE | {"bulk copy"}
+
+_KIB = 1024
+# Turing reserves no shared memory, and gives it in units of 256 bytes
+_TURING_SM = Multiprocessor(1024, 16, 65536, 64 * _KIB, shared_portion=256, shared_reserved=0)
+_BLACKWELL = Multiprocessor(2048, 32, 65536, 228 * _KIB)
+_CONSUMER_BLACKWELL = Multiprocessor(1536, 24, 65536, 100 * _KIB)
+
+_ALL = (
+    Architecture("sm_75", _TURING_SM, 64, _TURING),
+    Architecture("sm_80", Multiprocessor(2048, 32, 65536, 164 * _KIB), 64, _AMPERE),
+    Architecture("sm_86", Multiprocessor(1536, 16, 65536, 100 * _KIB), 128, _AMPERE),
+    Architecture("sm_87", Multiprocessor(1536, 16, 65536, 164 * _KIB), 128, _AMPERE),
+    Architecture("sm_89", Multiprocessor(1536, 24, 65536, 100 * _KIB), 128, _AMPERE),
+    Architecture("sm_90", Multiprocessor(2048, 32, 65536, 228 * _KIB), 128, _BULK | {"wgmma"}, "a"),
+    Architecture("sm_100", _BLACKWELL, 128, _BULK | {"tcgen05"}, "a"),
+    Architecture("sm_103", _BLACKWELL, 128, _BULK | {"tcgen05"}, "a"),
+    Architecture("sm_120", _CONSUMER_BLACKWELL, 128, _BULK),
+    Architecture("sm_121", _CONSUMER_BLACKWELL, 128, _BULK),
+)
+ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType({one.name: one for one in _ALL})
+
+# Peaks at the boost clock. Papers of NVIDIA are cited as we found them quoted, with where they are quoted.
+BOARDS: Mapping[str, Board] = MappingProxyType(
+    {
+        board.name: board
+        for board in (
+            Board(
+                "T4", "sm_75", 40, 320 * GIGA, 8.1 * TERA, 65 * TERA, 4 * MIB,
+                "NVIDIA T4 data sheet (320 GB/s, 8.1 and 65 TFLOPS), as in sysrqmts.com/en/gpus/nvidia/tesla/t4",
+            ),
+            Board(
+                "A100 SXM 40 GB", "sm_80", 108, 1555 * GIGA, 19.5 * TERA, 312 * TERA, 40 * MIB,
+                "NVIDIA A100 data sheet and Ampere whitepaper, as in glennklockwood.com/garden/processors/A100; "
+                "cache: botcraftman.ru/de/gpu/a100-pcie-vs-rtx-a6000",
+            ),
+            Board(
+                "RTX A6000", "sm_86", 84, 768 * GIGA, 38.7 * TERA, None, 6 * MIB,
+                "sysrqmts.com/pl/gpus/compare/nvidia-rtx-a6000-vs-nvidia-tesla-p40",
+            ),
+            Board(
+                "Jetson AGX Orin 64 GB", "sm_87", 16, None, 5.3 * TERA, None, 4 * MIB,
+                "NVIDIA Jetson AGX Orin Series Technical Brief, as in mzph.cn/web/30785.shtml",
+            ),
+            Board(
+                "RTX 4090", "sm_89", 128, 1008 * GIGA, 82.6 * TERA, 165.2 * TERA, 72 * MIB,
+                "thefpsreview.com (1008 GB/s, 128 multiprocessors), holynerdvana.blogspot.com (82.6 TFLOPS, 72 MB), "
+                "waredb.com/processor/nvidia-geforce-rtx-4090 (165.15 TFLOPS)",
+            ),
+            Board(
+                "H100 SXM", "sm_90", 132, 3350 * GIGA, 66.9 * TERA, 989.4 * TERA, 50 * MIB,
+                "NVIDIA H100 whitepaper, as in glennklockwood.com/garden/processors/h100 and "
+                "archive-lib.hpctech.co.jp/gpuproduct/nvidia-h100.html",
+            ),
+            Board(
+                "B200", "sm_100", 148, 7700 * GIGA, 75 * TERA, 2250 * TERA, None,
+                "hmc-tech.com/gpus/nvidia-b200-vs-nvidia-b100; sources differ on the cache (65 to 126 MB)",
+            ),
+            Board(
+                "RTX 5090", "sm_120", 170, 1792 * GIGA, 104.8 * TERA, None, 96 * MIB,
+                "pocketmags.com/linux-format-magazine/may-2025 (170 multiprocessors at 2407 MHz, 1792 GB/s, 96 MB); "
+                "float32: 170 × 128 lanes × 2 × 2.407 GHz",
+            ),
+        )
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Portable:
+    """A GPU of another maker: what a block may have. It has no table of registers, so nobody can compute an occupancy.
+
+    threads, shared_bytes: per block, at most. board: a product's name and its memory bandwidth, or None.
+    """
+
+    name: str
+    threads: int
+    shared_bytes: int
+    source: str
+    board: tuple[str, float] | None = None
+
+    def refuses(self, threads: int, shared_bytes: int) -> str:
+        """Why a block of this size cannot run on this GPU; "" if it can."""
+        if threads > self.threads:
+            return f"{self.name} runs at most {self.threads} threads per block, and this has {threads}."
+        if shared_bytes > self.shared_bytes:
+            return (
+                f"{self.name} gives a block at most {self.shared_bytes} bytes of shared memory, "
+                f"and this asks for {shared_bytes}."
+            )
+        return ""
+
+
+PORTABLE = {
+    "apple": Portable(
+        "an Apple GPU",
+        1024,
+        32 * _KIB,
+        "Metal Feature Set Tables, Implementation limits (developer.apple.com/metal/limits): families Mac1 and Mac2, "
+        "which Macs with Apple silicon support besides their own family",
+        ("M4 Max", 546 * GIGA),  # Apple's announcement of 2024-10-30, as in macrumors.com
+    ),
+    "vulkan": Portable(
+        "an integrated GPU through WebGPU or Vulkan",
+        256,
+        16 * _KIB,
+        "WebGPU specification, Limits: the defaults, which every adapter has; Vulkan itself guarantees 128 threads",
+    ),
+}
+
+
+class UnknownArchitectureError(KeyError):
+    """An architecture that the table does not have; the message lists those that it has."""
+
+    def __str__(self) -> str:  # KeyError would show its argument with quotes and escapes
+        return str(self.args[0])
+
+
+def architecture(name: str) -> Architecture:
+    """The architecture called `name`, with or without a letter at its end: sm_90 and sm_90a have the same limits.
+
+    Raises UnknownArchitectureError for any other name.
+    """
+    known = ARCHITECTURES.get(name) or ARCHITECTURES.get(name[:-1] if name[-1:] in "af" else name)
+    if known is None:
+        raise UnknownArchitectureError(_unknown(name))
+    return known
+
+
+def _unknown(name: str) -> str:
+    portable = PORTABLE.get(name)
+    if portable:
+        return (
+            f"Nothing says how many registers a core of {portable.name} has, so its occupancy cannot be computed; "
+            f"a block may have {portable.threads} threads and {portable.shared_bytes} bytes of shared memory."
+        )
+    return (
+        f"The architecture {name!r} is not in the table of chapters/kit/gpu/gpus.py; "
+        f"it has {', '.join(ARCHITECTURES)}, each also with the letter a or f."
+    )

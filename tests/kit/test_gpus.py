@@ -1,0 +1,230 @@
+"""The table of GPUs agrees with NVIDIA's own headers and compiler, and says one sentence about what it lacks."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import subprocess
+from dataclasses import fields
+
+import pytest
+
+from chapters.kit.gpu import cuda_resources
+from chapters.kit.gpu.cuda_resources import CompileError, Resources, compiled
+from chapters.kit.gpu.gpus import (
+    ARCHITECTURES,
+    BOARDS,
+    INSTRUCTIONS,
+    PORTABLE,
+    UnknownArchitectureError,
+    architecture,
+)
+from chapters.kit.gpu.kernel_report import resident_blocks
+from chapters.kit.gpu.limits import LEAST_BLOCK_SHARED_BYTES, LIMITS, block_shared_bytes
+from solutions.ch08_gpu_targets.gpu_schedules import occupancy
+from tests.support.planted import needs_compiler
+
+# (arch, threads per block, registers, shared bytes, blocks that are resident): by hand, the hard cases first
+BY_HAND = [
+    # 33 registers take 5 portions of 256 per warp; 51 warps have registers, 48 in fours; 48 is also the most
+    ("sm_89", 512, 33, 0, 3),
+    # 41 registers take 6 portions: 42 warps, 40 in fours; blocks of 3 warps: 13 fit into 40, 16 into 48 warps
+    ("sm_86", 96, 41, 0, 13),
+    ("sm_86", 32, 16, 0, 16),  # one warp per block: 16 blocks, a third of the threads
+    ("sm_89", 32, 16, 0, 24),  # the same on Ada: 24 blocks
+    ("sm_120", 1024, 32, 0, 1),  # 1536 threads have no room for two blocks of 1024
+    ("sm_75", 1024, 64, 0, 1),  # 64 registers for 1024 threads are all 65536
+    ("sm_75", 1024, 65, 0, 0),
+    # Turing reserves nothing: two blocks of 32 KiB fill its 64 KiB; one byte more takes a portion of 256
+    ("sm_75", 128, 32, 32 * 1024, 2),
+    ("sm_75", 128, 32, 32 * 1024 + 1, 1),
+    # later ones reserve 1 KiB per block: of 100 KiB two blocks may have 49 each, not 50
+    ("sm_86", 128, 32, 49 * 1024, 2),
+    ("sm_86", 128, 32, 49 * 1024 + 1, 1),
+    ("sm_87", 128, 32, 163 * 1024, 1),
+    ("sm_89", 128, 32, 99 * 1024 + 1, 0),
+]
+
+
+def resident(arch: str, threads: int, registers: int, shared: int) -> int:
+    """How many blocks are resident, from the share of threads that the reference's `occupancy` gives."""
+    share = occupancy(Resources(registers, 0, 0, 0, shared), threads, arch)
+    return round(share * LIMITS[arch].threads / (-(-threads // 32) * 32))
+
+
+@pytest.mark.parametrize("case", BY_HAND, ids=lambda c: " ".join(map(str, c)))
+def test_resident_blocks_by_hand(case):
+    assert resident(*case[:4]) == case[4]
+
+
+def _headers():
+    root = cuda_resources._root()
+    if root is None:
+        pytest.skip(cuda_resources.missing())
+    return root / "include"
+
+
+def test_the_limits_are_those_of_nvidia_s_header():
+    text = (_headers() / "cccl" / "cuda" / "__device" / "arch_traits.h").read_text("utf-8")
+    names = {"threads": "max_threads", "blocks": "max_blocks", "shared_bytes": "max_shared_memory"}
+
+    def value(arch: str, field: str) -> int:
+        """A field of the function for `arch`; where that copies another architecture, the field of that one."""
+        body = text[text.index(f"arch_traits<arch_id::{arch}>() noexcept") :].split("};")[0]
+        found = re.search(rf"{field}_per_multiprocessor\s*= ([\d* ]+);", body)
+        if not found:
+            return value(re.search(r"arch_traits<arch_id::(\w+)>\(\);", body)[1], field)
+        factors = map(int, found[1].split("*"))
+        return next(factors) * next(factors, 1)
+
+    for name, one in ARCHITECTURES.items():
+        for field, wanted in names.items():
+            assert getattr(one.multiprocessor, field) == value(name, wanted), (name, field)
+        reserved = 1024 if int(name[3:]) >= 80 else 0  # __common_arch_traits says so
+        assert one.multiprocessor.shared_reserved == reserved
+    assert "__cc >= compute_capability{80}) ? 1024 : 0" in text
+    assert re.search(r"max_registers_per_multiprocessor = 64 \* 1024", text)
+
+
+CALCULATOR = """
+#include <cstdio>
+#include "cuda_occupancy.h"
+int main() {
+  int major, minor, threads, registers, most; size_t shared, all, reserved;
+  while (scanf("%d %d %d %d %zu %d %zu %zu", &major, &minor, &threads, &registers, &shared, &most, &all,
+               &reserved) == 8) {
+    cudaOccDeviceProp device; cudaOccFuncAttributes kernel; cudaOccDeviceState state; cudaOccResult result;
+    device.computeMajor = major; device.computeMinor = minor; device.maxThreadsPerBlock = 1024;
+    device.maxThreadsPerMultiprocessor = most; device.regsPerBlock = device.regsPerMultiprocessor = 65536;
+    device.warpSize = 32; device.sharedMemPerBlock = 49152; device.sharedMemPerMultiprocessor = all;
+    device.numSms = 1; device.sharedMemPerBlockOptin = all - reserved; device.reservedSharedMemPerBlock = reserved;
+    kernel.maxThreadsPerBlock = 1024; kernel.numRegs = registers; kernel.sharedSizeBytes = 0;
+    kernel.partitionedGCConfig = PARTITIONED_GC_OFF; kernel.shmemLimitConfig = FUNC_SHMEM_LIMIT_OPTIN;
+    kernel.maxDynamicSharedSizeBytes = all; kernel.numBlockBarriers = 1;
+    int failed = cudaOccMaxActiveBlocksPerMultiprocessor(&result, &device, &kernel, &state, threads, shared);
+    printf("%d\\n", failed ? -1 : result.activeBlocksPerMultiprocessor);
+  }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def calculator(tmp_path_factory):
+    """NVIDIA's occupancy calculator: from a list of cases to the resident blocks of each."""
+    if not (compiler := shutil.which("g++")):
+        pytest.skip("no g++")
+    folder = tmp_path_factory.mktemp("calculator")
+    (folder / "main.cpp").write_text(CALCULATOR)
+    command = [compiler, "-w", f"-I{_headers()}", "-o", folder / "main", folder / "main.cpp"]
+    subprocess.run(command, check=True)
+
+    def asked(cases) -> list[int]:
+        lines = []
+        for arch, threads, registers, shared in cases:
+            limit, number = LIMITS[arch], arch[3:]
+            facts = limit.threads, limit.shared_bytes, limit.shared_reserved
+            line = (number[:-1], number[-1], threads, registers, shared, *facts)
+            lines.append(" ".join(map(str, line)))
+        given = "\n".join(lines)
+        done = subprocess.run(folder / "main", input=given, capture_output=True, text=True)
+        return list(map(int, done.stdout.split()))
+
+    return asked
+
+
+def test_nvidia_s_calculator_gives_the_same(calculator):
+    draw = random.Random(8)
+    cases = [case[:4] for case in BY_HAND]
+    for arch in ARCHITECTURES:
+        for _ in range(300):
+            shared = draw.choice([0, 1, 48 * 1024, draw.randrange(LIMITS[arch].shared_bytes)])
+            cases.append((arch, draw.randrange(1, 1025), draw.randrange(16, 256), shared))
+    theirs = calculator(cases)
+    assert len(theirs) == len(cases)
+    ours = [max(resident(*case), 0) for case in cases]
+    differ = [
+        (case, a, b) for case, a, b in zip(cases, ours, theirs, strict=True) if a != max(b, 0)
+    ]
+    assert not differ, differ[:5]
+    kits = [resident_blocks(Resources(r, 0, 0, 0, s), t, arch) for arch, t, r, s in cases]
+    assert kits == [max(b, 0) for b in theirs]
+
+
+ASM = {
+    "mma.sync m16n8k8": "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5}, {%6}, "
+    '{%0,%1,%2,%3};" : "+f"(f[0]), "+f"(f[1]), "+f"(f[2]), "+f"(f[3]) : "r"(a), "r"(a), "r"(a)',
+    "ldmatrix": 'ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(a) : "r"(a)',
+    "mma.sync m16n8k16": "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%4,%4,%4}, "
+    '{%4,%4}, {%0,%1,%2,%3};" : "+f"(f[0]), "+f"(f[1]), "+f"(f[2]), "+f"(f[3]) : "r"(a)',
+    "cp.async": 'cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(a), "l"(f)',
+    "bulk copy": "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%0,%0}], "
+    '[%0];" :: "r"(a), "l"(f)',
+    "wgmma": 'wgmma.fence.sync.aligned;" ::: "memory"',
+    "tcgen05": 'tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;" ::: "memory"',
+}
+WMMA = """#include <mma.h>
+extern "C" __global__ void k(half* a, float* f) { using namespace nvcuda::wmma;
+  fragment<matrix_a, 16, 16, 16, half, row_major> x; fragment<matrix_b, 16, 16, 16, half, col_major> y;
+  fragment<accumulator, 16, 16, 16, float> s; load_matrix_sync(x, a, 16); load_matrix_sync(y, a, 16);
+  fill_fragment(s, 0.f); mma_sync(s, x, y, s); store_matrix_sync(f, s, 16, mem_row_major); }"""
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", list(INSTRUCTIONS))
+def test_the_compiler_accepts_exactly_the_instructions_of_the_table(name):
+    text = WMMA
+    if name in ASM:
+        body = f'asm volatile("{ASM[name]});'
+        text = f'extern "C" __global__ void k(float* f, int a) {{ {body} if (a) f[9] = a; }}'
+    for one in ARCHITECTURES.values():
+        try:
+            compiled(text, one.target)
+            accepted = True
+        except CompileError:
+            accepted = False
+        assert accepted == (name in one.instructions), (name, one.target)
+
+
+def test_a_letter_at_the_end_changes_no_limit():
+    assert LIMITS["sm_90a"] is LIMITS["sm_90"] and LIMITS["sm_100f"] is LIMITS["sm_100a"]
+    assert architecture("sm_90").target == "sm_90a" and architecture("sm_89").target == "sm_89"
+
+
+@pytest.mark.parametrize("name", ["sm_70", "sm_99", "sm_9", "", "a", "gfx1100", "sm_90b"])
+def test_an_unknown_architecture_is_one_clear_sentence(name):
+    with pytest.raises(KeyError) as caught:
+        occupancy(Resources(32), 128, name)
+    assert isinstance(caught.value, UnknownArchitectureError)
+    said = str(caught.value)
+    assert repr(name) in said and "sm_75, sm_80" in said and said.count(". ") == 0
+    assert "\n" not in said and said.endswith(".")
+
+
+@pytest.mark.parametrize("name", list(PORTABLE))
+def test_without_a_table_of_registers_there_is_no_occupancy(name):
+    with pytest.raises(UnknownArchitectureError, match=r"registers.*occupancy cannot be computed"):
+        occupancy(Resources(32), 128, name)
+    limits = PORTABLE[name]
+    assert limits.refuses(limits.threads, limits.shared_bytes) == ""
+    assert f"at most {limits.threads} threads" in limits.refuses(limits.threads + 1, 0)
+    assert f"asks for {limits.shared_bytes + 1}" in limits.refuses(1, limits.shared_bytes + 1)
+
+
+def test_shared_memory_of_a_block():
+    kib = {name: block_shared_bytes(name) // 1024 for name in ARCHITECTURES}
+    assert kib["sm_75"] == 64 and kib["sm_80"] == kib["sm_87"] == 163
+    assert kib["sm_86"] == kib["sm_89"] == kib["sm_120"] == 99 and kib["sm_90"] == 227
+    assert block_shared_bytes("sm_999") == LEAST_BLOCK_SHARED_BYTES == 99 * 1024
+
+
+def test_every_board_has_a_source_and_says_what_it_lacks():
+    for board in BOARDS.values():
+        assert board.arch in ARCHITECTURES and len(board.source) > 20
+        lacking = [f.name for f in fields(board) if getattr(board, f.name) is None]
+        assert bool(lacking) == bool(board.missing)
+        # the rate is lanes times two operations times a clock between 1 and 3 GHz
+        clock = board.float32 / (2 * ARCHITECTURES[board.arch].lanes * board.multiprocessors)
+        assert 1e9 < clock < 3e9, (board.name, clock)
+    assert {b.arch for b in BOARDS.values()} >= {"sm_75", "sm_80", "sm_86", "sm_87", "sm_89"}
+    assert {b.arch for b in BOARDS.values()} >= {"sm_90", "sm_100", "sm_120"}
