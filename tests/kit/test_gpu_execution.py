@@ -60,7 +60,7 @@ def test_cuda_text_gives_the_right_numbers(dtype, backwards):
 
 
 BARRIER = r"__syncthreads\(\);"
-RACE = r"Thread .* and no barrier stands between them\."
+RACE = r"thread .* and no barrier stands between them: __syncthreads\(\)( or, within this warp, __syncwarp\(\))? is missing"
 TWO_BARRIERS = "if (threadIdx.x < 64) {\n__syncthreads();\n} else {\n__syncthreads();\n}"
 STUCK = "never ends: 64 of 256 threads wait at a barrier"
 OUTSIDE = r"touches \w+\[\d+\], and \w+ has \d+ elements"
