@@ -22,7 +22,7 @@ static MBarrier& mbarrier(uint32_t address) {
   auto found = mbarriers.find(address);
   if (found == mbarriers.end()) fail("uses an mbarrier at %u in shared memory, where none was made.", address - WINDOW);
   MBarrier& it = found->second;
-  if (it.maker != current && it.made == epoch) fail("uses an mbarrier that thread %u makes, and no barrier of the block stands between them.", it.maker);
+  if (it.maker != current && it.made == epoch) fail("uses an mbarrier that thread %u makes, and no barrier of the block stands between them: __syncthreads() is missing.", it.maker);
   return it;
 }
 static void settle(MBarrier& it) {
@@ -117,7 +117,7 @@ size_t copies_in_flight() { return bulk_copies.size(); }
 void pool_access(int64_t at, size_t bytes, bool writes, const void* value) {
   if (at < 0 || at + bytes > dynamic_bytes) fail("touches byte %ld of its dynamic shared memory, and the block has %u bytes of it.", (long)at, dynamic_bytes);
   uint32_t from = at + WINDOW;
-  for (auto& copy : bulk_copies) if (copy.span.meets({from, from + (uint32_t)bytes})) fail("%s byte %ld of its dynamic shared memory, which a bulk copy still fills. A wait for the copy's mbarrier is missing.", writes ? "writes" : "reads", (long)at);
+  for (auto& copy : bulk_copies) if (copy.span.meets({from, from + (uint32_t)bytes})) fail("%s byte %ld of its dynamic shared memory, which a bulk copy still fills: a wait for the copy's mbarrier is missing.", writes ? "writes" : "reads", (long)at);
   auto over = mbarriers.lower_bound(from - 7);
   if (over != mbarriers.end() && over->first < from + bytes) fail("%s byte %ld of its dynamic shared memory, where an mbarrier is.", writes ? "writes" : "reads", (long)at);
   for (size_t b = 0; b < bytes; b++) {
@@ -265,7 +265,7 @@ void hopper_begins(unsigned n) {
   if (!pool_is_watched) return;
   static std::vector<Shadow> shadow;
   shadow.assign(dynamic_bytes, Shadow());
-  pool = {"pool", true, (char*)dynamic_shared, dynamic_bytes, 1, shadow.data()};
+  pool = {nullptr, true, (char*)dynamic_shared, dynamic_bytes, 1, shadow.data()};
 }
 const char* hopper_ends() {  // what is still in flight when all threads have ended
   if (!bulk_copies.empty()) return "a bulk copy";

@@ -82,8 +82,6 @@ void sync_threads(long line) {
   leave(READY);
 }
 
-static const char* absent(unsigned thread) { return thread >= fibers.size() ? "does not exist in its block" : "has ended"; }
-
 static bool warp_is_there() {  // all lanes that the current thread's instruction needs; then it happens
   Fiber& me = fibers[current];
   unsigned first = current & ~31u, here = 0;
@@ -114,8 +112,9 @@ void exchange(unsigned first, unsigned mask) {
     Fiber& one = fibers[first + lane];
     if (one.source - first >= 32 || !(mask >> (one.source - first) & 1)) {
       current = first + lane;
-      bool gone = one.source >= fibers.size() || states[one.source] == DONE;
-      fail("reads from lane %u by %s, and that lane %s.", one.source & 31, one.call, gone ? absent(one.source) : "is not in the mask");
+      if (one.source >= fibers.size()) fail("reads lane %u by %s, and its warp has no such lane.", one.source & 31, one.call);
+      const char* why = one.mask >> (one.source & 31) & 1 ? "which has ended" : "which its mask leaves out";
+      fail("reads by %s from %s, %s.", one.call, named(one.source).c_str(), why);
     }
     one.received = fibers[one.source].offered;
   }

@@ -43,34 +43,42 @@ static bool unordered(const Memory& m, const Reads& r, Access& which) {
   return false;
 }
 
+static std::string element(const Memory& m, size_t i) {
+  if (!m.name) return "byte " + std::to_string(i) + " of its dynamic shared memory";
+  return std::string(m.name) + "[" + std::to_string(i) + "]" + (m.shared ? " in shared memory" : "");
+}
+static std::string named(unsigned thread) {
+  Dim3 o = place_of(thread);
+  return "thread (" + std::to_string(o.x) + ", " + std::to_string(o.y) + ", " + std::to_string(o.z) + ")";
+}
+
 static void race(const Memory& m, size_t i, const Access& other, const char* did, const char* other_did) {
-  const char* where = m.shared ? " in shared memory" : "";
-  char who[80], more[40] = "";
-  bool other_block = other.epoch < block_start;
-  unsigned long block = other_block ? block_of(other.epoch) : 0;
-  if (other_block) snprintf(more, sizeof more, " of block (%lu, %lu, %lu)", block % gridDim.x, block / gridDim.x % gridDim.y, block / gridDim.x / gridDim.y);
-  if (other.thread == MANY) snprintf(who, sizeof who, "which several threads %s", other_did);
-  else { Dim3 o = place_of(other.thread); snprintf(who, sizeof who, "which thread (%u, %u, %u)%s %ss", o.x, o.y, o.z, more, other_did); }
-  const char* missing = other_block ? "let one block do both, or begin another kernel"
-      : other.thread != MANY && other.thread / 32 == current / 32 ? "__syncthreads() or, within this warp, __syncwarp() is missing"
-      : "__syncthreads() is missing";
+  bool several = other.thread == MANY, other_block = other.epoch < block_start;
+  std::string who = several ? "several threads" : named(other.thread), verb = other_did;
+  if (other_block) {
+    unsigned long b = block_of(other.epoch);
+    who += " of block (" + std::to_string(b % gridDim.x) + ", " + std::to_string(b / gridDim.x % gridDim.y) + ", " + std::to_string(b / gridDim.x / gridDim.y) + ")";
+  }
+  if (!several) verb += "s";
+  std::string missing = !m.name ? "__syncthreads() or an mbarrier is missing" : !several && other.thread / 32 == current / 32
+      ? "__syncthreads() or, within this warp, __syncwarp() is missing" : "__syncthreads() is missing";
+  missing = other_block ? "nothing orders two blocks: let one block do both, or begin another kernel" : "no barrier stands between them: " + missing;
   suspect_nothing();
-  const char* nothing = other_block ? "nothing orders two blocks" : "no barrier stands between them";
-  fail("%s %s[%zu]%s, %s, and %s: %s.", did, m.name, i, where, who, nothing, missing);
+  fail("%s %s, which %s %s, and %s.", did, element(m, i).c_str(), who.c_str(), verb.c_str(), missing.c_str());
 }
 
 static void in_flight(const Memory& m, size_t i, const char* did) {
   unsigned starter = m.shadow[i].write.thread;
-  Dim3 o = place_of(starter);
-  if (starter == current) fail("%s %s[%zu] in shared memory, which its own asynchronous copy still fills. A wait for the copy is missing (cp.async.wait_group).", did, m.name, i);
-  fail("%s %s[%zu] in shared memory, which an asynchronous copy of thread (%u, %u, %u) still fills. That thread must wait for it (cp.async.wait_group), and then a barrier must follow.", did, m.name, i, o.x, o.y, o.z);
+  std::string what = element(m, i);
+  if (starter == current) fail("%s %s, which its own asynchronous copy still fills: a wait for the copy is missing (cp.async.wait_group).", did, what.c_str());
+  fail("%s %s, which an asynchronous copy of %s still fills: that thread must wait for it (cp.async.wait_group), and then a barrier must follow.", did, what.c_str(), named(starter).c_str());
 }
 
 void slow_read(Memory& m, size_t i) {
   const Access& w = m.shadow[i].write;
   if (w.epoch == IN_FLIGHT) in_flight(m, i, "reads");
-  // if another thread writes it later, that is a race, and says more
-  if (m.shared && w.epoch < block_start) suspect("reads %s[%zu] in shared memory, which no thread of its block writes before.", m.name, i);
+  // if another thread writes it later, that may be a race, and says more
+  if (m.shared && w.epoch < block_start) suspect("reads %s before any thread of its block has written it.", element(m, i).c_str());
   if (unordered(m, w)) race(m, i, w, "reads", w.atomic ? "change" : "write");
 }
 
