@@ -13,7 +13,7 @@ const char* hopper_ends();
 bool one_copy_arrives(size_t which);
 size_t copies_in_flight();
 
-static const size_t STACK = 64 << 10;
+static const size_t STACK = (64 << 10) + 17 * 64;  // no power of two: the tops of all stacks shall not share cache lines
 static std::vector<char> stacks;
 static std::vector<std::pair<uint32_t, uint64_t>> blocks_run;  // (first epoch, number of the block)
 static unsigned at_barrier, ended;                             // threads of this block
@@ -84,7 +84,10 @@ void sync_threads(long line) {
 
 static bool warp_is_there() {  // all lanes that the current thread's instruction needs; then it happens
   Fiber& me = fibers[current];
-  unsigned first = current & ~31u, here = 0;
+  unsigned first = current & ~31u, here = 0, last = std::min(first + 32, (unsigned)fibers.size());
+  for (unsigned t = last; t-- > first;) {  // usually one of these still runs
+    if (me.mask >> (t - first) & 1 && t != current && states[t] != IN_WARP && states[t] != DONE) return false;
+  }
   for (unsigned lane = 0; lane < 32; lane++) if (me.mask >> lane & 1) {
     unsigned t = first + lane;
     if (t >= fibers.size() || states[t] == DONE) {
@@ -93,7 +96,7 @@ static bool warp_is_there() {  // all lanes that the current thread's instructio
       continue;
     }
     const Fiber& other = fibers[t];
-    if (t != current && (states[t] != IN_WARP || !other.call || strcmp(other.call, me.call) || other.mask != me.mask)) return false;
+    if (t != current && (other.call != me.call && (!other.call || strcmp(other.call, me.call)) || other.mask != me.mask)) return false;
     here |= 1u << lane;
   }
   if (me.together) me.together(first, here);
