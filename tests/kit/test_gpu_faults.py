@@ -1,4 +1,4 @@
-"""Small kernels with one fault each: the emulator names it, in any order of threads, and passes the kernel without it."""
+"""Small kernels with one fault each: the emulator names it in any order of threads, and passes the right kernel."""
 
 from __future__ import annotations
 
@@ -40,17 +40,21 @@ class Fault:
     blocks: int = 1
 
 
-BETWEEN = r"^In main_kernel, thread \(\d+, 0, 0\) of block \(0, 0, 0\) (reads|writes) {}\[\d+\]{}, which thread "
-BETWEEN += r"\(\d+, 0, 0\) (reads|writes), and no barrier stands between them: __syncthreads\(\){} is missing\.( The order.*)?$"
-IN_SHARED = BETWEEN.format("s", " in shared memory", "( or, within this warp, __syncwarp\\(\\))?")
-IN_WARP = BETWEEN.format("s", " in shared memory", " or, within this warp, __syncwarp\\(\\)")
-IN_GLOBAL = BETWEEN.format("out", "", "( or, within this warp, __syncwarp\\(\\))?")
-IN_POOL = r"(reads|writes) byte \d+ of its dynamic shared memory( before any thread|, which thread \(\d+, 0, 0\) (reads|writes)"
-IN_POOL += r", and no barrier stands between them: __syncthreads\(\) or an mbarrier is missing)"
+THREAD = r"thread \(\d+, 0, 0\)"
+BETWEEN = rf"^In main_kernel, {THREAD} of block \(0, 0, 0\) (reads|writes) {{}}\[\d+\]{{}}, which {THREAD} "
+BETWEEN += r"(reads|writes), and no barrier stands between them: __syncthreads\(\){} is missing\.( The order.*)?$"
+OR_IN_WARP = r" or, within this warp, __syncwarp\(\)"
+IN_SHARED = BETWEEN.format("s", " in shared memory", f"({OR_IN_WARP})?")
+IN_WARP = BETWEEN.format("s", " in shared memory", OR_IN_WARP)
+IN_GLOBAL = BETWEEN.format("out", "", f"({OR_IN_WARP})?")
+IN_POOL = rf"(reads|writes) byte \d+ of its dynamic shared memory( before any thread|, which {THREAD} (reads|writes), "
+IN_POOL += r"and no barrier stands between them: __syncthreads\(\) or an mbarrier is missing)"
 BLOCKS = r"of block \([012], 0, 0\) {} out\[\d+\], which thread \(\d+, 0, 0\) of block \([012], 0, 0\) {}, and nothing "
 BLOCKS += "orders two blocks: let one block do both, or begin another kernel"
 
-EXCHANGED = S + "s_ptr[t] = 1.0f;\nfloat x = EXCHANGE;\n__syncwarp();\nout_ptr[t] = s_ptr[31 - t] + x;"
+EXCHANGED = (
+    S + "s_ptr[t] = 1.0f;\nfloat x = EXCHANGE;\n__syncwarp();\nout_ptr[t] = s_ptr[31 - t] + x;"
+)
 
 
 def exchanged(by: str) -> Fault:
@@ -97,13 +101,15 @@ SHARED = {
         IN_WARP,
     ),
     "the reader before the last one": Fault(  # thread 1 is the last reader in one order, thread 0 in the other
-        S + "if (t == 5) s_ptr[0] = 1.0f;\n__syncthreads();\nfloat x = t < 2 ? (float)s_ptr[0] : 0.0f;\n"
+        S
+        + "if (t == 5) s_ptr[0] = 1.0f;\n__syncthreads();\nfloat x = t < 2 ? (float)s_ptr[0] : 0.0f;\n"
         "__syncthreads(); // read\nif (t == 1) s_ptr[0] = 2.0f;\nout_ptr[t] = x;",
         "__syncthreads(); // read",
         IN_WARP,
     ),
     "a reader of another warp": Fault(
-        S + "if (t == 5) s_ptr[0] = 1.0f;\n__syncthreads();\nfloat x = s_ptr[0];\n__syncthreads(); // read\n"
+        S
+        + "if (t == 5) s_ptr[0] = 1.0f;\n__syncthreads();\nfloat x = s_ptr[0];\n__syncthreads(); // read\n"
         "if (t == 63) s_ptr[0] = 2.0f;\nout_ptr[t] = x;",
         "__syncthreads(); // read",
         IN_SHARED,
@@ -118,7 +124,8 @@ SHARED = {
     "a read of what was never written": Fault(
         S + "if (t % 2 == 0) s_ptr[t] = 1.0f;\n__syncthreads();\nout_ptr[t] = s_ptr[t & 62];",
         "t & 62",
-        r"thread \(\d+, 0, 0\) of block \(0, 0, 0\) reads s\[\d+\] in shared memory before any thread of its block has written it",
+        r"thread \(\d+, 0, 0\) of block \(0, 0, 0\) reads s\[\d+\] in shared memory "
+        "before any thread of its block has written it",
         new="t",
     ),
     "a store past the end": Fault(
@@ -128,13 +135,14 @@ SHARED = {
         new="s_ptr[t + 1] = 1",
     ),
     "an atomic sum read too early": Fault(
-        S + "if (t == 0) s_ptr[0] = 0.0f;\n__syncthreads();\natomicAdd(&(s_ptr[0]), 1.0f);\n__syncthreads(); // sum\n"
+        S
+        + "if (t == 0) s_ptr[0] = 0.0f;\n__syncthreads();\natomicAdd(&(s_ptr[0]), 1.0f);\n__syncthreads(); // sum\n"
         "out_ptr[t] = s_ptr[0];",
         "__syncthreads(); // sum",
         r"(reads s\[0\] in shared memory, which (several threads|thread .*) changes?|"
         r"atomically changes s\[0\] in shared memory, which thread .* reads), and no barrier stands between them",
     ),
-}  # fmt: skip
+}
 
 GLOBAL = {
     "threads exchange through global memory": Fault(
@@ -167,8 +175,8 @@ GLOBAL = {
         blocks=3,
     ),
     "a block reads what another writes": Fault(
-        "out_ptr[(int)blockIdx.x * 64 + t] = t;\nout_ptr[(int)blockIdx.x * 64 + t] = out_ptr[(int)blockIdx.x * 64 + t] + 1.0f;",
-        "= out_ptr[(int)blockIdx.x * 64 + t]",
+        "int i = (int)blockIdx.x * 64 + t;\nout_ptr[i] = t;\nout_ptr[i] = out_ptr[i] + 1.0f;",
+        "= out_ptr[i]",
         BLOCKS.format("(reads|writes)", "(reads|writes)"),
         new="= out_ptr[t]",
         blocks=3,
@@ -176,19 +184,21 @@ GLOBAL = {
     "a store into what blocks add up": Fault(
         "if ((int)blockIdx.x == 9) out_ptr[0] = 0.0f;\natomicAdd(&(out_ptr[0]), 1.0f);",
         "== 9",
-        r"of block \([012], 0, 0\) (writes|atomically changes) out\[0\], which .* (changes?|writes), and nothing orders two blocks|"
+        r"of block \([012], 0, 0\) (writes|atomically changes) out\[0\], which .* (changes?|writes), and nothing "
+        r"orders two blocks|"
         r"out\[0\], .* and no barrier stands between them",
         new="== 1",
         blocks=3,
     ),
-}  # fmt: skip
+}
 
 LANES = "float x = t;\n"
 WARPS = {
     "a shuffle from a lane that has ended": Fault(
         LANES + "if (t >= 32) return;\nout_ptr[t] = __shfl_down_sync(0xffffffffu, x, 16, 32);",
         ">= 32",
-        r"thread \(\d+, 0, 0\) of block \(0, 0, 0\) reads by __shfl_down_sync from thread \(16, 0, 0\), which has ended",
+        r"thread \(\d+, 0, 0\) of block \(0, 0, 0\) reads by __shfl_down_sync from thread "
+        r"\(16, 0, 0\), which has ended",
         new=">= 16",
     ),
     "a shuffle from a lane that is not there": Fault(
@@ -220,7 +230,8 @@ WARPS = {
         threads=32,
     ),
     "a full mask in a branch": Fault(
-        LANES + "if (t < 16) x = __shfl_down_sync(0x0000ffffu, x, 1, 16);\n__syncthreads();\nout_ptr[t] = x;",
+        LANES
+        + "if (t < 16) x = __shfl_down_sync(0x0000ffffu, x, 1, 16);\n__syncthreads();\nout_ptr[t] = x;",
         "0x0000ffffu",
         r"never ends: \d+ of 64 threads wait at a barrier, and thread \(0, 0, 0\) waits in __shfl_down_sync for thread "
         r"\(16, 0, 0\) of its warp, which waits at a barrier",
@@ -239,7 +250,7 @@ WARPS = {
         new="t == 31",
         threads=32,
     ),
-}  # fmt: skip
+}
 
 BARRIERS = {
     "a barrier for one warp": Fault(
@@ -268,7 +279,10 @@ BARRIERS = {
     ),
 }
 
-COPIED = S + "copy(__cvta_generic_to_shared(&(s_ptr[t])), &(given_ptr[t]));\ncommit();\nwait();\n__syncthreads();\n"
+COPIED = (
+    S
+    + "copy(__cvta_generic_to_shared(&(s_ptr[t])), &(given_ptr[t]));\ncommit();\nwait();\n__syncthreads();\n"
+)
 COPIED += "out_ptr[t] = s_ptr[63 - t];"
 COPIES = {
     "a copy that is not waited for": Fault(
@@ -282,8 +296,12 @@ COPIES = {
         "wait();",
         r"reads s\[\d+\] in shared memory, which its own asynchronous copy still fills: a wait for the copy is missing",
     ),
-    "a copy that is not committed": Fault(COPIED, "commit();", "asynchronous copy of thread .* still fills"),
-    "a copy that others do not wait for": Fault(COPIED, "__syncthreads();", f"{IN_SHARED}|still fills"),
+    "a copy that is not committed": Fault(
+        COPIED, "commit();", "asynchronous copy of thread .* still fills"
+    ),
+    "a copy that others do not wait for": Fault(
+        COPIED, "__syncthreads();", f"{IN_SHARED}|still fills"
+    ),
     "a wait after the barrier": Fault(
         COPIED,
         "wait();\n__syncthreads();",
@@ -291,11 +309,14 @@ COPIES = {
         new="__syncthreads();\nwait();",
     ),
     "a store into what a copy fills": Fault(
-        COPIED.replace("wait();\n__syncthreads();", "wait();\n__syncthreads();\ns_ptr[t] = 3.0f;\n__syncthreads();"),
+        COPIED.replace(
+            "wait();\n__syncthreads();",
+            "wait();\n__syncthreads();\ns_ptr[t] = 3.0f;\n__syncthreads();",
+        ),
         "wait();",
         "writes s.* its own asynchronous copy still fills",
     ),
-}  # fmt: skip
+}
 
 # thread 32 fills the pool twice, the others add it up; mbarrier 0: it is full, mbarrier 1: it is empty
 RING = f"""{POOL}
@@ -319,23 +340,57 @@ for (int k = 0; k < 3; ++k) {{
 out_ptr[t] = sum;
 """
 MBARRIERS = {
-    "a wait for the other phase": Fault(RING, "1024, k & 1", f"{IN_POOL}|never ends", new="1024, (k + 1) & 1"),
-    "a phase that does not change": Fault(RING, "1024, k & 1", f"{IN_POOL}|never ends", new="1024, 0"),
-    "the readers are not waited for": Fault(RING, "mbarrier_wait(pool_ptr + 1032, (k + 1) & 1);", f"{IN_POOL}|waits for nobody|never ends"),
-    "the writer is not waited for": Fault(RING, "mbarrier_wait(pool_ptr + 1024, k & 1);", f"{IN_POOL}|waits for nobody|never ends"),
-    "too few arrive": Fault(RING, "1032), 32)", r"never ends: .* for an mbarrier \(at 1032, in phase 0, which lacks 1 of 33 arrivals and 0 bytes\)", new="1032), 33)"),
-    "one arrives twice": Fault(RING, "pool_ptr + 1032), 1);", f"arrives at an mbarrier at 1032 that waits for nobody in this phase|{IN_POOL}", new="pool_ptr + 1032), 1 + (t == 3));"),
+    "a wait for the other phase": Fault(
+        RING, "1024, k & 1", f"{IN_POOL}|never ends", new="1024, (k + 1) & 1"
+    ),
+    "a phase that does not change": Fault(
+        RING, "1024, k & 1", f"{IN_POOL}|never ends", new="1024, 0"
+    ),
+    "the readers are not waited for": Fault(
+        RING,
+        "mbarrier_wait(pool_ptr + 1032, (k + 1) & 1);",
+        f"{IN_POOL}|arrivals of its phase|never ends",
+    ),
+    "the writer is not waited for": Fault(
+        RING,
+        "mbarrier_wait(pool_ptr + 1024, k & 1);",
+        f"{IN_POOL}|arrivals of its phase|never ends",
+    ),
+    "too few arrive": Fault(
+        RING,
+        "1032), 32)",
+        r"never ends: .* for an mbarrier \(at 1032, in phase 0, which lacks 1 of 33 arrivals and 0 bytes\)",
+        new="1032), 33)",
+    ),
+    "one arrives twice": Fault(
+        RING,
+        "pool_ptr + 1032), 1);",
+        f"arrives at an mbarrier at 1032, which has all 32 arrivals of its phase|{IN_POOL}",
+        new="pool_ptr + 1032), 1 + (t == 3));",
+    ),
     "an arrival before the reading": Fault(
         RING,
         "sum = sum + ((float*)pool_ptr)[31 - t];\n    mbarrier_arrive(shared_address(pool_ptr + 1032), 1);",
         IN_POOL,
         new="mbarrier_arrive(shared_address(pool_ptr + 1032), 1);\n    sum = sum + ((float*)pool_ptr)[31 - t];",
     ),
-    "no barrier after the mbarriers are made": Fault(RING, "__syncthreads();", "where none was made|no barrier of the block stands between"),
-    "an mbarrier made twice": Fault(RING, "if (t == 0) {", r"makes an mbarrier at 1024, where thread \d has made one already", new="if (t < 2) {"),
+    "no barrier after the mbarriers are made": Fault(
+        RING, "__syncthreads();", "where none was made|no barrier of the block stands between"
+    ),
+    "an mbarrier made twice": Fault(
+        RING,
+        "if (t == 0) {",
+        r"makes an mbarrier at 1024, where thread \d has made one already",
+        new="if (t < 2) {",
+    ),
     "a parity of 2": Fault(RING, "1024, k & 1", "a parity is 0 or 1", new="1024, k"),
-    "a store over an mbarrier": Fault(RING, "i < 32; ++i", "writes byte 1024 of its dynamic shared memory, where an mbarrier is", new="i < 320; ++i"),
-}  # fmt: skip
+    "a store over an mbarrier": Fault(
+        RING,
+        "i < 32; ++i",
+        "writes byte 1024 of its dynamic shared memory, where an mbarrier is",
+        new="i < 320; ++i",
+    ),
+}
 
 FAULTS = EXCHANGES | SHARED | GLOBAL | WARPS | BARRIERS | COPIES | MBARRIERS
 

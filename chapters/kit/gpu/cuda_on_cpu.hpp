@@ -75,8 +75,13 @@ typedef nv_bfloat162 __nv_bfloat162;
   inline T operator-(T a, T b) { return T((float)a - (float)b); } \
   inline T operator*(T a, T b) { return T((float)a * (float)b); } \
   inline T operator/(T a, T b) { return T((float)a / (float)b); } \
+  inline T operator-(T a) { return T(-(float)a); } \
   inline bool operator<(T a, T b) { return (float)a < (float)b; } \
-  inline bool operator>(T a, T b) { return (float)a > (float)b; }
+  inline bool operator>(T a, T b) { return (float)a > (float)b; } \
+  inline bool operator<=(T a, T b) { return (float)a <= (float)b; } \
+  inline bool operator>=(T a, T b) { return (float)a >= (float)b; } \
+  inline bool operator==(T a, T b) { return (float)a == (float)b; } \
+  inline bool operator!=(T a, T b) { return (float)a != (float)b; }
 ARITHMETIC(half)
 ARITHMETIC(nv_bfloat16)
 struct uint2 { uint x, y; };
@@ -99,6 +104,11 @@ inline half hexp(half h) { return half(expf((float)h)); }
 inline nv_bfloat16 __float2bfloat16_rn(float f) { return nv_bfloat16(f); }
 inline nv_bfloat16 __float2bfloat16(float f) { return nv_bfloat16(f); }
 inline float __bfloat162float(nv_bfloat16 b) { return b; }
+template <class T, class = void> struct Loaded { typedef T type; };  // what reading a thing gives
+template <class T> struct Loaded<T, std::void_t<typename T::Value>> { typedef typename T::Value type; };
+template <class A, class B> using Both = std::common_type_t<typename Loaded<A>::type, typename Loaded<B>::type>;
+template <class A, class B> static inline Both<A, B> max(A a, B b) { Both<A, B> x = a, y = b; return x > y ? x : y; }
+template <class A, class B> static inline Both<A, B> min(A a, B b) { Both<A, B> x = a, y = b; return x < y ? x : y; }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 inline float __int_as_float(int i) { float f; memcpy(&f, &i, 4); return f; }
 
@@ -152,17 +162,17 @@ template <class T> static T from_lane(const char* call, unsigned mask, T value, 
   T result; memcpy(&result, &me.received, sizeof result);
   return result;
 }
-template <class T> static T __shfl_down_sync(unsigned mask, T v, unsigned d, int w = 32) {
-  int l = current & 31; return from_lane("__shfl_down_sync", mask, v, (l & (w - 1)) + (int)d < w ? l + (int)d : l);
+template <class A, class T = typename Loaded<A>::type> static T __shfl_down_sync(unsigned mask, A v, unsigned d, int w = 32) {
+  int l = current & 31; return from_lane<T>("__shfl_down_sync", mask, v, (l & (w - 1)) + (int)d < w ? l + (int)d : l);
 }
-template <class T> static T __shfl_up_sync(unsigned mask, T v, unsigned d, int w = 32) {
-  int l = current & 31; return from_lane("__shfl_up_sync", mask, v, (l & (w - 1)) >= (int)d ? l - (int)d : l);
+template <class A, class T = typename Loaded<A>::type> static T __shfl_up_sync(unsigned mask, A v, unsigned d, int w = 32) {
+  int l = current & 31; return from_lane<T>("__shfl_up_sync", mask, v, (l & (w - 1)) >= (int)d ? l - (int)d : l);
 }
-template <class T> static T __shfl_xor_sync(unsigned mask, T v, int flip, int = 32) {
-  return from_lane("__shfl_xor_sync", mask, v, ((current & 31) ^ flip) & 31);
+template <class A, class T = typename Loaded<A>::type> static T __shfl_xor_sync(unsigned mask, A v, int flip, int = 32) {
+  return from_lane<T>("__shfl_xor_sync", mask, v, ((current & 31) ^ flip) & 31);
 }
-template <class T> static T __shfl_sync(unsigned mask, T v, int source, int w = 32) {
-  int l = current & 31; return from_lane("__shfl_sync", mask, v, (l & ~(w - 1)) + (source & (w - 1)));
+template <class A, class T = typename Loaded<A>::type> static T __shfl_sync(unsigned mask, A v, int source, int w = 32) {
+  int l = current & 31; return from_lane<T>("__shfl_sync", mask, v, (l & ~(w - 1)) + (source & (w - 1)));
 }
 
 // --- memory --------------------------------------------------------------------------------------
@@ -183,6 +193,8 @@ template <class T> struct Element {
     return *this;
   }
   Element& operator=(const Element& other) { return *this = (T)other; }
+  Element& operator+=(T value) { return *this = (T)*this + value; }
+  Element& operator*=(T value) { return *this = (T)*this * value; }
 };
 // `array + i`, which is read or written several elements at a time: each of them is watched.
 template <class T> struct Place {
@@ -233,12 +245,6 @@ template <class T, size_t N> struct Shared {
   Place<T> operator+(int64_t i) { return {memory, (int64_t)N, i}; }
 };
 
-template <class T, class = void> struct Loaded { typedef T type; };  // what reading a thing gives
-template <class T> struct Loaded<T, std::void_t<typename T::Value>> { typedef typename T::Value type; };
-template <class A, class B> using Both = std::common_type_t<typename Loaded<A>::type, typename Loaded<B>::type>;
-template <class A, class B> static inline Both<A, B> max(A a, B b) { Both<A, B> x = a, y = b; return x > y ? x : y; }
-template <class A, class B> static inline Both<A, B> min(A a, B b) { Both<A, B> x = a, y = b; return x < y ? x : y; }
-
 // Atomic operations: they order nothing; two of them may meet at one element, and a plain access may not join them.
 template <class T, class F> static T atomic(T* p, F change) {
   Memory* m = memory_at(p);
@@ -249,11 +255,12 @@ template <class T, class F> static T atomic(T* p, F change) {
   *p = change(old);
   return old;
 }
-template <class T> static T atomicAdd(T* p, T v) { return atomic(p, [=](T old) { return old + v; }); }
-template <class T> static T atomicMax(T* p, T v) { return atomic(p, [=](T old) { return old > v ? old : v; }); }
-template <class T> static T atomicMin(T* p, T v) { return atomic(p, [=](T old) { return old < v ? old : v; }); }
-template <class T> static T atomicExch(T* p, T v) { return atomic(p, [=](T) { return v; }); }
-template <class T> static T atomicCAS(T* p, T compare, T v) { return atomic(p, [=](T old) { return old == compare ? v : old; }); }
+template <class T> using Given = std::common_type_t<T>;  // an operand that does not decide the type
+template <class T> static T atomicAdd(T* p, Given<T> v) { return atomic(p, [=](T old) { return old + v; }); }
+template <class T> static T atomicMax(T* p, Given<T> v) { return atomic(p, [=](T old) { return old > v ? old : v; }); }
+template <class T> static T atomicMin(T* p, Given<T> v) { return atomic(p, [=](T old) { return old < v ? old : v; }); }
+template <class T> static T atomicExch(T* p, Given<T> v) { return atomic(p, [=](T) { return v; }); }
+template <class T> static T atomicCAS(T* p, Given<T> compare, Given<T> v) { return atomic(p, [=](T old) { return old == compare ? v : old; }); }
 
 // --- asynchronous copies ---------------------------------------------------------------------------
 

@@ -71,7 +71,7 @@ def _instruction(assembly: re.Match) -> str:
 
 
 # From CUDA C to C++ with cuda_on_cpu.hpp: patterns and their replacements, applied one after another. ARRAYS stands for
-# the names of the arrays in shared and in global memory, BYTES for the size of the dynamic array, which the launch decides.
+# the names of the arrays in shared and global memory, BYTES for the size of the dynamic array: the launch decides it.
 REWRITES: dict[str, str | Callable[[re.Match], str]] = {
     # TVM's older asynchronous copies are functions with pointers and offsets: the header has one for all
     r"__forceinline__ __device__ void ptx_cp_async_legacy_\w+\([^)]*\) \{[^{}]*asm volatile[^{}]*\}\n": "",

@@ -42,7 +42,7 @@ void mbarrier_arrive(uint32_t address, uint32_t count, bool predicate) {
   if (!predicate) return;
   MBarrier& it = mbarrier(address);
   it.pending -= count;
-  if (it.pending < 0) fail("arrives at an mbarrier at %u that waits for nobody in this phase.", address - WINDOW);
+  if (it.pending < 0) fail("arrives at an mbarrier at %u, which has all %d arrivals of its phase %u already: the threads before did not wait for this phase, or too few are expected.", address - WINDOW, it.expected, it.phase);
   publish(it.arriving);
   settle(it);
 }
@@ -195,16 +195,17 @@ void issue_wgmma(float** sums, int columns, uint64_t a, uint64_t b, bool adds, f
   if ((current | 127) >= fibers.size()) fail("issues a wgmma in a warpgroup of fewer than 128 threads.");
   WarpgroupThread& me = warpgroup_threads[current];
   Product p{a, b, adds, columns, number, {sums, sums + columns / 2}, -1, {}, {}};
-  if (!me.fenced) fail("issues a wgmma, and no wgmma.fence comes before it.");
+  if (!me.fenced) fail("issues a wgmma, and no wgmma.fence comes before it: without the fence, the product may read registers and shared memory too early.");
   p.reads_a = Descriptor(a).span(64); p.reads_b = Descriptor(b).span(columns);
   for (const Span& s : {p.reads_a, p.reads_b}) {
     shared_at(s.from, s.to - s.from, "multiplies from");
     for (auto& copy : bulk_copies) if (copy.span.meets(s)) fail("multiplies from %u in shared memory, which a bulk copy still fills.", s.from - WINDOW);
   }
-  for (float* sum : p.sums) {
+  for (size_t i = 0; i < p.sums.size(); i++) {
+    float* sum = p.sums[i];
     Sum& s = sum_of(me, sum);
     if (!s.in_flight) {
-      if (s.known && bits(*sum) != s.fenced) fail("wrote a sum after the last wgmma.fence, and multiplies.");
+      if (s.known && bits(*sum) != s.fenced) fail("wrote a sum after the last wgmma.fence, number %zu of the product's: a wgmma.fence is missing between the write and the product.", i);
       s.known = true;
       s.held = *sum;
       *sum = RUBBISH;
