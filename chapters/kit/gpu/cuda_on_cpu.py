@@ -1,7 +1,7 @@
 """Runs TVM's CUDA C on this CPU: the generated text itself, compiled by g++, with one fiber per thread.
 
 `cuda_on_cpu.hpp` defines CUDA's names and says what is checked while a kernel runs. It reports a race in whichever
-order the threads run. Run them forwards and backwards, or in random orders, to see whether a result depends on the order.
+order the threads run. Run them forwards and backwards, or in random orders, to see whether the order changes a result.
 """
 
 from __future__ import annotations
