@@ -45,6 +45,7 @@ from tests.support.gpu import engines, parsed
 LESSON = "chapters/ch04_add_rms_norm/lesson.md"
 WHY = Section(LESSON, "Why this pass")
 MATCH = Section(LESSON, "Match")
+PRACTICE = Section(LESSON, "A practice kernel")
 KERNEL = Section(LESSON, "Five steps of a kernel")
 WIDE = Section(LESSON, "Sixteen bytes at a time")
 DISPATCH = Section(LESSON, "Dispatch")
@@ -146,7 +147,7 @@ def test_4_2_finds_the_pair(impl) -> None:
 
 
 def test_4_2_takes_every_shape_a_kernel_can_serve(impl) -> None:
-    """any rank, any leading dimensions, three dtypes, the axis by either name"""
+    """a pair may have any rank, three dtypes, and its axis written as -1 or as the last"""
     shapes = [
         ("n", 1, 64),
         (1, "n", 4096),
@@ -309,7 +310,9 @@ def _dims(shape: tuple[int, ...]) -> list:
 
 def _built(impl, shape, dtype, threads, epsilon=1e-5) -> tirx.PrimFunc:
     dims = _dims(shape)
-    return parsed(lambda: impl.row_kernel(dims, shape[-1], dtype, epsilon, threads), "4.3", KERNEL)
+    return parsed(
+        lambda: impl.row_kernel(dims, shape[-1], dtype, epsilon, threads), "4.3", PRACTICE
+    )
 
 
 def _ran(func: tirx.PrimFunc, arrays, target: Target, backwards: bool, how: str):
@@ -353,7 +356,7 @@ def _cuda_source(func: tirx.PrimFunc) -> str:
     except ValueError as error:
         if "isn't the last block under its first reduction-related loop" not in str(error):
             raise
-    raise KERNEL.failed(
+    raise PRACTICE.failed(
         "In your kernel, a step follows the sum over all threads in the same loop over the threads.",
         expected="the sum as the last sblock of its loop over the threads, and step 5 in a new loop",
         why="TVM turns the sum into an exchange between the threads at the place where its loop ends. Code that needs "
@@ -433,7 +436,7 @@ def _rounding_case() -> list[np.ndarray]:
 
 
 def test_4_3_rounds_the_sum_before_it_squares(impl) -> None:
-    """the kernel squares the sum as the next layer will read it"""
+    """the kernel rounds the sum before it squares it"""
     arrays = _rounding_case()
     norm, _ = _once(impl, arrays)
     exact, _ = reference(*arrays, 1e-5)
@@ -702,7 +705,7 @@ def test_4_5_shows_the_missing_key(impl) -> None:
     mod = impl.two_norms()
     exact = _submitted(mod, "two_norms")
     state, result = _upstream(mod)
-    what = "FuseAsUpstream does not turn your module into one that runs, so somebody would notice the fault."
+    what = "After FuseAsUpstream your module is not fused, or does not compile or run, so the fault is not silent."
     wanted = "a module that is fused, and after that still well-formed, and compiles and runs"
     yours = f"{state}: {result}" if result else state
     why = "Look for a difference between two norms that does not change any type."
@@ -857,7 +860,7 @@ def _same_key(one: tuple, other: tuple) -> bool:
 
 
 def test_4_6_different_kernels_have_different_keys(impl) -> None:
-    """pairs that differ in what is compiled into a kernel do not share one"""
+    """pairs that need different kernels get different keys"""
     for pairs, *both, why in _different():
         one, other = (impl.kernel_key(_pair_of(**facts)) for facts in both)
         what = f"{pairs} get equal keys from your kernel_key."
@@ -866,7 +869,7 @@ def test_4_6_different_kernels_have_different_keys(impl) -> None:
 
 
 def test_4_6_one_kernel_where_one_will_do(impl) -> None:
-    """pairs that need the same kernel share it"""
+    """pairs that need the same kernel get equal keys"""
     for pairs, *both, why in _alike():
         one, other = (impl.kernel_key(_pair_of(**facts)) for facts in both)
         what = f"{pairs} get different keys from your kernel_key."
@@ -976,7 +979,7 @@ def test_4_7_fuses_every_shape(impl) -> None:
 
 
 def test_4_7_leaves_the_rest_alone(impl) -> None:
-    """where one kernel cannot serve, nothing changes"""
+    """a pair that no kernel can serve stays as it is"""
     for what, mod, breaks in _not_a_pair():
         fused = expect.apply(_pass(impl), mod, WHOSE)
         NOT_FIRE.same_ir(
@@ -1220,7 +1223,7 @@ def test_4_7_moves_nothing_across_a_write(impl) -> None:
 
 
 def test_4_7_runs_twice_the_same(impl) -> None:
-    """a second run finds nothing left"""
+    """a second run changes nothing"""
     for build in (_chain, _two_norms_of_one_sum, _read_before):
         expect.settles(_pass(impl), module(build, SIZES, "float32"), WHOSE)
 

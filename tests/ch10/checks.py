@@ -81,7 +81,7 @@ def test_10_1_fires(impl) -> None:
 
 
 def test_10_1_leaves_other_graphs(impl) -> None:
-    """what is another computation stays as it is"""
+    """a graph that computes something else stays as it is"""
     for other, edits in OTHERS.items():
         mod = edited(NORM, *edits)
         NOT_FIRE.that(
@@ -112,12 +112,12 @@ def test_10_1_what_others_read(impl) -> None:
     more = "out = R.multiply(normalized, w)\n    return out, mean"
     found = names(recognized(impl, edited(NORM, "out = R.multiply(normalized, w)", more)))
     what = "The mean is also a result of the function, and after your rule the wrong operators are left."
-    why = "What something else reads must stay; what nothing reads must go."
+    why = "An operator whose result something else reads must stay. The other operators of the norm must go."
     SPELLED.equal(sorted(found), ["mean", "nn.rms_norm", "power"], what, why=why)
 
 
 def test_10_1_twice(impl) -> None:
-    """run again it changes nothing"""
+    """a second run changes nothing"""
     expect.settles(impl.RecognizeRMSNorm(), edited(NORM), "RecognizeRMSNorm")
 
 
@@ -278,7 +278,7 @@ def thin(rows: int, columns: int) -> tvm.IRModule:
 
 
 def test_10_3_one_row_or_one_column(impl) -> None:
-    """a matrix keeps both of its dimensions, also where one of them is 1"""
+    """a matrix keeps both of its dimensions, even if one of them is 1"""
     for rows, columns in ((3, 1), (1, 4)):
         (x,) = arguments(thin(rows, columns))
         after = linear(impl, thin(rows, columns))
@@ -324,7 +324,7 @@ def test_10_3_keeps_the_dtype(impl) -> None:
 
 
 def test_10_3_twice(impl) -> None:
-    """run again it changes nothing"""
+    """a second run changes nothing"""
     expect.settles(impl.RecognizeLinear(), product_of(*LINEAR["a constant"]), "RecognizeLinear")
 
 
@@ -460,7 +460,7 @@ def test_10_4_first_that_does(impl) -> None:
 
 
 def test_10_4_others(impl) -> None:
-    """the last rule where no code uses them: float32, and a GPU that has none"""
+    """the last rule if no code has the instruction, or if the GPU has no tensor cores"""
     cases = (
         ("sm_80", ("Matmul", "GeneralReduction", "Fallback"), "float32", "no rule generates such code for float32"),
         ("sm_90a", ("Matmul", "GeneralReduction", "Fallback"), "float16", "no rule's code has the instruction"),
