@@ -17,26 +17,33 @@ def compiled(func, target=None) -> Callable[[Sequence], Callable[[], None]]:
     """
     import tvm
 
+    main = executable(func, target or tvm.target.Target.from_device(tvm.cuda(0)))["main"]
+    return lambda tensors: bound(main, tensors)
+
+
+def executable(func, target):
+    """`func`, compiled for `target`, a GPU's or a CPU's, as an Executable whose function is called "main"."""
+    import tvm
+
     from chapters.kit.gpu.launches import pipeline_of, target_of
 
-    target = target_of(func, target or tvm.target.Target.from_device(tvm.cuda(0)))
+    target = target_of(func, target)
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
 
     def compile_now():
         with tvm.transform.PassContext(config=ASYNCHRONOUS):
-            return tvm.compile(mod, target=target, tir_pipeline=pipeline_of(mod))["main"]
+            return tvm.compile(mod, target=target, tir_pipeline=pipeline_of(mod))
 
     try:
-        main = compile_now()
+        return compile_now()
     except Exception:
-        if MODE in os.environ:
+        if MODE in os.environ or target.kind.name != "cuda":
             raise
         os.environ[MODE] = "nvcc"
         try:
-            main = compile_now()
+            return compile_now()
         finally:
             del os.environ[MODE]
-    return lambda tensors: bound(main, tensors)
 
 
 def bound(main: Callable, tensors: Sequence) -> Callable[[], None]:
