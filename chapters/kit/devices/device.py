@@ -53,11 +53,11 @@ class Device:
     """
 
     def __init__(self, kind: str, index: int, address: Address | None = None, session=None):
-        self.kind, self.address, self._session = kind, address, session
+        self.kind, self.address, self.session = kind, address, session
         made = session.device if session else tvm.runtime.device
         self.raw = made("cpu" if kind == PSEUDO else kind, index)
         self.title = f"{kind}:{index}"
-        with self._spoken("asked what it is"):
+        with self.spoken("asked what it is"):
             self.target = self._target()
             name = "" if kind == PSEUDO else str(self.raw.device_name or "")
         about = [name, f"at {address}" if address else ""]
@@ -65,7 +65,7 @@ class Device:
 
     @property
     def is_remote(self) -> bool:
-        return self._session is not None
+        return self.session is not None
 
     @property
     def is_slow(self) -> bool:
@@ -74,29 +74,29 @@ class Device:
 
     def has_function(self, name: str) -> bool:
         """Whether the machine's runtime has the global function `name`."""
-        if not self._session:
+        if not self.session:
             return tvm.get_global_func(name, allow_missing=True) is not None
         with contextlib.suppress(AttributeError):
-            return self._session.get_function(name) is not None
+            return self.session.get_function(name) is not None
         return False
 
     def prepare(self, func: tirx.PrimFunc, arrays: Sequence[np.ndarray]) -> Prepared:
         """`func`, compiled for this device, with copies of `arrays` there. Raises DeviceError."""
-        module = self._loaded(self._compiled(func))
-        with self._spoken("given the arrays"):
+        module = self.load(self._compiled(func))
+        with self.spoken("given the arrays"):
             held = [tvm.runtime.tensor(np.ascontiguousarray(a), device=self.raw) for a in arrays]
 
         def call() -> None:
-            with self._spoken("running the kernel"):
+            with self.spoken("running the kernel"):
                 module["main"](*held)
                 self.raw.sync()
 
         def result() -> np.ndarray:
-            with self._spoken("asked for the result"):
+            with self.spoken("asked for the result"):
                 return held[-1].numpy()
 
         def seconds() -> float:
-            with self._spoken("timing the kernel"):
+            with self.spoken("timing the kernel"):
                 clock = module.time_evaluator("main", self.raw, number=1, min_repeat_ms=BATCH_MS)
                 return float(clock(*held).mean)
 
@@ -111,20 +111,21 @@ class Device:
                 f"TVM cannot compile the kernel for {self.name}: {said(error)}"
             ) from None
 
-    def _loaded(self, compiled: tvm.runtime.Executable):
-        if not self._session:
+    def load(self, compiled: tvm.runtime.Executable):
+        """The module of `compiled`, for this device's target, where the device is. Raises DeviceError."""
+        if not self.session:
             return compiled.jit()
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             path = sent(compiled, Path(folder))
-            with self._spoken("loading the kernel (which needs a C compiler there, to link it)"):
-                self._session.upload(str(path))
-                return self._session.load_module(path.name)
+            with self.spoken("loading the kernel (which needs a C compiler there, to link it)"):
+                self.session.upload(str(path))
+                return self.session.load_module(path.name)
 
     def _target(self) -> Target:
         host: dict = {"kind": "llvm"}
-        if self._session:
+        if self.session:
             with contextlib.suppress(AttributeError):  # a server without TVM's compiler
-                triple = self._session.get_function("tvm.codegen.llvm.GetDefaultTargetTriple")
+                triple = self.session.get_function("tvm.codegen.llvm.GetDefaultTargetTriple")
                 host["mtriple"] = str(triple())
         if self.kind == PSEUDO:
             return Target(host)
@@ -138,14 +139,14 @@ class Device:
         return Target(facts, host=Target(host))
 
     @contextlib.contextmanager
-    def _spoken(self, doing: str) -> Iterator[None]:
+    def spoken(self, doing: str) -> Iterator[None]:
         """Turn what TVM raises while it does something with the device into a DeviceError."""
         try:
             yield
         except DeviceError:
             raise
         except Exception as error:
-            if not self._session:
+            if not self.session:
                 raise DeviceError(f"{self.title} failed, {doing}: {said(error)}") from None
             if "RPCSessionTimeoutError" in str(error):
                 raise DeviceError(
