@@ -1,4 +1,4 @@
-"""Kernels of exercises on a device, for `check --device` and `bench 8.4`: the child that has the device, and what is said.
+"""Exercises' kernels on a device, for `check --device` and `bench 8.4`: the child that has it, and what is said.
 
 The device is used in a child process with a time limit: a driver may crash, a kernel may never end, and a machine that
 is reached through RPC may vanish.
@@ -81,8 +81,8 @@ class OnDevice(contextlib.AbstractContextManager):
         except Lost as lost:
             if lost.late:
                 raise CourseError(
-                    f"Nothing came back from {who} within {seconds:.0f} s, and the attempt was stopped. Either the kernel "
-                    "never ends or the connection is lost; FUSION_PATIENCE=4 waits four times as long."
+                    f"Nothing came back from {who} within {seconds:.0f} s, and the attempt was stopped. Either the "
+                    "kernel never ends or the connection is lost; FUSION_PATIENCE=4 waits four times as long."
                 ) from None
             last = (lost.printed.strip().splitlines() or [""])[-1][:200]
             raise CourseError(

@@ -169,8 +169,8 @@ def compare(
     at = tuple(int(n) for n in np.argwhere(bad)[0])
     value = "was not written" if np.isnan(found[at]) else f"is {found[at]:.6g}"
     raise WrongNumbers(
-        f"for {problem}, element {list(at)} {value} and must be {exact[at]:.6g}; {int(bad.sum())} of {bad.size} elements "
-        f"are off by more than {tolerance:g} of the largest"
+        f"for {problem}, element {list(at)} {value} and must be {exact[at]:.6g}; {int(bad.sum())} of {bad.size} "
+        f"elements are off by more than {tolerance:g} of the largest"
     )
 
 
@@ -198,7 +198,7 @@ def measure(
     tile: Any = None,
     seed: int | None = None,
 ) -> Found:
-    """The times of the kernels of `answers` (name -> the names of a file) and of a vendor's library on the large problem.
+    """The times of `answers` (name -> the names of a file) and of a vendor's library on the large problem.
 
     A contender with wrong numbers is not timed; `without` says who is missing, and why. If it is YOURS, `wrong` says so
     and nothing is timed. tile: one of the learner's own.

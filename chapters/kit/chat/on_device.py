@@ -38,7 +38,7 @@ class ModelOnDevice:
         self.length = 0
 
     def feed(self, tokens: Sequence[int]) -> np.ndarray:
-        """The logits after `tokens`, float32 (vocab_size,), which extend the conversation. ValueError as ChatModel's."""
+        """The logits after `tokens`, float32 (vocab_size,), which extend the conversation. Raises ValueError."""
         room = self.config.context_window_size - self.length
         if not 0 < len(tokens) <= room:
             raise ValueError(f"{len(tokens)} tokens were given and {room} fit into the context.")

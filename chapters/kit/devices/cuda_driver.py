@@ -41,7 +41,7 @@ def too_old(load: Callable[[str], ctypes.CDLL | None] = _load) -> str:
     supports, needs = (_version(runtime, name) for name in ("Driver", "Runtime"))
     major = needs.partition(".")[0]
     return (
-        f"The NVIDIA driver of this machine is too old: it supports CUDA {supports}, and TVM's CUDA runtime is {needs}. "
+        f"The NVIDIA driver here is too old: it supports CUDA {supports}, and TVM's CUDA runtime is {needs}. "
         f"Install a driver for CUDA {major} (nvidia-smi shows the version in its first line), and restart"
     )
 

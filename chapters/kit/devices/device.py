@@ -232,8 +232,8 @@ def _remote(kind: str, index: int, address: Address, seconds: int) -> Device:
         raise DeviceError(f"The machine at {address} cannot be asked: {said(error)}") from None
     what = f"{TITLES[kind]} device" if kind else "GPU"
     raise DeviceError(
-        f"The machine at {address} has no {what} that TVM can use. Run `python -m chapters doctor` there: it says what is "
-        "missing."
+        f"The machine at {address} has no {what} that TVM can use. Run `python -m chapters doctor` there: it says "
+        "what is missing."
     )
 
 

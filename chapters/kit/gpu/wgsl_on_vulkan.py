@@ -92,7 +92,7 @@ def run_wgsl(launch: Launch) -> None:
 class Shader:
     """A launch on the device, with copies of its arrays there.
 
-    source: the text to run, such as `poisoned`; by default the kernel's own. Raises LaunchError if the device refuses it.
+    source: the text to run, such as `poisoned`; by default the kernel's. Raises LaunchError if the device refuses it.
     """
 
     def __init__(self, launch: Launch, source: str = ""):
