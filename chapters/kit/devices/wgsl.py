@@ -42,6 +42,11 @@ class WgslDevice:
         except Exception as error:
             raise DeviceError(f"TVM cannot compile the kernel to WGSL: {said(error)}") from None
 
+        if not program.kernels:
+            raise DeviceError(
+                "Nothing of this program runs on the GPU: no loop is bound to blocks and threads. Bind its loops."
+            )
+
         def call() -> None:
             self._run(program, wgsl_on_vulkan.run_wgsl, held)
 
