@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gc
+import os
 import signal
 import socket
 import subprocess
@@ -30,7 +31,7 @@ from chapters.kit.devices import connect as connecting
 from chapters.kit.devices import cuda_driver, device
 from chapters.kit.devices.connect import Address, DeviceError, connect, parse
 from chapters.kit.devices.device import Device, NoDevice, open_device
-from chapters.kit.gpu import wgsl_on_vulkan
+from chapters.kit.gpu import call, wgsl_on_vulkan
 from chapters.kit.gpu.call import executable
 from chapters.kit.gpu.executors import required
 from tests.support.served import KEY, free_port, left, needs_server, served
@@ -505,6 +506,36 @@ def test_there_is_one_device_of_wgpu():
         DeviceError, match=r"There is no vulkan:1\. This machine has one Vulkan device"
     ):
         open_device("vulkan:1", "")
+
+
+def test_cuda_text_is_compiled_by_nvcc_where_nvrtc_fails(monkeypatch):
+    monkeypatch.delenv(call.MODE, raising=False)
+    modes = []
+
+    def load():
+        modes.append(os.environ.get(call.MODE, "nvrtc"))
+        if modes[-1] == "nvrtc":
+            raise RuntimeError("no cuda-bindings")
+        return "loaded"
+
+    assert call.with_either_compiler(load) == "loaded" and modes == ["nvrtc", "nvcc"]
+    assert call.MODE not in os.environ
+    monkeypatch.setenv(call.MODE, "nvrtc")
+    with pytest.raises(RuntimeError, match="no cuda-bindings"):
+        call.with_either_compiler(load)
+
+
+@pytest.mark.parametrize(
+    ("nvrtc", "nvcc", "chosen"), [(True, True, None), (False, True, "nvcc"), (False, False, None)]
+)
+def test_the_compiler_that_is_there_is_chosen(monkeypatch, nvrtc, nvcc, chosen):
+    monkeypatch.setenv(cuda_driver.MODE, "x")  # so that it is as before afterwards
+    monkeypatch.delenv(cuda_driver.MODE)
+    monkeypatch.setattr(cuda_driver, "_has_nvrtc", lambda: nvrtc)
+    monkeypatch.setattr(cuda_driver.shutil, "which", lambda name: "/nvcc" if nvcc else None)
+    cuda_driver.choose_compiler()
+    assert os.environ.get(cuda_driver.MODE) == chosen
+    assert cuda_driver.has_compiler() == (nvrtc or nvcc)
 
 
 # --- the chat -------------------------------------------------------------------------------------

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib.util
+import os
+import shutil
 import sys
 from collections.abc import Callable
 
+MODE = "TVM_CUDA_COMPILE_MODE"  # TVM's choice of a compiler: "nvrtc", or "nvcc"
 INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver
 RUNTIME = "cudart64_13.dll" if sys.platform == "win32" else "libcudart.so.13"
 DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
@@ -28,6 +31,23 @@ def load_torch_first() -> None:
     if _load(DRIVER) and importlib.util.find_spec("torch"):
         with contextlib.suppress(ImportError):
             importlib.import_module("torch")
+
+
+def choose_compiler() -> None:
+    """Let TVM compile CUDA text by nvcc where the package for NVRTC is missing, unless MODE is set."""
+    if not _has_nvrtc() and shutil.which("nvcc"):
+        os.environ.setdefault(MODE, "nvcc")
+
+
+def has_compiler() -> bool:
+    """Whether this machine can compile CUDA text for TVM."""
+    return _has_nvrtc() or shutil.which("nvcc") is not None
+
+
+def _has_nvrtc() -> bool:
+    with contextlib.suppress(ModuleNotFoundError):  # of the package that it is in
+        return importlib.util.find_spec("cuda.bindings") is not None
+    return False
 
 
 def too_old(load: Callable[[str], ctypes.CDLL | None] = _load) -> str:

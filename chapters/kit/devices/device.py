@@ -206,6 +206,7 @@ def open_device(asked: str, remote: str, seconds: int = 0):
         return _remote(kind, index, parse(remote), seconds)
     if kind == PSEUDO:
         return Device(PSEUDO, index)
+    cuda_driver.choose_compiler()
     for one in [kind] if kind else KINDS:
         if there := _count(one, tvm.runtime.device):
             if index < there:

@@ -15,6 +15,8 @@ import sys
 import threading
 import time
 
+from chapters.kit.devices import cuda_driver
+
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 COMPILERS = ("g++", "gcc", "clang++", "clang", "cc")
 
@@ -30,6 +32,7 @@ def serve(host: str, port: int, key: str, tracker: str) -> int:
             "serve-device needs the package cloudpickle, which TVM's RPC server uses: pip install -e '.[remote]'."
         )
     at = _tracker(tracker, key)
+    cuda_driver.choose_compiler()
     from tvm import rpc
 
     try:
@@ -110,10 +113,16 @@ def _end_with_parent_of(parent: int):
 def _say(host: str, port: int, key: str, tracker: str) -> None:
     from chapters.kit.devices.device import DeviceError, open_device
 
+    name = ""
     try:
-        print(f"Serving {open_device('', '').name}.")
+        name = open_device("", "").name
+        print(f"Serving {name}.")
     except DeviceError:
         print("!! TVM finds no GPU on this machine; `python -m chapters doctor` says why.")
+    if name.startswith("cuda") and not cuda_driver.has_compiler():
+        print(
+            "!! Nothing here compiles the CUDA text that arrives: pip install cuda-bindings nvidia-cuda-nvrtc."
+        )
     print(f"Listening at {host}:{port}. Ctrl-C ends.", flush=True)
     if not any(shutil.which(one) for one in COMPILERS):
         print(
