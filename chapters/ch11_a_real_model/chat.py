@@ -24,6 +24,7 @@ from chapters.kit.quantized.dot_products import lanes_of
 
 def start(options) -> Chat:
     """The chat that the options ask for; says on standard error what it does. Raises ValueError in one sentence."""
+    device = _device(options) if options.device or options.remote else None
     path = Path(options.gguf) if options.gguf else _default_model()
     file = read_gguf(path)
     tokenizer = Tokenizer.from_gguf(file)
@@ -34,8 +35,8 @@ def start(options) -> Chat:
             f"{path} has {len(tokenizer.tokens)} tokens and embeddings of {config.vocab_size}; convert the model again."
         )
     begin = time.perf_counter()
-    if options.device or options.remote:
-        model, by, kept = _on_device(file, config, options)
+    if device:
+        model, by, kept = _on_device(file, config, options.exact, device)
     else:
         model, by, kept = chat_model(file, config, options.exact)
     yours = [number for number, owner in by.items() if owner == "yours"]
@@ -47,10 +48,8 @@ def start(options) -> Chat:
     return Chat(model, tokenizer, renderer, options.temperature, options.seed)
 
 
-def _on_device(
-    file: GGUF, config: LlamaConfig, options
-) -> tuple[ModelOnDevice, dict[str, str], bool]:
-    """What `chat_model` returns, on the device that was asked for. Nothing is kept: it is compiled at each start."""
+def _device(options) -> Device:
+    """The device that was asked for. Raises ValueError in one sentence."""
     try:
         device = open_device(options.device or "", options.remote or "")
     except DeviceError as error:
@@ -60,8 +59,15 @@ def _on_device(
             f"chat cannot use {device.name}: it needs a device that TVM itself runs, such as cuda or metal."
         )
     note(f"The model runs on {device.name}.")
+    return device
+
+
+def _on_device(
+    file: GGUF, config: LlamaConfig, exact: bool, device: Device
+) -> tuple[ModelOnDevice, dict[str, str], bool]:
+    """What `chat_model` returns, on `device`. Nothing is kept: it is compiled at each start."""
     weights = Weights(file, config, lanes_of(device.target))
-    executable, names = compile_decoder(weights, device.target, phases, options.exact)
+    executable, names = compile_decoder(weights, device.target, phases, exact)
     return ModelOnDevice(executable, weights, names, device), owners(), False
 
 

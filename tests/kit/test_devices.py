@@ -25,8 +25,13 @@ from tvm.target import Target
 
 from chapters.ch08_gpu_targets.given import ThreadTile
 from chapters.ch08_gpu_targets.on_device import EXERCISES, reference
+from chapters.ch11_a_real_model.passes import phases
 from chapters.kit.bench import vendor
 from chapters.kit.bench.on_device import Linear, cannot, check, measure, tile_of
+from chapters.kit.chat.compiled import compile_decoder
+from chapters.kit.chat.gguf_file import read_gguf
+from chapters.kit.chat.on_device import ModelOnDevice
+from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.devices import connect as connecting
 from chapters.kit.devices import cuda_driver, device
 from chapters.kit.devices.connect import Address, DeviceError, connect, parse
@@ -34,6 +39,7 @@ from chapters.kit.devices.device import Device, NoDevice, open_device
 from chapters.kit.gpu import call, wgsl_on_vulkan
 from chapters.kit.gpu.call import executable
 from chapters.kit.gpu.executors import required
+from chapters.kit.quantized.dot_products import lanes_of
 from tests.support.served import KEY, free_port, left, needs_server, served
 
 QUICK = {"rounds": 2, "seed": 0}
@@ -341,7 +347,7 @@ class FakeGpu:
     """What TVM says of a CUDA device."""
 
     exist, device_name, compute_version = True, "NVIDIA Test", "8.7"
-    max_threads_per_block, warp_size = 1024, 32
+    max_threads_per_block, max_shared_memory_per_block, warp_size = 1024, 49152, 32
 
 
 def test_the_target_is_what_the_gpu_says(monkeypatch):
@@ -541,25 +547,36 @@ def test_the_compiler_that_is_there_is_chosen(monkeypatch, nvrtc, nvcc, chosen):
 # --- the chat -------------------------------------------------------------------------------------
 
 
+def decoder(target, tmp_path):
+    """(the tests' Llama, its weights, its decoder for `target`, the names of its parameters)."""
+    from tests.kit.test_chat_model import LLAMAS  # which skips without gguf
+
+    llama = LLAMAS["Q4_1, and Q8_0 shared"]
+    file = read_gguf(llama.save(tmp_path / "model.gguf"))
+    weights = Weights(file, read_config(file), lanes_of(target))
+    return llama, weights, *compile_decoder(weights, target, phases, exact=True)
+
+
+def test_a_chat_is_compiled_for_a_gpu(monkeypatch, tmp_path):
+    """For CUDA as far as its text."""
+    monkeypatch.setattr(device.tvm.runtime, "device", lambda kind, index: FakeGpu())
+    target = Device("cuda", 0).target
+    monkeypatch.undo()
+    _, _, executable, _ = decoder(target, tmp_path)
+    with tarfile.open(device.sent(executable, tmp_path)) as packed:
+        assert any(b"__global__" in packed.extractfile(one).read() for one in packed)
+
+
 @needs_server
 @pytest.mark.parametrize("where", ["here", "behind RPC"])
 def test_a_chat_on_a_device_gives_the_same_logits(where, request, tmp_path):
-    tests = pytest.importorskip("tests.kit.test_chat_model")
-    from chapters.ch11_a_real_model.passes import phases
-    from chapters.kit.chat.compiled import compile_decoder
-    from chapters.kit.chat.gguf_file import read_gguf
-    from chapters.kit.chat.on_device import ModelOnDevice
-    from chapters.kit.chat.weights import Weights, read_config
-    from chapters.kit.quantized.dot_products import lanes_of
-
     at = "" if where == "here" else request.getfixturevalue("server").address
     there = open_device("llvm", at)
-    llama = tests.LLAMAS["Q4_1, and Q8_0 shared"]
-    file = read_gguf(llama.save(tmp_path / "model.gguf"))
-    weights = Weights(file, read_config(file), lanes_of(there.target))
-    executable, names = compile_decoder(weights, there.target, phases, exact=True)
+    from tests.kit.test_chat_model import Reference, conversation
+
+    llama, weights, executable, names = decoder(there.target, tmp_path)
     model = ModelOnDevice(executable, weights, names, there)
-    for found, exact in tests.conversation(model, tests.Reference(llama)):
+    for found, exact in conversation(model, Reference(llama)):
         np.testing.assert_allclose(found, exact, rtol=0, atol=1e-4 * np.abs(exact).max())
     with pytest.raises(ValueError, match="fit into the context"):
         model.feed([1])

@@ -132,10 +132,13 @@ class Device:
         facts: dict = {"kind": self.kind}
         if self.kind == "cuda":
             facts["arch"] = "sm_" + str(self.raw.compute_version).replace(".", "")
-        if threads := self.raw.max_threads_per_block:
-            facts["max_num_threads"] = int(threads)
-        if warp := self.raw.warp_size:
-            facts["thread_warp_size"] = int(warp)
+        says = {
+            "max_num_threads": self.raw.max_threads_per_block,
+            "max_threads_per_block": self.raw.max_threads_per_block,
+            "max_shared_memory_per_block": self.raw.max_shared_memory_per_block,
+            "thread_warp_size": self.raw.warp_size,
+        }
+        facts |= {name: int(number) for name, number in says.items() if number}
         return Target(facts, host=Target(host))
 
     @contextlib.contextmanager
