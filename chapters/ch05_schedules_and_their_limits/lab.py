@@ -228,8 +228,8 @@ for rows, schedule in ((1, ours.schedule_decode), (64, ours.schedule_prefill)):
 #
 # ## The same tokens
 #
-# A schedule must not change what a model says. The tiny decoder generates eight tokens after chapter 3's pass, and again
-# with its products also scheduled for this processor.
+# A schedule must not change what a model says. The tiny decoder generates eight tokens after chapter 3's pass, and
+# again with its products also scheduled for this processor.
 
 # %%
 exported, _ = decoder("tiny", functions=Generator.SINGLE)
