@@ -976,6 +976,14 @@ def test_5_13_keeps_sums_in_registers(impl) -> None:
 def test_5_13_reads_w_once(impl) -> None:
     """a vector of w is multiplied by all rows of x, not read again for each"""
     func = _scheduled_square(impl.schedule_decode, (5,), products.WIDE, DECODE)
+    for around, steps, inside in products.tiles(func):
+        FAST.that(
+            not any(one.vectorized for one in around),
+            "schedule_decode puts the steps along k inside the vectorized loop.",
+            expected="the vectorized loop inside the loop along k",
+            yours="from outside to inside: " + ", ".join(map(str, [*around, *steps, *inside])),
+            why="One sum is then finished before the next begins, and w is read again for each row of x.",
+        )
     for sums, lanes in products.sums_of_a_step(func, written_out=True):
         if lanes > 1:
             what = "schedule_decode reads w again for each row of x."
