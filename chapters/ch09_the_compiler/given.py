@@ -1,4 +1,4 @@
-"""Given in chapter 9: chapter 5's schedules for a product with its epilogue, and the parts of the pipeline around yours."""
+"""Given in chapter 9: chapter 5's schedules for a product with its epilogue, and what stands around your phases."""
 
 from __future__ import annotations
 

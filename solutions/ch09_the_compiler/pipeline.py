@@ -232,7 +232,7 @@ def phases(
     additional_tirs: Mapping[str, tirx.PrimFunc] | None = None,
     metadata: MutableMapping[str, object] | None = None,
 ) -> dict[str, list[Pass]]:
-    """Return the passes by phase, in the order in which they run. None: no bounds, hints, added kernels, or metadata."""
+    """Return the passes by phase, in the order in which they run. None: no bounds, hints, kernels, or metadata."""
     bounds = variable_bounds or {}
     return {
         "attach": attach_phase(
