@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lab: compile a decoder
 #
-# First the pipeline compiles `tiny` phase by phase. Then we look at what it saves, generate tokens, and list the kernels
-# that a GPU would run. In a terminal: `python -m chapters.ch09_the_compiler`.
+# First the pipeline compiles `tiny` phase by phase. Then we look at what it saves, generate tokens, and list the
+# kernels that a GPU would run. In a terminal: `python -m chapters.ch09_the_compiler`.
 
 # %%
 from dataclasses import replace
@@ -87,8 +87,8 @@ for name, one in {"TVM's default": exported, "ours": stages["schedule"]}.items()
 # %% [markdown]
 # ## Sixty-four tokens
 #
-# Greedy decoding, compared with NumPy in float64. A logit may differ by a thousandth of the largest one. The tokens must
-# be equal.
+# Greedy decoding, compared with NumPy in float64. A logit may differ by a thousandth of the largest one. The tokens
+# must be equal.
 
 # %%
 weights, prompt = random_weights("tiny"), [3, 1, 4, 1, 5]

@@ -81,7 +81,7 @@ QUESTIONS = [
         ask="The decoder has three layers with four products each, and a head. How many product kernels are compiled?",
         choices=("13", "5", "4"),
         compute=lambda: len(_products()),
-        because="Equal kernels share one PrimFunc, which every layer calls. There are four shapes in a layer, and the head's.",
+        because="Equal kernels share one PrimFunc, which every layer calls: four shapes per layer, and the head's.",
     ),
     Question(
         ask="Without a vocab_size in the metadata, how many of these kernels get no schedule from chapter 5?",
@@ -99,6 +99,6 @@ QUESTIONS = [
         ask="For CUDA, GEMV declines the head of `tiny`, 500 rows. Which of the next rules schedules it?",
         choices=("Matmul", "Reduction", "Fallback"),
         compute=_rule_for_the_head,
-        because="A product of one row is a reduction. Reduction uses one block of threads per result, so every block is full.",
+        because="A product of one row is a reduction. This rule uses one block of threads per result, so each is full.",
     ),
 ]
