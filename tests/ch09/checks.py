@@ -544,7 +544,7 @@ def test_9_4_attributes(impl) -> None:
     func = product("bias").with_attr("mine", 7)
     attrs = dict(fuse_one(impl, func).attrs or {})
     missing = sorted(set(dict(func.attrs)) - set(attrs))
-    what = "fuse_its_epilogue lost attributes of the function."
+    what = f"fuse_its_epilogue lost attributes of the function: {', '.join(missing)}."
     why = "`tirx.noalias`, for one, tells LLVM that the buffers do not overlap."
     SCHEDULE.equal(missing, [], what, why=why)
     SCHEDULE.that(
@@ -657,7 +657,7 @@ def test_9_5_is_marked(impl) -> None:
         wanted = "attribute tirx.is_scheduled, with the value True"
         SCHEDULE.that(is_marked(result), what, expected=wanted, why=why)
         missing = sorted(set(dict(func.attrs)) - set(dict(result.attrs)))
-        what = "schedule_product lost attributes of the function."
+        what = f"schedule_product lost attributes of the function: {', '.join(missing)}."
         why = "`tirx.noalias`, for one, tells LLVM that the buffers do not overlap."
         SCHEDULE.equal(missing, [], what, why=why)
 
@@ -791,8 +791,8 @@ def test_9_6_before_epilogues(impl) -> None:
     }
     SCHEDULE.that(
         same.pop("mean"),
-        "After schedule_phase, a mean over rows does not add its terms in vectors.",
-        expected="ReductionOnce before FuseEpilogues",
+        "After schedule_phase, the kernel of a mean over rows has another schedule than the lesson's order gives it.",
+        expected="ReductionOnce before FuseEpilogues, and RunSmallKernelsSerially at the end",
         why="ReductionOnce gives each row a vector of partial sums, with rfactor. rfactor refuses a sum that shares "
         "its loops with another block, and FuseEpilogues makes such sums.",
     )
@@ -846,7 +846,7 @@ def test_9_6_who_knows_most(impl) -> None:
         )
         SCHEDULE.that(
             not others,
-            f"After schedule_phase for {target.kind.name}, {_some(others)} do not have the most specific schedule.",
+            f"After schedule_phase for {target.kind.name}, the most specific schedule is missing for {_some(others)}.",
             expected=f"all {len(best)} kernels as the order of the lesson's table schedules them",
             why="A schedule skips a kernel that is already scheduled. First come the schedules for whole kernels, "
             "products before sums; then the epilogues of the remaining kernels are fused; the fallback comes last.",
@@ -1062,7 +1062,7 @@ def test_9_7_branches(impl) -> None:
         result = placed_with_branches(impl, target)
         MEMORY.that(
             relax.analysis.check_well_formed(result),
-            f"For {target.kind.name} a tensor behind an `if` lies in memory that only one branch has allocated.",
+            f"After memory_phase for {target.kind.name}, a tensor behind an `if` has memory of one branch only.",
             expected="memory that is there whichever branch runs",
             why=f"If the other branch runs, the process dies. {BEHIND_A_BRANCH[target.kind.name]}",
         )
