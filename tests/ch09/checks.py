@@ -478,7 +478,7 @@ def fuse_one(impl, func: tirx.PrimFunc) -> tirx.PrimFunc:
     try:
         result = impl.fuse_its_epilogue(func)
     except s_tir.ScheduleError as error:
-        what = "fuse_its_epilogue lets the exception out by which chapter 7 refuses a kernel."
+        what = "A refusal of chapter 7 comes out of fuse_its_epilogue as an exception."
         wanted = "the function that was given"
         why = "A refusal says that this kernel is right as it is. It must not end the compilation of all others."
         raise NOT_FIRE.failed(
@@ -606,7 +606,7 @@ def schedule_one(impl, func: tirx.PrimFunc) -> tirx.PrimFunc:
         result = impl.schedule_product(func, QUICK)
     except s_tir.ScheduleError as error:
         raise NOT_FIRE.failed(
-            "schedule_product lets the exception out by which compute_inline refuses a block.",
+            "A refusal of compute_inline comes out of schedule_product as an exception.",
             expected="the function that was given",
             yours=last_line(error)[:300],
             why="compute_inline refuses a block whose result the kernel returns. The exception would end the whole "
