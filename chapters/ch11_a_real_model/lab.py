@@ -75,8 +75,8 @@ fused = layer.fused(lowered, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmu
 display(diff(lowered["main"], fused["main"]))
 
 # %% [markdown]
-# How many bytes does TVM's memory planner allocate? Before the passes, it allocates the float copy of the matrix, among
-# others. After them, it allocates nothing.
+# How many bytes does TVM's memory planner allocate, tensor by tensor? Look for the float copy of the matrix: it has
+# 576 × 1536 × 4 bytes. After the passes it is gone.
 
 # %%
 for name, mod in {"before": lowered, "after": fused}.items():
