@@ -34,12 +34,14 @@ WHOLE = ("solution", "lab")  # kinds of pages with one entry, not one per sectio
 # mkdocs.yml gives the browser the same: punctuation, snake_case, and the humps of CamelCase
 SEPARATOR = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 ERROR = re.compile(r"\w*(?:Error|Exception|Warning)\b|\berror:|refuse[sd]?\b|cannot ")
-STOP = frozenset(
-    "a about after all also an and any are as at be because been but by can cannot could did do does either else every for "
-    "from get had has have how however if in into is it its just least let like may might most must my neither no nor not "
-    "of off often on only or other our own rather said say says should since so some than that the their them then there "
-    "these they this to too us was we were what when where which while who whom why will with would yet you your".split()
-)
+SMALL_WORDS = """
+a about after all also an and any are as at be because been but by can cannot could did do does either else
+every for from get had has have how however if in into is it its just least let like may might most must my
+neither no nor not of off often on only or other our own rather said say says should since so some than that
+the their them then there these they this to too us was we were what when where which while who whom why will
+with would yet you your
+"""
+STOP = frozenset(SMALL_WORDS.split())
 _SHOWN = re.compile(r"<pre>.*?</pre>", re.DOTALL)
 _LISTING = re.compile(
     r'<div class="(?:language-[\w-]+ )?highlight"|<div class="[^"]*\bhighlight\b[^"]*"'
@@ -152,7 +154,7 @@ def _common(sections: list[dict]) -> set[str]:
 
 
 def _shortened(section: dict, head: int, common: set[str]) -> dict:
-    """The entry of a section: `head` characters to show, its errors, and its other words in a paragraph without looks."""
+    """The entry of a section: `head` characters to show, its errors, and its other words in a hidden paragraph."""
     text = section["text"]
     shown = text if len(text) <= head else text[:head].rpartition(" ")[0] + " …"
     parts = [shown, *(line[:ERROR_LENGTH] for line in section["errors"])]
