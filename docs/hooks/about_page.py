@@ -32,7 +32,7 @@ TOP = (
     "results",
 )  # folders of the site
 
-# the site's root: the address it is published at, or what precedes one of its folders, or the first folder with a sitemap
+# the site's root: the address it is published at, what precedes one of its folders, or the first folder with a sitemap
 FIND_ROOT = """(known, folders) => {
   const at = location.pathname, inner = at.match(`^(.*?/)(?:${folders})/`);
   const asks = (folder) => {
@@ -48,6 +48,13 @@ FIND_ROOT = """(known, folders) => {
 }"""
 
 _cards: dict[str, bytes] = {}
+
+
+def on_env(env, config, files):
+    # written into the page: as files, a browser would wait for them before it shows anything
+    scripts = [Path(config.docs_dir, path) for path in config.extra.get("polyfills", [])]
+    env.globals["head_scripts"] = [path.read_text(encoding="utf-8") for path in scripts]
+    return env
 
 
 @event_priority(-60)  # when the page's text is complete

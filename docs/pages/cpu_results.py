@@ -199,7 +199,10 @@ def weight_bytes(measured: dict) -> list[plots.Figure]:
     title = "What one token of SmolLM2-135M reads"
     caption = "Each weight is read once per token, so bytes decide how fast a model answers."
     most, least = max(sizes.values()), min(sizes.values())
-    claim = f"With 4-bit weights a token reads {least / 1e6:.0f} MB; as float32 it would read {most / least:.2g} times as much."
+    times = f"{most / least:.2g} times as much"
+    claim = (
+        f"With 4-bit weights a token reads {least / 1e6:.0f} MB; as float32 it would read {times}."
+    )
     words = "megabytes per token, less is better"
     return [plots.bars(entries, words, title, caption, table, claim=claim)]
 
