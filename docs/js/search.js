@@ -46,5 +46,6 @@ the request back. On pages opened from disk the theme waits by itself. */
   const search = (event) => event.target.closest?.(".md-search, [for=__search], #__search") && release();
   for (const kind of ["focusin", "pointerdown", "change"]) addEventListener(kind, search, true);
   addEventListener("keydown", ({ key }) => ["f", "s", "/"].includes(key) && release(), true); // the theme's shortcuts
-  if (new URLSearchParams(location.search).has("q")) release(); // an address that holds a query
+  const address = new URLSearchParams(location.search);
+  if (address.has("q") || address.has("h")) release(); // a query, or words to mark on this page
 })();
