@@ -43,6 +43,7 @@ PAGES_AFTER = [
     {"Results": "results.md"},
     {"What the checks notice": "mutants.md"},
     {"Soundness": "soundness.md"},
+    {"Cheat sheet": "cheat-sheet.md"},
     {"Glossary": "glossary.md"},
     {"Troubleshooting": "troubleshooting.md"},
     {"For teachers": "teaching.md"},

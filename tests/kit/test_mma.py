@@ -281,9 +281,10 @@ __forceinline__ __device__ void multiply(float& d0, float& d1, float& d2, float&
 """  # noqa: E501
 ONE_PRODUCT = """
   int l = threadIdx.x;
-  multiply(d_ptr[4 * l], d_ptr[4 * l + 1], d_ptr[4 * l + 2], d_ptr[4 * l + 3], a_ptr[4 * l], a_ptr[4 * l + 1],
-           a_ptr[4 * l + 2], a_ptr[4 * l + 3], b_ptr[2 * l], b_ptr[2 * l + 1], c_ptr[4 * l], c_ptr[4 * l + 1],
-           c_ptr[4 * l + 2], c_ptr[4 * l + 3]);
+  float sums[4];
+  multiply(sums[0], sums[1], sums[2], sums[3], a_ptr[4 * l], a_ptr[4 * l + 1], a_ptr[4 * l + 2], a_ptr[4 * l + 3],
+           b_ptr[2 * l], b_ptr[2 * l + 1], c_ptr[4 * l], c_ptr[4 * l + 1], c_ptr[4 * l + 2], c_ptr[4 * l + 3]);
+  for (int i = 0; i < 4; i++) d_ptr[4 * l + i] = sums[i];
 """
 
 

@@ -81,7 +81,7 @@ _SYNC = "_sync_aligned"
 READ, FILLED = "which a wgmma under way still reads", "which a bulk copy still fills"
 CAUGHT = {
     "the bytes are not waited for": ((_FULL_WAIT, ""), FILLED),
-    "the readers are not waited for": ((_EMPTY_WAIT, ""), "waits for nobody in this phase"),
+    "the readers are not waited for": ((_EMPTY_WAIT, ""), "arrivals of its phase"),
     "the wait is for the other phase": ((r"(wait\([^;]*turn_1[^;]*)\)\s*/ 3\)\);", r"\1) / 3) ^ 1);"), FILLED),
     "the stage is given back before it is read": ((f"wait_group{_SYNC}_1\\(\\)", f"wait_group{_SYNC}_2()"), READ),
     "the wrong stage is given back": (
@@ -94,6 +94,11 @@ CAUGHT = {
     "the sums of the second tile are not fenced": (
         (r"tvm_builtin_ptx_wgmma_fence\w+\(\);", r"if (turn_1 == 0) \g<0>"),
         "wrote a sum after the last wgmma.fence",
+    ),
+    "a sum is written between the first fence and the first product": (
+        (r"tvm_builtin_ptx_wgmma_fence\w+\(\);", r"\g<0> if (turn_1 + kb_1 == 0) own_ptr[5] += 1;"),
+        r"In main_kernel, thread \(\d+, 0, 0\) of block \(\d, 0, 0\) wrote a sum after the last wgmma.fence, "
+        "number 5 of the product's: a wgmma.fence is missing between the write and the product",
     ),
     "a sum is touched while products are under way": (
         (r"tvm_builtin_ptx_wgmma_commit\w+\(\);", r"\g<0> own_ptr[5] += 1;"),

@@ -81,11 +81,18 @@ def off_by(given: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def run_text(
-    body: str, threads: int, *, prelude: str = "", shared_bytes: int = 0, **arrays: np.ndarray
+    body: str,
+    threads: int,
+    *,
+    blocks: int = 1,
+    prelude: str = "",
+    shared_bytes: int = 0,
+    engine: Engine | None = None,
+    **arrays: np.ndarray,
 ) -> None:
-    """Run the kernel `body`, in CUDA C, with one block on `arrays`, which it calls by name with `_ptr` behind.
+    """Run the kernel `body`, in CUDA C, on `arrays`, which it calls by name with `_ptr` behind.
 
-    The text around it is as TVM writes it. prelude: device functions.
+    The text around it is as TVM writes it. prelude: device functions. engine: CudaOnCpu() if none is given.
     """
     parameters = ", ".join(
         f"{C_TYPES[str(array.dtype)]}* __restrict__ {name}_ptr" for name, array in arrays.items()
@@ -94,4 +101,6 @@ def run_text(
     source = f"#endif\n{prelude}\n{head};\n{head} {{\n{body}\n}}\n"
     names = tuple(f"{name}_ptr" for name in arrays)
     kernel = Kernel("main_kernel", source, ("handle",) * len(names), names, ("threadIdx.x",))
-    CudaOnCpu()(Launch(kernel, (1, 1, 1), (threads, 1, 1), tuple(arrays.values()), shared_bytes))
+    sizes = (blocks, 1, 1), (threads, 1, 1)
+    launch = Launch(kernel, *sizes, tuple(arrays.values()), shared_bytes)
+    (engine or CudaOnCpu())(launch)

@@ -1,7 +1,7 @@
 """Runs TVM's CUDA C on this CPU: the generated text itself, compiled by g++, with one fiber per thread.
 
-`cuda_on_cpu.hpp` defines CUDA's names and says what is checked while a kernel runs. Run the threads in two orders,
-forwards and backwards, to see whether a result depends on the order.
+`cuda_on_cpu.hpp` defines CUDA's names and says what is checked while a kernel runs. It reports a race in whichever
+order the threads run. Run them forwards and backwards, or in random orders, to see whether the order changes a result.
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ from chapters.kit.kept_files import CACHE, kept_file, last_used, short_hash
 
 KERNELS = CACHE / "kernels"
 HEADER = Path(__file__).with_suffix(".hpp")
-RUN_GRID = HEADER.with_name("run_grid_on_cpu.cpp")
-INCLUDED = ("mma_on_cpu.hpp", "hopper_on_cpu.hpp")  # by HEADER
-SOURCES = (HEADER, *map(HEADER.with_name, INCLUDED), RUN_GRID)
+INCLUDED = ("watch_on_cpu.hpp", "mma_on_cpu.hpp", "hopper_on_cpu.hpp")  # by HEADER
+COMPILED_ONCE = ("run_grid_on_cpu", "watch_on_cpu", "mma_on_cpu", "hopper_on_cpu")
+SOURCES = tuple(HEADER.with_name(name) for name in (HEADER.name, *INCLUDED)) + tuple(
+    HEADER.with_name(f"{name}.cpp") for name in COMPILED_ONCE
+)
 # Locals hold a pattern before they are set, so that a register that is read too early is not zero by luck.
 # Each kernel needs its own copy of all variables; by default the first library loaded provides some of them for all.
 FLAGS = ["-O1", "-w", "-std=c++17", "-fPIC", "-ftrivial-auto-var-init=pattern"]
 FLAGS += ["-fno-gnu-unique", "-fvisibility=hidden"]
+# Kernels run on one thread of this machine. Fibers jump between stacks, which a fortified longjmp takes for an error.
+FLAGS += ["-fno-threadsafe-statics", "-U_FORTIFY_SOURCE"]
 
 
 def _watched(declared: re.Match) -> str:
@@ -67,7 +71,7 @@ def _instruction(assembly: re.Match) -> str:
 
 
 # From CUDA C to C++ with cuda_on_cpu.hpp: patterns and their replacements, applied one after another. ARRAYS stands for
-# the names of the arrays in shared memory, BYTES for the size of the dynamic array, which the launch decides.
+# the names of the arrays in shared and global memory, BYTES for the size of the dynamic array: the launch decides it.
 REWRITES: dict[str, str | Callable[[re.Match], str]] = {
     # TVM's older asynchronous copies are functions with pointers and offsets: the header has one for all
     r"__forceinline__ __device__ void ptx_cp_async_legacy_\w+\([^)]*\) \{[^{}]*asm volatile[^{}]*\}\n": "",
@@ -75,7 +79,7 @@ REWRITES: dict[str, str | Callable[[re.Match], str]] = {
     r"extern __shared__ (?:__align__\(\d+\) )?(?P<type>\w+) (?P<name>\w+)\[\];": (
         r"__shared__ \g<type> \g<name>[BYTES / sizeof(\g<type>)];"
     ),
-    # an access of several elements of shared memory at once: an access that is watched
+    # an access of several elements at once: an access that is watched
     r"\*\((\w+)\*\)\((?=(?:ARRAYS)\b)": r"wide<\1>(",
     # an array in shared memory: one whose accesses are watched
     r"__shared__ (?:alignas\(\d+\) )?(?P<type>\w+) (?P<name>\w+)\[(?P<size>[^\]]+)\];": _watched,
@@ -108,10 +112,13 @@ def missing() -> str:
 
 
 class CudaOnCpu:
-    """An engine for HostProgram.run. backwards: let the last thread of a block, and the last block, go first."""
+    """An engine for HostProgram.run. backwards: let the last thread of a block, and the last block, go first.
 
-    def __init__(self, backwards: bool = False):
-        self.backwards = backwards
+    seed: 1 or more, for a random order of threads, warps, blocks and copies in place of a fixed one.
+    """
+
+    def __init__(self, backwards: bool = False, seed: int = 0):
+        self.order = seed or (-1 if backwards else 0)
 
     def __call__(self, launch: Launch) -> None:
         arrays = "handle", TENSOR_MAP
@@ -124,9 +131,10 @@ class CudaOnCpu:
         triple = ctypes.c_uint * 3
         run = _built(program(launch.kernel, launch.shared_bytes))
         how = triple(*launch.grid), triple(*launch.block), ctypes.c_uint(launch.shared_bytes)
-        problem = run(addresses, sizes, *how, int(self.backwards))
+        problem = run(addresses, sizes, *how, self.order)
         if problem:
-            raise LaunchError(problem.decode())
+            seed = f" The order of the threads was random, of seed {self.order}."
+            raise LaunchError(problem.decode() + (seed if self.order > 0 else ""))
 
 
 def program(kernel: Kernel, shared_bytes: int = 0) -> str:
@@ -144,6 +152,7 @@ def translated(text: str, shared_bytes: int) -> str:
     """Device functions and kernels in CUDA C as C++ with cuda_on_cpu.hpp: Hopper's instructions, then REWRITES."""
     text = hopper_on_cpu.translated(text)
     arrays = re.findall(r"__shared__ (?:(?:alignas|__align__)\(\d+\) )?\w+ (\w+)\[", text)
+    arrays += set(re.findall(r"\* __restrict__ (\w+)", text))
     for pattern, replacement in REWRITES.items():
         if "ARRAYS" in pattern and not arrays:
             continue
@@ -157,7 +166,12 @@ def translated(text: str, shared_bytes: int) -> str:
 def _entry(name: str, text: str) -> list[str]:
     """Lines of C++ that set the arguments of the kernel called `name` in `text`, and run it for a whole grid."""
     parameters = re.findall(rf"{re.escape(name)}\(([^)]*)\)", text)[0].split(",")
-    kept, setting = [], ["arguments().clear();"]
+    watched = str("in_pool<" in text).lower()
+    setting = [
+        f'kernel_name = "{name}"; dynamic_bytes = shared_bytes; pool_is_watched = {watched};',
+        f"arguments().clear(); arguments().reserve({len(parameters)});",
+    ]
+    kept = []
     for n, parameter in enumerate(parameters):
         kind, called = (part.strip() for part in parameter.rsplit(" ", 1))
         kept.append(f"static {kind} argument{n};")
@@ -165,10 +179,10 @@ def _entry(name: str, text: str) -> list[str]:
             setting.append(f"memcpy(&argument{n}, p[{n}], sizeof argument{n});")
         elif element := re.fullmatch(r"Argument<(\w+)>", kind):
             called = called.removesuffix("_ptr")
-            size = f"sizes[{n}] * sizeof({element[1]})"
+            item = f"sizeof({element[1]})"
             setting += [
-                f'argument{n} = {{({element[1]}*)p[{n}], sizes[{n}], "{called}"}};',
-                f'arguments().push_back({{(const char*)p[{n}], {size}, "{called}"}});',
+                f'arguments().push_back({{"{called}", false, (char*)p[{n}], sizes[{n}] * {item}, {item}}});',
+                f"argument{n} = {{&arguments().back(), sizes[{n}]}};",
             ]
         else:
             setting.append(f"argument{n} = *({kind}*)p[{n}];")
@@ -178,10 +192,9 @@ def _entry(name: str, text: str) -> list[str]:
         f"static void body() {{ {name}({arguments}); }}",
         'extern "C" __attribute__((visibility("default")))',
         "const char* run(void** p, const int64_t* sizes, const unsigned* grid, const unsigned* block,",
-        "                           unsigned shared_bytes, int backwards) {",
-        "dynamic_bytes = shared_bytes;",
+        "                           unsigned shared_bytes, int order) {",
         *setting,
-        "kernel_body = body; return run_grid(grid, block, backwards); }",
+        "kernel_body = body; return run_grid(grid, block, order); }",
     ]
 
 
@@ -208,7 +221,7 @@ def _compile_once(folder: Path) -> None:
         for source in SOURCES:
             shutil.copy(source, name)
         header = ["-x", "c++-header", HEADER.name, "-o", HEADER.name + ".gch"]
-        for arguments in (header, ["-c", RUN_GRID.name]):
+        for arguments in (header, *(["-c", f"{part}.cpp"] for part in COMPILED_ONCE)):
             command = ["g++", *FLAGS, *arguments]
             subprocess.run(command, cwd=name, check=True, capture_output=True)
         with contextlib.suppress(OSError):  # another process made the folder first
@@ -226,7 +239,8 @@ def _built(text: str):
 
 def _compile(text: str, library: Path) -> None:
     folder = library.parent
-    kernel = ["-x", "c++", "-", "-I", str(folder), "-x", "none", str(folder / RUN_GRID.stem) + ".o"]
+    kernel = ["-x", "c++", "-", "-I", str(folder), "-x", "none"]
+    kernel += [str(folder / f"{part}.o") for part in COMPILED_ONCE]
     command = ["g++", *FLAGS, "-shared", *kernel, "-o", str(library)]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:

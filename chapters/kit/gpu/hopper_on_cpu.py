@@ -32,21 +32,27 @@ _NAMES = {
     r"\btvm_builtin_cuda_cta_sync\(": "__syncthreads(",
     r"\b__cvta_generic_to_shared\(": "shared_address(",
 }
+_SUMS = re.compile(r"\bwgmma<\w+, \d+>\((\w+)\[")
 _DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?uchar (\w+)\[\];")
 
 
 def translated(text: str) -> str:
     """`text`, which holds TVM's device functions and kernels, with calls of the functions of hopper_on_cpu.hpp.
 
-    Text without a wgmma stays as it is.
+    Text without a wgmma or an mbarrier stays as it is.
     """
-    if "wgmma" not in text:
+    if "wgmma" not in text and "mbarrier" not in text:
         return text
     text = _FUNCTION.sub(lambda found: "" if _replaced(found[0]) else found[0], text)
     text = _WGMMA.sub(lambda found: f"wgmma<{_TYPES[found[1]]}, {found[2]}>(", text)
     for theirs, ours in _NAMES.items():
         text = re.sub(theirs, ours, text)
     text = text.replace("const __grid_constant__ CUtensorMap", "CUtensorMap")
+    # a fence must know the sums, to see that none is written between it and the next product
+    sums = ", ".join(sorted(set(_SUMS.findall(text))))
+    text = text.replace("wgmma_fence()", f"wgmma_fence({sums})")
+    for pool in _DYNAMIC.findall(text):  # a plain access, not an address, is watched
+        text = re.sub(rf"(?<!&\()\(\((\w+)\*\)({pool})\)\[", r"in_pool<\1>(\2)[", text)
     return _DYNAMIC.sub(r"uchar* const \1 = dynamic_shared;", text)
 
 
