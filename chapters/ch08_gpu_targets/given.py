@@ -1,4 +1,4 @@
-"""What chapter 8 provides: the two kinds of tile, the kernels made of your steps, and a part of the kernel for one row."""
+"""What chapter 8 provides: two kinds of tile, kernels made of your steps, and a part of the kernel for one row."""
 
 from __future__ import annotations
 
