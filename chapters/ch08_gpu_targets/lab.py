@@ -50,8 +50,8 @@ display(memory_table(steps))
 
 # %% [markdown]
 # Look at the second row. Tiles in registers alone do not reduce the number of loads in the program: each thread loads
-# an operand once for each of its 4 x 4 sums. NVIDIA's compiler keeps a number that a thread has just loaded. But several
-# threads still ask for the same number. A copy in shared memory is loaded once, for all of them.
+# an operand once for each of its 4 x 4 sums. NVIDIA's compiler keeps a number that a thread has just loaded. But
+# several threads still ask for the same number. A copy in shared memory is loaded once, for all of them.
 #
 # ## Run them
 #

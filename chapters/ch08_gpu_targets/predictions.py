@@ -323,7 +323,7 @@ def kernel_table(entries: list[dict], board: str = SHOWN_BOARD) -> Table:
         "from and to DRAM",
     )
     header += (
-        "operations per byte",
+        "arithmetic intensity",
         "warp instructions per block",
         "predicted",
         "busiest",

@@ -15,7 +15,7 @@ from chapters.runner.earlier import earlier
 
 
 def tensor_core_schedule(func: tirx.PrimFunc, tile: WarpTile, start: wmma.Intrinsic) -> Staged:
-    """`func` fused and scheduled for tensor cores; its loop over blocks of k. start: what `bias_fragment` returns."""
+    """Fuse `func` and schedule it for tensor cores; return the loop over pieces of k. start: from `bias_fragment`."""
     sch, block = start_from_bias(func)
     stored = sch.cache_write(block, 0, wmma.SUM_SCOPE)
     reads = [str(region.source.name) for region in sch.get(block).reads]
@@ -55,7 +55,7 @@ def _cut_for_warps(
 ) -> tuple[LoopRV, LoopRV, LoopRV, tuple[LoopRV, LoopRV, LoopRV]]:
     """Split and bind the loops of the fused matmul.
 
-    Returns the loops over warps along n, blocks of k, steps of 16 in a block, and (tiles along m, along n, rows of a
+    Returns the loops over warps along n, pieces of k, steps of 16 in a piece, and (tiles along m, along n, rows of a
     tile).
     """
     i, j, k = sch.get_loops(block)
@@ -80,7 +80,7 @@ def _share_out(sch: Schedule, copy: SBlockRV, tile: WarpTile) -> None:
 
 
 def _whole_tiles(sch: Schedule, block: SBlockRV) -> LoopRV:
-    """Split the last two loops of `block` into 16 x 16 tiles, unroll those over tiles; returns the loop over rows."""
+    """Split the last two loops of `block` into 16 x 16 tiles, unroll the loops over tiles; return the loop over rows."""
     i, j = sch.get_loops(block)[-2:]
     i_tile, i_in = sch.split(i, [None, 16])
     j_tile, j_in = sch.split(j, [None, 16])

@@ -1,8 +1,4 @@
-"""Chapter 8: the fused linear layer on a GPU, from one thread per element to tensor cores that start from the bias.
-
-Each step keeps data closer to the arithmetic units: in a block's shared memory, in a thread's registers, in a warp's
-fragments.
-"""
+"""Chapter 8: the fused linear layer on a GPU, from one thread per element to tensor cores that start from the bias."""
 
 import math
 from collections.abc import Sequence
@@ -86,8 +82,7 @@ def tile_and_bind(sch: Schedule, block: SBlockRV, tile: ThreadTile) -> LoopRV:
     threadIdx.x, k0 (the one returned; a piece is block_k steps), k1, then a thread's own rows and columns, both
     unrolled. A thread's rows and columns are neighbours, and so are the columns of neighbouring threads. The sums stay
     in a buffer of scope "local". They are set from the bias before k0 begins, and are stored after it ends, as vectors
-    of as many columns as divide both thread_n and 4. Both halves declare what they really read (chapter 6's
-    `refresh_regions`).
+    of as many columns as divide both thread_n and 4. Both halves declare what they read (`refresh_regions`).
     """
     # BEGIN exercise 8.4 (about 20 lines): the traced example, with one dimension more
     stored = sch.cache_write(block, 0, "local")

@@ -38,7 +38,7 @@ THREADS = Section(LESSON, "Blocks and threads")
 TILES = Section(LESSON, "Tiles in registers")
 SHARED = Section(LESSON, "A copy that a block shares")
 BREAK = Section(LESSON, "Break it")
-PIPE = Section(LESSON, "Copies under way")
+PIPE = Section(LESSON, "Copies in flight")
 REPORT = Section(LESSON, "What the compiler reports")
 DECODE = Section(LESSON, "When it must not fire")
 CORES = Section(LESSON, "Tensor cores that start from the bias")
@@ -94,10 +94,9 @@ FACTS = {
     "l2_cache_size_bytes": 52428800,
 }
 ABOUT = {
-    "arch": "Without the `a` the compiler refuses the instructions that exist on this architecture alone, such as "
-    "wgmma.",
-    "max_shared_memory_per_block": "Static shared memory is 48 KiB a block on every NVIDIA GPU. More must "
-    "be asked for when a kernel is launched; a schedule that relies on it without asking fails to launch.",
+    "arch": "Without the `a`, the compiler refuses the instructions that only this architecture has, such as wgmma.",
+    "max_shared_memory_per_block": "Every NVIDIA GPU gives a block 48 KiB of static shared memory. A kernel must ask "
+    "for more when it is launched. A schedule that uses more without asking fails to launch.",
 }
 
 
@@ -106,28 +105,30 @@ def test_8_1_knows_the_limits(impl) -> None:
     with _tags(known=False):
         target = impl.h200_target()
     TARGETS.is_a(target, Target, "h200_target did not return a Target.")
-    TARGETS.equal(target.kind.name, "cuda", "The target is of another kind.")
+    TARGETS.equal(target.kind.name, "cuda", "The target's kind is not cuda.")
     for key, value in FACTS.items():
         mine = target.attrs.get(key)
-        what = f"The target's {key} is not an H200's."
+        what = f"Your target's {key} is not that of an H200."
         why = ABOUT.get(
-            key, "A schedule asks the target for its limits before it chooses its sizes."
+            key, "A schedule reads the limits of the target before it chooses its sizes."
         )
         TARGETS.equal(None if mine is None else type(value)(mine), value, what, why=why)
 
 
 def test_8_1_keeps_its_name(impl) -> None:
-    """the target says which tag it is"""
+    """the target knows its own tag"""
     with _tags(known=False) as registered:
         target = impl.h200_target()
     TARGETS.that(
         registered,
-        "h200_target registers no tag, although list_tags does not have it.",
+        "Your h200_target does not register the tag, although tvm.target.list_tags() does not have it.",
         expected="tvm.target.register_tag(H200, {...})",
-        why="Another call in this process may have registered it; in a fresh process, Target would not know the tag.",
+        why="An earlier call in this process may have registered it. In a new process, TVM would not know the tag.",
     )
-    why = 'Target("nvidia/nvidia-h200") loses it; Target({"tag": ...}) keeps it.'
-    TARGETS.equal(str(target.tag), H200, "The target does not know its own tag.", why=why)
+    why = 'Target("nvidia/nvidia-h200") has the right limits and forgets its tag. Target({"tag": ...}) keeps it.'
+    TARGETS.equal(
+        str(target.tag), H200, "The target that you return does not know its own tag.", why=why
+    )
 
 
 def test_8_1_leaves_a_known_tag_alone(impl) -> None:
@@ -137,10 +138,10 @@ def test_8_1_leaves_a_known_tag_alone(impl) -> None:
         impl.h200_target()
     TARGETS.that(
         not registered,
-        "h200_target registers a tag that is there already.",
-        expected="a look among tvm.target.list_tags() first",
-        why="A later release may bring the tag with better numbers, or a colleague may have registered one: tags are "
-        "global to the process.",
+        "Your h200_target registers a tag that TVM already has.",
+        expected="register it only if it is not among tvm.target.list_tags()",
+        why="Tags are global to the process. A later release of TVM may have this one, or other code may have "
+        "registered it, with better numbers than yours.",
     )
 
 
@@ -197,18 +198,19 @@ def test_8_2_computes_every_element(impl) -> None:
             THREADS.close(
                 d,
                 a + b * b,
-                f"Not every element of ({rows}, {columns}) is right with {threads} threads, run {how}.",
-                why=f"{rows * columns} elements are no multiple of {threads * vector}. What no thread computes keeps "
-                "what was in memory before; here that was not a number.",
+                f"With {threads} threads, some elements of a ({rows}, {columns}) tensor are wrong (run {how}).",
+                why=f"There are {rows * columns} elements, and a block computes {threads * vector}. The output starts "
+                "as nan, and an element that your kernel never computes is still nan.",
             )
-            what = "A block has another number of threads than asked for."
+            what = "Your blocks do not have the number of threads that was asked for."
             THREADS.equal(launches[0].block, (threads, 1, 1), what)
             blocks = math.ceil(rows * columns / (threads * vector))
             THREADS.equal(
                 launches[0].grid,
                 (blocks, 1, 1),
-                f"The kernel is not {blocks} blocks of {threads} threads.",
-                why="A multiprocessor runs a block. One block with a loop leaves all other multiprocessors idle.",
+                f"Your kernel does not have {blocks} blocks of {threads} threads.",
+                why="Each block runs on one multiprocessor. If one block loops over all elements, the other "
+                "multiprocessors idle.",
             )
 
 
@@ -217,15 +219,19 @@ def test_8_2_threads_lie_side_by_side(impl) -> None:
     for rows, columns, dtype, threads, vector in ELEMENTWISE:
         for access in accesses(_bound(impl, rows, columns, dtype, threads, vector), CUDA):
             what = f"the {'store to' if access.writes else 'load of'} {access.buffer}"
-            said = f"In {what}, a thread does not take {vector} elements at a time."
-            why = "One wide load in place of several: fewer instructions, more bytes under way."
+            said = f"In {what}, a thread of your kernel does not take {vector} elements at a time."
+            why = (
+                "One vector load replaces several loads: fewer instructions, and more bytes in flight per "
+                "instruction."
+            )
             THREADS.equal(access.lanes, vector, said, why=why)
             THREADS.equal(
                 access.first[1] - access.first[0],
                 vector,
-                f"In {what}, the threads of a warp are not neighbours.",
-                why=f"A warp's bytes come in sectors of 32. This warp touches {access.sectors} of them, and "
-                f"{access.least_sectors} would do.",
+                f"In {what}, neighbouring threads do not take neighbouring vectors.",
+                why=f"Memory answers in sectors of 32 bytes. Your warp touches {access.sectors} of them; with "
+                f"neighbouring vectors, {access.least_sectors} are enough. The numbers are the distance from thread 0 "
+                "to thread 1.",
             )
 
 
@@ -256,7 +262,7 @@ def test_8_3_prediction_holds(impl) -> None:
         yours = impl.bytes_loaded(m, n, k, tile, ITEM_BYTES[dtype])
         SHARED.that(
             isinstance(yours, dict) and {"naive", "tiled"} <= set(yours),
-            "bytes_loaded did not return a dict with both numbers.",
+            "Your bytes_loaded did not return a dict with the keys naive and tiled.",
             expected='{"naive": ..., "tiled": ...}',
             yours=yours,
         )
@@ -270,9 +276,9 @@ def test_8_3_prediction_holds(impl) -> None:
             SHARED.predicted(
                 yours[name],
                 _counted(kernel),
-                f"The {name} kernel loads another number of bytes for {m} x {n} x {k} {dtype}.",
-                why="naive: each of the m * n threads loads a row of A and a row of B. tiled: a block loads block_m "
-                "rows of A and block_n rows of B, once, for all of its elements.",
+                f"The {name} kernel loads another number of bytes than you predict, for {m} x {n} x {k} in {dtype}.",
+                why="naive: each of the m * n threads loads one row of A and one row of B. tiled: each block loads "
+                "block_m rows of A and block_n rows of B, once.",
             )
 
 
@@ -302,10 +308,11 @@ def _tiled(impl, size=SIZE, cut=CUT):
         if cut == CUT:
             raise
         raise TILES.failed(
-            f"TVM refuses a step of tile_and_bind for {cut}: {last_line(error)[:200]}",
+            f"TVM refuses a step of your tile_and_bind for {cut}: {last_line(error)[:200]}",
             expected="a schedule for every tile, also where a thread has one row or one column",
-            why="There a loop over a thread's own elements runs once. `reverse_compute_at` drops such a loop around "
-            "the store unless it is told to preserve it, and the innermost loop is then the thread.",
+            why="With one row or column per thread, a loop has one iteration. `reverse_compute_at` removes such a "
+            "loop around the store unless you pass preserve_unit_loops=True. The last loop around the store is then "
+            "another one.",
         ) from None
 
 
@@ -357,13 +364,13 @@ def _asked(size, cut: ThreadTile) -> list[str]:
 
 # Why each of the eight loops is as asked, from the outside.
 ASKED_BECAUSE = [
-    *["A block of threads has one tile of D: blockIdx.y counts tiles along i, blockIdx.x along j."] * 2,
-    *["Threads that differ in threadIdx.x by one belong to one warp, so they must have neighbouring columns, and a "
-      "thread's own columns must be neighbours too: then a warp stores one run of memory."] * 2,
-    *["A number of A that a thread loads in a step of k serves all of its own columns, one of B all of its own rows. "
-      "So the own rows and columns stand inside k1, and k1 inside k0."] * 2,
-    *["A thread's own rows and columns are innermost and unrolled: a register has no index at run time, so each "
-      "of the sums must have a name of its own."] * 2,
+    *["Each block has one tile of D: blockIdx.y counts the tiles along i, and blockIdx.x those along j."] * 2,
+    *["Threads with neighbouring threadIdx.x belong to one warp. They must have neighbouring columns, and a thread's "
+      "own columns must be neighbours too. Then a warp stores one run of memory (coalescing)."] * 2,
+    *["In one step of k, a number of A serves all columns of the thread, and a number of B all of its rows. So the "
+      "loops over the thread's own rows and columns are inside k1, and k1 is inside k0."] * 2,
+    *["The loops over a thread's own rows and columns are innermost and unrolled. Registers cannot be indexed at run "
+      "time, so each sum needs a name of its own."] * 2,
 ]  # fmt: skip
 
 
@@ -371,24 +378,24 @@ def test_8_4_cuts_as_asked(impl) -> None:
     """the loops are blocks, threads, blocks of k, steps, and a thread's own elements"""
     for size, cut, _ in CUTS:
         sch, block, k0 = _tiled(impl, size, cut)
-        what = "tile_and_bind did not return a loop."
-        TILES.is_a(k0, s_tir.schedule.LoopRV, what, expected="the loop over blocks of k")
+        what = "Your tile_and_bind did not return a loop."
+        TILES.is_a(k0, s_tir.schedule.LoopRV, what, expected="the loop k0, over pieces of k")
         found, asked = _loops(sch, block), _asked(size, cut)
         differ = [n for n, pair in enumerate(zip(found, asked, strict=False)) if pair[0] != pair[1]]
         TILES.that(
             found == asked,
-            f"The loops around the sums are not those that were asked for, with {cut}.",
-            expected="from the outside, with what one iteration adds to i, j or k:\n"
+            f"With {cut}, the loops around your sums are not those that were asked for.",
+            expected="from the outside in, each with what one iteration adds to i, j or k:\n"
             + "\n".join(asked),
             yours="\n".join(found),
             why=ASKED_BECAUSE[differ[0]] if differ else "There are eight loops.",
         )
         TILES.that(
             sch.get(k0).same_as(sch.get(sch.get_loops(block)[4])),
-            "The loop that was returned is not the one over blocks of k.",
+            "The loop that you return is not k0, the loop over pieces of k.",
             expected=f"the loop of {size[2] // cut.block_k} iterations around the {cut.block_k} steps",
             yours=f"a loop of {sch.get(k0).extent} iterations",
-            why="The next step puts copies of A and B into it.",
+            why="Exercise 8.5 puts the copies of A and B into this loop.",
         )
 
 
@@ -401,50 +408,52 @@ def test_8_4_keeps_sums_in_registers(impl) -> None:
             if access.buffer != "D":
                 continue
             expected = 'sums in a buffer of scope "local": a thread\'s own registers'
-            why = "A sum that goes through memory at every step makes the kernel as slow as memory."
-            TILES.that(access.writes, "The kernel reads D from memory.", expected=expected, why=why)
+            why = "If a sum is loaded and stored in every step, the kernel is as slow as memory."
+            TILES.that(
+                access.writes, "Your kernel reads D from memory.", expected=expected, why=why
+            )
             stores.append(access)
-        what = "The elements of D are not stored exactly once each."
+        what = "Your kernel does not store each element of D exactly once (in bytes)."
         why = (
-            "The store belongs after the loop over k, in the loop of the thread that has the sums."
+            "The store belongs after the loops over k, in the loop of the thread that has the sums."
         )
         TILES.equal(sum(one.bytes_moved for one in stores), size[0] * size[1] * 4, what, why=why)
-        what = f"The sums are not stored {lanes} columns at a time, with {cut}."
-        why = "One store of a thread takes as many columns as divide its own columns and 4, since 4 float32 are 16 "
-        why += "bytes, the most that one instruction stores."
+        what = f"With {cut}, your kernel does not store {lanes} columns at a time."
+        why = "One instruction stores at most 16 bytes, which are 4 float32. So a vector has as many columns as divide "
+        why += "both thread_n and 4."
         TILES.equal({one.lanes for one in stores}, {lanes}, what, why=why)
         TILES.equal(
             str(sch.get(block).writes[0].source.scope()),
             "local",
-            "The sums stay in a buffer of another scope.",
-            why="Shared memory is one for all threads of a block, and each step would load a sum from it and store it "
-            "again. \"local\" is a thread's own: NVIDIA's compiler keeps it in registers.",
+            "Your sums are not in a buffer of scope local.",
+            why="A buffer of scope local belongs to one thread, and NVIDIA's compiler keeps it in registers. In "
+            "shared memory, each step would load the sum and store it again.",
         )
 
 
 def test_8_4_right_numbers(impl) -> None:
     """run as GPU code in both orders of the threads, the sums are right and start from the bias"""
     func = _tiled(impl)[0].mod["main"]
-    why = "The init belongs before the loop over blocks of k: inside, each block starts from the bias again."
+    why = "The init belongs in front of k0. Inside k0, each piece of k would start from the bias again."
     gpu.layer(func, SIZE, "float32", why, TILES)
 
 
 def test_8_4_leaves_true_regions(impl) -> None:
     """both halves declare what they read"""
     sch, block, _ = _tiled(impl)
-    what = "The init is still in the block of the update."
-    wanted = "a separate init block in front of the loop over blocks of k: decompose_reduction"
-    yours = "one block for both, which tests at every step whether it is the first"
-    why = "Only a separate init block can be tensorized, as the tensor cores' schedule does."
+    what = "The init is still inside the block that adds the products."
+    wanted = "a separate init block in front of k0, by decompose_reduction"
+    yours = "one block for both, which tests in every step whether it is the first"
+    why = "Only a separate init block can be tensorized. The schedule for tensor cores does that in exercise 8.11."
     TILES.that(sch.get(block).init is None, what, expected=wanted, yours=yours, why=why)
     names = {str(region.source.name) for region in sch.get(block).reads}
     TILES.that(
         "C" not in names,
-        "The update still declares that it reads the bias.",
-        expected="refresh_regions on the init and on the update",
+        "The block that adds the products still declares that it reads the bias.",
+        expected="earlier(6).refresh_regions(sch, half), for the init and for the update",
         yours=", ".join(sorted(names)),
-        why="`decompose_reduction` leaves the update with the reads of the whole block and the init with none "
-        "(chapter 6); tensorize refuses them later.",
+        why="`decompose_reduction` leaves the update with the reads of the whole block, and the init with none. "
+        "`tensorize` compares these declarations, and would refuse both blocks later.",
     )
 
 
@@ -494,23 +503,26 @@ def test_8_5_padding_spreads_the_rows(impl) -> None:
         mine = impl.row_padding(block_k, step, item_bytes, vector)
         SHARED.that(
             isinstance(mine, int) and mine >= 0 and mine % vector == 0,
-            f"The padding for {what} is not a multiple of {vector}.",
+            f"Your padding for {what} is not a multiple of {vector}.",
             expected=f"0, {vector}, {2 * vector}, ...",
             yours=mine,
-            why="A store of several elements must begin at a multiple of its size, in every row.",
+            why="A vector store must begin at a multiple of its size, in every row.",
         )
         whole = [p for p in range(0, 32 * vector, vector) if (block_k + p) * item_bytes % 4 == 0]
-        said = f"With a padding of {mine}, the {what} are not whole words long."
-        why = "Every second row would then begin in the middle of a word, and a bank answers with whole words."
+        said = f"With your padding of {mine}, the {what}, are not whole words long."
+        why = "Then every second row begins in the middle of a word. A bank serves whole words."
         yours = f"{(block_k + mine) * item_bytes} bytes, and a word has 4"
         SHARED.that(mine in whole or mine >= 32 * vector, said, yours=yours, why=why)
         best = max(_banks(block_k, step, item_bytes, p) for p in whole)
-        said = f"With a padding of {mine}, the {what} do not begin in as many banks as they could."
-        why = "Words of one bank are read one after the other: 32 rows in 2 banks take 16 passes."
+        said = f"With your padding of {mine}, the {what}, begin in fewer banks than is possible."
+        why = (
+            "Different words of one bank are read one after the other. If 32 rows begin in 2 banks, a read takes 16 "
+            "cycles."
+        )
         SHARED.equal(_banks(block_k, step, item_bytes, mine), best, said, why=why)
         least = min(p for p in whole if _banks(block_k, step, item_bytes, p) == best)
-        why = "Shared memory limits how many blocks a multiprocessor holds."
-        SHARED.equal(mine, least, f"A smaller padding does as well for {what}.", why=why)
+        why = "Padding costs shared memory, and shared memory limits how many blocks are resident."
+        SHARED.equal(mine, least, f"A smaller padding reaches as many banks, for {what}.", why=why)
 
 
 COPIED = ((32, 64, 32), ThreadTile(16, 32, 16, 2, 4, 2), "float16")
@@ -522,15 +534,16 @@ def _staged(impl, padding: int = 2) -> tirx.PrimFunc:
     k0 = sound.tile_and_bind(sch, block, tile)
     for name in ("A", "B"):
         copy = impl.stage_in_shared(sch, block, name, k0, tile, padding)
-        what = "stage_in_shared did not return the copy's block."
+        what = "Your stage_in_shared did not return the copy's block."
         SHARED.is_a(copy, s_tir.schedule.SBlockRV, what)
         scope = str(sch.get(copy).writes[0].source.scope())
         SHARED.that(
             scope in ("shared", "shared.dyn"),
-            f"The copy of {name} does not lie in shared memory.",
+            f"Your copy of {name} is not in shared memory.",
             expected='scope "shared"',
             yours=f'scope "{scope}"',
-            why="The threads of a block read what other threads have copied. They share nothing but this memory.",
+            why="A thread reads what other threads of its block have copied. Only shared memory is visible to all of "
+            "them.",
         )
         if (
             scope == "shared.dyn"
@@ -547,21 +560,21 @@ def test_8_5_shares_the_copying(impl) -> None:
     SHARED.equal(
         _counted(func),
         expected,
-        "The bytes of A and B that the kernel loads are not one tile per block and iteration of k0.",
-        why="If they are more, several threads copy the same elements, or the copy is inside the steps of k. One "
-        "thread loads each element of the tile, for all threads of the block.",
+        "Your kernel does not load each tile of A and B once (in bytes of A and B).",
+        why="If it loads more, several threads copy the same elements, or the copy is inside k1. Each element of a "
+        "tile should be loaded by one thread, for all threads of the block.",
     )
     for access in accesses(func, CUDA):
         if access.scope != "global" or access.buffer not in ("A", "B"):
             continue
-        what = f"A thread does not load {tile.vector} elements of {access.buffer} at a time."
+        what = f"A thread of your kernel does not load {tile.vector} elements of {access.buffer} at a time."
         SHARED.equal(access.lanes, tile.vector, what)
         SHARED.equal(
             access.sectors,
             access.least_sectors,
-            f"The first warp's load of {access.buffer} touches more sectors than it has bytes for.",
-            why="Neighbouring threads should take neighbouring elements. If each thread takes a whole row, their "
-            "addresses are far apart.",
+            f"When your first warp loads {access.buffer}, it touches more sectors of 32 bytes than necessary.",
+            why="Neighbouring threads should take neighbouring elements (coalescing). If each thread takes a run of "
+            "its own, their addresses are far apart.",
         )
 
 
@@ -569,23 +582,30 @@ def test_8_5_pads_the_rows(impl) -> None:
     """the padding is there, and the warp's reads meet fewer bank conflicts"""
 
     def ways(whose, padding: int) -> int | None:
-        """In how many turns a warp reads the copy of B."""
+        """In how many cycles a warp reads the copy of B."""
         found = conflicts(_staged(whose, padding), CUDA).items()
-        return next((turns for name, turns in found if name.startswith("read B_shared")), None)
+        return next((cycles for name, cycles in found if name.startswith("read B_shared")), None)
 
     SHARED.equal(
         {padding: ways(impl, padding) for padding in (0, 2)},
         {padding: ways(sound, padding) for padding in (0, 2)},
-        "The reads of the copy of B do not have the bank conflicts that belong to its padding.",
-        why="`storage_align(copy, 0, axis=-2, factor, offset)` makes the distance of two rows `offset` more than a "
-        "multiple of `factor`.",
+        "When your kernel reads the copy of B, the bank conflicts are not those of its padding ({padding: cycles per "
+        "read}).",
+        why="`storage_align(copy, 0, axis=-2, factor, offset)` makes the distance from row to row a multiple of "
+        "`factor`, plus `offset`. Here a row has block_k elements, and its padding is `padding`.",
     )
 
 
 def test_8_5_right_numbers(impl) -> None:
     """run as GPU code in both orders of the threads, the numbers are right"""
     size, _, dtype = COPIED
-    gpu.layer(_staged(impl), size, dtype, "The same sums, read from a copy.", SHARED)
+    gpu.layer(
+        _staged(impl),
+        size,
+        dtype,
+        "The sums are the same as before, only their operands are read from a copy.",
+        SHARED,
+    )
 
 
 def observe_8_5(impl):
@@ -604,35 +624,35 @@ def observe_8_5(impl):
 # --- 8.6 ------------------------------------------------------------------------------------------
 
 BARRIER = "__syncthreads();"
-TURNS = re.compile(r"(for \(int (p_0\w*) = 0; \2 < )3;")
+ITERATIONS = re.compile(r"(for \(int (p_0\w*) = 0; \2 < )3;")
 
 
 def _shared_program() -> HostProgram:
     return HostProgram(sound.shared_matmul(matmul_bias(*SIZE, "float32"), CUT), CUDA)
 
 
-def _edited(impl, turns: int) -> HostProgram:
-    """The program with its kernel's text as the answer leaves it, stopped after `turns` of its 3 blocks of k."""
+def _edited(impl, iterations: int) -> HostProgram:
+    """The program with its kernel's text as the answer leaves it, stopped after `iterations` of its 3 blocks of k."""
     program = _shared_program()
     for name, kernel in program.kernels.items():
         text = impl.without_barrier(kernel.source)
-        BREAK.is_a(text, str, "without_barrier did not return a text.")
-        text = TURNS.sub(rf"\g<1>{turns};", text)
+        BREAK.is_a(text, str, "Your without_barrier did not return a text.")
+        text = ITERATIONS.sub(rf"\g<1>{iterations};", text)
         program.kernels[name] = dataclasses.replace(kernel, source=text)
     return program
 
 
-def _complaint(impl, turns: int, backwards: bool) -> str:
+def _complaint(impl, iterations: int, backwards: bool) -> str:
     """The engine's complaint about the edited kernel; without one, "wrong numbers" or, if they are right, ""."""
     gpu.needs_cuda_text()
     given = gpu.arrays(*SIZE, "float32")
-    program = _edited(impl, turns)
+    program = _edited(impl, iterations)
     try:
         program.run(CudaOnCpu(backwards), given)
     except LaunchError as error:
         return str(error)
     a, b, c, d = given
-    steps = turns * CUT.block_k
+    steps = iterations * CUT.block_k
     wanted = gpu.exact(a[:, :steps], b[:, :steps], c)
     return "" if np.allclose(d, wanted, atol=1e-3) else "wrong numbers"
 
@@ -646,7 +666,7 @@ def test_8_6_deletes_one_barrier(impl) -> None:
             and text.count(BARRIER) == kernel.source.count(BARRIER) - 1
             and "".join(text.split()).replace(BARRIER, "")
             == "".join(kernel.source.split()).replace(BARRIER, ""),
-            "The text is not the kernel's with one barrier less.",
+            "Your text is not the kernel's text with exactly one barrier less.",
             expected=f"{kernel.source.count(BARRIER) - 1} times {BARRIER} and everything else as it was",
             yours=f"{text.count(BARRIER)} times" if isinstance(text, str) else type(text).__name__,
         )
@@ -659,18 +679,21 @@ def test_8_6_hides_with_one_block_of_k(impl) -> None:
         BREAK.equal(
             said,
             "",
-            "Without this barrier the kernel is wrong even in its first block of k.",
-            why="You deleted the barrier between the copying and the reading. The other one stands between the reading "
-            "and the next copying, which one block of k does not have.",
+            "Without the barrier that you deleted, the kernel is wrong even with one piece of k.",
+            why="You deleted the barrier between the copying and the reading. The other one is between the reading "
+            "and the next copying. With one piece of k there is no next copying.",
         )
 
 
 def test_8_6_shows_with_more(impl) -> None:
     """where k is several blocks, a thread overwrites what another still reads"""
     said = [_complaint(impl, 3, backwards) for backwards in (False, True)]
-    what = "Without this barrier the kernel is still right with three blocks of k."
-    expected = "a race that a test with one block of k cannot see"
-    why = "A barrier that can be deleted without harm was not needed; both of these are needed."
+    what = "Without the barrier that you deleted, the kernel is still right with three pieces of k."
+    expected = "a race that a test with one piece of k cannot see"
+    why = (
+        "Both barriers of the kernel are needed. Without either of them, some order of the threads gives wrong "
+        "numbers."
+    )
     BREAK.that(any(said), what, expected=expected, why=why)
 
 
@@ -925,7 +948,7 @@ def test_8_9_says_when_there_is_none(impl) -> None:
         found = impl.best_tile([(LARGE, _used(255, 17408, 224))], "sm_90a")
     except ValueError:
         return
-    what = "best_tile returns a tile although none is sound."
+    what = "best_tile reiterations a tile although none is sound."
     why = "The caller can try other tiles, but it cannot know that the returned one is slow or does not launch."
     raise REPORT.failed(what, expected="a ValueError", yours=found, why=why)
 
