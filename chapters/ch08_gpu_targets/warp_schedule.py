@@ -80,7 +80,7 @@ def _share_out(sch: Schedule, copy: SBlockRV, tile: WarpTile) -> None:
 
 
 def _whole_tiles(sch: Schedule, block: SBlockRV) -> LoopRV:
-    """Split the last two loops of `block` into 16 x 16 tiles, unroll the loops over tiles; return the loop over rows."""
+    """Split the last two loops of `block` into 16 x 16 tiles, unroll those over tiles; return the loop over rows."""
     i, j = sch.get_loops(block)[-2:]
     i_tile, i_in = sch.split(i, [None, 16])
     j_tile, j_in = sch.split(j, [None, 16])

@@ -720,8 +720,9 @@ def _piped(impl) -> HostProgram:
         return HostProgram(sch.mod["main"], CUDA, ASYNCHRONOUS)
     except Exception as error:
         raise PIPE.failed(
-            f"TVM cannot lower the pipeline: {last_line(error)}",
-            expected="in stage and order, one entry per statement of k0's body; in async_stages, stages",
+            f"TVM cannot build your pipeline: {last_line(error)}",
+            expected="stage and order: one number per statement of k0's body, which has three; async_stages: a list "
+            "of stages",
         ) from None
 
 
@@ -730,24 +731,24 @@ def test_8_7_copies_are_asynchronous(impl) -> None:
     (kernel,) = _piped(impl).kernels.values()
     text = kernel.source[kernel.source.rindex("__global__") :]
     copies = len(re.findall(r"ptx_cp_async\w*\(", text))
-    what = "The copies for the first and for the next block of k are not asynchronous."
+    what = "Your copies for the first and for the next piece of k are not asynchronous."
     expected = "cp.async for A and for B, before the loop and in it"
-    why = "A thread waits for an ordinary load where it stores the value: before the steps, not after them."
+    why = "An ordinary copy loads into a register first. The thread waits for that load before the steps begin."
     PIPE.that(copies >= 4, what, expected=expected, yours=f"{copies} of them", why=why)
     waits = re.findall(r"wait_group_(\d+)\(\)", text)
     PIPE.that(
         len(waits) <= 2,
-        f"The pipeline has {len(waits)} stages, not two.",
+        f"Your pipeline has {len(waits)} stages, not two.",
         expected="copies in stage 0 and steps in stage 1",
-        yours=f"steps that run {len(waits) - 1} blocks of k after the copy of A",
-        why="Each further stage starts the copies one block of k earlier, and needs room for one more block in shared "
-        "memory. Two stages need two halves.",
+        yours=f"steps that run {len(waits) - 1} pieces of k after the copy of A",
+        why="Each further stage starts the copies one piece of k earlier, and needs one more buffer in shared memory.",
     )
     PIPE.equal(
         waits,
         ["1", "0"],
-        "The threads do not wait for the older group in the loop, and for the last one after it.",
-        why="Waiting for group 0 in the loop would also wait for the copies that have just been started.",
+        "Your threads do not wait for the older group in the loop (1), and for the last group after it (0).",
+        why="The number says how many groups may still be in flight. Waiting for 0 in the loop would also wait for "
+        "the copies that have just started.",
     )
 
 
@@ -759,8 +760,8 @@ def test_8_7_has_two_halves(impl) -> None:
     PIPE.equal(
         {name: int(size) for name, size in found.items()},
         {"A": 2 * PIPED.block_m * row, "B": 2 * PIPED.block_n * row},
-        "The copies do not have room for two blocks of k each.",
-        why="While the steps read one half, the copies fill the other. The stages decide how many parts there are.",
+        "Your copies do not have two buffers each (in elements of shared memory).",
+        why="While the steps read one buffer, the copies fill the other. The stages decide how many buffers there are.",
     )
 
 
@@ -770,7 +771,7 @@ def test_8_7_right_numbers(impl) -> None:
     for backwards in (False, True):
         given = gpu.arrays(*SIZE, "float32")
         gpu.ran(lambda: _piped(impl), CudaOnCpu(backwards), given, PIPE)
-        why = "A thread that does not wait reads what was in shared memory before."
+        why = "A thread that does not wait for a copy reads what was in shared memory before."
         gpu.right(given[3], given, "as CUDA", why, PIPE)
 
 
@@ -822,8 +823,8 @@ def test_8_8_counts_by_every_limit(impl) -> None:
         REPORT.equal(
             round(float(impl.occupancy(_used(registers, shared), threads, arch)), 6),
             part,
-            f"The occupancy is wrong for {registers} registers, {shared} bytes of shared memory, blocks of {threads} "
-            f"on {arch}.",
+            f"Your occupancy is wrong for {registers} registers per thread, {shared} bytes of shared memory per "
+            f"block, and blocks of {threads} threads on {arch}.",
             why=why,
         )
 
@@ -832,8 +833,13 @@ def test_8_8_is_nothing_where_no_block_fits(impl) -> None:
     """a block that does not fit gives 0"""
     for registers, shared, threads in ((128, 0, 1024), (32, 300_000, 128)):
         found = float(impl.occupancy(_used(registers, shared), threads, "sm_90a"))
-        what = f"The occupancy is not 0 for {registers} registers, {shared} bytes, blocks of {threads}."
-        REPORT.equal(found, 0.0, what, why="Such a kernel does not launch.")
+        what = f"Your occupancy is not 0 for {registers} registers, {shared} bytes, and blocks of {threads} threads."
+        REPORT.equal(
+            found,
+            0.0,
+            what,
+            why="Not even one such block fits a multiprocessor, so the kernel does not launch.",
+        )
 
 
 def observe_8_8(impl):
@@ -850,7 +856,7 @@ CANDIDATES = {
     "the largest spills": (
         [(SMALL, _used(32, 4352)), (MIDDLE, _used(64, 8704)), (LARGE, _used(255, 17408, 224))],
         MIDDLE,
-        "A spilled register is a store and a load of memory in the innermost loop.",
+        "A spilled register costs a store and a load in the innermost loop.",
     ),
     "nothing spills": (
         [(SMALL, _used(32, 4352)), (LARGE, _used(250, 17408)), (MIDDLE, _used(64, 8704))],
@@ -883,12 +889,12 @@ CANDIDATES = {
     "loads alone are spilled": (
         [(MIDDLE, _used(64, 8704)), (LARGE, Resources(255, 224, 0, 224, 17408))],
         MIDDLE,
-        "A number that was stored before the loop is loaded from memory in each step.",
+        "Loads count as spills too: a number that was stored once is loaded in each step.",
     ),
     "stores alone are spilled": (
         [(MIDDLE, _used(64, 8704)), (LARGE, Resources(255, 224, 224, 0, 17408))],
         MIDDLE,
-        "A spilled register is stored to memory, whether or not it is read again.",
+        "Stores count as spills too: the register is stored, even if it is not loaded again.",
     ),
     "a long tile": (
         [
@@ -921,11 +927,11 @@ def test_8_9_chooses_what_loads_least(impl) -> None:
     """the least traffic among kernels that spill nothing and fit"""
     for title, (compiled, wanted, why) in CANDIDATES.items():
         found, used = impl.best_tile(list(compiled), "sm_90a"), dict(compiled)
-        what = "best_tile did not return one of the tiles that it was given."
+        what = "Your best_tile did not return one of the tiles that it was given."
         REPORT.that(
             found in used, what, expected="a ThreadTile of the list", yours=repr(found)[:200]
         )
-        what = f"Another of the {len(compiled)} tiles is best. The case: {title}."
+        what = f"Your best_tile returns another tile than the best of {len(compiled)}. The case: {title}."
         wanted, yours = _facts(wanted, used[wanted]), _facts(found, used[found])
         REPORT.that(yours == wanted, what, expected=wanted, yours=yours, why=why)
 
@@ -935,9 +941,9 @@ def _facts(tile: ThreadTile, used: Resources) -> str:
     threads = math.prod(tile.threads)
     loads = 1 / tile.block_m + 1 / tile.block_n
     return (
-        f"{tile.block_m} x {tile.block_n}: {loads:.4f} numbers loaded per element and step, {used.spill_store_bytes} "
-        f"bytes spilled and {used.spill_load_bytes} loaded again, blocks of {threads} threads with {used.shared_bytes} "
-        f"bytes of shared memory, {used.registers} registers a thread, occupancy "
+        f"{tile.block_m} x {tile.block_n}: {loads:.4f} numbers loaded per element and step of k, "
+        f"{used.spill_store_bytes} bytes spilled and {used.spill_load_bytes} loaded again, blocks of {threads} "
+        f"threads with {used.shared_bytes} bytes of shared memory, {used.registers} registers per thread, occupancy "
         f"{sound.occupancy(used, threads, 'sm_90a'):g}"
     )
 
@@ -948,8 +954,8 @@ def test_8_9_says_when_there_is_none(impl) -> None:
         found = impl.best_tile([(LARGE, _used(255, 17408, 224))], "sm_90a")
     except ValueError:
         return
-    what = "best_tile reiterations a tile although none is sound."
-    why = "The caller can try other tiles, but it cannot know that the returned one is slow or does not launch."
+    what = "Your best_tile returns a tile although no kernel is sound."
+    why = "The caller could try other tiles. It cannot know that the returned one spills or does not launch."
     raise REPORT.failed(what, expected="a ValueError", yours=found, why=why)
 
 
@@ -967,14 +973,14 @@ ROW = (1, 12, 512)
 
 def _decode(impl, size=ROW, dtype="float16") -> tirx.PrimFunc:
     func = gpu.parsed(lambda: impl.decode_matmul(size[1], size[2], dtype), "8.10", DECODE)
-    DECODE.is_a(func, tirx.PrimFunc, "decode_matmul did not return a PrimFunc.")
+    DECODE.is_a(func, tirx.PrimFunc, "Your decode_matmul did not return a PrimFunc.")
     return func
 
 
 def test_8_10_right_numbers(impl) -> None:
     """one row, in both orders of the threads: the bias is there, once"""
     for dtype, size in (("float16", ROW), ("float32", (1, 5, 256))):
-        why = "32 lanes share one sum. If each of them adds the bias, it is in the sum 32 times."
+        why = "32 lanes share one sum. If each of them starts from the bias, the result has it 32 times."
         func = _decode(impl, size, dtype)
         gpu.layer(func, size, dtype, why, DECODE, wgsl=dtype == "float32")
 
@@ -983,11 +989,16 @@ def test_8_10_reads_the_weight_once(impl) -> None:
     """the weight is loaded once, 16 bytes a thread"""
     _, n, k = ROW
     func = _decode(impl)
-    what = "The weight's bytes are not loaded once each."
-    why = "Decoding moves the whole weight for one row of results, so its bytes decide the time."
+    what = "Your kernel does not load each byte of the weight once."
+    why = "With one row, the whole weight is loaded for one row of results, so its bytes decide the time."
     DECODE.equal(bytes_moved(func, CUDA).get("B"), n * k * 2, what, why=why)
     lanes = {a.lanes for a in accesses(func, CUDA) if a.buffer == "B"}
-    DECODE.equal(lanes, {8}, "A thread does not load 16 bytes of the weight at a time.")
+    DECODE.equal(
+        lanes,
+        {8},
+        "A thread of your kernel does not load 16 bytes of the weight at a time (8 elements of "
+        "float16).",
+    )
 
 
 def observe_8_10(impl):
@@ -1005,7 +1016,7 @@ CORE_SIZE = (64, 128, 64)
 def _cores(impl, dtype: str, size=CORE_SIZE) -> tirx.PrimFunc:
     """The reference's schedule with the answer's intrinsic."""
     pair = gpu.parsed(impl.bias_fragment, "8.11", CORES)
-    what = "bias_fragment did not return two functions."
+    what = "Your bias_fragment did not return two functions."
     yours = type(pair).__name__
     CORES.that(isinstance(pair, tuple) and len(pair) == 2, what, expected="desc, impl", yours=yours)
     kernels = dataclasses.replace(sound.KERNELS, bias_fragment=lambda: pair)
@@ -1013,30 +1024,33 @@ def _cores(impl, dtype: str, size=CORE_SIZE) -> tirx.PrimFunc:
         return kernels.tensor_core_matmul(matmul_bias(*size, dtype))
     except (s_tir.ScheduleError, tvm.error.InternalError, ValueError) as error:
         raise CORES.failed(
-            "tensorize refuses the intrinsic for the init of the fused block.",
-            expected="a desc that stores D[vi, vj] = C[vj] over a tile of 16 x 16, with these reads and writes",
+            "`tensorize` refuses your intrinsic for the init of the fused block.",
+            expected="a desc that stores S[vi, vj] = C[vj] for a tile of 16 x 16, and declares exactly these reads "
+            "and writes",
             yours=last_line(error)[:300],
-            why="tensorize replaces loops only where the description has the same loops.",
+            why="`tensorize` replaces loops only if your description has the same loops, stores and regions. TVM's "
+            "message is under “yours”.",
         ) from None
 
 
 def test_8_11_is_taken_by_tensorize(impl) -> None:
     """the init of the fused block becomes the intrinsic: no fill with zero, no second kernel"""
     kernels = list(HostProgram(_cores(impl, "float16"), CUDA).kernels.values())
-    CORES.equal(len(kernels), 1, "The layer is not one kernel.")
+    CORES.equal(len(kernels), 1, "The layer with your intrinsic is not one kernel.")
     source = kernels[0].source
     calls = source.count("start_from_row(D_")
     CORES.that(
         calls >= 1 and "fill_fragment" not in source,
-        "The fragments are not started by start_from_row.",
+        "Your intrinsic does not start the fragments by start_from_row.",
         expected="calls of start_from_row and no fill_fragment",
         yours=f"{calls} calls, {source.count('fill_fragment')} fills",
-        why="An accumulator that is not set holds what its registers held before.",
+        why="An accumulator that is not set holds what its registers held before. One that is filled with zero lacks "
+        "the bias.",
     )
-    what = "The kernel calls start_from_row, and the text of that function is not in it."
+    what = "The kernel calls start_from_row, but the text of that function is missing."
     wanted = "T.cuda.func_call, whose source_code is wmma.START_FROM_ROW"
     yours = "a call by name alone"
-    why = "start_from_row is not a function of CUDA, so the call must bring its text along."
+    why = "start_from_row is not a function of CUDA. Without its text, the kernel does not compile."
     CORES.that("void start_from_row(" in source, what, expected=wanted, yours=yours, why=why)
 
 
@@ -1044,7 +1058,7 @@ def test_8_11_right_numbers(impl) -> None:
     """run with emulated tensor cores in both orders, the sums start from the bias"""
     for dtype in ("float16", "bfloat16"):
         func = _cores(impl, dtype)
-        why = "Each column of a fragment starts from its own bias, each fragment from its own 16."
+        why = "Each column of a fragment starts from its own bias, and each fragment from its own 16 biases."
         gpu.layer(func, CORE_SIZE, dtype, why, CORES, wgsl=False)
 
 
@@ -1077,11 +1091,12 @@ def observe_8_11(impl):
 
 SM_60, SM_70, SM_75, SM_80, SM_100 = map(cuda, ("sm_60", "sm_70", "sm_75", "sm_80", "sm_100a"))
 CHOICES = [
-    ((4096, 4096, 4096, "float16", CUDA), "tensor_cores", "Sizes fit and the architecture has them."),
+    ((4096, 4096, 4096, "float16", CUDA), "tensor_cores", "The sizes are multiples, and the architecture has tensor "
+    "cores."),
     ((4096, 4096, 4096, "float16", SM_100), "tensor_cores", "sm_100a is later than sm_70: compare numbers, not texts."),
     ((4096, 4096, 4096, "float16", SM_70), "tensor_cores", "The first tensor cores came with sm_70."),
     ((64, 64, 96, "float16", SM_75), "tensor_cores", "Each size is a multiple of WarpTile's: 64, 64 and 32."),
-    ((128, 128, 80, "float16", CUDA), "dlight", "80 steps are no multiple of WarpTile's block_k, 32; dlight pads."),
+    ((128, 128, 80, "float16", CUDA), "dlight", "k is 80, not a multiple of WarpTile's block_k, 32. dlight pads."),
     ((4096, 4096, 4096, "bfloat16", SM_80), "tensor_cores", "bfloat16 has tensor cores from sm_80."),
     ((4096, 4096, 4096, "bfloat16", SM_75), "registers", "sm_75 has no tensor cores for bfloat16."),
     ((4096, 4096, 4096, "float32", CUDA), "registers", "Tensor cores take float32 only as tf32, with fewer digits."),
@@ -1093,9 +1108,11 @@ CHOICES = [
     ((64, 4090, 4096, "float16", CUDA), "registers", "A side of 64 is not above 64."),
     ((65, 65, 65, "float16", CUDA), "dlight", "Each side is above 64."),
     ((1, 4096, 4096, "float16", CUDA), "decode", "One row."),
-    ((1, 4096, 4096, "float32", SM_60), "decode", "One row; no tensor core is needed."),
-    ((1, 4096, 100, "float16", CUDA), "registers", "100 elements cannot be cut into whole vectors for 32 lanes."),
-    ((1, 4096, 160, "float16", CUDA), "registers", "32 vectors of 8 elements are 256, and 160 is no multiple of that."),
+    ((1, 4096, 4096, "float32", SM_60), "decode", "There is one row, and decode_matmul needs no tensor core."),
+    ((1, 4096, 100, "float16", CUDA), "registers", "k is 100, not a multiple of 32 vectors of 8 elements, which are "
+    "256."),
+    ((1, 4096, 160, "float16", CUDA), "registers", "32 vectors of 8 elements are 256, and 160 is not a multiple of "
+    "256."),
     ((1, 4096, 128, "float32", CUDA), "decode", "32 vectors of 4 elements."),
 ]  # fmt: skip
 
@@ -1106,8 +1123,8 @@ def test_8_12_dlight_declines_the_fused_block(impl) -> None:
     fused, _ = start_from_bias(matmul_bias(128, 128, 128, "float32"))
     funcs = (matmul_bias(128, 128, 128, "float32"), fused.mod["main"])
     taken = [rule.apply(func, CUDA, False) is not None for func in funcs]
-    what = "The rule of this TVM release does not behave as the chapter says."
-    why = "The rule wants exactly two reads; the fused block has three."
+    what = "The rule of this release of TVM does not behave as the chapter says. Your code is not the reason."
+    why = "The rule wants a block with exactly two reads, and the fused block has three."
     ORDER.equal(taken, [True, False], what, why=why)
     impl.choose_kernel(128, 128, 128, "float32", CUDA)
 
@@ -1115,7 +1132,10 @@ def test_8_12_dlight_declines_the_fused_block(impl) -> None:
 def test_8_12_chooses(impl) -> None:
     """the kernel that reaches tensor cores where there are any, and is fused where it can be"""
     for (m, n, k, dtype, target), wanted, why in CHOICES:
-        what = f"Another kernel is better for {m} x {n} x {k} {dtype} on {target.attrs['arch']}."
+        what = (
+            f"Your choose_kernel returns another kernel than the first that applies to {m} x {n} x {k} in {dtype} "
+            f"on {target.attrs['arch']}."
+        )
         ORDER.equal(impl.choose_kernel(m, n, k, dtype, target), wanted, what, why=why)
 
 
@@ -1137,7 +1157,7 @@ MEASURED = [
 def _share(impl, case, rate=RATE, bandwidth=BANDWIDTH):
     seconds, operations, moved = case
     found = impl.share_of_limit(seconds, operations, moved, rate, bandwidth)
-    what = "share_of_limit did not return a share and what limits it."
+    what = "Your share_of_limit did not return a share and what limits it."
     expected = 'such as (0.8, "memory")'
     MEASURE.that(isinstance(found, tuple) and len(found) == 2, what, expected=expected, yours=found)
     return found
@@ -1154,18 +1174,18 @@ def test_8_13_places_a_measurement(impl) -> None:
             MEASURE.equal(
                 what,
                 expected,
-                f"{operations:.3g} operations and {moved:.3g} bytes: the other limit is the nearer one.",
-                why=f"memory needs {limits['memory']:.3g} s and arithmetic {limits['arithmetic']:.3g} s; they run at "
-                "the same time, so the longer of the two is the limit.",
+                f"For {operations:.3g} operations and {moved:.3g} bytes, your share_of_limit names the wrong limit.",
+                why=f"Memory needs {limits['memory']:.3g} s, and arithmetic {limits['arithmetic']:.3g} s. They run at "
+                "the same time, so the longer one is the limit.",
             )
             share = max(limits.values()) / seconds
             MEASURE.that(
                 math.isclose(part, share, rel_tol=1e-4),
-                f"The share of the limit is wrong for {seconds:g} s.",
+                f"Your share of the limit is wrong for a measured time of {seconds:g} s.",
                 expected=f"{share:.6g}",
                 yours=f"{part:.6g}",
-                why=f"At its limit the kernel would take {max(limits.values()):.3g} s. The share is this time over the "
-                "measured one: 1 at the limit, and less for a slower kernel.",
+                why=f"At its limit, the kernel would take {max(limits.values()):.3g} s. The share is that time "
+                "divided by the measured one.",
             )
 
 
@@ -1173,13 +1193,13 @@ def test_8_13_doubts_the_impossible(impl) -> None:
     """a time below the limit is an error, unless measurement noise explains it"""
     limit = 2 * 4096**3 / RATE
     part, _ = _share(impl, (limit / 1.02, 2 * 4096**3, 1e6))
-    MEASURE.equal(part, 1.0, "A time 2 % below the limit does not count as the limit itself.")
+    MEASURE.equal(part, 1.0, "Your share for a time 2 % below the limit is not 1.")
     try:
         found = _share(impl, (limit / 2, 2 * 4096**3, 1e6))
     except ValueError:
         return
-    what = "share_of_limit accepts a kernel that is twice as fast as the machine."
-    why = "Then the kernel did not do its work, its data lay in a cache, or the rate is not the machine's."
+    what = "Your share_of_limit accepts a kernel that is twice as fast as the machine allows."
+    why = "Such a kernel did not do its work, or its data was in a cache, or the rate is not that of the machine."
     raise MEASURE.failed(what, expected="a ValueError", yours=found, why=why)
 
 
