@@ -50,8 +50,8 @@ def _too_few_blocks() -> str:
 
 QUESTIONS = [
     Question(
-        ask="A tile in shared memory has rows of 16 float16, without padding. In a block of 16 x 16 threads, the threads "
-        "with threadIdx.x = x read row 4 * x. How many cycles does a read of one warp take?",
+        ask="A tile in shared memory has rows of 16 float16, without padding. In a block of 16 x 16 threads, the "
+        "threads with threadIdx.x = x read row 4 * x. How many cycles does a read of one warp take?",
         choices=("1", "2", "16"),
         compute=_cycles_without_padding,
         because="A row is 8 words of 4 bytes, so four rows are 32 words. All 16 rows that the warp reads begin in the "
@@ -62,14 +62,15 @@ QUESTIONS = [
         ask="A kernel has tiles in shared memory, and its k is a single piece. How many barriers does TVM write?",
         choices=("0", "1", "2"),
         compute=_barriers_of_one_block_of_k,
-        because="One barrier separates the copy from the reads. A second copy would need another one; here there is none.",
+        because="One barrier separates the copy from the reads. A second copy would need another one; here there is "
+        "none.",
     ),
     Question(
         ask="A linear layer's bias is fused first. Does dlight's Matmul rule then schedule the layer?",
         choices=("yes", "no: it declines", "only in float32"),
         compute=_rule_on_a_fused_layer,
-        because="The rule expects two operands, and the bias is a third one. So a layer that is fused first does not reach "
-        "tensor cores by this rule.",
+        because="The rule expects two operands, and the bias is a third one. So a layer that is fused first does not "
+        "reach tensor cores by this rule.",
     ),
     Question(
         ask="A reduction loop is bound to threadIdx.x. What does chapter 6's primitive do with the bias?",
@@ -81,6 +82,7 @@ QUESTIONS = [
         ask="A loop has 300 iterations. What does `sch.split(loop, [2, 32, 4])` do, whose product is 256?",
         choices=("44 elements are not computed", "split raises a ScheduleError", "it adds a block"),
         compute=_too_few_blocks,
-        because="`split` refuses factors that do not cover the loop. If you write a kernel by hand, nothing checks that.",
+        because="`split` refuses factors that do not cover the loop. If you write a kernel by hand, nothing checks "
+        "that.",
     ),
 ]

@@ -1,17 +1,18 @@
 """Another correct design for exercises 8.4, 8.8 and 8.11.
 
-**8.4, the init first.** The reference decomposes the reduction at the end, when every loop is in place. This one does it
-as soon as the loops are bound, and moves the store afterwards. The result is the same. But after
-`decompose_reduction` the block is not a reduction any more, and `bind` refuses every loop around it. So the earlier you
-decompose, the fewer choices are left.
+**8.4, the init first.** The reference decomposes the reduction at the end, when every loop is in place. This one does
+it as soon as the loops are bound, and moves the store afterwards. The result is the same. But after
+`decompose_reduction` the block is not a reduction any more, and `bind` refuses every loop around it. So the earlier
+you decompose, the fewer choices are left.
 
-**8.8, by trying.** This one adds blocks until a limit is reached, as the hardware does. A fifth limit would be easy to
-add. It takes up to 32 steps where the reference takes one division.
+**8.8, by trying.** This one adds blocks until a limit is reached, as the hardware does. A fifth limit would be easy
+to add. It takes up to 32 steps where the reference takes one division.
 
 **8.11, through shared memory.** The reference loads a fragment whose 16 rows are the same 16 biases: rows that are 0
 elements apart. The documentation asks for a distance that is a multiple of 16 bytes, and 0 is one, but it does not
-mention this use. NVRTC 13.5 compiles it to one load per pair of biases. This design does not rely on it. It writes 16 rows
-of biases to shared memory and loads those. That costs 1 KiB per warp, and two more synchronizations within the warp.
+mention this use. NVRTC 13.5 compiles it to one load per pair of biases. This design does not rely on it. It writes 16
+rows of biases to shared memory and loads those. That costs 1 KiB per warp, and two more synchronizations within the
+warp.
 """
 
 from solutions.ch08_gpu_targets import gpu_schedules
