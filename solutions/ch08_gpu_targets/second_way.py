@@ -67,10 +67,10 @@ SIXTEEN_ROWS = """
 template <class Fragment> __device__ void start_from_row(Fragment* sums, int n, const float* row) {
   __shared__ alignas(64) float rows[8192];
   int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
-  float* own = &rows[thread / 32 * 256];
-  for (int e = thread % 32; e < 256; e += 32) own[e] = row[e % 16];
+  int own = thread / 32 * 256;
+  for (int e = thread % 32; e < 256; e += 32) rows[own + e] = row[e % 16];
   __syncwarp();
-  nvcuda::wmma::load_matrix_sync(sums[n], own, 16, nvcuda::wmma::mem_row_major);
+  nvcuda::wmma::load_matrix_sync(sums[n], &rows[own], 16, nvcuda::wmma::mem_row_major);
   __syncwarp();
 }
 """
