@@ -375,7 +375,7 @@ ASKED_BECAUSE = [
 
 
 def test_8_4_cuts_as_asked(impl) -> None:
-    """the loops are blocks, threads, blocks of k, steps, and a thread's own elements"""
+    """the loops are blocks, threads, pieces of k, steps, and a thread's own elements"""
     for size, cut, _ in CUTS:
         sch, block, k0 = _tiled(impl, size, cut)
         what = "Your tile_and_bind did not return a loop."
@@ -632,7 +632,7 @@ def _shared_program() -> HostProgram:
 
 
 def _edited(impl, iterations: int) -> HostProgram:
-    """The program with its kernel's text as the answer leaves it, stopped after `iterations` of its 3 blocks of k."""
+    """The program with its kernel's text as the answer leaves it, stopped after `iterations` of its 3 pieces of k."""
     program = _shared_program()
     for name, kernel in program.kernels.items():
         text = impl.without_barrier(kernel.source)
@@ -673,7 +673,7 @@ def test_8_6_deletes_one_barrier(impl) -> None:
 
 
 def test_8_6_hides_with_one_block_of_k(impl) -> None:
-    """stopped after one block of k, the fault does not show: right numbers, no race, in both orders"""
+    """with one piece of k the fault does not show: right numbers and no race, in both orders of the threads"""
     for backwards in (False, True):
         said = _complaint(impl, 1, backwards)
         BREAK.equal(
@@ -753,7 +753,7 @@ def test_8_7_copies_are_asynchronous(impl) -> None:
 
 
 def test_8_7_has_two_halves(impl) -> None:
-    """each copy has room for two blocks of k"""
+    """each copy has two buffers"""
     (kernel,) = _piped(impl).kernels.values()
     found = dict(re.findall(r"__shared__ .*?float (\w+)_shared_ptr\[(\d+)\]", kernel.source))
     row = PIPED.block_k + 2
@@ -830,7 +830,7 @@ def test_8_8_counts_by_every_limit(impl) -> None:
 
 
 def test_8_8_is_nothing_where_no_block_fits(impl) -> None:
-    """a block that does not fit gives 0"""
+    """a kernel of which not one block fits gives 0"""
     for registers, shared, threads in ((128, 0, 1024), (32, 300_000, 128)):
         found = float(impl.occupancy(_used(registers, shared), threads, "sm_90a"))
         what = f"Your occupancy is not 0 for {registers} registers, {shared} bytes, and blocks of {threads} threads."
@@ -986,7 +986,7 @@ def test_8_10_right_numbers(impl) -> None:
 
 
 def test_8_10_reads_the_weight_once(impl) -> None:
-    """the weight is loaded once, 16 bytes a thread"""
+    """the weight is loaded once, 16 bytes at a time"""
     _, n, k = ROW
     func = _decode(impl)
     what = "Your kernel does not load each byte of the weight once."
@@ -1164,7 +1164,7 @@ def _share(impl, case, rate=RATE, bandwidth=BANDWIDTH):
 
 
 def test_8_13_places_a_measurement(impl) -> None:
-    """the nearer of two limits, and how near"""
+    """the limit that counts, and how close the kernel is to it"""
     for case in MEASURED:
         seconds, operations, moved = case
         for rate, bandwidth in ((RATE, BANDWIDTH), (RATE / 3, BANDWIDTH * 2)):
