@@ -1,0 +1,183 @@
+"""The pictures with a slider: what they are drawn from, and how they are driven in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir
+
+from chapters.kit.cases.matmul_bias import matmul_bias
+from chapters.kit.draw.accumulators import accumulators, counts, example_arrays, with_accumulator
+from chapters.kit.draw.drawing import Drawing
+from chapters.kit.draw.executed import execute
+from chapters.kit.draw.scrubber import Panel, Scrubber, changing
+from chapters.runner.course import ROOT
+from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Callable[[Drawing], str]:
+    """Writes a picture as a page with the site's script and style sheet, and gives its address."""
+
+    def write(picture: Drawing) -> str:
+        page = tmp_path_factory.mktemp("picture") / "page.html"
+        docs = (ROOT / "docs").as_uri()
+        page.write_text(
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>x</title><body class="md-typeset">'
+            f'<link rel="stylesheet" href="{docs}/styles/pictures.css">{picture._repr_html_()}'
+            f'<script src="{docs}/js/pictures.js"></script></body></html>',
+            encoding="utf-8",
+        )
+        return page.as_uri()
+
+    return write
+
+
+@pytest.fixture
+def opened(chromium, written):
+    """Opens a picture in a browser; a script that fails makes the test fail."""
+    pages, errors = [], []
+
+    def open_(picture: Drawing, **options):
+        context = chromium.new_context(**options)
+        pages.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(written(picture))
+        return page
+
+    yield open_
+    for context in pages:
+        context.close()
+    assert errors == []
+
+
+def said(page) -> str:
+    """What the picture says about its step; the slider must stand there."""
+    words = page.inner_text(".scrub-where")
+    assert words.startswith(f"Step {page.input_value('input[type=range]')} of ")
+    return words.partition(": ")[2]
+
+
+# --- any picture ----------------------------------------------------------------------------------
+
+TWO = Scrubber(
+    "Two panels",
+    [
+        Panel("long", ["a", "b", "c", "d"], changing("b", "x", ["0", "1", "2", "3"], ["", "on", "", "off"])),
+        Panel("short", ["e", "f"], changing("b", "y", ["4", "5"])),
+    ],
+    "two",
+)  # fmt: skip
+
+
+def test_buttons_keys_and_slider_move_between_the_steps(opened):
+    page = opened(TWO)
+    assert said(page) == "a" and page.inner_text(".x") == "0"
+    page.click("text=Back", force=True)  # it looks disabled, and keeps the keyboard's focus
+    page.click("text=Next")
+    assert said(page) == "b" and page.get_attribute(".x", "data-mark") == "on"
+    page.keyboard.press("Enter")  # on the button, which has the focus
+    assert said(page) == "c" and page.get_attribute(".x", "data-mark") == ""
+    page.focus("input[type=range]")
+    page.keyboard.press("ArrowRight")
+    assert said(page) == "d" and page.get_attribute("text=Next", "aria-disabled") == "true"
+    page.keyboard.press("Home")
+    assert said(page) == "a" and page.inner_text(".x") == "0"
+    page.fill("input[type=range]", "2")
+    assert (
+        said(page) == "c"
+        and page.get_attribute("input[type=range]", "aria-valuetext") == "step 2 of 3"
+    )
+
+
+def test_a_choice_shows_its_panel_at_the_nearest_step(opened):
+    page = opened(TWO)
+    page.fill("input[type=range]", "2")
+    page.click("label >> text=short")
+    assert said(page) == "f" and page.inner_text(".y") == "5" and page.is_hidden(".x")
+    page.keyboard.press(
+        "ArrowLeft"
+    )  # the radio buttons' own: the panel before; the end stays the end
+    assert said(page) == "d" and page.is_hidden(".y")
+
+
+def test_play_runs_to_the_end_and_stops_when_asked(opened):
+    page = opened(TWO)
+    page.click("text=Play")
+    page.wait_for_function("document.querySelector('.scrub-where').textContent.endsWith(': b')")
+    page.click("text=Pause")
+    assert page.is_visible("text=Play")
+    page.click("text=Play")
+    page.wait_for_function("document.querySelector('.scrub-where').textContent.endsWith(': d')")
+    assert page.is_visible("text=Play")
+    page.click("text=Play")  # from the start again
+    assert said(page) == "a"
+
+
+def test_nothing_plays_where_the_reader_wants_less_motion(opened):
+    page = opened(TWO, reduced_motion="reduce")
+    assert page.is_hidden("text=Play") and page.is_visible("text=Next")
+
+
+def test_without_scripts_all_panels_show_their_end(opened):
+    page = opened(TWO, java_script_enabled=False)
+    assert page.inner_text(".x") == "3" and page.inner_text(".y") == "5"
+    assert page.locator(".scrub-name:visible").all_inner_texts() == ["long", "short"]
+
+
+# --- two accumulators -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict[str, s_tir.Schedule]:
+    fused = s_tir.Schedule(matmul_bias(2, 2, 3))
+    fuse_reduction_epilogue(fused, "matmul", "bias")
+    return {"Start from 0": s_tir.Schedule(matmul_bias(2, 2, 3)), "Start from the bias": fused}
+
+
+def test_the_run_of_a_program_computes_what_the_compiled_one_does(programs):
+    for sch in programs.values():
+        func = with_accumulator(sch)
+        arrays = example_arrays(func)
+        result = arrays["D"].copy()
+        for store in execute(func, arrays):
+            if store.wrote.buffer == "D":
+                result[store.wrote.index] = store.wrote.value
+        there = [tvm.runtime.tensor(arrays[name]) for name in "ABCD"]
+        tvm.compile(func, target="llvm")["main"](*there)
+        assert np.array_equal(result, there[3].numpy())
+
+
+def test_the_fused_program_has_one_load_and_one_store_less_per_element(programs):
+    runs = [execute(f, example_arrays(f)) for f in map(with_accumulator, programs.values())]
+    # 4 elements: 3 steps with two operands and the bias, one store; unfused also temp, stored and loaded
+    assert list(map(counts, runs)) == [(4 * 8, 4 * 2), (4 * 7, 4)]
+
+
+def test_the_counters_follow_the_slider(opened, programs):
+    page = opened(accumulators(programs))
+    assert page.locator(".acc-counts b").all_inner_texts() == ["0", "0", "0", "0"]
+    page.click("text=Next")
+    assert page.locator(".acc-line").all_inner_texts() == [
+        "accumulator ← 0",
+        "accumulator ← C[0, 0]",
+    ]
+    assert page.locator(".acc-counts b").all_inner_texts() == ["0", "0", "1", "0"]
+    assert page.locator(".acc-cell[data-mark=read]:visible").count() == 1
+    page.focus("input[type=range]")
+    page.keyboard.press("End")
+    assert page.locator(".acc-counts b").all_inner_texts() == ["32", "8", "28", "4"]
+    assert page.locator(".acc-line").all_inner_texts() == [
+        "second pass: D[1, 1] ← temp[1, 1] + C[1, 1]",
+        "finished",
+    ]
+    assert said(page).endswith("start from the bias: 28 loads, 4 stores, finished")
+
+
+def test_without_scripts_the_counters_show_the_end(opened, programs):
+    page = opened(accumulators(programs), java_script_enabled=False)
+    assert page.locator(".acc-counts b").all_inner_texts() == ["32", "8", "28", "4"]
