@@ -1,5 +1,5 @@
 /* Pictures with a slider (chapters/kit/draw/scrubber.py). An element lists what it shows at each step, in data-texts and
-data-marks; this script shows one step, and adds a slider, buttons and, for several panels, a choice. Without scripts a
+data-marks, or names the one step that it belongs to, in data-at; this script shows one step, and adds a slider, buttons and, for several panels, a choice. Without scripts a
 picture shows its last step, and all its panels. */
 
 (() => {
@@ -25,6 +25,7 @@ picture shows its last step, and all its panels. */
         element,
         says: element.dataset.says.split("|"),
         texts: [...element.querySelectorAll("[data-texts]")].map((e) => [e, e.dataset.texts.split("|")]),
+        parts: [...element.querySelectorAll("[data-at]")].map((e) => [e, Number(e.dataset.at)]),
         marks: [...element.querySelectorAll("[data-marks]")].map((e) => [e, e.dataset.marks.split("|")]),
       }));
       this.build();
@@ -99,10 +100,11 @@ picture shows its last step, and all its panels. */
 
     show(step) {
       this.step = step;
-      const { says, texts, marks } = this.panel;
+      const { says, texts, marks, parts } = this.panel;
       const at = (list) => list[Math.min(step, list.length - 1)];
       for (const [element, list] of texts) element.textContent = at(list);
       for (const [element, list] of marks) element.dataset.mark = at(list);
+      for (const [element, own] of parts) element.dataset.mark = step < own ? "later" : step === own ? "now" : "past";
       this.range.value = step;
       this.range.setAttribute("aria-valuetext", `step ${step} of ${says.length - 1}`);
       // not `disabled`: a button that is would lose the keyboard's focus

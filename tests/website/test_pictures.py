@@ -11,6 +11,7 @@ from tvm import s_tir
 
 from chapters.kit.cases.matmul_bias import matmul_bias
 from chapters.kit.draw.accumulators import accumulators, counts, example_arrays, with_accumulator
+from chapters.kit.draw.applied import Epilogue, curves, where_applied
 from chapters.kit.draw.drawing import Drawing
 from chapters.kit.draw.executed import execute
 from chapters.kit.draw.scrubber import Panel, Scrubber, changing
@@ -181,3 +182,53 @@ def test_the_counters_follow_the_slider(opened, programs):
 def test_without_scripts_the_counters_show_the_end(opened, programs):
     page = opened(accumulators(programs), java_script_enabled=False)
     assert page.locator(".acc-counts b").all_inner_texts() == ["32", "8", "28", "4"]
+
+
+# --- an epilogue at three places ------------------------------------------------------------------
+
+STEPS = [3, -5, 4, 2, -7, 1, 5, -5]
+EPILOGUES = [
+    Epilogue("t + 4", lambda t: t + 4),
+    Epilogue("max(t, 0)", lambda t: np.maximum(t, 0)),
+    Epilogue("7 - t", lambda t: 7 - t),
+    Epilogue("max(t, 4) after a maximum", lambda t: np.maximum(t, 4), np.maximum, -9),
+]
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES, ids=lambda epilogue: epilogue.name)
+def test_the_curves_are_the_epilogue_applied_at_the_three_places(epilogue):
+    found = curves(epilogue, STEPS)
+    total, start, every = (np.array([x]) for x in (epilogue.init, *2 * [epilogue.f(epilogue.init)]))
+    for k, x in enumerate([None, *STEPS]):
+        if k:
+            total, start = epilogue.step(total, x), epilogue.step(start, x)
+            every = epilogue.f(epilogue.step(every, x))
+        assert (found["end"][k], found["start"][k], found["every"][k]) == (
+            epilogue.f(total),
+            start,
+            every,
+        )
+
+
+def test_only_an_addend_may_enter_a_sum_and_a_maximum_stands_any_place():
+    places = [curves(epilogue, STEPS) for epilogue in EPILOGUES]
+    agree = [[bool((p[one] == p["end"]).all()) for one in ("start", "every")] for p in places]
+    assert agree == [[True, False], [False, False], [False, False], [True, True]]
+
+
+def test_the_curves_grow_with_the_slider_and_the_table_marks_what_differs(opened):
+    page = opened(where_applied(EPILOGUES, STEPS))
+    assert said(page) == "at the end 2, at the start 2, at every step 10 – wrong at every step"
+    panel = ".scrub-panel:visible"
+    assert page.locator(f"{panel} .ap .ap-end .ap-point:not([data-mark=later])").count() == 3
+    page.click("label >> text=max(t, 0)")
+    page.focus("input[type=range]")
+    page.keyboard.press("End")
+    assert (
+        said(page)
+        == "at the end 0, at the start -2, at every step 1 – wrong at the start and at every step"
+    )
+    assert page.locator(f"{panel} .ap-end .ap-cell").all_inner_texts() == list("030240030")
+    assert page.locator(f"{panel} .ap-cell.ap-off[data-mark=now]").all_inner_texts() == ["-2", "1"]
+    page.click("label >> text=after a maximum")
+    assert said(page).endswith("all agree") and page.locator(f"{panel} .ap-off").count() == 0

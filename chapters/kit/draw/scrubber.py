@@ -1,8 +1,8 @@
 """Pictures with a slider: what they show at each step is computed here, and docs/js/pictures.js moves between steps.
 
 An element says what it shows at steps 0, 1, 2, … in an attribute: `data-texts` its texts, `data-marks` its marks (which
-the style sheet docs/styles/pictures.css colours). It is written as it is at the last step, so that a page without
-scripts shows the end.
+the style sheet docs/styles/pictures.css colours). An element that belongs to one step has `data-at`; its mark is
+"later", "now" or "past". Each is written as it is at the last step, so that a page without scripts shows the end.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ def attributes(texts: Sequence[object] = (), marks: Sequence[str] = ()) -> str:
     if marks:
         told += f' data-marks="{"|".join(marks)}" data-mark="{marks[-1]}"'
     return told
+
+
+def belongs(at: int, last: int) -> str:
+    """The attributes of an element that belongs to step `at`; `last` is the picture's last step."""
+    return f' data-at="{at}" data-mark="{"now" if at == last else "past"}"'
 
 
 def changing(tag: str, kind: str, texts: Sequence[object], marks: Sequence[str] = ()) -> str:
