@@ -3,7 +3,7 @@ data-marks, or names the one step that it belongs to, in data-at; this script sh
 picture shows its last step, and all its panels. */
 
 (() => {
-  const SECONDS = 0.7; // per step, while it plays
+  const SECONDS = { step: 0.7, all: 14 }; // at most, while it plays
 
   const make = (tag, attributes = {}, ...children) => {
     const element = document.createElement(tag);
@@ -88,7 +88,7 @@ picture shows its last step, and all its panels. */
       this.timer = setInterval(() => {
         this.show(this.step + 1);
         if (this.ended()) this.stop();
-      }, SECONDS * 1000);
+      }, 1000 * Math.min(SECONDS.step, SECONDS.all / this.panel.says.length));
     }
 
     stop() {

@@ -10,11 +10,14 @@ import tvm
 from tvm import s_tir
 
 from chapters.kit.cases.matmul_bias import matmul_bias
+from chapters.kit.cases.row_sums import row_sums
 from chapters.kit.draw.accumulators import accumulators, counts, example_arrays, with_accumulator
 from chapters.kit.draw.applied import Epilogue, curves, where_applied
 from chapters.kit.draw.drawing import Drawing
 from chapters.kit.draw.executed import execute
+from chapters.kit.draw.loop_nest import loop_nest
 from chapters.kit.draw.scrubber import Panel, Scrubber, changing
+from chapters.kit.draw.visits import visited, visits
 from chapters.runner.course import ROOT
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
 
@@ -232,3 +235,70 @@ def test_the_curves_grow_with_the_slider_and_the_table_marks_what_differs(opened
     assert page.locator(f"{panel} .ap-cell.ap-off[data-mark=now]").all_inner_texts() == ["-2", "1"]
     page.click("label >> text=after a maximum")
     assert said(page).endswith("all agree") and page.locator(f"{panel} .ap-off").count() == 0
+
+
+# --- loops beside the iterations ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stages() -> dict[str, tvm.tirx.PrimFunc]:
+    sch = s_tir.Schedule(row_sums(8, 4))
+    found = {"nothing": sch.mod["main"]}
+    i, k = sch.get_loops("total")
+    _, inner = sch.split(i, [None, 4])
+    found["split"] = sch.mod["main"]
+    sch.reorder(k, inner)
+    found["reorder"] = sch.mod["main"]
+    sch.vectorize(inner)
+    found["vectorize"] = sch.mod["main"]
+    sch.decompose_reduction("total", k)
+    found["decompose"] = sch.mod["main"]
+    return found
+
+
+def test_the_visits_are_those_of_the_loops(stages):
+    cells = {name: [visit.cells for visit in visited(func)] for name, func in stages.items()}
+    rows = [((i, column),) for i in range(8) for column in range(5)]  # column 0 is the init
+    tiles = [(i, k) for first in (0, 4) for k in range(4) for i in range(first, first + 4)]
+    reordered = [((i, c),) for i, k in tiles for c in ([0, 1] if k == 0 else [k + 1])]
+    vectors = [tuple((i, c) for i in range(first, first + 4)) for first in (0, 4) for c in range(5)]
+    assert cells == {
+        "nothing": rows,
+        "split": rows,
+        "reorder": reordered,
+        "vectorize": vectors,
+        "decompose": vectors,
+    }
+
+
+def test_each_stage_computes_the_sums(stages):
+    array = np.random.default_rng(0).integers(-9, 10, (8, 4)).astype("int32")
+    for func in stages.values():
+        found = np.zeros(8, "int32")
+        for store in execute(func, {"A": array, "total": found}):
+            found[store.wrote.index] = store.wrote.value
+        assert np.array_equal(found, array.sum(axis=1))
+
+
+def test_loops_show_their_values_and_cells_their_visits(opened, stages):
+    page = opened(visits(stages))
+    panel = ".scrub-panel:visible"
+    assert said(page) == "total sets the sum of row 1 to 0"
+    page.click("label >> text=reorder")
+    page.fill("input[type=range]", "15")
+    assert said(page) == "total adds column 2 of row 2"
+    assert page.locator(f"{panel} .vi-value").all_inner_texts() == ["= 0", "= 2", "= 2"]
+    assert page.locator(f"{panel} .vi-cell:not([data-mark=later])").count() == 15
+    page.focus("label >> text=reorder >> input")
+    page.keyboard.press("ArrowRight")
+    assert (
+        said(page) == "total adds column 3 of rows 4 to 7, 4 at once"
+    )  # the end: it has ten steps
+    assert page.locator(f"{panel} .vi-cell[data-mark=now]").count() == 4
+    page.keyboard.press("ArrowRight")
+    page.fill("input[type=range]", "6")
+    assert said(page) == "total_init sets the sums of rows 4 to 7 to 0"
+    assert page.locator(f"{panel} .vi-block[data-mark=now] b").all_inner_texts() == ["total_init"]
+    names = page.locator(f"{panel} .vi-tree li > b").all_inner_texts()
+    lines = str(loop_nest(stages["decompose"])).splitlines()[1:]
+    assert names == [line.split()[0].rstrip(":") for line in lines]

@@ -43,18 +43,18 @@ class Access:
 class Store:
     """One store of a block. moment: its number; the lanes of a vectorized loop store at the same moment.
 
-    starts: whether the block's init made it. axes: the values of the block's axes by name. text, numbers: what is
-    stored, with the elements' names and with their values.
+    starts: whether the block's init made it. axes, loops: the values of the block's axes and of the loops around it, by
+    name. text: what is stored, with the names of the elements that are loaded.
     """
 
     block: str
     moment: int
     starts: bool
     axes: Mapping[str, int]
+    loops: Mapping[str, int]
     wrote: Access
     reads: tuple[Access, ...]
     text: str
-    numbers: str
 
 
 @dataclass
@@ -63,9 +63,11 @@ class _Run:
 
     arrays: dict[str, np.ndarray]
     values: dict[Var, int] = field(default_factory=dict)
-    at: dict[Var, int] = field(default_factory=dict)
-    moment: int = -1
-    last: tuple = ()
+    loops: dict[Var, int] = field(default_factory=dict)
+    lanes: set[Var] = field(default_factory=set)
+    place: tuple = ()
+    moments: dict[tuple, int] = field(default_factory=dict)  # of what happens at `place`
+    count: int = 0
 
     def statement(self, stmt: tirx.Stmt) -> Iterator[Store]:
         if isinstance(stmt, tirx.SeqStmt):
@@ -80,13 +82,12 @@ class _Run:
 
     def loop(self, loop: tirx.For) -> Iterator[Store]:
         low = self.number(loop.min)
-        lanes = loop.kind == tirx.ForKind.VECTORIZED
+        if loop.kind == tirx.ForKind.VECTORIZED:
+            self.lanes.add(loop.loop_var)
         for n in range(low, low + self.number(loop.extent)):
-            self.values[loop.loop_var] = n
-            if not lanes:
-                self.at[loop.loop_var] = n
+            self.values[loop.loop_var] = self.loops[loop.loop_var] = n
             yield from self.statement(loop.body)
-        self.at.pop(loop.loop_var, None)
+        del self.loops[loop.loop_var]
 
     def block(self, realize: SBlockRealize) -> Iterator[Store]:
         block = realize.block
@@ -108,18 +109,26 @@ class _Run:
         yield self.store(block.name_hint, block.body, False, axes)
 
     def store(self, block: str, stmt: tirx.BufferStore, starts: bool, axes: dict) -> Store:
-        here = (block, starts, tuple(self.at.items()))
-        self.moment += here != self.last
-        self.last = here
+        moment = self.moment(block, starts)
         reads: list[Access] = []
         value = self.number(stmt.value, reads)
         index = tuple(self.number(i) for i in stmt.indices)
         name = stmt.buffer.name
         self.arrays[name][index] = value
         wrote = Access(name, stmt.buffer.scope(), index, value)
-        names = [[access.name for access in reads], [str(access.value) for access in reads]]
-        text, numbers = (_text(stmt.value, iter(shown)) for shown in names)
-        return Store(block, self.moment, starts, axes, wrote, tuple(reads), text, numbers)
+        text = _text(stmt.value, (access.name for access in reads))
+        loops = {var.name: n for var, n in self.loops.items()}
+        return Store(block, moment, starts, axes, loops, wrote, tuple(reads), text)
+
+    def moment(self, block: str, starts: bool) -> int:
+        """The moment of a store: the lanes of a vectorized loop share one, first for their inits, then for the rest."""
+        place = tuple((var, n) for var, n in self.loops.items() if var not in self.lanes)
+        if place != self.place:
+            self.place, self.moments = place, {}
+        if (block, starts) not in self.moments:
+            self.moments[block, starts] = self.count
+            self.count += 1
+        return self.moments[block, starts]
 
     def number(self, expr, reads: list[Access] | None = None) -> int | float:
         """The value of an expression; what it loads is added to `reads`, in order from the left."""
@@ -172,7 +181,7 @@ def execute(func: tirx.PrimFunc, arrays: Mapping[str, np.ndarray]) -> list[Store
 
 def moments(stores: list[Store]) -> list[list[Store]]:
     """The stores by moment: one per list, or the lanes of a vectorized loop together."""
-    found: list[list[Store]] = [[] for _ in range(stores[-1].moment + 1)] if stores else []
+    found: dict[int, list[Store]] = {}
     for store in stores:
-        found[store.moment].append(store)
-    return found
+        found.setdefault(store.moment, []).append(store)
+    return [found[moment] for moment in sorted(found)]
