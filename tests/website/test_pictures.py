@@ -13,9 +13,11 @@ from chapters.kit.cases.matmul_bias import matmul_bias
 from chapters.kit.cases.row_sums import row_sums
 from chapters.kit.draw.accumulators import accumulators, counts, example_arrays, with_accumulator
 from chapters.kit.draw.applied import Epilogue, curves, where_applied
+from chapters.kit.draw.cache_lines import cache_lines, fetches
 from chapters.kit.draw.drawing import Drawing
 from chapters.kit.draw.executed import execute
 from chapters.kit.draw.loop_nest import loop_nest
+from chapters.kit.draw.read_order import ReadOrder
 from chapters.kit.draw.scrubber import Panel, Scrubber, changing
 from chapters.kit.draw.visits import visited, visits
 from chapters.runner.course import ROOT
@@ -302,3 +304,46 @@ def test_loops_show_their_values_and_cells_their_visits(opened, stages):
     names = page.locator(f"{panel} .vi-tree li > b").all_inner_texts()
     lines = str(loop_nest(stages["decompose"])).splitlines()[1:]
     assert names == [line.split()[0].rstrip(":") for line in lines]
+
+
+# --- cache lines ----------------------------------------------------------------------------------
+
+DOWN = ReadOrder("down", "lv", (8, 8), tuple(k * 8 + j for j in range(8) for k in range(8)))
+ALONG = ReadOrder("along", "w", (8, 8), tuple(range(64)))
+
+
+def test_a_cache_drops_the_line_that_was_not_used_for_longest():
+    assert fetches([0, 1, 4, 8, 2, 4], line=4, kept=2) == [
+        (True, (0,)),
+        (False, (0,)),
+        (True, (0, 1)),
+        (True, (1, 2)),
+        (True, (2, 0)),
+        (True, (0, 1)),
+    ]
+
+
+@pytest.mark.parametrize(("kept", "down"), [(4, 64), (7, 64), (8, 16)])
+def test_a_column_fetches_each_line_again_unless_the_cache_holds_a_line_per_row(kept, down):
+    order = [sum(new for new, _ in fetches(one.reads, 4, kept)) for one in (DOWN, ALONG)]
+    assert order == [down, 16]
+
+
+def test_the_strip_shows_what_the_cache_holds(opened):
+    page = opened(cache_lines([DOWN, ALONG]))
+    assert said(page) == "down: 6 lines fetched; along: 2 lines fetched"
+    sides = [page.locator(".acc-side").nth(n) for n in (0, 1)]
+    assert [s.locator(".cl-line[data-mark=new]").all_inner_texts() for s in sides] == [
+        ["40414243"],
+        [],
+    ]
+    assert [s.locator(".cl-line[data-mark=held]").count() for s in sides] == [3, 2]
+    assert [s.locator(".cl-cell[data-mark=now]").inner_text() for s in sides] == ["40", "5"]
+    page.focus("input[type=range]")
+    page.keyboard.press("End")
+    assert page.locator(".acc-counts b").all_inner_texts() == ["64", "64", "64", "16"]
+
+
+def test_a_row_that_ends_inside_a_line_is_refused():
+    with pytest.raises(ValueError, match="no multiple of 4"):
+        cache_lines([ReadOrder("odd", "w", (2, 6), tuple(range(12)))])
