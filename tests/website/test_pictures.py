@@ -9,32 +9,35 @@ import pytest
 import tvm
 from tvm import s_tir
 
+from chapters.ch07_when_fusion_is_sound.side_by_side import Verdict
+from chapters.kit.cases.hard_cases import CASES
 from chapters.kit.cases.matmul_bias import matmul_bias
 from chapters.kit.cases.row_sums import row_sums
 from chapters.kit.draw.accumulators import accumulators, counts, example_arrays, with_accumulator
 from chapters.kit.draw.applied import Epilogue, curves, where_applied
 from chapters.kit.draw.cache_lines import cache_lines, fetches
-from chapters.kit.draw.drawing import Drawing
 from chapters.kit.draw.executed import execute
 from chapters.kit.draw.loop_nest import loop_nest
 from chapters.kit.draw.read_order import ReadOrder
 from chapters.kit.draw.scrubber import Panel, Scrubber, changing
 from chapters.kit.draw.visits import visited, visits
 from chapters.runner.course import ROOT
+from docs.pages.verdict_grid import VerdictGrid
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory) -> Callable[[Drawing], str]:
+def written(tmp_path_factory) -> Callable[[object], str]:
     """Writes a picture as a page with the site's script and style sheet, and gives its address."""
 
-    def write(picture: Drawing) -> str:
+    def write(picture) -> str:
         page = tmp_path_factory.mktemp("picture") / "page.html"
         docs = (ROOT / "docs").as_uri()
         page.write_text(
             f'<!doctype html><html lang="en"><meta charset="utf-8"><title>x</title><body class="md-typeset">'
             f'<link rel="stylesheet" href="{docs}/styles/pictures.css">{picture._repr_html_()}'
-            f'<script src="{docs}/js/pictures.js"></script></body></html>',
+            f'<script src="{docs}/js/pictures.js"></script>'
+            f'<script src="{docs}/js/pictures_grid.js"></script></body></html>',
             encoding="utf-8",
         )
         return page.as_uri()
@@ -47,7 +50,7 @@ def opened(chromium, written):
     """Opens a picture in a browser; a script that fails makes the test fail."""
     pages, errors = [], []
 
-    def open_(picture: Drawing, **options):
+    def open_(picture, **options):
         context = chromium.new_context(**options)
         pages.append(context)
         page = context.new_page()
@@ -333,10 +336,8 @@ def test_the_strip_shows_what_the_cache_holds(opened):
     page = opened(cache_lines([DOWN, ALONG]))
     assert said(page) == "down: 6 lines fetched; along: 2 lines fetched"
     sides = [page.locator(".acc-side").nth(n) for n in (0, 1)]
-    assert [s.locator(".cl-line[data-mark=new]").all_inner_texts() for s in sides] == [
-        ["40414243"],
-        [],
-    ]
+    new = [side.locator(".cl-line[data-mark=new] .cl-cell").all_inner_texts() for side in sides]
+    assert new == [["40", "41", "42", "43"], []]
     assert [s.locator(".cl-line[data-mark=held]").count() for s in sides] == [3, 2]
     assert [s.locator(".cl-cell[data-mark=now]").inner_text() for s in sides] == ["40", "5"]
     page.focus("input[type=range]")
@@ -347,3 +348,72 @@ def test_the_strip_shows_what_the_cache_holds(opened):
 def test_a_row_that_ends_inside_a_line_is_refused():
     with pytest.raises(ValueError, match="no multiple of 4"):
         cache_lines([ReadOrder("odd", "w", (2, 6), tuple(range(12)))])
+
+
+# --- the grid of verdicts -------------------------------------------------------------------------
+
+GRID = VerdictGrid(
+    [
+        Verdict("a plain bias", "right", "right", "init: an addend"),
+        Verdict("minus a bias", "wrong", "right", "init: an addend"),
+        Verdict("relu", "wrong", "right", "last step: any epilogue"),
+        Verdict("starts from 5", "outside its arrays", "refused", "each point once"),
+        Verdict("read transposed", "internal error", "refused", "each point once"),
+    ],
+    CASES,
+)
+
+
+def bright(page) -> list[str]:
+    """The names on the tiles that are not dimmed."""
+    said = page.locator(".vg-tile:not(.vg-dim) .vg-said").all_text_contents()
+    return [one.partition(":")[0] for one in said]
+
+
+def test_the_counts_are_those_of_the_verdicts():
+    assert str(GRID).splitlines() == [
+        "built-in: 1 right, 0 refused, 1 documented: at every step, 2 miscompiled, 1 internal error",
+        "ours: 3 right, 2 refused, 0 miscompiled",
+    ]
+
+
+def test_a_count_filters_and_a_second_press_shows_all(opened):
+    page = opened(GRID)
+    assert len(bright(page)) == 5 and page.inner_text(".vg-where").startswith("5 of 5 programs")
+    builtin, ours = (f".vg-count[data-who={who}] button" for who in ("builtin", "ours"))
+    page.click(f"{builtin} >> text=miscompiled")
+    assert set(bright(page)) == {"minus a bias", "starts from 5"}
+    page.focus(f"{ours} >> text=refused")
+    page.keyboard.press("Space")
+    assert bright(page) == ["starts from 5"] and page.inner_text(".vg-where").startswith(
+        "1 of 5 programs"
+    )
+    assert page.locator(".vg-count button[aria-pressed=true]").count() == 2
+    page.click(f"{builtin} >> text=miscompiled")
+    assert set(bright(page)) == {"starts from 5", "read transposed"}
+    page.click(f"{ours} >> text=miscompiled")
+    assert bright(page) == []
+
+
+def test_arrow_keys_walk_over_the_tiles_that_are_left(opened):
+    page = opened(GRID)
+    page.click(".vg-count[data-who=ours] button >> text=right")
+    names = bright(page)
+    assert page.locator(".vg-tile button[tabindex='0']").count() == 1
+    page.focus(".vg-tile button[tabindex='0']")
+    for name in [*names, names[-1]]:  # at the last one it stays
+        assert page.inner_text(".vg-where").startswith(f"{name}: built-in ")
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Home")
+    assert page.inner_text(".vg-where").startswith(f"{names[0]}: ")
+    page.hover(".vg-tile:not(.vg-dim) >> nth=2")
+    assert page.inner_text(".vg-where").startswith(f"{names[2]}: ")
+
+
+def test_without_scripts_the_grid_has_its_counts_and_titles(opened):
+    page = opened(GRID, java_script_enabled=False)
+    assert page.locator(".vg-number").all_inner_texts() == list("10121320")
+    assert (
+        page.get_attribute(".vg-tile >> nth=0", "title")
+        == "a plain bias: built-in right, ours right (init)"
+    )
