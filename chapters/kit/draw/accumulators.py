@@ -1,0 +1,158 @@
+"""Two programs that compute the same sums, run side by side, with counters of their loads and stores.
+
+`accumulators({"name": schedule, …})` runs each program in Python, with its sums in a local buffer: the accumulator.
+Each picture counts the loads and stores of the other buffers as they happen.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from tvm import tirx
+from tvm.s_tir import Schedule
+
+from chapters.kit.draw.executed import Access, Store, execute
+from chapters.kit.draw.scrubber import Panel, Scrubber, changing
+
+ACCUMULATOR = "local"  # the scope of the buffer that holds the sums
+
+
+def with_accumulator(sch: Schedule, block: str = "matmul") -> tirx.PrimFunc:
+    """The program with the sums of `block` in a local buffer, which is stored when a sum is done. `sch` is kept."""
+    sch = Schedule(sch.mod)
+    last = sch.get_loops(block)[-2]
+    copy = sch.cache_write(block, 0, ACCUMULATOR)
+    sch.reverse_compute_at(copy, last)
+    return sch.mod["main"]
+
+
+def example_arrays(func: tirx.PrimFunc) -> dict[str, np.ndarray]:
+    """Small integers other than 0 for the arguments of `func`, always the same."""
+    random = np.random.default_rng(6)
+    digits = [n for n in range(-4, 5) if n]
+    shapes = {p.name: ([int(n) for n in p.shape], str(p.dtype)) for p in func.params}
+    return {
+        name: random.choice(digits, shape).astype(dtype) for name, (shape, dtype) in shapes.items()
+    }
+
+
+def counts(stores: Sequence[Store]) -> tuple[int, int]:
+    """How many elements the stores read from memory, and how many they write to it; the accumulator is not memory."""
+    reads = sum(read.scope != ACCUMULATOR for store in stores for read in store.reads)
+    return reads, sum(store.wrote.scope != ACCUMULATOR for store in stores)
+
+
+def accumulators(programs: Mapping[str, Schedule], block: str = "matmul") -> Scrubber:
+    """A picture of the programs running side by side. They must have the same arguments, and small constant sizes."""
+    funcs = {name: with_accumulator(sch, block) for name, sch in programs.items()}
+    arrays = example_arrays(next(iter(funcs.values())))
+    runs = {name: execute(func, arrays) for name, func in funcs.items()}
+    longest = max(map(len, runs.values()))
+    outputs = {run[-1].wrote.buffer for run in runs.values()}
+    inputs = {name: array for name, array in arrays.items() if name not in outputs}
+    sides = "".join(_side(name, run, inputs, longest) for name, run in runs.items())
+    label = "One program beside the other, with what each reads and writes"
+    says = [_told(runs, step) for step in range(longest + 1)]
+    body = f'<div class="acc-sides">{sides}</div>'
+    caption = (
+        "Blue: loaded from memory. Orange: stored to memory. "
+        "The accumulator is a register, and is not counted."
+    )
+    return Scrubber(label, [Panel("Both programs", says, body)], "accumulators", caption=caption)
+
+
+def _told(runs: Mapping[str, Sequence[Store]], step: int) -> str:
+    parts = []
+    for name, run in runs.items():
+        reads, writes = counts(run[:step])
+        done = ", finished" if step >= len(run) else ""
+        parts.append(f"{name.lower()}: {_many(reads, 'load')}, {_many(writes, 'store')}{done}")
+    return "; ".join(parts)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _side(name: str, run: Sequence[Store], inputs: Mapping[str, np.ndarray], steps: int) -> str:
+    """The HTML of one program: the store that happens, the accumulator, the counters, the memory."""
+    padded = [None, *run, *[None] * (steps - len(run))]  # None: nothing happens
+    lines = [_line(store) for store in padded]
+    lines = ["not begun", *lines[1:]]
+    held = _held(padded)
+    counted = [counts(run[:step]) for step in range(steps + 1)]
+    kinds = ["" if s is None else "now" if s.wrote.scope == ACCUMULATOR else "" for s in padded]
+    shapes = {name: array.shape for name, array in inputs.items()}
+    for store in run:
+        if store.wrote.scope != ACCUMULATOR:
+            top = shapes.get(store.wrote.buffer, (0,) * len(store.wrote.index))
+            shapes[store.wrote.buffer] = tuple(
+                max(a, b + 1) for a, b in zip(top, store.wrote.index, strict=True)
+            )
+    grids = "".join(_grid(one, shape, padded, inputs.get(one)) for one, shape in shapes.items())
+    return (
+        f'<div class="acc-side"><p class="acc-title">{html.escape(name)}</p>'
+        f'<p class="acc-held">accumulator {changing("b", "acc-value", held, kinds)}</p>'
+        f"{changing('p', 'acc-line', lines)}"
+        f'<p class="acc-counts"><span>{changing("b", "acc-read", [r for r, _ in counted])} loads</span> '
+        f"<span>{changing('b', 'acc-written', [w for _, w in counted])} stores</span></p>"
+        f'<div class="acc-memory">{grids}</div></div>'
+    )
+
+
+def _line(store: Store | None) -> str:
+    if store is None:
+        return "finished"
+    target = _short(store.wrote)
+    text = store.text
+    for read in store.reads:
+        text = text.replace(read.name, _short(read))
+    return f"{'second pass: ' * _second_pass(store)}{target} ← {text}"
+
+
+def _second_pass(store: Store) -> bool:
+    """Whether the store leaves the accumulator alone, so that it belongs to a pass over finished sums."""
+    return all(access.scope != ACCUMULATOR for access in (store.wrote, *store.reads))
+
+
+def _short(access: Access) -> str:
+    return "accumulator" if access.scope == ACCUMULATOR else access.name
+
+
+def _held(padded: Sequence[Store | None]) -> list[str]:
+    """The value in the accumulator after each step; "–" before the first and when its sum has been stored."""
+    held, shown = "–", []
+    for store in padded:
+        if store is not None:
+            held = str(store.wrote.value) if store.wrote.scope == ACCUMULATOR else "–"
+        shown.append(held)
+    return shown
+
+
+def _grid(
+    name: str, shape: Sequence[int], padded: Sequence[Store | None], array: np.ndarray | None
+) -> str:
+    """The HTML of a buffer's elements: their values, and a mark where one is read or written."""
+    cells = []
+    for index in np.ndindex(*shape):
+        value = "·" if array is None else str(array[index].item())
+        texts, marks = [], []
+        for store in padded:
+            mark = ""
+            if store is not None:
+                if any((r.buffer, r.index) == (name, index) for r in store.reads):
+                    mark = "read"
+                if (store.wrote.buffer, store.wrote.index) == (name, index):
+                    mark, value = "written", str(store.wrote.value)
+            texts.append(value)
+            marks.append(mark)
+        changed = texts if len(set(texts)) > 1 else texts[-1:]
+        cells.append(changing("i", "acc-cell", changed, marks))
+    label = f"{name}, {shape[0]} rows of {shape[-1]}"
+    return (
+        f'<div class="acc-buffer"><span>{html.escape(name)}</span>'
+        f'<div class="acc-cells" role="img" aria-label="{html.escape(label)}" '
+        f'style="--columns:{shape[-1]}">{"".join(cells)}</div></div>'
+    )

@@ -1,0 +1,145 @@
+"""An epilogue applied at three places: once when a sum is done, before its first step, and after every step.
+
+`where_applied(epilogues, steps)` computes with NumPy what each gives after 0, 1, 2, … steps, and draws three curves,
+with a table of their values. The first curve is what the unfused program computes.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from chapters.kit.draw.scrubber import Panel, Scrubber, belongs
+
+PLACES = {"end": "at the end", "start": "at the start", "every": "at every step"}
+WIDTH, HEIGHT, LEFT, BOTTOM = 420, 220, 34, 24  # pixels of the plot, and of its margins
+MARK = 4.5  # half the size of a point
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """An epilogue f, and the reduction before it: it starts from `init`, and takes a step with `step`."""
+
+    name: str
+    f: Callable[[np.ndarray], np.ndarray]
+    step: np.ufunc = np.add
+    init: int = 0
+
+
+def curves(epilogue: Epilogue, steps: Sequence[int]) -> dict[str, np.ndarray]:
+    """Place -> the results after 0, 1, 2, … of the steps, with f applied there."""
+    taken = np.array([epilogue.init, *steps])
+    totals = epilogue.step.accumulate(taken)
+    begun = epilogue.f(np.array([epilogue.init]))
+    start = epilogue.step.accumulate(np.concatenate([begun, steps]))
+    every = [begun]
+    for x in steps:
+        every.append(epilogue.f(epilogue.step(every[-1], x)))
+    return {"end": epilogue.f(totals), "start": start, "every": np.concatenate(every)}
+
+
+def where_applied(epilogues: Sequence[Epilogue], steps: Sequence[int]) -> Scrubber:
+    """The picture: one panel per epilogue, with a slider over the steps."""
+    panels = [_panel(epilogue, steps) for epilogue in epilogues]
+    label = "An epilogue applied at the end, at the start and at every step"
+    caption = "Thick line: at the end, which is what the unfused program computes. Marked cells differ from it."
+    return Scrubber(label, panels, "applied", start=2, asks="Epilogue", caption=caption)
+
+
+def _panel(epilogue: Epilogue, steps: Sequence[int]) -> Panel:
+    found = curves(epilogue, steps)
+    says = [_told(found, k) for k in range(len(steps) + 1)]
+    legend = "".join(
+        f'<span class="ap-{place}"><svg viewBox="0 0 30 12" aria-hidden="true">'
+        f'<path class="ap-line" d="M0 6H30"/>{_mark(place, 15, 6)}</svg> {words}</span>'
+        for place, words in PLACES.items()
+    )
+    table = _table(epilogue, steps, found)
+    return Panel(
+        epilogue.name,
+        says,
+        f'<p class="ap-legend">{legend}</p>{_plot(epilogue.name, found)}{table}',
+    )
+
+
+def _told(found: dict[str, np.ndarray], k: int) -> str:
+    values = ", ".join(f"{words} {found[place][k]}" for place, words in PLACES.items())
+    wrong = [words for place, words in PLACES.items() if found[place][k] != found["end"][k]]
+    verdict = f"wrong {' and '.join(wrong)}" if wrong else "all agree"
+    return f"{values} – {verdict}"
+
+
+def _plot(name: str, found: dict[str, np.ndarray]) -> str:
+    count = len(found["end"])
+    low = min(0, *(int(values.min()) for values in found.values()))
+    high = max(0, *(int(values.max()) for values in found.values()))
+    space = 10
+
+    def x(k: float) -> float:
+        return round(LEFT + space + k * (WIDTH - LEFT - 2 * space) / (count - 1), 1)
+
+    def y(value: float) -> float:
+        return round(
+            HEIGHT - BOTTOM - space - (value - low) * (HEIGHT - BOTTOM - 2 * space) / (high - low),
+            1,
+        )
+
+    shapes = []
+    tick = next(t for t in (1, 2, 5, 10, 20, 50) if (high - low) / t <= 6)
+    for value in range(math.ceil(low / tick) * tick, high + 1, tick):
+        kind = "ap-zero" if value == 0 else "ap-grid"
+        shapes.append(f'<path class="{kind}" d="M{LEFT} {y(value)}H{WIDTH}"/>')
+        shapes.append(f'<text x="{LEFT - 5}" y="{y(value) + 4}" text-anchor="end">{value}</text>')
+    for k in range(count):
+        shapes.append(f'<text x="{x(k)}" y="{HEIGHT - 7}" text-anchor="middle">{k}</text>')
+        shapes.append(
+            f'<path class="ap-now" d="M{x(k)} 0V{HEIGHT - BOTTOM}"{belongs(k, count - 1)}/>'
+        )
+    for place in found:
+        values = found[place]
+        parts = []
+        for k in range(count):
+            shown = belongs(k, count - 1)
+            if k:
+                line = f"M{x(k - 1)} {y(values[k - 1])}L{x(k)} {y(values[k])}"
+                parts.append(f'<path class="ap-line" d="{line}"{shown}/>')
+            parts.append(_mark(place, x(k), y(values[k]), shown))
+        shapes.append(f'<g class="ap-{place}">{"".join(parts)}</g>')
+    title = html.escape(f"{name}: the results after 0 to {count - 1} steps, as in the table below")
+    return f'<svg class="ap" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">{"".join(shapes)}</svg>'
+
+
+def _mark(place: str, x: float, y: float, shown: str = "") -> str:
+    """A point of a curve; each place has a shape of its own."""
+    m = MARK
+    paths = {
+        "end": f"M{x - m - 1} {y - m - 1}h{2 * m + 2}v{2 * m + 2}h-{2 * m + 2}z",
+        "start": f"M{x - m} {y}a{m} {m} 0 1 0 {2 * m} 0a{m} {m} 0 1 0 -{2 * m} 0",
+        "every": f"M{x} {y - m}l{m} {2 * m - 1}h-{2 * m}z",
+    }
+    return f'<path class="ap-point" d="{paths[place]}"{shown}/>'
+
+
+def _table(epilogue: Epilogue, steps: Sequence[int], found: dict[str, np.ndarray]) -> str:
+    count = len(steps) + 1
+
+    def row(words: str, cells: Sequence[object], kind: str = "", off: Sequence[bool] = ()) -> str:
+        made = []
+        for k, cell in enumerate(cells):
+            wrong = " ap-off" if off and off[k] else ""
+            made.append(f'<td class="ap-cell{wrong}"{belongs(k, count - 1)}>{cell}</td>')
+        return f'<tr class="{kind}"><th scope="row">{words}</th>{"".join(made)}</tr>'
+
+    rows = [row("step", ["", *steps])]
+    for place, words in PLACES.items():
+        rows.append(row(words, found[place], f"ap-{place}", list(found[place] != found["end"])))
+    heads = "".join(f'<th scope="col">{k}</th>' for k in range(count))
+    return (
+        f'<table class="ap-table"><caption>The reduction starts from {epilogue.init}. '
+        f"The results after k steps:</caption>"
+        f'<thead><tr><th scope="col">k</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    )

@@ -1,0 +1,137 @@
+"""The loops of a reduction beside its iterations, in the order in which a schedule visits them.
+
+`visits({"nothing": func, "split": func, …})` runs each program. It draws the loops, with their values at each step, and
+a cell per iteration: a row per sum, a column per step of the sum, and a first column for the init.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from tvm import tirx
+
+from chapters.kit.draw.executed import Store, execute, moments
+from chapters.kit.draw.loop_nest import Block, Loop, loop_nest
+from chapters.kit.draw.scrubber import Panel, Scrubber, attributes, belongs, changing
+
+CELL, TOP, LEFT = 34, 16, 30  # pixels
+
+
+@dataclass(frozen=True)
+class Visit:
+    """What happens at one moment. cells: (row, column) of the iterations, with column 0 for the init."""
+
+    cells: tuple[tuple[int, int], ...]
+    stores: tuple[Store, ...]
+
+
+def visited(func: tirx.PrimFunc) -> list[Visit]:
+    """The moments of a program of row sums, in order: `func` has one argument (rows, columns) and a sum per row."""
+    arrays = {p.name: np.ones([int(n) for n in p.shape], str(p.dtype)) for p in func.params}
+    found = []
+    for stores in moments(execute(func, arrays)):
+        cells = [(s.wrote.index[0], 0 if not s.reads else s.reads[-1].index[1] + 1) for s in stores]
+        found.append(Visit(tuple(cells), tuple(stores)))
+    return found
+
+
+def visits(stages: Mapping[str, tirx.PrimFunc], asks: str = "After") -> Scrubber:
+    """The picture: a panel per stage of a schedule."""
+    panels = [_panel(name, func) for name, func in stages.items()]
+    caption = "A cell is one run of the block; its number says when. The column <b>init</b> sets a sum to 0."
+    label = "The loops of a schedule, and the order in which they visit the iterations"
+    return Scrubber(label, panels, "visits", start=6, asks=asks, caption=caption)
+
+
+def _panel(name: str, func: tirx.PrimFunc) -> Panel:
+    order = visited(func)
+    shape = [int(n) for n in func.params[0].shape]
+    tree = "".join(_tree(part, order) for part in loop_nest(func).body)
+    says = ["nothing has run yet", *map(_told, order)]
+    body = f'<div class="vi"><ul class="vi-tree">{tree}</ul>{_grid(name, order, shape)}</div>'
+    return Panel(name, says, body)
+
+
+def _told(visit: Visit) -> str:
+    first, many = visit.stores[0], len(visit.cells)
+    rows = _span([row for row, _ in visit.cells], "row")
+    column = visit.cells[0][1]
+    if not column:
+        return f"{first.block} sets {'the sums' if many > 1 else 'the sum'} of {rows} to 0"
+    together = f", {many} at once" if many > 1 else ""
+    return f"{first.block} adds column {column - 1} of {rows}{together}"
+
+
+def _span(numbers: Sequence[int], word: str) -> str:
+    if len(numbers) == 1:
+        return f"{word} {numbers[0]}"
+    return f"{word}s {min(numbers)} to {max(numbers)}"
+
+
+def _tree(part: Loop | Block, order: Sequence[Visit]) -> str:
+    """A loop or a block as an item of nested lists; a loop with its value at each step, a block lit when it runs."""
+    if isinstance(part, Block):
+        runs = [["", "now"][visit.stores[0].block == part.name] for visit in order]
+        does = f"<em>{html.escape(part.does)}</em>"
+        return f'<li class="vi-block"{attributes(marks=["", *runs])}><b>{html.escape(part.name)}</b> {does}</li>'
+    values = [_value(part.name, visit) for visit in order]
+    marks = ["on" if value else "" for value in values]
+    now = changing("span", "vi-value", ["", *values])
+    kinds = " ".join(["vi-loop", *(["vi-vector"] if part.kind == "vectorized" else [])])
+    facts = f" <em>{html.escape(part.facts)}</em>" if part.facts else ""
+    head = f"<b>{html.escape(part.name)}</b> {html.escape(part.extent)}{facts} {now}"
+    inner = "".join(_tree(one, order) for one in part.body)
+    return f'<li class="{kinds}"{attributes(marks=["", *marks])}>{head}<ul>{inner}</ul></li>'
+
+
+def _value(name: str, visit: Visit) -> str:
+    values = [store.loops[name] for store in visit.stores if name in store.loops]
+    if not values:
+        return ""
+    return f"= {values[0]}" if min(values) == max(values) else f"= {min(values)} … {max(values)}"
+
+
+def _grid(name: str, order: Sequence[Visit], shape: Sequence[int]) -> str:
+    rows, columns = shape
+    width, height, last = LEFT + CELL * (columns + 1) + 1, TOP + CELL * rows + 1, len(order)
+
+    def corner(cell: tuple[int, int]) -> tuple[int, int]:
+        return LEFT + cell[1] * CELL, TOP + cell[0] * CELL
+
+    def middle(visit: Visit) -> str:
+        corners = np.array([corner(cell) for cell in visit.cells])
+        x, y = corners.mean(axis=0) + CELL / 2
+        return f"{x:g} {y:g}"
+
+    shapes = [f'<text x="{LEFT + CELL // 2}" y="11" text-anchor="middle">init</text>']
+    shapes += [
+        f'<text x="{corner((0, k + 1))[0] + CELL // 2}" y="11" text-anchor="middle">k {k}</text>'
+        for k in range(columns)
+    ]
+    shapes += [f'<text x="0" y="{corner((i, 0))[1] + 21}">i {i}</text>' for i in range(rows)]
+    for number, visit in enumerate(order, 1):
+        for cell in visit.cells:
+            x, y = corner(cell)
+            kind = "vi-cell" if cell[1] else "vi-cell vi-init"
+            box = f'<rect class="{kind}" x="{x}" y="{y}" width="{CELL}" height="{CELL}"'
+            shapes.append(f"{box}{belongs(number, last)}/>")
+    for number, (one, other) in enumerate(pairwise(order), 2):
+        shapes.append(
+            f'<path class="vi-path" d="M{middle(one)}L{middle(other)}"{belongs(number, last)}/>'
+        )
+    for number, visit in enumerate(order, 1):
+        for cell in visit.cells:
+            x, y = corner(cell)
+            at = f'x="{x + CELL // 2}" y="{y + 21}" text-anchor="middle"'
+            shapes.append(f'<text class="vi-number" {at}{belongs(number, last)}>{number}</text>')
+    title = html.escape(
+        f"{name}: the order of {sum(len(v.cells) for v in order)} iterations and inits"
+    )
+    return (
+        f'<svg class="vi-grid" role="img" aria-label="{title}" viewBox="0 0 {width} {height}" '
+        f'style="max-width:{width * 1.15:.0f}px">{"".join(shapes)}</svg>'
+    )

@@ -1,0 +1,94 @@
+"""The verdicts of the hard cases: large counts, and a grid of tiles; docs/js/pictures_grid.js makes it a filter."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from chapters.ch07_when_fusion_is_sound.side_by_side import BAD, DOCUMENTED, Verdict
+from chapters.kit.cases.hard_cases import Case
+
+# what a verdict counts as -> its sign on a tile, and its words beside the count
+KINDS = {
+    "right": ("✓", "right"),
+    "refused": ("–", "refused"),
+    "documented": ("≈", "documented: at every step"),
+    "bad": ("≠", "miscompiled"),
+    "error": ("!", "internal error"),
+}
+
+
+def kind(name: str, verdict: str, builtin: bool) -> str:
+    """What a verdict counts as. name: the case; the built-in announces what it makes of those in DOCUMENTED."""
+    if builtin and name in DOCUMENTED:
+        return "documented"
+    if verdict in BAD:
+        return "bad"
+    return "error" if verdict == "internal error" else verdict
+
+
+@dataclass(frozen=True)
+class VerdictGrid:
+    """A tile per case, grouped by what is hard about it; above, how many cases each verdict has."""
+
+    verdicts: Sequence[Verdict]
+    cases: Mapping[str, Case]
+
+    def kinds(self, builtin: bool) -> list[str]:
+        """What each verdict of one primitive counts as, in order."""
+        return [kind(v.name, v.builtin if builtin else v.ours, builtin) for v in self.verdicts]
+
+    def __str__(self) -> str:
+        lines = []
+        for who, builtin in (("built-in", True), ("ours", False)):
+            counted = Counter(self.kinds(builtin))
+            told = ", ".join(f"{counted[one]} {KINDS[one][1]}" for one in self._shown(counted))
+            lines.append(f"{who}: {told}")
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    @staticmethod
+    def _shown(counted: Counter) -> list[str]:
+        return [one for one in KINDS if counted[one] or one in ("right", "refused", "bad")]
+
+    def _repr_html_(self) -> str:
+        counts = "".join(
+            f'<p class="vg-who">{who}</p><ul class="vg-counts">{self._counts(key, key == "builtin")}</ul>'
+            for key, who in (("builtin", "TVM’s built-in"), ("ours", "Chapter 7’s primitive"))
+        )
+        tiles = list(zip(self.verdicts, self.kinds(True), self.kinds(False), strict=True))
+        causes = dict.fromkeys(self.cases[v.name].cause for v in self.verdicts)
+        groups = "".join(
+            f'<p class="vg-cause">{html.escape(cause)}</p><ul class="vg-tiles">'
+            f"{self._tiles(t for t in tiles if self.cases[t[0].name].cause == cause)}</ul>"
+            for cause in causes
+        )
+        return (
+            f'<section class="vg" aria-label="Verdicts on {len(self.verdicts)} programs">{counts}'
+            f'<p class="vg-key">One tile per program: the built-in above, ours below.</p>{groups}</section>'
+        )
+
+    def _counts(self, who: str, builtin: bool) -> str:
+        counted = Counter(self.kinds(builtin))
+        return "".join(
+            f'<li class="vg-count" data-who="{who}" data-kind="{one}">'
+            f'<span class="vg-number">{counted[one]}</span> <span class="vg-sign" data-kind="{one}" '
+            f'aria-hidden="true">{KINDS[one][0]}</span> {KINDS[one][1]}</li>'
+            for one in self._shown(counted)
+        )
+
+    @staticmethod
+    def _tiles(tiles: Iterable[tuple[Verdict, str, str]]) -> str:
+        made = []
+        for v, builtin, ours in tiles:
+            way = f"right ({v.how.split(':')[0]})" if v.ours == "right" else v.ours
+            said = html.escape(f"{v.name}: built-in {v.builtin}, ours {way}")
+            halves = "".join(f'<i data-kind="{one}">{KINDS[one][0]}</i>' for one in (builtin, ours))
+            made.append(
+                f'<li class="vg-tile" data-builtin="{builtin}" data-ours="{ours}" title="{said}">'
+                f'<span class="vg-said">{said}</span><span aria-hidden="true">{halves}</span></li>'
+            )
+        return "".join(made)

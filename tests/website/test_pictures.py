@@ -1,0 +1,419 @@
+"""The pictures with a slider: what they are drawn from, and how they are driven in a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tvm
+from tvm import s_tir
+
+from chapters.ch07_when_fusion_is_sound.side_by_side import Verdict
+from chapters.kit.cases.hard_cases import CASES
+from chapters.kit.cases.matmul_bias import matmul_bias
+from chapters.kit.cases.row_sums import row_sums
+from chapters.kit.draw.accumulators import accumulators, counts, example_arrays, with_accumulator
+from chapters.kit.draw.applied import Epilogue, curves, where_applied
+from chapters.kit.draw.cache_lines import cache_lines, fetches
+from chapters.kit.draw.executed import execute
+from chapters.kit.draw.loop_nest import loop_nest
+from chapters.kit.draw.read_order import ReadOrder
+from chapters.kit.draw.scrubber import Panel, Scrubber, changing
+from chapters.kit.draw.visits import visited, visits
+from chapters.runner.course import ROOT
+from docs.pages.verdict_grid import VerdictGrid
+from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> Callable[[object], str]:
+    """Writes a picture as a page with the site's script and style sheet, and gives its address."""
+
+    def write(picture) -> str:
+        page = tmp_path_factory.mktemp("picture") / "page.html"
+        docs = (ROOT / "docs").as_uri()
+        page.write_text(
+            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>x</title><body class="md-typeset">'
+            f'<link rel="stylesheet" href="{docs}/styles/pictures.css">{picture._repr_html_()}'
+            f'<script src="{docs}/js/pictures.js"></script>'
+            f'<script src="{docs}/js/pictures_grid.js"></script></body></html>',
+            encoding="utf-8",
+        )
+        return page.as_uri()
+
+    return write
+
+
+@pytest.fixture
+def opened(chromium, written):
+    """Opens a picture in a browser; a script that fails makes the test fail."""
+    pages, errors = [], []
+
+    def open_(picture, **options):
+        context = chromium.new_context(**options)
+        pages.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(written(picture))
+        return page
+
+    yield open_
+    for context in pages:
+        context.close()
+    assert errors == []
+
+
+def said(page) -> str:
+    """What the picture says about its step; the slider must stand there."""
+    words = page.inner_text(".scrub-where")
+    assert words.startswith(f"Step {page.input_value('input[type=range]')} of ")
+    return words.partition(": ")[2]
+
+
+# --- any picture ----------------------------------------------------------------------------------
+
+TWO = Scrubber(
+    "Two panels",
+    [
+        Panel("long", ["a", "b", "c", "d"], changing("b", "x", ["0", "1", "2", "3"], ["", "on", "", "off"])),
+        Panel("short", ["e", "f"], changing("b", "y", ["4", "5"])),
+    ],
+    "two",
+)  # fmt: skip
+
+
+def test_buttons_keys_and_slider_move_between_the_steps(opened):
+    page = opened(TWO)
+    assert said(page) == "a" and page.inner_text(".x") == "0"
+    page.click("text=Back", force=True)  # it looks disabled, and keeps the keyboard's focus
+    page.click("text=Next")
+    assert said(page) == "b" and page.get_attribute(".x", "data-mark") == "on"
+    page.keyboard.press("Enter")  # on the button, which has the focus
+    assert said(page) == "c" and page.get_attribute(".x", "data-mark") == ""
+    page.focus("input[type=range]")
+    page.keyboard.press("ArrowRight")
+    assert said(page) == "d" and page.get_attribute("text=Next", "aria-disabled") == "true"
+    page.keyboard.press("Home")
+    assert said(page) == "a" and page.inner_text(".x") == "0"
+    page.fill("input[type=range]", "2")
+    assert (
+        said(page) == "c"
+        and page.get_attribute("input[type=range]", "aria-valuetext") == "step 2 of 3"
+    )
+
+
+def test_a_choice_shows_its_panel_at_the_nearest_step(opened):
+    page = opened(TWO)
+    page.fill("input[type=range]", "2")
+    page.click("label >> text=short")
+    assert said(page) == "f" and page.inner_text(".y") == "5" and page.is_hidden(".x")
+    page.keyboard.press(
+        "ArrowLeft"
+    )  # the radio buttons' own: the panel before; the end stays the end
+    assert said(page) == "d" and page.is_hidden(".y")
+
+
+def test_play_runs_to_the_end_and_stops_when_asked(opened):
+    page = opened(TWO)
+    page.click("text=Play")
+    page.wait_for_function("document.querySelector('.scrub-where').textContent.endsWith(': b')")
+    page.click("text=Pause")
+    assert page.is_visible("text=Play")
+    page.click("text=Play")
+    page.wait_for_function("document.querySelector('.scrub-where').textContent.endsWith(': d')")
+    assert page.is_visible("text=Play")
+    page.click("text=Play")  # from the start again
+    assert said(page) == "a"
+
+
+def test_nothing_plays_where_the_reader_wants_less_motion(opened):
+    page = opened(TWO, reduced_motion="reduce")
+    assert page.is_hidden("text=Play") and page.is_visible("text=Next")
+
+
+def test_without_scripts_all_panels_show_their_end(opened):
+    page = opened(TWO, java_script_enabled=False)
+    assert page.inner_text(".x") == "3" and page.inner_text(".y") == "5"
+    assert page.locator(".scrub-name:visible").all_inner_texts() == ["long", "short"]
+
+
+# --- two accumulators -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def programs() -> dict[str, s_tir.Schedule]:
+    fused = s_tir.Schedule(matmul_bias(2, 2, 3))
+    fuse_reduction_epilogue(fused, "matmul", "bias")
+    return {"Start from 0": s_tir.Schedule(matmul_bias(2, 2, 3)), "Start from the bias": fused}
+
+
+def test_the_run_of_a_program_computes_what_the_compiled_one_does(programs):
+    for sch in programs.values():
+        func = with_accumulator(sch)
+        arrays = example_arrays(func)
+        result = arrays["D"].copy()
+        for store in execute(func, arrays):
+            if store.wrote.buffer == "D":
+                result[store.wrote.index] = store.wrote.value
+        there = [tvm.runtime.tensor(arrays[name]) for name in "ABCD"]
+        tvm.compile(func, target="llvm")["main"](*there)
+        assert np.array_equal(result, there[3].numpy())
+
+
+def test_the_fused_program_has_one_load_and_one_store_less_per_element(programs):
+    runs = [execute(f, example_arrays(f)) for f in map(with_accumulator, programs.values())]
+    # 4 elements: 3 steps with two operands and the bias, one store; unfused also temp, stored and loaded
+    assert list(map(counts, runs)) == [(4 * 8, 4 * 2), (4 * 7, 4)]
+
+
+def test_the_counters_follow_the_slider(opened, programs):
+    page = opened(accumulators(programs))
+    assert page.locator(".acc-counts b").all_inner_texts() == ["0", "0", "0", "0"]
+    page.click("text=Next")
+    assert page.locator(".acc-line").all_inner_texts() == [
+        "accumulator ← 0",
+        "accumulator ← C[0, 0]",
+    ]
+    assert page.locator(".acc-counts b").all_inner_texts() == ["0", "0", "1", "0"]
+    assert page.locator(".acc-cell[data-mark=read]:visible").count() == 1
+    page.focus("input[type=range]")
+    page.keyboard.press("End")
+    assert page.locator(".acc-counts b").all_inner_texts() == ["32", "8", "28", "4"]
+    assert page.locator(".acc-line").all_inner_texts() == [
+        "second pass: D[1, 1] ← temp[1, 1] + C[1, 1]",
+        "finished",
+    ]
+    assert said(page).endswith("start from the bias: 28 loads, 4 stores, finished")
+
+
+def test_without_scripts_the_counters_show_the_end(opened, programs):
+    page = opened(accumulators(programs), java_script_enabled=False)
+    assert page.locator(".acc-counts b").all_inner_texts() == ["32", "8", "28", "4"]
+
+
+# --- an epilogue at three places ------------------------------------------------------------------
+
+STEPS = [3, -5, 4, 2, -7, 1, 5, -5]
+EPILOGUES = [
+    Epilogue("t + 4", lambda t: t + 4),
+    Epilogue("max(t, 0)", lambda t: np.maximum(t, 0)),
+    Epilogue("7 - t", lambda t: 7 - t),
+    Epilogue("max(t, 4) after a maximum", lambda t: np.maximum(t, 4), np.maximum, -9),
+]
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES, ids=lambda epilogue: epilogue.name)
+def test_the_curves_are_the_epilogue_applied_at_the_three_places(epilogue):
+    found = curves(epilogue, STEPS)
+    total, start, every = (np.array([x]) for x in (epilogue.init, *2 * [epilogue.f(epilogue.init)]))
+    for k, x in enumerate([None, *STEPS]):
+        if k:
+            total, start = epilogue.step(total, x), epilogue.step(start, x)
+            every = epilogue.f(epilogue.step(every, x))
+        assert (found["end"][k], found["start"][k], found["every"][k]) == (
+            epilogue.f(total),
+            start,
+            every,
+        )
+
+
+def test_only_an_addend_may_enter_a_sum_and_a_maximum_stands_any_place():
+    places = [curves(epilogue, STEPS) for epilogue in EPILOGUES]
+    agree = [[bool((p[one] == p["end"]).all()) for one in ("start", "every")] for p in places]
+    assert agree == [[True, False], [False, False], [False, False], [True, True]]
+
+
+def test_the_curves_grow_with_the_slider_and_the_table_marks_what_differs(opened):
+    page = opened(where_applied(EPILOGUES, STEPS))
+    assert said(page) == "at the end 2, at the start 2, at every step 10 – wrong at every step"
+    panel = ".scrub-panel:visible"
+    assert page.locator(f"{panel} .ap .ap-end .ap-point:not([data-mark=later])").count() == 3
+    page.click("label >> text=max(t, 0)")
+    page.focus("input[type=range]")
+    page.keyboard.press("End")
+    assert (
+        said(page)
+        == "at the end 0, at the start -2, at every step 1 – wrong at the start and at every step"
+    )
+    assert page.locator(f"{panel} .ap-end .ap-cell").all_inner_texts() == list("030240030")
+    assert page.locator(f"{panel} .ap-cell.ap-off[data-mark=now]").all_inner_texts() == ["-2", "1"]
+    page.click("label >> text=after a maximum")
+    assert said(page).endswith("all agree") and page.locator(f"{panel} .ap-off").count() == 0
+
+
+# --- loops beside the iterations ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stages() -> dict[str, tvm.tirx.PrimFunc]:
+    sch = s_tir.Schedule(row_sums(8, 4))
+    found = {"nothing": sch.mod["main"]}
+    i, k = sch.get_loops("total")
+    _, inner = sch.split(i, [None, 4])
+    found["split"] = sch.mod["main"]
+    sch.reorder(k, inner)
+    found["reorder"] = sch.mod["main"]
+    sch.vectorize(inner)
+    found["vectorize"] = sch.mod["main"]
+    sch.decompose_reduction("total", k)
+    found["decompose"] = sch.mod["main"]
+    return found
+
+
+def test_the_visits_are_those_of_the_loops(stages):
+    cells = {name: [visit.cells for visit in visited(func)] for name, func in stages.items()}
+    rows = [((i, column),) for i in range(8) for column in range(5)]  # column 0 is the init
+    tiles = [(i, k) for first in (0, 4) for k in range(4) for i in range(first, first + 4)]
+    reordered = [((i, c),) for i, k in tiles for c in ([0, 1] if k == 0 else [k + 1])]
+    vectors = [tuple((i, c) for i in range(first, first + 4)) for first in (0, 4) for c in range(5)]
+    assert cells == {
+        "nothing": rows,
+        "split": rows,
+        "reorder": reordered,
+        "vectorize": vectors,
+        "decompose": vectors,
+    }
+
+
+def test_each_stage_computes_the_sums(stages):
+    array = np.random.default_rng(0).integers(-9, 10, (8, 4)).astype("int32")
+    for func in stages.values():
+        found = np.zeros(8, "int32")
+        for store in execute(func, {"A": array, "total": found}):
+            found[store.wrote.index] = store.wrote.value
+        assert np.array_equal(found, array.sum(axis=1))
+
+
+def test_loops_show_their_values_and_cells_their_visits(opened, stages):
+    page = opened(visits(stages))
+    panel = ".scrub-panel:visible"
+    assert said(page) == "total sets the sum of row 1 to 0"
+    page.click("label >> text=reorder")
+    page.fill("input[type=range]", "15")
+    assert said(page) == "total adds column 2 of row 2"
+    assert page.locator(f"{panel} .vi-value").all_inner_texts() == ["= 0", "= 2", "= 2"]
+    assert page.locator(f"{panel} .vi-cell:not([data-mark=later])").count() == 15
+    page.focus("label >> text=reorder >> input")
+    page.keyboard.press("ArrowRight")
+    assert (
+        said(page) == "total adds column 3 of rows 4 to 7, 4 at once"
+    )  # the end: it has ten steps
+    assert page.locator(f"{panel} .vi-cell[data-mark=now]").count() == 4
+    page.keyboard.press("ArrowRight")
+    page.fill("input[type=range]", "6")
+    assert said(page) == "total_init sets the sums of rows 4 to 7 to 0"
+    assert page.locator(f"{panel} .vi-block[data-mark=now] b").all_inner_texts() == ["total_init"]
+    names = page.locator(f"{panel} .vi-tree li > b").all_inner_texts()
+    lines = str(loop_nest(stages["decompose"])).splitlines()[1:]
+    assert names == [line.split()[0].rstrip(":") for line in lines]
+
+
+# --- cache lines ----------------------------------------------------------------------------------
+
+DOWN = ReadOrder("down", "lv", (8, 8), tuple(k * 8 + j for j in range(8) for k in range(8)))
+ALONG = ReadOrder("along", "w", (8, 8), tuple(range(64)))
+
+
+def test_a_cache_drops_the_line_that_was_not_used_for_longest():
+    assert fetches([0, 1, 4, 8, 2, 4], line=4, kept=2) == [
+        (True, (0,)),
+        (False, (0,)),
+        (True, (0, 1)),
+        (True, (1, 2)),
+        (True, (2, 0)),
+        (True, (0, 1)),
+    ]
+
+
+@pytest.mark.parametrize(("kept", "down"), [(4, 64), (7, 64), (8, 16)])
+def test_a_column_fetches_each_line_again_unless_the_cache_holds_a_line_per_row(kept, down):
+    order = [sum(new for new, _ in fetches(one.reads, 4, kept)) for one in (DOWN, ALONG)]
+    assert order == [down, 16]
+
+
+def test_the_strip_shows_what_the_cache_holds(opened):
+    page = opened(cache_lines([DOWN, ALONG]))
+    assert said(page) == "down: 6 lines fetched; along: 2 lines fetched"
+    sides = [page.locator(".acc-side").nth(n) for n in (0, 1)]
+    new = [side.locator(".cl-line[data-mark=new] .cl-cell").all_inner_texts() for side in sides]
+    assert new == [["40", "41", "42", "43"], []]
+    assert [s.locator(".cl-line[data-mark=held]").count() for s in sides] == [3, 2]
+    assert [s.locator(".cl-cell[data-mark=now]").inner_text() for s in sides] == ["40", "5"]
+    page.focus("input[type=range]")
+    page.keyboard.press("End")
+    assert page.locator(".acc-counts b").all_inner_texts() == ["64", "64", "64", "16"]
+
+
+def test_a_row_that_ends_inside_a_line_is_refused():
+    with pytest.raises(ValueError, match="no multiple of 4"):
+        cache_lines([ReadOrder("odd", "w", (2, 6), tuple(range(12)))])
+
+
+# --- the grid of verdicts -------------------------------------------------------------------------
+
+GRID = VerdictGrid(
+    [
+        Verdict("a plain bias", "right", "right", "init: an addend"),
+        Verdict("minus a bias", "wrong", "right", "init: an addend"),
+        Verdict("relu", "wrong", "right", "last step: any epilogue"),
+        Verdict("starts from 5", "outside its arrays", "refused", "each point once"),
+        Verdict("read transposed", "internal error", "refused", "each point once"),
+    ],
+    CASES,
+)
+
+
+def bright(page) -> list[str]:
+    """The names on the tiles that are not dimmed."""
+    said = page.locator(".vg-tile:not(.vg-dim) .vg-said").all_text_contents()
+    return [one.partition(":")[0] for one in said]
+
+
+def test_the_counts_are_those_of_the_verdicts():
+    assert str(GRID).splitlines() == [
+        "built-in: 1 right, 0 refused, 1 documented: at every step, 2 miscompiled, 1 internal error",
+        "ours: 3 right, 2 refused, 0 miscompiled",
+    ]
+
+
+def test_a_count_filters_and_a_second_press_shows_all(opened):
+    page = opened(GRID)
+    assert len(bright(page)) == 5 and page.inner_text(".vg-where").startswith("5 of 5 programs")
+    builtin, ours = (f".vg-count[data-who={who}] button" for who in ("builtin", "ours"))
+    page.click(f"{builtin} >> text=miscompiled")
+    assert set(bright(page)) == {"minus a bias", "starts from 5"}
+    page.focus(f"{ours} >> text=refused")
+    page.keyboard.press("Space")
+    assert bright(page) == ["starts from 5"] and page.inner_text(".vg-where").startswith(
+        "1 of 5 programs"
+    )
+    assert page.locator(".vg-count button[aria-pressed=true]").count() == 2
+    page.click(f"{builtin} >> text=miscompiled")
+    assert set(bright(page)) == {"starts from 5", "read transposed"}
+    page.click(f"{ours} >> text=miscompiled")
+    assert bright(page) == []
+
+
+def test_arrow_keys_walk_over_the_tiles_that_are_left(opened):
+    page = opened(GRID)
+    page.click(".vg-count[data-who=ours] button >> text=right")
+    names = bright(page)
+    assert page.locator(".vg-tile button[tabindex='0']").count() == 1
+    page.focus(".vg-tile button[tabindex='0']")
+    for name in [*names, names[-1]]:  # at the last one it stays
+        assert page.inner_text(".vg-where").startswith(f"{name}: built-in ")
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Home")
+    assert page.inner_text(".vg-where").startswith(f"{names[0]}: ")
+    page.hover(".vg-tile:not(.vg-dim) >> nth=2")
+    assert page.inner_text(".vg-where").startswith(f"{names[2]}: ")
+
+
+def test_without_scripts_the_grid_has_its_counts_and_titles(opened):
+    page = opened(GRID, java_script_enabled=False)
+    assert page.locator(".vg-number").all_inner_texts() == list("10121320")
+    assert (
+        page.get_attribute(".vg-tile >> nth=0", "title")
+        == "a plain bias: built-in right, ours right (init)"
+    )
