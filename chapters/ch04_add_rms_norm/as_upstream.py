@@ -1,7 +1,8 @@
-"""FuseAddRMSNorm with two decisions of MLC-LLM's pass (July 2026), for you to break in exercises 4.5 and 4.8.
+"""FuseAddRMSNorm with two decisions of MLC-LLM's pass (July 2026). You break it in exercises 4.5 and 4.8.
 
-The first decision: the prefill kernel if the first dimension is 1, else the decode kernel. The second: a new kernel
-only if there is none of that kind yet. The kernels and the rest of the pass are this course's; it runs on the CPU.
+First decision: a pair gets the prefill kernel if its first dimension is 1, else the decode kernel. Second decision: the
+pass builds a kernel only if it has none of that kind yet. The kernels and the rest of the pass are this course's, and
+run on the CPU.
 """
 
 import tvm
@@ -15,7 +16,7 @@ from chapters.kit.ir.row_index import is_one
 
 @tvm.transform.module_pass(opt_level=0, name="FuseAsUpstream")
 class FuseAsUpstream:
-    """Fuse every rms_norm of an add with a kernel for (1, n, hidden) or (n, 1, hidden), for LLVM."""
+    """Replace every rms_norm of an add by a call of a kernel for (1, n, hidden) or (n, 1, hidden), for LLVM."""
 
     def transform_module(self, mod: tvm.IRModule, _context) -> tvm.IRModule:
         return _Fuser(mod).transform()

@@ -1,7 +1,7 @@
-"""What chapter 4 provides around your code: the wide kernel, the limits of a target, the places for a kernel.
+"""What chapter 4 provides around your code: the wide kernel, the limits of a target, and where a kernel call may go.
 
-In the order of the lesson: pairs and conditions on their types (match); threads and the wide kernel; the target
-(dispatch); the sites of a function and the mutator that visits them (rewrite).
+In the order of the lesson: pairs and their types (match); threads and the wide kernel; which kernel a target gets
+(dispatch); the sites of a function, and the mutator that visits them (rewrite).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chapters.kit.gpu.limits import ITEM_BYTES, WARP
 from chapters.kit.ir.relax_effects import bindings_of, may_write, scopes
 from chapters.kit.ir.row_index import unit_dimensions
 
-MAX_THREADS = 1024  # a block never gets more, whatever the target allows
+MAX_THREADS = 1024  # per block, at most, even if the target allows more
 FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
@@ -33,7 +33,7 @@ FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 class AddNorm:
     """A pair `total = add(x1, x2)`, `norm = rms_norm(total, weight)` that one kernel can serve.
 
-    total and norm are the variables that the two results are bound to; the rest are arguments of the two calls.
+    total and norm are the variables of the two bindings. x1, x2, weight and epsilon are what the two calls are given.
     """
 
     x1: relax.Expr
@@ -45,7 +45,7 @@ class AddNorm:
 
     @property
     def shape(self) -> list[tvm.ir.Expr]:
-        """The shape of total: leading dimensions, numbers or symbolic, and the hidden size, a number."""
+        """The shape of total: the leading dimensions, numbers or symbolic, then the hidden size, a number."""
         return list(self.total.ty.shape.values)
 
     @property
@@ -57,8 +57,8 @@ class AddNorm:
         return str(self.total.ty.dtype)
 
 
-Bound = Mapping[relax.Var, relax.Expr]  # the values of the bindings made so far, by variable
-Match = Callable[[relax.Var, relax.Expr, Bound], AddNorm | None]  # what match_add_norm is
+Bound = Mapping[relax.Var, relax.Expr]  # the value of each earlier variable
+Match = Callable[[relax.Var, relax.Expr, Bound], AddNorm | None]  # the type of match_add_norm
 
 
 def is_call(value: relax.Expr | None, op: str) -> bool:
@@ -67,7 +67,7 @@ def is_call(value: relax.Expr | None, op: str) -> bool:
 
 
 def same_tensor_type(a: tvm.ir.Type, b: tvm.ir.Type) -> bool:
-    """Whether both are tensors of one dtype and provably one shape, with every dimension known by value or name."""
+    """Whether both are tensors with the same dtype and provably the same shape. False if either shape is unknown."""
     for ty in (a, b):
         if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
             return False
@@ -90,10 +90,10 @@ class Plan:
 
 
 def fit_threads(items: int, limit: int) -> int:
-    """How many threads, at most `limit`, share `items` evenly, or nearly.
+    """Return a number of threads, at most `limit`, that share `items` evenly or nearly so. It is a multiple of 32.
 
-    The largest whole number of warps above half the limit that divides items. If there is none: as many whole warps as
-    the items fill, of which the last threads may be idle, but at most `limit`.
+    Returns the largest whole number of warps above half the limit that divides items. If there is none, returns as many
+    whole warps as the items fill, at most `limit`; then some threads have less to do than others.
     """
     limit -= limit % WARP
     for threads in range(limit, limit // 2, -WARP):
@@ -104,26 +104,26 @@ def fit_threads(items: int, limit: int) -> int:
 
 @dataclass(frozen=True)
 class _Wide(Rows):
-    """What is compiled into a wide kernel. A chunk is one vector of a row; thread t holds chunks t, t + threads, …"""
+    """What is compiled into a wide kernel. A chunk is one vector of a row. Thread t has chunks t, t + threads, …"""
 
     plan: Plan
 
     @property
     def chunks(self) -> int:
-        """Chunks of a row."""
+        """Chunks per row."""
         return self.hidden_size // self.plan.vector
 
     @property
     def per_thread(self) -> int:
-        """Chunks that a thread holds, at most."""
+        """The most chunks that a thread holds."""
         return math.ceil(self.chunks / self.plan.threads)
 
     def numbers(self, block, line, i, thread) -> tuple[tvm.ir.Expr, tvm.ir.Expr]:
-        """The number of the row that a thread works on, and of the i-th chunk that it holds."""
+        """Return the number of the row that a thread works on, and the number of the i-th chunk that it holds."""
         return block * self.plan.rows + line, i * self.plan.threads + thread
 
     def place(self, row: tvm.ir.Expr, chunk: tvm.ir.Expr, element: tvm.ir.Expr) -> tuple:
-        """The indices of an element of a chunk of the row numbered `row`."""
+        """Return the indices of an element of a chunk of the row numbered `row`."""
         return self.at(row, chunk * self.plan.vector + element)
 
     def exists(self, row: tvm.ir.Expr, chunk: tvm.ir.Expr) -> tvm.ir.Expr:
@@ -134,10 +134,10 @@ class _Wide(Rows):
 def wide_kernel(
     dims: list[tvm.ir.Expr], hidden_size: int, dtype: str, epsilon: float, plan: Plan
 ) -> tirx.PrimFunc:
-    """The same as row_kernel, but with `plan.vector` elements per load and store and `plan.rows` rows per block.
+    """Return a kernel like row_kernel, with `plan.vector` elements per load and store, and `plan.rows` rows per block.
 
-    All loads of x1 and x2 come before the first store, and those of weight before the sum over the threads, so all
-    loads of a thread are in flight before it has to wait. plan.vector must divide hidden_size.
+    It loads x1 and x2 before the first store, and weight before the sum over the threads. So all loads of a thread are
+    in flight before it has to wait. plan.vector must divide hidden_size.
     """
     wide = _Wide(dims, hidden_size, dtype, epsilon, plan)
     threads, vector, block_rows = plan.threads, plan.vector, plan.rows
@@ -157,7 +157,7 @@ def wide_kernel(
         scale = T.sblock_alloc_buffer(held_shape, dtype, scope="local")
         result = T.sblock_alloc_buffer(held_shape, dtype, scope="local")
         partial = T.sblock_alloc_buffer((block_rows, threads), "float32", scope="local")
-        # in shared memory, with several rows per block, TVM leaves out the barrier before it is read
+        # In shared memory, with several rows per block, TVM would leave out the barrier before the sum is read.
         squares = T.sblock_alloc_buffer((block_rows,), "float32", scope="local")
         for block in T.thread_binding(blocks, thread="blockIdx.x"):
             for line in T.thread_binding(block_rows, thread="threadIdx.y"):
@@ -195,7 +195,10 @@ def _add(wide, block, line, thread, x1, x2, held):
 
 
 def _writer(name: str) -> Callable:
-    """target = source, in the block `name`. TVM numbers the blocks of one T.inline, so each name has its own."""
+    """Return a T.inline function that stores target = source in the sblock `name`.
+
+    Each name has its own function, because TVM numbers the sblocks that one T.inline function makes.
+    """
 
     @T.inline
     def write(wide, block, line, thread, source, target):
@@ -259,22 +262,22 @@ def _normalise(wide, line, thread, squares, held, scale, result):
 
 
 def threads_per_block(target: Target) -> int:
-    """How many threads a block may have on `target`, at most MAX_THREADS; 0 for a target without blocks of threads."""
+    """Return how many threads a block may have on `target`, at most MAX_THREADS; 0 if the target has no threads."""
     limits = [target.attrs.get(key) for key in ("max_num_threads", "max_threads_per_block")]
     return min(MAX_THREADS, max((int(limit) for limit in limits if limit is not None), default=0))
 
 
 def kernel_kind(pair: AddNorm, target: Target) -> str:
-    """Which kernel serves `pair` on `target`: "cpu", "wide", "row", or "" if there is none.
+    """Return which kernel serves `pair` on `target`: "cpu", "wide", "row", or "" if none does.
 
-    CUDA gets the wide kernel, other targets with threads get row_kernel, and LLVM gets the schedule for a CPU. The
-    bytes of a row per thread matter too. Above 64, the wide kernel's copies of weight and result no longer fit into
-    registers as well. Above 512, most of the row would be spilled to memory, and that is the traffic that fusing should
-    save.
+    CUDA gets the wide kernel, other targets with threads get row_kernel, and LLVM gets the schedule for a CPU. Long
+    rows are an exception. If a thread holds more than 64 bytes of its row, the wide kernel's copies of weight and
+    result no longer fit into registers, and CUDA gets row_kernel too. Above 512 bytes there is no kernel: most of the
+    row would be spilled to memory, which is the traffic that fusing should save.
     """
     limit = threads_per_block(target)
     if math.isfinite(pair.epsilon) and abs(pair.epsilon) > FLOAT32_MAX:
-        return ""  # float32 can hold inf and nan, but not this number
+        return ""  # float32 has inf and nan, but not this number
     if target.kind.name == "llvm":
         return "cpu"
     if limit < WARP:
@@ -286,9 +289,9 @@ def kernel_kind(pair: AddNorm, target: Target) -> str:
 
 
 def kernel_name(shape: list[tvm.ir.Expr]) -> str:
-    """fuse_add_norm_prefill for (1, positions, hidden), fuse_add_norm_decode for (rows, 1, hidden): a block per row.
+    """Return the kernel's name: …_prefill for (1, positions, hidden), …_decode for (rows, 1, hidden), else …_rows.
 
-    Any other shape gets fuse_add_norm_rows: a block per row, counted over all leading dimensions.
+    All of them have one block per row, counted over all leading dimensions.
     """
     names = {(True, False): "fuse_add_norm_prefill", (False, True): "fuse_add_norm_decode"}
     return names.get(unit_dimensions(shape), "fuse_add_norm_rows")
@@ -299,10 +302,10 @@ def kernel_name(shape: list[tvm.ir.Expr]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """Where a pair's kernel goes: before the binding of `before`, the first that reads the sum.
+    """Where the kernel of a pair goes: before the binding of `before`, which is the first reader of the sum.
 
-    same_block: whether the norm is bound in the same binding block as `before`. If not, the kernel's results must leave
-    that block.
+    same_block: whether the norm is bound in the same binding block as `before`. If not, the kernel's results must be
+    visible outside the block of `before`.
     """
 
     pair: AddNorm
@@ -311,11 +314,11 @@ class Site:
 
 
 def find_sites(func: relax.Function, match: Match) -> list[Site]:
-    """The pairs of `func` that can be fused, and where.
+    """Return the pairs of `func` that can be fused, each with the place of its kernel.
 
-    The kernel goes to the first binding that reads the sum: the norm or an earlier one. There the sum is always ready
-    in time, and the add is no longer needed. A pair is not fused if one of these holds:
-      * weight is not bound yet at that place, or is itself a sum that moves;
+    The kernel goes before the first binding that reads the sum: the norm or an earlier one. So every reader finds the
+    sum, and the add is no longer needed. A pair is not fused if one of these holds:
+      * weight is not bound yet at that place, or is itself the sum of another pair;
       * a binding between the add and the norm may write to memory that one of them reads.
     """
     sites = []
@@ -339,7 +342,7 @@ def find_sites(func: relax.Function, match: Match) -> list[Site]:
 
 
 def _pairs_of(bindings: list[relax.Binding], match: Match) -> Iterator[tuple[int, AddNorm]]:
-    """The pairs among the bindings of one scope, each with the position of its norm; one pair per sum."""
+    """Yield the pairs among the bindings of one scope, each with the position of its norm. A sum is in one pair."""
     bound: dict[relax.Var, relax.Expr] = {}
     taken: set[relax.Var] = set()
     for position, binding in enumerate(bindings):
@@ -353,14 +356,14 @@ def _pairs_of(bindings: list[relax.Binding], match: Match) -> Iterator[tuple[int
 
 
 def _reads(binding: relax.Binding, var: relax.Var) -> bool:
-    """Whether the value of `binding` uses `var`, directly or in a branch or function inside."""
+    """Whether the value of `binding` uses `var`, directly or inside a branch or a nested function."""
     return var in relax.analysis.free_vars(binding.value)
 
 
 class SiteRewriter(PyExprMutator):
     """Visits the bindings of each function that has sites. A subclass defines kernel_of(pair) and put_kernels(before).
 
-    sites: those of the current function. results: a norm's variable -> the value that it is bound to instead.
+    sites: the sites of the current function. results: the new value of each norm, by the norm's variable.
     """
 
     def __init__(self, mod: tvm.IRModule, target: Target, match: Match):
@@ -370,7 +373,7 @@ class SiteRewriter(PyExprMutator):
         self.results: dict[relax.Var, relax.Expr] = {}
 
     def transform(self) -> tvm.IRModule:
-        """The module with a kernel call for each pair that can be fused; self.mod itself if there is none."""
+        """Return the module with a kernel call for each pair that can be fused, or self.mod itself if there is none."""
         changed = False
         for gvar, func in self.mod.functions_items():
             if isinstance(func, relax.Function):
@@ -382,13 +385,13 @@ class SiteRewriter(PyExprMutator):
         return self.builder_.get() if changed else self.mod
 
     def _can_serve(self, pair: AddNorm) -> bool:
-        """Whether there is a kernel for `pair`, and its tensors are on the device of the target."""
+        """Whether there is a kernel for `pair`, and the tensors of the pair are on the target's device."""
         device = pair.total.ty.vdevice
         there = device is None or device.target.kind.name == self.target.kind.name
         return there and self.kernel_of(pair) is not None
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        """Put the kernels that belong before `binding`; then drop a fused add, or bind a norm to a kernel's result."""
+        """Put the kernels that belong before `binding`. Then drop a fused add, bind a norm to its result, or copy."""
         self.put_kernels(binding.var)
         if any(binding.var.same_as(site.pair.total) for site in self.sites):
             return
@@ -399,10 +402,10 @@ class SiteRewriter(PyExprMutator):
             self.bind(binding.var, value)
 
     def visit_match_cast_(self, binding: relax.MatchCast) -> None:
-        """Put the kernels that belong before `binding`; a MatchCast is never part of a pair, but may read a sum."""
+        """Put the kernels that belong before `binding`. A MatchCast is never part of a pair, but it may read a sum."""
         self.put_kernels(binding.var)
         super().visit_match_cast_(binding)
 
     def bind(self, var: relax.Var, value: relax.Expr) -> None:
-        """Emit `var = value`, keeping the variable itself."""
+        """Emit `var = value` for a variable that exists already."""
         self.builder_.emit_normalized(relax.VarBinding(var, self.builder_.normalize(value)))

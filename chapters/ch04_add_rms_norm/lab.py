@@ -1,9 +1,10 @@
 # %% [markdown]
 # # Lab: add and RMSNorm in one kernel
 #
-# The pass on a decoder, its kernels as text and as GPU code run without a GPU, planted faults, and a stock schedule
-# that is far slower on one row than no schedule. In a terminal: `python -m chapters.ch04_add_rms_norm.lab`. If your own
-# answers to chapter 4 pass their checks, this lab runs them; otherwise it runs the reference.
+# This lab runs the pass on a decoder. It shows the kernels as text and runs them as GPU code without a GPU, first as
+# they are and then with faults. It ends with a stock schedule that is slower on one row than no schedule. In a
+# terminal: `python -m chapters.ch04_add_rms_norm.lab`. If your own answers to chapter 4 pass their checks, the lab
+# uses them; otherwise it uses the reference.
 
 # %%
 import dataclasses
@@ -32,8 +33,8 @@ print("The code of chapter 4 is", whose(4))
 # %% [markdown]
 # ## On a decoder
 #
-# Two layers with Llama 3's sizes. Each layer has two pairs; the first norm of the model reads the
-# embedding, so it is not part of a pair.
+# Two layers with Llama 3's sizes. Each layer has two norms. The first norm of the model reads the embedding and
+# not a sum, so it is not part of a pair. The norm after the last layer is.
 
 # %%
 llama, _ = decoder("llama3-8b", "float16", functions=["prefill", "batch_decode", "batch_verify"])
@@ -46,8 +47,8 @@ print(
 )
 
 # %% [markdown]
-# The weights of a layer have far more bytes than its residual, so the bytes that fusing saves hardly
-# matter in a decode step. Here is the pair alone, for a prompt of 512 tokens.
+# The weights of a layer have far more bytes than the tensor that is normalized. So in a decode step, the bytes that
+# fusing saves hardly matter. Here is the pair alone, for a prompt of 512 tokens.
 
 # %%
 pair = unfused((1, 512, 4096), "float16")
@@ -57,8 +58,8 @@ display(compare(walk.scoreboard(pair, {}), walk.scoreboard(one, {})))
 # %% [markdown]
 # ## The kernel
 #
-# First the simple kernel: each thread holds elements that are `threads` apart, so that neighbouring threads read
-# neighbouring addresses. Then the wide kernel: the same steps, eight elements at a time.
+# First `row_kernel`: the elements of a thread are `threads` apart, so that neighbouring threads read neighbouring
+# addresses. Then `wide_kernel`: the same steps, with eight elements per load.
 
 # %%
 rows = tvm.tirx.Var("rows", "int64")
@@ -68,8 +69,8 @@ wide = add_norm.wide_kernel([rows], 4096, "float16", 1e-5, plan)
 display(kernel_picture(simple, "row_kernel"), kernel_picture(wide, "wide_kernel"))
 
 # %% [markdown]
-# Here is the CUDA code that TVM writes. The loads of x1 and x2 come before any store. A `uint4` is 16
-# bytes, and a thread has four of each tensor.
+# Here are some lines of the CUDA code that TVM generates for the wide kernel. A `uint4` is 16 bytes. A thread loads
+# four of them from x1 and four from x2, and all loads come before the first store.
 
 # %%
 (kernel,) = HostProgram(wide, CUDA).kernels.values()
@@ -79,8 +80,9 @@ print("\n".join(line[:110] for line in body if "uint4*)(x" in line or "uint4*)(t
 # %% [markdown]
 # ## Run it without a GPU
 #
-# g++ compiles the CUDA text itself, with a fiber for every thread. It runs twice: once with the first thread first,
-# once with the last thread first. Then WGSL, the language of WebGPU in a browser, runs on Vulkan. Outputs start as NaN.
+# g++ compiles the CUDA text as it stands, and a fiber on the CPU plays each thread. The kernel runs twice: once with
+# the first thread first, and once with the last thread first. Then the same kernel runs as WGSL, the GPU language of
+# browsers, on Vulkan. Outputs start as NaN.
 
 # %%
 random = np.random.default_rng(0)
@@ -110,8 +112,8 @@ print("WGSL:", wgsl_on_vulkan.missing("float16") or run_on(wgsl_on_vulkan.run_wg
 # %% [markdown]
 # ## Faults that a GPU does not report
 #
-# The same kernel without a barrier, without the guard of its tail, and without one step of its sum. On a
-# GPU the first now and then gives wrong numbers, and the second overwrites memory outside its arrays.
+# Here is the same kernel with three faults: without a barrier, without the guard of its tail, and without one step of
+# its sum. On a GPU, the first sometimes gives wrong numbers, and the second overwrites memory outside its arrays.
 
 # %%
 faults = {
@@ -130,8 +132,8 @@ for what, change in faults.items():
 # %% [markdown]
 # ## The missing key
 #
-# Two pairs that differ only in epsilon, fused by a pass that keeps one kernel for decode, and by a
-# pass with a key. All three modules run; one gives wrong numbers.
+# Two pairs differ only in epsilon. One pass fuses them with a single kernel for all decodes, the other with a complete
+# key. All three modules run, and the middle one gives wrong numbers.
 
 # %%
 two = add_norm.two_norms()
@@ -187,17 +189,16 @@ slow, fast = seconds(stock), seconds(plain)
 print(f"no schedule {1e6 * fast:.0f} µs, stock schedule {1e6 * slow:.0f} µs, {slow / fast:.0f}×")
 
 # %% [markdown]
-# The loops show the reason. With one row, the schedule can only spread the 4096 columns over threads.
-# It makes the *columns* the outer loop, and for each column it computes the sum over the whole row
-# again.
+# The loops show the reason. With one row, the only thing that the schedule can spread over threads is the 4096 columns.
+# So it makes the *columns* the outer loop, and computes the sum over the whole row again for each column.
 
 # %%
 display(show(stock["rms_norm"]))
 
 # %% [markdown]
-# The fused kernel for the same target keeps the row as the outer loop. If there are only a few rows,
-# one thread computes them before the others could wake up. `range(0)` is the tail of a row, which is
-# empty for 4096 columns; the code generator drops the loop.
+# The fused kernel for the same target keeps the row as the outer loop. If there are only a few rows, one thread
+# computes them all, because waking up the others would take longer. `range(0)` is the tail of a row. It is empty for
+# 4096 columns, and the code generator drops the loop.
 
 # %%
 for_cpu = add_norm.FuseAddRMSNorm(target)(pair)

@@ -53,38 +53,42 @@ def _upstream_on_sequences() -> str:
 
 QUESTIONS = [
     Question(
-        ask="TVM's default pipeline fuses operators by itself. How many CUDA kernels does it make of this pair?",
+        ask="TVM's default pipeline fuses operators by itself. How many CUDA kernels does it make of this add and "
+        "norm?",
         show=SEQUENCES.script,
         choices=("1", "2", "3"),
         compute=_kernels_of_a_pipeline,
-        because="FuseOps does put an add into a plain sum behind it. But rms_norm has the pattern kind of a matmul: "
-        "only what follows it may join it. This pass looks at the two by name.",
+        because="FuseOps moves an add into a plain sum that follows it. But rms_norm has pattern kind 4, like a "
+        "matmul. FuseOps moves into such a kernel only what comes after it, and this add comes before.",
     ),
     Question(
-        ask="main has two pairs, with equal shapes and epsilons. How many kernels are in the module after the pass?",
+        ask="This main has two pairs, with equal shapes and epsilons. How many kernels does the module have after "
+        "FuseAddRMSNorm?",
         show=LAYER.script,
         choices=("1", "2", "4"),
         compute=_kernels_of_two_layers,
-        because="Both pairs have the same key, so the second is given the first one's kernel.",
+        because="Both pairs have the same key, so the second pair uses the kernel of the first.",
     ),
     Question(
-        ask="And how many launches does one call of that main make, after the pass?",
+        ask="After the pass, how many kernel launches does one call of that main make?",
         choices=("1", "2", "4"),
         compute=lambda: earlier(1).launches(_two_layers())["main"],
-        because="One per pair: a kernel in the module is code, a launch is one use of it.",
+        because="One per pair. A kernel is code that the module has once; a launch is one use of it.",
     ),
     Question(
-        ask="A row has 1000 float16 elements. How many threads does the plan give it, if a block may have 1024?",
+        ask="A row has 1000 float16 elements, and a block may have 1024 threads. How many threads does plan_threads "
+        "give to a row?",
         choices=("32", "64", "128", "1024"),
         compute=lambda: earlier(4).plan_threads(1000, "float16", 1024).threads,
-        because="Eight elements per load make 125 vectors. At four vectors per thread, as in the reference, one warp "
-        "holds them; your own plan may give a thread fewer, and then needs more threads.",
+        because="With eight elements per load, a row has 125 vectors. In the reference, a thread holds up to four, so "
+        "one warp is enough. Your own plan may give a thread fewer vectors, and then it needs more threads.",
     ),
     Question(
-        ask="What does FuseAsUpstream, which asks only whether the first dimension is 1, make of (4, 3, 64)?",
+        ask="FuseAsUpstream asks only whether the first dimension is 1. What does it make of tensors of (4, 3, 64)?",
         show=SEQUENCES.script,
         choices=("a module that runs", "a module that is not well-formed", "the same module"),
         compute=_upstream_on_sequences,
-        because="It takes (4, 3, 64) for a batch of four decode steps, and calls a kernel written for (n, 1, 64).",
+        because="The first dimension is not 1, so the pass calls the decode kernel, which is written for (n, 1, 64). "
+        "The second dimension does not fit.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""What chapter 5 provides: three attempts that TVM refuses, the loop nest of a puzzle, and the copies around a tile."""
+"""Given in chapter 5: three attempts that TVM refuses, the loop nest of 5.11, and the copies around 5.14's tiles."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from chapters.kit.cpu.nt_matmul import is_nt_matmul
 
 
 def inline_the_product(sch: Schedule) -> None:
-    """Compute the product inside the bias block, where it is read."""
+    """Replace the read of `temp` in `bias` by the product."""
     sch.compute_inline("matmul")
 
 
 def inline_the_bias(sch: Schedule) -> None:
-    """Add the bias inside the product's block, where the sum is stored."""
+    """Add the bias where `matmul` stores its result."""
     sch.reverse_compute_inline("bias")
 
 
 def decompose_and_inline(sch: Schedule) -> None:
-    """Move the init into a separate block first, then add the bias in the block that remains."""
+    """Take the init out of `matmul` first, then add the bias where the rest stores its result."""
     sch.decompose_reduction("matmul", sch.get_loops("matmul")[2])
     sch.reverse_compute_inline("bias")
 
@@ -41,7 +41,7 @@ ATTEMPTS: dict[str, Callable[[Schedule], None]] = {
 
 
 def forced(m: int, n: int, k: int) -> tirx.PrimFunc:
-    """The third attempt, written by hand: it adds the bias at every step of the sum. This is not D = A @ B.T + C."""
+    """Return the third attempt, written by hand. It does not compute A @ B.T + C: each step of a sum adds the bias."""
 
     @T.prim_func(s_tir=True)
     def main(
@@ -69,7 +69,7 @@ def forced(m: int, n: int, k: int) -> tirx.PrimFunc:
 
 
 def rows_in_two_groups() -> Schedule:
-    """The sums of ten rows of 24 elements: for each group of five rows, eight columns at a time."""
+    """Return a schedule that sums ten rows of 24 elements: for each group of five rows, eight columns at a time."""
     sch = Schedule(row_sums(10, 24))
     i, k = sch.get_loops("total")
     group, row = sch.split(i, [2, 5])
@@ -85,11 +85,11 @@ UNROLLED = 8  # unrolled steps, at most
 
 
 def pad_rows(sch: Schedule, product: SBlockRV, tile: Tile) -> tuple[SBlockRV, SBlockRV]:
-    """Make the rows of the product whole tiles; returns the blocks that copy x in and the result out.
+    """Pad the rows of the product to whole tiles, and return the blocks (that copies x in, that copies the result out).
 
-    pad_einsum makes these copies only if tiles do not divide the rows. Otherwise they are made here, because a packed x
-    and a tiled result need them too. A block that already reads the result, such as a bias, takes the place of the copy
-    out.
+    `pad_einsum` makes these copies only if the rows are not a multiple of the tile. Otherwise they are made here,
+    because a packed x and a tiled result need copies too. If another block, such as a bias, reads the result, then that
+    block is the copy out.
     """
     padding = [1] * len(sch.get_loops(product))
     padding[tile.row_axis] = tile.rows
@@ -121,7 +121,7 @@ def pack_rows(sch: Schedule, product: SBlockRV, tile: Tile) -> None:
 
 
 def split_steps(tile: Tile) -> tuple[int, int]:
-    """(iterations of the loop over steps, unrolled steps per iteration), whose product is block_k."""
+    """Return (iterations of the loop over steps, unrolled steps per iteration); their product is `tile.block_k`."""
     unrolled = largest_divisor(tile.block_k, min(UNROLLED, LOADED // tile.vectors))
     return tile.block_k // unrolled, unrolled
 
@@ -140,7 +140,7 @@ def vectorize_copies(sch: Schedule, packed: SBlockRV, result: SBlockRV, tile: Ti
 
 
 def has_schedule(func: tirx.PrimFunc) -> bool:
-    """Whether this chapter has a schedule for `func`: an unscheduled NT_matmul alone, with a weight of constant size.
+    """Return whether this chapter can schedule `func`: an unscheduled NT_matmul, alone, with a w of constant size.
 
     The kernel is recognized by what it computes, not by its name.
     """

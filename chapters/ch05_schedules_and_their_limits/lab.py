@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lab: schedules and their limits
 #
-# One product, scheduled step by step and timed after each step; a failed attempt and TVM's full message; and the kernel
-# of chapter 3, made fast. In a terminal: `python -m chapters.ch05_schedules_and_their_limits`.
+# First, one product is scheduled step by step and timed after each step. Then TVM refuses an attempt, with its full
+# message. Last, the kernel of chapter 3 is made fast. In a terminal:
+# `python -m chapters.ch05_schedules_and_their_limits`.
 
 # %%
 import time
@@ -28,6 +29,9 @@ print("The schedules are", whose(5))
 
 # %% [markdown]
 # ## An sblock, taken apart
+#
+# A block has axes of its own, each of a kind and with a range. It declares what it reads and writes. `matmul` also has
+# an init.
 
 # %%
 sch = s_tir.Schedule(matmul_bias(8, 16, 6))
@@ -47,12 +51,17 @@ print("read by", [sch.get(consumer).name_hint for consumer in sch.get_consumers(
 # %% [markdown]
 # ## One primitive after another
 #
-# Each primitive makes a small change that you can read.
+# Lines with − are gone, lines with + are new. First the tiles of exercise 5.1: only the loops change, and the bindings
+# of the axes.
 
 # %%
 before = sch.mod["main"]
 ours.tile(sch, 4, 8)
 display(diff(before, sch.mod["main"]))
+
+# %% [markdown]
+# Then 5.2 and 5.3: one parallel loop over tiles, unrolled rows, vectorized columns, and the bias inside the loop over
+# tiles.
 
 # %%
 before = sch.mod["main"]
@@ -60,15 +69,20 @@ ours.use_the_machine(sch)
 ours.bias_at_the_tile(sch)
 display(diff(before, sch.mod["main"]))
 
+# %% [markdown]
+# Last, the init is taken out of the loop over steps.
+
 # %%
 before = sch.mod["main"]
 sch.decompose_reduction("matmul", sch.get_loops("matmul")[1])
 display(diff(before, sch.mod["main"]))
 
 # %% [markdown]
-# ## What each step is worth, here
+# ## How long each step takes, here
 #
 # The same steps on a larger product, compiled for the processor that runs this. Every version is checked against NumPy.
+# The last one first copies `B`, so that the columns of a tile are neighbours in memory. Which step gains most? Guess
+# before you look.
 
 # %% tags=["measured"]
 SIZE = 256
@@ -98,14 +112,17 @@ def decomposed(sch):
 
 
 def packed(sch):
-    """A copy of B with columns of the result side by side, and then everything as before."""
+    """Copy B first, so that columns of the result are neighbours in the copy; then everything as before.
+
+    cache_read makes a copy of the block's input number 1, and transform_layout exchanges the dimensions of the copy.
+    """
     sch.cache_read("matmul", 1, "global")
     sch.transform_layout("matmul", ("read", 1), lambda column, step: (step, column))
     decomposed(sch)
 
 
 def seconds(step) -> float:
-    """The shortest of five runs of the product after `step`."""
+    """Return the shortest time of five runs of the product after `step`."""
     sch = s_tir.Schedule(matmul_bias(SIZE, SIZE, SIZE))
     step(sch)
     kernel = tvm.compile(sch.mod, target=llvm_host()["target"])["main"]
@@ -131,13 +148,13 @@ steps = {
 display(Table(("step", "milliseconds"), [(n, f"{1e3 * seconds(s):.2f}") for n, s in steps.items()]))
 
 # %% [markdown]
-# As written, LLVM vectorizes the loop over steps by itself. Tiles that read B across its rows lose that; with B packed,
-# the columns of a tile are adjacent in memory. Which row is best depends on the processor, and times on a busy machine
-# vary.
+# In the program as written, LLVM vectorizes the loop over steps by itself. The tiles read B across its rows, and that
+# vectorization is lost. With B packed, the columns of a tile are neighbours in memory. Which row of the table is best
+# depends on the processor, and times on a busy machine vary.
 #
 # ## A full refusal
 #
-# TVM prints the program, with the block in question underlined, and then the condition that failed.
+# TVM prints the program with one block underlined, and below it the condition that failed.
 
 # %%
 try:
@@ -150,7 +167,7 @@ except s_tir.ScheduleError as error:
 # %% [markdown]
 # ## The forced version, run
 #
-# For k = 1 it is right; for larger k it is wrong by k - 1 times the bias.
+# The program that TVM refuses to make, for sums of one step and more. `forced_error` is exercise 5.7.
 
 # %%
 for k in (1, 2, 8, 64):
@@ -166,8 +183,8 @@ for k in (1, 2, 8, 64):
 # %% [markdown]
 # ## The product of chapter 3, fast
 #
-# First `NT_matmul` as chapter 3's pass makes it, for a layer of 1024 by 1024, then its loops after each of the two
-# schedules. How many lanes and registers they use depends on the processor that runs this.
+# First `NT_matmul` as chapter 3's pass makes it, for a layer of 1024 by 1024. Then its loops after each of the two
+# schedules. The numbers of lanes and registers depend on the processor that runs this.
 
 # %%
 fuse, target = earlier(3).FuseTransposeMatmul(), llvm_host()["target"]
@@ -188,7 +205,7 @@ display(loop_nest(ours.schedule_prefill(unscheduled(64), target), "prefill"))
 
 # %% tags=["measured"]
 def milliseconds(func, rows: int) -> float:
-    """The median of seven calls of a PrimFunc (w, x, out)."""
+    """Return the median time of seven calls of a PrimFunc (w, x, out)."""
     function = tvm.compile(func.with_attr("global_symbol", "main"), target=target)["main"]
     arrays = (np.ones((1024, 1024)), np.ones((rows, 1024)), np.zeros((rows, 1024)))
     tensors = [tvm.runtime.tensor(array.astype("float32")) for array in arrays]
@@ -209,9 +226,10 @@ for rows, schedule in ((1, ours.schedule_decode), (64, ours.schedule_prefill)):
 # These times were measured while this page was built, on a machine that may have been busy. They show the order of
 # magnitude. `python -m chapters bench 5` measures properly.
 #
-# ## Same tokens
+# ## The same tokens
 #
-# The tiny decoder after chapter 3's pass, then also with its products scheduled for this processor.
+# A schedule must not change what a model says. The tiny decoder generates eight tokens after chapter 3's pass, and
+# again with its products also scheduled for this processor.
 
 # %%
 exported, _ = decoder("tiny", functions=Generator.SINGLE)

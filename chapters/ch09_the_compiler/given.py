@@ -1,4 +1,4 @@
-"""What chapter 9 provides: chapter 5's schedules for a product with its epilogue, two phases, and a pipeline's name."""
+"""Given in chapter 9: chapter 5's schedules for a product with its epilogue, and what stands around your phases."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from chapters.runner.earlier import earlier
 
 
 def tiled(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """A product by chapter 5's schedules; with each tile of sums come the results that are made of them.
+    """Return the product `func` with chapter 5's schedule; the block behind it runs on each tile of sums.
 
-    func: an NT_matmul that chapter 5 can schedule, alone or with one block behind it, its epilogue, which reads of the
-    sums only the one with the index that it writes.
+    func: an NT_matmul that chapter 5 can schedule, alone or with one block behind it, which reads of the sums only the
+    one with the index that it writes.
     """
     *_, (_, last) = innermost_blocks(func.body)
     sch, name = Schedule(earlier(5).schedule(func, target)), last.block.name_hint
@@ -39,9 +39,10 @@ def tiled(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 
 def product_first(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` with the blocks before its NT_matmul inlined, if only blocks behind it read them; or `func` itself.
+    """Return `func` with the blocks before its NT_matmul inlined into blocks behind it, or `func` itself.
 
-    FuseOps puts a block there if a model computes a gate before the product that is multiplied with it.
+    FuseOps puts a block there if a model computes a gate before the product that is multiplied by it. If the product
+    itself reads such a block, `func` stays as it is.
     """
     if not has_product(func):
         return func
@@ -58,7 +59,7 @@ def product_first(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def each_unscheduled(name: str, rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc]) -> Pass:
-    """A pass called `name` that puts rewrite(func) in the place of each PrimFunc `func` that needs a schedule."""
+    """Return a pass called `name` that replaces each PrimFunc `func` that is not scheduled yet by rewrite(func)."""
 
     @tvm.transform.module_pass(opt_level=0, name=name)
     def transform(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -68,17 +69,17 @@ def each_unscheduled(name: str, rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc
 
 
 def before_fusion() -> list[Pass]:
-    """The passes that come before the fusions: they make sure of the numbers, however kernels are fused later."""
+    """Return the passes before the fusions. They keep the numbers right, however kernels are fused later."""
     return [CopyOperandsBeforeInPlace(), SumInFloat32()]
 
 
 def after_schedules(target: Target) -> list[Pass]:
-    """On a CPU, polynomials in place of exp, tanh, erf and sigmoid; a GPU has instructions for them."""
+    """Return the pass that writes exp, tanh, erf and sigmoid as polynomials, on a CPU. A GPU has instructions."""
     return [VectorizeTranscendentals()] if target.kind.name == "llvm" else []
 
 
 def vm_phase() -> list[Pass]:
-    """The last passes: they lower the rest to functions of the virtual machine, compute shapes, and name functions."""
+    """Return the last passes: they lower the rest to calls of the virtual machine, and name the functions."""
     return [
         transform.LowerRuntimeBuiltin(),
         transform.ComputePrimValue(),
@@ -88,9 +89,9 @@ def vm_phase() -> list[Pass]:
 
 
 def register(name: str) -> Callable[[Callable[..., Pass]], Callable[..., Pass]]:
-    """A decorator for a function that makes a pipeline: `relax.get_pipeline(name)` then finds it.
+    """Return a decorator for a function that makes a pipeline; `relax.get_pipeline(name)` then finds it.
 
-    TVM refuses a name that is taken. One process may import both your file and the reference, so the later one takes
+    TVM refuses a name that is taken. One process may import both your file and the reference, so the later import takes
     over the name.
     """
     PIPELINE_MAP.pop(name, None)

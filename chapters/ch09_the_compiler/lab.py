@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Lab: compile a decoder
 #
-# The pipeline on `tiny`, phase by phase; then what it saves, and the kernels that a GPU would run. In a terminal:
-# `python -m chapters.ch09_the_compiler.lab`.
+# First the pipeline compiles `tiny` phase by phase. Then we look at what it saves, generate tokens, and list the
+# kernels that a GPU would run. In a terminal: `python -m chapters.ch09_the_compiler`.
 
 # %%
 from dataclasses import replace
@@ -32,7 +32,8 @@ for chapter in (2, 3, 4, 5, 7):
 # %% [markdown]
 # ## Phase by phase
 #
-# The calls of one decode step after each phase: operators that are not lowered yet, and kernels.
+# One decode step after each phase: how many operators still wait for a kernel, and how many calls of kernels there are.
+# Which phase turns the first number into the second? Which one leaves both as they are?
 
 # %%
 config, llvm = CONFIGS["tiny"], Target("llvm")
@@ -44,7 +45,7 @@ exported, _ = decoder("tiny", "float32", ["decode"])
 
 
 def calls(mod: tvm.IRModule) -> tuple[int, int]:
-    """(operators that wait for a kernel, calls of kernels)."""
+    """Return (operators that wait for a kernel, calls of kernels)."""
     found = counts(mod)
     return found.operators, found.launches
 
@@ -60,7 +61,8 @@ display(Table(("decode, three layers", "operators that wait", "calls of kernels"
 # %% [markdown]
 # ## One layer, before and after
 #
-# A decoder with one layer, as exported, and after all its operators have become kernels.
+# A decoder with one layer, as exported, and after all its operators have become kernels. Look for the two sums, for the
+# transposes, and for `split`, `silu` and the product behind them.
 
 # %%
 single, _ = decoder(replace(config, num_hidden_layers=1), "float32", ["decode"])
@@ -72,6 +74,8 @@ display(diff(known["decode"], lowered["decode"]))
 
 # %% [markdown]
 # ## Launches, bytes, memory
+#
+# The scoreboard of chapter 1, before and after, and the memory that is planned for one decode step.
 
 # %%
 scoreboard = earlier(1).scoreboard
@@ -83,8 +87,8 @@ for name, one in {"TVM's default": exported, "ours": stages["schedule"]}.items()
 # %% [markdown]
 # ## Sixty-four tokens
 #
-# Greedy decoding, compared with NumPy in float64. Logits may differ by a thousandth of the largest; tokens must be
-# equal.
+# Greedy decoding, compared with NumPy in float64. A logit may differ by a thousandth of the largest one. The tokens
+# must be equal.
 
 # %%
 weights, prompt = random_weights("tiny"), [3, 1, 4, 1, 5]
@@ -102,8 +106,8 @@ assert error < 1e-3 and (found.tokens == tokens).all()
 # %% [markdown]
 # ## The same for a GPU
 #
-# `tvm.compile` writes CUDA text without a CUDA toolkit. Here is each kernel of the decode step, whether it uses shared
-# memory, and whether its threads exchange numbers by shuffles.
+# `tvm.compile` writes CUDA source without a CUDA toolkit. The table lists the kernels of the decode step: whether a
+# kernel uses shared memory, and whether its threads exchange numbers by shuffles.
 
 # %%
 half, _ = decoder("tiny", "float16", ["decode"])

@@ -38,7 +38,7 @@ def _error_of_a_late_pass() -> str:
         after = earlier(3).FuseTransposeMatmul()(lowered)
     except Exception:
         return "it raises an error"
-    return "it changes nothing" if after.same_as(lowered) else "it fuses them all the same"
+    return "it changes nothing" if after.same_as(lowered) else "it fuses the pairs anyway"
 
 
 def _rule_for_the_head() -> str:
@@ -72,8 +72,8 @@ def _products() -> list[tirx.PrimFunc]:
 
 QUESTIONS = [
     Question(
-        ask="FuseTransposeMatmul runs on a decoder that LegalizeOps has been through. What does it do?",
-        choices=("it raises an error", "it changes nothing", "it fuses them all the same"),
+        ask="FuseTransposeMatmul runs on a decoder that LegalizeOps has already lowered. What does it do?",
+        choices=("it raises an error", "it changes nothing", "it fuses the pairs anyway"),
         compute=_error_of_a_late_pass,
         because="It looks for permute_dims and matmul, but LegalizeOps has replaced both by calls of kernels.",
     ),
@@ -81,10 +81,10 @@ QUESTIONS = [
         ask="The decoder has three layers with four products each, and a head. How many product kernels are compiled?",
         choices=("13", "5", "4"),
         compute=lambda: len(_products()),
-        because="Equal kernels share one PrimFunc, which every layer calls: four shapes, and the head's.",
+        because="Equal kernels share one PrimFunc, which every layer calls: four shapes per layer, and the head's.",
     ),
     Question(
-        ask="Without a vocab_size in the metadata, how many of them get no schedule from chapter 5?",
+        ask="Without a vocab_size in the metadata, how many of these kernels get no schedule from chapter 5?",
         choices=("0", "1", "5"),
         compute=lambda: sum("tirx.is_scheduled" not in (f.attrs or {}) for f in _products()),
         because="The head's weight then has a symbolic number of rows. In most models it is the largest weight.",
@@ -93,12 +93,12 @@ QUESTIONS = [
         ask="In TVM's default plan for a decode step of `tiny`, which tensor needs the largest storage?",
         choices=("the attention scores", "a weight, transposed", "the head, transposed"),
         compute=_planned_memory,
-        because="The transposed copy of gate_up_proj. Without transposes, no storage of that size is planned.",
+        because="It is the transposed copy of gate_up_proj. Without transposes, no storage of that size is planned.",
     ),
     Question(
         ask="For CUDA, GEMV declines the head of `tiny`, 500 rows. Which of the next rules schedules it?",
         choices=("Matmul", "Reduction", "Fallback"),
         compute=_rule_for_the_head,
-        because="A product with one row is a reduction: one block of threads per result, so no block is partly used.",
+        because="A product of one row is a reduction. This rule uses one block of threads per result, so each is full.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""What chapter 10 provides: patterns and rules beside the learner's own, a careless pass, and a kernel's CUDA text."""
+"""What chapter 10 provides: patterns and rules beside your own, a careless pass, and the CUDA code of a kernel."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from chapters.kit.models.rewriting import Matched, apply_rules, either, known_sh
 
 # --- RMSNorm: its weight and its dtype ------------------------------------------------------------
 #
-# Two rules that follow the learner's, each right by itself. w * rms_norm(x, ones) is rms_norm(x, w), in float32. In
-# float16 the norm is rounded before w multiplies it, and rms_norm(x, w) rounds once, after the product. The numbers
-# differ, so the product stays. astype(rms_norm(astype(x, float32), w), float16) is rms_norm in float16, which converts
-# in the same two places. It needs a w in float16: ones, or what was converted to float32 for this norm.
+# Two rules run after yours. The first: in float32, w * rms_norm(x, ones) is rms_norm(x, w). In float16 it is not. There
+# the model rounds the norm before it multiplies by w, and rms_norm(x, w) rounds once, after the product; so the product
+# stays. The second: astype(rms_norm(astype(x, float32), w), float16) is rms_norm in float16, which converts in the same
+# two places. It needs a w in float16: ones, or a weight that was converted to float32 only for this norm.
 
 
 def ones(length: Expr, dtype: str) -> Expr:
-    """A weight that changes nothing."""
+    """Return a constant weight of `length` ones."""
     return relax.const(np.ones(int(length)), dtype)
 
 
 def is_last(axes: list[int] | None, rank: int) -> bool:
-    """Whether an operator's `axes` are the last axis of a tensor of `rank` dimensions, and no other."""
+    """Whether `axes` are the last axis of a tensor of `rank` dimensions, and no other. False for None."""
     return axes is not None and [int(axis) % rank for axis in axes] == [rank - 1]
 
 
@@ -39,7 +39,7 @@ WEIGHTED = either("relax.multiply", WEIGHT, UNWEIGHTED)
 
 
 def weighted(expr: Expr, found: Matched) -> Expr:
-    """w * rms_norm(x, ones) as rms_norm(x, w), if w is float32 and has one element per column."""
+    """Return rms_norm(x, w) for w * rms_norm(x, ones), if w is float32 and has one element per column."""
     x, weight, ones_, norm = (found[part] for part in (X, WEIGHT, ONES, UNWEIGHTED))
     if (
         x.ty.dtype != "float32"
@@ -57,7 +57,7 @@ ROUNDED = is_op("relax.astype")(NORM)
 
 
 def rounded(expr: Expr, found: Matched) -> Expr:
-    """The norm of a widened x, rounded to the dtype of x, as a norm of x itself."""
+    """Return a norm of x itself for the norm of a widened x that is rounded to the dtype of x."""
     x, norm, dtype = found[X], found[NORM], expr.ty.dtype
     narrow = str(dtype) in ("float16", "bfloat16") and x.ty.dtype == dtype
     if not narrow or norm.ty.dtype != "float32" or not is_last(norm.attrs.axes, x.ty.ndim):
@@ -81,7 +81,7 @@ LIKE_A_NORM = either("relax.multiply", FACTOR, ANY_SCALE)
 
 
 def hastily(expr: Expr, found: Matched) -> Expr:
-    """factor * scale as rms_norm(factor, ones), wherever TVM accepts it."""
+    """Return rms_norm(factor, ones) for factor * scale, whenever TVM accepts such a norm. It asks nothing else."""
     factor, epsilon = found[FACTOR], scalar(found[ADDED])
     shape = known_shape(factor)
     fits = structural_equal(expr.ty, factor.ty) and len(shape or []) >= 2 and epsilon is not None
@@ -92,7 +92,7 @@ def hastily(expr: Expr, found: Matched) -> Expr:
 
 @tvm.transform.module_pass(opt_level=0, name="CarelessRMSNorm")
 class CarelessRMSNorm:
-    """Replaces what looks like an RMSNorm: any product with rsqrt(mean(…) + a constant). Wrong on purpose."""
+    """Replaces whatever looks like an RMSNorm: any product with rsqrt(mean(…) + a constant). Wrong on purpose."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         return apply_rules(mod, [(LIKE_A_NORM, hastily)])
@@ -119,10 +119,10 @@ PRODUCT = is_op("relax.matmul")(ROWS, weight)
 
 
 def constant_operand(found: Matched) -> np.ndarray | None:
-    """The array that a match of PRODUCT multiplies x with: the constant after all reshapes and transposes behind it.
+    """Return the array that a match of PRODUCT multiplies x with: the constant after all reshapes and transposes.
 
-    None if the product already is matmul(x, permute_dims(constant)), or if the array cannot be computed here: its
-    elements are packed, or a size is symbolic.
+    Returns None if the product already is matmul(x, permute_dims(constant)), or if the array cannot be computed here
+    because its elements are packed or a size is symbolic.
     """
     stored, steps = found[STORED], [found[step] for step in STEPS if step in found]
     is_canonical = len(steps) == 1 and steps[0].op == TRANSPOSE and stored.ty.ndim == 2
@@ -139,12 +139,12 @@ def constant_operand(found: Matched) -> np.ndarray | None:
 
 
 def _has_numbers(step: Expr) -> bool:
-    """Whether the shape of `step` is known, dimension by dimension, without symbolic ones."""
+    """Whether all dimensions of `step` are numbers."""
     return all(isinstance(dim, tirx.IntImm) for dim in known_shape(step) or [None])
 
 
 def is_one_matrix(w: np.ndarray) -> bool:
-    """Whether `w` is one matrix (k, n), with or without further dimensions of size 1 before these two."""
+    """Whether `w` is one matrix (k, n). It may have leading dimensions of size 1."""
     return w.ndim >= 2 and prod(w.shape[:-2]) == 1
 
 
@@ -152,5 +152,5 @@ def is_one_matrix(w: np.ndarray) -> bool:
 
 
 def cuda_source(mod: tvm.IRModule, target: Target) -> str:
-    """The CUDA C++ that TVM generates for a module of scheduled kernels; needs no GPU and no CUDA toolkit."""
+    """Return the CUDA C++ that TVM generates for a module of scheduled kernels. Needs no GPU and no CUDA toolkit."""
     return tvm.compile(mod, target).mod.imports[0].inspect_source()

@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lab: a graph from elsewhere
 #
-# A layer as an exporter spells it, rule by rule into canonical form; then what the compiler makes of it. No PyTorch is
-# needed: the graph is written as text. In a terminal: `python -m chapters.ch10_imported_models.lab`.
+# This lab takes a layer as an exporter spells it, and brings it into canonical form, rule by rule. Then it looks at
+# what the compiler makes of it. The graph is written as text, so you need no PyTorch. In a terminal: `python -m
+# chapters.ch10_imported_models.lab`.
 
 # %%
 import numpy as np
@@ -31,8 +32,8 @@ for chapter in (1, 3, 4, 5, 9):
 # %% [markdown]
 # ## The graph as it comes
 #
-# A residual, a norm that is spelled out, a product whose weight is stored (k, n) between two reshapes, and the cube of
-# GELU's approximation. Each line is one that PyTorch's exporter writes.
+# The graph has a residual, a norm that is spelled out, a product between two reshapes whose weight is stored (k, n),
+# and GELU's approximation, which contains a cube. All of it is spelled as PyTorch's exporter spells it.
 
 # %%
 random = np.random.default_rng(0)
@@ -58,8 +59,8 @@ print(", ".join(call.op.name.removeprefix("relax.") for call in calls_in(importe
 # %% [markdown]
 # ## Rule by rule
 #
-# The passes of `canonicalize` one after the other: how many operators are left after each, and which kinds came or
-# went.
+# Here are the passes of `canonicalize`, one after the other. The table says how many operators are left after each
+# pass, and of which kinds there are fewer or more.
 
 # %%
 mod, rows = imported, []
@@ -79,7 +80,7 @@ display(diff(imported["main"], canonical["main"]))
 # %% [markdown]
 # ## The same numbers
 #
-# Both graphs, compiled by chapter 9's pipeline, beside NumPy in float64.
+# Compile both graphs with chapter 9's pipeline, and compare them with NumPy in float64.
 
 # %%
 pipeline = earlier(9).fusion_pipeline(llvm)
@@ -107,8 +108,9 @@ for name, run in runs.items():
 # %% [markdown]
 # ## Launches, bytes, and who scheduled what
 #
-# The same layer before and after. In the imported graph a reshape stands between the product and its activation, and
-# each call copies the weight into another layout. In canonical form both are one kernel, with chapter 5's schedule.
+# Here is the same layer before and after. In the imported graph, a reshape between the product and its activation keeps
+# them apart, and each call copies the weight into another layout. In canonical form, product and activation are one
+# kernel, with chapter 5's schedule.
 
 # %%
 kernels = {
@@ -125,8 +127,8 @@ for name, (_, by) in kernels.items():
 # %% [markdown]
 # ## A careless pass
 #
-# A mean over the columns is no RMSNorm. The careless pass takes it for one, and the numbers change. The pass of this
-# chapter leaves it alone.
+# This graph takes the mean of each column, so it is not an RMSNorm. The careless pass takes it for one, and the numbers
+# change. The pass of this chapter leaves it alone.
 
 # %%
 columns = relax_module("""
@@ -145,7 +147,7 @@ for one in (given.CarelessRMSNorm(), ours.RecognizeRMSNorm()):
 # %% [markdown]
 # ## The code for a GPU
 #
-# For each architecture, the first of three rules whose generated code multiplies on tensor cores.
+# For each architecture, the table shows the first rule whose generated code multiplies on tensor cores.
 
 # %%
 rules = [dl.gpu.GEMV(), dl.gpu.Matmul(), MatmulOnTensorCores(), dl.gpu.Fallback()]
@@ -160,7 +162,7 @@ display(Table(("architecture", "rule"), chosen))
 # %% [markdown]
 # ## In turns
 #
-# The times of the two compiled graphs, measured round by round. At this size a launch costs more than its arithmetic.
+# Last, the times of the two compiled graphs, measured in turns. At this size, a launch costs more than its arithmetic.
 
 # %% tags=["measured"]
 calls = {name: (lambda run=run: run(*tensors)) for name, run in runs.items()}

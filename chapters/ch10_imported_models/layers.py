@@ -1,4 +1,4 @@
-"""Five layers, each as a model's author might have written it. The compiler serves them unequally: exercise 10.5."""
+"""Five layers for exercise 10.5. A model's author might write each so, and not all compile to fast code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LLVM = tvm.target.Target("llvm")
 
 
 def _similarity() -> tvm.IRModule:
-    """A layer whose author wrote the kernel: s = x @ w.T, and the result is s + s.T."""
+    """Return a layer with a kernel that its author wrote: s = x @ w.T, and the result is s + s.T."""
 
     def kernel(x: te.Tensor, w: te.Tensor) -> te.Tensor:
         k = te.reduce_axis((0, x.shape[1]), name="k")
@@ -54,7 +54,7 @@ def main(x: (48, 64), w: (256, 64), b: (256,)):
 
 
 def compiled(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
-    """(the kernels of `mod` without schedules, for each the pass that then schedules it), for a CPU."""
+    """Return (the kernels of `mod` before they get schedules, the name of the pass that schedules each), for a CPU."""
     phases = earlier(9).phases(LLVM)
     lowered, first = scheduled_by(mod, [*phases["attach"], *phases["graph and lower"]], LLVM)
     return lowered, scheduled_by(lowered, phases["schedule"], LLVM)[1] | first

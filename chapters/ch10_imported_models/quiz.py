@@ -110,51 +110,56 @@ def _took() -> str:
 
 QUESTIONS = [
     Question(
-        ask="A residual and a norm, as exported. How many kernels does the pipeline launch for the imported graph?",
+        ask="This graph is a residual and a norm, as exported. How many kernels does the pipeline launch for it, "
+        "without the canonical form?",
         choices=("1", "3", "7"),
         compute=lambda: _launches(relax_module(NORM)),
-        because="FuseOps joins the mean and what follows. The sum and the square stay kernels of their own. In "
-        "canonical form, chapter 4 makes one kernel of all.",
+        because="FuseOps joins the mean and the operators after it. The add and the power stay kernels of their own. "
+        "From the canonical form, chapter 4 makes one kernel.",
         show=NORM,
     ),
     Question(
-        ask="A float16 model computes its norm in float32 and rounds before the weight. What becomes of it?",
+        ask="A float16 model computes its norm in float32, and rounds it before it multiplies by the weight. What does "
+        "RecognizeRMSNorm make of it?",
         choices=(
             "rms_norm with the weight inside",
             "rms_norm, and a multiplication by the weight",
             "nothing changes",
         ),
         compute=_half,
-        because="With the weight inside, the result would be rounded once instead of twice. Those are other numbers.",
+        because="With the weight inside, the result would be rounded once instead of twice, and the numbers would "
+        "change.",
         show=HALF,
     ),
     Question(
-        ask="RecognizeLinear adds a permute_dims to the graph. What does this transpose cost when the model runs?",
+        ask="RecognizeLinear adds a permute_dims to this graph. What does the transpose cost when the model runs?",
         choices=(
             "one kernel per call",
             "none: it is part of the product's kernel",
             "none: the product has (k, n)",
         ),
         compute=_transposes_at_run_time,
-        because="The constant is transposed at compile time; FuseTransposeMatmul takes permute_dims into the product.",
+        because="The constant was transposed while the model was compiled. FuseTransposeMatmul moves permute_dims into "
+        "the product's kernel.",
         show=PRODUCT,
     ),
     Question(
-        ask="The embedding's table is also the head's weight. How many copies of it are in the canonical graph?",
+        ask="In this graph, the embedding's table is also the weight of the head. How many copies of it does the "
+        "canonical graph have?",
         choices=("one copy, (96, 24)", "two copies, (96, 24) and (24, 96)", "three copies"),
         compute=_embedding,
-        because="The head already has the form matmul(x, permute_dims(w)), so the rule leaves it as it is.",
+        because="The head already has the form matmul(x, permute_dims(w)), so the rule does not change it.",
         show=TIED,
     ),
     Question(
-        ask="dlight's Matmul gets a float16 product for sm_90a. What is true of the result?",
+        ask="dlight's rule Matmul is given a float16 product for sm_90a. What is true of the result?",
         choices=(
             "the rule declines",
             "the code uses tensor cores",
             "the code multiplies number by number",
         ),
         compute=_took,
-        because="The rule takes the kernel and misses the tensor cores, because it cannot read the number in 90a. Only "
-        "the generated code shows it.",
+        because="The rule takes the kernel but does not use the tensor cores, because it cannot read the number in "
+        "90a. Only the generated code shows it.",
     ),
 ]

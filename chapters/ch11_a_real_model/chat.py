@@ -6,18 +6,25 @@ import sys
 import time
 from pathlib import Path
 
-from chapters.ch11_a_real_model.passes import chat_model
+from chapters.ch11_a_real_model.passes import chat_model, owners, phases
 from chapters.kit.chat.attention import LANES
+from chapters.kit.chat.compiled import compile_decoder
 from chapters.kit.chat.conversation import Chat, note, reply
 from chapters.kit.chat.gguf_file import GGUF, read_gguf
 from chapters.kit.chat.model_cache import cached_model, fetch_model
+from chapters.kit.chat.on_device import ModelOnDevice
 from chapters.kit.chat.template import Renderer
 from chapters.kit.chat.tokenizer import Tokenizer
-from chapters.kit.chat.weights import read_config
+from chapters.kit.chat.weights import Weights, read_config
+from chapters.kit.decoder.llama_config import LlamaConfig
+from chapters.kit.devices.connect import DeviceError
+from chapters.kit.devices.device import Device, open_device
+from chapters.kit.quantized.dot_products import lanes_of
 
 
 def start(options) -> Chat:
     """The chat that the options ask for; says on standard error what it does. Raises ValueError in one sentence."""
+    device = _device(options) if options.device or options.remote else None
     path = Path(options.gguf) if options.gguf else _default_model()
     file = read_gguf(path)
     tokenizer = Tokenizer.from_gguf(file)
@@ -28,14 +35,40 @@ def start(options) -> Chat:
             f"{path} has {len(tokenizer.tokens)} tokens and embeddings of {config.vocab_size}; convert the model again."
         )
     begin = time.perf_counter()
-    model, owners, kept = chat_model(file, config, options.exact)
-    yours = [number for number, owner in owners.items() if owner == "yours"]
+    if device:
+        model, by, kept = _on_device(file, config, options.exact, device)
+    else:
+        model, by, kept = chat_model(file, config, options.exact)
+    yours = [number for number, owner in by.items() if owner == "yours"]
     code = "the reference's passes"
     if yours:
         code = f"your passes of chapter {', '.join(yours)}, and the reference's elsewhere"
     how = "loaded what was compiled by" if kept else "compiled by"
     note(f"{path.name}: {how} {code} in {time.perf_counter() - begin:.1f} s")
     return Chat(model, tokenizer, renderer, options.temperature, options.seed)
+
+
+def _device(options) -> Device:
+    """The device that was asked for. Raises ValueError in one sentence."""
+    try:
+        device = open_device(options.device or "", options.remote or "")
+    except DeviceError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(device, Device):
+        raise ValueError(
+            f"chat cannot use {device.name}: it needs a device that TVM itself runs, such as cuda or metal."
+        )
+    note(f"The model runs on {device.name}.")
+    return device
+
+
+def _on_device(
+    file: GGUF, config: LlamaConfig, exact: bool, device: Device
+) -> tuple[ModelOnDevice, dict[str, str], bool]:
+    """What `chat_model` returns, on `device`. Nothing is kept: it is compiled at each start."""
+    weights = Weights(file, config, lanes_of(device.target))
+    executable, names = compile_decoder(weights, device.target, phases, exact)
+    return ModelOnDevice(executable, weights, names, device), owners(), False
 
 
 def _default_model() -> Path:
@@ -70,7 +103,13 @@ def run(options) -> int:
     """One answer if `options.prompt` is given, else a conversation until the end of the input."""
     if options.prompt is not None and not options.prompt.strip():
         raise ValueError("The prompt is empty; write what the model should answer.")
-    chat = start(options)
+    try:
+        return _talk(start(options), options)
+    except DeviceError as error:
+        raise ValueError(str(error)) from None
+
+
+def _talk(chat: Chat, options) -> int:
     with chat.renderer:
         if options.prompt is not None:
             reply(chat, options.prompt)

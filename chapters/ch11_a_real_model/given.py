@@ -23,13 +23,13 @@ from chapters.kit.quantized.dequantize import NAME, form_of
 
 
 def _parts(block: np.ndarray) -> tuple[np.float32, np.float32, np.ndarray]:
-    """(scale, minimum, codes) of a block, as they are."""
+    """Return (scale, minimum, codes) of a block, read correctly."""
     scale, minimum = np.ascontiguousarray(block[:4]).view("<f2").astype("float32")
     return scale, minimum, np.concatenate([block[4:] & 15, block[4:] >> 4])
 
 
 def neighbours(block: np.ndarray) -> np.ndarray:
-    """Takes the two codes of a byte for neighbouring weights."""
+    """Reads the two codes of a byte as neighboring weights."""
     scale, minimum, codes = _parts(block)
     return scale * codes.reshape(2, 16).T.reshape(32) + minimum
 
@@ -41,7 +41,7 @@ def without_minimum(block: np.ndarray) -> np.ndarray:
 
 
 def signed(block: np.ndarray) -> np.ndarray:
-    """Takes a code for a signed number of 4 bits, from -8 to 7."""
+    """Reads a code as a signed number of 4 bits, from -8 to 7."""
     scale, minimum, codes = _parts(block)
     return scale * (codes.astype("int8") - 16 * (codes > 7)) + minimum
 
@@ -73,12 +73,12 @@ def arguments(call: Call) -> list[Expr]:
 
 
 def unpacks(mod: IRModule, call: Call) -> bool:
-    """Whether the kernel of `call` unpacks a matrix of codes into floats. Its body is compared, and not its name."""
+    """Whether the kernel of `call` unpacks a matrix of codes into floats. Compares the kernel's body, not its name."""
     return form_of(mod[call.args[0]]) is not None
 
 
 def takes_rows(func: tirx.PrimFunc) -> bool:
-    """Whether `func` (matrix, numbers, result) copies rows of a matrix, whose numbers it reads from another tensor."""
+    """Whether `func` (matrix, numbers, result) copies the rows of a matrix that the tensor `numbers` names."""
     blocks = innermost_blocks(func.body)
     if len(func.params) != 3 or len(blocks) != 1:
         return False
@@ -99,14 +99,14 @@ Fusible = Callable[
 
 
 class _Joined:
-    """What the rules make of two kernels of a module; each pair is asked about once."""
+    """The kernels that the rules make of two kernels of a module. Each pair is computed once and kept."""
 
     def __init__(self, mod: IRModule, rules: Mapping[str, Rule]):
         self.mod, self.rules = mod, rules
         self.known: dict[tuple[GlobalVar, GlobalVar], dict[str, tirx.PrimFunc]] = {}
 
     def __call__(self, unpack: Call, reader: Call) -> dict[str, tirx.PrimFunc]:
-        """{name of a rule: the kernel that it makes of both}, empty if no rule serves them."""
+        """Return {name of a rule: the kernel that it makes of both}; empty if no rule serves this pair."""
         names = unpack.args[0], reader.args[0]
         if names not in self.known:
             kernels = [self.mod[name] for name in names]
@@ -150,10 +150,10 @@ class _Fuse(PyExprMutator):
 
 
 def fuse_pass(name: str, rules: Mapping[str, Rule], fusible: Fusible) -> Pass:
-    """The pass `name`, which replaces the calls that `fusible` finds and that the rule of this name serves.
+    """Return the pass `name`. It replaces the calls that `fusible` finds and that the rule `name` serves.
 
-    It runs after LegalizeOps and AnnotateTIROpPattern and before FuseOps, which then adds the epilogues that it finds
-    behind the new kernel. A matrix is unpacked by its users only if some rule serves each of them.
+    The pass runs after LegalizeOps and AnnotateTIROpPattern and before FuseOps, which then adds epilogues to the new
+    kernel. The users of a matrix unpack it only if every user is served by one of the rules.
     """
 
     @tvm.transform.module_pass(opt_level=0, name=name)
@@ -175,7 +175,7 @@ def fuse_pass(name: str, rules: Mapping[str, Rule], fusible: Fusible) -> Pass:
 
 @dataclass(frozen=True)
 class Kind:
-    """All matrices of one kind in the model. loss: of the logarithm of the perplexity, if they alone are in 4 bits."""
+    """All matrices of one kind. loss: how much the log perplexity grows if only this kind is in 4 bits."""
 
     in_4_bits: float  # megabytes per token
     in_8_bits: float
@@ -231,11 +231,11 @@ def bytes_table() -> Table:
 
 
 class Model(Protocol):
-    """Something that answers: compiled first, then given its weights, then fed tokens."""
+    """A model that answers. Call `compile`, then `load`, then `feed`."""
 
     def compile(self) -> None: ...
 
     def load(self) -> None: ...
 
     def feed(self, tokens: list[int]) -> int:
-        """Extends the conversation by `tokens`, and returns the token that follows."""
+        """Extend the conversation by `tokens`, and return the next token."""

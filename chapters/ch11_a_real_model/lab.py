@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Lab: from 20 bytes to a kernel
 #
-# The blocks of a model file, a layer whose weights stay packed, and the instructions that multiply them. The real model
-# is not needed; `python -m chapters chat` runs it. In a terminal: `python -m chapters.ch11_a_real_model.lab`.
+# This lab goes from the blocks of a model file to a layer whose weights stay packed, and to the instructions that
+# multiply them. It does not need the real model; `python -m chapters chat` runs that. To run the lab in a terminal,
+# type `python -m chapters.ch11_a_real_model.lab`.
 
 # %%
 import re
@@ -35,15 +36,15 @@ print("The passes of this chapter are", whose(11))
 # %% [markdown]
 # ## Types of blocks
 #
-# Every type stores a fixed number of weights in a fixed number of bytes.
+# Each type of block stores a fixed number of weights in a fixed number of bytes.
 
 # %%
 rows = [(kind, n, size, f"{8 * size / n:.3g}") for kind, (n, size) in BLOCKS.items()]
 display(Table(("type", "weights per block", "bytes", "bits per weight"), rows))
 
 # %% [markdown]
-# One random row of a matrix in Q4_1, in four blocks. `unpack` is exercise 11.1, and `read_codes` is what the chat uses
-# for whole matrices.
+# Here is one random row of a matrix in Q4_1, in four blocks. `unpack` (exercise 11.1) reads one block. The chat uses
+# `read_codes`, which reads whole matrices. Both must give the same weights.
 
 # %%
 random = np.random.default_rng(0)
@@ -65,7 +66,7 @@ print(by_hand[:8])
 # %% [markdown]
 # ## The layer, before and after
 #
-# A layer as the decoder has it: with 4-bit weights and a residual.
+# This is a layer of the decoder: a product with 4-bit weights, and a residual that is added.
 
 # %%
 n, k = 576, 1536  # the down projection of SmolLM2-135M
@@ -74,7 +75,8 @@ fused = layer.fused(lowered, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmu
 display(diff(lowered["main"], fused["main"]))
 
 # %% [markdown]
-# What TVM's memory planner allocates for each. The float copy of the matrix is gone, and nothing has come in its place.
+# How many bytes does TVM's memory planner allocate, tensor by tensor? Look for the float copy of the matrix: it has
+# 576 × 1536 × 4 bytes. After the passes it is gone.
 
 # %%
 for name, mod in {"before": lowered, "after": fused}.items():
@@ -84,9 +86,12 @@ for name, mod in {"before": lowered, "after": fused}.items():
 # %% [markdown]
 # ## The schedule
 #
-# `ScheduleCodedProducts` takes the fused kernel. Without instructions for bytes, or if asked for `exact`, it unpacks a
-# vector of codes into floats in registers. With them, it rounds x to 8 bits and multiplies integers. Which instruction
-# does the work on three processors, and how often it stands in the code:
+# `ScheduleCodedProducts` schedules the fused kernel in one of two ways. If the processor can multiply bytes, the kernel
+# rounds x to 8 bits and multiplies integers. Otherwise, or if you ask for `exact`, it unpacks a vector of codes into
+# floats in registers.
+#
+# The table shows which instruction multiplies bytes on three processors, and how often the code contains it. The last
+# column counts the instructions that convert integers to floats.
 
 # %%
 PROCESSORS = {
@@ -120,8 +125,8 @@ display(Table(("processor", "way", "instruction", "times", "conversions"), rows)
 # %% [markdown]
 # ## The numbers
 #
-# The layer on this machine, in both ways, beside NumPy in float64. The second error comes from rounding x, as
-# exercise 11.7 does it.
+# Run the layer on this machine in both ways, and compare the results with NumPy in float64. The second error is larger,
+# because x was rounded, as in exercise 11.7.
 
 # %% tags=["here"]
 target = llvm_host()["target"]
@@ -143,8 +148,8 @@ for exact in (True, False):
 # %% [markdown]
 # ## The same kernel for a GPU
 #
-# `ScheduleCodedProductsOnGPU` schedules the fused kernel for CUDA and WebGPU. A thread takes one word, eight codes, and
-# multiplies them by the elements of x that belong to them. Here is the part of the CUDA text that unpacks.
+# `ScheduleCodedProductsOnGPU` schedules the fused kernel for CUDA and WebGPU. A thread loads one word, which has eight
+# codes, and multiplies them by the matching elements of x. Here is the part of the CUDA source that unpacks.
 
 # %%
 small = layer.lowered(layer.layer(n=64, k=96))
@@ -157,8 +162,8 @@ print(f"{len(lines)} lines unpack a code; the first:")
 print(textwrap.fill(lines[0].strip(), 110))
 
 # %% [markdown]
-# Run without a GPU, as in chapter 8: the CUDA text as C++, and the WGSL on the driver that is here. The output starts
-# as NaN.
+# You can run both without a GPU, as in chapter 8: the CUDA source as C++, and the WGSL source on any Vulkan driver. The
+# output array is filled with NaN before the run.
 
 # %% tags=["here"]
 matrix = read_codes("Q4_1", random_matrix(64, 96))

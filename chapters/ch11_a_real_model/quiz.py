@@ -52,12 +52,12 @@ QUESTIONS = [
         ask="The layer of this chapter, x @ w.T + r with 4-bit weights. How many kernels are left after the passes?",
         choices=("1", "2", "3"),
         compute=lambda: str(len(_kernels(layer.layer()))),
-        because="The product's kernel unpacks the matrix, and FuseOps adds the residual behind it.",
+        because="The product's kernel unpacks the matrix, and FuseOps adds the residual as its epilogue.",
         show=layer.layer()["main"].script(),
     ),
     Question(
-        ask="The layer unpacks its matrix once, for the product and for the sum of all weights. Which float copies are "
-        "left after the passes?",
+        ask="A layer unpacks its matrix once. The product reads the result, and so does a sum of all weights. Which "
+        "float copies of the matrix are left after the passes?",
         choices=("none", "one, which both read", "one, for the sum; the product unpacks its own"),
         compute=_floats_of_the_summed,
         because="The sum needs the floats in memory. The product can read them there, so unpacking the codes again "
@@ -67,14 +67,14 @@ QUESTIONS = [
         ask="A block of Q4_K stores 256 weights in 144 bytes. How many bits is that per weight?",
         choices=("4", "4.5", "5"),
         compute=_bits,
-        because="144 × 8 / 256. Its eight scales and eight minima have 6 bits each, and share two float16 numbers.",
+        because="144 × 8 / 256 = 4.5. A block has eight scales and eight minima of 6 bits, and two float16 numbers.",
     ),
     Question(
         ask="In a group of 32, one x is 1000 and the others lie between -1 and 1. What are the others in 8 bits?",
         choices=("each is 0", "each keeps about two digits", "each is 1 or -1"),
         compute=_small_beside_large,
-        because="The step is 1000 / 127, about 7.9. Less than half of a step is rounded to 0, so such outliers cost "
-        "accuracy. Small groups keep the damage small.",
+        because="The step is 1000 / 127, about 7.9. Values below half a step are rounded to 0, so one outlier costs "
+        "the whole group its accuracy. Small groups limit the damage.",
     ),
     Question(
         ask="A matrix has 100 columns, and its groups have 32 weights. What happens?",
@@ -84,6 +84,6 @@ QUESTIONS = [
             "the last group has 4 weights",
         ),
         compute=_odd_size,
-        because="A form whose groups do not divide the row does not exist: no kernel would know where a row ends.",
+        because="`Form.shapes` raises ValueError if the group size does not divide the number of columns.",
     ),
 ]

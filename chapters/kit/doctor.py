@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from chapters.child import ROOT
 from chapters.kit import machine
 from chapters.kit.cpu.vector_registers import vector_registers
-from chapters.kit.gpu.executors import executors
+from chapters.kit.devices.cuda_driver import too_old
+from chapters.kit.gpu.executors import executors, skipped
 
 SECONDS = 120  # at most, to import TVM from a cold disk and to tensorize one block
 
@@ -68,6 +69,8 @@ def _gpus() -> list[Finding]:
     setup = "if this machine has an NVIDIA GPU, see “With an NVIDIA GPU” in docs/setup.md"
     advice = {"not loaded": f"{optional}; {setup}", "no gpu": optional}
     findings = [Finding("ok" if state == "gpu" else "--", sentence, advice.get(state, ""))]
+    if state != "gpu" and (old := too_old()):
+        findings = [Finding("--", old.partition(". ")[0], old.partition(". ")[2])]
     if machine.metal_exists():
         findings.append(Finding("ok", "Metal: a GPU that TVM can run kernels on"))
     if not any(finding.mark == "ok" for finding in findings):
@@ -83,7 +86,27 @@ def _executors() -> list[Finding]:
         reason = executor.missing()
         text = reason[0].upper() + reason[1:] if reason else executor.what
         found.append(Finding("--" if reason else "ok", text, executor.install if reason else ""))
+    if lacking := skipped():
+        found.append(
+            Finding(
+                "--",
+                f"{len(lacking)} exercises cannot be checked to the end here and are shown as SKIPPED: "
+                f"{', '.join(lacking)}",
+                "install what the lines above name; “GPU code, run without a GPU” in docs/setup.md says more",
+            )
+        )
     return found
+
+
+def _verdict(broken: int, skipped: int) -> str:
+    if broken:
+        return f"{broken} thing(s) to mend."
+    if skipped:
+        return (
+            f"Nothing is broken. {skipped} exercises will be skipped until this machine has what the lines with -- "
+            "name; all others can be checked."
+        )
+    return "Everything the course needs is here."
 
 
 def main() -> int:
@@ -94,7 +117,7 @@ def main() -> int:
         if finding.advice:
             print(f"    -> {finding.advice}")
     broken = sum(finding.mark == "!!" for finding in findings)
-    print(f"\n{broken} thing(s) to mend." if broken else "\nEverything the course needs is here.")
+    print(f"\n{_verdict(broken, len(skipped()))}")
     return 1 if broken else 0
 
 

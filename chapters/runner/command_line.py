@@ -12,8 +12,9 @@ from chapters.runner.course import CourseError
 from chapters.runner.terminal import refused, shown
 
 NAMES = ("status", "next", "check", "hint", "watch", "diff", "reset", "update", "quiz", "bench")
-NAMES += ("trace", "compile", "chat", "doctor")
-COMMANDS = {name: importlib.import_module(f"chapters.runner.commands.{name}") for name in NAMES}
+NAMES += ("trace", "compile", "chat", "serve-device", "doctor")
+MODULES = {name: f"chapters.runner.commands.{name.replace('-', '_')}" for name in NAMES}
+COMMANDS = {name: importlib.import_module(module) for name, module in MODULES.items()}
 
 
 class _Parser(argparse.ArgumentParser):

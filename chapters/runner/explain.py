@@ -51,7 +51,13 @@ def _about_name(found: dict[str, str | None]) -> tuple[str, str]:
     row = _renamed().get(f"{module}.{name}") or _renamed().get(name)
     if row:
         return f"This is written for an older TVM: `{row[0]}` has become `{row[1]}`.", RENAMED
-    if module or owner:
+    if owner:
+        article = "An" if owner[0] in "AEIOU" else "A"
+        return (
+            f"{article} `{owner}` has no `{name}` in this TVM. If you expected another class here, "
+            "ask `isinstance` first; the table lists names that older versions used."
+        ), RENAMED
+    if module:
         return "This TVM has no such name. The table lists names that older versions used.", RENAMED
     return "", ""
 

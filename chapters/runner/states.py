@@ -61,9 +61,14 @@ def has_passed(chapter: Chapter) -> bool:
     return all(state == "passed" for state in states(chapter).values())
 
 
-def upcoming() -> tuple[Chapter, Exercise] | None:
-    """The first exercise that is left to solve: neither passed nor, where it cannot run, skipped. None if none is."""
+def upcoming(first: int = 0) -> tuple[Chapter, Exercise] | None:
+    """The first exercise that is left to solve: neither passed nor, where it cannot run, skipped. None if none is.
+
+    first: the number of the chapter to begin with.
+    """
     for chapter in chapters():
+        if chapter.number < first:
+            continue
         now = states(chapter)
         for exercise in chapter.exercises:
             if now[exercise.id] not in FINE:

@@ -49,8 +49,9 @@ PAGES_AFTER = [
     {"For teachers": "teaching.md"},
 ]
 KINDS_OF_PAGE = ("Lesson", "Lab", "Solution")
-DRAWN_STYLE = "styles/drawn.css"
+STYLE = "styles/all.css"  # one file instead of one per sheet: a browser waits for each before it shows anything
 
+_sheets: list[str] = []  # the style sheets of mkdocs.yml
 _chapters: dict[str, course.Chapter] = {}  # address of the lesson -> chapter
 
 
@@ -64,7 +65,8 @@ def on_config(config):
         raise PluginError(str(error)) from None
     make_missing()  # lessons link to them
     config.nav = [*PAGES_BEFORE, {"Chapters": navigation()}, *PAGES_AFTER]
-    config.extra_css = [*config.extra_css, DRAWN_STYLE]
+    _sheets[:] = config.extra_css
+    config.extra_css = [STYLE]
     config.copyright = f"Verified on {stamp()}"  # in the footer of every page
     return config
 
@@ -94,7 +96,8 @@ def on_files(files, config):
         if file.src_dir == config.docs_dir and file.src_uri.endswith(".md"):
             linked += repository.targets(file.content_string, Path(file.abs_src_path).parent)
     _add_sources(linked, files, config, repository)
-    files.append(File.generated(config, DRAWN_STYLE, content=drawn_style()))
+    written = [Path(config.docs_dir, sheet).read_text(encoding="utf-8") for sheet in _sheets]
+    files.append(File.generated(config, STYLE, content="\n".join([*written, drawn_style()])))
     return files
 
 

@@ -125,7 +125,10 @@ def output_html(output: outputs.Output, made: str = "") -> str:
 
 def _text_html(text: str, caption: str, made: str) -> str:
     kind, note = f"run-{caption}", f", {html.escape(made)}" if made else ""
+    excluded = (
+        "" if caption == "error" else " data-search-exclude"
+    )  # readers search for error messages
     return (
-        f'<div class="run-output {kind}" data-search-exclude><span class="run-caption">{caption}{note}</span>'
+        f'<div class="run-output {kind}"{excluded}><span class="run-caption">{caption}{note}</span>'
         f'<pre class="no-copy"><code>{html.escape(text, quote=False)}</code></pre></div>'
     )

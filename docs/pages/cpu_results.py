@@ -10,6 +10,7 @@ from chapters.runner.course import chapter
 from docs.pages import plots
 
 # kernels that do only a part of the work: their time is not a speed of the whole
+OURS = ("ours", "fusion_by_hand")
 BOUNDS = ("read w", "multiply-add", "tile")
 
 
@@ -52,10 +53,32 @@ def _matmul_speed(n: int, k: int, threads: int, by_rows: dict[str, dict]) -> plo
         (r, *(si(speeds[s][r], "FLOP/s") if r in speeds[s] else "–" for s in names))
         for r in by_rows
     ]
+    ratios = {r: _ahead({n: s[n] for n in names if n in s}) for r, s in by_rows.items()}
+    ratios = {r: ratio for r, ratio in ratios.items() if ratio}
+    claim = ""
+    if ratios:
+        best, worst = max(ratios, key=ratios.get), min(ratios, key=ratios.get)
+        claim = (
+            f"Our kernel is {ratios[best]:.2g} times as fast as the better library at {best} rows, and "
+            f"{ratios[worst]:.2g} times at {worst}."
+        )
     on = f"{threads} thread{'s' if threads > 1 else ''}"
     title = f"x @ w.T for w of ({n}, {k}) in float32 on {on}"
     caption = "With few rows the time is that of reading w; the line is what the registers reach without any memory."
-    return plots.figure(draw, title, caption, Table(("rows of x", *names), rows))
+    return plots.figure(draw, title, caption, Table(("rows of x", *names), rows), claim=claim)
+
+
+def _ahead(seconds: dict[str, float]) -> float | None:
+    """How many times as long the fastest other takes; None if ours or all others are missing."""
+    ours = next((s for name, s in seconds.items() if name in OURS), None)
+    others = [s for name, s in seconds.items() if name not in OURS]
+    return min(others) / ours if ours and others else None
+
+
+YARDSTICK = (
+    "The copy is a yardstick and no bound: it moves as many bytes, from one tensor to another and with other loops. "
+    "Tensors of a few MB stay in the caches, so their rates say nothing about memory."
+)
 
 
 def norm_bandwidth(measured: dict) -> list[plots.Figure]:
@@ -69,11 +92,20 @@ def norm_bandwidth(measured: dict) -> list[plots.Figure]:
         by_dtype.setdefault(dtype, []).append(plots.Size(shape, moved, _renamed(seconds)))
     figures = []
     for dtype, cases in by_dtype.items():
-        largest = max(cases, key=lambda case: case.bytes)
-        rate = largest.bytes / largest.seconds["copy"]
         title = f"Add and RMSNorm in {dtype} on {threads} threads of a CPU"
-        figures.append(plots.bandwidth(cases, rate, title))
+        figures.append(plots.bandwidth(cases, None, title, YARDSTICK, _norm_claim(dtype, cases)))
     return figures
+
+
+def _norm_claim(dtype: str, cases: list[plots.Size]) -> str:
+    """What the largest case says, whose tensors come from memory."""
+    largest = max(cases, key=lambda case: case.bytes)
+    share = largest.seconds["copy"] / largest.seconds["ours"]
+    ahead = _ahead({name: s for name, s in largest.seconds.items() if name != "copy"})
+    others = f", {ahead:.2g} times as fast as the best of the others" if ahead else ""
+    return (
+        f"{si(largest.bytes, 'B')} of {dtype} move at {share:.0%} of the speed of a copy{others}."
+    )
 
 
 def _renamed(seconds: dict[str, float]) -> dict[str, float]:
@@ -104,7 +136,14 @@ def bias_speedup(measured: dict) -> list[plots.Figure]:
 
     title = "Starting an int8 sum from the bias"
     caption = "The longer the sums, the less the bias pass counts. The prediction is one line of arithmetic."
-    return [plots.figure(draw, title, caption, table)]
+    fused = {unit: points for unit, points in found.items() if unit.endswith("fused")}
+    unit, points = next(iter(fused.items()))
+    (short, most), (long, least) = min(points), max(points)
+    claim = (
+        f"Without a separate bias pass, {unit.split(',')[0]} is {most:.2g} times as fast at K = {short:,}, and "
+        f"{least:.3g} times at K = {long:,}."
+    )
+    return [plots.figure(draw, title, caption, table, claim=claim)]
 
 
 def decode_speed(measured: dict) -> list[plots.Figure]:
@@ -115,12 +154,20 @@ def decode_speed(measured: dict) -> list[plots.Figure]:
 def _decode_speed(decoder: str, seconds: dict[str, float]) -> plots.Figure:
     decode = [key for key in seconds if key.endswith(" decode")]
     times = {key.removesuffix(" decode"): seconds[key] for key in decode}
-    entries = [plots.Bar(name, 1 / time, f"{1 / time:.3g}") for name, time in times.items()]
-    rows = [(name, si(time, "s"), f"{1 / time:.3g}") for name, time in times.items()]
+    entries = [plots.Bar(name, 1 / time, _count(1 / time)) for name, time in times.items()]
+    rows = [(name, si(time, "s"), _count(1 / time)) for name, time in times.items()]
+    ahead = _ahead(times)
+    claim = f"Our decode step is {ahead:.2g} times as fast as the next best." if ahead else ""
     title = f"One token through the decoder “{decoder}”"
     caption = "The same weights and the same tokens for everybody."
     table = Table(("compiled by", "a decode step", "steps per second"), rows)
-    return plots.bars(entries, "decode steps per second, more is better", title, caption, table)
+    words = "decode steps per second, more is better"
+    return plots.bars(entries, words, title, caption, table, claim=claim)
+
+
+def _count(number: float) -> str:
+    """Three digits, without an exponent: 7,950 and 2.91."""
+    return f"{float(f'{number:.3g}'):,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def chat_speed(measured: dict) -> list[plots.Figure]:
@@ -137,7 +184,11 @@ def chat_speed(measured: dict) -> list[plots.Figure]:
     table = Table(("runtime", "a decode step", "tokens per second"), rows)
     words = "tokens per second, more is better"
     reading = (limit, "only reading the weights")
-    return [plots.bars(entries, words, title, caption, table, reading)]
+    peers = [
+        f"{name} {1 / time:.0f}" for name, time in times.items() if name.startswith("llama.cpp")
+    ]
+    claim = f"Ours makes {1 / times[bench.OURS]:.0f} tokens per second; {' and '.join(peers)}."
+    return [plots.bars(entries, words, title, caption, table, reading, claim)]
 
 
 def weight_bytes(measured: dict) -> list[plots.Figure]:
@@ -147,7 +198,13 @@ def weight_bytes(measured: dict) -> list[plots.Figure]:
     table = _given().bytes_table()
     title = "What one token of SmolLM2-135M reads"
     caption = "Each weight is read once per token, so bytes decide how fast a model answers."
-    return [plots.bars(entries, "megabytes per token, less is better", title, caption, table)]
+    most, least = max(sizes.values()), min(sizes.values())
+    times = f"{most / least:.2g} times as much"
+    claim = (
+        f"With 4-bit weights a token reads {least / 1e6:.0f} MB; as float32 it would read {times}."
+    )
+    words = "megabytes per token, less is better"
+    return [plots.bars(entries, words, title, caption, table, claim=claim)]
 
 
 PLOTS = {

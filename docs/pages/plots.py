@@ -14,6 +14,20 @@ from chapters.kit.bench.gpu_results import roofline_table
 from chapters.kit.draw.table import Table, si
 
 COLOURS = ("#c96f12", "#4276d6", "#2f8f5b", "#9a62d3", "#c2486f", "#6b7f8f", "#93820f", "#18929b")
+OURS = COLOURS[0]
+CONTENDERS = {  # how a name begins -> its colour, the same on every plot; the longest that fits counts
+    "ours": OURS,
+    "fusion_by_hand": OURS,
+    "copy": COLOURS[5],
+    "NumPy": COLOURS[3],
+    "PyTorch": COLOURS[4],
+    "Transformers": COLOURS[4],
+    "torch.compile": COLOURS[6],
+    "Transformers, torch.compile": COLOURS[6],
+    "TVM": COLOURS[1],
+    "unfused": COLOURS[1],
+    "llama.cpp": COLOURS[2],
+}
 MARKERS = "os^Dv"  # shapes differ too, for readers who cannot tell the colours apart
 INK = "#010203"  # matplotlib writes this colour; the page's text colour replaces it
 STYLE = """
@@ -35,29 +49,39 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with its caption and the table of its numbers. title: what it shows, also for screen readers."""
+    """A drawing with its caption and the table of its numbers.
+
+    title: what it shows, also for screen readers. claim: what a reader should see in it, in a sentence.
+    """
 
     svg: str
     title: str
     caption: str
     table: Table
+    claim: str = ""
 
     def __str__(self) -> str:
-        return f"{self.title}\n\n{self.table}\n\n{self.caption}"
+        return "\n\n".join(filter(None, (self.claim, self.title, str(self.table), self.caption)))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         title = html.escape(self.title)
+        claim = f'<p class="plot-claim">{html.escape(self.claim)}</p>' if self.claim else ""
         return (
-            f"<style data-course>{STYLE}</style>"
+            f"{claim}<style data-course>{STYLE}</style>"
             f'<figure class="ir-picture plot">{self.svg}'
             f"<figcaption><b>{title}.</b> {html.escape(self.caption)}</figcaption></figure>{self.table._repr_html_()}"
         )
 
 
 def figure(
-    draw: Callable, title: str, caption: str, table: Table, size: tuple[float, float] = (6.8, 4.4)
+    draw: Callable,
+    title: str,
+    caption: str,
+    table: Table,
+    size: tuple[float, float] = (6.8, 4.4),
+    claim: str = "",
 ) -> Figure:
     """The figure that `draw(axes)` draws. size: in inches of 100 pixels."""
     import matplotlib
@@ -71,7 +95,15 @@ def figure(
         draw(axes)
         written = io.StringIO()
         canvas.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
-    return Figure(_in_page(written.getvalue(), title), title, caption, table)
+    return Figure(_in_page(written.getvalue(), title), title, caption, table, claim)
+
+
+def colour(name: str, number: int) -> str:
+    """The colour of a contender; of a name that is none, that of its number, and never ours."""
+    fitting = [begin for begin in CONTENDERS if name.startswith(begin)]
+    return (
+        CONTENDERS[max(fitting, key=len)] if fitting else COLOURS[1 + number % (len(COLOURS) - 1)]
+    )
 
 
 def _in_page(svg: str, title: str) -> str:
@@ -107,12 +139,13 @@ def draw_series(axes, series: Sequence[Series]) -> None:
         axes.plot(
             *zip(*sorted(one.points), strict=True),
             label=one.name,
-            color=COLOURS[number % len(COLOURS)],
+            color=colour(one.name, number),
             marker=MARKERS[number % len(MARKERS)],
             fillstyle="full" if number < len(MARKERS) else "none",
             linestyle="-" if one.joined else "",
         )
-    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.15), ncols=3, frameon=False)
+    columns = 3 if all(len(one.name) < 18 for one in series) else 2
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.15), ncols=columns, frameon=False)
 
 
 def in_units(axis, unit: str) -> None:
@@ -148,10 +181,13 @@ class Size:
     seconds: Mapping[str, float]
 
 
-def bandwidth(sizes: Sequence[Size], copy_rate: float, title: str) -> Figure:
+def bandwidth(
+    sizes: Sequence[Size], copy_rate: float | None, title: str, caption: str = "", claim: str = ""
+) -> Figure:
     """Bytes per second over bytes moved, with a table of each implementation's share of the copy's speed.
 
-    The copy's seconds are those named "copy". Raises ValueError if `sizes` is empty.
+    The copy's seconds are those named "copy". copy_rate: what no size can exceed, None if there is no such rate.
+    Raises ValueError if `sizes` is empty.
     """
     if not sizes:
         raise ValueError("There is no size to draw.")
@@ -164,14 +200,15 @@ def bandwidth(sizes: Sequence[Size], copy_rate: float, title: str) -> Figure:
         axes.set_xlabel("bytes that must move")
         axes.set_ylabel("bytes per second")
         draw_series(axes, [Series(name, points) for name, points in rates.items()])
-        guide(axes, copy_rate, f"a large copy: {si(copy_rate, 'B/s')}")
+        if copy_rate:
+            guide(axes, copy_rate, f"a large copy: {si(copy_rate, 'B/s')}")
         in_units(axes.xaxis, "B")
         in_units(axes.yaxis, "B/s")
 
     others = [name for name in names if name != "copy"]
     rows = [(s.name, si(s.bytes, "B"), *(_share_of_copy(n, s) for n in others)) for s in sizes]
-    caption = "The table gives shares of the speed of copy at the same size, in the same rounds."
-    return figure(draw, title, caption, Table(("case", "moves", *others), rows))
+    caption = f"The table gives shares of the speed of copy at the same size, in the same rounds. {caption}".strip()
+    return figure(draw, title, caption, Table(("case", "moves", *others), rows), claim=claim)
 
 
 def _share_of_copy(name: str, size: Size) -> str:
@@ -198,14 +235,15 @@ def bars(
     caption: str,
     table: Table,
     limit: tuple[float, str] | None = None,
+    claim: str = "",
 ) -> Figure:
     """Horizontal bars, one per name, with the value at the end of each. limit: a value to compare with, named."""
 
     def draw(axes) -> None:
         for place, entry in enumerate(entries):
             error = [[entry.value - entry.low], [entry.high - entry.value]] if entry.low else None
-            colour = COLOURS[place % len(COLOURS)]
-            axes.barh(place, entry.value, 0.6, color=colour, xerr=error, ecolor=INK)
+            filled = colour(entry.name, place)
+            axes.barh(place, entry.value, 0.6, color=filled, xerr=error, ecolor=INK)
             end = max(entry.value, entry.high or 0)
             axes.annotate(entry.words, (end, place), (6, -4), textcoords="offset points")
         axes.set_yticks(range(len(entries)), [entry.name for entry in entries])
@@ -218,7 +256,7 @@ def bars(
             axes.axvline(limit[0], color=INK, alpha=0.75, linewidth=1.2)
             axes.set_title(limit[1], loc="right", fontsize=11)
 
-    return figure(draw, title, caption, table, (6.8, 1.1 + 0.34 * len(entries)))
+    return figure(draw, title, caption, table, (6.8, 1.1 + 0.34 * len(entries)), claim)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def solution_page(chapter) -> str:
         "---",
         f'title: "{chapter.number} · {chapter.title}: solution"',
         "---",
-        "# Solution",
+        f"# Solution {chapter.number}",
         "",
         '!!! warning "Solve first"',
         "",

@@ -1,8 +1,8 @@
-"""Chapter 4: FuseAddRMSNorm. `s = add(x1, x2); o = rms_norm(s, weight)` becomes one kernel with two results, o and s.
+"""Chapter 4: FuseAddRMSNorm. `total = add(x1, x2); norm = rms_norm(total, weight)` becomes one kernel with two results.
 
-From top to bottom: what fusing saves; what a pair is and how it is found (match); the kernels, a block of threads per
-row; the kernel that fits a pair (dispatch); the pass, which puts the kernel where the sum is first needed (rewrite);
-and what it moved (measure). `given.py` beside your file holds the rest: the wide kernel, and where a kernel may be put.
+The file follows the lesson: what fusing saves; how a pair is found (match); the kernels, with one block of threads per
+row; which kernel serves a pair (dispatch); the pass, which puts the call where the sum is first read (rewrite); and the
+bytes that it saves (measure). `given.py` in the same folder has the wide kernel and the search for that place.
 """
 
 import math
@@ -37,9 +37,9 @@ from chapters.runner.earlier import earlier
 
 
 def predicted_bytes() -> dict[str, int]:
-    """The bytes moved for x1 and x2 of shape (1, 512, 4096) in float16, by the two kernels and by the fused one.
+    """Predict the bytes moved for x1 and x2 of shape (1, 512, 4096) and a weight of 4096, all in float16.
 
-    Counted as in chapter 1: each kernel reads each of its arguments once and writes each of its results once.
+    Count as in chapter 1: each kernel reads each of its arguments once and writes each of its results once.
     Returns {"unfused": bytes of add plus bytes of rms_norm, "fused": bytes of the one kernel}.
     """
     # BEGIN exercise 4.1 (about 3 lines): how often does a (1, 512, 4096) tensor cross to or from memory?
@@ -54,14 +54,14 @@ def predicted_bytes() -> dict[str, int]:
 def match_add_norm(
     norm: relax.Var, value: relax.Expr, bound: Mapping[relax.Var, relax.Expr]
 ) -> AddNorm | None:
-    """The pair that ends in the binding `norm = value`, or None where one kernel cannot serve it.
+    """Return the pair that ends in the binding `norm = value`, or None if no kernel can serve it.
 
-    bound: the values of the bindings made so far in the same scope, by variable. A function's parameter is not in it.
-    None unless all of this holds:
-      * value is `rms_norm(total, weight, axes=[the last one])` and total is bound to `add(x1, x2)`;
-      * x1, x2 and total have one shape, so nothing is broadcast, and one dtype, a key of ITEM_BYTES;
-      * the hidden size is a positive number; the dimensions before it are of any count, numbers (not 0) or symbolic;
-      * weight has that one dimension and the same dtype, and is not total itself.
+    bound: the value of each earlier variable of the same scope. A parameter of the function is not in it.
+    It is a pair if all of this holds:
+      * value is `rms_norm(total, weight, axes=[the last axis])`, and total is bound to `add(x1, x2)`;
+      * x1, x2 and total have the same shape, so nothing is broadcast, and the same dtype, a key of ITEM_BYTES;
+      * the hidden size is a number above 0; leading dimensions: any count, symbolic or numbers, but none is 0;
+      * weight has the shape (hidden size,) and the same dtype, and is not total itself.
     """
     # BEGIN exercise 4.2 (about 18 lines): look at the norm, the add beneath it, and the types of all
     if not is_call(value, "relax.nn.rms_norm"):
@@ -91,7 +91,7 @@ def match_add_norm(
 
 
 def elements_per_thread(hidden_size: int, threads: int) -> int:
-    """How many elements of a row a thread holds, at most; `threads` need not divide hidden_size."""
+    """Return how many elements of a row a thread holds at most. `threads` need not divide hidden_size."""
     # BEGIN exercise 4.3 (1 line): round up
     return math.ceil(hidden_size / threads)
     # END exercise 4.3
@@ -100,15 +100,16 @@ def elements_per_thread(hidden_size: int, threads: int) -> int:
 def row_kernel(
     dims: list[tvm.ir.Expr], hidden_size: int, dtype: str, epsilon: float, threads: int
 ) -> tirx.PrimFunc:
-    """One block of `threads` threads per row; thread t holds elements t, t + threads, t + 2 * threads, … in registers.
+    """Return a kernel with one block of `threads` threads per row. Thread t holds elements t, t + threads, … of a row.
 
-    The kernel takes x1, x2 (*dims, hidden_size), weight (hidden_size,), then norm and total like x1, all of `dtype`:
-      total = x1 + x2, rounded to dtype; norm = total / sqrt(mean(total ** 2) + epsilon) * weight,
-    with the squares of the *rounded* total summed in float32. `threads` need not divide hidden_size; norm and total
-    may hold anything before. In five steps, each over the elements a thread holds:
-      1. `held[i]` = x1 + x2: the only read of x1 and x2;   2. total = held;
-      3. `partial[t]` += held[i] ** 2, from 0;              4. `squares[0]` = the sum of `partial` over all threads;
-      5. norm = held / sqrt(squares[0] / hidden_size + epsilon) * weight.
+    Parameters of the kernel: x1 and x2 (*dims, hidden_size), weight (hidden_size,), then the results norm and total,
+    shaped like x1. All have `dtype`. norm and total may contain anything before. `threads` need not divide hidden_size.
+    Steps, each over the elements that a thread holds:
+      1. `held` = x1 + x2, rounded to dtype. This is the only read of x1 and x2.
+      2. total = held.
+      3. `partial[t]` = the sum of held ** 2, computed in float32.
+      4. `squares[0]` = the sum of `partial` over all threads.
+      5. norm = held / sqrt(squares[0] / hidden_size + epsilon) * weight, in float32, rounded to dtype at the end.
     """
     per_thread = elements_per_thread(hidden_size, threads)
     rows = math.prod(dims, start=tirx.IntImm("int64", 1))
@@ -127,9 +128,9 @@ def row_kernel(
         total = T.match_buffer(p_total, shape, dtype)
         held = T.sblock_alloc_buffer((per_thread,), dtype, scope="local")
         partial = T.sblock_alloc_buffer((threads,), "float32", scope="local")
-        # in registers: every thread gets the sum, and may read it without a barrier
+        # in registers: each thread has its own copy of the sum, and needs no barrier to read it
         squares = T.sblock_alloc_buffer((1,), "float32", scope="local")
-        # BEGIN exercise 4.3 (about 40 lines): the five steps; T.where guards the elements past hidden_size
+        # BEGIN exercise 4.3 (about 40 lines): the five steps; T.where guards the tail of the row
         for block in T.thread_binding(rows, thread="blockIdx.x"):
             for thread in T.thread_binding(threads, thread="threadIdx.x"):
                 for i in T.unroll(per_thread):
@@ -177,12 +178,13 @@ def row_kernel(
 
 
 def plan_threads(hidden_size: int, dtype: str, limit: int) -> Plan:
-    """The plan of a wide kernel for rows of `hidden_size` elements, on a target with `limit` threads per block.
+    """Return the plan of a wide kernel for rows of `hidden_size` elements. limit: the most threads a block may have.
 
-    vector: 16 bytes of elements; if that does not divide hidden_size, 1. threads: enough that each has four vectors or
-    fewer, through fit_threads. rows: as many as make a block of 128 threads, or of limit if that is less; at least 1.
+    vector: 16 bytes of elements, or 1 if that does not divide hidden_size. threads: whole warps, chosen by fit_threads,
+    so that a thread holds at most four vectors if limit allows. rows: as many as fit into a block of 128 threads, or of
+    limit if that is less; at least 1.
     """
-    # BEGIN exercise 4.4 (about 5 lines): the width of a load, then threads a row, then rows a block
+    # BEGIN exercise 4.4 (about 5 lines): elements per load, then threads per row, then rows per block
     vector = VECTOR_BYTES // ITEM_BYTES[dtype]
     if hidden_size % vector:
         vector = 1
@@ -197,12 +199,12 @@ def plan_threads(hidden_size: int, dtype: str, limit: int) -> Plan:
 
 
 def two_norms() -> tvm.IRModule:
-    """A module for which a pass that keeps one kernel for prefill and one for decode gives wrong numbers, silently.
+    """Return a module for which `FuseAsUpstream` of as_upstream.py gives wrong numbers without any error.
 
-    `FuseAsUpstream` of as_upstream.py is such a pass. Its result must be well-formed, compile and run; only the numbers
-    are wrong. The module has one Relax function, main, on tensors of float32, float16 or bfloat16.
+    The module after that pass must be well-formed, compile and run; only its numbers are wrong. The module has one
+    Relax function, main, on tensors of float32, float16 or bfloat16.
     """
-    # BEGIN exercise 4.5 (about 20 lines): in what may two norms differ so that nothing but the numbers shows it?
+    # BEGIN exercise 4.5 (about 20 lines): how can two norms differ so that only the numbers show it?
 
     @I.ir_module
     class TwoNorms:
@@ -223,17 +225,17 @@ def two_norms() -> tvm.IRModule:
 
 
 def kernel_key(pair: AddNorm) -> tuple:
-    """Everything that is compiled into the kernel of `pair`: pairs with equal keys share one kernel.
+    """Return everything that is compiled into the kernel of `pair`. Pairs with equal keys share one kernel.
 
-    Two keys are equal exactly when the kernels would be. A kernel reads the number of its rows when it is called.
+    Two keys are equal exactly if one kernel serves both pairs. A kernel reads its number of rows when it is called.
     """
-    # BEGIN exercise 4.6 (1 line): everything a kernel is built from
+    # BEGIN exercise 4.6 (1 line): every fact that is compiled into a kernel
     return unit_dimensions(pair.shape), pair.hidden_size, pair.dtype, pair.epsilon
     # END exercise 4.6
 
 
 def build_kernel(pair: AddNorm, target: Target) -> tirx.PrimFunc | None:
-    """The kernel for `pair` on `target`; None where the target has no kernel for it."""
+    """Return the kernel for `pair` on `target`, or None if there is none for this target."""
     facts = row_dimensions(pair.shape), pair.hidden_size, pair.dtype, pair.epsilon
     kind, limit = kernel_kind(pair, target), threads_per_block(target)
     if kind == "cpu":
@@ -250,14 +252,15 @@ def build_kernel(pair: AddNorm, target: Target) -> tirx.PrimFunc | None:
 
 @mutator
 class Rewriter(SiteRewriter):
-    """Rewrites the functions of a module. SiteRewriter visits their bindings; here is what it puts in their place."""
+    """Rewrites the functions of a module. SiteRewriter visits the bindings; this class emits what replaces them."""
 
     def __init__(self, mod: tvm.IRModule, target: Target):
         super().__init__(mod, target, match_add_norm)
-        self.kernels: dict[tuple, tvm.ir.GlobalVar | None] = {}  # by key; None: no kernel
+        # by key; None if the target has no kernel
+        self.kernels: dict[tuple, tvm.ir.GlobalVar | None] = {}
 
     def kernel_of(self, pair: AddNorm) -> tvm.ir.GlobalVar | None:
-        """The kernel that serves `pair`, added to the module at its first use; None if there is none."""
+        """Return the kernel that serves `pair`, or None. The first use of a kernel adds it to the module."""
         key = kernel_key(pair)
         if key not in self.kernels:
             kernel = build_kernel(pair, self.target)
@@ -265,9 +268,10 @@ class Rewriter(SiteRewriter):
         return self.kernels[key]
 
     def put_kernels(self, before: relax.Var) -> None:
-        """Emit, for every site before the binding of `before`, the kernel call and the sum; remember the norm.
+        """For every site whose `before` is this variable, emit the kernel call and bind the variable of the sum.
 
-        The sum keeps its variable, so that every later use of it reads the kernel's second result.
+        The norm is bound later: store its value in self.results, under the norm's variable. The sum keeps its variable,
+        so every later reader of the sum reads the kernel's second result.
         """
         # BEGIN exercise 4.7 (about 12 lines): call_tir, its two results, and which variable each is bound to
         for site in self.sites:
@@ -289,8 +293,8 @@ class Rewriter(SiteRewriter):
 class FuseAddRMSNorm:
     """Replace every `rms_norm(add(x1, x2), weight)` that one kernel can serve by a call of that kernel.
 
-    target: the target the module will be compiled for. The pass never raises on a module that is well-formed; a pair it
-    cannot serve stays as it is.
+    target: what the module will be compiled for. The pass never raises on a well-formed module. It leaves a pair alone
+    if it has no kernel for it.
     """
 
     def __init__(self, target: Target):
@@ -299,7 +303,7 @@ class FuseAddRMSNorm:
     def transform_module(
         self, mod: tvm.IRModule, _context: tvm.transform.PassContext
     ) -> tvm.IRModule:
-        # a pair whose weight is itself a fused sum can be fused only in the round after that sum
+        # a pair whose weight is the sum of another pair is fused one round after that pair
         while (fused := Rewriter(mod, self.target).transform()) is not mod:
             mod = fused
         return mod
@@ -309,10 +313,10 @@ class FuseAddRMSNorm:
 
 
 def breaks_the_dispatch() -> tvm.IRModule:
-    """A module that FuseAsUpstream turns into one that is ill-formed, or does not compile, or does not run.
+    """Return a module that FuseAsUpstream turns into one that is ill-formed, or does not compile, or does not run.
 
-    As it is, it compiles and runs; the fault must be the choice between prefill and decode. The module has one Relax
-    function, main, on tensors of rank 3.
+    Before that pass it compiles and runs. The fault must be the choice between prefill and decode. The module has one
+    Relax function, main, on tensors of rank 3.
     """
     # BEGIN exercise 4.8 (about 15 lines): which shape is neither a prefill nor a decode?
 
@@ -334,11 +338,11 @@ def breaks_the_dispatch() -> tvm.IRModule:
 
 
 def bytes_moved(mod: tvm.IRModule, target: Target, sizes: dict[str, int]) -> tuple[int, int]:
-    """The bytes that `main` of `mod` reads and writes, (as it is, after FuseAddRMSNorm for `target`).
+    """Return the bytes that `main` of `mod` reads and writes: (as it is, after FuseAddRMSNorm for `target`).
 
     sizes: the value of each symbolic dimension by name, as for chapter 1's `binding_bytes`.
     """
-    # BEGIN exercise 4.9 (about 5 lines): chapter 1 counts; you choose what
+    # BEGIN exercise 4.9 (about 5 lines): add up the rows of chapter 1's binding_bytes, for both modules
     count = earlier(1).binding_bytes
 
     def total(module: tvm.IRModule) -> int:

@@ -1,17 +1,18 @@
-"""Another right design for exercises 4.2, 4.4, 4.6 and 4.7.
+"""Another correct design for exercises 4.2, 4.4, 4.6 and 4.7.
 
-**4.6, the kernel is its own key.** Build the kernel and take its text: such a key cannot forget anything, whatever a
-kernel comes to depend on later. The price is a build, about a tenth of a second, for every pair of a model instead of
-every kernel. `BlockBuilder.add_func` itself goes half this way: it reuses a function that is structurally equal to one
-it has added.
+**4.6: the kernel's text is the key.** Build the kernel and use its text as the key. Such a key cannot forget a fact,
+even if kernels depend on more facts later. The price: it builds a kernel, about a tenth of a second, for every pair
+of a model, and not only for every different kernel. `BlockBuilder.add_func` does something similar: if it has already
+added a structurally equal function, it reuses that one.
 
-**4.7, named results.** The kernel could always take the place of the add. Then no reader of the sum comes before it,
-and no search is needed. But pairs whose weight is made after the add would not be fused, as in a model that adds 1 to
-its norm weights layer by layer. So this design keeps the reference's place. It gives the two results their own names
-and binds the old variables to them as aliases: one more binding each, and a dump that says what they are.
-`CanonicalizeBindings` removes the aliases again.
+**4.7: named results.** A simpler design would always put the kernel in the place of the add. Every reader of the sum
+comes later, so no search would be needed. But pairs whose weight is computed after the add would not be fused. Such
+pairs occur in models that add 1 to their norm weights layer by layer. So this design keeps the place that the
+reference chooses. It gives both results a variable of their own, and binds the old variables to these as aliases. The
+price is one more binding for each; the gain is a dump that names the results. `CanonicalizeBindings` removes the
+aliases.
 
-**4.2 and 4.4** say the same in other words: guards first, and the number of threads found by counting up.
+**4.2 and 4.4** compute the same in another style: a list of guards, and a number of threads found by counting up.
 """
 
 from solutions.ch04_add_rms_norm import fuse_add_norm

@@ -1,8 +1,8 @@
-"""Chapter 5: schedule primitives one by one, where they end, and fast schedules for the product of chapter 3.
+"""Chapter 5: schedule primitives one by one, what they cannot do, and fast schedules for chapter 3's kernel.
 
-The program of 5.1 to 5.8 is `chapters/kit/cases/matmul_bias.py`: a block `matmul` that sums into `temp`, and a block
-`bias` that stores `temp` plus C into D. The puzzles, 5.9 to 5.12, sum the rows of a matrix. A function that takes a
-schedule changes it in place, but must not change what the program computes.
+Exercises 5.1 to 5.8 use the program of `chapters/kit/cases/matmul_bias.py`: a block `matmul`, which sums into `temp`,
+and a block `bias`, which stores `temp` plus C into D. The puzzles, 5.9 to 5.12, sum the rows of a matrix. A function
+that takes a schedule changes it in place; what the program computes must stay the same.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from chapters.kit.cpu.nt_matmul import weight_shape
 
 
 def tile(sch: Schedule, rows: int, columns: int) -> list[LoopRV]:
-    """Cut the product into tiles of `rows` by `columns` elements of the result.
+    """Cut the product into tiles of `rows` by `columns` elements of the result, and return the five loops.
 
-    The loops of `matmul`, i, j and p over rows, columns and steps, become five: row tiles, column tiles, steps, rows of
-    a tile, columns of a tile, in this order. All steps of a tile run before the next tile begins. Sizes need not be
-    multiples of the tile's. Returns the five loops.
+    sch: a schedule of `matmul_bias`, with the loops i, j and p of `matmul` over rows, columns and steps. They become,
+    from outside to inside: row tiles, column tiles, steps, rows of a tile, columns of a tile. The sizes of the product
+    need not be multiples of the tile's.
     """
     # BEGIN exercise 5.1 (about 5 lines): two splits and a reorder
     i, j, step = sch.get_loops("matmul")
@@ -50,12 +50,12 @@ def tile(sch: Schedule, rows: int, columns: int) -> list[LoopRV]:
 
 
 def use_the_machine(sch: Schedule) -> LoopRV:
-    """Spread the tiles of a tiled schedule over the processor's cores, and a tile's columns over its vector lanes.
+    """Divide the tiles among the processor's cores and the columns of a tile among vector lanes.
 
-    Row tiles and column tiles become one loop, which runs in parallel. The columns of a tile are vectorized, its rows
-    unrolled. Returns the loop over tiles.
+    sch: as `tile` leaves it. The loops over row tiles and column tiles become one parallel loop over all tiles, which
+    is returned. The rows of a tile are unrolled, and its columns vectorized.
     """
-    # BEGIN exercise 5.2 (about 6 lines): fuse, and then a kind for three loops
+    # BEGIN exercise 5.2 (about 6 lines): fuse two loops, then say how three loops run
     row_tile, column_tile, _step, row, column = sch.get_loops("matmul")
     tiles = sch.fuse(row_tile, column_tile)
     sch.parallel(tiles)
@@ -66,9 +66,9 @@ def use_the_machine(sch: Schedule) -> LoopRV:
 
 
 def bias_at_the_tile(sch: Schedule) -> None:
-    """Add the bias to a tile as soon as its sums are complete, while they are in the cache.
+    """Move `bias` into the loop over tiles, so that it adds to a tile's sums while these are in the cache.
 
-    sch: as 5.2 leaves it. `bias` then runs inside the loop over tiles, once for each element.
+    sch: as `use_the_machine` leaves it. `bias` then runs once for each element of a tile, after the tile's last step.
     """
     # BEGIN exercise 5.3 (about 2 lines): move the consumer
     tiles = sch.get_loops("matmul")[0]
@@ -77,9 +77,10 @@ def bias_at_the_tile(sch: Schedule) -> None:
 
 
 def scheduled(func: tirx.PrimFunc, rows: int, columns: int) -> Schedule:
-    """Everything from 5.1 to 5.3, and the init outside the loop over steps: no step asks whether it is the first.
+    """Return a new schedule of `func` with all of 5.1 to 5.3, and with the init taken out of the loop over steps.
 
-    Works for every `func` that `matmul_bias` makes. Returns a new schedule of `func`.
+    func: any program that `matmul_bias` makes. rows, columns: the size of a tile. The init runs inside the loop over
+    tiles, right before the loop over steps.
     """
     # BEGIN exercise 5.4 (about 7 lines): the order of the primitives matters
     sch = Schedule(func)
@@ -93,12 +94,12 @@ def scheduled(func: tirx.PrimFunc, rows: int, columns: int) -> Schedule:
 
 
 def init_work(m: int, n: int, k: int) -> dict[str, int]:
-    """What the init of the unscheduled (m, n, k) product costs when it runs.
+    """Return what the init costs in the unscheduled product of sizes (m, n, k), as three counts.
 
-    "stores": how often it stores a 0. "tests": how often the program asks whether a step is the first. "tests after":
+    "stores": how often the program stores a 0. "tests": how often it asks whether a step is the first. "tests after":
     how often it asks after `decompose_reduction`.
     """
-    # BEGIN exercise 5.5 (1 line): three numbers, from m, n and k
+    # BEGIN exercise 5.5 (1 line): three counts, from m, n and k
     return {"stores": m * n, "tests": m * n * k, "tests after": 0}
     # END exercise 5.5
 
@@ -106,17 +107,17 @@ def init_work(m: int, n: int, k: int) -> dict[str, int]:
 # --- three attempts to bring the bias into the product --------------------------------------------
 
 REASONS = (
-    "it has two producers, and so no single one",
+    "the block to be inlined has two producers, not a single one",
     "the block to be inlined has an init",
     "the block to be inlined writes an output of the function",
-    "its producer is a reduction, and so no complete block",
+    "its producer is a reduction block, not a complete block",
     "its producer has a second consumer",
 )
 
 
 def reasons() -> dict[str, str]:
-    """For each of the three attempts (given.ATTEMPTS), the one of REASONS for which TVM refuses it."""
-    # BEGIN exercise 5.6 (about 5 lines): run them, read the errors, choose
+    """Return the reason for which TVM refuses each of the three attempts: {a key of given.ATTEMPTS: one of REASONS}."""
+    # BEGIN exercise 5.6 (about 5 lines): run the attempts, read the errors, choose
     return {
         "inline the product": REASONS[1],
         "inline the bias": REASONS[3],
@@ -126,14 +127,18 @@ def reasons() -> dict[str, str]:
 
 
 def forced_error(c: np.ndarray, k: int) -> np.ndarray:
-    """What `forced` gives minus what it should give, for a bias `c` and a reduction of `k` steps."""
-    # BEGIN exercise 5.7 (1 line): how many times is the bias in it, and how many times should it be?
+    """Return what `given.forced` gives minus what it should give, for a bias `c` of any shape and sums of `k` steps."""
+    # BEGIN exercise 5.7 (1 line): how often does it add the bias, and how often should it?
     return (k - 1) * c
     # END exercise 5.7
 
 
 def blind_test() -> tuple[tuple[int, int, int], list[np.ndarray]]:
-    """A test that `forced` passes: sizes (m, n, k) and the arrays A, B, C, with no zero in C."""
+    """Return inputs on which `given.forced` is right: (m, n, k) and [A, B, C].
+
+    All sizes are 1 or more. A is int8 of shape (m, k), B is int8 of shape (n, k), C is int32 of shape (m, n) without a
+    zero.
+    """
     # BEGIN exercise 5.8 (about 4 lines): a test on which the wrong program is right
     m, n, k = 2, 3, 1
     random = np.random.default_rng(0)
@@ -150,8 +155,8 @@ LANES = 4  # elements of int32 in a vector register of 128 bits
 def in_pieces(sch: Schedule) -> None:
     """Sum the rows piece by piece: eight columns of every row, in two groups of LANES, then the next eight.
 
-    The loops of `total`, i and k over rows and columns, become four: pieces, rows, groups, columns of a group. The
-    number of columns is a multiple of eight.
+    sch: a schedule of `row_sums`, with the loops i and k of `total` over rows and columns. They become, from outside to
+    inside: pieces, rows, groups, columns of a group. The number of columns is a multiple of eight.
     """
     # BEGIN exercise 5.9 (about 3 lines): one split into three loops, and a reorder
     i, k = sch.get_loops("total")
@@ -161,12 +166,12 @@ def in_pieces(sch: Schedule) -> None:
 
 
 def partial_sums(sch: Schedule) -> SBlockRV:
-    """Give each row LANES partial sums: number l adds the columns l, l + LANES, l + 2 * LANES and so on.
+    """Give each row LANES partial sums, and return the block that makes them; `total` then adds them up.
 
-    The partial sums of a row lie side by side, in a buffer of shape (rows, LANES). Returns the block that makes them;
-    `total` adds them up. The number of columns is a multiple of LANES.
+    Partial sum l of a row adds its columns l, l + LANES, l + 2 * LANES and so on. The buffer of the partial sums has
+    the shape (rows, LANES). The number of columns is a multiple of LANES.
     """
-    # BEGIN exercise 5.10 (about 3 lines): the loop over the lanes, and rfactor
+    # BEGIN exercise 5.10 (about 3 lines): split off the loop over the lanes, then rfactor
     _i, k = sch.get_loops("total")
     _group, lane = sch.split(k, [None, LANES])
     return sch.rfactor(lane, factor_axis=1)
@@ -174,9 +179,9 @@ def partial_sums(sch: Schedule) -> SBlockRV:
 
 
 def zeros_at_a_time() -> dict[str, int]:
-    """How many zeros the init of `rows_in_two_groups` writes each time it runs, if it is taken out before a loop.
+    """Return how many zeros the init of `rows_in_two_groups` writes each time it runs, by the loop it stands before.
 
-    The keys are the names of the four loops, from outside to inside. 0 stands for a loop that decompose_reduction
+    The keys are the names of the four loops, from outside to inside. 0 stands for a loop that `decompose_reduction`
     refuses.
     """
     # BEGIN exercise 5.11 (about 1 line): a number for each loop
@@ -185,11 +190,11 @@ def zeros_at_a_time() -> dict[str, int]:
 
 
 def lanes_in_a_register(sch: Schedule) -> None:
-    """Make the partial sums of a row one vector.
+    """Make one vector of the partial sums of a row.
 
-    sch: as 5.10 leaves it, with the blocks `total_rf` and `total`.
+    sch: as `partial_sums` leaves it, with the blocks `total_rf` and `total`.
     """
-    # BEGIN exercise 5.12 (about 2 lines): the loop whose iterations read neighbours
+    # BEGIN exercise 5.12 (about 2 lines): vectorize the loop whose iterations read neighbours
     _i, _group, lane = sch.get_loops("total_rf")
     sch.vectorize(lane)
     # END exercise 5.12
@@ -199,12 +204,12 @@ def lanes_in_a_register(sch: Schedule) -> None:
 
 
 def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """An NT_matmul scheduled for a few rows of x: w streams through once, in the order in which it is stored.
+    """Return the NT_matmul `func` scheduled for a few rows of x: it reads w once, in the order in which it is stored.
 
-    func: (w, x, out) with w of shape (n, k), all constant; x of any rank, with as many rows as `has_few_rows`
-    says. Along k, where w is contiguous, each output gets one partial sum for each of the `lanes` of a vector
-    register; `members` rows of w are read together, each once for all rows of x; groups of them run in
-    parallel. Raises ValueError for another w or x.
+    func: (w, x, out), with w of shape (n, k) and all sizes constant; x has any rank, and as few rows as `has_few_rows`
+    asks for. Each element of the result gets one partial sum per lane of a vector register, along k, where w is
+    contiguous. `members` rows of w are read together, each once for all rows of x. Groups of `members` rows run in
+    parallel. Raises ValueError for any other w or x.
     """
     _, k = weight_shape(func)
     lanes, members = largest_divisor(k, lanes_of(func, target)), rows_at_a_time(func, target)
@@ -231,19 +236,19 @@ def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 
 def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """An NT_matmul scheduled for many rows of x: the sums of a tile stay in registers.
+    """Return the NT_matmul `func` scheduled for many rows of x: the sums of a tile stay in registers.
 
-    func: (w, x, out) with w of shape (n, k), both constant; x of two dimensions or more, its rows constant or
-    symbolic. x is small, so it is packed: a vector register takes one column of `lanes` rows. w is large and
-    stays as it is: each element of it is multiplied by the same column of all rows of a tile. Rows are
-    padded to whole tiles. Raises ValueError as `matmul_tile` does.
+    func: (w, x, out), with w of shape (n, k), both constant; x has two dimensions or more, and its rows may be
+    symbolic. x is small, so it is packed: a vector register takes one column of `lanes` rows. w is large and stays as
+    it is: each of its elements is multiplied by the same column of all rows of a tile. Rows are padded to whole tiles.
+    Raises ValueError as `matmul_tile` does.
     """
     tile = matmul_tile(func, target)
     sch = Schedule(func)
     product = sch.get_sblock("NT_matmul")
     packed, result = pad_rows(sch, product, tile)
     pack_rows(sch, product, tile)
-    # BEGIN exercise 5.14 (about 14 lines): tile, order, unroll and vectorize the product; blocks of n in parallel
+    # BEGIN exercise 5.14 (about 14 lines): split, order, unroll and vectorize the loops of the product
     *around, j, k = sch.get_loops(product)
     row = around.pop(tile.row_axis)
     row_tile, vector, lane = sch.split(row, [None, tile.vectors, tile.lanes])
@@ -262,7 +267,10 @@ def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 
 def schedule_kernels(mod: IRModule, target: Target) -> IRModule:
-    """`mod` with every NT_matmul that has a schedule here scheduled: for few rows as decode, else as prefill."""
+    """Return `mod` with every NT_matmul scheduled that this chapter can schedule: for few rows as decode, else prefill.
+
+    Scheduled functions get the attribute "tirx.is_scheduled".
+    """
     mod = mod.clone()
     for gvar, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc) and has_schedule(func):
@@ -271,5 +279,5 @@ def schedule_kernels(mod: IRModule, target: Target) -> IRModule:
 
 
 def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """The NT_matmul `func` with the schedule for its rows. Raises ValueError as the schedules do."""
+    """Return the NT_matmul `func` with the schedule for its number of rows. Raises ValueError as the schedules do."""
     return (schedule_decode if has_few_rows(func, target) else schedule_prefill)(func, target)

@@ -1,8 +1,8 @@
 """Chapter 9: the passes of all chapters, and TVM's for the rest, as one compiler: the pipeline "fusion_by_hand".
 
-From top to bottom in the order in which a module meets them: facts that only the caller knows (attach), fusion of
-operators (graph), operators into kernels (lower), fast kernels (schedule), a place for each tensor (memory), calls that
-the virtual machine executes (vm). Each phase is a list of passes. `phases` puts the lists in order, and
+The phases stand here in the order in which they run: facts that only the caller knows (attach), fusion of operators and
+operators into kernels (graph and lower), fast kernels (schedule), a place for each tensor (memory), calls that the
+virtual machine executes (vm). Each phase is a list of passes. `phases` returns the lists in order, and
 `fusion_pipeline` makes one pass of them, under a name that `relax.get_pipeline` knows.
 """
 
@@ -41,12 +41,11 @@ ch2, ch3, ch4, ch7 = (earlier(number) for number in (2, 3, 4, 7))
 
 @tvm.transform.module_pass(opt_level=0, name="BindKnownSizes")
 class BindKnownSizes:
-    """Give symbolic dimensions whose value is known their value, in the Relax functions that have them.
+    """Put numbers in place of symbolic dimensions whose size is known, in all Relax functions, private ones too.
 
-    sizes: name of a dimension -> its value. A Relax function, private ones too, that has a dimension of that name, in a
-    parameter, in its result or between, gets the number in its place; a function that has none stays the same object. A
-    name that no function has is ignored: one set of sizes serves models with fewer functions. PrimFuncs stay as they
-    are, and so does the module given. A bound says "at most"; this says "exactly", and a kernel can be built on it.
+    sizes: name of a dimension -> its size. The dimension may stand in a parameter, in the result or between. A function
+    without such a dimension stays the same object, and so does every PrimFunc. A name that no function has is ignored,
+    because one set of sizes serves models with fewer functions. The module that is given stays as it is.
     """
 
     def __init__(self, sizes: Mapping[str, int]):
@@ -72,12 +71,12 @@ def attach_phase(
     additional_tirs: Mapping[str, tirx.PrimFunc],
     metadata: MutableMapping[str, object],
 ) -> list[Pass]:
-    """Chapter 2's six passes, and before them BindKnownSizes where `metadata` has a "vocab_size".
+    """Return BindKnownSizes and then chapter 2's six passes.
 
-    Only that size is bound: another number of the metadata, such as a batch size, may be the largest there can be. The
-    caller's `metadata` itself goes to AttachSequenceLengthPaddingFactor, which writes into it.
+    Of `metadata` only "vocab_size" is bound, if it is there: another number, such as a batch size, may be the largest
+    possible one. AttachSequenceLengthPaddingFactor gets the caller's own `metadata`, and writes into it.
     """
-    # BEGIN exercise 9.2 (about 10 lines): seven passes, each with what it needs
+    # BEGIN exercise 9.2 (about 10 lines): seven passes, each with its argument
     sizes = {"vocab_size": metadata["vocab_size"]} if "vocab_size" in metadata else {}
     return [
         BindKnownSizes(sizes),
@@ -95,12 +94,12 @@ def attach_phase(
 
 
 def graph_and_lower(target: Target) -> list[Pass]:
-    """The two fusions of chapters 3 and 4, and TVM's passes that make kernels of operators, fuse those, and clean up.
+    """Return the fusions of chapters 3 and 4, and TVM's passes that make kernels of operators, fuse them, and clean up.
 
-    In the resulting module Relax functions call kernels, each add that only a norm and the next residual read is part
-    of that norm's kernel, no weight is transposed, and every function is called.
+    In the resulting module, Relax functions call kernels only, each residual sum is part of the kernel of its norm, no
+    kernel transposes a weight, and every function is called.
     """
-    # BEGIN exercise 9.3 (about 10 lines): the same passes, in an order in which each still finds what it looks for
+    # BEGIN exercise 9.3 (about 10 lines): the same passes, in an order in which each finds what it looks for
     return [
         ch4.FuseAddRMSNorm(target),
         ch3.FuseTransposeMatmul(),
@@ -120,10 +119,10 @@ def graph_and_lower(target: Target) -> list[Pass]:
 
 
 def fuse_its_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` with its epilogue fused into its reduction, by chapter 7; or `func` itself.
+    """Return `func` with its epilogue fused into its reduction by chapter 7, or `func` itself.
 
-    The fusion is tried where the function consists of two blocks, a reduction and the one block that reads its result.
-    Where chapter 7 refuses, `func` stays as it is. A kernel of more blocks keeps them for a schedule that needs them.
+    Fuses functions of two blocks: a reduction, and a block behind it that is not one. Returns `func` itself for all
+    others, because a kernel of more blocks has a schedule that needs them, and wherever chapter 7 refuses.
     """
     # BEGIN exercise 9.4 (about 10 lines): find the two blocks, let chapter 7 decide
     sch = Schedule(func)
@@ -139,17 +138,17 @@ def fuse_its_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def FuseEpilogues() -> Pass:
-    """Fuses the epilogue of each PrimFunc that is not scheduled yet, where chapter 7 proves that it may."""
+    """Return the pass that calls `fuse_its_epilogue` on each PrimFunc that is not scheduled yet."""
     return each_unscheduled("FuseEpilogues", fuse_its_epilogue)
 
 
 def schedule_product(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """`func` with chapter 5's schedule and marked as scheduled, if it is a product with an epilogue; or `func` itself.
+    """Return `func` with chapter 5's schedule and marked as scheduled, or `func` itself.
 
-    Its first block is an NT_matmul that chapter 5 can schedule. Behind it stands nothing, or an epilogue of any number
-    of blocks. They are inlined into the last one, which must read each sum only where it writes its own result.
+    Takes functions whose first block is an NT_matmul that chapter 5 can schedule, alone or with blocks behind it. These
+    are inlined into the last one, which must read of the sums only the one with the index that it writes.
     """
-    # BEGIN exercise 9.5 (about 14 lines): a product first, one block behind it, and of the sums only its own
+    # BEGIN exercise 9.5 (about 14 lines): a product first, one block behind it, which reads only its own sum
     if not has_product(func):
         return func
     sch = Schedule(func)
@@ -168,21 +167,20 @@ def schedule_product(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 
 def ScheduleMatmuls(target: Target) -> Pass:
-    """Schedules each PrimFunc that is a product with a transposed weight, with its epilogue, on a CPU."""
+    """Return the pass that calls `schedule_product` on each PrimFunc that is not scheduled yet, for a CPU."""
     return each_unscheduled(
         "ScheduleMatmuls", lambda func: schedule_product(product_first(func), target)
     )
 
 
 def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[Pass]:
-    """From the most specific schedule to the fallback; each skips kernels that are already scheduled.
+    """Return the schedules, from the most specific one to the fallback; each skips kernels that are already scheduled.
 
-    First the schedules that know a whole kernel: on a CPU chapter 5's products, then TileProducts for the others, such
-    as attention's, then ReductionOnce for sums of rows; on a GPU ScheduleLinearLayers, whose kernels are chapter 8's,
-    then dlight's rules. Then the epilogues of the remaining kernels are fused; then comes a fallback for everything.
-    On a CPU, last, kernels that are small within the bounds lose their threads.
+    On a CPU ("llvm"): chapter 5's products, then all other products, then sums of rows. On a GPU: chapter 8's linear
+    layers, then dlight's rules. On both, the epilogues of the remaining kernels are fused next, and a fallback takes
+    what is left. On a CPU, at the very end, kernels that are small within the bounds lose their threads.
     """
-    # BEGIN exercise 9.6 (about 11 lines): two lists, for "llvm" and for a GPU
+    # BEGIN exercise 9.6 (about 11 lines): two lists, for "llvm" and for any GPU
     if target.kind.name == "llvm":
         return [
             ScheduleMatmuls(target),
@@ -203,11 +201,11 @@ def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[P
 
 
 def memory_phase(target: Target) -> list[Pass]:
-    """Every tensor gets a place: calls write into tensors given to them, and tensors share planned storage.
+    """Return the passes that give every tensor a place: calls write into tensors, and tensors share planned storage.
 
-    On CUDA, kernels whose storage the planner made static are captured into graphs, where a flag asks for graphs.
+    On CUDA also the pass that captures kernels with static storage into graphs, if a flag asks for graphs.
     """
-    # BEGIN exercise 9.7 (about 9 lines): destinations first, then the plan, then what reads the plan
+    # BEGIN exercise 9.7 (about 9 lines): destinations, then the plan, then what reads the plan
     capture = [transform.RewriteCUDAGraph()] if target.kind.name == "cuda" else []
     return [
         transform.RewriteDataflowReshape(),
@@ -234,7 +232,7 @@ def phases(
     additional_tirs: Mapping[str, tirx.PrimFunc] | None = None,
     metadata: MutableMapping[str, object] | None = None,
 ) -> dict[str, list[Pass]]:
-    """The passes by phase, in the order in which they run. None: no bounds, hints, kernels to add, or metadata."""
+    """Return the passes by phase, in the order in which they run. None: no bounds, hints, kernels, or metadata."""
     bounds = variable_bounds or {}
     return {
         "attach": attach_phase(
@@ -254,7 +252,7 @@ def phases(
 
 @register("fusion_by_hand")
 def fusion_pipeline(target: Target | None = None, **facts) -> Pass:
-    """The whole pipeline as one pass, for `tvm.compile(…, relax_pipeline=…)`.
+    """Return the whole pipeline as one pass, for `tvm.compile(…, relax_pipeline=…)`.
 
     target: all passes run inside it; None for the target that is current when the pass runs. facts: the keyword
     arguments of `phases`. The module that is given stays as it is.
@@ -276,7 +274,7 @@ def fusion_pipeline(target: Target | None = None, **facts) -> Pass:
 
 
 def consequences() -> dict[str, str]:
-    """What becomes of a decode step if one pass of the pipeline is moved; the rest stays in order.
+    """Return what happens to a decode step if one pass of the pipeline is moved, and the rest stays in order.
 
     The moves, each a key of the result:
 
@@ -290,7 +288,7 @@ def consequences() -> dict[str, str]:
     The values: "same", nothing changes; "slower", more kernels are launched; "more memory", as many kernels, and more
     bytes are allocated; "fails", it does not compile. A decode step is compiled for "llvm"; for "cuda" a prefill too.
     """
-    # BEGIN exercise 9.9 (about 8 lines): one word for each
+    # BEGIN exercise 9.9 (about 8 lines): one word for each move
     return {
         "FuseTransposeMatmul after LegalizeOps": "slower",
         "FuseAddRMSNorm after FuseTransposeMatmul": "same",
@@ -303,24 +301,24 @@ def consequences() -> dict[str, str]:
 
 
 def launches_a_step(num_layers: int) -> dict[str, int]:
-    """The number of kernels that one decode step launches, by pipeline, for the decoder with `num_layers` layers.
+    """Return how many kernels one decode step of a decoder with `num_layers` layers launches, by pipeline.
 
     Both pipelines compile for "llvm". "default" is TVM's own, in which each operator is a kernel; "ours" is
     fusion_by_hand. A reshape launches nothing in either: it becomes a view.
     """
-    # BEGIN exercise 9.10 (1 line): kernels a layer, and those before and after the layers
+    # BEGIN exercise 9.10 (1 line): kernels per layer, and those before and after the layers
     return {"default": 20 * num_layers + 3, "ours": 12 * num_layers + 2}
     # END exercise 9.10
 
 
 def slips_through(mod: tvm.IRModule) -> tvm.IRModule:
-    """A wrong pass that comparing tokens does not find: greedy tokens stay what they were, logits do not.
+    """Return a wrong decoder that a comparison of tokens accepts: the greedy tokens are the same, the logits are not.
 
     mod: the decoder, not lowered yet. In the result, `prefill` and `decode` give the same greedy tokens for any prompt
     and any weights, and some logit is wrong by more than a tenth of the largest. The module given stays as it is.
     """
 
-    # BEGIN exercise 9.11 (about 10 lines): what may one do to all logits without changing which is the largest?
+    # BEGIN exercise 9.11 (about 10 lines): what can you do to all logits so that the largest stays the largest?
     @mutator
     class TwiceTheLogits(PyExprMutator):
         def visit_call_(self, call: relax.Call) -> relax.Expr:

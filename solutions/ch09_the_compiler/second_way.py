@@ -1,13 +1,13 @@
-"""Another right design for exercises 9.4 and 9.8.
+"""Another correct design for exercises 9.4 and 9.8.
 
-**9.4, by asking the schedule.** The reference counts the blocks of a kernel. This one asks for the one block that reads
-the reduction's result and for the kernel's output, and fuses where they are the same. It says more directly what an
-epilogue is, and the order of the blocks does not matter. The price is a second question, whether there are other
-blocks: a kernel of more blocks must stay whole for the schedule that knows it.
+**9.4, by asking the schedule.** The reference looks at the number of blocks and their order. This one asks which block
+reads the result of the reduction, and which block writes the output of the kernel, and fuses if they are the same. That
+says more directly what an epilogue is, and the order of the blocks does not matter. The price is a second question:
+are there other blocks? A kernel of more blocks must stay whole for the schedule that knows it.
 
-**9.8, a pass a phase.** Each phase becomes a Sequential with its own name inside the pipeline. A trace then shows five
-entries that open into the passes, and one phase can be run alone; a report of all passes in one list has to be made
-flat again.
+**9.8, one pass per phase.** Each phase becomes a Sequential with its own name. A trace then shows five entries, each of
+which opens into its passes, and a phase can be run alone. The price: a report that lists all passes has to flatten
+them again.
 """
 
 from solutions.ch09_the_compiler.pipeline import *

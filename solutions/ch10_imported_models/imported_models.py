@@ -1,8 +1,8 @@
-"""Chapter 10: models that others wrote. An imported graph gets the forms that the other chapters' passes look for.
+"""Chapter 10: models that others wrote. A phase rewrites an imported graph into the forms that other passes look for.
 
-From top to bottom in the order in which a model meets them: a rule that recognizes a norm, a rule that gives a constant
-weight its layout, and the phase that runs them; then three questions to a compiled model: does the code for a GPU use
-its tensor cores, which kernel is slow and why, and how do two compilers compare.
+The file follows the lesson: a rule that recognizes a norm, a rule that changes the layout of a constant weight, and the
+phase that runs them. Then three questions to a compiled model: does its GPU code use the tensor cores, which kernel is
+slow and why, and how do two compilers compare?
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ NORMALIZED = either("relax.multiply", X, SCALE) | is_op("relax.divide")(X, is_op
 
 
 def normalized(expr: Expr, found: Matched) -> Expr:
-    """`expr`, a match of NORMALIZED, as rms_norm(x, ones); `expr` itself where the two are not the same.
+    """Return rms_norm(x, ones) for `expr`, a match of NORMALIZED, or `expr` itself if it computes something else.
 
-    found: part of the pattern -> the expression that it matched; TWO and MINUS_HALF are there only if the model spells
-    them. The norm divides each row of x, its last axis, by the root of the mean of its squares plus one number. It is
-    float32, of two dimensions or more, and the size of a row is known. TVM's rms_norm computes nothing else.
+    found: for each part of the pattern the expression that it matched. TWO and MINUS_HALF are in it only if the model's
+    spelling has them. It is a norm if it divides each row of x (its last axis) by the root of the mean of its squares
+    plus one number. x must be float32, with two dimensions or more, and its row must have a known size above 0.
     """
     # BEGIN exercise 10.1 (about 13 lines): six questions, then the norm
     x, epsilon = found[X], scalar(found[EPSILON])
@@ -77,19 +77,19 @@ def normalized(expr: Expr, found: Matched) -> Expr:
 
 @tvm.transform.module_pass(opt_level=0, name="RecognizeRMSNorm")
 class RecognizeRMSNorm:
-    """Replaces each RMSNorm that a dataflow block spells out by `relax.nn.rms_norm`, where numbers stay equal."""
+    """Replaces each RMSNorm that is spelled out in a dataflow block by `relax.nn.rms_norm`. The numbers stay equal."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         return apply_rules(mod, [(NORMALIZED, normalized), *given.RULES_AFTER_THE_NORM])
 
 
 def looks_like_one() -> tvm.IRModule:
-    """A module that `given.CarelessRMSNorm` takes for an RMSNorm, and whose numbers it changes.
+    """Return a module that `given.CarelessRMSNorm` takes for an RMSNorm, and whose numbers it changes.
 
-    Its function `main` takes float32 tensors of constant shapes and returns one tensor. Before and after the pass the
-    results are finite, and they differ by more than a hundredth of the largest.
+    Its function `main` takes float32 tensors of constant shapes and returns one tensor. The results before and after
+    the pass are finite, and differ by more than a hundredth of the largest.
     """
-    # BEGIN exercise 10.2 (about 7 lines): five operators, one of them not the norm's
+    # BEGIN exercise 10.2 (about 7 lines): the operators of a norm, one of them changed
     return relax_module("""
 def main(x: (4, 6)):
     mean = R.mean(R.power(x, R.const(2.0)), axis=[0], keepdims=True)
@@ -102,13 +102,13 @@ def main(x: (4, 6)):
 
 
 def transposed(expr: Expr, found: Matched) -> Expr:
-    """matmul(x, w) with a constant matrix w (k, n) as matmul(x, permute_dims(rows)), with a new constant rows (n, k).
+    """Return matmul(x, permute_dims(rows)) for `expr`, which is matmul(x, w); rows is a new constant, equal to w.T.
 
-    expr: a match of `given.PRODUCT`; `constant_operand(found)` gives w, after the reshapes and transposes between the
-    constant and the product. The result has the type of `expr`: its shape, and its dtype, `expr.attrs.out_dtype`.
-    Anything but one matrix (`is_one_matrix`) stays as it is. So does a w of three dimensions or more if x has fewer.
+    expr: a match of `given.PRODUCT`. `constant_operand(found)` is w (k, n), after the reshapes and transposes between
+    the constant and the product. The result has the type of `expr`: its shape, and the dtype `expr.attrs.out_dtype`.
+    Return `expr` if w is None or is not one matrix (`is_one_matrix`), or has three dimensions or more and more than x.
     """
-    # BEGIN exercise 10.3 (about 6 lines): which constants are one matrix; then the other layout
+    # BEGIN exercise 10.3 (about 6 lines): ask whether w is one matrix, then build the product
     x, w = found[ROWS], constant_operand(found)
     if w is None or not is_one_matrix(w) or w.ndim > max(2, x.ty.ndim):
         return expr
@@ -120,14 +120,14 @@ def transposed(expr: Expr, found: Matched) -> Expr:
 
 @tvm.transform.module_pass(opt_level=0, name="RecognizeLinear")
 class RecognizeLinear:
-    """Gives each product with a constant matrix, in a dataflow block, the form matmul(x, permute_dims(w))."""
+    """Rewrites each product with a constant matrix in a dataflow block to matmul(x, permute_dims(w))."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         return apply_rules(mod, [(given.PRODUCT, transposed)])
 
 
 def canonicalize() -> Pass:
-    """One pass: no-ops out of the way, then norms and linear layers, then the reshapes between them."""
+    """Return the whole phase: remove no-ops, recognize norms and linear layers, move the reshapes between them."""
     recognize = [RecognizeRMSNorm(), ExpandPowers(), RecognizeLinear(), RecognizePatches()]
     passes = [DropNoOps(), *recognize, KeepLeadingDims(), DropNoOps()]
     return tvm.transform.Sequential(passes, name="canonicalize")
@@ -135,19 +135,19 @@ def canonicalize() -> Pass:
 
 # --- what became of it ----------------------------------------------------------------------------
 
-INSTRUCTION = "mma_sync"  # how the CUDA C++ of this release calls the tensor cores
-FIRST_WITH_TENSOR_CORES = 70  # compute capability
+INSTRUCTION = "mma_sync"  # the name of the tensor-core instruction in CUDA C++
+FIRST_WITH_TENSOR_CORES = 70  # compute capability 7.0
 
 
 def on_tensor_cores(
     func: tirx.PrimFunc, target: Target, rules: Sequence[ScheduleRule]
 ) -> ScheduleRule:
-    """The first rule whose code for `target` uses tensor cores; the last rule of `rules` if there is none.
+    """Return the first rule whose code for `target` uses tensor cores, or the last rule if there is none.
 
-    func: a kernel without a schedule. target: for CUDA. A rule that declines `func`, or raises ScheduleError, is passed
-    over. A GPU below compute capability 7.0 has no tensor cores, whatever the code says.
+    func: a kernel without a schedule. target: a CUDA target. Skip a rule that declines `func` or raises ScheduleError.
+    A GPU below compute capability 7.0 has no tensor cores: return the last rule without looking at code.
     """
-    # BEGIN exercise 10.4 (about 13 lines): schedule, look whether the rule took it, generate, read
+    # BEGIN exercise 10.4 (about 13 lines): schedule, ask whether the rule took the kernel, generate the code, read it
     *candidates, last = rules
     if compute_capability(target) < FIRST_WITH_TENSOR_CORES:
         return last
@@ -165,12 +165,12 @@ def on_tensor_cores(
 
 
 def why_slow() -> dict[str, tuple[str, str]]:
-    """For each of the chapter's five layers (layers.py): the kernel that moves most bytes, and why it is slow or not.
+    """Return for each of the five layers in layers.py the kernel that moves most bytes, and the reason, as one word.
 
-    Keys: "projection", "head", "similarity", "scores", "feed forward". The reason is one word. Three mean slow: "size",
-    a size of the weight is not known; "epilogue", the epilogue reads other sums than its own; "row", there is one row,
-    and no matrix of constant size whose rows lie along the sum. Two mean fast: "scheduled", by ScheduleMatmuls;
-    "tiled", by TileProducts.
+    Keys: "projection", "head", "similarity", "scores", "feed forward". Three words mean slow: "size" (a size of the
+    weight is unknown), "epilogue" (the epilogue reads sums other than its own), "row" (there is one row, and the second
+    factor is not one matrix (n, k) of constant size). Two mean fast: "scheduled" (by ScheduleMatmuls), "tiled" (by
+    TileProducts).
     """
     # BEGIN exercise 10.5 (about 7 lines): a kernel and a reason for each
     return {
@@ -188,10 +188,10 @@ def interleaved(
     rounds: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """The median time of each call, on a machine that others use too and whose clock rate drifts.
+    """Return the median time of each call in seconds, by name. The machine may change its speed in the meantime.
 
-    Every call runs once without being timed. Then there are `rounds` rounds; in each, every call is timed once. Each
-    round has a new order, so that no call always follows the same one. Returns seconds by name.
+    Run every call once without timing it. Then take `rounds` rounds, and time every call once in each. Each round has a
+    new order, so that no call always follows the same other call. `clock()` returns the current time in seconds.
     """
     # BEGIN exercise 10.6 (about 10 lines): warm up, then round by round
     for call in calls.values():

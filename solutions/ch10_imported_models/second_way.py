@@ -1,13 +1,13 @@
-"""Another right design for exercises 10.3 and 10.4.
+"""Another correct design for exercises 10.3 and 10.4.
 
-**10.3, through the graph.** The reference computes the transposed constant with NumPy. This one writes the transpose as
-an operator on the stored constant and lets TVM's FoldConstant evaluate it. It needs no NumPy, and any operator that TVM
-can compile could stand there. The price is that the form depends on another pass: the fold here runs on a module of its
-own, because the graph around it is still being rewritten.
+**10.3: let TVM compute the constant.** The reference transposes the constant with NumPy. This design writes the
+transpose as an operator on the stored constant, and TVM's FoldConstant evaluates it. It needs no NumPy, and the same
+code would work for any operator that TVM can compile. The price: it depends on another pass. FoldConstant runs on a
+module of its own here, because the graph around the product is still being rewritten.
 
-**10.4, all code first.** The reference stops at the first rule with tensor-core code. This one generates the code of
-all rules, and then chooses. A table of rules and instructions falls out of it; it compiles kernels that it does not
-need.
+**10.4: generate all code first.** The reference stops at the first rule whose code uses tensor cores. This design
+generates the code of all rules and then chooses. From that, a table of rules and instructions is easy to print. The
+price: it compiles kernels that it does not need.
 """
 
 from solutions.ch10_imported_models.imported_models import *

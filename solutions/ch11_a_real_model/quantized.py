@@ -26,7 +26,7 @@ from chapters.kit.ir.tensor_ir import substitute, with_fields
 
 
 def unpack(block: np.ndarray) -> np.ndarray:
-    """The 32 weights of a block of the type Q4_1, float32 (32,).
+    """Return the 32 weights of a block of the type Q4_1, float32 (32,).
 
     block: uint8 (20,). Bytes 0 and 1 are the scale, bytes 2 and 3 the minimum, both float16 with the low byte first.
     Byte 4 + i holds two codes: its low half is the code of weight i, its high half that of weight 16 + i. A weight is
@@ -41,9 +41,9 @@ def unpack(block: np.ndarray) -> np.ndarray:
 
 
 def telling_blocks() -> dict[str, np.ndarray]:
-    """For each of the readers in `given.CARELESS`, by name, a block that it alone misreads: uint8 (20,).
+    """Return {name of a reader in `given.CARELESS`: a block that this reader alone misreads}.
 
-    The other two readers give the block's weights, which are finite.
+    A block is uint8 (20,). The other two readers give its correct weights, which are finite.
     """
 
     # BEGIN exercise 11.2 (about 8 lines): which codes and which minimum does each reader get wrong?
@@ -60,9 +60,9 @@ def telling_blocks() -> dict[str, np.ndarray]:
 
 
 def predicted_decode() -> dict[str, int]:
-    """What one token of TinyLlama costs: "float16" and "file", megabytes read; "tokens", tokens per second at most.
+    """Return the megabytes that one token of TinyLlama reads, and the most tokens per second at 40 GB/s.
 
-    A megabyte is 10^6 bytes. Megabytes are rounded to the nearest, tokens per second down.
+    Keys: "float16" and "file", megabytes (10^6 bytes), rounded to the nearest; "tokens", rounded down.
     """
     # BEGIN exercise 11.3 (about 1 line): which matrices does one token read, and how many bytes has a weight?
     return {"float16": 2069, "file": 599, "tokens": 66}
@@ -73,10 +73,10 @@ def predicted_decode() -> dict[str, int]:
 
 
 def joined(first: tirx.PrimFunc, second: tirx.PrimFunc) -> tirx.PrimFunc:
-    """One kernel that runs `first` and then `second`, whose first parameter is the result of `first`.
+    """Return one kernel that runs `first` and then `second`. The first parameter of `second` is the result of `first`.
 
-    Its parameters are those of `first` without the last, which is its result, and then those of `second` without the
-    first. The result of `first` becomes a buffer inside. The attributes are those of `second`.
+    Parameters: those of `first` without its last (the result), then those of `second` without its first. The result of
+    `first` becomes a buffer inside the kernel. The attributes are those of `second`.
     """
     # BEGIN exercise 11.4 (about 6 lines): the parameters, the buffers inside, and one body after the other
     *inputs, result = first.params
@@ -91,11 +91,11 @@ def joined(first: tirx.PrimFunc, second: tirx.PrimFunc) -> tirx.PrimFunc:
 def fusible(
     mod: IRModule, block: relax.DataflowBlock, serves: Callable[[Call, Call], bool]
 ) -> dict[Call, Call]:
-    """The calls in `block` whose kernels can unpack their matrix themselves: each with the call that unpacks it now.
+    """Return {reader: the call that unpacks its matrix now}, for the calls in `block` that can unpack it themselves.
 
     serves(unpack, reader): whether there is one kernel for both calls. The matrix is the reader's first argument, and
-    no other argument. If some user of a matrix is not served, none of its users is in the result: the floats are then
-    in memory in any case. A call that may write to a tensor ends it for all matrices unpacked before.
+    no other argument. If one user of a matrix cannot unpack it, none of its users is in the result, because the floats
+    must be in memory anyway. No call between the two calls may write to a tensor.
     """
     # BEGIN exercise 11.5 (about 20 lines): in order, what is unpacked and who reads it; then who else uses it
     ready: dict[relax.Var, Call] = {}  # unpacked, and nothing has been written since
@@ -128,9 +128,9 @@ def unpacks_and_multiplies(unpack: tirx.PrimFunc, product: tirx.PrimFunc) -> tir
 
 
 def unpacks_rows(unpack: tirx.PrimFunc, take: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """One kernel that unpacks only the rows that `take` copies; None if `take` does not copy rows.
+    """Return one kernel that unpacks only the rows that `take` copies, or None if `take` does not copy rows.
 
-    It has no buffer for the matrix. Its attributes are those of `take`.
+    The kernel has no buffer for the matrix. Its attributes are those of `take`.
     """
     # BEGIN exercise 11.6 (about 6 lines): join them, and compute each weight where it is read
     if not given.takes_rows(take):
@@ -158,10 +158,10 @@ RULES = {"FuseDequantizeMatmul": unpacks_and_multiplies, "FuseDequantizeTake": u
 
 
 def group_product(codes: np.ndarray, scale: float, minimum: float, x: np.ndarray) -> float:
-    """The product of a group of weights with x, which is rounded to 8 bits: a float.
+    """Return the product of a group of weights with x, as a float. x is rounded to 8 bits first.
 
-    codes: uint8 (k,), from 0 to 15. x: float32 (k,), finite. The largest |x| becomes 127, and each x the nearest
-    integer of that scale. The products of codes and integers are added up in int32. k is at most 1000.
+    codes: uint8 (k,), from 0 to 15. x: float32 (k,), finite. The largest |x| becomes 127, and every x becomes the
+    nearest integer on that scale. The products of codes and integers are added up in int32. k is at most 1000.
     """
     # BEGIN exercise 11.7 (about 5 lines): round x, add up integers, then apply the three floats once
     x = x.astype("float64")
@@ -173,9 +173,9 @@ def group_product(codes: np.ndarray, scale: float, minimum: float, x: np.ndarray
 
 
 def kept_in_8_bits() -> set[str]:
-    """The kinds of matrices, keys of `given.KINDS`, that stay in 8 bits; the others get 4.
+    """Return the kinds of matrices (keys of `given.KINDS`) that get 8 bits. All others get 4 bits.
 
-    Together they may add at most `given.BUDGET` megabytes per token.
+    Together the chosen kinds may add at most `given.BUDGET` megabytes per token.
     """
     # BEGIN exercise 11.8 (about 1 line): where does a megabyte buy most?
     return {"attn_q", "attn_k", "attn_v", "attn_output"}
@@ -188,11 +188,12 @@ def time_to_first_token(
     steps: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """Seconds of each part of an answer: "compile", "load", "prompt", and "step", the median of `steps` decode steps.
+    """Return the seconds of each part of an answer: "compile", "load", "prompt", and "step".
 
-    `prompt` is fed once, as a whole. Each step feeds the token that the call before it returned.
+    "step" is the median of `steps` decode steps. `prompt` is fed in one call, as a whole. Each step feeds the token
+    that the call before it returned.
     """
-    # BEGIN exercise 11.9 (about 12 lines): one part after the other, each between two looks at the clock
+    # BEGIN exercise 11.9 (about 12 lines): one part after the other, each between two calls of the clock
     taken, later = {}, []
     for part in ("compile", "load"):
         start = clock()

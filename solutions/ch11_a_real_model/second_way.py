@@ -1,12 +1,12 @@
-"""Another right design for exercises 11.5 and 11.8.
+"""Another correct design for exercises 11.5 and 11.8.
 
-**11.5, users first.** The reference goes through the block once and remembers what is unpacked. This one takes one
-unpacked matrix at a time and asks for its users; each must be a kernel call of this block that a rule serves, with no
-write between the two calls. Each condition can be read off one line. The price is time: the bindings between a matrix
-and each user are looked at again for every user.
+**11.5, users first.** The reference goes through the block once and remembers what is unpacked. This version takes one
+unpacked matrix at a time and looks at its users. Each user must be a kernel call of this block that `serves` accepts,
+with no write between the two calls. Each condition is one line of code. The price is time: for every user, the code
+looks again at all bindings between the matrix and that user.
 
-**11.8, computed.** The reference states a choice, made by hand from the table. This one tries every set of kinds. It
-stays right when the perplexities are measured again, and it does not say why the set is the best.
+**11.8, computed.** The reference is a choice made by hand from the table. This version tries every set of kinds. It
+stays right if the perplexities are measured again, but it does not explain why a set is the best.
 """
 
 from itertools import combinations

@@ -45,6 +45,7 @@ from tests.support.gpu import engines, parsed
 LESSON = "chapters/ch04_add_rms_norm/lesson.md"
 WHY = Section(LESSON, "Why this pass")
 MATCH = Section(LESSON, "Match")
+PRACTICE = Section(LESSON, "A practice kernel")
 KERNEL = Section(LESSON, "Five steps of a kernel")
 WIDE = Section(LESSON, "Sixteen bytes at a time")
 DISPATCH = Section(LESSON, "Dispatch")
@@ -75,10 +76,11 @@ def test_4_1_prediction_holds(impl) -> None:
     """the predicted bytes are those that chapter 1 counts"""
     mod = unfused((1, 512, 4096), "float16")
     counted = {"unfused": _total(mod), "fused": _total(sound.FuseAddRMSNorm(CUDA)(mod))}
-    what = "The {} pair moves another number of bytes than you predict."
+    what = "Your prediction for {!r} is not the number of bytes that chapter 1's instrument counts."
     why = (
-        "add reads two tensors and writes one; rms_norm reads that one and a weight, and writes one. The fused "
-        "kernel never reads the sum back, because it still has the sum in registers. The weight is one row."
+        "Draw one arrow for each tensor that a kernel reads or writes. add reads two tensors and writes one. rms_norm "
+        "reads that one and a weight, and writes one. The fused kernel still has the sum in registers, so it does not "
+        "read the sum back. The weight is one row."
     )
     WHY.each_predicted(impl.predicted_bytes(), counted, "predicted_bytes", what, why=why)
 
@@ -123,24 +125,29 @@ def _asked(impl, mod: tvm.IRModule):
 def test_4_2_finds_the_pair(impl) -> None:
     """rms_norm of add is found, with every part in its place"""
     found, norm = _asked(impl, unfused(("n", 1, 64), epsilon=0.25))
-    what = "match_add_norm says None for rms_norm(add(x1, x2), weight) on (n, 1, 64) in float16."
-    why = "This is the pair of every decoder layer."
+    what = (
+        "match_add_norm returned None for rms_norm(add(x1, x2), weight) on (n, 1, 64) in float16."
+    )
+    why = "This is the pair that every decoder layer has, and the one that the pass exists for."
     MATCH.that(found is not None, what, expected="an AddNorm", why=why)
     names = [getattr(getattr(found, part), "name", "?") for part in ("x1", "x2", "weight")]
-    what = "The AddNorm holds other arguments than the add has."
-    MATCH.equal(names, ["x1", "x2", "weight"], what)
+    what = "x1, x2 and weight of your AddNorm are not the arguments of the two calls."
+    why = "The kernel is called with these three, in this order."
+    MATCH.equal(names, ["x1", "x2", "weight"], what, why=why)
     MATCH.that(
         found.norm.same_as(norm.var) and found.total.same_as(norm.value.args[0]),
-        "total and norm are not the variables of the two bindings.",
+        "total and norm of your AddNorm are not the variables of the two bindings.",
         expected=f"total {norm.value.args[0].name}, norm {norm.var.name}",
         yours=f"total {found.total.name}, norm {found.norm.name}",
-        why="The pass rebinds these two variables to the kernel's results.",
+        why="The pass binds these two variables to the kernel's results.",
     )
-    MATCH.equal(found.epsilon, 0.25, "The epsilon is not that of the norm.")
+    what = "epsilon of your AddNorm is not the epsilon of the norm."
+    why = "It becomes a constant in the kernel. The call has it as value.attrs.epsilon."
+    MATCH.equal(found.epsilon, 0.25, what, why=why)
 
 
 def test_4_2_takes_every_shape_a_kernel_can_serve(impl) -> None:
-    """any rank, any leading dimensions, three dtypes, the axis by either name"""
+    """a pair may have any rank, three dtypes, and its axis written as -1 or as the last"""
     shapes = [
         ("n", 1, 64),
         (1, "n", 4096),
@@ -161,9 +168,12 @@ def test_4_2_takes_every_shape_a_kernel_can_serve(impl) -> None:
         (_of(lambda b, x1, x2, w: pair(b, x1, x1, w)[1]), "add(x1, x1)"),
     ]
     for mod, case in cases:
-        what = f"match_add_norm says None for a pair on {case}."
-        wanted = "an AddNorm: with a block of threads per row, a kernel serves any number of rows in any arrangement"
-        why = "Left alone, a pair costs one more launch and a fifth of its traffic in every layer."
+        what = f"match_add_norm returned None for a pair on {case}."
+        wanted = "an AddNorm"
+        why = (
+            "The kernel has one block per row, so it serves any rank and any leading dimensions. An unfused pair costs "
+            "a second launch, and a detour of the sum through memory, in every layer."
+        )
         MATCH.that(_asked(impl, mod)[0] is not None, what, expected=wanted, why=why)
 
 
@@ -194,22 +204,22 @@ NO_NORMS = ("R.multiply(R.add(x1, x2), weight)", "R.add(R.add(x1, x2), weight)",
 
 NOT_A_PAIR = """
 the norm of a parameter: There is no add.
-the norm of a product: The kernel adds.
+the norm of a product: The kernel adds its two tensors; it does not multiply them.
 a norm over the first axis: The kernel sums along rows; this norm sums along columns.
-a norm over the first of two axes of one size: The shapes fit, so only the numbers would be wrong.
+a norm over the first of two axes of equal size: All shapes fit, so only the numbers would be wrong.
 a norm over two axes: Its mean is over 64 elements, but a row has 8.
 an add that broadcasts a row: The kernel would read past the end of x2.
 an add that broadcasts the first argument: The kernel would read past the end of x1.
-an add of a number: There is no second tensor.
-a symbolic hidden size: The number of registers per thread would be known only at run time.
+an add of a number: The kernel reads two tensors, and here the second argument is a scalar.
+a symbolic hidden size: The number of registers per thread must be known when the kernel is compiled.
 an argument of unknown shape: The compiler does not know that a row has 64 elements.
-a float64 pair: The kernel sums in float32.
+a float64 pair: The kernel adds up the squares in float32, which loses half of the digits of float64.
 a norm whose weight is the sum: The kernel would need its own result as an argument.
-a pair without rows: A grid of no blocks cannot be launched.
-a pair whose rows are empty: A block of no threads cannot be launched, and the mean of nothing is no number.
-a norm of scalars over no axis: A row needs a last axis.
-a sum of unknown shape: call_tir allocates both results, and can do so only for a type that says its shape.
-a weight of unknown shape: The kernel reads 64 elements of it, and nothing says that it has them.
+a pair without rows: One block per row makes an empty grid, which cannot be launched.
+a pair whose rows are empty: The kernel divides by the hidden size, and here that is 0.
+a norm of scalars over no axis: A scalar has no last axis, so there is no row.
+a sum of unknown shape: call_tir allocates both results, and needs the shape in their type.
+a weight of unknown shape: The kernel reads 64 elements of the weight, and the type does not promise that many.
 a product with the weight: A multiply is not a norm.
 an add of the weight: No norm follows the add.
 an add alone: No norm follows the add.
@@ -263,11 +273,12 @@ def test_4_2_leaves_alone_what_no_kernel_serves(impl) -> None:
         except NotImplementedError:
             raise
         except Exception as error:
-            said = f"match_add_norm raised {last_line(error)} for {what}."
-            why = "A pass meets modules of every kind. If it raises, the whole compilation stops."
+            said = f"match_add_norm raised {last_line(error)} when it was given {what}."
+            why = "The pass calls match_add_norm for the bindings of every model. If it raises, the compilation stops."
             raise NOT_FIRE.failed(said, expected="None", why=why) from None
-        what, text = f"match_add_norm takes {what} for a pair.", mod["main"].script()
-        NOT_FIRE.that(found is None, what, expected="None", yours=text, why=breaks)
+        what = f"match_add_norm returned an AddNorm for {what}."
+        yours = "an AddNorm, for this function:\n" + mod["main"].script()
+        NOT_FIRE.that(found is None, what, expected="None", yours=yours, why=breaks)
 
 
 def observe_4_2(impl):
@@ -299,7 +310,9 @@ def _dims(shape: tuple[int, ...]) -> list:
 
 def _built(impl, shape, dtype, threads, epsilon=1e-5) -> tirx.PrimFunc:
     dims = _dims(shape)
-    return parsed(lambda: impl.row_kernel(dims, shape[-1], dtype, epsilon, threads), "4.3", KERNEL)
+    return parsed(
+        lambda: impl.row_kernel(dims, shape[-1], dtype, epsilon, threads), "4.3", PRACTICE
+    )
 
 
 def _ran(func: tirx.PrimFunc, arrays, target: Target, backwards: bool, how: str):
@@ -307,43 +320,47 @@ def _ran(func: tirx.PrimFunc, arrays, target: Target, backwards: bool, how: str)
         return launch(func, arrays, target, backwards)
     except UnknownWordError as error:
         raise KERNEL.failed(
-            f"The kernel cannot be run {how}: {error}",
+            f"Your kernel uses something that this check cannot run {how}: {error}",
             expected="sums, products, casts and rsqrt, in the dtype of the tensors and in float32",
-            why="The kernel may still be right: the program that replaces a GPU here does not know that word.",
+            why="The kernel may still be right. The check replaces the GPU by a program on the CPU, and that program "
+            "does not know this function.",
         ) from None
     except LaunchError as error:
         raise KERNEL.failed(
-            f"The kernel is at fault, run {how}. {error}",
+            f"Your kernel does something illegal when it is run {how}. {error}",
             expected="every access inside its array, and a barrier between two threads that share an element",
-            why="A GPU does not report this: now and then it gives other numbers.",
+            why="A GPU does not report this. It sometimes gives wrong numbers, or overwrites another tensor.",
         ) from None
 
 
 def _right(norm, total, arrays, epsilon: float, where: str, section: Section) -> None:
     exact, rounded = reference(*arrays, epsilon)
     dtype = str(arrays[0].dtype)
-    what = f"The second result is not x1 + x2 {where}."
-    why = "Outputs start as NaN; an element that no thread writes stays NaN."
+    what = f"The kernel's output `total` is not x1 + x2 {where}."
+    why = "Later layers read this sum. Both outputs start as NaN, so an element that no thread writes stays NaN."
     section.close(total.astype("float64"), rounded.astype("float64"), what, rtol=0, atol=0, why=why)
     found = norm.astype("float64")
-    what = f"The first result is not the norm of x1 + x2 {where}."
-    why = f"Compared with NumPy in float64 on the rounded sum; the tolerance is two roundings of {dtype}."
+    what = f"The kernel's output `norm` is not the norm of x1 + x2 {where}."
+    why = (
+        f"Expected is total / sqrt(mean(total ** 2) + epsilon) * weight, computed by NumPy in float64 from the rounded "
+        f"sum. The tolerance is two roundings of {dtype}."
+    )
     section.close(found, exact, what, rtol=RELATIVE[dtype], atol=RELATIVE[dtype] * 1e-2, why=why)
 
 
 def _cuda_source(func: tirx.PrimFunc) -> str:
-    """The CUDA text that TVM writes for `func`. The check fails if a step follows the sum in the same loop."""
+    """Return the CUDA text that TVM writes for `func`. The check fails if a step follows the sum in the same loop."""
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     try:
         return tvm.compile(mod, target=CUDA).mod.imports[0].inspect_source()
     except ValueError as error:
         if "isn't the last block under its first reduction-related loop" not in str(error):
             raise
-    raise KERNEL.failed(
-        "TVM cannot make a kernel of it: a step follows the sum over all threads in the same loop over the threads.",
-        expected="the sum in its own loop over the threads, or as the last block of one; step 5 in a new one",
-        why="The block whose reduction axis is the thread becomes an exchange, with barriers, where its loop ends. "
-        "Code that needs the sum comes after that, in a new `for thread in T.thread_binding(…)`.",
+    raise PRACTICE.failed(
+        "In your kernel, a step follows the sum over all threads in the same loop over the threads.",
+        expected="the sum as the last sblock of its loop over the threads, and step 5 in a new loop",
+        why="TVM turns the sum into an exchange between the threads at the place where its loop ends. Code that needs "
+        "the sum must come after that place, in a new `for thread in T.thread_binding(…)`.",
     )
 
 
@@ -357,23 +374,24 @@ def test_4_3_every_element_has_a_thread(impl) -> None:
         KERNEL.equal(
             yours,
             -(-size // threads),
-            f"elements_per_thread({size}, {threads}) is not how many elements a thread holds at most.",
-            why=f"A row has {size} elements: {threads} threads with too few each leave its end to nobody, and what "
-            "nobody writes holds what was there before. With too many each, registers lie idle.",
+            f"elements_per_thread({size}, {threads}) does not return how many elements a thread holds at most.",
+            why=f"A row has {size} elements for {threads} threads. If each holds too few, no thread computes the end "
+            "of the row. If each holds too many, registers are wasted.",
         )
 
 
 def test_4_3_is_one_kernel(impl) -> None:
     """the kernel compiles to one GPU function"""
     func = _built(impl, (3, 1, 64), "float16", 64)
-    what = "row_kernel did not return a PrimFunc."
+    what = "row_kernel does not return a PrimFunc."
     expect.that(isinstance(func, tirx.PrimFunc), what, yours=type(func).__name__)
     source = _cuda_source(func)
     KERNEL.equal(
         source.count("__global__ void") // 2,  # a declaration and a definition each
         1,
-        "The PrimFunc does not become exactly one GPU kernel.",
-        why="Each group of loops bound to blockIdx becomes its own launch; put all five steps in one.",
+        "TVM does not make exactly one GPU kernel of your PrimFunc.",
+        why="Every loop nest that begins with a loop over blockIdx.x becomes a launch of its own. Put all five steps "
+        "inside one loop over blockIdx.x.",
     )
 
 
@@ -418,14 +436,14 @@ def _rounding_case() -> list[np.ndarray]:
 
 
 def test_4_3_rounds_the_sum_before_it_squares(impl) -> None:
-    """the kernel squares the sum as the next layer will read it"""
+    """the kernel rounds the sum before it squares it"""
     arrays = _rounding_case()
     norm, _ = _once(impl, arrays)
     exact, _ = reference(*arrays, 1e-5)
-    what = "The kernel squares a sum that was not rounded to float16."
+    what = "Your kernel squares a sum that was not rounded to float16."
     why = (
-        "Unfused, the sum goes to memory as float16 before it is squared. A kernel that squares more digits gives "
-        "other numbers than the model was checked with."
+        "Unfused, the sum goes through memory as float16 before it is squared. A kernel that squares more digits gives "
+        "numbers that differ from the model's."
     )
     KERNEL.close(norm.astype("float64"), exact, what, rtol=2.0**-12, atol=0, why=why)
 
@@ -443,7 +461,9 @@ def _big_case(first: float = 260.0) -> list[np.ndarray]:
 def test_4_3_sums_squares_in_float32(impl) -> None:
     """squares, and products with the weight, may exceed what float16 can hold"""
     arrays = _big_case()
-    what = "where the sum of squares, or total times weight, exceeds what float16 can hold"
+    what = (
+        "where the sum of squares, or total times weight, is larger than 65504, the largest float16"
+    )
     _right(*_once(impl, arrays), arrays, 1e-5, what, KERNEL)
 
 
@@ -461,11 +481,10 @@ def test_4_3_rounds_once(impl) -> None:
     off = _units_off(norm, exact)
     KERNEL.that(
         off < 0.55,
-        "The first result is rounded more than once: an element is not the float16 that is nearest to the norm.",
-        expected="each element within half a unit in the last place, which one rounding leaves",
-        yours=f"one that is off by {off:.2f} units",
-        why="total / sqrt(…) * weight is one formula. Keep all of it in float32, and cast to the tensor's dtype once, "
-        "at the end.",
+        "The kernel's output `norm` was rounded more than once: one element is not the float16 nearest to the norm.",
+        expected="an error of at most half a unit in the last place, which is what one rounding leaves",
+        yours=f"an error of {off:.2f} units",
+        why="Compute all of total / sqrt(…) * weight in float32, and cast to the tensor's dtype once, at the end.",
     )
 
 
@@ -524,9 +543,9 @@ def test_4_4_a_load_is_sixteen_bytes(impl) -> None:
         WIDE.equal(
             impl.plan_threads(hidden, dtype, limit).vector,
             whole if hidden % whole == 0 else 1,
-            f"The vector is wrong for rows of {hidden} in {dtype}.",
-            why="A thread loads 16 bytes at once from an address that is a multiple of 16. Where a row is not a "
-            "multiple of that, neither is the start of the next row.",
+            f"plan_threads({hidden}, {dtype!r}, {limit}) returns the wrong vector.",
+            why="A load of 16 bytes needs an address that is a multiple of 16. If the length of a row is not a "
+            "multiple of 16 bytes, the second row starts at another address, and the vector must be 1.",
         )
 
 
@@ -536,28 +555,28 @@ def test_4_4_threads_fit_the_row(impl) -> None:
         plan = impl.plan_threads(hidden, dtype, limit)
         vectors = hidden // plan.vector
         each = math.ceil(vectors / plan.threads)
-        where = f"for rows of {hidden} in {dtype}, at most {limit} threads per block"
-        shown = f"{plan}: {vectors} vectors per row, {each} per thread"
+        call = f"plan_threads({hidden}, {dtype!r}, {limit})"
+        shown = f"{plan}: {vectors} vectors per row, up to {each} per thread"
         WIDE.that(
             plan.threads % 32 == 0 and 32 <= plan.threads <= limit,
-            f"The number of threads is not a whole number of warps {where}.",
+            f"{call} returns a number of threads that is not a whole number of warps within the limit.",
             expected=f"a multiple of 32 from 32 to {limit}",
             yours=shown,
-            why="A warp is 32 threads that execute together; a partial warp costs as much as a whole one.",
+            why="A warp is 32 threads that execute together. A partial warp costs as much as a whole one.",
         )
         WIDE.that(
             each <= 4 or plan.threads > limit // 2,
-            f"A thread has too many vectors {where}.",
-            expected="four or fewer, unless the block is at its limit",
+            f"{call} gives a thread more than four vectors.",
+            expected="more threads, so that each holds four vectors or fewer, unless the block is at its limit",
             yours=shown,
-            why="Each vector is four registers, twice: the sum and the weight.",
+            why="Each vector takes four registers for the sum and four for the weight. Too many registers are spilled.",
         )
         WIDE.that(
             plan.threads * min(each, 4) < 2 * vectors + 32 * 4,
-            f"Most threads have nothing to do {where}.",
-            expected="about as many threads as there is work for",
+            f"{call} returns so many threads that most have little or nothing to do.",
+            expected="about a quarter as many threads as there are vectors, in whole warps",
             yours=shown,
-            why="Idle threads hold registers and take part in every barrier.",
+            why="Idle threads occupy registers and take part in every barrier.",
         )
 
 
@@ -567,10 +586,10 @@ def test_4_4_short_rows_share_a_block(impl) -> None:
         plan = impl.plan_threads(hidden, dtype, limit)
         WIDE.that(
             plan.rows >= 1 and plan.threads * plan.rows <= limit,
-            f"A block has more threads than the target allows for rows of {hidden} in {dtype}: at most {limit}.",
-            expected=f"threads * rows of {limit} or fewer",
+            f"plan_threads({hidden}, {dtype!r}, {limit}) makes a block of more than {limit} threads.",
+            expected=f"threads * rows of at most {limit}, and rows of at least 1",
             yours=f"{plan}, a block of {plan.threads * plan.rows} threads",
-            why="A launch with too large a block fails, whatever the kernel does.",
+            why="The launch of a block that is larger than the target allows fails.",
         )
     for hidden, dtype, limit in PLANS:
         plan = impl.plan_threads(hidden, dtype, limit)
@@ -580,10 +599,11 @@ def test_4_4_short_rows_share_a_block(impl) -> None:
             and block <= limit
             and (plan.rows == 1 or 64 <= block <= 128)
             and (plan.threads > 64 or block > 64),
-            f"The number of rows per block is wrong for rows of {hidden} in {dtype} and {limit} threads per block.",
-            expected="as many rows as make a block of 128 threads, at least 1",
+            f"plan_threads({hidden}, {dtype!r}, {limit}) returns the wrong number of rows per block.",
+            expected="as many rows as fit into a block of 128 threads, and at least 1",
             yours=f"{plan}, a block of {block} threads",
-            why="A multiprocessor holds a limited number of blocks, so blocks of one warp leave most of it empty.",
+            why="A multiprocessor holds at most 32 blocks at a time. With blocks of a single warp, most of it stays "
+            "empty.",
         )
 
 
@@ -637,14 +657,19 @@ def _submitted(mod: object, whose: str) -> list[np.ndarray]:
         expect.that(
             isinstance(param.ty, relax.TensorType) and isinstance(param.ty.shape, relax.ShapeExpr),
             f"The parameter {param.name} of your main is not a tensor of known shape.",
+            expected="a tensor whose type has all dimensions, as numbers or as names",
             yours=str(param.ty),
+            why="The check draws random arguments for your module, and needs their shapes.",
         )
     try:
         return run(mod, _arguments(mod["main"]))
     except Exception as error:
-        what = f"The module of {whose} does not run even without any pass: {last_line(error)}"
-        wanted = "a module that is right until the pass changes it"
-        raise BREAK.failed(what, expected=wanted, yours=mod.script()) from None
+        what = (
+            f"The module that {whose} returns does not run even before the pass: {last_line(error)}"
+        )
+        wanted = "a module that compiles and runs until the pass changes it"
+        why = "Otherwise the failure says nothing about the pass."
+        raise BREAK.failed(what, expected=wanted, yours=mod.script(), why=why) from None
 
 
 def _upstream(mod: tvm.IRModule, scale: float = 1.0):
@@ -680,18 +705,20 @@ def test_4_5_shows_the_missing_key(impl) -> None:
     mod = impl.two_norms()
     exact = _submitted(mod, "two_norms")
     state, result = _upstream(mod)
-    what = "After FuseAsUpstream your module is not fused, or does not run."
-    wanted = "a module after the pass that is well-formed, compiles and runs"
+    what = "After FuseAsUpstream your module is not fused, or does not compile or run, so the fault is not silent."
+    wanted = "a module that is fused, and after that still well-formed, and compiles and runs"
     yours = f"{state}: {result}" if result else state
-    why = "That would be noticed. Look for a difference that does not change any type."
+    why = "Look for a difference between two norms that does not change any type."
     DISPATCH.that(state == "numbers", what, expected=wanted, yours=yours, why=why)
-    what = "FuseAsUpstream gives your module its right numbers."
-    wanted = "two pairs that need different kernels although both are prefills or both decodes"
-    why = "It keeps one kernel for prefill and one for decode. What else is compiled into a kernel?"
-    if len({norm.value.attrs.epsilon for norm in _bindings(mod, NORM)}) > 1:
+    what = "After FuseAsUpstream your module still gives the right numbers."
+    wanted = "two pairs that need different kernels, although both are prefills or both are decodes"
+    why = "The pass keeps one kernel for prefill and one for decode. What else is compiled into a kernel?"
+    epsilons = sorted({norm.value.attrs.epsilon for norm in _bindings(mod, NORM)})
+    if len(epsilons) > 1:
         why = (
-            "Your norms differ in epsilon, by less than shows: the check runs them on arguments of about 1 and of "
-            "about 0.01, and looks for a change of eight roundings. Let them differ by more."
+            f"Your norms have the epsilons {' and '.join(f'{e:g}' for e in epsilons)}, and the numbers differ by less "
+            "than this check can see: it uses arguments of about 1 and of about 0.01, and looks for a change of more "
+            "than eight roundings. Make the epsilons differ more."
         )
     scale = 1.0
     if not _differ(result, exact):
@@ -701,9 +728,10 @@ def test_4_5_shows_the_missing_key(impl) -> None:
     repaired = run(sound.FuseAddRMSNorm(LLVM)(mod), _arguments(mod["main"], scale))
     DISPATCH.that(
         not _differ(repaired, exact, scale),
-        "The pass with a full key gives other numbers for your module too, so the missing key is not the cause.",
+        "The pass with a complete key changes the numbers of your module too, so the missing key is not the cause.",
+        expected="a module that only FuseAsUpstream computes wrongly",
         yours=mod.script(),
-        why="Numbers near overflow, or a norm of almost nothing, differ from run to run of different kernels.",
+        why="Avoid numbers near overflow, and norms of numbers near zero: there, two correct kernels may differ.",
     )
 
 
@@ -744,25 +772,27 @@ def test_4_8_breaks_the_dispatch(impl) -> None:
     mod = impl.breaks_the_dispatch()
     _submitted(mod, "breaks_the_dispatch")
     found = {len(binding.var.ty.shape) for binding in _bindings(mod, NORM)}
-    what = "Your module has no norm of rank 3, or one of another rank too."
-    why = "At another rank the pass fails before it chooses between prefill and decode."
+    what = "The ranks of the tensors that your module normalizes are not all 3."
+    why = "At another rank the pass fails earlier, before it chooses between prefill and decode."
     DISPATCH.equal(found, {3}, what, why=why)
     state, result = _upstream(mod)
     DISPATCH.that(
         state not in ("numbers", "nothing fused"),
-        "FuseAsUpstream serves your module."
+        "After FuseAsUpstream your module still compiles and runs."
         if state == "numbers"
         else "FuseAsUpstream finds no pair in your module.",
-        expected="a module after the pass that is ill-formed, or does not compile or run",
+        expected="a module that is ill-formed after the pass, or does not compile, or does not run",
         yours=mod.script(),
-        why="It looks at the first dimension only: 1 means prefill, (1, n, hidden); all else decode, (n, 1, hidden).",
+        why="The pass looks at the first dimension only. If it is 1, it calls the kernel for (1, n, hidden), else the "
+        "kernel for (n, 1, hidden). Which shape is neither?",
     )
     added = [binding.value.args for binding in _bindings(mod, "relax.add")]
     DISPATCH.that(
         any(sound.same_tensor_type(x1.ty, x2.ty) for x1, x2 in added),
-        "What fails with your module is the broadcasting add, not the dispatch.",
-        expected="an add of two tensors of one shape",
+        "Your module fails because its add broadcasts, not because the wrong kernel was chosen.",
+        expected="an add of two tensors of the same shape",
         yours=result,
+        why="The exercise is about the choice between the two kernels.",
     )
 
 
@@ -787,10 +817,10 @@ def _different() -> Iterator[tuple[str, dict, dict, str]]:
         "place of the rows": {"shape": (1, "n", 64)},
         "rank": {"shape": ("n", 64)},
     }.items():
-        why = f"The second pair would get the first one's kernel, which has another {what} compiled into it."
+        why = f"The second pair would get the kernel of the first, which has another {what} compiled into it."
         yield f"Two pairs that differ in {what}", {}, facts, why
-    why = "A leading dimension of 1 is compiled into a kernel, which then handles one row there and no more."
-    # the kernels of both have one name
+    why = "A leading dimension of 1 is a constant in the kernel. With a larger size there, it would leave out rows."
+    # the kernels of both have the same name
     yield *_shapes((1, 1, "n", 64), (2, 3, "n", 64)), why
     yield *_shapes((1, "n", 5, 64), ("n", 1, 5, 64)), why
 
@@ -798,15 +828,15 @@ def _different() -> Iterator[tuple[str, dict, dict, str]]:
 def _alike() -> Iterator[tuple[str, dict, dict, str]]:
     """(what the two pairs are, the facts of each, why they share a kernel)."""
     why = (
-        "The kernel reads its number of rows when it is called. With a key that is too fine every layer gets its own "
-        "kernel: longer compilation, a larger program."
+        "The kernel reads its number of rows when it is called. A key that is too fine compiles the same kernel "
+        "several times, which costs time and space."
     )
-    yield "Two pairs that differ only in number of rows", {}, {"shape": (7, 1, 64)}, why
+    yield "Two pairs that differ only in the number of rows", {}, {"shape": (7, 1, 64)}, why
     renamed = {"shape": ("batch", 1, 64)}
-    yield "Two pairs that differ only in name of the number of rows", {}, renamed, why
+    yield "Two pairs that differ only in the name of the symbolic dimension", {}, renamed, why
     why = (
-        "Even if all leading dimensions are 1, a kernel takes the last of them as variable; `unit_dimensions` does so "
-        "too."
+        "If all leading dimensions are 1, the kernel still keeps the last of them variable. `unit_dimensions` says "
+        "so."
     )
     yield *_shapes((1, 1, 64), (1, "n", 64)), why
 
@@ -824,25 +854,25 @@ def _same_key(one: tuple, other: tuple) -> bool:
             f"Your keys cannot be compared or hashed: {last_line(error)}",
             expected="plain Python values: numbers, booleans, text, and tuples of them",
             yours=repr(one),
-            why="`==` of two TIR expressions is a third expression, neither true nor false. `unit_dimensions` says in "
-            "booleans which dimensions are 1.",
+            why="`==` of two TIR expressions gives a third expression, neither true nor false. `unit_dimensions` says "
+            "in booleans which dimensions are 1.",
         ) from None
 
 
 def test_4_6_different_kernels_have_different_keys(impl) -> None:
-    """pairs that differ in what is compiled into a kernel do not share one"""
+    """pairs that need different kernels get different keys"""
     for pairs, *both, why in _different():
         one, other = (impl.kernel_key(_pair_of(**facts)) for facts in both)
-        what = f"{pairs} have equal keys."
+        what = f"{pairs} get equal keys from your kernel_key."
         wanted = "different keys"
         DISPATCH.that(not _same_key(other, one), what, expected=wanted, yours=repr(one), why=why)
 
 
 def test_4_6_one_kernel_where_one_will_do(impl) -> None:
-    """pairs that need the same kernel share it"""
+    """pairs that need the same kernel get equal keys"""
     for pairs, *both, why in _alike():
         one, other = (impl.kernel_key(_pair_of(**facts)) for facts in both)
-        what = f"{pairs} have different keys."
+        what = f"{pairs} get different keys from your kernel_key."
         wanted = "equal keys"
         yours = f"{one!r} and {other!r}"
         DISPATCH.that(_same_key(other, one), what, expected=wanted, yours=yours, why=why)
@@ -878,10 +908,12 @@ def test_4_6_two_norms_two_kernels(impl) -> None:
         for name in arrays:
             DISPATCH.that(
                 not _differ(yours[name], exact[name]),
-                f"With two functions that differ in {fact}, `{name}` gives other numbers than before.",
+                f"Fused with your key, a module of two functions that differ in {fact} gives wrong numbers in "
+                f"`{name}`.",
                 expected="a kernel of its own for each function",
                 yours=fused.script()[:1500],
-                why="Kernels are kept for the whole module: the key must tell apart pairs in different functions too.",
+                why="The pass keeps its kernels for the whole module, so the key must also distinguish pairs in "
+                "different functions.",
             )
 
 
@@ -905,20 +937,20 @@ def test_4_7_fuses_the_pair(impl) -> None:
     """an add and its norm become one call with two results"""
     mod = unfused(("n", 1, 64), "float32")
     fused = expect.apply(_pass(impl), mod, WHOSE)
-    what = "main does not call one kernel and nothing else."
-    why = "The add must not stay beside the kernel that adds, nor the norm beside the kernel that normalises."
+    what = "After your pass, main does not consist of a single kernel call."
+    why = "The kernel computes the sum and the norm. An add or a norm that stays computes the same a second time."
     PLACE.equal(operators(fused), ["kernel"], what, why=why)
     (call,) = _bindings(fused, "relax.call_tir")
     PLACE.that(
         isinstance(call.var, relax.DataflowVar),
-        "The kernel's results leave their dataflow block, where nothing outside reads them.",
-        expected="`emit` in the block in which the norm is too; `emit_output` only where it is in another",
+        "You emitted the kernel call with `emit_output`, although the norm is in the same dataflow block.",
+        expected="`emit` if the norm is in the same block; `emit_output` only if it is in another block",
         yours=fused["main"].script(),
-        why="An output must be kept as it is: no later pass may fuse it away or plan its memory with the rest.",
+        why="Later passes must keep an output of a block as it is. They may fuse or drop only what stays inside.",
     )
     found = [argument.name for argument in call.value.args[1].fields]
-    what = "The kernel is not given x1, x2 and weight, in that order."
-    why = "call_tir passes its arguments by position, and after them the results."
+    what = "Your call_tir does not pass x1, x2 and weight in this order."
+    why = "call_tir passes arguments by position, and after them the results. Names play no role."
     PLACE.equal(found, ["x1", "x2", "weight"], what, why=why)
 
 
@@ -937,15 +969,22 @@ def test_4_7_fuses_every_shape(impl) -> None:
     """prefill, decode, and every other arrangement of rows"""
     for shape, name in SHAPES:
         fused = expect.apply(_pass(impl), unfused(shape, "float32"), WHOSE)
-        DISPATCH.equal(operators(fused), ["kernel"], f"A pair on {shape} is not fused.")
-        DISPATCH.equal(list(kernels(fused)), [name], f"The kernel for {shape} has another name.")
+        why = "With one block per row, a kernel serves any rank and any leading dimensions."
+        DISPATCH.equal(
+            operators(fused), ["kernel"], f"Your pass does not fuse a pair on {shape}.", why=why
+        )
+        why = "`kernel_of` names the kernel by its shape, with kernel_name."
+        what = f"The module has other kernels than the one for {shape}."
+        DISPATCH.equal(list(kernels(fused)), [name], what, why=why)
 
 
 def test_4_7_leaves_the_rest_alone(impl) -> None:
-    """where one kernel cannot serve, nothing changes"""
+    """a pair that no kernel can serve stays as it is"""
     for what, mod, breaks in _not_a_pair():
         fused = expect.apply(_pass(impl), mod, WHOSE)
-        NOT_FIRE.same_ir(fused, mod, f"{WHOSE} changed {what}.", why=breaks)
+        NOT_FIRE.same_ir(
+            fused, mod, f"{WHOSE} changed a module that it must leave alone: {what}.", why=breaks
+        )
 
 
 def _neg(builder, value):
@@ -996,17 +1035,17 @@ def _twice_x1(builder, x1, x2, w):
 
 
 USERS = {
-    "the sum is read again after the norm": lambda b, x1, x2, w: [
+    "something reads the sum after the norm": lambda b, x1, x2, w: [
         (t := pair(b, x1, x2, w))[1],
         _neg(b, t[0]),
     ],
-    "the sum is read before the norm": _read_before,
-    "the weight is made between the add and the norm": _late_weight,
-    "the sum is read before its norm's weight is made": _weight_after_a_use,
-    "two norms read one sum": _two_norms_of_one_sum,
-    "a pair follows on a pair, with another epsilon": _chain,
-    "the norm is unused": _norm_unused,
-    "add(x1, x1)": _twice_x1,
+    "something reads the sum before the norm": _read_before,
+    "the weight is computed between the add and the norm": _late_weight,
+    "something reads the sum before the weight is computed": _weight_after_a_use,
+    "two norms read the same sum": _two_norms_of_one_sum,
+    "a pair follows a pair that has another epsilon": _chain,
+    "nothing uses the norm": _norm_unused,
+    "x1 is added to itself": _twice_x1,
 }
 SIZES = {"x1": ("n", 1, 64), "x2": ("n", 1, 64), "weight": (64,)}
 
@@ -1093,8 +1132,8 @@ def _numbers(impl, mod: tvm.IRModule, what: str | dict[str, str], choices=()) ->
 def _same_numbers(yours: list[np.ndarray], exact: list[np.ndarray], where: str) -> None:
     for number, (a, b) in enumerate(zip(yours, exact, strict=True)):
         scale = max(1.0, float(np.abs(b).max(initial=0.0)))
-        what = f"Result {number} of main changes where {where}."
-        why = "Compared with the same module without the pass, compiled for the same CPU."
+        what = f"Your pass changes the numbers of result {number} in a function in which {where}."
+        why = "Expected are the numbers of the same module without the pass, compiled for the same CPU."
         near = 4 * RELATIVE["float32"]
         PLACE.close(a, b, what, rtol=near, atol=near * scale, why=why)
 
@@ -1138,10 +1177,10 @@ def test_4_7_fires_whoever_reads_the_sum(impl) -> None:
         called = operators(fused, name)
         PLACE.that(
             "kernel" in called and "add" not in called,
-            f"The pair is not fused, or its add stays, where {about}.",
-            expected="the kernel where the sum is first read, and no add",
+            f"Your pass leaves the pair alone, or leaves its add, in a function in which {about}.",
+            expected="one kernel call, placed where the sum is first read, and no add",
             yours=", ".join(called),
-            why="If the add stays beside the kernel, the sum is computed twice: more traffic than without the pass.",
+            why="If the add stays, the sum is computed twice, and the function moves more bytes than without the pass.",
         )
 
 
@@ -1160,19 +1199,21 @@ def test_4_7_keeps_its_company(impl) -> None:
     """attributes, other functions, and a kernel that already has the name, all stay"""
     mod = _with_company()
     fused = expect.apply(_pass(impl), mod, WHOSE)
-    what = "The function has lost its attribute num_input."
+    what = "After your pass, the function has lost its attribute num_input."
     why = "Later passes read it: it says which parameters are weights."
     PLACE.equal(dict(fused["decode"].attrs).get("num_input"), 2, what, why=why)
-    PLACE.equal(str(fused.attrs["model"]), "two functions", "The module has lost its attribute.")
+    what = "After your pass, the module has lost its attribute `model`."
+    PLACE.equal(str(fused.attrs["model"]), "two functions", what, why="Later passes may read it.")
     for name in ("other", "fuse_add_norm_decode"):
-        what = f"{WHOSE} changed `{name}`, in which there is no pair."
-        why = "A function that calls it would now compute something else."
+        what = f"{WHOSE} changed the function `{name}`, which has no pair."
+        why = "Functions that call it would now compute something else."
         PLACE.that(tvm_ffi.structural_equal(fused[name], mod[name]), what, why=why)
     arrays = _arguments(mod["decode"])
     DISPATCH.that(
         not _differ(run(fused, arrays, "decode"), run(mod, arrays, "decode")),
-        "`decode` calls the kernel that already had the name.",
-        expected="its own kernel: builder_.add_func finds a free name and returns it",
+        "`decode` calls a kernel that was in the module before your pass, because it has the same name.",
+        expected="a call of the GlobalVar that kernel_of returns",
+        why="If a name is taken, builder_.add_func finds a free one and returns its GlobalVar.",
     )
 
 
@@ -1182,7 +1223,7 @@ def test_4_7_moves_nothing_across_a_write(impl) -> None:
 
 
 def test_4_7_runs_twice_the_same(impl) -> None:
-    """a second run finds nothing left"""
+    """a second run changes nothing"""
     for build in (_chain, _two_norms_of_one_sum, _read_before):
         expect.settles(_pass(impl), module(build, SIZES, "float32"), WHOSE)
 
@@ -1195,9 +1236,10 @@ def test_4_7_costs_less(impl) -> None:
         before, after = _total(mod), _total(fused)
         MEASURE.that(
             after < 0.81 * before and len(kernels(fused)) == 1,
-            f"For {target.kind.name}, {len(kernels(fused))} kernels still move {after:,} of {before:,} bytes.",
-            expected="four fifths, and one kernel",
-            why="The sum is written once and not read again.",
+            f"For {target.kind.name}, the module after your pass has {len(kernels(fused))} kernels and moves {after:,} "
+            f"of {before:,} bytes.",
+            expected="one kernel, and four fifths of the bytes",
+            why="The fused kernel writes the sum once and does not read it back.",
         )
 
 
@@ -1205,8 +1247,8 @@ def test_4_7_leaves_targets_without_kernels_alone(impl) -> None:
     """a target that has neither threads nor LLVM gets its module back"""
     mod = unfused(("n", 1, 64), "float32")
     fused = expect.apply(_pass(impl, Target("c")), mod, WHOSE)
-    what = f"{WHOSE} changed a module for a target without kernels."
-    NOT_FIRE.same_ir(fused, mod, what, why="Unfused, the module compiles for it.")
+    what = f'{WHOSE} changed a module for the target "c", for which there is no kernel.'
+    NOT_FIRE.same_ir(fused, mod, what, why="Unfused, the module compiles for this target.")
 
 
 def _formed(mod: tvm.IRModule) -> str:
@@ -1244,14 +1286,14 @@ def test_4_9_counts_what_is_moved(impl) -> None:
     ]
     for mod, sizes in cases:
         expected = _total(mod, sizes), _total(sound.FuseAddRMSNorm(CUDA)(mod), sizes)
-        what = "bytes_moved does not give the bytes of main before and after the pass."
-        why = "Each call reads each tensor it is given once and writes its result, as binding_bytes counts."
+        what = "bytes_moved does not return the bytes of main before and after the pass."
+        why = "Add up `read` and `written` of all rows that binding_bytes returns, for each of the two modules."
         MEASURE.equal(tuple(impl.bytes_moved(mod, CUDA, sizes)), expected, what, why=why)
     mod = cases[0][0]
     unchanged = _total(mod, {"n": 8})
     found = tuple(impl.bytes_moved(mod, Target("c"), {"n": 8}))
-    what = "bytes_moved counts a fused pair for a target that has no kernel for it."
-    why = "bytes_moved passes its target on to the pass, which leaves the pair alone for this one."
+    what = 'bytes_moved(mod, "c", …) counts a fused pair, although the target "c" has no kernel.'
+    why = "Give the pass the target that bytes_moved was given. For this target the pass leaves the pair alone."
     MEASURE.equal(found, (unchanged, unchanged), what, why=why)
 
 

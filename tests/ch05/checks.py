@@ -1,6 +1,4 @@
-"""The checks of chapter 5: primitives that change how a product is computed and not what, attempts that TVM refuses,
-and schedules that make a product fast.
-"""
+"""The checks of chapter 5: schedules that keep the result, attempts that TVM refuses, and schedules that are fast."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ import re
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from traceback import extract_tb
 
 import numpy as np
 import tvm
@@ -29,6 +28,7 @@ from tests.support import expect
 from tests.support.expect import Section
 from tests.support.interpret import OutOfBounds, interpret
 
+FILE = "schedules.py"
 LESSON = "chapters/ch05_schedules_and_their_limits/lesson.md"
 BREAK = Section(LESSON, "Break it")
 LOOPS = Section(LESSON, "Loops around a block")
@@ -41,7 +41,7 @@ PUZZLES = Section(LESSON, "Four puzzles")
 FAST = Section(LESSON, "Now make it fast")
 LIMITS = {"test_5_13_is_faster": 60, "test_5_14_is_faster": 60, "test_5_14_any_number_of_rows": 60}
 SIZES = ((8, 16, 6), (5, 21, 3))  # the second are not multiples of a (4, 8) tile
-EXACT = "Integers are exact: any difference is a mistake."
+EXACT = "The sums are integers, so a schedule must not change a single digit."
 
 
 def arrays(m: int, n: int, k: int, seed: int = 0) -> list[np.ndarray]:
@@ -65,10 +65,10 @@ def listing(sch: s_tir.Schedule) -> str:
 
 def computes_the_same(scheduled: Callable, impl, whose: str, read: Section) -> None:
     """What `scheduled(impl, sizes)` makes gives A @ B.T + C for all SIZES, interpreted and compiled."""
-    hint = "a predicate that skips the iterations a split has added; sch.split makes one"
+    hint = "sch.split, which adds a predicate that skips the iterations beyond the end of a loop"
     for sizes in SIZES:
         sch, given, size = scheduled(impl, sizes), arrays(*sizes), f"sizes {sizes}"
-        _writes(sch, given, product(*given[:3]), f"{whose}: the program", size, hint, read)
+        _writes(sch, given, product(*given[:3]), whose, size, hint, read)
 
 
 def _writes(
@@ -80,10 +80,10 @@ def _writes(
         interpret(sch.mod["main"], interpreted)
         results = [interpreted[-1], run_compiled(sch.mod, given)[-1]]
     except (OutOfBounds, WroteOutside) as error:
-        what = f"{whose} accesses memory outside its buffers for {size}."
+        what = f"After {whose}, the program accesses memory outside its buffers for {size}."
         raise read.failed(what, expected=hint, yours=f"{error}\n{listing(sch)}") from None
     for result in results:
-        what = f"{whose} computes something else for {size}."
+        what = f"After {whose}, the program computes other numbers for {size}."
         read.close(result, expected, what, rtol=0, atol=0, why=EXACT)
 
 
@@ -148,12 +148,15 @@ def test_5_1_makes_five_loops(impl) -> None:
         sch = _tiled(impl, sizes, rows, columns)
         wanted = [-(-m // rows), -(-n // columns), k, rows, columns]
         tile = f"a ({rows}, {columns}) tile of sizes {sizes}"
-        what = f"The loops of matmul have other extents than those of {tile}."
-        why = "Row tiles, column tiles, steps, then the `rows` of a tile and its `columns`."
+        what = f"After tile(sch, {rows}, {columns}), the loops of matmul do not have the extents of {tile}."
+        why = "From outside to inside: row tiles, column tiles, steps, the `rows` of a tile, its `columns`."
         LOOPS.equal(extents(loops_of(sch)), wanted, what, why=why)
         steps = [f"vi*{rows}", f"vj*{columns}", "vk*1", "vi*1", "vj*1"]
-        what = "The loops of matmul have the right extents but drive other axes than they should."
-        why = "The inner loop of a split takes steps of one, the outer one steps as wide as a tile."
+        what = f"After tile(sch, {rows}, {columns}), the loops of matmul have the right extents but drive other axes."
+        why = (
+            "Each entry is a loop, from outside to inside: the axis that it drives, and by how much. The inner loop of "
+            "a split moves its axis by one, the outer loop by as much as a tile is wide."
+        )
         LOOPS.equal(drives(sch), steps, what, why=why)
 
 
@@ -168,10 +171,18 @@ def test_5_1_returns_the_loops(impl) -> None:
     loops = impl.tile(sch, 4, 8)
     five = isinstance(loops, (list, tuple)) and len(loops) == 5
     wanted = "[row_tile, column_tile, step, row, column]"
-    expect.that(five, "tile does not return five loops.", expected=wanted, yours=repr(loops)[:200])
+    LOOPS.that(
+        five,
+        "tile does not return a list of five loops.",
+        expected=wanted,
+        yours=repr(loops)[:200],
+        why="The caller needs the loops, for example to make one of them parallel.",
+    )
     mine = [sch.get(loop).loop_var.name for loop in loops]
     theirs = [loop.loop_var.name for loop in loops_of(sch)]
-    LOOPS.equal(mine, theirs, "tile returns the loops in another order than the program has.")
+    what = "tile returns the five loops in another order than that of the program."
+    why = "The caller takes them apart in the order of the program, from outside to inside."
+    LOOPS.equal(mine, theirs, what, why=why)
 
 
 def observe_5_1(impl):
@@ -208,9 +219,9 @@ def test_5_2_gives_each_loop_its_kind(impl) -> None:
         KINDS.equal(
             list(zip(_kinds(sch), extents(loops_of(sch)), strict=True)),
             [("parallel", tiles), ("serial", k), ("unrolled", 4), ("vectorized", 8)],
-            "The loops of matmul have other kinds, or other extents.",
-            why="One loop over all tiles keeps every core busy even if there are few rows. The steps of one sum run "
-            "one after another.",
+            f"After use_the_machine, the loops of matmul run in another way than asked, for sizes {sizes}.",
+            why="Each entry is a loop, from outside to inside: how it runs, and how often. One parallel loop over all "
+            "tiles keeps every core busy even if there are few rows. The steps of one sum run one after another.",
         )
 
 
@@ -226,7 +237,7 @@ def test_5_2_returns_the_loop_over_tiles(impl) -> None:
     loop = impl.use_the_machine(sch)
     returned = _found(sch, loop, "loop")
     what = "use_the_machine does not return the loop over tiles."
-    why = "`fuse` returns the handle of the loop it makes. To move a block there, the caller needs it."
+    why = "The next exercise moves a block into this loop. `sch.fuse` returns its handle."
     LOOPS.equal(returned, loops_of(sch)[0].loop_var.name, what, why=why)
 
 
@@ -264,27 +275,28 @@ def test_5_3_shares_the_loop_over_tiles(impl) -> None:
         sch = _with_bias(impl, sizes)
         PLACE.that(
             ForKind(loops_of(sch)[0].kind) == ForKind.PARALLEL,
-            "The outermost loop of matmul is no longer the parallel one over tiles.",
+            "After bias_at_the_tile, the outermost loop of matmul is no longer the parallel loop over tiles.",
             expected="matmul with the loops that use_the_machine gave it; only bias moves",
             yours=listing(sch),
-            why="A producer that you move gets new loops, as many as its consumer needs there.",
+            why="compute_at makes new loops for the block that it moves. If you move matmul, its tiles are gone.",
         )
         shared = _shared(sch)
-        what = "bias still runs outside the loop over tiles: it shares no loop with matmul."
+        what = "After bias_at_the_tile, bias still runs outside the loop over tiles: it shares no loop with matmul."
         expected = "one shared loop, the one over tiles"
-        why = "By then all sums have left the cache, and must be read from memory again."
+        why = "When bias runs after all tiles, the first sums have left the cache and are read from memory again."
         PLACE.that(bool(shared), what, expected=expected, yours=listing(sch), why=why)
-        what = f"bias runs too deep: matmul and bias share {len(shared)} loops, and the second is the one over steps."
+        what = f"After bias_at_the_tile, bias is in {len(shared)} loops of matmul, one of them along the sum."
         expected = "one shared loop, the one over tiles"
         why = (
-            "The result is the same, for the last step writes it last. But inside the loop over steps the bias runs "
-            "once for each step, on sums that are not complete before the last."
+            "Inside the loop over steps, bias runs after every step, on sums that are not complete. The result is "
+            "right, because what it stores after the last step stays. But it does k times the work."
         )
         PLACE.that(len(shared) == 1, what, expected=expected, yours=listing(sch), why=why)
         tiles, runs = int(shared[0].extent), int(np.prod(extents(loops_of(sch, "bias"))))
-        what = f"In {tiles} tiles of 32 elements, bias runs {runs} times."
-        expected = "once for each element of a tile"
-        PLACE.that(runs <= tiles * 32, what, expected=expected, yours=listing(sch))
+        what = f"After bias_at_the_tile, bias runs {runs} times in {tiles} tiles of 32 elements."
+        expected = f"once for each element of a tile, {tiles * 32} times"
+        why = "Each further run computes an element that is there already."
+        PLACE.that(runs <= tiles * 32, what, expected=expected, yours=listing(sch), why=why)
 
 
 def test_5_3_computes_the_same(impl) -> None:
@@ -316,7 +328,8 @@ def test_5_4_schedules(impl) -> None:
     for sizes in SIZES:
         sch = _scheduled(impl, sizes)
         what = f"scheduled returned {type(sch).__name__}, not a Schedule."
-        expect.that(isinstance(sch, s_tir.Schedule), what, expected="return sch")
+        why = "The caller compiles `sch.mod`."
+        INIT.that(isinstance(sch, s_tir.Schedule), what, expected="return sch", why=why)
 
 
 def _scheduled(impl, sizes) -> s_tir.Schedule:
@@ -324,12 +337,15 @@ def _scheduled(impl, sizes) -> s_tir.Schedule:
         return impl.scheduled(matmul_bias(*sizes), 4, 8)
     except s_tir.ScheduleError as error:
         useful = str(error).partition("Error message: ")[2] or str(error)
+        calls = [at for at in extract_tb(error.__traceback__) if at.filename.endswith(FILE)]
         raise INIT.failed(
-            "TVM refuses a primitive in scheduled.",
-            expected="the same primitives in an order in which each is allowed",
-            yours=useful.splitlines()[0][:300],
-            why="After decompose_reduction, the update is not a reduction block: it adds to what another block set. "
-            "A primitive that needs a reduction block refuses it.",
+            f"In scheduled, TVM refuses `{calls[-1].line}`."
+            if calls
+            else "TVM refuses a primitive.",
+            expected="the same primitives in an order in which TVM accepts each of them",
+            yours=f"TVM's message:\n{useful}",
+            why="After decompose_reduction, `matmul_update` adds to what `matmul_init` has set, so it is not a "
+            "reduction block. A primitive that needs a reduction block refuses it.",
         ) from None
 
 
@@ -337,18 +353,20 @@ def test_5_4_takes_the_init_out_of_the_steps(impl) -> None:
     """no step asks whether it is the first, and the init of a tile stays with the tile"""
     for sizes in SIZES:
         sch = _scheduled(impl, sizes)
-        what = "A block still has its init, so every step tests whether it is the first."
-        expected = "two blocks, one that sets and one that adds"
-        INIT.that(not _inits(sch), what, expected=expected, yours=listing(sch))
+        what = "In scheduled, the init is still inside the block matmul."
+        expected = "two blocks, one that sets the sums to 0 and one that adds"
+        why = "While the init is inside, every step asks whether it is the first of its sum."
+        INIT.that(not _inits(sch), what, expected=expected, yours=listing(sch), why=why)
         inits = sum(name.endswith("_init") for name in _names(sch))
-        INIT.equal(inits, 1, "There is not exactly one block that sets the sums to 0.")
+        what = "The program that scheduled makes does not have exactly one block whose name ends in _init."
+        INIT.equal(inits, 1, what, why="decompose_reduction makes one; call it once.")
         shared = _shared(sch, "matmul_update", "matmul_init")
         INIT.that(
             len(shared) == 1,
-            f"The block that sets the sums to 0 shares {len(shared)} loops with the one that adds.",
-            expected="one, the loop over tiles, with the init right before the loop over steps",
+            f"In scheduled, the block that sets the sums to 0 shares {len(shared)} loops with the one that adds.",
+            expected="one shared loop, the one over tiles: the init right before the loop over steps",
             yours=listing(sch),
-            why="Further out, the init writes all of temp before anything is added: one more pass over memory.",
+            why="Further out, the init writes zeros to all of temp first: one more pass over memory.",
         )
 
 
@@ -358,19 +376,20 @@ def test_5_4_keeps_the_machine_busy(impl) -> None:
     kinds = _kinds(sch, "matmul_update")
     INIT.that(
         kinds[0] == "parallel" and kinds[-1] == "vectorized",
-        "The update's loops are not parallel outside and vectorized inside.",
+        "In scheduled, the outermost loop of matmul_update is not parallel, or its innermost loop not vectorized.",
         expected="parallel, serial, unrolled, vectorized",
         yours=", ".join(kinds),
+        why="`scheduled` does all that 5.1 to 5.3 do.",
     )
     lanes = extents(loops_of(sch, "matmul_update"))[-1]
     LOOPS.that(
         lanes == 8,
-        f"scheduled(func, 4, 8) vectorizes {lanes} columns.",
-        expected="tiles of 4 rows and 8 columns: rows comes first, here and in `tile`",
+        f"scheduled(func, 4, 8) vectorizes {lanes} columns, not 8.",
+        expected="tiles of 4 rows and 8 columns: `rows` comes first, here and in `tile`",
         yours=listing(sch),
-        why="Exchanged, the numbers are the same, and a vector has half the lanes.",
+        why="If you exchange the two, the numbers stay the same, but a vector has half the lanes.",
     )
-    what = "The bias does not run in the loop over tiles."
+    what = "In scheduled, bias does not share exactly one loop with matmul_update, the loop over tiles."
     why = "`scheduled` does all that 5.1 to 5.3 do."
     PLACE.equal(len(_shared(sch, "matmul_update", "bias")), 1, what, why=why)
 
@@ -423,10 +442,10 @@ def _counted(m: int, n: int, k: int) -> dict[str, int]:
 def test_5_5_prediction_holds(impl) -> None:
     """the predicted work of the init is what the lowered loops do"""
     for sizes in ((2, 3, 4), (5, 2, 7)):
-        what = f"For sizes {sizes} the lowered program has another number of '{{}}'."
+        what = f"For sizes {sizes} the lowered program has another number of '{{}}' than init_work says."
         why = (
             "An init belongs to a sum and runs at its first step. While the init is inside the block, every step "
-            "must test whether it is the first."
+            "asks whether it is the first."
         )
         INIT.each_predicted(impl.init_work(*sizes), _counted(*sizes), "init_work", what, why=why)
 
@@ -465,11 +484,11 @@ def test_5_6_names_each_reason(impl) -> None:
         expect.that(given[name] in reference.REASONS, what, expected=wanted, yours=yours)
         REFUSED.that(
             given[name] == _reason(name),
-            f"“{name}” is refused for another reason.",
-            expected="the reason in TVM's error, or what `sch.get_producers` shows",
+            f"TVM refuses “{name}” for another reason than the one that you give.",
+            expected="the condition in the last line of TVM's error that fails here",
             yours=given[name],
-            why="The last line of TVM's message states the condition. Two attempts end in the same sentence: look at "
-            "how many producers the bias block has in each.",
+            why="Two attempts end in the same sentence, which lists several conditions. What `sch.get_producers` "
+            "returns for the block `bias` tells you which of them fails.",
         )
 
 
@@ -490,11 +509,17 @@ def test_5_7_says_how_wrong_it_is(impl) -> None:
         given = arrays(*sizes, seed=sizes[2])
         wrong = _forced(sizes, given) - product(*given[:3])
         yours = np.asarray(impl.forced_error(given[2], sizes[2])) + np.zeros_like(wrong)
-        expect.equal(yours.shape, wrong.shape, "forced_error has another shape than the bias.")
+        what = "The array that forced_error returns has another shape than the bias."
+        FORCED.equal(
+            yours.shape,
+            wrong.shape,
+            what,
+            why="Each element has its own bias, and so its own error.",
+        )
         for at in np.argwhere(yours != wrong)[:1]:
             spot = tuple(at.tolist())
-            what = f"For k = {sizes[2]} and a bias of {given[2][spot]} the forced version has another error than yours."
-            why = "Its step adds the bias, and runs once for each k."
+            what = f"For k = {sizes[2]} and a bias of {given[2][spot]}, the error is not what forced_error says."
+            why = "The forced version adds the bias in its step, and the step runs k times."
             FORCED.predicted(yours[spot].item(), wrong[spot].item(), what, why=why)
 
 
@@ -509,20 +534,23 @@ def observe_5_7(impl):
 def test_5_8_is_a_test_that_sees_nothing(impl) -> None:
     """on your inputs the forced version gives the right result, although the bias is nowhere 0"""
     sizes, given = impl.blind_test()
-    what = "A test without elements, or without steps, cannot fail for any program."
-    expected = "three sizes of 1 or more, (m, n, k)"
-    expect.that(len(sizes) == 3 and min(sizes) > 0, what, expected=expected, yours=sizes)
+    what = "blind_test does not return three sizes of 1 or more."
+    expected = "(m, n, k), each 1 or more"
+    why = "A test without elements, or without steps, computes nothing, so it cannot fail for any program."
+    BREAK.that(len(sizes) == 3 and min(sizes) > 0, what, expected=expected, yours=sizes, why=why)
     a, b, c = (np.ascontiguousarray(x) for x in given)
     shapes = [(sizes[0], sizes[2]), (sizes[1], sizes[2]), (sizes[0], sizes[1])]
-    what = f"A, B and C do not have the shapes of sizes {sizes}."
-    expect.equal([x.shape for x in (a, b, c)], shapes, what)
+    what = f"The arrays of blind_test do not have the shapes that belong to sizes {sizes}."
+    why = "A has the shape (m, k), B has (n, k), and C has (m, n)."
+    BREAK.equal([x.shape for x in (a, b, c)], shapes, what, why=why)
     dtypes = [str(x.dtype) for x in (a, b, c)]
-    expect.equal(dtypes, ["int8", "int8", "int32"], "A and B are int8, C is int32.")
-    zero = "The bias has a zero in it."
-    expect.that(bool((c != 0).all()), zero, expected="no zero in C", yours=c)
+    what, why = "The arrays of blind_test have other dtypes.", "The kernel takes no others."
+    BREAK.equal(dtypes, ["int8", "int8", "int32"], what, why=why)
+    zero, why = "The bias in blind_test has a zero in it.", "Adding zero twice is always right."
+    BREAK.that(bool((c != 0).all()), zero, expected="no zero in C", yours=c, why=why)
     out = _forced(tuple(sizes), [a, b, c, np.zeros(shapes[2], np.int32)])
-    what = "Your test notices that the forced version is wrong."
-    why = "It is wrong by (k - 1) times the bias."
+    what = "On the inputs of blind_test the forced version is wrong, so this test sees the mistake."
+    why = "The error is the one of exercise 5.7. Find sizes for which it is zero although the bias is not."
     BREAK.close(out, product(a, b, c), what, rtol=0, atol=0, why=why)
 
 
@@ -546,8 +574,8 @@ def _sums_rows(scheduled: Callable, impl, whose: str) -> None:
     for sizes in ROWS:
         a = np.random.default_rng(0).integers(-99, 99, sizes, dtype=np.int32)
         given, size = [a, np.full(sizes[0], -12345, np.int32)], f"{sizes[0]} rows of {sizes[1]}"
-        what, hint = f"{whose}: the program", "loops that cover each row once"
-        _writes(scheduled(impl, sizes), given, a.sum(axis=1), what, size, hint, PUZZLES)
+        hint = "loops that cover each row once"
+        _writes(scheduled(impl, sizes), given, a.sum(axis=1), whose, size, hint, PUZZLES)
 
 
 def _steps_through(sch: s_tir.Schedule, name: str, buffer: str) -> list[int]:
@@ -576,9 +604,9 @@ def test_5_9_makes_four_loops(impl) -> None:
         PUZZLES.equal(
             list(zip(extents(loops_of(sch, "total")), drives(sch, "total"), strict=True)),
             [(columns // 8, "vk*8"), (rows, "vi*1"), (2, "vk*4"), (4, "vk*1")],
-            f"The loops of total differ from the drawing's, for {rows} rows of {columns} columns.",
-            why="Each entry is a loop, from outside to inside: how often it runs, and by how much it moves which axis "
-            "of the block. Pieces move vk by eight, groups by four, columns by one.",
+            f"After in_pieces, the loops of total differ from the picture's, for {rows} rows of {columns} columns.",
+            why="Each entry is a loop, from outside to inside: how often it runs, and the axis of the block that it "
+            "moves and by how much. Pieces move vk by eight, groups by four, columns by one.",
         )
 
 
@@ -604,8 +632,9 @@ def _split_sums(impl, sizes) -> tuple[s_tir.Schedule, str]:
     PUZZLES.that(
         len(others) == 1 and "total" in names,
         "After partial_sums there are not two blocks, `total` and one that makes the partial sums.",
-        expected="sch.rfactor, once",
+        expected="one call of sch.rfactor, which makes the second block",
         yours=", ".join(name for name in names if name != "root"),
+        why="One block makes four sums per row that do not wait for one another; the other adds them up.",
     )
     return sch, others[0]
 
@@ -618,9 +647,10 @@ def test_5_10_keeps_the_lanes_of_a_row_together(impl) -> None:
         PUZZLES.equal(
             shape,
             (sizes[0], reference.LANES),
-            f"The partial sums of {sizes[0]} rows of {sizes[1]} columns have another shape.",
+            f"After partial_sums, the buffer of the partial sums has another shape, for {sizes[0]} rows of {sizes[1]} "
+            "columns.",
             why="`factor_axis` is the position of the new dimension in the shape. In the last position, the partial "
-            "sums of a row lie side by side, so one vector instruction can load or store them.",
+            "sums of a row are neighbours in memory, so one vector instruction can load or store them.",
         )
 
 
@@ -633,9 +663,10 @@ def test_5_10_gives_each_lane_its_columns(impl) -> None:
         PUZZLES.equal(
             through,
             {0: reference.LANES, 1: 1, reference.LANES: sizes[1]},
-            f"The partial sums add other columns than they should, for {sizes[0]} rows of {sizes[1]} columns.",
-            why="For each loop: by how many elements an iteration moves in the buffer of the partial sums, and by how "
-            "many in A. The loop over the lanes moves by one in both; the loop along the row adds to the same sum.",
+            f"After partial_sums, a partial sum adds other columns, for {sizes[0]} rows of {sizes[1]} columns.",
+            why="Each entry is a loop: by how many elements an iteration moves in the buffer of the partial sums, and "
+            "by how many in A. The loop over the lanes moves by one in both. The loop along the row moves by LANES in "
+            "A, and stays at the same sum.",
         )
 
 
@@ -654,7 +685,7 @@ def test_5_10_returns_the_block(impl) -> None:
         "partial_sums does not return the block that makes the partial sums.",
         expected="what sch.rfactor returns",
         yours=returned,
-        why="That block is new. To move or vectorize it, the caller needs a handle.",
+        why="That block is new, and the caller needs its handle to move or vectorize it.",
     )
 
 
@@ -688,10 +719,10 @@ def _zeros_at_a_time() -> dict[str, int]:
 def test_5_11_prediction_holds(impl) -> None:
     """for each loop: how many zeros the init writes at a time, 0 if TVM refuses the loop"""
     yours, counted = impl.zeros_at_a_time(), _zeros_at_a_time()
-    what = "Another number of zeros is written if the init is taken out before the loop {}."
+    what = "Before the loop {}, the init writes another number of zeros at a time than zeros_at_a_time says."
     why = (
-        "The new block comes right before that loop. It writes a zero for each sum that is made inside the loop. "
-        "TVM refuses a loop inside a sum, which would be reset half-way; then nothing is written."
+        "The init stands right before that loop, and writes a zero for each sum that is made inside the loop. If the "
+        "loop is itself inside a loop along the sum, TVM refuses, and the number is the one that stands for a refusal."
     )
     PUZZLES.each_predicted(yours, counted, "zeros_at_a_time", what, why=why)
 
@@ -714,20 +745,23 @@ def test_5_12_reads_neighbours(impl) -> None:
         kinds = _kinds(sch, "total_rf")
         PUZZLES.that(
             kinds[-1] == "vectorized" and kinds.count("vectorized") == 1,
-            "The innermost loop of total_rf is not the only vectorized one.",
+            "After lanes_in_a_register, the innermost loop of total_rf is not vectorized, or not the only one that is.",
             expected="the loop over the lanes innermost, and vectorized",
             yours=", ".join(kinds),
+            why="The iterations of a vectorized loop become the lanes of one register.",
         )
         steps = {name: _steps_through(sch, "total_rf", name)[-1] for name in ("A", "total_rf")}
         PUZZLES.equal(
             steps,
             {"A": 1, "total_rf": 1},
-            f"The lanes of a vector are not adjacent in memory, for {sizes[0]} rows of {sizes[1]} columns.",
-            why="The numbers say how far one lane is from the next. If that is 1, one instruction loads the whole "
-            "vector; if not, each lane is loaded by itself.",
+            f"After lanes_in_a_register, the lanes of a vector are not neighbours in memory, for {sizes[0]} rows of "
+            f"{sizes[1]} columns.",
+            why="The numbers say how many elements one lane is from the next, in each buffer. If that is 1, one "
+            "instruction loads the whole vector. If not, each lane is loaded by itself.",
         )
-        what = "A vector has another number of lanes."
-        PUZZLES.equal(extents(loops_of(sch, "total_rf"))[-1], reference.LANES, what)
+        what = "After lanes_in_a_register, a vector has another number of lanes than LANES."
+        why = "The loop over the lanes is the one that rfactor was given."
+        PUZZLES.equal(extents(loops_of(sch, "total_rf"))[-1], reference.LANES, what, why=why)
 
 
 def test_5_12_computes_the_same(impl) -> None:
@@ -758,7 +792,8 @@ def _apply(schedule, func: tirx.PrimFunc, target: Target, whose: str) -> tirx.Pr
     """schedule(func, target), which must be a PrimFunc."""
     result = schedule(func, target)
     what = f"{whose} returned {type(result).__name__}, not a PrimFunc."
-    expect.that(isinstance(result, tirx.PrimFunc), what, expected='sch.mod["main"]')
+    expected = 'sch.mod["main"], which the line below your region returns'
+    FAST.that(isinstance(result, tirx.PrimFunc), what, expected=expected)
     return result
 
 
@@ -771,50 +806,51 @@ def _check_threads(schedule, rows, whose: str) -> None:
     func = _scheduled_square(schedule, rows, products.WIDE, whose)
     FAST.that(
         products.is_parallel(func),
-        f"{whose} leaves the product to one thread.",
+        f"{whose} computes the product on one thread: no loop around the sums is parallel.",
         expected="a parallel loop of several iterations around the sums",
-        why="Outputs are independent of one another, and one core has only a part of the arithmetic and of the "
-        "memory bandwidth of a machine.",
+        why="The elements of the result are independent of one another. One core has only a part of the arithmetic and "
+        "of the memory bandwidth of a machine.",
     )
 
 
 def _check_registers(schedule, rows, whose: str) -> None:
-    """The sums of a step are variables of their own, no step asks for an init, and steps follow one another."""
+    """The sums of a step are unrolled, no step asks for an init, and a tile stays for many steps."""
     func = _scheduled_square(schedule, rows, products.WIDE, whose)
     inits = products.inits_in_steps(func)
     FAST.that(
         not inits,
         f"{whose} leaves an init inside a loop along k.",
-        expected="each init a block of its own, before the steps: decompose_reduction, last of all",
+        expected="each init in its own block, before the steps: decompose_reduction, last of all",
         yours=", ".join(inits),
-        why="Every step then asks whether it is the first, and the sums are stored and loaded around the question.",
+        why="With the init inside, every step asks whether it is the first, and the sums are stored and loaded around "
+        "that question.",
     )
     for around, steps, inside in products.tiles(func):
         order = "from outside to inside: " + ", ".join(map(str, [*around, *steps, *inside]))
         left = [one for one in inside if not one.vectorized and not one.written_out]
         FAST.that(
             not left,
-            f"{whose} leaves a loop over the sums of a step as a loop: {', '.join(map(str, left))}.",
+            f"{whose} leaves a loop over the sums of a step serial: {', '.join(map(str, left))}.",
             expected="the loops inside a step along k vectorized or unrolled",
             yours=order,
-            why="A register has a name and no index, so a loop cannot run over registers. Written out one after "
-            "another, each sum can have a register of its own.",
+            why="A register has a name and no index, so a loop cannot run over registers. Once the loop is unrolled, "
+            "each sum can have its own register.",
         )
         FAST.that(
             not any(a.written_out and not b.written_out for a, b in pairwise(steps)),
-            f"{whose} writes out steps along k that are far apart.",
-            expected="the steps that are written out inside the loop over the others",
+            f"{whose} unrolls steps along k that are far apart.",
+            expected="the unrolled loop along k inside the serial one",
             yours=order,
-            why="A step reads the elements of w that follow those of the step before. The outer loop along k jumps.",
+            why="Consecutive steps read neighbouring elements of w. The iterations of an outer loop along k are far "
+            "apart.",
         )
         follow = math.prod(int(one.loop.extent) for one in steps)
         FAST.that(
             follow >= 32 or len(around) == sum(not one.steps for one in around),
             f"{whose} leaves a tile of sums after {follow} steps along k, and comes back to it later.",
-            expected="the steps of a block along k next to one another, with the tile inside",
+            expected="the loops over the steps of a block along k directly around the tile",
             yours=order,
-            why="When the next tile begins, the sums of this one go to memory, and are loaded again for the next "
-            "steps. That must be rare.",
+            why="Each time another tile begins, the sums of this one are stored to memory, and later loaded again.",
         )
 
 
@@ -824,8 +860,8 @@ def _check_numbers(schedule, cases, whose: str) -> None:
         w, x = products.array(n, n, k), products.array(k, *rows, k)
         func = _apply(schedule, products.unscheduled(said, n, k), target, whose)
         found = _product(func, w, x, whose)
-        what = f"{whose} changes the numbers for x {(*rows, k)} and w {(n, k)}."
-        why = "A schedule changes the order of the work, never its result, also where a size does not fit a tile."
+        what = f"After {whose}, the kernel gives other numbers for x of shape {(*rows, k)} and w of shape {(n, k)}."
+        why = "A schedule must not change the result, also where a size is not a multiple of the tile."
         FAST.close(
             found, x.astype("float64") @ w.astype("float64").T, what, rtol=1e-4, atol=1e-4, why=why
         )
@@ -839,8 +875,8 @@ def _check_block_behind(schedule, said, rows, whose: str) -> None:
     arrays = [w, x, bias, np.full((*rows, 24), np.nan, "float32")]
     found = run_compiled(tvm.IRModule({"main": func}), arrays, target)[3]
     exact = x.astype("float64") @ w.astype("float64").T + bias
-    what = f"{whose} changes the numbers of a kernel in which a block behind NT_matmul adds a bias."
-    why = "Chapter 9 gives your schedule such kernels. It schedules the block NT_matmul, whatever else there is."
+    what = f"After {whose}, a kernel in which a second block adds a bias to NT_matmul gives other numbers."
+    why = "Chapter 9 gives your schedule such kernels. Schedule NT_matmul, and leave the second block as it is."
     FAST.close(found, exact, what, rtol=1e-4, atol=1e-4, why=why)
 
 
@@ -849,8 +885,9 @@ def _product(func: tirx.PrimFunc, w: np.ndarray, x: np.ndarray, whose: str) -> n
         return products.run(func, w, x, llvm_host()["target"])
     except WroteOutside:
         raise FAST.failed(
-            f"{whose}: the kernel writes outside of its result for x {x.shape} and w {w.shape}.",
+            f"After {whose}, the kernel writes outside its result for x of shape {x.shape} and w of shape {w.shape}.",
             expected="a predicate, or a copy of only as many rows as there are",
+            why="The last tile is larger than what is left of the result.",
         ) from None
 
 
@@ -859,13 +896,13 @@ def _check_width(schedule, rows, whose: str) -> None:
     funcs = {name: _scheduled_square(schedule, rows, t, whose) for name, t in targets.items()}
     widths = {name: products.widest(func) for name, func in funcs.items()}
     expected = "a vectorized loop over the lanes of a register"
-    why = "Without it each instruction multiplies one pair of numbers instead of eight or sixteen."
+    why = "Without it, each instruction multiplies one pair of numbers instead of eight or sixteen."
     FAST.that(min(widths.values()) > 1, f"{whose} vectorizes no loop.", expected=expected, why=why)
     FAST.that(
         widths["AVX-512"] == 2 * widths["AVX2"],
         f"{whose} vectorizes {widths['AVX2']} lanes for AVX2 and {widths['AVX-512']} for AVX-512.",
-        expected="twice as many for registers twice as wide: the number comes from `target`",
-        why="A constant width wastes half the registers of one machine or spills those of another.",
+        expected="twice as many for AVX-512, whose registers are twice as wide: take the number from `target`",
+        why="A constant width leaves half of each register of one machine unused, or spills those of another.",
     )
 
 
@@ -879,18 +916,18 @@ def _check_speed(impl, whose: str, rows, n: int, k: int, least: float) -> None:
         shares.append(yours / best)
         if gains[-1] >= least and shares[-1] <= SLOWER:
             return
-    sizes = f"for x {(*rows, k)} and w {(n, k)}"
+    sizes = f"for x of shape {(*rows, k)} and w of shape {(n, k)}"
     if max(gains) < least:
         raise FAST.failed(
-            f"{whose} is {max(gains):.1f} times as fast as no schedule, {sizes}.",
-            expected=f"at least {least:g} times; the reference has several times that",
-            why="An unscheduled sum is one chain of additions, each waiting for the one before.",
+            f"After {whose}, the kernel is only {max(gains):.1f} times as fast as without a schedule, {sizes}.",
+            expected=f"at least {least:g} times; the reference reaches several times that",
+            why="An unscheduled sum is one chain of additions, each waiting for the one before it.",
         )
     raise FAST.failed(
-        f"{whose} takes {min(shares):.1f} times as long as the reference's, {sizes}.",
-        expected=f"at most {SLOWER:g} times",
-        why="It uses vectors and threads. So look at what it stores: add partial sums up soon after they are made, and "
-        "let a step along k add to several registers of sums that do not wait for one another.",
+        f"After {whose}, the kernel takes {min(shares):.1f} times as long as the reference's, {sizes}.",
+        expected=f"at most {SLOWER:g} times as long",
+        why="It has vectors and threads, so look at what it stores. Partial sums should be added up soon after they "
+        "are made, and a step along k should add to several registers of sums that do not wait for one another.",
     )
 
 
@@ -918,15 +955,15 @@ def test_5_13_vectors_lie_along_w(impl) -> None:
     FAST.that(
         any(products.vectors_along_w(func)),
         "schedule_decode vectorizes across the rows of w.",
-        expected="a vectorized loop along k, over the partial sums of one output",
-        why="The elements of a vector are then far apart in memory, and each is loaded by itself. Decode mostly reads "
-        "w, whose rows are contiguous along k.",
+        expected="a vectorized loop along k, over the partial sums of one element of the result",
+        why="Elements of different rows of w are far apart in memory, so each lane is loaded by itself. Along k, the "
+        "elements of w are neighbours, and one instruction loads a vector of them.",
     )
     FAST.that(
         all(products.vectors_in_partial_sums(func)),
-        "schedule_decode stores the partial sums of one output far apart.",
+        "schedule_decode stores the partial sums of one element of the result far apart.",
         expected="the lanes as the last dimension of the partial sums: factor_axis=len(rows) + 1",
-        why="A register of partial sums is then taken apart to be stored, lane by lane.",
+        why="If they are far apart, a register of partial sums is stored lane by lane.",
     )
 
 
@@ -939,12 +976,20 @@ def test_5_13_keeps_sums_in_registers(impl) -> None:
 def test_5_13_reads_w_once(impl) -> None:
     """a vector of w is multiplied by all rows of x, not read again for each"""
     func = _scheduled_square(impl.schedule_decode, (5,), products.WIDE, DECODE)
+    for around, steps, inside in products.tiles(func):
+        FAST.that(
+            not any(one.vectorized for one in around),
+            "schedule_decode puts the steps along k inside the vectorized loop.",
+            expected="the vectorized loop inside the loop along k",
+            yours="from outside to inside: " + ", ".join(map(str, [*around, *steps, *inside])),
+            why="One sum is then finished before the next begins, and w is read again for each row of x.",
+        )
     for sums, lanes in products.sums_of_a_step(func, written_out=True):
         if lanes > 1:
             what = "schedule_decode reads w again for each row of x."
-            wanted = "the loops over the rows inside the loop along k"
-            yours = f"for five rows, a step along k adds to {sums // lanes} registers of sums"
-            why = "A vector of w in a register serves all rows, and w is most of what decode reads."
+            wanted = "the loops over the rows of x inside the loop along k"
+            yours = f"for five rows of x, a step along k adds to {sums // lanes} registers of sums"
+            why = "A vector of w that is in a register can serve all rows of x, and w is most of what decode reads."
             FAST.that(sums % (5 * lanes) == 0, what, expected=wanted, yours=yours, why=why)
 
 
@@ -1014,11 +1059,10 @@ def test_5_14_sums_stay_in_registers(impl) -> None:
             order = "from outside to inside: " + ", ".join(map(str, loops))
             FAST.that(
                 lanes > 1,
-                f"{PREFILL} runs along k inside the vectorized loop, so no register of sums stays while k runs.",
+                f"{PREFILL} puts a loop along k inside the vectorized loop, so no register of sums stays while k runs.",
                 expected="the vectorized loop inside all loops along k",
                 yours=order,
-                why="A step of k adds to one register of sums. The loop over the steps must be outside of it, or "
-                "the sums go to memory and back.",
+                why="The sums of a step stay in registers only if the loops over them are inside the loop over steps.",
             )
             FAST.that(
                 sums <= lanes * registers,
@@ -1026,7 +1070,7 @@ def test_5_14_sums_stay_in_registers(impl) -> None:
                 f"the target has {registers}.",
                 expected="inside the innermost loop along k only one tile: its columns, vectors and lanes",
                 yours=order,
-                why="Sums that do not fit the registers go to memory and back in every step.",
+                why="Sums that do not fit the registers are stored and loaded again at every step.",
             )
 
 
@@ -1040,9 +1084,9 @@ def test_5_14_copies_out_what_is_done(impl) -> None:
     func = _scheduled_square(impl.schedule_prefill, (64,), products.WIDE, PREFILL)
     FAST.that(
         products.copies_out_with_sums(func),
-        f"{PREFILL} copies the result out after all of it has been computed.",
+        f"{PREFILL} copies the result out only after all of it has been computed.",
         expected="the copy of the result in the parallel loop over blocks of rows of w: reverse_compute_at",
-        why="By then the sums have left the cache, and one thread copies what many have made.",
+        why="After the last block, the first sums have left the cache, and one thread copies what many have made.",
     )
 
 

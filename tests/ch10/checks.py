@@ -72,23 +72,24 @@ def test_10_1_fires(impl) -> None:
         found = names(recognized(impl, mod))
         SPELLED.that(
             found.count("nn.rms_norm") == 1 and "rsqrt" not in found and "sqrt" not in found,
-            f"The norm spelled with “{spelling}” is not recognized.",
+            f"Your rule does not recognize the norm whose spelling differs by “{spelling}”.",
             expected="one nn.rms_norm in place of the operators",
             yours=", ".join(found),
-            why="Chapter 4's fusion looks for rms_norm. Spelled out, the norm stays five kernels or more.",
+            why="This is the same norm, so `normalized` must not return `expr`. Chapter 4 fuses only what is spelled "
+            "rms_norm.",
         )
 
 
 def test_10_1_leaves_other_graphs(impl) -> None:
-    """what is another computation stays as it is"""
+    """a graph that computes something else stays as it is"""
     for other, edits in OTHERS.items():
         mod = edited(NORM, *edits)
         NOT_FIRE.that(
             tvm_ffi.structural_equal(recognized(impl, mod), mod),
-            f"A graph that differs from the norm by “{other}” was rewritten.",
-            expected="the graph as it was",
-            yours=mod["main"].script(),
-            why="TVM's rms_norm over the last axis computes something else here, or cannot be compiled.",
+            f"Your rule rewrites a graph that differs from the norm by “{other}”.",
+            expected="`normalized` returns `expr`, and the graph stays as it is",
+            yours="rms_norm, for this graph:\n" + mod["main"].script(),
+            why="TVM's rms_norm over the last axis computes something else for it, or cannot be compiled.",
         )
 
 
@@ -98,20 +99,25 @@ def test_10_1_same_numbers(impl) -> None:
         mod = edited(NORM, *SPELLINGS.get(spelling, ()))
         x, w = arguments(mod)
         wanted = exact_norm(x, w, spelling)
-        what = f"The norm spelled with “{spelling}” gives other numbers."
-        SPELLED.close(expect.run(recognized(impl, mod), "main", [x, w]), wanted, what)
+        what = (
+            f"After your rule, the norm whose spelling differs by “{spelling}” gives wrong numbers."
+        )
+        why = "Expected is x / sqrt(mean(x ** 2) + epsilon) * w, with the epsilon of the graph, by NumPy in float64."
+        found = expect.run(recognized(impl, mod), "main", [x, w])
+        SPELLED.close(found, wanted, what, why=why)
 
 
 def test_10_1_what_others_read(impl) -> None:
     """a step of the norm that something else reads stays"""
     more = "out = R.multiply(normalized, w)\n    return out, mean"
     found = names(recognized(impl, edited(NORM, "out = R.multiply(normalized, w)", more)))
-    what = "The mean is also a result of the function, and is gone."
-    SPELLED.equal(sorted(found), ["mean", "nn.rms_norm", "power"], what)
+    what = "The mean is also a result of the function, and after your rule the wrong operators are left."
+    why = "An operator whose result something else reads must stay. The other operators of the norm must go."
+    SPELLED.equal(sorted(found), ["mean", "nn.rms_norm", "power"], what, why=why)
 
 
 def test_10_1_twice(impl) -> None:
-    """run again it changes nothing"""
+    """a second run changes nothing"""
     expect.settles(impl.RecognizeRMSNorm(), edited(NORM), "RecognizeRMSNorm")
 
 
@@ -138,13 +144,15 @@ def lookalike(impl) -> tuple[tvm.IRModule, tvm.IRModule]:
     expect.returns_module(mod, "looks_like_one")
     expect.has_function(mod, "main", "looks_like_one")
     expect.well_formed(mod, "looks_like_one")
-    what = "`main` must take float32 tensors of constant shapes, because the check runs it."
+    what = "A parameter of your `main` is not a float32 tensor of constant shape, and the check cannot run it."
     for param in mod["main"].params:
         ty = param.ty
         fixed = isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
         fixed = fixed and all(isinstance(dim, tirx.IntImm) for dim in ty.shape.values)
-        expect.that(bool(fixed and ty.dtype == "float32"), what, yours=f"{param.name}: {ty}")
-    what = "`main` must return one tensor."
+        wanted = "float32 tensors whose dimensions are numbers"
+        yours = f"{param.name}: {ty}"
+        expect.that(bool(fixed and ty.dtype == "float32"), what, expected=wanted, yours=yours)
+    what = "Your `main` does not return one tensor."
     expect.that(
         isinstance(mod["main"].ret_ty, relax.TensorType), what, yours=str(mod["main"].ret_ty)
     )
@@ -164,24 +172,28 @@ def test_10_2_is_taken(impl) -> None:
     """the careless pass takes it for a norm"""
     mod, after = lookalike(impl)
     what = "CarelessRMSNorm does not take your module for a norm: it puts no rms_norm into it."
-    why = "It looks for a product with rsqrt(mean(a power, or a product) + a number), in a tensor of two dimensions or "
-    why += "more whose last one is a number."
+    wanted = "a module with factor * rsqrt(mean(a power, or a product) + a number)"
+    why = "The pass looks for exactly these operators, in a float32 tensor of two dimensions or more. Keep them, and "
+    why += "change something that it does not ask about."
     added = names(after).count("nn.rms_norm") - names(mod).count("nn.rms_norm")
-    NOT_FIRE.that(added > 0, what, yours=mod["main"].script(), why=why)
+    NOT_FIRE.that(added > 0, what, expected=wanted, yours=mod["main"].script(), why=why)
 
 
 def test_10_2_other_numbers(impl) -> None:
     """its numbers then change by more than a hundredth of the largest"""
     before, after = both_results(impl)
-    what = "The results are not finite, so they cannot be compared."
+    what = "Your module gives results that are not finite, so they cannot be compared."
     finite = bool(np.isfinite(before).all() and np.isfinite(after).all())
-    expect.that(finite, what, yours=f"before: {before.ravel()[:4]}, after: {after.ravel()[:4]}")
+    wanted = "finite numbers, for arguments between 0.5 and 2"
+    yours = f"before the pass {before.ravel()[:4]}, after it {after.ravel()[:4]}"
+    expect.that(finite, what, expected=wanted, yours=yours)
     off = float(np.abs(before - after).max() / np.abs(before).max())
     NOT_FIRE.that(
         off > WRONG,
-        f"The careless pass keeps the numbers of your module: they differ by {off:.1e} of the largest.",
-        expected=f"a difference above {WRONG}",
-        why="A real norm may be recognized. Change one thing that the pass does not ask about, and that matters.",
+        f"CarelessRMSNorm hardly changes the numbers of your module: they differ by {off:.1e} of the largest.",
+        expected=f"a difference above {WRONG} of the largest",
+        why="For a real norm the pass is right. Change one thing that the pass does not ask about, and that changes "
+        "the numbers.",
     )
 
 
@@ -211,10 +223,11 @@ def test_10_3_fires(impl) -> None:
         after = linear(impl, product_of(parameters, weight))
         found = names(after)
         why = "FuseTransposeMatmul looks for matmul(x, permute_dims(w)), and chapter 5's schedules read w row by row."
-        what = f"The product with “{name}” does not have the canonical form."
+        what = f"After your rule, the product with “{name}” does not have the canonical form."
         LAYOUT.equal(found, ["permute_dims", "matmul"], what, why=why)
         shape = [int(dim) for dim in calls_in(after["main"])[0].args[0].ty.shape]
-        what = f"The new constant of “{name}” does not have one row per column of the result."
+        what = f"After your rule, the constant of the product with “{name}” has the wrong shape."
+        why = "The stored weight is (3, 5), so the new constant, its transpose, is (5, 3)."
         LAYOUT.equal(shape, [5, 3], what, why=why)
 
 
@@ -222,12 +235,12 @@ def test_10_3_leaves_other_products(impl) -> None:
     """a parameter, several matrices, a vector, and what already has the form stay"""
     for name, (parameters, product) in NO_LINEAR.items():
         mod = product_of(parameters, product, whole=True)
-        what = f"The product with “{name}” was changed."
+        what = f"Your rule rewrites a product that it must leave alone: “{name}”."
+        wanted = "`transposed` returns `expr`"
         after = linear(impl, mod)
-        why = "The rewrite is for one constant matrix. The result must keep its type."
-        NOT_FIRE.that(
-            tvm_ffi.structural_equal(after, mod), what, yours=after["main"].script(), why=why
-        )
+        why = "The rewrite is for one constant matrix that is not canonical yet. The result must keep its type."
+        same = tvm_ffi.structural_equal(after, mod)
+        NOT_FIRE.that(same, what, expected=wanted, yours=after["main"].script(), why=why)
 
 
 def test_10_3_same_numbers(impl) -> None:
@@ -236,8 +249,9 @@ def test_10_3_same_numbers(impl) -> None:
         mod = product_of(parameters, weight)
         (x,) = arguments(mod)
         found = expect.run(linear(impl, mod), "main", [x])
-        what = f"The product with “{name}” gives other numbers."
-        LAYOUT.close(found, x.astype("float64") @ STORED.astype("float64"), what)
+        what = f"After your rule, the product with “{name}” gives wrong numbers."
+        why = "permute_dims of the new constant must be the weight that the product had before."
+        LAYOUT.close(found, x.astype("float64") @ STORED.astype("float64"), what, why=why)
 
 
 def square() -> tvm.IRModule:
@@ -248,10 +262,13 @@ def test_10_3_a_square_weight(impl) -> None:
     """a square matrix is transposed too: here no shape tells the two layouts apart"""
     (x,) = arguments(square())
     after = linear(impl, square())
-    LAYOUT.equal(names(after), ["permute_dims", "matmul"], "A product with a square matrix stays.")
+    what = "Your rule does not rewrite a product with a square matrix."
+    why = "The shape is the same in both layouts, but the order in memory is not."
+    LAYOUT.equal(names(after), ["permute_dims", "matmul"], what, why=why)
     found = expect.run(after, "main", [x])
     wanted = x.astype("float64") @ np.arange(1.0, 10.0).reshape(3, 3)
-    LAYOUT.close(found, wanted, "A product with a square matrix gives other numbers.")
+    what = "After your rule, a product with a square matrix gives wrong numbers."
+    LAYOUT.close(found, wanted, what, why="The new constant must be the transpose of the old one.")
 
 
 def thin(rows: int, columns: int) -> tvm.IRModule:
@@ -261,23 +278,28 @@ def thin(rows: int, columns: int) -> tvm.IRModule:
 
 
 def test_10_3_one_row_or_one_column(impl) -> None:
-    """a matrix keeps both of its dimensions, also where one of them is 1"""
+    """a matrix keeps both of its dimensions, even if one of them is 1"""
     for rows, columns in ((3, 1), (1, 4)):
         (x,) = arguments(thin(rows, columns))
         after = linear(impl, thin(rows, columns))
-        what = f"A product with a matrix of ({rows}, {columns}) does not have the canonical form."
-        LAYOUT.equal(names(after), ["permute_dims", "matmul"], what)
+        what = f"After your rule, a product with a matrix of ({rows}, {columns}) is not canonical."
+        why = "A matrix keeps its last two dimensions, even if one of them is 1."
+        LAYOUT.equal(names(after), ["permute_dims", "matmul"], what, why=why)
         wanted = x.astype("float64") @ np.arange(1.0, rows * columns + 1).reshape(rows, columns)
         found = expect.run(after, "main", [x])
-        LAYOUT.close(found, wanted, f"A matrix of ({rows}, {columns}) gives other numbers.")
+        what = (
+            f"After your rule, a product with a matrix of ({rows}, {columns}) gives wrong numbers."
+        )
+        LAYOUT.close(found, wanted, what, why=why)
 
 
 def test_10_3_narrow_numbers(impl) -> None:
     """a product of float16 numbers stays one, its constant too"""
     after = linear(impl, half())
     found = {str(call.ty.dtype) for call in calls_in(after["main"])}
-    what = "A float16 product became one of another dtype."
-    LAYOUT.equal(found, {"float16"}, what, why="Other operators expect the dtype of `expr`.")
+    what = "Your rule turns a float16 product into one with other dtypes."
+    why = "The operators after the product expect the dtype of `expr`. The new constant keeps the old one's dtype."
+    LAYOUT.equal(found, {"float16"}, what, why=why)
 
 
 def half(asked_for: str = "float16") -> tvm.IRModule:
@@ -290,15 +312,19 @@ def half(asked_for: str = "float16") -> tvm.IRModule:
 def test_10_3_keeps_the_dtype(impl) -> None:
     """a product that is asked for in another dtype keeps it"""
     after = linear(impl, half("float32"))
-    what = "The result's dtype has changed."
-    LAYOUT.equal(
-        str(after["main"].ret_ty.dtype), "float32", what, why="It is `expr.attrs.out_dtype`."
+    what = "Your rule changes the dtype of the product's result."
+    why = (
+        "The model asks for float32, with out_dtype. Pass `expr.attrs.out_dtype` to the new matmul."
     )
-    LAYOUT.equal(names(after), ["permute_dims", "matmul"], "A float16 product was left as it is.")
+    LAYOUT.equal(str(after["main"].ret_ty.dtype), "float32", what, why=why)
+    what = "Your rule does not rewrite a float16 product whose result is float32."
+    LAYOUT.equal(
+        names(after), ["permute_dims", "matmul"], what, why="One constant matrix, as before."
+    )
 
 
 def test_10_3_twice(impl) -> None:
-    """run again it changes nothing"""
+    """a second run changes nothing"""
     expect.settles(impl.RecognizeLinear(), product_of(*LINEAR["a constant"]), "RecognizeLinear")
 
 
@@ -387,11 +413,11 @@ def chosen(impl, arch: str, given: Sequence[str], dtype: str = "float16") -> str
         found = impl.on_tensor_cores(func, gpu(arch), rules)
     except (ScheduleError, tvm.error.InternalError, ValueError, IndexError) as error:
         raise JUDGE.failed(
-            f"on_tensor_cores raises for {arch} with the rules {', '.join(given)}.",
+            f"on_tensor_cores raises an exception for {arch} with the rules {', '.join(given)}.",
             expected="one of the rules",
             yours=last_line(error)[:300],
-            why="A rule may raise ScheduleError, and a kernel that no rule has taken has no threads, so TVM generates "
-            "no CUDA code for it. Both count as a rule that declines. The pass itself must run inside the target.",
+            why="A rule may raise ScheduleError. And if a rule declines a kernel, the kernel has no threads, and TVM "
+            "cannot generate CUDA code for it. In both cases go on with the next rule. Run the pass inside the target.",
         ) from None
     names_ = [name for name, one in zip(given, rules, strict=True) if one is found]
     what = "on_tensor_cores does not return one of the rules that it was given."
@@ -421,36 +447,37 @@ def test_10_4_first_that_does(impl) -> None:
         found, want = chosen(impl, arch, USUAL), first_in_code(arch, USUAL)
         JUDGE.that(
             found == want,
-            f"For {arch} your function chooses {found}.",
+            f"For {arch}, on_tensor_cores chooses {found}.",
             expected="the first rule whose code contains mma_sync",
-            yours=f"the code by {found} "
+            yours=f"the code of {found} "
             + (
-                "has it, but is not the first"
+                "contains it, but an earlier rule's code does too"
                 if "mma_sync" in code(found, arch, "float16")
-                else "has none"
+                else "does not contain it"
             ),
-            why="A schedule may be found that adds up the products one by one. Only the code tells.",
+            why="A rule may take the kernel and still multiply number by number. Only the generated code shows it.",
         )
 
 
 def test_10_4_others(impl) -> None:
-    """the last rule where no code uses them: float32, and a GPU that has none"""
+    """the last rule if no code has the instruction, or if the GPU has no tensor cores"""
     cases = (
-        ("sm_80", ("Matmul", "GeneralReduction", "Fallback"), "float32", "no rule has such code for float32"),
-        ("sm_90a", ("Matmul", "GeneralReduction", "Fallback"), "float16", "neither rule's code has the instruction"),
+        ("sm_80", ("Matmul", "GeneralReduction", "Fallback"), "float32", "no rule generates such code for float32"),
+        ("sm_90a", ("Matmul", "GeneralReduction", "Fallback"), "float16", "no rule's code has the instruction"),
         ("sm_61", ("Matmul", "MatmulTensorization", "Fallback"), "float16", "this GPU has no tensor cores"),
     )  # fmt: skip
     for arch, given, dtype, why in cases:
         found = chosen(impl, arch, given, dtype)
-        what = f"For {dtype} on {arch} your function chooses {found}."
-        JUDGE.equal(found, given[-1], what, why=f"The last rule is for this case: {why}.")
+        what = f"For {dtype} on {arch}, on_tensor_cores chooses {found}."
+        JUDGE.equal(found, given[-1], what, why=f"The last rule is the answer here, because {why}.")
 
 
 def test_10_4_the_oldest(impl) -> None:
     """compute capability 7.0 is the first with tensor cores"""
     given = ("GEMV", "MatmulTensorization", "Fallback")
-    what = "For sm_70 your function takes the last rule."
-    JUDGE.equal(chosen(impl, "sm_70", given), "MatmulTensorization", what)
+    what = "For sm_70, on_tensor_cores does not choose the rule whose code has the instruction."
+    why = "Compute capability 7.0 is the first with tensor cores."
+    JUDGE.equal(chosen(impl, "sm_70", given), "MatmulTensorization", what, why=why)
 
 
 def test_10_4_order(impl) -> None:
@@ -459,8 +486,11 @@ def test_10_4_order(impl) -> None:
         ("MatmulOnTensorCores", "Matmul", "Fallback"),
         ("MatmulTensorization", "Matmul", "Fallback"),
     ):
-        what = "Of two rules with tensor-core code, the later one was chosen."
-        JUDGE.equal(chosen(impl, "sm_80", given), given[0], what)
+        what = (
+            "The code of two rules has the instruction, and on_tensor_cores chooses the later one."
+        )
+        why = "Rules are listed from the most specific to the most general, so the first that does the job wins."
+        JUDGE.equal(chosen(impl, "sm_80", given), given[0], what, why=why)
 
 
 def observe_10_4(impl):
@@ -503,24 +533,32 @@ def test_10_5_a_pair_each(impl) -> None:
         right = isinstance(pair, tuple) and len(pair) == 2 and pair[1] in words
         wanted = f"(a kernel's name, one of {', '.join(sorted(words))})"
         expect.that(
-            right, f"“{name}” has no kernel and word.", expected=wanted, yours=repr(pair)[:200]
+            right,
+            f"why_slow()[{name!r}] is not a kernel and one of the five words.",
+            expected=wanted,
+            yours=repr(pair)[:200],
         )
 
 
 def test_10_5_the_kernels(impl) -> None:
     """the kernel that moves most bytes in each layer"""
     for name, (kernel, _) in impl.why_slow().items():
-        what = f"In “{name}” another kernel moves most of the bytes than {kernel!r}."
-        why = "`layers.compiled(LAYERS[name])` gives the kernels; a FuseOps kernel is named after all its operators."
-        SLOW.that(kernel == truth(name)[0], what, yours=repr(kernel), why=why)
+        what = f"In the layer {name!r}, {kernel!r} is not the kernel that moves most of the bytes."
+        why = (
+            "`layers.compiled(LAYERS[name])` returns the kernels. A kernel of FuseOps is named after all its "
+            "operators."
+        )
+        wanted = "the first kernel that table_of lists"
+        SLOW.that(kernel == truth(name)[0], what, expected=wanted, yours=repr(kernel), why=why)
 
 
 def test_10_5_the_reasons(impl) -> None:
     """the reason, as the compiler finds it"""
     for name, (_, word) in impl.why_slow().items():
-        what = f"“{name}”: the compiler finds another reason than {word!r}."
-        why = "Compare the layer with x @ w.T + b for a matrix w of constant size: where does it differ first?"
-        SLOW.that(word == truth(name)[1], what, yours=repr(word), why=why)
+        what = f"For the layer {name!r}, {word!r} is not the reason that the compiler gives."
+        why = "Compare the layer with x @ w.T + b, for a matrix w of constant size. Where does it differ first?"
+        wanted = "another of the five words"
+        SLOW.that(word == truth(name)[1], what, expected=wanted, yours=repr(word), why=why)
 
 
 def observe_10_5(impl):
@@ -568,45 +606,52 @@ def race(impl, rounds: int = 12, **machine) -> tuple[dict, Machine]:
 def test_10_6_drift(impl) -> None:
     """on a machine that gets slower, equal calls come out equal and one of twice the work at twice the time"""
     found, machine = race(impl)
-    what = "The result does not hold one number for each call."
+    what = "interleaved does not return one number per call, by name."
     expect.equal(sorted(found), ["a", "b", "c"], what)
-    what = "The `clock` that was given is never asked."
-    wanted = "every time taken is the difference of two calls of `clock`"
+    what = "interleaved never calls the `clock` that it is given."
+    wanted = "each time is the difference of two calls of `clock`"
     yours = "times from another clock"
-    why = "The check measures on a machine with its own clock; time.perf_counter is the default."
+    why = "The check measures on a simulated machine with its own clock. time.perf_counter is only the default."
     MEASURE.that(machine.asked > 0, what, expected=wanted, yours=yours, why=why)
     for name, ratio in (("b", 2.0), ("c", 1.0)):
         got = found[name] / found["a"]
-        what = f"`{name}` takes {ratio:g} times as long as `a`, and comes out at {got:.2f} times."
-        why = "The machine gets slower during the measurement. Measured one after the other, the last call looks slow."
+        what = (
+            f"On a machine that gets slower, `{name}` takes {ratio:g} times as long as `a`, and you report "
+            f"{got:.2f} times."
+        )
+        why = "If you measure one call after the other, the last call looks slow. Measure every call once per round."
         MEASURE.that(abs(got - ratio) < 0.12, what, why=why)
 
 
 def test_10_6_every_round(impl) -> None:
     """each call runs once to warm up, then once in every round, and rounds differ in their order"""
     _, machine = race(impl, rounds=6)
-    what = "With six rounds each call runs seven times: once to warm up, then once in every round."
-    expect.equal([machine.log.count(name) for name in "abc"], [7, 7, 7], what)
+    what = "With six rounds, your calls do not run seven times each."
+    why = "Each call runs once to warm up, and then once in every round."
+    expect.equal([machine.log.count(name) for name in "abc"], [7, 7, 7], what, why=why)
     rounds = [machine.log[i : i + 3] for i in range(3, 21, 3)]
-    what = "A round does not hold every call once."
+    what = "In one of your rounds, not every call runs once."
     yours = " ".join(machine.log)
-    MEASURE.that(all(sorted(one) == ["a", "b", "c"] for one in rounds), what, yours=yours)
-    what = "Every round begins with the same call."
-    why = "The call that follows the longest one then finds the caches as that one left them, in every round."
-    MEASURE.that(len({one[0] for one in rounds}) > 1, what, why=why)
-    what = "Within a round, each call always follows the same one."
-    why = "It then finds the caches as that one left them, in every round. Give each round a new order."
+    why = "If the machine changes its speed, a round must slow down all calls alike."
+    right = all(sorted(one) == ["a", "b", "c"] for one in rounds)
+    MEASURE.that(right, what, expected="warm-up, then rounds of a, b and c", yours=yours, why=why)
+    what = "All your rounds begin with the same call."
+    why = "A call finds the caches as the call before it left them. Give each round a new order."
+    wanted = "rounds in different orders"
+    MEASURE.that(len({one[0] for one in rounds}) > 1, what, expected=wanted, yours=yours, why=why)
+    what = "In your rounds, each call always follows the same other call."
     neighbours = {pair for one in rounds for pair in itertools.pairwise(one)}
-    MEASURE.that(len(neighbours) > 3, what, yours=yours, why=why)
+    MEASURE.that(len(neighbours) > 3, what, expected=wanted, yours=yours, why=why)
 
 
 def test_10_6_interruptions(impl) -> None:
     """one long interruption does not decide the result"""
     found, _ = race(impl, noise=[500.0])
-    what = "A single interruption decides the result."
+    what = "A single long interruption changes your result."
     wanted = "the median of the rounds"
     apart = max(found.values()) / min(found.values())
-    MEASURE.that(apart < 10, what, expected=wanted, yours=str(found))
+    why = "Other programs interrupt a measurement. The median ignores a few long times; the mean does not."
+    MEASURE.that(apart < 10, what, expected=wanted, yours=str(found), why=why)
 
 
 def test_10_6_median(impl) -> None:
@@ -614,9 +659,9 @@ def test_10_6_median(impl) -> None:
     found, machine = race(impl, rounds=11, noise=[3.0, 0.5, 7.0, 1.0, 4.0])
     for name, taken in machine.took.items():
         want = statistics.median(taken[1:])
-        what = f"`{name}` comes out at {found[name]:.3f} seconds."
+        what = f"For `{name}`, interleaved returns {found[name]:.3f} seconds."
         wanted = f"{want:.3f}, the median of its runs after the first"
-        why = "The first run of each call fills caches and is not timed. All others count once."
+        why = "The first run of each call fills the caches and is not timed. Each of the others counts once."
         MEASURE.that(abs(found[name] - want) < 1e-6 * want, what, expected=wanted, why=why)
 
 

@@ -1,4 +1,4 @@
-"""Graphs as importers write them, as text with edits: norms in their spellings, and what only looks like one."""
+"""Graphs as importers write them, as text with edits: norms in several spellings, and graphs that resemble one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SPELLINGS = {  # how a line may read
     "symbolic rows": ("(3, 8)", "('n', 8)"),
     "epsilon 0": ("R.const(0.01)", "R.const(0.0)"),
 }
-OTHERS = {  # what looks like a norm and is none, or one that rms_norm computes with other numbers
+OTHERS = {  # what looks like a norm and is not, or what rms_norm would compute with other numbers
     "one row": ("(3, 8)", "(8,)", "axis=[-1]", "axis=[0]"),
     "mean over rows": ("axis=[-1]", "axis=[0]"),
     "mean over all": ("axis=[-1]", "axis=[0, 1]"),
@@ -75,7 +75,7 @@ OTHERS = {  # what looks like a norm and is none, or one that rms_norm computes 
     "divided the other way": ("R.rsqrt(total)", "R.sqrt(total)", "R.multiply(x, scale)", "R.divide(scale, x)"),
     "no columns": ("(3, 8)", "(3, 0)", "(8,)", "(0,)"),
     "symbolic columns": ("(3, 8)", "(3, 'n')", "(8,)", "('n',)"),
-    "a shape that nobody knows": ("x: (3, 8)", "x: R.Tensor('float32', ndim=2)"),
+    "an unknown shape": ("x: (3, 8)", "x: R.Tensor('float32', ndim=2)"),
     "float64": in_dtype("float64"),
     "all in float16": in_dtype("float16"),
 }  # fmt: skip

@@ -94,9 +94,9 @@ def unpacked(impl, raw: np.ndarray) -> np.ndarray:
     found = impl.unpack(raw)
     BLOCK.is_a(found, np.ndarray, "`unpack` does not return an array.", expected="float32 (32,)")
     what = "`unpack` changed the block that it was given."
-    why = "A file is mapped into memory: what is written there may end up in the file."
+    why = "The block may be a part of a file that is mapped into memory. Then your write changes the file."
     BLOCK.that(np.array_equal(raw, before), what, why=why)
-    what = "`unpack` returns an array of another shape or dtype."
+    what = "`unpack` returns an array of a wrong shape or dtype."
     BLOCK.equal((found.shape, str(found.dtype)), ((32,), "float32"), what)
     return found
 
@@ -104,7 +104,7 @@ def unpacked(impl, raw: np.ndarray) -> np.ndarray:
 def test_11_1_parts(impl) -> None:
     """each part of a block has its effect: order, scale, minimum"""
     for name, raw in ONE_THING.items():
-        what = f"A block with {name} gives other weights."
+        what = f"`unpack` gives wrong weights for a block with {name}."
         why = "A weight is scale * code + minimum; byte 4 + i holds the codes of the weights i and 16 + i."
         BLOCK.close(unpacked(impl, raw), weights_of(raw), what, why=why)
 
@@ -112,7 +112,9 @@ def test_11_1_parts(impl) -> None:
 def test_11_1_random(impl) -> None:
     """random blocks"""
     for raw in random_blocks():
-        BLOCK.close(unpacked(impl, raw), weights_of(raw), "A random block gives other weights.")
+        BLOCK.close(
+            unpacked(impl, raw), weights_of(raw), "`unpack` gives wrong weights for a random block."
+        )
 
 
 def observe_11_1(impl):
@@ -144,8 +146,8 @@ def told(impl) -> dict[str, np.ndarray]:
         yours = f"{type(raw).__name__} {getattr(raw, 'dtype', '')} {getattr(raw, 'shape', '')}"
         right = isinstance(raw, np.ndarray) and (raw.shape, str(raw.dtype)) == ((20,), "uint8")
         BLOCK.that(right, what, expected="a NumPy array uint8 (20,)", yours=yours)
-        what = f"The block for “{name}” holds weights that are not numbers."
-        why = "A scale or minimum of infinity or NaN hides what a reader does."
+        what = f"The block for “{name}” has weights that are infinite or NaN."
+        why = "With an infinite or NaN scale or minimum, all readers give the same useless weights."
         BLOCK.that(bool(np.isfinite(weights_of(raw)).all()), what, why=why)
     return found
 
@@ -154,13 +156,13 @@ def test_11_2_alone(impl) -> None:
     """each reader alone misreads its block"""
     for name, raw in told(impl).items():
         fooled = readers_fooled(raw)
-        what = f"On the block for “{name}”, that reader is right."
-        why = "Look at the block's scale, its minimum and its codes: here the reader's fault has no effect."
+        what = f"The reader “{name}” reads your block for “{name}” correctly."
+        why = "Look at the block's scale, minimum and codes. With these values the reader's fault has no effect."
         wanted = f"a block that the reader “{name}” misreads"
         MISREAD.that(name in fooled, what, expected=wanted, why=why)
         others = [other for other in fooled if other != name]
-        what = f"On the block for “{name}”, another reader is wrong as well: {', '.join(others)}."
-        why = "A block that several readers misread does not tell which fault a reader has."
+        what = f"Another reader misreads your block for “{name}” as well: {', '.join(others)}."
+        why = "If several readers misread a block, it does not tell which fault a program has."
         MISREAD.that(
             not others, what, expected="the other two readers give the right weights", why=why
         )
@@ -195,9 +197,10 @@ def test_11_3_counted(impl) -> None:
         impl.predicted_decode(),
         counted(),
         "`predicted_decode`",
-        "The number for “{}” is another one.",
-        why="List the matrices that one token reads whole, with their rows and columns. The embedding only gives one "
-        "of its rows. Multiply by the bytes per weight, keep all digits until the last step, and round there.",
+        "Your number for “{}” is wrong.",
+        why="List the matrices that one token reads whole, with their rows and columns. The embedding does not "
+        "count, because a token reads one row of it. Multiply by the bytes per weight. Keep all digits until the "
+        "last step, and round there.",
     )
 
 
@@ -245,17 +248,17 @@ def joined(impl, first: tirx.PrimFunc, second: tirx.PrimFunc) -> tirx.PrimFunc:
         (list(map(int, one.shape)), str(one.dtype))
         for one in (*first.params[:-1], *second.params[1:])
     ]
-    what = "The joined kernel takes other parameters."
-    why = "Its callers pass the inputs of the first kernel, then what else the second one takes, its result last."
+    what = "The joined kernel has the wrong parameters."
+    why = "Callers pass the inputs of the first kernel, then the other parameters of the second, the result last."
     BOTH.equal(shapes, wanted, what, why=why)
     body = found.body
     what = "The body of the joined kernel is not one root block."
-    why = "Passes and schedules look for one block at the root; the blocks of both kernels belong into it."
+    why = "Passes and schedules expect one root block, which contains the blocks of both kernels."
     BOTH.that(isinstance(body, SBlockRealize), what, why=why)
     shared = first.params[-1]
     here = [b for b in body.block.alloc_buffers if tuple(b.shape) == tuple(shared.shape)]
-    what = "The result of the first kernel is no buffer of the joined kernel's root."
-    why = "It is not a parameter any more: the root block has to allocate it."
+    what = "The joined kernel's root block does not allocate the result of the first kernel."
+    why = "The result is no longer a parameter, so the root block must allocate it."
     BOTH.that(bool(here), what, expected="one more buffer in alloc_buffers", why=why)
     return found
 
@@ -278,19 +281,19 @@ def test_11_4_one_kernel(impl) -> None:
     for first, second in (two_kernels(), matrix_and_product()):
         found = joined(impl, first, second)
         roots = [b for b in nodes(found.body, tvm.s_tir.SBlock) if b.name_hint == "root"]
-        what = "A root block stands inside the root block of the joined kernel."
+        what = "The joined kernel has a root block inside its root block."
         why = "Join the bodies of the two root blocks, `func.body.block.body`, and not the bodies of the kernels."
         BOTH.that(len(roots) == 1, what, expected="one root block", yours=f"{len(roots)}", why=why)
         own = second.params[0]
         what = f"The second kernel still reads its own variable `{own.name}`, which no block fills."
-        why = "Both kernels have a variable for the matrix. Replace that of the second by that of the first."
+        why = "Each kernel has its own variable for the matrix. Replace the second kernel's by the first kernel's."
         BOTH.that(count(found.body, own) == 0, what, why=why)
-        what = "The joined kernel uses buffers that it neither takes nor allocates."
-        why = "Each kernel may have buffers of its own; all of them must be in alloc_buffers, and the shared one."
+        what = "The joined kernel uses buffers that are neither parameters nor allocated."
+        why = "alloc_buffers must list the buffers of both kernels, and the matrix that they share."
         lost = lost_buffers(found)
         BOTH.that(not lost, what, yours=", ".join(lost), expected="none", why=why)
-        what = "The joined kernel has other attributes than the second kernel."
-        why = "FuseOps reads op_pattern there, to see which epilogues may follow the product."
+        what = "The joined kernel does not have the attributes of the second kernel."
+        why = "FuseOps reads the attribute op_pattern to decide which epilogues it may add to the product."
         same = tvm_ffi.structural_equal(found.attrs, second.attrs)
         BOTH.that(same, what, expected=str(second.attrs), yours=str(found.attrs), why=why)
 
@@ -303,13 +306,16 @@ def test_11_4_numbers(impl) -> None:
     exact = ((m + c) * m).sum(axis=1)
     found = runs(joined(impl, *two_kernels()), [a, b, c, np.full(3, np.nan, "float32")])
     BOTH.close(
-        found, exact, "Two joined kernels give other numbers than one after the other.", atol=1e-5
+        found,
+        exact,
+        "The joined kernel gives other numbers than the two kernels, run one after the other.",
+        atol=1e-5,
     )
     codes = random_codes()
     x = random.standard_normal((2, K)).astype("float32")
     arrays = [*pack(codes, FORM), x, np.full((2, N), np.nan, "float32")]
     exact = x.astype("float64") @ codes.floats().astype("float64").T
-    what = "The unpacking and the product, joined, give other numbers than one after the other."
+    what = "The unpacking and the product give other numbers when they are joined."
     found = runs(joined(impl, *matrix_and_product()), arrays)
     BOTH.close(found, exact, what, atol=1e-5 * np.abs(exact).max())
 
@@ -355,23 +361,25 @@ def found_in(impl, mod: tvm.IRModule) -> list[str]:
 
     found = impl.fusible(mod, block, ask)
     unpacked = {b.var: b.value for b in block.bindings if given.is_kernel_call(b.value)}
-    what = "`fusible` asks `serves` about two calls of which the second does not read what the first unpacks."
+    what = "`fusible` asks `serves` about two calls, but the second does not read the result of the first."
     for unpack, reader in asked:
         matrices = [unpacked.get(one) for one in given.arguments(reader)]
         right = any(one is not None and one.same_as(unpack) for one in matrices)
         READ_BY.that(right, what, yours=f"{unpack} and {reader}")
     READ_BY.is_a(found, dict, "`fusible` does not return a dict.", expected="a dict of calls")
     calls = [binding.value for binding in block.bindings]
-    what = "The keys of `fusible` are calls that unpack a matrix: keys and values are exchanged."
+    what = (
+        "In the result of `fusible`, keys and values are exchanged: the keys are calls that unpack."
+    )
     swapped = any(given.is_kernel_call(key) and given.unpacks(mod, key) for key in found)
     READ_BY.that(not swapped, what, expected="{reader: the call that unpacks its matrix}")
     for reader, unpack in found.items():
         here = [any(one.same_as(call) for call in calls) for one in (reader, unpack)]
-        what = "`fusible` returns something other than calls of this block."
+        what = "The result of `fusible` contains something that is not a call of this block."
         READ_BY.that(all(here), what, expected="{reader: the call that unpacks its matrix}")
         matrix = reader.args[1][0]
         bound = next(b for b in block.bindings if b.value.same_as(unpack)).var
-        what = "`fusible` gives a reader a call that does not unpack its matrix."
+        what = "`fusible` pairs a reader with a call that unpacks another matrix."
         READ_BY.that(matrix.same_as(bound), what, yours=f"{reader} with {unpack}")
     return [one.args[0].name_hint for one in calls if any(one.same_as(r) for r in found)]
 
@@ -379,7 +387,7 @@ def found_in(impl, mod: tvm.IRModule) -> list[str]:
 def test_11_5_readers(impl) -> None:
     """finds products and lookups that can unpack their matrix"""
     for name, (step, _) in FIRES.items():
-        what = f"In a block with {name}, `fusible` finds other calls."
+        what = f"In a block with {name}, `fusible` finds the wrong calls."
         why = "Only a write between the two calls matters." if "write" in name else ""
         READ_BY.equal(found_in(impl, function(step)), READERS[name], what, why=why)
 
@@ -387,9 +395,9 @@ def test_11_5_readers(impl) -> None:
 def test_11_5_must_stay(impl) -> None:
     """finds none where the floats are needed, or where something may be written in between"""
     for name, (step, _) in KEPT.items():
-        what = f"`fusible` finds calls in a block with this case: {name}."
+        what = f"`fusible` must find no call here, but finds some: {name}."
         why = WHY_KEPT.get(
-            name, "No rule serves this user of the matrix, so its floats are needed."
+            name, "There is no kernel that unpacks for this user, so it needs the floats in memory."
         )
         Section(LESSON, "When it must not fire").equal(
             found_in(impl, function(step)), [], what, why=why
@@ -397,21 +405,21 @@ def test_11_5_must_stay(impl) -> None:
 
 
 WRITTEN = (
-    "The fused kernel reads the codes where the product was, and not where the unpacking was. A write in "
-    "between would change what it reads."
+    "The fused kernel reads the codes later: at the place of the product, not of the unpacking. A write in "
+    "between may change the codes."
 )
 WHY_KEPT = {name: WRITTEN for name in KEPT if "write" in name or "written" in name} | {
-    "the matrix is both factors": "The kernel would get the matrix as codes and as floats, so the floats are still "
-    "needed.",
+    "the matrix is both factors": "The fused kernel would get one factor as codes and the other as floats. So the "
+    "floats are still needed.",
 }
 
 
 def test_11_5_other_blocks(impl) -> None:
     """a matrix that another block unpacks, or that leaves its block"""
-    why = "Within one dataflow block it is certain in which order calls run, and who reads a DataflowVar."
+    why = "`fusible` sees one dataflow block. Only there does it know all users of a DataflowVar, and all writes."
     for where, said in (
         ("two blocks", "unpacked in another block"),
-        ("an output", "an output of the block, so that others may read it"),
+        ("an output", "an output of the block, which other code may read"),
     ):
         mod = function(FIRES["a product"][0], where)
         what = f"`fusible` finds a product whose matrix is {said}."
@@ -423,11 +431,11 @@ def test_11_5_asks(impl) -> None:
     mod = function(FIRES["two products and a lookup"][0])
     block = block_of(mod)
     found = impl.fusible(mod, block, lambda unpack, reader: False)
-    what = "`fusible` finds calls although `serves` says that there is no kernel for them."
+    what = "`fusible` finds calls, but `serves` returned False for all of them."
     READ_BY.equal(len(found), 0, what)
     only_products = lambda unpack, reader: is_nt_matmul(mod[reader.args[0]])  # noqa: E731
-    what = "`fusible` finds products of a matrix whose lookup `serves` does not accept."
-    why = "The lookup then reads the floats, so they are in memory in any case."
+    what = "`fusible` finds products of a matrix, but `serves` returned False for another user, a lookup."
+    why = "The lookup needs the floats in memory, and the products can read them there."
     READ_BY.equal(len(impl.fusible(mod, block, only_products)), 0, what, why=why)
 
 
@@ -438,7 +446,7 @@ def test_11_5_one_of_two(impl) -> None:
         first, second = two_matrices(builder, matrix, x, codes, scales)
         return [first, second, relax.op.negative(matrix)]
 
-    what = "Of two matrices, one is also read by another operator; `fusible` finds other calls than one product."
+    what = "One of two matrices has a second user, `negative`. `fusible` must find the other one's product only."
     READ_BY.equal(found_in(impl, function(step)), ["NT_matmul"], what)
 
 
@@ -473,11 +481,11 @@ def test_11_6_no_matrix(impl) -> None:
     )
     buffers = [list(map(int, one.shape)) for one in found.body.block.alloc_buffers]
     what = "The kernel still has a buffer for the whole matrix."
-    why = f"It would unpack {N} rows to copy 3. Inline the unpacking, so that each weight is computed where it is read."
+    why = f"It unpacks {N} rows to copy 3. Inline the unpacking: then each weight is computed where it is read."
     ROW.that([N, K] not in buffers, what, yours=str(buffers), expected="no buffer", why=why)
-    what = "The kernel has other attributes than `take`."
+    what = "The kernel does not have the attributes of `take`."
     ROW.that(tvm_ffi.structural_equal(found.attrs, take_rows().attrs), what, yours=str(found.attrs))
-    what = "The kernel takes other parameters."
+    what = "The kernel has the wrong parameters."
     shapes = [list(map(int, one.shape)) for one in found.params]
     wanted = [list(shape) for shape, _ in FORM.shapes(N, K)] + [[3], [3, K]]
     ROW.equal(shapes, wanted, what)
@@ -489,7 +497,9 @@ def test_11_6_numbers(impl) -> None:
     codes, numbers = random_codes(), np.array([N - 1, 0, 99], "int32")
     out = runs(found, [*pack(codes, FORM), numbers, np.full((3, K), np.nan, "float32")])
     exact = codes.floats().astype("float64")[np.clip(numbers, 0, N - 1)]
-    ROW.close(out, exact, "The rows have other numbers.", rtol=1e-6, atol=1e-6)
+    ROW.close(
+        out, exact, "The rows that the kernel copies have wrong numbers.", rtol=1e-6, atol=1e-6
+    )
 
 
 def other_readers() -> dict[str, tirx.PrimFunc]:
@@ -513,7 +523,7 @@ def test_11_6_others(impl) -> None:
     for name, reader in other_readers().items():
         found = impl.unpacks_rows(kernel(FORM, (N, K)), reader)
         what = f"`unpacks_rows` returns a kernel for {name}."
-        why = "Inlined into another kernel than a lookup, a weight may be unpacked many times."
+        why = "This kernel may read a weight many times. With an inlined expression, it would unpack it each time."
         ROW.that(found is None, what, expected="None", yours=type(found).__name__, why=why)
 
 
@@ -524,16 +534,18 @@ def test_11_6_passes(impl) -> None:
     mod = function(step)
     for one in fuse:
         mod = expect.apply(one, mod, one.info.name)
-    what = "A float copy of the matrix is left in the model."
+    what = "After both passes, the model still has a float copy of the matrix."
     kernels = ", ".join(kernels_of(mod))
     ROW.that(not float_copies(mod), what, yours=kernels, expected="no kernel that unpacks alone")
     inputs = Inputs()
     for found, wanted in zip(inputs.run(mod), exact(inputs), strict=True):
         atol = 1e-5 * float(np.abs(wanted).max())
-        ROW.close(found, wanted, "The model gives other numbers than before.", atol=atol)
+        ROW.close(
+            found, wanted, "After the passes, the model gives other numbers than before.", atol=atol
+        )
     mod = function(KEPT["a second product does not transpose the matrix"][0])
     before = tvm_ffi.structural_equal(tvm.transform.Sequential(fuse)(mod), mod)
-    what = "The passes changed a model in which one user needs the floats."
+    what = "The passes changed a model, although one user of its matrix needs the floats."
     Section(LESSON, "When it must not fire").that(before, what)
 
 
@@ -564,8 +576,8 @@ def product(impl, codes, scale: float, minimum: float, x) -> float:
         with np.errstate(divide="raise", invalid="raise"):
             found = impl.group_product(codes, scale, minimum, x)
     except FloatingPointError as error:
-        what = "`group_product` computes something that is not a number."
-        why = "If all x are 0, so is the largest. And a float32 as small as 1e-43, divided by 127, is 0."
+        what = "`group_product` divides by zero or computes NaN."
+        why = "If all x are 0, so is the step. And a float32 as small as 1e-43, divided by 127, becomes 0."
         raise INTEGERS.failed(what, yours=f"{error}, for x = {x[:4].tolist()}", why=why) from error
     what = "`group_product` does not return a number."
     INTEGERS.that(np.ndim(found) == 0 and found is not None, what, yours=type(found).__name__)
@@ -606,8 +618,8 @@ def test_11_7_exact(impl) -> None:
     for name, (codes, scale, minimum, x) in WHOLE.items():
         found = product(impl, codes, scale, minimum, x)
         wanted = float(weights(np.array(codes), scale, minimum) @ np.array(x, "float64"))
-        what = f"With {name} the product is another number, although 8 bits represent each x."
-        why = "A code is at most 15 and an integer at most 127, so products and sums need int32. The result is step * "
+        what = f"With {name} the product is wrong, although 8 bits represent each x exactly."
+        why = "A code is up to 15 and an integer up to 127, so products and sums need int32. The result is step * "
         why += "(scale * sum(code * q) + minimum * sum(q))."
         size = abs(wanted) or 1.0
         same_number(found / size, wanted / size, what, why=why)
@@ -615,8 +627,8 @@ def test_11_7_exact(impl) -> None:
 
 def test_11_7_rounded(impl) -> None:
     """elements between two integers go to the nearest one"""
-    what = "Elements of x between two integers do not go to the nearest one, where the largest |x| is 127."
-    why = "The nearest integer is asked for. astype alone cuts off what is behind the point, and floor goes down."
+    what = "The largest |x| is 127 here, and your code does not round the other x to the nearest integer."
+    why = "`astype` cuts off the digits behind the point, and `floor` rounds down. Both can double the error."
     for codes, x, integers in BETWEEN:
         found = product(impl, codes, 1.0, 0.0, x)
         same_number(found, float(np.dot(codes, integers)), what, why=why)
@@ -632,7 +644,7 @@ def test_11_7_random(impl) -> None:
         w = weights(codes, 0.25, -1.5)
         bound = float(np.abs(x).max()) / 254 * np.abs(w).sum()
         exact = float(w @ x.astype("float64"))
-        what = "On random numbers the error is larger than rounding x to 8 bits can make it."
+        what = "On random numbers your error is larger than rounding x to 8 bits can explain."
         right = abs(found - exact) <= bound * 1.001
         INTEGERS.that(right, what, expected=f"{exact:.6g} within {bound:.3g}", yours=f"{found:.6g}")
 
@@ -679,7 +691,7 @@ def test_11_8_within_budget(impl) -> None:
     """the choice costs no more than the budget"""
     kinds = chosen(impl)
     what = f"Your choice adds {cost(kinds):.1f} MB per token, and the budget is {given.BUDGET} MB."
-    why = "Each kind costs the difference of its two columns in the table."
+    why = "A kind costs the difference of its last two columns in the table."
     EIGHT.that(cost(kinds) <= given.BUDGET, what, why=why)
 
 
@@ -738,8 +750,10 @@ def timed(impl, **machine) -> tuple[dict, Simulated]:
     what = "`time_to_first_token` does not return the four times."
     expect.has_keys(found, ("compile", "load", "prompt", "step"), what)
     FIRST.equal(prompt, PROMPT, "`time_to_first_token` changed the prompt that it was given.")
-    what = "The `clock` that was given is never asked."
-    why = "The check measures on a machine with its own clock; time.perf_counter is the default."
+    what = "`time_to_first_token` never calls the `clock` that it is given."
+    why = (
+        "The check simulates a machine with its own clock. `time.perf_counter` is only the default."
+    )
     FIRST.that(model.asked > 0, what, why=why)
     return found, model
 
@@ -748,10 +762,10 @@ def test_11_9_order(impl) -> None:
     """compiled, loaded, the prompt at once, then one token per step"""
     _, model = timed(impl)
     FIRST.equal(
-        model.log[:2], ["compile", "load"], "The model is not compiled first and then loaded."
+        model.log[:2], ["compile", "load"], "The first calls must be `compile()` and then `load()`."
     )
-    what = "The prompt is not fed once, as a whole."
-    why = "A prompt that is fed token by token reads all weights for each of its tokens."
+    what = "The prompt must be fed in one call, as a whole."
+    why = "If you feed it token by token, the model reads all weights once for each token."
     FIRST.equal(model.log[2:3], [PROMPT], what, why=why)
     what = "A step does not feed the token that the call before it returned."
     FIRST.equal(model.log[3:], [[101], [102], [103], [104], [105]], what)
@@ -764,12 +778,12 @@ def test_11_9_times(impl) -> None:
     said = {
         "compile": "Ask the clock right before and right after the call.",
         "load": "Loading begins when compiling has ended.",
-        "prompt": "The first token is there when the prompt has been fed: all of its tokens count, and no step.",
-        "step": "The first step meets memory that has not been touched yet, and a step may be interrupted. The "
+        "prompt": "This is the time of the one call that feeds the prompt, without any step.",
+        "step": "The first step is slower, because it touches new memory, and a step may be interrupted. The "
         "median of all steps ignores both; a mean does not.",
     }
     for part, seconds in wanted.items():
-        what = f"“{part}” is another time."
+        what = f"Your time for “{part}” is wrong."
         FIRST.close(np.float64(found[part]), np.float64(seconds), what, atol=1e-4, why=said[part])
 
 
@@ -777,12 +791,14 @@ def test_11_9_number_of_steps(impl) -> None:
     """as many steps as asked for"""
     model = Simulated(steps=(0.1, 0.4, 0.1, 0.4, 0.4))
     found = impl.time_to_first_token(model, PROMPT, 3, model.clock)
-    what = "Of three steps that take 0.1, 0.4 and 0.1 seconds, the median is another number."
+    what = "Of three steps that take 0.1, 0.4 and 0.1 seconds, your median is wrong."
     FIRST.close(np.float64(found["step"]), np.float64(0.1), what, atol=1e-4)
-    FIRST.equal(len(model.log), 6, "With steps=3 there are not three steps behind the prompt.")
+    FIRST.equal(
+        len(model.log), 6, "With steps=3 there must be exactly three steps after the prompt."
+    )
     model = Simulated(steps=(0.1, 0.4, 0.1, 0.2, 9.0))
     found = impl.time_to_first_token(model, PROMPT, 4, model.clock)
-    what = "Of four steps that take 0.1, 0.4, 0.1 and 0.2 seconds, the median is another number."
+    what = "Of four steps that take 0.1, 0.4, 0.1 and 0.2 seconds, your median is wrong."
     FIRST.close(np.float64(found["step"]), np.float64(0.15), what, atol=1e-4)
 
 

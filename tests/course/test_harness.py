@@ -190,6 +190,7 @@ def _first_failure(examiner: Examiner, exercise_id: str, path: Path) -> dict:
         ("1.2", METER, f"tvm.nd.array(0); {METER}", "`tvm.runtime.tensor(ones)`", "renamed"),
         ("1.2", METER, f"from tvm import tir; {METER}", "has become `tvm.tirx`", "renamed"),
         ("1.2", METER, f"tvm.no_such_thing; {METER}", "no such name", "renamed"),
+        ("1.2", METER, f"value.no_such_field; {METER}", "ask `isinstance` first", "renamed"),
         ("1.2", METER, f"relax.call_tir(None, [], out_sinfo=1); {METER}", "out_ty", "renamed"),
         ("1.2", METER, f"isinstance(var, tvm.tirx.BufferLoad); {METER}", "functions that make a node", "not-a-class"),
         ("1.4", f"{DROPPED}        return call\n", DROPPED, "returned None", "null"),

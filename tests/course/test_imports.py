@@ -30,6 +30,7 @@ LAYERS = {
 KIT = [  # from below; a package may import those above it in this list
     ["draw", "ir", "quiz", "machine", "kept_files"],
     ["cpu", "gpu", "cases", "decoder"],
+    ["devices"],
     ["pipeline"],
     ["quantized"],
     ["models", "chat"],

@@ -20,6 +20,25 @@ def test_ci_runs_the_command_that_the_readme_gives():
     assert "pip install -e \\. && pytest solutions/" in ci
 
 
+def test_the_container_has_what_ci_executes_gpu_code_with():
+    wanted = r"g\+\+ (?:git )?mesa-vulkan-drivers libvulkan1"
+    for name in (
+        ".ci/run",
+        ".devcontainer/Dockerfile",
+        ".github/workflows/ci.yml",
+        "docs/setup.md",
+    ):
+        assert re.search(wanted, (ROOT / name).read_text(encoding="utf-8")), name
+    extras = {"gpu", "model", "remote"}
+    for name in ("Dockerfile", "devcontainer.json"):
+        installed = re.search(
+            r"--editable '\.\[(.+?)\]'", (ROOT / ".devcontainer" / name).read_text("utf-8")
+        )
+        assert set(installed[1].split(",")) == extras, name
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert all(f"\n{extra} = [" in project for extra in extras)
+
+
 def test_picture_is_what_the_code_draws():
     assert IMAGE.read_text(encoding="utf-8") == document(), "python -m docs.pages.front_picture"
 

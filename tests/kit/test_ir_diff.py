@@ -44,6 +44,20 @@ def test_changed_lines_are_paired_and_counted():
     assert Line(None, "    z = y") in result.lines
 
 
+def test_a_rewritten_line_stands_opposite_the_line_at_its_depth():
+    """A block is gone; the line that is new lies in the block that stayed, and not in the one that went."""
+    before = [
+        "with init():",
+        "    t[i, j] = 0",
+        "t[i, j] = t[i, j] + A[i, k]",
+        "reads(t[i, j], C[i, j])",
+    ]
+    after = ["with init():", "    D[i, j] = C[i, j]", "D[i, j] = D[i, j] + A[i, k]"]
+    rows = diff("\n".join(before), "\n".join(after)).lines
+    assert Line(before[1], after[1]) in rows and Line(before[2], after[2]) in rows
+    assert Line(before[3], None) in rows
+
+
 def test_text_marks_and_folds():
     lines = diff(BEFORE, AFTER, context=2).text().splitlines()
     assert lines == [

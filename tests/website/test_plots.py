@@ -187,6 +187,22 @@ def test_decode_speed_has_a_bar_for_each_compiler():
     assert widths(figure)[0] == pytest.approx(4 * widths(figure)[1], rel=0.01)
 
 
+def test_a_contender_has_one_colour_on_all_plots_and_ours_is_nobody_elses():
+    assert (
+        plots.colour("ours", 3)
+        == plots.colour("fusion_by_hand, float32 activations", 0)
+        == plots.OURS
+    )
+    assert plots.colour("Transformers, torch.compile", 1) == plots.colour("torch.compile", 5)
+    assert plots.OURS not in [plots.colour(f"step {n}", n) for n in range(20)]
+
+
+def test_every_plot_of_a_cpu_makes_a_claim():
+    for name, plot in cpu_results.PLOTS.items():
+        for drawn in plot(results.load(name)["measured"]):
+            assert re.search(r"\d", drawn.claim) and drawn.claim.endswith("."), name
+
+
 def test_every_bench_has_its_part_of_the_page():
     text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
     for chapter in chapters():

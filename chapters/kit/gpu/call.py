@@ -17,26 +17,37 @@ def compiled(func, target=None) -> Callable[[Sequence], Callable[[], None]]:
     """
     import tvm
 
+    target = target or tvm.target.Target.from_device(tvm.cuda(0))
+    main = with_either_compiler(lambda: executable(func, target)["main"])
+    return lambda tensors: bound(main, tensors)
+
+
+def executable(func, target):
+    """`func`, compiled for `target`, a GPU's or a CPU's, as an Executable whose function is called "main".
+
+    CUDA text is compiled later, where it is loaded.
+    """
+    import tvm
+
     from chapters.kit.gpu.launches import pipeline_of, target_of
 
-    target = target_of(func, target or tvm.target.Target.from_device(tvm.cuda(0)))
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    with tvm.transform.PassContext(config=ASYNCHRONOUS):
+        return tvm.compile(mod, target=target_of(func, target), tir_pipeline=pipeline_of(mod))
 
-    def compile_now():
-        with tvm.transform.PassContext(config=ASYNCHRONOUS):
-            return tvm.compile(mod, target=target, tir_pipeline=pipeline_of(mod))["main"]
 
+def with_either_compiler(load: Callable):
+    """load(), which compiles CUDA text by NVRTC; if that fails, once more by nvcc, unless MODE has chosen already."""
     try:
-        main = compile_now()
+        return load()
     except Exception:
         if MODE in os.environ:
             raise
         os.environ[MODE] = "nvcc"
         try:
-            main = compile_now()
+            return load()
         finally:
             del os.environ[MODE]
-    return lambda tensors: bound(main, tensors)
 
 
 def bound(main: Callable, tensors: Sequence) -> Callable[[], None]:

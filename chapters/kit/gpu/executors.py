@@ -14,6 +14,15 @@ from dataclasses import dataclass
 from chapters.kit.gpu import cuda_on_cpu, cuda_resources, wgsl_on_vulkan
 
 REQUIRED = "FUSION_REQUIRE_EXECUTORS"
+# exercises with a check that runs GPU code: as CUDA text alone, as text or as WGSL on float16, in either way on float32
+CUDA_TEXT = ("4.4", "8.6", "8.7", "8.10", "8.11")
+WITH_FLOAT16 = ("4.3", "8.5")
+EITHER_WAY = ("8.2", "8.4")
+# how to get Linux, by sys.platform
+LINUX = {
+    "win32": "in WSL 2, where all of it runs as on Linux (`wsl --install` in an administrator's terminal)",
+    "darwin": "in a container or a virtual machine, such as `docker run -it -v .:/course -w /course python:3.12 bash`",
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,9 @@ def executors() -> list[Executor]:
         Executor(
             "CUDA kernels are run by g++, with one fiber per thread",
             cuda_on_cpu.missing,
-            "optional: sudo apt install g++" if linux else "",
+            "sudo apt install g++"
+            if linux
+            else f"run the course in Linux: {LINUX.get(sys.platform, 'in a virtual machine')}",
         ),
         Executor(
             f"WGSL kernels are run by {wgsl_on_vulkan.device_name()}",
@@ -46,6 +57,18 @@ def executors() -> list[Executor]:
             "optional: pip install -e '.[gpu]'" if linux else "",
         ),
     ]
+
+
+def skipped() -> list[str]:
+    """The exercises of which a check is skipped on this machine, in their order."""
+    if not cuda_on_cpu.missing():
+        return []
+    found = [*CUDA_TEXT]
+    if wgsl_on_vulkan.missing("float16"):
+        found += WITH_FLOAT16
+    if wgsl_on_vulkan.missing():
+        found += EITHER_WAY
+    return sorted(found, key=lambda one: tuple(map(int, one.split("."))))
 
 
 def required() -> bool:

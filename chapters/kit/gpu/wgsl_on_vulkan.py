@@ -82,44 +82,71 @@ def poisoned(source: str, name: str) -> str:
 
 def run_wgsl(launch: Launch) -> None:
     """An engine for HostProgram.run. Raises LaunchError if there is no device, or if it refuses the shader."""
-    wgpu, device = _device()
-    if wgpu is None:
-        raise LaunchError(device)
-    usage = wgpu.BufferUsage
-    kernel = launch.kernel
-    pipeline = _pipeline(poisoned(kernel.source, kernel.name), kernel.name)
-    buffers, scalars = [], b""
-    for dtype, value in zip(kernel.dtypes, launch.arguments, strict=True):
-        if dtype == "handle":
-            data = value.tobytes()
-            data += b"\0" * (-len(data) % 4)
-            flags = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
-            buffers.append((value, device.create_buffer_with_data(data=data, usage=flags)))
-        else:
-            # WGSL has no 64-bit integers; TVM makes them 32 bits wide
-            scalars += np.array(value, {"int64": "int32"}.get(dtype, dtype)).tobytes()
-    # packGridDimX: the number of the last block, needed if the grid is folded
-    scalars += np.uint32(launch.grid[0] - 1).tobytes()
-    bound = [buffer for _, buffer in buffers]
-    if "podArgs" in kernel.source:
-        scalars += b"\0" * (-len(scalars) % 16)
-        bound.append(device.create_buffer_with_data(data=scalars, usage=usage.UNIFORM))
-    entries = [
-        {"binding": n, "resource": {"buffer": b, "offset": 0, "size": b.size}}
-        for n, b in enumerate(bound)
-    ]
-    group = device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
-    encoder = device.create_command_encoder()
-    compute = encoder.begin_compute_pass()
-    compute.set_pipeline(pipeline)
-    compute.set_bind_group(0, group)
-    compute.dispatch_workgroups(*_folded(launch.grid))
-    compute.end()
-    device.queue.submit([encoder.finish()])
-    for (array, buffer), mode in zip(buffers, _STORAGE.findall(kernel.source), strict=True):
-        if mode == "read_write":
-            data = np.frombuffer(device.queue.read_buffer(buffer), "uint8")[: array.nbytes]
-            array.view("uint8").reshape(-1)[:] = data
+    if _device()[0] is None:
+        raise LaunchError(_device()[1])
+    shader = Shader(launch, poisoned(launch.kernel.source, launch.kernel.name))
+    shader.run()
+    shader.read()
+
+
+class Shader:
+    """A launch on the device, with copies of its arrays there.
+
+    source: the text to run, such as `poisoned`; by default the kernel's. Raises LaunchError if the device refuses it.
+    """
+
+    def __init__(self, launch: Launch, source: str = ""):
+        wgpu, self._device = _device()
+        usage, kernel = wgpu.BufferUsage, launch.kernel
+        make = self._device.create_buffer_with_data
+        self._pipeline = _pipeline(source or kernel.source, kernel.name)
+        self._grid, self._modes = _folded(launch.grid), _STORAGE.findall(kernel.source)
+        self._buffers, scalars = [], b""
+        for dtype, value in zip(kernel.dtypes, launch.arguments, strict=True):
+            if dtype == "handle":
+                data = value.tobytes()
+                data += b"\0" * (-len(data) % 4)
+                flags = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
+                self._buffers.append((value, make(data=data, usage=flags)))
+            else:
+                # WGSL has no 64-bit integers; TVM makes them 32 bits wide
+                scalars += np.array(value, {"int64": "int32"}.get(dtype, dtype)).tobytes()
+        # packGridDimX: the number of the last block, needed if the grid is folded
+        scalars += np.uint32(launch.grid[0] - 1).tobytes()
+        bound = [buffer for _, buffer in self._buffers]
+        if "podArgs" in kernel.source:
+            scalars += b"\0" * (-len(scalars) % 16)
+            bound.append(make(data=scalars, usage=usage.UNIFORM))
+        entries = [
+            {"binding": n, "resource": {"buffer": b, "offset": 0, "size": b.size}}
+            for n, b in enumerate(bound)
+        ]
+        layout = self._pipeline.get_bind_group_layout(0)
+        self._group = self._device.create_bind_group(layout=layout, entries=entries)
+
+    def run(self, repeat: int = 1) -> None:
+        """Queue the launch `repeat` times."""
+        encoder = self._device.create_command_encoder()
+        compute = encoder.begin_compute_pass()
+        compute.set_pipeline(self._pipeline)
+        compute.set_bind_group(0, self._group)
+        for _ in range(repeat):
+            compute.dispatch_workgroups(*self._grid)
+        compute.end()
+        self._device.queue.submit([encoder.finish()])
+
+    def wait(self) -> None:
+        """Return when everything that was queued is done."""
+        self._device.queue.read_buffer(self._buffers[0][1], 0, 4)
+
+    def read(self) -> None:
+        """Copy what the kernel may have written back into the launch's arrays."""
+        for (array, buffer), mode in zip(self._buffers, self._modes, strict=True):
+            if mode == "read_write":
+                data = np.frombuffer(self._device.queue.read_buffer(buffer), "uint8")[
+                    : array.nbytes
+                ]
+                array.view("uint8").reshape(-1)[:] = data
 
 
 def _folded(grid: tuple[int, int, int]) -> tuple[int, int, int]:

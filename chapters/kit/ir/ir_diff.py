@@ -59,6 +59,8 @@ border:0;font-weight:inherit;min-height:0}
 """
 
 RED, GREEN, DIM, PLAIN = "\033[31m", "\033[32m", "\033[2m", "\033[0m"
+ALIKE = 0.5  # two lines are put side by side from this likeness on
+SAME_DEPTH, OTHER_DEPTH = 0.1, -0.25
 MOSTLY = 0.4  # of two lines' characters; if more differ, marking them does not help a reader
 _TOKEN = re.compile(r"\w+|\s+|[^\w\s]")
 
@@ -253,8 +255,13 @@ def _pair(before: list[str], after: list[str]) -> Iterator[Line]:
 def _likeness(a: str, b: str) -> float:
     # words, not characters: two bindings of different operators share most of their characters
     matcher = SequenceMatcher(None, re.findall(r"\w+", a), re.findall(r"\w+", b), autojunk=False)
-    ratio = matcher.ratio()
-    return ratio if ratio >= 0.5 else 0.0
+    # a line that a pass rewrote stays at its depth; at another depth the same names mean something else
+    ratio = matcher.ratio() + (SAME_DEPTH if _depth(a) == _depth(b) else OTHER_DEPTH)
+    return ratio if ratio >= ALIKE else 0.0
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def _folded(rows: list[Line], context: int) -> Iterator[tuple[bool, list[Line]]]:

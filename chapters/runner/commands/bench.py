@@ -1,27 +1,61 @@
-"""`python -m chapters bench 3`: measure a chapter's kernels on this machine and write the results file."""
+"""`python -m chapters bench 3`: measure a chapter's kernels here; `bench 8.4`: one exercise's kernel on a GPU."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
+from chapters.runner import on_device
 from chapters.runner.course import ROOT, CourseError, chapters
 from chapters.runner.course import chapter as find
+from chapters.runner.course import exercise as find_exercise
+from chapters.runner.states import states
 
-HELP = "measure a chapter's kernels on this machine (3)"
+HELP = "measure a chapter's kernels on this machine (3), or one exercise's on a GPU (8.4)"
+ROUNDS, QUICK_ROUNDS = 50, 5
 
 
 def arguments(parser) -> None:
-    parser.add_argument("chapter")
+    parser.add_argument("what", metavar="chapter or exercise")
     parser.add_argument("--quick", action="store_true", help="measure little, write no file")
+    on_device.arguments(parser)
+    parser.add_argument(
+        "--tile", default="", metavar="N,N,…", help="a tile of your own, for an exercise"
+    )
 
 
 def run(options) -> int:
-    """Run the chapter's `bench.py` as a program of its own."""
-    chapter = find(options.chapter)
+    """Measure an exercise's kernel on a device, or run the chapter's `bench.py` as a program of its own."""
+    if "." in options.what:
+        return _exercise(options)
+    if options.device or options.remote or options.tile:
+        raise CourseError(
+            "--device, --remote and --tile measure one exercise, as in `python -m chapters bench 8.4 --device cuda`; a "
+            "whole chapter measures this machine."
+        )
+    chapter = find(options.what)
     if not (chapter.folder / "bench.py").exists():
         having = ", ".join(str(c.number) for c in chapters() if (c.folder / "bench.py").exists())
         raise CourseError(f"Chapter {chapter.number} measures nothing; {having or 'none'} do.")
     quick = ["--quick"] if options.quick else []
     command = [sys.executable, "-m", "chapters.kit.bench", chapter.slug, *quick]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+def _exercise(options) -> int:
+    """Time the learner's kernel of one exercise beside the reference's and a vendor's library."""
+    chapter, exercise = find_exercise(options.what)
+    if not on_device.has_kernel(chapter, exercise):
+        raise CourseError(
+            f"Exercise {exercise.id} has no kernel to measure; {on_device.with_kernels()} have one."
+        )
+    yours = states(chapter)[exercise.id] != "todo"
+    with on_device.OnDevice(options.device, options.remote) as device:
+        print(f"Measuring {exercise.id} {exercise.title} on {device.name}.", flush=True)
+        if not yours:
+            print("Your kernel is still to be written: this is the reference's.")
+        rounds = QUICK_ROUNDS if options.quick else ROUNDS
+        how = {"rounds": rounds, "yours": yours, "tile": options.tile}
+        found = device.run(chapter, exercise, **how)
+    print("\n".join(on_device.said(found, device.name)))
+    return 0 if "table" in found else 1

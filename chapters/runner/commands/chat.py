@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 
+from chapters.runner import on_device
 from chapters.runner.course import CourseError, chapter
 
 HELP = "talk to a real model that your passes compile; fetches it once (98 MB)"
@@ -27,6 +28,7 @@ def arguments(parser) -> None:
         help=f"tokens, {LONGEST} if not given",
     )
     parser.add_argument("--exact", action="store_true", help="do not round activations to 8 bits")
+    on_device.arguments(parser)
 
 
 def _positive(text: str) -> int:

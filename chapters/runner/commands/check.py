@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from chapters.runner import on_device
 from chapters.runner.course import Chapter, Exercise, select
-from chapters.runner.engine import Engine, Outcome, checks_of_exercise, overall
+from chapters.runner.engine import FINE, Engine, Outcome, checks_of_exercise, overall
 from chapters.runner.failure import render
 from chapters.runner.learner_file import not_begun, outdated, without_markers
 from chapters.runner.states import digest, record_state
@@ -13,12 +16,16 @@ from chapters.runner.versions import MEND, wrong_versions
 HELP = "check your code: all of it, or chapters (2) and exercises (2.1)"
 
 
+ROUNDS = 10  # of timing on a device
+
+
 def arguments(parser) -> None:
     parser.add_argument("what", nargs="*")
+    on_device.arguments(parser)
 
 
 def run(options) -> int:
-    """Check what was asked for; 0 if all of it passes."""
+    """Check what was asked for; 0 if all of it passes, also on the device if one was asked for."""
     asked = options.what or [None]
     chosen = list(dict.fromkeys(one for name in asked for one in select(name)))
     print("Checking YOUR code in chapters/.")
@@ -27,18 +34,46 @@ def run(options) -> int:
     for chapter in dict.fromkeys(chapter for chapter, _ in chosen):
         warn(chapter)
     brief = len(chosen) > 1
-    with Engine() as engine:
+    with contextlib.ExitStack() as stack:
+        device = _opened(options, chosen, stack)
+        engine = stack.enter_context(Engine())
         checked = [Checked(chapter, exercise, engine, brief) for chapter, exercise in chosen]
-        passed, unreadable = 0, set()
+        passed, unreadable, right = 0, set(), True
         for one in checked:
             if one.chapter.stub in unreadable:
                 print(f"· {one.exercise.id} waits until {one.chapter.file} can be read")
             else:
                 passed += one.tell()
                 unreadable |= {one.chapter.stub} if one.unreadable else set()
+                if device and one.fine and on_device.has_kernel(one.chapter, one.exercise):
+                    right &= _tell_device(device, one.chapter, one.exercise)
         machine = f", {engine.machine}" if engine.machine else ""
     print(f"{passed} of {len(chosen)} passed{machine}.")
-    return 0 if passed == len(chosen) else 1
+    return 0 if passed == len(chosen) and right else 1
+
+
+def _opened(options, chosen, stack: contextlib.ExitStack) -> on_device.OnDevice | None:
+    """The device that was asked for; None if none was, or if this machine has none, which is said."""
+    if not options.device and not options.remote:
+        return None
+    if not any(on_device.has_kernel(*one) for one in chosen):
+        print(
+            f"--device changes nothing here: only {on_device.with_kernels()} have a kernel to run."
+        )
+        return None
+    try:
+        return stack.enter_context(on_device.OnDevice(options.device, options.remote))
+    except on_device.NoDevice as absent:
+        print(f"{absent} Checking without a device.")
+        return None
+
+
+def _tell_device(device: on_device.OnDevice, chapter: Chapter, exercise: Exercise) -> bool:
+    """Run the exercise's kernel on the device and print what was found. True unless it is wrong there."""
+    found = device.run(chapter, exercise, rounds=ROUNDS, yours=True)
+    for line in on_device.said(found, device.name):
+        print(f"  {line}", flush=True)
+    return "wrong" not in found
 
 
 def warn(chapter: Chapter) -> None:
@@ -64,7 +99,7 @@ class Checked:
         self.chapter, self.exercise, self.brief = chapter, exercise, brief
         self.digest = digest(chapter, exercise.id)
         self.untouched = exercise.id in not_begun(chapter, chapter.stub)
-        self.unreadable = False
+        self.unreadable = self.fine = False  # fine: it passed, or cannot be checked here
         checks = checks_of_exercise(chapter, exercise.id)
         skip = self.untouched and (brief or not exercise.broken)
         self.found = None if skip else engine.submit(checks, chapter.stub)
@@ -79,6 +114,7 @@ class Checked:
         outcomes = self.found.result()
         state = overall(outcomes)
         _say(self.chapter, self.exercise, outcomes, state)
+        self.fine = state in FINE
         self.unreadable = outcomes[-1].unreadable
         if self.unreadable:  # then nothing is known about this exercise
             return False

@@ -1,22 +1,62 @@
-"""`python -m chapters next`: the first exercise that is left to solve on this machine."""
+"""`python -m chapters next [8]`: the first exercise that is left to solve here, of all or from a chapter on."""
 
 from __future__ import annotations
 
-from chapters.runner.states import states, upcoming
+from chapters.runner.course import Chapter, chapters
+from chapters.runner.course import chapter as find
+from chapters.runner.earlier import whose
+from chapters.runner.states import has_passed, states, upcoming
 from chapters.runner.terminal import ALL_PASS, STATE_WORDS, describe
 
-HELP = "the next exercise: where it is, what it asks"
+HELP = "the next exercise: where it is, what it asks; `next 8` begins at chapter 8"
 
 
-def run(_options) -> int:
+def arguments(parser) -> None:
+    parser.add_argument(
+        "chapter", nargs="?", help="begin here, even if earlier chapters are unsolved"
+    )
+
+
+def run(options) -> int:
     """Print where the next exercise is and the commands that belong to it."""
-    left = upcoming()
+    first = find(options.chapter) if options.chapter else chapters()[0]
+    left = upcoming(first.number)
     if left is None:
-        print(ALL_PASS)
+        print(f"From chapter {first.number} on: {ALL_PASS}" if first.number else ALL_PASS)
         return 0
     chapter, exercise = left
+    if said := _skipped(first):
+        print(f"{said}\n")
     print(describe(chapter, exercise))
     print(f"     state: {STATE_WORDS[states(chapter)[exercise.id]]}")
     print(f"     python -m chapters check {exercise.id}")
     print(f"     python -m chapters hint {exercise.id}")
     return 0
+
+
+def _skipped(first: Chapter) -> str:
+    """What to say of unsolved chapters before `first`, and of whose code `first` uses; "" if there are none."""
+    unsolved = [c.number for c in chapters() if c.number < first.number and not has_passed(c)]
+    if not unsolved:
+        return ""
+    said = f"Beginning at chapter {first.number}, although {_chapters(unsolved)} not solved yet."
+    foreign = [number for number in first.needs if whose(number) != "yours"]
+    if not foreign:
+        return f"{said} Chapter {first.number} uses none of it."
+    return f"{said} What it uses of {_chapters(foreign, verb=False)} is the reference's."
+
+
+def _chapters(numbers: list[int], verb: bool = True) -> str:
+    """ "chapters 0 to 3 and 5 are"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    texts = [
+        f"{run[0]} to {run[-1]}" if len(run) > 2 else " and ".join(map(str, run)) for run in runs
+    ]
+    text = f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else texts[0]
+    one = len(numbers) == 1
+    return f"chapter{'' if one else 's'} {text}{(' is' if one else ' are') if verb else ''}"

@@ -1,0 +1,68 @@
+"""The decoder of a chat on a GPU of this machine, or on a device that TVM's RPC reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from chapters.kit.chat.attention import cache_shape
+from chapters.kit.chat.weights import Weights
+from chapters.kit.devices.device import Device
+
+PREFIX = "chat"  # of the names of the parameters in the device's cache of tensors
+
+
+class ModelOnDevice:
+    """Like chapters.kit.chat.compiled.ChatModel, on `device`. What goes wrong there is a DeviceError.
+
+    Through RPC a tensor arrives as a view that a tuple cannot hold. So TVM's cache of parameters makes the tuple where
+    the device is, and the virtual machine is called by set_input and invoke_stateful.
+    """
+
+    def __init__(self, executable, weights: Weights, names: Sequence[str], device: Device):
+        self.config, self.device = weights.config, device
+        module = device.load(executable)
+        with device.spoken("given the model"):
+            self.vm = relax.VirtualMachine(module, device.raw)
+            self._put, clear = self._function("update"), self._function("clear")
+            clear()
+            places = {name: at for at, name in enumerate(names)}
+            for name, array in weights.arrays():
+                self._put(f"{PREFIX}_{places[name]}", self._there(array), True)
+            self.weights = self._named("vm.builtin.param_array_from_cache")(PREFIX, len(names))
+            clear()
+            self.cache = tvm.runtime.empty(cache_shape(self.config), "float32", device.raw)
+        self.length = 0
+
+    def feed(self, tokens: Sequence[int]) -> np.ndarray:
+        """The logits after `tokens`, float32 (vocab_size,), which extend the conversation. Raises ValueError."""
+        room = self.config.context_window_size - self.length
+        if not 0 < len(tokens) <= room:
+            raise ValueError(f"{len(tokens)} tokens were given and {room} fit into the context.")
+        name = "decode" if len(tokens) == 1 else "prefill"
+        with self.device.spoken("answering"):
+            ids, position = (self._there(np.asarray(a, "int32")) for a in (tokens, [self.length]))
+            (rows,) = self._call("embed", ids, self.weights)
+            embedded = rows._create_view((1, len(tokens), self.config.hidden_size))
+            logits, self.cache = self._call(name, embedded, position, self.cache, self.weights)
+            self.length += len(tokens)
+            return logits.numpy().reshape(-1)
+
+    def _call(self, name: str, *arguments) -> tuple:
+        self.vm.set_input(name, *arguments)
+        self.vm.invoke_stateful(name)
+        found = self.vm.get_outputs(name)
+        return found if isinstance(found, tuple) else (found,)
+
+    def _there(self, array: np.ndarray) -> tvm.runtime.Tensor:
+        return tvm.runtime.tensor(np.ascontiguousarray(array), device=self.device.raw)
+
+    def _function(self, name: str):
+        return self._named(f"vm.builtin.tensor_cache.{name}")
+
+    def _named(self, name: str):
+        session = self.device.session
+        return session.get_function(name) if session else tvm.get_global_func(name)

@@ -1,0 +1,208 @@
+"""The parts of the front page: what the course gives, in numbers read from the course and its results files."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax
+
+from chapters.kit.bench.results import load, not_yet
+from chapters.kit.draw.picture import Picture, picture
+from chapters.kit.draw.table import duration
+from chapters.runner.course import ROOT, chapter, chapters
+
+OURS, EXACT = "fusion_by_hand", "fusion_by_hand, float32 activations"
+FUSION = ("FuseTransposeMatmul", "LegalizeOps", "AnnotateTIROpPattern", "FuseOps", "FuseTIR")
+MARKUP = re.compile(r"<[^>]+>")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the page: HTML on a page, its text without markup elsewhere."""
+
+    html: str
+
+    def __str__(self) -> str:
+        return html.unescape(" ".join(MARKUP.sub(" ", self.html).split()))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
+def facts() -> Part:
+    """How long the course is and what it needs, from its chapters and pyproject.toml."""
+    hours = round(sum(c.minutes for c in chapters()) / 60)
+    exercises = sum(len(c.exercises) for c in chapters())
+    needed = [c for c in chapters() if c.gpu == "needed"]
+    low, high = python_range()
+    each = [
+        f"<b>{len(chapters())}</b> chapters",
+        f"<b>{exercises}</b> exercises",
+        f"about <b>{hours}</b> hours",
+        f"Python {low} to {high}",
+        "on your laptop",
+        f"a GPU for {len(needed)} chapters" if needed else "no GPU needed",
+    ]
+    return Part(f'<ul class="front-facts">{"".join(f"<li>{one}</li>" for one in each)}</ul>')
+
+
+def python_range() -> tuple[str, str]:
+    """The oldest and the newest Python that pyproject.toml allows: ("3.10", "3.14")."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    low, beyond = re.search(
+        r'^requires-python = ">=3\.(\d+),<3\.(\d+)"', text, re.MULTILINE
+    ).groups()
+    return f"3.{low}", f"3.{int(beyond) - 1}"
+
+
+def conversation() -> Part:
+    """The first turn of the recorded conversation, as a terminal shows it."""
+    results = load("ch11_conversation")
+    if results is None:
+        return Part(html.escape(str(not_yet(11))))
+    turn = results["measured"]["turns"][0]
+    rate = f"{turn['tokens']} tokens, {turn['tokens_per_second']:.0f} per second"
+    said = (
+        '<span class="front-typed">$ python -m chapters chat</span>\n'
+        f'<span class="front-typed">&gt; {html.escape(turn["user"])}</span>\n'
+        f"{html.escape(turn['answer'])}\n<b>[{rate}]</b>"
+    )
+    where = f"Recorded {results['date']} on {results['cores']} cores of an {results['device']}."
+    return Part(
+        f'<figure class="front-terminal"><pre class="no-copy"><code>{said}</code></pre>'
+        f"<figcaption>SmolLM2-135M, compiled by the passes of this course. {html.escape(where)}</figcaption></figure>"
+    )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One bar: `value` is its length, `words` what stands at its end."""
+
+    name: str
+    value: float
+    words: str
+    ours: bool = False
+
+
+def bars(title: str, rows: Sequence[Row], note: str) -> Part:
+    """Horizontal bars with one scale, and a sentence beneath; `note` is HTML."""
+    longest = max(row.value for row in rows)
+    items = "".join(
+        f"<li{' class=ours' if row.ours else ''}><span>{html.escape(row.name)}</span>"
+        f'<i style="--w:{row.value / longest:.4f}" aria-hidden="true"></i><b>{html.escape(row.words)}</b></li>'
+        for row in rows
+    )
+    return Part(
+        f'<figure class="front-bars"><figcaption>{html.escape(title)}</figcaption><ul>{items}</ul>'
+        f"<p>{note}</p></figure>"
+    )
+
+
+def chat_bars() -> Part:
+    """Tokens per second of our decoder and of llama.cpp, from chapter 11's bench."""
+    results = load("ch11_chat")
+    if results is None:
+        return Part(html.escape(str(not_yet(11))))
+    measured = results["measured"]
+    threads, found = list(measured["threads"].items())[-1]
+    seconds = {
+        k.removesuffix(" decode"): v for k, v in found["seconds"].items() if k.endswith(" decode")
+    }
+    stored_anew = {k: v for k, v in seconds.items() if k.startswith("llama.cpp, ")}
+    shown = {"This course": seconds[OURS], "llama.cpp, same file": seconds["llama.cpp"]}
+    if stored_anew:
+        shown["llama.cpp, its fastest format"] = min(stored_anew.values())
+    rows = [Row(name, 1 / t, f"{1 / t:.0f}", name == "This course") for name, t in shown.items()]
+    note = (
+        f"{measured['context']} tokens into a conversation, {threads} threads, {html.escape(results['device'])}. "
+        f"Both round activations to 8 bits; with float32 activations ours makes {1 / seconds[EXACT]:.0f}. "
+        f"{chapter_reference(11, 'How it was measured')}"
+    )
+    return bars("Tokens per second, more is better", rows, note)
+
+
+def decode_bars() -> Part:
+    """The time of one decode step by TVM's default, torch.compile and this course, from chapter 9's bench."""
+    results = load("ch09_decoder")
+    if results is None:
+        return Part(html.escape(str(not_yet(9))))
+    name, measured = list(results["measured"].items())[-1]
+    wanted = {
+        "TVM’s default pipeline": "TVM's default",
+        "torch.compile": "torch.compile",
+        "This course": OURS,
+    }
+    seconds = {shown: measured["seconds"].get(f"{key} decode") for shown, key in wanted.items()}
+    rows = [Row(n, t, duration(t), n == "This course") for n, t in seconds.items() if t]
+    note = (
+        f"One token through the decoder “{html.escape(name)}” in float32, {measured['threads']} threads, "
+        f"{html.escape(results['device'])}. TVM’s default has no schedules for a CPU, so its bar says as much about "
+        f"its defaults as about our passes. {chapter_reference(9, 'How it was measured')}"
+    )
+    return bars("Time of one decode step, less is better", rows, note)
+
+
+def chapter_reference(number: int, words: str) -> str:
+    return f'<a href="chapters/{chapter(number).slug}/index.html">{words}</a>.'
+
+
+# --- a graph that becomes one kernel, step by step ------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Frame:
+    """The graph after `name` ran; "" before the first pass."""
+
+    name: str
+    drawn: Picture
+
+    @property
+    def words(self) -> str:
+        return f"After {self.name}" if self.name else "As the model writes it"
+
+
+def frames(mod: tvm.IRModule, passes: Sequence[str] = FUSION) -> list[Frame]:
+    """The graph before the passes, and after each one that changes its picture."""
+    found = [Frame("", picture(mod, title="As the model writes it"))]
+    for name in passes:
+        mod = getattr(relax.transform, name)()(mod)
+        drawn = picture(mod, title=f"After {name}")
+        if _graph(drawn) != _graph(found[-1].drawn):
+            found.append(Frame(name, drawn))
+    return found
+
+
+def _graph(drawn: Picture) -> list[str]:
+    """What is drawn, without the title."""
+    return [drawn.caption, *str(drawn).splitlines()[1:]]
+
+
+@dataclass(frozen=True)
+class Film:
+    """Frames of one graph. Without scripts the first and the last stand side by side."""
+
+    label: str
+    frames: Sequence[Frame]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{frame.words}: {frame.drawn.caption}" for frame in self.frames)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        last = len(self.frames) - 1
+        items = "".join(
+            f'<li class="film-frame{"" if n in (0, last) else " film-between"}">{_figure(frame)}</li>'
+            for n, frame in enumerate(self.frames)
+        )
+        return f'<section class="film" aria-label="{html.escape(self.label)}"><ol>{items}</ol></section>'
+
+
+def _figure(frame: Frame) -> str:
+    return re.sub(r'(<figure class="ir-picture") [^>]*>', r"\1>", frame.drawn.figure())

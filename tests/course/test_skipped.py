@@ -1,0 +1,97 @@
+"""What a machine without g++ or a Vulkan device skips is what `doctor` says, exercise by exercise."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from unittest import mock
+
+import pytest
+
+from chapters.kit import doctor
+from chapters.kit.devices import cuda_driver
+from chapters.kit.gpu import cuda_on_cpu, executors, wgsl_on_vulkan
+from chapters.runner.course import ROOT, chapter
+from chapters.runner.engine import checks_of
+from chapters.runner.failure import Skip
+from chapters.runner.loading import load
+
+# which dtypes WGSL runs on: none without a device, float32 on lavapipe, float16 too on most GPUs
+MACHINES = {
+    "nothing": (),
+    "Vulkan": ("float32",),
+    "Vulkan with float16": ("float32", "float16"),
+}
+
+
+@contextlib.contextmanager
+def machine(dtypes, monkeypatch):
+    monkeypatch.delenv(executors.REQUIRED, raising=False)
+    with (
+        mock.patch.object(cuda_on_cpu, "missing", lambda: "there is no g++"),
+        mock.patch.object(
+            wgsl_on_vulkan,
+            "missing",
+            lambda dtype="float32": "" if dtype in dtypes else f"there is no {dtype}",
+        ),
+    ):
+        yield
+
+
+def really_skipped() -> list[str]:
+    """The exercises of which a check of the reference is skipped. A kernel that fails because of the mocks is not."""
+    found = []
+    for number in (4, 8):
+        home = chapter(number)
+        checks, impl = importlib.import_module(f"tests.{home.short}.checks"), load(home.solution)
+        for check in checks_of(home):
+            try:
+                getattr(checks, check.name)(impl)
+            except Skip:
+                found.append(check.exercise.id)
+            except Exception:
+                continue
+    return list(dict.fromkeys(found))
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_doctor_names_what_is_skipped(name, monkeypatch):
+    with machine(MACHINES[name], monkeypatch):
+        said = executors.skipped()
+        assert said == really_skipped()
+        finding = doctor._executors()[-1]
+        assert finding.mark == "--" and finding.text.endswith(f"SKIPPED: {', '.join(said)}")
+        verdict = doctor._verdict(0, len(said))
+    assert verdict.startswith(f"Nothing is broken. {len(said)} exercises will be skipped")
+
+
+def test_only_the_checks_of_these_chapters_run_gpu_code():
+    """Other chapters' checks would have to be listed too."""
+    running = ("cuda_on_cpu", "wgsl_on_vulkan", "support import gpu", "support.gpu")
+    for path in (ROOT / "tests").glob("ch*/checks.py"):
+        used = any(word in path.read_text(encoding="utf-8") for word in running)
+        assert not used or path.parent.name in ("ch04", "ch08"), path
+
+
+def test_where_nothing_is_missing_doctor_says_so(monkeypatch):
+    monkeypatch.setattr(cuda_on_cpu, "missing", lambda: "")
+    assert executors.skipped() == [] and "SKIPPED" not in doctor._executors()[-1].text
+    assert doctor._verdict(0, 0) == "Everything the course needs is here."
+    assert doctor._verdict(2, 7) == "2 thing(s) to mend."
+
+
+@pytest.mark.parametrize(
+    ("system", "says"), [("win32", "WSL 2"), ("darwin", "docker run"), ("linux", "apt")]
+)
+def test_each_system_is_told_how_to_get_what_is_missing(system, says, monkeypatch):
+    monkeypatch.setattr(executors.sys, "platform", system)
+    assert says in executors.executors()[0].install
+
+
+def test_doctor_says_that_a_driver_is_too_old(monkeypatch):
+    told = "The NVIDIA driver here is too old: it supports CUDA 12.2. Install a driver for CUDA 13"
+    monkeypatch.setattr(doctor, "too_old", lambda: told)
+    monkeypatch.setattr(doctor.machine, "cuda_state", lambda: ("no gpu", "finds no GPU"))
+    found = doctor._gpus()[0]
+    assert (found.mark, found.advice) == ("--", "Install a driver for CUDA 13")
+    assert cuda_driver.too_old(lambda name: None) == ""

@@ -1,0 +1,57 @@
+"""What pages say of themselves: descriptions, cards, and the 404 page wherever the site is put."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.website.test_search import served, site  # noqa: F401  (fixtures)
+
+pytest.importorskip("material")
+
+
+def test_a_description_is_the_first_prose_cut_at_a_word(hook):
+    described = hook("about_page").described
+    page = f"<div class='run'>x</div><p>One <b>two</b> &amp; three.</p><p>{'word ' * 60}</p>"
+    assert described(page).startswith("One two & three. word") and described(page).endswith(
+        "word …"
+    )
+    assert len(described(page)) <= 160 and described("<h1>x</h1>") == ""
+
+
+def test_every_page_describes_itself_and_has_a_card(site):  # noqa: F811
+    seen = {}
+    for path in site.rglob("*.html"):
+        if "source" in path.parts or path.name == "404.html":
+            continue
+        text = path.read_text(encoding="utf-8")
+        title = re.search(r"<title>(.*?)</title>", text)[1]
+        assert re.search(r'<meta name="description" content="[^"]{20,}', text), path
+        card = re.search(r'<meta property="og:image" content="([^"]+)"', text)[1]
+        assert (path.parent / card).resolve().stat().st_size < 30_000
+        assert seen.setdefault(title, path) == path, f"{path} and {seen[title]} have one title"
+    assert len(seen) > 40
+
+
+def test_no_page_is_heavy_before_the_search(site):  # noqa: F811
+    heavy = [p.name for p in site.rglob("*.html") if p.stat().st_size > 400_000]
+    assert heavy in (
+        [],
+        ["timeline.html"],
+    )  # the listings of two whole pipelines, a tenth of it when compressed
+
+
+@pytest.mark.parametrize("address", ["404.html", "no/such/page", "chapters/none/x.html"])
+def test_the_404_page_is_styled_wherever_it_is_shown(chromium, served, address):  # noqa: F811
+    page = chromium.new_page()
+    page.goto(served + address)
+    assert page.evaluate("document.baseURI") == served
+    page.wait_for_function(
+        "getComputedStyle(document.querySelector('.md-header')).position === 'sticky'"
+    )
+    assert (
+        page.get_by_role("link", name="first page").evaluate("link => link.href")
+        == f"{served}index.html"
+    )
+    page.close()
