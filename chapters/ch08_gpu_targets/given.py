@@ -1,4 +1,4 @@
-"""What chapter 8 provides: two ways to tile a matmul, kernels made of your steps, and code outside the exercises."""
+"""What chapter 8 provides: two kinds of tile, kernels made of your steps, and a part of the kernel for one row."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ def start_from_bias(func: tirx.PrimFunc) -> tuple[Schedule, SBlockRV]:
 class ThreadTile:
     """How a matmul is tiled: a block computes (block_m, block_n) elements of D, each thread (thread_m, thread_n).
 
-    block_k: how many steps of the sums are staged in shared memory at a time. vector: elements per load from memory.
-    thread_m divides block_m and thread_n divides block_n. Each block_* divides the matmul's size of that name.
+    block_k: how many steps of the sums a block computes before it goes on along k; chapter 8 stages that many in shared
+    memory at a time. vector: elements per load when a tile is copied to shared memory. thread_m divides block_m, and
+    thread_n divides block_n. block_m, block_n and block_k divide m, n and k.
     """
 
     block_m: int
@@ -122,7 +123,9 @@ class Kernels:
 
         Sizes are multiples of the tile's. overlap: keep the copies to shared memory in flight, by `overlap_copies`.
         """
-        sch, k0 = _tensor_core_schedule(func, tile or WarpTile(), self.bias_fragment())
+        from chapters.ch08_gpu_targets.warp_schedule import tensor_core_schedule
+
+        sch, k0 = tensor_core_schedule(func, tile or WarpTile(), self.bias_fragment())
         if overlap:
             self.overlap_copies(sch, k0)
         return sch.mod["main"]
@@ -170,82 +173,3 @@ def lane_products(k: int, dtype: str) -> Callable:
                     partial[t] += T.float32(a[q % group, e]) * T.float32(b[q % group, e])
 
     return add_products
-
-
-# --- tensor cores ---------------------------------------------------------------------------------
-
-
-def _tensor_core_schedule(func: tirx.PrimFunc, tile: WarpTile, start: wmma.Intrinsic) -> Staged:
-    """`func` fused and scheduled for tensor cores; its loop over blocks of k. start: what `bias_fragment` returns."""
-    sch, block = start_from_bias(func)
-    stored = sch.cache_write(block, 0, wmma.SUM_SCOPE)
-    reads = [str(region.source.name) for region in sch.get(block).reads]
-    shared = [sch.cache_read(block, reads.index(name), "shared") for name in ("A", "B")]
-    scopes = {"A": wmma.A_SCOPE, "B": wmma.B_SCOPE}
-    fragments = {name: sch.cache_read(block, reads.index(name), scopes[name]) for name in scopes}
-
-    j_warp, k0, k1, inside = _cut_for_warps(sch, block, tile)
-    for copy in fragments.values():
-        sch.compute_at(copy, k1)
-    for copy in shared:
-        sch.compute_at(copy, k0)
-        _share_out(sch, copy, tile)
-    sch.reverse_compute_at(stored, j_warp)
-    init = sch.decompose_reduction(block, k0)
-    for half in (init, block):
-        earlier(6).refresh_regions(sch, half)
-
-    dtype = str(func.params[0].dtype)
-    for name, copy in fragments.items():
-        intrinsic = wmma.register(f"load_{name}_{dtype}", wmma.load(scopes[name], dtype))
-        sch.tensorize(_whole_tiles(sch, copy), intrinsic)
-    sch.tensorize(_whole_tiles(sch, stored), wmma.register("store_sums", wmma.store()))
-    i_tile, j_tile, i_in = inside
-    sch.unroll(i_tile)
-    sch.unroll(j_tile)
-    sch.tensorize(i_in, wmma.register(f"multiply_add_{dtype}", wmma.multiply_add(dtype)))
-    *_, i_tile, j_tile, i_in, _ = sch.get_loops(init)
-    sch.unroll(i_tile)
-    sch.unroll(j_tile)
-    sch.tensorize(i_in, wmma.register("start_from_bias", start))
-    return sch, k0
-
-
-def _cut_for_warps(
-    sch: Schedule, block: SBlockRV, tile: WarpTile
-) -> tuple[LoopRV, LoopRV, LoopRV, tuple[LoopRV, LoopRV, LoopRV]]:
-    """Split and bind the loops of the fused matmul.
-
-    Returns the loops over warps along n, blocks of k, steps of 16 in a block, and (tiles along m, along n, rows of a
-    tile).
-    """
-    i, j, k = sch.get_loops(block)
-    i_block, i_warp, i_tile, i_in = sch.split(i, [None, tile.threads[0], tile.warp_m // 16, 16])
-    j_block, j_warp, j_tile, j_in = sch.split(j, [None, tile.threads[1], tile.warp_n // 16, 16])
-    k0, k1, k_in = sch.split(k, [None, tile.block_k // 16, 16])
-    sch.reorder(i_block, j_block, i_warp, j_warp, k0, k1, i_tile, j_tile, i_in, j_in, k_in)
-    tags = ("blockIdx.y", "blockIdx.x", "threadIdx.z", "threadIdx.y")
-    for loop, tag in zip((i_block, j_block, i_warp, j_warp), tags, strict=True):
-        sch.bind(loop, tag)
-    return j_warp, k0, k1, (i_tile, j_tile, i_in)
-
-
-def _share_out(sch: Schedule, copy: SBlockRV, tile: WarpTile) -> None:
-    """Let all threads of the block make a copy to shared memory, `tile.vector` elements at a time; pad its rows."""
-    elements = sch.fuse(*sch.get_loops(copy)[-2:])
-    _, z, y, x, lane = sch.split(elements, [None, *tile.threads, tile.vector])
-    for loop, axis in zip((z, y, x), "zyx", strict=True):
-        sch.bind(loop, f"threadIdx.{axis}")
-    sch.vectorize(lane)
-    sch.storage_align(copy, 0, axis=-2, factor=tile.block_k, offset=8)
-
-
-def _whole_tiles(sch: Schedule, block: SBlockRV) -> LoopRV:
-    """Split the last two loops of `block` into 16 x 16 tiles, unroll those over tiles; returns the loop over rows."""
-    i, j = sch.get_loops(block)[-2:]
-    i_tile, i_in = sch.split(i, [None, 16])
-    j_tile, j_in = sch.split(j, [None, 16])
-    sch.reorder(i_tile, j_tile, i_in, j_in)
-    sch.unroll(i_tile)
-    sch.unroll(j_tile)
-    return i_in

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Lab: a linear layer on a GPU
 #
-# Every kernel of the chapter: built, counted and run on a machine without a GPU. In a terminal:
+# This lab builds every kernel of the chapter, counts its memory accesses, and runs it. It needs no GPU. In a terminal:
 # `python -m chapters.ch08_gpu_targets.lab`.
 
 # %%
@@ -33,30 +33,30 @@ CUDA = ours.h200_target()
 # %% [markdown]
 # ## One kernel after another
 #
-# The same layer, 128 x 128 x 128 in float16. Each step changes one thing; the table shows its effect on memory.
+# One layer of 128 x 128 x 128 in float16. Each step changes one thing, and the table shows its effect on memory.
 
 # %%
 M, N, K = 128, 128, 128
 layer = matmul_bias(M, N, K, "float16")
 tile = ours.ThreadTile(64, 64, 16, 4, 4, vector=2)
 steps = {
-    "a thread an element": ours.naive_matmul(layer, ours.ThreadTile(16, 16, 16, 1, 1)),
+    "one element per thread": ours.naive_matmul(layer, ours.ThreadTile(16, 16, 16, 1, 1)),
     "tiles in registers": ours.naive_matmul(layer, tile),
     "tiles in shared memory": ours.shared_matmul(layer, tile, padding=0),
     "rows padded": ours.shared_matmul(layer, tile),
-    "copies under way": ours.pipelined_matmul(layer, tile),
+    "copies in flight": ours.pipelined_matmul(layer, tile),
 }
 display(memory_table(steps))
 
 # %% [markdown]
-# Tiles in registers alone load as many bytes, if you count the loads in the program: each thread loads an operand once
-# for each of its 4 x 4 sums. A compiler keeps a number that it has just loaded. But several threads still ask for the
-# same number. A cache answers some of them; a copy in shared memory is loaded once, and answers all.
+# Look at the second row. Tiles in registers alone do not reduce the number of loads in the program: each thread loads
+# an operand once for each of its 4 x 4 sums. NVIDIA's compiler keeps a number that a thread has just loaded. But
+# several threads still ask for the same number. A copy in shared memory is loaded once, for all of them.
 #
 # ## Run them
 #
-# g++ compiles the CUDA text that TVM writes, with a fiber for every thread. If there is a Vulkan device, it runs one of
-# them as WGSL.
+# g++ compiles the CUDA text that TVM writes, and each GPU thread becomes a fiber. If there is a Vulkan device, it runs
+# one of the kernels as WGSL.
 
 
 # %%
@@ -86,7 +86,8 @@ display(Table(("kernel", "largest error"), rows))
 # %% [markdown]
 # ## A missing barrier
 #
-# The engines report faults that a GPU does not. Here is the kernel with padded rows, without its second barrier:
+# This engine reports faults that a GPU does not report. Here is the kernel with padded rows, without its second
+# barrier:
 
 # %%
 program = HostProgram(steps["rows padded"], CUDA)
@@ -103,8 +104,9 @@ except LaunchError as error:
 # %% [markdown]
 # ## What a warp asks for
 #
-# The first access of each kind, in the kernel with padded rows. A sector is 32 bytes of global memory. A bank of shared
-# memory serves one word at a time; the ways are how many different words of one bank the warp asks for.
+# The table shows the first access of each kind in the kernel with padded rows. A sector is 32 bytes of global memory. A
+# bank of shared memory serves one word of 4 bytes at a time. `ways` is the largest number of different words that the
+# warp wants from one bank.
 
 # %%
 seen = {}
@@ -116,16 +118,16 @@ for (buffer, kind), a in seen.items():
     of_memory = a.scope == "global"
     sectors = f"{a.sectors} of {a.least_sectors}" if of_memory else ""
     rows.append((buffer, kind, a.lanes, sectors, "" if of_memory else str(a.ways)))
-display(Table(("buffer", "", "elements a thread", "sectors, of at least", "ways"), rows))
+display(Table(("buffer", "", "elements per thread", "sectors, of at least", "ways"), rows))
 
 # %% [markdown]
-# Each thread loads four neighbours of `C`, one number at a time. One vector load could do it, but this happens only
-# once.
+# Each thread loads four neighbouring elements of `C`, one at a time. A vector load would be better, but this happens
+# only once.
 #
 # ## What NVIDIA's compiler makes of them
 #
-# Its counts for three architectures: registers, and the occupancy, which is the share of a multiprocessor's threads
-# that can be resident.
+# The compiler reports registers for three architectures. From them we compute the occupancy: the share of a
+# multiprocessor's threads that can be resident.
 
 # %%
 chosen = {name: steps[name] for name in ("rows padded", "tensor cores")}
@@ -135,7 +137,7 @@ display(resource_table(chosen, ("sm_80", "sm_90a", "sm_100a"), ours.occupancy))
 # %% [markdown]
 # ## The tensor-core kernel, as loops
 #
-# `tensorize` has replaced five loop nests by calls, the init among them.
+# `tensorize` has replaced five loop nests by calls. One of them is the init.
 
 # %%
 display(show(steps["tensor cores"]))
@@ -143,8 +145,8 @@ display(show(steps["tensor cores"]))
 # %% [markdown]
 # ## add-RMSNorm at the speed of memory
 #
-# Chapter 4's wide kernel again: 16 bytes per load, and every byte is read or written once. The schedule cannot get
-# better; the question is how close the kernel comes to the copy rate.
+# This is chapter 4's wide kernel. It loads 16 bytes at a time, and reads or writes every byte once. No schedule moves
+# fewer bytes. So the question is how close the kernel comes to the copy rate.
 
 # %%
 norm = earlier(4)

@@ -16,6 +16,7 @@ from functools import partial
 from tvm import te, tirx
 
 from chapters.ch04_add_rms_norm.gpu_norms import kernels as norm_kernels
+from chapters.ch08_gpu_targets import bench
 from chapters.ch08_gpu_targets.bench import STEPS, steps
 from chapters.kit.bench import gpu_norm_bench
 from chapters.kit.bench.gpu_linear_bench import Layer
@@ -322,7 +323,7 @@ def kernel_table(entries: list[dict], board: str = SHOWN_BOARD) -> Table:
         "from and to DRAM",
     )
     header += (
-        "operations per byte",
+        "arithmetic intensity",
         "warp instructions per block",
         "predicted",
         "busiest",
@@ -495,6 +496,23 @@ def shown() -> Several | Shown:
             Shown(None, source),
         ]
     )
+
+
+def steps_shown() -> Several | Shown:
+    """The chapter's steps on one layer: as measured, or, where nothing was measured, as predicted for SHOWN_BOARD."""
+    if load("ch08_steps") is not None:
+        return Several([bench.shown("roofline"), bench.shown("ch08_steps")])
+    results = load(NAME)
+    if results is None:
+        return Shown(None, f"Nothing is predicted yet: `{COMMAND}` does it, without a GPU.")
+    entries = [e for e in results["measured"]["predictions"] if e["board"] == SHOWN_BOARD]
+    rows = []
+    for e in entries:
+        rows_of_layer, _, step = e["kernel"].partition(": ")
+        if rows_of_layer == f"{STEPS.m} rows":
+            rows.append((step, _time(e["seconds"]), _time(e["roofline"])))
+    header = ("kernel", f"predicted for one {SHOWN_BOARD}", "the roofline allows")
+    return Several([Shown(None, LABEL), Table(header, rows)])
 
 
 def main() -> int:

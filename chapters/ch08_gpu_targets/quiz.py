@@ -33,7 +33,7 @@ def _rule_on_a_fused_layer() -> str:
 
 
 def _shared_reduction() -> str:
-    """Chapter 6's primitive, asked to fuse after a reduction loop was bound to threads."""
+    """What chapter 6's primitive does after a reduction loop was bound to threads."""
     sch = Schedule(matmul_bias(16, 16, 64, "float32"))
     sch.bind(sch.get_loops(sch.get_sblock("matmul"))[2], "threadIdx.x")
     fuse = earlier(6).fuse_reduction_epilogue
@@ -50,35 +50,39 @@ def _too_few_blocks() -> str:
 
 QUESTIONS = [
     Question(
-        ask="Rows of 16 float16, not padded. In a block of 16 x 16 threads, those with threadIdx.x = x read row 4 * x. "
-        "How many cycles does a warp's access take?",
+        ask="A tile in shared memory has rows of 16 float16, without padding. In a block of 16 x 16 threads, the "
+        "threads with threadIdx.x = x read row 4 * x. How many cycles does a read of one warp take?",
         choices=("1", "2", "16"),
         compute=_cycles_without_padding,
-        because="Four rows are 32 words, so all 16 rows that a warp reads begin in the same bank. A warp is two rows "
-        "of this block; its second row of threads reads the same words, which costs nothing more.",
+        because="A row is 8 words of 4 bytes, so four rows are 32 words. All 16 rows that the warp reads begin in the "
+        "same bank. A warp has two rows of this block's threads. The second one reads the same words as the first, "
+        "which costs nothing.",
     ),
     Question(
-        ask="A kernel with tiles in shared memory whose k is a single block: how many barriers does TVM write?",
+        ask="A kernel has tiles in shared memory, and its k is a single piece. How many barriers does TVM write?",
         choices=("0", "1", "2"),
         compute=_barriers_of_one_block_of_k,
-        because="One barrier separates the copy from the reads. There is no second copy, which would need another.",
+        because="One barrier separates the copy from the reads. A second copy would need another one; here there is "
+        "none.",
     ),
     Question(
-        ask="Does dlight's Matmul rule schedule a linear layer whose bias was fused before?",
+        ask="A linear layer's bias is fused first. Does dlight's Matmul rule then schedule the layer?",
         choices=("yes", "no: it declines", "only in float32"),
         compute=_rule_on_a_fused_layer,
-        because="The rule expects two operands; the bias is a third. A layer fused first loses its tensor cores.",
+        because="The rule expects two operands, and the bias is a third one. So a layer that is fused first does not "
+        "reach tensor cores by this rule.",
     ),
     Question(
-        ask="The reduction loop is bound to threadIdx.x. What does chapter 6's primitive do with the bias?",
+        ask="A reduction loop is bound to threadIdx.x. What does chapter 6's primitive do with the bias?",
         choices=("it fuses", "it refuses", "it adds the bias once for each thread"),
         compute=_shared_reduction,
-        because="Each thread would start from the bias. TVM adds up threads' sums only if they start from 0.",
+        because="Each thread would start from the bias, and the result would have it once per thread.",
     ),
     Question(
-        ask="300 elements, `sch.split(loop, [2, 32, 4])`, which is 256 iterations. What happens?",
+        ask="A loop has 300 iterations. What does `sch.split(loop, [2, 32, 4])` do, whose product is 256?",
         choices=("44 elements are not computed", "split raises a ScheduleError", "it adds a block"),
         compute=_too_few_blocks,
-        because="split proves that its factors cover the loop. In a kernel written by hand, there is no such check.",
+        because="`split` refuses factors that do not cover the loop. If you write a kernel by hand, nothing checks "
+        "that.",
     ),
 ]

@@ -47,15 +47,15 @@ def kernels(arch: str = ARCH) -> dict[str, Callable[[], tirx.PrimFunc]]:
         return {f"{name}, {t.block_m} × {t.block_n}": partial(kernel, *sizes, t) for t in tiles}
 
     return {
-        "a thread an element": by_threads(chapter.naive_matmul, 16, 16, 16, 1, 1),
-        "a thread 4 × 4": by_threads(chapter.shared_matmul, 64, 64, 16, 4, 4, 4),
-        "a thread 8 × 8": by_threads(chapter.shared_matmul, 128, 128, 8, 8, 8, 4),
-        "a thread 16 × 16": by_threads(chapter.shared_matmul, 128, 128, 4, 16, 16, 4),
-        "4 × 4, copies under way": by_threads(chapter.pipelined_matmul, 64, 64, 16, 4, 4, 4),
+        "one element per thread": by_threads(chapter.naive_matmul, 16, 16, 16, 1, 1),
+        "4 × 4 per thread": by_threads(chapter.shared_matmul, 64, 64, 16, 4, 4, 4),
+        "8 × 8 per thread": by_threads(chapter.shared_matmul, 128, 128, 8, 8, 8, 4),
+        "16 × 16 per thread": by_threads(chapter.shared_matmul, 128, 128, 4, 16, 16, 4),
+        "4 × 4, copies in flight": by_threads(chapter.pipelined_matmul, 64, 64, 16, 4, 4, 4),
         "one row, float16": lambda: chapter.decode_matmul(256, 4096, "float16"),
         "tensor cores, float16": lambda: chapter.tensor_core_matmul(layer("float16")),
         "tensor cores, bfloat16": lambda: chapter.tensor_core_matmul(layer("bfloat16")),
-        "tensor cores, copies under way": lambda: chapter.tensor_core_matmul(
+        "tensor cores, copies in flight": lambda: chapter.tensor_core_matmul(
             layer("float16"), WarpTile(128, 128, 32, 64, 32), True
         ),
         **by_tiles("mma.sync", mma_matmul, (TILES[1], TILES[0])),

@@ -1,7 +1,4 @@
-"""Chapter 8: the fused linear layer on a GPU, from one thread per element to tensor cores that start from the bias.
-
-Each step keeps numbers closer to the arithmetic: in a block's shared memory, a thread's registers, a warp's fragments.
-"""
+"""Chapter 8: the fused linear layer on a GPU, from one thread per element to tensor cores that start from the bias."""
 
 import math
 from collections.abc import Sequence
@@ -21,14 +18,14 @@ from chapters.runner.earlier import earlier
 
 
 def h200_target() -> Target:
-    """The target of an H200, `Target({"tag": "nvidia/nvidia-h200"})`, which this release of TVM does not know.
+    """Return the target of an H200, `Target({"tag": "nvidia/nvidia-h200"})`; register the tag if TVM does not have it.
 
-    Registers the tag unless it is known: kind cuda, arch sm_90a (the `a` admits the instructions of this architecture
-    alone), 1024 threads per block (`max_num_threads`, `max_threads_per_block`), warps of 32 (`thread_warp_size`),
-    48 KiB of static shared memory (`max_shared_memory_per_block`) and 65536 registers (`registers_per_block`) per
-    block, 50 MiB of second-level cache (`l2_cache_size_bytes`). A known tag stays as it is.
+    The tag: kind cuda, arch sm_90a (the `a` admits the instructions that only this architecture has), 1024 threads per
+    block (`max_num_threads`, `max_threads_per_block`), warps of 32 threads (`thread_warp_size`), per block 48 KiB of
+    static shared memory (`max_shared_memory_per_block`) and 65536 registers (`registers_per_block`), and 50 MiB of
+    second-level cache (`l2_cache_size_bytes`). A tag that TVM already has stays as it is.
     """
-    # BEGIN exercise 8.1 (about 15 lines): look among tvm.target.list_tags() first
+    # BEGIN exercise 8.1 (about 15 lines): register the tag if it is missing; return the target by its tag
     if H200 not in tvm.target.list_tags():
         tvm.target.register_tag(
             H200,
@@ -48,12 +45,12 @@ def h200_target() -> Target:
 
 
 def bind_elementwise(sch: Schedule, block: SBlockRV, threads: int, vector: int) -> None:
-    """Bind all loops of `block`, which computes each element by itself, to blocks of `threads` threads.
+    """Bind all loops of the elementwise `block` to blocks of `threads` threads.
 
-    A thread computes `vector` neighbouring elements, with vector loads and stores; neighbouring threads have
-    neighbouring vectors. The number of elements need not be a multiple of threads * vector: no element is left out.
+    Each thread computes `vector` neighbouring elements, with vector loads and stores. Neighbouring threads have
+    neighbouring vectors. Every element is computed, also if their number is not a multiple of threads * vector.
     """
-    # BEGIN exercise 8.2 (about 5 lines): fuse, split, bind, vectorise
+    # BEGIN exercise 8.2 (about 5 lines): one loop of all, then blocks, threads and lanes
     loop = sch.fuse(*sch.get_loops(block))
     grid, thread, lane = sch.split(loop, [None, threads, vector])
     sch.bind(grid, "blockIdx.x")
@@ -63,12 +60,12 @@ def bind_elementwise(sch: Schedule, block: SBlockRV, threads: int, vector: int) 
 
 
 def bytes_loaded(m: int, n: int, k: int, tile: ThreadTile, item_bytes: int) -> dict[str, int]:
-    """The bytes of A and B that all threads together load from global memory: {"naive": ..., "tiled": ...}.
+    """Return how many bytes of A and B all threads together load from global memory: {"naive": ..., "tiled": ...}.
 
-    naive: each thread computes one element of D and loads what that takes. tiled: a block of threads loads each
-    element of A and B that its tile needs once, into shared memory. Every size is a multiple of the tile's.
+    naive: each thread computes one element of D and loads everything that it needs. tiled: each block loads every
+    element of A and B that its tile needs once, into shared memory. m, n and k are multiples of the tile's sizes.
     """
-    # BEGIN exercise 8.3 (about 3 lines): count the loads of one element of D; then of one block, and the blocks
+    # BEGIN exercise 8.3 (about 3 lines): two formulas
     naive = m * n * 2 * k
     blocks = (m // tile.block_m) * (n // tile.block_n)
     return {
@@ -79,15 +76,15 @@ def bytes_loaded(m: int, n: int, k: int, tile: ThreadTile, item_bytes: int) -> d
 
 
 def tile_and_bind(sch: Schedule, block: SBlockRV, tile: ThreadTile) -> LoopRV:
-    """Cut the fused matmul `block` into `tile`, keep its sums in registers, and return the loop over blocks of k.
+    """Cut the fused matmul `block` into `tile`, keep its sums in registers, and return the loop over pieces of k.
 
     Loops afterwards, from the outside: blockIdx.y and blockIdx.x (tiles of D along m and n), threadIdx.y and
-    threadIdx.x, k0 (the one returned, block_k steps each), k1, then a thread's own rows and columns, both unrolled.
-    A thread's rows and columns are neighbours, and so are the columns of neighbouring threads. The sums stay
-    in a buffer of scope "local", are set from the bias before k0 begins, and are stored after it ends, as many columns
-    at a time as divide both thread_n and 4. The regions of both halves are true (chapter 6's `refresh_regions`).
+    threadIdx.x, k0 (the one returned; a piece is block_k steps), k1, then a thread's own rows and columns, both
+    unrolled. A thread's rows and columns are neighbours, and so are the columns of neighbouring threads. The sums stay
+    in a buffer of scope "local". They are set from the bias before k0 begins, and are stored after it ends, as vectors
+    of as many columns as divide both thread_n and 4. Both halves declare what they read (`refresh_regions`).
     """
-    # BEGIN exercise 8.4 (about 20 lines): cache_write, split, reorder, bind, reverse_compute_at, decompose
+    # BEGIN exercise 8.4 (about 20 lines): the traced example, with one dimension more
     stored = sch.cache_write(block, 0, "local")
     i, j, k = sch.get_loops(block)
     rows, columns = tile.threads
@@ -111,15 +108,15 @@ def tile_and_bind(sch: Schedule, block: SBlockRV, tile: ThreadTile) -> LoopRV:
 
 
 def row_padding(block_k: int, step: int, item_bytes: int, vector: int) -> int:
-    """How many elements to leave unused after each row of `block_k` elements in shared memory.
+    """Return how many elements to leave unused after each row of `block_k` elements in shared memory.
 
-    The threads of a warp read, at the same column, rows that are `step` apart. Shared memory has BANKS banks, each
-    BANK_BYTES wide: word w lies in bank w % BANKS, and different words of one bank are read one after the other. The
-    padding is the smallest multiple of `vector` (stores of `vector` elements stay aligned) for which rows are whole
-    words long and as many banks as possible take part.
+    The lanes of a warp read, at the same column, rows that are `step` apart. Shared memory has BANKS banks, each
+    BANK_BYTES wide: word w is in bank w % BANKS, and different words of one bank are read one after the other. The
+    padding is the smallest multiple of `vector` (elements per store) for which a row is whole words long and the rows
+    begin in as many banks as possible. item_bytes: bytes per element.
     """
 
-    # BEGIN exercise 8.5 (about 8 lines): try paddings; words that are d apart meet BANKS / gcd(d, BANKS) banks
+    # BEGIN exercise 8.5 (about 8 lines): which padding reaches the most banks?
     def banks(padding: int) -> int:
         row_bytes = (block_k + padding) * item_bytes
         whole = row_bytes % BANK_BYTES == 0
@@ -132,12 +129,12 @@ def row_padding(block_k: int, step: int, item_bytes: int, vector: int) -> int:
 def stage_in_shared(
     sch: Schedule, block: SBlockRV, name: str, at: LoopRV, tile: ThreadTile, padding: int
 ) -> SBlockRV:
-    """Copy the part of the operand called `name` that one iteration of `at` needs to shared memory; the copy's block.
+    """Copy the part of the operand `name` that one iteration of `at` needs to shared memory; return the copy's block.
 
-    All threads of the block share the work: thread (y, x) takes `tile.vector` neighbouring elements at a time, in one
-    load and one store, and the next thread the next ones. Rows of the copy lie `padding` elements apart.
+    All threads of the block share the work: thread (y, x) takes `tile.vector` neighbouring elements at a time, with one
+    load and one store, and the next thread the next ones. `padding` elements stay unused after each row of the copy.
     """
-    # BEGIN exercise 8.5 (about 10 lines): cache_read, compute_at, fuse, split, bind, vectorise, storage_align
+    # BEGIN exercise 8.5 (about 10 lines): make the copy, share it out, pad its rows
     reads = [str(region.source.name) for region in sch.get(block).reads]
     copy = sch.cache_read(block, reads.index(name), "shared")
     sch.compute_at(copy, at)
@@ -152,26 +149,26 @@ def stage_in_shared(
 
 
 def without_barrier(source: str) -> str:
-    """`source`, the CUDA C of a `shared_matmul`, without the one __syncthreads(); that a short test does not need.
+    """Return the CUDA text of a `shared_matmul` without the one __syncthreads(); that a short test does not need.
 
-    The two barriers stand in the loop over blocks of k. Without this one, the first iteration is right in any
-    order of the threads; from the second one on, threads may read numbers of the wrong block.
+    The two barriers are in the loop over pieces of k. Without this one, the first iteration is right in any order of
+    the threads. From the second iteration on, threads may read numbers of the wrong piece.
     """
-    # BEGIN exercise 8.6 (about 2 lines): which of the two orders something between two iterations?
+    # BEGIN exercise 8.6 (about 2 lines): which of the two separates one iteration from the next?
     first = source.index("__syncthreads();")
     return source[:first] + source[first:].replace("__syncthreads();", "", 1)
     # END exercise 8.6
 
 
 def overlap_copies(sch: Schedule, k0: LoopRV) -> None:
-    """Let the copies for the next block of k be in flight while this one is computed.
+    """Keep the copies for the next piece of k in flight while this piece is computed.
 
-    The body of `k0` is three statements: the copy of A, the copy of B, the steps. Afterwards `k0` is a software
-    pipeline of two stages, copies in stage 0 and steps in stage 1, in the order in which they stand, and stage 0 is
-    asynchronous. TVM then gives each copy two halves, starts the first copies before the loop and computes the last
-    block after it.
+    The body of `k0` has three statements: the copy of A, the copy of B, the steps. Afterwards `k0` is a software
+    pipeline of two stages: copies in stage 0, steps in stage 1, in the order in which they stand now. Stage 0 is
+    asynchronous. TVM then gives each copy two buffers, starts the first copies before the loop, and computes the last
+    piece after it.
     """
-    # BEGIN exercise 8.7 (about 3 lines): three annotations, software_pipeline_...: stage, order, async_stages
+    # BEGIN exercise 8.7 (about 3 lines): three annotations
     sch.annotate(k0, "software_pipeline_stage", [0, 0, 1])
     sch.annotate(k0, "software_pipeline_order", [0, 1, 2])
     sch.annotate(k0, "software_pipeline_async_stages", [0])
@@ -179,14 +176,14 @@ def overlap_copies(sch: Schedule, k0: LoopRV) -> None:
 
 
 def occupancy(used: Resources, threads: int, arch: str) -> float:
-    """The share of a multiprocessor's threads that are resident while it runs this kernel: 0 to 1.
+    """Return the share of a multiprocessor's threads that are resident while it runs this kernel, 0 to 1.
 
-    threads: per block. As many blocks are resident as each of four limits (LIMITS[arch]) allows: blocks; threads, in
-    whole warps; registers, which a warp gets in portions of `register_portion`, so that as many warps fit as the
-    multiprocessor's registers allow, rounded down to a multiple of `warp_portion`; shared memory, which a block gets in
-    portions of `shared_portion`, `shared_reserved` included.
+    threads: per block. LIMITS[arch] has four limits, and each allows a number of resident blocks: `blocks`; `threads`,
+    counted in whole warps; `registers`, which a warp gets in portions of `register_portion`, where the number of warps
+    that get some is rounded down to a multiple of `warp_portion`; `shared_bytes`, which a block gets in portions of
+    `shared_portion`, after `shared_reserved` is added. The smallest number counts.
     """
-    # BEGIN exercise 8.8 (about 10 lines): each limit gives a number of blocks; the smallest holds
+    # BEGIN exercise 8.8 (about 10 lines): how many blocks does each limit allow?
     limit = LIMITS[arch]
     warps = math.ceil(threads / WARP)
     registers = math.ceil(used.registers * WARP / limit.register_portion) * limit.register_portion
@@ -204,13 +201,14 @@ def occupancy(used: Resources, threads: int, arch: str) -> float:
 
 
 def best_tile(compiled: Sequence[tuple[ThreadTile, Resources]], arch: str) -> ThreadTile:
-    """Of tiles with what their kernels take on `arch`, the one that loads the least, if its kernel is sound.
+    """Return the tile that loads the least per element of D, among those of `compiled` whose kernels are sound.
 
-    Sound: nothing is spilled, and at least one block fits (threads, registers, shared memory). Among equals the one
-    with the higher occupancy. Raises ValueError if none is sound.
+    compiled: pairs of a tile and what its kernel uses on `arch`. Sound: it spills nothing, has at most 1024 threads and
+    STATIC_SHARED_BYTES per block, and at least one block fits. Among equals, the higher occupancy wins. Raises
+    ValueError if none is sound.
     """
 
-    # BEGIN exercise 8.9 (about 10 lines): what disqualifies, and how much a tile loads for one element of D
+    # BEGIN exercise 8.9 (about 10 lines): what disqualifies a tile, and what does it load?
     def fits(tile: ThreadTile, used: Resources) -> bool:
         spilled = used.spill_store_bytes + used.spill_load_bytes
         small = used.shared_bytes <= STATIC_SHARED_BYTES and math.prod(tile.threads) <= 1024
@@ -228,11 +226,11 @@ def best_tile(compiled: Sequence[tuple[ThreadTile, Resources]], arch: str) -> Th
 
 
 def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
-    """The matmul of one row, A (1, k), with its bias: a block of one warp computes one element of D (1, n).
+    """Return the matmul of one row, A (1, k), with its bias: a block of one warp computes one element of D (1, n).
 
-    Lane t of the 32 adds the products of vectors t, t + 32, t + 64, ... of 16 bytes, with up to eight of them in
-    flight at a time; then the lanes add their sums. k is a multiple of 32 such vectors, else ValueError. Chapter 6's
-    primitive refuses here: lanes share the sum, so the bias has no init.
+    Lane t of the 32 adds up the products of vectors t, t + 32, t + 64, ... of 16 bytes, with up to eight of them in
+    flight. Then the lanes add up their sums. Raises ValueError unless k is a multiple of 32 such vectors. Chapter 6's
+    primitive refuses to fuse here, because the lanes share the sum; so the bias is added by hand, once.
     """
     add_products = lane_products(k, dtype)
 
@@ -246,7 +244,7 @@ def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
         T.func_attr({"global_symbol": "main", "tirx.noalias": True})
         partial = T.sblock_alloc_buffer((WARP,), "float32", scope="local")
         total = T.sblock_alloc_buffer((1,), "float32", scope="local")
-        # BEGIN exercise 8.10 (about 20 lines): own sums, the sum over the lanes, the bias once
+        # BEGIN exercise 8.10 (about 20 lines): the bias must be in the result once
         for column in T.thread_binding(n, thread="blockIdx.x"):
             for lane in T.thread_binding(WARP, thread="threadIdx.x"):
                 with T.sblock("start"):
@@ -270,18 +268,18 @@ def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
 
 
 def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
-    """A tensor intrinsic that TVM does not have: sums[i, j] = bias[j], a fragment that starts from 16 biases.
+    """Return the tensor intrinsic sums[i, j] = bias[j], which TVM does not have: a fragment that starts from 16 biases.
 
-    Returns (desc, impl), each taking bias (16,) in global memory and sums (16, 16) of scope wmma.SUM_SCOPE, both
-    float32. impl calls the device function `start_from_row` by T.cuda.func_call, which brings its text along,
-    wmma.START_FROM_ROW: a load of a tile whose rows lie 0 elements apart, so that all 16 are the same 16 numbers.
+    It is (desc, impl). Each takes bias (16,) in global memory and sums (16, 16) of scope wmma.SUM_SCOPE, both float32.
+    impl calls the device function `start_from_row` by T.cuda.func_call, which puts its text, wmma.START_FROM_ROW, in
+    front of the kernel. The function loads a tile whose rows are 0 elements apart, so all 16 rows are the same.
     """
 
     @T.prim_func(s_tir=True)
     def desc(bias: T.handle, sums: T.handle) -> None:
         C = T.match_buffer(bias, (16,), "float32", align=64, offset_factor=1, scope="global")
         S = wmma.tile(sums, "float32", wmma.SUM_SCOPE)
-        # BEGIN exercise 8.11 (about 7 lines): what it computes, as the init block of the fused matmul says it
+        # BEGIN exercise 8.11 (about 7 lines): what the init of the fused matmul does, for one tile
         with T.sblock("root"):
             T.reads(C[0:16])
             T.writes(S[0:16, 0:16])
@@ -295,7 +293,7 @@ def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     def impl(bias: T.handle, sums: T.handle) -> None:
         C = T.match_buffer(bias, (16,), "float32", align=64, offset_factor=1, scope="global")
         S = wmma.tile(sums, "float32", wmma.SUM_SCOPE, strided=True)
-        # BEGIN exercise 8.11 (about 7 lines): call start_from_row with fragments, which of them, and the biases
+        # BEGIN exercise 8.11 (about 7 lines): the same reads and writes, and one call
         with T.sblock("root"):
             T.reads(C[0:16])
             T.writes(S[0:16, 0:16])
@@ -319,16 +317,16 @@ pipelined_matmul, tensor_core_matmul = KERNELS.pipelined_matmul, KERNELS.tensor_
 
 
 def choose_kernel(m: int, n: int, k: int, dtype: str, target: Target) -> str:
-    """Which kernel is to compute this linear layer on `target`, a CUDA target: one of four names.
+    """Return which kernel should compute this linear layer on `target`, a CUDA target: the first of four that applies.
 
-    * "decode" where there is one row (m = 1) and k is a multiple of 32 vectors of 16 bytes: `decode_matmul`;
-    * "tensor_cores" where the architecture has them for `dtype` (float16 from sm_70, bfloat16 from sm_80) and the
-      sizes are multiples of WarpTile's: `tensor_core_matmul`, fused;
-    * "dlight" where only TVM's rule, as MatmulOnTensorCores, reaches tensor cores, and for that the bias must NOT be
-      fused before: float16; m, n and k each above 64; sm_70 or later. It pads, so the sizes need not fit;
-    * "registers" for the rest: `shared_matmul`, fused.
+    * "decode" (`decode_matmul`): there is one row (m is 1), and k is a multiple of 32 vectors of 16 bytes.
+    * "tensor_cores" (`tensor_core_matmul`, fused): the architecture has tensor cores for `dtype` (float16 from sm_70,
+      bfloat16 from sm_80), and the sizes are multiples of WarpTile's.
+    * "dlight" (TVM's rule, as MatmulOnTensorCores, on the layer that is NOT fused before): float16, sm_70 or later, and
+      m, n and k each above 64. It pads, so the sizes need not be multiples of anything.
+    * "registers" (`shared_matmul`, fused): always.
     """
-    # BEGIN exercise 8.12 (about 12 lines): which is the first that holds? target.attrs["arch"] is like "sm_90a"
+    # BEGIN exercise 8.12 (about 12 lines): target.attrs["arch"] is a text such as "sm_90a"
     generation = int("".join(c for c in str(target.attrs["arch"]) if c.isdigit()))
     first = {"float16": 70, "bfloat16": 80}.get(dtype)
     cores = first is not None and generation >= first
@@ -347,13 +345,13 @@ def choose_kernel(m: int, n: int, k: int, dtype: str, target: Target) -> str:
 def share_of_limit(
     seconds: float, operations: float, moved: float, rate: float, bandwidth: float
 ) -> tuple[float, str]:
-    """(how near a kernel is to the machine's limit, from 0 to 1; what limits it, "memory" or "arithmetic").
+    """Return how close a kernel is to the machine's limit, from 0 to 1, and what limits it: "memory" or "arithmetic".
 
-    seconds: measured. operations: of arithmetic; moved: bytes that must move at least. rate and bandwidth: operations
-    and bytes a second that the machine reaches, measured too. Raises ValueError for a time below the limit by more than
-    5 %: then a measurement is wrong.
+    seconds: measured. operations: of arithmetic. moved: bytes that must be moved at least. rate, bandwidth: operations
+    and bytes per second that the machine reaches. Raises ValueError if the time is more than 5 % below the limit,
+    because then one of the measurements is wrong.
     """
-    # BEGIN exercise 8.13 (about 7 lines): two lower bounds of the time; the larger one holds
+    # BEGIN exercise 8.13 (about 7 lines): two lower bounds for the time
     by_memory, by_arithmetic = moved / bandwidth, operations / rate
     limit = max(by_memory, by_arithmetic)
     if seconds < limit / 1.05:

@@ -1,17 +1,18 @@
-"""Another right design for exercises 8.4, 8.8 and 8.11.
+"""Another correct design for exercises 8.4, 8.8 and 8.11.
 
-**8.4, init first.** The reference decomposes the reduction at the end, when every loop is in place. One can also do it
-as soon as the loops are bound, and put the store in place afterwards. The result is the same. The order has one limit:
-after `decompose_reduction` the block is not a reduction any more, and `bind` refuses every loop around it. A schedule
-that decomposes late keeps more choices open.
+**8.4, the init first.** The reference decomposes the reduction at the end, when every loop is in place. This one does
+it as soon as the loops are bound, and moves the store afterwards. The result is the same. But after
+`decompose_reduction` the block is not a reduction any more, and `bind` refuses every loop around it. So the earlier
+you decompose, the fewer choices are left.
 
-**8.8, by trying.** This one adds blocks until a limit is hit, as the hardware does, and a fifth limit is easy to add.
-It takes up to 32 steps where the reference takes one division.
+**8.8, by trying.** This one adds blocks until a limit is reached, as the hardware does. A fifth limit would be easy
+to add. It takes up to 32 steps where the reference takes one division.
 
-**8.11, through shared memory.** The reference loads a fragment whose 16 rows are the same 16 biases: a leading
-dimension of 0. The documentation asks for a multiple of 16 bytes, which 0 is, but does not mention this use; NVRTC 13.5
-compiles it to one load per pair of biases. To avoid relying on that, this one writes 16 rows of biases to shared memory
-and loads those: 1 KiB per warp, and two more synchronizations within it.
+**8.11, through shared memory.** The reference loads a fragment whose 16 rows are the same 16 biases: rows that are 0
+elements apart. The documentation asks for a distance that is a multiple of 16 bytes, and 0 is one, but it does not
+mention this use. NVRTC 13.5 compiles it to one load per pair of biases. This design does not rely on it. It writes 16
+rows of biases to shared memory and loads those. That costs 1 KiB per warp, and two more synchronizations within the
+warp.
 """
 
 from solutions.ch08_gpu_targets import gpu_schedules
@@ -66,10 +67,10 @@ SIXTEEN_ROWS = """
 template <class Fragment> __device__ void start_from_row(Fragment* sums, int n, const float* row) {
   __shared__ alignas(64) float rows[8192];
   int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
-  float* own = &rows[thread / 32 * 256];
-  for (int e = thread % 32; e < 256; e += 32) own[e] = row[e % 16];
+  int own = thread / 32 * 256;
+  for (int e = thread % 32; e < 256; e += 32) rows[own + e] = row[e % 16];
   __syncwarp();
-  nvcuda::wmma::load_matrix_sync(sums[n], own, 16, nvcuda::wmma::mem_row_major);
+  nvcuda::wmma::load_matrix_sync(sums[n], &rows[own], 16, nvcuda::wmma::mem_row_major);
   __syncwarp();
 }
 """

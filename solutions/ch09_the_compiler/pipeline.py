@@ -50,6 +50,8 @@ class BindKnownSizes:
 
     def __init__(self, sizes: Mapping[str, int]):
         self.sizes = dict(sizes)
+        if None in self.sizes.values():  # TVM crashes if it binds None
+            raise TypeError(f"BindKnownSizes got {self.sizes}: leave out a size that is not known")
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         # BEGIN exercise 9.1 (about 7 lines): bind, in each Relax function, the sizes that it has

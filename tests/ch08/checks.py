@@ -38,7 +38,7 @@ THREADS = Section(LESSON, "Blocks and threads")
 TILES = Section(LESSON, "Tiles in registers")
 SHARED = Section(LESSON, "A copy that a block shares")
 BREAK = Section(LESSON, "Break it")
-PIPE = Section(LESSON, "Copies under way")
+PIPE = Section(LESSON, "Copies in flight")
 REPORT = Section(LESSON, "What the compiler reports")
 DECODE = Section(LESSON, "When it must not fire")
 CORES = Section(LESSON, "Tensor cores that start from the bias")
@@ -94,10 +94,9 @@ FACTS = {
     "l2_cache_size_bytes": 52428800,
 }
 ABOUT = {
-    "arch": "Without the `a` the compiler refuses the instructions that exist on this architecture alone, such as "
-    "wgmma.",
-    "max_shared_memory_per_block": "Static shared memory is 48 KiB a block on every NVIDIA GPU. More must "
-    "be asked for when a kernel is launched; a schedule that relies on it without asking fails to launch.",
+    "arch": "Without the `a`, the compiler refuses the instructions that only this architecture has, such as wgmma.",
+    "max_shared_memory_per_block": "Every NVIDIA GPU gives a block 48 KiB of static shared memory. A kernel must ask "
+    "for more when it is launched. A schedule that uses more without asking fails to launch.",
 }
 
 
@@ -106,28 +105,30 @@ def test_8_1_knows_the_limits(impl) -> None:
     with _tags(known=False):
         target = impl.h200_target()
     TARGETS.is_a(target, Target, "h200_target did not return a Target.")
-    TARGETS.equal(target.kind.name, "cuda", "The target is of another kind.")
+    TARGETS.equal(target.kind.name, "cuda", "The target's kind is not cuda.")
     for key, value in FACTS.items():
         mine = target.attrs.get(key)
-        what = f"The target's {key} is not an H200's."
+        what = f"Your target's {key} is not that of an H200."
         why = ABOUT.get(
-            key, "A schedule asks the target for its limits before it chooses its sizes."
+            key, "A schedule reads the limits of the target before it chooses its sizes."
         )
         TARGETS.equal(None if mine is None else type(value)(mine), value, what, why=why)
 
 
 def test_8_1_keeps_its_name(impl) -> None:
-    """the target says which tag it is"""
+    """the target knows its own tag"""
     with _tags(known=False) as registered:
         target = impl.h200_target()
     TARGETS.that(
         registered,
-        "h200_target registers no tag, although list_tags does not have it.",
+        "Your h200_target does not register the tag, although tvm.target.list_tags() does not have it.",
         expected="tvm.target.register_tag(H200, {...})",
-        why="Another call in this process may have registered it; in a fresh process, Target would not know the tag.",
+        why="An earlier call in this process may have registered it. In a new process, TVM would not know the tag.",
     )
-    why = 'Target("nvidia/nvidia-h200") loses it; Target({"tag": ...}) keeps it.'
-    TARGETS.equal(str(target.tag), H200, "The target does not know its own tag.", why=why)
+    why = 'Target("nvidia/nvidia-h200") has the right limits and forgets its tag. Target({"tag": ...}) keeps it.'
+    TARGETS.equal(
+        str(target.tag), H200, "The target that you return does not know its own tag.", why=why
+    )
 
 
 def test_8_1_leaves_a_known_tag_alone(impl) -> None:
@@ -137,10 +138,10 @@ def test_8_1_leaves_a_known_tag_alone(impl) -> None:
         impl.h200_target()
     TARGETS.that(
         not registered,
-        "h200_target registers a tag that is there already.",
-        expected="a look among tvm.target.list_tags() first",
-        why="A later release may bring the tag with better numbers, or a colleague may have registered one: tags are "
-        "global to the process.",
+        "Your h200_target registers a tag that TVM already has.",
+        expected="register it only if it is not among tvm.target.list_tags()",
+        why="Tags are global to the process. A later release of TVM may have this one, or other code may have "
+        "registered it, with better numbers than yours.",
     )
 
 
@@ -197,18 +198,19 @@ def test_8_2_computes_every_element(impl) -> None:
             THREADS.close(
                 d,
                 a + b * b,
-                f"Not every element of ({rows}, {columns}) is right with {threads} threads, run {how}.",
-                why=f"{rows * columns} elements are no multiple of {threads * vector}. What no thread computes keeps "
-                "what was in memory before; here that was not a number.",
+                f"With {threads} threads, some elements of a ({rows}, {columns}) tensor are wrong (run {how}).",
+                why=f"There are {rows * columns} elements, and a block computes {threads * vector}. The output starts "
+                "as nan, and an element that your kernel never computes is still nan.",
             )
-            what = "A block has another number of threads than asked for."
+            what = "Your blocks do not have the number of threads that was asked for."
             THREADS.equal(launches[0].block, (threads, 1, 1), what)
             blocks = math.ceil(rows * columns / (threads * vector))
             THREADS.equal(
                 launches[0].grid,
                 (blocks, 1, 1),
-                f"The kernel is not {blocks} blocks of {threads} threads.",
-                why="A multiprocessor runs a block. One block with a loop leaves all other multiprocessors idle.",
+                f"Your kernel does not have {blocks} blocks of {threads} threads.",
+                why="Each block runs on one multiprocessor. If one block loops over all elements, the other "
+                "multiprocessors idle.",
             )
 
 
@@ -217,15 +219,19 @@ def test_8_2_threads_lie_side_by_side(impl) -> None:
     for rows, columns, dtype, threads, vector in ELEMENTWISE:
         for access in accesses(_bound(impl, rows, columns, dtype, threads, vector), CUDA):
             what = f"the {'store to' if access.writes else 'load of'} {access.buffer}"
-            said = f"In {what}, a thread does not take {vector} elements at a time."
-            why = "One wide load in place of several: fewer instructions, more bytes under way."
+            said = f"In {what}, a thread of your kernel does not take {vector} elements at a time."
+            why = (
+                "One vector load replaces several loads: fewer instructions, and more bytes in flight per "
+                "instruction."
+            )
             THREADS.equal(access.lanes, vector, said, why=why)
             THREADS.equal(
                 access.first[1] - access.first[0],
                 vector,
-                f"In {what}, the threads of a warp are not neighbours.",
-                why=f"A warp's bytes come in sectors of 32. This warp touches {access.sectors} of them, and "
-                f"{access.least_sectors} would do.",
+                f"In {what}, neighbouring threads do not take neighbouring vectors.",
+                why=f"Memory answers in sectors of 32 bytes. Your warp touches {access.sectors} of them; with "
+                f"neighbouring vectors, {access.least_sectors} are enough. The numbers are the distance from thread 0 "
+                "to thread 1.",
             )
 
 
@@ -256,7 +262,7 @@ def test_8_3_prediction_holds(impl) -> None:
         yours = impl.bytes_loaded(m, n, k, tile, ITEM_BYTES[dtype])
         SHARED.that(
             isinstance(yours, dict) and {"naive", "tiled"} <= set(yours),
-            "bytes_loaded did not return a dict with both numbers.",
+            "Your bytes_loaded did not return a dict with the keys naive and tiled.",
             expected='{"naive": ..., "tiled": ...}',
             yours=yours,
         )
@@ -270,9 +276,9 @@ def test_8_3_prediction_holds(impl) -> None:
             SHARED.predicted(
                 yours[name],
                 _counted(kernel),
-                f"The {name} kernel loads another number of bytes for {m} x {n} x {k} {dtype}.",
-                why="naive: each of the m * n threads loads a row of A and a row of B. tiled: a block loads block_m "
-                "rows of A and block_n rows of B, once, for all of its elements.",
+                f"The {name} kernel loads another number of bytes than you predict, for {m} x {n} x {k} in {dtype}.",
+                why="naive: each of the m * n threads loads one row of A and one row of B. tiled: each block loads "
+                "block_m rows of A and block_n rows of B, once.",
             )
 
 
@@ -302,10 +308,11 @@ def _tiled(impl, size=SIZE, cut=CUT):
         if cut == CUT:
             raise
         raise TILES.failed(
-            f"TVM refuses a step of tile_and_bind for {cut}: {last_line(error)[:200]}",
+            f"TVM refuses a step of your tile_and_bind for {cut}: {last_line(error)[:200]}",
             expected="a schedule for every tile, also where a thread has one row or one column",
-            why="There a loop over a thread's own elements runs once. `reverse_compute_at` drops such a loop around "
-            "the store unless it is told to preserve it, and the innermost loop is then the thread.",
+            why="With one row or column per thread, a loop has one iteration. `reverse_compute_at` removes such a "
+            "loop around the store unless you pass preserve_unit_loops=True. The last loop around the store is then "
+            "another one.",
         ) from None
 
 
@@ -357,38 +364,38 @@ def _asked(size, cut: ThreadTile) -> list[str]:
 
 # Why each of the eight loops is as asked, from the outside.
 ASKED_BECAUSE = [
-    *["A block of threads has one tile of D: blockIdx.y counts tiles along i, blockIdx.x along j."] * 2,
-    *["Threads that differ in threadIdx.x by one belong to one warp, so they must have neighbouring columns, and a "
-      "thread's own columns must be neighbours too: then a warp stores one run of memory."] * 2,
-    *["A number of A that a thread loads in a step of k serves all of its own columns, one of B all of its own rows. "
-      "So the own rows and columns stand inside k1, and k1 inside k0."] * 2,
-    *["A thread's own rows and columns are innermost and unrolled: a register has no index at run time, so each "
-      "of the sums must have a name of its own."] * 2,
+    *["Each block has one tile of D: blockIdx.y counts the tiles along i, and blockIdx.x those along j."] * 2,
+    *["Threads with neighbouring threadIdx.x belong to one warp. They must have neighbouring columns, and a thread's "
+      "own columns must be neighbours too. Then a warp stores one run of memory (coalescing)."] * 2,
+    *["In one step of k, a number of A serves all columns of the thread, and a number of B all of its rows. So the "
+      "loops over the thread's own rows and columns are inside k1, and k1 is inside k0."] * 2,
+    *["The loops over a thread's own rows and columns are innermost and unrolled. Registers cannot be indexed at run "
+      "time, so each sum needs a name of its own."] * 2,
 ]  # fmt: skip
 
 
 def test_8_4_cuts_as_asked(impl) -> None:
-    """the loops are blocks, threads, blocks of k, steps, and a thread's own elements"""
+    """the loops are blocks, threads, pieces of k, steps, and a thread's own elements"""
     for size, cut, _ in CUTS:
         sch, block, k0 = _tiled(impl, size, cut)
-        what = "tile_and_bind did not return a loop."
-        TILES.is_a(k0, s_tir.schedule.LoopRV, what, expected="the loop over blocks of k")
+        what = "Your tile_and_bind did not return a loop."
+        TILES.is_a(k0, s_tir.schedule.LoopRV, what, expected="the loop k0, over pieces of k")
         found, asked = _loops(sch, block), _asked(size, cut)
         differ = [n for n, pair in enumerate(zip(found, asked, strict=False)) if pair[0] != pair[1]]
         TILES.that(
             found == asked,
-            f"The loops around the sums are not those that were asked for, with {cut}.",
-            expected="from the outside, with what one iteration adds to i, j or k:\n"
+            f"With {cut}, the loops around your sums are not those that were asked for.",
+            expected="from the outside in, each with what one iteration adds to i, j or k:\n"
             + "\n".join(asked),
             yours="\n".join(found),
             why=ASKED_BECAUSE[differ[0]] if differ else "There are eight loops.",
         )
         TILES.that(
             sch.get(k0).same_as(sch.get(sch.get_loops(block)[4])),
-            "The loop that was returned is not the one over blocks of k.",
+            "The loop that you return is not k0, the loop over pieces of k.",
             expected=f"the loop of {size[2] // cut.block_k} iterations around the {cut.block_k} steps",
             yours=f"a loop of {sch.get(k0).extent} iterations",
-            why="The next step puts copies of A and B into it.",
+            why="Exercise 8.5 puts the copies of A and B into this loop.",
         )
 
 
@@ -401,50 +408,52 @@ def test_8_4_keeps_sums_in_registers(impl) -> None:
             if access.buffer != "D":
                 continue
             expected = 'sums in a buffer of scope "local": a thread\'s own registers'
-            why = "A sum that goes through memory at every step makes the kernel as slow as memory."
-            TILES.that(access.writes, "The kernel reads D from memory.", expected=expected, why=why)
+            why = "If a sum is loaded and stored in every step, the kernel is as slow as memory."
+            TILES.that(
+                access.writes, "Your kernel reads D from memory.", expected=expected, why=why
+            )
             stores.append(access)
-        what = "The elements of D are not stored exactly once each."
+        what = "Your kernel does not store each element of D exactly once (in bytes)."
         why = (
-            "The store belongs after the loop over k, in the loop of the thread that has the sums."
+            "The store belongs after the loops over k, in the loop of the thread that has the sums."
         )
         TILES.equal(sum(one.bytes_moved for one in stores), size[0] * size[1] * 4, what, why=why)
-        what = f"The sums are not stored {lanes} columns at a time, with {cut}."
-        why = "One store of a thread takes as many columns as divide its own columns and 4, since 4 float32 are 16 "
-        why += "bytes, the most that one instruction stores."
+        what = f"With {cut}, your kernel does not store {lanes} columns at a time."
+        why = "One instruction stores at most 16 bytes, which are 4 float32. So a vector has as many columns as divide "
+        why += "both thread_n and 4."
         TILES.equal({one.lanes for one in stores}, {lanes}, what, why=why)
         TILES.equal(
             str(sch.get(block).writes[0].source.scope()),
             "local",
-            "The sums stay in a buffer of another scope.",
-            why="Shared memory is one for all threads of a block, and each step would load a sum from it and store it "
-            "again. \"local\" is a thread's own: NVIDIA's compiler keeps it in registers.",
+            "Your sums are not in a buffer of scope local.",
+            why="A buffer of scope local belongs to one thread, and NVIDIA's compiler keeps it in registers. In "
+            "shared memory, each step would load the sum and store it again.",
         )
 
 
 def test_8_4_right_numbers(impl) -> None:
     """run as GPU code in both orders of the threads, the sums are right and start from the bias"""
     func = _tiled(impl)[0].mod["main"]
-    why = "The init belongs before the loop over blocks of k: inside, each block starts from the bias again."
+    why = "The init belongs in front of k0. Inside k0, each piece of k would start from the bias again."
     gpu.layer(func, SIZE, "float32", why, TILES)
 
 
 def test_8_4_leaves_true_regions(impl) -> None:
     """both halves declare what they read"""
     sch, block, _ = _tiled(impl)
-    what = "The init is still in the block of the update."
-    wanted = "a separate init block in front of the loop over blocks of k: decompose_reduction"
-    yours = "one block for both, which tests at every step whether it is the first"
-    why = "Only a separate init block can be tensorized, as the tensor cores' schedule does."
+    what = "The init is still inside the block that adds the products."
+    wanted = "a separate init block in front of k0, by decompose_reduction"
+    yours = "one block for both, which tests in every step whether it is the first"
+    why = "Only a separate init block can be tensorized. The schedule for tensor cores does that in exercise 8.11."
     TILES.that(sch.get(block).init is None, what, expected=wanted, yours=yours, why=why)
     names = {str(region.source.name) for region in sch.get(block).reads}
     TILES.that(
         "C" not in names,
-        "The update still declares that it reads the bias.",
-        expected="refresh_regions on the init and on the update",
+        "The block that adds the products still declares that it reads the bias.",
+        expected="earlier(6).refresh_regions(sch, half), for the init and for the update",
         yours=", ".join(sorted(names)),
-        why="`decompose_reduction` leaves the update with the reads of the whole block and the init with none "
-        "(chapter 6); tensorize refuses them later.",
+        why="`decompose_reduction` leaves the update with the reads of the whole block, and the init with none. "
+        "`tensorize` compares these declarations, and would refuse both blocks later.",
     )
 
 
@@ -494,23 +503,26 @@ def test_8_5_padding_spreads_the_rows(impl) -> None:
         mine = impl.row_padding(block_k, step, item_bytes, vector)
         SHARED.that(
             isinstance(mine, int) and mine >= 0 and mine % vector == 0,
-            f"The padding for {what} is not a multiple of {vector}.",
+            f"Your padding for {what} is not a multiple of {vector}.",
             expected=f"0, {vector}, {2 * vector}, ...",
             yours=mine,
-            why="A store of several elements must begin at a multiple of its size, in every row.",
+            why="A vector store must begin at a multiple of its size, in every row.",
         )
         whole = [p for p in range(0, 32 * vector, vector) if (block_k + p) * item_bytes % 4 == 0]
-        said = f"With a padding of {mine}, the {what} are not whole words long."
-        why = "Every second row would then begin in the middle of a word, and a bank answers with whole words."
+        said = f"With your padding of {mine}, the {what}, are not whole words long."
+        why = "Then every second row begins in the middle of a word. A bank serves whole words."
         yours = f"{(block_k + mine) * item_bytes} bytes, and a word has 4"
         SHARED.that(mine in whole or mine >= 32 * vector, said, yours=yours, why=why)
         best = max(_banks(block_k, step, item_bytes, p) for p in whole)
-        said = f"With a padding of {mine}, the {what} do not begin in as many banks as they could."
-        why = "Words of one bank are read one after the other: 32 rows in 2 banks take 16 passes."
+        said = f"With your padding of {mine}, the {what}, begin in fewer banks than is possible."
+        why = (
+            "Different words of one bank are read one after the other. If 32 rows begin in 2 banks, a read takes 16 "
+            "cycles."
+        )
         SHARED.equal(_banks(block_k, step, item_bytes, mine), best, said, why=why)
         least = min(p for p in whole if _banks(block_k, step, item_bytes, p) == best)
-        why = "Shared memory limits how many blocks a multiprocessor holds."
-        SHARED.equal(mine, least, f"A smaller padding does as well for {what}.", why=why)
+        why = "Padding costs shared memory, and shared memory limits how many blocks are resident."
+        SHARED.equal(mine, least, f"A smaller padding reaches as many banks, for {what}.", why=why)
 
 
 COPIED = ((32, 64, 32), ThreadTile(16, 32, 16, 2, 4, 2), "float16")
@@ -522,15 +534,16 @@ def _staged(impl, padding: int = 2) -> tirx.PrimFunc:
     k0 = sound.tile_and_bind(sch, block, tile)
     for name in ("A", "B"):
         copy = impl.stage_in_shared(sch, block, name, k0, tile, padding)
-        what = "stage_in_shared did not return the copy's block."
+        what = "Your stage_in_shared did not return the copy's block."
         SHARED.is_a(copy, s_tir.schedule.SBlockRV, what)
         scope = str(sch.get(copy).writes[0].source.scope())
         SHARED.that(
             scope in ("shared", "shared.dyn"),
-            f"The copy of {name} does not lie in shared memory.",
+            f"Your copy of {name} is not in shared memory.",
             expected='scope "shared"',
             yours=f'scope "{scope}"',
-            why="The threads of a block read what other threads have copied. They share nothing but this memory.",
+            why="A thread reads what other threads of its block have copied. Only shared memory is visible to all of "
+            "them.",
         )
         if (
             scope == "shared.dyn"
@@ -547,21 +560,21 @@ def test_8_5_shares_the_copying(impl) -> None:
     SHARED.equal(
         _counted(func),
         expected,
-        "The bytes of A and B that the kernel loads are not one tile per block and iteration of k0.",
-        why="If they are more, several threads copy the same elements, or the copy is inside the steps of k. One "
-        "thread loads each element of the tile, for all threads of the block.",
+        "Your kernel does not load each tile of A and B once (in bytes of A and B).",
+        why="If it loads more, several threads copy the same elements, or the copy is inside k1. Each element of a "
+        "tile should be loaded by one thread, for all threads of the block.",
     )
     for access in accesses(func, CUDA):
         if access.scope != "global" or access.buffer not in ("A", "B"):
             continue
-        what = f"A thread does not load {tile.vector} elements of {access.buffer} at a time."
+        what = f"A thread of your kernel does not load {tile.vector} elements of {access.buffer} at a time."
         SHARED.equal(access.lanes, tile.vector, what)
         SHARED.equal(
             access.sectors,
             access.least_sectors,
-            f"The first warp's load of {access.buffer} touches more sectors than it has bytes for.",
-            why="Neighbouring threads should take neighbouring elements. If each thread takes a whole row, their "
-            "addresses are far apart.",
+            f"When your first warp loads {access.buffer}, it touches more sectors of 32 bytes than necessary.",
+            why="Neighbouring threads should take neighbouring elements (coalescing). If each thread takes a run of "
+            "its own, their addresses are far apart.",
         )
 
 
@@ -569,23 +582,30 @@ def test_8_5_pads_the_rows(impl) -> None:
     """the padding is there, and the warp's reads meet fewer bank conflicts"""
 
     def ways(whose, padding: int) -> int | None:
-        """In how many turns a warp reads the copy of B."""
+        """In how many cycles a warp reads the copy of B."""
         found = conflicts(_staged(whose, padding), CUDA).items()
-        return next((turns for name, turns in found if name.startswith("read B_shared")), None)
+        return next((cycles for name, cycles in found if name.startswith("read B_shared")), None)
 
     SHARED.equal(
         {padding: ways(impl, padding) for padding in (0, 2)},
         {padding: ways(sound, padding) for padding in (0, 2)},
-        "The reads of the copy of B do not have the bank conflicts that belong to its padding.",
-        why="`storage_align(copy, 0, axis=-2, factor, offset)` makes the distance of two rows `offset` more than a "
-        "multiple of `factor`.",
+        "When your kernel reads the copy of B, the bank conflicts are not those of its padding ({padding: cycles per "
+        "read}).",
+        why="`storage_align(copy, 0, axis=-2, factor, offset)` makes the distance from row to row a multiple of "
+        "`factor`, plus `offset`. Here a row has block_k elements, and its padding is `padding`.",
     )
 
 
 def test_8_5_right_numbers(impl) -> None:
     """run as GPU code in both orders of the threads, the numbers are right"""
     size, _, dtype = COPIED
-    gpu.layer(_staged(impl), size, dtype, "The same sums, read from a copy.", SHARED)
+    gpu.layer(
+        _staged(impl),
+        size,
+        dtype,
+        "The sums are the same as before, only their operands are read from a copy.",
+        SHARED,
+    )
 
 
 def observe_8_5(impl):
@@ -604,35 +624,35 @@ def observe_8_5(impl):
 # --- 8.6 ------------------------------------------------------------------------------------------
 
 BARRIER = "__syncthreads();"
-TURNS = re.compile(r"(for \(int (p_0\w*) = 0; \2 < )3;")
+ITERATIONS = re.compile(r"(for \(int (p_0\w*) = 0; \2 < )3;")
 
 
 def _shared_program() -> HostProgram:
     return HostProgram(sound.shared_matmul(matmul_bias(*SIZE, "float32"), CUT), CUDA)
 
 
-def _edited(impl, turns: int) -> HostProgram:
-    """The program with its kernel's text as the answer leaves it, stopped after `turns` of its 3 blocks of k."""
+def _edited(impl, iterations: int) -> HostProgram:
+    """The program with its kernel's text as the answer leaves it, stopped after `iterations` of its 3 pieces of k."""
     program = _shared_program()
     for name, kernel in program.kernels.items():
         text = impl.without_barrier(kernel.source)
-        BREAK.is_a(text, str, "without_barrier did not return a text.")
-        text = TURNS.sub(rf"\g<1>{turns};", text)
+        BREAK.is_a(text, str, "Your without_barrier did not return a text.")
+        text = ITERATIONS.sub(rf"\g<1>{iterations};", text)
         program.kernels[name] = dataclasses.replace(kernel, source=text)
     return program
 
 
-def _complaint(impl, turns: int, backwards: bool) -> str:
+def _complaint(impl, iterations: int, backwards: bool) -> str:
     """The engine's complaint about the edited kernel; without one, "wrong numbers" or, if they are right, ""."""
     gpu.needs_cuda_text()
     given = gpu.arrays(*SIZE, "float32")
-    program = _edited(impl, turns)
+    program = _edited(impl, iterations)
     try:
         program.run(CudaOnCpu(backwards), given)
     except LaunchError as error:
         return str(error)
     a, b, c, d = given
-    steps = turns * CUT.block_k
+    steps = iterations * CUT.block_k
     wanted = gpu.exact(a[:, :steps], b[:, :steps], c)
     return "" if np.allclose(d, wanted, atol=1e-3) else "wrong numbers"
 
@@ -646,31 +666,34 @@ def test_8_6_deletes_one_barrier(impl) -> None:
             and text.count(BARRIER) == kernel.source.count(BARRIER) - 1
             and "".join(text.split()).replace(BARRIER, "")
             == "".join(kernel.source.split()).replace(BARRIER, ""),
-            "The text is not the kernel's with one barrier less.",
+            "Your text is not the kernel's text with exactly one barrier less.",
             expected=f"{kernel.source.count(BARRIER) - 1} times {BARRIER} and everything else as it was",
             yours=f"{text.count(BARRIER)} times" if isinstance(text, str) else type(text).__name__,
         )
 
 
 def test_8_6_hides_with_one_block_of_k(impl) -> None:
-    """stopped after one block of k, the fault does not show: right numbers, no race, in both orders"""
+    """with one piece of k the fault does not show: right numbers and no race, in both orders of the threads"""
     for backwards in (False, True):
         said = _complaint(impl, 1, backwards)
         BREAK.equal(
             said,
             "",
-            "Without this barrier the kernel is wrong even in its first block of k.",
-            why="You deleted the barrier between the copying and the reading. The other one stands between the reading "
-            "and the next copying, which one block of k does not have.",
+            "Without the barrier that you deleted, the kernel is wrong even with one piece of k.",
+            why="You deleted the barrier between the copying and the reading. The other one is between the reading "
+            "and the next copying. With one piece of k there is no next copying.",
         )
 
 
 def test_8_6_shows_with_more(impl) -> None:
     """where k is several blocks, a thread overwrites what another still reads"""
     said = [_complaint(impl, 3, backwards) for backwards in (False, True)]
-    what = "Without this barrier the kernel is still right with three blocks of k."
-    expected = "a race that a test with one block of k cannot see"
-    why = "A barrier that can be deleted without harm was not needed; both of these are needed."
+    what = "Without the barrier that you deleted, the kernel is still right with three pieces of k."
+    expected = "a race that a test with one piece of k cannot see"
+    why = (
+        "Both barriers of the kernel are needed. Without either of them, some order of the threads gives wrong "
+        "numbers."
+    )
     BREAK.that(any(said), what, expected=expected, why=why)
 
 
@@ -697,8 +720,9 @@ def _piped(impl) -> HostProgram:
         return HostProgram(sch.mod["main"], CUDA, ASYNCHRONOUS)
     except Exception as error:
         raise PIPE.failed(
-            f"TVM cannot lower the pipeline: {last_line(error)}",
-            expected="in stage and order, one entry per statement of k0's body; in async_stages, stages",
+            f"TVM cannot build your pipeline: {last_line(error)}",
+            expected="stage and order: one number per statement of k0's body, which has three; async_stages: a list "
+            "of stages",
         ) from None
 
 
@@ -707,37 +731,37 @@ def test_8_7_copies_are_asynchronous(impl) -> None:
     (kernel,) = _piped(impl).kernels.values()
     text = kernel.source[kernel.source.rindex("__global__") :]
     copies = len(re.findall(r"ptx_cp_async\w*\(", text))
-    what = "The copies for the first and for the next block of k are not asynchronous."
+    what = "Your copies for the first and for the next piece of k are not asynchronous."
     expected = "cp.async for A and for B, before the loop and in it"
-    why = "A thread waits for an ordinary load where it stores the value: before the steps, not after them."
+    why = "An ordinary copy loads into a register first. The thread waits for that load before the steps begin."
     PIPE.that(copies >= 4, what, expected=expected, yours=f"{copies} of them", why=why)
     waits = re.findall(r"wait_group_(\d+)\(\)", text)
     PIPE.that(
         len(waits) <= 2,
-        f"The pipeline has {len(waits)} stages, not two.",
+        f"Your pipeline has {len(waits)} stages, not two.",
         expected="copies in stage 0 and steps in stage 1",
-        yours=f"steps that run {len(waits) - 1} blocks of k after the copy of A",
-        why="Each further stage starts the copies one block of k earlier, and needs room for one more block in shared "
-        "memory. Two stages need two halves.",
+        yours=f"steps that run {len(waits) - 1} pieces of k after the copy of A",
+        why="Each further stage starts the copies one piece of k earlier, and needs one more buffer in shared memory.",
     )
     PIPE.equal(
         waits,
         ["1", "0"],
-        "The threads do not wait for the older group in the loop, and for the last one after it.",
-        why="Waiting for group 0 in the loop would also wait for the copies that have just been started.",
+        "Your threads do not wait for the older group in the loop (1), and for the last group after it (0).",
+        why="The number says how many groups may still be in flight. Waiting for 0 in the loop would also wait for "
+        "the copies that have just started.",
     )
 
 
 def test_8_7_has_two_halves(impl) -> None:
-    """each copy has room for two blocks of k"""
+    """each copy has two buffers"""
     (kernel,) = _piped(impl).kernels.values()
     found = dict(re.findall(r"__shared__ .*?float (\w+)_shared_ptr\[(\d+)\]", kernel.source))
     row = PIPED.block_k + 2
     PIPE.equal(
         {name: int(size) for name, size in found.items()},
         {"A": 2 * PIPED.block_m * row, "B": 2 * PIPED.block_n * row},
-        "The copies do not have room for two blocks of k each.",
-        why="While the steps read one half, the copies fill the other. The stages decide how many parts there are.",
+        "Your copies do not have two buffers each (in elements of shared memory).",
+        why="While the steps read one buffer, the copies fill the other. The stages decide how many buffers there are.",
     )
 
 
@@ -747,7 +771,7 @@ def test_8_7_right_numbers(impl) -> None:
     for backwards in (False, True):
         given = gpu.arrays(*SIZE, "float32")
         gpu.ran(lambda: _piped(impl), CudaOnCpu(backwards), given, PIPE)
-        why = "A thread that does not wait reads what was in shared memory before."
+        why = "A thread that does not wait for a copy reads what was in shared memory before."
         gpu.right(given[3], given, "as CUDA", why, PIPE)
 
 
@@ -799,18 +823,23 @@ def test_8_8_counts_by_every_limit(impl) -> None:
         REPORT.equal(
             round(float(impl.occupancy(_used(registers, shared), threads, arch)), 6),
             part,
-            f"The occupancy is wrong for {registers} registers, {shared} bytes of shared memory, blocks of {threads} "
-            f"on {arch}.",
+            f"Your occupancy is wrong for {registers} registers per thread, {shared} bytes of shared memory per "
+            f"block, and blocks of {threads} threads on {arch}.",
             why=why,
         )
 
 
 def test_8_8_is_nothing_where_no_block_fits(impl) -> None:
-    """a block that does not fit gives 0"""
+    """a kernel of which not one block fits gives 0"""
     for registers, shared, threads in ((128, 0, 1024), (32, 300_000, 128)):
         found = float(impl.occupancy(_used(registers, shared), threads, "sm_90a"))
-        what = f"The occupancy is not 0 for {registers} registers, {shared} bytes, blocks of {threads}."
-        REPORT.equal(found, 0.0, what, why="Such a kernel does not launch.")
+        what = f"Your occupancy is not 0 for {registers} registers, {shared} bytes, and blocks of {threads} threads."
+        REPORT.equal(
+            found,
+            0.0,
+            what,
+            why="Not even one such block fits a multiprocessor, so the kernel does not launch.",
+        )
 
 
 def observe_8_8(impl):
@@ -827,7 +856,7 @@ CANDIDATES = {
     "the largest spills": (
         [(SMALL, _used(32, 4352)), (MIDDLE, _used(64, 8704)), (LARGE, _used(255, 17408, 224))],
         MIDDLE,
-        "A spilled register is a store and a load of memory in the innermost loop.",
+        "A spilled register costs a store and a load in the innermost loop.",
     ),
     "nothing spills": (
         [(SMALL, _used(32, 4352)), (LARGE, _used(250, 17408)), (MIDDLE, _used(64, 8704))],
@@ -860,12 +889,12 @@ CANDIDATES = {
     "loads alone are spilled": (
         [(MIDDLE, _used(64, 8704)), (LARGE, Resources(255, 224, 0, 224, 17408))],
         MIDDLE,
-        "A number that was stored before the loop is loaded from memory in each step.",
+        "Loads count as spills too: a number that was stored once is loaded in each step.",
     ),
     "stores alone are spilled": (
         [(MIDDLE, _used(64, 8704)), (LARGE, Resources(255, 224, 224, 0, 17408))],
         MIDDLE,
-        "A spilled register is stored to memory, whether or not it is read again.",
+        "Stores count as spills too: the register is stored, even if it is not loaded again.",
     ),
     "a long tile": (
         [
@@ -898,11 +927,11 @@ def test_8_9_chooses_what_loads_least(impl) -> None:
     """the least traffic among kernels that spill nothing and fit"""
     for title, (compiled, wanted, why) in CANDIDATES.items():
         found, used = impl.best_tile(list(compiled), "sm_90a"), dict(compiled)
-        what = "best_tile did not return one of the tiles that it was given."
+        what = "Your best_tile did not return one of the tiles that it was given."
         REPORT.that(
             found in used, what, expected="a ThreadTile of the list", yours=repr(found)[:200]
         )
-        what = f"Another of the {len(compiled)} tiles is best. The case: {title}."
+        what = f"Your best_tile returns another tile than the best of {len(compiled)}. The case: {title}."
         wanted, yours = _facts(wanted, used[wanted]), _facts(found, used[found])
         REPORT.that(yours == wanted, what, expected=wanted, yours=yours, why=why)
 
@@ -912,9 +941,9 @@ def _facts(tile: ThreadTile, used: Resources) -> str:
     threads = math.prod(tile.threads)
     loads = 1 / tile.block_m + 1 / tile.block_n
     return (
-        f"{tile.block_m} x {tile.block_n}: {loads:.4f} numbers loaded per element and step, {used.spill_store_bytes} "
-        f"bytes spilled and {used.spill_load_bytes} loaded again, blocks of {threads} threads with {used.shared_bytes} "
-        f"bytes of shared memory, {used.registers} registers a thread, occupancy "
+        f"{tile.block_m} x {tile.block_n}: {loads:.4f} numbers loaded per element and step of k, "
+        f"{used.spill_store_bytes} bytes spilled and {used.spill_load_bytes} loaded again, blocks of {threads} "
+        f"threads with {used.shared_bytes} bytes of shared memory, {used.registers} registers per thread, occupancy "
         f"{sound.occupancy(used, threads, 'sm_90a'):g}"
     )
 
@@ -925,8 +954,8 @@ def test_8_9_says_when_there_is_none(impl) -> None:
         found = impl.best_tile([(LARGE, _used(255, 17408, 224))], "sm_90a")
     except ValueError:
         return
-    what = "best_tile returns a tile although none is sound."
-    why = "The caller can try other tiles, but it cannot know that the returned one is slow or does not launch."
+    what = "Your best_tile returns a tile although no kernel is sound."
+    why = "The caller could try other tiles. It cannot know that the returned one spills or does not launch."
     raise REPORT.failed(what, expected="a ValueError", yours=found, why=why)
 
 
@@ -944,27 +973,32 @@ ROW = (1, 12, 512)
 
 def _decode(impl, size=ROW, dtype="float16") -> tirx.PrimFunc:
     func = gpu.parsed(lambda: impl.decode_matmul(size[1], size[2], dtype), "8.10", DECODE)
-    DECODE.is_a(func, tirx.PrimFunc, "decode_matmul did not return a PrimFunc.")
+    DECODE.is_a(func, tirx.PrimFunc, "Your decode_matmul did not return a PrimFunc.")
     return func
 
 
 def test_8_10_right_numbers(impl) -> None:
     """one row, in both orders of the threads: the bias is there, once"""
     for dtype, size in (("float16", ROW), ("float32", (1, 5, 256))):
-        why = "32 lanes share one sum. If each of them adds the bias, it is in the sum 32 times."
+        why = "32 lanes share one sum. If each of them starts from the bias, the result has it 32 times."
         func = _decode(impl, size, dtype)
         gpu.layer(func, size, dtype, why, DECODE, wgsl=dtype == "float32")
 
 
 def test_8_10_reads_the_weight_once(impl) -> None:
-    """the weight is loaded once, 16 bytes a thread"""
+    """the weight is loaded once, 16 bytes at a time"""
     _, n, k = ROW
     func = _decode(impl)
-    what = "The weight's bytes are not loaded once each."
-    why = "Decoding moves the whole weight for one row of results, so its bytes decide the time."
+    what = "Your kernel does not load each byte of the weight once."
+    why = "With one row, the whole weight is loaded for one row of results, so its bytes decide the time."
     DECODE.equal(bytes_moved(func, CUDA).get("B"), n * k * 2, what, why=why)
     lanes = {a.lanes for a in accesses(func, CUDA) if a.buffer == "B"}
-    DECODE.equal(lanes, {8}, "A thread does not load 16 bytes of the weight at a time.")
+    DECODE.equal(
+        lanes,
+        {8},
+        "A thread of your kernel does not load 16 bytes of the weight at a time (8 elements of "
+        "float16).",
+    )
 
 
 def observe_8_10(impl):
@@ -982,7 +1016,7 @@ CORE_SIZE = (64, 128, 64)
 def _cores(impl, dtype: str, size=CORE_SIZE) -> tirx.PrimFunc:
     """The reference's schedule with the answer's intrinsic."""
     pair = gpu.parsed(impl.bias_fragment, "8.11", CORES)
-    what = "bias_fragment did not return two functions."
+    what = "Your bias_fragment did not return two functions."
     yours = type(pair).__name__
     CORES.that(isinstance(pair, tuple) and len(pair) == 2, what, expected="desc, impl", yours=yours)
     kernels = dataclasses.replace(sound.KERNELS, bias_fragment=lambda: pair)
@@ -990,30 +1024,33 @@ def _cores(impl, dtype: str, size=CORE_SIZE) -> tirx.PrimFunc:
         return kernels.tensor_core_matmul(matmul_bias(*size, dtype))
     except (s_tir.ScheduleError, tvm.error.InternalError, ValueError) as error:
         raise CORES.failed(
-            "tensorize refuses the intrinsic for the init of the fused block.",
-            expected="a desc that stores D[vi, vj] = C[vj] over a tile of 16 x 16, with these reads and writes",
+            "`tensorize` refuses your intrinsic for the init of the fused block.",
+            expected="a desc that stores S[vi, vj] = C[vj] for a tile of 16 x 16, and declares exactly these reads "
+            "and writes",
             yours=last_line(error)[:300],
-            why="tensorize replaces loops only where the description has the same loops.",
+            why="`tensorize` replaces loops only if your description has the same loops, stores and regions. TVM's "
+            "message is under “yours”.",
         ) from None
 
 
 def test_8_11_is_taken_by_tensorize(impl) -> None:
     """the init of the fused block becomes the intrinsic: no fill with zero, no second kernel"""
     kernels = list(HostProgram(_cores(impl, "float16"), CUDA).kernels.values())
-    CORES.equal(len(kernels), 1, "The layer is not one kernel.")
+    CORES.equal(len(kernels), 1, "The layer with your intrinsic is not one kernel.")
     source = kernels[0].source
     calls = source.count("start_from_row(D_")
     CORES.that(
         calls >= 1 and "fill_fragment" not in source,
-        "The fragments are not started by start_from_row.",
+        "Your intrinsic does not start the fragments by start_from_row.",
         expected="calls of start_from_row and no fill_fragment",
         yours=f"{calls} calls, {source.count('fill_fragment')} fills",
-        why="An accumulator that is not set holds what its registers held before.",
+        why="An accumulator that is not set holds what its registers held before. One that is filled with zero lacks "
+        "the bias.",
     )
-    what = "The kernel calls start_from_row, and the text of that function is not in it."
+    what = "The kernel calls start_from_row, but the text of that function is missing."
     wanted = "T.cuda.func_call, whose source_code is wmma.START_FROM_ROW"
     yours = "a call by name alone"
-    why = "start_from_row is not a function of CUDA, so the call must bring its text along."
+    why = "start_from_row is not a function of CUDA. Without its text, the kernel does not compile."
     CORES.that("void start_from_row(" in source, what, expected=wanted, yours=yours, why=why)
 
 
@@ -1021,7 +1058,7 @@ def test_8_11_right_numbers(impl) -> None:
     """run with emulated tensor cores in both orders, the sums start from the bias"""
     for dtype in ("float16", "bfloat16"):
         func = _cores(impl, dtype)
-        why = "Each column of a fragment starts from its own bias, each fragment from its own 16."
+        why = "Each column of a fragment starts from its own bias, and each fragment from its own 16 biases."
         gpu.layer(func, CORE_SIZE, dtype, why, CORES, wgsl=False)
 
 
@@ -1054,11 +1091,12 @@ def observe_8_11(impl):
 
 SM_60, SM_70, SM_75, SM_80, SM_100 = map(cuda, ("sm_60", "sm_70", "sm_75", "sm_80", "sm_100a"))
 CHOICES = [
-    ((4096, 4096, 4096, "float16", CUDA), "tensor_cores", "Sizes fit and the architecture has them."),
+    ((4096, 4096, 4096, "float16", CUDA), "tensor_cores", "The sizes are multiples, and the architecture has tensor "
+    "cores."),
     ((4096, 4096, 4096, "float16", SM_100), "tensor_cores", "sm_100a is later than sm_70: compare numbers, not texts."),
     ((4096, 4096, 4096, "float16", SM_70), "tensor_cores", "The first tensor cores came with sm_70."),
     ((64, 64, 96, "float16", SM_75), "tensor_cores", "Each size is a multiple of WarpTile's: 64, 64 and 32."),
-    ((128, 128, 80, "float16", CUDA), "dlight", "80 steps are no multiple of WarpTile's block_k, 32; dlight pads."),
+    ((128, 128, 80, "float16", CUDA), "dlight", "k is 80, not a multiple of WarpTile's block_k, 32. dlight pads."),
     ((4096, 4096, 4096, "bfloat16", SM_80), "tensor_cores", "bfloat16 has tensor cores from sm_80."),
     ((4096, 4096, 4096, "bfloat16", SM_75), "registers", "sm_75 has no tensor cores for bfloat16."),
     ((4096, 4096, 4096, "float32", CUDA), "registers", "Tensor cores take float32 only as tf32, with fewer digits."),
@@ -1070,9 +1108,11 @@ CHOICES = [
     ((64, 4090, 4096, "float16", CUDA), "registers", "A side of 64 is not above 64."),
     ((65, 65, 65, "float16", CUDA), "dlight", "Each side is above 64."),
     ((1, 4096, 4096, "float16", CUDA), "decode", "One row."),
-    ((1, 4096, 4096, "float32", SM_60), "decode", "One row; no tensor core is needed."),
-    ((1, 4096, 100, "float16", CUDA), "registers", "100 elements cannot be cut into whole vectors for 32 lanes."),
-    ((1, 4096, 160, "float16", CUDA), "registers", "32 vectors of 8 elements are 256, and 160 is no multiple of that."),
+    ((1, 4096, 4096, "float32", SM_60), "decode", "There is one row, and decode_matmul needs no tensor core."),
+    ((1, 4096, 100, "float16", CUDA), "registers", "k is 100, not a multiple of 32 vectors of 8 elements, which are "
+    "256."),
+    ((1, 4096, 160, "float16", CUDA), "registers", "32 vectors of 8 elements are 256, and 160 is not a multiple of "
+    "256."),
     ((1, 4096, 128, "float32", CUDA), "decode", "32 vectors of 4 elements."),
 ]  # fmt: skip
 
@@ -1083,8 +1123,8 @@ def test_8_12_dlight_declines_the_fused_block(impl) -> None:
     fused, _ = start_from_bias(matmul_bias(128, 128, 128, "float32"))
     funcs = (matmul_bias(128, 128, 128, "float32"), fused.mod["main"])
     taken = [rule.apply(func, CUDA, False) is not None for func in funcs]
-    what = "The rule of this TVM release does not behave as the chapter says."
-    why = "The rule wants exactly two reads; the fused block has three."
+    what = "The rule of this release of TVM does not behave as the chapter says. Your code is not the reason."
+    why = "The rule wants a block with exactly two reads, and the fused block has three."
     ORDER.equal(taken, [True, False], what, why=why)
     impl.choose_kernel(128, 128, 128, "float32", CUDA)
 
@@ -1092,7 +1132,10 @@ def test_8_12_dlight_declines_the_fused_block(impl) -> None:
 def test_8_12_chooses(impl) -> None:
     """the kernel that reaches tensor cores where there are any, and is fused where it can be"""
     for (m, n, k, dtype, target), wanted, why in CHOICES:
-        what = f"Another kernel is better for {m} x {n} x {k} {dtype} on {target.attrs['arch']}."
+        what = (
+            f"Your choose_kernel returns another kernel than the first that applies to {m} x {n} x {k} in {dtype} "
+            f"on {target.attrs['arch']}."
+        )
         ORDER.equal(impl.choose_kernel(m, n, k, dtype, target), wanted, what, why=why)
 
 
@@ -1114,14 +1157,14 @@ MEASURED = [
 def _share(impl, case, rate=RATE, bandwidth=BANDWIDTH):
     seconds, operations, moved = case
     found = impl.share_of_limit(seconds, operations, moved, rate, bandwidth)
-    what = "share_of_limit did not return a share and what limits it."
+    what = "Your share_of_limit did not return a share and what limits it."
     expected = 'such as (0.8, "memory")'
     MEASURE.that(isinstance(found, tuple) and len(found) == 2, what, expected=expected, yours=found)
     return found
 
 
 def test_8_13_places_a_measurement(impl) -> None:
-    """the nearer of two limits, and how near"""
+    """the limit that counts, and how close the kernel is to it"""
     for case in MEASURED:
         seconds, operations, moved = case
         for rate, bandwidth in ((RATE, BANDWIDTH), (RATE / 3, BANDWIDTH * 2)):
@@ -1131,18 +1174,18 @@ def test_8_13_places_a_measurement(impl) -> None:
             MEASURE.equal(
                 what,
                 expected,
-                f"{operations:.3g} operations and {moved:.3g} bytes: the other limit is the nearer one.",
-                why=f"memory needs {limits['memory']:.3g} s and arithmetic {limits['arithmetic']:.3g} s; they run at "
-                "the same time, so the longer of the two is the limit.",
+                f"For {operations:.3g} operations and {moved:.3g} bytes, your share_of_limit names the wrong limit.",
+                why=f"Memory needs {limits['memory']:.3g} s, and arithmetic {limits['arithmetic']:.3g} s. They run at "
+                "the same time, so the longer one is the limit.",
             )
             share = max(limits.values()) / seconds
             MEASURE.that(
                 math.isclose(part, share, rel_tol=1e-4),
-                f"The share of the limit is wrong for {seconds:g} s.",
+                f"Your share of the limit is wrong for a measured time of {seconds:g} s.",
                 expected=f"{share:.6g}",
                 yours=f"{part:.6g}",
-                why=f"At its limit the kernel would take {max(limits.values()):.3g} s. The share is this time over the "
-                "measured one: 1 at the limit, and less for a slower kernel.",
+                why=f"At its limit, the kernel would take {max(limits.values()):.3g} s. The share is that time "
+                "divided by the measured one.",
             )
 
 
@@ -1150,13 +1193,13 @@ def test_8_13_doubts_the_impossible(impl) -> None:
     """a time below the limit is an error, unless measurement noise explains it"""
     limit = 2 * 4096**3 / RATE
     part, _ = _share(impl, (limit / 1.02, 2 * 4096**3, 1e6))
-    MEASURE.equal(part, 1.0, "A time 2 % below the limit does not count as the limit itself.")
+    MEASURE.equal(part, 1.0, "Your share for a time 2 % below the limit is not 1.")
     try:
         found = _share(impl, (limit / 2, 2 * 4096**3, 1e6))
     except ValueError:
         return
-    what = "share_of_limit accepts a kernel that is twice as fast as the machine."
-    why = "Then the kernel did not do its work, its data lay in a cache, or the rate is not the machine's."
+    what = "Your share_of_limit accepts a kernel that is twice as fast as the machine allows."
+    why = "Such a kernel did not do its work, or its data was in a cache, or the rate is not that of the machine."
     raise MEASURE.failed(what, expected="a ValueError", yours=found, why=why)
 
 

@@ -30,7 +30,7 @@ KERNELS = {
     "naive": lambda: ch8.naive_matmul(matmul_bias(64, 64, 64), ch8.ThreadTile(16, 16, 16, 1, 1)),
     "shared, float32": lambda: ch8.shared_matmul(matmul_bias(64, 64, 64, "float32"), HALF),
     "shared, bfloat16": lambda: ch8.shared_matmul(matmul_bias(64, 64, 64, "bfloat16"), HALF),
-    "copies under way": lambda: ch8.pipelined_matmul(matmul_bias(64, 64, 64), HALF),
+    "copies in flight": lambda: ch8.pipelined_matmul(matmul_bias(64, 64, 64), HALF),
     "one row": lambda: ch8.decode_matmul(64, 512, "bfloat16"),
     "tensor cores, float16": lambda: ch8.tensor_core_matmul(matmul_bias(64, 64, 64)),
     "tensor cores, bfloat16": lambda: ch8.tensor_core_matmul(matmul_bias(64, 64, 64, "bfloat16")),
@@ -76,7 +76,7 @@ def test_wider_tiles_of_tensor_cores(overlap):
 
 def test_registers_come_from_the_file(monkeypatch):
     told = str(registers.shown("sm_90a"))
-    assert "a thread 16 × 16" in told and "sm_80" not in told and COMPILER in told
+    assert "16 × 16 per thread" in told and "sm_80" not in told and COMPILER in told
     assert "sm_80" in str(registers.shown())
     monkeypatch.setattr(registers, "load", lambda name: None)
     assert "Not counted yet" in str(registers.shown())
@@ -91,7 +91,7 @@ def test_the_file_holds_every_kernel_and_the_lesson_s_spill():
         assert list(by_kernel) == list(registers.kernels(arch))
         assert ("wgmma, 128 × 256" in by_kernel) == (arch == "sm_90a")
         spilling = [name for name, c in by_kernel.items() if c["stored"] + c["loaded"]]
-        assert spilling == ["a thread 16 × 16"]
+        assert spilling == ["16 × 16 per thread"]
 
 
 @needs_compiler

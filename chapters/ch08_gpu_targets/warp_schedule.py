@@ -1,0 +1,90 @@
+"""The schedule of `tensor_core_matmul`: tiles for warps, two levels of copies, and five tensorized loop nests.
+
+It uses the primitives of exercises 8.4 and 8.5 in much the same way. Solve these two first, then read it.
+"""
+
+from __future__ import annotations
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+
+from chapters.ch08_gpu_targets.given import Staged, WarpTile, start_from_bias
+from chapters.kit.gpu import wmma
+from chapters.runner.earlier import earlier
+
+
+def tensor_core_schedule(func: tirx.PrimFunc, tile: WarpTile, start: wmma.Intrinsic) -> Staged:
+    """Fuse `func` and schedule it for tensor cores; return the loop over pieces of k. start: from `bias_fragment`."""
+    sch, block = start_from_bias(func)
+    stored = sch.cache_write(block, 0, wmma.SUM_SCOPE)
+    reads = [str(region.source.name) for region in sch.get(block).reads]
+    shared = [sch.cache_read(block, reads.index(name), "shared") for name in ("A", "B")]
+    scopes = {"A": wmma.A_SCOPE, "B": wmma.B_SCOPE}
+    fragments = {name: sch.cache_read(block, reads.index(name), scopes[name]) for name in scopes}
+
+    j_warp, k0, k1, inside = _cut_for_warps(sch, block, tile)
+    for copy in fragments.values():
+        sch.compute_at(copy, k1)
+    for copy in shared:
+        sch.compute_at(copy, k0)
+        _share_out(sch, copy, tile)
+    sch.reverse_compute_at(stored, j_warp)
+    init = sch.decompose_reduction(block, k0)
+    for half in (init, block):
+        earlier(6).refresh_regions(sch, half)
+
+    dtype = str(func.params[0].dtype)
+    for name, copy in fragments.items():
+        intrinsic = wmma.register(f"load_{name}_{dtype}", wmma.load(scopes[name], dtype))
+        sch.tensorize(_whole_tiles(sch, copy), intrinsic)
+    sch.tensorize(_whole_tiles(sch, stored), wmma.register("store_sums", wmma.store()))
+    i_tile, j_tile, i_in = inside
+    sch.unroll(i_tile)
+    sch.unroll(j_tile)
+    sch.tensorize(i_in, wmma.register(f"multiply_add_{dtype}", wmma.multiply_add(dtype)))
+    *_, i_tile, j_tile, i_in, _ = sch.get_loops(init)
+    sch.unroll(i_tile)
+    sch.unroll(j_tile)
+    sch.tensorize(i_in, wmma.register("start_from_bias", start))
+    return sch, k0
+
+
+def _cut_for_warps(
+    sch: Schedule, block: SBlockRV, tile: WarpTile
+) -> tuple[LoopRV, LoopRV, LoopRV, tuple[LoopRV, LoopRV, LoopRV]]:
+    """Split and bind the loops of the fused matmul.
+
+    Returns the loops over warps along n, pieces of k, steps of 16 in a piece, and (tiles along m, along n, rows of a
+    tile).
+    """
+    i, j, k = sch.get_loops(block)
+    i_block, i_warp, i_tile, i_in = sch.split(i, [None, tile.threads[0], tile.warp_m // 16, 16])
+    j_block, j_warp, j_tile, j_in = sch.split(j, [None, tile.threads[1], tile.warp_n // 16, 16])
+    k0, k1, k_in = sch.split(k, [None, tile.block_k // 16, 16])
+    sch.reorder(i_block, j_block, i_warp, j_warp, k0, k1, i_tile, j_tile, i_in, j_in, k_in)
+    tags = ("blockIdx.y", "blockIdx.x", "threadIdx.z", "threadIdx.y")
+    for loop, tag in zip((i_block, j_block, i_warp, j_warp), tags, strict=True):
+        sch.bind(loop, tag)
+    return j_warp, k0, k1, (i_tile, j_tile, i_in)
+
+
+def _share_out(sch: Schedule, copy: SBlockRV, tile: WarpTile) -> None:
+    """Let all threads of the block make a copy to shared memory, `tile.vector` elements at a time; pad its rows."""
+    elements = sch.fuse(*sch.get_loops(copy)[-2:])
+    _, z, y, x, lane = sch.split(elements, [None, *tile.threads, tile.vector])
+    for loop, axis in zip((z, y, x), "zyx", strict=True):
+        sch.bind(loop, f"threadIdx.{axis}")
+    sch.vectorize(lane)
+    sch.storage_align(copy, 0, axis=-2, factor=tile.block_k, offset=8)
+
+
+def _whole_tiles(sch: Schedule, block: SBlockRV) -> LoopRV:
+    """Split the last two loops of `block` into 16 x 16 tiles, unroll those over tiles; return the loop over rows."""
+    i, j = sch.get_loops(block)[-2:]
+    i_tile, i_in = sch.split(i, [None, 16])
+    j_tile, j_in = sch.split(j, [None, 16])
+    sch.reorder(i_tile, j_tile, i_in, j_in)
+    sch.unroll(i_tile)
+    sch.unroll(j_tile)
+    return i_in
