@@ -1,6 +1,6 @@
 """Records what Inductor writes for two programs, and what Triton makes of the kernels for an H100. It needs no GPU.
 
-`python -m chapters.ch08_gpu_targets.other_compilers` writes `docs/results/ch08_other_compilers.json`, in about a minute.
+`python -m chapters.ch08_gpu_targets.other_compilers` writes `docs/results/ch08_other_compilers.json`, in a minute.
 It needs PyTorch and the version of Triton that PyTorch's CUDA build requires. PyTorch's CPU build is enough: Inductor
 asks the device for a handful of numbers, and here it gets those of H100. It never launches what it writes.
 
@@ -80,7 +80,11 @@ def _h100():
     }
     seen = ("current_device", "device_count", "get_device_properties", "synchronize")
     passes = "torch._inductor.fx_passes"
-    skipped = ("fuse_attention._sfdp_init", "misc_patterns._misc_patterns_init", "pad_mm._pad_mm_init")
+    skipped = (
+        "fuse_attention._sfdp_init",
+        "misc_patterns._misc_patterns_init",
+        "pad_mm._pad_mm_init",
+    )
     with ExitStack() as stack:
         for name, answer in answers.items():
             stack.enter_context(mock.patch.object(torch.cuda, name, _always(answer)))
@@ -155,7 +159,7 @@ def tuned_text() -> tuple[str, list[str]]:
 
     def described(choice) -> str:
         kind = re.sub(r"_\d+$", "", choice.name)
-        return f"{kind}: {getattr(choice, 'description', '')}".replace(": ", ", ", 1)
+        return ", ".join(filter(None, (kind, getattr(choice, "description", ""))))
 
     select_algorithm.add_preprocessing_fn(only_one)
     try:
@@ -284,6 +288,39 @@ def counts_table(measured: dict) -> Table:
     """One row per kernel: how often each instruction of COUNTED stands in its PTX."""
     rows = [(name, *map(str, counts.values())) for name, counts in measured["counts"].items()]
     return Table(("kernel", *COUNTED, "bytes of shared memory"), rows)
+
+
+def our_text(program: str) -> str:
+    """The CUDA that TVM writes for our kernel of NORM or LINEAR, without the helpers above it."""
+    from chapters.ch04_add_rms_norm.gpu_norms import kernels
+    from chapters.ch08_gpu_targets import gelu_layers
+    from chapters.kit.bench.gpu_linear_bench import Layer
+    from chapters.kit.gpu import mma
+    from chapters.kit.gpu.launches import HostProgram
+    from chapters.kit.gpu.targets import CUDA
+
+    if program == NORM:
+        func = kernels((ROWS, 1, SIZE), DTYPE)["wide_kernel"]
+    else:
+        tile = mma.tile_for(ROWS, SIZE, SIZE)
+        func = gelu_layers.kernel(Layer(ROWS, SIZE, SIZE, DTYPE), tile)
+    (kernel,) = HostProgram(func, CUDA).kernels.values()
+    return kernel.source[kernel.source.rindex('extern "C" __global__') :].rstrip()
+
+
+def excerpt(text: str, *parts: tuple[str, str, int]) -> str:
+    """Some lines of `text`, and how many are left out between. parts: (first, last, columns to keep).
+
+    A part runs from the next line that contains `first` to the next after it that contains `last`.
+    """
+    lines, at, shown = text.splitlines(), 0, []
+    for first, last, width in parts:
+        start = next(n for n in range(at, len(lines)) if first in lines[n])
+        end = next(n for n in range(start, len(lines)) if last in lines[n])
+        shown += [f"    … {start - at} lines"] if start > at else []
+        shown += [x if len(x) <= width else f"{x[:width]}…" for x in lines[start : end + 1]]
+        at = end + 1
+    return "\n".join([*shown, *([f"    … {len(lines) - at} lines"] if at < len(lines) else [])])
 
 
 def text_of(program: str) -> str:

@@ -27,7 +27,9 @@ def _linear_gelu(
     total += tl.load(bias + column, column < n, 0.0).to(tl.float32)[None, :]
     total = total * (0.5 + 0.5 * tl.erf(total * 0.7071067811865476))
     place = row[:, None].to(tl.int64) * n + column[None, :]
-    tl.store(out + place, total.to(out.dtype.element_ty), (row < m)[:, None] & (column < n)[None, :])
+    tl.store(
+        out + place, total.to(out.dtype.element_ty), (row < m)[:, None] & (column < n)[None, :]
+    )
 
 
 # M, N, K, warps, stages: what Triton chooses from by measuring, once per size of a layer
