@@ -1,7 +1,8 @@
 """`python -m chapters bench 8`: chapter 8's kernels on an NVIDIA GPU, beside the machine's limits and its libraries.
 
-It needs a GPU, PyTorch and TVM; other libraries take part if they are installed. There are three results files: add
-and RMSNorm, linear layers, and the gain of each step of a schedule. A kernel with wrong numbers is not timed.
+It needs a GPU, PyTorch and TVM; other libraries take part if they are installed. There are four results files: add
+and RMSNorm, linear layers, linear layers with GELU, and the gain of each step of a schedule. A kernel with wrong
+numbers is not timed.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ def plan(quick: bool) -> dict[str, list]:
             "ch08_norm": [((64, 1, 4096), "bfloat16")],
             "ch08_linear": [small, Layer(1, 512, 512, "bfloat16")],
             "ch08_steps": [small],
+            "ch08_gelu": [small],
         }
     dtypes = ("bfloat16", "float16")
     rows = [(1, dtype) for dtype in dtypes] + [(PREFILL_ROWS, dtype) for dtype in dtypes]
@@ -86,6 +88,7 @@ def plan(quick: bool) -> dict[str, list]:
     return {
         "ch08_norm": [(shape, dtype) for dtype in dtypes for shape in norm.SHAPES],
         "ch08_steps": [STEPS],
+        "ch08_gelu": [Layer(PREFILL_ROWS, 4096, 4096, dtype) for dtype in dtypes],
         "ch08_linear": layers,
     }
 
@@ -96,6 +99,11 @@ def _measure(name: str, case, clock, graph_clock, rounds: int, say) -> dict:
         from chapters.ch04_add_rms_norm.gpu_norms import IMPLEMENTATIONS
 
         return norm.measure(*case, (clock, graph_clock()), IMPLEMENTATIONS, **limits)
+    if name == "ch08_gelu":
+        from chapters.ch08_gpu_targets import gelu_layers
+        from chapters.kit.bench import gpu_gelu_bench
+
+        return gpu_gelu_bench.measure(case, clock, gelu_layers.IMPLEMENTATIONS, **limits)
     if name == "ch08_steps":
         return linear.measure(case, clock, steps(case), **limits)
     kernels = kernels_for(case)

@@ -59,12 +59,14 @@ SHOWN = {
     "ch08_norm": norm_shown,
     "ch08_linear": tables.SHOWN["ch08_linear"],
     "ch08_steps": steps_shown,
+    "ch08_gelu": tables.SHOWN["ch08_gelu"],
 }
 TITLES = {
     "roofline": "The roofline",
     "ch08_norm": "Add and RMSNorm over size",
     "ch08_linear": "Linear layers",
     "ch08_steps": "Step by step",
+    "ch08_gelu": "Linear layers with GELU",
 }
 
 

@@ -13,9 +13,16 @@ import numpy as np
 import pytest
 
 from chapters.ch04_add_rms_norm import gpu_norms
-from chapters.ch08_gpu_targets import bench
+from chapters.ch08_gpu_targets import bench, gelu_layers
 from chapters.kit import machine
-from chapters.kit.bench import gpu_clock, gpu_linear_bench, gpu_norm_bench, gpu_results, results
+from chapters.kit.bench import (
+    gpu_clock,
+    gpu_gelu_bench,
+    gpu_linear_bench,
+    gpu_norm_bench,
+    gpu_results,
+    results,
+)
 from chapters.kit.bench.gpu_clock import FEWEST_ROUNDS, WARM_ROUNDS, Contender, interleaved, nothing
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.bench.spread import Spread, spread
@@ -250,6 +257,7 @@ def cuda_stand_in(torch, monkeypatch):
     monkeypatch.setattr(bench, "missing", str)
     monkeypatch.setattr(gpu_clock, "FLUSH_BYTES", 1 << 10)
     monkeypatch.setitem(gpu_norms.IMPLEMENTATIONS, "torch.compile", gpu_norm_bench.eager)
+    monkeypatch.setitem(gelu_layers.IMPLEMENTATIONS, "torch.compile", gpu_gelu_bench.eager)
 
 
 def absent_kernel():
@@ -268,7 +276,7 @@ def test_a_run_from_end_to_end_but_for_the_gpu(cuda_stand_in, folder, monkeypatc
     monkeypatch.setattr(bench, "kernels_for", lambda layer: {"decode": absent_kernel})
     told = []
     found = bench.run(quick=True, say=told.append)
-    assert set(found) == {"ch08_norm", "ch08_linear", "ch08_steps"}
+    assert set(found) == {"ch08_norm", "ch08_linear", "ch08_steps", "ch08_gelu"}
     for name, measured in found.items():
         assert measured["ceilings"]["copy_rate"] > 0 and measured["skipped"] == []
         results.save(name, measured, "python -m chapters bench 8", folder)
@@ -278,6 +286,9 @@ def test_a_run_from_end_to_end_but_for_the_gpu(cuda_stand_in, folder, monkeypatc
     assert "wide_kernel" in norm["missing"] and "wide_kernel" in "".join(told)
     linear = found["ch08_linear"]["cases"][0]
     assert gpu_results.LINEAR in linear["seconds"] and "no kernel" in linear["missing"]["decode"]
+    gelu = found["ch08_gelu"]["cases"][0]
+    assert {gpu_gelu_bench.EAGER, "torch.compile"} <= set(gelu["seconds"])
+    assert set(gelu["seconds"]) | set(gelu["missing"]) == set(gelu_layers.IMPLEMENTATIONS)
     for name in bench.TABLES:
         assert "<table" in bench.shown(name)._repr_html_()
         assert "<table" in results_page.drawn(name)._repr_html_()
@@ -340,7 +351,9 @@ def made_up() -> dict[str, dict]:
     layer |= {"errors": {}, "missing": {}}
     linear = {"ceilings": ceilings, "cases": [layer], "skipped": []}
     norms = {"ceilings": ceilings, "cases": [norm], "skipped": ["float16, (8192, 8192)"]}
-    return {"ch08_norm": norms, "ch08_linear": linear, "ch08_steps": linear}
+    names = {gpu_gelu_bench.EAGER: 2e-4, "mma.sync": 1e-4, "Triton": 1e-4}
+    gelu = {**linear, "cases": [{**layer, "bytes": 10**8, "seconds": times(**names)}]}
+    return {"ch08_norm": norms, "ch08_linear": linear, "ch08_steps": linear, "ch08_gelu": gelu}
 
 
 @pytest.fixture
@@ -352,10 +365,11 @@ def written(folder):
 @pytest.mark.parametrize("name", bench.TABLES)
 def test_pages_show_what_was_measured(written, name):
     lesson, drawn = bench.shown(name), results_page.drawn(name)
-    assert ("<svg" in drawn._repr_html_()) == (name != "ch08_linear")
+    assert ("<svg" in drawn._repr_html_()) == (name not in ("ch08_linear", "ch08_gelu"))
     for what in (lesson, drawn):
         text, page = str(what), what._repr_html_()
-        assert ("wide_kernel" in page or "tensor cores" in page) and "<table" in page
+        ours = ("wide_kernel", "tensor cores", "mma.sync")
+        assert any(kernel in page for kernel in ours) and "<table" in page
         assert "bench 8" in text and "not yet" not in text.lower()
 
 

@@ -60,16 +60,28 @@ def error(result, x, w, bias) -> float:
 
     if not bool(torch.isfinite(result).all()):
         raise WrongNumbersError("elements of the result are not finite, or were not written")
-    count = min(CHECKED_ROWS, len(x))
-    rows = torch.linspace(0, len(x) - 1, count, device=x.device).round().long()
+    rows = compared_rows(x)
     exact = x[rows].double() @ w.double().T + bias.double()
     return float((result[rows].double() - exact).norm() / exact.norm())
 
 
-def checked(call: Callable[[], object], result: Callable[[], object], x, w, bias) -> float:
-    """The error of one call; raises WrongNumbersError if it is above the tolerance of the result's dtype."""
+def compared_rows(x):
+    """The numbers of the rows of `x` whose results are compared: evenly spread, the first and the last among them."""
+    import torch
+
+    count = min(CHECKED_ROWS, len(x))
+    return torch.linspace(0, len(x) - 1, count, device=x.device).round().long()
+
+
+def checked(
+    call: Callable[[], object], result: Callable[[], object], x, w, bias, off: Callable = error
+) -> float:
+    """The error of one call; raises WrongNumbersError if it is above the tolerance of the result's dtype.
+
+    off: the error of (result, x, w, bias).
+    """
     call()
-    found = error(result(), x, w, bias)
+    found = off(result(), x, w, bias)
     dtype = str(result().dtype).removeprefix("torch.")
     if not found <= TOLERANCE[dtype]:
         allowed = f"{TOLERANCE[dtype]:.1e} is allowed for {dtype}"

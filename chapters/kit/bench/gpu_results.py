@@ -6,8 +6,10 @@ Lessons show them. The page of results plots the same numbers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point, best_of
+from chapters.kit.bench.gpu_gelu_bench import EAGER as EAGER_GELU
 from chapters.kit.bench.results import Several, Shown, load, made_with, not_yet
 from chapters.kit.draw.table import Table, si
 
@@ -70,17 +72,17 @@ def graph_table(cases: list[dict]) -> Table:
 # --- linear layers --------------------------------------------------------------------------------
 
 
-def linear_table(cases: list[dict]) -> Table:
-    """One row per layer: the time of PyTorch's linear, and how many times as fast each of the others is."""
-    others = [name for name in _names(cases, "seconds") if name != LINEAR]
+def linear_table(cases: list[dict], usual: str = LINEAR) -> Table:
+    """One row per layer: the time of `usual`, PyTorch's way, and how many times as fast each of the others is."""
+    others = [name for name in _names(cases, "seconds") if name != usual]
     rows = []
     for case in cases:
         times = medians(case["seconds"])
-        reference = times.get(LINEAR)
+        reference = times.get(usual)
         ratios = {n: f"{reference / t:.2f}" for n, t in times.items()} if reference else {}
         took = si(reference, "s") if reference else "–"
         rows.append((case_text(case), took, *_cells(ratios, others)))
-    return Table(("m × n × k", LINEAR, *(f"{name}: times as fast" for name in others)), rows)
+    return Table(("m × n × k", usual, *(f"{name}: times as fast" for name in others)), rows)
 
 
 def steps_table(cases: list[dict]) -> Table:
@@ -184,4 +186,5 @@ SHOWN = {  # name of a results file of chapter 8, or "roofline" -> what a lesson
     "ch08_norm": norm_shown,
     "ch08_linear": lambda: shown("ch08_linear", 8, linear_table),
     "ch08_steps": lambda: shown("ch08_steps", 8, steps_table),
+    "ch08_gelu": lambda: shown("ch08_gelu", 8, partial(linear_table, usual=EAGER_GELU)),
 }

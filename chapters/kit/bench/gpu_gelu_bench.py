@@ -1,0 +1,86 @@
+"""A linear layer with bias and GELU on a GPU: one kernel, or a product and what follows it, checked before it is timed.
+
+x (m, k), w (n, k) and bias (n,) give gelu(x @ w.T + bias), rounded to the dtype of x. GELU is the exact one, with erf.
+Every implementation is a function of (x, w, bias) that returns (call, result), as in gpu_linear_bench.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+
+from chapters.kit.bench import gpu_linear_bench as linear
+from chapters.kit.bench.gpu_clock import Clock, Contender, interleaved, usable
+from chapters.kit.bench.gpu_linear_bench import Layer
+from chapters.kit.bench.gpu_norm_bench import WrongNumbersError, returned
+
+EAGER = "PyTorch's linear, then gelu"
+
+
+def error(result, x, w, bias) -> float:
+    """The relative error against float64 over some rows, including the first and the last.
+
+    Raises WrongNumbersError if any element, of any row, is infinite or not a number.
+    """
+    import torch
+
+    if not bool(torch.isfinite(result).all()):
+        raise WrongNumbersError("elements of the result are not finite, or were not written")
+    rows = linear.compared_rows(x)
+    exact = torch.nn.functional.gelu(x[rows].double() @ w.double().T + bias.double())
+    return float((result[rows].double() - exact).norm() / exact.norm())
+
+
+def eager(x, w, bias):
+    """PyTorch, operator by operator: the library's product with the bias in its epilogue, then GELU."""
+    from torch.nn import functional
+
+    made = returned(lambda: functional.gelu(functional.linear(x, w, bias)))
+    return made.call, made.results
+
+
+def compiled_by_torch(x, w, bias):
+    """PyTorch's own compiler, with all its tuning except CUDA graphs: it may choose a template that holds the GELU."""
+    import torch
+    from torch.nn import functional
+
+    @torch.compile(mode="max-autotune-no-cudagraphs", dynamic=False)
+    def both(x, w, bias):
+        return functional.gelu(functional.linear(x, w, bias))
+
+    made = returned(lambda: both(x, w, bias))
+    return made.call, made.results
+
+
+LIBRARIES = {EAGER: eager, "torch.compile": compiled_by_torch}
+
+
+def measure(
+    layer: Layer,
+    clock: Clock,
+    implementations: Mapping[str, Callable],
+    *,
+    rounds: int,
+    seconds: float,
+    say: Callable[[str], None],
+    device: str = "cuda",
+) -> dict:
+    """One case of the results file: the times of every implementation that is installed and right."""
+    tensors = linear.draw(layer, device)
+
+    def made(make: Callable) -> tuple[Contender, float]:
+        call, result = make(*tensors)
+        return Contender(call), linear.checked(call, result, *tensors, error)
+
+    makers = {name: functools.partial(made, make) for name, make in implementations.items()}
+    contenders, errors, missing = usable(makers, say)
+    times = interleaved(contenders, clock, rounds=rounds, seconds=seconds)
+    return {
+        **asdict(layer),
+        "operations": layer.operations,
+        "bytes": layer.bytes_moved(layer.dtype),
+        "seconds": {name: time.json() for name, time in times.items()},
+        "errors": errors,
+        "missing": missing,
+    }
