@@ -180,9 +180,9 @@ def row_kernel(
 def plan_threads(hidden_size: int, dtype: str, limit: int) -> Plan:
     """Return the plan of a wide kernel for rows of `hidden_size` elements. limit: the most threads a block may have.
 
-    vector: 16 bytes of elements, or 1 if that does not divide hidden_size. threads: whole warps, chosen by fit_threads,
-    so that a thread holds at most four vectors if limit allows. rows: as many as fit into a block of 128 threads, or of
-    limit if that is less; at least 1.
+    vector: 16 bytes of elements, or 1 if that does not divide hidden_size. threads: whole warps, chosen by fit_threads
+    near the number with which a thread holds at most four vectors, or near limit. rows: as many as fit into a block of
+    128 threads, or of limit if that is less; at least 1.
     """
     # BEGIN exercise 4.4 (about 5 lines): elements per load, then threads per row, then rows per block
     vector = VECTOR_BYTES // ITEM_BYTES[dtype]

@@ -550,7 +550,7 @@ def test_4_4_a_load_is_sixteen_bytes(impl) -> None:
 
 
 def test_4_4_threads_fit_the_row(impl) -> None:
-    """whole warps, at most four vectors per thread where the limit allows, and few idle threads"""
+    """whole warps, about four vectors per thread where the limit allows, and few idle threads"""
     for hidden, dtype, limit in PLANS:
         plan = impl.plan_threads(hidden, dtype, limit)
         vectors = hidden // plan.vector
