@@ -23,7 +23,7 @@ _LINK = re.compile(r"(\]\()([^)\s]+)(\))")
 
 FIRST = """\
 # Run this cell first: it finds the course or fetches it, and installs what it needs.
-# No GPU is needed. For kernels on an NVIDIA GPU, the driver must support CUDA 13; nvidia-smi shows that in its first line.
+# No GPU is needed. For kernels on an NVIDIA GPU, the driver must support CUDA 13 (nvidia-smi says so at its top).
 import importlib
 import importlib.metadata
 import os
