@@ -143,7 +143,7 @@ def steps(layer: Layer) -> dict[str, Callable]:
         return chapter.tensor_core_matmul(func(), WarpTile(*tile), overlap)
 
     return {
-        "one element a thread": lambda: chapter.naive_matmul(func(), ThreadTile(16, 16, 16, 1, 1)),
+        "one element per thread": lambda: chapter.naive_matmul(func(), ThreadTile(16, 16, 16, 1, 1)),
         "shared memory": lambda: shared(32, 32, 32, 1, 1, padding=0),
         "4 × 4 in registers": lambda: shared(64, 64, 16, 4, 4, padding=0),
         "rows padded": lambda: shared(64, 64, 16, 4, 4),
@@ -151,7 +151,7 @@ def steps(layer: Layer) -> dict[str, Callable]:
         "8 × 8 in registers": lambda: shared(128, 128, 16, 8, 8, 8),
         "tensor cores, 64 × 64": cores,
         "tensor cores, 128 × 128": lambda: cores(128, 128, 32, 64, 64),
-        "tensor cores, copies under way": lambda: cores(128, 128, 32, 64, 32, overlap=True),
+        "tensor cores, copies in flight": lambda: cores(128, 128, 32, 64, 32, overlap=True),
         "mma.sync": lambda: mma.mma_matmul(
             *sizes, layer.dtype, mma.tile_for(*sizes[:3], shared_bytes(mma.SHARED_BYTES))
         ),

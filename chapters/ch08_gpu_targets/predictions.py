@@ -72,7 +72,7 @@ class Case:
 CASES_NEED = {
     "tensor cores, 64 × 64": ("wmma float16",),
     "tensor cores, 128 × 128": ("wmma float16",),
-    "tensor cores, copies under way": ("wmma float16", "cp.async"),
+    "tensor cores, copies in flight": ("wmma float16", "cp.async"),
     "mma.sync": ("mma.sync m16n8k16", "ldmatrix", "cp.async"),
     "wgmma": ("wgmma", "bulk copy"),
 }

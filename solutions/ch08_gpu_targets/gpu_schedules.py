@@ -348,8 +348,8 @@ def share_of_limit(
     """Return how close a kernel is to the machine's limit, from 0 to 1, and what limits it: "memory" or "arithmetic".
 
     seconds: measured. operations: of arithmetic. moved: bytes that must be moved at least. rate, bandwidth: operations
-    and bytes per second that the machine reaches. Raises ValueError if the time is more than 5 % below the limit,
-    because then one of the measurements is wrong.
+    and bytes per second that the machine reaches. Raises ValueError if the time is less than limit / 1.05, because
+    then one of the measurements is wrong.
     """
     # BEGIN exercise 8.13 (about 7 lines): two lower bounds for the time
     by_memory, by_arithmetic = moved / bandwidth, operations / rate

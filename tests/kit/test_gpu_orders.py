@@ -46,7 +46,7 @@ LAYERS = {
     "pipelined": (lambda: ch8.pipelined_matmul(matmul_bias(*SIZE), TILE), SIZE),
     "one row": (lambda: ch8.decode_matmul(16, 256, "float16"), (1, 16, 256)),
     "tensor cores": (lambda: ch8.tensor_core_matmul(matmul_bias(64, 64, 64)), (64, 64, 64)),
-    "tensor cores, copies under way": (
+    "tensor cores, copies in flight": (
         lambda: ch8.tensor_core_matmul(matmul_bias(64, 64, 96), overlap=True),
         (64, 64, 96),
     ),

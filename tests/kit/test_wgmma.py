@@ -78,7 +78,7 @@ _FULL_WAIT = r"tvm_builtin_cuda_mbarrier_wait\([^;]*turn_1[^;]*;"
 _EMPTY_WAIT = r"tvm_builtin_cuda_mbarrier_wait\([^;]*\(turn \*[^;]*;"
 _WGMMA = r"tvm_builtin_ptx_wgmma_bf16_ss\w+\([^;]*\);"
 _SYNC = "_sync_aligned"
-READ, FILLED = "which a wgmma under way still reads", "which a bulk copy still fills"
+READ, FILLED = "which a wgmma in flight still reads", "which a bulk copy still fills"
 CAUGHT = {
     "the bytes are not waited for": ((_FULL_WAIT, ""), FILLED),
     "the readers are not waited for": ((_EMPTY_WAIT, ""), "arrivals of its phase"),
@@ -100,9 +100,9 @@ CAUGHT = {
         r"In main_kernel, thread \(\d+, 0, 0\) of block \(\d, 0, 0\) wrote a sum after the last wgmma.fence, "
         "number 5 of the product's: a wgmma.fence is missing between the write and the product",
     ),
-    "a sum is touched while products are under way": (
+    "a sum is touched while products are in flight": (
         (r"tvm_builtin_ptx_wgmma_commit\w+\(\);", r"\g<0> own_ptr[5] += 1;"),
-        "writes a sum while a wgmma that adds to it is under way",
+        "writes a sum while a wgmma that adds to it is in flight",
     ),
     "the copies do not know the mbarriers": (
         (r"tvm_builtin_ptx_fence_proxy\w+\(\);", ""),

@@ -77,7 +77,7 @@ void bulk_copy(uint32_t to, const void* map, int c0, int c1, uint32_t barrier) {
   if (to % (it.map.swizzle ? 1024 : 128)) fail("copies to %u in shared memory, where no tile of this swizzle can begin.", to - WINDOW);
   it.at[0] = c0; it.at[1] = c1; it.to = to; it.barrier = barrier; it.span = {to, to + bytes}; it.thread = current;
   if (!mbarrier(barrier).published) fail("hands an mbarrier to a bulk copy that does not know it: no proxy fence since it was made.");
-  if (read_by_wgmma(it.span)) fail("copies to %u in shared memory, which a wgmma under way still reads.", to - WINDOW);
+  if (read_by_wgmma(it.span)) fail("copies to %u in shared memory, which a wgmma in flight still reads.", to - WINDOW);
   for (auto& other : bulk_copies) if (other.span.meets(it.span)) fail("copies to %u in shared memory, which another bulk copy still fills.", to - WINDOW);
   auto over = mbarriers.lower_bound(to < 8 ? 0 : to - 7);
   if (over != mbarriers.end() && over->first < to + bytes) fail("copies to %u in shared memory, over the mbarrier at %u.", to - WINDOW, over->first - WINDOW);
@@ -228,7 +228,7 @@ static void multiply(Product& p) {  // this thread's sums: rows r and r + 8, in 
     for (int h = 0; h < 2; h++) {
       float* sum = p.sums[j * 4 + h * 2 + v];
       Sum& s = sum_of(me, sum);
-      if (*sum != RUBBISH) fail("writes a sum while a wgmma that adds to it is under way.");
+      if (*sum != RUBBISH) fail("writes a sum while a wgmma that adds to it is in flight.");
       float total = p.adds ? s.held : 0;
       for (int k = 0; k < 16; k++) total += rows[h][k] * other[k];
       s.held = total;

@@ -229,7 +229,7 @@ static void run_block(std::vector<unsigned>& order) {
     }
     if (ended == n) {
       if (!suspicion.empty()) say(suspicion);
-      else if (hopper_ends()) say(this_block() + " has ended, and " + hopper_ends() + " is still under way.");
+      else if (hopper_ends()) say(this_block() + " has ended, and " + hopper_ends() + " is still in flight.");
       return;
     }
     moved |= release_waiting();
