@@ -143,7 +143,9 @@ def steps(layer: Layer) -> dict[str, Callable]:
         return chapter.tensor_core_matmul(func(), WarpTile(*tile), overlap)
 
     return {
-        "one element per thread": lambda: chapter.naive_matmul(func(), ThreadTile(16, 16, 16, 1, 1)),
+        "one element per thread": lambda: chapter.naive_matmul(
+            func(), ThreadTile(16, 16, 16, 1, 1)
+        ),
         "shared memory": lambda: shared(32, 32, 32, 1, 1, padding=0),
         "4 × 4 in registers": lambda: shared(64, 64, 16, 4, 4, padding=0),
         "rows padded": lambda: shared(64, 64, 16, 4, 4),
