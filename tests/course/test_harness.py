@@ -183,8 +183,8 @@ def _first_failure(examiner: Examiner, exercise_id: str, path: Path) -> dict:
 @pytest.mark.parametrize(
     ("exercise", "old", "new", "why", "read"),
     [
-        ("1.1", VISIT, VISIT.replace("super().visit_call_", "self.visit_expr"), "on the node it was", "recursion"),
-        ("1.4", AGAIN, "call = self.visit_expr(call)", "on the node it was", "recursion"),
+        ("1.1", VISIT, VISIT.replace("super().visit_call_", "self.visit_expr"), "on the same node", "recursion"),
+        ("1.4", AGAIN, "call = self.visit_expr(call)", "on the same node", "recursion"),
         ("1.2", METER, f"var.name_hint; {METER}", "`var.name_hint` has become `var.name`", "renamed"),
         ("1.2", METER, f"value.struct_info; {METER}", "has become `var.ty`", "renamed"),
         ("1.2", METER, f"tvm.nd.array(0); {METER}", "`tvm.runtime.tensor(ones)`", "renamed"),
@@ -192,7 +192,7 @@ def _first_failure(examiner: Examiner, exercise_id: str, path: Path) -> dict:
         ("1.2", METER, f"tvm.no_such_thing; {METER}", "no such name", "renamed"),
         ("1.2", METER, f"value.no_such_field; {METER}", "ask `isinstance` first", "renamed"),
         ("1.2", METER, f"relax.call_tir(None, [], out_sinfo=1); {METER}", "out_ty", "renamed"),
-        ("1.2", METER, f"isinstance(var, tvm.tirx.BufferLoad); {METER}", "functions that make a node", "not-a-class"),
+        ("1.2", METER, f"isinstance(var, tvm.tirx.BufferLoad); {METER}", "is a function that creates", "not-a-class"),
         ("1.4", f"{DROPPED}        return call\n", DROPPED, "returned None", "null"),
         ("1.5", COPIED, COPIED.replace("mod.clone()", "__import__('copy').copy(mod)"), "new GlobalVars", "copied"),
     ],
