@@ -8,6 +8,7 @@ only; and it puts the buttons of every block into a landmark without a name, whi
     [".md-typeset__scrollwrap", "Table, scrollable"],
     [".run-output pre > code", "Output, scrollable"],
     ["pre, pre > code", "Code, scrollable"],
+    [".tabbed-labels", "Tabs, scrollable"],
   ];
   const SCROLLERS = [".ir-picture, .kernel-picture", ...NAMES.map(([selector]) => selector)].join(", ");
   const stops = new WeakSet();
