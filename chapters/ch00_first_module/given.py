@@ -37,13 +37,18 @@ def measure(mod: tvm.IRModule) -> Table:
     whole = min(_seconds(vm, arguments) for _ in range(RUNS))
     runs = [_kernels(vm, arguments) for _ in range(RUNS)]
     rows = [
-        (calls[0][0], si(calls[0][1], "B"), si(min(c[2] for c in calls), "s"))
+        (calls[0][0], si(calls[0][1], "B"), _ms(min(c[2] for c in calls)))
         for calls in zip(*runs, strict=True)
     ]
     moved = si(sum(moved for _, moved, _ in runs[0]), "B")
     launches = f"{len(rows)} launch{'es' * (len(rows) != 1)}"
-    note = f"{launches}, {moved}, {si(whole, 's')}; largest error {error.max():.0e}"
+    note = f"{launches}, {moved}, {_ms(whole)}; largest error {error.max():.0e}"
     return Table(("kernel", "moves", "takes"), rows, note)
+
+
+def _ms(seconds: float) -> str:
+    """`seconds` in one unit, whatever the machine: a row's unit must not change from run to run."""
+    return f"{1e3 * seconds:.3f} ms"
 
 
 def _numbers() -> list[np.ndarray]:
