@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 import markdown as plain_markdown
+from markdown.extensions.toc import slugify
 from mkdocs.plugins import event_priority
 from mkdocs.utils import get_relative_url
 
@@ -79,7 +80,7 @@ def terms_of(path: Path) -> dict[str, tuple[str, str]]:
     for entry in _ENTRY.finditer(path.read_text(encoding="utf-8")):
         term = entry["term"]
         text = re.sub(r"<[^>]+>", "", plain_markdown.markdown(" ".join(entry["text"].split())))
-        anchor = re.sub(r"[^\w\s-]", "", term).strip().lower().replace(" ", "-")
+        anchor = slugify(term, "-")
         for form in FORMS.get(term, forms(term)):
             found[form] = anchor, html.unescape(text)
     return found

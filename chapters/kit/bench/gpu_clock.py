@@ -77,15 +77,19 @@ def interleaved(
     rounds: int,
     seconds: float = float("inf"),
     seed: int | None = None,
+    warm: int = WARM_ROUNDS,
 ) -> dict[str, Spread]:
-    """The Spread of each contender over `rounds` rounds, fewer if they would take more than `seconds`."""
+    """The Spread of each contender over `rounds` rounds, fewer if they would take more than `seconds`.
+
+    warm: rounds before, at least one, that do not count.
+    """
     shuffle = random.Random(seed)
 
     def one_round() -> dict[str, float]:
         return clock.round(shuffle.sample(list(contenders.items()), len(contenders)))
 
-    warm = [one_round() for _ in range(WARM_ROUNDS)]
-    rounds = _affordable(rounds, sum(warm[-1].values()), seconds)
+    before = [one_round() for _ in range(warm)]
+    rounds = _affordable(rounds, sum(before[-1].values()), seconds)
     taken = [one_round() for _ in range(rounds)]
     return {name: spread([times[name] for times in taken]) for name in contenders}
 

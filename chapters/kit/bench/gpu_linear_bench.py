@@ -51,10 +51,11 @@ def draw(layer: Layer, device: str = "cuda") -> tuple:
     return x, w, torch.randn(layer.n, device=device).to(kind)
 
 
-def error(result, x, w, bias) -> float:
+def error(result, x, w, bias, after: Callable | None = None) -> float:
     """The relative error against float64 over some rows, including the first and the last.
 
-    Raises WrongNumbersError if any element, of any row, is infinite or not a number.
+    after: what is applied to the layer's result, as a function of a tensor; None for nothing. Raises WrongNumbersError
+    if any element, of any row, is infinite or not a number.
     """
     import torch
 
@@ -62,6 +63,8 @@ def error(result, x, w, bias) -> float:
         raise WrongNumbersError("elements of the result are not finite, or were not written")
     rows = compared_rows(x)
     exact = x[rows].double() @ w.double().T + bias.double()
+    if after is not None:
+        exact = after(exact)
     return float((result[rows].double() - exact).norm() / exact.norm())
 
 

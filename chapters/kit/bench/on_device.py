@@ -7,7 +7,6 @@ random order; a kernel that is shorter than 20 ms is repeated, so its operands m
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -15,7 +14,8 @@ from typing import Any, Protocol
 import numpy as np
 from tvm import tirx
 
-from chapters.kit.bench.spread import Spread, spread
+from chapters.kit.bench.gpu_clock import interleaved
+from chapters.kit.bench.spread import Spread
 from chapters.kit.bench.vendor import vendor
 from chapters.kit.devices.connect import DeviceError
 from chapters.kit.devices.device import Prepared
@@ -227,20 +227,16 @@ def measure(
             contenders[name] = prepared
         except WrongNumbers as wrong:
             found.without.append(f"{name}: not timed, because its numbers are wrong {wrong}")
-    found.times = in_turns(contenders, rounds, seed)
+    found.times = interleaved(contenders, _OwnClock(), rounds=rounds, seed=seed, warm=1)
     found.table = str(time_table(found.times, problem))
     return found
 
 
-def in_turns(contenders: dict[str, Prepared], rounds: int, seed: int | None) -> dict[str, Spread]:
-    """The Spread of each contender; in every round each is measured once, in a new order. The first does not count."""
-    shuffle, taken = random.Random(seed), {name: [] for name in contenders}
-    for number in range(rounds + 1):
-        for name in shuffle.sample(list(contenders), len(contenders)):
-            seconds = contenders[name].seconds()
-            if number:
-                taken[name].append(seconds)
-    return {name: spread(seconds) for name, seconds in taken.items()}
+class _OwnClock:
+    """A Clock for kernels that each measure themselves, where they run."""
+
+    def round(self, order: list[tuple[str, Prepared]]) -> dict[str, float]:
+        return {name: prepared.seconds() for name, prepared in order}
 
 
 def time_table(times: dict[str, Spread], problem: Problem) -> Table:

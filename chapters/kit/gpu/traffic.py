@@ -25,8 +25,15 @@ import tvm
 from tvm import DataType, tirx
 
 from chapters.kit.gpu.launches import lowered
-from chapters.kit.gpu.limits import BANK_BYTES, BANKS, SECTOR_BYTES, VECTOR_BYTES, WARP
-from chapters.kit.gpu.warp_access import _OPERATORS, Access, _op_name, _Walk
+from chapters.kit.gpu.limits import SECTOR_BYTES, VECTOR_BYTES, WARP
+from chapters.kit.gpu.warp_access import (
+    _OPERATORS,
+    Access,
+    _item_bytes,
+    _op_name,
+    _pointed_at,
+    _Walk,
+)
 from chapters.kit.gpu.wgmma_tile import GROUP, OPERAND_BYTES, WgmmaTile
 from chapters.kit.ir.tensor_ir import nodes, substitute
 
@@ -52,28 +59,10 @@ class Request:
         """How many cycles one execution takes: 128 bytes of shared memory each, or a line of the first-level cache."""
         one = self.access
         if one.scope == "shared":
-            return _shared_wavefronts(one.first, one.lanes * one.item_bytes, one.item_bytes)
+            return sum(one.bank_cycles)
         begins = np.array(one.first) * one.item_bytes
         ends = begins + one.lanes * one.item_bytes - 1
         return len(np.union1d(begins // LINE_BYTES, ends // LINE_BYTES))
-
-
-def _shared_wavefronts(first: tuple[int, ...], wide: int, item_bytes: int) -> int:
-    """The cycles in which the banks deliver what 32 threads ask for, `wide` bytes each, from these elements on.
-
-    Threads are served together: all with up to 4 bytes each, half a warp with 8, a quarter with 16. Within such a group
-    the busiest bank decides: it delivers one word per cycle, to all threads that ask for this word.
-    """
-    together = WARP // max(1, wide // BANK_BYTES)
-    total = 0
-    for start in range(0, len(first), together):
-        words: dict[int, set[int]] = {}
-        for at in first[start : start + together]:
-            begin = at * item_bytes
-            for word in range(begin // BANK_BYTES, (begin + wide - 1) // BANK_BYTES + 1):
-                words.setdefault(word % BANKS, set()).add(word)
-        total += max(map(len, words.values()))
-    return total
 
 
 @dataclass
@@ -91,7 +80,7 @@ class _Raw:
 
     @property
     def item_bytes(self) -> int:
-        return DataType(str(self.buffer.dtype)).itemsize
+        return _item_bytes(self.buffer)
 
 
 class _Nest(_Walk):
@@ -128,10 +117,7 @@ class _Nest(_Walk):
 
     def fragment(self, call) -> None:
         """A fragment of 16 × 16 elements: every lane of the warp names the row and the half that it loads."""
-        (address,) = [
-            c for c in nodes(call.args[5], tvm.ir.Call) if _op_name(c) == "tirx.address_of"
-        ]
-        load, row_length = address.args[0], call.args[6]
+        (load,), row_length = _pointed_at(call.args[5]), call.args[6]
         (lane,) = [var for tag, (var, extent) in self.threads.items() if tag == "threadIdx.x"]
         row, half = tirx.floormod(lane, 16), tirx.floordiv(lane, 16)
         index = load.indices[0] + row * row_length + half * 8
@@ -142,13 +128,7 @@ class _Nest(_Walk):
         super().assembly(call, times)
         self.copying = False
 
-    def note(self, buffer, indices, writes, times, lanes=None) -> None:
-        scope = (str(buffer.scope()) or "global").removesuffix(".dyn")
-        if scope not in ("shared", "global") or len(indices) != 1:
-            return
-        (index,) = indices
-        lanes = lanes or (int(index.lanes) if isinstance(index, tirx.Ramp) else 1)
-        start = index.base if isinstance(index, tirx.Ramp) else index
+    def keep(self, buffer, scope, writes, lanes, start, times) -> None:
         place = scope, writes, lanes, start, tuple(self.loops), len(self.barriers)
         self.raw.append(_Raw(buffer, *place, self.copying))
 
@@ -340,7 +320,7 @@ def wgmma_traffic(m: int, n: int, k: int, out_dtype: str, tile: WgmmaTile) -> Tr
 
 def _bytes(buffer, sizes: Mapping[str, int]) -> int:
     shape = (sizes[n.name] if isinstance(n, tvm.ir.Var) else int(n) for n in buffer.shape)
-    return math.prod(shape) * DataType(str(buffer.dtype)).itemsize
+    return math.prod(shape) * _item_bytes(buffer)
 
 
 def _by_speed(nest: _Nest) -> list[tuple[str, tuple[tirx.Var, int]]]:
@@ -353,10 +333,7 @@ def _stored_fragments(kernel) -> set[str]:
     found = set()
     for call in (e.value for e in nodes(kernel.body, tirx.Evaluate)):
         if _op_name(call) == "tirx.tvm_store_matrix_sync":
-            inner = [
-                c for c in nodes(call.args[5], tvm.ir.Call) if _op_name(c) == "tirx.address_of"
-            ]
-            found |= {str(c.args[0].source.name) for c in inner}
+            found |= {str(load.source.name) for load in _pointed_at(call.args[5])}
     return found
 
 

@@ -42,18 +42,26 @@ class Access:
     @property
     def ways(self) -> int:
         """How many words the busiest bank must deliver: 1 is free of conflicts."""
+        return max(self.bank_cycles, default=1)
+
+    @property
+    def bank_cycles(self) -> list[int]:
+        """The cycles that shared memory takes for each group of threads that it serves together.
+
+        All threads with up to 4 bytes each are served together, half a warp with 8, a quarter with 16. The busiest
+        bank decides: it delivers one word per cycle, to all threads of the group that ask for it.
+        """
         wide = self.lanes * self.item_bytes
-        # threads are served together: with 8 bytes per thread half a warp, with 16 a quarter
         together = WARP // max(1, wide // BANK_BYTES)
-        worst = 1
+        cycles = []
         for start in range(0, len(self.first), together):
             words = defaultdict(set)
             for at in self.first[start : start + together]:
                 begin = at * self.item_bytes
                 for word in range(begin // BANK_BYTES, (begin + wide - 1) // BANK_BYTES + 1):
                     words[word % BANKS].add(word)
-            worst = max(worst, *(len(asked) for asked in words.values()))
-        return worst
+            cycles.append(max(map(len, words.values())))
+        return cycles
 
     @property
     def sectors(self) -> int:
@@ -142,20 +150,22 @@ class _Walk:
         copies = _op_name(call).startswith("tirx.ptx.cp_async_c")
         wide = int(call.args[2]) if copies and len(call.args) > 3 else 16
         for position, argument in enumerate(call.args):
-            calls = nodes(argument, tvm.ir.Call)
-            for address in (c for c in calls if _op_name(c) == "tirx.address_of"):
-                load = address.args[0]
+            for load in _pointed_at(argument):
                 lanes = wide // _item_bytes(load.source)
                 self.note(load.source, load.indices, copies and position == 0, times, lanes)
 
     def note(self, buffer, indices, writes: bool, times: int, lanes: int | None = None) -> None:
-        """Note one access, if it is of shared or global memory. lanes: by default those of the index."""
+        """Keep one access, if it is of shared or global memory. lanes: by default those of the index."""
         scope = (str(buffer.scope()) or "global").removesuffix(".dyn")
         if scope not in ("shared", "global") or len(indices) != 1:
             return
         (index,) = indices
         lanes = lanes or (int(index.lanes) if isinstance(index, tirx.Ramp) else 1)
         start = index.base if isinstance(index, tirx.Ramp) else index
+        self.keep(buffer, scope, writes, lanes, start, times)
+
+    def keep(self, buffer, scope: str, writes: bool, lanes: int, start, times: int) -> None:
+        """Keep the access of `lanes` elements of `buffer` from the index `start` on."""
         first = tuple(self.value(start, thread) for thread in self.first_warp())
         name, item_bytes = str(buffer.name), _item_bytes(buffer)
         self.found.append(Access(name, scope, writes, lanes, item_bytes, times, first))
@@ -190,6 +200,12 @@ class _Walk:
 
 def _item_bytes(buffer) -> int:
     return tvm.DataType(str(buffer.dtype)).itemsize
+
+
+def _pointed_at(expr) -> list:
+    """The loads whose addresses `expr` takes."""
+    calls = nodes(expr, tvm.ir.Call)
+    return [call.args[0] for call in calls if _op_name(call) == "tirx.address_of"]
 
 
 def _op_name(call) -> str:
