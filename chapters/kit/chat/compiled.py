@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -15,16 +14,16 @@ from tvm.target import Target
 from chapters.kit.chat.attention import cache_shape
 from chapters.kit.chat.model import FUNCTIONS, chat_decoder
 from chapters.kit.chat.weights import Weights
+from chapters.kit.cpu.aligned import ALIGNED, aligned_bytes
+from chapters.kit.pipeline.share_tensors import ShareTensors
 from chapters.kit.quantized.coded_products_on_gpu import ScheduleCodedProductsOnGPU
 from chapters.kit.quantized.schedule_coded_products import ScheduleCodedProducts
-
-ALIGNMENT = 64  # bytes, which compiled code expects
 
 
 def with_coded_passes(
     phases: Mapping[str, Sequence[Pass]], target: Target, exact: bool
 ) -> list[Pass]:
-    """The passes of `phases` in order, and first among those that schedule the one for coded products.
+    """The passes of `phases` in order, with the one for coded products first among the schedules, and ShareTensors.
 
     phases: chapter 9's, with chapter 11's passes, which fuse `dequantize` with its readers. exact: for a CPU, see
     `compile_decoder`. Products on a GPU are always exact.
@@ -35,7 +34,10 @@ def with_coded_passes(
         ScheduleCodedProducts(target, exact) if on_cpu else ScheduleCodedProductsOnGPU(target)
     )
     schedule.insert(0, products)
-    return [one for phase in {**phases, "schedule": schedule}.values() for one in phase]
+    memory = list(phases["memory"])
+    memory.insert([str(one.info.name) for one in memory].index("KillAfterLastUse"), ShareTensors())
+    changed = {**phases, "schedule": schedule, "memory": memory}
+    return [one for phase in changed.values() for one in phase]
 
 
 def compile_decoder(
@@ -62,20 +64,10 @@ def compile_decoder(
     return tvm.compile(mod, target, relax_pipeline=pipeline), names
 
 
-def in_large_pages(nbytes: int) -> np.ndarray:
-    """Zeros, uint8 (nbytes,), in large pages where the system has them; they take memory where they are touched.
+def placed(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Copies of `arrays` one behind the other, in large pages where the system has them.
 
     A step reads all weights once. With pages of 4 KiB the processor looks up an address 25,000 times for each 100 MB.
-    """
-    memory = mmap.mmap(-1, nbytes)
-    if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, np.uint8)
-
-
-def placed(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Copies of `arrays` one behind the other, in large pages.
-
     Codes come first, and those of the layers before the head's, as a step reads them: a product asks for memory a
     little ahead, and beyond its own codes that should be what the next product begins with.
     """
@@ -85,8 +77,8 @@ def placed(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
     places, size = {}, 0
     for name in sorted(arrays, key=order):
-        places[name], size = size, size + -(-arrays[name].nbytes // ALIGNMENT) * ALIGNMENT
-    room = in_large_pages(size)
+        places[name], size = size, size + -(-arrays[name].nbytes // ALIGNED) * ALIGNED
+    room = aligned_bytes(size)
     copies = {}
     for name, array in arrays.items():
         at = room[places[name] : places[name] + array.nbytes]
@@ -104,7 +96,7 @@ class ChatModel:
         arrays = placed(dict(weights.arrays()))
         self.weights = [tvm.runtime.from_dlpack(arrays[name]) for name in names]
         shape = cache_shape(self.config)
-        room = in_large_pages(4 * math.prod(shape))
+        room = aligned_bytes(4 * math.prod(shape))
         self.cache = tvm.runtime.from_dlpack(room.view("float32").reshape(shape))
         self.length = 0
 

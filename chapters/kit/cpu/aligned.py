@@ -8,7 +8,10 @@ ALIGNED = 64  # bytes: what TVM's kernels expect, and NumPy does not promise
 
 
 def aligned_bytes(count: int) -> np.ndarray:
-    """`count` bytes, uninitialised, at an address that is a multiple of ALIGNED."""
-    room = np.empty(count + ALIGNED, "uint8")
+    """`count` zero bytes at an address that is a multiple of ALIGNED.
+
+    For some megabytes and more NumPy asks Linux for large pages; memory is taken where it is touched.
+    """
+    room = np.zeros(count + ALIGNED, "uint8")
     start = -room.ctypes.data % ALIGNED
     return room[start : start + count]

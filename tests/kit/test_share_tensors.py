@@ -1,0 +1,62 @@
+"""Tensors of the same bytes, shape and dtype are made once, and the results stay what they were."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.ir.relax_effects import calls_in
+from chapters.kit.pipeline.share_tensors import ALLOC_TENSOR, ShareTensors
+from solutions.ch09_the_compiler.pipeline import phases
+from tests.support.targets import QUICK_HERE
+
+# steps that take turns with two storages; `c` has as many bytes as the others, and another shape and dtype
+CHAIN = relax_module("""
+def main(x: ("n", 8)):
+    a = R.nn.softmax(x)
+    b = R.nn.softmax(a, axis=0)
+    c = R.astype(R.reshape(b, R.shape([8, n])), "int32")
+    d = R.add(R.astype(R.reshape(c, R.shape([n, 8])), "float32"), b)
+    e = R.nn.softmax(d)
+    f = R.nn.softmax(e, axis=0)
+    g = R.nn.softmax(f)
+    h = R.nn.softmax(g, axis=0)
+    return h
+""")
+
+
+def pipeline(share: bool, seen: list[str]):
+    """Chapter 9's pipeline for at most 16 rows, with ShareTensors or not; `seen` gets what makes each tensor."""
+
+    @tvm.transform.module_pass(opt_level=0, name="whole")
+    def whole(mod, _ctx):
+        found = phases(QUICK_HERE, variable_bounds={"n": 16})
+        memory = list(found["memory"])
+        at = [str(one.info.name) for one in memory].index("KillAfterLastUse")
+        memory[at:at] = [ShareTensors()] if share else []
+        passes = [p for phase in {**found, "memory": memory}.values() for p in phase]
+        at = [str(one.info.name) for one in passes].index("KillAfterLastUse")
+        with QUICK_HERE:
+            mod = tvm.transform.Sequential(passes[:at])(mod)
+            calls = [call for call in calls_in(mod["main"].body) if call.op == ALLOC_TENSOR]
+            seen.extend(str(list(call.args)) for call in calls)
+            return tvm.transform.Sequential(passes[at:])(mod)
+
+    return whole
+
+
+@pytest.mark.parametrize("rows", [3, 16])
+def test_each_tensor_is_made_once_and_the_results_stay(rows):
+    x = np.random.default_rng(0).standard_normal((rows, 8)).astype("float32")
+    results, made = [], []
+    for share in (False, True):
+        made.append([])
+        built = tvm.compile(CHAIN, QUICK_HERE, relax_pipeline=pipeline(share, made[-1]))
+        main = relax.VirtualMachine(built, tvm.cpu())["main"]
+        results.append(main(tvm.runtime.tensor(x)).numpy())
+    assert np.isfinite(results[0]).all()
+    np.testing.assert_array_equal(*results)
+    before, after = made
+    assert len(set(before)) < len(before)  # the chain has what it takes
+    assert len(after) == len(set(after)) == len(set(before))
