@@ -65,7 +65,7 @@ class Cards(Drawing):
         shown = question.shown().rstrip()
         # `dialog` keeps Enter from sending the form where scripts do not run
         return (
-            f'<form class="question" method="dialog" data-right="{right}"><fieldset>'
+            f'<form class="question" method="dialog" data-right="{right}" data-search-exclude><fieldset>'
             f"<legend>{place}{_prose(question.ask)}</legend>"
             f"{show(shown)._repr_html_() if shown else ''}"
             f"{''.join(map(_choice, range(len(question.choices)), question.choices))}</fieldset>"

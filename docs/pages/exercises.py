@@ -35,7 +35,7 @@ def with_exercises(markdown: str, chapter) -> str:
         end = number + 1
         while end < len(lines) and not (prose[end] and _SECTION.match(lines[end])):
             end += 1
-        added = [*_start(chapter, exercise, code[exercise.id]), *_hints(chapter, exercise)]
+        added = [*_start(exercise, code[exercise.id]), *_hints(chapter, exercise)]
         lines[end:end] = ["", *added, "", *_solution(exercise), ""]
         lines[number : number + 1] = [
             f"{lines[number].rstrip()} {{ #{exercise.anchor} .exercise }}",
@@ -111,12 +111,12 @@ def _with_spaces(texts: list[str]) -> str:
     return out
 
 
-def _start(chapter, exercise, code: str) -> list[str]:
+def _start(exercise, code: str) -> list[str]:
     """What is in the learner's file. The code that a *fix* exercise mends is part of the task, so it is not folded."""
     mark = "???+" if exercise.kind == "fix" else "???"
     block = fenced(code).split("\n")
     return [
-        f'{mark} abstract start "In your file, `{chapter.file}`"',
+        f'{mark} abstract start "In your file"',
         "",
         *(f"    {line}".rstrip() for line in block),
     ]

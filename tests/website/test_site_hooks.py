@@ -72,7 +72,7 @@ def test_an_exercise_shows_what_is_in_the_learners_file_and_links_to_its_solutio
     )
     code = f"@decorator\ndef solved():\n    a = 1\n{todo}    # END exercise 2.1"
     block = indent(f"```python\n{code}\n```", "    ")
-    folded = f'??? abstract start "In your file, `file.py`"\n\n{block}'
+    folded = f'??? abstract start "In your file"\n\n{block}'
     assert folded in page
     assert page.index(folded) < page.index("Hint 1") < page.index("](solution.md#exercise-2-1)")
 
