@@ -8,6 +8,7 @@ from tvm import relax
 from tvm.relax.frontend import nn
 
 from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.quiz import Question
 from chapters.runner.earlier import earlier
 
@@ -42,6 +43,26 @@ def _result_type() -> str:
     rows, columns = relax.BlockBuilder().normalize(relax.op.matmul(x, w)).ty.shape
     return f"({rows}, {int(columns)})"
 
+
+def _main_after_lowering() -> str:
+    main = relax.transform.LegalizeOps()(earlier(0).from_script())["main"]
+    called = {call.op.name for call in calls_in(main)}
+    return "it calls PrimFuncs" if called == {"relax.call_tir"} else "it still calls operators"
+
+
+PREDICT = [
+    Question(
+        ask="What becomes of `main` when LegalizeOps runs on the model?",
+        choices=(
+            "it still calls operators",
+            "it calls PrimFuncs",
+            "it is gone: PrimFuncs replace it",
+        ),
+        compute=_main_after_lowering,
+        because="`main` stays, with as many calls as before. Each operator is replaced by a call of a PrimFunc, which "
+        "holds the loops.",
+    ),
+]
 
 QUESTIONS = [
     Question(

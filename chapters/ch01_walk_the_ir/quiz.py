@@ -7,7 +7,9 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from chapters.ch01_walk_the_ir.given import Small
 from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.quiz import Question
 from chapters.runner.earlier import earlier
 
@@ -53,6 +55,23 @@ def _result_of_a_mutator() -> str:
         return "the same object"
     return "an equal copy" if tvm_ffi.structural_equal(new, func) else "a different function"
 
+
+def _launches_beside_calls() -> str:
+    launches, calls = earlier(1).launches(Small)["main"], len(calls_in(Small["main"]))
+    if launches == calls:
+        return "as many kernels as calls"
+    return "fewer kernels than calls" if launches < calls else "more kernels than calls"
+
+
+PREDICT = [
+    Question(
+        ask="Compare the launches with the calls in this listing. Does the function launch…",
+        choices=("fewer kernels than calls", "as many kernels as calls", "more kernels than calls"),
+        compute=_launches_beside_calls,
+        because="Some of the calls cost nothing: a reshape can become a view, and unused results are removed. Exercise "
+        "1.6 asks for the number.",
+    ),
+]
 
 QUESTIONS = [
     Question(

@@ -7,6 +7,7 @@ from tvm import relax
 
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder.llama import decoder
+from chapters.kit.decoder.llama_config import CONFIGS
 from chapters.kit.pipeline.captured_kernels import captured
 from chapters.kit.pipeline.planned_storage import lower, planned
 from chapters.kit.quiz import Question
@@ -81,6 +82,30 @@ def _captured_with_bounds_only() -> str:
     mod, _ = decoder("tiny", functions=["batch_decode"])
     return str(captured(_bounded(mod, batch_size=8, context_window=64), "batch_decode").captured)
 
+
+def _largest_temporary() -> str:
+    mod, _ = decoder("tiny", functions=["batch_decode"])
+    plan = planned(_bounded(mod, batch_size=8, context_window=64))
+    sizes, tokens = CONFIGS["tiny"], 64  # of a sequence
+    names = {
+        8 * sizes.num_attention_heads * tokens * 4: "the attention scores",
+        8 * 2 * sizes.intermediate_size * 4: "the hidden states of the feed-forward layer",
+    }
+    return names.get(max(storage.bytes() for storage in plan.constant), "something else")
+
+
+PREDICT = [
+    Question(
+        ask="Which temporary tensor of that decode step is the largest?",
+        choices=(
+            "the attention scores",
+            "the hidden states of the feed-forward layer",
+            "something else",
+        ),
+        compute=_largest_temporary,
+        because="Its size does not depend on the number of sequences: the step makes it of a weight alone.",
+    ),
+]
 
 QUESTIONS = [
     Question(

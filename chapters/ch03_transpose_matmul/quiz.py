@@ -100,3 +100,5 @@ QUESTIONS = [
         "elements.",
     ),
 ]
+
+PREDICT = QUESTIONS[:1]  # the lesson asks it at its beginning

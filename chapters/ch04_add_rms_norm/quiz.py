@@ -6,6 +6,7 @@ import tvm
 from tvm import relax
 
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
+from chapters.kit.cases.add_norm import unfused
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.quiz import Question
@@ -50,6 +51,23 @@ def _upstream_on_sequences() -> str:
         return "a module that is not well-formed"
     return "a module that runs"
 
+
+def _crossings() -> str:
+    """How often a tensor crosses the memory bus, before and after the pass."""
+    tensor = 512 * 4096 * 2
+    before, after = earlier(4).bytes_moved(unfused((1, 512, 4096)), CUDA, {})
+    return f"{before // tensor} and {after // tensor}"  # the weight, a single row, is the remainder
+
+
+PREDICT = [
+    Question(
+        ask="How many times does a tensor of (1, 512, 4096) cross the memory bus, on the left and on the right?",
+        choices=("4 and 3", "5 and 4", "6 and 4"),
+        compute=_crossings,
+        because="Unfused, add reads two tensors and writes the sum, and rms_norm reads the sum and writes its result. "
+        "In the fused kernel the sum is still written, but not read back.",
+    ),
+]
 
 QUESTIONS = [
     Question(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import tvm
 from tvm import s_tir, te
 
+from chapters.ch05_schedules_and_their_limits.given import forced
 from chapters.kit.cases.matmul_bias import matmul_bias
 from chapters.kit.cases.row_sums import row_sums
 from chapters.kit.cpu.matmul_tile import lanes_of
@@ -70,6 +73,35 @@ def _loops_of_partial_sums() -> str:
             accepted.append(name)
     return " and ".join(accepted)
 
+
+def _error(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """What the careless program gives, minus the product with its bias."""
+    out = tvm.runtime.tensor(np.zeros(c.shape, "int32"))
+    kernel = tvm.compile(forced(*c.shape, a.shape[1]), target="llvm")
+    kernel["main"](*map(tvm.runtime.tensor, (a, b, c)), out)
+    return out.numpy() - (a.astype("int32") @ b.T.astype("int32") + c)
+
+
+def _what_the_error_depends_on() -> str:
+    random = np.random.default_rng(0)
+    a, other = random.integers(-9, 9, (2, 3, 64), "int8")
+    b = random.integers(-9, 9, (5, 64), "int8")
+    c = random.integers(-9, 9, (3, 5), "int32")
+    depends_on_a = (_error(a, b, c) != _error(other, b, c)).any()
+    depends_on_c = (_error(a, b, c) != _error(a, b, c + 1)).any()
+    if depends_on_a and depends_on_c:
+        return "on A, B and C"
+    return "on A and B alone" if depends_on_a else "on C alone"
+
+
+PREDICT = [
+    Question(
+        ask="Besides the number of steps: what does the error depend on?",
+        choices=("on A and B alone", "on C alone", "on A, B and C"),
+        compute=_what_the_error_depends_on,
+        because="Each product enters the sum once, as it should. Only the bias is added too often.",
+    ),
+]
 
 QUESTIONS = [
     Question(

@@ -6,6 +6,7 @@ import numpy as np
 from tvm import s_tir
 
 from chapters.kit.cases.matmul_bias import matmul_bias
+from chapters.kit.draw.executed import execute
 from chapters.kit.quiz import Question
 from chapters.runner.earlier import earlier
 
@@ -49,6 +50,26 @@ def _sixteen_bits() -> str:
         first, last = np.float16(first + one), np.float16(last + one)
     return f"{int(first)} and {int(np.float16(last + bias))}"
 
+
+def _reads_and_writes() -> str:
+    """How often the fused program reads an element of C and writes one of D, in a product of one element."""
+    sch = s_tir.Schedule(matmul_bias(1, 1, 64))
+    earlier(6).fuse_reduction_epilogue(sch, "matmul", "bias")
+    shapes = {"A": (1, 64), "B": (1, 64), "C": (1, 1), "D": (1, 1)}
+    stores = execute(sch.mod["main"], {name: np.ones(shape) for name, shape in shapes.items()})
+    read = sum(one.buffer == "C" for store in stores for one in store.reads)
+    return f"{read} and {sum(store.wrote.buffer == 'D' for store in stores)}"
+
+
+PREDICT = [
+    Question(
+        ask="After the fusion, how often is an element of the bias read, and how often is an element of `D` written?",
+        choices=("1 and 1", "1 and 64", "1 and 65", "64 and 64"),
+        compute=_reads_and_writes,
+        because="The bias is read once, when the sum starts from it. `D` now holds the partial sums, so it is written "
+        "once at the start, and then at each of the 64 steps.",
+    ),
+]
 
 QUESTIONS = [
     Question(

@@ -31,7 +31,24 @@ def _half_sum() -> str:
     return str(int(total))
 
 
+def _after_every_step(*steps: int) -> int:
+    total = 0
+    for step in steps:
+        total = max(total + step, 0)
+    return total
+
+
 WAYS = ("init", "scaled", "last step", "refused")
+
+PREDICT = [
+    Question(
+        ask="The maximum is taken after every step. What is the result of the steps 3 and -5, and of -5 and 3?",
+        choices=("-2 and -2", "0 and 0", "0 and 3"),
+        compute=lambda: f"{_after_every_step(3, -5)} and {_after_every_step(-5, 3)}",
+        because="In the second order the maximum raises -5 to 0 before 3 is added. So the result depends on the order "
+        "of the steps. For a sum, the order must not matter.",
+    ),
+]
 
 QUESTIONS = [
     Question(

@@ -48,6 +48,23 @@ def _too_few_blocks() -> str:
     return outcome(lambda: sch.split(loop, [2, 32, 4]), *said)
 
 
+def _with_a_larger_tile() -> str:
+    tiles = (ThreadTile(edge, edge, 16, 4, 4) for edge in (64, 128))
+    small, large = (earlier(8).bytes_loaded(512, 512, 512, tile, 2)["tiled"] for tile in tiles)
+    return {1: "as many", 2: "half as many", 4: "a quarter"}.get(small / large, "more")
+
+
+PREDICT = [
+    Question(
+        ask="A block's tile of D gets twice as many rows and twice as many columns. How many bytes do all blocks "
+        "together load then?",
+        choices=("a quarter", "half as many", "as many", "more"),
+        compute=_with_a_larger_tile,
+        because="There are a quarter as many blocks, and each of them needs twice as many rows of A and twice as many "
+        "columns of B.",
+    ),
+]
+
 QUESTIONS = [
     Question(
         ask="A tile in shared memory has rows of 16 float16, without padding. In a block of 16 x 16 threads, the "

@@ -40,6 +40,13 @@ def main(ids: (7, "int32"), x: (7, 24)):
     rows = R.take(TABLE, ids, axis=0)
     out = R.matmul(R.add(x, rows), R.permute_dims(TABLE))
 """
+FEED_FORWARD = """
+def main(x: (7, 24), w: (24,), up: (40, 24), up_b: (40,), down: (24, 40), down_b: (24,)):
+    mean = R.mean(R.power(x, R.const(2.0)), axis=[-1], keepdims=True)
+    norm = R.multiply(R.multiply(x, R.rsqrt(R.add(mean, R.const(1e-05)))), w)
+    wide = R.nn.gelu(R.add(up_b, R.matmul(norm, R.permute_dims(up))))
+    out = R.add(x, R.add(down_b, R.matmul(wide, R.permute_dims(down))))
+"""
 PRODUCT = "def main(x: (7, 24)):\n    out = R.matmul(x, W)"
 
 
@@ -107,6 +114,52 @@ def _took() -> str:
     on_cores = "mma_sync" in cuda_source(mod, target)
     return "the code uses tensor cores" if on_cores else "the code multiplies number by number"
 
+
+def _operators_of_a_norm() -> str:
+    import torch  # for the lesson alone: `python -m chapters quiz 10` does without
+
+    from chapters.kit.models.from_torch import imported
+
+    norm = torch.nn.RMSNorm(24, eps=1e-5).eval()
+    return str(len(_operators(imported(norm, (torch.randn(7, 24),)))))
+
+
+def _layers_that_fuse() -> str:
+    graphs = {
+        "for `Linear`": relax_module(
+            "def main(x: (7, 24), w: (40, 24)):\n    out = R.matmul(x, R.permute_dims(w))"
+        ),
+        "for GPT-2's layer": relax_module(
+            "def main(x: (7, 24), w: (24, 40)):\n    out = R.matmul(x, w)"
+        ),
+    }
+    fuse = earlier(3).FuseTransposeMatmul()
+    found = [name for name, mod in graphs.items() if "matmul" not in _operators(fuse(mod))]
+    return found[0] if len(found) == 1 else "for both" if found else "for neither"
+
+
+PREDICT = [
+    Question(
+        ask="A model has `torch.nn.RMSNorm`. How many Relax operators does the importer make of it?",
+        choices=("1", "3", "6"),
+        compute=_operators_of_a_norm,
+        because="The exporter spells the norm out: a power, a mean, an addition, a root and two products.",
+    ),
+    Question(
+        ask="For which layer does chapter 3's pass find something?",
+        choices=("for `Linear`", "for GPT-2's layer", "for both"),
+        compute=_layers_that_fuse,
+        because="The pass looks for a `permute_dims` and a `matmul`. GPT-2's layer multiplies by its weight as it is "
+        "stored, so its graph has no transpose.",
+    ),
+    Question(
+        ask="How many kernels does the compiled model of 14 operators launch?",
+        choices=("3", "6", "14"),
+        compute=lambda: _launches(earlier(10).canonicalize()(relax_module(FEED_FORWARD))),
+        because="One for the norm, and one for each product. A product's kernel also computes the operators that "
+        "follow it.",
+    ),
+]
 
 QUESTIONS = [
     Question(

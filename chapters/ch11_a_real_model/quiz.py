@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import tvm
+from tvm.target import Target
 
 from chapters.ch11_a_real_model import given, layer
 from chapters.kit.chat.gguf_file import BLOCKS
+from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.quantized.blocks import Form
+from chapters.kit.quantized.dot_products import dot_products
+from chapters.kit.quantized.int8_product import int8_product
 from chapters.kit.quiz import Question
 from chapters.runner.earlier import earlier
 
@@ -46,6 +52,53 @@ def _odd_size() -> str:
         return "it is refused"
     return "the last group is filled with zeros"
 
+
+def _passes_without_floats() -> str:
+    """The smallest number of this chapter's passes after which no kernel of a model's two ends unpacks alone."""
+    ends, chapter = layer.lowered(layer.ends()), earlier(11)
+    passes = chapter.FuseDequantizeTake(), chapter.FuseDequantizeMatmul()
+    for count in range(len(passes) + 1):
+        for chosen in itertools.combinations(passes, count):
+            mod = layer.fused(ends, *chosen)
+            if not any(given.unpacks(mod, call) for call in given.kernel_calls(mod["main"])):
+                return str(count)
+    return "more"
+
+
+def _dtype_of_x() -> str:
+    """What the product of bytes makes of x, on a processor with AVX-512."""
+    target = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "icelake-server"})
+    func = int8_product(layer.Q4_1, 64, 96, (1, 96), dot_products(target))
+    stored = {str(store.buffer.dtype) for store in nodes(func.body, tvm.tirx.BufferStore)}
+    names = {"int8": "integers of 8 bits, and a scale", "float16": "float16"}
+    return next(
+        (name for dtype, name in names.items() if dtype in stored), "nothing: it stays float32"
+    )
+
+
+PREDICT = [
+    Question(
+        ask="How many bits per weight are 20 bytes for 32 weights?",
+        choices=("4", "4.5", "5"),
+        compute=lambda: f"{layer.Q4_1.bytes_of(16, 32) * 8 / (16 * 32):g}",
+        because="160 / 32 = 5. Each weight has a code of 4 bits. A scale and a minimum of 16 bits each, shared by 32 "
+        "weights, add one bit.",
+    ),
+    Question(
+        ask="How many passes do you need, so that no kernel reads float weights?",
+        choices=("1", "2", "3"),
+        compute=_passes_without_floats,
+        because="The lookup and the product are two kinds of kernels. Each kind needs a pass that lets it unpack the "
+        "codes itself.",
+    ),
+    Question(
+        ask="What does x become for the instruction that multiplies bytes?",
+        choices=("nothing: it stays float32", "float16", "integers of 8 bits, and a scale"),
+        compute=_dtype_of_x,
+        because="Both operands must be bytes. So x is divided into groups, and each group is rounded to integers from "
+        "-127 to 127 with a scale of its own.",
+    ),
+]
 
 QUESTIONS = [
     Question(

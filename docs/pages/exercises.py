@@ -1,11 +1,19 @@
-"""What the site adds to an exercise in a lesson: its anchor, its facts under the heading, its hints at the end."""
+"""What the site adds to an exercise in a lesson.
+
+Under the heading: its anchor and its facts. At its end: the function as the learner's file has it, the hints, which a
+reader unfolds one by one, and a link to the solution.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
+from itertools import pairwise
 
+from chapters.runner.learner_file import stub_text
+from chapters.runner.regions import BEGIN, END, lines_of
 from docs.pages.blocks import PageError
-from docs.pages.fences import in_prose
+from docs.pages.fences import fenced, in_prose
 
 HEADING = re.compile(r"^### Exercise (?P<id>\d+\.\d+) · (?P<title>.+?)\s*$")
 _SECTION = re.compile(r"^#{1,3} ")
@@ -21,12 +29,14 @@ def with_exercises(markdown: str, chapter) -> str:
     found = [(n, HEADING.match(line)) for n, line in enumerate(lines) if prose[n]]
     headings = [(number, match) for number, match in found if match]
     _agree([(match["id"], match["title"]) for _, match in headings], chapter)
+    code = to_write(stub_text(chapter))
     for number, match in reversed(headings):
         exercise = chapter.exercise(match["id"])
         end = number + 1
         while end < len(lines) and not (prose[end] and _SECTION.match(lines[end])):
             end += 1
-        lines[end:end] = ["", *_hints(chapter, exercise), ""]
+        added = [*_start(exercise, code[exercise.id]), *_hints(chapter, exercise)]
+        lines[end:end] = ["", *added, "", *_solution(exercise), ""]
         lines[number : number + 1] = [
             f"{lines[number].rstrip()} {{ #{exercise.anchor} .exercise }}",
             "",
@@ -64,6 +74,59 @@ def _agree(headings: list[tuple[str, str]], chapter) -> None:
 
 def _plain(title: str) -> str:
     return re.sub(r"[`*_\\]", "", title).strip()
+
+
+def to_write(stub: str) -> dict[str, str]:
+    """{exercise: the functions of a learner's file that hold its regions}; a method stands below its class's line."""
+    lines, tree = lines_of(stub), ast.parse(stub)
+    found: dict[str, list[str]] = {}
+    for number, line in enumerate(lines, 1):
+        if not (begin := BEGIN.match(line)):
+            continue
+        end = next(n for n in range(number, len(lines) + 1) if END.match(lines[n - 1]))
+        around = [node for node in ast.walk(tree) if _is_around(node, number)]
+        *outer, inner = sorted(around, key=lambda node: node.lineno)
+        first = min([inner.lineno, *(decorator.lineno for decorator in inner.decorator_list)])
+        shown = found.setdefault(begin["id"], [])
+        for text in [
+            *(lines[node.lineno - 1] for node in outer),
+            "\n".join(lines[first - 1 : max(end, inner.end_lineno)]),
+        ]:
+            shown += [] if text in shown else [text]
+    return {key: _with_spaces(texts) for key, texts in found.items()}
+
+
+def _is_around(node: ast.AST, number: int) -> bool:
+    kinds = (ast.FunctionDef, ast.ClassDef)
+    return isinstance(node, kinds) and node.lineno < number <= node.end_lineno
+
+
+def _with_spaces(texts: list[str]) -> str:
+    """Classes and functions one below the other: two lines apart, and a method one line from what precedes it."""
+    out = texts[0]
+    for before, text in pairwise(texts):
+        method = text.startswith(" ")
+        first = method and not before.startswith(" ")
+        out += ("\n" if first else "\n\n" if method else "\n\n\n") + text
+    return out
+
+
+def _start(exercise, code: str) -> list[str]:
+    """What is in the learner's file. The code that a *fix* exercise mends is part of the task, so it is not folded."""
+    mark = "???+" if exercise.kind == "fix" else "???"
+    block = fenced(code).split("\n")
+    return [
+        f'{mark} abstract start "In your file"',
+        "",
+        *(f"    {line}".rstrip() for line in block),
+    ]
+
+
+def _solution(exercise) -> list[str]:
+    return [
+        f"When the check passes, compare with [the solution of {exercise.id}](solution.md#{exercise.anchor}).",
+        "{ .exercise-solution }",
+    ]
 
 
 def _hints(chapter, exercise) -> list[str]:

@@ -57,6 +57,12 @@ def reference(text: str, chapter) -> list[str]:
                 exercise = chapter.exercise(exercise_id)
                 heading = f"## Exercise {exercise_id} · {exercise.title}"
                 out += [f"{heading} {{ #{exercise.anchor} }}", ""]
+                task = f"[Task and hints](lesson.md#{exercise.anchor})"
+                out += [
+                    f"{task} · {exercise.kind}, {exercise.minutes} minutes",
+                    "{ .exercise-facts }",
+                    "",
+                ]
                 seen.add(exercise_id)
         code, marked = _shown(lines[chunk.first - 1 : chunk.last])
         if code:

@@ -1,9 +1,13 @@
 """What hooks add to pages: exercises, links, solutions, facts; and a sentence for each mistake of an author."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
+from chapters.runner import course
 from chapters.runner.course import ROOT, Chapter, Exercise
 
 pytest.importorskip("mkdocs")
@@ -40,6 +44,8 @@ def chapter(tmp_path):
     )
     folder = tmp_path / "chapters" / "ch02_name"
     folder.mkdir(parents=True)
+    (tmp_path / "solutions" / "ch02_name").mkdir(parents=True)
+    (tmp_path / "solutions" / "ch02_name" / "file.py").write_text(SOLUTION, encoding="utf-8")
     exercise = Exercise("2.1", "write", 8, "Attach `it`", "attach", 2)
     return Chapter(2, folder, "Name", 30, (), "no", "file.py", (exercise,), tmp_path)
 
@@ -53,10 +59,53 @@ def test_an_exercise_gets_anchor_facts_and_nested_hints_at_its_end(chapter):
     lines = exercises.with_exercises(LESSON, chapter).split("\n")
     assert "### Exercise 2.1 · Attach `it` { #exercise-2-1 .exercise }" in lines
     assert any("8 minutes" in line and "python -m chapters check 2.1" in line for line in lines)
-    hints = [line for line in lines if line.lstrip().startswith("???")]
+    hints = [line for line in lines if "tip hint" in line]
     assert hints == [f'{" " * 4 * n}??? tip hint "Hint {n + 1}"' for n in range(3)]
     assert "        more" in lines and "            third" in lines
     assert lines.index("## no heading") < lines.index(hints[0]) < lines.index("## Next")
+
+
+def test_an_exercise_shows_what_is_in_the_learners_file_and_links_to_its_solution(chapter):
+    page = exercises.with_exercises(LESSON, chapter)
+    todo = (
+        '    # BEGIN exercise 2.1 (1 line): task\n    raise NotImplementedError("exercise 2.1")\n'
+    )
+    code = f"@decorator\ndef solved():\n    a = 1\n{todo}    # END exercise 2.1"
+    block = indent(f"```python\n{code}\n```", "    ")
+    folded = f'??? abstract start "In your file"\n\n{block}'
+    assert folded in page
+    assert page.index(folded) < page.index("Hint 1") < page.index("](solution.md#exercise-2-1)")
+
+
+def test_the_code_that_a_fix_exercise_mends_is_not_folded(chapter):
+    fixing = replace(chapter, exercises=(replace(chapter.exercises[0], kind="fix"),))
+    assert "???+ abstract start" in exercises.with_exercises(LESSON, fixing)
+
+
+def test_methods_stand_below_the_line_of_their_class():
+    stub = (
+        "class A:\n    x = 1\n\n    def f(self):\n        # BEGIN exercise 2.1: a\n        ...\n"
+        "        # END exercise 2.1\n\n    def g(self):\n        # BEGIN exercise 2.1: b\n"
+        "        ...\n        # END exercise 2.1\n\n\ndef h():\n    # BEGIN exercise 2.1: c\n    ...\n"
+        "    # END exercise 2.1\n"
+    )
+    assert exercises.to_write(stub) == {"2.1": stub.replace("    x = 1\n\n", "").rstrip()}
+
+
+@pytest.mark.parametrize("chapter", [pytest.param(c, id=c.short) for c in course.chapters()])
+def test_every_exercise_of_the_course_has_its_start_its_hints_and_its_solution(chapter):
+    _, _, lesson = chapter.lesson.read_text(encoding="utf-8").split("---\n", 2)
+    sections = re.split(r"^### Exercise ", exercises.with_exercises(lesson, chapter), flags=re.M)[
+        1:
+    ]
+    solution = solution_page.solution_page(chapter)
+    assert [section.split()[0] for section in sections] == [e.id for e in chapter.exercises]
+    for section, exercise in zip(sections, chapter.exercises, strict=True):
+        assert section.count(" abstract start ") == 1
+        assert [section.count(f'tip hint "Hint {n}"') for n in (1, 2, 3)] == [1, 1, 1]
+        assert section.count(f"](solution.md#{exercise.anchor})") == 1
+        heading = f"## Exercise {exercise.id} · {exercise.title} {{ #{exercise.anchor} }}"
+        assert f"{heading}\n\n[Task and hints](lesson.md#{exercise.anchor}) · " in solution
 
 
 @pytest.mark.parametrize(
