@@ -1,6 +1,7 @@
-/* Pictures with a slider (chapters/kit/draw/scrubber.py). An element lists what it shows at each step, in data-texts and
-data-marks, or names the one step that it belongs to, in data-at; this script shows one step, and adds a slider, buttons and, for several panels, a choice. Without scripts a
-picture shows its last step, and all its panels. */
+/* Pictures with a slider (chapters/kit/draw/scrubber.py). An element lists what it shows at each step, in data-texts,
+data-marks and data-shares, or names the one step that it belongs to, in data-at; this script shows one step, and adds a
+slider, buttons and, for several panels, a choice. A picture with data-dials gets a slider per dial instead. Without
+scripts a picture shows its last step, or the dials' start, and all its panels. */
 
 (() => {
   const SECONDS = { step: 0.7, all: 14 }; // at most, while it plays
@@ -27,6 +28,7 @@ picture shows its last step, and all its panels. */
         texts: [...element.querySelectorAll("[data-texts]")].map((e) => [e, e.dataset.texts.split("|")]),
         parts: [...element.querySelectorAll("[data-at]")].map((e) => [e, Number(e.dataset.at)]),
         marks: [...element.querySelectorAll("[data-marks]")].map((e) => [e, e.dataset.marks.split("|")]),
+        shares: [...element.querySelectorAll("[data-shares]")].map((e) => [e, e.dataset.shares.split("|")]),
       }));
       this.build();
       section.classList.add("scrub-on");
@@ -35,19 +37,22 @@ picture shows its last step, and all its panels. */
     }
 
     build() {
+      this.where = make("p", { class: "scrub-where", role: "status" });
+      this.section.prepend(...this.choices(), this.controls(), this.where);
+    }
+
+    controls() {
       const label = this.section.getAttribute("aria-label");
       this.back = button("← Back", () => this.move(-1));
       this.next = button("Next →", () => this.move(1));
       this.player = button("▶ Play", () => (this.timer ? this.stop() : this.play()));
       this.range = make("input", { type: "range", min: 0, "aria-label": `${label}: step` });
-      this.where = make("p", { class: "scrub-where", role: "status" });
       this.range.addEventListener("input", () => {
         this.stop();
         this.show(Number(this.range.value));
       });
-      const bar = make("div", { class: "scrub-bar" }, this.back, this.next, this.range, this.player);
       if (matchMedia("(prefers-reduced-motion: reduce)").matches) this.player.hidden = true;
-      this.section.prepend(...this.choices(), bar, this.where);
+      return make("div", { class: "scrub-bar" }, this.back, this.next, this.range, this.player);
     }
 
     choices() {
@@ -71,7 +76,6 @@ picture shows its last step, and all its panels. */
       this.panel = panel;
       for (const other of this.panels) other.element.hidden = other !== panel;
       if (panel.radio) panel.radio.checked = true;
-      this.range.max = panel.says.length - 1;
       this.show(Math.min(step, panel.says.length - 1));
     }
 
@@ -100,19 +104,57 @@ picture shows its last step, and all its panels. */
 
     show(step) {
       this.step = step;
-      const { says, texts, marks, parts } = this.panel;
+      const { says, texts, marks, shares, parts } = this.panel;
       const at = (list) => list[Math.min(step, list.length - 1)];
       for (const [element, list] of texts) element.textContent = at(list);
       for (const [element, list] of marks) element.dataset.mark = at(list);
+      for (const [element, list] of shares) element.style.setProperty("--share", at(list));
       for (const [element, own] of parts) element.dataset.mark = step < own ? "later" : step === own ? "now" : "past";
+      this.tell(step, at(says), says.length - 1);
+    }
+
+    tell(step, words, last) {
+      this.range.max = last;
       this.range.value = step;
-      this.range.setAttribute("aria-valuetext", `step ${step} of ${says.length - 1}`);
+      this.range.setAttribute("aria-valuetext", `step ${step} of ${last}`);
       // not `disabled`: a button that is would lose the keyboard's focus
       this.back.setAttribute("aria-disabled", step === 0);
       this.next.setAttribute("aria-disabled", this.ended());
-      this.where.textContent = `Step ${step} of ${says.length - 1}: ${at(says)}`;
+      this.where.textContent = `Step ${step} of ${last}: ${words}`;
     }
   }
 
-  document.querySelectorAll(".scrub").forEach((section) => new Scrubber(section));
+  /* a slider per dial; a step is a combination of their values, the last dial fastest */
+  class Dials extends Scrubber {
+    controls() {
+      this.dials = JSON.parse(this.section.dataset.dials).map(([name, values], n) => {
+        const id = `${this.section.dataset.key}-dial-${n}`;
+        const range = make("input", { type: "range", min: 0, max: values.length - 1, id });
+        range.addEventListener("input", () => this.show(this.combined()));
+        return { name, values, range, value: make("b", { "aria-hidden": true }) };
+      });
+      const rows = this.dials.map(({ name, range, value }) =>
+        make("div", { class: "scrub-dial" }, make("label", { for: range.id }, name), range, value)
+      );
+      return make("div", { class: "scrub-dials" }, ...rows);
+    }
+
+    combined() {
+      return this.dials.reduce((step, { values, range }) => step * values.length + Number(range.value), 0);
+    }
+
+    stop() {}
+
+    tell(step, words) {
+      for (const { values, range, value } of [...this.dials].reverse()) {
+        range.value = step % values.length;
+        step = Math.floor(step / values.length);
+        value.textContent = values[range.value];
+        range.setAttribute("aria-valuetext", value.textContent);
+      }
+      this.where.textContent = words;
+    }
+  }
+
+  document.querySelectorAll(".scrub").forEach((section) => (section.dataset.dials ? new Dials(section) : new Scrubber(section)));
 })();

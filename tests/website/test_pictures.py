@@ -10,6 +10,9 @@ import tvm
 from tvm import s_tir
 
 from chapters.ch07_when_fusion_is_sound.side_by_side import Verdict
+from chapters.ch08_gpu_targets import registers, tile_sizes
+from chapters.ch08_gpu_targets.given import ThreadTile
+from chapters.kit.bench.results import load
 from chapters.kit.cases.hard_cases import CASES
 from chapters.kit.cases.matmul_bias import matmul_bias
 from chapters.kit.cases.row_sums import row_sums
@@ -21,9 +24,20 @@ from chapters.kit.draw.loop_nest import loop_nest
 from chapters.kit.draw.read_order import ReadOrder
 from chapters.kit.draw.scrubber import Panel, Scrubber, changing
 from chapters.kit.draw.visits import visited, visits
+from chapters.kit.gpu.bank_picture import bank_picture, read_of_column, read_of_kernel
+from chapters.kit.gpu.cuda_resources import missing
+from chapters.kit.gpu.gpu_matmul import matmul_bias as layer_with_bias
+from chapters.kit.gpu.gpus import BOARDS, architecture
+from chapters.kit.gpu.kernel_report import used_by
+from chapters.kit.gpu.limits import LIMITS
+from chapters.kit.gpu.roofline_picture import SHOWN as ROOFLINES
+from chapters.kit.gpu.roofline_picture import bound, roofline_picture
+from chapters.kit.gpu.targets import CUDA
+from chapters.kit.gpu.warp_access import bytes_moved, conflicts
 from chapters.runner.course import ROOT
 from docs.pages.verdict_grid import VerdictGrid
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
+from solutions.ch08_gpu_targets.gpu_schedules import occupancy, shared_matmul
 
 
 @pytest.fixture(scope="module")
@@ -348,6 +362,291 @@ def test_the_strip_shows_what_the_cache_holds(opened):
 def test_a_row_that_ends_inside_a_line_is_refused():
     with pytest.raises(ValueError, match="no multiple of 4"):
         cache_lines([ReadOrder("odd", "w", (2, 6), tuple(range(12)))])
+
+
+# --- sliders with names ---------------------------------------------------------------------------
+
+DIALS = Scrubber(
+    "Two dials",
+    [
+        Panel(name, [f"{name} {n}" for n in range(6)], changing("b", "x", range(6), shown=4))
+        for name in ("one", "other")
+    ],
+    "two",
+    start=4,
+    dials={"size": ["s", "m", "l"], "kind": ["p", "q"]},
+)
+
+
+def value_of(page, name: str) -> str:
+    """What a screen reader says about a slider."""
+    return page.get_by_label(name, exact=True).get_attribute("aria-valuetext")
+
+
+def drag(page, name: str, share: float) -> None:
+    """Drag a slider by mouse from where its thumb may be to a share of its width."""
+    slider = page.get_by_label(name, exact=True)
+    slider.scroll_into_view_if_needed()
+    box = slider.bounding_box()
+    height = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 8, height)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 8 + share * (box["width"] - 16), height, steps=5)
+    page.mouse.up()
+
+
+def test_each_slider_moves_its_own_value(opened):
+    page = opened(DIALS)
+    assert (value_of(page, "size"), value_of(page, "kind")) == ("l", "p")
+    assert page.inner_text(".scrub-where") == "one 4" and page.locator(".scrub-bar").count() == 0
+    page.focus("#two-dial-1")
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text(".scrub-where") == "one 5" and value_of(page, "size") == "l"
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Home")
+    assert page.inner_text(".scrub-where") == "one 1" and page.inner_text(".x:visible") == "1"
+    drag(page, "size", 0.5)
+    assert (value_of(page, "size"), value_of(page, "kind")) == ("m", "q")
+    page.click("label >> text=other")  # the values stay
+    assert page.inner_text(".scrub-where") == "other 3" and value_of(page, "size") == "m"
+
+
+def test_without_scripts_the_sliders_start_is_told(opened):
+    page = opened(DIALS, java_script_enabled=False)
+    told = page.locator(".scrub-told:visible").all_inner_texts()
+    assert told == ["size l, kind p: one 4", "size l, kind p: other 4"]
+    assert page.locator(".x").all_inner_texts() == ["4", "4"]
+    assert str(DIALS).splitlines()[1] == "one: size l, kind p: one 4"
+
+
+# --- the banks of shared memory -------------------------------------------------------------------
+
+PADDINGS = range(0, 36, 4)
+
+
+@pytest.fixture(scope="module")
+def kernels() -> dict[int, tvm.tirx.PrimFunc]:
+    layer, tile = layer_with_bias(256, 256, 256, "float16"), ThreadTile(64, 64, 16, 4, 4, vector=2)
+    return {p: shared_matmul(layer, tile, p // 2) for p in PADDINGS}
+
+
+@pytest.fixture(scope="module")
+def banks(kernels) -> Scrubber:
+    ours = [read_of_kernel(kernels[p], CUDA, "B_shared", 64, 32, p) for p in PADDINGS]
+    return bank_picture({"B": ours, "column": [read_of_column(p) for p in PADDINGS]})
+
+
+def test_the_kernel_s_cycles_are_its_conflicts_and_the_formula_s(kernels):
+    for padding, func in kernels.items():
+        read = read_of_kernel(func, CUDA, "B_shared", 64, 32, padding)
+        apart = 4 * (32 + padding) // 4  # words between the rows of neighbouring threads
+        rows_per_bank = 16 * np.gcd(apart, 32) // 32
+        assert read.access.bank_cycles == [rows_per_bank], padding
+        assert conflicts(func, CUDA)["read B_shared"] == rows_per_bank
+        assert {len(words) for words in read.access.bank_words[0].values()} == {rows_per_bank}
+
+
+def test_a_column_is_free_of_conflicts_if_rows_are_an_odd_number_of_words_apart():
+    cycles = [read_of_column(p).access.bank_cycles[0] for p in PADDINGS]
+    assert cycles == [32, 1, 2, 1, 4, 1, 2, 1, 8]
+
+
+def strokes(page, kind: str) -> list[str]:
+    """The strokes of a kind that are painted in the first panel that is shown: in memory, and at the banks."""
+    paths = page.locator(".scrub-panel:visible >> nth=0").locator(f".bk-{kind}[data-mark=now]")
+    return [path.get_attribute("d") for path in paths.all()]
+
+
+def test_padding_spreads_the_words_over_the_banks(opened, banks):
+    page = opened(banks)
+    assert page.inner_text(".scrub-where") == "16 words in 1 bank, 16-way conflict, 16 cycles"
+    cells, bars = strokes(page, "queued")
+    assert (cells.count("M"), bars.count("M")) == (16, 1) and strokes(page, "pad") == []
+    page.focus("#banks-dial-0")
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text(".scrub-where") == "16 words in 8 banks, 2-way conflict, 2 cycles"
+    assert value_of(page, "Padding per row") == "4 bytes"
+    cells, bars = strokes(page, "queued")
+    assert (cells.count("M"), bars.count("M")) == (16, 8) and len(strokes(page, "pad")) == 1
+    page.click("label >> text=column")
+    assert page.inner_text(".scrub-where") == "32 words in 32 banks, no conflict, 1 cycle"
+    assert strokes(page, "queued") == []
+    assert [stroke.count("M") for stroke in strokes(page, "alone")] == [32, 32]
+    assert page.locator(".bk-cell[data-mark=now]:visible").all_inner_texts() == ["4", "1"]
+    drag(page, "Padding per row", 1)
+    assert page.inner_text(".scrub-where") == "32 words in 4 banks, 8-way conflict, 8 cycles"
+    painted = "list => list.filter((e) => getComputedStyle(e).visibility === 'visible').length"
+    assert page.locator(".scrub-panel:visible .bk-queued").evaluate_all(painted) == 2
+
+
+def test_without_scripts_the_banks_show_their_worst_and_all_cycles(opened, banks):
+    page = opened(banks, java_script_enabled=False)
+    assert (
+        page.locator(".scrub-told").first.inner_text().startswith("Padding per row 0 bytes: 16 w")
+    )
+    cells = page.locator(".scrub-panel >> nth=0").locator("tr >> nth=1").locator("td")
+    assert cells.all_inner_texts() == ["16", "2", "4", "2", "8", "2", "4", "2", "16"]
+    assert [stroke.count("M") for stroke in strokes(page, "queued")] == [16, 1]
+
+
+def test_tiles_with_other_paddings_are_refused():
+    with pytest.raises(ValueError, match="different paddings"):
+        bank_picture({"a": [read_of_column(0)], "b": [read_of_column(4)]})
+
+
+# --- the sizes of a tile --------------------------------------------------------------------------
+
+COUNTED = load(tile_sizes.NAME)["measured"]["tiles"]
+
+
+def test_every_tile_that_can_be_is_counted():
+    assert set(COUNTED) == {n for n, t in tile_sizes.tiles().items() if isinstance(t, ThreadTile)}
+    assert tile_sizes.tile_of(64, 1, 16).startswith("4,096 threads per block")
+    assert tile_sizes.tile_of(64, 2, 8).startswith("A piece of A has 512 elements")
+
+
+@pytest.mark.parametrize("name", ["64 4 16", "32 2 8", "256 16 4"])
+def test_the_kept_counts_are_those_of_the_kernel(name):
+    kept, tile = COUNTED[name], tile_sizes.tiles()[name]
+    func = shared_matmul(layer_with_bias(*tile_sizes.SIZE, "float32"), tile)
+    moved = bytes_moved(func, CUDA)
+    assert moved["A"] + moved["B"] == kept["moved"]
+    if missing():
+        pytest.skip(missing())
+    used, threads = used_by(func, "sm_90a")
+    assert (threads, used.shared_bytes) == (kept["threads"], kept["shared"])
+    assert abs(used.registers - kept["used"]["sm_90a"][0]) <= 8  # compilers differ
+
+
+def test_the_picture_has_the_numbers_of_the_lesson_s_table():
+    measured = load(registers.NAME)["measured"]
+    table = measured["kernels"]
+    assert measured["compiler"] == load(tile_sizes.NAME)["measured"]["compiler"], "count both anew"
+    same = {"4 × 4 per thread": "64 4 16", "8 × 8 per thread": "128 8 8", "16 × 16 per thread": "128 16 4"}  # fmt: skip
+    for arch in ("sm_80", "sm_90a"):
+        for name, tile in same.items():
+            one, other = table[arch][name], COUNTED[tile]
+            assert [one["registers"], one["stored"], one["loaded"]] == other["used"][arch]
+            assert (one["threads"], one["shared"]) == (other["threads"], other["shared"])
+
+
+@pytest.mark.parametrize("board", tile_sizes.SHOWN)
+def test_resident_blocks_and_occupancy_agree(board):
+    arch = architecture(BOARDS[board].arch).target
+    for kept in COUNTED.values():
+        one = tile_sizes.state(kept, arch)
+        assert one.share == occupancy(one.used, one.threads, arch)
+        warps = -(-one.threads // 32)
+        assert one.resident * warps * 32 == pytest.approx(one.share * LIMITS[arch].threads)
+
+
+def meters(page) -> dict[str, str]:
+    panel = page.locator(".scrub-panel:visible")
+    names, values = panel.locator("dt").all_inner_texts(), panel.locator(".ts-value")
+    return dict(zip(names, values.all_inner_texts(), strict=True))
+
+
+def test_a_larger_tile_loads_less_until_it_spills(opened):
+    page = opened(tile_sizes.shown())
+    assert meters(page) == {
+        "bytes of A and B loaded": "2,097,152",
+        "threads per block": "256",
+        "registers per thread": "78",
+        "bytes spilled per thread": "0",
+        "bytes of shared memory": "10,240",
+        "occupancy": "37.5 %",
+    }
+    assert page.locator(".ts-value[data-mark=bad]:visible").count() == 0
+    page.focus("#tile-sizes-dial-0")
+    page.keyboard.press("ArrowRight")
+    assert value_of(page, "Block") == "128 × 128" and meters(page)["threads per block"] == "1,024"
+    assert meters(page)["bytes of A and B loaded"] == "1,048,576"
+    drag(page, "Thread", 1)
+    assert value_of(page, "Thread") == "16 × 16" and meters(page)["registers per thread"] == "255"
+    assert page.locator(".ts-value[data-mark=bad]:visible").count() == 1
+    width = "e => getComputedStyle(e).getPropertyValue('--share')"
+    bars = page.locator(".scrub-panel:visible .ts-bar")
+    assert bars.nth(2).evaluate(width) == "1" and bars.nth(0).evaluate(width) == "0.25"
+    page.click("label >> text=RTX 4090")
+    assert meters(page)["occupancy"] == "16.7 %" and value_of(page, "Block") == "128 × 128"
+    drag(page, "Thread", 0)
+    assert page.inner_text(".scrub-where").startswith("No kernel: 4,096 threads per block")
+    assert set(meters(page).values()) == {"–"}
+
+
+def test_without_scripts_the_tile_of_the_traced_occupancy_is_shown(opened):
+    page = opened(tile_sizes.shown(), java_script_enabled=False)
+    told = page.locator(".scrub-told").first.inner_text()
+    assert told.startswith("Block 64 × 64, Thread 4 × 4, Steps at a time 16: 78 registers, nothing")
+    first = page.locator(".scrub-panel >> nth=0").locator(".ts-value")
+    assert first.all_inner_texts()[2:] == ["78", "0", "10,240", "37.5 %"]
+
+
+def test_nothing_is_drawn_before_it_is_counted(monkeypatch):
+    monkeypatch.setattr(tile_sizes, "load", lambda name: None)
+    assert "Not counted yet" in str(tile_sizes.shown())
+    monkeypatch.setattr(tile_sizes, "missing", lambda: "no compiler")
+    assert tile_sizes.main() == 1
+
+
+# --- the roofline ---------------------------------------------------------------------------------
+
+LAYERS = {m: (2 * m * 4096**2, 2 * (2 * m * 4096 + 4096**2)) for m in (2**n for n in range(13))}
+
+
+def test_the_roofline_has_every_board_whose_two_rates_have_a_source():
+    assert set(ROOFLINES) == {b.name for b in BOARDS.values() if b.bandwidth and b.tensor}
+
+
+@pytest.mark.parametrize("name", ROOFLINES)
+def test_the_bound_is_the_larger_of_the_two_times(name):
+    board = BOARDS[name]
+    for operations, moved in LAYERS.values():
+        one = bound(operations, moved, board)
+        assert one.seconds == max(moved / board.bandwidth, operations / board.tensor)
+        assert one.rate == pytest.approx(min(one.intensity * board.bandwidth, board.tensor))
+        assert one.by_memory == (one.intensity < board.tensor / board.bandwidth)
+
+
+def test_the_point_moves_from_memory_to_arithmetic(opened):
+    page = opened(roofline_picture(LAYERS))
+    now = page.locator(".rf-point[data-mark=now]:visible")
+    assert now.count() == 1 and "rf-by-memory" in now.get_attribute("class")
+    assert page.inner_text(".scrub-where") == (
+        "1.0 operations per byte; at most 3.35 · 10¹² per second, 0.338 % of the peak; at least 10 µs. "
+        "Limited by memory."
+    )
+    left = float(now.get_attribute("cx"))
+    page.focus("#roofline-dial-0")
+    for _ in range(8):
+        page.keyboard.press("ArrowRight")
+    assert value_of(page, "Rows of x") == "256"
+    assert page.inner_text(".scrub-where").endswith("Limited by memory.")
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text(".scrub-where").endswith("Limited by arithmetic.")
+    assert "rf-by-peak" in now.get_attribute("class") and float(now.get_attribute("cx")) > left
+    assert page.locator(".rf-now:visible").all_text_contents() == ["512 rows"]
+    page.click("label >> text=T4")
+    drag(page, "Rows of x", 0)
+    assert page.locator(".rf-now:visible").all_text_contents() == ["1 row"]
+    drag(page, "Rows of x", 1)
+    assert page.inner_text(".scrub-where").startswith(
+        "1,365.3 operations per byte; at most 65 · 10¹²"
+    )
+
+
+def test_every_roofline_names_its_source_and_that_it_is_not_measured():
+    told = roofline_picture(LAYERS)._repr_html_()
+    assert "no GPU was measured" in told
+    for board in ("H100 SXM", "T4"):
+        assert BOARDS[board].source.partition(",")[0] in told
+
+
+def test_without_scripts_the_roofline_shows_one_row_among_all(opened):
+    page = opened(roofline_picture(LAYERS), java_script_enabled=False)
+    first = page.locator(".scrub-panel >> nth=0")
+    assert first.locator(".rf-point:visible").count() == len(LAYERS)
+    assert first.locator(".rf-now:visible").all_text_contents() == ["1 row"]
 
 
 # --- the grid of verdicts -------------------------------------------------------------------------

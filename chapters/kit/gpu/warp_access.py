@@ -45,23 +45,30 @@ class Access:
         return max(self.bank_cycles, default=1)
 
     @property
-    def bank_cycles(self) -> list[int]:
-        """The cycles that shared memory takes for each group of threads that it serves together.
+    def bank_words(self) -> list[dict[int, set[int]]]:
+        """Bank -> the words that it must deliver, for each group of threads that shared memory serves together.
 
-        All threads with up to 4 bytes each are served together, half a warp with 8, a quarter with 16. The busiest
-        bank decides: it delivers one word per cycle, to all threads of the group that ask for it.
+        All threads with up to 4 bytes each are served together, half a warp with 8, a quarter with 16.
         """
         wide = self.lanes * self.item_bytes
         together = WARP // max(1, wide // BANK_BYTES)
-        cycles = []
+        groups = []
         for start in range(0, len(self.first), together):
             words = defaultdict(set)
             for at in self.first[start : start + together]:
                 begin = at * self.item_bytes
                 for word in range(begin // BANK_BYTES, (begin + wide - 1) // BANK_BYTES + 1):
                     words[word % BANKS].add(word)
-            cycles.append(max(map(len, words.values())))
-        return cycles
+            groups.append(dict(words))
+        return groups
+
+    @property
+    def bank_cycles(self) -> list[int]:
+        """The cycles that shared memory takes for each group of threads that it serves together.
+
+        The busiest bank decides: it delivers one word per cycle, to all threads of the group that ask for it.
+        """
+        return [max(map(len, words.values())) for words in self.bank_words]
 
     @property
     def sectors(self) -> int:

@@ -1,0 +1,134 @@
+"""The roofline of a GPU, and a slider for the rows of a linear layer: from bound by memory to bound by arithmetic.
+
+`roofline_picture(layers)` computes every point from the operations and bytes of a layer and the rates of a data sheet.
+Nothing is measured.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from chapters.kit.draw.scrubber import Panel, Scrubber, belongs
+from chapters.kit.draw.table import si
+from chapters.kit.gpu.gpus import BOARDS, Board
+
+SHOWN = ("H100 SXM", "B200", "A100 SXM 40 GB", "RTX 4090", "T4")
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 420, 256, 44, 36, 18  # pixels
+INTENSITIES, RATES = (
+    (0.5, 4096.0),
+    (1e11, 4e15),
+)  # the ends of the axes: operations per byte, operations per second
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a data sheet allows a layer. intensity: operations per byte; rate, peak: operations per second."""
+
+    intensity: float
+    seconds: float
+    rate: float
+    peak: float
+    by_memory: bool
+
+
+def bound(operations: int, moved: int, board: Board) -> Bound:
+    """The roofline: no layer takes less time than its bytes, or its operations, at the board's rates."""
+    loading, computing = moved / board.bandwidth, operations / board.tensor
+    seconds, by_memory = max(loading, computing), loading >= computing
+    rate = operations / seconds
+    return Bound(operations / moved, seconds, rate, board.tensor, by_memory)
+
+
+def roofline_picture(layers: Mapping[int, tuple[int, int]], start: int = 0) -> Scrubber:
+    """The picture: a panel per board. layers: rows -> (operations, bytes moved); start: which it opens at."""
+    panels = []
+    for name in SHOWN:
+        board = BOARDS[name]
+        bounds = [bound(*work, board) for work in layers.values()]
+        panels.append(_panel(board, list(layers), bounds, start))
+    dials = {"Rows of x": list(map(str, layers))}
+    caption = (
+        "Computed from sizes and data sheets; no GPU was measured. No kernel can be above the lines. Small points: the "
+        "other numbers of rows."
+    )
+    label = f"The roofline of a GPU, and a linear layer of {min(layers)} to {max(layers)} rows"
+    return Scrubber(label, panels, "roofline", start, "GPU", caption, dials)
+
+
+def _panel(board: Board, rows: Sequence[int], bounds: Sequence[Bound], start: int) -> Panel:
+    says = [_told(one) for one in bounds]
+    peak = f"{board.tensor / 1e12:.3g} · 10¹² float16 operations per second"
+    source = (
+        f'<p class="rf-source">Ceilings: {si(board.bandwidth, "B/s")} and {peak} '
+        f"({html.escape(board.source)})</p>"
+    )
+    return Panel(board.name, says, _plot(board, rows, bounds, start) + source)
+
+
+def _told(one: Bound) -> str:
+    return (
+        f"{one.intensity:,.1f} operations per byte; at most {one.rate / 1e12:.3g} · 10¹² per second, "
+        f"{100 * one.rate / one.peak:.3g} % of the peak; at least {si(one.seconds, 's')}. "
+        f"Limited by {'memory' if one.by_memory else 'arithmetic'}."
+    )
+
+
+def _x(intensity: float) -> float:
+    return round(LEFT + _share(intensity, INTENSITIES) * (WIDTH - LEFT - 18), 1)
+
+
+def _y(rate: float) -> float:
+    return round(HEIGHT - BOTTOM - _share(rate, RATES) * (HEIGHT - BOTTOM - TOP), 1)
+
+
+def _share(value: float, ends: tuple[float, float]) -> float:
+    """Where a value is on a logarithmic axis, 0 to 1."""
+    low, high = map(math.log, ends)
+    return (math.log(value) - low) / (high - low)
+
+
+def _plot(board: Board, rows: Sequence[int], bounds: Sequence[Bound], start: int) -> str:
+    floor, right = HEIGHT - BOTTOM, _x(INTENSITIES[1])
+    shapes = []
+    for power in range(12, 16):
+        y = _y(10**power)
+        shapes.append(f'<path class="rf-grid" d="M{LEFT} {y}H{right}"/>')
+        text = f"10¹{'²³⁴⁵'[power - 12]}"
+        shapes.append(f'<text x="{LEFT - 5}" y="{y + 4}" text-anchor="end">{text}</text>')
+    for intensity in (1, 4, 16, 64, 256, 1024, 4096):
+        x = _x(intensity)
+        shapes.append(f'<path class="rf-grid" d="M{x} {TOP}V{floor}"/>')
+        shapes.append(f'<text x="{x}" y="{floor + 14}" text-anchor="middle">{intensity}</text>')
+    middle = (LEFT + right) / 2
+    shapes.append(
+        f'<text x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">operations per byte</text>'
+    )
+    shapes.append(f'<text x="{LEFT - 36}" y="{TOP - 4}">operations per second</text>')
+    ridge = board.tensor / board.bandwidth
+    low, high = _y(INTENSITIES[0] * board.bandwidth), _y(board.tensor)
+    shapes.append(f'<path class="rf-memory" d="M{LEFT} {low}L{_x(ridge)} {high}"/>')
+    shapes.append(f'<path class="rf-peak" d="M{_x(ridge)} {high}H{right}"/>')
+    shapes.append(
+        f'<path class="rf-ridge" d="M{_x(ridge)} {high}V{floor}"/>'
+        f'<text class="rf-name" x="{_x(ridge) + 4}" y="{floor - 5}">{ridge:.0f}</text>'
+    )
+    for step, (count, one) in enumerate(zip(rows, bounds, strict=True)):
+        x, y, at = _x(one.intensity), _y(one.rate), belongs(step, start)
+        kind = "rf-by-memory" if one.by_memory else "rf-by-peak"
+        shapes.append(f'<circle class="rf-point {kind}" cx="{x}" cy="{y}" r="3"{at}/>')
+        words = f"{count} row{'' if count == 1 else 's'}"
+        anchor = "end" if x > WIDTH - 90 else "start"
+        shapes.append(
+            f'<text class="rf-now" x="{x + (8 if anchor == "start" else 6)}" y="{y + 18}" '
+            f'text-anchor="{anchor}"{at}>{words}</text>'
+        )
+    title = html.escape(
+        f"The roofline of {board.name}; its peak begins at {ridge:.0f} operations per byte"
+    )
+    return (
+        f'<svg class="rf" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">'
+        f"{''.join(shapes)}</svg>"
+    )
