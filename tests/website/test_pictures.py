@@ -25,7 +25,7 @@ from chapters.kit.draw.loop_nest import loop_nest
 from chapters.kit.draw.read_order import ReadOrder
 from chapters.kit.draw.scrubber import Panel, Scrubber, changing
 from chapters.kit.draw.visits import visited, visits
-from chapters.kit.pipeline.planned_storage import lower, read_plan
+from chapters.kit.pipeline.planned_storage import evaluate, lower, read_plan
 from chapters.kit.pipeline.storage_lives import lives, storages_over_time
 from chapters.kit.quantized.block_picture import halves, unpacked_block
 from chapters.runner.course import ROOT
@@ -381,6 +381,11 @@ def test_in_the_decoder_no_two_tensors_are_in_a_storage_at_once(bounds):
     for strip in read.strips:
         for one, other in pairwise(strip.lives):
             assert one.last < other.first
+        if not bounds:  # only equal sizes share; the lesson says so
+            sizes = {"batch_size": 7, "context_window": 61}
+            assert {evaluate(one.size, sizes) for one in strip.lives} == {
+                evaluate(strip.size, sizes)
+            }
 
 
 def test_a_function_that_branches_is_refused():
