@@ -102,36 +102,48 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     return numbers;
   }
 
-  /** How far the outputs are from float64: wrong rows, the largest error as a share of a row's largest value. */
+  /** A part of a whole, where 0 of 0 is 0. */
+  const share = (part, whole) => part && part / whole;
+
+  /** How far the outputs are from float64: wrong rows, the largest error as a share of a row's largest value.
+
+  offs: the same for each row, 0 for a right one and NaN for one with elements that are not numbers. */
   function judge(inputs, outputs, kernel) {
     const { hidden, epsilon } = facts,
       format = FORMATS[kernel.dtype];
     const total = new Float64Array(hidden),
       rows = inputs.x1.length / hidden;
-    const verdict = { rows, wrong: 0, norm: 0, sums: 0, missing: 0 };
+    const verdict = { rows, wrong: 0, norm: 0, sums: 0, missing: 0, offs: [] };
     for (let row = 0; row < rows; row++) {
-      let [squares, largest, error, good] = [0, 0, 0, true];
+      let [squares, largest, error, lost] = [0, 0, 0, false];
+      let [largestSum, sumError] = [0, 0];
       for (let h = 0, i = row * hidden; h < hidden; h++, i++) {
         total[h] = format.round(inputs.x1[i] + inputs.x2[i]); // the next layer reads the sum rounded
         squares += total[h] * total[h];
         const off = Math.abs(outputs.total[i] - total[h]);
         // a device may round to either neighbour, and take what is below the least normal number for 0
         if (!(off <= Math.max(Math.abs(total[h]) * format.last, format.least))) {
-          good = false;
           verdict.sums += 1;
+          sumError = Math.max(sumError, off); // NaN if one is
         }
+        largestSum = Math.max(largestSum, Math.abs(total[h]));
       }
       const scale = 1 / Math.sqrt(squares / hidden + epsilon);
       for (let h = 0, i = row * hidden; h < hidden; h++, i++) {
         const exact = total[h] * scale * inputs.weight[h],
           off = Math.abs(outputs.norm[i] - exact);
-        if (Number.isNaN(off)) verdict.missing += 1;
+        if (Number.isNaN(off)) {
+          verdict.missing += 1;
+          lost = true;
+        }
         largest = Math.max(largest, Math.abs(exact));
         error = Number.isNaN(off) ? error : Math.max(error, off);
-        good = good && !Number.isNaN(off);
       }
       verdict.norm = Math.max(verdict.norm, error / largest);
-      if (!good || !(error <= kernel.tolerance * largest)) verdict.wrong += 1;
+      const wrong = sumError !== 0 || lost || !(error <= kernel.tolerance * largest);
+      if (wrong) verdict.wrong += 1;
+      const off = lost ? NaN : Math.max(share(error, largest), share(sumError, largestSum));
+      verdict.offs.push(wrong ? off : 0);
     }
     return verdict;
   }
@@ -389,7 +401,7 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
   }
 
   function explain(result, { kernel, fault }, wasEdited) {
-    const { rows, wrong, norm, sums, missing } = result;
+    const { rows, wrong, norm, sums, missing, offs } = result;
     const allowed = `${percent(kernel.tolerance)} of a row's largest value is allowed`;
     if (!wrong) {
       const raced = fault.races && !wasEdited;
@@ -408,6 +420,8 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
         `Of norm, ${many(missing, "element is", "elements are")} not a number, as all were before the launch.`,
       sums > 0 && `Of the sum, ${many(sums, "element is", "elements are")} wrong.`,
     ]);
+    rowMap.draw(part("map"), offs);
+    part("map").hidden = false;
   }
 
   function record(result, { kernel, fault, launch }, wasEdited) {
@@ -426,6 +440,7 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     const picked = chosen(),
       wasEdited = edited();
     part("run").disabled = true;
+    part("map").hidden = true;
     tell("running", ["Running …"]);
     try {
       const result = await run(picked.kernel, picked.launch, text.value, part("rubbish").checked);

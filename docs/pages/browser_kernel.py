@@ -172,6 +172,7 @@ class BrowserKernel:
 <label><input type="checkbox" id="webgpu-rubbish" checked> fill workgroup memory with rubbish first</label>
 </div>
 <div class="webgpu-verdict" id="webgpu-verdict" role="status">Nothing has run yet.</div>
+<div class="row-map" id="webgpu-map" hidden></div>
 <table id="webgpu-runs" hidden><caption>Your runs, the last one first</caption>
 <thead><tr>{"".join(f"<th>{head}</th>" for head in heads)}</tr></thead><tbody></tbody></table>
 <script type="application/json" id="webgpu-facts">{data}</script>

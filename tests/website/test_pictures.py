@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import pytest
 import tvm
-from tvm import s_tir
+from tvm import relax, s_tir
+from tvm.target import Target
 
 from chapters.ch07_when_fusion_is_sound.side_by_side import Verdict
 from chapters.ch08_gpu_targets import registers, tile_sizes
@@ -15,7 +17,9 @@ from chapters.ch08_gpu_targets.given import ThreadTile
 from chapters.kit.bench.results import load
 from chapters.kit.cases.hard_cases import CASES
 from chapters.kit.cases.matmul_bias import matmul_bias
+from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.cases.row_sums import row_sums
+from chapters.kit.decoder.llama import decoder
 from chapters.kit.draw.accumulators import accumulators, counts, example_arrays, with_accumulator
 from chapters.kit.draw.applied import Epilogue, curves, where_applied
 from chapters.kit.draw.cache_lines import cache_lines, fetches
@@ -34,10 +38,19 @@ from chapters.kit.gpu.roofline_picture import SHOWN as ROOFLINES
 from chapters.kit.gpu.roofline_picture import bound, roofline_picture
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import bytes_moved, conflicts
+from chapters.kit.pipeline.planned_storage import evaluate, lower, read_plan
+from chapters.kit.pipeline.storage_lives import lives, storages_over_time
+from chapters.kit.quantized.block_picture import halves, unpacked_block
 from chapters.runner.course import ROOT
 from docs.pages.verdict_grid import VerdictGrid
+from solutions.ch02_attach_metadata.attach_support_info import (
+    AttachMemoryPlanAttr,
+    AttachVariableBounds,
+)
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
 from solutions.ch08_gpu_targets.gpu_schedules import occupancy, shared_matmul
+from solutions.ch09_the_compiler.pipeline import phases
+from solutions.ch11_a_real_model.quantized import unpack
 
 
 @pytest.fixture(scope="module")
@@ -321,6 +334,170 @@ def test_loops_show_their_values_and_cells_their_visits(opened, stages):
     names = page.locator(f"{panel} .vi-tree li > b").all_inner_texts()
     lines = str(loop_nest(stages["decompose"])).splitlines()[1:]
     assert names == [line.split()[0].rstrip(":") for line in lines]
+
+
+# --- storages over time ---------------------------------------------------------------------------
+
+TWO_SIZES = relax_module("""
+def main(x: ("n", 16), y: ("m", 24)):
+    a = R.exp(x)
+    b = R.tanh(a)
+    c = R.exp(y)
+    d = R.tanh(c)
+    return b, d
+""")
+LARGEST = {"n": 8, "m": 4}
+
+
+@pytest.fixture(scope="module")
+def plans() -> dict[str, relax.Function]:
+    mods = {"without bounds": TWO_SIZES, "with bounds": AttachVariableBounds(LARGEST)(TWO_SIZES)}
+    mods["outputs too"] = AttachMemoryPlanAttr()(mods["with bounds"])
+    return {name: lower(mod)["main"] for name, mod in mods.items()}
+
+
+def test_the_strips_are_the_allocations_of_the_plan(plans):
+    for func in plans.values():
+        plan = read_plan(tvm.IRModule({"main": func}))
+        found = lives(func)
+        assert found.calls == ["tir_exp", "tir_tanh", "tir_exp1", "tir_tanh1"]
+        assert [(bool(s.number), str(s.size)) for s in found.strips] == [
+            (s.planned, str(s.size)) for s in plan.storages
+        ]
+        assert found.bytes(LARGEST) == plan.bytes(LARGEST)
+
+
+def test_a_tensor_lives_from_its_kernel_to_its_last_reader(plans):
+    held = {
+        name: [
+            [(one.name, one.first, one.last) for one in strip.lives] for strip in lives(f).strips
+        ]
+        for name, f in plans.items()
+    }
+    a, b, c, d = ("a", 1, 2), ("b", 2, 5), ("c", 3, 4), ("d", 4, 5)
+    assert held == {
+        "without bounds": [[a], [b], [c], [d]],
+        "with bounds": [[a, c], [b], [d]],
+        "outputs too": [[a, c], [b], [d]],
+    }
+
+
+@pytest.mark.parametrize("bounds", [{}, {"batch_size": 8, "context_window": 64}])
+def test_in_the_decoder_no_two_tensors_are_in_a_storage_at_once(bounds):
+    """The decode step of `tiny` after the memory phase of chapter 9."""
+    facts = {"variable_bounds": bounds, "metadata": {"vocab_size": 500}}
+    *found, _vm = phases(Target("llvm"), **facts).values()
+    with Target("llvm"):
+        passes = tvm.transform.Sequential([one for phase in found for one in phase])
+        func = passes(decoder("tiny", functions=["batch_decode"])[0])["batch_decode"]
+    read = lives(func)
+    assert len(read.calls) == 38 and len(read.strips) == (5 if bounds else 11)
+    for strip in read.strips:
+        for one, other in pairwise(strip.lives):
+            assert one.last < other.first
+        if not bounds:  # only equal sizes share; the lesson says so
+            sizes = {"batch_size": 7, "context_window": 61}
+            assert {evaluate(one.size, sizes) for one in strip.lives} == {
+                evaluate(strip.size, sizes)
+            }
+
+
+def test_a_function_that_branches_is_refused():
+    branching = relax_module("""
+def main(x: (4,), choose: R.Tensor((), "bool")):
+    if choose:
+        y = R.exp(x)
+    else:
+        y = R.tanh(x)
+    return y
+""")
+    with pytest.raises(ValueError, match="branches"):
+        lives(branching["main"])
+
+
+def test_a_storage_is_used_again_with_bounds_only(opened, plans):
+    page = opened(storages_over_time(plans, LARGEST, start=3))
+    bars = ".scrub-panel:visible .sl-strip i"
+
+    def in_use() -> list[str]:
+        return page.locator(f"{bars}[data-mark=now]").all_inner_texts()
+
+    assert said(page) == "tir_exp1 writes c into storage 2; 896 of 1,792 bytes hold tensors"
+    assert in_use() == ["b", "c"]
+    page.click("label >> text=/^with bounds$/")
+    assert said(page) == (
+        "tir_exp1 writes c into storage 1, where a was; 896 of 1,408 bytes hold tensors"
+    )
+    assert page.inner_text(".sl-total:visible").startswith("3 pieces of memory, 1,408 bytes")
+    first = page.locator(".scrub-panel:visible .sl-strip >> nth=0")
+    assert first.locator("i").all_inner_texts() == ["a", "c"]
+    heights = [first.locator("i").nth(n).bounding_box()["height"] for n in (0, 1)]
+    assert heights[1] / heights[0] == pytest.approx(384 / 512, abs=0.02)
+    page.focus("input[type=range]")
+    page.keyboard.press("ArrowRight")
+    assert in_use() == ["c", "b", "d"]
+    page.keyboard.press("Home")
+    assert said(page) == "no kernel has been called" and in_use() == []
+    assert page.locator(f"{bars}[data-mark=later]").count() == 4
+
+
+def test_without_scripts_each_plan_shows_its_bars(opened, plans):
+    page = opened(storages_over_time(plans, LARGEST), java_script_enabled=False)
+    assert page.locator(".sl-strip i:visible").count() == 12
+    assert page.locator(".sl-name").all_inner_texts()[:2] == [
+        "storage 1 64 * n = 512 bytes",
+        "b, at run time 64 * n = 512 bytes",
+    ]
+
+
+# --- the block of a quantized matrix --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def block() -> np.ndarray:
+    numbers = np.array([0.5, -2.0], "<f2").view("uint8")
+    return np.concatenate([numbers, np.random.default_rng(0).integers(0, 256, 16, "uint8")])
+
+
+def test_each_half_of_a_byte_belongs_to_the_weight_that_it_changes(block):
+    assert halves(block) == {"low": list(range(16)), "high": list(range(16, 32))}
+
+
+def test_all_bytes_at_once_end_as_the_weights(opened, block):
+    page = opened(unpacked_block(block))
+    panel = ".scrub-panel:visible"
+    low, high = (page.locator(f"{panel} i.ub-{half}") for half in ("low", "high"))
+    assert said(page) == "b & 15: the low halves are the codes of weights 0 to 15"
+    assert low.all_inner_texts() == [str(byte & 15) for byte in block[4:]]
+    assert high.all_inner_texts() == ["·"] * 16
+    page.focus("text=Next")
+    page.keyboard.press("Enter")
+    assert high.all_inner_texts() == [str(byte >> 4) for byte in block[4:]]
+    assert page.locator(f"{panel} b.ub-high[data-mark=now]").count() == 16
+    page.focus("input[type=range]")
+    page.keyboard.press("End")
+    texts = [*low.all_inner_texts(), *high.all_inner_texts()]
+    assert [float(text) for text in texts] == unpack(block).tolist()
+
+
+def test_a_byte_lights_up_with_its_two_weights(opened, block):
+    page = opened(unpacked_block(block))
+    page.click("label >> text=byte by byte")
+    page.fill("input[type=range]", "2")
+    low, high = (float(unpack(block)[n]) for n in (1, 17))
+    code = int(block[5])
+    assert said(page) == (
+        f"byte 5 is {code:02x}: low half {code & 15}, so weight 1 = 0.5 × {code & 15} − 2 = {low:g}; "
+        f"high half {code >> 4}, so weight 17 = 0.5 × {code >> 4} − 2 = {high:g}"
+    )
+    marked = page.locator(".scrub-panel:visible .ub-codes [data-mark=now]")
+    assert marked.all_inner_texts() == [f"{code >> 4:x}", f"{code & 15:x}", f"{low:g}", f"{high:g}"]
+
+
+def test_without_scripts_the_block_shows_its_weights(opened, block):
+    page = opened(unpacked_block(block), java_script_enabled=False)
+    texts = page.locator("i.ub-low").all_inner_texts()
+    assert [float(text) for text in texts] == 2 * unpack(block)[:16].tolist()
 
 
 # --- cache lines ----------------------------------------------------------------------------------

@@ -95,7 +95,7 @@ def test_only_what_tvm_wrote_is_right_on_vulkan(which, number):
 def folder(tmp_path_factory):
     """A folder with what the page loads."""
     folder = tmp_path_factory.mktemp("page")
-    for file in ("js/webgpu.js", "styles/course.css"):
+    for file in ("js/row_map.js", "js/webgpu.js", "styles/course.css"):
         shutil.copy(ROOT / "docs" / file, folder)
     return folder
 
@@ -106,7 +106,7 @@ def opened(chromium, folder):
 
     def open_page(before: str = "", server: str = folder.as_uri()):
         body = f'<div class="md-typeset">{BrowserKernel()._repr_html_()}</div>'
-        script = '<script src="webgpu.js" defer></script>'
+        script = "".join(f'<script src="{f}.js" defer></script>' for f in ("row_map", "webgpu"))
         text = f'{HEAD}{before}<body data-md-color-scheme="default">{body}{script}</body></html>'
         (folder / "index.html").write_text(text, encoding="utf-8")
         page = chromium.new_page()
@@ -165,6 +165,91 @@ def test_every_fault_shows(page, number):
     assert _text(page, "says") == FAULTS[number].says
     said = _run(page)
     assert said.startswith("Wrong numbers: ") and f"of {ROWS[0]} rows differ" in said
+
+
+# --- the map of wrong rows ---------------------------------------------------------------------
+
+MAP = "#webgpu-map"
+OFFS = [0, 0.005, 0, 2, 0.5, "NaN", 0, 0.07, 1e-6]
+
+
+def _draw(page, offs) -> None:
+    given = ", ".join(map(str, offs))
+    page.evaluate(
+        f"rowMap.draw(document.querySelector('{MAP}'), [{given}]); document.querySelector('{MAP}').hidden = false"
+    )
+
+
+def _row(page) -> str:
+    """What the map says about its row; the range and the marked cell must be those of the row."""
+    row = int(page.input_value(f"{MAP} input"))
+    marked = page.locator(f"{MAP} .row-map-here")
+    columns = int(page.get_attribute(f"{MAP} svg", "viewBox").split()[2])
+    assert [marked.get_attribute(name) for name in "xy"] == [
+        str(row % columns),
+        str(row // columns),
+    ]
+    return page.inner_text(f"{MAP} .row-map-where")
+
+
+def test_the_map_has_a_cell_per_row_and_begins_at_the_worst(page):
+    _draw(page, OFFS)
+    levels = {"right": 3, "little": 2, "some": 1, "much": 1, "wild": 1, "lost": 1}
+    for name, count in levels.items():
+        assert page.get_attribute(f"{MAP} path.row-map-{name}", "d").count("M") == count
+    assert page.locator(f"{MAP} li").all_inner_texts()[:2] == ["3 right", "2 off by up to 1 %"]
+    assert _row(page) == "Row 5 has elements that are not a number."
+    _draw(page, [0, 0.3, 0.2])
+    assert _row(page) == "Row 1 is off by up to 30.0 % of its largest value."
+    assert page.locator(f"{MAP} li").all_inner_texts() == ["1 right", "2 off by up to 100 %"]
+
+
+def test_keys_walk_over_the_rows_and_over_the_wrong_ones(page):
+    _draw(page, OFFS)
+    page.focus(f"{MAP} input")
+    page.keyboard.press("Home")
+    assert _row(page) == "Row 0 is right."
+    page.keyboard.press("ArrowRight")
+    assert _row(page) == "Row 1 is off by up to 0.500 % of its largest value."
+    page.keyboard.press("Shift+Tab")  # the button for the next wrong row
+    page.keyboard.press("Enter")
+    assert _row(page) == "Row 3 is off by up to 200 % of its largest value."
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Space")
+    assert _row(page).startswith("Row 1 ")
+    page.keyboard.press("Space")  # there is no wrong row before it
+    assert _row(page).startswith("Row 1 ")
+
+
+def test_the_mouse_points_at_a_row(page):
+    _draw(page, OFFS)
+    box = page.locator(f"{MAP} svg").bounding_box()
+
+    def point(x: float, y: float) -> None:
+        page.mouse.move(box["x"] + box["width"] * x / 3, box["y"] + box["height"] * y / 3)
+
+    page.locator(f"{MAP} svg").scroll_into_view_if_needed()
+    box = page.locator(f"{MAP} svg").bounding_box()
+    point(2.5, 0.5)
+    assert _row(page) == "Row 2 is right."
+    point(2.5, 2.5)
+    assert _row(page) == "Row 8 is off by up to 1.0e-4 % of its largest value."
+
+
+def test_a_run_draws_the_map_of_its_wrong_rows_and_a_right_one_none(page):
+    _choose(page, dtype=0, fault=5, rows=0)
+    _run(page)
+    assert page.locator(f"{MAP} li").all_inner_texts() == [
+        f"{ROWS[0]} with elements that are not a number"
+    ]
+    _choose(page, fault=3)
+    said = _run(page)
+    wrong = int(re.search(r"(\d+) of", said)[1])
+    told = [text.split(" ", 1) for text in page.locator(f"{MAP} li").all_inner_texts()]
+    assert sum(int(count) for count, words in told if words != "right") == wrong
+    _choose(page, fault=0)
+    _run(page)
+    assert page.is_hidden(MAP)
 
 
 def test_memory_that_webgpu_clears_hides_a_fault_without_rubbish(page):
@@ -319,10 +404,20 @@ def test_the_check_is_that_of_numpy(page, number):
     lost = off.copy()
     lost[0, 7] = np.nan
     inputs = {"x1": x1, "x2": x2, "weight": weight}
-    wrong = []
-    for result in (norm, off, lost):
-        outputs = {"norm": result, "total": total}
+    summed = total.copy()
+    summed[hidden] += 1  # in row 1
+    found = []
+    for result, sums in ((norm, total), (off, total), (lost, total), (norm, summed)):
+        outputs = {"norm": result, "total": sums}
         given = [{k: np.ravel(a).tolist() for k, a in part.items()} for part in (inputs, outputs)]
         texts = ", ".join(json.dumps(part) for part in (*given, kernel))
-        wrong.append(page.evaluate(f"kernelInBrowser.judge({texts})")["wrong"])
-    assert wrong == [0, 1, 2]
+        found.append(page.evaluate(f"kernelInBrowser.judge({texts})"))
+    assert [verdict["wrong"] for verdict in found] == [0, 1, 2, 1]
+    expected = [
+        [0, 0],
+        [0, 3 * kernel["tolerance"]],
+        [np.nan, 3 * kernel["tolerance"]],
+        [0, 1 / np.abs(total[hidden:]).max()],
+    ]
+    offs = [verdict["offs"] for verdict in found]
+    assert np.allclose(offs, expected, rtol=0.5, atol=0, equal_nan=True)

@@ -1,0 +1,240 @@
+"""Storages over time: which tensor is in which storage, from the call that writes it to the last call that reads it.
+
+`lives(func)` reads this from a Relax function that the memory planner has planned. `storages_over_time({"without
+bounds": func, …}, sizes)` draws it: calls from left to right, a strip per storage, a bar per tensor.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import tvm
+from tvm import relax, tirx
+from tvm.ir import Op
+
+from chapters.kit.draw.scrubber import Panel, Scrubber, attributes, belongs
+from chapters.kit.ir.relax_effects import bindings_of
+from chapters.kit.pipeline.planned_storage import evaluate, expression, tensor_bytes
+
+HIGHEST = 44  # pixels of the largest storage
+NAMED = 8  # with more calls than this, calls and bars have no room for names
+ALLOC_STORAGE, ALLOC_IN_STORAGE, ALLOC_ALONE = (
+    Op.get(f"relax.{name}")
+    for name in ("memory.alloc_storage", "memory.alloc_tensor", "builtin.alloc_tensor")
+)
+
+
+@dataclass
+class Life:
+    """A tensor. name: that of the variable that holds it, or "" if that has none of its own. writer: its kernel.
+
+    first, last: calls, counted from 1. last is the last call that reads it, or the number of calls + 1 if the function
+    returns it.
+    """
+
+    size: int | tvm.ir.Expr
+    name: str = ""
+    writer: str = ""
+    first: int = 0
+    last: int = 0
+
+    def __str__(self) -> str:
+        return self.name or f"the result of {self.writer}"
+
+
+@dataclass
+class Strip:
+    """A piece of memory and the tensors that are in it, one after another.
+
+    number: its place among the storages of the planner, from 1; 0 if it is allocated for one tensor, at run time.
+    """
+
+    size: int | tvm.ir.Expr
+    number: int
+    lives: list[Life] = field(default_factory=list)
+
+
+@dataclass
+class Lives:
+    """The kernels that a function calls, in order, and its strips, in the order in which they are allocated."""
+
+    calls: list[str]
+    strips: list[Strip]
+
+    def bytes(self, sizes: Mapping[str, int]) -> int:
+        """All strips together; sizes: a number for each symbolic dimension."""
+        return sum(evaluate(strip.size, sizes) for strip in self.strips)
+
+    def in_use(self, call: int, sizes: Mapping[str, int]) -> int:
+        """The bytes of the tensors that hold numbers while the call with this number runs."""
+        alive = (
+            one for strip in self.strips for one in strip.lives if one.first <= call <= one.last
+        )
+        return sum(evaluate(one.size, sizes) for one in alive)
+
+
+def lives(func: relax.Function) -> Lives:
+    """Read a function without branches, after CallTIRRewrite and the planner. Raises ValueError for a branch."""
+    found = Lives([], [])
+    strips: dict[relax.Var, Strip] = {}
+    held: dict[
+        relax.Var, object
+    ] = {}  # variable -> its Life, or a tuple of such; None: not allocated here
+
+    def of(expr: relax.Expr) -> object:
+        if isinstance(expr, relax.Var):
+            return held.get(expr)
+        if isinstance(expr, relax.Tuple):
+            return tuple(map(of, expr.fields))
+        if isinstance(expr, relax.TupleGetItem):
+            whole = of(expr.tuple_value)
+            return whole[expr.index] if isinstance(whole, tuple) else whole
+        return None
+
+    def place(strip: Strip, ty: relax.TensorType) -> Life:
+        strip.lives.append(Life(tensor_bytes(ty)))
+        return strip.lives[-1]
+
+    def touch(expr: relax.Expr, call: int) -> None:
+        for life in _flat(of(expr)):
+            life.first, life.last = life.first or call, call
+
+    for binding in bindings_of(func.body):
+        var, value = binding.var, binding.value
+        if isinstance(value, relax.If):
+            raise ValueError(
+                "The lives of tensors are read along one path, and this function branches."
+            )
+        if not isinstance(value, relax.Call):
+            held[var] = of(value)
+            _name(held[var], var.name)
+        elif value.op == ALLOC_STORAGE:
+            size = value.args[0].values[0]
+            size = int(size) if isinstance(size, tirx.IntImm) else size
+            strips[var] = Strip(size, len(strips) + 1)
+            found.strips.append(strips[var])
+        elif value.op == ALLOC_IN_STORAGE:
+            held[var] = place(strips[value.args[0]], var.ty)
+        elif value.op == ALLOC_ALONE:
+            found.strips.append(Strip(tensor_bytes(var.ty), 0))
+            held[var] = place(found.strips[-1], var.ty)
+        elif isinstance(value.op, tvm.ir.GlobalVar):
+            found.calls.append(value.op.name_hint)
+            for argument in value.args:
+                touch(argument, len(found.calls))
+        elif value.op == Op.get("relax.reshape"):
+            held[var] = of(value.args[0])  # a view of the same memory
+    touch(func.body.body, len(found.calls) + 1)
+    for life in (one for strip in found.strips for one in strip.lives):
+        life.writer = found.calls[life.first - 1]
+    return found
+
+
+def _flat(held: object) -> Iterator[Life]:
+    if isinstance(held, Life):
+        yield held
+    elif isinstance(held, tuple):
+        for part in held:
+            yield from _flat(part)
+
+
+def _name(held: object, name: str) -> None:
+    if isinstance(held, Life):
+        held.name = held.name or name
+
+
+# --- the picture ----------------------------------------------------------------------------------
+
+
+def storages_over_time(
+    plans: Mapping[str, relax.Function],
+    sizes: Mapping[str, int],
+    start: int = 1,
+    key: str = "lives",
+) -> Scrubber:
+    """The picture: a panel per plan of one function. sizes: a number for each symbolic dimension."""
+    found = {name: lives(func) for name, func in plans.items()}
+    largest = max(evaluate(strip.size, sizes) for one in found.values() for strip in one.strips)
+    panels = [_panel(name, one, sizes, HIGHEST / largest) for name, one in found.items()]
+    at = " and ".join(f"{name} = {number}" for name, number in sizes.items())
+    caption = (
+        f"Drawn for {html.escape(at)}. Left to right: the kernels that the function calls. A box is a piece of "
+        "memory; its height is its size. A bar is a tensor, from the kernel that writes it to the last one that reads "
+        "it; a tensor that the function returns stays to the end. A dashed box is allocated at run time, or has a size "
+        "that is computed then. Orange: in use now."
+    )
+    label = "The storages of a function over time"
+    return Scrubber(label, panels, key, start=start, asks="Plan", caption=caption)
+
+
+def _panel(name: str, found: Lives, sizes: Mapping[str, int], scale: float) -> Panel:
+    last = len(found.calls)
+    known = sum(_known(strip) for strip in found.strips)
+    total = f"{len(found.strips)} pieces of memory, {found.bytes(sizes):,} bytes together"
+    told = f"{total}; {known} of them planned with a size known before the call"
+    named = last <= NAMED
+    heads = "".join(
+        f"<span{belongs(call, last)}>{html.escape(kernel) if named else ''}</span>"
+        for call, kernel in enumerate(found.calls, 1)
+    )
+    rows = "".join(_row(strip, sizes, scale, last, named) for strip in found.strips)
+    label = f"{name}: {told}. {' '.join(map(_held, found.strips))}"
+    body = (
+        f'<p class="sl-total">{told}</p><div class="sl" role="img" aria-label="{html.escape(label)}" '
+        f'style="--calls:{last}"><div class="sl-calls">{heads}</div>{rows}</div>'
+    )
+    return Panel(name, [_told(found, sizes, call) for call in range(last + 1)], body)
+
+
+def _known(strip: Strip) -> bool:
+    """Whether the planner made it, with a size that it knew."""
+    return bool(strip.number) and isinstance(strip.size, int)
+
+
+def _row(strip: Strip, sizes: Mapping[str, int], scale: float, last: int, named: bool) -> str:
+    whole = evaluate(strip.size, sizes)
+    bars = []
+    for life in strip.lives:
+        marks = [
+            "later" if call < life.first else "now" if call <= life.last else "past"
+            for call in range(last + 1)
+        ]
+        share = 100 * evaluate(life.size, sizes) / whole
+        name = html.escape(life.name) if named else ""
+        place = f"grid-column:{life.first}/{min(life.last, last) + 1};height:{share:.4g}%"
+        bars.append(f'<i style="{place}"{attributes(marks=marks)}>{name}</i>')
+    kind = "sl-strip sl-known" if _known(strip) else "sl-strip"
+    size = f"{whole:,}" if isinstance(strip.size, int) else f"{expression(strip.size)} = {whole:,}"
+    return (
+        f'<p class="sl-name"><b>{html.escape(_called(strip))}</b> {html.escape(size)} bytes</p>'
+        f'<div class="{kind}" style="height:{whole * scale:.1f}px">{"".join(bars)}</div>'
+    )
+
+
+def _called(strip: Strip) -> str:
+    return f"storage {strip.number}" if strip.number else f"{strip.lives[0]}, at run time"
+
+
+def _held(strip: Strip) -> str:
+    return f"{_called(strip)}: {', '.join(f'{one} from call {one.first}' for one in strip.lives)}."
+
+
+def _told(found: Lives, sizes: Mapping[str, int], call: int) -> str:
+    if not call:
+        return "no kernel has been called"
+    written = [_written(strip, call) for strip in found.strips]
+    what = " and ".join(filter(None, written)) or "needs no new tensor"
+    use = f"{found.in_use(call, sizes):,} of {found.bytes(sizes):,} bytes hold tensors"
+    return f"{found.calls[call - 1]} {what}; {use}"
+
+
+def _written(strip: Strip, call: int) -> str:
+    """What the call with this number writes into the strip, "" if nothing."""
+    for before, life in zip([None, *strip.lives], strip.lives, strict=False):
+        if life.first == call:
+            where = f"storage {strip.number}" if strip.number else "memory allocated for it"
+            after = f", where {before} was" if before else ""
+            return f"writes {life.name or 'its result'} into {where}{after}"
+    return ""
