@@ -33,12 +33,12 @@ scripts the list stays a list, with the first change. */
       this.section = section;
       this.label = section.getAttribute("aria-label");
       this.steps = [...section.querySelectorAll(".step")];
-      this.bodies = unpacked(section.querySelector(".stepper-bodies").textContent);
       this.all = !this.steps.some((step) => !this.idle(step));
       this.build();
       this.steps.forEach((step) => this.dress(step));
       section.classList.add("stepper-on");
       this.show(this.named() || this.shown()[0]);
+      this.wait();
     }
 
     idle(step) {
@@ -115,7 +115,18 @@ scripts the list stays a list, with the first change. */
       const facts = step.querySelector(".step-facts").textContent;
       this.where.textContent = `Pass ${at + 1} of ${steps.length}: ${this.name(step)} · ${facts}`;
       if (asked) history.replaceState(null, "", `#${step.id}`);
-      this.fill(step).then(() => asked && this.toTop());
+      if (asked || this.seen) this.fill(step).then(() => asked && this.toTop());
+    }
+
+    /* the rest of the first pass is unpacked when a reader comes to it */
+    wait() {
+      const seen = new IntersectionObserver(([entry]) => {
+        if (!entry.isIntersecting) return;
+        seen.disconnect();
+        this.seen = true;
+        this.fill(this.step);
+      });
+      seen.observe(this.where);
     }
 
     /* a reader who is deep in one pass begins the next at its top */
@@ -126,6 +137,7 @@ scripts the list stays a list, with the first change. */
     async fill(step) {
       if (step.dataset.filled) return;
       step.dataset.filled = "yes";
+      this.bodies ??= unpacked(this.section.querySelector(".stepper-bodies").textContent);
       const body = step.querySelector(".step-body");
       body.innerHTML = (await this.bodies)[this.steps.indexOf(step)];
       copies(body, step.id);
