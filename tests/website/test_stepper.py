@@ -105,7 +105,9 @@ def test_a_bar_of_the_strip_chooses_its_pass(page):
 
 def test_a_pass_is_unpacked_when_it_is_shown(page):
     assert now(page) == "Pass 1 of 3: LegalizeOps"
-    assert page.locator("#pass-1 figure.ir-diff").count() and not page.inner_html("#pass-4 .step-body")
+    assert page.locator("#pass-1 figure.ir-diff").count() and not page.inner_html(
+        "#pass-4 .step-body"
+    )
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     assert now(page) == "Pass 3 of 3: FuseOps"
