@@ -22,8 +22,8 @@ only; and it puts the buttons of every block into a landmark without a name, whi
     );
   }
 
-  function mend(element) {
-    if (scrolls(element)) {
+  function mend(element, over = scrolls(element)) {
+    if (over) {
       if (element.getAttribute("tabindex") !== "0") element.setAttribute("tabindex", "0");
       if (stops.has(element)) return;
       stops.add(element);
@@ -36,7 +36,10 @@ only; and it puts the buttons of every block into a landmark without a name, whi
     }
   }
 
-  const resized = new ResizeObserver((entries) => entries.forEach(({ target }) => mend(target)));
+  /* all are measured before one is changed: after a change the browser would have to lay out the page again */
+  const resized = new ResizeObserver((entries) =>
+    entries.map(({ target }) => [target, scrolls(target)]).forEach(([target, over]) => mend(target, over)),
+  );
 
   function look(root) {
     const all = (selector) => [

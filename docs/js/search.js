@@ -4,7 +4,7 @@ A query loses its small words: the theme looks for each word as the beginning of
 would find every section with "add" or "attach" in it. The last word stays, because it may not be finished.
 
 The index is loaded when the search is opened, and not with every page: the theme asks for it at once, and this holds
-the request back. On pages opened from disk the theme waits by itself. */
+the request back. On pages opened from disk the request is a script that the theme appends to the head. */
 
 (() => {
   const SMALL = new Set(
@@ -25,7 +25,6 @@ the request back. On pages opened from disk the theme waits by itself. */
     return postMessage.call(this, asks ? { ...message, data: withoutSmall(message.data) } : message, ...others);
   };
 
-  if (location.protocol === "file:") return;
   const { open, send } = XMLHttpRequest.prototype;
   const held = [];
   let wanted = false;
@@ -38,6 +37,17 @@ the request back. On pages opened from disk the theme waits by itself. */
     if (this.isIndex && !wanted) held.push(() => send.apply(this, body));
     else send.apply(this, body);
   };
+
+  if (location.protocol === "file:") {
+    const { head } = document;
+    head.appendChild = (node) => {
+      const append = () => Node.prototype.appendChild.call(head, node);
+      const isIndex = node.src?.endsWith("search/search_index.js");
+      if (isIndex && !wanted) held.push(append);
+      else append();
+      return node;
+    };
+  }
 
   function release() {
     wanted = true;

@@ -1,5 +1,6 @@
 /* One pass at a time: makes of a list of passes (docs/pages/pass_stepper.py) a view with buttons, a menu, a strip
-of bars and the arrow keys. Without scripts the list stays a list, and each pass opens by itself. */
+of bars and the arrow keys. What a pass changed comes out of the packed text beside the list when it is shown. Without
+scripts the list stays a list, with the first change. */
 
 (() => {
   const make = (tag, attributes = {}, ...children) => {
@@ -8,6 +9,24 @@ of bars and the arrow keys. Without scripts the list stays a list, and each pass
     element.append(...children);
     return element;
   };
+
+  const COPY = "Copy to clipboard";
+
+  async function unpacked(text) {
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).json();
+  }
+
+  /* the theme gives code a button to copy it, but only to the code that a page begins with */
+  function copies(body, id) {
+    body.querySelectorAll("pre").forEach((pre, n) => {
+      pre.id = `${id}-code-${n + 1}`;
+      const target = { "data-clipboard-target": `#${pre.id} > code`, "data-md-type": "copy" };
+      const button = make("button", { class: "md-code__button", title: COPY, ...target });
+      pre.prepend(make("nav", { class: "md-code__nav", role: "none" }, button));
+    });
+  }
 
   class Stepper {
     constructor(section) {
@@ -19,6 +38,7 @@ of bars and the arrow keys. Without scripts the list stays a list, and each pass
       this.steps.forEach((step) => this.dress(step));
       section.classList.add("stepper-on");
       this.show(this.named() || this.shown()[0]);
+      this.wait();
     }
 
     idle(step) {
@@ -38,16 +58,16 @@ of bars and the arrow keys. Without scripts the list stays a list, and each pass
     }
 
     build() {
-      this.back = make("button", { type: "button", class: "stepper-button" }, "← Previous");
-      this.next = make("button", { type: "button", class: "stepper-button" }, "Next →");
+      this.back = make("button", { type: "button", class: "stepper-button" }, make("b", {}, "←"), " Previous");
+      this.next = make("button", { type: "button", class: "stepper-button" }, "Next ", make("b", {}, "→"));
       this.menu = make("select", { "aria-label": `${this.label}: choose a pass` });
       this.tick = make("input", { type: "checkbox" });
       this.where = make("p", { class: "stepper-where", role: "status" });
       this.strip = make("div", { class: "stepper-strip", "aria-hidden": "true" });
-      const label = make("label", {}, this.tick, " also passes that change nothing");
+      const label = make("label", { class: "stepper-all" }, this.tick, " also passes that change nothing");
       this.tick.checked = this.all;
-      const bar = make("div", { class: "stepper-bar" }, this.back, this.menu, this.next, label);
-      this.section.prepend(this.strip, bar, this.where);
+      this.bar = make("div", { class: "stepper-bar" }, this.back, this.menu, this.next);
+      this.section.prepend(label, this.strip, this.bar, this.where);
       this.back.addEventListener("click", () => this.move(-1));
       this.next.addEventListener("click", () => this.move(1));
       this.menu.addEventListener("change", () => this.show(document.getElementById(this.menu.value), true));
@@ -85,7 +105,6 @@ of bars and the arrow keys. Without scripts the list stays a list, and each pass
         other.hidden = other !== step;
         this.strip.children[i].classList.toggle("here", other === step);
       });
-      step.querySelector("details").open = true;
       this.menu.replaceChildren(
         ...steps.map((other, i) => make("option", { value: other.id }, `${i + 1} · ${this.name(other)}`)),
       );
@@ -96,6 +115,32 @@ of bars and the arrow keys. Without scripts the list stays a list, and each pass
       const facts = step.querySelector(".step-facts").textContent;
       this.where.textContent = `Pass ${at + 1} of ${steps.length}: ${this.name(step)} · ${facts}`;
       if (asked) history.replaceState(null, "", `#${step.id}`);
+      if (asked || this.seen) this.fill(step).then(() => asked && this.toTop());
+    }
+
+    /* the rest of the first pass is unpacked when a reader comes to it */
+    wait() {
+      const seen = new IntersectionObserver(([entry]) => {
+        if (!entry.isIntersecting) return;
+        seen.disconnect();
+        this.seen = true;
+        this.fill(this.step);
+      });
+      seen.observe(this.where);
+    }
+
+    /* a reader who is deep in one pass begins the next at its top */
+    toTop() {
+      if (this.where.getBoundingClientRect().top < this.bar.getBoundingClientRect().bottom) this.where.scrollIntoView();
+    }
+
+    async fill(step) {
+      if (step.dataset.filled) return;
+      step.dataset.filled = "yes";
+      this.bodies ??= unpacked(this.section.querySelector(".stepper-bodies").textContent);
+      const body = step.querySelector(".step-body");
+      body.innerHTML = (await this.bodies)[this.steps.indexOf(step)];
+      copies(body, step.id);
     }
 
     visible() {
@@ -104,6 +149,7 @@ of bars and the arrow keys. Without scripts the list stays a list, and each pass
     }
   }
 
+  if (!window.DecompressionStream) return;
   const steppers = [...document.querySelectorAll(".stepper")].map((section) => new Stepper(section));
   if (!steppers.length) return;
 

@@ -1,18 +1,26 @@
 """A trace as a page: the passes of a pipeline one after the other, each with the difference it made.
 
-On a page, `Stepper(trace)` is a list of passes that open. If scripts run, docs/js/stepper.js turns it into one view
-with buttons and arrow keys. In a terminal it is the trace's table.
+On a page, `Stepper(trace)` is a list of passes, and the first change. What each pass changed is packed beside the list:
+unpacked, the pages of a trace have a megabyte of HTML. docs/js/stepper.js makes of both a view with buttons and arrow
+keys, and unpacks. In a terminal a stepper is the trace's table.
 """
 
 from __future__ import annotations
 
+import base64
+import gzip
 import html
+import json
 from dataclasses import dataclass
 
 from chapters.kit.ir.ir_diff import show
 from chapters.kit.pipeline.pass_trace import Counts, Trace, TracedPass, listings
 
 SHOWN = 4  # functions whose change is shown; the others are only named
+WITHOUT_SCRIPTS = (
+    '<p class="stepper-plain">Without JavaScript this list shows the first change only. '
+    "<code>python -m chapters trace --pass NAME</code> prints any of them.</p>"
+)
 
 
 @dataclass(frozen=True)
@@ -30,37 +38,49 @@ class Stepper:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        steps = "".join(self._step(n, step) for n, step in enumerate(self.trace.passes, 1))
+        passes = self.trace.passes
+        first = next((step for step in passes if step.changed), None)
+        steps = "".join(self._step(n, step, step is first) for n, step in enumerate(passes, 1))
         return (
-            f'<section class="stepper" aria-label="{html.escape(self.label)}">'
-            f'<div class="stepper-steps" role="list">{steps}</div></section>'
+            f'<section class="stepper" aria-label="{html.escape(self.label)}">{WITHOUT_SCRIPTS}'
+            f'<div class="stepper-steps" role="list">{steps}</div>'
+            f'<script type="text/plain" class="stepper-bodies">{packed(self.bodies())}</script></section>'
         )
 
-    def _step(self, number: int, step: TracedPass) -> str:
+    def bodies(self) -> list[str]:
+        """What each pass changed, as HTML."""
+        return [self._body(step) for step in self.trace.passes]
+
+    def _step(self, number: int, step: TracedPass, unfolded: bool) -> str:
         idle = "" if step.changed else " step-idle"
-        name = html.escape(step.name)
+        body = "".join(self._diffs(step)[:1]) if unfolded else ""
         return (
             f'<div class="step{idle}" role="listitem" id="{self.prefix}-{number}" data-ms="{step.seconds * 1000:.3f}">'
-            f'<details><summary><span class="step-name">{name}</span> '
-            f'<span class="step-facts">{html.escape(facts(step))}</span></summary>'
-            f"{self._body(step, number)}</details></div>"
+            f'<p class="step-title"><span class="step-name">{html.escape(step.name)}</span> '
+            f'<span class="step-facts">{html.escape(facts(step))}</span></p>'
+            f'<div class="step-body">{body}</div></div>'
         )
 
-    def _body(self, step: TracedPass, number: int) -> str:
+    def _altered(self, step: TracedPass) -> list[str]:
+        return sorted(step.altered, key=lambda name: name != self.main)
+
+    def _diffs(self, step: TracedPass) -> list[str]:
+        shown = self._altered(step)[:SHOWN]
+        return [step.diff(name).figure(name, unfolds=name == self.main) for name in shown]
+
+    def _body(self, step: TracedPass) -> str:
         if not step.changed:
             return '<p class="step-none">This pass left the module as it was.</p>'
-        altered = sorted(step.altered, key=lambda name: name != self.main)
-        shown = altered[:SHOWN]
-        diffs = [step.diff(name).figure(name, unfolds=name == self.main) for name in shown]
-        more = _names(f"{len(altered) - SHOWN} more changed", altered[SHOWN:])
+        rest = self._altered(step)[SHOWN:]
         texts = listings(step.after)
         added = [_folded(f"new: {name}", texts[name]) for name in step.added]
-        codes = [  # the theme's copy button names a code block after the element that contains it
-            f'<div id="{self.prefix}-{number}-{n}">{code}</div>'
-            for n, code in enumerate([*diffs, *added])
-        ]
-        changed, new = codes[: len(diffs)], codes[len(diffs) :]
-        return "".join([*changed, more, *new, _names("gone", step.removed)])
+        more = _names(f"{len(rest)} more changed", rest)
+        return "".join([*self._diffs(step), more, *added, _names("gone", step.removed)])
+
+
+def packed(texts: list[str]) -> str:
+    """The texts as JSON, compressed, in letters that HTML leaves alone."""
+    return base64.b64encode(gzip.compress(json.dumps(texts).encode(), mtime=0)).decode()
 
 
 def facts(step: TracedPass) -> str:

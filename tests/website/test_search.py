@@ -96,6 +96,20 @@ def test_the_index_is_loaded_when_the_search_is_opened(chromium, served):
     page.close()
 
 
+def test_from_disk_too_the_index_is_loaded_when_the_search_is_opened(chromium, site):
+    page = chromium.new_page()
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site / "setup.html").as_uri(), wait_until="networkidle")
+    assert not [url for url in asked if "search_index" in url]
+    page.keyboard.press("/")
+    page.locator(".md-search__input").fill("glossary")
+    page.keyboard.press("End")
+    page.locator(".md-search-result__item").first.wait_for(timeout=20_000)
+    assert [url for url in asked if url.endswith("search/search_index.js")]
+    page.close()
+
+
 def test_run_on_a_gpu_finds_setup_and_chapter_8(page):
     first, second, *_ = hits(page, "run on a GPU")
     assert {first.partition("/")[0], second[:14]} == {"setup.html", lesson(8)}

@@ -18,13 +18,15 @@ GOOD = """<!doctype html><html lang="en"><head><title>A page</title>
 </head><body><main><h1>A page</h1><p>Text. Verified on TVM.</p><!-- here --></main></body></html>"""
 
 PALE = "<p style='color:#bbb'>pale</p>"
+# words that look alike are looked at once, and a word that is not alone in its kind is still looked at
+PALE_WORD = "<span class='a'>dark</span> <span class='b'>pale</span> <span class='b'>pale</span>"
 
 
 @pytest.fixture
 def site(tmp_path):
     (tmp_path / "index.html").write_text(GOOD, encoding="utf-8")
     (tmp_path / "404.html").write_text("<script src='/no.js'></script>", encoding="utf-8")
-    style = "body{background:#fff;color:#222}@media(prefers-color-scheme:dark){.d{color:#ddd}}"
+    style = "body{background:#fff;color:#222}.b{color:#bbb}@media(prefers-color-scheme:dark){.d{color:#ddd}}"
     (tmp_path / "style.css").write_text(style, encoding="utf-8")
     heavy = f"<svg xmlns='http://www.w3.org/2000/svg'>{' ' * 1_600_000}</svg>"
     (tmp_path / "heavy.svg").write_text(heavy)
@@ -50,6 +52,7 @@ def test_a_good_page_has_no_fault_in_any_view(site, capsys):
         (PALE, "color-contrast, 1 times", 4),
         ("<p class='d'>pale in the dark</p>", "color-contrast", 2),
         (f"<details><summary>x</summary>{PALE}</details>", "color-contrast", 4),
+        (f"<pre><code>{PALE_WORD}</code></pre>", "color-contrast, 1 times", 4),
         ("<img src='data:image/gif;base64,R0lGODlhAQABAAAAACw='>", "image-alt", 4),
         ("<script>null.x</script>", "a script failed", 4),
         ("<script src='none.js'></script>", "did not load file:", 4),

@@ -52,7 +52,7 @@ def now(page) -> str:
     said = page.inner_text(".stepper-where").split(" · ")[0]
     [step] = [step for step in page.query_selector_all(".step") if step.is_visible()]
     assert step.query_selector(".step-name").text_content() == said.split(": ")[1]
-    assert step.query_selector("details").get_attribute("open") is not None
+    page.wait_for_selector(".step:not([hidden]) > .step-body:not(:empty)")
     return said
 
 
@@ -103,11 +103,42 @@ def test_a_bar_of_the_strip_chooses_its_pass(page):
     assert now(page) == "Pass 3 of 3: FuseOps"
 
 
-def test_without_scripts_every_pass_is_there_to_open(chromium, address):
+def test_a_pass_is_unpacked_when_it_is_shown(page):
+    assert now(page) == "Pass 1 of 3: LegalizeOps"
+    assert page.locator("#pass-1 figure.ir-diff").count() and not page.inner_html(
+        "#pass-4 .step-body"
+    )
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert now(page) == "Pass 3 of 3: FuseOps"
+    page.click("#pass-4 summary >> text=new: ")
+    copy = page.locator("#pass-4 .md-code__button:visible").first
+    assert page.inner_text(copy.get_attribute("data-clipboard-target")).startswith("@R.function(")
+    ids = page.eval_on_selector_all("[id]", "all => all.map(element => element.id)")
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_controls_stay_in_view_and_a_pass_begins_at_its_top(page, width):
+    page.set_viewport_size({"width": width, "height": 400})
+    page.add_style_tag(content="html { font-size: 20px } figure { min-height: 200rem }")
+    now(page)
+    page.mouse.wheel(0, 2000)
+    page.wait_for_function("scrollY > 1500")
+    for name in ("Previous", "Next"):
+        assert 48 <= page.locator(f"text={name}").bounding_box()["y"] < 120
+    page.click("text=Next")
+    now(page)
+    bar, where = (page.locator(f".stepper-{part}").bounding_box() for part in ("bar", "where"))
+    assert 48 <= bar["y"] <= 52 and bar["y"] + bar["height"] <= where["y"] < 200
+
+
+def test_without_scripts_every_pass_is_listed_and_the_first_change_is_shown(chromium, address):
     context = chromium.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(address)
-    assert page.locator(".step > details > summary:visible").count() == 4
-    page.click("summary >> text=FuseOps")
-    assert page.locator("#pass-4 figure.ir-diff").first.is_visible()
+    assert page.locator(".step > .step-title:visible").count() == 4
+    assert page.locator("figure.ir-diff:visible").count() == 1
+    assert page.locator("#pass-1 figure.ir-diff").is_visible()
+    assert "python -m chapters trace --pass NAME" in page.inner_text(".stepper-plain")
     context.close()
