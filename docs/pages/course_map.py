@@ -1,12 +1,11 @@
-"""The chapters as tables for the site's pages, read from the lessons' front matter."""
+"""Links to the chapters, and their schedule, read from the lessons' front matter."""
 
 from __future__ import annotations
 
 import html
-from collections import Counter
 
 from chapters.kit.draw.table import Html, Table
-from chapters.runner.course import Chapter, chapter, chapters
+from chapters.runner.course import chapter, chapters
 
 
 def chapter_link(number: int) -> Html:
@@ -19,18 +18,6 @@ def chapter_link(number: int) -> Html:
 def hours(minutes: int) -> str:
     """`minutes` as hours and minutes: 100 is "1:40"."""
     return f"{minutes // 60}:{minutes % 60:02d}"
-
-
-def course_map() -> Table:
-    """One row per chapter: its title, minutes, exercises by kind, and whether a GPU is useful."""
-    rows = [(chapter_link(c.number), str(c.minutes), _kinds(c), c.gpu) for c in chapters()]
-    note = f"In all: {hours(sum(c.minutes for c in chapters()))} h."
-    return Table(("Chapter", "Minutes", "Exercises", "GPU"), tuple(rows), note)
-
-
-def _kinds(chapter: Chapter) -> str:
-    counted = Counter(exercise.kind for exercise in chapter.exercises)
-    return f"{len(chapter.exercises)}: " + ", ".join(f"{n} {kind}" for kind, n in counted.items())
 
 
 def schedule() -> Table:

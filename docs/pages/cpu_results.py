@@ -1,25 +1,83 @@
-"""Plots of what `bench 4`, `5`, `6`, `9` and `11` measured on a CPU, each from the numbers of a results file."""
+"""Plots of what the benches measured on a CPU, each from the numbers of a results file and with a claim made of them.
+
+Where another runtime is ahead, the claim says so.
+"""
 
 from __future__ import annotations
 
 import importlib
 import itertools
+from collections.abc import Mapping
 
-from chapters.kit.draw.table import Table, si
+from chapters.kit.draw.table import Table, duration, si
 from chapters.runner.course import chapter
 from docs.pages import plots
+from docs.pages.plots import named
 
-# kernels that do only a part of the work: their time is not a speed of the whole
 OURS = ("ours", "fusion_by_hand")
-BOUNDS = ("read w", "multiply-add", "tile")
+# kernels that do only a part of the work: their time is not a speed of the whole
+BOUNDS = ("read w", "multiply-add", "tile", "copy")
 
 
-def _bench(number: int):
-    return importlib.import_module(f"chapters.{chapter(number).slug}.bench")
+def _bench(number: int, module: str = "bench"):
+    return importlib.import_module(f"chapters.{chapter(number).slug}.{module}")
 
 
 def _given():
     return importlib.import_module(f"chapters.{chapter(11).slug}.given")
+
+
+def _rivals(seconds: Mapping[str, float]) -> dict[str, float]:
+    """Who does the same work as we do, and is not this course."""
+    return {n: s for n, s in seconds.items() if not n.startswith(OURS) and n not in BOUNDS}
+
+
+def _best(seconds: Mapping[str, float]) -> str:
+    """The fastest of those who are not this course; "" if there is none."""
+    rivals = _rivals(seconds)
+    return min(rivals, key=rivals.get) if rivals else ""
+
+
+def _ours(seconds: Mapping[str, float]) -> float | None:
+    return next((s for name, s in seconds.items() if name in OURS), None)
+
+
+def _ahead(seconds: Mapping[str, float]) -> float | None:
+    """How many times as long the fastest other takes; None if ours or all others are missing."""
+    ours, best = _ours(seconds), _best(seconds)
+    return seconds[best] / ours if ours and best else None
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2g} times" if ratio < 10 else f"{ratio:.0f} times"
+
+
+def _rows(count: object) -> str:
+    return f"{count} row{'' if str(count) == '1' else 's'}"
+
+
+def _threads(count: object) -> str:
+    return f"{count} thread{'' if str(count) == '1' else 's'}"
+
+
+# --- chapters 3 and 5: the product ----------------------------------------------------------------
+
+
+def pass_gain(measured: dict) -> list[plots.Figure]:
+    """ch03_pass: the time with a transpose and of the fused kernel, neither with a schedule."""
+    entries, gains = [], []
+    words = {"transposed": "TVM, transpose and matmul", "fused": "this course, fused"}
+    for rows, seconds in measured["rows"].items():
+        for key, name in words.items():
+            entries.append(plots.Bar(f"{name}, {_rows(rows)}", seconds[key], si(seconds[key], "s")))
+        gains.append(
+            f"{seconds['transposed'] / seconds['fused']:.1f} times as fast for {_rows(rows)}"
+        )
+    claim = f"Without the transpose, a product is {' and '.join(gains)} of x."
+    title = f"x @ w.T for w of ({measured['n']}, {measured['k']}), before and after the pass"
+    caption = "Neither side has a schedule (loops tiled, vectorized, parallel): chapter 5 adds it."
+    table = _bench(3).pass_table(measured)
+    return [plots.bars(entries, "less is better", title, caption, table, claim=claim, unit="s")]
 
 
 def matmul_speed(measured: dict) -> list[plots.Figure]:
@@ -33,7 +91,7 @@ def matmul_speed(measured: dict) -> list[plots.Figure]:
 def _matmul_speed(n: int, k: int, threads: int, by_rows: dict[str, dict]) -> plots.Figure:
     peak = max(_bench(5).peak(seconds, threads) for seconds in by_rows.values())
     present = [name for seconds in by_rows.values() for name in seconds]
-    names = [n for n in dict.fromkeys(present) if n not in BOUNDS]
+    names = [name for name in dict.fromkeys(present) if name not in BOUNDS]
     speeds = {
         name: {r: 2 * int(r) * n * k / s[name] for r, s in by_rows.items() if name in s}
         for name in names
@@ -53,31 +111,86 @@ def _matmul_speed(n: int, k: int, threads: int, by_rows: dict[str, dict]) -> plo
         (r, *(si(speeds[s][r], "FLOP/s") if r in speeds[s] else "–" for s in names))
         for r in by_rows
     ]
-    ratios = {r: _ahead({n: s[n] for n in names if n in s}) for r, s in by_rows.items()}
-    ratios = {r: ratio for r, ratio in ratios.items() if ratio}
-    claim = ""
-    if ratios:
-        best, worst = max(ratios, key=ratios.get), min(ratios, key=ratios.get)
-        claim = (
-            f"Our kernel is {ratios[best]:.2g} times as fast as the better library at {best} rows, and "
-            f"{ratios[worst]:.2g} times at {worst}."
-        )
-    on = f"{threads} thread{'s' if threads > 1 else ''}"
-    title = f"x @ w.T for w of ({n}, {k}) in float32 on {on}"
-    caption = "With few rows the time is that of reading w; the line is what the registers reach without any memory."
-    return plots.figure(draw, title, caption, Table(("rows of x", *names), rows), claim=claim)
+    title = f"x @ w.T for w of ({n}, {k}) in float32 on {_threads(threads)}"
+    caption = (
+        "With few rows, reading w takes the time. The line is what the registers reach when no operand comes from "
+        "memory."
+    )
+    table = Table(("rows of x", *map(named, names)), rows)
+    return plots.figure(draw, title, caption, table, claim=_matmul_claim(threads, by_rows))
 
 
-def _ahead(seconds: dict[str, float]) -> float | None:
-    """How many times as long the fastest other takes; None if ours or all others are missing."""
-    ours = next((s for name, s in seconds.items() if name in OURS), None)
-    others = [s for name, s in seconds.items() if name not in OURS]
-    return min(others) / ours if ours and others else None
+def _matmul_claim(threads: int, by_rows: dict[str, dict]) -> str:
+    """Where we are furthest ahead of the better library, and where least."""
+    ratios = {rows: ratio for rows, seconds in by_rows.items() if (ratio := _ahead(seconds))}
+    if not ratios:
+        return ""
+    best, worst = max(ratios, key=ratios.get), min(ratios, key=ratios.get)
+    at_worst = f"{ratios[worst]:.3g} times"
+    if ratios[worst] < 1:
+        at_worst = f"{_best(by_rows[worst])} is {1 / ratios[worst] - 1:.1%} faster"
+    return (
+        f"On {_threads(threads)} our kernel is {_times(ratios[best])} as fast as the better library at {_rows(best)}; "
+        f"at {_rows(worst)} {'' if ratios[worst] < 1 else 'it is only '}{at_worst}"
+        f"{'' if ratios[worst] < 1 else ' as fast'}."
+    )
 
+
+def amx_speed(measured: dict) -> list[plots.Figure]:
+    """ch05_amx: operations per second in bfloat16 on the matrix unit; no figure if the processor has none."""
+    rows = {int(r): seconds for r, seconds in measured["rows"].items() if "AMX" in seconds}
+    if not rows:
+        return []
+    names = {"AMX": "this course", "PyTorch": "PyTorch"}
+    size = 2 * measured["n"] * measured["k"]
+    found = {
+        shown: [(r, r * size / s[key]) for r, s in rows.items() if key in s]
+        for key, shown in names.items()
+    }
+
+    def draw(axes) -> None:
+        axes.set_xscale("log")
+        axes.set_xlabel("rows of x")
+        axes.set_ylabel("operations per second")
+        plots.draw_series(axes, [plots.Series(name, points) for name, points in found.items()])
+        axes.set_ylim(0)
+        plots.in_units(axes.yaxis, "")
+        plots.as_numbers(axes.xaxis, list(rows))
+
+    (low, first), (high, last) = min(rows.items()), max(rows.items())
+    claim = (
+        f"In bfloat16 on AMX, the processor's matrix unit, our kernel takes {first['AMX'] / first['PyTorch']:.0%} of "
+        f"PyTorch's time at {_rows(low)} and {last['AMX'] / last['PyTorch']:.0%} at {high}."
+    )
+    title = f"x @ w.T for w of ({measured['n']}, {measured['k']}) in bfloat16 on AMX, 1 thread"
+    caption = "PyTorch uses AMX too, through oneDNN."
+    return [plots.figure(draw, title, caption, _bench(5).amx_table(measured), claim=claim)]
+
+
+def decode_gain(measured: dict) -> list[plots.Figure]:
+    """ch05_decode: one decode step as exported, with chapter 3's pass, and with the schedules."""
+    words = {
+        "as exported": "TVM, as exported",
+        "fused": "this course, fused",
+        "fused and scheduled": "this course, fused and scheduled",
+    }
+    entries = [plots.Bar(words[key], s, duration(s)) for key, s in measured.items()]
+    whole, last = measured["as exported"], measured["fused and scheduled"]
+    claim = (
+        f"Fusing takes a decode step from {duration(whole)} to {duration(measured['fused'])}, schedules take it to "
+        f"{duration(last)}: {_times(whole / last)} as fast."
+    )
+    title = "One token through a small decoder of two layers, 1 thread"
+    caption = "TVM has no schedule for a CPU, so “as exported” runs plain loops."
+    table = _bench(5).decode_table(measured)
+    return [plots.bars(entries, "less is better", title, caption, table, claim=claim, unit="s")]
+
+
+# --- chapter 4: add and RMSNorm -------------------------------------------------------------------
 
 YARDSTICK = (
-    "The copy is a yardstick and no bound: it moves as many bytes, from one tensor to another and with other loops. "
-    "Tensors of a few MB stay in the caches, so their rates say nothing about memory."
+    "The copy is a yardstick and no bound: it moves as many bytes with other loops. Tensors of a few MB stay in the "
+    "caches, so rates there are above what memory delivers."
 )
 
 
@@ -89,61 +202,116 @@ def norm_bandwidth(measured: dict) -> list[plots.Figure]:
     for case, seconds in measured[threads].items():
         dtype, shape = case.split(" ", 1)
         moved = bench.bytes_counted(tuple(int(n) for n in shape.strip("(,)").split(",")), dtype)
-        by_dtype.setdefault(dtype, []).append(plots.Size(shape, moved, _renamed(seconds)))
+        by_dtype.setdefault(dtype, []).append(plots.Size(shape, moved, _with_copy(seconds)))
     figures = []
     for dtype, cases in by_dtype.items():
-        title = f"Add and RMSNorm in {dtype} on {threads} threads of a CPU"
+        title = f"Add and RMSNorm in {dtype} on {_threads(threads)} of a CPU"
         figures.append(plots.bandwidth(cases, None, title, YARDSTICK, _norm_claim(dtype, cases)))
     return figures
 
 
 def _norm_claim(dtype: str, cases: list[plots.Size]) -> str:
-    """What the largest case says, whose tensors come from memory."""
+    """The largest case, whose tensors come from memory; and the one that does worst beside the copy."""
     largest = max(cases, key=lambda case: case.bytes)
-    share = largest.seconds["copy"] / largest.seconds["ours"]
-    ahead = _ahead({name: s for name, s in largest.seconds.items() if name != "copy"})
-    others = f", {ahead:.2g} times as fast as the best of the others" if ahead else ""
-    return (
-        f"{si(largest.bytes, 'B')} of {dtype} move at {share:.0%} of the speed of a copy{others}."
+    seconds, best = largest.seconds, _best(largest.seconds)
+    claim = (
+        f"Our kernel moves {si(largest.bytes, 'B')} of {dtype} in {duration(seconds['ours'])}; a copy of as many "
+        f"bytes takes {duration(seconds['copy'])}"
     )
+    claim += f", the next best, {named(best)}, {duration(seconds[best])}." if best else "."
+    worst = max(cases, key=lambda case: case.seconds["ours"] / case.seconds["copy"])
+    behind = worst.seconds["ours"] / worst.seconds["copy"]
+    if behind >= 1.2:
+        claim += f" We lose most to the copy at {si(worst.bytes, 'B')}, in the caches: {behind:.2g} times its time."
+    return claim
 
 
-def _renamed(seconds: dict[str, float]) -> dict[str, float]:
+def _with_copy(seconds: dict[str, float]) -> dict[str, float]:
     """`seconds` with the bound under the name "copy": the faster of two ways to copy as many bytes."""
     bounds = ("plain stores", "streaming stores")
     others = {name: time for name, time in seconds.items() if name not in bounds}
     return {"copy": min(seconds[name] for name in bounds if name in seconds), **others}
 
 
+# --- chapter 6: sums that start from the bias -----------------------------------------------------
+
+
 def bias_speedup(measured: dict) -> list[plots.Figure]:
-    """ch06_int8: the speedup over a separate bias pass, over the length of the sums."""
-    found: dict[str, list[tuple[int, float]]] = {}
+    """ch06_int8: for each unit the speedup over a separate bias pass; then the speed beside PyTorch's."""
     table = _bench(6).speedups(measured)
     lines = [row[1:6] for row in table.rows if row[0] == measured["m"]]
-    for steps, unit, fused, predicted, at_the_tile in lines:
-        gains = {"fused": fused, "predicted": predicted, "at the tile": at_the_tile}
-        for what, times in gains.items():
-            if times:
-                found.setdefault(f"{unit}, {what}", []).append((int(steps), float(times)))
+    units = dict.fromkeys(unit for _, unit, *_ in lines)
+    figures = [_speedup(unit, [line for line in lines if line[1] == unit], table) for unit in units]
+    return figures + _beside_torch(measured)
+
+
+def _speedup(unit: str, lines: list[tuple], table: Table) -> plots.Figure:
+    """lines: (K, unit, fused, predicted, at the tile)."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    names = ("this course, fused", "predicted", "this course, bias added per tile")
+    for steps, _, *gains in lines:
+        for name, gain in zip(names, gains, strict=True):
+            if gain:
+                found.setdefault(name, []).append((int(steps), float(gain)))
 
     def draw(axes) -> None:
         axes.set_xscale("log")
         axes.set_xlabel("K, the length of a sum")
-        axes.set_ylabel("times as fast as a separate pass")
+        axes.set_ylabel("times as fast")
         plots.draw_series(axes, [plots.Series(name, points) for name, points in found.items()])
-        plots.guide(axes, 1, "no gain")
+        plots.guide(axes, 1, "a separate bias pass")
         plots.as_numbers(axes.xaxis, [int(steps) for steps, *_ in lines])
 
-    title = "Starting an int8 sum from the bias"
-    caption = "The longer the sums, the less the bias pass counts. The prediction is one line of arithmetic."
-    fused = {unit: points for unit, points in found.items() if unit.endswith("fused")}
-    unit, points = next(iter(fused.items()))
-    (short, most), (long, least) = min(points), max(points)
+    (short, most), (long, least) = min(found[names[0]]), max(found[names[0]])
     claim = (
-        f"Without a separate bias pass, {unit.split(',')[0]} is {most:.2g} times as fast at K = {short:,}, and "
-        f"{least:.3g} times at K = {long:,}."
+        f"With {unit}, a sum that starts from the bias is {most:.2g} times as fast at K = {short:,}, and "
+        f"{least:.3g} times at K = {long:,}, where it hardly matters."
     )
-    return [plots.figure(draw, title, caption, table, claim=claim)]
+    what = {"vpdpbusd": "vpdpbusd, an instruction of vector registers", "AMX": "AMX tiles"}
+    title = f"Starting an int8 sum from the bias on {what.get(unit, unit)}"
+    caption = "The longer the sums, the less the bias pass counts. The prediction is one line of arithmetic."
+    return plots.figure(draw, title, caption, table, claim=claim)
+
+
+def _beside_torch(measured: dict) -> list[plots.Figure]:
+    """Operations per second of the tiles and of PyTorch, over the length of the sums; nothing without AMX."""
+    size = 2 * measured["m"] * measured["n"]
+    keys = {"AMX, fused": "ours", "PyTorch": "PyTorch"}
+    keys["PyTorch, packed ahead"] = "PyTorch, packed ahead"
+    found = {
+        name: [(int(k), int(k) * size / s[key]) for k, s in measured["steps"].items() if key in s]
+        for key, name in keys.items()
+    }
+    if not all(found.values()):
+        return []
+
+    def draw(axes) -> None:
+        axes.set_xscale("log")
+        axes.set_xlabel("K, the length of a sum")
+        axes.set_ylabel("operations per second")
+        plots.draw_series(axes, [plots.Series(name, points) for name, points in found.items()])
+        axes.set_ylim(0)
+        plots.in_units(axes.yaxis, "")
+        plots.as_numbers(axes.xaxis, [k for k, _ in found["ours"]])
+
+    packed = dict(found["PyTorch, packed ahead"])
+    ratios = {k: mine / packed[k] for k, mine in found["ours"] if k in packed}
+    best, worst = max(ratios, key=ratios.get), min(ratios, key=ratios.get)
+    claim = (
+        "Beside PyTorch with weights packed ahead, as ours are, we are "
+        f"{ratios[best]:.2g} times as fast at K = {best:,}"
+    )
+    claim += (
+        f"; at K = {worst:,} PyTorch is {1 / ratios[worst] - 1:.0%} faster."
+        if ratios[worst] < 1
+        else f" and {ratios[worst]:.2g} times at K = {worst:,}."
+    )
+    title = f"int8 products of {measured['m']} rows with a bias, on AMX, 1 thread"
+    caption = "“PyTorch” packs the weights anew in each call."
+    return [plots.figure(draw, title, caption, _bench(6).beside_torch(measured), claim=claim)]
+
+
+# --- chapter 9: the whole compiler ----------------------------------------------------------------
 
 
 def decode_speed(measured: dict) -> list[plots.Figure]:
@@ -152,14 +320,26 @@ def decode_speed(measured: dict) -> list[plots.Figure]:
 
 
 def _decode_speed(decoder: str, seconds: dict[str, float]) -> plots.Figure:
-    decode = [key for key in seconds if key.endswith(" decode")]
-    times = {key.removesuffix(" decode"): seconds[key] for key in decode}
+    times, prefills = (
+        {key.removesuffix(end): seconds[key] for key in seconds if key.endswith(end)}
+        for end in (" decode", " prefill")
+    )
     entries = [plots.Bar(name, 1 / time, _count(1 / time)) for name, time in times.items()]
-    rows = [(name, si(time, "s"), _count(1 / time)) for name, time in times.items()]
-    ahead = _ahead(times)
-    claim = f"Our decode step is {ahead:.2g} times as fast as the next best." if ahead else ""
+    rows = [(named(name), si(time, "s"), _count(1 / time)) for name, time in times.items()]
+    claim = ""
+    if ahead := _ahead(times):
+        claim = f"Our decode step is {_times(ahead)} as fast as that of {named(_best(times))}, the next best"
+        prefill = _ahead(prefills)
+        claim += (
+            f"; our prefill {prefill:.2g} times as fast as {named(_best(prefills))}'s."
+            if prefill
+            else "."
+        )
     title = f"One token through the decoder “{decoder}”"
-    caption = "The same weights and the same tokens for everybody."
+    caption = (
+        "The same weights and the same tokens for everybody. TVM's default has no schedules for a CPU, so its bars say "
+        "as much about its defaults as about our passes."
+    )
     table = Table(("compiled by", "a decode step", "steps per second"), rows)
     words = "decode steps per second, more is better"
     return plots.bars(entries, words, title, caption, table, claim=claim)
@@ -170,48 +350,182 @@ def _count(number: float) -> str:
     return f"{float(f'{number:.3g}'):,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def chat_speed(measured: dict) -> list[plots.Figure]:
-    """ch11_chat: tokens per second of each runtime, on all threads that were measured."""
-    threads, found = list(measured["threads"].items())[-1]
-    bench, context = _bench(11), measured["context"]
-    times = {name: bench.seconds_of(found["seconds"], name, "decode") for name in bench.NAMES}
-    times = {name: seconds for name, seconds in times.items() if seconds is not None}
-    entries = [plots.Bar(name, 1 / time, f"{1 / time:.0f}") for name, time in times.items()]
-    limit = found["bandwidth"] / measured["bytes"][bench.OURS]
-    rows = [(name, si(time, "s"), f"{1 / time:.0f}") for name, time in times.items()]
-    title = f"SmolLM2-135M: one token after {context}, on {threads} threads"
-    caption = "The line: as many bytes as the 4-bit file has, only read. The first two and “llama.cpp” use this file."
-    table = Table(("runtime", "a decode step", "tokens per second"), rows)
-    words = "tokens per second, more is better"
-    reading = (limit, "only reading the weights")
-    peers = [
-        f"{name} {1 / time:.0f}" for name, time in times.items() if name.startswith("llama.cpp")
+def epilogue_times(measured: dict) -> list[plots.Figure]:
+    """ch09_epilogues: how many times our time torch.compile takes, for each epilogue, over the rows."""
+    by_rows = {int(rows): seconds for rows, seconds in measured["rows"].items()}
+    ours, theirs = "fusion_by_hand, ", "torch.compile, "
+    layers = [name.removeprefix(ours) for name in by_rows[min(by_rows)] if name.startswith(ours)]
+    alone, *epilogues = layers
+    ratios = {
+        rows: {e: s[theirs + e] / s[ours + e] for e in layers if theirs + e in s}
+        for rows, s in by_rows.items()
+    }
+    if not all(ratios.values()):
+        return []
+    low, high = (
+        [(rows, pick(found.values())) for rows, found in ratios.items()] for pick in (min, max)
+    )
+
+    def draw(axes) -> None:
+        axes.set_xscale("log")
+        axes.set_xlabel("rows")
+        axes.set_ylabel("torch.compile's time, in ours")
+        axes.fill_between(
+            *zip(*low, strict=True), [most for _, most in high], color=plots.OURS, alpha=0.25
+        )
+        series = [
+            plots.Series("this course, its best", high),
+            plots.Series("this course, its worst", low),
+        ]
+        plots.draw_series(axes, series)
+        plots.guide(axes, 1, "torch.compile as fast as this course")
+        plots.as_numbers(axes.xaxis, list(ratios))
+
+    cost = max(s[ours + e] / s[ours + alone] for s in by_rows.values() for e in epilogues)
+    few, many = min(ratios), max(ratios)
+    claim = (
+        f"An epilogue costs us at most {cost - 1:.0%} of the product. torch.compile takes {dict(low)[few]:.2g} to "
+        f"{dict(high)[few]:.2g} times our time at {_rows(few)}, and {dict(low)[many]:.3g} to {dict(high)[many]:.3g} "
+        f"times at {many}."
+    )
+    size = f"{measured['k']} to {measured['n']}"
+    title = (
+        f"A linear layer ({size}) and {len(epilogues)} epilogues on {_threads(measured['threads'])}"
+    )
+    caption = "An epilogue is what follows the product in the same kernel: a bias, an activation, a residual."
+    rows = [
+        (name, *(f"{ratios[r][name]:.2f}×" if name in ratios[r] else "–" for r in ratios))
+        for name in layers
     ]
-    claim = f"Ours makes {1 / times[bench.OURS]:.0f} tokens per second; {' and '.join(peers)}."
-    return [plots.bars(entries, words, title, caption, table, reading, claim)]
+    table = Table(("torch.compile's time", *map(_rows, ratios)), rows)
+    return [plots.figure(draw, title, caption, table, claim=claim)]
+
+
+# --- chapter 11: a real model ---------------------------------------------------------------------
+
+
+def chat_speed(measured: dict) -> list[plots.Figure]:
+    """ch11_chat: tokens per second of each runtime, decoding and reading a prompt; then the time to a first token."""
+    threads, found = list(measured["threads"].items())[-1]
+    bench = _bench(11)
+    limit = found["bandwidth"] / measured["bytes"][bench.OURS], "only reading the weights"
+    context, prefill = measured["context"], measured["prefill"]
+    figures = []
+    for function, tokens, line in (("decode", 1, limit), ("prefill", prefill, None)):
+        times = {n: bench.seconds_of(found["seconds"], n, function) for n in bench.NAMES}
+        rates = {name: tokens / seconds for name, seconds in times.items() if seconds}
+        entries = [plots.Bar(name, rate, f"{rate:,.0f}") for name, rate in rates.items()]
+        rows = [
+            (named(name), si(tokens / rate, "s"), f"{rate:,.0f}") for name, rate in rates.items()
+        ]
+        if function == "decode":
+            title = f"SmolLM2-135M: one token after {context}, on {_threads(threads)}"
+            caption = (
+                "The line: as many bytes as the 4-bit file has, only read. This course and “llama.cpp” use this file; "
+                "Q4_0 is the format in which llama.cpp is fastest."
+            )
+        else:
+            title = f"SmolLM2-135M: a prompt of {prefill} tokens, on {_threads(threads)}"
+            caption = "A prompt's tokens go through the model together, so arithmetic takes the time and not memory."
+        words = "tokens per second, more is better"
+        table = Table(("runtime", "time", "tokens per second"), rows)
+        claim = _chat_claim(function, rates)
+        figures.append(plots.bars(entries, words, title, caption, table, line, claim))
+    return figures + _first_token(measured["first token"])
+
+
+def _chat_claim(function: str, rates: dict[str, float]) -> str:
+    bench = _bench(11)
+    peers = {name: rate for name, rate in rates.items() if name.startswith("llama.cpp")}
+    told = ", ".join(f"{_with_format(name)} {rate:,.0f}" for name, rate in peers.items())
+    does = "answers with" if function == "decode" else "reads a prompt at"
+    claim = f"Our decoder {does} {rates[bench.OURS]:,.0f} tokens per second; {told}."
+    best, exact = max(peers, key=peers.get, default=""), rates.get(bench.EXACT)
+    if best and exact and exact < peers[best]:
+        both = " Both round activations to 8 bits." if function == "decode" else ""
+        claim += f"{both} With float32 activations ours makes {exact:,.0f}, fewer than {_with_format(best)}."
+    return claim
+
+
+def _with_format(name: str) -> str:
+    """The name of a runtime in a sentence: "llama.cpp with Q4_0 weights"."""
+    runtime, _, weights = name.partition(", ")
+    return f"{runtime} with {weights} weights" if weights else runtime
+
+
+def _first_token(seconds: dict[str, float]) -> list[plots.Figure]:
+    """From the start of a process to its first token."""
+    best = _best(seconds)
+    if not best:
+        return []
+    ours = _ours(seconds)
+    entries = [plots.Bar(name, time, duration(time)) for name, time in seconds.items()]
+    lost = ours > seconds[best]
+    ratio = _times(ours / seconds[best] if lost else seconds[best] / ours)
+    claim = (
+        f"We {'lose' if lost else 'win'} the start: our first token comes after {duration(ours)}"
+    )
+    claim += f", that of {_with_format(best)} after {duration(seconds[best])}"
+    claim += f", so ours takes {ratio} as long." if lost else f", {ratio} as long."
+    title = "From the start of a process to the first token"
+    caption = "Everything was read from disk before. Chapter 11 shows where our time goes."
+    table = _bench(11, "first_token").table_of(seconds)
+    return [plots.bars(entries, "less is better", title, caption, table, claim=claim, unit="s")]
 
 
 def weight_bytes(measured: dict) -> list[plots.Figure]:
-    """ch11_perplexity: megabytes per token by the way the weights are stored."""
+    """ch11_perplexity: megabytes per token by the way the weights are stored; and what rounding them costs."""
     sizes = _given().token_bytes(measured)
-    entries = [plots.Bar(name, size / 1e6, f"{size / 1e6:.0f} MB") for name, size in sizes.items()]
+    entries = [
+        plots.Bar(name, size / 1e6, f"{size / 1e6:.0f} MB", ours="file" in name)
+        for name, size in sizes.items()
+    ]
     table = _given().bytes_table()
     title = "What one token of SmolLM2-135M reads"
     caption = "Each weight is read once per token, so bytes decide how fast a model answers."
     most, least = max(sizes.values()), min(sizes.values())
-    times = f"{most / least:.2g} times as much"
     claim = (
-        f"With 4-bit weights a token reads {least / 1e6:.0f} MB; as float32 it would read {times}."
+        f"With 4-bit weights a token reads {least / 1e6:.0f} MB; as float32 it would read {most / least:.2g} times as "
+        "much."
     )
     words = "megabytes per token, less is better"
-    return [plots.bars(entries, words, title, caption, table, claim=claim)]
+    return [plots.bars(entries, words, title, caption, table, claim=claim), _perplexity(measured)]
+
+
+def _perplexity(measured: dict) -> plots.Figure:
+    variants = measured["variants"]
+    name, whole = next(iter(variants.items()))
+    worse = {n: one["perplexity"] / variants[name]["perplexity"] - 1 for n, one in variants.items()}
+    entries = [
+        plots.Bar(n, 100 * share, f"{100 * share:+.1f} %", ours=n.startswith("file,"))
+        for n, share in worse.items()
+        if n != name
+    ]
+    ours, q4_0 = "file, x in 8 bits", "Q4_0, x in 8 bits"
+    claim = (
+        f"8-bit activations raise the perplexity by {worse[ours]:.1%}. All weights in Q4_0, llama.cpp's fastest "
+        f"format, raise it by {worse[q4_0]:.0%}."
+    )
+    title = f"Perplexity of SmolLM2-135M, over that of {name}"
+    caption = (
+        "Perplexity is how many tokens the model wavers between, on average over a text: less is better. “file” is the "
+        "4-bit file that the chat uses; x is a layer's input. float32 weights are the file's, unpacked."
+    )
+    rows = [(n, f"{one['perplexity']:.2f}", f"{worse[n]:+.1%}") for n, one in variants.items()]
+    table = Table(("weights", "perplexity", f"over {name}"), rows)
+    words = f"per cent above {whole['perplexity']:.1f}, less is better"
+    return plots.bars(entries, words, title, caption, table, claim=claim)
 
 
 PLOTS = {
-    "ch05_kernels": matmul_speed,
+    "ch03_pass": pass_gain,
     "ch04_cpu": norm_bandwidth,
+    "ch05_kernels": matmul_speed,
+    "ch05_amx": amx_speed,
+    "ch05_decode": decode_gain,
     "ch06_int8": bias_speedup,
     "ch09_decoder": decode_speed,
+    "ch09_epilogues": epilogue_times,
     "ch11_chat": chat_speed,
     "ch11_perplexity": weight_bytes,
 }

@@ -14,7 +14,9 @@ from tvm import relax
 from chapters.kit.bench.results import load, not_yet
 from chapters.kit.draw.picture import Picture, picture
 from chapters.kit.draw.table import duration
-from chapters.runner.course import ROOT, chapter, chapters
+from chapters.runner.course import ROOT, Chapter, chapter, chapters
+from docs.pages.course_map import hours
+from docs.pages.teaching_notes import goals_of, inline
 
 OURS = "fusion_by_hand"  # in the results of chapter 9
 FUSION = ("FuseTransposeMatmul", "LegalizeOps", "AnnotateTIROpPattern", "FuseOps", "FuseTIR")
@@ -124,7 +126,8 @@ def chat_bars() -> Part:
     rows = [Row(name, 1 / t, f"{1 / t:.0f}", name == "This course") for name, t in shown.items()]
     note = (
         f"{measured['context']} tokens into a conversation, {threads} threads, {html.escape(results['device'])}. "
-        f"Both round activations to 8 bits; with float32 activations ours makes {1 / exact:.0f}. "
+        f"The model alone, without choosing a token. Both round activations to 8 bits; with float32 activations ours "
+        f"makes {1 / exact:.0f}. "
         f"{chapter_reference(11, 'How it was measured')}"
     )
     return bars("Tokens per second, more is better", rows, note)
@@ -148,7 +151,35 @@ def decode_bars() -> Part:
         f"{html.escape(results['device'])}. TVM’s default has no schedules for a CPU, so its bar says as much about "
         f"its defaults as about our passes. {chapter_reference(9, 'How it was measured')}"
     )
-    return bars("Time of one decode step, less is better", rows, note)
+    return bars("Time of one decode step (one token), less is better", rows, note)
+
+
+def chapter_cards() -> Part:
+    """A card per chapter: its title, the first of its goals, minutes and exercises."""
+    cards = "".join(f"<li>{_card(one)}</li>" for one in chapters())
+    minutes = sum(one.minutes for one in chapters())
+    return Part(
+        f'<ol class="front-chapters">{cards}</ol><p>In all {hours(minutes)} hours: reading, labs and exercises.</p>'
+    )
+
+
+def _card(one: Chapter) -> str:
+    link = f'<a href="chapters/{one.slug}/index.html">{one.number} · {html.escape(one.title)}</a>'
+    goal = inline(goals_of(one)[0].rstrip(";.,"))
+    gpu = "" if one.gpu == "no" else f" · GPU {one.gpu}"
+    told = f"{hours(one.minutes)} h · {len(one.exercises)} exercises{gpu}"
+    return f"<b>{link}</b><span>After it you can {goal}.</span><small>{told}</small>"
+
+
+def first_exercise() -> Part:
+    """Where a reader begins after the setup."""
+    home = chapters()[0]
+    one = home.exercises[0]
+    link = f'<a href="chapters/{home.slug}/index.html">chapter {home.number}</a>'
+    return Part(
+        f"<p>Then open {link}. Its first exercise, “{html.escape(one.title)}”, takes about {one.minutes} minutes, and "
+        f"<code>python -m chapters check {one.id}</code> says whether it is right.</p>"
+    )
 
 
 def chapter_reference(number: int, words: str) -> str:

@@ -14,27 +14,41 @@ from chapters.kit.bench.gpu_results import roofline_table
 from chapters.kit.draw.table import Table, si
 
 COLOURS = ("#c96f12", "#4276d6", "#2f8f5b", "#9a62d3", "#c2486f", "#6b7f8f", "#93820f", "#18929b")
-OURS = COLOURS[0]
+OURS, NEUTRAL = COLOURS[0], COLOURS[5]
 CONTENDERS = {  # how a name begins -> its colour, the same on every plot; the longest that fits counts
-    "ours": OURS,
-    "fusion_by_hand": OURS,
-    "copy": COLOURS[5],
+    "this course": OURS,
+    "a copy": COLOURS[5],
+    "predicted": COLOURS[5],
     "NumPy": COLOURS[3],
     "PyTorch": COLOURS[4],
+    "PyTorch, weights packed": COLOURS[7],
     "Transformers": COLOURS[4],
     "torch.compile": COLOURS[6],
     "Transformers, torch.compile": COLOURS[6],
     "TVM": COLOURS[1],
-    "unfused": COLOURS[1],
     "llama.cpp": COLOURS[2],
+}
+NAMES = {  # what a results file calls a contender -> what every plot calls it; the longest beginning that fits counts
+    "ours": "this course",
+    "fusion_by_hand": "this course",
+    "copy": "a copy",
+    "unfused": "TVM, not fused",
+    "PyTorch, packed ahead": "PyTorch, weights packed",
+    "TVM's zero, default": "TVM's zero, then its default",
+    "wide_kernel": "this course, wide_kernel",
+    "row_kernel": "this course, row_kernel",
 }
 MARKERS = "os^Dv"  # shapes differ too, for readers who cannot tell the colours apart
 INK = "#010203"  # matplotlib writes this colour; the page's text colour replaces it
 STYLE = """
-.plot svg{max-width:44rem;min-width:30rem;width:100%;height:auto}
+.plot svg{max-width:29rem;width:100%;height:auto;margin:0}
 .plt text{font-family:system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif}
 """
 _INKED = "text.color axes.edgecolor axes.labelcolor xtick.color ytick.color grid.color"
+SIZE = (
+    5.4,
+    3.9,
+)  # inches of 72 units: with letters of 11 units, a phone of 390 pixels still shows 10-pixel letters
 SETTINGS = {
     "svg.fonttype": "none",  # text stays text: it can be read, copied and follows the page's font
     "svg.hashsalt": "plot",  # the same ids in every build
@@ -59,19 +73,24 @@ class Figure:
     caption: str
     table: Table
     claim: str = ""
+    measured: str = ""  # on what, and when
 
     def __str__(self) -> str:
-        return "\n\n".join(filter(None, (self.claim, self.title, str(self.table), self.caption)))
+        told = (self.claim, self.title, str(self.table), self.caption, self.measured)
+        return "\n\n".join(filter(None, told))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
         title = html.escape(self.title)
         claim = f'<p class="plot-claim">{html.escape(self.claim)}</p>' if self.claim else ""
+        beneath = html.escape(" ".join(filter(None, (self.caption, self.measured))))
         return (
             f"{claim}<style data-course>{STYLE}</style>"
             f'<figure class="ir-picture plot">{self.svg}'
-            f"<figcaption><b>{title}.</b> {html.escape(self.caption)}</figcaption></figure>{self.table._repr_html_()}"
+            f"<figcaption><b>{title}.</b> {beneath}</figcaption></figure>"
+            f'<details class="plot-numbers"><summary>The numbers of this chart</summary>{self.table._repr_html_()}'
+            "</details>"
         )
 
 
@@ -80,10 +99,10 @@ def figure(
     title: str,
     caption: str,
     table: Table,
-    size: tuple[float, float] = (6.8, 4.4),
+    size: tuple[float, float] = SIZE,
     claim: str = "",
 ) -> Figure:
-    """The figure that `draw(axes)` draws. size: in inches of 100 pixels."""
+    """The figure that `draw(axes)` draws. size: in inches."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas  # without pyplot: no window, no global state
 
@@ -98,12 +117,25 @@ def figure(
     return Figure(_in_page(written.getvalue(), title), title, caption, table, claim)
 
 
+def named(name: str) -> str:
+    """The name of a contender on every plot: "fusion_by_hand, bias" is "this course, bias"."""
+    fitting = [begin for begin in NAMES if name == begin or name.startswith(f"{begin},")]
+    if not fitting:
+        return name
+    begin = max(fitting, key=len)
+    return NAMES[begin] + name.removeprefix(begin)
+
+
+def contender(name: str) -> str:
+    """The colour of a contender; "" if it is none."""
+    name = named(name)
+    fitting = [begin for begin in CONTENDERS if name.startswith(begin)]
+    return CONTENDERS[max(fitting, key=len)] if fitting else ""
+
+
 def colour(name: str, number: int) -> str:
     """The colour of a contender; of a name that is none, that of its number, and never ours."""
-    fitting = [begin for begin in CONTENDERS if name.startswith(begin)]
-    return (
-        CONTENDERS[max(fitting, key=len)] if fitting else COLOURS[1 + number % (len(COLOURS) - 1)]
-    )
+    return contender(name) or COLOURS[1 + number % (len(COLOURS) - 1)]
 
 
 def _in_page(svg: str, title: str) -> str:
@@ -135,17 +167,22 @@ class Series:
 
 def draw_series(axes, series: Sequence[Series]) -> None:
     """Lines and marks, and a legend beneath the axes."""
+    seen = set()
     for number, one in enumerate(series):
+        drawn = colour(one.name, number)
+        style = "--" if drawn in seen else "-"
+        seen.add(drawn)
         axes.plot(
             *zip(*sorted(one.points), strict=True),
-            label=one.name,
-            color=colour(one.name, number),
+            label=named(one.name),
+            color=drawn,
             marker=MARKERS[number % len(MARKERS)],
             fillstyle="full" if number < len(MARKERS) else "none",
-            linestyle="-" if one.joined else "",
+            linestyle=style if one.joined else "",
         )
-    columns = 3 if all(len(one.name) < 18 for one in series) else 2
-    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.15), ncols=columns, frameon=False)
+    longest = max(len(named(one.name)) for one in series)
+    columns = 3 if longest < 13 else 2 if longest < 25 else 1
+    axes.figure.legend(loc="outside lower left", ncols=columns, frameon=False)
 
 
 def in_units(axis, unit: str) -> None:
@@ -197,7 +234,7 @@ def bandwidth(
 
     def draw(axes) -> None:
         axes.set_xscale("log")
-        axes.set_xlabel("bytes that must move")
+        axes.set_xlabel("bytes that are read and written")
         axes.set_ylabel("bytes per second")
         draw_series(axes, [Series(name, points) for name, points in rates.items()])
         if copy_rate:
@@ -207,8 +244,10 @@ def bandwidth(
 
     others = [name for name in names if name != "copy"]
     rows = [(s.name, si(s.bytes, "B"), *(_share_of_copy(n, s) for n in others)) for s in sizes]
-    caption = f"The table gives shares of the speed of copy at the same size, in the same rounds. {caption}".strip()
-    return figure(draw, title, caption, Table(("case", "moves", *others), rows), claim=claim)
+    caption = f"The table gives shares of the speed of a copy at the same size, in the same rounds. {caption}".strip()
+    return figure(
+        draw, title, caption, Table(("case", "moves", *map(named, others)), rows), claim=claim
+    )
 
 
 def _share_of_copy(name: str, size: Size) -> str:
@@ -219,13 +258,14 @@ def _share_of_copy(name: str, size: Size) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """low and high: where the middle half of the measurements lies."""
+    """low and high: where the middle half of the measurements lies. ours: in our colour, whatever its name."""
 
     name: str
     value: float
     words: str
     low: float | None = None
     high: float | None = None
+    ours: bool = False
 
 
 def bars(
@@ -236,27 +276,61 @@ def bars(
     table: Table,
     limit: tuple[float, str] | None = None,
     claim: str = "",
+    unit: str | None = None,
 ) -> Figure:
-    """Horizontal bars, one per name, with the value at the end of each. limit: a value to compare with, named."""
+    """Horizontal bars, each beneath its name, with the value at the end.
+
+    limit: a value to compare with, named. unit: of the axis, which then has SI prefixes.
+    """
 
     def draw(axes) -> None:
         for place, entry in enumerate(entries):
             error = [[entry.value - entry.low], [entry.high - entry.value]] if entry.low else None
-            filled = colour(entry.name, place)
-            axes.barh(place, entry.value, 0.6, color=filled, xerr=error, ecolor=INK)
+            filled = OURS if entry.ours else contender(entry.name) or NEUTRAL
+            axes.barh(place, entry.value, 0.42, color=filled, xerr=error, ecolor=INK)
             end = max(entry.value, entry.high or 0)
-            axes.annotate(entry.words, (end, place), (6, -4), textcoords="offset points")
-        axes.set_yticks(range(len(entries)), [entry.name for entry in entries])
-        axes.invert_yaxis()
+            offset = {"textcoords": "offset points"}
+            axes.annotate(entry.words, (end, place), (5, -4), **offset)
+            axes.annotate(named(entry.name), (0, place - 0.24), (1, 2), **offset)
+        axes.set_yticks([])
+        axes.set_ylim(len(entries) - 0.6, -0.75)
         axes.grid(visible=False)
         axes.set_xlabel(words)
-        axes.margins(x=0.15)
-        in_units(axes.xaxis, "")
+        reach = max(_reach(entries), 1.02 * limit[0] if limit else 0)
+        axes.set_xlim(0, reach)
+        axes.locator_params(axis="x", nbins=6)
+        if unit is None:
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+        else:
+            in_units(axes.xaxis, unit)
         if limit:
-            axes.axvline(limit[0], color=INK, alpha=0.75, linewidth=1.2)
+            for low, high in _gaps(entries, limit[0], reach):
+                axes.plot([limit[0]] * 2, [low, high], color=INK, alpha=0.75, linewidth=1.2)
             axes.set_title(limit[1], loc="right", fontsize=11)
 
-    return figure(draw, title, caption, table, (6.8, 1.1 + 0.34 * len(entries)), claim)
+    return figure(draw, title, caption, table, (SIZE[0], 0.9 + 0.46 * len(entries)), claim)
+
+
+LETTER = 0.019  # the width of a letter as a share of the axis
+
+
+def _gaps(entries: Sequence[Bar], limit: float, reach: float) -> list[tuple[float, float]]:
+    """Where a vertical line at `limit` crosses no words: (from, to) in the places of the bars."""
+    found = []
+    for place, entry in enumerate(entries):
+        end = max(entry.value, entry.high or 0)
+        words = (len(entry.words) + 2) * LETTER * reach
+        if limit > len(named(entry.name)) * LETTER * reach:
+            found.append((place - 0.75, place - 0.21))
+        if not end < limit < end + words:
+            found.append((place - 0.21, place + 0.25))
+    return found
+
+
+def _reach(entries: Sequence[Bar]) -> float:
+    """How far the axis goes, so that the words at the end of each bar have room."""
+    ends = ((max(entry.value, entry.high or 0), len(entry.words)) for entry in entries)
+    return max(end / (1 - min(0.6, 0.03 + LETTER * letters)) for end, letters in ends)
 
 
 @dataclass(frozen=True)
@@ -277,14 +351,16 @@ def steps(
     for number, step in enumerate(taken):
         rate = operations / step.median
         speed = si(rate, "FLOP/s")
-        entries.append(Bar(step.name, rate, speed, operations / step.high, operations / step.low))
+        bar = Bar(step.name, rate, speed, operations / step.high, operations / step.low, ours=True)
+        entries.append(bar)
         before = f"{taken[number - 1].median / step.median:.2f}×" if number else "–"
         share = f"{rate / limit[0]:.0%}" if limit else "–"
         rows.append((step.name, si(step.median, "s"), speed, before, share))
     of_limit = f"of {limit[1]}" if limit else "of the limit"
     table = Table(("step", "time", "speed", "times the one before", of_limit), rows)
     caption = "A bar ends at the median; its thin line spans the middle half of the rounds."
-    return bars(entries, "FLOP/s, more is better", title, caption, table, limit)
+    words = "FLOP/s, more is better"
+    return bars(entries, words, title, caption, table, limit, unit="")
 
 
 def roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = "") -> Figure:

@@ -1,28 +1,67 @@
-"""The parts of the page of results: every results file that a chapter's bench writes, shown by that bench."""
+"""The parts of the page of results: a claim and a chart for each thing that a bench measured, and the tables."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
+from chapters.kit.bench import peak
 from chapters.kit.bench.results import FOLDER, Several, Shown, load, made_with, not_yet
-from chapters.kit.draw.table import Table
+from chapters.kit.draw.table import Table, si
 from chapters.runner.course import chapter
 from docs.pages.cpu_results import PLOTS
+from docs.pages.folded import Folded
 from docs.pages.gpu_results import SHOWN
+
+# what the columns of a chapter's tables mean, where their names do not say it
+COLUMNS = {
+    3: "“Gain of the pass” is the first time divided by the second.",
+    4: (
+        "“Of plain copy” and “of best copy” compare our speed with that of a kernel that only copies as many bytes, "
+        "with ordinary stores and with the better of two kinds. Above 100 %, ours is faster than that copy. “Takes” is "
+        "the other's time divided by ours. In the last table, registers are per thread; a spilled byte is one "
+        "for which the registers did not suffice."
+    ),
+    5: (
+        "“Share of the bound”: a product cannot be faster than reading w, nor than multiplying and adding in "
+        "registers; the later of the two is the bound. “Its tile alone” repeats one block of the product on operands "
+        "in the first-level cache. The others' times are divided by ours."
+    ),
+    6: (
+        "“Fused”, “predicted” and “at the tile” are times as fast as with a separate bias pass: with sums that start "
+        "from the bias, as predicted for them, and with the bias added when a tile is done. “Unit” is what multiplies: "
+        "the vector instruction vpdpbusd, or AMX tiles."
+    ),
+    9: (
+        "“Of our decode” is the time of a decode step divided by ours. “Launches” counts calls of kernels in a decode "
+        "step, “bytes moved” what these kernels read and write, and “planned” the bytes that the compiler sets aside "
+        "for tensors between kernels."
+    ),
+    11: (
+        "“GB/s of weights” is the bytes of all weights divided by the time of a decode step; “of reading them” "
+        "compares it with a kernel that only reads them. A loss is the logarithm of the perplexity "
+        "over that of float32."
+    ),
+}
 
 
 def of_chapter(number: int) -> Several | Shown:
-    """Everything that `bench <number>` measured: tables, plots and their sources, or a note that no file exists yet."""
-    parts: list = [part for part in _tables(number) if not _empty(part)]
-    if not parts:
+    """Everything that `bench <number>` measured: a chart for each claim, then all tables, folded; or a note."""
+    tables = [part for part in _tables(number) if not _empty(part)]
+    if not tables:
         return not_yet(number)
+    charts: list = []
     for name, plot in PLOTS.items():
         results = load(name)
         if results is not None and name.startswith(f"ch{number:02}_"):
-            parts += plot(results["measured"])
-    return Several(parts)
+            where = (
+                f"Measured {results['date']} on {results['cores']} cores of an {results['device']}."
+            )
+            charts += [replace(drawn, measured=where) for drawn in plot(results["measured"])]
+    words = [Shown(None, COLUMNS[number])] if number in COLUMNS else []
+    return Several([*charts, Folded(f"All tables of bench {number}", [*words, *tables])])
 
 
 def _tables(number: int) -> list:
@@ -41,13 +80,39 @@ def drawn(name: str):
     return SHOWN[name]()
 
 
-def others(shown: Iterable[int], folder: Path = FOLDER) -> Several | Shown:
+def machines(folder: Path = FOLDER) -> Table:
+    """The machines of the results files, and how fast one core of each can multiply and add."""
+    peaks, files = peaks_by_device(folder), {}
+    for name in PLOTS:
+        if found := load(name, folder):
+            files.setdefault((found["device"], found["cores"]), []).append(name)
+    rows = []
+    for (device, cores), names in files.items():
+        numbers = sorted({int(name[2:4]) for name in names})
+        rate = f"{si(peaks[device], 'FLOP/s')}" if device in peaks else "not measured"
+        rows.append((device, cores, rate, ", ".join(map(str, numbers))))
+    return Table(("machine", "cores", "peak per core", "chapters"), rows)
+
+
+def peaks_by_device(folder: Path = FOLDER) -> dict[str, float]:
+    """device -> operations per second on float32 that one core reached in registers, in any results file."""
+    found: dict[str, list[float]] = {}
+    if alone := load(peak.NAME, folder):
+        found.setdefault(alone["device"], []).append(
+            alone["measured"]["float32_operations_per_second"]
+        )
+    if kernels := load("ch05_kernels", folder):
+        bench = importlib.import_module(f"chapters.{chapter(5).slug}.bench")
+        by_rows = kernels["measured"]["threads"].get("1", {}).values()
+        found.setdefault(kernels["device"], []).extend(bench.peak(one, 1) for one in by_rows)
+    return {device: max(rates) for device, rates in found.items() if rates}
+
+
+def others(shown: Iterable[int], folder: Path = FOLDER) -> Several:
     """Results files of chapters that are not in `shown`, and not of GPUs, each as a plain table of what it holds."""
-    prefixes = ("gpu_", *(f"ch{number:02}_" for number in shown))
+    prefixes = ("gpu_", peak.NAME, *(f"ch{number:02}_" for number in shown))
     names = sorted(p.stem for p in folder.glob("*.json") if not p.stem.startswith(prefixes))
-    if not names:
-        return Shown(None, "Nothing: every results file belongs to a part above.")
-    return Several([_plain(name, folder) for name in names])
+    return Several([Folded(name, [_plain(name, folder)]) for name in names])
 
 
 def _plain(name: str, folder: Path) -> Shown:

@@ -28,7 +28,7 @@ def goals() -> Table:
     """One row per chapter: what a learner can do after it."""
     rows = []
     for chapter in chapters():
-        items = "".join(f"<li>{_code(goal)}</li>" for goal in goals_of(chapter))
+        items = "".join(f"<li>{inline(goal)}</li>" for goal in goals_of(chapter))
         rows.append((chapter_link(chapter.number), Html(f"<ul>{items}</ul>")))
     return Table(("Chapter", "After it a learner can"), tuple(rows))
 
@@ -36,11 +36,11 @@ def goals() -> Table:
 def mistakes() -> Table:
     """One row per catalogued mistake: the exercise, what the check says it looks like, and why it is wrong."""
     known = (mistake for chapter in chapters() for mistake in catalogue.mistakes(chapter))
-    rows = [(m.exercise, _code(m.what), _code(m.why)) for m in known]
+    rows = [(m.exercise, inline(m.what), inline(m.why)) for m in known]
     return Table(("Exercise", "The answer …", "Why it is wrong"), tuple(rows))
 
 
-def _code(markdown: str) -> Html:
+def inline(markdown: str) -> Html:
     """A line of Markdown as HTML, as far as goals and mistakes need it: code spans, emphasis and links' texts."""
     plain = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", html.escape(markdown, quote=False))
     plain = re.sub(r"\*{1,2}([^*`]+)\*{1,2}", r"<em>\1</em>", plain)

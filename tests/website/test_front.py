@@ -9,6 +9,7 @@ import pytest
 from chapters.kit.bench.results import load
 from chapters.runner.course import ROOT, chapters
 from docs.pages import front
+from docs.pages.course_map import hours
 from solutions.ch00_first_module.first_module import from_script
 
 
@@ -17,6 +18,17 @@ def test_facts_are_counted():
     assert f"{len(chapters())} chapters" in text and "Python 3.10 to 3.14" in text
     hours = int(re.search(r"about (\d+) hours", text)[1])
     assert abs(60 * hours - sum(chapter.minutes for chapter in chapters())) <= 30
+
+
+def test_each_chapter_has_a_card_with_its_time_and_exercises():
+    cards = re.findall(r"<li>(.*?)</li>", front.chapter_cards().html)
+    assert len(cards) == len(chapters())
+    for card, chapter in zip(cards, chapters(), strict=True):
+        assert f'href="chapters/{chapter.slug}/index.html">{chapter.number} · ' in card
+        assert f"{hours(chapter.minutes)} h · {len(chapter.exercises)} exercises" in card
+    assert hours(sum(chapter.minutes for chapter in chapters())) in str(front.chapter_cards())
+    first = chapters()[0].exercises[0]
+    assert f"check {first.id}" in str(front.first_exercise())
 
 
 def test_the_conversation_is_the_recorded_one():

@@ -17,8 +17,13 @@ from tvm.s_tir import SBlockRealize
 from chapters.kit.draw.drawing import Drawing, kernel_figure, kernel_svg, plain
 from chapters.kit.ir.tensor_ir import innermost_blocks, summed_values
 
-MEMORY, THREAD, OTHERS = 130, 400, 640  # x of the three lines
-WIDTH, STEP, BOX = 770, 58, 19  # of the picture; from step to step; half of a box
+MEMORY, THREAD, OTHERS = 24, 208, 404  # x of the three lines
+WIDTH, STEP, BOX, HALF = (
+    430,
+    58,
+    19,
+    72,
+)  # of the picture; from step to step; half of a box, down and across
 
 
 @dataclass(frozen=True)
@@ -93,11 +98,11 @@ class KernelPicture(Drawing):
 
 _LINES = {MEMORY: "memory", THREAD: "one thread", OTHERS: "the other threads"}
 _STYLE = (
-    "text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:currentColor;text-anchor:middle}"
-    ".head{font-weight:600;font-size:13px}.small{opacity:.75;font-size:11px}"
-    ".life{stroke:currentColor;stroke-opacity:.3}.move{stroke:#4276d6;stroke-width:1.6}.tip{fill:#4276d6}"
-    ".meet{stroke:#c96f12;stroke-width:1.6}.meettip{fill:#c96f12}.bar{stroke:#c96f12;stroke-dasharray:5 4}"
-    ".box{fill:rgba(128,128,128,.12);stroke:currentColor;stroke-opacity:.5}"
+    ".kp text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:currentColor;text-anchor:middle}"
+    ".kp .head{font-weight:600;font-size:13px}.kp .small{opacity:.75;font-size:11px}"
+    ".kp .life{stroke:currentColor;stroke-opacity:.3}.kp .move{stroke:#4276d6;stroke-width:1.6}.kp .tip{fill:#4276d6}"
+    ".kp .meet{stroke:#c96f12;stroke-width:1.6}.kp .meettip{fill:#c96f12}.kp .bar{stroke:#c96f12;stroke-dasharray:5 4}"
+    ".kp .box{fill:rgba(128,128,128,.12);stroke:currentColor;stroke-opacity:.5}"
 )
 
 
@@ -145,7 +150,10 @@ def _step(realize: SBlockRealize, loops: Sequence[tirx.For], parameters: set[str
 def _line(x: int, ends: list[int], name: str) -> str:
     """A vertical line at `x` under its name, in pieces: from ends[0] to ends[1], from ends[2] to ends[3], ..."""
     pieces = zip(ends[::2], ends[1::2], strict=True)
-    return f'<text class="head" x="{x}" y="18">{name}</text>' + "".join(
+    # the outer names end where the picture does
+    anchor, at = {MEMORY: ("start", 2), OTHERS: ("end", WIDTH - 2)}.get(x, ("middle", x))
+    head = f'<text class="head" x="{at}" y="18" style="text-anchor:{anchor}">{name}</text>'
+    return head + "".join(
         f'<line class="life" x1="{x}" x2="{x}" y1="{start}" y2="{end}"/>' for start, end in pieces
     )
 
@@ -153,21 +161,21 @@ def _line(x: int, ends: list[int], name: str) -> str:
 def _drawn(step: KernelStep, y: int) -> list[str]:
     shapes = []
     if step.together:
-        shapes += _arrow(THREAD + 92, OTHERS - 4, y, "meet", both=True)
-        shapes.append(f'<text x="{(THREAD + 92 + OTHERS) / 2:.0f}" y="{y - 7}">exchange</text>')
-        shapes.append(f'<line class="bar" x1="60" x2="{WIDTH - 60}" y1="{y + 27}" y2="{y + 27}"/>')
+        shapes += _arrow(THREAD + HALF + 4, OTHERS - 4, y, "meet", both=True)
+        shapes.append(f'<text x="{(THREAD + HALF + OTHERS) / 2:.0f}" y="{y - 7}">exchange</text>')
+        shapes.append(f'<line class="bar" x1="0" x2="{WIDTH}" y1="{y + 27}" y2="{y + 27}"/>')
     both = bool(step.memory_read and step.memory_written)
     if step.memory_read:
-        shapes += _arrow(MEMORY + 4, THREAD - 92, y - 6 * both, "move")
+        shapes += _arrow(MEMORY + 4, THREAD - HALF - 4, y - 6 * both, "move")
         shapes.append(_label(", ".join(step.memory_read), y - 6 - 6 * both))
     if step.memory_written:
-        shapes += _arrow(THREAD - 92, MEMORY + 4, y + 6 * both, "move")
+        shapes += _arrow(THREAD - HALF - 4, MEMORY + 4, y + 6 * both, "move")
         shapes.append(_label(", ".join(step.memory_written), y + 20 if both else y - 6))
     if (step.memory_read or step.memory_written) and not both:
         shapes.append(_label(step.amount, y + 15, "small"))
     kept = f"sets {', '.join(step.kept)}" if step.kept else ""
     shapes += [
-        f'<rect class="box" x="{THREAD - 88}" y="{y - BOX}" width="176" height="{2 * BOX}" rx="5"/>',
+        f'<rect class="box" x="{THREAD - HALF}" y="{y - BOX}" width="{2 * HALF}" height="{2 * BOX}" rx="5"/>',
         f'<text x="{THREAD}" y="{y - 2 if kept else y + 4}">{html.escape(step.name)}</text>',
     ]
     if kept:
@@ -176,7 +184,7 @@ def _drawn(step: KernelStep, y: int) -> list[str]:
 
 
 def _label(text: str, y: int, kind: str = "") -> str:
-    x = (MEMORY + THREAD - 88) / 2
+    x = (MEMORY + THREAD - HALF) / 2
     return f'<text class="{kind}" x="{x:.0f}" y="{y}">{html.escape(text)}</text>'
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
-GAP, LAYER_GAP, MARGIN, WAYPOINT = 22.0, 38.0, 8.0, 10.0
+GAP, LAYER_GAP, MARGIN, WAYPOINT = 12.0, 38.0, 8.0, 10.0
 SWEEPS = 12
 
 

@@ -14,7 +14,7 @@ from functools import cached_property
 import tvm
 from tvm import relax
 
-from chapters.kit.draw.drawing import Drawing, plain
+from chapters.kit.draw.drawing import SMALLEST, Drawing, plain
 from chapters.kit.draw.layered_layout import Layout, layered
 
 # Fills are translucent and text takes the page's colour, so one rule serves light and dark.
@@ -37,7 +37,8 @@ SVG_STYLE = """
 .irp .weight .box,.irp .constant .box{stroke-dasharray:5 3}
 .irp .output .box{stroke-width:2}
 .irp .more .box{fill:none;stroke-dasharray:2 4}
-.irp .label{text-anchor:start}
+.irp .label{opacity:1;stroke:var(--md-default-bg-color,Canvas);stroke-width:4px;paint-order:stroke}
+.irp .right{text-anchor:start}.irp .left{text-anchor:end}
 .irp .edge{fill:none;stroke:currentColor;stroke-opacity:.5;stroke-width:1.3}
 .irp .tip{fill:currentColor;fill-opacity:.65}
 """
@@ -54,7 +55,6 @@ KINDS = {  # what a node is -> its name in the legend and in the listing
 }
 LAUNCHING = ("op", "kernel", "function")
 MAX_NODES = 40
-SMALLEST = 0.66  # text is illegible below this scale, so a figure scrolls instead of shrinking more
 
 
 @dataclass(eq=False)
@@ -323,8 +323,10 @@ def _edges(drawn: Picture, layout: Layout) -> Iterable[str]:
         yield f'<path class="edge" d="{path}"/>'
         yield f'<path class="tip" d="M{x:.1f} {y + 1:.1f}l-4 -8h8z"/>'
         if label:
-            at_x, at_y = points[0]
-            yield f'<text class="label" x="{at_x + 12:.1f}" y="{at_y + 13:.1f}">{html.escape(label)}</text>'
+            (at_x, at_y), (to_x, to_y), *_ = points
+            side, away = ("left", -6) if to_x < at_x else ("right", 6)
+            place = f'x="{(at_x + to_x) / 2 + away:.1f}" y="{(at_y + to_y) / 2:.1f}"'
+            yield f'<text class="label {side}" {place}>{html.escape(label)}</text>'
 
 
 def _box(node: Node, layout: Layout) -> str:

@@ -27,7 +27,7 @@ STYLE = """
 .read-orders figure{margin:0}
 .read-orders figcaption{font-size:.75rem;max-width:none;margin:.4em 0 0;font-style:normal}
 .ro text{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:11px;fill:currentColor;
-text-anchor:middle}
+text-anchor:middle;stroke:var(--md-default-bg-color,Canvas);stroke-width:3px;paint-order:stroke}
 .ro rect{fill:rgba(128,128,128,.10);stroke:currentColor;stroke-opacity:.4}
 .ro .read{fill:rgba(222,128,30,.22);stroke:#c96f12;stroke-opacity:1}
 .ro path{fill:none;stroke:#c96f12;stroke-width:1.6;stroke-opacity:.8}

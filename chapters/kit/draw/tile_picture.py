@@ -15,13 +15,14 @@ from chapters.kit.draw.drawing import Drawing, kernel_figure, kernel_svg
 from chapters.kit.ir.tensor_ir import innermost_blocks, nodes, summed_values
 
 # pixels: D's side, the gap between matrices, the extent of k, the enlarged tile's side
-SIDE, GAP, BAND, ZOOM = 200, 24, 90, 200
-LEFT, TOP = 20, 40
+SIDE, GAP, BAND, ZOOM = 140, 20, 64, 140
+LEFT, TOP = 2, 4
 _STYLE = (
-    "text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:currentColor}"
-    ".matrix{fill:none;stroke:currentColor;stroke-opacity:.55}.block{stroke:currentColor;stroke-opacity:.15}"
-    ".band{fill:#4276d6;fill-opacity:.15}.staged{fill:#4276d6;fill-opacity:.6}.own{fill:#c96f12;fill-opacity:.75}"
-    ".link{stroke:currentColor;stroke-opacity:.3;stroke-dasharray:4 4}"
+    ".kp text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:currentColor}"
+    ".kp .matrix{fill:none;stroke:currentColor;stroke-opacity:.55}.kp .block{stroke:currentColor;stroke-opacity:.15}"
+    ".kp .band{fill:#4276d6;fill-opacity:.15}.kp .staged{fill:#4276d6;fill-opacity:.6}"
+    ".kp .own{fill:#c96f12;fill-opacity:.75}"
+    ".kp .link{stroke:currentColor;stroke-opacity:.3;stroke-dasharray:4 4}"
 )
 
 
@@ -82,7 +83,7 @@ class TilePicture(Drawing):
             _box("staged", x, TOP + turn * step, wide, step),
             _box("staged", x, y, wide, high),
         ]
-        zoom = x0 + SIDE + 110
+        zoom = x0 + SIDE + 60
         shapes += [
             _line("link", x + wide, y, zoom, y0),
             _line("link", x + wide, y + high, zoom, y0 + ZOOM),
@@ -90,7 +91,7 @@ class TilePicture(Drawing):
         ]
         title = html.escape("; ".join(self.lines()))
         inner = f"<style>{_STYLE}</style>{''.join(shapes)}"
-        return kernel_svg(zoom + ZOOM + 30, y0 + SIDE + 30, title, inner)
+        return kernel_svg(zoom + ZOOM + 2, y0 + SIDE + 24, title, inner)
 
     def _zoomed(self, x: float, y: float) -> list[str]:
         rows, columns = self.threads
@@ -99,7 +100,7 @@ class TilePicture(Drawing):
             *_matrix(x, y, ZOOM, ZOOM, "one block's tile", x + ZOOM / 2, y + ZOOM + 16),
             *_grid(x, y, ZOOM, self.threads),
             _box("own", x + columns // 3 * wide, y + rows // 3 * high, wide, high),
-            f'<text x="{x + ZOOM / 2}" y="{y - 10}" text-anchor="middle">'
+            f'<text x="{x + ZOOM / 2}" y="{y - 10}" style="text-anchor:middle">'
             f"one thread: {self.own[0]} × {self.own[1]}</text>",
         ]
 
@@ -140,7 +141,7 @@ def tile_picture(func: tirx.PrimFunc) -> TilePicture:
 def _matrix(x, y, wide, high, name, at_x, at_y, anchor="middle") -> list[str]:
     return [
         _box("matrix", x, y, wide, high),
-        f'<text x="{at_x}" y="{at_y}" text-anchor="{anchor}">{name}</text>',
+        f'<text x="{at_x}" y="{at_y}" style="text-anchor:{anchor}">{name}</text>',
     ]
 
 
