@@ -103,7 +103,7 @@ def test_the_command_compares_and_explains(write):
         "1 RMSNorms, 1 linear layers",
         "fuse_add_norm",
         "ScheduleMatmuls",
-        "numbers: off PyTorch's",
+        "numbers: the results differ from PyTorch's",
     ):
         assert part in done.stdout
 

@@ -246,7 +246,7 @@ def test_a_tile_that_cannot_be(tile):
 
 def test_other_architectures_are_refused():
     func = wgmma_matmul(64, 16, 64)
-    said = f"instructions that {ARCH} alone has, and the target is"
+    said = f"instructions that only {ARCH} has, and the target is"
     for refused in (cuda("sm_100a"), cuda("sm_80"), Target("metal")):
         for make in (HostProgram, call.compiled):
             with pytest.raises(ValueError, match=said):

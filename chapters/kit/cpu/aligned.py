@@ -8,7 +8,7 @@ ALIGNED = 64  # bytes: what TVM's kernels expect, and NumPy does not promise
 
 
 def aligned_bytes(count: int) -> np.ndarray:
-    """`count` bytes, uninitialised, at an address that is a multiple of ALIGNED."""
+    """`count` bytes, uninitialized, at an address that is a multiple of ALIGNED."""
     room = np.empty(count + ALIGNED, "uint8")
     start = -room.ctypes.data % ALIGNED
     return room[start : start + count]
