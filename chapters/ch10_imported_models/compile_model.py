@@ -205,7 +205,7 @@ def _error(number: int, mine: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def times(name: str) -> Table:
-    """The median time of one run: ours, PyTorch's and, if it works here, torch.compile's. All use the same number of threads."""
+    """The median time of a run: ours, PyTorch's and, if it works here, torch.compile's. All use `threads` threads."""
     threads = os.cpu_count() or 1
     given = {"name": name, "folder": os.getcwd()}
     peers = [Peer(HERE, peer, given) for peer in ("tvm_peer", "torch_peer", "torch_compile_peer")]
