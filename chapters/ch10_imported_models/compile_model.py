@@ -94,8 +94,8 @@ def recognized(mod: tvm.IRModule, canonical: tvm.IRModule) -> str:
     products = [call for call in after if call.op.name == "relax.matmul"]
     linear = sum(call.args[1].ty.ndim == 2 for call in products)
     return (
-        f"{len(before)} imported operators became {len(after)}, among them {names['relax.nn.rms_norm']} RMSNorms, "
-        f"{linear} linear layers and {len(products) - linear} other products"
+        f"{len(before)} imported operators became {len(after)}. RMSNorms among them: {names['relax.nn.rms_norm']}, "
+        f"linear layers: {linear}, other products: {len(products) - linear}"
     )
 
 

@@ -49,8 +49,8 @@ IN_WARP = BETWEEN.format("s", " in shared memory", OR_IN_WARP)
 IN_GLOBAL = BETWEEN.format("out", "", f"({OR_IN_WARP})?")
 IN_POOL = rf"(reads|writes) byte \d+ of its dynamic shared memory( before any thread|, which {THREAD} (reads|writes), "
 IN_POOL += r"and no barrier separates them: __syncthreads\(\) or an mbarrier is missing)"
-BLOCKS = r"of block \([012], 0, 0\) {} out\[\d+\], which thread \(\d+, 0, 0\) of block \([012], 0, 0\) {}, and nothing "
-BLOCKS += "orders two blocks: let one block do both, or begin another kernel"
+BLOCKS = r"of block \([012], 0, 0\) {} out\[\d+\], which thread \(\d+, 0, 0\) of block \([012], 0, 0\) {}, and two "
+BLOCKS += "blocks may run in any order: let one block do both, or begin another kernel"
 
 EXCHANGED = (
     S + "s_ptr[t] = 1.0f;\nfloat x = EXCHANGE;\n__syncwarp();\nout_ptr[t] = s_ptr[31 - t] + x;"
@@ -184,8 +184,8 @@ GLOBAL = {
     "a store into what blocks add up": Fault(
         "if ((int)blockIdx.x == 9) out_ptr[0] = 0.0f;\natomicAdd(&(out_ptr[0]), 1.0f);",
         "== 9",
-        r"of block \([012], 0, 0\) (writes|atomically changes) out\[0\], which .* (changes?|writes), and nothing "
-        r"orders two blocks|"
+        r"of block \([012], 0, 0\) (writes|atomically changes) out\[0\], which .* (changes?|writes), and two "
+        r"blocks may run in any order|"
         r"out\[0\], .* and no barrier separates them",
         new="== 1",
         blocks=3,

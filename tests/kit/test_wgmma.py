@@ -110,7 +110,7 @@ CAUGHT = {
     ),
     "nobody waits until the mbarriers are there": (
         (r"\n  tvm_builtin_cuda_cta_sync\(\);", ""),
-        "none was made|no barrier of the block stands",
+        "none was made|no barrier of the block separates",
     ),
     "too few bytes are expected": ((r"\(uint\)20480", "(uint)16384"), f"{FILLED}|never ends"),
     "too many bytes are expected": ((r"\(uint\)20480", "(uint)20496"), "waits for an mbarrier"),
