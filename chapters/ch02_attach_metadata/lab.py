@@ -74,7 +74,7 @@ display(large_plan)
 # ### A variable that cannot be negative
 #
 # `tir_non_negative_var` lists `vocab_size`. On the decoder it changes nothing, because the planner bounds each
-# dimension alone. It matters if one dimension mixes a bounded variable with an unbounded one, as in a sampler that
+# dimension by itself. It matters if one dimension mixes a bounded variable with an unbounded one, as in a sampler that
 # treats all logits of a batch as one row:
 
 

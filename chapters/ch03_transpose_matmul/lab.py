@@ -124,7 +124,7 @@ transposes = [costs.calls.get("relax.permute_dims", 0) for costs in (before_cost
 print("transposes: {} → {}".format(*transposes))
 
 # %% [markdown]
-# Exercise 3.7 predicts the bytes from the shapes of the weights alone:
+# Exercise 3.7 predicts the bytes only from the shapes of the weights:
 
 # %%
 linear = [shape for name, shape, _ in weights if len(shape) == 2 and "embed" not in name]

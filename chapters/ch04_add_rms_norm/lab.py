@@ -48,7 +48,7 @@ print(
 
 # %% [markdown]
 # The weights of a layer have far more bytes than the tensor that is normalized. So in a decode step, the bytes that
-# fusing saves hardly matter. Here is the pair alone, for a prompt of 512 tokens.
+# fusing saves hardly matter. Here is the pair by itself, for a prompt of 512 tokens.
 
 # %%
 pair = unfused((1, 512, 4096), "float16")

@@ -220,7 +220,7 @@ def milliseconds(func, rows: int) -> float:
 for rows, schedule in ((1, ours.schedule_decode), (64, ours.schedule_prefill)):
     plain = unscheduled(rows)
     before_ms, after_ms = (milliseconds(f, rows) for f in (plain, schedule(plain, target)))
-    print(f"{rows:>3} rows: {before_ms:7.2f} ms as it is, {after_ms:7.2f} ms scheduled")
+    print(f"rows: {rows:2}   as it is: {before_ms:7.2f} ms   scheduled: {after_ms:7.2f} ms")
 
 # %% [markdown]
 # These times were measured while this page was built, on a machine that may have been busy. They show the order of

@@ -191,7 +191,7 @@ def torch_peer(m, n, k, seed):
 
 
 def torch_packed(m, n, k, seed):
-    """PyTorch's quantised linear layer with weights packed ahead of time and the bias inside; float32 results.
+    """PyTorch's quantized linear layer with weights packed ahead of time and the bias inside; float32 results.
 
     Its product is oneDNN's, on the same operands as ours; all scales are 1. A sum below 2²⁴ is exact in float32.
     """
@@ -200,7 +200,7 @@ def torch_packed(m, n, k, seed):
     try:
         pack, linear = torch.ops.onednn.qlinear_prepack, torch.ops.onednn.qlinear_pointwise
     except AttributeError:
-        raise MissingPeer("this PyTorch has no quantised operators of oneDNN") from None
+        raise MissingPeer("this PyTorch has no quantized operators of oneDNN") from None
     if not torch.cpu._is_vnni_supported():
         raise MissingPeer("without VNNI oneDNN adds pairs of products in 16 bits, which overflow")
     torch.set_num_threads(1)

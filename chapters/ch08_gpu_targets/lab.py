@@ -49,8 +49,8 @@ steps = {
 display(memory_table(steps))
 
 # %% [markdown]
-# Look at the second row. Tiles in registers alone do not reduce the number of loads in the program: each thread loads
-# an operand once for each of its 4 x 4 sums. NVIDIA's compiler keeps a number that a thread has just loaded. But
+# Look at the second row. Tiles in registers do not by themselves reduce the number of loads in the program: each thread
+# loads an operand once for each of its 4 x 4 sums. NVIDIA's compiler keeps a number that a thread has just loaded. But
 # several threads still ask for the same number. A copy in shared memory is loaded once, for all of them.
 #
 # ## Run them

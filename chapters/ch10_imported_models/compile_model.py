@@ -1,8 +1,8 @@
 """Compiles a model that someone else wrote: `python -m chapters compile MODEL.py`.
 
 It imports the model from PyTorch, brings its graph into canonical form, compiles it with chapter 9's pipeline, and
-compares the numbers with PyTorch's. It shows what the compiler did: launches and bytes before and after, which pass
-scheduled which kernel, what was left to the fallback and why. Last comes the time beside PyTorch, eager and compiled.
+compares the numbers with PyTorch's. It prints launches and bytes before and after, the pass that scheduled each kernel,
+and why a kernel was left to the fallback. At the end it measures the time, beside PyTorch and torch.compile.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from chapters.kit.pipeline import scoreboard
 from chapters.kit.pipeline.left_to_fallback import FALLBACK, kernel_bytes, scheduled_by, why_left
 from chapters.runner.earlier import earlier
 
-TOLERANCE = 1e-4  # of the largest number of an output, in float32; sums in another order differ by about 1e-6
+TOLERANCE = 1e-4  # times the largest number of an output; float32 sums in another order differ by about 1e-6 of it
 WHERE_TO_LOOK = (
-    'Compile the imported module with TVM\'s own pipeline, relax_pipeline="default": if that gives the same wrong '
-    "numbers, the importer made the mistake; else find the pass with `phases` of chapter 9 by leaving out one after "
-    "the other."
+    'To find the cause, compile the imported module with TVM\'s own pipeline, relax_pipeline="default". If that gives '
+    "the same wrong numbers, the importer made the mistake. Otherwise one of our passes did: leave out one after the "
+    "other of `phases` in chapter 9."
 )
 ROUNDS = 5
 OURS = 10  # the number of this chapter
-HERE = "chapters.ch10_imported_models.compile_model"  # as peers import it; run as a program, it is __main__
-# the phases that decide which kernels there are
+HERE = "chapters.ch10_imported_models.compile_model"  # the name for peers; run as a program, this file is __main__
+# the phases that make the kernels and schedule them
 KERNELS = ("attach", "graph and lower", "schedule")
 
 
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 class WrongNumbers(Exception):
-    """The compiled model computes something else than PyTorch."""
+    """The results of the compiled model differ from PyTorch's."""
 
 
 def show(name: str) -> None:
@@ -82,19 +82,20 @@ def show(name: str) -> None:
     print(f"\n{table_of(lowered, by)}", flush=True)
     error = largest_error(compiled(canonical)(*map(tensor, inputs)), expected)
     print(
-        f"\nnumbers: off PyTorch's by at most {error:.1e} of the largest; {TOLERANCE:.0e} is allowed"
+        f"\nnumbers: the results differ from PyTorch's by at most {error:.1e} of the largest number; "
+        f"{TOLERANCE:.0e} is allowed"
     )
 
 
 def recognized(mod: tvm.IRModule, canonical: tvm.IRModule) -> str:
-    """A sentence about what the canonical form brought to light."""
+    """A sentence with the number of operators before and after, and of the norms and products among them."""
     before, after = (calls_in(m["main"]) for m in (mod, canonical))
     names = Counter(call.op.name for call in after)
     products = [call for call in after if call.op.name == "relax.matmul"]
     linear = sum(call.args[1].ty.ndim == 2 for call in products)
     return (
-        f"{len(before)} imported operators became {len(after)}, among them {names['relax.nn.rms_norm']} RMSNorms, "
-        f"{linear} linear layers and {len(products) - linear} other products"
+        f"{len(before)} imported operators became {len(after)}. RMSNorms among them: {names['relax.nn.rms_norm']}, "
+        f"linear layers: {linear}, other products: {len(products) - linear}"
     )
 
 
@@ -109,7 +110,7 @@ def kernels(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
 
 
 def table_of(mod: tvm.IRModule, by: dict[str, str]) -> Table:
-    """One row per kernel, the one that moves the most bytes first; for those left to the fallback, why."""
+    """One row per kernel, sorted by the bytes that it moves. The last column says why the fallback scheduled it."""
     launches, moved = kernel_bytes(mod["main"])
     total, left = max(moved.total(), 1), sum(moved[k] for k in moved if by[k] == FALLBACK)
     rows = []
@@ -119,8 +120,8 @@ def table_of(mod: tvm.IRModule, by: dict[str, str]) -> Table:
         share = f"{count / total:.1%}"
         rows.append((short, launches[kernel], scoreboard.size(count), share, by[kernel], why))
     note = (
-        f"Only the fallback scheduled the kernels that move {left / total:.0%} of the bytes; "
-        "a lookup in a table counts the whole table."
+        f"Kernels that only the fallback scheduled move {left / total:.0%} of the bytes. "
+        "A lookup in a table counts as if it read the whole table."
         if left
         else ""
     )
@@ -130,7 +131,7 @@ def table_of(mod: tvm.IRModule, by: dict[str, str]) -> Table:
 
 
 def compiled(mod: tvm.IRModule) -> Callable:
-    """`main` of the compiled module, for tensors of TVM."""
+    """Compile the module with chapter 9's pipeline, and return its `main`, which takes TVM's tensors."""
     target = llvm_host()["target"]
     try:
         executable = tvm.compile(mod, target, relax_pipeline=earlier(9).fusion_pipeline(target))
@@ -147,7 +148,7 @@ def _not_compiled(error: Exception) -> Refused:
 
 
 def tensor(value) -> tvm.runtime.Tensor:
-    """A copy of a PyTorch tensor."""
+    """A copy of a PyTorch tensor as a tensor of TVM."""
     return tvm.runtime.tensor(value.detach().numpy())
 
 
@@ -171,8 +172,8 @@ def _error(number: int, mine: np.ndarray, theirs: np.ndarray) -> float:
         ours, pytorchs = getattr(mine, what), getattr(theirs, what)
         if ours != pytorchs:
             raise WrongNumbers(
-                f"Output {number} has {what} {ours}, and in PyTorch {pytorchs}. TVM's importer translated an operator "
-                "otherwise than PyTorch defines it."
+                f"Output {number} has {what} {ours}, and PyTorch's has {pytorchs}. TVM's importer gives an operator "
+                "another meaning than PyTorch does."
             )
     if theirs.dtype.kind in "biu":
         if (mine != theirs).any():
@@ -204,7 +205,7 @@ def _error(number: int, mine: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def times(name: str) -> Table:
-    """The time of one run: ours, PyTorch's and, if it works here, torch.compile's, with the same number of threads."""
+    """The median time of a run: ours, PyTorch's and, if it works here, torch.compile's. All use `threads` threads."""
     threads = os.cpu_count() or 1
     given = {"name": name, "folder": os.getcwd()}
     peers = [Peer(HERE, peer, given) for peer in ("tvm_peer", "torch_peer", "torch_compile_peer")]
@@ -221,7 +222,7 @@ def tvm_peer(name: str, folder: str) -> dict:
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     import torch
 
-    torch.set_num_threads(1)  # its threads would stay awake beside TVM's
+    torch.set_num_threads(1)  # with more, PyTorch's threads would stay awake and compete with TVM's
     model, inputs = load(name)
     if cores:  # PyTorch's OpenMP may have bound this thread to one of them
         os.sched_setaffinity(0, cores)

@@ -40,12 +40,18 @@ def variants(results: dict) -> Table:
 
 
 def kinds(results: dict) -> Table:
-    """Per kind of matrix: the loss if it alone is in Q4_0, and the loss that is left if it alone is in Q8_0."""
+    """Per kind of matrix: the loss if only it is in Q4_0, and the loss that is left if only it is in Q8_0."""
     rows = []
     for kind, alone in results["alone"].items():
         sizes = (f"{alone['bytes_of_kind'][one] / 1e6:.2f}" for one in ("Q4_0", "Q8_0"))
         rows.append((kind, *sizes, _loss(alone), _loss(results["kept"][kind])))
-    header = ("matrices", "MB in Q4_0", "MB in Q8_0", "loss alone in Q4_0", "loss alone in Q8_0")
+    header = (
+        "matrices",
+        "MB in Q4_0",
+        "MB in Q8_0",
+        "loss if only these are in Q4_0",
+        "loss if only these are in Q8_0",
+    )
     return Table(header, rows, "The last column has all other matrices in Q4_0.")
 
 

@@ -18,7 +18,7 @@ SECONDS = 120  # at most, to import TVM from a cold disk and to tensorize one bl
 
 @dataclass
 class Finding:
-    """One line of the report. mark: "ok", "--" (absent, not needed) or "!!" (must be mended)."""
+    """One line of the report. mark: "ok", "--" (absent, not needed) or "!!" (must be fixed)."""
 
     mark: str
     text: str
@@ -100,7 +100,7 @@ def _executors() -> list[Finding]:
 
 def _verdict(broken: int, skipped: int) -> str:
     if broken:
-        return f"{broken} thing(s) to mend."
+        return f"{broken} thing(s) to fix."
     if skipped:
         return (
             f"Nothing is broken. {skipped} exercises will be skipped until this machine has what the lines with -- "
@@ -110,7 +110,7 @@ def _verdict(broken: int, skipped: int) -> str:
 
 
 def main() -> int:
-    """Print the findings; returns the exit status, 1 if something must be mended."""
+    """Print the findings; returns the exit status, 1 if something must be fixed."""
     findings = [_cpu(), _threads(), _tensorize(), *_gpus(), *_executors()]
     for finding in findings:
         print(f"{finding.mark}  {finding.text}")

@@ -1,7 +1,7 @@
 """Stops a visitor or mutator that asks itself about the same node again and again.
 
 Such a recursion passes through TVM's C++ at every step. At Python's own limit it takes many seconds to unwind, and
-depending on where it was stopped it ends the process. A few rounds are enough to recognise it.
+depending on where it was stopped it ends the process. A few rounds are enough to recognize it.
 """
 
 from __future__ import annotations

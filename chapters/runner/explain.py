@@ -1,7 +1,7 @@
 """What caused an exception in an answer, and where to read about it, looked up in docs/troubleshooting.md.
 
 Each heading of that page is a message of TVM, which the page's test reproduces. Code written for an older TVM is
-recognised by a name in the page's table of renamed things.
+recognized by a name in the page's table of renamed things.
 """
 
 from __future__ import annotations

@@ -20,6 +20,9 @@ from chapters.runner.failure import CheckFailed
 
 def where(error: BaseException, path: Path) -> str:
     """The last place in `path` that `error` passed through, as `line N: source`; "" if none."""
+    file, number, line = refused_line(error)
+    if line and Path(file) == path:
+        return f"line {number} of {path.name}: {line}"
     frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
     return f"line {frames[-1].lineno} of {path.name}: {frames[-1].line}" if frames else ""
 
@@ -33,6 +36,8 @@ def last_line(error: BaseException) -> str:
     refused = re.search(r"schedule primitive '([\w-]+)'.*\nError message: (.*)", message, re.DOTALL)
     if refused:
         message = f"{refused[1].replace('-', '_')}: {refused[2]}"
+    if refused_line(error)[2]:  # the lines after the first show the place
+        message = parser_said(error)
     kept = [line for line in message.splitlines() if line.strip()][:3]
     return f"{type(error).__name__}: " + " / ".join(kept) if kept else type(error).__name__
 
@@ -42,6 +47,14 @@ def parser_said(error: BaseException) -> str:
     message = str(error)
     reason = re.search(r"Well-formedness check failed: (.*)", message)
     return reason[1] if reason else message.splitlines()[0].removeprefix("error: ")
+
+
+def refused_line(error: BaseException) -> tuple[str, int, str]:
+    """(file, number, text) of the line that TVM's parser refuses; ("", 0, "") if `error` does not name one."""
+    place = re.search(r"--> (.+):(\d+):\d+$", str(error), re.MULTILINE)
+    if not place:
+        return "", 0, ""
+    return place[1], int(place[2]), linecache.getline(place[1], int(place[2])).strip()
 
 
 class _Fresh(SourceFileLoader):
@@ -104,7 +117,7 @@ def load(path: Path) -> Answer:
     except BaseException as error:
         why, read = explain(error)
         raise CheckFailed(
-            f"{path.name} raised {last_line(error)} while it was being imported.",
+            f"{path.name} cannot be imported: {last_line(error)}",
             yours=where(error, path),
             expected="a file that can be imported: code at the top level runs before any check",
             why=why,

@@ -1,7 +1,7 @@
 """Site hook: puts the output of each ```python run block beneath it, so that no output is pasted.
 
 docs/pages/blocks.py says how blocks are written. docs/pages/outputs.py says where outputs come from: they are kept, and
-a page is run if its kept output is not valid any more. A block that fails stops the build.
+a page is run if its kept output is no longer valid. A block that fails stops the build.
 """
 
 from __future__ import annotations

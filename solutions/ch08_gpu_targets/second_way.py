@@ -2,7 +2,7 @@
 
 **8.4, the init first.** The reference decomposes the reduction at the end, when every loop is in place. This one does
 it as soon as the loops are bound, and moves the store afterwards. The result is the same. But after
-`decompose_reduction` the block is not a reduction any more, and `bind` refuses every loop around it. So the earlier
+`decompose_reduction` the block is no longer a reduction, and `bind` refuses every loop around it. So the earlier
 you decompose, the fewer choices are left.
 
 **8.8, by trying.** This one adds blocks until a limit is reached, as the hardware does. A fifth limit would be easy

@@ -311,6 +311,10 @@ def test_0_4_sums_each_row(impl) -> None:
         yours, expected = _row_sums(impl, held)
         what = f"row_sums stores wrong sums when `total` held {held:g} in every element before the call."
         why = "TVM does not clear output buffers. They are often memory that another tensor used before."
+        if held == 0:
+            why = (
+                "total[i] must be the sum of all 16 elements of row i. Every step adds one of them."
+            )
         PRIMFUNC.close(yours, expected, what, why=why)
 
 

@@ -265,7 +265,7 @@ def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,), choose: R.Tensor((), "bool"))
     return (normed, chosen, last, both, total)
 
 ## helper, 1: add nn.rms_norm
-# The sum is handed to another function before it is normalised; that function has a pair too.
+# The sum is handed to another function before it is normalized; that function has a pair too.
 @private
 def helper(total: (3, 1, 64), w: (64,)) -> R.Tensor((3, 1, 64), "float32"):
     twice = R.add(total, total)
@@ -291,7 +291,7 @@ def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
     return (of_inner, after, total)
 
 ## known_later, 1: kernel kernel
-# Parameters of unknown shape, known after a match_cast; and a sum cast before it is normalised.
+# Parameters of unknown shape, known after a match_cast; and a sum cast before it is normalized.
 @bare
 def main(
     x1: R.Tensor(dtype="float32", ndim=3), x2: R.Tensor(dtype="float32", ndim=3), w: (64,)
@@ -343,7 +343,7 @@ def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
     return (total, early, again, out)
 
 ## many_blocks, 1: kernel kernel exp negative nn.rms_norm
-# Sums that leave one dataflow block to be normalised in a later one, once or twice.
+# Sums that leave one dataflow block to be normalized in a later one, once or twice.
 def main(x1: (3, 1, 64), x2: (3, 1, 64), w: (64,)):
     with R.dataflow():
         total = R.add(x1, x2)

@@ -666,9 +666,11 @@ def test_8_6_deletes_one_barrier(impl) -> None:
             and text.count(BARRIER) == kernel.source.count(BARRIER) - 1
             and "".join(text.split()).replace(BARRIER, "")
             == "".join(kernel.source.split()).replace(BARRIER, ""),
-            "Your text is not the kernel's text with exactly one barrier less.",
-            expected=f"{kernel.source.count(BARRIER) - 1} times {BARRIER} and everything else as it was",
-            yours=f"{text.count(BARRIER)} times" if isinstance(text, str) else type(text).__name__,
+            "without_barrier must remove exactly one barrier, and change nothing else.",
+            expected=f"the text with {kernel.source.count(BARRIER) - 1} × {BARRIER} and everything else as it was",
+            yours=f"{text.count(BARRIER)} × {BARRIER}"
+            if isinstance(text, str)
+            else type(text).__name__,
         )
 
 

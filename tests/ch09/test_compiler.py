@@ -238,7 +238,7 @@ def elementwise(rows: int | tirx.Var) -> tirx.PrimFunc:
     return te.create_prim_func([x, te.compute((rows, 8), lambda i, j: y[i, j] * 2.0, name="z")])
 
 
-def test_cpu_fallback_inlines_and_parallelises():
+def test_cpu_fallback_inlines_and_parallelizes():
     result = ApplyCPUFallback()(tvm.IRModule({"main": elementwise(4), "other": without_blocks}))
     main = result["main"]
     assert has_loop(main, tirx.ForKind.PARALLEL) and not main.body.block.alloc_buffers

@@ -25,7 +25,7 @@ from tests.support.relax_modules import Module, modules
 
 DRAWS = int(os.environ.get("FUSION_DRAWS", "40"))
 SEED = int(os.environ.get("FUSION_SEED", "0"))
-# LLVM's time is most of it: half of the draws do without its optimisations, half have this machine's vectors
+# LLVM's time is most of it: half of the draws do without its optimizations, half have this machine's vectors
 TARGETS = (QUICK, llvm_host()["target"])
 # of the largest number of a result; a dozen roundings in a row, two or three of them in fixed order
 RELATIVE = {"float32": 2e-5, "float16": 1e-2, "bfloat16": 8e-2}

@@ -534,7 +534,7 @@ def test_10_5_a_pair_each(impl) -> None:
         wanted = f"(a kernel's name, one of {', '.join(sorted(words))})"
         expect.that(
             right,
-            f"why_slow()[{name!r}] is not a kernel and one of the five words.",
+            f"For {name!r}, why_slow returns something else than a kernel's name and one of the five words.",
             expected=wanted,
             yours=repr(pair)[:200],
         )
@@ -545,18 +545,28 @@ def test_10_5_the_kernels(impl) -> None:
     for name, (kernel, _) in impl.why_slow().items():
         what = f"In the layer {name!r}, {kernel!r} is not the kernel that moves most of the bytes."
         why = (
-            "`layers.compiled(LAYERS[name])` returns the kernels. A kernel of FuseOps is named after all its "
-            "operators."
+            f"`print(table_of(*layers.compiled(layers.LAYERS[{name!r}])))` lists the kernels of this layer. FuseOps "
+            "puts several operators into one kernel, and names it after all of them."
         )
-        wanted = "the first kernel that table_of lists"
+        wanted = "the first kernel in the table of this layer"
         SLOW.that(kernel == truth(name)[0], what, expected=wanted, yours=repr(kernel), why=why)
 
 
 def test_10_5_the_reasons(impl) -> None:
     """the reason, as the compiler finds it"""
+    would_mean = {
+        "row": "the fallback scheduled it, because it has one row and its second factor is not one matrix (n, k)",
+        "size": "the fallback scheduled it, because it has one row and a matrix (n, k) with a symbolic size",
+        "epilogue": "the fallback scheduled it, because something after it reads sums other than its own",
+        "scheduled": "ScheduleMatmuls scheduled it",
+        "tiled": "TileProducts scheduled it",
+    }
     for name, (_, word) in impl.why_slow().items():
-        what = f"For the layer {name!r}, {word!r} is not the reason that the compiler gives."
-        why = "Compare the layer with x @ w.T + b, for a matrix w of constant size. Where does it differ first?"
+        what = f"For the layer {name!r} you say {word!r}, and the compiler says something else."
+        why = (
+            f"{word!r} would mean: {would_mean[word]}. The table of this layer shows which pass scheduled the kernel, "
+            "and why a kernel was left to the fallback."
+        )
         wanted = "another of the five words"
         SLOW.that(word == truth(name)[1], what, expected=wanted, yours=repr(word), why=why)
 

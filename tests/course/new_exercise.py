@@ -3,7 +3,7 @@
     python -m tests.course.new_exercise 2 --kind write --name sum_of_rows --title "Sum the rows"
 
 The exercise gets the chapter's next number. The command writes its region in the reference, its line in the front
-matter, its heading in the lesson, a check, the texts that recognise a mistake, mistakes, and hints.
+matter, its heading in the lesson, a check, the texts that recognize a mistake, mistakes, and hints.
 """
 
 from __future__ import annotations

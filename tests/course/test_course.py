@@ -76,7 +76,7 @@ def test_stub_runs_and_does_not_pass(examiner, tmp_path, chapter, exercise):
 
 @pytest.mark.parametrize(("chapter", "exercise"), EXERCISES)
 def test_exercise_is_complete(chapter, exercise):
-    """A check, three hints, wrong answers to recognise."""
+    """A check, three hints, wrong answers to recognize."""
     assert any(check.exercise.id == exercise.id for check in checks_of(chapter))
     assert [type(hint) for hint in chapter.hints(exercise.id)] == [str] * 3
     assert len(mistakes_of(chapter, exercise.id)) >= (3 if exercise.kind in ("write", "fix") else 2)

@@ -77,7 +77,7 @@ def test_where_nothing_is_missing_doctor_says_so(monkeypatch):
     monkeypatch.setattr(cuda_on_cpu, "missing", lambda: "")
     assert executors.skipped() == [] and "SKIPPED" not in doctor._executors()[-1].text
     assert doctor._verdict(0, 0) == "Everything the course needs is here."
-    assert doctor._verdict(2, 7) == "2 thing(s) to mend."
+    assert doctor._verdict(2, 7) == "2 thing(s) to fix."
 
 
 @pytest.mark.parametrize(

@@ -100,10 +100,10 @@ def test_the_command_compares_and_explains(write):
     done = run(write(GOOD))
     assert (done.returncode, done.stderr) == (0, "")
     for part in (
-        "1 RMSNorms, 1 linear layers",
+        "RMSNorms among them: 1, linear layers: 1",
         "fuse_add_norm",
         "ScheduleMatmuls",
-        "numbers: off PyTorch's",
+        "numbers: the results differ from PyTorch's",
     ):
         assert part in done.stdout
 
@@ -148,7 +148,7 @@ def test_a_model_without_kernels_and_one_of_integers(write):
     integers = "return torch.full((2, 3), 5001) @ torch.full((3, 2), 5003) + x[:2].long()"
     done = run(write(MODULE.format(integers)))
     assert done.returncode == 1
-    assert "Output 1 has dtype float32, and in PyTorch int64" in done.stdout
+    assert "Output 1 has dtype float32, and PyTorch's has int64" in done.stdout
 
 
 def test_other_numbers_are_an_error():
@@ -158,7 +158,7 @@ def test_other_numbers_are_an_error():
     for other, says in (
         (expected + 0.001, "Output 1 differs"),
         (expected[:1], "shape"),
-        (expected.astype("float64"), "dtype float64, and in PyTorch float32"),
+        (expected.astype("float64"), "dtype float64, and PyTorch's has float32"),
         (finite, "NaN or an infinity in other places"),
         (expected / [0, 1, 1, 1], "NaN or an infinity in other places"),
     ):

@@ -65,7 +65,7 @@ def test_a_wrong_fragment_shows(fault):
 def test_fragments_loaded_before_the_barrier_are_a_race(backwards):
     text = source_of(_cores())
     last = text[text.rindex("__syncthreads();") :]
-    with pytest.raises(LaunchError, match="no barrier stands between them"):
+    with pytest.raises(LaunchError, match="no barrier separates them"):
         _run(_cores(), (last, last.replace("__syncthreads();", "", 1)), backwards=backwards)
 
 
@@ -113,7 +113,7 @@ def test_wide_stores_to_shared_memory_are_watched():
         "*(float4*)(s_ptr + (((int)threadIdx.x) * 4)) = make_float4(1, 2, 3, 4);\n"
         "out_ptr[threadIdx.x] = s_ptr[63 - threadIdx.x];"
     )
-    with pytest.raises(LaunchError, match="no barrier stands between them"):
+    with pytest.raises(LaunchError, match="no barrier separates them"):
         _launch(body, 16, 16)
     right = _launch(body.replace("out_ptr[", "__syncthreads();\nout_ptr[", 1), 16, 16)
     assert right.tolist() == [float(4 - t % 4) for t in range(16)]

@@ -60,7 +60,7 @@ def test_cuda_text_gives_the_right_numbers(dtype, backwards):
 
 
 BARRIER = r"__syncthreads\(\);"
-RACE = r"thread .* and no barrier stands between them: __syncthreads\(\).* is missing\."
+RACE = r"thread .* and no barrier separates them: __syncthreads\(\).* is missing\."
 TWO_BARRIERS = "if (threadIdx.x < 64) {\n__syncthreads();\n} else {\n__syncthreads();\n}"
 STUCK = "never ends: 64 of 256 threads wait at a barrier"
 OUTSIDE = r"touches \w+\[\d+\], and \w+ has \d+ elements"
@@ -162,7 +162,7 @@ def test_tvm_leaves_out_a_barrier_where_a_block_has_several_rows(backwards):
     out = poison(x)
     HostProgram(_row_sums("blockIdx.x"), CUDA).run(CudaOnCpu(backwards), [x, out])
     np.testing.assert_allclose(out, np.repeat(x.sum(axis=1, keepdims=True), 64, axis=1), rtol=1e-4)
-    with pytest.raises(LaunchError, match="no barrier stands between them"):
+    with pytest.raises(LaunchError, match="no barrier separates them"):
         HostProgram(_row_sums("threadIdx.y"), CUDA).run(CudaOnCpu(backwards), [x, poison(x)])
 
 

@@ -42,15 +42,15 @@ class Fault:
 
 THREAD = r"thread \(\d+, 0, 0\)"
 BETWEEN = rf"^In main_kernel, {THREAD} of block \(0, 0, 0\) (reads|writes) {{}}\[\d+\]{{}}, which {THREAD} "
-BETWEEN += r"(reads|writes), and no barrier stands between them: __syncthreads\(\){} is missing\.( The order.*)?$"
+BETWEEN += r"(reads|writes), and no barrier separates them: __syncthreads\(\){} is missing\.( The order.*)?$"
 OR_IN_WARP = r" or, within this warp, __syncwarp\(\)"
 IN_SHARED = BETWEEN.format("s", " in shared memory", f"({OR_IN_WARP})?")
 IN_WARP = BETWEEN.format("s", " in shared memory", OR_IN_WARP)
 IN_GLOBAL = BETWEEN.format("out", "", f"({OR_IN_WARP})?")
 IN_POOL = rf"(reads|writes) byte \d+ of its dynamic shared memory( before any thread|, which {THREAD} (reads|writes), "
-IN_POOL += r"and no barrier stands between them: __syncthreads\(\) or an mbarrier is missing)"
-BLOCKS = r"of block \([012], 0, 0\) {} out\[\d+\], which thread \(\d+, 0, 0\) of block \([012], 0, 0\) {}, and nothing "
-BLOCKS += "orders two blocks: let one block do both, or begin another kernel"
+IN_POOL += r"and no barrier separates them: __syncthreads\(\) or an mbarrier is missing)"
+BLOCKS = r"of block \([012], 0, 0\) {} out\[\d+\], which thread \(\d+, 0, 0\) of block \([012], 0, 0\) {}, and two "
+BLOCKS += "blocks may run in any order: let one block do both, or begin another kernel"
 
 EXCHANGED = (
     S + "s_ptr[t] = 1.0f;\nfloat x = EXCHANGE;\n__syncwarp();\nout_ptr[t] = s_ptr[31 - t] + x;"
@@ -140,7 +140,7 @@ SHARED = {
         "out_ptr[t] = s_ptr[0];",
         "__syncthreads(); // sum",
         r"(reads s\[0\] in shared memory, which (several threads|thread .*) changes?|"
-        r"atomically changes s\[0\] in shared memory, which thread .* reads), and no barrier stands between them",
+        r"atomically changes s\[0\] in shared memory, which thread .* reads), and no barrier separates them",
     ),
 }
 
@@ -184,9 +184,9 @@ GLOBAL = {
     "a store into what blocks add up": Fault(
         "if ((int)blockIdx.x == 9) out_ptr[0] = 0.0f;\natomicAdd(&(out_ptr[0]), 1.0f);",
         "== 9",
-        r"of block \([012], 0, 0\) (writes|atomically changes) out\[0\], which .* (changes?|writes), and nothing "
-        r"orders two blocks|"
-        r"out\[0\], .* and no barrier stands between them",
+        r"of block \([012], 0, 0\) (writes|atomically changes) out\[0\], which .* (changes?|writes), and two "
+        r"blocks may run in any order|"
+        r"out\[0\], .* and no barrier separates them",
         new="== 1",
         blocks=3,
     ),
@@ -375,7 +375,7 @@ MBARRIERS = {
         new="mbarrier_arrive(shared_address(pool_ptr + 1032), 1);\n    sum = sum + ((float*)pool_ptr)[31 - t];",
     ),
     "no barrier after the mbarriers are made": Fault(
-        RING, "__syncthreads();", "where none was made|no barrier of the block stands between"
+        RING, "__syncthreads();", "where none was made|no barrier of the block separates"
     ),
     "an mbarrier made twice": Fault(
         RING,

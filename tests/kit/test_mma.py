@@ -248,11 +248,11 @@ def _copied(barrier="__syncthreads();", later="", first="8", start="8") -> np.nd
 def test_a_copy_may_arrive_at_once_and_as_late_as_its_thread_waits():
     visible = "wait(); __syncthreads();"
     assert _copied(later=visible).tolist() == [14.0] * 8 + [15, 16, 17, 18] + [14.0] * 20
-    with pytest.raises(LaunchError, match="no barrier stands between"):
+    with pytest.raises(LaunchError, match="no barrier separates"):
         _copied(barrier="", later=visible)  # the copy may arrive before thread 8 has read
-    with pytest.raises(LaunchError, match="no barrier stands between"):
+    with pytest.raises(LaunchError, match="no barrier separates"):
         _copied(later="")  # thread 1 waits, and thread 8 does not wait for thread 1
-    with pytest.raises(LaunchError, match="no barrier stands between"):
+    with pytest.raises(LaunchError, match="no barrier separates"):
         _copied(later="__syncthreads();")  # a barrier that thread 1 passes before it waits
 
 

@@ -110,7 +110,7 @@ CAUGHT = {
     ),
     "nobody waits until the mbarriers are there": (
         (r"\n  tvm_builtin_cuda_cta_sync\(\);", ""),
-        "none was made|no barrier of the block stands",
+        "none was made|no barrier of the block separates",
     ),
     "too few bytes are expected": ((r"\(uint\)20480", "(uint)16384"), f"{FILLED}|never ends"),
     "too many bytes are expected": ((r"\(uint\)20480", "(uint)20496"), "waits for an mbarrier"),
@@ -246,7 +246,7 @@ def test_a_tile_that_cannot_be(tile):
 
 def test_other_architectures_are_refused():
     func = wgmma_matmul(64, 16, 64)
-    said = f"instructions that {ARCH} alone has, and the target is"
+    said = f"instructions that only {ARCH} has, and the target is"
     for refused in (cuda("sm_100a"), cuda("sm_80"), Target("metal")):
         for make in (HostProgram, call.compiled):
             with pytest.raises(ValueError, match=said):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import re
 from collections.abc import Callable
 
@@ -16,7 +15,7 @@ from chapters.kit.gpu.executors import REQUIRED, executors, required
 from chapters.kit.gpu.launches import HostProgram, Launch, LaunchError, UnknownWordError
 from chapters.kit.gpu.targets import CUDA, WEBGPU
 from chapters.runner.failure import CheckFailed, Skip
-from chapters.runner.loading import last_line, parser_said
+from chapters.runner.loading import last_line, parser_said, refused_line
 from tests.support import expect
 
 
@@ -87,14 +86,15 @@ def ran(make: Callable[[], HostProgram], engine, given, read: str) -> list[Launc
     except UnknownWordError as error:
         raise CheckFailed(
             f"The kernel cannot be run here: {error}",
-            why="The kernel may be right: the stand-in for a GPU does not know that instruction.",
+            why="The kernel may be right: the program that runs kernels here in place of a GPU does not know this "
+            "instruction.",
             read=read,
         ) from None
     except LaunchError as error:
         raise CheckFailed(
-            f"The kernel is at fault. {error}",
+            f"The kernel is wrong. {error}",
             expected="every access inside its array, and a barrier between two threads that share an element",
-            why="A GPU does not report this: now and then it gives wrong numbers.",
+            why="A GPU does not report such a fault. It gives wrong numbers from time to time.",
             read=read,
         ) from None
 
@@ -140,22 +140,31 @@ def parsed(make: Callable[[], object], exercise: str, read: str):
         return make()
     except tvm.error.DiagnosticError as error:
         message, said = str(error), parser_said(error)
+        _, number, text = refused_line(error)
+    yours = f"line {number}: {text}" if text else ""
     if "not implemented: Raise" in message:
         raise NotImplementedError(f"exercise {exercise}")
-    if ill_formed := re.search(r"Well-formedness check failed: (Loop iterator.+)", message):
+    if used := re.search(r'Loop iterator var (\w+) .* used inside .* block "(\w+)"', message):
         raise CheckFailed(
-            f"TVM says that your function is ill-formed: {ill_formed[1]}",
-            expected="inside a block, its own axes: T.axis.spatial(…) or T.axis.reduce(…) of the loop variables",
-            why="The axes alone must say which elements a block touches, because the loops around it may change. In a "
-            "loop over all h, `h // threads` is the number of the element among the thread's elements.",
+            f"Inside the block “{used[2]}”, your function uses the loop variable `{used[1]}`.",
+            expected="inside a block, only its own axes: T.axis.spatial(…) or T.axis.reduce(…) of a loop variable",
+            yours=f"TVM says: {said}",
+            why="TVM learns from the axes which elements a block touches, because a schedule may change the loops "
+            "around the block. So write an axis, such as `vi` in `vi = T.axis.spatial(…)`, and not the loop variable.",
             read=read,
         )
-    place = re.search(r"--> (\S+):(\d+):\d+", message)
-    line = linecache.getline(place[1], int(place[2])).strip() if place else ""
+    if "auto detect buffer access region" in message:
+        raise CheckFailed(
+            "A block of your function passes a buffer as a pointer, and does not declare what it reads and writes.",
+            expected="T.reads(…) and T.writes(…) in the first lines of the block",
+            yours=yours,
+            why="TVM does not see which elements are used behind a pointer.",
+            read=read,
+        )
     raise CheckFailed(
         f"TVM's parser refuses your function: {said}",
         expected="TVMScript: loops, blocks, loads, stores and T.… expressions",
-        yours=f"line {place[2]}: {line}" if place else "",
-        why="TVM parses the body of a prim_func; Python never runs it.",
+        yours=yours,
+        why="TVM's parser reads the body of a prim_func. Python never runs it.",
         read=read,
     )

@@ -217,7 +217,7 @@ def measure(
             if name == YOURS:
                 found.wrong = str(wrong)
                 return found
-            found.without.append(f"{name}: not timed, because its numbers are wrong {wrong}")
+            found.without.append(_untimed(name, wrong))
     name, prepared = vendor(device, problem, arrays)
     if prepared is None:
         found.without.append(f"no vendor library: {name}")
@@ -226,10 +226,14 @@ def measure(
             compare(prepared, problem, arrays, TOLERANCE if problem.dtype == "float32" else ROUNDED)
             contenders[name] = prepared
         except WrongNumbers as wrong:
-            found.without.append(f"{name}: not timed, because its numbers are wrong {wrong}")
+            found.without.append(_untimed(name, wrong))
     found.times = interleaved(contenders, _OwnClock(), rounds=rounds, seed=seed, warm=1)
     found.table = str(time_table(found.times, problem))
     return found
+
+
+def _untimed(name: str, wrong: WrongNumbers) -> str:
+    return f"{name}: not timed, because its numbers are wrong {wrong}"
 
 
 class _OwnClock:

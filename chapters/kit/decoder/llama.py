@@ -71,7 +71,7 @@ class LlamaFFN(nn.Module):
 
 
 class LlamaDecoderLayer(nn.Module):
-    """Attention, then feed-forward, each normalised before and added to the residual after."""
+    """Attention, then feed-forward, each normalized before and added to the residual after."""
 
     def __init__(self, config: LlamaConfig):
         hidden, eps = config.hidden_size, config.rms_norm_eps
@@ -108,7 +108,7 @@ class LlamaModel(nn.Module):
         self.norm = nn.RMSNorm(config.hidden_size, -1, config.rms_norm_eps, bias=False)
 
     def forward(self, input_embed: Tensor, positions: Tensor, kv_cache: Tensor):
-        """(b, s, hidden) -> normalised hidden states (b, s, hidden), and the extended cache."""
+        """(b, s, hidden) -> normalized hidden states (b, s, hidden), and the extended cache."""
         hidden_states = input_embed
         for layer_id, layer in enumerate(self.layers):
             hidden_states, kv_cache = layer(hidden_states, positions, kv_cache, layer_id)

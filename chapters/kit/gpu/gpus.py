@@ -95,8 +95,8 @@ INSTRUCTIONS = {
     "mma.sync m16n8k16": "the same with 16 steps of k, on float16 and bfloat16",
     "cp.async": "copies to shared memory without a register in between",
     "bulk copy": "cp.async.bulk.tensor: one thread asks for a tile",
-    "wgmma": "a product of four warps, operands in shared memory; on Hopper alone",
-    "tcgen05": "a product whose sums are in tensor memory; on data-centre Blackwell alone",
+    "wgmma": "a product of four warps, operands in shared memory; only on Hopper",
+    "tcgen05": "a product whose sums are in tensor memory; only on Blackwell for data centres",
 }
 _TURING = frozenset({"wmma float16", "mma.sync m16n8k8", "ldmatrix"})
 _AMPERE = _TURING | {"mma.sync m16n8k16", "cp.async"}

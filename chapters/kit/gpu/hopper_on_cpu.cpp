@@ -22,7 +22,7 @@ static MBarrier& mbarrier(uint32_t address) {
   auto found = mbarriers.find(address);
   if (found == mbarriers.end()) fail("uses an mbarrier at %u in shared memory, where none was made.", address - WINDOW);
   MBarrier& it = found->second;
-  if (it.maker != current && it.made == epoch) fail("uses an mbarrier that thread %u makes, and no barrier of the block stands between them: __syncthreads() is missing.", it.maker);
+  if (it.maker != current && it.made == epoch) fail("uses an mbarrier that thread %u makes, and no barrier of the block separates them: __syncthreads() is missing.", it.maker);
   return it;
 }
 static void settle(MBarrier& it) {

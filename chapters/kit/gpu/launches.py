@@ -150,7 +150,7 @@ def target_of(func: tvm.tirx.PrimFunc, target: tvm.target.Target) -> tvm.target.
         return target
     if arch != str(wanted).rstrip("a"):
         raise ValueError(
-            f"This kernel needs instructions that {wanted} alone has, and the target is {arch}: use another kernel."
+            f"This kernel needs instructions that only {wanted} has, and the target is {arch}: use another kernel."
         )
     return tvm.target.Target({"kind": "cuda", "arch": str(wanted)})
 

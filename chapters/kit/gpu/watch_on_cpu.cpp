@@ -62,7 +62,7 @@ static void race(const Memory& m, size_t i, const Access& other, const char* did
   if (!several) verb += "s";
   std::string missing = !m.name ? "__syncthreads() or an mbarrier is missing" : !several && other.thread / 32 == current / 32
       ? "__syncthreads() or, within this warp, __syncwarp() is missing" : "__syncthreads() is missing";
-  missing = other_block ? "nothing orders two blocks: let one block do both, or begin another kernel" : "no barrier stands between them: " + missing;
+  missing = other_block ? "two blocks may run in any order: let one block do both, or begin another kernel" : "no barrier separates them: " + missing;
   suspect_nothing();
   fail("%s %s, which %s %s, and %s.", did, element(m, i).c_str(), who.c_str(), verb.c_str(), missing.c_str());
 }

@@ -23,7 +23,7 @@ def run(_options) -> int:
     for sentence in wrong:
         print(f"!!  {sentence}\n    -> {MEND}")
     if wrong:
-        print(f"\n{len(wrong)} thing(s) to mend.")
+        print(f"\n{len(wrong)} thing(s) to fix.")
         return 1
     command = [sys.executable, "-m", "chapters.kit.doctor"]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
