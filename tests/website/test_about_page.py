@@ -51,3 +51,21 @@ def test_the_404_page_is_styled_wherever_it_is_shown(chromium, served, address):
         == f"{served}index.html"
     )
     page.close()
+
+
+def test_a_page_is_printed_in_the_light_scheme_whole_and_with_its_answers(chromium, site):  # noqa: F811
+    page = chromium.new_page(color_scheme="dark", viewport={"width": 718, "height": 1000})
+    page.goto((site / "chapters/ch05_schedules_and_their_limits/index.html").as_uri())
+    scheme = "document.body.dataset.mdColorScheme"
+    assert page.evaluate(scheme) == "slate"
+    page.emulate_media(media="print")
+    page.wait_for_function(f"{scheme} === 'default'")
+    cut = """[...document.querySelectorAll(".md-typeset__scrollwrap, pre > code")].filter(
+        (element) => element.clientWidth && element.scrollWidth > element.clientWidth + 1).length"""
+    assert page.evaluate(cut) == 0
+    answers = "details:is(.success, .question)"
+    assert page.locator(f"{answers}:not([open])").count() == 0
+    page.emulate_media(media="screen")
+    page.wait_for_function(f"{scheme} === 'slate'")
+    assert page.locator(f"{answers}[open]").count() == 0
+    page.close()
