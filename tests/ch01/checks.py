@@ -646,9 +646,8 @@ def test_1_4_says_which_axes_cancel(impl) -> None:
         kept = inner and [*inner], outer and [*outer]
         what = f"axes_cancel({inner}, {outer}) is wrong."
         why = (
-            "Write down which dimension of x becomes dimension 0, 1, … of the result: dimension i is "
-            "inner[outer[i]]. The two cancel if this gives 0, 1, … again. None reverses all dimensions, and a "
-            "negative number counts from the end."
+            "Write down which dimension of x becomes dimension 0, 1, … of the result. The two cancel if this list is "
+            "0, 1, … again. None reverses all dimensions, and a negative number counts from the end."
         )
         AXES_CANCEL.equal(bool(impl.axes_cancel(inner, outer)), right, what, why=why)
         what = "axes_cancel changed a list that it was given."
@@ -692,10 +691,9 @@ def test_1_4_follows_variables(impl) -> None:
 
     asks = Asks(Defined)
     asks.visit_expr(Defined["main"])
-    turned = relax.op.permute_dims(Defined["main"].params[0])
-    for (title, right), yours in zip(
-        DEFINED.items(), [*asked, asks.definition(turned)], strict=True
-    ):
+    for place, (title, right) in enumerate(DEFINED.items()):
+        call = relax.op.permute_dims(Defined["main"].params[0])  # asked for last
+        yours = asked[place] if place < len(asked) else asks.definition(call)
         what = f"TransposeDropper.definition is wrong for {title}."
         why = (
             "Look up a variable, and what it is bound to if that is a variable too. Stop at a variable without a "
