@@ -51,8 +51,8 @@ print("structurally equal:", tvm_ffi.structural_equal(scripted["main"], built["m
 # The layer of `nn` exports to the same four operators. Its weights have become parameters.
 
 # %%
-layer = first.from_nn()
-display(show(layer["forward"]))
+exported = first.from_nn()
+display(show(exported["forward"]))
 
 # %% [markdown]
 # ## Three ways, the same numbers
@@ -67,7 +67,7 @@ reference = np.maximum(x.astype("float64") @ w.T + b, 0)
 for title, mod, name in (
     ("TVMScript", scripted, "main"),
     ("BlockBuilder", built, "main"),
-    ("nn", layer, "forward"),
+    ("nn", exported, "forward"),
 ):
     error = np.abs(first.run(mod, name, x, w, b) - reference).max()
     print(f"{title:<13} largest error {error:.1e}")

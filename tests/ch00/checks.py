@@ -304,7 +304,7 @@ def _row_sums(impl, held: float) -> tuple[np.ndarray, np.ndarray]:
 def test_0_4_sums_each_row(impl) -> None:
     """row_sums is right whatever the output buffer held before
 
-    Only the sums are checked. Storing a zero under `if vk == 0`, without `T.init()`, is right too, because the steps
+    No init is demanded. Storing a zero under `if vk == 0`, without `T.init()`, is right too, because the steps
     run in order. TVM does not take such a block for a reduction, so `decompose_reduction` refuses it; see chapter 5.
     """
     for held in (0.0, 1000.0, float("nan")):
@@ -318,15 +318,46 @@ def test_0_4_sums_each_row(impl) -> None:
         PRIMFUNC.close(yours, expected, what, why=why)
 
 
+def _elements_read(impl) -> int:
+    """How many elements of `a` all steps of row_sums read together."""
+    schedule = tvm.s_tir.Schedule(impl.row_sums)
+    block = schedule.get(schedule.get_sblock("sum"))
+    steps = np.prod([int(axis.dom.extent) for axis in block.iter_vars])
+    regions = [read.region for read in block.reads if read.source.name == "a"]
+    per_step = sum(np.prod([int(axis.extent) for axis in region]) for region in regions)
+    return int(steps * per_step)
+
+
+def test_0_4_reads_each_element_once(impl) -> None:
+    """the sums read each of the 96 elements of `a` once"""
+    PRIMFUNC.equal(
+        _elements_read(impl),
+        6 * 16,
+        "row_sums does not read each element of `a` once.",
+        why="The loops i and k already visit every element. A loop inside the block repeats the whole sum in each of "
+        "the 16 steps. Each step must add its own element, a[vi, vk].",
+    )
+
+
 def observe_0_4(impl):
     sums = partial(_row_sums, impl)
-    return [lambda held=held: np.round(sums(held)[0], 3).tolist() for held in (0.0, 8.0, 1.0)]
+    return [
+        lambda: _elements_read(impl),
+        *(lambda held=held: np.round(sums(held)[0], 3).tolist() for held in (0.0, 8.0, 1.0)),
+    ]
 
 
 def _count(mod: IRModule) -> tuple[int, int]:
     functions = list(mod.functions.values())
     relaxed = sum(isinstance(f, relax.Function) for f in functions)
     return relaxed, len(functions) - relaxed
+
+
+WHY_SO_MANY = {
+    "before": "An operator call is not a function. `print(from_script())` shows all functions that the module holds.",
+    "after": "LegalizeOps makes one PrimFunc per operator call, and one for equal calls. To see them, print "
+    "`relax.transform.LegalizeOps()(from_script())`.",
+}
 
 
 def test_0_5_prediction_holds(impl) -> None:
@@ -352,8 +383,7 @@ def test_0_5_prediction_holds(impl) -> None:
                 mine,
                 counted,
                 f"{stage.capitalize()} LegalizeOps, the module holds another number of {kind} than you predicted.",
-                why="LegalizeOps makes one PrimFunc per operator call, and one for equal calls. To see them, print "
-                "`relax.transform.LegalizeOps()(from_script())`.",
+                why=WHY_SO_MANY[stage],
             )
 
 

@@ -9,6 +9,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 from tvm.ir import IRModule
+from tvm.relax.expr_functor import mutator
 
 from chapters.ch01_walk_the_ir.given import DropAnyDoubleTranspose, Small
 from chapters.kit.cases.relax_text import kernel, relax_module
@@ -25,6 +26,8 @@ WALK = Section(LESSON, "A visitor walks everywhere")
 BYTES = Section(LESSON, "What a call moves")
 LAUNCHES = Section(LESSON, "What launches a kernel")
 REWRITE = Section(LESSON, "A mutator rewrites")
+BOUND = Section(LESSON, "What a variable is bound to")
+AXES_CANCEL = Section(LESSON, "Which axes cancel")
 NOT_FIRE = Section(LESSON, "When it must not fire")
 PURE = Section(LESSON, "A pass is a function")
 BREAK = Section(LESSON, "Break it")
@@ -621,6 +624,85 @@ def _same_numbers(before: IRModule, after: IRModule, cases: dict[str, tuple]) ->
         NOT_FIRE.close(new[name](x).numpy(), old[name](x).numpy(), what, why=why)
 
 
+# (inner axes, outer axes, whether they cancel), for axes_cancel alone
+AXES = [
+    ([1, 2, 0], [2, 0, 1], True),
+    ([1, 2, 0], [1, 2, 0], False),
+    ([1, 0, 2], [1, 0, 2], True),
+    ([1, 2, 3, 0], [3, 0, 1, 2], True),
+    ([1, 2, 0], [0, 2, 1], False),
+    ([1, 2, 0], [-1, 0, -2], True),
+    ([-1, 0, 1], [1, 2, -3], True),
+    (None, [2, 1, 0], True),
+    ([2, 1, 0], None, True),
+    (None, [1, 0, 2], False),
+    (None, None, True),
+]
+
+
+def test_1_4_says_which_axes_cancel(impl) -> None:
+    """part 1: axes_cancel says which two `axes` cancel"""
+    for inner, outer, right in AXES:
+        kept = inner and [*inner], outer and [*outer]
+        what = f"axes_cancel({inner}, {outer}) is wrong."
+        why = (
+            "Write down which dimension of x becomes dimension 0, 1, … of the result. The two cancel if this list is "
+            "0, 1, … again. None reverses all dimensions, and a negative number counts from the end."
+        )
+        AXES_CANCEL.equal(bool(impl.axes_cancel(inner, outer)), right, what, why=why)
+        what = "axes_cancel changed a list that it was given."
+        AXES_CANCEL.equal(
+            (inner, outer), kept, what, why="The lists belong to a call of the module."
+        )
+
+
+# what `definition` is asked for: the argument of each call of exp
+Defined = relax_module("""
+def main(x: (4, 4)):
+    with R.dataflow():
+        begun = R.exp(x)
+        turned = R.permute_dims(begun)
+        same = turned
+        again = same
+        seen = R.exp(again)
+        shown = again
+        R.output(shown, seen)
+    out = R.exp(shown)
+    return out
+""")
+DEFINED = {
+    "x, a parameter": "x",
+    "again, an alias of an alias of R.permute_dims(begun)": "R.permute_dims(begun, axes=None)",
+    "shown, after the block, where `again` is not visible": "shown",
+    "R.permute_dims(x), a call": "R.permute_dims(x, axes=None)",
+}
+
+
+def test_1_4_follows_variables(impl) -> None:
+    """part 2: definition follows a variable to what it stands for"""
+    asked = []
+
+    @mutator
+    class Asks(impl.TransposeDropper._cls):
+        def visit_call_(self, call):
+            if call.op == tvm.ir.Op.get("relax.exp"):
+                asked.append(self.definition(call.args[0]))
+            return call
+
+    asks = Asks(Defined)
+    asks.visit_expr(Defined["main"])
+    for place, (title, right) in enumerate(DEFINED.items()):
+        call = relax.op.permute_dims(Defined["main"].params[0])  # asked for last
+        yours = asked[place] if place < len(asked) else asks.definition(call)
+        what = f"TransposeDropper.definition is wrong for {title}."
+        why = (
+            "Look up a variable, and what it is bound to if that is a variable too. Stop at a variable without a "
+            "binding, or for which left_its_block is true, and return that variable. Return any other expression as "
+            "it is."
+        )
+        BOUND.equal(str(yours), right, what, why=why)
+
+
 def test_1_4_drops_pairs_that_cancel(impl) -> None:
     """two transposes that cancel both disappear, and the numbers stay the same"""
     mod = _pairs(CANCEL)
@@ -977,9 +1059,15 @@ def test_1_5_attaches_to_every_relax_function(impl) -> None:
             name.name_hint: origin if isinstance(func, relax.Function) else ""
             for name, func in Users.functions_items()
         }
-        what = f"AttachOrigin({origin!r}) attached course.origin to the wrong functions ('' means not attached)."
+        yours = _attached(after)
+        wrong = [name for name in expected if yours.get(name) != expected[name]]
+        what = (
+            f"AttachOrigin({origin!r}) attached course.origin wrongly to {len(wrong)} of {len(expected)} functions; "
+            "'' means not attached."
+        )
         why = "func.with_attr(…) returns a new function and leaves `func` as it was. Store the new one in your copy."
-        PURE.equal(_attached(after), expected, what, why=why)
+        shown = [{name: one.get(name) for name in wrong[:4]} for one in (yours, expected)]
+        PURE.equal(*shown, what, why=why)
 
 
 def test_1_5_keeps_everything_else(impl) -> None:

@@ -280,7 +280,13 @@ def observe_2_1(impl):
         bounds["m"] = 4
         return _told(a_pass, _elementwise("n", "m"))
 
+    def names() -> list[str]:
+        seen: list[str] = []
+        impl.map_relax_functions(Mixed.clone(), lambda name, func: seen.append(str(name)) or func)
+        return sorted(seen)
+
     return [
+        names,
         lambda: _told(impl.AttachVariableBounds({"n": 64, "k": -1, "z": 0}), Mixed),
         lambda: _told(impl.AttachVariableBounds({}), Mixed),
         lambda: _told(impl.AttachVariableBounds({"k": -1}), _elementwise("n")),
@@ -300,7 +306,10 @@ def _add(impl, functions: dict, mod: tvm.IRModule) -> tvm.IRModule:
         there = ", ".join(gvar.name_hint for gvar in result.get_global_vars())
         expect.that(name in result, f"Your {whose} did not add `{name}`.", yours=there)
         what = f"The function that you added as `{name}` does not have this name as its `global_symbol`."
-        why = "A PrimFunc without global_symbol is private. If nothing calls it, dead-code elimination removes it."
+        why = (
+            "Code outside the module finds a function by its global_symbol. A PrimFunc without one is private, and "
+            "dead-code elimination removes it if no function calls it. This also holds for a kernel that was there."
+        )
         OUTSIDE.equal(plain(dict(result[name].attrs)).get("global_symbol"), name, what, why=why)
         wanted[name] = func.with_attr("global_symbol", name)
     why = "Added functions keep their body and their other attributes. All other functions stay."
@@ -861,11 +870,16 @@ def _filled(impl, mod: tvm.IRModule, before: dict, target: tvm.target.Target = S
 
 def test_2_7_notes_the_factor(impl) -> None:
     """on sm_100a, either kernel needs a multiple of 4; other entries of the dict stay"""
+    why = (
+        "The entry belongs into the dict `metadata` that the pass was given, because the caller keeps that dict. The "
+        "kernel's name is the `global_symbol` of the first argument of a call of `relax.call_dps_packed`."
+    )
     before, after = {"model_type": "llama"}, {"model_type": "llama", FACTOR: 4}
     for target in (SM_100A, tvm.target.Target("nvidia/nvidia-b100")):
         for name in (GEMM, BMM):
             what = f"Your pass left the wrong metadata for a module that calls {name} on sm_100a."
-            NOT_FIRE.equal(_filled(impl, _calling(name), before, target), after, what)
+            filled = _filled(impl, _calling(name), before, target)
+            PACKED_CALLS.equal(filled, after, what, why=why)
 
 
 def test_2_7_finds_every_call(impl) -> None:
@@ -893,7 +907,8 @@ def test_2_7_leaves_other_targets(impl) -> None:
         NOT_FIRE.equal(_filled(impl, _calling(GEMM), {}, target), {}, what, why=why)
     for name in ("cutlass.group_gemm", GEMM + "_v2", "runtime.sampler"):
         what = f"Your pass changed metadata for the kernel {name}, which is not in PADDED_KERNELS."
-        NOT_FIRE.equal(_filled(impl, _calling(name), {FACTOR: 6}), {FACTOR: 6}, what)
+        why = "This kernel takes any number of tokens. Padding would waste work in every call."
+        NOT_FIRE.equal(_filled(impl, _calling(name), {FACTOR: 6}), {FACTOR: 6}, what, why=why)
 
 
 def test_2_7_plain_call_of_the_kernel(impl) -> None:
@@ -929,6 +944,7 @@ def observe_2_7(impl):
         ("sm_100a", _calling(GEMM, inside_if=True), {}),
         ("sm_100a", _calling(GEMM + "_v2"), {}),
         ("sm_100a", _calling("cutlass.group_gemm"), {}),
+        ("sm_100a", _calling("runtime.sampler"), {}),
         ("sm_90a", _calling(BMM), {}),
         ("sm_100a", _calling(GEMM, dps=False), {}),
         ("sm_100a", _calling(BMM), {FACTOR: 6}),
@@ -939,7 +955,14 @@ def observe_2_7(impl):
         impl.AttachSequenceLengthPaddingFactor(_target(arch), filled)(mod.clone())
         return str(filled)
 
-    return [lambda case=case: look(*case) for case in cases]
+    def names() -> list[str]:
+        calls = impl.PackedCalls()
+        for func in _calling(GEMM).functions.values():
+            if isinstance(func, relax.Function):
+                calls.visit_expr(func)
+        return sorted(calls.names)
+
+    return [names, *(lambda case=case: look(*case) for case in cases)]
 
 
 # --- 2.8, 2.9, 2.10 -------------------------------------------------------------------------------

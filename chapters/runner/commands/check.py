@@ -134,7 +134,9 @@ def _say(chapter: Chapter, exercise: Exercise, outcomes: list[Outcome], state: s
         reasons = {o.reason for o in outcomes if o.state == "skipped"}
         print(f"- {exercise.id} SKIPPED, not counted as passed: {'; '.join(sorted(reasons))}")
     elif state == "todo":
-        print(f"· {exercise.id} TODO, a part of it is still to be written")
+        passed = sum(outcome.state == "passed" for outcome in outcomes)
+        far = f"; {passed} check{'s' if passed > 1 else ''} passed so far" if passed else ""
+        print(f"· {exercise.id} TODO, a part of it is still to be written{far}")
     elif state == "waits":
         print(f"· {exercise.id} waits for {last.reason}, which it uses")
     else:
