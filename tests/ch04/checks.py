@@ -11,6 +11,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
+from tvm.sym import Analyzer
 from tvm.target import Target
 
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
@@ -19,7 +20,8 @@ from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.gpu import cuda_on_cpu
 from chapters.kit.gpu.launches import LaunchError, UnknownWordError
 from chapters.kit.gpu.targets import CUDA
-from chapters.kit.ir.row_index import row_dimensions
+from chapters.kit.ir.row_index import is_one, row_dimensions
+from chapters.kit.ir.tensor_ir import innermost_blocks, substitute
 from chapters.runner.failure import Skip
 from chapters.runner.loading import last_line
 from solutions.ch01_walk_the_ir.walk_the_ir import binding_bytes
@@ -45,6 +47,7 @@ from tests.support.gpu import engines, parsed
 LESSON = "chapters/ch04_add_rms_norm/lesson.md"
 WHY = Section(LESSON, "Why this pass")
 MATCH = Section(LESSON, "Match")
+PRIMER = Section(LESSON, "A GPU in one page")
 PRACTICE = Section(LESSON, "A practice kernel")
 KERNEL = Section(LESSON, "Five steps of a kernel")
 WIDE = Section(LESSON, "Sixteen bytes at a time")
@@ -501,6 +504,40 @@ def test_4_3_adds_epsilon(impl) -> None:
     _right(*_once(impl, arrays, 0.5), arrays, 0.5, what, KERNEL)
 
 
+def _steps_between_threads(func: tirx.PrimFunc) -> dict[str, list[int]]:
+    """For each tensor: how far, in its row, an access of one thread is from that of the thread before it."""
+    found: dict[str, list[int]] = {name: [] for name in ("x1", "x2", "norm", "total")}
+    for loops, realize in innermost_blocks(func.body.block.body):
+        block = realize.block
+        values = dict(zip((axis.var for axis in block.iter_vars), realize.iter_values, strict=True))
+        for region in (*block.reads, *block.writes):
+            h = substitute(region.region[-1].min, values)
+            for loop in loops:
+                binding = loop.thread_binding
+                threads = binding is not None and binding.thread_tag == "threadIdx.x"
+                if threads and region.source.name in found:
+                    step = substitute(h, {loop.loop_var: loop.loop_var + 1}) - h
+                    found[region.source.name].append(Analyzer().simplify(step))
+    return {
+        name: [int(s) for s in steps if isinstance(s, tirx.IntImm)] for name, steps in found.items()
+    }
+
+
+def test_4_3_takes_neighbouring_elements(impl) -> None:
+    """neighbouring threads take neighbouring elements of a row"""
+    found = _steps_between_threads(_built(impl, (1, 1, 256), "float16", 64))
+    for name, steps in found.items():
+        far = max(steps, default=1)
+        PRIMER.that(
+            far <= 1,
+            f"In your kernel, neighbouring threads do not take neighbouring elements of {name}.",
+            expected="thread t takes elements t, t + threads, t + 2 * threads, …",
+            yours=f"the next thread takes an element that is {far} further on",
+            why="A warp loads neighbouring elements in a few pieces of 32 bytes. If the elements of its threads are "
+            "far apart, memory sends a piece for each, and most of its bytes are not used.",
+        )
+
+
 def observe_4_3(impl):
     def launched(arrays, threads, epsilon=1e-5):
         dtype = str(arrays[0].dtype)
@@ -521,6 +558,7 @@ def observe_4_3(impl):
         lambda: np.unique(launched(_rounding_case(), 64)[0]).tolist(),
         lambda: [impl.elements_per_thread(*held) for held in HELD],
         lambda: _rounds_once(launched),
+        lambda: _steps_between_threads(_built(impl, (1, 1, 256), "float16", 64)),
     ]
 
 
@@ -690,6 +728,12 @@ def _upstream(mod: tvm.IRModule, scale: float = 1.0):
         return "does not run", last_line(error)
 
 
+SUM_STAYS_INSIDE = (
+    "FuseAsUpstream makes a new variable for the sum, and it is visible only inside the dataflow block. So a block "
+    "that outputs the sum becomes ill-formed, whatever its shapes. Output and return only norms."
+)
+
+
 def _differ(yours: list[np.ndarray], exact: list[np.ndarray], least: float = 1.0) -> bool:
     """Whether a result is off by more than eight roundings of its largest element, or of `least` if that is more."""
 
@@ -709,6 +753,8 @@ def test_4_5_shows_the_missing_key(impl) -> None:
     wanted = "a module that is fused, and after that still well-formed, and compiles and runs"
     yours = f"{state}: {result}" if result else state
     why = "Look for a difference between two norms that does not change any type."
+    if "outside DataflowBlock" in yours:
+        why = SUM_STAYS_INSIDE
     DISPATCH.that(state == "numbers", what, expected=wanted, yours=yours, why=why)
     what = "After FuseAsUpstream your module still gives the right numbers."
     wanted = "two pairs that need different kernels, although both are prefills or both are decodes"
@@ -793,6 +839,14 @@ def test_4_8_breaks_the_dispatch(impl) -> None:
         expected="an add of two tensors of the same shape",
         yours=result,
         why="The exercise is about the choice between the two kernels.",
+    )
+    types = [x1.ty for x1, x2 in added if sound.same_tensor_type(x1.ty, x2.ty)]
+    DISPATCH.that(
+        any(not is_one(ty.shape[0]) and not is_one(ty.shape[1]) for ty in types),
+        "Your module fails for another reason than the choice of the kernel, which does serve your tensors.",
+        expected="tensors whose first two dimensions make them neither a prefill nor a decode",
+        yours=f"{', '.join(map(str, types))}; {result}",
+        why=SUM_STAYS_INSIDE,
     )
 
 
