@@ -26,8 +26,9 @@ def record() -> dict:
     from chapters.ch11_a_real_model import chat as program
     from chapters.kit.chat.conversation import resident
 
-    options = {"gguf": None, "context": 2048, "exact": False, "temperature": 0.0, "seed": 0}
-    chat = program.start(SimpleNamespace(**options))
+    here = {"gguf": None, "device": None, "remote": None}  # the course's model, on this CPU
+    options = {"context": 2048, "exact": False, "temperature": 0.0, "seed": 0}
+    chat = program.start(SimpleNamespace(**here, **options))
     turns = []
     with chat.renderer:
         for prompt in PROMPTS:

@@ -13,6 +13,7 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from chapters.ch11_a_real_model import recorded
 from chapters.ch11_a_real_model.passes import phases
 from chapters.kit.chat.compiled import ChatModel, compile_decoder, with_coded_passes
 from chapters.kit.chat.gguf_file import read_gguf
@@ -138,3 +139,12 @@ def test_no_float_copy_of_a_matrix(weights, target):
             known = all(isinstance(extent, tirx.IntImm) for extent in shape)
             is_matrix = len(shape) == 2 and known and np.prod([int(n) for n in shape]) >= smallest
             assert not is_matrix, f"{gvar.name_hint} has floats of shape {list(shape)}"
+
+
+def test_a_conversation_is_recorded(file, monkeypatch):
+    monkeypatch.setattr(recorded, "PROMPTS", recorded.PROMPTS[:1])
+    found = recorded.record()
+    (turn,) = found["turns"]
+    assert turn["user"] == recorded.PROMPTS[0] and "compiler" in turn["answer"]
+    assert turn["tokens"] > 10 and turn["tokens_per_second"] > 0
+    assert found["resident_bytes"] > 1e8
