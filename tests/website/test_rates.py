@@ -34,6 +34,7 @@ CACHE_BYTES = 3  # per float32 operation: 192 bytes while the registers do 64
 NO_RATES = {
     "ch04_registers": "registers of GPU kernels",
     "ch08_registers": "registers of GPU kernels",
+    "ch08_tiles": "registers of GPU kernels, bytes and occupancy",
     "ch08_other_compilers": "texts and counts",
     "ch11_perplexity": "perplexities",
     "cpu_peak": "the ceiling itself",
