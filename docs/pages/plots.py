@@ -145,10 +145,14 @@ def _in_page(svg: str, title: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(\bid="|"#|url\(#)', rf"\g<1>{key}-", svg)
     svg = re.sub(r"font(?:-family)?:[^;\"]*?'[^;\"]*", _font_size, svg)
+    used = set(re.findall(rf"#({key}-[\w.-]+)", svg))
+    svg = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", svg)
+    svg = re.sub(r"(\.\d\d)\d+", r"\1", svg)  # a hundredth of a unit is less than a pixel
     box = re.search(r'viewBox="[^"]*"', svg)[0]
     name = html.escape(title)
     head = f'<svg class="plt" {box} role="img" aria-label="{name}"><title>{name}</title>'
-    return re.sub(r"\s+\n", "\n", re.sub(r"<svg[^>]*>", lambda _: head, svg, count=1)).strip()
+    svg = re.sub(r"<svg[^>]*>", lambda _: head, svg, count=1)
+    return re.sub(r"\s*\n\s*", "\n", svg).strip()
 
 
 def _font_size(declared: re.Match) -> str:
