@@ -154,6 +154,17 @@ def drawn_style() -> str:
     return "\n".join(sheet.strip() for sheet in sheets if sheet)
 
 
+GET = (
+    "Get the repository."  # what pages say, and what gets the address if the site is built with one
+)
+
+
+def with_address(markdown: str, repo_url: str | None) -> str:
+    """A page that says where to get the repository, as far as that is known."""
+    found = f"Clone the repository: `git clone {repo_url}`."
+    return markdown.replace(GET, found) if repo_url else markdown
+
+
 def on_page_markdown(markdown, page, config, files):
     uri = page.file.src_uri
     if uri.startswith("source/"):
@@ -171,6 +182,7 @@ def on_page_markdown(markdown, page, config, files):
         page.meta["title"] = f"Lab {int(slug[2:4])}"
         markdown = repository.relink(markdown, repository.root / "chapters" / slug, uri)
         return beneath_title(markdown, lab_facts(slug, config.repo_url))
+    markdown = with_address(markdown, config.repo_url)
     made = repository.root / "solutions" / slug  # a page without a file shows a solution
     folder = Path(page.file.abs_src_path).parent if page.file.abs_src_path else made
     return repository.relink(markdown, folder, uri)

@@ -86,7 +86,7 @@ def packed(texts: list[str]) -> str:
 def facts(step: TracedPass) -> str:
     """A line about a step: its time, and the counts that it changed."""
     old, new = step.counts
-    parts = [f"{step.seconds * 1000:.1f} ms", *_changes(old, new)]
+    parts = [f"{step.seconds * 1000:.2f} ms", *_changes(old, new)]
     parts += [f"{len(step.altered)} changed"] * (len(step.altered) > 1)
     parts += [f"{len(step.added)} new"] * bool(step.added)
     parts += [f"{len(step.removed)} gone"] * bool(step.removed)

@@ -26,6 +26,9 @@ def test_every_page_describes_itself_and_has_a_card(site):  # noqa: F811
         if "source" in path.parts or path.name == "404.html":
             continue
         text = path.read_text(encoding="utf-8")
+        assert "--8" not in re.sub(r"<[^>]+>", "", text), (
+            f"{path}: an include that was not expanded"
+        )
         title = re.search(r"<title>(.*?)</title>", text)[1]
         assert re.search(r'<meta name="description" content="[^"]{20,}', text), path
         card = re.search(r'<meta property="og:image" content="([^"]+)"', text)[1]

@@ -33,6 +33,17 @@ def test_the_search_dialog_has_one_name(hook):
     assert named(page) == page
 
 
+# --- Where the course is ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", ["index.md", "setup.md"])
+def test_a_page_says_what_to_clone(hook, page):
+    with_address = hook("publish").with_address
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert "`git clone https://x.org/course`." in with_address(text, "https://x.org/course")
+    assert with_address(text, "") == text
+
+
 # --- Exercises --------------------------------------------------------------------------------
 
 
