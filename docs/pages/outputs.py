@@ -38,6 +38,7 @@ from chapters.opened import OPENED
 from chapters.runner.course import ROOT, chapters
 from chapters.runner.earlier import REFERENCE_ONLY
 from docs.pages.blocks import Block, PageError, blocks_of
+from docs.pages.pass_stepper import unpacked
 
 KEPT = ROOT / "docs" / "outputs"
 CACHE = ROOT / ".cache" / "outputs"
@@ -284,7 +285,7 @@ def _comparable(block: Block, output: Output) -> list[str]:
         for kind, value in part.items():
             text = "\n".join(value["lines"]) if kind == "error" else value
             if kind == "html":  # which colours code has, and how it is escaped, is up to Pygments
-                text = html.unescape(_COLOUR.sub("", text)).replace("><", ">\n<")
+                text = html.unescape(_COLOUR.sub("", unpacked(text))).replace("><", ">\n<")
             lines += [f"{kind}: {line}" for line in text.split("\n")]
     if block.mark == "measured":  # the numbers, and what follows from how wide they are
         lines = [re.sub(r"\d[\d.,]*(?:e-?\d+)?", "#", line) for line in lines]

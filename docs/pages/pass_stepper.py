@@ -11,6 +11,7 @@ import base64
 import gzip
 import html
 import json
+import re
 from dataclasses import dataclass
 
 from chapters.kit.ir.ir_diff import show
@@ -81,6 +82,15 @@ class Stepper:
 def packed(texts: list[str]) -> str:
     """The texts as JSON, compressed, in letters that HTML leaves alone."""
     return base64.b64encode(gzip.compress(json.dumps(texts).encode(), mtime=0)).decode()
+
+
+def unpacked(text: str) -> str:
+    """HTML with what it holds packed written out, so that two can be compared."""
+
+    def texts(found: re.Match) -> str:
+        return "\n".join(json.loads(gzip.decompress(base64.b64decode(found[0]))))
+
+    return re.sub(r'(?<="stepper-bodies">)[^<]+', texts, text)
 
 
 def facts(step: TracedPass) -> str:
