@@ -7,7 +7,8 @@ from tvm import relax
 
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.relax_effects import calls_in
-from chapters.kit.pipeline.share_tensors import ALLOC_TENSOR, ShareTensors
+from chapters.kit.pipeline.planned_storage import ALLOC_IN_STORAGE
+from chapters.kit.pipeline.share_tensors import ShareTensors
 from solutions.ch09_the_compiler.pipeline import phases
 from tests.support.targets import QUICK_HERE
 
@@ -39,7 +40,7 @@ def pipeline(share: bool, seen: list[str]):
         at = [str(one.info.name) for one in passes].index("KillAfterLastUse")
         with QUICK_HERE:
             mod = tvm.transform.Sequential(passes[:at])(mod)
-            calls = [call for call in calls_in(mod["main"].body) if call.op == ALLOC_TENSOR]
+            calls = [call for call in calls_in(mod["main"].body) if call.op == ALLOC_IN_STORAGE]
             seen.extend(str(list(call.args)) for call in calls)
             return tvm.transform.Sequential(passes[at:])(mod)
 

@@ -45,3 +45,25 @@ def chromium():
         running = playwright.chromium.launch(executable_path=browser_path(), args=FLAGS)
         yield running
         running.close()
+
+
+@pytest.fixture
+def page(chromium, address):
+    """The page at the test's own `address`, in a browser; its scripts must not fail."""
+    page = chromium.new_page()
+    errors = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(address)
+    yield page
+    page.close()
+    assert errors == []
+
+
+def alone(made, style: str, *scripts: str) -> str:
+    """A page that holds only what `made` shows in HTML, with its style sheet and its scripts from docs/."""
+    docs = (ROOT / "docs").as_uri()
+    run = "".join(f'<script src="{docs}/js/{name}"></script>' for name in scripts)
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>x</title><body class="md-typeset">'
+        f'<link rel="stylesheet" href="{docs}/styles/{style}">{made._repr_html_()}{run}</body></html>'
+    )

@@ -7,10 +7,11 @@ import re
 import pytest
 
 from chapters.kit.bench.results import load
-from chapters.runner.course import ROOT, chapters
+from chapters.runner.course import chapters
 from docs.pages import front
 from docs.pages.course_map import hours
 from solutions.ch00_first_module.first_module import from_script
+from tests.website.conftest import alone
 
 
 def test_facts_are_counted():
@@ -63,14 +64,8 @@ def test_a_frame_for_each_pass_that_changes_the_graph():
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     page = tmp_path_factory.mktemp("film") / "page.html"
-    docs = (ROOT / "docs").as_uri()
     film = front.Film("A film", front.frames(from_script()))
-    page.write_text(
-        f'<!doctype html><html lang="en"><title>x</title><body class="md-typeset">'
-        f'<link rel="stylesheet" href="{docs}/styles/front.css">{film._repr_html_()}'
-        f'<script src="{docs}/js/film.js"></script></body></html>',
-        encoding="utf-8",
-    )
+    page.write_text(alone(film, "front.css", "film.js"), encoding="utf-8")
     return page.as_uri()
 
 

@@ -41,7 +41,6 @@ from chapters.kit.gpu.warp_access import bytes_moved, conflicts
 from chapters.kit.pipeline.planned_storage import evaluate, lower, read_plan
 from chapters.kit.pipeline.storage_lives import lives, storages_over_time
 from chapters.kit.quantized.block_picture import halves, unpacked_block
-from chapters.runner.course import ROOT
 from docs.pages.verdict_grid import VerdictGrid
 from solutions.ch02_attach_metadata.attach_support_info import (
     AttachMemoryPlanAttr,
@@ -51,6 +50,7 @@ from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduc
 from solutions.ch08_gpu_targets.gpu_schedules import occupancy, shared_matmul
 from solutions.ch09_the_compiler.pipeline import phases
 from solutions.ch11_a_real_model.quantized import unpack
+from tests.website.conftest import alone
 
 
 @pytest.fixture(scope="module")
@@ -59,14 +59,8 @@ def written(tmp_path_factory) -> Callable[[object], str]:
 
     def write(picture) -> str:
         page = tmp_path_factory.mktemp("picture") / "page.html"
-        docs = (ROOT / "docs").as_uri()
-        page.write_text(
-            f'<!doctype html><html lang="en"><meta charset="utf-8"><title>x</title><body class="md-typeset">'
-            f'<link rel="stylesheet" href="{docs}/styles/pictures.css">{picture._repr_html_()}'
-            f'<script src="{docs}/js/pictures.js"></script>'
-            f'<script src="{docs}/js/pictures_grid.js"></script></body></html>',
-            encoding="utf-8",
-        )
+        text = alone(picture, "pictures.css", "pictures.js", "pictures_grid.js")
+        page.write_text(text, encoding="utf-8")
         return page.as_uri()
 
     return write

@@ -8,8 +8,9 @@ import re
 import pytest
 
 from chapters.kit.quiz import Cards, Question
-from chapters.runner.course import ROOT, chapters
+from chapters.runner.course import chapters
 from docs.pages.blocks import blocks_of
+from tests.website.conftest import alone
 
 CHAPTERS = [pytest.param(chapter, id=chapter.short) for chapter in chapters()]
 ASKED = [
@@ -21,25 +22,8 @@ ASKED = [
 @pytest.fixture(scope="module")
 def address(tmp_path_factory):
     page = tmp_path_factory.mktemp("questions") / "page.html"
-    docs = (ROOT / "docs").as_uri()
-    page.write_text(
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>x</title><body class="md-typeset">'
-        f'<link rel="stylesheet" href="{docs}/styles/questions.css">{Cards(ASKED)._repr_html_()}'
-        f'<script src="{docs}/js/questions.js"></script></body></html>',
-        encoding="utf-8",
-    )
+    page.write_text(alone(Cards(ASKED), "questions.css", "questions.js"), encoding="utf-8")
     return page.as_uri()
-
-
-@pytest.fixture
-def page(chromium, address):
-    page = chromium.new_page()
-    errors = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(address)
-    yield page
-    page.close()
-    assert errors == []
 
 
 def state(page, number: int = 0) -> tuple[str, list[str | None], bool]:

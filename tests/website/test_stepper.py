@@ -8,8 +8,8 @@ from tvm import relax
 
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.pipeline.pass_trace import trace
-from chapters.runner.course import ROOT
 from docs.pages.pass_stepper import Stepper
+from tests.website.conftest import alone
 
 ONE = relax_module("def main(x: (2, 3)): a = R.exp(R.nn.relu(x))")
 
@@ -25,26 +25,9 @@ def address(tmp_path_factory):
     made = trace(tvm.transform.Sequential(passes), ONE)
     assert [s.changed for s in made.passes] == [True, False, True, True]
     page = tmp_path_factory.mktemp("stepper") / "page.html"
-    docs = (ROOT / "docs").as_uri()
-    page.write_text(
-        f'<!doctype html><html lang="en"><title>x</title><body class="md-typeset">'
-        f'<link rel="stylesheet" href="{docs}/styles/stepper.css">'
-        f"{Stepper(made, 'Passes', 'main')._repr_html_()}"
-        f'<script src="{docs}/js/stepper.js"></script></body></html>',
-        encoding="utf-8",
-    )
+    shown = Stepper(made, "Passes", "main")
+    page.write_text(alone(shown, "stepper.css", "stepper.js"), encoding="utf-8")
     return page.as_uri()
-
-
-@pytest.fixture
-def page(chromium, address):
-    page = chromium.new_page()
-    errors = []
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    page.goto(address)
-    yield page
-    page.close()
-    assert errors == []
 
 
 def now(page) -> str:

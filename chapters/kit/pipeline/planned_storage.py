@@ -17,6 +17,11 @@ from chapters.kit.draw.table import Table
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import variables_of
 
+ALLOC_STORAGE, ALLOC_IN_STORAGE, ALLOC_ALONE = (
+    tvm.ir.Op.get(f"relax.{name}")
+    for name in ("memory.alloc_storage", "memory.alloc_tensor", "builtin.alloc_tensor")
+)
+
 
 def lower(mod: tvm.IRModule, *then: tvm.transform.Pass) -> tvm.IRModule:
     """`mod` after the memory planner and then the passes `then`.
@@ -112,12 +117,17 @@ def read_plan(lowered: tvm.IRModule) -> StoragePlan:
 
 def _allocation(function: str, call: relax.Call) -> Storage | None:
     """The allocation that a call in `function` makes, or None."""
-    if call.op == tvm.ir.Op.get("relax.memory.alloc_storage"):
-        size = call.args[0].values[0]
-        return Storage(function, int(size) if isinstance(size, tirx.IntImm) else size, True)
-    if call.op == tvm.ir.Op.get("relax.builtin.alloc_tensor"):
+    if call.op == ALLOC_STORAGE:
+        return Storage(function, storage_bytes(call), True)
+    if call.op == ALLOC_ALONE:
         return Storage(function, tensor_bytes(call.ty), False)
     return None
+
+
+def storage_bytes(call: relax.Call) -> int | tvm.ir.Expr:
+    """Bytes of the storage that a call of `memory.alloc_storage` allocates: an int, or an expression."""
+    size = call.args[0].values[0]
+    return int(size) if isinstance(size, tirx.IntImm) else size
 
 
 def tensor_bytes(ty: relax.TensorType) -> int | tvm.ir.Expr:

@@ -11,8 +11,7 @@ from tvm import relax
 from tvm_ffi import structural_equal
 
 from chapters.kit.pipeline.plan_straight_functions import has_branch
-
-ALLOC_TENSOR = tvm.ir.Op.get("relax.memory.alloc_tensor")
+from chapters.kit.pipeline.planned_storage import ALLOC_IN_STORAGE
 
 
 @tvm.transform.module_pass(opt_level=0, name="ShareTensors")
@@ -39,7 +38,7 @@ class _Share(relax.PyExprMutator):
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         call = binding.value
-        if not isinstance(call, relax.Call) or call.op != ALLOC_TENSOR:
+        if not isinstance(call, relax.Call) or call.op != ALLOC_IN_STORAGE:
             return super().visit_var_binding_(binding)
         place = [self.visit_expr(argument) for argument in call.args]
         for tensor, taken in self.made:

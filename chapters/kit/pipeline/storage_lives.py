@@ -11,19 +11,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.ir import Op
 
 from chapters.kit.draw.scrubber import Panel, Scrubber, attributes, belongs
 from chapters.kit.ir.relax_effects import bindings_of
-from chapters.kit.pipeline.planned_storage import evaluate, expression, tensor_bytes
+from chapters.kit.pipeline.planned_storage import (
+    ALLOC_ALONE,
+    ALLOC_IN_STORAGE,
+    ALLOC_STORAGE,
+    evaluate,
+    expression,
+    storage_bytes,
+    tensor_bytes,
+)
 
 HIGHEST = 44  # pixels of the largest storage
 NAMED = 8  # with more calls than this, calls and bars have no room for names
-ALLOC_STORAGE, ALLOC_IN_STORAGE, ALLOC_ALONE = (
-    Op.get(f"relax.{name}")
-    for name in ("memory.alloc_storage", "memory.alloc_tensor", "builtin.alloc_tensor")
-)
 
 
 @dataclass
@@ -111,9 +115,7 @@ def lives(func: relax.Function) -> Lives:
             held[var] = of(value)
             _name(held[var], var.name)
         elif value.op == ALLOC_STORAGE:
-            size = value.args[0].values[0]
-            size = int(size) if isinstance(size, tirx.IntImm) else size
-            strips[var] = Strip(size, len(strips) + 1)
+            strips[var] = Strip(storage_bytes(value), len(strips) + 1)
             found.strips.append(strips[var])
         elif value.op == ALLOC_IN_STORAGE:
             held[var] = place(strips[value.args[0]], var.ty)
