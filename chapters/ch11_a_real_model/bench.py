@@ -27,12 +27,15 @@ from chapters.kit.bench.timing import Peer, Timing, compare
 from chapters.kit.draw.table import Table
 from chapters.kit.machine import peer_python, physical_cores
 
-OURS, EXACT = "fusion_by_hand", "fusion_by_hand, float32 activations"
 TORCH = "chapters.ch11_a_real_model.transformers_peer"
 TORCH_PEERS = ("transformers_peer", "torch_compile_peer")
 LLAMA_CPP = "chapters.ch11_a_real_model.llama_cpp_peer"
 # the weights: as they are in the file, stored anew by llama.cpp, unpacked
 FILE, Q4_0, FLOATS = "file", "Q4_0", "float32"
+OURS, EXACT = "fusion_by_hand", "fusion_by_hand, float32 activations"
+OURS_Q4_0 = "fusion_by_hand, Q4_0"
+# name -> (its weights, whether activations stay in float32)
+OUR_VARIANTS = {OURS: (FILE, False), EXACT: (FILE, True), OURS_Q4_0: (Q4_0, False)}
 # name -> (its weights, its flash attention: None for llama.cpp's default)
 LLAMA_CPP_VARIANTS = {
     "llama.cpp": (FILE, None),
@@ -41,7 +44,7 @@ LLAMA_CPP_VARIANTS = {
 }
 BEST = "llama.cpp, Q4_0"  # the faster of the last two
 # runtime -> its weights
-NAMES = {OURS: FILE, EXACT: FILE, "llama.cpp": FILE, BEST: Q4_0}
+NAMES = {OURS: FILE, EXACT: FILE, "llama.cpp": FILE, OURS_Q4_0: Q4_0, BEST: Q4_0}
 NAMES |= {"Transformers": FLOATS, "Transformers, torch.compile": FLOATS}
 CONTEXT, PREFILL = 100, 256  # tokens before a decode step; tokens of a prefill
 ROUNDS, QUICK_ROUNDS = 15, 3
@@ -89,9 +92,11 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 def peers(path: str, threads: int) -> list[Peer]:
     """Everything that is measured with `threads` threads."""
     given = {"path": path, "threads": threads}
-    found = [Peer(__name__, "ours", {"path": path, "exact": exact}) for exact in (False, True)]
-    found.append(Peer(__name__, "reading", {"path": path}))
     models = read_facts(path)["models"]
+    found = [Peer(__name__, "reading", {"path": path})]
+    for name, (weights, _) in OUR_VARIANTS.items():
+        if weights in models:
+            found.append(Peer(__name__, "ours", {"name": name, "path": path}))
     for name, (weights, _) in LLAMA_CPP_VARIANTS.items():
         if weights in models:
             found.append(Peer(LLAMA_CPP, "llama_cpp_peer", {"name": name, **given}, ("llama_cpp",)))
@@ -263,10 +268,10 @@ def checked(logits: np.ndarray, path: str, name: str, limit: float) -> float:
 # --- peers: each runs in its own process ----------------------------------------------------------------
 
 
-def chat_model(path: str, exact: bool):
+def chat_model(path: str, exact: bool, weights: str = FILE):
     """The compiled decoder as a ChatModel; it is compiled once, and kept in the folder of the inputs.
 
-    exact: with activations in float32 in place of 8 bits.
+    weights: FILE or Q4_0. exact: with activations and the cache in float32 in place of 8 bits and float16.
     """
     from chapters.ch11_a_real_model import passes
     from chapters.kit.chat.gguf_file import read_gguf
@@ -274,7 +279,7 @@ def chat_model(path: str, exact: bool):
 
     facts = read_facts(path)
     os.environ["FUSION_CACHE"] = facts["folder"]
-    file = read_gguf(facts["models"][FILE])
+    file = read_gguf(facts["models"][weights])
     return passes.chat_model(file, read_config(file), exact)[0]
 
 
@@ -294,12 +299,13 @@ def calls_of(model, tokens: list[int]) -> dict[str, Callable[[], np.ndarray]]:
     }
 
 
-def ours(path: str, exact: bool) -> dict:
-    """The decoder, compiled by the course's passes: the learner's where they pass their checks."""
-    name, limit = (EXACT, EXACT_LIMIT) if exact else (OURS, ROUNDED_LIMIT)
-    calls = calls_of(chat_model(path, exact), read_facts(path)["tokens"])
+def ours(name: str, path: str) -> dict:
+    """One of OUR_VARIANTS, compiled by the course's passes: the learner's where they pass their checks."""
+    weights, exact = OUR_VARIANTS[name]
+    limit = EXACT_LIMIT if exact else ROUNDED_LIMIT
+    calls = calls_of(chat_model(path, exact, weights), read_facts(path)["tokens"])
     return {
-        f"{name} {function}": (call, checked(call(), path, f"{FILE} {function}", limit))
+        f"{name} {function}": (call, checked(call(), path, f"{weights} {function}", limit))
         for function, call in calls.items()
     }
 

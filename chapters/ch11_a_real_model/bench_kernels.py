@@ -116,7 +116,7 @@ def main() -> None:
     from chapters.ch11_a_real_model import bench
     from chapters.ch11_a_real_model.float_weights import FloatWeights
     from chapters.ch11_a_real_model.passes import phases
-    from chapters.kit.chat.compiled import ChatModel, compile_decoder
+    from chapters.kit.chat.compiled import ChatModel, cache_dtype, compile_decoder
     from chapters.kit.chat.gguf_file import read_gguf
     from chapters.kit.chat.weights import read_config
     from chapters.kit.machine import llvm_host
@@ -127,8 +127,8 @@ def main() -> None:
     floats = FloatWeights(file, read_config(file), lanes=1)
 
     def of_floats() -> ChatModel:
-        executable, names = compile_decoder(floats, target, phases)
-        return ChatModel(executable, floats, names)
+        executable, names = compile_decoder(floats, target, phases, exact=True)
+        return ChatModel(executable, floats, names, cache_dtype(target, exact=True))
 
     variants = {
         FLOATS: (of_floats, bench.EXACT_LIMIT),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from chapters.ch11_a_real_model.passes import chat_model, owners, phases
 from chapters.kit.chat.attention import LANES
-from chapters.kit.chat.compiled import compile_decoder
+from chapters.kit.chat.compiled import cache_dtype, compile_decoder
 from chapters.kit.chat.conversation import Chat, note, reply
 from chapters.kit.chat.gguf_file import GGUF, read_gguf
 from chapters.kit.chat.model_cache import cached_model, fetch_model
@@ -68,7 +68,8 @@ def _on_device(
     """What `chat_model` returns, on `device`. Nothing is kept: it is compiled at each start."""
     weights = Weights(file, config, lanes_of(device.target))
     executable, names = compile_decoder(weights, device.target, phases, exact)
-    return ModelOnDevice(executable, weights, names, device), owners(), False
+    model = ModelOnDevice(executable, weights, names, device, cache_dtype(device.target, exact))
+    return model, owners(), False
 
 
 def _default_model() -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm.ir.transform import Pass
 from tvm.target import Target
 
-from chapters.kit.chat.compiled import ChatModel, compile_decoder
+from chapters.kit.chat.compiled import ChatModel, cache_dtype, compile_decoder
 from chapters.kit.chat.gguf_file import GGUF
 from chapters.kit.chat.kept_model import load_or_compile
 from chapters.kit.chat.weights import Weights
@@ -40,7 +40,7 @@ def chat_model(
 ) -> tuple[ChatModel, dict[str, str], bool]:
     """(the decoder of `file` on this machine, the `owners` of its passes, whether it was compiled before and kept).
 
-    exact: with activations in float32 in place of 8 bits.
+    exact: with activations and the cache in float32 in place of 8 bits and float16.
     """
     target = llvm_host()["target"]
     weights = Weights(file, config, lanes_of(target))
@@ -48,4 +48,4 @@ def chat_model(
     executable, names, kept = load_or_compile(
         weights, target, exact, by, lambda: compile_decoder(weights, target, phases, exact)
     )
-    return ChatModel(executable, weights, names), by, kept
+    return ChatModel(executable, weights, names, cache_dtype(target, exact)), by, kept

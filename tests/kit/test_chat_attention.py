@@ -54,8 +54,12 @@ CONVERSATIONS = {  # configuration, tokens of each step
     "a group that fills all registers": (config(2, 13, 16, 32), [1, 30, 1]),
     "heads of 20": (config(2, 1, 20, 32), [2, 1, 7, 16, 6]),
 }
+WHOLE, HALF = "float32", "float16"  # dtypes of the cache
 POLYNOMIAL = ["group of 3, head of 64", "group of 4, head of 80"]
-CASES = [(name, False) for name in CONVERSATIONS] + [(name, True) for name in POLYNOMIAL]
+CASES = [(name, False, dtype) for name in CONVERSATIONS for dtype in (WHOLE, HALF)]
+CASES += [(name, True, WHOLE) for name in POLYNOMIAL]
+# of the largest number: float32's sums, or one bit of a key that is rounded the other way than in float64
+ALLOWED = {WHOLE: 1e-5, HALF: 2.0**-10}
 
 
 # --- the reference --------------------------------------------------------------------------------
@@ -71,10 +75,10 @@ def rotated(x: np.ndarray, positions: np.ndarray, theta: float) -> np.ndarray:
 
 
 class Reference:
-    """The keys and values of a conversation, and attention over them."""
+    """The keys and values of a conversation, rounded to the cache's dtype, and attention over them."""
 
-    def __init__(self, config: LlamaConfig):
-        self.config = config
+    def __init__(self, config: LlamaConfig, dtype: str = WHOLE):
+        self.config, self.dtype = config, dtype
         self.keys, self.values = [], []
 
     def step(self, qkv: np.ndarray) -> np.ndarray:
@@ -84,8 +88,8 @@ class Reference:
         heads = c.num_attention_heads
         parts = np.split(qkv[0].astype("float64"), [heads, heads + c.num_key_value_heads], axis=1)
         q, k = (rotated(one, positions, c.rope_theta) for one in parts[:2])
-        self.keys += list(k)
-        self.values += list(parts[2])
+        self.keys += list(self.rounded(k))
+        self.values += list(self.rounded(parts[2]))
         keys, values = np.stack(self.keys), np.stack(self.values)
         result = np.empty(q.shape)
         for token, position in enumerate(positions):
@@ -95,6 +99,9 @@ class Reference:
                 weights = np.exp(scores - scores.max())
                 result[token, head] = weights / weights.sum() @ values[: position + 1, of_head]
         return result.reshape(1, len(positions), -1)
+
+    def rounded(self, x: np.ndarray) -> np.ndarray:
+        return x if self.dtype == WHOLE else x.astype(self.dtype).astype("float64")
 
     def cache(self) -> np.ndarray:
         """What the cache must hold: NaN in other layers and in slots without a token."""
@@ -114,10 +121,12 @@ class Reference:
 class Kernels:
     """The compiled kernels for one token and for several, with the memory of one conversation."""
 
-    def __init__(self, config: LlamaConfig, polynomial: bool):
-        self.config = config
+    def __init__(self, config: LlamaConfig, polynomial: bool, dtype: str):
+        self.config, self.dtype = config, dtype
         kernels = {
-            f"{name}_{length}": make(config, 1 if length == "one" else tirx.Var("s", "int64"))
+            f"{name}_{length}": make(
+                config, 1 if length == "one" else tirx.Var("s", "int64"), dtype
+            )
             for name, make in (("append", append_kernel), ("attend", attention_kernel))
             for length in ("one", "several")
         }
@@ -134,7 +143,7 @@ class Kernels:
     def forget(self) -> None:
         """Begin a new conversation."""
         shape = cache_shape(self.config)
-        self.cache = Guarded(np.full(shape, np.nan, "float32"))
+        self.cache = Guarded(np.full(shape, np.nan, self.dtype))
         self.length = 0
 
     def step(self, qkv: np.ndarray) -> np.ndarray:
@@ -142,7 +151,8 @@ class Kernels:
         s, c = qkv.shape[1], self.config
         kind = "one" if s == 1 else "several"
         out = np.full((1, s, c.num_attention_heads * c.head_dim), np.nan, "float32")
-        qkv, out, positions = map(Guarded, [qkv, out, np.array([self.length], "int32")])
+        positions = np.array([self.length], "int32")
+        qkv, out, positions = map(Guarded, [qkv.reshape(1, s, -1), out, positions])
         inputs = [qkv, self.rope, positions]
         before = [one.array.tobytes() for one in inputs]
         tensors = [one.tensor for one in (self.cache, *inputs)]
@@ -161,10 +171,10 @@ def kernels():
     """Gives the kernels of a case, with an empty cache; each case is compiled once."""
     made: dict = {}
 
-    def of(name: str, polynomial: bool = False) -> Kernels:
-        key = name, polynomial
+    def of(name: str, polynomial: bool = False, dtype: str = WHOLE) -> Kernels:
+        key = name, polynomial, dtype
         if key not in made:
-            made[key] = Kernels(CONVERSATIONS[name][0], polynomial)
+            made[key] = Kernels(CONVERSATIONS[name][0], polynomial, dtype)
         made[key].forget()
         return made[key]
 
@@ -176,18 +186,18 @@ def random_qkv(config: LlamaConfig, s: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype("float32")
 
 
-def close(found: np.ndarray, exact: np.ndarray) -> None:
-    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5 * np.nanmax(np.abs(exact)))
+def close(found: np.ndarray, exact: np.ndarray, dtype: str = WHOLE) -> None:
+    np.testing.assert_allclose(found, exact, rtol=0, atol=ALLOWED[dtype] * np.nanmax(np.abs(exact)))
 
 
-@pytest.mark.parametrize(("name", "polynomial"), CASES)
-def test_each_step_of_a_conversation(name, polynomial, kernels):
+@pytest.mark.parametrize(("name", "polynomial", "dtype"), CASES)
+def test_each_step_of_a_conversation(name, polynomial, dtype, kernels):
     config, steps = CONVERSATIONS[name]
-    held, reference = kernels(name, polynomial), Reference(config)
+    held, reference = kernels(name, polynomial, dtype), Reference(config, dtype)
     for seed, s in enumerate(steps):
         qkv = random_qkv(config, s, seed)
-        close(held.step(qkv), reference.step(qkv))
-        close(held.cache.array, reference.cache())
+        close(held.step(qkv), reference.step(qkv), dtype)
+        close(held.cache.array, reference.cache(), dtype)
     assert held.length == config.context_window_size
     assert not np.isnan(held.cache.array[:, LAYER]).any()
     assert np.isnan(np.delete(held.cache.array, LAYER, axis=1)).all()
@@ -240,7 +250,7 @@ def test_each_layer_has_a_cache_of_its_own(kernels):
     qkv = random_qkv(config, 16, 0)
     held.step(qkv)
     one, positions = held.cache.array[:, LAYER].copy(), Guarded(np.zeros(1, "int32"))
-    tensor = tvm.runtime.tensor(-qkv)
+    tensor = tvm.runtime.tensor(-qkv.reshape(1, 16, -1))
     held.compiled["append_several"](
         held.cache.tensor, tensor, held.rope.tensor, positions.tensor, LAYERS - 1
     )

@@ -7,6 +7,7 @@ the pairs that are rotated, and everything is computed in float64.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -17,7 +18,7 @@ import tvm
 
 from chapters.ch11_a_real_model.passes import phases
 from chapters.kit.chat.attention import LANES
-from chapters.kit.chat.compiled import ChatModel, compile_decoder, with_coded_passes
+from chapters.kit.chat.compiled import ChatModel, cache_dtype, compile_decoder, with_coded_passes
 from chapters.kit.chat.gguf_file import GGUFError, read_gguf
 from chapters.kit.chat.model import chat_decoder
 from chapters.kit.chat.weights import LONGEST, Weights, read_config
@@ -164,7 +165,7 @@ class Reference:
     """The forward pass of a Llama in float64.
 
     lanes: of the processor's instruction for products of bytes. With it, x is rounded to 8 bits before it is
-    multiplied by a coded matrix that has a multiple of `lanes` rows. None: no rounding.
+    multiplied by a coded matrix that has a multiple of `lanes` rows, and keys and values to float16. None: no rounding.
     """
 
     def __init__(self, llama: Llama, lanes: int | None = None):
@@ -198,8 +199,11 @@ class Reference:
         name, s = f"blk.{layer}.attn_", len(x)
         q, k, v = (self.product(x, name + one).reshape(s, -1, D) for one in "qkv")
         positions = len(self.keys[layer]) + np.arange(s)
-        self.keys[layer] += list(self.rotated(k, positions))
-        self.values[layer] += list(v)
+        kept = self.rotated(k, positions), v
+        if self.lanes:
+            kept = [one.astype("float16").astype("float64") for one in kept]
+        for held, new in zip((self.keys[layer], self.values[layer]), kept, strict=True):
+            held += list(new)
         q, keys, values = (
             self.rotated(q, positions),
             np.stack(self.keys[layer]),
@@ -274,7 +278,7 @@ def model(tmp_path_factory):
         if key not in made:
             made[key] = compile_decoder(weights, QUICK_HERE, phases, exact)
         executable, names = made[key]
-        return ChatModel(executable, weights, names)
+        return ChatModel(executable, weights, names, cache_dtype(QUICK_HERE, exact))
 
     return of
 
@@ -334,6 +338,20 @@ def test_a_conversation_with_x_in_8_bits(name, model):
     """
     for found, exact in conversation(model(name, False), rounding(LLAMAS[name])):
         assert error(found, exact) <= 0.05
+
+
+def test_what_the_virtual_machine_does_between_the_kernels_of_a_step(model):
+    """The layers share a few tensors, and leave no tuple and no reshape: only weights are looked up in each layer."""
+    held, called = model("Q4_1, and Q8_0 shared", False), Counter()
+    held.feed([1])
+    held.vm.set_instrument(
+        lambda _func, name, before, *_: called.update([str(name)] if before else []) or 0
+    )
+    held.feed([2])
+    assert sum("attention" in name for name in called.elements()) == LAYERS
+    assert called["vm.builtin.make_tuple"] == 1  # the results
+    assert called["vm.builtin.reshape"] == 0
+    assert called["vm.builtin.alloc_tensor"] <= 12
 
 
 @pytest.mark.parametrize("exact", [True, False], ids=["floats", "bytes"])

@@ -15,7 +15,7 @@ from tvm import relax, tirx
 
 from chapters.ch11_a_real_model import recorded
 from chapters.ch11_a_real_model.passes import phases
-from chapters.kit.chat.compiled import ChatModel, compile_decoder, with_coded_passes
+from chapters.kit.chat.compiled import ChatModel, cache_dtype, compile_decoder, with_coded_passes
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.model import chat_decoder
 from chapters.kit.chat.tokenizer import Tokenizer
@@ -58,15 +58,12 @@ def exact(weights, target):
 
 def _compiled(weights, target, exact):
     executable, names = compile_decoder(weights, target, phases, exact, FUNCTIONS)
-    return executable, weights, names
+    return executable, weights, names, cache_dtype(target, exact)
 
 
 def _all_logits(model: ChatModel, ids: list[int]) -> np.ndarray:
     """The logits after each of `ids`, (len(ids), vocab_size)."""
-    rows = model.vm["embed"](tvm.runtime.tensor(np.asarray(ids, "int32")), model.weights)
-    rows = rows._create_view((1, len(ids), model.config.hidden_size))
-    start = tvm.runtime.tensor(np.zeros(1, "int32"))
-    return model.vm["batch_verify"](rows, start, model.cache, model.weights)[0].numpy()[0]
+    return model._run("batch_verify", ids, 0)[0]
 
 
 def test_logits_equal_numpy(file, target, exact, rounding):

@@ -1,10 +1,10 @@
 """Attention over the tokens that there are: a cache laid out for vectors, and one kernel for scores, softmax, values.
 
-`kv_cache`, float32 (context_window / LANES, num_layers, 2, num_kv_heads, LANES * head_dim), holds the keys (0) and the
-values (1) of one sequence. LANES neighbouring tokens form a block, and all that a block holds for all layers lies
-together: a short conversation touches little memory. A block of values is (token, element). A block of keys is
-(element, token), so that a vector register takes the same element of LANES keys, and the scores of LANES tokens are
-summed side by side.
+`kv_cache`, float32 or float16 (context_window / LANES, num_layers, 2, num_kv_heads, LANES * head_dim), holds the keys
+(0) and the values (1) of one sequence. LANES neighbouring tokens form a block, and all that a block holds for all
+layers lies together: a short conversation touches little memory. A block of values is (token, element). A block of keys
+is (element, token), so that a vector register takes the same element of LANES keys, and the scores of LANES tokens are
+summed side by side. Both are computed with in float32.
 
 `rope`, float32 (context_window, 2, head_dim / 2), holds the cosine (0) and the sine (1) by which each pair of elements
 is rotated at each position.
@@ -54,33 +54,35 @@ class CachedAttention(nn.Module):
         self.config = config
 
     def forward(self, qkv: Tensor, rope: Tensor, positions: Tensor, kv_cache: Tensor, layer: int):
-        """qkv (1, s, qkv_heads, d), positions (1,) -> (1, s, heads * d), and the cache with the new keys and values."""
-        config = self.config
-        _, s, _, d = qkv.shape
+        """qkv (1, s, qkv_heads * d), positions (1,) -> (1, s, heads * d), and the extended cache."""
+        config, dtype = self.config, kv_cache.dtype
+        _, s, _ = qkv.shape
         number = int64(layer)
         kv_cache = op.tensor_ir_inplace_op(
-            append_kernel(config, s),
+            append_kernel(config, s, dtype),
             "append_to_cache",
             [kv_cache, qkv, rope, positions, number],
             inplace_indices=0,
             out=kv_cache,
         )
         out = op.tensor_ir_op(
-            attention_kernel(config, s),
+            attention_kernel(config, s, dtype),
             "attention",
             [kv_cache, qkv, rope, positions, number],
-            Tensor.placeholder([1, s, config.num_attention_heads * d], "float32", "attended"),
+            Tensor.placeholder(
+                [1, s, config.num_attention_heads * config.head_dim], "float32", "attended"
+            ),
         )
         return out, kv_cache
 
 
-def _inputs(config: LlamaConfig, s: Expr | int):
+def _inputs(config: LlamaConfig, s: Expr | int, dtype: str):
     """The parameters that both kernels have."""
     window = config.context_window_size
     s = s if isinstance(s, int) else tirx.Var("seq_len", "int64")
     return s, (
-        I.arg("kv_cache", I.Buffer(int64s(cache_shape(config)), "float32")),
-        I.arg("qkv", I.Buffer(int64s((1, s, config.qkv_heads, config.head_dim)), "float32")),
+        I.arg("kv_cache", I.Buffer(int64s(cache_shape(config)), dtype)),
+        I.arg("qkv", I.Buffer(int64s((1, s, config.qkv_heads * config.head_dim)), "float32")),
         I.arg("rope", I.Buffer(int64s((window, 2, config.head_dim // 2)), "float32")),
         I.arg("positions", I.Buffer(int64s((1,)), "int32")),
         I.arg("layer", tirx.Var("layer", "int64")),
@@ -89,21 +91,21 @@ def _inputs(config: LlamaConfig, s: Expr | int):
 
 def _rotated(qkv, rope, token, slot, head, first, size: int, half: int) -> tuple[Expr, Expr]:
     """Elements first … first + size of both halves of a head, rotated for position `slot`."""
-    one, two = (qkv[0, token, head, I.ramp(first + at, 1, size)] for at in (0, half))
+    one, two = (qkv[0, token, I.ramp((2 * head + at) * half + first, 1, size)] for at in (0, 1))
     cosine, sine = (rope[slot, at, I.ramp(first, 1, size)] for at in (0, 1))
     return one * cosine - two * sine, two * cosine + one * sine
 
 
-def append_kernel(config: LlamaConfig, s: Expr | int) -> tirx.PrimFunc:
+def append_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32") -> tirx.PrimFunc:
     """Rotate the new keys, then write keys and values into the cache, in place: (cache, qkv, rope, positions, layer).
 
-    A token beyond the end of the cache is dropped.
+    dtype: the cache's. A token beyond the end of the cache is dropped.
     """
     d, half = config.head_dim, config.head_dim // 2
     first_key, heads = config.num_attention_heads, config.num_key_value_heads
     with IRBuilder() as builder, I.prim_func(s_tir=True, private=True):
         I.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        s, (cache, qkv, rope, positions, layer) = _inputs(config, s)
+        s, (cache, qkv, rope, positions, layer) = _inputs(config, s, dtype)
         with I.sblock("root"):
             each = I.serial if isinstance(s, int) else I.parallel
             with each(*int64s((0, s))) as token:
@@ -114,19 +116,20 @@ def append_kernel(config: LlamaConfig, s: Expr | int) -> tirx.PrimFunc:
                     rotated = _rotated(qkv, rope, token, slot, first_key + head, 0, half, half)
                     for part, values in enumerate(rotated):
                         at = I.ramp(part * half * LANES + slot % LANES, LANES, half)
-                        I.buffer_store(cache, values, [*block, at])
+                        I.buffer_store(cache, _cast(values, dtype), [*block, at])
                     block = (slot // LANES, layer, int64(1), head)
-                    value = qkv[0, token, first_key + heads + head, I.ramp(0, 1, d)]
-                    I.buffer_store(cache, value, [*block, I.ramp(slot % LANES * d, 1, d)])
+                    value = qkv[0, token, I.ramp((first_key + heads + head) * d, 1, d)]
+                    place = [*block, I.ramp(slot % LANES * d, 1, d)]
+                    I.buffer_store(cache, _cast(value, dtype), place)
     return builder.get()
 
 
-def attention_kernel(config: LlamaConfig, s: Expr | int) -> tirx.PrimFunc:
+def attention_kernel(config: LlamaConfig, s: Expr | int, dtype: str = "float32") -> tirx.PrimFunc:
     """softmax(q k / sqrt(d)) v for the tokens up to each new one: (cache, qkv, rope, positions, layer, result)."""
     heads, group = config.num_key_value_heads, config.group_size
     with IRBuilder() as builder, I.prim_func(s_tir=True, private=True):
         I.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        s, (cache, qkv, rope, positions, layer) = _inputs(config, s)
+        s, (cache, qkv, rope, positions, layer) = _inputs(config, s, dtype)
         shape = (1, s, config.num_attention_heads * config.head_dim)
         out = I.arg("attended", I.Buffer(int64s(shape), "float32"))
         tokens = 1 if isinstance(s, int) else max(1, ROWS // group)
@@ -212,7 +215,8 @@ class _Attention:
                     element = step * parts + part
                     if self.tokens == 1:
                         self._fetch(head, block, blocks, element)
-                    keys = self._cached(0, block, head, I.ramp(element * LANES, 1, LANES))
+                    place = I.ramp(element * LANES, 1, LANES)
+                    keys = _cast(self._cached(0, block, head, place), "float32")
                     for row in range(rows):
                         query, at = T.broadcast(queries[row, element], LANES), row * parts + part
                         I.buffer_store(sums, sums[at, lanes] + query * keys, [at, lanes])
@@ -232,7 +236,7 @@ class _Attention:
         prefetch(self._cached(1, tirx.min(block, NEAR), head, element * LANES))
 
     def _cached(self, kind: int, block: Expr, head: Expr, at: Expr) -> Expr:
-        """An element, or several, of a block of keys (kind 0) or values (1)."""
+        """An element, or several, of a block of keys (kind 0) or values (1), as the cache holds them."""
         return self.cache[block, self.layer, kind, head, at]
 
     def _exponentials(self, scores, total, blocks: Expr) -> None:
@@ -272,7 +276,7 @@ class _Attention:
             with I.serial(*int64s((0, length))) as token:
                 for part, start in enumerate(firsts):
                     place = I.ramp(token % LANES * d + start, 1, width)
-                    values = self._cached(1, token // LANES, head, place)
+                    values = _cast(self._cached(1, token // LANES, head, place), "float32")
                     for row in range(self.rows):
                         weight, at = T.broadcast(weights[row, token], width), row * parts + part
                         I.buffer_store(sums, sums[at, lanes] + weight * values, [at, lanes])
@@ -289,6 +293,11 @@ class _Attention:
         token = first + row // self.config.group_size
         with I.If(token < self.s), I.Then():
             I.buffer_store(self.out, value, [0, token, at])
+
+
+def _cast(values: Expr, dtype: str) -> Expr:
+    """A vector in another dtype."""
+    return T.cast(values, f"{dtype}x{values.ty.dtype.lanes}")
 
 
 def _at_once(rows: int, parts: int) -> int:

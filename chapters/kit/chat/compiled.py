@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -14,9 +13,10 @@ from tvm.target import Target
 from chapters.kit.chat.attention import cache_shape
 from chapters.kit.chat.model import FUNCTIONS, chat_decoder
 from chapters.kit.chat.weights import Weights
-from chapters.kit.cpu.aligned import ALIGNED, aligned_bytes
+from chapters.kit.cpu.aligned import ALIGNED, aligned_array, aligned_bytes
 from chapters.kit.pipeline.share_tensors import ShareTensors
 from chapters.kit.quantized.coded_products_on_gpu import ScheduleCodedProductsOnGPU
+from chapters.kit.quantized.dot_products import dot_products
 from chapters.kit.quantized.schedule_coded_products import ScheduleCodedProducts
 
 
@@ -35,9 +35,21 @@ def with_coded_passes(
     )
     schedule.insert(0, products)
     memory = list(phases["memory"])
-    memory.insert([str(one.info.name) for one in memory].index("KillAfterLastUse"), ShareTensors())
+    at = [str(one.info.name) for one in memory].index("KillAfterLastUse")
+    memory[at:at] = [
+        ShareTensors(),
+        # CallTIRRewrite leaves a tuple behind each kernel with two results: it is read directly, then by nothing
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.DeadCodeElimination(),
+    ]
     changed = {**phases, "schedule": schedule, "memory": memory}
     return [one for phase in changed.values() for one in phase]
+
+
+def cache_dtype(target: Target, exact: bool) -> str:
+    """The dtype of the cache of a decoder that is compiled for `target`."""
+    rounds = not exact and target.kind.name == "llvm" and dot_products(target)
+    return "float16" if rounds else "float32"
 
 
 def compile_decoder(
@@ -49,10 +61,10 @@ def compile_decoder(
 ) -> tuple[tvm.runtime.Executable, list[str]]:
     """(the executable, the names of its parameters) of the decoder for `weights`.
 
-    phases: chapter 11's function of this name, in passes.py. exact: products take x in float32; without it in 8 bits,
-    where the processor has instructions for that.
+    phases: chapter 11's function of this name, in passes.py. exact: products take x in float32, and the cache holds
+    float32; without it 8 bits and float16, where the processor has instructions for products of 8 bits.
     """
-    mod, names = chat_decoder(weights, functions)
+    mod, names = chat_decoder(weights, functions, cache_dtype(target, exact))
     bounds = {"seq_len": weights.config.context_window_size}
     passes = with_coded_passes(phases(target, variable_bounds=bounds), target, exact)
 
@@ -88,16 +100,19 @@ def placed(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 class ChatModel:
-    """A compiled decoder with its weights and the cache of one conversation."""
+    """A compiled decoder with its weights and the cache of one conversation.
 
-    def __init__(self, executable, weights: Weights, names: Sequence[str]):
+    cache: the dtype of the cache, as `cache_dtype` gives it.
+    """
+
+    def __init__(self, executable, weights: Weights, names: Sequence[str], cache: str):
         self.config = weights.config
         self.vm = relax.VirtualMachine(executable, tvm.cpu())
         arrays = placed(dict(weights.arrays()))
         self.weights = [tvm.runtime.from_dlpack(arrays[name]) for name in names]
-        shape = cache_shape(self.config)
-        room = aligned_bytes(4 * math.prod(shape))
-        self.cache = tvm.runtime.from_dlpack(room.view("float32").reshape(shape))
+        self.cache = tvm.runtime.from_dlpack(aligned_array(cache_shape(self.config), cache))
+        self._ids = aligned_array((self.config.context_window_size,), "int32")
+        self._position = aligned_array((1,), "int32")
         self.length = 0
 
     def feed(self, tokens: Sequence[int]) -> np.ndarray:
@@ -111,10 +126,20 @@ class ChatModel:
                 f"{len(tokens)} tokens were given and {room} fit into the context; give at least one, and no more "
                 "than fit."
             )
-        name = "decode" if len(tokens) == 1 else "prefill"
-        rows = self.vm["embed"](tvm.runtime.tensor(np.asarray(tokens, "int32")), self.weights)
-        embedded = rows._create_view((1, len(tokens), self.config.hidden_size))
-        position = tvm.runtime.tensor(np.asarray([self.length], "int32"))
-        logits, self.cache = self.vm[name](embedded, position, self.cache, self.weights)
+        logits = self._run("decode" if len(tokens) == 1 else "prefill", tokens, self.length)
         self.length += len(tokens)
-        return logits.numpy().reshape(-1)
+        return logits.reshape(-1)
+
+    def _run(self, function: str, tokens: Sequence[int], position: int) -> np.ndarray:
+        """The logits that `function` gives for `tokens` from `position` on.
+
+        After a step the processor's caches hold weights, so that each line of Python is slow: arguments are written
+        where they stay, and the logits are not copied.
+        """
+        ids = self._ids[: len(tokens)]
+        ids[:], self._position[0] = tokens, position
+        rows = self.vm["embed"](tvm.runtime.from_dlpack(ids), self.weights)
+        embedded = rows._create_view((1, len(tokens), self.config.hidden_size))
+        start = tvm.runtime.from_dlpack(self._position)
+        logits, self.cache = self.vm[function](embedded, start, self.cache, self.weights)
+        return np.from_dlpack(logits)

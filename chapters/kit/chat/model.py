@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tvm
 from tvm.relax.frontend import nn
-from tvm.relax.frontend.nn import Tensor, op
+from tvm.relax.frontend.nn import Tensor
 
 from chapters.kit.chat.attention import CachedAttention, cache_shape
 from chapters.kit.chat.weights import Spec, Weights
@@ -40,20 +40,19 @@ class ChatAttention(nn.Module):
 
     def forward(self, hidden_states: Tensor, positions: Tensor, kv_cache: Tensor, layer_id: int):
         """(1, s, hidden) -> (1, s, hidden), and the extended cache."""
-        config = self.config
-        _, s, _ = hidden_states.shape
-        qkv = op.reshape(self.qkv_proj(hidden_states), (1, s, config.qkv_heads, config.head_dim))
+        qkv = self.qkv_proj(hidden_states)
         out, kv_cache = self.attend(qkv, self._model[0].rope, positions, kv_cache, layer_id)
         return self.o_proj(out), kv_cache
 
 
 def chat_decoder(
-    weights: Weights, functions: Sequence[str] = FUNCTIONS
+    weights: Weights, functions: Sequence[str] = FUNCTIONS, cache_dtype: str = "float32"
 ) -> tuple[tvm.IRModule, list[str]]:
     """(the decoder as an IRModule, the names of its parameters in the order of the tuple that its functions take).
 
     functions: among FUNCTIONS and "batch_verify", which gives the logits of all tokens and takes what prefill takes.
-    One sequence; `seq_len` is symbolic, the context window and the vocabulary are not.
+    cache_dtype: "float32" or "float16". One sequence; `seq_len` is symbolic, the context window and the vocabulary
+    are not.
     """
     config = weights.config
 
@@ -71,11 +70,13 @@ def chat_decoder(
         layer.self_attn = ChatAttention(config, *projections, model)
         layer.mlp.gate_up_proj = linear(f"{name}mlp.gate_up_proj")
         layer.mlp.down_proj = linear(f"{name}mlp.down_proj")
-    mod, parameters = whole.export_tvm(spec={name: _spec(name, config) for name in functions})
+    mod, parameters = whole.export_tvm(
+        spec={name: _spec(name, config, cache_dtype) for name in functions}
+    )
     return mod, [name for name, _ in parameters]
 
 
-def _spec(name: str, config) -> dict:
+def _spec(name: str, config, cache_dtype: str) -> dict:
     modes = {"$": {"param_mode": "packed", "effect_mode": "none"}}
     if name == "embed":
         return {"input_ids": nn.spec.Tensor(["seq_len"], "int32"), **modes}
@@ -85,6 +86,6 @@ def _spec(name: str, config) -> dict:
     return {
         embeds: nn.spec.Tensor([1, length, config.hidden_size], "float32"),
         "positions": nn.spec.Tensor([1], "int32"),
-        "kv_cache": nn.spec.Tensor(cache, "float32"),
+        "kv_cache": nn.spec.Tensor(cache, cache_dtype),
         **modes,
     }

@@ -22,7 +22,9 @@ class ModelOnDevice:
     the device is, and the virtual machine is called by set_input and invoke_stateful.
     """
 
-    def __init__(self, executable, weights: Weights, names: Sequence[str], device: Device):
+    def __init__(
+        self, executable, weights: Weights, names: Sequence[str], device: Device, cache: str
+    ):
         self.config, self.device = weights.config, device
         module = device.load(executable)
         with device.spoken("given the model"):
@@ -34,7 +36,7 @@ class ModelOnDevice:
                 self._put(f"{PREFIX}_{places[name]}", self._there(array), True)
             self.weights = self._named("vm.builtin.param_array_from_cache")(PREFIX, len(names))
             clear()
-            self.cache = tvm.runtime.empty(cache_shape(self.config), "float32", device.raw)
+            self.cache = tvm.runtime.empty(cache_shape(self.config), cache, device.raw)
         self.length = 0
 
     def feed(self, tokens: Sequence[int]) -> np.ndarray:

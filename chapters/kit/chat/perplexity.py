@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import tvm
 from tvm.target import Target
 
-from chapters.kit.chat.compiled import ChatModel, compile_decoder
+from chapters.kit.chat.compiled import ChatModel, cache_dtype, compile_decoder
 from chapters.kit.chat.gguf_file import BLOCKS, GGUF, read_gguf
 from chapters.kit.chat.tokenizer import Tokenizer
 from chapters.kit.chat.weights import Weights, read_config
@@ -92,16 +91,12 @@ def perplexity(model: Model, tokens: Sequence[int], window: int = WINDOW) -> flo
 class Reader(ChatModel):
     """A compiled decoder with the functions of READS, which gives the logits after all tokens and not only the last.
 
-    Its products take x as in a chat: in 8 bits, or in float32 if the decoder was compiled with `exact`.
+    Its products take x as in a chat: in 8 bits, or in float32 if the decoder was compiled with `exact`; its cache too.
     """
 
     def all_logits(self, tokens: Sequence[int]) -> np.ndarray:
         """The logits after each of `tokens`, a new conversation: float32 (len(tokens), vocab_size)."""
-        rows = self.vm["embed"](tvm.runtime.tensor(np.asarray(tokens, "int32")), self.weights)
-        rows = rows._create_view((1, len(tokens), self.config.hidden_size))
-        start = tvm.runtime.tensor(np.zeros(1, "int32"))
-        logits, self.cache = self.vm["batch_verify"](rows, start, self.cache, self.weights)
-        return logits.numpy()[0]
+        return self._run("batch_verify", tokens, 0)[0]
 
 
 READS = ("embed", "batch_verify")
@@ -127,7 +122,7 @@ class Readers:
             made = compile_decoder(weights, self.target, self.phases, exact, READS)
             self._compiled[key] = made
         executable, names = self._compiled[key]
-        return Reader(executable, weights, names)
+        return Reader(executable, weights, names, cache_dtype(self.target, exact))
 
 
 # --- the weights in other types -------------------------------------------------------------------

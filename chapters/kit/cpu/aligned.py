@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 
 ALIGNED = 64  # bytes: what TVM's kernels expect, and NumPy does not promise
@@ -15,3 +18,8 @@ def aligned_bytes(count: int) -> np.ndarray:
     room = np.zeros(count + ALIGNED, "uint8")
     start = -room.ctypes.data % ALIGNED
     return room[start : start + count]
+
+
+def aligned_array(shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Zeros at such an address."""
+    return aligned_bytes(math.prod(shape) * np.dtype(dtype).itemsize).view(dtype).reshape(shape)

@@ -27,7 +27,9 @@ def arguments(parser) -> None:
         default=LONGEST,
         help=f"tokens, {LONGEST} if not given",
     )
-    parser.add_argument("--exact", action="store_true", help="do not round activations to 8 bits")
+    parser.add_argument(
+        "--exact", action="store_true", help="keep activations and cache in float32"
+    )
     on_device.arguments(parser)
 
 
