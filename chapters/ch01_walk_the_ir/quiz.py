@@ -92,13 +92,13 @@ QUESTIONS = [
     ),
     Question(
         ask='After mod["main"].with_attr("note", 1), does mod["main"] have the attribute?',
-        choices=("yes", "no", "only under PassContext"),
+        choices=("no", "yes", "only under PassContext"),
         compute=_attribute_after_with_attr,
         because="Functions cannot be changed. with_attr returns a new one, which the module gets only if you store it.",
     ),
     Question(
         ask="A mutator that overrides nothing visits a function. What does it return?",
-        choices=("the same object", "an equal copy", "a different function"),
+        choices=("the same object", "a different function", "an equal copy"),
         compute=_result_of_a_mutator,
         because="It builds a new function. So compare with tvm_ffi.structural_equal, not with same_as, to find out "
         "whether a pass has changed anything.",

@@ -106,19 +106,19 @@ PREDICT = [
 QUESTIONS = [
     Question(
         ask="10 rows are split into tiles of 4. How often do the two loops over rows run their body?",
-        choices=("10", "12", "8"),
+        choices=("8", "10", "12"),
         compute=_points_after_split,
         because="Three tiles of four are twelve. `split` adds a predicate, `T.where(…)`, that skips the last two.",
     ),
     Question(
         ask="You call `sch.parallel` on the loop over the steps of the sum. What happens?",
-        choices=("it is accepted", "it is refused", "it is accepted, and the result is wrong"),
+        choices=("it is refused", "it is accepted", "it is accepted, and the result is wrong"),
         compute=_parallel_steps,
         because="Two steps of one sum would add to the same element at the same time.",
     ),
     Question(
         ask="After decompose_reduction you call `sch.vectorize` on the update's loop over columns. What happens?",
-        choices=("it is accepted", "it is refused", "the init is vectorized instead"),
+        choices=("it is accepted", "the init is vectorized instead", "it is refused"),
         compute=_vectorized_late,
         because="Without its init, the update is not a reduction block, and TVM refuses to vectorize its loops.",
     ),
@@ -130,7 +130,7 @@ QUESTIONS = [
     ),
     Question(
         ask="Sizes (8, 16, 6), tiles of (4, 8), `bias` moved into the loop over steps: how often does it run?",
-        choices=("128", "768", "32"),
+        choices=("32", "128", "768"),
         compute=_bias_at_the_steps,
         because="128 elements, six times each. What the last time stores is right and stays, so TVM allows it.",
     ),
@@ -142,7 +142,7 @@ QUESTIONS = [
     ),
     Question(
         ask="Operands are float16, out_dtype is float32. How many sums does the decode schedule keep in a register?",
-        choices=("as many as float16 values", "as many as float32 values", "one"),
+        choices=("as many as float32 values", "as many as float16 values", "one"),
         compute=_sums_in_a_register,
         because="Lanes hold sums, and a sum has the dtype of the result. Operands are converted when they are loaded.",
     ),

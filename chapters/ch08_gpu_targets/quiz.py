@@ -84,14 +84,14 @@ QUESTIONS = [
     ),
     Question(
         ask="A linear layer's bias is fused first. Does dlight's Matmul rule then schedule the layer?",
-        choices=("yes", "no: it declines", "only in float32"),
+        choices=("no: it declines", "yes", "only in float32"),
         compute=_rule_on_a_fused_layer,
         because="The rule expects two operands, and the bias is a third one. So a layer that is fused first does not "
         "reach tensor cores by this rule.",
     ),
     Question(
         ask="A reduction loop is bound to threadIdx.x. What does chapter 6's primitive do with the bias?",
-        choices=("it fuses", "it refuses", "it adds the bias once for each thread"),
+        choices=("it fuses", "it adds the bias once for each thread", "it refuses"),
         compute=_shared_reduction,
         because="Each thread would start from the bias, and the result would have it once per thread.",
     ),

@@ -73,13 +73,13 @@ def _products() -> list[tirx.PrimFunc]:
 QUESTIONS = [
     Question(
         ask="FuseTransposeMatmul runs on a decoder that LegalizeOps has already lowered. What does it do?",
-        choices=("it raises an error", "it changes nothing", "it fuses the pairs anyway"),
+        choices=("it changes nothing", "it raises an error", "it fuses the pairs anyway"),
         compute=_error_of_a_late_pass,
         because="It looks for permute_dims and matmul, but LegalizeOps has replaced both by calls of kernels.",
     ),
     Question(
         ask="The decoder has three layers with four products each, and a head. How many product kernels are compiled?",
-        choices=("13", "5", "4"),
+        choices=("4", "5", "13"),
         compute=lambda: len(_products()),
         because="Equal kernels share one PrimFunc, which every layer calls: four shapes per layer, and the head's.",
     ),
@@ -91,7 +91,7 @@ QUESTIONS = [
     ),
     Question(
         ask="In TVM's default plan for a decode step of `tiny`, which tensor needs the largest storage?",
-        choices=("the attention scores", "a weight, transposed", "the head, transposed"),
+        choices=("the attention scores", "the head, transposed", "a weight, transposed"),
         compute=_planned_memory,
         because="It is the transposed copy of gate_up_proj. Without transposes, no storage of that size is planned.",
     ),
