@@ -67,8 +67,8 @@ def _loss(entry: dict) -> str:
 def _note(results: dict) -> str:
     return (
         f"{results['scored']:,} tokens of {results['text']} in windows of {results['window']}. The loss is the "
-        "logarithm of the perplexity over that of float32, with its standard error. Where x has 8 bits, keys and values "
-        "are stored in float16."
+        "logarithm of the perplexity over that of float32, with its standard error. Where x has 8 bits, keys and "
+        "values are stored in float16."
     )
 
 

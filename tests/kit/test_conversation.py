@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from chapters.kit.chat.conversation import ANSWER, Chat, reply
+from chapters.kit.chat.conversation import ANSWER, Chat, repeats, reply
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.tokenizer import Tokenizer
 from chapters.runner.course import ROOT
@@ -67,6 +67,24 @@ def test_an_answer_ends_at_the_end_token_and_is_not_read_again(tokenizer):
     assert len(chat.model.fed[0]) == len(ids) - before
 
 
+def test_an_answer_that_repeats_itself_is_stopped(tokenizer, capsys):
+    chat = _chat(tokenizer, "Data:" + " analysis, science," * 100)
+    reply(chat, "Hi")
+    out, err = capsys.readouterr()
+    assert 16 <= out.count("science") <= 40
+    assert "repeats itself" in err
+    assert chat.messages[-1]["content"] == out.strip("\n")
+    chat.model.tokens = [*tokenizer.encode("No."), tokenizer.special("<|im_end|>")]
+    reply(chat, "Again?")
+    assert "repeats itself" not in capsys.readouterr().err
+
+
+def test_what_is_said_a_few_times_may_be_said():
+    a, b = list(range(24)), list(range(25))
+    assert not repeats(a * 3) and repeats([7, *a * 4]) and repeats([*b, *[1, 2, 3] * 32])
+    assert not repeats(b * 4) and not repeats(a * 4 + [99]) and not repeats([1] * 95)
+
+
 def test_what_a_terminal_would_obey_is_not_printed(tokenizer):
     chat = _chat(tokenizer, "a\x1b[2Jb\r\tc\n")
     ids, _ = chat.prompt("Hi")
@@ -98,7 +116,7 @@ def test_the_beginning_of_a_long_message_is_left_out(tokenizer):
 
 
 def test_an_answer_stops_where_the_context_is_full(tokenizer):
-    chat = _chat(tokenizer, "la " * 500)
+    chat = _chat(tokenizer, " ".join(map(str, range(500))))
     ids, _ = chat.prompt("Sing")
     list(chat.answer(ids))
     assert chat.model.length == WINDOW

@@ -575,7 +575,7 @@ def test_a_chat_on_a_device_gives_the_same_logits(where, request, tmp_path):
     from tests.kit.test_chat_model import Reference, conversation
 
     llama, weights, executable, names = decoder(there.target, tmp_path)
-    model = ModelOnDevice(executable, weights, names, there)
+    model = ModelOnDevice(executable, weights, names, there, "float32")
     for found, exact in conversation(model, Reference(llama)):
         np.testing.assert_allclose(found, exact, rtol=0, atol=1e-4 * np.abs(exact).max())
     with pytest.raises(ValueError, match="fit into the context"):

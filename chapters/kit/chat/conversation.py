@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -13,6 +13,10 @@ from chapters.kit.chat.template import Renderer
 from chapters.kit.chat.tokenizer import Streamer, Tokenizer
 
 ANSWER = 64  # tokens of context, at least, that are left for an answer
+REPEATED, PERIOD = (
+    96,
+    24,
+)  # an answer that said at most PERIOD tokens over and over, REPEATED in all
 CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )  # what a terminal would obey; tab and newline may pass
@@ -31,6 +35,7 @@ class Chat:
         self.temperature, self.random = temperature, np.random.default_rng(seed)
         self.messages: list[dict[str, str]] = []
         self.read: list[int] = []  # the tokens that the model has in its cache
+        self.went_round = False  # whether the last answer was stopped because it repeated itself
 
     @property
     def window(self) -> int:
@@ -73,7 +78,8 @@ class Chat:
     def answer(self, ids: list[int]) -> Iterator[str]:
         """The model's answer to the tokens `ids`, piece by piece; it becomes part of the conversation.
 
-        Stops at an end-of-turn token, or when the context is full. Tokens in the model's cache are not fed again.
+        Stops at an end-of-turn token, when the context is full, or when the answer repeats itself: a small model that
+        always takes the most likely token may never get out of that. Tokens in the model's cache are not fed again.
         """
         same = next(
             (n for n, (a, b) in enumerate(zip(self.read, ids, strict=False)) if a != b), None
@@ -81,7 +87,7 @@ class Chat:
         same = min(len(self.read), len(ids) - 1) if same is None else min(same, len(ids) - 1)
         streamer, said = Streamer(self.tokenizer), []
         self.read, self.model.length = self.read[:same], same
-        new = ids[same:]
+        new, self.went_round = ids[same:], False
         try:
             while len(self.read) + len(new) <= self.window:
                 logits = self.model.feed(new)
@@ -92,6 +98,9 @@ class Chat:
                 new = [token]
                 said.append(CONTROL.sub("", streamer.add(token)))
                 yield said[-1]
+                if len(said) % PERIOD == 0 and repeats(self.read[len(ids) :]):
+                    self.went_round = True
+                    break
             said.append(streamer.finish())
             yield said[-1]
         finally:  # also if the reader of the answer stops it
@@ -102,6 +111,14 @@ class Chat:
             return int(logits.argmax())
         weights = np.exp((logits.astype("float64") - logits.max()) / self.temperature)
         return int(self.random.choice(len(weights), p=weights / weights.sum()))
+
+
+def repeats(tokens: Sequence[int]) -> bool:
+    """Whether the last REPEATED tokens are at most PERIOD tokens over and over."""
+    last = tokens[-REPEATED:]
+    return len(last) == REPEATED and any(
+        last[period:] == last[:-period] for period in range(1, PERIOD + 1)
+    )
 
 
 def note(text: str) -> None:
@@ -124,6 +141,8 @@ def reply(chat: Chat, text: str) -> None:
         pieces.close()
         print(" …", end="")
     print()
+    if chat.went_round:
+        note("[stopped, because the answer repeats itself; --temperature 0.5 makes that rarer]")
     count, steps = len(moments) - 1, len(moments) - 2  # the last piece is the rest of a character
     if steps > 0:
         speed = steps / (moments[-2] - moments[0])
