@@ -9,6 +9,7 @@ import tvm
 from tvm import relax
 from tvm.ir.transform import Pass
 from tvm.target import Target
+from tvm_ffi import convert
 
 from chapters.kit.chat.attention import cache_shape
 from chapters.kit.chat.model import FUNCTIONS, chat_decoder
@@ -109,10 +110,11 @@ class ChatModel:
         self.config = weights.config
         self.vm = relax.VirtualMachine(executable, tvm.cpu())
         arrays = placed(dict(weights.arrays()))
-        self.weights = [tvm.runtime.from_dlpack(arrays[name]) for name in names]
+        self.weights = convert([tvm.runtime.from_dlpack(arrays[name]) for name in names])
         self.cache = tvm.runtime.from_dlpack(aligned_array(cache_shape(self.config), cache))
         self._ids = aligned_array((self.config.context_window_size,), "int32")
         self._position = aligned_array((1,), "int32")
+        self._one_id, self._start = map(tvm.runtime.from_dlpack, (self._ids[:1], self._position))
         self.length = 0
 
     def feed(self, tokens: Sequence[int]) -> np.ndarray:
@@ -136,10 +138,10 @@ class ChatModel:
         After a step the processor's caches hold weights, so that each line of Python is slow: arguments are written
         where they stay, and the logits are not copied.
         """
-        ids = self._ids[: len(tokens)]
-        ids[:], self._position[0] = tokens, position
-        rows = self.vm["embed"](tvm.runtime.from_dlpack(ids), self.weights)
-        embedded = rows._create_view((1, len(tokens), self.config.hidden_size))
-        start = tvm.runtime.from_dlpack(self._position)
-        logits, self.cache = self.vm[function](embedded, start, self.cache, self.weights)
+        count = len(tokens)
+        self._ids[:count], self._position[0] = tokens, position
+        ids = self._one_id if count == 1 else tvm.runtime.from_dlpack(self._ids[:count])
+        rows = self.vm["embed"](ids, self.weights)
+        embedded = rows._create_view((1, count, self.config.hidden_size))
+        logits, self.cache = self.vm[function](embedded, self._start, self.cache, self.weights)
         return np.from_dlpack(logits)
