@@ -38,14 +38,16 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def processors() -> int:
+    """How many processors this process may run on; each hyper-thread counts."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def physical_cores() -> int:
     """How many cores this process may run on; two hyper-threads of a core count once."""
     import psutil
 
-    allowed = (
-        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    )
-    return min(psutil.cpu_count(logical=False) or len(allowed), len(allowed))
+    return min(psutil.cpu_count(logical=False) or processors(), processors())
 
 
 def llvm_host() -> dict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import pytest
 from chapters.kit.chat.conversation import ANSWER, Chat, repeats, reply
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.tokenizer import Tokenizer
+from chapters.kit.machine import processors
+from chapters.runner.commands import chat as chat_command
 from chapters.runner.course import ROOT
 from tests.kit.real_model import real_model_path
 
@@ -83,6 +86,15 @@ def test_what_is_said_a_few_times_may_be_said():
     a, b = list(range(24)), list(range(25))
     assert not repeats(a * 3) and repeats([7, *a * 4]) and repeats([*b, *[1, 2, 3] * 32])
     assert not repeats(b * 4) and not repeats(a * 4 + [99]) and not repeats([1] * 95)
+
+
+def test_more_threads_than_processors_are_refused():
+    """They would wait for each other, each keeping a processor busy: an answer then takes minutes."""
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    chat_command.arguments(parser)
+    assert parser.parse_args(["--threads", str(processors())]).threads == processors()
+    with pytest.raises(argparse.ArgumentError, match=f"N is at most {processors()} here"):
+        parser.parse_args(["--threads", str(processors() + 1)])
 
 
 def test_what_a_terminal_would_obey_is_not_printed(tokenizer):

@@ -19,7 +19,7 @@ def arguments(parser) -> None:
     parser.add_argument("--gguf", metavar="FILE", help="another model: a Llama in a GGUF file")
     parser.add_argument("--temperature", type=_temperature, default=0.0, help="0, if not given")
     parser.add_argument("--seed", type=int, default=0, help="of the random choices; 0 if not given")
-    parser.add_argument("--threads", type=_positive, metavar="N", help="all cores, if not given")
+    parser.add_argument("--threads", type=_threads, metavar="N", help="all cores, if not given")
     parser.add_argument(
         "--context",
         type=_positive,
@@ -37,6 +37,16 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 1 or more")
     return int(text)
+
+
+def _threads(text: str) -> int:
+    from chapters.kit.machine import processors
+
+    threads, most = _positive(text), processors()
+    if threads > most:
+        # TVM's threads wait for each other actively: with more of them than processors a step takes minutes
+        raise argparse.ArgumentTypeError(f"N is at most {most} here, one for each processor")
+    return threads
 
 
 def _temperature(text: str) -> float:
