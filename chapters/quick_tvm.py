@@ -21,9 +21,12 @@ class _Finder(MetaPathFinder):
     def find_spec(self, name, path=None, target=None) -> ModuleSpec | None:
         if name == CHECKER:
             return _then(PathFinder.find_spec(name, path), _remember_types)
-        if name == "torch" and self._hide_torch:
-            if _importer(sys._getframe(1)).startswith(ASK_FOR_TORCH):
-                raise ModuleNotFoundError("not imported for TVM alone", name=name)
+        if (
+            name == "torch"
+            and self._hide_torch
+            and _importer(sys._getframe(1)).startswith(ASK_FOR_TORCH)
+        ):
+            raise ModuleNotFoundError("not imported for TVM alone", name=name)
         return None
 
 
