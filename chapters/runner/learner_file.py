@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import cache
 from pathlib import Path
 
 from chapters.runner import progress
@@ -19,7 +20,11 @@ from chapters.runner.regions import BEGIN, map_regions, read_source, regions, wi
 
 def stub_text(chapter: Chapter) -> str:
     """The text of the file that a learner of `chapter` starts from."""
-    reference = chapter.solution.read_text(encoding="utf-8")
+    return _stub_text(chapter, chapter.solution.read_text(encoding="utf-8"))
+
+
+@cache
+def _stub_text(chapter: Chapter, reference: str) -> str:
     broken = {
         exercise.id: regions(mistake(chapter, exercise.broken).text())[exercise.id]
         for exercise in chapter.exercises

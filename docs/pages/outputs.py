@@ -254,7 +254,8 @@ def run_all(
     for where in alone:
         finish(where, one(where))
     with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="page") as pool:
-        running = {pool.submit(one, where): where for where in together}
+        # the last chapters' pages run longest, so they begin first
+        running = {pool.submit(one, where): where for where in reversed(together)}
         for future in as_completed(running):
             finish(running[future], future.result())
 

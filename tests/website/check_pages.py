@@ -34,14 +34,18 @@ OPEN = """() => {
   const near = document.createElement("style");
   near.textContent = "* { content-visibility: visible !important }";
   document.head.append(near);
+  const known = new Map();
+  const looks = (element) => {
+    if (!element) return "";
+    if (!known.has(element)) known.set(element, looks(element.parentElement) + element.tagName + element.className);
+    return known.get(element);
+  };
   const seen = new Set();
-  const looks = (element) => (element ? looks(element.parentElement) + element.tagName + element.className : "");
-  for (const word of document.querySelectorAll("code span[class], code b")) {
+  const alike = [...document.querySelectorAll("code span[class], code b")].filter((word) => {
     const plain = !word.children.length && [...word.attributes].every(({ name }) => name === "class");
-    if (!plain || !word.checkVisibility()) continue;
-    if (seen.has(looks(word))) word.replaceWith(word.textContent);
-    else seen.add(looks(word));
-  }
+    return plain && word.checkVisibility() && (seen.has(looks(word)) || !seen.add(looks(word)));
+  });
+  for (const word of alike) word.replaceWith(word.textContent);
   return new Promise((painted) => requestAnimationFrame(() => requestAnimationFrame(painted)));
 }"""
 TOO_WIDE = "document.documentElement.scrollWidth - document.documentElement.clientWidth"

@@ -111,9 +111,9 @@ def python(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def script(folder: Path, *blocks: str) -> subprocess.CompletedProcess:
-    """Run blocks, after the page's first one, as a program."""
+    """Run blocks, after the page's first one, as a program; `chapters` leaves PyTorch out."""
     file = folder / "entry.py"
-    file.write_text("\n".join((PRELUDE, *blocks)), encoding="utf-8")
+    file.write_text("\n".join(("import chapters", PRELUDE, *blocks)), encoding="utf-8")
     return python(str(file))
 
 

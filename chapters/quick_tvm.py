@@ -1,0 +1,78 @@
+"""Makes TVM faster in two places. Where PyTorch is installed, TVM imports it; that takes twice as long as all the rest.
+And every schedule primitive works out anew what the type hints of its parameters mean.
+
+The course converts PyTorch's tensors itself, and everyone else can still import it.
+"""
+
+import ctypes
+import sys
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import FrameType, ModuleType
+
+ASK_FOR_TORCH = ("tvm_ffi", "tvm.relax.base_py_module")  # they do without it where there is none
+CHECKER = "tvm.s_tir.schedule._type_checker"
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self, hide_torch: bool):
+        self._hide_torch = hide_torch
+
+    def find_spec(self, name, path=None, target=None) -> ModuleSpec | None:
+        if name == CHECKER:
+            return _then(PathFinder.find_spec(name, path), _remember_types)
+        if (
+            name == "torch"
+            and self._hide_torch
+            and _importer(sys._getframe(1)).startswith(ASK_FOR_TORCH)
+        ):
+            raise ModuleNotFoundError("not imported for TVM alone", name=name)
+        return None
+
+
+def _importer(frame: FrameType) -> str:
+    """The module whose import statement is being executed."""
+    while frame.f_globals["__name__"].startswith("importlib."):
+        frame = frame.f_back
+    return frame.f_globals["__name__"]
+
+
+def _then(spec: ModuleSpec, change) -> ModuleSpec:
+    """`spec`, whose module is changed as soon as it has been executed."""
+    execute = spec.loader.exec_module
+
+    def execute_and_change(module: ModuleType) -> None:
+        execute(module)
+        change(module)
+
+    spec.loader.exec_module = execute_and_change
+    return spec
+
+
+def _remember_types(checker: ModuleType) -> None:
+    """Check a type against a hint once. Only what a list, a tuple or a dict holds is checked each time."""
+    check = checker._type_check
+    right: set[tuple] = set()
+
+    def remembered(value, name, hint):
+        key = type(value), hint
+        if key in right:
+            return None
+        wrong = check(value, name, hint)
+        if wrong is None and not isinstance(value, (list, tuple, dict)):
+            right.add(key)
+        return wrong
+
+    checker._type_check = remembered
+
+
+def install() -> None:
+    """Use it in this process. PyTorch is left alone if TVM needs the CUDA runtime that it brings."""
+    hide_torch = sys.platform != "win32"  # there, PyTorch cannot always be imported after TVM
+    if hide_torch:
+        try:
+            ctypes.CDLL("libcuda.so.1")
+            hide_torch = False
+        except OSError:
+            pass
+    sys.meta_path.insert(0, _Finder(hide_torch))

@@ -1,0 +1,51 @@
+"""What makes TVM faster changes nothing else: its call stack, its imports, what its schedules refuse."""
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+from tvm.s_tir.schedule import _type_checker as checker
+
+from chapters.quick_stack import WITH_SOURCE
+from chapters.runner.course import ROOT
+
+
+def asked_by(module: str, question: str) -> list[inspect.FrameInfo]:
+    """What `question` gives to a function of `module`."""
+    names = {"__name__": module, "inspect": inspect}
+    exec(f"def ask():\n    return {question}", names)
+    return names["ask"]()
+
+
+@pytest.mark.parametrize(
+    "question", ["inspect.stack()", "inspect.getouterframes(inspect.currentframe())"]
+)
+def test_the_frames_are_the_same_and_only_the_first_have_source(question):
+    own, tvm = asked_by("somewhere", question), asked_by("tvm.script.parser", question)
+    assert [frame.function for frame in own[:3]] == ["ask", "asked_by", inspect.stack()[0].function]
+    assert [frame.function for frame in tvm] == [frame.function for frame in own]
+    assert [frame.lineno for frame in tvm[2:]] == [frame.lineno for frame in own[2:]]
+    for here in range(WITH_SOURCE):
+        assert (tvm[here].code_context, tvm[here].index) == (
+            own[here].code_context,
+            own[here].index,
+        )
+    assert own[4].code_context and not any(frame.code_context for frame in tvm[WITH_SOURCE:])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there it is imported with TVM")
+def test_tvm_is_imported_without_pytorch():
+    """Unless there is an NVIDIA driver. That PyTorch can be imported later, every test of chapter 10 shows."""
+    code = "import sys, chapters, tvm; from chapters.kit.devices import cuda_driver as driver; "
+    code += "sys.exit('torch' in sys.modules and not driver._load(driver.DRIVER))"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_a_wrong_type_is_refused_after_a_right_one():
+    for value, wrong, hint in ((1, "a", int), ([1], [1, "a"], list[int]), ("a", 1, str | None)):
+        assert checker._type_check(value, "n", hint) is None
+        assert checker._type_check(value, "n", hint) is None
+        assert '"n' in checker._type_check(wrong, "n", hint)
+        assert "has wrong type. Expected" in checker._type_check(wrong, "n", hint)
+    assert checker._type_check.__module__ == "chapters.quick_tvm"
