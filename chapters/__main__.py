@@ -19,6 +19,8 @@ def main():
         from chapters.runner.command_line import run
 
         return run(sys.argv[1:])
+    except KeyboardInterrupt:  # while the course's modules are imported
+        return 130
     except ModuleNotFoundError as missing:
         if (missing.name or "").split(".")[0] in ("chapters", "tests"):
             raise

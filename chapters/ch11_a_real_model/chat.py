@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
 import time
 from pathlib import Path
@@ -21,11 +23,13 @@ from chapters.kit.devices.connect import DeviceError
 from chapters.kit.devices.device import Device, open_device
 from chapters.kit.quantized.dot_products import lanes_of
 
+ENDS = ("", "exit", "quit", "/exit", "/quit")  # messages that end a conversation
+
 
 def start(options) -> Chat:
     """The chat that the options ask for; says on standard error what it does. Raises ValueError in one sentence."""
     device = _device(options) if options.device or options.remote else None
-    path = Path(options.gguf) if options.gguf else _default_model()
+    path = Path(options.gguf).expanduser() if options.gguf else _default_model()
     file = read_gguf(path)
     tokenizer = Tokenizer.from_gguf(file)
     renderer = _renderer(file, tokenizer)
@@ -34,11 +38,15 @@ def start(options) -> Chat:
         raise ValueError(
             f"{path} has {len(tokenizer.tokens)} tokens and embeddings of {config.vocab_size}; convert the model again."
         )
+    if options.context > config.context_window_size + LANES:
+        note(
+            f"The model's context is {config.context_window_size} tokens, and not {options.context}."
+        )
     begin = time.perf_counter()
     if device:
         model, by, kept = _on_device(file, config, options.exact, device)
     else:
-        model, by, kept = chat_model(file, config, options.exact)
+        model, by, kept = chat_model(file, config, options.exact, note)
     yours = [number for number, owner in by.items() if owner == "yours"]
     code = "the reference's passes"
     if yours:
@@ -115,15 +123,17 @@ def _talk(chat: Chat, options) -> int:
         if options.prompt is not None:
             reply(chat, options.prompt)
             return 0
+        with contextlib.suppress(ImportError):  # arrow keys, where the system has what they need
+            importlib.import_module("readline")
         note(
             "Write a message. Ctrl-C stops an answer; an empty line or Ctrl-D ends the conversation."
         )
         while True:
             try:
-                text = input("> ")
+                text = input("> " if sys.stdin.isatty() else "")
             except (EOFError, KeyboardInterrupt):
                 print()
                 return 0
-            if not text.strip():
+            if text.strip().lower() in ENDS:
                 return 0
             reply(chat, text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tvm.ir.transform import Pass
 from tvm.target import Target
 
@@ -36,16 +38,20 @@ def owners() -> dict[str, str]:
 
 
 def chat_model(
-    file: GGUF, config: LlamaConfig, exact: bool
+    file: GGUF, config: LlamaConfig, exact: bool, say: Callable[[str], None] = lambda text: None
 ) -> tuple[ChatModel, dict[str, str], bool]:
     """(the decoder of `file` on this machine, the `owners` of its passes, whether it was compiled before and kept).
 
-    exact: with activations and the cache in float32 in place of 8 bits and float16.
+    exact: with activations and the cache in float32 in place of 8 bits and float16. say: is told before it compiles,
+    which takes some seconds.
     """
     target = llvm_host()["target"]
     weights = Weights(file, config, lanes_of(target))
     by = owners()
-    executable, names, kept = load_or_compile(
-        weights, target, exact, by, lambda: compile_decoder(weights, target, phases, exact)
-    )
+
+    def compile_it():
+        say("Compiling the model; it is kept until a pass or an option changes …")
+        return compile_decoder(weights, target, phases, exact)
+
+    executable, names, kept = load_or_compile(weights, target, exact, by, compile_it)
     return ChatModel(executable, weights, names, cache_dtype(target, exact)), by, kept

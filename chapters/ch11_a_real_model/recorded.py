@@ -22,7 +22,7 @@ PROMPTS = (
 
 
 def record() -> dict:
-    """The conversation: per turn what was said, its tokens and their rate; and the memory at the end, in bytes."""
+    """The conversation: per turn what was said, its tokens and their rate, and the memory after it, in bytes."""
     from chapters.ch11_a_real_model import chat as program
     from chapters.kit.chat.conversation import resident
 
@@ -45,9 +45,19 @@ def record() -> dict:
                     "tokens": count,
                     "tokens_per_second": (count - 1) / (moments[-2] - moments[0]),
                     "first_token_seconds": moments[0] - begin,
+                    "tokens_to_read": chat.new,
+                    "resident_bytes": resident(),
                 }
             )
-    return {"turns": turns, "resident_bytes": resident()}
+    return {"turns": turns}
+
+
+def told_of(turn: dict) -> str:
+    """The line that `chat` printed below the answer."""
+    from chapters.kit.chat.conversation import told
+
+    names = ("tokens", "tokens_per_second", "first_token_seconds", "tokens_to_read")
+    return told(*(turn[name] for name in names), turn["resident_bytes"])
 
 
 def text() -> str:
@@ -58,7 +68,7 @@ def text() -> str:
     lines = ["$ python -m chapters chat"]
     for turn in results["measured"]["turns"]:
         lines += [f"> {turn['user']}", turn["answer"]]
-        lines.append(f"[{turn['tokens']} tokens, {turn['tokens_per_second']:.0f} per second]")
+        lines.append(told_of(turn))
     wrapped = (textwrap.fill(line, WIDTH) for line in [*lines, "", made_with(results)])
     return "\n".join(wrapped)
 

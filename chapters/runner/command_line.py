@@ -21,7 +21,7 @@ class _Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one sentence and a next step."""
 
     def error(self, message: str):
-        print(f"{message[0].upper()}{message[1:]}. `python -m chapters --help` lists the commands.")
+        print(f"{message[0].upper()}{message[1:]}. `{self.prog} --help` shows how to call it.")
         sys.exit(2)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
+from chapters.ch11_a_real_model import recorded
 from chapters.kit.bench.results import load, not_yet
 from chapters.kit.draw.picture import Picture, picture
 from chapters.kit.draw.table import duration
@@ -70,11 +71,10 @@ def conversation() -> Part:
     if results is None:
         return Part(html.escape(str(not_yet(11))))
     turn = results["measured"]["turns"][0]
-    rate = f"{turn['tokens']} tokens, {turn['tokens_per_second']:.0f} per second"
     said = (
         '<span class="front-typed">$ python -m chapters chat</span>\n'
         f'<span class="front-typed">&gt; {html.escape(turn["user"])}</span>\n'
-        f"{html.escape(turn['answer'])}\n<b>[{rate}]</b>"
+        f"{html.escape(turn['answer'])}\n<b>{recorded.told_of(turn)}</b>"
     )
     where = f"Recorded {results['date']} on {results['cores']} cores of an {results['device']}."
     return Part(

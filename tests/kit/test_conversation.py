@@ -83,9 +83,10 @@ def test_an_answer_that_repeats_itself_is_stopped(tokenizer, capsys):
 
 
 def test_what_is_said_a_few_times_may_be_said():
-    a, b = list(range(24)), list(range(25))
+    a, b = list(range(24)), list(range(129))
     assert not repeats(a * 3) and repeats([7, *a * 4]) and repeats([*b, *[1, 2, 3] * 32])
-    assert not repeats(b * 4) and not repeats(a * 4 + [99]) and not repeats([1] * 95)
+    assert not repeats(b * 3) and repeats(b[:128] * 3) and not repeats(a * 4 + [99])
+    assert not repeats([1] * 95)
 
 
 def test_more_threads_than_processors_are_refused():
@@ -131,7 +132,7 @@ def test_an_answer_stops_where_the_context_is_full(tokenizer):
     chat = _chat(tokenizer, " ".join(map(str, range(500))))
     ids, _ = chat.prompt("Sing")
     list(chat.answer(ids))
-    assert chat.model.length == WINDOW
+    assert chat.model.length == WINDOW and chat.stopped == f"the context of {WINDOW} tokens is full"
 
 
 def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(tokenizer, capsys, monkeypatch):

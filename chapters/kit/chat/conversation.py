@@ -13,10 +13,10 @@ from chapters.kit.chat.template import Renderer
 from chapters.kit.chat.tokenizer import Streamer, Tokenizer
 
 ANSWER = 64  # tokens of context, at least, that are left for an answer
-REPEATED, PERIOD = (
-    96,
-    24,
-)  # an answer that said at most PERIOD tokens over and over, REPEATED in all
+# an answer repeats itself that said at most PERIOD tokens TIMES times in a row, REPEATED tokens in all, or more
+REPEATED, PERIOD, TIMES = 96, 128, 3
+LOOK = 24  # tokens after which it is looked at again
+ROUND = "the answer repeats itself; --temperature 0.5 makes that rarer"
 CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )  # what a terminal would obey; tab and newline may pass
@@ -35,7 +35,8 @@ class Chat:
         self.temperature, self.random = temperature, np.random.default_rng(seed)
         self.messages: list[dict[str, str]] = []
         self.read: list[int] = []  # the tokens that the model has in its cache
-        self.went_round = False  # whether the last answer was stopped because it repeated itself
+        self.new = 0  # tokens that the model had to read before the last answer
+        self.stopped = ""  # why the last answer ended before the model ended it
 
     @property
     def window(self) -> int:
@@ -64,11 +65,13 @@ class Chat:
             if len(ids := self._render(self.messages)) <= room:
                 cut = len(words) - kept
                 return ids, (
-                    f"This message has {len(words)} tokens, and {room} fit; its first {cut} are left out."
+                    f"This message has {len(words)} tokens, and {kept} fit beside the model's template and an "
+                    f"answer; its first {cut} are left out."
                 )
             kept -= 8
         raise ValueError(
-            f"A context of {self.window} tokens is too small for the model's template; choose a larger --context."
+            f"A context of {self.window} tokens is too small for the model's template, this message and an answer; "
+            f"choose a --context of {len(ids) + ANSWER} or more."
         )
 
     def _render(self, messages: list[dict[str, str]]) -> list[int]:
@@ -87,7 +90,8 @@ class Chat:
         same = min(len(self.read), len(ids) - 1) if same is None else min(same, len(ids) - 1)
         streamer, said = Streamer(self.tokenizer), []
         self.read, self.model.length = self.read[:same], same
-        new, self.went_round = ids[same:], False
+        new, self.stopped = ids[same:], ""
+        self.new = len(new)
         try:
             while len(self.read) + len(new) <= self.window:
                 logits = self.model.feed(new)
@@ -98,9 +102,11 @@ class Chat:
                 new = [token]
                 said.append(CONTROL.sub("", streamer.add(token)))
                 yield said[-1]
-                if len(said) % PERIOD == 0 and repeats(self.read[len(ids) :]):
-                    self.went_round = True
+                if len(said) % LOOK == 0 and repeats(self.read[len(ids) :]):
+                    self.stopped = ROUND
                     break
+            else:
+                self.stopped = f"the context of {self.window} tokens is full"
             said.append(streamer.finish())
             yield said[-1]
         finally:  # also if the reader of the answer stops it
@@ -114,11 +120,13 @@ class Chat:
 
 
 def repeats(tokens: Sequence[int]) -> bool:
-    """Whether the last REPEATED tokens are at most PERIOD tokens over and over."""
-    last = tokens[-REPEATED:]
-    return len(last) == REPEATED and any(
-        last[period:] == last[:-period] for period in range(1, PERIOD + 1)
-    )
+    """Whether `tokens` end with at most PERIOD of them, said TIMES times or more, and at least REPEATED in all."""
+    for period in range(1, PERIOD + 1):
+        count = max(REPEATED, TIMES * period)
+        last = tokens[-count:]
+        if len(last) == count and last[period:] == last[:-period]:
+            return True
+    return False
 
 
 def note(text: str) -> None:
@@ -132,7 +140,7 @@ def reply(chat: Chat, text: str) -> None:
         note(said)
     begin = time.perf_counter()
     moments: list[float] = []
-    pieces, before = chat.answer(ids), len(chat.read)
+    pieces = chat.answer(ids)
     try:
         for piece in pieces:
             moments.append(time.perf_counter())
@@ -141,17 +149,21 @@ def reply(chat: Chat, text: str) -> None:
         pieces.close()
         print(" …", end="")
     print()
-    if chat.went_round:
-        note("[stopped, because the answer repeats itself; --temperature 0.5 makes that rarer]")
+    if chat.stopped:
+        note(f"[stopped: {chat.stopped}]")
     count, steps = len(moments) - 1, len(moments) - 2  # the last piece is the rest of a character
     if steps > 0:
         speed = steps / (moments[-2] - moments[0])
-        read = len(ids) - min(before, len(ids))
         first = moments[0] - begin
-        note(
-            f"[{count} tokens, {speed:.0f} per second; the first after {first:.2f} s, for {read} tokens to read; "
-            f"{resident() / 1e6:.0f} MB of memory]"
-        )
+        note(told(count, speed, first, chat.new, resident()))
+
+
+def told(tokens: int, per_second: float, first: float, read: int, memory: int) -> str:
+    """The line below an answer. first: seconds to the first token, for `read` tokens. memory: bytes."""
+    return (
+        f"[{tokens} tokens, {per_second:.0f} per second; the first after {first:.2f} s, for {read} tokens to read; "
+        f"{memory / 1e6:.0f} MB of memory]"
+    )
 
 
 def resident() -> int:

@@ -39,10 +39,11 @@ def load_or_compile(
     decoder is compiled at each start.
     """
     facts = repr((weights.config, _stored(weights), str(target), exact, tvm.__version__))
-    folder = (
-        private_folder(cache_folder() / "compiled")
-        / hashlib.sha256(facts.encode()).hexdigest()[:24]
-    )
+    try:
+        compiled = private_folder(cache_folder() / "compiled")
+    except OSError:  # a folder that cannot be written to: nothing is kept
+        return *compile_it(), False
+    folder = compiled / hashlib.sha256(facts.encode()).hexdigest()[:24]
     with contextlib.suppress(OSError, ValueError, KeyError):
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         library = folder / LIBRARY

@@ -9,6 +9,7 @@ half a second on others.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
@@ -78,9 +79,11 @@ def fetch_model(progress: Callable[[int, int], None] = lambda done, total: None)
             extract(folder, folder / MODEL)
             os.replace(folder / MODEL, path)
     except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        free = f"free {NEEDED:,} bytes there, or " if full else ""
         raise ValueError(
-            f"The model could not be written to {path.parent} ({error.strerror or error}); free {NEEDED:,} bytes "
-            "there, or set the environment variable FUSION_CACHE to a folder with room that you may write to."
+            f"The model could not be written to {path.parent} ({error.strerror or error}); {free}set the environment "
+            "variable FUSION_CACHE to a folder with room that you may write to."
         ) from error
     return path
 

@@ -18,7 +18,9 @@ def arguments(parser) -> None:
     parser.add_argument("--prompt", metavar="TEXT", help="answer this, and end")
     parser.add_argument("--gguf", metavar="FILE", help="another model: a Llama in a GGUF file")
     parser.add_argument("--temperature", type=_temperature, default=0.0, help="0, if not given")
-    parser.add_argument("--seed", type=int, default=0, help="of the random choices; 0 if not given")
+    parser.add_argument(
+        "--seed", type=_seed, default=0, help="of the random choices; 0 if not given"
+    )
     parser.add_argument("--threads", type=_threads, metavar="N", help="all cores, if not given")
     parser.add_argument(
         "--context",
@@ -36,6 +38,12 @@ def arguments(parser) -> None:
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 1 or more")
+    return int(text)
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 0 or more")
     return int(text)
 
 
