@@ -54,15 +54,15 @@ def test_what_the_tests_of_rpc_need_is_required_too():
 
 
 @pytest.fixture(scope="module")
-def server():
+def shared_server():
     with served() as running:
         yield running
 
 
-@pytest.fixture(autouse=True)
-def sessions_end():
+@pytest.fixture
+def server(shared_server):
     """A session ends with its last object, and a server takes one at a time."""
-    yield
+    yield shared_server
     gc.collect()
 
 
@@ -304,10 +304,10 @@ def test_the_server_leaves_no_process_behind(how):
 
 
 @needs_server
-def test_a_server_that_cannot_start_says_why(monkeypatch):
+def test_a_server_that_cannot_start_says_why(server, monkeypatch):
     from chapters.kit.devices import serve
 
-    with served() as server, pytest.raises(serve.CannotServe, match="--port chooses another"):
+    with pytest.raises(serve.CannotServe, match="--port chooses another"):
         serve.serve("127.0.0.1", server.port, KEY, "")
     with pytest.raises(serve.CannotServe, match="add --key"):
         serve.serve("127.0.0.1", 9090, "", "127.0.0.1:9190")
