@@ -31,6 +31,7 @@ COMPILED_ONCE = ("run_grid_on_cpu", "watch_on_cpu", "mma_on_cpu", "hopper_on_cpu
 SOURCES = tuple(HEADER.with_name(name) for name in (HEADER.name, *INCLUDED)) + tuple(
     HEADER.with_name(f"{name}.cpp") for name in COMPILED_ONCE
 )
+# -Og: kernels run for a moment here, and -O1 takes a third longer to compile them.
 # Locals hold a pattern before they are set, so that a register that is read too early is not zero by luck.
 # Each kernel needs its own copy of all variables; by default the first library loaded provides some of them for all.
 FLAGS = ["-Og", "-w", "-std=c++17", "-fPIC", "-ftrivial-auto-var-init=pattern"]
