@@ -41,9 +41,10 @@ def case(request):
     return request.param, model, inputs, mod, canonicalize()(mod)
 
 
-def kernels(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
+@pytest.fixture(scope="module")
+def kernels(case) -> tuple[tvm.IRModule, dict[str, str]]:
     """The module of kernels without schedules, and the pass that scheduled each of them."""
-    found = phases(QUICK_HERE)
+    mod, found = case[-1], phases(QUICK_HERE)
     lowered, first = scheduled_by(mod, found["graph and lower"], QUICK_HERE)
     _, then = scheduled_by(lowered, found["schedule"], QUICK_HERE)
     return lowered, then | first
@@ -71,19 +72,19 @@ def test_numbers_are_those_of_pytorch(case):
     assert np.abs(found.numpy() - expected).max() < TOLERANCE * np.abs(expected).max()
 
 
-def test_every_rms_norm_is_recognized(case):
+def test_every_rms_norm_is_recognized(case, kernels):
     name, _, _, _, mod = case
     names = Counter(call.op.name for call in calls_in(mod["main"]))
     assert names["relax.nn.rms_norm"] == NORMS.get(name, 0)
     assert not names["relax.rsqrt"]
-    lowered, by = kernels(mod)
+    lowered, by = kernels
     pairs = [call for call in calls_in(lowered["main"]) if by.get(called(call)) == "FuseAddRMSNorm"]
     assert len(pairs) == PAIRS.get(name, 0)
 
 
-def test_every_linear_layer_is_a_scheduled_product(case):
-    name, model, _, _, mod = case
-    lowered, by = kernels(mod)
+def test_every_linear_layer_is_a_scheduled_product(case, kernels):
+    name, model, _, _, _ = case
+    lowered, by = kernels
     is_linear = products(lowered)
     assert {by[kernel] for kernel, linear in is_linear.items() if linear} == {"ScheduleMatmuls"}
     others = {by[kernel] for kernel, linear in is_linear.items() if not linear}

@@ -54,15 +54,15 @@ def test_what_the_tests_of_rpc_need_is_required_too():
 
 
 @pytest.fixture(scope="module")
-def server():
+def shared_server():
     with served() as running:
         yield running
 
 
-@pytest.fixture(autouse=True)
-def sessions_end():
+@pytest.fixture
+def server(shared_server):
     """A session ends with its last object, and a server takes one at a time."""
-    yield
+    yield shared_server
     gc.collect()
 
 
@@ -304,10 +304,10 @@ def test_the_server_leaves_no_process_behind(how):
 
 
 @needs_server
-def test_a_server_that_cannot_start_says_why(monkeypatch):
+def test_a_server_that_cannot_start_says_why(server, monkeypatch):
     from chapters.kit.devices import serve
 
-    with served() as server, pytest.raises(serve.CannotServe, match="--port chooses another"):
+    with pytest.raises(serve.CannotServe, match="--port chooses another"):
         serve.serve("127.0.0.1", server.port, KEY, "")
     with pytest.raises(serve.CannotServe, match="add --key"):
         serve.serve("127.0.0.1", 9090, "", "127.0.0.1:9190")
@@ -547,34 +547,42 @@ def test_the_compiler_that_is_there_is_chosen(monkeypatch, nvrtc, nvcc, chosen):
 # --- the chat -------------------------------------------------------------------------------------
 
 
-def decoder(target, tmp_path):
-    """(the tests' Llama, its weights, its decoder for `target`, the names of its parameters)."""
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory):
+    """target -> (the tests' Llama, its weights, its decoder for `target`, the names of its parameters)."""
     from tests.kit.test_chat_model import LLAMAS  # which skips without gguf
 
-    llama = LLAMAS["Q4_1, and Q8_0 shared"]
-    file = read_gguf(llama.save(tmp_path / "model.gguf"))
-    weights = Weights(file, read_config(file), lanes_of(target))
-    return llama, weights, *compile_decoder(weights, target, phases, exact=True)
+    llama, made = LLAMAS["Q4_1, and Q8_0 shared"], {}
+    file = read_gguf(llama.save(tmp_path_factory.mktemp("model") / "model.gguf"))
+
+    def compiled(target):
+        if str(target) not in made:
+            weights = Weights(file, read_config(file), lanes_of(target))
+            found = compile_decoder(weights, target, phases, exact=True)
+            made[str(target)] = llama, weights, *found
+        return made[str(target)]
+
+    return compiled
 
 
-def test_a_chat_is_compiled_for_a_gpu(monkeypatch, tmp_path):
+def test_a_chat_is_compiled_for_a_gpu(decoder, monkeypatch, tmp_path):
     """For CUDA as far as its text."""
     monkeypatch.setattr(device.tvm.runtime, "device", lambda kind, index: FakeGpu())
     target = Device("cuda", 0).target
     monkeypatch.undo()
-    _, _, executable, _ = decoder(target, tmp_path)
+    _, _, executable, _ = decoder(target)
     with tarfile.open(device.sent(executable, tmp_path)) as packed:
         assert any(b"__global__" in packed.extractfile(one).read() for one in packed)
 
 
 @needs_server
 @pytest.mark.parametrize("where", ["here", "behind RPC"])
-def test_a_chat_on_a_device_gives_the_same_logits(where, request, tmp_path):
+def test_a_chat_on_a_device_gives_the_same_logits(decoder, where, request):
     at = "" if where == "here" else request.getfixturevalue("server").address
     there = open_device("llvm", at)
     from tests.kit.test_chat_model import Reference, conversation
 
-    llama, weights, executable, names = decoder(there.target, tmp_path)
+    llama, weights, executable, names = decoder(there.target)
     model = ModelOnDevice(executable, weights, names, there, "float32")
     for found, exact in conversation(model, Reference(llama)):
         np.testing.assert_allclose(found, exact, rtol=0, atol=1e-4 * np.abs(exact).max())

@@ -8,15 +8,27 @@ import pytest
 from chapters.kit.bench.operands import in_numpy_memory
 from chapters.kit.cpu.aligned import ALIGNED
 
+DTYPES = "float32", "float16", "bfloat16", "int8", "uint8", "int32"
+SHAPES = (3, 5, 7), (1,), (1200, 1000)
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "uint8", "int32"])
-@pytest.mark.parametrize("shape", [(3, 5, 7), (1,), (1200, 1000)])
-def test_a_tensor_holds_the_array(dtype, shape):
-    array = np.random.default_rng(1).integers(0, 100, shape).astype(dtype)
-    tensor = in_numpy_memory(array)
-    before = array.copy()
-    array[...] = 0
+
+@pytest.fixture(scope="module")
+def tensors():
+    """{(dtype, shape): (tensor, the array it was given)}, after the arrays have changed and the garbage is gone."""
+    found = {}
+    for dtype in DTYPES:
+        for shape in SHAPES:
+            array = np.random.default_rng(1).integers(0, 100, shape).astype(dtype)
+            found[dtype, shape] = in_numpy_memory(array), array.copy()
+            array[...] = 0
     gc.collect()
+    return found
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_tensor_holds_the_array(tensors, dtype, shape):
+    tensor, before = tensors[dtype, shape]
     assert str(tensor.dtype) == dtype and tuple(tensor.shape) == shape
     given = tensor.numpy()
     assert (given.view("uint8") == before.view("uint8")).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from unittest.mock import Mock
 
@@ -12,6 +13,7 @@ from tvm import relax
 from chapters.ch09_the_compiler.trace import PIPELINES, trace_decoder
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.pipeline.pass_trace import Recorder, counts, listings, trace
+from chapters.runner.commands import trace as command
 from docs.pages.pass_stepper import Stepper
 
 TWO = relax_module("""
@@ -158,10 +160,16 @@ def test_the_page_has_every_pass_and_folds_what_did_not_change():
     assert str(stepper) == str(made)
 
 
-def test_the_command_prints_the_table_and_one_pass(course):
-    table = course.learner("trace").stdout
+def test_the_command_prints_the_table_and_one_pass(course, capsys):
+    def printed(*arguments: str) -> str:
+        parser = argparse.ArgumentParser()
+        command.arguments(parser)
+        assert command.run(parser.parse_args(arguments)) == 0
+        return capsys.readouterr().out
+
+    table = printed()
     assert "LegalizeOps" in table and "launches" in table and "51 → 0" in table
-    one = course.learner("trace", "--pass", "fuseops").stdout
+    one = printed("--pass", "fuseops")
     assert "new: fused_" in one and "\n- " in one and "\n+ " in one
     wrong = course.learner("trace", "--pass", "FuseOp")
     assert wrong.returncode == 2 and "Did you mean FuseOps" in wrong.stdout

@@ -126,8 +126,8 @@ struct Fiber {
   const char* call; unsigned mask; bool whole; void (*together)(unsigned first, unsigned mask); void* operands;
   uint64_t offered, received; unsigned source;  // in a shuffle: its value, what it gets, and the thread it gets that from
 };
-inline std::vector<Fiber> fibers;
-inline std::vector<State> states;  // by thread
+extern std::vector<Fiber> fibers;
+extern std::vector<State> states;  // by thread
 inline jmp_buf scheduler;
 inline void (*kernel_body)();
 inline const char* kernel_name;

@@ -31,9 +31,10 @@ COMPILED_ONCE = ("run_grid_on_cpu", "watch_on_cpu", "mma_on_cpu", "hopper_on_cpu
 SOURCES = tuple(HEADER.with_name(name) for name in (HEADER.name, *INCLUDED)) + tuple(
     HEADER.with_name(f"{name}.cpp") for name in COMPILED_ONCE
 )
+# -Og: kernels run for a moment here, and -O1 takes a third longer to compile them.
 # Locals hold a pattern before they are set, so that a register that is read too early is not zero by luck.
 # Each kernel needs its own copy of all variables; by default the first library loaded provides some of them for all.
-FLAGS = ["-O1", "-w", "-std=c++17", "-fPIC", "-ftrivial-auto-var-init=pattern"]
+FLAGS = ["-Og", "-w", "-std=c++17", "-fPIC", "-ftrivial-auto-var-init=pattern"]
 FLAGS += ["-fno-gnu-unique", "-fvisibility=hidden"]
 # Kernels run on one thread of this machine. Fibers jump between stacks, which a fortified longjmp takes for an error.
 FLAGS += ["-fno-threadsafe-statics", "-U_FORTIFY_SOURCE"]
@@ -169,7 +170,7 @@ def _entry(name: str, text: str) -> list[str]:
     watched = str("in_pool<" in text).lower()
     setting = [
         f'kernel_name = "{name}"; dynamic_bytes = shared_bytes; pool_is_watched = {watched};',
-        f"arguments().clear(); arguments().reserve({len(parameters)});",
+        f"new_arguments({len(parameters)});",
     ]
     kept = []
     for n, parameter in enumerate(parameters):
@@ -179,11 +180,8 @@ def _entry(name: str, text: str) -> list[str]:
             setting.append(f"memcpy(&argument{n}, p[{n}], sizeof argument{n});")
         elif element := re.fullmatch(r"Argument<(\w+)>", kind):
             called = called.removesuffix("_ptr")
-            item = f"sizeof({element[1]})"
-            setting += [
-                f'arguments().push_back({{"{called}", false, (char*)p[{n}], sizes[{n}] * {item}, {item}}});',
-                f"argument{n} = {{&arguments().back(), sizes[{n}]}};",
-            ]
+            given = f'"{called}", p[{n}], sizes[{n}], sizeof({element[1]})'
+            setting.append(f"argument{n} = {{new_argument({given}), sizes[{n}]}};")
         else:
             setting.append(f"argument{n} = *({kind}*)p[{n}];")
     arguments = ", ".join(f"argument{n}" for n in range(len(parameters)))

@@ -14,6 +14,8 @@ bool one_copy_arrives(size_t which);
 size_t copies_in_flight();
 
 static const size_t STACK = (64 << 10) + 17 * 64;  // no power of two: the tops of all stacks shall not share cache lines
+std::vector<Fiber> fibers;
+std::vector<State> states;
 static std::vector<char> stacks;
 static std::vector<std::pair<uint32_t, uint64_t>> blocks_run;  // (first epoch, number of the block)
 static unsigned at_barrier, ended;                             // threads of this block

@@ -1,7 +1,16 @@
 // Watches every access: see watch_on_cpu.hpp. It is the same for every kernel, so it is compiled once.
 #include "cuda_on_cpu.hpp"
 
+std::vector<uint32_t> times;
 static std::vector<Clock> known;  // by thread
+
+std::vector<Memory*>& shared_arrays() { static std::vector<Memory*> all; return all; }
+std::vector<Memory>& arguments() { static std::vector<Memory> all; return all; }
+void new_arguments(size_t count) { arguments().clear(); arguments().reserve(count); }
+Memory* new_argument(const char* name, void* data, size_t items, size_t item) {
+  arguments().push_back({name, false, (char*)data, items * item, item});
+  return &arguments().back();
+}
 
 static Access now() { return {epoch, times[current], (uint16_t)current, false}; }
 

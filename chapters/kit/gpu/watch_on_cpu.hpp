@@ -32,13 +32,15 @@ struct Memory {  // an array in shared memory, or an argument of the kernel
   Shadow* shadow = nullptr;  // one per item
 };
 
-inline std::vector<Memory*>& shared_arrays() { static std::vector<Memory*> all; return all; }
-inline std::vector<Memory>& arguments() { static std::vector<Memory> all; return all; }
+std::vector<Memory*>& shared_arrays();
+std::vector<Memory>& arguments();
+void new_arguments(size_t count);  // this run has so many; then each of them:
+Memory* new_argument(const char* name, void* data, size_t items, size_t item);
 Memory* memory_at(const void* p);  // the array or argument that p points into, or null
 
 inline unsigned current;              // the thread that runs
 inline uint32_t epoch, block_start;   // barriers of blocks so far, in the whole grid; and when this block began
-inline std::vector<uint32_t> times;   // by thread: how often it has published what it did, other than at a barrier
+extern std::vector<uint32_t> times;   // by thread: how often it has published what it did, other than at a barrier
 
 void slow_read(Memory& m, size_t i);
 void record_read(Memory& m, size_t i);

@@ -1,0 +1,72 @@
+"""A compiled decoder is loaded again only if it and all that made it are unchanged."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from chapters.kit.cases.guarded import QUICK
+from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.chat import kept_model
+from chapters.kit.chat.kept_model import load_or_compile
+
+WEIGHTS = SimpleNamespace(config="of a small model", matrices=[])
+MINE = {"3": "the reference"}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The cache's folder, with one entry."""
+    monkeypatch.setenv("FUSION_CACHE", str(tmp_path))
+    assert not was_kept()
+    if not any(tmp_path.glob("compiled/*/manifest.json")):
+        pytest.skip("this machine has no compiler that links a library")
+    assert was_kept()
+    return tmp_path
+
+
+def was_kept(whose=MINE, exact=True) -> bool:
+    """Whether the decoder came from the cache. In either case it computes what it should."""
+    mod = relax_module("def main(x: (4,)):\n    y = R.add(x, x)\n")
+    executable, names, kept = load_or_compile(
+        WEIGHTS, QUICK, exact, whose, lambda: (tvm.compile(mod, QUICK), ["a name"])
+    )
+    x = np.arange(4, dtype="float32")
+    found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x))
+    assert (found.numpy() == 2 * x).all() and names == ["a name"]
+    return kept
+
+
+def test_a_changed_library_is_not_loaded_and_is_replaced(folder):
+    (library,) = folder.glob("compiled/*/decoder.so")
+    changed = library.read_bytes()[:-1]
+    library.unlink()  # this process has loaded it
+    library.write_bytes(changed)
+    assert not was_kept() and was_kept()
+
+
+def test_passes_of_somebody_else_compile_anew(folder):
+    assert not was_kept({"3": "yours"}) and not was_kept(MINE)
+
+
+def test_a_decoder_with_other_arithmetic_has_an_entry_of_its_own(folder):
+    assert not was_kept(exact=False) and was_kept(exact=False) and was_kept()
+
+
+def test_a_file_of_the_course_that_changed_compiles_anew(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_model, "_files", lambda: ["a.py"])
+    monkeypatch.setattr(kept_model, "ROOT", tmp_path)
+    (tmp_path / "a.py").write_text("1")
+    assert not was_kept({"3": "yours"}) and was_kept({"3": "yours"})
+    (tmp_path / "a.py").write_text("2")
+    assert not was_kept({"3": "yours"})
+
+
+def test_the_files_are_those_that_take_part():
+    assert "chapters/kit/chat/kept_model.py" in kept_model._files()
+    assert sys.modules["numpy"].__file__ not in kept_model._files()
