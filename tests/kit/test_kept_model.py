@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from types import SimpleNamespace
 
@@ -40,6 +41,14 @@ def was_kept(whose=MINE, exact=True) -> bool:
     found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x))
     assert (found.numpy() == 2 * x).all() and names == ["a name"]
     return kept
+
+
+def test_where_nothing_can_be_written_nothing_is_kept(folder, monkeypatch):
+    def refused(path):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(kept_model, "private_folder", refused)
+    assert not was_kept() and not was_kept()
 
 
 def test_a_changed_library_is_not_loaded_and_is_replaced(folder):
