@@ -40,6 +40,22 @@ def test_the_readme_says_the_measured_speeds():
     assert said and list(said.groups()) == [threads, *rates]
 
 
+def test_the_lesson_says_how_much_faster_it_is_than_llama_cpp():
+    from chapters.ch11_a_real_model import bench
+
+    lesson = (ROOT / "chapters/ch11_a_real_model/lesson.md").read_text("utf-8")
+    found = load("ch11_chat")["measured"]["threads"].values()
+
+    def times(ours: str, other: str) -> list[str]:
+        of = [
+            [bench.seconds_of(one["seconds"], n, "decode") for n in (other, ours)] for one in found
+        ]
+        return [f"{theirs / mine:.1f}" for theirs, mine in of]
+
+    said = re.findall(r"(\d\.\d) times(?: as fast| with)", lesson)
+    assert said == times(bench.OURS, "llama.cpp") + times(bench.OURS_Q4_0, bench.BEST)
+
+
 def test_the_tables_hold_what_was_measured():
     measured = load("ch11_perplexity")["measured"]
     assert set(given.KINDS) == set(measured["alone"]) and len(given.KINDS) == 8
