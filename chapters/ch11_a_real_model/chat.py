@@ -21,6 +21,7 @@ from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.devices.connect import DeviceError
 from chapters.kit.devices.device import Device, open_device
+from chapters.kit.machine import processors
 from chapters.kit.quantized.dot_products import lanes_of
 
 ENDS = ("", "exit", "quit", "/exit", "/quit")  # messages that end a conversation
@@ -112,6 +113,11 @@ def run(options) -> int:
     """One answer if `options.prompt` is given, else a conversation until the end of the input."""
     if options.prompt is not None and not options.prompt.strip():
         raise ValueError("The prompt is empty; write what the model should answer.")
+    if options.threads and options.threads > processors():
+        # TVM's threads wait for each other actively: with more of them than processors a step takes minutes
+        raise ValueError(
+            f"--threads {options.threads} is too many; N is at most {processors()} here, one for each processor."
+        )
     try:
         return _talk(start(options), options)
     except DeviceError as error:

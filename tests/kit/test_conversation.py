@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import sys
@@ -11,11 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from chapters.ch11_a_real_model import chat as program
 from chapters.kit.chat.conversation import ANSWER, Chat, repeats, reply
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.tokenizer import Tokenizer
 from chapters.kit.machine import processors
-from chapters.runner.commands import chat as chat_command
 from chapters.runner.course import ROOT
 from tests.kit.real_model import real_model_path
 
@@ -91,11 +90,9 @@ def test_what_is_said_a_few_times_may_be_said():
 
 def test_more_threads_than_processors_are_refused():
     """They would wait for each other, each keeping a processor busy: an answer then takes minutes."""
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    chat_command.arguments(parser)
-    assert parser.parse_args(["--threads", str(processors())]).threads == processors()
-    with pytest.raises(argparse.ArgumentError, match=f"N is at most {processors()} here"):
-        parser.parse_args(["--threads", str(processors() + 1)])
+    options = SimpleNamespace(prompt="Hi", threads=processors() + 1)
+    with pytest.raises(ValueError, match=f"N is at most {processors()} here"):
+        program.run(options)
 
 
 def test_what_a_terminal_would_obey_is_not_printed(tokenizer):

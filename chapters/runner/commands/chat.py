@@ -21,7 +21,7 @@ def arguments(parser) -> None:
     parser.add_argument(
         "--seed", type=_seed, default=0, help="of the random choices; 0 if not given"
     )
-    parser.add_argument("--threads", type=_threads, metavar="N", help="all cores, if not given")
+    parser.add_argument("--threads", type=_positive, metavar="N", help="all cores, if not given")
     parser.add_argument(
         "--context",
         type=_positive,
@@ -45,16 +45,6 @@ def _seed(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 0 or more")
     return int(text)
-
-
-def _threads(text: str) -> int:
-    from chapters.kit.machine import processors
-
-    threads, most = _positive(text), processors()
-    if threads > most:
-        # TVM's threads wait for each other actively: with more of them than processors a step takes minutes
-        raise argparse.ArgumentTypeError(f"N is at most {most} here, one for each processor")
-    return threads
 
 
 def _temperature(text: str) -> float:
