@@ -2,11 +2,12 @@
 
     python -m tests.website.check_pages site/ [part of an address …]
 
-A page has a fault if, in light or dark, at the width of a desk or of a phone: axe-core (accessibility) finds something
-serious, a script fails, a file does not load or comes from another host, it is wider than the screen, an id occurs
-twice, it weighs more than MAX_BYTES with all that it loads, or it does not say which versions it was verified with. It
-prints one line per fault; the exit code is 1 if there is one. It needs `pip install -e ".[dev]"` and a Chromium or
-Chrome; CHROMIUM names one that is not on the path.
+Each page is seen in light and in dark, at the width of a desk and of a phone: in two views, which take turns from page
+to page, so that what all pages share is seen in all four. A page that is named is itself seen in all four. It has a
+fault if axe-core (accessibility) finds something serious, a script fails, a file does not load or comes from another
+host, it is wider than the screen, an id occurs twice, it weighs more than MAX_BYTES with all that it loads, or it does
+not say which versions it was verified with. It prints one line per fault; the exit code is 1 if there is one. It needs
+`pip install -e ".[dev]"` and a Chromium or Chrome; CHROMIUM names one that is not on the path.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 GRAVE = ("serious", "critical")
 WIDTHS = {"desk": 1280, "phone": 390}
 SCHEMES = ("light", "dark")
-ALIKE = "source/"  # listings of files, all made alike: each scheme and each width once is enough
-ALIKE_VIEWS = [("light", "desk"), ("dark", "phone")]
+VIEWS = [("light", "desk"), ("dark", "phone")], [("dark", "desk"), ("light", "phone")]
 AXE = {"resultTypes": ["violations"], "preload": False}
 # unfold everything, and wait until it is painted. Of the words of listings that are coloured alike one is enough: the
 # others become plain text, since most of the time goes into the contrast of each element
@@ -112,7 +112,7 @@ def name(path: Path, site: Path) -> str:
 
 
 def faults(site: Path, parts: list[str] | None = None) -> Iterator[str]:
-    """The faults of each page in each view, each a line that begins with the page's address.
+    """The faults of each page, each a line that begins with the page's address. parts: see `pages_of`.
 
     Raises CannotOpen without a browser or a page, and ImportError without what the extra `dev` installs.
     """
@@ -121,12 +121,24 @@ def faults(site: Path, parts: list[str] | None = None) -> Iterator[str]:
 
     site = site.resolve()
     pages, executable = pages_of(site, parts or []), browser_path()
+    seen = [
+        (path, view)
+        for number, path in enumerate(pages)
+        for view in (VIEWS[0] + VIEWS[1] if parts else VIEWS[number % 2])
+    ]
+
+    def in_scheme(scheme: str) -> list[str]:
+        views = [(path, width) for path, (its_scheme, width) in seen if its_scheme == scheme]
+        return _faults_in(scheme, site, views, executable)
+
     with ThreadPoolExecutor() as pool:
-        for found in pool.map(lambda scheme: _faults_in(scheme, site, pages, executable), SCHEMES):
+        for found in pool.map(in_scheme, SCHEMES):
             yield from found
 
 
-def _faults_in(scheme: str, site: Path, pages: list[Path], executable: str) -> list[str]:
+def _faults_in(
+    scheme: str, site: Path, views: list[tuple[Path, str]], executable: str
+) -> list[str]:
     from axe_playwright_python.sync_playwright import Axe
     from playwright.sync_api import sync_playwright
 
@@ -139,11 +151,9 @@ def _faults_in(scheme: str, site: Path, pages: list[Path], executable: str) -> l
         for width, pixels in WIDTHS.items():
             screen = {"viewport": {"width": pixels, "height": 900}, "color_scheme": scheme}
             context = browser.new_context(**screen, reduced_motion="reduce")
-            for path in pages:
-                address = name(path, site)
-                if not address.startswith(ALIKE) or (scheme, width) in ALIKE_VIEWS:
-                    faults_here = _faults_of(context, path, Axe())
-                    found += [f"{address} ({scheme}, {width}): {fault}" for fault in faults_here]
+            for path in (path for path, its_width in views if its_width == width):
+                view = f"{name(path, site)} ({scheme}, {width})"
+                found += [f"{view}: {fault}" for fault in _faults_of(context, path, Axe())]
             context.close()
     return found
 
