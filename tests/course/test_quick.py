@@ -5,7 +5,10 @@ import subprocess
 import sys
 
 import pytest
+import tvm
 from tvm.s_tir.schedule import _type_checker as checker
+from tvm.script import tirx as T
+from tvm.script.parser.core import doc
 
 from chapters.quick_stack import WITH_SOURCE
 from chapters.runner.course import ROOT
@@ -40,6 +43,20 @@ def test_tvm_is_imported_without_pytorch():
     code = "import sys, chapters, tvm; from chapters.kit.devices import cuda_driver as driver; "
     code += "sys.exit('torch' in sys.modules and not driver._load(driver.DRIVER))"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_a_text_that_is_parsed_again_gives_the_same_program_and_its_own_values():
+    def double(factor: int):
+        @T.prim_func(s_tir=True)
+        def main(A: T.Buffer((4,), "int32")):
+            for i in range(4):
+                A[i] = A[i] * factor
+
+        return main
+
+    assert doc.parse("x = 1") is doc.parse("x = 1")
+    tvm.ir.assert_structural_equal(double(2), double(2))
+    assert "* 3" in double(3).script() and "* 2" in double(2).script()
 
 
 def test_a_wrong_type_is_refused_after_a_right_one():
