@@ -1,6 +1,6 @@
 """Makes TVM faster in three places. Where PyTorch is installed, TVM imports it; that takes twice as long as the rest.
 Every schedule primitive works out anew what the type hints of its parameters mean. TVMScript's parser makes the syntax
-tree of a text anew each time, and only reads it.
+tree of a text anew each time; what it changes in a tree, such as the step of a slice that has none, it sets each time.
 
 The course converts PyTorch's tensors itself, and everyone else can still import it.
 """
