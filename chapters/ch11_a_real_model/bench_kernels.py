@@ -76,9 +76,9 @@ def group_of(name: str, shapes: Sequence[Sequence[int]], vocab_size: int) -> str
 def grouped(model, step, steps: int) -> dict[str, float]:
     """Seconds of each group in the median step. `step()` runs one step of a ChatModel.
 
-    The virtual machine says when it calls a kernel, and when the kernel is done. Telling it takes time of its own: as
-    much as IDLE seems to take, which does nothing. That is subtracted, and REST is what the kernels then lack of a
-    step that is timed without being told anything. Both kinds of steps take turns.
+    The virtual machine reports each call of a kernel and its return. The reports take time: as long as IDLE seems to
+    take, because it does nothing. That time is subtracted from each kernel. Steps with and without reports alternate.
+    REST is the time of a step without reports, less the kernels' time.
     """
     starts: list[float] = []
     found: dict[str, list[float]] = defaultdict(list)

@@ -5,12 +5,13 @@ It writes docs/results/ch11_conversation.json: what was asked, what the model sa
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import textwrap
-import time
 from types import SimpleNamespace
 
 from chapters.kit.bench.results import load, made_with, save
+from chapters.kit.chat.conversation import reply, told
 
 NAME = "ch11_conversation"
 COMMAND = "python -m chapters.ch11_a_real_model.recorded"
@@ -24,40 +25,16 @@ PROMPTS = (
 def record() -> dict:
     """The conversation: per turn what was said, its tokens and their rate, and the memory after it, in bytes."""
     from chapters.ch11_a_real_model import chat as program
-    from chapters.kit.chat.conversation import resident
 
     here = {"gguf": None, "device": None, "remote": None}  # the course's model, on this CPU
     options = {"context": 2048, "exact": False, "temperature": 0.0, "seed": 0}
     chat = program.start(SimpleNamespace(**here, **options))
     turns = []
-    with chat.renderer:
+    with chat.renderer, contextlib.redirect_stdout(sys.stderr):
         for prompt in PROMPTS:
-            ids, _ = chat.prompt(prompt)
-            begin, moments, said = time.perf_counter(), [], []
-            for piece in chat.answer(ids):
-                moments.append(time.perf_counter())
-                said.append(piece)
-            count = len(moments) - 1  # the last piece is the rest of a character
-            turns.append(
-                {
-                    "user": prompt,
-                    "answer": "".join(said),
-                    "tokens": count,
-                    "tokens_per_second": (count - 1) / (moments[-2] - moments[0]),
-                    "first_token_seconds": moments[0] - begin,
-                    "tokens_to_read": chat.new,
-                    "resident_bytes": resident(),
-                }
-            )
+            measured = reply(chat, prompt)
+            turns.append({"user": prompt, "answer": chat.messages[-1]["content"], **measured})
     return {"turns": turns}
-
-
-def told_of(turn: dict) -> str:
-    """The line that `chat` printed below the answer."""
-    from chapters.kit.chat.conversation import told
-
-    names = ("tokens", "tokens_per_second", "first_token_seconds", "tokens_to_read")
-    return told(*(turn[name] for name in names), turn["resident_bytes"])
 
 
 def text() -> str:
@@ -68,7 +45,7 @@ def text() -> str:
     lines = ["$ python -m chapters chat"]
     for turn in results["measured"]["turns"]:
         lines += [f"> {turn['user']}", turn["answer"]]
-        lines.append(told_of(turn))
+        lines.append(told(turn))
     wrapped = (textwrap.fill(line, WIDTH) for line in [*lines, "", made_with(results)])
     return "\n".join(wrapped)
 

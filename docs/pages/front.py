@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from chapters.ch11_a_real_model import recorded
 from chapters.kit.bench.results import load, not_yet
+from chapters.kit.chat.conversation import told
 from chapters.kit.draw.picture import Picture, picture
 from chapters.kit.draw.table import duration
 from chapters.runner.course import ROOT, Chapter, chapter, chapters
@@ -74,7 +74,7 @@ def conversation() -> Part:
     said = (
         '<span class="front-typed">$ python -m chapters chat</span>\n'
         f'<span class="front-typed">&gt; {html.escape(turn["user"])}</span>\n'
-        f"{html.escape(turn['answer'])}\n<b>{recorded.told_of(turn)}</b>"
+        f"{html.escape(turn['answer'])}\n<b>{told(turn)}</b>"
     )
     where = f"Recorded {results['date']} on {results['cores']} cores of an {results['device']}."
     return Part(

@@ -15,9 +15,10 @@ from tvm import relax, tirx
 
 from chapters.ch11_a_real_model import recorded
 from chapters.ch11_a_real_model.passes import phases
-from chapters.kit.chat.compiled import ChatModel, cache_dtype, compile_decoder, with_coded_passes
+from chapters.kit.chat.compiled import cache_dtype, compile_decoder, with_coded_passes
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.model import chat_decoder
+from chapters.kit.chat.perplexity import Reader
 from chapters.kit.chat.tokenizer import Tokenizer
 from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.ir.tensor_ir import nodes
@@ -48,22 +49,17 @@ def weights(file, target):
 
 @pytest.fixture(scope="module")
 def rounding(weights, target):
-    return ChatModel(*_compiled(weights, target, exact=False))
+    return Reader(*_compiled(weights, target, exact=False))
 
 
 @pytest.fixture(scope="module")
 def exact(weights, target):
-    return ChatModel(*_compiled(weights, target, exact=True))
+    return Reader(*_compiled(weights, target, exact=True))
 
 
 def _compiled(weights, target, exact):
     executable, names = compile_decoder(weights, target, phases, exact, FUNCTIONS)
     return executable, weights, names, cache_dtype(target, exact)
-
-
-def _all_logits(model: ChatModel, ids: list[int]) -> np.ndarray:
-    """The logits after each of `ids`, (len(ids), vocab_size)."""
-    return model._run("batch_verify", ids, 0)[0]
 
 
 def test_logits_equal_numpy(file, target, exact, rounding):
@@ -75,9 +71,9 @@ def test_logits_equal_numpy(file, target, exact, rounding):
     answer = RECORD["answers"][0]
     ids = answer["tokens"] + answer["answer"]
     expected = logits_of(file.path, ids)
-    assert np.abs(_all_logits(exact, ids) - expected).max() < 1e-4 * np.abs(expected).max()
+    assert np.abs(exact.all_logits(ids) - expected).max() < 1e-4 * np.abs(expected).max()
     if dot_products(target):
-        error = np.abs(_all_logits(rounding, ids) - expected)
+        error = np.abs(rounding.all_logits(ids) - expected)
         assert 0.01 < error.mean() < 0.05 * expected.std()
 
 
@@ -108,7 +104,7 @@ def test_one_token_at_a_time_gives_what_all_at_once_give(name, limit, request):
     Measured on eight prompts: 2e-6 and 0.036 of the largest logit.
     """
     model, ids = request.getfixturevalue(name), RECORD["answers"][0]["tokens"]
-    expected = _all_logits(model, ids)[-1]
+    expected = model.all_logits(ids)[-1]
     model.length = 0
     for one in ids:
         logits = model.feed([one])

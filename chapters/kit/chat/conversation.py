@@ -133,8 +133,12 @@ def note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def reply(chat: Chat, text: str) -> None:
-    """Print the answer to one message as it comes, then how fast it came. Ctrl-C stops the answer."""
+def reply(chat: Chat, text: str) -> dict:
+    """Print the answer to one message as it comes, then `told` of what is returned. Ctrl-C stops the answer.
+
+    Returns {"tokens", "tokens_per_second", "first_token_seconds", "tokens_to_read" before the first, "resident_bytes"},
+    or {} if there are too few tokens for a rate.
+    """
     ids, said = chat.prompt(text)
     if said:
         note(said)
@@ -152,18 +156,25 @@ def reply(chat: Chat, text: str) -> None:
     if chat.stopped:
         note(f"[stopped: {chat.stopped}]")
     count, steps = len(moments) - 1, len(moments) - 2  # the last piece is the rest of a character
-    if steps > 0:
-        speed = steps / (moments[-2] - moments[0])
-        first = moments[0] - begin
-        note(told(count, speed, first, chat.new, resident()))
+    if steps <= 0:
+        return {}
+    measured = {
+        "tokens": count,
+        "tokens_per_second": steps / (moments[-2] - moments[0]),
+        "first_token_seconds": moments[0] - begin,
+        "tokens_to_read": chat.new,
+        "resident_bytes": resident(),
+    }
+    note(told(measured))
+    return measured
 
 
-def told(tokens: int, per_second: float, first: float, read: int, memory: int) -> str:
-    """The line below an answer. first: seconds to the first token, for `read` tokens. memory: bytes."""
+def told(measured: dict) -> str:
+    """The line below an answer, of what `reply` returned."""
     return (
-        f"[{tokens} tokens, {per_second:.0f} per second; the first after {first:.2f} s, for {read} tokens to read; "
-        f"{memory / 1e6:.0f} MB of memory]"
-    )
+        "[{tokens} tokens, {tokens_per_second:.0f} per second; the first after {first_token_seconds:.2f} s, "
+        "for {tokens_to_read} tokens to read; {megabytes:.0f} MB of memory]"
+    ).format(**measured, megabytes=measured["resident_bytes"] / 1e6)
 
 
 def resident() -> int:

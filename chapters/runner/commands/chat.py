@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+from collections.abc import Callable
 
 from chapters.runner import on_device
 from chapters.runner.course import CourseError, chapter
@@ -19,12 +20,12 @@ def arguments(parser) -> None:
     parser.add_argument("--gguf", metavar="FILE", help="another model: a Llama in a GGUF file")
     parser.add_argument("--temperature", type=_temperature, default=0.0, help="0, if not given")
     parser.add_argument(
-        "--seed", type=_seed, default=0, help="of the random choices; 0 if not given"
+        "--seed", type=_whole(0), default=0, help="of the random choices; 0 if not given"
     )
-    parser.add_argument("--threads", type=_positive, metavar="N", help="all cores, if not given")
+    parser.add_argument("--threads", type=_whole(1), metavar="N", help="all cores, if not given")
     parser.add_argument(
         "--context",
-        type=_positive,
+        type=_whole(1),
         metavar="N",
         default=LONGEST,
         help=f"tokens, {LONGEST} if not given",
@@ -35,16 +36,13 @@ def arguments(parser) -> None:
     on_device.arguments(parser)
 
 
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 1 or more")
-    return int(text)
+def _whole(least: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, {least} or more")
+        return int(text)
 
-
-def _seed(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, 0 or more")
-    return int(text)
+    return number
 
 
 def _temperature(text: str) -> float:
