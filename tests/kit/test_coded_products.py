@@ -312,9 +312,11 @@ UNUSUAL = {
     "huge numbers": lambda x: np.multiply(x, np.float32(1e30), x),
     "groups of different size": lambda x: np.multiply(x, np.logspace(-12, 12, K, dtype="f4"), x),
     "NaN": lambda x: np.put(x, 40, np.nan),
+    "minus NaN": lambda x: np.put(x, 40, -np.float32(np.nan)),
     "infinity": lambda x: np.put(x, 40, np.inf),
     "minus infinity": lambda x: np.put(x, 95, -np.inf),
     "both infinities": lambda x: np.put(x, [40, 41], [np.inf, -np.inf]),
+    "NaN beside infinity": lambda x: np.put(x, [40, 41], [np.nan, np.inf]),
     "NaN and infinity": lambda x: np.put(x, [3, 40], [np.nan, np.inf]),
 }
 

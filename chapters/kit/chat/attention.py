@@ -21,7 +21,7 @@ from tvm.script import tirx as T
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as I
 
-from chapters.kit.cpu.prefetch import prefetch
+from chapters.kit.cpu.prefetch import CACHE_LINE, prefetch
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.quantized.dequantize import int64, int64s
 
@@ -199,7 +199,7 @@ class _Attention:
     def _score(self, queries, scores, largest, head: Expr, blocks: Expr) -> None:
         """scores: q . k, LANES tokens at a time; -inf for tokens after the row's own. largest: per lane.
 
-        A decode step meanwhile fetches the keys of the next block from memory, and the values of the first blocks.
+        A decode step meanwhile asks for the keys of the next block, and for the values of the first blocks.
         """
         rows, lanes, d = self.rows, I.ramp(0, 1, LANES), self.config.head_dim
         least = T.broadcast(tirx.min_value("float32"), LANES)
@@ -213,8 +213,10 @@ class _Attention:
             with I.serial(0, d // parts) as step:
                 for part in range(parts):
                     element = step * parts + part
-                    if self.tokens == 1:
-                        self._fetch(head, block, blocks, element)
+                    if self._asks(part * LANES):
+                        near = ((0, tirx.min(block + 1, blocks - 1)), (1, tirx.min(block, NEAR)))
+                        for kind, other in near:
+                            prefetch(self._cached(kind, other, head, element * LANES))
                     place = I.ramp(element * LANES, 1, LANES)
                     keys = _cast(self._cached(0, block, head, place), "float32")
                     for row in range(rows):
@@ -230,10 +232,10 @@ class _Attention:
                 I.buffer_store(scores, score, [row, I.ramp(block * LANES, 1, LANES)])
                 I.buffer_store(largest, tirx.max(largest[row, lanes], score), [row, lanes])
 
-    def _fetch(self, head: Expr, block: Expr, blocks: Expr, element: Expr) -> None:
-        """Ask for an element of the next block's keys, and for as much of this block's values."""
-        prefetch(self._cached(0, tirx.min(block + 1, blocks - 1), head, element * LANES))
-        prefetch(self._cached(1, tirx.min(block, NEAR), head, element * LANES))
+    def _asks(self, element: int) -> bool:
+        """Whether a step that reads from `element` on asks for memory ahead: once for each line of a decode step."""
+        nbytes = np.dtype(str(self.cache.dtype)).itemsize
+        return self.tokens == 1 and element * nbytes % CACHE_LINE == 0
 
     def _cached(self, kind: int, block: Expr, head: Expr, at: Expr) -> Expr:
         """An element, or several, of a block of keys (kind 0) or values (1), as the cache holds them."""
@@ -265,7 +267,11 @@ class _Attention:
             I.buffer_store(total, T.broadcast(add, LANES), [row, lanes])
 
     def _values(self, weights, total, head: Expr, length: Expr, first: Expr) -> None:
-        """The values weighted by the exponentials, divided by their sum."""
+        """The values weighted by the exponentials, divided by their sum.
+
+        A decode step meanwhile asks for the keys of the next head.
+        """
+        after = tirx.min(head + 1, self.config.num_key_value_heads - 1)
         d, width, lanes = self.config.head_dim, self.width, I.ramp(0, 1, self.width)
         parts = _at_once(self.rows, d // width)  # of a row of the result, each `width` elements
         sums = I.alloc_buffer([self.rows * parts, width], "float32", layout=None)
@@ -275,7 +281,10 @@ class _Attention:
                 I.buffer_store(sums, T.broadcast(T.float32(0), width), [at, lanes])
             with I.serial(*int64s((0, length))) as token:
                 for part, start in enumerate(firsts):
-                    place = I.ramp(token % LANES * d + start, 1, width)
+                    element = token % LANES * d + start
+                    if self._asks(part * width):
+                        prefetch(self._cached(0, token // LANES, after, element))
+                    place = I.ramp(element, 1, width)
                     values = _cast(self._cached(1, token // LANES, head, place), "float32")
                     for row in range(self.rows):
                         weight, at = T.broadcast(weights[row, token], width), row * parts + part

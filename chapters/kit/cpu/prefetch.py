@@ -6,6 +6,8 @@ from tvm.ir import Expr
 from tvm.script import tirx as T
 from tvm.script.ir_builder import tirx as I
 
+CACHE_LINE = 64  # bytes
+
 
 def prefetch(element: Expr) -> None:
     """Emit a statement that brings the cache line of `element`, a BufferLoad, into the nearest cache.

@@ -15,7 +15,7 @@ from tvm.script import tirx as T
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as I
 
-from chapters.kit.cpu.prefetch import prefetch
+from chapters.kit.cpu.prefetch import CACHE_LINE, prefetch
 from chapters.kit.quantized.blocks import Form
 from chapters.kit.quantized.dequantize import int64, int64s
 from chapters.kit.quantized.dot_products import DotProducts
@@ -25,7 +25,6 @@ NEGLIGIBLE = (
     1e-30  # a group whose largest element is smaller counts as zero: 127 / largest must be finite
 )
 AHEAD = 24  # groups: how far in advance codes are fetched from memory, where each is used once
-CACHE_LINE = 64  # bytes
 SERIAL_BYTES = 1 << 16  # of a matrix that one thread multiplies before it could wake another
 
 
@@ -96,9 +95,10 @@ def _round(stored: _Rounded, form: Form, x, index: list[Expr], row: Expr, group:
     """Store group `group` of a row of x in 8 bits."""
     size = form.group
     values = x[(*index, I.ramp(group * size, 1, size))]
-    largest = T.call_llvm_pure_intrin(
-        "float32", f"llvm.vector.reduce.fmaximum.v{size}f32", T.abs(values)
-    )
+    # without their signs, floats are in the order of their bits, and NaN is above infinity
+    bits = T.reinterpret(f"int32x{size}", values) & T.broadcast(T.int32(0x7FFFFFFF), size)
+    top = T.call_llvm_pure_intrin("int32", f"llvm.vector.reduce.smax.v{size}i32", bits)
+    largest = T.reinterpret("float32", top)
     scale = largest / T.float32(LARGEST)
     up = tirx.Select(largest < T.float32(NEGLIGIBLE), T.float32(0), T.float32(LARGEST) / largest)
     integers = T.cast(T.nearbyint(values * T.broadcast(up, size)), f"int32x{size}")
