@@ -37,8 +37,9 @@ PLACED = {"OMP_PROC_BIND": "true"}
 # seconds: shorter calls are repeated until they take this long, so that the caches hold what the peer itself left there
 TOO_LITTLE = 1e-2
 # seconds of calls that are not counted, if several threads share the work: threads that were asleep wake up on one core
-# and wait for one another there until the system moves them, and another peer's threads may still be spinning
-WARM_UP = 5e-2
+# and wait for one another there until the system moves them, and the workers of the peer before still spin: TVM's for
+# 0.12 s after their last call (measured), on the core to which this peer's worker is bound
+WARM_UP = 0.25
 BUILD_SECONDS = 1800  # at most, until a peer is compiled and checked; torch.compile takes minutes
 MEASURE_SECONDS = 600  # at most, for one variant in one round
 # module -> the library that has it, as a sentence names it
