@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
+import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from chapters.ch11_a_real_model.passes import chat_model, owners, phases
@@ -24,16 +27,18 @@ from chapters.kit.devices.device import Device, open_device
 from chapters.kit.machine import processors
 from chapters.kit.quantized.dot_products import lanes_of
 
+INTERRUPTED = 130  # exit status after Ctrl-C, as a shell gives it
 ENDS = ("", "exit", "quit", "/exit", "/quit")  # messages that end a conversation
 
 
 def start(options) -> Chat:
     """The chat that the options ask for; says on standard error what it does. Raises ValueError in one sentence."""
     device = _device(options) if options.device or options.remote else None
-    path = Path(options.gguf).expanduser() if options.gguf else _default_model()
+    path = _default_model() if options.gguf is None else Path(options.gguf).expanduser()
     file = read_gguf(path)
     tokenizer = Tokenizer.from_gguf(file)
     renderer = _renderer(file, tokenizer)
+    renderer.begin()
     config = read_config(file, max(LANES, options.context))
     if len(tokenizer.tokens) != config.vocab_size:
         raise ValueError(
@@ -118,16 +123,60 @@ def run(options) -> int:
         raise ValueError(
             f"--threads {options.threads} is too many; N is at most {processors()} here, one for each processor."
         )
+    gc.disable()  # nothing of what is made now becomes garbage, and looking for it takes a tenth of the time
     try:
-        return _talk(start(options), options)
+        with interruptible():
+            chat = start(options)
+    except KeyboardInterrupt:
+        note(
+            "\nStopped before the model was ready. Whatever was not finished is begun again at the next start."
+        )
+        return INTERRUPTED
     except DeviceError as error:
         raise ValueError(str(error)) from None
+    finally:
+        gc.freeze()
+        gc.enable()
+    try:
+        return _talk(chat, options)
+    except DeviceError as error:
+        raise ValueError(str(error)) from None
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Raise KeyboardInterrupt for Ctrl-C, also where TVM's C++ code makes another error of it, or none."""
+    if (
+        signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):  # someone ignores it, or handles it
+        yield
+        return
+    pressed = False
+
+    def interrupt(number, frame) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.default_int_handler(number, frame)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except Exception:
+        if not pressed:
+            raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def _talk(chat: Chat, options) -> int:
     with chat.renderer:
         if options.prompt is not None:
-            reply(chat, options.prompt)
+            try:
+                reply(chat, options.prompt)
+            except KeyboardInterrupt:
+                return INTERRUPTED
             return 0
         with contextlib.suppress(ImportError):  # arrow keys, where the system has what they need
             importlib.import_module("readline")
@@ -137,9 +186,15 @@ def _talk(chat: Chat, options) -> int:
         while True:
             try:
                 text = input("> " if sys.stdin.isatty() else "")
-            except (EOFError, KeyboardInterrupt):
+            except EOFError:
                 print()
                 return 0
+            except (
+                KeyboardInterrupt
+            ):  # it may come between a message and its answer, and is meant for the answer
+                note("\nCtrl-D ends the conversation.")
+                continue
             if text.strip().lower() in ENDS:
                 return 0
-            reply(chat, text)
+            with contextlib.suppress(KeyboardInterrupt):  # it has stopped the answer
+                reply(chat, text)

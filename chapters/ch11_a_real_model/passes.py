@@ -16,7 +16,16 @@ from chapters.kit.machine import llvm_host
 from chapters.kit.quantized.dot_products import lanes_of
 from chapters.runner.earlier import earlier, whose
 
-PASSES = (2, 3, 4, 5, 7, 9, 11)  # chapters whose passes compile the decoder
+PASSES = (
+    2,
+    3,
+    4,
+    5,
+    6,
+    7,
+    9,
+    11,
+)  # chapters whose code compiles the decoder; 5 only matrices of floats
 
 
 def phases(target: Target, **facts) -> dict[str, list[Pass]]:

@@ -14,7 +14,9 @@ from pathlib import Path
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # the one in C is ten times as fast
+# the loaders in C are ten times as fast; BASE leaves all values text
+BASE = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 KINDS = ("write", "fix", "break", "predict", "measure", "choose")
 
 
@@ -101,7 +103,7 @@ def read_yaml(path: Path) -> dict:
     if not path.exists():
         return {}
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=LOADER) or {}
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=BASE) or {}
     except yaml.YAMLError as error:
         spot = getattr(error, "problem_mark", None)
         line = f", line {spot.line + 1}," if spot else ""
@@ -115,7 +117,7 @@ def front_matter(lesson: Path) -> dict:
     if not match:
         raise CourseError(f"{lesson} has no front matter: it must begin with a `---` block.")
     try:
-        return yaml.safe_load(match.group(1)) or {}
+        return yaml.load(match.group(1), Loader=SAFE) or {}
     except yaml.YAMLError as error:
         spot = getattr(error, "problem_mark", None)
         line = f" (line {spot.line + 2})" if spot else ""

@@ -37,6 +37,24 @@ def test_the_frames_are_the_same_and_only_the_first_have_source(question):
     assert own[4].code_context and not any(frame.code_context for frame in tvm[WITH_SOURCE:])
 
 
+def test_a_function_that_is_registered_later_is_found_too():
+    import tvm_ffi
+
+    for name in ("quick_a.one", "quick_a.two"):
+        tvm_ffi.register_global_func(name, lambda: name)
+        tvm_ffi.init_ffi_api("quick_a", __name__)
+        function = globals().pop(name.partition(".")[2])
+        assert function() == name
+    for name in ("quick_a.one", "quick_a.two"):
+        tvm_ffi.remove_global_func(name)
+    assert "quick_a.one" not in tvm_ffi.registry.list_global_func_names()
+
+
+def test_garbage_is_collected_again_after_the_import():
+    code = "import gc, chapters, tvm; assert gc.isenabled()"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="there it is imported with TVM")
 def test_tvm_is_imported_without_pytorch():
     """Unless there is an NVIDIA driver. That PyTorch can be imported later, every test of chapter 10 shows."""

@@ -17,7 +17,7 @@ import pytest
 import tvm
 
 from chapters.ch11_a_real_model.passes import phases
-from chapters.kit.chat.attention import LANES
+from chapters.kit.chat.attention import LANES, rope_table
 from chapters.kit.chat.compiled import ChatModel, cache_dtype, compile_decoder, with_coded_passes
 from chapters.kit.chat.gguf_file import GGUFError, read_gguf
 from chapters.kit.chat.model import chat_decoder
@@ -428,7 +428,14 @@ def opened(llama: Llama, path: Path):
 
 @pytest.mark.parametrize(
     ("asked", "in_file", "window"),
-    [(LONGEST, 64, 64), (LONGEST, 5000, 2048), (48, 64, 48), (50, 64, 48), (5000, 5000, 4992)],
+    [
+        (LONGEST, 64, 64),
+        (LONGEST, 5000, 2048),
+        (48, 64, 48),
+        (50, 100, 64),
+        (65, 79, 64),
+        (5000, 5000, 4992),
+    ],
 )
 def test_the_context_is_a_multiple_of_a_block(asked, in_file, window, tmp_path):
     llama = Llama(SMALL, fields={"llama.context_length": in_file})
@@ -469,7 +476,25 @@ def with_fields(**fields) -> Llama:
 REFUSED = {  # what the sentence must name
     "another architecture": (
         Llama(SMALL, fields={"general.architecture": "qwen2"}),
-        "architecture qwen2",
+        "architecture 'qwen2'",
+    ),
+    "an architecture that a terminal would obey": (
+        Llama(SMALL, fields={"general.architecture": "qwen2\x1b[31m\nred" + 2000 * "A"}),
+        r"architecture 'qwen2\x1b[31m\nredAAA",
+    ),
+    "a head that is not in the file": (
+        with_fields(
+            **{
+                "attention.key_length": 2**31 - 4,
+                "rope.dimension_count": None,
+                "attention.value_length": None,
+            }
+        ),
+        "blk.0.attn_q.weight has shape",
+    ),
+    "frequencies of zero": (
+        with_tensor("rope_freqs.weight", D // 2),
+        "rope_freqs.weight must be positive",
     ),
     "experts": (with_fields(expert_count=8), "mixture of experts"),
     "a router of experts": (
@@ -537,7 +562,14 @@ REFUSED = {  # what the sentence must name
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_file_is_refused_in_one_sentence(name, tmp_path):
+def test_a_file_is_refused_in_one_sentence(name, tmp_path, monkeypatch):
+    """Before a false size in the file could make a large table."""
+
+    def table(config, *_):
+        assert config.head_dim < 1000
+        return rope_table(config, *_)
+
+    monkeypatch.setattr("chapters.kit.chat.weights.rope_table", table)
     llama, part = REFUSED[name]
     path = tmp_path / "model.gguf"
     with pytest.raises(GGUFError) as refused:
@@ -545,7 +577,17 @@ def test_a_file_is_refused_in_one_sentence(name, tmp_path):
         list(Weights(file, config, 16).arrays())
     message = str(refused.value).replace(str(path), "PATH")
     assert part in message and "PATH" in message
-    assert message.endswith(".") and "\n" not in message and not re.search(r"[.!?] [A-Z]", message)
+    assert message.endswith(".") and message.isprintable() and len(message) < 500
+    assert not re.search(r"[.!?] [A-Z]", message)
+
+
+def test_a_context_that_does_not_fit_into_memory_is_refused(tmp_path):
+    file, _ = opened(with_fields(context_length=2**32 - 16), tmp_path)
+    with pytest.raises(
+        ValueError,
+        match=r"A context of 4,000,000,000 tokens takes .* choose a smaller --context",
+    ):
+        Weights(file, read_config(file, 4 * 10**9), 16)
 
 
 def test_a_type_that_the_course_does_not_read_is_refused(tmp_path):

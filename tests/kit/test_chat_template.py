@@ -53,6 +53,7 @@ def test_templates_have_what_transformers_offers(template, text):
         "{{ ''.__class__.__mro__ }}": "attempts what is forbidden .*__class__",
         "{{ cycler.__init__.__globals__.os }}": "attempts what is forbidden",
         "{{ '{0.__class__.__mro__}'.format(messages) }}": "attempts what is forbidden",
+        "{{ ('{0.__class__}' | attr('format'))(messages) }}": "writes nothing",  # before 3.1.6: the class
         "{{ messages.append(1) }}": "attempts what is forbidden .*append",
         "{{ messages[0].update(role='system') }}": "attempts what is forbidden .*update",
         "{{ raise_exception('Take\nturns\x1b[31m') }}": r"refuses these messages \('Take turns\\x1b",
@@ -61,6 +62,7 @@ def test_templates_have_what_transformers_offers(template, text):
         "{% for i in range(10**9) %}a{% endfor %}": "fails .OverflowError",
         "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}": "calls itself without end",
         "{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}": "without end|ended its process|fails",
+        "{% if false %}a{% endif %}": "writes nothing",
         "{{ 'x' * 10**7 }}": f"writes more than {MOST_WRITTEN:,} characters",
         "{% for i in range(9999) %}{{ 'x' * 999 }}{% endfor %}": f"writes more than {MOST_WRITTEN:,}",
     }.items(),

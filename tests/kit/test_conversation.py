@@ -1,21 +1,21 @@
-"""The chat command: what is kept of a long conversation, where an answer ends, and what the second start costs."""
+"""A conversation: what is kept of a long one, where an answer ends, and what is said below it."""
 
 from __future__ import annotations
 
-import os
-import subprocess
+import io
+import re
+import signal
 import sys
+import time
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 
-from chapters.ch11_a_real_model import chat as program
-from chapters.kit.chat.conversation import ANSWER, Chat, repeats, reply
+from chapters.kit.chat.conversation import ANSWER, Chat, repeats, reply, told
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.tokenizer import Tokenizer
-from chapters.kit.machine import processors
-from chapters.runner.course import ROOT
 from tests.kit.real_model import real_model_path
 
 WINDOW = 192
@@ -88,13 +88,6 @@ def test_what_is_said_a_few_times_may_be_said():
     assert not repeats([1] * 95)
 
 
-def test_more_threads_than_processors_are_refused():
-    """They would wait for each other, each keeping a processor busy: an answer then takes minutes."""
-    options = SimpleNamespace(prompt="Hi", threads=processors() + 1)
-    with pytest.raises(ValueError, match=f"N is at most {processors()} here"):
-        program.run(options)
-
-
 def test_what_a_terminal_would_obey_is_not_printed(tokenizer):
     chat = _chat(tokenizer, "a\x1b[2Jb\r\tc\n")
     ids, _ = chat.prompt("Hi")
@@ -142,8 +135,10 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(tokenizer, capsys, monk
         return whole(tokens)
 
     monkeypatch.setattr(chat.model, "feed", interrupted)
-    reply(chat, "Count")
-    assert capsys.readouterr().out.startswith("one two three")
+    with pytest.raises(KeyboardInterrupt):
+        reply(chat, "Count")
+    out, err = capsys.readouterr()
+    assert out == "one two three …\n" and err.startswith("[3 tokens, ")
     assert chat.messages[-1] == {"role": "assistant", "content": "one two three"}
     chat.model.fed.clear()
     monkeypatch.setattr(chat.model, "feed", whole)
@@ -151,43 +146,93 @@ def test_ctrl_c_stops_the_answer_and_keeps_what_was_said(tokenizer, capsys, monk
     assert capsys.readouterr().out == "one two three four five six\n"
 
 
+def test_ctrl_c_while_a_message_is_read_leaves_the_conversation_as_it_was(
+    tokenizer, capsys, monkeypatch
+):
+    chat = _chat(tokenizer, "one two three")
+    reply(chat, "Count")
+    before = list(chat.messages)
+    render = chat.renderer.render
+    monkeypatch.setattr(chat.renderer, "render", lambda _: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        reply(chat, "Stop")
+    assert chat.messages == before
+    monkeypatch.setattr(chat.renderer, "render", render)
+    capsys.readouterr()
+    reply(chat, "Again")
+    assert capsys.readouterr().out == "one two three\n"
+
+
+def test_each_piece_is_shown_before_the_next_is_computed(tokenizer, monkeypatch):
+    chat, shown = _chat(tokenizer, "one two three"), []
+
+    class Terminal(io.StringIO):
+        def flush(self):
+            shown.append((len(chat.model.fed), self.getvalue()))
+
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    reply(chat, "Count")
+    assert shown[:3] == [(1, "one"), (2, "one two"), (3, "one two three")]
+
+
+def test_what_is_told_below_an_answer_is_measured(tokenizer, capsys, monkeypatch):
+    """A token takes 10 s on this clock, and the first one 20 s."""
+    chat, clock = _chat(tokenizer, "one two three"), iter([0, 20, 30, 40, 50])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    measured = reply(chat, "Count")
+    assert measured["tokens"] == 3 and measured["tokens_per_second"] == 0.1
+    assert measured["first_token_seconds"] == 20
+    assert measured["tokens_to_read"] == len(chat.model.fed[0])
+    rss = psutil.Process().memory_info().rss
+    assert measured["resident_bytes"] == pytest.approx(rss, rel=0.02)
+    assert capsys.readouterr().err == told(measured) + "\n"
+
+
+def test_logits_that_are_no_numbers_end_the_answer_in_one_sentence(tokenizer):
+    for wrong in (np.nan, np.inf):
+        for temperature in (0.0, 1.0):
+            chat = _chat(tokenizer, "x", temperature)
+            with pytest.raises(ValueError, match="in place of a number for the next token"):
+                chat._choose(np.array([0.0, wrong, 1.0]))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_tiny_temperature_takes_the_most_likely_token(tokenizer):
+    assert _chat(tokenizer, "x", 1e-320)._choose(np.array([0.0, 2.0, 1.0])) == 1
+
+
+def test_a_message_that_is_much_too_long_is_cut_before_the_template_writes_it(tokenizer):
+    chat = _chat(tokenizer, "yes")
+    lengths, render = [], chat.renderer.render
+
+    def counted(messages):
+        lengths.append(len(messages[-1]["content"]))
+        return render(messages)
+
+    chat.renderer.render = counted
+    words = 240_000
+    _, said = chat.prompt("word " * words + "the end")
+    assert said.startswith(
+        f"This message has {len(tokenizer.encode('word ' * words + 'the end'))} tokens"
+    )
+    assert max(lengths) < 10 * WINDOW and chat.messages[-1]["content"].endswith("the end")
+
+
+def test_a_context_that_is_too_small_says_which_is_large_enough(tokenizer, monkeypatch):
+    chat = _chat(tokenizer, "yes")
+    monkeypatch.setattr(
+        chat.renderer, "render", lambda messages: 80 * "x y " + messages[-1]["content"]
+    )
+    with pytest.raises(ValueError, match="too small") as refused:
+        chat.prompt("a short message")
+    chat.model.config.context_window_size = int(
+        re.search(r"--context of (\d+)", str(refused.value))[1]
+    )
+    assert chat.prompt("a short message")[1] == "" and len(chat.messages) == 1
+
+
 def test_a_seed_repeats_the_random_choices(tokenizer):
     logits = np.arange(5.0)
     first, second = (_chat(tokenizer, "x", temperature=1.0) for _ in range(2))
     chosen = [first._choose(logits) for _ in range(50)]
     assert chosen == [second._choose(logits) for _ in range(50)] and len(set(chosen)) > 1
-
-
-def _command(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "chapters", "chat", *arguments],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--prompt", "  "], "The prompt is empty"),
-        (["--gguf", "no such file", "--prompt", "x"], "is not a file"),
-        (["--threads", "0"], "'0' must be a whole number, 1 or more"),
-        (["--temperature", "warm"], "'warm' must be a number from 0 to 100"),
-    ],
-)
-def test_a_wrong_call_gets_one_sentence(arguments, says):
-    done = _command(*arguments)
-    assert done.returncode == 2 and says in done.stdout and "Traceback" not in done.stderr
-
-
-def test_the_second_start_loads_what_the_first_compiled(tmp_path):
-    model = str(real_model_path())
-    asked = ("--gguf", model, "--prompt", "What is a compiler? Answer in two sentences.")
-    first, second = (_command(*asked, FUSION_CACHE=str(tmp_path)) for _ in range(2))
-    assert first.stdout.startswith("A compiler is a software tool")
-    assert second.stdout == first.stdout and "compiled by" in first.stderr
-    if any((tmp_path / "compiled").glob("*/manifest.json")):
-        assert "loaded what was compiled by" in second.stderr

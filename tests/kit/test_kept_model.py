@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from types import SimpleNamespace
 
@@ -57,6 +58,25 @@ def test_a_changed_library_is_not_loaded_and_is_replaced(folder):
     library.unlink()  # this process has loaded it
     library.write_bytes(changed)
     assert not was_kept() and was_kept()
+
+
+@pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows keeps a user's folders private by itself"
+)
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o707])
+def test_an_entry_that_others_could_have_changed_is_not_loaded(folder, mode):
+    (entry,) = folder.glob("compiled/*")
+    entry.chmod(mode)
+    assert not was_kept() and was_kept()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no umask")
+def test_an_entry_is_private_whatever_the_umask(folder):
+    before = os.umask(0)
+    try:
+        assert not was_kept(exact=False) and was_kept(exact=False)
+    finally:
+        os.umask(before)
 
 
 def test_passes_of_somebody_else_compile_anew(folder):

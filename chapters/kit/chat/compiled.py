@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -13,7 +14,7 @@ from tvm_ffi import convert
 
 from chapters.kit.chat.attention import cache_shape
 from chapters.kit.chat.model import FUNCTIONS, chat_decoder
-from chapters.kit.chat.weights import Weights
+from chapters.kit.chat.weights import Weights, memory_for_context
 from chapters.kit.cpu.aligned import ALIGNED, aligned_array, aligned_bytes
 from chapters.kit.pipeline.share_tensors import ShareTensors
 from chapters.kit.quantized.coded_products_on_gpu import ScheduleCodedProductsOnGPU
@@ -108,10 +109,12 @@ class ChatModel:
 
     def __init__(self, executable, weights: Weights, names: Sequence[str], cache: str):
         self.config = weights.config
+        shape = cache_shape(self.config)
+        memory_for_context(self.config, np.dtype(cache).itemsize * math.prod(shape))
         self.vm = relax.VirtualMachine(executable, tvm.cpu())
         arrays = placed(dict(weights.arrays()))
         self.weights = convert([tvm.runtime.from_dlpack(arrays[name]) for name in names])
-        self.cache = tvm.runtime.from_dlpack(aligned_array(cache_shape(self.config), cache))
+        self.cache = tvm.runtime.from_dlpack(aligned_array(shape, cache))
         self._ids = aligned_array((self.config.context_window_size,), "int32")
         self._position = aligned_array((1,), "int32")
         self._one_id, self._start = map(tvm.runtime.from_dlpack, (self._ids[:1], self._position))

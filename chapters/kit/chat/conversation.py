@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import time
@@ -45,37 +46,48 @@ class Chat:
     def prompt(self, text: str) -> tuple[list[int], str]:
         """(the tokens of the conversation with the message `text` at its end, a sentence on what was left out, or "").
 
-        The oldest messages are left out first; if `text` alone is too long, its beginning.
+        The oldest messages are left out first; if `text` alone is too long, its beginning. If this raises an exception,
+        such as a KeyboardInterrupt, the conversation stays as it was.
         """
-        room, left_out = self.window - ANSWER, 0
-        self.messages.append({"role": "user", "content": text})
-        while len(ids := self._render(self.messages[left_out:])) > room and left_out + 2 < len(
-            self.messages
-        ):
-            left_out += 2  # a message and its answer
-        if left_out:
-            del self.messages[:left_out]
-        if len(ids) <= room:
-            said = f"The first {left_out} messages no longer fit into {self.window} tokens and are left out."
-            return ids, said if left_out else ""
-        words = self.tokenizer.encode(text)
-        kept = len(words) - (len(ids) - room)
-        while kept > 0:
-            self.messages[-1]["content"] = self.tokenizer.decode(words[len(words) - kept :])
-            if len(ids := self._render(self.messages)) <= room:
-                cut = len(words) - kept
-                return ids, (
-                    f"This message has {len(words)} tokens, and {kept} fit beside the model's template and an "
-                    f"answer; its first {cut} are left out."
-                )
-            kept -= 8
-        raise ValueError(
-            f"A context of {self.window} tokens is too small for the model's template, this message and an answer; "
-            f"choose a --context of {len(ids) + ANSWER} or more."
-        )
+        before = self.messages
+        try:
+            return self._with_message(text)
+        except BaseException:
+            self.messages = before
+            raise
 
-    def _render(self, messages: list[dict[str, str]]) -> list[int]:
-        shielded = [{**one, "content": self.tokenizer.shield(one["content"])} for one in messages]
+    def _with_message(self, text: str) -> tuple[list[int], str]:
+        room, left_out = self.window - ANSWER, 0
+        words = self.tokenizer.encode(text)
+        kept = len(words)
+        if kept > self.window:  # the template should not have to write what cannot fit
+            kept = self.window
+            text = self.tokenizer.decode(words[-kept:])
+        self.messages = [*self.messages, {"role": "user", "content": text}]
+        while len(ids := self._render()) > room and len(self.messages) > 2:
+            self.messages, left_out = self.messages[2:], left_out + 2  # a message and its answer
+        needed = len(ids) + len(words) - kept + ANSWER
+        while len(ids) > room:
+            kept -= max(8, len(ids) - room)
+            if kept <= 0:
+                raise ValueError(
+                    f"A context of {self.window} tokens is too small for the model's template, this message and an "
+                    f"answer; choose a --context of {needed} or more."
+                )
+            self.messages[-1]["content"] = self.tokenizer.decode(words[-kept:])
+            ids = self._render()
+        if kept < len(words):
+            return ids, (
+                f"This message has {len(words)} tokens, and {kept} fit beside the model's template and an answer; its "
+                f"first {len(words) - kept} are left out."
+            )
+        said = f"The first {left_out} messages no longer fit into {self.window} tokens and are left out."
+        return ids, said if left_out else ""
+
+    def _render(self) -> list[int]:
+        shielded = [
+            {**one, "content": self.tokenizer.shield(one["content"])} for one in self.messages
+        ]
         return self.tokenizer.encode_prompt(self.renderer.render(shielded))
 
     def answer(self, ids: list[int]) -> Iterator[str]:
@@ -113,9 +125,16 @@ class Chat:
             self.messages.append({"role": "assistant", "content": "".join(said)})
 
     def _choose(self, logits: np.ndarray) -> int:
+        best = int(logits.argmax())  # of NaN, if there is one
+        if not np.isfinite(logits[best]):
+            raise ValueError(
+                f"The model computes {logits[best]} in place of a number for the next token; its file is damaged, or "
+                "needs more precision: try --exact, then another file."
+            )
         if self.temperature == 0:
-            return int(logits.argmax())
-        weights = np.exp((logits.astype("float64") - logits.max()) / self.temperature)
+            return best
+        with np.errstate(over="ignore"):  # -inf, if the temperature is small: exp makes 0 of it
+            weights = np.exp((logits.astype("float64") - logits[best]) / self.temperature)
         return int(self.random.choice(len(weights), p=weights / weights.sum()))
 
 
@@ -134,38 +153,42 @@ def note(text: str) -> None:
 
 
 def reply(chat: Chat, text: str) -> dict:
-    """Print the answer to one message as it comes, then `told` of what is returned. Ctrl-C stops the answer.
+    """Print the answer to one message as it comes, then `told` of what is returned.
 
+    Ctrl-C stops the answer, or the reading of the message; then this raises KeyboardInterrupt when all is printed.
     Returns {"tokens", "tokens_per_second", "first_token_seconds", "tokens_to_read" before the first, "resident_bytes"},
     or {} if there are too few tokens for a rate.
     """
-    ids, said = chat.prompt(text)
-    if said:
-        note(said)
-    begin = time.perf_counter()
     moments: list[float] = []
-    pieces = chat.answer(ids)
+    interrupt = None
     try:
-        for piece in pieces:
-            moments.append(time.perf_counter())
-            print(piece, end="", flush=True)
-    except KeyboardInterrupt:
-        pieces.close()
+        ids, said = chat.prompt(text)
+        if said:
+            note(said)
+        begin = time.perf_counter()
+        with contextlib.closing(chat.answer(ids)) as pieces:
+            for piece in pieces:
+                moments.append(time.perf_counter())
+                print(piece, end="", flush=True)
+    except KeyboardInterrupt as error:
+        interrupt = error
         print(" …", end="")
     print()
-    if chat.stopped:
+    if chat.stopped and not interrupt:
         note(f"[stopped: {chat.stopped}]")
-    count, steps = len(moments) - 1, len(moments) - 2  # the last piece is the rest of a character
-    if steps <= 0:
-        return {}
-    measured = {
-        "tokens": count,
-        "tokens_per_second": steps / (moments[-2] - moments[0]),
-        "first_token_seconds": moments[0] - begin,
-        "tokens_to_read": chat.new,
-        "resident_bytes": resident(),
-    }
-    note(told(measured))
+    tokens = moments if interrupt else moments[:-1]  # an answer ends with the rest of a character
+    measured = {}
+    if len(tokens) > 1:
+        measured = {
+            "tokens": len(tokens),
+            "tokens_per_second": (len(tokens) - 1) / (tokens[-1] - tokens[0]),
+            "first_token_seconds": tokens[0] - begin,
+            "tokens_to_read": chat.new,
+            "resident_bytes": resident(),
+        }
+        note(told(measured))
+    if interrupt:
+        raise interrupt
     return measured
 
 

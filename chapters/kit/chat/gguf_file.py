@@ -15,6 +15,7 @@ Source: docs/gguf.md in the repository ggml-org/ggml.
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -178,6 +179,20 @@ class _Reader:
         at = self.take(size, what)
         return str(self.view[at : at + size], "utf-8", "surrogateescape")
 
+    def strings(self, count: int, what: str) -> list[str]:
+        """The next `count` strings. A vocabulary has 100,000, so there is no call for each number in it."""
+        found, at, end, view = [], self.at, len(self.data), self.view
+        length = struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            begin = at + 8
+            at = begin + (length(view, at)[0] if begin <= end else 0)
+            if at > end:
+                self.at = begin - 8
+                self.string(what)  # says what is wrong
+            found.append(str(view[begin:at], "utf-8", "surrogateescape"))
+        self.at = at
+        return found
+
     def count(self, least: int, what: str) -> int:
         """How many of `what` follow, each of which takes at least `least` bytes."""
         count = self.number("u8", f"the number of {what}")
@@ -229,7 +244,7 @@ class _Reader:
     def array(self, kind: int, shown: str) -> np.ndarray | list[str]:
         elements = f"elements of {shown}"
         if kind == STRING:
-            return [self.string(elements) for _ in range(self.count(8, elements))]
+            return self.strings(self.count(8, elements), elements)
         if kind == BOOL:
             return self.bools(self.count(1, elements), shown)
         if kind not in SCALARS:

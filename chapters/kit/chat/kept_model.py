@@ -1,7 +1,8 @@
 """Compiled decoders on disk: the next start loads one in place of compiling it again.
 
 An entry is a folder with a shared library and a manifest. The manifest lists every file of the course that took part,
-with its hash, and whose chapters the passes came from. If one of them has changed since, the entry is not used.
+with its hash, and whose chapters the passes came from. If one of them has changed since, or if other users could have
+changed the entry itself, it is not used and made anew.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 import tvm
 
 from chapters.child import ROOT
-from chapters.kit.chat.model_cache import cache_folder, private_folder
+from chapters.kit.chat.model_cache import cache_folder, only_mine, private_folder
 from chapters.kit.chat.weights import Weights
 
 LIBRARY, MANIFEST = "decoder.so", "manifest.json"
@@ -47,7 +48,8 @@ def load_or_compile(
     with contextlib.suppress(OSError, ValueError, KeyError):
         manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
         library = folder / LIBRARY
-        same = all(_hash(ROOT / name) == known for name, known in manifest["files"].items())
+        files = manifest["files"].items()
+        same = only_mine(folder) and all(_hash(ROOT / name) == known for name, known in files)
         if same and manifest["whose"] == whose and _hash(library) == manifest["library"]:
             return tvm.runtime.load_module(str(library)), manifest["names"], True
     executable, names = compile_it()
@@ -64,7 +66,7 @@ def _keep(folder: Path, executable, names: list[str], whose: Mapping[str, str]) 
     """Put an entry at `folder`, whole or not at all."""
     with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as temporary:
         new = Path(temporary) / "entry"
-        new.mkdir()
+        new.mkdir(mode=0o700)
         executable.export_library(str(new / LIBRARY))
         manifest = {
             "library": _hash(new / LIBRARY),

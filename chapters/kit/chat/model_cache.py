@@ -165,6 +165,17 @@ def private_folder(path: str | Path) -> Path:
     return path
 
 
+def only_mine(path: Path) -> bool:
+    """Whether `path` is a folder, and no link to one, that belongs to this user and that others cannot even enter.
+
+    Then nobody else can have changed what is in it, whatever the permissions of the files. Windows keeps a user's
+    folders private by itself, so nothing is checked there.
+    """
+    state = path.lstat()
+    alone = sys.platform == "win32" or (state.st_uid == os.getuid() and not state.st_mode & 0o077)
+    return stat.S_ISDIR(state.st_mode) and alone
+
+
 def _copy(source, target=None) -> str:
     """The SHA-256 of what can be read from `source`; writes it to `target`. At most one byte more than the model."""
     found, left = hashlib.sha256(), MODEL_BYTES + 1

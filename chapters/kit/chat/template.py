@@ -43,14 +43,18 @@ class Renderer(contextlib.AbstractContextManager):
         self._question = {"template": template, "bos_token": bos, "eos_token": eos}
         self._child: Child | None = None
 
+    def begin(self) -> None:
+        """Start the process. `render` does so too, and then waits until it is ready: a tenth of a second."""
+        if self._child is None:
+            self._child = Child(__name__)
+
     def render(self, messages: list[dict[str, str]], *, seconds: float = 5) -> str:
         """The text for `messages` and the beginning of an answer; each has a "role" and a "content".
 
         Raises TemplateError if the template is wrong, refuses the messages, attempts what the sandbox forbids, takes
         longer than `seconds`, writes more than MOST_WRITTEN characters, or needs more memory than MOST_MEMORY.
         """
-        if self._child is None:
-            self._child = Child(__name__)
+        self.begin()
         try:
             answer = self._child.ask({**self._question, "messages": messages}, seconds)
         except Lost as lost:
@@ -119,6 +123,8 @@ def answers() -> Callable[[dict], dict]:
             return {"error": f"fails ({type(error).__name__}: {_short(error)})"}
         if len(text) > MOST_WRITTEN:
             return {"error": f"writes more than {MOST_WRITTEN:,} characters"}
+        if not text:
+            return {"error": "writes nothing"}
         return {"text": text}
 
     return answer

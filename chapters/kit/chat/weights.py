@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import psutil
 
 from chapters.kit.chat.attention import LANES, rope_table
 from chapters.kit.chat.gguf_file import GGUF, GGUFError
@@ -45,15 +46,16 @@ class Spec:
 
 
 def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
-    """The sizes of the model in `file`, for a context of at most `context_window` tokens.
+    """The sizes of the model in `file`, for a context of `context_window` tokens, or of fewer if the model has fewer.
 
+    The context is a multiple of LANES: `context_window` is rounded up, and what the model has down.
     Raises GGUFError for another architecture, or for a feature that the course's decoder lacks.
     """
     architecture = file.field("general.architecture", str)
     if architecture != "llama":
         raise GGUFError(
-            f"{file.path} holds a model of the architecture {architecture}, and this command runs llama; choose "
-            "a Llama."
+            f"{file.path} holds a model of the architecture {architecture!r:.80}, and this command runs 'llama'; "
+            "choose a Llama."
         )
 
     def number(name: str, kind: type = int, **default):
@@ -112,7 +114,7 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
             num_key_value_heads=kv_heads,
             head_dim=head_dim,
             vocab_size=_shape(file, "token_embd.weight", (None, hidden))[0],
-            context_window_size=max(LANES, min(window, context_window) // LANES * LANES),
+            context_window_size=LANES * max(1, min(window // LANES, -(-context_window // LANES))),
             rope_theta=theta,
             rms_norm_eps=epsilon,
         )
@@ -139,6 +141,16 @@ def _shape(file: GGUF, name: str, shape: tuple[int | None, ...]) -> tuple[int, .
     return found
 
 
+def memory_for_context(config: LlamaConfig, nbytes: int) -> None:
+    """Raise ValueError if `nbytes`, which the context of a configuration takes, are more than this machine's memory."""
+    memory = psutil.virtual_memory().total
+    if nbytes > memory:
+        raise ValueError(
+            f"A context of {config.context_window_size:,} tokens takes {nbytes / 1e9:,.0f} GB, and this machine has "
+            f"{memory / 1e9:,.0f} GB of memory; choose a smaller --context."
+        )
+
+
 class Weights:
     """The matrices and vectors of a Llama in `file`, with `lanes` rows of a coded matrix side by side."""
 
@@ -151,7 +163,6 @@ class Weights:
             config.num_key_value_heads,
         )
         d, inner = config.head_dim, config.intermediate_size
-        self.rope = rope_table(config, self._rope_factors())
         self.tied = "output.weight" not in file.tensors
         # the layer's name in the model -> its matrices in the file, in order, with their rows
         self.matrices = {"model.embed_tokens.matrix": [[("token_embd", c.vocab_size, hidden)]]}
@@ -177,6 +188,9 @@ class Weights:
             )
             self.vectors[f"{ours}input_layernorm.weight"] = f"{layer}attn_norm"
             self.vectors[f"{ours}post_attention_layernorm.weight"] = f"{layer}ffn_norm"
+        # only now, because a file may announce a head of any size, and the shapes above show whether that is true
+        memory_for_context(config, 4 * config.context_window_size * d)
+        self.rope = rope_table(config, self._rope_factors())
 
     def _parts(self, matrices: list[tuple[str, int, int]]) -> list[list[tuple[str, int, int]]]:
         """`matrices` in runs of one type, each of which is one matrix of the model."""
@@ -257,4 +271,8 @@ class Weights:
         factors = np.full(half, scale)
         if "rope_freqs.weight" in self.file.tensors:
             factors *= self._vector("rope_freqs.weight", half)
+        if not (np.isfinite(factors) & (factors > 0)).all():
+            raise GGUFError(
+                f"In {self.file.path}, rope_freqs.weight must be positive numbers; convert the model again."
+            )
         return factors

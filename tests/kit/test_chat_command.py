@@ -1,0 +1,291 @@
+"""`python -m chapters chat` as a person in a terminal uses it, with the real model."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from chapters.ch11_a_real_model import chat as program
+from chapters.ch11_a_real_model.passes import PASSES
+from chapters.kit.machine import processors
+from chapters.runner.commands import chat as command
+from chapters.runner.course import ROOT
+from chapters.runner.engine import patience
+from tests.kit.real_model import real_model_path
+
+ASKED = "What is a compiler? Answer in two sentences."
+BELOW = r"\[\d+ tokens, \d+ per second; the first after [\d.]+ s, for \d+ tokens to read; \d+ MB of memory\]"
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "chapters", "chat", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def model() -> str:
+    return str(real_model_path())
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory, model):
+    """A cache with what the first start compiled."""
+    folder = tmp_path_factory.mktemp("cache")
+    done = run("--gguf", model, "--prompt", ASKED, FUSION_CACHE=str(folder))
+    assert done.stdout.startswith("A compiler is a software tool") and "compiled by" in done.stderr
+    assert re.search(BELOW, done.stderr)
+    if not any(folder.glob("compiled/*/manifest.json")):
+        pytest.skip("this machine has no compiler that links a library")
+    return folder
+
+
+@pytest.fixture
+def terminal(model):
+    """Starts the chat in a terminal."""
+    pexpect = pytest.importorskip("pexpect", reason="a terminal needs Linux or macOS")
+    started = []
+
+    def start(folder, *arguments: str):
+        started.append(
+            pexpect.spawn(
+                sys.executable,
+                ["-m", "chapters", "chat", "--gguf", model, *arguments],
+                cwd=str(ROOT),
+                env={**os.environ, "FUSION_CACHE": str(folder), "TERM": "dumb"},
+                encoding="utf-8",
+                timeout=30 * patience(),
+                # a test that runs in the background may have been started with Ctrl-C ignored
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+            )
+        )
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close(force=True)
+
+
+# --- in the terminal --------------------------------------------------------------------------------------
+
+
+def test_a_conversation_of_several_turns_that_ctrl_c_does_not_end(cache, terminal):
+    chat = terminal(cache)
+    chat.expect("loaded what was compiled by")
+    chat.expect("> ")
+    chat.sendline("What is a compiler? Answer in one sentence.")
+    chat.expect("\nA compiler is")
+    chat.expect(BELOW)
+    chat.expect("> ")
+    chat.sendline("Write a long story about a king.")
+    chat.expect(r"\n\w+ \w+ \w+")  # it has begun to answer
+    chat.sendintr()
+    chat.expect(" …")
+    chat.expect("> ")
+    for _ in range(3):  # before the first token
+        chat.sendline("Write another one.")
+        chat.expect(r"another one\.\r\n")
+        chat.sendintr()
+        chat.expect("\n> ")
+    chat.sendintr()  # the conversation goes on
+    chat.expect("Ctrl-D ends the conversation.")
+    chat.expect("\n> ")
+    chat.sendline("What is a compiler? Answer in one sentence.")
+    chat.expect(BELOW)
+    assert (
+        int(re.search(r"for (\d+) tokens to read", chat.after)[1]) < 60
+    )  # the first turns are not read again
+    chat.expect("> ")
+    chat.sendeof()
+    chat.expect(chat_ends())
+    chat.close()
+    assert chat.exitstatus == 0
+
+
+def chat_ends():
+    import pexpect
+
+    return pexpect.EOF
+
+
+def test_ctrl_c_ends_a_single_answer_and_says_so_to_the_shell(cache, terminal):
+    chat = terminal(cache, "--prompt", "Write a long story about a king.")
+    chat.expect(r" in [\d.]+ s\r\n")
+    chat.expect(r"\w+ \w+ \w+ \w+ \w+")
+    chat.sendintr()
+    chat.expect(chat_ends())
+    chat.close()
+    assert " …" in chat.before and chat.exitstatus == program.INTERRUPTED
+
+
+def test_ctrl_c_while_the_model_is_compiled_is_one_sentence(tmp_path, terminal):
+    chat = terminal(tmp_path, "--prompt", "Hi")
+    chat.expect("Compiling the model")
+    with pytest.raises(Exception, match="Timeout"):  # it is busy
+        chat.expect("compiled by", timeout=1.5)
+    chat.sendintr()
+    chat.expect("Stopped before the model was ready.")
+    chat.expect(chat_ends())
+    chat.close()
+    assert "Traceback" not in chat.before and chat.exitstatus == program.INTERRUPTED
+    assert not list((tmp_path / "compiled").iterdir())
+
+
+# --- one command after the other ----------------------------------------------------------------------------
+
+
+def test_the_second_start_loads_what_the_first_compiled(cache, model):
+    done = run("--gguf", model, "--prompt", ASKED, "--threads", "1", FUSION_CACHE=str(cache))
+    assert done.stdout.startswith("A compiler is a software tool")
+    assert "loaded what was compiled by" in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not count the time of a child")
+def test_the_second_start_takes_less_than_two_seconds(cache, model):
+    """Of one processor, answer included: the wall clock of a busy machine says little."""
+    import resource
+
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run("--gguf", model, "--prompt", "Hi", "--threads", "1", FUSION_CACHE=str(cache))
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert spent < 2 * patience()
+
+
+def test_the_chapters_that_are_named_are_those_whose_code_compiles(cache):
+    """The manifest lists each file that took part. Chapter 5 schedules matrices of floats, which this model lacks."""
+    (manifest,) = cache.glob("compiled/*/manifest.json")
+    kept = json.loads(manifest.read_text("utf-8"))
+    took_part = {int(one[12:14]) for one in kept["files"] if one.startswith("solutions/ch")}
+    assert {int(number) for number in kept["whose"]} == set(PASSES) == took_part | {5}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--prompt", "  "], "The prompt is empty"),
+        (["--gguf", "no such file", "--prompt", "x"], "is not a file"),
+        (["--gguf", "", "--prompt", "x"], "is not a file"),
+        (["--threads", "0"], "'0' must be a whole number, 1 or more"),
+        (["--temperature", "warm"], "'warm' must be a number from 0 to 100"),
+    ],
+)
+def test_a_wrong_call_gets_one_sentence(arguments, says):
+    done = run(*arguments)
+    assert done.returncode == 2 and says in done.stdout and "Traceback" not in done.stderr
+
+
+# --- the options, and what is said before the first answer --------------------------------------------------
+
+
+def options(**changed) -> SimpleNamespace:
+    defaults = {"prompt": "Hi", "threads": None, "gguf": None, "temperature": 0.0, "seed": 0}
+    defaults |= {"context": command.LONGEST, "exact": False, "device": None, "remote": None}
+    return SimpleNamespace(**{**defaults, **changed})
+
+
+def test_temperature_and_seed_choose_the_answer(cache, model, monkeypatch):
+    monkeypatch.setenv("FUSION_CACHE", str(cache))
+
+    def answer(**changed) -> str:
+        chat = program.start(options(gguf=model, **changed))
+        with chat.renderer:
+            ids, _ = chat.prompt("Write a poem.")
+            pieces = chat.answer(ids)
+            return "".join(next(pieces) for _ in range(12))
+
+    warm = [answer(temperature=1.5, seed=seed) for seed in (1, 1, 2)]
+    assert warm[0] == warm[1] != warm[2] and answer() == answer(seed=1) not in warm
+
+
+def test_threads_are_those_that_tvm_starts(monkeypatch):
+    monkeypatch.setenv("TVM_NUM_THREADS", "7")
+    monkeypatch.setattr(program, "run", lambda _: int(os.environ["TVM_NUM_THREADS"]))
+    assert command.run(options(threads=1)) == 1 and command.run(options()) == 1
+
+
+def test_more_threads_than_processors_are_refused():
+    """They would wait for each other, each keeping a processor busy: an answer then takes minutes."""
+    with pytest.raises(ValueError, match=f"N is at most {processors()} here"):
+        program.run(options(threads=processors() + 1))
+
+
+@pytest.mark.parametrize(
+    ("by", "kept", "said"),
+    [
+        (
+            {"3": "yours", "4": "the reference's", "11": "yours"},
+            False,
+            "compiled by your passes of chapter 3, 11, and",
+        ),
+        ({"3": "the reference's"}, True, "loaded what was compiled by the reference's passes in"),
+    ],
+)
+def test_whose_passes_compiled_the_model_is_said(by, kept, said, model, monkeypatch, capsys):
+    monkeypatch.setattr(program, "chat_model", lambda *_: (None, by, kept))
+    program.start(options(gguf=model))
+    assert said in capsys.readouterr().err
+
+
+def test_the_download_shows_its_progress_and_where_the_model_is_kept(tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    def fetch(progress):
+        for done in (0, 50_000_000, 100_000_000):
+            progress(done, 100_000_000)
+        return tmp_path / "model.gguf"
+
+    monkeypatch.setattr(program, "cached_model", lambda: None)
+    monkeypatch.setattr(program, "fetch_model", fetch)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    assert program._default_model() == tmp_path / "model.gguf"
+    shown = sys.stderr.getvalue()
+    assert f"{'█' * 15}{'░' * 15}  50.0 of 100.0 MB" in shown
+    assert shown.endswith(f"\nIt is kept in {tmp_path}.\n")
+
+
+# --- Ctrl-C where C++ code runs -----------------------------------------------------------------------------
+
+
+def test_ctrl_c_is_never_taken_for_another_error(monkeypatch):
+    monkeypatch.setattr(signal, "getsignal", lambda _: signal.default_int_handler)
+
+    def swallowed() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            return
+
+    def changed() -> None:
+        swallowed()
+        raise RuntimeError("in C++")
+
+    for within in (swallowed, changed, lambda: signal.raise_signal(signal.SIGINT)):
+        with pytest.raises(KeyboardInterrupt), program.interruptible():
+            within()
+    with pytest.raises(RuntimeError), program.interruptible():
+        raise RuntimeError("of its own")
+
+
+def test_who_ignores_ctrl_c_goes_on_ignoring_it():
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with program.interruptible():
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
