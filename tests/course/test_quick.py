@@ -41,7 +41,7 @@ def test_a_function_that_is_registered_later_is_found_too():
     import tvm_ffi
 
     for name in ("quick_a.one", "quick_a.two"):
-        tvm_ffi.register_global_func(name, lambda: name)
+        tvm_ffi.register_global_func(name, lambda name=name: name)
         tvm_ffi.init_ffi_api("quick_a", __name__)
         function = globals().pop(name.partition(".")[2])
         assert function() == name

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from chapters.kit.chat.tokenizer import Tokenizer
 from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.machine import llvm_host
+from chapters.kit.pipeline.planned_storage import read_plan
 from chapters.kit.quantized.dot_products import dot_products
 from tests.kit.llama_in_numpy import logits_of
 from tests.kit.real_model import real_model_path
@@ -112,14 +114,21 @@ def test_one_token_at_a_time_gives_what_all_at_once_give(name, limit, request):
 
 
 def test_no_float_copy_of_a_matrix(weights, target):
-    """No kernel has a buffer, and no function a tensor, as large as the smallest matrix in float32."""
+    """No kernel has a buffer, and no function a tensor, as large as the smallest matrix in float32.
+
+    Neither have all storages together that are planned for a step.
+    """
     mod, _ = chat_decoder(weights)
     bounds = {"seq_len": weights.config.context_window_size}
     passes = with_coded_passes(phases(target, variable_bounds=bounds), target, False)
     names = [str(one.info.name) for one in passes]
+    before, planned = (names.index(n) for n in ("RewriteDataflowReshape", "KillAfterLastUse"))
     with target:
-        mod = tvm.transform.Sequential(passes[: names.index("RewriteDataflowReshape")])(mod)
+        mod = tvm.transform.Sequential(passes[:before])(mod)
+        plan = read_plan(tvm.transform.Sequential(passes[before:planned])(mod))
     smallest = min(spec.n * spec.k for layer in weights.matrices for spec in weights.specs(layer))
+    step = [one.bytes() for one in plan.storages if one.function == "decode"]
+    assert len(step) > 3 and sum(step) < 4 * smallest  # all that a step of one token writes to
     for gvar, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc):
             found = [var for var in nodes(func.body, tirx.Var) if tirx.is_buffer_var(var)]
@@ -132,6 +141,24 @@ def test_no_float_copy_of_a_matrix(weights, target):
             known = all(isinstance(extent, tirx.IntImm) for extent in shape)
             is_matrix = len(shape) == 2 and known and np.prod([int(n) for n in shape]) >= smallest
             assert not is_matrix, f"{gvar.name_hint} has floats of shape {list(shape)}"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts what Linux counts")
+def test_a_step_asks_the_system_for_no_memory(rounding):
+    """Its tensors lie in storages that TVM's allocator has kept from the steps before: no new page is touched."""
+    import resource
+
+    rounding.length = 0
+    rounding.feed(RECORD["answers"][0]["tokens"])
+    before, faults = rounding.length, []
+    for _ in range(60):
+        rounding.length = before
+        start = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        rounding.feed([5])
+        faults.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - start)
+    assert (
+        sum(faults[10:]) < 50
+    )  # a tensor of 5 kB would touch one page in each step, if it were new memory
 
 
 def test_a_conversation_is_recorded(file, monkeypatch):

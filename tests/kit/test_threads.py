@@ -1,5 +1,6 @@
 """Compiled kernels use the physical cores, unless TVM_NUM_THREADS says otherwise."""
 
+import json
 import os
 import subprocess
 import sys
@@ -31,3 +32,60 @@ def test_a_process_that_may_use_one_core_has_one():
         assert physical_cores() == 1
     finally:
         os.sched_setaffinity(0, allowed)
+
+
+COUNT = """
+import json, os, sys
+from pathlib import Path
+import numpy as np, tvm
+from chapters.kit.chat.attention import attention_kernel, cache_shape, rope_table
+from chapters.kit.decoder.llama_config import LlamaConfig
+from chapters.kit.quantized.blocks import Codes, pack
+from tests.kit.test_coded_products import FORMS, QUICK_HERE, coded, random_codes, scheduled
+
+def waits():  # how often all threads but this one have gone to sleep
+    tasks = [one for one in Path("/proc/self/task").iterdir() if int(one.name) != os.getpid()]
+    lines = "".join((one / "status").read_text() for one in tasks).splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary"))
+
+config = LlamaConfig(576, 1536, 1, 9, 3, 64, 500, 2048)
+form, x = FORMS["Q4_1"], np.ones((1, 256), "float32")
+sizes = {"small": 256, "large": 1024}
+kernels = {name: scheduled(coded(form, (1,), n=n, k=256), False) for name, n in sizes.items()}
+kernels["attention"] = attention_kernel(config, 1)
+made = {name: func.with_attr("global_symbol", name) for name, func in kernels.items()}
+built = tvm.compile(tvm.IRModule(made), QUICK_HERE)
+
+def calls(name, *arrays):
+    tensors = [one if isinstance(one, int) else tvm.runtime.tensor(one) for one in arrays]
+    for _ in range(5):
+        built[name](*tensors)
+    before = waits()
+    for _ in range(20):
+        built[name](*tensors)
+    return waits() - before
+
+def product(name):
+    n = sizes[name]
+    return calls(name, *pack(random_codes(form, n, 256), form), x, np.zeros((1, n), "float32"))
+
+def attention(position):
+    arrays = np.zeros(cache_shape(config), "float32"), np.ones((1, 1, 15 * 64), "float32")
+    out = np.zeros((1, 1, 9 * 64), "float32")
+    return calls("attention", *arrays, rope_table(config), np.array([position], "int32"), 0, out)
+
+product("large")  # starts the threads
+found = {name: product(name) for name in sizes}
+print(json.dumps({**found, "short": attention(100), "long": attention(2000)}))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts what Linux counts")
+def test_no_thread_is_woken_for_little_work():
+    """A thread that has nothing to do sleeps at once here, so it goes to sleep once more each time it was woken."""
+    environment = {**os.environ, "TVM_NUM_THREADS": "2", "TVM_THREAD_POOL_SPIN_COUNT": "0"}
+    command = [sys.executable, "-c", COUNT]
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, check=True)
+    woken = json.loads(done.stdout)
+    assert woken["small"] == woken["short"] == 0
+    assert woken["large"] >= 10 and woken["long"] >= 10
