@@ -3,7 +3,8 @@
 SmolLM2-135M, from the file that `chat` uses, runs in this chapter's compiled decoder, in llama.cpp and in Transformers.
 All get the same tokens, and take turns in the same rounds: a decode step after CONTEXT tokens, which reads every weight
 once, and a prefill of PREFILL tokens, which computes. Before the timing, logits are compared with NumPy's in float64. A
-decode step cannot be faster than reading the weights, so a kernel that only reads is measured too.
+decode step cannot be faster than reading the weights, so a kernel that only reads is measured too. A runtime whose
+weights or activations have fewer bits is faster and answers worse, so each has its perplexity beside its time.
 """
 
 from __future__ import annotations
@@ -20,32 +21,34 @@ from pathlib import Path
 
 import numpy as np
 
-from chapters.ch11_a_real_model import bench_kernels, first_token
+from chapters.ch11_a_real_model import bench_kernels, first_token, runtime_perplexity
 from chapters.child import ROOT
 from chapters.kit.bench.results import Shown, load, shown_as
 from chapters.kit.bench.timing import Peer, Timing, compare
+from chapters.kit.draw.bars import Bars
 from chapters.kit.draw.table import Table
 from chapters.kit.machine import peer_python, physical_cores
 
 TORCH = "chapters.ch11_a_real_model.transformers_peer"
 TORCH_PEERS = ("transformers_peer", "torch_compile_peer")
-LLAMA_CPP = "chapters.ch11_a_real_model.llama_cpp_peer"
+LLAMA_CPP_PEER = "chapters.ch11_a_real_model.llama_cpp_peer"
 # the weights: as they are in the file, stored anew by llama.cpp, unpacked
 FILE, Q4_0, FLOATS = "file", "Q4_0", "float32"
 OURS, EXACT = "fusion_by_hand", "fusion_by_hand, float32 activations"
+LLAMA_CPP, TRANSFORMERS, COMPILED = "llama.cpp", "Transformers", "Transformers, torch.compile"
 OURS_Q4_0 = "fusion_by_hand, Q4_0"
 # name -> (its weights, whether activations stay in float32)
 OUR_VARIANTS = {OURS: (FILE, False), EXACT: (FILE, True), OURS_Q4_0: (Q4_0, False)}
 # name -> (its weights, its flash attention: None for llama.cpp's default)
 LLAMA_CPP_VARIANTS = {
-    "llama.cpp": (FILE, None),
+    LLAMA_CPP: (FILE, None),
     "llama.cpp, Q4_0, flash attention": (Q4_0, True),
     "llama.cpp, Q4_0, plain attention": (Q4_0, False),
 }
 BEST = "llama.cpp, Q4_0"  # the faster of the last two
 # runtime -> its weights
-NAMES = {OURS: FILE, EXACT: FILE, "llama.cpp": FILE, OURS_Q4_0: Q4_0, BEST: Q4_0}
-NAMES |= {"Transformers": FLOATS, "Transformers, torch.compile": FLOATS}
+NAMES = {OURS: FILE, EXACT: FILE, LLAMA_CPP: FILE, OURS_Q4_0: Q4_0, BEST: Q4_0}
+NAMES |= {TRANSFORMERS: FLOATS, COMPILED: FLOATS}
 CONTEXT, PREFILL = 100, 256  # tokens before a decode step; tokens of a prefill
 ROUNDS, QUICK_ROUNDS = 15, 3
 # Errors relative to the largest logit. float32 through 30 layers loses about 2e-6. Activations of 8 bits cost 0.02 to
@@ -53,7 +56,7 @@ ROUNDS, QUICK_ROUNDS = 15, 3
 # costs 0.4. Weights that are stored anew as Q4_0 are other weights, so they have a reference of their own.
 EXACT_LIMIT, ROUNDED_LIMIT = 1e-4, 0.1
 COLUMNS = 4096  # of the matrix that the reading kernel gets
-TABLES = ("decoder", "first token", "kernels", "perplexity")  # what `shown` knows
+TABLES = ("decoder", "first token", "step", "kernels", "perplexity")  # what `shown` knows
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
@@ -81,6 +84,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             "bytes": {name: nbytes[kind] for name, kind in NAMES.items() if kind in nbytes},
             "context": CONTEXT,
             "prefill": PREFILL,
+            "perplexity": runtime_perplexity.measure(path, threads, quick, say),
             "first token": first_token.measure(path, threads, quick, say),
             "kernels": bench_kernels.measure(path, quick),
         }
@@ -99,7 +103,8 @@ def peers(path: str, threads: int) -> list[Peer]:
             found.append(Peer(__name__, "ours", {"name": name, "path": path}))
     for name, (weights, _) in LLAMA_CPP_VARIANTS.items():
         if weights in models:
-            found.append(Peer(LLAMA_CPP, "llama_cpp_peer", {"name": name, **given}, ("llama_cpp",)))
+            asked = {"name": name, **given}
+            found.append(Peer(LLAMA_CPP_PEER, "llama_cpp_peer", asked, ("llama_cpp",)))
     needs = ("torch", "transformers")
     return found + [Peer(TORCH, function, given, needs) for function in TORCH_PEERS]
 
@@ -120,11 +125,13 @@ def of_threads(timings: dict[str, Timing], nbytes: int) -> dict:
 # --- tables ---------------------------------------------------------------------------------------------
 
 
-def tables(measured: dict) -> dict[str, Table]:
-    """The tables of what `run` measured, by their names in TABLES."""
+def tables(measured: dict) -> dict[str, Table | Bars]:
+    """The tables of what `run` measured, and one picture, by their names in TABLES."""
+    one_thread = measured["threads"]["1"]
     return {
         "decoder": table_of(measured),
         "first token": first_token.table_of(measured["first token"]),
+        "step": bench_kernels.figure_of(measured["kernels"], one_thread["bandwidth"]),
         "kernels": bench_kernels.table_of(measured["kernels"]),
     }
 
@@ -147,16 +154,17 @@ def table_of(measured: dict) -> Table:
             [f"{share:.0%}" for share in shares],
             [f"{measured['prefill'] / seconds:.0f}" for seconds in prefills],
         )
-        rows.append((name, f"{measured['bytes'][name] / 1e6:.0f} MB", *map(" / ".join, cells)))
+        weights = f"{measured['bytes'][name] / 1e6:.0f} MB", f"{measured['perplexity'][name]:.2f}"
+        rows.append((name, *weights, *map(" / ".join, cells)))
     counts = " / ".join(measured["threads"])
     bandwidths = " / ".join(f"{one['bandwidth'] / 1e9:.1f}" for one in by_threads)
-    header = ("runtime", "weights", "decode, ms", "tokens/s", "GB/s of weights", "of reading them")
+    header = ("runtime", "weights", "perplexity", "decode, ms", "tokens/s", "GB/s of weights")
     note = (
         f"With {counts} thread{'' if counts == '1' else 's'}. A decode step after {measured['context']} tokens reads "
         f"all weights once; a kernel that only reads as many bytes reaches {bandwidths} GB/s. Prefill: "
-        f"{measured['prefill']} tokens."
+        f"{measured['prefill']} tokens. Perplexity: of each runtime on the same text; less is better."
     )
-    return Table((*header, "prefill, tokens/s"), rows, note)
+    return Table((*header, "of reading them", "prefill, tokens/s"), rows, note)
 
 
 def seconds_of(seconds: dict[str, float], name: str, function: str) -> float | None:
@@ -194,16 +202,16 @@ def write_inputs(folder: Path, models: dict[str, Path]) -> Path:
     """
     from chapters.ch11_a_real_model.float_weights import FloatWeights, by_layer
     from chapters.kit.chat.gguf_file import read_gguf
+    from chapters.kit.chat.losses import READING
     from chapters.kit.chat.tokenizer import Tokenizer
     from chapters.kit.chat.weights import read_config
     from chapters.kit.decoder import llama_reference as reference
 
     files = {kind: read_gguf(path) for kind, path in models.items()}
     config = read_config(files[FILE])
-    text = (ROOT / "LICENSE").read_text("utf-8")
-    tokens = Tokenizer.from_gguf(files[FILE]).encode(text)[:PREFILL]
     after = {"prefill": PREFILL, "decode": CONTEXT + 1, "first": first_token.PROMPT}
-    exact = {}
+    exact, tokenizer = {}, Tokenizer.from_gguf(files[FILE])
+    tokens = tokenizer.encode((ROOT / "LICENSE").read_text("utf-8"))[:PREFILL]
     for kind, file in files.items():
         weights = by_layer(FloatWeights(file, config, lanes=1))
         logits = reference.verify(config, weights, tokens, reference.Cache(config))
@@ -215,6 +223,7 @@ def write_inputs(folder: Path, models: dict[str, Path]) -> Path:
         "bytes": weight_bytes(files),
         "config": asdict(config),
         "tokens": [int(token) for token in tokens],
+        "reading": tokenizer.encode(READING.read_text("utf-8")),
         "folder": str(folder),
     }
     np.savez(folder / "inputs.npz", facts=json.dumps(facts), **exact)
@@ -234,14 +243,14 @@ def weight_bytes(files: dict) -> dict[str, int]:
 def stored_as_q4_0(model: Path, folder: Path) -> Path | None:
     """The weights of `model` in a file that llama.cpp wrote into `folder`; None without llama.cpp."""
     target = folder / "Q4_0.gguf"
-    asked = [peer_python(), "-m", LLAMA_CPP, str(model), str(target)]
+    asked = [peer_python(), "-m", LLAMA_CPP_PEER, str(model), str(target)]
     with contextlib.suppress(OSError):  # that interpreter is not there: a peer will say so
         subprocess.run(asked, cwd=ROOT, capture_output=True, check=False)
     return target if target.exists() else None
 
 
 def read_facts(path: str) -> dict:
-    """The facts that `write_inputs` wrote: models, their bytes, config, tokens, folder."""
+    """The facts that `write_inputs` wrote: models, their bytes, config, tokens, the reading's tokens, folder."""
     with np.load(path) as file:
         return json.loads(str(file["facts"]))
 

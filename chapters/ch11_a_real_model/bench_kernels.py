@@ -1,4 +1,4 @@
-"""Measures where the time of a decode step goes: seconds of each kernel, in groups, on one thread.
+"""Measures where the time of a decode step goes: seconds of each kernel, over all layers, on one thread.
 
 `python -m chapters.ch11_a_real_model.bench_kernels INPUTS STEPS` prints them as JSON. The same decoder is compiled
 three times: with the weights in float32, with the file's codes, and with codes and activations in 8 bits.
@@ -14,31 +14,43 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from chapters.child import ROOT
 from chapters.kit.bench.timing import THREAD_VARIABLES
+from chapters.kit.draw.bars import Bar, Bars
 from chapters.kit.draw.table import Table
 
-HEAD, REST = "head", "rest"
+if TYPE_CHECKING:  # these need TVM, and the peers of the bench import this without it
+    from chapters.kit.chat.weights import Weights
+    from chapters.kit.decoder.llama_config import LlamaConfig
+
+REST = "rest"
+PRODUCT = "matmul"  # a part of the name of each product's kernel
+Q_K_V, OUTPUT, GATE_UP, DOWN, HEAD = "q, k, v", "attention's output", "gate, up", "down", "head"
+PRODUCTS = (Q_K_V, OUTPUT, GATE_UP, DOWN, HEAD)
 IDLE = "vm.builtin.null_value"  # forgets a tensor: a function that does next to nothing
-# group -> a part of its kernels' names; the first that fits counts
+# group of other kernels -> a part of their names; the first that fits counts
 GROUPS = {
-    "linear layers": "matmul",
     "attention": "attention",
     "append to the cache": "append",
     "norms and residuals": "norm",
 }
-ORDER = (*list(GROUPS)[:1], HEAD, *list(GROUPS)[1:], REST)
+ORDER = (*PRODUCTS, *GROUPS, REST)
 FLOATS, CODES, ROUNDED = (
     "float32 weights",
     "codes, float32 activations",
     "codes, 8-bit activations",
 )
+BYTES = "bytes"
 STEPS, QUICK_STEPS = 50, 5
 
 
 def measure(path: str, quick: bool) -> dict[str, dict[str, float]]:
-    """{variant: {group: seconds per step}}, measured in a process with one thread. path: the bench's inputs."""
+    """{variant: {group: seconds per step}}, and {BYTES: {product: bytes of its weights in the file}}.
+
+    It is measured in a process with one thread. path: the bench's inputs.
+    """
     variables = {variable: "1" for variable in THREAD_VARIABLES}
     asked = [sys.executable, "-m", __name__, path, str(QUICK_STEPS if quick else STEPS)]
     done = subprocess.run(
@@ -49,6 +61,7 @@ def measure(path: str, quick: bool) -> dict[str, dict[str, float]]:
 
 def table_of(measured: dict[str, dict[str, float]]) -> Table:
     """One row per group, one column per variant: milliseconds, and their share of the step."""
+    measured = {variant: seconds for variant, seconds in measured.items() if variant != BYTES}
     totals = {variant: sum(seconds.values()) for variant, seconds in measured.items()}
 
     def cell(variant: str, seconds: float) -> str:
@@ -63,14 +76,49 @@ def table_of(measured: dict[str, dict[str, float]]) -> Table:
     return Table(("kernels", *measured), rows, note)
 
 
-def group_of(name: str, shapes: Sequence[Sequence[int]], vocab_size: int) -> str:
-    """The group of the kernel `name`, whose arguments have these shapes; the last is its result's.
+def figure_of(measured: dict[str, dict[str, float]], bandwidth: float) -> Bars:
+    """A step with codes and activations in 8 bits as bars, one per group.
 
-    The head is the linear layer whose result is as wide as the vocabulary.
+    bandwidth: of reading, in bytes per second. A mark says how long it would take only to read a product's weights.
     """
-    group = next((group for group, part in GROUPS.items() if part in name), REST)
-    is_head = shapes and group == ORDER[0] and shapes[-1][-1] == vocab_size
-    return HEAD if is_head else group
+    seconds = measured[ROUNDED]
+    total, bars = sum(seconds.values()), []
+    for group in ORDER:
+        reading = measured[BYTES].get(group, 0) / bandwidth
+        words = f"{1e3 * seconds[group]:.2f} ms, {seconds[group] / total:.0%}"
+        mark = min(reading, seconds[group]) if reading else None
+        bars.append(Bar(group, seconds[group], words, group in PRODUCTS, mark))
+    note = (
+        f"{1e3 * total:.2f} ms in all, on one thread. Colour: the products. Line: how long it takes only to read the "
+        f"product's weights, at {bandwidth / 1e9:.0f} GB/s. The rest: the activation, the embedding, and the virtual "
+        "machine between the kernels."
+    )
+    return Bars("A decode step with 4-bit weights, kernel by kernel", bars, note)
+
+
+def group_of(name: str, shapes: Sequence[Sequence[int]], config: LlamaConfig) -> str:
+    """The group of the kernel `name`, whose arguments have these shapes; the last is its result's."""
+    if PRODUCT not in name or not shapes:
+        return next((group for group, part in GROUPS.items() if part in name), REST)
+    wide = {
+        config.vocab_size: HEAD,
+        config.qkv_heads * config.head_dim: Q_K_V,
+        2 * config.intermediate_size: GATE_UP,
+    }
+    x_of_down = config.intermediate_size in (shape[-1] for shape in shapes[:-1])
+    return wide.get(shapes[-1][-1], DOWN if x_of_down else OUTPUT)
+
+
+def bytes_of_products(weights: Weights) -> dict[str, int]:
+    """The bytes of the weights that each product reads in a step, over all layers. The head may be the embedding."""
+    ends = {"qkv_proj": Q_K_V, "o_proj": OUTPUT, "gate_up_proj": GATE_UP, "down_proj": DOWN}
+    ends["embed_tokens.matrix" if weights.tied else "lm_head"] = HEAD
+    found = dict.fromkeys(PRODUCTS, 0)
+    for layer in weights.matrices:
+        for end, product in ends.items():
+            if layer.endswith(end):
+                found[product] += sum(spec.nbytes for spec in weights.specs(layer))
+    return found
 
 
 def grouped(model, step, steps: int) -> dict[str, float]:
@@ -92,7 +140,7 @@ def grouped(model, step, steps: int) -> dict[str, float]:
                 telling.append(seconds)
             elif not str(name).startswith("vm."):
                 shapes = [one.shape for one in args if hasattr(one, "shape")]
-                found[group_of(str(name), shapes, model.config.vocab_size)].append(seconds)
+                found[group_of(str(name), shapes, model.config)].append(seconds)
         else:
             starts.append(time.perf_counter())
         return 0
@@ -125,8 +173,9 @@ def main() -> None:
     from chapters.ch11_a_real_model.passes import phases
     from chapters.kit.chat.compiled import ChatModel, cache_dtype, compile_decoder
     from chapters.kit.chat.gguf_file import read_gguf
-    from chapters.kit.chat.weights import read_config
+    from chapters.kit.chat.weights import Weights, read_config
     from chapters.kit.machine import llvm_host
+    from chapters.kit.quantized.dot_products import lanes_of
 
     path, steps = sys.argv[1], int(sys.argv[2])
     facts, target = bench.read_facts(path), llvm_host()["target"]
@@ -149,6 +198,7 @@ def main() -> None:
         for function, call in calls.items():
             bench.checked(call(), path, f"{bench.FILE} {function}", limit)
         found[name] = grouped(model, calls["decode"], steps)
+    found[BYTES] = bytes_of_products(Weights(file, read_config(file), lanes_of(target)))
     print(json.dumps(found))
 
 

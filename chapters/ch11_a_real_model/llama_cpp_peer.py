@@ -82,17 +82,27 @@ class Context:
 
         The array is llama.cpp's own, and is overwritten by the next call.
         """
+        self._decode(tokens, position, every=False)
+        logits = llama_cpp.llama_get_logits_ith(self.context, -1)  # waits for the result
+        return np.ctypeslib.as_array(logits, (self.vocab_size,))
+
+    def all_logits(self, tokens: Sequence[int]) -> np.ndarray:
+        """The logits after each of `tokens`, a new conversation: float32 (len(tokens), vocab_size)."""
+        self._decode(tokens, 0, every=True)
+        logits = llama_cpp.llama_get_logits(self.context)
+        return np.ctypeslib.as_array(logits, (len(tokens), self.vocab_size)).copy()
+
+    def _decode(self, tokens: Sequence[int], position: int, every: bool) -> None:
+        """every: ask for the logits after each token, and not only after the last."""
         llama_cpp.llama_memory_seq_rm(self.memory, SEQUENCE, position, -1)
         batch = self.batch
         batch.n_tokens = len(tokens)
         for at, token in enumerate(tokens):
             batch.token[at], batch.pos[at] = token, position + at
             batch.n_seq_id[at], batch.seq_id[at][0] = 1, SEQUENCE
-            batch.logits[at] = at == len(tokens) - 1
+            batch.logits[at] = every or at == len(tokens) - 1
         if status := llama_cpp.llama_decode(self.context, batch):
             raise ValueError(f"llama_decode gave the status {status}")
-        logits = llama_cpp.llama_get_logits_ith(self.context, -1)  # waits for the result
-        return np.ctypeslib.as_array(logits, (self.vocab_size,))
 
 
 def llama_cpp_peer(name: str, path: str, threads: int) -> dict[str, tuple]:

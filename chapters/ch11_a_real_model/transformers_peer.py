@@ -6,7 +6,7 @@ It runs in the interpreter that FUSION_PEER_PYTHON names, so nothing here or in 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -64,6 +64,19 @@ def step(forward: Callable, tokens: torch.Tensor, position: int, cache: StaticCa
     for layer in cache.layers:
         layer.cumulative_length.fill_(position)
     return forward(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+
+
+class AllLogits:
+    """The model, which gives the logits after all tokens of a new conversation."""
+
+    def __init__(self, facts: dict, arrays: dict[str, np.ndarray], threads: int):
+        torch.set_num_threads(threads)
+        self.model = model_of(facts, arrays)
+
+    @torch.inference_mode()
+    def all_logits(self, tokens: Sequence[int]) -> np.ndarray:
+        """float32 (len(tokens), vocab_size)."""
+        return self.model(input_ids=torch.tensor([tokens])).logits[0].numpy()
 
 
 def transformers_peer(path: str, threads: int) -> dict[str, tuple]:

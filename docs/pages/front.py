@@ -13,8 +13,9 @@ from tvm import relax
 
 from chapters.kit.bench.results import load, not_yet
 from chapters.kit.chat.conversation import told
+from chapters.kit.draw.bars import Bar, Bars
 from chapters.kit.draw.picture import Picture, picture
-from chapters.kit.draw.table import duration
+from chapters.kit.draw.table import Html, duration
 from chapters.runner.course import ROOT, Chapter, chapter, chapters
 from docs.pages.course_map import hours
 from docs.pages.teaching_notes import goals_of, inline
@@ -83,31 +84,7 @@ def conversation() -> Part:
     )
 
 
-@dataclass(frozen=True)
-class Row:
-    """One bar: `value` is its length, `words` what stands at its end."""
-
-    name: str
-    value: float
-    words: str
-    ours: bool = False
-
-
-def bars(title: str, rows: Sequence[Row], note: str) -> Part:
-    """Horizontal bars with one scale, and a sentence beneath; `note` is HTML."""
-    longest = max(row.value for row in rows)
-    items = "".join(
-        f"<li{' class=ours' if row.ours else ''}><span>{html.escape(row.name)}</span>"
-        f'<i style="--w:{row.value / longest:.4f}" aria-hidden="true"></i><b>{html.escape(row.words)}</b></li>'
-        for row in rows
-    )
-    return Part(
-        f'<figure class="front-bars"><figcaption>{html.escape(title)}</figcaption><ul>{items}</ul>'
-        f"<p>{note}</p></figure>"
-    )
-
-
-def chat_bars() -> Part:
+def chat_bars() -> Bars | Part:
     """Tokens per second of our decoder and of llama.cpp, from chapter 11's bench."""
     results = load("ch11_chat")
     if results is None:
@@ -123,17 +100,17 @@ def chat_bars() -> Part:
     seconds = {n: bench.seconds_of(found["seconds"], key, "decode") for n, key in names.items()}
     exact = bench.seconds_of(found["seconds"], bench.EXACT, "decode")
     shown = {name: time for name, time in seconds.items() if time}
-    rows = [Row(name, 1 / t, f"{1 / t:.0f}", name == "This course") for name, t in shown.items()]
+    rows = [Bar(name, 1 / t, f"{1 / t:.0f}", name == "This course") for name, t in shown.items()]
     note = (
         f"{measured['context']} tokens into a conversation, {threads} threads, {html.escape(results['device'])}. "
         f"The model alone, without choosing a token. Both round activations to 8 bits; with float32 activations ours "
         f"makes {1 / exact:.0f}. "
         f"{chapter_reference(11, 'How it was measured')}"
     )
-    return bars("Tokens per second, more is better", rows, note)
+    return Bars("Tokens per second, more is better", rows, Html(note))
 
 
-def decode_bars() -> Part:
+def decode_bars() -> Bars | Part:
     """The time of one decode step by TVM's default, torch.compile and this course, from chapter 9's bench."""
     results = load("ch09_decoder")
     if results is None:
@@ -145,13 +122,13 @@ def decode_bars() -> Part:
         "This course": OURS,
     }
     seconds = {shown: measured["seconds"].get(f"{key} decode") for shown, key in wanted.items()}
-    rows = [Row(n, t, duration(t), n == "This course") for n, t in seconds.items() if t]
+    rows = [Bar(n, t, duration(t), n == "This course") for n, t in seconds.items() if t]
     note = (
         f"One token through the decoder “{html.escape(name)}” in float32, {measured['threads']} threads, "
         f"{html.escape(results['device'])}. TVM’s default has no schedules for a CPU, so its bar says as much about "
         f"its defaults as about our passes. {chapter_reference(9, 'How it was measured')}"
     )
-    return bars("Time of one decode step (one token), less is better", rows, note)
+    return Bars("Time of one decode step (one token), less is better", rows, Html(note))
 
 
 def chapter_cards() -> Part:

@@ -10,6 +10,7 @@ import pytest
 
 from chapters.ch11_a_real_model import bench, bench_kernels, first_token
 from chapters.kit.bench import results
+from chapters.kit.decoder.llama_config import LlamaConfig
 
 SECONDS = {
     "fusion_by_hand decode": 10e-3,
@@ -24,7 +25,7 @@ SECONDS = {
     "Transformers prefill": 2.0,
 }
 HALVES = {name: value / 2 for name, value in SECONDS.items()}
-KERNELS = dict.fromkeys(bench_kernels.ORDER, 1e-3) | {"linear layers": 4e-3}
+KERNELS = dict.fromkeys(bench_kernels.ORDER, 1e-3) | {"gate, up": 4e-3}
 MEASURED = {
     "threads": {
         "1": {"seconds": SECONDS, "errors": {}, "bandwidth": 20e9},
@@ -34,7 +35,12 @@ MEASURED = {
     "context": 100,
     "prefill": 256,
     "first token": {"fusion_by_hand": 2.0, "llama.cpp": 0.5},
-    "kernels": {bench_kernels.FLOATS: KERNELS, bench_kernels.ROUNDED: KERNELS},
+    "kernels": {
+        bench_kernels.FLOATS: KERNELS,
+        bench_kernels.ROUNDED: KERNELS,
+        bench_kernels.BYTES: {"gate, up": 60_000_000, "head": 30_000_000},
+    },
+    "perplexity": dict.fromkeys(bench.NAMES, 28.621),
 }
 
 
@@ -42,19 +48,20 @@ def test_units_and_shares_of_the_decoder():
     rows = {row[0]: row[1:] for row in bench.table_of(MEASURED).rows}
     assert rows["fusion_by_hand"] == (
         "100 MB",
+        "28.62",
         "10 / 5",
         "100 / 200",
         "10.0 / 20.0",  # 100 MB in 10 and in 5 ms
         "50% / 80%",  # of 20 and 25 GB/s
         "512 / 1024",
     )
-    assert rows["Transformers"][:4] == ("540 MB", "50 / 25", "20 / 40", "10.8 / 21.6")
+    assert rows["Transformers"][:5] == ("540 MB", "28.62", "50 / 25", "20 / 40", "10.8 / 21.6")
     assert "20.0 / 25.0 GB/s" in bench.table_of(MEASURED).note
 
 
 def test_llama_cpp_at_its_best_is_the_faster_attention_of_each_function():
     row = next(row for row in bench.table_of(MEASURED).rows if row[0] == bench.BEST)
-    assert row[2] == "15 / 7.5" and row[-1] == "320 / 640"
+    assert row[3] == "15 / 7.5" and row[-1] == "320 / 640"
 
 
 def test_what_was_not_measured_has_no_row():
@@ -62,7 +69,7 @@ def test_what_was_not_measured_has_no_row():
     assert names == ["fusion_by_hand", "llama.cpp", "llama.cpp, Q4_0", "Transformers"]
     alone = {"1": {**MEASURED["threads"]["1"], "seconds": dict(list(SECONDS.items())[:2])}}
     table = bench.table_of({**MEASURED, "threads": alone})
-    assert [row[:3] for row in table.rows] == [("fusion_by_hand", "100 MB", "10")]
+    assert [row[:4] for row in table.rows] == [("fusion_by_hand", "100 MB", "28.62", "10")]
     assert "With 1 thread." in table.note
 
 
@@ -73,21 +80,37 @@ def test_first_token_is_compared_with_ours():
 
 def test_kernels_and_the_rest_add_up_to_a_step():
     table = bench_kernels.table_of(MEASURED["kernels"])
-    assert table.rows[0] == ("linear layers", "4.00 ms (44%)", "4.00 ms (44%)")
-    assert table.rows[-1] == ("a step", "9.00 ms", "9.00 ms")
+    assert table.rows[2] == ("gate, up", "4.00 ms (33%)", "4.00 ms (33%)")
+    assert table.rows[-1] == ("a step", "12.00 ms", "12.00 ms")
+
+
+def test_the_mark_of_a_product_is_the_time_of_reading_its_weights():
+    drawn = {bar.name: bar for bar in bench.tables(MEASURED)["step"].bars}
+    assert list(drawn) == list(bench_kernels.ORDER)
+    assert drawn["gate, up"].mark == 3e-3  # 60 MB at 20 GB/s
+    assert (
+        drawn["head"].mark == 1e-3
+    )  # no bar is shorter than its mark: the clock and the bandwidth have noise
+    assert drawn["attention"].mark is None and drawn["attention"].words == "1.00 ms, 8%"
+
+
+SIZES = LlamaConfig(64, 96, 2, 4, 2, 16, 320, 64)
 
 
 def test_groups_of_kernels():
     def group(name: str, *shapes: tuple[int, ...]) -> str:
-        return bench_kernels.group_of(name, shapes, vocab_size=320)
+        return bench_kernels.group_of(name, shapes, SIZES)
 
-    assert group("dequantize_NT_matmul2", (96, 8), (1, 1, 64)) == "linear layers"
-    assert group("dequantize_NT_matmul4", (20, 8), (1, 1, 320)) == "head"
+    assert group("dequantize_NT_matmul1", (8, 2, 4, 16), (1, 1, 64), (1, 1, 128)) == "q, k, v"
+    assert group("fused_NT_matmul_add", (64, 64), (1, 1, 64), (1, 1, 64)) == "attention's output"
+    assert group("NT_matmul3", (192, 64), (1, 1, 64), (1, 1, 192)) == "gate, up"
+    assert group("fused_NT_matmul_add1", (64, 96), (1, 1, 96), (1, 1, 64)) == "down"
+    assert group("dequantize_NT_matmul4", (20, 8), (1, 1, 64), (1, 1, 320)) == "head"
     assert group("attention1", (1, 1, 64)) == "attention"
     assert group("append_to_cache1") == "append to the cache"
     assert group("fuse_add_norm_decode", (1, 1, 320)) == "norms and residuals"
     assert group("fused_split_silu_multiply") == "rest"
-    assert set(bench_kernels.ORDER) == {*bench_kernels.GROUPS, "head", "rest"}
+    assert set(bench_kernels.ORDER) == {*bench_kernels.GROUPS, *bench_kernels.PRODUCTS, "rest"}
 
 
 class MachineThatTells:
@@ -104,26 +127,25 @@ class MachineThatTells:
 
     def step(self) -> None:
         for name in (self.busy, "NT_matmul"):
-            self.note(None, name, True, None, np.zeros((1, 8)))
+            shapes = np.zeros((192, 64)), np.zeros((1, 64)), np.zeros((1, 192))
+            self.note(None, name, True, None, *shapes)
             sum(range(20_000))
-            self.note(None, name, False, None, np.zeros((1, 8)))
+            self.note(None, name, False, None, *shapes)
 
 
 def test_time_of_kernels_is_what_passes_between_call_and_return():
     vm = MachineThatTells()
-    model = SimpleNamespace(vm=vm, config=SimpleNamespace(vocab_size=320))
+    model = SimpleNamespace(vm=vm, config=SIZES)
     found = bench_kernels.grouped(model, vm.step, steps=5)
     assert set(found) == set(bench_kernels.ORDER)
-    assert found["linear layers"] > 0 and found["rest"] > 0 and found["head"] == 0
-    assert found["rest"] < 10 * found["linear layers"]
+    assert found["gate, up"] > 0 and found["rest"] > 0 and found["head"] == 0
+    assert found["rest"] < 10 * found["gate, up"]
 
 
 def test_the_time_that_telling_takes_is_not_a_kernels():
     vm = MachineThatTells(busy=bench_kernels.IDLE)
-    found = bench_kernels.grouped(
-        SimpleNamespace(vm=vm, config=SimpleNamespace(vocab_size=320)), vm.step, steps=15
-    )
-    assert found["linear layers"] < found["rest"]
+    found = bench_kernels.grouped(SimpleNamespace(vm=vm, config=SIZES), vm.step, steps=15)
+    assert found["gate, up"] < found["rest"]
 
 
 @pytest.fixture
@@ -219,5 +241,5 @@ def test_page_says_where_its_numbers_come_from(tmp_path, monkeypatch):
     for name in names:
         assert "bench 11" in str(bench.shown(name)) and bench.shown(name).table is None
     results.save("ch11_chat", MEASURED, "python -m chapters bench 11", tmp_path)
-    for name, told in zip(names, ("512 / 1024", "500 ms", "9.00 ms"), strict=True):
+    for name, told in zip(names, ("512 / 1024", "500 ms", "4.00 ms, 33%", "12.00 ms"), strict=True):
         assert told in str(bench.shown(name)) and "bench 11" in str(bench.shown(name))

@@ -12,20 +12,17 @@ import pytest
 from chapters.ch11_a_real_model.passes import phases
 from chapters.kit.bench.results import load
 from chapters.kit.chat.gguf_file import read_gguf
+from chapters.kit.chat.losses import READING, loss, losses, perplexity
 from chapters.kit.chat.model_cache import MODEL_SHA256
 from chapters.kit.chat.perplexity import (
     DEFAULT,
     FLOATS,
     KINDS,
-    READING,
     REFERENCE,
     VARIANTS,
     Readers,
     bytes_of,
     kind_of,
-    loss,
-    losses,
-    perplexity,
     stored_as,
 )
 from chapters.kit.chat.tokenizer import Tokenizer

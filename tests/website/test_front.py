@@ -7,6 +7,7 @@ import re
 import pytest
 
 from chapters.kit.bench.results import load
+from chapters.kit.draw.bars import Bars
 from chapters.runner.course import chapters
 from docs.pages import front
 from docs.pages.course_map import hours
@@ -38,9 +39,9 @@ def test_the_conversation_is_the_recorded_one():
     assert turn["answer"] in text and f"{turn['tokens_per_second']:.0f} per second" in text
 
 
-def shares(part: front.Part) -> list[tuple[float, str]]:
+def shares(drawn: Bars) -> list[tuple[float, str]]:
     """(length, words) of each bar."""
-    found = re.findall(r"--w:([\d.]+)\".*?<b>([^<]*)</b>", part.html)
+    found = re.findall(r"--w:([\d.]+)\".*?<b>([^<]*)</b>", drawn._repr_html_())
     return [(float(length), words) for length, words in found]
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from chapters.child import ROOT
+from chapters.kit.draw.bars import Bars
 from chapters.kit.draw.table import Table
 from chapters.kit.machine import cpu_name, nvidia_gpu, peer_python, versions
 
@@ -80,17 +81,17 @@ def not_yet(chapter: int) -> Shown:
     return Shown(None, NOT_YET.format(chapter=chapter))
 
 
-def shown_as(results: dict | None, chapter: int, table: Callable[[dict], Table]) -> Shown:
-    """`table` of what was measured, with the line that says how; `not_yet` if `results` is None."""
+def shown_as(results: dict | None, chapter: int, table: Callable[[dict], Table | Bars]) -> Shown:
+    """`table`, or bars, of what was measured, with the line that says how; `not_yet` if `results` is None."""
     if results is None:
         return not_yet(chapter)
     return Shown(table(results["measured"]), made_with(results))
 
 
 class Shown:
-    """A table and the line that says where it comes from; without a table, only a sentence."""
+    """A table, or bars, and the line that says where it comes from; without a table, only a sentence."""
 
-    def __init__(self, table: Table | None, source: str):
+    def __init__(self, table: Table | Bars | None, source: str):
         self.table, self.source = table, source
 
     def __str__(self) -> str:

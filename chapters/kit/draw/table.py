@@ -51,7 +51,7 @@ class Table:
                 raise ValueError(f"A row has {len(row)} cells, the table {count} columns: {row!r}.")
 
     def __str__(self) -> str:
-        cells = [list(self.header), *(list(map(_text, row)) for row in self.rows)]
+        cells = [list(self.header), *(list(map(as_text, row)) for row in self.rows)]
         rule = ["-" * max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = aligned([cells[0], rule, *cells[1:]], self._right())
         return "\n".join([*lines, *([self.note] if self.note else [])])
@@ -68,7 +68,7 @@ class Table:
         return [bool(cells) and all(isinstance(cell, int) for cell in cells) for cells in columns]
 
 
-def _text(cell: object) -> str:
+def as_text(cell: object) -> str:
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, Html):
@@ -103,4 +103,4 @@ def _html_row(tag: str, cells: Iterable[object], right: Sequence[bool]) -> str:
 
 
 def _markup(cell: object) -> str:
-    return cell if isinstance(cell, Html) else html.escape(_text(cell))
+    return cell if isinstance(cell, Html) else html.escape(as_text(cell))

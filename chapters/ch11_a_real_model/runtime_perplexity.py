@@ -1,0 +1,91 @@
+"""The perplexity of each runtime that the bench compares, in the runtime itself: how good the answers are.
+
+All read the same text in the same windows. `python -m chapters.ch11_a_real_model.runtime_perplexity` NAME INPUTS
+THREADS prints that of one runtime. Only our own needs TVM.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+
+from chapters.child import ROOT
+from chapters.kit.bench.timing import THREAD_VARIABLES
+from chapters.kit.chat.losses import WINDOW, Model, perplexity
+from chapters.kit.machine import peer_python
+
+QUICK_TOKENS = WINDOW  # of the text, in a quick run
+
+
+def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) -> dict[str, float]:
+    """{runtime: perplexity} for those that are installed, by their names in the bench. path: the bench's inputs."""
+    from chapters.ch11_a_real_model import bench
+
+    found = {}
+    weights = {**bench.read_facts(path)["models"], bench.FLOATS: path}
+    for name in (one for one, kind in bench.NAMES.items() if kind in weights):
+        if name == bench.COMPILED:  # the same numbers as Transformers, made by other kernels
+            continue
+        python = sys.executable if name in bench.OUR_VARIANTS else peer_python()
+        asked = [
+            python,
+            "-m",
+            __name__,
+            name,
+            path,
+            str(threads),
+            str(QUICK_TOKENS if quick else 0),
+        ]
+        variables = {variable: str(threads) for variable in THREAD_VARIABLES}
+        try:
+            done = subprocess.run(
+                asked,
+                cwd=ROOT,
+                env={**os.environ, **variables},
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
+            say(f"no perplexity of {name}: {said[-1]}")
+            continue
+        found[name] = float(done.stdout.split()[-1])
+    if bench.TRANSFORMERS in found:
+        found[bench.COMPILED] = found[bench.TRANSFORMERS]
+    return found
+
+
+def model_of(name: str, path: str, threads: int) -> Model:
+    """The runtime `name` of the bench as a model that gives the logits after all tokens."""
+    from chapters.ch11_a_real_model import bench
+
+    facts = bench.read_facts(path)
+    file = facts["models"].get(bench.NAMES[name])
+    if name in bench.OUR_VARIANTS:
+        from chapters.ch11_a_real_model.passes import phases
+        from chapters.kit.chat.gguf_file import read_gguf
+        from chapters.kit.chat.perplexity import Readers
+
+        return Readers(phases).reader(read_gguf(file), exact=bench.OUR_VARIANTS[name][1])
+    if name in (bench.LLAMA_CPP, bench.BEST):
+        from chapters.ch11_a_real_model import llama_cpp_peer
+
+        return llama_cpp_peer.Context(llama_cpp_peer.load(file), WINDOW, threads)
+    from chapters.ch11_a_real_model import transformers_peer
+
+    return transformers_peer.AllLogits(facts, bench.read_weights(path), threads)
+
+
+def main(name: str, path: str, threads: str, count: str = "0") -> None:
+    """Print the perplexity of the bench's text, or of its first `count` tokens."""
+    from chapters.ch11_a_real_model import bench
+
+    reading: Sequence[int] = bench.read_facts(path)["reading"]
+    print(perplexity(model_of(name, path, int(threads)), reading[: int(count) or None]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
