@@ -16,9 +16,6 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType, ModuleType
 
 ASK_FOR_TORCH = ("tvm_ffi", "tvm.relax.base_py_module")  # they do without it where there is none
-CHECKER = "tvm.s_tir.schedule._type_checker"
-SYNTAX_TREES = "tvm.script.parser.core.doc"
-REGISTRY = "tvm_ffi.registry"
 
 
 class _Finder(MetaPathFinder):
@@ -28,12 +25,8 @@ class _Finder(MetaPathFinder):
     def find_spec(self, name, path=None, target=None) -> ModuleSpec | None:
         if name == "tvm":
             return _without_collecting(PathFinder.find_spec(name, path))
-        if name == REGISTRY:
-            return _then(PathFinder.find_spec(name, path), _remember_names)
-        if name == CHECKER:
-            return _then(PathFinder.find_spec(name, path), _remember_types)
-        if name == SYNTAX_TREES:
-            return _then(PathFinder.find_spec(name, path), _remember_trees)
+        if name in CHANGES:
+            return _then(PathFinder.find_spec(name, path), CHANGES[name])
         if (
             name == "torch"
             and self._hide_torch
@@ -50,8 +43,10 @@ def _importer(frame: FrameType) -> str:
     return frame.f_globals["__name__"]
 
 
-def _then(spec: ModuleSpec, change) -> ModuleSpec:
-    """`spec`, whose module is changed as soon as it has been executed."""
+def _then(spec: ModuleSpec | None, change) -> ModuleSpec | None:
+    """`spec`, whose module is changed as soon as it has been executed; None if there is no such module."""
+    if spec is None:
+        return None
     execute = spec.loader.exec_module
 
     def execute_and_change(module: ModuleType) -> None:
@@ -62,8 +57,10 @@ def _then(spec: ModuleSpec, change) -> ModuleSpec:
     return spec
 
 
-def _without_collecting(spec: ModuleSpec) -> ModuleSpec:
+def _without_collecting(spec: ModuleSpec | None) -> ModuleSpec | None:
     """`spec`, whose module is executed without looking for garbage: a tenth of a second."""
+    if spec is None:
+        return None
     execute = spec.loader.exec_module
 
     def execute_alone(module: ModuleType) -> None:
@@ -122,6 +119,13 @@ def _remember_types(checker: ModuleType) -> None:
 def _remember_trees(doc: ModuleType) -> None:
     """Make the syntax tree of a text once."""
     doc.parse = functools.lru_cache(maxsize=512)(doc.parse)
+
+
+CHANGES = {
+    "tvm_ffi.registry": _remember_names,
+    "tvm.s_tir.schedule._type_checker": _remember_types,
+    "tvm.script.parser.core.doc": _remember_trees,
+}
 
 
 def install() -> None:

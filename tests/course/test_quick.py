@@ -50,6 +50,13 @@ def test_a_function_that_is_registered_later_is_found_too():
     assert "quick_a.one" not in tvm_ffi.registry.list_global_func_names()
 
 
+def test_where_tvm_is_missing_that_is_what_python_says():
+    """A peer of a bench may be an interpreter without it, in which libraries ask for TVM."""
+    code = "import importlib.util as u, sys, chapters; sys.path = [p for p in sys.path if 'packages' not in p]; "
+    code += "assert u.find_spec('tvm') is None and u.find_spec('tvm_ffi') is None"
+    subprocess.run([sys.executable, "-S", "-c", code], cwd=ROOT, check=True)
+
+
 def test_garbage_is_collected_again_after_the_import():
     code = "import gc, chapters, tvm; assert gc.isenabled()"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
