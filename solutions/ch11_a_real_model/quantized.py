@@ -208,3 +208,32 @@ def time_to_first_token(
         later.append(clock() - start)
     return {**taken, "step": statistics.median(later)}
     # END exercise 11.9
+
+
+def predicted_and_measured(
+    step: Callable[[], object],
+    read: Callable[[], object],
+    step_bytes: int,
+    read_bytes: int,
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
+    """Return tokens per second: "predicted" from the memory's bandwidth, and "measured".
+
+    `step()` computes one token, and reads `step_bytes` bytes of weights. `read()` reads `read_bytes` bytes, and does
+    nothing else. The two take turns, `read` first. The first call of each does not count; of the next `repeats` calls
+    the median does.
+    """
+    # BEGIN exercise 11.10 (about 9 lines): take turns; the bandwidth is bytes per second of reading
+    reading, stepping = [], []
+    for _ in range(repeats + 1):
+        for call, taken in ((read, reading), (step, stepping)):
+            start = clock()
+            call()
+            taken.append(clock() - start)
+    bandwidth = read_bytes / statistics.median(reading[1:])
+    return {
+        "predicted": bandwidth / step_bytes,
+        "measured": 1 / statistics.median(stepping[1:]),
+    }
+    # END exercise 11.10

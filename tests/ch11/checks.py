@@ -47,6 +47,7 @@ ROW = Section(LESSON, "A row of the embedding")
 INTEGERS = Section(LESSON, "The product with integers")
 EIGHT = Section(LESSON, "Which matrices deserve 8 bits")
 FIRST = Section(LESSON, "Before the first token")
+RATES = Section(LESSON, "What a token costs")
 
 LIMITS = {"test_11_6_passes": 60}
 
@@ -809,3 +810,77 @@ def observe_11_9(impl):
         return f"{ {part: round(float(time), 3) for part, time in found.items()} } {model.log}"
 
     return [lambda: look(5), lambda: look(3)]
+
+
+# --- 11.10 ----------------------------------------------------------------------------------------
+
+
+class Machine:
+    """A machine with its own clock, on which reading and steps take given times, one call after the other."""
+
+    def __init__(self, reads=(0.5, 0.04, 0.05, 0.9, 0.06), steps=(0.9, 0.03, 0.02, 0.02, 0.8)):
+        self.now, self.log = 1000.0, []
+        self.reads, self.steps = list(reads), list(steps)
+
+    def clock(self) -> float:
+        return self.now
+
+    def read(self) -> None:
+        self._pass("read", self.reads)
+
+    def step(self) -> int:
+        self._pass("step", self.steps)
+        return 7
+
+    def _pass(self, what: str, seconds: list[float]) -> None:
+        self.now += seconds[self.log.count(what) % len(seconds)]
+        self.log.append(what)
+
+
+STEP_BYTES, READ_BYTES = 97_000_000, 150_000_000
+
+
+def rates(impl, repeats: int = 4, **times) -> tuple[dict, Machine]:
+    machine = Machine(**times)
+    calls = machine.step, machine.read
+    found = impl.predicted_and_measured(*calls, STEP_BYTES, READ_BYTES, repeats, machine.clock)
+    what = "`predicted_and_measured` does not return the two rates."
+    expect.has_keys(found, ("predicted", "measured"), what)
+    return found, machine
+
+
+def test_11_10_turns(impl) -> None:
+    """reading and steps take turns, once more than they are counted"""
+    for repeats in (4, 2):
+        _, machine = rates(impl, repeats)
+        what = f"With repeats={repeats} the calls are not the expected ones."
+        why = "Another program may use the memory for a while. If both take turns, it slows both down, and the "
+        why += "comparison stays fair. The first call of each touches memory that is new, so it does not count."
+        RATES.equal(machine.log, ["read", "step"] * (repeats + 1), what, why=why)
+
+
+def test_11_10_measured(impl) -> None:
+    """steps per second, by the median of those that count"""
+    found, _ = rates(impl)
+    what = (
+        "Four steps that count take 0.03, 0.02, 0.02 and 0.8 seconds, and your “measured” is wrong."
+    )
+    why = "The median is 0.025 seconds per token. A mean would let one interruption decide."
+    RATES.close(np.float64(found["measured"]), np.float64(1 / 0.025), what, atol=1e-6, why=why)
+
+
+def test_11_10_predicted(impl) -> None:
+    """the bandwidth of reading, divided by the bytes that a step reads"""
+    found, _ = rates(impl)
+    what = "Reading 150 MB takes 0.04, 0.05, 0.9 and 0.06 seconds, a token reads 97 MB, and your “predicted” is wrong."
+    why = "The median is 0.055 seconds, and 150 MB in 0.055 seconds are 2.7 GB/s. Divide that by the bytes per token."
+    wanted = READ_BYTES / 0.055 / STEP_BYTES
+    RATES.close(np.float64(found["predicted"]), np.float64(wanted), what, atol=1e-6, why=why)
+
+
+def observe_11_10(impl):
+    def look(repeats: int) -> str:
+        found, machine = rates(impl, repeats)
+        return f"{ {name: round(float(rate), 3) for name, rate in found.items()} } {machine.log}"
+
+    return [lambda: look(4), lambda: look(1)]

@@ -15,6 +15,7 @@ import pytest
 
 from chapters.ch11_a_real_model import chat as program
 from chapters.ch11_a_real_model.passes import PASSES
+from chapters.kit.chat.model_cache import MODEL
 from chapters.kit.machine import processors
 from chapters.runner.commands import chat as command
 from chapters.runner.course import ROOT
@@ -186,6 +187,23 @@ def test_the_chapters_that_are_named_are_those_whose_code_compiles(cache):
 def test_a_wrong_call_gets_one_sentence(arguments, says):
     done = run(*arguments)
     assert done.returncode == 2 and says in done.stdout and "Traceback" not in done.stderr
+
+
+def test_the_functions_of_two_exercises_measure_the_real_model(cache, model):
+    if not (cache / MODEL).exists():
+        (cache / MODEL).symlink_to(model)
+    done = subprocess.run(
+        [sys.executable, "-m", "chapters.ch11_a_real_model.your_machine"],
+        cwd=ROOT,
+        env={**os.environ, "FUSION_CACHE": str(cache)},
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        check=True,
+    )
+    (first, next_one) = re.search(r"^compile +(\S+ s) +(\S+ ms)$", done.stdout, re.M).groups()
+    assert float(first[:-2]) > 1 and float(next_one[:-3]) < 1000
+    predicted, measured = map(float, re.findall(r"(\d+) tokens per second", done.stdout))
+    assert 0 < measured and 0 < predicted
 
 
 # --- the options, and what is said before the first answer --------------------------------------------------

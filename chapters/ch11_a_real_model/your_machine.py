@@ -1,0 +1,114 @@
+"""Your functions of exercises 11.9 and 11.10 on the real model: `python -m chapters.ch11_a_real_model.your_machine`.
+
+It says where the time before the first token goes, at a first start and at the next one, and how close a decode step
+comes to reading its weights. The reference's functions stand in until all of the chapter's checks pass.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+BEGIN = time.perf_counter()  # before TVM is imported
+
+import numpy as np  # noqa: E402
+import tvm  # noqa: E402
+
+from chapters.ch11_a_real_model.passes import chat_model, owners, phases  # noqa: E402
+from chapters.kit.bench.cpu_bounds import read_matrix  # noqa: E402
+from chapters.kit.bench.operands import in_numpy_memory  # noqa: E402
+from chapters.kit.chat.compiled import ChatModel, cache_dtype, compile_decoder  # noqa: E402
+from chapters.kit.chat.gguf_file import GGUF, read_gguf  # noqa: E402
+from chapters.kit.chat.kept_model import load_or_compile  # noqa: E402
+from chapters.kit.chat.model_cache import fetch_model  # noqa: E402
+from chapters.kit.chat.tokenizer import Tokenizer  # noqa: E402
+from chapters.kit.chat.weights import Weights, read_config  # noqa: E402
+from chapters.kit.draw.table import Table, duration  # noqa: E402
+from chapters.kit.machine import llvm_host  # noqa: E402
+from chapters.kit.quantized.dot_products import lanes_of  # noqa: E402
+from chapters.runner.earlier import earlier, whose  # noqa: E402
+
+IMPORTED = time.perf_counter() - BEGIN
+PROMPT = "What is a compiler? Answer in one sentence."
+STEPS = 50
+COLUMNS = 4096  # of the matrix that is only read
+
+
+class FirstStart:
+    """The chat model as exercise 11.9 takes it: it compiles, although there may be a compiled model in the cache."""
+
+    def __init__(self, file: GGUF):
+        self.file, self.config, self.target = file, read_config(file), llvm_host()["target"]
+
+    def compile(self) -> None:
+        self.weights = Weights(self.file, self.config, lanes_of(self.target))
+        self.compiled = self.compiled_anew()
+
+    def compiled_anew(self) -> tuple:
+        return compile_decoder(self.weights, self.target, phases)
+
+    def load(self) -> None:
+        self.model = ChatModel(
+            self.compiled[0], self.weights, self.compiled[1], cache_dtype(self.target, False)
+        )
+
+    def feed(self, tokens: Sequence[int]) -> int:
+        return int(self.model.feed(tokens).argmax())
+
+
+class NextStart(FirstStart):
+    """The same, with what an earlier start has compiled and kept."""
+
+    def compile(self) -> None:
+        self.weights = Weights(self.file, self.config, lanes_of(self.target))
+        *self.compiled, _ = load_or_compile(
+            self.weights, self.target, False, owners(), self.compiled_anew
+        )
+
+
+def reading_of(nbytes: int) -> tuple[Callable[[], object], int]:
+    """(a function that reads about `nbytes` bytes from memory and does nothing else, how many it reads)."""
+    rows = max(1, round(nbytes / (4 * 4 * COLUMNS))) * 4
+    kernel, shape = read_matrix(rows, COLUMNS, llvm_host()["target"])
+    matrix = in_numpy_memory(np.ones((rows, COLUMNS), "float32"))
+    sums = tvm.runtime.empty(shape, "float32")
+    return lambda: kernel(matrix, sums), 4 * rows * COLUMNS
+
+
+def main() -> int:
+    try:
+        file = read_gguf(fetch_model())
+        tokens = Tokenizer.from_gguf(file).encode(PROMPT)
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
+    ours = earlier(11)
+    print(f"The functions are {whose(11)}. Importing TVM and the course took {duration(IMPORTED)}.")
+    chat_model(file, read_config(file), exact=False)  # from now on there is a kept model
+    starts = {"first start": FirstStart(file), "next start": NextStart(file)}
+    found = {name: ours.time_to_first_token(one, tokens, STEPS) for name, one in starts.items()}
+    parts = {"compile": "compile", "load": "load", "prompt": "prompt", "step": "one step after it"}
+    rows = [
+        (words, *(duration(found[name][key]) for name in found)) for key, words in parts.items()
+    ]
+    print(f"\n{Table(('part', *found), rows, f'The prompt has {len(tokens)} tokens.')}\n")
+
+    model = starts["next start"].model
+    nbytes = sum(one.nbytes for one in file.tensors.values())
+    read, read_bytes = reading_of(nbytes)
+    at = model.length
+
+    def step() -> None:
+        model.length = at  # the same step each time
+        model.feed(tokens[:1])
+
+    rates = ours.predicted_and_measured(step, read, nbytes, read_bytes, STEPS)
+    for name, rate in rates.items():
+        print(f"{name}: {rate:.0f} tokens per second")
+    print(f"A step reaches {rates['measured'] / rates['predicted']:.0%} of the speed of reading.")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
