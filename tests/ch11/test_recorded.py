@@ -57,6 +57,29 @@ def test_the_lesson_says_how_much_faster_it_is_than_llama_cpp():
     assert said == times(bench.OURS, "llama.cpp") + times(bench.OURS_Q4_0, bench.BEST)
 
 
+def test_the_perplexities_in_the_runtimes_are_those_of_the_same_weights():
+    """Ours as another command measured it; llama.cpp's and Transformers' within half a per cent of ours."""
+    from chapters.ch11_a_real_model import bench
+
+    found = load("ch11_chat")["measured"]["perplexity"]
+    known = {n: v["perplexity"] for n, v in load("ch11_perplexity")["measured"]["variants"].items()}
+    same = {
+        bench.OURS: "file, x in 8 bits",
+        bench.EXACT: "file, x in float32",
+        bench.OURS_Q4_0: "Q4_0 and the file's embedding, x in 8 bits",
+    }
+    for name, variant in same.items():
+        assert abs(found[name] / known[variant] - 1) < 1e-3
+    assert found[bench.TRANSFORMERS] == found[bench.COMPILED]
+    for name, ours in (
+        (bench.LLAMA_CPP, bench.OURS),
+        (bench.BEST, bench.OURS_Q4_0),
+        (bench.TRANSFORMERS, bench.EXACT),
+    ):
+        assert abs(found[name] / found[ours] - 1) < 5e-3
+    assert found[bench.OURS] < 1.005 * known["float32"]  # what a default may lose
+
+
 def test_the_tables_hold_what_was_measured():
     measured = load("ch11_perplexity")["measured"]
     assert set(given.KINDS) == set(measured["alone"]) and len(given.KINDS) == 8

@@ -21,6 +21,7 @@ from chapters.ch04_add_rms_norm import bench as norm_bench
 from chapters.ch05_schedules_and_their_limits import bench as matmul_bench
 from chapters.ch09_the_compiler import bench as decoder_bench
 from chapters.ch11_a_real_model import bench as chat_bench
+from chapters.ch11_a_real_model import bench_kernels
 from chapters.ch11_a_real_model.first_token import PROMPT
 from chapters.kit.bench.results import FOLDER, load
 from chapters.kit.decoder.llama_config import LlamaConfig
@@ -191,6 +192,8 @@ def chat(m: dict, on: Machine) -> Iterator[Rate]:
         yield on.moving(f"first token, {name}", size, time, 2)
         yield on.arithmetic(f"first token, {name}", 2 * PROMPT * size, time, 2, "vpdpbusd")
     for name, parts in m["kernels"].items():
+        if name == bench_kernels.BYTES:
+            continue
         size = m["bytes"]["Transformers" if name == "float32 weights" else chat_bench.OURS]
         yield Rate(name, size / sum(parts.values()), m["threads"]["1"]["bandwidth"])
 
@@ -264,7 +267,7 @@ def times_in(value: object, path: tuple = ()) -> Iterator[tuple]:
     """Where the measured times of a results file are: the path of each float that is one."""
     if isinstance(value, dict):
         for key, inner in value.items():
-            if key not in ("errors", "costs", "bytes"):
+            if key not in ("errors", "costs", "bytes", "perplexity"):
                 yield from times_in(inner, (*path, key))
     elif isinstance(value, list):
         for number, inner in enumerate(value):
