@@ -118,7 +118,7 @@ def of_threads(timings: dict[str, Timing], nbytes: int) -> dict:
     return {
         "seconds": {name: timing.seconds for name, timing in others.items()},
         "errors": {name: timing.error for name, timing in others.items()},
-        "bandwidth": 4 * rows_to_read(nbytes) * COLUMNS / timings["reading"].seconds,
+        "bandwidth": matrix_bytes(nbytes) / timings["reading"].seconds,
     }
 
 
@@ -127,11 +127,10 @@ def of_threads(timings: dict[str, Timing], nbytes: int) -> dict:
 
 def tables(measured: dict) -> dict[str, Table | Bars]:
     """The tables of what `run` measured, and one picture, by their names in TABLES."""
-    one_thread = measured["threads"]["1"]
     return {
         "decoder": table_of(measured),
         "first token": first_token.table_of(measured["first token"]),
-        "step": bench_kernels.figure_of(measured["kernels"], one_thread["bandwidth"]),
+        "step": bench_kernels.figure_of(measured["kernels"]),
         "kernels": bench_kernels.table_of(measured["kernels"]),
     }
 
@@ -322,6 +321,11 @@ def ours(name: str, path: str) -> dict:
 def rows_to_read(nbytes: int) -> int:
     """The rows of a float32 matrix of COLUMNS columns that has about `nbytes` bytes."""
     return max(1, round(nbytes / (4 * 4 * COLUMNS))) * 4
+
+
+def matrix_bytes(nbytes: int) -> int:
+    """How much a kernel reads that is to read about `nbytes` bytes."""
+    return 4 * rows_to_read(nbytes) * COLUMNS
 
 
 def reading(path: str) -> dict:

@@ -42,13 +42,14 @@ FLOATS, CODES, ROUNDED = (
     "codes, float32 activations",
     "codes, 8-bit activations",
 )
-BYTES = "bytes"
+BYTES, PER_SECOND = "bytes", "read per second"
 STEPS, QUICK_STEPS = 50, 5
 
 
 def measure(path: str, quick: bool) -> dict[str, dict[str, float]]:
     """{variant: {group: seconds per step}}, and {BYTES: {product: bytes of its weights in the file}}.
 
+    BYTES also has PER_SECOND, the bandwidth of reading, measured before and after each variant.
     It is measured in a process with one thread. path: the bench's inputs.
     """
     variables = {variable: "1" for variable in THREAD_VARIABLES}
@@ -76,22 +77,21 @@ def table_of(measured: dict[str, dict[str, float]]) -> Table:
     return Table(("kernels", *measured), rows, note)
 
 
-def figure_of(measured: dict[str, dict[str, float]], bandwidth: float) -> Bars:
+def figure_of(measured: dict[str, dict[str, float]]) -> Bars:
     """A step with codes and activations in 8 bits as bars, one per group.
 
-    bandwidth: of reading, in bytes per second. A mark says how long it would take only to read a product's weights.
+    A mark says how long it would take only to read a product's weights.
     """
-    seconds = measured[ROUNDED]
+    seconds, bandwidth = measured[ROUNDED], measured[BYTES][PER_SECOND]
     total, bars = sum(seconds.values()), []
     for group in ORDER:
-        reading = measured[BYTES].get(group, 0) / bandwidth
         words = f"{1e3 * seconds[group]:.2f} ms, {seconds[group] / total:.0%}"
-        mark = min(reading, seconds[group]) if reading else None
+        mark = measured[BYTES][group] / bandwidth if group in PRODUCTS else None
         bars.append(Bar(group, seconds[group], words, group in PRODUCTS, mark))
     note = (
         f"{1e3 * total:.2f} ms in all, on one thread. Colour: the products. Line: how long it takes only to read the "
-        f"product's weights, at {bandwidth / 1e9:.0f} GB/s. The rest: the activation, the embedding, and the virtual "
-        "machine between the kernels."
+        f"product's weights, at the {bandwidth / 1e9:.0f} GB/s measured beside it. The rest: the activation, the "
+        "embedding, and the virtual machine between the kernels."
     )
     return Bars("A decode step with 4-bit weights, kernel by kernel", bars, note)
 
@@ -191,14 +191,28 @@ def main() -> None:
         CODES: (lambda: bench.chat_model(path, exact=True), bench.EXACT_LIMIT),
         ROUNDED: (lambda: bench.chat_model(path, exact=False), bench.ROUNDED_LIMIT),
     }
-    found = {}
+    found, readings = {}, []
+    kernel = bench.reading(path)["reading"][0]
+
+    def read() -> None:
+        for _ in range(steps):
+            start = time.perf_counter()
+            kernel()
+            readings.append(time.perf_counter() - start)
+
     for name, (make, limit) in variants.items():
         model = make()
         calls = bench.calls_of(model, facts["tokens"])
         for function, call in calls.items():
             bench.checked(call(), path, f"{bench.FILE} {function}", limit)
+        read()
         found[name] = grouped(model, calls["decode"], steps)
-    found[BYTES] = bytes_of_products(Weights(file, read_config(file), lanes_of(target)))
+        read()
+    products = bytes_of_products(Weights(file, read_config(file), lanes_of(target)))
+    found[BYTES] = {
+        **products,
+        PER_SECOND: bench.matrix_bytes(facts["bytes"][bench.FILE]) / statistics.median(readings),
+    }
     print(json.dumps(found))
 
 

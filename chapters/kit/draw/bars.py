@@ -33,7 +33,7 @@ figure.course-bars { width: auto; max-width: 42rem; margin: 0; text-align: left;
 class Bar:
     """value: its length, not negative. words: what stands at its end. ours: draws it in colour.
 
-    mark: a value, at most `value`, at which a line crosses the bar.
+    mark: a value at which a line crosses the bar, or stands behind its end.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Bars(Drawing):
 
     @property
     def longest(self) -> float:
-        return max(bar.value for bar in self.bars)
+        return max(max(bar.value, bar.mark or 0) for bar in self.bars)
 
     def __str__(self) -> str:
         rows = [(bar.name, self._drawn(bar), bar.words) for bar in self.bars]
@@ -63,10 +63,11 @@ class Bars(Drawing):
         )
 
     def _drawn(self, bar: Bar) -> str:
-        drawn = list("█" * round(COLUMNS * bar.value / self.longest) or "▏")
-        if bar.mark is not None:
-            drawn[min(round(COLUMNS * bar.mark / self.longest), len(drawn) - 1)] = "│"
-        return "".join(drawn)
+        drawn = "█" * round(COLUMNS * bar.value / self.longest) or "▏"
+        if bar.mark is None:
+            return drawn
+        at = min(round(COLUMNS * bar.mark / self.longest), COLUMNS - 1)
+        return f"{drawn[:at]:<{at}}│{drawn[at + 1 :]}"
 
     def figure(self) -> str:
         note = self.note if isinstance(self.note, Html) else html.escape(self.note)
