@@ -92,9 +92,7 @@ def test_the_mark_of_a_product_is_the_time_of_reading_its_weights():
     drawn = {bar.name: bar for bar in bench.tables(MEASURED)["step"].bars}
     assert list(drawn) == list(bench_kernels.ORDER)
     assert drawn["gate, up"].mark == 3e-3  # 60 MB at 20 GB/s
-    assert (
-        drawn["head"].mark == 1e-3
-    )  # no bar is shorter than its mark: the clock and the bandwidth have noise
+    assert drawn["head"].mark == 1.5e-3  # longer than its bar: both have noise
     assert drawn["attention"].mark is None and drawn["attention"].words == "1.00 ms, 8%"
 
 
