@@ -30,7 +30,7 @@ from tests.kit.llama_in_numpy import logits_of
 from tests.kit.real_model import real_model_path
 
 RECORD = json.loads(Path(__file__).with_name("chat_answers.json").read_text("utf-8"))
-FUNCTIONS = ("embed", "prefill", "decode", "batch_verify")
+FUNCTIONS = ("prefill", "decode", "batch_verify")
 
 
 @pytest.fixture(scope="module")

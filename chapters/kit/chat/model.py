@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import tvm
 from tvm.relax.frontend import nn
-from tvm.relax.frontend.nn import Tensor
+from tvm.relax.frontend.nn import Tensor, op
 
 from chapters.kit.chat.attention import CachedAttention, cache_shape
 from chapters.kit.chat.weights import Spec, Weights
@@ -20,7 +20,7 @@ from chapters.kit.quantized.layers import (
     TiedHead,
 )
 
-FUNCTIONS = ("embed", "prefill", "decode")
+FUNCTIONS = ("prefill", "decode")
 
 
 def matrix(spec: Spec) -> Matrix:
@@ -45,12 +45,32 @@ class ChatAttention(nn.Module):
         return self.o_proj(out), kv_cache
 
 
+class ChatDecoder(LlamaForCausalLM):
+    """Chapter 9's decoder whose functions take the numbers of tokens, (s,) int32, so that a step is one call."""
+
+    def prefill(self, input_ids: Tensor, positions: Tensor, kv_cache: Tensor):
+        """Logits (1, 1, vocab_size) of the last token, and the extended cache."""
+        return super().prefill(self._embedded(input_ids), positions, kv_cache)
+
+    def decode(self, input_ids: Tensor, positions: Tensor, kv_cache: Tensor):
+        """The same for one token."""
+        return self.batch_verify(input_ids, positions, kv_cache)
+
+    def batch_verify(self, input_ids: Tensor, positions: Tensor, kv_cache: Tensor):
+        """Logits (1, s, vocab_size) of all tokens, and the extended cache."""
+        return super().batch_verify(self._embedded(input_ids), positions, kv_cache)
+
+    def _embedded(self, input_ids: Tensor) -> Tensor:
+        rows = self.embed(input_ids)
+        return op.reshape(rows, (1, *rows.shape))
+
+
 def chat_decoder(
     weights: Weights, functions: Sequence[str] = FUNCTIONS, cache_dtype: str = "float32"
 ) -> tuple[tvm.IRModule, list[str]]:
     """(the decoder as an IRModule, the names of its parameters in the order of the tuple that its functions take).
 
-    functions: among FUNCTIONS and "batch_verify", which gives the logits of all tokens and takes what prefill takes.
+    functions: among those of ChatDecoder.
     cache_dtype: "float32" or "float16". One sequence; `seq_len` is symbolic, the context window and the vocabulary
     are not.
     """
@@ -59,7 +79,7 @@ def chat_decoder(
     def linear(layer: str) -> MatrixLinear:
         return MatrixLinear([matrix(spec) for spec in weights.specs(layer)])
 
-    whole = LlamaForCausalLM(config, "float32")
+    whole = ChatDecoder(config, "float32")
     model = whole.model
     model.rope = nn.Parameter((config.context_window_size, 2, config.head_dim // 2), "float32")
     model.embed_tokens = MatrixEmbedding(matrix(*weights.specs("model.embed_tokens.matrix")))
@@ -78,13 +98,9 @@ def chat_decoder(
 
 def _spec(name: str, config, cache_dtype: str) -> dict:
     modes = {"$": {"param_mode": "packed", "effect_mode": "none"}}
-    if name == "embed":
-        return {"input_ids": nn.spec.Tensor(["seq_len"], "int32"), **modes}
-    embeds = "input_embeds" if name.startswith("batch") else "input_embed"
-    length = 1 if name == "decode" else "seq_len"
     cache = list(cache_shape(config))
     return {
-        embeds: nn.spec.Tensor([1, length, config.hidden_size], "float32"),
+        "input_ids": nn.spec.Tensor([1 if name == "decode" else "seq_len"], "int32"),
         "positions": nn.spec.Tensor([1], "int32"),
         "kv_cache": nn.spec.Tensor(cache, cache_dtype),
         **modes,

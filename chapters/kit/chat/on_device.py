@@ -47,17 +47,14 @@ class ModelOnDevice:
         name = "decode" if len(tokens) == 1 else "prefill"
         with self.device.spoken("answering"):
             ids, position = (self._there(np.asarray(a, "int32")) for a in (tokens, [self.length]))
-            (rows,) = self._call("embed", ids, self.weights)
-            embedded = rows._create_view((1, len(tokens), self.config.hidden_size))
-            logits, self.cache = self._call(name, embedded, position, self.cache, self.weights)
+            logits, self.cache = self._call(name, ids, position, self.cache, self.weights)
             self.length += len(tokens)
             return logits.numpy().reshape(-1)
 
     def _call(self, name: str, *arguments) -> tuple:
         self.vm.set_input(name, *arguments)
         self.vm.invoke_stateful(name)
-        found = self.vm.get_outputs(name)
-        return found if isinstance(found, tuple) else (found,)
+        return self.vm.get_outputs(name)
 
     def _there(self, array: np.ndarray) -> tvm.runtime.Tensor:
         return tvm.runtime.tensor(np.ascontiguousarray(array), device=self.device.raw)

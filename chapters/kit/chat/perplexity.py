@@ -53,7 +53,7 @@ class Reader(ChatModel):
         return self._run("batch_verify", tokens, 0)[0]
 
 
-READS = ("embed", "batch_verify")
+READS = ("batch_verify",)
 
 
 class Readers:
