@@ -154,6 +154,8 @@ class Child(contextlib.AbstractContextManager):
 def main(module: str, arguments: list[str]) -> None:
     """Answer the parent's questions until it is gone."""
     folder = Path(os.environ[FOLDER])
+    # the parent may kill this process at any time, and then removes its folder: temporary files belong there
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
     questions = _from_parent(os.fdopen(os.dup(0), "r", encoding="utf-8"))
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     process = os.getpid()

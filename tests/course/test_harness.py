@@ -6,6 +6,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import pytest
 import tvm
 from tvm import relax
 
+from chapters.child import Child
 from chapters.kit.cases.relax_text import relax_module
 from chapters.runner.course import ROOT, CourseError, chapter
 from chapters.runner.course import exercise as find
@@ -353,3 +355,15 @@ def test_first_failure_of_an_exercise_is_the_only_one_shown(course):
     result = course.pytest("chapters/ch00_first_module")
     assert result.returncode == 1 and result.stdout.count("✗ Your code raised") == 1
     assert "1 failed" in result.stdout and "waits" in result.stdout
+
+
+def test_what_a_child_leaves_in_temporary_folders_goes_with_it(tmp_path, monkeypatch):
+    """It is killed, so nothing in it could clean up; programs that it starts use the same folder."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with Child("chapters.runner.page_code", "a page") as child:
+        code = "import os, tempfile\nprint(tempfile.mkdtemp())\nprint(os.environ['TMPDIR'])"
+        assert child.ask({"code": code, "line": 1}, 60 * patience()).get("error") is None
+        first, second = child.printed().decode().split()
+        assert Path(first).is_dir() and tmp_path in Path(first).parents
+        assert tmp_path in Path(second).parents
+    assert not list(tmp_path.iterdir())
