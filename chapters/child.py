@@ -31,7 +31,8 @@ ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 120  # importing TVM from a cold disk
 GRACE_SECONDS = 2  # how much longer than its limit a child may take before the parent stops it
 MOST_PRINTED = 100_000_000  # bytes that a child may print, or write into any file
-FOLDER = "FUSION_CHILD"  # environment variable: the folder in which a child writes its files
+# environment variables: the folder in which a child writes its files, and how large they may be
+FOLDER, LARGEST_FILE = "FUSION_CHILD", "FUSION_CHILD_LARGEST_FILE"
 
 
 class Lost(Exception):
@@ -64,7 +65,10 @@ def ended(code: int) -> str:
 
 
 class Child(contextlib.AbstractContextManager):
-    """The parent's end. Use it as a context manager, or call `close`."""
+    """The parent's end. Use it as a context manager, or call `close`.
+
+    largest_file: bytes that the child may print, or write into any file.
+    """
 
     def __init__(
         self,
@@ -73,12 +77,14 @@ class Child(contextlib.AbstractContextManager):
         python: str = sys.executable,
         environment: dict[str, str] | None = None,
         cwd: Path = ROOT,
+        largest_file: int = MOST_PRINTED,
     ):
         self.folder = tempfile.TemporaryDirectory(prefix="fusion-", ignore_cleanup_errors=True)
         self._printed, self._stack = (Path(self.folder.name) / n for n in ("printed", "stack"))
         self._printed.touch()
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         facts = {"PYTHONPATH": path, "PYTHONUTF8": "1", FOLDER: self.folder.name}
+        facts[LARGEST_FILE] = str(largest_file)
         with self._printed.open("ab") as printed:
             self.process = subprocess.Popen(
                 [python, "-m", "chapters.child", module, *arguments],
@@ -213,7 +219,7 @@ def _from_parent(stream) -> queue.Queue[str]:
 
 
 def _limit() -> None:
-    """Bound what this process may print and, on Linux, allocate: asking for more raises at once.
+    """Bound what this process may print or write and, on Linux, allocate: asking for more raises at once.
 
     RLIMIT_DATA counts memory that can be written, not the address space that a GPU driver reserves.
     """
@@ -221,7 +227,7 @@ def _limit() -> None:
         import resource
     except ImportError:  # Windows
         return
-    limits = {resource.RLIMIT_FSIZE: MOST_PRINTED}
+    limits = {resource.RLIMIT_FSIZE: int(os.environ[LARGEST_FILE])}
     if sys.platform == "linux":
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         limits[resource.RLIMIT_DATA] = memory

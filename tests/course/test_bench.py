@@ -6,6 +6,7 @@ import importlib
 import os
 import subprocess
 import sys
+import tempfile
 import venv
 
 import numpy as np
@@ -15,6 +16,7 @@ import tvm
 from chapters.ch03_transpose_matmul import bench as of_the_pass
 from chapters.ch05_schedules_and_their_limits import bench as of_the_schedules
 from chapters.ch09_the_compiler import bench_epilogues
+from chapters.child import MOST_PRINTED
 from chapters.kit.bench import matmul_peers, results, timing
 from chapters.kit.bench.cpu_bounds import MULTIPLY_ADDS, multiply_add, multiply_tile, read_matrix
 from chapters.kit.bench.timing import MissingPeer, Peer, PeerFailed, compare
@@ -30,6 +32,13 @@ HERE = "tests.course.test_bench"
 def two_sums(small: int, large: int):
     """Two calls whose times differ by what they add up; each says an error of its own."""
     return {"small": (lambda: sum(range(small)), 0.5), "large": (lambda: sum(range(large)), None)}
+
+
+def writes():
+    """As PyTorch does, whose compiled headers are a temporary file of more than 100 MB."""
+    with tempfile.TemporaryFile() as file:
+        file.truncate(2 * MOST_PRINTED)
+    return {"written": (lambda: None, None)}
 
 
 def absent():
@@ -52,6 +61,10 @@ def test_compare_times_each_variant_and_tells_what_is_missing():
     assert missing == ["nothing of that name is installed"]
     assert timings["large"].seconds > 3 * timings["small"].seconds
     assert timings["small"].error == 0.5 and len(timings["small"].rounds) == 3
+
+
+def test_a_peer_may_write_large_files():
+    assert "written" in compare([Peer(HERE, "writes")], threads=1, rounds=1)[0]
 
 
 @pytest.mark.parametrize(("function", "told"), [("wrong", "wrong numbers"), ("dies", "died")])

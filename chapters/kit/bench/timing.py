@@ -42,6 +42,9 @@ TOO_LITTLE = 1e-2
 WARM_UP = 0.25
 BUILD_SECONDS = 1800  # at most, until a peer is compiled and checked; torch.compile takes minutes
 MEASURE_SECONDS = 600  # at most, for one variant in one round
+LARGEST_FILE = (
+    2_000_000_000  # bytes: the headers that PyTorch compiles in advance take more than 100 MB
+)
 # module -> the library that has it, as a sentence names it
 LIBRARIES = {"torch": "PyTorch", "llama_cpp": "llama-cpp-python", "transformers": "Transformers"}
 
@@ -161,7 +164,13 @@ class _Process:
         variables = {name: str(threads) for name in THREAD_VARIABLES}
         try:
             arguments = json.dumps(asdict(peer)), str(threads)
-            self.child = Child(__name__, *arguments, python=python, environment=variables | PLACED)
+            self.child = Child(
+                __name__,
+                *arguments,
+                python=python,
+                environment=variables | PLACED,
+                largest_file=LARGEST_FILE,
+            )
         except OSError as error:
             raise PeerFailed(f"{self.name} cannot start {python}: {error}") from None
 
