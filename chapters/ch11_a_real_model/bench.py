@@ -55,7 +55,6 @@ ROUNDS, QUICK_ROUNDS = 15, 3
 # 0.05, here and in llama.cpp, which round at the same places and not in the same way. A position that is off by one
 # costs 0.4. Weights that are stored anew as Q4_0 are other weights, so they have a reference of their own.
 EXACT_LIMIT, ROUNDED_LIMIT = 1e-4, 0.1
-COLUMNS = 4096  # of the matrix that the reading kernel gets
 TABLES = ("decoder", "first token", "step", "kernels", "perplexity")  # what `shown` knows
 
 
@@ -118,7 +117,7 @@ def of_threads(timings: dict[str, Timing], nbytes: int) -> dict:
     return {
         "seconds": {name: timing.seconds for name, timing in others.items()},
         "errors": {name: timing.error for name, timing in others.items()},
-        "bandwidth": matrix_bytes(nbytes) / timings["reading"].seconds,
+        "bandwidth": nbytes / timings["reading"].seconds,
     }
 
 
@@ -318,29 +317,9 @@ def ours(name: str, path: str) -> dict:
     }
 
 
-def rows_to_read(nbytes: int) -> int:
-    """The rows of a float32 matrix of COLUMNS columns that has about `nbytes` bytes."""
-    return max(1, round(nbytes / (4 * 4 * COLUMNS))) * 4
-
-
-def matrix_bytes(nbytes: int) -> int:
-    """How much a kernel reads that is to read about `nbytes` bytes."""
-    return 4 * rows_to_read(nbytes) * COLUMNS
-
-
 def reading(path: str) -> dict:
     """A kernel that reads as many bytes as the weights have, and does next to nothing with them."""
-    import tvm
-
-    from chapters.kit.bench.cpu_bounds import read_matrix
-    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.bench.cpu_bounds import reader
     from chapters.kit.machine import llvm_host
 
-    rows = rows_to_read(read_facts(path)["bytes"][FILE])
-    kernel, shape = read_matrix(rows, COLUMNS, llvm_host()["target"])
-    w = in_numpy_memory(np.ones((rows, COLUMNS), "float32"))
-    sums = tvm.runtime.empty(shape, "float32")
-    kernel(w, sums)
-    if not np.all(sums.numpy().sum(axis=1) == COLUMNS):
-        raise ValueError("wrong numbers: the sums of a matrix of ones")
-    return {"reading": (lambda: kernel(w, sums), None)}
+    return {"reading": (reader(read_facts(path)["bytes"][FILE], llvm_host()["target"]), None)}

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 BEGIN = time.perf_counter()  # before TVM is imported
 
-import numpy as np  # noqa: E402
-import tvm  # noqa: E402
 
 from chapters.ch11_a_real_model.passes import chat_model, owners, phases  # noqa: E402
-from chapters.kit.bench.cpu_bounds import read_matrix  # noqa: E402
-from chapters.kit.bench.operands import in_numpy_memory  # noqa: E402
+from chapters.kit.bench.cpu_bounds import reader  # noqa: E402
 from chapters.kit.chat.compiled import ChatModel, cache_dtype, compile_decoder  # noqa: E402
 from chapters.kit.chat.gguf_file import GGUF, read_gguf  # noqa: E402
 from chapters.kit.chat.kept_model import load_or_compile  # noqa: E402
@@ -32,7 +29,6 @@ from chapters.runner.earlier import earlier, whose  # noqa: E402
 IMPORTED = time.perf_counter() - BEGIN
 PROMPT = "What is a compiler? Answer in one sentence."
 STEPS = 50
-COLUMNS = 4096  # of the matrix that is only read
 
 
 class FirstStart:
@@ -67,15 +63,6 @@ class NextStart(FirstStart):
         )
 
 
-def reading_of(nbytes: int) -> tuple[Callable[[], object], int]:
-    """(a function that reads about `nbytes` bytes from memory and does nothing else, how many it reads)."""
-    rows = max(1, round(nbytes / (4 * 4 * COLUMNS))) * 4
-    kernel, shape = read_matrix(rows, COLUMNS, llvm_host()["target"])
-    matrix = in_numpy_memory(np.ones((rows, COLUMNS), "float32"))
-    sums = tvm.runtime.empty(shape, "float32")
-    return lambda: kernel(matrix, sums), 4 * rows * COLUMNS
-
-
 def main() -> int:
     try:
         file = read_gguf(fetch_model())
@@ -96,14 +83,14 @@ def main() -> int:
 
     model = starts["next start"].model
     nbytes = sum(one.nbytes for one in file.tensors.values())
-    read, read_bytes = reading_of(nbytes)
+    read = reader(nbytes, llvm_host()["target"])
     at = model.length
 
     def step() -> None:
         model.length = at  # the same step each time
         model.feed(tokens[:1])
 
-    rates = ours.predicted_and_measured(step, read, nbytes, read_bytes, STEPS)
+    rates = ours.predicted_and_measured(step, read, nbytes, nbytes, STEPS)
     for name, rate in rates.items():
         print(f"{name}: {rate:.0f} tokens per second")
     print(f"A step reaches {rates['measured'] / rates['predicted']:.0%} of the speed of reading.")

@@ -17,8 +17,15 @@ from chapters.ch03_transpose_matmul import bench as of_the_pass
 from chapters.ch05_schedules_and_their_limits import bench as of_the_schedules
 from chapters.ch09_the_compiler import bench_epilogues
 from chapters.child import MOST_PRINTED
-from chapters.kit.bench import matmul_peers, results, timing
-from chapters.kit.bench.cpu_bounds import MULTIPLY_ADDS, multiply_add, multiply_tile, read_matrix
+from chapters.kit.bench import cpu_bounds, matmul_peers, results, timing
+from chapters.kit.bench.cpu_bounds import (
+    MULTIPLY_ADDS,
+    multiply_add,
+    multiply_tile,
+    read_matrix,
+    reader,
+)
+from chapters.kit.bench.operands import in_numpy_memory
 from chapters.kit.bench.timing import MissingPeer, Peer, PeerFailed, compare
 from chapters.kit.cases.linear_layer import linear_layer
 from chapters.kit.draw.read_order import read_order
@@ -177,13 +184,20 @@ def test_a_peer_with_wrong_numbers_is_refused():
             matmul_peers.checked(spoiled, x, w)
 
 
-def test_bounds_do_the_work_they_say():
+def test_bounds_do_the_work_they_say(monkeypatch):
     target = llvm_host()["target"]
-    kernel, shape = read_matrix(8, 64, target)
-    w = np.random.default_rng(0).standard_normal((8, 64)).astype("float32")
-    sums = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
-    kernel(tvm.runtime.tensor(w), sums)
-    np.testing.assert_allclose(sums.numpy().sum(axis=1), w.sum(axis=1), 1e-4, 1e-4)
+    for together in (4, 2, 1):
+        kernel, shape = read_matrix(8, 192, target, together)
+        w = np.random.default_rng(0).standard_normal((8, 192)).astype("float32")
+        sums = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
+        kernel(tvm.runtime.tensor(w), sums)
+        np.testing.assert_allclose(sums.numpy().sum(axis=1), w.sum(axis=1), 1e-4, 1e-4)
+    made = []
+    keep = lambda array: made.append(array) or in_numpy_memory(array)  # noqa: E731
+    monkeypatch.setattr(cpu_bounds, "in_numpy_memory", keep)
+    for nbytes in (10, 96_576):
+        reader(nbytes, target)()
+        assert nbytes <= made[-1].nbytes < nbytes + (1 << 16)
     with pytest.raises(ValueError, match="does not divide"):
         read_matrix(8, 65, target)
     worker, operands_shape, sums_shape = multiply_add(2, target)

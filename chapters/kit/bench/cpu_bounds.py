@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import tvm
 from tvm import te
 from tvm.s_tir import Schedule
 from tvm.script import tirx as T
 from tvm.target import Target
 
+from chapters.kit.bench.operands import in_numpy_memory
 from chapters.kit.cpu.matmul_tile import SIDE_BY_SIDE
 from chapters.kit.cpu.vector_registers import vector_registers
 
@@ -22,32 +24,54 @@ MULTIPLY_ADDS = 1 << 26  # of float32, for each thread
 CHAINS = 12  # independent sums: more than the multiply-adds in flight, fewer than the registers
 NEAR = 1 << 14  # bytes of operands: half of a small first-level data cache
 STEPS = 8  # of a tile, written out one after another
+COLUMNS = 1 << 14  # of the matrix that `reader` reads
 
 
-def read_matrix(n: int, k: int, target: Target) -> tuple[Callable, tuple[int, int]]:
-    """A kernel (w, sums) that reads w, (n, k) float32, in stored order; and the shape of `sums`.
+def read_matrix(
+    n: int, k: int, target: Target, side_by_side: int = SIDE_BY_SIDE
+) -> tuple[Callable, tuple[int, int]]:
+    """A kernel (w, sums) that reads w, (n, k) float32; and the shape of `sums`.
 
-    It adds the elements lane by lane, so that the compiler cannot remove a read. k must be a multiple of the lanes of a
-    register and n of SIDE_BY_SIDE; ValueError if not.
+    It adds the elements of each row, SIDE_BY_SIDE sums at a time, so that the compiler cannot remove a read. It reads
+    `side_by_side` rows together, as a matmul for few rows of x does; with 1 it reads w in stored order, which is faster
+    on some processors. side_by_side divides SIDE_BY_SIDE and n; k is a multiple of the lanes of the registers that hold
+    a row's sums. ValueError if not.
     """
     lanes = vector_registers(target).lanes("float32")
-    if k % lanes or n % SIDE_BY_SIDE:
-        raise ValueError(f"({n}, {k}) does not divide into {SIDE_BY_SIDE} rows and {lanes} lanes.")
+    parts = SIDE_BY_SIDE // side_by_side
+    if k % (parts * lanes) or n % side_by_side:
+        raise ValueError(
+            f"({n}, {k}) does not divide into {side_by_side} rows and {parts * lanes} lanes."
+        )
     w = te.placeholder((n, k), "float32", name="w")
-    chunk = te.reduce_axis((0, k // lanes), name="chunk")
+    width = parts * lanes
+    chunk = te.reduce_axis((0, k // width), name="chunk")
     sums = te.compute(
-        (n, lanes), lambda i, lane: te.sum(w[i, chunk * lanes + lane], axis=chunk), name="sums"
+        (n, width), lambda i, lane: te.sum(w[i, chunk * width + lane], axis=chunk), name="sums"
     )
     sch = Schedule(te.create_prim_func([w, sums]))
     block = sch.get_sblock("sums")
     row, lane, chunk_loop = sch.get_loops(block)
-    group, member = sch.split(row, [None, SIDE_BY_SIDE])
-    sch.reorder(group, chunk_loop, member, lane)
+    group, member = sch.split(row, [None, side_by_side])
+    part, lane = sch.split(lane, [parts, lanes])
+    sch.reorder(group, chunk_loop, member, part, lane)
     sch.vectorize(lane)
     sch.unroll(member)
+    sch.unroll(part)
     sch.parallel(group)
     sch.decompose_reduction(block, chunk_loop)
-    return tvm.compile(sch.mod, target=target)["main"], (n, lanes)
+    return tvm.compile(sch.mod, target=target)["main"], (n, width)
+
+
+def reader(nbytes: int, target: Target) -> Callable[[], object]:
+    """A function that reads `nbytes` bytes, rounded up to whole rows of 64 kB, in stored order, and writes little."""
+    rows = -(-nbytes // (4 * COLUMNS))
+    kernel, shape = read_matrix(rows, COLUMNS, target, side_by_side=1)
+    w, sums = in_numpy_memory(np.ones((rows, COLUMNS), "float32")), tvm.runtime.empty(shape)
+    kernel(w, sums)
+    if not np.all(sums.numpy().sum(axis=1) == COLUMNS):
+        raise ValueError("wrong numbers: the sums of a matrix of ones")
+    return lambda: kernel(w, sums)
 
 
 def multiply_add(threads: int, target: Target) -> tuple[Callable, tuple[int, int], tuple[int, ...]]:
