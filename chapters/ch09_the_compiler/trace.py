@@ -24,7 +24,7 @@ from chapters.kit.pipeline.left_to_fallback import (
     left,
 )
 from chapters.kit.pipeline.pass_trace import Trace, TracedPass, trace
-from chapters.runner.earlier import earlier, missing, whose
+from chapters.runner.earlier import earlier, unused, whose
 
 OURS = 9  # the number of this chapter
 USES = (2, 3, 4, 5, 6, 7, OURS)  # the chapters whose code its pipeline runs
@@ -129,11 +129,7 @@ def whose_code(*also: int) -> str:
         numbers.setdefault(whose(number), []).append(str(number))
     parts = [f"{who}: {', '.join(theirs)}" for who, theirs in numbers.items()]
     lines = [f"\nwith the code of these chapters, {'; '.join(parts)}"]
-    for number in (*USES, *also):
-        if open_ := missing(number):
-            more = f" and {len(open_) - 3} more" * (len(open_) > 3)
-            lines.append(f"your chapter {number} is not used yet: {', '.join(open_[:3])}{more}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *unused((*USES, *also))])
 
 
 def _show_step(step: TracedPass, main: str) -> None:

@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from chapters.ch11_a_real_model.passes import chat_model, owners, phases
+from chapters.ch11_a_real_model.passes import PASSES, chat_model, owners, phases
 from chapters.kit.chat.attention import LANES
 from chapters.kit.chat.compiled import cache_dtype, compile_decoder
 from chapters.kit.chat.conversation import Chat, note, reply
+from chapters.kit.chat.extra import extra
 from chapters.kit.chat.gguf_file import GGUF, read_gguf
 from chapters.kit.chat.model_cache import cached_model, fetch_model
 from chapters.kit.chat.on_device import ModelOnDevice
@@ -26,6 +27,7 @@ from chapters.kit.devices.connect import DeviceError
 from chapters.kit.devices.device import Device, open_device
 from chapters.kit.machine import processors
 from chapters.kit.quantized.dot_products import lanes_of
+from chapters.runner.earlier import unused
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as a shell gives it
 ENDS = ("", "exit", "quit", "/exit", "/quit")  # messages that end a conversation
@@ -34,6 +36,7 @@ ENDS = ("", "exit", "quit", "/exit", "/quit")  # messages that end a conversatio
 def start(options) -> Chat:
     """The chat that the options ask for; says on standard error what it does. Raises ValueError in one sentence."""
     device = _device(options) if options.device or options.remote else None
+    extra("tokenizers")  # say what is missing before anything is fetched
     path = _default_model() if options.gguf is None else Path(options.gguf).expanduser()
     file = read_gguf(path)
     tokenizer = Tokenizer.from_gguf(file)
@@ -48,6 +51,8 @@ def start(options) -> Chat:
         note(
             f"The model's context is {config.context_window_size} tokens, and not {options.context}."
         )
+    for line in unused(PASSES):
+        note(line)
     begin = time.perf_counter()
     if device:
         model, by, kept = _on_device(file, config, options.exact, device)

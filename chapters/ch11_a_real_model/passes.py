@@ -16,16 +16,8 @@ from chapters.kit.machine import llvm_host
 from chapters.kit.quantized.dot_products import lanes_of
 from chapters.runner.earlier import earlier, whose
 
-PASSES = (
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    9,
-    11,
-)  # chapters whose code compiles the decoder; 5 only matrices of floats
+# chapters whose code compiles the decoder; 5 only matrices of floats
+PASSES = (2, 3, 4, 5, 6, 7, 9, 11)
 
 
 def phases(target: Target, **facts) -> dict[str, list[Pass]]:
@@ -59,7 +51,7 @@ def chat_model(
     by = owners()
 
     def compile_it():
-        say("Compiling the model; it is kept until a pass or an option changes …")
+        say("Compiling the model; it is kept until a pass changes …")
         return compile_decoder(weights, target, phases, exact)
 
     executable, names, kept = load_or_compile(weights, target, exact, by, compile_it)

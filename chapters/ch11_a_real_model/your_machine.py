@@ -24,7 +24,7 @@ from chapters.kit.chat.weights import Weights, read_config  # noqa: E402
 from chapters.kit.draw.table import Table, duration  # noqa: E402
 from chapters.kit.machine import llvm_host  # noqa: E402
 from chapters.kit.quantized.dot_products import lanes_of  # noqa: E402
-from chapters.runner.earlier import earlier, whose  # noqa: E402
+from chapters.runner.earlier import earlier, unused, whose  # noqa: E402
 
 IMPORTED = time.perf_counter() - BEGIN
 PROMPT = "What is a compiler? Answer in one sentence."
@@ -71,6 +71,8 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     ours = earlier(11)
+    for line in unused([11]):
+        print(line)
     print(f"The functions are {whose(11)}. Importing TVM and the course took {duration(IMPORTED)}.")
     chat_model(file, read_config(file), exact=False)  # from now on there is a kept model
     starts = {"first start": FirstStart(file), "next start": NextStart(file)}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -32,7 +33,17 @@ def earlier(number: int) -> ModuleType:
     return importlib.import_module(f"{tree}.{reference.parent.name}.{reference.stem}")
 
 
-def missing(number: int) -> list[str]:
+def unused(numbers: Iterable[int]) -> list[str]:
+    """For each of these chapters that was begun and is not used, a line: "your chapter 3 is not used yet: 3.2 is …"."""
+    lines = []
+    for number in numbers:
+        if open_ := _missing(number):
+            more = f" and {len(open_) - 3} more" * (len(open_) > 3)
+            lines.append(f"your chapter {number} is not used yet: {', '.join(open_[:3])}{more}")
+    return lines
+
+
+def _missing(number: int) -> list[str]:
     """What keeps a begun chapter from being used: "3.2 is not solved", and so on. Empty if it is used or not begun."""
     from chapters.runner.course import chapter
     from chapters.runner.states import states

@@ -588,9 +588,15 @@ def product(impl, codes, scale: float, minimum: float, x) -> float:
     return float(found)
 
 
-def same_number(found: float, wanted: float, what: str, **more) -> None:
-    """Within a ten-thousandth, and a millionth for sums near zero: the scales are floats, all else is exact."""
-    INTEGERS.close(np.float64(found), np.float64(wanted), what, rtol=1e-4, atol=1e-6, **more)
+def same_number(found: float, wanted: float, what: str, atol: float = 1e-6, **more) -> None:
+    """Within a ten-thousandth, and `atol` for sums near zero: the scales are floats, all else is exact."""
+    INTEGERS.close(np.float64(found), np.float64(wanted), what, rtol=1e-4, atol=atol, **more)
+
+
+def given_as(codes, x) -> str:
+    """ "codes [3, 5], x [127.0, 2.0]", for a message; of a long group, how it begins."""
+    first, more = slice(4), f" and {len(x) - 4} more" * (len(x) > 4)
+    return f"codes {codes[first]}{more}, x {x[first]}{more}"
 
 
 # x that 8 bits represent exactly, because its largest element is 127 times a power of two: name -> codes, scale,
@@ -607,10 +613,11 @@ WHOLE = {
     "a thousand negative ones": ([15] * 1000, 1.0, -3.0, [-127.0] * 1000),
     "nothing but zeros": ([7, 8, 9], 1.0, 5.0, [0.0, 0.0, 0.0]),
 }
-# the elements between the integers go to the nearest
-BETWEEN = [  # codes, x, the integers
-    ([1, 10, 3, 5], [127.0, 0.6, -0.6, -2.4], [127, 1, -1, -2]),
-    ([1, 10, 3, 5], [-127.0, 0.6, -0.7, -2.4], [-127, 1, -1, -2]),
+# the elements between the integers go to the nearest, in both sums; the step is 1, and so is the scale
+BETWEEN = [  # codes, minimum, x, the integers
+    ([1, 10, 3, 5], 0.0, [127.0, 0.6, -0.6, -2.4], [127, 1, -1, -2]),
+    ([1, 10, 3, 5], 0.0, [-127.0, 0.6, -0.7, -2.4], [-127, 1, -1, -2]),
+    ([1, 10, 3, 5], -20.0, [127.0, 0.6, -0.2, 2.7], [127, 1, 0, 3]),
 ]
 
 
@@ -619,20 +626,22 @@ def test_11_7_exact(impl) -> None:
     for name, (codes, scale, minimum, x) in WHOLE.items():
         found = product(impl, codes, scale, minimum, x)
         wanted = float(weights(np.array(codes), scale, minimum) @ np.array(x, "float64"))
-        what = f"With {name} the product is wrong, although 8 bits represent each x exactly."
-        why = "A code is up to 15 and an integer up to 127, so products and sums need int32. The result is step * "
-        why += "(scale * sum(code * q) + minimum * sum(q))."
-        size = abs(wanted) or 1.0
-        same_number(found / size, wanted / size, what, why=why)
+        what = f"With {name} the product is wrong, although 8 bits represent each x exactly: {given_as(codes, x)}, "
+        what += f"scale {scale}, minimum {minimum}."
+        why = "The result is step * (scale * sum(code * q) + minimum * sum(q)), where the largest |q| is 127. A code "
+        why += "is up to 15, so products and sums need int32."
+        same_number(found, wanted, what, why=why, atol=1e-6 * (abs(wanted) or 1.0))
 
 
 def test_11_7_rounded(impl) -> None:
     """elements between two integers go to the nearest one"""
-    what = "The largest |x| is 127 here, and your code does not round the other x to the nearest integer."
-    why = "`astype` cuts off the digits behind the point, and `floor` rounds down. Both can double the error."
-    for codes, x, integers in BETWEEN:
-        found = product(impl, codes, 1.0, 0.0, x)
-        same_number(found, float(np.dot(codes, integers)), what, why=why)
+    why = "`astype` cuts off the digits behind the point, and `floor` rounds down. And the integers belong into both "
+    why += "sums: x itself is in neither."
+    for codes, minimum, x, integers in BETWEEN:
+        what = f"The largest |x| is 127 here, so each x must become the nearest integer: {given_as(codes, x)}, "
+        what += f"scale 1, minimum {minimum}."
+        wanted = float(weights(np.array(codes), 1.0, minimum) @ np.array(integers))
+        same_number(product(impl, codes, 1.0, minimum, x), wanted, what, why=why)
 
 
 def test_11_7_random(impl) -> None:
@@ -654,7 +663,7 @@ def observe_11_7(impl):
     def look(codes, scale, minimum, x) -> str:
         return f"{product(impl, codes, scale, minimum, x):.6g}"
 
-    between = [(codes, 1.0, 0.0, x) for codes, x, _ in BETWEEN]
+    between = [(codes, 1.0, minimum, x) for codes, minimum, x, _ in BETWEEN]
     return [lambda case=case: look(*case) for case in (*WHOLE.values(), *between)]
 
 
@@ -699,7 +708,9 @@ def test_11_8_within_budget(impl) -> None:
 def test_11_8_best(impl) -> None:
     """no other choice within the budget saves clearly more"""
     kinds = chosen(impl)
-    what = f"Another choice within the budget saves more than yours, which is {', '.join(kinds) or 'empty'}."
+    what = (
+        f"You chose {', '.join(kinds) or 'nothing'}. Another choice within the budget saves more."
+    )
     why = "Divide the loss of each kind by the megabytes that 8 bits add. Fill the budget from the top, and see "
     why += "whether a smaller kind fits into what is left."
     EIGHT.that(gain(kinds) >= NEAR * gain(best()), what, why=why)
@@ -736,6 +747,8 @@ class Simulated:
         self.now += TAKES["load"]
 
     def feed(self, tokens) -> int:
+        if not isinstance(tokens, list | tuple | np.ndarray):
+            raise TypeError(f"`feed` takes a list of tokens, and was given {tokens!r}")
         self.log.append(list(tokens))
         count = sum(isinstance(one, list) for one in self.log)
         self.now += self.per_token * len(tokens) if count == 1 else self.steps[(count - 2) % 5]
@@ -768,6 +781,10 @@ def test_11_9_order(impl) -> None:
     what = "The prompt must be fed in one call, as a whole."
     why = "If you feed it token by token, the model reads all weights once for each token."
     FIRST.equal(model.log[2:3], [PROMPT], what, why=why)
+    what = (
+        "With steps=5 there must be exactly five calls of `feed` after the prompt, and all count."
+    )
+    FIRST.equal(len(model.log[3:]), 5, what)
     what = "A step does not feed the token that the call before it returned."
     FIRST.equal(model.log[3:], [[101], [102], [103], [104], [105]], what)
 
@@ -777,11 +794,11 @@ def test_11_9_times(impl) -> None:
     found, model = timed(impl)
     wanted = {**TAKES, "prompt": 3 * model.per_token, "step": statistics.median(model.steps)}
     said = {
-        "compile": "Ask the clock right before and right after the call.",
+        "compile": "Ask the clock right before and right after the call; the difference is in seconds.",
         "load": "Loading begins when compiling has ended.",
         "prompt": "This is the time of the one call that feeds the prompt, without any step.",
-        "step": "The first step is slower, because it touches new memory, and a step may be interrupted. The "
-        "median of all steps ignores both; a mean does not.",
+        "step": "Some step may be slow, because it touches new memory or is interrupted. The median of all steps, the "
+        "first included, ignores that; a mean does not.",
     }
     for part, seconds in wanted.items():
         what = f"Your time for “{part}” is wrong."
@@ -818,7 +835,7 @@ def observe_11_9(impl):
 class Machine:
     """A machine with its own clock, on which reading and steps take given times, one call after the other."""
 
-    def __init__(self, reads=(0.5, 0.04, 0.05, 0.9, 0.06), steps=(0.9, 0.03, 0.02, 0.02, 0.8)):
+    def __init__(self, reads=(0.045, 0.04, 0.05, 0.9, 0.06), steps=(0.021, 0.03, 0.02, 0.02, 0.8)):
         self.now, self.log = 1000.0, []
         self.reads, self.steps = list(reads), list(steps)
 
@@ -865,7 +882,8 @@ def test_11_10_measured(impl) -> None:
     what = (
         "Four steps that count take 0.03, 0.02, 0.02 and 0.8 seconds, and your “measured” is wrong."
     )
-    why = "The median is 0.025 seconds per token. A mean would let one interruption decide."
+    why = "The first call, 0.021 seconds, does not count. The median of the others is 0.025 seconds per token, so the "
+    why += "rate is 1 / 0.025 = 40 tokens per second. A mean would let one interruption decide."
     RATES.close(np.float64(found["measured"]), np.float64(1 / 0.025), what, atol=1e-6, why=why)
 
 
@@ -873,7 +891,8 @@ def test_11_10_predicted(impl) -> None:
     """the bandwidth of reading, divided by the bytes that a step reads"""
     found, _ = rates(impl)
     what = "Reading 150 MB takes 0.04, 0.05, 0.9 and 0.06 seconds, a token reads 97 MB, and your “predicted” is wrong."
-    why = "The median is 0.055 seconds, and 150 MB in 0.055 seconds are 2.7 GB/s. Divide that by the bytes per token."
+    why = "The first call, 0.045 seconds, does not count. The median of the others is 0.055 seconds, and 150 MB in "
+    why += "0.055 seconds are 2.7 GB/s. Divide that by the bytes per token: 28.1 tokens per second."
     wanted = READ_BYTES / 0.055 / STEP_BYTES
     RATES.close(np.float64(found["predicted"]), np.float64(wanted), what, atol=1e-6, why=why)
 

@@ -17,7 +17,8 @@ ANSWER = 64  # tokens of context, at least, that are left for an answer
 # an answer repeats itself that said at most PERIOD tokens TIMES times in a row, REPEATED tokens in all, or more
 REPEATED, PERIOD, TIMES = 96, 128, 3
 LOOK = 24  # tokens after which it is looked at again
-ROUND = "the answer repeats itself; --temperature 0.5 makes that rarer"
+READ = 512  # tokens that the model reads at a time: between them, Ctrl-C is heard
+ROUND, RARER = "the answer repeats itself", 0.5  # a temperature that makes it rarer
 CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 )  # what a terminal would obey; tab and newline may pass
@@ -90,24 +91,28 @@ class Chat:
         ]
         return self.tokenizer.encode_prompt(self.renderer.render(shielded))
 
+    def known(self, ids: Sequence[int]) -> int:
+        """How many of the first tokens of `ids` need not be fed: they are in the model's cache. Never the last."""
+        pairs = zip(self.read, ids[:-1], strict=False)
+        different = (n for n, (a, b) in enumerate(pairs) if a != b)
+        return next(different, min(len(self.read), len(ids) - 1))
+
     def answer(self, ids: list[int]) -> Iterator[str]:
         """The model's answer to the tokens `ids`, piece by piece; it becomes part of the conversation.
 
         Stops at an end-of-turn token, when the context is full, or when the answer repeats itself: a small model that
         always takes the most likely token may never get out of that. Tokens in the model's cache are not fed again.
         """
-        same = next(
-            (n for n, (a, b) in enumerate(zip(self.read, ids, strict=False)) if a != b), None
-        )
-        same = min(len(self.read), len(ids) - 1) if same is None else min(same, len(ids) - 1)
+        same = self.known(ids)
         streamer, said = Streamer(self.tokenizer), []
         self.read, self.model.length = self.read[:same], same
         new, self.stopped = ids[same:], ""
         self.new = len(new)
         try:
             while len(self.read) + len(new) <= self.window:
-                logits = self.model.feed(new)
-                self.read += new
+                for at in range(0, len(new), READ):
+                    logits = self.model.feed(new[at : at + READ])
+                    self.read += new[at : at + READ]
                 token = self._choose(logits)
                 if token in self.tokenizer.end_of_turn:
                     break
@@ -116,6 +121,8 @@ class Chat:
                 yield said[-1]
                 if len(said) % LOOK == 0 and repeats(self.read[len(ids) :]):
                     self.stopped = ROUND
+                    if self.temperature < RARER:
+                        self.stopped += f"; --temperature {RARER} makes that rarer"
                     break
             else:
                 self.stopped = f"the context of {self.window} tokens is full"
@@ -165,7 +172,9 @@ def reply(chat: Chat, text: str) -> dict:
         ids, said = chat.prompt(text)
         if said:
             note(said)
-        begin = time.perf_counter()
+        begin, unread = time.perf_counter(), len(ids) - chat.known(ids)
+        if unread > READ:
+            note(f"Reading {unread} tokens …")
         with contextlib.closing(chat.answer(ids)) as pieces:
             for piece in pieces:
                 moments.append(time.perf_counter())
@@ -196,8 +205,12 @@ def told(measured: dict) -> str:
     """The line below an answer, of what `reply` returned."""
     return (
         "[{tokens} tokens, {tokens_per_second:.0f} per second; the first after {first_token_seconds:.2f} s, "
-        "for {tokens_to_read} tokens to read; {megabytes:.0f} MB of memory]"
-    ).format(**measured, megabytes=measured["resident_bytes"] / 1e6)
+        "for {tokens_to_read} token{s} to read; {megabytes:.0f} MB of memory]"
+    ).format(
+        **measured,
+        s="" if measured["tokens_to_read"] == 1 else "s",
+        megabytes=measured["resident_bytes"] / 1e6,
+    )
 
 
 def resident() -> int:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import sys
 from collections.abc import Callable
 
 from chapters.runner import on_device
-from chapters.runner.course import CourseError, chapter
+from chapters.runner.course import chapter
 
 HELP = "talk to a real model that your passes compile; fetches it once (98 MB)"
 CHAPTER = 11  # whose passes compile the model
@@ -63,4 +64,5 @@ def run(options) -> int:
         program = importlib.import_module(f"chapters.{chapter(CHAPTER).slug}.chat")
         return program.run(options)
     except ValueError as error:
-        raise CourseError(str(error)) from None
+        print(error, file=sys.stderr)
+        return 2

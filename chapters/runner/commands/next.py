@@ -54,9 +54,9 @@ def _chapters(numbers: list[int], verb: bool = True) -> str:
             runs[-1].append(number)
         else:
             runs.append([number])
-    texts = [
-        f"{run[0]} to {run[-1]}" if len(run) > 2 else " and ".join(map(str, run)) for run in runs
-    ]
+    texts = []
+    for run in runs:
+        texts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
     text = f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else texts[0]
     one = len(numbers) == 1
     return f"chapter{'' if one else 's'} {text}{(' is' if one else ' are') if verb else ''}"
