@@ -1,7 +1,8 @@
 """Site hook: puts the output of each ```python run block beneath it, so that no output is pasted.
 
 docs/pages/blocks.py says how blocks are written. docs/pages/outputs.py says where outputs come from: they are kept, and
-a page is run if its kept output is no longer valid. A block that fails stops the build.
+a page is run if its kept output is no longer valid. A block that fails stops the build; an optional package that is not
+installed stops only a strict one.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority, get_plugin_logger
 
 from docs.pages import outputs
-from docs.pages.blocks import Block, PageError, blocks_of, find_blocks
+from docs.pages.blocks import Block, NotInstalled, PageError, blocks_of, find_blocks
 from docs.pages.fences import fenced
 
 log = get_plugin_logger("run_blocks")
@@ -76,12 +77,15 @@ def on_page_markdown(markdown, page, config, files):
     path = source(page.file, config)
     where = path.relative_to(_root(config)).as_posix() if path else page.file.src_uri
     shown = _shown.get(where)
-    if isinstance(shown, PageError):
+    if isinstance(shown, PageError) and not isinstance(shown, NotInstalled):
         raise PluginError(str(shown))
     if shown is None:
         return markdown
     lines = markdown.split("\n")
     blocks = find_blocks(lines, where)
+    if isinstance(shown, NotInstalled):  # the rest of the site is of use without it
+        log.warning(str(shown))  # which ends a strict build
+        shown = outputs.PageOutput([[{"printed": str(shown)}] for _ in blocks], "", [])
     placed = _placed[page.file.src_uri] = {}
     outputs_of_blocks = enumerate(zip(blocks, shown.outputs, strict=True))
     for number, (block, output) in reversed(list(outputs_of_blocks)):

@@ -25,6 +25,10 @@ class PageError(Exception):
     """A page is written wrongly, or its code fails; the message names the page, the line and what to do."""
 
 
+class NotInstalled(PageError):
+    """The code of a page needs an optional package that is not installed."""
+
+
 @dataclass(frozen=True)
 class Block:
     """One block to run: `line` is that of its first line of code, in the page's file. mark: one of MARKS or ""."""

@@ -37,7 +37,7 @@ from chapters.kit.machine import cpu_name
 from chapters.opened import OPENED
 from chapters.runner.course import ROOT, chapters
 from chapters.runner.earlier import REFERENCE_ONLY
-from docs.pages.blocks import Block, PageError, blocks_of
+from docs.pages.blocks import Block, NotInstalled, PageError, blocks_of
 from docs.pages.pass_stepper import unpacked
 
 KEPT = ROOT / "docs" / "outputs"
@@ -141,11 +141,11 @@ def remember(where: str, blocks: list[Block], shown: PageOutput, folder: Path) -
 def run(blocks: list[Block], where: str) -> PageOutput:
     """Run the blocks of a page in a new process.
 
-    Raises PageError naming the page, the block and the error if one fails, or does not raise as it should, and if an
-    optional package is not installed.
+    Raises PageError naming the page, the block and the error if one fails, or does not raise as it should, and
+    NotInstalled if an optional package is not installed.
     """
     if said := lacks(where, blocks):
-        raise PageError(said)
+        raise NotInstalled(said)
     with tempfile.TemporaryDirectory(prefix="page-") as folder:
         opened = Path(folder) / "opened"
         # a page must not depend on what one learner has written

@@ -305,9 +305,8 @@ def test_every_page_of_the_course_has_a_kept_output_that_holds():
 # --- the hook -------------------------------------------------------------------------------------
 
 
-def test_a_build_puts_each_output_beneath_its_block(run_blocks, course, monkeypatch):
-    shown = outputs.PageOutput([[{"printed": "shown"}]], "", [])
-    monkeypatch.setattr(outputs, "run", lambda blocks, where: shown)
+def built(run_blocks, course) -> tuple[str, str]:
+    """A page with one block that is hidden: its Markdown, and the HTML of the paragraph with the output."""
     text = "---\ntitle: T\n---\n# T\n\n```python run hide\nprint('shown')\n```\n"
     source = course / "page.md"
     source.write_text(text, encoding="utf-8")
@@ -319,8 +318,26 @@ def test_a_build_puts_each_output_beneath_its_block(run_blocks, course, monkeypa
     markdown = run_blocks.on_page_markdown(text.split("---\n", 2)[2], on_page, config, files)
     assert "OUTPUT-OF-BLOCK-0-END" in markdown and "print" not in markdown
     content = run_blocks.on_page_content("<p>OUTPUT-OF-BLOCK-0-END</p>", on_page, config, files)
-    assert "<code>shown</code>" in content
+    return markdown, content
+
+
+def test_a_build_puts_each_output_beneath_its_block(run_blocks, course, monkeypatch):
+    shown = outputs.PageOutput([[{"printed": "shown"}]], "", [])
+    monkeypatch.setattr(outputs, "run", lambda blocks, where: shown)
+    assert "<code>shown</code>" in built(run_blocks, course)[1]
     assert json.loads((outputs.CACHE / "page.json").read_text())["outputs"]
+
+
+def test_a_package_that_is_not_installed_stops_only_a_strict_build(
+    run_blocks, course, monkeypatch, caplog
+):
+    def lacking(blocks, where):
+        raise outputs.NotInstalled("page.md imports torch, which is not installed")
+
+    monkeypatch.setattr(outputs, "run", lacking)
+    assert "which is not installed</code>" in built(run_blocks, course)[1]
+    assert [one.levelname for one in caplog.records].count("WARNING") == 1
+    assert not outputs.CACHE.exists()
 
 
 # --- labs -----------------------------------------------------------------------------------------

@@ -19,9 +19,17 @@ LONGEST = 2048  # tokens of context
 def arguments(parser) -> None:
     parser.add_argument("--prompt", metavar="TEXT", help="answer this, and end")
     parser.add_argument("--gguf", metavar="FILE", help="another model: a Llama in a GGUF file")
-    parser.add_argument("--temperature", type=_temperature, default=0.0, help="0, if not given")
     parser.add_argument(
-        "--seed", type=_whole(0), default=0, help="of the random choices; 0 if not given"
+        "--temperature",
+        type=_temperature,
+        default=0.0,
+        help="0, if not given: always the likeliest token; 1 chooses at random, as likely as the model says",
+    )
+    parser.add_argument(
+        "--seed",
+        type=_whole(0),
+        default=0,
+        help="of the random choices at a temperature above 0; 0 if not given",
     )
     parser.add_argument("--threads", type=_whole(1), metavar="N", help="all cores, if not given")
     parser.add_argument(

@@ -60,4 +60,4 @@ def _read(letters: str) -> str:
         said = input("   your prediction: ").strip().lower()
         if len(said) == 1 and said in letters:
             return said
-        print(f"   Type one letter of {', '.join(letters)}.")
+        print(f"   Type one letter of {', '.join(letters)}; Ctrl-C leaves the quiz.")
