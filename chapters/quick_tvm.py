@@ -15,7 +15,10 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType, ModuleType
 
-ASK_FOR_TORCH = ("tvm_ffi", "tvm.relax.base_py_module")  # they do without it where there is none
+ASK_FOR_TORCH = ("tvm_ffi.", "tvm.relax.base_py_module.")  # they do without it where there is none
+
+
+imported: list[ModuleType] = []  # tvm, when its import has ended
 
 
 class _Finder(MetaPathFinder):
@@ -30,7 +33,7 @@ class _Finder(MetaPathFinder):
         if (
             name == "torch"
             and self._hide_torch
-            and _importer(sys._getframe(1)).startswith(ASK_FOR_TORCH)
+            and f"{_importer(sys._getframe(1))}.".startswith(ASK_FOR_TORCH)
         ):
             raise ModuleNotFoundError("not imported for TVM alone", name=name)
         return None
@@ -38,9 +41,9 @@ class _Finder(MetaPathFinder):
 
 def _importer(frame: FrameType) -> str:
     """The module whose import statement is being executed."""
-    while frame.f_globals["__name__"].startswith("importlib."):
+    while (name := str(frame.f_globals.get("__name__", ""))).startswith("importlib."):
         frame = frame.f_back
-    return frame.f_globals["__name__"]
+    return name
 
 
 def _then(spec: ModuleSpec | None, change) -> ModuleSpec | None:
@@ -69,6 +72,7 @@ def _without_collecting(spec: ModuleSpec | None) -> ModuleSpec | None:
         try:
             execute(module)
         finally:
+            imported.append(module)
             if collects:
                 gc.enable()
 
@@ -77,7 +81,10 @@ def _without_collecting(spec: ModuleSpec | None) -> ModuleSpec | None:
 
 
 def _remember_names(registry: ModuleType) -> None:
-    """Give each module of TVM its functions from a list that is made again where there are more or fewer of them."""
+    """Give TVM's modules their functions from a list that is made again where there are more or fewer of them.
+
+    That is only while TVM is imported: later, one function may be removed and another added.
+    """
     give, names = registry.init_ffi_api, registry.list_global_func_names
     count = registry.get_global_func("ffi.FunctionListGlobalNamesFunctor")
     known: dict[int, list[str]] = {}
@@ -90,6 +97,8 @@ def _remember_names(registry: ModuleType) -> None:
         return known[now]
 
     def init_ffi_api(*arguments, **named) -> None:
+        if imported:
+            return give(*arguments, **named)
         registry.list_global_func_names = remembered
         try:
             give(*arguments, **named)
@@ -106,8 +115,11 @@ def _remember_types(checker: ModuleType) -> None:
 
     def remembered(value, name, hint):
         key = type(value), hint
-        if key in right:
-            return None
+        try:
+            if key in right:
+                return None
+        except TypeError:  # a hint that has no hash
+            return check(value, name, hint)
         wrong = check(value, name, hint)
         if wrong is None and not isinstance(value, (list, tuple, dict)):
             right.add(key)

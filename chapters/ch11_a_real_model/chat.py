@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import os
 import signal
 import sys
 import time
@@ -37,7 +38,7 @@ def start(options) -> Chat:
     """The chat that the options ask for; says on standard error what it does. Raises ValueError in one sentence."""
     device = _device(options) if options.device or options.remote else None
     extra("tokenizers")  # say what is missing before anything is fetched
-    path = _default_model() if options.gguf is None else Path(options.gguf).expanduser()
+    path = _default_model() if options.gguf is None else Path(os.path.expanduser(options.gguf))
     file = read_gguf(path)
     tokenizer = Tokenizer.from_gguf(file)
     renderer = _renderer(file, tokenizer)
@@ -128,6 +129,10 @@ def run(options) -> int:
         raise ValueError(
             f"--threads {options.threads} is too many; N is at most {processors()} here, one for each processor."
         )
+    if options.prompt is None and sys.stdin is None:
+        raise ValueError(
+            "There is no input from which messages could be read; give one with --prompt."
+        )
     gc.disable()  # nothing of what is made now becomes garbage, and looking for it takes a tenth of the time
     try:
         with interruptible():
@@ -183,6 +188,8 @@ def _talk(chat: Chat, options) -> int:
             except KeyboardInterrupt:
                 return INTERRUPTED
             return 0
+        if hasattr(sys.stdin, "reconfigure"):
+            sys.stdin.reconfigure(errors="replace")  # bytes that are not UTF-8
         with contextlib.suppress(ImportError):  # arrow keys, where the system has what they need
             importlib.import_module("readline")
         note(
@@ -201,5 +208,9 @@ def _talk(chat: Chat, options) -> int:
                 continue
             if text.strip().lower() in ENDS:
                 return 0
-            with contextlib.suppress(KeyboardInterrupt):  # it has stopped the answer
+            try:
                 reply(chat, text)
+            except KeyboardInterrupt:  # it has stopped the answer
+                continue
+            except ValueError as error:  # such as a template that takes no second message
+                note(str(error))

@@ -59,7 +59,11 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        print(refused(error))
+        try:
+            print(refused(error), flush=True)
+        except OSError:  # it is the output that cannot be written
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            print(refused(error), file=sys.stderr)
         return 2
     except (KeyboardInterrupt, EOFError):
         print()

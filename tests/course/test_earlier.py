@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 ASK = "from chapters.runner.earlier import earlier, whose; print(earlier(0).__name__.split('.')[0], whose(0))"
-MISSING = "from chapters.runner.earlier import missing; print(*missing(0), sep='; ')"
+MISSING = "from chapters.runner.earlier import unused; print(*unused([0]))"
 
 
 def test_the_reference_stands_in_until_every_check_passes(course):
@@ -11,7 +11,10 @@ def test_the_reference_stands_in_until_every_check_passes(course):
     assert course.python("-c", MISSING).stdout == "\n", "nothing was begun"
     course.solve()
     assert course.python("-c", ASK).stdout.startswith("solutions"), "nothing was checked yet"
-    assert "0.1 has changed since its last check; " in course.python("-c", MISSING).stdout
+    assert (
+        "chapter 0 is not used yet: 0.1 has changed since its last check, "
+        in course.python("-c", MISSING).stdout
+    )
     course.learner("check", "0")
     assert course.python("-c", ASK).stdout.split() == ["chapters", "yours"]
     assert course.python("-c", MISSING).stdout == "\n"

@@ -47,6 +47,12 @@ def test_a_function_that_is_registered_later_is_found_too():
         assert function() == name
     for name in ("quick_a.one", "quick_a.two"):
         tvm_ffi.remove_global_func(name)
+    tvm_ffi.register_global_func("quick_a.three", lambda: 3)
+    tvm_ffi.register_global_func("quick_a.four", lambda: 4)
+    tvm_ffi.init_ffi_api("quick_a", __name__)  # as many functions as before, and others
+    assert globals().pop("three")() + globals().pop("four")() == 7
+    for name in ("quick_a.three", "quick_a.four"):
+        tvm_ffi.remove_global_func(name)
     assert "quick_a.one" not in tvm_ffi.registry.list_global_func_names()
 
 
@@ -67,6 +73,15 @@ def test_tvm_is_imported_without_pytorch():
     """Unless there is an NVIDIA driver. That PyTorch can be imported later, every test of chapter 10 shows."""
     code = "import sys, chapters, tvm; from chapters.kit.devices import cuda_driver as driver; "
     code += "sys.exit('torch' in sys.modules and not driver._load(driver.DRIVER))"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_whoever_is_not_tvm_may_import_pytorch():
+    """Here it is only found: whether it runs is not the question."""
+    pytest.importorskip("torch")
+    code = "import sys, importlib.util as util, chapters\n"
+    for name in ("{}", "{'__name__': 'tvm_ffi_mine'}"):
+        code += f"exec('assert util.find_spec(\"torch\")', {{'util': util, **{name}}})\n"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 

@@ -485,13 +485,34 @@ REFUSED = {  # what the sentence must name
     "a head that is not in the file": (
         with_fields(
             **{
-                "attention.key_length": 2**31 - 4,
+                "attention.key_length": 512,
                 "rope.dimension_count": None,
                 "attention.value_length": None,
             }
         ),
         "blk.0.attn_q.weight has shape",
     ),
+    **{
+        f"{value} {name}": (with_fields(**{name: value}), says)
+        for name, value, says in (
+            ("attention.key_length", 2**31 - 4, "2,147,483,644 elements in a head"),
+            ("block_count", 257, "257 layers"),
+            ("attention.layer_norm_rms_epsilon", 2.0, "must be below 1"),
+            ("rope.scaling.type", 999 * "x", "the method 'xxx"),
+        )
+    },
+    **{
+        says: (
+            with_fields(**{"attention.head_count": heads, "attention.head_count_kv": for_keys}),
+            says,
+        )
+        for heads, for_keys, says in (
+            (1024, 1024, "1,024 heads"),
+            (65, 1, "65 heads for each key-value head"),
+        )
+    },
+    "a layer too many": (with_tensor(f"blk.{LAYERS}.attn_norm.weight", HIDDEN), f"blk.{LAYERS}."),
+    "a layer written otherwise": (with_tensor("blk.00.attn_norm.weight", HIDDEN), "blk.00."),
     "frequencies of zero": (
         with_tensor("rope_freqs.weight", D // 2),
         "rope_freqs.weight must be positive",

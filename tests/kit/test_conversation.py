@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import signal
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from chapters.kit.chat.conversation import ANSWER, Chat, repeats, reply, told
 from chapters.kit.chat.gguf_file import read_gguf
-from chapters.kit.chat.tokenizer import Tokenizer
+from chapters.kit.chat.tokenizer import MARK, Tokenizer
 from tests.kit.real_model import real_model_path
 
 WINDOW = 192
@@ -116,6 +117,46 @@ def test_the_beginning_of_a_long_message_is_left_out(tokenizer):
     ids, said = chat.prompt(" ".join(map(str, range(500))) + " the end")
     assert len(ids) <= WINDOW - ANSWER and tokenizer.decode(ids).count("the end") == 1
     assert said.startswith("This message has ") and said.endswith(" are left out.")
+
+
+def test_a_template_that_always_writes_too_much_is_asked_a_few_times(tokenizer, monkeypatch):
+    chat, asked = _chat(tokenizer, "yes"), []
+    words = " ".join(["word"] * (WINDOW - 1))
+
+    def two_too_many(messages):
+        asked.append(messages[-1]["content"])
+        return " ".join(["word"] * (WINDOW - ANSWER + 2))
+
+    monkeypatch.setattr(chat.renderer, "render", two_too_many)
+    with pytest.raises(ValueError, match="too small for the model's template"):
+        chat.prompt(words)
+    assert len(asked) < 8
+    monkeypatch.setattr(chat.renderer, "render", lambda _: MARK)
+    with pytest.raises(ValueError, match="writes nothing that has a token"):
+        chat.prompt("Hi")
+
+
+def test_ctrl_c_is_heard_while_a_long_prompt_is_read(tokenizer, capsys, monkeypatch):
+    chat = _chat(tokenizer, "yes")
+    monkeypatch.setattr("chapters.kit.chat.conversation.READ", 20)
+    ids, _ = chat.prompt("one two three four five six seven eight nine ten " * 3)
+    assert "".join(chat.answer(ids)) == "yes"
+    *pieces, _yes = chat.model.fed
+    assert len(pieces) > 1 and max(map(len, pieces)) == 20
+    assert list(itertools.chain(*pieces)) == ids and chat.known(ids) == len(ids) - 1
+    whole = chat.model.feed
+
+    def interrupted(tokens):
+        whole(tokens)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(chat.model, "feed", interrupted)
+    count = len(chat.model.fed)
+    with pytest.raises(KeyboardInterrupt):
+        reply(
+            chat, "more words than are read at a time, which is twenty, and then a few words more"
+        )
+    assert len(chat.model.fed) == count + 1 and "Reading" in capsys.readouterr().err
 
 
 def test_an_answer_stops_where_the_context_is_full(tokenizer):

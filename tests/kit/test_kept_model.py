@@ -52,6 +52,19 @@ def test_where_nothing_can_be_written_nothing_is_kept(folder, monkeypatch):
     assert not was_kept() and not was_kept()
 
 
+def test_where_a_disk_is_nearly_full_nothing_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUSION_CACHE", str(tmp_path))
+    monkeypatch.setattr(kept_model, "ROOM", 1 << 60)
+    assert not was_kept() and not was_kept()
+
+
+def test_an_entry_that_is_a_link_is_replaced(folder):
+    (entry,) = folder.glob("compiled/*")
+    entry.rename(folder / "elsewhere")
+    entry.symlink_to(folder / "elsewhere")
+    assert not was_kept() and was_kept()
+
+
 def test_a_changed_library_is_not_loaded_and_is_replaced(folder):
     (library,) = folder.glob("compiled/*/decoder.so")
     changed = library.read_bytes()[:-1]

@@ -10,6 +10,7 @@ import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,7 @@ from chapters.kit.chat import model_cache
 from chapters.kit.chat.model_cache import (
     MEMBER,
     MODEL,
+    UNFINISHED,
     cache_folder,
     cached_model,
     fetch_model,
@@ -121,12 +123,15 @@ def test_a_folder_that_cannot_be_made_gets_one_sentence(cache):
 
 
 def test_what_an_older_process_left_is_removed(cache, downloads):
-    for name, age in (("download-old", 25 * 3600), ("download-new", 60), ("other", 25 * 3600)):
+    old, new = f"{UNFINISHED}old", f"{UNFINISHED}new"
+    for name, age in ((old, 25 * 3600), (new, 60), ("download-mine", 25 * 3600)):
         (cache / name).mkdir(parents=True)
         (cache / name / "part").touch()
         os.utime(cache / name, (time.time() - age,) * 2)
+    (cache / f"{UNFINISHED}link").symlink_to("nowhere")
     fetch_model()
-    assert {path.name for path in cache.iterdir()} == {"download-new", "other", MODEL}
+    kept = {f"{UNFINISHED}link", new, "download-mine", MODEL}
+    assert {path.name for path in cache.iterdir()} == kept
 
 
 def test_several_may_fetch_at_once(cache, monkeypatch):
@@ -211,6 +216,34 @@ def test_a_folder_that_others_may_write_to_is_refused(tmp_path, mode):
     tmp_path.chmod(mode)
     with pytest.raises(ValueError, match=r"Other users may write .* run `chmod go-w"):
         private_folder(tmp_path)
+
+
+@posix
+@pytest.mark.parametrize(("mode", "safe"), [(0o755, True), (0o777, False), (0o1777, True)])
+def test_a_folder_that_others_could_exchange_is_refused(tmp_path, mode, safe):
+    """As in /tmp, where each user may rename only what is their own, unless the folder is not sticky."""
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    parent.chmod(mode)
+    if safe:
+        assert private_folder(parent / "a" / "b").exists()
+    else:
+        with pytest.raises(ValueError, match="Other users may replace what is in"):
+            private_folder(parent / "a" / "b")
+
+
+@posix
+def test_a_group_may_write_only_if_it_is_the_users_own(tmp_path, monkeypatch):
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    parent.chmod(0o775)
+    state = parent.stat()
+    for user, group, safe in ((1000, 1000, True), (1000, 100, False)):
+        values = [state.st_mode, 0, 0, 2, user, group, 0, 0, 0, 0]
+        monkeypatch.setattr(os, "getuid", lambda user=user: user)
+        monkeypatch.setattr(os, "getgid", lambda group=group: group)
+        folder = SimpleNamespace(stat=lambda values=values: os.stat_result(values))
+        assert model_cache._nobody_else_renames_in(folder) == safe
 
 
 @posix

@@ -251,6 +251,10 @@ def test_text_after_a_control_token_gets_its_own_space():
         "contradicts itself": {"merges": ["ab"]},
         "token_type has 3 numbers for 256 tokens": {"token_type": np.zeros(3, np.int32)},
         "eos is token 256 of 256": {"eos_token_id": 256},
+        "a control token with the character U.10FFFD": {
+            "tokens": [*BYTES, f"<{MARK}|"],
+            "token_type": np.array([1] * 256 + [3], np.int32),
+        },
         "token_type must be of type ndarray": {"token_type": "x"},
     }.items(),
 )
@@ -260,6 +264,12 @@ def test_a_tokenizer_that_contradicts_itself_gets_one_sentence(message, fields):
     with pytest.raises(GGUFError, match=message) as error:
         made(**{name: value for name, value in facts.items() if value is not None})
     assert "\n" not in str(error.value)
+
+
+def test_tokens_whose_cuts_would_fill_the_memory_are_refused():
+    fields = {"tokens": ["a" * n for n in range(1, 1001)], "scores": np.zeros(1000, np.float32)}
+    with pytest.raises(GGUFError, match="too long: the longest has 1,000 characters"):
+        made(model="llama", token_type=np.ones(1000, np.int32), **fields)
 
 
 def test_merges_cannot_make_a_control_token():

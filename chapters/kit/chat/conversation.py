@@ -67,9 +67,12 @@ class Chat:
         self.messages = [*self.messages, {"role": "user", "content": text}]
         while len(ids := self._render()) > room and len(self.messages) > 2:
             self.messages, left_out = self.messages[2:], left_out + 2  # a message and its answer
-        needed = len(ids) + len(words) - kept + ANSWER
-        while len(ids) > room:
-            kept -= max(8, len(ids) - room)
+        needed, cut = len(ids) + len(words) - kept + ANSWER, 4
+        while (
+            len(ids) > room
+        ):  # more each time, because a template may always write too much, and slowly
+            cut = max(2 * cut, len(ids) - room)
+            kept -= cut
             if kept <= 0:
                 raise ValueError(
                     f"A context of {self.window} tokens is too small for the model's template, this message and an "
@@ -89,7 +92,11 @@ class Chat:
         shielded = [
             {**one, "content": self.tokenizer.shield(one["content"])} for one in self.messages
         ]
-        return self.tokenizer.encode_prompt(self.renderer.render(shielded))
+        if ids := self.tokenizer.encode_prompt(self.renderer.render(shielded)):
+            return ids
+        raise ValueError(
+            "The model's chat template writes nothing that has a token; use a model whose template works."
+        )
 
     def known(self, ids: Sequence[int]) -> int:
         """How many of the first tokens of `ids` need not be fed: they are in the model's cache. Never the last."""

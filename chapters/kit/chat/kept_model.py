@@ -20,9 +20,18 @@ from pathlib import Path
 import tvm
 
 from chapters.child import ROOT
-from chapters.kit.chat.model_cache import cache_folder, only_mine, private_folder
+from chapters.kit.chat.model_cache import (
+    UNFINISHED,
+    cache_folder,
+    only_mine,
+    private_folder,
+    sweep,
+)
 from chapters.kit.chat.weights import Weights
 
+ROOM = (
+    64 << 20
+)  # bytes that must be free to keep a decoder; one takes a few megabytes, for a moment twice
 LIBRARY, MANIFEST = "decoder.so", "manifest.json"
 
 
@@ -42,7 +51,10 @@ def load_or_compile(
     facts = repr((weights.config, _stored(weights), str(target), exact, tvm.__version__))
     try:
         compiled = private_folder(cache_folder() / "compiled")
-    except OSError:  # a folder that cannot be written to: nothing is kept
+    except (
+        OSError,
+        RuntimeError,
+    ):  # no folder, such as a link to itself, or one that cannot be written to
         return *compile_it(), False
     folder = compiled / hashlib.sha256(facts.encode()).hexdigest()[:24]
     with contextlib.suppress(OSError, ValueError, KeyError):
@@ -64,7 +76,14 @@ def _stored(weights: Weights) -> list:
 
 def _keep(folder: Path, executable, names: list[str], whose: Mapping[str, str]) -> None:
     """Put an entry at `folder`, whole or not at all."""
-    with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as temporary:
+    sweep(folder.parent)
+    sweep(cache_folder())
+    for place in (tempfile.gettempdir(), folder.parent):
+        if shutil.disk_usage(place).free < ROOM:  # LLVM ends the process when a disk is full
+            return
+    with tempfile.TemporaryDirectory(
+        prefix=UNFINISHED, dir=folder.parent, ignore_cleanup_errors=True
+    ) as temporary:
         new = Path(temporary) / "entry"
         new.mkdir(mode=0o700)
         executable.export_library(str(new / LIBRARY))
@@ -75,7 +94,9 @@ def _keep(folder: Path, executable, names: list[str], whose: Mapping[str, str]) 
             "files": {name: _hash(ROOT / name) for name in _files()},
         }
         (new / MANIFEST).write_text(json.dumps(manifest), "utf-8")
-        if folder.exists():
+        if folder.is_symlink():
+            folder.unlink()
+        elif folder.exists():
             shutil.rmtree(folder)
         os.replace(new, folder)
 

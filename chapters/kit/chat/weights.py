@@ -26,9 +26,11 @@ from chapters.kit.quantized.blocks import (
     together,
 )
 
+# what a decoder has at most: each layer and each pair of heads is code to compile, and a file may announce any number
+MOST_LAYERS, MOST_HEADS, MOST_QUERIES, MOST_ELEMENTS = 256, 512, 64, 512
 LONGEST = 2048  # tokens of context, unless more are asked for: the cache takes memory for each
 KNOWN = re.compile(  # the tensors of a Llama; any other would be left out of the computation
-    r"(token_embd|output_norm|output|rope_freqs|blk\.\d+\.(attn_(norm|q|k|v|output)|ffn_(norm|gate|up|down)))\.weight"
+    r"(token_embd|output_norm|output|rope_freqs|blk\.(0|[1-9]\d*)\.(attn_(norm|q|k|v|output)|ffn_(norm|gate|up|down)))\.weight"
 )
 
 
@@ -69,17 +71,12 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
     scaling = number("rope.scaling.type", str, default="linear")
     if scaling not in ("none", "linear"):
         raise GGUFError(
-            f"{file.path} scales positions by the method {scaling!r}, and this command knows none and linear; choose "
-            "another model."
+            f"{file.path} scales positions by the method {scaling!r:.80}, and this command knows none and linear; "
+            "choose another model."
         )
-    for name in file.tensors:
-        if not KNOWN.fullmatch(name):
-            raise GGUFError(
-                f"{file.path} has a tensor {name!r:.80}, which the course's decoder lacks; choose another model."
-            )
+    layers = number("block_count")
     positive = {"embedding_length": hidden, "attention.head_count": heads}
-    for name in ("block_count", "feed_forward_length"):
-        positive[name] = number(name)
+    positive |= {"block_count": layers, "feed_forward_length": number("feed_forward_length")}
     kv_heads = positive["attention.head_count_kv"] = number(
         "attention.head_count_kv", default=heads
     )
@@ -87,7 +84,23 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
     for name, value in positive.items():
         if value < 1:
             raise GGUFError(f"In {file.path}, llama.{name} is {value}; it must be positive.")
+    for name in file.tensors:
+        found = KNOWN.fullmatch(name)
+        if not found or int(found[2] or 0) >= layers:
+            raise GGUFError(
+                f"{file.path} has a tensor {name!r:.80}, which the course's decoder lacks; choose another model."
+            )
     head_dim = number("attention.key_length", default=hidden // heads)
+    for what, found, most in (
+        ("layers", layers, MOST_LAYERS),
+        ("heads", heads, MOST_HEADS),
+        ("heads for each key-value head", heads // kv_heads, MOST_QUERIES),
+        ("elements in a head", head_dim, MOST_ELEMENTS),
+    ):
+        if found > most:
+            raise GGUFError(
+                f"{file.path} has {found:,} {what}, and this command compiles at most {most}; choose another model."
+            )
     if head_dim < 4 or head_dim % 4:
         raise GGUFError(
             f"In {file.path}, a head has {head_dim} elements; it must be a multiple of 4."
@@ -100,6 +113,8 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
     ):
         if not 0 < value < float("inf"):
             raise GGUFError(f"In {file.path}, llama.{name} is {value}; it must be positive.")
+    if epsilon >= 1:
+        raise GGUFError(f"In {file.path}, the norms' epsilon is {epsilon}; it must be below 1.")
     for name in ("attention.value_length", "rope.dimension_count"):
         if number(name, default=head_dim) != head_dim:
             raise GGUFError(
@@ -189,7 +204,7 @@ class Weights:
             self.vectors[f"{ours}input_layernorm.weight"] = f"{layer}attn_norm"
             self.vectors[f"{ours}post_attention_layernorm.weight"] = f"{layer}ffn_norm"
         # only now, because a file may announce a head of any size, and the shapes above show whether that is true
-        memory_for_context(config, 4 * config.context_window_size * d)
+        memory_for_context(config, 24 * config.context_window_size * d)  # float64 on the way
         self.rope = rope_table(config, self._rope_factors())
 
     def _parts(self, matrices: list[tuple[str, int, int]]) -> list[list[tuple[str, int, int]]]:

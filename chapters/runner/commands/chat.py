@@ -13,6 +13,7 @@ from chapters.runner.course import chapter
 
 HELP = "talk to a real model that your passes compile; fetches it once (98 MB)"
 CHAPTER = 11  # whose passes compile the model
+DIGITS = 18  # of a number that is given
 LONGEST = 2048  # tokens of context
 
 
@@ -47,8 +48,10 @@ def arguments(parser) -> None:
 
 def _whole(least: int) -> Callable[[str], int]:
     def number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, {least} or more")
+        if not text.isdecimal() or len(text) > DIGITS or int(text) < least:
+            raise argparse.ArgumentTypeError(
+                f"{text!r:.40} must be a whole number, {least} or more, of at most {DIGITS} digits"
+            )
         return int(text)
 
     return number
