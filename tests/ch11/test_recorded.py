@@ -57,6 +57,36 @@ def test_the_lesson_says_how_much_faster_it_is_than_llama_cpp():
     assert said == times(bench.OURS, "llama.cpp") + times(bench.OURS_Q4_0, bench.BEST)
 
 
+def test_the_lesson_says_how_close_a_step_comes_to_reading():
+    from chapters.ch11_a_real_model import bench
+
+    lesson = (ROOT / "chapters/ch11_a_real_model/lesson.md").read_text("utf-8")
+    measured = load("ch11_chat")["measured"]
+    one, two = measured["threads"].values()
+
+    def share(found: dict, name: str) -> str:
+        rate = measured["bytes"][name] / bench.seconds_of(found["seconds"], name, "decode")
+        return f"{100 * rate / found['bandwidth']:.0f}"
+
+    paragraph = lesson.partition("How much faster could kernels be")[2].partition("\n\n")[0]
+    said = re.findall(r"(\d+) %", paragraph)
+    assert said == [share(one, bench.OURS), share(one, bench.BEST), share(two, bench.OURS)]
+    assert "less than a third of the time" in lesson
+    first = measured["first token"]
+    assert 3 * first["llama.cpp"] < first[bench.OURS]
+
+
+def test_no_product_is_faster_than_reading_its_weights():
+    """But for the noise of two measurements: a tenth."""
+    from chapters.ch11_a_real_model import bench_kernels
+
+    measured = load("ch11_chat")["measured"]["kernels"]
+    seconds, nbytes = measured[bench_kernels.ROUNDED], measured[bench_kernels.BYTES]
+    for product in bench_kernels.PRODUCTS:
+        least = nbytes[product] / nbytes[bench_kernels.PER_SECOND]
+        assert seconds[product] > 0.9 * least
+
+
 def test_the_perplexities_in_the_runtimes_are_those_of_the_same_weights():
     """Ours as another command measured it; llama.cpp's and Transformers' within half a per cent of ours."""
     from chapters.ch11_a_real_model import bench
