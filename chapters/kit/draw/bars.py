@@ -23,7 +23,7 @@ figure.course-bars { width: auto; max-width: 42rem; margin: 0; text-align: left;
 .course-bars .ours { font-weight: 600; }
 .course-bars i[style*="--m"]::after { content: ""; position: absolute; top: -.15rem; bottom: -.15rem;
   left: calc(var(--m) * 100%); border-left: .12rem solid currentColor; }
-.course-bars p { max-width: 70ch; margin: .4rem 0 0; opacity: .8; }
+.course-bars p { max-width: 70ch; margin: .4rem 0 0; color: var(--course-muted, inherit); }
 .course-bars :is(figcaption, li) { font-size: .72rem; }
 .course-bars p { font-size: .66rem; }
 """
