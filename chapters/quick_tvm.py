@@ -16,8 +16,6 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType, ModuleType
 
 ASK_FOR_TORCH = ("tvm_ffi.", "tvm.relax.base_py_module.")  # they do without it where there is none
-
-
 imported: list[ModuleType] = []  # tvm, when its import has ended
 
 

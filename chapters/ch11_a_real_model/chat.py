@@ -209,8 +209,7 @@ def _talk(chat: Chat, options) -> int:
             if text.strip().lower() in ENDS:
                 return 0
             try:
-                reply(chat, text)
-            except KeyboardInterrupt:  # it has stopped the answer
-                continue
+                with contextlib.suppress(KeyboardInterrupt):  # it has stopped the answer
+                    reply(chat, text)
             except ValueError as error:  # such as a template that takes no second message
                 note(str(error))

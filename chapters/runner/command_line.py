@@ -56,18 +56,23 @@ def run(arguments: list[str]) -> int:
         print(error)
         return 2
     except BrokenPipeError:  # `python -m chapters doctor | head`: the reader has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()
         return 0
     except OSError as error:
         try:
             print(refused(error), flush=True)
         except OSError:  # it is the output that cannot be written
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _print_no_more()
             print(refused(error), file=sys.stderr)
         return 2
     except (KeyboardInterrupt, EOFError):
         print()
         return 130
+
+
+def _print_no_more() -> None:
+    """Send what is still printed nowhere, also at the end of the process."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _unicode_output() -> None:

@@ -42,9 +42,8 @@ TOO_LITTLE = 1e-2
 WARM_UP = 0.25
 BUILD_SECONDS = 1800  # at most, until a peer is compiled and checked; torch.compile takes minutes
 MEASURE_SECONDS = 600  # at most, for one variant in one round
-LARGEST_FILE = (
-    2_000_000_000  # bytes: the headers that PyTorch compiles in advance take more than 100 MB
-)
+# bytes that a peer may write into a file: the headers that PyTorch compiles in advance take more than 100 MB
+MOST_WRITTEN = 2_000_000_000
 # module -> the library that has it, as a sentence names it
 LIBRARIES = {"torch": "PyTorch", "llama_cpp": "llama-cpp-python", "transformers": "Transformers"}
 
@@ -169,7 +168,7 @@ class _Process:
                 *arguments,
                 python=python,
                 environment=variables | PLACED,
-                largest_file=LARGEST_FILE,
+                largest_file=MOST_WRITTEN,
             )
         except OSError as error:
             raise PeerFailed(f"{self.name} cannot start {python}: {error}") from None

@@ -68,9 +68,8 @@ class Chat:
         while len(ids := self._render()) > room and len(self.messages) > 2:
             self.messages, left_out = self.messages[2:], left_out + 2  # a message and its answer
         needed, cut = len(ids) + len(words) - kept + ANSWER, 4
-        while (
-            len(ids) > room
-        ):  # more each time, because a template may always write too much, and slowly
+        while len(ids) > room:
+            # more each time, because a template may always write too much, and slowly
             cut = max(2 * cut, len(ids) - room)
             kept -= cut
             if kept <= 0:

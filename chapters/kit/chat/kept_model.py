@@ -29,9 +29,8 @@ from chapters.kit.chat.model_cache import (
 )
 from chapters.kit.chat.weights import Weights
 
-ROOM = (
-    64 << 20
-)  # bytes that must be free to keep a decoder; one takes a few megabytes, for a moment twice
+# bytes that must be free to keep a decoder: one takes a few megabytes, for a moment twice
+ROOM = 64 << 20
 LIBRARY, MANIFEST = "decoder.so", "manifest.json"
 
 
@@ -51,10 +50,8 @@ def load_or_compile(
     facts = repr((weights.config, _stored(weights), str(target), exact, tvm.__version__))
     try:
         compiled = private_folder(cache_folder() / "compiled")
-    except (
-        OSError,
-        RuntimeError,
-    ):  # no folder, such as a link to itself, or one that cannot be written to
+    except (OSError, RuntimeError):
+        # no folder, such as a link to itself, or one that cannot be written to
         return *compile_it(), False
     folder = compiled / hashlib.sha256(facts.encode()).hexdigest()[:24]
     with contextlib.suppress(OSError, ValueError, KeyError):

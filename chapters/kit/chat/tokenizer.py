@@ -34,9 +34,8 @@ from chapters.kit.chat.gguf_file import GGUF, GGUFError
 
 UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6  # types of tokens; all others are text
 MARK = "\U0010fffd"  # the last private-use character
-MOST_CUTS = (
-    100_000_000  # sum of the squares of the lengths of all tokens; 25 million for 256,000 tokens
-)
+# sum of the squares of the lengths of all tokens; a vocabulary of 256,000 tokens has 25 million
+MOST_CUTS = 100_000_000
 LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 ENDINGS = r"'(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])"

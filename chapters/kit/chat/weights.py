@@ -30,7 +30,8 @@ from chapters.kit.quantized.blocks import (
 MOST_LAYERS, MOST_HEADS, MOST_QUERIES, MOST_ELEMENTS = 256, 512, 64, 512
 LONGEST = 2048  # tokens of context, unless more are asked for: the cache takes memory for each
 KNOWN = re.compile(  # the tensors of a Llama; any other would be left out of the computation
-    r"(token_embd|output_norm|output|rope_freqs|blk\.(0|[1-9]\d*)\.(attn_(norm|q|k|v|output)|ffn_(norm|gate|up|down)))\.weight"
+    r"(token_embd|output_norm|output|rope_freqs"
+    r"|blk\.(?P<layer>0|[1-9]\d*)\.(attn_(norm|q|k|v|output)|ffn_(norm|gate|up|down)))\.weight"
 )
 
 
@@ -74,9 +75,9 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
             f"{file.path} scales positions by the method {scaling!r:.80}, and this command knows none and linear; "
             "choose another model."
         )
-    layers = number("block_count")
     positive = {"embedding_length": hidden, "attention.head_count": heads}
-    positive |= {"block_count": layers, "feed_forward_length": number("feed_forward_length")}
+    for name in ("block_count", "feed_forward_length"):
+        positive[name] = number(name)
     kv_heads = positive["attention.head_count_kv"] = number(
         "attention.head_count_kv", default=heads
     )
@@ -85,14 +86,14 @@ def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
         if value < 1:
             raise GGUFError(f"In {file.path}, llama.{name} is {value}; it must be positive.")
     for name in file.tensors:
-        found = KNOWN.fullmatch(name)
-        if not found or int(found[2] or 0) >= layers:
+        known = KNOWN.fullmatch(name)
+        if not known or int(known["layer"] or 0) >= positive["block_count"]:
             raise GGUFError(
                 f"{file.path} has a tensor {name!r:.80}, which the course's decoder lacks; choose another model."
             )
     head_dim = number("attention.key_length", default=hidden // heads)
     for what, found, most in (
-        ("layers", layers, MOST_LAYERS),
+        ("layers", positive["block_count"], MOST_LAYERS),
         ("heads", heads, MOST_HEADS),
         ("heads for each key-value head", heads // kv_heads, MOST_QUERIES),
         ("elements in a head", head_dim, MOST_ELEMENTS),
