@@ -16,6 +16,7 @@ import contextlib
 import faulthandler
 import importlib
 import json
+import math
 import os
 import queue
 import re
@@ -29,21 +30,44 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS = 120  # importing TVM from a cold disk
+END_SECONDS = 10  # for the system to end a process that was killed
 GRACE_SECONDS = 2  # how much longer than its limit a child may take before the parent stops it
 MOST_PRINTED = 100_000_000  # bytes that a child may print, or write into any file
 # environment variables: the folder in which a child writes its files, and how large they may be
 FOLDER, LARGEST_FILE = "FUSION_CHILD", "FUSION_CHILD_LARGEST_FILE"
 
 
+class WrongPatience(ValueError):
+    """FUSION_PATIENCE is not a positive number."""
+
+
+def patience() -> float:
+    """The factor for all time limits: FUSION_PATIENCE, else the number of processes per core, from 1 to 4.
+
+    Limits exist for endless loops, and no code is to blame for a busy machine. Raises WrongPatience if
+    FUSION_PATIENCE is not a positive number.
+    """
+    if given := os.environ.get("FUSION_PATIENCE"):
+        with contextlib.suppress(ValueError):
+            if 0 < float(given) < math.inf:
+                return float(given)
+        raise WrongPatience(
+            f"FUSION_PATIENCE, the factor for time limits, must be a positive number such as 2, not {given!r}."
+        )
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return min(max(load / (os.cpu_count() or 1), 1.0), 4.0)
+
+
 class Lost(Exception):
     """The child is gone without an answer.
 
     late: it was stopped because it took too long. code: its exit code. printed: the end of what it printed. stack: the
-    Python stack at that moment, if it could still be written.
+    Python stack at that moment, if it could still be written. began: whether it had started, and was asked something.
     """
 
-    def __init__(self, late: bool, code: int, printed: str, stack: str):
+    def __init__(self, late: bool, code: int, printed: str, stack: str, began: bool = True):
         self.late, self.code, self.printed, self.stack = late, code, printed, stack
+        self.began = began
         super().__init__("took too long" if late else ended(code))
 
     def place(self, path: Path) -> str:
@@ -94,6 +118,8 @@ class Child(contextlib.AbstractContextManager):
                 cwd=cwd,
                 env={**os.environ, **(environment or {}), **facts},
                 encoding="utf-8",
+                # Ctrl-C reaches the parent, which ends the child and all that the child has started
+                start_new_session=True,
             )
         self._lines: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -110,7 +136,7 @@ class Child(contextlib.AbstractContextManager):
     def wait_until_ready(self) -> None:
         """Return once the child has imported its module. Raises Lost if it could not."""
         if not self._ready:
-            self._receive(START_SECONDS)
+            self._receive(START_SECONDS * patience())
             self._ready = True
 
     def ask(self, question: Any, seconds: float) -> Any:
@@ -131,23 +157,35 @@ class Child(contextlib.AbstractContextManager):
             line = self._lines.get(timeout=seconds)
         except queue.Empty:
             line, late = "", True
-            self.process.kill()
+            self._kill()
         if line:
             return json.loads(line)
-        try:
-            code = self.process.wait(10)
-        except subprocess.TimeoutExpired:  # it closed its end of the pipe, and runs on
+        code = self._wait(END_SECONDS)
+        if code is None:  # it closed its end of the pipe, and runs on
             late = True
-            self.process.kill()
-            code = self.process.wait(10)
+            self._kill()
+            code = self._wait(END_SECONDS * patience()) or -signal.SIGTERM
         stack = self._stack.read_text("utf-8", "replace") if self._stack.exists() else ""
         printed = self.printed()[-4000:].decode("utf-8", "replace")
         self.close()
-        raise Lost(late or stack.startswith("Timeout ("), code, printed, stack)
+        raise Lost(late or stack.startswith("Timeout ("), code, printed, stack, self._ready)
+
+    def _kill(self) -> None:
+        """End the child, and the processes it has forked, which are in its session."""
+        if hasattr(os, "killpg"):
+            with contextlib.suppress(OSError):  # all of them are gone
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.kill()
+
+    def _wait(self, seconds: float) -> int | None:
+        """The child's exit code; None if it has not ended in time, as on a busy system."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.process.wait(seconds)
+        return None
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait(10)
+        self._kill()
+        self._wait(END_SECONDS * patience())
         for pipe in (self.process.stdin, self.process.stdout):
             with contextlib.suppress(OSError):  # a question that the dead child never read
                 pipe.close()
@@ -212,6 +250,8 @@ def _from_parent(stream) -> queue.Queue[str]:
     def pump() -> None:
         for line in stream:
             lines.put(line)
+        if hasattr(os, "killpg") and os.getsid(0) == os.getpid():
+            os.killpg(0, signal.SIGKILL)  # with what it has forked
         os._exit(0)
 
     threading.Thread(target=pump, daemon=True).start()

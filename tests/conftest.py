@@ -60,7 +60,7 @@ class CourseCopy(FreshCopy):
 
     def kept(self, pattern: str = "*.py") -> list[str]:
         """The texts of the copies that were kept."""
-        return [p.read_text(encoding="utf-8") for p in (self.root / ".kept").rglob(pattern)]
+        return [p.read_text(encoding="utf-8") for p in self.data.rglob(pattern)]
 
 
 @pytest.fixture

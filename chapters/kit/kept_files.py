@@ -1,17 +1,24 @@
-"""Files that take long to make, kept in .cache/ under the content that they were made from."""
+"""Files that take long to make, kept in the user's cache under the content that they were made from.
+
+A file is used again only if its bytes are those that were written. Runs about the reference and runs about the
+learner's code keep theirs apart.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from chapters.child import ROOT
+import platformdirs
 
-CACHE = ROOT / ".cache"
+from chapters.whose_code import LEARNER, REFERENCE, about_learner
+
 MOST = 1000  # files of one kind in a folder
 
 
@@ -24,22 +31,57 @@ def short_hash(*parts: str | bytes) -> str:
     return found.hexdigest()[:16]
 
 
+def cache_folder() -> Path:
+    """The folder for what can be made or fetched again: the environment variable FUSION_CACHE, or the system's own.
+
+    It need not exist yet.
+    """
+    chosen = os.environ.get("FUSION_CACHE")
+    if chosen:
+        return Path(os.path.expanduser(chosen))
+    return platformdirs.user_cache_path("fusion-by-hand", appauthor=False)
+
+
+@functools.cache
+def made_folder(kind: str) -> Path:
+    """The folder for files of one kind, made if it is missing; a temporary one where the cache cannot be written to."""
+    folder = cache_folder() / (LEARNER if about_learner() else REFERENCE) / kind
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix=f"fusion-{kind}-"))
+
+
 def kept_file(path: Path, make: Callable[[Path], None]) -> Path:
-    """`path`; `make` writes it first, into another path that it is given, unless it is there already.
+    """`path`; `make` writes it first, into another path that it is given, unless it is there already and whole.
 
     Several processes may ask for one file. Beyond MOST files of one kind, those used longest ago go.
     """
-    if path.exists():
-        with contextlib.suppress(FileNotFoundError):
+    check = path.with_name(f"{path.name}.sha256")
+    with contextlib.suppress(OSError):
+        if check.read_text("ascii") == _digest(path):
             path.touch()
-        return path
+            return path
     path.parent.mkdir(parents=True, exist_ok=True)
     own = path.with_suffix(f".{os.getpid()}")  # another process may make the same file
-    make(own)
-    own.replace(path)
+    try:
+        make(own)
+        digest = _digest(own)
+        own.replace(path)
+    finally:
+        own.unlink(missing_ok=True)
+    own.write_text(digest, "ascii")
+    own.replace(check)
     for old in sorted(path.parent.glob(f"*{path.suffix}"), key=last_used)[:-MOST]:
         old.unlink(missing_ok=True)
+        old.with_name(f"{old.name}.sha256").unlink(missing_ok=True)
     return path
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def last_used(path: Path) -> float:

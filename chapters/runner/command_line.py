@@ -7,12 +7,14 @@ import importlib
 import os
 import sys
 
+from chapters.child import WrongPatience, patience
 from chapters.runner import learner_file
-from chapters.runner.course import CourseError
+from chapters.runner.course import CourseError, chapters
 from chapters.runner.terminal import refused, shown
+from chapters.whose_code import LEARNER, decide
 
-NAMES = ("status", "next", "check", "hint", "watch", "diff", "reset", "update", "quiz", "bench")
-NAMES += ("trace", "compile", "chat", "serve-device", "doctor")
+NAMES = ("status", "next", "check", "hint", "watch", "diff", "reset", "restore", "update", "quiz")
+NAMES += ("bench", "trace", "compile", "chat", "serve-device", "doctor")
 MODULES = {name: f"chapters.runner.commands.{name.replace('-', '_')}" for name in NAMES}
 COMMANDS = {name: importlib.import_module(module) for name, module in MODULES.items()}
 
@@ -48,11 +50,20 @@ def run(arguments: list[str]) -> int:
         print(f"There is no command {arguments[0]!r}; there are {', '.join(COMMANDS)}.")
         return 2
     options = parser().parse_args(arguments)
+    command = COMMANDS[options.command or "status"]
+    decide(command.about(options) if hasattr(command, "about") else LEARNER)
     try:
-        for path in learner_file.make_missing():
+        patience()  # a wrong FUSION_PATIENCE is said before anything runs
+        made = learner_file.make_missing()
+        for path in made:
             print(f"Made {shown(path)}, where you write your answers.")
-        return COMMANDS[options.command or "status"].run(options)
-    except CourseError as error:
+        for chapter in chapters():
+            asked = command is COMMANDS["status"] or chapter.stub in made
+            if asked and (said := COMMANDS["restore"].offer(chapter)):
+                print(f"!! {said}")
+        learner_file.keep_answers()
+        return command.run(options)
+    except (CourseError, WrongPatience) as error:
         print(error)
         return 2
     except BrokenPipeError:  # `python -m chapters doctor | head`: the reader has seen enough

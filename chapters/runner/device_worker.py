@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chapters.runner.course import chapter as find_chapter
-from chapters.runner.failure import CheckFailed
+from chapters.runner.failure import CheckFailed, message_of
 from chapters.runner.loading import last_line, load, where
 
 
@@ -59,10 +59,10 @@ def _run(engine, device, question: dict) -> dict:
     except CheckFailed as error:
         return {"wrong": error.failure.what}
     except NotImplementedError as error:
-        return {"todo": str(error)}
+        return {"todo": message_of(error)}
     except RuntimeError as error:
-        if str(error).startswith("exercise "):
-            return {"todo": str(error)}
+        if (said := message_of(error)).startswith("exercise "):
+            return {"todo": said}
         return {"wrong": _raised(error, path)}
     except Exception as error:
         if type(error).__name__ in ("DeviceError", "NoDevice"):

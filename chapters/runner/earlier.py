@@ -1,23 +1,19 @@
-"""How a chapter uses what an earlier one built: the learner's own file if it passes its checks, else the reference.
+"""How a chapter uses what an earlier one built: the learner's file if it passes and the run is about it, else ours.
 
-This is the one part of the runner that chapters import.
+This is the one part of the runner that chapters import. `chapters/whose_code.py` says whose code a run is about.
 """
 
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterable
-from pathlib import Path
 from types import ModuleType
 
-ROOT = Path(__file__).resolve().parents[2]
-# The site sets this, so that what it shows does not depend on what one learner has written.
-REFERENCE_ONLY = "FUSION_REFERENCE_ONLY"
+from chapters.whose_code import about_learner
 
 
 def _is_learners(number: int) -> bool:
-    if os.environ.get(REFERENCE_ONLY):
+    if not about_learner():
         return False
     from chapters.runner.course import chapter
     from chapters.runner.states import has_passed
@@ -26,11 +22,24 @@ def _is_learners(number: int) -> bool:
 
 
 def earlier(number: int) -> ModuleType:
-    """Chapter `number`'s exercise file: the learner's if it passes all its checks as it is now."""
-    tree = "chapters" if _is_learners(number) else "solutions"
-    files = (ROOT / "solutions").glob(f"ch{number:02d}_*/*.py")
-    reference = next(path for path in files if path.stem != "second_way")
-    return importlib.import_module(f"{tree}.{reference.parent.name}.{reference.stem}")
+    """Chapter `number`'s exercise file: the learner's if this run is about it and it passes all its checks, else the
+    reference. Raises CourseError if the learner's file passed its checks and can no longer be imported.
+    """
+    from chapters.runner.course import CourseError, chapter
+
+    home = chapter(number)
+    name = f"{home.slug}.{home.solution.stem}"
+    if not _is_learners(number):
+        return importlib.import_module(f"solutions.{name}")
+    try:
+        return importlib.import_module(f"chapters.{name}")
+    except Exception as error:
+        from chapters.runner.loading import last_line
+
+        raise CourseError(
+            f"Your chapter {number} passed its checks, and now cannot be imported: {last_line(error)}. "
+            f"`python -m chapters check {number}` says more."
+        ) from error
 
 
 def unused(numbers: Iterable[int]) -> list[str]:
@@ -45,6 +54,8 @@ def unused(numbers: Iterable[int]) -> list[str]:
 
 def _missing(number: int) -> list[str]:
     """What keeps a begun chapter from being used: "3.2 is not solved", and so on. Empty if it is used or not begun."""
+    if not about_learner():
+        return []
     from chapters.runner.course import chapter
     from chapters.runner.states import states
 
@@ -53,8 +64,9 @@ def _missing(number: int) -> list[str]:
         "failed": "failed its check",
         "skipped": "cannot be checked here",
         "changed": "has changed since its last check",
+        "outdated": "was checked by older checks",
     }
-    found = {} if os.environ.get(REFERENCE_ONLY) else states(chapter(number))
+    found = states(chapter(number))
     begun = any(state != "todo" for state in found.values())
     return [f"{one} {says[state]}" for one, state in found.items() if state in says and begun]
 
@@ -62,3 +74,17 @@ def _missing(number: int) -> list[str]:
 def whose(number: int) -> str:
     """Whose code `earlier(number)` gives: "yours" or "the reference's"."""
     return "yours" if _is_learners(number) else "the reference's"
+
+
+def whose_is_run(numbers: Iterable[int]) -> str:
+    """One sentence on whose code is run."""
+    numbers = list(numbers)
+    mine = [str(n) for n in numbers if whose(n) == "yours"]
+    if not mine:
+        return (
+            "The code is the reference's; yours takes its place once a chapter passes its checks."
+        )
+    if len(mine) == len(numbers):
+        return "All the code is yours."
+    chapters = f"chapter{'s' * (len(mine) > 1)} {', '.join(mine)}"
+    return f"The code of {chapters} is yours, the rest the reference's."

@@ -14,14 +14,16 @@ import os
 import re
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from chapters.child import Child, Lost, ended
+from chapters.child import Child, Lost, WrongPatience, ended, patience
 from chapters.runner.blame import waits_for
 from chapters.runner.course import Chapter, CourseError, Exercise
 from chapters.runner.failure import Failure
 from chapters.runner.printed import tail
+from chapters.runner.regions import fingerprint
+from chapters.whose_code import LEARNER, REFERENCE, WHOSE
 
 SECONDS = 12  # a check's time limit, unless its module says otherwise in LIMITS
 DIAGNOSIS_SECONDS = 30
@@ -42,11 +44,12 @@ class Check:
 
 @dataclass
 class Outcome:
-    """The result of a check. state: passed, skipped, waits, todo or failed.
+    """The result of a check. state: passed, skipped, waits, todo, failed or unable.
 
-    todo: its exercise is still to be written. waits: an exercise that it uses must be written or mended first.
-    reason: why it was skipped, or "exercise N.M", the one to write or mend. unreadable: the file could not even be
-    loaded, so every other check of it would say the same.
+    todo: its exercise is still to be written. waits: an exercise that it uses must be written or mended first. unable:
+    the machine could not run it, which says nothing about the code. reason: why it was skipped or could not run, or
+    "exercise N.M", the one to write or mend. unreadable: the file could not even be loaded, so every other check of it
+    would say the same. loaded: a fingerprint of the text that was loaded; files: digests of the learner's other files.
     """
 
     check: Check
@@ -55,34 +58,24 @@ class Outcome:
     reason: str = ""
     output: str = ""
     unreadable: bool = False
+    loaded: str = ""
+    files: dict[str, str] = field(default_factory=dict)
 
 
 def overall(outcomes: list[Outcome]) -> str:
     """The state of an exercise, from the outcomes of its checks."""
     found = {outcome.state for outcome in outcomes}
-    return next((s for s in ("failed", "todo", "waits", "skipped") if s in found), "passed")
-
-
-def patience() -> float:
-    """The factor for all time limits: FUSION_PATIENCE, else the number of processes per core, from 1 to 4.
-
-    Limits exist for endless loops, and an answer is not to blame for a busy machine. Raises CourseError if
-    FUSION_PATIENCE is not a positive number.
-    """
-    if given := os.environ.get("FUSION_PATIENCE"):
-        with contextlib.suppress(ValueError):
-            if 0 < float(given) < math.inf:
-                return float(given)
-        raise CourseError(
-            f"FUSION_PATIENCE, the factor for time limits, must be a positive number such as 2, not {given!r}."
-        )
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return min(max(load / (os.cpu_count() or 1), 1.0), 4.0)
+    return next(
+        (s for s in ("failed", "unable", "todo", "waits", "skipped") if s in found), "passed"
+    )
 
 
 def checks_of(chapter: Chapter) -> list[Check]:
     """The checks of a chapter in the order of their file, read without importing it."""
-    stretch = patience()
+    try:
+        stretch = patience()
+    except WrongPatience as error:
+        raise CourseError(str(error)) from None
     return [
         Check(chapter, chapter.exercise(exercise), name, title, math.ceil(seconds * stretch))
         for exercise, name, title, seconds in _checks_in(chapter.tests / "checks.py")
@@ -113,21 +106,30 @@ def checks_of_exercise(chapter: Chapter, exercise_id: str) -> list[Check]:
 
 
 class Examiner(contextlib.AbstractContextManager):
-    """Runs checks one after another in a child process, and starts a new one where the last was lost."""
+    """Runs checks one after another in a child process, and starts a new one where the last was lost.
 
-    def __init__(self) -> None:
+    whose: LEARNER, if the answers may use the learner's earlier chapters. Then each chapter gets a child of its own:
+    what one file does to TVM must not reach another.
+    """
+
+    def __init__(self, whose: str = REFERENCE) -> None:
         self.child: Child | None = None
         self.machine = ""
-        self._closed = False
+        self._whose, self._closed = whose, False
+        self._chapter: Chapter | None = None  # whose answers the child has loaded last
 
     def __exit__(self, *_) -> None:
         self.close()
 
-    def _start(self) -> None:
+    def _start(self, chapter: Chapter) -> None:
         if self._closed:  # by Ctrl-C in another thread: start nothing more
             raise RuntimeError("This examiner is closed.")
+        if self.child and self._whose == LEARNER and chapter != self._chapter:
+            self.child.close()
+            self.child = None
         if self.child is None:
-            self.child = Child("chapters.runner.worker")
+            self.child = Child("chapters.runner.worker", environment={WHOSE: self._whose})
+        self._chapter = chapter
 
     def close(self) -> None:
         self._closed = True
@@ -143,23 +145,28 @@ class Examiner(contextlib.AbstractContextManager):
         impl = Path(impl)
         about = {"chapter": check.chapter.number, "exercise": check.exercise.id}
         question = {"ask": "check", **about, "check": check.name, "impl": str(impl)}
-        self._start()
+        before = _fingerprint(impl, check.exercise)
         try:
+            self._start(check.chapter)
             if not self.machine:
-                self.machine = self.child.ask({"ask": "machine"}, DIAGNOSIS_SECONDS)
+                self.machine = self.child.ask({"ask": "machine"}, DIAGNOSIS_SECONDS * patience())
             found = self.child.ask(question, check.seconds)
             outcome = Outcome(check, **found, output=tail(self.child.printed()))
+        except OSError as error:  # no process could be started
+            return Outcome(check, "unable", reason=f"no process could be started: {error}")
         except Lost as lost:
             self.child = None
-            failure = _failure(lost, check, impl, began=bool(self.machine))
-            printed = tail(lost.printed.encode()) if self.machine else ""
-            return Outcome(check, "failed", failure.as_dict(), output=printed)
+            if reason := _unable(lost):
+                return Outcome(check, "unable", reason=reason)
+            failure = _failure(lost, check, impl).as_dict()
+            printed = tail(lost.printed.encode())
+            return Outcome(check, "failed", failure, output=printed, loaded=before)
         if outcome.state == "todo" and outcome.reason != f"exercise {check.exercise.id}":
             outcome.state = "waits"
         if outcome.state == "failed" and diagnose:
             outcome.failure["like"] = self._diagnosis(about)
             if not outcome.unreadable and (blamed := self._waits_for(check, impl)):
-                return Outcome(check, "waits", reason=f"exercise {blamed}")
+                return replace(outcome, state="waits", failure=None, reason=f"exercise {blamed}")
         return outcome
 
     def _diagnosis(self, about: dict) -> dict:
@@ -204,18 +211,40 @@ NATIVE = (
     "Native code read or wrote memory that it must not touch. Most often a NumPy array was given to the VM without "
     "tvm.runtime.tensor, or a kernel indexes outside its buffers."
 )
-KILLED = "The system ended it, most often because memory ran out."
 LEFT = "Something called os._exit, or closed what the process needs."
 
 
-def _failure(lost: Lost, check: Check, impl: Path, *, began: bool) -> Failure:
-    """What a learner reads about a lost child. began: whether a child has started before."""
-    if not began:
-        said = lost.printed.strip().splitlines()
-        return Failure(
-            f"The process that runs the checks could not start: {said[-1] if said else lost}",
-            expected="a working installation: `python -m chapters doctor` says what is missing",
+def _fingerprint(impl: Path, exercise: Exercise) -> str:
+    """The fingerprint of an answer as it is now; "" if there is no file."""
+    try:
+        text = impl.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+    return fingerprint(text, exercise.id)
+
+
+def _unable(lost: Lost) -> str:
+    """Why a check could not run, if the machine is to blame for a lost child; else ""."""
+    if not lost.began:
+        said = [line for line in lost.printed.strip().splitlines() if line.strip()]
+        why = (
+            "it took too long, as on a busy machine"
+            if lost.late
+            else said[-1]
+            if said
+            else str(lost)
         )
+        return f"the process that runs the checks could not start: {why}"
+    if not lost.late and "SIGKILL" in ended(lost.code):
+        return (
+            "the system killed the process, as it does when memory runs out. If it happens again with nothing else "
+            "running, look for what takes so much memory in your code"
+        )
+    return ""
+
+
+def _failure(lost: Lost, check: Check, impl: Path) -> Failure:
+    """What a learner reads about a child that their code has ended."""
     place = lost.place(impl)
     if lost.late:
         return Failure(
@@ -225,19 +254,22 @@ def _failure(lost: Lost, check: Check, impl: Path, *, began: bool) -> Failure:
             why="A loop that never ends, or recursion into the same node, looks like this.",
         )
     native = lost.code < 0 or lost.code == 0xC0000005
-    killed = "SIGKILL" in ended(lost.code)
     return Failure(
         f"The process running your code died ({ended(lost.code)}).",
         expected="a result or a Python exception",
         yours=f"it was at {place}" if place else "",
-        why=KILLED if killed else NATIVE if native else LEFT,
+        why=NATIVE if native else LEFT,
     )
 
 
 class Engine(contextlib.AbstractContextManager):
-    """Runs exercises on several examiners at once, each in its own thread with its own child process."""
+    """Runs exercises on several examiners at once, each in its own thread with its own child process.
 
-    def __init__(self, workers: int | None = None) -> None:
+    whose: as an Examiner takes it.
+    """
+
+    def __init__(self, whose: str, workers: int | None = None) -> None:
+        self._whose = whose
         self._count = workers or min(MOST_WORKERS, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="examiner")
         self._own = threading.local()
@@ -259,7 +291,7 @@ class Engine(contextlib.AbstractContextManager):
     def _examiner(self) -> Examiner:
         """The examiner of this thread."""
         if not hasattr(self._own, "examiner"):
-            self._own.examiner = Examiner()
+            self._own.examiner = Examiner(self._whose)
             with self._lock:
                 self._examiners.append(self._own.examiner)
         return self._own.examiner

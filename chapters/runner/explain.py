@@ -10,6 +10,7 @@ import re
 from functools import cache
 
 from chapters.runner.course import ROOT
+from chapters.runner.failure import LONGEST, message_of, shorten
 
 PAGE = "docs/troubleshooting.md"
 RENAMED = f"{PAGE}#renamed"
@@ -32,7 +33,7 @@ MISSING = (
 
 def explain(error: BaseException) -> tuple[str, str]:
     """`why` and `read` for an exception that an answer raised; two empty texts if the page does not know it."""
-    message = f"{type(error).__name__}: {error}"
+    message = f"{type(error).__name__}: {shorten(message_of(error), LONGEST)}"
     for key, pattern, cause in _entries():
         if key != "renamed" and pattern.search(message):
             return cause, f"{PAGE}#{key}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import asdict, dataclass, field
 
+LONGEST = 20_000  # characters that a learner's screen can take
 WIDTH = 88  # as wide as a code block on the site
 
 
@@ -24,7 +25,19 @@ class Failure:
     like: dict[str, str] = field(default_factory=dict)
 
     def as_dict(self) -> dict:
-        return asdict(self)
+        """Its fields, each text of at most LONGEST characters."""
+        return {
+            name: shorten(value, LONGEST) if isinstance(value, str) else value
+            for name, value in asdict(self).items()
+        }
+
+
+def shorten(text: str, longest: int) -> str:
+    """`text`, or the beginning and the end of a long one."""
+    left_out = len(text) - longest
+    if left_out <= 0:
+        return text
+    return f"{text[: longest // 2]} [… {left_out} characters …] {text[-longest // 2 :]}"
 
 
 class CheckFailed(AssertionError):
@@ -39,6 +52,14 @@ class CheckFailed(AssertionError):
 
 class Skip(Exception):
     """Raised by a check that cannot run on this machine; the message says what it needs."""
+
+
+def message_of(error: BaseException) -> str:
+    """The message of `error`, which may be long, or of a class of the learner's that cannot say it."""
+    try:
+        return str(error)
+    except BaseException as second:
+        return f"(its message could not be made: {type(second).__name__})"
 
 
 def _block(label: str, text: str) -> list[str]:

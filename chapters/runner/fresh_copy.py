@@ -6,6 +6,7 @@ A page must show the same to everyone, so it may not run in a folder where exerc
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,19 +15,29 @@ from pathlib import Path
 
 from chapters.runner.course import ROOT, Chapter, chapters
 from chapters.runner.learner_file import stub_text
+from chapters.runner.progress import DATA
+from chapters.whose_code import WHOSE
 
 PARTS = ("chapters", "solutions", "tests", "docs")
 SECONDS = 120
 # these would change the output: the last two make pytest repeat whole failures in its summary
-NOT_INHERITED = ("PYTEST_CURRENT_TEST", "PYTEST_ADDOPTS", "FORCE_COLOR", "CI", "BUILD_NUMBER")
+NOT_INHERITED = (
+    "PYTEST_CURRENT_TEST",
+    "PYTEST_ADDOPTS",
+    "FORCE_COLOR",
+    "CI",
+    "BUILD_NUMBER",
+    WHOSE,
+)
 
 
 class FreshCopy:
-    """A context manager; `root` is the copy. It is removed at the end."""
+    """A context manager; `root` is the copy, `data` has what is kept for its learner. Both are removed at the end."""
 
     def __enter__(self) -> FreshCopy:
         self._folder = tempfile.TemporaryDirectory(prefix="fusion-", ignore_cleanup_errors=True)
         self.root = Path(self._folder.name).resolve() / "fusion-by-hand"
+        self.data = self.root.parent / "data"
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
         for part in PARTS:
             shutil.copytree(ROOT / part, self.root / part, ignore=ignored)
@@ -54,6 +65,7 @@ class FreshCopy:
         """The variables of a process in the copy, which must find nothing of the original."""
         inherited = {k: v for k, v in os.environ.items() if k not in NOT_INHERITED}
         own = {"PYTHONPATH": str(self.root), "NO_COLOR": "1", "PYTHONUTF8": "1", "COLUMNS": "80"}
+        own[DATA] = str(self.data)
         return {**inherited, **own}
 
     def python(self, *arguments: str, stderr: int = subprocess.PIPE) -> subprocess.CompletedProcess:
@@ -73,4 +85,5 @@ class FreshCopy:
     def type(self, *arguments: str) -> str:
         """What `python -m <arguments>` prints in the copy, without the copy's path and colours."""
         done = self.python("-m", *arguments, stderr=subprocess.STDOUT)
-        return done.stdout.replace(str(self.root), self.root.name).rstrip()
+        said = done.stdout.replace(str(self.root), self.root.name)
+        return re.sub(rf"{re.escape(str(self.data))}/[\w-]+", "…", said).rstrip()

@@ -7,15 +7,28 @@ with it; `update` moves the learner's regions into the file that the new version
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
+import os
 import re
 from functools import cache
 from pathlib import Path
 
 from chapters.runner import progress
 from chapters.runner.catalogue import mistake
-from chapters.runner.course import Chapter, CourseError, chapters
-from chapters.runner.regions import BEGIN, map_regions, read_source, regions, with_regions
+from chapters.runner.copies import copies_of, create, keep_copy, replace
+from chapters.runner.course import ROOT, Chapter, CourseError, chapters
+from chapters.runner.regions import (
+    BEGIN,
+    fingerprint,
+    map_regions,
+    read_source,
+    regions,
+    with_regions,
+)
+
+BEGIN_LINE = re.compile(BEGIN.pattern, re.MULTILINE)
 
 
 def stub_text(chapter: Chapter) -> str:
@@ -87,18 +100,102 @@ def restore(text: str, chapter: Chapter, exercise_id: str) -> str:
     return with_regions(text, {exercise_id: regions(stub_text(chapter))[exercise_id]})
 
 
-def write(chapter: Chapter, text: str) -> None:
-    """Write the learner's file. The caller has kept a copy of what was there."""
-    chapter.stub.write_text(text, encoding="utf-8", newline="\n")
-    progress.update(chapter.short, made_from=_digest(stub_text(chapter)))
+def write(chapter: Chapter, text: str, *, whole: bool = True) -> Path:
+    """Write the learner's file, and return the copy of what was there.
+
+    whole: `text` was made from the course as it is now, and not only one exercise of it.
+    """
+    copy = keep_copy(chapter)
+    replace(chapter.stub, text.encode())
+    if whole:
+        note_origin(chapter)
+    put_aside(chapter, copy)
+    return copy
+
+
+def note_origin(chapter: Chapter) -> None:
+    """Record that the learner's file is made from the course as it is now, if anything can be recorded."""
+    with contextlib.suppress(OSError):
+        progress.update(chapter.short, made_from=_digest(stub_text(chapter)))
+
+
+def put_aside(chapter: Chapter, copy: Path) -> None:
+    """Record that the learner has put aside what is in `copy`: it is not offered to them again."""
+    with contextlib.suppress(OSError):
+        progress.update(chapter.short, put_aside=copy.name)
 
 
 def make_missing() -> list[Path]:
     """Make the learner's files that do not exist yet, and return them."""
-    missing = [c for c in chapters() if c.solution.exists() and not c.stub.exists()]
-    for chapter in missing:
-        write(chapter, stub_text(chapter))
-    return [chapter.stub for chapter in missing]
+    made = []
+    for chapter in chapters():
+        if not chapter.solution.exists() or chapter.stub.exists():
+            continue
+        if create(chapter.stub, stub_text(chapter).encode()):
+            note_origin(chapter)
+            made.append(chapter.stub)
+        elif not chapter.stub.exists():  # a link that leads nowhere
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(chapter.stub))
+    return made
+
+
+def keep_answers() -> None:
+    """Keep a copy of each file of the learner's that holds an answer and has changed since its newest copy."""
+    for chapter in chapters():
+        with contextlib.suppress(OSError):  # whatever may be read is kept
+            text = chapter.stub.read_text(encoding="utf-8", errors="replace")
+            if text != stub_text(chapter) and (answered(chapter, text) or copies_of(chapter)):
+                keep_copy(chapter)
+
+
+def answered(chapter: Chapter, text: str) -> set[str]:
+    """The exercises of `chapter` for which `text` holds something that is neither the stub's nor to be written."""
+    try:
+        mine, blank = regions(text), regions(stub_text(chapter))
+    except CourseError:  # markers that do not pair: the text as a whole is an answer
+        return {exercise.id for exercise in chapter.exercises}
+    return {key for key, body in mine.items() if body != blank.get(key) and not _is_todo(body)}
+
+
+def lost_answers(chapter: Chapter) -> tuple[Path, list[str]] | None:
+    """(the newest copy with answers that the learner's file lacks, the exercises); None if it lacks none.
+
+    A file that is as an older copy has lost what the newest one adds. What was put aside by `reset` and `update` is not
+    lost.
+    """
+    copies = copies_of(chapter)
+    names = [copy.name for copy in copies]
+    aside = progress.read().get(chapter.short, {}).get("put_aside")
+    copies = copies[names.index(aside) + 1 :] if aside in names else copies
+    if not copies:
+        return None
+    mine = _text(chapter.stub) if chapter.stub.exists() else ""
+    here = answered(chapter, mine)
+    if mine in map(_text, copies[:-1]) and mine != _text(copies[-1]):
+        newest = _text(copies[-1])
+        changed = (
+            e.id for e in chapter.exercises if fingerprint(newest, e.id) != fingerprint(mine, e.id)
+        )
+        return copies[-1], [key for key in changed if key in answered(chapter, newest)]
+    for copy in reversed(copies):
+        lacking = answered(chapter, _text(copy)) - here
+        if lacking:
+            return copy, [exercise.id for exercise in chapter.exercises if exercise.id in lacking]
+    return None
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def forgotten_files() -> list[Path]:
+    """Files with answers in chapters' folders that no chapter of this version of the course looks at."""
+    known = {chapter.stub for chapter in chapters()}
+    return [
+        path
+        for path in sorted((ROOT / "chapters").glob("ch[0-9][0-9]_*/*.py"))
+        if path not in known and BEGIN_LINE.search(_text(path))
+    ]
 
 
 def outdated(chapter: Chapter) -> bool:
@@ -129,14 +226,22 @@ def updated(chapter: Chapter) -> str:
 
 
 def not_moved(chapter: Chapter, text: str) -> list[str]:
-    """The exercises whose function `text` has, but without the BEGIN and END lines by which `updated` finds answers."""
+    """The exercises whose answers in `text` are not in what `updated` returns.
+
+    Their BEGIN and END lines are gone, or the course has renamed the function that they are in.
+    """
     found = _same_functions(stub_text(chapter), text)
-    return [
+    unmarked = [
         exercise.id
         for exercise in chapter.exercises
         if exercise.id not in found
         and re.search(rf"^[ ]*(?:def|class) {re.escape(exercise.name)}\b", text, re.M)
     ]
+    moved = set(found.values())
+    renamed = [
+        key for key in _functions(text) if key not in moved and not _is_todo(regions(text)[key])
+    ]
+    return list(dict.fromkeys([*unmarked, *renamed]))
 
 
 def _same_functions(fresh: str, old: str) -> dict[str, str]:

@@ -15,7 +15,9 @@ from pathlib import Path
 from types import ModuleType
 
 from chapters.runner.explain import explain
-from chapters.runner.failure import CheckFailed
+from chapters.runner.failure import CheckFailed, message_of, shorten
+
+LONGEST = 600  # characters of a line of a message that are shown
 
 
 def where(error: BaseException, path: Path) -> str:
@@ -28,30 +30,30 @@ def where(error: BaseException, path: Path) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    """`ErrorType: message`, without TVM's C++ backtrace and at most three lines of message.
+    """`ErrorType: message`, without TVM's C++ backtrace and at most three lines of message, each of at most LONGEST.
 
     A refused primitive of a schedule says why on its last line, after a listing of the whole function.
     """
-    message = str(error).split("\nStack trace")[0].strip()
+    message = message_of(error).split("\nStack trace")[0].strip()
     refused = re.search(r"schedule primitive '([\w-]+)'.*\nError message: (.*)", message, re.DOTALL)
     if refused:
         message = f"{refused[1].replace('-', '_')}: {refused[2]}"
     if refused_line(error)[2]:  # the lines after the first show the place
         message = parser_said(error)
-    kept = [line for line in message.splitlines() if line.strip()][:3]
+    kept = [shorten(line, LONGEST) for line in message.splitlines() if line.strip()][:3]
     return f"{type(error).__name__}: " + " / ".join(kept) if kept else type(error).__name__
 
 
 def parser_said(error: BaseException) -> str:
     """Why TVM's parser refuses a function, in one line; for one that is not well-formed, the violated rule."""
-    message = str(error)
+    message = message_of(error)
     reason = re.search(r"Well-formedness check failed: (.*)", message)
     return reason[1] if reason else message.splitlines()[0].removeprefix("error: ")
 
 
 def refused_line(error: BaseException) -> tuple[str, int, str]:
     """(file, number, text) of the line that TVM's parser refuses; ("", 0, "") if `error` does not name one."""
-    place = re.search(r"--> (.+):(\d+):\d+$", str(error), re.MULTILINE)
+    place = re.search(r"--> (.+):(\d+):\d+$", message_of(error), re.MULTILINE)
     if not place:
         return "", 0, ""
     return place[1], int(place[2]), linecache.getline(place[1], int(place[2])).strip()
@@ -61,18 +63,19 @@ class _Fresh(SourceFileLoader):
     """Compiles the source anew each time: Python sees that a .pyc is stale only by size and whole seconds."""
 
     def get_code(self, fullname: str):
+        self.source = self.get_data(self.path)
         try:
-            source = importlib.util.decode_source(self.get_data(self.path))
+            source = importlib.util.decode_source(self.source)
         except UnicodeDecodeError as error:
             raise SyntaxError(f"byte {error.start} is not UTF-8; save it as UTF-8") from None
         return self.source_to_code(source, self.path)
 
 
 class Answer:
-    """The names an answer's file defines; a missing name is a CheckFailed that names it."""
+    """The names an answer's file defines; a missing name is a CheckFailed that names it. _text: what was executed."""
 
-    def __init__(self, module: ModuleType, path: Path):
-        self._module, self._path = module, path
+    def __init__(self, module: ModuleType, path: Path, text: str):
+        self._module, self._path, self._text = module, path, text
 
     def __getattr__(self, name: str):
         if name.startswith("__"):
@@ -123,4 +126,4 @@ def load(path: Path) -> Answer:
             why=why,
             read=read,
         ) from error
-    return Answer(module, path)
+    return Answer(module, path, spec.loader.source.decode("utf-8", "surrogateescape"))

@@ -10,9 +10,8 @@ import argparse
 import contextlib
 import re
 
-from chapters.child import Child, Lost
+from chapters.child import Child, Lost, patience
 from chapters.runner.course import Chapter, CourseError, Exercise, chapters
-from chapters.runner.engine import patience
 
 OPEN_SECONDS = 60.0  # for the first use of a driver, or a slow connection
 RUN_SECONDS = 240.0  # for one exercise: its small sizes, and all rounds of the large one

@@ -3,7 +3,7 @@
 It collects the file that a learner edits, `chapters/chNN_name/<file>.py`, and the reference of the same name under
 `solutions/`. The engine runs the exercises in child processes, several at once; an item waits for its exercise. States
 are passed, TODO (to be written), failed, waits (an earlier check of the exercise did not pass, or an exercise that it
-uses must be written or mended first) and skipped.
+uses must be written or mended first), unable (this machine could not run the check, whatever the code is) and skipped.
 """
 
 from __future__ import annotations
@@ -28,12 +28,21 @@ from chapters.runner.engine import (
 )
 from chapters.runner.failure import render
 from chapters.runner.learner_file import not_begun
-from chapters.runner.states import digest, record_state
+from chapters.runner.states import record_state
 from chapters.runner.terminal import bar, refused
 from chapters.runner.versions import MEND, installed, wrong_versions
+from chapters.whose_code import LEARNER, REFERENCE, decide
 
-LETTERS = {"todo": ("T", "TODO", {"yellow": True}), "waits": ("w", "WAITS", {"yellow": True})}
-REFERENCE = "REFERENCE in solutions/; your own code is checked by `pytest chapters/`"
+decide(
+    REFERENCE
+)  # what the tests in this process call; the files in chapters/ are checked in processes of their own
+
+LETTERS = {
+    "todo": ("T", "TODO", {"yellow": True}),
+    "waits": ("w", "WAITS", {"yellow": True}),
+    "unable": ("u", "UNABLE", {"yellow": True}),
+}
+CHECKED = "REFERENCE in solutions/; your own code is checked by `pytest chapters/`"
 
 
 class _Exercise:
@@ -45,7 +54,6 @@ class _Exercise:
         self.mine = answer == self.chapter.stub
         self.checks = [item.check for item in items]
         self.outcomes: list[Outcome] = []
-        self._digest = digest(self.chapter, self.about.id) if self.mine else ""
         begun = self.about.id not in not_begun(self.chapter, answer)
         self._running = engine.submit(self.checks, answer) if begun else None
 
@@ -62,27 +70,35 @@ class _Exercise:
         if not self.mine or not self.outcomes or any(o.unreadable for o in self.outcomes):
             return
         state = overall(self.outcomes)
+        if state == "unable":
+            return
         all_checks = checks_of_exercise(self.chapter, self.about.id)
         if state == "failed" or len(self.checks) == len(all_checks):
             known = "todo" if state == "waits" else state
             with contextlib.suppress(OSError):  # a folder one may not write to has no progress
-                record_state(self.chapter, self.about.id, known, self._digest)
+                record_state(self.chapter, self.about.id, known, self._loaded())
+
+    def _loaded(self) -> list[Outcome]:
+        """The outcomes of checks that have run, which say what they loaded."""
+        return self.outcomes if self._running else []
 
 
 class _Run:
     """The state of one pytest run. The key of an exercise is its tree, "chapters" or "solutions", and its id."""
 
     def __init__(self) -> None:
-        self.engine: Engine | None = None
+        self.engines: dict[str, Engine] = {}  # by tree
         self.exercises: dict[tuple[str, str], _Exercise] = {}
         self.unreadable: set[Path] = set()  # files that cannot be loaded, as was reported already
 
     def begin(self, items: list[CheckItem]) -> None:
         """Hand every exercise that was begun to the engine."""
-        self.engine = Engine()
         for key in dict.fromkeys(item.key for item in items):
             its = [item for item in items if item.key == key]
-            self.exercises[key] = _Exercise(its, self.engine)
+            tree = key[0]
+            if tree not in self.engines:
+                self.engines[tree] = Engine(LEARNER if tree == "chapters" else REFERENCE)
+            self.exercises[key] = _Exercise(its, self.engines[tree])
             for item in its:
                 item.exercise = self.exercises[key]
 
@@ -103,6 +119,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[RUN] = _Run()
     if _asked_for(config, "chapters"):
         try:
+            learner_file.keep_answers()
             learner_file.make_missing()
         except CourseError as error:
             raise pytest.UsageError(str(error)) from None
@@ -219,7 +236,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
     if config.getoption("--impl"):
         return [*lines, f"checking {config.getoption('--impl')}"]
     if _asked_for(config, "solutions"):
-        lines.append(f"checking the {REFERENCE}")
+        lines.append(f"checking the {CHECKED}")
     if _asked_for(config, "chapters"):
         lines.append("checking YOUR code in chapters/")
     return lines
@@ -236,10 +253,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     run = session.config.stash[RUN]
     for exercise in run.exercises.values():
         exercise.record()
-    if run.engine:
-        run.engine.close()
+    for engine in run.engines.values():
+        engine.close()
     states = {overall(exercise.outcomes) for exercise in run.exercises.values()}
-    if exitstatus == 0 and states & {"todo", "waits"}:
+    if exitstatus == 0 and states & {"todo", "waits", "unable"}:
         session.exitstatus = 1
 
 
@@ -250,7 +267,8 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
         return
     write = terminalreporter.write_line
     terminalreporter.section("Fusion by Hand")
-    machine = f", {run.engine.machine}" if run.engine.machine else ""
+    found = next((engine.machine for engine in run.engines.values() if engine.machine), "")
+    machine = f", {found}" if found else ""
     for whose, exercises in (
         ("REFERENCE (solutions/)", solutions),
         ("YOUR code (chapters/)", mine),
@@ -258,8 +276,12 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
         if exercises:
             write(f"{whose}{machine}")
             _write_progress(write, exercises)
+    for reason in dict.fromkeys(
+        o.reason for e in (*solutions, *mine) for o in e.outcomes if o.state == "unable"
+    ):
+        write(f"!! Some checks could not run here, which says nothing about the code: {reason}.")
     if solutions:
-        write(f"This was the {REFERENCE}.")
+        write(f"This was the {CHECKED}.")
     for chapter in dict.fromkeys(exercise.chapter for exercise in mine):
         if lost := learner_file.without_markers(chapter):
             write(f"!! {lost}")

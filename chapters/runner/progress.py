@@ -1,52 +1,60 @@
-"""The record of a learner's progress, `.progress.json`, and the copies that are kept of their files, in `.kept/`.
+"""What is kept for a learner outside of the checkout, where no `git clean` or `git checkout` reaches it.
 
-The record holds for each exercise the state that its last check found, a digest of the text that was checked and the
-number of hints shown; and for each chapter a digest of the stub that the learner's file was made from. A damaged record
-is set aside, never overwritten.
+The folder holds a database with the record of each exercise (the state that its last check found, digests of what that
+check ran, the number of hints shown) and of each chapter (a digest of the text that the learner's file was made from),
+and copies of the learner's files. SQLite lets several processes write the record at once. A damaged record is set
+aside, never overwritten.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import hashlib
 import json
 import os
+import sqlite3
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import platformdirs
 
 from chapters.runner.course import ROOT
 
-PROGRESS = ROOT / ".progress.json"
-KEPT = ROOT / ".kept"
+STATES = ("passed", "failed", "todo", "skipped")
+DATA = "FUSION_DATA"  # environment variable: another folder for what is kept
+OLD = ROOT / ".progress.json"  # where the course kept its record before
+WAIT_SECONDS = 30  # for other processes that write
 
 
-def keep_copy(path: Path) -> Path:
-    """Copy the file at `path` into `.kept/` under a name with the time, and return the copy."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    folder = KEPT / path.parent.name
-    folder.mkdir(parents=True, exist_ok=True)
-    for count in itertools.count(1):
-        number = f"-{count}" if count > 1 else ""
-        copy = folder / f"{path.stem}-{stamp}{number}{path.suffix}"
-        with contextlib.suppress(FileExistsError), copy.open("xb") as file:
-            file.write(path.read_bytes())
-            return copy
+def data_folder() -> Path:
+    """The folder for this checkout, in FUSION_DATA or where the system keeps a user's data. It may not exist yet."""
+    chosen = os.environ.get(DATA)
+    base = (
+        Path(os.path.expanduser(chosen))
+        if chosen
+        else platformdirs.user_data_path("fusion-by-hand", appauthor=False)
+    )
+    return base / f"{ROOT.name}-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
+
+
+def _database() -> Path:
+    return data_folder() / "progress.sqlite"
 
 
 def read() -> dict[str, dict]:
-    """The whole record, by exercise id or chapter; {} if nothing was recorded yet."""
-    if not PROGRESS.exists():
+    """The record by exercise id or chapter; {} if nothing was recorded yet. Entries of another form are left out."""
+    if not _database().exists() and not OLD.exists():
         return {}
-    try:
-        record = json.loads(PROGRESS.read_text(encoding="utf-8"))
-        if not all(_is_entry(entry) for entry in record.values()):
-            raise ValueError("not a record")
-    except (ValueError, AttributeError, RecursionError):
-        kept = keep_copy(PROGRESS)
-        PROGRESS.unlink()
-        print(f"{PROGRESS.name} could not be read; it is kept as {kept.relative_to(ROOT)}.")
-        return {}
-    return record
+    with _opened() as database:
+        rows = database.execute("SELECT key, facts FROM record").fetchall()
+    found = {}
+    for key, text in rows:
+        with contextlib.suppress(ValueError, RecursionError):
+            facts = json.loads(text)
+            if _is_entry(facts):
+                found[key] = facts
+    return found
 
 
 def _is_entry(entry: object) -> bool:
@@ -54,14 +62,79 @@ def _is_entry(entry: object) -> bool:
         isinstance(entry, dict)
         and isinstance(entry.get("hints", 0), int)
         and entry.get("hints", 0) >= 0
-        and entry.get("state", "todo") in ("passed", "failed", "todo", "skipped")
+        and entry.get("state", "todo") in STATES
+        and isinstance(entry.get("files", {}), dict)
     )
 
 
-def update(key: str, **facts: object) -> None:
-    """Set `facts` in the entry of an exercise or a chapter. The file is replaced whole, never half written."""
-    record = read()
-    record.setdefault(key, {}).update(facts)
-    draft = PROGRESS.with_suffix(f".{os.getpid()}.tmp")
-    draft.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    os.replace(draft, PROGRESS)
+def update(key: str, **facts: object) -> dict:
+    """Set `facts` in the entry of an exercise or a chapter, and return the entry."""
+    return _change(key, lambda entry: entry.update(facts))
+
+
+def count_hint(exercise_id: str, most: int) -> int:
+    """Note that one hint more was shown, of at most `most`, and return how many that makes."""
+    return _change(
+        exercise_id, lambda entry: entry.update(hints=min(entry.get("hints", 0) + 1, most))
+    )["hints"]
+
+
+def _change(key: str, change) -> dict:
+    """Change one entry in a transaction: processes that do so at the same time wait for each other."""
+    with _opened() as database:
+        database.execute("BEGIN IMMEDIATE")
+        row = database.execute("SELECT facts FROM record WHERE key = ?", (key,)).fetchone()
+        entry: object = {}
+        with contextlib.suppress(ValueError, RecursionError):
+            entry = json.loads(row[0]) if row else {}
+        entry = entry if _is_entry(entry) else {}
+        change(entry)
+        text = json.dumps(entry, sort_keys=True)
+        database.execute("INSERT OR REPLACE INTO record VALUES (?, ?)", (key, text))
+        database.execute("COMMIT")
+    return entry
+
+
+@contextlib.contextmanager
+def _opened() -> Iterator[sqlite3.Connection]:
+    """The database, made if it is missing. What the system refuses is an OSError that names the file."""
+    path = _database()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with contextlib.closing(_connect(path)) as database:
+            yield database
+    except sqlite3.OperationalError as error:  # a full disk, a folder one may not write to
+        raise OSError(
+            0, f"The record of your progress cannot be used ({error})", str(path)
+        ) from None
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    for _ in range(2):
+        database = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)
+        try:
+            made = database.execute("SELECT 1 FROM sqlite_master WHERE name = 'record'").fetchone()
+            if not made:
+                _make(database)
+            return database
+        except sqlite3.OperationalError:
+            database.close()
+            raise
+        except sqlite3.DatabaseError:  # not a database, or a damaged one
+            database.close()
+            damaged = path.with_name(f"damaged-{time.strftime('%Y%m%d-%H%M%S')}-{path.name}")
+            os.replace(path, damaged)
+            print(f"The record of your progress could not be read; it is kept as {damaged}.")
+    raise sqlite3.OperationalError("it is damaged again at once")
+
+
+def _make(database: sqlite3.Connection) -> None:
+    """Make the table, with what an older version of the course has recorded in the checkout."""
+    database.execute("BEGIN IMMEDIATE")
+    database.execute(
+        "CREATE TABLE IF NOT EXISTS record (key TEXT PRIMARY KEY, facts TEXT NOT NULL)"
+    )
+    with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
+        for key, facts in json.loads(OLD.read_text(encoding="utf-8")).items():
+            database.execute("INSERT OR IGNORE INTO record VALUES (?, ?)", (key, json.dumps(facts)))
+    database.execute("COMMIT")

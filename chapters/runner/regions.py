@@ -11,6 +11,8 @@ The functions here take text and return text. `chapters.runner.learner_file` wri
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -103,6 +105,23 @@ def own_text(text: str, exercise_id: str) -> str:
         return body if found == exercise_id else []
 
     return map_regions(text, keep_own)
+
+
+def fingerprint(text: str, exercise_id: str) -> str:
+    """A digest of the part of `text` on which an exercise depends.
+
+    Text in the regions of other exercises does not count, so that exercises can be solved one after the other, and
+    neither does how lines end.
+    """
+    text = text.replace("\r\n", "\n")
+    with contextlib.suppress(CourseError):  # markers that do not pair: then the whole text counts
+        text = own_text(text, exercise_id)
+    return short_digest(text.encode("utf-8", "surrogateescape"))
+
+
+def short_digest(content: bytes) -> str:
+    """16 hexadecimal digits that stand for `content`."""
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def with_reference(text: str, chapter: Chapter, exercise_ids: set[str]) -> str:

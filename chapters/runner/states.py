@@ -1,47 +1,60 @@
-"""The state of each exercise: what its last check found on the learner's file as it is now."""
+"""The state of each exercise: what its last check found on the learner's code as it is now."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import time
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 
 from chapters.runner import progress
-from chapters.runner.course import Chapter, CourseError, Exercise, chapters
-from chapters.runner.engine import FINE
+from chapters.runner.course import ROOT, Chapter, Exercise, chapters
+from chapters.runner.engine import FINE, Outcome
 from chapters.runner.learner_file import not_begun
-from chapters.runner.regions import own_text
+from chapters.runner.regions import fingerprint, short_digest
 
 
 def digest(chapter: Chapter, exercise_id: str) -> str:
-    """A fingerprint of the part of the learner's file on which an exercise depends; "" if there is no file.
-
-    Text in the regions of other exercises does not count, so that exercises can be solved one after the other.
-    """
+    """A fingerprint of the part of the learner's file on which an exercise depends; "" if there is no file."""
     if not chapter.stub.exists():
         return ""
-    text = chapter.stub.read_bytes().decode("utf-8", "surrogateescape")
-    with contextlib.suppress(CourseError):  # markers that do not pair: then the whole text counts
-        text = own_text(text, exercise_id)
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return fingerprint(chapter.stub.read_bytes().decode("utf-8", "surrogateescape"), exercise_id)
 
 
-def record_state(chapter: Chapter, exercise_id: str, state: str, checked: str) -> bool:
-    """Note the state that the check of an exercise found. checked: the digest of the text before the check.
+def checks_digest(chapter: Chapter) -> str:
+    """A fingerprint of the checks of a chapter, as they are now."""
+    path = chapter.tests / "checks.py"
+    stat = path.stat()
+    return _file_digest(path, stat.st_mtime_ns, stat.st_size)
 
-    Notes nothing and returns False if the text has changed since: the check did not see the new one.
+
+@cache
+def _file_digest(path: Path, _changed: int, _size: int) -> str:
+    return short_digest(path.read_bytes().replace(b"\r\n", b"\n"))
+
+
+def record_state(
+    chapter: Chapter, exercise_id: str, state: str, outcomes: Iterable[Outcome] = ()
+) -> bool:
+    """Note the state of an exercise, with digests of what its checks loaded. outcomes: of these checks, if any ran.
+
+    Notes nothing and returns False if the learner's file is another one now, or was another one for some of the checks.
     """
-    if digest(chapter, exercise_id) != checked:
+    now = digest(chapter, exercise_id)
+    if any(outcome.loaded != now for outcome in outcomes):
         return False
-    progress.update(exercise_id, state=state, digest=checked, when=time.strftime("%Y-%m-%d"))
+    files = {name: key for outcome in outcomes for name, key in outcome.files.items()}
+    facts = {"digest": now, "checks": checks_digest(chapter), "files": files}
+    progress.update(exercise_id, state=state, when=time.strftime("%Y-%m-%d"), **facts)
     return True
 
 
 def states(chapter: Chapter) -> dict[str, str]:
     """The state of each exercise of a chapter, without running anything.
 
-    "todo": not begun; "passed", "failed" or "skipped": what the last check found on the file as it is now; "changed":
-    begun, and not checked since the last edit.
+    "todo": not begun; "passed", "failed" or "skipped": what the last check found on the code as it is now; "changed":
+    begun, and not checked since the last edit of the file or of another file that it imports; "outdated": checked, and
+    the checks have changed since.
     """
     blank, record = not_begun(chapter, chapter.stub), progress.read()
     result = {}
@@ -49,11 +62,26 @@ def states(chapter: Chapter) -> dict[str, str]:
         entry = record.get(exercise.id, {})
         if exercise.id in blank or not chapter.stub.exists():
             result[exercise.id] = "todo"
-        elif entry.get("digest") == digest(chapter, exercise.id):
-            result[exercise.id] = entry.get("state", "changed")
-        else:
+        elif entry.get("digest") != digest(chapter, exercise.id) or not _same(entry):
             result[exercise.id] = "changed"
+        elif entry.get("checks") != checks_digest(chapter):
+            result[exercise.id] = "outdated"
+        else:
+            result[exercise.id] = entry.get("state", "changed")
     return result
+
+
+def _same(entry: dict) -> bool:
+    """Whether the other files of the learner's that a check has loaded are as they were."""
+    return all(file_digest(ROOT / name) == key for name, key in entry.get("files", {}).items())
+
+
+def file_digest(path: Path) -> str:
+    """A fingerprint of a file; "" if it cannot be read."""
+    try:
+        return short_digest(path.read_bytes())
+    except OSError:
+        return ""
 
 
 def has_passed(chapter: Chapter) -> bool:

@@ -14,8 +14,9 @@ import sys
 import textwrap
 
 from chapters.runner.course import chapter as find
-from chapters.runner.earlier import REFERENCE_ONLY, whose
+from chapters.runner.earlier import whose_is_run
 from chapters.runner.page_code import Cell, Namespace, cells
+from chapters.whose_code import LEARNER, REFERENCE, decide
 
 BOLD, DIM, CYAN, PLAIN = "\033[1m", "\033[2m", "\033[36m", "\033[0m"
 SHORT = 40  # characters; a shorter sentence is told with the next one
@@ -29,11 +30,10 @@ def tell(package: str) -> None:
     parser.add_argument("--pause", action="store_true", help="wait for Enter after each step")
     parser.add_argument("--solutions", action="store_true", help="use the reference throughout")
     options = parser.parse_args()
-    if options.solutions:
-        os.environ[REFERENCE_ONLY] = "1"
+    decide(REFERENCE if options.solutions else LEARNER)
     story = Story(pause=options.pause)
     story.title(f"Chapter {home.number} · {home.title}")
-    story.say(_whose([*home.needs, home.number]))
+    story.say(whose_is_run([*home.needs, home.number]))
     lab = (home.folder / "lab.py").read_text(encoding="utf-8")
     try:
         for cell in cells(lab):
@@ -43,19 +43,6 @@ def tell(package: str) -> None:
         print()
         sys.exit(130)
     story.say(f"Read on in chapters/{home.slug}/lesson.md; change and run lab.py beside it.")
-
-
-def _whose(numbers: list[int]) -> str:
-    """One sentence on whose code is run."""
-    mine = [str(n) for n in numbers if whose(n) == "yours"]
-    if not mine:
-        return (
-            "The code is the reference's; yours takes its place once a chapter passes its checks."
-        )
-    if len(mine) == len(numbers):
-        return "All the code is yours."
-    chapters = f"chapter{'s' * (len(mine) > 1)} {', '.join(mine)}"
-    return f"The code of {chapters} is yours, the rest the reference's."
 
 
 def _opening(paragraph: str) -> str:

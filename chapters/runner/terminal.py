@@ -14,6 +14,7 @@ STATE_WORDS = {
     "todo": "TODO",
     "skipped": "skipped by its last check, which cannot run here",
     "changed": "edited, not checked yet",
+    "outdated": "not checked since the checks changed",
 }
 
 ALL_PASS = "Every exercise that can run on this machine passes."

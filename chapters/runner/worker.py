@@ -16,8 +16,10 @@ from chapters.runner.course import chapter as find_chapter
 from chapters.runner.diagnose import Diagnoser
 from chapters.runner.endless import stop_endless_visits
 from chapters.runner.explain import explain
-from chapters.runner.failure import CheckFailed, Skip
+from chapters.runner.failure import CheckFailed, Skip, message_of
+from chapters.runner.learners_files import LearnersFiles
 from chapters.runner.loading import Answer, last_line, load, where
+from chapters.runner.regions import fingerprint
 
 
 def answers() -> Callable[[dict], object]:
@@ -28,6 +30,7 @@ def answers() -> Callable[[dict], object]:
     machine = f"TVM {tvm.__version__} on {device}"
     stop_endless_visits()
     diagnoser = Diagnoser()
+    files = LearnersFiles()
     last: dict[str, Answer | None] = {}  # the answer that was checked last
 
     def answer(question: dict) -> object:
@@ -36,7 +39,11 @@ def answers() -> Callable[[dict], object]:
         chapter = find_chapter(question["chapter"])
         checks = importlib.import_module(f"tests.{chapter.short}.checks")
         if question["ask"] == "check":
+            files.forget()
             outcome, last["impl"] = run_check(checks, question["check"], Path(question["impl"]))
+            if impl := last["impl"]:
+                outcome["loaded"] = fingerprint(impl._text, question["exercise"])
+                outcome["files"] = files.loaded()
             return outcome
         try:
             return diagnoser.diagnose(checks, chapter, question["exercise"], last["impl"])
@@ -61,12 +68,12 @@ def run_check(checks: ModuleType, name: str, path: Path) -> tuple[dict, Answer |
     except Skip as skip:
         return _outcome("skipped", reason=str(skip)), impl
     except RuntimeError as error:  # a stub's NotImplementedError leaves a TVM pass as RuntimeError
-        if str(error).startswith("exercise "):
-            return _outcome("todo", reason=str(error)), impl
+        if (said := message_of(error)).startswith("exercise "):
+            return _outcome("todo", reason=said), impl
         failed = _raised(error, path)
     except CheckFailed as error:
         if isinstance(error.__cause__, NotImplementedError):
-            return _outcome("todo", reason=str(error.__cause__)), impl
+            return _outcome("todo", reason=message_of(error.__cause__)), impl
         failed = error
     except BaseException as error:
         failed = _raised(error, path)
@@ -74,7 +81,15 @@ def run_check(checks: ModuleType, name: str, path: Path) -> tuple[dict, Answer |
 
 
 def _outcome(state: str, **more: object) -> dict:
-    return {"state": state, "failure": None, "reason": "", "unreadable": False, **more}
+    return {
+        "state": state,
+        "failure": None,
+        "reason": "",
+        "unreadable": False,
+        "loaded": "",
+        "files": {},
+        **more,
+    }
 
 
 def _raised(error: BaseException, path: Path) -> CheckFailed:

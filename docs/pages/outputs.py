@@ -2,7 +2,7 @@
 
 A kept output is valid as long as three things are what they were: the code of the page's blocks, every file of the
 course that was read while they ran (their imports included), and the version of TVM. `mkdocs serve` runs the pages
-whose output is not valid and remembers theirs in .cache/outputs; it never changes a tracked file.
+whose output is not valid and remembers theirs in the user's cache; it never changes a tracked file.
 
     python -m docs.pages.outputs            run what is not valid, and keep it
     python -m docs.pages.outputs PAGE …     run these pages, such as chapters/ch04_add_rms_norm/lesson.md
@@ -33,15 +33,16 @@ from importlib.metadata import version
 from pathlib import Path
 
 from chapters.child import Child, Lost
+from chapters.kit.kept_files import made_folder
 from chapters.kit.machine import cpu_name
 from chapters.opened import OPENED
 from chapters.runner.course import ROOT, chapters
-from chapters.runner.earlier import REFERENCE_ONLY
+from chapters.whose_code import REFERENCE, WHOSE
 from docs.pages.blocks import Block, NotInstalled, PageError, blocks_of
 from docs.pages.pass_stepper import unpacked
 
 KEPT = ROOT / "docs" / "outputs"
-CACHE = ROOT / ".cache" / "outputs"
+CACHE = made_folder("outputs")
 SECONDS = 600  # for one block
 OPTIONAL = {
     "torch": "models",
@@ -149,7 +150,7 @@ def run(blocks: list[Block], where: str) -> PageOutput:
     with tempfile.TemporaryDirectory(prefix="page-") as folder:
         opened = Path(folder) / "opened"
         # a page must not depend on what one learner has written
-        environment = {OPENED: str(opened), REFERENCE_ONLY: "1", "NO_COLOR": "1"}
+        environment = {OPENED: str(opened), WHOSE: REFERENCE, "NO_COLOR": "1"}
         with Child("chapters.runner.page_code", where, environment=environment) as child:
             outputs = [_run_block(child, block, blocks, where) for block in blocks]
         made = f"{cpu_name()}, {date.today():%B %Y}" if any(b.mark for b in blocks) else ""

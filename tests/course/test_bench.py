@@ -234,6 +234,21 @@ def test_read_order_is_that_of_the_loops():
         read_order(kernel, "nothing", "none")
 
 
+def test_a_learners_measurements_leave_the_tracked_results_alone(course):
+    """`bench 3` says whose code it runs, and writes elsewhere; `--save` measures the reference."""
+    bench = course.root / "chapters" / "ch03_transpose_matmul" / "bench.py"
+    bench.write_text('def run(quick, say):\n    return {"ch03_pass": 1}\n', encoding="utf-8")
+    tracked = course.root / "docs" / "results" / "ch03_pass.json"
+    before = tracked.read_bytes()
+    said = course.learner("bench", "3").stdout
+    assert "The code is the reference's" in said and str(course.data) in said
+    assert tracked.read_bytes() == before
+    (written,) = course.data.rglob("ch03_pass.json")
+    assert results.load("ch03_pass", written.parent)["measured"] == 1
+    assert str(tracked) in course.learner("bench", "3", "--save").stdout
+    assert results.load("ch03_pass", tracked.parent)["measured"] == 1
+
+
 def test_a_chapter_that_measures_nothing_says_which_do(capsys):
     from chapters.runner.command_line import run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 import tvm
 from tvm import relax
@@ -69,7 +71,7 @@ def test_a_busy_machine_has_more_time(monkeypatch):
     for wrong in ("soon", "0", "nan", "inf"):
         monkeypatch.setenv("FUSION_PATIENCE", wrong)
         with pytest.raises(CourseError, match="must be a positive number"):
-            patience()
+            checks_of(chapter(0))
 
 
 def test_what_a_lost_answer_printed_is_shown(examiner, answer):
@@ -134,6 +136,59 @@ def test_a_process_that_the_answer_forks_does_not_answer(examiner, answer):
     fork = f"import os; os.fork() or os._exit(0); {COMPILE}"
     for code in (fork, fork.replace(" or os._exit(0)", "")):
         assert _run(examiner, answer(COMPILE, code)).state == "passed"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs the processes of POSIX")
+def test_what_an_answer_has_forked_ends_with_its_child(answer, tmp_path):
+    pid = tmp_path / "pid"
+    fork = (
+        "import os, time\n    if not os.fork():\n"
+        f"        open({str(pid)!r}, 'w').write(str(os.getpid()))\n        time.sleep(600)\n    {COMPILE}"
+    )
+    with Examiner() as examiner:
+        assert _run(examiner, answer(COMPILE, fork)).state == "passed"
+        while not pid.exists() or not pid.read_text():
+            time.sleep(0.05)
+        assert psutil.pid_exists(int(pid.read_text()))
+    for _ in range(100):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if psutil.Process(int(pid.read_text())).status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.1)
+                continue
+        return
+    pytest.fail("the forked process goes on")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="kills a process as POSIX does")
+def test_a_process_that_the_system_killed_says_nothing_about_the_code(examiner, answer):
+    outcome = _run(examiner, answer(COMPILE, "import os; os.kill(os.getpid(), 9)"))
+    assert outcome.state == "unable" and "the system killed the process" in outcome.reason
+    assert _run(examiner, chapter(0).solution).state == "passed"
+
+
+def test_a_machine_on_which_no_check_can_start_fails_neither_tree(course):
+    worker = course.root / "chapters" / "runner" / "worker.py"
+    worker.write_text("raise ImportError('libtvm_compiler.so is missing')\n", encoding="utf-8")
+    course.solve()
+    for done in (
+        course.learner("check", "0.1"),
+        course.pytest("solutions/ch00_first_module"),
+        course.pytest("chapters/ch00_first_module"),
+    ):
+        assert done.returncode == 1 and "says nothing about" in done.stdout, done.stdout
+        assert "libtvm_compiler.so is missing" in done.stdout and "✗" not in done.stdout
+        assert " failed" not in done.stdout and "Traceback" not in done.stdout + done.stderr
+    assert "failed" not in course.learner().stdout
+
+
+def test_a_message_that_is_long_or_cannot_be_made_is_said_in_one_line(examiner, answer):
+    outcome = _run(examiner, answer(COMPILE, "raise ValueError('x' * 20_000_000)"))
+    assert outcome.state == "failed" and len(outcome.failure["what"]) < 1000
+    own = "class Own(Exception):\n        def __str__(self): raise KeyError\n    raise Own"
+    outcome = _run(examiner, answer(COMPILE, own))
+    assert "Own: (its message could not be made: KeyError)" in outcome.failure["what"]
+    outcome = _run(examiner, answer(COMPILE, "return 'x' * 20_000_000"), "0.3")
+    assert outcome.state == "failed" and max(map(len, map(str, outcome.failure.values()))) < 30_000
 
 
 @pytest.mark.skipif(os.name != "posix", reason="closes file descriptors as POSIX has them")

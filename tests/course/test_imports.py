@@ -18,10 +18,9 @@ from docs.pages.blocks import blocks_of
 LAYERS = {
     "chapters.child": [],  # a process that answers questions; the standard library alone
     "chapters.opened": [],  # which files are read for a page; the standard library alone
-    "chapters.quick_stack": [],  # TVMScript parses faster; the standard library alone
-    "chapters.quick_tvm": [],  # TVM starts and schedules faster; the standard library alone
-    "chapters.kit.": ["chapters.child"],
-    "chapters.runner.": ["chapters.child"],
+    "chapters.whose_code": [],  # the learner's or the reference's; the standard library alone
+    "chapters.kit.": ["chapters.child", "chapters.whose_code"],
+    "chapters.runner.": ["chapters.child", "chapters.whose_code"],
     "chapters.__main__": ["chapters.runner."],
     "chapters.ch": ["chapters.kit.", "chapters.child", "chapters.runner.earlier", "solutions."],
     "solutions.": ["chapters.ch", "chapters.kit.", "chapters.runner.earlier"],

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
+from chapters.child import patience
 from chapters.runner.course import ROOT, chapters
-from chapters.runner.engine import patience
 
 FIRST = "chapters.ch00_first_module"
 PROMPT = "Enter for the next step "

@@ -15,11 +15,11 @@ import pytest
 
 from chapters.ch11_a_real_model import chat as program
 from chapters.ch11_a_real_model.passes import PASSES
+from chapters.child import patience
 from chapters.kit.chat.model_cache import MODEL
 from chapters.kit.machine import processors
 from chapters.runner.commands import chat as command
 from chapters.runner.course import ROOT
-from chapters.runner.engine import patience
 from tests.kit.real_model import real_model_path
 
 ASKED = "What is a compiler? Answer in two sentences."

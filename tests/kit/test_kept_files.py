@@ -36,7 +36,26 @@ def test_the_file_used_longest_ago_goes_first(tmp_path, monkeypatch):
         os.utime(kept_file(tmp_path / f"{name}.txt", lambda to: to.touch()), (time, time))
     kept_file(tmp_path / "a.txt", lambda to: to.touch())  # used again, now
     kept_file(tmp_path / "c.txt", lambda to: to.touch())
-    assert sorted(path.stem for path in tmp_path.iterdir()) == ["a", "c"]
+    assert sorted(path.stem for path in tmp_path.glob("*.txt")) == ["a", "c"]
+    assert len(list(tmp_path.iterdir())) == 4, "what checks a file goes with it"
+
+
+@pytest.mark.parametrize("damage", [b"", b"con", b"other 1"])
+def test_a_file_that_was_cut_off_or_changed_is_made_anew(tmp_path, damage):
+    path = tmp_path / "a.txt"
+    for _ in range(2):
+        assert kept_file(path, lambda to: to.write_text("content")).read_text() == "content"
+        path.write_bytes(damage)
+
+
+def test_a_cache_that_cannot_be_written_to_is_done_without(tmp_path, monkeypatch):
+    (tmp_path / "cache").write_text("a file, and no folder")
+    monkeypatch.setenv("FUSION_CACHE", str(tmp_path / "cache"))
+    kept_files.made_folder.cache_clear()
+    folder = kept_files.made_folder("kernels")
+    assert folder.is_dir() and tmp_path not in folder.parents
+    folder.rmdir()
+    kept_files.made_folder.cache_clear()
 
 
 def test_a_hash_tells_where_one_part_ends():

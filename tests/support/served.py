@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
+from chapters.child import patience
 from chapters.runner.course import ROOT
-from chapters.runner.engine import patience
 
 KEY = "board"
 needs_server = pytest.mark.skipif(

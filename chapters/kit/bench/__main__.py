@@ -1,5 +1,7 @@
 """`python -m chapters.kit.bench ch03_transpose_matmul [--quick]`: measure a chapter's kernels, write its results files.
 
+`python -m chapters bench 3` starts it, and gives it another folder than docs/results for a learner's measurements.
+
 A chapter's `bench.py` has `run(quick, say)`, which returns {name of a results file: what was measured}.
 """
 
@@ -7,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
+from pathlib import Path
 
 from chapters.kit.bench.gpu_clock import NoGpuError
-from chapters.kit.bench.results import save
+from chapters.kit.bench.results import FOLDER, save
 from chapters.kit.bench.timing import PeerFailed
 
 
@@ -18,19 +22,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure a chapter's kernels on this machine.")
     parser.add_argument("chapter", help="the chapter's folder, such as ch03_transpose_matmul")
     parser.add_argument("--quick", action="store_true", help="measure little, write no file")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="for the results files")
     options = parser.parse_args()
     bench = importlib.import_module(f"chapters.{options.chapter}.bench")
     try:
         measured = bench.run(quick=options.quick, say=lambda text: print(text, flush=True))
     except (NoGpuError, PeerFailed) as problem:
-        print(problem)
+        lines = str(problem).strip().splitlines()
+        print(
+            problem
+            if "FUSION_DEBUG" in os.environ
+            else "\n".join(dict.fromkeys((lines[0], lines[-1])))
+        )
         sys.exit(2 if isinstance(problem, NoGpuError) else 1)
     if options.quick:
         print("This was a quick run: few rounds, small sizes, no results file.")
         return
     for name, values in measured.items():
-        path = save(name, values, f"python -m chapters bench {int(options.chapter[2:4])}")
-        print(f"written: {path.relative_to(path.parents[2])}")
+        command = f"python -m chapters bench {int(options.chapter[2:4])}"
+        print(f"written: {save(name, values, command, options.folder)}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import json
 import re
 import shutil
 import subprocess
@@ -22,9 +23,9 @@ import numpy as np
 
 from chapters.kit.gpu import hopper_on_cpu
 from chapters.kit.gpu.launches import TENSOR_MAP, Kernel, Launch, LaunchError, UnknownWordError
-from chapters.kit.kept_files import CACHE, kept_file, last_used, short_hash
+from chapters.kit.kept_files import kept_file, last_used, made_folder, short_hash
 
-KERNELS = CACHE / "kernels"
+SIZES = "sizes.json"  # of what is compiled once
 HEADER = Path(__file__).with_suffix(".hpp")
 INCLUDED = ("watch_on_cpu.hpp", "mma_on_cpu.hpp", "hopper_on_cpu.hpp")  # by HEADER
 COMPILED_ONCE = ("run_grid_on_cpu", "watch_on_cpu", "mma_on_cpu", "hopper_on_cpu")
@@ -204,10 +205,12 @@ def _folder() -> Path:
     """
     version = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
     contents = [source.read_bytes() for source in SOURCES]
-    folder = KERNELS / short_hash(version, *FLAGS, *contents)
+    kernels = made_folder("kernels")
+    folder = kernels / short_hash(version, *FLAGS, *contents)
+    if folder.exists() and not _is_whole(folder):
+        shutil.rmtree(folder, ignore_errors=True)
     if not folder.exists():
-        KERNELS.mkdir(parents=True, exist_ok=True)
-        for old in KERNELS.iterdir():
+        for old in kernels.iterdir():
             if time.time() - last_used(old) > 3600:  # another process may be using a younger one
                 shutil.rmtree(old, ignore_errors=True)
         _compile_once(folder)
@@ -215,15 +218,26 @@ def _folder() -> Path:
 
 
 def _compile_once(folder: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=KERNELS, ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as name:
         for source in SOURCES:
             shutil.copy(source, name)
         header = ["-x", "c++-header", HEADER.name, "-o", HEADER.name + ".gch"]
         for arguments in (header, *(["-c", f"{part}.cpp"] for part in COMPILED_ONCE)):
             command = ["g++", *FLAGS, *arguments]
             subprocess.run(command, cwd=name, check=True, capture_output=True)
+        sizes = {path.name: path.stat().st_size for path in Path(name).iterdir()}
+        Path(name, SIZES).write_text(json.dumps(sizes), "utf-8")
         with contextlib.suppress(OSError):  # another process made the folder first
             Path(name).rename(folder)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether nothing in a folder that `_compile_once` made was cut off or removed since."""
+    try:
+        sizes = json.loads((folder / SIZES).read_text("utf-8"))
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError):
+        return False
 
 
 @functools.lru_cache(maxsize=256)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from chapters.kit.kept_files import CACHE, kept_file, short_hash
+from chapters.kit.kept_files import kept_file, made_folder, short_hash
 
 WHEELS = ("nvidia-cuda-nvrtc", "nvidia-cuda-runtime", "nvidia-cuda-cccl", "nvidia-cuda-crt")
 # TVM's text takes these names from headers that NVRTC has under other names.
@@ -101,7 +101,7 @@ def _compiled(source: str, arch: str, what: str) -> tuple[bytes, str]:
         kept = {"code": base64.b64encode(code).decode(), "report": report}
         path.write_text(json.dumps(kept), encoding="utf-8")
 
-    path = kept_file(CACHE / "nvrtc" / f"{key}.json", compile_it)
+    path = kept_file(made_folder("nvrtc") / f"{key}.json", compile_it)
     kept = json.loads(path.read_text(encoding="utf-8"))
     return base64.b64decode(kept["code"]), kept["report"]
 

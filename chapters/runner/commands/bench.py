@@ -9,7 +9,10 @@ from chapters.runner import on_device
 from chapters.runner.course import ROOT, CourseError, chapters
 from chapters.runner.course import chapter as find
 from chapters.runner.course import exercise as find_exercise
+from chapters.runner.earlier import whose_is_run
+from chapters.runner.progress import data_folder
 from chapters.runner.states import states
+from chapters.whose_code import LEARNER, REFERENCE
 
 HELP = "measure a chapter's kernels on this machine (3), or one exercise's on a GPU (8.4)"
 ROUNDS, QUICK_ROUNDS = 50, 5
@@ -18,10 +21,20 @@ ROUNDS, QUICK_ROUNDS = 50, 5
 def arguments(parser) -> None:
     parser.add_argument("what", metavar="chapter or exercise")
     parser.add_argument("--quick", action="store_true", help="measure little, write no file")
+    parser.add_argument(
+        "--save",
+        action="store_true",
+        help="measure the reference, and replace what the results page shows",
+    )
     on_device.arguments(parser)
     parser.add_argument(
         "--tile", default="", metavar="N,N,…", help="a tile of your own, for an exercise"
     )
+
+
+def about(options) -> str:
+    """What the results page shows is measured with the reference."""
+    return REFERENCE if options.save else LEARNER
 
 
 def run(options) -> int:
@@ -37,8 +50,10 @@ def run(options) -> int:
     if not (chapter.folder / "bench.py").exists():
         having = ", ".join(str(c.number) for c in chapters() if (c.folder / "bench.py").exists())
         raise CourseError(f"Chapter {chapter.number} measures nothing; {having or 'none'} do.")
+    print(whose_is_run([*chapter.needs, chapter.number]), flush=True)
     quick = ["--quick"] if options.quick else []
-    command = [sys.executable, "-m", "chapters.kit.bench", chapter.slug, *quick]
+    place = [] if options.save else ["--folder", str(data_folder() / "results")]
+    command = [sys.executable, "-m", "chapters.kit.bench", chapter.slug, *quick, *place]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 

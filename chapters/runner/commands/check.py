@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 
 from chapters.runner import on_device
 from chapters.runner.course import Chapter, Exercise, select
 from chapters.runner.engine import FINE, Engine, Outcome, checks_of_exercise, overall
 from chapters.runner.failure import render
 from chapters.runner.learner_file import not_begun, outdated, without_markers
-from chapters.runner.states import digest, record_state
-from chapters.runner.terminal import describe, shown
+from chapters.runner.states import record_state
+from chapters.runner.terminal import describe, refused, shown
 from chapters.runner.versions import MEND, wrong_versions
+from chapters.whose_code import LEARNER
 
 HELP = "check your code: all of it, or chapters (2) and exercises (2.1)"
 
@@ -36,7 +38,7 @@ def run(options) -> int:
     brief = len(chosen) > 1
     with contextlib.ExitStack() as stack:
         device = _opened(options, chosen, stack)
-        engine = stack.enter_context(Engine())
+        engine = stack.enter_context(Engine(LEARNER))
         checked = [Checked(chapter, exercise, engine, brief) for chapter, exercise in chosen]
         passed, unreadable, right = 0, set(), True
         for one in checked:
@@ -97,7 +99,6 @@ class Checked:
 
     def __init__(self, chapter: Chapter, exercise: Exercise, engine: Engine, brief: bool = False):
         self.chapter, self.exercise, self.brief = chapter, exercise, brief
-        self.digest = digest(chapter, exercise.id)
         self.untouched = exercise.id in not_begun(chapter, chapter.stub)
         self.unreadable = self.fine = False  # fine: it passed, or cannot be checked here
         checks = checks_of_exercise(chapter, exercise.id)
@@ -109,20 +110,28 @@ class Checked:
         if self.found is None:
             about = describe(self.chapter, self.exercise)
             print(f"· {self.exercise.id} TODO" if self.brief else f"TODO, not begun:\n{about}")
-            record_state(self.chapter, self.exercise.id, "todo", self.digest)
+            self._record("todo")
             return False
         outcomes = self.found.result()
         state = overall(outcomes)
         _say(self.chapter, self.exercise, outcomes, state)
         self.fine = state in FINE
         self.unreadable = outcomes[-1].unreadable
-        if self.unreadable:  # then nothing is known about this exercise
+        if self.unreadable or state == "unable":  # then nothing is known about this exercise
             return False
         recorded = "todo" if self.untouched or state == "waits" else state
-        if not record_state(self.chapter, self.exercise.id, recorded, self.digest):
+        if not self._record(recorded, outcomes):
             print(f"  {self.chapter.file} was saved while it was being checked: check it again.")
             return False
         return state == "passed"
+
+    def _record(self, state: str, outcomes: Iterable[Outcome] = ()) -> bool:
+        """`record_state`, which may fail: a verdict holds where it cannot be recorded."""
+        try:
+            return record_state(self.chapter, self.exercise.id, state, outcomes)
+        except OSError as error:
+            print(f"  not recorded: {refused(error)}")
+            return True
 
 
 def _say(chapter: Chapter, exercise: Exercise, outcomes: list[Outcome], state: str) -> None:
@@ -133,6 +142,10 @@ def _say(chapter: Chapter, exercise: Exercise, outcomes: list[Outcome], state: s
     elif state == "skipped":
         reasons = {o.reason for o in outcomes if o.state == "skipped"}
         print(f"- {exercise.id} SKIPPED, not counted as passed: {'; '.join(sorted(reasons))}")
+    elif state == "unable":
+        print(
+            f"? {exercise.id} could not be checked, which says nothing about your code: {last.reason}."
+        )
     elif state == "todo":
         passed = sum(outcome.state == "passed" for outcome in outcomes)
         far = f"; {passed} check{'s' if passed > 1 else ''} passed so far" if passed else ""

@@ -19,8 +19,7 @@ def run(options) -> int:
     if not hints:
         print(f"Exercise {exercise.id} has no hints.")
         return 1
-    shown = min(progress.read().get(exercise.id, {}).get("hints", 0) + 1, len(hints))
-    progress.update(exercise.id, hints=shown)
+    shown = progress.count_hint(exercise.id, len(hints))
     for number, text in enumerate(hints[:shown], 1):
         print(f"Hint {number} of {len(hints)}: {text.strip()}\n")
     if shown == len(hints):

@@ -8,12 +8,18 @@ import textwrap
 
 from chapters.runner.course import Chapter, CourseError
 from chapters.runner.course import chapter as find
+from chapters.whose_code import REFERENCE
 
 HELP = "predict, then let the compiler answer (4)"
 
 
 def arguments(parser) -> None:
     parser.add_argument("chapter")
+
+
+def about(_options) -> str:
+    """The answers are the compiler's; what they need of earlier chapters is the reference's."""
+    return REFERENCE
 
 
 def questions(chapter: Chapter) -> list:

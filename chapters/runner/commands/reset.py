@@ -1,4 +1,4 @@
-"""`python -m chapters reset 4.2 | 4`: starts an exercise or a file anew, and keeps a copy of the file in `.kept/`."""
+"""`python -m chapters reset 4.2 | 4`: starts an exercise or a file anew, and keeps a copy of the file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from chapters.runner.course import Chapter, CourseError
 from chapters.runner.course import chapter as find_chapter
 from chapters.runner.course import exercise as find_exercise
 from chapters.runner.learner_file import restore, stub_text, write
-from chapters.runner.progress import keep_copy
 from chapters.runner.regions import read_source
 from chapters.runner.terminal import shown
 
@@ -38,10 +37,6 @@ def _write(chapter: Chapter, text: str, what: str, *, whole: bool) -> int:
     if chapter.stub.read_bytes() == text.encode():
         print(f"{what} is as it was at the start; nothing to do.")
         return 0
-    kept = keep_copy(chapter.stub)
-    if whole:
-        write(chapter, text)
-    else:
-        chapter.stub.write_text(text, encoding="utf-8", newline="\n")
-    print(f"{what} starts anew in {shown(chapter.stub)}. Your file is kept as {shown(kept)}.")
+    kept = write(chapter, text, whole=whole)
+    print(f"{what} starts anew in {shown(chapter.stub)}. Your file is kept as {kept}.")
     return 0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from chapters.runner.course import chapters
 from chapters.runner.engine import FINE
-from chapters.runner.learner_file import without_markers
+from chapters.runner.learner_file import forgotten_files, without_markers
+from chapters.runner.progress import data_folder
 from chapters.runner.states import states, upcoming
-from chapters.runner.terminal import ALL_PASS, STATE_WORDS, bar, describe
+from chapters.runner.terminal import ALL_PASS, STATE_WORDS, bar, describe, shown
 
 HELP = "where am I: one bar per chapter, the next exercise, minutes left"
 
@@ -24,8 +25,14 @@ def run(_options) -> int:
         if lost:
             print(f"     !! {lost}")
         for exercise in chapter.exercises if not lost else ():
-            if now[exercise.id] in ("failed", "changed", "skipped"):
+            if now[exercise.id] in ("failed", "changed", "outdated", "skipped"):
                 print(f"     {exercise.id} {STATE_WORDS[now[exercise.id]]}")
+    for path in forgotten_files():
+        print(
+            f"!! {shown(path)} has answers, and the course has no such file any more: copy them to where they "
+            "belong now."
+        )
+    print(f"\nCopies of your answers and your progress are in {data_folder()}.")
     left = upcoming()
     if left is None:
         diff = "python -m chapters diff 0.1"

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from chapters.runner.course import chapter as find
 from chapters.runner.course import chapters
-from chapters.runner.learner_file import not_moved, outdated, updated, write
-from chapters.runner.progress import keep_copy
+from chapters.runner.learner_file import not_moved, note_origin, outdated, updated, write
 from chapters.runner.regions import read_source
 from chapters.runner.terminal import shown
 
@@ -26,18 +25,20 @@ def run(options) -> int:
     for chapter in chosen:
         old, text = read_source(chapter.stub), updated(chapter)
         if old == text:
-            write(chapter, text)
+            note_origin(chapter)
             print(f"{shown(chapter.stub)} is up to date.")
             continue
-        kept = keep_copy(chapter.stub)
-        write(chapter, text)
+        lost = not_moved(chapter, old)
+        kept = write(chapter, text)
         print(
-            f"{shown(chapter.stub)} is new, with your answers in it. Your file is kept as {shown(kept)}: "
-            "copy from there what you had written outside of the exercises."
+            f"{shown(chapter.stub)} is new, with your {'other ' if lost else ''}answers in it. Your file is kept as "
+            f"{kept}: copy from there what you had written outside of the exercises."
         )
-        if lost := not_moved(chapter, old):
-            begin = f"`# BEGIN exercise` line of {', '.join(lost)}"
-            print(f"Your file has no {begin}: an answer to that is only in the copy.")
+        if lost:
+            print(
+                f"What you wrote for {', '.join(lost)} is only in the copy: its `# BEGIN exercise` line is gone, or "
+                "the function around it has another name now."
+            )
     if not chosen:
         print("Every file is up to date.")
     return 0

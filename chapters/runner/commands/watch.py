@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from chapters.runner.commands.check import Checked, warn
-from chapters.runner.course import Chapter, Exercise, select
+from chapters.runner.course import Chapter, CourseError, Exercise, select
 from chapters.runner.engine import FINE, Engine
+from chapters.runner.learner_file import keep_answers
 from chapters.runner.states import states
+from chapters.runner.terminal import shown
+from chapters.whose_code import LEARNER
 
 HELP = "check again each time you save"
 POLL_SECONDS = 0.1
+GONE_SECONDS = 5.0
 
 
 def arguments(parser) -> None:
@@ -22,11 +27,21 @@ def run(options) -> int:
     chosen = select(options.what)
     files = {chapter.stub: chapter for chapter, _ in chosen}
     print(f"Watching {len(files)} file(s) of YOUR code. Save to check; Ctrl-C ends.", flush=True)
-    with Engine(workers=1) as engine:
+    with Engine(LEARNER, workers=1) as engine:
         seen: dict = {}
+        missing = 0.0  # since when
         while True:
-            now = {path: path.read_bytes() if path.exists() else b"" for path in files}
-            if now != seen:
+            now = {path: _content(path) for path in files}
+            if None in now.values():  # an editor may replace a file in two steps
+                missing = missing or time.monotonic()
+                if time.monotonic() - missing > GONE_SECONDS:
+                    gone = ", ".join(shown(path) for path in now if now[path] is None)
+                    raise CourseError(
+                        f"{gone} is gone. `python -m chapters` makes it anew and offers your last copy."
+                    )
+            elif now != seen:
+                missing = 0.0
+                keep_answers()
                 for path in now:
                     if now[path] != seen.get(path):
                         warn(files[path])
@@ -34,6 +49,13 @@ def run(options) -> int:
                 if _check_next(engine, chosen):
                     return 0
             time.sleep(POLL_SECONDS)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def _check_next(engine: Engine, chosen: list[tuple[Chapter, Exercise]]) -> bool:

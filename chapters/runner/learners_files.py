@@ -1,0 +1,77 @@
+"""Which files of the learner's, besides the answer itself, a check has loaded: helpers that the answer imports.
+
+A record of a check that covered only the answer would still say "passed" after a helper was edited.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+from functools import cached_property
+from pathlib import Path
+
+from chapters.runner.course import ROOT, chapters
+from chapters.runner.regions import short_digest
+
+COURSE = tuple(
+    ROOT / part for part in ("solutions", "tests", "docs", "chapters/kit", "chapters/runner")
+)
+IMPORT = re.compile(r"chapters\.(ch\d\d_\w+)(?:\.(\w+)|\s+import\s+([\w, ]+))")
+
+
+class LearnersFiles:
+    """Finds them among the modules of this process. Each check must load them anew, as it does the answer."""
+
+    def __init__(self) -> None:
+        paths = sysconfig.get_paths()
+        self._installed = [Path(paths[kind]).resolve() for kind in ("stdlib", "purelib", "platlib")]
+        self._answers = {chapter.stub for chapter in chapters()}  # each has a record of its own
+        self._before = set(sys.modules)  # what this process itself needs
+
+    def forget(self) -> None:
+        """Let the next import of each execute it again."""
+        for name in self._modules():
+            del sys.modules[name]
+
+    def loaded(self) -> dict[str, str]:
+        """{path, relative to the course's folder if it lies in it: digest} of those that this process has loaded."""
+        found = {}
+        for path in self._modules().values():
+            name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+            found[name.as_posix()] = short_digest(path.read_bytes())
+        return found
+
+    def _modules(self) -> dict[str, Path]:
+        found = {}
+        for name, module in list(sys.modules.items()):
+            file = getattr(module, "__file__", None)
+            if name in self._before or name.startswith("answer_") or not isinstance(file, str):
+                continue
+            path = Path(file).resolve()
+            if path.suffix == ".py" and os.path.isabs(file) and self._is_learners(path):
+                found[name] = path
+        return found
+
+    def _is_learners(self, path: Path) -> bool:
+        if any(path.is_relative_to(folder) for folder in (*self._installed, *COURSE)):
+            return False
+        if path in self._answers or path.parent == ROOT / "chapters":
+            return False
+        return path.name != "__init__.py" and path not in self._given
+
+    @cached_property
+    def _given(self) -> set[Path]:
+        """The files in chapters' folders that the course itself imports."""
+        left = [*(ROOT / "solutions").glob("*/*.py"), *(ROOT / "tests").glob("ch*/*.py")]
+        found: set[Path] = set()
+        while left:
+            text = left.pop().read_text(encoding="utf-8", errors="replace")
+            for folder, module, names in IMPORT.findall(text):
+                for name in [module] if module else names.split(","):
+                    path = ROOT / "chapters" / folder / f"{name.strip()}.py"
+                    if path not in found and path.exists() and path not in self._answers:
+                        found.add(path)
+                        left.append(path)
+        return found

@@ -1,0 +1,236 @@
+"""Answers, copies and progress survive whatever happens to the checkout, to the disk, and to two commands at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+
+import pytest
+
+from chapters.runner import copies
+
+FORGOTTEN = "is not offered again"
+NOT_HERE = 'raise NotImplementedError("exercise 0.3")'
+
+
+def database(course):
+    return next(course.data.rglob("progress.sqlite"))
+
+
+def git(course, *arguments):
+    name = ["-c", "user.name=x", "-c", "user.email=x@example.org", "-c", "core.autocrlf=false"]
+    subprocess.run(["git", *name, *arguments], cwd=course.root, check=True, capture_output=True)
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="needs git")
+def test_an_answer_that_git_overwrites_and_then_deletes_is_offered_back(course):
+    """The file was once tracked: checking out the old commit replaces it without a word, and going back removes it."""
+    git(course, "init", "-q")
+    git(course, "add", "-fA")
+    git(course, "commit", "-qm", "old")
+    ignored = course.stub.relative_to(course.root).as_posix()
+    (course.root / ".gitignore").write_text(f"/{ignored}\n", encoding="utf-8")
+    git(course, "rm", "-q", "--cached", ignored)
+    git(course, "add", ".gitignore")
+    git(course, "commit", "-qm", "new")
+    course.solve()
+    mine = course.text
+    course.learner("hint", "0.1")
+    git(course, "checkout", "-q", "HEAD~1")
+    assert NOT_HERE in course.text
+    said = course.learner().stdout
+    assert "lacks what a copy of it has for 0.1, 0.2, 0.3" in said and "restore 0" in said
+    git(course, "checkout", "-q", "-")
+    assert not course.stub.exists()
+    said = course.learner("check", "0.1").stdout
+    assert "Made chapters" in said and "lacks what a copy" in said, "whatever the command is"
+    assert "is as in" in course.learner("restore", "0").stdout and course.text == mine
+    assert "lacks what a copy" not in course.learner().stdout
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="needs git")
+def test_git_clean_removes_neither_copies_nor_progress(course):
+    git(course, "init", "-q")
+    course.solve()
+    course.learner("check", "0.1", "0.2")
+    mine = course.text
+    course.stub.unlink()
+    parts = ("pyproject.toml", "chapters", "solutions", "tests", "docs")
+    git(course, "clean", "-fdxq", *(f"-e{part}" for part in parts))
+    course.learner("restore")
+    assert course.text == mine and "2/6" in course.learner().stdout
+
+
+def test_a_file_that_is_as_it_was_before_is_noticed(course):
+    course.solve()
+    first = course.text
+    course.learner("check", "0.1")
+    course.solve("(5, 16)", "(6, 16)")
+    second = course.text
+    course.learner("check", "0.1")
+    course.text = first
+    assert "lacks what a copy" in course.learner().stdout
+    course.learner("restore", "0")
+    assert course.text == second
+
+
+def test_what_was_reset_is_not_offered_and_what_was_refused_neither(course):
+    course.solve()
+    course.learner("reset", "0.3")
+    assert "lacks what a copy" not in course.learner().stdout
+    course.solve()
+    course.learner("check", "0.1")
+    course.stub.unlink()
+    assert "lacks what a copy" in course.learner().stdout
+    assert FORGOTTEN in course.learner("restore", "--forget").stdout
+    assert "lacks what a copy" not in course.learner().stdout
+    assert "No copy has an answer" in course.learner("restore").stdout
+
+
+def test_each_answer_that_was_checked_has_one_copy(course):
+    for text in ("(5, 16)", "(6, 16)", "(6, 16)", "(7, 16)"):
+        course.solve("(5, 16)", text)
+        course.learner("check", "0.1")
+    assert len(course.kept()) == 3
+
+
+def test_a_file_that_appears_while_it_is_made_is_left_alone(tmp_path):
+    """Another process, or the learner, saves an answer between the look and the writing."""
+    path = tmp_path / "answer.py"
+    path.write_text("mine")
+    assert not copies.create(path, b"stub") and path.read_text() == "mine"
+    assert [one.name for one in tmp_path.iterdir()] == ["answer.py"]
+    path.unlink()
+    assert copies.create(path, b"stub") and path.read_bytes() == b"stub"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a disk that can be full")
+@pytest.mark.parametrize("write", [copies.create, copies.replace])
+def test_a_full_disk_leaves_no_empty_file(tmp_path, monkeypatch, write):
+    path = tmp_path / "answer.py"
+    if write is copies.replace:
+        path.write_text("mine")
+    opened = copies.Path.open
+    full = lambda self, mode="r", *more: opened(  # noqa: E731
+        copies.Path("/dev/full") if "w" in mode else self, mode, *more
+    )
+    monkeypatch.setattr(copies.Path, "open", full)
+    with pytest.raises(OSError, match="No space left"):
+        write(path, b"new")
+    monkeypatch.undo()
+    left = {one.name: one.read_text() for one in tmp_path.iterdir()}
+    assert left == ({"answer.py": "mine"} if write is copies.replace else {})
+
+
+def test_hints_asked_at_once_are_all_counted(course):
+    course.learner()
+    running = [course.begin("hint", "0.1") for _ in range(2)]
+    said = [process.communicate(timeout=60)[0] for process in running]
+    assert sorted("Hint 2 of 3" in one for one in said) == [False, True]
+
+
+def test_a_damaged_record_is_kept_and_replaced(course):
+    course.learner("hint", "0.6")
+    database(course).write_text("{not a database" * 99, encoding="utf-8")
+    result = course.learner("hint", "0.6")
+    assert result.returncode == 0 and "could not be read; it is kept as" in result.stdout
+    assert any("not a database" in text for text in course.kept("damaged-*.sqlite"))
+    assert "Hint 2 of 3" in course.learner("hint", "0.6").stdout
+
+
+def test_an_entry_of_another_form_leaves_the_others(course):
+    course.solve()
+    course.learner("check", "0.1")
+    with sqlite3.connect(database(course)) as record:
+        rows = [("0.2", "{not json"), ("0.3", '{"hints": "x"}'), ("0.4", "null"), ("0.5", "[]")]
+        record.executemany("INSERT OR REPLACE INTO record VALUES (?, ?)", [*rows, ("new", "{}")])
+    record.close()
+    assert "1/6" in course.learner().stdout
+    assert "Hint 1 of 3" in course.learner("hint", "0.3").stdout
+
+
+def test_a_record_of_an_older_course_is_taken_over(course):
+    (course.root / ".progress.json").write_text('{"0.1": {"hints": 2}, "0.2": 5}', encoding="utf-8")
+    assert "Hint 3 of 3" in course.learner("hint", "0.1").stdout
+    assert "Hint 1 of 3" in course.learner("hint", "0.2").stdout
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
+def test_without_a_place_for_the_record_a_check_still_says_what_it_found(course):
+    course.solve()
+    course.data.mkdir()
+    course.data.chmod(0o500)
+    result = course.learner("check", "0.1")
+    assert "✓ 0.1" in result.stdout and "not recorded" in result.stdout and not result.stderr
+
+
+def test_a_data_folder_that_is_a_file_gets_one_sentence(course):
+    course.solve()
+    course.data.write_text("")
+    result = course.learner("check", "0.1")
+    assert "✓ 0.1" in result.stdout and "not recorded" in result.stdout and not result.stderr
+    assert "Traceback" not in course.learner().stdout + course.learner("hint", "0.1").stderr
+
+
+def test_answers_of_a_chapter_with_another_name_are_pointed_out(course):
+    course.solve()
+    old = course.root / "chapters" / "ch00_before" / "first_module.py"
+    old.parent.mkdir()
+    old.write_text(course.text, encoding="utf-8")
+    assert "ch00_before/first_module.py has answers" in course.learner().stdout
+
+
+def test_an_answer_in_a_function_with_another_name_is_told(course):
+    course.solve()
+    solution = course.root / "solutions/ch00_first_module/first_module.py"
+    text = solution.read_text(encoding="utf-8")
+    solution.write_text(
+        text.replace("def from_block_builder(", "def by_builder("), encoding="utf-8"
+    )
+    said = course.learner("update", "0").stdout
+    assert "with your other answers in it" in said and "for 0.1 is only in the copy" in said
+
+
+def test_lines_that_end_otherwise_are_the_same_answer(course):
+    course.solve()
+    course.learner("check", "0.1", "0.2")
+    course.stub.write_bytes(course.text.replace("\n", "\r\n").encode())
+    assert "2/6" in course.learner().stdout
+
+
+def test_checks_that_changed_ask_for_a_new_check(course):
+    course.solve()
+    course.learner("check", "0.1")
+    checks = course.root / "tests/ch00/checks.py"
+    checks.write_text(checks.read_text(encoding="utf-8") + "\n# sharper\n", encoding="utf-8")
+    said = course.learner().stdout
+    assert "0/6" in said and "0.1 not checked since the checks changed" in said
+    course.learner("check", "0.1")
+    assert "1/6" in course.learner().stdout
+
+
+def test_a_verdict_is_about_the_text_that_ran(course):
+    """Wrong when the check begins, right for a moment, wrong again at its end: nothing may be recorded."""
+    course.solve()
+    right = course.text
+    swap = (
+        "import pathlib as _p, time as _t\n"
+        "_p.Path('started').touch()\n"
+        "while not _p.Path('go').exists(): _t.sleep(0.05)\n"
+    )
+    course.text = wrong = right.replace("import numpy as np\n", f"import numpy as np\n{swap}", 1)
+    checking = course.begin("check", "0.5")
+    while not (course.root / "started").exists():
+        assert checking.poll() is None
+    course.text = right
+    (course.root / "go").touch()
+    while checking.poll() is None:
+        course.text = right
+    course.text = wrong
+    assert "0/6" in course.learner().stdout
+
+
+def test_the_folder_of_copies_is_said(course):
+    assert f"are in {course.data}" in course.learner().stdout

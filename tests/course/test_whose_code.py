@@ -1,0 +1,157 @@
+"""Whose code a run is about: a learner's earlier work takes part exactly if it passes, and never in a reference run."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from chapters.runner.course import chapters
+from chapters.whose_code import LEARNER, REFERENCE
+
+DECIDE = f"from chapters.whose_code import decide; decide({LEARNER!r}); "
+IMPORT = "from chapters.runner.earlier import earlier, unused, whose; "
+ASK = f"{IMPORT}print(earlier(0).__name__.split('.')[0], whose(0))"
+MISSING = f"{DECIDE}{IMPORT}print(*unused([0]))"
+
+
+def test_the_reference_stands_in_until_every_check_passes(course):
+    mine = DECIDE + ASK
+    assert course.python("-c", mine).stdout.split() == ["solutions", "the", "reference's"]
+    assert course.python("-c", MISSING).stdout == "\n", "nothing was begun"
+    course.solve()
+    assert course.python("-c", mine).stdout.startswith("solutions"), "nothing was checked yet"
+    assert (
+        "chapter 0 is not used yet: 0.1 has changed since its last check, "
+        in course.python("-c", MISSING).stdout
+    )
+    course.learner("check", "0")
+    assert course.python("-c", mine).stdout.split() == ["chapters", "yours"]
+    assert course.python("-c", MISSING).stdout == "\n"
+    assert course.python("-c", ASK).stdout.startswith("solutions"), "nobody asked for the learner's"
+    course.text += "\n1 / 0\n"
+    assert course.python("-c", mine).stdout.startswith("solutions"), "an edit was not checked yet"
+
+
+def test_a_lab_that_a_person_runs_is_about_their_code(course):
+    """As `python lab.py`; the pages of the site run the same code, and are about the reference."""
+    course.solve()
+    course.learner("check", "0")
+    lab = course.root / "chapters" / "ch00_first_module" / "lab.py"
+    lab.write_text(ASK, encoding="utf-8")
+    assert course.python(str(lab)).stdout.split() == ["chapters", "yours"]
+    cell = "from chapters.runner.page_code import Namespace; Namespace('page').run(open('lab.txt').read(), 1)"
+    (course.root / "lab.txt").write_text(ASK, encoding="utf-8")
+    assert course.python("-c", cell).stdout.startswith("solutions")
+
+
+def test_a_helper_of_the_learners_counts_as_part_of_the_answer(course):
+    """An edit of what the answer imports un-checks it, and the next check loads the new text."""
+    helper = course.root / "chapters" / "ch00_first_module" / "my_help.py"
+    helper.write_text("SHAPE = (5, 16)\n", encoding="utf-8")
+    course.solve("(5, 16)", "SHAPE")
+    course.text = course.text.replace(
+        "import numpy as np\n",
+        "import numpy as np\nfrom chapters.ch00_first_module.my_help import SHAPE\n",
+        1,
+    )
+    course.learner("check", "0")
+    assert "6/6" in course.learner().stdout
+    helper.write_text("SHAPE = (3, 16)\n", encoding="utf-8")
+    assert "0/6" in course.learner().stdout
+    assert course.python("-c", DECIDE + ASK).stdout.startswith("solutions")
+    assert "0.6" in course.learner("check", "0.6").stdout and "5/6" not in course.learner().stdout
+    helper.unlink()
+    assert "0/6" in course.learner().stdout
+
+
+def test_each_file_of_a_learners_has_a_process_of_its_own(course):
+    """What chapter 0 does to TVM does not fail a right chapter 1, in either order of the command line."""
+    course.solve("return {", "tvm.relax.transform.LegalizeOps = None\n    return {")
+    home = chapters()[1]
+    course.file(home).write_text(home.solution.read_text(encoding="utf-8"), encoding="utf-8")
+    said = course.learner("check", "0.5", "1").stdout
+    assert "7 of 8 passed" in said and "✓ 1.1" in said, said
+
+
+# what a planted file does when it is imported
+PLANTED = (
+    "raise RuntimeError('planted')",
+    "import tvm\ntvm.relax.transform.LegalizeOps = tvm.compile = None",
+    "def __getattr__(name): return lambda *args, **more: None",
+)
+FORGE = """
+from chapters.runner.course import chapters
+from chapters.runner.states import record_state, states
+for chapter in chapters():
+    for exercise in chapter.exercises:
+        record_state(chapter, exercise.id, "passed")
+    assert set(states(chapter).values()) <= {"passed", "todo"}, states(chapter)
+"""
+
+
+@pytest.fixture
+def planted(course):
+    """The course with a wrong file of a learner's in each chapter, which notes when it is imported; all "passed"."""
+    note = f"open({str(course.root / 'imported')!r}, 'a').write(__file__ + chr(10))\n"
+    for number, home in enumerate(chapters()):
+        text = home.solution.read_text(encoding="utf-8")
+        future = "from __future__ import annotations\n"
+        head, _, rest = text.partition(future)
+        wrong = rest.replace("    # BEGIN", "    return None\n    # BEGIN")
+        code = PLANTED[number % len(PLANTED)]
+        course.file(home).write_text(f"{head}{future}{note}{code}\n{wrong}", encoding="utf-8")
+        (course.root / "solutions" / home.slug / "aaa.py").write_text("1 / 0\n")
+    (course.root / ".progress.json").write_text("{")
+    (course.root / ".cache").write_text("a file")
+    forged = course.python("-c", FORGE)
+    assert not forged.returncode, forged.stderr
+    return course
+
+
+REFERENCE_RUNS = {
+    "pytest": ["-m", "pytest", "-q", "solutions", "-k", "3_6 or 4_9 or 7_7 or 8_4 or 9_1"],
+    "pytest of both trees": [
+        "-m",
+        "pytest",
+        "-q",
+        "solutions/ch01_walk_the_ir",
+        "chapters/ch02_attach_metadata",
+    ],
+    "a page": ["-m", "docs.pages.outputs", "--check", "chapters/ch04_add_rms_norm/lesson.md"],
+    "a bench": ["-m", "chapters.kit.bench", "ch03_transpose_matmul", "--quick"],
+    "a quiz": ["-m", "chapters", "quiz", "6"],
+    "a story": ["-m", "chapters.ch07_when_fusion_is_sound", "--solutions"],
+}
+
+
+@pytest.mark.parametrize("run", REFERENCE_RUNS)
+def test_a_run_about_the_reference_sees_nothing_of_a_learners(planted, run):
+    done = planted.python(*REFERENCE_RUNS[run])
+    imported = planted.root / "imported"
+    names = imported.read_text().splitlines() if imported.exists() else []
+    if run == "pytest of both trees":  # the learner's failures are the learner's
+        assert all("ch02_attach_metadata" in name for name in names) and names
+        assert "failed" in done.stdout and "7/7" in done.stdout, done.stdout
+    else:
+        assert not names
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["trace", "--pipeline", "fusion_by_hand"], ["bench", "3", "--quick"], ["next"], []],
+    ids=str,
+)
+def test_a_run_about_the_learners_code_says_in_one_sentence_what_is_wrong_with_it(planted, command):
+    done = planted.learner(*command)
+    assert "Traceback" not in done.stdout + done.stderr, done.stdout + done.stderr
+
+
+def test_the_decision_is_made_once(course):
+    code = "import os; from chapters.whose_code import about_learner as a; print(a(), os.environ['FUSION_WHOSE'])"
+    assert course.python("-c", code).stdout.split() == ["False", REFERENCE]
+    assert course.python("-c", DECIDE + code).stdout.split() == ["True", LEARNER]
+    again = f"{DECIDE}decide({REFERENCE!r}); {code}"
+    assert course.python("-c", again).stdout.split() == ["True", LEARNER], "the first one holds"
+    assert sys.modules["chapters.whose_code"].about_learner() is False, "as in this run of pytest"
