@@ -30,10 +30,10 @@ from chapters.kit.draw.table import Table
 from chapters.kit.machine import peer_python, physical_cores
 
 TORCH = "chapters.ch11_a_real_model.transformers_peer"
-TORCH_PEERS = ("transformers_peer", "torch_compile_peer")
 LLAMA_CPP_PEER = "chapters.ch11_a_real_model.llama_cpp_peer"
-# the weights: as they are in the file, stored anew by llama.cpp, unpacked
-FILE, Q4_0, FLOATS = "file", "Q4_0", "float32"
+# the weights: as they are in the file, stored anew by llama.cpp, unpacked; and unpacked, then rounded to bfloat16 or, by
+# torchao, to 8 bits with a scale per row
+FILE, Q4_0, FLOATS, BFLOATS, INT8 = "file", "Q4_0", "float32", "bfloat16", "int8"
 OURS, EXACT = "fusion_by_hand", "fusion_by_hand, float32 activations"
 LLAMA_CPP, TRANSFORMERS, COMPILED = "llama.cpp", "Transformers", "Transformers, torch.compile"
 OURS_Q4_0 = "fusion_by_hand, Q4_0"
@@ -49,6 +49,8 @@ BEST = "llama.cpp, Q4_0"  # the faster of the last two
 # runtime -> its weights
 NAMES = {OURS: FILE, EXACT: FILE, LLAMA_CPP: FILE, OURS_Q4_0: Q4_0, BEST: Q4_0}
 NAMES |= {TRANSFORMERS: FLOATS, COMPILED: FLOATS}
+NAMES |= {f"{COMPILED}, {kind}": kind for kind in (BFLOATS, INT8)}
+TORCH_NAMES = tuple(name for name in NAMES if name.startswith(TRANSFORMERS))
 CONTEXT, PREFILL = 100, 256  # tokens before a decode step; tokens of a prefill
 ROUNDS, QUICK_ROUNDS = 15, 3
 # Errors relative to the largest logit. float32 through 30 layers loses about 2e-6. Activations of 8 bits cost 0.02 to
@@ -83,6 +85,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             "bytes": {name: nbytes[kind] for name, kind in NAMES.items() if kind in nbytes},
             "context": CONTEXT,
             "prefill": PREFILL,
+            "builds": builds(),
             "perplexity": runtime_perplexity.measure(path, threads, quick, say),
             "first token": first_token.measure(path, threads, quick, say),
             "kernels": bench_kernels.measure(path, quick),
@@ -104,8 +107,20 @@ def peers(path: str, threads: int) -> list[Peer]:
         if weights in models:
             asked = {"name": name, **given}
             found.append(Peer(LLAMA_CPP_PEER, "llama_cpp_peer", asked, ("llama_cpp",)))
-    needs = ("torch", "transformers")
-    return found + [Peer(TORCH, function, given, needs) for function in TORCH_PEERS]
+    for name in TORCH_NAMES:
+        needs = ("torch", "transformers", *(["torchao"] if NAMES[name] == INT8 else []))
+        found.append(Peer(TORCH, "transformers_peer", {"name": name, **given}, needs))
+    return found
+
+
+def builds() -> dict[str, str]:
+    """How the libraries that we compare with were built, in their own words; empty without them."""
+    asked = [peer_python(), "-m", LLAMA_CPP_PEER]
+    with contextlib.suppress(OSError):
+        done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=False)
+        if not done.returncode:
+            return {LLAMA_CPP: " ".join(done.stdout.split())}
+    return {}
 
 
 def of_threads(timings: dict[str, Timing], nbytes: int) -> dict:
@@ -141,7 +156,7 @@ def table_of(measured: dict) -> Table:
     for name in NAMES:
         steps = [seconds_of(one["seconds"], name, "decode") for one in by_threads]
         prefills = [seconds_of(one["seconds"], name, "prefill") for one in by_threads]
-        if None in steps:
+        if None in steps or name not in measured["perplexity"]:
             continue
         rates = [measured["bytes"][name] / seconds for seconds in steps]
         shares = [rate / one["bandwidth"] for rate, one in zip(rates, by_threads, strict=True)]
@@ -162,6 +177,8 @@ def table_of(measured: dict) -> Table:
         f"all weights once; a kernel that only reads as many bytes reaches {bandwidths} GB/s. Prefill: "
         f"{measured['prefill']} tokens. Perplexity: of each runtime on the same text; less is better."
     )
+    for library, build in measured.get("builds", {}).items():
+        note += f" {library}: {build}."
     return Table((*header, "of reading them", "prefill, tokens/s"), rows, note)
 
 
@@ -229,13 +246,16 @@ def write_inputs(folder: Path, models: dict[str, Path]) -> Path:
 
 
 def weight_bytes(files: dict) -> dict[str, int]:
-    """The bytes of all tensors of each GGUF, and of FILE's in float32; a decode step reads each weight once.
+    """The bytes of all tensors of each GGUF, and of FILE's in PyTorch's formats; a decode step reads each weight once.
 
     That holds if the head uses the embedding's matrix, as in the model measured here.
     """
     found = {kind: sum(one.nbytes for one in file.tensors.values()) for kind, file in files.items()}
-    floats = sum(4 * math.prod(one.shape) for one in files[FILE].tensors.values())
-    return {**found, FLOATS: floats}
+    shapes = [one.shape for one in files[FILE].tensors.values()]
+    count = sum(map(math.prod, shapes))
+    # in 8 bits, a matrix has a bfloat16 scale per row; vectors stay in bfloat16
+    eighths = sum(math.prod(s) + 2 * s[0] if len(s) == 2 else 2 * s[0] for s in shapes)
+    return {**found, FLOATS: 4 * count, BFLOATS: 2 * count, INT8: eighths}
 
 
 def stored_as_q4_0(model: Path, folder: Path) -> Path | None:

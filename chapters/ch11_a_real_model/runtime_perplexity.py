@@ -24,7 +24,7 @@ def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) ->
     from chapters.ch11_a_real_model import bench
 
     found = {}
-    weights = {**bench.read_facts(path)["models"], bench.FLOATS: path}
+    weights = {*bench.read_facts(path)["models"], bench.FLOATS, bench.BFLOATS, bench.INT8}
     for name in (one for one, kind in bench.NAMES.items() if kind in weights):
         if name == bench.COMPILED:  # the same numbers as Transformers, made by other kernels
             continue
@@ -76,7 +76,8 @@ def model_of(name: str, path: str, threads: int) -> Model:
         return llama_cpp_peer.Context(llama_cpp_peer.load(file), WINDOW, threads)
     from chapters.ch11_a_real_model import transformers_peer
 
-    return transformers_peer.AllLogits(facts, bench.read_weights(path), threads)
+    weights = bench.read_weights(path)
+    return transformers_peer.AllLogits(facts, weights, bench.NAMES[name], threads)
 
 
 def main(name: str, path: str, threads: str, count: str = "0") -> None:

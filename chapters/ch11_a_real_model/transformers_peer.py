@@ -1,4 +1,4 @@
-"""Transformers' Llama with the file's weights in float32: a peer of `python -m chapters bench 11`.
+"""Transformers' Llama with the file's weights in PyTorch's formats: a peer of `python -m chapters bench 11`.
 
 It runs in the interpreter that FUSION_PEER_PYTHON names, so nothing here or in what it imports needs TVM.
 """
@@ -10,13 +10,20 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+import torch._inductor.config as inductor
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
 from chapters.ch11_a_real_model.bench import (
+    BFLOATS,
+    COMPILED,
     CONTEXT,
     EXACT_LIMIT,
     FILE,
+    FLOATS,
+    INT8,
+    NAMES,
     PREFILL,
+    ROUNDED_LIMIT,
     checked,
     read_facts,
     read_weights,
@@ -26,8 +33,11 @@ from chapters.kit.bench.timing import compiled_by_torch
 LENGTHS = {"prefill": PREFILL, "decode": 128}  # of the cache: all of it takes part in attention
 
 
-def model_of(facts: dict, arrays: dict[str, np.ndarray]) -> LlamaForCausalLM:
-    """The model with the weights `arrays`, whose memory it uses."""
+def model_of(facts: dict, arrays: dict[str, np.ndarray], weights: str = FLOATS) -> LlamaForCausalLM:
+    """The model with the weights `arrays`, in float32, bfloat16 or, by torchao, 8 bits with a scale per row.
+
+    In float32 it uses the memory of `arrays`. With 8 bits, everything but the matrices is in bfloat16.
+    """
     sizes = facts["config"]
     heads, groups = sizes["num_attention_heads"], sizes["num_key_value_heads"]
     names = (
@@ -55,6 +65,12 @@ def model_of(facts: dict, arrays: dict[str, np.ndarray]) -> LlamaForCausalLM:
     model = LlamaForCausalLM(config)
     model.load_state_dict(tensors, assign=True)
     model.tie_weights()
+    if weights in (BFLOATS, INT8):
+        model = model.to(torch.bfloat16)
+    if weights == INT8:
+        from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+        quantize_(model, Int8WeightOnlyConfig())
     return model.eval()
 
 
@@ -69,39 +85,34 @@ def step(forward: Callable, tokens: torch.Tensor, position: int, cache: StaticCa
 class AllLogits:
     """The model, which gives the logits after all tokens of a new conversation."""
 
-    def __init__(self, facts: dict, arrays: dict[str, np.ndarray], threads: int):
+    def __init__(self, facts: dict, arrays: dict[str, np.ndarray], weights: str, threads: int):
         torch.set_num_threads(threads)
-        self.model = model_of(facts, arrays)
+        self.model = model_of(facts, arrays, weights)
 
     @torch.inference_mode()
     def all_logits(self, tokens: Sequence[int]) -> np.ndarray:
         """float32 (len(tokens), vocab_size)."""
-        return self.model(input_ids=torch.tensor([tokens])).logits[0].numpy()
+        return self.model(input_ids=torch.tensor([tokens])).logits[0].float().numpy()
 
 
-def transformers_peer(path: str, threads: int) -> dict[str, tuple]:
-    """A prefill and a decode step, operator by operator."""
-    return _measured(path, threads, "Transformers", lambda forward: forward)
+def transformers_peer(name: str, path: str, threads: int) -> dict[str, tuple]:
+    """A prefill and a decode step of the runtime `name` of NAMES: operator by operator, or through torch.compile.
 
-
-def torch_compile_peer(path: str, threads: int) -> dict[str, tuple]:
-    """The same through torch.compile."""
-    wrap = functools.partial(torch.compile, dynamic=False)
-    return _measured(path, threads, "Transformers, torch.compile", wrap)
-
-
-def _measured(path: str, threads: int, name: str, wrap: Callable) -> dict[str, tuple]:
+    torch.compile may take the weights as constants, and store them as its kernels read them.
+    """
     torch.set_num_threads(threads)
-    facts = read_facts(path)
-    model = model_of(facts, read_weights(path))
-    forward, found = wrap(model.forward), {}
-    tokens = torch.tensor([facts["tokens"]])
+    inductor.freezing = True
+    facts, compiled = read_facts(path), name.startswith(COMPILED)
+    limit = EXACT_LIMIT if NAMES[name] == FLOATS else ROUNDED_LIMIT
+    model = model_of(facts, read_weights(path), NAMES[name])
+    forward = torch.compile(model.forward, dynamic=False) if compiled else model.forward
+    tokens, found = torch.tensor([facts["tokens"]]), {}
     inputs = {"prefill": (tokens, 0), "decode": (tokens[:, CONTEXT : CONTEXT + 1], CONTEXT)}
     for function, (given, position) in inputs.items():
         cache = StaticCache(config=model.config, max_cache_len=LENGTHS[function])
         step(model.forward, tokens[:, :CONTEXT], 0, cache)
         call = functools.partial(step, forward, given, position, cache)
-        logits = compiled_by_torch(call) if "torch.compile" in name else call()
-        error = checked(logits.numpy(), path, f"{FILE} {function}", EXACT_LIMIT)
+        logits = compiled_by_torch(call) if compiled else call()
+        error = checked(logits.float().numpy(), path, f"{FILE} {function}", limit)
         found[f"{name} {function}"] = (call, error)
     return found

@@ -33,6 +33,8 @@ def earlier(number: int) -> ModuleType:
         return importlib.import_module(f"solutions.{name}")
     try:
         return importlib.import_module(f"chapters.{name}")
+    except CourseError:  # of a chapter that this one uses
+        raise
     except Exception as error:
         from chapters.runner.loading import last_line
 

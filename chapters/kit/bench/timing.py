@@ -46,6 +46,7 @@ MEASURE_SECONDS = 600  # at most, for one variant in one round
 MOST_WRITTEN = 2_000_000_000
 # module -> the library that has it, as a sentence names it
 LIBRARIES = {"torch": "PyTorch", "llama_cpp": "llama-cpp-python", "transformers": "Transformers"}
+LIBRARIES |= {"torchao": "torchao"}
 
 
 @dataclass(frozen=True)
