@@ -31,7 +31,7 @@ from chapters.kit.machine import peer_python, physical_cores
 
 TORCH = "chapters.ch11_a_real_model.transformers_peer"
 LLAMA_CPP_PEER = "chapters.ch11_a_real_model.llama_cpp_peer"
-# the weights: as they are in the file, stored anew by llama.cpp, unpacked; and unpacked, then rounded to bfloat16 or, by
+# the weights: as they are in the file; stored anew by llama.cpp; unpacked; unpacked and rounded to bfloat16 or, by
 # torchao, to 8 bits with a scale per row
 FILE, Q4_0, FLOATS, BFLOATS, INT8 = "file", "Q4_0", "float32", "bfloat16", "int8"
 OURS, EXACT = "fusion_by_hand", "fusion_by_hand, float32 activations"

@@ -200,7 +200,12 @@ def test_bytes_of_weights():
         "norm": SimpleNamespace(nbytes=16, shape=(4,)),
     }
     files = {bench.FILE: SimpleNamespace(tensors=tensors)}
-    assert bench.weight_bytes(files) == {bench.FILE: 36, bench.FLOATS: 4 * 36}
+    assert bench.weight_bytes(files) == {
+        bench.FILE: 36,
+        bench.FLOATS: 4 * 36,
+        bench.BFLOATS: 2 * 36,
+        bench.INT8: 32 + 2 + 2 * 4,  # one row has one scale
+    }
 
 
 def test_the_bandwidth_is_that_of_reading():
