@@ -11,7 +11,7 @@ from chapters.child import WrongPatience, patience
 from chapters.runner import learner_file
 from chapters.runner.course import CourseError, chapters
 from chapters.runner.terminal import refused, shown
-from chapters.whose_code import LEARNER, decide
+from chapters.whose_code import LEARNER, about_learner, decide
 
 NAMES = ("status", "next", "check", "hint", "watch", "diff", "reset", "restore", "update", "quiz")
 NAMES += ("bench", "trace", "compile", "chat", "serve-device", "doctor")
@@ -54,14 +54,8 @@ def run(arguments: list[str]) -> int:
     decide(command.about(options) if hasattr(command, "about") else LEARNER)
     try:
         patience()  # a wrong FUSION_PATIENCE is said before anything runs
-        made = learner_file.make_missing()
-        for path in made:
-            print(f"Made {shown(path)}, where you write your answers.")
-        for chapter in chapters():
-            asked = command is COMMANDS["status"] or chapter.stub in made
-            if asked and (said := COMMANDS["restore"].offer(chapter)):
-                print(f"!! {said}")
-        learner_file.keep_answers()
+        if about_learner():
+            _look_after_answers(command is COMMANDS["status"])
         return command.run(options)
     except (CourseError, WrongPatience) as error:
         print(error)
@@ -79,6 +73,18 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, EOFError):
         print()
         return 130
+
+
+def _look_after_answers(offer_all: bool) -> None:
+    """Make the learner's files that are missing, offer copies of what was lost, and keep copies of what there is."""
+    made = learner_file.make_missing()
+    for path in made:
+        print(f"Made {shown(path)}, where you write your answers.")
+    for chapter in chapters():
+        asked = offer_all or chapter.stub in made
+        if asked and (said := COMMANDS["restore"].offer(chapter)):
+            print(f"!! {said}")
+    learner_file.keep_answers()
 
 
 def _print_no_more() -> None:
