@@ -18,8 +18,6 @@ from docs.pages.blocks import blocks_of
 LAYERS = {
     "chapters.child": [],  # a process that answers questions; the standard library alone
     "chapters.opened": [],  # which files are read for a page; the standard library alone
-    "chapters.quick_stack": [],  # TVMScript parses faster; the standard library alone
-    "chapters.quick_tvm": [],  # TVM starts and schedules faster; the standard library alone
     "chapters.kit.": ["chapters.child"],
     "chapters.runner.": ["chapters.child"],
     "chapters.__main__": ["chapters.runner."],
