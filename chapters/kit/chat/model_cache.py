@@ -48,9 +48,14 @@ def cache_folder() -> Path:
     return extra("platformdirs").user_cache_path("fusion-by-hand", appauthor=False)
 
 
+def default_path() -> Path:
+    """Where the default model's file is, if it has been fetched."""
+    return cache_folder() / MODEL
+
+
 def cached_model() -> Path | None:
     """The default model's file, if it is in the cache, whole and unchanged."""
-    path = cache_folder() / MODEL
+    path = default_path()
     with contextlib.suppress(OSError), path.open("rb") as file:
         if path.stat().st_size == MODEL_BYTES and _copy(file) == MODEL_SHA256:
             return path
@@ -66,7 +71,7 @@ def fetch_model(progress: Callable[[int, int], None] = lambda done, total: None)
     """
     if path := cached_model():
         return path
-    path = cache_folder() / MODEL
+    path = default_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent)
