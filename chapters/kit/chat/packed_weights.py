@@ -5,7 +5,7 @@ first start packs the weights anew, which takes a second for each 200 MB. The ne
 many bytes as the file has, in a tenth of the time, and nothing of the file but its header.
 
 A file is known by what the system says of it, as git knows a file that has not changed: where it is, its size, and when
-it was changed last. What was packed has a checksum, as in a ZIP archive: a damaged entry is made anew.
+it was changed last. What was packed has a checksum, so a damaged entry is made anew.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import contextlib
 import hashlib
 import os
 import shutil
-import zlib
 from pathlib import Path
 
 import numpy as np
 
 from chapters.child import ROOT
 from chapters.kit.chat.kept_model import hash_of, keep_entry, read_manifest
-from chapters.kit.chat.model_cache import PIECE, cache_folder, private_folder
+from chapters.kit.chat.model_cache import cache_folder, private_folder
 from chapters.kit.chat.weights import Weights
 
 MOST_BYTES = 1 << 30  # of all entries; a model that is larger is packed at each start
@@ -44,7 +43,7 @@ class PackedWeights(Weights):
         before = self._key()
         folder = packed / before
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            known = read_manifest(folder)["crc32"]
+            known = read_manifest(folder)["checksum"]
             if _read(folder / PACKED, room) == known:
                 os.utime(folder)  # used last of all
                 return places
@@ -65,21 +64,25 @@ class PackedWeights(Weights):
 
 
 def _read(path: Path, room: np.ndarray) -> int:
-    """Fill `room` with the file at `path`; its CRC-32. Raises OSError or ValueError."""
-    at = crc = 0
+    """Fill `room` with the file at `path`; its checksum. Raises OSError or ValueError."""
+    at = 0
     with path.open("rb", buffering=0) as file:
         if os.fstat(file.fileno()).st_size != room.nbytes:
             raise ValueError(f"{path} does not have {room.nbytes} bytes.")
-        while count := file.readinto(room[at : at + PIECE].data):  # stays in the nearest caches
-            crc = zlib.crc32(room[at : at + count], crc)
+        while count := file.readinto(room[at:].data):  # Linux reads 2 GB at most at a time
             at += count
-    return crc
+    return _checksum(room)
 
 
 def _write(path: Path, room: np.ndarray) -> dict:
     """Write `room` to a new file; the manifest."""
     path.write_bytes(room.data)
-    return {"crc32": zlib.crc32(room)}
+    return {"checksum": _checksum(room)}
+
+
+def _checksum(room: np.ndarray) -> int:
+    """The sum of all numbers of 8 bytes, modulo 2**64: four times as fast as a CRC-32, which takes as long as reading."""
+    return int(np.add.reduce(room.view("<u8")))
 
 
 def _remove_oldest(packed: Path) -> None:
