@@ -106,7 +106,7 @@ def _opened(path: str | None) -> Opened:
     with ThreadPoolExecutor(1) as beside:  # 98 MB are hashed without Python's lock
         checking = beside.submit(cached_model)
         extra("tokenizers")  # say what is missing before anything is fetched
-        if default_path().is_file():
+        if os.path.isfile(default_path()):
             opened = None
             with contextlib.suppress(ValueError):  # of a damaged file, which is fetched anew
                 opened = _open(default_path())

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -311,6 +312,24 @@ def test_the_download_shows_its_progress_and_where_the_model_is_kept(tmp_path, m
     shown = sys.stderr.getvalue()
     assert f"{'█' * 15}{'░' * 15}  50.0 of 100.0 MB" in shown
     assert shown.endswith(f"\nIt is kept in {tmp_path}.\n")
+
+
+@pytest.mark.parametrize("sound", [True, False])
+def test_the_default_model_is_read_while_it_is_hashed_and_fetched_anew_if_damaged(
+    sound, model, monkeypatch
+):
+    closed = []
+    monkeypatch.setattr(program, "default_path", lambda: Path(model))
+    monkeypatch.setattr(program, "cached_model", lambda: Path(model) if sound else None)
+    monkeypatch.setattr(program, "_default_model", lambda: Path("fetched"))
+    monkeypatch.setattr(program.Renderer, "begin", lambda _: None)
+    monkeypatch.setattr(program.Renderer, "close", lambda one: closed.append(one))
+    if sound:
+        assert program._opened(None)[0].path == Path(model) and not closed
+    else:
+        with pytest.raises(ValueError, match="fetched is not a file"):
+            program._opened(None)
+        assert len(closed) == 1
 
 
 # --- Ctrl-C where C++ code runs -----------------------------------------------------------------------------

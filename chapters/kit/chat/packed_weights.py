@@ -81,7 +81,7 @@ def _write(path: Path, room: np.ndarray) -> dict:
 
 
 def _checksum(room: np.ndarray) -> int:
-    """The sum of all numbers of 8 bytes, modulo 2**64: four times as fast as a CRC-32, which takes as long as reading."""
+    """The sum of all numbers of 8 bytes, modulo 2**64: a quarter of the time of a CRC-32, or of reading them."""
     return int(np.add.reduce(room.view("<u8")))
 
 
