@@ -2,10 +2,7 @@
 
 import os
 
-from chapters import quick_stack, quick_tvm
 from chapters.opened import OPENED, note_opened_files
 
-quick_stack.install()
-quick_tvm.install()
 if OPENED in os.environ:
     note_opened_files()

@@ -150,9 +150,9 @@ def grouped(model, step, steps: int) -> dict[str, float]:
         start = time.perf_counter()
         step()
         whole.append(time.perf_counter() - start)
-        model.vm.set_instrument(note)
+        model.vm["set_instrument"](note)
         step()
-        model.vm.set_instrument(None)
+        model.vm["set_instrument"](None)
         by_step.append(dict(found))
         found.clear()
     idle = statistics.median(telling or [0.0])
@@ -171,8 +171,9 @@ def main() -> None:
     from chapters.ch11_a_real_model import bench
     from chapters.ch11_a_real_model.float_weights import FloatWeights
     from chapters.ch11_a_real_model.passes import phases
-    from chapters.kit.chat.compiled import ChatModel, cache_dtype, compile_decoder
+    from chapters.kit.chat.compiled import cache_dtype, compile_decoder
     from chapters.kit.chat.gguf_file import read_gguf
+    from chapters.kit.chat.run_decoder import ChatModel
     from chapters.kit.chat.weights import Weights, read_config
     from chapters.kit.machine import llvm_host
     from chapters.kit.quantized.dot_products import lanes_of

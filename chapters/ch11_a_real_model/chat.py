@@ -10,25 +10,27 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chapters.ch11_a_real_model.passes import PASSES, chat_model, owners, phases
-from chapters.kit.chat.attention import LANES
-from chapters.kit.chat.compiled import cache_dtype, compile_decoder
+from chapters.kit.chat.cache_layout import LANES
 from chapters.kit.chat.conversation import Chat, note, reply
 from chapters.kit.chat.extra import extra
 from chapters.kit.chat.gguf_file import GGUF, read_gguf
-from chapters.kit.chat.model_cache import cached_model, fetch_model
-from chapters.kit.chat.on_device import ModelOnDevice
+from chapters.kit.chat.model_cache import cached_model, default_path, fetch_model
 from chapters.kit.chat.template import Renderer
 from chapters.kit.chat.tokenizer import Tokenizer
 from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.decoder.llama_config import LlamaConfig
-from chapters.kit.devices.connect import DeviceError
-from chapters.kit.devices.device import Device, open_device
+from chapters.kit.devices.device_error import DeviceError
 from chapters.kit.machine import processors
-from chapters.kit.quantized.dot_products import lanes_of
 from chapters.runner.earlier import unused
+
+if TYPE_CHECKING:  # a start that compiles nothing loads no compiler
+    from chapters.kit.chat.on_device import ModelOnDevice
+    from chapters.kit.devices.device import Device
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as a shell gives it
 ENDS = ("", "exit", "quit", "/exit", "/quit")  # messages that end a conversation
@@ -37,12 +39,8 @@ ENDS = ("", "exit", "quit", "/exit", "/quit")  # messages that end a conversatio
 def start(options) -> Chat:
     """The chat that the options ask for; says on standard error what it does. Raises ValueError in one sentence."""
     device = _device(options) if options.device or options.remote else None
-    extra("tokenizers")  # say what is missing before anything is fetched
-    path = _default_model() if options.gguf is None else Path(os.path.expanduser(options.gguf))
-    file = read_gguf(path)
-    tokenizer = Tokenizer.from_gguf(file)
-    renderer = _renderer(file, tokenizer)
-    renderer.begin()
+    file, tokenizer, renderer = _opened(options.gguf)
+    path = file.path
     config = read_config(file, max(LANES, options.context))
     if len(tokenizer.tokens) != config.vocab_size:
         raise ValueError(
@@ -70,6 +68,8 @@ def start(options) -> Chat:
 
 def _device(options) -> Device:
     """The device that was asked for. Raises ValueError in one sentence."""
+    from chapters.kit.devices.device import Device, open_device
+
     try:
         device = open_device(options.device or "", options.remote or "")
     except DeviceError as error:
@@ -86,10 +86,43 @@ def _on_device(
     file: GGUF, config: LlamaConfig, exact: bool, device: Device
 ) -> tuple[ModelOnDevice, dict[str, str], bool]:
     """What `chat_model` returns, on `device`. Nothing is kept: it is compiled at each start."""
+    from chapters.kit.chat.compiled import cache_dtype, compile_decoder
+    from chapters.kit.chat.on_device import ModelOnDevice
+    from chapters.kit.quantized.dot_products import lanes_of
+
     weights = Weights(file, config, lanes_of(device.target))
     executable, names = compile_decoder(weights, device.target, phases, exact)
     model = ModelOnDevice(executable, weights, names, device, cache_dtype(device.target, exact))
     return model, owners(), False
+
+
+Opened = tuple[GGUF, Tokenizer, Renderer]
+
+
+def _opened(path: str | None) -> Opened:
+    """The model's file, the default model's if `path` is None, and what reads and writes its texts."""
+    if path is not None:
+        return _open(Path(os.path.expanduser(path)))
+    with ThreadPoolExecutor(1) as beside:  # 98 MB are hashed without Python's lock
+        checking = beside.submit(cached_model)
+        extra("tokenizers")  # say what is missing before anything is fetched
+        if os.path.isfile(default_path()):
+            opened = None
+            with contextlib.suppress(ValueError):  # of a damaged file, which is fetched anew
+                opened = _open(default_path())
+            if opened and checking.result():
+                return opened
+            if opened:
+                opened[-1].close()
+    return _open(_default_model())
+
+
+def _open(path: Path) -> Opened:
+    file = read_gguf(path)
+    tokenizer = Tokenizer.from_gguf(file)
+    renderer = _renderer(file, tokenizer)
+    renderer.begin()
+    return file, tokenizer, renderer
 
 
 def _default_model() -> Path:

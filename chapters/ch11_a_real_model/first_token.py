@@ -1,7 +1,8 @@
 """Measures the time to the first token: from the start of a process until it knows which token comes next.
 
-The files are in memory already, and our decoder was compiled before. All processes get PROMPT tokens, so no time goes
-into a tokenizer. `python -m chapters.ch11_a_real_model.first_token NAME INPUTS THREADS` is such a process.
+The files are in memory already. Our decoder was compiled before, and its weights packed. All processes get PROMPT
+tokens, so no time goes into a tokenizer. `python -m chapters.ch11_a_real_model.first_token NAME INPUTS THREADS` is such
+a process.
 """
 
 from __future__ import annotations

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from tvm.ir.transform import Pass
-from tvm.target import Target
-
-from chapters.kit.chat.compiled import ChatModel, cache_dtype, compile_decoder
 from chapters.kit.chat.gguf_file import GGUF
-from chapters.kit.chat.kept_model import load_or_compile
+from chapters.kit.chat.kept_model import Decoder, load_or_compile
+from chapters.kit.chat.packed_weights import PackedWeights
+from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.weights import Weights
 from chapters.kit.decoder.llama_config import LlamaConfig
-from chapters.kit.machine import llvm_host
-from chapters.kit.quantized.dot_products import lanes_of
 from chapters.runner.earlier import earlier, whose
+
+if TYPE_CHECKING:  # a decoder that was compiled before runs without the compiler
+    from tvm.ir.transform import Pass
+    from tvm.target import Target
 
 # chapters whose code compiles the decoder; 5 only matrices of floats
 PASSES = (2, 3, 4, 5, 6, 7, 9, 11)
@@ -46,13 +47,29 @@ def chat_model(
     exact: with activations and the cache in float32 in place of 8 bits and float16. say: is told before it compiles,
     which takes some seconds.
     """
-    target = llvm_host()["target"]
-    weights = Weights(file, config, lanes_of(target))
     by = owners()
 
-    def compile_it():
+    def compile_it() -> Decoder:
         say("Compiling the model; it is kept until a pass changes …")
-        return compile_decoder(weights, target, phases, exact)
+        return compiled(file, config, exact)
 
-    executable, names, kept = load_or_compile(weights, target, exact, by, compile_it)
-    return ChatModel(executable, weights, names, cache_dtype(target, exact)), by, kept
+    decoder, kept = load_or_compile((config, stored_as(file), exact), by, compile_it)
+    weights = PackedWeights(file, config, decoder.lanes)
+    return ChatModel(decoder.executable, weights, decoder.names, decoder.cache), by, kept
+
+
+def compiled(file: GGUF, config: LlamaConfig, exact: bool) -> Decoder:
+    """The decoder of `file`, compiled for this machine's processor."""
+    from chapters.kit.chat.compiled import cache_dtype, compile_decoder
+    from chapters.kit.machine import llvm_host
+    from chapters.kit.quantized.dot_products import lanes_of
+
+    target = llvm_host()["target"]
+    lanes = lanes_of(target)
+    made = compile_decoder(Weights(file, config, lanes), target, phases, exact)
+    return Decoder(*made, cache_dtype(target, exact), lanes)
+
+
+def stored_as(file: GGUF) -> list[tuple[str, str, tuple[int, ...]]]:
+    """(name, type, shape) of each tensor of `file`."""
+    return [(name, one.type, one.shape) for name, one in file.tensors.items()]

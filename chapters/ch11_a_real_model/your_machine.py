@@ -13,17 +13,17 @@ from collections.abc import Sequence
 BEGIN = time.perf_counter()  # before TVM is imported
 
 
-from chapters.ch11_a_real_model.passes import chat_model, owners, phases  # noqa: E402
+from chapters.ch11_a_real_model.passes import chat_model, compiled, owners, stored_as  # noqa: E402
 from chapters.kit.bench.cpu_bounds import reader  # noqa: E402
-from chapters.kit.chat.compiled import ChatModel, cache_dtype, compile_decoder  # noqa: E402
 from chapters.kit.chat.gguf_file import GGUF, read_gguf  # noqa: E402
-from chapters.kit.chat.kept_model import load_or_compile  # noqa: E402
+from chapters.kit.chat.kept_model import Decoder, load_or_compile  # noqa: E402
 from chapters.kit.chat.model_cache import fetch_model  # noqa: E402
+from chapters.kit.chat.packed_weights import PackedWeights  # noqa: E402
+from chapters.kit.chat.run_decoder import ChatModel  # noqa: E402
 from chapters.kit.chat.tokenizer import Tokenizer  # noqa: E402
 from chapters.kit.chat.weights import Weights, read_config  # noqa: E402
 from chapters.kit.draw.table import Table, duration  # noqa: E402
 from chapters.kit.machine import llvm_host  # noqa: E402
-from chapters.kit.quantized.dot_products import lanes_of  # noqa: E402
 from chapters.runner.earlier import earlier, unused, whose  # noqa: E402
 
 IMPORTED = time.perf_counter() - BEGIN
@@ -35,19 +35,21 @@ class FirstStart:
     """The chat model as exercise 11.9 takes it: it compiles, although there may be a compiled model in the cache."""
 
     def __init__(self, file: GGUF):
-        self.file, self.config, self.target = file, read_config(file), llvm_host()["target"]
+        self.file, self.config = file, read_config(file)
 
     def compile(self) -> None:
-        self.weights = Weights(self.file, self.config, lanes_of(self.target))
-        self.compiled = self.compiled_anew()
+        self.decoder = self.compiled_anew()
 
-    def compiled_anew(self) -> tuple:
-        return compile_decoder(self.weights, self.target, phases)
+    def compiled_anew(self) -> Decoder:
+        return compiled(self.file, self.config, exact=False)
 
     def load(self) -> None:
-        self.model = ChatModel(
-            self.compiled[0], self.weights, self.compiled[1], cache_dtype(self.target, False)
-        )
+        self.model = self.loaded(Weights)
+
+    def loaded(self, weights: type[Weights]) -> ChatModel:
+        made = self.decoder
+        packed = weights(self.file, self.config, made.lanes)
+        return ChatModel(made.executable, packed, made.names, made.cache)
 
     def feed(self, tokens: Sequence[int]) -> int:
         return int(self.model.feed(tokens).argmax())
@@ -57,10 +59,11 @@ class NextStart(FirstStart):
     """The same, with what an earlier start has compiled and kept."""
 
     def compile(self) -> None:
-        self.weights = Weights(self.file, self.config, lanes_of(self.target))
-        *self.compiled, _ = load_or_compile(
-            self.weights, self.target, False, owners(), self.compiled_anew
-        )
+        facts = self.config, stored_as(self.file), False
+        self.decoder, _ = load_or_compile(facts, owners(), self.compiled_anew)
+
+    def load(self) -> None:
+        self.model = self.loaded(PackedWeights)
 
 
 def main() -> int:

@@ -38,6 +38,18 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def instruction_sets() -> list[str]:
+    """What tells processors apart that run different code: architecture, name and, on Linux, instruction sets."""
+    about = [platform.machine(), cpu_name()]
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as cpuinfo:
+        for line in cpuinfo:
+            if not line.strip():  # the end of the first processor
+                break
+            if re.match("flags|Features|CPU", line):
+                about.append(line)
+    return about
+
+
 def processors() -> int:
     """How many processors this process may run on; each hyper-thread counts."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -2,6 +2,9 @@
 
 Such a recursion passes through TVM's C++ at every step. At Python's own limit it takes many seconds to unwind, and
 depending on where it was stopped it ends the process. A few rounds are enough to recognize it.
+
+It wraps six of TVM's functions, and only in the child process in which `python -m chapters check` runs a learner's
+answer. The kit, the benches and a learner's own scripts run TVM as it is.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ SEEN_BY = [
 
 
 def stop_endless_visits() -> None:
-    """From now on, raise RecursionError where visits of one node are nested more than MOST_ROUNDS deep."""
+    """From now on, raise RecursionError in this process if visits of one node are nested more than MOST_ROUNDS deep."""
     from tvm.relax import expr_functor
 
     for name in SEEN_BY:

@@ -17,10 +17,11 @@ import pytest
 import tvm
 
 from chapters.ch11_a_real_model.passes import phases
-from chapters.kit.chat.attention import LANES, rope_table
-from chapters.kit.chat.compiled import ChatModel, cache_dtype, compile_decoder, with_coded_passes
+from chapters.kit.chat.cache_layout import LANES, rope_table
+from chapters.kit.chat.compiled import cache_dtype, compile_decoder, with_coded_passes
 from chapters.kit.chat.gguf_file import GGUFError, read_gguf
 from chapters.kit.chat.model import chat_decoder
+from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.weights import LONGEST, Weights, read_config
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.ir.tensor_ir import nodes
@@ -344,7 +345,7 @@ def test_what_the_virtual_machine_does_between_the_kernels_of_a_step(model):
     """The layers share a few tensors, and leave no tuple and no reshape: only weights are looked up in each layer."""
     held, called = model("Q4_1, and Q8_0 shared", False), Counter()
     held.feed([1])
-    held.vm.set_instrument(
+    held.vm["set_instrument"](
         lambda _func, name, before, *_: called.update([str(name)] if before else []) or 0
     )
     held.feed([2])

@@ -128,11 +128,19 @@ def test_ctrl_c_in_the_terminal_does_not_end_the_process_or_mix_up_answers(monke
 
 
 def test_a_missing_package_gets_one_sentence(monkeypatch):
-    monkeypatch.setitem(sys.modules, "jinja2.sandbox", None)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(
         ValueError, match=r"jinja2 is missing .*; run `pip install -e '\.\[model\]'`"
     ):
         Renderer("", bos="", eos="")
+
+
+def test_a_broken_package_gets_one_sentence(tmp_path, monkeypatch):
+    (tmp_path / "jinja2.py").write_text("import absent_package")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    said = r"cannot be rendered \(No module named 'absent_package'\); run `pip install"
+    with Renderer("", bos="", eos="") as renderer, pytest.raises(TemplateError, match=said):
+        renderer.render(MESSAGES)
 
 
 # --- with the real model's template and tokens ----------------------------------------------------

@@ -5,19 +5,18 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from types import SimpleNamespace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 
 from chapters.kit.cases.guarded import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.chat import kept_model
-from chapters.kit.chat.kept_model import load_or_compile
+from chapters.kit.chat.kept_model import Decoder, load_or_compile
+from chapters.kit.chat.run_decoder import start_machine
 
-WEIGHTS = SimpleNamespace(config="of a small model", matrices=[])
 MINE = {"3": "the reference"}
 
 
@@ -35,12 +34,16 @@ def folder(tmp_path, monkeypatch):
 def was_kept(whose=MINE, exact=True) -> bool:
     """Whether the decoder came from the cache. In either case it computes what it should."""
     mod = relax_module("def main(x: (4,)):\n    y = R.add(x, x)\n")
-    executable, names, kept = load_or_compile(
-        WEIGHTS, QUICK, exact, whose, lambda: (tvm.compile(mod, QUICK), ["a name"])
-    )
+
+    def compile_it() -> Decoder:
+        return Decoder(tvm.compile(mod, QUICK), ["a name"], "float32", 16)
+
+    decoder, kept = load_or_compile(("a small model", exact), whose, compile_it)
+    assert isinstance(decoder.executable, Path) == kept
     x = np.arange(4, dtype="float32")
-    found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x))
-    assert (found.numpy() == 2 * x).all() and names == ["a name"]
+    found = start_machine(decoder.executable)["main"](tvm.runtime.tensor(x))
+    assert (found.numpy() == 2 * x).all()
+    assert (decoder.names, decoder.cache, decoder.lanes) == (["a name"], "float32", 16)
     return kept
 
 
@@ -70,6 +73,13 @@ def test_a_changed_library_is_not_loaded_and_is_replaced(folder):
     changed = library.read_bytes()[:-1]
     library.unlink()  # this process has loaded it
     library.write_bytes(changed)
+    assert not was_kept() and was_kept()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"decoder": {"names": []}}'])
+def test_a_damaged_manifest_is_replaced(folder, text):
+    (manifest,) = folder.glob("compiled/*/manifest.json")
+    manifest.write_text(text)
     assert not was_kept() and was_kept()
 
 

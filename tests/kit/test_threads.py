@@ -38,7 +38,8 @@ COUNT = """
 import json, os, sys
 from pathlib import Path
 import numpy as np, tvm
-from chapters.kit.chat.attention import attention_kernel, cache_shape, rope_table
+from chapters.kit.chat.attention import attention_kernel
+from chapters.kit.chat.cache_layout import cache_shape, rope_table
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.quantized.blocks import Codes, pack
 from tests.kit.test_coded_products import FORMS, QUICK_HERE, coded, random_codes, scheduled

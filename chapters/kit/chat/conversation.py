@@ -34,7 +34,9 @@ class Chat:
         self, model, tokenizer: Tokenizer, renderer: Renderer, temperature: float, seed: int
     ):
         self.model, self.tokenizer, self.renderer = model, tokenizer, renderer
-        self.temperature, self.random = temperature, np.random.default_rng(seed)
+        self.temperature = temperature
+        if temperature:  # NumPy loads its random numbers when they are asked for
+            self.random = np.random.default_rng(seed)
         self.messages: list[dict[str, str]] = []
         self.read: list[int] = []  # the tokens that the model has in its cache
         self.new = 0  # tokens that the model had to read before the last answer

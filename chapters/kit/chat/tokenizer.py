@@ -104,12 +104,13 @@ class Tokenizer:
         named = (
             id for id in np.flatnonzero(kinds == CONTROL).tolist() if END.fullmatch(tokens[id])
         )
-        if any(MARK in token for token, kind in zip(tokens, kinds, strict=True) if kind == CONTROL):
+        each = kinds.tolist()  # NumPy's numbers are slow one at a time
+        if any(MARK in token for token, kind in zip(tokens, each, strict=True) if kind == CONTROL):
             raise GGUFError(
                 f"{gguf.path} has a control token with the character U+{ord(MARK):X}, which the course needs to keep "
                 "control tokens out of messages; choose another model."
             )
-        text = {token: id for id, token in enumerate(tokens) if kinds[id] not in (UNKNOWN, CONTROL)}
+        text = {token: id for id, token in enumerate(tokens) if each[id] not in (UNKNOWN, CONTROL)}
         bpe = _sentence_pieces(gguf, text, kinds) if pieces else _byte_level(gguf, text, pre)
         return cls(
             tokens=tokens,
@@ -235,7 +236,7 @@ def _byte_level(gguf: GGUF, text: dict[str, int], pre: str) -> object:
     merges, and so merge its neighbours, which llama.cpp does not.
     """
     merges = [tuple(merge.split(" ")) for merge in gguf.field("tokenizer.ggml.merges", list)]
-    beyond = len(gguf.fields["tokenizer.ggml.tokens"])
+    beyond = len(gguf.field("tokenizer.ggml.tokens", list))
     vocabulary = {byte: beyond + number for number, byte in enumerate(BYTES)} | text
     found = _bpe(gguf, vocabulary, merges, ignore_merges=pre == "llama-bpe")
     tokenizers = extra("tokenizers")

@@ -20,6 +20,13 @@ def aligned_bytes(count: int) -> np.ndarray:
     return room[start : start + count]
 
 
+def aligned_copy(array: np.ndarray) -> np.ndarray:
+    """A copy of `array` at such an address."""
+    copy = aligned_array(array.shape, str(array.dtype))
+    copy[...] = array
+    return copy
+
+
 def aligned_array(shape: Sequence[int], dtype: str) -> np.ndarray:
     """Zeros at such an address."""
     return aligned_bytes(math.prod(shape) * np.dtype(dtype).itemsize).view(dtype).reshape(shape)

@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from tvm import rpc
 from tvm.rpc import base
 
+from chapters.kit.devices.device_error import DeviceError
+
 PATIENCE = 5.0  # seconds in which a server must answer
-
-
-class DeviceError(Exception):
-    """A device cannot be used. The message says what is wrong and what to do."""
 
 
 @dataclass(frozen=True)
