@@ -24,6 +24,7 @@ from chapters.kit.chat.weights import Weights, read_config  # noqa: E402
 from chapters.kit.draw.table import Table, duration  # noqa: E402
 from chapters.kit.machine import llvm_host  # noqa: E402
 from chapters.kit.quantized.dot_products import lanes_of  # noqa: E402
+from chapters.program import run_program  # noqa: E402
 from chapters.runner.earlier import earlier, unused, whose  # noqa: E402
 
 IMPORTED = time.perf_counter() - BEGIN
@@ -100,4 +101,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(run_program(main))

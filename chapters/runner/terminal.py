@@ -33,14 +33,6 @@ def shown(path: Path) -> str:
         return str(path)
 
 
-def refused(error: OSError) -> str:
-    """One sentence for an operation that the system refused, and what the course needs."""
-    if error.filename is None:
-        return f"{error.strerror or error}."
-    must = "The course must be able to read and write its folder."
-    return f"{error.strerror}: {error.filename}. {must}"
-
-
 def place(chapter: Chapter, exercise: Exercise) -> str:
     """Where to edit: `file:line`, as terminals and editors make clickable."""
     if not chapter.stub.exists():

@@ -35,6 +35,7 @@ from pathlib import Path
 from chapters.child import Child, Lost
 from chapters.kit.machine import cpu_name
 from chapters.opened import OPENED
+from chapters.program import run_program
 from chapters.runner.course import ROOT, chapters
 from chapters.runner.earlier import REFERENCE_ONLY
 from docs.pages.blocks import Block, NotInstalled, PageError, blocks_of
@@ -344,4 +345,4 @@ def main(arguments: Iterable[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program(main))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import subprocess
 import sys
 import time
 
 import pytest
 
-from chapters.runner.course import ROOT
 from chapters.runner.engine import patience
 
 BROKEN = 'executable = tvm.compile(mod, target="llvm")'
@@ -34,6 +31,8 @@ def test_status_on_a_fresh_clone_names_the_next_exercise(course):
         (["quiz", "x"], "There is no chapter 'x'"),
         (["reset", "0.77"], "There is no exercise 0.77"),
         (["check", "9" * 5000], "There is no chapter"),
+        (["chat", "--promt", "Hi"], "`python -m chapters chat --help` shows how to call it."),
+        (["--promt"], "`python -m chapters --help` shows how to call it."),
     ],
 )
 def test_wrong_calls_get_one_sentence(course, arguments, says):
@@ -285,8 +284,8 @@ def test_doctor_and_every_check_say_that_a_version_is_wrong_and_what_to_do(cours
 
 
 def test_missing_package_gets_one_sentence(course):
-    (course.root / "yaml.py").write_text("raise ModuleNotFoundError(name='yaml')\n")
-    result = course.learner()
+    probe = "import runpy, sys; sys.modules['yaml'] = None; runpy.run_module('chapters', run_name='__main__')"
+    result = course.python("-c", probe)
     assert result.returncode == 2 and "package yaml is not installed" in result.stdout
 
 
@@ -305,13 +304,3 @@ def test_watch_answers_a_save_quickly(course):
         assert watching.wait(10) == 0
     finally:
         watching.kill()
-
-
-def test_old_python_gets_a_sentence():
-    """Python 3.6 can compile the entry file, which looks at the version first."""
-    text = (ROOT / "chapters" / "__main__.py").read_text(encoding="utf-8")
-    ast.parse(text, feature_version=(3, 6))
-    probe = "import sys; sys.version_info = (3, 9, 1); import runpy; runpy.run_module('chapters', run_name='__main__')"
-    command = [sys.executable, "-c", probe]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.returncode == 2 and "needs Python 3.10 or newer, and this is 3.9" in result.stdout

@@ -20,10 +20,18 @@ LAYERS = {
     "chapters.opened": [],  # which files are read for a page; the standard library alone
     "chapters.quick_stack": [],  # TVMScript parses faster; the standard library alone
     "chapters.quick_tvm": [],  # TVM starts and schedules faster; the standard library alone
-    "chapters.kit.": ["chapters.child"],
-    "chapters.runner.": ["chapters.child"],
+    "chapters.environment": [],  # whether the course can be run here; the standard library alone
+    "chapters.program": [],  # what surrounds each program; the standard library alone
+    "chapters.kit.": ["chapters.child", "chapters.program"],
+    "chapters.runner.": ["chapters.child", "chapters.environment", "chapters.program"],
     "chapters.__main__": ["chapters.runner."],
-    "chapters.ch": ["chapters.kit.", "chapters.child", "chapters.runner.earlier", "solutions."],
+    "chapters.ch": [
+        "chapters.kit.",
+        "chapters.child",
+        "chapters.program",
+        "chapters.runner.earlier",
+        "solutions.",
+    ],
     "solutions.": ["chapters.ch", "chapters.kit.", "chapters.runner.earlier"],
     "docs.": ["chapters.", "solutions."],
     "tests.": ["chapters.", "solutions.", "docs."],

@@ -12,6 +12,7 @@ import sys
 from chapters.kit.bench.gpu_clock import NoGpuError
 from chapters.kit.bench.results import save
 from chapters.kit.bench.timing import PeerFailed
+from chapters.program import run_program
 
 
 def main() -> None:
@@ -34,4 +35,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_program(main))
