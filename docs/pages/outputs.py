@@ -93,7 +93,18 @@ def valid(where: str, blocks: list[Block]) -> PageOutput | None:
 
 
 def _read(path: Path) -> dict | None:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    """What is kept in a file; None if there is none, or if it is damaged, which is said."""
+    if not path.exists():
+        return None
+    try:
+        page = json.loads(path.read_text(encoding="utf-8"))
+        kinds = {"code": str, "made": str, "files": dict, "outputs": list}
+        if all(isinstance(page[key], kind) for key, kind in kinds.items()):
+            return page
+    except (ValueError, KeyError, TypeError, OSError):
+        pass
+    print(f"{path} is damaged, so its page is run again.", file=sys.stderr)
+    return None
 
 
 def _code_key(blocks: list[Block]) -> str:
