@@ -19,7 +19,7 @@ def _shell(course, command: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", command],
         cwd=course.root,
-        env={**course.environment(), "PYTHON": sys.executable},
+        env={**course.environment(), "PYTHON": sys.executable, "PYTHONUNBUFFERED": ""},
         capture_output=True,
         encoding="utf-8",
         errors="replace",
