@@ -109,13 +109,14 @@ def pytest_configure(config: pytest.Config) -> None:
     if fault := find_fault(config.rootpath):
         raise pytest.UsageError(fault)
     config.stash[RUN] = _Run()
-    if _asked_for(config, "chapters"):
-        try:
+    try:
+        chapters()
+        if _asked_for(config, "chapters"):
             learner_file.make_missing()
-        except CourseError as error:
-            raise pytest.UsageError(str(error)) from None
-        except OSError as error:
-            raise pytest.UsageError(describe_refusal(error)) from None
+    except CourseError as error:
+        raise pytest.UsageError(str(error)) from None
+    except OSError as error:
+        raise pytest.UsageError(describe_refusal(error)) from None
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector):

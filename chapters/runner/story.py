@@ -15,6 +15,7 @@ import textwrap
 from typing import NoReturn
 
 from chapters.program import run_program
+from chapters.runner.course import CourseError
 from chapters.runner.course import chapter as find
 from chapters.runner.earlier import REFERENCE_ONLY, whose
 from chapters.runner.page_code import Cell, Namespace, cells
@@ -25,7 +26,10 @@ SHORT = 40  # characters; a shorter sentence is told with the next one
 
 def tell(package: str) -> NoReturn:
     """Tell the chapter whose package is called `package`, and end the process: with status 1 if its code fails."""
-    sys.exit(run_program(lambda: _tell(package)))
+    try:
+        sys.exit(run_program(lambda: _tell(package)))
+    except CourseError as error:
+        sys.exit(str(error))
 
 
 def _tell(package: str) -> int:

@@ -26,10 +26,10 @@ def bar(done: int, total: int, width: int = 20) -> str:
 
 
 def shown(path: Path) -> str:
-    """`path` relative to the current folder, or absolute if it is on another drive."""
+    """`path` relative to the current folder, or absolute if that is on another drive or has been removed."""
     try:
         return os.path.relpath(path)
-    except ValueError:  # only on Windows
+    except (ValueError, FileNotFoundError):
         return str(path)
 
 

@@ -41,6 +41,24 @@ def test_wrong_calls_get_one_sentence(course, arguments, says):
     assert len(result.stdout.strip().splitlines()) == 1 and not result.stderr
 
 
+def test_a_damaged_lesson_gets_one_sentence(course):
+    lesson = course.stub.parent / "lesson.md"
+    lesson.write_text("<<<<<<< ours\n", encoding="utf-8")
+    for result in (course.learner(), course.python("-m", "chapters.ch00_first_module")):
+        said = (result.stdout + result.stderr).splitlines()
+        assert result.returncode and len(said) == 1 and "has no front matter" in said[0]
+    result = course.pytest("solutions/ch00_first_module")
+    assert result.returncode == 4 and result.stderr.startswith(f"ERROR: {lesson} has no front")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the system keeps the folder of a process")
+def test_a_command_works_in_a_folder_that_has_been_removed(course):
+    probe = "import os, runpy, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')\n"
+    probe += "sys.argv = ['chapters', 'next']; runpy.run_module('chapters', run_name='__main__')"
+    result = course.python("-c", probe)
+    assert result.returncode == 0 and f"edit {course.stub}:" in result.stdout
+
+
 def test_check_passes_fails_and_waits(course):
     course.solve()
     assert course.learner("check", "0.3").returncode == 0
