@@ -2,6 +2,10 @@
 
 import os
 
+from chapters.environment import refuse_to_start
+
+refuse_to_start()  # before the imports that follow
+
 from chapters.opened import OPENED, note_opened_files
 
 if OPENED in os.environ:

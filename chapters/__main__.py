@@ -1,20 +1,9 @@
-"""`python -m chapters …`: the learner's command.
-
-Python 3.6 can read this file, so that an old Python gets a sentence and not a syntax error.
-"""
+"""`python -m chapters …`: the learner's command."""
 
 import sys
 
-NEEDS = (3, 10)
-
 
 def main():
-    if sys.version_info < NEEDS:
-        print(
-            "The course needs Python {}.{} or newer, and this is {}.{}. Make a virtual environment with "
-            "a newer one: python3.12 -m venv .venv".format(*NEEDS, *sys.version_info[:2])
-        )
-        return 2
     try:
         from chapters.runner.command_line import run
 

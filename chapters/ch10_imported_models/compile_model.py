@@ -25,6 +25,7 @@ from chapters.kit.machine import llvm_host
 from chapters.kit.models.from_torch import Refused, imported, load, outputs_of
 from chapters.kit.pipeline import scoreboard
 from chapters.kit.pipeline.left_to_fallback import FALLBACK, kernel_bytes, scheduled_by, why_left
+from chapters.program import run_program
 from chapters.runner.earlier import earlier
 
 TOLERANCE = 1e-4  # times the largest number of an output; float32 sums in another order differ by about 1e-6 of it
@@ -259,4 +260,4 @@ def _torch_call(model, inputs: tuple) -> Callable[[], object]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program(main))

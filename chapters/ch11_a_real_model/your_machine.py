@@ -24,6 +24,7 @@ from chapters.kit.chat.tokenizer import Tokenizer  # noqa: E402
 from chapters.kit.chat.weights import Weights, read_config  # noqa: E402
 from chapters.kit.draw.table import Table, duration  # noqa: E402
 from chapters.kit.machine import llvm_host  # noqa: E402
+from chapters.program import run_program  # noqa: E402
 from chapters.runner.earlier import earlier, unused, whose  # noqa: E402
 
 IMPORTED = time.perf_counter() - BEGIN
@@ -103,4 +104,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(run_program(main))

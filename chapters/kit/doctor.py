@@ -12,6 +12,7 @@ from chapters.kit import machine
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.devices.cuda_driver import too_old
 from chapters.kit.gpu.executors import executors, skipped
+from chapters.program import run_program
 
 SECONDS = 120  # at most, to import TVM from a cold disk and to tensorize one block
 
@@ -122,4 +123,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program(main))

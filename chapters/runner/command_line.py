@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 
 from chapters.child import WrongPatience, patience
+from chapters.program import run_program
 from chapters.runner import learner_file
 from chapters.runner.course import CourseError, chapters
-from chapters.runner.terminal import refused, shown
+from chapters.runner.terminal import shown
 from chapters.whose_code import LEARNER, about_learner, decide
 
 NAMES = ("status", "next", "check", "hint", "watch", "diff", "reset", "restore", "update", "quiz")
@@ -45,11 +45,19 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return the exit status: 0 done, 1 not yet solved, 2 asked wrongly."""
-    _unicode_output()
+    return run_program(lambda: _run(arguments))
+
+
+def _run(arguments: list[str]) -> int:
     if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
         print(f"There is no command {arguments[0]!r}; there are {', '.join(COMMANDS)}.")
         return 2
-    options = parser().parse_args(arguments)
+    top = parser()
+    options, unknown = top.parse_known_args(arguments)
+    if unknown:
+        if options.command:  # whose help lists its options
+            top.prog = f"{top.prog} {options.command}"
+        top.error(f"unrecognized arguments: {' '.join(unknown)}")
     command = COMMANDS[options.command or "status"]
     decide(command.about(options) if hasattr(command, "about") else LEARNER)
     try:
@@ -60,19 +68,6 @@ def run(arguments: list[str]) -> int:
     except (CourseError, WrongPatience) as error:
         print(error)
         return 2
-    except BrokenPipeError:  # `python -m chapters doctor | head`: the reader has seen enough
-        _print_no_more()
-        return 0
-    except OSError as error:
-        try:
-            print(refused(error), flush=True)
-        except OSError:  # it is the output that cannot be written
-            _print_no_more()
-            print(refused(error), file=sys.stderr)
-        return 2
-    except (KeyboardInterrupt, EOFError):
-        print()
-        return 130
 
 
 def _look_after_answers(offer_all: bool) -> None:
@@ -85,15 +80,3 @@ def _look_after_answers(offer_all: bool) -> None:
         if asked and (said := COMMANDS["restore"].offer(chapter)):
             print(f"!! {said}")
     learner_file.keep_answers()
-
-
-def _print_no_more() -> None:
-    """Send what is still printed nowhere, also at the end of the process."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _unicode_output() -> None:
-    """Terminals with an old code page (Windows) get `?` for a character they lack, not an exception."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")

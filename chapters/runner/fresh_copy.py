@@ -40,7 +40,13 @@ class FreshCopy:
         self.data = self.root.parent / "data"
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
         for part in PARTS:
-            shutil.copytree(ROOT / part, self.root / part, ignore=ignored)
+            shutil.copytree(
+                ROOT / part,
+                self.root / part,
+                ignore=ignored,
+                copy_function=shutil.copyfile,  # without the mode: the original may be read-only
+                ignore_dangling_symlinks=True,  # an editor's lock is one
+            )
         shutil.copy(ROOT / "pyproject.toml", self.root)
         for chapter in chapters():
             self.file(chapter).write_text(stub_text(chapter), encoding="utf-8", newline="\n")

@@ -8,13 +8,19 @@ uses must be written or mended first), unable (this machine could not run the ch
 
 from __future__ import annotations
 
+import pytest
+
+from chapters.environment import find_fault, find_hidden_module
+
+if hidden := find_hidden_module():  # before the imports that follow
+    raise pytest.UsageError(hidden)
+
 import contextlib
 import itertools
 import platform
 from pathlib import Path
 
-import pytest
-
+from chapters.program import describe_refusal
 from chapters.runner import learner_file
 from chapters.runner.course import ROOT, Chapter, CourseError, chapters
 from chapters.runner.engine import (
@@ -29,7 +35,7 @@ from chapters.runner.engine import (
 from chapters.runner.failure import render
 from chapters.runner.learner_file import not_begun
 from chapters.runner.states import record_state
-from chapters.runner.terminal import bar, refused
+from chapters.runner.terminal import bar
 from chapters.runner.versions import MEND, installed, wrong_versions
 from chapters.whose_code import LEARNER, REFERENCE, decide
 
@@ -116,21 +122,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if fault := find_fault(config.rootpath):
+        raise pytest.UsageError(fault)
     config.stash[RUN] = _Run()
-    if _asked_for(config, "chapters"):
-        try:
+    try:
+        chapters()
+        if _asked_for(config, "chapters"):
             learner_file.keep_answers()
             learner_file.make_missing()
-        except CourseError as error:
-            raise pytest.UsageError(str(error)) from None
-        except OSError as error:
-            raise pytest.UsageError(refused(error)) from None
+    except CourseError as error:
+        raise pytest.UsageError(str(error)) from None
+    except OSError as error:
+        raise pytest.UsageError(describe_refusal(error)) from None
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector):
     if file_path.suffix == ".py":
+        path = file_path.resolve()  # the checkout may have been reached through a link
         for chapter in chapters():
-            if file_path in (chapter.stub, chapter.solution):
+            if path in (chapter.stub, chapter.solution):
                 return AnswerFile.from_parent(parent, path=file_path, chapter=chapter)
     return None
 
@@ -144,7 +154,7 @@ class AnswerFile(pytest.File):
 
     def collect(self):
         impl = self.config.getoption("--impl")
-        answer = Path(impl).resolve() if impl else self.path
+        answer = Path(impl or self.path).resolve()
         try:
             found = checks_of(self.chapter)
         except CourseError as error:

@@ -12,7 +12,10 @@ import re
 import shutil
 import sys
 import textwrap
+from typing import NoReturn
 
+from chapters.program import run_program
+from chapters.runner.course import CourseError
 from chapters.runner.course import chapter as find
 from chapters.runner.earlier import whose_is_run
 from chapters.runner.page_code import Cell, Namespace, cells
@@ -22,8 +25,15 @@ BOLD, DIM, CYAN, PLAIN = "\033[1m", "\033[2m", "\033[36m", "\033[0m"
 SHORT = 40  # characters; a shorter sentence is told with the next one
 
 
-def tell(package: str) -> None:
-    """Tell the chapter whose package is called `package`; end the process with status 1 if its code fails."""
+def tell(package: str) -> NoReturn:
+    """Tell the chapter whose package is called `package`, and end the process: with status 1 if its code fails."""
+    try:
+        sys.exit(run_program(lambda: _tell(package)))
+    except CourseError as error:
+        sys.exit(str(error))
+
+
+def _tell(package: str) -> int:
     home = find(package.rpartition(".")[2])
     about = f"Chapter {home.number}, {home.title}, by its lab."
     parser = argparse.ArgumentParser(prog=f"python -m {package}", description=about)
@@ -35,14 +45,10 @@ def tell(package: str) -> None:
     story.title(f"Chapter {home.number} · {home.title}")
     story.say(whose_is_run([*home.needs, home.number]))
     lab = (home.folder / "lab.py").read_text(encoding="utf-8")
-    try:
-        for cell in cells(lab):
-            if not story.cell(cell):
-                sys.exit(1)
-    except (KeyboardInterrupt, EOFError):
-        print()
-        sys.exit(130)
+    if not all(map(story.cell, cells(lab))):
+        return 1
     story.say(f"Read on in chapters/{home.slug}/lesson.md; change and run lab.py beside it.")
+    return 0
 
 
 def _opening(paragraph: str) -> str:

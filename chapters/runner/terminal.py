@@ -27,19 +27,11 @@ def bar(done: int, total: int, width: int = 20) -> str:
 
 
 def shown(path: Path) -> str:
-    """`path` relative to the current folder, or absolute if it is on another drive."""
+    """`path` relative to the current folder, or absolute if that is on another drive or has been removed."""
     try:
         return os.path.relpath(path)
-    except ValueError:  # only on Windows
+    except (ValueError, FileNotFoundError):
         return str(path)
-
-
-def refused(error: OSError) -> str:
-    """One sentence for an operation that the system refused, and what the course needs."""
-    if error.filename is None:
-        return f"{error.strerror or error}."
-    must = "The course must be able to read and write its folder."
-    return f"{error.strerror}: {error.filename}. {must}"
 
 
 def place(chapter: Chapter, exercise: Exercise) -> str:

@@ -36,6 +36,7 @@ from chapters.child import Child, Lost
 from chapters.kit.kept_files import made_folder
 from chapters.kit.machine import cpu_name
 from chapters.opened import OPENED
+from chapters.program import run_program
 from chapters.runner.course import ROOT, chapters
 from chapters.whose_code import REFERENCE, WHOSE
 from docs.pages.blocks import Block, NotInstalled, PageError, blocks_of
@@ -93,7 +94,18 @@ def valid(where: str, blocks: list[Block]) -> PageOutput | None:
 
 
 def _read(path: Path) -> dict | None:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    """What is kept in a file; None if there is none, or if it is damaged, which is said."""
+    if not path.exists():
+        return None
+    try:
+        page = json.loads(path.read_text(encoding="utf-8"))
+        kinds = {"code": str, "made": str, "files": dict, "outputs": list}
+        if all(isinstance(page[key], kind) for key, kind in kinds.items()):
+            return page
+    except (ValueError, KeyError, TypeError, OSError):
+        pass
+    print(f"{path} is damaged, so its page is run again.", file=sys.stderr)
+    return None
 
 
 def _code_key(blocks: list[Block]) -> str:
@@ -345,4 +357,4 @@ def main(arguments: Iterable[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_program(main))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import subprocess
 import sys
 import time
 
 import pytest
 
 from chapters.child import patience
-from chapters.runner.course import ROOT
 
 BROKEN = 'executable = tvm.compile(mod, target="llvm")'
 
@@ -34,12 +31,32 @@ def test_status_on_a_fresh_clone_names_the_next_exercise(course):
         (["quiz", "x"], "There is no chapter 'x'"),
         (["reset", "0.77"], "There is no exercise 0.77"),
         (["check", "9" * 5000], "There is no chapter"),
+        (["chat", "--promt", "Hi"], "`python -m chapters chat --help` shows how to call it."),
+        (["--promt"], "`python -m chapters --help` shows how to call it."),
     ],
 )
 def test_wrong_calls_get_one_sentence(course, arguments, says):
     result = course.learner(*arguments)
     assert result.returncode == 2 and says in result.stdout
     assert len(result.stdout.strip().splitlines()) == 1 and not result.stderr
+
+
+def test_a_damaged_lesson_gets_one_sentence(course):
+    lesson = course.stub.parent / "lesson.md"
+    lesson.write_text("<<<<<<< ours\n", encoding="utf-8")
+    for result in (course.learner(), course.python("-m", "chapters.ch00_first_module")):
+        said = (result.stdout + result.stderr).splitlines()
+        assert result.returncode and len(said) == 1 and "has no front matter" in said[0]
+    result = course.pytest("solutions/ch00_first_module")
+    assert result.returncode == 4 and result.stderr.startswith(f"ERROR: {lesson} has no front")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the system keeps the folder of a process")
+def test_a_command_works_in_a_folder_that_has_been_removed(course):
+    probe = "import os, runpy, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')\n"
+    probe += "sys.argv = ['chapters', 'next']; runpy.run_module('chapters', run_name='__main__')"
+    result = course.python("-c", probe)
+    assert result.returncode == 0 and f"edit {course.stub}:" in result.stdout
 
 
 def test_check_passes_fails_and_waits(course):
@@ -277,8 +294,8 @@ def test_doctor_and_every_check_say_that_a_version_is_wrong_and_what_to_do(cours
 
 
 def test_missing_package_gets_one_sentence(course):
-    (course.root / "yaml.py").write_text("raise ModuleNotFoundError(name='yaml')\n")
-    result = course.learner()
+    probe = "import runpy, sys; sys.modules['yaml'] = None; runpy.run_module('chapters', run_name='__main__')"
+    result = course.python("-c", probe)
     assert result.returncode == 2 and "package yaml is not installed" in result.stdout
 
 
@@ -312,13 +329,3 @@ def test_watch_waits_for_a_file_that_an_editor_replaces(course):
         assert watching.wait(20) == 0
     finally:
         watching.kill()
-
-
-def test_old_python_gets_a_sentence():
-    """Python 3.6 can compile the entry file, which looks at the version first."""
-    text = (ROOT / "chapters" / "__main__.py").read_text(encoding="utf-8")
-    ast.parse(text, feature_version=(3, 6))
-    probe = "import sys; sys.version_info = (3, 9, 1); import runpy; runpy.run_module('chapters', run_name='__main__')"
-    command = [sys.executable, "-c", probe]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.returncode == 2 and "needs Python 3.10 or newer, and this is 3.9" in result.stdout

@@ -19,10 +19,23 @@ LAYERS = {
     "chapters.child": [],  # a process that answers questions; the standard library alone
     "chapters.opened": [],  # which files are read for a page; the standard library alone
     "chapters.whose_code": [],  # the learner's or the reference's; the standard library alone
-    "chapters.kit.": ["chapters.child", "chapters.whose_code"],
-    "chapters.runner.": ["chapters.child", "chapters.whose_code"],
+    "chapters.environment": [],  # whether the course can be run here; the standard library alone
+    "chapters.program": [],  # what surrounds each program; the standard library alone
+    "chapters.kit.": ["chapters.child", "chapters.program", "chapters.whose_code"],
+    "chapters.runner.": [
+        "chapters.child",
+        "chapters.environment",
+        "chapters.program",
+        "chapters.whose_code",
+    ],
     "chapters.__main__": ["chapters.runner."],
-    "chapters.ch": ["chapters.kit.", "chapters.child", "chapters.runner.earlier", "solutions."],
+    "chapters.ch": [
+        "chapters.kit.",
+        "chapters.child",
+        "chapters.program",
+        "chapters.runner.earlier",
+        "solutions.",
+    ],
     "solutions.": ["chapters.ch", "chapters.kit.", "chapters.runner.earlier"],
     "docs.": ["chapters.", "solutions."],
     "tests.": ["chapters.", "solutions.", "docs."],

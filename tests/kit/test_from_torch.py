@@ -78,11 +78,32 @@ def test_one_sentence_says_what_is_wrong(write, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("absent.py", "no file absent.py"), ("a.b", "no module a.b")]
+    ("name", "says"),
+    [
+        ("absent.py", "There is no file absent.py."),
+        ("a/b", "There is no file a/b."),
+        ("a.b", "There is no module a.b;"),
+        ("folder", "'folder' is a folder; give the Python file in it"),
+        ("folder.py", "'folder.py' is a folder;"),
+        (".", "'.' is a folder;"),
+        ("", "'' is a folder;"),
+        ("notes.txt", "'notes.txt' is not a Python file: its name must end in .py."),
+        ("./notes.txt", "'./notes.txt' is not a Python file"),
+        (
+            "zeros.py",
+            "zeros.py cannot be imported: ",
+        ),
+    ],
 )
-def test_a_model_that_is_not_there(write, name, says):
-    with pytest.raises(Refused, match=says):
+def test_a_name_that_is_no_models(tmp_path, monkeypatch, name, says):
+    monkeypatch.chdir(tmp_path)
+    for folder in ("folder", "folder.py"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "notes.txt").touch()
+    (tmp_path / "zeros.py").write_bytes(b"\0")
+    with pytest.raises(Refused) as refused:
         load(name)
+    assert str(refused.value).startswith(says)
 
 
 def test_without_pytorch(monkeypatch):

@@ -232,6 +232,17 @@ def test_a_kept_output_holds_until_its_code_or_what_it_read_changes(course):
     assert outputs.valid("docs/page.md", blocks) is None
 
 
+@pytest.mark.parametrize("text", ["", '{"code": "', "[]", '{"code": 1}', "<<<<<<< ours"])
+def test_a_damaged_kept_output_is_stale_and_named(course, capsys, text):
+    (course / "docs" / "outputs" / "page.json").write_text(text, encoding="utf-8")
+    assert outputs.valid("docs/page.md", _blocks("1")) is None
+    said = capsys.readouterr().err
+    assert (
+        said
+        == f"{course / 'docs' / 'outputs' / 'page.json'} is damaged, so its page is run again.\n"
+    )
+
+
 def test_what_serving_remembers_is_not_a_tracked_file(course):
     blocks = _blocks("1")
     shown = outputs.PageOutput([[]], "", [])

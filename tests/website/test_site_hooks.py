@@ -1,9 +1,11 @@
 """What hooks add to pages: exercises, links, solutions, facts; and a sentence for each mistake of an author."""
 
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from textwrap import indent
+from types import SimpleNamespace
 
 import pytest
 
@@ -252,3 +254,49 @@ def test_every_page_of_docs_is_in_the_navigation(hook):
     pages = hook("publish").PAGES_BEFORE + hook("publish").PAGES_AFTER
     listed = [uri for page in pages for uri in page.values()]
     assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+def test_a_site_that_is_served_is_built_again_for_its_sources_alone(hook, tmp_path):
+    """Not when a learner saves an answer, when a cache is written, or for what an editor keeps beside a file."""
+    livereload = pytest.importorskip("mkdocs.livereload")
+    for folder in ("docs", "chapters/ch00_first_module/__pycache__", "chapters/.kept"):
+        (tmp_path / folder).mkdir(parents=True)
+    ignored = (ROOT / ".gitignore").read_text(encoding="utf-8")
+    (tmp_path / ".gitignore").write_text(ignored, encoding="utf-8")
+    home = tmp_path / "chapters" / "ch00_first_module"
+    config = SimpleNamespace(
+        config_file_path=str(tmp_path / "mkdocs.yml"), docs_dir=tmp_path / "docs"
+    )
+    server = livereload.LiveReloadServer(
+        lambda: None, "127.0.0.1", 0, str(tmp_path), polling_interval=0.02
+    )
+    server.watch(config.docs_dir)
+    server = hook("watched_files").on_serve(server, config=config, builder=None)
+    server.watch(tmp_path / "chapters")
+    server.observer.start()
+
+    def builds_after_saving(path: Path, seconds: float) -> bool:
+        server._want_rebuild = False
+        path.write_text(f"{time.time_ns()}\n", encoding="utf-8")
+        end = time.monotonic() + seconds
+        while not server._want_rebuild and time.monotonic() < end:
+            time.sleep(0.02)
+        return server._want_rebuild
+
+    try:
+        for source in (home / "lesson.md", tmp_path / "docs" / "setup.md"):
+            assert builds_after_saving(source, 20)
+        time.sleep(0.2)  # until the folders' own changes have been noticed
+        names = (
+            "first_module.py",
+            "__pycache__/given.pyc",
+            ".lesson.md.swp",
+            "lesson.md~",
+            "#lesson.md#",
+        )
+        for name in (*names, "../.kept/first_module-1.py"):
+            assert not builds_after_saving(home / name, 0.3), name
+        assert builds_after_saving(home / "given.py", 20)
+    finally:
+        server.observer.stop()
+        server.server_close()

@@ -16,6 +16,7 @@ from pathlib import Path
 from chapters.kit.bench.gpu_clock import NoGpuError
 from chapters.kit.bench.results import FOLDER, save
 from chapters.kit.bench.timing import PeerFailed
+from chapters.program import run_program
 
 
 def main() -> None:
@@ -44,4 +45,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_program(main))

@@ -68,7 +68,12 @@ def load(name: str) -> tuple:
 def _source(name: str) -> ModuleType:
     """The imported file or module."""
     path = Path(name)
-    if path.suffix != ".py" and os.sep not in name:
+    dotted = all(part.isidentifier() for part in name.split("."))
+    if path.is_dir() and not (dotted and (path / "__init__.py").exists()):
+        raise Refused(f"{name!r} is a folder; give the Python file in it that defines model().")
+    if path.exists() and not path.is_dir() and path.suffix != ".py":
+        raise Refused(f"{name!r} is not a Python file: its name must end in .py.")
+    if dotted and path.suffix != ".py":
         sys.path.insert(0, os.getcwd())
         try:
             spec = importlib.util.find_spec(name)
@@ -241,7 +246,7 @@ def _said(error: BaseException, path: str | None = None) -> str:
     text = next((line.strip() for line in said.splitlines() if line.strip()), "no message")
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == path]
     if isinstance(error, SyntaxError):
-        lines = [error.lineno]
+        lines = [error.lineno] if error.lineno else []
     where = f" (line {lines[-1]})" if lines else ""
     return f"{type(error).__name__}: {text.rstrip('.')}{where}"
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable
 
+from chapters.program import describe_refusal
 from chapters.runner import on_device
 from chapters.runner.course import Chapter, Exercise, select
 from chapters.runner.engine import FINE, Engine, Outcome, checks_of_exercise, overall
 from chapters.runner.failure import render
 from chapters.runner.learner_file import not_begun, outdated, without_markers
 from chapters.runner.states import record_state
-from chapters.runner.terminal import describe, refused, shown
+from chapters.runner.terminal import describe, shown
 from chapters.runner.versions import MEND, wrong_versions
 from chapters.whose_code import LEARNER
 
@@ -130,7 +131,7 @@ class Checked:
         try:
             return record_state(self.chapter, self.exercise.id, state, outcomes)
         except OSError as error:
-            print(f"  not recorded: {refused(error)}")
+            print(f"  not recorded: {describe_refusal(error)}")
             return True
 
 
