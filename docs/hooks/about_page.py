@@ -87,7 +87,7 @@ def on_page_context(context, page, config, nav):
         name = f"{FOLDER}/index.png"
     elif page.is_homepage:
         _cards[name] = card(
-            "Write the passes that make a language model fast", page.meta["description"]
+            "Write the fusion passes of a language-model compiler", page.meta["description"]
         )
     else:
         _cards[name] = card(html.unescape(_MARKUP.sub("", title)), page.meta["description"])

@@ -40,6 +40,7 @@ PAGES_AFTER = [
     {"Run a kernel in the browser": "webgpu.md"},
     {"Pass timeline": "timeline.md"},
     {"What you can now read": "what-you-can-read.md"},
+    {"What we found upstream": "upstream.md"},
     {"Triton and Inductor beside ours": "other-compilers.md"},
     {"Results": "results.md"},
     {"What the checks notice": "mutants.md"},

@@ -7,15 +7,21 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from chapters.ch07_when_fusion_is_sound.side_by_side import BAD, DOCUMENTED, Verdict
+from chapters.ch07_when_fusion_is_sound.side_by_side import (
+    DOCUMENTED,
+    INVALID_IR,
+    WRONG_NUMBERS,
+    Verdict,
+)
 from chapters.kit.cases.hard_cases import Case
 
 # what a verdict counts as -> its sign on a tile, and its words beside the count
 KINDS = {
     "right": ("✓", "right"),
     "refused": ("–", "refused"),
-    "documented": ("≈", "documented: at every step"),
-    "bad": ("≠", "miscompiled"),
+    "documented": ("≈", "documented behaviour"),
+    "wrong": ("≠", "wrong numbers"),
+    "invalid": ("×", "invalid IR"),
     "error": ("!", "internal error"),
 }
 
@@ -24,8 +30,10 @@ def kind(name: str, verdict: str, builtin: bool) -> str:
     """What a verdict counts as. name: the case; the built-in announces what it makes of those in DOCUMENTED."""
     if builtin and name in DOCUMENTED:
         return "documented"
-    if verdict in BAD:
-        return "bad"
+    if verdict in WRONG_NUMBERS:
+        return "wrong"
+    if verdict in INVALID_IR:
+        return "invalid"
     return "error" if verdict == "internal error" else verdict
 
 
@@ -52,7 +60,7 @@ class VerdictGrid:
 
     @staticmethod
     def _shown(counted: Counter) -> list[str]:
-        return [one for one in KINDS if counted[one] or one in ("right", "refused", "bad")]
+        return [one for one in KINDS if counted[one] or one in ("right", "refused", "wrong")]
 
     def _repr_html_(self) -> str:
         counts = "".join(

@@ -4,7 +4,7 @@
 
 The environment gets the newest TVM and tvm-ffi, and the course's other dependencies as pyproject.toml asks for them.
 Each step is a process with a time limit: a crash is one line of the report. The exit code is 0 whatever broke, and 2 if
-no step could be tried.
+no step could be tried. The step `upstream` runs the scripts of docs/upstream and says which faults are mended.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from xml.etree import ElementTree
 
 from chapters.runner.course import ROOT, chapters
 from chapters.runner.versions import pins
+from docs.pages.upstream_page import findings
 
 SECONDS = 900
 IMPORTS = "import tvm, tvm.relax, tvm.s_tir, tvm.tirx; print(tvm.__version__)"
@@ -89,6 +90,19 @@ def simple(step: str, code: int, text: str) -> Result:
     return Result(step, failed=1, broke={ended: [step]})
 
 
+def mended(python: Path) -> Result:
+    """Which faults of docs/upstream the new environment no longer has: exit status 1 without a traceback."""
+    result = Result("upstream: each fault is still there")
+    for one in findings():
+        code, text = run(python, str(one.path))
+        if code != 1:
+            result.passed += 1
+        else:
+            result.failed += 1
+            result.broke[one.path.stem] = ["cannot tell" if "Traceback" in text else "mended"]
+    return result
+
+
 def checks_of_chapter(python: Path, slug: str, report: Path) -> Result:
     """The checks of one chapter on the reference, in the new environment."""
     step = f"solutions/{slug}"
@@ -144,6 +158,7 @@ def tried(python: Path, steps: list[str], folder: Path) -> list[Result]:
     chosen = [one for one in PROGRAMS if not steps or one in steps]
     numbers = [c for c in chapters() if not steps or str(c.number) in steps]
     results = [simple(step, *run(python, *PROGRAMS[step])) for step in chosen]
+    results += [mended(python)] if not steps or "upstream" in steps else []
     return results + [checks_of_chapter(python, c.slug, folder / f"{c.short}.xml") for c in numbers]
 
 
@@ -151,12 +166,12 @@ def main(arguments: list[str]) -> int:
     """Try, print the report, and write it where --report says."""
     about = __doc__.split("\n")[0]
     parser = argparse.ArgumentParser(prog="python -m tests.course.canary", description=about)
-    named = "import, tensorize and numbers of chapters; all if left out"
+    named = "import, tensorize, upstream and numbers of chapters; all if left out"
     parser.add_argument("--steps", default="", help=named)
     parser.add_argument("--report", type=Path, help="a file to write the report to")
     options = parser.parse_args(arguments)
     steps = [step for step in options.steps.split(",") if step]
-    known = [*PROGRAMS, *(str(c.number) for c in chapters())]
+    known = [*PROGRAMS, "upstream", *(str(c.number) for c in chapters())]
     if unknown := [step for step in steps if step not in known]:
         print(f"There is no step {unknown[0]!r}; there are {', '.join(known)}.")
         return 2

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 from chapters.runner.versions import pins
-from tests.course.canary import Result, main, read_junit, report, requirements, simple
+from docs.pages import upstream_page
+from tests.course.canary import Result, main, mended, read_junit, report, requirements, simple
 
 JUNIT = """<testsuites><testsuite>
 <testcase name="test_a"><failure message="AttributeError: gone&#10;more"/></testcase>
@@ -25,7 +29,9 @@ def test_the_pins_are_loosened_and_nothing_else():
 def test_an_unknown_step_is_refused(capsys):
     """Without it nothing would be tried, and nothing would break."""
     assert main(["--steps", "import,99"]) == 2
-    assert "There is no step '99'; there are import, tensorize, 0" in capsys.readouterr().out
+    assert (
+        "There is no step '99'; there are import, tensorize, upstream, 0" in capsys.readouterr().out
+    )
 
 
 def test_failures_are_counted_and_grouped(tmp_path):
@@ -60,3 +66,14 @@ def test_nothing_broken_is_said():
     assert "Nothing broke: the pins can move." in report(dict.fromkeys(pins(), "9.9"), good)
     same = report(pins(), good)
     assert "The newest releases are the course's own. Nothing broke." in same
+
+
+def test_a_mended_fault_is_told_from_a_script_that_cannot_run(tmp_path, monkeypatch):
+    ends = {"mended": "raise SystemExit(1)", "renamed": "tvm.gone", "there": "raise SystemExit(0)"}
+    for name, end in ends.items():
+        text = f'"""A fault.\n\nShould: x\nKind: an error\nUpstream: none found\n"""\n{end}\n'
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(upstream_page, "FOLDER", tmp_path)
+    result = mended(Path(sys.executable))
+    assert result.broke == {"mended": ["mended"], "renamed": ["cannot tell"]}
+    assert result.passed == 1

@@ -1,0 +1,18 @@
+"""fuse_reduction_epilogue declares one region per buffer, so a bias that is also an operand is read undeclared.
+
+The numbers are right. Passes that trust T.reads may move or cache too little.
+Should: T.reads that cover A[i, 0] and A[i, k].
+Kind: invalid IR
+Upstream: none found
+"""
+
+from tvm import s_tir, te
+
+a, k = te.placeholder((2, 3), "int32", "A"), te.reduce_axis((0, 3), "k")
+sums = te.compute((2,), lambda i: te.sum(a[i, k], axis=k), "sums")
+out = te.compute((2,), lambda i: sums[i] + a[i, 0], "out")
+sch = s_tir.Schedule(te.create_prim_func([a, out]))
+sch.fuse_reduction_epilogue("sums", "out")
+got = [str(region) for region in sch.get(sch.get_sblock("sums")).reads]
+print(f"TVM gives T.reads({', '.join(got)}); should be a region with A[i, 0] and A[i, k]")
+raise SystemExit(got != ["A[v_i, 0]"])
