@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import subprocess
 import sys
 
@@ -40,8 +39,8 @@ def test_it_is_a_script_for_a_stranger(finding):
 
 @pytest.mark.parametrize("finding", FOUND, ids=lambda one: one.path.stem)
 def test_it_shows_its_fault_on_this_tvm(finding):
-    if "torch" in imported(finding) and not importlib.util.find_spec("torch"):
-        pytest.skip('needs PyTorch: pip install -e ".[models]"')
+    if "torch" in imported(finding):
+        pytest.importorskip("torch", reason='needs PyTorch: pip install -e ".[models]"')
     done = subprocess.run(
         [sys.executable, finding.path],
         cwd=ROOT.parent,
