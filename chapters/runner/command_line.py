@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from types import ModuleType
 
 from chapters.child import WrongPatience, patience
 from chapters.program import run_program
@@ -63,20 +64,26 @@ def _run(arguments: list[str]) -> int:
     try:
         patience()  # a wrong FUSION_PATIENCE is said before anything runs
         if about_learner():
-            _look_after_answers(command is COMMANDS["status"])
+            _look_after_answers(command)
         return command.run(options)
     except (CourseError, WrongPatience) as error:
         print(error)
         return 2
 
 
-def _look_after_answers(offer_all: bool) -> None:
-    """Make the learner's files that are missing, offer copies of what was lost, and keep copies of what there is."""
+def _look_after_answers(command: ModuleType) -> None:
+    """Make the learner's files that are missing, offer copies of what was lost, and keep copies of what there is.
+
+    What was lost is offered by `status`, and by any command that had to make the file.
+    """
     made = learner_file.make_missing()
     for path in made:
         print(f"Made {shown(path)}, where you write your answers.")
-    for chapter in chapters():
-        asked = offer_all or chapter.stub in made
-        if asked and (said := COMMANDS["restore"].offer(chapter)):
+    status, restore = COMMANDS["status"], COMMANDS["restore"]
+    asked = [c for c in chapters() if command in (status, restore) or c.stub in made]
+    offers = {c: said for c in asked if (said := restore.offer(c))}
+    if command is not restore:
+        for said in offers.values():
             print(f"!! {said}")
-    learner_file.keep_answers()
+    # until the learner has answered the offer, the copy that it names stays the newest
+    learner_file.keep_answers([c for c in chapters() if c not in offers])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import time
 from pathlib import Path
 
@@ -19,24 +20,30 @@ from chapters.runner.progress import data_folder
 
 def copies_of(chapter: Chapter) -> list[Path]:
     """The copies of a chapter's file, oldest first; copies of files with other names count too."""
-    found = (data_folder() / "copies" / chapter.short).glob("*.py")
-    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    return sorted(_folder(chapter).glob("*.py"), key=number_of)
+
+
+def number_of(copy: Path) -> int:
+    """Copies of a chapter are numbered: a clock may go backwards."""
+    found = re.match(r"(\d+)-", copy.name)
+    return int(found[1]) if found else 0
 
 
 def keep_copy(chapter: Chapter) -> Path:
-    """A copy of the learner's file as it is now: one of those there are, or a new one."""
-    content = chapter.stub.read_bytes()
-    for copy in reversed(copies_of(chapter)):
-        if copy.read_bytes() == content:
-            return copy
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    folder = data_folder() / "copies" / chapter.short
+    """The newest copy of the learner's file, made unless the file is as it was then."""
+    content, before = chapter.stub.read_bytes(), copies_of(chapter)
+    if before and before[-1].read_bytes() == content:
+        return before[-1]
+    folder = _folder(chapter)
     folder.mkdir(parents=True, exist_ok=True)
-    for count in itertools.count(1):
-        number = f"-{count}" if count > 1 else ""
-        path = folder / f"{chapter.stub.stem}-{stamp}{number}.py"
-        if not path.exists() and create(path, content):
-            return path
+    for number in itertools.count(number_of(before[-1]) + 1 if before else 1):
+        name = f"{number:04}-{time.strftime('%Y%m%d-%H%M%S')}-{chapter.stub.stem}.py"
+        if not list(folder.glob(f"{number:04}-*")) and create(folder / name, content):
+            return folder / name
+
+
+def _folder(chapter: Chapter) -> Path:
+    return data_folder() / "copies" / chapter.short
 
 
 def create(path: Path, content: bytes) -> bool:
@@ -79,6 +86,9 @@ def _draft(path: Path, content: bytes) -> Path:
             os.fsync(file.fileno())
         with contextlib.suppress(FileNotFoundError):
             draft.chmod(path.stat().st_mode)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
