@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import sys
 from types import ModuleType
@@ -11,6 +12,7 @@ from chapters.child import WrongPatience, patience
 from chapters.program import run_program
 from chapters.runner import learner_file
 from chapters.runner.course import CourseError, chapters
+from chapters.runner.progress import one_at_a_time
 from chapters.runner.terminal import shown
 from chapters.whose_code import LEARNER, about_learner, decide
 
@@ -65,7 +67,10 @@ def _run(arguments: list[str]) -> int:
         patience()  # a wrong FUSION_PATIENCE is said before anything runs
         if about_learner():
             _look_after_answers(command)
-        return command.run(options)
+        # commands that write a learner's file read it before
+        writes = command in [COMMANDS[name] for name in ("reset", "restore", "update")]
+        with one_at_a_time() if writes else contextlib.nullcontext():
+            return command.run(options)
     except (CourseError, WrongPatience) as error:
         print(error)
         return 2

@@ -96,6 +96,17 @@ def without_markers(chapter: Chapter) -> str:
     )
 
 
+def warning(chapter: Chapter) -> str:
+    """A sentence if the learner's file is older than the course, or has lost lines that the commands need; else ""."""
+    # in this order: a file that is older than an exercise has no BEGIN line of it
+    if outdated(chapter):
+        return (
+            f"{chapter.file} is older than the course. `python -m chapters update {chapter.number}` puts your "
+            "answers into the new one and keeps a copy."
+        )
+    return without_markers(chapter)
+
+
 def restore(text: str, chapter: Chapter, exercise_id: str) -> str:
     """`text` with the region of one exercise as in the stub. CourseError if `text` has lost the region's markers."""
     return with_regions(text, {exercise_id: regions(stub_text(chapter))[exercise_id]})
@@ -147,7 +158,7 @@ def make_missing() -> list[Path]:
 
 
 def keep_answers(of: Iterable[Chapter] | None = None) -> None:
-    """Keep a copy of each file of the learner's that they have changed since its newest copy. of: only these chapters."""
+    """Keep a copy of each of the learner's files that has changed since its newest copy. of: only these chapters."""
     for chapter in chapters() if of is None else of:
         try:
             text = read_loosely(chapter.stub)

@@ -31,7 +31,7 @@ def data_folder() -> Path:
     """The folder for this checkout, in FUSION_DATA or where the system keeps a user's data. It may not exist yet."""
     chosen = os.environ.get(DATA)
     base = (
-        Path(os.path.expanduser(chosen))
+        ROOT / os.path.expanduser(chosen)
         if chosen
         else platformdirs.user_data_path("fusion-by-hand", appauthor=False)
     )
@@ -108,6 +108,8 @@ def _opened() -> Iterator[sqlite3.Connection]:
         raise OSError(
             0, f"The record of your progress cannot be used ({error})", str(path)
         ) from None
+    except sqlite3.DatabaseError as error:  # damaged where it was not read before
+        raise OSError(0, f"{_set_aside(path)} Try again ({error})", str(path)) from None
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -123,10 +125,15 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise
         except sqlite3.DatabaseError:  # not a database, or a damaged one
             database.close()
-            damaged = path.with_name(f"damaged-{time.strftime('%Y%m%d-%H%M%S')}-{path.name}")
-            os.replace(path, damaged)
-            print(f"The record of your progress could not be read; it is kept as {damaged}.")
+            print(_set_aside(path))
     raise sqlite3.OperationalError("it is damaged again at once")
+
+
+def _set_aside(path: Path) -> str:
+    """Give a damaged record another name; the sentence that says so."""
+    damaged = path.with_name(f"damaged-{time.strftime('%Y%m%d-%H%M%S')}-{path.name}")
+    os.replace(path, damaged)
+    return f"The record of your progress could not be read; it is kept as {damaged}."
 
 
 def _make(database: sqlite3.Connection) -> None:
@@ -139,3 +146,19 @@ def _make(database: sqlite3.Connection) -> None:
         for key, facts in json.loads(OLD.read_text(encoding="utf-8")).items():
             database.execute("INSERT OR IGNORE INTO record VALUES (?, ?)", (key, json.dumps(facts)))
     database.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Wait until no other command changes the learner's files, and keep others waiting."""
+    path = data_folder() / "lock.sqlite"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)
+    except (OSError, sqlite3.Error):  # without a place for a lock there is none
+        yield
+        return
+    with contextlib.closing(lock):
+        with contextlib.suppress(sqlite3.Error):
+            lock.execute("BEGIN EXCLUSIVE")
+        yield
