@@ -11,6 +11,7 @@ from types import ModuleType
 from chapters.child import WrongPatience, patience
 from chapters.program import run_program
 from chapters.runner import learner_file
+from chapters.runner.copies import follow_checkout
 from chapters.runner.course import CourseError, chapters
 from chapters.runner.progress import one_at_a_time
 from chapters.runner.terminal import shown
@@ -81,6 +82,8 @@ def _look_after_answers(command: ModuleType) -> None:
 
     What was lost is offered by `status`, and by any command that had to make the file.
     """
+    if said := follow_checkout():
+        print(said)
     made = learner_file.make_missing()
     for path in made:
         print(f"Made {shown(path)}, where you write your answers.")

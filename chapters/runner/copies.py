@@ -14,13 +14,36 @@ import re
 import time
 from pathlib import Path
 
-from chapters.runner.course import Chapter
-from chapters.runner.progress import data_folder
+from chapters.runner.course import Chapter, chapters
+from chapters.runner.progress import CHECKOUT, data_folder, left_behind, make_data_folder
 
 
 def copies_of(chapter: Chapter) -> list[Path]:
     """The copies of a chapter's file, oldest first; copies of files with other names count too."""
-    return sorted(_folder(chapter).glob("*.py"), key=number_of)
+    return _copies_in(data_folder(), chapter)
+
+
+def _copies_in(data: Path, chapter: Chapter) -> list[Path]:
+    return sorted((data / "copies" / chapter.short).glob("*.py"), key=number_of)
+
+
+def follow_checkout() -> str:
+    """Take over what was kept for this checkout before it was moved or renamed; the sentence that says so, or "".
+
+    It is known by an answer that is as in its newest copy.
+    """
+    if data_folder().exists():
+        return ""
+    for old in left_behind():
+        for chapter in chapters():
+            copies = _copies_in(old, chapter)
+            with contextlib.suppress(OSError):
+                if copies and copies[-1].read_bytes() == chapter.stub.read_bytes():
+                    os.rename(old, data_folder())
+                    (data_folder() / CHECKOUT).unlink()
+                    make_data_folder()
+                    return f"This folder has another name now; your progress and copies are in {data_folder()}."
+    return ""
 
 
 def number_of(copy: Path) -> int:
@@ -34,6 +57,7 @@ def keep_copy(chapter: Chapter) -> Path:
     content, before = chapter.stub.read_bytes(), copies_of(chapter)
     if before and before[-1].read_bytes() == content:
         return before[-1]
+    make_data_folder()
     folder = _folder(chapter)
     folder.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(number_of(before[-1]) + 1 if before else 1):

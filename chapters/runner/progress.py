@@ -24,6 +24,7 @@ from chapters.runner.course import ROOT
 STATES = ("passed", "failed", "todo", "skipped")
 DATA = "FUSION_DATA"  # environment variable: another folder for what is kept
 OLD = ROOT / ".progress.json"  # where the course kept its record before
+CHECKOUT = "checkout.txt"  # in the folder: the checkout to which it belongs
 WAIT_SECONDS = 30  # for other processes that write
 
 
@@ -36,6 +37,25 @@ def data_folder() -> Path:
         else platformdirs.user_data_path("fusion-by-hand", appauthor=False)
     )
     return base / f"{ROOT.name}-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
+
+
+def make_data_folder() -> Path:
+    """`data_folder()`, which exists from now on, and says to which checkout it belongs."""
+    folder = data_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / CHECKOUT).exists():
+        (folder / CHECKOUT).write_text(str(ROOT), encoding="utf-8", errors="surrogateescape")
+    return folder
+
+
+def left_behind() -> list[Path]:
+    """The folders beside `data_folder()` whose checkout is gone from where it was: perhaps it has become this one."""
+    found = []
+    for note in data_folder().parent.glob(f"*/{CHECKOUT}"):
+        checkout = Path(note.read_text(encoding="utf-8", errors="surrogateescape"))
+        if not (checkout / "chapters").exists():
+            found.append(note.parent)
+    return found
 
 
 def _database() -> Path:
@@ -100,7 +120,7 @@ def _change(key: str, change) -> dict:
 def _opened() -> Iterator[sqlite3.Connection]:
     """The database, made if it is missing. What the system refuses is an OSError that names the file."""
     path = _database()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_data_folder()
     try:
         with contextlib.closing(_connect(path)) as database:
             yield database
@@ -151,9 +171,8 @@ def _make(database: sqlite3.Connection) -> None:
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
     """Wait until no other command changes the learner's files, and keep others waiting."""
-    path = data_folder() / "lock.sqlite"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = make_data_folder() / "lock.sqlite"
         lock = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)
     except (OSError, sqlite3.Error):  # without a place for a lock there is none
         yield

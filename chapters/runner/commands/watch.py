@@ -43,9 +43,8 @@ def run(options) -> int:
                 missing = 0.0
                 keep_answers()
                 for path in now:
-                    if now[path] != seen.get(path):
-                        if said := warning(files[path]):
-                            print(f"!! {said}")
+                    if now[path] != seen.get(path) and (said := warning(files[path])):
+                        print(f"!! {said}")
                 seen = now
                 if _check_next(engine, chosen):
                     return 0
