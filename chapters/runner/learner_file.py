@@ -200,9 +200,10 @@ def lost_answers(chapter: Chapter) -> tuple[Path, list[str]] | None:
     texts = [read_loosely(copy) for copy in copies]
     went_back = mine in texts[:-1] and mine != texts[-1]
     for copy, text in reversed(list(zip(copies, texts, strict=True))):
-        lacking = answered(chapter, text) - here
+        there = answered(chapter, text)
+        lacking = there - here
         if went_back and copy == copies[-1]:
-            lacking |= {key for key in here if fingerprint(text, key) != fingerprint(mine, key)}
+            lacking |= {key for key in there if fingerprint(text, key) != fingerprint(mine, key)}
         lacking = {k for k in lacking if number_of(copy) > record.get(k, {}).get("put_aside", 0)}
         if lacking:
             return copy, [exercise.id for exercise in chapter.exercises if exercise.id in lacking]

@@ -190,11 +190,13 @@ def test_a_checkout_with_another_name_keeps_its_progress(course):
 
 def test_an_exercise_saved_while_another_is_checked_is_not_recorded(course):
     """0.5 is to be written when the check begins, and solved while 0.6 is checked: it is not recorded as TODO."""
-    course.solve("(5, 16)", "(__import__('time').sleep(3), 5)[1], 16")
+    wait = "(open('started', 'w').close(), __import__('time').sleep(3), (5, 16))[2]"
+    course.solve("(5, 16)", wait)
     solved = course.text
     course.learner("reset", "0.5")
     checking = course.begin("check", "0.6", "0.5")
-    assert any("Checking" in line for line in checking.stdout)
+    while not (course.root / "started").exists():
+        assert checking.poll() is None
     course.text = solved
     said = checking.communicate(timeout=60)[0]
     assert "0.5 edited, not checked yet" in course.learner().stdout, said
