@@ -159,7 +159,8 @@ class Child(contextlib.AbstractContextManager):
             line, late = "", True
             self._kill()
         if line:
-            return json.loads(line)
+            with contextlib.suppress(ValueError):  # what the code has printed into the pipe
+                return json.loads(line)
         code = self._wait(END_SECONDS)
         if code is None:  # it closed its end of the pipe, and runs on
             late = True
@@ -211,9 +212,11 @@ def main(module: str, arguments: list[str]) -> None:
     stack = (folder / "stack").open("w", encoding="utf-8")
     faulthandler.enable(stack)  # only now: TVM's import sets a handler of its own for SIGSEGV
 
+    dumps = json.dumps  # the code that runs here may replace it
+
     def send(value: object) -> None:
         sys.stdout.flush()
-        answers.write(json.dumps(value) + "\n")
+        answers.write(dumps(value) + "\n")
         answers.flush()
 
     send("ready")

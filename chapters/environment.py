@@ -8,16 +8,21 @@ import sys
 
 NEEDS = (3, 10)
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-# what the course imports, by the names of modules
+# what the course, TVM and pytest import, by the names of modules
 PACKAGES = [
+    "iniconfig",
     "ml_dtypes",
     "numpy",
+    "packaging",
     "platformdirs",
+    "pluggy",
     "psutil",
     "pygments",
     "pytest",
+    "torch",
     "tvm",
     "tvm_ffi",
+    "typing_extensions",
     "yaml",
 ]
 

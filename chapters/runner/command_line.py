@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import sys
+from types import ModuleType
 
 from chapters.child import WrongPatience, patience
 from chapters.program import run_program
 from chapters.runner import learner_file
+from chapters.runner.copies import follow_checkout
 from chapters.runner.course import CourseError, chapters
+from chapters.runner.progress import one_at_a_time
 from chapters.runner.terminal import shown
 from chapters.whose_code import LEARNER, about_learner, decide
 
@@ -63,20 +67,31 @@ def _run(arguments: list[str]) -> int:
     try:
         patience()  # a wrong FUSION_PATIENCE is said before anything runs
         if about_learner():
-            _look_after_answers(command is COMMANDS["status"])
-        return command.run(options)
+            _look_after_answers(command)
+        # commands that write a learner's file read it before
+        writes = command in [COMMANDS[name] for name in ("reset", "restore", "update")]
+        with one_at_a_time() if writes else contextlib.nullcontext():
+            return command.run(options)
     except (CourseError, WrongPatience) as error:
         print(error)
         return 2
 
 
-def _look_after_answers(offer_all: bool) -> None:
-    """Make the learner's files that are missing, offer copies of what was lost, and keep copies of what there is."""
+def _look_after_answers(command: ModuleType) -> None:
+    """Make the learner's files that are missing, offer copies of what was lost, and keep copies of what there is.
+
+    What was lost is offered by `status`, and by any command that had to make the file.
+    """
+    if said := follow_checkout():
+        print(said)
     made = learner_file.make_missing()
     for path in made:
         print(f"Made {shown(path)}, where you write your answers.")
-    for chapter in chapters():
-        asked = offer_all or chapter.stub in made
-        if asked and (said := COMMANDS["restore"].offer(chapter)):
+    status, restore = COMMANDS["status"], COMMANDS["restore"]
+    asked = [c for c in chapters() if command in (status, restore) or c.stub in made]
+    offers = {c: said for c in asked if (said := restore.offer(c))}
+    if command is not restore:
+        for said in offers.values():
             print(f"!! {said}")
-    learner_file.keep_answers()
+    # until the learner has answered the offer, the copy that it names stays the newest
+    learner_file.keep_answers([c for c in chapters() if c not in offers])

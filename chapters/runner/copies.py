@@ -10,33 +10,64 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import time
 from pathlib import Path
 
-from chapters.runner.course import Chapter
-from chapters.runner.progress import data_folder
+from chapters.runner.course import Chapter, chapters
+from chapters.runner.progress import CHECKOUT, data_folder, left_behind, make_data_folder
 
 
 def copies_of(chapter: Chapter) -> list[Path]:
     """The copies of a chapter's file, oldest first; copies of files with other names count too."""
-    found = (data_folder() / "copies" / chapter.short).glob("*.py")
-    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
+    return _copies_in(data_folder(), chapter)
+
+
+def _copies_in(data: Path, chapter: Chapter) -> list[Path]:
+    return sorted((data / "copies" / chapter.short).glob("*.py"), key=number_of)
+
+
+def follow_checkout() -> str:
+    """Take over what was kept for this checkout before it was moved or renamed; the sentence that says so, or "".
+
+    It is known by an answer that is as in its newest copy.
+    """
+    if data_folder().exists():
+        return ""
+    for old in left_behind():
+        for chapter in chapters():
+            copies = _copies_in(old, chapter)
+            with contextlib.suppress(OSError):
+                if copies and copies[-1].read_bytes() == chapter.stub.read_bytes():
+                    os.rename(old, data_folder())
+                    (data_folder() / CHECKOUT).unlink()
+                    make_data_folder()
+                    return f"This folder has another name now; your progress and copies are in {data_folder()}."
+    return ""
+
+
+def number_of(copy: Path) -> int:
+    """Copies of a chapter are numbered: a clock may go backwards."""
+    found = re.match(r"(\d+)-", copy.name)
+    return int(found[1]) if found else 0
 
 
 def keep_copy(chapter: Chapter) -> Path:
-    """A copy of the learner's file as it is now: one of those there are, or a new one."""
-    content = chapter.stub.read_bytes()
-    for copy in reversed(copies_of(chapter)):
-        if copy.read_bytes() == content:
-            return copy
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    folder = data_folder() / "copies" / chapter.short
+    """The newest copy of the learner's file, made unless the file is as it was then."""
+    content, before = chapter.stub.read_bytes(), copies_of(chapter)
+    if before and before[-1].read_bytes() == content:
+        return before[-1]
+    make_data_folder()
+    folder = _folder(chapter)
     folder.mkdir(parents=True, exist_ok=True)
-    for count in itertools.count(1):
-        number = f"-{count}" if count > 1 else ""
-        path = folder / f"{chapter.stub.stem}-{stamp}{number}.py"
-        if not path.exists() and create(path, content):
-            return path
+    for number in itertools.count(number_of(before[-1]) + 1 if before else 1):
+        name = f"{number:04}-{time.strftime('%Y%m%d-%H%M%S')}-{chapter.stub.stem}.py"
+        if not list(folder.glob(f"{number:04}-*")) and create(folder / name, content):
+            return folder / name
+
+
+def _folder(chapter: Chapter) -> Path:
+    return data_folder() / "copies" / chapter.short
 
 
 def create(path: Path, content: bytes) -> bool:
@@ -79,6 +110,9 @@ def _draft(path: Path, content: bytes) -> Path:
             os.fsync(file.fileno())
         with contextlib.suppress(FileNotFoundError):
             draft.chmod(path.stat().st_mode)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(path)) from None
     except BaseException:
         draft.unlink(missing_ok=True)
         raise

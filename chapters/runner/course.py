@@ -147,7 +147,8 @@ def _chapter(folder: Path, root: Path) -> Chapter:
 @cache
 def chapters(root: Path = ROOT) -> list[Chapter]:
     """All chapters in order: the folders `chapters/chNN_*` that have a lesson."""
-    folders = sorted(p for p in (root / "chapters").glob("ch[0-9][0-9]_*") if p.is_dir())
+    found = (root / "chapters").glob("ch[0-9][0-9]_*")
+    folders = sorted(p for p in found if p.is_dir() and re.fullmatch(r"ch\d\d_\w+", p.name))
     return [_chapter(folder, root) for folder in folders if (folder / "lesson.md").exists()]
 
 

@@ -22,7 +22,7 @@ from chapters.runner.blame import waits_for
 from chapters.runner.course import Chapter, CourseError, Exercise
 from chapters.runner.failure import Failure
 from chapters.runner.printed import tail
-from chapters.runner.regions import fingerprint
+from chapters.runner.regions import fingerprint, short_digest
 from chapters.whose_code import LEARNER, REFERENCE, WHOSE
 
 SECONDS = 12  # a check's time limit, unless its module says otherwise in LIMITS
@@ -108,46 +108,56 @@ def checks_of_exercise(chapter: Chapter, exercise_id: str) -> list[Check]:
 class Examiner(contextlib.AbstractContextManager):
     """Runs checks one after another in a child process, and starts a new one where the last was lost.
 
-    whose: LEARNER, if the answers may use the learner's earlier chapters. Then each chapter gets a child of its own:
-    what one file does to TVM must not reach another.
+    whose: LEARNER, if the answers may use the learner's earlier chapters. Then each file, and each text that is saved
+    to it, gets a child of its own: what one of them does to TVM must not reach another. spare: have the next child
+    ready, so that a save is answered at once.
     """
 
-    def __init__(self, whose: str = REFERENCE) -> None:
+    def __init__(self, whose: str = REFERENCE, *, spare: bool = False) -> None:
         self.child: Child | None = None
         self.machine = ""
         self._whose, self._closed = whose, False
-        self._chapter: Chapter | None = None  # whose answers the child has loaded last
+        self._text: tuple = ()  # which file the child has loaded, and which text
+        self._wants_spare = spare
+        self._spare: Child | None = None
 
     def __exit__(self, *_) -> None:
         self.close()
 
-    def _start(self, chapter: Chapter) -> None:
+    def _start(self, impl: Path, text: str) -> None:
         if self._closed:  # by Ctrl-C in another thread: start nothing more
             raise RuntimeError("This examiner is closed.")
-        if self.child and self._whose == LEARNER and chapter != self._chapter:
+        if self.child and self._whose == LEARNER and self._text != (impl, text):
             self.child.close()
             self.child = None
         if self.child is None:
-            self.child = Child("chapters.runner.worker", environment={WHOSE: self._whose})
-        self._chapter = chapter
+            self.child, self._spare = self._spare or self._new_child(), None
+            self._text = impl, text
+        if self._wants_spare and self._spare is None:
+            self._spare = self._new_child()
+
+    def _new_child(self) -> Child:
+        return Child("chapters.runner.worker", environment={WHOSE: self._whose})
 
     def close(self) -> None:
         self._closed = True
-        child, self.child = self.child, None  # at once: the thread that runs a check may set it too
-        if child:
+        children = self.child, self._spare  # at once: the thread that runs a check may set them too
+        self.child = self._spare = None
+        for child in filter(None, children):
             child.close()
 
     def run(self, check: Check, impl: Path, *, diagnose: bool = True) -> Outcome:
         """Run `check` on the answer in the file `impl`.
 
         diagnose: after a failure, look for a mistake that it behaves like and for another exercise that causes it.
+        Without it, the child that has run the answer runs this one too.
         """
         impl = Path(impl)
         about = {"chapter": check.chapter.number, "exercise": check.exercise.id}
         question = {"ask": "check", **about, "check": check.name, "impl": str(impl)}
         before = _fingerprint(impl, check.exercise)
         try:
-            self._start(check.chapter)
+            self._start(*(self._text if self.child and not diagnose else (impl, _whole(impl))))
             if not self.machine:
                 self.machine = self.child.ask({"ask": "machine"}, DIAGNOSIS_SECONDS * patience())
             found = self.child.ask(question, check.seconds)
@@ -211,7 +221,15 @@ NATIVE = (
     "Native code read or wrote memory that it must not touch. Most often a NumPy array was given to the VM without "
     "tvm.runtime.tensor, or a kernel indexes outside its buffers."
 )
-LEFT = "Something called os._exit, or closed what the process needs."
+LEFT = "Something called os._exit, sent a signal, or closed what the process needs."
+
+
+def _whole(impl: Path) -> str:
+    """A digest of the whole text of an answer; "" if there is no file."""
+    try:
+        return short_digest(impl.read_bytes())
+    except OSError:
+        return ""
 
 
 def _fingerprint(impl: Path, exercise: Exercise) -> str:
@@ -253,7 +271,8 @@ def _failure(lost: Lost, check: Check, impl: Path) -> Failure:
             yours=f"it was at {place}" if place else "it was outside your file when stopped",
             why="A loop that never ends, or recursion into the same node, looks like this.",
         )
-    native = lost.code < 0 or lost.code == 0xC0000005
+    faults = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
+    native = lost.code == 0xC0000005 or any(name in ended(lost.code) for name in faults)
     return Failure(
         f"The process running your code died ({ended(lost.code)}).",
         expected="a result or a Python exception",
@@ -265,11 +284,11 @@ def _failure(lost: Lost, check: Check, impl: Path) -> Failure:
 class Engine(contextlib.AbstractContextManager):
     """Runs exercises on several examiners at once, each in its own thread with its own child process.
 
-    whose: as an Examiner takes it.
+    whose, spare: as an Examiner takes them.
     """
 
-    def __init__(self, whose: str, workers: int | None = None) -> None:
-        self._whose = whose
+    def __init__(self, whose: str, workers: int | None = None, *, spare: bool = False) -> None:
+        self._whose, self._spare = whose, spare
         self._count = workers or min(MOST_WORKERS, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(self._count, thread_name_prefix="examiner")
         self._own = threading.local()
@@ -291,7 +310,7 @@ class Engine(contextlib.AbstractContextManager):
     def _examiner(self) -> Examiner:
         """The examiner of this thread."""
         if not hasattr(self._own, "examiner"):
-            self._own.examiner = Examiner(self._whose)
+            self._own.examiner = Examiner(self._whose, spare=self._spare)
             with self._lock:
                 self._examiners.append(self._own.examiner)
         return self._own.examiner

@@ -12,12 +12,13 @@ import errno
 import hashlib
 import os
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 from chapters.runner import progress
 from chapters.runner.catalogue import mistake
-from chapters.runner.copies import copies_of, create, keep_copy, replace
+from chapters.runner.copies import copies_of, create, keep_copy, number_of, replace
 from chapters.runner.course import ROOT, Chapter, CourseError, chapters
 from chapters.runner.regions import (
     BEGIN,
@@ -95,21 +96,36 @@ def without_markers(chapter: Chapter) -> str:
     )
 
 
+def warning(chapter: Chapter) -> str:
+    """A sentence if the learner's file is older than the course, or has lost lines that the commands need; else ""."""
+    # in this order: a file that is older than an exercise has no BEGIN line of it
+    if outdated(chapter):
+        return (
+            f"{chapter.file} is older than the course. `python -m chapters update {chapter.number}` puts your "
+            "answers into the new one and keeps a copy."
+        )
+    return without_markers(chapter)
+
+
 def restore(text: str, chapter: Chapter, exercise_id: str) -> str:
     """`text` with the region of one exercise as in the stub. CourseError if `text` has lost the region's markers."""
     return with_regions(text, {exercise_id: regions(stub_text(chapter))[exercise_id]})
 
 
-def write(chapter: Chapter, text: str, *, whole: bool = True) -> Path:
+def write(
+    chapter: Chapter, content: str | bytes, *, aside: Iterable[str] = (), whole: bool = True
+) -> Path:
     """Write the learner's file, and return the copy of what was there.
 
-    whole: `text` was made from the course as it is now, and not only one exercise of it.
+    aside: the exercises that the learner gives up with this; no copy of them is offered again. whole: `content` was
+    made from the course as it is now, and not only one exercise of it.
     """
     copy = keep_copy(chapter)
-    replace(chapter.stub, text.encode())
+    replace(chapter.stub, content.encode() if isinstance(content, str) else content)
+    put_aside(chapter, aside)
     if whole:
         note_origin(chapter)
-    put_aside(chapter, copy)
+    keep_answers([chapter])
     return copy
 
 
@@ -119,10 +135,12 @@ def note_origin(chapter: Chapter) -> None:
         progress.update(chapter.short, made_from=_digest(stub_text(chapter)))
 
 
-def put_aside(chapter: Chapter, copy: Path) -> None:
-    """Record that the learner has put aside what is in `copy`: it is not offered to them again."""
+def put_aside(chapter: Chapter, exercise_ids: Iterable[str]) -> None:
+    """Record that the learner gives up the answers to some exercises that the copies hold now."""
+    newest = number_of(copies_of(chapter)[-1]) if copies_of(chapter) else 0
     with contextlib.suppress(OSError):
-        progress.update(chapter.short, put_aside=copy.name)
+        for key in exercise_ids:
+            progress.update(key, put_aside=newest)
 
 
 def make_missing() -> list[Path]:
@@ -139,52 +157,61 @@ def make_missing() -> list[Path]:
     return made
 
 
-def keep_answers() -> None:
-    """Keep a copy of each file of the learner's that holds an answer and has changed since its newest copy."""
-    for chapter in chapters():
-        with contextlib.suppress(OSError):  # whatever may be read is kept
-            text = chapter.stub.read_text(encoding="utf-8", errors="replace")
-            if text != stub_text(chapter) and (answered(chapter, text) or copies_of(chapter)):
+def keep_answers(of: Iterable[Chapter] | None = None) -> None:
+    """Keep a copy of each of the learner's files that has changed since its newest copy. of: only these chapters."""
+    for chapter in chapters() if of is None else of:
+        try:
+            text = read_loosely(chapter.stub)
+            if text.strip() and text != stub_text(chapter):
                 keep_copy(chapter)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            print(
+                f"!! No copy of {chapter.file} could be kept. {error.strerror}: {error.filename}."
+            )
 
 
 def answered(chapter: Chapter, text: str) -> set[str]:
-    """The exercises of `chapter` for which `text` holds something that is neither the stub's nor to be written."""
+    """The exercises of `chapter` for which `text` holds something that is neither the stub's nor to be written.
+
+    Without its lines BEGIN and END, an exercise counts as answered.
+    """
+    every = {exercise.id for exercise in chapter.exercises}
+    if not text.strip():
+        return set()
     try:
         mine, blank = regions(text), regions(stub_text(chapter))
-    except CourseError:  # markers that do not pair: the text as a whole is an answer
-        return {exercise.id for exercise in chapter.exercises}
-    return {key for key, body in mine.items() if body != blank.get(key) and not _is_todo(body)}
+    except CourseError:  # markers that do not pair
+        return every
+    unchanged = {key for key, body in mine.items() if body == blank.get(key) or _is_todo(body)}
+    return every - unchanged
 
 
 def lost_answers(chapter: Chapter) -> tuple[Path, list[str]] | None:
-    """(the newest copy with answers that the learner's file lacks, the exercises); None if it lacks none.
+    """(a copy, the exercises for which it has answers that the learner's file lacks); None if the file lacks none.
 
-    A file that is as an older copy has lost what the newest one adds. What was put aside by `reset` and `update` is not
-    lost.
+    A file that is as an older copy lacks what the newest one has in another way. What `reset`, `update` and
+    `restore --forget` have put aside is not lost.
     """
-    copies = copies_of(chapter)
-    names = [copy.name for copy in copies]
-    aside = progress.read().get(chapter.short, {}).get("put_aside")
-    copies = copies[names.index(aside) + 1 :] if aside in names else copies
-    if not copies:
-        return None
-    mine = _text(chapter.stub) if chapter.stub.exists() else ""
+    copies, record = copies_of(chapter), progress.read()
+    mine = read_loosely(chapter.stub) if chapter.stub.exists() else ""
     here = answered(chapter, mine)
-    if mine in map(_text, copies[:-1]) and mine != _text(copies[-1]):
-        newest = _text(copies[-1])
-        changed = (
-            e.id for e in chapter.exercises if fingerprint(newest, e.id) != fingerprint(mine, e.id)
-        )
-        return copies[-1], [key for key in changed if key in answered(chapter, newest)]
-    for copy in reversed(copies):
-        lacking = answered(chapter, _text(copy)) - here
+    texts = [read_loosely(copy) for copy in copies]
+    went_back = mine in texts[:-1] and mine != texts[-1]
+    for copy, text in reversed(list(zip(copies, texts, strict=True))):
+        there = answered(chapter, text)
+        lacking = there - here
+        if went_back and copy == copies[-1]:
+            lacking |= {key for key in there if fingerprint(text, key) != fingerprint(mine, key)}
+        lacking = {k for k in lacking if number_of(copy) > record.get(k, {}).get("put_aside", 0)}
         if lacking:
             return copy, [exercise.id for exercise in chapter.exercises if exercise.id in lacking]
     return None
 
 
-def _text(path: Path) -> str:
+def read_loosely(path: Path) -> str:
+    """The text of a file, with a mark for each byte that is not UTF-8."""
     return path.read_text(encoding="utf-8", errors="replace")
 
 
@@ -194,7 +221,7 @@ def forgotten_files() -> list[Path]:
     return [
         path
         for path in sorted((ROOT / "chapters").glob("ch[0-9][0-9]_*/*.py"))
-        if path not in known and BEGIN_LINE.search(_text(path))
+        if path not in known and BEGIN_LINE.search(read_loosely(path))
     ]
 
 

@@ -13,11 +13,11 @@ from functools import cached_property
 from pathlib import Path
 
 from chapters.runner.course import ROOT, chapters
-from chapters.runner.regions import short_digest
+from chapters.runner.regions import file_digest
 
-COURSE = tuple(
-    ROOT / part for part in ("solutions", "tests", "docs", "chapters/kit", "chapters/runner")
-)
+PARTS = ("solutions", "tests", "docs", "chapters/kit", "chapters/runner", "chapters/__init__.py")
+PARTS += tuple(f"chapters/{name}.py" for name in ("child", "environment", "opened", "program"))
+COURSE = tuple(ROOT / part for part in (*PARTS, "chapters/whose_code.py"))
 IMPORT = re.compile(r"chapters\.(ch\d\d_\w+)(?:\.(\w+)|\s+import\s+([\w, ]+))")
 
 
@@ -27,20 +27,30 @@ class LearnersFiles:
     def __init__(self) -> None:
         paths = sysconfig.get_paths()
         self._installed = [Path(paths[kind]).resolve() for kind in ("stdlib", "purelib", "platlib")]
-        self._answers = {chapter.stub for chapter in chapters()}  # each has a record of its own
+        self._answers = {chapter.stub for chapter in chapters()}
         self._before = set(sys.modules)  # what this process itself needs
+        self._seen: dict[Path, str] = {}  # digests when they were seen first
 
     def forget(self) -> None:
-        """Let the next import of each execute it again."""
-        for name in self._modules():
-            del sys.modules[name]
+        """Let the next import of each execute it again; other chapters' answers stay, because the course holds them."""
+        for name, path in self._modules().items():
+            if path not in self._answers:
+                package, _, own = name.rpartition(".")
+                vars(sys.modules.get(package, sys)).pop(own, None) if package else None
+                del sys.modules[name]
+                self._seen.pop(path, None)
 
     def loaded(self) -> dict[str, str]:
-        """{path, relative to the course's folder if it lies in it: digest} of those that this process has loaded."""
+        """{path, relative to the course's folder if it lies in it: digest} of those that this process has loaded.
+
+        The digest is "" if the file is another one now than when this was asked first.
+        """
         found = {}
         for path in self._modules().values():
             name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-            found[name.as_posix()] = short_digest(path.read_bytes())
+            now = file_digest(path)
+            same = self._seen.setdefault(path, now) == now
+            found[name.as_posix()] = now if same else ""
         return found
 
     def _modules(self) -> dict[str, Path]:
@@ -55,11 +65,11 @@ class LearnersFiles:
         return found
 
     def _is_learners(self, path: Path) -> bool:
+        if path in self._answers:
+            return True
         if any(path.is_relative_to(folder) for folder in (*self._installed, *COURSE)):
             return False
-        if path in self._answers or path.parent == ROOT / "chapters":
-            return False
-        return path.name != "__init__.py" and path not in self._given
+        return path not in self._given
 
     @cached_property
     def _given(self) -> set[Path]:

@@ -34,14 +34,13 @@ from chapters.runner.engine import (
 )
 from chapters.runner.failure import render
 from chapters.runner.learner_file import not_begun
-from chapters.runner.states import record_state
-from chapters.runner.terminal import bar
+from chapters.runner.states import digest, record_state
+from chapters.runner.terminal import bar, saved_meanwhile
 from chapters.runner.versions import MEND, installed, wrong_versions
 from chapters.whose_code import LEARNER, REFERENCE, decide
 
-decide(
-    REFERENCE
-)  # what the tests in this process call; the files in chapters/ are checked in processes of their own
+# what tests in this process call; the files in chapters/ are checked in processes of their own
+decide(REFERENCE)
 
 LETTERS = {
     "todo": ("T", "TODO", {"yellow": True}),
@@ -60,6 +59,8 @@ class _Exercise:
         self.mine = answer == self.chapter.stub
         self.checks = [item.check for item in items]
         self.outcomes: list[Outcome] = []
+        self._digest = digest(self.chapter, self.about.id) if self.mine else ""
+        self.changed = False  # while it was being checked
         begun = self.about.id not in not_begun(self.chapter, answer)
         self._running = engine.submit(self.checks, answer) if begun else None
 
@@ -82,7 +83,9 @@ class _Exercise:
         if state == "failed" or len(self.checks) == len(all_checks):
             known = "todo" if state == "waits" else state
             with contextlib.suppress(OSError):  # a folder one may not write to has no progress
-                record_state(self.chapter, self.about.id, known, self._loaded())
+                self.changed = not record_state(
+                    self.chapter, self.about.id, known, self._digest, self._loaded()
+                )
 
     def _loaded(self) -> list[Outcome]:
         """The outcomes of checks that have run, which say what they loaded."""
@@ -138,9 +141,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector):
     if file_path.suffix == ".py":
-        path = file_path.resolve()  # the checkout may have been reached through a link
+        # the checkout may have been reached through a link, and a learner's file may be one
         for chapter in chapters():
-            if path in (chapter.stub, chapter.solution):
+            if file_path.resolve() in (chapter.stub.resolve(), chapter.solution):
                 return AnswerFile.from_parent(parent, path=file_path, chapter=chapter)
     return None
 
@@ -295,6 +298,8 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
     for chapter in dict.fromkeys(exercise.chapter for exercise in mine):
         if lost := learner_file.without_markers(chapter):
             write(f"!! {lost}")
+    for chapter in dict.fromkeys(exercise.chapter for exercise in mine if exercise.changed):
+        write(f"!! {saved_meanwhile(chapter)}")
     for exercise in mine:
         if overall(exercise.outcomes) not in FINE:
             about = exercise.about

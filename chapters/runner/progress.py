@@ -24,6 +24,7 @@ from chapters.runner.course import ROOT
 STATES = ("passed", "failed", "todo", "skipped")
 DATA = "FUSION_DATA"  # environment variable: another folder for what is kept
 OLD = ROOT / ".progress.json"  # where the course kept its record before
+CHECKOUT = "checkout.txt"  # in the folder: the checkout to which it belongs
 WAIT_SECONDS = 30  # for other processes that write
 
 
@@ -31,11 +32,30 @@ def data_folder() -> Path:
     """The folder for this checkout, in FUSION_DATA or where the system keeps a user's data. It may not exist yet."""
     chosen = os.environ.get(DATA)
     base = (
-        Path(os.path.expanduser(chosen))
+        ROOT / os.path.expanduser(chosen)
         if chosen
         else platformdirs.user_data_path("fusion-by-hand", appauthor=False)
     )
     return base / f"{ROOT.name}-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
+
+
+def make_data_folder() -> Path:
+    """`data_folder()`, which exists from now on, and says to which checkout it belongs."""
+    folder = data_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / CHECKOUT).exists():
+        (folder / CHECKOUT).write_text(str(ROOT), encoding="utf-8", errors="surrogateescape")
+    return folder
+
+
+def left_behind() -> list[Path]:
+    """The folders beside `data_folder()` whose checkout is gone from where it was: perhaps it has become this one."""
+    found = []
+    for note in data_folder().parent.glob(f"*/{CHECKOUT}"):
+        checkout = Path(note.read_text(encoding="utf-8", errors="surrogateescape"))
+        if not (checkout / "chapters").exists():
+            found.append(note.parent)
+    return found
 
 
 def _database() -> Path:
@@ -64,6 +84,7 @@ def _is_entry(entry: object) -> bool:
         and entry.get("hints", 0) >= 0
         and entry.get("state", "todo") in STATES
         and isinstance(entry.get("files", {}), dict)
+        and isinstance(entry.get("put_aside", 0), int)
     )
 
 
@@ -99,7 +120,7 @@ def _change(key: str, change) -> dict:
 def _opened() -> Iterator[sqlite3.Connection]:
     """The database, made if it is missing. What the system refuses is an OSError that names the file."""
     path = _database()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_data_folder()
     try:
         with contextlib.closing(_connect(path)) as database:
             yield database
@@ -107,6 +128,8 @@ def _opened() -> Iterator[sqlite3.Connection]:
         raise OSError(
             0, f"The record of your progress cannot be used ({error})", str(path)
         ) from None
+    except sqlite3.DatabaseError as error:  # damaged where it was not read before
+        raise OSError(0, f"{_set_aside(path)} Try again ({error})", str(path)) from None
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -122,10 +145,15 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise
         except sqlite3.DatabaseError:  # not a database, or a damaged one
             database.close()
-            damaged = path.with_name(f"damaged-{time.strftime('%Y%m%d-%H%M%S')}-{path.name}")
-            os.replace(path, damaged)
-            print(f"The record of your progress could not be read; it is kept as {damaged}.")
+            print(_set_aside(path))
     raise sqlite3.OperationalError("it is damaged again at once")
+
+
+def _set_aside(path: Path) -> str:
+    """Give a damaged record another name; the sentence that says so."""
+    damaged = path.with_name(f"damaged-{time.strftime('%Y%m%d-%H%M%S')}-{path.name}")
+    os.replace(path, damaged)
+    return f"The record of your progress could not be read; it is kept as {damaged}."
 
 
 def _make(database: sqlite3.Connection) -> None:
@@ -138,3 +166,18 @@ def _make(database: sqlite3.Connection) -> None:
         for key, facts in json.loads(OLD.read_text(encoding="utf-8")).items():
             database.execute("INSERT OR IGNORE INTO record VALUES (?, ?)", (key, json.dumps(facts)))
     database.execute("COMMIT")
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Wait until no other command changes the learner's files, and keep others waiting."""
+    try:
+        path = make_data_folder() / "lock.sqlite"
+        lock = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)
+    except (OSError, sqlite3.Error):  # without a place for a lock there is none
+        yield
+        return
+    with contextlib.closing(lock):
+        with contextlib.suppress(sqlite3.Error):
+            lock.execute("BEGIN EXCLUSIVE")
+        yield

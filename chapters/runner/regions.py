@@ -124,6 +124,14 @@ def short_digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
+def file_digest(path: Path) -> str:
+    """The `short_digest` of a file; "" if it cannot be read."""
+    try:
+        return short_digest(path.read_bytes())
+    except OSError:
+        return ""
+
+
 def with_reference(text: str, chapter: Chapter, exercise_ids: set[str]) -> str:
     """`text` with the regions of some exercises as the reference has them.
 

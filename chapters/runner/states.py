@@ -11,7 +11,7 @@ from chapters.runner import progress
 from chapters.runner.course import ROOT, Chapter, Exercise, chapters
 from chapters.runner.engine import FINE, Outcome
 from chapters.runner.learner_file import not_begun
-from chapters.runner.regions import fingerprint, short_digest
+from chapters.runner.regions import file_digest, fingerprint, short_digest
 
 
 def digest(chapter: Chapter, exercise_id: str) -> str:
@@ -34,16 +34,21 @@ def _file_digest(path: Path, _changed: int, _size: int) -> str:
 
 
 def record_state(
-    chapter: Chapter, exercise_id: str, state: str, outcomes: Iterable[Outcome] = ()
+    chapter: Chapter, exercise_id: str, state: str, loaded: str, outcomes: Iterable[Outcome] = ()
 ) -> bool:
-    """Note the state of an exercise, with digests of what its checks loaded. outcomes: of these checks, if any ran.
+    """Note the state of an exercise, with digests of what its checks loaded.
 
-    Notes nothing and returns False if the learner's file is another one now, or was another one for some of the checks.
+    loaded: the `digest` when the check began. outcomes: of the checks that ran. Notes nothing and returns False if one
+    of them loaded another text of the learner's file, or another file of the learner's has changed meanwhile.
     """
     now = digest(chapter, exercise_id)
-    if any(outcome.loaded != now for outcome in outcomes):
+    files: dict[str, str] = {}
+    for outcome in outcomes:
+        for name, key in outcome.files.items():
+            if not key or files.setdefault(name, key) != key:
+                return False
+    if loaded != now or any(outcome.loaded != now for outcome in outcomes):
         return False
-    files = {name: key for outcome in outcomes for name, key in outcome.files.items()}
     facts = {"digest": now, "checks": checks_digest(chapter), "files": files}
     progress.update(exercise_id, state=state, when=time.strftime("%Y-%m-%d"), **facts)
     return True
@@ -74,14 +79,6 @@ def states(chapter: Chapter) -> dict[str, str]:
 def _same(entry: dict) -> bool:
     """Whether the other files of the learner's that a check has loaded are as they were."""
     return all(file_digest(ROOT / name) == key for name, key in entry.get("files", {}).items())
-
-
-def file_digest(path: Path) -> str:
-    """A fingerprint of a file; "" if it cannot be read."""
-    try:
-        return short_digest(path.read_bytes())
-    except OSError:
-        return ""
 
 
 def has_passed(chapter: Chapter) -> bool:

@@ -68,6 +68,5 @@ def _code(text: str) -> Html:
 def _link(upstream: str) -> str | Html:
     if upstream == NONE_FOUND:
         return upstream
-    kind, number = upstream.split("/")[-2:]
-    name = {"pull": "pull request", "issues": "issue"}[kind]
-    return Html(f'<a href="{html.escape(upstream)}">{name} {number}</a>')
+    *_, project, _, number = upstream.split("/")
+    return Html(f'<a href="{html.escape(upstream)}">{project} #{number}</a>')

@@ -2,7 +2,7 @@
 
 Should: int64, as PyTorch. (Needs PyTorch.)
 Kind: wrong numbers
-Upstream: none found
+Upstream: https://github.com/apache/tvm/pull/20374
 """
 
 import torch

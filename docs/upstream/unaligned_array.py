@@ -3,7 +3,7 @@
 tvm.runtime.from_dlpack refuses the same array. Whether this call ends the process depends on the processor.
 Should: the same refusal.
 Kind: a crash
-Upstream: none found
+Upstream: https://github.com/apache/tvm/pull/14771
 """
 
 import numpy as np

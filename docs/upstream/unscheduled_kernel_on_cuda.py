@@ -1,8 +1,8 @@
 """A kernel without threads is compiled for the host, although the target is a GPU whose memory the host cannot read.
 
-Should: an error that names the kernel.
+Should: an error, such as the “Did you forget to bind?” of earlier releases, which the report quotes.
 Kind: an error
-Upstream: none found
+Upstream: https://github.com/apache/tvm/issues/19548
 """
 
 import tvm

@@ -1,8 +1,8 @@
 """An unsigned difference that wraps is compiled to 0: LLVM is told that it cannot wrap.
 
-Should: 4294967291, as in C and NumPy.
+Should: 4294967291, as in C and NumPy. (In the report, a contributor calls overflow undefined.)
 Kind: wrong numbers
-Upstream: none found
+Upstream: https://github.com/apache/tvm/issues/12383
 """
 
 import numpy as np

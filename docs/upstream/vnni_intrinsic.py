@@ -2,7 +2,7 @@
 
 Should: a kernel with vpdpbusd.
 Kind: an error
-Upstream: none found
+Upstream: https://github.com/llvm/llvm-project/pull/155194
 """
 
 import tvm

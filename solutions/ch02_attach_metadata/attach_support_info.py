@@ -55,8 +55,9 @@ def map_relax_functions(
 class AttachVariableBounds:
     """Attach an upper bound for each symbolic size, so that memory can be planned before the program runs.
 
-    variable_bounds: name of a variable -> its largest value; AdjustMatmulOrder takes it for one more than that.
-    A value of 0 or less means "unknown" and is dropped: a recurrent model has a context length of -1.
+    variable_bounds: name of a variable -> its largest value. The memory planner reads it as inclusive, and
+    AdjustMatmulOrder as exclusive. A value of 0 or less means "unknown" and is dropped: a recurrent model has a context
+    length of -1.
 
     Every Relax function, private ones too, gets `tir_var_upper_bound` (a dict, empty if no bound is left) and
     `tir_non_negative_var` (["vocab_size"]). They replace earlier values of these two attributes. Other attributes stay.

@@ -89,6 +89,119 @@ def test_what_was_reset_is_not_offered_and_what_was_refused_neither(course):
     assert "No copy has an answer" in course.learner("restore").stdout
 
 
+def lose(course):
+    course.stub.unlink()
+    return course.learner().stdout
+
+
+def test_an_answer_that_is_lost_twice_is_offered_twice(course):
+    course.solve()
+    mine = course.text
+    for _ in range(2):
+        course.learner("check", "0.5")
+        assert "lacks what a copy" in lose(course)
+        course.learner("restore", "0")
+        assert course.text == mine
+
+
+def test_what_was_reset_and_written_again_is_kept_again(course):
+    course.solve()
+    mine = course.text
+    course.learner("check", "0.5")
+    course.learner("reset", "0.5")
+    course.text = mine
+    course.learner("check", "0.5")
+    assert "0.5" in lose(course)
+
+
+def test_the_answers_beside_one_that_was_reset_are_offered(course):
+    course.solve()
+    course.learner("check", "0.5", "0.6")
+    course.learner("reset", "0.6")
+    said = lose(course)
+    assert "0.5" in said and "0.6." not in said.partition("lacks what")[2].partition("`")[0]
+    course.learner("restore", "0")
+    assert (
+        "exercise 0.6" in course.text and 'NotImplementedError("exercise 0.5")' not in course.text
+    )
+
+
+def test_an_answer_without_its_markers_and_notes_beside_it_are_kept_too(course):
+    course.text = course.text.replace(
+        "import numpy as np\n", "import numpy as np\n\nTABLE = 1\n", 1
+    )
+    course.learner("hint", "0.1")
+    assert any("TABLE = 1" in text for text in course.kept())
+    course.solve()
+    course.text = "".join(
+        line for line in course.text.splitlines(keepends=True) if "exercise 0." not in line
+    )
+    mine = course.text
+    course.learner("check", "0.5")
+    assert "lacks what a copy" in lose(course)
+    course.learner("restore", "0")
+    assert course.text == mine
+
+
+def test_an_answer_that_was_taken_back_and_checked_is_the_newest(course):
+    course.solve()
+    first = course.text
+    for text in (first, first.replace("(5, 16)", "(6, 16)"), first):
+        course.text = text
+        course.learner("check", "0.6")
+    assert "lacks what" not in course.learner().stdout
+    lose(course)
+    course.learner("restore", "0")
+    assert course.text == first
+
+
+def test_a_clock_that_goes_backwards_changes_no_order(course):
+    course.solve()
+    course.learner("check", "0.6")
+    for copy in course.data.rglob("copies/*/*.py"):
+        os.utime(copy, (2e9, 2e9))
+    course.solve("(5, 16)", "(6, 16)")
+    newest = course.text
+    course.learner("check", "0.6")
+    assert "lacks what" not in course.learner().stdout
+    lose(course)
+    course.learner("restore", "0")
+    assert course.text == newest
+
+
+def test_a_copy_comes_back_byte_by_byte(course):
+    course.solve()
+    course.stub.write_bytes(course.stub.read_bytes().replace(b"\n", b"\r\n") + b"# caf\xe9\r\n")
+    mine = course.stub.read_bytes()
+    course.learner("check", "0.5")
+    lose(course)
+    result = course.learner("restore", "0")
+    assert course.stub.read_bytes() == mine and "Traceback" not in result.stdout + result.stderr
+
+
+def test_a_checkout_with_another_name_keeps_its_progress(course):
+    course.solve()
+    course.learner("check", "0.1", "0.2")
+    course.root = course.root.rename(course.root.with_name("renamed"))
+    said = course.learner().stdout
+    assert "has another name now" in said and "2/6" in said
+    assert "another name" not in course.learner().stdout
+
+
+def test_an_exercise_saved_while_another_is_checked_is_not_recorded(course):
+    """0.5 is to be written when the check begins, and solved while 0.6 is checked: it is not recorded as TODO."""
+    wait = "(open('started', 'w').close(), __import__('time').sleep(3), (5, 16))[2]"
+    course.solve("(5, 16)", wait)
+    solved = course.text
+    course.learner("reset", "0.5")
+    checking = course.begin("check", "0.6", "0.5")
+    while not (course.root / "started").exists():
+        assert checking.poll() is None
+    course.text = solved
+    said = checking.communicate(timeout=60)[0]
+    assert "0.5 edited, not checked yet" in course.learner().stdout, said
+
+
 def test_each_answer_that_was_checked_has_one_copy(course):
     for text in ("(5, 16)", "(6, 16)", "(6, 16)", "(7, 16)"):
         course.solve("(5, 16)", text)
@@ -138,6 +251,19 @@ def test_a_damaged_record_is_kept_and_replaced(course):
     assert result.returncode == 0 and "could not be read; it is kept as" in result.stdout
     assert any("not a database" in text for text in course.kept("damaged-*.sqlite"))
     assert "Hint 2 of 3" in course.learner("hint", "0.6").stdout
+
+
+def test_a_record_that_is_damaged_further_on_is_kept_and_replaced(course):
+    course.solve()
+    course.learner("check", "0")
+    with database(course).open("r+b") as record:
+        record.seek(4096)
+        record.write(b"x" * 200)
+    for command in ([], ["check", "0.1"], []):
+        result = course.learner(*command)
+        assert "Traceback" not in result.stdout + result.stderr, result.stderr
+    assert "1/6" in course.learner().stdout or "0/6" in course.learner().stdout
+    assert list(course.data.rglob("damaged-*.sqlite"))
 
 
 def test_an_entry_of_another_form_leaves_the_others(course):

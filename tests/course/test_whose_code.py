@@ -65,6 +65,61 @@ def test_a_helper_of_the_learners_counts_as_part_of_the_answer(course):
     assert "0/6" in course.learner().stdout
 
 
+HELPERS = {  # how a file of the learner's own is imported, and where it lies
+    "from chapters.ch00_first_module import my_help": "chapters/ch00_first_module/my_help.py",
+    "from chapters.ch00_first_module.pack import my_help": "chapters/ch00_first_module/pack/my_help.py",
+    "import chapters.my_help as my_help": "chapters/my_help.py",
+    "import my_help": "my_help.py",
+    "import pack as my_help": "pack/__init__.py",
+    "from chapters.ch01_walk_the_ir import walk_the_ir as my_help": "chapters/ch01_walk_the_ir/walk_the_ir.py",
+}
+
+
+@pytest.mark.parametrize("statement", HELPERS)
+def test_a_record_covers_what_an_answer_imports(course, statement):
+    helper = course.root / HELPERS[statement]
+    helper.parent.mkdir(exist_ok=True)
+    helper.write_text("SHAPE = (5, 16)\n", encoding="utf-8")
+    course.solve("(5, 16)", "my_help.SHAPE")
+    course.text = course.text.replace(
+        "import numpy as np\n", f"import numpy as np\n{statement}\n", 1
+    )
+    assert "✓ 0.6" in course.learner("check", "0.5", "0.6").stdout
+    assert "2/6" in course.learner().stdout
+    helper.write_text("SHAPE = (3, 16)\n", encoding="utf-8")
+    assert "0/6" in course.learner().stdout
+    assert "✗" in course.learner("check", "0.6").stdout
+
+
+def test_a_helper_saved_while_a_check_runs_is_noticed(course):
+    helper = course.root / "my_help.py"
+    helper.write_text("SHAPE = (5, 16)\n", encoding="utf-8")
+    wait = "open('started', 'w').close(); __import__('time').sleep(3)"
+    course.solve("return {", f"{wait}\n    return {{")
+    course.text = course.text.replace(
+        "import numpy as np\n", "import numpy as np\nimport my_help\n", 1
+    )
+    checking = course.begin("check", "0.5")
+    while not (course.root / "started").exists():
+        assert checking.poll() is None
+    helper.write_text("SHAPE = None\n", encoding="utf-8")
+    said, _ = checking.communicate(timeout=60)
+    assert "a file that it imports, was saved" in said and "0/6" in course.learner().stdout
+
+
+def test_what_one_save_did_to_a_library_is_gone_with_the_next(course):
+    """`watch` keeps no process in which an older text has run."""
+    course.solve("return {", "np._mine = 1\n    return None or {")
+    course.text = course.text.replace("return None or {", "return None and {")
+    watching = course.begin("watch", "0.5")
+    try:
+        assert any(line.strip().endswith(" s)") for line in watching.stdout)
+        course.solve("return {", "np._mine\n    return {")
+        assert any("has no attribute '_mine'" in line for line in watching.stdout)
+    finally:
+        watching.kill()
+
+
 def test_each_file_of_a_learners_has_a_process_of_its_own(course):
     """What chapter 0 does to TVM does not fail a right chapter 1, in either order of the command line."""
     course.solve("return {", "tvm.relax.transform.LegalizeOps = None\n    return {")
@@ -82,10 +137,10 @@ PLANTED = (
 )
 FORGE = """
 from chapters.runner.course import chapters
-from chapters.runner.states import record_state, states
+from chapters.runner.states import digest, record_state, states
 for chapter in chapters():
     for exercise in chapter.exercises:
-        record_state(chapter, exercise.id, "passed")
+        record_state(chapter, exercise.id, "passed", digest(chapter, exercise.id))
     assert set(states(chapter).values()) <= {"passed", "todo"}, states(chapter)
 """
 

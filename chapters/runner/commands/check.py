@@ -10,9 +10,9 @@ from chapters.runner import on_device
 from chapters.runner.course import Chapter, Exercise, select
 from chapters.runner.engine import FINE, Engine, Outcome, checks_of_exercise, overall
 from chapters.runner.failure import render
-from chapters.runner.learner_file import not_begun, outdated, without_markers
-from chapters.runner.states import record_state
-from chapters.runner.terminal import describe, shown
+from chapters.runner.learner_file import not_begun, warning
+from chapters.runner.states import digest, record_state
+from chapters.runner.terminal import describe, saved_meanwhile, shown
 from chapters.runner.versions import MEND, wrong_versions
 from chapters.whose_code import LEARNER
 
@@ -35,7 +35,8 @@ def run(options) -> int:
     for sentence in wrong_versions():
         print(f"!! {sentence}: {MEND}.")
     for chapter in dict.fromkeys(chapter for chapter, _ in chosen):
-        warn(chapter)
+        if said := warning(chapter):
+            print(f"!! {said}")
     brief = len(chosen) > 1
     with contextlib.ExitStack() as stack:
         device = _opened(options, chosen, stack)
@@ -79,18 +80,6 @@ def _tell_device(device: on_device.OnDevice, chapter: Chapter, exercise: Exercis
     return "wrong" not in found
 
 
-def warn(chapter: Chapter) -> None:
-    """Say so if the learner's file is older than the course, or has lost lines that the commands need."""
-    # in this order: a file that is older than an exercise has no BEGIN line of it
-    if outdated(chapter):
-        print(
-            f"!! {chapter.file} is older than the course. `python -m chapters update {chapter.number}` puts your "
-            "answers into the new one and keeps a copy."
-        )
-    elif lost := without_markers(chapter):
-        print(f"!! {lost}")
-
-
 class Checked:
     """One exercise that is checked by an engine; `tell` waits for it, prints the result and records it.
 
@@ -100,6 +89,7 @@ class Checked:
 
     def __init__(self, chapter: Chapter, exercise: Exercise, engine: Engine, brief: bool = False):
         self.chapter, self.exercise, self.brief = chapter, exercise, brief
+        self.digest = digest(chapter, exercise.id)
         self.untouched = exercise.id in not_begun(chapter, chapter.stub)
         self.unreadable = self.fine = False  # fine: it passed, or cannot be checked here
         checks = checks_of_exercise(chapter, exercise.id)
@@ -122,14 +112,14 @@ class Checked:
             return False
         recorded = "todo" if self.untouched or state == "waits" else state
         if not self._record(recorded, outcomes):
-            print(f"  {self.chapter.file} was saved while it was being checked: check it again.")
+            print(f"  {saved_meanwhile(self.chapter)}")
             return False
         return state == "passed"
 
     def _record(self, state: str, outcomes: Iterable[Outcome] = ()) -> bool:
         """`record_state`, which may fail: a verdict holds where it cannot be recorded."""
         try:
-            return record_state(self.chapter, self.exercise.id, state, outcomes)
+            return record_state(self.chapter, self.exercise.id, state, self.digest, outcomes)
         except OSError as error:
             print(f"  not recorded: {describe_refusal(error)}")
             return True

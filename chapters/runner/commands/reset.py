@@ -28,15 +28,16 @@ def run(options) -> int:
                 f"{chapter.file}: {error} `python -m chapters reset {chapter.number}` makes the whole file anew and "
                 "keeps a copy of yours."
             ) from None
-        return _write(chapter, fresh, f"Exercise {exercise.id}", whole=False)
+        return _write(chapter, fresh, f"Exercise {exercise.id}", [exercise.id], whole=False)
     chapter = find_chapter(options.what)
-    return _write(chapter, stub_text(chapter), f"Chapter {chapter.number}", whole=True)
+    every = [exercise.id for exercise in chapter.exercises]
+    return _write(chapter, stub_text(chapter), f"Chapter {chapter.number}", every, whole=True)
 
 
-def _write(chapter: Chapter, text: str, what: str, *, whole: bool) -> int:
+def _write(chapter: Chapter, text: str, what: str, aside: list[str], *, whole: bool) -> int:
     if chapter.stub.read_bytes() == text.encode():
         print(f"{what} is as it was at the start; nothing to do.")
         return 0
-    kept = write(chapter, text, whole=whole)
+    kept = write(chapter, text, aside=aside, whole=whole)
     print(f"{what} starts anew in {shown(chapter.stub)}. Your file is kept as {kept}.")
     return 0

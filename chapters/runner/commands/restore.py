@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from chapters.runner.copies import copies_of
 from chapters.runner.course import Chapter, chapters
 from chapters.runner.course import chapter as find
 from chapters.runner.learner_file import lost_answers, put_aside, write
@@ -28,12 +27,12 @@ def run(options) -> int:
             copy, _ = lost
             done += 1
             if options.forget:
-                put_aside(chapter, copies_of(chapter)[-1])
+                put_aside(chapter, [exercise.id for exercise in chapter.exercises])
                 print(
                     f"{shown(chapter.stub)} stays as it is; {copy} is not offered again, and stays too."
                 )
                 continue
-            kept = write(chapter, copy.read_text(encoding="utf-8"), whole=False)
+            kept = write(chapter, copy.read_bytes(), whole=False)
             print(f"{shown(chapter.stub)} is as in {copy}. What was in it is kept as {kept}.")
     if not done:
         print("No copy has an answer that your files lack.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chapters.runner.course import chapters
 from chapters.runner.engine import FINE
-from chapters.runner.learner_file import forgotten_files, without_markers
+from chapters.runner.learner_file import forgotten_files, warning
 from chapters.runner.progress import data_folder
 from chapters.runner.states import states, upcoming
 from chapters.runner.terminal import ALL_PASS, STATE_WORDS, bar, describe, shown
@@ -21,7 +21,7 @@ def run(_options) -> int:
         done = sum(state == "passed" for state in now.values())
         minutes += sum(e.minutes for e in chapter.exercises if now[e.id] not in FINE)
         print(f"{chapter.number}  {chapter.title:<{width}} {bar(done, len(now))} {done}/{len(now)}")
-        lost = without_markers(chapter) if chapter.stub.exists() else ""
+        lost = warning(chapter) if chapter.stub.exists() else ""
         if lost:
             print(f"     !! {lost}")
         for exercise in chapter.exercises if not lost else ():

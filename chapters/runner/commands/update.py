@@ -29,7 +29,8 @@ def run(options) -> int:
             print(f"{shown(chapter.stub)} is up to date.")
             continue
         lost = not_moved(chapter, old)
-        kept = write(chapter, text)
+        every = [exercise.id for exercise in chapter.exercises]
+        kept = write(chapter, text, aside=every)
         print(
             f"{shown(chapter.stub)} is new, with your {'other ' if lost else ''}answers in it. Your file is kept as "
             f"{kept}: copy from there what you had written outside of the exercises."

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from chapters.runner.commands.check import Checked, warn
+from chapters.runner.commands.check import Checked
 from chapters.runner.course import Chapter, CourseError, Exercise, select
 from chapters.runner.engine import FINE, Engine
-from chapters.runner.learner_file import keep_answers
+from chapters.runner.learner_file import keep_answers, warning
 from chapters.runner.states import states
 from chapters.runner.terminal import shown
 from chapters.whose_code import LEARNER
@@ -27,7 +27,7 @@ def run(options) -> int:
     chosen = select(options.what)
     files = {chapter.stub: chapter for chapter, _ in chosen}
     print(f"Watching {len(files)} file(s) of YOUR code. Save to check; Ctrl-C ends.", flush=True)
-    with Engine(LEARNER, workers=1) as engine:
+    with Engine(LEARNER, workers=1, spare=True) as engine:
         seen: dict = {}
         missing = 0.0  # since when
         while True:
@@ -43,8 +43,8 @@ def run(options) -> int:
                 missing = 0.0
                 keep_answers()
                 for path in now:
-                    if now[path] != seen.get(path):
-                        warn(files[path])
+                    if now[path] != seen.get(path) and (said := warning(files[path])):
+                        print(f"!! {said}")
                 seen = now
                 if _check_next(engine, chosen):
                     return 0
