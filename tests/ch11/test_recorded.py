@@ -26,19 +26,33 @@ def test_the_readme_quotes_it():
     assert f"> {turn['user']} {turn['answer']} {told(turn)}" in readme
 
 
-def test_the_readme_says_the_measured_speeds():
-    """Tokens per second on all threads: ours, llama.cpp's on the same file, and its best."""
-    measured = load("ch11_chat")["measured"]
-    threads, found = list(measured["threads"].items())[-1]
+def test_the_readme_says_what_was_measured():
+    """Tokens per second on all threads, bytes per token, and seconds until the first token, of what it names."""
     from chapters.ch11_a_real_model import bench
 
-    names = (bench.OURS, "llama.cpp", bench.BEST, "Transformers, torch.compile")
-    rates = [f"{1 / bench.seconds_of(found['seconds'], name, 'decode'):.0f}" for name in names]
-    readme = (ROOT / "README.md").read_text("utf-8")
-    said = re.search(
-        r"with (\d+) threads: (\d+) tokens .*?\b(\d+) .*?\b(\d+) .*?\b(\d+) ", readme, re.S
-    )
-    assert said and list(said.groups()) == [threads, *rates]
+    measured = load("ch11_chat")["measured"]
+    threads, found = list(measured["threads"].items())[-1]
+    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
+    said = readme.partition("Measured there with ")[2].partition("we lose the start")[0]
+
+    def rate(name: str) -> str:
+        return f"{1 / bench.seconds_of(found['seconds'], name, 'decode'):.0f}"
+
+    def size(name: str) -> str:
+        return f"{measured['bytes'][name] / 1e6:.0f} MB"
+
+    whole, half, eighths = bench.COMPILED, f"{bench.COMPILED}, bfloat16", f"{bench.COMPILED}, int8"
+    first = measured["first token"]
+    assert first[bench.OURS] > first[bench.LLAMA_CPP], "the README says that we lose"
+    for text in (
+        f"{threads} threads, {measured['context']} tokens into a conversation",
+        f"{rate(bench.OURS)} tokens per second from the 4-bit file, {size(bench.OURS)} per token",
+        f"llama.cpp gives {rate(bench.LLAMA_CPP)} from the same file, and {rate(bench.BEST)} from Q4_0",
+        f"{rate(whole)} from float32 weights ({size(whole)}), {rate(half)} from bfloat16 ({size(half)})",
+        f"and {rate(eighths)} from 8-bit weights ({size(eighths)})",
+        f"after {first[bench.OURS]:.2f} s here and after {first[bench.LLAMA_CPP]:.2f} s in llama.cpp",
+    ):
+        assert text in said, text
 
 
 def test_the_lesson_says_how_much_faster_it_is_than_llama_cpp():
@@ -62,7 +76,7 @@ def test_the_lesson_says_how_close_a_step_comes_to_reading():
 
     lesson = (ROOT / "chapters/ch11_a_real_model/lesson.md").read_text("utf-8")
     measured = load("ch11_chat")["measured"]
-    one, two = measured["threads"].values()
+    all_threads = list(measured["threads"].values())[-1]
 
     def share(found: dict, name: str) -> str:
         rate = measured["bytes"][name] / bench.seconds_of(found["seconds"], name, "decode")
@@ -70,10 +84,7 @@ def test_the_lesson_says_how_close_a_step_comes_to_reading():
 
     paragraph = lesson.partition("How much faster could kernels be")[2].partition("\n\n")[0]
     said = re.findall(r"(\d+) %", paragraph)
-    assert said == [share(one, bench.OURS), share(one, bench.BEST), share(two, bench.OURS)]
-    assert "less than a third of the time" in lesson
-    first = measured["first token"]
-    assert 3 * first["llama.cpp"] < first[bench.OURS]
+    assert said == [share(all_threads, bench.OURS), share(all_threads, bench.BEST)]
 
 
 def test_no_product_is_faster_than_reading_its_weights():

@@ -195,7 +195,8 @@ def chat(m: dict, on: Machine) -> Iterator[Rate]:
         if name == bench_kernels.BYTES:
             continue
         size = m["bytes"]["Transformers" if name == "float32 weights" else chat_bench.OURS]
-        yield Rate(name, size / sum(parts.values()), m["threads"]["1"]["bandwidth"])
+        reading = m["kernels"][bench_kernels.BYTES][bench_kernels.PER_SECOND]
+            yield Rate(name, size / sum(parts.values()), reading)
 
 
 def conversation(m: dict, _: Machine) -> Iterator[Rate]:
