@@ -196,7 +196,7 @@ def chat(m: dict, on: Machine) -> Iterator[Rate]:
             continue
         size = m["bytes"]["Transformers" if name == "float32 weights" else chat_bench.OURS]
         reading = m["kernels"][bench_kernels.BYTES][bench_kernels.PER_SECOND]
-            yield Rate(name, size / sum(parts.values()), reading)
+        yield Rate(name, size / sum(parts.values()), reading)
 
 
 def conversation(m: dict, _: Machine) -> Iterator[Rate]:
