@@ -96,6 +96,7 @@ def test_one_sentence_says_what_is_wrong(write, name):
     ],
 )
 def test_a_name_that_is_no_models(tmp_path, monkeypatch, name, says):
+    pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[models]'")
     monkeypatch.chdir(tmp_path)
     for folder in ("folder", "folder.py"):
         (tmp_path / folder).mkdir()
