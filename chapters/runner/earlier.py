@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
+from pathlib import Path
 from types import ModuleType
 
 from chapters.whose_code import about_learner
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _is_learners(number: int) -> bool:
@@ -25,12 +28,12 @@ def earlier(number: int) -> ModuleType:
     """Chapter `number`'s exercise file: the learner's if this run is about it and it passes all its checks, else the
     reference. Raises CourseError if the learner's file passed its checks and can no longer be imported.
     """
+    if not _is_learners(number):
+        reference = _reference(number)
+        return importlib.import_module(f"solutions.{reference.parent.name}.{reference.stem}")
     from chapters.runner.course import CourseError, chapter
 
-    home = chapter(number)
-    name = f"{home.slug}.{home.solution.stem}"
-    if not _is_learners(number):
-        return importlib.import_module(f"solutions.{name}")
+    name = f"{chapter(number).slug}.{chapter(number).solution.stem}"
     try:
         return importlib.import_module(f"chapters.{name}")
     except CourseError:  # of a chapter that this one uses
@@ -42,6 +45,21 @@ def earlier(number: int) -> ModuleType:
             f"Your chapter {number} passed its checks, and now cannot be imported: {last_line(error)}. "
             f"`python -m chapters check {number}` says more."
         ) from error
+
+
+def _reference(number: int) -> Path:
+    """The file of chapter `number`'s reference. The lesson says its name, and is read only where there are others too.
+
+    A page that uses an earlier chapter would depend on the text of every lesson otherwise.
+    """
+    folders = ROOT.glob(f"solutions/ch{number:02d}_*")
+    found = [path for folder in folders for path in folder.glob("*.py")]
+    found = [path for path in found if path.stem != "second_way"]
+    if len(found) == 1:
+        return found[0]
+    from chapters.runner.course import chapter
+
+    return chapter(number).solution
 
 
 def unused(numbers: Iterable[int]) -> list[str]:
