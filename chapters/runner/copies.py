@@ -24,7 +24,11 @@ def copies_of(chapter: Chapter) -> list[Path]:
 
 
 def _copies_in(data: Path, chapter: Chapter) -> list[Path]:
-    return sorted((data / "copies" / chapter.short).glob("*.py"), key=number_of)
+    return sorted(_folder(data, chapter).glob("*.py"), key=number_of)
+
+
+def _folder(data: Path, chapter: Chapter) -> Path:
+    return data / "copies" / chapter.short
 
 
 def follow_checkout() -> str:
@@ -52,22 +56,22 @@ def number_of(copy: Path) -> int:
     return int(found[1]) if found else 0
 
 
+def is_newest_copy(chapter: Chapter, content: bytes) -> bool:
+    """Whether the newest copy of a chapter's file holds `content`."""
+    return any(copy.read_bytes() == content for copy in copies_of(chapter)[-1:])
+
+
 def keep_copy(chapter: Chapter) -> Path:
     """The newest copy of the learner's file, made unless the file is as it was then."""
     content, before = chapter.stub.read_bytes(), copies_of(chapter)
-    if before and before[-1].read_bytes() == content:
+    if is_newest_copy(chapter, content):
         return before[-1]
-    make_data_folder()
-    folder = _folder(chapter)
+    folder = _folder(make_data_folder(), chapter)
     folder.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(number_of(before[-1]) + 1 if before else 1):
         name = f"{number:04}-{time.strftime('%Y%m%d-%H%M%S')}-{chapter.stub.stem}.py"
         if not list(folder.glob(f"{number:04}-*")) and create(folder / name, content):
             return folder / name
-
-
-def _folder(chapter: Chapter) -> Path:
-    return data_folder() / "copies" / chapter.short
 
 
 def create(path: Path, content: bytes) -> bool:
@@ -110,10 +114,9 @@ def _draft(path: Path, content: bytes) -> Path:
             os.fsync(file.fileno())
         with contextlib.suppress(FileNotFoundError):
             draft.chmod(path.stat().st_mode)
-    except OSError as error:
+    except BaseException as error:
         draft.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    except BaseException:
-        draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # the system names no file if the disk is full
+            raise OSError(error.errno, error.strerror, str(path)) from None
         raise
     return draft

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chapters.runner.course import chapter as find_chapter
-from chapters.runner.failure import CheckFailed, message_of
+from chapters.runner.failure import CheckFailed, exercise_to_write, message_of
 from chapters.runner.loading import last_line, load, where
 
 
@@ -61,7 +61,7 @@ def _run(engine, device, question: dict) -> dict:
     except NotImplementedError as error:
         return {"todo": message_of(error)}
     except RuntimeError as error:
-        if (said := message_of(error)).startswith("exercise "):
+        if said := exercise_to_write(error):
             return {"todo": said}
         return {"wrong": _raised(error, path)}
     except Exception as error:

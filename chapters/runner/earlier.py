@@ -33,9 +33,9 @@ def earlier(number: int) -> ModuleType:
         return importlib.import_module(f"solutions.{reference.parent.name}.{reference.stem}")
     from chapters.runner.course import CourseError, chapter
 
-    name = f"{chapter(number).slug}.{chapter(number).solution.stem}"
+    home = chapter(number)
     try:
-        return importlib.import_module(f"chapters.{name}")
+        return importlib.import_module(f"chapters.{home.slug}.{home.stub.stem}")
     except CourseError:  # of a chapter that this one uses
         raise
     except Exception as error:

@@ -22,7 +22,7 @@ from chapters.runner.blame import waits_for
 from chapters.runner.course import Chapter, CourseError, Exercise
 from chapters.runner.failure import Failure
 from chapters.runner.printed import tail
-from chapters.runner.regions import fingerprint, short_digest
+from chapters.runner.regions import file_digest, file_fingerprint
 from chapters.whose_code import LEARNER, REFERENCE, WHOSE
 
 SECONDS = 12  # a check's time limit, unless its module says otherwise in LIMITS
@@ -155,9 +155,9 @@ class Examiner(contextlib.AbstractContextManager):
         impl = Path(impl)
         about = {"chapter": check.chapter.number, "exercise": check.exercise.id}
         question = {"ask": "check", **about, "check": check.name, "impl": str(impl)}
-        before = _fingerprint(impl, check.exercise)
+        before = file_fingerprint(impl, check.exercise.id)
         try:
-            self._start(*(self._text if self.child and not diagnose else (impl, _whole(impl))))
+            self._start(*(self._text if self.child and not diagnose else (impl, file_digest(impl))))
             if not self.machine:
                 self.machine = self.child.ask({"ask": "machine"}, DIAGNOSIS_SECONDS * patience())
             found = self.child.ask(question, check.seconds)
@@ -222,23 +222,6 @@ NATIVE = (
     "tvm.runtime.tensor, or a kernel indexes outside its buffers."
 )
 LEFT = "Something called os._exit, sent a signal, or closed what the process needs."
-
-
-def _whole(impl: Path) -> str:
-    """A digest of the whole text of an answer; "" if there is no file."""
-    try:
-        return short_digest(impl.read_bytes())
-    except OSError:
-        return ""
-
-
-def _fingerprint(impl: Path, exercise: Exercise) -> str:
-    """The fingerprint of an answer as it is now; "" if there is no file."""
-    try:
-        text = impl.read_bytes().decode("utf-8", "surrogateescape")
-    except OSError:
-        return ""
-    return fingerprint(text, exercise.id)
 
 
 def _unable(lost: Lost) -> str:

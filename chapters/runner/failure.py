@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import asdict, dataclass, field
 
@@ -60,6 +61,12 @@ def message_of(error: BaseException) -> str:
         return str(error)
     except BaseException as second:
         return f"(its message could not be made: {type(second).__name__})"
+
+
+def exercise_to_write(error: BaseException) -> str:
+    """The "exercise 2.1" that a stub has raised, perhaps through TVM; "" for any other error."""
+    said = message_of(error)
+    return said if re.fullmatch(r"exercise \d+\.\d+", said) else ""
 
 
 def _block(label: str, text: str) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import re
 from collections.abc import Iterable
@@ -18,7 +17,14 @@ from pathlib import Path
 
 from chapters.runner import progress
 from chapters.runner.catalogue import mistake
-from chapters.runner.copies import copies_of, create, keep_copy, number_of, replace
+from chapters.runner.copies import (
+    copies_of,
+    create,
+    is_newest_copy,
+    keep_copy,
+    number_of,
+    replace,
+)
 from chapters.runner.course import ROOT, Chapter, CourseError, chapters
 from chapters.runner.regions import (
     BEGIN,
@@ -26,6 +32,7 @@ from chapters.runner.regions import (
     map_regions,
     read_source,
     regions,
+    short_digest,
     with_regions,
 )
 
@@ -132,15 +139,22 @@ def write(
 def note_origin(chapter: Chapter) -> None:
     """Record that the learner's file is made from the course as it is now, if anything can be recorded."""
     with contextlib.suppress(OSError):
-        progress.update(chapter.short, made_from=_digest(stub_text(chapter)))
+        progress.update(chapter.short, made_from=short_digest(stub_text(chapter).encode()))
 
 
 def put_aside(chapter: Chapter, exercise_ids: Iterable[str]) -> None:
     """Record that the learner gives up the answers to some exercises that the copies hold now."""
-    newest = number_of(copies_of(chapter)[-1]) if copies_of(chapter) else 0
+    newest = max(map(number_of, copies_of(chapter)), default=0)
     with contextlib.suppress(OSError):
-        for key in exercise_ids:
-            progress.update(key, put_aside=newest)
+        progress.update(
+            chapter.short,
+            put_aside={**_numbers_put_aside(chapter), **dict.fromkeys(exercise_ids, newest)},
+        )
+
+
+def _numbers_put_aside(chapter: Chapter) -> dict[str, int]:
+    """{exercise that was put aside: the number of the newest copy that there was then}."""
+    return progress.read().get(chapter.short, {}).get("put_aside", {})
 
 
 def make_missing() -> list[Path]:
@@ -159,10 +173,18 @@ def make_missing() -> list[Path]:
 
 def keep_answers(of: Iterable[Chapter] | None = None) -> None:
     """Keep a copy of each of the learner's files that has changed since its newest copy. of: only these chapters."""
+    record: dict[str, dict] = {}
+    with contextlib.suppress(OSError):  # copies are kept where nothing can be recorded, too
+        record = progress.read()
     for chapter in chapters() if of is None else of:
         try:
-            text = read_loosely(chapter.stub)
-            if text.strip() and text != stub_text(chapter):
+            content = chapter.stub.read_bytes()
+            # making the stub takes longest, so it is made last, and for a file that was never edited not at all
+            if short_digest(content) == record.get(chapter.short, {}).get("made_from"):
+                continue
+            if is_newest_copy(chapter, content) or not content.strip():
+                continue
+            if read_loosely(chapter.stub) != stub_text(chapter):
                 keep_copy(chapter)
         except FileNotFoundError:
             continue
@@ -194,7 +216,7 @@ def lost_answers(chapter: Chapter) -> tuple[Path, list[str]] | None:
     A file that is as an older copy lacks what the newest one has in another way. What `reset`, `update` and
     `restore --forget` have put aside is not lost.
     """
-    copies, record = copies_of(chapter), progress.read()
+    copies, aside = copies_of(chapter), _numbers_put_aside(chapter)
     mine = read_loosely(chapter.stub) if chapter.stub.exists() else ""
     here = answered(chapter, mine)
     texts = [read_loosely(copy) for copy in copies]
@@ -204,7 +226,7 @@ def lost_answers(chapter: Chapter) -> tuple[Path, list[str]] | None:
         lacking = there - here
         if went_back and copy == copies[-1]:
             lacking |= {key for key in there if fingerprint(text, key) != fingerprint(mine, key)}
-        lacking = {k for k in lacking if number_of(copy) > record.get(k, {}).get("put_aside", 0)}
+        lacking = {k for k in lacking if number_of(copy) > aside.get(k, 0)}
         if lacking:
             return copy, [exercise.id for exercise in chapter.exercises if exercise.id in lacking]
     return None
@@ -229,7 +251,7 @@ def outdated(chapter: Chapter) -> bool:
     """Whether the course has changed what surrounds the regions since the learner's file was made."""
     made_from = progress.read().get(chapter.short, {}).get("made_from")
     known = made_from is not None and chapter.stub.exists()
-    return known and made_from != _digest(stub_text(chapter))
+    return known and made_from != short_digest(stub_text(chapter).encode())
 
 
 def updated(chapter: Chapter) -> str:
@@ -302,7 +324,3 @@ def _functions(text: str) -> dict[str, tuple[str, ...]]:
 
 def _is_todo(bodies: list[str]) -> bool:
     return all(re.fullmatch(r"raise NotImplementedError\(.*\)", body.strip()) for body in bodies)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -143,21 +143,24 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector):
     if file_path.suffix == ".py":
         # the checkout may have been reached through a link, and a learner's file may be one
         for chapter in chapters():
-            if file_path.resolve() in (chapter.stub.resolve(), chapter.solution):
-                return AnswerFile.from_parent(parent, path=file_path, chapter=chapter)
+            for answer in (chapter.stub, chapter.solution):
+                if file_path.resolve() == answer.resolve():
+                    return AnswerFile.from_parent(
+                        parent, path=file_path, chapter=chapter, answer=answer
+                    )
     return None
 
 
 class AnswerFile(pytest.File):
     """A file with answers; its items are the checks of its chapter. It is not imported here."""
 
-    def __init__(self, *, chapter: Chapter, **kwargs):
+    def __init__(self, *, chapter: Chapter, answer: Path, **kwargs):
         super().__init__(**kwargs)
-        self.chapter = chapter
+        self.chapter, self.answer = chapter, answer
 
     def collect(self):
         impl = self.config.getoption("--impl")
-        answer = Path(impl or self.path).resolve()
+        answer = Path(impl).resolve() if impl else self.answer
         try:
             found = checks_of(self.chapter)
         except CourseError as error:

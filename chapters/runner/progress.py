@@ -84,7 +84,7 @@ def _is_entry(entry: object) -> bool:
         and entry.get("hints", 0) >= 0
         and entry.get("state", "todo") in STATES
         and isinstance(entry.get("files", {}), dict)
-        and isinstance(entry.get("put_aside", 0), int)
+        and isinstance(entry.get("put_aside", {}), dict)
     )
 
 

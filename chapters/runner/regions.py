@@ -119,8 +119,17 @@ def fingerprint(text: str, exercise_id: str) -> str:
     return short_digest(text.encode("utf-8", "surrogateescape"))
 
 
+def file_fingerprint(path: Path, exercise_id: str) -> str:
+    """The `fingerprint` of the file at `path`; "" if it cannot be read."""
+    try:
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+    return fingerprint(text, exercise_id)
+
+
 def short_digest(content: bytes) -> str:
-    """16 hexadecimal digits that stand for `content`."""
+    """A digest of `content`, in 16 hexadecimal digits."""
     return hashlib.sha256(content).hexdigest()[:16]
 
 

@@ -11,14 +11,12 @@ from chapters.runner import progress
 from chapters.runner.course import ROOT, Chapter, Exercise, chapters
 from chapters.runner.engine import FINE, Outcome
 from chapters.runner.learner_file import not_begun
-from chapters.runner.regions import file_digest, fingerprint, short_digest
+from chapters.runner.regions import file_digest, file_fingerprint, short_digest
 
 
 def digest(chapter: Chapter, exercise_id: str) -> str:
     """A fingerprint of the part of the learner's file on which an exercise depends; "" if there is no file."""
-    if not chapter.stub.exists():
-        return ""
-    return fingerprint(chapter.stub.read_bytes().decode("utf-8", "surrogateescape"), exercise_id)
+    return file_fingerprint(chapter.stub, exercise_id)
 
 
 def checks_digest(chapter: Chapter) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import re
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -17,12 +16,10 @@ from chapters.runner.course import chapter as find_chapter
 from chapters.runner.diagnose import Diagnoser
 from chapters.runner.endless import stop_endless_visits
 from chapters.runner.explain import explain
-from chapters.runner.failure import CheckFailed, Skip, message_of
+from chapters.runner.failure import CheckFailed, Skip, exercise_to_write, message_of
 from chapters.runner.learners_files import LearnersFiles
 from chapters.runner.loading import Answer, last_line, load, where
 from chapters.runner.regions import fingerprint
-
-TO_WRITE = r"exercise \d+\.\d+"  # what a stub raises
 
 
 def answers() -> Callable[[dict], object]:
@@ -76,7 +73,7 @@ def run_check(
     except Skip as skip:
         return _outcome("skipped", reason=str(skip)), impl
     except RuntimeError as error:  # a stub's NotImplementedError leaves a TVM pass as RuntimeError
-        if re.fullmatch(TO_WRITE, said := message_of(error)):
+        if said := exercise_to_write(error):
             return _outcome("todo", reason=said), impl
         failed = _raised(error, path)
     except CheckFailed as error:

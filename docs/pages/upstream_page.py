@@ -47,13 +47,13 @@ def read(path: Path) -> Finding:
 
 def table() -> Table:
     """One row per script: what TVM does, what it should do, the kind, and where upstream discusses it."""
-    rows = []
-    for one in findings():
+    found, rows = findings(), []
+    for one in found:
         script = f'<a href="upstream/{one.path.name}">{html.escape(one.path.stem)}</a>'
         rows.append(
             (_code(one.title), _code(one.should), one.kind, _link(one.upstream), Html(script))
         )
-    counts = Counter(one.kind for one in findings())
+    counts = Counter(one.kind for one in found)
     note = ", ".join(f"{counts[kind]} of kind “{kind}”" for kind in KINDS if counts[kind])
     return Table(
         ("What happens", "What should happen", "Kind", "Upstream", "Script"), rows, f"{note}."

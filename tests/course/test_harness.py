@@ -396,6 +396,17 @@ def test_own_solved_run_is_green_and_recorded(course):
     assert "6/6" in course.learner().stdout
 
 
+@pytest.mark.skipif(os.name != "posix", reason="makes a link as POSIX does")
+def test_an_answer_that_is_a_link_is_the_learners(course):
+    course.solve()
+    elsewhere = course.root.parent / "answer.py"
+    course.stub.rename(elsewhere)
+    course.stub.symlink_to(elsewhere)
+    result = course.pytest("chapters/ch00_first_module")
+    assert result.returncode == 0 and "YOUR code (chapters/)" in result.stdout
+    assert "6/6" in course.learner().stdout
+
+
 def test_a_file_that_cannot_be_read_fails_once_and_passes_nothing(course):
     course.solve(COMPILE, "executable = = 3")
     result = course.pytest("chapters/ch00_first_module")

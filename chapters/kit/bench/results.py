@@ -24,12 +24,8 @@ from chapters.kit.draw.table import Table
 from chapters.kit.machine import cpu_name, nvidia_gpu, peer_python, versions
 
 PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "triton", "flashinfer-python", "quack-kernels")
-ELSEWHERE = (
-    "torch",
-    "torchao",
-    "transformers",
-    "llama-cpp-python",
-)  # peers, in the interpreter that has them
+# peers, in the interpreter that has them
+ELSEWHERE = ("torch", "torchao", "transformers", "llama-cpp-python")
 ASK = "import json, sys; from chapters.kit.machine import versions; print(json.dumps(versions(*sys.argv[1:])))"
 FOLDER = ROOT / "docs" / "results"
 NOT_YET = "Not yet measured: `python -m chapters bench {chapter}` does it on your machine."

@@ -1,8 +1,8 @@
 """A model's weights on disk, in the order in which its kernels read them.
 
-A GGUF file stores a matrix row by row. The kernels read the rows side by side that one vector register takes, so the
-first start packs the weights anew, which takes a second for each 200 MB. The next start reads what that has made: as
-many bytes as the file has, in a tenth of the time, and nothing of the file but its header.
+A GGUF file stores a matrix row by row. The kernels read several rows side by side, as many as fill a vector register.
+So the first start packs the weights, which takes about a second per 200 MB, and keeps the result. Later starts read
+the packed weights, which have as many bytes as the file, in a tenth of that time, and of the file only the header.
 
 A file is known by what the system says of it, as git knows a file that has not changed: where it is, its size, and when
 it was changed last. What was packed has a checksum, so a damaged entry is made anew.

@@ -19,10 +19,8 @@ from chapters.kit.chat.cache_layout import cache_shape
 from chapters.kit.chat.weights import Weights, memory_for_context
 from chapters.kit.cpu.aligned import aligned_array
 
-CPU, POOLED = (
-    1,
-    2,
-)  # DLPack's number for a CPU; the virtual machine's for an allocator that keeps freed memory
+# DLPack's number for a CPU; the virtual machine's number for an allocator that keeps freed memory
+CPU, POOLED = 1, 2
 
 
 def load_runtime():

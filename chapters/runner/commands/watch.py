@@ -39,9 +39,11 @@ def run(options) -> int:
                     raise CourseError(
                         f"{gone} is gone. `python -m chapters` makes it anew and offers your last copy."
                     )
-            elif now != seen:
-                missing = 0.0
-                keep_answers()
+                time.sleep(POLL_SECONDS)
+                continue
+            missing = 0.0
+            if now != seen:
+                keep_answers(files.values())
                 for path in now:
                     if now[path] != seen.get(path) and (said := warning(files[path])):
                         print(f"!! {said}")
