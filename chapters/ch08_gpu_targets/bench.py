@@ -81,14 +81,14 @@ def plan(quick: bool) -> dict[str, list]:
             "ch08_steps": [small],
             "ch08_gelu": [small],
         }
-    dtypes = ("bfloat16", "float16")
-    rows = [(1, dtype) for dtype in dtypes] + [(PREFILL_ROWS, dtype) for dtype in dtypes]
-    layers = [Layer(side, side, side, dtype) for dtype in dtypes for side in SQUARES]
-    layers += [Layer(m, n, k, dtype) for m, dtype in rows for n, k in LLAMA]
+    layers = [Layer(m, n, k, "bfloat16") for m in (PREFILL_ROWS, 1) for n, k in LLAMA]
+    layers += [Layer(side, side, side, "bfloat16") for side in SQUARES]
+    layers += [Layer(m, *LLAMA[0], "float16") for m in (PREFILL_ROWS, 1)]
+    both = ("bfloat16", "float16")
     return {
-        "ch08_norm": [(shape, dtype) for dtype in dtypes for shape in norm.SHAPES],
+        "ch08_norm": [(shape, "bfloat16") for shape in norm.SHAPES] + [(norm.SHAPES[-1], both[1])],
         "ch08_steps": [STEPS],
-        "ch08_gelu": [Layer(PREFILL_ROWS, 4096, 4096, dtype) for dtype in dtypes],
+        "ch08_gelu": [Layer(PREFILL_ROWS, 4096, 4096, dtype) for dtype in both],
         "ch08_linear": layers,
     }
 

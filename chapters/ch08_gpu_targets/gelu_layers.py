@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.script import tirx as T
 
 from chapters.kit.bench import gpu_gelu_bench, gpu_linear_bench
 from chapters.kit.bench.gpu_clock import shared_bytes
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.bench.gpu_norm_bench import returned
-from chapters.kit.gpu import mma
+from chapters.kit.gpu import mma, wgmma
 from chapters.kit.gpu.linear_layer import linear_layer
+
+
+def gelu(total: Expr) -> Expr:
+    """The exact GELU, with erf, of a float32 expression."""
+    half = T.float32(0.5)
+    return total * (half + half * T.erf(total * T.float32(0.5**0.5)))
 
 
 def kernel(layer: Layer, tile: mma.MmaTile | None = None) -> tirx.PrimFunc:
@@ -22,22 +30,29 @@ def kernel(layer: Layer, tile: mma.MmaTile | None = None) -> tirx.PrimFunc:
     """
     tile = tile or mma.tile_for(layer.m, layer.n, layer.k, shared_bytes(mma.SHARED_BYTES))
     plain = linear_layer(layer.m, layer.n, layer.k, layer.dtype, layer.dtype)
-    half, total = T.float32(0.5), plain.total
-    gelu = total * (half + half * T.erf(total * T.float32(0.5**0.5)))
-    fused = replace(plain, value=T.cast(gelu, layer.dtype))
+    fused = replace(plain, value=T.cast(gelu(plain.total), layer.dtype))
     func = tirx.PrimFunc(
         [fused.x, fused.w, fused.start.source, fused.out], mma.mma_body(fused, tile)
     )
     return func.with_attrs({"global_symbol": "main", "tirx.noalias": True})
 
 
-def ours(x, w, bias):
-    """The chapter's `mma.sync` kernel with the bias and GELU inside."""
-    from chapters.kit.gpu.call import compiled
+def hopper_kernel(layer: Layer) -> tirx.PrimFunc:
+    """The same by `wgmma`: it runs on Hopper GPUs only."""
+    m, n, k, dtype = layer.m, layer.n, layer.k, layer.dtype
+    return wgmma.wgmma_matmul(m, n, k, dtype, dtype, after=gelu)
 
-    dtype = str(x.dtype).removeprefix("torch.")
-    func = kernel(Layer(len(x), len(w), x.shape[1], dtype))
-    return gpu_linear_bench.by_kernel(func, compiled(func), x, w, bias)
+
+def by_kernel(make: Callable[[Layer], tirx.PrimFunc]) -> Callable:
+    """The implementation that runs `make(layer)`, with the bias and GELU inside."""
+
+    def bound(x, w, bias):
+        from chapters.kit.gpu.call import compiled
+
+        func = make(Layer(len(x), len(w), x.shape[1], str(x.dtype).removeprefix("torch.")))
+        return gpu_linear_bench.by_kernel(func, compiled(func), x, w, bias)
+
+    return bound
 
 
 def by_triton(x, w, bias):
@@ -48,4 +63,9 @@ def by_triton(x, w, bias):
     return made.call, made.results
 
 
-IMPLEMENTATIONS = {"mma.sync": ours, "Triton": by_triton, **gpu_gelu_bench.LIBRARIES}
+IMPLEMENTATIONS = {
+    "mma.sync": by_kernel(kernel),
+    "wgmma": by_kernel(hopper_kernel),
+    "Triton": by_triton,
+    **gpu_gelu_bench.LIBRARIES,
+}

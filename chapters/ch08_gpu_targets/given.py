@@ -138,7 +138,7 @@ def lane_products(k: int, dtype: str) -> Callable:
     """A part of the kernel for one row, to call in its TVMScript: add_products(partial, A, B, column, lane).
 
     It adds to partial[lane] the products of vectors lane, lane + 32, lane + 64, ... of row 0 of A and of row `column`
-    of B. A vector has 16 bytes; a lane has up to eight vectors of each operand in flight. Raises ValueError unless k is
+    of B. A vector has 16 bytes; a lane has up to four vectors of each operand in flight. Raises ValueError unless k is
     a multiple of 32 vectors.
     """
     if k % warp_step(dtype) or k == 0:
@@ -147,7 +147,7 @@ def lane_products(k: int, dtype: str) -> Callable:
             "be left out. Use this kernel only if k is a multiple of that and not 0."
         )
     vector, steps = warp_step(dtype) // WARP, k // warp_step(dtype)
-    group = math.gcd(steps, 8)  # more than that many vectors of A and B do not fit into registers
+    group = math.gcd(steps, 4)  # more would need more registers, so fewer warps would run at once
 
     @T.inline
     def add_products(partial, A, B, column, lane):

@@ -228,7 +228,7 @@ def best_tile(compiled: Sequence[tuple[ThreadTile, Resources]], arch: str) -> Th
 def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
     """Return the matmul of one row, A (1, k), with its bias: a block of one warp computes one element of D (1, n).
 
-    Lane t of the 32 adds up the products of vectors t, t + 32, t + 64, ... of 16 bytes, with up to eight of them in
+    Lane t of the 32 adds up the products of vectors t, t + 32, t + 64, ... of 16 bytes, with up to four of them in
     flight. Then the lanes add up their sums. Raises ValueError unless k is a multiple of 32 such vectors. Chapter 6's
     primitive refuses to fuse here, because the lanes share the sum; so the bias is added by hand, once.
     """

@@ -103,13 +103,14 @@ def test_shared_memory_is_what_the_gpu_says(monkeypatch, there, found):
 
 def test_the_plan_has_the_shapes_that_are_promised():
     plan = bench.plan(quick=False)
-    for dtype in ("float16", "bfloat16"):
-        for shape in ((1, 1, 4096), (64, 1, 4096), (1, 4096, 4096), (8192, 8192)):
-            assert (shape, dtype) in plan["ch08_norm"]
-        for side in (4096, 8192):
-            assert Layer(side, side, side, dtype) in plan["ch08_linear"]
-        decode = [c for c in plan["ch08_linear"] if c.m == 1 and c.dtype == dtype]
-        assert [(c.n, c.k) for c in decode] == list(bench.LLAMA)
+    for shape in ((1, 1, 4096), (64, 1, 4096), (1, 4096, 4096), (8192, 8192)):
+        assert (shape, "bfloat16") in plan["ch08_norm"]
+    for side in (4096, 8192):
+        assert Layer(side, side, side, "bfloat16") in plan["ch08_linear"]
+    for rows in (1, bench.PREFILL_ROWS):
+        layers = [c for c in plan["ch08_linear"] if c.m == rows]
+        assert [(c.n, c.k) for c in layers if c.dtype == "bfloat16"] == list(bench.LLAMA)
+        assert "float16" in {c.dtype for c in layers}  # dlight's rule supports no other
     assert set(plan) == set(bench.plan(quick=True)) == set(bench.TABLES) - {"roofline"}
     assert sum(map(len, bench.plan(quick=True).values())) <= 5
 
@@ -227,6 +228,17 @@ def test_a_kernel_is_given_tensors_of_the_dtypes_it_declares(torch):
     assert case["errors"]["right, then an add"] < 1e-6
     assert case["errors"]["right"] < 1e-6 and "refused" in case["missing"]["for another layer"]
     assert case["bytes"]["right"] == Layer(m, n, k, "float16").bytes_moved("float32")
+    assert "copy" not in case["seconds"]
+
+
+def test_a_layer_of_one_row_is_timed_beside_a_copy_of_as_many_bytes(torch):
+    layer = Layer(1, 64, 512, "bfloat16")
+    clock = Counted(**{gpu_results.LINEAR: 2.0, "PyTorch's matmul, then an add": 3.0, "copy": 1.0})
+    case = gpu_linear_bench.measure(layer, clock, {}, compile_it=compiled_for_cpu, **ON_CPU)
+    assert 1.0 <= case["seconds"]["copy"]["median"] < 1.1  # `Counted` drifts
+    assert case["bytes"]["copy"] == layer.bytes_moved("bfloat16")
+    copied = gpu_linear_bench.copy_of(case["bytes"]["copy"], "cpu")()
+    assert abs(2 * copied.nbytes - case["bytes"]["copy"]) < 2
 
 
 class Event:
@@ -345,7 +357,7 @@ def made_up() -> dict[str, dict]:
     norm["graph_seconds"] = times(wide_kernel=1e-6, Triton=1.5e-6)
     norm |= {"errors": {"wide_kernel": 1e-4}, "missing": {"quack": "quack is not installed"}}
     names = {gpu_results.LINEAR: 2e-4, "PyTorch's matmul, then an add": 4e-4}
-    names |= {"shared memory": 8e-3, "tensor cores, 64 × 64": 2.5e-4}
+    names |= {"shared memory": 8e-3, "tensor cores, copies in flight": 2.5e-4}
     layer = {**dict.fromkeys("mnk", 4096), "dtype": "float16", "operations": 2 * 4096**3}
     layer |= {"bytes": dict.fromkeys(names, 10**8), "seconds": times(**names)}
     layer |= {"errors": {}, "missing": {}}
@@ -410,7 +422,7 @@ def test_numbers_on_the_page_are_those_of_the_file(written):
     assert row[1:] == ("1 µs (1.00)", "1.5 µs (1.50)")
     points = gpu_results.points_of("ch08_linear", {"measured": cases["ch08_linear"]})
     assert [(p.group, p.name) for p in points] == [
-        ("ours", "tensor cores, 64 × 64"),
+        ("ours", "tensor cores, copies in flight"),
         ("best library", gpu_results.LINEAR),
         ("not fused", "PyTorch's matmul, then an add"),
     ]

@@ -298,8 +298,7 @@ def test_a_block_asks_for_no_more_shared_memory_than_the_architecture_has(arch):
     asked = max(
         2 * int(b.shape[0]) for b in pools if b.scope() == "shared.dyn" and len(b.shape) == 1
     )
-    largest = arch not in ("sm_86", "sm_89", "sm_120a")
-    assert asked == (TILES[0] if largest else TILES[1]).shared_bytes <= block_shared_bytes(arch)
+    assert asked == TILES[0].shared_bytes <= block_shared_bytes(arch)
 
 
 def test_addresses_of_an_unknown_number_of_rows_have_64_bits():

@@ -360,7 +360,8 @@ def test_tiles_fit_the_size(size, tile):
 
 
 def test_a_gpu_with_little_shared_memory_gets_a_smaller_tile():
-    assert tile_for(4096, 4096, 4096, 99 * 1024) == TILES[1]
+    assert tile_for(4096, 4096, 4096, 99 * 1024) == TILES[0]
+    assert tile_for(4096, 4096, 4096, 64 * 1024) == TILES[1]
     assert tile_for(4096, 4096, 4096, 48 * 1024) == TILES[2]
 
 

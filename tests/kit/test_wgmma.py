@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import re
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from tvm.backend.cuda.tile_primitive.tma_utils import SwizzleMode, mma_shared_layout
 from tvm.target import Target
 
+from chapters.ch08_gpu_targets import gelu_layers
 from chapters.kit.gpu import call, cuda_resources, tensor_maps
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.launches import HostProgram, LaunchError, UnknownWordError, target_of
@@ -24,6 +26,7 @@ from tests.support.gpu import arrays
 SMALL = WgmmaTile(128, 32, 3)
 # rows past the end, columns past the end, a part of k past the end, more k than stages, three tiles a block
 SIZE = (200, 88, 456)
+DEALT = (200, 96, 456)  # the rows of B are whole groups, and the last group lies past the end
 
 _kernel = functools.lru_cache(maxsize=8)(wgmma_matmul)  # parsing one takes a second
 
@@ -45,8 +48,9 @@ def _error(
 @planted.runs_here
 @planted.both_orders
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_every_edge(dtype, backwards):
-    assert _error(dtype=dtype, backwards=backwards) < 1e-5
+@pytest.mark.parametrize(("size", "tile"), [(SIZE, SMALL), (DEALT, WgmmaTile(128, 64, 3))])
+def test_every_edge(size, tile, dtype, backwards):
+    assert _error(size, dtype, tile=tile, backwards=backwards) < 1e-5
 
 
 @planted.runs_here
@@ -59,6 +63,9 @@ def test_every_edge(dtype, backwards):
         ((130, 264, 136), WgmmaTile(128, 256, 4), 3),
         ((70, 136, 1096), WgmmaTile(64, 128, 8), 2),
         ((2200, 40, 16), WgmmaTile(128, 16, 2), 5),  # more tiles along m than are taken together
+        ((130, 288, 136), WgmmaTile(128, 256, 4), 3),
+        ((70, 160, 1096), WgmmaTile(64, 128, 8), 2),
+        ((64, 64, 64), WgmmaTile(64, 48, 2), 132),  # tiles that do not hold whole groups
     ],
 )
 def test_other_tiles(size, tile, blocks):
@@ -67,8 +74,20 @@ def test_other_tiles(size, tile, blocks):
 
 @planted.runs_here
 @pytest.mark.parametrize(("dtype", "bound"), [("float16", 1e-3), ("bfloat16", 8e-3)])
-def test_the_result_in_the_operands_dtype(dtype, bound):
-    assert _error(dtype=dtype, out=dtype) < bound
+@pytest.mark.parametrize("size", [SIZE, DEALT])
+def test_the_result_in_the_operands_dtype(size, dtype, bound):
+    assert _error(size, dtype, dtype) < bound
+
+
+@planted.runs_here
+@pytest.mark.parametrize("size", [SIZE, DEALT])
+def test_what_comes_after_the_sum_is_applied_before_rounding(size):
+    func = wgmma_matmul(*size, "float16", "float16", SMALL, 2, gelu_layers.gelu)
+    a, b, c, d = given = arrays(*size, "float16", out="float16")
+    planted.run_changed(func, given)
+    total = a.astype("float64") @ b.astype("float64").T + c
+    right = total * 0.5 * (1 + np.vectorize(math.erf)(total * 0.5**0.5))
+    assert np.abs(d - right).max() < 1e-3 * np.abs(right).max()
 
 
 # --- planted faults -------------------------------------------------------------------------------
@@ -173,6 +192,33 @@ def test_a_map_with_another_swizzle_gives_wrong_numbers(monkeypatch):
 
 @planted.runs_here
 @pytest.mark.parametrize(
+    "wrong", [{"pitches": [1, 2, 8, 32]}, {"pitches": [2, 8, 1, 32]}, {"size": [2, 4, 4, 2]}]
+)
+def test_rows_that_are_dealt_out_wrongly(wrong, monkeypatch):
+    """The order of two dimensions, which neighbours a lane holds, and one group too few."""
+    real = tensor_maps.packed
+
+    def packed(dtype, base, size, pitches, box, swizzle):
+        if len(size) == 5:
+            row = pitches[0]
+            pitches = [row * rows for rows in wrong.get("pitches", [1, 8, 2, 32])]
+            size = [size[0], *wrong.get("size", size[1:])]
+        return real(dtype, base, size, pitches, box, swizzle)
+
+    assert _error(DEALT, tile=WgmmaTile(128, 64, 3)) < 1e-5
+    monkeypatch.setattr(tensor_maps, "packed", packed)
+    assert _error(DEALT, tile=WgmmaTile(128, 64, 3)) > 1e-2
+
+
+@planted.runs_here
+def test_as_many_coordinates_as_the_map_has_dimensions():
+    change = r"_tensor_2d(_\w+\([^;]*?, \(kb \* 64\), )([^;]*;)", r"_tensor_5d\g<1>0, 0, 0, \g<2>"
+    with pytest.raises(LaunchError, match="copies by 5 coordinates, and the tensor map has 2 dim"):
+        _error(change=change)
+
+
+@planted.runs_here
+@pytest.mark.parametrize(
     ("name", "layout_type", "width"),
     [("NONE", 0, 64), ("32B_ATOM", 3, 16), ("64B_ATOM", 2, 32), ("128B_ATOM", 1, 64)],
 )
@@ -203,14 +249,14 @@ def test_descriptors_mean_what_tvm_s_own_layouts_say(name, layout_type, width):
     ("wrong", "said"),
     [
         ({"base": 72}, "begins at 72"),
-        ({"pitch": 200}, "200 bytes apart"),
+        ({"pitches": [200]}, r"\[200\] bytes apart"),
         ({"box": [64, 257]}, "more than 256"),
         ({"box": [68, 64]}, "136 bytes, which is no multiple"),
         ({"box": [128, 64]}, "swizzle is 128 wide"),
     ],
 )
 def test_a_map_that_the_driver_would_refuse(wrong, said):
-    array = {"dtype": "float16", "base": 64, "size": [96, 40], "pitch": 192}
+    array = {"dtype": "float16", "base": 64, "size": [96, 40], "pitches": [192]}
     right = {**array, "box": [64, 64], "swizzle": 3}
     assert len(tensor_maps.packed(**right)) == 128
     with pytest.raises(ValueError, match=said):
@@ -288,11 +334,15 @@ def test_the_instructions_are_there():
     text = cuda_resources.ptx(planted.source_of(wgmma_matmul(256, 256, 256, tile=TILES[0])), ARCH)
     for instruction, times in {
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16": 4,
-        "cp.async.bulk.tensor.2d.shared::cluster.global": 2,
+        "cp.async.bulk.tensor.2d.shared::cluster.global": 1,
+        "cp.async.bulk.tensor.5d.shared::cluster.global": 1,
         "mbarrier.try_wait.parity": 2,
         "wgmma.fence": 1,
     }.items():
         assert text.count(instruction) == times, instruction
+    # 128 sums of a thread, and half as many biases, four at a time
+    assert len(re.findall(r"st\.global\.v4\.\w+", text)) == 128 // 4
+    assert len(re.findall(r"ld\.global(?:\.nc)?\.v4\.\w+", text)) == 64 // 4
     # the bias costs no addition, anywhere; a kernel that adds has them
     addition = r"\b(add|fma)(\.rn)?(\.ftz)?\.f32"
     assert not re.search(addition, text)

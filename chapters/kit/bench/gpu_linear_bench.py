@@ -1,7 +1,8 @@
 """A linear layer with its bias on a GPU: the chapter's kernels and PyTorch's, all checked before they are timed.
 
 x (m, k), w (n, k) and bias (n,) give x @ w.T + bias. A kernel is a PrimFunc of four buffers: x and w, the bias and the
-result in the dtypes that it declares. A kernel that writes float32 moves more bytes, so bytes are counted per kernel.
+result in the dtypes that it declares. A kernel that writes float32 moves more bytes, so bytes are counted per kernel. A layer of one row takes as long as
+reading its weight, so a copy of as many bytes is measured beside it.
 """
 
 from __future__ import annotations
@@ -130,6 +131,15 @@ def by_torch(x, w, bias, *, fused: bool):
     return separately, lambda: out
 
 
+def copy_of(moved: int, device: str) -> Callable[[], object]:
+    """A copy that reads and writes `moved` bytes together."""
+    import torch
+
+    source = torch.randint(-100, 100, (moved // 2,), dtype=torch.int8, device=device)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
 def measure(
     layer: Layer,
     clock: Clock,
@@ -174,6 +184,9 @@ def measure(
 
     makers = {name: functools.partial(made, name) for name in ways}
     contenders, errors, missing = usable(makers, say)
+    if layer.m == 1:
+        contenders["copy"] = Contender(copy_of(layer.bytes_moved(layer.dtype), device))
+        moved["copy"] = layer.bytes_moved(layer.dtype)
     times = interleaved(contenders, clock, rounds=rounds, seconds=seconds)
     return {
         **asdict(layer),

@@ -14,8 +14,7 @@ from chapters.kit.bench.results import Several, Shown, load, made_with, not_yet
 from chapters.kit.draw.table import Table, si
 
 LINEAR = "PyTorch's linear"
-LINEAR_OURS = ("decode", "tensor cores, 64 × 64", "tensor cores, 128 × 128")
-LINEAR_OURS += ("tensor cores, copies in flight", "mma.sync", "wgmma")
+LINEAR_OURS = ("decode", "tensor cores, copies in flight", "mma.sync", "wgmma")
 LINEAR_UNFUSED = tuple(f"{name}, then an add" for name in ("PyTorch's matmul", *LINEAR_OURS))
 NORM_OURS = ("wide_kernel", "row_kernel")
 NORM_UNFUSED = ("PyTorch",)

@@ -64,18 +64,20 @@ void mbarrier_wait(const void* p, int parity) {
 
 // --- bulk copies -----------------------------------------------------------------------------------
 
-struct BulkCopy { CUtensorMap map; int64_t at[2]; uint32_t to, barrier; Span span; unsigned thread; };
+struct BulkCopy { CUtensorMap map; std::array<int64_t, 5> at; uint32_t to, barrier; Span span; unsigned thread; };
 static std::vector<BulkCopy> bulk_copies;  // asked for, not yet arrived
 static bool read_by_wgmma(const Span& span);
 static Memory pool;
 
-void bulk_copy(uint32_t to, const void* map, int c0, int c1, uint32_t barrier) {
+void bulk_copy_at(uint32_t to, const void* map, std::array<int64_t, 5> at, unsigned rank, uint32_t barrier) {
   BulkCopy it;
   memcpy(&it.map, map, sizeof it.map);
-  uint32_t bytes = it.map.box[0] * it.map.box[1] * it.map.item_bytes;
+  if (it.map.rank != rank) fail("copies by %u coordinates, and the tensor map has %u dimensions.", rank, it.map.rank);
+  uint32_t bytes = it.map.item_bytes;
+  for (uint32_t side : it.map.box) bytes *= side;
   shared_at(to, bytes, "copies to");
   if (to % (it.map.swizzle ? 1024 : 128)) fail("copies to %u in shared memory, where no tile of this swizzle can begin.", to - WINDOW);
-  it.at[0] = c0; it.at[1] = c1; it.to = to; it.barrier = barrier; it.span = {to, to + bytes}; it.thread = current;
+  it.at = at; it.to = to; it.barrier = barrier; it.span = {to, to + bytes}; it.thread = current;
   if (!mbarrier(barrier).published) fail("hands an mbarrier to a bulk copy that does not know it: no proxy fence since it was made.");
   if (read_by_wgmma(it.span)) fail("copies to %u in shared memory, which a wgmma in flight still reads.", to - WINDOW);
   for (auto& other : bulk_copies) if (other.span.meets(it.span)) fail("copies to %u in shared memory, which another bulk copy still fills.", to - WINDOW);
@@ -86,13 +88,18 @@ void bulk_copy(uint32_t to, const void* map, int c0, int c1, uint32_t barrier) {
 }
 static void arrive(const BulkCopy& it) {
   const CUtensorMap& map = it.map;
-  uint32_t row_bytes = map.box[0] * map.item_bytes;
-  for (uint32_t r = 0; r < map.box[1]; r++) for (uint32_t c = 0; c < map.box[0]; c++) {
-    int64_t x = it.at[0] + c, y = it.at[1] + r;
-    uint32_t to = swizzled(it.to + r * row_bytes + c * map.item_bytes, map.swizzle);
-    uint8_t* place = dynamic_shared + (to - WINDOW);
-    bool inside = x >= 0 && y >= 0 && x < (int64_t)map.size[0] && y < (int64_t)map.size[1];
-    if (inside) memcpy(place, (uint8_t*)map.base + y * map.pitch + x * map.item_bytes, map.item_bytes);
+  for (uint32_t to = it.span.from; to < it.span.to; to += map.item_bytes) {
+    uint32_t left = (to - it.to) / map.item_bytes;  // the element's number in the box, the innermost dimension first
+    int64_t from = 0;
+    bool inside = true;
+    for (int d = 0; d < 5; d++) {
+      int64_t x = it.at[d] + left % map.box[d];
+      left /= map.box[d];
+      inside = inside && x >= 0 && x < (int64_t)map.size[d];
+      from += x * (d ? map.pitch[d - 1] : map.item_bytes);
+    }
+    uint8_t* place = dynamic_shared + (swizzled(to, map.swizzle) - WINDOW);
+    if (inside) memcpy(place, (uint8_t*)map.base + from, map.item_bytes);
     else memset(place, 0, map.item_bytes);
   }
   MBarrier& barrier = mbarriers[it.barrier];

@@ -14,8 +14,9 @@
 // Descriptors are decoded (start, both offsets, swizzle), tensor maps too (size, pitch, box, swizzle, zeros past an edge).
 //
 // Not supported: operands of A in registers, transposed operands, float8 and sparse products, sums of float16, clusters
-// and multicast, bulk stores, reductions, tensor maps of other ranks, setmaxnreg, time. The layouts follow the PTX manual
-// as we read it; they have not been compared with a GPU.
+// and multicast, bulk stores, reductions, copies by maps of rank 1, 3 and 4, setmaxnreg, time. The layouts follow the PTX
+// manual; on an H200 the kernels of wgmma.py gave right results, so it reads the ones that they use in the same way.
+#include <array>
 #include <tuple>
 #include <utility>
 
@@ -58,14 +59,16 @@ void mbarrier_arrive(uint32_t address, uint32_t count, bool predicate = true);
 void mbarrier_arrive_expect(uint32_t address, uint32_t bytes);
 void mbarrier_wait(const void* p, int parity);  // until the phase of this parity is over
 
-struct alignas(64) CUtensorMap {  // as tensor_maps.py packs it: rank 2, the innermost first
-  uint64_t base, size[2], pitch;
-  uint32_t box[2], item_bytes, swizzle;
-  uint64_t rest[10];
+struct alignas(64) CUtensorMap {  // as tensor_maps.py packs it, the innermost dimension first
+  uint64_t base, size[5], pitch[4];
+  uint32_t box[5], item_bytes, swizzle, rank;
+  uint64_t rest[2];
 };
 static_assert(sizeof(CUtensorMap) == 128, "of the size that CUDA says");
 
-void bulk_copy(uint32_t to, const void* map, int c0, int c1, uint32_t barrier);
+void bulk_copy_at(uint32_t to, const void* map, std::array<int64_t, 5> at, unsigned rank, uint32_t barrier);
+inline void bulk_copy(uint32_t to, const void* map, int c0, int c1, uint32_t barrier) { bulk_copy_at(to, map, {c0, c1}, 2, barrier); }
+inline void bulk_copy(uint32_t to, const void* map, int c0, int c1, int c2, int c3, int c4, uint32_t barrier) { bulk_copy_at(to, map, {c0, c1, c2, c3, c4}, 5, barrier); }
 
 // --- wgmma -----------------------------------------------------------------------------------------
 

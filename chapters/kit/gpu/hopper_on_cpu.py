@@ -16,7 +16,7 @@ _WGMMA = re.compile(
     _PTX + r"wgmma_(b?f16)_ss_mma_async_sync_aligned_m64n(\d+)k16_f32_\1_\1_1_1_0_0\("
 )
 _COPY = (
-    _PTX + r"cp_async_bulk_tensor_g2s_cluster_async_bulk_tensor_2d"
+    _PTX + r"cp_async_bulk_tensor_g2s_cluster_async_bulk_tensor_[25]d"
     r"_shared__cluster_global_mbarrier__complete_tx__bytes\("
 )
 _NAMES = {

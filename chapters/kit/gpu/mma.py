@@ -96,7 +96,7 @@ class MmaTile:
 
 # from the tile that loads least to the tile that makes most blocks
 TILES = (
-    MmaTile(128, 256, 64, 64, 64, 3),
+    MmaTile(128, 256, 32, 64, 64, 4),
     MmaTile(128, 128, 32, 64, 64, 4),
     MmaTile(64, 128, 32, 32, 64, 4),
     MmaTile(64, 64, 32, 32, 32, 4),

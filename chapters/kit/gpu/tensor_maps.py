@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import struct
 from collections.abc import Iterator
 
@@ -19,20 +20,25 @@ from chapters.kit.gpu.limits import ITEM_BYTES
 
 NAME = "runtime.cuTensorMapEncodeTiled"
 BYTES = 128
-_PACKED = struct.Struct("<QQQQIIII")
+MOST = 5  # dimensions
+_PACKED = struct.Struct("<Q5Q4Q5IIII")
 
 
-def packed(dtype: str, base: int, size: list[int], pitch: int, box: list[int], swizzle: int):
-    """The bytes of a map of rank 2. Raises ValueError where CUDA's driver would refuse.
+def packed(
+    dtype: str, base: int, size: list[int], pitches: list[int], box: list[int], swizzle: int
+):
+    """The bytes of a map of rank 2 to MOST. Raises ValueError where CUDA's driver would refuse.
 
-    base: address of the array. size, box: elements, the innermost dimension first. pitch: bytes from row to row.
-    swizzle: 0 for none, else log2 of its width in units of 16 bytes.
+    base: address of the array. size, box: elements, the innermost dimension first. pitches: bytes that a step takes in
+    each dimension after the first. swizzle: 0 for none, else log2 of its width in units of 16 bytes.
     """
     item = ITEM_BYTES[dtype]
     inner = box[0] * item
     rules = {
         f"the array begins at {base}, which is no multiple of 16": base % 16,
-        f"rows are {pitch} bytes apart, which is no multiple of 16": pitch % 16,
+        f"rows are {pitches} bytes apart, which are no multiples of 16": any(
+            p % 16 or not p for p in pitches
+        ),
         f"a side of the box {box} is 0 or more than 256": not all(0 < b <= 256 for b in box),
         f"a row of the box is {inner} bytes, which is no multiple of 16": inner % 16,
         f"a row of the box is {inner} bytes, and the swizzle is {16 << swizzle} wide": swizzle
@@ -41,19 +47,25 @@ def packed(dtype: str, base: int, size: list[int], pitch: int, box: list[int], s
     for problem, broken in rules.items():
         if broken:
             raise ValueError(f"A tensor map cannot be encoded: {problem}.")
-    return _PACKED.pack(base, *size, pitch, *box, item, swizzle).ljust(BYTES, b"\0")
+    rank = len(size)
+    size, box = ([*given, *[1] * (MOST - rank)] for given in (size, box))
+    pitches = [*pitches, *[0] * (MOST - rank)]
+    return _PACKED.pack(base, *size, *pitches, *box, item, swizzle, rank).ljust(BYTES, b"\0")
 
 
 def _encode(to, dtype, rank, base, *numbers) -> None:
-    if rank != 2:
-        raise ValueError(f"A tensor map has rank {rank}; only rank 2 is supported here.")
-    *sizes, _interleave, swizzle, _promotion, _fill = map(int, numbers[:11])
-    (width, height, pitch), box, steps = sizes[:3], sizes[3:5], sizes[5:7]
-    if steps != [1, 1]:
+    if not 2 <= rank <= MOST:
+        raise ValueError(f"A tensor map has rank {rank}; ranks 2 to {MOST} are supported here.")
+    left = iter(map(int, numbers))
+    size, pitches, box, steps = (
+        list(itertools.islice(left, n)) for n in (rank, rank - 1, rank, rank)
+    )
+    _interleave, swizzle = itertools.islice(left, 2)
+    if set(steps) != {1}:
         raise ValueError(f"A tensor map has steps {steps}; only steps of 1 are supported here.")
     if to.value % 64:
         raise ValueError(f"A tensor map is stored at {to.value}, which is not a multiple of 64.")
-    data = packed(str(dtype), base.value, [width, height], pitch, box, swizzle)
+    data = packed(str(dtype), base.value, size, pitches, box, swizzle)
     ctypes.memmove(to.value, data, BYTES)
 
 

@@ -12,17 +12,22 @@
   read them).
 * PTX documents which thread holds which sum. So the biases are loaded straight into the registers that the first wgmma
   adds to: fusing them costs no instruction in the loop over k, and no pass over D.
+* Of every eight columns a thread holds two, and stores of two results are slow. So the tensor map of B has five
+  dimensions, which deal its rows out as in mma.py: of each 32, row 8 t + 2 j + v is copied to row 8 j + 2 t + v. Then
+  lane t of four holds columns 8 t to 8 t + 7: eight biases are two loads, eight results of 2 bytes are one store.
 
 A block computes one tile after another (a persistent kernel): while its consumers store one tile, its producer already
-loads the next. **No GPU has run this yet.** It is compiled, and executed by `hopper_on_cpu.hpp`, which says what that
-covers. It does not cover the time it takes, nor whether a GPU reads the descriptors as that file does.
+loads the next. The checks and tests execute it by `hopper_on_cpu.hpp`, which says what that covers. `bench 8` measures
+it on a GPU, where its results are compared with float64 first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tvm import tirx
+from tvm.ir import Expr
 from tvm.script import tirx as T
 
 from chapters.kit.gpu.launches import ARCHITECTURE, PIPELINE
@@ -49,7 +54,10 @@ UNIT = 16
 EIGHT_ROWS = 8 * 128 // UNIT
 UNUSED = 1  # the leading offset, which tiles as wide as their swizzle do not need
 ALONG_K = STEP * OPERAND_BYTES // UNIT
-COPY = "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+COPY = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+DEALT = 32  # rows of B that are dealt out among the eight sums of four lanes
+PIECE = 8  # neighbouring sums that a lane then holds
+WIDE = 4  # floats of a load, or results of 4 bytes of a store
 
 # Two functions with an empty instruction, of which the compiler knows only that it reads and writes a register. The
 # compiler moves no other use of a sum across `hold_register`. `anew` hides that the index of a bias may be the same for
@@ -92,16 +100,18 @@ def wgmma_matmul(
     out_dtype: str = "float32",
     tile: WgmmaTile | None = None,
     multiprocessors: int = MULTIPROCESSORS,
+    after: Callable[[Expr], Expr] = lambda total: total,
 ) -> tirx.PrimFunc:
     """D = A @ B.T + C for A (m, k), B (n, k) of `dtype`, C (n,) float32, D (m, n) of `out_dtype`; sums in float32.
 
-    tile: by default `best_tile`. multiprocessors: at most so many blocks are launched. The function's attributes name
-    the passes that lower it and the architecture that it is for; HostProgram and call.py read them. Raises ValueError
-    for sizes and dtypes that it does not support.
+    tile: by default `best_tile`. multiprocessors: at most so many blocks are launched. after: what each sum, a float32
+    expression, becomes before it is rounded, such as its GELU. The function's attributes name the passes that lower it
+    and the architecture that it is for; HostProgram and call.py read them. Raises ValueError for sizes and dtypes that
+    it does not support.
     """
     check_sizes(m, n, k, dtype, out_dtype)
     tile = tile or best_tile(m, n, multiprocessors)
-    return _kernel(_WgmmaLayer(m, n, k, dtype, out_dtype, tile, multiprocessors))
+    return _kernel(_WgmmaLayer(m, n, k, dtype, out_dtype, tile, multiprocessors, after))
 
 
 # --- the kernel, step by step ---------------------------------------------------------------------
@@ -117,6 +127,12 @@ class _WgmmaLayer(NamedTuple):
     out_dtype: str
     tile: WgmmaTile
     multiprocessors: int
+    after: Callable[[Expr], Expr]
+
+    @property
+    def dealt(self) -> bool:
+        """Whether the rows of B are dealt out: they must be whole groups of DEALT."""
+        return self.n % DEALT == self.tile.block_n % DEALT == 0
 
     @property
     def blocks(self) -> int:
@@ -155,10 +171,20 @@ class _WgmmaLayer(NamedTuple):
         """(first row, first column) of a block's tile number `turn`: down GROUP tiles, then right."""
         rows, columns = self.tile.grid(self.m, self.n)
         t = block + turn * self.blocks
-        above = t // (GROUP * columns) * GROUP
-        high = tirx.min(rows - above, GROUP)
-        inside = t % (GROUP * columns)
+        group = min(rows, GROUP)
+        above = t // (group * columns) * group
+        # dividing by a number that the compiler does not know takes the producer longer than asking for a tile
+        high = group if rows % group == 0 else tirx.min(rows - above, group)
+        inside = t % (group * columns)
         return (above + inside % high) * self.tile.block_m, inside // high * self.tile.block_n
+
+    def first_column(self, lane):
+        """The first column of a tile that a lane holds."""
+        return lane % 4 * (PIECE if self.dealt else 2)
+
+    def finish(self, total):
+        """The result that is stored for a sum."""
+        return T.cast(self.after(total), self.out_dtype)
 
     def inside(self, column):
         """Whether D has this column; the constant True if no tile reaches beyond the last one."""
@@ -174,17 +200,35 @@ class _Shared(NamedTuple):
     empty: tirx.Buffer
 
 
-def _tensor_map(layer: _WgmmaLayer, array, tensor_map, height: int, box_height: int):
-    """Encode a tensor map in host code: sizes and boxes in elements, innermost first; the pitch of rows in bytes."""
-    size, box, steps = (layer.k, height), (BLOCK_K, box_height), (1, 1)
+def _tensor_map(layer: _WgmmaLayer, array, tensor_map, heights, pitches, boxes):
+    """Encode a tensor map in host code. Its rows of k elements are counted in dimensions, innermost first.
+
+    heights, boxes: rows in each dimension, and of a copy. pitches: how many rows of the array a step in each takes.
+    """
+    row_bytes = layer.k * OPERAND_BYTES
+    rank = 1 + len(heights)
     return T.tensormap_encode_tiled(
-        tensor_map,
-        array.data,
-        *(*size, layer.k * OPERAND_BYTES, *box, *steps),
+        *(tensor_map, array.data, layer.k, *heights, *(rows * row_bytes for rows in pitches)),
+        *(BLOCK_K, *boxes, *[1] * rank),
         descriptor_dtype=layer.dtype,
-        rank=2,
+        rank=rank,
         swizzle=SWIZZLE_128,
         l2_promotion=PROMOTE_128,
+    )
+
+
+def _map_of_a(layer: _WgmmaLayer, A, tensor_map):
+    return _tensor_map(layer, A, tensor_map, [layer.m], [1], [layer.tile.block_m])
+
+
+def _map_of_b(layer: _WgmmaLayer, B, tensor_map):
+    n, block_n = layer.n, layer.tile.block_n
+    if not layer.dealt:
+        return _tensor_map(layer, B, tensor_map, [n], [1], [block_n])
+    # two neighbours, four lanes, four pairs of a lane, and groups
+    dealt = [2, 4, 4]
+    return _tensor_map(
+        layer, B, tensor_map, [*dealt, n // DEALT], [1, PIECE, 2, DEALT], [*dealt, block_n // DEALT]
     )
 
 
@@ -207,9 +251,18 @@ def _make_barriers(layer, shared, thread):
     T.cuda.cta_sync()
 
 
-def _copy(to, tensor_map, k, row, barrier):
-    """Ask for the tile of an operand that begins at this row and k; the copy reports its bytes to `barrier`."""
-    return T.ptx[COPY](T.address_of(to), T.address_of(tensor_map), k, row, T.address_of(barrier))
+def _copy(to, tensor_map, k, rows, barrier):
+    """Ask for the tile of an operand that begins at this k and row; the copy reports its bytes to `barrier`.
+
+    rows: where the tile begins in each dimension of rows of the tensor map.
+    """
+    copy = T.ptx[COPY.format(1 + len(rows))]
+    return copy(T.address_of(to), T.address_of(tensor_map), k, *rows, T.address_of(barrier))
+
+
+def _rows_of_b(layer: _WgmmaLayer, column):
+    """The `rows` of `_copy` for the part of B that begins at this row, which is a column of D."""
+    return [0, 0, 0, column // DEALT] if layer.dealt else [column]
 
 
 @T.inline
@@ -226,14 +279,55 @@ def _produce(layer, shared, a_map, b_map, block):
             T.ptx.mbarrier.arrive.expect_tx.shared.b64(
                 T.address_of(shared.full[s]), T.uint32(sum(layer.operand_bytes))
             )
-            _copy(shared.a_ring[s, 0, 0], a_map, kb * BLOCK_K, corner[0], shared.full[s])
-            _copy(shared.b_ring[s, 0, 0], b_map, kb * BLOCK_K, corner[1], shared.full[s])
+            rows_of_b = T.meta_var(_rows_of_b(layer, corner[1]))
+            _copy(shared.a_ring[s, 0, 0], a_map, kb * BLOCK_K, [corner[0]], shared.full[s])
+            _copy(shared.b_ring[s, 0, 0], b_map, kb * BLOCK_K, rows_of_b, shared.full[s])
 
 
 @T.inline
 def _hold(layer, own):
     for i in T.unroll(layer.sums):
         T.cuda.func_call("hold_register", own[i], source_code=HOLD)
+
+
+def _piece(group, half, e):
+    """Which of a thread's sums is the e-th of eight neighbours in a group of DEALT columns; half: 8 rows below."""
+    return (group * 4 + e // 2) * 4 + half * 2 + e % 2
+
+
+@T.inline
+def _start_dealt(layer, own, piece, C, column):
+    """Set the sums of a thread, eight neighbours at a time, and those of the same columns 8 rows below."""
+    number: T.let[T.int32] = T.cuda.func_call(
+        "anew", column // PIECE, source_code=ANEW, return_type="int32"
+    )  # of pieces: TVM sees that PIECE * number is a multiple of 4, and loads four at once
+    for g in T.unroll(layer.tile.block_n // DEALT):
+        if layer.inside(column + g * DEALT):
+            for part in T.unroll(PIECE // WIDE):
+                for v in T.vectorized(WIDE):
+                    piece[part * WIDE + v] = C[number * PIECE + g * DEALT + part * WIDE + v]
+        else:
+            for e in T.unroll(PIECE):
+                piece[e] = T.float32(0)
+        for half, e in T.grid(2, PIECE):
+            own[_piece(g, half, e)] = piece[e]
+    _hold(layer, own)
+
+
+@T.inline
+def _store_dealt(layer, own, rounded, D, row, column):
+    """Finish and round a thread's sums, and store those inside D, 16 bytes at a time."""
+    wide = T.meta_var(PIECE if layer.out_dtype == layer.dtype else WIDE)
+    for half in T.unroll(2):
+        if row + half * 8 < layer.m:
+            for g in T.unroll(layer.tile.block_n // DEALT):
+                if layer.inside(column + g * DEALT):
+                    for e in T.unroll(PIECE):
+                        rounded[e] = layer.finish(own[_piece(g, half, e)])
+                    for part in T.unroll(PIECE // wide):
+                        for v in T.vectorized(wide):
+                            at = T.meta_var(part * wide + v)
+                            D[row + half * 8, column + g * DEALT + at] = rounded[at]
 
 
 @T.inline
@@ -299,8 +393,8 @@ def _store(layer, own, D, row, column):
             for j in T.unroll(layer.tile.block_n // 8):
                 if layer.inside(column + j * 8):
                     for v in T.vectorized(2):
-                        rounded = T.meta_var(T.cast(own[j * 4 + half * 2 + v], layer.out_dtype))
-                        D[row + half * 8, column + j * 8 + v] = rounded
+                        result = T.meta_var(layer.finish(own[j * 4 + half * 2 + v]))
+                        D[row + half * 8, column + j * 8 + v] = result
 
 
 @T.inline
@@ -312,7 +406,7 @@ def _describe(desc, number, first):
 
 
 @T.inline
-def _consume(layer, own, desc, shared, C, D, block, thread):
+def _consume(layer, own, piece, rounded, desc, shared, C, D, block, thread):
     """A consumer: for every tile, start its sums from the biases, add all products, store."""
     lane = T.meta_var(thread % WARP)
     _describe(desc, 0, shared.a_ring[0, thread // WARPGROUP * ROWS, 0])
@@ -320,15 +414,21 @@ def _consume(layer, own, desc, shared, C, D, block, thread):
     for turn in T.serial(layer.turns(block), unroll=False):
         corner = T.meta_var(layer.corner(block, turn))
         row = T.meta_var(corner[0] + thread // WARP * 16 + lane // 4)
-        column = T.meta_var(corner[1] + lane % 4 * 2)
-        _start_from_bias(layer, own, C, column)
+        column = T.meta_var(corner[1] + layer.first_column(lane))
+        if layer.dealt:
+            _start_dealt(layer, own, piece, C, column)
+        else:
+            _start_from_bias(layer, own, C, column)
         _multiply_tile(layer, own, desc, shared, turn, lane)
         _hold(layer, own)
-        _store(layer, own, D, row, column)
+        if layer.dealt:
+            _store_dealt(layer, own, rounded, D, row, column)
+        else:
+            _store(layer, own, D, row, column)
 
 
 def _kernel(layer: _WgmmaLayer) -> tirx.PrimFunc:
-    m, n, k, dtype, out_dtype, tile, _ = layer
+    m, n, k, dtype, out_dtype, tile, *_ = layer
     stages = tile.stages
     # bytes of the pool before the ring of B, the mbarriers `full`, and the mbarriers `empty`
     b_at, full_at = stages * layer.operand_bytes[0], stages * tile.stage_bytes
@@ -344,9 +444,9 @@ def _kernel(layer: _WgmmaLayer) -> tirx.PrimFunc:
         T.func_attr({"global_symbol": "main", "tirx.noalias": True})
         T.func_attr({PIPELINE: "tirx", ARCHITECTURE: ARCH})
         a_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.evaluate(_tensor_map(layer, A, a_map, m, tile.block_m))
+        T.evaluate(_map_of_a(layer, A, a_map))
         b_map: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)
-        T.evaluate(_tensor_map(layer, B, b_map, n, tile.block_n))
+        T.evaluate(_map_of_b(layer, B, b_map))
 
         T.device_entry()
         block = T.cta_id([layer.blocks])
@@ -361,12 +461,14 @@ def _kernel(layer: _WgmmaLayer) -> tirx.PrimFunc:
         shared = T.meta_var(_Shared(a_ring, b_ring, full, empty))
         own = T.alloc_buffer((layer.sums,), "float32", scope="local")
         desc = T.alloc_buffer((2,), "uint64", scope="local")
+        piece = T.alloc_buffer((PIECE,), "float32", scope="local")
+        rounded = T.alloc_buffer((PIECE,), out_dtype, scope="local")
 
         _make_barriers(layer, shared, thread)
         if thread >= layer.consuming:
             if thread == layer.consuming:
                 _produce(layer, shared, a_map, b_map, block)
         else:
-            _consume(layer, own, desc, shared, C, D, block, thread)
+            _consume(layer, own, piece, rounded, desc, shared, C, D, block, thread)
 
     return main
