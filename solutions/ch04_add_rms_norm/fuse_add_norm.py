@@ -29,7 +29,7 @@ from chapters.ch04_add_rms_norm.given import (
     wide_kernel,
 )
 from chapters.kit.cpu.add_norm_on_cpu import cpu_kernel
-from chapters.kit.gpu.limits import ITEM_BYTES, VECTOR_BYTES
+from chapters.kit.gpu.limits import ITEM_BYTES, VECTOR_BYTES, WARP  # noqa: F401  for 4.4 without fit_threads
 from chapters.kit.ir.row_index import row_dimensions, row_index, unit_dimensions
 from chapters.runner.earlier import earlier
 
