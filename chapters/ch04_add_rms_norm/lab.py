@@ -70,7 +70,7 @@ display(kernel_picture(simple, "row_kernel"), kernel_picture(wide, "wide_kernel"
 
 # %% [markdown]
 # Here are some lines of the CUDA code that TVM generates for the wide kernel. A `uint4` is 16 bytes. A thread loads
-# four of them from x1 and four from x2, and all loads come before the first store.
+# one from x1 and one from x2, and both loads come before the first store.
 
 # %%
 (kernel,) = HostProgram(wide, CUDA).kernels.values()

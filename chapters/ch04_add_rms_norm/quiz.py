@@ -98,8 +98,8 @@ QUESTIONS = [
         "give to a row?",
         choices=("32", "64", "128", "1024"),
         compute=lambda: earlier(4).plan_threads(1000, "float16", 1024).threads,
-        because="With eight elements per load, a row has 125 vectors. In the reference, a thread holds up to four, so "
-        "one warp is enough. Your own plan may give a thread fewer vectors, and then it needs more threads.",
+        because="With eight elements per load, a row has 125 vectors. Each of them gets a thread, and threads come in "
+        "whole warps. So a row has four warps, and three threads of the last one are idle.",
     ),
     Question(
         ask="FuseAsUpstream asks only whether the first dimension is 1. What does it make of tensors of (4, 3, 64)?",

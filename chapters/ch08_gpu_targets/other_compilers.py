@@ -317,10 +317,14 @@ def excerpt(text: str, *parts: tuple[str, str, int]) -> str:
     for first, last, width in parts:
         start = next(n for n in range(at, len(lines)) if first in lines[n])
         end = next(n for n in range(start, len(lines)) if last in lines[n])
-        shown += [f"    … {start - at} lines"] if start > at else []
+        shown += [_left_out(start - at)] if start > at else []
         shown += [x if len(x) <= width else f"{x[:width]}…" for x in lines[start : end + 1]]
         at = end + 1
-    return "\n".join([*shown, *([f"    … {len(lines) - at} lines"] if at < len(lines) else [])])
+    return "\n".join([*shown, *([_left_out(len(lines) - at)] if at < len(lines) else [])])
+
+
+def _left_out(lines: int) -> str:
+    return f"    … {lines} line{'s' * (lines > 1)}"
 
 
 def text_of(program: str) -> str:

@@ -29,7 +29,7 @@ from chapters.ch04_add_rms_norm.given import (
     wide_kernel,
 )
 from chapters.kit.cpu.add_norm_on_cpu import cpu_kernel
-from chapters.kit.gpu.limits import ITEM_BYTES, VECTOR_BYTES, WARP
+from chapters.kit.gpu.limits import ITEM_BYTES, VECTOR_BYTES, WARP  # noqa: F401  for 4.4 without fit_threads
 from chapters.kit.ir.row_index import row_dimensions, row_index, unit_dimensions
 from chapters.runner.earlier import earlier
 
@@ -180,17 +180,15 @@ def row_kernel(
 def plan_threads(hidden_size: int, dtype: str, limit: int) -> Plan:
     """Return the plan of a wide kernel for rows of `hidden_size` elements. limit: the most threads a block may have.
 
-    vector: 16 bytes of elements, or 1 if that does not divide hidden_size. threads: whole warps, chosen by fit_threads
-    near the number with which a thread holds at most four vectors, or near limit. rows: as many as fit into a block of
-    128 threads, or of limit if that is less; at least 1.
+    vector: 16 bytes of elements, or 1 if that does not divide hidden_size. threads: whole warps, chosen by fit_threads.
+    Each thread holds one vector if limit allows that, and otherwise about as few as it allows. rows: as many as fit
+    into a block of 128 threads, or of limit if that is less; at least 1.
     """
-    # BEGIN exercise 4.4 (about 5 lines): elements per load, then threads per row, then rows per block
+    # BEGIN exercise 4.4 (about 5 lines): elements per load, then one thread per load, then rows per block
     vector = VECTOR_BYTES // ITEM_BYTES[dtype]
     if hidden_size % vector:
         vector = 1
-    vectors = hidden_size // vector
-    four_each = math.ceil(vectors / (4 * WARP)) * WARP
-    threads = fit_threads(vectors, min(limit, four_each))
+    threads = fit_threads(hidden_size // vector, limit)
     return Plan(threads, vector, rows=max(1, min(limit, 128) // threads))
     # END exercise 4.4
 

@@ -51,7 +51,7 @@ def plan_threads(hidden_size, dtype, limit):
     vector = width if hidden_size % width == 0 else 1
     vectors = hidden_size // vector
     wanted = WARP
-    while 4 * wanted < vectors and wanted + WARP <= limit:
+    while wanted < vectors and wanted + WARP <= limit:
         wanted += WARP
     threads = fit_threads(vectors, wanted)
     rows = 1

@@ -116,6 +116,6 @@ def test_inductor_still_writes_what_was_recorded():
 def test_an_excerpt_says_how_many_lines_it_leaves_out():
     text = "a\nb\nc\nd\ne"
     assert others.excerpt(text, ("b", "c", 9), ("e", "e", 9)) == (
-        "    … 1 lines\nb\nc\n    … 1 lines\ne"
+        "    … 1 line\nb\nc\n    … 1 line\ne"
     )
-    assert others.excerpt("long\nb", ("lo", "lo", 2)) == "lo…\n    … 1 lines"
+    assert others.excerpt("long\nb", ("lo", "lo", 2)) == "lo…\n    … 1 line"
