@@ -1,8 +1,8 @@
 """A linear layer with its bias on a GPU: the chapter's kernels and PyTorch's, all checked before they are timed.
 
 x (m, k), w (n, k) and bias (n,) give x @ w.T + bias. A kernel is a PrimFunc of four buffers: x and w, the bias and the
-result in the dtypes that it declares. A kernel that writes float32 moves more bytes, so bytes are counted per kernel. A layer of one row takes as long as
-reading its weight, so a copy of as many bytes is measured beside it.
+result in the dtypes that it declares. A kernel that writes float32 moves more bytes, so bytes are counted per kernel.
+A layer of one row takes as long as reading its weight, so a copy of as many bytes is measured beside it.
 """
 
 from __future__ import annotations
