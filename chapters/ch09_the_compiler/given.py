@@ -16,6 +16,7 @@ from chapters.kit.cpu.matmul_tile import has_few_rows, lanes_of, largest_divisor
 from chapters.kit.cpu.nt_matmul import NAME, has_product
 from chapters.kit.ir.tensor_ir import innermost_blocks
 from chapters.kit.pipeline.copy_operands_before_in_place import CopyOperandsBeforeInPlace
+from chapters.kit.pipeline.require_threads import RequireThreads
 from chapters.kit.pipeline.sum_in_float32 import SumInFloat32
 from chapters.kit.pipeline.unscheduled import map_unscheduled
 from chapters.kit.pipeline.vectorize_transcendentals import VectorizeTranscendentals
@@ -74,8 +75,11 @@ def before_fusion() -> list[Pass]:
 
 
 def after_schedules(target: Target) -> list[Pass]:
-    """Return the pass that writes exp, tanh, erf and sigmoid as polynomials, on a CPU. A GPU has instructions."""
-    return [VectorizeTranscendentals()] if target.kind.name == "llvm" else []
+    """Return the pass that writes exp, tanh, erf and sigmoid as polynomials, on a CPU. A GPU has instructions.
+
+    For a GPU, return the pass that refuses a kernel without threads.
+    """
+    return [VectorizeTranscendentals() if target.kind.name == "llvm" else RequireThreads()]
 
 
 def vm_phase() -> list[Pass]:

@@ -78,13 +78,9 @@ class Reference:
 
     def step(self, qkv: np.ndarray) -> np.ndarray:
         """(1, s, qkv_heads, d) -> (1, s, heads * d). The new tokens are added."""
-        c = self.config
+        c, heads = self.config, self.config.num_attention_heads
         positions = len(self.keys) + np.arange(qkv.shape[1])
-        heads = c.num_attention_heads
-        parts = np.split(qkv[0].astype("float64"), [heads, heads + c.num_key_value_heads], axis=1)
-        q, k = (rotated(one, positions, c.rope_theta) for one in parts[:2])
-        self.keys += list(self.rounded(k))
-        self.values += list(self.rounded(parts[2]))
+        q = self.append(qkv)
         keys, values = np.stack(self.keys), np.stack(self.values)
         result = np.empty(q.shape)
         for token, position in enumerate(positions):
@@ -94,6 +90,16 @@ class Reference:
                 weights = np.exp(scores - scores.max())
                 result[token, head] = weights / weights.sum() @ values[: position + 1, of_head]
         return result.reshape(1, len(positions), -1)
+
+    def append(self, qkv: np.ndarray) -> np.ndarray:
+        """Add the new tokens; their queries, (s, heads, d)."""
+        c, heads = self.config, self.config.num_attention_heads
+        positions = len(self.keys) + np.arange(qkv.shape[1])
+        parts = np.split(qkv[0].astype("float64"), [heads, heads + c.num_key_value_heads], axis=1)
+        q, k = (rotated(one, positions, c.rope_theta) for one in parts[:2])
+        self.keys += list(self.rounded(k))
+        self.values += list(self.rounded(parts[2]))
+        return q
 
     def rounded(self, x: np.ndarray) -> np.ndarray:
         return x if self.dtype == WHOLE else x.astype(self.dtype).astype("float64")

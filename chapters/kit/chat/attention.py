@@ -1,4 +1,7 @@
-"""Attention over the tokens that there are: one kernel for scores, softmax and values, on cache_layout.py's cache."""
+"""Attention over the tokens that there are: one kernel for scores, softmax and values, on cache_layout.py's cache.
+
+The kernels here are for a CPU; attention_on_gpu.py has those for a GPU.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from tvm.script import tirx as T
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as I
 
+from chapters.kit.chat import attention_on_gpu
 from chapters.kit.chat.cache_layout import LANES, cache_shape
 from chapters.kit.cpu.prefetch import CACHE_LINE, prefetch
 from chapters.kit.decoder.llama_config import LlamaConfig
@@ -22,10 +26,17 @@ PARALLEL = 1 << 15  # tokens times elements of a head from which several threads
 
 
 class CachedAttention(nn.Module):
-    """Causal attention of new tokens over themselves and the cached ones, without projections."""
+    """Causal attention of new tokens over themselves and the cached ones, without projections.
 
-    def __init__(self, config: LlamaConfig):
+    on_gpu: with the kernels for a GPU.
+    """
+
+    def __init__(self, config: LlamaConfig, on_gpu: bool = False):
         self.config = config
+        self.append_kernel, self.attention_kernel = append_kernel, attention_kernel
+        if on_gpu:
+            self.append_kernel = attention_on_gpu.append_kernel
+            self.attention_kernel = attention_on_gpu.attention_kernel
 
     def forward(self, qkv: Tensor, rope: Tensor, positions: Tensor, kv_cache: Tensor, layer: int):
         """qkv (1, s, qkv_heads * d), positions (1,) -> (1, s, heads * d), and the extended cache."""
@@ -33,14 +44,14 @@ class CachedAttention(nn.Module):
         _, s, _ = qkv.shape
         number = int64(layer)
         kv_cache = op.tensor_ir_inplace_op(
-            append_kernel(config, s, dtype),
+            self.append_kernel(config, s, dtype),
             "append_to_cache",
             [kv_cache, qkv, rope, positions, number],
             inplace_indices=0,
             out=kv_cache,
         )
         out = op.tensor_ir_op(
-            attention_kernel(config, s, dtype),
+            self.attention_kernel(config, s, dtype),
             "attention",
             [kv_cache, qkv, rope, positions, number],
             Tensor.placeholder(

@@ -61,7 +61,8 @@ def compile_decoder(
     phases: chapter 11's function of this name, in passes.py. exact: products take x in float32, and the cache holds
     float32; without it 8 bits and float16, where the processor has instructions for products of 8 bits.
     """
-    mod, names = chat_decoder(weights, functions, cache_dtype(target, exact))
+    on_gpu = target.kind.name != "llvm"
+    mod, names = chat_decoder(weights, functions, cache_dtype(target, exact), on_gpu)
     bounds = {"seq_len": weights.config.context_window_size}
     passes = with_coded_passes(phases(target, variable_bounds=bounds), target, exact)
 

@@ -34,9 +34,16 @@ def matrix(spec: Spec) -> Matrix:
 class ChatAttention(nn.Module):
     """Grouped-query attention with a fused q, k, v projection, on the cache of `CachedAttention`."""
 
-    def __init__(self, config, qkv_proj: MatrixLinear, o_proj: MatrixLinear, model: nn.Module):
+    def __init__(
+        self,
+        config,
+        qkv_proj: MatrixLinear,
+        o_proj: MatrixLinear,
+        model: nn.Module,
+        on_gpu: bool,
+    ):
         self.config, self.qkv_proj, self.o_proj = config, qkv_proj, o_proj
-        self.attend = CachedAttention(config)
+        self.attend = CachedAttention(config, on_gpu)
         self._model = (model,)  # which owns the table of rotations
 
     def forward(self, hidden_states: Tensor, positions: Tensor, kv_cache: Tensor, layer_id: int):
@@ -67,13 +74,16 @@ class ChatDecoder(LlamaForCausalLM):
 
 
 def chat_decoder(
-    weights: Weights, functions: Sequence[str] = FUNCTIONS, cache_dtype: str = "float32"
+    weights: Weights,
+    functions: Sequence[str] = FUNCTIONS,
+    cache_dtype: str = "float32",
+    on_gpu: bool = False,
 ) -> tuple[tvm.IRModule, list[str]]:
     """(the decoder as an IRModule, the names of its parameters in the order of the tuple that its functions take).
 
     functions: among those of ChatDecoder.
     cache_dtype: "float32" or "float16". One sequence; `seq_len` is symbolic, the context window and the vocabulary
-    are not.
+    are not. on_gpu: with kernels of attention for a GPU; those for a CPU have no threads of a GPU.
     """
     config = weights.config
 
@@ -88,7 +98,7 @@ def chat_decoder(
     for at, layer in enumerate(model.layers):
         name = f"model.layers.{at}."
         projections = (linear(f"{name}self_attn.{part}") for part in ("qkv_proj", "o_proj"))
-        layer.self_attn = ChatAttention(config, *projections, model)
+        layer.self_attn = ChatAttention(config, *projections, model, on_gpu)
         layer.mlp.gate_up_proj = linear(f"{name}mlp.gate_up_proj")
         layer.mlp.down_proj = linear(f"{name}mlp.down_proj")
     mod, parameters = whole.export_tvm(
