@@ -27,6 +27,9 @@ CONTENDERS = {  # how a name begins -> its colour, the same on every plot; the l
     "Transformers, torch.compile": COLOURS[6],
     "TVM": COLOURS[1],
     "llama.cpp": COLOURS[2],
+    "Triton": COLOURS[3],
+    "FlashInfer": COLOURS[2],
+    "quack": COLOURS[7],
 }
 NAMES = {  # what a results file calls a contender -> what every plot calls it; the longest beginning that fits counts
     "ours": "this course",
@@ -37,6 +40,7 @@ NAMES = {  # what a results file calls a contender -> what every plot calls it; 
     "TVM's zero, default": "TVM's zero, then its default",
     "wide_kernel": "this course, wide_kernel",
     "row_kernel": "this course, row_kernel",
+    "dlight": "TVM's dlight",
 }
 MARKERS = "os^Dv"  # shapes differ too, for readers who cannot tell the colours apart
 INK = "#010203"  # matplotlib writes this colour; the page's text colour replaces it
