@@ -355,7 +355,7 @@ def kernel_table(entries: list[dict], board: str = SHOWN_BOARD) -> Table:
                 else "bulk copies",
                 conflict if e["sectors"] else "–",
                 least,
-                f"{e['operations'] / e['dram_bytes']:.3g}",
+                gpu_results.format_intensity(e["operations"] / e["dram_bytes"]),
                 si(executed, "") if e["executed"] else "loops not read",
                 _time(e["seconds"]),
                 e["busiest"],

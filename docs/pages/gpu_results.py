@@ -314,7 +314,7 @@ SUMMARIES = {
 
 
 def compared() -> Several | Shown:
-    """The cost model beside what was measured; predictions for GPUs that were not measured are then folded."""
+    """The cost model beside what was measured; the predictions for every GPU are then folded."""
     module = importlib.import_module("chapters.ch08_gpu_targets.predicted_and_measured")
     pairs = module.find_pairs(tables.load)
     if not pairs:
@@ -329,9 +329,7 @@ def compared() -> Several | Shown:
     title, words = f"The cost model on one {boards}", "predicted time over measured time"
     table, claim = module.pairs_table(pairs), module.describe_error(pairs)
     figure = bars(drawn, words, title, caption, table, (1, "as measured"), claim)
-    return Several(
-        [figure, Folded("Predictions for other GPUs", predicted(with_steps=False).parts)]
-    )
+    return Several([figure, Folded("Predictions for every GPU", predicted(with_steps=False).parts)])
 
 
 def predicted(with_steps: bool = True) -> Several | Shown:

@@ -158,9 +158,7 @@ def roofline_table(points: Sequence[Point], ceilings: Ceilings) -> Table:
     for case in dict.fromkeys(point.case for point in points):
         here = [point for point in points if point.case == case]
         shares = {p.group: f"{p.share(ceilings):.0%}, {p.name}" for p in here}
-        intensity = here[0].intensity
-        told = f"{intensity:,.0f}" if intensity >= 100 else f"{intensity:.3g}"
-        rows.append((case, told, *_cells(shares, groups)))
+        rows.append((case, format_intensity(here[0].intensity), *_cells(shares, groups)))
     return Table(("case", "operations per byte", *groups), rows)
 
 
@@ -183,6 +181,11 @@ def layer_text(case: dict) -> str:
 def case_text(case: dict) -> str:
     """The dtype and the sizes of a case."""
     return f"{case['dtype']} {shape_text(case['shape']) if 'shape' in case else layer_text(case)}"
+
+
+def format_intensity(operations_per_byte: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{operations_per_byte:{',.0f' if operations_per_byte >= 100 else '.3g'}}"
 
 
 def _cells(texts: dict[str, str], names: Sequence[str]) -> list[str]:
