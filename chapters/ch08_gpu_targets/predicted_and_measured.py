@@ -58,7 +58,7 @@ def find_pairs(read: Read = load) -> list[Pair]:
 
 def _measured(read: Read) -> Iterable[tuple[tuple[str, str], float]]:
     """((kernel, board), median seconds), named as the predictions are; of two with one name the last counts."""
-    for name, names_of in (("ch08_steps", _steps), ("ch08_norm", _norms), ("ch08_linear", _decode)):
+    for name, names_of in NAMES.items():
         results = read(name)
         board = results and find_board(results.get("gpu", ""))
         if not board:
@@ -70,7 +70,8 @@ def _measured(read: Read) -> Iterable[tuple[tuple[str, str], float]]:
                 yield (predicted_as, board.name), case["seconds"][kernel]["median"]
 
 
-def _steps(case: dict) -> dict[str, str]:
+def find_steps(case: dict) -> dict[str, str]:
+    """step -> what the predictions call it, if this is the layer that they are for; else empty."""
     same = all(case[name] == getattr(STEPS, name) for name in ("m", "n", "k", "dtype"))
     return {step: f"{STEPS.m} rows: {step}" for step in gpu_results.steps_of(case) if same}
 
@@ -84,6 +85,16 @@ def _norms(case: dict) -> dict[str, str]:
 def _decode(case: dict) -> dict[str, str]:
     same = (case["m"], case["n"], case["k"]) == (1, STEPS.n, STEPS.k)
     return {"decode": "1 row: decode"} if same and "decode" in case["seconds"] else {}
+
+
+# name of a results file -> from one of its cases to {kernel: what the predictions call it}
+NAMES = {"ch08_steps": find_steps, "ch08_norm": _norms, "ch08_linear": _decode}
+
+
+def find_sources(read: Read = load) -> list[str]:
+    """The lines that say how the measured times were made, each once."""
+    there = filter(None, map(read, NAMES))
+    return list(dict.fromkeys(gpu_results.source(results).source for results in there))
 
 
 def _group(entry: dict) -> str:

@@ -23,6 +23,8 @@ from chapters.ch08_gpu_targets.predicted_and_measured import (
     describe_details,
     describe_error,
     find_pairs,
+    find_sources,
+    find_steps,
     pairs_table,
 )
 from chapters.kit.bench import gpu_norm_bench, gpu_results
@@ -495,7 +497,8 @@ def shown() -> Several | Shown:
     beside = []
     if pairs:
         told = f"{describe_error(pairs)} {describe_details(pairs)}"
-        beside = [Shown(None, told), pairs_table(pairs)]
+        sources = (Shown(None, one) for one in find_sources(load))
+        beside = [Shown(None, told), pairs_table(pairs), *sources]
     label = LABEL if pairs else f"{LABEL} `{MEASURE}` measures on an NVIDIA GPU."
     published = validation_table(measured["validation"]).note
     return Several(
@@ -525,6 +528,9 @@ def steps_shown() -> Several | Shown:
             return bench.shown("ch08_steps")
         table = pairs_table(pairs)
         rows = [(row[0].removeprefix(layer), *row[1:]) for row in table.rows]
+        case = next(case for case in results["measured"]["cases"] if find_steps(case))
+        if library := case["seconds"].get(gpu_results.LINEAR):
+            rows.append((gpu_results.LINEAR, si(library["median"], "s"), "–", "–", rows[-1][-1]))
         return Several([Table(table.header, rows), gpu_results.source(results)])
     results = load(NAME)
     if results is None:

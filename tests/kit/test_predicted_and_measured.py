@@ -7,7 +7,7 @@ import pytest
 from chapters.ch08_gpu_targets import predicted_and_measured as both
 from chapters.ch08_gpu_targets import predictions
 from chapters.ch08_gpu_targets.bench import STEPS
-from chapters.kit.bench.results import load
+from chapters.kit.bench.results import Shown, load
 from chapters.kit.gpu.gpus import find_board
 from docs.pages import gpu_results as page
 from docs.pages.folded import Folded
@@ -127,15 +127,24 @@ def test_the_page_draws_the_ratios_and_folds_what_is_only_predicted(monkeypatch)
 
 
 def test_a_lesson_shows_the_measured_steps_first(monkeypatch):
-    monkeypatch.setattr(predictions, "load", FILES.get)
-    monkeypatch.setattr(predictions.gpu_results, "source", lambda results: "how it was made")
+    made = Shown(None, "how it was made")
+    monkeypatch.setattr(predictions.gpu_results, "source", lambda results: made)
+    times = {"shared memory": 1.0, "wgmma": 0.2, predictions.gpu_results.LINEAR: 0.15}
+    files = {**FILES, "ch08_steps": measure(case(times, **SIZES))}
+    monkeypatch.setattr(predictions, "load", files.get)
     table, source = predictions.steps_shown().parts
     assert [row[:3] for row in table.rows] == [
         ("shared memory", "1 s", "1.05 s"),
-        ("rows padded", "1.6 s", "2 s"),
         ("wgmma", "200 ms", "100 ms"),
+        (predictions.gpu_results.LINEAR, "150 ms", "–"),
     ]
-    assert source == "how it was made"
+    assert source is made
+    monkeypatch.setattr(
+        predictions, "load", {**files, predictions.NAME: load(predictions.NAME)}.get
+    )
+    told = str(predictions.shown())
+    assert told.startswith("Predicted over measured time is")
+    assert told.count("how it was made") == 1 and "A prediction, not a measurement" in told
 
 
 @pytest.mark.parametrize(
