@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 import io
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -242,6 +243,9 @@ def bandwidth(
 
     def draw(axes) -> None:
         axes.set_xscale("log")
+        least, most = sizes[0].bytes, sizes[-1].bytes
+        if most < 10 * least:  # else no power of ten, where the labels are, may lie between them
+            axes.set_xlim(10 ** math.floor(math.log10(least)), 10 ** math.ceil(math.log10(most)))
         axes.set_xlabel("bytes that are read and written")
         axes.set_ylabel("bytes per second")
         draw_series(axes, [Series(name, points) for name, points in rates.items()])
