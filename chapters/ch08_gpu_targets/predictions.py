@@ -18,7 +18,16 @@ from tvm import te, tirx
 from chapters.ch04_add_rms_norm.gpu_norms import kernels as norm_kernels
 from chapters.ch08_gpu_targets import bench
 from chapters.ch08_gpu_targets.bench import STEPS, steps
-from chapters.kit.bench import gpu_norm_bench
+from chapters.ch08_gpu_targets.predicted_and_measured import (
+    NAME,
+    describe_details,
+    describe_error,
+    find_pairs,
+    find_sources,
+    find_steps,
+    pairs_table,
+)
+from chapters.kit.bench import gpu_norm_bench, gpu_results
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.bench.kernel_counts import compiler, save_counts
 from chapters.kit.bench.results import Several, Shown, load, made_with
@@ -40,7 +49,6 @@ from chapters.kit.quantized.coded_products_on_gpu import schedule
 from chapters.kit.quantized.dequantize import kernel as unpacking
 from chapters.runner.earlier import earlier
 
-NAME = "gpu_predictions"
 COMMAND = "python -m chapters.ch08_gpu_targets.predictions"
 SHOWN_BOARD = "H100 SXM"
 MEASURE = "python -m chapters bench 8"
@@ -349,7 +357,7 @@ def kernel_table(entries: list[dict], board: str = SHOWN_BOARD) -> Table:
                 else "bulk copies",
                 conflict if e["sectors"] else "–",
                 least,
-                f"{e['operations'] / e['dram_bytes']:.3g}",
+                gpu_results.format_intensity(e["operations"] / e["dram_bytes"]),
                 si(executed, "") if e["executed"] else "loops not read",
                 _time(e["seconds"]),
                 e["busiest"],
@@ -473,38 +481,60 @@ def best_product(arch: str) -> str:
 
 
 LABEL = (
-    "A prediction, not a measurement: no GPU was used. The model counts what a kernel asks of memory and of the "
-    f"multiprocessors, and divides by data-sheet rates. `{MEASURE}` measures on an NVIDIA GPU."
+    "A prediction, not a measurement. The model counts what a kernel asks of memory and of the multiprocessors, and "
+    "divides by data-sheet rates."
 )
+NOT_YET = f"Nothing is predicted yet: `{COMMAND}` does it, without a GPU."
 
 
 def shown() -> Several | Shown:
-    """The results file's tables with their label and source, or one sentence if there is no file."""
+    """What was measured beside what was predicted, then each kernel's counts; or that nothing is predicted yet."""
     results = load(NAME)
     if results is None:
-        return Shown(None, f"Nothing is predicted yet: `{COMMAND}` does it, without a GPU.")
+        return Shown(None, NOT_YET)
     measured = results["measured"]
-    entries = measured["predictions"]
-    source = f"{measured['compiler']}, {measured['disassembler']}; {made_with(results)}"
+    pairs = find_pairs(load)
+    beside = []
+    if pairs:
+        told = f"{describe_error(pairs)} {describe_details(pairs)}"
+        sources = (Shown(None, one) for one in find_sources(load))
+        beside = [Shown(None, told), pairs_table(pairs), *sources]
+    label = LABEL if pairs else f"{LABEL} `{MEASURE}` measures on an NVIDIA GPU."
+    published = validation_table(measured["validation"]).note
     return Several(
         [
-            Shown(None, LABEL),
-            kernel_table(entries),
-            board_table(entries),
-            resources_table(entries),
-            validation_table(measured["validation"]),
-            Shown(None, source),
+            *beside,
+            Shown(None, label),
+            kernel_table(measured["predictions"]),
+            Shown(None, published),
+            Shown(None, source(results)),
         ]
     )
 
 
+def source(results: dict) -> str:
+    """The line that says how the file of predictions was made."""
+    measured = results["measured"]
+    return f"{measured['compiler']}, {measured['disassembler']}; {made_with(results)}"
+
+
 def steps_shown() -> Several | Shown:
-    """The chapter's steps on one layer: as measured, or, where nothing was measured, as predicted for SHOWN_BOARD."""
-    if load("ch08_steps") is not None:
-        return Several([bench.shown("roofline"), bench.shown("ch08_steps")])
+    """The chapter's steps on one layer: as measured, with the predictions for the same GPU; else as predicted."""
+    results = load("ch08_steps")
+    if results is not None:
+        layer = f"{STEPS.m} rows: "
+        pairs = [pair for pair in find_pairs(load) if pair.case.startswith(layer)]
+        if not pairs:  # no prediction for this GPU
+            return bench.shown("ch08_steps")
+        table = pairs_table(pairs)
+        rows = [(row[0].removeprefix(layer), *row[1:]) for row in table.rows]
+        case = next(case for case in results["measured"]["cases"] if find_steps(case))
+        if library := case["seconds"].get(gpu_results.LINEAR):
+            rows.append((gpu_results.LINEAR, si(library["median"], "s"), "–", "–", rows[-1][-1]))
+        return Several([Table(table.header, rows), gpu_results.source(results)])
     results = load(NAME)
     if results is None:
-        return Shown(None, f"Nothing is predicted yet: `{COMMAND}` does it, without a GPU.")
+        return Shown(None, NOT_YET)
     entries = [e for e in results["measured"]["predictions"] if e["board"] == SHOWN_BOARD]
     rows = []
     for e in entries:

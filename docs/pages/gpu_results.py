@@ -1,85 +1,288 @@
-"""What the page of results shows of GPUs: plots and tables of what was measured, or what a model predicts."""
+"""What the page of results shows of GPUs: what was measured, then predictions beside it, then predictions alone."""
 
 from __future__ import annotations
 
 import importlib
 import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from chapters.kit.bench import gpu_results as tables
-from chapters.kit.bench.results import Several, Shown, made_with, not_yet
+from chapters.kit.bench.gpu_ceilings import Ceilings, Point, best_of
+from chapters.kit.bench.gpu_gelu_bench import EAGER as EAGER_GELU
+from chapters.kit.bench.results import Several, Shown, not_yet
 from chapters.kit.draw.table import Table, si
 from docs.pages.folded import Folded
 from docs.pages.plots import Bar, Figure, Size, Step, bandwidth, bars, roofline, steps
 
+FASTEST = (
+    "wgmma",
+    "mma.sync",
+)  # the kernels of many rows that the charts show; the tables have the others
+NEAR = 0.8  # a share of what the ceilings allow
+OF_COPY = "per cent of the copy's speed, more is better"
+OF_LINEAR = f"per cent of the speed of {tables.LINEAR}, more is better"
 
-def norm_shown(name: str = "ch08_norm", chapter: int = 8) -> Several | Shown:
-    """Add and RMSNorm: bytes per second over size for each dtype, and the small sizes within a CUDA graph."""
+
+# --- add and RMSNorm ------------------------------------------------------------------------------
+
+
+def norm_figures(cases: list[dict], ceilings: dict) -> list[Figure]:
+    """Add and RMSNorm: bytes per second over size."""
+    sizes = [
+        Size(tables.shape_text(c["shape"]), c["bytes"], tables.medians(c["seconds"])) for c in cases
+    ]
+    title = f"Add and RMSNorm in {cases[0]['dtype']}"
+    drawn = bandwidth(sizes, ceilings["copy_rate"], title, claim=_norm_claim(cases))
+    return [replace(drawn, table=tables.copy_table(cases))]
+
+
+def _norm_claim(cases: list[dict]) -> str:
+    """The largest size as shares of a copy's speed, of ours only the fastest; then who is ahead over all sizes."""
+    largest = max(cases, key=lambda case: case["bytes"])
+    best = best_of(largest["seconds"], tables.NORM_OURS)
+    left_out = {tables.COPY, *tables.NORM_OURS} - set(best[:1] if best else ())
+    shares = {n: s for n, (_, s) in tables.shares_of_copy(largest).items() if n not in left_out}
+    told = ", ".join(f"{n} {s:.0%}" for n, s in sorted(shares.items(), key=lambda one: -one[1]))
+    return (
+        f"Add and RMSNorm of {tables.shape_text(largest['shape'])} in {largest['dtype']}, as shares of the speed of a "
+        f"copy of as many bytes: {told}. {_verdict(cases, tables.NORM_OURS)}"
+    )
+
+
+# --- linear layers --------------------------------------------------------------------------------
+
+
+def linear_figures(cases: list[dict], ceilings: dict) -> list[Figure]:
+    """Layers of one row beside a copy, then layers of many rows beside PyTorch's linear, where ours were measured."""
+    ours = [case for case in cases if best_of(case["seconds"], tables.LINEAR_OURS)]
+    one = [case for case in ours if tables.COPY in case["seconds"]]
+    many = [case for case in ours if case["m"] > 1 and tables.LINEAR in case["seconds"]]
+    return [*([_one_row(one)] if one else []), *([_many_rows(many)] if many else [])]
+
+
+def _one_row(cases: list[dict]) -> Figure:
+    names, dtype = ("decode", tables.LINEAR), cases[0]["dtype"]
+    claim = (
+        f"One row of x in {dtype}, as shares of the speed of a copy of as many bytes: "
+        f"{_shares(cases, names, tables.COPY)}. {_verdict(cases, tables.LINEAR_OURS)}"
+    )
+    title = f"Linear layers of one row in {dtype}"
+    caption = "The names give rows of x × outputs × inputs. The table has all implementations."
+    drawn = _share_bars(cases, lambda case: names, tables.COPY)
+    limit = 100, "a copy of as many bytes"
+    return bars(drawn, OF_COPY, title, caption, tables.copy_table(cases), limit, claim)
+
+
+def _many_rows(cases: list[dict]) -> Figure:
+    dtype = cases[0]["dtype"]
+    usual = Counter(case["m"] for case in cases).most_common(1)[0][0]
+    told = _shares([case for case in cases if case["m"] == usual], FASTEST, tables.LINEAR)
+    claim = f"{usual} rows of x in {dtype}, as shares of the speed of {tables.LINEAR}, which is cuBLAS: "
+    claim = f"{claim}{told}. " if told else ""
+    claim += _verdict(cases, tables.LINEAR_OURS)
+    title = f"Linear layers of many rows in {dtype}"
+    caption = "The names give rows of x × outputs × inputs. The table has all implementations."
+    drawn = _share_bars(cases, _drawn_of_ours, tables.LINEAR)
+    limit = 100, tables.LINEAR
+    return bars(drawn, OF_LINEAR, title, caption, tables.linear_table(cases), limit, claim)
+
+
+def _drawn_of_ours(case: dict) -> Sequence[str]:
+    """FASTEST; where neither was measured, the fastest of ours that was."""
+    if any(name in case["seconds"] for name in FASTEST):
+        return FASTEST
+    return best_of(case["seconds"], tables.LINEAR_OURS)[:1]
+
+
+def _share_bars(cases: list[dict], names: Callable[[dict], Sequence[str]], usual: str) -> list[Bar]:
+    """A bar for each case and name: the per cent of the speed of `usual`."""
+    found = []
+    for case in cases:
+        times = tables.medians(case["seconds"])
+        for name in (name for name in names(case) if name in times):
+            share, ours = times[usual] / times[name], name in tables.LINEAR_OURS
+            label = f"{'this course, ' if ours else ''}{name}, {tables.layer_text(case)}"
+            found.append(Bar(label, 100 * share, f"{share:.0%}", ours=ours))
+    return found
+
+
+def _shares(cases: list[dict], names: Sequence[str], usual: str) -> str:
+    """The span of each name's share of the speed of `usual`, as in "wgmma 80% to 90%, mma.sync 50%"."""
+    told = []
+    for name in names:
+        times = [tables.medians(case["seconds"]) for case in cases if name in case["seconds"]]
+        if times:
+            told.append(f"{name} {_span([time[usual] / time[name] for time in times])}")
+    return ", ".join(told)
+
+
+def gelu_figures(cases: list[dict], ceilings: dict) -> list[Figure]:
+    """A linear layer and GELU: the time of each implementation, a figure for each case."""
+    figures = []
+    for case in cases:
+        times = sorted(tables.medians(case["seconds"]).items(), key=lambda one: one[1])
+        drawn = [
+            Bar(name, time, si(time, "s"), ours=name in tables.LINEAR_OURS) for name, time in times
+        ]
+        told = "; ".join(f"{name} {si(time, 's')}" for name, time in times)
+        claim = (
+            f"A linear layer and GELU in {case['dtype']}: {told}. "
+            f"{_verdict([case], tables.LINEAR_OURS)}"
+        )
+        title = f"Linear and GELU, {tables.layer_text(case)}, in {case['dtype']}"
+        caption = f"All but “{EAGER_GELU}” may use one kernel for both."
+        table = tables.linear_table([case], EAGER_GELU)
+        figures.append(bars(drawn, "less is better", title, caption, table, claim=claim, unit="s"))
+    return figures
+
+
+def step_figures(cases: list[dict], ceilings: dict) -> list[Figure]:
+    """The speed after each step of the schedule, beside PyTorch's linear."""
+    return [_steps_of(case) for case in cases if tables.steps_of(case)]
+
+
+def _steps_of(case: dict) -> Figure:
+    seconds, parts = case["seconds"], ("median", "low", "high")
+    taken = [Step(name, *(seconds[name][part] for part in parts)) for name in tables.steps_of(case)]
+    first, last = taken[0], taken[-1]
+    claim = (
+        f"“{last.name}” takes {si(last.median, 's')}, {first.median / last.median:,.0f} times less than "
+        f"“{first.name}”"
+    )
+    limit = None
+    if tables.LINEAR in seconds:
+        usual = seconds[tables.LINEAR]["median"]
+        limit = case["operations"] / usual, tables.LINEAR
+        claim += f", and reaches {usual / last.median:.0%} of the speed of {tables.LINEAR}"
+    title = f"{tables.layer_text(case)} in {case['dtype']}, step by step"
+    return replace(steps(taken, case["operations"], title, limit), claim=f"{claim}.")
+
+
+def _roofline(points: Sequence[Point], ceilings: Ceilings, machine: str) -> Figure:
+    shares = [point.share(ceilings) for point in points if point.group == "ours"]
+    near = sum(share >= NEAR for share in shares)
+    claim = (
+        f"In {near} of {len(shares)} cases our fastest kernel reaches {NEAR:.0%} or more of the speed that memory and "
+        "tensor cores allow."
+    )
+    return replace(roofline(points, ceilings, machine), claim=claim if shares else "")
+
+
+# --- who is ahead ---------------------------------------------------------------------------------
+
+
+def _verdict(cases: list[dict], ours: Sequence[str], which: str = "seconds") -> str:
+    """Who is ahead in how many of `cases`, and by how much; "" where there is nothing to compare.
+
+    Neither a copy nor our own kernels with a second launch count as another's.
+    """
+    ahead: list[float] = []
+    behind: list[float] = []
+    by = []
+    for case in cases:
+        others = [
+            n for n in case[which] if n.removesuffix(tables.THEN_ADD) not in (*ours, tables.COPY)
+        ]
+        mine, best = best_of(case[which], ours), best_of(case[which], others)
+        if mine and best and mine[1] <= best[1]:
+            ahead.append(best[1] / mine[1] - 1)
+        elif mine and best:
+            behind.append(mine[1] / best[1] - 1)
+            by.append(f"“{best[0]}”")
+    count, told = len(ahead) + len(behind), []
+    if ahead:
+        told.append(f"This course is ahead of all others {_how_often(ahead, count)}")
+    if behind:
+        told.append(f"{' or '.join(dict.fromkeys(by))} is ahead {_how_often(behind, count)}")
+    return f"{'; '.join(told)}." if told else ""
+
+
+def _how_often(margins: Sequence[float], count: int) -> str:
+    often = f"in {len(margins)} of {count} cases, "
+    if len(margins) == count:
+        often = {1: "", 2: "in both cases, "}.get(count, f"in all {count} cases, ")
+    return f"{often}by {_span(margins)}"
+
+
+def _span(shares: Sequence[float]) -> str:
+    """The least and the largest, in per cent."""
+    low, high = (
+        f"{value:.1%}" if value < 0.1 else f"{value:.0%}" for value in (min(shares), max(shares))
+    )
+    return low if low == high else f"{low} to {high}"
+
+
+# --- the parts of the page ------------------------------------------------------------------------
+
+# name of a results file -> the figures of its cases that have one dtype, given the measured ceilings
+FIGURES: Mapping[str, Callable[[list[dict], dict], list[Figure]]] = {
+    "ch08_norm": norm_figures,
+    "ch08_linear": linear_figures,
+    "ch08_gelu": gelu_figures,
+    "ch08_steps": step_figures,
+}
+
+
+def _by_dtype(
+    results: dict, draw: Callable[[list[dict], dict], list[Figure]]
+) -> dict[str, list[Figure]]:
+    """dtype -> the figures of a results file."""
+    where = f"Measured {results['date']} on one {tables.machine(results)}."
+    cases, ceilings = results["measured"]["cases"], results["measured"]["ceilings"]
+    found = {}
+    for dtype in dict.fromkeys(case["dtype"] for case in cases):
+        drawn = draw([case for case in cases if case["dtype"] == dtype], ceilings)
+        found[dtype] = [replace(one, measured=where) for one in drawn]
+    return found
+
+
+def _measured(
+    name: str, chapter: int, draw: Callable[[list[dict], dict], list[Figure]]
+) -> Several | Shown:
+    """The figures of a results file and how it was made; its tables if there is nothing to draw."""
     results = tables.load(name)
     if results is None:
         return not_yet(chapter)
-    measured = results["measured"]
-    parts: list[Figure | Table | Shown] = []
-    for dtype in dict.fromkeys(case["dtype"] for case in measured["cases"]):
-        cases = [case for case in measured["cases"] if case["dtype"] == dtype]
-        title = f"Add and RMSNorm in {dtype} on {tables.machine(results)}"
-        drawn = [
-            Size(tables.shape_text(c["shape"]), c["bytes"], tables.medians(c["seconds"]))
-            for c in cases
-        ]
-        parts.append(bandwidth(drawn, measured["ceilings"]["copy_rate"], title))
-    table = tables.graph_table(measured["cases"])
-    return Several([*parts, *([table] if table.rows else []), tables.source(results)])
-
-
-def steps_shown() -> Several | Shown:
-    """The speed after each step of the schedule, beside PyTorch's linear."""
-    results = tables.load("ch08_steps")
-    if results is None:
-        return not_yet(8)
-    parts = []
-    for case in results["measured"]["cases"]:
-        title = f"{tables.layer_text(case)} in {case['dtype']} on {tables.machine(results)}, step by step"
-        # if no step could be measured, only the libraries' times are known
-        drawn = steps_figure(case, title) if tables.steps_of(case) else tables.linear_table([case])
-        parts.append(drawn)
-    return Several([*parts, tables.source(results)])
-
-
-def steps_figure(case: dict, title: str) -> Figure:
-    """The bars of one case of ch08_steps; PyTorch's linear, where it was measured, is the line for comparison."""
-    seconds, limit = case["seconds"], None
-    parts = ("median", "low", "high")
-    taken = [Step(name, *(seconds[name][part] for part in parts)) for name in tables.steps_of(case)]
-    if tables.LINEAR in seconds:
-        limit = case["operations"] / seconds[tables.LINEAR]["median"], tables.LINEAR
-    return steps(taken, case["operations"], title, limit)
+    drawn = [one for figures in _by_dtype(results, draw).values() for one in figures]
+    return Several([*drawn, tables.source(results)]) if drawn else tables.SHOWN[name]()
 
 
 SHOWN = {
-    "ch04_gpu": lambda: norm_shown("ch04_gpu", chapter=4),
-    "roofline": lambda: tables.roofline_shown(roofline),
-    "ch08_norm": norm_shown,
-    "ch08_linear": tables.SHOWN["ch08_linear"],
-    "ch08_steps": steps_shown,
-    "ch08_gelu": tables.SHOWN["ch08_gelu"],
-}
-TITLES = {
-    "roofline": "The roofline",
-    "ch08_norm": "Add and RMSNorm over size",
-    "ch08_linear": "Linear layers",
-    "ch08_steps": "Step by step",
-    "ch08_gelu": "Linear layers with GELU",
+    "ch04_gpu": lambda: _measured("ch04_gpu", 4, norm_figures),
+    "roofline": lambda: tables.roofline_shown(_roofline),
+    **{name: lambda n=name, draw=draw: _measured(n, 8, draw) for name, draw in FIGURES.items()},
 }
 
 
-def on_a_gpu() -> Several:
-    """What `bench 8` measured; where it measured nothing, one line that says so, and what the model predicts."""
-    parts: list[object] = []
-    for name, title in TITLES.items():
-        found = SHOWN[name]()
-        if not isinstance(found, Shown):
-            parts += [Shown(None, title), found]
-    return Several(parts) if parts else predicted()
+def on_a_gpu() -> Several | Shown:
+    """What `bench 8` measured: each file's figures in its first dtype, the others folded; a line without any file."""
+    found = {name: results for name in FIGURES if (results := tables.load(name))}
+    if not found:
+        return not_yet(8)
+    shown: list[object] = []
+    folded: dict[str, list[Figure]] = {}
+    for name, results in found.items():
+        first, *others = _by_dtype(results, FIGURES[name]).items()
+        shown += first[1]
+        for dtype, figures in others:
+            folded.setdefault(dtype, []).extend(figures)
+    drawn = SHOWN["roofline"]()
+    shown += drawn.parts[:1] if isinstance(drawn, Several) else []
+    shown += [Folded(f"The same in {dtype}", figures) for dtype, figures in folded.items()]
+    shown += [_in_graphs(found["ch08_norm"])] if "ch08_norm" in found else []
+    sources = dict.fromkeys(tables.source(results).source for results in found.values())
+    return Several([*shown, *(Shown(None, one) for one in sources)])
+
+
+def _in_graphs(results: dict) -> Folded | Several:
+    """The small sizes of add and RMSNorm in a CUDA graph; empty where they were not measured so."""
+    cases = [case for case in results["measured"]["cases"] if case["graph_seconds"]]
+    if not cases:
+        return Several([])
+    verdict = Shown(None, _verdict(cases, tables.NORM_OURS, "graph_seconds"))
+    return Folded("Add and RMSNorm in a CUDA graph", [verdict, tables.graph_table(cases)])
 
 
 # --- predictions ----------------------------------------------------------------------------------
@@ -110,8 +313,30 @@ SUMMARIES = {
 }
 
 
-def predicted() -> Several | Shown:
-    """A chart for each claim of the cost model, then its tables, folded; one sentence if there is no prediction."""
+def compared() -> Several | Shown:
+    """The cost model beside what was measured; the predictions for every GPU are then folded."""
+    module = importlib.import_module("chapters.ch08_gpu_targets.predicted_and_measured")
+    pairs = module.find_pairs(tables.load)
+    if not pairs:
+        return predicted()
+    drawn = [Bar(pair.case, pair.ratio, f"{pair.ratio:.2f}") for pair in pairs]
+    boards = " and ".join(dict.fromkeys(pair.board for pair in pairs))
+    caption = (
+        f"1 is right; below 1 the kernel takes longer than the model says. {module.describe_details(pairs)} The model "
+        f"has not been changed since {module.MODEL_DATE}, before any GPU had run these kernels. "
+        f"{module.describe_rates(tables.load)}"
+    )
+    title, words = f"The cost model on one {boards}", "predicted time over measured time"
+    table, claim = module.pairs_table(pairs), module.describe_error(pairs)
+    figure = bars(drawn, words, title, caption, table, (1, "as measured"), claim)
+    return Several([figure, Folded("Predictions for every GPU", predicted(with_steps=False).parts)])
+
+
+def predicted(with_steps: bool = True) -> Several | Shown:
+    """A chart for each claim of the cost model, then its tables, folded; one sentence if there is no prediction.
+
+    with_steps: show the steps of one layer, which `compared` shows beside what was measured.
+    """
     module = _predictions()
     results = tables.load(module.NAME)
     if results is None:
@@ -124,9 +349,11 @@ def predicted() -> Several | Shown:
         words = [Shown(None, COLUMNS[name])] if COLUMNS[name] else []
         table = getattr(module, name)(given.get(name, entries))
         folded.append(Folded(summary, [*words, _plain_words(table)]))
-    source = f"{measured['compiler']}, {measured['disassembler']}; {made_with(results)}"
-    charts = [_steps(entries), _norms(entries), _four_bits(entries), _against_published(published)]
-    return Several([Shown(None, module.LABEL), *charts, *folded, Shown(None, source)])
+    charts = [_norms(entries), _four_bits(entries), _against_published(published)]
+    if with_steps:
+        charts = [_steps(entries), *charts]
+    source = Shown(None, module.source(results))
+    return Several([Shown(None, module.LABEL), *charts, *folded, source])
 
 
 def _plain_words(table: Table) -> Table:
@@ -167,7 +394,7 @@ def _steps(entries: list[dict]) -> Figure:
     title = f"A linear layer of {module.STEPS.m} rows in float16, step by step (predicted)"
     limit = mine[-1]["operations"] / allowed, "the data sheet's rate"
     words = "predicted FLOP/s, more is better"
-    return bars(drawn, words, title, "Nothing here was measured.", table, limit, claim, unit="")
+    return bars(drawn, words, title, "", table, limit, claim, unit="")
 
 
 def _by_board(entries: list[dict], kernel: str) -> dict[str, dict]:
@@ -192,7 +419,7 @@ def _norms(entries: list[dict]) -> Figure:
     ]
     table = Table(("GPU", "predicted", "moving the bytes", "longer by"), rows)
     title = "Add and RMSNorm of 8192 × 8192 in float16 (predicted)"
-    caption = "Nothing here was measured. The kernel is chapter 4's wide_kernel: a thread reads 16 bytes at once."
+    caption = "The kernel is chapter 4's wide_kernel: a thread reads 16 bytes at once."
     return bars(drawn, "predicted, less is better", title, caption, table, claim=claim, unit="s")
 
 
@@ -216,7 +443,7 @@ def _four_bits(entries: list[dict]) -> Figure:
     ]
     table = Table(("GPU", "16-bit weights", "4-bit weights", "share"), rows)
     title = "One row times a weight of 4096 × 4096 (predicted)"
-    caption = "Nothing here was measured. Where the share is above that of the bytes, unpacking codes takes the time."
+    caption = "Where the share is above that of the bytes, unpacking codes takes the time."
     words = "predicted per cent of the time with 16 bits, less is better"
     return bars(drawn, words, title, caption, table, claim=claim)
 

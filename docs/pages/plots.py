@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import html
 import io
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ CONTENDERS = {  # how a name begins -> its colour, the same on every plot; the l
     "Transformers, torch.compile": COLOURS[6],
     "TVM": COLOURS[1],
     "llama.cpp": COLOURS[2],
+    "Triton": COLOURS[3],
+    "FlashInfer": COLOURS[2],
+    "quack": COLOURS[7],
 }
 NAMES = {  # what a results file calls a contender -> what every plot calls it; the longest beginning that fits counts
     "ours": "this course",
@@ -37,6 +41,7 @@ NAMES = {  # what a results file calls a contender -> what every plot calls it; 
     "TVM's zero, default": "TVM's zero, then its default",
     "wide_kernel": "this course, wide_kernel",
     "row_kernel": "this course, row_kernel",
+    "dlight": "TVM's dlight",
 }
 MARKERS = "os^Dv"  # shapes differ too, for readers who cannot tell the colours apart
 INK = "#010203"  # matplotlib writes this colour; the page's text colour replaces it
@@ -238,6 +243,9 @@ def bandwidth(
 
     def draw(axes) -> None:
         axes.set_xscale("log")
+        least, most = sizes[0].bytes, sizes[-1].bytes
+        if most < 10 * least:  # else no power of ten, where the labels are, may lie between them
+            axes.set_xlim(10 ** math.floor(math.log10(least)), 10 ** math.ceil(math.log10(most)))
         axes.set_xlabel("bytes that are read and written")
         axes.set_ylabel("bytes per second")
         draw_series(axes, [Series(name, points) for name, points in rates.items()])

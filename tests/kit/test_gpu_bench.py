@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -32,6 +33,8 @@ from chapters.kit.gpu.targets import CUDA
 from chapters.runner.course import ROOT
 from docs.pages import gpu_results as gpu_page
 from docs.pages import results_page
+from docs.pages.folded import Folded
+from docs.pages.plots import Figure
 
 
 class Counted:
@@ -377,7 +380,7 @@ def written(folder):
 @pytest.mark.parametrize("name", bench.TABLES)
 def test_pages_show_what_was_measured(written, name):
     lesson, drawn = bench.shown(name), results_page.drawn(name)
-    assert ("<svg" in drawn._repr_html_()) == (name not in ("ch08_linear", "ch08_gelu"))
+    assert "<svg" in drawn._repr_html_()
     for what in (lesson, drawn):
         text, page = str(what), what._repr_html_()
         ours = ("wide_kernel", "tensor cores", "mma.sync")
@@ -392,31 +395,110 @@ def test_pages_without_results_say_how_to_get_them(folder, name):
 
 
 def test_without_results_the_page_has_one_line_and_a_prediction(folder):
-    told = str(gpu_page.on_a_gpu())
-    assert told.startswith("A prediction, not a measurement") and "bench 8" in told
-    assert "Not yet" not in told and told.count("not a measurement") == 1
-    assert "add and RMSNorm" in told and "of the published one" in told
+    assert str(gpu_page.on_a_gpu()).startswith("Not yet measured") and "bench 8" in str(
+        gpu_page.on_a_gpu()
+    )
+    shutil.copy(results.FOLDER / "gpu_predictions.json", folder)
+    told = str(gpu_page.compared())
+    assert told.startswith("A prediction, not a measurement") and "step by step (predicted)" in told
+    assert "add and RMSNorm" in told and "Predicted over measured" not in told
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert "Not yet measured" not in page and "on_a_gpu()" in page
+    assert "on_a_gpu()" in page and "compared()" in page
 
 
-def test_with_results_the_page_shows_them_and_predicts_nothing(written):
+def test_with_results_the_page_shows_each_figure_and_each_source_once(written):
     page = gpu_page.on_a_gpu()
     told = str(page)
-    assert "prediction" not in told and "Not yet" not in told
-    for title in gpu_page.TITLES.values():
-        assert title in told
-    assert "<svg" in page._repr_html_()
+    assert "rediction" not in told and "Not yet" not in told
+    figures = [part for part in page.parts if isinstance(part, Figure)]
+    assert len(figures) == 5 and all(one.claim and one.measured for one in figures[:4])
+    assert told.count("python -m chapters bench 8") == 2  # the file with a skipped case says so
+    assert "in a CUDA graph" in told and "<svg" in page._repr_html_()
+
+
+def timed(seconds: dict[str, float], **more) -> dict:
+    times = {name: Spread(s, 0.9 * s, 1.1 * s, 100).json() for name, s in seconds.items()}
+    return {"dtype": "float16", "seconds": times, "bytes": dict.fromkeys(times, 10**8), **more}
+
+
+def test_a_copy_is_a_bound_and_no_library():
+    one_row = timed(
+        {"copy": 1.0, "decode": 1.25, gpu_results.LINEAR: 2.0, "decode, then an add": 1.1},
+        m=1,
+        n=8,
+        k=8,
+        operations=128,
+    )
+    (figure,) = gpu_page.linear_figures([one_row], {})
+    assert figure.claim == (
+        "One row of x in float16, as shares of the speed of a copy of as many bytes: decode 80%, PyTorch's linear "
+        "50%. This course is ahead of all others by 60%."
+    )
+    assert "2 s (50%)" in figure.table.rows[0]
+    points = gpu_results.points_of("ch08_linear", {"measured": {"cases": [one_row]}})
+    assert [point.name for point in points] == ["decode", gpu_results.LINEAR, "decode, then an add"]
+    table = gpu_results.linear_table([one_row])
+    assert "copy" not in table.header and "copy" not in gpu_results.steps_of(one_row)
+    assert table.rows[0][1:3] == ("2 s", "1.60")
+
+
+def test_many_rows_are_compared_with_the_library():
+    sizes = [{"m": m, "n": 64, "k": 64, "operations": 1} for m in (16, 16, 64)]
+    times = [{"wgmma": 1.25, "mma.sync": 2.0}, {"wgmma": 0.8, "mma.sync": 4.0}, {"wgmma": 10.0}]
+    cases = [
+        timed({gpu_results.LINEAR: 1.0, **ours}, **size)
+        for ours, size in zip(times, sizes, strict=True)
+    ]
+    (figure,) = gpu_page.linear_figures(cases, {})
+    assert figure.claim == (
+        "16 rows of x in float16, as shares of the speed of PyTorch's linear, which is cuBLAS: wgmma 80% to 125%, "
+        "mma.sync 25% to 50%. This course is ahead of all others in 1 of 3 cases, by 25%; “PyTorch's linear” is ahead "
+        "in 2 of 3 cases, by 25% to 900%."
+    )
+
+
+def test_norms_and_gelu_name_winners_and_losers():
+    shape = {"bytes": 8, "shape": [8, 8], "graph_seconds": {}}
+    norm = {**timed({"copy": 0.9, "wide_kernel": 1.0, "row_kernel": 3.0, "Triton": 1.5}), **shape}
+    (figure,) = gpu_page.norm_figures([norm], {"copy_rate": 10.0})
+    assert figure.claim == (
+        "Add and RMSNorm of (8,\u00a08) in float16, as shares of the speed of a copy of as many bytes: "
+        "wide_kernel 90%, Triton 60%. This course is ahead of all others by 50%."
+    )
+    gelu = timed({gpu_gelu_bench.EAGER: 1.0, "wgmma": 1.05, "Triton": 2.0}, m=8, n=8, k=8)
+    (figure,) = gpu_page.gelu_figures([gelu], {})
+    assert figure.claim == (
+        "A linear layer and GELU in float16: PyTorch's linear, then gelu 1 s; wgmma 1.05 s; Triton 2 s. “PyTorch's "
+        "linear, then gelu” is ahead by 5.0%."
+    )
+
+
+def test_other_dtypes_are_folded(folder):
+    cases = made_up()["ch08_norm"]["cases"]
+    both = [*cases, {**cases[0], "dtype": "bfloat16"}]
+    measured = {**made_up()["ch08_norm"], "cases": both}
+    results.save("ch08_norm", measured, "python -m chapters bench 8", folder)
+    parts = gpu_page.on_a_gpu().parts
+    assert next(p.title for p in parts if isinstance(p, Figure)) == "Add and RMSNorm in float16"
+    folded = {p.summary: str(p) for p in parts if isinstance(p, Folded)}
+    assert "Add and RMSNorm in bfloat16" in folded["The same in bfloat16"]
+    assert "This course is ahead of all others in both cases, by 50%." in "".join(folded.values())
 
 
 def test_numbers_on_the_page_are_those_of_the_file(written):
     cases = made_up()
     (row,) = gpu_results.linear_table(cases["ch08_linear"]["cases"]).rows
-    assert row == ("float16 4096 × 4096 × 4096", "200 µs", "0.50", "0.03", "0.80")
+    assert row == (
+        "float16 4096\u00a0×\u00a04096\u00a0×\u00a04096",
+        "200 µs",
+        "0.50",
+        "0.03",
+        "0.80",
+    )
     steps = gpu_results.steps_table(cases["ch08_linear"]["cases"]).rows
     assert steps[0][1:] == ("shared memory", "8 ms", "17.2 TFLOP/s", "0.03")
     assert steps[-1][1:3] == (gpu_results.LINEAR, "200 µs") and len(steps) == 3
-    (row,) = gpu_results.norm_table(cases["ch08_norm"]["cases"]).rows
+    (row,) = gpu_results.copy_table(cases["ch08_norm"]["cases"]).rows
     assert row[1:4] == ("4 MB", "1 µs (100%)", "1.25 µs (80%)")
     (row,) = gpu_results.graph_table(cases["ch08_norm"]["cases"]).rows
     assert row[1:] == ("1 µs (1.00)", "1.5 µs (1.50)")

@@ -110,6 +110,11 @@ def test_bandwidth_compares_with_the_copy_of_the_same_size():
     assert svg(figure).get("aria-label") == "A title"
 
 
+def test_two_sizes_close_together_have_labels_beside_them():
+    cases = [plots.Size(str(size), size, {"copy": 1.0}) for size in (134_000_000, 537_000_000)]
+    assert {"100 MB", "1 GB"} <= set(texts(plots.bandwidth(cases, None, "A title")))
+
+
 def test_steps_are_compared_with_the_one_before_and_the_limit():
     taken = [plots.Step("naive", 4.0, 3.9, 4.1), plots.Step("tiled", 1.0, 0.9, 1.2)]
     figure = plots.steps(taken, 100.0, "Steps", (200.0, "the library"))

@@ -15,9 +15,12 @@ from chapters.kit.draw.table import Table, si
 
 LINEAR = "PyTorch's linear"
 LINEAR_OURS = ("decode", "tensor cores, copies in flight", "mma.sync", "wgmma")
-LINEAR_UNFUSED = tuple(f"{name}, then an add" for name in ("PyTorch's matmul", *LINEAR_OURS))
+THEN_ADD = ", then an add"
+LINEAR_UNFUSED = tuple(f"{name}{THEN_ADD}" for name in ("PyTorch's matmul", *LINEAR_OURS))
 NORM_OURS = ("wide_kernel", "row_kernel")
 NORM_UNFUSED = ("PyTorch",)
+SPACE = "\u00a0"  # no line breaks here: a narrow column would break sizes at every space
+COPY = "copy"  # a contender that only moves as many bytes: no implementation, but what the others are compared with
 
 
 def shown(name: str, chapter: int, *tables: Callable[[list[dict]], Table]) -> Several | Shown:
@@ -41,18 +44,29 @@ def source(results: dict) -> Shown:
 
 def norm_shown(name: str = "ch08_norm", chapter: int = 8) -> Several | Shown:
     """Add and RMSNorm: the times of one call, and of a call within a CUDA graph if those were measured."""
-    return shown(name, chapter, norm_table, graph_table)
+    return shown(name, chapter, copy_table, graph_table)
 
 
-def norm_table(cases: list[dict]) -> Table:
-    """One row per size: the bytes to move, and the time of each implementation with its share of the copy's speed."""
-    names = _names(cases, "seconds")
+def copy_table(cases: list[dict]) -> Table:
+    """One row per case that was timed beside a copy: each implementation's time, and its share of the copy's speed."""
+    beside = [case for case in cases if COPY in case["seconds"]]
+    names = _names(beside, "seconds")
     rows = []
-    for case in cases:
-        times = medians(case["seconds"])
-        ratios = {n: f"{si(t, 's')} ({times['copy'] / t:.0%})" for n, t in times.items()}
-        rows.append((case_text(case), si(case["bytes"], "B"), *_cells(ratios, names)))
+    for case in beside:
+        ratios = {n: f"{si(t, 's')} ({s:.0%})" for n, (t, s) in shares_of_copy(case).items()}
+        rows.append((case_text(case), si(least_bytes(case), "B"), *_cells(ratios, names)))
     return Table(("one call (of the copy's speed)", "moves", *names), rows)
+
+
+def shares_of_copy(case: dict) -> dict[str, tuple[float, float]]:
+    """name -> (seconds, share of the speed of a copy of as many bytes), of everything that was timed, the copy too."""
+    times = medians(case["seconds"])
+    return {name: (time, times[COPY] / time) for name, time in times.items()}
+
+
+def least_bytes(case: dict) -> int:
+    """The bytes that must move once; in a linear layer the kernels' results differ in size, and the least counts."""
+    return case["bytes"] if isinstance(case["bytes"], int) else min(case["bytes"].values())
 
 
 def graph_table(cases: list[dict]) -> Table:
@@ -62,7 +76,7 @@ def graph_table(cases: list[dict]) -> Table:
     rows = []
     for case in measured:
         times = medians(case["graph_seconds"])
-        best = min((t for name, t in times.items() if name != "copy"), default=0)
+        best = min((t for name, t in times.items() if name != COPY), default=0)
         ratios = {n: f"{si(t, 's')} ({t / best:.2f})" for n, t in times.items()}
         rows.append((f"{case_text(case)}, in a graph", *_cells(ratios, names)))
     return Table(("one call (times the fastest)", *names), rows)
@@ -73,7 +87,7 @@ def graph_table(cases: list[dict]) -> Table:
 
 def linear_table(cases: list[dict], usual: str = LINEAR) -> Table:
     """One row per layer: the time of `usual`, PyTorch's way, and how many times as fast each of the others is."""
-    others = [name for name in _names(cases, "seconds") if name != usual]
+    others = [name for name in _names(cases, "seconds") if name not in (usual, COPY)]
     rows = []
     for case in cases:
         times = medians(case["seconds"])
@@ -81,7 +95,7 @@ def linear_table(cases: list[dict], usual: str = LINEAR) -> Table:
         ratios = {n: f"{reference / t:.2f}" for n, t in times.items()} if reference else {}
         took = si(reference, "s") if reference else "–"
         rows.append((case_text(case), took, *_cells(ratios, others)))
-    return Table(("m × n × k", usual, *(f"{name}: times as fast" for name in others)), rows)
+    return Table((f"m × n × k (times as fast as {usual})", usual, *others), rows)
 
 
 def steps_table(cases: list[dict]) -> Table:
@@ -98,7 +112,7 @@ def steps_table(cases: list[dict]) -> Table:
 
 def steps_of(case: dict) -> list[str]:
     """The names of a schedule's steps among what was measured."""
-    return [name for name in case["seconds"] if name not in (LINEAR, *LINEAR_UNFUSED)]
+    return [name for name in case["seconds"] if name not in (LINEAR, *LINEAR_UNFUSED, COPY)]
 
 
 # --- the roofline ---------------------------------------------------------------------------------
@@ -126,7 +140,7 @@ def points_of(name: str, results: dict) -> list[Point]:
     ours, unfused = norm if name == "ch08_norm" else linear
     points = []
     for case in results["measured"]["cases"]:
-        peers = [n for n in case["seconds"] if n not in (*ours, *unfused, "copy")]
+        peers = [n for n in case["seconds"] if n not in (*ours, *unfused, COPY)]
         for group, names in (("ours", ours), ("best library", peers), ("not fused", unfused)):
             best = best_of(case["seconds"], names)
             if best:
@@ -143,7 +157,7 @@ def roofline_table(points: Sequence[Point], ceilings: Ceilings) -> Table:
     for case in dict.fromkeys(point.case for point in points):
         here = [point for point in points if point.case == case]
         shares = {p.group: f"{p.share(ceilings):.0%}, {p.name}" for p in here}
-        rows.append((case, f"{here[0].intensity:.3g}", *_cells(shares, groups)))
+        rows.append((case, format_intensity(here[0].intensity), *_cells(shares, groups)))
     return Table(("case", "operations per byte", *groups), rows)
 
 
@@ -156,16 +170,21 @@ def machine(results: dict) -> str:
 
 
 def shape_text(shape: list[int]) -> str:
-    return f"({', '.join(map(str, shape))})"
+    return f"({f',{SPACE}'.join(map(str, shape))})"
 
 
 def layer_text(case: dict) -> str:
-    return f"{case['m']} × {case['n']} × {case['k']}"
+    return f"{SPACE}×{SPACE}".join(str(case[size]) for size in "mnk")
 
 
 def case_text(case: dict) -> str:
     """The dtype and the sizes of a case."""
     return f"{case['dtype']} {shape_text(case['shape']) if 'shape' in case else layer_text(case)}"
+
+
+def format_intensity(operations_per_byte: float) -> str:
+    """Three digits, without an exponent."""
+    return f"{operations_per_byte:{',.0f' if operations_per_byte >= 100 else '.3g'}}"
 
 
 def _cells(texts: dict[str, str], names: Sequence[str]) -> list[str]:
@@ -183,7 +202,7 @@ def _names(cases: list[dict], what: str) -> list[str]:
 SHOWN = {  # name of a results file of chapter 8, or "roofline" -> what a lesson shows of it
     "roofline": roofline_shown,
     "ch08_norm": norm_shown,
-    "ch08_linear": lambda: shown("ch08_linear", 8, linear_table),
+    "ch08_linear": lambda: shown("ch08_linear", 8, linear_table, copy_table),
     "ch08_steps": lambda: shown("ch08_steps", 8, steps_table),
     "ch08_gelu": lambda: shown("ch08_gelu", 8, partial(linear_table, usual=EAGER_GELU)),
 }

@@ -155,6 +155,12 @@ BOARDS: Mapping[str, Board] = MappingProxyType(
                 "archive-lib.hpctech.co.jp/gpuproduct/nvidia-h100.html",
             ),
             Board(
+                "H200", "sm_90", 132, 4800 * GIGA, 66.9 * TERA, 989.4 * TERA, 50 * MIB,
+                "NVIDIA H200 data sheet (4.8 TB/s), as in gpuservers.com/nvidia-h100-vs-h200; the rest as H100 SXM: "
+                "glennklockwood.com/garden/processors/h100 and hmc-tech.com/gpu/"
+                "nvidia-h100-vs-nvidia-h200-sxm-vs-nvidia-gb200",
+            ),
+            Board(
                 "B200", "sm_100", 148, 7700 * GIGA, 75 * TERA, 2250 * TERA, None,
                 "hmc-tech.com/gpus/nvidia-b200-vs-nvidia-b100; sources differ on the cache (65 to 126 MB)",
             ),
@@ -166,6 +172,15 @@ BOARDS: Mapping[str, Board] = MappingProxyType(
         )
     }
 )  # fmt: skip
+
+# what NVIDIA's driver calls a board, where the name does not end as in BOARDS
+DRIVER_NAMES = {"NVIDIA H100 80GB HBM3": "H100 SXM", "NVIDIA A100-SXM4-40GB": "A100 SXM 40 GB"}
+
+
+def find_board(driver_name: str) -> Board | None:
+    """The board that NVIDIA's driver calls `driver_name`, such as "NVIDIA H200"; None if BOARDS does not have it."""
+    name = DRIVER_NAMES.get(driver_name, driver_name)
+    return next((board for board in BOARDS.values() if name.endswith(board.name)), None)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from chapters.kit.draw.scrubber import Panel, Scrubber, belongs
 from chapters.kit.draw.table import si
 from chapters.kit.gpu.gpus import BOARDS, Board
 
-SHOWN = ("H100 SXM", "B200", "A100 SXM 40 GB", "RTX 4090", "T4")
+SHOWN = ("H100 SXM", "H200", "B200", "A100 SXM 40 GB", "RTX 4090", "T4")
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 420, 256, 44, 36, 18  # pixels
 INTENSITIES, RATES = (
     (0.5, 4096.0),
