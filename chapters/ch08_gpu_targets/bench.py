@@ -27,7 +27,7 @@ DEVICE = "cuda"
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
-    """{name of a results file: what was measured}. Raises NoGpuError if there is no GPU."""
+    """{name of a results file: what was measured}; what there is, if it is stopped. Raises NoGpuError without a GPU."""
     if missing():
         from chapters.ch08_gpu_targets import predictions
 
@@ -55,7 +55,13 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
                 say(f"{told}: not begun, the time is up")
                 continue
             say(told)
-            done.append(_measure(name, case, clock, GraphClock, 5 if quick else 100, say))
+            try:
+                done.append(_measure(name, case, clock, GraphClock, 5 if quick else 100, say))
+            except KeyboardInterrupt:  # what was measured so far is kept
+                until = 0.0
+                skipped.append(_title(case))
+                say("  stopped; what was measured before is kept")
+                continue
             say("  " + _summary(done[-1]))
         if done:
             found[name] = {"ceilings": ceilings, "cases": done, "skipped": skipped}

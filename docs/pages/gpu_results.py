@@ -145,7 +145,9 @@ def step_figures(cases: list[dict], ceilings: dict) -> list[Figure]:
 
 def _steps_of(case: dict) -> Figure:
     seconds, parts = case["seconds"], ("median", "low", "high")
-    taken = [Step(name, *(seconds[name][part] for part in parts)) for name in tables.steps_of(case)]
+    taken = [
+        Step(name, *(seconds[name].get(part) for part in parts)) for name in tables.steps_of(case)
+    ]
     first, last = taken[0], taken[-1]
     claim = (
         f"“{last.name}” takes {si(last.median, 's')}, {first.median / last.median:,.0f} times less than "

@@ -347,12 +347,12 @@ def _reach(entries: Sequence[Bar]) -> float:
 
 @dataclass(frozen=True)
 class Step:
-    """A kernel after one more step of its schedule: median and quartiles of its seconds."""
+    """A kernel after one more step of its schedule: median and, if they were kept, quartiles of its seconds."""
 
     name: str
     median: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
 
 
 def steps(
@@ -363,7 +363,8 @@ def steps(
     for number, step in enumerate(taken):
         rate = operations / step.median
         speed = si(rate, "FLOP/s")
-        bar = Bar(step.name, rate, speed, operations / step.high, operations / step.low, ours=True)
+        around = [operations / time if time else None for time in (step.high, step.low)]
+        bar = Bar(step.name, rate, speed, *around, ours=True)
         entries.append(bar)
         before = f"{taken[number - 1].median / step.median:.2f}×" if number else "–"
         share = f"{rate / limit[0]:.0%}" if limit else "–"

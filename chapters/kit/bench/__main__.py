@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -26,6 +27,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER, help="for the results files")
     options = parser.parse_args()
     bench = importlib.import_module(f"chapters.{options.chapter}.bench")
+    # whoever stops a run, by Ctrl-C or `timeout`, gets what was measured until then
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         measured = bench.run(quick=options.quick, say=lambda text: print(text, flush=True))
     except (NoGpuError, PeerFailed) as problem:
