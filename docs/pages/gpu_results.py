@@ -80,8 +80,10 @@ def _many_rows(cases: list[dict]) -> Figure:
     usual = Counter(case["m"] for case in cases).most_common(1)[0][0]
     told = _shares([case for case in cases if case["m"] == usual], FASTEST, tables.LINEAR)
     claim = f"{usual} rows of x in {dtype}, as shares of the speed of {tables.LINEAR}, which is cuBLAS: "
-    claim = f"{claim}{told}. " if told else ""
-    claim += _verdict(cases, tables.LINEAR_OURS)
+    verdict = _verdict(cases, tables.LINEAR_OURS)
+    claim = (
+        f"{claim}{told}. Over all sizes, {verdict[:1].lower()}{verdict[1:]}" if told else verdict
+    )
     title = f"Linear layers of many rows in {dtype}"
     caption = "The names give rows of x × outputs × inputs. The table has all implementations."
     drawn = _share_bars(cases, _drawn_of_ours, tables.LINEAR)
@@ -259,17 +261,18 @@ SHOWN = {
 
 
 def on_a_gpu() -> Several | Shown:
-    """What `bench 8` measured: each file's figures in its first dtype, the others folded; a line without any file."""
+    """What `bench 8` measured: each file's figures in its first dtype, tables of the others; a line without a file."""
     found = {name: results for name in FIGURES if (results := tables.load(name))}
     if not found:
         return not_yet(8)
     shown: list[object] = []
-    folded: dict[str, list[Figure]] = {}
+    folded: dict[str, list[Shown | Table]] = {}
     for name, results in found.items():
         first, *others = _by_dtype(results, FIGURES[name]).items()
         shown += first[1]
         for dtype, figures in others:
-            folded.setdefault(dtype, []).extend(figures)
+            for figure in figures:
+                folded.setdefault(dtype, []).extend((Shown(None, figure.claim), figure.table))
     drawn = SHOWN["roofline"]()
     shown += drawn.parts[:1] if isinstance(drawn, Several) else []
     shown += [Folded(f"The same in {dtype}", figures) for dtype, figures in folded.items()]
@@ -331,13 +334,15 @@ def compared() -> Several | Shown:
     title, words = f"The cost model on one {boards}", "predicted time over measured time"
     table, claim = module.pairs_table(pairs), module.describe_error(pairs)
     figure = bars(drawn, words, title, caption, table, (1, "as measured"), claim)
-    return Several([figure, Folded("Predictions for every GPU", predicted(with_steps=False).parts)])
+    return Several(
+        [figure, Folded("Predictions for every GPU", predicted(with_charts=False).parts)]
+    )
 
 
-def predicted(with_steps: bool = True) -> Several | Shown:
+def predicted(with_charts: bool = True) -> Several | Shown:
     """A chart for each claim of the cost model, then its tables, folded; one sentence if there is no prediction.
 
-    with_steps: show the steps of one layer, which `compared` shows beside what was measured.
+    with_charts: False for the tables alone, where measured times stand beside them.
     """
     module = _predictions()
     results = tables.load(module.NAME)
@@ -351,9 +356,8 @@ def predicted(with_steps: bool = True) -> Several | Shown:
         words = [Shown(None, COLUMNS[name])] if COLUMNS[name] else []
         table = getattr(module, name)(given.get(name, entries))
         folded.append(Folded(summary, [*words, _plain_words(table)]))
-    charts = [_norms(entries), _four_bits(entries), _against_published(published)]
-    if with_steps:
-        charts = [_steps(entries), *charts]
+    drawn = _steps(entries), _norms(entries), _four_bits(entries), _against_published(published)
+    charts = drawn if with_charts else ()
     source = Shown(None, module.source(results))
     return Several([Shown(None, module.LABEL), *charts, *folded, source])
 

@@ -157,7 +157,17 @@ def _in_page(svg: str, title: str) -> str:
     name = html.escape(title)
     head = f'<svg class="plt" {box} role="img" aria-label="{name}"><title>{name}</title>'
     svg = re.sub(r"<svg[^>]*>", lambda _: head, svg, count=1)
-    return re.sub(r"\s*\n\s*", "\n", svg).strip()
+    return _slim(re.sub(r"\s*\n\s*", "\n", svg).strip())
+
+
+def _slim(svg: str) -> str:
+    """Without what draws nothing: invisible paths, turns by 0 degrees, and groups that have no attribute."""
+    svg = re.sub(r'<path d="[^"]*" style="fill: none; opacity: 0"/>\n', "", svg)
+    svg = re.sub(r' transform="rotate\(-0 [^"]*"', "", svg)
+    found = 1
+    while found:  # from the inside out
+        svg, found = re.subn(r"<g>\n?((?:(?!</?g\b)[\s\S])*?)\n?</g>", r"\1", svg)
+    return svg
 
 
 def _font_size(declared: re.Match) -> str:
@@ -243,6 +253,7 @@ def bandwidth(
 
     def draw(axes) -> None:
         axes.set_xscale("log")
+        axes.minorticks_off()
         least, most = sizes[0].bytes, sizes[-1].bytes
         if most < 10 * least:  # else no power of ten, where the labels are, may lie between them
             axes.set_xlim(10 ** math.floor(math.log10(least)), 10 ** math.ceil(math.log10(most)))
@@ -371,7 +382,9 @@ def steps(
         rows.append((step.name, si(step.median, "s"), speed, before, share))
     of_limit = f"of {limit[1]}" if limit else "of the limit"
     table = Table(("step", "time", "speed", "times the one before", of_limit), rows)
-    caption = "A bar ends at the median; its thin line spans the middle half of the rounds."
+    caption = "A bar ends at the median."
+    if all(step.low for step in taken):
+        caption = "A bar ends at the median; its thin line spans the middle half of the rounds."
     words = "FLOP/s, more is better"
     return bars(entries, words, title, caption, table, limit, unit="")
 
@@ -387,6 +400,7 @@ def roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = "") -> 
     def draw(axes) -> None:
         axes.set_xscale("log")
         axes.set_yscale("log")
+        axes.minorticks_off()
         axes.set_xlabel("arithmetic intensity, operations per byte")
         axes.set_ylabel("operations per second")
         corner = [low, ceilings.ridge, high]

@@ -242,12 +242,25 @@ def on_gpu(name: str) -> Callable[[dict, Machine | None], Iterator[Rate]]:
             most = board.bandwidth if moved > 4 * board.cache_bytes else board.float32 / 2
             for times in (case["seconds"], case.get("graph_seconds", {})):
                 for which, seconds in times.items():
-                    for part in ("median", "low", "high"):
+                    kept = [part for part in ("median", "low", "high") if part in seconds]
+                    for part in kept:
                         what = f"{which}, {part}"
                         yield Rate(what, moved / seconds[part], most)
                         yield Rate(what, case["operations"] / seconds[part], board.tensor)
 
     return rates
+
+
+def stores(m: dict, _: Machine | None) -> Iterator[Rate]:
+    board = find_board(load("ch08_stores")["gpu"])
+    for kernel, busy in m["profiles"].items():
+        for part in ("memory", "second-level cache", "tensor cores"):
+            yield Rate(f"{kernel}, {part}", busy[part], 1.0)
+    for case in m["stores"]:
+        operations = 2 * case["m"] * case["n"] * case["k"]
+        for how in ("two", "eight"):
+            for which, seconds in case[how].items():
+                yield Rate(f"{which}, {how}", operations / seconds, board.tensor)
 
 
 ON_GPUS = ("ch04_gpu", "ch08_norm", "ch08_linear", "ch08_steps", "ch08_gelu")
@@ -258,6 +271,7 @@ RATES: dict[str, Callable[[dict, Machine | None], Iterable[Rate]]] = {
     "ch05_amx": on_amx,
     "ch05_decode": decode_steps,
     "ch06_int8": int8,
+    "ch08_stores": stores,
     "ch09_decoder": decoders,
     "ch09_epilogues": epilogues,
     "ch11_chat": chat,
@@ -313,7 +327,7 @@ def test_a_wrong_number_would_be_noticed(name):
     """Each time of each file, ten thousand times too short (1000 is not enough for loops without a schedule)."""
     measured = load(name)["measured"]
     for path in times_in(measured):
-        if path[-1] in NOT_TIMES or "kernels" in path:
+        if path[-1] in NOT_TIMES or {"kernels", "profiles"} & set(path):
             continue
         spoiled = copy.deepcopy(measured)
         inner = spoiled
