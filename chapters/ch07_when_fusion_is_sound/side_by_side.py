@@ -31,11 +31,8 @@ SECONDS = 120  # for one primitive on one case, compilation included
 MOST_CHILDREN = 4  # each holds TVM
 OUTSIDE = "outside its arrays"
 WRONG_NUMBERS = ("wrong", OUTSIDE, "died")
-INVALID_IR = (
-    "not well-formed",
-    "does not compile",
-    "reads not declared",
-)  # the last has right numbers
+# with the last of these the numbers are right
+INVALID_IR = ("not well-formed", "does not compile", "reads not declared")
 BAD = WRONG_NUMBERS + INVALID_IR
 
 # ReLU and clipping at every step: what the built-in's docstring announces for BiasReLU and Clipping

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import sqlite3
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ DATA = "FUSION_DATA"  # environment variable: another folder for what is kept
 OLD = ROOT / ".progress.json"  # where the course kept its record before
 CHECKOUT = "checkout.txt"  # in the folder: the checkout to which it belongs
 WAIT_SECONDS = 30  # for other processes that write
+SILENT_SECONDS = 2  # of waiting, before the learner is told
 
 
 def data_folder() -> Path:
@@ -173,11 +175,23 @@ def one_at_a_time() -> Iterator[None]:
     """Wait until no other command changes the learner's files, and keep others waiting."""
     try:
         path = make_data_folder() / "lock.sqlite"
-        lock = sqlite3.connect(path, timeout=WAIT_SECONDS, isolation_level=None)
+        lock = sqlite3.connect(path, timeout=SILENT_SECONDS, isolation_level=None)
     except (OSError, sqlite3.Error):  # without a place for a lock there is none
         yield
         return
     with contextlib.closing(lock):
         with contextlib.suppress(sqlite3.Error):
-            lock.execute("BEGIN EXCLUSIVE")
+            _begin(lock)
         yield
+
+
+def _begin(lock: sqlite3.Connection) -> None:
+    """Take the lock; if that takes long, say what is waited for. Raises sqlite3.Error if it never comes free."""
+    try:
+        lock.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError as error:
+        if "locked" not in str(error):
+            raise
+        print("Another command is working on your files; this one waits for it.", file=sys.stderr)
+        lock.execute(f"PRAGMA busy_timeout = {1000 * WAIT_SECONDS}")
+        lock.execute("BEGIN EXCLUSIVE")

@@ -6,6 +6,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import threading
 
 import pytest
 
@@ -360,3 +361,23 @@ def test_a_verdict_is_about_the_text_that_ran(course):
 
 def test_the_folder_of_copies_is_said(course):
     assert f"are in {course.data}" in course.learner().stdout
+
+
+def test_a_command_that_waits_for_another_says_so(course):
+    course.solve()
+    assert course.learner("reset", "0.1").returncode == 0  # makes the lock
+    mine = course.text
+    other = sqlite3.connect(next(course.data.rglob("lock.sqlite")), check_same_thread=False)
+    other.execute("BEGIN EXCLUSIVE")
+    ended = threading.Timer(5, other.rollback)
+    ended.start()
+    result = course.learner("reset", "0.2")
+    ended.join()
+    other.close()
+    assert result.returncode == 0 and result.stderr.startswith("Another command is working")
+    assert mine in course.kept()
+
+
+def test_an_empty_file_is_replaced_without_a_word_of_answers(course):
+    course.text = ""
+    assert "is new; yours was empty." in course.learner("update", "0").stdout

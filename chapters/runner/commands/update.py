@@ -31,6 +31,9 @@ def run(options) -> int:
         lost = not_moved(chapter, old)
         every = [exercise.id for exercise in chapter.exercises]
         kept = write(chapter, text, aside=every)
+        if not old.strip():
+            print(f"{shown(chapter.stub)} is new; yours was empty.")
+            continue
         print(
             f"{shown(chapter.stub)} is new, with your {'other ' if lost else ''}answers in it. Your file is kept as "
             f"{kept}: copy from there what you had written outside of the exercises."
