@@ -119,9 +119,16 @@ def _opened(path: str | None) -> Opened:
 
 def _open(path: Path) -> Opened:
     file = read_gguf(path)
-    tokenizer = Tokenizer.from_gguf(file)
-    renderer = _renderer(file, tokenizer)
-    renderer.begin()
+    renderer = Renderer(file.field("tokenizer.chat_template", str))
+    renderer.begin()  # its process starts while the tokenizer is made
+    try:
+        tokenizer = Tokenizer.from_gguf(file)
+    except BaseException:
+        renderer.close()
+        raise
+    renderer.bos, renderer.eos = (
+        "" if one is None else tokenizer.tokens[one] for one in (tokenizer.bos, tokenizer.eos)
+    )
     return file, tokenizer, renderer
 
 
@@ -145,12 +152,6 @@ def _default_model() -> Path:
     path = fetch_model(progress)
     note(f"{chr(10) if shown else ''}It is kept in {path.parent}.")
     return path
-
-
-def _renderer(file: GGUF, tokenizer: Tokenizer) -> Renderer:
-    template = file.field("tokenizer.chat_template", str)
-    texts = ("" if one is None else tokenizer.tokens[one] for one in (tokenizer.bos, tokenizer.eos))
-    return Renderer(template, **dict(zip(("bos", "eos"), texts, strict=True)))
 
 
 def run(options) -> int:

@@ -35,12 +35,13 @@ class TemplateError(ValueError):
 class Renderer(contextlib.AbstractContextManager):
     """Renders one template, in a process that lives until `close`. Raises ValueError if the package jinja2 is missing.
 
-    template: the field tokenizer.chat_template. bos, eos: the texts of these tokens, which the template may write.
+    template: the field tokenizer.chat_template. bos, eos: the texts of these tokens, which the template may write; they
+    may be set as long as nothing has been rendered.
     """
 
-    def __init__(self, template: str, *, bos: str, eos: str):
+    def __init__(self, template: str, *, bos: str = "", eos: str = ""):
         require("jinja2")
-        self._question = {"template": template, "bos_token": bos, "eos_token": eos}
+        self.template, self.bos, self.eos = template, bos, eos
         self._child: Child | None = None
 
     def begin(self) -> None:
@@ -55,8 +56,9 @@ class Renderer(contextlib.AbstractContextManager):
         longer than `seconds`, writes more than MOST_WRITTEN characters, or needs more memory than MOST_MEMORY.
         """
         self.begin()
+        asked = {"template": self.template, "bos_token": self.bos, "eos_token": self.eos}
         try:
-            answer = self._child.ask({**self._question, "messages": messages}, seconds)
+            answer = self._child.ask({**asked, "messages": messages}, seconds)
         except Lost as lost:
             self._child = None  # it is closed
             what = f"takes longer than {seconds} s" if lost.late else f"ended its process ({lost})"
