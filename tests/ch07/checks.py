@@ -550,8 +550,8 @@ def test_7_5_each_condition_has_its_case(impl) -> None:
         REFUSE.that(
             without in side_by_side.BAD,
             f"Without the condition “{condition}” the case “{name}” is still {without}.",
-            expected="a case that is fused when only this condition is left out, and then gives wrong numbers or invalid "
-            "TensorIR",
+            expected="a case that is fused when only this condition is left out, and then gives wrong numbers or "
+            "invalid TensorIR",
             yours=f"with all conditions: {whole}; without this one: {without} ({said})",
             why="A program that goes wrong without a condition shows what the condition is for. On this one another "
             "condition still refuses, or the fused program happens to be right.",
