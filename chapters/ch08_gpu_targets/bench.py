@@ -90,11 +90,12 @@ def plan(quick: bool) -> dict[str, list]:
     layers = [Layer(m, n, k, "bfloat16") for m in (PREFILL_ROWS, 1) for n, k in LLAMA]
     layers += [Layer(side, side, side, "bfloat16") for side in SQUARES]
     layers += [Layer(m, *LLAMA[0], "float16") for m in (PREFILL_ROWS, 1)]
-    both = ("bfloat16", "float16")
+    norms = [(shape, "bfloat16") for shape in norm.SHAPES] + [(norm.SHAPES[-1], "float16")]
+    dtypes = ("bfloat16", "float16")
     return {
-        "ch08_norm": [(shape, "bfloat16") for shape in norm.SHAPES] + [(norm.SHAPES[-1], both[1])],
+        "ch08_norm": norms,
         "ch08_steps": [STEPS],
-        "ch08_gelu": [Layer(PREFILL_ROWS, 4096, 4096, dtype) for dtype in both],
+        "ch08_gelu": [Layer(PREFILL_ROWS, 4096, 4096, dtype) for dtype in dtypes],
         "ch08_linear": layers,
     }
 

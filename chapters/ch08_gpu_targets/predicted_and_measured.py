@@ -13,9 +13,8 @@ from chapters.kit.bench.results import load
 from chapters.kit.draw.table import Table, si
 from chapters.kit.gpu.gpus import find_board
 
-Read = Callable[
-    [str], "dict | None"
-]  # from the name of a results file to its contents, None if there is none
+# from the name of a results file to its contents, None if there is none
+Read = Callable[[str], "dict | None"]
 
 NAME = "gpu_predictions"
 MODEL_DATE = "2026-11-23"  # of the last change to cost_model.py and traffic.py

@@ -16,10 +16,8 @@ from chapters.kit.draw.table import Table, si
 from docs.pages.folded import Folded
 from docs.pages.plots import Bar, Figure, Size, Step, bandwidth, bars, roofline, steps
 
-FASTEST = (
-    "wgmma",
-    "mma.sync",
-)  # the kernels of many rows that the charts show; the tables have the others
+# the kernels of many rows that the charts show; the tables have the others
+FASTEST = ("wgmma", "mma.sync")
 NEAR = 0.8  # a share of what the ceilings allow
 OF_COPY = "per cent of the copy's speed, more is better"
 OF_LINEAR = f"per cent of the speed of {tables.LINEAR}, more is better"

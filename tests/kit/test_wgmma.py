@@ -170,8 +170,8 @@ WRONG = {
     "the second quarter of k twice": (r"\+ 4\)\)\)", "+ 2)))"),
     "scale-d is 0, and the bias is lost": (r"\(uint\)1\);(?=\n\s+tvm_builtin_ptx_wgmma)", "(uint)0);"),
     "the bias of the row below": (r"\(C_ptr \+ \(", "(C_ptr + (8 - 8 * (turn_1 > 1) + "),
-    "the biases along the rows": (r"(own_ptr\[2\] = own_ptr)\[0\]", r"\1[1]"),
-    "the sums of the eight rows below": (r"own_ptr \+ 4\)", "own_ptr + 6)"),
+    "the biases along the rows": (r"(own_ptr\[\(\(half \* 2\) \+ e\)\] = piece_ptr)\[e\]", r"\1[half]"),
+    "the sums of the eight rows below": (r"(rounded_ptr\[0\] = own_ptr)\[4\]", r"\1[6]"),
 }  # fmt: skip
 
 

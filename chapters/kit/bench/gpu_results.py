@@ -118,31 +118,23 @@ def steps_of(case: dict) -> list[str]:
 # --- what a GPU showed of a kernel -----------------------------------------------------------------
 
 
-def stores_shown() -> Several | Shown:
+def stores_table(measured: dict) -> Table:
     """Layers by wgmma.py as it stored two results at a time, and as it stores eight: shares of PyTorch's speed."""
-    results = load("ch08_stores")
-    if results is None:
-        return not_yet(8)
     rows = []
-    for case in results["measured"]["stores"]:
+    for case in measured["stores"]:
         shares = (case[how][LINEAR] / case[how]["wgmma"] for how in ("two", "eight"))
         rows.append((case_text(case), *(f"{share:.0%}" for share in shares)))
-    header = ("m × n × k", f"two per store, of the speed of {LINEAR}", "eight per store")
-    return Several([Table(header, rows), Shown(None, made_with(results))])
+    return Table(("m × n × k", f"two per store, of the speed of {LINEAR}", "eight per store"), rows)
 
 
-def profiles_shown() -> Several | Shown:
+def profiles_table(measured: dict) -> Table:
     """How busy NVIDIA's profiler found the parts of the GPU while a kernel ran."""
-    results = load("ch08_stores")
-    if results is None:
-        return not_yet(8)
     parts = ("memory", "second-level cache", "tensor cores")
     rows = [
         (kernel, *(f"{busy[part]:.0%}" for part in parts), si(busy["clock"], "Hz"))
-        for kernel, busy in results["measured"]["profiles"].items()
+        for kernel, busy in measured["profiles"].items()
     ]
-    header = ("kernel", *(f"{part} busy" for part in parts), "clock")
-    return Several([Table(header, rows), Shown(None, made_with(results))])
+    return Table(("kernel", *(f"{part} busy" for part in parts), "clock"), rows)
 
 
 # --- the roofline ---------------------------------------------------------------------------------

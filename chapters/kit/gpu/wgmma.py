@@ -12,9 +12,10 @@
   read them).
 * PTX documents which thread holds which sum. So the biases are loaded straight into the registers that the first wgmma
   adds to: fusing them costs no instruction in the loop over k, and no pass over D.
-* Of every eight columns a thread holds two, and stores of two results are slow. So the tensor map of B has five
-  dimensions, which deal its rows out as in mma.py: of each 32, row 8 t + 2 j + v is copied to row 8 j + 2 t + v. Then
-  lane t of four holds columns 8 t to 8 t + 7: eight biases are two loads, eight results of 2 bytes are one store.
+* A thread holds two of every eight columns, and storing two results at a time is slow. So the tensor map of B has five
+  dimensions. It permutes the rows, as mma.py does: row 8 t + 2 j + v of each 32 is copied to row 8 j + 2 t + v. Then
+  lane t of four holds columns 8 t to 8 t + 7, and loads their biases in two instructions and stores eight results of
+  2 bytes in one. This needs whole groups of 32 rows; other layers keep two columns per thread.
 
 A block computes one tile after another (a persistent kernel): while its consumers store one tile, its producer already
 loads the next. The checks and tests execute it by `hopper_on_cpu.hpp`, which says what that covers. `bench 8` measures
@@ -31,7 +32,7 @@ from tvm.ir import Expr
 from tvm.script import tirx as T
 
 from chapters.kit.gpu.launches import ARCHITECTURE, PIPELINE
-from chapters.kit.gpu.limits import WARP
+from chapters.kit.gpu.limits import ITEM_BYTES, WARP
 from chapters.kit.gpu.mma import LARGEST, PTX_TYPES
 from chapters.kit.gpu.wgmma_tile import (
     BARRIER_BYTES,
@@ -55,9 +56,8 @@ EIGHT_ROWS = 8 * 128 // UNIT
 UNUSED = 1  # the leading offset, which tiles as wide as their swizzle do not need
 ALONG_K = STEP * OPERAND_BYTES // UNIT
 COPY = "cp.async.bulk.tensor.{}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-DEALT = 32  # rows of B that are dealt out among the eight sums of four lanes
-PIECE = 8  # neighbouring sums that a lane then holds
-WIDE = 4  # floats of a load, or results of 4 bytes of a store
+DEALT = 32  # rows of B that are dealt out, so that each of four lanes holds eight neighbouring sums
+WIDE = 4  # floats of a load, at most
 
 # Two functions with an empty instruction, of which the compiler knows only that it reads and writes a register. The
 # compiler moves no other use of a sum across `hold_register`. `anew` hides that the index of a bias may be the same for
@@ -135,6 +135,16 @@ class _WgmmaLayer(NamedTuple):
         return self.n % DEALT == self.tile.block_n % DEALT == 0
 
     @property
+    def neighbours(self) -> int:
+        """Neighbouring sums that a lane holds in each group of columns."""
+        return DEALT // 4 if self.dealt else 2
+
+    @property
+    def group(self) -> int:
+        """Columns that four lanes hold together."""
+        return 4 * self.neighbours
+
+    @property
     def blocks(self) -> int:
         """Blocks of threads that are launched."""
         rows, columns = self.tile.grid(self.m, self.n)
@@ -177,10 +187,6 @@ class _WgmmaLayer(NamedTuple):
         high = group if rows % group == 0 else tirx.min(rows - above, group)
         inside = t % (group * columns)
         return (above + inside % high) * self.tile.block_m, inside // high * self.tile.block_n
-
-    def first_column(self, lane):
-        """The first column of a tile that a lane holds."""
-        return lane % 4 * (PIECE if self.dealt else 2)
 
     def finish(self, total):
         """The result that is stored for a sum."""
@@ -228,7 +234,7 @@ def _map_of_b(layer: _WgmmaLayer, B, tensor_map):
     # two neighbours, four lanes, four pairs of a lane, and groups
     dealt = [2, 4, 4]
     return _tensor_map(
-        layer, B, tensor_map, [*dealt, n // DEALT], [1, PIECE, 2, DEALT], [*dealt, block_n // DEALT]
+        layer, B, tensor_map, [*dealt, n // DEALT], [1, 8, 2, DEALT], [*dealt, block_n // DEALT]
     )
 
 
@@ -290,61 +296,30 @@ def _hold(layer, own):
         T.cuda.func_call("hold_register", own[i], source_code=HOLD)
 
 
-def _piece(group, half, e):
-    """Which of a thread's sums is the e-th of eight neighbours in a group of DEALT columns; half: 8 rows below."""
-    return (group * 4 + e // 2) * 4 + half * 2 + e % 2
+def _sum(layer, group, half, e):
+    """Which of a thread's sums is the e-th of its neighbours in a group of columns; half: 8 rows below."""
+    return (group * layer.neighbours // 2 + e // 2) * 4 + half * 2 + e % 2
 
 
 @T.inline
-def _start_dealt(layer, own, piece, C, column):
-    """Set the sums of a thread, eight neighbours at a time, and those of the same columns 8 rows below."""
+def _start_from_bias(layer, own, piece, C, column):
+    """Set the sums of a thread, as many neighbours at a time as it holds, and those 8 rows below."""
+    neighbours, group = T.meta_var(layer.neighbours), T.meta_var(layer.group)
+    wide = T.meta_var(min(neighbours, WIDE))
+    # of the first piece: TVM sees that `neighbours` times it is a multiple of `wide`, and loads so many at once
     number: T.let[T.int32] = T.cuda.func_call(
-        "anew", column // PIECE, source_code=ANEW, return_type="int32"
-    )  # of pieces: TVM sees that PIECE * number is a multiple of 4, and loads four at once
-    for g in T.unroll(layer.tile.block_n // DEALT):
-        if layer.inside(column + g * DEALT):
-            for part in T.unroll(PIECE // WIDE):
-                for v in T.vectorized(WIDE):
-                    piece[part * WIDE + v] = C[number * PIECE + g * DEALT + part * WIDE + v]
+        "anew", column // neighbours, source_code=ANEW, return_type="int32"
+    )
+    for g in T.unroll(layer.tile.block_n // group):
+        if layer.inside(column + g * group):
+            for part in T.unroll(neighbours // wide):
+                for v in T.vectorized(wide):
+                    piece[part * wide + v] = C[number * neighbours + g * group + part * wide + v]
         else:
-            for e in T.unroll(PIECE):
+            for e in T.unroll(neighbours):
                 piece[e] = T.float32(0)
-        for half, e in T.grid(2, PIECE):
-            own[_piece(g, half, e)] = piece[e]
-    _hold(layer, own)
-
-
-@T.inline
-def _store_dealt(layer, own, rounded, D, row, column):
-    """Finish and round a thread's sums, and store those inside D, 16 bytes at a time."""
-    wide = T.meta_var(PIECE if layer.out_dtype == layer.dtype else WIDE)
-    for half in T.unroll(2):
-        if row + half * 8 < layer.m:
-            for g in T.unroll(layer.tile.block_n // DEALT):
-                if layer.inside(column + g * DEALT):
-                    for e in T.unroll(PIECE):
-                        rounded[e] = layer.finish(own[_piece(g, half, e)])
-                    for part in T.unroll(PIECE // wide):
-                        for v in T.vectorized(wide):
-                            at = T.meta_var(part * wide + v)
-                            D[row + half * 8, column + g * DEALT + at] = rounded[at]
-
-
-@T.inline
-def _start_from_bias(layer, own, C, column):
-    """Set sums 4 j to 4 j + 3 of a thread: two neighbours in a row, and the same two columns 8 rows below."""
-    pair: T.let[T.int32] = T.cuda.func_call(
-        "anew", column // 2, source_code=ANEW, return_type="int32"
-    )  # of columns: TVM sees that 2 * pair is even, and loads both at once
-    for j in T.unroll(layer.tile.block_n // 8):
-        if layer.inside(column + j * 8):
-            for v in T.vectorized(2):
-                own[j * 4 + v] = C[pair * 2 + j * 8 + v]
-        else:
-            for v in T.unroll(2):
-                own[j * 4 + v] = T.float32(0)
-        for v in T.unroll(2):
-            own[j * 4 + 2 + v] = own[j * 4 + v]
+        for half, e in T.grid(2, neighbours):
+            own[_sum(layer, g, half, e)] = piece[e]
     _hold(layer, own)
 
 
@@ -386,15 +361,20 @@ def _multiply_tile(layer, own, desc, shared, turn, lane):
 
 
 @T.inline
-def _store(layer, own, D, row, column):
-    """Round a thread's sums and store those that lie inside D."""
+def _store(layer, own, rounded, D, row, column):
+    """Finish and round a thread's sums, and store those inside D, up to 16 bytes at a time."""
+    neighbours, group = T.meta_var(layer.neighbours), T.meta_var(layer.group)
+    wide = T.meta_var(min(neighbours, 16 // ITEM_BYTES[layer.out_dtype]))
     for half in T.unroll(2):
         if row + half * 8 < layer.m:
-            for j in T.unroll(layer.tile.block_n // 8):
-                if layer.inside(column + j * 8):
-                    for v in T.vectorized(2):
-                        result = T.meta_var(layer.finish(own[j * 4 + half * 2 + v]))
-                        D[row + half * 8, column + j * 8 + v] = result
+            for g in T.unroll(layer.tile.block_n // group):
+                if layer.inside(column + g * group):
+                    for e in T.unroll(neighbours):
+                        rounded[e] = layer.finish(own[_sum(layer, g, half, e)])
+                    for part in T.unroll(neighbours // wide):
+                        for v in T.vectorized(wide):
+                            at = T.meta_var(part * wide + v)
+                            D[row + half * 8, column + g * group + at] = rounded[at]
 
 
 @T.inline
@@ -414,17 +394,11 @@ def _consume(layer, own, piece, rounded, desc, shared, C, D, block, thread):
     for turn in T.serial(layer.turns(block), unroll=False):
         corner = T.meta_var(layer.corner(block, turn))
         row = T.meta_var(corner[0] + thread // WARP * 16 + lane // 4)
-        column = T.meta_var(corner[1] + layer.first_column(lane))
-        if layer.dealt:
-            _start_dealt(layer, own, piece, C, column)
-        else:
-            _start_from_bias(layer, own, C, column)
+        column = T.meta_var(corner[1] + lane % 4 * layer.neighbours)
+        _start_from_bias(layer, own, piece, C, column)
         _multiply_tile(layer, own, desc, shared, turn, lane)
         _hold(layer, own)
-        if layer.dealt:
-            _store_dealt(layer, own, rounded, D, row, column)
-        else:
-            _store(layer, own, D, row, column)
+        _store(layer, own, rounded, D, row, column)
 
 
 def _kernel(layer: _WgmmaLayer) -> tirx.PrimFunc:
@@ -461,8 +435,8 @@ def _kernel(layer: _WgmmaLayer) -> tirx.PrimFunc:
         shared = T.meta_var(_Shared(a_ring, b_ring, full, empty))
         own = T.alloc_buffer((layer.sums,), "float32", scope="local")
         desc = T.alloc_buffer((2,), "uint64", scope="local")
-        piece = T.alloc_buffer((PIECE,), "float32", scope="local")
-        rounded = T.alloc_buffer((PIECE,), out_dtype, scope="local")
+        piece = T.alloc_buffer((layer.neighbours,), "float32", scope="local")
+        rounded = T.alloc_buffer((layer.neighbours,), out_dtype, scope="local")
 
         _make_barriers(layer, shared, thread)
         if thread >= layer.consuming:
