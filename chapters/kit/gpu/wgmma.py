@@ -75,6 +75,11 @@ __forceinline__ __device__ int anew(int value) {
 """
 
 
+def unchanged(total: Expr) -> Expr:
+    """A sum as it is: what `after` does if the kernel has no epilogue."""
+    return total
+
+
 def check_sizes(m: int, n: int, k: int, dtype: str, out_dtype: str) -> None:
     """Raise ValueError for a layer that is not supported: n and k must be multiples of 8, m may be any from 1 on."""
     if dtype not in PTX_TYPES:
@@ -100,7 +105,7 @@ def wgmma_matmul(
     out_dtype: str = "float32",
     tile: WgmmaTile | None = None,
     multiprocessors: int = MULTIPROCESSORS,
-    after: Callable[[Expr], Expr] = lambda total: total,
+    after: Callable[[Expr], Expr] = unchanged,
 ) -> tirx.PrimFunc:
     """D = A @ B.T + C for A (m, k), B (n, k) of `dtype`, C (n,) float32, D (m, n) of `out_dtype`; sums in float32.
 
@@ -127,7 +132,7 @@ class _WgmmaLayer(NamedTuple):
     out_dtype: str
     tile: WgmmaTile
     multiprocessors: int
-    after: Callable[[Expr], Expr]
+    after: Callable[[Expr], Expr] = unchanged
 
     @property
     def dealt(self) -> bool:
