@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 
 from tvm import tirx
@@ -12,7 +13,8 @@ from tvm.script import tirx as T
 
 from chapters.kit.cases.row_sums import row_sums
 from chapters.kit.cpu.matmul_tile import Tile, largest_divisor
-from chapters.kit.cpu.nt_matmul import is_nt_matmul
+from chapters.kit.cpu.nt_matmul import OTHER_FORM, has_other_form, is_nt_matmul, position_of_x
+from chapters.kit.ir.tensor_ir import innermost_blocks
 
 # --- three attempts to bring the bias into the product --------------------------------------------
 
@@ -95,7 +97,8 @@ def pad_rows(sch: Schedule, product: SBlockRV, tile: Tile) -> tuple[SBlockRV, SB
     padding[tile.row_axis] = tile.rows
     epilogue = sch.get_consumers(product)
     sch.pad_einsum(product, padding)
-    (packed,) = sch.get_producers(product) or [sch.cache_read(product, 0, "global", [product])]
+    x = position_of_x(sch.get(product))
+    (packed,) = sch.get_producers(product) or [sch.cache_read(product, x, "global", [product])]
     (result,) = sch.get_consumers(product) or [sch.cache_write(product, 0, "global")]
     if epilogue and sch.get(result) != sch.get(epilogue[0]):
         sch.compute_inline(result)
@@ -116,7 +119,7 @@ def pack_rows(sch: Schedule, product: SBlockRV, tile: Tile) -> None:
         row = around.pop(tile.row_axis)
         return [j // tile.block_n, *around, row // tile.rows, j % tile.block_n, row % tile.rows]
 
-    sch.transform_layout(product, ("read", 0), of_x)
+    sch.transform_layout(product, ("read", position_of_x(sch.get(product))), of_x)
     sch.transform_layout(product, ("write", 0), of_result)
 
 
@@ -142,6 +145,11 @@ def vectorize_copies(sch: Schedule, packed: SBlockRV, result: SBlockRV, tile: Ti
 def has_schedule(func: tirx.PrimFunc) -> bool:
     """Return whether this chapter can schedule `func`: an unscheduled NT_matmul, alone, with a w of constant size.
 
-    The kernel is recognized by what it computes, not by its name.
+    The kernel is recognized by what it computes, not by its name. A kernel with that name and nothing else in it
+    that is not recognized gets a warning, because it stays many times slower.
     """
-    return "tirx.is_scheduled" not in (func.attrs or {}) and is_nt_matmul(func)
+    if "tirx.is_scheduled" in (func.attrs or {}):
+        return False
+    if len(innermost_blocks(func.body)) == 1 and has_other_form(func):
+        warnings.warn(f"This kernel stays without a schedule: it is {OTHER_FORM}.", stacklevel=2)
+    return is_nt_matmul(func)

@@ -164,11 +164,16 @@ def _solved(read: list, written: list, ours: dict, theirs: dict) -> dict[Var, Ex
     pairs = [pair for pair in zip(read, written, strict=True) if not prove.can_prove_equal(*pair)]
     if not ours:
         return None if pairs else {}
-    found = detect_iter_map([one for one, _ in pairs], ours, True, "bijective").indices
-    if len(found) != len(pairs) or not pairs:
+    # TVM inverts only maps of axes that begin at 0, and no steps other than 1
+    from_0 = {var: Range.from_min_extent(0, dom.extent) for var, dom in ours.items()}
+    indices = substitute([one for one, _ in pairs], {var: var + ours[var].min for var in ours})
+    found = detect_iter_map(indices, from_0, True, "bijective").indices
+    steps = [tirx.abs(one.args[-1].scale) for one in found if one.args]
+    alike = len(found) == len(pairs) and all(prove.can_prove_equal(step, 1) for step in steps)
+    if not alike or not pairs:
         return None
     inverse = inverse_affine_iter_map(found, [other for _, other in pairs])
-    axes = {var: prove.simplify(inverse[var]) for var in ours if var in inverse}
+    axes = {v: prove.simplify(inverse[v] + ours[v].min) for v in ours if v in inverse}
     back = zip(substitute(read, axes), written, strict=True)
     same = len(axes) == len(ours) and all(prove.can_prove_equal(*pair) for pair in back)
     return axes if same and fills(list(axes.values()), theirs, list(ours.values())) else None

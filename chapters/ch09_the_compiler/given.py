@@ -70,8 +70,11 @@ def each_unscheduled(name: str, rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc
 
 
 def before_fusion() -> list[Pass]:
-    """Return the passes before the fusions. They keep the numbers right, however kernels are fused later."""
-    return [CopyOperandsBeforeInPlace(), SumInFloat32()]
+    """Return the passes before the fusions. They keep the numbers right, however kernels are fused later.
+
+    The first moves functions that are defined inside of others to the module: TVM's virtual machine has no others.
+    """
+    return [transform.LambdaLift(), CopyOperandsBeforeInPlace(), SumInFloat32()]
 
 
 def after_schedules(target: Target) -> list[Pass]:

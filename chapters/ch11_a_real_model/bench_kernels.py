@@ -105,8 +105,11 @@ def group_of(name: str, shapes: Sequence[Sequence[int]], config: LlamaConfig) ->
         config.qkv_heads * config.head_dim: Q_K_V,
         2 * config.intermediate_size: GATE_UP,
     }
+    columns = shapes[-1][-1]
+    if columns > config.vocab_size:  # with the rows of 0 that fill the lanes
+        wide.setdefault(columns, HEAD)
     x_of_down = config.intermediate_size in (shape[-1] for shape in shapes[:-1])
-    return wide.get(shapes[-1][-1], DOWN if x_of_down else OUTPUT)
+    return wide.get(columns, DOWN if x_of_down else OUTPUT)
 
 
 def bytes_of_products(weights: Weights) -> dict[str, int]:

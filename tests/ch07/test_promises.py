@@ -405,6 +405,56 @@ def test_after_transform_block_layout(layout, value):
         fused_right(sch, chapter_6)
 
 
+def in_rows(begin: int, end: int, written: str, read: str, stored: str) -> s_tir.Schedule:
+    """A program whose epilogue has rows wi from `begin` to `end`: temp[written, vj] is written and temp[read, wj] read.
+
+    The epilogue stores D[stored, wj]. The reduction has rows vi from 0 to 6.
+    """
+    text = f"""
+@T.prim_func(s_tir=True)
+def main(A: T.Buffer((6, 3), "int32"), C: T.Buffer((12, 4), "int32"), D: T.Buffer((12, 4), "int32")):
+    temp = T.sblock_alloc_buffer((12, 4), "int32")
+    for i, j, k in T.grid(6, 4, 3):
+        with T.sblock("matmul"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                temp[{written}, vj] = 0
+            temp[{written}, vj] = temp[{written}, vj] + A[vi, vk] * (vj + 1)
+    for i, j in T.grid({end - begin}, 4):
+        with T.sblock("bias"):
+            wi, wj = T.axis.spatial(({begin}, {end}), i + {begin}), T.axis.spatial(4, j)
+            D[{stored}, wj] = temp[{read}, wj] + C[{stored}, wj]
+"""
+    return s_tir.Schedule(tvm.script.from_source(text))
+
+
+@pytest.mark.parametrize("fuse", BOTH)
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (1, 7, "vi", "wi - 1", "wi"),
+        (3, 9, "vi + 2", "wi - 1", "wi"),
+        (2, 8, "5 - vi", "7 - wi", "wi"),
+    ],
+)
+def test_rows_that_begin_at_another_place_are_matched(fuse, rows):
+    fused_right(in_rows(*rows), fuse)
+
+
+@pytest.mark.parametrize("fuse", BOTH)
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ((1, 5, "vi", "wi", "wi"), "another range"),  # four of the six rows
+        ((0, 6, "vi", "wi * 2", "wi"), "other indices"),
+        ((1, 7, "vi", "wi * 2 - 2", "wi"), "other indices"),
+        ((0, 6, "vi * 2", "wi", "wi"), "other indices"),
+    ],
+)
+def test_rows_that_are_other_rows_are_refused(fuse, rows, words):
+    refused(in_rows(*rows), fuse, words)
+
+
 def strided(strides: str) -> s_tir.Schedule:
     text = Case("strides", "strides").text
     old = 'D: T.Buffer((6, 6), "int32")'

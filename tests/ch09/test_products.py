@@ -206,3 +206,31 @@ def test_a_result_that_is_asked_for_in_another_dtype_has_it():
     assert str(got.dtype) == "float32"
     np.testing.assert_allclose(got, x.astype("float64") @ w.astype("float64").T, 1e-6)
     assert "cast" not in " ".join(kernels(as_kernels(relax_module(text))))
+
+
+LOCAL = {  # the parameters of a function inside, and what main returns
+    "a function inside": ("y: R.Tensor((4, 6)), w: R.Tensor((5, 6))", "R.add(inner(x, w), x1)"),
+    "a function that uses a variable around it": ("y: R.Tensor((4, 6))", "inner(x)"),
+}
+
+
+@pytest.mark.parametrize("name", LOCAL)
+def test_functions_defined_inside_of_others_run(name):
+    parameters, result = LOCAL[name]
+    parameters = parameters.replace("))", '), "float32")')
+    mod = relax_module(
+        f"""
+def main(x: (4, 6), w: (5, 6), x1: (4, 5)):
+    @R.function
+    def inner({parameters}) -> R.Tensor((4, 5), "float32"):
+        product = R.matmul(y, R.permute_dims(w))
+        return R.add(product, product)
+    out = {result}
+    return out
+"""
+    )
+    random = np.random.default_rng(3)
+    shapes = (4, 6), (5, 6), (4, 5)
+    x, w, x1 = (random.standard_normal(shape).astype("float32") for shape in shapes)
+    expected = 2 * (x @ w.T) + (x1 if "x1" in result else 0)
+    np.testing.assert_allclose(run(mod, x, w, x1), expected, 1e-5, 1e-5)

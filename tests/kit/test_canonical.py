@@ -66,6 +66,14 @@ STAYS = {  # name: (parameters, what is not moved)
         "x: (2, 4, 3, 3), y: (8, 3, 3)",
         "R.matmul(R.reshape(x, (8, 3, 3)), y)",
     ),
+    "batches that are repeated along each other": (
+        "x: (2, 3, 4, 5), y: (2, 3, 5, 7)",
+        "R.matmul(R.reshape(x, (6, 1, 4, 5)), R.reshape(y, (1, 6, 5, 7)))",
+    ),
+    "one batch along another, symbolic": (
+        "x: ('n', 2, 4, 5), y: ('n', 2, 5, 3)",
+        "R.matmul(R.reshape(x, (n, 2, 1, 4, 5)), R.reshape(y, (2 * n, 5, 3)))",
+    ),
     "a transposed batch": (
         "x: (2, 4, 6, 3), y: (2, 4, 5, 3)",
         "R.matmul(R.reshape(x, (8, 6, 3)), R.reshape(R.permute_dims(y, [0, 1, 3, 2]), (8, 3, 5)))",

@@ -7,6 +7,7 @@ the pairs that are rotated, and everything is computed in float64.
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from math import prod
@@ -25,6 +26,7 @@ from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.weights import LONGEST, Weights, read_config
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.pipeline.left_to_fallback import FallbackWarning
 from chapters.kit.quantized.blocks import BLOCKS
 from chapters.kit.quantized.dequantize import form_of
 from chapters.kit.quantized.dot_products import dot_products
@@ -166,7 +168,7 @@ class Reference:
     """The forward pass of a Llama in float64.
 
     lanes: of the processor's instruction for products of bytes. With it, x is rounded to 8 bits before it is
-    multiplied by a coded matrix that has a multiple of `lanes` rows, and keys and values to float16. None: no rounding.
+    multiplied by a coded matrix, and keys and values to float16. None: no rounding.
     """
 
     def __init__(self, llama: Llama, lanes: int | None = None):
@@ -184,7 +186,7 @@ class Reference:
     def product(self, x: np.ndarray, name: str) -> np.ndarray:
         """x times a matrix of the file, transposed."""
         matrix, kind = self.llama.floats(name), self.llama.kind(name)
-        if self.lanes and kind in BLOCKS and len(matrix) % self.lanes == 0:
+        if self.lanes and kind in BLOCKS:
             groups = x.reshape(*x.shape[:-1], -1, 16 if kind == "Q6_K" else 32)
             step = np.abs(groups).max(-1, keepdims=True) / 127
             x = (np.rint(groups / step) * step).reshape(x.shape)
@@ -312,7 +314,7 @@ def error(found: np.ndarray, exact: np.ndarray) -> float:
     return np.abs(found - exact).max() / np.abs(exact).max()
 
 
-ROUNDED = ["Q4_1, and Q8_0 shared", "Q4_K and Q6_K"]
+ROUNDED = ["Q4_1, and Q8_0 shared", "Q4_K and Q6_K", "floats, and an odd vocabulary"]
 
 
 @pytest.mark.parametrize("name", ROUNDED)
@@ -406,6 +408,28 @@ def test_the_arrays_are_those_of_the_model(name, tmp_path):
     for layer in weights.matrices:
         own = sum(array.nbytes for name, array in arrays.items() if name.startswith(f"{layer}."))
         assert own == sum(spec.nbytes for spec in weights.specs(layer))
+
+
+@pytest.mark.parametrize("vocab", [319, 321, 325])
+def test_a_vocabulary_of_any_size_fills_the_lanes(vocab, tmp_path):
+    """Rows of 0 follow the last token's, so the head is a product of whole panels; logits are those of the tokens."""
+    llama = Llama(MIXED, tied=True, vocab=vocab)
+    file = read_gguf(llama.save(tmp_path / "model.gguf"))
+    weights = Weights(file, read_config(file), own_lanes())
+    (spec,) = weights.specs("model.embed_tokens.matrix")
+    assert spec.form.lanes == own_lanes() and spec.n == vocab
+    scales = dict(weights.arrays())["model.embed_tokens.matrix.scales"]
+    rows = scales[:, :, 0].swapaxes(1, 2).reshape(-1, scales.shape[1])
+    assert len(rows) % own_lanes() == 0 and (rows[:vocab] != 0).any(1).all()
+    assert (rows[vocab:] == 0).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        executable, names = compile_decoder(weights, QUICK_HERE, phases, True, ["batch_verify"])
+    held = ChatModel(executable, weights, names, cache_dtype(QUICK_HERE, True))
+    tokens = [vocab - 1, 0, 7]
+    found, exact = held._run("batch_verify", tokens, 0)[0], Reference(llama)
+    assert found.shape == (3, vocab)
+    np.testing.assert_allclose(found[-1], exact.feed(tokens), rtol=0, atol=1e-4)
 
 
 def test_neighbours_of_one_type_are_one_matrix(tmp_path):

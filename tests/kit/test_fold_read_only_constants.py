@@ -82,3 +82,33 @@ def test_what_updates_in_place(mod, writes):
     lowered = relax.transform.LegalizeOps()(mod)
     assert tvm_ffi.structural_equal(FoldReadOnlyConstants()(lowered), lowered) is writes
     assert updates_in_place(lowered) is writes
+
+
+SHAPES = {  # parameters besides x: (4, 6), the tensor that says the new shape, its numbers
+    "a constant": ("", 'R.const([8, 3], "int64")', ()),
+    "a computed constant": (
+        "",
+        'R.add(R.const([7, 2], "int64"), R.const([1, 1], "int64"))',
+        (),
+    ),
+    "an argument": (', t: (2, "int64")', "t", ([8, 3],)),
+    "the shape of another tensor": (', y: ("n", 3)', "R.shape_to_tensor(R.shape_of(y))", (8, 3)),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_tensor_may_give_the_shape_of_a_reshape(name):
+    """From apache/tvm issues 20192, 20193 and 20260."""
+    parameter, tensor, given = SHAPES[name]
+    mod = relax_module(
+        f"""
+def main(x: (4, 6){parameter}):
+    numbers = {tensor}
+    shape = R.tensor_to_shape(numbers)
+    out = R.reshape(x, shape)
+""",
+        check_well_formed=False,  # the type of `out` mentions `shape`, which is not an output
+    )
+    x = np.arange(24, dtype="float32").reshape(4, 6)
+    others = [np.zeros(given, "float32")] if len(given) == 2 else map(np.array, given)
+    assert compiled(mod)(x, *others) == x.reshape(8, 3).tolist()

@@ -8,6 +8,7 @@ from tvm import relax, te, tirx
 
 from chapters.ch09_the_compiler.trace import show
 from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.cpu.nt_matmul import OTHER_FORM
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.ir.reductions import products
 from chapters.kit.pipeline import left_to_fallback, tile_products
@@ -120,6 +121,16 @@ def test_an_epilogue_that_reads_other_sums_and_a_product_alone():
     )
     assert left_to_fallback.why_left(func) == left_to_fallback.EPILOGUE
     assert reuse(func, {}) == pytest.approx(4 * 5 * 6 / (4 * 5 + 5 * 6 + 4 * 6))
+
+
+def test_a_product_with_its_name_in_a_form_of_its_own():
+    x, w = te.placeholder((2, 5), "float32", "x"), te.placeholder((6, 5), "float32", "w")
+    k = te.reduce_axis((0, 5), "k")
+    doubled = lambda i, j: te.sum(2 * (w[j, k] * x[i, k]), axis=k)  # noqa: E731
+    backwards = lambda i, j: te.sum(w[j, 4 - k] * x[i, 4 - k], axis=k)  # noqa: E731
+    for element in (doubled, backwards):
+        y = te.compute((2, 6), element, name="NT_matmul")
+        assert left_to_fallback.why_left(te.create_prim_func([w, x, y])) == OTHER_FORM
 
 
 @pytest.mark.parametrize(

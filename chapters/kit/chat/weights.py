@@ -39,7 +39,10 @@ KNOWN = re.compile(  # the tensors of a Llama; any other would be left out of th
 
 @dataclass(frozen=True)
 class Spec:
-    """How a matrix of the model is stored: n rows of k weights in a form, or in float32 if `form` is None."""
+    """How a matrix of the model is stored: n rows of k weights in a form, or in float32 if `form` is None.
+
+    A form stores rows of 0 behind the last one, up to a multiple of its lanes.
+    """
 
     form: Form | None
     n: int
@@ -47,7 +50,9 @@ class Spec:
 
     @property
     def nbytes(self) -> int:
-        return self.n * self.k * 4 if self.form is None else self.form.bytes_of(self.n, self.k)
+        if self.form is None:
+            return self.n * self.k * 4
+        return self.form.bytes_of(self.form.whole_panels(self.n), self.k)
 
 
 def read_config(file: GGUF, context_window: int = LONGEST) -> LlamaConfig:
@@ -232,13 +237,8 @@ class Weights:
         if kind not in BLOCKS:
             self.file.raw(f"{run[0][0]}.weight")  # refuses a type that nobody reads
             return Spec(None, n, k)
-        return Spec(
-            read_codes(kind, self.file.raw(f"{run[0][0]}.weight")[:1]).form(
-                int(np.gcd(n, self.lanes))
-            ),
-            n,
-            k,
-        )
+        codes = read_codes(kind, self.file.raw(f"{run[0][0]}.weight")[:1])
+        return Spec(codes.form(self.lanes), n, k)
 
     def arrays(self) -> Iterator[tuple[str, np.ndarray]]:
         """(name of a parameter, its array) for all parameters, one at a time."""
@@ -264,7 +264,7 @@ class Weights:
             if spec.form is None:
                 found[f"{name}.weight"] = (spec.n, spec.k), "float32"
             else:
-                codes, scales = spec.form.shapes(spec.n, spec.k)
+                codes, scales = spec.form.shapes(spec.form.whole_panels(spec.n), spec.k)
                 found |= {f"{name}.codes": codes, f"{name}.scales": scales}
         found |= {name: ((self.config.hidden_size,), "float32") for name in self.vectors}
         return {**found, "model.rope": (self.rope.shape, "float32")}

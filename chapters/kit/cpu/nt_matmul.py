@@ -12,23 +12,51 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm_ffi import structural_equal, structural_map
 
 from chapters.kit.cpu.vector_registers import fills_vectors
-from chapters.kit.ir.tensor_ir import innermost_blocks, loads, nodes, substitute, with_fields
+from chapters.kit.ir.tensor_ir import (
+    innermost_blocks,
+    loads,
+    mentions,
+    nodes,
+    substitute,
+    variables_of,
+    with_fields,
+)
 
 NAME = "NT_matmul"
+OTHER_FORM = (
+    "an NT_matmul of another form or dtype than chapter 5's schedules recognize. They take the sum over k of x[…, k] * "
+    "w[j, k], each factor cast to the dtype of the sum, with one loop per dimension and the loop over k innermost"
+)
 
 
 def product_of(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """The block NT_matmul of `func` as a kernel without other blocks: (w, x, result).
 
-    Raises ValueError if `func` has no such block or several, or if the block does not read x first and then w.
+    Raises ValueError if `func` has no such block or several, or if the block does not read two buffers.
     """
     found = [(loops, at) for loops, at in innermost_blocks(func.body) if at.block.name_hint == NAME]
     if len(found) != 1 or not found[0][0] or len(found[0][1].block.reads) != 2:
-        raise ValueError(f"This kernel does not have one block {NAME} that reads x and then w.")
+        raise ValueError(f"This kernel does not have one block {NAME} that reads x and w.")
     ((nest, *_), realize), root = found[0], func.body.block
-    x, w, result = (at.source for at in [*realize.block.reads, *realize.block.writes])
+    x, w = operands_of(realize.block)
     body = with_fields(root, body=nest, alloc_buffers=[])
+    result = realize.block.writes[0].source
     return tirx.PrimFunc([w, x, result], SBlockRealize([], True, body))
+
+
+def position_of_x(block: SBlock) -> int:
+    """Which of the two regions that an NT_matmul reads is x's, 0 or 1.
+
+    The result's last axis indexes w and not x. The regions are in the order of the factors: either may be first.
+    """
+    columns = variables_of(list(block.writes[0].region)[-1:])
+    return int(any(mentions(block.reads[0].region, axis) for axis in columns))
+
+
+def operands_of(block: SBlock) -> tuple[tirx.Var, tirx.Var]:
+    """(x, w): the buffers that an NT_matmul reads."""
+    at = position_of_x(block)
+    return block.reads[at].source, block.reads[1 - at].source
 
 
 def has_product(func: tirx.PrimFunc) -> bool:
@@ -37,6 +65,19 @@ def has_product(func: tirx.PrimFunc) -> bool:
         return is_nt_matmul(product_of(func))
     except ValueError:
         return False
+
+
+def has_other_form(func: tirx.PrimFunc) -> bool:
+    """Whether `func` has an NT_matmul with a matrix of known size that chapter 5's schedules do not recognize."""
+
+    def could_fit(block: SBlock) -> bool:
+        if block.name_hint != NAME or len(block.reads) < 2:
+            return False
+        w, result = operands_of(block)[1], block.writes[0].source
+        known = len(w.shape) == 2 and all(isinstance(n, tirx.IntImm) for n in w.shape)
+        return known and not any(_is(n, 0) for n in [*w.shape, *result.shape])
+
+    return any(map(could_fit, nodes(func.body, SBlock))) and not has_product(func)
 
 
 def reads_only_its_own(block: SBlock, buffer: tirx.Buffer) -> bool:
@@ -96,13 +137,14 @@ def _has_operands(func: tirx.PrimFunc) -> bool:
 
 
 def _has_one_block(func: tirx.PrimFunc) -> bool:
-    """Whether there is one block, NT_matmul, which reads x first, then w: schedules find x by this position."""
+    """Whether there is one block, NT_matmul, which reads x and w as `operands_of` tells them apart."""
     blocks = [at.block for at in nodes(func.body, SBlockRealize) if at.block.name_hint != "root"]
     if [block.name_hint for block in blocks] != ["NT_matmul"]:
         return False
     w, x, _ = func.params
-    reads = [region.source for region in blocks[0].reads]
-    return len(reads) == 2 and reads[0].same_as(x) and reads[1].same_as(w)
+    if len(blocks[0].reads) != 2:
+        return False
+    return all(map(tirx.Var.same_as, operands_of(blocks[0]), (x, w)))
 
 
 def _template(func: tirx.PrimFunc, order: str) -> tirx.PrimFunc:

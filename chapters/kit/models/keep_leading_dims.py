@@ -61,13 +61,16 @@ def after_linear(expr: Expr, found: Matched) -> Expr:
 
 
 def after_batch(expr: Expr, found: Matched) -> Expr:
-    """matmul(reshape(a), reshape(b)) as reshape(matmul(a, b)), for equal batch dimensions and a b not transposed."""
+    """matmul(reshape(a), reshape(b)) as reshape(matmul(a, b)), for equal batch dimensions and a b not transposed.
+
+    Equal before and after the reshapes: batches (6, 1) and (1, 6) of equal ones have 36 products.
+    """
     a, b, left, right = (found[part] for part in (A, B, LEFT, RIGHT))
     if not keeps(left, a, 2) or not keeps(right, b, 2) or known_shape(expr) is None:
         return expr
     if isinstance(b, relax.Call) and b.op == TRANSPOSE:
         return expr
-    if not same(known_shape(a)[:-2], known_shape(b)[:-2]):
+    if not all(same(known_shape(m)[:-2], known_shape(n)[:-2]) for m, n in ((a, b), (left, right))):
         return expr
     return relax.op.reshape(relax.op.matmul(a, b, expr.attrs.out_dtype), known_shape(expr))
 

@@ -19,6 +19,7 @@ from tvm.ir.transform import Pass
 from tvm.s_tir import SBlock
 
 from chapters.kit.cpu.nt_matmul import NAME as NT_MATMUL
+from chapters.kit.cpu.nt_matmul import OTHER_FORM, has_other_form, operands_of
 from chapters.kit.ir.reductions import is_reduction, products
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import nodes, variables_of
@@ -136,15 +137,18 @@ def why_left(func: tirx.PrimFunc) -> str:
         return NO_SUM
     found = products(func)
     if found:
-        return _why_no_tiles(found[0])
+        return _why_no_tiles(func, found[0])
     return SUMS if any(map(is_reduction, nodes(func.body, SBlock))) else NO_SUM
 
 
-def _why_no_tiles(block: SBlock) -> str:
-    """Why neither chapter 5's schedules nor TileProducts take a kernel with `block`, which sums products."""
+def _why_no_tiles(func: tirx.PrimFunc, block: SBlock) -> str:
+    """Why neither chapter 5's schedules nor TileProducts take `func`, in which `block` sums products."""
     if "conv" in block.name_hint:
         return CONVOLUTION
-    unknown = [str(e) for e in block.reads[-1].source.shape if not isinstance(e, tirx.IntImm)]
+    if has_other_form(func):
+        return OTHER_FORM
+    _, w = operands_of(block)
+    unknown = [str(e) for e in w.shape if not isinstance(e, tirx.IntImm)]
     try:
         axes_of(block)
     except ValueError as reason:

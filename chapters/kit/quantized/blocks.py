@@ -49,6 +49,10 @@ class Form:
         codes = (panels, groups, self.group * self.bits // 32, self.lanes)
         return [(codes, "int32"), ((panels, groups, 1 + self.has_minimum, self.lanes), self.scale)]
 
+    def whole_panels(self, n: int) -> int:
+        """`n` rows rounded up to a multiple of `lanes`."""
+        return -(-n // self.lanes) * self.lanes
+
     def bytes_of(self, n: int, k: int) -> int:
         """The bytes of an (n, k) matrix."""
         return sum(
@@ -97,8 +101,15 @@ def together(parts: list[Codes]) -> Codes:
 
 
 def pack(matrix: Codes, form: Form) -> list[np.ndarray]:
-    """The codes and the scales of `matrix` as `form` stores them."""
+    """The codes and the scales of `matrix` as `form` stores them, with rows of 0 up to a multiple of `form.lanes`."""
     n, k = matrix.codes.shape
+    missing = form.whole_panels(n) - n
+    if missing:
+        none = [
+            a if a is None else np.zeros((missing, a.shape[1]), a.dtype)
+            for a in (matrix.codes, matrix.scales, matrix.minima)
+        ]
+        matrix, n = together([matrix, Codes(matrix.bits, *none)]), n + missing
     panels, groups, lanes = n // form.lanes, k // form.group, form.lanes
     by_group = matrix.codes.reshape(panels, lanes, groups, form.group)
     if form.bits == 4:

@@ -4,26 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 
 from chapters.kit.quantized.blocks import Form
 from chapters.kit.quantized.dequantize import NAME, kernel
 
+OPAQUE = 8  # FuseOps' kind of a kernel that it leaves alone
+
 
 class CodedMatrix(nn.Module):
-    """The codes and the scales of an (n, k) matrix. Called, it gives the matrix in float32."""
+    """The codes and the scales of an (n, k) matrix. Called, it gives the matrix in float32.
+
+    If the lanes of the form do not divide n, rows of 0 follow.
+    """
 
     def __init__(self, form: Form, n: int, k: int):
         self.form, self.n, self.k = form, n, k
-        (codes, int32), (scales, dtype) = form.shapes(n, k)
+        (codes, int32), (scales, dtype) = form.shapes(form.whole_panels(n), k)
         self.codes = nn.Parameter(codes, int32)
         self.scales = nn.Parameter(scales, dtype)
 
     def forward(self) -> Tensor:
-        matrix = Tensor.placeholder([self.n, self.k], "float32", NAME)
-        unpack = kernel(self.form, (self.n, self.k))
+        shape = (self.form.whole_panels(self.n), self.k)
+        matrix = Tensor.placeholder(list(shape), "float32", NAME)
+        unpack = kernel(self.form, shape)
         return op.tensor_ir_op(unpack, NAME, [self.codes, self.scales], matrix)
 
 
@@ -31,6 +37,7 @@ class FloatMatrix(nn.Module):
     """An (n, k) matrix that is stored in float32; it can take the place of a CodedMatrix."""
 
     def __init__(self, n: int, k: int):
+        self.n = n
         self.weight = nn.Parameter((n, k), "float32")
 
     def forward(self) -> Tensor:
@@ -38,6 +45,27 @@ class FloatMatrix(nn.Module):
 
 
 Matrix = CodedMatrix | FloatMatrix
+
+
+def product(x: Tensor, matrix: Matrix) -> Tensor:
+    """x @ w.T: (…, k) float32 -> (…, n) float32, without the rows of 0 behind w."""
+    whole = op.matmul(x, op.permute_dims(matrix()))
+    if whole.shape[-1] == matrix.n:
+        return whole
+    shape = [*whole.shape[:-1], matrix.n]
+    return op.tensor_ir_op(
+        _first_columns(whole.shape, matrix.n),
+        "first_columns",
+        [whole],
+        Tensor.placeholder(shape, "float32"),
+    )
+
+
+def _first_columns(shape: Sequence, n: int) -> tirx.PrimFunc:
+    """The kernel (x, out) that copies the first n columns. It is opaque to FuseOps, so that the product stays alone."""
+    x = te.placeholder(shape, "float32", "x")
+    out = te.compute([*shape[:-1], n], lambda *index: x(*index), name="first_columns")
+    return te.create_prim_func([x, out], "int64").with_attr("op_pattern", OPAQUE)
 
 
 class MatrixLinear(nn.Module):
@@ -48,12 +76,12 @@ class MatrixLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, k) float32 -> (…, n) float32."""
-        products = [op.matmul(x, op.permute_dims(part())) for part in self.parts]
+        products = [product(x, part) for part in self.parts]
         return products[0] if len(products) == 1 else op.concat(products, dim=-1)
 
 
 class MatrixEmbedding(nn.Module):
-    """The rows of a matrix; numbers beyond the last are clipped to it."""
+    """The rows of a matrix; numbers beyond the last are clipped to it, or give one of the rows of 0 behind it."""
 
     def __init__(self, matrix: Matrix):
         self.matrix = matrix
@@ -72,4 +100,4 @@ class TiedHead(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, k) float32 -> (…, n) float32."""
-        return op.matmul(x, op.permute_dims(self._of[0].matrix()))
+        return product(x, self._of[0].matrix)
