@@ -29,12 +29,9 @@ DEVICE = "cuda"
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     """{name of a results file: what was measured}; what there is, if it is stopped. Raises NoGpuError without a GPU."""
     if missing():
-        from chapters.ch08_gpu_targets import predictions
-
         raise NoGpuError(
             f"Nothing was measured: {missing()}. This bench is for a machine with an NVIDIA GPU; "
-            "chapter 8's checks run the same kernels without one.\n\n"
-            f"{predictions.shown()}"
+            "chapter 8's checks run the same kernels without one."
         )
     from chapters.kit.bench.gpu_ceilings import measured
     from chapters.kit.bench.gpu_clock import EventClock, GraphClock

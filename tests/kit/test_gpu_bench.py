@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import subprocess
 import sys
 import time
@@ -30,7 +29,6 @@ from chapters.kit.bench.spread import Spread, spread
 from chapters.kit.gpu.call import signature
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import CUDA
-from chapters.runner.course import ROOT
 from docs.pages import gpu_results as gpu_page
 from docs.pages import results_page
 from docs.pages.folded import Folded
@@ -130,8 +128,6 @@ def test_without_a_gpu_one_sentence_says_so(capsys):
     if not bench.missing():
         pytest.skip("this machine has a GPU")
     with pytest.raises(gpu_clock.NoGpuError, match=r"Nothing was measured: .+\. This bench is for"):
-        bench.run(quick=True, say=print)
-    with pytest.raises(gpu_clock.NoGpuError, match="A prediction, not a measurement"):
         bench.run(quick=True, say=print)
 
 
@@ -394,16 +390,10 @@ def test_pages_without_results_say_how_to_get_them(folder, name):
         assert "Not yet measured" in str(what) and "bench 8" in str(what)
 
 
-def test_without_results_the_page_has_one_line_and_a_prediction(folder):
+def test_without_results_the_page_has_one_line(folder):
     assert str(gpu_page.on_a_gpu()).startswith("Not yet measured") and "bench 8" in str(
         gpu_page.on_a_gpu()
     )
-    shutil.copy(results.FOLDER / "gpu_predictions.json", folder)
-    told = str(gpu_page.compared())
-    assert told.startswith("A prediction, not a measurement") and "step by step (predicted)" in told
-    assert "add and RMSNorm" in told and "Predicted over measured" not in told
-    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    assert "on_a_gpu()" in page and "compared()" in page
 
 
 def test_with_results_the_page_shows_each_figure_and_each_source_once(written):

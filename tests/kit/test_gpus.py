@@ -16,7 +16,6 @@ from chapters.kit.gpu.gpus import (
     ARCHITECTURES,
     BOARDS,
     INSTRUCTIONS,
-    PORTABLE,
     UnknownArchitectureError,
     architecture,
 )
@@ -199,16 +198,6 @@ def test_an_unknown_architecture_is_one_clear_sentence(name):
     said = str(caught.value)
     assert repr(name) in said and "sm_75, sm_80" in said and said.count(". ") == 0
     assert "\n" not in said and said.endswith(".")
-
-
-@pytest.mark.parametrize("name", list(PORTABLE))
-def test_without_a_table_of_registers_there_is_no_occupancy(name):
-    with pytest.raises(UnknownArchitectureError, match=r"registers.*occupancy cannot be computed"):
-        occupancy(Resources(32), 128, name)
-    limits = PORTABLE[name]
-    assert limits.refuses(limits.threads, limits.shared_bytes) == ""
-    assert f"at most {limits.threads} threads" in limits.refuses(limits.threads + 1, 0)
-    assert f"asks for {limits.shared_bytes + 1}" in limits.refuses(1, limits.shared_bytes + 1)
 
 
 def test_shared_memory_of_a_block():

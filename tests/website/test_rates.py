@@ -26,8 +26,7 @@ from chapters.ch11_a_real_model.first_token import PROMPT
 from chapters.kit.bench.gpu_results import least_bytes
 from chapters.kit.bench.results import FOLDER, load
 from chapters.kit.decoder.llama_config import LlamaConfig
-from chapters.kit.gpu.gpus import BOARDS, find_board
-from chapters.kit.gpu.published_kernels import PUBLISHED
+from chapters.kit.gpu.gpus import find_board
 from docs.pages.results_page import peaks_by_device
 
 CACHE = 256 << 20  # bytes: more than the caches of any machine measured here
@@ -211,22 +210,6 @@ def conversation(m: dict, _: Machine) -> Iterator[Rate]:
         yield Rate(f"first token: {turn['user']}", first, most)
 
 
-def predicted(m: dict, _: Machine) -> Iterator[Rate]:
-    """What the model predicts, and the times that others published, beside the data sheets' rates."""
-    for e in m["predictions"]:
-        board = BOARDS[e["board"]]
-        if e.get("seconds") and e["roofline"]:
-            what = f"{e['kernel']}, {e['board']}"
-            yield Rate(what, e["operations"] / e["seconds"], board.tensor or board.float32)
-            yield Rate(what, e["least_bytes"] / e["seconds"], board.bandwidth)
-    operations = {one.name: one.operations for one in PUBLISHED}
-    for e in m["validation"]:
-        board = BOARDS[e["board"]]
-        most = board.float32 if e["kernel"].startswith("SGEMM") else board.tensor
-        for which in ("published", "predicted"):
-            yield Rate(f"{e['kernel']}, {which}", operations.get(e["kernel"], 0) / e[which], most)
-
-
 def on_gpu(name: str) -> Callable[[dict, Machine | None], Iterator[Rate]]:
     """The rates of a GPU's results file beside its data sheet: of arithmetic, and of memory or of first-level caches.
 
@@ -276,7 +259,6 @@ RATES: dict[str, Callable[[dict, Machine | None], Iterable[Rate]]] = {
     "ch09_epilogues": epilogues,
     "ch11_chat": chat,
     "ch11_conversation": conversation,
-    "gpu_predictions": predicted,
     **{name: on_gpu(name) for name in ON_GPUS if load(name)},
 }
 
@@ -322,7 +304,7 @@ def times_in(value: object, path: tuple = ()) -> Iterator[tuple]:
 NOT_TIMES = ("read w", "bandwidth", "resident_bytes", "copy_rate", "matrix_rate")
 
 
-@pytest.mark.parametrize("name", [name for name in RATES if name != "gpu_predictions"])
+@pytest.mark.parametrize("name", RATES)
 def test_a_wrong_number_would_be_noticed(name):
     """Each time of each file, ten thousand times too short (1000 is not enough for loops without a schedule)."""
     measured = load(name)["measured"]

@@ -183,49 +183,6 @@ def find_board(driver_name: str) -> Board | None:
     return next((board for board in BOARDS.values() if name.endswith(board.name)), None)
 
 
-@dataclass(frozen=True)
-class Portable:
-    """A GPU of another maker: what a block may have. It has no table of registers, so nobody can compute an occupancy.
-
-    threads, shared_bytes: per block, at most. board: a product's name and its memory bandwidth, or None.
-    """
-
-    name: str
-    threads: int
-    shared_bytes: int
-    source: str
-    board: tuple[str, float] | None = None
-
-    def refuses(self, threads: int, shared_bytes: int) -> str:
-        """Why a block of this size cannot run on this GPU; "" if it can."""
-        if threads > self.threads:
-            return f"{self.name} runs at most {self.threads} threads per block, and this has {threads}."
-        if shared_bytes > self.shared_bytes:
-            return (
-                f"{self.name} gives a block at most {self.shared_bytes} bytes of shared memory, "
-                f"and this asks for {shared_bytes}."
-            )
-        return ""
-
-
-PORTABLE = {
-    "apple": Portable(
-        "an Apple GPU",
-        1024,
-        32 * _KIB,
-        "Metal Feature Set Tables, Implementation limits (developer.apple.com/metal/limits): families Mac1 and Mac2, "
-        "which Macs with Apple silicon support besides their own family",
-        ("M4 Max", 546 * GIGA),  # Apple's announcement of 2024-10-30, as in macrumors.com
-    ),
-    "vulkan": Portable(
-        "an integrated GPU through WebGPU or Vulkan",
-        256,
-        16 * _KIB,
-        "WebGPU specification, Limits: the defaults, which every adapter has; Vulkan itself guarantees 128 threads",
-    ),
-}
-
-
 class UnknownArchitectureError(KeyError):
     """An architecture that the table does not have; the message lists those that it has."""
 
@@ -240,18 +197,8 @@ def architecture(name: str) -> Architecture:
     """
     known = ARCHITECTURES.get(name) or ARCHITECTURES.get(name[:-1] if name[-1:] in "af" else name)
     if known is None:
-        raise UnknownArchitectureError(_unknown(name))
-    return known
-
-
-def _unknown(name: str) -> str:
-    portable = PORTABLE.get(name)
-    if portable:
-        return (
-            f"Nothing says how many registers a core of {portable.name} has, so its occupancy cannot be computed; "
-            f"a block may have {portable.threads} threads and {portable.shared_bytes} bytes of shared memory."
+        raise UnknownArchitectureError(
+            f"The architecture {name!r} is not in the table of chapters/kit/gpu/gpus.py; "
+            f"it has {', '.join(ARCHITECTURES)}, each also with the letter a or f."
         )
-    return (
-        f"The architecture {name!r} is not in the table of chapters/kit/gpu/gpus.py; "
-        f"it has {', '.join(ARCHITECTURES)}, each also with the letter a or f."
-    )
+    return known
