@@ -1,16 +1,15 @@
 """Mutation tests of the checks: small faults in each exercise's reference region, which its checks must notice.
 
-    python -m tests.course.mutants                 run what has changed: every exercise whose kept result is stale
-    python -m tests.course.mutants 3 4.2           run these chapters and exercises, stale or not
-    python -m tests.course.mutants 3.2 --list      show the mutants, and which are recorded as harmless; run nothing
-    python -m tests.course.mutants --check         run nothing; exit with 1 if a result is stale or a chapter below 97 %
+    python -m tests.course.mutants                 run every exercise: hours, so a workflow does it every week
+    python -m tests.course.mutants 3 4.2           run these chapters and exercises
+    python -m tests.course.mutants 3.2 --list      show the mutants, and which are recorded as equivalent; run nothing
 
 A mutant is the reference with one fault in one region: a conjunct, a disjunct or a filter dropped; a comparison or a
 condition negated or shifted; a `not` dropped; a guard that never fires; a call statement or a keyword argument removed;
 a constant off by one; two neighbouring arguments swapped; + and -, or * and //, exchanged; a call removed from a list,
 or two neighbours of one swapped, as in a list of passes. The checks of its exercise run on it, up to the first that
-fails. Then it is noticed. One that no check can notice, because it behaves as the reference does, is recorded in
-tests/chNN/harmless.yml, and is not run:
+fails, which kills it. One that no check can kill, because it behaves as the reference does, is an equivalent mutant. It
+is recorded beside the reference, in solutions/chNN_…/equivalent_mutants.yml, and is not run:
 
     "3.2":
       - was: "if len(dims) < 2:"           # the changed lines, stripped and joined by a space
@@ -18,37 +17,30 @@ tests/chNN/harmless.yml, and is not run:
         why: matmul's operands have two dimensions or more
         place: 2                           # only where two mutants of the exercise read alike: which of them
 
-Any other that passes is missed: sharpen the check. Results are kept in docs/results/checks/mutants.json, each with a
-fingerprint of what it depends on: the region, the checks of the exercise with the code they share, the modules beside
-them, the harmless mutants. docs/mutants.md shows them.
+Any other that passes survives: sharpen the check. Exit status 1 if a chapter's checks kill less than GOAL per cent.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
-import datetime
-import hashlib
-import json
 import os
-import re
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 
-from chapters.runner.course import Chapter, CourseError, Exercise, read_yaml, select
+from chapters.runner.course import Chapter, CourseError, read_yaml, select
 from chapters.runner.engine import FINE, Examiner, checks_of_exercise
-from chapters.runner.regions import BEGIN, END, read_source, regions
-from docs.pages.mutants_page import KEPT, kept, score
+from chapters.runner.regions import BEGIN, END, read_source
 from tests.course.faults import Source, Splice, splices
 from tests.support.answers import write_answer
 
-GOAL = 97  # per cent of the mutants that are not harmless, in every chapter
+GOAL = 97  # per cent of the mutants that are not equivalent, in every chapter
+EQUIVALENT = "equivalent_mutants.yml"
 
 
 @dataclass(frozen=True)
@@ -61,7 +53,7 @@ class Mutant:
     now: str
     text: str
     place: int = 1
-    why: str = ""  # why it is harmless; "" if it is not recorded as harmless
+    why: str = ""  # why it is equivalent; "" if it is not recorded as that
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -76,7 +68,7 @@ class Mutant:
 
 
 def mutants(chapter: Chapter, exercise: str) -> list[Mutant]:
-    """The mutants of an exercise's regions, with those in harmless.yml marked. CourseError if one there is gone."""
+    """The mutants of an exercise's regions, equivalent ones marked. CourseError if one that is recorded is gone."""
     text = read_source(chapter.solution)
     source = Source(text)
     places = list(_region_places(source, exercise))
@@ -92,7 +84,7 @@ def mutants(chapter: Chapter, exercise: str) -> list[Mutant]:
         texts.add(mutant.text)
         alike[mutant.key] += 1
         found.append(replace(mutant, place=alike[mutant.key]))
-    return _with_harmless(chapter, exercise, found)
+    return _with_equivalent(chapter, exercise, found)
 
 
 def _mutant(source: Source, exercise: str, splice: Splice) -> Mutant:
@@ -129,46 +121,27 @@ def _is_python(text: str) -> bool:
     return True
 
 
-def _with_harmless(chapter: Chapter, exercise: str, found: list[Mutant]) -> list[Mutant]:
+def _with_equivalent(chapter: Chapter, exercise: str, found: list[Mutant]) -> list[Mutant]:
     known = {}
-    for entry in read_yaml(chapter.tests / "harmless.yml").get(exercise, []):
+    path = chapter.solution_folder / EQUIVALENT
+    for entry in read_yaml(path).get(exercise, []):
         if {"was", "now", "why"} - set(entry) or not entry["why"].strip():
-            raise CourseError(
-                f"tests/{chapter.short}/harmless.yml: {entry} must have was, now and why."
-            )
+            raise CourseError(f"{path}: {entry} must have was, now and why.")
         key = _in_one(entry["was"].encode()), _in_one(entry["now"].encode())
         known[(*key, int(entry.get("place", 1)))] = " ".join(entry["why"].split())
     if gone := set(known) - {mutant.key for mutant in found}:
         was, now, place = min(gone)
         raise CourseError(
-            f"tests/{chapter.short}/harmless.yml: {exercise} has no mutant {place} of “{was}” → “{now}”; "
+            f"{path}: {exercise} has no mutant {place} of “{was}” → “{now}”; "
             f"`python -m tests.course.mutants {exercise} --list` shows those it has."
         )
     return [replace(mutant, why=known.get(mutant.key, "")) for mutant in found]
 
 
-def fingerprint(chapter: Chapter, exercise: str) -> str:
-    """Changes whenever a result of `exercise` may: see above for what it depends on."""
-    text = (chapter.tests / "checks.py").read_text(encoding="utf-8")
-    lines = text.split("\n")
-    others = re.compile(rf"(test|observe)_(?!{exercise.replace('.', '_')}(_|$))\d+_\d+")
-    for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef) and others.match(node.name):
-            lines[node.lineno - 1 : node.end_lineno] = [""] * (node.end_lineno - node.lineno + 1)
-    helpers = sorted(p for p in chapter.tests.glob("*.py") if not p.name.startswith("test_"))
-    parts = [
-        *regions(read_source(chapter.solution))[exercise],
-        *(line for line in lines if line.strip()),
-        *(p.read_text(encoding="utf-8") for p in helpers if p.name != "checks.py"),
-        json.dumps(read_yaml(chapter.tests / "harmless.yml").get(exercise, [])),
-    ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+# --- runs -----------------------------------------------------------------------------------------
 
 
-# --- runs and results -----------------------------------------------------------------------------
-
-
-def noticed(examiner: Examiner, chapter: Chapter, mutant: Mutant) -> str:
+def killer(examiner: Examiner, chapter: Chapter, mutant: Mutant) -> str:
     """The check of its exercise that fails on a mutant; "" if they all pass."""
     with tempfile.TemporaryDirectory() as folder:
         path = write_answer(Path(folder), chapter, mutant.text)
@@ -178,61 +151,23 @@ def noticed(examiner: Examiner, chapter: Chapter, mutant: Mutant) -> str:
     return ""
 
 
-def judge(pool: ThreadPoolExecutor, idle: SimpleQueue, chapter: Chapter, exercise: str) -> dict:
-    """Run the mutants of an exercise; what is kept of it. CourseError if its checks refuse the reference."""
+def judge(
+    pool: ThreadPoolExecutor, idle: SimpleQueue, chapter: Chapter, exercise: str
+) -> tuple[list[Mutant], list[Mutant]]:
+    """(the mutants of an exercise that are not equivalent, those that survive). CourseError if the reference fails."""
 
     def run(mutant: Mutant) -> str:
         examiner = idle.get()
         try:
-            return noticed(examiner, chapter, mutant)
+            return killer(examiner, chapter, mutant)
         finally:
             idle.put(examiner)
 
-    before = fingerprint(chapter, exercise)
-    found = mutants(chapter, exercise)
-    text = read_source(chapter.solution)
-    if refused := run(Mutant(exercise, "is the reference", "", "", text)):
+    if refused := run(Mutant(exercise, "", "", "", read_source(chapter.solution))):
         raise CourseError(f"{refused} fails on the reference itself: mend that first.")
-    run_ones = [mutant for mutant in found if not mutant.why]
-    by = list(pool.map(run, run_ones))
-    missed = [mutant for mutant, check in zip(run_ones, by, strict=True) if not check]
-    return {
-        "fingerprint": before,
-        "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
-        "mutants": len(found),
-        "noticed": len(run_ones) - len(missed),
-        "harmless": [{"was": m.was, "now": m.now, "why": m.why} for m in found if m.why],
-        "missed": [{"was": m.was, "now": m.now, "fault": m.fault} for m in missed],
-    }
-
-
-def keep(exercise: str, result: dict) -> None:
-    """Write the result of one exercise; {} stands where none is known, so that branches merge."""
-    results = {**kept(), exercise: result}
-    ordered = {e.id: results.get(e.id, {}) for _, e in select(None)}
-    KEPT.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(ordered, indent=1, ensure_ascii=False) + "\n"
-    KEPT.write_text(text, encoding="utf-8", newline="\n")
-
-
-def stale() -> list[tuple[Chapter, Exercise]]:
-    """The exercises whose kept result is missing, or of other regions, checks or harmless mutants."""
-    results = kept()
-    return [
-        (c, e)
-        for c, e in select(None)
-        if results.get(e.id, {}).get("fingerprint") != fingerprint(c, e.id)
-    ]
-
-
-def below_goal() -> dict[int, float]:
-    """chapter -> its score, for the chapters below GOAL; those that were not run are left out."""
-    by_chapter: dict[int, list[dict]] = {}
-    for exercise, result in kept().items():
-        if result:
-            by_chapter.setdefault(int(exercise.split(".")[0]), []).append(result)
-    scores = {number: score(results) for number, results in by_chapter.items()}
-    return {number: percent for number, percent in scores.items() if percent < GOAL}
+    ran = [mutant for mutant in mutants(chapter, exercise) if not mutant.why]
+    by = list(pool.map(run, ran))
+    return ran, [mutant for mutant, check in zip(ran, by, strict=True) if not check]
 
 
 def main(arguments: list[str]) -> int:
@@ -240,41 +175,35 @@ def main(arguments: list[str]) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("names", nargs="*", metavar="CHAPTER|EXERCISE")
     parser.add_argument("--list", action="store_true", help="show the mutants, run nothing")
-    parser.add_argument(
-        "--check", action="store_true", help="run nothing; fail if a result is stale"
-    )
     parser.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1))
     asked = parser.parse_args(arguments)
-    if asked.check:
-        old = [e.id for _, e in stale()]
-        print(f"stale: {', '.join(old)}; run `python -m tests.course.mutants`" if old else "fresh")
-        for number, percent in below_goal().items():
-            print(f"chapter {number}: {percent:.1f} % noticed, of {GOAL}")
-        return bool(old or below_goal())
-    chosen = [pair for name in asked.names for pair in select(name)] if asked.names else stale()
+    chosen = [pair for name in asked.names or [None] for pair in select(name)]
     if asked.list:
         for chapter, exercise in chosen:
             for mutant in mutants(chapter, exercise.id):
-                print(f"{mutant}\n  harmless: {mutant.why}" if mutant.why else mutant)
+                print(f"{mutant}\n  equivalent: {mutant.why}" if mutant.why else mutant)
         return 0
     idle: SimpleQueue = SimpleQueue()
     examiners = [Examiner() for _ in range(asked.workers)]
     for examiner in examiners:
         idle.put(examiner)
+    ran, survived = defaultdict(int), defaultdict(int)  # by chapter
     try:
         with ThreadPoolExecutor(asked.workers) as pool:
             for chapter, exercise in chosen:
-                result = judge(pool, idle, chapter, exercise.id)
-                keep(exercise.id, result)
-                harmless = len(result["harmless"])
-                of = result["mutants"] - harmless
-                print(f"{exercise.id}: {result['noticed']} of {of} noticed, {harmless} harmless")
-                for one in result["missed"]:
-                    print(f"  {one['fault']}\n    - {one['was']}\n    + {one['now']}", flush=True)
+                all_of_it, survivors = judge(pool, idle, chapter, exercise.id)
+                ran[chapter.number] += len(all_of_it)
+                survived[chapter.number] += len(survivors)
+                print(f"{exercise.id}: {len(survivors)} of {len(all_of_it)} survive", flush=True)
+                for mutant in survivors:
+                    print(f"  {mutant}", flush=True)
     finally:
         for examiner in examiners:
             examiner.close()
-    return bool(below_goal())
+    killed = {n: 100 * (1 - survived[n] / count) for n, count in ran.items() if count}
+    for number, percent in killed.items():
+        print(f"chapter {number}: {percent:.1f} % of {ran[number]} killed")
+    return int(any(percent < GOAL for percent in killed.values()))
 
 
 if __name__ == "__main__":
