@@ -1,6 +1,6 @@
 """A chapter's catalogued mistakes and its other correct designs: the reference with some lines of a region changed.
 
-`tests/chNN/mistakes.yml` holds the mistakes by exercise, `tests/chNN/designs.yml` the designs by name. A change is
+Beside each reference, `mistakes.yml` holds the mistakes by exercise, and `designs.yml` the designs by name. A change is
 either `region`, the whole new text of an exercise's region, or `patch`, in the notation of a diff:
 
     patch: |2
@@ -60,7 +60,7 @@ class Design:
 @cache
 def mistakes(chapter: Chapter) -> tuple[Mistake, ...]:
     """The catalogued mistakes of a chapter, in the order of their file. CourseError where an entry is not complete."""
-    path = chapter.tests / "mistakes.yml"
+    path = chapter.solution_folder / "mistakes.yml"
     found = []
     for exercise, entries in read_yaml(path).items():
         chapter.exercise(exercise)
@@ -85,13 +85,13 @@ def mistake(chapter: Chapter, name: str) -> Mistake:
     for one in mistakes(chapter):
         if one.name == name:
             return one
-    raise CourseError(f"tests/{chapter.short}/mistakes.yml has no mistake {name!r}.")
+    raise CourseError(f"solutions/{chapter.slug}/mistakes.yml has no mistake {name!r}.")
 
 
 @cache
 def designs(chapter: Chapter) -> tuple[Design, ...]:
     """The other correct designs of a chapter. CourseError where an entry is not complete."""
-    path = chapter.tests / "designs.yml"
+    path = chapter.solution_folder / "designs.yml"
     found = []
     for name, entry in read_yaml(path).items():
         _has(path, name, entry, {"says", "changes"}, set())
@@ -132,7 +132,7 @@ def changed(chapter: Chapter, name: str, changes: dict[str, Change]) -> str:
             else:
                 new[exercise] = _patched(bodies[exercise], change["patch"])
         except (KeyError, ValueError) as error:
-            where = f"tests/{chapter.short}: {name}"
+            where = f"solutions/{chapter.slug}: {name}"
             raise CourseError(
                 f"{where} does not fit the reference of {exercise}: {error}"
             ) from None

@@ -34,7 +34,7 @@ class Exercise:
     title: str
     name: str
     chapter: int
-    broken: str = ""  # a fix exercise starts from this mistake of tests/chNN/mistakes.yml
+    broken: str = ""  # a fix exercise starts from this mistake of solutions/chNN_…/mistakes.yml
 
     @property
     def anchor(self) -> str:
@@ -64,9 +64,9 @@ class Chapter:
         return f"ch{self.number:02d}"
 
     @property
-    def tests(self) -> Path:
-        """The folder with everything that judges this chapter."""
-        return self.root / "tests" / self.short
+    def checks(self) -> Path:
+        """The file with the functions that judge this chapter's exercises."""
+        return self.folder / "checks.py"
 
     @property
     def lesson(self) -> Path:
@@ -95,7 +95,7 @@ class Chapter:
 
     def hints(self, exercise_id: str) -> list[str]:
         """The graded hints of an exercise, from a question to almost the line. Markdown."""
-        return read_yaml(self.tests / "hints.yml").get(exercise_id, [])
+        return read_yaml(self.folder / "hints.yml").get(exercise_id, [])
 
 
 def read_yaml(path: Path) -> dict:

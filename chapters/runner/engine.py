@@ -33,7 +33,7 @@ FINE = ("passed", "skipped")  # after such a check the next one of its exercise 
 
 @dataclass(frozen=True)
 class Check:
-    """One check function: `name` in tests/chNN/checks.py; `title` is the first line of its docstring."""
+    """One check function: `name` in a chapter's checks.py; `title` is the first line of its docstring."""
 
     chapter: Chapter
     exercise: Exercise
@@ -78,7 +78,7 @@ def checks_of(chapter: Chapter) -> list[Check]:
         raise CourseError(str(error)) from None
     return [
         Check(chapter, chapter.exercise(exercise), name, title, math.ceil(seconds * stretch))
-        for exercise, name, title, seconds in _checks_in(chapter.tests / "checks.py")
+        for exercise, name, title, seconds in _checks_in(chapter.checks)
     ]
 
 

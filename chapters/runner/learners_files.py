@@ -15,7 +15,15 @@ from pathlib import Path
 from chapters.runner.course import ROOT, chapters
 from chapters.runner.regions import file_digest
 
-PARTS = ("solutions", "tests", "docs", "chapters/kit", "chapters/runner", "chapters/__init__.py")
+PARTS = (
+    "solutions",
+    "tests",
+    "docs",
+    "chapters/kit",
+    "chapters/runner",
+    "chapters/checking",
+    "chapters/__init__.py",
+)
 PARTS += tuple(f"chapters/{name}.py" for name in ("child", "environment", "opened", "program"))
 COURSE = tuple(ROOT / part for part in (*PARTS, "chapters/whose_code.py"))
 IMPORT = re.compile(r"chapters\.(ch\d\d_\w+)(?:\.(\w+)|\s+import\s+([\w, ]+))")
@@ -74,8 +82,8 @@ class LearnersFiles:
     @cached_property
     def _given(self) -> set[Path]:
         """The files in chapters' folders that the course itself imports."""
-        left = [*(ROOT / "solutions").glob("*/*.py"), *(ROOT / "tests").glob("ch*/*.py")]
-        found: set[Path] = set()
+        found = {chapter.checks for chapter in chapters()}
+        left = [*(ROOT / "solutions").glob("*/*.py"), *found]
         while left:
             text = left.pop().read_text(encoding="utf-8", errors="replace")
             for folder, module, names in IMPORT.findall(text):

@@ -37,7 +37,7 @@ def answers() -> Callable[[dict], object]:
         if question["ask"] == "machine":
             return machine
         chapter = find_chapter(question["chapter"])
-        checks = importlib.import_module(f"tests.{chapter.short}.checks")
+        checks = importlib.import_module(f"chapters.{chapter.slug}.checks")
         if question["ask"] == "check":
             files.forget()
             outcome, last["impl"] = run_check(
@@ -123,5 +123,6 @@ def _raised(error: BaseException, path: Path) -> CheckFailed:
 
 
 def _named(file: str) -> str:
-    """A file as a learner finds it: `tests/ch02/checks.py`."""
-    return "/".join(Path(file).parts[-3:]) if "tests" in Path(file).parts[-3:] else Path(file).name
+    """A file as a learner finds it: `chapters/ch02_attach_metadata/checks.py`."""
+    parts = Path(file).parts[-3:]
+    return "/".join(parts) if "chapters" in parts else Path(file).name

@@ -133,7 +133,7 @@ def _hints(chapter, exercise) -> list[str]:
     hints = chapter.hints(exercise.id)
     if len(hints) != 3:
         raise PageError(
-            f"tests/{chapter.short}/hints.yml has {len(hints)} hints for exercise {exercise.id}; "
+            f"chapters/{chapter.slug}/hints.yml has {len(hints)} hints for exercise {exercise.id}; "
             'every exercise has three, as in "2.1": [question, idea, almost the line].'
         )
     lines: list[str] = []

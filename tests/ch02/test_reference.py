@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tvm import relax
 
+from chapters.ch02_attach_metadata import checks
 from chapters.ch02_attach_metadata.given import even_starts
 from chapters.kit.cases.relax_text import relax_module
 from chapters.runner.catalogue import mistake
@@ -12,7 +13,6 @@ from chapters.runner.course import chapter
 from chapters.runner.diagnose import Diagnoser
 from chapters.runner.loading import load
 from solutions.ch02_attach_metadata.attach_support_info import crossing_tensors
-from tests.ch02 import checks
 
 
 def _crossing(func: relax.Function, start: str) -> list[tuple]:

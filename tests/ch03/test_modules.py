@@ -11,11 +11,11 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+from chapters.ch03_transpose_matmul.checks import operators
+from chapters.checking import expect
 from chapters.kit.cases.relax_text import kernel, relax_module
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
-from tests.ch03.checks import operators
 from tests.ch03.test_property import run
-from tests.support import expect
 
 DOUBLE = kernel("double(a)", (16, 8), "a[at] = a[at] + a[at]")
 COPY = kernel("copy(a, b)", (4, 16), "b[at] = a[at]").replace("def copy", "def NT_matmul")

@@ -18,11 +18,11 @@ import tvm
 from hypothesis import given, note, seed, settings
 from tvm import relax, tirx
 
+from chapters.ch03_transpose_matmul.checks import operators
+from chapters.ch04_add_rms_norm import check_cases as add_norm
+from chapters.checking import expect
 from chapters.kit.cases.relax_text import kernel, relax_module
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
-from tests.ch03.checks import operators
-from tests.ch04 import add_norm
-from tests.support import expect
 from tests.support.draws import CHOICES, SAME_EVERYWHERE
 
 PARTS = range(6)  # each with choices of its own, so that they can run side by side

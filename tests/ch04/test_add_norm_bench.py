@@ -7,6 +7,7 @@ import pytest
 import tvm
 
 from chapters.ch04_add_rms_norm import bench, registers
+from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, launch, reference
 from chapters.ch04_add_rms_norm.gpu_norms import kernels
 from chapters.kit.bench.copy_bounds import CHUNK, two_in_two_out
 from chapters.kit.bench.gpu_clock import missing
@@ -14,7 +15,6 @@ from chapters.kit.bench.kernel_counts import COMPILER
 from chapters.kit.bench.results import load
 from chapters.kit.gpu import cuda_on_cpu
 from chapters.kit.gpu.targets import CUDA
-from tests.ch04.add_norm import RELATIVE, inputs, launch, reference
 
 
 def test_bytes_are_two_reads_two_writes_and_the_weight():

@@ -15,12 +15,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
-from chapters.kit.cases.add_norm import unfused
-from chapters.kit.cases.relax_text import kernel, relax_module
-from chapters.kit.gpu.targets import CUDA
-from solutions.ch04_add_rms_norm import fuse_add_norm
-from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm, build_kernel, kernel_key
-from tests.ch04.add_norm import (
+from chapters.ch04_add_rms_norm.check_cases import (
     RELATIVE,
     draw,
     inputs,
@@ -32,7 +27,12 @@ from tests.ch04.add_norm import (
     run,
     settled,
 )
-from tests.support import expect
+from chapters.checking import expect
+from chapters.kit.cases.add_norm import unfused
+from chapters.kit.cases.relax_text import kernel, relax_module
+from chapters.kit.gpu.targets import CUDA
+from solutions.ch04_add_rms_norm import fuse_add_norm
+from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm, build_kernel, kernel_key
 
 LLVM = Target("llvm")
 SHAPE = (3, 1, 64)

@@ -12,14 +12,13 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
-from chapters.kit.cases.guarded import run_compiled
+from chapters.ch05_schedules_and_their_limits.check_products import unscheduled as kernel
+from chapters.kit.cases.guarded import QUICK_HERE, run_compiled
 from chapters.kit.cpu.matmul_tile import has_few_rows, matmul_tile, rows_at_a_time
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.machine import llvm_host
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch05_schedules_and_their_limits import schedules
-from tests.ch05.products import unscheduled as kernel
-from tests.support.targets import QUICK_HERE
 
 TARGET = llvm_host()["target"]
 N, B = tirx.Var("n", "int64"), tirx.Var("b", "int64")

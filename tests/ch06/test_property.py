@@ -1,6 +1,6 @@
 """Random programs against `fuse_reduction_epilogue`: it computes the same, or it refuses and leaves all as it was.
 
-The reference is the interpreter of tests/support, on integers that every dtype holds exactly; the fused program is
+The reference is the interpreter of chapters/checking, on integers that every dtype holds exactly; the fused program is
 compiled and run with guard zones around its arrays. `FUSION_DRAWS=5000 pytest tests/ch06/test_property.py` draws more.
 """
 
@@ -17,12 +17,12 @@ from tvm import s_tir
 from tvm.s_tir import SBlock
 from tvm.s_tir.analysis import get_sblock_access_region
 
+from chapters.checking.interpret import OutOfBounds, interpret
 from chapters.kit.cases.guarded import QUICK, run_compiled
 from chapters.kit.ir.tensor_ir import nodes, with_fields
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as primitives
 from tests.support import reductions
 from tests.support.draws import CHOICES
-from tests.support.interpret import OutOfBounds, interpret
 from tests.support.reductions import Draw
 
 PARTS = range(-(-int(os.environ.get("FUSION_DRAWS", "300")) // reductions.PER_TEST))

@@ -11,9 +11,9 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
+from chapters.ch06_reduction_epilogue.checks import nest, other, program
 from chapters.kit.ir.tensor_ir import with_fields
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
-from tests.ch06.checks import nest, other, program
 
 
 def refused(sch: s_tir.Schedule, words: str) -> None:

@@ -18,13 +18,13 @@ from tvm import s_tir
 from tvm.s_tir.schedule.instruction import InstructionKind
 from tvm.script import tirx as T
 
+from chapters.ch06_reduction_epilogue.checks import nest, program, results, without_dead_temp
 from chapters.kit.cases.guarded import WroteOutside, run_compiled
 from chapters.kit.cases.matmul_bias import matmul_bias
 from chapters.kit.cpu import int8_matmul, vnni
 from chapters.runner.course import ROOT
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as reference
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
-from tests.ch06.checks import nest, program, results, without_dead_temp
 
 # Importing the package of the intrinsic makes those of all GPUs too, half a minute; an empty one stands in for it.
 STOCK = """

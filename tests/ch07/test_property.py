@@ -1,6 +1,6 @@
 """An adversary for `fuse_epilogue`: random programs, random schedules before and after, and no wrong result.
 
-Each draw runs twice: unfused in the interpreter of tests/support, which shares nothing with TVM's code generator, and
+Each draw runs twice: unfused in chapters/checking/interpret.py, which shares nothing with TVM's code generator, and
 fused, rescheduled and compiled, with guard zones around its arrays. All numbers are integers that every dtype holds
 exactly, but for an exp in float64. `FUSION_DRAWS=5000 pytest tests/ch07/test_property.py` draws more,
 `FUSION_FIRST_DRAW=100000` others.
@@ -20,12 +20,12 @@ from tvm import s_tir
 from tvm.sym import Analyzer
 from tvm.tirx import IntImm, IterVar
 
+from chapters.checking.interpret import interpret
 from chapters.kit.cases.guarded import QUICK, run_compiled
 from chapters.kit.ir.tensor_ir import mentions
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
 from tests.support import reductions
 from tests.support.draws import CHOICES
-from tests.support.interpret import interpret
 from tests.support.reductions import Draw
 
 _REALIZE = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")

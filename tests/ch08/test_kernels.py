@@ -10,6 +10,7 @@ from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
 from chapters.ch08_gpu_targets import registers
+from chapters.checking.gpu_kernels import arrays, exact, layer
 from chapters.kit.bench.kernel_counts import COMPILER, compiler, resource_table
 from chapters.kit.bench.results import load
 from chapters.kit.gpu import cuda_on_cpu, cuda_resources
@@ -21,7 +22,6 @@ from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import Access, accesses, bytes_moved, conflicts
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
-from tests.support.gpu import arrays, exact, layer
 from tests.support.planted import needs_compiler
 
 HALF = ch8.ThreadTile(64, 64, 16, 4, 4, vector=2)

@@ -13,7 +13,8 @@ from tvm.s_tir import dlight as dl
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.kit.cases.guarded import QUICK, run_compiled
+from chapters.ch09_the_compiler.check_queries import calls, has_loop, kernels, uses_tensor_cores
+from chapters.kit.cases.guarded import QUICK, QUICK_HERE, run_compiled
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder import llama_reference
 from chapters.kit.decoder.llama import decoder
@@ -29,8 +30,6 @@ from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
 from chapters.kit.pipeline.reduction_once import ReductionOnce, repeats_a_reduction
 from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially, steps
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
-from tests.ch09.look import calls, has_loop, kernels, uses_tensor_cores
-from tests.support.targets import QUICK_HERE
 
 PROMPT = [3, 1, 4, 1, 5]
 N = tirx.Var("n", "int64")

@@ -12,12 +12,11 @@ import pytest
 import tvm
 from tvm import relax, te, tirx
 
-from chapters.kit.cases.guarded import run_compiled
+from chapters.ch09_the_compiler.check_queries import calls, kernels, unscheduled
+from chapters.kit.cases.guarded import QUICK_HERE, run_compiled
 from chapters.kit.cases.relax_text import relax_module
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch09_the_compiler.pipeline import ScheduleMatmuls, fusion_pipeline, phases
-from tests.ch09.look import calls, kernels, unscheduled
-from tests.support.targets import QUICK_HERE
 
 K, N = 33, 50
 ERF = np.vectorize(math.erf, otypes=[float])

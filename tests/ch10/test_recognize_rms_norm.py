@@ -7,11 +7,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from chapters.kit.cases.guarded import QUICK
-from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.ir.relax_effects import calls_in
-from solutions.ch10_imported_models.imported_models import RecognizeRMSNorm
-from tests.ch10.graphs import (
+from chapters.ch10_imported_models.check_graphs import (
     NORM,
     NOT_WEIGHTS,
     OTHERS,
@@ -23,6 +19,10 @@ from tests.ch10.graphs import (
     exact_norm,
     names,
 )
+from chapters.kit.cases.guarded import QUICK
+from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.ir.relax_effects import calls_in
+from solutions.ch10_imported_models.imported_models import RecognizeRMSNorm
 
 
 def run(mod: tvm.IRModule, arrays: list[np.ndarray]) -> np.ndarray:

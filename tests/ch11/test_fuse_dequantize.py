@@ -12,21 +12,8 @@ from tvm import relax, te
 from tvm.relax.frontend import nn
 from tvm_ffi import structural_equal
 
-from chapters.kit.quantized.blocks import Form, pack
-from chapters.kit.quantized.dequantize import kernel, weight
-from chapters.kit.quantized.layers import (
-    CodedMatrix,
-    FloatMatrix,
-    Matrix,
-    MatrixEmbedding,
-    MatrixLinear,
-    TiedHead,
-)
-from chapters.kit.quantized.schedule_coded_products import ScheduleCodedProducts
-from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
-from solutions.ch11_a_real_model.quantized import FuseDequantizeMatmul, FuseDequantizeTake
-from tests.ch11 import programs
-from tests.ch11.programs import (
+from chapters.ch11_a_real_model import check_programs as programs
+from chapters.ch11_a_real_model.check_programs import (
     FIRES,
     FORM,
     KEPT,
@@ -47,7 +34,20 @@ from tests.ch11.programs import (
     times,
     write,
 )
-from tests.support.targets import QUICK_HERE
+from chapters.kit.cases.guarded import QUICK_HERE
+from chapters.kit.quantized.blocks import Form, pack
+from chapters.kit.quantized.dequantize import kernel, weight
+from chapters.kit.quantized.layers import (
+    CodedMatrix,
+    FloatMatrix,
+    Matrix,
+    MatrixEmbedding,
+    MatrixLinear,
+    TiedHead,
+)
+from chapters.kit.quantized.schedule_coded_products import ScheduleCodedProducts
+from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
+from solutions.ch11_a_real_model.quantized import FuseDequantizeMatmul, FuseDequantizeTake
 
 FORMS = [
     FORM,

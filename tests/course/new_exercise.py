@@ -80,9 +80,9 @@ def make(home: Chapter, kind: str, name: str, title: str, minutes: int = 5) -> l
     mistakes = "".join(MISTAKE.format(count=n, **values) for n in range(1, count + 1))
     return [
         _append(home.solution, SOLUTION.format(**values)),
-        _append(home.tests / "checks.py", CHECK.format(**values)),
-        _append(home.tests / "hints.yml", HINTS.format(**values)),
-        _append(home.tests / "mistakes.yml", MISTAKES.format(**values) + mistakes),
+        _append(home.checks, CHECK.format(**values)),
+        _append(home.folder / "hints.yml", HINTS.format(**values)),
+        _append(home.solution_folder / "mistakes.yml", MISTAKES.format(**values) + mistakes),
         _into_lesson(home, values),
     ]
 
@@ -114,8 +114,8 @@ def _into_lesson(home: Chapter, values: dict) -> Path:
 
 def to_write(home: Chapter) -> list[str]:
     """Each line of the chapter's files that is still marked, as `file:line: text`."""
-    files = [home.lesson, home.solution]
-    files += [home.tests / name for name in ("checks.py", "hints.yml", "mistakes.yml")]
+    files = [home.lesson, home.checks, home.folder / "hints.yml"]
+    files += [home.solution, home.solution_folder / "mistakes.yml"]
     return [
         f"{path.relative_to(home.root).as_posix()}:{number}: {line.strip()}"
         for path in files

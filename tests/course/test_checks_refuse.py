@@ -111,7 +111,7 @@ REFUSED = [
 @pytest.mark.parametrize("check, parts, says", [pytest.param(*r, id=r[0]) for r in REFUSED])
 def test_refused(check: str, parts: dict, says: str) -> None:
     home = chapter(int(check.split("_")[1]))
-    checks = importlib.import_module(f"tests.{home.short}.checks")
+    checks = importlib.import_module(f"chapters.{home.slug}.checks")
     reference = importlib.import_module(f"solutions.{home.slug}.{home.stub.stem}")
     getattr(checks, check)(reference)
     with pytest.raises(CheckFailed) as failed:

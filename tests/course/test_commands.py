@@ -262,7 +262,7 @@ def test_quiz_without_a_terminal_prints_questions_and_computed_answers(course):
 def test_an_exercise_that_cannot_run_here_is_not_the_next(course):
     course.solve()
     stand_in = 'from chapters.runner.failure import Skip\n\n\ndef test_0_1_skips(impl):\n    raise Skip("no GPU")\n'
-    (course.root / "tests/ch00/checks.py").write_text(stand_in, encoding="utf-8")
+    (course.root / "chapters/ch00_first_module/checks.py").write_text(stand_in, encoding="utf-8")
     assert "0.1 SKIPPED" in course.learner("watch", "0.1").stdout, "watch ends"
     assert "0.1 skipped" in course.learner().stdout
     assert course.learner("next").stdout.startswith("0.2 ")

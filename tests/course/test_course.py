@@ -24,7 +24,7 @@ CHAPTERS = [pytest.param(c, id=c.short) for c in chapters()]
 EXERCISES = [pytest.param(c, e, id=e.id) for c in chapters() for e in c.exercises]
 MISTAKES = [pytest.param(m, id=f"{c.short}-{m.name}") for c in chapters() for m in mistakes(c)]
 FILES = {
-    c: [c.solution_folder / "second_way.py", *sorted((c.tests / "designs").glob("*.py"))]
+    c: [c.solution_folder / "second_way.py", *sorted((c.solution_folder / "designs").glob("*.py"))]
     for c in chapters()
 }
 DESIGNS = [
@@ -123,7 +123,7 @@ def _predicted(chapter, exercise) -> set[int]:
     predicts = getattr(answer, exercise.name)
     if inspect.signature(predicts).parameters:
         return set()
-    checks = importlib.import_module(f"tests.{chapter.short}.checks")
+    checks = importlib.import_module(f"chapters.{chapter.slug}.checks")
     observe = getattr(checks, "observe_" + exercise.id.replace(".", "_"))
     asked = _numbers(inspect.getdoc(predicts))  # what the question says itself
     return _numbers(" ".join(str(probe()) for probe in observe(answer))) - asked

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from chapters.ch02_attach_metadata import checks as ch02
 from chapters.runner import diagnose as module
 from chapters.runner.course import chapter
 from chapters.runner.diagnose import Diagnoser
-from tests.ch02 import checks as ch02
 
 SCORES = 8 * 12 * 64 * 4  # bytes of the attention scores, which are not the largest storage
 WEIGHT = 128 * 2 * 352 * 4

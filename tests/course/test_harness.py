@@ -18,6 +18,8 @@ import pytest
 import tvm
 from tvm import relax
 
+from chapters.ch03_transpose_matmul import checks as ch03
+from chapters.checking import expect
 from chapters.child import Child
 from chapters.kit.cases.relax_text import relax_module
 from chapters.runner.course import ROOT, CourseError, chapter
@@ -27,8 +29,6 @@ from chapters.runner.failure import CheckFailed
 from chapters.runner.loading import last_line, parser_said
 from chapters.runner.printed import CUT, MOST_SHOWN, tail
 from chapters.runner.worker import _raised
-from tests.ch03 import checks as ch03
-from tests.support import expect
 from tests.support.answers import write_answer
 
 END = "\n    # END exercise 0.1"
@@ -286,7 +286,7 @@ def test_a_check_that_cannot_go_on_names_its_own_line():
     with pytest.raises(Exception) as raised:
         ch03._kernel(SimpleNamespace(nt_matmul=lambda *_: None), [7, 5], [4, 5])
     yours = _raised(raised.value, Path("first_module.py")).failure.yours
-    assert "of tests/ch03/checks.py: return te.create_prim_func" in yours
+    assert "of chapters/ch03_transpose_matmul/checks.py: return te.create_prim_func" in yours
 
 
 def test_far_numbers_are_told_as_what_they_are():

@@ -29,6 +29,21 @@ LAYERS = {
         "chapters.whose_code",
     ],
     "chapters.__main__": ["chapters.runner."],
+    "chapters.checking.": [  # what checks of several chapters share
+        "chapters.kit.",
+        "chapters.runner.failure",
+        "chapters.runner.loading",
+    ],
+    "checks": [  # of a chapter: see CHECKS
+        "chapters.ch",
+        "chapters.checking.",
+        "chapters.kit.",
+        "chapters.child",
+        "chapters.runner.explain",
+        "chapters.runner.failure",
+        "chapters.runner.loading",
+        "solutions.",
+    ],
     "chapters.ch": [
         "chapters.kit.",
         "chapters.child",
@@ -51,6 +66,7 @@ KIT = [  # from below; a package may import those above it in this list
     ["doctor", "tensorize_probe"],
 ]
 OURS = ("chapters", "solutions", "docs", "tests")
+CHECKS = re.compile(r"chapters\.ch\d\d_\w+\.check(s|_\w+)$")
 
 
 def _module(path: Path) -> str:
@@ -83,6 +99,8 @@ def _files() -> Iterator[tuple[str, str]]:
 
 
 def _part(module: str) -> str:
+    if CHECKS.match(module):
+        return "checks"
     return max((part for part in LAYERS if _within(module, part)), key=len, default="")
 
 
@@ -110,6 +128,17 @@ def test_arrows_run_one_way(part):
     ]
     entry = re.compile(r"chapters\.ch\w+\.__main__ imports chapters\.runner\.story$")
     assert not [arrow for arrow in back if not entry.match(arrow)]
+
+
+def test_only_checks_and_tests_import_checks():
+    back = [
+        f"{module} imports {used}"
+        for module, code in FILES
+        if _part(module) not in ("checks", "tests.")
+        for used in _imports(code)
+        if CHECKS.match(used) or used.startswith("chapters.checking.")
+    ]
+    assert not [arrow for arrow in back if not arrow.startswith("chapters.checking.")]
 
 
 def test_a_reference_imports_its_chapter_and_no_page():
@@ -151,6 +180,8 @@ def test_the_runner_starts_without_tvm():
 
 
 def test_the_test_sees_an_arrow_that_runs_back(monkeypatch):
-    monkeypatch.setitem(globals(), "FILES", [("chapters.kit.ir.x", "import tests.support.expect")])
-    with pytest.raises(AssertionError, match=r"chapters\.kit\.ir\.x imports tests"):
+    monkeypatch.setitem(
+        globals(), "FILES", [("chapters.kit.ir.x", "import chapters.checking.expect")]
+    )
+    with pytest.raises(AssertionError, match=r"chapters\.kit\.ir\.x imports chapters\.checking"):
         test_arrows_run_one_way("chapters.kit.")

@@ -22,8 +22,8 @@ def test_it_makes_every_part_and_the_tests_list_what_is_left(course):
     assert "test_nothing_is_left_to_write[ch00]" in result.stdout
     assert "chapters/ch00_first_module/lesson.md:" in result.stdout
     assert "solutions/ch00_first_module/first_module.py:" in result.stdout
-    for name in ("checks.py", "hints.yml", "mistakes.yml"):
-        assert f"tests/ch00/{name}:" in result.stdout
+    for name in ("chapters/{}/checks.py", "chapters/{}/hints.yml", "solutions/{}/mistakes.yml"):
+        assert f"{name.format('ch00_first_module')}:" in result.stdout
     assert "test_front_matter_and_regions_agree" not in result.stdout
     assert "test_exercise_is_complete" not in result.stdout
 

@@ -330,7 +330,7 @@ def test_lines_that_end_otherwise_are_the_same_answer(course):
 def test_checks_that_changed_ask_for_a_new_check(course):
     course.solve()
     course.learner("check", "0.1")
-    checks = course.root / "tests/ch00/checks.py"
+    checks = course.root / "chapters/ch00_first_module/checks.py"
     checks.write_text(checks.read_text(encoding="utf-8") + "\n# sharper\n", encoding="utf-8")
     said = course.learner().stdout
     assert "0/6" in said and "0.1 not checked since the checks changed" in said

@@ -9,12 +9,12 @@ import re
 import numpy as np
 import pytest
 
+from chapters.checking import expect
 from chapters.runner.catalogue import mistakes_of
 from chapters.runner.course import chapters
 from chapters.runner.engine import checks_of
 from chapters.runner.failure import CheckFailed
 from chapters.runner.loading import load
-from tests.support import expect
 from tests.support.answers import mistaken
 
 EXERCISES = [(c, e) for c in chapters() for e in c.exercises]

@@ -8,6 +8,7 @@ import tvm
 from tvm import relax, te, tirx
 from tvm.script import tirx as T
 
+from chapters.ch09_the_compiler.check_queries import has_loop
 from chapters.kit.cases.guarded import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.pipeline.apply_cpu_fallback import ApplyCPUFallback, schedule_any
@@ -15,7 +16,6 @@ from chapters.kit.pipeline.reduction_once import ReductionOnce
 from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially, steps
 from chapters.kit.pipeline.unscheduled import is_made_of_blocks
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
-from tests.ch09.look import has_loop
 
 REMAP = 'vi, vk = T.axis.remap("SR", [i, k])'
 PIPELINE = fusion_pipeline(QUICK)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tvm
 
-from chapters.kit.cases.guarded import Guarded
+from chapters.kit.cases.guarded import QUICK_HERE, Guarded
 from chapters.kit.quantized.blocks import (
     BLOCKS,
     Codes,
@@ -19,7 +19,6 @@ from chapters.kit.quantized.blocks import (
     together,
 )
 from chapters.kit.quantized.dequantize import kernel
-from tests.support.targets import QUICK_HERE
 
 # type -> where the float16 numbers of a block begin, and the integers per scale, bits and minima of our form
 HALVES = {"Q4_0": [0], "Q4_1": [0, 2], "Q8_0": [0], "Q4_K": [0, 2], "Q6_K": [208]}

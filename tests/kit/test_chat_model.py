@@ -18,6 +18,7 @@ import pytest
 import tvm
 
 from chapters.ch11_a_real_model.passes import phases
+from chapters.kit.cases.guarded import QUICK_HERE
 from chapters.kit.chat.cache_layout import LANES, rope_table
 from chapters.kit.chat.compiled import cache_dtype, compile_decoder, with_coded_passes
 from chapters.kit.chat.gguf_file import GGUFError, read_gguf
@@ -30,7 +31,6 @@ from chapters.kit.pipeline.left_to_fallback import FallbackWarning
 from chapters.kit.quantized.blocks import BLOCKS
 from chapters.kit.quantized.dequantize import form_of
 from chapters.kit.quantized.dot_products import dot_products
-from tests.support.targets import QUICK_HERE
 
 gguf = pytest.importorskip("gguf")
 

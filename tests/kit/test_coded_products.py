@@ -19,7 +19,7 @@ from tvm.script import tirx as T
 from tvm.target import Target, codegen
 from tvm_ffi import structural_map
 
-from chapters.kit.cases.guarded import Guarded
+from chapters.kit.cases.guarded import QUICK_HERE, Guarded
 from chapters.kit.cpu import vnni
 from chapters.kit.ir.tensor_ir import nodes, with_fields
 from chapters.kit.quantized.blocks import Codes, Form, pack
@@ -28,7 +28,6 @@ from chapters.kit.quantized.dot_products import dot_products
 from chapters.kit.quantized.schedule_coded_products import coded_product, schedule
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import joined
-from tests.support.targets import QUICK_HERE
 
 N, K = 48, 96  # three panels of 16 rows; three groups of 32 steps
 HERE = dot_products(QUICK_HERE)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from tvm import tirx
 
+from chapters.ch04_add_rms_norm.check_cases import kernels
 from chapters.kit.cases.add_norm import unfused
 from chapters.kit.gpu.cuda_resources import CompileError, compiled, resources
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.ir.row_index import row_dimensions
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm, Plan, wide_kernel
-from tests.ch04.add_norm import kernels
 from tests.support.planted import needs_compiler, source_of
 
 pytestmark = needs_compiler

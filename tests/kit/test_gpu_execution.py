@@ -8,6 +8,7 @@ import tvm
 from tvm import te, tirx
 from tvm.script import tirx as T
 
+from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, poison, reference
 from chapters.kit.gpu import executors, wgsl_on_vulkan
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.launches import HostProgram, LaunchError
@@ -15,7 +16,6 @@ from chapters.kit.gpu.targets import CUDA, WEBGPU
 from chapters.kit.gpu.wgsl_on_vulkan import run_wgsl
 from chapters.kit.ir.row_index import row_dimensions
 from solutions.ch04_add_rms_norm.fuse_add_norm import Plan, row_kernel, wide_kernel
-from tests.ch04.add_norm import RELATIVE, inputs, poison, reference
 from tests.support.planted import at_match, both_orders, run_changed, runs_here
 
 needs_vulkan = pytest.mark.skipif(bool(wgsl_on_vulkan.missing()), reason=wgsl_on_vulkan.missing())

@@ -7,6 +7,8 @@ import pytest
 from tvm import tirx
 from tvm.tirx import IntImm, Var
 
+from chapters.ch04_add_rms_norm.check_cases import inputs, poison
+from chapters.checking.gpu_kernels import arrays, exact
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.decoder.llama_generator import random_weights
@@ -22,10 +24,8 @@ from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
 from chapters.kit.quantized.blocks import pack
 from solutions.ch04_add_rms_norm.fuse_add_norm import Plan, row_kernel, wide_kernel
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
-from tests.ch04.add_norm import inputs, poison
 from tests.ch09.test_compiler import as_kernels, facts_of
 from tests.kit import test_coded_on_gpu as coded
-from tests.support.gpu import arrays, exact
 from tests.support.orders import EveryOrder
 from tests.support.planted import run_text, runs_here
 

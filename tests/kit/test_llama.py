@@ -14,7 +14,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from chapters.kit.cases.guarded import QUICK
+from chapters.kit.cases.guarded import QUICK, QUICK_HERE
 from chapters.kit.decoder import llama, llama_config
 from chapters.kit.decoder import llama_reference as reference
 from chapters.kit.decoder.llama_generator import Generator, random_weights
@@ -22,7 +22,6 @@ from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.relax_effects import bindings_of, calls_in
 from chapters.kit.pipeline.captured_kernels import rewritten
 from chapters.kit.pipeline.planned_storage import lower
-from tests.support.targets import QUICK_HERE
 
 CONFIG = llama_config.CONFIGS["tiny"]
 LAYERS = CONFIG.num_hidden_layers

@@ -7,13 +7,13 @@ import tvm
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
+from chapters.ch08_gpu_targets.checks import CHOICES
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.gpu.cuda_resources import missing, ptx
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
-from tests.ch08.checks import CHOICES
 
 # the limits hold for every NVIDIA GPU; dlight's rules ask for them
 LIMITS = {"max_shared_memory_per_block": 49152, "max_threads_per_block": 1024}

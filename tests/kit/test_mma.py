@@ -17,6 +17,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from chapters.checking.gpu_kernels import arrays
 from chapters.kit.gpu import cuda_resources, mma
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.gpus import ARCHITECTURES
@@ -28,7 +29,6 @@ from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import accesses, conflicts
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
 from tests.support import planted
-from tests.support.gpu import arrays
 
 by_tile = pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.block_m}x{t.block_n}")
 SMALL = TILES[-1]

@@ -5,12 +5,12 @@ import pytest
 import tvm
 from tvm import relax
 
+from chapters.kit.cases.guarded import QUICK_HERE
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.pipeline.planned_storage import ALLOC_IN_STORAGE
 from chapters.kit.pipeline.share_tensors import ShareTensors
 from solutions.ch09_the_compiler.pipeline import phases
-from tests.support.targets import QUICK_HERE
 
 # steps that take turns with two storages; `c` has as many bytes as the others, and another shape and dtype
 CHAIN = relax_module("""

@@ -12,13 +12,12 @@ import pytest
 import tvm
 from tvm import relax, te, tirx
 
-from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.cases.guarded import QUICK_HERE, run_compiled
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.pipeline.left_to_fallback import scheduled_by
 from chapters.kit.pipeline.tile_products import tile_product, tile_shape
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
-from tests.support.targets import QUICK_HERE
 
 SPECS = [
     "bmk,bkn->bmn",  # attention's values

@@ -10,11 +10,11 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from chapters.kit.cases.guarded import QUICK_HERE
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.pipeline.vectorize_rows import sums_of_rows
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
-from tests.support.targets import QUICK_HERE
 
 
 def layer_norm(x, g, b):

@@ -13,6 +13,7 @@ from tvm.backend.cuda.tile_primitive.tma_utils import SwizzleMode, mma_shared_la
 from tvm.target import Target
 
 from chapters.ch08_gpu_targets import gelu_layers
+from chapters.checking.gpu_kernels import arrays
 from chapters.kit.gpu import call, cuda_resources, tensor_maps
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.launches import HostProgram, LaunchError, UnknownWordError, target_of
@@ -21,7 +22,6 @@ from chapters.kit.gpu.wgmma import ARCH, wgmma_matmul
 from chapters.kit.gpu.wgmma_tile import TILES, WgmmaTile, best_tile
 from solutions.ch08_gpu_targets.gpu_schedules import ThreadTile, naive_matmul, occupancy
 from tests.support import planted
-from tests.support.gpu import arrays
 
 SMALL = WgmmaTile(128, 32, 3)
 # rows past the end, columns past the end, a part of k past the end, more k than stages, three tiles a block

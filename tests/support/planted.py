@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from tvm.target import Target
 
+from chapters.checking.gpu_kernels import exact
 from chapters.kit.gpu import cuda_on_cpu, cuda_resources
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.launches import Engine, HostProgram, Kernel, Launch
 from chapters.kit.gpu.targets import CUDA
-from tests.support.gpu import exact
 
 runs_here = pytest.mark.skipif(bool(cuda_on_cpu.missing()), reason=cuda_on_cpu.missing())
 needs_compiler = pytest.mark.skipif(bool(cuda_resources.missing()), reason=cuda_resources.missing())

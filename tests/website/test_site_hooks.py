@@ -51,12 +51,11 @@ def test_a_page_says_what_to_clone(hook, page):
 
 @pytest.fixture
 def chapter(tmp_path):
-    (tmp_path / "tests" / "ch02").mkdir(parents=True)
-    (tmp_path / "tests" / "ch02" / "hints.yml").write_text(
-        '"2.1": [first, "second\\n\\nmore", third]\n', encoding="utf-8"
-    )
     folder = tmp_path / "chapters" / "ch02_name"
     folder.mkdir(parents=True)
+    (folder / "hints.yml").write_text(
+        '"2.1": [first, "second\\n\\nmore", third]\n', encoding="utf-8"
+    )
     (tmp_path / "solutions" / "ch02_name").mkdir(parents=True)
     (tmp_path / "solutions" / "ch02_name" / "file.py").write_text(SOLUTION, encoding="utf-8")
     exercise = Exercise("2.1", "write", 8, "Attach `it`", "attach", 2)
@@ -136,8 +135,8 @@ def test_headings_and_front_matter_must_agree(chapter, lesson, message):
 
 
 def test_an_exercise_without_three_hints_is_refused(chapter):
-    (chapter.tests / "hints.yml").write_text('"2.1": [one]\n', encoding="utf-8")
-    with pytest.raises(PageError, match=r"ch02/hints.yml has 1 hints for exercise 2.1"):
+    (chapter.folder / "hints.yml").write_text('"2.1": [one]\n', encoding="utf-8")
+    with pytest.raises(PageError, match=r"ch02_name/hints.yml has 1 hints for exercise 2.1"):
         exercises.with_exercises(LESSON, chapter)
 
 

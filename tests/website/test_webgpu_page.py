@@ -17,6 +17,7 @@ import threading
 import numpy as np
 import pytest
 
+from chapters.ch04_add_rms_norm.check_cases import inputs, poison, reference
 from chapters.kit.gpu import wgsl_on_vulkan
 from chapters.kit.gpu.executors import REQUIRED, required
 from chapters.kit.gpu.launches import HostProgram
@@ -24,7 +25,6 @@ from chapters.kit.gpu.wgsl_on_vulkan import run_wgsl
 from chapters.runner.course import ROOT
 from docs.pages import browser_kernel
 from docs.pages.browser_kernel import FAULTS, ROWS, BrowserKernel, description
-from tests.ch04.add_norm import inputs, poison, reference
 from tests.website.conftest import no_browser
 
 HEAD = (

@@ -8,11 +8,14 @@ import tvm_ffi
 from tvm.target import Target
 
 from chapters.kit.cpu.aligned import aligned_bytes
+from chapters.kit.machine import llvm_host
 
 ZONE = 4096  # bytes before and after each array
 MARK = 0xA5
 # for programs that run once: LLVM would take longer to optimize them than they take to run
 QUICK = Target({"kind": "llvm", "opt-level": 0})
+# with this processor's instructions: portable code converts each float16 by a call
+QUICK_HERE = Target({"kind": "llvm", "opt-level": 0, "mcpu": llvm_host()["cpu"]})
 
 
 class WroteOutside(Exception):

@@ -16,36 +16,7 @@ from tvm.ir.transform import Pass
 from tvm.s_tir import SBlock
 from tvm.target import Target
 
-from chapters.kit.cases.guarded import QUICK, run_compiled
-from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.decoder import llama_reference
-from chapters.kit.decoder.llama import decoder
-from chapters.kit.decoder.llama_config import LlamaConfig
-from chapters.kit.decoder.llama_generator import Generator, random_weights
-from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
-from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.pipeline.gemv_within_bounds import has_whole_blocks
-from chapters.kit.pipeline.planned_storage import lower, read_plan
-from chapters.kit.pipeline.reduction_once import repeats_a_reduction
-from chapters.runner.loading import last_line
-from solutions.ch09_the_compiler import pipeline as reference
-from tests.ch09.look import (
-    attributes,
-    calls_of,
-    has_dimension,
-    has_loop,
-    kernels,
-    launches,
-    nests,
-    operators,
-    relax_functions,
-    shuffles,
-    sizes_of,
-    symbols,
-    unscheduled,
-    uses_tensor_cores,
-)
-from tests.ch09.programs import (
+from chapters.ch09_the_compiler.check_programs import (
     EPILOGUES,
     FOREIGN,
     Between,
@@ -62,8 +33,37 @@ from tests.ch09.programs import (
     relu_then_sum,
     third,
 )
-from tests.support import expect
-from tests.support.expect import Section
+from chapters.ch09_the_compiler.check_queries import (
+    attributes,
+    calls_of,
+    has_dimension,
+    has_loop,
+    kernels,
+    launches,
+    nests,
+    operators,
+    relax_functions,
+    shuffles,
+    sizes_of,
+    symbols,
+    unscheduled,
+    uses_tensor_cores,
+)
+from chapters.checking import expect
+from chapters.checking.expect import Section
+from chapters.kit.cases.guarded import QUICK, run_compiled
+from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.decoder import llama_reference
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.decoder.llama_config import LlamaConfig
+from chapters.kit.decoder.llama_generator import Generator, random_weights
+from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
+from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.pipeline.gemv_within_bounds import has_whole_blocks
+from chapters.kit.pipeline.planned_storage import lower, read_plan
+from chapters.kit.pipeline.reduction_once import repeats_a_reduction
+from chapters.runner.loading import last_line
+from solutions.ch09_the_compiler import pipeline as reference
 
 LESSON = "chapters/ch09_the_compiler/lesson.md"
 HOW = Section(LESSON, "How it works")

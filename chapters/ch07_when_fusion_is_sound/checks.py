@@ -16,14 +16,14 @@ from tvm.sym import Analyzer
 from tvm.tirx import BufferLoad, decl_buffer
 
 from chapters.ch07_when_fusion_is_sound import side_by_side
+from chapters.checking import expect
+from chapters.checking.expect import Section
 from chapters.kit.cases.hard_cases import CASES, Case
 from chapters.kit.ir.block_site import Nest, locate
 from chapters.kit.ir.tensor_ir import replace_loads, substitute
 from chapters.runner.failure import CheckFailed
 from chapters.runner.loading import parser_said
 from solutions.ch07_when_fusion_is_sound import soundness as reference
-from tests.support import expect
-from tests.support.expect import Section
 
 LESSON = "chapters/ch07_when_fusion_is_sound/lesson.md"
 REFUSE = Section(LESSON, "When it must refuse")

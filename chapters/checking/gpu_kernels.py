@@ -10,13 +10,13 @@ import tvm
 from tvm import tirx
 from tvm.target import Target
 
+from chapters.checking import expect
 from chapters.kit.gpu import cuda_on_cpu, wgsl_on_vulkan
 from chapters.kit.gpu.executors import REQUIRED, executors, required
 from chapters.kit.gpu.launches import HostProgram, Launch, LaunchError, UnknownWordError
 from chapters.kit.gpu.targets import CUDA, WEBGPU
 from chapters.runner.failure import CheckFailed, Skip
 from chapters.runner.loading import last_line, parser_said, refused_line
-from tests.support import expect
 
 
 def arrays(

@@ -16,6 +16,9 @@ from tvm.s_tir import ScheduleError
 from tvm.script import tirx as T
 from tvm.sym import Analyzer
 
+from chapters.checking import expect
+from chapters.checking.expect import Section
+from chapters.checking.interpret import OutOfBounds, interpret
 from chapters.kit.cases.guarded import run_compiled
 from chapters.kit.cpu import int8_matmul
 from chapters.kit.cpu.vnni import register
@@ -23,9 +26,6 @@ from chapters.kit.ir.block_site import locate
 from chapters.kit.ir.ir_diff import diff
 from chapters.kit.ir.tensor_ir import mentions, nodes, substitute, with_fields
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as reference
-from tests.support import expect
-from tests.support.expect import Section
-from tests.support.interpret import OutOfBounds, interpret
 
 LESSON = "chapters/ch06_reduction_epilogue/lesson.md"
 BREAK = Section(LESSON, "Break it")

@@ -12,14 +12,14 @@ from tvm.ir import IRModule
 from tvm.relax.expr_functor import mutator
 
 from chapters.ch01_walk_the_ir.given import DropAnyDoubleTranspose, Small
+from chapters.checking import expect
+from chapters.checking.expect import Section
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.ir.relax_effects import bindings_of, calls_in
 from chapters.kit.pipeline.planned_storage import lower
 from chapters.runner.failure import CheckFailed
 from solutions.ch01_walk_the_ir.walk_the_ir import DropDoubleTranspose
-from tests.support import expect
-from tests.support.expect import Section
 
 LESSON = "chapters/ch01_walk_the_ir/lesson.md"
 WALK = Section(LESSON, "A visitor walks everywhere")
@@ -399,7 +399,7 @@ def test_1_2_measures_each_call(impl) -> None:
             mine,
             right,
             f"binding_bytes is wrong for `{right[0]}` (variable, call, bytes read, bytes written).",
-            why="This is a binding of `Moves.main` in tests/ch01/checks.py. The fields of Traffic are the name of the "
+            why="This is a binding of `Moves.main` in checks.py. The fields of Traffic are the name of the "
             "variable, the call's `call_name`, the bytes read and the bytes written.",
         )
 

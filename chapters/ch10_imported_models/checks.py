@@ -18,21 +18,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.s_tir.dlight.gpu.matmul import MatmulTensorization
 from tvm.target import Target
 
-from chapters.ch10_imported_models.given import CarelessRMSNorm, cuda_source
-from chapters.ch10_imported_models.layers import LAYERS, compiled
-from chapters.kit.gpu.gpu_matmul import matmul_bias
-from chapters.kit.gpu.targets import cuda
-from chapters.kit.ir.relax_effects import calls_in
-from chapters.kit.pipeline.left_to_fallback import (
-    EPILOGUE,
-    FallbackWarning,
-    kernel_bytes,
-    why_left,
-)
-from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
-from chapters.kit.pipeline.tile_products import ONE_ROW
-from chapters.runner.loading import last_line
-from tests.ch10.graphs import (
+from chapters.ch10_imported_models.check_graphs import (
     LINEAR,
     NO_LINEAR,
     NORM,
@@ -45,8 +31,22 @@ from tests.ch10.graphs import (
     names,
     product_of,
 )
-from tests.support import expect
-from tests.support.expect import Section
+from chapters.ch10_imported_models.given import CarelessRMSNorm, cuda_source
+from chapters.ch10_imported_models.layers import LAYERS, compiled
+from chapters.checking import expect
+from chapters.checking.expect import Section
+from chapters.kit.gpu.gpu_matmul import matmul_bias
+from chapters.kit.gpu.targets import cuda
+from chapters.kit.ir.relax_effects import calls_in
+from chapters.kit.pipeline.left_to_fallback import (
+    EPILOGUE,
+    FallbackWarning,
+    kernel_bytes,
+    why_left,
+)
+from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
+from chapters.kit.pipeline.tile_products import ONE_ROW
+from chapters.runner.loading import last_line
 
 LESSON = "chapters/ch10_imported_models/lesson.md"
 SPELLED = Section(LESSON, "A norm, spelled out")

@@ -10,12 +10,12 @@ import tvm
 from tvm import relax, te, tirx
 from tvm_ffi import structural_equal
 
+from chapters.kit.cases.guarded import QUICK_HERE
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import substitute
 from chapters.kit.quantized.blocks import Codes, Form, pack
 from chapters.kit.quantized.dequantize import kernel, weight
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
-from tests.support.targets import QUICK_HERE
 
 N, K, ROWS = 48, 64, 5
 FORM = Form(4, 32, True, "float16", 16)

@@ -15,18 +15,7 @@ from tvm.sym import Analyzer
 from tvm.target import Target
 
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
-from chapters.kit.cases.add_norm import unfused
-from chapters.kit.cases.relax_text import kernel, relax_module
-from chapters.kit.gpu import cuda_on_cpu
-from chapters.kit.gpu.launches import LaunchError, UnknownWordError
-from chapters.kit.gpu.targets import CUDA
-from chapters.kit.ir.row_index import is_one, row_dimensions
-from chapters.kit.ir.tensor_ir import innermost_blocks, substitute
-from chapters.runner.failure import Skip
-from chapters.runner.loading import last_line
-from solutions.ch01_walk_the_ir.walk_the_ir import binding_bytes
-from solutions.ch04_add_rms_norm import fuse_add_norm as sound
-from tests.ch04.add_norm import (
+from chapters.ch04_add_rms_norm.check_cases import (
     RELATIVE,
     add_function,
     draw,
@@ -40,9 +29,20 @@ from tests.ch04.add_norm import (
     run,
     run_each,
 )
-from tests.support import expect
-from tests.support.expect import Section
-from tests.support.gpu import engines, parsed
+from chapters.checking import expect
+from chapters.checking.expect import Section
+from chapters.checking.gpu_kernels import engines, parsed
+from chapters.kit.cases.add_norm import unfused
+from chapters.kit.cases.relax_text import kernel, relax_module
+from chapters.kit.gpu import cuda_on_cpu
+from chapters.kit.gpu.launches import LaunchError, UnknownWordError
+from chapters.kit.gpu.targets import CUDA
+from chapters.kit.ir.row_index import is_one, row_dimensions
+from chapters.kit.ir.tensor_ir import innermost_blocks, substitute
+from chapters.runner.failure import Skip
+from chapters.runner.loading import last_line
+from solutions.ch01_walk_the_ir.walk_the_ir import binding_bytes
+from solutions.ch04_add_rms_norm import fuse_add_norm as sound
 
 LESSON = "chapters/ch04_add_rms_norm/lesson.md"
 WHY = Section(LESSON, "Why this pass")

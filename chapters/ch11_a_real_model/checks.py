@@ -14,13 +14,7 @@ from tvm import relax, te, tirx
 from tvm.s_tir import SBlockRealize
 
 from chapters.ch11_a_real_model import given
-from chapters.kit.cases.guarded import run_compiled
-from chapters.kit.cpu.nt_matmul import is_nt_matmul
-from chapters.kit.ir.tensor_ir import count, nodes
-from chapters.kit.quantized.blocks import pack
-from chapters.kit.quantized.dequantize import kernel
-from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
-from tests.ch11.programs import (
+from chapters.ch11_a_real_model.check_programs import (
     FIRES,
     FORM,
     KEPT,
@@ -34,8 +28,14 @@ from tests.ch11.programs import (
     random_codes,
     two_matrices,
 )
-from tests.support import expect
-from tests.support.expect import Section
+from chapters.checking import expect
+from chapters.checking.expect import Section
+from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.cpu.nt_matmul import is_nt_matmul
+from chapters.kit.ir.tensor_ir import count, nodes
+from chapters.kit.quantized.blocks import pack
+from chapters.kit.quantized.dequantize import kernel
+from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 
 LESSON = "chapters/ch11_a_real_model/lesson.md"
 BLOCK = Section(LESSON, "A block of Q4_1")

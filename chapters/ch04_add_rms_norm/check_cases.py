@@ -10,11 +10,11 @@ import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
+from chapters.checking import expect
 from chapters.kit.gpu import cuda_on_cpu, wgsl_on_vulkan
 from chapters.kit.gpu.launches import HostProgram, Launch
 from chapters.kit.ir.relax_effects import calls_in
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm
-from tests.support import expect
 
 # two roundings of the dtype; measured errors are half
 RELATIVE = {"float32": 2e-6, "float16": 1.5e-3, "bfloat16": 1.2e-2}

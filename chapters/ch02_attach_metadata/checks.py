@@ -11,6 +11,8 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+from chapters.checking import expect
+from chapters.checking.expect import Section
 from chapters.kit.cases.guarded import QUICK
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
@@ -18,8 +20,6 @@ from chapters.kit.pipeline.captured_kernels import captured
 from chapters.kit.pipeline.planned_storage import planned
 from chapters.runner.failure import CheckFailed
 from solutions.ch02_attach_metadata import attach_support_info as reference
-from tests.support import expect
-from tests.support.expect import Section
 
 LESSON = "chapters/ch02_attach_metadata/lesson.md"
 HOW = Section(LESSON, "How it works")

@@ -15,7 +15,11 @@ from tvm import s_tir, tirx
 from tvm.target import Target
 from tvm.tirx import ForKind
 
+from chapters.ch05_schedules_and_their_limits import check_products as products
 from chapters.ch05_schedules_and_their_limits.given import ATTEMPTS, forced, rows_in_two_groups
+from chapters.checking import expect
+from chapters.checking.expect import Section
+from chapters.checking.interpret import OutOfBounds, interpret
 from chapters.kit.cases.guarded import WroteOutside, run_compiled
 from chapters.kit.cases.matmul_bias import matmul_bias
 from chapters.kit.cases.row_sums import row_sums
@@ -23,10 +27,6 @@ from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.ir.tensor_ir import nodes, substitute
 from chapters.kit.machine import llvm_host
 from solutions.ch05_schedules_and_their_limits import schedules as reference
-from tests.ch05 import products
-from tests.support import expect
-from tests.support.expect import Section
-from tests.support.interpret import OutOfBounds, interpret
 
 FILE = "schedules.py"
 LESSON = "chapters/ch05_schedules_and_their_limits/lesson.md"

@@ -11,6 +11,8 @@ from tvm import relax, te, tirx
 from tvm.ir import IRModule
 from tvm.s_tir import SBlock
 
+from chapters.checking import expect
+from chapters.checking.expect import Section
 from chapters.kit.cases.guarded import QUICK
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
@@ -22,8 +24,6 @@ from chapters.runner.failure import CheckFailed
 from chapters.runner.loading import last_line, where
 from solutions.ch01_walk_the_ir import walk_the_ir
 from solutions.ch03_transpose_matmul import fuse_transpose_matmul as reference
-from tests.support import expect
-from tests.support.expect import Section
 
 LESSON = "chapters/ch03_transpose_matmul/lesson.md"
 PATTERN = Section(LESSON, "Step 1: find the pair")

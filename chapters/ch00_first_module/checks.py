@@ -10,11 +10,11 @@ import tvm_ffi
 from tvm import relax
 from tvm.ir import IRModule
 
+from chapters.checking import expect
+from chapters.checking.expect import Section
 from chapters.kit.cases.guarded import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.runner.failure import CheckFailed
-from tests.support import expect
-from tests.support.expect import Section
 
 LESSON = "chapters/ch00_first_module/lesson.md"
 REFUSE = Section(LESSON, "When it must refuse")

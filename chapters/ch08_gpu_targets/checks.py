@@ -18,6 +18,8 @@ from tvm.sym import Analyzer
 from tvm.target import Target
 
 from chapters.ch08_gpu_targets.given import H200, ThreadTile, start_from_bias
+from chapters.checking import gpu_kernels as gpu
+from chapters.checking.expect import Section
 from chapters.kit.gpu.call import ASYNCHRONOUS
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.cuda_resources import Resources
@@ -29,8 +31,6 @@ from chapters.kit.gpu.warp_access import accesses, bytes_moved, conflicts
 from chapters.kit.ir.tensor_ir import innermost_blocks, nodes, substitute
 from chapters.runner.loading import last_line
 from solutions.ch08_gpu_targets import gpu_schedules as sound
-from tests.support import gpu
-from tests.support.expect import Section
 
 LESSON = "chapters/ch08_gpu_targets/lesson.md"
 TARGETS = Section(LESSON, "A target is a promise")

@@ -6,9 +6,9 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import SBlockRealize
 
+from chapters.ch04_add_rms_norm.check_cases import kernels
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import mentions, nodes
-from tests.ch04.add_norm import kernels
 
 
 def relax_functions(mod: tvm.IRModule) -> dict[str, relax.Function]:
