@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 import numpy as np
@@ -102,7 +103,8 @@ def test_batches_of_any_size():
             assert (found.tokens[row] == tokens).all()
 
 
-LLAMA3 = CONFIGS["llama3-8b"]
+# with its true shapes; each further layer would only repeat the third
+LLAMA3 = dataclasses.replace(CONFIGS["llama3-8b"], num_hidden_layers=3)
 ENTRIES = ("prefill", "decode", "batch_decode")
 
 
