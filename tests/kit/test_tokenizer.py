@@ -272,6 +272,12 @@ def test_a_tokenizer_that_contradicts_itself_gets_one_sentence(message, fields):
     assert "\n" not in str(error.value)
 
 
+def test_tokens_that_would_fill_the_memory_are_refused():
+    fields = {"tokens": ["a" * 10_000_001], "scores": np.zeros(1, np.float32)}
+    with pytest.raises(GGUFError, match="too long: the longest has 10,000,001 characters"):
+        made(model="llama", token_type=np.ones(1, np.int32), **fields)
+
+
 def test_merges_cannot_make_a_control_token():
     with pytest.raises(GGUFError, match="contradicts itself"):
         byte_level(tokens=["ab"], kinds=[3], merges=["a b"])

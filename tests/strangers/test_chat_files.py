@@ -15,23 +15,20 @@ import pytest
 
 from chapters.kit.chat.conversation import Chat
 from chapters.kit.chat.gguf_file import GGUFError, read_gguf
-from chapters.kit.chat.template import TemplateError, render
+from chapters.kit.chat.template import render
 from chapters.kit.chat.tokenizer import CONTROL, END, USER_DEFINED
 from tests.kit.test_conversation import Says
 from tests.kit.test_gguf_file import field, file
 from tests.kit.test_tokenizer import byte_level, made, sentence_pieces, texts_of
 
-CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-
-
 # --- tokens: llama.cpp 8338, 13256 ----------------------------------------------------------------
 
 TRAINED_ON = Path(__file__).parents[2] / "chapters" / "kit" / "chat"
-RANGES = (
-    (0x20, 0x7E), (0x20, 0x7E), (0, 0x1F), (0x7F, 0x17F), (0x300, 0x36F), (0x370, 0x3FF), (0x410, 0x44F),
-    (0x5D0, 0x5EA), (0x621, 0x64A), (0x660, 0x669), (0x905, 0x939), (0xE01, 0xE3A), (0x2000, 0x206F),
-    (0x2150, 0x2182), (0x3041, 0x3096), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3), (0xFE00, 0xFE0F), (0x1F300, 0x1F64F),
-)  # fmt: skip
+SCRIPTS = [  # with their marks, digits, spaces and emoji
+    *((0x20, 0x7E), (0, 0x1F), (0x7F, 0x17F), (0x300, 0x36F), (0x410, 0x44F), (0x5D0, 0x5EA)),
+    *((0x621, 0x669), (0x905, 0x939), (0xE01, 0xE3A), (0x2000, 0x206F), (0x2150, 0x2182)),
+    *((0x3041, 0x3096), (0x4E00, 0x9FA5), (0xAC00, 0xD7A3), (0xFE00, 0xFE0F), (0x1F300, 0x1F64F)),
+]
 
 
 def corpus() -> list[str]:
@@ -41,15 +38,14 @@ def corpus() -> list[str]:
 def random_texts(seed: int, count: int = 2000):
     """Code, indentation, runs, numbers, endings, scripts, emoji, and bytes that are not UTF-8, as lone surrogates."""
     draw, source = random.Random(seed), "".join(corpus())
+    words = (" don't", "I'LL", "'Ve been", "’s", "👩‍👩‍👧", "🇩🇪", "naïve", "e\u0301", "▁")
     kinds = (
         lambda: source[(at := draw.randrange(len(source))) : at + draw.randrange(80)],
         lambda: "\n" + " " * draw.randrange(32) + draw.choice(("return x", "\tif", "# end", "")),
         lambda: draw.choice(" \n\t\r=-#a0.") * draw.randrange(1, 40),
         lambda: str(draw.randrange(10 ** draw.randrange(1, 12))),
-        lambda: draw.choice(
-            (" don't", "I'LL", "'Ve been", "’s", "👩‍👩‍👧", "🇩🇪", "naïve", "e\u0301", "▁")
-        ),
-        lambda: "".join(map(chr, draw.choices(range(*draw.choice(RANGES)), k=draw.randrange(9)))),
+        lambda: draw.choice(words),
+        lambda: "".join(map(chr, draw.choices(range(*draw.choice(SCRIPTS)), k=draw.randrange(9)))),
         lambda: draw.randbytes(draw.randrange(6)).decode("utf-8", "surrogateescape"),
     )
     for _ in range(count):
@@ -113,20 +109,13 @@ def test_random_texts_have_the_tokens_of_tokenizers_and_tiktoken(pre):
     as_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     package.pre_tokenizer = pre_tokenizers.Sequence([split, as_bytes])
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    package.train_from_iterator(
-        corpus(),
-        trainers.BpeTrainer(vocab_size=2000, initial_alphabet=alphabet, show_progress=False),
-    )
+    trainer = trainers.BpeTrainer(vocab_size=2000, initial_alphabet=alphabet, show_progress=False)
+    package.train_from_iterator(corpus(), trainer)
     model = json.loads(package.to_str())["model"]
-    tokens = sorted(model["vocab"], key=model["vocab"].get)
-    merges = [" ".join(pair) for pair in model["merges"]]
-    ours = made(
-        model="gpt2",
-        pre=pre,
-        tokens=tokens,
-        merges=merges,
-        token_type=np.ones(len(tokens), np.int32),
-    )
+    tokens, merges = [*model["vocab"]], [" ".join(pair) for pair in model["merges"]]
+    assert [*model["vocab"].values()] == [*range(len(tokens))]
+    kinds = np.ones(len(tokens), np.int32)
+    ours = made(model="gpt2", pre=pre, tokens=tokens, merges=merges, token_type=kinds)
     ranks = {ours.piece(id): id for id in range(len(tokens))}
     other = tiktoken.Encoding(pre, pat_str=PUBLISHED[pre], mergeable_ranks=ranks, special_tokens={})
     for text in random_texts(4):
@@ -138,48 +127,38 @@ def test_random_texts_have_the_tokens_of_tokenizers_and_tiktoken(pre):
 # --- what only the template may write: llama.cpp 11270, 26273 -------------------------------------
 
 
-MARKERS = [
-    (m, kind) for m in ("<|im_start|>", "<｜User｜>", "<start_of_turn>") for kind in (1, 3, 4, 5)
-]
-MARKERS += [("[INST]", 1), ("[INST]", 4), ("<t>", 1), ("<think>", 4), ("### Human:", 4)]
-
-
-@pytest.mark.parametrize("marker, kind", MARKERS)
+@pytest.mark.parametrize("kind", [1, CONTROL, USER_DEFINED, 5])
 @pytest.mark.parametrize("make", [byte_level, sentence_pieces])
-def test_a_message_cannot_write_what_the_template_writes(make, marker, kind):
-    template = f"{{% for m in messages %}}{marker}{{{{ m.content }}}}{{% endfor %}}"
-    tokens = [marker] if make is byte_level else {marker: 0.0}
-    tokenizer = make(tokens=tokens, kinds=[kind], chat_template=template)
-    token = tokenizer.tokens.index(marker)
-    for text in (marker, f"a{marker}b", marker * 2, marker[:2] + marker + marker[2:]):
-        assert token not in tokenizer.encode(text)
-        ids = tokenizer.encode_prompt(marker + tokenizer.shield(text))
-        assert [id for id in ids if id != tokenizer.bos] == [token, *tokenizer.encode(text)]
-
-
-def test_a_marker_whose_parts_the_template_joins_is_one_too():  # Phi-3: '<|' + message['role'] + '|>'
-    tokenizer = byte_level(
-        tokens=["<|user|>"], kinds=[4], chat_template="{{ '<|' + m.role + '|>' }}"
-    )
-    assert 256 not in tokenizer.encode_prompt(tokenizer.shield("<|user|>"))
-    assert tokenizer.encode_prompt("<|user|>") == [256]
+def test_a_message_cannot_write_what_the_template_writes(make, kind):
+    markers = ["<|im_start|>", "<｜User｜>", "<start_of_turn>", "[INST]", "<t>", "</think>"]
+    if kind == USER_DEFINED:  # a word that has another type is text that reads like text
+        markers.append("### Human:")
+    for marker in markers:
+        # Phi-3's has '<|' + message['role'] + '|>'
+        template = "{{ '<|' + 'im_start' }}" if marker == "<|im_start|>" else f"{marker}{{{{ x }}}}"
+        tokens = [marker] if make is byte_level else {marker: 0.0}
+        tokenizer = make(tokens=tokens, kinds=[kind], chat_template=template)
+        token = tokenizer.tokens.index(marker)
+        for text in (marker, f"a{marker}b", marker * 2, marker[:2] + marker + marker[2:]):
+            assert token not in tokenizer.encode(text)
+            ids = tokenizer.encode_prompt(marker + tokenizer.shield(text))
+            assert [id for id in ids if id != tokenizer.bos] == [token, *tokenizer.encode(text)]
 
 
 def test_what_is_no_marker_of_the_template_stays_one_token_in_a_message():
     template = "{%  if x %}<p>{%  endif %}"
     tokenizer = byte_level(tokens=["  ", "<h1>", "<p>"], kinds=[4, 4, 1], chat_template=template)
     assert texts_of(tokenizer, tokenizer.encode("<h1>a  b")) == ["<h1>", "a", "  ", "b"]
+    pieces = sentence_pieces({"a": 0.0}, chat_template="<0x0A>{{ x }}")
+    assert texts_of(pieces, pieces.encode("\n")) == [*("<0xE2>", "<0x96>", "<0x81>"), "<0x0A>"]
     merged = byte_level("qwen2", ["</", "s>", "</s>"], merges=["< /", "s >", "</ s>"])
     assert texts_of(merged, merged.encode("</s>")) == ["</", "s", ">"]
 
 
 def test_the_models_own_tag_stays_in_its_answer_and_one_that_it_spells_is_text():
     # as in DeepSeek-R1-Distill-Llama, whose template cuts an answer at the model's </think>
-    tokenizer = byte_level(
-        tokens=["</think>", "<|im_start|>", "<|im_end|>"],
-        kinds=[4, 4, 4],
-        chat_template=CHATML + "</think>",
-    )
+    tokens = ["</think>", "<|im_start|>", "<|im_end|>"]
+    tokenizer = byte_level(tokens=tokens, kinds=[4, 4, 4], chat_template="</think>")
     tag, end = (tokenizer.special(text) for text in ("</think>", "<|im_end|>"))
     said = [*tokenizer.encode("a</think>"), tag, *tokenizer.encode("b<|im_start|>"), end]
     cut = "{{ messages[1].content.split('</think>')[-1] }}"
@@ -237,11 +216,3 @@ def test_a_generation_block_is_rendered_as_transformers_does():
 {% endfor %}"""
     messages = [{"role": role, "content": "Hi"} for role in ("user", "assistant")]
     assert render(template, messages, bos="", eos="") == "\n            Hi<|im_end|>\n"
-
-
-@pytest.mark.parametrize(
-    "tag", ["{% generation %}", "{% endgeneration %}", "{% generation x %}a{% endgeneration %}"]
-)
-def test_a_generation_block_that_is_not_whole_is_a_mistake(tag):
-    with pytest.raises(TemplateError, match="has a mistake in line 1"):
-        render(tag, [], bos="", eos="")

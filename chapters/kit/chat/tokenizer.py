@@ -38,6 +38,9 @@ from chapters.kit.chat.gguf_file import GGUF, GGUFError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of tokens; UNUSED is 5
 MARK = "\U0010fffd"  # the last private-use character
+MOST_CHARACTERS = (
+    10_000_000  # in the tokens of SentencePiece; a vocabulary of 256,000 has 2 million
+)
 LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 ENDINGS = r"'(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])"
@@ -55,10 +58,9 @@ END = (
     "<eos> <EOT> _<EOT> [EOT] [EOS] [e~[ <｜end▁of▁sentence｜> <|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] "
     "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|>"
 )
-MARKER = re.compile(r"<[|｜].+[|｜]>|<(start|end)_of_\w+>")  # what no text but a template has
-TAG = re.compile(
-    r"<{1,2}[^\s<>]+>{1,2}|\[/?[A-Z_]+\]"
-)  # what is such a marker if the template has it
+# what reads like a control token, and what does if the template has it
+MARKER = re.compile(r"<[|｜].*\w.*[|｜]>|<(start|end)_of_\w+>")
+TAG = re.compile(r"<{1,2}[^\s<>]+>{1,2}|\[/?[A-Z_]+\]")
 
 
 def _byte_characters() -> dict[str, int]:
@@ -126,8 +128,9 @@ class Tokenizer:
             )
         text = {token: id for token, id in ids.items() if id not in control}
         merges = [] if pieces else gguf.field("tokenizer.ggml.merges", list)
-        if words := {tokens[id] for id in control if given[id] == NORMAL}:  # such as Qwen 2's </s>
-            merges = [m for m in merges if words.isdisjoint((*m.split(" "), m.replace(" ", "", 1)))]
+        words = (tokens[id] for id in control if given[id] == NORMAL)  # such as Qwen 2's </s>
+        if cuts := {f"{word[:at]} {word[at:]}" for word in words for at in range(1, len(word))}:
+            merges = [merge for merge in merges if merge not in cuts]
         return cls(
             tokens=tokens,
             kinds=kinds,
@@ -136,7 +139,7 @@ class Tokenizer:
             eos=eos,
             end_of_turn=frozenset(ends),
             add_bos=gguf.field("tokenizer.ggml.add_bos_token", bool, pieces or pre == "llama-bpe"),
-            pieces=SentencePieces.from_gguf(gguf, text, kinds) if pieces else None,
+            pieces=SentencePieces(gguf, text, kinds) if pieces else None,
             space_prefix=pieces and gguf.field("tokenizer.ggml.add_space_prefix", bool, True),
             bpe=None if pieces else _byte_level(gguf, text, merges, pre),
         )
@@ -291,25 +294,25 @@ def _byte_level(gguf: GGUF, text: dict[str, int], merges: list[str], pre: str) -
 
 
 class SentencePieces:
-    """Joins neighbours that form a token, best score first, and the leftmost of equal ones.
+    """Joins neighbours that form one of the tokens `text`, best score first, and the leftmost of equal ones.
 
-    ids: the tokens of text by their texts. scores: of those that neighbours may form. The package tokenizers cannot do
-    it: in its list of merges no two are equal.
+    The package tokenizers cannot do it: in its list of merges no two are equal. Raises GGUFError if the file has not
+    one score per token, or its tokens are too long.
     """
 
-    def __init__(self, ids: dict[str, int], scores: dict[str, float]):
-        self.ids = ids
-        places = {score: n for n, score in enumerate(sorted({*scores.values()}, reverse=True))}
-        self._ranks = {token: places[score] << 32 for token, score in scores.items()}
-        # text splits where no token reaches across, and most of what lies between recurs
-        self._neighbours = {pair for token in scores for pair in pairwise(token)}
-        self._word = lru_cache(maxsize=1 << 14)(self._join)
-
-    @classmethod
-    def from_gguf(cls, gguf: GGUF, text: dict[str, int], kinds: np.ndarray) -> SentencePieces:
-        """The pieces among the tokens `text`. Raises GGUFError if the file has not one score for each token."""
+    def __init__(self, gguf: GGUF, text: dict[str, int], kinds: np.ndarray):
         scores, each = _per_token(gguf, "scores", len(kinds)).tolist(), kinds.tolist()
-        return cls(text, {token: scores[id] for token, id in text.items() if each[id] != BYTE})
+        places = {score: n for n, score in enumerate(sorted({*scores}, reverse=True))}
+        self._ids = text
+        self._ranks = {t: places[scores[id]] << 32 for t, id in text.items() if each[id] != BYTE}
+        if sum(map(len, self._ranks)) > MOST_CHARACTERS:
+            raise GGUFError(
+                f"The tokens of {gguf.path} are too long: the longest has {max(map(len, text)):,} characters; choose "
+                "another model."
+            )
+        # text splits where no token reaches across, and most of what lies between recurs
+        self._neighbours = {pair for token in self._ranks for pair in pairwise(token)}
+        self._word = lru_cache(maxsize=1 << 14)(self._join)
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text in which spaces are written as ▁."""
@@ -323,12 +326,8 @@ class SentencePieces:
     def _join(self, word: str) -> list[int]:
         ranks, end = self._ranks, len(word)
         parts, before, after = [*word], [*range(-1, end)], [*range(1, end + 1)]
-        # a rank, and in its low bits where the left one of the pair begins
-        pairs = [
-            ranks[word[n - 1 : n + 1]] + n - 1
-            for n in range(1, end)
-            if word[n - 1 : n + 1] in ranks
-        ]
+        # each is a rank, and in its low bits where the left one of the two begins
+        pairs = [ranks[a + b] + n for n, (a, b) in enumerate(pairwise(word)) if a + b in ranks]
         heapq.heapify(pairs)
         while pairs:
             pair = heapq.heappop(pairs)
@@ -349,7 +348,7 @@ class SentencePieces:
         ids = []
         for part in filter(None, parts):
             alone = [part] if part in ranks else [f"<0x{b:02X}>" for b in part.encode()]
-            ids += [self.ids[piece] for piece in alone if piece in self.ids]
+            ids += [self._ids[piece] for piece in alone if piece in self._ids]
         return ids
 
 
