@@ -131,7 +131,7 @@ def test_random_texts_have_the_tokens_of_tokenizers_and_tiktoken(pre):
 @pytest.mark.parametrize("make", [byte_level, sentence_pieces])
 def test_a_message_cannot_write_what_the_template_writes(make, kind):
     markers = ["<|im_start|>", "<｜User｜>", "<start_of_turn>", "[INST]", "<t>", "</think>"]
-    if kind == USER_DEFINED:  # a word that has another type is text that reads like text
+    if kind == USER_DEFINED:  # of another type, it reads like text
         markers.append("### Human:")
     for marker in markers:
         # Phi-3's has '<|' + message['role'] + '|>'

@@ -251,10 +251,10 @@ class Streamer:
 def _control_tokens(
     tokens: list[str], kinds: np.ndarray, named: set[int], template: str
 ) -> frozenset[int]:
-    """The tokens that only a template may write. Those that the file does not call so become CONTROL in `kinds`, and
-    those that are merely written by the template USER_DEFINED: a reader sees them.
+    """The tokens that only the template may write, by their types, their texts and the `template`.
 
-    named: what begins or ends a text or an answer.
+    named: those that begin or end a text or an answer. Changes `kinds`: what reads like a control token becomes CONTROL;
+    what is only a tag in the template, such as <think>, becomes USER_DEFINED, and is shown where the model writes it.
     """
     control = set(np.flatnonzero(np.isin(kinds, (UNKNOWN, CONTROL))).tolist())
     likely = {id for id, token in enumerate(tokens) if token[:1] in "<["} | named
