@@ -253,8 +253,8 @@ def _control_tokens(
 ) -> frozenset[int]:
     """The tokens that only the template may write, by their types, their texts and the `template`.
 
-    named: those that begin or end a text or an answer. Changes `kinds`: what reads like a control token becomes CONTROL;
-    what is only a tag in the template, such as <think>, becomes USER_DEFINED, and is shown where the model writes it.
+    named: those that begin or end a text or an answer. Changes `kinds`: what reads like a control token becomes
+    CONTROL; what is only a tag in the template, such as <think>, USER_DEFINED: it is shown where the model writes it.
     """
     control = set(np.flatnonzero(np.isin(kinds, (UNKNOWN, CONTROL))).tolist())
     likely = {id for id, token in enumerate(tokens) if token[:1] in "<["} | named
