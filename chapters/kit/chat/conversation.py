@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class Chat:
         self.temperature = temperature
         if temperature:  # NumPy loads its random numbers when they are asked for
             self.random = np.random.default_rng(seed)
-        self.messages: list[dict[str, str]] = []
+        self.messages: list[dict[str, str]] = []  # shielded, but for tags that the model wrote
         self.read: list[int] = []  # the tokens that the model has in its cache
         self.new = 0  # tokens that the model had to read before the last answer
         self.stopped = ""  # why the last answer ended before the model ended it
@@ -66,7 +67,7 @@ class Chat:
         if kept > self.window:  # the template should not have to write what cannot fit
             kept = self.window
             text = self.tokenizer.decode(words[-kept:])
-        self.messages = [*self.messages, {"role": "user", "content": text}]
+        self.messages = [*self.messages, {"role": "user", "content": self.tokenizer.shield(text)}]
         while len(ids := self._render()) > room and len(self.messages) > 2:
             self.messages, left_out = self.messages[2:], left_out + 2  # a message and its answer
         needed, cut = len(ids) + len(words) - kept + ANSWER, 4
@@ -79,7 +80,8 @@ class Chat:
                     f"A context of {self.window} tokens is too small for the model's template, this message and an "
                     f"answer; choose a --context of {needed} or more."
                 )
-            self.messages[-1]["content"] = self.tokenizer.decode(words[-kept:])
+            rest = self.tokenizer.decode(words[-kept:])
+            self.messages[-1]["content"] = self.tokenizer.shield(rest)
             ids = self._render()
         if kept < len(words):
             return ids, (
@@ -90,10 +92,7 @@ class Chat:
         return ids, said if left_out else ""
 
     def _render(self) -> list[int]:
-        shielded = [
-            {**one, "content": self.tokenizer.shield(one["content"])} for one in self.messages
-        ]
-        if ids := self.tokenizer.encode_prompt(self.renderer.render(shielded)):
+        if ids := self.tokenizer.encode_prompt(self.renderer.render(self.messages)):
             return ids
         raise ValueError(
             "The model's chat template writes nothing that has a token; use a model whose template works."
@@ -112,7 +111,7 @@ class Chat:
         always takes the most likely token may never get out of that. Tokens in the model's cache are not fed again.
         """
         same = self.known(ids)
-        streamer, said = Streamer(self.tokenizer), []
+        streamer, said, tags = Streamer(self.tokenizer), [], []
         self.read, self.model.length = self.read[:same], same
         new, self.stopped = ids[same:], ""
         self.new = len(new)
@@ -125,6 +124,10 @@ class Chat:
                 if token in self.tokenizer.end_of_turn:
                     break
                 new = [token]
+                if (
+                    token in self.tokenizer.control
+                ):  # the model's own </think>, by which a template may cut
+                    tags.append(len(said))
                 said.append(CONTROL.sub("", streamer.add(token)))
                 yield said[-1]
                 if len(said) % LOOK == 0 and repeats(self.read[len(ids) :]):
@@ -137,7 +140,11 @@ class Chat:
             said.append(streamer.finish())
             yield said[-1]
         finally:  # also if the reader of the answer stops it
-            self.messages.append({"role": "assistant", "content": "".join(said)})
+            runs = (
+                self.tokenizer.shield("".join(said[tag + 1 : end])) + "".join(said[end : end + 1])
+                for tag, end in pairwise([-1, *tags, len(said)])
+            )
+            self.messages.append({"role": "assistant", "content": "".join(runs)})
 
     def _choose(self, logits: np.ndarray) -> int:
         best = int(logits.argmax())  # of NaN, if there is one

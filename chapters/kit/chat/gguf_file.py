@@ -253,6 +253,12 @@ class _Reader:
         alignment = fields.get("general.alignment", 32)
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
             raise self.refuse(f"general.alignment is {alignment!r:.80}, and must be a power of two")
+        parts, part = fields.get("split.count", 1), fields.get("split.no", 0)
+        if type(parts) is type(part) is int and parts > 1:  # a file that was joined has 0
+            raise GGUFError(
+                f"{self.path} is part {part + 1} of {parts} of a split model, and the course reads models in one file; "
+                "join the parts with llama.cpp's `llama-gguf-split --merge FIRST-PART WHOLE`, and give the whole."
+            )
         found = [self.tensor(alignment) for _ in range(tensors)]
         return GGUF(self.path, fields, self.placed(found, alignment), self.data)
 

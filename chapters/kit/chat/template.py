@@ -151,7 +151,19 @@ def _rendered(template: str, messages: list, **tokens: str) -> str:
 @functools.lru_cache(maxsize=1)
 def _compiled(template: str):
     """The Jinja template, in the environment that transformers gives to chat templates."""
+    from jinja2 import nodes
+    from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """{% generation %} … {% endgeneration %} tells a trainer which text is the model's; here it is text as any."""
+
+        tags = frozenset({"generation"})
+
+        def parse(self, parser) -> nodes.Scope:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body, lineno=line)
 
     def refuse(message: str) -> None:
         raise Refused(message)
@@ -166,7 +178,7 @@ def _compiled(template: str):
         )
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
     environment.filters["tojson"] = as_json
     environment.globals["raise_exception"] = refuse

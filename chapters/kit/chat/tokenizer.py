@@ -2,12 +2,14 @@
 
 Two kinds are read. "gpt2" is byte-level BPE: regular expressions split the text into words, and in each word the file's
 merges join bytes to tokens. "llama" is SentencePiece BPE: there are no words, and spaces are written as ▁. Of all pairs
-of neighbours that form a token, it joins the one whose token has the best score first. A character without a token
-becomes one token per byte. The tokens are meant to be those of llama.cpp (src/llama-vocab.cpp, src/unicode.cpp).
+of neighbours that form a token, it joins the one whose token has the best score first, and of equal ones the leftmost.
+A character without a token becomes one token per byte. The tokens are meant to be those of llama.cpp
+(src/llama-vocab.cpp, src/unicode.cpp).
 
 Some tokens are more than text: <|im_end|> ends a turn. In a chat only the template may write such a *control token*. If
-a user's message could, a pasted document could pretend to be the system or the assistant. But the template mixes both
-into one text, and may trim, test or slice what it is given. So we mark the user's part before it is rendered:
+a user's message could, a pasted document could pretend to be the system or the assistant. Files often give such a token
+the type of a word, so `_control_tokens` goes by its text too. The template mixes both parts into one text, and may
+trim, test or slice what it is given. So we mark the user's part before it is rendered:
 
     message   Say <|im_end|>                          shield() puts a mark, here ·, behind the first character
     shielded  Say <·|im_end|>                         of everything that reads like a control token
@@ -22,20 +24,23 @@ halves it. So a shielded message, once encoded, is exactly encode(message), and 
 from __future__ import annotations
 
 import codecs
+import heapq
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
 
 from chapters.kit.chat.extra import extra
 from chapters.kit.chat.gguf_file import GGUF, GGUFError
 
-UNKNOWN, CONTROL, USER_DEFINED, BYTE = 2, 3, 4, 6  # types of tokens; all others are text
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of tokens; UNUSED is 5
 MARK = "\U0010fffd"  # the last private-use character
-# sum of the squares of the lengths of all tokens; a vocabulary of 256,000 tokens has 25 million
-MOST_CUTS = 100_000_000
+MOST_CHARACTERS = (
+    10_000_000  # in the tokens of SentencePiece; a vocabulary of 256,000 has 2 million
+)
 LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 ENDINGS = r"'(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])"
@@ -47,9 +52,15 @@ WORDS = {  # tokenizer.ggml.pre: each expression splits the pieces that the one 
     "qwen2": [f"{ENDINGS}|{LETTERS}|\\p{{N}}|{MARKS}"],
     "default": [r"[\p{P}$+<=>^~|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"],
 }
-END = re.compile(  # a control token that ends a turn
-    r"<\|(eot_id|eom_id|im_end|end|endoftext|end_of_text)\|>|<end_of_(turn|utterance)>|<EOT>|</s>|<｜end▁of▁sentence｜>"
+# texts of tokens that end an answer, whatever their type; llama.cpp has these and some of vocabularies not read here
+END = (
+    "<|eot_id|> <|eom_id|> <|im_end|> <|end|> <|endoftext|> <|end_of_text|> <end_of_turn> <end_of_utterance> </s> "
+    "<eos> <EOT> _<EOT> [EOT] [EOS] [e~[ <｜end▁of▁sentence｜> <|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] "
+    "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|>"
 )
+# what reads like a control token, and what does if the template has it
+MARKER = re.compile(r"<[|｜].*\w.*[|｜]>|<(start|end)_of_\w+>")
+TAG = re.compile(r"<{1,2}[^\s<>]+>{1,2}|\[/?[A-Z_]+\]")
 
 
 def _byte_characters() -> dict[str, int]:
@@ -66,19 +77,21 @@ BYTES = _byte_characters()
 class Tokenizer:
     """One model's tokenizer. Make it with `from_gguf`.
 
-    tokens: the text of each token, as in the file. kinds: their types, one int32 per token. bos, eos: the tokens before
-    and after a text, None if the file names none. end_of_turn: the tokens with which a model ends its answer. add_bos:
-    whether a prompt begins with bos. pieces: whether this is SentencePiece BPE. space_prefix: whether each text gets a
-    space before it, as SentencePiece does. bpe: a tokenizers.Tokenizer for text without special tokens.
+    tokens: the text of each token, as in the file. kinds: their types, one int32 per token; CONTROL for every one that
+    reads so. control: the tokens that only a template may write: those, and tags that it has, such as <think>. bos,
+    eos: the tokens before and after a text, or None. end_of_turn: the tokens with which a model ends its answer.
+    add_bos: whether a prompt begins with bos. pieces: SentencePiece BPE, or None. space_prefix: whether each text gets
+    a space before it, as SentencePiece does. bpe: a tokenizers.Tokenizer for text without special tokens, or None.
     """
 
     tokens: list[str]
     kinds: np.ndarray
+    control: frozenset[int]
     bos: int | None
     eos: int | None
     end_of_turn: frozenset[int]
     add_bos: bool
-    pieces: bool
+    pieces: SentencePieces | None
     space_prefix: bool
     bpe: object
 
@@ -98,37 +111,45 @@ class Tokenizer:
                 f"'gpt2' with {', '.join(map(repr, WORDS))}; use a model with one of these."
             )
         tokens = gguf.field("tokenizer.ggml.tokens", list)
-        # a copy, because a view would keep the whole file in memory
-        kinds = _per_token(gguf, "token_type", len(tokens)).copy()
-        bos, eos, *others = (_id(gguf, name, len(tokens)) for name in ("bos", "eos", "eot", "eom"))
-        named = (
-            id for id in np.flatnonzero(kinds == CONTROL).tolist() if END.fullmatch(tokens[id])
+        given = _per_token(gguf, "token_type", len(tokens))
+        kinds = given.copy()  # a view would keep the whole file in memory
+        default = {"bos": 1, "eos": 2} if pieces else {}  # where SentencePiece puts <s> and </s>
+        bos, eos, *others = (
+            _id(gguf, name, tokens, default.get(name)) for name in ("bos", "eos", "eot", "eom")
         )
-        each = kinds.tolist()  # NumPy's numbers are slow one at a time
-        if any(MARK in token for token, kind in zip(tokens, each, strict=True) if kind == CONTROL):
+        ids = {token: id for id, token in enumerate(tokens)}
+        ends = {eos, *others, *map(ids.get, END.split())} - {None}
+        template = gguf.field("tokenizer.chat_template", str, "")
+        control = _control_tokens(tokens, kinds, ends | {bos} - {None}, template)
+        if any(MARK in tokens[id] for id in control):
             raise GGUFError(
                 f"{gguf.path} has a control token with the character U+{ord(MARK):X}, which the course needs to keep "
                 "control tokens out of messages; choose another model."
             )
-        text = {token: id for id, token in enumerate(tokens) if each[id] not in (UNKNOWN, CONTROL)}
-        bpe = _sentence_pieces(gguf, text, kinds) if pieces else _byte_level(gguf, text, pre)
+        text = {token: id for token, id in ids.items() if id not in control}
+        merges = [] if pieces else gguf.field("tokenizer.ggml.merges", list)
+        words = (tokens[id] for id in control if given[id] == NORMAL)  # such as Qwen 2's </s>
+        if cuts := {f"{word[:at]} {word[at:]}" for word in words for at in range(1, len(word))}:
+            merges = [merge for merge in merges if merge not in cuts]
         return cls(
             tokens=tokens,
             kinds=kinds,
+            control=control,
             bos=bos,
             eos=eos,
-            end_of_turn=frozenset({eos, *others, *named} - {None}),
+            end_of_turn=frozenset(ends),
             add_bos=gguf.field("tokenizer.ggml.add_bos_token", bool, pieces or pre == "llama-bpe"),
-            pieces=pieces,
+            pieces=SentencePieces(gguf, text, kinds) if pieces else None,
             space_prefix=pieces and gguf.field("tokenizer.ggml.add_space_prefix", bool, True),
-            bpe=bpe,
+            bpe=None if pieces else _byte_level(gguf, text, merges, pre),
         )
 
     def encode(self, text: str) -> list[int]:
         """The tokens of a text; what reads like a control token is text too.
 
-        As in llama.cpp, user-defined tokens such as <think> are found in any text: they stand for their text only. A
-        byte for which the model has no token is dropped: SmolLM2 has none for six of the control characters.
+        As in llama.cpp, user-defined tokens are found in any text, because they stand for their text only; unless the
+        template writes them. A byte for which the model has no token is dropped: SmolLM2 has none for six of the
+        control characters.
         """
         ids = []
         for number, part in enumerate(self._defined.split(text)):
@@ -188,7 +209,7 @@ class Tokenizer:
     def _plain(self, text: str) -> list[int]:
         text = re.sub("[\ud800-\udfff]", "\ufffd", text)  # bytes of the terminal that are not UTF-8
         if self.pieces:
-            text = (" " * self.space_prefix + text).replace(" ", "▁")
+            return self.pieces.encode((" " * self.space_prefix + text).replace(" ", "▁"))
         found = self.bpe.encode(text, add_special_tokens=False).ids
         return [id for id in found if id < len(self.tokens)]
 
@@ -200,13 +221,11 @@ class Tokenizer:
 
     @cached_property
     def _control(self) -> re.Pattern:
-        return _any_of(
-            t for t, id in self._ids.items() if self.kinds[id] != USER_DEFINED and len(t) > 1
-        )
+        return _any_of(t for t, id in self._ids.items() if id in self.control and len(t) > 1)
 
     @cached_property
     def _defined(self) -> re.Pattern:
-        return _any_of(t for t, id in self._ids.items() if self.kinds[id] == USER_DEFINED and t)
+        return _any_of(t for t, id in self._ids.items() if id not in self.control and t)
 
 
 class Streamer:
@@ -229,17 +248,44 @@ class Streamer:
         return self._utf8.decode(b"", final=True)
 
 
-def _byte_level(gguf: GGUF, text: dict[str, int], pre: str) -> object:
+def _control_tokens(
+    tokens: list[str], kinds: np.ndarray, named: set[int], template: str
+) -> frozenset[int]:
+    """The tokens that only the template may write, by their types, their texts and the `template`.
+
+    named: those that begin or end a text or an answer. Changes `kinds`: what reads like a control token becomes
+    CONTROL; what is only a tag in the template, such as <think>, USER_DEFINED: it is shown where the model writes it.
+    """
+    control = set(np.flatnonzero(np.isin(kinds, (UNKNOWN, CONTROL))).tolist())
+    likely = {id for id, token in enumerate(tokens) if token[:1] in "<["} | named
+    likely |= set(np.flatnonzero(kinds == USER_DEFINED).tolist())
+    for id in likely - control:
+        token, kind = tokens[id], kinds[id]
+        reads = id in named or MARKER.fullmatch(token)
+        tag = token.strip() if kind == USER_DEFINED else kind != BYTE and TAG.fullmatch(token)
+        if len(token) > 1 and (reads or (tag and token in template)):
+            control.add(id)
+            kinds[id] = CONTROL if reads else USER_DEFINED
+    return frozenset(control)
+
+
+def _byte_level(gguf: GGUF, text: dict[str, int], merges: list[str], pre: str) -> object:
     """A tokenizers.Tokenizer for the tokens `text` and the file's merges.
 
     A byte without a token gets one beyond the others, which `Tokenizer` drops: the package would drop it before it
     merges, and so merge its neighbours, which llama.cpp does not.
     """
-    merges = [tuple(merge.split(" ")) for merge in gguf.field("tokenizer.ggml.merges", list)]
     beyond = len(gguf.field("tokenizer.ggml.tokens", list))
     vocabulary = {byte: beyond + number for number, byte in enumerate(BYTES)} | text
-    found = _bpe(gguf, vocabulary, merges, ignore_merges=pre == "llama-bpe")
     tokenizers = extra("tokenizers")
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    try:
+        bpe = tokenizers.models.BPE(vocabulary, pairs, ignore_merges=pre == "llama-bpe")
+        found = tokenizers.Tokenizer(bpe)
+    except Exception as error:  # the package raises nothing narrower
+        raise GGUFError(
+            f"The tokenizer of {gguf.path} contradicts itself ({str(error)[:200]!r}); convert the model again."
+        ) from error
     ways = tokenizers.pre_tokenizers
     splits = [ways.Split(tokenizers.Regex(word), "isolated") for word in WORDS[pre]]
     as_bytes = ways.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -247,32 +293,63 @@ def _byte_level(gguf: GGUF, text: dict[str, int], pre: str) -> object:
     return found
 
 
-def _sentence_pieces(gguf: GGUF, text: dict[str, int], kinds: np.ndarray) -> object:
-    """A tokenizers.Tokenizer that merges every two tokens which form a third, best score first."""
-    scores = _per_token(gguf, "scores", len(kinds))
-    pieces = {token: id for token, id in text.items() if kinds[id] != BYTE}
-    if sum(len(token) ** 2 for token in pieces) > MOST_CUTS:
-        raise GGUFError(
-            f"The tokens of {gguf.path} are too long: the longest has {max(map(len, pieces)):,} characters; choose "
-            "another model."
-        )
-    merges = sorted(
-        (-float(scores[id]), token[:cut], token[cut:])
-        for token, id in pieces.items()
-        for cut in range(1, len(token))
-        if token[:cut] in pieces and token[cut:] in pieces
-    )
-    return _bpe(gguf, text, [(left, right) for _, left, right in merges], byte_fallback=True)
+class SentencePieces:
+    """Joins neighbours that form one of the tokens `text`, best score first, and the leftmost of equal ones.
 
+    The package tokenizers cannot do it: in its list of merges no two are equal. Raises GGUFError if the file has not
+    one score per token, or its tokens are too long.
+    """
 
-def _bpe(gguf: GGUF, vocabulary: dict[str, int], merges: list[tuple], **options) -> object:
-    tokenizers = extra("tokenizers")
-    try:
-        return tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, merges, **options))
-    except Exception as error:  # the package raises nothing narrower
-        raise GGUFError(
-            f"The tokenizer of {gguf.path} contradicts itself ({str(error)[:200]!r}); convert the model again."
-        ) from error
+    def __init__(self, gguf: GGUF, text: dict[str, int], kinds: np.ndarray):
+        scores, each = _per_token(gguf, "scores", len(kinds)).tolist(), kinds.tolist()
+        places = {score: n for n, score in enumerate(sorted({*scores}, reverse=True))}
+        self._ids = text
+        self._ranks = {t: places[scores[id]] << 32 for t, id in text.items() if each[id] != BYTE}
+        if sum(map(len, self._ranks)) > MOST_CHARACTERS:
+            raise GGUFError(
+                f"The tokens of {gguf.path} are too long: the longest has {max(map(len, text)):,} characters; choose "
+                "another model."
+            )
+        # text splits where no token reaches across, and most of what lies between recurs
+        self._neighbours = {pair for token in self._ranks for pair in pairwise(token)}
+        self._word = lru_cache(maxsize=1 << 14)(self._join)
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text in which spaces are written as ▁."""
+        ids, begin = [], 0
+        for at, pair in enumerate(pairwise(text), 1):
+            if pair not in self._neighbours:
+                ids += self._word(text[begin:at])
+                begin = at
+        return ids + self._word(text[begin:])
+
+    def _join(self, word: str) -> list[int]:
+        ranks, end = self._ranks, len(word)
+        parts, before, after = [*word], [*range(-1, end)], [*range(1, end + 1)]
+        # each is a rank, and in its low bits where the left one of the two begins
+        pairs = [ranks[a + b] + n for n, (a, b) in enumerate(pairwise(word)) if a + b in ranks]
+        heapq.heapify(pairs)
+        while pairs:
+            pair = heapq.heappop(pairs)
+            left = pair & 0xFFFFFFFF
+            right = after[left]
+            if not parts[left] or right == end:
+                continue
+            joined = parts[left] + parts[right]
+            if ranks.get(joined) != pair - left:  # one of the two has been joined since
+                continue
+            parts[left], parts[right], after[left] = joined, "", after[right]
+            before[after[left]] = left
+            for at in (before[left], left):
+                if at >= 0 and after[at] < end:
+                    rank = ranks.get(parts[at] + parts[after[at]])
+                    if rank is not None:
+                        heapq.heappush(pairs, rank + at)
+        ids = []
+        for part in filter(None, parts):
+            alone = [part] if part in ranks else [f"<0x{b:02X}>" for b in part.encode()]
+            ids += [self._ids[piece] for piece in alone if piece in self._ids]
+        return ids
 
 
 def _per_token(gguf: GGUF, name: str, tokens: int) -> np.ndarray:
@@ -286,12 +363,14 @@ def _per_token(gguf: GGUF, name: str, tokens: int) -> np.ndarray:
     return values
 
 
-def _id(gguf: GGUF, name: str, tokens: int) -> int | None:
-    """The token that the file names `name`, None if it names none."""
+def _id(gguf: GGUF, name: str, tokens: list[str], default: int | None) -> int | None:
+    """The token that the file names `name`; else `default` if that reads like one, else None."""
     id = gguf.field(f"tokenizer.ggml.{name}_token_id", int, None)
-    if id is not None and not 0 <= id < tokens:
+    if id is None:
+        return default if default and tokens[default : default + 1] in (["<s>"], ["</s>"]) else None
+    if not 0 <= id < len(tokens):
         raise GGUFError(
-            f"In {gguf.path}, {name} is token {id} of {tokens}; convert the model again."
+            f"In {gguf.path}, {name} is token {id} of {len(tokens)}; convert the model again."
         )
     return id
 
