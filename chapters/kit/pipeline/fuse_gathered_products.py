@@ -22,13 +22,13 @@ TAKE, MATMUL = (tvm.ir.Op.get(f"relax.{name}") for name in ("take", "matmul"))
 class FuseGatheredProducts:
     """Makes one kernel of a lookup of matrices (n, k) in a table and the product of each with its own column.
 
-    For a CPU, and operands of constant sizes and one dtype. The kernel is scheduled as sums of rows; a product that
-    has no such schedule stays. So does a lookup that something else reads.
+    If the current target is a CPU, for operands of constant sizes and one dtype. The kernel is scheduled as sums of
+    rows; a product that has no such schedule stays. So does a lookup that something else reads.
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        target = Target.current(allow_none=False)
-        if target.kind.name != "llvm":
+        target = Target.current()
+        if target is None or target.kind.name != "llvm":
             return mod
         fuser = _Fuser(mod, target)
         for gvar, func in mod.functions_items():
