@@ -21,20 +21,16 @@ CHOSEN = 'out = R.exp(R.matmul(R.take(w, chosen, axis=0, mode="wrap"), x))'
 # report: (parameters, statements, what they compute); a symbolic size is 0
 REPORTS = {
     "apache/tvm 20194, FuseTIR fails at elements of nested tuples": (
-        *("x: (4, 6), y: (4, 6)", "t = ((R.exp(x), y), (y, x)); u = t[0]; out = u[0]"),
-        lambda x, y: np.exp(x),
+        "x: (4, 6), y: (4, 6)", "t = ((R.exp(x), y), (y, x)); u = t[0]; out = u[0]", lambda x, y: np.exp(x),
     ),
     "apache/tvm 20197, a pass takes vectors for matrices": (
-        *("x: (16,), y: (16,)", "out = R.tanh(R.matmul(x, R.permute_dims(y)))"),
-        lambda x, y: np.tanh(x @ y),
+        "x: (16,), y: (16,)", "out = R.tanh(R.matmul(x, R.permute_dims(y)))", lambda x, y: np.tanh(x @ y),
     ),
     "apache/tvm 19578, a sum of no terms is what was in memory": (
-        *('x: (4, "n")', "y = R.exp(R.sum(x, axis=[1]))"),
-        lambda x: np.ones(4),
+        'x: (4, "n")', "y = R.exp(R.sum(x, axis=[1]))", lambda x: np.ones(4),
     ),
     "apache/tvm 19922, a kernel of no elements": (
-        *("x: (0, 4), w: (8, 4)", "y = R.matmul(x, R.permute_dims(w))"),
-        lambda x, w: x @ w.T,
+        "x: (0, 4), w: (8, 4)", "y = R.matmul(x, R.permute_dims(w))", lambda x, w: x @ w.T,
     ),
     "apache/tvm 20190, memory is reused while match_cast's result needs it": (
         SQUARE,
@@ -43,30 +39,27 @@ REPORTS = {
         lambda x, w, b: (x @ w + x @ w.T) @ w,
     ),
     "microsoft/onnxruntime 32228, a transpose that moves nothing is fused": (
-        *(SQUARE, "out = R.add(R.matmul(x, R.permute_dims(w, axes=[0, 1])), b)"),
-        lambda x, w, b: x @ w + b,
+        SQUARE, "out = R.add(R.matmul(x, R.permute_dims(w, axes=[0, 1])), b)", lambda x, w, b: x @ w + b,
     ),
     "openxla/xla 46897, a bias of the rows is added to the columns": (
-        *(SQUARE, "out = R.add(R.matmul(x, R.permute_dims(w)), R.expand_dims(b, axis=[1]))"),
+        SQUARE, "out = R.add(R.matmul(x, R.permute_dims(w)), R.expand_dims(b, axis=[1]))",
         lambda x, w, b: x @ w.T + b[:, None],
     ),
     "openxla/xla 46110, a factor behind the bias scales the product only": (
-        *(SQUARE, "out = R.multiply(R.const(0.25), R.add(R.matmul(x, R.permute_dims(w)), b))"),
+        SQUARE, "out = R.multiply(R.const(0.25), R.add(R.matmul(x, R.permute_dims(w)), b))",
         lambda x, w, b: (x @ w.T + b) / 4,
     ),
     "microsoft/onnxruntime 25855, a factor of each row becomes a norm's weight": (
-        *(SQUARE, "n = R.nn.rms_norm(R.add(x, w), b, axes=[-1])"),
+        SQUARE, "n = R.nn.rms_norm(R.add(x, w), b, axes=[-1])",
         "out = R.multiply(n, R.expand_dims(b, axis=[1]))",
         lambda x, w, b: b * b[:, None] * (x + w) / np.sqrt(((x + w) ** 2).mean(1, keepdims=True) + 1e-5),
     ),
     "pytorch/pytorch 180956, pooled, then 1617 terms summed": (
-        *("x: (3, 33, 7, 7)", "y = R.nn.adaptive_avg_pool2d(x, [7, 7])"),
-        "out = R.sum(R.reshape(y, (3, 1617)), axis=[1])",
-        lambda x: x.sum((1, 2, 3)),
+        "x: (3, 33, 7, 7)", "y = R.nn.adaptive_avg_pool2d(x, [7, 7])",
+        "out = R.sum(R.reshape(y, (3, 1617)), axis=[1])", lambda x: x.sum((1, 2, 3)),
     ),
     "experts in a batch: the product copies a matrix for each choice": (
-        *(EXPERTS, CHOSEN),
-        lambda w, chosen, x: np.exp(w[chosen] @ x),
+        EXPERTS, CHOSEN, lambda w, chosen, x: np.exp(w[chosen] @ x),
     ),
 }  # fmt: skip
 

@@ -24,7 +24,7 @@ from chapters.kit.ir.reductions import is_reduction, products
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import mentions, nodes
 from chapters.kit.pipeline.unscheduled import needs_schedule
-from chapters.kit.pipeline.vectorize_adjacent_sums import initialize_before_loops
+from chapters.kit.pipeline.vectorize_adjacent_sums import initialize_sums
 from chapters.kit.pipeline.vectorize_rows import sums_of_rows
 
 
@@ -48,7 +48,7 @@ class ReductionOnce(dl.cpu.Reduction):
         found = schedules if isinstance(schedules, list) else [schedules]
         once = all(sch is not None and not repeats_a_reduction(sch.mod["main"]) for sch in found)
         for sch in found if once else ():
-            initialize_before_loops(sch)
+            initialize_sums(sch)
         return schedules if once else None
 
 

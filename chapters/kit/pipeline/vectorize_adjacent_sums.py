@@ -52,7 +52,7 @@ def vectorize_adjacent_sums(sch: Schedule, block: SBlockRV) -> Schedule:
     return trial
 
 
-def initialize_before_loops(sch: Schedule) -> None:
+def initialize_sums(sch: Schedule) -> None:
     """Initialize each sum of a symbolic number of terms before its loops: there may be no first iteration."""
     for block in sch.get_child_blocks(sch.get_sblock("root")):
         summed = reduced_values(realized(sch, block))
