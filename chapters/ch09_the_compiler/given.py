@@ -16,6 +16,7 @@ from chapters.kit.cpu.matmul_tile import has_few_rows, lanes_of, largest_divisor
 from chapters.kit.cpu.nt_matmul import NAME, has_product
 from chapters.kit.ir.tensor_ir import innermost_blocks
 from chapters.kit.pipeline.copy_operands_before_in_place import CopyOperandsBeforeInPlace
+from chapters.kit.pipeline.fuse_gathered_products import FuseGatheredProducts
 from chapters.kit.pipeline.require_threads import RequireThreads
 from chapters.kit.pipeline.sum_in_float32 import SumInFloat32
 from chapters.kit.pipeline.unscheduled import map_unscheduled
@@ -72,9 +73,16 @@ def each_unscheduled(name: str, rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc
 def before_fusion() -> list[Pass]:
     """Return the passes before the fusions. They keep the numbers right, however kernels are fused later.
 
-    The first moves functions that are defined inside of others to the module: TVM's virtual machine has no others.
+    The first moves functions that are defined inside of others to the module: TVM's virtual machine has no others. The
+    second puts tensors for elements of tuples, because FuseTIR fails at an element of an element.
     """
-    return [transform.LambdaLift(), CopyOperandsBeforeInPlace(), SumInFloat32()]
+    return [
+        transform.LambdaLift(),
+        transform.CanonicalizeBindings(),
+        CopyOperandsBeforeInPlace(),
+        SumInFloat32(),
+        FuseGatheredProducts(),
+    ]
 
 
 def after_schedules(target: Target) -> list[Pass]:

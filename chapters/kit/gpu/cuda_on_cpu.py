@@ -75,6 +75,9 @@ def _instruction(assembly: re.Match) -> str:
 # From CUDA C to C++ with cuda_on_cpu.hpp: patterns and their replacements, applied one after another. ARRAYS stands for
 # the names of the arrays in shared and global memory, BYTES for the size of the dynamic array: the launch decides it.
 REWRITES: dict[str, str | Callable[[re.Match], str]] = {
+    # integers of one byte: types of one word, as the patterns below expect
+    r"\bunsigned char\b": "uint8_t",
+    r"\bsigned char\b": "int8_t",
     # TVM's older asynchronous copies are functions with pointers and offsets: the header has one for all
     r"__forceinline__ __device__ void ptx_cp_async_legacy_\w+\([^)]*\) \{[^{}]*asm volatile[^{}]*\}\n": "",
     # dynamic shared memory: an array of a known size

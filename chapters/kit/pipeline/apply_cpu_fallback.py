@@ -11,7 +11,7 @@ from tvm.s_tir import Schedule, ScheduleError
 from chapters.kit.pipeline.left_to_fallback import warn_of_products
 from chapters.kit.pipeline.parallel_rows import row_loops, spread
 from chapters.kit.pipeline.unscheduled import map_unscheduled
-from chapters.kit.pipeline.vectorize_adjacent_sums import vectorize_adjacent_sums
+from chapters.kit.pipeline.vectorize_adjacent_sums import initialize_sums, vectorize_adjacent_sums
 
 
 @tvm.transform.module_pass(opt_level=0, name="ApplyCPUFallback")
@@ -38,4 +38,5 @@ def schedule_any(func: tirx.PrimFunc) -> tirx.PrimFunc:
         with contextlib.suppress(ScheduleError):
             sch = vectorize_adjacent_sums(sch, block)
         spread(sch, block, sch.get_loops(block)[:count])
+    initialize_sums(sch)
     return sch.mod["main"].with_attr("tirx.is_scheduled", True)

@@ -23,6 +23,8 @@ from tvm.target import Target
 from chapters.kit.ir.reductions import is_reduction, products
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import mentions, nodes
+from chapters.kit.pipeline.unscheduled import needs_schedule
+from chapters.kit.pipeline.vectorize_adjacent_sums import initialize_sums
 from chapters.kit.pipeline.vectorize_rows import sums_of_rows
 
 
@@ -34,7 +36,7 @@ class ReductionOnce(dl.cpu.Reduction):
 
         None too if TVM refuses a step, as for a kernel that also returns its sums.
         """
-        if products(func):
+        if products(func) or not needs_schedule(func):
             return None
         with contextlib.suppress(ScheduleError):
             if by_vectors := sums_of_rows(func, target):
@@ -45,6 +47,8 @@ class ReductionOnce(dl.cpu.Reduction):
             return None
         found = schedules if isinstance(schedules, list) else [schedules]
         once = all(sch is not None and not repeats_a_reduction(sch.mod["main"]) for sch in found)
+        for sch in found if once else ():
+            initialize_sums(sch)
         return schedules if once else None
 
 

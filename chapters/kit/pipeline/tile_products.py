@@ -88,7 +88,7 @@ def axes_of(block: SBlock) -> Axes:
     spatial = [axis for axis in block.iter_vars if axis.iter_type == tirx.IterVar.DataPar]
     indices = list(block.body.indices)
     own = [axis.var for axis in block.iter_vars[: len(indices)]]
-    if len(spatial) != len(indices) or not all(map(Expr.same_as, indices, own)):
+    if not spatial or len(spatial) != len(indices) or not all(map(Expr.same_as, indices, own)):
         raise ValueError(UNEXPECTED)
     reads = [[mentions(list(load.indices), axis.var) for axis in spatial] for load in factors]
     column = len(spatial) - 1

@@ -23,11 +23,14 @@ def map_unscheduled(
 
 
 def needs_schedule(func: tvm.ir.BaseFunc) -> bool:
-    """Whether `func` is a PrimFunc made of blocks that no schedule has claimed.
+    """Whether `func` is a PrimFunc made of blocks that no schedule has claimed. A kernel of no elements needs none.
 
     A schedule claims a PrimFunc by the attribute tirx.is_scheduled; TVM's rules set it, and ours do.
     """
-    return is_made_of_blocks(func) and "tirx.is_scheduled" not in (func.attrs or {})
+    if not is_made_of_blocks(func) or "tirx.is_scheduled" in (func.attrs or {}):
+        return False
+    extents = [loop.extent for loop in nodes(func.body, tirx.For)]
+    return not any(isinstance(extent, tirx.IntImm) and int(extent) == 0 for extent in extents)
 
 
 def is_made_of_blocks(func: tvm.ir.BaseFunc) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import tvm
 from tvm import sym, tirx
 from tvm.ir import Expr, TensorLoad
-from tvm.s_tir import SBlock, SBlockRealize, Schedule
+from tvm.s_tir import SBlock, SBlockRealize, Schedule, ScheduleError
 from tvm.s_tir.schedule import SBlockRV
 from tvm.tirx import For, ForKind
 
@@ -49,6 +50,17 @@ def vectorize_adjacent_sums(sch: Schedule, block: SBlockRV) -> Schedule:
     trial.vectorize(lane)
     trial.decompose_reduction(block, inner[0])
     return trial
+
+
+def initialize_sums(sch: Schedule) -> None:
+    """Initialize each sum of a symbolic number of terms before its loops: there may be no first iteration."""
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        summed = reduced_values(realized(sch, block))
+        loops = [one for one in sch.get_loops(block) if mentions(summed, sch.get(one).loop_var)]
+        symbolic = any(not isinstance(sch.get(one).extent, tirx.IntImm) for one in loops)
+        if symbolic and sch.get(block).init is not None:
+            with contextlib.suppress(ScheduleError):
+                sch.decompose_reduction(block, loops[0])
 
 
 def begins(realize: SBlockRealize, loops: Sequence[For]) -> bool:

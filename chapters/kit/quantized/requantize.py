@@ -14,6 +14,7 @@ from chapters.kit.quantized.blocks import Codes
 
 GROUP = 32  # weights that share a scale
 SMALLEST = np.finfo("float32").tiny  # a smaller scale counts as zero: 1 / scale must be finite
+LARGEST = np.finfo("float16").max  # of a scale or a minimum
 
 Quantized = tuple[int, np.ndarray, np.ndarray, np.ndarray | None]  # bits, codes, scales, minima
 
@@ -21,7 +22,8 @@ Quantized = tuple[int, np.ndarray, np.ndarray, np.ndarray | None]  # bits, codes
 def quantize(kind: str, rows: np.ndarray) -> Codes:
     """`rows`, float32 (n, k), rounded to the type `kind`, one of ROUNDINGS.
 
-    Raises ValueError if k is not a multiple of GROUP, or if a weight is not finite.
+    Raises ValueError if k is not a multiple of GROUP, if a weight is not finite, or if a group's scale or minimum is
+    too large for float16.
     """
     n, k = rows.shape
     if k % GROUP:
@@ -29,6 +31,8 @@ def quantize(kind: str, rows: np.ndarray) -> Codes:
     if not np.isfinite(rows).all():
         raise ValueError("A weight is infinite or NaN; only finite weights can be rounded.")
     bits, codes, scales, minima = ROUNDINGS[kind](rows.astype("float32").reshape(n, -1, GROUP))
+    if any(np.abs(one).max(initial=0) > LARGEST for one in (scales, minima) if one is not None):
+        raise ValueError(f"A weight is too large for {kind}: its scale must fit float16.")
     halves = [None if one is None else one[..., 0].astype("float16") for one in (scales, minima)]
     return Codes(bits, codes.astype("uint8").reshape(n, k), *halves)
 

@@ -1,0 +1,124 @@
+"""Reports about other compilers, tried on this one: the program of each is ours. The reference is NumPy in float64."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.kit.gpu.targets import CUDA
+from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
+from chapters.kit.quantized.requantize import quantize
+from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
+from tests.support.planted import runs_here
+from tests.support.targets import QUICK_HERE
+
+RANDOM = np.random.default_rng(19)
+SQUARE = "x: (7, 7), w: (7, 7), b: (7,)"
+EXPERTS = 'w: (5, 24, 32), chosen: (7, "int64"), x: (7, 32, 1)'
+CHOSEN = 'out = R.exp(R.matmul(R.take(w, chosen, axis=0, mode="wrap"), x))'
+# report: (parameters, statements, what they compute); a symbolic size is 0
+REPORTS = {
+    "apache/tvm 20194, FuseTIR fails at elements of nested tuples": (
+        "x: (4, 6), y: (4, 6)", "t = ((R.exp(x), y), (y, x)); u = t[0]; out = u[0]", lambda x, y: np.exp(x),
+    ),
+    "apache/tvm 20197, a pass takes vectors for matrices": (
+        "x: (16,), y: (16,)", "out = R.tanh(R.matmul(x, R.permute_dims(y)))", lambda x, y: np.tanh(x @ y),
+    ),
+    "apache/tvm 19578, a sum of no terms is what was in memory": (
+        'x: (4, "n")', "y = R.exp(R.sum(x, axis=[1]))", lambda x: np.ones(4),
+    ),
+    "apache/tvm 19922, a kernel of no elements": (
+        "x: (0, 4), w: (8, 4)", "y = R.matmul(x, R.permute_dims(w))", lambda x, w: x @ w.T,
+    ),
+    "apache/tvm 20190, memory is reused while match_cast's result needs it": (
+        SQUARE,
+        'a = R.match_cast(R.matmul(x, w), R.Tensor((7, 7), "float32")); '
+        "c = R.matmul(x, R.permute_dims(w)); out = R.add(R.matmul(a, w), R.matmul(c, w))",
+        lambda x, w, b: (x @ w + x @ w.T) @ w,
+    ),
+    "microsoft/onnxruntime 32228, a transpose that moves nothing is fused": (
+        SQUARE, "out = R.add(R.matmul(x, R.permute_dims(w, axes=[0, 1])), b)", lambda x, w, b: x @ w + b,
+    ),
+    "openxla/xla 46897, a bias of the rows is added to the columns": (
+        SQUARE, "out = R.add(R.matmul(x, R.permute_dims(w)), R.expand_dims(b, axis=[1]))",
+        lambda x, w, b: x @ w.T + b[:, None],
+    ),
+    "openxla/xla 46110, a factor behind the bias scales the product only": (
+        SQUARE, "out = R.multiply(R.const(0.25), R.add(R.matmul(x, R.permute_dims(w)), b))",
+        lambda x, w, b: (x @ w.T + b) / 4,
+    ),
+    "microsoft/onnxruntime 25855, a factor of each row becomes a norm's weight": (
+        SQUARE, "n = R.nn.rms_norm(R.add(x, w), b, axes=[-1])",
+        "out = R.multiply(n, R.expand_dims(b, axis=[1]))",
+        lambda x, w, b: b * b[:, None] * (x + w) / np.sqrt(((x + w) ** 2).mean(1, keepdims=True) + 1e-5),
+    ),
+    "pytorch/pytorch 180956, pooled, then 1617 terms summed": (
+        "x: (3, 33, 7, 7)", "y = R.nn.adaptive_avg_pool2d(x, [7, 7])",
+        "out = R.sum(R.reshape(y, (3, 1617)), axis=[1])", lambda x: x.sum((1, 2, 3)),
+    ),
+    "experts in a batch: the product copies a matrix for each choice": (
+        EXPERTS, CHOSEN, lambda w, chosen, x: np.exp(w[chosen] @ x),
+    ),
+}  # fmt: skip
+
+
+def module(parameters: str, *statements: str) -> tvm.IRModule:
+    lines = "; ".join(statements).replace("; ", "\n    ")
+    return relax_module(f"def main({parameters}):\n    {lines}")
+
+
+def run(mod: tvm.IRModule, arrays, pipeline="default") -> np.ndarray:
+    made = relax.VirtualMachine(tvm.compile(mod, QUICK_HERE, relax_pipeline=pipeline), tvm.cpu())
+    return made["main"](*map(tvm.runtime.tensor, arrays)).numpy()
+
+
+def draw(ty: relax.TensorType) -> np.ndarray:
+    shape = [int(n) if isinstance(n, tirx.IntImm) else 0 for n in ty.shape]
+    scale = 1 if ty.dtype == "float32" else 3
+    return (scale * RANDOM.standard_normal(shape)).clip(-5, 4).astype(str(ty.dtype))
+
+
+@pytest.mark.parametrize("report", REPORTS)
+def test_a_report(report):
+    *text, expected = REPORTS[report]
+    mod = module(*text)
+    arrays = [draw(param.ty) for param in mod["main"].params]
+    poison = [np.full(99, np.nan, "float32")]  # in the memory that is used next
+    run(module("x: (99,)", "y = R.add(x, x)"), poison)
+    exact = expected(*[a.astype("float64") if a.dtype == "float32" else a for a in arrays])
+    found = run(mod, arrays, fusion_pipeline(QUICK_HERE))
+    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
+
+
+def kernels(mod: tvm.IRModule, target, *names: str) -> tvm.IRModule:
+    with target:
+        return tvm.transform.Sequential([one for n in names for one in phases(target)[n]])(mod)
+
+
+def test_no_matrix_is_copied_for_a_chosen_expert():
+    """Mixtral and Qwen2-MoE with batched experts ran at a fifth of torch.compile's speed."""
+    mod = kernels(module(EXPERTS, CHOSEN), QUICK_HERE, "graph and lower")
+    found = [func for func in mod.functions.values() if isinstance(func, tirx.PrimFunc)]
+    sizes = [int(np.prod(buffer.shape)) for func in found for buffer in func.params]
+    assert max(sizes) == 5 * 24 * 32
+
+
+@runs_here
+def test_the_largest_of_negative_bytes_on_a_gpu():
+    """pytorch/pytorch 191499: it is 0, with which vectors begin."""
+    x = RANDOM.integers(-100, -1, (3, 37)).astype("int8")
+    mod = module('x: (3, 37, "int8")', "out = R.max(x, axis=[1])")
+    np.testing.assert_array_equal(run(mod, [x], fusion_pipeline(QUICK_HERE)), x.max(1))
+    mod = kernels(mod, CUDA, "graph and lower", "schedule")
+    np.testing.assert_array_equal(KernelByKernel(mod, CUDA, CudaOnCpu()).run("main", x), x.max(1))
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
+def test_weights_beyond_float16(kind):
+    """ggml-org/llama.cpp 11764: a quantized file holds NaN, which shows when it is read."""
+    weights = RANDOM.standard_normal((2, 64)).astype("float32")
+    with pytest.raises(ValueError, match=f"too large for {kind}"):
+        quantize(kind, weights * 1e6)
+    assert np.isfinite(quantize(kind, weights * 1e4).floats()).all()
