@@ -294,9 +294,10 @@ def _cut(value, shape: tuple, sizes: Mapping[str, int]):
 def spelled_out(program):
     """`program`, an exported one, in PyTorch's core operators, without options that the importer would ignore.
 
-    The importer drops the factor of `add(a, b, alpha=…)` and of `sub`, and TVM cannot compile a slice with symbolic
+    The importer drops the factor of `add(a, b, alpha=…)` and of `sub`, makes infinities the limits of integers that
+    are clamped on one side, and divides with rounding by an int32 whatever the dividend. TVM cannot compile a slice with symbolic
     sizes whose axis counts from the end. PyTorch decomposes attention for a CPU into views that do not fit its strides,
-    and no histogram.
+    and neither histograms nor products of groups of rows, as experts compute them.
     """
     import torch
 
@@ -304,6 +305,18 @@ def spelled_out(program):
 
     def scaled(call):
         return lambda a, b, *, alpha=1: NotImplemented if alpha == 1 else call(a, b * alpha)
+
+    def clamped(x, low=None, high=None):
+        if x.is_floating_point() and not (low is not None and high is not None and low > high):
+            return NotImplemented
+        for limit, call in ((low, torch.maximum), (high, torch.minimum)):
+            x = x if limit is None else call(x, torch.full((), limit, dtype=x.dtype))
+        return x
+
+    def divided(a, b, *, rounding_mode=None):
+        if isinstance(b, torch.Tensor):
+            return NotImplemented
+        return torch.div(a, torch.full((), b, dtype=a.dtype), rounding_mode=rounding_mode)
 
     def sliced(x, dim=0, *others):
         return NotImplemented if dim >= 0 else aten.slice(x, dim + x.ndim, *others)
@@ -320,7 +333,20 @@ def spelled_out(program):
             mask = torch.where(mask, 0.0, -torch.inf).to(q.dtype)
         return aten._scaled_dot_product_attention_math(q, k, v, mask, *others, **options)[0]
 
+    def grouped(
+        x, w, ends, **options
+    ):  # rows of x up to ends[0] times w[0], then up to ends[1] times w[1], …
+        row = torch.arange(x.shape[0])
+        group = (row[:, None] >= ends).sum(-1)
+        if isinstance(x.shape[0], int) and x.shape[0] <= w.shape[0]:
+            return (x[:, None] @ w[group])[:, 0]
+        return (x @ w)[group, row]
+
+    for node in program.graph.nodes:  # Transformers has an operator of its own beside PyTorch's
+        if "grouped_mm" in getattr(node.target, "__name__", "") and len(node.args) == 3:
+            table[node.target] = grouped
     table[aten.add.Tensor], table[aten.sub.Tensor] = scaled(torch.add), scaled(torch.sub)
+    table[aten.clamp.default], table[aten.div.Tensor_mode] = clamped, divided
     table[aten.slice.Tensor], table[aten.histc.default] = sliced, histogram
     table[aten.scaled_dot_product_attention.default] = attention
     return program.run_decompositions(table)

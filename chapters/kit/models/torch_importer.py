@@ -21,8 +21,8 @@ from chapters.kit.ir.tensor_ir import variables_of
 from chapters.kit.models.rewriting import known_shape
 
 NARROW = (torch.float16, torch.bfloat16)
-# operators with arithmetic that PyTorch tags neither as pointwise nor as reductions
-COMPUTES = re.compile("softmax|norm|pool|upsample|cumsum|cumprod|convolution")
+# operators with arithmetic or an order that PyTorch tags neither as pointwise nor as reductions
+COMPUTES = re.compile("softmax|norm|pool|upsample|cumsum|cumprod|convolution|sort|topk")
 MOVES = ("clone", "where", "masked_fill", "copy")  # tagged as pointwise, but without arithmetic
 
 
@@ -36,9 +36,11 @@ class TorchImporter(ExportedProgramImporter):
     def create_convert_map(self) -> dict[str, Callable]:
         self.mended: Counter[tuple[str, str]] = Counter()
         products = dict.fromkeys(("mm", "bmm", "addmm", "baddbmm"), self._product)
-        extremes = {"amax": self._extreme(relax.op.max), "amin": self._extreme(relax.op.min)}
-        own = {f"{name}.default": convert for name, convert in (products | extremes).items()}
-        converts = super().create_convert_map() | own
+        converts = super().create_convert_map()
+        converts |= {f"{name}.default": convert for name, convert in products.items()}
+        converts["amax.default"] = self._reduced(relax.op.max)
+        converts["amin.default"] = self._reduced(relax.op.min)
+        converts["prod.dim_int"] = self._reduced(relax.op.prod)
         self.sizes, self.slice_numbers = {}, converts["slice.Tensor"]
         converts["slice.Tensor"] = self._slice_by_length
         converts["_to_sparse.default"] = lambda node: self.env[
@@ -54,10 +56,11 @@ class TorchImporter(ExportedProgramImporter):
             first = value[0] if isinstance(value, tuple | list) and value else value
             if not isinstance(first, torch.Tensor):
                 return convert(node)
-            kept = {one: self.env[one] for one in self._to_convert(node, first.dtype)}
-            wide = _name(_computed_in(first.dtype))
-            for one, expr in kept.items():
-                self.env[one] = self.block_builder.emit(relax.op.astype(expr, wide))
+            dtypes = self._operand_dtypes(node, first.dtype)
+            kept = {one: self.env[one] for one in dtypes}
+            for one, dtype in dtypes.items():
+                expr = relax.op.astype(self.env[one], _name(dtype))
+                self.env[one] = self.block_builder.emit(expr)
             result = convert(node)
             self.env.update(kept)
             if first is not value or not isinstance(getattr(result, "ty", None), relax.TensorType):
@@ -66,27 +69,26 @@ class TorchImporter(ExportedProgramImporter):
 
         return converted
 
-    def _to_convert(self, node: fx.Node, result: torch.dtype) -> list[fx.Node]:
-        """The operands that PyTorch converts before it computes a result of dtype `result`."""
-        name = node.target.__name__.partition(".")[0]
-        tags = getattr(node.target, "tags", ())
-        pointwise = torch.Tag.pointwise in tags
+    def _operand_dtypes(self, node: fx.Node, result: torch.dtype) -> dict[fx.Node, torch.dtype]:
+        """The operands that PyTorch converts before it computes a result of dtype `result`, and to which dtypes."""
+        name, tags = node.target.__name__.partition(".")[0], getattr(node.target, "tags", ())
         operands = node.all_input_nodes
         if name == "convolution":  # its products need no conversion: their sums are in float32
             operands = [one for one in node.args[2:3] if one]
-        elif not (pointwise or torch.Tag.reduction in tags or COMPUTES.search(name)):
-            return []
-        if name == "where" or name == "masked_fill":
-            operands = [one for one in operands if _dtype(one) != torch.bool]
-        wide = result if name in MOVES else _computed_in(result)
-        return [
-            one
-            for one in operands
-            if result != torch.bool
-            and isinstance(getattr(self.env[one], "ty", None), relax.TensorType)
-            and _dtype(one) != wide
-            and torch.promote_types(_dtype(one), wide) == wide
-        ]
+        elif not ({torch.Tag.pointwise, torch.Tag.reduction} & {*tags} or COMPUTES.search(name)):
+            return {}
+        dtypes = {}
+        for one in operands:
+            if not isinstance(getattr(self.env[one], "ty", None), relax.TensorType):
+                continue
+            found = one.meta["val"].dtype
+            wide = (
+                result if name in MOVES else _computed_in(found if result == torch.bool else result)
+            )
+            is_mask = found == torch.bool and name in MOVES
+            if found != wide and not is_mask and torch.promote_types(found, wide) == wide:
+                dtypes[one] = wide
+        return dtypes
 
     def _rounded(self, node: fx.Node, result: relax.Expr, recorded: torch.dtype) -> relax.Expr:
         """`result` in the dtype that PyTorch recorded."""
@@ -164,12 +166,12 @@ class TorchImporter(ExportedProgramImporter):
         ends = [axis], [start], [start + length * step], [step]
         return self.block_builder.emit(relax.op.strided_slice(x, *ends, assume_inbound=True))
 
-    def _extreme(self, op: Callable) -> Callable:
-        """The converter of amax or amin: `op` over some axes, or over all for []."""
+    def _reduced(self, op: Callable) -> Callable:
+        """The converter of a reduction `op` over an axis or some axes, or over all for []."""
 
         def convert(node: fx.Node) -> relax.Expr:
             x, axes, keepdims = node.args + ([], False)[len(node.args) - 1 :]
-            return self.block_builder.emit(op(self.env[x], list(axes) or None, keepdims))
+            return self.block_builder.emit(op(self.env[x], None if axes == [] else axes, keepdims))
 
         return convert
 
@@ -177,10 +179,6 @@ class TorchImporter(ExportedProgramImporter):
 def _computed_in(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which PyTorch computes a result of `dtype`."""
     return torch.float32 if dtype in NARROW else dtype
-
-
-def _dtype(node: fx.Node) -> torch.dtype:
-    return node.meta["val"].dtype
 
 
 def _name(dtype: torch.dtype) -> str:
