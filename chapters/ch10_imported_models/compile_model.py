@@ -47,6 +47,23 @@ MANY_LAYERS, ROUNDED = (
     32,
     4,
 )  # by how much the layers behind it may enlarge the error of a sum, and of rounding
+# operators of Relax by which a NaN may become a number, or its comparison false, where PyTorch keeps it
+LOSE_NAN = {
+    *(
+        "nn.relu",
+        "nn.relu6",
+        "maximum",
+        "minimum",
+        "clip",
+        "max",
+        "min",
+        "argmax",
+        "argmin",
+        "sort",
+        "topk",
+    ),
+    *("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "not_equal"),
+}
 WHERE_TO_LOOK = (
     'To find the cause, compile the imported module with TVM\'s own pipeline, relax_pipeline="default". If that gives '
     "the same wrong numbers, the importer made the mistake. Otherwise one of our passes did: leave out one after the "
@@ -110,6 +127,11 @@ def show(name: str) -> None:
         f"\nnumbers: the results differ from PyTorch's by at most {error:.1e} of the largest number; "
         f"{allowed:.0e} is allowed"
     )
+    lossy = sorted({call.op.name.removeprefix("relax.") for call in operators(mod)} & LOSE_NAN)
+    if lossy:
+        print(
+            f"A NaN may become a number in these operators of TVM, which PyTorch's keep: {', '.join(lossy)}"
+        )
     for chosen, others in resized(program, inputs):
         sizes = ", ".join(f"{name} = {size}" for name, size in chosen.items())
         try:
@@ -180,7 +202,10 @@ def kernels(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
 
 def table_of(mod: tvm.IRModule, by: dict[str, str]) -> Table:
     """One row per kernel, sorted by the bytes that it moves. The last column says why the fallback scheduled it."""
-    launches, moved = kernel_bytes(mod["main"])
+    functions = [func for _, func in mod.functions_items() if isinstance(func, relax.Function)]
+    launches, moved = (
+        sum(one, Counter()) for one in zip(*map(kernel_bytes, functions), strict=True)
+    )
     total, left = max(moved.total(), 1), sum(moved[k] for k in moved if by[k] == FALLBACK)
     rows = []
     for kernel, count in moved.most_common():

@@ -219,6 +219,9 @@ def imported(model, inputs) -> tvm.IRModule:
         else:
             message = f"TVM's importer cannot translate the exported model: {_said(error)}."
         raise Refused(message) from error
+    mod = relax.transform.ConvertToDataflow()(
+        mod
+    )  # a model with torch.cond comes without dataflow blocks
     return mod.with_attr("mended", importer.say_mended())
 
 
@@ -295,9 +298,9 @@ def spelled_out(program):
     """`program`, an exported one, in PyTorch's core operators, without options that the importer would ignore.
 
     The importer drops the factor of `add(a, b, alpha=…)` and of `sub`, makes infinities the limits of integers that
-    are clamped on one side, and divides with rounding by an int32 whatever the dividend. TVM cannot compile a slice with symbolic
-    sizes whose axis counts from the end. PyTorch decomposes attention for a CPU into views that do not fit its strides,
-    and neither histograms nor products of groups of rows, as experts compute them.
+    are clamped on one side, and divides with rounding by an int32 whatever the dividend. TVM cannot compile a slice
+    with symbolic sizes whose axis counts from the end. PyTorch decomposes attention for a CPU into views that do not
+    fit its strides, and neither histograms nor products of groups of rows, as experts compute them.
     """
     import torch
 

@@ -59,7 +59,10 @@ class TorchImporter(ExportedProgramImporter):
             dtypes = self._operand_dtypes(node, first.dtype)
             kept = {one: self.env[one] for one in dtypes}
             for one, dtype in dtypes.items():
-                expr = relax.op.astype(self.env[one], _name(dtype))
+                expr = self.env[one]
+                if not isinstance(expr.ty, relax.TensorType):  # a symbolic size
+                    expr = relax.op.reshape(relax.op.arange(expr, expr + 1, 1, "int64"), ())
+                expr = relax.op.astype(self.block_builder.emit(expr), _name(dtype))
                 self.env[one] = self.block_builder.emit(expr)
             result = convert(node)
             self.env.update(kept)
@@ -79,12 +82,16 @@ class TorchImporter(ExportedProgramImporter):
             return {}
         dtypes = {}
         for one in operands:
-            if not isinstance(getattr(self.env[one], "ty", None), relax.TensorType):
+            value = one.meta.get("val")
+            if not isinstance(value, torch.Tensor):
+                if isinstance(value, torch.SymInt) and torch.Tag.pointwise in tags:
+                    dtypes[one] = _computed_in(result)
                 continue
-            found = one.meta["val"].dtype
+            found, ordered = value.dtype, not result.is_floating_point  # or compared
             wide = (
-                result if name in MOVES else _computed_in(found if result == torch.bool else result)
+                found if ordered and (result == torch.bool or found.is_floating_point) else result
             )
+            wide = wide if name in MOVES else _computed_in(wide)
             is_mask = found == torch.bool and name in MOVES
             if found != wide and not is_mask and torch.promote_types(found, wide) == wide:
                 dtypes[one] = wide
