@@ -177,6 +177,11 @@ KINDS = {  # name: (a function of the module and its inputs, its parts, the inpu
         {"linear": nn.utils.weight_norm(nn.Linear(6, 4))},
         (),
     ),
+    "a mask of truth values": (
+        lambda my, x: F.scaled_dot_product_attention(*[x[None]] * 3, attn_mask=x @ x.T > 0),
+        {},
+        (),
+    ),
     "amax and amin": (lambda my, x: x.amax((0, 1)) + x.amin(0) + x.amax(-1, True), {}, ()),
     "histogram": (lambda my, x: torch.histc(x, bins=5, min=-1, max=1), {}, ()),
     "a product over an axis": (lambda my, x: x.prod(-1, keepdim=True), {}, ()),
