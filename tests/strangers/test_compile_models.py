@@ -136,11 +136,12 @@ DYNAMIC = {  # name: (module, arguments, keywords, dynamic shapes)
         (random(2, 3, 6, 8),), {}, ((({0: BATCH, 2: LENGTH}),),),
     ),
     "slices": (
-        Call(lambda my, x: x[:, 1:] - x[:, :-1] + x[:, -1:] + x[:, -4:].sum()),
+        Call(lambda my, x: (x[:, -1:] + x[..., -4:].amax(), my.rises(torch.cat([x, x[:, -1:]], 1))),
+             rises=lambda h: (h[:, 1:] - h[:, :-1] > 0).cumsum(-1)),
         (random(3, 9),), {}, (({0: BATCH, 1: Dim("columns", min=5)},),),
     ),
     "two lengths": (
-        Call(lambda my, x, y: torch.cat([x, y]).cumsum(0) / x.shape[0]), (random(5, 3), random(4, 3)), {},
+        Call(lambda my, x, y: torch.cat([x, y]).diff(dim=-1).cumsum(0) / x.shape[0]), (random(5, 3), random(4, 3)), {},
         (({0: BATCH}, {0: LENGTH}),),
     ),
     "a branch": (

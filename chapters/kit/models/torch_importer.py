@@ -15,10 +15,8 @@ import torch
 from torch import fx
 from tvm import relax, tirx
 from tvm.relax.frontend.torch.exported_program_translator import ExportedProgramImporter
-from tvm.sym import Analyzer
 
 from chapters.kit.ir.tensor_ir import variables_of
-from chapters.kit.models.rewriting import known_shape
 
 NARROW = (torch.float16, torch.bfloat16)
 # operators with arithmetic or an order that PyTorch tags neither as pointwise nor as reductions
@@ -68,7 +66,7 @@ class TorchImporter(ExportedProgramImporter):
             self.env.update(kept)
             if first is not value or not isinstance(getattr(result, "ty", None), relax.TensorType):
                 return result
-            return self._sized(self._rounded(node, result, first.dtype), first.shape)
+            return self._rounded(node, result, first.dtype)
 
         return converted
 
@@ -116,16 +114,6 @@ class TorchImporter(ExportedProgramImporter):
             one.name: one for shape in shapes for dim in shape for one in variables_of(dim)
         }
         return found
-
-    def _sized(self, result: relax.Expr, recorded: torch.Size) -> relax.Expr:
-        """`result` with the symbolic shape that PyTorch recorded, where TVM found another form of it, or none."""
-        if all(isinstance(dim, int) for dim in recorded):
-            return result
-        dims = [self._size(dim) for dim in recorded]
-        found, same = known_shape(result), Analyzer().can_prove_equal
-        if found is not None and all(map(same, found, dims)):
-            return result
-        return self.block_builder.match_cast(result, relax.TensorType(dims, result.ty.dtype))
 
     def _size(self, size: int | torch.SymInt) -> int | tirx.Expr:
         """A size of PyTorch, such as 2 * n, as one of TVM."""
