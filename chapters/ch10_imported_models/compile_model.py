@@ -129,9 +129,7 @@ def show(name: str) -> None:
     )
     lossy = sorted({call.op.name.removeprefix("relax.") for call in operators(mod)} & LOSE_NAN)
     if lossy:
-        print(
-            f"A NaN may become a number in these operators of TVM, which PyTorch's keep: {', '.join(lossy)}"
-        )
+        print(f"These operators of TVM do not keep a NaN as PyTorch's do: {', '.join(lossy)}")
     for chosen, others in resized(program, inputs):
         sizes = ", ".join(f"{name} = {size}" for name, size in chosen.items())
         try:
