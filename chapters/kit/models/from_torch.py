@@ -1,7 +1,8 @@
 """Reads a file that defines a PyTorch model, runs it, and imports it as a Relax module.
 
-The file defines `model()`, which returns (a torch.nn.Module, a tuple of example tensors). The module is compiled for
-the shapes of these tensors. Where something is wrong, a Refused says so to the person who wrote the file.
+The file defines `model()`, which returns (a torch.nn.Module, its example inputs), or a torch.export.ExportedProgram.
+A module is compiled for the shapes of its example inputs, a program for all sizes that it was exported for. Where
+something is wrong, a Refused says so to the person who wrote the file.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import re
 import sys
 import traceback
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 
@@ -21,7 +23,8 @@ import tvm
 from tvm import relax
 
 NO_TORCH = 'PyTorch is not installed: pip install -e ".[models]"'
-RETURNED = "(a torch.nn.Module, a tuple of example tensors)"
+RETURNED = "(a torch.nn.Module, its example inputs) or a torch.export.ExportedProgram"
+SIZES = (1, 7, 70)  # in place of the symbolic sizes of a program
 MUST_RETURN = f"model() must return {RETURNED}"
 
 
@@ -30,7 +33,10 @@ class Refused(Exception):
 
 
 def load(name: str) -> tuple:
-    """(module, example inputs) of the file or dotted module path `name`; the module is in evaluation mode."""
+    """(module or exported program, example inputs) of the file or dotted module path `name`.
+
+    The inputs are one of the forms of `arguments`. A module is in evaluation mode.
+    """
     if not importlib.util.find_spec("torch"):
         raise Refused(NO_TORCH)
     import torch
@@ -42,27 +48,62 @@ def load(name: str) -> tuple:
         returned = source.model()
     except (Exception, SystemExit) as error:
         raise Refused(f"model() of {name} fails: {_said(error, source.__file__)}.") from error
+    if isinstance(returned, torch.export.ExportedProgram) and returned.example_inputs:
+        returned = returned, returned.example_inputs
     is_pair = isinstance(returned, tuple | list) and len(returned) == 2
     if is_pair and isinstance(returned[0], type):
         kind = returned[0].__name__
         raise Refused(
             f"{MUST_RETURN}; in {name} it returns the class {kind}. Make a module of it: {kind}()."
         )
-    if not is_pair or not isinstance(returned[0], torch.nn.Module):
+    if not is_pair or not isinstance(returned[0], torch.nn.Module | torch.export.ExportedProgram):
         raise Refused(f"{MUST_RETURN}; in {name} it returns {_kind(returned)}.")
     model, inputs = returned
-    inputs = tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)
-    for value in inputs:
-        if not isinstance(value, torch.Tensor):
+    inputs = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
+    for value in torch.utils._pytree.tree_leaves(arguments(inputs)):
+        if not isinstance(value, torch.Tensor | int | float | str | None):
             kind = type(value).__name__
             raise Refused(f"{MUST_RETURN}; in {name} an example input is of type {kind}.")
-    others = {str(p.dtype) for p in model.parameters() if p.is_floating_point()} - {"torch.float32"}
-    if others:
-        raise Refused(
-            f"The model of {name} has weights of {', '.join(others)}. TVM's importer gives products another dtype "
-            "than PyTorch does, so return model.float() and inputs of float32."
-        )
-    return model.eval(), inputs
+        if isinstance(value, torch.Tensor) and (value.is_complex() or value.is_sparse):
+            kind = value.dtype if value.is_complex() else value.layout
+            raise Refused(
+                f"An example input of {name} is {kind}, and TVM has real, dense tensors alone. Let the model take "
+                "what torch.view_as_real(x) or x.to_dense() gives."
+            )
+    return model.eval() if isinstance(model, torch.nn.Module) else model, inputs
+
+
+def arguments(inputs) -> tuple[tuple, dict]:
+    """(positional, keyword) arguments: `inputs` itself if it is such a pair, a tuple of the first, or the others alone.
+
+    An argument is what torch.export takes: a tensor, a number, None, or a tuple, list or dict of such.
+    """
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    is_both = len(inputs) == 2 and isinstance(inputs[0], tuple) and isinstance(inputs[1], dict)
+    return inputs if is_both else (tuple(inputs), {})
+
+
+def tensors_of(inputs) -> list[tvm.runtime.Tensor]:
+    """Copies of the tensors among the inputs, in the order in which `main` of the imported module takes them."""
+    from torch.utils import _pytree
+
+    return [*map(tensor, _tensors(_pytree.tree_leaves(arguments(inputs))))]
+
+
+def _tensors(values: list) -> list:
+    import torch
+
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def tensor(value) -> tvm.runtime.Tensor:
+    """A copy of a PyTorch tensor as a tensor of TVM. It is dense and stored row by row."""
+    import torch
+
+    dense = value.detach() if value.layout == torch.strided else value.detach().to_dense()
+    own = dense.resolve_neg().clone(memory_format=torch.contiguous_format)
+    return tvm.runtime.from_dlpack(own)
 
 
 def _source(name: str) -> ModuleType:
@@ -98,7 +139,12 @@ def _source(name: str) -> ModuleType:
     return source
 
 
-def outputs_of(model, inputs: tuple) -> list[np.ndarray]:
+def runnable(model):
+    """A module that PyTorch can call: the model itself, or the module of an exported program."""
+    return model.module() if hasattr(model, "graph_signature") else model
+
+
+def outputs_of(model, inputs) -> list[np.ndarray]:
     """What PyTorch computes, flattened in the order in which the exported graph returns it.
 
     A copy of the model gets copies of the inputs, because a model may write into its buffers or its inputs. Raises
@@ -106,7 +152,7 @@ def outputs_of(model, inputs: tuple) -> list[np.ndarray]:
     """
     found, again = (_outputs(model, inputs) for _ in range(2))
     pairs = zip(found, again, strict=True)
-    if not all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs):
+    if not all(np.array_equal(a, b, equal_nan=a.dtype.kind in "fV") for a, b in pairs):
         raise Refused(
             "PyTorch gives other numbers when the model runs again, so there is nothing to compare with. The model "
             "draws random numbers, such as those of torch.nn.functional.dropout without training=False."
@@ -114,40 +160,58 @@ def outputs_of(model, inputs: tuple) -> list[np.ndarray]:
     return found
 
 
-def _outputs(model, inputs: tuple) -> list[np.ndarray]:
+def _outputs(model, inputs) -> list[np.ndarray]:
     import torch
     from torch.utils import _pytree
 
+    model = runnable(model)
+    held = [value for part in model.modules() for value in _pytree.tree_leaves(vars(part))]
+    with torch.inference_mode():
+        copies = {
+            id(value): value.clone()
+            for value in _tensors([*held, *_pytree.tree_leaves(arguments(inputs))])
+        }
     try:
+        # the copies are given, because deepcopy refuses tensors that were computed, as weight_norm makes them
+        own, (args, kwargs) = copy.deepcopy((model, arguments(inputs)), copies)
         with torch.inference_mode():
-            returned = copy.deepcopy(model)(*(value.clone() for value in inputs))
+            returned = own(*args, **kwargs)
     except Exception as error:
         raise Refused(f"The model does not accept its example inputs: {_said(error)}.") from error
-    return [
-        value.detach().numpy()
-        for value in _pytree.tree_flatten(returned)[0]
-        if isinstance(value, torch.Tensor)
-    ]
+    return [tensor(value).numpy() for value in _tensors(_pytree.tree_leaves(returned))]
 
 
-def imported(model, inputs: tuple) -> tvm.IRModule:
-    """The model as a Relax module whose `main` takes the example inputs; weights are constants."""
+def exported(model, inputs):
+    """The model as a torch.export.ExportedProgram; a program stays as it is. Raises Refused."""
     import torch
-    from tvm.relax.frontend.torch import from_exported_program
 
+    if isinstance(model, torch.export.ExportedProgram):
+        return model
+    args, kwargs = arguments(inputs)
     try:
         with torch.no_grad():
-            program = torch.export.export(model, inputs)
+            return torch.export.export(model, args, kwargs)
     except Exception as error:
         raise Refused(_not_exported(error)) from error
+
+
+def imported(model, inputs) -> tvm.IRModule:
+    """The model as a Relax module whose `main` takes the tensors among the example inputs; weights are constants.
+
+    Its attribute "mended" says in words which results were rounded to PyTorch's dtype.
+    """
+    from chapters.kit.models.torch_importer import TorchImporter
+
+    program = exported(model, inputs)
     if where := _sized_by_values(program):
         raise Refused(
             f"A size in this model depends on a tensor's values{where}, and the compiled model has fixed sizes. Keep "
             "all elements, and let torch.where set those to 0 that do not count."
         )
     try:
-        spelled = spelled_out(program)
-        return wrap_indices(from_exported_program(spelled, run_ep_decomposition=False))
+        importer = TorchImporter()
+        spelled = tensors_alone(spelled_out(program))
+        mod = wrap_indices(importer.from_exported_program(spelled, False, False, False, None))
     except Exception as error:
         unknown = re.search(r"Unsupported function types \[(.*)\]", str(error))
         if unknown:
@@ -155,27 +219,139 @@ def imported(model, inputs: tuple) -> tvm.IRModule:
         else:
             message = f"TVM's importer cannot translate the exported model: {_said(error)}."
         raise Refused(message) from error
+    mod = relax.transform.ConvertToDataflow()(
+        mod
+    )  # a model with torch.cond comes without dataflow blocks
+    return mod.with_attr("mended", importer.say_mended())
+
+
+def tensors_alone(program):
+    """`program` without the arguments and results that are no tensors: torch.export has made constants of them."""
+    from torch.export.graph_signature import OutputKind, TensorArgument
+
+    signature, nodes = program.graph_signature, [*program.graph.nodes]
+    specs = [
+        *zip(
+            [node for node in nodes if node.op == "placeholder"], signature.input_specs, strict=True
+        )
+    ]
+    for node, spec in specs:
+        if not isinstance(spec.arg, TensorArgument):
+            program.graph.erase_node(node)
+    signature.input_specs[:] = [spec for _, spec in specs if isinstance(spec.arg, TensorArgument)]
+    pairs = [
+        (value, spec)
+        for value, spec in zip(nodes[-1].args[0], signature.output_specs, strict=True)
+        if isinstance(spec.arg, TensorArgument) and spec.kind == OutputKind.USER_OUTPUT
+    ]
+    nodes[-1].args = (tuple(value for value, _ in pairs),)
+    signature.output_specs[:] = [spec for _, spec in pairs]
+    return program
+
+
+def sizes_of(program) -> dict[str, int]:
+    """The symbolic sizes of an exported program in its example inputs, by name; {} if all sizes are numbers."""
+    shapes = (shape for _, shape in _inputs_of(program))
+    dims = [dim.node for shape in shapes for dim in shape if not isinstance(dim, int)]
+    symbols = {symbol: dim.shape_env for dim in dims for symbol in dim.expr.free_symbols}
+    return {str(one): int(env.backed_var_to_val[one]) for one, env in symbols.items()}
+
+
+def _inputs_of(program) -> list[tuple[str, tuple]]:
+    """(name, shape) of each argument that the caller of a program gives; () for one that is no tensor."""
+    values = {node.name: node.meta.get("val") for node in program.graph.nodes}
+    specs = [one for one in program.graph_signature.input_specs if one.kind.name == "USER_INPUT"]
+    return [(one.arg.name, tuple(getattr(values[one.arg.name], "shape", ()))) for one in specs]
+
+
+def resized(program, inputs) -> Iterator[tuple[dict[str, int], tuple]]:
+    """(sizes, the example inputs cut or repeated to them), for three choices of sizes that the program allows."""
+    from torch.utils import _pytree
+
+    values, spec = _pytree.tree_flatten(arguments(inputs))
+    symbols = sorted(sizes_of(program))
+    bounds = {str(symbol): known for symbol, known in program.range_constraints.items()}
+    for size in SIZES if symbols else ():
+        # no two sizes are equal, except that all are 1
+        wanted = {name: size + (size > 1) * number for number, name in enumerate(symbols)}
+        sizes = {
+            name: int(max(bounds[name].lower, min(bounds[name].upper, size)))
+            for name, size in wanted.items()
+        }
+        pairs = zip(values, _inputs_of(program), strict=True)
+        yield sizes, _pytree.tree_unflatten([_cut(v, s, sizes) for v, (_, s) in pairs], spec)
+
+
+def _cut(value, shape: tuple, sizes: Mapping[str, int]):
+    """A tensor of `shape`, in which symbols have these sizes, with the elements of `value`, repeated if need be."""
+    import torch
+
+    for axis, dim in enumerate(shape):
+        if not isinstance(dim, int):
+            expr = dim.node.expr
+            dim = int(expr.subs({one: sizes[str(one)] for one in expr.free_symbols}))
+        value = value.index_select(axis, torch.arange(dim) % value.shape[axis])
+    return value
 
 
 def spelled_out(program):
     """`program`, an exported one, in PyTorch's core operators, without options that the importer would ignore.
 
-    The importer gives a cumulative sum the dtype of its operand, where PyTorch counts booleans and short integers in
-    int64, and it drops the factor of `add(a, b, alpha=…)` and of `sub`.
+    The importer drops the factor of `add(a, b, alpha=…)` and of `sub`, makes infinities the limits of integers that
+    are clamped on one side, and divides with rounding by an int32 whatever the dividend. TVM cannot compile a slice
+    with symbolic sizes whose axis counts from the end. PyTorch decomposes attention for a CPU into views that do not
+    fit its strides, and neither histograms nor products of groups of rows, as experts compute them.
     """
     import torch
 
     aten, table = torch.ops.aten, torch.export.default_decompositions()
 
-    def cumsum(x, dim, *, dtype=None):
-        summed = dtype or (x.dtype if x.is_floating_point() else torch.int64)
-        return NotImplemented if x.dtype == summed else torch.cumsum(x.to(summed), dim)
-
     def scaled(call):
         return lambda a, b, *, alpha=1: NotImplemented if alpha == 1 else call(a, b * alpha)
 
-    table[aten.cumsum.default] = cumsum
+    def clamped(x, low=None, high=None):
+        if x.is_floating_point() and not (low is not None and high is not None and low > high):
+            return NotImplemented
+        for limit, call in ((low, torch.maximum), (high, torch.minimum)):
+            x = x if limit is None else call(x, torch.full((), limit, dtype=x.dtype))
+        return x
+
+    def divided(a, b, *, rounding_mode=None):
+        if isinstance(b, torch.Tensor):
+            return NotImplemented
+        return torch.div(a, torch.full((), b, dtype=a.dtype), rounding_mode=rounding_mode)
+
+    def sliced(x, dim=0, *others):
+        return NotImplemented if dim >= 0 else aten.slice(x, dim + x.ndim, *others)
+
+    def histogram(x, bins=100, min=0, max=0):
+        if min == max:  # then the smallest and the largest element are the limits
+            return NotImplemented
+        place = ((x - min) / (max - min) * bins).clamp(max=bins - 0.5).to(torch.int64)
+        place = torch.where((x >= min) & (x <= max), place, -1).flatten()
+        return (place[:, None] == torch.arange(bins)).sum(0).to(x.dtype)
+
+    def attention(q, k, v, mask=None, *others, **options):
+        if mask is not None and mask.dtype == torch.bool:
+            mask = torch.where(mask, 0.0, -torch.inf).to(q.dtype)
+        return aten._scaled_dot_product_attention_math(q, k, v, mask, *others, **options)[0]
+
+    def grouped(
+        x, w, ends, **options
+    ):  # rows of x up to ends[0] times w[0], then up to ends[1] times w[1], …
+        row = torch.arange(x.shape[0])
+        group = (row[:, None] >= ends).sum(-1)
+        if isinstance(x.shape[0], int) and x.shape[0] <= w.shape[0]:
+            return (x[:, None] @ w[group])[:, 0]
+        return (x @ w)[group, row]
+
+    for node in program.graph.nodes:  # Transformers has an operator of its own beside PyTorch's
+        if "grouped_mm" in getattr(node.target, "__name__", "") and len(node.args) == 3:
+            table[node.target] = grouped
     table[aten.add.Tensor], table[aten.sub.Tensor] = scaled(torch.add), scaled(torch.sub)
+    table[aten.clamp.default], table[aten.div.Tensor_mode] = clamped, divided
+    table[aten.slice.Tensor], table[aten.histc.default] = sliced, histogram
+    table[aten.scaled_dot_product_attention.default] = attention
     return program.run_decompositions(table)
 
 
@@ -201,12 +377,12 @@ def wrap_indices(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _sized_by_values(program) -> str:
-    """Where an exported program has the first result whose size is not a number, as of y[y > 0]; "" if nowhere."""
-    import torch
+    """Where an exported program has the first result whose size depends on values, as of y[y > 0]; "" if nowhere."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     for node in program.graph.nodes:
         shape = getattr(node.meta.get("val"), "shape", ())
-        if any(isinstance(dim, torch.SymInt) for dim in shape):
+        if free_unbacked_symbols(shape):
             lines = re.findall(
                 r'File "(.*)", line (\d+).*\n\s*(.+)', node.meta.get("stack_trace") or ""
             )

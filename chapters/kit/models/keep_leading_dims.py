@@ -41,6 +41,7 @@ RIGHT = is_op("relax.reshape")(B, wildcard())
 LINEAR = is_op("relax.matmul")(LEFT, B)
 BATCHED = is_op("relax.matmul")(LEFT, RIGHT)
 BIASED = either("relax.add", LEFT, B)
+CONVERTED = is_op("relax.astype")(LEFT)  # as after each operator on float16
 
 
 def keeps(reshape: Expr, x: Expr, last: int) -> bool:
@@ -83,10 +84,17 @@ def after_bias(expr: Expr, found: Matched) -> Expr:
     return relax.op.reshape(relax.op.add(a, b), known_shape(expr))
 
 
+def after_conversion(expr: Expr, found: Matched) -> Expr:
+    """astype(reshape(a)) as reshape(astype(a))."""
+    if known_shape(expr) is None:
+        return expr
+    return relax.op.reshape(relax.op.astype(found[A], expr.attrs.dtype), known_shape(expr))
+
+
 @tvm.transform.module_pass(opt_level=0, name="KeepLeadingDims")
 class KeepLeadingDims:
-    """Moves reshapes of rows and of batches behind the products and the biases that follow them, in dataflow blocks."""
+    """Moves reshapes of rows and batches behind the products, biases and conversions after them, in dataflow blocks."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        rules = [(BATCHED, after_batch), (LINEAR, after_linear), (BIASED, after_bias)]
-        return apply_rules(mod, rules)
+        products = [(BATCHED, after_batch), (LINEAR, after_linear)]
+        return apply_rules(mod, [*products, (BIASED, after_bias), (CONVERTED, after_conversion)])
