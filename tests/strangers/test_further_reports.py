@@ -5,6 +5,7 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
+from chapters.kit.cases.guarded import QUICK_HERE
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.targets import CUDA
@@ -12,7 +13,6 @@ from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
 from chapters.kit.quantized.requantize import quantize
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 from tests.support.planted import runs_here
-from tests.support.targets import QUICK_HERE
 
 RANDOM = np.random.default_rng(19)
 SQUARE = "x: (7, 7), w: (7, 7), b: (7,)"
