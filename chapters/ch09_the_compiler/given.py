@@ -79,9 +79,9 @@ def before_fusion() -> list[Pass]:
     return [transform.LambdaLift(), CopyOperandsBeforeInPlace(), SumInFloat32()]
 
 
-def before_schedules() -> list[Pass]:
-    """Return the pass that makes one block of each chain of elementwise operators, and computes each value once."""
-    return [MergeElementwise()]
+def around_schedules(schedules: list[Pass], target: Target) -> list[Pass]:
+    """Return `schedules`, after a pass that makes one block of each elementwise chain, and before `after_schedules`."""
+    return [MergeElementwise(), *schedules, *after_schedules(target)]
 
 
 def after_schedules(target: Target) -> list[Pass]:
