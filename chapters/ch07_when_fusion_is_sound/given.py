@@ -288,7 +288,8 @@ def check_rounding(pair: MatchedPair, start: Expr, reassociate: bool) -> None:
     """Refuse to change the order of a floating-point reduction if the caller forbids it, or the dtype is too coarse.
 
     Integers are exact in any order, unless a sum overflows on the way, which TVM leaves undefined. 16-bit floats have
-    11 bits or fewer: a sum that starts from its bias may lose every step, or overflow. max and min do not round, but
+    11 bits or fewer: a sum that starts from its bias may lose every step, or overflow. Of two addends, one may cancel
+    the other: `(t + c) - c` rounds t, and a sum that starts from `c - c` does not. max and min do not round, but
     their results for a NaN, or for 0 and -0, depend on the order.
     """
     dtype = str(pair.temp.dtype)
@@ -299,6 +300,11 @@ def check_rounding(pair: MatchedPair, start: Expr, reassociate: bool) -> None:
     wide = dtype in ("float32", "float64")
     require(wide, pair.reduction, f"in {dtype} the order of its steps changes the result too much")
     require(reassociate, pair.reduction, "the order of its floating-point steps must stay")
+    begun = nodes(pair.step.value, tirx.Add) and not is_number(pair.reduction.init.value, 0)
+    cancels = begun or len(nodes(pair.value, (tirx.Add, tirx.Sub))) > 1
+    require(
+        not cancels, pair.epilogue, "one addend may cancel another, and with it what it rounded"
+    )
 
 
 def check_dtypes(pair: MatchedPair) -> None:

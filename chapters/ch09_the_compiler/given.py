@@ -17,7 +17,9 @@ from chapters.kit.cpu.nt_matmul import NAME, has_product
 from chapters.kit.ir.tensor_ir import innermost_blocks
 from chapters.kit.pipeline.copy_operands_before_in_place import CopyOperandsBeforeInPlace
 from chapters.kit.pipeline.fuse_gathered_products import FuseGatheredProducts
+from chapters.kit.pipeline.merge_elementwise import MergeElementwise, inline
 from chapters.kit.pipeline.require_threads import RequireThreads
+from chapters.kit.pipeline.store_names import StoreNames
 from chapters.kit.pipeline.sum_in_float32 import SumInFloat32
 from chapters.kit.pipeline.unscheduled import map_unscheduled
 from chapters.kit.pipeline.vectorize_transcendentals import VectorizeTranscendentals
@@ -52,8 +54,8 @@ def product_first(func: tirx.PrimFunc) -> tirx.PrimFunc:
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     names = [sch.get(block).name_hint for block in blocks]
     try:
-        for block in blocks[: names.index(NAME)]:
-            sch.compute_inline(block)
+        for block in reversed(blocks[: names.index(NAME)]):
+            inline(sch, block)
     except ScheduleError:
         return func
     found = sch.mod["main"]
@@ -85,12 +87,18 @@ def before_fusion() -> list[Pass]:
     ]
 
 
+def around_schedules(schedules: list[Pass], target: Target) -> list[Pass]:
+    """Return `schedules`, after a pass that makes one block of each elementwise chain, and before `after_schedules`."""
+    return [MergeElementwise(), *schedules, *after_schedules(target)]
+
+
 def after_schedules(target: Target) -> list[Pass]:
     """Return the pass that writes exp, tanh, erf and sigmoid as polynomials, on a CPU. A GPU has instructions.
 
-    For a GPU, return the pass that refuses a kernel without threads.
+    For a GPU, return the pass that refuses a kernel without threads. On both, long chains of names are stored first.
     """
-    return [VectorizeTranscendentals() if target.kind.name == "llvm" else RequireThreads()]
+    last = VectorizeTranscendentals() if target.kind.name == "llvm" else RequireThreads()
+    return [StoreNames(), last]
 
 
 def vm_phase() -> list[Pass]:

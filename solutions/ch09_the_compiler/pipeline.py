@@ -246,7 +246,7 @@ def phases(
             {} if metadata is None else metadata,
         ),
         "graph and lower": [*given.before_fusion(), *graph_and_lower(target)],
-        "schedule": [*schedule_phase(target, bounds), *given.after_schedules(target)],
+        "schedule": given.around_schedules(schedule_phase(target, bounds), target),
         "memory": memory_phase(target),
         "vm": given.vm_phase(),
     }

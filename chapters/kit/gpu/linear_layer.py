@@ -13,7 +13,7 @@ from tvm_ffi import structural_equal, structural_map
 
 from chapters.kit.gpu.limits import ITEM_BYTES
 from chapters.kit.ir.row_index import is_one
-from chapters.kit.ir.tensor_ir import nodes, substitute
+from chapters.kit.ir.tensor_ir import nodes, substitute, with_fresh_lets
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class LinearLayer:
         index = self.columns(column, offset, lanes)
         if lanes > 1:
             return self.start.source[(*self.start.indices[:-1], index)]
-        return substitute(self.start, {self.axes[-1]: index})
+        return with_fresh_lets(substitute(self.start, {self.axes[-1]: index}))
 
     @property
     def starts_from_load(self) -> bool:
@@ -144,7 +144,8 @@ class LinearLayer:
             return next((value for piece, value in held if structural_equal(piece, load)), load)
 
         value = structural_map(self.value, (TensorLoad, from_register))
-        return substitute(value, {self.total: total, **{a: _as(a, index) for a, index in where}})
+        own = {self.total: total, **{a: _as(a, index) for a, index in where}}
+        return with_fresh_lets(substitute(value, own))
 
 
 def is_compact(buffer: Var) -> bool:

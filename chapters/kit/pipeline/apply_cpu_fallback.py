@@ -9,6 +9,7 @@ from tvm import tirx
 from tvm.s_tir import Schedule, ScheduleError
 
 from chapters.kit.pipeline.left_to_fallback import warn_of_products
+from chapters.kit.pipeline.merge_elementwise import costs_no_more_inlined, inline
 from chapters.kit.pipeline.parallel_rows import row_loops, spread
 from chapters.kit.pipeline.unscheduled import map_unscheduled
 from chapters.kit.pipeline.vectorize_adjacent_sums import initialize_sums, vectorize_adjacent_sums
@@ -24,15 +25,16 @@ class ApplyCPUFallback:
 
 
 def schedule_any(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func`, marked as scheduled: elementwise blocks inlined, sums vectorized, rows in parallel.
+    """`func`, marked as scheduled: elementwise blocks inlined where it pays, sums vectorized, rows in parallel.
 
     func: a PrimFunc of blocks in loops. TVM checks each step; a step that it refuses is left out.
     """
     sch = Schedule(func)
     root = sch.get_sblock("root")
-    for block in sch.get_child_blocks(root):
+    for block in reversed(sch.get_child_blocks(root)):
         with contextlib.suppress(ScheduleError):
-            sch.compute_inline(block)
+            if costs_no_more_inlined(sch, block):
+                inline(sch, block)
     for block in sch.get_child_blocks(root):
         count = len(row_loops(sch, block))  # the same loops are outermost after a later split
         with contextlib.suppress(ScheduleError):

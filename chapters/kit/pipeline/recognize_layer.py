@@ -24,7 +24,16 @@ from tvm_ffi import structural_equal, structural_map
 from chapters.kit.cpu.nt_matmul import NAME, has_product, product_of, reads_only_its_own
 from chapters.kit.gpu.linear_layer import LinearLayer, is_compact
 from chapters.kit.ir.row_index import is_one
-from chapters.kit.ir.tensor_ir import innermost_blocks, is_pure, loads, mentions, nodes, substitute
+from chapters.kit.ir.tensor_ir import (
+    count,
+    innermost_blocks,
+    is_pure,
+    loads,
+    mentions,
+    nodes,
+    substitute,
+)
+from chapters.kit.pipeline.merge_elementwise import inline
 
 NARROW = ("float16", "bfloat16")
 WIDE = "float32"
@@ -44,8 +53,8 @@ def with_one_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc | None:
     if not others:
         return func
     try:
-        for block in others[:-1]:
-            sch.compute_inline(block)
+        for block in reversed(others[:-1]):
+            inline(sch, block)
     except ScheduleError:
         return None
     result = sch.get(product).writes[0].source
@@ -116,7 +125,7 @@ def widened(value: Expr, total: Var, narrow: str) -> Expr:
     narrow(erf(float32(…))), by which TVM computes a narrow function.
     """
     try:
-        return tirx.Cast(narrow, _wide(value, total, narrow))
+        return tirx.Cast(narrow, _wide(_without_single_uses(value), {total}, narrow))
     except _UsesOtherTypesError:
         return value
 
@@ -125,31 +134,45 @@ class _UsesOtherTypesError(Exception):
     """An expression is not made of narrow operators alone."""
 
 
-def _wide(value: Expr, total: Var, narrow: str) -> Expr:
-    """The narrow expression `value`, computed in float32."""
+def _without_single_uses(value: Expr) -> Expr:
+    """`value` with each named value that is used once, or is no operation, in the place of its name."""
+
+    def simple(let: tirx.Let) -> Expr:
+        once = count(let.body, let.var) == 1 or isinstance(let.value, Var)
+        return substitute(let.body, {let.var: let.value}) if once else let
+
+    return structural_map(value, (tirx.Let, simple))
+
+
+def _wide(value: Expr, known: set[Var], narrow: str) -> Expr:
+    """The narrow expression `value`, computed in float32. known: float32 variables that no operator sees."""
     if str(value.ty.dtype) != narrow:
         raise _UsesOtherTypesError
+    if isinstance(value, tirx.Let):
+        var = Var(value.var.name, WIDE)
+        body = substitute(value.body, {value.var: tirx.Cast(narrow, var)})
+        return tirx.Let(var, _wide(value.value, known, narrow), _wide(body, {*known, var}, narrow))
     if isinstance(value, tirx.Cast):
-        return _wide_inside(value.value, total, narrow)
+        return _wide_inside(value.value, known, narrow)
     if isinstance(value, TensorLoad):
         return tirx.Cast(WIDE, value)
     if isinstance(value, tirx.FloatImm):
         return tirx.FloatImm(WIDE, value.value)
     if isinstance(value, BINARY):
-        return type(value)(_wide(value.a, total, narrow), _wide(value.b, total, narrow))
+        return type(value)(_wide(value.a, known, narrow), _wide(value.b, known, narrow))
     if isinstance(value, Call):
-        return _in_float32(value, [_wide(one, total, narrow) for one in value.args])
+        return _in_float32(value, [_wide(one, known, narrow) for one in value.args])
     raise _UsesOtherTypesError
 
 
-def _wide_inside(value: Expr, total: Var, narrow: str) -> Expr:
+def _wide_inside(value: Expr, known: set[Var], narrow: str) -> Expr:
     """The float32 expression `value` under a cast to `narrow`, its narrow arguments computed in float32."""
-    if value.same_as(total):
-        return total
+    if isinstance(value, Var) and value in known:
+        return value
     is_function = isinstance(value, Call) and str(value.ty.dtype) == WIDE
     if not is_function or not all(isinstance(one, tirx.Cast) for one in value.args):
         raise _UsesOtherTypesError
-    return _in_float32(value, [_wide(one.value, total, narrow) for one in value.args])
+    return _in_float32(value, [_wide(one.value, known, narrow) for one in value.args])
 
 
 def _in_float32(call: Call, arguments: list[Expr]) -> Expr:
@@ -182,6 +205,8 @@ def split_start(value: Expr, total: Var, axes: tuple[Var, ...]) -> tuple[Expr | 
             return type(expr)(split(expr.a), split(expr.b))
         if isinstance(expr, tirx.Cast):
             return tirx.Cast(expr.ty.dtype, split(expr.value))
+        if isinstance(expr, tirx.Let):
+            return tirx.Let(expr.var, split(expr.value), split(expr.body))
         if isinstance(expr, Call):
             return tirx.call_intrin(str(expr.ty.dtype), expr.op.name, *map(split, expr.args))
         if mentions(expr, total):

@@ -21,6 +21,7 @@ from chapters.kit.cpu.nt_matmul import reads_only_its_own
 from chapters.kit.cpu.vector_registers import fills_vectors, vector_registers
 from chapters.kit.ir.reductions import is_reduction, products
 from chapters.kit.ir.tensor_ir import loads, mentions, nodes
+from chapters.kit.pipeline.merge_elementwise import inline
 from chapters.kit.pipeline.parallel_rows import row_loops, spread
 from chapters.kit.pipeline.unscheduled import map_unscheduled
 from chapters.kit.pipeline.vectorize_adjacent_sums import realized
@@ -173,7 +174,7 @@ def _one_block_behind(sch: Schedule, product: SBlockRV) -> bool:
     if sch.get(last) == sch.get(product):
         return True
     while others := [one for one in sch.get_producers(last) if sch.get(one) != sch.get(product)]:
-        sch.compute_inline(others[0])
+        inline(sch, others[-1])
     return reads_only_its_own(sch.get(last), sums)
 
 
@@ -199,7 +200,7 @@ def _tile(sch: Schedule, product: SBlockRV, axes: Axes, target: Target) -> None:
 
     sch.compute_at(panel, part)
     while producers := sch.get_producers(panel):
-        sch.compute_inline(producers[0])
+        inline(sch, producers[-1])
     (behind,) = sch.get_consumers(product) or [sch.cache_write(product, 0, "local")]
     sch.set_scope(product, 0, "local")
     sch.reverse_compute_at(behind, tile)

@@ -18,6 +18,7 @@ from chapters.kit.cpu.matmul_tile import largest_divisor
 from chapters.kit.cpu.vector_registers import fills_vectors, vector_registers
 from chapters.kit.ir.reductions import is_reduction
 from chapters.kit.ir.tensor_ir import loads, mentions, nodes
+from chapters.kit.pipeline.merge_elementwise import evaluations, inline
 
 VECTORS = 2  # of partial sums for a row: their additions do not wait for one another
 
@@ -98,12 +99,14 @@ def _inline(sch: Schedule, rows: int) -> None:
 
     A block with one element for each row, made of a row's sum, stays: its result is used for the whole row.
     """
-    for handle in sch.get_child_blocks(sch.get_sblock("root"))[:-1]:
+    for handle in reversed(sch.get_child_blocks(sch.get_sblock("root"))[:-1]):
         block = sch.get(handle)
         if is_reduction(block) or nodes(block.body, Call):
             continue
+        if nodes(block.body, tirx.Let) and evaluations(sch, handle) > 1:
+            continue
         if len(block.iter_vars) > rows or not sch.get_producers(handle):
-            sch.compute_inline(handle)
+            inline(sch, handle)
 
 
 def _partial(sch: Schedule, block: SBlockRV, width: int, rows: int) -> SBlockRV:

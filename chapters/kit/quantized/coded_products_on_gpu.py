@@ -23,6 +23,7 @@ from chapters.kit.cpu.nt_matmul import reads_only_its_own
 from chapters.kit.gpu.limits import WARP
 from chapters.kit.ir.tensor_ir import mentions
 from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
+from chapters.kit.pipeline.merge_elementwise import inline
 from chapters.kit.pipeline.unscheduled import map_unscheduled
 from chapters.kit.quantized.int8_product import Rows
 from chapters.kit.quantized.schedule_coded_products import CodedProduct, coded_product
@@ -71,8 +72,8 @@ def _with_one_epilogue(func: tirx.PrimFunc, parts: CodedProduct) -> Schedule | N
     sch = Schedule(func)
     behind = sch.get_child_blocks(sch.get_sblock("root"))[2:]
     try:
-        for block in behind[:-1]:
-            sch.compute_inline(block)
+        for block in reversed(behind[:-1]):
+            inline(sch, block)
     except ScheduleError:
         return None
     own = not behind or reads_only_its_own(sch.get(behind[-1]), parts.sums)

@@ -20,6 +20,7 @@ from chapters.kit.cpu.nt_matmul import is_nt_matmul, product_of, reads_only_its_
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import count, innermost_blocks, substitute, with_fields
+from chapters.kit.pipeline.merge_elementwise import inline
 from chapters.kit.pipeline.parallel_rows import row_loops, spread
 from chapters.kit.pipeline.tile_products import pad
 from chapters.kit.pipeline.unscheduled import map_unscheduled
@@ -90,8 +91,8 @@ def schedule(func: tirx.PrimFunc, target: Target, exact: bool) -> tirx.PrimFunc:
     sch = Schedule(func)
     unpack, _product, *behind = sch.get_child_blocks(sch.get_sblock("root"))
     try:
-        for block in behind[:-1]:
-            sch.compute_inline(block)
+        for block in reversed(behind[:-1]):
+            inline(sch, block)
     except ScheduleError:
         return func
     if behind and not reads_only_its_own(sch.get(behind[-1]), parts.sums):

@@ -1,0 +1,161 @@
+"""Inlines a block so that each value is computed once, and rounded where the program rounds it.
+
+`compute_inline` writes the producer's expression in place of each read. Two things go wrong. A reader that uses a value
+twice gets two copies, so a chain of such readers grows exponentially. And two operators become one expression, which
+TVM's simplifier treats as if numbers had no rounding: of `(x + c) - c` it makes `x`, of `y - y` 0, even if y is NaN.
+
+So a value that is read gets a name first:
+
+    D[i] = temp[i] * temp[i]          ->      D[i] = T.Let(t * t, where={t: temp[i]})
+
+Inlined, `temp[i]` becomes the producer's expression, once. The simplifier does not look behind a variable, and LLVM,
+without its flags for fast arithmetic, keeps the operations that it is given.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import tvm
+from tvm import tirx
+from tvm.ir import Call, Expr, TensorLoad
+from tvm.s_tir import SBlock, Schedule, ScheduleError
+from tvm.s_tir.schedule import SBlockRV
+from tvm_ffi import structural_equal, structural_map
+
+from chapters.kit.ir.reductions import is_reduction
+from chapters.kit.ir.tensor_ir import loads, nodes, with_fields
+from chapters.kit.pipeline.unscheduled import map_unscheduled
+
+IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
+
+
+@tvm.transform.module_pass(opt_level=0, name="MergeElementwise")
+class MergeElementwise:
+    """Makes one block of each chain of elementwise blocks, in each PrimFunc that no schedule has claimed."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        return map_unscheduled(mod, merge_elementwise)
+
+
+def merge_elementwise(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with each elementwise block inlined that one other elementwise block reads once for each element.
+
+    A block that has fewer elements than its reader stays: a schedule may compute it once for all of them.
+    """
+    sch = Schedule(func)
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    for handle in reversed(blocks):
+        block, readers = sch.get(handle), [sch.get(one) for one in sch.get_consumers(handle)]
+        if len(readers) != 1 or is_reduction(block) or is_reduction(readers[0]):
+            continue
+        if _has_fewer(block, readers[0]) or evaluations(sch, handle) != 1:
+            continue
+        with contextlib.suppress(ScheduleError):
+            inline(sch, handle)
+    return sch.mod["main"] if len(blocks) > 1 else func
+
+
+def inline(sch: Schedule, handle: SBlockRV) -> None:
+    """Compute the block `handle` where it is read. Raises ScheduleError as `compute_inline` does.
+
+    A value that only one operator of a reader needs is named too: the reader is another operator than the block.
+    """
+    block = sch.get(handle)
+    if _computes(block.body):
+        for reader in sch.get_consumers(handle):
+            old = sch.get(reader)
+            body, _ = named(old.body, block.writes[0].source)
+            new = with_fields(old, body=body)
+            sch.state.replace(sch.get_sref(reader), new, {old: new})
+    sch.compute_inline(handle)
+
+
+def evaluations(sch: Schedule, handle: SBlockRV) -> int:
+    """In how many places the block `handle` would be computed if it were inlined."""
+    buffer, places = sch.get(handle).writes[0].source, 0
+    for reader in map(sch.get, sch.get_consumers(handle)):
+        places += named(reader.body, buffer)[1]
+        places += len(loads(reader.init, buffer)) if reader.init else 0
+    return places
+
+
+def costs_no_more_inlined(sch: Schedule, handle: SBlockRV) -> bool:
+    """Whether the block `handle` is computed in one place if it is inlined, or is one operator on arguments."""
+    block = sch.get(handle)
+    simple = not nodes(block.body, Call) and not nodes(block.body, tirx.Let)
+    first = simple and not sch.get_producers(handle)
+    return not is_reduction(block) and (first or evaluations(sch, handle) == 1)
+
+
+def named(body: tirx.Stmt, buffer: tirx.Var) -> tuple[tirx.Stmt, int]:
+    """(`body` with names for the elements of `buffer` that it reads, the number of places that read one)."""
+    if not isinstance(body, tirx.BufferStore):
+        return body, len(loads(body, buffer))
+    value, places = body.value, len(loads(list(body.indices), buffer))
+    distinct: list[TensorLoad] = []
+    for load in loads(value, buffer):
+        if not any(structural_equal(load, other) for other in distinct):
+            distinct.append(load)
+    for load in distinct:
+        value, found = _name(value, load)
+        places += found
+    return tirx.BufferStore(body.buffer, value, body.indices), places
+
+
+def _name(value: Expr, load: TensorLoad) -> tuple[Expr, int]:
+    """(`value` with a name for what `load` reads, the number of its definitions).
+
+    It is defined in the smallest expression that has all reads, so that a reduction is still seen as one. It is
+    not defined around a condition that guards all reads, nor in the index of another read.
+    """
+    total = _reads(value, load)
+    if any(_reads(list(other.indices), load) for other in nodes(value, TensorLoad)):
+        return value, total
+    definitions = 0
+
+    def define(expr: Expr) -> Expr:
+        nonlocal definitions
+        if definitions or _reads(expr, load) < total:
+            return expr
+        always = structural_map(expr, (Call, lambda c: c.args[0] if c.op == IF_THEN_ELSE else c))
+        if _reads(always, load):
+            definitions = 1
+            return _defined(expr, load)
+        definitions = total
+        return structural_map(
+            expr,
+            (TensorLoad, lambda one: _defined(one, load) if structural_equal(one, load) else one),
+        )
+
+    return structural_map(value, (Expr, define)), definitions
+
+
+def _defined(expr: Expr, load: TensorLoad) -> tirx.Let:
+    var = tirx.Var(load.source.name, load.ty)
+    use = (TensorLoad, lambda one: var if structural_equal(one, load) else one)
+    return tirx.Let(var, load, structural_map(expr, use))
+
+
+def _reads(node, load: TensorLoad) -> int:
+    return sum(structural_equal(one, load) for one in loads(node, load.source))
+
+
+def _computes(body: tirx.Stmt) -> bool:
+    """Whether `body` stores what an operator makes of what it reads: no copy, constant or index."""
+    value = getattr(body, "value", None)
+    return bool(value is not None and nodes(value, TensorLoad)) and not isinstance(
+        value, TensorLoad
+    )
+
+
+def _has_fewer(block: SBlock, reader: SBlock) -> bool:
+    """Whether `block` seems to have fewer elements than `reader`."""
+
+    def size(one: SBlock) -> tuple[int, int]:
+        extents = [axis.dom.extent for axis in one.iter_vars]
+        known = [int(extent) for extent in extents if isinstance(extent, tirx.IntImm)]
+        return len(extents) - len(known), math.prod(known)
+
+    return any(mine < other for mine, other in zip(size(block), size(reader), strict=True))

@@ -1,0 +1,149 @@
+"""Keeps values that `T.Let`s of a scheduled kernel name in buffers of the size of a register, where TVM needs it.
+
+TVM's analyses look up what a variable stands for each time they meet it, so lowering nested `T.Let`s takes time
+exponential in their depth. They do not look up what a buffer holds. LLVM and the GPU compilers keep most such buffers
+in registers. TVM cannot lower a buffer inside a vectorized loop, so such a loop is divided into one for each value:
+
+    for lane in T.vectorized(16):                      for lane in T.vectorized(16):
+        D[lane] = T.Let(t * t, where={t: A[lane]})         t[lane] = A[lane]
+                                                       for lane in T.vectorized(16):
+                                                           D[lane] = t[lane] * t[lane]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from graphlib import TopologicalSorter
+
+import tvm
+from tvm import tirx
+from tvm.ir import Call, Expr, Range, Var
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm_ffi import structural_equal, structural_map
+
+from chapters.kit.ir.tensor_ir import nodes, substitute, with_fields, with_loop_body
+from chapters.kit.pipeline.merge_elementwise import IF_THEN_ELSE
+
+# how deeply names may be nested: TVM lowers these in less than half a second, and a few more in minutes
+DEEPEST = 11
+CALL_DEPTH = (
+    4  # names that a function counts for, because VectorizeTranscendentals makes several of it
+)
+# operators of which TVM's simplifier makes a constant if both operands are the same
+SAME_OPERANDS = (tirx.Sub, tirx.EQ, tirx.NE)
+
+
+@tvm.transform.module_pass(opt_level=0, name="StoreNames")
+class StoreNames:
+    """Replaces the `T.Let`s that a block of a PrimFunc always evaluates by stores and loads, if they `need_buffers`."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        result = mod.clone()
+        for gvar, func in mod.functions_items():
+            if isinstance(func, tirx.PrimFunc) and isinstance(func.body, SBlockRealize):
+                result[gvar] = func.with_body(store_names(func.body))
+        return result
+
+
+def store_names(root: SBlockRealize) -> SBlockRealize:
+    """`root`, the body of a PrimFunc, without the `T.Let`s that need buffers. Those under a condition stay."""
+    buffers: list[Var] = []
+
+    def divide(loop: tirx.For) -> tirx.Stmt:
+        realize = loop.body
+        if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(realize, SBlockRealize):
+            return loop
+        if realize.block.init is not None or not isinstance(loop.extent, tirx.IntImm):
+            return loop
+        lane = tirx.IterVar(Range(0, loop.extent), Var("lane", loop.loop_var.ty), 0)
+        stores = _stores(realize.block.body, [loop.extent], [lane.var])
+        buffers.extend(store.buffer for store in stores[:-1])
+        return tirx.SeqStmt([_own_loop(loop, lane, one) for one in stores]) if stores[1:] else loop
+
+    body = structural_map(root.block.body, (tirx.For, divide))
+    loops = nodes(body, tirx.For)
+    lanes = [loop for loop in loops if loop.kind == tirx.ForKind.VECTORIZED]
+    inside = [block for loop in lanes for block in nodes(loop.body, SBlock)]
+    is_gpu = any(loop.thread_binding is not None for loop in loops)
+
+    def divide_block(block: SBlock) -> SBlock:
+        # TVM recognizes a sum that threads share by its one store
+        if any(block.same_as(one) for one in inside) or (is_gpu and block.init is not None):
+            return block
+        stores = _stores(block.body, [1], [0])
+        own = [*block.alloc_buffers, *(store.buffer for store in stores[:-1])]
+        return (
+            with_fields(block, body=tirx.SeqStmt(stores), alloc_buffers=own)
+            if stores[1:]
+            else block
+        )
+
+    body = structural_map(body, (SBlock, divide_block))
+    block = with_fields(root.block, body=body, alloc_buffers=[*root.block.alloc_buffers, *buffers])
+    return SBlockRealize(root.iter_values, root.predicate, block)
+
+
+def _stores(body: tirx.Stmt, shape: list, index: list) -> list[tirx.Stmt]:
+    """`body` after the stores of the values that it names, each at `index` of a new buffer."""
+    if not isinstance(body, tirx.BufferStore):
+        return [body]
+    value = structural_map(body.value, (Expr, _without_equal_operands))
+    conditional = [call for call in nodes(value, Call) if call.op == IF_THEN_ELSE]
+    stay = {let.var for call in conditional for let in nodes(list(call.args[1:]), tirx.Let)}
+    values: dict[Var, Expr] = {}
+
+    def take(let: tirx.Let) -> Expr:
+        if let.var in stay:
+            return let
+        values[let.var] = let.value
+        return let.body
+
+    result = structural_map(value, (tirx.Let, take))
+    uses = {var: [x for x in nodes(value, Var) if x in values] for var, value in values.items()}
+    order = list(TopologicalSorter(uses).static_order())
+    if value.same_as(body.value) and not need_buffers(body, result, values, uses, order):
+        return [body]
+    held = {x: tirx.decl_buffer(shape, str(x.ty.dtype), x.name, scope="local") for x in order}
+    read = {var: tirx.BufferLoad(buffer, index) for var, buffer in held.items()}
+    stores = [tirx.BufferStore(held[x], substitute(values[x], read), index) for x in order]
+    return [*stores, tirx.BufferStore(body.buffer, substitute(result, read), body.indices)]
+
+
+def need_buffers(
+    body: tirx.BufferStore, result: Expr, values: Mapping, uses: Mapping, order: Sequence[Var]
+) -> bool:
+    """Whether the names of `body` cannot stay: they are nested too deeply, or TVM would lower them to other numbers.
+
+    result: what it stores, in terms of names. values: what each name stands for. uses: the names in it. order: the
+    names, each after those that it uses.
+    """
+    depth: dict[Var, int] = {}
+    for var in order:
+        inside = max((depth[other] for other in uses[var]), default=0)
+        depth[var] = inside + (CALL_DEPTH if nodes(values[var], Call) else 1)
+    last = CALL_DEPTH if nodes(result, Call) else 0
+    deepest = max(depth.values(), default=0) + last
+    types = [str(var.dtype) for var in nodes(body, Var) if tirx.is_buffer_var(var)]
+    return deepest > DEEPEST or "bfloat16" in types
+
+
+def _without_equal_operands(expr: Expr) -> Expr:
+    """`x - x` with a name for the second `x`: TVM's simplifier makes 0 of it, which is wrong for infinity and NaN."""
+    if not isinstance(expr, SAME_OPERANDS) or "float" not in str(expr.a.ty.dtype):
+        return expr
+    if not structural_equal(expr.a, expr.b):
+        return expr
+    var = Var("same", expr.a.ty)
+    return type(expr)(expr.a, tirx.Let(var, expr.b, var))
+
+
+def _own_loop(loop: tirx.For, lane: tirx.IterVar, store: tirx.BufferStore) -> tirx.For:
+    """A loop like `loop`, around `store` alone, with variables of its own."""
+    realize = loop.body
+    axes = [*realize.block.iter_vars, lane]
+    block = SBlock(axes, [], [], realize.block.name_hint, store)
+    values = [*realize.iter_values, loop.loop_var]
+    alone = with_loop_body(loop, SBlockRealize(values, realize.predicate, block))
+    return substitute(
+        alone, {x: Var(x.name, x.ty) for x in (loop.loop_var, *(a.var for a in axes))}
+    )

@@ -1,0 +1,249 @@
+"""Fused kernels round where the program rounds, and have one operation per operator.
+
+After apache/tvm issues 19503 and 11373: fused, `x + 12582912 - 12582912` was x, and `y - y` was 0 for an infinite y.
+And after chains of silu and gelu, each of which uses a value twice: fused, they doubled with each operator.
+"""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+from tvm.target import Target
+
+from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu, missing
+from chapters.kit.gpu.targets import DLIGHT_CUDA
+from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
+from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
+from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
+
+ROUNDS = {"float32": 1.5 * 2**23, "float64": 1.5 * 2**52}
+LARGEST = {"float32": 3e38, "float64": 1e308}
+LLVM = Target("llvm")  # without FMA, so that every difference is one of the program's operations
+R = relax.op
+
+
+class Program:
+    """Builds one Relax function: each call of a method of relax.op becomes a binding."""
+
+    def __init__(self, formula, shapes, dtype):
+        self.dtype, self.builder = dtype, relax.BlockBuilder()
+        arguments = [relax.Var(f"x{at}", relax.TensorType(s, dtype)) for at, s in enumerate(shapes)]
+        with self.builder.function("main", arguments):
+            with self.builder.dataflow():
+                result = self.builder.emit_output(formula(self, *arguments))
+            self.builder.emit_func_output(result)
+        self.mod = self.builder.get()
+
+    def __getattr__(self, name):
+        operator = getattr(R, name)
+        return lambda *args, **kw: self.builder.emit(operator(*map(self._tensor, args), **kw))
+
+    def _tensor(self, value):
+        return relax.const(value, self.dtype) if isinstance(value, float) else value
+
+
+def up_and_down(p, x, times=1.0):
+    """Rounds to integers: the sum has no bit left for less than 1."""
+    by = times * ROUNDS[p.dtype]
+    return p.subtract(p.add(x, by), by)
+
+
+def down_and_up(p, x):
+    by = ROUNDS[p.dtype]
+    return p.add(p.subtract(x, by), by)
+
+
+def half_lost(p, x):
+    return p.subtract(p.add(p.add(x, 2048.0), 0.5), 2048.0)
+
+
+def error_of_sum(p, a, b):
+    total = p.add(a, b)
+    rounded = p.subtract(total, a)
+    return p.add(p.subtract(a, p.subtract(total, rounded)), p.subtract(b, rounded))
+
+
+def infinite(p, x):
+    y = p.multiply(p.multiply(x, LARGEST[p.dtype]), LARGEST[p.dtype])
+    return p.subtract(y, y)
+
+
+def is_nan(p, x):
+    y = p.multiply(infinite(p, x), x)
+    return p.astype(p.not_equal(y, y), p.dtype)
+
+
+def product(p, x, w):
+    return p.matmul(x, p.permute_dims(w))
+
+
+ELEMENTWISE = [(up_and_down, 1), (down_and_up, 1), (error_of_sum, 2), (infinite, 1), (is_nan, 1)]
+
+
+def drawn(shapes, dtype, all_bits=False):
+    """Arrays; unless `all_bits`, of a few bits each, so that the order of a sum of products does not matter."""
+    rng = np.random.default_rng(1)
+    if all_bits:
+        return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+    return [(rng.integers(-64, 64, shape) / 32).astype(dtype) for shape in shapes]
+
+
+def assert_fused_is_unfused(formula, shapes, dtype="float32", all_bits=False):
+    mod, arrays = Program(formula, shapes, dtype).mod, drawn(shapes, dtype, all_bits)
+    found = []
+    for pipeline in (fusion_pipeline(LLVM), "default_build"):
+        vm = relax.VirtualMachine(tvm.compile(mod, LLVM, relax_pipeline=pipeline), tvm.cpu())
+        found.append(vm["main"](*map(tvm.runtime.tensor, arrays)).numpy())
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(("formula", "count"), ELEMENTWISE)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_elementwise(formula, count, dtype):
+    assert_fused_is_unfused(formula, [(6, 32)] * count, dtype, all_bits=True)
+
+
+def test_float16_loses_what_it_cannot_hold():
+    assert_fused_is_unfused(half_lost, [(6, 32)], "float16")
+    assert_fused_is_unfused(error_of_sum, [(6, 32)] * 2, "float16", all_bits=True)
+
+
+@pytest.mark.parametrize("rows", [1, 7, 16])
+def test_behind_a_product(rows):
+    shapes = [(rows, 64), (33, 64)]
+    assert_fused_is_unfused(lambda p, x, w: up_and_down(p, product(p, x, w)), shapes)
+    assert_fused_is_unfused(lambda p, x, w: infinite(p, product(p, x, w)), shapes)
+    assert_fused_is_unfused(lambda p, x, w: error_of_sum(p, product(p, x, w), 3.1), shapes)
+
+
+def test_before_and_behind_a_batched_product():
+    shapes = [(3, 16, 64), (3, 64, 32)]
+    assert_fused_is_unfused(lambda p, x, y: up_and_down(p, p.matmul(x, y)), shapes)
+    assert_fused_is_unfused(lambda p, x, y: p.matmul(up_and_down(p, x), y), shapes)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("times", [1.0, 2.0])
+def test_before_and_behind_a_sum(axis, times):
+    shapes = [(8, 64)]
+    assert_fused_is_unfused(lambda p, x: p.sum(up_and_down(p, x, times), axis=[axis]), shapes)
+    assert_fused_is_unfused(lambda p, x: up_and_down(p, p.sum(x, axis=[axis]), times), shapes)
+
+
+def test_two_addends_of_a_sum_do_not_meet_in_its_init():
+    args = [tvm.te.placeholder((4, 8), "float32", "x")]
+    k = tvm.te.reduce_axis((0, 8), "k")
+    total = tvm.te.compute((4,), lambda i: tvm.te.sum(args[0][i, k], axis=k), "total")
+    up = tvm.te.compute((4,), lambda i: total[i] + tirx.const(12582912, "float32"), "up")
+    down = tvm.te.compute((4,), lambda i: up[i] - tirx.const(12582912, "float32"), "down")
+    sch = tvm.s_tir.Schedule(tvm.te.create_prim_func([*args, down]))
+    assert fuse_epilogue(sch, "total", "up").how == "init"
+    assert fuse_epilogue(sch, "total", "down").how == "last step"
+
+
+# --- GPU code -------------------------------------------------------------------------------------
+
+
+def on_gpu(formula, shapes, dtype):
+    mod, target = Program(formula, shapes, dtype).mod, DLIGHT_CUDA
+    found = phases(target)
+    passes = [one for name in ("graph and lower", "schedule") for one in found[name]]
+    with target:
+        mod = tvm.transform.Sequential(passes)(mod)
+    return KernelByKernel(mod, target, CudaOnCpu()).run("main", *drawn(shapes, dtype))
+
+
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_gpu_code():
+    (x,) = drawn([(6, 32)], "float32")
+    with np.errstate(invalid="ignore", over="ignore"):
+        y = x * np.float32(3e38) * np.float32(3e38)
+        nan = y - y
+    np.testing.assert_array_equal(on_gpu(up_and_down, [x.shape], "float32"), np.rint(x))
+    np.testing.assert_array_equal(on_gpu(infinite, [x.shape], "float32"), nan)
+    shapes = [(16, 64), (32, 64)]
+    a, b = drawn(shapes, "float32")
+    got = on_gpu(lambda p, x, w: up_and_down(p, product(p, x, w)), shapes, "float32")
+    np.testing.assert_array_equal(got, np.rint(a @ b.T))
+
+
+# --- chains ---------------------------------------------------------------------------------------
+
+
+def chain(step, times):
+    def formula(p, x):
+        y = x
+        for _ in range(times):
+            y = step(p, x, y)
+        return y
+
+    return formula
+
+
+def neuron(p, x, mem):
+    mem = p.add(p.multiply(mem, 0.875), x)
+    return p.subtract(mem, p.astype(p.greater(mem, 1.0), p.dtype))
+
+
+def silu(p, _x, y):
+    return p.multiply(y, p.sigmoid(y))
+
+
+def gelu(p, _x, y):
+    return p.multiply(p.multiply(y, 0.5), p.add(p.erf(p.multiply(y, 0.70710678)), 1.0))
+
+
+def cell(p, x, h):
+    z = p.sigmoid(p.add(x, h))
+    return p.add(p.multiply(z, h), p.multiply(p.subtract(1.0, z), p.tanh(p.subtract(x, h))))
+
+
+def neighbours(p, _x, y):
+    turned = p.concat([p.strided_slice(y, [1], [16], [32]), p.strided_slice(y, [1], [0], [16])], 1)
+    return p.add(p.multiply(y, 0.5), p.multiply(turned, 0.25))
+
+
+def kernels(step, times, target):
+    found = phases(target)
+    passes = [one for name in ("graph and lower", "schedule") for one in found[name]]
+    with target:
+        return tvm.transform.Sequential(passes)(
+            Program(chain(step, times), [(6, 32)], "float32").mod
+        )
+
+
+def size(mod):
+    return sum(
+        len(nodes(f.body, tvm.ir.Expr))
+        for f in mod.functions.values()
+        if isinstance(f, tirx.PrimFunc)
+    )
+
+
+STEPS = [(silu, 100), (gelu, 30), (neuron, 25), (cell, 20), (neighbours, 20)]
+
+
+# not `neighbours` on a GPU: its blocks read a value at two places, and dlight's own rules inline them
+ON = [(LLVM, *one) for one in STEPS] + [(DLIGHT_CUDA, *one) for one in STEPS[:-1]]
+
+
+@pytest.mark.parametrize(("target", "step", "times"), ON)
+def test_kernels_grow_with_the_length_of_a_chain(target, step, times):
+    one = size(kernels(step, 1, target))
+    for length in (
+        4,
+        8,
+        times,
+    ):  # one that doubles with each step ends at 8, before it takes minutes
+        assert size(kernels(step, length, target)) <= 4 * length * one
+
+
+@pytest.mark.parametrize(("step", "times"), STEPS)
+def test_a_chain_compiles_and_is_right(step, times):
+    mod, (x,) = Program(chain(step, times), [(6, 32)], "float32").mod, drawn([(6, 32)], "float32")
+    found = []
+    for pipeline in (fusion_pipeline(LLVM), "default_build"):
+        vm = relax.VirtualMachine(tvm.compile(mod, LLVM, relax_pipeline=pipeline), tvm.cpu())
+        found.append(vm["main"](tvm.runtime.tensor(x)).numpy())
+    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)
