@@ -7,13 +7,8 @@ from tvm import relax, tirx
 from tvm.s_tir import SBlockRealize
 
 from chapters.ch04_add_rms_norm.check_cases import kernels
-from chapters.kit.ir.relax_effects import calls_in
+from chapters.kit.ir.relax_effects import calls_in, relax_functions
 from chapters.kit.ir.tensor_ir import mentions, nodes
-
-
-def relax_functions(mod: tvm.IRModule) -> dict[str, relax.Function]:
-    """The Relax functions of `mod` by name."""
-    return {g.name_hint: f for g, f in mod.functions_items() if isinstance(f, relax.Function)}
 
 
 def unscheduled(mod: tvm.IRModule) -> list[str]:

@@ -42,7 +42,6 @@ from chapters.ch09_the_compiler.check_queries import (
     launches,
     nests,
     operators,
-    relax_functions,
     shuffles,
     sizes_of,
     symbols,
@@ -58,6 +57,7 @@ from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.decoder.llama_generator import Generator, random_weights
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
+from chapters.kit.ir.relax_effects import relax_functions
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.pipeline.gemv_within_bounds import has_whole_blocks
 from chapters.kit.pipeline.planned_storage import lower, read_plan

@@ -22,7 +22,7 @@ from tvm import relax, tirx
 from chapters.ch09_the_compiler.trace import whose_code
 from chapters.kit.bench.timing import Peer, PeerFailed, compare, compiled_by_torch
 from chapters.kit.draw.table import Table, duration
-from chapters.kit.ir.relax_effects import calls_in
+from chapters.kit.ir.relax_effects import calls_of_module, relax_functions
 from chapters.kit.machine import llvm_host
 from chapters.kit.models.from_torch import (
     Refused,
@@ -43,27 +43,12 @@ from chapters.program import run_program
 from chapters.runner.earlier import earlier
 
 FLOAT32 = 2.0**-23  # its epsilon
-MANY_LAYERS, ROUNDED = (
-    32,
-    4,
-)  # by how much the layers behind it may enlarge the error of a sum, and of rounding
+# by how much the layers behind it may enlarge the error of a sum, and of rounding
+MANY_LAYERS, ROUNDED = 32, 4
 # operators of Relax by which a NaN may become a number, or its comparison false, where PyTorch keeps it
-LOSE_NAN = {
-    *(
-        "nn.relu",
-        "nn.relu6",
-        "maximum",
-        "minimum",
-        "clip",
-        "max",
-        "min",
-        "argmax",
-        "argmin",
-        "sort",
-        "topk",
-    ),
-    *("nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d", "not_equal"),
-}
+CLIPS = ("nn.relu", "nn.relu6", "maximum", "minimum", "clip")
+CHOOSES = ("max", "min", "argmax", "argmin", "sort", "topk", "not_equal")
+LOSE_NAN = {*CLIPS, *CHOOSES, *(f"nn.max_pool{dims}d" for dims in (1, 2, 3))}
 WHERE_TO_LOOK = (
     'To find the cause, compile the imported module with TVM\'s own pipeline, relax_pipeline="default". If that gives '
     "the same wrong numbers, the importer made the mistake. Otherwise one of our passes did: leave out one after the "
@@ -184,8 +169,7 @@ def recognized(mod: tvm.IRModule, canonical: tvm.IRModule) -> str:
 
 def operators(mod: tvm.IRModule) -> list[relax.Call]:
     """The calls of operators in all Relax functions of an imported module: `main`, and the branches of torch.cond."""
-    functions = (func for _, func in mod.functions_items() if isinstance(func, relax.Function))
-    return [one for func in functions for one in calls_in(func) if isinstance(one.op, tvm.ir.Op)]
+    return [call for call in calls_of_module(mod) if isinstance(call.op, tvm.ir.Op)]
 
 
 def kernels(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
@@ -200,10 +184,8 @@ def kernels(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, str]]:
 
 def table_of(mod: tvm.IRModule, by: dict[str, str]) -> Table:
     """One row per kernel, sorted by the bytes that it moves. The last column says why the fallback scheduled it."""
-    functions = [func for _, func in mod.functions_items() if isinstance(func, relax.Function)]
-    launches, moved = (
-        sum(one, Counter()) for one in zip(*map(kernel_bytes, functions), strict=True)
-    )
+    counted = map(kernel_bytes, relax_functions(mod).values())
+    launches, moved = (sum(one, Counter()) for one in zip(*counted, strict=True))
     total, left = max(moved.total(), 1), sum(moved[k] for k in moved if by[k] == FALLBACK)
     rows = []
     for kernel, count in moved.most_common():

@@ -49,7 +49,6 @@ PAGES_AFTER = [
     {"Troubleshooting": "troubleshooting.md"},
     {"For teachers": "teaching.md"},
 ]
-MOVED = {"mutants.html": "teaching.html"}  # old address -> the page that an old link leads to
 KINDS_OF_PAGE = ("Lesson", "Lab", "Solution")
 STYLE = "styles/all.css"  # one file instead of one per sheet: a browser waits for each before it shows anything
 
@@ -71,16 +70,6 @@ def on_config(config):
     config.extra_css = [STYLE]
     config.copyright = f"Verified on {stamp()}"  # in the footer of every page
     return config
-
-
-def on_post_build(config):
-    for old, new in MOVED.items():
-        page = (
-            f'<!doctype html><title>Moved</title><meta http-equiv="refresh" content="0; url={new}">'
-        )
-        Path(config.site_dir, old).write_text(
-            f'{page}<a href="{new}">Moved</a>\n', encoding="utf-8"
-        )
 
 
 def navigation() -> list:

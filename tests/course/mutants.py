@@ -26,7 +26,7 @@ import argparse
 import os
 import sys
 import tempfile
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -187,7 +187,7 @@ def main(arguments: list[str]) -> int:
     examiners = [Examiner() for _ in range(asked.workers)]
     for examiner in examiners:
         idle.put(examiner)
-    ran, survived = defaultdict(int), defaultdict(int)  # by chapter
+    ran, survived = Counter(), Counter()  # by chapter
     try:
         with ThreadPoolExecutor(asked.workers) as pool:
             for chapter, exercise in chosen:

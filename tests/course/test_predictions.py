@@ -48,7 +48,7 @@ def test_no_failure_says_the_number(tmp_path, chapter, exercise, name, monkeypat
         ask(yours, number, *arguments, **more)
 
     monkeypatch.setattr(expect, "predicted", noted)
-    checks = importlib.import_module(f"tests.{chapter.short}.checks")
+    checks = importlib.import_module(f"chapters.{chapter.slug}.checks")
     answer = mistaken(tmp_path, chapter, name)
     with pytest.raises(CheckFailed) as failed:
         for check in checks_of(chapter):

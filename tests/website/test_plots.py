@@ -11,7 +11,7 @@ from chapters.kit.bench import results
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point, best_of
 from chapters.kit.draw.table import Table, si
 from chapters.runner.course import ROOT, chapters
-from docs.pages import cpu_results, gpu_results, plots, results_page
+from docs.pages import cpu_results, plots, results_page
 from tests.ch06.test_bench import MEASURED
 
 CEILINGS = Ceilings(copy_rate=4e12, matrix_rate=8e14)
@@ -196,13 +196,6 @@ def test_a_claim_says_where_another_is_ahead():
     assert "at 16 rows NumPy is 100.0% faster" in drawn.claim
     *_, first = cpu_results.chat_speed(results.load("ch11_chat")["measured"])
     assert first.claim.startswith("We lose")
-
-
-def test_a_claim_about_a_gpu_says_that_it_is_predicted():
-    claims = [
-        part.claim for part in gpu_results.predicted().parts if isinstance(part, plots.Figure)
-    ]
-    assert len(claims) == 4 and all(re.search("[Pp]redict", claim) for claim in claims)
 
 
 def test_a_line_beside_bars_crosses_no_words():

@@ -124,9 +124,7 @@ class Chat:
                 if token in self.tokenizer.end_of_turn:
                     break
                 new = [token]
-                if (
-                    token in self.tokenizer.control
-                ):  # the model's own </think>, by which a template may cut
+                if token in self.tokenizer.control:  # such as </think>, by which a template may cut
                     tags.append(len(said))
                 said.append(CONTROL.sub("", streamer.add(token)))
                 yield said[-1]

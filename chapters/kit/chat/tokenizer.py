@@ -38,9 +38,8 @@ from chapters.kit.chat.gguf_file import GGUF, GGUFError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of tokens; UNUSED is 5
 MARK = "\U0010fffd"  # the last private-use character
-MOST_CHARACTERS = (
-    10_000_000  # in the tokens of SentencePiece; a vocabulary of 256,000 has 2 million
-)
+# in the tokens of SentencePiece; a vocabulary of 256,000 has 2 million
+MOST_CHARACTERS = 10_000_000
 LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 MARKS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 ENDINGS = r"'(?:[sS]|[tT]|[rR][eE]|[vV][eE]|[mM]|[lL][lL]|[dD])"
@@ -367,7 +366,8 @@ def _id(gguf: GGUF, name: str, tokens: list[str], default: int | None) -> int | 
     """The token that the file names `name`; else `default` if that reads like one, else None."""
     id = gguf.field(f"tokenizer.ggml.{name}_token_id", int, None)
     if id is None:
-        return default if default and tokens[default : default + 1] in (["<s>"], ["</s>"]) else None
+        there = default is not None and default < len(tokens)
+        return default if there and tokens[default] in ("<s>", "</s>") else None
     if not 0 <= id < len(tokens):
         raise GGUFError(
             f"In {gguf.path}, {name} is token {id} of {len(tokens)}; convert the model again."

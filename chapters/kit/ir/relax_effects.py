@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import tvm
 from tvm import relax
 from tvm.ir import Op
 
@@ -59,6 +60,16 @@ def calls_in(expr: relax.Expr) -> list[relax.Call]:
 
     relax.analysis.post_order_visit(expr, visit)
     return found
+
+
+def relax_functions(mod: tvm.IRModule) -> dict[str, relax.Function]:
+    """The Relax functions of `mod` by name."""
+    return {g.name_hint: f for g, f in mod.functions_items() if isinstance(f, relax.Function)}
+
+
+def calls_of_module(mod: tvm.IRModule) -> list[relax.Call]:
+    """All calls in the Relax functions of `mod`, each function as in `calls_in`."""
+    return [call for func in relax_functions(mod).values() for call in calls_in(func)]
 
 
 def bindings_of(scope: relax.SeqExpr) -> list[relax.Binding]:

@@ -219,9 +219,7 @@ def imported(model, inputs) -> tvm.IRModule:
         else:
             message = f"TVM's importer cannot translate the exported model: {_said(error)}."
         raise Refused(message) from error
-    mod = relax.transform.ConvertToDataflow()(
-        mod
-    )  # a model with torch.cond comes without dataflow blocks
+    mod = relax.transform.ConvertToDataflow()(mod)  # torch.cond comes without dataflow blocks
     return mod.with_attr("mended", importer.say_mended())
 
 
@@ -230,15 +228,13 @@ def tensors_alone(program):
     from torch.export.graph_signature import OutputKind, TensorArgument
 
     signature, nodes = program.graph_signature, [*program.graph.nodes]
-    specs = [
-        *zip(
-            [node for node in nodes if node.op == "placeholder"], signature.input_specs, strict=True
-        )
-    ]
-    for node, spec in specs:
+    taken = [node for node in nodes if node.op == "placeholder"]
+    for node, spec in zip(taken, signature.input_specs, strict=True):
         if not isinstance(spec.arg, TensorArgument):
             program.graph.erase_node(node)
-    signature.input_specs[:] = [spec for _, spec in specs if isinstance(spec.arg, TensorArgument)]
+    signature.input_specs[:] = [
+        spec for spec in signature.input_specs if isinstance(spec.arg, TensorArgument)
+    ]
     pairs = [
         (value, spec)
         for value, spec in zip(nodes[-1].args[0], signature.output_specs, strict=True)
@@ -336,9 +332,8 @@ def spelled_out(program):
             mask = torch.where(mask, 0.0, -torch.inf).to(q.dtype)
         return aten._scaled_dot_product_attention_math(q, k, v, mask, *others, **options)[0]
 
-    def grouped(
-        x, w, ends, **options
-    ):  # rows of x up to ends[0] times w[0], then up to ends[1] times w[1], …
+    def grouped(x, w, ends, **options):
+        # rows of x up to ends[0] times w[0], then up to ends[1] times w[1], …
         row = torch.arange(x.shape[0])
         group = (row[:, None] >= ends).sum(-1)
         if isinstance(x.shape[0], int) and x.shape[0] <= w.shape[0]:

@@ -41,9 +41,8 @@ class TorchImporter(ExportedProgramImporter):
         converts["prod.dim_int"] = self._reduced(relax.op.prod)
         self.sizes, self.slice_numbers = {}, converts["slice.Tensor"]
         converts["slice.Tensor"] = self._slice_by_length
-        converts["_to_sparse.default"] = converts[
-            "contiguous.default"
-        ]  # the same tensor: TVM's are dense
+        # the same tensor: TVM's are dense
+        converts["_to_sparse.default"] = converts["contiguous.default"]
         return {name: self._as_recorded(convert) for name, convert in converts.items()}
 
     def _as_recorded(self, convert: Callable) -> Callable:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from chapters.kit.ir.relax_effects import LOOK_ONLY, calls_in, is_harmless
+from chapters.kit.ir.relax_effects import LOOK_ONLY, calls_of_module, is_harmless
 
 TENSOR_TO_SHAPE = tvm.ir.Op.get("relax.tensor_to_shape")
 
@@ -39,17 +39,12 @@ def updates_in_place(mod: tvm.IRModule) -> bool:
     These may: operators that work in place or are not pure, and packed functions that are not declared pure. Those that
     only print or assert do not count. Nor does a call of another function of `mod`, which is examined itself.
     """
-    return not all(_looks_only(call.op) for call in _calls(mod))
+    return not all(_looks_only(call.op) for call in calls_of_module(mod))
 
 
 def takes_shapes_from_tensors(mod: tvm.IRModule) -> bool:
     """Whether a Relax function of `mod` makes a shape of the numbers in a tensor."""
-    return any(call.op == TENSOR_TO_SHAPE for call in _calls(mod))
-
-
-def _calls(mod: tvm.IRModule) -> list[relax.Call]:
-    functions = [func for func in mod.functions.values() if isinstance(func, relax.Function)]
-    return [call for func in functions for call in calls_in(func)]
+    return any(call.op == TENSOR_TO_SHAPE for call in calls_of_module(mod))
 
 
 def _looks_only(callee: relax.Expr) -> bool:

@@ -17,11 +17,10 @@ from functools import cached_property
 
 import tvm
 import tvm_ffi
-from tvm import relax
 
 from chapters.kit.draw.table import aligned
 from chapters.kit.ir.ir_diff import IRDiff, diff
-from chapters.kit.ir.relax_effects import calls_in
+from chapters.kit.ir.relax_effects import calls_in, relax_functions
 
 # Calls that run a kernel, and calls that are bookkeeping; every other operator still waits to be lowered.
 LAUNCHING = ("relax.call_tir", "relax.call_tir_inplace", "relax.call_dps_packed")
@@ -47,8 +46,7 @@ class Counts:
 def counts(mod: tvm.IRModule) -> Counts:
     """Count `mod`. A function marked as one kernel (by FuseOps) is one launch where it is called."""
     one_kernel = {name for name, func in mod.functions_items() if _is_kernel(func)}
-    functions = [func for func in mod.functions.values() if isinstance(func, relax.Function)]
-    straight = [func for func in functions if not _is_kernel(func)]
+    straight = [func for func in relax_functions(mod).values() if not _is_kernel(func)]
     called = [call.op for func in straight for call in calls_in(func.body)]
     operators = [op.name for op in called if isinstance(op, tvm.ir.Op)]
     left = [name for name in operators if not name.startswith(BOOKKEEPING) and name not in FREE]

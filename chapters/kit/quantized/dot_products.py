@@ -50,7 +50,9 @@ def dot_products(target: Target) -> DotProducts | None:
 
 
 def lanes_of(target: Target) -> int:
-    """How many rows of a coded matrix lie side by side on an llvm target: as many as a register has sums."""
+    """How many rows of a coded matrix lie side by side: as many as a CPU's register has sums; 1 on a GPU."""
+    if target.kind.name != "llvm":
+        return 1
     dots = dot_products(target)
     return dots.lanes if dots else vector_registers(target).lanes("float32")
 

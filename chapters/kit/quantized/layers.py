@@ -11,7 +11,7 @@ from tvm.relax.frontend.nn import Tensor, op
 from chapters.kit.quantized.blocks import Form
 from chapters.kit.quantized.dequantize import NAME, kernel
 
-OPAQUE = 8  # FuseOps' kind of a kernel that it leaves alone
+OPAQUE = 8  # FuseOps does not fuse a kernel of this kind
 
 
 class CodedMatrix(nn.Module):
