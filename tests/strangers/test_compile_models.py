@@ -166,7 +166,27 @@ def autocast(my, x):
         return my.linear(x)
 
 
-KINDS = {  # name: (a function of the module and its inputs, its parts, the inputs)
+def masks(my, x):
+    mask = x > 0
+    for at in range(8):
+        mask = (mask & (x < at)) | (~mask & (x > -at))
+    return torch.where(mask, x, -x)
+
+
+def halves(my, x):
+    whole = (x * 10).int()
+    for _ in range(8):
+        whole = (whole & 7) + whole // 2 * (whole < 5)
+    return whole.float()
+
+
+KINDS = {
+    "a chain of truth values": (masks, {}, ()),
+    "a chain of integers": (
+        halves,
+        {},
+        (),
+    ),  # name: (a function of the module and its inputs, its parts, the inputs)
     "a branch": (lambda my, x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), {}, ()),
     "autocast": (autocast, {"linear": nn.Linear(6, 4)}, ()),
     "a half product": (lambda my, x: (x.half() @ x.half().T).float(), {}, ()),
@@ -205,6 +225,25 @@ def test_kinds_of_reports(name):
     x = random(5, 6) if isinstance(x, tuple) else x
     (error,) = compare(Call(call, **parts).eval(), (x,))
     assert error < (0.01 if "rows" in name or name == "autocast" else 1e-6)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda x: x * 1.01 - x * x,
+        lambda x: torch.cat([x * 1.01 - x * x, x.abs() * x])[:5],
+        lambda x: torch.where(x > 0.1, x * 1.01 - x, x * x),
+    ],
+    ids=["products", "joined", "chosen"],
+)
+def test_bfloat16_is_rounded_where_pytorch_rounds(step):
+    def steps(my, x):
+        x = x.bfloat16()
+        for _ in range(4):
+            x = step(x)
+        return x.float()
+
+    assert compare(Call(steps).eval(), (random(5, 6),)) == [0]
 
 
 def test_the_tolerance_grows_with_the_sums_and_with_what_is_rounded():

@@ -29,6 +29,9 @@ from chapters.kit.ir.tensor_ir import loads, nodes, with_fields
 from chapters.kit.pipeline.unscheduled import map_unscheduled
 
 IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
+# how deeply names may be nested: TVM lowers these in less than half a second, and a few more in minutes
+DEEPEST = 11
+DEEP = 4  # names that a function or an integer counts for
 
 
 @tvm.transform.module_pass(opt_level=0, name="MergeElementwise")
@@ -51,6 +54,8 @@ def merge_elementwise(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if len(readers) != 1 or is_reduction(block) or is_reduction(readers[0]):
             continue
         if _has_fewer(block, readers[0]) or evaluations(sch, handle) != 1:
+            continue
+        if _is_full(block, readers[0]):
             continue
         with contextlib.suppress(ScheduleError):
             inline(sch, handle)
@@ -82,11 +87,15 @@ def evaluations(sch: Schedule, handle: SBlockRV) -> int:
 
 
 def costs_no_more_inlined(sch: Schedule, handle: SBlockRV) -> bool:
-    """Whether the block `handle` is computed in one place if it is inlined, or is one operator on arguments."""
+    """Whether the block `handle`, inlined, is computed in one place, or is one operator on arguments."""
     block = sch.get(handle)
     simple = not nodes(block.body, Call) and not nodes(block.body, tirx.Let)
     first = simple and not sch.get_producers(handle)
-    return not is_reduction(block) and (first or evaluations(sch, handle) == 1)
+    if is_reduction(block) or any(
+        _is_full(block, one) for one in map(sch.get, sch.get_consumers(handle))
+    ):
+        return False
+    return first or evaluations(sch, handle) == 1
 
 
 def named(body: tirx.Stmt, buffer: tirx.Var) -> tuple[tirx.Stmt, int]:
@@ -108,9 +117,12 @@ def _name(value: Expr, load: TensorLoad) -> tuple[Expr, int]:
     """(`value` with a name for what `load` reads, the number of its definitions).
 
     It is defined in the smallest expression that has all reads, so that a reduction is still seen as one. It is
-    not defined around a condition that guards all reads, nor in the index of another read.
+    not defined around a condition that guards all reads, nor in the index of another read. Integers and truth
+    values that are read once need no name: they are not rounded.
     """
     total = _reads(value, load)
+    if total == 1 and "float" not in str(load.ty.dtype):
+        return value, total
     if any(_reads(list(other.indices), load) for other in nodes(value, TensorLoad)):
         return value, total
     definitions = 0
@@ -148,6 +160,29 @@ def _computes(body: tirx.Stmt) -> bool:
     return bool(value is not None and nodes(value, TensorLoad)) and not isinstance(
         value, TensorLoad
     )
+
+
+def _is_full(block: SBlock, reader: SBlock) -> bool:
+    """Whether `reader` has a condition under which TVM could not lower the names of `block`, or would not round.
+
+    What is under a condition is computed only where it holds, so StoreNames cannot store it. TVM lowers a few names
+    there, and with bfloat16 it rounds only what is stored.
+    """
+    conditional = [call for call in nodes(reader.body, Call) if call.op == IF_THEN_ELSE]
+    regions = [*block.reads, *block.writes]
+    if any(str(region.source.dtype) == "bfloat16" for region in regions):
+        return bool(conditional)
+    return any(nesting(call) + nesting(block.body) > DEEPEST for call in conditional)
+
+
+def nesting(node: Expr | tirx.Stmt) -> int:
+    """A bound of what the names in `node` cost TVM's analyses, which take time exponential in it.
+
+    A function counts more, because VectorizeTranscendentals makes several names of it, and so does an integer, of
+    whose value TVM's simplifier asks more.
+    """
+    names = sum(1 if "float" in str(let.ty.dtype) else DEEP for let in nodes(node, tirx.Let))
+    return names + DEEP * sum(call.op != IF_THEN_ELSE for call in nodes(node, Call))
 
 
 def _has_fewer(block: SBlock, reader: SBlock) -> bool:

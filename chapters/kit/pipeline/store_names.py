@@ -12,23 +12,19 @@ in registers. TVM cannot lower a buffer inside a vectorized loop, so such a loop
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from graphlib import TopologicalSorter
 
 import tvm
 from tvm import tirx
-from tvm.ir import Call, Expr, Range, Var
+from tvm.ir import Call, Expr, Range, TensorLoad, Var
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm_ffi import structural_equal, structural_map
 
 from chapters.kit.ir.tensor_ir import nodes, substitute, with_fields, with_loop_body
-from chapters.kit.pipeline.merge_elementwise import IF_THEN_ELSE
+from chapters.kit.pipeline.merge_elementwise import DEEP, DEEPEST, IF_THEN_ELSE
 
-# how deeply names may be nested: TVM lowers these in less than half a second, and a few more in minutes
-DEEPEST = 11
-CALL_DEPTH = (
-    4  # names that a function counts for, because VectorizeTranscendentals makes several of it
-)
 # operators of which TVM's simplifier makes a constant if both operands are the same
 SAME_OPERANDS = (tirx.Sub, tirx.EQ, tirx.NE)
 
@@ -58,9 +54,14 @@ def store_names(root: SBlockRealize) -> SBlockRealize:
         lane = tirx.IterVar(Range(0, loop.extent), Var("lane", loop.loop_var.ty), 0)
         stores = _stores(realize.block.body, [loop.extent], [lane.var])
         buffers.extend(store.buffer for store in stores[:-1])
-        return tirx.SeqStmt([_own_loop(loop, lane, one) for one in stores]) if stores[1:] else loop
+        if stores[0].same_as(realize.block.body):
+            return loop
+        return tirx.stmt_seq(*(_own_loop(loop, lane, one) for one in stores))
 
-    body = structural_map(root.block.body, (tirx.For, divide))
+    body = root.block.body
+    if not any(loop.thread_binding is not None for loop in nodes(body, tirx.For)):
+        body = structural_map(body, (tirx.Cast, _rounded_to_bfloat16))
+    body = structural_map(body, (tirx.For, divide))
     loops = nodes(body, tirx.For)
     lanes = [loop for loop in loops if loop.kind == tirx.ForKind.VECTORIZED]
     inside = [block for loop in lanes for block in nodes(loop.body, SBlock)]
@@ -72,11 +73,7 @@ def store_names(root: SBlockRealize) -> SBlockRealize:
             return block
         stores = _stores(block.body, [1], [0])
         own = [*block.alloc_buffers, *(store.buffer for store in stores[:-1])]
-        return (
-            with_fields(block, body=tirx.SeqStmt(stores), alloc_buffers=own)
-            if stores[1:]
-            else block
-        )
+        return with_fields(block, body=tirx.stmt_seq(*stores), alloc_buffers=own)
 
     body = structural_map(body, (SBlock, divide_block))
     block = with_fields(root.block, body=body, alloc_buffers=[*root.block.alloc_buffers, *buffers])
@@ -88,6 +85,7 @@ def _stores(body: tirx.Stmt, shape: list, index: list) -> list[tirx.Stmt]:
     if not isinstance(body, tirx.BufferStore):
         return [body]
     value = structural_map(body.value, (Expr, _without_equal_operands))
+    value = structural_map(value, (Call, _without_names_of_bfloat16))
     conditional = [call for call in nodes(value, Call) if call.op == IF_THEN_ELSE]
     stay = {let.var for call in conditional for let in nodes(list(call.args[1:]), tirx.Let)}
     values: dict[Var, Expr] = {}
@@ -120,10 +118,12 @@ def need_buffers(
     depth: dict[Var, int] = {}
     for var in order:
         inside = max((depth[other] for other in uses[var]), default=0)
-        depth[var] = inside + (CALL_DEPTH if nodes(values[var], Call) else 1)
-    last = CALL_DEPTH if nodes(result, Call) else 0
+        is_float = "float" in str(var.ty.dtype)
+        depth[var] = inside + (1 if is_float and not nodes(values[var], Call) else DEEP)
+    last = DEEP if nodes(result, Call) else 0
     deepest = max(depth.values(), default=0) + last
-    types = [str(var.dtype) for var in nodes(body, Var) if tirx.is_buffer_var(var)]
+    types = {str(var.dtype) for var in nodes(body, Var) if tirx.is_buffer_var(var)}
+    types |= {str(var.ty.dtype) for var in order}
     return deepest > DEEPEST or "bfloat16" in types
 
 
@@ -135,6 +135,33 @@ def _without_equal_operands(expr: Expr) -> Expr:
         return expr
     var = Var("same", expr.a.ty)
     return type(expr)(expr.a, tirx.Let(var, expr.b, var))
+
+
+def _rounded_to_bfloat16(cast: tirx.Cast) -> Expr:
+    """A cast of a float32 to bfloat16 that rounds first. On a CPU, TVM computes with float32 and rounds only results.
+
+    It rounds to nearest, ties to even, as PyTorch does: half of the last place is added to the bits, which carry.
+    NaN and infinity stay as they are.
+    """
+    if str(cast.ty.dtype) != "bfloat16" or str(cast.value.ty.dtype) != "float32":
+        return cast
+    bits = Var("bits", tvm.ir.PrimType("uint32"))
+    u32 = functools.partial(tirx.const, dtype="uint32")
+    carried = bits + u32(0x7FFF) + ((bits >> u32(16)) & u32(1))
+    is_finite = (bits & u32(0x7F800000)) != u32(0x7F800000)
+    kept = tirx.Select(is_finite, carried & u32(0xFFFF0000), bits)
+    rounded = tirx.Let(
+        bits, tirx.reinterpret("uint32", cast.value), tirx.reinterpret("float32", kept)
+    )
+    return tirx.Cast("bfloat16", rounded)
+
+
+def _without_names_of_bfloat16(call: Call) -> Expr:
+    """`call` without names, if it is a conditional that computes with bfloat16: TVM does not lower these."""
+    types = {str(node.ty.dtype) for node in nodes(call, (tirx.Cast, TensorLoad))}
+    if call.op != IF_THEN_ELSE or "bfloat16" not in types:
+        return call
+    return structural_map(call, (tirx.Let, lambda let: substitute(let.body, {let.var: let.value})))
 
 
 def _own_loop(loop: tirx.For, lane: tirx.IterVar, store: tirx.BufferStore) -> tirx.For:
