@@ -6,8 +6,6 @@ Each kernel is made of one exercise's answer and of the reference's other steps,
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -21,11 +19,10 @@ from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.measure.exercise_kernels import DeviceKernel
 from solutions.ch08_gpu_targets import gpu_schedules as reference
 
-# of the layer that is timed; the second where a CPU stands in for the GPU
-SIDE, SLOW_SIDE = 1024, 256
-MOST_THREADS = 1024
-ONLY_NVIDIA = "it uses instructions of NVIDIA GPUs, so it needs --device cuda"
-NVIDIA = dict.fromkeys(("metal", "vulkan", "llvm"), ONLY_NVIDIA)
+# why a kernel cannot run on a kind of device
+NVIDIA = dict.fromkeys(
+    ("metal", "vulkan", "llvm"), "it uses instructions of NVIDIA GPUs, so it needs --device cuda"
+)
 GPU = {"llvm": "its threads share memory, and on a CPU they would run one after the other"}
 
 
@@ -130,44 +127,8 @@ def _decode(answer, problem: Linear, _tile):
     return answer.decode_matmul(problem.n, problem.k, problem.dtype)
 
 
-def _read_tile(kind: type, numbers: Sequence[int]) -> ThreadTile | WarpTile:
-    """A ThreadTile or WarpTile of these numbers. Raises ValueError, which says what it takes."""
-    names = [field.name for field in dataclasses.fields(kind)]
-    if len(numbers) not in (5, 6):
-        raise ValueError(f"a tile is {','.join(names[:5])} and, if wanted, {names[5]}")
-    if min(numbers) < 1:
-        raise ValueError("the numbers of a tile must be 1 or more")
-    if kind is WarpTile and any(one % 16 for one in numbers[:5]):
-        raise ValueError("the first five numbers of this tile must be multiples of 16")
-    tile = kind(*numbers)
-    if numbers[0] % numbers[3] or numbers[1] % numbers[4]:
-        raise ValueError(
-            "the fourth number of a tile must divide the first, and the fifth the second"
-        )
-    if (threads := math.prod(tile.threads)) > MOST_THREADS:
-        raise ValueError(
-            f"this tile needs blocks of {threads} threads, and {MOST_THREADS} are allowed"
-        )
-    return tile
-
-
-def _read_cut(numbers: Sequence[int]) -> tuple[int, int]:
-    if len(numbers) != 2 or min(numbers) < 1 or numbers[0] > MOST_THREADS:
-        raise ValueError(
-            f"a tile of this exercise is threads,vector: 1 to {MOST_THREADS}, and 1 or more"
-        )
-    return numbers[0], numbers[1]
-
-
-def _square(dtype: str) -> Callable:
-    """large of DeviceKernel: a square layer whose sides are whole blocks."""
-
-    def large(tile, slow: bool) -> Linear:
-        side = SLOW_SIDE if slow else SIDE
-        blocks = tile.block_m, tile.block_n, tile.block_k
-        return Linear(*(math.ceil(side / block) * block for block in blocks), dtype)
-
-    return large
+def _square(side: int, dtype: str = "float32") -> Linear:
+    return Linear(side, side, side, dtype)
 
 
 LAYERS = [
@@ -176,38 +137,32 @@ LAYERS = [
     (Linear(8, 16, 8), ThreadTile(4, 8, 4, 1, 1)),
 ]
 COPIED = [(Linear(32, 64, 32), ThreadTile(16, 32, 16, 2, 4, 2)), *LAYERS[:1]]
-TILED = {
-    "large": _square("float32"),
-    "tile": ThreadTile(64, 64, 16, 4, 4),
-    "read_tile": functools.partial(_read_tile, ThreadTile),
-}
+LARGE = (_square(1024), _square(256)), ThreadTile(64, 64, 16, 4, 4)
 KERNELS = {
     "8.2": DeviceKernel(
         _bound,
         [(ScaledSum(10, 30), (32, 4)), (ScaledSum(3, 64), (64, 2))],
-        lambda cut, slow: ScaledSum(SIDE if slow else 4 * SIDE, 4 * SIDE),
-        tile=(256, 4),
-        read_tile=_read_cut,
+        (ScaledSum(4096, 4096), ScaledSum(1024, 4096)),
+        (256, 4),
     ),
-    "8.4": DeviceKernel(_layer("naive_matmul", "tile_and_bind"), LAYERS, **TILED),
+    "8.4": DeviceKernel(_layer("naive_matmul", "tile_and_bind"), LAYERS, *LARGE),
     "8.5": DeviceKernel(
-        _layer("shared_matmul", "row_padding", "stage_in_shared"), COPIED, cannot=GPU, **TILED
+        _layer("shared_matmul", "row_padding", "stage_in_shared"), COPIED, *LARGE, cannot=GPU
     ),
     "8.7": DeviceKernel(
-        _layer("pipelined_matmul", "overlap_copies"), COPIED, cannot=NVIDIA, **TILED
+        _layer("pipelined_matmul", "overlap_copies"), COPIED, *LARGE, cannot=NVIDIA
     ),
     "8.10": DeviceKernel(
         _decode,
         [(Linear(1, 12, 512), None), (Linear(1, 5, 256), None)],
-        lambda _tile, slow: Linear(1, *([SIDE if slow else 4 * SIDE] * 2)),
+        (Linear(1, 4096, 4096), Linear(1, 1024, 1024)),
         cannot=GPU,
     ),
     "8.11": DeviceKernel(
         _layer("tensor_core_matmul", "bias_fragment"),
         [(Linear(64, 128, 64, dtype), None) for dtype in ("float16", "bfloat16")],
-        large=_square("float16"),
-        tile=WarpTile(),
-        read_tile=functools.partial(_read_tile, WarpTile),
+        (_square(1024, "float16"), _square(256, "float16")),
+        WarpTile(),
         cannot=NVIDIA,
     ),
 }

@@ -79,15 +79,13 @@ class DeviceChild(contextlib.AbstractContextManager):
     def __exit__(self, *_) -> None:
         self._child.close()
 
-    def run(
-        self, chapter: Chapter, exercise: Exercise, *, rounds: int, yours: bool, tile: str = ""
-    ) -> dict:
+    def run(self, chapter: Chapter, exercise: Exercise, *, rounds: int, yours: bool) -> dict:
         """{"state": "timed", "wrong" or "not run", "lines": what to print}.
 
         yours: with the learner's kernel, or the reference's alone.
         """
         about = {"chapter": chapter.number, "exercise": exercise.id, "impl": str(chapter.stub)}
-        how = {"rounds": rounds, "yours": yours, "tile": tile}
+        how = {"rounds": rounds, "yours": yours}
         return self._ask({"ask": "run", **about, **how}, RUN_SECONDS * patience())
 
     def _ask(self, question: dict, seconds: float) -> dict:
@@ -143,14 +141,11 @@ def _run(device, question: dict) -> tuple[str, list[str]]:
     if reason := (exercise.cannot or {}).get(device.kind):
         return "not run", [f"{not_run} {reason}"]
     try:
-        tile = engine.tile_of(exercise, question["tile"]) if question["tile"] else None
         lines, answers = [], {engine.REFERENCE: cases.reference}
         if question["yours"]:
             answers = {engine.YOURS: load(path), **answers}
             lines = engine.check(exercise, answers[engine.YOURS], device)
-        table, missing = engine.measure(
-            exercise, answers, device, rounds=question["rounds"], tile=tile
-        )
+        table, missing = engine.measure(exercise, answers, device, rounds=question["rounds"])
         return "timed", [*lines, *str(table).splitlines(), *missing]
     except engine.DeviceError:
         raise

@@ -38,17 +38,12 @@ def executable(func, target):
         return tvm.compile(mod, target=target_of(func, target), tir_pipeline=pipeline_of(mod))
 
 
-def choose_compiler() -> bool:
-    """Let TVM compile CUDA text by nvcc where the package for NVRTC is missing, unless MODE chooses.
-
-    Returns whether there is any compiler.
-    """
-    nvrtc, nvcc = importlib.util.find_spec("cuda") is not None, shutil.which("nvcc") is not None
-    if nvrtc:  # a namespace, which other packages of NVIDIA share
-        nvrtc = importlib.util.find_spec("cuda.bindings") is not None
-    if nvcc and not nvrtc:
+def choose_compiler() -> None:
+    """Let TVM compile CUDA text by nvcc where the package for NVRTC is missing, unless MODE chooses."""
+    # "cuda" alone is a namespace, which other packages of NVIDIA share
+    nvrtc = all(importlib.util.find_spec(name) for name in ("cuda", "cuda.bindings"))
+    if not nvrtc and shutil.which("nvcc"):
         os.environ.setdefault(MODE, "nvcc")
-    return nvrtc or nvcc
 
 
 def bound(main: Callable, tensors: Sequence) -> Callable[[], None]:

@@ -130,19 +130,16 @@ class Device:
         except DeviceError:
             raise
         except Exception as error:
-            there = f"The machine at {self.address}"
-            if not self.session:
-                text = f"{self.name} failed, {doing}: {last_line(error)}"
-            elif "RPCSessionTimeoutError" in str(error):
+            where = f"The machine at {self.address}" if self.session else self.name
+            text = f"{where} failed, {doing}: {last_line(error)}"
+            if "RPCSessionTimeoutError" in str(error):
                 text = (
-                    f"{there} stopped the session, {doing}: it took too long. A kernel that never ends looks like "
+                    f"{where} stopped the session, {doing}: it took too long. A kernel that never ends looks like "
                     "this."
                 )
-            elif type(error).__name__ == "RPCError":  # the machine is there and says why
-                text = f"{there} failed, {doing}: {last_line(error)}"
-            else:
+            elif self.session and type(error).__name__ != "RPCError":  # it does not say why
                 text = (
-                    f"{there} went away, {doing}. See whether serve-device still runs there and the tunnel is open, "
+                    f"{where} went away, {doing}. See whether serve-device still runs there and the tunnel is open, "
                     "then try again."
                 )
             raise DeviceError(text) from None

@@ -48,16 +48,14 @@ class DeviceKernel:
     """An exercise whose kernel runs on a device.
 
     func(answer, problem, tile): the PrimFunc; `answer` has the names of the learner's file or of the reference's, and
-    everything else is the reference's. small: (problem, tile) with hard sizes. large(tile, slow): the problem that is
-    timed, smaller where a CPU stands in for the GPU. tile: the one that is timed if none is given. read_tile: a tile
-    from numbers; ValueError says what it takes. cannot: a kind of device -> why the kernel cannot run on it.
+    everything else is the reference's. small: (problem, tile) with hard sizes. large: the problem that is timed with
+    `tile`, on a GPU and where a CPU stands in for it. cannot: a kind of device -> why the kernel cannot run on it.
     """
 
     func: Callable[[Any, Any, Any], tirx.PrimFunc]
     small: Sequence[tuple[Problem, Any]]
-    large: Callable[[Any, bool], Problem]
+    large: tuple[Problem, Problem]
     tile: Any = None
-    read_tile: Callable[[Sequence[int]], Any] | None = None
     cannot: Mapping[str, str] | None = None
 
 
@@ -103,7 +101,6 @@ def measure(
     device,
     *,
     rounds: int,
-    tile: Any = None,
     seed: int | None = None,
 ) -> tuple[Table, list[str]]:
     """(the times of `answers` and of PyTorch on the large problem, who is missing and why).
@@ -111,11 +108,10 @@ def measure(
     answers: YOURS or REFERENCE -> the names of a file. The reference and PyTorch are not timed if their numbers are
     wrong. Raises WrongNumbers if the learner's are.
     """
-    tile = tile or exercise.tile
-    problem = exercise.large(tile, device.slow)
+    problem = exercise.large[device.slow]
     arrays = problem.arrays(0)
     kernels = {
-        name: device.prepare(exercise.func(answer, problem, tile), arrays)
+        name: device.prepare(exercise.func(answer, problem, exercise.tile), arrays)
         for name, answer in answers.items()
     }
     missing = []
@@ -185,19 +181,3 @@ def time_table(times: Mapping[str, Quantiles], problem: Problem) -> Table:
     return Table(
         (str(problem), "median", "half of the rounds", "arithmetic", "bytes, each once"), rows
     )
-
-
-def tile_of(exercise: DeviceKernel, numbers: str) -> Any:
-    """The tile in a text like "64,64,16,4,4". Raises DeviceError, in one sentence."""
-    if exercise.read_tile is None:
-        raise DeviceError("The kernel of this exercise has no tile to choose; leave out --tile.")
-    try:
-        sizes = [int(one) for one in numbers.split(",")]
-    except ValueError:
-        raise DeviceError(
-            f"--tile {numbers}: a tile is whole numbers with commas between them."
-        ) from None
-    try:
-        return exercise.read_tile(sizes)
-    except ValueError as error:
-        raise DeviceError(f"--tile {numbers}: {error}.") from None

@@ -7,7 +7,6 @@ is told otherwise, where only this machine and ssh tunnels reach it.
 from __future__ import annotations
 
 import importlib.util
-import shutil
 import signal
 import sys
 import time
@@ -15,7 +14,6 @@ import time
 from chapters.kit.gpu.call import choose_compiler
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-COMPILERS = ("g++", "gcc", "clang++", "clang", "cc")
 
 
 class CannotServe(Exception):
@@ -28,7 +26,7 @@ def serve(host: str, port: int, key: str) -> int:
         raise CannotServe(
             "serve-device needs the package cloudpickle, which TVM's RPC server uses: pip install -e '.[remote]'."
         )
-    compiles = choose_compiler()
+    choose_compiler()
     from tvm import rpc
 
     try:
@@ -49,7 +47,7 @@ def serve(host: str, port: int, key: str) -> int:
         ) from None
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        _describe(host, port, key, compiles)
+        _describe(host, port, key)
         while server.proc.is_alive():
             time.sleep(0.5)
         raise CannotServe("The server's process ended by itself; its last lines above say why.")
@@ -65,23 +63,14 @@ def _leave_interrupts_to_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _describe(host: str, port: int, key: str, compiles: bool) -> None:
-    """Print what is served, how to reach it, and what is missing here."""
+def _describe(host: str, port: int, key: str) -> None:
+    """Print what is served, and how to reach it."""
     from chapters.kit.measure.devices import DeviceError, open_device
 
     try:
-        name = open_device("", "").name
-        print(f"Serving {name}.")
-        if name.startswith("cuda") and not compiles:
-            print(
-                "!! Nothing here compiles the CUDA text that arrives: pip install cuda-bindings nvidia-cuda-nvrtc."
-            )
+        print(f"Serving {open_device('', '').name}.")
     except DeviceError:
         print("!! TVM finds no GPU on this machine; `python -m chapters doctor` says why.")
-    if not any(shutil.which(one) for one in COMPILERS):
-        print(
-            "!! There is no C compiler here, which links the kernels that arrive: sudo apt install g++."
-        )
     print(f"Listening at {host}:{port}. Ctrl-C ends.")
     local = host in LOOPBACK
     if local:

@@ -32,9 +32,6 @@ def arguments(parser) -> None:
         help="measure the reference, and replace what the results page shows",
     )
     add_device_options(parser)
-    parser.add_argument(
-        "--tile", default="", metavar="N,N,…", help="a tile of your own, for an exercise"
-    )
 
 
 def about(options) -> str:
@@ -46,9 +43,9 @@ def run(options) -> int:
     """Measure an exercise's kernel on a device, or run the chapter's `bench.py` as a program of its own."""
     if "." in options.what:
         return _exercise(options)
-    if options.device or options.remote or options.tile:
+    if options.device or options.remote:
         raise CourseError(
-            "--device, --remote and --tile measure one exercise, as in `python -m chapters bench 8.4 --device cuda`; a "
+            "--device and --remote measure one exercise, as in `python -m chapters bench 8.4 --device cuda`; a "
             "whole chapter measures this machine."
         )
     chapter = find(options.what)
@@ -75,6 +72,6 @@ def _exercise(options) -> int:
         if not yours:
             print("Your kernel is still to be written: this is the reference's.")
         rounds = QUICK_ROUNDS if options.quick else ROUNDS
-        found = device.run(chapter, exercise, rounds=rounds, yours=yours, tile=options.tile)
+        found = device.run(chapter, exercise, rounds=rounds, yours=yours)
     print("\n".join(found["lines"]))
     return 0 if found["state"] == "timed" else 1
