@@ -21,7 +21,7 @@ from chapters.ch04_add_rms_norm import bench as norm_bench
 from chapters.ch05_schedules_and_their_limits import bench as matmul_bench
 from chapters.ch09_the_compiler import bench as decoder_bench
 from chapters.ch11_a_real_model import bench_inputs, bench_kernels
-from chapters.ch11_a_real_model.first_token import PROMPT
+from chapters.ch11_a_real_model.bench_inputs import FIRST_PROMPT
 from chapters.kit.bench.gpu_results import least_bytes
 from chapters.kit.bench.results import FOLDER, load
 from chapters.kit.decoder.llama_config import LlamaConfig
@@ -189,7 +189,7 @@ def chat(m: dict, on: Machine) -> Iterator[Rate]:
     for name, time in m["first token"].items():
         size = m["bytes"].get(name, 0)
         yield on.moving(f"first token, {name}", size, time, 2)
-        yield on.arithmetic(f"first token, {name}", 2 * PROMPT * size, time, 2, "vpdpbusd")
+        yield on.arithmetic(f"first token, {name}", 2 * FIRST_PROMPT * size, time, 2, "vpdpbusd")
     for name, parts in m["kernels"].items():
         if name == bench_kernels.BYTES:
             continue
