@@ -5,7 +5,8 @@ from __future__ import annotations
 from tvm import tirx
 
 from chapters.kit.bench import gpu_norm_bench
-from chapters.kit.bench.gpu_norm_bench import EPSILON, NormCall
+from chapters.kit.bench.gpu_clock import returned
+from chapters.kit.bench.gpu_norm_bench import EPSILON, Norm
 from chapters.kit.ir.row_index import row_dimensions
 from chapters.runner.earlier import earlier
 
@@ -24,11 +25,11 @@ def kernels(shape: tuple[int, ...], dtype: str, limit: int = 1024) -> dict[str, 
     }
 
 
-def by_triton(x1, x2, weight, epsilon: float) -> NormCall:
+def by_triton(x1, x2, weight, epsilon: float) -> Norm:
     """The kernel of triton_add_norm.py."""
     from chapters.ch04_add_rms_norm.triton_add_norm import add_norm
 
-    return gpu_norm_bench.returned(lambda: add_norm(x1, x2, weight, epsilon))
+    return returned(lambda: add_norm(x1, x2, weight, epsilon))
 
 
 IMPLEMENTATIONS = {

@@ -34,12 +34,10 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
             "chapter 8's checks run the same kernels without one."
         )
     from chapters.kit.bench.gpu_ceilings import measured
-    from chapters.kit.bench.gpu_clock import EventClock, GraphClock
 
     _sum_in_float32()
     until = time.monotonic() + (60.0 if quick else LONGEST)
-    clock = EventClock(device=DEVICE)
-    ceilings = measured(clock, quick, DEVICE).json()
+    ceilings = measured(quick, DEVICE).json()
     copy, products = ceilings["copy_rate"] / 1e12, ceilings["matrix_rate"] / 1e12
     say(f"copy {copy:.3g} TB/s, bfloat16 {products:.4g} TFLOP/s")
     found = {}
@@ -53,7 +51,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
                 continue
             say(told)
             try:
-                done.append(_measure(name, case, clock, GraphClock, 5 if quick else 100, say))
+                done.append(_measure(name, case, quick, say))
             except KeyboardInterrupt:  # what was measured so far is kept
                 until = 0.0
                 skipped.append(_title(case))
@@ -97,22 +95,22 @@ def plan(quick: bool) -> dict[str, list]:
     }
 
 
-def _measure(name: str, case, clock, graph_clock, rounds: int, say) -> dict:
-    limits = {"rounds": rounds, "seconds": norm.CASE_SECONDS, "say": say, "device": DEVICE}
+def _measure(name: str, case, quick: bool, say) -> dict:
+    about = {"quick": quick, "say": say, "device": DEVICE}
     if name == "ch08_norm":
         from chapters.ch04_add_rms_norm.gpu_norms import IMPLEMENTATIONS
 
-        return norm.measure(*case, (clock, graph_clock()), IMPLEMENTATIONS, **limits)
+        return norm.measure(*case, IMPLEMENTATIONS, **about)
     if name == "ch08_gelu":
         from chapters.ch08_gpu_targets import gelu_layers
         from chapters.kit.bench import gpu_gelu_bench
 
-        return gpu_gelu_bench.measure(case, clock, gelu_layers.IMPLEMENTATIONS, **limits)
+        return gpu_gelu_bench.measure(case, gelu_layers.IMPLEMENTATIONS, **about)
     if name == "ch08_steps":
-        return linear.measure(case, clock, steps(case), **limits)
+        return linear.measure(case, steps(case), **about)
     kernels = kernels_for(case)
     separately = [one for one in kernels if one in gpu_results.LINEAR_OURS]
-    return linear.measure(case, clock, kernels, separately=separately, **limits)
+    return linear.measure(case, kernels, separately=separately, **about)
 
 
 def _title(case) -> str:

@@ -10,9 +10,8 @@ from tvm.ir import Expr
 from tvm.script import tirx as T
 
 from chapters.kit.bench import gpu_gelu_bench, gpu_linear_bench
-from chapters.kit.bench.gpu_clock import shared_bytes
+from chapters.kit.bench.gpu_clock import returned, shared_bytes
 from chapters.kit.bench.gpu_linear_bench import Layer
-from chapters.kit.bench.gpu_norm_bench import returned
 from chapters.kit.gpu import mma, wgmma
 from chapters.kit.gpu.linear_layer import linear_layer
 
@@ -59,8 +58,7 @@ def by_triton(x, w, bias):
     """The kernel of triton_linear_gelu.py."""
     from chapters.ch08_gpu_targets.triton_linear_gelu import linear_gelu
 
-    made = returned(lambda: linear_gelu(x, w, bias))
-    return made.call, made.results
+    return returned(lambda: linear_gelu(x, w, bias))
 
 
 IMPLEMENTATIONS = {

@@ -8,18 +8,16 @@ logits are compared with NumPy's in float64.
 
 from __future__ import annotations
 
-import functools
-import json
 import os
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 
 from chapters.ch09_the_compiler import bench_epilogues
+from chapters.ch09_the_compiler.decoder_inputs import checked, read_inputs, write_inputs
 from chapters.kit.bench.results import Shown, load, shown_as
 from chapters.kit.bench.timing import Peer, compare
 from chapters.kit.draw.table import Table, duration
@@ -52,7 +50,8 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     threads, measured = os.cpu_count() or 1, {}
     for name in ("tiny",) if quick else PROMPTS:
         with tempfile.TemporaryDirectory() as folder:
-            path = str(_write_inputs(Path(folder), name, threads))
+            config = replace(config_of(name), context_window_size=WINDOW)
+            path = str(write_inputs(Path(folder), config, PROMPTS[name], threads))
             given = {"config": name, "path": path}
             peers = [Peer(__name__, "tvm_peer", {"name": by, **given}) for by in PIPELINES]
             peers += [Peer(TORCH, by, {"path": path}, needs=("torch",)) for by in TORCH_PEERS]
@@ -89,54 +88,6 @@ def shown(name: str) -> Shown:
     if name == "epilogues":
         return bench_epilogues.shown()
     return shown_as(load("ch09_decoder"), 9, lambda measured: table_of(measured[name]))
-
-
-# --- the inputs of all peers ----------------------------------------------------------------------------
-
-
-def _write_inputs(folder: Path, name: str, threads: int) -> Path:
-    from chapters.kit.decoder.llama_generator import random_weights
-
-    config = config_of(name)
-    prompt = np.random.default_rng(5).integers(0, config.vocab_size, PROMPTS[name])
-    facts = {
-        "config": {**asdict(config), "context_window_size": WINDOW},
-        "prompt": prompt.tolist(),
-        "threads": threads,
-    }
-    path = folder / "decoder.npz"
-    np.savez(path, facts=json.dumps(facts), **random_weights(config))
-    return path
-
-
-def read_inputs(path: str) -> tuple[dict, dict[str, np.ndarray]]:
-    """The facts that `_write_inputs` wrote (config, prompt, threads), and the weights by name."""
-    with np.load(path) as file:
-        weights = dict(file)
-    return json.loads(str(weights.pop("facts"))), weights
-
-
-@functools.cache
-def _exact(path: str) -> dict[str, np.ndarray]:
-    """Logits in float64 of the prefill, and of one step that repeats the last token."""
-    from chapters.kit.decoder import llama_reference as reference
-
-    facts, weights = read_inputs(path)
-    config, prompt = SimpleNamespace(**facts["config"]), facts["prompt"]
-    cache = reference.Cache(config)
-    return {
-        "prefill": reference.prefill(config, weights, prompt, cache),
-        "decode": reference.decode(config, weights, prompt[-1], cache),
-    }
-
-
-def checked(logits: np.ndarray, path: str, function: str) -> float:
-    """The largest error relative to the largest logit; ValueError if the numbers are wrong."""
-    exact = _exact(path)[function]
-    error = float(np.abs(logits.reshape(-1) - exact).max() / np.abs(exact).max())
-    if not error < 1e-4:
-        raise ValueError(f"wrong numbers: relative error {error:.1e}")
-    return error
 
 
 # --- peers: each runs in its own process ----------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from chapters.ch09_the_compiler.bench import checked, read_inputs
+from chapters.ch09_the_compiler.decoder_inputs import checked, read_inputs
 from chapters.kit.bench.timing import compiled_by_torch
 
 

@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from chapters.ch11_a_real_model import bench_inputs
 from chapters.child import ROOT
 from chapters.kit.bench.timing import THREAD_VARIABLES
 from chapters.kit.draw.bars import Bar, Bars
@@ -171,7 +172,6 @@ def grouped(model, step, steps: int) -> dict[str, float]:
 
 def main() -> None:
     """Print `measure`'s result as JSON."""
-    from chapters.ch11_a_real_model import bench
     from chapters.ch11_a_real_model.float_weights import FloatWeights
     from chapters.ch11_a_real_model.passes import phases
     from chapters.kit.chat.compiled import cache_dtype, compile_decoder
@@ -182,8 +182,8 @@ def main() -> None:
     from chapters.kit.quantized.dot_products import lanes_of
 
     path, steps = sys.argv[1], int(sys.argv[2])
-    facts, target = bench.read_facts(path), llvm_host()["target"]
-    file = read_gguf(facts["models"][bench.FILE])
+    facts, target = bench_inputs.read_facts(path), llvm_host()["target"]
+    file = read_gguf(facts["models"][bench_inputs.FILE])
     floats = FloatWeights(file, read_config(file), lanes=1)
 
     def of_floats() -> ChatModel:
@@ -191,12 +191,12 @@ def main() -> None:
         return ChatModel(executable, floats, names, cache_dtype(target, exact=True))
 
     variants = {
-        FLOATS: (of_floats, bench.EXACT_LIMIT),
-        CODES: (lambda: bench.chat_model(path, exact=True), bench.EXACT_LIMIT),
-        ROUNDED: (lambda: bench.chat_model(path, exact=False), bench.ROUNDED_LIMIT),
+        FLOATS: (of_floats, bench_inputs.EXACT_LIMIT),
+        CODES: (lambda: bench_inputs.chat_model(path, exact=True), bench_inputs.EXACT_LIMIT),
+        ROUNDED: (lambda: bench_inputs.chat_model(path, exact=False), bench_inputs.ROUNDED_LIMIT),
     }
     found, readings = {}, []
-    kernel = bench.reading(path)["reading"][0]
+    kernel = bench_inputs.reading(path)["reading"][0]
 
     def read() -> None:
         for _ in range(steps):
@@ -206,16 +206,16 @@ def main() -> None:
 
     for name, (make, limit) in variants.items():
         model = make()
-        calls = bench.calls_of(model, facts["tokens"])
+        calls = bench_inputs.calls_of(model, facts["tokens"])
         for function, call in calls.items():
-            bench.checked(call(), path, f"{bench.FILE} {function}", limit)
+            bench_inputs.checked(call(), path, f"{bench_inputs.FILE} {function}", limit)
         read()
         found[name] = grouped(model, calls["decode"], steps)
         read()
     products = bytes_of_products(Weights(file, read_config(file), lanes_of(target)))
     found[BYTES] = {
         **products,
-        PER_SECOND: facts["bytes"][bench.FILE] / statistics.median(readings),
+        PER_SECOND: facts["bytes"][bench_inputs.FILE] / statistics.median(readings),
     }
     print(json.dumps(found))
 

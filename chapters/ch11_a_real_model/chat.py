@@ -24,13 +24,13 @@ from chapters.kit.chat.template import Renderer
 from chapters.kit.chat.tokenizer import Tokenizer
 from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.decoder.llama_config import LlamaConfig
-from chapters.kit.devices.device_error import DeviceError
 from chapters.kit.machine import processors
+from chapters.kit.measure.device_error import DeviceError
 from chapters.runner.earlier import unused
 
 if TYPE_CHECKING:  # a start that compiles nothing loads no compiler
-    from chapters.kit.chat.on_device import ModelOnDevice
-    from chapters.kit.devices.device import Device
+    from chapters.kit.chat.model_on_device import ModelOnDevice
+    from chapters.kit.measure.devices import Device
 
 INTERRUPTED = 130  # exit status after Ctrl-C, as a shell gives it
 ENDS = ("", "exit", "quit", "/exit", "/quit")  # messages that end a conversation
@@ -68,12 +68,9 @@ def start(options) -> Chat:
 
 def _device(options) -> Device:
     """The device that was asked for. Raises ValueError in one sentence."""
-    from chapters.kit.devices.device import Device, open_device
+    from chapters.kit.measure.devices import Device, open_device
 
-    try:
-        device = open_device(options.device or "", options.remote or "")
-    except DeviceError as error:
-        raise ValueError(str(error)) from None
+    device = open_device(options.device or "", options.remote or "")
     if not isinstance(device, Device):
         raise ValueError(
             f"chat cannot use {device.name}: it needs a device that TVM itself runs, such as cuda or metal."
@@ -87,7 +84,7 @@ def _on_device(
 ) -> tuple[ModelOnDevice, dict[str, str], bool]:
     """What `chat_model` returns, on `device`. Nothing is kept: it is compiled at each start."""
     from chapters.kit.chat.compiled import cache_dtype, compile_decoder
-    from chapters.kit.chat.on_device import ModelOnDevice
+    from chapters.kit.chat.model_on_device import ModelOnDevice
     from chapters.kit.quantized.dot_products import lanes_of
 
     weights = Weights(file, config, lanes_of(device.target))
@@ -176,15 +173,10 @@ def run(options) -> int:
             "\nStopped before the model was ready. Whatever was not finished is begun again at the next start."
         )
         return INTERRUPTED
-    except DeviceError as error:
-        raise ValueError(str(error)) from None
     finally:
         gc.freeze()
         gc.enable()
-    try:
-        return _talk(chat, options)
-    except DeviceError as error:
-        raise ValueError(str(error)) from None
+    return _talk(chat, options)
 
 
 @contextlib.contextmanager
@@ -245,5 +237,7 @@ def _talk(chat: Chat, options) -> int:
             try:
                 with contextlib.suppress(KeyboardInterrupt):  # it has stopped the answer
                     reply(chat, text)
+            except DeviceError:  # the model is gone
+                raise
             except ValueError as error:  # such as a template that takes no second message
                 note(str(error))

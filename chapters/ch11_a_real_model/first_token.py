@@ -1,6 +1,6 @@
 """Measures the time to the first token: from the start of a process until it knows which token comes next.
 
-The files are in memory already. Our decoder was compiled before, and its weights packed. All processes get PROMPT
+The files are in memory already. Our decoder was compiled before, and its weights packed. All processes get FIRST_PROMPT
 tokens, so no time goes into a tokenizer. `python -m chapters.ch11_a_real_model.first_token NAME INPUTS THREADS` is such
 a process.
 """
@@ -18,12 +18,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from chapters.ch11_a_real_model.bench_inputs import FIRST_PROMPT, chat_model, read_facts
 from chapters.child import ROOT
 from chapters.kit.bench.timing import THREAD_VARIABLES
 from chapters.kit.draw.table import Table, duration
 from chapters.kit.machine import peer_python
 
-PROMPT = 32  # tokens
 ROUNDS, QUICK_ROUNDS = 5, 2
 # of the largest logit: how much worse than the best token the first one may be, if the bench lets each logit be off by
 # half of it
@@ -92,19 +92,20 @@ def table_of(seconds: dict[str, float]) -> Table:
     """One row per runtime, beside ours."""
     ours = seconds[OURS]
     rows = [(name, duration(time), f"{time / ours:.2f} ×") for name, time in seconds.items()]
-    note = f"From the start of a process to the first token after {PROMPT}, with everything read from disk before."
+    note = (
+        f"From the start of a process to the first token after {FIRST_PROMPT}, with everything read from disk "
+        "before."
+    )
     return Table(("runtime", "first token after", "of ours"), rows, note)
 
 
 def main() -> None:
     """Print the number of the first token."""
-    from chapters.ch11_a_real_model import bench
-
     name, path, threads = sys.argv[1:]
-    facts = bench.read_facts(path)
-    tokens = facts["tokens"][:PROMPT]
+    facts = read_facts(path)
+    tokens = facts["tokens"][:FIRST_PROMPT]
     if name == OURS:
-        logits = bench.chat_model(path, exact=False).feed(tokens)
+        logits = chat_model(path, exact=False).feed(tokens)
     else:
         from chapters.ch11_a_real_model import llama_cpp_peer as peer
 

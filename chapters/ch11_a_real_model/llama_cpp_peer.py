@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import llama_cpp
 import numpy as np
 
-from chapters.ch11_a_real_model.bench import (
+from chapters.ch11_a_real_model.bench_inputs import (
     CONTEXT,
     LLAMA_CPP_VARIANTS,
     ROUNDED_LIMIT,

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
+from chapters.ch11_a_real_model import bench_inputs
 from chapters.child import ROOT
 from chapters.kit.bench.timing import THREAD_VARIABLES
 from chapters.kit.chat.losses import WINDOW, Model, perplexity
@@ -21,14 +22,17 @@ QUICK_TOKENS = WINDOW  # of the text, in a quick run
 
 def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) -> dict[str, float]:
     """{runtime: perplexity} for those that are installed, by their names in the bench. path: the bench's inputs."""
-    from chapters.ch11_a_real_model import bench
-
     found = {}
-    weights = {*bench.read_facts(path)["models"], bench.FLOATS, bench.BFLOATS, bench.INT8}
-    for name in (one for one, kind in bench.NAMES.items() if kind in weights):
-        if name == bench.COMPILED:  # the same numbers as Transformers, made by other kernels
+    weights = {
+        *bench_inputs.read_facts(path)["models"],
+        bench_inputs.FLOATS,
+        bench_inputs.BFLOATS,
+        bench_inputs.INT8,
+    }
+    for name in (one for one, kind in bench_inputs.NAMES.items() if kind in weights):
+        if name == bench_inputs.COMPILED:  # the same numbers as Transformers, made by other kernels
             continue
-        python = sys.executable if name in bench.OUR_VARIANTS else peer_python()
+        python = sys.executable if name in bench_inputs.OUR_VARIANTS else peer_python()
         asked = [
             python,
             "-m",
@@ -53,38 +57,34 @@ def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) ->
             say(f"no perplexity of {name}: {said[-1]}")
             continue
         found[name] = float(done.stdout.split()[-1])
-    if bench.TRANSFORMERS in found:
-        found[bench.COMPILED] = found[bench.TRANSFORMERS]
+    if bench_inputs.TRANSFORMERS in found:
+        found[bench_inputs.COMPILED] = found[bench_inputs.TRANSFORMERS]
     return found
 
 
 def model_of(name: str, path: str, threads: int) -> Model:
     """The runtime `name` of the bench as a model that gives the logits after all tokens."""
-    from chapters.ch11_a_real_model import bench
-
-    facts = bench.read_facts(path)
-    file = facts["models"].get(bench.NAMES[name])
-    if name in bench.OUR_VARIANTS:
+    facts = bench_inputs.read_facts(path)
+    file = facts["models"].get(bench_inputs.NAMES[name])
+    if name in bench_inputs.OUR_VARIANTS:
         from chapters.ch11_a_real_model.passes import phases
         from chapters.kit.chat.gguf_file import read_gguf
         from chapters.kit.chat.perplexity import Readers
 
-        return Readers(phases).reader(read_gguf(file), exact=bench.OUR_VARIANTS[name][1])
-    if name in (bench.LLAMA_CPP, bench.BEST):
+        return Readers(phases).reader(read_gguf(file), exact=bench_inputs.OUR_VARIANTS[name][1])
+    if name in (bench_inputs.LLAMA_CPP, bench_inputs.BEST):
         from chapters.ch11_a_real_model import llama_cpp_peer
 
         return llama_cpp_peer.Context(llama_cpp_peer.load(file), WINDOW, threads)
     from chapters.ch11_a_real_model import transformers_peer
 
-    weights = bench.read_weights(path)
-    return transformers_peer.AllLogits(facts, weights, bench.NAMES[name], threads)
+    weights = bench_inputs.read_weights(path)
+    return transformers_peer.AllLogits(facts, weights, bench_inputs.NAMES[name], threads)
 
 
 def main(name: str, path: str, threads: str, count: str = "0") -> None:
     """Print the perplexity of the bench's text, or of its first `count` tokens."""
-    from chapters.ch11_a_real_model import bench
-
-    reading: Sequence[int] = bench.read_facts(path)["reading"]
+    reading: Sequence[int] = bench_inputs.read_facts(path)["reading"]
     print(perplexity(model_of(name, path, int(threads)), reading[: int(count) or None]))
 
 

@@ -13,7 +13,7 @@ import torch
 import torch._inductor.config as inductor
 from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
 
-from chapters.ch11_a_real_model.bench import (
+from chapters.ch11_a_real_model.bench_inputs import (
     BFLOATS,
     COMPILED,
     CONTEXT,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from chapters.child import ROOT
 from chapters.kit import machine
 from chapters.kit.cpu.vector_registers import vector_registers
-from chapters.kit.devices.cuda_driver import too_old
 from chapters.kit.gpu.executors import executors, skipped
 from chapters.program import run_program
 
@@ -70,7 +69,7 @@ def _gpus() -> list[Finding]:
     setup = "if this machine has an NVIDIA GPU, see “With an NVIDIA GPU” in docs/setup.md"
     advice = {"not loaded": f"{optional}; {setup}", "no gpu": optional}
     findings = [Finding("ok" if state == "gpu" else "--", sentence, advice.get(state, ""))]
-    if state != "gpu" and (old := too_old()):
+    if state != "gpu" and (old := machine.old_driver()):
         findings = [Finding("--", old.partition(". ")[0], old.partition(". ")[2])]
     if machine.metal_exists():
         findings.append(Finding("ok", "Metal: a GPU that TVM can run kernels on"))

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+
+# the libraries that TVM's CUDA runtime is linked against
+CUDA_RUNTIME = "cudart64_13.dll" if sys.platform == "win32" else "libcudart.so.13"
+DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+INSUFFICIENT_DRIVER = 35  # cudaErrorInsufficientDriver
 
 
 def versions(*packages: str) -> dict[str, str]:
@@ -77,19 +84,40 @@ def peer_python() -> str:
     return os.environ.get("FUSION_PEER_PYTHON", sys.executable)
 
 
-def _cuda_libraries() -> list[tuple[str, str]]:
-    """The libraries that TVM's CUDA runtime is linked against, as (file, name to show)."""
-    if sys.platform == "win32":
-        return [("cudart64_13.dll", "cudart64_13.dll"), ("nvcuda.dll", "the NVIDIA driver")]
-    return [("libcudart.so.13", "libcudart.so.13"), ("libcuda.so.1", "the NVIDIA driver")]
+def _load(library: str) -> ctypes.CDLL | None:
+    with contextlib.suppress(OSError):
+        return ctypes.CDLL(library)
+    return None
 
 
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
+def load_torch_first() -> None:
+    """Import PyTorch if it is installed and there is an NVIDIA driver: it brings the CUDA runtime that TVM looks for.
+
+    Call it before the first import of TVM.
+    """
+    if _load(DRIVER) and importlib.util.find_spec("torch"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module("torch")
+
+
+def old_driver(load: Callable[[str], ctypes.CDLL | None] = _load) -> str:
+    """One sentence if the NVIDIA driver is older than the CUDA runtime that TVM uses; "" if that is not the trouble."""
+    runtime, number = load(CUDA_RUNTIME), ctypes.c_int()
+    if runtime is None or load(DRIVER) is None:
+        return ""
+    if runtime.cudaGetDeviceCount(ctypes.byref(number)) != INSUFFICIENT_DRIVER:
+        return ""
+
+    def version(which: str) -> str:  # "12.2" for the number 12020, which is how CUDA counts
+        runtime[f"cuda{which}GetVersion"](ctypes.byref(number))
+        return f"{number.value // 1000}.{number.value % 1000 // 10}"
+
+    needs = version("Runtime")
+    return (
+        f"The NVIDIA driver here is too old: it supports CUDA {version('Driver')}, and TVM's CUDA runtime is {needs}. "
+        f"Install a driver for CUDA {needs.partition('.')[0]} (nvidia-smi shows the version in its first line), and "
+        "restart"
+    )
 
 
 def cuda_state() -> tuple[str, str]:
@@ -104,7 +132,8 @@ def cuda_state() -> tuple[str, str]:
         absent = "this TVM wheel has no CUDA runtime (the macOS wheel has Metal instead)"
         return "no library", absent
     if "tvm_runtime_cuda" not in tvm.base._LOADED_LIBS:
-        missing = [what for name, what in _cuda_libraries() if not _loads(name)]
+        libraries = {CUDA_RUNTIME: CUDA_RUNTIME, DRIVER: "the NVIDIA driver"}
+        missing = [what for name, what in libraries.items() if not _load(name)]
         reason = f": {' and '.join(missing)} not found" if missing else ""
         return "not loaded", f"TVM's CUDA runtime could not be loaded{reason}"
     if tvm.cuda(0).exist:

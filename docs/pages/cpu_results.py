@@ -407,7 +407,7 @@ def epilogue_times(measured: dict) -> list[plots.Figure]:
 def chat_speed(measured: dict) -> list[plots.Figure]:
     """ch11_chat: tokens per second of each runtime, decoding and reading a prompt; then the time to a first token."""
     threads, found = list(measured["threads"].items())[-1]
-    bench = _bench(11)
+    bench = _bench(11, "bench_inputs")
     limit = found["bandwidth"] / measured["bytes"][bench.OURS], "only reading the weights"
     context, prefill = measured["context"], measured["prefill"]
     figures = []
@@ -435,7 +435,7 @@ def chat_speed(measured: dict) -> list[plots.Figure]:
 
 
 def _chat_claim(function: str, rates: dict[str, float]) -> str:
-    bench = _bench(11)
+    bench = _bench(11, "bench_inputs")
     peers = {name: rate for name, rate in rates.items() if name.startswith("llama.cpp")}
     told = ", ".join(f"{_with_format(name)} {rate:,.0f}" for name, rate in peers.items())
     does = "answers with" if function == "decode" else "reads a prompt at"

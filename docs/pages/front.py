@@ -91,7 +91,7 @@ def chat_bars() -> Bars | Part:
         return Part(html.escape(str(not_yet(11))))
     measured = results["measured"]
     threads, found = list(measured["threads"].items())[-1]
-    bench = importlib.import_module(f"chapters.{chapter(11).slug}.bench")
+    bench = importlib.import_module(f"chapters.{chapter(11).slug}.bench_inputs")
     names = {
         "This course": bench.OURS,
         "llama.cpp, same file": "llama.cpp",

@@ -14,8 +14,8 @@ from chapters.ch08_gpu_targets import gelu_layers
 from chapters.ch08_gpu_targets import other_compilers as others
 from chapters.checking.gpu_kernels import arrays, exact
 from chapters.kit.bench import gpu_gelu_bench, gpu_linear_bench
+from chapters.kit.bench.gpu_clock import WrongNumbersError
 from chapters.kit.bench.gpu_linear_bench import Layer
-from chapters.kit.bench.gpu_norm_bench import WrongNumbersError
 from chapters.kit.bench.results import load
 from chapters.kit.gpu.mma import TILES
 from tests.support import planted

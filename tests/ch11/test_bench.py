@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from chapters.ch11_a_real_model import bench, bench_kernels, first_token
+from chapters.ch11_a_real_model import bench, bench_inputs, bench_kernels, first_token
 from chapters.kit.bench import results
 from chapters.kit.decoder.llama_config import LlamaConfig
 
@@ -32,7 +32,9 @@ MEASURED = {
         "1": {"seconds": SECONDS, "errors": {}, "bandwidth": 20e9},
         "2": {"seconds": HALVES, "errors": {}, "bandwidth": 25e9},
     },
-    "bytes": {name: 540_000_000 if name.startswith("T") else 100_000_000 for name in bench.NAMES},
+    "bytes": {
+        name: 540_000_000 if name.startswith("T") else 100_000_000 for name in bench_inputs.NAMES
+    },
     "context": 100,
     "prefill": 256,
     "first token": {"fusion_by_hand": 2.0, "llama.cpp": 0.5},
@@ -45,7 +47,7 @@ MEASURED = {
             bench_kernels.PER_SECOND: 20e9,
         },
     },
-    "perplexity": dict.fromkeys(bench.NAMES, 28.621),
+    "perplexity": dict.fromkeys(bench_inputs.NAMES, 28.621),
 }
 
 
@@ -65,7 +67,7 @@ def test_units_and_shares_of_the_decoder():
 
 
 def test_llama_cpp_at_its_best_is_the_faster_attention_of_each_function():
-    row = next(row for row in bench.table_of(MEASURED).rows if row[0] == bench.BEST)
+    row = next(row for row in bench.table_of(MEASURED).rows if row[0] == bench_inputs.BEST)
     assert row[3] == "15 / 7.5" and row[-1] == "320 / 640"
 
 
@@ -167,15 +169,17 @@ def inputs(tmp_path):
 def test_a_peer_with_wrong_numbers_is_refused(inputs):
     path, logits = inputs
     close = logits.astype("float32")[None] + np.float32(0.5)  # 0.05 of the largest
-    assert bench.checked(close, path, "file decode", bench.ROUNDED_LIMIT) == pytest.approx(0.05)
+    assert bench_inputs.checked(
+        close, path, "file decode", bench_inputs.ROUNDED_LIMIT
+    ) == pytest.approx(0.05)
     for wrong in (close, logits * np.nan, logits[::-1]):
         with pytest.raises(ValueError, match="wrong numbers"):
-            bench.checked(wrong, path, "file decode", bench.EXACT_LIMIT)
+            bench_inputs.checked(wrong, path, "file decode", bench_inputs.EXACT_LIMIT)
 
 
 def test_a_first_token_may_be_one_of_two_that_are_as_good(inputs):
     path, _ = inputs
-    assert first_token.WITHIN == 2 * bench.ROUNDED_LIMIT
+    assert first_token.WITHIN == 2 * bench_inputs.ROUNDED_LIMIT
     for token in (2, 3):
         first_token.check(token, path, "file")
     with pytest.raises(ValueError, match="the first token is 0, and 2 is the best"):
@@ -203,12 +207,12 @@ def test_bytes_of_weights():
         "codes": SimpleNamespace(nbytes=20, shape=(1, 32)),
         "norm": SimpleNamespace(nbytes=16, shape=(4,)),
     }
-    files = {bench.FILE: SimpleNamespace(tensors=tensors)}
-    assert bench.weight_bytes(files) == {
-        bench.FILE: 36,
-        bench.FLOATS: 4 * 36,
-        bench.BFLOATS: 2 * 36,
-        bench.INT8: 32 + 2 + 2 * 4,  # one row has one scale
+    files = {bench_inputs.FILE: SimpleNamespace(tensors=tensors)}
+    assert bench_inputs.weight_bytes(files) == {
+        bench_inputs.FILE: 36,
+        bench_inputs.FLOATS: 4 * 36,
+        bench_inputs.BFLOATS: 2 * 36,
+        bench_inputs.INT8: 32 + 2 + 2 * 4,  # one row has one scale
     }
 
 

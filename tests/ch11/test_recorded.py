@@ -28,7 +28,7 @@ def test_the_readme_quotes_it():
 
 def test_the_readme_says_what_was_measured():
     """Tokens per second on all threads, bytes per token, and seconds until the first token, of what it names."""
-    from chapters.ch11_a_real_model import bench
+    from chapters.ch11_a_real_model import bench_inputs
 
     measured = load("ch11_chat")["measured"]
     threads, found = list(measured["threads"].items())[-1]
@@ -36,55 +36,62 @@ def test_the_readme_says_what_was_measured():
     said = readme.partition("Measured there with ")[2].partition("we lose the start")[0]
 
     def rate(name: str) -> str:
-        return f"{1 / bench.seconds_of(found['seconds'], name, 'decode'):.0f}"
+        return f"{1 / bench_inputs.seconds_of(found['seconds'], name, 'decode'):.0f}"
 
     def size(name: str) -> str:
         return f"{measured['bytes'][name] / 1e6:.0f} MB"
 
-    whole, half, eighths = bench.COMPILED, f"{bench.COMPILED}, bfloat16", f"{bench.COMPILED}, int8"
+    whole, half, eighths = (
+        bench_inputs.COMPILED,
+        f"{bench_inputs.COMPILED}, bfloat16",
+        f"{bench_inputs.COMPILED}, int8",
+    )
     first = measured["first token"]
-    assert first[bench.OURS] > first[bench.LLAMA_CPP], "the README says that we lose"
+    assert first[bench_inputs.OURS] > first[bench_inputs.LLAMA_CPP], "the README says that we lose"
     for text in (
         f"{threads} threads, {measured['context']} tokens into a conversation",
-        f"{rate(bench.OURS)} tokens per second from the 4-bit file, {size(bench.OURS)} per token",
-        f"llama.cpp gives {rate(bench.LLAMA_CPP)} from the same file, and {rate(bench.BEST)} from Q4_0",
+        f"{rate(bench_inputs.OURS)} tokens per second from the 4-bit file, {size(bench_inputs.OURS)} per token",
+        f"llama.cpp gives {rate(bench_inputs.LLAMA_CPP)} from the same file, and {rate(bench_inputs.BEST)} from Q4_0",
         f"{rate(whole)} from float32 weights ({size(whole)}), {rate(half)} from bfloat16 ({size(half)})",
         f"and {rate(eighths)} from 8-bit weights ({size(eighths)})",
-        f"after {first[bench.OURS]:.2f} s here and after {first[bench.LLAMA_CPP]:.2f} s in llama.cpp",
+        f"after {first[bench_inputs.OURS]:.2f} s here and after {first[bench_inputs.LLAMA_CPP]:.2f} s in llama.cpp",
     ):
         assert text in said, text
 
 
 def test_the_lesson_says_how_much_faster_it_is_than_llama_cpp():
-    from chapters.ch11_a_real_model import bench
+    from chapters.ch11_a_real_model import bench_inputs
 
     lesson = (ROOT / "chapters/ch11_a_real_model/lesson.md").read_text("utf-8")
     found = load("ch11_chat")["measured"]["threads"].values()
 
     def times(ours: str, other: str) -> list[str]:
         of = [
-            [bench.seconds_of(one["seconds"], n, "decode") for n in (other, ours)] for one in found
+            [bench_inputs.seconds_of(one["seconds"], n, "decode") for n in (other, ours)]
+            for one in found
         ]
         return [f"{theirs / mine:.1f}" for theirs, mine in of]
 
     said = re.findall(r"(\d\.\d) times(?: as fast| with)", lesson)
-    assert said == times(bench.OURS, "llama.cpp") + times(bench.OURS_Q4_0, bench.BEST)
+    assert said == times(bench_inputs.OURS, "llama.cpp") + times(
+        bench_inputs.OURS_Q4_0, bench_inputs.BEST
+    )
 
 
 def test_the_lesson_says_how_close_a_step_comes_to_reading():
-    from chapters.ch11_a_real_model import bench
+    from chapters.ch11_a_real_model import bench_inputs
 
     lesson = (ROOT / "chapters/ch11_a_real_model/lesson.md").read_text("utf-8")
     measured = load("ch11_chat")["measured"]
     all_threads = list(measured["threads"].values())[-1]
 
     def share(found: dict, name: str) -> str:
-        rate = measured["bytes"][name] / bench.seconds_of(found["seconds"], name, "decode")
+        rate = measured["bytes"][name] / bench_inputs.seconds_of(found["seconds"], name, "decode")
         return f"{100 * rate / found['bandwidth']:.0f}"
 
     paragraph = lesson.partition("How much faster could kernels be")[2].partition("\n\n")[0]
     said = re.findall(r"(\d+) %", paragraph)
-    assert said == [share(all_threads, bench.OURS), share(all_threads, bench.BEST)]
+    assert said == [share(all_threads, bench_inputs.OURS), share(all_threads, bench_inputs.BEST)]
 
 
 def test_no_product_is_faster_than_reading_its_weights():
@@ -100,25 +107,25 @@ def test_no_product_is_faster_than_reading_its_weights():
 
 def test_the_perplexities_in_the_runtimes_are_those_of_the_same_weights():
     """Ours as another command measured it; llama.cpp's and Transformers' within half a per cent of ours."""
-    from chapters.ch11_a_real_model import bench
+    from chapters.ch11_a_real_model import bench_inputs
 
     found = load("ch11_chat")["measured"]["perplexity"]
     known = {n: v["perplexity"] for n, v in load("ch11_perplexity")["measured"]["variants"].items()}
     same = {
-        bench.OURS: "file, x in 8 bits",
-        bench.EXACT: "file, x in float32",
-        bench.OURS_Q4_0: "Q4_0 and the file's embedding, x in 8 bits",
+        bench_inputs.OURS: "file, x in 8 bits",
+        bench_inputs.EXACT: "file, x in float32",
+        bench_inputs.OURS_Q4_0: "Q4_0 and the file's embedding, x in 8 bits",
     }
     for name, variant in same.items():
         assert abs(found[name] / known[variant] - 1) < 1e-3
-    assert found[bench.TRANSFORMERS] == found[bench.COMPILED]
+    assert found[bench_inputs.TRANSFORMERS] == found[bench_inputs.COMPILED]
     for name, ours in (
-        (bench.LLAMA_CPP, bench.OURS),
-        (bench.BEST, bench.OURS_Q4_0),
-        (bench.TRANSFORMERS, bench.EXACT),
+        (bench_inputs.LLAMA_CPP, bench_inputs.OURS),
+        (bench_inputs.BEST, bench_inputs.OURS_Q4_0),
+        (bench_inputs.TRANSFORMERS, bench_inputs.EXACT),
     ):
         assert abs(found[name] / found[ours] - 1) < 5e-3
-    assert found[bench.OURS] < 1.005 * known["float32"]  # what a default may lose
+    assert found[bench_inputs.OURS] < 1.005 * known["float32"]  # what a default may lose
 
 
 def test_the_tables_hold_what_was_measured():

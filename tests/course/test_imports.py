@@ -58,7 +58,7 @@ LAYERS = {
 KIT = [  # from below; a package may import those above it in this list
     ["draw", "ir", "quiz", "machine", "kept_files"],
     ["cpu", "gpu", "cases", "decoder"],
-    ["devices"],
+    ["measure"],
     ["pipeline"],
     ["quantized"],
     ["models", "chat"],
@@ -170,6 +170,20 @@ def test_packages_of_the_kit_have_no_cycle():
     for mine, used in _within_the_kit():
         arrows[mine].add(used)
     TopologicalSorter(arrows).prepare()  # CycleError names those that import each other
+
+
+def test_the_files_of_a_bench_have_no_cycle():
+    """A peer is imported by the name that stands in the bench. `given` is not a part of any."""
+    chapter = {m: c for m, c in FILES if re.match(r"chapters\.ch\d\d_\w+\.(?!given$)", m)}
+    arrows = {
+        module: {*_imports(code), *_named(code)} - {module} for module, code in chapter.items()
+    }
+    TopologicalSorter({m: used & set(chapter) for m, used in arrows.items()}).prepare()
+
+
+def _named(code: str) -> set[str]:
+    """The texts in `code`, among which are modules that are imported by name."""
+    return {n.value for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Constant)}
 
 
 def test_the_runner_starts_without_tvm():

@@ -11,7 +11,6 @@ from unittest import mock
 import pytest
 
 from chapters.kit import doctor
-from chapters.kit.devices import cuda_driver
 from chapters.kit.gpu import cuda_on_cpu, executors, wgsl_on_vulkan
 from chapters.runner.course import ROOT, chapter
 from chapters.runner.engine import Check, checks_of
@@ -109,8 +108,7 @@ def test_each_system_is_told_how_to_get_what_is_missing(system, says, monkeypatc
 
 def test_doctor_says_that_a_driver_is_too_old(monkeypatch):
     told = "The NVIDIA driver here is too old: it supports CUDA 12.2. Install a driver for CUDA 13"
-    monkeypatch.setattr(doctor, "too_old", lambda: told)
+    monkeypatch.setattr(doctor.machine, "old_driver", lambda: told)
     monkeypatch.setattr(doctor.machine, "cuda_state", lambda: ("no gpu", "finds no GPU"))
     found = doctor._gpus()[0]
     assert (found.mark, found.advice) == ("--", "Install a driver for CUDA 13")
-    assert cuda_driver.too_old(lambda name: None) == ""

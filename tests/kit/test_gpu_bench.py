@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 import sys
@@ -23,72 +22,98 @@ from chapters.kit.bench import (
     gpu_results,
     results,
 )
-from chapters.kit.bench.gpu_clock import FEWEST_ROUNDS, WARM_ROUNDS, Contender, interleaved, nothing
 from chapters.kit.bench.gpu_linear_bench import Layer
-from chapters.kit.bench.spread import Spread, spread
 from chapters.kit.gpu.call import signature
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import CUDA
+from chapters.kit.measure import quantiles
+from chapters.kit.measure.quantiles import FEWEST, Quantiles, measure_in_turns
 from docs.pages import gpu_results as gpu_page
 from docs.pages import results_page
 from docs.pages.folded import Folded
 from docs.pages.plots import Figure
 
-
-class Counted:
-    """A clock that has each contender take the seconds it is told, and remembers the orders."""
-
-    def __init__(self, **seconds: float):
-        self.seconds, self.orders = seconds, []
-
-    def round(self, order):
-        self.orders.append([name for name, _ in order])
-        for _, contender in order:
-            contender.prepare()
-            contender.call()
-        return {name: self.seconds[name] * (1 + len(self.orders) / 1000) for name, _ in order}
+time_cold, time_in_graph = gpu_clock.time_cold, gpu_clock.time_in_graph  # `clocks` replaces them
 
 
-def nothing_said(_text: str) -> None:
+def ignore(_text: str = "") -> None:
     pass
 
 
 # --- the protocol -------------------------------------------------------------------------------
 
 
-def test_a_spread_is_median_and_quartiles():
-    assert spread([4, 1, 3, 2, 5]) == Spread(3, 2, 4, 5)
-    assert spread([1.0, 3.0]).median == 2
-    assert json.loads(json.dumps(spread([1, 2, 3]).json()))["rounds"] == 3
+def test_quantiles_are_median_and_quartiles():
+    assert Quantiles.of([4, 1, 3, 2, 5]) == Quantiles(3, 2, 4, 5)
+    assert Quantiles.of([1.0, 3.0]).median == 2
+    assert json.loads(json.dumps(Quantiles.of([1, 2, 3]).json()))["rounds"] == 3
     for few in ([], [1.0], [1.0, 0.0], [1.0, -1.0]):
         with pytest.raises(ValueError):
-            spread(few)
+            Quantiles.of(few)
 
 
-def test_each_contender_runs_once_per_round_in_changing_order():
-    clock = Counted(a=1.0, b=2.0, c=3.0)
-    times = interleaved(dict.fromkeys("abc", Contender(nothing)), clock, rounds=20, seed=1)
-    assert len(clock.orders) == WARM_ROUNDS + 20
-    assert all(sorted(order) == ["a", "b", "c"] for order in clock.orders)
-    assert len({tuple(order) for order in clock.orders}) > 3
-    assert {name: time.rounds for name, time in times.items()} == dict.fromkeys("abc", 20)
-    assert times["a"].median < times["b"].median < times["c"].median
+def test_all_take_turns_in_changing_order_and_the_first_round_does_not_count():
+    orders: list[str] = []
+
+    def clock(name):
+        orders.append(name)
+        return [9.0 if len(orders) <= 3 else 1.0, 1.0]
+
+    times = measure_in_turns({n: lambda n=n: clock(n) for n in "abc"}, rounds=20, seed=1)
+    rounds = ["".join(orders[at : at + 3]) for at in range(0, len(orders), 3)]
+    assert len(rounds) == 21 and all(sorted(one) == ["a", "b", "c"] for one in rounds)
+    assert len(set(rounds)) > 3
+    assert times == dict.fromkeys("abc", Quantiles(1.0, 1.0, 1.0, 40))
 
 
-def test_rounds_are_fewer_where_a_round_is_long():
-    def done(each: float, rounds: int, seconds: float) -> int:
-        slow = {"slow": Contender(nothing)}
-        return interleaved(slow, Counted(slow=each), rounds=rounds, seconds=seconds)["slow"].rounds
+def test_rounds_are_fewer_where_a_round_is_long(monkeypatch):
+    def count(each: float, rounds: int, seconds: float) -> int:
+        now = [0.0]
+        monkeypatch.setattr(quantiles.time, "monotonic", lambda: now[0])
 
-    assert FEWEST_ROUNDS <= done(1.0, 100, 10.0) <= 10
-    assert done(9.0, 100, 1.0) == FEWEST_ROUNDS and done(9.0, 4, 1.0) == 4
+        def clock():
+            now[0] += each
+            return [each]
+
+        return measure_in_turns({"slow": clock}, rounds, seconds=seconds)["slow"].rounds
+
+    assert FEWEST <= count(1.0, 100, 10.0) <= 11
+    assert count(9.0, 100, 1.0) == FEWEST and count(9.0, 2, 1.0) == 2
 
 
-def test_what_a_call_overwrites_is_restored_before_each():
-    told = []
-    contender = Contender(lambda: told.append("call"), lambda: told.append("prepare"))
-    interleaved({"a": contender}, Counted(a=1.0), rounds=2)
-    assert told == ["prepare", "call"] * (WARM_ROUNDS + 2)
+def test_tritons_clocks_are_asked_for_all_timings(monkeypatch):
+    """do_bench and do_bench_cudagraph count milliseconds."""
+    asked = {}
+
+    def do_bench(call, **how):
+        asked["once"] = how
+        return [1.0, 2.0]
+
+    def do_bench_cudagraph(call, **how):
+        asked["in a graph"] = how
+        return [3.0]
+
+    fakes = SimpleNamespace(do_bench=do_bench, do_bench_cudagraph=do_bench_cudagraph)
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(testing=fakes))
+    monkeypatch.setitem(sys.modules, "triton.testing", fakes)
+    assert time_cold(ignore, 0.02) == [1e-3, 2e-3]
+    assert time_in_graph(ignore) == [3e-3]
+    assert asked["once"] == {"warmup": 1, "rep": 20.0, "return_mode": "all"}
+    assert asked["in a graph"] == {"return_mode": "all"}
+
+
+@pytest.fixture(autouse=True)
+def clocks(monkeypatch):
+    """No GPU: each timing is of one call, by the host's clock."""
+
+    def once(call, seconds=1.0):
+        assert seconds > 0
+        start = time.perf_counter()
+        call()
+        return [time.perf_counter() - start]
+
+    monkeypatch.setattr(gpu_clock, "time_cold", once)
+    monkeypatch.setattr(gpu_clock, "time_in_graph", lambda call: 2 * once(call))
 
 
 @pytest.mark.parametrize(("there", "found"), [(True, 101_376), (False, 5)])
@@ -147,7 +172,7 @@ def torch():
     return pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
-ON_CPU = {"rounds": 3, "seconds": 1.0, "say": nothing_said, "device": "cpu"}
+ON_CPU = {"quick": True, "say": ignore, "device": "cpu"}
 
 
 def compiled_for_cpu(func):
@@ -166,15 +191,15 @@ def test_norms_are_compared_with_float64(torch):
     x1, x2, weight = gpu_norm_bench.draw((4, 1, 256), "bfloat16", "cpu")
     way = gpu_norm_bench.eager(x1, x2, weight, gpu_norm_bench.EPSILON)
     assert 0 < gpu_norm_bench.checked(way, x1, x2, weight) < gpu_norm_bench.TOLERANCE["bfloat16"]
-    norm, total = way.results()
+    norm, total = way[1]()
     spoiled = {
         "the sum is not": (norm, total * 1.01),
         "off by": (norm * 1.05, total),
         "not a number": (torch.full_like(norm, float("nan")), total),
     }
     for words, outputs in spoiled.items():
-        bad = gpu_norm_bench.NormCall(nothing, lambda outputs=outputs: outputs)
-        with pytest.raises(gpu_norm_bench.WrongNumbersError, match=words):
+        bad = ignore, lambda outputs=outputs: outputs
+        with pytest.raises(gpu_clock.WrongNumbersError, match=words):
             gpu_norm_bench.checked(bad, x1, x2, weight)
 
 
@@ -183,12 +208,13 @@ def test_norms_that_are_wrong_or_missing_are_told_and_not_timed(torch):
         import no_such_library  # noqa: F401
 
     def wrong(x1, x2, weight, epsilon):
-        return gpu_norm_bench.NormCall(nothing, lambda: (x1, x1 + x2))
+        return ignore, lambda: (x1, x1 + x2)
 
-    clock = Counted(copy=1e-3, eager=2e-3)
     ways = {"eager": gpu_norm_bench.eager, "absent": absent, "wrong": wrong}
-    case = gpu_norm_bench.measure((4, 1, 64), "float16", (clock, None), ways, **ON_CPU)
-    assert set(case["seconds"]) == {"copy", "eager"} and set(case["errors"]) == {"eager"}
+    case = gpu_norm_bench.measure((4, 1, 64), "float16", ways, **ON_CPU)
+    assert set(case["graph_seconds"]) == set(case["seconds"]) == {"copy", "eager"} and set(
+        case["errors"]
+    ) == {"eager"}
     assert case["missing"]["absent"] == "no_such_library is not installed"
     assert "WrongNumbersError" in case["missing"]["wrong"]
     assert json.loads(json.dumps(case)) == case
@@ -204,8 +230,8 @@ def test_layers_are_compared_with_float64(torch):
     spoiled = {"off by": right - bias, "not finite": right.clone()}
     spoiled["not finite"][77, 3] = float("nan")  # in a row that is not among those compared
     for words, out in spoiled.items():
-        with pytest.raises(gpu_linear_bench.WrongNumbersError, match=words):
-            gpu_linear_bench.checked(nothing, lambda out=out: out, x, w, bias)
+        with pytest.raises(gpu_clock.WrongNumbersError, match=words):
+            gpu_linear_bench.checked(ignore, lambda out=out: out, x, w, bias)
 
 
 def test_a_kernel_is_given_tensors_of_the_dtypes_it_declares(torch):
@@ -219,11 +245,9 @@ def test_a_kernel_is_given_tensors_of_the_dtypes_it_declares(torch):
     product = te.compute((m, n), lambda i, j: te.sum(wide[0](i, r) * wide[1](j, r), r))
     total = te.compute((m, n), lambda i, j: product[i, j] + bias[j])
     func = te.create_prim_func([*operands, bias, total])
-    names = {"right, then an add": 2e-3, "right": 1e-3}
-    clock = Counted(**names, **{gpu_results.LINEAR: 1e-3, "PyTorch's matmul, then an add": 2e-3})
     kernels = {"right": lambda: func, "for another layer": lambda: func.with_attr("x", 1)}
     ways = {"separately": ["right"], "compile_it": compiled_for_cpu}
-    case = gpu_linear_bench.measure(Layer(m, n, k, "float16"), clock, kernels, **ways, **ON_CPU)
+    case = gpu_linear_bench.measure(Layer(m, n, k, "float16"), kernels, **ways, **ON_CPU)
     assert case["errors"]["right, then an add"] < 1e-6
     assert case["errors"]["right"] < 1e-6 and "refused" in case["missing"]["for another layer"]
     assert case["bytes"]["right"] == Layer(m, n, k, "float16").bytes_moved("float32")
@@ -232,41 +256,18 @@ def test_a_kernel_is_given_tensors_of_the_dtypes_it_declares(torch):
 
 def test_a_layer_of_one_row_is_timed_beside_a_copy_of_as_many_bytes(torch):
     layer = Layer(1, 64, 512, "bfloat16")
-    clock = Counted(**{gpu_results.LINEAR: 2.0, "PyTorch's matmul, then an add": 3.0, "copy": 1.0})
-    case = gpu_linear_bench.measure(layer, clock, {}, compile_it=compiled_for_cpu, **ON_CPU)
-    assert 1.0 <= case["seconds"]["copy"]["median"] < 1.1  # `Counted` drifts
+    case = gpu_linear_bench.measure(layer, {}, compile_it=compiled_for_cpu, **ON_CPU)
+    assert set(case["seconds"]) == {"copy", gpu_results.LINEAR, "PyTorch's matmul, then an add"}
     assert case["bytes"]["copy"] == layer.bytes_moved("bfloat16")
     copied = gpu_linear_bench.copy_of(case["bytes"]["copy"], "cpu")()
     assert abs(2 * copied.nbytes - case["bytes"]["copy"]) < 2
 
 
-class Event:
-    """Stands in for a CUDA event: the time of day."""
-
-    def __init__(self, enable_timing: bool):
-        assert enable_timing
-
-    def record(self) -> None:
-        self.at = time.perf_counter()
-
-    def elapsed_time(self, end: Event) -> float:
-        return 1e3 * (end.at - self.at)
-
-
 @pytest.fixture
 def cuda_stand_in(torch, monkeypatch):
-    """What the bench uses of torch.cuda, on a machine without a GPU; the kernels for TVM then do not compile.
-
-    Replaying a graph does nothing.
-    """
-    graph = SimpleNamespace(replay=nothing)
-    fakes = {"Event": Event, "CUDAGraph": lambda: graph, "synchronize": nothing}
-    for name, fake in fakes.items():
-        monkeypatch.setattr(torch.cuda, name, fake)
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph: contextlib.nullcontext())
+    """A machine without a GPU, where the kernels for TVM do not compile."""
     monkeypatch.setattr(bench, "DEVICE", "cpu")
     monkeypatch.setattr(bench, "missing", str)
-    monkeypatch.setattr(gpu_clock, "FLUSH_BYTES", 1 << 10)
     monkeypatch.setitem(gpu_norms.IMPLEMENTATIONS, "torch.compile", gpu_norm_bench.eager)
     monkeypatch.setitem(gelu_layers.IMPLEMENTATIONS, "torch.compile", gpu_gelu_bench.eager)
 
@@ -307,7 +308,7 @@ def test_a_run_from_end_to_end_but_for_the_gpu(cuda_stand_in, folder, monkeypatc
 
 def test_the_norms_that_chapter_4_keeps_of_a_gpu(cuda_stand_in, folder):
     measured = gpu_norm_bench.measure_all(
-        gpu_norms.IMPLEMENTATIONS, quick=True, say=nothing_said, device="cpu"
+        gpu_norms.IMPLEMENTATIONS, quick=True, say=ignore, device="cpu"
     )
     assert measured["ceilings"]["copy_rate"] > 0 and len(measured["cases"]) == 1
     results.save("ch04_gpu", measured, "python -m chapters bench 4", folder)
@@ -317,7 +318,7 @@ def test_the_norms_that_chapter_4_keeps_of_a_gpu(cuda_stand_in, folder):
 
 def test_cases_that_begin_too_late_are_named(cuda_stand_in, monkeypatch):
     monkeypatch.setattr(bench.time, "monotonic", iter([0.0, *[1e6] * 20]).__next__)
-    assert bench.run(quick=True, say=nothing_said) == {}
+    assert bench.run(quick=True, say=ignore) == {}
 
 
 # --- kernels, tables, pages ----------------------------------------------------------------------
@@ -348,7 +349,7 @@ def made_up() -> dict[str, dict]:
     """Results as `bench 8` writes them, with round numbers."""
 
     def times(**seconds: float) -> dict:
-        return {n: Spread(s, 0.9 * s, 1.1 * s, 100).json() for n, s in seconds.items()}
+        return {n: Quantiles(s, 0.9 * s, 1.1 * s, 100).json() for n, s in seconds.items()}
 
     ceilings = {"copy_rate": 4e12, "matrix_rate": 8e14}
     norm = {"shape": [64, 1, 4096], "dtype": "float16", "bytes": 4_000_000, "operations": 2_000_000}
@@ -407,7 +408,7 @@ def test_with_results_the_page_shows_each_figure_and_each_source_once(written):
 
 
 def timed(seconds: dict[str, float], **more) -> dict:
-    times = {name: Spread(s, 0.9 * s, 1.1 * s, 100).json() for name, s in seconds.items()}
+    times = {name: Quantiles(s, 0.9 * s, 1.1 * s, 100).json() for name, s in seconds.items()}
     return {"dtype": "float16", "seconds": times, "bytes": dict.fromkeys(times, 10**8), **more}
 
 

@@ -6,7 +6,6 @@ import random
 import re
 import shutil
 import subprocess
-from dataclasses import fields
 
 import pytest
 
@@ -207,11 +206,9 @@ def test_shared_memory_of_a_block():
     assert block_shared_bytes("sm_999") == LEAST_BLOCK_SHARED_BYTES == 99 * 1024
 
 
-def test_every_board_has_a_source_and_says_what_it_lacks():
+def test_every_board_has_a_source():
     for board in BOARDS.values():
         assert board.arch in ARCHITECTURES and len(board.source) > 20
-        lacking = [f.name for f in fields(board) if getattr(board, f.name) is None]
-        assert bool(lacking) == bool(board.missing)
         # the rate is lanes times two operations times a clock between 1 and 3 GHz
         clock = board.float32 / (2 * ARCHITECTURES[board.arch].lanes * board.multiprocessors)
         assert 1e9 < clock < 3e9, (board.name, clock)

@@ -20,13 +20,12 @@ import pytest
 from chapters.ch04_add_rms_norm import bench as norm_bench
 from chapters.ch05_schedules_and_their_limits import bench as matmul_bench
 from chapters.ch09_the_compiler import bench as decoder_bench
-from chapters.ch11_a_real_model import bench as chat_bench
-from chapters.ch11_a_real_model import bench_kernels
-from chapters.ch11_a_real_model.first_token import PROMPT
+from chapters.ch11_a_real_model import bench_inputs, bench_kernels
+from chapters.ch11_a_real_model.bench_inputs import FIRST_PROMPT
 from chapters.kit.bench.gpu_results import least_bytes
 from chapters.kit.bench.results import FOLDER, load
 from chapters.kit.decoder.llama_config import LlamaConfig
-from chapters.kit.gpu.gpus import find_board
+from chapters.kit.gpu.gpus import BOARDS, Board
 from docs.pages.results_page import peaks_by_device
 
 CACHE = 256 << 20  # bytes: more than the caches of any machine measured here
@@ -178,7 +177,7 @@ def chat(m: dict, on: Machine) -> Iterator[Rate]:
     for threads, one in m["threads"].items():
         for key, time in one["seconds"].items():
             name, function = key.rsplit(" ", 1)
-            size = m["bytes"].get(name) or m["bytes"][chat_bench.BEST]
+            size = m["bytes"].get(name) or m["bytes"][bench_inputs.BEST]
             if function == "decode":
                 yield Rate(f"{key}, {threads}", size / time, one["bandwidth"])
             else:
@@ -190,11 +189,11 @@ def chat(m: dict, on: Machine) -> Iterator[Rate]:
     for name, time in m["first token"].items():
         size = m["bytes"].get(name, 0)
         yield on.moving(f"first token, {name}", size, time, 2)
-        yield on.arithmetic(f"first token, {name}", 2 * PROMPT * size, time, 2, "vpdpbusd")
+        yield on.arithmetic(f"first token, {name}", 2 * FIRST_PROMPT * size, time, 2, "vpdpbusd")
     for name, parts in m["kernels"].items():
         if name == bench_kernels.BYTES:
             continue
-        size = m["bytes"]["Transformers" if name == "float32 weights" else chat_bench.OURS]
+        size = m["bytes"]["Transformers" if name == "float32 weights" else bench_inputs.OURS]
         reading = m["kernels"][bench_kernels.BYTES][bench_kernels.PER_SECOND]
         yield Rate(name, size / sum(parts.values()), reading)
 
@@ -203,11 +202,17 @@ def conversation(m: dict, _: Machine) -> Iterator[Rate]:
     measured = load("ch11_chat")["measured"]
     most = max(one["bandwidth"] for one in measured["threads"].values())
     for turn in m["turns"]:
-        rate = turn["tokens_per_second"] * measured["bytes"][chat_bench.OURS]
+        rate = turn["tokens_per_second"] * measured["bytes"][bench_inputs.OURS]
         yield Rate(turn["user"], rate, most)
         # a first token reads all weights too
-        first = measured["bytes"][chat_bench.OURS] / turn["first_token_seconds"]
+        first = measured["bytes"][bench_inputs.OURS] / turn["first_token_seconds"]
         yield Rate(f"first token: {turn['user']}", first, most)
+
+
+def board_of(name: str) -> Board:
+    """The data sheet of the GPU on which a results file was measured; NVIDIA's driver says "NVIDIA H200"."""
+    driver = {"NVIDIA H100 80GB HBM3": "H100 SXM"}.get(load(name)["gpu"], load(name)["gpu"])
+    return next(board for board in BOARDS.values() if driver.endswith(board.name))
 
 
 def on_gpu(name: str) -> Callable[[dict, Machine | None], Iterator[Rate]]:
@@ -217,7 +222,7 @@ def on_gpu(name: str) -> Callable[[dict, Machine | None], Iterator[Rate]]:
     """
 
     def rates(m: dict, _: Machine | None) -> Iterator[Rate]:
-        board = find_board(load(name)["gpu"])
+        board = board_of(name)
         yield Rate("a large copy", m["ceilings"]["copy_rate"], board.bandwidth)
         yield Rate("a large product", m["ceilings"]["matrix_rate"], board.tensor)
         for case in m["cases"]:
@@ -235,7 +240,7 @@ def on_gpu(name: str) -> Callable[[dict, Machine | None], Iterator[Rate]]:
 
 
 def stores(m: dict, _: Machine | None) -> Iterator[Rate]:
-    board = find_board(load("ch08_stores")["gpu"])
+    board = board_of("ch08_stores")
     for kernel, busy in m["profiles"].items():
         for part in ("memory", "second-level cache", "tensor cores"):
             yield Rate(f"{kernel}, {part}", busy[part], 1.0)

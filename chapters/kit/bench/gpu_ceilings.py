@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from chapters.kit.bench.gpu_clock import Clock, Contender, interleaved
+from chapters.kit.bench.gpu_clock import compare_calls
 
 COPIED_BYTES = 1 << 31  # read and written together
 MATRIX = 8192  # rows and columns
@@ -72,7 +72,7 @@ def best_of(seconds: dict[str, dict], names: Sequence[str]) -> tuple[str, float]
     return name, median
 
 
-def measured(clock: Clock, quick: bool = False, device: str = "cuda") -> Ceilings:
+def measured(quick: bool = False, device: str = "cuda") -> Ceilings:
     """Measure both rates. The matrices are random: zeros need less power, so a GPU multiplies them faster."""
     import torch
 
@@ -82,8 +82,9 @@ def measured(clock: Clock, quick: bool = False, device: str = "cuda") -> Ceiling
     target = torch.empty_like(source)
     a, b = (torch.randn(side, side, device=device).bfloat16() for _ in "ab")
     product = torch.empty_like(a)
-    copy = Contender(lambda: target.copy_(source))
-    matrix = Contender(lambda: torch.matmul(a, b, out=product))
-    contenders = {"copy": copy, "matrix": matrix}
-    times = interleaved(contenders, clock, rounds=5 if quick else 30)
+    calls = {
+        "copy": lambda: target.copy_(source),
+        "matrix": lambda: torch.matmul(a, b, out=product),
+    }
+    times = compare_calls(calls, quick)
     return Ceilings(size / times["copy"].median, 2 * side**3 / times["matrix"].median)

@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from chapters.kit.bench import gpu_linear_bench as linear
-from chapters.kit.bench.gpu_clock import Clock, Contender, interleaved, usable
+from chapters.kit.bench.gpu_clock import Call, measure_case, returned
 from chapters.kit.bench.gpu_linear_bench import Layer
-from chapters.kit.bench.gpu_norm_bench import returned
 
 EAGER = "PyTorch's linear, then gelu"
 
@@ -29,8 +28,7 @@ def eager(x, w, bias):
     """PyTorch, operator by operator: the library's product with the bias in its epilogue, then GELU."""
     from torch.nn import functional
 
-    made = returned(lambda: functional.gelu(functional.linear(x, w, bias)))
-    return made.call, made.results
+    return returned(lambda: functional.gelu(functional.linear(x, w, bias)))
 
 
 def compiled_by_torch(x, w, bias):
@@ -42,8 +40,7 @@ def compiled_by_torch(x, w, bias):
     def both(x, w, bias):
         return functional.gelu(functional.linear(x, w, bias))
 
-    made = returned(lambda: both(x, w, bias))
-    return made.call, made.results
+    return returned(lambda: both(x, w, bias))
 
 
 LIBRARIES = {EAGER: eager, "torch.compile": compiled_by_torch}
@@ -51,29 +48,20 @@ LIBRARIES = {EAGER: eager, "torch.compile": compiled_by_torch}
 
 def measure(
     layer: Layer,
-    clock: Clock,
     implementations: Mapping[str, Callable],
     *,
-    rounds: int,
-    seconds: float,
+    quick: bool,
     say: Callable[[str], None],
     device: str = "cuda",
 ) -> dict:
     """One case of the results file: the times of every implementation that is installed and right."""
     tensors = linear.draw(layer, device)
 
-    def made(make: Callable) -> tuple[Contender, float]:
+    def made(make: Callable) -> tuple[Call, float]:
         call, result = make(*tensors)
-        return Contender(call), linear.checked(call, result, *tensors, error)
+        return call, linear.checked(call, result, *tensors, error)
 
     makers = {name: functools.partial(made, make) for name, make in implementations.items()}
-    contenders, errors, missing = usable(makers, say)
-    times = interleaved(contenders, clock, rounds=rounds, seconds=seconds)
-    return {
-        **asdict(layer),
-        "operations": layer.operations,
-        "bytes": layer.bytes_moved(layer.dtype),
-        "seconds": {name: time.json() for name, time in times.items()},
-        "errors": errors,
-        "missing": missing,
-    }
+    _, case = measure_case(makers, quick, say)
+    moved = layer.bytes_moved(layer.dtype)
+    return {**asdict(layer), "operations": layer.operations, "bytes": moved, **case}

@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from chapters.kit.bench.gpu_clock import Clock, Contender, interleaved, usable
-from chapters.kit.bench.gpu_norm_bench import WrongNumbersError, returned
+from chapters.kit.bench.gpu_clock import COPY, Call, WrongNumbersError, measure_case, returned
 from chapters.kit.gpu.call import compiled, signature
 from chapters.kit.gpu.limits import ITEM_BYTES
 
@@ -120,8 +119,7 @@ def by_torch(x, w, bias, *, fused: bool):
     import torch
 
     if fused:
-        made = returned(lambda: torch.nn.functional.linear(x, w, bias))
-        return made.call, made.results
+        return returned(lambda: torch.nn.functional.linear(x, w, bias))
     out = torch.full((len(x), len(w)), float("nan"), dtype=x.dtype, device=x.device)
 
     def separately() -> None:
@@ -142,11 +140,9 @@ def copy_of(moved: int, device: str) -> Callable[[], object]:
 
 def measure(
     layer: Layer,
-    clock: Clock,
     kernels: Mapping[str, Callable[[], object]],
     *,
-    rounds: int,
-    seconds: float,
+    quick: bool,
     say: Callable[[str], None],
     separately: Sequence[str] = (),
     device: str = "cuda",
@@ -176,23 +172,16 @@ def measure(
     ways |= {f"{name}, then an add": functools.partial(way, name, False) for name in separately}
     moved: dict[str, int] = {}
 
-    def made(name: str) -> tuple[Contender, float]:
+    def made(name: str) -> tuple[Call, float]:
         call, result = ways[name]()
         off = checked(call, result, *tensors)
         moved[name] = layer.bytes_moved(str(result().dtype).removeprefix("torch."))
-        return Contender(call), off
+        return call, off
 
     makers = {name: functools.partial(made, name) for name in ways}
-    contenders, errors, missing = usable(makers, say)
+    copy = None
     if layer.m == 1:
-        contenders["copy"] = Contender(copy_of(layer.bytes_moved(layer.dtype), device))
-        moved["copy"] = layer.bytes_moved(layer.dtype)
-    times = interleaved(contenders, clock, rounds=rounds, seconds=seconds)
-    return {
-        **asdict(layer),
-        "operations": layer.operations,
-        "bytes": moved,
-        "seconds": {name: time.json() for name, time in times.items()},
-        "errors": errors,
-        "missing": missing,
-    }
+        moved[COPY] = layer.bytes_moved(layer.dtype)
+        copy = copy_of(moved[COPY], device)
+    _, case = measure_case(makers, quick, say, copy)
+    return {**asdict(layer), "operations": layer.operations, "bytes": moved, **case}

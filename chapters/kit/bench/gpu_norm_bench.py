@@ -1,7 +1,7 @@
 """Add and RMSNorm on a GPU: our kernels and libraries that do the same, checked before they are timed.
 
-Every implementation is a function of (x1, x2, weight, epsilon) on PyTorch's tensors that returns a NormCall: how to
-call it, and how to get its results.
+Every implementation is a function of (x1, x2, weight, epsilon) on PyTorch's tensors that returns two functions: the
+call, and (norm, total) after the first call. One that works in place goes on with its own results, once it is timed.
 """
 
 from __future__ import annotations
@@ -9,32 +9,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-from chapters.kit.bench.gpu_clock import Clock, Contender, GraphClock, interleaved, nothing, usable
-from chapters.kit.bench.spread import Spread
+from chapters.kit.bench import gpu_clock
+from chapters.kit.bench.gpu_clock import Call, WrongNumbersError, returned
 from chapters.kit.gpu.limits import ITEM_BYTES
+from chapters.kit.measure.quantiles import Quantiles
 
 SHAPES = ((1, 1, 4096), (64, 1, 4096), (1, 512, 4096), (1, 4096, 4096), (8192, 8192))
 DTYPES = ("float16", "bfloat16")
 EPSILON = 1e-5
 IN_A_GRAPH = 64  # rows, at most, for which a call is also timed in a graph: it takes less time than its launch
-CASE_SECONDS = 2.0  # of timing within a case
 # largest error allowed in a row, as a share of its largest value: two roundings of the dtype
 TOLERANCE = {"float16": 1.5e-3, "bfloat16": 1.2e-2, "float32": 2e-6}
-
-
-class WrongNumbersError(Exception):
-    """An implementation's results differ from float64's by more than the tolerance, so it is not timed."""
-
-
-@dataclass(frozen=True)
-class NormCall:
-    """call: compute. results: (norm, total) after a call. prepare: fills inputs that a call overwrites."""
-
-    call: Callable[[], object]
-    results: Callable[[], tuple]
-    prepare: Callable[[], object] = nothing
+Norm = tuple[Call, Callable[[], tuple]]
 
 
 def bytes_moved(shape: tuple[int, ...], dtype: str) -> int:
@@ -72,12 +59,12 @@ def error(norm, total, x1, x2, weight, epsilon: float = EPSILON) -> float:
     return worst
 
 
-def checked(made: NormCall, x1, x2, weight) -> float:
-    """The error of one call of `made`; raises WrongNumbersError if it is above the tolerance."""
-    made.prepare()
-    made.call()
+def checked(made: Norm, x1, x2, weight) -> float:
+    """The error of the first call of `made`; raises WrongNumbersError if it is above the tolerance."""
+    call, results = made
+    call()
     dtype = str(x1.dtype).removeprefix("torch.")
-    worst = error(*made.results(), x1, x2, weight)
+    worst = error(*results(), x1, x2, weight)
     if worst > TOLERANCE[dtype]:
         raise WrongNumbersError(f"the norm is off by {worst:.1e} of its row's largest value")
     return worst
@@ -86,44 +73,38 @@ def checked(made: NormCall, x1, x2, weight) -> float:
 def measure(
     shape: tuple[int, ...],
     dtype: str,
-    clocks: tuple[Clock, GraphClock | None],
     implementations: Mapping[str, Callable],
     *,
-    rounds: int,
-    seconds: float,
+    quick: bool,
     say: Callable[[str], None],
     device: str = "cuda",
 ) -> dict:
-    """One case of the results file: the times of every implementation that is installed and right.
-
-    clocks: for single calls, and for calls in a graph or None.
-    """
+    """One case of the results file: the times of every implementation that is installed and right."""
     x1, x2, weight = draw(shape, dtype, device)
 
-    def made(make: Callable) -> tuple[Contender, float]:
-        way = make(x1, x2, weight, EPSILON)
-        return Contender(way.call, way.prepare), checked(way, x1, x2, weight)
+    def made(make: Callable) -> tuple[Call, float]:
+        norm = make(x1, x2, weight, EPSILON)
+        return norm[0], checked(norm, x1, x2, weight)
 
     makers = {name: functools.partial(made, make) for name, make in implementations.items()}
-    peers, errors, missing = usable(makers, say)
-    contenders = {"copy": Contender(copy_call(x1, x2)), **peers}
-    once, graph = clocks
-    times = interleaved(contenders, once, rounds=rounds, seconds=seconds)
-    in_graph: dict[str, Spread] = {}
-    if graph is not None and math.prod(shape[:-1]) <= IN_A_GRAPH:
-        makers = {n: lambda n=n, c=c: (c, graph.capture(n, c)) for n, c in contenders.items()}
-        held, _, not_held = usable(makers, lambda text: say(f"{text} (in a graph)"))
-        missing |= {f"{name} in a graph": reason for name, reason in not_held.items()}
-        in_graph = interleaved(held, graph, rounds=rounds, seconds=seconds)
+    calls, case = gpu_clock.measure_case(makers, quick, say, copy_call(x1, x2))
+    in_graph: dict[str, Quantiles] = {}
+    if math.prod(shape[:-1]) <= IN_A_GRAPH:
+        graphs = {
+            name: lambda call=call: (Quantiles.of(gpu_clock.time_in_graph(call)), 0)
+            for name, call in calls.items()
+        }
+        in_graph, _, failed = gpu_clock.make_usable(
+            graphs, lambda text: say(f"{text} (in a graph)")
+        )
+        case["missing"] |= {f"{name} in a graph": reason for name, reason in failed.items()}
     return {
         "shape": list(shape),
         "dtype": dtype,
         "bytes": bytes_moved(shape, dtype),
         "operations": operations(shape),
-        "seconds": {name: time.json() for name, time in times.items()},
-        "graph_seconds": {name: time.json() for name, time in in_graph.items()},
-        "errors": errors,
-        "missing": missing,
+        **case,
+        "graph_seconds": {name: quantiles.json() for name, quantiles in in_graph.items()},
     }
 
 
@@ -135,19 +116,16 @@ def measure_all(
 ) -> dict:
     """`measure` every shape in bfloat16, with the ceilings of the same run: the GPU part of `bench 4`'s results."""
     from chapters.kit.bench.gpu_ceilings import measured
-    from chapters.kit.bench.gpu_clock import EventClock
 
-    clock = EventClock(device=device)
-    ceilings, cases = measured(clock, quick, device).json(), []
+    ceilings, cases = measured(quick, device).json(), []
     for shape in SHAPES[1:2] if quick else SHAPES:
         say(f"bfloat16, {shape}")
-        clocks = clock, GraphClock()
-        limits = {"rounds": 5 if quick else 100, "seconds": CASE_SECONDS, "say": say}
-        cases.append(measure(shape, "bfloat16", clocks, implementations, device=device, **limits))
+        about = {"quick": quick, "say": say, "device": device}
+        cases.append(measure(shape, "bfloat16", implementations, **about))
     return {"ceilings": ceilings, "cases": cases, "skipped": []}
 
 
-def copy_call(x1, x2) -> Callable[[], object]:
+def copy_call(x1, x2) -> Call:
     """A copy of two tensors: it moves as many bytes as the fused kernel, except for the weight."""
     import torch
 
@@ -162,7 +140,7 @@ def copy_call(x1, x2) -> Callable[[], object]:
 def by_kernel(kernel: Callable[[tuple[int, ...], str], object]) -> Callable:
     """The implementation that runs `kernel(shape, dtype)`, a PrimFunc of x1, x2, weight, norm and total."""
 
-    def make(x1, x2, weight, epsilon: float) -> NormCall:
+    def make(x1, x2, weight, epsilon: float) -> Norm:
         import torch
 
         from chapters.kit.gpu.call import compiled
@@ -171,22 +149,12 @@ def by_kernel(kernel: Callable[[tuple[int, ...], str], object]) -> Callable:
         # poisoned: an element that is never written is not a number
         norm, total = (torch.full_like(x1, float("nan")) for _ in "nt")
         call = compiled(kernel(tuple(x1.shape), dtype))([x1, x2, weight, norm, total])
-        return NormCall(call, lambda: (norm, total))
+        return call, lambda: (norm, total)
 
     return make
 
 
-def returned(function: Callable) -> NormCall:
-    """A NormCall for a function that returns its results, such as (norm, total), in new tensors."""
-    kept: list = []
-
-    def call() -> None:
-        kept[:] = [function()]
-
-    return NormCall(call, lambda: kept[0])
-
-
-def eager(x1, x2, weight, epsilon: float) -> NormCall:
+def eager(x1, x2, weight, epsilon: float) -> Norm:
     """PyTorch, operator by operator."""
     import torch
 
@@ -197,7 +165,7 @@ def eager(x1, x2, weight, epsilon: float) -> NormCall:
     return returned(both)
 
 
-def compiled_by_torch(x1, x2, weight, epsilon: float) -> NormCall:
+def compiled_by_torch(x1, x2, weight, epsilon: float) -> Norm:
     """PyTorch's own compiler, with all its tuning except CUDA graphs."""
     import torch
 
@@ -209,24 +177,18 @@ def compiled_by_torch(x1, x2, weight, epsilon: float) -> NormCall:
     return returned(lambda: both(x1, x2, weight))
 
 
-def by_flashinfer(x1, x2, weight, epsilon: float) -> NormCall:
-    """FlashInfer's kernel. It works in place: x1 becomes the norm and x2 the sum, so `prepare` refills both."""
+def by_flashinfer(x1, x2, weight, epsilon: float) -> Norm:
+    """FlashInfer's kernel. It works in place: the first tensor becomes the norm, and the second the sum."""
     from flashinfer.norm import fused_add_rmsnorm
 
     norm, total = (x.reshape(-1, x.shape[-1]).clone() for x in (x1, x2))
-
-    def prepare() -> None:
-        norm.copy_(x1.reshape(norm.shape))
-        total.copy_(x2.reshape(total.shape))
-
-    return NormCall(
+    return (
         lambda: fused_add_rmsnorm(norm, total, weight, epsilon),
         lambda: (norm.reshape(x1.shape), total.reshape(x1.shape)),
-        prepare,
     )
 
 
-def by_quack(x1, x2, weight, epsilon: float) -> NormCall:
+def by_quack(x1, x2, weight, epsilon: float) -> Norm:
     """quack's kernels, written in CuTe's Python."""
     from quack.rmsnorm import rmsnorm_fwd
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point, best_of
+from chapters.kit.bench.gpu_clock import COPY
 from chapters.kit.bench.gpu_gelu_bench import EAGER as EAGER_GELU
 from chapters.kit.bench.results import Several, Shown, load, made_with, not_yet
 from chapters.kit.draw.table import Table, si
@@ -20,7 +21,6 @@ LINEAR_UNFUSED = tuple(f"{name}{THEN_ADD}" for name in ("PyTorch's matmul", *LIN
 NORM_OURS = ("wide_kernel", "row_kernel")
 NORM_UNFUSED = ("PyTorch",)
 SPACE = "\u00a0"  # no line breaks here: a narrow column would break sizes at every space
-COPY = "copy"  # a contender that only moves as many bytes: no implementation, but what the others are compared with
 
 
 def shown(name: str, chapter: int, *tables: Callable[[list[dict]], Table]) -> Several | Shown:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 from collections.abc import Callable, Sequence
 
-MODE = "TVM_CUDA_COMPILE_MODE"
+MODE = "TVM_CUDA_COMPILE_MODE"  # TVM's choice of a compiler: "nvrtc", or "nvcc"
 ASYNCHRONOUS = {"tirx.use_async_copy": True}  # kernels that mark no copy stay as they are
 
 
 def compiled(func, target=None) -> Callable[[Sequence], Callable[[], None]]:
     """`func`, compiled, as a function of its tensors. It returns a call without arguments, which writes the outputs.
 
-    target: by default that of the first CUDA device. NVRTC compiles; if it fails, nvcc, unless the environment variable
-    TVM_CUDA_COMPILE_MODE chooses. Raises ValueError if `func` is only for another architecture.
+    target: by default that of the first CUDA device. NVRTC compiles, or nvcc: see `choose_compiler`. Raises ValueError
+    if `func` is only for another architecture.
     """
     import tvm
 
-    target = target or tvm.target.Target.from_device(tvm.cuda(0))
-    main = with_either_compiler(lambda: executable(func, target)["main"])
+    choose_compiler()
+    main = executable(func, target or tvm.target.Target.from_device(tvm.cuda(0)))["main"]
     return lambda tensors: bound(main, tensors)
 
 
@@ -36,18 +38,12 @@ def executable(func, target):
         return tvm.compile(mod, target=target_of(func, target), tir_pipeline=pipeline_of(mod))
 
 
-def with_either_compiler(load: Callable):
-    """load(), which compiles CUDA text by NVRTC; if that fails, once more by nvcc, unless MODE has chosen already."""
-    try:
-        return load()
-    except Exception:
-        if MODE in os.environ:
-            raise
-        os.environ[MODE] = "nvcc"
-        try:
-            return load()
-        finally:
-            del os.environ[MODE]
+def choose_compiler() -> None:
+    """Let TVM compile CUDA text by nvcc where the package for NVRTC is missing, unless MODE chooses."""
+    # "cuda" alone is a namespace, which other packages of NVIDIA share
+    nvrtc = all(importlib.util.find_spec(name) for name in ("cuda", "cuda.bindings"))
+    if not nvrtc and shutil.which("nvcc"):
+        os.environ.setdefault(MODE, "nvcc")
 
 
 def bound(main: Callable, tensors: Sequence) -> Callable[[], None]:

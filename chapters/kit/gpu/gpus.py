@@ -78,14 +78,6 @@ class Board:
     cache_bytes: int | None
     source: str
 
-    @property
-    def missing(self) -> str:
-        """Which of its numbers have no source here, as a sentence; "" if all have one."""
-        names = {"bandwidth": "memory bandwidth", "float32": "float32 rate"}
-        names |= {"tensor": "tensor cores' rate", "cache_bytes": "size of the cache"}
-        lacking = [text for name, text in names.items() if getattr(self, name) is None]
-        return f"no source found for: {', '.join(lacking)}" if lacking else ""
-
 
 # What the course's kernels ask for. Each is tried with NVIDIA's compiler in tests/kit/test_gpus.py.
 INSTRUCTIONS = {
@@ -172,15 +164,6 @@ BOARDS: Mapping[str, Board] = MappingProxyType(
         )
     }
 )  # fmt: skip
-
-# what NVIDIA's driver calls a board, where the name does not end as in BOARDS
-DRIVER_NAMES = {"NVIDIA H100 80GB HBM3": "H100 SXM", "NVIDIA A100-SXM4-40GB": "A100 SXM 40 GB"}
-
-
-def find_board(driver_name: str) -> Board | None:
-    """The board that NVIDIA's driver calls `driver_name`, such as "NVIDIA H200"; None if BOARDS does not have it."""
-    name = DRIVER_NAMES.get(driver_name, driver_name)
-    return next((board for board in BOARDS.values() if name.endswith(board.name)), None)
 
 
 class UnknownArchitectureError(KeyError):

@@ -5,10 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from chapters.runner import on_device
 from chapters.runner.course import ROOT, CourseError, chapters
 from chapters.runner.course import chapter as find
 from chapters.runner.course import exercise as find_exercise
+from chapters.runner.device_child import (
+    DeviceChild,
+    add_device_options,
+    has_kernel,
+    list_kernels,
+)
 from chapters.runner.earlier import whose_is_run
 from chapters.runner.progress import data_folder
 from chapters.runner.states import states
@@ -26,10 +31,7 @@ def arguments(parser) -> None:
         action="store_true",
         help="measure the reference, and replace what the results page shows",
     )
-    on_device.arguments(parser)
-    parser.add_argument(
-        "--tile", default="", metavar="N,N,…", help="a tile of your own, for an exercise"
-    )
+    add_device_options(parser)
 
 
 def about(options) -> str:
@@ -41,9 +43,9 @@ def run(options) -> int:
     """Measure an exercise's kernel on a device, or run the chapter's `bench.py` as a program of its own."""
     if "." in options.what:
         return _exercise(options)
-    if options.device or options.remote or options.tile:
+    if options.device or options.remote:
         raise CourseError(
-            "--device, --remote and --tile measure one exercise, as in `python -m chapters bench 8.4 --device cuda`; a "
+            "--device and --remote measure one exercise, as in `python -m chapters bench 8.4 --device cuda`; a "
             "whole chapter measures this machine."
         )
     chapter = find(options.what)
@@ -60,17 +62,16 @@ def run(options) -> int:
 def _exercise(options) -> int:
     """Time the learner's kernel of one exercise beside the reference's and a vendor's library."""
     chapter, exercise = find_exercise(options.what)
-    if not on_device.has_kernel(chapter, exercise):
+    if not has_kernel(chapter, exercise):
         raise CourseError(
-            f"Exercise {exercise.id} has no kernel to measure; {on_device.with_kernels()} have one."
+            f"Exercise {exercise.id} has no kernel to measure; {list_kernels()} have one."
         )
     yours = states(chapter)[exercise.id] != "todo"
-    with on_device.OnDevice(options.device, options.remote) as device:
+    with DeviceChild(options.device, options.remote) as device:
         print(f"Measuring {exercise.id} {exercise.title} on {device.name}.", flush=True)
         if not yours:
             print("Your kernel is still to be written: this is the reference's.")
         rounds = QUICK_ROUNDS if options.quick else ROUNDS
-        how = {"rounds": rounds, "yours": yours, "tile": options.tile}
-        found = device.run(chapter, exercise, **how)
-    print("\n".join(on_device.said(found, device.name)))
-    return 0 if "table" in found else 1
+        found = device.run(chapter, exercise, rounds=rounds, yours=yours)
+    print("\n".join(found["lines"]))
+    return 0 if found["state"] == "timed" else 1

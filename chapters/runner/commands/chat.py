@@ -8,8 +8,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from chapters.runner import on_device
 from chapters.runner.course import chapter
+from chapters.runner.device_child import add_device_options
 
 HELP = "talk to a real model that your passes compile; fetches it once (98 MB)"
 CHAPTER = 11  # whose passes compile the model
@@ -43,7 +43,7 @@ def arguments(parser) -> None:
     parser.add_argument(
         "--exact", action="store_true", help="keep activations and cache in float32"
     )
-    on_device.arguments(parser)
+    add_device_options(parser)
 
 
 def _whole(least: int) -> Callable[[str], int]:

@@ -6,8 +6,14 @@ import contextlib
 from collections.abc import Iterable
 
 from chapters.program import describe_refusal
-from chapters.runner import on_device
 from chapters.runner.course import Chapter, Exercise, select
+from chapters.runner.device_child import (
+    DeviceChild,
+    NoDevice,
+    add_device_options,
+    has_kernel,
+    list_kernels,
+)
 from chapters.runner.engine import FINE, Engine, Outcome, checks_of_exercise, overall
 from chapters.runner.failure import render
 from chapters.runner.learner_file import not_begun, warning
@@ -24,7 +30,7 @@ ROUNDS = 10  # of timing on a device
 
 def arguments(parser) -> None:
     parser.add_argument("what", nargs="*")
-    on_device.arguments(parser)
+    add_device_options(parser)
 
 
 def run(options) -> int:
@@ -49,35 +55,33 @@ def run(options) -> int:
             else:
                 passed += one.tell()
                 unreadable |= {one.chapter.stub} if one.unreadable else set()
-                if device and one.fine and on_device.has_kernel(one.chapter, one.exercise):
+                if device and one.fine and has_kernel(one.chapter, one.exercise):
                     right &= _tell_device(device, one.chapter, one.exercise)
         machine = f", {engine.machine}" if engine.machine else ""
     print(f"{passed} of {len(chosen)} passed{machine}.")
     return 0 if passed == len(chosen) and right else 1
 
 
-def _opened(options, chosen, stack: contextlib.ExitStack) -> on_device.OnDevice | None:
+def _opened(options, chosen, stack: contextlib.ExitStack) -> DeviceChild | None:
     """The device that was asked for; None if none was, or if this machine has none, which is said."""
     if not options.device and not options.remote:
         return None
-    if not any(on_device.has_kernel(*one) for one in chosen):
-        print(
-            f"--device changes nothing here: only {on_device.with_kernels()} have a kernel to run."
-        )
+    if not any(has_kernel(*one) for one in chosen):
+        print(f"--device changes nothing here: only {list_kernels()} have a kernel to run.")
         return None
     try:
-        return stack.enter_context(on_device.OnDevice(options.device, options.remote))
-    except on_device.NoDevice as absent:
+        return stack.enter_context(DeviceChild(options.device, options.remote))
+    except NoDevice as absent:
         print(f"{absent} Checking without a device.")
         return None
 
 
-def _tell_device(device: on_device.OnDevice, chapter: Chapter, exercise: Exercise) -> bool:
+def _tell_device(device: DeviceChild, chapter: Chapter, exercise: Exercise) -> bool:
     """Run the exercise's kernel on the device and print what was found. True unless it is wrong there."""
     found = device.run(chapter, exercise, rounds=ROUNDS, yours=True)
-    for line in on_device.said(found, device.name):
+    for line in found["lines"]:
         print(f"  {line}", flush=True)
-    return "wrong" not in found
+    return found["state"] != "wrong"
 
 
 class Checked:

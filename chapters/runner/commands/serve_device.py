@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 
 from chapters.runner.course import CourseError
-from chapters.runner.on_device import port
 
 HELP = "let another machine use this machine's GPU, through TVM's RPC"
 
@@ -14,19 +14,22 @@ def arguments(parser) -> None:
     parser.add_argument(
         "--host", default="127.0.0.1", help="the address to listen at; 127.0.0.1 if not given"
     )
-    parser.add_argument("--port", type=port, default=9090, help="9090 if not given")
+    parser.add_argument("--port", type=_port, default=9090, help="9090 if not given")
     parser.add_argument(
         "--key", default="", help="a name that callers must give; none if not given"
     )
-    parser.add_argument(
-        "--tracker", metavar="HOST:PORT", default="", help="register with a tracker"
-    )
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port, a number from 1 to 65535")
+    return int(text)
 
 
 def run(options) -> int:
     """Serve until Ctrl-C."""
-    server = importlib.import_module("chapters.kit.devices.serve")
+    server = importlib.import_module("chapters.kit.measure.rpc_server")
     try:
-        return server.serve(options.host, options.port, options.key, options.tracker)
+        return server.serve(options.host, options.port, options.key)
     except server.CannotServe as reason:
         raise CourseError(str(reason)) from None

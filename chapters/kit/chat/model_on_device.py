@@ -10,9 +10,10 @@ from tvm import relax
 
 from chapters.kit.chat.cache_layout import cache_shape
 from chapters.kit.chat.weights import Weights
-from chapters.kit.devices.device import Device
+from chapters.kit.measure.devices import Device
 
-PREFIX = "chat"  # of the names of the parameters in the device's cache of tensors
+CACHE = "vm.builtin.tensor_cache."  # TVM's functions for the device's cache of tensors
+PREFIX = "chat"  # of the names of the parameters in it
 
 
 class ModelOnDevice:
@@ -27,14 +28,15 @@ class ModelOnDevice:
     ):
         self.config, self.device = weights.config, device
         module = device.load(executable)
-        with device.spoken("given the model"):
+        with device.describe_failures("given the model"):
             self.vm = relax.VirtualMachine(module, device.raw)
-            self._put, clear = self._function("update"), self._function("clear")
+            put, clear = (device.function(CACHE + name) for name in ("update", "clear"))
             clear()
             places = {name: at for at, name in enumerate(names)}
             for name, array in weights.arrays():
-                self._put(f"{PREFIX}_{places[name]}", self._there(array), True)
-            self.weights = self._named("vm.builtin.param_array_from_cache")(PREFIX, len(names))
+                put(f"{PREFIX}_{places[name]}", self._there(array), True)
+            gather = device.function("vm.builtin.param_array_from_cache")
+            self.weights = gather(PREFIX, len(names))
             clear()
             self.cache = tvm.runtime.empty(cache_shape(self.config), cache, device.raw)
         self.length = 0
@@ -45,7 +47,7 @@ class ModelOnDevice:
         if not 0 < len(tokens) <= room:
             raise ValueError(f"{len(tokens)} tokens were given and {room} fit into the context.")
         name = "decode" if len(tokens) == 1 else "prefill"
-        with self.device.spoken("answering"):
+        with self.device.describe_failures("answering"):
             ids, position = (self._there(np.asarray(a, "int32")) for a in (tokens, [self.length]))
             logits, self.cache = self._call(name, ids, position, self.cache, self.weights)
             self.length += len(tokens)
@@ -58,10 +60,3 @@ class ModelOnDevice:
 
     def _there(self, array: np.ndarray) -> tvm.runtime.Tensor:
         return tvm.runtime.tensor(np.ascontiguousarray(array), device=self.device.raw)
-
-    def _function(self, name: str):
-        return self._named(f"vm.builtin.tensor_cache.{name}")
-
-    def _named(self, name: str):
-        session = self.device.session
-        return session.get_function(name) if session else tvm.get_global_func(name)

@@ -1,0 +1,168 @@
+"""The exercises of chapter 8 whose kernel runs on a device: `python -m chapters check 8.4 --device cuda`.
+
+Each kernel is made of one exercise's answer and of the reference's other steps, so each exercise runs alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm.s_tir import Schedule
+from tvm.script import tirx as T
+
+from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile
+from chapters.kit.bench.gpu_linear_bench import Layer
+from chapters.kit.gpu.gpu_matmul import matmul_bias
+from chapters.kit.measure.exercise_kernels import DeviceKernel
+from solutions.ch08_gpu_targets import gpu_schedules as reference
+
+# why a kernel cannot run on a kind of device
+NVIDIA = dict.fromkeys(
+    ("metal", "vulkan", "llvm"), "it uses instructions of NVIDIA GPUs, so it needs --device cuda"
+)
+GPU = {"llvm": "its threads share memory, and on a CPU they would run one after the other"}
+
+
+@dataclass(frozen=True)
+class Linear(Layer):
+    """D = A @ B.T + C for A (m, k), B (n, k) of `dtype`, C (n,) and D (m, n) of float32."""
+
+    dtype: str = "float32"
+
+    def __str__(self) -> str:
+        return f"{self.m} × {self.n} × {self.k} {self.dtype}"
+
+    @property
+    def least_bytes(self) -> int:
+        return self.bytes_moved("float32")
+
+    def arrays(self, seed: int) -> list[np.ndarray]:
+        drawn = np.random.default_rng(seed)
+        a, b = (
+            drawn.standard_normal((rows, self.k), dtype="float32").astype(self.dtype)
+            for rows in (self.m, self.n)
+        )
+        c = (3 + 5 * drawn.random(self.n)).astype("float32")
+        return [a, b, c, np.full((self.m, self.n), np.nan, "float32")]
+
+    def exact(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        a, b, c = (array.astype("float64") for array in arrays[:3])
+        return a @ b.T + c
+
+    def by_torch(self, a, b, c):
+        from torch.nn import functional
+
+        return functional.linear(a, b, c)
+
+
+@dataclass(frozen=True)
+class ScaledSum:
+    """D = A + B * B, element by element, all of shape (rows, columns)."""
+
+    rows: int
+    columns: int
+    dtype: str = "float32"
+
+    def __str__(self) -> str:
+        return f"{self.rows} × {self.columns} {self.dtype}"
+
+    @property
+    def operations(self) -> int:
+        return 2 * self.rows * self.columns
+
+    @property
+    def least_bytes(self) -> int:
+        return 3 * self.rows * self.columns * np.dtype(self.dtype).itemsize
+
+    def arrays(self, seed: int) -> list[np.ndarray]:
+        drawn, shape = np.random.default_rng(seed), (self.rows, self.columns)
+        a, b = (drawn.standard_normal(shape, dtype="float32").astype(self.dtype) for _ in "ab")
+        return [a, b, np.full(shape, np.nan, self.dtype)]
+
+    def exact(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        a, b = (array.astype("float64") for array in arrays[:2])
+        return a + b * b
+
+    def by_torch(self, a, b):
+        return a.addcmul(b, b)
+
+
+def scaled_sum(problem: ScaledSum):
+    """D = A + B * B, not yet scheduled; its block is called `sum`."""
+    shape, dtype = (problem.rows, problem.columns), problem.dtype
+
+    @T.prim_func(s_tir=True)
+    def main(A: T.Buffer(shape, dtype), B: T.Buffer(shape, dtype), D: T.Buffer(shape, dtype)):
+        T.func_attr({"tirx.noalias": True})
+        for i, j in T.grid(*shape):
+            with T.sblock("sum"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                D[vi, vj] = A[vi, vj] + B[vi, vj] * B[vi, vj]
+
+    return main.with_attr("global_symbol", "main")
+
+
+def _bound(answer, problem: ScaledSum, cut: tuple[int, int]):
+    sch = Schedule(scaled_sum(problem))
+    answer.bind_elementwise(sch, sch.get_sblock("sum"), *cut)
+    return sch.mod["main"]
+
+
+def _layer(kernel: str, *steps: str) -> Callable:
+    """func of DeviceKernel: the method `kernel` of the chapter's Kernels, with `steps` of the answer."""
+
+    def func(answer, problem: Linear, tile):
+        changed = {step: getattr(answer, step) for step in steps}
+        kernels = dataclasses.replace(reference.KERNELS, **changed)
+        layer = matmul_bias(problem.m, problem.n, problem.k, problem.dtype)
+        return getattr(kernels, kernel)(layer, tile)
+
+    return func
+
+
+def _decode(answer, problem: Linear, _tile):
+    return answer.decode_matmul(problem.n, problem.k, problem.dtype)
+
+
+def _square(side: int, dtype: str = "float32") -> Linear:
+    return Linear(side, side, side, dtype)
+
+
+LAYERS = [
+    (Linear(32, 64, 24), ThreadTile(16, 32, 8, 2, 4)),
+    (Linear(8, 24, 16), ThreadTile(4, 12, 8, 1, 6)),
+    (Linear(8, 16, 8), ThreadTile(4, 8, 4, 1, 1)),
+]
+COPIED = [(Linear(32, 64, 32), ThreadTile(16, 32, 16, 2, 4, 2)), *LAYERS[:1]]
+LARGE = (_square(1024), _square(256)), ThreadTile(64, 64, 16, 4, 4)
+KERNELS = {
+    "8.2": DeviceKernel(
+        _bound,
+        [(ScaledSum(10, 30), (32, 4)), (ScaledSum(3, 64), (64, 2))],
+        (ScaledSum(4096, 4096), ScaledSum(1024, 4096)),
+        (256, 4),
+    ),
+    "8.4": DeviceKernel(_layer("naive_matmul", "tile_and_bind"), LAYERS, *LARGE),
+    "8.5": DeviceKernel(
+        _layer("shared_matmul", "row_padding", "stage_in_shared"), COPIED, *LARGE, cannot=GPU
+    ),
+    "8.7": DeviceKernel(
+        _layer("pipelined_matmul", "overlap_copies"), COPIED, *LARGE, cannot=NVIDIA
+    ),
+    "8.10": DeviceKernel(
+        _decode,
+        [(Linear(1, 12, 512), None), (Linear(1, 5, 256), None)],
+        (Linear(1, 4096, 4096), Linear(1, 1024, 1024)),
+        cannot=GPU,
+    ),
+    "8.11": DeviceKernel(
+        _layer("tensor_core_matmul", "bias_fragment"),
+        [(Linear(64, 128, 64, dtype), None) for dtype in ("float16", "bfloat16")],
+        (_square(1024, "float16"), _square(256, "float16")),
+        WarpTile(),
+        cannot=NVIDIA,
+    ),
+}

@@ -1,0 +1,1 @@
+"""Devices that run a kernel, and clocks that compare kernels in turns."""
