@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 SMALLEST = 0.82  # of its size: letters of 11 pixels are then 9; below it a picture scrolls in place of shrinking
@@ -48,6 +50,19 @@ def side_by_side(*pictures: Drawing) -> SideBySide:
 def plain(extent: object) -> str:
     """A size from IR as text, without the types that TVM prints: "4 * n" and not "T.int64(4) * n"."""
     return _INT.sub(r"\1", str(extent))
+
+
+def label(x: float, y: float, text: object, anchor: str = "middle", more: str = "") -> str:
+    """A text in an SVG. more: further attributes, each after a space."""
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{more}>{html.escape(str(text))}</text>'
+
+
+def svg(kind: str, width: float, height: float, title: str, shapes: Iterable[str]) -> str:
+    """An SVG with the class `kind`, as wide as its place allows. title: text for screen readers."""
+    return (
+        f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{html.escape(title)}">'
+        f"{''.join(shapes)}</svg>"
+    )
 
 
 def kernel_svg(width: float, height: float, title: str, inner: str) -> str:
