@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from chapters.kit.ir.ir_diff import show
 from chapters.kit.pipeline.pass_trace import Counts, Trace, TracedPass, listings
 
-SHOWN = 4  # functions that are listed in full, of those that changed and of the new ones; the others are only named
+SHOWN = 2  # functions that are listed in full, of those that changed and of the new ones; the others are only named
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class PassList:
         return f'<section class="passes" aria-label="{html.escape(self.label)}">{items}</section>'
 
     def _item(self, number: int, step: TracedPass, slowest: float) -> str:
-        """A pass with its time as a bar, on a logarithmic scale that begins at a 10,000th of the slowest."""
-        share = max(0.0, 1 + math.log10(step.seconds / slowest) / 4)
+        """A pass with its time as a bar, on a logarithmic scale that begins at a 100,000th of the slowest."""
+        share = 1 + math.log10(max(step.seconds / slowest, 1e-5)) / 5
         head = (
             f'<i style="--share:{share:.3f}" aria-hidden="true"></i><b>{html.escape(step.name)}</b> '
             f"<span>{html.escape(facts(step))}</span>"

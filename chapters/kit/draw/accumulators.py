@@ -13,7 +13,7 @@ import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
 
-from chapters.kit.draw.executed import Access, Store, execute
+from chapters.kit.draw.executed import Access, Store, execute, ones
 from chapters.kit.draw.stepper import Panel, Stepper, changing
 from chapters.kit.draw.table import counted
 
@@ -33,9 +33,9 @@ def example_arrays(func: tirx.PrimFunc) -> dict[str, np.ndarray]:
     """Small integers other than 0 for the arguments of `func`, always the same."""
     random = np.random.default_rng(6)
     digits = [n for n in range(-4, 5) if n]
-    shapes = {p.name: ([int(n) for n in p.shape], str(p.dtype)) for p in func.params}
     return {
-        name: random.choice(digits, shape).astype(dtype) for name, (shape, dtype) in shapes.items()
+        name: random.choice(digits, array.shape).astype(array.dtype)
+        for name, array in ones(func).items()
     }
 
 

@@ -89,7 +89,7 @@ def _plot(name: str, found: dict[str, np.ndarray]) -> str:
     shapes = []
     tick = next(t for t in (1, 2, 5, 10, 20, 50) if (high - low) / t <= 6)
     for value in range(math.ceil(low / tick) * tick, high + 1, tick):
-        kind = "ap-zero" if value == 0 else "grid"
+        kind = "ap-zero" if value == 0 else "rule"
         shapes.append(f'<path class="{kind}" d="M{LEFT} {y(value)}H{WIDTH}"/>')
         shapes.append(label(LEFT - 5, y(value) + 4, value, "end"))
     for k in range(count):

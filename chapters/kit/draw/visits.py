@@ -14,7 +14,7 @@ import numpy as np
 from tvm import tirx
 
 from chapters.kit.draw.drawing import label, svg
-from chapters.kit.draw.executed import Store, execute, moments
+from chapters.kit.draw.executed import Store, execute, moments, ones
 from chapters.kit.draw.loop_nest import loop_nest
 from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs, changing
 
@@ -31,9 +31,8 @@ class Visit:
 
 def visited(func: tirx.PrimFunc) -> list[Visit]:
     """The moments of a program of row sums, in order: `func` has one argument (rows, columns) and a sum per row."""
-    arrays = {p.name: np.ones([int(n) for n in p.shape], str(p.dtype)) for p in func.params}
     found = []
-    for stores in moments(execute(func, arrays)):
+    for stores in moments(execute(func, ones(func))):
         cells = [(s.wrote.index[0], 0 if not s.reads else s.reads[-1].index[1] + 1) for s in stores]
         found.append(Visit(tuple(cells), tuple(stores)))
     return found
