@@ -3,7 +3,6 @@ rows are wrong, and how far the worst is off, which is marked. */
 
 (() => {
   const MOST = 6; // runs of wrong rows that are named
-  const NAMESPACE = "http://www.w3.org/2000/svg";
   // [class, what the legend says, the largest error as a share of the row's largest value]
   const LEVELS = [
     ["right", "right", 0],
@@ -16,19 +15,6 @@ rows are wrong, and how far the worst is off, which is marked. */
 
   const levelOf = (off) =>
     Number.isNaN(off) ? LEVELS.length - 1 : LEVELS.findIndex(([, , largest]) => off <= largest);
-
-  const make = (tag, attributes = {}, ...children) => {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    element.append(...children);
-    return element;
-  };
-
-  const drawn = (tag, attributes) => {
-    const element = document.createElementNS(NAMESPACE, tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    return element;
-  };
 
   const says = (row, off) => {
     if (off === 0) return `Row ${row} is right.`;
@@ -50,32 +36,23 @@ rows are wrong, and how far the worst is off, which is marked. */
 
   /** Draw the map in `place`. offs: for each row, how far it is off: 0 if it is right, NaN if elements are not numbers. */
   function draw(place, offs) {
-    const columns = Math.ceil(Math.sqrt(offs.length)),
-      lines = Math.ceil(offs.length / columns);
-    const levels = offs.map(levelOf),
-      wrong = levels.flatMap((level, row) => (level ? [row] : []));
-    const counts = LEVELS.map((_, level) => levels.filter((one) => one === level).length);
-    const counted = LEVELS.flatMap(([, words], n) => (counts[n] ? [`${counts[n]} ${words}`] : []));
-    const picture = drawn("svg", { viewBox: `0 0 ${columns} ${lines}`, role: "img" });
-    picture.setAttribute("aria-label", `Rows of the result: ${counted.join(", ")}`);
+    const columns = Math.ceil(Math.sqrt(offs.length));
     const cell = (row) => [row % columns, Math.floor(row / columns)];
-    LEVELS.forEach(([name], level) => {
-      const paths = levels.flatMap((one, row) => (one === level ? [cell(row)] : []));
-      const d = paths.map(([x, y]) => `M${x + 0.06} ${y + 0.06}h.88v.88h-.88z`).join("");
-      if (d) picture.append(drawn("path", { class: `row-map-${name}`, d }));
-    });
-    const legend = make("ul");
-    LEVELS.forEach(([name, words], n) => {
-      if (counts[n]) legend.append(make("li", {}, make("i", { class: `row-map-${name}` }), `${counts[n]} ${words}`));
-    });
-    const title = make("p", {}, "Which rows are wrong: a cell per row, the first at the top left.");
-    const furthest = (one, row) => (Number.isNaN(offs[row]) || offs[row] > offs[one] ? row : one);
-    const worst = wrong.reduce((one, row) => (Number.isNaN(offs[one]) ? one : furthest(one, row)), wrong[0] ?? 0);
+    const rows = LEVELS.map((_, level) => offs.flatMap((off, row) => (levelOf(off) === level ? [row] : [])));
+    const shown = LEVELS.map(([name, words], n) => ({ name, words: `${rows[n].length} ${words}`, rows: rows[n] }));
+    const found = shown.filter((level) => level.rows.length);
+    const wrong = rows.slice(1).flat().sort((a, b) => a - b);
+    const furthest = (one, row) => (levelOf(offs[row]) > levelOf(offs[one]) || offs[row] > offs[one] ? row : one);
+    const worst = wrong.reduce(furthest, wrong[0] ?? 0);
+    const square = ([x, y]) => `M${x + 0.06} ${y + 0.06}h.88v.88h-.88z`;
+    const paths = found.map(({ name, rows }) => `<path class="row-map-${name}" d="${rows.map(cell).map(square).join("")}"/>`);
     const [x, y] = cell(worst);
-    picture.append(drawn("rect", { class: "row-map-here", x, y, width: 1, height: 1 }));
-    const told = `${wrong.length > 1 ? `Wrong: rows ${runs(wrong)}. ` : ""}${says(worst, offs[worst])}`;
-    const where = make("p", { class: "row-map-where" }, told);
-    place.replaceChildren(title, picture, where, legend);
+    place.innerHTML = `<p>Which rows are wrong: a cell per row, the first at the top left.</p>
+      <svg viewBox="0 0 ${columns} ${Math.ceil(offs.length / columns)}" role="img"
+        aria-label="Rows of the result: ${found.map(({ words }) => words).join(", ")}">${paths.join("")}
+        <rect class="row-map-here" x="${x}" y="${y}" width="1" height="1"/></svg>
+      <p class="row-map-where">${wrong.length > 1 ? `Wrong: rows ${runs(wrong)}. ` : ""}${says(worst, offs[worst])}</p>
+      <ul>${found.map(({ name, words }) => `<li><i class="row-map-${name}"></i>${words}</li>`).join("")}</ul>`;
   }
 
   window.rowMap = { draw };
