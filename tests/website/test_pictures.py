@@ -779,6 +779,14 @@ def test_the_point_moves_from_memory_to_arithmetic(roofline):
     assert first.html(0).count('class="rf-point') == len(LAYERS)
 
 
+def test_the_other_points_stay_and_their_words_do_not(opened, roofline):
+    page = opened(roofline)
+    shown = "all => all.filter((one) => getComputedStyle(one).visibility === 'visible').length"
+    panel = page.locator(".stepper-panel >> nth=0")
+    assert panel.locator(".rf-point").evaluate_all(shown) == len(LAYERS)
+    assert panel.locator(".strong").evaluate_all(shown) == 1
+
+
 def test_every_roofline_names_its_source_and_that_it_is_not_measured():
     told = roofline_picture(LAYERS)._repr_html_()
     assert "no GPU was measured" in told
