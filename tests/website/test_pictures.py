@@ -38,7 +38,7 @@ from chapters.kit.gpu.gpus import BOARDS, architecture
 from chapters.kit.gpu.kernel_report import used_by
 from chapters.kit.gpu.limits import LIMITS
 from chapters.kit.gpu.roofline_picture import SHOWN as ROOFLINES
-from chapters.kit.gpu.roofline_picture import bound, roofline_picture
+from chapters.kit.gpu.roofline_picture import roofline_picture
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import bytes_moved, conflicts
 from chapters.kit.pipeline.planned_storage import evaluate, lower, read_plan
@@ -740,16 +740,6 @@ LAYERS = {m: (2 * m * 4096**2, 2 * (2 * m * 4096 + 4096**2)) for m in (2**n for 
 
 def test_the_roofline_has_every_board_whose_two_rates_have_a_source():
     assert set(ROOFLINES) == {b.name for b in BOARDS.values() if b.bandwidth and b.tensor}
-
-
-@pytest.mark.parametrize("name", ROOFLINES)
-def test_the_bound_is_the_larger_of_the_two_times(name):
-    board = BOARDS[name]
-    for operations, moved in LAYERS.values():
-        one = bound(operations, moved, board)
-        assert one.seconds == max(moved / board.bandwidth, operations / board.tensor)
-        assert one.rate == pytest.approx(min(one.intensity * board.bandwidth, board.tensor))
-        assert one.by_memory == (one.intensity < board.tensor / board.bandwidth)
 
 
 @pytest.fixture(scope="module")
