@@ -16,8 +16,8 @@ from chapters.ch08_gpu_targets.given import ThreadTile
 from chapters.ch08_gpu_targets.registers import SIZE
 from chapters.kit.bench.kernel_counts import compiler, save_counts
 from chapters.kit.bench.results import Shown, load
-from chapters.kit.draw.scrubber import Panel, Scrubber, attributes, changing
-from chapters.kit.draw.table import Table
+from chapters.kit.draw.stepper import Panel, Stepper, attributes, changing
+from chapters.kit.draw.table import Table, counted
 from chapters.kit.gpu.cuda_resources import Resources, missing
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.gpus import BOARDS, Board, architecture
@@ -51,7 +51,7 @@ def tiles() -> dict[str, ThreadTile | str]:
     return {" ".join(map(str, setting)): tile_of(*setting) for setting in settings}
 
 
-def counted() -> dict:
+def count_tiles() -> dict:
     """{tile: its counts}, and the compiler: `moved` are bytes of A and B, `used` is by architecture."""
     found = {}
     for name, tile in tiles().items():
@@ -87,14 +87,14 @@ def table(measured: dict) -> Table:
 # --- the picture ----------------------------------------------------------------------------------
 
 
-def shown() -> Scrubber | Shown:
+def shown() -> Stepper | Shown:
     """The picture, with a panel per board; a sentence if nothing has been counted."""
     results = load(NAME)
     if results is None:
         return Shown(None, f"Not counted yet: `python -m {__name__}` does it, without a GPU.")
     measured = results["measured"]
     start = list(itertools.product(BLOCKS, OWN, STEPS)).index(START)
-    panels = [_panel(BOARDS[name], measured["tiles"], start) for name in SHOWN]
+    panels = [_panel(BOARDS[name], measured["tiles"]) for name in SHOWN]
     rows, columns, steps = SIZE
     caption = (
         f"D has {rows} × {columns} elements, and a sum {steps} steps, in float32. A full bar is the limit: "
@@ -108,7 +108,7 @@ def shown() -> Scrubber | Shown:
         "Steps at a time": list(map(str, STEPS)),
     }
     label = "The sizes of a tile, and what its kernel needs"
-    return Scrubber(label, panels, "tile-sizes", start, "GPU", caption, dials)
+    return Stepper(label, panels, "tile-sizes", start, "GPU", caption, dials)
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def state(counts: dict, arch: str) -> State:
     )
 
 
-def _panel(board: Board, found: dict, start: int) -> Panel:
+def _panel(board: Board, found: dict) -> Panel:
     arch = architecture(board.arch).target
     states = [
         None if isinstance(tile, str) else state(found[name], arch)
@@ -146,22 +146,22 @@ def _panel(board: Board, found: dict, start: int) -> Panel:
         f"No kernel: {tile}." if one is None else _told(one)
         for one, tile in zip(states, tiles().values(), strict=True)
     ]
-    meters = "".join(_meter(*meter, states, start) for meter in METERS)
+    meters = "".join(_meter(*meter, states) for meter in METERS)
     sides = list(itertools.product(BLOCKS, OWN, STEPS))
     rows = SIZE[0]
     squares = (
         ("D, in blocks", "D, cut into blocks", [block / rows for block, *_ in sides]),
         ("a block, in threads", "a block, cut into threads", [own / b for b, own, _ in sides]),
     )
-    drawn = "".join(_square(*square, start) for square in squares)
+    drawn = "".join(_square(*square) for square in squares)
     body = f'<div class="ts">{drawn}<dl class="ts-meters">{meters}</dl></div>'
     return Panel(board.name, says, body)
 
 
 def _told(one: State) -> str:
     spills = f"{one.spilled:,} bytes spilled" if one.spilled else "nothing spilled"
-    blocks = f"{one.resident} block{'' if one.resident == 1 else 's'} resident"
-    return f"{one.used.registers} registers, {spills}; {blocks}, occupancy {100 * one.share:.1f} %"
+    blocks = counted(one.resident, "block")
+    return f"{one.used.registers} registers, {spills}; {blocks} resident, occupancy {100 * one.share:.1f} %"
 
 
 METERS = (  # name, quantity, its largest value (None: the largest of the picture), its text
@@ -180,22 +180,21 @@ def _meter(
     most: float | None,
     form: str,
     states: Sequence[State | None],
-    start: int,
 ) -> str:
     values = [None if one is None else quantity(one) for one in states]
     most = most or max((value for value in values if value), default=1)
     texts = ["–" if value is None else form.format(value).replace("%", " %") for value in values]
-    bar = attributes(shares=[(value or 0) / most for value in values], shown=start)
+    bar = attributes(shares=[(value or 0) / most for value in values])
     marks = ["bad" if name.startswith("bytes spilled") and value else "" for value in values]
     return (
         f'<div><dt>{name}</dt><dd class="ts-bar" aria-hidden="true"{bar}></dd>'
-        f"{changing('dd', 'ts-value', texts, marks, start)}</div>"
+        f"{changing('dd', 'ts-value', texts, marks)}</div>"
     )
 
 
-def _square(name: str, title: str, parts: Sequence[float], start: int) -> str:
+def _square(name: str, title: str, parts: Sequence[float]) -> str:
     """A square cut into parts, each with this share of a side; the first part is marked."""
-    part = attributes(shares=parts, shown=start)
+    part = attributes(shares=parts)
     return (
         f'<figure class="ts-square"><div role="img" aria-label="{title}"{part}><i></i></div>'
         f"<figcaption>{name}</figcaption></figure>"
@@ -204,7 +203,7 @@ def _square(name: str, title: str, parts: Sequence[float], start: int) -> str:
 
 def main() -> int:
     """Count, print, and write the results file; exit status 1 if the compiler is missing."""
-    return save_counts(NAME, counted, table, missing(), f"python -m {__spec__.name}")
+    return save_counts(NAME, count_tiles, table, missing(), f"python -m {__spec__.name}")
 
 
 if __name__ == "__main__":

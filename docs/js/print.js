@@ -2,7 +2,7 @@
 that a comparison folds stay folded, and hints are left out (docs/styles/course.css). */
 
 (() => {
-  const ANSWERS = ".md-typeset details:not(.hint, .step-new, .ir-diff details)";
+  const ANSWERS = ".md-typeset details:not(.hint, .passes details, .ir-diff details)";
   let restore = () => {};
 
   function print() {

@@ -1,8 +1,8 @@
-/* A map of the rows of a result (docs/webgpu.md): a cell per row, darker where the row is further off. A range and two
-buttons choose a row, and so does the mouse; a line says how far it is off. */
+/* A map of the rows of a result (docs/webgpu.md): a cell per row, darker where the row is further off. A line says which
+rows are wrong, and how far the worst is off, which is marked. */
 
 (() => {
-  const NAMESPACE = "http://www.w3.org/2000/svg";
+  const MOST = 6; // runs of wrong rows that are named
   // [class, what the legend says, the largest error as a share of the row's largest value]
   const LEVELS = [
     ["right", "right", 0],
@@ -16,19 +16,6 @@ buttons choose a row, and so does the mouse; a line says how far it is off. */
   const levelOf = (off) =>
     Number.isNaN(off) ? LEVELS.length - 1 : LEVELS.findIndex(([, , largest]) => off <= largest);
 
-  const make = (tag, attributes = {}, ...children) => {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    element.append(...children);
-    return element;
-  };
-
-  const drawn = (tag, attributes) => {
-    const element = document.createElementNS(NAMESPACE, tag);
-    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-    return element;
-  };
-
   const says = (row, off) => {
     if (off === 0) return `Row ${row} is right.`;
     if (Number.isNaN(off)) return `Row ${row} has elements that are not a number.`;
@@ -36,59 +23,36 @@ buttons choose a row, and so does the mouse; a line says how far it is off. */
     return `Row ${row} is off by up to ${share} % of its largest value.`;
   };
 
+  /** The rows in words, such as "0 to 15, 32"; beyond MOST runs of neighbours, the first of them. */
+  function runs(rows) {
+    const found = [];
+    for (const row of rows) {
+      if (found.length && found.at(-1)[1] === row - 1) found.at(-1)[1] = row;
+      else found.push([row, row]);
+    }
+    const told = found.slice(0, MOST).map(([first, last]) => (first === last ? `${first}` : `${first} to ${last}`));
+    return `${told.join(", ")}${found.length > MOST ? ", …" : ""}`;
+  }
+
   /** Draw the map in `place`. offs: for each row, how far it is off: 0 if it is right, NaN if elements are not numbers. */
   function draw(place, offs) {
-    const columns = Math.ceil(Math.sqrt(offs.length)),
-      lines = Math.ceil(offs.length / columns);
-    const levels = offs.map(levelOf),
-      wrong = levels.flatMap((level, row) => (level ? [row] : []));
-    const counts = LEVELS.map((_, level) => levels.filter((one) => one === level).length);
-    const told = LEVELS.flatMap(([, words], n) => (counts[n] ? [`${counts[n]} ${words}`] : []));
-    const picture = drawn("svg", { viewBox: `0 0 ${columns} ${lines}`, role: "img" });
-    picture.setAttribute("aria-label", `Rows of the result: ${told.join(", ")}`);
+    const columns = Math.ceil(Math.sqrt(offs.length));
     const cell = (row) => [row % columns, Math.floor(row / columns)];
-    LEVELS.forEach(([name], level) => {
-      const paths = levels.flatMap((one, row) => (one === level ? [cell(row)] : []));
-      const d = paths.map(([x, y]) => `M${x + 0.06} ${y + 0.06}h.88v.88h-.88z`).join("");
-      if (d) picture.append(drawn("path", { class: `row-map-${name}`, d }));
-    });
-    const here = drawn("rect", { class: "row-map-here", width: 1, height: 1 });
-    picture.append(here);
-
-    const range = make("input", { type: "range", min: 0, max: offs.length - 1, "aria-label": "Row of the result" });
-    const where = make("p", { class: "row-map-where", role: "status" });
-    const show = (row) => {
-      const [x, y] = cell(row);
-      here.setAttribute("x", x);
-      here.setAttribute("y", y);
-      range.value = row;
-      range.setAttribute("aria-valuetext", `row ${row}`);
-      where.textContent = says(row, offs[row]);
-    };
-    const step = (words, find) => {
-      const button = make("button", { type: "button" }, words);
-      button.addEventListener("click", () => show(find(Number(range.value)) ?? Number(range.value)));
-      return button;
-    };
-    range.addEventListener("input", () => show(Number(range.value)));
-    const point = ({ clientX, clientY }) => {
-      const box = picture.getBoundingClientRect();
-      const [x, y] = [(clientX - box.left) / box.width, (clientY - box.top) / box.height];
-      const row = Math.floor(y * lines) * columns + Math.floor(x * columns);
-      if (row >= 0 && row < offs.length) show(row);
-    };
-    for (const kind of ["pointermove", "click"]) picture.addEventListener(kind, point);
-
-    const before = step("← Wrong row", (row) => wrong.findLast((one) => one < row));
-    const after = step("Wrong row →", (row) => wrong.find((one) => one > row));
-    const legend = make("ul");
-    LEVELS.forEach(([name, words], n) => {
-      if (counts[n]) legend.append(make("li", {}, make("i", { class: `row-map-${name}` }), `${counts[n]} ${words}`));
-    });
-    const title = make("p", {}, "Which rows are wrong: a cell per row, the first at the top left.");
-    place.replaceChildren(title, picture, make("div", {}, before, after, range), where, legend);
-    const furthest = (one, row) => (Number.isNaN(offs[row]) || offs[row] > offs[one] ? row : one);
-    show(wrong.reduce((one, row) => (Number.isNaN(offs[one]) ? one : furthest(one, row)), wrong[0] ?? 0));
+    const rows = LEVELS.map((_, level) => offs.flatMap((off, row) => (levelOf(off) === level ? [row] : [])));
+    const shown = LEVELS.map(([name, words], n) => ({ name, words: `${rows[n].length} ${words}`, rows: rows[n] }));
+    const found = shown.filter((level) => level.rows.length);
+    const wrong = rows.slice(1).flat().sort((a, b) => a - b);
+    const furthest = (one, row) => (levelOf(offs[row]) > levelOf(offs[one]) || offs[row] > offs[one] ? row : one);
+    const worst = wrong.reduce(furthest, wrong[0] ?? 0);
+    const square = ([x, y]) => `M${x + 0.06} ${y + 0.06}h.88v.88h-.88z`;
+    const paths = found.map(({ name, rows }) => `<path class="row-map-${name}" d="${rows.map(cell).map(square).join("")}"/>`);
+    const [x, y] = cell(worst);
+    place.innerHTML = `<p>Which rows are wrong: a cell per row, the first at the top left.</p>
+      <svg viewBox="0 0 ${columns} ${Math.ceil(offs.length / columns)}" role="img"
+        aria-label="Rows of the result: ${found.map(({ words }) => words).join(", ")}">${paths.join("")}
+        <rect class="row-map-here" x="${x}" y="${y}" width="1" height="1"/></svg>
+      <p class="row-map-where">${wrong.length > 1 ? `Wrong: rows ${runs(wrong)}. ` : ""}${says(worst, offs[worst])}</p>
+      <ul>${found.map(({ name, words }) => `<li><i class="row-map-${name}"></i>${words}</li>`).join("")}</ul>`;
   }
 
   window.rowMap = { draw };

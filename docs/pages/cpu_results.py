@@ -9,6 +9,7 @@ import importlib
 import itertools
 from collections.abc import Mapping
 
+from chapters.kit.draw.bars import Bar
 from chapters.kit.draw.table import Table, duration, si
 from chapters.runner.course import chapter
 from docs.pages import plots
@@ -69,7 +70,7 @@ def pass_gain(measured: dict) -> list[plots.Figure]:
     words = {"transposed": "TVM, transpose and matmul", "fused": "this course, fused"}
     for rows, seconds in measured["rows"].items():
         for key, name in words.items():
-            entries.append(plots.Bar(f"{name}, {_rows(rows)}", seconds[key], si(seconds[key], "s")))
+            entries.append(Bar(f"{name}, {_rows(rows)}", seconds[key], si(seconds[key], "s")))
         gains.append(
             f"{seconds['transposed'] / seconds['fused']:.1f} times as fast for {_rows(rows)}"
         )
@@ -77,7 +78,7 @@ def pass_gain(measured: dict) -> list[plots.Figure]:
     title = f"x @ w.T for w of ({measured['n']}, {measured['k']}), before and after the pass"
     caption = "Neither side has a schedule (loops tiled, vectorized, parallel): chapter 5 adds it."
     table = _bench(3).pass_table(measured)
-    return [plots.bars(entries, "less is better", title, caption, table, claim=claim, unit="s")]
+    return [plots.bars(entries, "less is better", title, caption, table, claim=claim)]
 
 
 def matmul_speed(measured: dict) -> list[plots.Figure]:
@@ -174,7 +175,7 @@ def decode_gain(measured: dict) -> list[plots.Figure]:
         "fused": "this course, fused",
         "fused and scheduled": "this course, fused and scheduled",
     }
-    entries = [plots.Bar(words[key], s, duration(s)) for key, s in measured.items()]
+    entries = [Bar(words[key], s, duration(s)) for key, s in measured.items()]
     whole, last = measured["as exported"], measured["fused and scheduled"]
     claim = (
         f"Fusing takes a decode step from {duration(whole)} to {duration(measured['fused'])}, schedules take it to "
@@ -183,7 +184,7 @@ def decode_gain(measured: dict) -> list[plots.Figure]:
     title = "One token through a small decoder of two layers, 1 thread"
     caption = "TVM has no schedule for a CPU, so “as exported” runs plain loops."
     table = _bench(5).decode_table(measured)
-    return [plots.bars(entries, "less is better", title, caption, table, claim=claim, unit="s")]
+    return [plots.bars(entries, "less is better", title, caption, table, claim=claim)]
 
 
 # --- chapter 4: add and RMSNorm -------------------------------------------------------------------
@@ -324,7 +325,7 @@ def _decode_speed(decoder: str, seconds: dict[str, float]) -> plots.Figure:
         {key.removesuffix(end): seconds[key] for key in seconds if key.endswith(end)}
         for end in (" decode", " prefill")
     )
-    entries = [plots.Bar(name, 1 / time, _count(1 / time)) for name, time in times.items()]
+    entries = [Bar(name, 1 / time, _count(1 / time)) for name, time in times.items()]
     rows = [(named(name), si(time, "s"), _count(1 / time)) for name, time in times.items()]
     claim = ""
     if ahead := _ahead(times):
@@ -414,7 +415,7 @@ def chat_speed(measured: dict) -> list[plots.Figure]:
     for function, tokens, line in (("decode", 1, limit), ("prefill", prefill, None)):
         times = {n: bench.seconds_of(found["seconds"], n, function) for n in bench.NAMES}
         rates = {name: tokens / seconds for name, seconds in times.items() if seconds}
-        entries = [plots.Bar(name, rate, f"{rate:,.0f}") for name, rate in rates.items()]
+        entries = [Bar(name, rate, f"{rate:,.0f}") for name, rate in rates.items()]
         rows = [
             (named(name), si(tokens / rate, "s"), f"{rate:,.0f}") for name, rate in rates.items()
         ]
@@ -459,7 +460,7 @@ def _first_token(seconds: dict[str, float]) -> list[plots.Figure]:
     if not best:
         return []
     ours = _ours(seconds)
-    entries = [plots.Bar(name, time, duration(time)) for name, time in seconds.items()]
+    entries = [Bar(name, time, duration(time)) for name, time in seconds.items()]
     lost = ours > seconds[best]
     ratio = _times(ours / seconds[best] if lost else seconds[best] / ours)
     claim = (
@@ -470,14 +471,14 @@ def _first_token(seconds: dict[str, float]) -> list[plots.Figure]:
     title = "From the start of a process to the first token"
     caption = "Everything was read from disk before. Chapter 11 shows where our time goes."
     table = _bench(11, "first_token").table_of(seconds)
-    return [plots.bars(entries, "less is better", title, caption, table, claim=claim, unit="s")]
+    return [plots.bars(entries, "less is better", title, caption, table, claim=claim)]
 
 
 def weight_bytes(measured: dict) -> list[plots.Figure]:
     """ch11_perplexity: megabytes per token by the way the weights are stored; and what rounding them costs."""
     sizes = _given().token_bytes(measured)
     entries = [
-        plots.Bar(name, size / 1e6, f"{size / 1e6:.0f} MB", ours="file" in name)
+        Bar(name, size / 1e6, f"{size / 1e6:.0f} MB", ours="file" in name)
         for name, size in sizes.items()
     ]
     table = _given().bytes_table()
@@ -497,7 +498,7 @@ def _perplexity(measured: dict) -> plots.Figure:
     name, whole = next(iter(variants.items()))
     worse = {n: one["perplexity"] / variants[name]["perplexity"] - 1 for n, one in variants.items()}
     entries = [
-        plots.Bar(n, 100 * share, f"{100 * share:+.1f} %", ours=n.startswith("file,"))
+        Bar(n, 100 * share, f"{100 * share:+.1f} %", ours=n.startswith("file,"))
         for n, share in worse.items()
         if n != name
     ]

@@ -15,6 +15,7 @@ from chapters.kit.bench.results import load, not_yet
 from chapters.kit.chat.conversation import told
 from chapters.kit.draw.bars import Bar, Bars
 from chapters.kit.draw.picture import Picture, picture
+from chapters.kit.draw.stepper import Panel, Stepper, belongs
 from chapters.kit.draw.table import Html, duration
 from chapters.runner.course import ROOT, Chapter, chapter, chapters
 from docs.pages.course_map import hours
@@ -137,7 +138,8 @@ def chapter_cards() -> Part:
     cards = "".join(f"<li>{_card(one)}</li>" for one in chapters())
     minutes = sum(one.minutes for one in chapters())
     return Part(
-        f'<ol class="front-chapters">{cards}</ol><p>In all {hours(minutes)} hours: reading, labs and exercises.</p>'
+        f'<div class="grid cards"><ol>{cards}</ol></div>'
+        f"<p>In all {hours(minutes)} hours: reading, labs and exercises.</p>"
     )
 
 
@@ -146,7 +148,7 @@ def _card(one: Chapter) -> str:
     goal = inline(goals_of(one)[0].rstrip(";.,"))
     gpu = "" if one.gpu == "no" else f" · GPU {one.gpu}"
     told = f"{hours(one.minutes)} h · {len(one.exercises)} exercises{gpu}"
-    return f"<b>{link}</b><span>After it you can {goal}.</span><small>{told}</small>"
+    return f"<p><b>{link}</b></p><p>After it you can {goal}.</p><p><small>{told}</small></p>"
 
 
 def first_exercise() -> Part:
@@ -195,26 +197,13 @@ def _graph(drawn: Picture) -> list[str]:
     return [drawn.caption, *str(drawn).splitlines()[1:]]
 
 
-@dataclass(frozen=True)
-class Film:
-    """Frames of one graph. Without scripts the first and the last stand side by side."""
-
-    label: str
-    frames: Sequence[Frame]
-
-    def __str__(self) -> str:
-        return "\n".join(f"{frame.words}: {frame.drawn.caption}" for frame in self.frames)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        last = len(self.frames) - 1
-        items = "".join(
-            f'<li class="film-frame{"" if n in (0, last) else " film-between"}">{_figure(frame)}</li>'
-            for n, frame in enumerate(self.frames)
-        )
-        return f'<section class="film" aria-label="{html.escape(self.label)}"><ol>{items}</ol></section>'
+def film(label: str, frames: Sequence[Frame]) -> Stepper:
+    """The frames of one graph, to be stepped through. Without scripts they stand side by side."""
+    drawn = "".join(f"<div{belongs(n)}>{_figure(frame)}</div>" for n, frame in enumerate(frames))
+    says = [f"{frame.words}: {frame.drawn.caption}" for frame in frames]
+    return Stepper(label, [Panel("film", says, f'<div class="film">{drawn}</div>')], "film")
 
 
 def _figure(frame: Frame) -> str:
-    return re.sub(r'(<figure class="ir-picture") [^>]*>', r"\1>", frame.drawn.figure())
+    """The picture without its caption, which is the line above it, and as wide as its place."""
+    return re.sub(r' style="flex:[^"]*"|<figcaption>.*?</figcaption>', "", frame.drawn.figure())

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.draw.picture import Pair, Picture, picture
+from chapters.kit.draw.picture import Picture, picture
 from chapters.runner.course import ROOT
 
 IMAGE = ROOT / "docs" / "images" / "fusion.svg"
@@ -40,23 +40,19 @@ def lowered(mod: tvm.IRModule, *, fused: bool) -> tvm.IRModule:
     return tvm.transform.Sequential(passes)(mod)
 
 
-def before_and_after() -> Pair:
-    mod = residual_step()
-    before, after = lowered(mod, fused=False), lowered(mod, fused=True)
-    return Pair(picture(before, title="before"), picture(after, title="after"))
-
-
 def document() -> str:
     """Both pictures side by side in one SVG that follows the reader's light or dark mode."""
-    both = before_and_after()
-    width = round(both.before.layout.width + both.after.layout.width + GAP)
-    height = round(max(both.before.layout.height, both.after.layout.height)) + CAPTION
-    after_at = round(both.before.layout.width + GAP)
+    mod = residual_step()
+    before = picture(lowered(mod, fused=False), title="before")
+    after = picture(lowered(mod, fused=True), title="after")
+    width = round(before.layout.width + after.layout.width + GAP)
+    height = round(max(before.layout.height, after.layout.height)) + CAPTION
+    after_at = round(before.layout.width + GAP)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" role="img"><title>Before fusion {both.before.caption}, after it '
-        f"{both.after.caption}</title><style>{COLOURS}</style>"
-        f"{_placed(both.before, 0)}{_placed(both.after, after_at)}</svg>\n"
+        f'height="{height}" role="img"><title>Before fusion {before.caption}, after it '
+        f"{after.caption}</title><style>{COLOURS}</style>"
+        f"{_placed(before, 0)}{_placed(after, after_at)}</svg>\n"
     )
 
 

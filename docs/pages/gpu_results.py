@@ -10,9 +10,10 @@ from chapters.kit.bench import gpu_results as tables
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point, best_of
 from chapters.kit.bench.gpu_gelu_bench import EAGER as EAGER_GELU
 from chapters.kit.bench.results import Several, Shown, not_yet
+from chapters.kit.draw.bars import Bar
 from chapters.kit.draw.table import Table, si
 from docs.pages.folded import Folded
-from docs.pages.plots import Bar, Figure, Size, Step, bandwidth, bars, roofline, steps
+from docs.pages.plots import Figure, Size, Step, bandwidth, bars, roofline, steps
 
 # the kernels of many rows that the charts show; the tables have the others
 FASTEST = ("wgmma", "mma.sync")
@@ -132,7 +133,7 @@ def gelu_figures(cases: list[dict], ceilings: dict) -> list[Figure]:
         title = f"Linear and GELU, {tables.layer_text(case)}, in {case['dtype']}"
         caption = f"All but “{EAGER_GELU}” may use one kernel for both."
         table = tables.linear_table([case], EAGER_GELU)
-        figures.append(bars(drawn, "less is better", title, caption, table, claim=claim, unit="s"))
+        figures.append(bars(drawn, "less is better", title, caption, table, claim=claim))
     return figures
 
 

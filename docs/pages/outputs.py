@@ -40,7 +40,6 @@ from chapters.program import run_program
 from chapters.runner.course import ROOT, chapters
 from chapters.whose_code import REFERENCE, WHOSE
 from docs.pages.blocks import Block, NotInstalled, PageError, blocks_of
-from docs.pages.pass_stepper import unpacked
 
 KEPT = ROOT / "docs" / "outputs"
 CACHE = made_folder("outputs")
@@ -299,7 +298,7 @@ def _comparable(block: Block, output: Output) -> list[str]:
         for kind, value in part.items():
             text = "\n".join(value["lines"]) if kind == "error" else value
             if kind == "html":  # which colours code has, and how it is escaped, is up to Pygments
-                text = html.unescape(_COLOUR.sub("", unpacked(text))).replace("><", ">\n<")
+                text = html.unescape(_COLOUR.sub("", text)).replace("><", ">\n<")
             lines += [f"{kind}: {line}" for line in text.split("\n")]
     if block.mark == "measured":  # the numbers, and what follows from how wide they are
         lines = [re.sub(r"\d[\d.,]*(?:e-?\d+)?", "#", line) for line in lines]

@@ -8,14 +8,15 @@ import io
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point
 from chapters.kit.bench.gpu_results import roofline_table
+from chapters.kit.draw.bars import Bar, Bars
 from chapters.kit.draw.table import Table, si
 
 COLOURS = ("#c96f12", "#4276d6", "#2f8f5b", "#9a62d3", "#c2486f", "#6b7f8f", "#93820f", "#18929b")
-OURS, NEUTRAL = COLOURS[0], COLOURS[5]
+OURS = COLOURS[0]
 CONTENDERS = {  # how a name begins -> its colour, the same on every plot; the longest that fits counts
     "this course": OURS,
     "a copy": COLOURS[5],
@@ -73,7 +74,7 @@ class Figure:
     title: what it shows, also for screen readers. claim: what a reader should see in it, in a sentence.
     """
 
-    svg: str
+    drawing: str  # HTML
     title: str
     caption: str
     table: Table
@@ -92,7 +93,7 @@ class Figure:
         beneath = html.escape(" ".join(filter(None, (self.caption, self.measured))))
         return (
             f"{claim}<style data-course>{STYLE}</style>"
-            f'<figure class="ir-picture plot">{self.svg}'
+            f'<figure class="ir-picture plot">{self.drawing}'
             f"<figcaption><b>{title}.</b> {beneath}</figcaption></figure>"
             f'<details class="plot-numbers"><summary>The numbers of this chart</summary>{self.table._repr_html_()}'
             "</details>"
@@ -104,15 +105,14 @@ def figure(
     title: str,
     caption: str,
     table: Table,
-    size: tuple[float, float] = SIZE,
     claim: str = "",
 ) -> Figure:
-    """The figure that `draw(axes)` draws. size: in inches."""
+    """The figure that `draw(axes)` draws."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas  # without pyplot: no window, no global state
 
     with matplotlib.rc_context(SETTINGS):
-        canvas = Canvas(figsize=size, layout="constrained")
+        canvas = Canvas(figsize=SIZE, layout="constrained")
         canvas.patch.set_alpha(0)
         axes = canvas.subplots()
         axes.patch.set_alpha(0)
@@ -279,18 +279,6 @@ def _share_of_copy(name: str, size: Size) -> str:
     return f"{size.seconds['copy'] / size.seconds[name]:.0%}"
 
 
-@dataclass(frozen=True)
-class Bar:
-    """low and high: where the middle half of the measurements lies. ours: in our colour, whatever its name."""
-
-    name: str
-    value: float
-    words: str
-    low: float | None = None
-    high: float | None = None
-    ours: bool = False
-
-
 def bars(
     entries: Sequence[Bar],
     words: str,
@@ -299,61 +287,15 @@ def bars(
     table: Table,
     limit: tuple[float, str] | None = None,
     claim: str = "",
-    unit: str | None = None,
 ) -> Figure:
-    """Horizontal bars, each beneath its name, with the value at the end.
-
-    limit: a value to compare with, named. unit: of the axis, which then has SI prefixes.
-    """
-
-    def draw(axes) -> None:
-        for place, entry in enumerate(entries):
-            error = [[entry.value - entry.low], [entry.high - entry.value]] if entry.low else None
-            filled = OURS if entry.ours else contender(entry.name) or NEUTRAL
-            axes.barh(place, entry.value, 0.42, color=filled, xerr=error, ecolor=INK)
-            end = max(entry.value, entry.high or 0)
-            offset = {"textcoords": "offset points"}
-            axes.annotate(entry.words, (end, place), (5, -4), **offset)
-            axes.annotate(named(entry.name), (0, place - 0.24), (1, 2), **offset)
-        axes.set_yticks([])
-        axes.set_ylim(len(entries) - 0.6, -0.75)
-        axes.grid(visible=False)
-        axes.set_xlabel(words)
-        reach = max(_reach(entries), 1.02 * limit[0] if limit else 0)
-        axes.set_xlim(0, reach)
-        axes.locator_params(axis="x", nbins=6)
-        if unit is None:
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-        else:
-            in_units(axes.xaxis, unit)
-        if limit:
-            for low, high in _gaps(entries, limit[0], reach):
-                axes.plot([limit[0]] * 2, [low, high], color=INK, alpha=0.75, linewidth=1.2)
-            axes.set_title(limit[1], loc="right", fontsize=11)
-
-    return figure(draw, title, caption, table, (SIZE[0], 0.9 + 0.46 * len(entries)), claim)
-
-
-LETTER = 0.019  # the width of a letter as a share of the axis
-
-
-def _gaps(entries: Sequence[Bar], limit: float, reach: float) -> list[tuple[float, float]]:
-    """Where a vertical line at `limit` crosses no words: (from, to) in the places of the bars."""
-    found = []
-    for place, entry in enumerate(entries):
-        end = max(entry.value, entry.high or 0)
-        words = (len(entry.words) + 2) * LETTER * reach
-        if limit > len(named(entry.name)) * LETTER * reach:
-            found.append((place - 0.75, place - 0.21))
-        if not end < limit < end + words:
-            found.append((place - 0.21, place + 0.25))
-    return found
-
-
-def _reach(entries: Sequence[Bar]) -> float:
-    """How far the axis goes, so that the words at the end of each bar have room."""
-    ends = ((max(entry.value, entry.high or 0), len(entry.words)) for entry in entries)
-    return max(end / (1 - min(0.6, 0.03 + LETTER * letters)) for end, letters in ends)
+    """Horizontal bars. words: what their length means. limit: a value and its name, a line across the bars."""
+    mark, line = limit or (None, "")
+    drawn = [
+        replace(one, name=named(one.name), ours=one.ours or contender(one.name) == OURS, mark=mark)
+        for one in entries
+    ]
+    heading = f"{words}; the line: {line}" if line else words
+    return Figure(Bars(heading, drawn).figure(), title, caption, table, claim)
 
 
 @dataclass(frozen=True)
@@ -373,20 +315,17 @@ def steps(
     entries, rows = [], []
     for number, step in enumerate(taken):
         rate = operations / step.median
-        speed = si(rate, "FLOP/s")
-        around = [operations / time if time else None for time in (step.high, step.low)]
-        bar = Bar(step.name, rate, speed, *around, ours=True)
-        entries.append(bar)
+        speed, time = si(rate, "FLOP/s"), si(step.median, "s")
+        entries.append(Bar(step.name, rate, speed, ours=True))
+        if step.low and step.high:
+            time += f" ({si(step.low, 's')} to {si(step.high, 's')})"
         before = f"{taken[number - 1].median / step.median:.2f}×" if number else "–"
         share = f"{rate / limit[0]:.0%}" if limit else "–"
-        rows.append((step.name, si(step.median, "s"), speed, before, share))
+        rows.append((step.name, time, speed, before, share))
     of_limit = f"of {limit[1]}" if limit else "of the limit"
     table = Table(("step", "time", "speed", "times the one before", of_limit), rows)
-    caption = "A bar ends at the median."
-    if all(step.low for step in taken):
-        caption = "A bar ends at the median; its thin line spans the middle half of the rounds."
-    words = "FLOP/s, more is better"
-    return bars(entries, words, title, caption, table, limit, unit="")
+    caption = "A bar ends at the median. The table has the middle half of the rounds in brackets."
+    return bars(entries, "FLOP/s, more is better", title, caption, table, limit)
 
 
 def roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = "") -> Figure:

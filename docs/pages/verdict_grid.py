@@ -1,4 +1,4 @@
-"""The verdicts of the hard cases: large counts, and a grid of tiles; docs/js/pictures_grid.js makes it a filter."""
+"""The verdicts of the hard cases: large counts, and a grid of tiles."""
 
 from __future__ import annotations
 
@@ -64,27 +64,26 @@ class VerdictGrid:
 
     def _repr_html_(self) -> str:
         counts = "".join(
-            f'<p class="vg-who">{who}</p><ul class="vg-counts">{self._counts(key, key == "builtin")}</ul>'
-            for key, who in (("builtin", "TVM’s built-in"), ("ours", "Chapter 7’s primitive"))
+            f"<p><b>{who}</b></p><ul>{self._counts(builtin)}</ul>"
+            for who, builtin in (("TVM’s built-in", True), ("Chapter 7’s primitive", False))
         )
         tiles = list(zip(self.verdicts, self.kinds(True), self.kinds(False), strict=True))
         causes = dict.fromkeys(self.cases[v.name].cause for v in self.verdicts)
         groups = "".join(
-            f'<p class="vg-cause">{html.escape(cause)}</p><ul class="vg-tiles">'
+            f'<p>{html.escape(cause)}</p><ul class="vg-tiles">'
             f"{self._tiles(t for t in tiles if self.cases[t[0].name].cause == cause)}</ul>"
             for cause in causes
         )
         return (
             f'<section class="vg" aria-label="Verdicts on {len(self.verdicts)} programs">{counts}'
-            f'<p class="vg-key">One tile per program: the built-in above, ours below.</p>{groups}</section>'
+            f"<p><b>One tile per program: the built-in above, ours below.</b></p>{groups}</section>"
         )
 
-    def _counts(self, who: str, builtin: bool) -> str:
+    def _counts(self, builtin: bool) -> str:
         counted = Counter(self.kinds(builtin))
         return "".join(
-            f'<li class="vg-count" data-who="{who}" data-kind="{one}">'
-            f'<span class="vg-number">{counted[one]}</span> <span class="vg-sign" data-kind="{one}" '
-            f'aria-hidden="true">{KINDS[one][0]}</span> {KINDS[one][1]}</li>'
+            f'<li class="vg-count"><b>{counted[one]}</b> <i data-kind="{one}" aria-hidden="true">{KINDS[one][0]}</i> '
+            f"{KINDS[one][1]}</li>"
             for one in self._shown(counted)
         )
 
@@ -96,7 +95,6 @@ class VerdictGrid:
             said = html.escape(f"{v.name}: built-in {v.builtin}, ours {way}")
             halves = "".join(f'<i data-kind="{one}">{KINDS[one][0]}</i>' for one in (builtin, ours))
             made.append(
-                f'<li class="vg-tile" data-builtin="{builtin}" data-ours="{ours}" title="{said}">'
-                f'<span class="vg-said">{said}</span><span aria-hidden="true">{halves}</span></li>'
+                f'<li><span role="img" aria-label="{said}" title="{said}">{halves}</span></li>'
             )
         return "".join(made)

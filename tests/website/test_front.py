@@ -1,4 +1,4 @@
-"""The front page: its numbers are those of the course and of the results files, and its film stops when told to."""
+"""The front page: its numbers are those of the course and of the results files, and its film is stepped through."""
 
 from __future__ import annotations
 
@@ -62,55 +62,17 @@ def test_a_frame_for_each_pass_that_changes_the_graph():
     assert "AnnotateTIROpPattern" not in [frame.name for frame in found]
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory):
-    page = tmp_path_factory.mktemp("film") / "page.html"
-    film = front.Film("A film", front.frames(from_script()))
-    page.write_text(alone(film, "front.css", "film.js"), encoding="utf-8")
-    return page.as_uri()
-
-
-def visible(page) -> list[int]:
-    """The numbers of the frames that can be seen."""
-    frames = page.query_selector_all(".film-frame")
-    return [n for n, frame in enumerate(frames, 1) if frame.is_visible()]
-
-
-def test_the_film_is_stopped_and_stepped_by_keyboard_and_mouse(chromium, address):
-    page = chromium.new_page()
-    page.clock.install()
-    page.goto(address)
-    page.wait_for_function("document.querySelector('.film')")
-    assert visible(page) == [1]
-    page.wait_for_timeout(50)  # until the observer has said that the film is in view
-    page.clock.run_for(2700)
-    assert visible(page) == [2]
-    page.get_by_role("button", name="Pause").press("Enter")
-    page.clock.run_for(20_000)
-    assert visible(page) == [2]
-    page.keyboard.press("ArrowRight")
-    assert visible(page) == [3]
-    page.get_by_role("button", name="Step 1").click()
-    page.keyboard.press("ArrowLeft")
-    assert visible(page) == [1]
-    page.get_by_role("button", name="Play").click()
-    page.clock.run_for(2700)
-    assert visible(page) == [2]
-    page.close()
-
-
-def test_the_film_stands_still_for_readers_who_want_less_motion(chromium, address):
-    page = chromium.new_page(reduced_motion="reduce")
-    page.clock.install()
-    page.goto(address)
-    page.clock.run_for(20_000)
-    assert visible(page) == [1] and page.get_by_role("button", name="Play").is_visible()
-    page.close()
-
-
-def test_without_scripts_the_first_and_the_last_frame_are_shown(chromium, address):
-    context = chromium.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(address)
-    assert visible(page) == [1, len(front.frames(from_script()))]
-    context.close()
+def test_the_film_steps_from_the_first_frame_to_the_last(chromium, tmp_path):
+    film = front.film("A film", front.frames(from_script()))
+    address = tmp_path / "page.html"
+    address.write_text(alone(film, "pictures.css", "stepper.js"), encoding="utf-8")
+    every = list(range(1, len(film.panels[0].says) + 1))
+    for scripts, seen in ((True, [[1], [2]]), (False, [every])):
+        page = chromium.new_page(java_script_enabled=scripts)
+        page.goto(address.as_uri())
+        frames = page.query_selector_all(".film > div")
+        for number, wanted in enumerate(seen):
+            if number:
+                page.get_by_label("A film: Step on").click()
+            assert [n for n, frame in enumerate(frames, 1) if frame.is_visible()] == wanted
+        page.close()

@@ -1,8 +1,11 @@
-"""The pictures with a slider: what they are drawn from, and how they are driven in a browser."""
+"""The pictures that a reader steps through: what they are drawn from, what they show, and how a browser moves them.
+
+What a picture shows at a step is read from `Panel.html`; one test finds the same in a browser, for every picture.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from itertools import pairwise
 
 import numpy as np
@@ -26,7 +29,7 @@ from chapters.kit.draw.cache_lines import cache_lines, fetches
 from chapters.kit.draw.executed import execute
 from chapters.kit.draw.loop_nest import loop_nest
 from chapters.kit.draw.read_order import ReadOrder
-from chapters.kit.draw.scrubber import Panel, Scrubber, changing
+from chapters.kit.draw.stepper import Panel, Stepper, changing
 from chapters.kit.draw.visits import visited, visits
 from chapters.kit.gpu.bank_picture import bank_picture, read_of_column, read_of_kernel
 from chapters.kit.gpu.cuda_resources import missing
@@ -35,7 +38,7 @@ from chapters.kit.gpu.gpus import BOARDS, architecture
 from chapters.kit.gpu.kernel_report import used_by
 from chapters.kit.gpu.limits import LIMITS
 from chapters.kit.gpu.roofline_picture import SHOWN as ROOFLINES
-from chapters.kit.gpu.roofline_picture import bound, roofline_picture
+from chapters.kit.gpu.roofline_picture import roofline_picture
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import bytes_moved, conflicts
 from chapters.kit.pipeline.planned_storage import evaluate, lower, read_plan
@@ -53,21 +56,8 @@ from solutions.ch11_a_real_model.quantized import unpack
 from tests.website.conftest import alone
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory) -> Callable[[object], str]:
-    """Writes a picture as a page with the site's script and style sheet, and gives its address."""
-
-    def write(picture) -> str:
-        page = tmp_path_factory.mktemp("picture") / "page.html"
-        text = alone(picture, "pictures.css", "pictures.js", "pictures_grid.js")
-        page.write_text(text, encoding="utf-8")
-        return page.as_uri()
-
-    return write
-
-
 @pytest.fixture
-def opened(chromium, written):
+def opened(chromium, tmp_path):
     """Opens a picture in a browser; a script that fails makes the test fail."""
     pages, errors = [], []
 
@@ -76,7 +66,9 @@ def opened(chromium, written):
         pages.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(written(picture))
+        address = tmp_path / "page.html"
+        address.write_text(alone(picture, "pictures.css", "stepper.js"), encoding="utf-8")
+        page.goto(address.as_uri())
         return page
 
     yield open_
@@ -86,15 +78,28 @@ def opened(chromium, written):
 
 
 def said(page) -> str:
-    """What the picture says about its step; the slider must stand there."""
-    words = page.inner_text(".scrub-where")
-    assert words.startswith(f"Step {page.input_value('input[type=range]')} of ")
-    return words.partition(": ")[2]
+    """What the panel that is shown says about its step."""
+    return page.inner_text(".stepper-says:visible")
+
+
+def value_of(page, name: str) -> str:
+    """What a screen reader says about a slider."""
+    return page.get_by_label(name, exact=True).get_attribute("aria-valuetext")
+
+
+def panel_of(picture: Stepper, name: str) -> Panel:
+    return next(panel for panel in picture.panels if panel.name == name)
+
+
+def texts(panel: Panel, step: int, kind: str, mark: str = "") -> list[str]:
+    """The texts of the elements with a class at a step; with a mark, of those that carry it."""
+    marked = f' data-mark="{mark}"[^>]*' if mark else "[^>]*"
+    return re.findall(rf'<\w+{marked} class="(?:[\w-]+ )*{kind}"[^>]*>([^<]*)<', panel.html(step))
 
 
 # --- any picture ----------------------------------------------------------------------------------
 
-TWO = Scrubber(
+TWO = Stepper(
     "Two panels",
     [
         Panel("long", ["a", "b", "c", "d"], changing("b", "x", ["0", "1", "2", "3"], ["", "on", "", "off"])),
@@ -102,26 +107,29 @@ TWO = Scrubber(
     ],
     "two",
 )  # fmt: skip
+DIALS = Stepper(
+    "Two dials",
+    [Panel(name, [f"{name} {n}" for n in range(6)], changing("b", "x", range(6))) for name in ("one", "other")],
+    "two",
+    start=4,
+    dials={"size": ["s", "m", "l"], "kind": ["p", "q"]},
+)  # fmt: skip
 
 
 def test_buttons_keys_and_slider_move_between_the_steps(opened):
     page = opened(TWO)
+    back, on = (page.get_by_label(f"Two panels: Step {word}") for word in ("back", "on"))
     assert said(page) == "a" and page.inner_text(".x") == "0"
-    page.click("text=Back", force=True)  # it looks disabled, and keeps the keyboard's focus
-    page.click("text=Next")
+    back.click()  # stays at the first step
+    on.click()
     assert said(page) == "b" and page.get_attribute(".x", "data-mark") == "on"
     page.keyboard.press("Enter")  # on the button, which has the focus
     assert said(page) == "c" and page.get_attribute(".x", "data-mark") == ""
     page.focus("input[type=range]")
     page.keyboard.press("ArrowRight")
-    assert said(page) == "d" and page.get_attribute("text=Next", "aria-disabled") == "true"
+    assert said(page) == "d" and value_of(page, "Step") == "3 of 3"
     page.keyboard.press("Home")
     assert said(page) == "a" and page.inner_text(".x") == "0"
-    page.fill("input[type=range]", "2")
-    assert (
-        said(page) == "c"
-        and page.get_attribute("input[type=range]", "aria-valuetext") == "step 2 of 3"
-    )
 
 
 def test_a_choice_shows_its_panel_at_the_nearest_step(opened):
@@ -129,34 +137,76 @@ def test_a_choice_shows_its_panel_at_the_nearest_step(opened):
     page.fill("input[type=range]", "2")
     page.click("label >> text=short")
     assert said(page) == "f" and page.inner_text(".y") == "5" and page.is_hidden(".x")
-    page.keyboard.press(
-        "ArrowLeft"
-    )  # the radio buttons' own: the panel before; the end stays the end
-    assert said(page) == "d" and page.is_hidden(".y")
+    page.keyboard.press("ArrowLeft")  # the radio buttons' own: the panel before
+    assert said(page) == "b" and page.is_hidden(".y")
 
 
 def test_play_runs_to_the_end_and_stops_when_asked(opened):
     page = opened(TWO)
     page.click("text=Play")
-    page.wait_for_function("document.querySelector('.scrub-where').textContent.endsWith(': b')")
+    page.wait_for_function("document.querySelector('.stepper-says').textContent === 'b'")
     page.click("text=Pause")
-    assert page.is_visible("text=Play")
     page.click("text=Play")
-    page.wait_for_function("document.querySelector('.scrub-where').textContent.endsWith(': d')")
-    assert page.is_visible("text=Play")
+    page.wait_for_function("document.querySelector('.stepper-says').textContent === 'd'")
     page.click("text=Play")  # from the start again
     assert said(page) == "a"
 
 
 def test_nothing_plays_where_the_reader_wants_less_motion(opened):
     page = opened(TWO, reduced_motion="reduce")
-    assert page.is_hidden("text=Play") and page.is_visible("text=Next")
+    assert page.locator("text=Play").count() == 0
 
 
-def test_without_scripts_all_panels_show_their_end(opened):
+def test_each_slider_moves_its_own_value(opened):
+    page = opened(DIALS)
+    assert (value_of(page, "size"), value_of(page, "kind")) == ("l", "p")
+    assert said(page) == "one 4" and page.locator("text=Play").count() == 0
+    page.focus("#two-dial-1")
+    page.keyboard.press("ArrowRight")
+    assert said(page) == "one 5" and value_of(page, "size") == "l"
+    page.focus("#two-dial-0")
+    page.keyboard.press("Home")
+    assert said(page) == "one 1" and page.inner_text(".x:visible") == "1"
+    page.click("label >> text=other")  # the values stay
+    assert said(page) == "other 1" and value_of(page, "size") == "s"
+
+
+def test_without_scripts_all_panels_show_their_end_or_the_start_of_the_dials(opened):
     page = opened(TWO, java_script_enabled=False)
     assert page.inner_text(".x") == "3" and page.inner_text(".y") == "5"
-    assert page.locator(".scrub-name:visible").all_inner_texts() == ["long", "short"]
+    assert page.locator(".stepper-name:visible").all_inner_texts() == ["long", "short"]
+    page = opened(DIALS, java_script_enabled=False)
+    assert page.inner_text(".stepper-plain") == "size l, kind p"
+    assert page.locator(".x").all_inner_texts() == ["4", "4"]
+    assert str(DIALS).splitlines()[1] == "one: one 4"
+
+
+PICTURES = ["accumulators_", "applied", "visits_", "lives_", "block_", "lines", "banks", "tiles"]
+PICTURES += ["roofline"]
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_browser_shows_each_step_as_it_is_computed(opened, request, name):
+    picture = request.getfixturevalue(name)
+    page = opened(picture)
+    same = """(panel, wanted) => {
+      const made = document.createElement("template");
+      made.innerHTML = wanted;
+      return panel.isEqualNode(made.content.firstChild);
+    }"""
+    for number, panel in enumerate(picture.panels):
+        if number:
+            page.click(f".stepper-choices label >> nth={number}")
+        for step in sorted({0, len(panel.says) // 2, len(panel.says) - 1}):
+            rest = step
+            for n, values in reversed(list(enumerate(picture.dials.values()))):
+                page.fill(f"#{picture.key}-dial-{n}", str(rest % len(values)))
+                rest //= len(values)
+            if not picture.dials:
+                page.fill("input[type=range]", str(step))
+            shown = page.locator(".stepper-panel").nth(number)
+            assert said(page) == panel.says[step]
+            assert shown.evaluate(same, panel.html(step)), (panel.name, step)
 
 
 # --- two accumulators -----------------------------------------------------------------------------
@@ -188,29 +238,29 @@ def test_the_fused_program_has_one_load_and_one_store_less_per_element(programs)
     assert list(map(counts, runs)) == [(4 * 8, 4 * 2), (4 * 7, 4)]
 
 
-def test_the_counters_follow_the_slider(opened, programs):
-    page = opened(accumulators(programs))
-    assert page.locator(".acc-counts b").all_inner_texts() == ["0", "0", "0", "0"]
-    page.click("text=Next")
-    assert page.locator(".acc-line").all_inner_texts() == [
-        "accumulator ← 0",
-        "accumulator ← C[0, 0]",
+@pytest.fixture(scope="module")
+def accumulators_(programs) -> Stepper:
+    return accumulators(programs)
+
+
+def test_the_counters_follow_the_steps(programs):
+    (panel,) = accumulators(programs).panels
+    assert texts(panel, 0, "acc-read") + texts(panel, 0, "acc-written") == ["0"] * 4
+    assert texts(panel, 1, "acc-line") == ["accumulator ← 0", "accumulator ← C[0, 0]"]
+    assert texts(panel, 1, "acc-read") + texts(panel, 1, "acc-written") == ["0", "1", "0", "0"]
+    assert len(texts(panel, 1, "step-cell", "read")) == 1
+    end = len(panel.says) - 1
+    assert texts(panel, end, "acc-read") + texts(panel, end, "acc-written") == [
+        "32",
+        "28",
+        "8",
+        "4",
     ]
-    assert page.locator(".acc-counts b").all_inner_texts() == ["0", "0", "1", "0"]
-    assert page.locator(".acc-cell[data-mark=read]:visible").count() == 1
-    page.focus("input[type=range]")
-    page.keyboard.press("End")
-    assert page.locator(".acc-counts b").all_inner_texts() == ["32", "8", "28", "4"]
-    assert page.locator(".acc-line").all_inner_texts() == [
+    assert texts(panel, end, "acc-line") == [
         "second pass: D[1, 1] ← temp[1, 1] + C[1, 1]",
         "finished",
     ]
-    assert said(page).endswith("start from the bias: 28 loads, 4 stores, finished")
-
-
-def test_without_scripts_the_counters_show_the_end(opened, programs):
-    page = opened(accumulators(programs), java_script_enabled=False)
-    assert page.locator(".acc-counts b").all_inner_texts() == ["32", "8", "28", "4"]
+    assert panel.says[end].endswith("start from the bias: 28 loads, 4 stores, finished")
 
 
 # --- an epilogue at three places ------------------------------------------------------------------
@@ -245,22 +295,25 @@ def test_only_an_addend_may_enter_a_sum_and_a_maximum_stands_any_place():
     assert agree == [[True, False], [False, False], [False, False], [True, True]]
 
 
-def test_the_curves_grow_with_the_slider_and_the_table_marks_what_differs(opened):
-    page = opened(where_applied(EPILOGUES, STEPS))
-    assert said(page) == "at the end 2, at the start 2, at every step 10 – wrong at every step"
-    panel = ".scrub-panel:visible"
-    assert page.locator(f"{panel} .ap .ap-end .ap-point:not([data-mark=later])").count() == 3
-    page.click("label >> text=max(t, 0)")
-    page.focus("input[type=range]")
-    page.keyboard.press("End")
+@pytest.fixture(scope="module")
+def applied() -> Stepper:
+    return where_applied(EPILOGUES, STEPS)
+
+
+def test_the_curves_grow_with_the_steps_and_the_table_marks_what_differs(applied):
+    first = applied.panels[0]
+    assert first.says[2] == "at the end 2, at the start 2, at every step 10 – wrong at every step"
+    assert len(re.findall(r'<path data-mark="(?:now|past)" class="ap-point"', first.html(2))) == 9
+    relu = panel_of(applied, "max(t, 0)")
     assert (
-        said(page)
+        relu.says[8]
         == "at the end 0, at the start -2, at every step 1 – wrong at the start and at every step"
     )
-    assert page.locator(f"{panel} .ap-end .ap-cell").all_inner_texts() == list("030240030")
-    assert page.locator(f"{panel} .ap-cell.ap-off[data-mark=now]").all_inner_texts() == ["-2", "1"]
-    page.click("label >> text=after a maximum")
-    assert said(page).endswith("all agree") and page.locator(f"{panel} .ap-off").count() == 0
+    row = re.search(r'<tr class="ap-end">(.*?)</tr>', relu.body)[1]
+    assert re.findall(r">(-?\d+)</td>", row) == list("030240030")
+    assert texts(relu, 8, "off", "now") == ["-2", "1"]
+    last = applied.panels[-1]
+    assert last.says[8].endswith("all agree") and not texts(last, 8, "off")
 
 
 # --- loops beside the iterations ------------------------------------------------------------------
@@ -306,26 +359,23 @@ def test_each_stage_computes_the_sums(stages):
         assert np.array_equal(found, array.sum(axis=1))
 
 
-def test_loops_show_their_values_and_cells_their_visits(opened, stages):
-    page = opened(visits(stages))
-    panel = ".scrub-panel:visible"
-    assert said(page) == "total sets the sum of row 1 to 0"
-    page.click("label >> text=reorder")
-    page.fill("input[type=range]", "15")
-    assert said(page) == "total adds column 2 of row 2"
-    assert page.locator(f"{panel} .vi-value").all_inner_texts() == ["= 0", "= 2", "= 2"]
-    assert page.locator(f"{panel} .vi-cell:not([data-mark=later])").count() == 15
-    page.focus("label >> text=reorder >> input")
-    page.keyboard.press("ArrowRight")
-    assert (
-        said(page) == "total adds column 3 of rows 4 to 7, 4 at once"
-    )  # the end: it has ten steps
-    assert page.locator(f"{panel} .vi-cell[data-mark=now]").count() == 4
-    page.keyboard.press("ArrowRight")
-    page.fill("input[type=range]", "6")
-    assert said(page) == "total_init sets the sums of rows 4 to 7 to 0"
-    assert page.locator(f"{panel} .vi-block[data-mark=now] b").all_inner_texts() == ["total_init"]
-    names = page.locator(f"{panel} .vi-tree li > b").all_inner_texts()
+@pytest.fixture(scope="module")
+def visits_(stages) -> Stepper:
+    return visits(stages)
+
+
+def test_loops_show_their_values_and_cells_their_visits(visits_, stages):
+    assert visits_.panels[0].says[6] == "total sets the sum of row 1 to 0"
+    reorder, vectors, apart = (panel_of(visits_, n) for n in ("reorder", "vectorize", "decompose"))
+    assert reorder.says[15] == "total adds column 2 of row 2"
+    assert texts(reorder, 15, "vi-value") == ["= 0", "= 2", "= 2"]
+    assert len(re.findall(r'<rect data-mark="(?:now|past)"', reorder.html(15))) == 15
+    assert vectors.says[10] == "total adds column 3 of rows 4 to 7, 4 at once"
+    assert len(re.findall(r'<rect data-mark="now"', vectors.html(10))) == 4
+    assert apart.says[6] == "total_init sets the sums of rows 4 to 7 to 0"
+    running = re.findall(r'<li data-mark="now" class="block"[^>]*><b>(\w+)', apart.html(6))
+    assert running == ["total_init"]
+    names = re.findall(r"<li[^>]*><b>(\w+)</b>", apart.body)
     lines = str(loop_nest(stages["decompose"])).splitlines()[1:]
     assert names == [line.split()[0].rstrip(":") for line in lines]
 
@@ -409,39 +459,30 @@ def main(x: (4,), choose: R.Tensor((), "bool")):
         lives(branching["main"])
 
 
-def test_a_storage_is_used_again_with_bounds_only(opened, plans):
-    page = opened(storages_over_time(plans, LARGEST, start=3))
-    bars = ".scrub-panel:visible .sl-strip i"
+@pytest.fixture(scope="module")
+def lives_(plans) -> Stepper:
+    return storages_over_time(plans, LARGEST, start=3)
 
-    def in_use() -> list[str]:
-        return page.locator(f"{bars}[data-mark=now]").all_inner_texts()
 
-    assert said(page) == "tir_exp1 writes c into storage 2; 896 of 1,792 bytes hold tensors"
-    assert in_use() == ["b", "c"]
-    page.click("label >> text=/^with bounds$/")
-    assert said(page) == (
+def test_a_storage_is_used_again_with_bounds_only(lives_):
+    without, bounded = (panel_of(lives_, f"{word} bounds") for word in ("without", "with"))
+
+    def bars(panel: Panel, step: int, mark: str) -> list[str]:
+        return re.findall(rf'<i data-mark="{mark}"[^>]*>([^<]*)<', panel.html(step))
+
+    assert without.says[3] == "tir_exp1 writes c into storage 2; 896 of 1,792 bytes hold tensors"
+    assert bars(without, 3, "now") == ["b", "c"]
+    assert texts(without, 3, "sl-name") == [""] * 4
+    assert "<b>b, at run time</b> 64 * n = 512 bytes" in without.body
+    assert bounded.says[3] == (
         "tir_exp1 writes c into storage 1, where a was; 896 of 1,408 bytes hold tensors"
     )
-    assert page.inner_text(".sl-total:visible").startswith("3 pieces of memory, 1,408 bytes")
-    first = page.locator(".scrub-panel:visible .sl-strip >> nth=0")
-    assert first.locator("i").all_inner_texts() == ["a", "c"]
-    heights = [first.locator("i").nth(n).bounding_box()["height"] for n in (0, 1)]
-    assert heights[1] / heights[0] == pytest.approx(384 / 512, abs=0.02)
-    page.focus("input[type=range]")
-    page.keyboard.press("ArrowRight")
-    assert in_use() == ["c", "b", "d"]
-    page.keyboard.press("Home")
-    assert said(page) == "no kernel has been called" and in_use() == []
-    assert page.locator(f"{bars}[data-mark=later]").count() == 4
-
-
-def test_without_scripts_each_plan_shows_its_bars(opened, plans):
-    page = opened(storages_over_time(plans, LARGEST), java_script_enabled=False)
-    assert page.locator(".sl-strip i:visible").count() == 12
-    assert page.locator(".sl-name").all_inner_texts()[:2] == [
-        "storage 1 64 * n = 512 bytes",
-        "b, at run time 64 * n = 512 bytes",
-    ]
+    (total,) = texts(bounded, 3, "sl-total")
+    assert total.startswith("3 pieces of memory, 1,408 bytes")
+    assert bars(bounded, 4, "now") == ["c", "b", "d"]
+    assert bounded.says[0] == "no kernel has been called" and len(bars(bounded, 0, "later")) == 4
+    heights = re.findall(r"height:([\d.]+)%[^>]*>[ac]<", bounded.body)
+    assert float(heights[1]) / float(heights[0]) == pytest.approx(384 / 512, abs=0.02)
 
 
 # --- the block of a quantized matrix --------------------------------------------------------------
@@ -457,41 +498,38 @@ def test_each_half_of_a_byte_belongs_to_the_weight_that_it_changes(block):
     assert halves(block) == {"low": list(range(16)), "high": list(range(16, 32))}
 
 
-def test_all_bytes_at_once_end_as_the_weights(opened, block):
-    page = opened(unpacked_block(block))
-    panel = ".scrub-panel:visible"
-    low, high = (page.locator(f"{panel} i.ub-{half}") for half in ("low", "high"))
-    assert said(page) == "b & 15: the low halves are the codes of weights 0 to 15"
-    assert low.all_inner_texts() == [str(byte & 15) for byte in block[4:]]
-    assert high.all_inner_texts() == ["·"] * 16
-    page.focus("text=Next")
-    page.keyboard.press("Enter")
-    assert high.all_inner_texts() == [str(byte >> 4) for byte in block[4:]]
-    assert page.locator(f"{panel} b.ub-high[data-mark=now]").count() == 16
-    page.focus("input[type=range]")
-    page.keyboard.press("End")
-    texts = [*low.all_inner_texts(), *high.all_inner_texts()]
-    assert [float(text) for text in texts] == unpack(block).tolist()
+@pytest.fixture(scope="module")
+def block_(block) -> Stepper:
+    return unpacked_block(block)
 
 
-def test_a_byte_lights_up_with_its_two_weights(opened, block):
-    page = opened(unpacked_block(block))
-    page.click("label >> text=byte by byte")
-    page.fill("input[type=range]", "2")
+def test_all_bytes_at_once_end_as_the_weights(block_, block):
+    whole = block_.panels[0]
+    assert whole.says[3] == "b & 15: the low halves are the codes of weights 0 to 15"
+
+    def values(step: int) -> list[list[str]]:
+        found = re.findall(r'<i [^>]*class="ub-(low|high)"[^>]*>([^<]*)<', whole.html(step))
+        return [[text for half, text in found if half == wanted] for wanted in ("low", "high")]
+
+    assert values(3) == [[str(byte & 15) for byte in block[4:]], ["·"] * 16]
+    assert values(4)[1] == [str(byte >> 4) for byte in block[4:]]
+    assert len(re.findall(r'<b data-mark="now" class="ub-high"', whole.html(4))) == 16
+    low, high = values(6)
+    assert [float(text) for text in low + high] == unpack(block).tolist()
+
+
+def test_a_byte_lights_up_with_its_two_weights(block_, block):
+    single = panel_of(block_, "byte by byte")
     low, high = (float(unpack(block)[n]) for n in (1, 17))
     code = int(block[5])
-    assert said(page) == (
+    assert single.says[2] == (
         f"byte 5 is {code:02x}: low half {code & 15}, so weight 1 = 0.5 × {code & 15} − 2 = {low:g}; "
         f"high half {code >> 4}, so weight 17 = 0.5 × {code >> 4} − 2 = {high:g}"
     )
-    marked = page.locator(".scrub-panel:visible .ub-codes [data-mark=now]")
-    assert marked.all_inner_texts() == [f"{code >> 4:x}", f"{code & 15:x}", f"{low:g}", f"{high:g}"]
-
-
-def test_without_scripts_the_block_shows_its_weights(opened, block):
-    page = opened(unpacked_block(block), java_script_enabled=False)
-    texts = page.locator("i.ub-low").all_inner_texts()
-    assert [float(text) for text in texts] == 2 * unpack(block)[:16].tolist()
+    marked = re.findall(
+        r'<[bi] data-mark="now" class="ub-(?:low|high)"[^>]*>([^<]*)<', single.html(2)
+    )
+    assert marked == [f"{code >> 4:x}", f"{code & 15:x}", f"{low:g}", f"{high:g}"]
 
 
 # --- cache lines ----------------------------------------------------------------------------------
@@ -517,77 +555,30 @@ def test_a_column_fetches_each_line_again_unless_the_cache_holds_a_line_per_row(
     assert order == [down, 16]
 
 
-def test_the_strip_shows_what_the_cache_holds(opened):
-    page = opened(cache_lines([DOWN, ALONG]))
-    assert said(page) == "down: 6 lines fetched; along: 2 lines fetched"
-    sides = [page.locator(".acc-side").nth(n) for n in (0, 1)]
-    new = [side.locator(".cl-line[data-mark=new] .cl-cell").all_inner_texts() for side in sides]
-    assert new == [["40", "41", "42", "43"], []]
-    assert [s.locator(".cl-line[data-mark=held]").count() for s in sides] == [3, 2]
-    assert [s.locator(".cl-cell[data-mark=now]").inner_text() for s in sides] == ["40", "5"]
-    page.focus("input[type=range]")
-    page.keyboard.press("End")
-    assert page.locator(".acc-counts b").all_inner_texts() == ["64", "64", "64", "16"]
+@pytest.fixture(scope="module")
+def lines() -> Stepper:
+    return cache_lines([DOWN, ALONG])
+
+
+def test_the_strip_shows_what_the_cache_holds(lines):
+    (panel,) = lines.panels
+    assert panel.says[6] == "down: 6 lines fetched; along: 2 lines fetched"
+    down, along = panel.html(6).split('class="acc-side"')[1:]
+    new, held = ('<span data-mark="new" class="cl-line"', '<span data-mark="held" class="cl-line"')
+    assert [down.count(new), down.count(held), along.count(new), along.count(held)] == [1, 3, 0, 2]
+    assert re.findall(r">(\d+)<", down.partition(new)[2])[:4] == ["40", "41", "42", "43"]
+    assert texts(panel, 6, "cl-cell", "now") == ["40", "5"]
+    assert texts(panel, 64, "acc-read") + texts(panel, 64, "acc-written") == [
+        "64",
+        "64",
+        "64",
+        "16",
+    ]
 
 
 def test_a_row_that_ends_inside_a_line_is_refused():
     with pytest.raises(ValueError, match="no multiple of 4"):
         cache_lines([ReadOrder("odd", "w", (2, 6), tuple(range(12)))])
-
-
-# --- sliders with names ---------------------------------------------------------------------------
-
-DIALS = Scrubber(
-    "Two dials",
-    [
-        Panel(name, [f"{name} {n}" for n in range(6)], changing("b", "x", range(6), shown=4))
-        for name in ("one", "other")
-    ],
-    "two",
-    start=4,
-    dials={"size": ["s", "m", "l"], "kind": ["p", "q"]},
-)
-
-
-def value_of(page, name: str) -> str:
-    """What a screen reader says about a slider."""
-    return page.get_by_label(name, exact=True).get_attribute("aria-valuetext")
-
-
-def drag(page, name: str, share: float) -> None:
-    """Drag a slider by mouse from where its thumb may be to a share of its width."""
-    slider = page.get_by_label(name, exact=True)
-    slider.scroll_into_view_if_needed()
-    box = slider.bounding_box()
-    height = box["y"] + box["height"] / 2
-    page.mouse.move(box["x"] + 8, height)
-    page.mouse.down()
-    page.mouse.move(box["x"] + 8 + share * (box["width"] - 16), height, steps=5)
-    page.mouse.up()
-
-
-def test_each_slider_moves_its_own_value(opened):
-    page = opened(DIALS)
-    assert (value_of(page, "size"), value_of(page, "kind")) == ("l", "p")
-    assert page.inner_text(".scrub-where") == "one 4" and page.locator(".scrub-bar").count() == 0
-    page.focus("#two-dial-1")
-    page.keyboard.press("ArrowRight")
-    assert page.inner_text(".scrub-where") == "one 5" and value_of(page, "size") == "l"
-    page.keyboard.press("Shift+Tab")
-    page.keyboard.press("Home")
-    assert page.inner_text(".scrub-where") == "one 1" and page.inner_text(".x:visible") == "1"
-    drag(page, "size", 0.5)
-    assert (value_of(page, "size"), value_of(page, "kind")) == ("m", "q")
-    page.click("label >> text=other")  # the values stay
-    assert page.inner_text(".scrub-where") == "other 3" and value_of(page, "size") == "m"
-
-
-def test_without_scripts_the_sliders_start_is_told(opened):
-    page = opened(DIALS, java_script_enabled=False)
-    told = page.locator(".scrub-told:visible").all_inner_texts()
-    assert told == ["size l, kind p: one 4", "size l, kind p: other 4"]
-    assert page.locator(".x").all_inner_texts() == ["4", "4"]
-    assert str(DIALS).splitlines()[1] == "one: size l, kind p: one 4"
 
 
 # --- the banks of shared memory -------------------------------------------------------------------
@@ -602,7 +593,7 @@ def kernels() -> dict[int, tvm.tirx.PrimFunc]:
 
 
 @pytest.fixture(scope="module")
-def banks(kernels) -> Scrubber:
+def banks(kernels) -> Stepper:
     ours = [read_of_kernel(kernels[p], CUDA, "B_shared", 64, 32, p) for p in PADDINGS]
     return bank_picture({"B": ours, "column": [read_of_column(p) for p in PADDINGS]})
 
@@ -622,42 +613,25 @@ def test_a_column_is_free_of_conflicts_if_rows_are_an_odd_number_of_words_apart(
     assert cycles == [32, 1, 2, 1, 4, 1, 2, 1, 8]
 
 
-def strokes(page, kind: str) -> list[str]:
-    """The strokes of a kind that are painted in the first panel that is shown: in memory, and at the banks."""
-    paths = page.locator(".scrub-panel:visible >> nth=0").locator(f".bk-{kind}[data-mark=now]")
-    return [path.get_attribute("d") for path in paths.all()]
-
-
-def test_padding_spreads_the_words_over_the_banks(opened, banks):
-    page = opened(banks)
-    assert page.inner_text(".scrub-where") == "16 words in 1 bank, 16-way conflict, 16 cycles"
-    cells, bars = strokes(page, "queued")
-    assert (cells.count("M"), bars.count("M")) == (16, 1) and strokes(page, "pad") == []
-    page.focus("#banks-dial-0")
-    page.keyboard.press("ArrowRight")
-    assert page.inner_text(".scrub-where") == "16 words in 8 banks, 2-way conflict, 2 cycles"
-    assert value_of(page, "Padding per row") == "4 bytes"
-    cells, bars = strokes(page, "queued")
-    assert (cells.count("M"), bars.count("M")) == (16, 8) and len(strokes(page, "pad")) == 1
-    page.click("label >> text=column")
-    assert page.inner_text(".scrub-where") == "32 words in 32 banks, no conflict, 1 cycle"
-    assert strokes(page, "queued") == []
-    assert [stroke.count("M") for stroke in strokes(page, "alone")] == [32, 32]
-    assert page.locator(".bk-cell[data-mark=now]:visible").all_inner_texts() == ["4", "1"]
-    drag(page, "Padding per row", 1)
-    assert page.inner_text(".scrub-where") == "32 words in 4 banks, 8-way conflict, 8 cycles"
-    painted = "list => list.filter((e) => getComputedStyle(e).visibility === 'visible').length"
-    assert page.locator(".scrub-panel:visible .bk-queued").evaluate_all(painted) == 2
-
-
-def test_without_scripts_the_banks_show_their_worst_and_all_cycles(opened, banks):
-    page = opened(banks, java_script_enabled=False)
-    assert (
-        page.locator(".scrub-told").first.inner_text().startswith("Padding per row 0 bytes: 16 w")
+def strokes(panel: Panel, step: int, kind: str) -> list[int]:
+    """How many strokes of a kind are painted at a step: in memory, and at the banks."""
+    found = re.findall(
+        rf'<path data-mark="now" class="bk-{kind}[ "][^>]*d="([^"]*)"', panel.html(step)
     )
-    cells = page.locator(".scrub-panel >> nth=0").locator("tr >> nth=1").locator("td")
-    assert cells.all_inner_texts() == ["16", "2", "4", "2", "8", "2", "4", "2", "16"]
-    assert [stroke.count("M") for stroke in strokes(page, "queued")] == [16, 1]
+    return [path.count("M") for path in found]
+
+
+def test_padding_spreads_the_words_over_the_banks(banks):
+    ours, column = banks.panels
+    assert ours.says[0] == "16 words in 1 bank, 16-way conflict, 16 cycles"
+    assert strokes(ours, 0, "queued") == [16, 1] and strokes(ours, 0, "pad") == []
+    assert ours.says[1] == "16 words in 8 banks, 2-way conflict, 2 cycles"
+    assert strokes(ours, 1, "queued") == [16, 8] and len(strokes(ours, 1, "pad")) == 1
+    assert column.says[1] == "32 words in 32 banks, no conflict, 1 cycle"
+    assert strokes(column, 1, "queued") == [] and strokes(column, 1, "alone") == [32, 32]
+    assert re.findall(r'<td data-mark="now"[^>]*>(\d+)<', column.html(1)) == ["4", "1"]
+    assert column.says[8] == "32 words in 4 banks, 8-way conflict, 8 cycles"
+    assert list(banks.dials) == ["Padding per row"]
 
 
 def test_tiles_with_other_paddings_are_refused():
@@ -711,15 +685,20 @@ def test_resident_blocks_and_occupancy_agree(board):
         assert one.resident * warps * 32 == pytest.approx(one.share * LIMITS[arch].threads)
 
 
-def meters(page) -> dict[str, str]:
-    panel = page.locator(".scrub-panel:visible")
-    names, values = panel.locator("dt").all_inner_texts(), panel.locator(".ts-value")
-    return dict(zip(names, values.all_inner_texts(), strict=True))
+@pytest.fixture(scope="module")
+def tiles() -> Stepper:
+    return tile_sizes.shown()
 
 
-def test_a_larger_tile_loads_less_until_it_spills(opened):
-    page = opened(tile_sizes.shown())
-    assert meters(page) == {
+def meters(panel: Panel, tile: str) -> dict[str, str]:
+    step = list(tile_sizes.tiles()).index(tile)
+    names = re.findall(r"<dt>([^<]*)</dt>", panel.body)
+    return dict(zip(names, texts(panel, step, "ts-value"), strict=True))
+
+
+def test_a_larger_tile_loads_less_until_it_spills(tiles):
+    first = tiles.panels[0]
+    assert meters(first, "64 4 16") == {
         "bytes of A and B loaded": "2,097,152",
         "threads per block": "256",
         "registers per thread": "78",
@@ -727,30 +706,24 @@ def test_a_larger_tile_loads_less_until_it_spills(opened):
         "bytes of shared memory": "10,240",
         "occupancy": "37.5 %",
     }
-    assert page.locator(".ts-value[data-mark=bad]:visible").count() == 0
-    page.focus("#tile-sizes-dial-0")
-    page.keyboard.press("ArrowRight")
-    assert value_of(page, "Block") == "128 × 128" and meters(page)["threads per block"] == "1,024"
-    assert meters(page)["bytes of A and B loaded"] == "1,048,576"
-    drag(page, "Thread", 1)
-    assert value_of(page, "Thread") == "16 × 16" and meters(page)["registers per thread"] == "255"
-    assert page.locator(".ts-value[data-mark=bad]:visible").count() == 1
-    width = "e => getComputedStyle(e).getPropertyValue('--share')"
-    bars = page.locator(".scrub-panel:visible .ts-bar")
-    assert bars.nth(2).evaluate(width) == "1" and bars.nth(0).evaluate(width) == "0.25"
-    page.click("label >> text=RTX 4090")
-    assert meters(page)["occupancy"] == "16.7 %" and value_of(page, "Block") == "128 × 128"
-    drag(page, "Thread", 0)
-    assert page.inner_text(".scrub-where").startswith("No kernel: 4,096 threads per block")
-    assert set(meters(page).values()) == {"–"}
+    assert meters(first, "128 4 16")["threads per block"] == "1,024"
+    assert meters(first, "128 4 16")["bytes of A and B loaded"] == "1,048,576"
+    assert meters(first, "128 16 16")["registers per thread"] == "255"
+    step = list(tile_sizes.tiles()).index("128 16 16")
+    assert len(texts(first, step, "ts-value", "bad")) == 1 and not texts(
+        first, 0, "ts-value", "bad"
+    )
+    bars = re.findall(r'style="--share:([\d.]+)" class="ts-bar"', first.html(step))
+    assert bars[2] == "1" and bars[0] == "0.25"
+    assert meters(panel_of(tiles, "RTX 4090"), "128 16 16")["occupancy"] == "16.7 %"
+    none = list(tile_sizes.tiles()).index("128 2 16")
+    assert first.says[none].startswith("No kernel: 4,096 threads per block")
+    assert set(meters(first, "128 2 16").values()) == {"–"}
 
 
-def test_without_scripts_the_tile_of_the_traced_occupancy_is_shown(opened):
-    page = opened(tile_sizes.shown(), java_script_enabled=False)
-    told = page.locator(".scrub-told").first.inner_text()
-    assert told.startswith("Block 64 × 64, Thread 4 × 4, Steps at a time 16: 78 registers, nothing")
-    first = page.locator(".scrub-panel >> nth=0").locator(".ts-value")
-    assert first.all_inner_texts()[2:] == ["78", "0", "10,240", "37.5 %"]
+def test_the_tile_of_the_traced_occupancy_is_shown_first(tiles):
+    assert "Block 64 × 64, Thread 4 × 4, Steps at a time 16<" in tiles._repr_html_()
+    assert str(tiles).splitlines()[1].startswith("H100 SXM: 78 registers, nothing")
 
 
 def test_nothing_is_drawn_before_it_is_counted(monkeypatch):
@@ -769,41 +742,39 @@ def test_the_roofline_has_every_board_whose_two_rates_have_a_source():
     assert set(ROOFLINES) == {b.name for b in BOARDS.values() if b.bandwidth and b.tensor}
 
 
-@pytest.mark.parametrize("name", ROOFLINES)
-def test_the_bound_is_the_larger_of_the_two_times(name):
-    board = BOARDS[name]
-    for operations, moved in LAYERS.values():
-        one = bound(operations, moved, board)
-        assert one.seconds == max(moved / board.bandwidth, operations / board.tensor)
-        assert one.rate == pytest.approx(min(one.intensity * board.bandwidth, board.tensor))
-        assert one.by_memory == (one.intensity < board.tensor / board.bandwidth)
+@pytest.fixture(scope="module")
+def roofline() -> Stepper:
+    return roofline_picture(LAYERS)
 
 
-def test_the_point_moves_from_memory_to_arithmetic(opened):
-    page = opened(roofline_picture(LAYERS))
-    now = page.locator(".rf-point[data-mark=now]:visible")
-    assert now.count() == 1 and "rf-by-memory" in now.get_attribute("class")
-    assert page.inner_text(".scrub-where") == (
+def test_the_point_moves_from_memory_to_arithmetic(roofline):
+    first = roofline.panels[0]
+
+    def point(panel: Panel, step: int) -> tuple[str, float]:
+        found = r'<circle data-mark="now" class="rf-point rf-by-(\w+)" cx="([\d.]+)"'
+        ((limit, x),) = re.findall(found, panel.html(step))
+        return limit, float(x)
+
+    assert first.says[0] == (
         "1.0 operations per byte; at most 3.35 · 10¹² per second, 0.338 % of the peak; at least 10 µs. "
         "Limited by memory."
     )
-    left = float(now.get_attribute("cx"))
-    page.focus("#roofline-dial-0")
-    for _ in range(8):
-        page.keyboard.press("ArrowRight")
-    assert value_of(page, "Rows of x") == "256"
-    assert page.inner_text(".scrub-where").endswith("Limited by memory.")
-    page.keyboard.press("ArrowRight")
-    assert page.inner_text(".scrub-where").endswith("Limited by arithmetic.")
-    assert "rf-by-peak" in now.get_attribute("class") and float(now.get_attribute("cx")) > left
-    assert page.locator(".rf-now:visible").all_text_contents() == ["512 rows"]
-    page.click("label >> text=T4")
-    drag(page, "Rows of x", 0)
-    assert page.locator(".rf-now:visible").all_text_contents() == ["1 row"]
-    drag(page, "Rows of x", 1)
-    assert page.inner_text(".scrub-where").startswith(
-        "1,365.3 operations per byte; at most 65 · 10¹²"
-    )
+    assert first.says[8].endswith("Limited by memory.")
+    assert first.says[9].endswith("Limited by arithmetic.")
+    assert [point(first, step)[0] for step in (0, 8, 9)] == ["memory", "memory", "peak"]
+    assert point(first, 9)[1] > point(first, 0)[1]
+    named = [texts(panel_of(roofline, "T4"), step, "strong", "now") for step in (0, 9)]
+    assert named == [["1 row"], ["512 rows"]]
+    assert first.says[12].startswith("1,365.3 operations per byte; at most 989 · 10¹²")
+    assert first.html(0).count('class="rf-point') == len(LAYERS)
+
+
+def test_the_other_points_stay_and_their_words_do_not(opened, roofline):
+    page = opened(roofline)
+    shown = "all => all.filter((one) => getComputedStyle(one).visibility === 'visible').length"
+    panel = page.locator(".stepper-panel >> nth=0")
+    assert panel.locator(".rf-point").evaluate_all(shown) == len(LAYERS)
+    assert panel.locator(".strong").evaluate_all(shown) == 1
 
 
 def test_every_roofline_names_its_source_and_that_it_is_not_measured():
@@ -811,13 +782,6 @@ def test_every_roofline_names_its_source_and_that_it_is_not_measured():
     assert "no GPU was measured" in told
     for board in ("H100 SXM", "T4"):
         assert BOARDS[board].source.partition(",")[0] in told
-
-
-def test_without_scripts_the_roofline_shows_one_row_among_all(opened):
-    page = opened(roofline_picture(LAYERS), java_script_enabled=False)
-    first = page.locator(".scrub-panel >> nth=0")
-    assert first.locator(".rf-point:visible").count() == len(LAYERS)
-    assert first.locator(".rf-now:visible").all_text_contents() == ["1 row"]
 
 
 # --- the grid of verdicts -------------------------------------------------------------------------
@@ -835,12 +799,6 @@ GRID = VerdictGrid(
 )
 
 
-def bright(page) -> list[str]:
-    """The names on the tiles that are not dimmed."""
-    said = page.locator(".vg-tile:not(.vg-dim) .vg-said").all_text_contents()
-    return [one.partition(":")[0] for one in said]
-
-
 def test_the_counts_are_those_of_the_verdicts():
     assert str(GRID).splitlines() == [
         "built-in: 1 right, 0 refused, 1 documented behaviour, 2 wrong numbers, 1 invalid IR, 1 internal error",
@@ -848,43 +806,7 @@ def test_the_counts_are_those_of_the_verdicts():
     ]
 
 
-def test_a_count_filters_and_a_second_press_shows_all(opened):
-    page = opened(GRID)
-    assert len(bright(page)) == 6 and page.inner_text(".vg-where").startswith("6 of 6 programs")
-    builtin, ours = (f".vg-count[data-who={who}] button" for who in ("builtin", "ours"))
-    page.click(f"{builtin} >> text=wrong numbers")
-    assert set(bright(page)) == {"minus a bias", "starts from 5"}
-    page.focus(f"{ours} >> text=refused")
-    page.keyboard.press("Space")
-    assert bright(page) == ["starts from 5"] and page.inner_text(".vg-where").startswith(
-        "1 of 6 programs"
-    )
-    assert page.locator(".vg-count button[aria-pressed=true]").count() == 2
-    page.click(f"{builtin} >> text=wrong numbers")
-    assert set(bright(page)) == {"starts from 5", "read transposed"}
-    page.click(f"{ours} >> text=wrong numbers")
-    assert bright(page) == []
-
-
-def test_arrow_keys_walk_over_the_tiles_that_are_left(opened):
-    page = opened(GRID)
-    page.click(".vg-count[data-who=ours] button >> text=right")
-    names = bright(page)
-    assert page.locator(".vg-tile button[tabindex='0']").count() == 1
-    page.focus(".vg-tile button[tabindex='0']")
-    for name in [*names, names[-1]]:  # at the last one it stays
-        assert page.inner_text(".vg-where").startswith(f"{name}: built-in ")
-        page.keyboard.press("ArrowRight")
-    page.keyboard.press("Home")
-    assert page.inner_text(".vg-where").startswith(f"{names[0]}: ")
-    page.hover(".vg-tile:not(.vg-dim) >> nth=2")
-    assert page.inner_text(".vg-where").startswith(f"{names[2]}: ")
-
-
-def test_without_scripts_the_grid_has_its_counts_and_titles(opened):
-    page = opened(GRID, java_script_enabled=False)
-    assert page.locator(".vg-number").all_inner_texts() == list("101211420")
-    assert (
-        page.get_attribute(".vg-tile >> nth=0", "title")
-        == "a plain bias: built-in right, ours right (init)"
-    )
+def test_a_tile_says_its_program_and_both_verdicts():
+    tiles = re.findall(r'role="img" aria-label="([^"]*)" title="([^"]*)"', GRID._repr_html_())
+    assert len(tiles) == 6 and all(label == title for label, title in tiles)
+    assert tiles[0][0] == "a plain bias: built-in right, ours right (init)"

@@ -13,8 +13,9 @@ import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
 
-from chapters.kit.draw.executed import Access, Store, execute
-from chapters.kit.draw.scrubber import Panel, Scrubber, changing
+from chapters.kit.draw.executed import Access, Store, execute, ones
+from chapters.kit.draw.stepper import Panel, Stepper, changing
+from chapters.kit.draw.table import counted
 
 ACCUMULATOR = "local"  # the scope of the buffer that holds the sums
 
@@ -32,9 +33,9 @@ def example_arrays(func: tirx.PrimFunc) -> dict[str, np.ndarray]:
     """Small integers other than 0 for the arguments of `func`, always the same."""
     random = np.random.default_rng(6)
     digits = [n for n in range(-4, 5) if n]
-    shapes = {p.name: ([int(n) for n in p.shape], str(p.dtype)) for p in func.params}
     return {
-        name: random.choice(digits, shape).astype(dtype) for name, (shape, dtype) in shapes.items()
+        name: random.choice(digits, array.shape).astype(array.dtype)
+        for name, array in ones(func).items()
     }
 
 
@@ -44,7 +45,7 @@ def counts(stores: Sequence[Store]) -> tuple[int, int]:
     return reads, sum(store.wrote.scope != ACCUMULATOR for store in stores)
 
 
-def accumulators(programs: Mapping[str, Schedule], block: str = "matmul") -> Scrubber:
+def accumulators(programs: Mapping[str, Schedule], block: str = "matmul") -> Stepper:
     """A picture of the programs running side by side. They must have the same arguments, and small constant sizes."""
     funcs = {name: with_accumulator(sch, block) for name, sch in programs.items()}
     arrays = example_arrays(next(iter(funcs.values())))
@@ -60,7 +61,7 @@ def accumulators(programs: Mapping[str, Schedule], block: str = "matmul") -> Scr
         "Blue: loaded from memory. Orange: stored to memory. "
         "The accumulator is a register, and is not counted."
     )
-    return Scrubber(label, [Panel("Both programs", says, body)], "accumulators", caption=caption)
+    return Stepper(label, [Panel("Both programs", says, body)], "accumulators", caption=caption)
 
 
 def _told(runs: Mapping[str, Sequence[Store]], step: int) -> str:
@@ -68,21 +69,16 @@ def _told(runs: Mapping[str, Sequence[Store]], step: int) -> str:
     for name, run in runs.items():
         reads, writes = counts(run[:step])
         done = ", finished" if step >= len(run) else ""
-        parts.append(f"{name.lower()}: {_many(reads, 'load')}, {_many(writes, 'store')}{done}")
+        parts.append(f"{name.lower()}: {counted(reads, 'load')}, {counted(writes, 'store')}{done}")
     return "; ".join(parts)
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _side(name: str, run: Sequence[Store], inputs: Mapping[str, np.ndarray], steps: int) -> str:
     """The HTML of one program: the store that happens, the accumulator, the counters, the memory."""
     padded = [None, *run, *[None] * (steps - len(run))]  # None: nothing happens
-    lines = [_line(store) for store in padded]
-    lines = ["not begun", *lines[1:]]
+    lines = ["not begun", *map(_line, padded[1:])]
     held = _held(padded)
-    counted = [counts(run[:step]) for step in range(steps + 1)]
+    totals = [counts(run[:step]) for step in range(steps + 1)]
     kinds = ["" if s is None else "now" if s.wrote.scope == ACCUMULATOR else "" for s in padded]
     shapes = {name: array.shape for name, array in inputs.items()}
     for store in run:
@@ -96,8 +92,8 @@ def _side(name: str, run: Sequence[Store], inputs: Mapping[str, np.ndarray], ste
         f'<div class="acc-side"><p class="acc-title">{html.escape(name)}</p>'
         f'<p class="acc-held">accumulator {changing("b", "acc-value", held, kinds)}</p>'
         f"{changing('p', 'acc-line', lines)}"
-        f'<p class="acc-counts"><span>{changing("b", "acc-read", [r for r, _ in counted])} loads</span> '
-        f"<span>{changing('b', 'acc-written', [w for _, w in counted])} stores</span></p>"
+        f'<p class="acc-counts"><span>{changing("b", "acc-read", [r for r, _ in totals])} loads</span> '
+        f"<span>{changing('b', 'acc-written', [w for _, w in totals])} stores</span></p>"
         f'<div class="acc-memory">{grids}</div></div>'
     )
 
@@ -148,8 +144,8 @@ def _grid(
                     mark, value = "written", str(store.wrote.value)
             texts.append(value)
             marks.append(mark)
-        changed = texts if len(set(texts)) > 1 else texts[-1:]
-        cells.append(changing("i", "acc-cell", changed, marks))
+        changed = texts if len(set(texts)) > 1 else texts[:1]
+        cells.append(changing("i", "step-cell", changed, marks))
     label = f"{name}, {shape[0]} rows of {shape[-1]}"
     return (
         f'<div class="acc-buffer"><span>{html.escape(name)}</span>'

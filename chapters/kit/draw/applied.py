@@ -6,14 +6,14 @@ with a table of their values. The first curve is what the unfused program comput
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from chapters.kit.draw.scrubber import Panel, Scrubber, belongs
+from chapters.kit.draw.drawing import label, svg
+from chapters.kit.draw.stepper import Panel, Stepper, belongs, table_row
 
 PLACES = {"end": "at the end", "start": "at the start", "every": "at every step"}
 WIDTH, HEIGHT, LEFT, BOTTOM = 420, 220, 34, 24  # pixels of the plot, and of its margins
@@ -42,12 +42,12 @@ def curves(epilogue: Epilogue, steps: Sequence[int]) -> dict[str, np.ndarray]:
     return {"end": epilogue.f(totals), "start": start, "every": np.concatenate(every)}
 
 
-def where_applied(epilogues: Sequence[Epilogue], steps: Sequence[int]) -> Scrubber:
+def where_applied(epilogues: Sequence[Epilogue], steps: Sequence[int]) -> Stepper:
     """The picture: one panel per epilogue, with a slider over the steps."""
     panels = [_panel(epilogue, steps) for epilogue in epilogues]
-    label = "An epilogue applied at the end, at the start and at every step"
     caption = "Thick line: at the end, which is what the unfused program computes. Marked cells differ from it."
-    return Scrubber(label, panels, "applied", start=2, asks="Epilogue", caption=caption)
+    title = "An epilogue applied at the end, at the start and at every step"
+    return Stepper(title, panels, "applied", start=2, asks="Epilogue", caption=caption)
 
 
 def _panel(epilogue: Epilogue, steps: Sequence[int]) -> Panel:
@@ -78,39 +78,33 @@ def _plot(name: str, found: dict[str, np.ndarray]) -> str:
     low = min(0, *(int(values.min()) for values in found.values()))
     high = max(0, *(int(values.max()) for values in found.values()))
     space = 10
+    across, up = WIDTH - LEFT - 2 * space, HEIGHT - BOTTOM - 2 * space
 
     def x(k: float) -> float:
-        return round(LEFT + space + k * (WIDTH - LEFT - 2 * space) / (count - 1), 1)
+        return round(LEFT + space + k * across / (count - 1), 1)
 
     def y(value: float) -> float:
-        return round(
-            HEIGHT - BOTTOM - space - (value - low) * (HEIGHT - BOTTOM - 2 * space) / (high - low),
-            1,
-        )
+        return round(space + (high - value) * up / (high - low), 1)
 
     shapes = []
     tick = next(t for t in (1, 2, 5, 10, 20, 50) if (high - low) / t <= 6)
     for value in range(math.ceil(low / tick) * tick, high + 1, tick):
-        kind = "ap-zero" if value == 0 else "ap-grid"
+        kind = "ap-zero" if value == 0 else "rule"
         shapes.append(f'<path class="{kind}" d="M{LEFT} {y(value)}H{WIDTH}"/>')
-        shapes.append(f'<text x="{LEFT - 5}" y="{y(value) + 4}" text-anchor="end">{value}</text>')
+        shapes.append(label(LEFT - 5, y(value) + 4, value, "end"))
     for k in range(count):
-        shapes.append(f'<text x="{x(k)}" y="{HEIGHT - 7}" text-anchor="middle">{k}</text>')
-        shapes.append(
-            f'<path class="ap-now" d="M{x(k)} 0V{HEIGHT - BOTTOM}"{belongs(k, count - 1)}/>'
-        )
-    for place in found:
-        values = found[place]
+        shapes.append(label(x(k), HEIGHT - 7, k))
+        shapes.append(f'<path class="ap-now" d="M{x(k)} 0V{HEIGHT - BOTTOM}"{belongs(k)}/>')
+    for place, values in found.items():
         parts = []
         for k in range(count):
-            shown = belongs(k, count - 1)
             if k:
                 line = f"M{x(k - 1)} {y(values[k - 1])}L{x(k)} {y(values[k])}"
-                parts.append(f'<path class="ap-line" d="{line}"{shown}/>')
-            parts.append(_mark(place, x(k), y(values[k]), shown))
+                parts.append(f'<path class="ap-line" d="{line}"{belongs(k)}/>')
+            parts.append(_mark(place, x(k), y(values[k]), belongs(k)))
         shapes.append(f'<g class="ap-{place}">{"".join(parts)}</g>')
-    title = html.escape(f"{name}: the results after 0 to {count - 1} steps, as in the table below")
-    return f'<svg class="ap" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">{"".join(shapes)}</svg>'
+    title = f"{name}: the results after 0 to {count - 1} steps, as in the table below"
+    return svg("ap", WIDTH, HEIGHT, title, shapes)
 
 
 def _mark(place: str, x: float, y: float, shown: str = "") -> str:
@@ -125,21 +119,13 @@ def _mark(place: str, x: float, y: float, shown: str = "") -> str:
 
 
 def _table(epilogue: Epilogue, steps: Sequence[int], found: dict[str, np.ndarray]) -> str:
-    count = len(steps) + 1
-
-    def row(words: str, cells: Sequence[object], kind: str = "", off: Sequence[bool] = ()) -> str:
-        made = []
-        for k, cell in enumerate(cells):
-            wrong = " ap-off" if off and off[k] else ""
-            made.append(f'<td class="ap-cell{wrong}"{belongs(k, count - 1)}>{cell}</td>')
-        return f'<tr class="{kind}"><th scope="row">{words}</th>{"".join(made)}</tr>'
-
-    rows = [row("step", ["", *steps])]
+    rows = [table_row("step", ["", *steps])]
     for place, words in PLACES.items():
-        rows.append(row(words, found[place], f"ap-{place}", list(found[place] != found["end"])))
-    heads = "".join(f'<th scope="col">{k}</th>' for k in range(count))
+        off = np.flatnonzero(found[place] != found["end"])
+        rows.append(table_row(words, found[place], f"ap-{place}", off))
+    heads = "".join(f'<th scope="col">{k}</th>' for k in range(len(steps) + 1))
     return (
-        f'<table class="ap-table"><caption>The reduction starts from {epilogue.init}. '
+        f'<table class="step-table"><caption>The reduction starts from {epilogue.init}. '
         f"The results after k steps:</caption>"
         f'<thead><tr><th scope="col">k</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
     )

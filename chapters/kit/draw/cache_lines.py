@@ -10,7 +10,8 @@ import html
 from collections.abc import Sequence
 
 from chapters.kit.draw.read_order import ReadOrder
-from chapters.kit.draw.scrubber import Panel, Scrubber, attributes, belongs, changing
+from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs, changing
+from chapters.kit.draw.table import counted
 
 
 def fetches(reads: Sequence[int], line: int, kept: int) -> list[tuple[bool, tuple[int, ...]]]:
@@ -25,7 +26,7 @@ def fetches(reads: Sequence[int], line: int, kept: int) -> list[tuple[bool, tupl
     return found
 
 
-def cache_lines(orders: Sequence[ReadOrder], line: int = 4, kept: int = 4) -> Scrubber:
+def cache_lines(orders: Sequence[ReadOrder], line: int = 4, kept: int = 4) -> Stepper:
     """The picture. The buffers are matrices; a row must be a whole number of lines. Raises ValueError if it is not."""
     for order in orders:
         if order.shape[-1] % line:
@@ -33,27 +34,25 @@ def cache_lines(orders: Sequence[ReadOrder], line: int = 4, kept: int = 4) -> Sc
     runs = [(order, fetches(order.reads, line, kept)) for order in orders]
     last = max(len(order.reads) for order in orders)
     says = ["nothing has been read", *(_told(runs, step) for step in range(1, last + 1))]
-    sides = "".join(_side(order, run, line, last) for order, run in runs)
+    sides = "".join(_side(order, run, line) for order, run in runs)
     caption = (
         f"A box is a cache line of {line} elements. The cache of this picture holds {kept} lines: blue, and orange if "
         "the line has just been fetched. Real ones are larger: usually 64 bytes per line, and hundreds of lines."
     )
     panel = Panel("Reads", says, f'<div class="acc-sides">{sides}</div>')
     label = "The cache lines that two kernels fetch"
-    return Scrubber(label, [panel], "cache-lines", start=6, caption=caption)
+    return Stepper(label, [panel], "cache-lines", start=6, caption=caption)
 
 
 def _told(runs: Sequence[tuple[ReadOrder, Sequence]], step: int) -> str:
     parts = []
     for order, run in runs:
         count = sum(missing for missing, _ in run[:step])
-        parts.append(f"{order.title}: {count} {'line' if count == 1 else 'lines'} fetched")
+        parts.append(f"{order.title}: {counted(count, 'line')} fetched")
     return "; ".join(parts)
 
 
-def _side(
-    order: ReadOrder, run: Sequence[tuple[bool, tuple[int, ...]]], line: int, last: int
-) -> str:
+def _side(order: ReadOrder, run: Sequence[tuple[bool, tuple[int, ...]]], line: int) -> str:
     counts = [0]
     for missing, _ in run:
         counts.append(counts[-1] + missing)
@@ -65,7 +64,7 @@ def _side(
             new = missing and read // line == number
             marks.append("new" if new else "held" if number in held else "")
         cells = "".join(
-            f'<i class="cl-cell"{belongs(at[flat], last)}>{flat}</i>'
+            f'<i class="cl-cell"{belongs(at[flat])}>{flat}</i>'
             for flat in range(number * line, (number + 1) * line)
         )
         boxes.append(f'<span class="cl-line"{attributes(marks=marks)}>{cells}</span>')

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 SMALLEST = 0.82  # of its size: letters of 11 pixels are then 9; below it a picture scrolls in place of shrinking
-FIGURE = "display:block;width:auto;max-width:none;overflow-x:auto;text-align:center"
 _INT = re.compile(r"T\.int64\((-?\d+)\)")
 
 
@@ -50,20 +51,14 @@ def plain(extent: object) -> str:
     return _INT.sub(r"\1", str(extent))
 
 
-def kernel_svg(width: float, height: float, title: str, inner: str) -> str:
-    """The SVG of a kernel's picture. title: HTML for screen readers. inner: its shapes, after their <style>.
+def label(x: float, y: float, text: object, anchor: str = "middle", more: str = "") -> str:
+    """A text in an SVG. more: further attributes, each after a space."""
+    return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}"{more}>{html.escape(str(text))}</text>'
 
-    Each rule of this <style> begins with .kp, because a style in an SVG holds for the whole page.
-    """
+
+def svg(kind: str, width: float, height: float, title: str, shapes: Iterable[str]) -> str:
+    """An SVG with the class `kind`, as wide as its place allows. title: text for screen readers."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="kp" role="img" aria-label="{title}" '
-        f'viewBox="0 0 {width} {height}" '
-        f'style="max-width:{width}px;min-width:{round(width * SMALLEST)}px;width:100%;height:auto">'
-        f"<title>{title}</title>{inner}</svg>"
+        f'<svg class="{kind}" viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{html.escape(title)}">'
+        f"{''.join(shapes)}</svg>"
     )
-
-
-def kernel_figure(svg: str, caption: str) -> str:
-    """A kernel's picture over its caption (HTML)."""
-    below = f'<figcaption style="max-width:none;font-style:normal">{caption}</figcaption>'
-    return f'<figure class="kernel-picture" style="{FIGURE}">{svg}{below}</figure>'

@@ -170,6 +170,11 @@ def _operand(parent, expr, loaded: Iterator[str]) -> str:
     return f"({text})" if nested else text
 
 
+def ones(func: tirx.PrimFunc) -> dict[str, np.ndarray]:
+    """An array of ones for each argument of `func`, by name; its shapes must be constant."""
+    return {p.name: np.ones([int(n) for n in p.shape], str(p.dtype)) for p in func.params}
+
+
 def execute(func: tirx.PrimFunc, arrays: Mapping[str, np.ndarray]) -> list[Store]:
     """The stores of `func` in the order in which they happen. arrays: one per argument, by name; not changed.
 

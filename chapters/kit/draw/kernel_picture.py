@@ -1,7 +1,6 @@
 """A thread-bound kernel drawn from its IR: what a thread reads, keeps and writes, and when it exchanges with others.
 
-Each sblock of the PrimFunc is a step. Three vertical lines are memory, one thread, and the other threads of its block;
-time runs downwards. In a terminal the picture prints as a list of its steps.
+Each sblock of the PrimFunc is a step, and time runs downwards. In a terminal the picture prints as a list of its steps.
 """
 
 from __future__ import annotations
@@ -14,16 +13,24 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
-from chapters.kit.draw.drawing import Drawing, kernel_figure, kernel_svg, plain
+from chapters.kit.draw.drawing import Drawing, plain
+from chapters.kit.draw.table import counted
 from chapters.kit.ir.tensor_ir import innermost_blocks, summed_values
 
-MEMORY, THREAD, OTHERS = 24, 208, 404  # x of the three lines
-WIDTH, STEP, BOX, HALF = (
-    430,
-    58,
-    19,
-    72,
-)  # of the picture; from step to step; half of a box, down and across
+STYLE = """
+.kernel-pictures{display:flex;flex-wrap:wrap;gap:2em;margin:1.2em 0}
+figure.kernel-picture{flex:1 1 20em;width:auto;max-width:100%;margin:0;overflow-x:auto;text-align:center}
+.kernel-picture figcaption{max-width:none;font-size:.75rem;font-style:normal}
+table.kernel-steps{margin:0 auto;border-collapse:separate;border-spacing:0 .5em;font-size:.62rem;line-height:1.4}
+.kernel-steps :is(th,td){padding:.1em .4em;text-align:center;vertical-align:middle}
+.kernel-steps td{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
+.kernel-steps td:first-child{border-left:1px solid rgba(128,128,128,.6)}
+.kernel-steps td:last-child{border-right:1px solid rgba(128,128,128,.6)}
+.kernel-steps td.step{padding:.3em .8em;border:1px solid rgba(128,128,128,.8);border-radius:.4em}
+.kernel-steps .move{color:color-mix(in srgb,#4276d6 65%,currentColor);font-size:1.2em}
+.kernel-steps .meet{color:color-mix(in srgb,#c96f12 65%,currentColor);font-size:1.2em}
+.kernel-steps .together td:last-child{border-right:3px solid #c96f12}
+"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,25 @@ class KernelStep:
         """How many elements a thread takes, such as "4 × 8 elements"."""
         if self.vector > 1:
             return f"{self.times} × {self.vector} elements"
-        return f"{self.times} element{'' if self.times == 1 else 's'}"
+        return counted(self.times, "element")
+
+    def row(self) -> str:
+        """The step as a row of the picture's table."""
+        read, written, kept = (
+            html.escape(", ".join(names))
+            for names in (self.memory_read, self.memory_written, self.kept)
+        )
+        arrows = ["→"] * bool(read) + ["←"] * bool(written)
+        amount = f"<br>{self.amount}" if arrows else ""
+        sets = f"<br>sets {kept}" if kept else ""
+        meets = ('<span class="meet">⇄</span>', "exchange") if self.together else ("", "")
+        kind = ' class="together"' if self.together else ""
+        return (
+            f"<tr{kind}><td>{'<br>'.join(filter(None, (read, written)))}</td>"
+            f'<td><span class="move">{"<br>".join(arrows)}</span>{amount}</td>'
+            f'<td class="step"><b>{html.escape(self.name)}</b>{sets}</td>'
+            f"<td>{meets[0]}</td><td>{meets[1]}</td></tr>"
+        )
 
     def __str__(self) -> str:
         parts = [
@@ -62,6 +87,8 @@ class KernelStep:
 class KernelPicture(Drawing):
     """The steps of a kernel, and its blocks and threads. rows: rows of threads in a block (threadIdx.y)."""
 
+    STYLE, GROUP = STYLE, "kernel-pictures"
+
     title: str
     blocks: str
     threads: int
@@ -76,34 +103,14 @@ class KernelPicture(Drawing):
     def __str__(self) -> str:
         return "\n".join([f"{self.title}: {self.caption}", *(f"  {step}" for step in self.steps)])
 
-    def _repr_html_(self) -> str:
-        caption = f"<b>{html.escape(self.title)}</b> · {html.escape(self.caption)}"
-        return kernel_figure(self.svg, caption)
-
-    @property
-    def svg(self) -> str:
-        """The picture as an SVG in the colour of the surrounding text."""
-        height = 50 + STEP * len(self.steps)
-        places = [62 + STEP * number for number in range(len(self.steps))]
-        # the thread's own line stops at each box, so that it does not run through the text
-        stops = {THREAD: [edge for y in places for edge in (y - BOX, y + BOX)]}
-        shapes = [_line(x, [28, *stops.get(x, []), height - 6], n) for x, n in _LINES.items()]
-        for step, y in zip(self.steps, places, strict=True):
-            shapes += _drawn(step, y)
-        title = html.escape(f"{self.title}, {self.caption}")
-        described = html.escape("; ".join(str(step) for step in self.steps))
-        inner = f"<desc>{described}</desc><style>{_STYLE}</style>{''.join(shapes)}"
-        return kernel_svg(WIDTH, height, title, inner)
-
-
-_LINES = {MEMORY: "memory", THREAD: "one thread", OTHERS: "the other threads"}
-_STYLE = (
-    ".kp text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:currentColor;text-anchor:middle}"
-    ".kp .head{font-weight:600;font-size:13px}.kp .small{opacity:.75;font-size:11px}"
-    ".kp .life{stroke:currentColor;stroke-opacity:.3}.kp .move{stroke:#4276d6;stroke-width:1.6}.kp .tip{fill:#4276d6}"
-    ".kp .meet{stroke:#c96f12;stroke-width:1.6}.kp .meettip{fill:#c96f12}.kp .bar{stroke:#c96f12;stroke-dasharray:5 4}"
-    ".kp .box{fill:rgba(128,128,128,.12);stroke:currentColor;stroke-opacity:.5}"
-)
+    def figure(self) -> str:
+        """A table with a row per step: memory at the left, one thread in the middle, the other threads at the right."""
+        rows = "".join(step.row() for step in self.steps)
+        return (
+            f'<figure class="kernel-picture"><table class="kernel-steps"><thead><tr><th>memory</th><th></th>'
+            f"<th>one thread</th><th></th><th>the other threads</th></tr></thead><tbody>{rows}</tbody></table>"
+            f"<figcaption><b>{html.escape(self.title)}</b> · {html.escape(self.caption)}</figcaption></figure>"
+        )
 
 
 def kernel_picture(func: tirx.PrimFunc, title: str) -> KernelPicture:
@@ -145,54 +152,3 @@ def _step(realize: SBlockRealize, loops: Sequence[tirx.For], parameters: set[str
         vector=math.prod(int(loop.extent) for is_vector, loop in own if is_vector),
         together=any(value in threads for value in summed_values(realize)),
     )
-
-
-def _line(x: int, ends: list[int], name: str) -> str:
-    """A vertical line at `x` under its name, in pieces: from ends[0] to ends[1], from ends[2] to ends[3], ..."""
-    pieces = zip(ends[::2], ends[1::2], strict=True)
-    # the outer names end where the picture does
-    anchor, at = {MEMORY: ("start", 2), OTHERS: ("end", WIDTH - 2)}.get(x, ("middle", x))
-    head = f'<text class="head" x="{at}" y="18" style="text-anchor:{anchor}">{name}</text>'
-    return head + "".join(
-        f'<line class="life" x1="{x}" x2="{x}" y1="{start}" y2="{end}"/>' for start, end in pieces
-    )
-
-
-def _drawn(step: KernelStep, y: int) -> list[str]:
-    shapes = []
-    if step.together:
-        shapes += _arrow(THREAD + HALF + 4, OTHERS - 4, y, "meet", both=True)
-        shapes.append(f'<text x="{(THREAD + HALF + OTHERS) / 2:.0f}" y="{y - 7}">exchange</text>')
-        shapes.append(f'<line class="bar" x1="0" x2="{WIDTH}" y1="{y + 27}" y2="{y + 27}"/>')
-    both = bool(step.memory_read and step.memory_written)
-    if step.memory_read:
-        shapes += _arrow(MEMORY + 4, THREAD - HALF - 4, y - 6 * both, "move")
-        shapes.append(_label(", ".join(step.memory_read), y - 6 - 6 * both))
-    if step.memory_written:
-        shapes += _arrow(THREAD - HALF - 4, MEMORY + 4, y + 6 * both, "move")
-        shapes.append(_label(", ".join(step.memory_written), y + 20 if both else y - 6))
-    if (step.memory_read or step.memory_written) and not both:
-        shapes.append(_label(step.amount, y + 15, "small"))
-    kept = f"sets {', '.join(step.kept)}" if step.kept else ""
-    shapes += [
-        f'<rect class="box" x="{THREAD - HALF}" y="{y - BOX}" width="{2 * HALF}" height="{2 * BOX}" rx="5"/>',
-        f'<text x="{THREAD}" y="{y - 2 if kept else y + 4}">{html.escape(step.name)}</text>',
-    ]
-    if kept:
-        shapes.append(f'<text class="small" x="{THREAD}" y="{y + 13}">{html.escape(kept)}</text>')
-    return shapes
-
-
-def _label(text: str, y: int, kind: str = "") -> str:
-    x = (MEMORY + THREAD - HALF) / 2
-    return f'<text class="{kind}" x="{x:.0f}" y="{y}">{html.escape(text)}</text>'
-
-
-def _arrow(start: int, end: int, y: int, kind: str, both: bool = False) -> list[str]:
-    way = 1 if end > start else -1
-    tip = "meettip" if kind == "meet" else "tip"
-    shapes = [f'<line class="{kind}" x1="{start}" x2="{end}" y1="{y}" y2="{y}"/>']
-    shapes.append(f'<path class="{tip}" d="M{end} {y}l{-9 * way} -4v8z"/>')
-    if both:
-        shapes.append(f'<path class="{tip}" d="M{start} {y}l{9 * way} -4v8z"/>')
-    return shapes

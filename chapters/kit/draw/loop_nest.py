@@ -7,7 +7,7 @@ runs along a sum. Two pictures `side_by_side` show what a schedule did. In a ter
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -48,9 +48,10 @@ class Block:
         """The one line of the block in the list."""
         return [f"{self.name}: {self.does}"]
 
-    def html(self) -> str:
-        """The item of the block in the nested HTML lists."""
-        return f'<li class="block"><b>{html.escape(self.name)}</b> <em>{html.escape(self.does)}</em></li>'
+    def html(self, added: Callable[[str], str]) -> str:
+        """The item of the block in the nested HTML lists. added: name -> further attributes."""
+        does = html.escape(self.does)
+        return f'<li class="block"{added(self.name)}><b>{html.escape(self.name)}</b> <em>{does}</em></li>'
 
 
 @dataclass(frozen=True)
@@ -79,14 +80,16 @@ class Loop:
         head = f"{self.name} {self.extent}" + (f"  ({self.facts})" if self.facts else "")
         return [head, *(f"  {line}" for part in self.body for line in part.lines())]
 
-    def html(self) -> str:
-        """The item of the loop in the nested HTML lists."""
+    def html(self, added: Callable[[str], str]) -> str:
+        """The item of the loop in the nested HTML lists. added: name -> HTML behind the loop's facts."""
         kind = f" {self.kind}" if self.kind.isalpha() else ""
         along = " along-a-sum" if self.along_a_sum else ""
         facts = f" <em>{html.escape(self.facts)}</em>" if self.facts else ""
-        inner = "".join(part.html() for part in self.body)
-        name, extent = html.escape(self.name), html.escape(self.extent)
-        return f'<li class="loop{kind}{along}"><b>{name}</b> {extent}{facts}<ul>{inner}</ul></li>'
+        inner = "".join(part.html(added) for part in self.body)
+        head = (
+            f"<b>{html.escape(self.name)}</b> {html.escape(self.extent)}{facts}{added(self.name)}"
+        )
+        return f'<li class="loop{kind}{along}">{head}<ul>{inner}</ul></li>'
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,11 +105,14 @@ class LoopNest(Drawing):
         parts = [f"  {line}" for part in self.body for line in part.lines()]
         return "\n".join([self.title, *parts])
 
+    def boxes(self, added: Callable[[str], str] = lambda _name: "") -> str:
+        """The nested boxes. added: name of a block -> further attributes, name of a loop -> further HTML."""
+        return f'<ul class="loop-nest">{"".join(part.html(added) for part in self.body)}</ul>'
+
     def figure(self) -> str:
         """The nested boxes with their title; the style sheet is not included."""
-        inner = "".join(part.html() for part in self.body)
         caption = f"<figcaption><b>{html.escape(self.title)}</b></figcaption>"
-        return f'<figure>{caption}<ul class="loop-nest">{inner}</ul></figure>'
+        return f"<figure>{caption}{self.boxes()}</figure>"
 
 
 def loop_nest(

@@ -14,8 +14,14 @@ from functools import cached_property
 import tvm
 from tvm import relax
 
-from chapters.kit.draw.drawing import SMALLEST, Drawing, plain
+from chapters.kit.draw.drawing import SMALLEST, Drawing, SideBySide, plain, side_by_side
 from chapters.kit.draw.layered_layout import Layout, layered
+from chapters.kit.draw.table import counted
+
+
+def _flat(style: str) -> str:
+    return style.strip().replace("\n", "")
+
 
 # Fills are translucent and text takes the page's colour, so one rule serves light and dark.
 STYLE = """
@@ -84,6 +90,8 @@ class Node:
 class Picture(Drawing):
     """A drawn function. On a page or in a notebook it shows itself; `svg` is a complete document."""
 
+    STYLE, GROUP = _flat(STYLE + SVG_STYLE), "ir-pictures"
+
     title: str
     nodes: tuple[Node, ...]
 
@@ -100,7 +108,7 @@ class Picture(Drawing):
     def caption(self) -> str:
         """How many operators, kernels and fused functions are drawn, and how many are left out."""
         found = [(KINDS[kind], self.count(kind)) for kind in LAUNCHING]
-        parts = [f"{n} {name}{'' if n == 1 else 's'}" for name, n in found if n]
+        parts = [counted(n, name) for name, n in found if n]
         hidden = [node.name for node in self.nodes if node.kind == "more"]
         return ", ".join((parts or ["no operator"]) + hidden)
 
@@ -128,24 +136,6 @@ class Picture(Drawing):
         caption = f"<figcaption><b>{html.escape(self.title)}</b> · {self.caption}</figcaption>"
         return f'<figure class="ir-picture" {flex}>{_svg(self)}{caption}</figure>'
 
-    def _repr_html_(self) -> str:
-        return _style() + self.figure()
-
-
-@dataclass(frozen=True, repr=False)
-class Pair(Drawing):
-    """Two pictures to be compared."""
-
-    before: Picture
-    after: Picture
-
-    def __str__(self) -> str:
-        return f"{self.before}\n\n{self.after}"
-
-    def _repr_html_(self) -> str:
-        both = self.before.figure() + self.after.figure()
-        return f'{_style()}<div class="ir-pictures">{both}</div>'
-
 
 def picture(
     ir: object, name: str = "main", title: str | None = None, *, max_nodes: int = MAX_NODES
@@ -159,10 +149,10 @@ def picture(
     return Picture(title or name, tuple(_cut(nodes, max_nodes)))
 
 
-def before_after(before: object, after: object, name: str = "main", **options: int) -> Pair:
+def before_after(before: object, after: object, name: str = "main", **options: int) -> SideBySide:
     """Two pictures side by side: the same function of the module before and after a pass."""
     first = picture(before, name, "before", **options)
-    return Pair(first, picture(after, name, "after", **options))
+    return side_by_side(first, picture(after, name, "after", **options))
 
 
 def _relax_function(ir: object, name: str) -> relax.Function:
@@ -288,14 +278,6 @@ def _cut(nodes: list[Node], most: int) -> list[Node]:
         or (node.kind == "output" and node.inputs[0][0] in shown)
     ]
     return [*kept, rest]
-
-
-def _flat(style: str) -> str:
-    return style.strip().replace("\n", "")
-
-
-def _style() -> str:
-    return f"<style data-course>{_flat(STYLE + SVG_STYLE)}</style>"
 
 
 def _svg(drawn: Picture, style: str = "") -> str:

@@ -1,7 +1,7 @@
-"""The order in which a kernel reads a buffer, found by walking its loop nest, and drawn on the buffer's elements.
+"""The order in which a kernel reads a buffer, found by running its loops in Python, and drawn on the buffer's elements.
 
-`read_order(func, "w", title)` runs the loops of a PrimFunc with small constant sizes in Python, and notes each element
-of the named buffer that is read. It compiles nothing, so the picture shows the loops as the IR has them.
+`read_order(func, "w", title)` notes each element of the named buffer that a PrimFunc with small constant sizes reads.
+It compiles nothing, so the picture shows the loops as the IR has them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from tvm import sym, tirx
+from tvm import tirx
 from tvm.ir import TensorLoad
 
-from chapters.kit.draw.drawing import Drawing, side_by_side
-from chapters.kit.ir.tensor_ir import innermost_blocks, nodes, substitute
+from chapters.kit.draw.drawing import Drawing, label, side_by_side, svg
+from chapters.kit.draw.executed import execute, ones
+from chapters.kit.ir.tensor_ir import nodes
 
 __all__ = ["ReadOrder", "read_order", "side_by_side"]
 
@@ -25,9 +26,10 @@ CELL = 34  # pixels
 STYLE = """
 .read-orders{display:flex;flex-wrap:wrap;gap:2em;align-items:flex-start;margin:1.2em 0}
 .read-orders figure{margin:0}
+.ro{display:block;width:100%}
 .read-orders figcaption{font-size:.75rem;max-width:none;margin:.4em 0 0;font-style:normal}
 .ro text{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;font-size:11px;fill:currentColor;
-text-anchor:middle;stroke:var(--md-default-bg-color,Canvas);stroke-width:3px;paint-order:stroke}
+stroke:var(--md-default-bg-color,Canvas);stroke-width:3px;paint-order:stroke}
 .ro rect{fill:rgba(128,128,128,.10);stroke:currentColor;stroke-opacity:.4}
 .ro .read{fill:rgba(222,128,30,.22);stroke:#c96f12;stroke-opacity:1}
 .ro path{fill:none;stroke:#c96f12;stroke-width:1.6;stroke-opacity:.8}
@@ -72,7 +74,6 @@ class ReadOrder(Drawing):
     def figure(self) -> str:
         """A cell per element, with the reads numbered and joined by a line; the style sheet is not included."""
         columns, size, order = self.shape[-1], math.prod(self.shape), self.order
-        width, height = columns * CELL + 2, size // columns * CELL + 2
         corners = [(flat % columns * CELL + 1, flat // columns * CELL + 1) for flat in range(size)]
         shapes = []
         for flat, (x, y) in enumerate(corners):
@@ -82,13 +83,12 @@ class ReadOrder(Drawing):
         shapes.append('<path d="M' + "L".join(f"{x:.0f} {y:.0f}" for x, y in middle) + '"/>')
         for flat, number in order.items():
             x, y = corners[flat]
-            shapes.append(f'<text x="{x + 9}" y="{y + 12}">{number}</text>')
-        label = html.escape(self.caption)
-        return (
-            f'<figure><svg xmlns="http://www.w3.org/2000/svg" class="ro" role="img" aria-label="{label}" '
-            f'width="{width}" height="{height}" viewBox="0 0 {width} {height}">{"".join(shapes)}</svg>'
-            f"<figcaption>{label}</figcaption></figure>"
-        )
+            shapes.append(label(x + 9, y + 12, number))
+        width, height = columns * CELL + 2, size // columns * CELL + 2
+        drawn = svg("ro", width, height, self.caption, shapes)
+        place = f"flex:1 1 {width}px;max-width:{width}px"
+        caption = f"<figcaption>{html.escape(self.caption)}</figcaption>"
+        return f'<figure style="{place}">{drawn}{caption}</figure>'
 
 
 def read_order(func: tirx.PrimFunc, buffer: str, title: str, count: int | None = None) -> ReadOrder:
@@ -97,25 +97,19 @@ def read_order(func: tirx.PrimFunc, buffer: str, title: str, count: int | None =
     The loops must have constant extents. Raises ValueError if no block reads the buffer, or if it has more than MOST
     elements.
     """
-    found = [
-        (loops, realize, load)
-        for loops, realize in innermost_blocks(func.body)
-        for load in nodes(realize.block.body, TensorLoad)
-        if load.source.name == buffer
-    ]
+    found = [load.source for load in nodes(func.body, TensorLoad) if load.source.name == buffer]
     if not found:
         raise ValueError(f"No block of this function reads {buffer}.")
-    loops, realize, load = found[0]
-    shape = tuple(int(extent) for extent in load.source.shape)
-    size = math.prod(shape)
-    if size > MOST:
-        raise ValueError(f"{buffer} has {size} elements; a picture shows at most {MOST}.")
-    axes = [axis.var for axis in realize.block.iter_vars]
-    at = substitute(load.indices, dict(zip(axes, realize.iter_values, strict=True)))
-    reads: list[int] = []
-    points = itertools.product(*[range(int(loop.extent)) for loop in loops])
-    for point in itertools.islice(points, count):
-        values = {loop.loop_var: tirx.convert(n) for loop, n in zip(loops, point, strict=True)}
-        index = [int(sym.Analyzer().simplify(i)) for i in substitute(at, values)]
-        reads.append(int(np.ravel_multi_index(index, shape)))
-    return ReadOrder(title, buffer, shape, tuple(reads))
+    shape = tuple(int(extent) for extent in found[0].shape)
+    if math.prod(shape) > MOST:
+        raise ValueError(
+            f"{buffer} has {math.prod(shape)} elements; a picture shows at most {MOST}."
+        )
+    stores = [s for s in execute(func, ones(func)) if any(r.buffer == buffer for r in s.reads)]
+    reads = [
+        int(np.ravel_multi_index(read.index, shape))
+        for store in stores
+        for read in store.reads
+        if store.block == stores[0].block and read.buffer == buffer
+    ]
+    return ReadOrder(title, buffer, shape, tuple(reads[:count]))

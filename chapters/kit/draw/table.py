@@ -16,6 +16,11 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{1e3 * seconds:.3g} ms"
 
 
+def counted(number: int, noun: str) -> str:
+    """ "1 row", "2 rows": a noun that takes an s, after its number."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def si(value: float, unit: str, digits: int = 3) -> str:
     """`value` with the unit's SI prefix and `digits` digits: si(4.3e12, "B/s") is "4.3 TB/s"."""
     if value == 0:

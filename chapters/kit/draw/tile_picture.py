@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.s_tir import SBlock
 
-from chapters.kit.draw.drawing import Drawing, kernel_figure, kernel_svg
+from chapters.kit.draw.drawing import SMALLEST, Drawing, label, svg
 from chapters.kit.ir.tensor_ir import innermost_blocks, nodes, summed_values
 
 # pixels: D's side, the gap between matrices, the extent of k, the enlarged tile's side
 SIDE, GAP, BAND, ZOOM = 140, 20, 64, 140
 LEFT, TOP = 2, 4
-_STYLE = (
-    ".kp text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:currentColor}"
-    ".kp .matrix{fill:none;stroke:currentColor;stroke-opacity:.55}.kp .block{stroke:currentColor;stroke-opacity:.15}"
-    ".kp .band{fill:#4276d6;fill-opacity:.15}.kp .staged{fill:#4276d6;fill-opacity:.6}"
-    ".kp .own{fill:#c96f12;fill-opacity:.75}"
-    ".kp .link{stroke:currentColor;stroke-opacity:.3;stroke-dasharray:4 4}"
-)
+STYLE = """
+.tiles{display:block;margin:0 auto}
+.tiles text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;fill:currentColor}
+.tiles .matrix{fill:none;stroke:currentColor;stroke-opacity:.55}.tiles .block{stroke:currentColor;stroke-opacity:.15}
+.tiles .band{fill:#4276d6;fill-opacity:.15}.tiles .staged{fill:#4276d6;fill-opacity:.6}
+.tiles .own{fill:#c96f12;fill-opacity:.75}
+.tiles .link{stroke:currentColor;stroke-opacity:.3;stroke-dasharray:4 4}
+"""
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,6 +41,8 @@ class TilePicture(Drawing):
     steps: int
     own: tuple[int, int]
     shared: tuple[str, ...]
+
+    STYLE, GROUP = STYLE, "kernel-pictures"
 
     @property
     def tile(self) -> tuple[int, int]:
@@ -61,11 +64,7 @@ class TilePicture(Drawing):
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
-    def _repr_html_(self) -> str:
-        return kernel_figure(self.svg, "<br>".join(map(html.escape, self.lines())))
-
-    @property
-    def svg(self) -> str:
+    def figure(self) -> str:
         """A at the left, B above, D between them, one tile of D enlarged at the right."""
         x0, y0 = LEFT + BAND + GAP, TOP + BAND + GAP  # D's corner
         row, column = self.grid[0] // 2, self.grid[1] // 2
@@ -89,9 +88,13 @@ class TilePicture(Drawing):
             _line("link", x + wide, y + high, zoom, y0 + ZOOM),
             *self._zoomed(zoom, y0),
         ]
-        title = html.escape("; ".join(self.lines()))
-        inner = f"<style>{_STYLE}</style>{''.join(shapes)}"
-        return kernel_svg(zoom + ZOOM + 2, y0 + SIDE + 24, title, inner)
+        width = zoom + ZOOM + 2
+        drawn = svg("tiles", width, y0 + SIDE + 24, "; ".join(self.lines()), shapes)
+        caption = "<br>".join(map(html.escape, self.lines()))
+        return (
+            f'<figure class="kernel-picture"><div style="max-width:{width}px;min-width:{width * SMALLEST:.0f}px;'
+            f'margin:auto">{drawn}</div><figcaption>{caption}</figcaption></figure>'
+        )
 
     def _zoomed(self, x: float, y: float) -> list[str]:
         rows, columns = self.threads
@@ -100,8 +103,7 @@ class TilePicture(Drawing):
             *_matrix(x, y, ZOOM, ZOOM, "one block's tile", x + ZOOM / 2, y + ZOOM + 16),
             *_grid(x, y, ZOOM, self.threads),
             _box("own", x + columns // 3 * wide, y + rows // 3 * high, wide, high),
-            f'<text x="{x + ZOOM / 2}" y="{y - 10}" style="text-anchor:middle">'
-            f"one thread: {self.own[0]} × {self.own[1]}</text>",
+            label(x + ZOOM / 2, y - 10, f"one thread: {self.own[0]} × {self.own[1]}"),
         ]
 
 
@@ -139,10 +141,7 @@ def tile_picture(func: tirx.PrimFunc) -> TilePicture:
 
 
 def _matrix(x, y, wide, high, name, at_x, at_y, anchor="middle") -> list[str]:
-    return [
-        _box("matrix", x, y, wide, high),
-        f'<text x="{at_x}" y="{at_y}" style="text-anchor:{anchor}">{name}</text>',
-    ]
+    return [_box("matrix", x, y, wide, high), label(at_x, at_y, name, anchor)]
 
 
 def _grid(x: float, y: float, side: float, parts: tuple[int, int]) -> list[str]:

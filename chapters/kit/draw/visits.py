@@ -6,7 +6,6 @@ a cell per iteration: a row per sum, a column per step of the sum, and a first c
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,9 +13,10 @@ from itertools import pairwise
 import numpy as np
 from tvm import tirx
 
-from chapters.kit.draw.executed import Store, execute, moments
-from chapters.kit.draw.loop_nest import Block, Loop, loop_nest
-from chapters.kit.draw.scrubber import Panel, Scrubber, attributes, belongs, changing
+from chapters.kit.draw.drawing import label, svg
+from chapters.kit.draw.executed import Store, execute, moments, ones
+from chapters.kit.draw.loop_nest import loop_nest
+from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs, changing
 
 CELL, TOP, LEFT = 34, 16, 30  # pixels
 
@@ -31,28 +31,34 @@ class Visit:
 
 def visited(func: tirx.PrimFunc) -> list[Visit]:
     """The moments of a program of row sums, in order: `func` has one argument (rows, columns) and a sum per row."""
-    arrays = {p.name: np.ones([int(n) for n in p.shape], str(p.dtype)) for p in func.params}
     found = []
-    for stores in moments(execute(func, arrays)):
+    for stores in moments(execute(func, ones(func))):
         cells = [(s.wrote.index[0], 0 if not s.reads else s.reads[-1].index[1] + 1) for s in stores]
         found.append(Visit(tuple(cells), tuple(stores)))
     return found
 
 
-def visits(stages: Mapping[str, tirx.PrimFunc], asks: str = "After") -> Scrubber:
+def visits(stages: Mapping[str, tirx.PrimFunc], asks: str = "After") -> Stepper:
     """The picture: a panel per stage of a schedule."""
     panels = [_panel(name, func) for name, func in stages.items()]
     caption = "A cell is one run of the block; its number says when. The column <b>init</b> sets a sum to 0."
-    label = "The loops of a schedule, and the order in which they visit the iterations"
-    return Scrubber(label, panels, "visits", start=6, asks=asks, caption=caption)
+    title = "The loops of a schedule, and the order in which they visit the iterations"
+    return Stepper(title, panels, "visits", start=6, asks=asks, caption=caption)
 
 
 def _panel(name: str, func: tirx.PrimFunc) -> Panel:
     order = visited(func)
     shape = [int(n) for n in func.params[0].shape]
-    tree = "".join(_tree(part, order) for part in loop_nest(func).body)
+    blocks = {store.block for visit in order for store in visit.stores}
+
+    def added(part: str) -> str:
+        if part in blocks:
+            runs = ["now" if visit.stores[0].block == part else "" for visit in order]
+            return attributes(marks=["", *runs])
+        return " " + changing("span", "vi-value", ["", *(_value(part, visit) for visit in order)])
+
     says = ["nothing has run yet", *map(_told, order)]
-    body = f'<div class="vi"><ul class="vi-tree">{tree}</ul>{_grid(name, order, shape)}</div>'
+    body = f'<div class="vi">{loop_nest(func).boxes(added)}{_grid(name, order, shape)}</div>'
     return Panel(name, says, body)
 
 
@@ -72,22 +78,6 @@ def _span(numbers: Sequence[int], word: str) -> str:
     return f"{word}s {min(numbers)} to {max(numbers)}"
 
 
-def _tree(part: Loop | Block, order: Sequence[Visit]) -> str:
-    """A loop or a block as an item of nested lists; a loop with its value at each step, a block lit when it runs."""
-    if isinstance(part, Block):
-        runs = [["", "now"][visit.stores[0].block == part.name] for visit in order]
-        does = f"<em>{html.escape(part.does)}</em>"
-        return f'<li class="vi-block"{attributes(marks=["", *runs])}><b>{html.escape(part.name)}</b> {does}</li>'
-    values = [_value(part.name, visit) for visit in order]
-    marks = ["on" if value else "" for value in values]
-    now = changing("span", "vi-value", ["", *values])
-    kinds = " ".join(["vi-loop", *(["vi-vector"] if part.kind == "vectorized" else [])])
-    facts = f" <em>{html.escape(part.facts)}</em>" if part.facts else ""
-    head = f"<b>{html.escape(part.name)}</b> {html.escape(part.extent)}{facts} {now}"
-    inner = "".join(_tree(one, order) for one in part.body)
-    return f'<li class="{kinds}"{attributes(marks=["", *marks])}>{head}<ul>{inner}</ul></li>'
-
-
 def _value(name: str, visit: Visit) -> str:
     values = [store.loops[name] for store in visit.stores if name in store.loops]
     if not values:
@@ -97,7 +87,7 @@ def _value(name: str, visit: Visit) -> str:
 
 def _grid(name: str, order: Sequence[Visit], shape: Sequence[int]) -> str:
     rows, columns = shape
-    width, height, last = LEFT + CELL * (columns + 1) + 1, TOP + CELL * rows + 1, len(order)
+    width, height = LEFT + CELL * (columns + 1) + 1, TOP + CELL * rows + 1
 
     def corner(cell: tuple[int, int]) -> tuple[int, int]:
         return LEFT + cell[1] * CELL, TOP + cell[0] * CELL
@@ -107,31 +97,21 @@ def _grid(name: str, order: Sequence[Visit], shape: Sequence[int]) -> str:
         x, y = corners.mean(axis=0) + CELL / 2
         return f"{x:g} {y:g}"
 
-    shapes = [f'<text x="{LEFT + CELL // 2}" y="11" text-anchor="middle">init</text>']
-    shapes += [
-        f'<text x="{corner((0, k + 1))[0] + CELL // 2}" y="11" text-anchor="middle">k {k}</text>'
-        for k in range(columns)
-    ]
-    shapes += [f'<text x="0" y="{corner((i, 0))[1] + 21}">i {i}</text>' for i in range(rows)]
+    shapes = [label(LEFT + CELL / 2, 11, "init")]
+    shapes += [label(corner((0, k + 1))[0] + CELL / 2, 11, f"k {k}") for k in range(columns)]
+    shapes += [label(0, corner((i, 0))[1] + 21, f"i {i}", "start") for i in range(rows)]
+    numbers = []
     for number, visit in enumerate(order, 1):
         for cell in visit.cells:
             x, y = corner(cell)
             kind = "vi-cell" if cell[1] else "vi-cell vi-init"
             box = f'<rect class="{kind}" x="{x}" y="{y}" width="{CELL}" height="{CELL}"'
-            shapes.append(f"{box}{belongs(number, last)}/>")
+            shapes.append(f"{box}{belongs(number)}/>")
+            numbered = f' class="strong"{belongs(number)}'
+            numbers.append(label(x + CELL / 2, y + 21, number, more=numbered))
     for number, (one, other) in enumerate(pairwise(order), 2):
-        shapes.append(
-            f'<path class="vi-path" d="M{middle(one)}L{middle(other)}"{belongs(number, last)}/>'
-        )
-    for number, visit in enumerate(order, 1):
-        for cell in visit.cells:
-            x, y = corner(cell)
-            at = f'x="{x + CELL // 2}" y="{y + 21}" text-anchor="middle"'
-            shapes.append(f'<text class="vi-number" {at}{belongs(number, last)}>{number}</text>')
-    title = html.escape(
-        f"{name}: the order of {sum(len(v.cells) for v in order)} iterations and inits"
-    )
-    return (
-        f'<svg class="vi-grid" role="img" aria-label="{title}" viewBox="0 0 {width} {height}" '
-        f'style="max-width:{width * 1.15:.0f}px">{"".join(shapes)}</svg>'
-    )
+        line = f"M{middle(one)}L{middle(other)}"
+        shapes.append(f'<path class="vi-path" d="{line}"{belongs(number)}/>')
+    title = f"{name}: the order of {sum(len(v.cells) for v in order)} iterations and inits"
+    drawn = svg("vi-grid", width, height, title, [*shapes, *numbers])
+    return f'<div style="max-width:{width * 1.15:.0f}px">{drawn}</div>'

@@ -6,14 +6,15 @@ words, and how many cycles that takes, comes from `warp_access.Access`.
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm
 from tvm import tirx
 
-from chapters.kit.draw.scrubber import Panel, Scrubber, belongs
+from chapters.kit.draw.drawing import label, svg
+from chapters.kit.draw.stepper import Panel, Stepper, belongs, table_row
+from chapters.kit.draw.table import counted
 from chapters.kit.gpu.limits import BANK_BYTES, BANKS, WARP
 from chapters.kit.gpu.warp_access import Access, accesses
 
@@ -47,37 +48,34 @@ def read_of_column(padding: int) -> StagedRead:
     return StagedRead(access, WARP, WARP * BANK_BYTES, padding)
 
 
-def bank_picture(tiles: Mapping[str, Sequence[StagedRead]], start: int = 0) -> Scrubber:
+def bank_picture(tiles: Mapping[str, Sequence[StagedRead]], start: int = 0) -> Stepper:
     """The picture. All tiles have the same paddings; start: which one it opens at."""
     paddings = [[read.padding for read in reads] for reads in tiles.values()]
     if any(one != paddings[0] for one in paddings):
         raise ValueError(f"The tiles have different paddings: {paddings}.")
-    panels = [_panel(name, reads, start) for name, reads in tiles.items()]
+    panels = [_panel(name, reads) for name, reads in tiles.items()]
     caption = (
         "A column is a bank, and a cell is a word of 4 bytes. The bars below count the words that each bank delivers. "
         "Blue: one word. Orange: several, one per cycle. Grey: padding. Lanes that want the same word get it together."
     )
     dials = {"Padding per row": [f"{padding} bytes" for padding in paddings[0]]}
-    label = "The 32 banks of shared memory, and the words that a warp reads"
-    return Scrubber(label, panels, "banks", start, "Tile", caption, dials)
+    title = "The 32 banks of shared memory, and the words that a warp reads"
+    return Stepper(title, panels, "banks", start, "Tile", caption, dials)
 
 
-def _panel(name: str, reads: Sequence[StagedRead], start: int) -> Panel:
-    says = [_told(read) for read in reads]
-    body = f"{_memory(name, reads, start)}{_table(reads, start)}"
-    return Panel(name, says, body)
+def _panel(name: str, reads: Sequence[StagedRead]) -> Panel:
+    paddings = table_row("bytes of padding", (read.padding for read in reads))
+    cycles = table_row("cycles", (sum(read.access.bank_cycles) for read in reads))
+    table = f'<table class="step-table bk-table"><tbody>{paddings}{cycles}</tbody></table>'
+    return Panel(name, [_told(read) for read in reads], _memory(name, reads) + table)
 
 
 def _told(read: StagedRead) -> str:
     words, cycles = _words(read), sum(read.access.bank_cycles)
     total = sum(map(len, words.values()))
     conflict = "no conflict" if read.access.ways == 1 else f"{read.access.ways}-way conflict"
-    banks = _many(len(words), "bank")
-    return f"{total} words in {banks}, {conflict}, {_many(cycles, 'cycle')}"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
+    banks = counted(len(words), "bank")
+    return f"{total} words in {banks}, {conflict}, {counted(cycles, 'cycle')}"
 
 
 def _words(read: StagedRead) -> dict[int, set[int]]:
@@ -85,21 +83,20 @@ def _words(read: StagedRead) -> dict[int, set[int]]:
     return words
 
 
-def _memory(name: str, reads: Sequence[StagedRead], start: int) -> str:
+def _memory(name: str, reads: Sequence[StagedRead]) -> str:
     """Shared memory, 32 words per line, above the queue of words at each bank."""
     lines = max(-(-r.rows * (r.row + r.padding) // (BANKS * BANK_BYTES)) for r in reads)
     floor = TOP + lines * HIGH + 8  # the queues hang from here
     most = max(read.access.ways for read in reads)
     width, height = 2 * LEFT + BANKS * WIDE, floor + most * BAR + 14
     shapes = [
-        f'<text x="{LEFT + (bank + 0.5) * WIDE}" y="11" text-anchor="middle">{bank}</text>'
-        for bank in (*range(0, BANKS, 4), BANKS - 1)
+        label(LEFT + (bank + 0.5) * WIDE, 11, bank) for bank in (*range(0, BANKS, 4), BANKS - 1)
     ]
     grid = [f"M{LEFT + bank * WIDE} {TOP}v{lines * HIGH}" for bank in range(BANKS + 1)]
     grid += [f"M{LEFT} {TOP + line * HIGH}h{BANKS * WIDE}" for line in range(lines + 1)]
-    shapes.append(f'<path class="bk-grid" d="{"".join(grid)}"/>')
+    shapes.append(f'<path class="rule" d="{"".join(grid)}"/>')
     for step, read in enumerate(reads):
-        words, at = _words(read), belongs(step, start)
+        words, at = _words(read), belongs(step)
         banks = {
             "alone": [bank for bank, asked in words.items() if len(asked) == 1],
             "queued": [bank for bank, asked in words.items() if len(asked) > 1],
@@ -117,16 +114,12 @@ def _memory(name: str, reads: Sequence[StagedRead], start: int) -> str:
                 shapes.append(f'<path class="bk-{kind} bk-bar" d="{"".join(bars)}"{at}/>')
         worst = max(words, key=lambda bank: (len(words[bank]), -bank))
         x, y = LEFT + (worst + 0.5) * WIDE, floor + len(words[worst]) * BAR + 11
+        place = (LEFT, y) if worst == 0 else (x, y)
         anchor = "start" if worst == 0 else "middle"
-        shapes.append(
-            f'<text class="bk-most" x="{LEFT if worst == 0 else x}" y="{y:g}" text-anchor="{anchor}"{at}>'
-            f"{_many(len(words[worst]), 'word')}</text>"
-        )
-    title = html.escape(f"{name}: the words that a warp reads at once, in 32 banks")
-    return (
-        f'<svg class="bk" viewBox="0 0 {width} {height:g}" role="img" aria-label="{title}">'
-        f"{''.join(shapes)}</svg>"
-    )
+        most = counted(len(words[worst]), "word")
+        shapes.append(label(*place, most, anchor, f' class="strong"{at}'))
+    title = f"{name}: the words that a warp reads at once, in 32 banks"
+    return svg("bk", width, height, title, shapes)
 
 
 def _padding(read: StagedRead) -> list[int]:
@@ -147,19 +140,3 @@ def _cells(words: Iterable[int]) -> str:
             runs.append([word, 1])
     corners = ((LEFT + word % BANKS * WIDE, TOP + word // BANKS * HIGH, n) for word, n in runs)
     return "".join(f"M{x} {y + HIGH // 2}h{n * WIDE}" for x, y, n in corners)
-
-
-def _table(reads: Sequence[StagedRead], start: int) -> str:
-    """The cycles of every padding."""
-
-    def row(head: str, cells: Iterable[object]) -> str:
-        made = (
-            f'<td class="bk-cell"{belongs(k, start)}>{cell}</td>' for k, cell in enumerate(cells)
-        )
-        return f'<tr><th scope="row">{head}</th>{"".join(made)}</tr>'
-
-    cycles = (sum(read.access.bank_cycles) for read in reads)
-    return (
-        f'<table class="ap-table"><tbody>{row("bytes of padding", (r.padding for r in reads))}'
-        f"{row('cycles', cycles)}</tbody></table>"
-    )

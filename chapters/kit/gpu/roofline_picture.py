@@ -11,8 +11,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from chapters.kit.draw.scrubber import Panel, Scrubber, belongs
-from chapters.kit.draw.table import si
+from chapters.kit.draw.drawing import label, svg
+from chapters.kit.draw.stepper import Panel, Stepper, belongs
+from chapters.kit.draw.table import counted, si
 from chapters.kit.gpu.gpus import BOARDS, Board
 
 SHOWN = ("H100 SXM", "H200", "B200", "A100 SXM 40 GB", "RTX 4090", "T4")
@@ -42,30 +43,30 @@ def bound(operations: int, moved: int, board: Board) -> Bound:
     return Bound(operations / moved, seconds, rate, board.tensor, by_memory)
 
 
-def roofline_picture(layers: Mapping[int, tuple[int, int]], start: int = 0) -> Scrubber:
+def roofline_picture(layers: Mapping[int, tuple[int, int]], start: int = 0) -> Stepper:
     """The picture: a panel per board. layers: rows -> (operations, bytes moved); start: which it opens at."""
     panels = []
     for name in SHOWN:
         board = BOARDS[name]
         bounds = [bound(*work, board) for work in layers.values()]
-        panels.append(_panel(board, list(layers), bounds, start))
+        panels.append(_panel(board, list(layers), bounds))
     dials = {"Rows of x": list(map(str, layers))}
     caption = (
         "Computed from sizes and data sheets; no GPU was measured. No kernel can be above the lines. Small points: the "
         "other numbers of rows."
     )
-    label = f"The roofline of a GPU, and a linear layer of {min(layers)} to {max(layers)} rows"
-    return Scrubber(label, panels, "roofline", start, "GPU", caption, dials)
+    title = f"The roofline of a GPU, and a linear layer of {min(layers)} to {max(layers)} rows"
+    return Stepper(title, panels, "roofline", start, "GPU", caption, dials)
 
 
-def _panel(board: Board, rows: Sequence[int], bounds: Sequence[Bound], start: int) -> Panel:
+def _panel(board: Board, rows: Sequence[int], bounds: Sequence[Bound]) -> Panel:
     says = [_told(one) for one in bounds]
     peak = f"{board.tensor / 1e12:.3g} · 10¹² float16 operations per second"
     source = (
-        f'<p class="rf-source">Ceilings: {si(board.bandwidth, "B/s")} and {peak} '
+        f'<p class="stepper-caption">Ceilings: {si(board.bandwidth, "B/s")} and {peak} '
         f"({html.escape(board.source)})</p>"
     )
-    return Panel(board.name, says, _plot(board, rows, bounds, start) + source)
+    return Panel(board.name, says, _plot(board, rows, bounds) + source)
 
 
 def _told(one: Bound) -> str:
@@ -90,45 +91,30 @@ def _share(value: float, ends: tuple[float, float]) -> float:
     return (math.log(value) - low) / (high - low)
 
 
-def _plot(board: Board, rows: Sequence[int], bounds: Sequence[Bound], start: int) -> str:
+def _plot(board: Board, rows: Sequence[int], bounds: Sequence[Bound]) -> str:
     floor, right = HEIGHT - BOTTOM, _x(INTENSITIES[1])
-    shapes = []
+    shapes = [label(LEFT - 36, TOP - 4, "operations per second", "start")]
     for power in range(12, 16):
         y = _y(10**power)
-        shapes.append(f'<path class="rf-grid" d="M{LEFT} {y}H{right}"/>')
-        text = f"10¹{'²³⁴⁵'[power - 12]}"
-        shapes.append(f'<text x="{LEFT - 5}" y="{y + 4}" text-anchor="end">{text}</text>')
+        shapes.append(f'<path class="rule" d="M{LEFT} {y}H{right}"/>')
+        shapes.append(label(LEFT - 5, y + 4, f"10¹{'²³⁴⁵'[power - 12]}", "end"))
     for intensity in (1, 4, 16, 64, 256, 1024, 4096):
         x = _x(intensity)
-        shapes.append(f'<path class="rf-grid" d="M{x} {TOP}V{floor}"/>')
-        shapes.append(f'<text x="{x}" y="{floor + 14}" text-anchor="middle">{intensity}</text>')
-    middle = (LEFT + right) / 2
-    shapes.append(
-        f'<text x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">operations per byte</text>'
-    )
-    shapes.append(f'<text x="{LEFT - 36}" y="{TOP - 4}">operations per second</text>')
+        shapes.append(f'<path class="rule" d="M{x} {TOP}V{floor}"/>')
+        shapes.append(label(x, floor + 14, intensity))
+    shapes.append(label((LEFT + right) / 2, HEIGHT - 4, "operations per byte"))
     ridge = board.tensor / board.bandwidth
-    low, high = _y(INTENSITIES[0] * board.bandwidth), _y(board.tensor)
-    shapes.append(f'<path class="rf-memory" d="M{LEFT} {low}L{_x(ridge)} {high}"/>')
-    shapes.append(f'<path class="rf-peak" d="M{_x(ridge)} {high}H{right}"/>')
-    shapes.append(
-        f'<path class="rf-ridge" d="M{_x(ridge)} {high}V{floor}"/>'
-        f'<text class="rf-name" x="{_x(ridge) + 4}" y="{floor - 5}">{ridge:.0f}</text>'
-    )
+    corner, low, high = _x(ridge), _y(INTENSITIES[0] * board.bandwidth), _y(board.tensor)
+    shapes.append(f'<path class="rf-memory" d="M{LEFT} {low}L{corner} {high}"/>')
+    shapes.append(f'<path class="rf-peak" d="M{corner} {high}H{right}"/>')
+    shapes.append(f'<path class="rf-ridge" d="M{corner} {high}V{floor}"/>')
+    shapes.append(label(corner + 4, floor - 5, f"{ridge:.0f}", "start"))
     for step, (count, one) in enumerate(zip(rows, bounds, strict=True)):
-        x, y, at = _x(one.intensity), _y(one.rate), belongs(step, start)
+        x, y, at = _x(one.intensity), _y(one.rate), belongs(step)
         kind = "rf-by-memory" if one.by_memory else "rf-by-peak"
         shapes.append(f'<circle class="rf-point {kind}" cx="{x}" cy="{y}" r="3"{at}/>')
-        words = f"{count} row{'' if count == 1 else 's'}"
-        anchor = "end" if x > WIDTH - 90 else "start"
-        shapes.append(
-            f'<text class="rf-now" x="{x + (8 if anchor == "start" else 6)}" y="{y + 18}" '
-            f'text-anchor="{anchor}"{at}>{words}</text>'
-        )
-    title = html.escape(
-        f"The roofline of {board.name}; its peak begins at {ridge:.0f} operations per byte"
-    )
-    return (
-        f'<svg class="rf" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">'
-        f"{''.join(shapes)}</svg>"
-    )
+        anchor, away = ("end", 6) if x > WIDTH - 90 else ("start", 8)
+        more = f' class="strong"{at}'
+        shapes.append(label(x + away, y + 18, counted(count, "row"), anchor, more))
+    title = f"The roofline of {board.name}; its peak begins at {ridge:.0f} operations per byte"
+    return svg("rf", WIDTH, HEIGHT, title, shapes)

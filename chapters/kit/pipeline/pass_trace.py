@@ -2,7 +2,7 @@
 
 `trace(pipeline, mod)` runs a pipeline with an instrument that keeps the module where each pass begins and ends. A pass
 that runs others, as a `Sequential` does, is a step too, with `depth` one less than theirs. `print(trace(...))` is a
-table; `docs/pages/pass_stepper.py` makes a page of it.
+table; `docs/pages/pass_list.py` makes a page of it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import tvm
 from tvm import relax
 from tvm.ir import Op
 
-from chapters.kit.draw.scrubber import Panel, Scrubber, attributes, belongs
+from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs
 from chapters.kit.ir.relax_effects import bindings_of
 from chapters.kit.pipeline.planned_storage import (
     ALLOC_ALONE,
@@ -155,7 +155,7 @@ def storages_over_time(
     sizes: Mapping[str, int],
     start: int = 1,
     key: str = "lives",
-) -> Scrubber:
+) -> Stepper:
     """The picture: a panel per plan of one function. sizes: a number for each symbolic dimension."""
     found = {name: lives(func) for name, func in plans.items()}
     largest = max(evaluate(strip.size, sizes) for one in found.values() for strip in one.strips)
@@ -168,7 +168,7 @@ def storages_over_time(
         "that is computed then. Orange: in use now."
     )
     label = "The storages of a function over time"
-    return Scrubber(label, panels, key, start=start, asks="Plan", caption=caption)
+    return Stepper(label, panels, key, start=start, asks="Plan", caption=caption)
 
 
 def _panel(name: str, found: Lives, sizes: Mapping[str, int], scale: float) -> Panel:
@@ -178,7 +178,7 @@ def _panel(name: str, found: Lives, sizes: Mapping[str, int], scale: float) -> P
     told = f"{total}; {known} of them planned with a size known before the call"
     named = last <= NAMED
     heads = "".join(
-        f"<span{belongs(call, last)}>{html.escape(kernel) if named else ''}</span>"
+        f"<span{belongs(call)}>{html.escape(kernel) if named else ''}</span>"
         for call, kernel in enumerate(found.calls, 1)
     )
     rows = "".join(_row(strip, sizes, scale, last, named) for strip in found.strips)

@@ -7,11 +7,11 @@ byte belongs, it changes that half, and looks which code changes.
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import numpy as np
 
-from chapters.kit.draw.scrubber import Panel, Scrubber, attributes, changing
+from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs
 from chapters.kit.quantized.blocks import Codes, read_codes
 
 NUMBERS = 4  # bytes of the scale and the minimum, before those of the codes
@@ -36,7 +36,7 @@ def _read(block: np.ndarray) -> Codes:
     return read_codes("Q4_1", block[None])
 
 
-def unpacked_block(block: np.ndarray) -> Scrubber:
+def unpacked_block(block: np.ndarray) -> Stepper:
     """The picture. block: uint8 (20,), with finite numbers."""
     read = _read(block)
     scale, minimum = (float(one[0, 0]) for one in (read.scales, read.minima))
@@ -49,7 +49,7 @@ def unpacked_block(block: np.ndarray) -> Scrubber:
         "Blue: the low half of a byte, and the weight whose code it is. Orange: the high half. Each weight has its "
         "number above it. Bytes are in hexadecimal, so a digit is half a byte."
     )
-    return Scrubber(label, [whole, single], "unpacked-block", start=3, asks="Read", caption=caption)
+    return Stepper(label, [whole, single], "unpacked-block", start=3, asks="Read", caption=caption)
 
 
 def _whole(block, belongs_to, codes, scale, minimum, weights) -> tuple[list[str], str]:
@@ -65,25 +65,13 @@ def _whole(block, belongs_to, codes, scale, minimum, weights) -> tuple[list[str]
         f"plus the minimum, {minimum:g}: {len(weights)} weights",
     ]
     begins = {"low": 3, "high": 4}
-    last = len(says) - 1
-
-    def marks(first: int) -> list[str]:
-        return ["" if k < first else "now" if k == first else "past" for k in range(last + 1)]
 
     def texts(half: str, weight: int) -> list[str]:
         code = codes[weight]
         unread = ["·"] * begins[half]
         return [*unread, *[code] * (5 - len(unread)), f"{scale * code:g}", f"{weights[weight]:g}"]
 
-    shown = [1, 2]
-    return says, _body(
-        block,
-        belongs_to,
-        [["now" if k == at else "" for k in range(last + 1)] for at in shown],
-        lambda half, at: marks(begins[half]),
-        lambda half, at: marks(begins[half]),
-        texts,
-    )
+    return says, _body(block, belongs_to, (1, 2), lambda half, at: begins[half], texts)
 
 
 def _bytewise(block, belongs_to, codes, scale, minimum, weights) -> tuple[list[str], str]:
@@ -99,38 +87,41 @@ def _bytewise(block, belongs_to, codes, scale, minimum, weights) -> tuple[list[s
             )
         says.append(f"byte {NUMBERS + at} is {block[NUMBERS + at]:02x}: {'; '.join(parts)}")
 
-    def marks(_half: str, at: int) -> list[str]:
-        return ["" if k <= at else "now" if k == at + 1 else "past" for k in range(count + 1)]
-
     def texts(half: str, weight: int) -> list[str]:
-        at = belongs_to[half].index(weight)
-        return ["·" if k <= at else f"{weights[weight]:g}" for k in range(count + 1)]
+        return ["·"] * (belongs_to[half].index(weight) + 1) + [f"{weights[weight]:g}"]
 
-    return says, _body(block, belongs_to, [[""] * (count + 1)] * 2, marks, marks, texts)
+    return says, _body(block, belongs_to, (0, 0), lambda half, at: at + 1, texts)
 
 
 def _signed(number: float) -> str:
     return f"{'−' if number < 0 else '+'} {abs(number):g}"
 
 
-def _body(block, belongs_to, shown: Sequence[Sequence[str]], digit, cell, texts) -> str:
-    """The HTML of a block. shown: the marks of scale and minimum; digit, cell: those of a half byte and of a weight."""
+def _body(
+    block: np.ndarray,
+    belongs_to: dict[str, list[int]],
+    numbers: tuple[int, int],
+    step: Callable[[str, int], int],
+    texts: Callable[[str, int], list[str]],
+) -> str:
+    """The HTML of a block. numbers: the steps of scale and minimum. step: that of half a byte; texts: of a weight."""
     read = _read(block)
-    numbers = [("scale", 0, read.scales), ("minimum", 2, read.minima)]
     head = "".join(
-        f'<span class="ub-number"{attributes(marks=marks)}>bytes {at} and {at + 1}: '
+        f'<span class="ub-number"{belongs(own)}>bytes {at} and {at + 1}: '
         f"<b>{block[at]:02x} {block[at + 1]:02x}</b>, the {name} {value[0, 0]:g}</span>"
-        for (name, at, value), marks in zip(numbers, shown, strict=True)
+        for own, name, at, value in zip(
+            numbers, ("scale", "minimum"), (0, 2), (read.scales, read.minima), strict=True
+        )
     )
     columns = []
     for at, byte in enumerate(block[NUMBERS:].tolist()):
-        digits = {"high": f"{byte >> 4:x}", "low": f"{byte & 15:x}"}
+        own = {half: belongs(step(half, at)) for half in MASKS}
         hexed = "".join(
-            f'<b class="ub-{half}"{attributes(marks=digit(half, at))}>{one}</b>'
-            for half, one in digits.items()
+            f'<b class="ub-{half}"{own[half]}>{digit:x}</b>'
+            for half, digit in (("high", byte >> 4), ("low", byte & 15))
         )
         cells = "".join(
-            f"<small>{found[at]}</small>{changing('i', f'ub-{half}', texts(half, found[at]), cell(half, at))}"
+            f'<small>{found[at]}</small><i class="ub-{half}"{attributes(texts(half, found[at]))}{own[half]}></i>'
             for half, found in belongs_to.items()
         )
         columns.append(
