@@ -53,6 +53,7 @@ PAGES_AFTER = [
     {"For teachers": "teaching.md"},
 ]
 KINDS_OF_PAGE = ("Lesson", "Lab", "Solution")
+TEMPLATES = str(Path(__file__).parents[1] / "pages" / "templates")  # instead of mkdocs-jupyter's
 STYLE = "styles/all.css"  # one file instead of one per sheet: a browser waits for each before it shows anything
 
 _sheets: list[str] = []  # the style sheets of mkdocs.yml
@@ -68,7 +69,7 @@ def on_config(config):
     except course.CourseError as error:
         raise PluginError(str(error)) from None
     make_missing()  # lessons link to them
-    notebook_settings.templates_dir = str(root / "docs" / "pages" / "templates")
+    notebook_settings.templates_dir = TEMPLATES
     config.nav = [*PAGES_BEFORE, {"Chapters": navigation()}, *PAGES_AFTER]
     _sheets[:] = config.extra_css
     config.extra_css = [STYLE]
@@ -110,17 +111,19 @@ def _add_chapter(chapter, files, config, repository: Repository) -> list[Path]:
     """Add the pages of one chapter; returns the files of the repository that they link to."""
     root, home = repository.root, _home(chapter)
     lab, second = chapter.folder / "lab.py", chapter.solution_folder / "second_way.py"
-    for path in (lab, chapter.solution, second):
+    kept = outputs.kept_file(f"{home}/lab.py")
+    for path in (lab, chapter.solution, second, kept):
         if not path.exists():
             raise PluginError(f"There is no {path.relative_to(root).as_posix()}.")
-    lesson_text, lab_text = (p.read_text(encoding="utf-8") for p in (chapter.lesson, lab))
+    lesson_text, lab_text, executed = (
+        p.read_text(encoding="utf-8") for p in (chapter.lesson, lab, kept)
+    )
     solution = solution_page(chapter)
     generated = {
         "solution.md": solution,
-        notebook_name(chapter.slug): "",  # known when the lab has run
+        notebook_name(chapter.slug): offered(executed, config.repo_url, drawn_style()),
     }
-    executed = str(outputs.kept_file(f"{home}/lab.py"))
-    files.append(File.generated(config, f"{home}/lab.md", abs_src_path=executed))
+    files.append(File.generated(config, f"{home}/lab.md", abs_src_path=str(kept)))
     files.append(_as_it_lies(f"{home}/lesson.md", root, config, f"{home}/index.html"))
     for name, content in generated.items():
         files.append(File.generated(config, f"{home}/{name}", content=content))
@@ -194,7 +197,7 @@ def on_page_markdown(markdown, page, config, files):
 
 @event_priority(100)  # before other hooks look at the page
 def on_page_content(content, page, config, files):
-    """Make a lab's page of what mkdocs-jupyter has rendered, and add the notebook that it offers."""
+    """The page of a lab: what mkdocs-jupyter has rendered, with the site's links and the facts beneath its title."""
     uri = page.file.src_uri
     if not uri.endswith("/lab.md"):
         return content
@@ -206,9 +209,6 @@ def on_page_content(content, page, config, files):
         found = files.get_file_from_path(posixpath.normpath(f"{home}/{target}"))
         return f"{match[1]}{found.url_relative_to(page.file) if found else target}"
 
-    executed = Path(page.file.abs_src_path).read_text(encoding="utf-8")
-    notebook = files.get_file_from_path(f"{home}/{notebook_name(slug)}")
-    notebook.content_string = offered(executed, config.repo_url, drawn_style())
     # the template's page as text; what mkdocs-jupyter adds around it are colours that the site has already
     content = html.unescape(re.match(r"<pre>(.*?)</pre>", content, re.DOTALL)[1])
     content = re.sub(r'(<a href=")([^"#:]+)', point, content)

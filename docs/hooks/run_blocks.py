@@ -1,8 +1,8 @@
-"""Site hook: puts the output of each ```python run block beneath it, and shows each lab's executed notebook.
+"""Site hook: puts the output of each ```python run block beneath it, so that no output is pasted.
 
 docs/pages/blocks.py says how blocks are written. docs/pages/outputs.py says where outputs come from: they are kept, and
-a page is run if its kept output is no longer valid. A block that fails stops the build; an optional package that is not
-installed stops only a strict one.
+a lesson is run if its kept output is no longer valid. A block that fails stops the build; an optional package that is
+not installed stops only a strict one. No build runs a lab: mkdocs-jupyter shows its kept notebook.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 import course_path  # noqa: F401  (before the course is imported)
 from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority, get_plugin_logger
-from mkdocs.structure.files import File
 
 from docs.pages import outputs
 from docs.pages.blocks import Block, NotInstalled, PageError, blocks_of, find_blocks
@@ -29,17 +28,21 @@ _shown: dict[str, outputs.PageOutput | PageError] = {}  # page's file -> what it
 @event_priority(-100)  # when the pages are settled
 def on_nav(nav, config, files):
     wanted: dict[str, list[Block]] = {}
-    labs = {}
     _shown.clear()
-    for where, (path, file) in _sources(files, config).items():
+    for where, path in _sources(files, config).items():
         try:
             blocks = blocks_of(path, where)
         except PageError as error:
             _shown[where] = error
             continue
-        if blocks and outputs.is_lab(where):
-            labs[where] = file, blocks
-        if blocks and (found := outputs.valid(where, blocks)):
+        found = outputs.valid(where, blocks)
+        if outputs.is_lab(where):
+            # mkdocs-jupyter has wrapped the page's file, and the wrapper does not know this path
+            page = files.get_file_from_path(where.removesuffix("py") + "md")
+            page.abs_src_path = str(outputs.kept_file(where))
+            if not found:  # which ends a strict build
+                log.warning(f"{where} has changed: run `python -m docs.pages.outputs {where}`.")
+        elif found:
             _shown[where] = found
         elif blocks:
             wanted[where] = blocks
@@ -52,24 +55,16 @@ def on_nav(nav, config, files):
             outputs.remember(where, wanted[where], ran, outputs.CACHE)
 
     outputs.run_all(wanted, done, log.info)
-    for where, (file, blocks) in labs.items():
-        shown = _shown[where]
-        if isinstance(shown, NotInstalled):
-            log.warning(f"{shown} Its page shows the notebook that is kept.")  # ends a strict build
-        elif isinstance(shown, PageError):
-            raise PluginError(str(shown))
-        else:  # mkdocs-jupyter shows the file at this path
-            file.abs_src_path = str(outputs.valid_file(where, blocks))
     return nav
 
 
-def _sources(files, config) -> dict[str, tuple[Path, File]]:
-    """The file with the code of each page, by its path in the repository, and the page's own."""
+def _sources(files, config) -> dict[str, Path]:
+    """The files with the code of the pages, by their path in the repository; a lab's page is made from lab.py."""
     found = {}
     for file in files.documentation_pages():
         path = source(file, config)
         if path and path.exists():
-            found[path.relative_to(_root(config)).as_posix()] = path, file
+            found[path.relative_to(_root(config)).as_posix()] = path
     return found
 
 
@@ -89,10 +84,10 @@ def on_page_markdown(markdown, page, config, files):
     path = source(page.file, config)
     where = path.relative_to(_root(config)).as_posix() if path else page.file.src_uri
     shown = _shown.get(where)
-    if shown is None or outputs.is_lab(where):
-        return markdown
     if isinstance(shown, PageError) and not isinstance(shown, NotInstalled):
         raise PluginError(str(shown))
+    if shown is None:
+        return markdown
     lines = markdown.split("\n")
     blocks = find_blocks(lines, where)
     if isinstance(shown, NotInstalled):  # the rest of the site is of use without it

@@ -3,7 +3,7 @@
 A lesson's outputs are kept as JSON, a lab's in its executed notebook.
 
 A kept output is valid as long as three things are what they were: the code of the page's blocks, every file of the
-course that was read while they ran (their imports included), and the version of TVM. `mkdocs serve` runs the pages
+course that was read while they ran (their imports included), and the version of TVM. `mkdocs serve` runs the lessons
 whose output is not valid and remembers theirs in the user's cache; it never changes a tracked file.
 
     python -m docs.pages.outputs            run what is not valid, and keep it
@@ -102,21 +102,11 @@ class PageOutput:
 
 def valid(where: str, blocks: list[Block]) -> PageOutput | None:
     """What is remembered of a page if it still holds; else None."""
-    page = _find_valid(where, blocks)[1]
-    return PageOutput(page["outputs"], page["made"], list(page["files"])) if page else None
-
-
-def valid_file(where: str, blocks: list[Block]) -> Path | None:
-    """The file with what is remembered of a page, if it still holds; else None."""
-    return _find_valid(where, blocks)[0]
-
-
-def _find_valid(where: str, blocks: list[Block]) -> tuple[Path, dict] | tuple[None, None]:
-    for path in (_file(KEPT, where), _file(CACHE, where)):
-        page = _read(path)
+    for folder in (KEPT, CACHE):
+        page = _read(_file(folder, where))
         if page and page["code"] == _code_key(blocks) and _unchanged(page):
-            return path, page
-    return None, None
+            return PageOutput(page["outputs"], page["made"], list(page["files"]))
+    return None
 
 
 def _read(path: Path) -> dict | None:
