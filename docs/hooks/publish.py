@@ -5,10 +5,12 @@ Adding a chapter's folders in `chapters` and `solutions` is enough; nothing here
 
 from __future__ import annotations
 
+import html
 import importlib
 import os
 import pkgutil
 import platform
+import posixpath
 import re
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -18,15 +20,16 @@ import course_path  # noqa: F401  (before the course is imported)
 from mkdocs.exceptions import PluginError
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, InclusionLevel
+from mkdocs_jupyter.config import settings as notebook_settings
 
 from chapters.kit import draw
 from chapters.kit.ir import ir_diff
 from chapters.runner import course
 from chapters.runner.learner_file import make_missing, stub_text
-from docs.pages import plots
-from docs.pages.blocks import PageError, lab_as_markdown
+from docs.pages import outputs, plots
+from docs.pages.blocks import PageError
 from docs.pages.exercises import with_exercises
-from docs.pages.notebook import links, notebook
+from docs.pages.notebook import links, offered
 from docs.pages.notebook import name as notebook_name
 from docs.pages.repo_links import Repository, source_page
 from docs.pages.solution_page import solution_page
@@ -50,6 +53,7 @@ PAGES_AFTER = [
     {"For teachers": "teaching.md"},
 ]
 KINDS_OF_PAGE = ("Lesson", "Lab", "Solution")
+TEMPLATES = str(Path(__file__).parents[1] / "pages" / "templates")  # instead of mkdocs-jupyter's
 STYLE = "styles/all.css"  # one file instead of one per sheet: a browser waits for each before it shows anything
 
 _sheets: list[str] = []  # the style sheets of mkdocs.yml
@@ -65,6 +69,7 @@ def on_config(config):
     except course.CourseError as error:
         raise PluginError(str(error)) from None
     make_missing()  # lessons link to them
+    notebook_settings.templates_dir = TEMPLATES
     config.nav = [*PAGES_BEFORE, {"Chapters": navigation()}, *PAGES_AFTER]
     _sheets[:] = config.extra_css
     config.extra_css = [STYLE]
@@ -106,16 +111,19 @@ def _add_chapter(chapter, files, config, repository: Repository) -> list[Path]:
     """Add the pages of one chapter; returns the files of the repository that they link to."""
     root, home = repository.root, _home(chapter)
     lab, second = chapter.folder / "lab.py", chapter.solution_folder / "second_way.py"
-    for path in (lab, chapter.solution, second):
+    kept = outputs.kept_file(f"{home}/lab.py")
+    for path in (lab, chapter.solution, second, kept):
         if not path.exists():
             raise PluginError(f"There is no {path.relative_to(root).as_posix()}.")
-    lesson_text, lab_text = (p.read_text(encoding="utf-8") for p in (chapter.lesson, lab))
+    lesson_text, lab_text, executed = (
+        p.read_text(encoding="utf-8") for p in (chapter.lesson, lab, kept)
+    )
     solution = solution_page(chapter)
     generated = {
-        "lab.md": lab_as_markdown(lab_text),
-        notebook_name(chapter.slug): notebook(lab, root, config.repo_url),
         "solution.md": solution,
+        notebook_name(chapter.slug): offered(executed, config.repo_url, drawn_style()),
     }
+    files.append(File.generated(config, f"{home}/lab.md", abs_src_path=str(kept)))
     files.append(_as_it_lies(f"{home}/lesson.md", root, config, f"{home}/index.html"))
     for name, content in generated.items():
         files.append(File.generated(config, f"{home}/{name}", content=content))
@@ -180,12 +188,31 @@ def on_page_markdown(markdown, page, config, files):
         return beneath_title(repository.relink(markdown, chapter.folder, uri), facts(chapter))
     if uri.endswith("/lab.md"):
         page.meta["title"] = f"Lab {int(slug[2:4])}"
-        markdown = repository.relink(markdown, repository.root / "chapters" / slug, uri)
-        return beneath_title(markdown, lab_facts(slug, config.repo_url))
+        return ""  # mkdocs-jupyter makes the page from the notebook
     markdown = with_address(markdown, config.repo_url)
     made = repository.root / "solutions" / slug  # a page without a file shows a solution
     folder = Path(page.file.abs_src_path).parent if page.file.abs_src_path else made
     return repository.relink(markdown, folder, uri)
+
+
+@event_priority(100)  # before other hooks look at the page
+def on_page_content(content, page, config, files):
+    """The page of a lab: what mkdocs-jupyter has rendered, with the site's links and the facts beneath its title."""
+    uri = page.file.src_uri
+    if not uri.endswith("/lab.md"):
+        return content
+    home, slug = posixpath.dirname(uri), Path(uri).parent.name
+    repository = Repository(Path(config.config_file_path).parent, Path(config.docs_dir))
+
+    def point(match: re.Match) -> str:
+        target = repository.relative(match[2], repository.root / home, uri)
+        found = files.get_file_from_path(posixpath.normpath(f"{home}/{target}"))
+        return f"{match[1]}{found.url_relative_to(page.file) if found else target}"
+
+    # the template's page as text; what mkdocs-jupyter adds around it are colours that the site has already
+    content = html.unescape(re.match(r"<pre>(.*?)</pre>", content, re.DOTALL)[1])
+    content = re.sub(r'(<a href=")([^"#:]+)', point, content)
+    return content.replace("</h1>", f"</h1>{lab_facts(slug, config.repo_url)}", 1)
 
 
 def beneath_title(markdown: str, facts: str) -> str:

@@ -1,8 +1,8 @@
 """Site hook: puts the output of each ```python run block beneath it, so that no output is pasted.
 
 docs/pages/blocks.py says how blocks are written. docs/pages/outputs.py says where outputs come from: they are kept, and
-a page is run if its kept output is no longer valid. A block that fails stops the build; an optional package that is not
-installed stops only a strict one.
+a lesson is run if its kept output is no longer valid. A block that fails stops the build; an optional package that is
+not installed stops only a strict one. No build runs a lab: mkdocs-jupyter shows its kept notebook.
 """
 
 from __future__ import annotations
@@ -35,7 +35,14 @@ def on_nav(nav, config, files):
         except PageError as error:
             _shown[where] = error
             continue
-        if blocks and (found := outputs.valid(where, blocks)):
+        found = outputs.valid(where, blocks)
+        if outputs.is_lab(where):
+            # mkdocs-jupyter has wrapped the page's file, and the wrapper does not know this path
+            page = files.get_file_from_path(where.removesuffix("py") + "md")
+            page.abs_src_path = str(outputs.kept_file(where))
+            if not found:  # which ends a strict build
+                log.warning(f"{where} has changed: run `python -m docs.pages.outputs {where}`.")
+        elif found:
             _shown[where] = found
         elif blocks:
             wanted[where] = blocks

@@ -1,4 +1,4 @@
-"""The code on a page: the ```python run blocks of Markdown, and a lab as such Markdown.
+"""The code on a page: the ```python run blocks of Markdown, and the code cells of a lab.
 
 ```python run                  run, show the code and what it gave
 ```python run hide             run, show only what it gave
@@ -33,35 +33,23 @@ class NotInstalled(PageError):
 class Block:
     """One block to run: `line` is that of its first line of code, in the page's file. mark: one of MARKS or ""."""
 
-    fence: Fence
     code: str
     line: int
     hide: bool = False
     raises: str = ""
     mark: str = ""
     options: str = ""
+    fence: Fence | None = None  # a cell of a lab has none
 
 
 def blocks_of(path: Path, where: str) -> list[Block]:
     """The blocks of the page in the file at `path`, which is called `where` in messages."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".py":
-        return find_blocks(lab_as_markdown(text).split("\n"), where)
+        return [Block(c.text, c.line, mark=c.tag) for c in cells(text) if c.is_code]
     matter = _FRONT_MATTER.match(text)
     above = matter[0].count("\n") if matter else 0
     return find_blocks(text.split("\n")[above:], where, above)
-
-
-def lab_as_markdown(lab: str) -> str:
-    """A lab in the percent format as Markdown, each line where it was, so that line numbers stay those of the lab."""
-    lines = [""] * (lab.count("\n") + 2)
-    for cell in cells(lab):
-        text = cell.text.split("\n")
-        if cell.is_code:
-            lines[cell.line - 2] = f"```python run {cell.tag}".rstrip()
-            lines[cell.line - 1 + len(text)] = "```"
-        lines[cell.line - 1 : cell.line - 1 + len(text)] = text
-    return "\n".join(lines)
 
 
 def find_blocks(lines: list[str], where: str, above: int = 0) -> list[Block]:
@@ -99,4 +87,4 @@ def _block(fence: Fence, where: str, above: int) -> Block:
         if text.lstrip().startswith("--8<--"):
             raise PageError(f"{at}: a block cannot include a snippet; import the function instead.")
         code.append(text[len(fence.indent) :])
-    return Block(fence, "\n".join(code), line, hide, raises, mark, " ".join(options))
+    return Block("\n".join(code), line, hide, raises, mark, " ".join(options), fence)

@@ -1,6 +1,7 @@
-"""A lab as a notebook that runs wherever it is opened: in the course's folder, elsewhere with Jupyter, in Colab.
+"""A lab as a notebook: executed, kept with what it showed, and offered so that it runs wherever it is opened.
 
-Its first cell finds the course or fetches it, and installs packages that are missing or of another version. Fetching
+The notebook that is kept holds the cells of lab.py and their outputs. The one that a page offers begins with one more
+cell, which finds the course or fetches it, and installs packages that are missing or of another version. Fetching
 needs the course's public address: `repo_url` in mkdocs.yml. Without an address the notebook asks to be put into the
 course's folder, and the lab's page has no Colab button.
 """
@@ -8,18 +9,23 @@ course's folder, and the lab's page has no Colab button.
 from __future__ import annotations
 
 import html
-import json
-import posixpath
-import re
+import os
+import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from chapters.runner.page_code import cells
+import jupytext
+import nbformat
+from nbclient import NotebookClient
+from nbformat import NotebookNode, v4
+
+from chapters.child import patience
 from chapters.runner.versions import pins
-from docs.pages.fences import map_prose
 
 BRANCH = "notebooks"  # where .github/workflows/ci.yml puts the notebooks, since Colab opens only files of a repository
-_LINK = re.compile(r"(\]\()([^)\s]+)(\))")
+FACTS = "course"  # the notebook's metadata that say what its outputs depend on
+# in order: {"printed": …}, {"text": …} or {"html": …}
+Output = list[dict]
 
 FIRST = """\
 # Run this cell first: it finds the course or fetches it, and installs what it needs.
@@ -67,51 +73,91 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 """
 
 
+def read_lab(lab: str) -> NotebookNode:
+    """The notebook of a lab in the percent format, without outputs. Cells are numbered, so its text is stable."""
+    book = jupytext.reads(lab, fmt="py:percent")
+    python = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    book.metadata = NotebookNode(kernelspec=python, language_info={"name": "python"})
+    for number, cell in enumerate(book.cells):
+        cell.id = f"cell-{number}"
+    return book
+
+
+def execute(lab: str, folder: Path, environment: dict[str, str], seconds: float) -> list[Output]:
+    """Run a lab in a new kernel, in `folder`; returns the output of each code cell.
+
+    seconds: the limit for one cell. Raises CellControlSignal or DeadKernelError if a cell fails, takes too long or ends
+    the kernel.
+    """
+    book = read_lab(lab)
+    where = {"metadata": {"path": str(folder)}}
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    client = NotebookClient(
+        book, timeout=int(seconds * patience()), kernel_name="python3", resources=where
+    )
+    client.execute(
+        env={**os.environ, **environment, "PYTHONPATH": path},
+        stderr=subprocess.DEVNULL,  # a page shows what is printed, not what is warned of
+    )
+    return outputs_of(book)
+
+
+def outputs_of(book: NotebookNode) -> list[Output]:
+    """What each code cell showed: rendered if it can be, and without warnings."""
+    return [
+        [_read_output(output) for output in cell.outputs if output.get("name") != "stderr"]
+        for cell in code_cells(book)
+    ]
+
+
+def code_cells(book: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in book.cells if cell.cell_type == "code"]
+
+
+def _read_output(output: NotebookNode) -> dict[str, str]:
+    if output.output_type == "stream":
+        return {"printed": output.text}
+    html_of = output.data.get("text/html")
+    return {"html": html_of} if html_of is not None else {"text": output.data["text/plain"]}
+
+
+def _written_output(part: dict[str, str]) -> NotebookNode:
+    ((kind, value),) = part.items()
+    if kind == "printed":
+        return v4.new_output("stream", text=value)
+    return v4.new_output("display_data", {"text/html" if kind == "html" else "text/plain": value})
+
+
+def write_executed(lab: str, page: dict) -> str:
+    """The notebook to keep. page: its "outputs", one per code cell, and the facts that go into its metadata."""
+    book = read_lab(lab)
+    book.metadata[FACTS] = {key: value for key, value in page.items() if key != "outputs"}
+    for cell, output in zip(code_cells(book), page["outputs"], strict=True):
+        cell.outputs = [_written_output(part) for part in output]
+    return nbformat.writes(book) + "\n"
+
+
+def read_executed(text: str) -> dict:
+    """What `write_executed` was given. Raises ValueError, KeyError or AttributeError if the text is damaged."""
+    book = nbformat.reads(text, as_version=4)
+    return {**book.metadata[FACTS], "outputs": outputs_of(book)}
+
+
 def name(slug: str) -> str:
-    """The file name of the notebook of the chapter in folder `slug`."""
+    """The file name of the notebook that the page of the chapter in folder `slug` offers."""
     return f"{slug}_lab.ipynb"
 
 
-def notebook(lab: Path, root: Path, address: str | None) -> str:
-    """The notebook of the percent script `lab`, as JSON, with the first cell that installs.
-
-    Links between files of the course are made relative to its folder, or to `address` if there is one. The text is
-    the same in every build: cells are numbered instead of getting random names.
-    """
-    folder = lab.parent.relative_to(root).as_posix()
+def offered(executed: str, address: str | None, style: str) -> str:
+    """The kept notebook as readers get it: with the first cell, and `style` in each output that is drawn."""
+    book = nbformat.reads(executed, as_version=4)
+    del book.metadata[FACTS]
+    for output in (output for cell in code_cells(book) for output in cell.outputs):
+        if drawn := output.get("data", {}).get("text/html"):
+            output.data["text/html"] = f"<style data-course>{style}</style>{drawn}"
     source = FIRST.format(address=address or "", pins=pins()).rstrip("\n")
-    found = [_cell("code", source)]
-    for cell in cells(lab.read_text(encoding="utf-8")):
-        if cell.is_code:
-            found.append(_cell("code", cell.text))
-        else:
-            found.append(_cell("markdown", _relinked(cell.text, folder, address)))
-    made = {
-        "cells": [{"id": f"cell-{number}", **cell} for number, cell in enumerate(found)],
-        "metadata": {
-            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
-            "language_info": {"name": "python"},
-        },
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
-
-
-def _cell(kind: str, text: str) -> dict:
-    more = {"execution_count": None, "outputs": []} if kind == "code" else {}
-    return {"cell_type": kind, "metadata": {}, "source": text.splitlines(keepends=True), **more}
-
-
-def _relinked(text: str, folder: str, address: str | None) -> str:
-    def point(match: re.Match) -> str:
-        target = match[2]
-        if re.match(r"[a-z][a-z0-9+.-]*:|/|#", target):
-            return match[0]
-        path = posixpath.normpath(posixpath.join(folder, target))
-        return f"{match[1]}{f'{address}/blob/main/' if address else ''}{path}{match[3]}"
-
-    return map_prose(text, lambda prose: _LINK.sub(point, prose))
+    book.cells.insert(0, v4.new_code_cell(source, id="course"))
+    return nbformat.writes(book) + "\n"
 
 
 def colab(slug: str, address: str | None) -> str | None:

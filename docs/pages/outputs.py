@@ -1,7 +1,9 @@
 """What the code of each page showed: run when needed, and kept in docs/outputs, so that a fresh clone need not run it.
 
+A lesson's outputs are kept as JSON, a lab's in its executed notebook.
+
 A kept output is valid as long as three things are what they were: the code of the page's blocks, every file of the
-course that was read while they ran (their imports included), and the version of TVM. `mkdocs serve` runs the pages
+course that was read while they ran (their imports included), and the version of TVM. `mkdocs serve` runs the lessons
 whose output is not valid and remembers theirs in the user's cache; it never changes a tracked file.
 
     python -m docs.pages.outputs            run what is not valid, and keep it
@@ -32,6 +34,8 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+from nbclient.exceptions import CellControlSignal, DeadKernelError
+
 from chapters.child import Child, Lost
 from chapters.kit.kept_files import made_folder
 from chapters.kit.machine import cpu_name
@@ -39,7 +43,9 @@ from chapters.opened import OPENED
 from chapters.program import run_program
 from chapters.runner.course import ROOT, chapters
 from chapters.whose_code import REFERENCE, WHOSE
+from docs.pages import notebook
 from docs.pages.blocks import Block, NotInstalled, PageError, blocks_of
+from docs.pages.notebook import Output
 
 KEPT = ROOT / "docs" / "outputs"
 CACHE = made_folder("outputs")
@@ -54,8 +60,6 @@ _COLOUR = re.compile(r"</?span[^>]*>")
 _PAGE_FOLDER = re.compile(r"/\S*/page-\w+/")  # where the code of a page lies while it runs
 _CACHED_CODE = re.compile(r"__pycache__/(\w+)\.[\w.-]+\.pyc$")
 _NOT_READ_FOR_A_PAGE = ("docs/outputs/", ".", "site/")
-# in order: {"printed": …}, {"text": …} or {"html": …}, {"error": {"names", "lines", "line"}}
-Output = list[dict]
 
 
 def pages() -> dict[str, Path]:
@@ -71,12 +75,24 @@ def pages() -> dict[str, Path]:
 
 def _file(folder: Path, where: str) -> Path:
     parts = where.removeprefix("docs/").removeprefix("chapters/").rpartition(".")[0].split("/")
-    return folder / f"{'_'.join(parts)}.json"
+    return folder / f"{'_'.join(parts)}{'.ipynb' if is_lab(where) else '.json'}"
+
+
+def kept_file(where: str) -> Path:
+    """The tracked file with what a page showed."""
+    return _file(KEPT, where)
+
+
+def is_lab(where: str) -> bool:
+    return where.endswith("/lab.py")
 
 
 @dataclass(frozen=True)
 class PageOutput:
-    """What a page showed: the output of each block. made: where and when, if that matters to some of them."""
+    """What a page showed: the output of each block, in a lesson also {"error": {"names", "lines", "line"}}.
+
+    made: where and when, if that matters to some of them.
+    """
 
     outputs: list[Output]
     made: str
@@ -97,11 +113,12 @@ def _read(path: Path) -> dict | None:
     if not path.exists():
         return None
     try:
-        page = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        page = notebook.read_executed(text) if path.suffix == ".ipynb" else json.loads(text)
         kinds = {"code": str, "made": str, "files": dict, "outputs": list}
         if all(isinstance(page[key], kind) for key, kind in kinds.items()):
             return page
-    except (ValueError, KeyError, TypeError, OSError):
+    except (ValueError, KeyError, TypeError, AttributeError, OSError):
         pass
     print(f"{path} is damaged, so its page is run again.", file=sys.stderr)
     return None
@@ -144,14 +161,18 @@ def remember(where: str, blocks: list[Block], shown: PageOutput, folder: Path) -
     }
     path = _file(folder, where)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if is_lab(where):
+        text = notebook.write_executed((ROOT / where).read_text(encoding="utf-8"), page)
+    else:
+        text = json.dumps(page, indent=1, ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8")
 
 
 # --- running --------------------------------------------------------------------------------------
 
 
 def run(blocks: list[Block], where: str) -> PageOutput:
-    """Run the blocks of a page in a new process.
+    """Run the blocks of a lesson in a new process, those of a lab in a kernel of Jupyter.
 
     Raises PageError naming the page, the block and the error if one fails, or does not raise as it should, and
     NotInstalled if an optional package is not installed.
@@ -162,8 +183,11 @@ def run(blocks: list[Block], where: str) -> PageOutput:
         opened = Path(folder) / "opened"
         # a page must not depend on what one learner has written
         environment = {OPENED: str(opened), WHOSE: REFERENCE, "NO_COLOR": "1"}
-        with Child("chapters.runner.page_code", where, environment=environment) as child:
-            outputs = [_run_block(child, block, blocks, where) for block in blocks]
+        if is_lab(where):
+            outputs = _run_lab(where, environment)
+        else:
+            with Child("chapters.runner.page_code", where, environment=environment) as child:
+                outputs = [_run_block(child, block, blocks, where) for block in blocks]
         made = f"{cpu_name()}, {date.today():%B %Y}" if any(b.mark for b in blocks) else ""
         return PageOutput(outputs, made, _read_for_page(opened))
 
@@ -181,6 +205,26 @@ def lacks(where: str, blocks: list[Block]) -> str:
     return ""
 
 
+def _run_lab(where: str, environment: dict[str, str]) -> list[Output]:
+    lab = (ROOT / where).read_text(encoding="utf-8")
+    try:
+        outputs = notebook.execute(lab, ROOT, environment, SECONDS)
+    except (CellControlSignal, DeadKernelError) as error:
+        raise PageError(f"{where}: {_ANSI.sub('', str(error)).strip()}") from None
+    return [_cleaned(output) for output in outputs]
+
+
+def _cleaned(output: Output) -> Output:
+    """Without colours of a terminal, without style sheets, and without parts that print nothing."""
+    parts = []
+    for part in output:
+        for kind, value in part.items():
+            text = _ANSI.sub("", _STYLE.sub("", value))
+            text = text.rstrip() if kind == "printed" else text
+            parts += [{kind: text}] if text else []
+    return parts
+
+
 def _run_block(child: Child, block: Block, blocks: list[Block], where: str) -> Output:
     try:
         answer = child.ask({"code": block.code, "line": block.line}, SECONDS)
@@ -196,12 +240,10 @@ def _run_block(child: Child, block: Block, blocks: list[Block], where: str) -> O
     _as_told(block, error, where)
     output, at, printed = [], 0, child.printed()
     for shown in [*answer["shown"], {"at": len(printed)}]:
-        text = _ANSI.sub("", printed[at : shown["at"]].decode("utf-8", "replace")).rstrip()
+        text = printed[at : shown["at"]].decode("utf-8", "replace")
         at = shown.pop("at")
-        output += [{"printed": text}] if text else []
-        if "html" in shown:
-            shown["html"] = _STYLE.sub("", shown["html"])
-        output += [{key: _ANSI.sub("", value) for key, value in shown.items()}] if shown else []
+        output += [{"printed": text}, shown]
+    output = _cleaned(output)
     return [*output, {"error": error}] if error else output
 
 
@@ -345,7 +387,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     run_all(wanted, done, lambda text: print(text, flush=True), quietly=not options.check)
     if not options.check:
         used = {_file(KEPT, name) for name, found in blocks.items() if found}
-        for path in set(KEPT.glob("*.json")) - used:  # of a page that is gone
+        for path in set(KEPT.iterdir()) - used:  # of a page that is gone
             path.unlink()
     print("".join(faults), end="")
     bad = sum(map(bool, faults))

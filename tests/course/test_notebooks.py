@@ -1,61 +1,76 @@
-"""A lab's notebook finds the course from any folder within it, and asks for it elsewhere."""
+"""A lab's notebook: what is kept of a run, and what a page offers, which finds the course or asks for it."""
 
 from __future__ import annotations
 
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from chapters.runner.course import ROOT, chapters
+from chapters.runner.page_code import cells
 from chapters.runner.versions import pins
-from docs.pages import notebook
 
-nbformat = pytest.importorskip("nbformat")
-nbclient = pytest.importorskip("nbclient")
+pytest.importorskip("mkdocs_jupyter")
+import nbclient
+import nbformat
 
-LABS = [pytest.param(c, id=c.short) for c in chapters()]
+from docs.pages import notebook, outputs
+
+LABS = [pytest.param(c.folder / "lab.py", id=c.short) for c in chapters()]
 ADDRESS = "https://github.com/someone/some-course"
 
 
-def made(number: int, address: str | None = None):
-    text = notebook.notebook(chapters()[number].folder / "lab.py", ROOT, address)
+def kept(lab: Path) -> str:
+    return outputs.kept_file(lab.relative_to(ROOT).as_posix()).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_each_kept_notebook_has_the_labs_cells_and_nothing_of_a_machine(lab):
+    text = kept(lab)
+    book = nbformat.reads(text, as_version=4)
+    nbformat.validate(book)
+    found = [(cell.source, cell.cell_type == "code") for cell in book.cells]
+    assert found == [(c.text, c.is_code) for c in cells(lab.read_text(encoding="utf-8"))]
+    for foreign in (str(ROOT), str(Path.home()), "/tmp/", "<style data-course>", "\\u001b"):
+        assert foreign not in text
+    assert len(text) < 120_000, "large outputs do not belong in the repository"
+
+
+@pytest.mark.parametrize("lab", LABS)
+def test_each_offered_notebook_pins_the_courses_versions_and_brings_its_colours(lab):
+    book = nbformat.reads(notebook.offered(kept(lab), ADDRESS, "b{}"), as_version=4)
+    nbformat.validate(book)
+    assert repr(pins()) in book.cells[0].source and ADDRESS in book.cells[0].source
+    assert shown(book).count("<style data-course>b{}</style>") == kept(lab).count('"text/html"')
+
+
+def offered(address: str | None = None):
+    text = notebook.offered(kept(chapters()[0].folder / "lab.py"), address, "")
     return nbformat.reads(text, as_version=4)
 
 
-@pytest.mark.parametrize("chapter", LABS)
-def test_each_notebook_is_valid_and_pins_the_courses_versions(chapter):
-    text = notebook.notebook(chapter.folder / "lab.py", ROOT, None)
-    book = nbformat.reads(text, as_version=4)
-    nbformat.validate(book)
-    assert repr(pins()) in book.cells[0].source
-    assert any(cell.cell_type == "markdown" for cell in book.cells)
-    assert text == notebook.notebook(chapter.folder / "lab.py", ROOT, None), "in every build"
-    assert json.loads(text)["metadata"]["kernelspec"]["name"] == "python3"
-
-
-def execute(book, folder, kernel_environment=None):
+def execute_first_cell(book, folder, environment=None):
     where = {"metadata": {"path": str(folder)}}
+    book.cells = [*book.cells[:1], nbformat.v4.new_code_cell("import os; print(os.getcwd())")]
     client = nbclient.NotebookClient(book, timeout=300, kernel_name="python3", resources=where)
-    return client.execute(env={**os.environ, **(kernel_environment or {})})
+    return client.execute(env={**os.environ, **(environment or {})})
 
 
-def outputs(book) -> str:
-    return json.dumps([cell.get("outputs", []) for cell in book.cells])
+def shown(book) -> str:
+    return json.dumps([cell.get("outputs", []) for cell in book.cells]).replace('\\"', '"')
 
 
-def test_a_notebook_runs_as_it_is():
-    book = made(0)
-    shown = outputs(execute(book, ROOT / "chapters" / "ch00_first_module"))
-    assert "ir-picture" in shown and '"error"' not in shown and "Installing" not in shown
+def test_within_the_course_the_first_cell_finds_it():
+    printed = shown(execute_first_cell(offered(), ROOT / "chapters" / "ch00_first_module"))
+    assert f"{ROOT}\\n" in printed and "Installing" not in printed
 
 
 def test_elsewhere_it_asks_for_the_course(tmp_path):
-    book = made(0)
-    book.cells = book.cells[:1]
     with pytest.raises(nbclient.exceptions.CellExecutionError, match="the course's folder"):
-        execute(book, tmp_path, {"PYTHONPATH": ""})
+        execute_first_cell(offered(), tmp_path, {"PYTHONPATH": ""})
 
 
 def test_with_an_address_it_fetches_the_course(tmp_path):
@@ -67,22 +82,10 @@ def test_with_an_address_it_fetches_the_course(tmp_path):
     (source / "chapters" / "kit" / "x.py").write_text("", encoding="utf-8")
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
         subprocess.run([*git, *command], check=True)
-    book = made(0, source.as_uri())
-    book.cells = [*book.cells[:1], nbformat.v4.new_code_cell("import os; print(os.getcwd())")]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    assert str(elsewhere / "fusion-by-hand") in outputs(execute(book, elsewhere))
-
-
-def test_links_lead_into_the_folder_or_to_the_address():
-    link = "See [a](lesson.md#x), [b](../kit/y.py), [c](https://example.org), [d](#e) and `[f](g)`."
-    folder = "chapters/ch00_first_module"
-    assert notebook._relinked(link, folder, None) == (
-        "See [a](chapters/ch00_first_module/lesson.md#x), [b](chapters/kit/y.py), "
-        "[c](https://example.org), [d](#e) and `[f](g)`."
-    )
-    online = notebook._relinked(link, folder, ADDRESS)
-    assert f"[b]({ADDRESS}/blob/main/chapters/kit/y.py)" in online
+    book = execute_first_cell(offered(source.as_uri()), elsewhere)
+    assert str(elsewhere / "fusion-by-hand") in shown(book)
 
 
 @pytest.mark.parametrize("address", [None, "", "https://example.org/course"])

@@ -1,19 +1,19 @@
-"""The code of pages: how blocks are written and run, when a kept output still holds, and how a lab becomes a page."""
+"""The code of pages: how blocks are written and run, when a kept output still holds, and how a lab becomes a
+page."""
 
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from chapters.runner.course import ROOT
 from docs.pages import outputs
-from docs.pages.blocks import Block, PageError, find_blocks, lab_as_markdown
-from docs.pages.fences import Fence, fenced, fences, map_prose
+from docs.pages.blocks import Block, PageError, find_blocks
+from docs.pages.fences import fenced, fences, map_prose
 
 
 def page(text: str) -> list[str]:
@@ -162,7 +162,7 @@ def test_options_of_a_code_block_are_kept():
 
 
 def _blocks(code: str, mark: str = "") -> list[Block]:
-    return [Block(Fence(0, 2, "", "python run", (code,)), code, 2, mark=mark)]
+    return [Block(code, 2, mark=mark)]
 
 
 def test_pages_run_side_by_side_and_those_that_measure_alone(monkeypatch):
@@ -356,35 +356,107 @@ def test_a_package_that_is_not_installed_stops_only_a_strict_build(
 LAB = """# %% [markdown]
 # # Lab
 #
-# Text.
-
-# %%
-x = 1
-
-x
+# ## Part
+#
+# See [the next](../ch01_y/lab.py).
 
 # %% tags=["measured"]
-y = 2
+import sys
+from IPython.display import HTML, display
+
+x = 1
+print("took", x)
+print("a warning", file=sys.stderr)
+print("\\x1b[31mred\\x1b[0m")
+display(HTML("<style data-course>b{}</style><p><i>    </i>a &lt; b</p>"))
+x + 1
+
+# %%
 """
+WHERE = "chapters/ch00_x/lab.py"
 
 
-def test_a_lab_is_a_page_whose_lines_keep_their_numbers():
-    markdown = lab_as_markdown(LAB)
-    assert markdown.split("\n")[1:4] == ["# Lab", "", "Text."]
-    first, second = find_blocks(markdown.split("\n"), "lab.py")
-    assert (first.code, first.line) == ("x = 1\n\nx", 7)
-    assert (second.code, second.line, second.mark) == ("y = 2", 12, "measured")
+@pytest.fixture
+def lab(course):
+    path = course / WHERE
+    path.parent.mkdir()
+    path.write_text(LAB, encoding="utf-8")
+    return path
+
+
+def test_a_lab_runs_in_jupyter_and_is_kept_as_its_notebook(lab):
+    blocks = outputs.blocks_of(lab, WHERE)
+    assert (blocks[0].line, blocks[0].mark) == (9, "measured")
+    ran = outputs.run(blocks, WHERE)
+    drawn = {"html": "<p><i>    </i>a &lt; b</p>"}
+    assert ran.outputs == [[{"printed": "took 1\nred"}, drawn, {"text": "2"}], []]
+    outputs.remember(WHERE, blocks, ran, outputs.KEPT)
+    assert outputs.valid(WHERE, blocks) == ran
+    assert outputs.differences(WHERE, blocks, ran.outputs) == ""
+    lab.write_text(LAB.replace("x = 1", "x = 2"), encoding="utf-8")
+    changed = outputs.blocks_of(lab, WHERE)
+    assert outputs.valid(WHERE, changed) is None
+    assert "from other code" in outputs.differences(WHERE, changed, ran.outputs)
 
 
 @pytest.mark.parametrize(
-    "lab", sorted((ROOT / "chapters").glob("ch*/lab.py")), ids=lambda p: p.parent.name
+    ("code", "message"),
+    [("y = 1\n1 / 0", "1 / 0\n(.|\n)*ZeroDivisionError"), ("import os\nos._exit(3)", "died")],
 )
-def test_no_code_of_a_lab_is_lost_on_its_page(lab: Path):
-    code = lab.read_text(encoding="utf-8")
-    found = find_blocks(lab_as_markdown(code).split("\n"), lab.name)
-    lines = code.split("\n")
-    for block in found:
-        body = block.code.split("\n")
-        assert lines[block.line - 1 : block.line - 1 + len(body)] == body
-    kept = [x for block in found for x in block.code.split("\n") if x.strip() and x[0] != "#"]
-    assert kept == [x for x in lines if x.strip() and x[0] != "#"]
+def test_a_lab_that_fails_is_named_with_its_error(lab, code, message):
+    lab.write_text(f"# %%\n{code}\n", encoding="utf-8")
+    with pytest.raises(PageError, match=f"{WHERE}: (.|\n)*{message}"):
+        outputs.run(outputs.blocks_of(lab, WHERE), WHERE)
+
+
+def test_a_build_runs_no_lab_and_says_which_has_changed(run_blocks, lab, monkeypatch, caplog):
+    monkeypatch.setattr(outputs, "run", None)
+    config = SimpleNamespace(config_file_path=str(lab.parents[2] / "mkdocs.yml"))
+    page = SimpleNamespace(src_uri="chapters/ch00_x/lab.md", abs_src_path=None)
+    files = SimpleNamespace(
+        documentation_pages=lambda: [page], get_file_from_path={page.src_uri: page}.get
+    )
+    run_blocks.on_nav(None, config, files)
+    assert [r.levelname for r in caplog.records] == ["WARNING"] and WHERE in caplog.text
+    caplog.clear()
+    outputs.remember(
+        WHERE,
+        outputs.blocks_of(lab, WHERE),
+        outputs.PageOutput([[], []], "", []),
+        outputs.KEPT,
+    )
+    run_blocks.on_nav(None, config, files)
+    assert not caplog.records and page.abs_src_path == str(outputs.kept_file(WHERE))
+
+
+def test_a_labs_page_is_made_of_its_notebook_with_the_elements_of_other_pages(hook, lab):
+    blocks = outputs.blocks_of(lab, WHERE)
+    shown = [[{"printed": "a < b"}, {"html": "<p><i>    </i>a &lt; b</p>"}, {"text": "2"}], []]
+    outputs.remember(WHERE, blocks, outputs.PageOutput(shown, "a CPU", []), outputs.KEPT)
+    publish = hook("publish")
+    publish.notebook_settings.templates_dir = publish.TEMPLATES
+    from mkdocs_jupyter.convert import nb2html
+
+    rendered = nb2html(str(outputs.kept_file(WHERE)))
+    (lab.parents[1] / "ch01_y").mkdir()
+    (lab.parents[1] / "ch01_y" / "lab.py").touch()
+    config = SimpleNamespace(
+        config_file_path=str(lab.parents[2] / "mkdocs.yml"),
+        docs_dir=str(lab.parents[2] / "docs"),
+        repo_url="",
+    )
+    other = SimpleNamespace(url_relative_to=lambda page: "../ch01_y/lab.html")
+    files = SimpleNamespace(get_file_from_path={"chapters/ch01_y/lab.md": other}.get)
+    file = SimpleNamespace(src_uri="chapters/ch00_x/lab.md")
+    page = publish.on_page_content(rendered, SimpleNamespace(file=file), config, files)
+    assert '<a href="../ch01_y/lab.html">the next</a>' in page
+    assert '<h2 id="part">Part<a class="headerlink"' in page
+    assert page.index("</h1>") < page.index('<div class="facts">') < page.index('id="part"')
+    assert (
+        '<div class="language-python highlight"><pre><code><span></span><span class="kn">import'
+        in page
+    )
+    assert page.count("took") == 1, "the code is there once"
+    output_html = hook("run_blocks").output_html(shown[0], "a CPU")
+    assert output_html in re.sub(r">\n(?=<div)", ">", page)
+    assert "<style" not in page and "<script" not in page and "http" not in page
