@@ -584,8 +584,8 @@ def {name}(x: {(*shape, "float32")}):
 
 
 def _drop(impl, mod: IRModule, title: str, **looks) -> IRModule:
-    """The module after DropDoubleTranspose."""
-    looks = {"why_numbers": RESTORED, "read": REWRITE, **looks}
+    """The module after DropDoubleTranspose. A second run may find more, where the first has joined two blocks."""
+    looks = {"why_numbers": RESTORED, "read": REWRITE, "settles": False, **looks}
     return judge_pass(impl.DropDoubleTranspose(), mod, "DropDoubleTranspose", title, **looks)
 
 
@@ -814,7 +814,9 @@ def test_1_4_keeps_what_has_other_users(impl) -> None:
             REWRITE.equal(_transposes(after, name), left, what, why=why[0].upper() + why[1:] + ".")
 
     fewer = "launches of `through_an_alias`", lambda mod: _kernel_calls(mod, "through_an_alias"), 2
-    _drop(impl, Users, "a module of many functions", fires=as_many_are_left, fewer=fewer)
+    _drop(
+        impl, Users, "a module of many functions", fires=as_many_are_left, settles=True, fewer=fewer
+    )
 
 
 # the inner transpose is the output of a dataflow block; what it transposes is not

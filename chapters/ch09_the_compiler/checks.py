@@ -437,21 +437,12 @@ def logits_of(mod: tvm.IRModule) -> np.ndarray:
 
 
 def observe_9_3(impl):
-    def look(name: str) -> str:
-        result = through(impl.graph_and_lower(QUICK), attached_model())
-        functions = len(result.functions)
-        return f"{launches(result, name)} {sorted(kernels(result))} {functions} {operators(result, name)}"
-
-    def names_of(mod: tvm.IRModule) -> str:
-        result = through(impl.graph_and_lower(QUICK), mod)
-        left = [operators(result, name) for name in relax_functions(result)]
-        return f"{sorted(g.name_hint for g in result.get_global_vars())} {left}"
+    def lowered_by() -> Callable[[tvm.IRModule], tvm.IRModule]:
+        return functools.partial(through, impl.graph_and_lower(QUICK))
 
     return [
-        lambda: look("decode"),
-        lambda: look("prefill"),
         lambda: str(sorted(one.info.name for one in impl.graph_and_lower(QUICK))),
-        *(lambda mod=mod: names_of(mod) for mod in (Sampler, Constants, Counter)),
+        *observe_pass(lowered_by, attached_model(), Sampler, Constants, Counter, runs=False),
     ]
 
 

@@ -6,7 +6,6 @@ import itertools
 import statistics
 import struct
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 import tvm
@@ -523,27 +522,17 @@ def test_11_6_others(impl) -> None:
 def test_11_6_passes(impl) -> None:
     """both passes on a model: no float copy is left, and the numbers are those of NumPy"""
     both = tvm.transform.Sequential([impl.FuseDequantizeTake(), impl.FuseDequantizeMatmul()])
-    judge = partial(judge_pass, both, whose="FuseDequantizeTake, then FuseDequantizeMatmul,")
-    step, _ = FIRES["two products and a lookup"]
+    whose, copies = "FuseDequantizeTake, then FuseDequantizeMatmul,", "float copies of the matrix"
+    step, title = FIRES["two products and a lookup"][0], "two products and a lookup"
+    looks = {"calls": {copies: 0}, "count": lambda mod: {copies: float_copies(mod)}, "read": ROW}
     why = "The products and the lookup can unpack the matrix themselves, so no kernel unpacks it alone."
-    judge(
-        function(step),
-        title="two products and a lookup",
-        calls={"float copies of the matrix": 0},
-        count=lambda mod: {"float copies of the matrix": float_copies(mod)},
-        why=why,
-        read=ROW,
+    judge_pass(both, function(step), whose, title, why=why, **looks)
+    step, title = KEPT["a second product does not transpose the matrix"][0], "such a model"
+    why = (
+        "One user of the matrix, a product that does not transpose it, needs the floats in memory."
     )
-    step, _ = KEPT["a second product does not transpose the matrix"]
-    why = "The second product needs the floats in memory, and the first can read them there."
-    title = "a model in which one user of the matrix needs the floats"
-    judge(
-        function(step),
-        title=title,
-        stays=True,
-        why=why,
-        read=Section(LESSON, "When it must not fire"),
-    )
+    read = Section(LESSON, "When it must not fire")
+    judge_pass(both, function(step), whose, title, stays=True, why=why, read=read)
 
 
 def observe_11_6(impl):
