@@ -38,9 +38,7 @@ def _model(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _is_model(mod: object, name: str, whose: str) -> None:
-    expect.returns_module(mod, whose)
-    expect.well_formed(mod, whose)
-    expect.has_function(mod, name, whose)
+    expect.is_program(mod, whose, name)
     for rows in (1, 5):
         inputs = _inputs(rows)
         result = expect.run(mod, name, inputs)
@@ -177,10 +175,8 @@ def test_0_3_runs_the_model(impl) -> None:
     """run compiles a module and gives the right numbers as a NumPy array"""
     inputs = _inputs(7)
     result = impl.run(impl.from_script(), "main", *inputs)
-    what = f"run returned {type(result).__name__}, not a NumPy array."
-    expect.that(
-        isinstance(result, np.ndarray), what, expected="a NumPy array: call .numpy() on the result"
-    )
+    wanted = "a NumPy array: call .numpy() on the result"
+    expect.returns(result, np.ndarray, "run", "a NumPy array", expected=wanted)
     what = 'run(from_script(), "main", x, w, b) returns other numbers than relu(x @ w.T + b).'
     expect.close(result, _model(*inputs), what, why=TOLERANCE)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 
 import numpy as np
@@ -13,11 +12,12 @@ from tvm.s_tir import SBlock
 
 from chapters.checking import expect
 from chapters.checking.expect import Section
-from chapters.kit.cases.guarded import QUICK
+from chapters.checking.judge import count_operators, judge_pass, observe_pass
+from chapters.checking.programs import kernels_called, run_kernel
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.ir.ir_diff import diff
-from chapters.kit.ir.relax_effects import calls_in
+from chapters.kit.ir.relax_effects import calls_in, relax_functions
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.runner.explain import explain
 from chapters.runner.failure import CheckFailed
@@ -38,16 +38,22 @@ SUMS = "float32 keeps 24 bits; a sum of a few dozen products in another order ag
 # --- modules ----------------------------------------------------------------------------------------
 
 
-def _tensor(name: str, shape, dtype: str | None = "float32") -> relax.Var:
-    """A parameter; `shape` may be a list of dimensions, a rank, or None for an unknown rank."""
-    if isinstance(shape, (list, tuple)):
-        return relax.Var(name, relax.TensorType(list(shape), dtype))
-    return relax.Var(name, relax.TensorType(dtype=dtype, ndim=-1 if shape is None else shape))
+def _type(shape, dtype: str | None = "float32") -> relax.TensorType:
+    """Of a tensor; `shape` may be a list of dimensions, a rank, or None for an unknown rank."""
+    if isinstance(shape, list):
+        return relax.TensorType(shape, dtype)
+    return relax.TensorType(dtype=dtype, ndim=-1 if shape is None else shape)
 
 
-def _pair(x_shape, w_shape, axes=None, dtype="float32", out_dtype=None) -> IRModule:
-    """main(x, w) = matmul(x, permute_dims(w, axes)), with an attribute of its own."""
-    x, w = _tensor("x", x_shape, dtype), _tensor("w", w_shape, dtype)
+def _pair(x, w, axes=None, dtype: str | None = "float32", out_dtype=None) -> IRModule:
+    """main(x, w) = matmul(x, permute_dims(w, axes)), with an attribute of its own.
+
+    x, w: types, or shapes as in `_type`.
+    """
+    x, w = (
+        relax.Var(name, ty if isinstance(ty, relax.TensorType) else _type(ty, dtype))
+        for name, ty in (("x", x), ("w", w))
+    )
     builder = relax.BlockBuilder()
     with builder.function("main", [x, w], attrs={"num_input": 1}):
         with builder.dataflow():
@@ -55,6 +61,9 @@ def _pair(x_shape, w_shape, axes=None, dtype="float32", out_dtype=None) -> IRMod
             out = builder.emit_output(relax.op.matmul(x, wt, out_dtype))
         builder.emit_func_output(out)
     return builder.get()
+
+
+N, M = (tirx.Var(name, "int64") for name in ("n", "m"))
 
 
 def _array(seed: int, *shape: int, dtype: str = "float32") -> np.ndarray:
@@ -65,21 +74,15 @@ def _swapped(w: np.ndarray) -> np.ndarray:
     return np.swapaxes(w.astype("float64"), -1, -2)
 
 
-def _operator_calls(func: relax.Function) -> list[relax.Call]:
-    return [call for call in calls_in(func) if isinstance(call.op, tvm.ir.Op)]
-
-
 def operators(mod: IRModule) -> dict[str, int]:
     """Calls of matmul, of permute_dims, and of kernels that hold a block called NT_matmul."""
-    found = {"matmul": 0, "permute_dims": 0, "NT_matmul": 0}
-    for func in mod.functions.values():
-        for call in _operator_calls(func) if isinstance(func, relax.Function) else []:
-            name = call.op.name.removeprefix("relax.")
-            if name in found:
-                found[name] += 1
-            elif name == "call_tir" and "NT_matmul" in _blocks(mod[call.args[0]]):
-                found["NT_matmul"] += 1
-    return found
+    found = count_operators(mod)
+    called = [mod[name] for func in relax_functions(mod) for name in kernels_called(mod, func)]
+    return {
+        "matmul": found["matmul"],
+        "permute_dims": found["permute_dims"],
+        "NT_matmul": sum("NT_matmul" in _blocks(func) for func in called),
+    }
 
 
 def _blocks(func: tirx.PrimFunc) -> list[str]:
@@ -87,7 +90,8 @@ def _blocks(func: tirx.PrimFunc) -> list[str]:
 
 
 def _kernel_calls(mod: IRModule) -> list[relax.Call]:
-    return [call for call in _operator_calls(mod["main"]) if call.op.name == "relax.call_tir"]
+    calls = calls_in(mod["main"])
+    return [call for call in calls if call.op == tvm.ir.Op.get("relax.call_tir")]
 
 
 # --- 3.1 the pattern --------------------------------------------------------------------------------
@@ -180,38 +184,17 @@ NO_SWAPS = [  # shape of w, other axes, what they are
 ]
 
 
-def _asked(impl, w_shape, axes, **types) -> bool:
-    rank = w_shape if isinstance(w_shape, int) else len(w_shape or [0, 0])
+def _asked(impl, w_shape: list[int], axes) -> bool:
+    """What may_fuse answers for these axes of w, and an x that fits."""
+    rank = len(w_shape)
     order = list(range(rank))[::-1] if axes is None else [axis % rank for axis in axes]
-    known = isinstance(w_shape, list)
-    k = w_shape[order[-2]] if known and rank > 1 else 6
-    mod = _pair(types.get("x", [7, k]), w_shape, axes, types.get("dtype", "float32"))
-    return _asked_of(impl, mod)
+    return _asked_of(impl, _pair([7, w_shape[order[-2]]], w_shape, axes))
 
 
 def _asked_of(impl, mod: IRModule) -> bool:
     """What may_fuse answers for the pair in `mod`."""
     transpose, product = (binding.value for binding in mod["main"].body.blocks[0].bindings)
     return bool(impl.may_fuse(transpose, product))
-
-
-def _only(unknown: str) -> IRModule:
-    """A pair of which only `unknown` has no type, out of x, w and product."""
-    sizes = {name: tirx.Var(name, "int64") for name in ("n", "m")}
-    batched = unknown == "product"  # whether n, m or 1 of them is repeated, nobody can know
-    x = _tensor(
-        "x", [sizes["n"], 7, 6] if batched else [7, 6], None if unknown == "x" else "float32"
-    )
-    w = _tensor(
-        "w", [sizes["m"], 5, 6] if batched else [5, 6], None if unknown == "w" else "float32"
-    )
-    builder = relax.BlockBuilder()
-    with builder.function("main", [x, w]):
-        with builder.dataflow():
-            wt = builder.emit(relax.op.permute_dims(w, [0, 2, 1] if batched else [1, 0]))
-            out = builder.emit_output(relax.op.matmul(x, wt, "float32"))
-        builder.emit_func_output(out)
-    return builder.get()
 
 
 def test_3_2_fires_on_every_spelling(impl) -> None:
@@ -235,23 +218,29 @@ def test_3_2_refuses_other_permutations(impl) -> None:
         )
 
 
-def _untyped(impl) -> Iterable[tuple[str, bool]]:
-    yield "w of unknown rank", _asked(impl, None, None)
-    yield "w of rank 2 and unknown shape", _asked(impl, 2, [1, 0])
-    yield "w of unknown dtype", _asked(impl, [5, 6], None, dtype=None)
-    yield "x of rank 2 and unknown shape", _asked(impl, [5, 6], None, x=2)
-    yield "x of unknown rank", _asked(impl, [5, 6], [1, 0], x=None)
-    yield "w of unknown dtype, where out_dtype types the product", _asked_of(impl, _only("w"))
-    yield "x of unknown dtype, where out_dtype types the product", _asked_of(impl, _only("x"))
-    batches = "a product of unknown shape, since the batches n and m may differ"
-    yield batches, _asked_of(impl, _only("product"))
+UNTYPED = {
+    "w of unknown rank": _pair([7, 6], None),
+    "w of rank 2 and unknown shape": _pair([7, 6], 2, [1, 0]),
+    "w of unknown dtype": _pair([7, 6], [5, 6], dtype=None),
+    "x of rank 2 and unknown shape": _pair(2, [5, 6]),
+    "x of unknown rank": _pair(None, [5, 6], [1, 0]),
+    "w of unknown dtype, where out_dtype types the product": _pair(
+        [7, 6], _type([5, 6], None), [1, 0], out_dtype="float32"
+    ),
+    "x of unknown dtype, where out_dtype types the product": _pair(
+        _type([7, 6], None), [5, 6], [1, 0], out_dtype="float32"
+    ),
+    "a product of unknown shape, since the batches n and m may differ": _pair(
+        [N, 7, 6], [M, 5, 6], [0, 2, 1]
+    ),
+}
 
 
 def test_3_2_refuses_what_has_no_type(impl) -> None:
     """refuses operands whose shape or dtype is not known"""
-    for what, yours in _untyped(impl):
+    for what, mod in UNTYPED.items():
         NOT_FIRE.that(
-            not yours,
+            not _asked_of(impl, mod),
             f"Your may_fuse accepts {what}.",
             expected="False: `is_typed` says whether a type is known",
             why="A PrimFunc needs buffers of a known shape and dtype. Without them step 2 raises an error and stops "
@@ -274,7 +263,7 @@ def test_3_2_refuses_vectors(impl) -> None:
 def observe_3_2(impl):
     cases = [*SPELLINGS, *((shape, axes) for shape, axes, _ in NO_SWAPS)]
     asked = [partial(_asked, impl, shape, axes) for shape, axes in cases]
-    return [*asked, lambda: [yours for _, yours in _untyped(impl)]]
+    return [*asked, lambda: [_asked_of(impl, mod) for mod in UNTYPED.values()]]
 
 
 # --- 3.3 the compute --------------------------------------------------------------------------------
@@ -302,10 +291,7 @@ def _kernel(impl, w_shape, x_shape, dtype="float32", out_dtype="float32") -> tir
 
 def _run_kernel(func, w, x, shape, out_dtype="float32") -> np.ndarray:
     """The result of a PrimFunc (w, x, out), out poisoned before."""
-    poison = np.full(shape, np.nan if "float" in out_dtype else -77, out_dtype)
-    out = tvm.runtime.tensor(poison)
-    tvm.compile(func, target=QUICK)["main"](tvm.runtime.tensor(w), tvm.runtime.tensor(x), out)
-    return out.numpy()
+    return run_kernel(func, w, x, np.full(shape, np.nan, out_dtype))
 
 
 def test_3_3_multiplies_two_matrices(impl) -> None:
@@ -478,18 +464,23 @@ def main(x: (4, 6), start: (7, 6)):
 )
 
 
-def _pass_on(impl, mod: IRModule) -> IRModule:
-    """FuseTransposeMatmul, and the questions every pass is asked."""
-    return expect.apply(impl.FuseTransposeMatmul(), mod, "FuseTransposeMatmul")
+ONE = {"matmul": 0, "permute_dims": 0, "NT_matmul": 1}
+WASTE = "A transpose that stays reads and writes the whole weight at every step."
+
+
+def _fuse(impl, mod: IRModule, title: str, **looks) -> IRModule:
+    """The module after FuseTransposeMatmul."""
+    one, looks = (
+        impl.FuseTransposeMatmul(),
+        {"count": operators, "read": KERNEL, "settles": False, **looks},
+    )
+    return judge_pass(one, mod, "FuseTransposeMatmul", title, **looks)
 
 
 def test_3_4_makes_one_kernel(impl) -> None:
     """the pair becomes one call_tir of an NT_matmul, w first, then x"""
-    result = _pass_on(impl, _pair([4, 6], [7, 6]))
-    found = operators(result)
-    what = "Your pass did not turn matmul(x, permute_dims(w)) into one call of a kernel called NT_matmul."
-    why = "A transpose that stays reads and writes the whole weight at every step."
-    KERNEL.equal(found, {"matmul": 0, "permute_dims": 0, "NT_matmul": 1}, what, why=why)
+    mod, title = _pair([4, 6], [7, 6]), "matmul(x, permute_dims(w))"
+    result = _fuse(impl, mod, title, calls=ONE, runs=False, why=WASTE)
     (call,) = _kernel_calls(result)
     what = "Your kernel's PrimFunc is not called NT_matmul."
     why = (
@@ -499,12 +490,7 @@ def test_3_4_makes_one_kernel(impl) -> None:
     what = "Your kernel is not called with w first, then x."
     why = "nt_matmul takes w first. The other way round, it multiplies w by x transposed."
     KERNEL.equal([arg.name for arg in call.args[1]], ["w", "x"], what, why=why)
-
-
-def test_3_4_leaves_no_composite(impl) -> None:
-    """the functions that FuseOpsByPattern made are gone, and all others stay"""
-    mod = _pair([4, 6], [7, 6])
-    left = sorted(gv.name_hint for gv in _pass_on(impl, mod).get_global_vars())
+    left = sorted(gv.name_hint for gv in result.get_global_vars())
     what = "After your pass, the module does not hold just main and its kernel."
     why = "A composite that nothing calls is still compiled, and every later pass still visits it."
     KERNEL.equal(left, ["NT_matmul", "main"], what, why=why)
@@ -512,82 +498,44 @@ def test_3_4_leaves_no_composite(impl) -> None:
 
 def test_3_4_takes_operands_from_their_parameters(impl) -> None:
     """it fuses a product of one tensor with itself, and one whose weight is a constant"""
-    x = _array(6, 4, 6)
-    cases = {
-        "x @ x.T": (Gram, x @ x.T),
-        "a constant w": (_constant_weight(), x @ _array(5, 7, 6).T),
-    }
-    for what, (mod, expected) in cases.items():
+    for title, mod in {"x @ x.T": Gram, "a constant w": _constant_weight()}.items():
         try:
-            result = _pass_on(impl, mod)
+            _fuse(impl, mod, title, calls=ONE, settles=True, why=WASTE)
         except (IndexError, ValueError) as error:
-            raise CheckFailed(
-                f"Your pass raises {last_line(error)} on {what}.",
+            raise KERNEL.failed(
+                f"Your pass raises {last_line(error)} on {title}.",
                 expected="w and x from `operands(composite, call)`, which looks them up",
                 why="FuseOpsByPattern gives a composite one parameter per distinct tensor, in order of first use. "
                 "For x @ x.T that is one parameter.",
-                read=KERNEL,
             ) from None
-        expect.equal(operators(result)["NT_matmul"], 1, f"Your pass does not fuse {what}.")
-        KERNEL.close(
-            expect.run(result, "main", [x]), expected, f"Your pass gives wrong numbers on {what}."
-        )
 
 
 def test_3_4_keeps_the_numbers(impl) -> None:
     """same numbers as unfused, for batches, one row, a symbolic size and another out_dtype"""
-    n = tirx.Var("n", "int64")
-    cases = [
-        ([4, 6], [7, 6], None, "float32", None, [4, 6]),
-        ([6], [7, 6], None, "float32", None, [6]),
-        ([n, 6], [7, 6], [-1, 0], "float32", None, [3, 6]),
-        ([2, 4, 6], [2, 7, 6], [0, 2, 1], "float32", None, [2, 4, 6]),
-        ([4, 6], [7, 6], [1, 0], "float16", "float32", [4, 6]),
-        ([4, 6], [7, 6], None, "float16", None, [4, 6]),
-    ]
-    for x_shape, w_shape, axes, dtype, out_dtype, called in cases:
-        mod = _pair(x_shape, w_shape, axes, dtype, out_dtype)
-        x, w = _array(7, *called, dtype=dtype), _array(8, *w_shape, dtype=dtype)
-        result = _pass_on(impl, mod)
-        yours = expect.run(result, "main", [x, w])
-        what = f"x {x_shape}, w {w_shape}, axes {axes}, {dtype} to {out_dtype or dtype}"
-        wanted = out_dtype or dtype
-        expect.equal(
-            str(yours.dtype), wanted, f"Your pass changes the dtype of the result for {what}."
-        )
-        KERNEL.close(
-            yours,
-            np.matmul(x.astype("float64"), _swapped(w)),
-            f"Your pass changes the numbers for {what}.",
-            **({"rtol": 1e-2, "atol": 1e-2} if what.endswith("to float16") else {}),  # 11 bits
-            why="Fusing changes only the order in which w is read. " + SUMS,
-        )
+    for x, w, *kinds in (
+        ([6], [7, 6], None, "float32", None),
+        ([N, 6], [7, 6], [-1, 0], "float32", None),
+        ([2, 4, 6], [2, 7, 6], [0, 2, 1], "float32", None),
+        ([4, 6], [7, 6], [1, 0], "float16", "float32"),
+        ([4, 6], [7, 6], None, "float16", None),
+    ):
+        axes, dtype, out_dtype = kinds
+        title = f"x {x}, w {w}, axes {axes}, {dtype} to {out_dtype or dtype}"
+        _fuse(impl, _pair(x, w, *kinds), title, calls=ONE, settles=True, why=WASTE)
 
 
 def test_3_4_uses_the_variables_of_the_new_function(impl) -> None:
     """an operand that the mutator has replaced by a new variable is used under its new name"""
-    _rewritten_is_right(_pass_on(impl, Rewritten), "Your pass")
-
-
-def _rewritten_is_right(result: IRModule, whose: str) -> None:
-    x, w = _array(1, 6, 6), _array(2, 6, 6)
-    a = x.astype("float64") @ w.T
-    found = expect.run(result, "main", [x, w, np.zeros(2, "float32")])
-    KERNEL.close(
-        found, a @ a.T, f"{whose} changes the numbers of two products in a row.", rtol=1e-4
-    )
+    _fuse(impl, Rewritten, "two products in a row")
 
 
 def test_3_4_touches_nothing_else(impl) -> None:
     """private functions are fused too; functions claimed by a library, attributes and all others stay"""
-    result = _pass_on(impl, Several)
-    NOT_FIRE.equal(
-        operators(result),
-        {"matmul": 1, "permute_dims": 1, "NT_matmul": 1},
-        "Your pass fused the wrong pairs in a module with a private function and one that a library has claimed.",
-        why="The pair in the private function becomes a kernel. A function with the attribute Codegen stays: the "
-        "code generator of a library will look for the two operators.",
-    )
+    why = "The pair in the private function becomes a kernel. A function with the attribute Codegen stays: the code "
+    why += "generator of a library will look for the two operators."
+    title = "a module with a private function and one that a library has claimed"
+    calls = {"matmul": 1, "permute_dims": 1, "NT_matmul": 1}
+    result = _fuse(impl, Several, title, calls=calls, runs=False, why=why, read=NOT_FIRE)
     what = "Your pass changed the attributes of a function."
     yours = str(diff(Several["forward"], result["forward"]))
     expect.that(dict(result["forward"].attrs) == dict(Several["forward"].attrs), what, yours=yours)
@@ -595,56 +543,35 @@ def test_3_4_touches_nothing_else(impl) -> None:
 
 def test_3_4_minds_what_is_overwritten(impl) -> None:
     """w is not read after a kernel may have written into it"""
-    x, w = _array(1, 4, 6), _array(2, 7, 6)
-    found = expect.run(_pass_on(impl, Overwritten), "main", [x, w])
-    what = "Your pass gives wrong numbers where a kernel writes into w between its transpose and the matmul."
     why = "The transpose reads w before it is doubled. A kernel in the place of the matmul reads it afterwards."
-    NOT_FIRE.close(found, -3 * (x.astype("float64") @ w.T), what, why=why)
+    _fuse(impl, Overwritten, WRITTEN_INTO, why_numbers=why, read=NOT_FIRE)
 
 
-def test_3_4_twice_changes_nothing_more(impl) -> None:
-    """a second run changes nothing more, and a module without a pair stays as it is"""
-    expect.settles(impl.FuseTransposeMatmul(), Gram, "FuseTransposeMatmul")
-    nothing = _pair([4, 4], [4, 4], [0, 1])
-    what = "Your FuseTransposeMatmul changed a module that has no pair."
+WRITTEN_INTO = (
+    "a program in which a kernel writes into w between its transpose and the matmul that uses it"
+)
+
+
+def test_3_4_leaves_all_else(impl) -> None:
+    """a module without a pair stays as it is"""
     why = "permute_dims with axes [0, 1] leaves w as it is, so it is not a transpose."
-    NOT_FIRE.same_ir(_pass_on(impl, nothing), nothing, what, why=why)
+    mod = _pair([4, 4], [4, 4], [0, 1])
+    _fuse(impl, mod, "a module that has no pair", stays=True, why=why, read=NOT_FIRE)
 
 
 def test_3_4_fuses_the_decoder(impl) -> None:
     """no transpose is left in the decoder, and each linear layer has one launch fewer"""
     mod, _ = decoder("tiny", functions=["decode"])
-    result = _pass_on(impl, mod)
-    expect.equal(
-        operators(result)["permute_dims"], 0, "Your pass leaves transposes in the decoder."
-    )
-    before, after = (walk_the_ir.launches(m)["decode"] for m in (mod, result))
-    what = "After your pass, a decode step does not have one launch fewer per transpose."
-    MEASURE.equal(before - after, operators(mod)["permute_dims"], what)
+    launches, transposes = lambda m: walk_the_ir.launches(m)["decode"], operators(mod)
+    fewer = "launches", launches, transposes["permute_dims"]
+    calls = {"permute_dims": 0}
+    _fuse(impl, mod, "the decoder", calls=calls, runs=False, fewer=fewer, why=WASTE, read=MEASURE)
 
 
 def observe_3_4(impl):
-    def told(mod):
-        result = impl.FuseTransposeMatmul()(mod)
-        names = [gv.name_hint for gv in result.get_global_vars()]
-        calls = [[getattr(a, "name", "constant") for a in c.args[1]] for c in _kernel_calls(result)]
-        types = [str(c.ty_args) for c in _kernel_calls(result)]
-        return sorted(names), calls, types
-
-    def numbers(mod, *arrays):
-        result = impl.FuseTransposeMatmul()(mod)
-        return np.round(expect.run(result, "main", arrays).astype("float64"), 2).tolist()
-
-    square = _array(1, 5, 5), _array(2, 5, 5)
-    return [
-        lambda: told(_pair([4, 6], [7, 6])),
-        lambda: told(Gram),
-        lambda: told(_pair([4, 6], [7, 6], None, "float16", "float32")),
-        lambda: told(_pair([4, 6], [7, 6], None, "float16")),
-        lambda: numbers(_pair([5, 5], [5, 5]), *square),
-        lambda: numbers(Overwritten, _array(1, 4, 6), _array(2, 7, 6)),
-        lambda: relax.analysis.check_well_formed(impl.FuseTransposeMatmul()(Rewritten)),
-    ]
+    half = _pair([4, 6], [7, 6], None, "float16"), _pair([4, 6], [7, 6], None, "float16", "float32")
+    modules = _pair([4, 6], [7, 6]), Gram, *half, Overwritten, Rewritten
+    return observe_pass(impl.FuseTransposeMatmul, *modules)
 
 
 # --- 3.5 the shared transpose -----------------------------------------------------------------------
@@ -698,29 +625,36 @@ def main(w: (6, 6)):
 """)
 
 
-def _shared() -> dict[str, tuple[IRModule, list[np.ndarray], list[np.ndarray], int]]:
-    """name -> (module, arguments, results, transposes that must stay)."""
-    x, y, w = _array(1, 4, 6), _array(2, 3, 6), _array(3, 7, 6)
-    xb, wb = _array(4, 2, 4, 6, dtype="float16"), _array(5, 2, 7, 6, dtype="float16")
-    product, wt = np.matmul(xb.astype("float64"), _swapped(wb)), np.swapaxes(wb, 1, 2)
-    s = _array(6, 6, 6)
-    return {
-        "one transpose for two matmuls": (TwoMatmuls, [x, y, w], [x @ w.T, y @ w.T], 0),
-        "a transpose with an elementwise user": (AlsoElsewhere, [xb, wb], [product, -wt], 1),
-        "a transpose that is also returned": (AlsoReturned, [x, w], [x @ w.T, w.T], 1),
-        "a transpose in an earlier dataflow block": (LaterBlock, [x, w], [x @ w.T], 0),
-        "a transpose that is both operands": (BothSides, [s], [s.T @ s.T], 1),
-    }
+# name -> (module, products, transposes that must stay)
+SHARED = {
+    "one transpose for two matmuls": (TwoMatmuls, 2, 0),
+    "a transpose with an elementwise user": (AlsoElsewhere, 1, 1),
+    "a transpose that is also returned": (AlsoReturned, 1, 1),
+    "a transpose in an earlier dataflow block": (LaterBlock, 1, 0),
+    "a transpose that is both operands": (BothSides, 1, 1),
+}
 
 
-def _through_the_reference(impl, mod: IRModule) -> IRModule:
-    """The answer's own_transposes, then the reference's two steps: needs no other exercise."""
-    return _finished(_owned(impl, mod), mod)
+def _judge_owned(impl, mod: IRModule, title: str, **looks) -> None:
+    """Judge the pass of the answer's own_transposes and of the reference's two steps: needs no other exercise."""
 
+    def transform(given: IRModule) -> IRModule:
+        own = partial(impl.own_transposes, fires=reference.may_fuse)
+        owned = expect.apply(own, given, "Your own_transposes")
+        try:
+            return _finished(owned, given)
+        except Exception as error:
+            raise OWN.failed(
+                f"With your own_transposes, the pass stops on {title}: {last_line(error)}",
+                expected="a permute_dims of its own for each matmul, so that no transpose of a pair has a second user",
+                yours=given["main"].script(),
+                why="FuseOpsByPattern moves the transpose into the composite of one matmul, and lets this composite "
+                "return it as a second result, for its other user. The next step asks the result for its dtype, and "
+                "a tuple has none.",
+            ) from None
 
-def _owned(impl, mod: IRModule) -> IRModule:
-    own = partial(impl.own_transposes, fires=reference.may_fuse)
-    return expect.apply(own, mod, "Your own_transposes")
+    looks = {"count": operators, "read": OWN, "settles": False, **looks}
+    judge_pass(transform, mod, "The pass with your own_transposes", title, **looks)
 
 
 def _finished(owned: IRModule, mod: IRModule) -> IRModule:
@@ -731,94 +665,43 @@ def _finished(owned: IRModule, mod: IRModule) -> IRModule:
     return reference.generate(grouped, composites)
 
 
-def test_3_5_returns(impl) -> None:
-    """the pass does not stop on a transpose that something else uses too"""
-    for what, (mod, *_rest) in _shared().items():
-        owned = _owned(impl, mod)
-        try:
-            result = _finished(owned, mod)
-        except Exception as error:
-            raise CheckFailed(
-                f"With your own_transposes, the pass stops on {what}: {last_line(error)}",
-                expected="a permute_dims of its own for each matmul, so that no transpose of a pair has a second user",
-                yours=mod["main"].script(),
-                why="FuseOpsByPattern moves the transpose into the composite of one matmul, and lets this composite "
-                "return it as a second result, for its other user. The next step asks the result for its dtype, and "
-                "a tuple has none.",
-                read=OWN,
-            ) from None
-        expect.well_formed(result, "The pass with your own_transposes")
-
-
 def test_3_5_fuses_every_matmul(impl) -> None:
-    """each matmul is fused, and a transpose stays only where something still uses it"""
-    for what, (mod, _arrays, expected, kept) in _shared().items():
-        found = operators(_through_the_reference(impl, mod))
-        products = len(expected) if mod is TwoMatmuls else 1
-        OWN.equal(
-            found,
-            {"matmul": 0, "permute_dims": kept, "NT_matmul": products},
-            f"With your own_transposes, the pass leaves the wrong operators in {what}.",
-            why="Every matmul can read w as it is stored, also where the old transpose stays for another user. A "
-            "transpose that nothing uses must go: it would still read w and write a copy.",
-        )
-
-
-def test_3_5_keeps_the_numbers(impl) -> None:
-    """all results are those of the module as it was"""
-    for what, (mod, arrays, expected, _kept) in _shared().items():
-        result = _through_the_reference(impl, mod)
-        for yours, right in zip(
-            expect.call(expect.machine(result), "main", arrays), expected, strict=True
-        ):
-            OWN.close(yours, right, f"With your own_transposes, a result is wrong for {what}.")
+    """each matmul is fused, the results stay the same, and a transpose stays only where something still uses it"""
+    why = "Every matmul can read w as it is stored, also where the old transpose stays for another user. A transpose "
+    why += "that nothing uses must go: it would still read w and write a copy."
+    for title, (mod, products, kept) in SHARED.items():
+        calls = {"matmul": 0, "permute_dims": kept, "NT_matmul": products}
+        _judge_owned(impl, mod, title, calls=calls, why=why)
 
 
 def test_3_5_uses_the_variables_of_the_new_function(impl) -> None:
     """an operand that the mutator has replaced by a new variable is used under its new name"""
-    _rewritten_is_right(
-        _through_the_reference(impl, Rewritten), "The pass with your own_transposes"
-    )
+    _judge_owned(impl, Rewritten, "two products in a row")
 
 
 def test_3_5_minds_what_is_overwritten(impl) -> None:
     """no transpose is copied to a place after a kernel may have written into w"""
-    x, w = _array(1, 4, 6), _array(2, 7, 6)
-    NOT_FIRE.close(
-        expect.run(_through_the_reference(impl, Overwritten), "main", [x, w]),
-        -3 * (x.astype("float64") @ w.T),
-        "With your own_transposes, the numbers are wrong where a kernel writes into w between its transpose and the "
-        "matmul.",
-        why="The transpose reads w before it is doubled. A copy of it, right before the matmul, reads w afterwards.",
-    )
-
-
-def test_3_5_uses_what_is_in_sight(impl) -> None:
-    """no transpose is copied to a place where its w is out of scope"""
-    NOT_FIRE.same_ir(
-        impl.own_transposes(OutOfSight, reference.may_fuse),
-        OutOfSight,
-        "Your own_transposes copied a transpose to a place where its w is out of scope.",
-        why="A variable that a dataflow block binds and does not output can be used in that block only. Your module "
-        "is not well-formed.",
-    )
+    why = "The transpose reads w before it is doubled. A copy of it, right before the matmul, reads w afterwards."
+    _judge_owned(impl, Overwritten, WRITTEN_INTO, why_numbers=why, read=NOT_FIRE)
 
 
 def test_3_5_leaves_other_modules_alone(impl) -> None:
-    """a module in which nothing may be fused comes back as it was"""
-    mod = _pair([4, 4], [4, 4], [0, 1])
-    what = "Your own_transposes changed a module in which no matmul may be fused."
+    """a transpose is copied only for a matmul that may be fused, and to a place where its w is in scope"""
+    own, name = partial(impl.own_transposes, fires=reference.may_fuse), "Your own_transposes"
+    why = (
+        "A variable that a dataflow block binds and does not output can be used in that block only."
+    )
+    title = "a transpose whose w is out of scope at the matmul"
+    judge_pass(own, OutOfSight, name, title, stays=True, why=why, read=NOT_FIRE)
+    mod, title = _pair([4, 4], [4, 4], [0, 1]), "a module in which no matmul may be fused"
     why = "A copy that is not fused is a kernel more, not a kernel less."
-    OWN.same_ir(impl.own_transposes(mod, reference.may_fuse), mod, what, why=why)
+    judge_pass(own, mod, name, title, stays=True, why=why, read=OWN)
 
 
 def observe_3_5(impl):
-    def told(mod):
-        result = impl.own_transposes(mod, reference.may_fuse)
-        return str(operators(result)), result["main"].script()
-
+    own = partial(impl.own_transposes, fires=reference.may_fuse)
     modules = TwoMatmuls, AlsoElsewhere, AlsoReturned, Overwritten, OutOfSight, Rewritten
-    return [lambda mod=mod: told(mod) for mod in modules]
+    return observe_pass(lambda: own, *modules)
 
 
 # --- 3.6 break the careless check -------------------------------------------------------------------
@@ -830,22 +713,19 @@ NOWHERE = "main has no dataflow block, and the pass looks for pairs only inside 
 def _deceived(impl) -> tuple[str, str]:
     """What the careless pass makes of the answer's module: (one word, details)."""
     mod, arrays = impl.deceives_careless()
-    expect.well_formed(mod, "deceives_careless")
-    expect.has_function(mod, "main", "deceives_careless")
+    expect.is_program(mod, "deceives_careless", "main")
     right = expect.run(mod, "main", arrays)
-    wrong = reference.fuse(mod, reference.careless)
-    if "NT_matmul" not in [gv.name_hint for gv in wrong.get_global_vars()]:
+    if not operators(reference.fuse(mod, reference.careless))["NT_matmul"]:
         blocks = mod["main"].body.blocks
         inside = any(isinstance(block, relax.DataflowBlock) for block in blocks)
         return "left alone", "careless refuses it" if inside else NOWHERE
-    try:
-        relax.analysis.well_formed(wrong)
-        yours = expect.run(wrong, "main", arrays)
-    except Exception as error:
-        return "loud", last_line(error)
-    if yours.shape != right.shape:
-        return "loud", f"its result has shape {yours.shape} instead of {right.shape}"
-    if np.allclose(yours, right, rtol=1e-3, atol=1e-3):
+    careless = partial(reference.fuse, fires=reference.careless)
+    state, found = expect.outcome(careless, mod, arrays)
+    if state != "numbers":
+        return "loud", found
+    if found[0].shape != right.shape:
+        return "loud", f"its result has shape {found[0].shape} instead of {right.shape}"
+    if np.allclose(found[0], right, rtol=1e-3, atol=1e-3):
         return "right", "its numbers are those of the module"
     return "wrong numbers", ""
 

@@ -10,11 +10,8 @@ import tvm
 from tvm import relax, tirx
 from tvm.target import Target
 
-from chapters.checking import expect
-from chapters.kit.gpu import cuda_on_cpu, wgsl_on_vulkan
-from chapters.kit.gpu.launches import HostProgram, Launch
-from chapters.kit.ir.relax_effects import calls_in
-from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm
+from chapters.checking import expect, gpu_kernels
+from chapters.checking.programs import poison
 
 # two roundings of the dtype; measured errors are half
 RELATIVE = {"float32": 2e-6, "float16": 1.5e-3, "bfloat16": 1.2e-2}
@@ -96,36 +93,13 @@ def run_each(
 
 
 def launch(
-    func: tirx.PrimFunc, arrays: Sequence[np.ndarray], target: Target, backwards: bool = False
+    func: tirx.PrimFunc,
+    arrays: Sequence[np.ndarray],
+    target: Target,
+    backwards: bool = False,
+    read: str = "",
 ):
     """Run a kernel of x1, x2, weight, norm, total without a GPU, on poisoned outputs: (norm, total, launches)."""
-    x1, x2, weight = arrays
-    norm, total = poison(x1), poison(x1)
-    webgpu = target.kind.name == "webgpu"
-    engine = wgsl_on_vulkan.run_wgsl if webgpu else cuda_on_cpu.CudaOnCpu(backwards)
-    launches: list[Launch] = HostProgram(func, target).run(engine, [x1, x2, weight, norm, total])
+    norm, total = poison(arrays[0]), poison(arrays[0])
+    launches = gpu_kernels.launch(func, [*arrays, norm, total], target, backwards, read)
     return norm, total, launches
-
-
-def poison(like: np.ndarray) -> np.ndarray:
-    """An array like `like` whose every byte is 0xff: not a number, in every floating-point type."""
-    array = np.empty_like(like)
-    array.view("uint8" if array.ndim else array.dtype)[...] = 0xFF
-    return array
-
-
-def settled(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    """`mod` after the pass, which must not change `mod`; the result is well-formed, and a second run keeps it."""
-    return expect.settles(FuseAddRMSNorm(target), mod, "FuseAddRMSNorm")
-
-
-def kernels(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
-    """The PrimFuncs of `mod` by name."""
-    return {g.name_hint: f for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)}
-
-
-def operators(mod: tvm.IRModule, name: str = "main") -> list[str]:
-    """The calls of a Relax function in order: an operator's name, or `kernel` for a call_tir."""
-    ops = [call.op for call in calls_in(mod[name]) if isinstance(call.op, tvm.ir.Op)]
-    names = [op.name.removeprefix("relax.") for op in ops]
-    return ["kernel" if one == "call_tir" else one for one in names]

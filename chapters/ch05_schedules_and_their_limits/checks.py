@@ -20,6 +20,7 @@ from chapters.ch05_schedules_and_their_limits.given import ATTEMPTS, forced, row
 from chapters.checking import expect
 from chapters.checking.expect import Section
 from chapters.checking.interpret import OutOfBounds, interpret
+from chapters.checking.programs import listing
 from chapters.kit.cases.guarded import WroteOutside, run_compiled
 from chapters.kit.cases.matmul_bias import matmul_bias
 from chapters.kit.cases.row_sums import row_sums
@@ -57,12 +58,6 @@ def product(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return a.astype("int64") @ b.astype("int64").T + c
 
 
-def listing(sch: s_tir.Schedule) -> str:
-    lines = sch.mod["main"].script().splitlines()
-    start = next(i for i, line in enumerate(lines) if "with T.sblock" in line)
-    return "\n".join(line[4:] for line in lines[start + 1 :])
-
-
 def computes_the_same(scheduled: Callable, impl, whose: str, read: Section) -> None:
     """What `scheduled(impl, sizes)` makes gives A @ B.T + C for all SIZES, interpreted and compiled."""
     hint = "sch.split, which adds a predicate that skips the iterations beyond the end of a loop"
@@ -81,7 +76,9 @@ def _writes(
         results = [interpreted[-1], run_compiled(sch.mod, given)[-1]]
     except (OutOfBounds, WroteOutside) as error:
         what = f"After {whose}, the program accesses memory outside its buffers for {size}."
-        raise read.failed(what, expected=hint, yours=f"{error}\n{listing(sch)}") from None
+        raise read.failed(
+            what, expected=hint, yours=f"{error}\n{listing(sch.mod['main'])}"
+        ) from None
     for result in results:
         what = f"After {whose}, the program computes other numbers for {size}."
         read.close(result, expected, what, rtol=0, atol=0, why=EXACT)
@@ -277,26 +274,30 @@ def test_5_3_shares_the_loop_over_tiles(impl) -> None:
             ForKind(loops_of(sch)[0].kind) == ForKind.PARALLEL,
             "After bias_at_the_tile, the outermost loop of matmul is no longer the parallel loop over tiles.",
             expected="matmul with the loops that use_the_machine gave it; only bias moves",
-            yours=listing(sch),
+            yours=listing(sch.mod["main"]),
             why="compute_at makes new loops for the block that it moves. If you move matmul, its tiles are gone.",
         )
         shared = _shared(sch)
         what = "After bias_at_the_tile, bias still runs outside the loop over tiles: it shares no loop with matmul."
         expected = "one shared loop, the one over tiles"
         why = "When bias runs after all tiles, the first sums have left the cache and are read from memory again."
-        PLACE.that(bool(shared), what, expected=expected, yours=listing(sch), why=why)
+        PLACE.that(bool(shared), what, expected=expected, yours=listing(sch.mod["main"]), why=why)
         what = f"After bias_at_the_tile, bias is in {len(shared)} loops of matmul, one of them along the sum."
         expected = "one shared loop, the one over tiles"
         why = (
             "Inside the loop over steps, bias runs after every step, on sums that are not complete. The result is "
             "right, because what it stores after the last step stays. But it does k times the work."
         )
-        PLACE.that(len(shared) == 1, what, expected=expected, yours=listing(sch), why=why)
+        PLACE.that(
+            len(shared) == 1, what, expected=expected, yours=listing(sch.mod["main"]), why=why
+        )
         tiles, runs = int(shared[0].extent), int(np.prod(extents(loops_of(sch, "bias"))))
         what = f"After bias_at_the_tile, bias runs {runs} times in {tiles} tiles of 32 elements."
         expected = f"once for each element of a tile, {tiles * 32} times"
         why = "Each further run computes an element that is there already."
-        PLACE.that(runs <= tiles * 32, what, expected=expected, yours=listing(sch), why=why)
+        PLACE.that(
+            runs <= tiles * 32, what, expected=expected, yours=listing(sch.mod["main"]), why=why
+        )
 
 
 def test_5_3_computes_the_same(impl) -> None:
@@ -327,9 +328,8 @@ def test_5_4_schedules(impl) -> None:
     """scheduled returns a schedule, and TVM refuses none of its primitives"""
     for sizes in SIZES:
         sch = _scheduled(impl, sizes)
-        what = f"scheduled returned {type(sch).__name__}, not a Schedule."
         why = "The caller compiles `sch.mod`."
-        INIT.that(isinstance(sch, s_tir.Schedule), what, expected="return sch", why=why)
+        INIT.returns(sch, s_tir.Schedule, "scheduled", "a Schedule", expected="return sch", why=why)
 
 
 def _scheduled(impl, sizes) -> s_tir.Schedule:
@@ -356,7 +356,7 @@ def test_5_4_takes_the_init_out_of_the_steps(impl) -> None:
         what = "In scheduled, the init is still inside the block matmul."
         expected = "two blocks, one that sets the sums to 0 and one that adds"
         why = "While the init is inside, every step asks whether it is the first of its sum."
-        INIT.that(not _inits(sch), what, expected=expected, yours=listing(sch), why=why)
+        INIT.that(not _inits(sch), what, expected=expected, yours=listing(sch.mod["main"]), why=why)
         inits = sum(name.endswith("_init") for name in _names(sch))
         what = "The program that scheduled makes does not have exactly one block whose name ends in _init."
         INIT.equal(inits, 1, what, why="decompose_reduction makes one; call it once.")
@@ -365,7 +365,7 @@ def test_5_4_takes_the_init_out_of_the_steps(impl) -> None:
             len(shared) == 1,
             f"In scheduled, the block that sets the sums to 0 shares {len(shared)} loops with the one that adds.",
             expected="one shared loop, the one over tiles: the init right before the loop over steps",
-            yours=listing(sch),
+            yours=listing(sch.mod["main"]),
             why="Further out, the init writes zeros to all of temp first: one more pass over memory.",
         )
 
@@ -386,7 +386,7 @@ def test_5_4_keeps_the_machine_busy(impl) -> None:
         lanes == 8,
         f"scheduled(func, 4, 8) vectorizes {lanes} columns, not 8.",
         expected="tiles of 4 rows and 8 columns: `rows` comes first, here and in `tile`",
-        yours=listing(sch),
+        yours=listing(sch.mod["main"]),
         why="If you exchange the two, the numbers stay the same, but a vector has half the lanes.",
     )
     what = "In scheduled, bias does not share exactly one loop with matmul_update, the loop over tiles."
@@ -791,9 +791,8 @@ SLOWER = 2.5  # times the reference's seconds; schedules that keep sums in regis
 def _apply(schedule, func: tirx.PrimFunc, target: Target, whose: str) -> tirx.PrimFunc:
     """schedule(func, target), which must be a PrimFunc."""
     result = schedule(func, target)
-    what = f"{whose} returned {type(result).__name__}, not a PrimFunc."
     expected = 'sch.mod["main"], which the line below your region returns'
-    FAST.that(isinstance(result, tirx.PrimFunc), what, expected=expected)
+    FAST.returns(result, tirx.PrimFunc, whose, "a PrimFunc", expected=expected)
     return result
 
 

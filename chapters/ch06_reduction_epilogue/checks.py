@@ -19,6 +19,7 @@ from tvm.sym import Analyzer
 from chapters.checking import expect
 from chapters.checking.expect import Section
 from chapters.checking.interpret import OutOfBounds, interpret
+from chapters.checking.programs import listing
 from chapters.kit.cases.guarded import run_compiled
 from chapters.kit.cpu import int8_matmul
 from chapters.kit.cpu.vnni import register
@@ -147,13 +148,6 @@ def planned(func: tirx.PrimFunc) -> tuple[s_tir.Schedule, reference.Fusion]:
     axes = reference.match_axes(load.indices, step.indices, epilogue, site.producer.block)
     parts = substitute([epilogue.body.indices, addend], axes)
     return sch, reference.Fusion(site, step.buffer, axes, epilogue.body.buffer, *parts)
-
-
-def listing(func: tirx.PrimFunc) -> str:
-    """The loops of `func` as TVM prints them."""
-    lines = func.script().splitlines()
-    start = next(i for i, line in enumerate(lines) if "with T.sblock" in line)
-    return textwrap.dedent("\n".join(lines[start + 1 :]))
 
 
 def inputs_of(func: tirx.PrimFunc, seed: int = 0) -> list[np.ndarray]:
@@ -714,9 +708,8 @@ def substituted(func: tirx.PrimFunc, block: s_tir.SBlock, plan: reference.Fusion
 def _fused(impl, func: tirx.PrimFunc) -> tuple[s_tir.SBlock, reference.Fusion]:
     _, fusion = planned(func)
     block = impl.fused_block(fusion)
-    what = f"fused_block returned {type(block).__name__}, not an SBlock."
     expected = "with_fields(reduction, reads=…, writes=…, init=…, body=…)"
-    expect.that(isinstance(block, s_tir.SBlock), what, expected=expected)
+    expect.returns(block, s_tir.SBlock, "fused_block", "an SBlock", expected=expected)
     return block, fusion
 
 
@@ -908,8 +901,7 @@ def test_6_5_removes_the_epilogue_and_temp(impl) -> None:
     for title, func in cases.items():
         _, fusion = planned(func)
         scope = _new_scope(impl, fusion)
-        what = f"new_scope returned {type(scope).__name__}, not an SBlock."
-        expect.that(isinstance(scope, s_tir.SBlock), what)
+        expect.returns(scope, s_tir.SBlock, "new_scope", "an SBlock")
         expected = reference.new_scope(fusion, reference.fused_block(fusion))
         names = sorted(b.name_hint for b in nodes(scope, s_tir.SBlock))
         wanted = sorted(b.name_hint for b in nodes(expected, s_tir.SBlock))
@@ -1377,9 +1369,8 @@ def observe_6_7(impl):
 
 def _both(impl) -> tuple[tirx.PrimFunc, s_tir.Schedule, s_tir.Schedule]:
     func = impl.lost_read()
-    what = f"Your lost_read returned {type(func).__name__}, not a PrimFunc."
     expected = "a function written in TVMScript with @T.prim_func(s_tir=True)"
-    expect.that(isinstance(func, tirx.PrimFunc), what, expected=expected)
+    expect.returns(func, tirx.PrimFunc, "lost_read", "a PrimFunc", expected=expected)
     mine, theirs = s_tir.Schedule(func), s_tir.Schedule(func)
     built_in = type(theirs).fuse_reduction_epilogue
     ours = reference.fuse_reduction_epilogue

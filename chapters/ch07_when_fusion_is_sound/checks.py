@@ -619,9 +619,8 @@ DOES = {
 def _broken(impl) -> tuple[str, str, str]:
     """The built-in's outcome, ours and the way, for the learner's case."""
     case = impl.breaks_the_builtin()
-    what = "Your breaks_the_builtin does not return a Case."
     expected = "Case(cause, name, value=…) of chapters.kit.cases.hard_cases"
-    expect.that(isinstance(case, Case), what, expected=expected, yours=repr(case))
+    expect.returns(case, Case, "breaks_the_builtin", "a Case", expected=expected)
     _parsed(case)
     builtin, _ = side_by_side.judge(case, side_by_side.fuse_with_builtin)
     return (builtin, *side_by_side.judge(case, reference.fuse_epilogue))

@@ -12,7 +12,6 @@ from unittest import mock
 import numpy as np
 import tvm
 from tvm import s_tir, tirx
-from tvm.s_tir import dlight
 from tvm.script import tirx as T
 from tvm.sym import Analyzer
 from tvm.target import Target
@@ -104,7 +103,7 @@ def test_8_1_knows_the_limits(impl) -> None:
     """the target has the architecture and the limits of an H200"""
     with _tags(known=False):
         target = impl.h200_target()
-    TARGETS.is_a(target, Target, "h200_target did not return a Target.")
+    TARGETS.returns(target, Target, "h200_target", "a Target")
     TARGETS.equal(target.kind.name, "cuda", "The target's kind is not cuda.")
     for key, value in FACTS.items():
         mine = target.attrs.get(key)
@@ -378,8 +377,8 @@ def test_8_4_cuts_as_asked(impl) -> None:
     """the loops are blocks, threads, pieces of k, steps, and a thread's own elements"""
     for size, cut, _ in CUTS:
         sch, block, k0 = _tiled(impl, size, cut)
-        what = "Your tile_and_bind did not return a loop."
-        TILES.is_a(k0, s_tir.schedule.LoopRV, what, expected="the loop k0, over pieces of k")
+        wanted = "the loop k0, over pieces of k"
+        TILES.returns(k0, s_tir.schedule.LoopRV, "tile_and_bind", "a loop", expected=wanted)
         found, asked = _loops(sch, block), _asked(size, cut)
         differ = [n for n, pair in enumerate(zip(found, asked, strict=False)) if pair[0] != pair[1]]
         TILES.that(
@@ -534,8 +533,7 @@ def _staged(impl, padding: int = 2) -> tirx.PrimFunc:
     k0 = sound.tile_and_bind(sch, block, tile)
     for name in ("A", "B"):
         copy = impl.stage_in_shared(sch, block, name, k0, tile, padding)
-        what = "Your stage_in_shared did not return the copy's block."
-        SHARED.is_a(copy, s_tir.schedule.SBlockRV, what)
+        SHARED.returns(copy, s_tir.schedule.SBlockRV, "stage_in_shared", "the copy's block")
         scope = str(sch.get(copy).writes[0].source.scope())
         SHARED.that(
             scope in ("shared", "shared.dyn"),
@@ -636,7 +634,7 @@ def _edited(impl, iterations: int) -> HostProgram:
     program = _shared_program()
     for name, kernel in program.kernels.items():
         text = impl.without_barrier(kernel.source)
-        BREAK.is_a(text, str, "Your without_barrier did not return a text.")
+        BREAK.returns(text, str, "without_barrier", "a text")
         text = ITERATIONS.sub(rf"\g<1>{iterations};", text)
         program.kernels[name] = dataclasses.replace(kernel, source=text)
     return program
@@ -975,7 +973,7 @@ ROW = (1, 12, 512)
 
 def _decode(impl, size=ROW, dtype="float16") -> tirx.PrimFunc:
     func = gpu.parsed(lambda: impl.decode_matmul(size[1], size[2], dtype), "8.10", DECODE)
-    DECODE.is_a(func, tirx.PrimFunc, "Your decode_matmul did not return a PrimFunc.")
+    DECODE.returns(func, tirx.PrimFunc, "decode_matmul", "a PrimFunc")
     return func
 
 
@@ -1117,18 +1115,6 @@ CHOICES = [
     "256."),
     ((1, 4096, 128, "float32", CUDA), "decode", "32 vectors of 4 elements."),
 ]  # fmt: skip
-
-
-def test_8_12_dlight_declines_the_fused_block(impl) -> None:
-    """the premise of the choice: TVM's own rule takes the unfused layer and declines the fused one"""
-    rule = dlight.gpu.Matmul()
-    fused, _ = start_from_bias(matmul_bias(128, 128, 128, "float32"))
-    funcs = (matmul_bias(128, 128, 128, "float32"), fused.mod["main"])
-    taken = [rule.apply(func, CUDA, False) is not None for func in funcs]
-    what = "The rule of this release of TVM does not behave as the chapter says. Your code is not the reason."
-    why = "The rule wants a block with exactly two reads, and the fused block has three."
-    ORDER.equal(taken, [True, False], what, why=why)
-    impl.choose_kernel(128, 128, 128, "float32", CUDA)
 
 
 def test_8_12_chooses(impl) -> None:

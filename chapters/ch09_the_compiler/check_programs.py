@@ -131,30 +131,8 @@ def made(*tensors: te.Tensor, **attrs: object) -> tirx.PrimFunc:
 
 
 def product(kind: str) -> tirx.PrimFunc:
-    """x times w transposed, (4, 6) and (5, 6), followed by `kind`."""
-    x, w = te.placeholder((4, 6), name="x"), te.placeholder((5, 6), name="w")
-    bias, gate = te.placeholder((5,), name="bias"), te.placeholder((4, 5), name="gate")
-    k = te.reduce_axis((0, 6), name="k")
-    total = te.compute((4, 5), lambda i, j: te.sum(x[i, k] * w[j, k], axis=k), name="total")
-    if kind == "bias":
-        out = te.compute((4, 5), lambda i, j: total[i, j] + bias[j], name="out")
-        return made(x, w, bias, out)
-    if kind == "clipped":
-        out = te.compute((4, 5), lambda i, j: te.max(total[i, j], gate[i, j]), name="out")
-        return made(x, w, gate, out)
-    if kind == "gate and relu":  # three blocks
-        mid = te.compute((4, 5), lambda i, j: total[i, j] * gate[i, j], name="mid")
-        out = te.compute((4, 5), lambda i, j: tirx.max(mid[i, j], 0.0), name="out")
-        return made(x, w, gate, out)
-    if kind == "row sums":  # two reductions
-        j = te.reduce_axis((0, 5), name="j")
-        out = te.compute((4,), lambda i: te.sum(total[i, j], axis=j), name="out")
-        return made(x, w, out)
-    if kind == "shifted":  # reads another element: chapter 7 refuses
-        out = te.compute((4, 4), lambda i, j: total[i, j + 1] + bias[j], name="out")
-        return made(x, w, bias, out)
-    assert kind == "alone"
-    return made(x, w, total)
+    """x times w transposed, (4, 6) and (5, 6), in a block called total, followed by `kind`."""
+    return _behind_a_product(kind, (4, 5, 6), "total")
 
 
 def relu_then_sum(bias: bool = False) -> tirx.PrimFunc:
@@ -169,58 +147,71 @@ def relu_then_sum(bias: bool = False) -> tirx.PrimFunc:
     return made(x, b, te.compute((4,), lambda i: total[i] + b[i], name="out"))
 
 
-# What follows the sums y of a product x @ w.T, element by element; b is a vector, r a matrix of the result's shape.
+# What follows a product: for each block its element at (i, j), from y, which is the sums or the block before, a vector
+# b, and a matrix r of the shape of the result.
 EPILOGUES = {
-    "bias": lambda y, b, r: lambda i, j: y[i, j] + b[j],
-    "residual": lambda y, b, r: lambda i, j: r[i, j] + y[i, j],
-    "read twice": lambda y, b, r: lambda i, j: y[i, j] * (y[i, j] + r[i, j]),
+    "bias": [lambda y, b, r: lambda i, j: y[i, j] + b[j]],
+    "residual": [lambda y, b, r: lambda i, j: r[i, j] + y[i, j]],
+    "read twice": [lambda y, b, r: lambda i, j: y[i, j] * (y[i, j] + r[i, j])],
 }
 FOREIGN = {  # epilogues that read another sum than the one of their own index
-    "transposed": lambda y: lambda i, j: y[j, i] + 1,
-    "its own and the transposed": lambda y: lambda i, j: y[i, j] + y[j, i],
-    "reversed": lambda y: lambda i, j: y[i, 23 - j] * 2,
-    "the next row": lambda y: lambda i, j: y[(i + 1) % 24, j] + 1,
+    "transposed": [lambda y, b, r: lambda i, j: y[j, i] + 1],
+    "its own and the transposed": [lambda y, b, r: lambda i, j: y[i, j] + y[j, i]],
+    "reversed": [lambda y, b, r: lambda i, j: y[i, 23 - j] * 2],
+    "the next row": [lambda y, b, r: lambda i, j: y[(i + 1) % 24, j] + 1],
+    "a transpose between": [
+        lambda y, b, r: lambda i, j: y[j, i],
+        lambda y, b, r: lambda i, j: y[i, j] + b[j],
+    ],
+}
+BLOCKS = {
+    **EPILOGUES,
+    **FOREIGN,
+    "alone": [],
+    "clipped": [lambda y, b, r: lambda i, j: te.max(y[i, j], r[i, j])],
+    "gate and relu": [
+        lambda y, b, r: lambda i, j: y[i, j] * r[i, j],
+        lambda y, b, r: lambda i, j: tirx.max(y[i, j], 0.0),
+    ],
+    "bias, relu, gate": [
+        lambda y, b, r: lambda i, j: y[i, j] + b[j],
+        lambda y, b, r: lambda i, j: tirx.max(y[i, j], 0.0),
+        lambda y, b, r: lambda i, j: y[i, j] * r[i, j],
+    ],
 }
 
 
-def linear(kind: str, rows: int = 24, name: str = "") -> tirx.PrimFunc:
-    """x (rows, 33) times w (24, 33) transposed, as FuseTransposeMatmul writes it, followed by `kind`.
+def linear(kind: str, rows: int = 24) -> tirx.PrimFunc:
+    """x (rows, 33) times w (24, 33) transposed, as FuseTransposeMatmul writes it, followed by `kind`."""
+    return _behind_a_product(kind, (rows, 24, 33))
 
-    name: another name for the block of the product.
-    """
-    w, x = te.placeholder((24, 33), name="w"), te.placeholder((rows, 33), name="x")
-    b, r = te.placeholder((24,), name="b"), te.placeholder((rows, 24), name="r")
-    shape = (rows, 24)
-    y = nt_matmul(w, x, "float32")
-    if name:
-        k = te.reduce_axis((0, 33), name="k")
+
+def _behind_a_product(kind: str, sizes: tuple[int, int, int], name: str = "") -> tirx.PrimFunc:
+    """name: of the block of the product; without one, the product is chapter 3's."""
+    m, n, length = sizes
+    shape = m, n
+    w, x = te.placeholder((n, length), name="w"), te.placeholder((m, length), name="x")
+    b, r = te.placeholder((n,), name="b"), te.placeholder(shape, name="r")
+    if not name:
+        y = nt_matmul(w, x, "float32")
+    else:
+        k = te.reduce_axis((0, length), name="k")
         y = te.compute(shape, lambda i, j: te.sum(x[i, k] * w[j, k], axis=k), name=name)
-    if kind == "alone":
-        return made(w, x, y)
-    if kind in EPILOGUES:
-        return made(w, x, b, r, te.compute(shape, EPILOGUES[kind](y, b, r), name="out"))
-    if kind in FOREIGN:
-        return made(w, x, te.compute(shape, FOREIGN[kind](y), name="out"))
-    if kind == "bias, relu, gate":  # three blocks behind the product
-        biased = te.compute(shape, lambda i, j: y[i, j] + b[j], name="biased")
-        relu = te.compute(shape, lambda i, j: tirx.max(biased[i, j], 0.0), name="relu")
-        gated = te.compute(shape, lambda i, j: relu[i, j] * r[i, j], name="gated")
-        return made(w, x, b, r, gated)
-    if kind == "a transpose between":
-        turned = te.compute(shape, lambda i, j: y[j, i], name="turned")
-        return made(w, x, b, te.compute(shape, lambda i, j: turned[i, j] + b[j], name="out"))
+    if kind in BLOCKS:
+        for block in BLOCKS[kind]:
+            y = te.compute(shape, block(y, b, r), name="out")
+        return made(w, x, b, r, y)
+    if kind == "shifted":  # reads another element: chapter 7 refuses
+        return made(w, x, b, te.compute((m, n - 1), lambda i, j: y[i, j + 1] + b[j], name="out"))
     if kind == "two results":
-        results = [
+        results = (
             te.compute(shape, lambda i, j: y[i, j] + 1),
             te.compute(shape, lambda i, j: -y[i, j]),
-        ]
+        )
         return made(w, x, *results)
     if kind == "row sums":
-        j = te.reduce_axis((0, 24), name="j")
-        return made(w, x, te.compute((rows,), lambda i: te.sum(y[i, j], axis=j), name="out"))
-    if (
-        kind == "a cast before"
-    ):  # the product is the second block, and chapter 5 has no schedule for the pair
-        wide = te.compute(x.shape, lambda i, j: x[i, j] * 2, name="wide")
-        return made(w, x, nt_matmul(w, wide, "float32"))
-    raise KeyError(kind)
+        j = te.reduce_axis((0, n), name="j")
+        return made(w, x, te.compute((m,), lambda i: te.sum(y[i, j], axis=j), name="out"))
+    assert kind == "a cast before"  # chapter 5 has no schedule for the two
+    wide = te.compute(x.shape, lambda i, j: x[i, j] * 2, name="wide")
+    return made(w, x, nt_matmul(w, wide, "float32"))

@@ -6,7 +6,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import SBlockRealize
 
-from chapters.ch04_add_rms_norm.check_cases import kernels
+from chapters.checking.programs import kernels
 from chapters.kit.ir.relax_effects import calls_in, relax_functions
 from chapters.kit.ir.tensor_ir import mentions, nodes
 

@@ -9,7 +9,6 @@ from tvm import relax
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.relax_effects import calls_in
 
-EPSILON = 1e-2  # an epsilon that shows, in another place or with another value
 NORM = """
 def main(x: (3, 8), w: (8,)):
     square = R.power(x, R.const(2.0))
@@ -79,26 +78,6 @@ OTHERS = {  # what looks like a norm and is not, or what rms_norm would compute 
     "float64": in_dtype("float64"),
     "all in float16": in_dtype("float16"),
 }  # fmt: skip
-NOT_WEIGHTS = {  # the norm is recognized; what it is multiplied by stays outside
-    "a number per row": ("w: (8,)", "w: (3, 1)"),
-    "a row of weights": ("w: (8,)", "w: (1, 8)"),
-    "one number": ("w: (8,)", "w: (1,)"),
-    "another tensor": ("w: (8,)", "w: (3, 8)"),
-}
-# float16 around float32, as Transformers write it: the norm is rounded, then it meets its weight
-ROUNDED_FIRST = """
-def main(x: (3, 8, "float16"), w: (8, "float16")):
-    wide = R.astype(x, "float32")
-    scale = R.rsqrt(R.add(R.mean(R.power(wide, R.const(2.0)), axis=[-1], keepdims=True), R.const(0.01)))
-    narrow = R.astype(R.multiply(wide, scale), "float16")
-    out = R.multiply(w, narrow)
-"""
-ROUNDED_LAST = ROUNDED_FIRST.replace(
-    """    narrow = R.astype(R.multiply(wide, scale), "float16")
-    out = R.multiply(w, narrow)""",
-    """    norm = R.multiply(R.astype(w, "float32"), R.multiply(wide, scale))
-    out = R.astype(norm, "float16")""",
-)
 
 
 def edited(text: str, *pairs: str) -> tvm.IRModule:
@@ -112,24 +91,6 @@ def edited(text: str, *pairs: str) -> tvm.IRModule:
 def names(mod: tvm.IRModule) -> list[str]:
     """The operators of main, in order."""
     return [call.op.name.removeprefix("relax.") for call in calls_in(mod["main"])]
-
-
-def arguments(mod: tvm.IRModule) -> list[np.ndarray]:
-    """Random numbers for main; a symbolic dimension is 5."""
-    random = np.random.default_rng(4)
-    shapes = [
-        [int(d) if isinstance(d, tvm.tirx.IntImm) else 5 for d in p.ty.shape]
-        for p in mod["main"].params
-    ]
-    dtypes = [np.dtype(str(p.ty.dtype)) for p in mod["main"].params]
-    return [random.standard_normal(s).astype(d) for s, d in zip(shapes, dtypes, strict=True)]
-
-
-def exact_norm(x: np.ndarray, weight: np.ndarray, spelling: str = "as exported") -> np.ndarray:
-    """The norm in float64, as NORM computes it in one of the SPELLINGS."""
-    x, weight = x.astype("float64"), weight.astype("float64") + (spelling == "weight + 1")
-    epsilon = 0.0 if spelling == "epsilon 0" else EPSILON
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * weight
 
 
 # --- products with a constant ---------------------------------------------------------------------

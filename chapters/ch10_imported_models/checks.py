@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
 from tvm.s_tir import ScheduleError
 from tvm.s_tir import dlight as dl
@@ -24,10 +23,7 @@ from chapters.ch10_imported_models.check_graphs import (
     NORM,
     OTHERS,
     SPELLINGS,
-    STORED,
-    arguments,
     edited,
-    exact_norm,
     names,
     product_of,
 )
@@ -35,6 +31,7 @@ from chapters.ch10_imported_models.given import CarelessRMSNorm, cuda_source
 from chapters.ch10_imported_models.layers import LAYERS, compiled
 from chapters.checking import expect
 from chapters.checking.expect import Section
+from chapters.checking.judge import judge_pass, observe_pass
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.ir.relax_effects import calls_in
@@ -56,81 +53,48 @@ SLOW = Section(LESSON, "Which kernel is slow")
 NOT_FIRE = Section(LESSON, "When it must not fire")
 MEASURE = Section(LESSON, "Measure it")
 
-LIMITS = {"test_10_4_first_that_does": 60, "test_10_4_others": 60}
+LIMITS = {"test_10_1_fires": 30, "test_10_4_first_that_does": 60, "test_10_4_others": 60}
 
 # --- 10.1 -----------------------------------------------------------------------------------------
 
 
-def recognized(impl, mod: tvm.IRModule) -> tvm.IRModule:
-    return expect.apply(impl.RecognizeRMSNorm(), mod, "RecognizeRMSNorm")
+def _judge_norm(impl, mod: tvm.IRModule, title: str, **looks) -> None:
+    judge_pass(impl.RecognizeRMSNorm(), mod, "RecognizeRMSNorm", title, **looks)
 
 
 def test_10_1_fires(impl) -> None:
-    """every spelling of the norm becomes one rms_norm"""
+    """every spelling of the norm becomes one rms_norm, which computes the same numbers"""
+    why = "This is the same norm, so `normalized` must not return `expr`. Chapter 4 fuses only what is spelled "
+    why += "rms_norm."
     for spelling in ("as exported", *SPELLINGS):
         mod = edited(NORM, *SPELLINGS.get(spelling, ()))
-        found = names(recognized(impl, mod))
-        SPELLED.that(
-            found.count("nn.rms_norm") == 1 and "rsqrt" not in found and "sqrt" not in found,
-            f"Your rule does not recognize the norm whose spelling differs by “{spelling}”.",
-            expected="one nn.rms_norm in place of the operators",
-            yours=", ".join(found),
-            why="This is the same norm, so `normalized` must not return `expr`. Chapter 4 fuses only what is spelled "
-            "rms_norm.",
-        )
+        title, calls = f"the norm whose spelling differs by “{spelling}”", {"nn.rms_norm": 1}
+        calls |= {"rsqrt": 0, "sqrt": 0}
+        _judge_norm(impl, mod, title, calls=calls, why=why, read=SPELLED)
 
 
 def test_10_1_leaves_other_graphs(impl) -> None:
     """a graph that computes something else stays as it is"""
+    why = "`normalized` must return `expr` here. TVM's rms_norm over the last axis computes something else for it, or "
+    why += "cannot be compiled."
     for other, edits in OTHERS.items():
-        mod = edited(NORM, *edits)
-        NOT_FIRE.that(
-            tvm_ffi.structural_equal(recognized(impl, mod), mod),
-            f"Your rule rewrites a graph that differs from the norm by “{other}”.",
-            expected="`normalized` returns `expr`, and the graph stays as it is",
-            yours="rms_norm, for this graph:\n" + mod["main"].script(),
-            why="TVM's rms_norm over the last axis computes something else for it, or cannot be compiled.",
-        )
-
-
-def test_10_1_same_numbers(impl) -> None:
-    """the norm has the numbers of NumPy in float64, epsilon included"""
-    for spelling in ("as exported", *SPELLINGS):
-        mod = edited(NORM, *SPELLINGS.get(spelling, ()))
-        x, w = arguments(mod)
-        wanted = exact_norm(x, w, spelling)
-        what = (
-            f"After your rule, the norm whose spelling differs by “{spelling}” gives wrong numbers."
-        )
-        why = "Expected is x / sqrt(mean(x ** 2) + epsilon) * w, with the epsilon of the graph, by NumPy in float64."
-        found = expect.run(recognized(impl, mod), "main", [x, w])
-        SPELLED.close(found, wanted, what, why=why)
+        title = f"a graph that differs from the norm by “{other}”"
+        _judge_norm(impl, edited(NORM, *edits), title, stays=True, why=why, read=NOT_FIRE)
 
 
 def test_10_1_what_others_read(impl) -> None:
     """a step of the norm that something else reads stays"""
     more = "out = R.multiply(normalized, w)\n    return out, mean"
-    found = names(recognized(impl, edited(NORM, "out = R.multiply(normalized, w)", more)))
-    what = "The mean is also a result of the function, and after your rule the wrong operators are left."
     why = "An operator whose result something else reads must stay. The other operators of the norm must go."
-    SPELLED.equal(sorted(found), ["mean", "nn.rms_norm", "power"], what, why=why)
-
-
-def test_10_1_twice(impl) -> None:
-    """a second run changes nothing"""
-    expect.settles(impl.RecognizeRMSNorm(), edited(NORM), "RecognizeRMSNorm")
+    calls = {"mean": 1, "nn.rms_norm": 1, "power": 1, "add": 0, "rsqrt": 0, "multiply": 0}
+    mod = edited(NORM, "out = R.multiply(normalized, w)", more)
+    title = "a norm whose mean is a result of the function too"
+    _judge_norm(impl, mod, title, calls=calls, why=why, read=SPELLED)
 
 
 def observe_10_1(impl):
-    def look(edits: Sequence[str]) -> str:
-        after = impl.RecognizeRMSNorm()(edited(NORM, *edits))
-        calls = [call for call in calls_in(after["main"]) if call.op.name == "relax.nn.rms_norm"]
-        facts = [(list(c.attrs.axes), float(c.attrs.epsilon), str(c.args[0])) for c in calls]
-        return f"{names(after)} {facts}"
-
-    return [
-        lambda edits=edits: look(edits) for edits in ((), *SPELLINGS.values(), *OTHERS.values())
-    ]
+    edits = (), *SPELLINGS.values(), *OTHERS.values()
+    return observe_pass(impl.RecognizeRMSNorm, *(edited(NORM, *one) for one in edits), runs=False)
 
 
 # --- 10.2 -----------------------------------------------------------------------------------------
@@ -141,9 +105,7 @@ WRONG = 0.01  # of the largest number
 def lookalike(impl) -> tuple[tvm.IRModule, tvm.IRModule]:
     """The learner's module, and what CarelessRMSNorm makes of it."""
     mod = impl.looks_like_one()
-    expect.returns_module(mod, "looks_like_one")
-    expect.has_function(mod, "main", "looks_like_one")
-    expect.well_formed(mod, "looks_like_one")
+    expect.is_program(mod, "looks_like_one", "main")
     what = "A parameter of your `main` is not a float32 tensor of constant shape, and the check cannot run it."
     for param in mod["main"].params:
         ty = param.ty
@@ -213,18 +175,24 @@ def observe_10_2(impl):
 # --- 10.3 -----------------------------------------------------------------------------------------
 
 
-def linear(impl, mod: tvm.IRModule) -> tvm.IRModule:
-    return expect.apply(impl.RecognizeLinear(), mod, "RecognizeLinear")
+def _judge_linear(impl, mod: tvm.IRModule, title: str, why: str, read=NOT_FIRE, **looks):
+    """The module after the pass."""
+    what = "RecognizeLinear"
+    return judge_pass(impl.RecognizeLinear(), mod, what, title, why=why, read=read, **looks)
+
+
+def _canonical(impl, mod: tvm.IRModule, title: str, why: str) -> tvm.IRModule:
+    """The module after the pass: its product has become matmul(x, permute_dims(w)), with the same numbers."""
+    calls = {"permute_dims": 1, "matmul": 1, "reshape": 0, "squeeze": 0, "expand_dims": 0}
+    numbers = "permute_dims of the new constant must be the weight that the product had before."
+    return _judge_linear(impl, mod, title, why, LAYOUT, calls=calls, why_numbers=numbers)
 
 
 def test_10_3_fires(impl) -> None:
-    """a product with a constant (k, n) becomes a product with a transposed constant (n, k)"""
+    """a product with a constant (k, n) becomes a product with a transposed constant (n, k), with the same numbers"""
     for name, (parameters, weight) in LINEAR.items():
-        after = linear(impl, product_of(parameters, weight))
-        found = names(after)
         why = "FuseTransposeMatmul looks for matmul(x, permute_dims(w)), and chapter 5's schedules read w row by row."
-        what = f"After your rule, the product with “{name}” does not have the canonical form."
-        LAYOUT.equal(found, ["permute_dims", "matmul"], what, why=why)
+        after = _canonical(impl, product_of(parameters, weight), f"the product with “{name}”", why)
         shape = [int(dim) for dim in calls_in(after["main"])[0].args[0].ty.shape]
         what = f"After your rule, the constant of the product with “{name}” has the wrong shape."
         why = "The stored weight is (3, 5), so the new constant, its transpose, is (5, 3)."
@@ -233,72 +201,33 @@ def test_10_3_fires(impl) -> None:
 
 def test_10_3_leaves_other_products(impl) -> None:
     """a parameter, several matrices, a vector, and what already has the form stay"""
+    why = "`transposed` must return `expr` here. The rewrite is for one constant matrix that is not canonical yet, and "
+    why += "the result must keep its type."
     for name, (parameters, product) in NO_LINEAR.items():
         mod = product_of(parameters, product, whole=True)
-        what = f"Your rule rewrites a product that it must leave alone: “{name}”."
-        wanted = "`transposed` returns `expr`"
-        after = linear(impl, mod)
-        why = "The rewrite is for one constant matrix that is not canonical yet. The result must keep its type."
-        same = tvm_ffi.structural_equal(after, mod)
-        NOT_FIRE.that(same, what, expected=wanted, yours=after["main"].script(), why=why)
+        _judge_linear(impl, mod, f"the product “{name}”", why, stays=True)
 
 
-def test_10_3_same_numbers(impl) -> None:
-    """the product has the numbers of NumPy in float64"""
-    for name, (parameters, weight) in LINEAR.items():
-        mod = product_of(parameters, weight)
-        (x,) = arguments(mod)
-        found = expect.run(linear(impl, mod), "main", [x])
-        what = f"After your rule, the product with “{name}” gives wrong numbers."
-        why = "permute_dims of the new constant must be the weight that the product had before."
-        LAYOUT.close(found, x.astype("float64") @ STORED.astype("float64"), what, why=why)
-
-
-def square() -> tvm.IRModule:
-    return product_of("x: (2, 3)", "R.const([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])")
-
-
-def test_10_3_a_square_weight(impl) -> None:
-    """a square matrix is transposed too: here no shape tells the two layouts apart"""
-    (x,) = arguments(square())
-    after = linear(impl, square())
-    what = "Your rule does not rewrite a product with a square matrix."
-    why = "The shape is the same in both layouts, but the order in memory is not."
-    LAYOUT.equal(names(after), ["permute_dims", "matmul"], what, why=why)
-    found = expect.run(after, "main", [x])
-    wanted = x.astype("float64") @ np.arange(1.0, 10.0).reshape(3, 3)
-    what = "After your rule, a product with a square matrix gives wrong numbers."
-    LAYOUT.close(found, wanted, what, why="The new constant must be the transpose of the old one.")
-
-
-def thin(rows: int, columns: int) -> tvm.IRModule:
-    """A product with a constant matrix one of whose dimensions is 1."""
+def matrix(rows: int, columns: int) -> tvm.IRModule:
+    """A product with a constant matrix of that shape."""
     numbers = [[float(i * columns + j + 1) for j in range(columns)] for i in range(rows)]
     return product_of(f"x: (2, {rows})", f"R.const({numbers})")
 
 
-def test_10_3_one_row_or_one_column(impl) -> None:
-    """a matrix keeps both of its dimensions, even if one of them is 1"""
-    for rows, columns in ((3, 1), (1, 4)):
-        (x,) = arguments(thin(rows, columns))
-        after = linear(impl, thin(rows, columns))
-        what = f"After your rule, a product with a matrix of ({rows}, {columns}) is not canonical."
-        why = "A matrix keeps its last two dimensions, even if one of them is 1."
-        LAYOUT.equal(names(after), ["permute_dims", "matmul"], what, why=why)
-        wanted = x.astype("float64") @ np.arange(1.0, rows * columns + 1).reshape(rows, columns)
-        found = expect.run(after, "main", [x])
-        what = (
-            f"After your rule, a product with a matrix of ({rows}, {columns}) gives wrong numbers."
-        )
-        LAYOUT.close(found, wanted, what, why=why)
+def test_10_3_any_matrix(impl) -> None:
+    """a square matrix is transposed too, where no shape tells the layouts apart; one row or column stays a matrix"""
+    why = "The order in memory is not the same in both layouts, even where the shape is. A matrix keeps its last two "
+    why += "dimensions, even if one of them is 1."
+    for shape in ((3, 3), (3, 1), (1, 4)):
+        _canonical(impl, matrix(*shape), f"a product with a matrix of {shape}", why)
 
 
 def test_10_3_narrow_numbers(impl) -> None:
     """a product of float16 numbers stays one, its constant too"""
-    after = linear(impl, half())
+    why = "The operators after the product expect the dtype of `expr`. The new constant keeps the old one's dtype."
+    after = _judge_linear(impl, half(), "a float16 product", why, LAYOUT, runs=False)
     found = {str(call.ty.dtype) for call in calls_in(after["main"])}
     what = "Your rule turns a float16 product into one with other dtypes."
-    why = "The operators after the product expect the dtype of `expr`. The new constant keeps the old one's dtype."
     LAYOUT.equal(found, {"float16"}, what, why=why)
 
 
@@ -311,42 +240,17 @@ def half(asked_for: str = "float16") -> tvm.IRModule:
 
 def test_10_3_keeps_the_dtype(impl) -> None:
     """a product that is asked for in another dtype keeps it"""
-    after = linear(impl, half("float32"))
-    what = "Your rule changes the dtype of the product's result."
     why = (
         "The model asks for float32, with out_dtype. Pass `expr.attrs.out_dtype` to the new matmul."
     )
-    LAYOUT.equal(str(after["main"].ret_ty.dtype), "float32", what, why=why)
-    what = "Your rule does not rewrite a float16 product whose result is float32."
-    LAYOUT.equal(
-        names(after), ["permute_dims", "matmul"], what, why="One constant matrix, as before."
-    )
-
-
-def test_10_3_twice(impl) -> None:
-    """a second run changes nothing"""
-    expect.settles(impl.RecognizeLinear(), product_of(*LINEAR["a constant"]), "RecognizeLinear")
+    _canonical(impl, half("float32"), "a float16 product whose result is float32", why)
 
 
 def observe_10_3(impl):
-    def look(mod: tvm.IRModule) -> str:
-        after = impl.RecognizeLinear()(mod)
-        constants: list[np.ndarray] = []
-        relax.analysis.post_order_visit(
-            after["main"],
-            lambda e: (
-                constants.append(e.value.numpy())
-                if hasattr(e, "value") and hasattr(e.value, "numpy")
-                else None
-            ),
-        )
-        said = [(c.shape, c.ravel().tolist()) for c in constants]
-        return f"{names(after)} {after['main'].ret_ty} {said} {relax.analysis.check_well_formed(after)}"
-
     fits = [product_of(*case) for case in LINEAR.values()]
     others = [product_of(*case, whole=True) for case in NO_LINEAR.values()]
-    more = square(), half(), half("float32"), thin(3, 1), thin(1, 4)
-    return [lambda mod=mod: look(mod) for mod in (*fits, *others, *more)]
+    matrices = [matrix(*shape) for shape in ((3, 3), (3, 1), (1, 4))]
+    return observe_pass(impl.RecognizeLinear, *fits, *others, *matrices, half(), half("float32"))
 
 
 # --- 10.4 -----------------------------------------------------------------------------------------

@@ -44,12 +44,6 @@ def close(found: np.ndarray, exact: np.ndarray) -> None:
     assert found.shape == exact.shape
 
 
-def kernels_of(mod: tvm.IRModule, name: str = "main") -> list[str]:
-    """The names of the kernels that a function calls, in order."""
-    calls = [call for call in calls_in(mod[name]) if call.op.name == "relax.call_tir"]
-    return [call.args[0].name_hint for call in calls]
-
-
 def float_copies(mod: tvm.IRModule, shape: tuple = (N, K), name: str = "main") -> int:
     """How many tensors of the shape of the float matrix a function computes."""
     found = [call.ty_args[0] for call in calls_in(mod[name]) if call.op.name == "relax.call_tir"]

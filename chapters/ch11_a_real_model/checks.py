@@ -19,18 +19,17 @@ from chapters.ch11_a_real_model.check_programs import (
     FORM,
     KEPT,
     READERS,
-    Inputs,
     K,
     N,
     float_copies,
     function,
-    kernels_of,
     random_codes,
     two_matrices,
 )
 from chapters.checking import expect
 from chapters.checking.expect import Section
-from chapters.kit.cases.guarded import run_compiled
+from chapters.checking.judge import judge_pass
+from chapters.checking.programs import run_kernel
 from chapters.kit.cpu.nt_matmul import is_nt_matmul
 from chapters.kit.ir.tensor_ir import count, nodes
 from chapters.kit.quantized.blocks import pack
@@ -93,7 +92,7 @@ def unpacked(impl, raw: np.ndarray) -> np.ndarray:
     """What `unpack` returns, a float32 array (32,), and `raw` stays as it is."""
     before = raw.copy()
     found = impl.unpack(raw)
-    BLOCK.is_a(found, np.ndarray, "`unpack` does not return an array.", expected="float32 (32,)")
+    BLOCK.returns(found, np.ndarray, "`unpack`", "an array", expected="float32 (32,)")
     what = "`unpack` changed the block that it was given."
     why = "The block may be a part of a file that is mapped into memory. Then your write changes the file."
     BLOCK.that(np.array_equal(raw, before), what, why=why)
@@ -239,7 +238,7 @@ def matrix_and_product() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
 
 def joined(impl, first: tirx.PrimFunc, second: tirx.PrimFunc) -> tirx.PrimFunc:
     found = impl.joined(first, second)
-    BOTH.is_a(found, tirx.PrimFunc, "`joined` does not return a PrimFunc.", expected="a PrimFunc")
+    BOTH.returns(found, tirx.PrimFunc, "`joined`", "a PrimFunc")
     shapes = [
         (list(map(int, one.shape)), str(one.dtype))
         for one in found.params
@@ -271,12 +270,6 @@ def lost_buffers(found: tirx.PrimFunc) -> list[str]:
     return [one.name for one in used if not any(one.same_as(other) for other in known)]
 
 
-def runs(found: tirx.PrimFunc, arrays: list[np.ndarray]) -> np.ndarray:
-    """The last array after a run of the kernel."""
-    mod = tvm.IRModule({"main": found.with_attr("global_symbol", "main")})
-    return run_compiled(mod, arrays)[-1]
-
-
 def test_11_4_one_kernel(impl) -> None:
     """parameters, buffers and attributes of the joined kernel"""
     for first, second in (two_kernels(), matrix_and_product()):
@@ -305,7 +298,7 @@ def test_11_4_numbers(impl) -> None:
     a, b, c = (random.standard_normal(s).astype("float32") for s in ((3, 5), (3, 5), (5,)))
     m = 2 * a.astype("float64") - b
     exact = ((m + c) * m).sum(axis=1)
-    found = runs(joined(impl, *two_kernels()), [a, b, c, np.full(3, np.nan, "float32")])
+    found = run_kernel(joined(impl, *two_kernels()), a, b, c, np.full(3, np.nan, "float32"))
     BOTH.close(
         found,
         exact,
@@ -317,7 +310,7 @@ def test_11_4_numbers(impl) -> None:
     arrays = [*pack(codes, FORM), x, np.full((2, N), np.nan, "float32")]
     exact = x.astype("float64") @ codes.floats().astype("float64").T
     what = "The unpacking and the product give other numbers when they are joined."
-    found = runs(joined(impl, *matrix_and_product()), arrays)
+    found = run_kernel(joined(impl, *matrix_and_product()), *arrays)
     BOTH.close(found, exact, what, atol=1e-5 * np.abs(exact).max())
 
 
@@ -331,7 +324,7 @@ def observe_11_4(impl):
 
     def numbers() -> str:
         a, b, c = (np.full(s, v, "float32") for s, v in (((3, 5), 3), ((3, 5), 1), ((5,), 2)))
-        found = runs(impl.joined(*two_kernels()), [a, b, c, np.full(3, np.nan, "float32")])
+        found = run_kernel(impl.joined(*two_kernels()), a, b, c, np.full(3, np.nan, "float32"))
         return "right" if np.allclose(found, 175) else "wrong"
 
     return [lambda: look(two_kernels), lambda: look(matrix_and_product), numbers]
@@ -367,7 +360,7 @@ def found_in(impl, mod: tvm.IRModule) -> list[str]:
         matrices = [unpacked.get(one) for one in given.arguments(reader)]
         right = any(one is not None and one.same_as(unpack) for one in matrices)
         READ_BY.that(right, what, yours=f"{unpack} and {reader}")
-    READ_BY.is_a(found, dict, "`fusible` does not return a dict.", expected="a dict of calls")
+    READ_BY.returns(found, dict, "`fusible`", "a dict of calls")
     calls = [binding.value for binding in block.bindings]
     what = (
         "In the result of `fusible`, keys and values are exchanged: the keys are calls that unpack."
@@ -477,9 +470,7 @@ def take_rows() -> tirx.PrimFunc:
 def test_11_6_no_matrix(impl) -> None:
     """the kernel has no buffer of the size of the matrix, and takes codes, scales and numbers"""
     found = impl.unpacks_rows(kernel(FORM, (N, K)), take_rows())
-    ROW.is_a(
-        found, tirx.PrimFunc, "`unpacks_rows` does not return a kernel.", expected="a PrimFunc"
-    )
+    ROW.returns(found, tirx.PrimFunc, "`unpacks_rows`", "a PrimFunc")
     buffers = [list(map(int, one.shape)) for one in found.body.block.alloc_buffers]
     what = "The kernel still has a buffer for the whole matrix."
     why = f"It unpacks {N} rows to copy 3. Inline the unpacking: then each weight is computed where it is read."
@@ -496,7 +487,7 @@ def test_11_6_numbers(impl) -> None:
     """the rows have the numbers of NumPy; a number outside is clipped as before"""
     found = impl.unpacks_rows(kernel(FORM, (N, K)), take_rows())
     codes, numbers = random_codes(), np.array([N - 1, 0, 99], "int32")
-    out = runs(found, [*pack(codes, FORM), numbers, np.full((3, K), np.nan, "float32")])
+    out = run_kernel(found, *pack(codes, FORM), numbers, np.full((3, K), np.nan, "float32"))
     exact = codes.floats().astype("float64")[np.clip(numbers, 0, N - 1)]
     ROW.close(
         out, exact, "The rows that the kernel copies have wrong numbers.", rtol=1e-6, atol=1e-6
@@ -530,24 +521,18 @@ def test_11_6_others(impl) -> None:
 
 def test_11_6_passes(impl) -> None:
     """both passes on a model: no float copy is left, and the numbers are those of NumPy"""
-    fuse = [impl.FuseDequantizeTake(), impl.FuseDequantizeMatmul()]
-    step, exact = FIRES["two products and a lookup"]
-    mod = function(step)
-    for one in fuse:
-        mod = expect.apply(one, mod, one.info.name)
-    what = "After both passes, the model still has a float copy of the matrix."
-    kernels = ", ".join(kernels_of(mod))
-    ROW.that(not float_copies(mod), what, yours=kernels, expected="no kernel that unpacks alone")
-    inputs = Inputs()
-    for found, wanted in zip(inputs.run(mod), exact(inputs), strict=True):
-        atol = 1e-5 * float(np.abs(wanted).max())
-        ROW.close(
-            found, wanted, "After the passes, the model gives other numbers than before.", atol=atol
-        )
-    mod = function(KEPT["a second product does not transpose the matrix"][0])
-    before = tvm_ffi.structural_equal(tvm.transform.Sequential(fuse)(mod), mod)
-    what = "The passes changed a model, although one user of its matrix needs the floats."
-    Section(LESSON, "When it must not fire").that(before, what)
+    both = tvm.transform.Sequential([impl.FuseDequantizeTake(), impl.FuseDequantizeMatmul()])
+    whose, copies = "FuseDequantizeTake, then FuseDequantizeMatmul,", "float copies of the matrix"
+    step, title = FIRES["two products and a lookup"][0], "two products and a lookup"
+    looks = {"calls": {copies: 0}, "count": lambda mod: {copies: float_copies(mod)}, "read": ROW}
+    why = "The products and the lookup can unpack the matrix themselves, so no kernel unpacks it alone."
+    judge_pass(both, function(step), whose, title, why=why, **looks)
+    step, title = KEPT["a second product does not transpose the matrix"][0], "such a model"
+    why = (
+        "One user of the matrix, a product that does not transpose it, needs the floats in memory."
+    )
+    read = Section(LESSON, "When it must not fire")
+    judge_pass(both, function(step), whose, title, stays=True, why=why, read=read)
 
 
 def observe_11_6(impl):

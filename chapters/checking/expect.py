@@ -68,17 +68,29 @@ def copy_of(mod: tvm.IRModule) -> tvm.IRModule:
     return mod.clone()
 
 
+def returns(
+    result: object,
+    kind: type | tuple[type, ...],
+    whose: str,
+    named: str,
+    *,
+    expected: str = "",
+    **more: object,
+) -> None:
+    """`whose` returned a `kind`, which a message calls `named`: "a dict". expected: the same, with details."""
+    if not isinstance(result, kind):
+        forgotten = "a `return` is missing, or one branch has none" if result is None else ""
+        raise CheckFailed(
+            f"{whose} returned {'None' if result is None else type(result).__name__}, not {named}.",
+            expected=expected or named,
+            yours=forgotten or repr(result)[:200],
+            **more,
+        )
+
+
 def returns_module(result: object, whose: str, *, why: str = "") -> None:
     """`result` is an IRModule; the message says so if it is None."""
-    if isinstance(result, tvm.IRModule):
-        return
-    forgotten = "a `return` is missing, or one branch has none" if result is None else ""
-    raise CheckFailed(
-        f"{whose} returned {'None' if result is None else type(result).__name__}, not an IRModule.",
-        expected="an IRModule",
-        yours=forgotten or repr(result)[:200],
-        why=why,
-    )
+    returns(result, tvm.IRModule, whose, "an IRModule", why=why)
 
 
 def has_function(mod: tvm.IRModule, name: str, whose: str) -> None:
@@ -90,6 +102,29 @@ def has_function(mod: tvm.IRModule, name: str, whose: str) -> None:
         expected=f"a function called {name}",
         yours=", ".join(known) or "an empty module",
     )
+
+
+def is_program(mod: object, whose: str, *names: str) -> None:
+    """`mod` is a well-formed module with functions called `names`, which an answer `whose` was asked to make."""
+    returns_module(mod, whose)
+    for name in names:
+        has_function(mod, name, whose)
+    well_formed(mod, whose)
+
+
+def outcome(
+    transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, arrays: Sequence[np.ndarray]
+) -> tuple[str, object]:
+    """("numbers", the results of main after `transform`), or where that failed and TVM's last line."""
+    where = "the pass raised"
+    try:
+        after = transform(copy_of(mod))
+        where = "ill-formed"
+        relax.analysis.well_formed(after)
+        where = "does not run"
+        return "numbers", call(machine(after), "main", arrays)
+    except Exception as error:
+        return where, last_line(error)
 
 
 def unchanged(mod: tvm.IRModule, before: tvm.IRModule, whose: str) -> None:
@@ -105,8 +140,8 @@ def unchanged(mod: tvm.IRModule, before: tvm.IRModule, whose: str) -> None:
     )
 
 
-def well_formed(mod: tvm.IRModule, whose: str) -> None:
-    """TVM's own checker accepts `mod`."""
+def well_formed(mod: tvm.IRModule, whose: str, why: str = "") -> None:
+    """TVM's own checker accepts `mod`. why: is said after what is known of the violation."""
     try:
         relax.analysis.well_formed(mod)
     except Exception as error:
@@ -118,7 +153,7 @@ def well_formed(mod: tvm.IRModule, whose: str) -> None:
             f"{whose} returned a module that is not well-formed: {said}",
             expected="every variable defined before it is used, every type in place",
             yours=text,
-            why=_about(str(error)),
+            why=f"{_about(str(error))} {why}".strip(),
         ) from None
 
 
@@ -126,11 +161,11 @@ def _faulty(mod: tvm.IRModule) -> tuple[str, str]:
     """Name and text of the first Relax function that is not well-formed alone, else "" and the module; not too long."""
     for gvar, func in mod.functions_items():
         if isinstance(func, relax.Function) and not relax.analysis.check_well_formed(func):
-            return gvar.name_hint, _script(func)
-    return "", _script(mod)
+            return gvar.name_hint, script(func)
+    return "", script(mod)
 
 
-def _script(program: tvm.IRModule | relax.Function) -> str:
+def script(program: tvm.IRModule | relax.Function) -> str:
     """The text of a program, cut where it is long."""
     lines = program.script().splitlines()
     left = len(lines) - MOST_LINES
@@ -148,27 +183,27 @@ def _about(violation: str) -> str:
 
 
 def apply(
-    transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, whose: str
+    transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, whose: str, why: str = ""
 ) -> tvm.IRModule:
     """`transform(mod)`, after asking the three questions every pass is asked.
 
-    `whose` names the pass in messages. Exceptions of the answer pass through, with the program it was given as their
-    `given`; the worker words them.
+    `whose` names the pass in messages; `why` is said of a result that is not well-formed. Exceptions of the answer pass
+    through, with the program it was given as their `given`; the worker words them.
     """
     given, before = copy_of(mod), copy_of(mod)
     try:
         result = transform(given)
-    except NotImplementedError:
+    except (NotImplementedError, CheckFailed):
         raise
     except Exception as error:
         # how TVM says that a module_pass returned None
         if "return value of a module pass must be set" not in str(error):
-            error.given = _script(_stumbles_over(transform, before, error))
+            error.given = script(_stumbles_over(transform, before, error))
             raise
         result = None
     returns_module(result, whose, why=NEXT)
     unchanged(given, before, whose)
-    well_formed(result, whose)
+    well_formed(result, whose, why)
     return result
 
 
@@ -295,8 +330,8 @@ class Section(str):
     def same_ir(self, yours: tvm.IRModule, expected: tvm.IRModule, what: str, *, why: str) -> None:
         same_ir(yours, expected, what, why=why, read=str(self))
 
-    def is_a(self, yours: object, kind: type, what: str, **more: object) -> None:
-        self.that(isinstance(yours, kind), what, yours=type(yours).__name__, **more)
+    def returns(self, result: object, kind, whose: str, named: str, **more: object) -> None:
+        returns(result, kind, whose, named, read=str(self), **more)
 
     def failed(self, what: str, **more: object) -> CheckFailed:
         """The failure, to be raised."""

@@ -19,15 +19,13 @@ from chapters.ch04_add_rms_norm.check_cases import (
     RELATIVE,
     draw,
     inputs,
-    kernels,
     module,
-    operators,
     pair,
     reference,
     run,
-    settled,
 )
 from chapters.checking import expect
+from chapters.checking.programs import kernels, operators
 from chapters.kit.cases.add_norm import unfused
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.gpu.targets import CUDA
@@ -52,6 +50,11 @@ def _equal_kernels_are_built_once(monkeypatch):
         return BUILT[key]
 
     monkeypatch.setattr(fuse_add_norm, "build_kernel", build)
+
+
+def settled(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    """`mod` after the pass, which must not change `mod`; the result is well-formed, and a second run keeps it."""
+    return expect.settles(FuseAddRMSNorm(target), mod, "FuseAddRMSNorm")
 
 
 def _keeps_its_numbers(mod: tvm.IRModule, *several: list[np.ndarray], fires: bool = True) -> None:

@@ -19,21 +19,16 @@ from tvm import relax
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.ch04_add_rms_norm.check_cases import (
-    RELATIVE,
-    inputs,
-    kernels,
-    launch,
-    reference,
-    settled,
-)
+from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, launch, reference
 from chapters.checking import expect
+from chapters.checking.programs import kernels
 from chapters.kit.cases.add_norm import unfused
 from chapters.kit.cpu import add_norm_on_cpu
 from chapters.kit.gpu import cuda_on_cpu
 from chapters.kit.gpu.targets import CUDA
 from solutions.ch04_add_rms_norm import fuse_add_norm
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm, kernel_key
+from tests.ch04.test_modules import settled
 from tests.support.draws import CHOICES, SAME_EVERYWHERE
 from tests.support.relax_modules import EPSILONS, Module, Value, Writer, written
 

@@ -14,7 +14,8 @@ from tvm.s_tir import dlight as dl
 from tvm.script import tirx as T
 from tvm.target import Target
 
-from chapters.ch09_the_compiler.check_queries import calls, has_loop, kernels, uses_tensor_cores
+from chapters.ch09_the_compiler.check_queries import calls, has_loop, uses_tensor_cores
+from chapters.checking.programs import kernels
 from chapters.kit.cases.guarded import QUICK, QUICK_HERE, run_compiled
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder import llama_reference

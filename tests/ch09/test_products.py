@@ -12,7 +12,8 @@ import pytest
 import tvm
 from tvm import relax, te, tirx
 
-from chapters.ch09_the_compiler.check_queries import calls, kernels, unscheduled
+from chapters.ch09_the_compiler.check_queries import calls, unscheduled
+from chapters.checking.programs import kernels
 from chapters.kit.cases.guarded import QUICK_HERE, run_compiled
 from chapters.kit.cases.relax_text import relax_module
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul

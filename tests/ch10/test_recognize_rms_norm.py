@@ -7,22 +7,41 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from chapters.ch10_imported_models.check_graphs import (
-    NORM,
-    NOT_WEIGHTS,
-    OTHERS,
-    ROUNDED_FIRST,
-    ROUNDED_LAST,
-    SPELLINGS,
-    arguments,
-    edited,
-    exact_norm,
-    names,
-)
+from chapters.ch10_imported_models.check_graphs import NORM, SPELLINGS, edited, names
+from chapters.checking.programs import arguments
 from chapters.kit.cases.guarded import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.relax_effects import calls_in
 from solutions.ch10_imported_models.imported_models import RecognizeRMSNorm
+
+EPSILON = 1e-2  # an epsilon that shows, in another place or with another value
+NOT_WEIGHTS = {  # the norm is recognized; what it is multiplied by stays outside
+    "a number per row": ("w: (8,)", "w: (3, 1)"),
+    "a row of weights": ("w: (8,)", "w: (1, 8)"),
+    "one number": ("w: (8,)", "w: (1,)"),
+    "another tensor": ("w: (8,)", "w: (3, 8)"),
+}
+# float16 around float32, as Transformers write it: the norm is rounded, then it meets its weight
+ROUNDED_FIRST = """
+def main(x: (3, 8, "float16"), w: (8, "float16")):
+    wide = R.astype(x, "float32")
+    scale = R.rsqrt(R.add(R.mean(R.power(wide, R.const(2.0)), axis=[-1], keepdims=True), R.const(0.01)))
+    narrow = R.astype(R.multiply(wide, scale), "float16")
+    out = R.multiply(w, narrow)
+"""
+ROUNDED_LAST = ROUNDED_FIRST.replace(
+    """    narrow = R.astype(R.multiply(wide, scale), "float16")
+    out = R.multiply(w, narrow)""",
+    """    norm = R.multiply(R.astype(w, "float32"), R.multiply(wide, scale))
+    out = R.astype(norm, "float16")""",
+)
+
+
+def exact_norm(x: np.ndarray, weight: np.ndarray, spelling: str = "as exported") -> np.ndarray:
+    """The norm in float64, as NORM computes it in one of the SPELLINGS."""
+    x, weight = x.astype("float64"), weight.astype("float64") + (spelling == "weight + 1")
+    epsilon = 0.0 if spelling == "epsilon 0" else EPSILON
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * weight
 
 
 def run(mod: tvm.IRModule, arrays: list[np.ndarray]) -> np.ndarray:
@@ -38,16 +57,10 @@ def test_fires(spelling):
     assert tvm_ffi.structural_equal(mod, before)
     assert relax.analysis.check_well_formed(after)
     assert set(names(after)) <= {"nn.rms_norm", "add"} and names(after).count("nn.rms_norm") == 1
-    x, w = arguments(mod)
+    x, w = arguments(mod["main"])
     expected = exact_norm(x, w, spelling)
     np.testing.assert_allclose(run(after, [x, w]), expected, rtol=1e-5, atol=1e-5)
     assert tvm_ffi.structural_equal(RecognizeRMSNorm()(after), after)
-
-
-@pytest.mark.parametrize("other", OTHERS)
-def test_does_not_fire(other):
-    mod = edited(NORM, *OTHERS[other])
-    assert tvm_ffi.structural_equal(RecognizeRMSNorm()(mod), mod)
 
 
 @pytest.mark.parametrize("factor", NOT_WEIGHTS)
@@ -55,7 +68,7 @@ def test_other_factors_stay_outside(factor):
     mod = edited(NORM, *NOT_WEIGHTS[factor])
     after = RecognizeRMSNorm()(mod)
     assert names(after) == ["nn.rms_norm", "multiply"]
-    x, w = arguments(mod)
+    x, w = arguments(mod["main"])
     np.testing.assert_allclose(run(after, [x, w]), exact_norm(x, w), rtol=1e-5, atol=1e-5)
 
 
@@ -74,7 +87,7 @@ def test_a_layer_norm_is_the_rms_norm_of_the_centred_tensor():
     mod = edited(NORM, "r(x,", "r(centred,", "y(x,", "y(centred,", "square =", centred)
     after = RecognizeRMSNorm()(mod)
     assert names(after) == ["mean", "subtract", "nn.rms_norm"]
-    x, w = arguments(mod)
+    x, w = arguments(mod["main"])
     expected = exact_norm(x - x.mean(-1, keepdims=True), w)
     np.testing.assert_allclose(run(after, [x, w]), expected, rtol=1e-5, atol=1e-5)
 
@@ -101,7 +114,7 @@ def test_rounds_where_the_model_rounds(text, dtype):
     assert [str(call.ty.dtype) for call in calls_in(after["main"])] == [dtype] * len(expected)
     numbers = [
         array.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
-        for array in arguments(relax_module(NORM))
+        for array in arguments(relax_module(NORM)["main"])
     ]
     assert (run(after, numbers) == run(mod, numbers)).all()
 
@@ -110,7 +123,7 @@ def test_a_weight_of_another_dtype_is_not_rounded():
     mod = edited(ROUNDED_LAST, 'w: (8, "float16")', "w: (8,)", 'R.astype(w, "float32")', "w")
     after = RecognizeRMSNorm()(mod)
     assert names(after) == ["astype", "nn.rms_norm", "astype"]
-    assert (run(after, arguments(mod)) == run(mod, arguments(mod))).all()
+    assert (run(after, arguments(mod["main"])) == run(mod, arguments(mod["main"]))).all()
 
 
 def test_an_update_in_place_keeps_the_module_as_it_is():

@@ -26,7 +26,6 @@ from chapters.ch11_a_real_model.check_programs import (
     close,
     float_copies,
     function,
-    kernels_of,
     normal,
     random_codes,
     run,
@@ -34,6 +33,7 @@ from chapters.ch11_a_real_model.check_programs import (
     times,
     write,
 )
+from chapters.checking.programs import kernels_called
 from chapters.kit.cases.guarded import QUICK_HERE
 from chapters.kit.quantized.blocks import Form, pack
 from chapters.kit.quantized.dequantize import kernel, weight
@@ -74,7 +74,7 @@ def fuse_once_and_again(mod: tvm.IRModule) -> tvm.IRModule:
         other_order = through(FUSE[::-1])(mod)
     assert structural_equal(before, mod)
     assert structural_equal(fused, again)
-    assert kernels_of(other_order) == kernels_of(fused)
+    assert kernels_called(other_order) == kernels_called(fused)
     assert relax.analysis.check_well_formed(fused)
     return fused
 
@@ -107,7 +107,7 @@ def test_no_layer_keeps_a_float_matrix(form):
     assert [float_copies(lowered, (n, K)) for n in (N, 32, 16)] == [2, 1, 1]
     fused = fuse_once_and_again(lowered)
     assert [float_copies(fused, (n, K)) for n in (N, 32, 16)] == [0, 0, 0]
-    kinds = [name.split("_")[:2] for name in kernels_of(fused)]
+    kinds = [name.split("_")[:2] for name in kernels_called(fused)]
     assert kinds.count(["dequantize", "take"]) == 1 and kinds.count(["dequantize", "NT"]) == 3
 
     arrays = {
@@ -249,7 +249,7 @@ def test_epilogues_follow_in_the_same_kernel(name, scheduled):
         return [epilogue(times(x, matrix), bias, residual)]
 
     mod = through([*FUSE, *BEHIND])(function(step))
-    (only,) = kernels_of(mod)
+    (only,) = kernels_called(mod)
     if scheduled:
         mod = ScheduleCodedProducts(QUICK_HERE, exact=True)(mod)
         assert "tirx.is_scheduled" in mod[only].attrs
@@ -263,7 +263,7 @@ def test_the_kernels_of_the_layers_are_all_scheduled():
     net = Net(*(CodedMatrix(FORM, n, K) for n in (N, 32, 16)))
     mod, _ = exported(net, numbers=nn.spec.Tensor(["s"], "int32"))
     mod = ScheduleCodedProducts(QUICK_HERE)(through([*LOWER, *FUSE, *BEHIND])(mod))
-    products = [name for name in kernels_of(mod) if "NT_matmul" in name]
+    products = [name for name in kernels_called(mod) if "NT_matmul" in name]
     assert len(products) == 3
     assert all("tirx.is_scheduled" in mod[name].attrs for name in products)
 
@@ -293,7 +293,9 @@ def test_a_function_inside_a_block_does_not_end_it(monkeypatch):
 
     fused = through(FUSE)(function(step))
     assert not float_copies(fused)
-    assert [name.startswith("dequantize_NT_matmul") for name in kernels_of(fused)].count(True) == 2
+    assert [name.startswith("dequantize_NT_matmul") for name in kernels_called(fused)].count(
+        True
+    ) == 2
 
 
 def test_an_unused_write_stays_where_nothing_is_fused():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tvm import tirx
 
-from chapters.ch04_add_rms_norm.check_cases import kernels
+from chapters.checking.programs import kernels
 from chapters.kit.cases.add_norm import unfused
 from chapters.kit.gpu.cuda_resources import CompileError, compiled, resources
 from chapters.kit.gpu.targets import cuda

@@ -8,7 +8,8 @@ import tvm
 from tvm import te, tirx
 from tvm.script import tirx as T
 
-from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, poison, reference
+from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, reference
+from chapters.checking.programs import poison
 from chapters.kit.gpu import executors, wgsl_on_vulkan
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.launches import HostProgram, LaunchError

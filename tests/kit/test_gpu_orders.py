@@ -7,8 +7,9 @@ import pytest
 from tvm import tirx
 from tvm.tirx import IntImm, Var
 
-from chapters.ch04_add_rms_norm.check_cases import inputs, poison
+from chapters.ch04_add_rms_norm.check_cases import inputs
 from chapters.checking.gpu_kernels import arrays, exact
+from chapters.checking.programs import poison
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.decoder.llama_generator import random_weights

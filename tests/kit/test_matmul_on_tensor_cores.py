@@ -8,10 +8,11 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from chapters.ch08_gpu_targets.checks import CHOICES
+from chapters.ch08_gpu_targets.given import start_from_bias
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.gpu.cuda_resources import missing, ptx
 from chapters.kit.gpu.gpu_matmul import matmul_bias
-from chapters.kit.gpu.targets import cuda
+from chapters.kit.gpu.targets import CUDA, cuda
 from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 
@@ -69,3 +70,11 @@ def test_exercise_8_12_says_which_layers_the_rule_takes_to_tensor_cores(case):
         MatmulOnTensorCores(), matmul_bias(m, n, k, dtype), target_of(target.attrs["arch"])
     )
     assert ("mma_sync" in source) == (case in DLIGHT)
+
+
+def test_dlight_s_own_rule_declines_the_fused_layer():
+    """The premise of chapter 8's choice: the rule wants a block with two reads, and the fused block has three."""
+    fused, _ = start_from_bias(matmul_bias(128, 128, 128, "float32"))
+    funcs = matmul_bias(128, 128, 128, "float32"), fused.mod["main"]
+    taken = [dl.gpu.Matmul().apply(func, CUDA, False) is not None for func in funcs]
+    assert taken == [True, False]

@@ -17,7 +17,8 @@ import threading
 import numpy as np
 import pytest
 
-from chapters.ch04_add_rms_norm.check_cases import inputs, poison, reference
+from chapters.ch04_add_rms_norm.check_cases import inputs, reference
+from chapters.checking.programs import poison
 from chapters.kit.gpu import wgsl_on_vulkan
 from chapters.kit.gpu.executors import REQUIRED, required
 from chapters.kit.gpu.launches import HostProgram
