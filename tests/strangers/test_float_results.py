@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import tvm
 from tvm import relax, tirx
+from tvm.s_tir import SBlock
 from tvm.target import Target
 
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu, missing
 from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
+from chapters.kit.pipeline.merge_elementwise import MOST
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 
@@ -237,6 +239,15 @@ def test_kernels_grow_with_the_length_of_a_chain(target, step, times):
         times,
     ):  # one that doubles with each step ends at 8, before it takes minutes
         assert size(kernels(step, length, target)) <= 4 * length * one
+
+
+def test_a_long_chain_becomes_blocks_of_bounded_size():
+    """Each operator that is inlined reads the block that it enters, so its size decides the time to compile."""
+    mod = kernels(silu, 100, LLVM)
+    (func,) = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
+    blocks = nodes(func.body, SBlock)[:-1]  # without the root
+    stores = [len(nodes(block, tirx.BufferStore)) for block in blocks]
+    assert max(stores) <= MOST + 1 and len(blocks) <= 9
 
 
 @pytest.mark.parametrize(("step", "times"), STEPS)

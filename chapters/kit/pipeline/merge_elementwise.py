@@ -31,6 +31,7 @@ from chapters.kit.pipeline.unscheduled import map_unscheduled
 IF_THEN_ELSE = tvm.ir.Op.get("prim.if_then_else")
 # how deeply names may be nested: TVM lowers these in less than half a second, and a few more in minutes
 DEEPEST = 11
+MOST = 48  # names in a block
 DEEP = 4  # names that a function or an integer counts for
 
 
@@ -163,11 +164,14 @@ def _computes(body: tirx.Stmt) -> bool:
 
 
 def _is_full(block: SBlock, reader: SBlock) -> bool:
-    """Whether `reader` has a condition under which TVM could not lower the names of `block`, or would not round.
+    """Whether `reader` has names enough, or a condition under which TVM could not lower those of `block` or round.
 
-    What is under a condition is computed only where it holds, so StoreNames cannot store it. TVM lowers a few names
-    there, and with bfloat16 it rounds only what is stored.
+    A long chain becomes several blocks, so that the time to compile it is linear in its length. What is under a
+    condition is computed only where it holds, so StoreNames cannot store it. TVM lowers a few names there, and with
+    bfloat16 it rounds only what is stored.
     """
+    if len(nodes(reader.body, tirx.Let)) + len(nodes(block.body, tirx.Let)) >= MOST:
+        return True
     conditional = [call for call in nodes(reader.body, Call) if call.op == IF_THEN_ELSE]
     regions = [*block.reads, *block.writes]
     if any(str(region.source.dtype) == "bfloat16" for region in regions):
