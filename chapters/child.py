@@ -6,8 +6,8 @@ code, goes to a file that the parent can still read after the child is lost.
     with Child("package.module", "argument") as child:
         answer = child.ask({"any": "value"}, seconds=20)
 
-The module defines `answers(*arguments)`, which returns a function from question to answer. Only the standard library is
-needed here, so the child may be another interpreter (`python=`).
+The module defines `make_answerer(*arguments)`, which returns a function from question to answer. Only the standard
+library is needed here, so the child may be another interpreter (`python=`).
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def main(module: str, arguments: list[str]) -> None:
         os.register_at_fork(after_in_child=lambda: os.close(answers.fileno()))
     printed = _redirect_prints(folder / "printed")
     _limit()
-    answer = importlib.import_module(module).answers(*arguments)
+    answer = importlib.import_module(module).make_answerer(*arguments)
     stack = (folder / "stack").open("w", encoding="utf-8")
     faulthandler.enable(stack)  # only now: TVM's import sets a handler of its own for SIGSEGV
 

@@ -565,7 +565,7 @@ SENT = {  # the shape and dtype of every tensor that crosses
 }
 
 
-def named(func: relax.Function, *names: str) -> list[relax.Var]:
+def vars_named(func: relax.Function, *names: str) -> list[relax.Var]:
     """The variables of `func` that are called `names`."""
     found = {b.var.name: b.var for block in func.body.blocks for b in block.bindings}
     return [found[name] for name in names]
@@ -573,7 +573,7 @@ def named(func: relax.Function, *names: str) -> list[relax.Var]:
 
 def _crossings(impl, mod: tvm.IRModule, name: str, *starts: str) -> list[tuple]:
     func = mod[name]
-    result = impl.crossing_tensors(func, named(func, *starts))
+    result = impl.crossing_tensors(func, vars_named(func, *starts))
     wanted = "a list, empty if no tensor crosses"
     expect.returns(result, list, "Your crossing_tensors", "a list of Crossing", expected=wanted)
     return [(c.name, c.shape, str(c.ty.dtype), c.from_stage, c.to_stages) for c in result]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from chapters.kit.bench.matmul_peers import checked, operands
-from chapters.kit.bench.results import Shown, load, shown_as
+from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import measure
 from chapters.kit.draw.table import Table, duration
 
@@ -61,6 +61,6 @@ def pass_table(measured: dict) -> Table:
 TABLES = {"ch03_pass": pass_table}
 
 
-def shown(name: str) -> Shown:
+def show_results(name: str) -> SourcedTable:
     """Return the table of a results file with its source, or a sentence that says that it was not measured yet."""
-    return shown_as(load(name), 3, TABLES[name])
+    return sourced_table(load(name), 3, TABLES[name])

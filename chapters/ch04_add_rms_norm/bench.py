@@ -41,7 +41,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
     say(f"\n{cpu_table(cpu)}\n")
     found = {"ch04_cpu": cpu}
     if not registers.missing():
-        found[registers.NAME] = registers.counted()
+        found[registers.NAME] = registers.count_registers()
         say(f"\n{registers.table(found[registers.NAME])}\n")
     if missing():
         say(f"not measured on a GPU: {missing()}")
@@ -56,7 +56,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 # --- numbers ------------------------------------------------------------------------------------------
 
 
-def drawn(shape, dtype: str, seed: int) -> list[np.ndarray]:
+def draw_arrays(shape, dtype: str, seed: int) -> list[np.ndarray]:
     """x1, x2 and a weight, drawn in float32 and rounded to `dtype`, still as float32."""
     random = np.random.default_rng(seed)
     sizes = shape, shape, shape[-1:]
@@ -76,7 +76,7 @@ def numbers(shape, dtype: str, seed: int) -> list[np.ndarray]:
     """The arrays of `drawn` in `dtype`."""
     import ml_dtypes  # noqa: F401  so that NumPy knows bfloat16
 
-    return [array.astype(dtype) for array in drawn(shape, dtype, seed)]
+    return [array.astype(dtype) for array in draw_arrays(shape, dtype, seed)]
 
 
 def checked(norm, total, arrays, dtype: str = "") -> float:
@@ -183,7 +183,7 @@ def _torch_calls(name, shape, dtype, threads, seed):
     import torch
 
     torch.set_num_threads(threads)
-    arrays = drawn(shape, dtype, seed)
+    arrays = draw_arrays(shape, dtype, seed)
     tensors = [torch.from_numpy(array).to(getattr(torch, dtype)) for array in arrays]
 
     def eager(x1, x2, weight):
@@ -227,12 +227,12 @@ def cpu_table(measured: dict) -> Table:
 TABLES = ("ch04_cpu", "ch04_gpu", "ch04_registers")
 
 
-def shown(name: str):
+def show_results(name: str):
     """What a page shows of a results file, with its source, or a sentence that says that it was not measured yet."""
     from chapters.ch04_add_rms_norm import registers
-    from chapters.kit.bench.gpu_results import norm_shown
-    from chapters.kit.bench.results import load, shown_as
+    from chapters.kit.bench.gpu_results import show_norms
+    from chapters.kit.bench.results import load, sourced_table
 
     if name == "ch04_cpu":
-        return shown_as(load(name), 4, cpu_table)
-    return registers.shown() if name == registers.NAME else norm_shown(name, chapter=4)
+        return sourced_table(load(name), 4, cpu_table)
+    return registers.show_registers() if name == registers.NAME else show_norms(name, chapter=4)

@@ -10,7 +10,7 @@ import sys
 
 from chapters.ch04_add_rms_norm.gpu_norms import kernels
 from chapters.kit.bench.kernel_counts import compiler, save_counts
-from chapters.kit.bench.results import Shown, load, made_with
+from chapters.kit.bench.results import SourcedTable, load, made_with
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.cuda_resources import missing, resources
 from chapters.kit.gpu.launches import HostProgram
@@ -21,7 +21,7 @@ ARCHITECTURES = ("sm_80", "sm_90a", "sm_100a")
 DECODE = (2, 1, 8192), "bfloat16"  # the number of rows is not compiled in
 
 
-def counted(architectures: tuple[str, ...] = ARCHITECTURES) -> dict:
+def count_registers(architectures: tuple[str, ...] = ARCHITECTURES) -> dict:
     """{architecture: {kernel: {registers, spilled_bytes, shared_bytes}}}, and the compiler, for DECODE."""
     found: dict = {}
     for arch in architectures:
@@ -48,21 +48,21 @@ def table(measured: dict) -> Table:
     return Table(header, rows)
 
 
-def shown() -> Shown:
+def show_registers() -> SourcedTable:
     """The table, counted now if the compiler is installed, else from the results file."""
     if not missing():
-        now = counted()
-        return Shown(table(now), f"{now['compiler']}, counted while this page was built")
+        now = count_registers()
+        return SourcedTable(table(now), f"{now['compiler']}, counted while this page was built")
     results = load(NAME)
     if results is None:
-        return Shown(None, f"Not counted yet: {missing()}.")
+        return SourcedTable(None, f"Not counted yet: {missing()}.")
     measured = results["measured"]
-    return Shown(table(measured), f"{measured['compiler']}; {made_with(results)}")
+    return SourcedTable(table(measured), f"{measured['compiler']}; {made_with(results)}")
 
 
 def main() -> int:
     """Count, print, and write the results file; exit status 1 if the compiler is missing."""
-    return save_counts(NAME, counted, table, missing(), f"python -m {__spec__.name}")
+    return save_counts(NAME, count_registers, table, missing(), f"python -m {__spec__.name}")
 
 
 if __name__ == "__main__":

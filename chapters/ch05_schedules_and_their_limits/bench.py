@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from chapters.kit.bench.matmul_peers import TOLERANCE, checked, numbers, operands
-from chapters.kit.bench.results import Shown, load, shown_as
+from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import MissingPeer, measure
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.draw.table import Table, duration
@@ -251,6 +251,6 @@ def decode_table(seconds: dict) -> Table:
 TABLES = {"ch05_kernels": kernel_table, "ch05_amx": amx_table, "ch05_decode": decode_table}
 
 
-def shown(name: str) -> Shown:
+def show_results(name: str) -> SourcedTable:
     """The table of a results file with its source, or a sentence that says that it was not measured yet."""
-    return shown_as(load(name), 5, TABLES[name])
+    return sourced_table(load(name), 5, TABLES[name])

@@ -1008,7 +1008,7 @@ def observe_5_13(impl):
 
 
 def _observe_schedule(schedule, rows):
-    def told(target):
+    def describe_loops(target):
         func = schedule(products.unscheduled(rows, 64, 64), target)
         loops = [one for loops in products.loops_of_sums(func) for one in loops]
         vectors = [int(one.loop.extent) for one in loops if one.vectorized]
@@ -1021,7 +1021,7 @@ def _observe_schedule(schedule, rows):
         out = products.run(func, products.array(1, 24, 32), products.array(2, *rows, 32), target)
         return np.round(out, 2).tolist()
 
-    return [lambda: told(products.NARROW), lambda: told(products.WIDE), numbers]
+    return [lambda: describe_loops(products.NARROW), lambda: describe_loops(products.WIDE), numbers]
 
 
 def test_5_14_any_number_of_rows(impl) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from chapters.kit.bench.results import Several, Shown, load, not_yet, shown_as
+from chapters.kit.bench.results import Several, SourcedTable, load, not_yet, sourced_table
 from chapters.kit.bench.timing import MissingPeer, measure
 from chapters.kit.cpu.int8_numbers import expected, numbers
 from chapters.kit.draw.table import Table
@@ -91,12 +91,12 @@ def _predicted(elements: int, k: int, fused: float, bias_pass: float) -> float:
     return earlier(6).predicted_speedup(k, 2 * elements * k / arithmetic, traffic)
 
 
-def shown() -> Shown | Several:
+def show_results() -> SourcedTable | Several:
     """The tables of the results file with their source, or a sentence that says that it was not measured yet."""
     found = load("ch06_int8")
     if found is None:
         return not_yet(6)
-    return Several([shown_as(found, 6, speedups), beside_torch(found["measured"])])
+    return Several([sourced_table(found, 6, speedups), beside_torch(found["measured"])])
 
 
 # --- peers: each runs in its own process --------------------------------------------------------------

@@ -135,7 +135,7 @@ def judge(case: Case, fuse: Callable) -> tuple[str, str]:
 # --- many cases, in children ----------------------------------------------------------------------
 
 
-def answers() -> Callable[[list[str]], tuple[str, str]]:
+def make_answerer() -> Callable[[list[str]], tuple[str, str]]:
     """The function that a child runs: a question is [primitive, name of a case], the answer is what `judge` returns."""
     primitives = {"ours": earlier(7).fuse_epilogue, "built-in": fuse_with_builtin}
     return lambda question: judge(CASES[question[1]], primitives[question[0]])

@@ -214,6 +214,6 @@ def by_dlight(layer: Layer):
 TABLES = gpu_results.SHOWN
 
 
-def shown(name: str):
+def show_results(name: str):
     """The tables of a results file with their source, or a sentence that says that it was not measured yet."""
     return TABLES[name]()

@@ -175,7 +175,7 @@ _LINEAR_SHAPES = ((ROWS, SIZE), (SIZE, SIZE), (SIZE,))
 # --- what Triton makes of the kernels -------------------------------------------------------------
 
 
-def counted(kernel, constants: dict[str, object], **options) -> dict:
+def count_registers(kernel, constants: dict[str, object], **options) -> dict:
     """How often instructions occur in the PTX of a Triton kernel for sm_90, and its bytes of shared memory.
 
     kernel: its numbers are epsilon or int32, its other arguments pointers to DTYPE.
@@ -232,15 +232,17 @@ def _counts(texts: dict[str, str]) -> dict[str, dict]:
     stages, warps = map(int, options.groups())
     with _h100():
         return {
-            f"{NORM}: our Triton": counted(_add_norm, {"BLOCK": SIZE}, num_warps=4),
-            f"{NORM}: Inductor, R0_BLOCK=2048": counted(
+            f"{NORM}: our Triton": count_registers(_add_norm, {"BLOCK": SIZE}, num_warps=4),
+            f"{NORM}: Inductor, R0_BLOCK=2048": count_registers(
                 _as_kernel(texts[NORM]), {"XBLOCK": 1, "R0_BLOCK": 2048}, num_warps=16
             ),
-            f"{LINEAR}: our Triton": counted(_linear_gelu, FIRST_TILE, num_warps=8, num_stages=3),
-            f"{LINEAR}: Inductor, default": counted(
+            f"{LINEAR}: our Triton": count_registers(
+                _linear_gelu, FIRST_TILE, num_warps=8, num_stages=3
+            ),
+            f"{LINEAR}: Inductor, default": count_registers(
                 _as_kernel(texts[LINEAR]), {"XBLOCK": 1024}, num_warps=4
             ),
-            f"{LINEAR}: Inductor, max-autotune": counted(
+            f"{LINEAR}: Inductor, max-autotune": count_registers(
                 _as_kernel(texts[TUNED]), {}, num_warps=warps, num_stages=stages
             ),
         }

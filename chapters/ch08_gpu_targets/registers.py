@@ -14,7 +14,7 @@ from tvm import tirx
 
 from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile
 from chapters.kit.bench.kernel_counts import compiler, save_counts
-from chapters.kit.bench.results import Shown, load, made_with
+from chapters.kit.bench.results import SourcedTable, load, made_with
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.cuda_resources import Resources, missing
 from chapters.kit.gpu.gpu_matmul import matmul_bias
@@ -63,7 +63,7 @@ def kernels(arch: str = ARCH) -> dict[str, Callable[[], tirx.PrimFunc]]:
     }
 
 
-def counted(architectures: Iterable[str] = ARCHITECTURES) -> dict:
+def count_registers(architectures: Iterable[str] = ARCHITECTURES) -> dict:
     """{architecture: {kernel: its counts}}, and the compiler. Takes a minute for all architectures."""
     found: dict = {}
     for arch in architectures:
@@ -89,20 +89,22 @@ def table(measured: dict) -> Table:
     return resources_of(counted, earlier(8).occupancy)
 
 
-def shown(*architectures: str) -> Shown:
+def show_registers(*architectures: str) -> SourcedTable:
     """The results file's table for these architectures, or all of them."""
     results = load(NAME)
     if results is None:
-        return Shown(None, f"Not counted yet: `python -m {__name__}` does it, without a GPU.")
+        return SourcedTable(
+            None, f"Not counted yet: `python -m {__name__}` does it, without a GPU."
+        )
     measured = results["measured"]
     kept = {a: k for a, k in measured["kernels"].items() if a in (architectures or ARCHITECTURES)}
     source = f"{measured['compiler']}; {made_with(results)}"
-    return Shown(table({"kernels": kept}), source)
+    return SourcedTable(table({"kernels": kept}), source)
 
 
 def main() -> int:
     """Count, print, and write the results file; exit status 1 if the compiler is missing."""
-    return save_counts(NAME, counted, table, missing(), f"python -m {__spec__.name}")
+    return save_counts(NAME, count_registers, table, missing(), f"python -m {__spec__.name}")
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from chapters.ch08_gpu_targets.given import ThreadTile
 from chapters.ch08_gpu_targets.registers import SIZE
 from chapters.kit.bench.kernel_counts import compiler, save_counts
-from chapters.kit.bench.results import Shown, load
+from chapters.kit.bench.results import SourcedTable, load
 from chapters.kit.draw.stepper import Panel, Stepper, attributes, changing
-from chapters.kit.draw.table import Table, counted
+from chapters.kit.draw.table import Table, count_noun
 from chapters.kit.gpu.cuda_resources import Resources, missing
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.gpus import BOARDS, Board, architecture
@@ -87,11 +87,13 @@ def table(measured: dict) -> Table:
 # --- the picture ----------------------------------------------------------------------------------
 
 
-def shown() -> Stepper | Shown:
+def show_tile_sizes() -> Stepper | SourcedTable:
     """The picture, with a panel per board; a sentence if nothing has been counted."""
     results = load(NAME)
     if results is None:
-        return Shown(None, f"Not counted yet: `python -m {__name__}` does it, without a GPU.")
+        return SourcedTable(
+            None, f"Not counted yet: `python -m {__name__}` does it, without a GPU."
+        )
     measured = results["measured"]
     start = list(itertools.product(BLOCKS, OWN, STEPS)).index(START)
     panels = [_panel(BOARDS[name], measured["tiles"]) for name in SHOWN]
@@ -160,7 +162,7 @@ def _panel(board: Board, found: dict) -> Panel:
 
 def _told(one: State) -> str:
     spills = f"{one.spilled:,} bytes spilled" if one.spilled else "nothing spilled"
-    blocks = counted(one.resident, "block")
+    blocks = count_noun(one.resident, "block")
     return f"{one.used.registers} registers, {spills}; {blocks} resident, occupancy {100 * one.share:.1f} %"
 
 

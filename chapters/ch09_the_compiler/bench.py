@@ -18,7 +18,7 @@ import numpy as np
 
 from chapters.ch09_the_compiler import bench_epilogues
 from chapters.ch09_the_compiler.decoder_inputs import checked, read_inputs, write_inputs
-from chapters.kit.bench.results import Shown, load, shown_as
+from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import Peer, compare
 from chapters.kit.draw.table import Table, duration
 from chapters.kit.pipeline.scoreboard import size
@@ -83,11 +83,11 @@ def table_of(measured: dict) -> Table:
     return Table((*times, "launches", "bytes moved", "planned"), rows)
 
 
-def shown(name: str) -> Shown:
+def show_results(name: str) -> SourcedTable:
     """The table of one decoder, or of the epilogues, from its results file, for a page."""
     if name == "epilogues":
-        return bench_epilogues.shown()
-    return shown_as(load("ch09_decoder"), 9, lambda measured: table_of(measured[name]))
+        return bench_epilogues.show_epilogues()
+    return sourced_table(load("ch09_decoder"), 9, lambda measured: table_of(measured[name]))
 
 
 # --- peers: each runs in its own process ----------------------------------------------------------------

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from chapters.kit.bench.results import Shown, load, shown_as
+from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import compiled_by_torch, measure
 from chapters.kit.draw.table import Table, duration
 
@@ -88,9 +88,9 @@ def table_of(measured: dict) -> Table:
     return Table(header, table, note)
 
 
-def shown() -> Shown:
+def show_epilogues() -> SourcedTable:
     """The table from the results file, for a page."""
-    return shown_as(load("ch09_epilogues"), 9, table_of)
+    return sourced_table(load("ch09_epilogues"), 9, table_of)
 
 
 # --- peers: each runs in its own process --------------------------------------------------------------

@@ -1232,7 +1232,7 @@ def observe_9_9(impl):
 # --- 9.10 ------------------------------------------------------------------------------------------
 
 
-def counted(layers: int) -> dict[str, int]:
+def count_launches(layers: int) -> dict[str, int]:
     """Launches of a decode step, by lowering it."""
     mod = decoder(replace(SMALL, num_hidden_layers=layers), "float32", ["decode"])[0]
     passes = phases(QUICK, *[name for name in reference.phases(QUICK) if name != "vm"])
@@ -1253,7 +1253,7 @@ def test_9_10_agrees_with_the_compiler(impl) -> None:
             "launches nothing: it is a view."
         )
         yours = impl.launches_a_step(layers)
-        LAUNCHES.each_predicted(yours, counted(layers), "launches_a_step", what, why=why)
+        LAUNCHES.each_predicted(yours, count_launches(layers), "launches_a_step", what, why=why)
 
 
 def observe_9_10(impl):

@@ -42,7 +42,7 @@ from chapters.ch11_a_real_model.bench_inputs import (
     write_inputs,
 )
 from chapters.child import ROOT
-from chapters.kit.bench.results import Shown, load, shown_as
+from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import Peer, Timing, compare
 from chapters.kit.draw.bars import Bars
 from chapters.kit.draw.table import Table
@@ -196,10 +196,10 @@ def table_of(measured: dict) -> Table:
     return Table((*header, "of reading them", "prefill, tokens/s"), rows, note)
 
 
-def shown(name: str) -> Shown:
+def show_results(name: str) -> SourcedTable:
     """One of TABLES from its results file, for a page. The perplexity has a command of its own."""
     if name == "perplexity":
         from chapters.ch11_a_real_model import perplexity
 
-        return perplexity.shown()
-    return shown_as(load("ch11_chat"), 11, lambda measured: tables(measured)[name])
+        return perplexity.show_perplexity()
+    return sourced_table(load("ch11_chat"), 11, lambda measured: tables(measured)[name])

@@ -138,7 +138,7 @@ def readers_fooled(raw: np.ndarray) -> list[str]:
     ]
 
 
-def told(impl) -> dict[str, np.ndarray]:
+def telling_blocks(impl) -> dict[str, np.ndarray]:
     found = impl.telling_blocks()
     expect.has_keys(found, given.CARELESS, "`telling_blocks` does not return one block per reader.")
     for name, raw in found.items():
@@ -154,7 +154,7 @@ def told(impl) -> dict[str, np.ndarray]:
 
 def test_11_2_alone(impl) -> None:
     """each reader alone misreads its block"""
-    for name, raw in told(impl).items():
+    for name, raw in telling_blocks(impl).items():
         fooled = readers_fooled(raw)
         what = f"The reader “{name}” reads your block for “{name}” correctly."
         why = "Look at the block's scale, minimum and codes. With these values the reader's fault has no effect."
@@ -170,7 +170,7 @@ def test_11_2_alone(impl) -> None:
 
 def observe_11_2(impl):
     def fooled() -> str:
-        return str({name: readers_fooled(raw) for name, raw in told(impl).items()})
+        return str({name: readers_fooled(raw) for name, raw in telling_blocks(impl).items()})
 
     return [fooled, lambda: str(sorted(impl.telling_blocks()))]
 
@@ -178,7 +178,7 @@ def observe_11_2(impl):
 # --- 11.3 -----------------------------------------------------------------------------------------
 
 
-def counted() -> dict[str, int]:
+def count_bytes() -> dict[str, int]:
     """What one token of TinyLlama reads, from its sizes."""
     hidden, inner, layers, vocabulary, kv = 2048, 5632, 22, 32000, 256
     layer = (hidden + 2 * kv) * hidden + hidden * hidden + 2 * inner * hidden + hidden * inner
@@ -195,7 +195,7 @@ def test_11_3_counted(impl) -> None:
     """megabytes and tokens per second, counted from the sizes of the matrices"""
     BYTES.each_predicted(
         impl.predicted_decode(),
-        counted(),
+        count_bytes(),
         "`predicted_decode`",
         "Your number for “{}” is wrong.",
         why="List the matrices that one token reads whole, with their rows and columns. The embedding does not "
@@ -205,7 +205,7 @@ def test_11_3_counted(impl) -> None:
 
 
 def observe_11_3(impl):
-    return [lambda key=key: str(impl.predicted_decode()[key]) for key in counted()]
+    return [lambda key=key: str(impl.predicted_decode()[key]) for key in count_bytes()]
 
 
 # --- 11.4 -----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 
 from chapters.ch11_a_real_model.passes import phases
-from chapters.kit.bench.results import Shown, load, save, shown_as
+from chapters.kit.bench.results import SourcedTable, load, save, sourced_table
 from chapters.kit.chat.model_cache import cached_model
 from chapters.kit.chat.perplexity import measure
 from chapters.kit.draw.table import Table
@@ -55,9 +55,9 @@ def kinds(results: dict) -> Table:
     return Table(header, rows, "The last column has all other matrices in Q4_0.")
 
 
-def shown(table: Callable[[dict], Table] = variants) -> Shown:
+def show_perplexity(table: Callable[[dict], Table] = variants) -> SourcedTable:
     """A table of the results file, for a page."""
-    return shown_as(load(NAME), 11, table)
+    return sourced_table(load(NAME), 11, table)
 
 
 def _loss(entry: dict) -> str:

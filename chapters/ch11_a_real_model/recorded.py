@@ -11,7 +11,7 @@ import textwrap
 from types import SimpleNamespace
 
 from chapters.kit.bench.results import load, made_with, save
-from chapters.kit.chat.conversation import reply, told
+from chapters.kit.chat.conversation import describe_turn, reply
 
 NAME = "ch11_conversation"
 COMMAND = "python -m chapters.ch11_a_real_model.recorded"
@@ -45,7 +45,7 @@ def text() -> str:
     lines = ["$ python -m chapters chat"]
     for turn in results["measured"]["turns"]:
         lines += [f"> {turn['user']}", turn["answer"]]
-        lines.append(told(turn))
+        lines.append(describe_turn(turn))
     wrapped = (textwrap.fill(line, WIDTH) for line in [*lines, "", made_with(results)])
     return "\n".join(wrapped)
 

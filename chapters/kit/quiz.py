@@ -30,7 +30,7 @@ class Question:
     because: str
     show: str | Callable[[], str] = ""
 
-    def shown(self) -> str:
+    def render(self) -> str:
         """The text of `show`, computed now if it is a function."""
         return self.show() if callable(self.show) else self.show
 
@@ -62,7 +62,7 @@ class Cards(Drawing):
         question, count = self.questions[number], len(self.questions)
         right = question.answer()
         place = f'<span class="question-place">{number + 1} of {count}</span> ' * (count > 1)
-        shown = question.shown().rstrip()
+        shown = question.render().rstrip()
         # `dialog` keeps Enter from sending the form where scripts do not run
         return (
             f'<form class="question" method="dialog" data-right="{right}" data-search-exclude><fieldset>'

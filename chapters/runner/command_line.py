@@ -14,7 +14,7 @@ from chapters.runner import learner_file
 from chapters.runner.copies import follow_checkout
 from chapters.runner.course import CourseError, chapters
 from chapters.runner.progress import one_at_a_time
-from chapters.runner.terminal import shown
+from chapters.runner.terminal import relative
 from chapters.whose_code import LEARNER, about_learner, decide
 
 NAMES = ("status", "next", "check", "hint", "watch", "diff", "reset", "restore", "update", "quiz")
@@ -86,7 +86,7 @@ def _look_after_answers(command: ModuleType) -> None:
         print(said)
     made = learner_file.make_missing()
     for path in made:
-        print(f"Made {shown(path)}, where you write your answers.")
+        print(f"Made {relative(path)}, where you write your answers.")
     status, restore = COMMANDS["status"], COMMANDS["restore"]
     asked = [c for c in chapters() if command in (status, restore) or c.stub in made]
     offers = {c: said for c in asked if (said := restore.offer(c))}

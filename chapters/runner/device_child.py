@@ -111,7 +111,7 @@ class DeviceChild(contextlib.AbstractContextManager):
 # --- in the child ---------------------------------------------------------------------------------
 
 
-def answers(asked: str, remote: str) -> Callable[[dict], dict]:
+def make_answerer(asked: str, remote: str) -> Callable[[dict], dict]:
     """A function that answers questions about the device `asked` ("" for the first) of this machine or `remote`."""
     if not remote:
         importlib.import_module("chapters.kit.machine").load_torch_first()

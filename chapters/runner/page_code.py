@@ -84,7 +84,7 @@ class Namespace:
         return {"names": names, "lines": lines, "line": here[-1] if here else None}
 
 
-def answers(name: str) -> Callable[[dict], dict]:
+def make_answerer(name: str) -> Callable[[dict], dict]:
     """What a child runs: executes {"code", "line"} and answers {"shown": [{"at", "html" or "text"}], "error"}.
 
     at: the number of bytes that the block had printed before the value was shown. The parent reads the printed text.

@@ -26,7 +26,7 @@ def bar(done: int, total: int, width: int = 20) -> str:
     return "█" * filled + "░" * (width - filled)
 
 
-def shown(path: Path) -> str:
+def relative(path: Path) -> str:
     """`path` relative to the current folder, or absolute if that is on another drive or has been removed."""
     try:
         return os.path.relpath(path)
@@ -45,9 +45,9 @@ def saved_meanwhile(chapter: Chapter) -> str:
 def place(chapter: Chapter, exercise: Exercise) -> str:
     """Where to edit: `file:line`, as terminals and editors make clickable."""
     if not chapter.stub.exists():
-        return shown(chapter.stub)
+        return relative(chapter.stub)
     line = first_line(chapter.stub.read_text(encoding="utf-8", errors="replace"), exercise.id)
-    return f"{shown(chapter.stub)}:{line}"
+    return f"{relative(chapter.stub)}:{line}"
 
 
 def describe(chapter: Chapter, exercise: Exercise) -> str:
@@ -55,5 +55,5 @@ def describe(chapter: Chapter, exercise: Exercise) -> str:
     return (
         f"{exercise.id}  {exercise.title} ({exercise.kind}, {exercise.minutes} min)\n"
         f"     edit {place(chapter, exercise)}\n"
-        f"     read {shown(chapter.lesson)}, “Exercise {exercise.id}”"
+        f"     read {relative(chapter.lesson)}, “Exercise {exercise.id}”"
     )

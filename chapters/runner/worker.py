@@ -1,6 +1,6 @@
 """What the child process does in which answers run: one check, or the diagnosis of the check that failed last.
 
-The child is a `chapters.child.Child`; `answers` is what that starts.
+The child is a `chapters.child.Child`; `make_answerer` is what that starts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chapters.runner.loading import Answer, last_line, load, where
 from chapters.runner.regions import fingerprint
 
 
-def answers() -> Callable[[dict], object]:
+def make_answerer() -> Callable[[dict], object]:
     """Import TVM, and return the function that answers the engine's questions."""
     import tvm
 

@@ -13,7 +13,7 @@ from chapters.kit.draw.bars import Bar
 from chapters.kit.draw.table import Table, duration, si
 from chapters.runner.course import chapter
 from docs.pages import plots
-from docs.pages.plots import named
+from docs.pages.plots import display_name
 
 OURS = ("ours", "fusion_by_hand")
 # kernels that do only a part of the work: their time is not a speed of the whole
@@ -117,7 +117,7 @@ def _matmul_speed(n: int, k: int, threads: int, by_rows: dict[str, dict]) -> plo
         "With few rows, reading w takes the time. The line is what the registers reach when no operand comes from "
         "memory."
     )
-    table = Table(("rows of x", *map(named, names)), rows)
+    table = Table(("rows of x", *map(display_name, names)), rows)
     return plots.figure(draw, title, caption, table, claim=_matmul_claim(threads, by_rows))
 
 
@@ -219,7 +219,7 @@ def _norm_claim(dtype: str, cases: list[plots.Size]) -> str:
         f"Our kernel moves {si(largest.bytes, 'B')} of {dtype} in {duration(seconds['ours'])}; a copy of as many "
         f"bytes takes {duration(seconds['copy'])}"
     )
-    claim += f", the next best, {named(best)}, {duration(seconds[best])}." if best else "."
+    claim += f", the next best, {display_name(best)}, {duration(seconds[best])}." if best else "."
     worst = max(cases, key=lambda case: case.seconds["ours"] / case.seconds["copy"])
     behind = worst.seconds["ours"] / worst.seconds["copy"]
     if behind >= 1.2:
@@ -326,13 +326,13 @@ def _decode_speed(decoder: str, seconds: dict[str, float]) -> plots.Figure:
         for end in (" decode", " prefill")
     )
     entries = [Bar(name, 1 / time, _count(1 / time)) for name, time in times.items()]
-    rows = [(named(name), si(time, "s"), _count(1 / time)) for name, time in times.items()]
+    rows = [(display_name(name), si(time, "s"), _count(1 / time)) for name, time in times.items()]
     claim = ""
     if ahead := _ahead(times):
-        claim = f"Our decode step is {_times(ahead)} as fast as that of {named(_best(times))}, the next best"
+        claim = f"Our decode step is {_times(ahead)} as fast as that of {display_name(_best(times))}, the next best"
         prefill = _ahead(prefills)
         claim += (
-            f"; our prefill {prefill:.2g} times as fast as {named(_best(prefills))}'s."
+            f"; our prefill {prefill:.2g} times as fast as {display_name(_best(prefills))}'s."
             if prefill
             else "."
         )
@@ -417,7 +417,8 @@ def chat_speed(measured: dict) -> list[plots.Figure]:
         rates = {name: tokens / seconds for name, seconds in times.items() if seconds}
         entries = [Bar(name, rate, f"{rate:,.0f}") for name, rate in rates.items()]
         rows = [
-            (named(name), si(tokens / rate, "s"), f"{rate:,.0f}") for name, rate in rates.items()
+            (display_name(name), si(tokens / rate, "s"), f"{rate:,.0f}")
+            for name, rate in rates.items()
         ]
         if function == "decode":
             title = f"SmolLM2-135M: one token after {context}, on {_threads(threads)}"

@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 
 from chapters.kit.bench.results import load, not_yet
-from chapters.kit.chat.conversation import told
+from chapters.kit.chat.conversation import describe_turn
 from chapters.kit.draw.bars import Bar, Bars
 from chapters.kit.draw.picture import Picture, picture
 from chapters.kit.draw.stepper import Panel, Stepper, belongs
@@ -76,7 +76,7 @@ def conversation() -> Part:
     said = (
         '<span class="front-typed">$ python -m chapters chat</span>\n'
         f'<span class="front-typed">&gt; {html.escape(turn["user"])}</span>\n'
-        f"{html.escape(turn['answer'])}\n<b>{told(turn)}</b>"
+        f"{html.escape(turn['answer'])}\n<b>{describe_turn(turn)}</b>"
     )
     where = f"Recorded {results['date']} on {results['cores']} cores of an {results['device']}."
     return Part(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from chapters.kit.bench import gpu_results as tables
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point, best_of
 from chapters.kit.bench.gpu_gelu_bench import EAGER as EAGER_GELU
-from chapters.kit.bench.results import Several, Shown, not_yet
+from chapters.kit.bench.results import Several, SourcedTable, not_yet
 from chapters.kit.draw.bars import Bar
 from chapters.kit.draw.table import Table, si
 from docs.pages.folded import Folded
@@ -241,7 +241,7 @@ def _by_dtype(
 
 def _measured(
     name: str, chapter: int, draw: Callable[[list[dict], dict], list[Figure]]
-) -> Several | Shown:
+) -> Several | SourcedTable:
     """The figures of a results file and how it was made; its tables if there is nothing to draw."""
     results = tables.load(name)
     if results is None:
@@ -252,30 +252,32 @@ def _measured(
 
 SHOWN = {
     "ch04_gpu": lambda: _measured("ch04_gpu", 4, norm_figures),
-    "roofline": lambda: tables.roofline_shown(_roofline),
+    "roofline": lambda: tables.show_roofline(_roofline),
     **{name: lambda n=name, draw=draw: _measured(n, 8, draw) for name, draw in FIGURES.items()},
 }
 
 
-def on_a_gpu() -> Several | Shown:
+def on_a_gpu() -> Several | SourcedTable:
     """What `bench 8` measured: each file's figures in its first dtype, tables of the others; a line without a file."""
     found = {name: results for name in FIGURES if (results := tables.load(name))}
     if not found:
         return not_yet(8)
     shown: list[object] = []
-    folded: dict[str, list[Shown | Table]] = {}
+    folded: dict[str, list[SourcedTable | Table]] = {}
     for name, results in found.items():
         first, *others = _by_dtype(results, FIGURES[name]).items()
         shown += first[1]
         for dtype, figures in others:
             for figure in figures:
-                folded.setdefault(dtype, []).extend((Shown(None, figure.claim), figure.table))
+                folded.setdefault(dtype, []).extend(
+                    (SourcedTable(None, figure.claim), figure.table)
+                )
     drawn = SHOWN["roofline"]()
     shown += drawn.parts[:1] if isinstance(drawn, Several) else []
     shown += [Folded(f"The same in {dtype}", figures) for dtype, figures in folded.items()]
     shown += [_in_graphs(found["ch08_norm"])] if "ch08_norm" in found else []
     sources = dict.fromkeys(tables.source(results).source for results in found.values())
-    return Several([*shown, *(Shown(None, one) for one in sources)])
+    return Several([*shown, *(SourcedTable(None, one) for one in sources)])
 
 
 def _in_graphs(results: dict) -> Folded | Several:
@@ -283,5 +285,5 @@ def _in_graphs(results: dict) -> Folded | Several:
     cases = [case for case in results["measured"]["cases"] if case["graph_seconds"]]
     if not cases:
         return Several([])
-    verdict = Shown(None, _verdict(cases, tables.NORM_OURS, "graph_seconds"))
+    verdict = SourcedTable(None, _verdict(cases, tables.NORM_OURS, "graph_seconds"))
     return Folded("Add and RMSNorm in a CUDA graph", [verdict, tables.graph_table(cases)])

@@ -122,7 +122,7 @@ def figure(
     return Figure(_in_page(written.getvalue(), title), title, caption, table, claim)
 
 
-def named(name: str) -> str:
+def display_name(name: str) -> str:
     """The name of a contender on every plot: "fusion_by_hand, bias" is "this course, bias"."""
     fitting = [begin for begin in NAMES if name == begin or name.startswith(f"{begin},")]
     if not fitting:
@@ -133,7 +133,7 @@ def named(name: str) -> str:
 
 def contender(name: str) -> str:
     """The colour of a contender; "" if it is none."""
-    name = named(name)
+    name = display_name(name)
     fitting = [begin for begin in CONTENDERS if name.startswith(begin)]
     return CONTENDERS[max(fitting, key=len)] if fitting else ""
 
@@ -193,13 +193,13 @@ def draw_series(axes, series: Sequence[Series]) -> None:
         seen.add(drawn)
         axes.plot(
             *zip(*sorted(one.points), strict=True),
-            label=named(one.name),
+            label=display_name(one.name),
             color=drawn,
             marker=MARKERS[number % len(MARKERS)],
             fillstyle="full" if number < len(MARKERS) else "none",
             linestyle=style if one.joined else "",
         )
-    longest = max(len(named(one.name)) for one in series)
+    longest = max(len(display_name(one.name)) for one in series)
     columns = 3 if longest < 13 else 2 if longest < 25 else 1
     axes.figure.legend(loc="outside lower left", ncols=columns, frameon=False)
 
@@ -269,7 +269,11 @@ def bandwidth(
     rows = [(s.name, si(s.bytes, "B"), *(_share_of_copy(n, s) for n in others)) for s in sizes]
     caption = f"The table gives shares of the speed of a copy at the same size, in the same rounds. {caption}".strip()
     return figure(
-        draw, title, caption, Table(("case", "moves", *map(named, others)), rows), claim=claim
+        draw,
+        title,
+        caption,
+        Table(("case", "moves", *map(display_name, others)), rows),
+        claim=claim,
     )
 
 
@@ -291,7 +295,12 @@ def bars(
     """Horizontal bars. words: what their length means. limit: a value and its name, a line across the bars."""
     mark, line = limit or (None, "")
     drawn = [
-        replace(one, name=named(one.name), ours=one.ours or contender(one.name) == OURS, mark=mark)
+        replace(
+            one,
+            name=display_name(one.name),
+            ours=one.ours or contender(one.name) == OURS,
+            mark=mark,
+        )
         for one in entries
     ]
     heading = f"{words}; the line: {line}" if line else words

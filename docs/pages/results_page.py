@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from chapters.kit.bench import peak
-from chapters.kit.bench.results import FOLDER, Several, Shown, load, made_with, not_yet
+from chapters.kit.bench.results import FOLDER, Several, SourcedTable, load, made_with, not_yet
 from chapters.kit.draw.table import Table, si
 from chapters.runner.course import chapter
 from docs.pages.cpu_results import PLOTS
@@ -47,7 +47,7 @@ COLUMNS = {
 }
 
 
-def of_chapter(number: int) -> Several | Shown:
+def of_chapter(number: int) -> Several | SourcedTable:
     """Everything that `bench <number>` measured: a chart for each claim, then all tables, folded; or a note."""
     tables = [part for part in _tables(number) if not _empty(part)]
     if not tables:
@@ -60,22 +60,25 @@ def of_chapter(number: int) -> Several | Shown:
                 f"Measured {results['date']} on {results['cores']} cores of an {results['device']}."
             )
             charts += [replace(drawn, measured=where) for drawn in plot(results["measured"])]
-    words = [Shown(None, COLUMNS[number])] if number in COLUMNS else []
+    words = [SourcedTable(None, COLUMNS[number])] if number in COLUMNS else []
     return Several([*charts, Folded(f"All tables of bench {number}", [*words, *tables])])
 
 
 def _tables(number: int) -> list:
     bench = importlib.import_module(f"chapters.{chapter(number).slug}.bench")
     if hasattr(bench, "TABLES"):
-        return [drawn(name) if name in SHOWN else bench.shown(name) for name in bench.TABLES]
-    return [bench.shown()]
+        return [
+            draw_results(name) if name in SHOWN else bench.show_results(name)
+            for name in bench.TABLES
+        ]
+    return [bench.show_results()]
 
 
 def _empty(part: object) -> bool:
-    return isinstance(part, Shown) and part.table is None and "Not yet" in part.source
+    return isinstance(part, SourcedTable) and part.table is None and "Not yet" in part.source
 
 
-def drawn(name: str):
+def draw_results(name: str):
     """The measurements of a GPU called `name`: "roofline", or the plots and tables of one results file."""
     return SHOWN[name]()
 
@@ -115,9 +118,11 @@ def others(shown: Iterable[int], folder: Path = FOLDER) -> Several:
     return Several([Folded(name, [_plain(name, folder)]) for name in names])
 
 
-def _plain(name: str, folder: Path) -> Shown:
+def _plain(name: str, folder: Path) -> SourcedTable:
     results = load(name, folder)
-    return Shown(Table((name, "value"), list(leaves(results["measured"]))), made_with(results))
+    return SourcedTable(
+        Table((name, "value"), list(leaves(results["measured"]))), made_with(results)
+    )
 
 
 def leaves(value: object, path: str = "") -> Iterable[tuple[str, str]]:

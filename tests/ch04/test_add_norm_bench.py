@@ -82,16 +82,16 @@ def test_without_a_gpu_the_reason_is_said():
 
 def test_registers_come_from_the_file_where_the_compiler_is_missing(monkeypatch):
     monkeypatch.setattr(registers, "missing", lambda: "no compiler")
-    told = str(registers.shown())
+    told = str(registers.show_registers())
     assert all(word in told for word in ("sm_100a", "wide_kernel", COMPILER, "202"))
     monkeypatch.setattr(registers, "load", lambda name: None)
-    assert "no compiler" in str(registers.shown())
+    assert "no compiler" in str(registers.show_registers())
     assert registers.main() == 1
 
 
 @pytest.mark.skipif(bool(registers.missing()), reason=registers.missing())
 def test_the_counts_in_the_file_are_what_its_compiler_gives():
-    kept, now = load(registers.NAME)["measured"], registers.counted(("sm_90a",))
+    kept, now = load(registers.NAME)["measured"], registers.count_registers(("sm_90a",))
     assert set(kept["kernels"]) == set(registers.ARCHITECTURES)
     assert set(kept["kernels"]["sm_90a"]) == set(now["kernels"]["sm_90a"])
     if kept["compiler"] == now["compiler"]:  # another release may count otherwise

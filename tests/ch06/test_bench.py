@@ -58,9 +58,9 @@ def test_prediction_adds_a_pass_to_the_fused_kernel():
 
 def test_page_says_where_its_numbers_come_from(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "load", lambda name: results.load(name, tmp_path))
-    assert "bench 6" in str(bench.shown())
+    assert "bench 6" in str(bench.show_results())
     results.save("ch06_int8", MEASURED, "python -m chapters bench 6", tmp_path)
-    assert "2.00" in str(bench.shown()) and "bench 6" in str(bench.shown())
+    assert "2.00" in str(bench.show_results()) and "bench 6" in str(bench.show_results())
 
 
 @pytest.mark.skipif(not vnni.runs_here(), reason="this processor has no vpdpbusd")

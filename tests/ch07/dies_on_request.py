@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 
-def answers() -> Callable[[list[str]], tuple[str, str]]:
+def make_answerer() -> Callable[[list[str]], tuple[str, str]]:
     """The question is [primitive, name of a case]."""
 
     def answer(question: list[str]) -> tuple[str, str]:

@@ -75,11 +75,11 @@ def test_wider_tiles_of_tensor_cores(overlap):
 
 
 def test_registers_come_from_the_file(monkeypatch):
-    told = str(registers.shown("sm_90a"))
+    told = str(registers.show_registers("sm_90a"))
     assert "16 × 16 per thread" in told and "sm_80" not in told and COMPILER in told
-    assert "sm_80" in str(registers.shown())
+    assert "sm_80" in str(registers.show_registers())
     monkeypatch.setattr(registers, "load", lambda name: None)
-    assert "Not counted yet" in str(registers.shown())
+    assert "Not counted yet" in str(registers.show_registers())
     monkeypatch.setattr(registers, "missing", lambda: "no compiler")
     assert registers.main() == 1
 
@@ -99,7 +99,7 @@ def test_the_counts_in_the_file_are_what_its_compiler_gives():
     kept = load(registers.NAME)["measured"]
     if kept["compiler"] != compiler():
         pytest.skip(f"counted with {kept['compiler']}; another release may count differently")
-    assert kept["kernels"]["sm_90a"] == registers.counted(["sm_90a"])["kernels"]["sm_90a"]
+    assert kept["kernels"]["sm_90a"] == registers.count_registers(["sm_90a"])["kernels"]["sm_90a"]
 
 
 @needs_compiler

@@ -250,7 +250,9 @@ def test_page_says_where_its_numbers_come_from(tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "load", lambda name: results.load(name, tmp_path))
     names = [name for name in bench.TABLES if name != "perplexity"]
     for name in names:
-        assert "bench 11" in str(bench.shown(name)) and bench.shown(name).table is None
+        assert (
+            "bench 11" in str(bench.show_results(name)) and bench.show_results(name).table is None
+        )
     results.save("ch11_chat", MEASURED, "python -m chapters bench 11", tmp_path)
     for name, told in zip(names, ("512 / 1024", "500 ms", "4.00 ms, 33%", "12.00 ms"), strict=True):
-        assert told in str(bench.shown(name)) and "bench 11" in str(bench.shown(name))
+        assert told in str(bench.show_results(name)) and "bench 11" in str(bench.show_results(name))

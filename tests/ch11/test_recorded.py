@@ -7,7 +7,7 @@ import re
 from chapters.ch11_a_real_model import given, recorded
 from chapters.child import ROOT
 from chapters.kit.bench.results import load
-from chapters.kit.chat.conversation import told
+from chapters.kit.chat.conversation import describe_turn
 
 
 def test_the_conversation_is_the_recorded_one(monkeypatch):
@@ -23,7 +23,7 @@ def test_the_conversation_is_the_recorded_one(monkeypatch):
 def test_the_readme_quotes_it():
     readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
     turn = load(recorded.NAME)["measured"]["turns"][0]
-    assert f"> {turn['user']} {turn['answer']} {told(turn)}" in readme
+    assert f"> {turn['user']} {turn['answer']} {describe_turn(turn)}" in readme
 
 
 def test_the_readme_says_what_was_measured():

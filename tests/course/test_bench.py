@@ -163,7 +163,7 @@ def test_a_page_without_results_says_how_to_get_them(tmp_path, monkeypatch):
     for bench, command in ((of_the_pass, "bench 3"), (of_the_schedules, "bench 5")):
         monkeypatch.setattr(bench, "load", lambda name: results.load(name, tmp_path))
         for name in bench.TABLES:
-            shown = bench.shown(name)
+            shown = bench.show_results(name)
             assert command in str(shown) and command in shown._repr_html_()
 
 

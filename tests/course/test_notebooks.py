@@ -44,7 +44,7 @@ def test_each_offered_notebook_pins_the_courses_versions_and_brings_its_colours(
     book = nbformat.reads(notebook.offered(kept(lab), ADDRESS, "b{}"), as_version=4)
     nbformat.validate(book)
     assert repr(pins()) in book.cells[0].source and ADDRESS in book.cells[0].source
-    assert shown(book).count("<style data-course>b{}</style>") == kept(lab).count('"text/html"')
+    assert texts_of(book).count("<style data-course>b{}</style>") == kept(lab).count('"text/html"')
 
 
 def offered(address: str | None = None):
@@ -59,12 +59,12 @@ def execute_first_cell(book, folder, environment=None):
     return client.execute(env={**os.environ, **(environment or {})})
 
 
-def shown(book) -> str:
+def texts_of(book) -> str:
     return json.dumps([cell.get("outputs", []) for cell in book.cells]).replace('\\"', '"')
 
 
 def test_within_the_course_the_first_cell_finds_it():
-    printed = shown(execute_first_cell(offered(), ROOT / "chapters" / "ch00_first_module"))
+    printed = texts_of(execute_first_cell(offered(), ROOT / "chapters" / "ch00_first_module"))
     assert f"{ROOT}\\n" in printed and "Installing" not in printed
 
 
@@ -85,7 +85,7 @@ def test_with_an_address_it_fetches_the_course(tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     book = execute_first_cell(offered(source.as_uri()), elsewhere)
-    assert str(elsewhere / "fusion-by-hand") in shown(book)
+    assert str(elsewhere / "fusion-by-hand") in texts_of(book)
 
 
 @pytest.mark.parametrize("address", [None, "", "https://example.org/course"])

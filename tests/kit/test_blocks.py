@@ -111,12 +111,12 @@ def unpackers():
     return {form: compiled[name] for form, name in names.items()}
 
 
-def named(form: Form) -> str:
+def name_of(form: Form) -> str:
     minimum = "minimum" if form.has_minimum else "zero"
     return f"{form.bits}-{form.group}-{minimum}-{form.scale}-{form.lanes}"
 
 
-@pytest.mark.parametrize("form", FORMS, ids=named)
+@pytest.mark.parametrize("form", FORMS, ids=name_of)
 def test_packed_codes_are_the_same_numbers_in_a_kernel(form, unpackers):
     matrix = random_codes(form)
     assert matrix.form(form.lanes) == form

@@ -273,7 +273,7 @@ PRODUCTS = [
 ]
 
 
-def named(value) -> str:
+def name_of(value) -> str:
     return value.__name__ if callable(value) else str(value)
 
 
@@ -292,13 +292,13 @@ def check(kind: str, rows: tuple, behind, engine: str, n: int = 96, k: int = 160
 
 
 @each_engine
-@pytest.mark.parametrize(("kind", "rows", "behind"), PRODUCTS, ids=named)
+@pytest.mark.parametrize(("kind", "rows", "behind"), PRODUCTS, ids=name_of)
 def test_a_product(kind, rows, behind, engine):
     check(kind, rows, behind, engine)
 
 
 @each_engine
-@pytest.mark.parametrize("rows", [(FEW + 1,), (3, 5)], ids=named)
+@pytest.mark.parametrize("rows", [(FEW + 1,), (3, 5)], ids=name_of)
 def test_a_known_number_of_many_rows(rows, engine):
     check("Q4_1", rows, gated, engine)
 
@@ -313,7 +313,7 @@ def test_a_known_number_of_many_rows(rows, engine):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("rows", [(1,), (8,)], ids=named)
+@pytest.mark.parametrize("rows", [(1,), (8,)], ids=name_of)
 def test_a_row_that_threads_cannot_share(form, rows, engine):
     """An odd number of words per row, or of threads per panel: one thread adds up a whole row."""
     (target, run), n, k = ENGINES[engine], form.lanes * 3, form.group * 3
@@ -340,7 +340,7 @@ def test_a_residual_that_is_x(engine):
 
 
 @each_target
-@pytest.mark.parametrize("rows", [(1,), (3,), (1, M)], ids=named)
+@pytest.mark.parametrize("rows", [(1,), (3,), (1, M)], ids=name_of)
 def test_a_result_of_other_sums_gets_the_fallback(rows, target):
     """Its sums go through memory, from one kernel to the next; the floats of the matrix do not."""
     n, k = 96, 160

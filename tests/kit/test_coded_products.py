@@ -59,7 +59,7 @@ def _long(shape) -> list:
     return [tirx.IntImm("int64", one) if isinstance(one, int) else one for one in shape]
 
 
-def named(value) -> str:
+def name_of(value) -> str:
     if isinstance(value, tuple):
         return "x".join(map(str, value))
     return str(value)
@@ -203,7 +203,9 @@ def check(function, form: Form, matrix: Codes, rows: tuple, exact: bool) -> None
 def cases(shapes: list[tuple]) -> list:
     """(rows, kind, exact) for a test."""
     return [
-        pytest.param(rows, kind, exact, id=f"{named(rows)}-{kind}-{'floats' if exact else 'bytes'}")
+        pytest.param(
+            rows, kind, exact, id=f"{name_of(rows)}-{kind}-{'floats' if exact else 'bytes'}"
+        )
         for kind in FORMS
         for rows in shapes
         if kind in ALL_SHAPES or rows in FEW_SHAPES
@@ -322,7 +324,7 @@ UNUSUAL = {
 
 @pytest.mark.parametrize("exact", [True, False], ids=["floats", "bytes"])
 @pytest.mark.parametrize("kind", FORMS)
-@pytest.mark.parametrize("rows", [9, M], ids=named)
+@pytest.mark.parametrize("rows", [9, M], ids=name_of)
 def test_an_unusual_row_has_no_influence_on_the_others(rows, kind, exact):
     """All rows of UNUSUAL and usual ones between them, 9 at a time."""
     form, function = FORMS[kind], on_this_machine(kind, exact)[(rows,), None]

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 import pytest
 
-from chapters.kit.chat.conversation import ANSWER, Chat, repeats, reply, told
+from chapters.kit.chat.conversation import ANSWER, Chat, describe_turn, repeats, reply
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.tokenizer import MARK, Tokenizer
 from tests.kit.real_model import real_model_path
@@ -226,7 +226,7 @@ def test_what_is_told_below_an_answer_is_measured(tokenizer, capsys, monkeypatch
     assert measured["tokens_to_read"] == len(chat.model.fed[0])
     rss = psutil.Process().memory_info().rss
     assert measured["resident_bytes"] == pytest.approx(rss, rel=0.02)
-    assert capsys.readouterr().err == told(measured) + "\n"
+    assert capsys.readouterr().err == describe_turn(measured) + "\n"
 
 
 def test_logits_that_are_no_numbers_end_the_answer_in_one_sentence(tokenizer):

@@ -302,8 +302,8 @@ def test_a_run_from_end_to_end_but_for_the_gpu(cuda_stand_in, folder, monkeypatc
     assert {gpu_gelu_bench.EAGER, "torch.compile"} <= set(gelu["seconds"])
     assert set(gelu["seconds"]) | set(gelu["missing"]) == set(gelu_layers.IMPLEMENTATIONS)
     for name in bench.TABLES:
-        assert "<table" in bench.shown(name)._repr_html_()
-        assert "<table" in results_page.drawn(name)._repr_html_()
+        assert "<table" in bench.show_results(name)._repr_html_()
+        assert "<table" in results_page.draw_results(name)._repr_html_()
 
 
 def test_the_norms_that_chapter_4_keeps_of_a_gpu(cuda_stand_in, folder):
@@ -312,8 +312,8 @@ def test_the_norms_that_chapter_4_keeps_of_a_gpu(cuda_stand_in, folder):
     )
     assert measured["ceilings"]["copy_rate"] > 0 and len(measured["cases"]) == 1
     results.save("ch04_gpu", measured, "python -m chapters bench 4", folder)
-    assert "<table" in gpu_results.norm_shown("ch04_gpu", chapter=4)._repr_html_()
-    assert "<svg" in results_page.drawn("ch04_gpu")._repr_html_()
+    assert "<table" in gpu_results.show_norms("ch04_gpu", chapter=4)._repr_html_()
+    assert "<svg" in results_page.draw_results("ch04_gpu")._repr_html_()
 
 
 def test_cases_that_begin_too_late_are_named(cuda_stand_in, monkeypatch):
@@ -376,7 +376,7 @@ def written(folder):
 
 @pytest.mark.parametrize("name", bench.TABLES)
 def test_pages_show_what_was_measured(written, name):
-    lesson, drawn = bench.shown(name), results_page.drawn(name)
+    lesson, drawn = bench.show_results(name), results_page.draw_results(name)
     assert "<svg" in drawn._repr_html_()
     for what in (lesson, drawn):
         text, page = str(what), what._repr_html_()
@@ -387,7 +387,7 @@ def test_pages_show_what_was_measured(written, name):
 
 @pytest.mark.parametrize("name", bench.TABLES)
 def test_pages_without_results_say_how_to_get_them(folder, name):
-    for what in (bench.shown(name), results_page.drawn(name)):
+    for what in (bench.show_results(name), results_page.draw_results(name)):
         assert "Not yet measured" in str(what) and "bench 8" in str(what)
 
 
@@ -499,7 +499,7 @@ def test_numbers_on_the_page_are_those_of_the_file(written):
         ("best library", gpu_results.LINEAR),
         ("not fused", "PyTorch's matmul, then an add"),
     ]
-    assert "not measured for want of time: float16, (8192, 8192)" in str(gpu_results.norm_shown())
+    assert "not measured for want of time: float16, (8192, 8192)" in str(gpu_results.show_norms())
 
 
 @pytest.mark.parametrize(

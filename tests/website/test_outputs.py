@@ -20,12 +20,12 @@ def page(text: str) -> list[str]:
     return text.strip("\n").split("\n")
 
 
-def shown(text: str) -> outputs.PageOutput:
+def run_page(text: str) -> outputs.PageOutput:
     return outputs.run(find_blocks(page(text), "docs/page.md"), "docs/page.md")
 
 
 def run(text: str) -> list[outputs.Output]:
-    return shown(text).outputs
+    return run_page(text).outputs
 
 
 @pytest.fixture
@@ -82,10 +82,10 @@ def test_a_value_with_html_is_shown_as_it_is_and_text_is_escaped(run_blocks):
     first, second = run(
         """
 ```python run
-class Shown:
+class SourcedTable:
     def _repr_html_(self):
         return "<style data-course>b{}</style><b>bold</b>"
-Shown()
+SourcedTable()
 ```
 ```python run hide
 print("\\x1b[31m<red>\\x1b[0m")
@@ -261,7 +261,7 @@ def test_a_page_depends_on_every_file_that_was_read_for_it():
         "with Child('chapters.runner.page_code', 'x') as child:\n"
         "    child.ask({'code': 'import chapters.kit.quiz', 'line': 1}, 60)\n```"
     )
-    files = shown(code).files
+    files = run_page(code).files
     read = ["docs/results/ch03_pass.json", "solutions/ch00_first_module/first_module.py"]
     read += [f"chapters/kit/{name}.py" for name in ("bench/results", "draw/table", "quiz")]
     assert set(read) <= set(files)

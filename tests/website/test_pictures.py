@@ -687,7 +687,7 @@ def test_resident_blocks_and_occupancy_agree(board):
 
 @pytest.fixture(scope="module")
 def tiles() -> Stepper:
-    return tile_sizes.shown()
+    return tile_sizes.show_tile_sizes()
 
 
 def meters(panel: Panel, tile: str) -> dict[str, str]:
@@ -728,7 +728,7 @@ def test_the_tile_of_the_traced_occupancy_is_shown_first(tiles):
 
 def test_nothing_is_drawn_before_it_is_counted(monkeypatch):
     monkeypatch.setattr(tile_sizes, "load", lambda name: None)
-    assert "Not counted yet" in str(tile_sizes.shown())
+    assert "Not counted yet" in str(tile_sizes.show_tile_sizes())
     monkeypatch.setattr(tile_sizes, "missing", lambda: "no compiler")
     assert tile_sizes.main() == 1
 

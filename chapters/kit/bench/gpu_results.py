@@ -11,7 +11,7 @@ from functools import partial
 from chapters.kit.bench.gpu_ceilings import Ceilings, Point, best_of
 from chapters.kit.bench.gpu_clock import COPY
 from chapters.kit.bench.gpu_gelu_bench import EAGER as EAGER_GELU
-from chapters.kit.bench.results import Several, Shown, load, made_with, not_yet
+from chapters.kit.bench.results import Several, SourcedTable, load, made_with, not_yet
 from chapters.kit.draw.table import Table, si
 
 LINEAR = "PyTorch's linear"
@@ -23,7 +23,9 @@ NORM_UNFUSED = ("PyTorch",)
 SPACE = "\u00a0"  # no line breaks here: a narrow column would break sizes at every space
 
 
-def shown(name: str, chapter: int, *tables: Callable[[list[dict]], Table]) -> Several | Shown:
+def show_results(
+    name: str, chapter: int, *tables: Callable[[list[dict]], Table]
+) -> Several | SourcedTable:
     """The cases of the results file `name` as `tables` with their source; `not_yet` if there is no such file."""
     results = load(name)
     if results is None:
@@ -32,19 +34,19 @@ def shown(name: str, chapter: int, *tables: Callable[[list[dict]], Table]) -> Se
     return Several([*(table for table in made if table.rows), source(results)])
 
 
-def source(results: dict) -> Shown:
+def source(results: dict) -> SourcedTable:
     """The line that says how a results file was made, and which cases it lacks."""
     skipped = results["measured"]["skipped"]
     left = f"; not measured for want of time: {', '.join(skipped)}" if skipped else ""
-    return Shown(None, made_with(results) + left)
+    return SourcedTable(None, made_with(results) + left)
 
 
 # --- add and RMSNorm ------------------------------------------------------------------------------
 
 
-def norm_shown(name: str = "ch08_norm", chapter: int = 8) -> Several | Shown:
+def show_norms(name: str = "ch08_norm", chapter: int = 8) -> Several | SourcedTable:
     """Add and RMSNorm: the times of one call, and of a call within a CUDA graph if those were measured."""
-    return shown(name, chapter, copy_table, graph_table)
+    return show_results(name, chapter, copy_table, graph_table)
 
 
 def copy_table(cases: list[dict]) -> Table:
@@ -140,7 +142,7 @@ def profiles_table(measured: dict) -> Table:
 # --- the roofline ---------------------------------------------------------------------------------
 
 
-def roofline_shown(draw: Callable | None = None) -> Several | Shown:
+def show_roofline(draw: Callable | None = None) -> Several | SourcedTable:
     """All measured kernels as shares of the speed that the machine's ceilings allow: `roofline_table`.
 
     draw: makes something else, such as a plot, of the points, the ceilings and the name of the machine.
@@ -222,9 +224,9 @@ def _names(cases: list[dict], what: str) -> list[str]:
 
 
 SHOWN = {  # name of a results file of chapter 8, or "roofline" -> what a lesson shows of it
-    "roofline": roofline_shown,
-    "ch08_norm": norm_shown,
-    "ch08_linear": lambda: shown("ch08_linear", 8, linear_table, copy_table),
-    "ch08_steps": lambda: shown("ch08_steps", 8, steps_table),
-    "ch08_gelu": lambda: shown("ch08_gelu", 8, partial(linear_table, usual=EAGER_GELU)),
+    "roofline": show_roofline,
+    "ch08_norm": show_norms,
+    "ch08_linear": lambda: show_results("ch08_linear", 8, linear_table, copy_table),
+    "ch08_steps": lambda: show_results("ch08_steps", 8, steps_table),
+    "ch08_gelu": lambda: show_results("ch08_gelu", 8, partial(linear_table, usual=EAGER_GELU)),
 }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from tvm import tirx
 
-from chapters.kit.bench.results import Shown, save
+from chapters.kit.bench.results import SourcedTable, save
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.cuda_resources import missing
 from chapters.kit.gpu.kernel_report import Occupancy, resources_of, used_by
@@ -23,22 +23,22 @@ def compiler() -> str:
 
 def resource_table(
     kernels: Mapping[str, tirx.PrimFunc], architectures: tuple[str, ...], occupancy: Occupancy
-) -> Shown:
+) -> SourcedTable:
     """`resources_of` these kernels, counted now; if the compiler is missing, a sentence that says so."""
     if missing():
-        return Shown(None, f"Not counted on this machine: {missing()}.")
+        return SourcedTable(None, f"Not counted on this machine: {missing()}.")
     counted = (
         (arch, name, *used_by(func, arch))
         for arch in architectures
         for name, func in kernels.items()
     )
     source = "Counted by NVRTC; other versions count a little differently."
-    return Shown(resources_of(counted, occupancy), source)
+    return SourcedTable(resources_of(counted, occupancy), source)
 
 
 def save_counts(
     name: str,
-    counted: Callable[[], dict],
+    count: Callable[[], dict],
     table: Callable[[dict], Table],
     lacking: str,
     command: str,
@@ -50,7 +50,7 @@ def save_counts(
     if lacking:
         print(f"{lacking}: pip install -e '.[gpu]'", file=sys.stderr)
         return 1
-    now = counted()
+    now = count()
     print(table(now))
     path = save(name, now, command)
     print(f"written: {path.relative_to(path.parents[2])}")

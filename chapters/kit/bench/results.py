@@ -77,19 +77,21 @@ def made_with(results: dict) -> str:
     )
 
 
-def not_yet(chapter: int) -> Shown:
+def not_yet(chapter: int) -> SourcedTable:
     """The sentence that nothing was measured yet, and which command does it."""
-    return Shown(None, NOT_YET.format(chapter=chapter))
+    return SourcedTable(None, NOT_YET.format(chapter=chapter))
 
 
-def shown_as(results: dict | None, chapter: int, table: Callable[[dict], Table | Bars]) -> Shown:
+def sourced_table(
+    results: dict | None, chapter: int, table: Callable[[dict], Table | Bars]
+) -> SourcedTable:
     """`table`, or bars, of what was measured, with the line that says how; `not_yet` if `results` is None."""
     if results is None:
         return not_yet(chapter)
-    return Shown(table(results["measured"]), made_with(results))
+    return SourcedTable(table(results["measured"]), made_with(results))
 
 
-class Shown:
+class SourcedTable:
     """A table, or bars, and the line that says where it comes from; without a table, only a sentence."""
 
     def __init__(self, table: Table | Bars | None, source: str):
@@ -107,7 +109,7 @@ class Shown:
 
 
 class Several:
-    """Several figures, tables or `Shown` objects, shown one below the other."""
+    """Several figures, tables or `SourcedTable` objects, shown one below the other."""
 
     def __init__(self, parts: Iterable[object]):
         self.parts = list(parts)

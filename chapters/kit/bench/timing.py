@@ -202,7 +202,7 @@ class _Process:
 # --- the peer's process -------------------------------------------------------------------------------
 
 
-def answers(peer: str, threads: str) -> Callable[[dict], object]:
+def make_answerer(peer: str, threads: str) -> Callable[[dict], object]:
     """The function that answers questions in a peer's process.
 
     To "build" it answers with the error of each variant, or with what is missing; to "measure", with seconds. peer: a

@@ -208,13 +208,13 @@ def reply(chat: Chat, text: str) -> dict:
             "tokens_to_read": chat.new,
             "resident_bytes": resident(),
         }
-        note(told(measured))
+        note(describe_turn(measured))
     if interrupt:
         raise interrupt
     return measured
 
 
-def told(measured: dict) -> str:
+def describe_turn(measured: dict) -> str:
     """The line below an answer, of what `reply` returned."""
     return (
         "[{tokens} tokens, {tokens_per_second:.0f} per second; the first after {first_token_seconds:.2f} s, "

@@ -95,7 +95,7 @@ class Refused(Exception):
     """The template called raise_exception."""
 
 
-def answers() -> Callable[[dict], dict]:
+def make_answerer() -> Callable[[dict], dict]:
     """What chapters.child calls: {"template": …, "messages": …, "bos_token": …, "eos_token": …} to text or error."""
     try:
         from jinja2.exceptions import SecurityError, TemplateSyntaxError

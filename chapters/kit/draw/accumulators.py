@@ -15,7 +15,7 @@ from tvm.s_tir import Schedule
 
 from chapters.kit.draw.executed import Access, Store, execute, ones
 from chapters.kit.draw.stepper import Panel, Stepper, changing
-from chapters.kit.draw.table import counted
+from chapters.kit.draw.table import count_noun
 
 ACCUMULATOR = "local"  # the scope of the buffer that holds the sums
 
@@ -69,7 +69,9 @@ def _told(runs: Mapping[str, Sequence[Store]], step: int) -> str:
     for name, run in runs.items():
         reads, writes = counts(run[:step])
         done = ", finished" if step >= len(run) else ""
-        parts.append(f"{name.lower()}: {counted(reads, 'load')}, {counted(writes, 'store')}{done}")
+        parts.append(
+            f"{name.lower()}: {count_noun(reads, 'load')}, {count_noun(writes, 'store')}{done}"
+        )
     return "; ".join(parts)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from chapters.kit.draw.read_order import ReadOrder
 from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs, changing
-from chapters.kit.draw.table import counted
+from chapters.kit.draw.table import count_noun
 
 
 def fetches(reads: Sequence[int], line: int, kept: int) -> list[tuple[bool, tuple[int, ...]]]:
@@ -48,7 +48,7 @@ def _told(runs: Sequence[tuple[ReadOrder, Sequence]], step: int) -> str:
     parts = []
     for order, run in runs:
         count = sum(missing for missing, _ in run[:step])
-        parts.append(f"{order.title}: {counted(count, 'line')} fetched")
+        parts.append(f"{order.title}: {count_noun(count, 'line')} fetched")
     return "; ".join(parts)
 
 

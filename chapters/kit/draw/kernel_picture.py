@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
 from chapters.kit.draw.drawing import Drawing, plain
-from chapters.kit.draw.table import counted
+from chapters.kit.draw.table import count_noun
 from chapters.kit.ir.tensor_ir import innermost_blocks, summed_values
 
 STYLE = """
@@ -53,7 +53,7 @@ class KernelStep:
         """How many elements a thread takes, such as "4 × 8 elements"."""
         if self.vector > 1:
             return f"{self.times} × {self.vector} elements"
-        return counted(self.times, "element")
+        return count_noun(self.times, "element")
 
     def row(self) -> str:
         """The step as a row of the picture's table."""

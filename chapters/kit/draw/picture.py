@@ -16,7 +16,7 @@ from tvm import relax
 
 from chapters.kit.draw.drawing import SMALLEST, Drawing, SideBySide, plain, side_by_side
 from chapters.kit.draw.layered_layout import Layout, layered
-from chapters.kit.draw.table import counted
+from chapters.kit.draw.table import count_noun
 
 
 def _flat(style: str) -> str:
@@ -108,7 +108,7 @@ class Picture(Drawing):
     def caption(self) -> str:
         """How many operators, kernels and fused functions are drawn, and how many are left out."""
         found = [(KINDS[kind], self.count(kind)) for kind in LAUNCHING]
-        parts = [counted(n, name) for name, n in found if n]
+        parts = [count_noun(n, name) for name, n in found if n]
         hidden = [node.name for node in self.nodes if node.kind == "more"]
         return ", ".join((parts or ["no operator"]) + hidden)
 

@@ -53,7 +53,7 @@ def table_row(head: str, cells: Iterable[object], kind: str = "", off: Container
 def at_step(body: str, step: int) -> str:
     """HTML as it is at a step; an element with fewer steps stays at its last one."""
 
-    def shown(found: re.Match) -> str:
+    def with_state(found: re.Match) -> str:
         tag, rest = found.groups()
         lists = {name: text.split("|") for name, text in _LISTS.findall(rest)}
         now = {name: texts[min(step, len(texts) - 1)] for name, texts in lists.items()}
@@ -65,7 +65,7 @@ def at_step(body: str, step: int) -> str:
         styled = f' style="--share:{now["shares"]}"' if "shares" in now else ""
         return f"<{tag}{marked}{styled}{rest}>{now.get('texts', '')}"
 
-    return _CHANGING.sub(shown, body)
+    return _CHANGING.sub(with_state, body)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ def duration(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 0.9995 else f"{1e3 * seconds:.3g} ms"
 
 
-def counted(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """ "1 row", "2 rows": a noun that takes an s, after its number."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 

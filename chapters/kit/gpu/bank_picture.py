@@ -14,7 +14,7 @@ from tvm import tirx
 
 from chapters.kit.draw.drawing import label, svg
 from chapters.kit.draw.stepper import Panel, Stepper, belongs, table_row
-from chapters.kit.draw.table import counted
+from chapters.kit.draw.table import count_noun
 from chapters.kit.gpu.limits import BANK_BYTES, BANKS, WARP
 from chapters.kit.gpu.warp_access import Access, accesses
 
@@ -74,8 +74,8 @@ def _told(read: StagedRead) -> str:
     words, cycles = _words(read), sum(read.access.bank_cycles)
     total = sum(map(len, words.values()))
     conflict = "no conflict" if read.access.ways == 1 else f"{read.access.ways}-way conflict"
-    banks = counted(len(words), "bank")
-    return f"{total} words in {banks}, {conflict}, {counted(cycles, 'cycle')}"
+    banks = count_noun(len(words), "bank")
+    return f"{total} words in {banks}, {conflict}, {count_noun(cycles, 'cycle')}"
 
 
 def _words(read: StagedRead) -> dict[int, set[int]]:
@@ -116,7 +116,7 @@ def _memory(name: str, reads: Sequence[StagedRead]) -> str:
         x, y = LEFT + (worst + 0.5) * WIDE, floor + len(words[worst]) * BAR + 11
         place = (LEFT, y) if worst == 0 else (x, y)
         anchor = "start" if worst == 0 else "middle"
-        most = counted(len(words[worst]), "word")
+        most = count_noun(len(words[worst]), "word")
         shapes.append(label(*place, most, anchor, f' class="strong"{at}'))
     title = f"{name}: the words that a warp reads at once, in 32 banks"
     return svg("bk", width, height, title, shapes)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from chapters.kit.draw.drawing import label, svg
 from chapters.kit.draw.stepper import Panel, Stepper, belongs
-from chapters.kit.draw.table import counted, si
+from chapters.kit.draw.table import count_noun, si
 from chapters.kit.gpu.gpus import BOARDS, Board
 
 SHOWN = ("H100 SXM", "H200", "B200", "A100 SXM 40 GB", "RTX 4090", "T4")
@@ -115,6 +115,6 @@ def _plot(board: Board, rows: Sequence[int], bounds: Sequence[Bound]) -> str:
         shapes.append(f'<circle class="rf-point {kind}" cx="{x}" cy="{y}" r="3"{at}/>')
         anchor, away = ("end", 6) if x > WIDTH - 90 else ("start", 8)
         more = f' class="strong"{at}'
-        shapes.append(label(x + away, y + 18, counted(count, "row"), anchor, more))
+        shapes.append(label(x + away, y + 18, count_noun(count, "row"), anchor, more))
     title = f"The roofline of {board.name}; its peak begins at {ridge:.0f} operations per byte"
     return svg("rf", WIDTH, HEIGHT, title, shapes)

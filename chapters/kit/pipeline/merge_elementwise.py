@@ -72,7 +72,7 @@ def inline(sch: Schedule, handle: SBlockRV) -> None:
     if _computes(block.body):
         for reader in sch.get_consumers(handle):
             old = sch.get(reader)
-            body, _ = named(old.body, block.writes[0].source)
+            body, _ = name_reads(old.body, block.writes[0].source)
             new = with_fields(old, body=body)
             sch.state.replace(sch.get_sref(reader), new, {old: new})
     sch.compute_inline(handle)
@@ -82,7 +82,7 @@ def evaluations(sch: Schedule, handle: SBlockRV) -> int:
     """In how many places the block `handle` would be computed if it were inlined."""
     buffer, places = sch.get(handle).writes[0].source, 0
     for reader in map(sch.get, sch.get_consumers(handle)):
-        places += named(reader.body, buffer)[1]
+        places += name_reads(reader.body, buffer)[1]
         places += len(loads(reader.init, buffer)) if reader.init else 0
     return places
 
@@ -99,7 +99,7 @@ def costs_no_more_inlined(sch: Schedule, handle: SBlockRV) -> bool:
     return first or evaluations(sch, handle) == 1
 
 
-def named(body: tirx.Stmt, buffer: tirx.Var) -> tuple[tirx.Stmt, int]:
+def name_reads(body: tirx.Stmt, buffer: tirx.Var) -> tuple[tirx.Stmt, int]:
     """(`body` with names for the elements of `buffer` that it reads, the number of places that read one)."""
     if not isinstance(body, tirx.BufferStore):
         return body, len(loads(body, buffer))

@@ -18,7 +18,7 @@ from chapters.runner.engine import FINE, Engine, Outcome, checks_of_exercise, ov
 from chapters.runner.failure import render
 from chapters.runner.learner_file import not_begun, warning
 from chapters.runner.states import digest, record_state
-from chapters.runner.terminal import describe, saved_meanwhile, shown
+from chapters.runner.terminal import describe, relative, saved_meanwhile
 from chapters.runner.versions import MEND, wrong_versions
 from chapters.whose_code import LEARNER
 
@@ -153,4 +153,4 @@ def _say(chapter: Chapter, exercise: Exercise, outcomes: list[Outcome], state: s
         print(render(last.failure, check=last.check.title, hint=hint))
         if last.output.strip():
             print(f"  printed\n{last.output.rstrip()}")
-        print(f"  in        {shown(chapter.stub)}")
+        print(f"  in        {relative(chapter.stub)}")

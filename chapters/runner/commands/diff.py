@@ -10,7 +10,7 @@ from chapters.runner.course import CourseError
 from chapters.runner.course import exercise as find
 from chapters.runner.regions import read_source, regions
 from chapters.runner.states import states
-from chapters.runner.terminal import shown
+from chapters.runner.terminal import relative
 
 HELP = "your answer beside the reference, once yours passes"
 
@@ -31,7 +31,7 @@ def run(options) -> int:
         )
     if not chapter.stub.exists():
         raise CourseError(
-            f"{shown(chapter.stub)} is missing; the reference is {shown(chapter.solution)}."
+            f"{relative(chapter.stub)} is missing; the reference is {relative(chapter.solution)}."
         )
     texts = [read_source(path) for path in (chapter.stub, chapter.solution)]
     try:
@@ -44,5 +44,5 @@ def run(options) -> int:
     second = chapter.solution_folder / "second_way.py"
     exercises = ast.get_docstring(ast.parse(read_source(second))).partition("\n")[0]
     if exercise.id in re.findall(r"\d+\.\d+", exercises):
-        print(f"\nAnother right design, and what it costs: {shown(second)}")
+        print(f"\nAnother right design, and what it costs: {relative(second)}")
     return 0

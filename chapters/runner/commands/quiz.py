@@ -43,7 +43,7 @@ def run(options) -> int:
 
 def _ask(number: int, question) -> bool:
     print(f"{number}. {question.ask}")
-    if shown := question.shown().rstrip():
+    if shown := question.render().rstrip():
         print(f"\n{textwrap.indent(shown, ' ' * 5, lambda _: True)}\n")
     letters = "abcdefgh"[: len(question.choices)]
     for letter, choice in zip(letters, question.choices, strict=True):

@@ -7,7 +7,7 @@ from chapters.runner.course import chapter as find_chapter
 from chapters.runner.course import exercise as find_exercise
 from chapters.runner.learner_file import restore, stub_text, write
 from chapters.runner.regions import read_source
-from chapters.runner.terminal import shown
+from chapters.runner.terminal import relative
 
 HELP = "start an exercise (4.2) or a chapter's file (4) anew; keeps a copy"
 
@@ -39,5 +39,5 @@ def _write(chapter: Chapter, text: str, what: str, aside: list[str], *, whole: b
         print(f"{what} is as it was at the start; nothing to do.")
         return 0
     kept = write(chapter, text, aside=aside, whole=whole)
-    print(f"{what} starts anew in {shown(chapter.stub)}. Your file is kept as {kept}.")
+    print(f"{what} starts anew in {relative(chapter.stub)}. Your file is kept as {kept}.")
     return 0

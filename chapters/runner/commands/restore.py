@@ -5,7 +5,7 @@ from __future__ import annotations
 from chapters.runner.course import Chapter, chapters
 from chapters.runner.course import chapter as find
 from chapters.runner.learner_file import lost_answers, put_aside, write
-from chapters.runner.terminal import shown
+from chapters.runner.terminal import relative
 
 HELP = "put back answers that were in your file at an earlier command or check; keeps a copy"
 
@@ -29,11 +29,11 @@ def run(options) -> int:
             if options.forget:
                 put_aside(chapter, [exercise.id for exercise in chapter.exercises])
                 print(
-                    f"{shown(chapter.stub)} stays as it is; {copy} is not offered again, and stays too."
+                    f"{relative(chapter.stub)} stays as it is; {copy} is not offered again, and stays too."
                 )
                 continue
             kept = write(chapter, copy.read_bytes(), whole=False)
-            print(f"{shown(chapter.stub)} is as in {copy}. What was in it is kept as {kept}.")
+            print(f"{relative(chapter.stub)} is as in {copy}. What was in it is kept as {kept}.")
     if not done:
         print("No copy has an answer that your files lack.")
     return 0
@@ -46,6 +46,6 @@ def offer(chapter: Chapter) -> str:
         return ""
     copy, exercises = lost
     return (
-        f"{shown(chapter.stub)} lacks what a copy of it has for {', '.join(exercises)}. `python -m chapters restore "
+        f"{relative(chapter.stub)} lacks what a copy of it has for {', '.join(exercises)}. `python -m chapters restore "
         f"{chapter.number}` puts back {copy}; with --forget it is not offered again."
     )

@@ -7,7 +7,7 @@ from chapters.runner.engine import FINE
 from chapters.runner.learner_file import forgotten_files, warning
 from chapters.runner.progress import data_folder
 from chapters.runner.states import states, upcoming
-from chapters.runner.terminal import ALL_PASS, STATE_WORDS, bar, describe, shown
+from chapters.runner.terminal import ALL_PASS, STATE_WORDS, bar, describe, relative
 
 HELP = "where am I: one bar per chapter, the next exercise, minutes left"
 
@@ -29,7 +29,7 @@ def run(_options) -> int:
                 print(f"     {exercise.id} {STATE_WORDS[now[exercise.id]]}")
     for path in forgotten_files():
         print(
-            f"!! {shown(path)} has answers, and the course has no such file any more: copy them to where they "
+            f"!! {relative(path)} has answers, and the course has no such file any more: copy them to where they "
             "belong now."
         )
     print(f"\nCopies of your answers and your progress are in {data_folder()}.")

@@ -10,7 +10,7 @@ from chapters.runner.course import chapter as find
 from chapters.runner.course import chapters
 from chapters.runner.learner_file import not_moved, note_origin, outdated, updated, write
 from chapters.runner.regions import read_source
-from chapters.runner.terminal import shown
+from chapters.runner.terminal import relative
 
 HELP = "after a git pull: your answers in the newest version of a chapter's file; keeps a copy"
 
@@ -26,16 +26,16 @@ def run(options) -> int:
         old, text = read_source(chapter.stub), updated(chapter)
         if old == text:
             note_origin(chapter)
-            print(f"{shown(chapter.stub)} is up to date.")
+            print(f"{relative(chapter.stub)} is up to date.")
             continue
         lost = not_moved(chapter, old)
         every = [exercise.id for exercise in chapter.exercises]
         kept = write(chapter, text, aside=every)
         if not old.strip():
-            print(f"{shown(chapter.stub)} is new; yours was empty.")
+            print(f"{relative(chapter.stub)} is new; yours was empty.")
             continue
         print(
-            f"{shown(chapter.stub)} is new, with your {'other ' if lost else ''}answers in it. Your file is kept as "
+            f"{relative(chapter.stub)} is new, with your {'other ' if lost else ''}answers in it. Your file is kept as "
             f"{kept}: copy from there what you had written outside of the exercises."
         )
         if lost:

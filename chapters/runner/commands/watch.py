@@ -10,7 +10,7 @@ from chapters.runner.course import Chapter, CourseError, Exercise, select
 from chapters.runner.engine import FINE, Engine
 from chapters.runner.learner_file import keep_answers, warning
 from chapters.runner.states import states
-from chapters.runner.terminal import shown
+from chapters.runner.terminal import relative
 from chapters.whose_code import LEARNER
 
 HELP = "check again each time you save"
@@ -35,7 +35,7 @@ def run(options) -> int:
             if None in now.values():  # an editor may replace a file in two steps
                 missing = missing or time.monotonic()
                 if time.monotonic() - missing > GONE_SECONDS:
-                    gone = ", ".join(shown(path) for path in now if now[path] is None)
+                    gone = ", ".join(relative(path) for path in now if now[path] is None)
                     raise CourseError(
                         f"{gone} is gone. `python -m chapters` makes it anew and offers your last copy."
                     )
