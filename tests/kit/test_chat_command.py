@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -295,41 +294,13 @@ def test_whose_passes_compiled_the_model_is_said(by, kept, said, model, monkeypa
     assert said in capsys.readouterr().err
 
 
-def test_the_download_shows_its_progress_and_where_the_model_is_kept(tmp_path, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    def fetch(progress):
-        for done in (0, 50_000_000, 100_000_000):
-            progress(done, 100_000_000)
-        return tmp_path / "model.gguf"
-
+def test_the_default_model_is_fetched_if_it_is_not_there(model, monkeypatch, capsys):
     monkeypatch.setattr(program, "cached_model", lambda: None)
-    monkeypatch.setattr(program, "fetch_model", fetch)
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    assert program._default_model() == tmp_path / "model.gguf"
-    shown = sys.stderr.getvalue()
-    assert f"{'█' * 15}{'░' * 15}  50.0 of 100.0 MB" in shown
-    assert shown.endswith(f"\nIt is kept in {tmp_path}.\n")
-
-
-@pytest.mark.parametrize("sound", [True, False])
-def test_the_default_model_is_read_while_it_is_hashed_and_fetched_anew_if_damaged(
-    sound, model, monkeypatch
-):
-    closed = []
-    monkeypatch.setattr(program, "default_path", lambda: Path(model))
-    monkeypatch.setattr(program, "cached_model", lambda: Path(model) if sound else None)
-    monkeypatch.setattr(program, "_default_model", lambda: Path("fetched"))
-    monkeypatch.setattr(program.Renderer, "begin", lambda _: None)
-    monkeypatch.setattr(program.Renderer, "close", lambda one: closed.append(one))
-    if sound:
-        assert program._opened(None)[0].path == Path(model) and not closed
-    else:
-        with pytest.raises(ValueError, match="fetched is not a file"):
-            program._opened(None)
-        assert len(closed) == 1
+    monkeypatch.setattr(program, "fetch_model", lambda: Path(model))
+    file, _, renderer = program._open(None)
+    renderer.close()
+    assert file.path == Path(model)
+    assert capsys.readouterr().err.endswith(f"once.\nIt is kept in {file.path.parent}.\n")
 
 
 # --- Ctrl-C where C++ code runs -----------------------------------------------------------------------------
