@@ -100,7 +100,7 @@ def answers() -> Callable[[dict], dict]:
     try:
         from jinja2.exceptions import SecurityError, TemplateSyntaxError
     except ImportError as error:
-        broken = {"error": f"cannot be rendered ({error})", "remedy": INSTALL}
+        broken = {"error": f"cannot be rendered ({error})", "remedy": INSTALL.format("model")}
         return lambda question: broken
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the model's answer, not this process
