@@ -21,7 +21,7 @@ from pathlib import Path
 
 from chapters.child import ROOT
 from chapters.kit.chat.model_cache import UNFINISHED, sweep
-from chapters.kit.kept_files import cache_folder
+from chapters.kit.kept_files import cache_folder, hash_of
 from chapters.kit.machine import instruction_sets, versions
 
 # bytes that must be free beside what is kept: a decoder takes a few megabytes, for a moment twice
@@ -135,8 +135,3 @@ def _files() -> list[str]:
     names = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     found = {Path(name).resolve() for name in names if name and os.path.isabs(name)}
     return sorted(path.relative_to(ROOT).as_posix() for path in found if path.is_relative_to(ROOT))
-
-
-def hash_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from chapters.child import ROOT
-from chapters.kit.chat.kept_model import hash_of, keep_entry, private_folder, read_manifest
+from chapters.kit.chat.kept_model import keep_entry, private_folder, read_manifest
 from chapters.kit.chat.weights import Weights
+from chapters.kit.kept_files import hash_of
 
 MOST_BYTES = 1 << 30  # of all entries; a model that is larger is packed at each start
 PACKED = "weights"

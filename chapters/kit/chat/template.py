@@ -80,14 +80,6 @@ class Renderer(contextlib.AbstractContextManager):
         self.close()
 
 
-def render(
-    template: str, messages: list[dict[str, str]], *, bos: str, eos: str, seconds: float = 5
-) -> str:
-    """Render once; see Renderer."""
-    with Renderer(template, bos=bos, eos=eos) as renderer:
-        return renderer.render(messages, seconds=seconds)
-
-
 # --- in the child process -------------------------------------------------------------------------
 
 
