@@ -10,7 +10,6 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,7 @@ from chapters.kit.chat.cache_layout import LANES
 from chapters.kit.chat.conversation import Chat, note, reply
 from chapters.kit.chat.extra import extra
 from chapters.kit.chat.gguf_file import GGUF, read_gguf
-from chapters.kit.chat.model_cache import cached_model, default_path, fetch_model
+from chapters.kit.chat.model_cache import cached_model, fetch_model
 from chapters.kit.chat.template import Renderer
 from chapters.kit.chat.tokenizer import Tokenizer
 from chapters.kit.chat.weights import Weights, read_config
@@ -39,7 +38,7 @@ ENDS = ("", "exit", "quit", "/exit", "/quit")  # messages that end a conversatio
 def start(options) -> Chat:
     """The chat that the options ask for; says on standard error what it does. Raises ValueError in one sentence."""
     device = _device(options) if options.device or options.remote else None
-    file, tokenizer, renderer = _opened(options.gguf)
+    file, tokenizer, renderer = _open(options.gguf)
     path = file.path
     config = read_config(file, max(LANES, options.context))
     if len(tokenizer.tokens) != config.vocab_size:
@@ -93,29 +92,10 @@ def _on_device(
     return model, owners(), False
 
 
-Opened = tuple[GGUF, Tokenizer, Renderer]
-
-
-def _opened(path: str | None) -> Opened:
+def _open(path: str | None) -> tuple[GGUF, Tokenizer, Renderer]:
     """The model's file, the default model's if `path` is None, and what reads and writes its texts."""
-    if path is not None:
-        return _open(Path(os.path.expanduser(path)))
-    with ThreadPoolExecutor(1) as beside:  # 98 MB are hashed without Python's lock
-        checking = beside.submit(cached_model)
-        extra("tokenizers")  # say what is missing before anything is fetched
-        if os.path.isfile(default_path()):
-            opened = None
-            with contextlib.suppress(ValueError):  # of a damaged file, which is fetched anew
-                opened = _open(default_path())
-            if opened and checking.result():
-                return opened
-            if opened:
-                opened[-1].close()
-    return _open(_default_model())
-
-
-def _open(path: Path) -> Opened:
-    file = read_gguf(path)
+    extra("tokenizers")  # say what is missing before anything is fetched
+    file = read_gguf(_default_model() if path is None else os.path.expanduser(path))
     renderer = Renderer(file.field("tokenizer.chat_template", str))
     renderer.begin()  # its process starts while the tokenizer is made
     try:
@@ -132,22 +112,9 @@ def _open(path: Path) -> Opened:
 def _default_model() -> Path:
     if path := cached_model():
         return path
-    shown = sys.stderr.isatty()
-
-    def progress(done: int, total: int) -> None:
-        if shown:
-            filled = 30 * done // total
-            bar = "█" * filled + "░" * (30 - filled)
-            print(
-                f"\r  {bar} {done / 1e6:5.1f} of {total / 1e6:.1f} MB",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
-
     note("Fetching SmolLM2-135M-Instruct with 4-bit weights, once.")
-    path = fetch_model(progress)
-    note(f"{chr(10) if shown else ''}It is kept in {path.parent}.")
+    path = fetch_model()
+    note(f"It is kept in {path.parent}.")
     return path
 
 

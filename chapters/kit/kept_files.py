@@ -61,14 +61,14 @@ def kept_file(path: Path, make: Callable[[Path], None]) -> Path:
     """
     check = path.with_name(f"{path.name}.sha256")
     with contextlib.suppress(OSError):
-        if check.read_text("ascii") == _digest(path):
+        if check.read_text("ascii") == hash_of(path):
             path.touch()
             return path
     path.parent.mkdir(parents=True, exist_ok=True)
     own = path.with_suffix(f".{os.getpid()}")  # another process may make the same file
     try:
         make(own)
-        digest = _digest(own)
+        digest = hash_of(own)
         own.replace(path)
     finally:
         own.unlink(missing_ok=True)
@@ -80,7 +80,8 @@ def kept_file(path: Path, make: Callable[[Path], None]) -> Path:
     return path
 
 
-def _digest(path: Path) -> str:
+def hash_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""A Llama's forward pass in NumPy, float64, straight from a GGUF file: the reference for compiled models.
+"""A Llama's forward pass in NumPy, float64, from what a GGUF file says: the reference for compiled models.
 
-It shares no code with the course: the `gguf` package reads the file and unpacks the weights, and rotated pairs stay
-neighbours, as the file has them.
+It shares no code with the course, and follows llama.cpp's conventions: the `gguf` package reads the file and unpacks
+the weights, and neighbouring elements of a head are the pairs that are rotated.
 """
 
 from __future__ import annotations
@@ -12,54 +12,99 @@ import numpy as np
 import pytest
 
 
-def logits_of(path: Path, ids: list[int]) -> np.ndarray:
-    """The logits after each of the tokens `ids`: float64 (len(ids), vocab_size)."""
-    gguf = pytest.importorskip("gguf")
-    reader = gguf.GGUFReader(path)
-    tensors = {tensor.name: tensor for tensor in reader.tensors}
+class Reference:
+    """The forward pass of a Llama, with the keys and values of a conversation.
 
-    def weight(name: str) -> np.ndarray:
-        tensor = tensors[f"{name}.weight"]
-        return gguf.dequantize(tensor.data, tensor.tensor_type).astype("float64")
+    llama: a model as a GGUF file holds it, such as a FromFile; names of tensors are without ".weight".
+    rounds: whether x is rounded to 8 bits before it is multiplied by a coded matrix, and keys and values to float16.
+    """
 
-    def field(name: str):
-        return reader.fields[f"llama.{name}"].contents()
+    def __init__(self, llama, rounds: bool = False):
+        self.llama, self.rounds = llama, rounds
+        fields = {name.removeprefix("llama."): value for name, value in llama.all_fields.items()}
+        self.layers, self.heads = fields["block_count"], fields["attention.head_count"]
+        self.kv_heads = fields["attention.head_count_kv"]
+        self.epsilon = fields["attention.layer_norm_rms_epsilon"]
+        self.d = d = fields["embedding_length"] // self.heads
+        self.rates = fields["rope.freq_base"] ** (-np.arange(0, d, 2) / d)
+        if (factors := llama.frequencies()) is not None:
+            self.rates = self.rates / factors.astype("float64")
+        if fields.get("rope.scaling.type") == "linear":
+            self.rates = self.rates / fields["rope.scaling.factor"]
+        empty = np.empty((0, self.kv_heads, d))
+        self.keys, self.values = [empty] * self.layers, [empty] * self.layers
 
-    heads, kv_heads = field("attention.head_count"), field("attention.head_count_kv")
-    d, epsilon = field("embedding_length") // heads, field("attention.layer_norm_rms_epsilon")
-    rates = field("rope.freq_base") ** (-np.arange(0, d, 2) / d)
-    if "rope_freqs.weight" in tensors:
-        rates = rates / weight("rope_freqs")
-    turn = np.exp(1j * np.arange(len(ids))[:, None, None] * rates)
+    def norm(self, x: np.ndarray, name: str) -> np.ndarray:
+        root = np.sqrt((x**2).mean(-1, keepdims=True) + self.epsilon)
+        return x / root * self.llama.floats(name)
 
-    def norm(x: np.ndarray, name: str) -> np.ndarray:
-        return x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * weight(name)
+    def product(self, x: np.ndarray, name: str) -> np.ndarray:
+        """x times a matrix of the file, transposed."""
+        kind = self.llama.kind(name)
+        if self.rounds and kind.startswith("Q"):
+            groups = x.reshape(*x.shape[:-1], -1, 16 if kind == "Q6_K" else 32)
+            step = np.abs(groups).max(-1, keepdims=True) / 127
+            x = (np.rint(groups / step) * step).reshape(x.shape)
+        return x @ self.llama.floats(name).T
 
-    def rotated(x: np.ndarray) -> np.ndarray:  # each pair of neighbours is a complex number
-        pairs = (x[..., 0::2] + 1j * x[..., 1::2]) * turn
+    def rotated(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """(s, heads, d): elements 2 i and 2 i + 1 are a complex number, which is rotated."""
+        pairs = x[..., ::2] + 1j * x[..., 1::2]
+        pairs = pairs * np.exp(1j * positions[:, None, None] * self.rates)
         return np.stack([pairs.real, pairs.imag], axis=-1).reshape(x.shape)
 
-    def attended(h: np.ndarray, layer: str) -> np.ndarray:
-        q, k, v = (
-            (h @ weight(f"{layer}attn_{name}").T).reshape(len(ids), count, d)
-            for name, count in (("q", heads), ("k", kv_heads), ("v", kv_heads))
-        )
-        k, v = (one.repeat(heads // kv_heads, axis=1) for one in (rotated(k), v))
-        scores = np.einsum("qhd,khd->hqk", rotated(q), k) / np.sqrt(d)
-        scores += np.triu(np.full(scores.shape[1:], -np.inf), 1)
-        shares = np.exp(scores - scores.max(-1, keepdims=True))
-        shares /= shares.sum(-1, keepdims=True)
-        return np.einsum("hqk,khd->qhd", shares, v).reshape(len(ids), -1)
+    def attention(self, x: np.ndarray, layer: int) -> np.ndarray:
+        name, s = f"blk.{layer}.attn_", len(x)
+        q, k, v = (self.product(x, name + one).reshape(s, -1, self.d) for one in "qkv")
+        positions = len(self.keys[layer]) + np.arange(s)
+        for held, new in ((self.keys, self.rotated(k, positions)), (self.values, v)):
+            if self.rounds:
+                new = new.astype("float16").astype("float64")
+            held[layer] = np.concatenate([held[layer], new])
+        q, keys, values = self.rotated(q, positions), self.keys[layer], self.values[layer]
+        out = np.empty((s, self.heads, self.d))
+        for head in range(self.heads):
+            of_head = head // (self.heads // self.kv_heads)
+            scores = q[:, head] @ keys[:, of_head].T / np.sqrt(self.d)
+            scores[np.arange(len(keys)) > positions[:, None]] = -np.inf
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            out[:, head] = weights / weights.sum(-1, keepdims=True) @ values[:, of_head]
+        return self.product(out.reshape(s, -1), name + "output")
 
-    embeddings = weight("token_embd")
-    x = embeddings[ids]
-    for number in range(field("block_count")):
-        layer = f"blk.{number}."
-        h = norm(x, f"{layer}attn_norm")
-        x = x + attended(h, layer) @ weight(f"{layer}attn_output").T
-        h = norm(x, f"{layer}ffn_norm")
-        gate = h @ weight(f"{layer}ffn_gate").T
-        inner = gate / (1 + np.exp(-gate)) * (h @ weight(f"{layer}ffn_up").T)
-        x = x + inner @ weight(f"{layer}ffn_down").T
-    head = weight("output") if "output.weight" in tensors else embeddings
-    return norm(x, "output_norm") @ head.T
+    def feed(self, tokens: list[int]) -> np.ndarray:
+        """The logits after each of `tokens`, which extend the conversation: (len(tokens), vocab_size)."""
+        x = self.llama.floats("token_embd")[tokens]
+        for layer in range(self.layers):
+            name = f"blk.{layer}."
+            x = x + self.attention(self.norm(x, name + "attn_norm"), layer)
+            h = self.norm(x, name + "ffn_norm")
+            gate, up = (self.product(h, f"{name}ffn_{one}") for one in ("gate", "up"))
+            x = x + self.product(gate / (1 + np.exp(-gate)) * up, name + "ffn_down")
+        return self.product(self.norm(x, "output_norm"), "output")
+
+
+class FromFile:
+    """The Llama in a GGUF file."""
+
+    def __init__(self, path: Path):
+        self.gguf = pytest.importorskip("gguf")
+        reader = self.gguf.GGUFReader(path)
+        names = [name for name in reader.fields if name.startswith("llama.")]
+        self.all_fields = {name: reader.fields[name].contents() for name in names}
+        self.tensors = {one.name.removesuffix(".weight"): one for one in reader.tensors}
+        self.tensors.setdefault("output", self.tensors["token_embd"])
+
+    def kind(self, name: str) -> str:
+        return self.tensors[name].tensor_type.name
+
+    def floats(self, name: str) -> np.ndarray:
+        found = self.tensors[name]
+        return self.gguf.dequantize(found.data, found.tensor_type).astype("float64")
+
+    def frequencies(self) -> np.ndarray | None:
+        return self.floats("rope_freqs") if "rope_freqs" in self.tensors else None
+
+
+def logits_of(path: Path, ids: list[int]) -> np.ndarray:
+    """The logits after each of the tokens `ids`: float64 (len(ids), vocab_size)."""
+    return Reference(FromFile(path)).feed(ids)

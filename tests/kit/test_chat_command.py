@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -151,12 +150,6 @@ def test_ctrl_c_while_the_model_is_compiled_is_one_sentence(tmp_path, terminal):
 # --- one command after the other ----------------------------------------------------------------------------
 
 
-def test_the_second_start_loads_what_the_first_compiled(cache, model):
-    done = run("--gguf", model, "--prompt", ASKED, "--threads", "1", FUSION_CACHE=str(cache))
-    assert done.stdout.startswith("A compiler is a software tool")
-    assert "loaded what was compiled by" in done.stderr
-
-
 LOADED = """
 import json, sys
 from pathlib import Path
@@ -171,7 +164,7 @@ print(json.dumps([status, modules, "tvm_ffi" in sys.modules, tvm]))
 
 
 def test_the_second_start_loads_no_compiler(cache, model):
-    asked = ["--gguf", model, "--prompt", ASKED]
+    asked = ["--gguf", model, "--prompt", ASKED, "--threads", "1"]
     done = subprocess.run(
         [sys.executable, "-c", LOADED, *asked],
         cwd=ROOT,
@@ -180,23 +173,11 @@ def test_the_second_start_loads_no_compiler(cache, model):
         encoding="utf-8",
         check=True,
     )
+    assert "loaded what was compiled by" in done.stderr
     answer, loaded = done.stdout.strip().rsplit("\n", 1)
     assert answer == (cache / ANSWER).read_text("utf-8").strip()
     libraries = ["runtime"] if sys.platform == "linux" else []
     assert json.loads(loaded) == [0, [], True, libraries]
-
-
-@pytest.mark.parametrize("damaged", ["compiled/*/decoder.so", "packed/*/weights"])
-def test_what_was_damaged_is_made_anew(damaged, cache, model):
-    (path,) = cache.glob(damaged)
-    whole = path.read_bytes()
-    path.unlink()
-    path.write_bytes(whole[: len(whole) // 2])
-    done = run("--gguf", model, "--prompt", ASKED, FUSION_CACHE=str(cache))
-    assert done.stdout == (cache / ANSWER).read_text("utf-8")
-    assert ("loaded what was compiled by" in done.stderr) == damaged.startswith("packed")
-    (path,) = cache.glob(damaged)
-    assert len(path.read_bytes()) == len(whole)
 
 
 def test_the_chapters_that_are_named_are_those_whose_code_compiles(cache):
@@ -295,41 +276,13 @@ def test_whose_passes_compiled_the_model_is_said(by, kept, said, model, monkeypa
     assert said in capsys.readouterr().err
 
 
-def test_the_download_shows_its_progress_and_where_the_model_is_kept(tmp_path, monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    def fetch(progress):
-        for done in (0, 50_000_000, 100_000_000):
-            progress(done, 100_000_000)
-        return tmp_path / "model.gguf"
-
+def test_the_default_model_is_fetched_if_it_is_not_there(model, monkeypatch, capsys):
     monkeypatch.setattr(program, "cached_model", lambda: None)
-    monkeypatch.setattr(program, "fetch_model", fetch)
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    assert program._default_model() == tmp_path / "model.gguf"
-    shown = sys.stderr.getvalue()
-    assert f"{'█' * 15}{'░' * 15}  50.0 of 100.0 MB" in shown
-    assert shown.endswith(f"\nIt is kept in {tmp_path}.\n")
-
-
-@pytest.mark.parametrize("sound", [True, False])
-def test_the_default_model_is_read_while_it_is_hashed_and_fetched_anew_if_damaged(
-    sound, model, monkeypatch
-):
-    closed = []
-    monkeypatch.setattr(program, "default_path", lambda: Path(model))
-    monkeypatch.setattr(program, "cached_model", lambda: Path(model) if sound else None)
-    monkeypatch.setattr(program, "_default_model", lambda: Path("fetched"))
-    monkeypatch.setattr(program.Renderer, "begin", lambda _: None)
-    monkeypatch.setattr(program.Renderer, "close", lambda one: closed.append(one))
-    if sound:
-        assert program._opened(None)[0].path == Path(model) and not closed
-    else:
-        with pytest.raises(ValueError, match="fetched is not a file"):
-            program._opened(None)
-        assert len(closed) == 1
+    monkeypatch.setattr(program, "fetch_model", lambda: Path(model))
+    file, _, renderer = program._open(None)
+    renderer.close()
+    assert file.path == Path(model)
+    assert capsys.readouterr().err.endswith(f"once.\nIt is kept in {file.path.parent}.\n")
 
 
 # --- Ctrl-C where C++ code runs -----------------------------------------------------------------------------

@@ -1,8 +1,4 @@
-"""Random Llamas in GGUF files: the compiled decoder gives the logits of a forward pass written in NumPy.
-
-The reference follows llama.cpp's conventions: the gguf package unpacks the blocks, neighbouring elements of a head are
-the pairs that are rotated, and everything is computed in float64.
-"""
+"""Random Llamas in GGUF files: the compiled decoder gives the logits of a forward pass written in NumPy."""
 
 from __future__ import annotations
 
@@ -28,9 +24,9 @@ from chapters.kit.chat.weights import LONGEST, Weights, read_config
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.pipeline.left_to_fallback import FallbackWarning
-from chapters.kit.quantized.blocks import BLOCKS
 from chapters.kit.quantized.dequantize import form_of
 from chapters.kit.quantized.dot_products import dot_products
+from tests.kit.llama_in_numpy import Reference
 
 gguf = pytest.importorskip("gguf")
 
@@ -126,9 +122,13 @@ class Llama:
             if not (self.tied and name == "output"):
                 self.stored[name] = kind, written(kind, shape, random)
 
+    @property
+    def all_fields(self) -> dict:
+        return FIELDS | self.fields
+
     def save(self, path: Path) -> Path:
         writer = gguf.GGUFWriter(path, FIELDS["general.architecture"])
-        for name, value in (FIELDS | self.fields).items():
+        for name, value in self.all_fields.items():
             if name == "general.architecture":
                 writer.kv_data[0][name].value = value
             elif isinstance(value, float):
@@ -160,77 +160,8 @@ class Llama:
             self.unpacked[name] = floats.astype("float64")
         return self.unpacked[name]
 
-
-# --- the reference --------------------------------------------------------------------------------
-
-
-class Reference:
-    """The forward pass of a Llama in float64.
-
-    lanes: of the processor's instruction for products of bytes. With it, x is rounded to 8 bits before it is
-    multiplied by a coded matrix, and keys and values to float16. None: no rounding.
-    """
-
-    def __init__(self, llama: Llama, lanes: int | None = None):
-        self.llama, self.lanes = llama, lanes
-        self.keys, self.values = ([[] for _ in range(LAYERS)] for _ in range(2))
-        factors = llama.extra.get("rope_freqs.weight", np.ones(D // 2)).astype("float64")
-        if llama.fields.get("llama.rope.scaling.type") == "linear":
-            factors = factors * llama.fields["llama.rope.scaling.factor"]
-        self.rates = THETA ** (-2.0 * np.arange(D // 2) / D) / factors
-
-    def norm(self, x: np.ndarray, name: str) -> np.ndarray:
-        root = np.sqrt((x**2).mean(-1, keepdims=True) + EPSILON)
-        return x / root * self.llama.floats(name)
-
-    def product(self, x: np.ndarray, name: str) -> np.ndarray:
-        """x times a matrix of the file, transposed."""
-        matrix, kind = self.llama.floats(name), self.llama.kind(name)
-        if self.lanes and kind in BLOCKS:
-            groups = x.reshape(*x.shape[:-1], -1, 16 if kind == "Q6_K" else 32)
-            step = np.abs(groups).max(-1, keepdims=True) / 127
-            x = (np.rint(groups / step) * step).reshape(x.shape)
-        return x @ matrix.T
-
-    def rotated(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
-        """(s, heads, D): elements 2 i and 2 i + 1 are a complex number, which is rotated."""
-        pairs = x[..., ::2] + 1j * x[..., 1::2]
-        pairs = pairs * np.exp(1j * positions[:, None, None] * self.rates)
-        return np.stack([pairs.real, pairs.imag], axis=-1).reshape(x.shape)
-
-    def attention(self, x: np.ndarray, layer: int) -> np.ndarray:
-        name, s = f"blk.{layer}.attn_", len(x)
-        q, k, v = (self.product(x, name + one).reshape(s, -1, D) for one in "qkv")
-        positions = len(self.keys[layer]) + np.arange(s)
-        kept = self.rotated(k, positions), v
-        if self.lanes:
-            kept = [one.astype("float16").astype("float64") for one in kept]
-        for held, new in zip((self.keys[layer], self.values[layer]), kept, strict=True):
-            held += list(new)
-        q, keys, values = (
-            self.rotated(q, positions),
-            np.stack(self.keys[layer]),
-            np.stack(self.values[layer]),
-        )
-        out = np.empty((s, HEADS, D))
-        for head in range(HEADS):
-            of_head = head // (HEADS // KV_HEADS)
-            scores = q[:, head] @ keys[:, of_head].T / np.sqrt(D)
-            scores[np.arange(len(keys)) > positions[:, None]] = -np.inf
-            weights = np.exp(scores - scores.max(-1, keepdims=True))
-            out[:, head] = weights / weights.sum(-1, keepdims=True) @ values[:, of_head]
-        return self.product(out.reshape(s, -1), name + "output")
-
-    def feed(self, tokens: list[int]) -> np.ndarray:
-        """The logits after the last of `tokens`."""
-        x = self.llama.floats("token_embd")[tokens]
-        for layer in range(LAYERS):
-            name = f"blk.{layer}."
-            x = x + self.attention(self.norm(x, name + "attn_norm"), layer)
-            h = self.norm(x, name + "ffn_norm")
-            gate, up = (self.product(h, f"{name}ffn_{one}") for one in ("gate", "up"))
-            x = x + self.product(gate / (1 + np.exp(-gate)) * up, name + "ffn_down")
-        return self.product(self.norm(x[-1], "output_norm"), "output")
+    def frequencies(self) -> np.ndarray | None:
+        return self.extra.get("rope_freqs.weight")
 
 
 # --- the models -----------------------------------------------------------------------------------
@@ -291,7 +222,7 @@ def conversation(model: ChatModel, reference: Reference):
     llama, random = reference.llama, np.random.default_rng(1)
     for s in STEPS:
         tokens = random.integers(0, llama.vocab, s).tolist()
-        yield model.feed(tokens), reference.feed(tokens)
+        yield model.feed(tokens), reference.feed(tokens)[-1]
 
 
 @pytest.mark.parametrize("name", LLAMAS)
@@ -305,8 +236,7 @@ def test_exact_logits(name, model):
 
 def rounding(llama: Llama) -> Reference:
     """The reference that rounds x as the kernels of this processor do."""
-    dots = dot_products(QUICK_HERE)
-    return Reference(llama, dots.lanes if dots else None)
+    return Reference(llama, rounds=bool(dot_products(QUICK_HERE)))
 
 
 def error(found: np.ndarray, exact: np.ndarray) -> float:
@@ -327,7 +257,7 @@ def test_the_first_logits_with_x_in_8_bits(name, model):
     for s in [1, 3] * 5:
         tokens = random.integers(0, VOCAB, s).tolist()
         held.length = 0
-        errors.append(error(held.feed(tokens), rounding(LLAMAS[name]).feed(tokens)))
+        errors.append(error(held.feed(tokens), rounding(LLAMAS[name]).feed(tokens)[-1]))
     assert np.median(errors) <= 1e-4, errors
 
 
@@ -429,7 +359,7 @@ def test_a_vocabulary_of_any_size_fills_the_lanes(vocab, tmp_path):
     tokens = [vocab - 1, 0, 7]
     found, exact = held._run("batch_verify", tokens, 0)[0], Reference(llama)
     assert found.shape == (3, vocab)
-    np.testing.assert_allclose(found[-1], exact.feed(tokens), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(found[-1], exact.feed(tokens)[-1], rtol=0, atol=1e-4)
 
 
 def test_neighbours_of_one_type_are_one_matrix(tmp_path):

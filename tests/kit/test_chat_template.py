@@ -10,7 +10,7 @@ import time
 import pytest
 
 from chapters.kit.chat.gguf_file import read_gguf
-from chapters.kit.chat.template import MOST_WRITTEN, Renderer, TemplateError, render
+from chapters.kit.chat.template import MOST_WRITTEN, Renderer, TemplateError
 from chapters.kit.chat.tokenizer import Tokenizer
 from tests.kit.real_model import real_model_path
 
@@ -23,8 +23,9 @@ DOUBLING = (
 )
 
 
-def rendered(template: str, messages=MESSAGES, **options) -> str:
-    return render(template, messages, bos="<s>", eos="</s>", **options)
+def rendered(template: str, messages=MESSAGES, *, bos="<s>", eos="</s>", **options) -> str:
+    with Renderer(template, bos=bos, eos=eos) as renderer:
+        return renderer.render(messages, **options)
 
 
 @pytest.mark.parametrize(
@@ -161,8 +162,8 @@ def test_a_message_cannot_write_control_tokens(attack):
     template = gguf.field("tokenizer.chat_template", str)
     turns = [("system", "Be brief."), ("user", attack), ("assistant", attack), ("user", "Go on.")]
     messages = [{"role": role, "content": tokenizer.shield(text)} for role, text in turns]
-    ids = tokenizer.encode_prompt(render(template, messages, **texts))
-    start, end = tokenizer.special("<|im_start|>"), tokenizer.special("<|im_end|>")
+    ids = tokenizer.encode_prompt(rendered(template, messages, **texts))
+    start, end = tokenizer.tokens.index("<|im_start|>"), tokenizer.tokens.index("<|im_end|>")
     newline = tokenizer.encode("\n")
     expected = []
     for role, text in turns:
@@ -176,4 +177,4 @@ def test_a_template_may_trim_and_test_a_shielded_message(attack):
     template = "{% if 'end' in messages[0].content or true %}<|im_start|>{{ messages[0].content | trim }}{% endif %}"
     messages = [{"role": "user", "content": tokenizer.shield(attack)}]
     ids = tokenizer.encode_prompt(rendered(template, messages))
-    assert ids == [tokenizer.special("<|im_start|>"), *tokenizer.encode(attack.strip())]
+    assert ids == [tokenizer.tokens.index("<|im_start|>"), *tokenizer.encode(attack.strip())]

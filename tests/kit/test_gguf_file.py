@@ -115,12 +115,12 @@ LIES = {
     "is of version 1,": file(version=1),
     "is of version 4,": file(version=4),
     "is big endian": file(version=3 << 24),
-    f"announces {HUGE} tensors": b"GGUF" + struct.pack("<IQQ", 3, HUGE, 0),
-    f"announces {HUGE} fields": b"GGUF" + struct.pack("<IQQ", 3, 0, HUGE),
+    "name of a tensor takes 8 bytes": b"GGUF" + struct.pack("<IQQ", 3, HUGE, 0),
+    "name of a field takes 8 bytes": b"GGUF" + struct.pack("<IQQ", 3, 0, HUGE),
     f"name of a field takes {HUGE} bytes": file(struct.pack("<Q", HUGE) + bytes(8)),
     "'a' takes 1000 bytes": file(field("a", STRING, struct.pack("<Q", 1000))),
-    f"announces {HUGE} elements of 'a'": file(field("a", ARRAY, array(U64, HUGE, b""))),
-    "announces 9 elements of 'a'": file(field("a", ARRAY, array(STRING, 9, bytes(8)))),
+    f"'a' takes {8 * HUGE} bytes": file(field("a", ARRAY, array(U64, HUGE, b""))),
+    "an element of 'a' takes 8 bytes": file(field("a", ARRAY, array(STRING, 9, bytes(8)))),
     "the field 'a' is an array of arrays": file(field("a", ARRAY, array(ARRAY, 1, bytes(64)))),
     "the field 'a' is an array of the unknown type 13": file(
         field("a", ARRAY, array(13, 1, b"")), b""

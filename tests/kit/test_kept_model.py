@@ -14,7 +14,7 @@ import tvm
 from chapters.kit.cases.guarded import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.chat import kept_model
-from chapters.kit.chat.kept_model import Decoder, load_or_compile
+from chapters.kit.chat.kept_model import Decoder, load_or_compile, private_folder
 from chapters.kit.chat.run_decoder import start_machine
 
 MINE = {"3": "the reference"}
@@ -61,13 +61,6 @@ def test_where_a_disk_is_nearly_full_nothing_is_kept(tmp_path, monkeypatch):
     assert not was_kept() and not was_kept()
 
 
-def test_an_entry_that_is_a_link_is_replaced(folder):
-    (entry,) = folder.glob("compiled/*")
-    entry.rename(folder / "elsewhere")
-    entry.symlink_to(folder / "elsewhere")
-    assert not was_kept() and was_kept()
-
-
 def test_a_changed_library_is_not_loaded_and_is_replaced(folder):
     (library,) = folder.glob("compiled/*/decoder.so")
     changed = library.read_bytes()[:-1]
@@ -83,21 +76,35 @@ def test_a_damaged_manifest_is_replaced(folder, text):
     assert not was_kept() and was_kept()
 
 
-@pytest.mark.skipif(
-    sys.platform == "win32", reason="Windows keeps a user's folders private by itself"
-)
-@pytest.mark.parametrize("mode", [0o777, 0o770, 0o707])
-def test_an_entry_that_others_could_have_changed_is_not_loaded(folder, mode):
-    (entry,) = folder.glob("compiled/*")
-    entry.chmod(mode)
-    assert not was_kept() and was_kept()
+posix = pytest.mark.skipif(sys.platform == "win32", reason="Windows keeps folders private itself")
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no umask")
-def test_an_entry_is_private_whatever_the_umask(folder):
+@posix
+@pytest.mark.parametrize("mode", [0o770, 0o702])
+def test_nothing_is_loaded_from_a_folder_that_others_may_write_to(folder, mode):
+    (folder / "compiled").chmod(mode)
+    with pytest.raises(
+        ValueError, match=r"Other users may write to .* set the environment variable"
+    ):
+        was_kept()
+    (folder / "compiled").chmod(0o755)  # others may read
+    assert was_kept()
+
+
+@posix
+def test_nothing_is_loaded_from_a_folder_of_another_user(folder, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: folder.stat().st_uid + 1)
+    with pytest.raises(ValueError, match="Other users may write"):
+        was_kept()
+
+
+@posix
+def test_the_folder_is_private_whatever_the_umask(tmp_path, monkeypatch):
+    monkeypatch.setenv("FUSION_CACHE", str(tmp_path / "new"))
     before = os.umask(0)
     try:
-        assert not was_kept(exact=False) and was_kept(exact=False)
+        was_kept()
+        assert private_folder("compiled").stat().st_mode & 0o777 == 0o700
     finally:
         os.umask(before)
 

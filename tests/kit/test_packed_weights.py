@@ -92,15 +92,6 @@ def test_a_damaged_entry_is_replaced(damage, path):
     assert not was_kept(path) and was_kept(path)
 
 
-@pytest.mark.skipif(
-    sys.platform == "win32", reason="Windows keeps a user's folders private by itself"
-)
-def test_an_entry_that_others_could_have_changed_is_not_read(path):
-    (entry,) = entries(path)
-    entry.chmod(0o770)
-    assert not was_kept(path) and was_kept(path)
-
-
 def test_code_that_packs_otherwise_packs_anew(path, monkeypatch):
     monkeypatch.setattr(packed_weights, "CODE", packed_weights.CODE[:-1])
     assert not was_kept(path)

@@ -13,7 +13,6 @@ from chapters.ch11_a_real_model.passes import phases
 from chapters.kit.bench.results import load
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.losses import READING, loss, losses, perplexity
-from chapters.kit.chat.model_cache import MODEL_SHA256
 from chapters.kit.chat.perplexity import (
     DEFAULT,
     FLOATS,
@@ -158,7 +157,8 @@ def measured():
 
 def test_the_results_are_of_this_text_and_this_model(measured):
     assert measured["text_sha256"] == hashlib.sha256(READING.read_bytes()).hexdigest()
-    assert measured["model_sha256"] == MODEL_SHA256
+    model = hashlib.sha256(real_model_path().read_bytes()).hexdigest()
+    assert measured["model_sha256"] == model
     assert list(measured["variants"]) == list(VARIANTS)
     assert list(measured["alone"]) == list(measured["kept"]) == list(KINDS)
     windows = -(-measured["tokens"] // measured["window"])

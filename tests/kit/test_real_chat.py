@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, tirx
 
 from chapters.ch11_a_real_model import recorded
 from chapters.ch11_a_real_model.passes import phases
@@ -22,7 +21,6 @@ from chapters.kit.chat.model import chat_decoder
 from chapters.kit.chat.perplexity import Reader
 from chapters.kit.chat.tokenizer import Tokenizer
 from chapters.kit.chat.weights import Weights, read_config
-from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.machine import llvm_host
 from chapters.kit.pipeline.planned_storage import read_plan
 from chapters.kit.quantized.dot_products import dot_products
@@ -113,34 +111,18 @@ def test_one_token_at_a_time_gives_what_all_at_once_give(name, limit, request):
     assert np.abs(logits - expected).max() < limit * np.abs(expected).max()
 
 
-def test_no_float_copy_of_a_matrix(weights, target):
-    """No kernel has a buffer, and no function a tensor, as large as the smallest matrix in float32.
-
-    Neither have all storages together that are planned for a step.
-    """
+def test_a_step_writes_less_than_the_floats_of_a_matrix(weights, target):
+    """All storages together that are planned for it are smaller than the smallest matrix in float32."""
     mod, _ = chat_decoder(weights)
     bounds = {"seq_len": weights.config.context_window_size}
     passes = with_coded_passes(phases(target, variable_bounds=bounds), target, False)
     names = [str(one.info.name) for one in passes]
-    before, planned = (names.index(n) for n in ("RewriteDataflowReshape", "KillAfterLastUse"))
+    planned = names.index("KillAfterLastUse")
     with target:
-        mod = tvm.transform.Sequential(passes[:before])(mod)
-        plan = read_plan(tvm.transform.Sequential(passes[before:planned])(mod))
+        plan = read_plan(tvm.transform.Sequential(passes[:planned])(mod))
     smallest = min(spec.n * spec.k for layer in weights.matrices for spec in weights.specs(layer))
     step = [one.bytes() for one in plan.storages if one.function == "decode"]
     assert len(step) > 3 and sum(step) < 4 * smallest  # all that a step of one token writes to
-    for gvar, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            found = [var for var in nodes(func.body, tirx.Var) if tirx.is_buffer_var(var)]
-            shapes = [var.shape for var in found if var not in func.params]
-        else:
-            values = [binding.var.ty for block in func.body.blocks for binding in block.bindings]
-            floats = [ty for ty in values if isinstance(ty, relax.TensorType) and ty.ndim == 2]
-            shapes = [ty.shape.values for ty in floats if str(ty.dtype) == "float32"]
-        for shape in shapes:
-            known = all(isinstance(extent, tirx.IntImm) for extent in shape)
-            is_matrix = len(shape) == 2 and known and np.prod([int(n) for n in shape]) >= smallest
-            assert not is_matrix, f"{gvar.name_hint} has floats of shape {list(shape)}"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts what Linux counts")

@@ -15,8 +15,8 @@ import pytest
 
 from chapters.kit.chat.conversation import Chat
 from chapters.kit.chat.gguf_file import GGUFError, read_gguf
-from chapters.kit.chat.template import render
 from chapters.kit.chat.tokenizer import CONTROL, END, USER_DEFINED
+from tests.kit.test_chat_template import rendered
 from tests.kit.test_conversation import Says
 from tests.kit.test_gguf_file import field, file
 from tests.kit.test_tokenizer import byte_level, made, sentence_pieces, texts_of
@@ -159,10 +159,10 @@ def test_the_models_own_tag_stays_in_its_answer_and_one_that_it_spells_is_text()
     # as in DeepSeek-R1-Distill-Llama, whose template cuts an answer at the model's </think>
     tokens = ["</think>", "<|im_start|>", "<|im_end|>"]
     tokenizer = byte_level(tokens=tokens, kinds=[4, 4, 4], chat_template="</think>")
-    tag, end = (tokenizer.special(text) for text in ("</think>", "<|im_end|>"))
+    tag, end = map(tokenizer.tokens.index, ("</think>", "<|im_end|>"))
     said = [*tokenizer.encode("a</think>"), tag, *tokenizer.encode("b<|im_start|>"), end]
     cut = "{{ messages[1].content.split('</think>')[-1] }}"
-    renderer = SimpleNamespace(render=lambda messages: render(cut, messages, bos="", eos=""))
+    renderer = SimpleNamespace(render=lambda messages: rendered(cut, messages))
     chat = Chat(Says(said, len(tokenizer.tokens)), tokenizer, renderer, 0.0, seed=0)
     chat.messages = [{"role": "user", "content": "Hi"}]
     assert "".join(chat.answer(tokenizer.encode("Hi"))) == "a</think></think>b<|im_start|>"
@@ -215,4 +215,4 @@ def test_a_generation_block_is_rendered_as_transformers_does():
     {% endif %}{{ x }}
 {% endfor %}"""
     messages = [{"role": role, "content": "Hi"} for role in ("user", "assistant")]
-    assert render(template, messages, bos="", eos="") == "\n            Hi<|im_end|>\n"
+    assert rendered(template, messages) == "\n            Hi<|im_end|>\n"

@@ -2,7 +2,7 @@
 
 An entry is a folder with a shared library and a manifest. The manifest lists every file of the course that took part,
 with its hash, whose chapters the passes came from, and all that a process needs to know to run the library. If a file
-has changed since, or if other users could have changed the entry itself, it is not used and made anew.
+has changed since, the entry is not used and made anew.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chapters.child import ROOT
-from chapters.kit.chat.model_cache import (
-    UNFINISHED,
-    only_mine,
-    private_folder,
-    sweep,
-)
-from chapters.kit.kept_files import cache_folder
+from chapters.kit.chat.model_cache import UNFINISHED, sweep
+from chapters.kit.kept_files import cache_folder, hash_of
 from chapters.kit.machine import instruction_sets, versions
 
 # bytes that must be free beside what is kept: a decoder takes a few megabytes, for a moment twice
@@ -59,9 +55,8 @@ def load_or_compile(
     decoder is compiled at each start.
     """
     try:
-        compiled = private_folder(cache_folder() / "compiled")
-    except (OSError, RuntimeError):
-        # no folder, such as a link to itself, or one that cannot be written to
+        compiled = private_folder("compiled")
+    except OSError:  # no folder, such as a link to itself, or one that cannot be written to
         return compile_it(), False
     everything = facts, instruction_sets(), versions("apache-tvm", "apache-tvm-ffi")
     folder = compiled / hashlib.sha256(repr(everything).encode()).hexdigest()[:24]
@@ -88,10 +83,27 @@ def _fill(new: Path, made: Decoder, whose: Mapping[str, str]) -> dict:
     }
 
 
+def private_folder(kind: str) -> Path:
+    """The cache's folder for entries of one kind, which only this user can write to; made if it is missing.
+
+    Compiled code is loaded from there: whoever can write to it could have put code of their own there. Raises
+    ValueError if the folder belongs to someone else, or if others may write to it. Windows keeps a user's folders
+    private by itself, so nothing is checked there.
+    """
+    path = cache_folder() / kind
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = path.stat()
+    others = state.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if sys.platform != "win32" and (others or state.st_uid != os.getuid()):
+        raise ValueError(
+            f"Other users may write to {path}, from which compiled code would be loaded; remove it, or set the "
+            "environment variable FUSION_CACHE to a folder in your home directory."
+        )
+    return path
+
+
 def read_manifest(folder: Path) -> dict:
-    """The manifest of an entry. Raises OSError if there is none, or if others could have changed it; ValueError."""
-    if not only_mine(folder):
-        raise PermissionError(f"Other users could have changed what is in {folder}.")
+    """The manifest of an entry. Raises OSError if there is none, ValueError if it is damaged."""
     return json.loads((folder / MANIFEST).read_text("utf-8"))
 
 
@@ -113,9 +125,7 @@ def keep_entry(folder: Path, fill: Callable[[Path], dict], nbytes: int = 0) -> N
         new = Path(temporary) / "entry"
         new.mkdir(mode=0o700)
         (new / MANIFEST).write_text(json.dumps(fill(new)), "utf-8")
-        if folder.is_symlink():
-            folder.unlink()
-        elif folder.exists():
+        if folder.exists():
             shutil.rmtree(folder)
         os.replace(new, folder)
 
@@ -125,8 +135,3 @@ def _files() -> list[str]:
     names = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
     found = {Path(name).resolve() for name in names if name and os.path.isabs(name)}
     return sorted(path.relative_to(ROOT).as_posix() for path in found if path.is_relative_to(ROOT))
-
-
-def hash_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -19,10 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from chapters.child import ROOT
-from chapters.kit.chat.kept_model import hash_of, keep_entry, read_manifest
-from chapters.kit.chat.model_cache import private_folder
+from chapters.kit.chat.kept_model import keep_entry, private_folder, read_manifest
 from chapters.kit.chat.weights import Weights
-from chapters.kit.kept_files import cache_folder
+from chapters.kit.kept_files import hash_of
 
 MOST_BYTES = 1 << 30  # of all entries; a model that is larger is packed at each start
 PACKED = "weights"
@@ -37,8 +36,8 @@ class PackedWeights(Weights):
         """As Weights.place. Raises ValueError if the cache's folder is not private."""
         room, places = self._room()
         try:
-            packed = private_folder(cache_folder() / "packed")
-        except (OSError, RuntimeError):
+            packed = private_folder("packed")
+        except OSError:
             self._fill(places)
             return places
         before = self._key()

@@ -16,15 +16,14 @@ import numpy as np
 from tvm.target import Target
 
 from chapters.kit.chat.compiled import cache_dtype, compile_decoder
+from chapters.kit.chat.extra import extra
 from chapters.kit.chat.gguf_file import BLOCKS, GGUF, read_gguf
 from chapters.kit.chat.losses import READING, WINDOW, losses
 from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.tokenizer import Tokenizer
 from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.machine import llvm_host
-from chapters.kit.quantized.blocks import read_codes, read_floats
 from chapters.kit.quantized.dot_products import dot_products, lanes_of
-from chapters.kit.quantized.requantize import quantize, write_codes
 
 KINDS = (  # of matrices: how the names of their tensors end, without ".weight"
     "attn_q",
@@ -91,8 +90,8 @@ def kind_of(name: str) -> str:
 def stored_as(file: GGUF, types: Types) -> GGUF:
     """`file` with each matrix of a kind in `types` in that type, all in memory; the other tensors stay as they are.
 
-    types: kind -> "F32", or a type that `quantize` knows. A matrix that has its type already keeps its bytes. Raises
-    ValueError for a kind that no tensor has.
+    types: kind -> type, among those that `gguf.quantize` knows. A matrix that has its type already keeps its bytes.
+    Raises ValueError for a kind that no tensor has, or if the package gguf is missing.
     """
     if missing := set(types) - {kind_of(name) for name in file.tensors}:
         raise ValueError(f"{file.path} has no matrix of the kind {', '.join(sorted(missing))}.")
@@ -114,9 +113,9 @@ def _converted(raw: np.ndarray, old: str, new: str) -> np.ndarray:
     """Rows of the type `old`, uint8 (n, bytes per row), in the type `new`."""
     if old == new:
         return raw
-    is_float = BLOCKS[old][0] == 1
-    rows = read_floats(old, raw) if is_float else read_codes(old, raw).floats()
-    return rows.view("uint8") if new == "F32" else write_codes(quantize(new, rows))
+    gguf = extra("gguf", "bench")
+    types = gguf.GGMLQuantizationType
+    return gguf.quantize(gguf.dequantize(raw, types[old]), types[new]).view("uint8")
 
 
 def bytes_of(file: GGUF, kind: str) -> int:

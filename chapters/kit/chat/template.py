@@ -80,14 +80,6 @@ class Renderer(contextlib.AbstractContextManager):
         self.close()
 
 
-def render(
-    template: str, messages: list[dict[str, str]], *, bos: str, eos: str, seconds: float = 5
-) -> str:
-    """Render once; see Renderer."""
-    with Renderer(template, bos=bos, eos=eos) as renderer:
-        return renderer.render(messages, seconds=seconds)
-
-
 # --- in the child process -------------------------------------------------------------------------
 
 
@@ -100,7 +92,7 @@ def make_answerer() -> Callable[[dict], dict]:
     try:
         from jinja2.exceptions import SecurityError, TemplateSyntaxError
     except ImportError as error:
-        broken = {"error": f"cannot be rendered ({error})", "remedy": INSTALL}
+        broken = {"error": f"cannot be rendered ({error})", "remedy": INSTALL.format("model")}
         return lambda question: broken
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the model's answer, not this process

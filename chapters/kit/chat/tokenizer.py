@@ -179,14 +179,6 @@ class Tokenizer:
         starts = f"(?={self._control.pattern})."
         return re.sub(starts, rf"\g<0>{MARK}", text.replace(MARK, MARK * 2), flags=re.DOTALL)
 
-    def special(self, text: str) -> int:
-        """The control or user-defined token that is written `text`. Raises ValueError if there is none."""
-        if text not in self._ids:
-            raise ValueError(
-                f"The model has no special token {text!r}; it has {', '.join(sorted(self._ids)[:20])}."
-            )
-        return self._ids[text]
-
     def decode(self, ids: Iterable[int]) -> str:
         """The text of `ids`, without control tokens. Bytes that are not UTF-8 become U+FFFD."""
         streamer = Streamer(self)

@@ -181,24 +181,6 @@ class LlamaForCausalLM(nn.Module):
 
     batch_decode = batch_verify  # one token of each sequence; logits (b, 1, vocab_size)
 
-    # the same without selection and head: the hidden states (b, s, hidden) of all tokens
-
-    def prefill_to_last_hidden_states(
-        self, input_embed: Tensor, positions: Tensor, kv_cache: Tensor
-    ):
-        """The hidden states (1, s, hidden) of one sequence, and the extended cache."""
-        return self.model(input_embed, positions, kv_cache)
-
-    def batch_verify_to_last_hidden_states(
-        self, input_embeds: Tensor, positions: Tensor, kv_cache: Tensor
-    ):
-        """The hidden states (b, s, hidden), and the extended cache."""
-        return self.model(input_embeds, positions, kv_cache)
-
-    decode_to_last_hidden_states = prefill_to_last_hidden_states
-    batch_prefill_to_last_hidden_states = batch_verify_to_last_hidden_states
-    batch_decode_to_last_hidden_states = batch_verify_to_last_hidden_states
-
     def create_kv_cache(self, batch_size: tirx.Var, context_window: tirx.Var):
         """An empty cache for `batch_size` sequences of at most `context_window` tokens."""
         config = self.config
@@ -230,19 +212,12 @@ def _specs(config: LlamaConfig, dtype: str) -> dict[str, dict]:
         }
 
     names = ("prefill", "decode", "batch_prefill", "batch_decode", "batch_verify")
-    headless = [f"{name}_to_last_hidden_states" for name in names]
     with_weights = {
         "embed": {"input_ids": nn.spec.Tensor(["seq_len"], "int32")},
         "get_logits": {"hidden_states": nn.spec.Tensor(["seq_len", hidden], dtype)},
-        **{name: forward(name) for name in (*names, *headless)},
+        **{name: forward(name) for name in names},
     }
-    without_weights = {
-        "batch_select_last_hidden_states": {
-            "hidden_states": nn.spec.Tensor(["batch_size", "seq_len", hidden], dtype),
-            **logit_positions,
-        },
-        "create_kv_cache": {"batch_size": int, "context_window": int},
-    }
+    without_weights = {"create_kv_cache": {"batch_size": int, "context_window": int}}
     modes = {"packed": with_weights, "none": without_weights}
     return {
         name: {**arguments, "$": {"param_mode": mode, "effect_mode": "none"}}
