@@ -105,10 +105,7 @@ class ExerciseReport:
     def _describe_failure(self) -> str:
         last = self.outcomes[-1]
         hint = f"python -m chapters hint {self.exercise.id}" if self.is_learners else ""
-        lines = [
-            f"{self.exercise.id} {self.exercise.title}",
-            render(last.failure, check=last.check.title, hint=hint),
-        ]
+        lines = [render(last.failure, check=last.check.title, hint=hint)]
         if last.output.strip():
             lines.append(f"  printed\n{last.output.rstrip()}")
         return "\n".join([*lines, f"  in        {shown(self.answer)}"])

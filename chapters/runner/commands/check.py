@@ -68,6 +68,8 @@ def report_exercise(
 def show(report: ExerciseReport, unreadable: set[Path], *, brief: bool = False) -> None:
     """Wait for a report and print it. brief: print one line for an exercise that was not begun."""
     report.wait(unreadable)
+    if report.state == "failed":
+        print(f"{report.exercise.id} {report.exercise.title}")
     if report.outcomes or brief:
         print(report.describe())
     else:
