@@ -205,12 +205,8 @@ class Examiner(contextlib.AbstractContextManager):
 
     def run_exercise(self, chapter: Chapter, exercise: Exercise, impl: Path) -> list[Outcome]:
         """Run an exercise's checks in order, up to the first that does not pass."""
-        return self.run_in_order(checks_of_exercise(chapter, exercise.id), impl)
-
-    def run_in_order(self, checks: list[Check], impl: Path) -> list[Outcome]:
-        """Run `checks` in order, up to the first that does not pass."""
         outcomes: list[Outcome] = []
-        for check in checks:
+        for check in checks_of_exercise(chapter, exercise.id):
             outcomes.append(self.run(check, impl))
             if outcomes[-1].state not in FINE:
                 break
@@ -298,9 +294,9 @@ class Engine(contextlib.AbstractContextManager):
         """The TVM version and device that the checks ran with; "" until one has run."""
         return next((one.machine for one in self._examiners if one.machine), "")
 
-    def submit(self, checks: list[Check], impl: Path) -> Future[list[Outcome]]:
-        """Run an exercise's `checks` in order, up to the first that does not pass, when an examiner is free."""
-        return self._pool.submit(lambda: self._examiner().run_in_order(checks, impl))
+    def submit(self, chapter: Chapter, exercise: Exercise, impl: Path) -> Future[list[Outcome]]:
+        """Run an exercise's checks in order, up to the first that does not pass, when an examiner is free."""
+        return self._pool.submit(lambda: self._examiner().run_exercise(chapter, exercise, impl))
 
     def _examiner(self) -> Examiner:
         """The examiner of this thread."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from chapters.program import describe_refusal
 from chapters.runner.course import Chapter, Exercise
-from chapters.runner.engine import Engine, Outcome, checks_of_exercise, overall
+from chapters.runner.engine import Engine, Outcome, overall
 from chapters.runner.failure import render
 from chapters.runner.learner_file import not_begun
 from chapters.runner.states import digest, record_state
@@ -39,9 +39,8 @@ class ExerciseReport:
         self.outcomes: list[Outcome] = []
         self.state, self.record_error = "todo", ""
         self._digest = digest(chapter, exercise.id)
-        checks = checks_of_exercise(chapter, exercise.id)
         runs = run_untouched or not self.is_untouched
-        self._running = engine.submit(checks, answer) if runs else None
+        self._running = engine.submit(chapter, exercise, answer) if runs else None
 
     def wait(self, unreadable: set[Path]) -> None:
         """Wait for the checks, and record the state of a learner's exercise.
