@@ -75,6 +75,11 @@ class Lost(Exception):
         spot = re.search(rf'File "[^"]*{re.escape(path.name)}", line (\d+) in (\S+)', self.stack)
         return f"line {spot[1]} of {path.name}, in {spot[2]}" if spot else ""
 
+    def count_calls(self, path: Path) -> int:
+        """How often the line of `place` is on the stack, of whose innermost calls at most 100 are known."""
+        line = self.place(path).partition(" of ")[0]
+        return len(re.findall(rf'File "[^"]*{re.escape(path.name)}", {line} in', self.stack))
+
 
 def ended(code: int) -> str:
     """An exit code in words."""

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from chapters.child import Child, Lost, WrongPatience, ended, patience
-from chapters.runner.blame import waits_for
 from chapters.runner.course import Chapter, CourseError, Exercise
-from chapters.runner.failure import Failure
-from chapters.runner.printed import tail
+from chapters.runner.exercise_at_fault import find_exercise_at_fault
+from chapters.runner.explain import explain
+from chapters.runner.failure import Failure, tail
 from chapters.runner.regions import file_digest, file_fingerprint
 from chapters.whose_code import LEARNER, REFERENCE, WHOSE
 
@@ -196,7 +196,7 @@ class Examiner(contextlib.AbstractContextManager):
         def is_solved(exercise_id: str) -> bool:
             return self.is_solved(check.chapter, exercise_id, impl)
 
-        return waits_for(check.chapter, check.exercise.id, impl, passes, is_solved)
+        return find_exercise_at_fault(check.chapter, check.exercise.id, impl, passes, is_solved)
 
     def is_solved(self, chapter: Chapter, exercise_id: str, impl: Path) -> bool:
         """Whether the answer passes all checks of an exercise that can run here."""
@@ -205,12 +205,8 @@ class Examiner(contextlib.AbstractContextManager):
 
     def run_exercise(self, chapter: Chapter, exercise: Exercise, impl: Path) -> list[Outcome]:
         """Run an exercise's checks in order, up to the first that does not pass."""
-        return self.run_in_order(checks_of_exercise(chapter, exercise.id), impl)
-
-    def run_in_order(self, checks: list[Check], impl: Path) -> list[Outcome]:
-        """Run `checks` in order, up to the first that does not pass."""
         outcomes: list[Outcome] = []
-        for check in checks:
+        for check in checks_of_exercise(chapter, exercise.id):
             outcomes.append(self.run(check, impl))
             if outcomes[-1].state not in FINE:
                 break
@@ -221,6 +217,8 @@ NATIVE = (
     "Native code read or wrote memory that it must not touch. Most often a NumPy array was given to the VM without "
     "tvm.runtime.tensor, or a kernel indexes outside its buffers."
 )
+RECURSION = 20  # of the last 100 calls, on one line; in a visitor that visits its own node it is every third
+
 LEFT = "Something called os._exit, sent a signal, or closed what the process needs."
 
 
@@ -247,6 +245,16 @@ def _unable(lost: Lost) -> str:
 def _failure(lost: Lost, check: Check, impl: Path) -> Failure:
     """What a learner reads about a child that their code has ended."""
     place = lost.place(impl)
+    end = f"was stopped after {check.seconds:g} s" if lost.late else f"died ({ended(lost.code)})"
+    if (count := lost.count_calls(impl)) >= RECURSION:
+        why, read = explain(RecursionError("maximum recursion depth exceeded"))
+        return Failure(
+            f"Your code called itself again and again, until its process {end}.",
+            expected="calls that end",
+            yours=f"{place}, which is {count} times among the last 100 calls",
+            why=why,
+            read=read,
+        )
     if lost.late:
         return Failure(
             f"Your code did not finish within {check.seconds:g} s and was stopped.",
@@ -257,7 +265,7 @@ def _failure(lost: Lost, check: Check, impl: Path) -> Failure:
     faults = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
     native = lost.code == 0xC0000005 or any(name in ended(lost.code) for name in faults)
     return Failure(
-        f"The process running your code died ({ended(lost.code)}).",
+        f"The process running your code {end}.",
         expected="a result or a Python exception",
         yours=f"it was at {place}" if place else "",
         why=NATIVE if native else LEFT,
@@ -286,9 +294,9 @@ class Engine(contextlib.AbstractContextManager):
         """The TVM version and device that the checks ran with; "" until one has run."""
         return next((one.machine for one in self._examiners if one.machine), "")
 
-    def submit(self, checks: list[Check], impl: Path) -> Future[list[Outcome]]:
-        """Run an exercise's `checks` in order, up to the first that does not pass, when an examiner is free."""
-        return self._pool.submit(lambda: self._examiner().run_in_order(checks, impl))
+    def submit(self, chapter: Chapter, exercise: Exercise, impl: Path) -> Future[list[Outcome]]:
+        """Run an exercise's checks in order, up to the first that does not pass, when an examiner is free."""
+        return self._pool.submit(lambda: self._examiner().run_exercise(chapter, exercise, impl))
 
     def _examiner(self) -> Examiner:
         """The examiner of this thread."""

@@ -8,6 +8,12 @@ from dataclasses import asdict, dataclass, field
 
 LONGEST = 20_000  # characters that a learner's screen can take
 WIDTH = 88  # as wide as a code block on the site
+MOST_SHOWN = (
+    4000  # bytes of what an answer has printed: a loop may print more than anyone wants to read
+)
+# TVM prints this when an exception leaves a BlockBuilder or a mutator; the exception itself says more.
+NOISE = "BlockBuilder destroyed with remaining blocks!"
+CUT = "[… what was printed before this is not shown]"
 
 
 @dataclass
@@ -39,6 +45,19 @@ def shorten(text: str, longest: int) -> str:
     if left_out <= 0:
         return text
     return f"{text[: longest // 2]} [… {left_out} characters …] {text[-longest // 2 :]}"
+
+
+def tail(printed: bytes) -> str:
+    """The last MOST_SHOWN bytes as text, from the beginning of a line, with a mark if there were more.
+
+    Lines with NOISE are left out.
+    """
+    text = printed[-MOST_SHOWN:].decode("utf-8", "replace")
+    text = "".join(line for line in text.splitlines(keepends=True) if NOISE not in line)
+    if len(printed) <= MOST_SHOWN:
+        return text
+    whole = text.partition("\n")[2] or text
+    return f"{CUT}\n{whole}"
 
 
 class CheckFailed(AssertionError):

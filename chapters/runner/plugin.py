@@ -1,9 +1,9 @@
-"""The pytest plugin: `pytest solutions/` and `pytest chapters/` run the checks, one item per check.
+"""The pytest plugin: `pytest solutions/` and `pytest chapters/` check the exercises, one item per exercise.
 
 It collects the file that a learner edits, `chapters/chNN_name/<file>.py`, and the reference of the same name under
-`solutions/`. The engine runs the exercises in child processes, several at once; an item waits for its exercise. States
-are passed, TODO (to be written), failed, waits (an earlier check of the exercise did not pass, or an exercise that it
-uses must be written or mended first), unable (this machine could not run the check, whatever the code is) and skipped.
+`solutions/`. The engine checks the exercises in child processes, several at once; an item waits for the report on its
+exercise. A state that pytest does not know has a letter of its own: T for TODO (to be written), w for waits (another
+exercise must be written or mended first), u for unable (this machine could not run the checks, whatever the code is).
 """
 
 from __future__ import annotations
@@ -15,27 +15,16 @@ from chapters.environment import find_fault, find_hidden_module
 if hidden := find_hidden_module():  # before the imports that follow
     raise pytest.UsageError(hidden)
 
-import contextlib
 import itertools
 import platform
 from pathlib import Path
 
 from chapters.program import describe_refusal
 from chapters.runner import learner_file
-from chapters.runner.course import ROOT, Chapter, CourseError, chapters
-from chapters.runner.engine import (
-    FINE,
-    Check,
-    Engine,
-    Outcome,
-    checks_of,
-    checks_of_exercise,
-    overall,
-)
-from chapters.runner.failure import render
-from chapters.runner.learner_file import not_begun
-from chapters.runner.states import digest, record_state
-from chapters.runner.terminal import bar, saved_meanwhile
+from chapters.runner.course import ROOT, Chapter, CourseError, Exercise, chapters
+from chapters.runner.engine import FINE, Engine, checks_of
+from chapters.runner.exercise_report import ExerciseReport
+from chapters.runner.terminal import bar
 from chapters.runner.versions import MEND, installed, wrong_versions
 from chapters.whose_code import LEARNER, REFERENCE, decide
 
@@ -50,71 +39,24 @@ LETTERS = {
 CHECKED = "REFERENCE in solutions/; your own code is checked by `pytest chapters/`"
 
 
-class _Exercise:
-    """One exercise of one file: its checks that were asked for and, after `wait`, their outcomes."""
-
-    def __init__(self, items: list[CheckItem], engine: Engine):
-        self.chapter, self.about = items[0].check.chapter, items[0].check.exercise
-        answer = items[0].answer
-        self.mine = answer == self.chapter.stub
-        self.checks = [item.check for item in items]
-        self.outcomes: list[Outcome] = []
-        self._digest = digest(self.chapter, self.about.id) if self.mine else ""
-        self.changed = False  # while it was being checked
-        begun = self.about.id not in not_begun(self.chapter, answer)
-        self._running = engine.submit(self.checks, answer) if begun else None
-
-    def wait(self) -> None:
-        """Wait until its checks have run."""
-        if self._running:
-            self.outcomes = self._running.result()
-        else:
-            todo = f"exercise {self.about.id}"
-            self.outcomes = [Outcome(check, "todo", reason=todo) for check in self.checks]
-
-    def record(self) -> None:
-        """Note the state of the learner's exercise, if one check failed or all of them ran."""
-        if not self.mine or not self.outcomes or any(o.unreadable for o in self.outcomes):
-            return
-        state = overall(self.outcomes)
-        if state == "unable":
-            return
-        all_checks = checks_of_exercise(self.chapter, self.about.id)
-        if state == "failed" or len(self.checks) == len(all_checks):
-            known = "todo" if state == "waits" else state
-            with contextlib.suppress(OSError):  # a folder one may not write to has no progress
-                self.changed = not record_state(
-                    self.chapter, self.about.id, known, self._digest, self._loaded()
-                )
-
-    def _loaded(self) -> list[Outcome]:
-        """The outcomes of checks that have run, which say what they loaded."""
-        return self.outcomes if self._running else []
-
-
 class _Run:
-    """The state of one pytest run. The key of an exercise is its tree, "chapters" or "solutions", and its id."""
+    """What the items of one pytest run share. engines: by whose code they check."""
 
     def __init__(self) -> None:
-        self.engines: dict[str, Engine] = {}  # by tree
-        self.exercises: dict[tuple[str, str], _Exercise] = {}
-        self.unreadable: set[Path] = set()  # files that cannot be loaded, as was reported already
+        self.engines: dict[str, Engine] = {}
+        self.reports: list[ExerciseReport] = []
+        self.unreadable: set[Path] = set()
 
-    def begin(self, items: list[CheckItem]) -> None:
-        """Hand every exercise that was begun to the engine."""
-        for key in dict.fromkeys(item.key for item in items):
-            its = [item for item in items if item.key == key]
-            tree = key[0]
-            if tree not in self.engines:
-                self.engines[tree] = Engine(LEARNER if tree == "chapters" else REFERENCE)
-            self.exercises[key] = _Exercise(its, self.engines[tree])
-            for item in its:
-                item.exercise = self.exercises[key]
-
-    def ran(self, tree: str) -> list[_Exercise]:
-        """The exercises of `tree` that have run, in the order of the course."""
-        wanted = (self.exercises.get((tree, e.id)) for c in chapters() for e in c.exercises)
-        return [exercise for exercise in wanted if exercise and exercise.outcomes]
+    def begin(self, items: list[ExerciseItem]) -> None:
+        """Hand every exercise to an engine."""
+        for item in items:
+            whose = LEARNER if item.answer == item.chapter.stub else REFERENCE
+            if whose not in self.engines:
+                self.engines[whose] = Engine(whose)
+            item.report = ExerciseReport(
+                item.chapter, item.exercise, item.answer, self.engines[whose]
+            )
+            self.reports.append(item.report)
 
 
 RUN: pytest.StashKey[_Run] = pytest.StashKey()
@@ -152,7 +94,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector):
 
 
 class AnswerFile(pytest.File):
-    """A file with answers; its items are the checks of its chapter. It is not imported here."""
+    """A file with answers; its items are the exercises of its chapter. It is not imported here."""
 
     def __init__(self, *, chapter: Chapter, answer: Path, **kwargs):
         super().__init__(**kwargs)
@@ -162,72 +104,52 @@ class AnswerFile(pytest.File):
         impl = self.config.getoption("--impl")
         answer = Path(impl).resolve() if impl else self.answer
         try:
-            found = checks_of(self.chapter)
+            checks_of(self.chapter)
         except CourseError as error:
             raise self.CollectError(str(error)) from None
-        for check in found:
-            yield CheckItem.from_parent(self, name=check.name, check=check, answer=answer)
+        for exercise in self.chapter.exercises:
+            name = f"exercise_{exercise.id.replace('.', '_')}_{exercise.name}"
+            yield ExerciseItem.from_parent(self, name=name, exercise=exercise, answer=answer)
 
 
-class _Stop(Exception):
-    """Carries an outcome that is not a pass from `runtest` to the report."""
-
-    def __init__(self, outcome: Outcome):
-        self.outcome = outcome
+class _NotPassed(Exception):
+    """Raised in an item whose report says anything else than "passed"."""
 
 
-class CheckItem(pytest.Item):
-    """One check on one answer. exercise: set once all items are collected."""
+class ExerciseItem(pytest.Item):
+    """An exercise of one file. report: set once all items are collected."""
 
-    exercise: _Exercise
+    report: ExerciseReport
 
-    def __init__(self, *, check: Check, answer: Path, **kwargs):
+    def __init__(self, *, exercise: Exercise, answer: Path, **kwargs):
         super().__init__(**kwargs)
-        self.check, self.answer = check, answer
-        self.key = answer.parent.parent.name, check.exercise.id
+        self.chapter, self.exercise, self.answer = self.parent.chapter, exercise, answer
 
     def reportinfo(self):
-        return self.path, None, f"{self.check.exercise.id} {self.check.title}"
+        return self.path, None, f"{self.exercise.id} {self.exercise.title}"
 
     def runtest(self) -> None:
-        self.exercise.wait()
-        outcome = self._outcome(self.config.stash[RUN].unreadable)
-        if outcome.state != "passed":
-            raise _Stop(outcome)
-
-    def _outcome(self, unreadable: set[Path]) -> Outcome:
-        """The outcome of this check. unreadable: files whose failure was reported already; may gain this one."""
-        found = {outcome.check.name: outcome for outcome in self.exercise.outcomes}
-        mine = found.get(self.check.name)
-        if mine is None:
-            return Outcome(self.check, "waits", reason="an earlier check of the exercise")
-        if mine.unreadable and self.answer in unreadable:  # reported once for the whole file
-            return Outcome(self.check, "waits", reason=f"{self.answer.name} cannot be loaded")
-        if mine.unreadable:
-            unreadable.add(self.answer)
-        return mine
+        self.report.wait(self.config.stash[RUN].unreadable)
+        if self.report.state != "passed":
+            raise _NotPassed
 
     def repr_failure(self, excinfo):
-        if not isinstance(excinfo.value, _Stop):
-            return super().repr_failure(excinfo)
-        outcome = excinfo.value.outcome
-        if outcome.failure is None:
-            return outcome.reason
-        hint = f"python -m chapters hint {self.check.exercise.id}" if self.exercise.mine else ""
-        text = render(outcome.failure, check=self.check.title, hint=hint)
-        return text + (f"\n  printed\n{outcome.output}" if outcome.output.strip() else "")
+        if isinstance(excinfo.value, _NotPassed):
+            return self.report.describe()
+        return super().repr_failure(excinfo)
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo):
     result = yield
-    if call.excinfo is None or not isinstance(call.excinfo.value, _Stop):
-        return
-    outcome, report = call.excinfo.value.outcome, result.get_result()
-    if outcome.state != "failed":
-        report.outcome = "skipped"
-        report.check_state = outcome.state
-        report.longrepr = (str(item.path), None, outcome.reason)
+    if (
+        call.excinfo
+        and isinstance(call.excinfo.value, _NotPassed)
+        and item.report.state != "failed"
+    ):
+        report = result.get_result()
+        report.outcome, report.check_state = "skipped", item.report.state
+        report.longrepr = (str(item.path), None, item.report.describe())
 
 
 def pytest_report_teststatus(report, config):
@@ -259,7 +181,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    items = [item for item in session.items if isinstance(item, CheckItem)]
+    items = [item for item in session.items if isinstance(item, ExerciseItem)]
     if items and not session.config.option.collectonly:
         session.config.stash[RUN].begin(items)
 
@@ -267,52 +189,43 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     run = session.config.stash[RUN]
-    for exercise in run.exercises.values():
-        exercise.record()
     for engine in run.engines.values():
         engine.close()
-    states = {overall(exercise.outcomes) for exercise in run.exercises.values()}
-    if exitstatus == 0 and states & {"todo", "waits", "unable"}:
+    if exitstatus == 0 and any(report.state in LETTERS for report in run.reports):
         session.exitstatus = 1
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
-    run = config.stash[RUN]
-    solutions, mine = run.ran("solutions"), run.ran("chapters")
-    if not solutions and not mine:
-        return
-    write = terminalreporter.write_line
-    terminalreporter.section("Fusion by Hand")
-    found = next((engine.machine for engine in run.engines.values() if engine.machine), "")
-    machine = f", {found}" if found else ""
-    for whose, exercises in (
-        ("REFERENCE (solutions/)", solutions),
-        ("YOUR code (chapters/)", mine),
-    ):
-        if exercises:
-            write(f"{whose}{machine}")
-            _write_progress(write, exercises)
-    for reason in dict.fromkeys(
-        o.reason for e in (*solutions, *mine) for o in e.outcomes if o.state == "unable"
-    ):
-        write(f"!! Some checks could not run here, which says nothing about the code: {reason}.")
-    if solutions:
-        write(f"This was the {CHECKED}.")
-    for chapter in dict.fromkeys(exercise.chapter for exercise in mine):
-        if lost := learner_file.without_markers(chapter):
-            write(f"!! {lost}")
-    for chapter in dict.fromkeys(exercise.chapter for exercise in mine if exercise.changed):
-        write(f"!! {saved_meanwhile(chapter)}")
-    for exercise in mine:
-        if overall(exercise.outcomes) not in FINE:
-            about = exercise.about
-            write(f"Next: exercise {about.id}, {about.title} ({about.minutes} min).")
-            write(f"      python -m chapters check {about.id}")
-            break
+    if config.stash[RUN].reports and not config.getoption("--impl"):
+        terminalreporter.section("Fusion by Hand")
+        for line in _summary(config.stash[RUN]):
+            terminalreporter.write_line(line)
 
 
-def _write_progress(write, exercises: list[_Exercise]) -> None:
-    for chapter, those in itertools.groupby(exercises, lambda exercise: exercise.chapter):
-        passed = [overall(exercise.outcomes) == "passed" for exercise in those]
-        progress = f"{bar(sum(passed), len(passed))} {sum(passed)}/{len(passed)}"
-        write(f"  {chapter.slug:<36} {progress}")
+def _summary(run: _Run) -> list[str]:
+    lines = []
+    for whose, name in ((REFERENCE, "REFERENCE (solutions/)"), (LEARNER, "YOUR code (chapters/)")):
+        if whose in run.engines:
+            machine = run.engines[whose].machine
+            lines.append(f"{name}, {machine}" if machine else name)
+            those = [one for one in run.reports if one.is_learners == (whose == LEARNER)]
+            for chapter, its in itertools.groupby(those, lambda report: report.chapter):
+                states = [report.state for report in its]
+                done, total = states.count("passed"), len(states)
+                lines.append(f"  {chapter.slug:<36} {bar(done, total)} {done}/{total}")
+    lines += dict.fromkeys(
+        f"!! Some checks could not run here, which says nothing about the code: {report.reasons}."
+        for report in run.reports
+        if report.state == "unable"
+    )
+    if REFERENCE in run.engines:
+        lines.append(f"This was the {CHECKED}.")
+    mine = [report for report in run.reports if report.is_learners]
+    for chapter in dict.fromkeys(report.chapter for report in mine):
+        if said := learner_file.warning(chapter):
+            lines.append(f"!! {said}")
+    lines += [f"!! {report.record_error}" for report in mine if report.record_error][:1]
+    if left := next((report.exercise for report in mine if report.state not in FINE), None):
+        lines.append(f"Next: exercise {left.id}, {left.title} ({left.minutes} min).")
+        lines.append(f"      python -m chapters check {left.id}")
+    return lines

@@ -34,14 +34,6 @@ def relative(path: Path) -> str:
         return str(path)
 
 
-def saved_meanwhile(chapter: Chapter) -> str:
-    """Why a check of the learner's file was not recorded."""
-    return (
-        f"{chapter.file}, or a file that it imports, was saved while it was being checked: nothing is recorded, check "
-        "it again."
-    )
-
-
 def place(chapter: Chapter, exercise: Exercise) -> str:
     """Where to edit: `file:line`, as terminals and editors make clickable."""
     if not chapter.stub.exists():

@@ -13,11 +13,10 @@ from pathlib import Path
 from types import ModuleType
 
 from chapters.runner.course import chapter as find_chapter
-from chapters.runner.diagnose import Diagnoser
-from chapters.runner.endless import stop_endless_visits
 from chapters.runner.explain import explain
 from chapters.runner.failure import CheckFailed, Skip, exercise_to_write, message_of
-from chapters.runner.learners_files import LearnersFiles
+from chapters.runner.imported_helpers import LearnersFiles
+from chapters.runner.known_mistakes import Diagnoser
 from chapters.runner.loading import Answer, last_line, load, where
 from chapters.runner.regions import fingerprint
 
@@ -28,7 +27,6 @@ def make_answerer() -> Callable[[dict], object]:
 
     device = "CUDA GPU" if tvm.cuda(0).exist else "Metal GPU" if tvm.metal(0).exist else "CPU"
     machine = f"TVM {tvm.__version__} on {device}"
-    stop_endless_visits()
     diagnoser = Diagnoser()
     files = LearnersFiles()
     last: dict[str, Answer | None] = {}  # the answer that was checked last

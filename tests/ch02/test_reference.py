@@ -10,7 +10,7 @@ from chapters.ch02_attach_metadata.given import even_starts
 from chapters.kit.cases.relax_text import relax_module
 from chapters.runner.catalogue import mistake
 from chapters.runner.course import chapter
-from chapters.runner.diagnose import Diagnoser
+from chapters.runner.known_mistakes import Diagnoser
 from chapters.runner.loading import load
 from solutions.ch02_attach_metadata.attach_support_info import crossing_tensors
 

@@ -110,7 +110,7 @@ def test_pytest_finds_the_checks_through_a_link(course, tmp_path):
     link.symlink_to(course.root, target_is_directory=True)
     asked = str(link / "solutions" / STORY.rpartition(".")[2])
     result = course.pytest(asked, "--collect-only", "-q")
-    assert result.returncode == 0 and "first_module.py::test_0_1" in result.stdout
+    assert result.returncode == 0 and "first_module.py::exercise_0_1" in result.stdout
 
 
 def test_pytest_refuses_to_check_another_checkout(course, tmp_path):

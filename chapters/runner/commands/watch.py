@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from chapters.runner.commands.check import Checked
+from chapters.runner.commands.check import report_exercise, show
 from chapters.runner.course import Chapter, CourseError, Exercise, select
 from chapters.runner.engine import FINE, Engine
 from chapters.runner.learner_file import keep_answers, warning
@@ -66,7 +66,7 @@ def _check_next(engine: Engine, chosen: list[tuple[Chapter, Exercise]]) -> bool:
         if states(chapter)[exercise.id] in FINE:
             continue
         began = time.perf_counter()
-        Checked(chapter, exercise, engine).tell()
+        show(report_exercise(chapter, exercise, engine), set())
         print(f"  ({time.perf_counter() - began:.1f} s)", flush=True)
         if states(chapter)[exercise.id] not in FINE:
             return False

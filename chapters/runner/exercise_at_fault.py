@@ -15,7 +15,7 @@ from chapters.runner.course import Chapter, CourseError
 from chapters.runner.regions import read_source, regions, with_reference
 
 
-def waits_for(
+def find_exercise_at_fault(
     chapter: Chapter,
     exercise_id: str,
     impl: Path,
