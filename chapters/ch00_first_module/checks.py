@@ -12,7 +12,7 @@ from tvm.ir import IRModule
 
 from chapters.checking import expect
 from chapters.checking.expect import Section
-from chapters.kit.cases.guarded import QUICK
+from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.runner.failure import CheckFailed
 

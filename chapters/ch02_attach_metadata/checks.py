@@ -14,7 +14,7 @@ from chapters.checking import expect
 from chapters.checking.attributes import attaches, attributes, plain
 from chapters.checking.expect import Section
 from chapters.checking.judge import observe_pass
-from chapters.kit.cases.guarded import QUICK
+from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.pipeline.captured_kernels import captured

@@ -103,7 +103,7 @@ def ours(shape, dtype, threads, seed):
     """The kernel that the pass makes for LLVM, called directly."""
     import tvm
 
-    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.cpu.add_norm_on_cpu import cpu_kernel
     from chapters.kit.ir.row_index import row_dimensions
     from chapters.kit.machine import llvm_host
@@ -124,7 +124,7 @@ def unfused(shape, dtype, threads, seed):
     import tvm
     from tvm import relax
 
-    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.cases import add_norm
     from chapters.kit.machine import llvm_host
 
@@ -140,7 +140,7 @@ def unfused(shape, dtype, threads, seed):
 def bounds(shape, dtype, threads, seed):
     """Two reads and two writes of the same number of bytes, with plain and with streaming stores."""
     from chapters.kit.bench.copy_bounds import CHUNK, two_in_two_out
-    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.machine import llvm_host
 
     chunks = max(1, int(np.prod(shape)) * ITEM_BYTES[dtype] // (4 * CHUNK))

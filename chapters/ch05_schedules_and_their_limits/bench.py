@@ -119,7 +119,7 @@ def torch_peer(rows, n, k, threads, seed, dtype="float32", tolerance=TOLERANCE):
 
 def amx_peer(rows, n, k, threads, seed):
     """bfloat16 on the matrix unit, sums and result in float32."""
-    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.cpu import amx
     from chapters.kit.cpu.amx_matmul import build_amx_matmul, runs_here
 
@@ -143,7 +143,7 @@ def torch_bfloat16(rows, n, k, threads, seed):
 def bounds(rows, n, k, threads, seed):
     """Kernels that do a part of the work: read w; multiply and add in registers; compute the tile, if there is one."""
     from chapters.kit.bench.cpu_bounds import multiply_add, multiply_tile, read_matrix
-    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.cpu.matmul_tile import has_few_rows, matmul_tile
     from chapters.kit.machine import llvm_host
 

@@ -16,7 +16,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 
 from chapters.kit.bench.timing import time_call
-from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.cases.guard_zones import run_compiled
 from chapters.kit.ir.tensor_ir import count, loads, nodes, substitute
 from chapters.kit.machine import llvm_host
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul

@@ -114,7 +114,7 @@ def vnni(m, n, k, seed):
     """The three schedules; the primitive is the learner's if it passes its checks."""
     import tvm
 
-    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.cpu import vnni as unit
     from chapters.kit.cpu.int8_matmul import WAYS, pack, schedule
     from chapters.runner.earlier import earlier
@@ -137,7 +137,7 @@ def amx(m, n, k, seed):
     """The kernels on tiles: both ways of adding the bias, and none."""
     import tvm
 
-    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.cpu import amx as unit
 
     if not unit.runs_here():
@@ -160,7 +160,7 @@ def traffic(m, n, k, seed):
     import tvm
     from tvm import s_tir, te
 
-    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.machine import llvm_host
 
     sums = te.placeholder((m, n), "int32", "sums")

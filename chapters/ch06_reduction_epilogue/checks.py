@@ -20,7 +20,7 @@ from chapters.checking import expect
 from chapters.checking.expect import Section
 from chapters.checking.interpret import OutOfBounds, interpret
 from chapters.checking.programs import listing
-from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.cases.guard_zones import run_compiled
 from chapters.kit.cpu import int8_matmul
 from chapters.kit.cpu.vnni import register
 from chapters.kit.ir.block_site import locate

@@ -6,7 +6,7 @@ import numpy as np
 from tvm import s_tir
 
 from chapters.kit.cases.matmul_bias import matmul_bias
-from chapters.kit.draw.executed import execute
+from chapters.kit.draw.trace_stores import execute
 from chapters.kit.quiz import Question
 from chapters.runner.earlier import earlier
 

@@ -14,7 +14,7 @@ from chapters.ch07_when_fusion_is_sound.side_by_side import (
     outcome,
     verdicts,
 )
-from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.cases.guard_zones import run_compiled
 from chapters.kit.cases.hard_cases import CASES, Case
 from chapters.kit.draw.display import display
 from chapters.kit.draw.table import Table

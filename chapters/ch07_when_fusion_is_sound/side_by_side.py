@@ -21,7 +21,7 @@ import tvm
 from tvm import s_tir
 
 from chapters.child import Child, Lost
-from chapters.kit.cases.guarded import WroteOutside, run_compiled
+from chapters.kit.cases.guard_zones import WroteOutside, run_compiled
 from chapters.kit.cases.hard_cases import CASES, Case
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.runner.earlier import earlier

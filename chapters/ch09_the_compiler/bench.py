@@ -118,7 +118,7 @@ def tvm_peer(name: str, config: str, path: str) -> dict:
     """The decoder, compiled with the pipeline `name`; ours is the learner's if it passes its checks."""
     import tvm
 
-    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.decoder.llama_generator import Generator
     from chapters.kit.machine import llvm_host
 

@@ -118,7 +118,7 @@ def ours(rows, n, k, threads, seed) -> dict:
     import tvm
     from tvm import relax
 
-    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.bench.numpy_memory import in_numpy_memory
     from chapters.kit.cases.relax_text import relax_module
     from chapters.kit.machine import llvm_host
     from chapters.runner.earlier import earlier

@@ -52,7 +52,7 @@ from chapters.checking import expect
 from chapters.checking.expect import Section
 from chapters.checking.judge import judge_pass, observe_pass
 from chapters.checking.programs import kernels, run_kernel
-from chapters.kit.cases.guarded import QUICK
+from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder import llama_reference
 from chapters.kit.decoder.llama import decoder

@@ -16,14 +16,14 @@ from chapters.kit.decoder.llama import FUNCTIONS, decoder
 from chapters.kit.decoder.llama_config import CONFIGS, LlamaConfig
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.ir_diff import DIM, PLAIN, in_colours
-from chapters.kit.pipeline.left_to_fallback import (
+from chapters.kit.pipeline.pass_trace import Trace, TracedPass, trace
+from chapters.kit.pipeline.warn_of_fallback import (
     FALLBACK,
     UNBOUNDED,
     FallbackWarning,
     Left,
     left,
 )
-from chapters.kit.pipeline.pass_trace import Trace, TracedPass, trace
 from chapters.runner.earlier import earlier, unused, whose
 
 OURS = 9  # the number of this chapter

@@ -35,14 +35,14 @@ from chapters.checking.judge import judge_pass, observe_pass
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.ir.relax_effects import calls_in
-from chapters.kit.pipeline.left_to_fallback import (
+from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
+from chapters.kit.pipeline.tile_products import ONE_ROW
+from chapters.kit.pipeline.warn_of_fallback import (
     EPILOGUE,
     FallbackWarning,
     kernel_bytes,
     why_left,
 )
-from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
-from chapters.kit.pipeline.tile_products import ONE_ROW
 from chapters.runner.loading import last_line
 
 LESSON = "chapters/ch10_imported_models/lesson.md"

@@ -24,6 +24,7 @@ from chapters.kit.bench.timing import Peer, PeerFailed, compare, compiled_by_tor
 from chapters.kit.draw.table import Table, duration
 from chapters.kit.ir.relax_effects import calls_of_module, relax_functions
 from chapters.kit.machine import llvm_host
+from chapters.kit.models.apply_rules import known_shape
 from chapters.kit.models.from_torch import (
     Refused,
     arguments,
@@ -36,9 +37,8 @@ from chapters.kit.models.from_torch import (
     sizes_of,
     tensors_of,
 )
-from chapters.kit.models.rewriting import known_shape
 from chapters.kit.pipeline import scoreboard
-from chapters.kit.pipeline.left_to_fallback import FALLBACK, kernel_bytes, scheduled_by, why_left
+from chapters.kit.pipeline.warn_of_fallback import FALLBACK, kernel_bytes, scheduled_by, why_left
 from chapters.program import run_program
 from chapters.runner.earlier import earlier
 

@@ -13,7 +13,7 @@ from tvm.relax.op.nn import rms_norm
 from tvm.target import Target
 from tvm_ffi import structural_equal
 
-from chapters.kit.models.rewriting import Matched, apply_rules, either, known_shape, scalar
+from chapters.kit.models.apply_rules import Matched, apply_rules, either, known_shape, scalar
 
 # --- RMSNorm: its weight and its dtype ------------------------------------------------------------
 #

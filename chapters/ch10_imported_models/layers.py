@@ -6,7 +6,7 @@ import tvm
 from tvm import relax, te
 
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.pipeline.left_to_fallback import scheduled_by
+from chapters.kit.pipeline.warn_of_fallback import scheduled_by
 from chapters.runner.earlier import earlier
 
 LLVM = tvm.target.Target("llvm")

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from chapters.ch11_a_real_model.passes import PASSES, chat_model, owners, phases
 from chapters.kit.chat.cache_layout import LANES
 from chapters.kit.chat.conversation import Chat, note, reply
-from chapters.kit.chat.extra import extra
 from chapters.kit.chat.gguf_file import GGUF, read_gguf
 from chapters.kit.chat.model_cache import cached_model, fetch_model
+from chapters.kit.chat.optional_packages import extra
 from chapters.kit.chat.template import Renderer
 from chapters.kit.chat.tokenizer import Tokenizer
 from chapters.kit.chat.weights import Weights, read_config

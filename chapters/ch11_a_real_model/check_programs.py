@@ -10,7 +10,7 @@ import tvm
 from tvm import relax, te, tirx
 from tvm_ffi import structural_equal
 
-from chapters.kit.cases.guarded import QUICK_HERE
+from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import substitute
 from chapters.kit.quantized.blocks import Codes, Form, pack

@@ -15,7 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from chapters.kit.cases.guarded import QUICK
+from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.ir.ir_diff import diff
 from chapters.runner.failure import CheckFailed
 from chapters.runner.loading import last_line

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.sym import Analyzer
 
-from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.cases.guard_zones import run_compiled
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import nodes, substitute
 

@@ -12,7 +12,7 @@ from chapters.kit.bench.gpu_gelu_bench import EAGER as EAGER_GELU
 from chapters.kit.bench.results import Several, SourcedTable, not_yet
 from chapters.kit.draw.bars import Bar
 from chapters.kit.draw.table import Table, si
-from docs.pages.folded import Folded
+from docs.pages.collapsible_parts import Folded
 from docs.pages.plots import Figure, Size, Step, bandwidth, bars, roofline, steps
 
 # the kernels of many rows that the charts show; the tables have the others

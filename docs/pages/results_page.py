@@ -11,8 +11,8 @@ from chapters.kit.bench import peak
 from chapters.kit.bench.results import FOLDER, Several, SourcedTable, load, made_with, not_yet
 from chapters.kit.draw.table import Table, si
 from chapters.runner.course import chapter
+from docs.pages.collapsible_parts import Folded
 from docs.pages.cpu_results import PLOTS
-from docs.pages.folded import Folded
 from docs.pages.gpu_results import SHOWN
 
 # what the columns of a chapter's tables mean, where their names do not say it

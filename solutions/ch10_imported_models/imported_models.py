@@ -27,11 +27,7 @@ from chapters.ch10_imported_models import given
 from chapters.ch10_imported_models.given import ROWS, constant_operand, is_last, is_one_matrix, ones
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.gpu.targets import compute_capability
-from chapters.kit.models.drop_no_ops import DropNoOps
-from chapters.kit.models.expand_powers import ExpandPowers
-from chapters.kit.models.keep_leading_dims import KeepLeadingDims
-from chapters.kit.models.recognize_patches import RecognizePatches
-from chapters.kit.models.rewriting import (
+from chapters.kit.models.apply_rules import (
     Matched,
     apply_rules,
     either,
@@ -39,6 +35,10 @@ from chapters.kit.models.rewriting import (
     known_shape,
     scalar,
 )
+from chapters.kit.models.drop_no_ops import DropNoOps
+from chapters.kit.models.expand_powers import ExpandPowers
+from chapters.kit.models.keep_leading_dims import KeepLeadingDims
+from chapters.kit.models.recognize_patches import RecognizePatches
 
 # --- a norm, spelled out --------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from tvm.s_tir import SBlock
 from tvm.s_tir.analysis import get_sblock_access_region
 
 from chapters.checking.interpret import OutOfBounds, interpret
-from chapters.kit.cases.guarded import QUICK, run_compiled
+from chapters.kit.cases.guard_zones import QUICK, run_compiled
 from chapters.kit.ir.tensor_ir import nodes, with_fields
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as primitives
 from tests.support import reductions

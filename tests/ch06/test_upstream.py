@@ -19,7 +19,7 @@ from tvm.s_tir.schedule.instruction import InstructionKind
 from tvm.script import tirx as T
 
 from chapters.ch06_reduction_epilogue.checks import nest, program, results, without_dead_temp
-from chapters.kit.cases.guarded import WroteOutside, run_compiled
+from chapters.kit.cases.guard_zones import WroteOutside, run_compiled
 from chapters.kit.cases.matmul_bias import matmul_bias
 from chapters.kit.cpu import int8_matmul, vnni
 from chapters.runner.course import ROOT

@@ -19,7 +19,7 @@ from tvm.target import Target
 from tvm.target.codegen import llvm_cpu_has_features, llvm_get_system_cpu
 
 from chapters.ch07_when_fusion_is_sound import side_by_side
-from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.cases.guard_zones import run_compiled
 from chapters.kit.cases.hard_cases import CASES, Case
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue

@@ -21,7 +21,7 @@ from tvm.sym import Analyzer
 from tvm.tirx import IntImm, IterVar
 
 from chapters.checking.interpret import interpret
-from chapters.kit.cases.guarded import QUICK, run_compiled
+from chapters.kit.cases.guard_zones import QUICK, run_compiled
 from chapters.kit.ir.tensor_ir import mentions
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
 from tests.support import reductions

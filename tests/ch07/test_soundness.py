@@ -12,7 +12,7 @@ from tvm import s_tir, te, tirx
 from tvm.script import tirx as T
 
 from chapters.ch07_when_fusion_is_sound import side_by_side
-from chapters.kit.cases.guarded import run_compiled
+from chapters.kit.cases.guard_zones import run_compiled
 from chapters.kit.cases.hard_cases import CASES, Case
 from chapters.runner.course import ROOT
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue

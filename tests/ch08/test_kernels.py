@@ -22,7 +22,7 @@ from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import Access, accesses, bytes_moved, conflicts
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
-from tests.support.planted import needs_compiler
+from tests.support.planted_faults import needs_compiler
 
 HALF = ch8.ThreadTile(64, 64, 16, 4, 4, vector=2)
 WIDE = ch8.ThreadTile(128, 128, 4, 16, 16, vector=4)

@@ -18,7 +18,7 @@ from chapters.kit.bench.gpu_clock import WrongNumbersError
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.bench.results import load
 from chapters.kit.gpu.mma import TILES
-from tests.support import planted
+from tests.support import planted_faults
 
 NO_TRITON = "Triton or PyTorch is not installed"
 with_triton = pytest.mark.skipif(
@@ -41,13 +41,15 @@ for dtype in ("float16", "float32"):
 """
 
 
-@planted.runs_here
+@planted_faults.runs_here
 def test_our_kernel_gives_the_layer_with_gelu():
     from math import erf
 
     tile = TILES[-1]
     a, b, c, d = arrays(77, 128, 192, "float16", 1, "float16")
-    planted.run_changed(gelu_layers.kernel(Layer(77, 128, 192, "float16"), tile), [a, b, c, d])
+    planted_faults.run_changed(
+        gelu_layers.kernel(Layer(77, 128, 192, "float16"), tile), [a, b, c, d]
+    )
     total = exact(a, b, c)
     right = total * (0.5 + 0.5 * np.vectorize(erf)(total / 2**0.5))
     assert np.abs(d.astype("float64") - right).max() < 2e-3 * np.abs(right).max()

@@ -16,7 +16,7 @@ from tvm.target import Target
 
 from chapters.ch09_the_compiler.check_queries import calls, has_loop, uses_tensor_cores
 from chapters.checking.programs import kernels
-from chapters.kit.cases.guarded import QUICK, QUICK_HERE, run_compiled
+from chapters.kit.cases.guard_zones import QUICK, QUICK_HERE, run_compiled
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder import llama_reference
 from chapters.kit.decoder.llama import decoder

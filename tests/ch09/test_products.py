@@ -14,7 +14,7 @@ from tvm import relax, te, tirx
 
 from chapters.ch09_the_compiler.check_queries import calls, unscheduled
 from chapters.checking.programs import kernels
-from chapters.kit.cases.guarded import QUICK_HERE, run_compiled
+from chapters.kit.cases.guard_zones import QUICK_HERE, run_compiled
 from chapters.kit.cases.relax_text import relax_module
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch09_the_compiler.pipeline import ScheduleMatmuls, fusion_pipeline, phases

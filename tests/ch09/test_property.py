@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tvm import relax
 from tvm.target import Target
 
-from chapters.kit.cases.guarded import QUICK
+from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.machine import llvm_host
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 from tests.support.draws import SAME_EVERYWHERE

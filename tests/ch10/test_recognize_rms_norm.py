@@ -9,7 +9,7 @@ from tvm import relax
 
 from chapters.ch10_imported_models.check_graphs import NORM, SPELLINGS, edited, names
 from chapters.checking.programs import arguments
-from chapters.kit.cases.guarded import QUICK
+from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.relax_effects import calls_in
 from solutions.ch10_imported_models.imported_models import RecognizeRMSNorm

@@ -34,7 +34,7 @@ from chapters.ch11_a_real_model.check_programs import (
     write,
 )
 from chapters.checking.programs import kernels_called
-from chapters.kit.cases.guarded import QUICK_HERE
+from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.quantized.blocks import Form, pack
 from chapters.kit.quantized.dequantize import kernel, weight
 from chapters.kit.quantized.layers import (

@@ -25,7 +25,7 @@ from chapters.kit.bench.cpu_bounds import (
     read_matrix,
     reader,
 )
-from chapters.kit.bench.operands import in_numpy_memory
+from chapters.kit.bench.numpy_memory import in_numpy_memory
 from chapters.kit.bench.timing import MissingPeer, Peer, PeerFailed, compare
 from chapters.kit.cases.linear_layer import linear_layer
 from chapters.kit.draw.read_order import read_order

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chapters.kit.bench.operands import in_numpy_memory
+from chapters.kit.bench.numpy_memory import in_numpy_memory
 from chapters.kit.cpu import amx
 from chapters.kit.cpu.amx_matmul import amx_matmul, build_amx_matmul, runs_here
 

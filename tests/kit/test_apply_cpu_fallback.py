@@ -9,7 +9,7 @@ from tvm import relax, te, tirx
 from tvm.script import tirx as T
 
 from chapters.ch09_the_compiler.check_queries import has_loop
-from chapters.kit.cases.guarded import QUICK
+from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.pipeline.apply_cpu_fallback import ApplyCPUFallback, schedule_any
 from chapters.kit.pipeline.reduction_once import ReductionOnce

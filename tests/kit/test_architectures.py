@@ -12,11 +12,11 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import SBlock
 
-from chapters.kit.cases.guarded import QUICK_HERE
+from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.models.from_torch import imported, outputs_of
-from chapters.kit.pipeline.left_to_fallback import scheduled_by
+from chapters.kit.pipeline.warn_of_fallback import scheduled_by
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 from solutions.ch10_imported_models.imported_models import canonicalize
 from tests.kit.architectures import ARCHITECTURES, build

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tvm
 
-from chapters.kit.cases.guarded import QUICK_HERE, Guarded
+from chapters.kit.cases.guard_zones import QUICK_HERE, Guarded
 from chapters.kit.quantized.blocks import (
     BLOCKS,
     Codes,

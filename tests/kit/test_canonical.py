@@ -7,7 +7,7 @@ import tvm_ffi
 from tvm import relax
 
 from chapters.ch10_imported_models.check_graphs import LINEAR, STORED, product_of
-from chapters.kit.cases.guarded import QUICK
+from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.models.drop_no_ops import DropNoOps

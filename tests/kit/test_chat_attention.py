@@ -13,7 +13,7 @@ import pytest
 import tvm
 from tvm import tirx
 
-from chapters.kit.cases.guarded import QUICK_HERE, Guarded
+from chapters.kit.cases.guard_zones import QUICK_HERE, Guarded
 from chapters.kit.chat.attention import append_kernel, attention_kernel
 from chapters.kit.chat.cache_layout import LANES, cache_shape, rope_table
 from chapters.kit.decoder.llama_config import LlamaConfig

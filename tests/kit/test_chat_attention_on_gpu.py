@@ -25,7 +25,7 @@ from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU
 from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
 from chapters.kit.quantized.dot_products import lanes_of
 from tests.kit.test_chat_attention import HALF, LAYER, WHOLE, Reference, close, config, random_qkv
-from tests.support.planted import both_orders, runs_here
+from tests.support.planted_faults import both_orders, runs_here
 
 pytestmark = runs_here
 

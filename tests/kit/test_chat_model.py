@@ -14,7 +14,7 @@ import pytest
 import tvm
 
 from chapters.ch11_a_real_model.passes import phases
-from chapters.kit.cases.guarded import QUICK_HERE
+from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.chat.cache_layout import LANES, rope_table
 from chapters.kit.chat.compiled import cache_dtype, compile_decoder, with_coded_passes
 from chapters.kit.chat.gguf_file import GGUFError, read_gguf
@@ -23,7 +23,7 @@ from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.weights import LONGEST, Weights, read_config
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.pipeline.left_to_fallback import FallbackWarning
+from chapters.kit.pipeline.warn_of_fallback import FallbackWarning
 from chapters.kit.quantized.dequantize import form_of
 from chapters.kit.quantized.dot_products import dot_products
 from tests.kit.llama_in_numpy import Reference

@@ -18,7 +18,7 @@ from tvm.relax.frontend.nn import Tensor, op
 from tvm.target import Target
 
 from chapters.ch11_a_real_model.passes import phases
-from chapters.kit.cases.guarded import QUICK_HERE
+from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.chat.compiled import with_coded_passes
 from chapters.kit.gpu import wgsl_on_vulkan
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
@@ -36,7 +36,7 @@ from chapters.kit.quantized.dequantize import kernel
 from chapters.kit.quantized.layers import CodedMatrix, MatrixLinear
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import joined
-from tests.support.planted import needs_compiler, runs_here
+from tests.support.planted_faults import needs_compiler, runs_here
 
 HIDDEN, INNER = 64, 96
 LANES = 16

@@ -19,7 +19,7 @@ from tvm.script import tirx as T
 from tvm.target import Target, codegen
 from tvm_ffi import structural_map
 
-from chapters.kit.cases.guarded import QUICK_HERE, Guarded
+from chapters.kit.cases.guard_zones import QUICK_HERE, Guarded
 from chapters.kit.cpu import vnni
 from chapters.kit.ir.tensor_ir import nodes, with_fields
 from chapters.kit.quantized.blocks import Codes, Form, pack

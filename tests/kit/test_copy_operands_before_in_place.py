@@ -7,7 +7,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from chapters.kit.cases.guarded import QUICK
+from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.pipeline.copy_operands_before_in_place import COPY, CopyOperandsBeforeInPlace
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline

@@ -11,7 +11,7 @@ from chapters.kit.gpu.cuda_resources import CompileError, compiled, resources
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.ir.row_index import row_dimensions
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm, Plan, wide_kernel
-from tests.support.planted import needs_compiler, source_of
+from tests.support.planted_faults import needs_compiler, source_of
 
 pytestmark = needs_compiler
 ROWS = [(4096, "bfloat16"), (8192, "bfloat16"), (1000, "float16"), (16384, "float32")]

@@ -6,7 +6,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from chapters.kit.cases.guarded import QUICK
+from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.pipeline.fold_read_only_constants import FoldReadOnlyConstants, updates_in_place
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline

@@ -30,7 +30,7 @@ from chapters.kit.measure import quantiles
 from chapters.kit.measure.quantiles import FEWEST, Quantiles, measure_in_turns
 from docs.pages import gpu_results as gpu_page
 from docs.pages import results_page
-from docs.pages.folded import Folded
+from docs.pages.collapsible_parts import Folded
 from docs.pages.plots import Figure
 
 time_cold, time_in_graph = gpu_clock.time_cold, gpu_clock.time_in_graph  # `clocks` replaces them

@@ -10,7 +10,14 @@ from chapters.kit.gpu.call import ASYNCHRONOUS
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.launches import LaunchError, UnknownWordError
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
-from tests.support.planted import both_orders, off_by, run_changed, run_text, runs_here, source_of
+from tests.support.planted_faults import (
+    both_orders,
+    off_by,
+    run_changed,
+    run_text,
+    runs_here,
+    source_of,
+)
 
 pytestmark = runs_here
 SIZE = (64, 64, 64)

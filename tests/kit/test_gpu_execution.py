@@ -17,7 +17,7 @@ from chapters.kit.gpu.targets import CUDA, WEBGPU
 from chapters.kit.gpu.wgsl_on_vulkan import run_wgsl
 from chapters.kit.ir.row_index import row_dimensions
 from solutions.ch04_add_rms_norm.fuse_add_norm import Plan, row_kernel, wide_kernel
-from tests.support.planted import at_match, both_orders, run_changed, runs_here
+from tests.support.planted_faults import at_match, both_orders, run_changed, runs_here
 
 needs_vulkan = pytest.mark.skipif(bool(wgsl_on_vulkan.missing()), reason=wgsl_on_vulkan.missing())
 

@@ -9,7 +9,7 @@ import pytest
 
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.launches import LaunchError
-from tests.support.planted import run_text, runs_here
+from tests.support.planted_faults import run_text, runs_here
 
 pytestmark = runs_here
 ORDERS = {"forwards": CudaOnCpu(), "backwards": CudaOnCpu(backwards=True)}

@@ -28,7 +28,7 @@ from solutions.ch08_gpu_targets import gpu_schedules as ch8
 from tests.ch09.test_compiler import as_kernels, facts_of
 from tests.kit import test_coded_on_gpu as coded
 from tests.support.orders import EveryOrder
-from tests.support.planted import run_text, runs_here
+from tests.support.planted_faults import run_text, runs_here
 
 pytestmark = runs_here
 TILE = ch8.ThreadTile(16, 32, 8, 2, 4, vector=2)

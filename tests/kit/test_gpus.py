@@ -21,7 +21,7 @@ from chapters.kit.gpu.gpus import (
 from chapters.kit.gpu.kernel_report import resident_blocks
 from chapters.kit.gpu.limits import LEAST_BLOCK_SHARED_BYTES, LIMITS, block_shared_bytes
 from solutions.ch08_gpu_targets.gpu_schedules import occupancy
-from tests.support.planted import needs_compiler
+from tests.support.planted_faults import needs_compiler
 
 # (arch, threads per block, registers, shared bytes, blocks that are resident): by hand, the hard cases first
 BY_HAND = [

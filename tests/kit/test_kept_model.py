@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tvm
 
-from chapters.kit.cases.guarded import QUICK
+from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.chat import kept_model
 from chapters.kit.chat.kept_model import Decoder, load_or_compile, private_folder

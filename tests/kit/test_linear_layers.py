@@ -27,7 +27,7 @@ from chapters.kit.pipeline.recognize_layer import layer_of, with_one_epilogue
 from chapters.kit.pipeline.schedule_linear_layers import ScheduleLinearLayers
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch09_the_compiler.pipeline import phases
-from tests.support import planted
+from tests.support import planted_faults
 
 N, K = 128, 96
 ERF = np.vectorize(math.erf, otypes=[float])
@@ -147,7 +147,7 @@ def taken(mod: tvm.IRModule) -> bool:
 # --- numbers --------------------------------------------------------------------------------------
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize("name", EPILOGUES)
 def test_every_epilogue_is_right_with_many_rows_and_with_few(name):
     text, exact, _ = EPILOGUES[name]
@@ -177,7 +177,7 @@ def test_sums_start_from_the_bias_where_every_use_of_the_product_adds_it(name, d
     assert casts.count(dtype) == 1 and isinstance(recognized.value, tirx.Cast)
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize("dtype", NARROW)
 def test_a_wide_result_has_its_dtype_and_its_bias(dtype):
     """Asked for in float32, nothing is rounded to a narrow dtype."""
@@ -186,7 +186,7 @@ def test_a_wide_result_has_its_dtype_and_its_bias(dtype):
     check(mod, lambda y, b, r: np.maximum(y + b, 0), operands((13,), dtype, wide="float32"))
 
 
-@planted.runs_here
+@planted_faults.runs_here
 def test_a_program_that_looks_at_its_rounding_sees_it():
     """The error of rounding y: without the rounding, this would be 0."""
     text = 'R.astype(R.subtract(R.astype(R.astype(y, "float16"), "float32"), y), "float16")'
@@ -201,7 +201,7 @@ def test_a_program_that_looks_at_its_rounding_sees_it():
     )  # sums in another order round differently now and then
 
 
-@planted.runs_here
+@planted_faults.runs_here
 def test_a_bias_that_is_added_in_float32_and_then_rounded():
     text = 'R.astype(R.add(y, b), "float16")'
     mod = as_kernels(layer((12,), text, out="float32"), only_layers=True)
@@ -212,7 +212,7 @@ def test_a_bias_that_is_added_in_float32_and_then_rounded():
 # --- which kernel ---------------------------------------------------------------------------------
 
 
-@planted.runs_here
+@planted_faults.runs_here
 def test_a_call_takes_the_kernel_for_its_number_of_rows():
     """Few rows: one block row of 2, 4 or 8; more: tensor cores, in tiles of 64 rows."""
     mod = as_kernels(layer(ANY, "R.add(y, b)"), only_layers=True)
@@ -251,14 +251,14 @@ def test_the_number_of_rows_decides_where_it_is_known(arch):
             assert has_mma(kernels(mod)[0], target_of(arch)) is cores
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize(("rows", "dtype"), [(2, "bfloat16"), (8, "bfloat16"), (17, "float16")])
 def test_known_numbers_of_rows_are_right(rows, dtype):
     mod = as_kernels(layer((rows,), "R.nn.silu(R.add(b, y))", dtype), only_layers=True)
     check(mod, EPILOGUES["silu"][1], operands((rows,), dtype))
 
 
-@planted.runs_here
+@planted_faults.runs_here
 def test_a_bound_decides_which_kernels_there_are_and_never_the_numbers():
     """With at most six rows there is no kernel for many; with more than the caller promised, it is slow and right."""
     mod = as_kernels(layer(("batch", 1), "R.add(y, b)"), only_layers=True, batch=6)
@@ -267,7 +267,7 @@ def test_a_bound_decides_which_kernels_there_are_and_never_the_numbers():
         check(mod, EPILOGUES["bias"][1], operands((rows, 1), "float16"))
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize(
     ("said", "shapes"), [(("batch", "n"), [(2, 7), (2, 3)]), ((3, "n"), [(3, 5), (3, 1)])]
 )
@@ -277,7 +277,7 @@ def test_several_dimensions_are_rows_too(said, shapes):
         check(mod, EPILOGUES["bias and residual"][1], operands(rows, "float16"))
 
 
-@planted.needs_compiler
+@planted_faults.needs_compiler
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_compiles_and_spills_nothing(arch):
     target = target_of(arch)
@@ -319,7 +319,7 @@ LEFT = {
 }
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize("case", LEFT)
 def test_what_no_kernel_fits_is_left_for_dlight_and_right(case):
     rows, dtype, n, k, arch, runs = LEFT[case]

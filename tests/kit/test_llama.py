@@ -14,7 +14,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from chapters.kit.cases.guarded import QUICK, QUICK_HERE
+from chapters.kit.cases.guard_zones import QUICK, QUICK_HERE
 from chapters.kit.decoder import llama, llama_config
 from chapters.kit.decoder import llama_reference as reference
 from chapters.kit.decoder.llama_generator import Generator, random_weights

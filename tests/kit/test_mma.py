@@ -28,7 +28,7 @@ from chapters.kit.gpu.mma import TILES, MmaTile, dealt, mma_matmul, swizzled, ti
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import accesses, conflicts
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
-from tests.support import planted
+from tests.support import planted_faults
 
 by_tile = pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.block_m}x{t.block_n}")
 SMALL = TILES[-1]
@@ -44,16 +44,16 @@ def _error(
 ) -> float:
     """The largest error relative to max(1, |exact|), after `change` of the kernel's text; infinite for not-a-number."""
     given = arrays(*size, dtype, seed, out)
-    planted.run_changed(_kernel(*size, dtype, out, tile), given, change, backwards)
-    error, right = planted.off_by(given)
+    planted_faults.run_changed(_kernel(*size, dtype, out, tile), given, change, backwards)
+    error, right = planted_faults.off_by(given)
     return float((error / np.maximum(1, np.abs(right))).max())
 
 
 # --- numbers --------------------------------------------------------------------------------------
 
 
-@planted.runs_here
-@planted.both_orders
+@planted_faults.runs_here
+@planted_faults.both_orders
 @by_tile
 def test_every_tile_gives_the_layer(tile, backwards):
     size = tile.block_m + 37, 2 * tile.block_n, 5 * tile.block_k
@@ -65,14 +65,14 @@ UNUSUAL = [MmaTile(16, 64, 64, 16, 32, 3), MmaTile(32, 64, 32, 16, 64, 5)]
 UNUSUAL += [MmaTile(96, 96, 32, 48, 96, 3), MmaTile(192, 128, 64, 96, 32, 3)]
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize("tile", UNUSUAL, ids=lambda t: f"{t.block_m}x{t.block_n}")
 def test_other_tiles_give_it_too(tile):
     size = 2 * tile.block_m - 5, 2 * tile.block_n, 4 * tile.block_k
     assert _error(size, "float16", tile=tile, backwards=True, seed=3) < 2e-4
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("wide", [True, False], ids=["float32", "rounded"])
 def test_results_are_rounded_once(dtype, wide):
@@ -80,7 +80,7 @@ def test_results_are_rounded_once(dtype, wide):
     assert _error(SIZE, dtype, out, tile=None, seed=2) <= 1.1 * ROUNDED[out] + 1e-5
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize("seed", range(4))
 def test_random_sizes(seed):
     """Any number of rows, few steps or many: fewer than there are stages, as many, more."""
@@ -90,7 +90,7 @@ def test_random_sizes(seed):
     assert _error(size, backwards=bool(seed % 2), seed=seed) < 1e-4
 
 
-@planted.runs_here
+@planted_faults.runs_here
 def test_rows_past_the_end_are_not_touched():
     """The result is a part of a larger array, whose other rows keep what they hold."""
     a, b, c, d = arrays(130, 64, 32, "float16")
@@ -128,25 +128,25 @@ FAULTS = {
     "bf16 bits taken for f16": _replaced(".bf16.bf16.", ".f16.f16."),
     "copies not waited for": _replaced('"cp.async.wait_group 2;"', '"cp.async.wait_group 9;"'),
     "waits one group too few": _replaced('"cp.async.wait_group 2;"', '"cp.async.wait_group 3;"'),
-    "no barrier before the loop": planted.at_match(BARRIER, 0, ";"),
-    "no barrier in the loop": planted.at_match(BARRIER, 1, ";"),
+    "no barrier before the loop": planted_faults.at_match(BARRIER, 0, ";"),
+    "no barrier in the loop": planted_faults.at_match(BARRIER, 1, ";"),
     "sums not set": lambda text: re.sub(r".*= bias_ptr\[.*", "", text),
     "copies into the part that is being read": _replaced("((step + 3) & 3)", "(step & 3)"),
     "fragments of the part before": _replaced("((step + 1) & 3)", "(step & 3)"),
-    "the first copies not waited for": planted.at_match(WAIT),
-    "no wait in the loop": planted.at_match(WAIT, -1),
-    "copies in the loop in no group": planted.at_match(COMMIT, -1),
+    "the first copies not waited for": planted_faults.at_match(WAIT),
+    "no wait in the loop": planted_faults.at_match(WAIT, -1),
+    "copies in the loop in no group": planted_faults.at_match(COMMIT, -1),
     "half a warp multiplies": _first_product("if (threadIdx.x & 16) "),
     "one lane stays away": _first_product("if (threadIdx.x != 5) "),
     "rows of fragments not aligned": _replaced("(&(pool_ptr[(", "(&(pool_ptr[(4 + "),
-    "a copy beyond shared memory": planted.at_match(r"\(&\(pool_ptr\[\(", 0, "(&(pool_ptr[(16380 + "),
+    "a copy beyond shared memory": planted_faults.at_match(r"\(&\(pool_ptr\[\(", 0, "(&(pool_ptr[(16380 + "),
     "a copy of 8 bytes past the caches": _replaced("[%1], 16;", "[%1], 8;"),
     "the last row read beyond its array": _replaced(", 76)", ", 127)"),
     "stored without asking for the row": _replaced(") < 77) {", ") < 99) {"),
 }  # fmt: skip
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize("name", list(FAULTS))
 def test_a_planted_fault_shows(name):
     try:
@@ -157,7 +157,7 @@ def test_a_planted_fault_shows(name):
         assert found > 0.01
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize("map_of", ["dealt", "swizzled"])
 def test_a_wrong_map_shows(monkeypatch, map_of):
     """Columns that are not dealt as the sums are stored; rows that are written and read by different maps."""
@@ -173,7 +173,7 @@ def test_a_wrong_map_shows(monkeypatch, map_of):
     _kernel.cache_clear()
 
 
-@planted.runs_here
+@planted_faults.runs_here
 def test_an_unknown_word_is_said_to_be_unknown_and_not_wrong():
     change = _replaced("ldmatrix.sync.aligned.m8n8.x4", "ldmatrix.sync.aligned.m16n16.x4")
     with pytest.raises(UnknownWordError, match=r"ldmatrix\.sync.*no stand-in"):
@@ -202,12 +202,12 @@ BODY = """
 """
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize("transposed", [False, True])
 def test_ldmatrix_hands_out_rows_as_documented(transposed):
     head = HEAD.replace("TRANS", ".trans" if transposed else "")
     out = np.full(128, np.nan, "float32")
-    planted.run_text(BODY, 32, prelude=head, shared_bytes=256, out=out)
+    planted_faults.run_text(BODY, 32, prelude=head, shared_bytes=256, out=out)
     # matrix i: the rows that lanes 8 i to 8 i + 7 point to
     matrices = np.arange(128).reshape(2, 8, 8)
     expected = np.swapaxes(matrices, 1, 2) if transposed else matrices
@@ -240,11 +240,11 @@ def _copied(barrier="__syncthreads();", later="", first="8", start="8") -> np.nd
     body = READ_THEN_COPY.replace("BARRIER", barrier).replace("LATER", later)
     body = body.replace("FIRST", first).replace("FROM", start)
     given, out = np.arange(32, dtype="float32"), np.full(32, np.nan, "float32")
-    planted.run_text(body, 32, prelude=COPY, shared_bytes=128, given=given, out=out)
+    planted_faults.run_text(body, 32, prelude=COPY, shared_bytes=128, given=given, out=out)
     return out
 
 
-@planted.runs_here
+@planted_faults.runs_here
 def test_a_copy_may_arrive_at_once_and_as_late_as_its_thread_waits():
     visible = "wait(); __syncthreads();"
     assert _copied(later=visible).tolist() == [14.0] * 8 + [15, 16, 17, 18] + [14.0] * 20
@@ -256,7 +256,7 @@ def test_a_copy_may_arrive_at_once_and_as_late_as_its_thread_waits():
         _copied(later="__syncthreads();")  # a barrier that thread 1 passes before it waits
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize(
     ("where", "said"),
     [
@@ -297,7 +297,7 @@ def _function_of_tvm(path: str, name: str):
     return namespace[name]
 
 
-@planted.runs_here
+@planted_faults.runs_here
 def test_mma_holds_fragments_where_tvm_says():
     """TVM's own map of a fragment, `shared_16x16_to_ldmatrix_32x8_layout`: (row, column) -> (lane, number in it)."""
     held = _function_of_tvm("s_tir/tensor_intrin/cuda.py", "shared_16x16_to_ldmatrix_32x8_layout")
@@ -311,7 +311,7 @@ def test_mma_holds_fragments_where_tvm_says():
     d = np.full((32, 4), np.nan, "float32")
     # of 16 columns the product takes the first 8: rows 0 to 7 of b, numbers 0 to 3 of c
     given = {"a": lanes_a.view("uint32"), "b": lanes_b[:, [0, 1, 4, 5]].copy().view("uint32")}
-    planted.run_text(ONE_PRODUCT, 32, prelude=PRODUCT, **given, c=lanes_c[:, :4].copy(), d=d)
+    planted_faults.run_text(ONE_PRODUCT, 32, prelude=PRODUCT, **given, c=lanes_c[:, :4].copy(), d=d)
     right = c[:, :8] + a.astype("float64") @ b[:8].astype("float64").T
     found = np.array([[d[held(i, j)] for j in range(8)] for i in range(16)])
     assert np.abs(found - right).max() < 1e-5
@@ -404,11 +404,11 @@ def _main_loop(text: str) -> str:
 
 def test_the_bias_costs_nothing_in_the_main_loop():
     """The same loop, to the letter, with the sums started from zero; and only the start reads a bias."""
-    text = planted.source_of(mma_matmul(*SIZE, "bfloat16", tile=SMALL))
+    text = planted_faults.source_of(mma_matmul(*SIZE, "bfloat16", tile=SMALL))
     body = text[text.rindex("__global__") :]
     assert "bias_ptr" not in _main_loop(body) and "C_ptr" not in _main_loop(body)
     assert body.count("mma_sync_aligned") == 2  # both halves of a step, and none beside the loop
-    plain = planted.source_of(_from_zero())
+    plain = planted_faults.source_of(_from_zero())
     assert _main_loop(plain) == _main_loop(text) and "C_ptr[" not in plain
 
 
@@ -427,7 +427,7 @@ def _from_zero():
     return func.with_body(tvm_ffi.structural_mutate(func.body, (tirx.BufferStore, zero)))
 
 
-@planted.needs_compiler
+@planted_faults.needs_compiler
 @by_tile
 @pytest.mark.parametrize("arch", WITH_COPIES)
 def test_compiles_and_spills_nothing(tile, arch):
@@ -441,10 +441,10 @@ def test_compiles_and_spills_nothing(tile, arch):
     assert (0 < ch8.occupancy(used, threads, arch) <= 1) == fits
 
 
-@planted.needs_compiler
+@planted_faults.needs_compiler
 @pytest.mark.parametrize("arch", WITH_COPIES)
 def test_the_machine_code_has_the_instructions(arch, tmp_path):
-    source = planted.source_of(mma_matmul(*SIZE, "float16", tile=SMALL))
+    source = planted_faults.source_of(mma_matmul(*SIZE, "float16", tile=SMALL))
     ptx = cuda_resources.ptx(source, arch)
     words = "mma.sync.aligned.m16n8k16", "ldmatrix.sync.aligned.m8n8.x4", "cp.async.cg.shared"
     assert all(word in ptx for word in words)

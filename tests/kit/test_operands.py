@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 
-from chapters.kit.bench.operands import in_numpy_memory
+from chapters.kit.bench.numpy_memory import in_numpy_memory
 from chapters.kit.cpu.aligned import ALIGNED
 
 DTYPES = "float32", "float16", "bfloat16", "int8", "uint8", "int32"

@@ -5,7 +5,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from chapters.kit.cases.guarded import QUICK_HERE
+from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.pipeline.planned_storage import ALLOC_IN_STORAGE

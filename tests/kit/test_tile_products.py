@@ -12,11 +12,11 @@ import pytest
 import tvm
 from tvm import relax, te, tirx
 
-from chapters.kit.cases.guarded import QUICK_HERE, run_compiled
+from chapters.kit.cases.guard_zones import QUICK_HERE, run_compiled
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.pipeline.left_to_fallback import scheduled_by
 from chapters.kit.pipeline.tile_products import tile_product, tile_shape
+from chapters.kit.pipeline.warn_of_fallback import scheduled_by
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 
 SPECS = [

@@ -10,7 +10,7 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from chapters.kit.cases.guarded import QUICK_HERE
+from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.pipeline.vectorize_rows import sums_of_rows

@@ -13,7 +13,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 from tvm_ffi import structural_equal
 
-from chapters.kit.cases.guarded import QUICK_HERE, run_compiled
+from chapters.kit.cases.guard_zones import QUICK_HERE, run_compiled
 from chapters.kit.cpu.add_norm_on_cpu import cpu_kernel
 from chapters.kit.pipeline.vectorize_transcendentals import (
     FUNCTIONS,

@@ -21,7 +21,7 @@ from chapters.kit.gpu.targets import cuda
 from chapters.kit.gpu.wgmma import ARCH, wgmma_matmul
 from chapters.kit.gpu.wgmma_tile import TILES, WgmmaTile, best_tile
 from solutions.ch08_gpu_targets.gpu_schedules import ThreadTile, naive_matmul, occupancy
-from tests.support import planted
+from tests.support import planted_faults
 
 SMALL = WgmmaTile(128, 32, 3)
 # rows past the end, columns past the end, a part of k past the end, more k than stages, three tiles a block
@@ -37,23 +37,25 @@ def _error(
     """The largest relative error, after `change` of the kernel's text; infinite where an element was never set."""
     func = _kernel(*size, dtype, out, tile, blocks)
     given = arrays(*size, dtype, out=out)
-    planted.run_changed(func, given, change and (lambda text: re.sub(*change, text)), backwards)
-    error, right = planted.off_by(given)
+    planted_faults.run_changed(
+        func, given, change and (lambda text: re.sub(*change, text)), backwards
+    )
+    error, right = planted_faults.off_by(given)
     return float(error.max() / np.abs(right).max())
 
 
 # --- the numbers ----------------------------------------------------------------------------------
 
 
-@planted.runs_here
-@planted.both_orders
+@planted_faults.runs_here
+@planted_faults.both_orders
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize(("size", "tile"), [(SIZE, SMALL), (DEALT, WgmmaTile(128, 64, 3))])
 def test_every_edge(size, tile, dtype, backwards):
     assert _error(size, dtype, tile=tile, backwards=backwards) < 1e-5
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize(
     ("size", "tile", "blocks"),
     [
@@ -72,19 +74,19 @@ def test_other_tiles(size, tile, blocks):
     assert _error(size, tile=tile, blocks=blocks) < 1e-5
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize(("dtype", "bound"), [("float16", 1e-3), ("bfloat16", 8e-3)])
 @pytest.mark.parametrize("size", [SIZE, DEALT])
 def test_the_result_in_the_operands_dtype(size, dtype, bound):
     assert _error(size, dtype, dtype) < bound
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize("size", [SIZE, DEALT])
 def test_what_comes_after_the_sum_is_applied_before_rounding(size):
     func = wgmma_matmul(*size, "float16", "float16", SMALL, 2, gelu_layers.gelu)
     a, b, c, d = given = arrays(*size, "float16", out="float16")
-    planted.run_changed(func, given)
+    planted_faults.run_changed(func, given)
     total = a.astype("float64") @ b.astype("float64").T + c
     right = total * 0.5 * (1 + np.vectorize(math.erf)(total * 0.5**0.5))
     assert np.abs(d - right).max() < 1e-3 * np.abs(right).max()
@@ -147,8 +149,8 @@ CAUGHT = {
 }  # fmt: skip
 
 
-@planted.runs_here
-@planted.both_orders
+@planted_faults.runs_here
+@planted_faults.both_orders
 @pytest.mark.parametrize("name", list(CAUGHT))
 def test_a_fault_is_reported(name, backwards):
     change, said = CAUGHT[name]
@@ -156,7 +158,7 @@ def test_a_fault_is_reported(name, backwards):
         _error(change=change, backwards=backwards)
 
 
-@planted.runs_here
+@planted_faults.runs_here
 def test_an_instruction_of_another_kind_is_unknown_and_not_wrong():
     with pytest.raises(UnknownWordError):
         _error(change=(r"_1_1_0_0\(", "_1_1_0_1("))  # B transposed
@@ -175,13 +177,13 @@ WRONG = {
 }  # fmt: skip
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize("name", list(WRONG))
 def test_a_fault_gives_wrong_numbers(name):
     assert _error(change=WRONG[name]) > 1e-2
 
 
-@planted.runs_here
+@planted_faults.runs_here
 def test_a_map_with_another_swizzle_gives_wrong_numbers(monkeypatch):
     real = tensor_maps.packed
     monkeypatch.setattr(
@@ -190,7 +192,7 @@ def test_a_map_with_another_swizzle_gives_wrong_numbers(monkeypatch):
     assert _error() > 1e-2
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize(
     "wrong", [{"pitches": [1, 2, 8, 32]}, {"pitches": [2, 8, 1, 32]}, {"size": [2, 4, 4, 2]}]
 )
@@ -210,14 +212,14 @@ def test_rows_that_are_dealt_out_wrongly(wrong, monkeypatch):
     assert _error(DEALT, tile=WgmmaTile(128, 64, 3)) > 1e-2
 
 
-@planted.runs_here
+@planted_faults.runs_here
 def test_as_many_coordinates_as_the_map_has_dimensions():
     change = r"_tensor_2d(_\w+\([^;]*?, \(kb \* 64\), )([^;]*;)", r"_tensor_5d\g<1>0, 0, 0, \g<2>"
     with pytest.raises(LaunchError, match="copies by 5 coordinates, and the tensor map has 2 dim"):
         _error(change=change)
 
 
-@planted.runs_here
+@planted_faults.runs_here
 @pytest.mark.parametrize(
     ("name", "layout_type", "width"),
     [("NONE", 0, 64), ("32B_ATOM", 3, 16), ("64B_ATOM", 2, 32), ("128B_ATOM", 1, 64)],
@@ -238,7 +240,7 @@ def test_descriptors_mean_what_tvm_s_own_layouts_say(name, layout_type, width):
       out_ptr[r * {width} + c] = (d.at(r, c % 16) - WINDOW) / 2;
     }}"""
     out = np.full(rows * width, np.nan, "float32")
-    planted.run_text(body, 1, out=out)
+    planted_faults.run_text(body, 1, out=out)
     assert out.tolist() == wanted
 
 
@@ -315,11 +317,11 @@ def test_wide_tiles_for_large_layers_and_small_ones_where_few_are_needed():
 # --- what NVIDIA's compiler makes of it -----------------------------------------------------------
 
 
-@planted.needs_compiler
+@planted_faults.needs_compiler
 @pytest.mark.parametrize("out", ["float32", "bfloat16"])
 @pytest.mark.parametrize("tile", TILES, ids=str)
 def test_compiles_without_spills_and_runs_on_while_it_multiplies(tile, out):
-    source = planted.source_of(wgmma_matmul(1000, 2048, 1024, "bfloat16", out, tile))
+    source = planted_faults.source_of(wgmma_matmul(1000, 2048, 1024, "bfloat16", out, tile))
     _, report = cuda_resources.compiled(source, ARCH)
     used = cuda_resources.resources(source, ARCH)
     assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0
@@ -329,9 +331,11 @@ def test_compiles_without_spills_and_runs_on_while_it_multiplies(tile, out):
     assert not re.search("C75|serializ", report)
 
 
-@planted.needs_compiler
+@planted_faults.needs_compiler
 def test_the_instructions_are_there():
-    text = cuda_resources.ptx(planted.source_of(wgmma_matmul(256, 256, 256, tile=TILES[0])), ARCH)
+    text = cuda_resources.ptx(
+        planted_faults.source_of(wgmma_matmul(256, 256, 256, tile=TILES[0])), ARCH
+    )
     for instruction, times in {
         "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16": 4,
         "cp.async.bulk.tensor.2d.shared::cluster.global": 1,
@@ -347,12 +351,12 @@ def test_the_instructions_are_there():
     addition = r"\b(add|fma)(\.rn)?(\.ftz)?\.f32"
     assert not re.search(addition, text)
     adding = naive_matmul(matmul_bias(64, 64, 64), ThreadTile(16, 16, 16, 1, 1))
-    assert re.search(addition, cuda_resources.ptx(planted.source_of(adding), ARCH))
+    assert re.search(addition, cuda_resources.ptx(planted_faults.source_of(adding), ARCH))
 
 
-@planted.needs_compiler
+@planted_faults.needs_compiler
 @pytest.mark.parametrize("arch", ["sm_80", "sm_100a"])
 def test_no_other_architecture_has_them(arch):
-    source = planted.source_of(wgmma_matmul(64, 16, 64, tile=WgmmaTile(64, 16, 2)))
+    source = planted_faults.source_of(wgmma_matmul(64, 16, 64, tile=WgmmaTile(64, 16, 2)))
     with pytest.raises(cuda_resources.CompileError):
         cuda_resources.compiled(source, arch)

@@ -5,13 +5,13 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from chapters.kit.cases.guarded import QUICK_HERE
+from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
-from tests.support.planted import runs_here
+from tests.support.planted_faults import runs_here
 
 RANDOM = np.random.default_rng(19)
 SQUARE = "x: (7, 7), w: (7, 7), b: (7,)"

@@ -24,13 +24,13 @@ from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.cases.row_sums import row_sums
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.draw.accumulators import accumulators, counts, example_arrays, with_accumulator
-from chapters.kit.draw.applied import Epilogue, curves, where_applied
 from chapters.kit.draw.cache_lines import cache_lines, fetches
-from chapters.kit.draw.executed import execute
+from chapters.kit.draw.epilogue_places import Epilogue, curves, where_applied
 from chapters.kit.draw.loop_nest import loop_nest
+from chapters.kit.draw.loop_visits import visited, visits
 from chapters.kit.draw.read_order import ReadOrder
 from chapters.kit.draw.stepper import Panel, Stepper, changing
-from chapters.kit.draw.visits import visited, visits
+from chapters.kit.draw.trace_stores import execute
 from chapters.kit.gpu.bank_picture import bank_picture, read_of_column, read_of_kernel
 from chapters.kit.gpu.cuda_resources import missing
 from chapters.kit.gpu.gpu_matmul import matmul_bias as layer_with_bias

@@ -22,11 +22,11 @@ from docs.pages.blocks import PageError
 def test_an_empty_cell_of_a_tables_head_is_a_plain_cell(hook):
     head = '<tr><th></th><th style="text-align: right;"> </th><th>a</th></tr>'
     cells = '<tr><td></td><td style="text-align: right;"></td><th>a</th></tr>'
-    assert hook("reachable").without_empty_heads(head) == cells
+    assert hook("accessibility").without_empty_heads(head) == cells
 
 
 def test_the_search_dialog_has_one_name(hook):
-    named = hook("reachable").with_named_search
+    named = hook("accessibility").with_named_search
     from material import __file__ as theme
 
     search = Path(theme).parent / "templates" / "partials" / "search.html"

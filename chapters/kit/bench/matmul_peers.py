@@ -33,7 +33,7 @@ def checked(out: np.ndarray, x: np.ndarray, w: np.ndarray, tolerance: float = TO
 
 def operands(rows: int, n: int, k: int, seed: int) -> tuple[np.ndarray, np.ndarray, list]:
     """x and w, and TVM's tensors (w, x, out), with an `out` full of NaN."""
-    from chapters.kit.bench.operands import in_numpy_memory
+    from chapters.kit.bench.numpy_memory import in_numpy_memory
 
     x, w = numbers(rows, n, k, seed)
     out = np.full((rows, n), np.nan, "float32")

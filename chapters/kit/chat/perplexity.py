@@ -16,9 +16,9 @@ import numpy as np
 from tvm.target import Target
 
 from chapters.kit.chat.compiled import cache_dtype, compile_decoder
-from chapters.kit.chat.extra import extra
 from chapters.kit.chat.gguf_file import BLOCKS, GGUF, read_gguf
 from chapters.kit.chat.losses import READING, WINDOW, losses
+from chapters.kit.chat.optional_packages import extra
 from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.tokenizer import Tokenizer
 from chapters.kit.chat.weights import Weights, read_config

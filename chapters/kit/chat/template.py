@@ -22,7 +22,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from chapters.child import Child, Lost
-from chapters.kit.chat.extra import INSTALL, require
+from chapters.kit.chat.optional_packages import INSTALL, require
 
 MOST_WRITTEN = 1_000_000  # characters
 MOST_MEMORY = 1 << 30  # bytes

@@ -33,8 +33,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from chapters.kit.chat.extra import extra
 from chapters.kit.chat.gguf_file import GGUF, GGUFError
+from chapters.kit.chat.optional_packages import extra
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # types of tokens; UNUSED is 5
 MARK = "\U0010fffd"  # the last private-use character

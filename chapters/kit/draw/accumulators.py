@@ -13,9 +13,9 @@ import numpy as np
 from tvm import tirx
 from tvm.s_tir import Schedule
 
-from chapters.kit.draw.executed import Access, Store, execute, ones
 from chapters.kit.draw.stepper import Panel, Stepper, changing
 from chapters.kit.draw.table import count_noun
+from chapters.kit.draw.trace_stores import Access, Store, execute, ones
 
 ACCUMULATOR = "local"  # the scope of the buffer that holds the sums
 

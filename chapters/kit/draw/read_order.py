@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 
 from chapters.kit.draw.drawing import Drawing, label, side_by_side, svg
-from chapters.kit.draw.executed import execute, ones
+from chapters.kit.draw.trace_stores import execute, ones
 from chapters.kit.ir.tensor_ir import nodes
 
 __all__ = ["ReadOrder", "read_order", "side_by_side"]

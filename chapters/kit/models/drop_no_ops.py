@@ -12,7 +12,7 @@ from tvm.ir import Expr
 from tvm.relax.dpl import is_op, wildcard
 from tvm_ffi import structural_equal
 
-from chapters.kit.models.rewriting import Matched, apply_rules, known_shape, same
+from chapters.kit.models.apply_rules import Matched, apply_rules, known_shape, same
 
 X = wildcard()
 RESHAPED = is_op("relax.reshape")(X, wildcard())

@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.ir import Expr
 from tvm.relax.dpl import is_const, is_op, wildcard
 
-from chapters.kit.models.rewriting import Matched, apply_rules, scalar
+from chapters.kit.models.apply_rules import Matched, apply_rules, scalar
 
 X, EXPONENT = wildcard(), is_const()
 POWER = is_op("relax.power")(X, EXPONENT)

@@ -25,7 +25,7 @@ from tvm import relax, tirx
 from tvm.ir import Expr, Op
 from tvm.relax.dpl import is_op, wildcard
 
-from chapters.kit.models.rewriting import (
+from chapters.kit.models.apply_rules import (
     Matched,
     apply_rules,
     either,

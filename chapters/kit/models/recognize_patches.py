@@ -12,7 +12,7 @@ from tvm import relax, tirx
 from tvm.ir import Expr
 from tvm.relax.dpl import is_const, is_op, wildcard
 
-from chapters.kit.models.rewriting import Matched, apply_rules, known_shape
+from chapters.kit.models.apply_rules import Matched, apply_rules, known_shape
 
 X, FILTERS = wildcard(), is_const()
 CONVOLUTION = is_op("relax.nn.conv2d")(X, FILTERS)

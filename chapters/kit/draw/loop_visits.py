@@ -14,9 +14,9 @@ import numpy as np
 from tvm import tirx
 
 from chapters.kit.draw.drawing import label, svg
-from chapters.kit.draw.executed import Store, execute, moments, ones
 from chapters.kit.draw.loop_nest import loop_nest
 from chapters.kit.draw.stepper import Panel, Stepper, attributes, belongs, changing
+from chapters.kit.draw.trace_stores import Store, execute, moments, ones
 
 CELL, TOP, LEFT = 34, 16, 30  # pixels
 

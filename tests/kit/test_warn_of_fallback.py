@@ -11,8 +11,8 @@ from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.cpu.nt_matmul import OTHER_FORM
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.ir.reductions import products
-from chapters.kit.pipeline import left_to_fallback, tile_products
-from chapters.kit.pipeline.left_to_fallback import FallbackWarning, left, reuse
+from chapters.kit.pipeline import tile_products, warn_of_fallback
+from chapters.kit.pipeline.warn_of_fallback import FallbackWarning, left, reuse
 from chapters.runner.earlier import earlier
 
 LLVM = tvm.target.Target("llvm")
@@ -24,7 +24,7 @@ def before_fallback(mod, **facts):
     passes = [one for phase in ("attach", "graph and lower", "schedule") for one in phases[phase]]
     names = [one.info.name for one in passes]
     with LLVM:
-        return tvm.transform.Sequential(passes[: names.index(left_to_fallback.FALLBACK)])(mod)
+        return tvm.transform.Sequential(passes[: names.index(warn_of_fallback.FALLBACK)])(mod)
 
 
 def warned(mod, **facts) -> list[str]:
@@ -52,7 +52,7 @@ def main(x: (1, 8, 24, 24), w: (8, 4, 3, 3)):
 """)
     (text,) = warned(images)
     assert "fused_conv2d_gelu moves 100% of the bytes of main" in text
-    assert left_to_fallback.CONVOLUTION in text
+    assert warn_of_fallback.CONVOLUTION in text
 
 
 def test_a_layer_that_the_schedules_take_is_not_warned_of():
@@ -78,7 +78,7 @@ def test_shares_are_those_that_chapter_1_counts():
     step, _ = decoder("tiny", "float32", ["decode"])
     mod = before_fallback(step, variable_bounds={"context_window": 48})
     moved = {}
-    sizes = {"context_window": 48, "vocab_size": left_to_fallback.UNBOUNDED}
+    sizes = {"context_window": 48, "vocab_size": warn_of_fallback.UNBOUNDED}
     for row in earlier(1).binding_bytes(mod["decode"], sizes):
         kernel = row.call.partition(":")[2]
         moved[kernel] = moved.get(kernel, 0) + row.read + row.written
@@ -99,10 +99,10 @@ def test_shares_are_those_that_chapter_1_counts():
         ),
         (
             "def main(x: (1, 4, 8, 8), w: (4, 2, 3, 3)):\n    out = R.nn.conv2d(x, w, groups=2)",
-            left_to_fallback.CONVOLUTION,
+            warn_of_fallback.CONVOLUTION,
         ),
-        ("def main(x: (4, 5)):\n    out = R.exp(x)", left_to_fallback.NO_SUM),
-        ("def main(x: (1, 7)):\n    out = R.sum(x, axis=[1])", left_to_fallback.SUMS),
+        ("def main(x: (4, 5)):\n    out = R.exp(x)", warn_of_fallback.NO_SUM),
+        ("def main(x: (1, 7)):\n    out = R.sum(x, axis=[1])", warn_of_fallback.SUMS),
     ],
 )
 def test_the_reason(text, why):
@@ -119,7 +119,7 @@ def test_an_epilogue_that_reads_other_sums_and_a_product_alone():
     assert (
         before_fallback(tvm.IRModule({"main": func}))["main"].attrs.get("tirx.is_scheduled") is None
     )
-    assert left_to_fallback.why_left(func) == left_to_fallback.EPILOGUE
+    assert warn_of_fallback.why_left(func) == warn_of_fallback.EPILOGUE
     assert reuse(func, {}) == pytest.approx(4 * 5 * 6 / (4 * 5 + 5 * 6 + 4 * 6))
 
 
@@ -130,7 +130,7 @@ def test_a_product_with_its_name_in_a_form_of_its_own():
     backwards = lambda i, j: te.sum(w[j, 4 - k] * x[i, 4 - k], axis=k)  # noqa: E731
     for element in (doubled, backwards):
         y = te.compute((2, 6), element, name="NT_matmul")
-        assert left_to_fallback.why_left(te.create_prim_func([w, x, y])) == OTHER_FORM
+        assert warn_of_fallback.why_left(te.create_prim_func([w, x, y])) == OTHER_FORM
 
 
 @pytest.mark.parametrize(
