@@ -14,7 +14,7 @@ from chapters.kit.ir.ir_diff import show
 from chapters.kit.pipeline.pass_trace import Counts, Trace, TracedPass, listings
 
 SHOWN = 1  # functions that are listed in full, of those that changed and of the new ones; the others are only named
-LONGEST = 60  # lines gone and new of a change that is listed; a page of all would be heavy
+LONGEST = 40  # lines gone and new of a change that is listed; a page of all would be heavy
 
 
 @dataclass(frozen=True)
