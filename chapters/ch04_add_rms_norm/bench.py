@@ -73,7 +73,7 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def numbers(shape, dtype: str, seed: int) -> list[np.ndarray]:
-    """The arrays of `drawn` in `dtype`."""
+    """The arrays of `draw_arrays` in `dtype`."""
     import ml_dtypes  # noqa: F401  so that NumPy knows bfloat16
 
     return [array.astype(dtype) for array in draw_arrays(shape, dtype, seed)]

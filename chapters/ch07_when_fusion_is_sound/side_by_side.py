@@ -144,7 +144,7 @@ def make_answerer() -> Callable[[list[str]], tuple[str, str]]:
 class Judge:
     """Judges one case after another in a child process; starts a new one where the last may be damaged.
 
-    module: where the child finds `answers`.
+    module: where the child finds `make_answerer`.
     """
 
     def __init__(self, module: str = HERE):

@@ -31,7 +31,7 @@ FUNCTIONS = ("prefill", "decode")
 PROMPTS = {"tiny": 32, "middle": 8}
 ROUNDS = {"tiny": 15, "middle": 5}
 WINDOW = 64
-TABLES = (*PROMPTS, "epilogues")  # what `shown` knows
+TABLES = (*PROMPTS, "epilogues")  # what `show_results` knows
 
 
 def config_of(name: str):

@@ -6,7 +6,7 @@ import tvm
 from tvm import relax, tirx
 from tvm.s_tir import SBlockRealize
 
-from chapters.checking.programs import kernels
+from chapters.checking.programs import attributes_as_text, kernels
 from chapters.kit.ir.relax_effects import calls_in, relax_functions
 from chapters.kit.ir.tensor_ir import mentions, nodes
 
@@ -72,7 +72,7 @@ def symbols(mod: tvm.IRModule) -> dict[str, list[str]]:
 
 def attributes(mod: tvm.IRModule, name: str) -> dict[str, str]:
     """The attributes of a Relax function, as text."""
-    return {key: str(value) for key, value in sorted(dict(mod[name].attrs or {}).items())}
+    return attributes_as_text(mod[name].attrs)
 
 
 # --- kernels --------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ from chapters.kit.machine import peer_python, physical_cores
 TORCH = "chapters.ch11_a_real_model.transformers_peer"
 LLAMA_CPP_PEER = "chapters.ch11_a_real_model.llama_cpp_peer"
 ROUNDS, QUICK_ROUNDS = 15, 3
-TABLES = ("decoder", "first token", "step", "kernels", "perplexity")  # what `shown` knows
+TABLES = ("decoder", "first token", "step", "kernels", "perplexity")  # what `show_results` knows
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:

@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import relax
 
 from chapters.checking import expect
-from chapters.checking.programs import arguments, poison
+from chapters.checking.programs import arguments, attributes_as_text, poison
 from chapters.kit.ir.relax_effects import calls_in, calls_of_module
 
 # four roundings of the dtype, relative to the largest element of a result
@@ -180,9 +180,9 @@ def observe_pass(
         after = make()(given)
         unchanged = tvm_ffi.structural_equal(given, mod)
         facts: list[object] = [unchanged, not unchanged and after.same_as(given)]
-        facts.append(_attributes(after.attrs))
+        facts.append(attributes_as_text(after.attrs))
         for gvar, func in sorted(after.functions_items(), key=lambda item: item[0].name_hint):
-            facts += [gvar.name_hint, _attributes(func.attrs)]
+            facts += [gvar.name_hint, attributes_as_text(func.attrs)]
             for call in calls_in(func) if isinstance(func, relax.Function) else ():
                 kernel = isinstance(call.op, tvm.ir.Op) and call.op.name == "relax.call_tir"
                 callee = call.args[0] if kernel else call.op
@@ -195,7 +195,3 @@ def observe_pass(
         return str(facts)
 
     return [lambda mod=mod: seen(mod) for mod in mods]
-
-
-def _attributes(attrs: tvm.ir.DictAttrs | None) -> dict[str, str]:
-    return {key: str(value) for key, value in sorted(dict(attrs or {}).items())}

@@ -65,6 +65,11 @@ def poison(like: np.ndarray) -> np.ndarray:
     return array
 
 
+def attributes_as_text(attrs: tvm.ir.DictAttrs | None) -> dict[str, str]:
+    """Attributes of a module or a function, in the order of their names."""
+    return {key: str(value) for key, value in sorted(dict(attrs or {}).items())}
+
+
 def kernels(mod: tvm.IRModule) -> dict[str, tirx.PrimFunc]:
     """The PrimFuncs of `mod` by name."""
     return {g.name_hint: f for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)}

@@ -1,7 +1,7 @@
 """Executes the code of a page: the blocks of a lesson, the cells of a lab. They share names, like cells of a notebook.
 
-The site runs a page in a child process (`answers`, for chapters.child.Child), so that a page can disturb neither the
-build nor another page. `python -m chapters.ch06_reduction_epilogue` runs a lab in its own process.
+The site runs a page in a child process (`make_answerer`, for chapters.child.Child), so that a page can disturb neither
+the build nor another page. `python -m chapters.ch06_reduction_epilogue` runs a lab in its own process.
 """
 
 from __future__ import annotations

@@ -13,17 +13,21 @@ from dataclasses import dataclass
 from chapters.kit.ir.ir_diff import show
 from chapters.kit.pipeline.pass_trace import Counts, Trace, TracedPass, listings
 
-SHOWN = 2  # functions that are listed in full, of those that changed and of the new ones; the others are only named
+SHOWN = 1  # functions that are listed in full, of those that changed and of the new ones; the others are only named
+LONGEST = 40  # lines gone and new of a change that is listed; a page of all would be heavy
 
 
 @dataclass(frozen=True)
 class PassList:
-    """`trace` as a page. `label` names it for screen readers, `main` is the function whose change comes first."""
+    """`trace` as a page. `label` names it for screen readers, `main` is the function whose change comes first.
+
+    pipeline: how `python -m chapters trace --pipeline` calls what was traced.
+    """
 
     trace: Trace
     label: str
     main: str
-    prefix: str = "pass"
+    pipeline: str = "zero"
 
     def __str__(self) -> str:
         return str(self.trace)
@@ -43,14 +47,19 @@ class PassList:
             f"<span>{html.escape(facts(step))}</span>"
         )
         if not step.changed:
-            return f'<p class="pass-idle" id="{self.prefix}-{number}">{head}</p>'
+            return f'<p class="pass-idle" id="{self.pipeline}-{number}">{head}</p>'
         body = "".join(self._changes(step))
-        return f'<details id="{self.prefix}-{number}"><summary>{head}</summary>{body}</details>'
+        return f'<details id="{self.pipeline}-{number}"><summary>{head}</summary>{body}</details>'
 
     def _changes(self, step: TracedPass) -> Iterator[str]:
         altered = sorted(step.altered, key=lambda name: name != self.main)
         for name in altered[:SHOWN]:
-            yield step.diff(name).figure(name, unfolds=False)
+            diff = step.diff(name)
+            if diff.gone + diff.new <= LONGEST:
+                yield diff.figure(name, unfolds=False)
+                continue
+            command = f"python -m chapters trace --pipeline {self.pipeline} --pass {step.name}"
+            yield f"<p>{html.escape(name)}: {diff.caption}. <code>{command}</code> lists them.</p>"
         yield _names("also changed", altered[SHOWN:])
         texts = listings(step.after)
         for name in step.added[:SHOWN]:

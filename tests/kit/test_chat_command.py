@@ -108,9 +108,8 @@ def test_a_conversation_of_several_turns_that_ctrl_c_does_not_end(cache, termina
     chat.expect("\n> ")
     chat.sendline("What is a compiler? Answer in one sentence.")
     chat.expect(BELOW)
-    assert (
-        int(re.search(r"for (\d+) tokens to read", chat.after)[1]) < 60
-    )  # the first turns are not read again
+    # what Ctrl-C kept from being read, up to 70 tokens; the first turns, as many again, are not read anew
+    assert int(re.search(r"for (\d+) tokens to read", chat.after)[1]) < 100
     chat.expect("> ")
     chat.sendeof()
     chat.expect(chat_ends())

@@ -82,10 +82,10 @@ def test_a_value_with_html_is_shown_as_it_is_and_text_is_escaped(run_blocks):
     first, second = run(
         """
 ```python run
-class SourcedTable:
+class Shown:
     def _repr_html_(self):
         return "<style data-course>b{}</style><b>bold</b>"
-SourcedTable()
+Shown()
 ```
 ```python run hide
 print("\\x1b[31m<red>\\x1b[0m")

@@ -173,7 +173,7 @@ def note(text: str) -> None:
 
 
 def reply(chat: Chat, text: str) -> dict:
-    """Print the answer to one message as it comes, then `told` of what is returned.
+    """Print the answer to one message as it comes, then `describe_turn` of what is returned.
 
     Ctrl-C stops the answer, or the reading of the message; then this raises KeyboardInterrupt when all is printed.
     Returns {"tokens", "tokens_per_second", "first_token_seconds", "tokens_to_read" before the first, "resident_bytes"},

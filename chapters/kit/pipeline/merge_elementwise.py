@@ -54,9 +54,9 @@ def merge_elementwise(func: tirx.PrimFunc) -> tirx.PrimFunc:
         block, readers = sch.get(handle), [sch.get(one) for one in sch.get_consumers(handle)]
         if len(readers) != 1 or is_reduction(block) or is_reduction(readers[0]):
             continue
-        if _has_fewer(block, readers[0]) or evaluations(sch, handle) != 1:
+        if _has_fewer(block, readers[0]) or _is_full(block, readers[0]):
             continue
-        if _is_full(block, readers[0]):
+        if evaluations(sch, handle) != 1:
             continue
         with contextlib.suppress(ScheduleError):
             inline(sch, handle)
@@ -89,13 +89,11 @@ def evaluations(sch: Schedule, handle: SBlockRV) -> int:
 
 def costs_no_more_inlined(sch: Schedule, handle: SBlockRV) -> bool:
     """Whether the block `handle`, inlined, is computed in one place, or is one operator on arguments."""
-    block = sch.get(handle)
+    block, readers = sch.get(handle), map(sch.get, sch.get_consumers(handle))
+    if is_reduction(block) or any(_is_full(block, reader) for reader in readers):
+        return False
     simple = not nodes(block.body, Call) and not nodes(block.body, tirx.Let)
     first = simple and not sch.get_producers(handle)
-    if is_reduction(block) or any(
-        _is_full(block, one) for one in map(sch.get, sch.get_consumers(handle))
-    ):
-        return False
     return first or evaluations(sch, handle) == 1
 
 
@@ -164,7 +162,7 @@ def _computes(body: tirx.Stmt) -> bool:
 
 
 def _is_full(block: SBlock, reader: SBlock) -> bool:
-    """Whether `reader` has names enough, or a condition under which TVM could not lower those of `block` or round.
+    """Whether `reader` has enough names, or a condition under which TVM could not lower those of `block` or round.
 
     A long chain becomes several blocks, so that the time to compile it is linear in its length. What is under a
     condition is computed only where it holds, so StoreNames cannot store it. TVM lowers a few names there, and with

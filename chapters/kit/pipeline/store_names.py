@@ -59,13 +59,12 @@ def store_names(root: SBlockRealize) -> SBlockRealize:
         return tirx.stmt_seq(*(_own_loop(loop, lane, one) for one in stores))
 
     body = root.block.body
-    if not any(loop.thread_binding is not None for loop in nodes(body, tirx.For)):
+    is_gpu = any(loop.thread_binding is not None for loop in nodes(body, tirx.For))
+    if not is_gpu:
         body = structural_map(body, (tirx.Cast, _rounded_to_bfloat16))
     body = structural_map(body, (tirx.For, divide))
-    loops = nodes(body, tirx.For)
-    lanes = [loop for loop in loops if loop.kind == tirx.ForKind.VECTORIZED]
+    lanes = [loop for loop in nodes(body, tirx.For) if loop.kind == tirx.ForKind.VECTORIZED]
     inside = [block for loop in lanes for block in nodes(loop.body, SBlock)]
-    is_gpu = any(loop.thread_binding is not None for loop in loops)
 
     def divide_block(block: SBlock) -> SBlock:
         # TVM recognizes a sum that threads share by its one store
