@@ -17,7 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # the loaders in C are ten times as fast; BASE leaves all values text
 BASE = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 SAFE = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-KINDS = ("write", "fix", "break", "predict", "measure", "choose")
+KINDS = ("write", "fix", "break", "predict", "measure", "choose", "capstone")
+PATHS = ("day", "course", "all")  # each holds the exercises of those before it
 
 
 class CourseError(Exception):
@@ -26,7 +27,10 @@ class CourseError(Exception):
 
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise: `id` is "2.1", `kind` one of KINDS, `name` the function or class the learner writes."""
+    """One exercise: `id` is "2.1", `kind` one of KINDS, `name` the function or class the learner writes.
+
+    A *fix* starts from a wrong answer, a *capstone* from an empty file. `path` is the shortest of PATHS that has it.
+    """
 
     id: str
     kind: str
@@ -34,6 +38,7 @@ class Exercise:
     title: str
     name: str
     chapter: int
+    path: str = "all"
     broken: str = ""  # a fix exercise starts from this mistake of solutions/chNN_…/mistakes.yml
 
     @property

@@ -1,8 +1,8 @@
 """The file that a learner edits: made from the reference, ignored by git, never overwritten without a copy.
 
-It is the reference with each region's body replaced by one line that raises NotImplementedError, or, for a *fix*
-exercise, by the region of a catalogued mistake. As git ignores it, pulling a new version of the course cannot collide
-with it; `update` moves the learner's regions into the file that the new version would make.
+It is the reference with each region's body replaced by one line that raises NotImplementedError, for a *fix* exercise
+by the region of a catalogued mistake, and for a *capstone* by nothing. As git ignores it, pulling a new version of the
+course cannot collide with it; `update` moves the learner's regions into the file that the new version would make.
 """
 
 from __future__ import annotations
@@ -52,7 +52,11 @@ def _stub_text(chapter: Chapter, reference: str) -> str:
         if exercise.broken
     }
 
+    capstones = {exercise.id for exercise in chapter.exercises if exercise.kind == "capstone"}
+
     def blank(exercise_id: str, begin: str, body: list[str]) -> list[str]:
+        if exercise_id in capstones:
+            return []
         return body if exercise_id in broken else _todo(begin)
 
     return map_regions(with_regions(reference, broken), blank)
