@@ -33,7 +33,7 @@ def test_the_readme_says_what_was_measured():
     measured = load("ch11_chat")["measured"]
     threads, found = list(measured["threads"].items())[-1]
     readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
-    said = readme.partition("Measured there with ")[2].partition("we lose the start")[0]
+    said = readme.partition("Measured there with ")[2].partition("in llama.cpp.")[0]
 
     def rate(name: str) -> str:
         return f"{1 / bench_inputs.seconds_of(found['seconds'], name, 'decode'):.0f}"
@@ -47,14 +47,13 @@ def test_the_readme_says_what_was_measured():
         f"{bench_inputs.COMPILED}, int8",
     )
     first = measured["first token"]
-    assert first[bench_inputs.OURS] > first[bench_inputs.LLAMA_CPP], "the README says that we lose"
     for text in (
         f"{threads} threads, {measured['context']} tokens into a conversation",
         f"{rate(bench_inputs.OURS)} tokens per second from the 4-bit file, {size(bench_inputs.OURS)} per token",
         f"llama.cpp gives {rate(bench_inputs.LLAMA_CPP)} from the same file, and {rate(bench_inputs.BEST)} from Q4_0",
         f"{rate(whole)} from float32 weights ({size(whole)}), {rate(half)} from bfloat16 ({size(half)})",
         f"and {rate(eighths)} from 8-bit weights ({size(eighths)})",
-        f"after {first[bench_inputs.OURS]:.2f} s here and after {first[bench_inputs.LLAMA_CPP]:.2f} s in llama.cpp",
+        f"after {first[bench_inputs.OURS]:.2f} s here and after {first[bench_inputs.LLAMA_CPP]:.2f} s",
     ):
         assert text in said, text
 
