@@ -292,8 +292,10 @@ def what_became(chapter: Chapter, text: str) -> list[str]:
         if old in found.values() or _is_todo(mine[old]):
             continue
         given = all(_defines(fresh, place.rpartition(".")[2]) for place in places)
-        now = "it is no exercise any more, and its code is given" if given else (
-            "its function is gone, or has another name now"
+        now = (
+            "it is no exercise any more, and its code is given"
+            if given
+            else ("its function is gone, or has another name now")
         )
         said.append(f"What you wrote for {old} is only in the copy: {now}.")
     return said
