@@ -16,6 +16,7 @@ from chapters.kit.cpu.matmul_tile import has_few_rows, lanes_of, largest_divisor
 from chapters.kit.cpu.nt_matmul import NAME, has_product
 from chapters.kit.ir.tensor_ir import innermost_blocks
 from chapters.kit.pipeline.copy_operands_before_in_place import CopyOperandsBeforeInPlace
+from chapters.kit.pipeline.copy_returned_constants import CopyReturnedConstants
 from chapters.kit.pipeline.fuse_gathered_products import FuseGatheredProducts
 from chapters.kit.pipeline.merge_elementwise import MergeElementwise, inline
 from chapters.kit.pipeline.require_threads import RequireThreads
@@ -95,10 +96,11 @@ def around_schedules(schedules: list[Pass], target: Target) -> list[Pass]:
 def after_schedules(target: Target) -> list[Pass]:
     """Return the pass that writes exp, tanh, erf and sigmoid as polynomials, on a CPU. A GPU has instructions.
 
-    For a GPU, return the pass that refuses a kernel without threads. On both, long chains of names are stored first.
+    For a GPU, return the pass that refuses a kernel without threads. On both, long chains of names are stored first,
+    and constants that a function returns are copied last.
     """
     last = VectorizeTranscendentals() if target.kind.name == "llvm" else RequireThreads()
-    return [StoreNames(), last]
+    return [StoreNames(), last, CopyReturnedConstants()]
 
 
 def vm_phase() -> list[Pass]:

@@ -25,7 +25,7 @@ from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.machine import processors
 from chapters.kit.measure.device_error import DeviceError
-from chapters.runner.earlier import unused
+from chapters.runner.earlier import THE_REFERENCES, unused
 
 if TYPE_CHECKING:  # a start that compiles nothing loads no compiler
     from chapters.kit.chat.model_on_device import ModelOnDevice
@@ -56,7 +56,7 @@ def start(options) -> Chat:
         model, by, kept = _on_device(file, config, options.exact, device)
     else:
         model, by, kept = chat_model(file, config, options.exact, note)
-    yours = [number for number, owner in by.items() if owner == "yours"]
+    yours = [number for number, owner in by.items() if owner != THE_REFERENCES]
     code = "the reference's passes"
     if yours:
         code = f"your passes of chapter {', '.join(yours)}, and the reference's elsewhere"

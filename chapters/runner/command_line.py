@@ -17,7 +17,19 @@ from chapters.runner.progress import one_at_a_time
 from chapters.runner.terminal import relative
 from chapters.whose_code import LEARNER, about_learner, decide
 
-NAMES = ("status", "next", "check", "hint", "watch", "diff", "reset", "restore", "update", "quiz")
+NAMES = (
+    "status",
+    "next",
+    "path",
+    "check",
+    "hint",
+    "watch",
+    "diff",
+    "reset",
+    "restore",
+    "update",
+    "quiz",
+)
 NAMES += ("bench", "trace", "compile", "chat", "serve-device", "doctor")
 MODULES = {name: f"chapters.runner.commands.{name.replace('-', '_')}" for name in NAMES}
 COMMANDS = {name: importlib.import_module(module) for name, module in MODULES.items()}

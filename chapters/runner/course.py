@@ -7,7 +7,7 @@ learner's command, the checks and the tests all read them through this file.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -48,12 +48,12 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Chapter:
-    """One chapter's facts. `minutes` covers reading and exercises; `needs` are chapter numbers."""
+    """One chapter's facts. `reading` has minutes for each of PATHS, labs included; `needs` are chapter numbers."""
 
     number: int
     folder: Path
     title: str
-    minutes: int
+    reading: dict[str, int] = field(hash=False)
     needs: tuple[int, ...]
     gpu: str
     file: str
@@ -90,6 +90,18 @@ class Chapter:
     def solution(self) -> Path:
         """The reference the stub is generated from."""
         return self.solution_folder / self.file
+
+    def exercises_on(self, path: str) -> tuple[Exercise, ...]:
+        """The exercises that belong to one of PATHS."""
+        return tuple(e for e in self.exercises if PATHS.index(e.path) <= PATHS.index(path))
+
+    def minutes_on(self, path: str) -> int:
+        """Minutes of reading and of exercises for one of PATHS."""
+        return self.reading[path] + sum(e.minutes for e in self.exercises_on(path))
+
+    @property
+    def minutes(self) -> int:
+        return self.minutes_on("all")
 
     def exercise(self, key: str) -> Exercise:
         for exercise in self.exercises:
@@ -133,20 +145,21 @@ def front_matter(lesson: Path) -> dict:
 def _chapter(folder: Path, root: Path) -> Chapter:
     lesson, number = folder / "lesson.md", int(folder.name[2:4])
     facts = front_matter(lesson)
-    missing = {"title", "minutes", "needs", "gpu", "file", "exercises"} - set(facts)
+    missing = {"title", "reading", "needs", "gpu", "file", "exercises"} - set(facts)
     if missing:
         raise CourseError(f"The front matter of {lesson} lacks {', '.join(sorted(missing))}.")
     try:
         exercises = tuple(Exercise(**e, chapter=number) for e in facts["exercises"])
         needs = tuple(facts["needs"])
-    except TypeError as error:
+        reading = {"day": 0, "course": facts["reading"]["all"], **facts["reading"]}
+    except (TypeError, KeyError) as error:
         raise CourseError(
-            f"The front matter of {lesson} cannot be used ({error}). `needs` is a list "
-            "of chapter numbers; an exercise has id, kind, minutes, title and name."
+            f"The front matter of {lesson} cannot be used ({error}). `needs` is a list of chapter numbers, and "
+            "`reading` has minutes for `all`; an exercise has id, kind, minutes, title and name."
         ) from None
     gpu = facts["gpu"] or "no"  # YAML reads a bare no as False
-    title, minutes, file = (facts[name] for name in ("title", "minutes", "file"))
-    return Chapter(number, folder, title, minutes, needs, gpu, file, exercises, root)
+    title, file = facts["title"], facts["file"]
+    return Chapter(number, folder, title, reading, needs, gpu, file, exercises, root)
 
 
 @cache

@@ -1,41 +1,60 @@
-"""How a chapter uses what an earlier one built: the learner's file if it passes and the run is about it, else ours.
+"""How a chapter uses what an earlier one built: each answer of the learner's that passes, if the run is about them.
 
-This is the one part of the runner that chapters import. `chapters/whose_code.py` says whose code a run is about.
+What they have not solved is the reference's. This is the one part of the runner that chapters import.
+`chapters/whose_code.py` says whose code a run is about.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from chapters.whose_code import about_learner
 
+if TYPE_CHECKING:
+    from chapters.runner.course import Chapter
+
 ROOT = Path(__file__).resolve().parents[2]
+YOURS, THE_REFERENCES = "yours", "the reference's"
+completed: dict[
+    Path, Path
+] = {}  # file with the reference's answers in it -> the learner's file that it was made of
 
 
-def _is_learners(number: int) -> bool:
+def _passed(number: int) -> list[str]:
+    """The exercises of chapter `number` whose answers are the learner's in this run."""
     if not about_learner():
-        return False
+        return []
     from chapters.runner.course import chapter
-    from chapters.runner.states import has_passed
+    from chapters.runner.states import passed_exercises
 
-    return has_passed(chapter(number))
+    return passed_exercises(chapter(number))
 
 
 def earlier(number: int) -> ModuleType:
-    """Chapter `number`'s exercise file: the learner's if this run is about it and it passes all its checks, else the
-    reference. Raises CourseError if the learner's file passed its checks and can no longer be imported.
+    """Chapter `number`'s exercise file.
+
+    In a run about the learner it is theirs, with the reference's answers for the exercises that have not passed their
+    checks; in any other run, and if none has passed, it is the reference. Raises CourseError if the learner's file
+    passed its checks and can no longer be imported.
     """
-    if not _is_learners(number):
+    passed = _passed(number)
+    if not passed:
         reference = _reference(number)
         return importlib.import_module(f"solutions.{reference.parent.name}.{reference.stem}")
     from chapters.runner.course import CourseError, chapter
 
     home = chapter(number)
+    name = f"chapters.{home.slug}.{home.stub.stem}"
     try:
-        return importlib.import_module(f"chapters.{home.slug}.{home.stub.stem}")
+        if len(passed) < len(home.exercises) and name not in sys.modules:
+            return _import_completed(home, name, passed)
+        return importlib.import_module(name)
     except CourseError:  # of a chapter that this one uses
         raise
     except Exception as error:
@@ -45,6 +64,36 @@ def earlier(number: int) -> ModuleType:
             f"Your chapter {number} passed its checks, and now cannot be imported: {last_line(error)}. "
             f"`python -m chapters check {number}` says more."
         ) from error
+
+
+def _import_completed(home: Chapter, name: str, passed: list[str]) -> ModuleType:
+    """Import the learner's file, with the reference's answers to all exercises but `passed`, as `name`.
+
+    It is written to a file: TVMScript reads the source of what it parses.
+    """
+    from chapters.runner.copies import replace
+    from chapters.runner.course import CourseError
+    from chapters.runner.progress import make_data_folder
+    from chapters.runner.regions import read_source, with_reference
+
+    others = {exercise.id for exercise in home.exercises} - set(passed)
+    try:
+        content = with_reference(read_source(home.stub), home, others).encode()
+    except CourseError as error:
+        raise CourseError(f"{home.file}: {error}") from None
+    path = make_data_folder() / "completed" / home.short / home.file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_bytes() != content:
+        replace(path, content)
+    completed[path.resolve()] = home.stub
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
 
 def _reference(number: int) -> Path:
@@ -63,48 +112,52 @@ def _reference(number: int) -> Path:
 
 
 def unused(numbers: Iterable[int]) -> list[str]:
-    """For each of these chapters that was begun and is not used, a line: "your chapter 3 is not used yet: 3.2 is …"."""
-    lines = []
-    for number in numbers:
-        if open_ := _missing(number):
-            more = f" and {len(open_) - 3} more" * (len(open_) > 3)
-            lines.append(f"your chapter {number} is not used yet: {', '.join(open_[:3])}{more}")
-    return lines
-
-
-def _missing(number: int) -> list[str]:
-    """What keeps a begun chapter from being used: "3.2 is not solved", and so on. Empty if it is used or not begun."""
+    """For each of these chapters with answers that are not used, a line on why: they have not passed as they are."""
     if not about_learner():
         return []
     from chapters.runner.course import chapter
     from chapters.runner.states import states
 
     says = {
-        "todo": "is not solved",
         "failed": "failed its check",
-        "skipped": "cannot be checked here",
         "changed": "has changed since its last check",
         "outdated": "was checked by older checks",
     }
-    found = states(chapter(number))
-    begun = any(state != "todo" for state in found.values())
-    return [f"{one} {says[state]}" for one, state in found.items() if state in says and begun]
+    lines = []
+    for number in numbers:
+        found = states(chapter(number))
+        open_ = [f"{one} {says[state]}" for one, state in found.items() if state in says]
+        if open_:
+            more = f" and {len(open_) - 3} more" * (len(open_) > 3)
+            lines.append(f"not used of your chapter {number}: {', '.join(open_[:3])}{more}")
+    return lines
 
 
 def whose(number: int) -> str:
-    """Whose code `earlier(number)` gives: "yours" or "the reference's"."""
-    return "yours" if _is_learners(number) else "the reference's"
+    """Whose code `earlier(number)` gives: YOURS, THE_REFERENCES, or "yours but for 3.4 and 3.6"."""
+    passed = _passed(number)
+    if not passed:
+        return THE_REFERENCES
+    from chapters.runner.course import chapter
+
+    others = [e.id for e in chapter(number).exercises if e.id not in passed]
+    return f"{YOURS} but for {_and(others)}" if others else YOURS
 
 
 def whose_is_run(numbers: Iterable[int]) -> str:
     """One sentence on whose code is run."""
-    numbers = list(numbers)
-    mine = [str(n) for n in numbers if whose(n) == "yours"]
+    found = {number: whose(number) for number in numbers}
+    mine = {number: said for number, said in found.items() if said != THE_REFERENCES}
     if not mine:
-        return (
-            "The code is the reference's; yours takes its place once a chapter passes its checks."
-        )
-    if len(mine) == len(numbers):
+        return "The code is the reference's; an answer of yours takes its place once it passes its checks."
+    if set(found.values()) == {YOURS}:
         return "All the code is yours."
-    chapters = f"chapter{'s' * (len(mine) > 1)} {', '.join(mine)}"
-    return f"The code of {chapters} is yours, the rest the reference's."
+    partly = [said.removeprefix(f"{YOURS} but for ") for said in mine.values() if said != YOURS]
+    but = f", but for {_and(partly)}" if partly else ""
+    rest = "" if len(mine) == len(found) else "; the other chapters' is the reference's"
+    return f"The code of chapter{'s' * (len(mine) > 1)} {_and(map(str, mine))} is yours{but}{rest}."
+
+
+def _and(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last

@@ -278,23 +278,31 @@ def updated(chapter: Chapter) -> str:
         raise CourseError(f"{chapter.file}: {error} It was not changed.") from None
 
 
-def not_moved(chapter: Chapter, text: str) -> list[str]:
-    """The exercises whose answers in `text` are not in what `updated` returns.
+def what_became(chapter: Chapter, text: str) -> list[str]:
+    """A sentence for each answer in `text` that `updated` gives another number, or leaves out, and why."""
+    fresh = stub_text(chapter)
+    found, functions, mine = _same_functions(fresh, text), _functions(text), regions(text)
+    said = [f"{old} is {new} now." for new, old in found.items() if old != new]
+    for exercise in chapter.exercises:
+        if exercise.id not in found and _defines(text, exercise.name):
+            said.append(
+                f"What you wrote for {exercise.id} is only in the copy: its `# BEGIN exercise` line is gone."
+            )
+    for old, places in functions.items():
+        if old in found.values() or _is_todo(mine[old]):
+            continue
+        given = all(_defines(fresh, place.rpartition(".")[2]) for place in places)
+        now = (
+            "it is no exercise any more, and its code is given"
+            if given
+            else ("its function is gone, or has another name now")
+        )
+        said.append(f"What you wrote for {old} is only in the copy: {now}.")
+    return said
 
-    Their BEGIN and END lines are gone, or the course has renamed the function that they are in.
-    """
-    found = _same_functions(stub_text(chapter), text)
-    unmarked = [
-        exercise.id
-        for exercise in chapter.exercises
-        if exercise.id not in found
-        and re.search(rf"^[ ]*(?:def|class) {re.escape(exercise.name)}\b", text, re.M)
-    ]
-    moved = set(found.values())
-    renamed = [
-        key for key in _functions(text) if key not in moved and not _is_todo(regions(text)[key])
-    ]
-    return list(dict.fromkeys([*unmarked, *renamed]))
+
+def _defines(text: str, name: str) -> bool:
+    return bool(re.search(rf"^[ ]*(?:def|class) {re.escape(name)}\b", text, re.MULTILINE))
 
 
 def _same_functions(fresh: str, old: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from chapters.runner import progress
-from chapters.runner.course import ROOT, Chapter, Exercise, chapters
+from chapters.runner.course import PATHS, ROOT, Chapter, Exercise, chapters
 from chapters.runner.engine import FINE, Outcome
 from chapters.runner.learner_file import not_begun
 from chapters.runner.regions import file_digest, file_fingerprint, short_digest
@@ -79,24 +79,38 @@ def _same(entry: dict) -> bool:
     return all(file_digest(ROOT / name) == key for name, key in entry.get("files", {}).items())
 
 
-def has_passed(chapter: Chapter) -> bool:
-    """Whether every exercise of the learner's file, as it is now, has passed its checks."""
+def passed_exercises(chapter: Chapter) -> list[str]:
+    """The exercises of the learner's file that, as it is now, have passed their checks."""
     record = progress.read()
     # most are asked of chapters that were never checked: `states` would make the stub of each to compare with
-    once = all(record.get(e.id, {}).get("state") == "passed" for e in chapter.exercises)
-    return once and all(state == "passed" for state in states(chapter).values())
+    if not any(record.get(e.id, {}).get("state") == "passed" for e in chapter.exercises):
+        return []
+    return [key for key, state in states(chapter).items() if state == "passed"]
+
+
+def chosen_path() -> str:
+    """The path of the course that the learner has chosen: one of PATHS, "all" until then."""
+    path = progress.read().get("path", {}).get("chosen")
+    return path if path in PATHS else PATHS[-1]
+
+
+def choose_path(path: str) -> None:
+    """Record which of PATHS the learner follows."""
+    progress.update("path", chosen=path)
 
 
 def upcoming(first: int = 0) -> tuple[Chapter, Exercise] | None:
-    """The first exercise that is left to solve: neither passed nor, where it cannot run, skipped. None if none is.
+    """The first exercise of the chosen path that is left to solve; None if none is.
 
-    first: the number of the chapter to begin with.
+    One that passed is not, nor one that was skipped because it cannot run here. first: the number of the chapter to
+    begin with.
     """
+    path = chosen_path()
     for chapter in chapters():
         if chapter.number < first:
             continue
         now = states(chapter)
-        for exercise in chapter.exercises:
+        for exercise in chapter.exercises_on(path):
             if now[exercise.id] not in FINE:
                 return chapter, exercise
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from chapters.runner.course import Chapter, Exercise
+from chapters.runner.course import PATHS, Chapter, Exercise
 from chapters.runner.regions import first_line
 
 STATE_WORDS = {
@@ -17,7 +17,16 @@ STATE_WORDS = {
     "outdated": "not checked since the checks changed",
 }
 
-ALL_PASS = "Every exercise that can run on this machine passes."
+
+def all_pass(path: str) -> str:
+    """What to say when no exercise of one of PATHS is left."""
+    if path == PATHS[-1]:
+        return "Every exercise that can run on this machine passes."
+    more = PATHS[PATHS.index(path) + 1]
+    return (
+        f"Every exercise of the path `{path}` that can run on this machine passes; "
+        f"`python -m chapters path {more}` goes on."
+    )
 
 
 def bar(done: int, total: int, width: int = 20) -> str:

@@ -28,6 +28,7 @@ from chapters.runner import course
 from chapters.runner.learner_file import make_missing, stub_text
 from docs.pages import outputs, plots
 from docs.pages.blocks import PageError
+from docs.pages.course_map import PATH_NAMES
 from docs.pages.exercises import with_exercises
 from docs.pages.notebook import links, offered
 from docs.pages.notebook import name as notebook_name
@@ -37,6 +38,7 @@ from docs.pages.solution_page import solution_page
 PAGES_BEFORE = [
     {"Home": "index.md"},
     {"Setup": "setup.md"},
+    {"Three paths": "paths.md"},
     {"How the course works": "how-it-works.md"},
 ]
 PAGES_AFTER = [
@@ -235,13 +237,19 @@ def facts(chapter) -> str:
     numbers = {c.number: c for c in _chapters.values()}
     needs = [f"[{n} · {numbers[n].title}](../{numbers[n].slug}/lesson.md)" for n in chapter.needs]
     needed = f"needs {', '.join(needs)}" if needs else "needs no other chapter"
+    shorter = [
+        f"{chapter.minutes_on(path)} for {words.lower()}"
+        for path, words in list(PATH_NAMES.items())[:-1]
+        if 0 < chapter.minutes_on(path) < chapter.minutes
+    ]
+    minutes = f"{chapter.minutes} ({', '.join(shorter)})" if shorter else chapter.minutes
     gpu = "no GPU needed" if chapter.gpu == "no" else f"GPU {chapter.gpu}"
     source = f"../../source/{_home(chapter)}/{chapter.file}.md"
     links = {"Lab": "lab.md", f"Your file: {chapter.file}": source, "Solution": "solution.md"}
     buttons = " ".join(f"[{words}]({uri}){{ .md-button }}" for words, uri in links.items())
     return f"""<div class="facts" markdown>
 
-{chapter.minutes} minutes · {needed} · {gpu}
+{minutes} minutes · {needed} · {gpu}
 {{ .facts-what }}
 
 {buttons}

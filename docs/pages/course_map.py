@@ -20,13 +20,42 @@ def hours(minutes: int) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}"
 
 
-def schedule() -> Table:
-    """One row per chapter: minutes of reading and of exercises, and the time from the start of the course."""
+PATH_NAMES = {"day": "A day", "course": "The course", "all": "All of it"}
+
+
+def schedule(path: str = "all") -> Table:
+    """One row per chapter of a path: minutes of reading and of exercises, and the time from the start of the path."""
     rows, at = [], 0
     for c in chapters():
-        exercises = sum(exercise.minutes for exercise in c.exercises)
-        times = (str(c.minutes - exercises), str(exercises), str(c.minutes))
-        rows.append((chapter_link(c.number), *times, f"{hours(at)} to {hours(at + c.minutes)}"))
-        at += c.minutes
+        together = c.minutes_on(path)
+        if not together:
+            continue
+        times = (str(c.reading[path]), str(together - c.reading[path]), str(together))
+        rows.append((chapter_link(c.number), *times, f"{hours(at)} to {hours(at + together)}"))
+        at += together
     header = ("Chapter", "Reading and lab", "Exercises", "Together", "From the start")
     return Table(header, tuple(rows))
+
+
+def paths() -> Table:
+    """One row per path: what chooses it, its hours, and how many exercises it has."""
+    rows = []
+    for path, words in PATH_NAMES.items():
+        minutes = sum(c.minutes_on(path) for c in chapters())
+        exercises = sum(len(c.exercises_on(path)) for c in chapters())
+        command = Html(f"<code>python -m chapters path {path}</code>")
+        rows.append((words, command, hours(minutes), str(exercises)))
+    return Table(("Path", "Chosen by", "Hours", "Exercises"), tuple(rows))
+
+
+def exercises_on(path: str) -> Table:
+    """One row per chapter with exercises on `path`: their titles, with links."""
+    rows = []
+    for c in chapters():
+        links = [
+            f'<a href="chapters/{c.slug}/index.html#{e.anchor}">{e.id} · {html.escape(e.title)}</a>'
+            for e in c.exercises_on(path)
+        ]
+        if links:
+            rows.append((chapter_link(c.number), Html("<br>".join(links))))
+    return Table(("Chapter", "Exercises"), tuple(rows))

@@ -10,9 +10,11 @@ import ast
 import re
 from itertools import pairwise
 
+from chapters.runner.course import PATHS
 from chapters.runner.learner_file import stub_text
 from chapters.runner.regions import BEGIN, END, lines_of
 from docs.pages.blocks import PageError
+from docs.pages.course_map import PATH_NAMES
 from docs.pages.fences import fenced, in_prose
 
 HEADING = re.compile(r"^### Exercise (?P<id>\d+\.\d+) · (?P<title>.+?)\s*$")
@@ -41,11 +43,19 @@ def with_exercises(markdown: str, chapter) -> str:
             f"{lines[number].rstrip()} {{ #{exercise.anchor} .exercise }}",
             "",
             f'<span class="kind kind-{exercise.kind}">{exercise.kind}</span> '
-            f"{exercise.minutes} minutes · check it with `python -m chapters check {exercise.id}`",
+            f"{exercise.minutes} minutes{_path(exercise)} · check it with `python -m chapters check {exercise.id}`",
             "{ .exercise-facts }",
             "",
         ]
     return "\n".join(lines)
+
+
+def _path(exercise) -> str:
+    return (
+        ""
+        if exercise.path == PATHS[-1]
+        else f" · [{PATH_NAMES[exercise.path].lower()}](../../docs/paths.md)"
+    )
 
 
 def _agree(headings: list[tuple[str, str]], chapter) -> None:

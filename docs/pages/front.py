@@ -16,9 +16,9 @@ from chapters.kit.chat.conversation import describe_turn
 from chapters.kit.draw.bars import Bar, Bars
 from chapters.kit.draw.picture import Picture, picture
 from chapters.kit.draw.stepper import Panel, Stepper, belongs
-from chapters.kit.draw.table import Html, duration
-from chapters.runner.course import ROOT, Chapter, chapter, chapters
-from docs.pages.course_map import hours
+from chapters.kit.draw.table import Html, count_noun, duration
+from chapters.runner.course import PATHS, ROOT, Chapter, chapter, chapters
+from docs.pages.course_map import PATH_NAMES, hours
 from docs.pages.teaching_notes import goals_of, inline
 
 OURS = "fusion_by_hand"  # in the results of chapter 9
@@ -43,14 +43,14 @@ class Part:
 
 def facts() -> Part:
     """How long the course is and what it needs, from its chapters and pyproject.toml."""
-    hours = round(sum(c.minutes for c in chapters()) / 60)
+    paths = [round(sum(c.minutes_on(path) for c in chapters()) / 60) for path in PATHS]
     exercises = sum(len(c.exercises) for c in chapters())
     needed = [c for c in chapters() if c.gpu == "needed"]
     low, high = python_range()
     each = [
         f"<b>{len(chapters())}</b> chapters",
         f"<b>{exercises}</b> exercises",
-        f"about <b>{hours}</b> hours",
+        "about <b>{}</b>, <b>{}</b> or <b>{}</b> hours".format(*paths),
         f"Python {low} to {high}",
         "on your laptop",
         f"a GPU for {len(needed)} chapters" if needed else "no GPU needed",
@@ -134,20 +134,32 @@ def decode_bars() -> Bars | Part:
 
 
 def chapter_cards() -> Part:
-    """A card per chapter: its title, the first of its goals, minutes and exercises."""
-    cards = "".join(f"<li>{_card(one)}</li>" for one in chapters())
-    minutes = sum(one.minutes for one in chapters())
+    """For each path, in a tab of its own, a card per chapter: its title, the first of its goals, time and exercises."""
+    inputs = labels = blocks = ""
+    for number, (path, words) in enumerate(PATH_NAMES.items(), 1):
+        tab, checked = f"__tabbed_paths_{number}", " checked" if path == PATHS[-1] else ""
+        inputs += f'<input id="{tab}" name="__tabbed_paths" type="radio"{checked}>'
+        labels += f'<label for="{tab}">{words}</label>'
+        on_path = [chapter for chapter in chapters() if chapter.minutes_on(path)]
+        cards = "".join(f"<li>{_card(chapter, path)}</li>" for chapter in on_path)
+        together = hours(sum(chapter.minutes_on(path) for chapter in on_path))
+        blocks += (
+            f'<div class="tabbed-block"><div class="grid cards"><ol>{cards}</ol></div>'
+            f"<p>In all {together} hours: reading, labs and exercises. <code>python -m chapters path {path}</code> "
+            "chooses it.</p></div>"
+        )
     return Part(
-        f'<div class="grid cards"><ol>{cards}</ol></div>'
-        f"<p>In all {hours(minutes)} hours: reading, labs and exercises.</p>"
+        f'<div class="tabbed-set tabbed-alternate" data-tabs="paths:{len(PATHS)}">{inputs}'
+        f'<div class="tabbed-labels">{labels}</div><div class="tabbed-content">{blocks}</div></div>'
     )
 
 
-def _card(one: Chapter) -> str:
+def _card(one: Chapter, path: str) -> str:
     link = f'<a href="chapters/{one.slug}/index.html">{one.number} · {html.escape(one.title)}</a>'
     goal = inline(goals_of(one)[0].rstrip(";.,"))
     gpu = "" if one.gpu == "no" else f" · GPU {one.gpu}"
-    told = f"{hours(one.minutes)} h · {len(one.exercises)} exercises{gpu}"
+    exercises = f" · {count_noun(len(one.exercises_on(path)), 'exercise')}"
+    told = f"{hours(one.minutes_on(path))} h{exercises}{gpu}"
     return f"<p><b>{link}</b></p><p>After it you can {goal}.</p><p><small>{told}</small></p>"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 
@@ -202,6 +203,19 @@ def test_update_follows_an_exercise_that_has_a_new_number(course):
     solution.write_text(text, encoding="utf-8")
     said = course.learner("update", "0").stdout
     assert course.text == text and "only in the copy" not in said
+    assert said.splitlines()[-2:] == ["0.2 is 0.3 now.", "0.3 is 0.2 now."]
+
+
+def test_update_says_which_exercise_is_given_now(course):
+    """A newer course may give the code of an exercise; the answer to it stays in the copy."""
+    solution = course.root / "solutions/ch00_first_module/first_module.py"
+    course.solve("return {", "return 0 or {")
+    mine, text = course.text, solution.read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines(keepends=True) if "exercise 0.5" not in line]
+    solution.write_text("".join(lines), encoding="utf-8")
+    said = course.learner("update", "0").stdout
+    assert "for 0.5 is only in the copy: it is no exercise any more, and its code is given" in said
+    assert course.text == "".join(lines) and mine in course.kept()
 
 
 def test_a_missing_file_is_made_and_an_edited_one_is_left(course):
@@ -335,3 +349,19 @@ def test_watch_waits_for_a_file_that_an_editor_replaces(course):
         assert watching.wait(20) == 0
     finally:
         watching.kill()
+
+
+def test_next_and_status_follow_the_chosen_path(course):
+    lesson = course.root / "chapters/ch00_first_module/lesson.md"
+    text = re.sub(r", path: \w+", "", lesson.read_text(encoding="utf-8"))
+    text = re.sub(r'(id: "(0\.\d)")', r"\1, path: course", text)
+    lesson.write_text(text.replace('"0.3", path: course', '"0.3", path: day'), encoding="utf-8")
+    assert "* all " in course.learner("path").stdout, "until a path is chosen"
+    said = course.learner("path", "day").stdout
+    assert "* day " in said and "  all " in said
+    assert course.learner("next").stdout.startswith("0.3 ")
+    assert "of the path `day` left" in course.learner().stdout and "0/1" in course.learner().stdout
+    course.learner("path", "course")
+    assert course.learner("next").stdout.startswith("0.1 ")
+    assert "invalid choice" in course.learner("path", "night").stdout
+    assert "0.6" in course.learner("check", "0.6").stdout, "nothing is locked"

@@ -317,7 +317,10 @@ def test_an_answer_in_a_function_with_another_name_is_told(course):
         text.replace("def from_block_builder(", "def by_builder("), encoding="utf-8"
     )
     said = course.learner("update", "0").stdout
-    assert "with your other answers in it" in said and "for 0.1 is only in the copy" in said
+    assert (
+        "with your answers in it" in said
+        and "for 0.1 is only in the copy: its function is gone" in said
+    )
 
 
 def test_lines_that_end_otherwise_are_the_same_answer(course):

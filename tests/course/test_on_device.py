@@ -163,8 +163,8 @@ def test_next_begins_where_it_is_told(course):
     said = course.learner("next", "8").stdout
     first, _, rest = said.partition("\n\n")
     assert first == (
-        "Beginning at chapter 8, although chapters 0 to 7 are not solved yet. What it uses of chapters 4 and 6 is the "
-        "reference's."
+        "Beginning at chapter 8, although chapters 0 to 7 are not solved yet. The code is the reference's; an answer "
+        "of yours takes its place once it passes its checks."
     )
     assert rest.startswith("8.1 ") and "check 8.1" in rest
     assert course.learner("next").stdout.startswith("0.1 ")

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from chapters.runner.course import chapters
+from chapters.runner.learner_file import restore
 from chapters.whose_code import LEARNER, REFERENCE
 
 DECIDE = f"from chapters.whose_code import decide; decide({LEARNER!r}); "
@@ -15,14 +16,14 @@ ASK = f"{IMPORT}print(earlier(0).__name__.split('.')[0], whose(0))"
 MISSING = f"{DECIDE}{IMPORT}print(*unused([0]))"
 
 
-def test_the_reference_stands_in_until_every_check_passes(course):
+def test_the_reference_stands_in_for_what_has_not_passed(course):
     mine = DECIDE + ASK
     assert course.python("-c", mine).stdout.split() == ["solutions", "the", "reference's"]
     assert course.python("-c", MISSING).stdout == "\n", "nothing was begun"
     course.solve()
     assert course.python("-c", mine).stdout.startswith("solutions"), "nothing was checked yet"
     assert (
-        "chapter 0 is not used yet: 0.1 has changed since its last check, "
+        "not used of your chapter 0: 0.1 has changed since its last check, "
         in course.python("-c", MISSING).stdout
     )
     course.learner("check", "0")
@@ -31,6 +32,24 @@ def test_the_reference_stands_in_until_every_check_passes(course):
     assert course.python("-c", ASK).stdout.startswith("solutions"), "nobody asked for the learner's"
     course.text += "\n1 / 0\n"
     assert course.python("-c", mine).stdout.startswith("solutions"), "an edit was not checked yet"
+
+
+def test_an_answer_that_passes_is_used_beside_the_references(course):
+    """In one module, whose source TVMScript can read; what the learner writes outside of regions is in it."""
+    course.solve("return {", "MINE.append(1)\n    return {")
+    course.text = course.text.replace("import numpy as np\n", "import numpy as np\nMINE = []\n", 1)
+    course.learner("check", "0.5")
+    course.text = restore(course.text, chapters()[0], "0.1")
+    assert "0.5" not in course.learner().stdout, "what others write does not un-check it"
+    asked = f"{DECIDE}{IMPORT}import inspect; ours = earlier(0); ours.predicted_functions(); "
+    asked += (
+        "print(len(ours.MINE), whose(0)); source = inspect.getsource(ours.from_block_builder); "
+    )
+    asked += "print('emit_output' in source); ours.from_block_builder()"
+    done = course.python("-c", asked)
+    assert done.stdout == "1 yours but for 0.1, 0.2, 0.3, 0.4 and 0.6\nTrue\n", done.stderr
+    course.solve("return {", "MINE.append(2)\n    return {")
+    assert course.python("-c", DECIDE + ASK).stdout.startswith("solutions")
 
 
 def test_a_lab_that_a_person_runs_is_about_their_code(course):
@@ -137,6 +156,7 @@ PLANTED = (
 )
 FORGE = """
 from chapters.runner.course import chapters
+from chapters.runner.learner_file import restore
 from chapters.runner.states import digest, record_state, states
 for chapter in chapters():
     for exercise in chapter.exercises:

@@ -112,3 +112,54 @@ def test_the_largest_of_negative_bytes_on_a_gpu():
     np.testing.assert_array_equal(run(mod, [x], fusion_pipeline(QUICK_HERE)), x.max(1))
     mod = kernels(mod, CUDA, "graph and lower", "schedule")
     np.testing.assert_array_equal(KernelByKernel(mod, CUDA, CudaOnCpu()).run("main", x), x.max(1))
+
+
+BRANCH = """
+def main(x: (3,), b: R.Tensor((), "bool")):
+    if b:
+        c = R.const(C)
+    else:
+        c = R.exp(x)
+    return c
+"""
+INNER = """
+@private
+def inner(x: (3,)):
+    out = R.const(C)
+
+def main(x: (3,)):
+    out = cls.inner(x)
+"""
+RETURNED = {  # what main returns
+    "a constant": "def main(x: (3,)):\n    out = R.const(C)",
+    "what is folded to one": "def main(x: (3,)):\n    out = R.exp(R.const(C))",
+    "one in tuples": "def main(x: (3,)):\n    c = R.const(C)\n    out = (x, (c, R.exp(x)))",
+    "one of a branch": BRANCH,
+    "one of another function": INNER,
+}
+
+
+@pytest.mark.parametrize("program", RETURNED.values(), ids=list(RETURNED))
+def test_a_caller_may_overwrite_a_returned_constant(program):
+    """After pytorch/TensorRT 4466, where an engine's output shares memory with a weight."""
+    mod = relax_module(program, C=np.ones(3, "float32"))
+    vm = relax.VirtualMachine(
+        tvm.compile(mod, QUICK_HERE, relax_pipeline=fusion_pipeline(QUICK_HERE)), tvm.cpu()
+    )
+    arguments = [np.zeros(3, "float32"), np.array(True)][: len(mod["main"].params)]
+
+    def results() -> list[tvm.runtime.Tensor]:
+        found, left = [], [vm["main"](*map(tvm.runtime.tensor, arguments))]
+        while left:
+            one = left.pop()
+            if isinstance(one, tvm.runtime.Tensor):
+                found.append(one)
+            else:
+                left += list(one)
+        return found
+
+    before = [one.numpy() for one in results()]
+    for one in results():
+        one.copyfrom(np.full(3, 7, "float32"))
+    for again, expected in zip(results(), before, strict=True):
+        np.testing.assert_array_equal(again.numpy(), expected)

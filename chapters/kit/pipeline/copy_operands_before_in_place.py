@@ -51,7 +51,7 @@ class _Copier(PyExprMutator):
         operands = list(call.args[1:] if packed else call.args[1].fields)
         for index in {int(i) for i in call.attrs.inplace_indices if int(i) >= 0}:
             if not self.owns_its_memory(operands[index]):
-                operands[index] = self.builder_.emit(_copy(operands[index]))
+                operands[index] = self.builder_.emit(copy_of(operands[index]))
                 self.copies += 1
         rest = operands if packed else [relax.Tuple(operands), *call.args[2:]]
         return relax.Call(call.op, [call.args[0], *rest], call.attrs, call.ty_args)
@@ -69,6 +69,6 @@ class _Copier(PyExprMutator):
         return is_operator and expr.op.name in MAKE_MEMORY
 
 
-def _copy(tensor: relax.Expr) -> relax.Call:
+def copy_of(tensor: relax.Expr) -> relax.Call:
     """A copy of the tensor, by a packed call: TVM takes a kernel that only copies for a reshape, and makes a view."""
     return relax.op.call_dps_packed(COPY, [tensor], out_ty=tensor.ty)

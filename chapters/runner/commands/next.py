@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from chapters.runner.course import Chapter, chapters
 from chapters.runner.course import chapter as find
-from chapters.runner.earlier import whose
-from chapters.runner.states import has_passed, states, upcoming
-from chapters.runner.terminal import ALL_PASS, STATE_WORDS, describe
+from chapters.runner.earlier import YOURS, whose, whose_is_run
+from chapters.runner.states import chosen_path, states, upcoming
+from chapters.runner.terminal import STATE_WORDS, all_pass, describe
 
 HELP = "the next exercise: where it is, what it asks; `next 8` begins at chapter 8"
 
@@ -22,7 +22,8 @@ def run(options) -> int:
     first = find(options.chapter) if options.chapter else chapters()[0]
     left = upcoming(first.number)
     if left is None:
-        print(f"From chapter {first.number} on: {ALL_PASS}" if first.number else ALL_PASS)
+        said = all_pass(chosen_path())
+        print(f"From chapter {first.number} on: {said}" if first.number else said)
         return 0
     chapter, exercise = left
     if said := _skipped(first):
@@ -36,17 +37,16 @@ def run(options) -> int:
 
 def _skipped(first: Chapter) -> str:
     """What to say of unsolved chapters before `first`, and of whose code `first` uses; "" if there are none."""
-    unsolved = [c.number for c in chapters() if c.number < first.number and not has_passed(c)]
+    before = [chapter for chapter in chapters() if chapter.number < first.number]
+    unsolved = [c.number for c in before if whose(c.number) != YOURS]
     if not unsolved:
         return ""
     said = f"Beginning at chapter {first.number}, although {_chapters(unsolved)} not solved yet."
-    foreign = [number for number in first.needs if whose(number) != "yours"]
-    if not foreign:
-        return f"{said} Chapter {first.number} uses none of it."
-    return f"{said} What it uses of {_chapters(foreign, verb=False)} is the reference's."
+    uses = whose_is_run(first.needs) if first.needs else f"Chapter {first.number} uses none of it."
+    return f"{said} {uses}"
 
 
-def _chapters(numbers: list[int], verb: bool = True) -> str:
+def _chapters(numbers: list[int]) -> str:
     """ "chapters 0 to 3 and 5 are"."""
     runs: list[list[int]] = []
     for number in numbers:
@@ -59,4 +59,4 @@ def _chapters(numbers: list[int], verb: bool = True) -> str:
         texts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run)
     text = f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else texts[0]
     one = len(numbers) == 1
-    return f"chapter{'' if one else 's'} {text}{(' is' if one else ' are') if verb else ''}"
+    return f"chapter{'' if one else 's'} {text}{' is' if one else ' are'}"

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from chapters.runner.course import chapters
+from chapters.runner.course import PATHS, chapters
 from chapters.runner.engine import FINE
 from chapters.runner.learner_file import forgotten_files, warning
 from chapters.runner.progress import data_folder
-from chapters.runner.states import states, upcoming
-from chapters.runner.terminal import ALL_PASS, STATE_WORDS, bar, describe, relative
+from chapters.runner.states import chosen_path, states, upcoming
+from chapters.runner.terminal import STATE_WORDS, all_pass, bar, describe, relative
 
 HELP = "where am I: one bar per chapter, the next exercise, minutes left"
 
 
 def run(_options) -> int:
     """Print a bar per chapter, the minutes left and the next exercise."""
-    minutes = 0
+    minutes, path = 0, chosen_path()
     width = max(len(chapter.title) for chapter in chapters())
     for chapter in chapters():
-        now = states(chapter)
-        done = sum(state == "passed" for state in now.values())
-        minutes += sum(e.minutes for e in chapter.exercises if now[e.id] not in FINE)
-        print(f"{chapter.number}  {chapter.title:<{width}} {bar(done, len(now))} {done}/{len(now)}")
+        now, own = states(chapter), chapter.exercises_on(path)
+        done = sum(now[exercise.id] == "passed" for exercise in own)
+        minutes += sum(e.minutes for e in own if now[e.id] not in FINE)
+        if own:
+            progress = f"{bar(done, len(own))} {done}/{len(own)}"
+            print(f"{chapter.number:>2}  {chapter.title:<{width}} {progress}")
         lost = warning(chapter) if chapter.stub.exists() else ""
         if lost:
             print(f"     !! {lost}")
@@ -36,9 +38,10 @@ def run(_options) -> int:
     left = upcoming()
     if left is None:
         diff = "python -m chapters diff 0.1"
-        print(f"\n{ALL_PASS} `{diff}` compares yours with the reference.")
+        print(f"\n{all_pass(path)} `{diff}` compares yours with the reference.")
         return 0
-    print(f"\nAbout {minutes} minutes of exercises left. Next:\n")
+    of_path = "" if path == PATHS[-1] else f" of the path `{path}`"
+    print(f"\nAbout {minutes} minutes of exercises{of_path} left. Next:\n")
     print(describe(*left))
     print(f"     then python -m chapters check {left[1].id}")
     return 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from chapters.runner.course import chapter as find
 from chapters.runner.course import chapters
-from chapters.runner.learner_file import not_moved, note_origin, outdated, updated, write
+from chapters.runner.learner_file import note_origin, outdated, updated, what_became, write
 from chapters.runner.regions import read_source
 from chapters.runner.terminal import relative
 
@@ -28,21 +28,18 @@ def run(options) -> int:
             note_origin(chapter)
             print(f"{relative(chapter.stub)} is up to date.")
             continue
-        lost = not_moved(chapter, old)
+        became = what_became(chapter, old)
         every = [exercise.id for exercise in chapter.exercises]
         kept = write(chapter, text, aside=every)
         if not old.strip():
             print(f"{relative(chapter.stub)} is new; yours was empty.")
             continue
         print(
-            f"{relative(chapter.stub)} is new, with your {'other ' if lost else ''}answers in it. Your file is kept as "
-            f"{kept}: copy from there what you had written outside of the exercises."
+            f"{relative(chapter.stub)} is new, with your answers in it. Your file is kept as {kept}: copy from there "
+            "what you had written outside of the exercises."
         )
-        if lost:
-            print(
-                f"What you wrote for {', '.join(lost)} is only in the copy: its `# BEGIN exercise` line is gone, or "
-                "the function around it has another name now."
-            )
+        for sentence in became:
+            print(sentence)
     if not chosen:
         print("Every file is up to date.")
     return 0
