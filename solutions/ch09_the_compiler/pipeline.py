@@ -78,7 +78,6 @@ def attach_phase(
     Of `metadata` only "vocab_size" is bound, if it is there: another number, such as a batch size, may be the largest
     possible one. AttachSequenceLengthPaddingFactor gets the caller's own `metadata`, and writes into it.
     """
-    # BEGIN exercise 9.2 (about 10 lines): seven passes, each with its argument
     sizes = {"vocab_size": metadata["vocab_size"]} if "vocab_size" in metadata else {}
     return [
         BindKnownSizes(sizes),
@@ -89,7 +88,6 @@ def attach_phase(
         ch2.AttachMemoryPlanAttr(),
         ch2.AttachSequenceLengthPaddingFactor(target, metadata),
     ]
-    # END exercise 9.2
 
 
 # --- graph and lower: operators, then kernels -----------------------------------------------------
@@ -182,7 +180,6 @@ def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[P
     layers, then dlight's rules. On both, the epilogues of the remaining kernels are fused next, and a fallback takes
     what is left. On a CPU, at the very end, kernels that are small within the bounds lose their threads.
     """
-    # BEGIN exercise 9.6 (about 11 lines): two lists, for "llvm" and for any GPU
     if target.kind.name == "llvm":
         return [
             ScheduleMatmuls(target),
@@ -199,7 +196,6 @@ def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[P
         FuseEpilogues(),
         dl.ApplyDefaultSchedule(dl.gpu.Fallback()),
     ]
-    # END exercise 9.6
 
 
 def memory_phase(target: Target) -> list[Pass]:
@@ -207,7 +203,6 @@ def memory_phase(target: Target) -> list[Pass]:
 
     On CUDA also the pass that captures kernels with static storage into graphs, if a flag asks for graphs.
     """
-    # BEGIN exercise 9.7 (about 9 lines): destinations, then the plan, then what reads the plan
     capture = [transform.RewriteCUDAGraph()] if target.kind.name == "cuda" else []
     return [
         transform.RewriteDataflowReshape(),
@@ -219,7 +214,6 @@ def memory_phase(target: Target) -> list[Pass]:
         transform.LowerAllocTensor(),
         transform.KillAfterLastUse(),
     ]
-    # END exercise 9.7
 
 
 # --- the pipeline ---------------------------------------------------------------------------------
