@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import tvm
@@ -19,13 +18,19 @@ from chapters.kit.ir.relax_effects import calls_in, offloaded
 from chapters.kit.ir.tensor_ir import innermost_blocks, loads, nodes, uses_pointers
 from chapters.kit.quantized.dequantize import NAME, form_of
 
-# --- three careless readers of a block of Q4_1 ------------------------------------------------------
+# --- a block of Q4_1, and three careless readers of it ----------------------------------------------
 
 
 def _parts(block: np.ndarray) -> tuple[np.float32, np.float32, np.ndarray]:
     """Return (scale, minimum, codes) of a block, read correctly."""
     scale, minimum = np.ascontiguousarray(block[:4]).view("<f2").astype("float32")
     return scale, minimum, np.concatenate([block[4:] & 15, block[4:] >> 4])
+
+
+def unpack(block: np.ndarray) -> np.ndarray:
+    """Return the 32 weights, float32 (32,), of a block of the type Q4_1, uint8 (20,)."""
+    scale, minimum, codes = _parts(block)
+    return scale * codes + minimum
 
 
 def neighbours(block: np.ndarray) -> np.ndarray:
@@ -225,17 +230,3 @@ def bytes_table() -> Table:
         for name, size in sizes.items()
     ]
     return Table(("weights in", "read per token", "of float32"), rows)
-
-
-# --- a model to time ------------------------------------------------------------------------------
-
-
-class Model(Protocol):
-    """A model that answers. Call `compile`, then `load`, then `feed`."""
-
-    def compile(self) -> None: ...
-
-    def load(self) -> None: ...
-
-    def feed(self, tokens: list[int]) -> int:
-        """Extend the conversation by `tokens`, and return the next token."""

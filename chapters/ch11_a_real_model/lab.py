@@ -15,6 +15,7 @@ from tvm import relax
 from tvm.target import Target
 
 from chapters.ch11_a_real_model import layer
+from chapters.ch11_a_real_model.given import unpack
 from chapters.kit.chat.gguf_file import BLOCKS
 from chapters.kit.draw.display import display
 from chapters.kit.draw.table import Table
@@ -43,7 +44,7 @@ rows = [(kind, n, size, f"{8 * size / n:.3g}") for kind, (n, size) in BLOCKS.ite
 display(Table(("type", "weights per block", "bytes", "bits per weight"), rows))
 
 # %% [markdown]
-# Here is one random row of a matrix in Q4_1, in four blocks. `unpack` (exercise 11.1) reads one block. The chat uses
+# Here is one random row of a matrix in Q4_1, in four blocks. `unpack` reads one block. The chat uses
 # `read_codes`, which reads whole matrices. Both must give the same weights.
 
 # %%
@@ -59,7 +60,7 @@ def random_matrix(n: int, k: int):
 
 
 raw = random_matrix(1, 128)
-by_hand = np.concatenate([ours.unpack(block) for block in raw.reshape(-1, 20)])
+by_hand = np.concatenate([unpack(block) for block in raw.reshape(-1, 20)])
 print("equal:", np.array_equal(by_hand, read_codes("Q4_1", raw).floats()[0]))
 print(by_hand[:8])
 

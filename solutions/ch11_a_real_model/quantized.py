@@ -7,9 +7,7 @@ matrices deserve 8 bits, and where the time before the first token goes.
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 from tvm import relax, tirx
@@ -23,21 +21,6 @@ from chapters.kit.ir.relax_effects import may_write
 from chapters.kit.ir.tensor_ir import substitute, with_fields
 
 # --- one block ------------------------------------------------------------------------------------
-
-
-def unpack(block: np.ndarray) -> np.ndarray:
-    """Return the 32 weights of a block of the type Q4_1, float32 (32,).
-
-    block: uint8 (20,). Bytes 0 and 1 are the scale, bytes 2 and 3 the minimum, both float16 with the low byte first.
-    Byte 4 + i holds two codes: its low half is the code of weight i, its high half that of weight 16 + i. A weight is
-    scale * code + minimum, computed in float32.
-    """
-    # BEGIN exercise 11.1 (about 4 lines): two float16 numbers, 32 codes, one formula
-    scale, minimum = block[:4].view("<f2").astype("float32")
-    halves = block[4:]
-    codes = np.concatenate([halves & 15, halves >> 4])
-    return scale * codes + minimum
-    # END exercise 11.1
 
 
 def telling_blocks() -> dict[str, np.ndarray]:
@@ -78,14 +61,12 @@ def joined(first: tirx.PrimFunc, second: tirx.PrimFunc) -> tirx.PrimFunc:
     Parameters: those of `first` without its last (the result), then those of `second` without its first. The result of
     `first` becomes a buffer inside the kernel. The attributes are those of `second`.
     """
-    # BEGIN exercise 11.4 (about 6 lines): the parameters, the buffers inside, and one body after the other
     *inputs, result = first.params
     matrix, *others = second.params
     one, two = first.body.block, substitute(second.body.block, {matrix: result})
     inside = [result, *one.alloc_buffers, *two.alloc_buffers]
     root = with_fields(two, body=tirx.SeqStmt([one.body, two.body]), alloc_buffers=inside)
     return tirx.PrimFunc([*inputs, *others], SBlockRealize([], True, root), attrs=second.attrs)
-    # END exercise 11.4
 
 
 def fusible(
@@ -132,14 +113,12 @@ def unpacks_rows(unpack: tirx.PrimFunc, take: tirx.PrimFunc) -> tirx.PrimFunc | 
 
     The kernel has no buffer for the matrix. Its attributes are those of `take`.
     """
-    # BEGIN exercise 11.6 (about 6 lines): join them, and compute each weight where it is read
     if not given.takes_rows(take):
         return None
     sch = Schedule(joined(unpack, take))
     unpacking, _taking = sch.get_child_blocks(sch.get_sblock("root"))
     sch.compute_inline(unpacking)
     return sch.mod["main"]
-    # END exercise 11.6
 
 
 def FuseDequantizeMatmul() -> Pass:
@@ -180,60 +159,3 @@ def kept_in_8_bits() -> set[str]:
     # BEGIN exercise 11.8 (about 1 line): where does a megabyte buy most?
     return {"attn_q", "attn_k", "attn_v", "attn_output"}
     # END exercise 11.8
-
-
-def time_to_first_token(
-    model: given.Model,
-    prompt: Sequence[int],
-    steps: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
-    """Return the seconds of each part of an answer: "compile", "load", "prompt", and "step".
-
-    "step" is the median of `steps` decode steps. `prompt` is fed in one call, as a whole. Each step feeds the token
-    that the call before it returned.
-    """
-    # BEGIN exercise 11.9 (about 12 lines): one part after the other, each between two calls of the clock
-    taken, later = {}, []
-    for part in ("compile", "load"):
-        start = clock()
-        getattr(model, part)()
-        taken[part] = clock() - start
-    start = clock()
-    token = model.feed(list(prompt))
-    taken["prompt"] = clock() - start
-    for _ in range(steps):
-        start = clock()
-        token = model.feed([token])
-        later.append(clock() - start)
-    return {**taken, "step": statistics.median(later)}
-    # END exercise 11.9
-
-
-def predicted_and_measured(
-    step: Callable[[], object],
-    read: Callable[[], object],
-    step_bytes: int,
-    read_bytes: int,
-    repeats: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
-    """Return tokens per second: "predicted" from the memory's bandwidth, and "measured".
-
-    `step()` computes one token, and reads `step_bytes` bytes of weights. `read()` reads `read_bytes` bytes, and does
-    nothing else. The two take turns, `read` first. The first call of each does not count; of the next `repeats` calls
-    the median does.
-    """
-    # BEGIN exercise 11.10 (about 9 lines): take turns; the bandwidth is bytes per second of reading
-    reading, stepping = [], []
-    for _ in range(repeats + 1):
-        for call, taken in ((read, reading), (step, stepping)):
-            start = clock()
-            call()
-            taken.append(clock() - start)
-    bandwidth = read_bytes / statistics.median(reading[1:])
-    return {
-        "predicted": bandwidth / step_bytes,
-        "measured": 1 / statistics.median(stepping[1:]),
-    }
-    # END exercise 11.10
