@@ -127,9 +127,15 @@ def placed(target: Target, mod: tvm.IRModule) -> tvm.IRModule:
 
 def test_every_fact_arrives_and_only_the_vocabulary_is_bound():
     metadata = {"vocab_size": 500, "batch_size": 16}
-    facts = {"batch_size": 16}, {"decode": ["batch_size"]}, 2, {"halve": halve}, metadata
     target = Target({"kind": "cuda", "arch": "sm_100a"})
-    passes = pipeline.attach_phase(target, *facts)
+    passes = pipeline.phases(
+        target,
+        variable_bounds={"batch_size": 16},
+        cuda_graph_symbolic_capture_hints={"decode": ["batch_size"]},
+        pipeline_parallel_stages=2,
+        additional_tirs={"halve": halve},
+        metadata=metadata,
+    )["attach"]
     assert symbols(through(passes[:1], Serving, target))["decode"] == ["batch_size"]
     result = through(passes, Serving, target)
     found = attributes(result, "decode")
@@ -139,7 +145,7 @@ def test_every_fact_arrives_and_only_the_vocabulary_is_bound():
     assert found["relax.memory_plan_dynamic_func_output"] == "True"
     assert "halve" in kernels(result) and metadata["seqlen_padding_factor"] == 4
     assert symbols(result)["decode"] == ["batch_size"]
-    unknown = pipeline.attach_phase(target, {}, {}, 1, {}, {})
+    unknown = pipeline.phases(target)["attach"]
     assert "vocab_size" in symbols(through(unknown, Serving, target))["decode"]
 
 
