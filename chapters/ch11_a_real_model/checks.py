@@ -1,13 +1,16 @@
-"""The checks of chapter 11: blocks of 4-bit weights, passes that move their unpacking, integers, bytes, seconds."""
+"""The checks of chapter 11: blocks of 4-bit weights, bytes per token, who may unpack a matrix, a kernel for codes."""
 
 from __future__ import annotations
 
+import functools
 import itertools
+import re
 import struct
+import time
 
 import numpy as np
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from chapters.ch11_a_real_model import given
 from chapters.ch11_a_real_model.check_programs import (
@@ -20,20 +23,21 @@ from chapters.ch11_a_real_model.check_programs import (
 from chapters.checking import expect
 from chapters.checking.expect import Section
 from chapters.kit.cpu.nt_matmul import is_nt_matmul
+from chapters.kit.cpu.vector_registers import vector_registers
+from chapters.kit.machine import llvm_host
+from chapters.kit.quantized.blocks import Codes, Form, pack
+from chapters.kit.quantized.dot_products import dot_products, in_vectors
+from chapters.kit.quantized.int8_product import int8_product
 
 LESSON = "chapters/ch11_a_real_model/lesson.md"
 BLOCK = Section(LESSON, "A block of Q4_1")
 MISREAD = Section(LESSON, "Three ways to misread a block")
 BYTES = Section(LESSON, "What a token costs")
-BOTH = Section(LESSON, "One kernel for both")
 READ_BY = Section(LESSON, "Who reads the matrix")
-ROW = Section(LESSON, "A row of the embedding")
-INTEGERS = Section(LESSON, "The product with integers")
+KERNEL = Section(LESSON, "The loop that answers")
 EIGHT = Section(LESSON, "Which matrices deserve 8 bits")
-FIRST = Section(LESSON, "Before the first token")
-RATES = Section(LESSON, "What a token costs")
 
-LIMITS = {"test_11_6_passes": 60}
+LIMITS = {"test_11_7_numbers": 60, "test_11_7_fast": 60}
 
 # --- 11.2 -----------------------------------------------------------------------------------------
 
@@ -248,107 +252,166 @@ def observe_11_5(impl):
 
 # --- 11.7 -----------------------------------------------------------------------------------------
 
-
-def weights(codes: np.ndarray, scale: float, minimum: float) -> np.ndarray:
-    return scale * codes.astype("float64") + minimum
-
-
-def product(impl, codes, scale: float, minimum: float, x) -> float:
-    """What `group_product` returns, a number; its arrays stay as they are."""
-    codes, x = np.asarray(codes, "uint8"), np.asarray(x, "float32")
-    before = codes.copy(), x.copy()
-    try:
-        with np.errstate(divide="raise", invalid="raise"):
-            found = impl.group_product(codes, scale, minimum, x)
-    except FloatingPointError as error:
-        what = "`group_product` divides by zero or computes NaN."
-        why = "If all x are 0, so is the step. And a float32 as small as 1e-43, divided by 127, becomes 0."
-        raise INTEGERS.failed(what, yours=f"{error}, for x = {x[:4].tolist()}", why=why) from error
-    what = "`group_product` does not return a number."
-    INTEGERS.that(np.ndim(found) == 0 and found is not None, what, yours=type(found).__name__)
-    what = "`group_product` changed an array that it was given."
-    same = np.array_equal(codes, before[0]) and np.array_equal(x, before[1])
-    INTEGERS.that(same, what)
-    return float(found)
-
-
-def same_number(found: float, wanted: float, what: str, atol: float = 1e-6, **more) -> None:
-    """Within a ten-thousandth, and `atol` for sums near zero: the scales are floats, all else is exact."""
-    INTEGERS.close(np.float64(found), np.float64(wanted), what, rtol=1e-4, atol=atol, **more)
-
-
-def given_as(codes, x) -> str:
-    """ "codes [3, 5], x [127.0, 2.0]", for a message; of a long group, how it begins."""
-    first, more = slice(4), f" and {len(x) - 4} more" * (len(x) > 4)
-    return f"codes {codes[first]}{more}, x {x[first]}{more}"
-
-
-# x that 8 bits represent exactly, because its largest element is 127 times a power of two: name -> codes, scale,
-# minimum, x
-WHOLE = {
-    "one code": ([1], 1.0, 0.0, [127.0]),
-    "a minimum": ([0, 0], 1.0, 2.0, [127.0, 1.0]),
-    "a negative scale": ([3, 5], -0.5, 0.25, [127.0, 2.0]),
-    "a scale of one half": ([2, 6], 0.5, 0.0, [127.0, -3.0]),
-    "a negative element as the largest": ([1, 2, 3], 1.0, 1.0, [-127.0, 5.0, 2.0]),
-    "small numbers": ([4, 9], 1.0, -1.0, [127 / 1024, -64 / 1024]),
-    "very small numbers": ([15, 15], 1.0, 0.0, [127 * 2.0**-140, 2.0**-140]),
-    "a thousand large products": ([15] * 1000, 1.0, 0.0, [127.0] * 1000),
-    "a thousand negative ones": ([15] * 1000, 1.0, -3.0, [-127.0] * 1000),
-    "nothing but zeros": ([7, 8, 9], 1.0, 5.0, [0.0, 0.0, 0.0]),
+TARGET = llvm_host()["target"]
+DOTS = dot_products(TARGET) or in_vectors(vector_registers(TARGET).lanes("float32"))
+INSTRUCTIONS = re.compile(r"\b(v?pdpbusd|v?pmaddubsw|v?pmaddwd|[us]dot)\b")
+FASTER = 4  # than one weight at a time, at least; the reference is more than twice that
+FORMS = {  # type of a file -> its form
+    "Q4_1": Form(4, 32, True, "float16", DOTS.lanes),
+    "Q4_0": Form(4, 32, False, "float16", DOTS.lanes),
+    "Q8_0": Form(8, 32, False, "float16", DOTS.lanes),
+    "Q6_K": Form(8, 16, False, "float32", DOTS.lanes),
 }
-# the elements between the integers go to the nearest, in both sums; the step is 1, and so is the scale
-BETWEEN = [  # codes, minimum, x, the integers
-    ([1, 10, 3, 5], 0.0, [127.0, 0.6, -0.6, -2.4], [127, 1, -1, -2]),
-    ([1, 10, 3, 5], 0.0, [-127.0, 0.6, -0.7, -2.4], [-127, 1, -1, -2]),
-    ([1, 10, 3, 5], -20.0, [127.0, 0.6, -0.2, 2.7], [127, 1, 0, 3]),
-]
+CASES = {  # what is special -> codes, x, rows of x
+    "random codes, and one row of x": ("random", "random", 1),
+    "random codes, and three rows of x": ("random", "random", 3),
+    "random codes, and more rows of x than a tile has": ("random", "random", DOTS.rows + 1),
+    "one code that is not 0": ("one", "random", 1),
+    "the largest codes, and the largest integers": ("largest", "largest", 2),
+    "the largest codes, and the smallest integers": ("largest", "smallest", 2),
+    "an x of zeros": ("random", "zeros", 1),
+}
 
 
-def test_11_7_exact(impl) -> None:
-    """no error where 8 bits represent x"""
-    for name, (codes, scale, minimum, x) in WHOLE.items():
-        found = product(impl, codes, scale, minimum, x)
-        wanted = float(weights(np.array(codes), scale, minimum) @ np.array(x, "float64"))
-        what = f"With {name} the product is wrong, although 8 bits represent each x exactly: {given_as(codes, x)}, "
-        what += f"scale {scale}, minimum {minimum}."
-        why = "The result is step * (scale * sum(code * q) + minimum * sum(q)), where the largest |q| is 127. A code "
-        why += "is up to 15, so products and sums need int32."
-        same_number(found, wanted, what, why=why, atol=1e-6 * (abs(wanted) or 1.0))
+def product_kernel(multiply, form: Form, n: int, k: int, rows: int) -> tirx.PrimFunc:
+    """The product of (n, k) codes with x (rows, k), whose tiles `multiply` computes."""
+    shape = [tirx.IntImm("int64", one) for one in (rows, k)]
+    return int8_product(form, n, k, shape, DOTS, multiply)
 
 
-def test_11_7_rounded(impl) -> None:
-    """elements between two integers go to the nearest one"""
-    why = "`astype` cuts off the digits behind the point, and `floor` rounds down. And the integers belong into both "
-    why += "sums: x itself is in neither."
-    for codes, minimum, x, integers in BETWEEN:
-        what = f"The largest |x| is 127 here, so each x must become the nearest integer: {given_as(codes, x)}, "
-        what += f"scale 1, minimum {minimum}."
-        wanted = float(weights(np.array(codes), 1.0, minimum) @ np.array(integers))
-        same_number(product(impl, codes, 1.0, minimum, x), wanted, what, why=why)
+def compiled(kernels: dict[str, tirx.PrimFunc]) -> tvm.runtime.Module:
+    mod = {name: func.with_attr("global_symbol", name) for name, func in kernels.items()}
+    return tvm.compile(tvm.IRModule(mod), TARGET)
 
 
-def test_11_7_random(impl) -> None:
-    """random x: the error is at most half a step per weight"""
-    random = np.random.default_rng(7)
-    for k in (32, 64):
-        codes = random.integers(0, 16, k)
-        x = random.standard_normal(k).astype("float32")
-        found = product(impl, codes, 0.25, -1.5, x)
-        w = weights(codes, 0.25, -1.5)
-        bound = float(np.abs(x).max()) / 254 * np.abs(w).sum()
-        exact = float(w @ x.astype("float64"))
-        what = "On random numbers your error is larger than rounding x to 8 bits can explain."
-        right = abs(found - exact) <= bound * 1.001
-        INTEGERS.that(right, what, expected=f"{exact:.6g} within {bound:.3g}", yours=f"{found:.6g}")
+def codes_of(form: Form, kind: str, n: int, k: int) -> Codes:
+    """Codes of one kind. Each group has a scale and a minimum of its own."""
+    random = np.random.default_rng(form.bits)
+    codes = random.integers(0, 1 << form.bits, (n, k), "u1")
+    if kind == "largest":
+        codes[...] = (1 << form.bits) - 1
+    elif kind == "one":
+        codes[...] = 0
+        codes[np.arange(n), np.arange(n) * 7 % k] = 1 + np.arange(n) % ((1 << form.bits) - 1)
+    scales = random.uniform(0.5, 1.5, (n, k // form.group)).astype(form.scale)
+    minima = (-8 * random.uniform(0.5, 1.5, scales.shape)).astype(form.scale)
+    return Codes(form.bits, codes, scales, minima if form.has_minimum else None)
+
+
+def whole(kind: str, group: int, rows: int, k: int) -> np.ndarray:
+    """x (rows, k) that 8 bits represent: integers times a power of two, the largest of each group 127 or -127."""
+    random = np.random.default_rng(rows)
+    integers = random.integers(-127, 128, (rows, k // group, group))
+    if kind != "random":
+        integers[...] = {"largest": 127, "smallest": -127, "zeros": 0}[kind]
+    else:
+        np.put_along_axis(integers, random.integers(0, group, (rows, k // group, 1)), 127, -1)
+    powers = 2.0 ** random.integers(-9, -5, (rows, k // group, 1))
+    return (integers * powers).reshape(rows, k).astype("float32")
+
+
+@functools.lru_cache(maxsize=2)  # for an answer: all checks of 11.7 run the same
+def kernels_of(impl) -> tvm.runtime.Module:
+    """A kernel for each form and each number of rows of x in CASES."""
+    made = {}
+    for name, form in FORMS.items():
+        for rows in {rows for _, _, rows in CASES.values()}:
+            size = 3 * form.lanes, 3 * form.group
+            made[f"{name}_{rows}"] = product_kernel(impl.multiply_codes, form, *size, rows)
+    return compiled(made)
+
+
+def computed(impl, name: str, case: str) -> tuple[np.ndarray, np.ndarray]:
+    """(what the kernel computes for a case, what is right)."""
+    form, (kind, x_kind, rows) = FORMS[name], CASES[case]
+    n, k = 3 * form.lanes, 3 * form.group
+    matrix, x = codes_of(form, kind, n, k), whole(x_kind, form.group, rows, k)
+    out = tvm.runtime.tensor(np.full((rows, n), np.nan, "float32"))
+    arrays = map(tvm.runtime.tensor, [*pack(matrix, form), x])
+    kernels_of(impl)[f"{name}_{rows}"](*arrays, out)
+    return out.numpy(), x.astype("float64") @ matrix.floats().astype("float64").T
+
+
+def are_wrong(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """Which results are wrong: sums of integers are exact, and only a few floats are rounded."""
+    return ~np.isclose(found, exact, rtol=1e-4, atol=1e-4 * max(np.abs(exact).max(), 1e-30))
+
+
+def test_11_7_numbers(impl) -> None:
+    """the sums are those of the integers, for each form, for few rows of x and for many"""
+    why = "given.multiply_one_by_one computes the right sums, one weight at a time. Compare the codes and the integers "
+    why += "that your loops multiply with those that it multiplies."
+    for name, form in FORMS.items():
+        for case in CASES:
+            found, exact = computed(impl, name, case)
+            wrong = np.argwhere(are_wrong(found, exact))
+            at = tuple(wrong[0]) if len(wrong) else (0, 0)
+            what = f"With {case}, the kernel of multiply_codes gives wrong sums for a matrix in {name}: {form.bits} "
+            what += f"bits, groups of {form.group}, {'with' if form.has_minimum else 'without'} minimum."
+            yours = f"row {at[0]} of x with row {at[1]} of the matrix gives {found[at]:.6g}"
+            KERNEL.that(not len(wrong), what, expected=f"{exact[at]:.6g}", yours=yours, why=why)
+
+
+def has_instruction(impl, name: str) -> bool:
+    """Whether the kernel for the type `name` multiplies bytes by the processor's instruction, if that has one."""
+    form = FORMS[name]
+    func = product_kernel(impl.multiply_codes, form, form.lanes, 2 * form.group, 1)
+    text = compiled({"main": func}).mod.inspect_source("asm")
+    return not dot_products(TARGET) or bool(INSTRUCTIONS.search(text))
+
+
+def test_11_7_instruction(impl) -> None:
+    """the processor's instruction for products of bytes is in the code"""
+    for name in ("Q4_1", "Q8_0"):
+        what = f"The code of your kernel for {name} has no instruction that multiplies bytes and adds up the products."
+        why = "tile.dots.add(sums, pairs, bits) writes this processor's instruction. Give it vectors of codes, and x "
+        why += "as words of four integers."
+        wanted = "vpdpbusd, vpmaddubsw or sdot"
+        KERNEL.that(has_instruction(impl, name), what, expected=wanted, why=why)
+
+
+def times_faster(impl) -> float:
+    """How many times as fast as one weight at a time a product with one row of x is, measured in turns.
+
+    The matrix is so small that it runs on one thread and stays in a cache. The fastest of many runs counts, because
+    other programs make a run only slower.
+    """
+    form, n, k = FORMS["Q4_1"], 4 * DOTS.lanes, 1024
+    ways = {"yours": impl.multiply_codes, "plain": given.multiply_one_by_one}
+    built = compiled({name: product_kernel(one, form, n, k, 1) for name, one in ways.items()})
+    arrays = [*pack(codes_of(form, "random", n, k), form), whole("random", form.group, 1, k)]
+    tensors = [tvm.runtime.tensor(one) for one in (*arrays, np.empty((1, n), "float32"))]
+    calls = {name: built[name] for name in ways}
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(50):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            call(*tensors)
+            taken[name].append(time.perf_counter() - start)
+    return min(taken["plain"]) / min(taken["yours"])
+
+
+def test_11_7_fast(impl) -> None:
+    """the kernel is several times as fast as one weight at a time"""
+    found = times_faster(impl)
+    what = f"A product with one row of x is {found:.1f} times as fast as with given.multiply_one_by_one, in turns."
+    why = "In a decode step, the chat runs this loop for all weights of the model. Keep the sums of a row of x in one "
+    why += "vector, unpack a vector of codes with one operation, and make a float of a sum only once per group."
+    KERNEL.that(found >= FASTER, what, expected=f"{FASTER} times as fast or more", why=why)
 
 
 def observe_11_7(impl):
-    def look(codes, scale, minimum, x) -> str:
-        return f"{product(impl, codes, scale, minimum, x):.6g}"
+    def numbers(name: str, case: str) -> str:
+        """The sums in hundredths of the largest: what is wrong looks alike only if the sums are the same."""
+        found, exact = computed(impl, name, case)
+        return str(np.round(100 * found / (np.abs(exact).max() or 1.0)).tolist())
 
-    between = [(codes, 1.0, minimum, x) for codes, minimum, x, _ in BETWEEN]
-    return [lambda case=case: look(*case) for case in (*WHOLE.values(), *between)]
+    cases = itertools.product(("Q4_1", "Q4_0", "Q8_0"), CASES)
+    found = [lambda name=name, case=case: numbers(name, case) for name, case in cases]
+    return [
+        *found,
+        *(lambda name=name: str(has_instruction(impl, name)) for name in ("Q4_1", "Q8_0")),
+    ]
 
 
 # --- 11.8 -----------------------------------------------------------------------------------------

@@ -11,12 +11,17 @@ from tvm import relax, tirx
 from tvm.ir import Call, Expr, GlobalVar, IRModule, Op, TensorLoad
 from tvm.ir.transform import Pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.script import tirx as T
+from tvm.script.ir_builder import tirx as I
 
 from chapters.kit.bench.results import load
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.relax_effects import calls_in, offloaded
 from chapters.kit.ir.tensor_ir import innermost_blocks, loads, nodes, uses_pointers
+from chapters.kit.quantized.blocks import Form
 from chapters.kit.quantized.dequantize import NAME, form_of
+from chapters.kit.quantized.dot_products import dot_products
+from chapters.kit.quantized.int8_product import Tile, int8_product
 
 # --- a block of Q4_1, and three careless readers of it ----------------------------------------------
 
@@ -173,6 +178,41 @@ def fuse_pass(name: str, rules: Mapping[str, Rule], fusible: Fusible) -> Pass:
         return mod
 
     return transform
+
+
+# a processor whose instruction the page shows; the exercise is for the processor at hand
+VNNI = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "icelake-server"}
+
+# --- a product with integers, one weight at a time ----------------------------------------------------
+
+
+def multiply_one_by_one(tile: Tile) -> None:
+    """Fill the sums of a tile: unpack a weight, multiply it by an element of x, add. Right for any form, and slow."""
+    form = tile.form
+    # the codes of the first steps of a group lie in the low bits of their byte
+    half = form.group * form.bits // 8
+    for one, row in enumerate(tile.rows):
+        with I.serial(form.lanes) as lane:
+            I.buffer_store(tile.sums, T.float32(0), [one, lane])
+            with I.serial(tile.groups) as group, I.serial(form.group) as step:
+                word = tile.codes[tile.panel, group, step % half // 4, lane]
+                code = (word >> (step % 4 * 8 + step // half * 4)) & ((1 << form.bits) - 1)
+                code = code if form.has_minimum else code - form.zero
+                weight = T.cast(tile.scales[tile.panel, group, 0, lane], "float32") * T.cast(
+                    code, "float32"
+                )
+                if form.has_minimum:
+                    weight = weight + T.cast(tile.scales[tile.panel, group, 1, lane], "float32")
+                integer = T.cast(tile.integers[row, group * form.group + step], "float32")
+                total = tile.sums[one, lane] + weight * (tile.steps[row, group] * integer)
+                I.buffer_store(tile.sums, total, [one, lane])
+
+
+def tile_kernel(multiply: Callable[[Tile], None], rows: int = 1) -> tirx.PrimFunc:
+    """Return the product of a Q4_1 matrix (16, 64) with x (rows, 64), whose tiles `multiply` computes: to print it."""
+    form, target = Form(4, 32, True, "float16", 16), tvm.target.Target(VNNI)
+    shape = [tirx.IntImm("int64", rows), tirx.IntImm("int64", 64)]
+    return int8_product(form, 16, 64, shape, dot_products(target), multiply)
 
 
 # --- what the kinds of matrices lose in 4 bits -------------------------------------------------------

@@ -109,7 +109,7 @@ def instructions(machine: str, cpu: str, lanes: int, name: str, exact: bool) -> 
     form = Form(4, 32, True, "float16", lanes)
     mod = layer.lowered(layer.layer(n=64, k=96, form=form))
     mod = layer.fused(mod, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
-    mod = ScheduleCodedProducts(target, exact)(mod)
+    mod = ScheduleCodedProducts(target, ours.multiply_codes, exact)(mod)
     (func,) = (f for f in mod.functions.values() if isinstance(f, tvm.tirx.PrimFunc))
     built = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
     text = built.mod.inspect_source("asm")
@@ -139,7 +139,7 @@ exact_numbers = x.astype("float64") @ matrix.floats().astype("float64").T + r
 for exact in (True, False):
     mod = layer.lowered(layer.layer(n=n, k=k, form=form))
     mod = layer.fused(mod, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
-    mod = ScheduleCodedProducts(target, exact)(mod)
+    mod = ScheduleCodedProducts(target, ours.multiply_codes, exact)(mod)
     vm = relax.VirtualMachine(tvm.compile(mod, target), tvm.cpu())
     arrays = map(tvm.runtime.tensor, (x, r, *pack(matrix, form)))
     error = np.abs(vm["main"](*arrays).numpy() - exact_numbers).max() / np.abs(exact_numbers).max()

@@ -60,7 +60,7 @@ class NextStart(FirstStart):
     """The same, with what an earlier start has compiled and kept."""
 
     def compile(self) -> None:
-        facts = self.config, stored_as(self.file), False
+        facts = self.config, stored_as(self.file), False, ""
         self.decoder, _ = load_or_compile(facts, owners(), self.compiled_anew)
 
     def load(self) -> None:

@@ -1,12 +1,13 @@
 """Chapter 11: a real model with 4-bit weights, which are unpacked inside the kernels that read them.
 
-From top to bottom in the order of the page: one block of weights and three ways to misread it, the bytes that a token
-costs, the passes that move the unpacking into a product and into a lookup, the same product with integers, which
-matrices deserve 8 bits, and where the time before the first token goes.
+From top to bottom in the order of the page: three ways to misread a block of weights, the bytes that a token costs, the
+passes that move the unpacking into a product and into a lookup, the loop that multiplies codes by integers, and which
+matrices deserve 8 bits.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import numpy as np
@@ -14,11 +15,14 @@ from tvm import relax, tirx
 from tvm.ir import Call, IRModule
 from tvm.ir.transform import Pass
 from tvm.s_tir import SBlockRealize, Schedule
+from tvm.script import tirx as T
+from tvm.script.ir_builder import tirx as I
 
 from chapters.ch11_a_real_model import given
 from chapters.kit.cpu.nt_matmul import is_nt_matmul
 from chapters.kit.ir.relax_effects import may_write
 from chapters.kit.ir.tensor_ir import substitute, with_fields
+from chapters.kit.quantized.int8_product import Tile
 
 # --- one block ------------------------------------------------------------------------------------
 
@@ -136,18 +140,35 @@ RULES = {"FuseDequantizeMatmul": unpacks_and_multiplies, "FuseDequantizeTake": u
 # --- the product with integers --------------------------------------------------------------------
 
 
-def group_product(codes: np.ndarray, scale: float, minimum: float, x: np.ndarray) -> float:
-    """Return the product of a group of weights with x, as a float. x is rounded to 8 bits first.
+def multiply_codes(tile: Tile) -> None:
+    """Write the loops that compute the results of one tile of a matrix of codes, with TVM's builder `I`.
 
-    codes: uint8 (k,), from 0 to 15. x: float32 (k,), finite. The largest |x| becomes 127, and every x becomes the
-    nearest integer on that scale. The products of codes and integers are added up in int32. k is at most 1000.
+    They fill `tile.sums`, float32 (rows of x, lanes), with what `given.multiply_one_by_one` computes. The codes stay
+    integers: those of a group are multiplied by the integers of x, and the sum becomes a float once per group.
     """
-    # BEGIN exercise 11.7 (about 5 lines): round x, add up integers, then apply the three floats once
-    x = x.astype("float64")
-    step = np.abs(x).max() / 127 or 1.0
-    integers = np.rint(x / step).astype("int32")
-    total = np.dot(codes.astype("int32"), integers)
-    return float(step * (scale * total + minimum * integers.sum()))
+    # BEGIN exercise 11.7 (about 22 lines): group by group, a vector of codes against four integers of each row of x
+    form, floats = tile.form, f"float32x{tile.form.lanes}"
+    spread = functools.partial(T.broadcast, lanes=form.lanes)
+    for one in range(len(tile.rows)):
+        I.buffer_store(tile.sums, spread(T.float32(0)), [one, tile.every])
+    with I.serial(tile.groups) as group:
+        tile.fetch(group)
+        codes = [tile.codes[tile.panel, group, word, tile.every] for word in range(form.words)]
+        if form.bits == 4:
+            low, four = spread(T.int32(0x0F0F0F0F)), spread(T.int32(4))
+            codes = [word & low for word in codes] + [(word >> four) & low for word in codes]
+        scales = T.cast(tile.scales[tile.panel, group, 0, tile.every], floats)
+        for one, row in enumerate(tile.rows):
+            first, step = group * form.group, spread(tile.steps[row, group])
+            fours = [tile.integers[row, I.ramp(first + 4 * at, 1, 4)] for at in range(len(codes))]
+            pairs = [(c, T.reinterpret("int32", x)) for c, x in zip(codes, fours, strict=True)]
+            start = T.int32(0) if form.has_minimum else tile.totals[row, group]
+            exact = tile.dots.add(spread(start), pairs, form.bits)
+            new = tile.sums[one, tile.every] + T.cast(exact, floats) * (scales * step)
+            if form.has_minimum:
+                minima = T.cast(tile.scales[tile.panel, group, 1, tile.every], floats)
+                new = new + minima * spread(tile.totals[row, group])
+            I.buffer_store(tile.sums, new, [one, tile.every])
     # END exercise 11.7
 
 
