@@ -36,17 +36,6 @@ def found(x: R.Tensor("float32", ndim=1)):
     return R.nn.relu(y)
 """)
 
-# Entry points, and a call of a kernel that needs padding.
-Serving = relax_module("""
-def decode(x: ("batch_size", 8), w: ("vocab_size", 8)):
-    padded = "cutlass.groupwise_scaled_gemm_e4m3fn_e4m3fn"
-    y = R.call_dps_packed(padded, (x,), out_ty=R.Tensor((16, 8), "float32"))
-    out = R.matmul(y, R.permute_dims(w))
-
-def embed(x: ("batch_size", 8)):
-    out = R.nn.relu(x)
-""")
-
 # Operators that LegalizeOps has no kernel for, and a function that nobody calls.
 Sampler = relax_module("""
 def sample(x: (4, 8), p: (4, 8), u: (4, 1), row: (4, 1, "int64")):
@@ -75,21 +64,6 @@ def main(x: (4,)) -> R.Tensor((4,), "float32"):
     return R.add(written, x)
 """)
 
-# Tensors before, in and behind an `if`.
-Branches = relax_module("""
-def main(choose: ("bool",), x: (64, 8)) -> R.Tensor((64, 8), "float32"):
-    R.func_attr({"num_input": 2})
-    if choose:
-        a = R.nn.softmax(x)
-        b = R.nn.softmax(a, axis=0)
-        inside = R.nn.softmax(b)
-    else:
-        inside = R.nn.softmax(x)
-    first = R.nn.softmax(inside, axis=0)
-    second = R.nn.softmax(first)
-    return R.nn.softmax(second, axis=0)
-""")
-
 
 @T.prim_func(s_tir=True)
 def halve(x: T.Buffer((T.int64(4),), "float32"), y: T.Buffer((T.int64(4),), "float32")):
@@ -103,26 +77,6 @@ def halve(x: T.Buffer((T.int64(4),), "float32"), y: T.Buffer((T.int64(4),), "flo
 def third(x: T.Buffer((T.int64(4),), "float32"), y: T.Buffer((T.int64(4),), "float32")):
     for i in range(4):
         y[i] = x[i] * T.float32(0.333)
-
-
-@T.prim_func(s_tir=True)
-def columns(
-    x: T.Buffer((T.int64(64), T.int64(24)), "float32"),
-    b: T.Buffer((T.int64(24),), "float32"),
-    y: T.Buffer((T.int64(24),), "float32"),
-):
-    """Sums of columns and a bias. dlight's rules for sums decline it: the sum's loop is the outer one."""
-    total = T.sblock_alloc_buffer((T.int64(24),), "float32")
-    for k, i in T.grid(64, 24):
-        with T.sblock("total"):
-            vk, vi = T.axis.remap("RS", [k, i])
-            with T.init():
-                total[vi] = T.float32(0)
-            total[vi] = total[vi] + x[vk, vi]
-    for i in range(24):
-        with T.sblock("out"):
-            vi = T.axis.spatial(24, i)
-            y[vi] = total[vi] + b[vi]
 
 
 def made(*tensors: te.Tensor, **attrs: object) -> tirx.PrimFunc:

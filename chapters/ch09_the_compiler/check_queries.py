@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import tvm
 from tvm import relax, tirx
-from tvm.s_tir import SBlockRealize
 
 from chapters.checking.programs import attributes_as_text, kernels
 from chapters.kit.ir.relax_effects import calls_in, relax_functions
-from chapters.kit.ir.tensor_ir import mentions, nodes
+from chapters.kit.ir.tensor_ir import nodes
 
 
 def unscheduled(mod: tvm.IRModule) -> list[str]:
@@ -93,18 +92,6 @@ def has_dimension(func: tirx.PrimFunc, name: str) -> bool:
     """Whether a buffer of `func` has a symbolic dimension called `name`."""
     shapes = [p.shape for p in func.params if tirx.is_buffer_var(p)]
     return any(isinstance(d, tvm.ir.Var) and d.name == name for shape in shapes for d in shape)
-
-
-def shuffles(func: tirx.PrimFunc) -> bool:
-    """Whether a reduction axis of `func` is bound to threads: several threads add up one element."""
-    bound = [loop for loop in nodes(func.body, tirx.For) if loop.thread_binding is not None]
-    tags = [str(loop.thread_binding.thread_tag) for loop in bound]
-    threads = [b.loop_var for b, tag in zip(bound, tags, strict=True) if tag.startswith("thread")]
-    return any(
-        axis.iter_type == tirx.IterVar.CommReduce and any(mentions(value, v) for v in threads)
-        for realize in nodes(func.body, SBlockRealize)
-        for axis, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
-    )
 
 
 def uses_tensor_cores(func: tirx.PrimFunc) -> bool:

@@ -14,20 +14,16 @@ import tvm
 import tvm_ffi
 from tvm import relax, s_tir, tirx
 from tvm.ir.transform import Pass
-from tvm.s_tir import SBlock
 from tvm.target import Target
 
 from chapters.ch09_the_compiler.check_programs import (
     EPILOGUES,
     FOREIGN,
     Between,
-    Branches,
     Constants,
     Counter,
     Sampler,
-    Serving,
     Sizes,
-    columns,
     halve,
     linear,
     product,
@@ -42,28 +38,22 @@ from chapters.ch09_the_compiler.check_queries import (
     launches,
     nests,
     operators,
-    shuffles,
     sizes_of,
     symbols,
     unscheduled,
-    uses_tensor_cores,
 )
 from chapters.checking import expect
 from chapters.checking.expect import Section
 from chapters.checking.judge import judge_pass, observe_pass
 from chapters.checking.programs import kernels, run_kernel
 from chapters.kit.cases.guard_zones import QUICK
-from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder import llama_reference
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.decoder.llama_generator import Generator, random_weights
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.ir.relax_effects import relax_functions
-from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.pipeline.gemv_within_bounds import has_whole_blocks
 from chapters.kit.pipeline.planned_storage import lower, read_plan
-from chapters.kit.pipeline.reduction_once import repeats_a_reduction
 from chapters.runner.loading import last_line
 from solutions.ch09_the_compiler import pipeline as reference
 
@@ -72,7 +62,6 @@ HOW = Section(LESSON, "How it works")
 ATTACH = Section(LESSON, "Attach")
 ORDER = Section(LESSON, "Graph, then lower")
 SCHEDULE = Section(LESSON, "Schedule")
-MEMORY = Section(LESSON, "Memory, then VM")
 NOT_FIRE = Section(LESSON, "When it must not fire")
 BREAK = Section(LESSON, "Break it")
 LAUNCHES = Section(LESSON, "Exercise 9.10")
@@ -107,26 +96,9 @@ def attached_model() -> tvm.IRModule:
 
 
 @functools.cache
-def lowered(target: Target = QUICK) -> tvm.IRModule:
-    """The decoder before the schedule phase, by the reference; for a GPU in float16."""
-    dtype = "float32" if target is QUICK else "float16"
-    return through(phases(target, "attach", "graph and lower"), model(dtype), target)
-
-
-@functools.cache
-def two_activations() -> tvm.IRModule:
-    """Two batches of products, the first with a bias, then a mean; before the schedule phase, by the reference."""
-    mod = relax_module("""
-def main(x: (2, 5, 8), y: (2, 8, 16), b: (16,), z: (2, 16, 32)):
-    out = R.mean(R.matmul(R.add(R.matmul(x, y), b), z), axis=[-1])
-""")
-    return through(phases(QUICK, "attach", "graph and lower"), mod)
-
-
-@functools.cache
-def scheduled(target: Target = QUICK) -> tvm.IRModule:
-    """The decoder before the memory phase, by the reference."""
-    return through(reference.schedule_phase(target, BOUNDS), lowered(target), target)
+def lowered() -> tvm.IRModule:
+    """The decoder before the schedule phase, by the reference."""
+    return through(phases(QUICK, "attach", "graph and lower"), model())
 
 
 def names(passes: object, whose: str) -> list[str]:
@@ -214,102 +186,6 @@ def observe_9_1(impl):
     ]
     between = observe_pass(lambda: impl.BindKnownSizes(sizes[0]), Between, runs=False)
     return [probe for probes in (*passes, between) for probe in probes]
-
-
-# --- 9.2 ------------------------------------------------------------------------------------------
-
-BLACKWELL = Target({"kind": "cuda", "arch": "sm_100a"})
-
-
-def attach_passes(impl, metadata: dict, stages: int) -> list[Pass]:
-    """attach_phase for Serving."""
-    bounds, hints = {"batch_size": 16}, {"decode": ["batch_size"]}
-    return impl.attach_phase(BLACKWELL, bounds, hints, stages, {"halve": halve}, metadata)
-
-
-def attach(impl, metadata: dict) -> tvm.IRModule:
-    """Serving after attach_phase."""
-    passes = attach_passes(impl, metadata, 2)
-    names(passes, "attach_phase")
-    return expect.apply(lambda mod: through(passes, mod, BLACKWELL), Serving, "attach_phase")
-
-
-def test_9_2_every_fact_arrives(impl) -> None:
-    """bounds, hints, stages, the kernel and the planner's attribute stand in the module"""
-    result = attach(impl, {})
-    decode = attributes(result, "decode")
-    for key, value, what in (
-        ("tir_var_upper_bound", "16", "the bounds"),
-        ("relax.rewrite_cuda_graph.capture_symbolic_vars", "batch_size", "the capture hints"),
-        ("pipeline_parallel_stages", "2", "the number of stages"),
-        ("relax.memory_plan_dynamic_func_output", "True", "the planner's attribute"),
-    ):
-        said = f"After attach_phase, `decode` lacks {what}."
-        wanted = f"attribute {key} with {value}"
-        yours = "\n".join(f"{k}: {v}" for k, v in decode.items())
-        why = "A later pass asks for it. Without it, the program needs more memory or more launches, and nothing fails."
-        ATTACH.that(value in decode.get(key, ""), said, expected=wanted, yours=yours, why=why)
-    expect.has_function(result, "halve", "attach_phase")
-
-
-def test_9_2_padding_reaches_the_caller(impl) -> None:
-    """the padding factor is written into the caller's own dict"""
-    metadata = {"model": "llama"}
-    attach(impl, metadata)
-    what = "After attach_phase, the metadata dict of the caller has no seqlen_padding_factor of 4."
-    why = "The pass writes its result into the dict, and a runtime reads it there after the compilation."
-    ATTACH.equal(metadata.get("seqlen_padding_factor"), 4, what, why=why)
-
-
-def test_9_2_vocabulary(impl) -> None:
-    """a vocabulary that the metadata names is bound; without it the dimension stays"""
-    for metadata, left in (({"vocab_size": 500}, []), ({}, ["vocab_size"])):
-        found = symbols(attach(impl, dict(metadata)))["decode"]
-        ATTACH.equal(
-            [name for name in found if name == "vocab_size"],
-            left,
-            f"With metadata {metadata}, the dimension vocab_size of `decode` is "
-            + ("still symbolic after attach_phase." if metadata else "gone after attach_phase."),
-            why="It is the number of rows of the largest weight. Chapter 5's schedules need a number there, and only "
-            "the caller knows it.",
-        )
-
-
-def test_9_2_bounds_are_not_sizes(impl) -> None:
-    """a dimension that is bounded stays symbolic, also where the metadata speaks of it"""
-    found = symbols(attach(impl, {"vocab_size": 500, "batch_size": 16}))["decode"]
-    what = "After attach_phase, other dimensions of `decode` are symbolic than those that only have a bound."
-    why = "batch_size is 16 at most. Bound to 16, `decode` would refuse every other batch."
-    ATTACH.equal(found, ["batch_size"], what, why=why)
-
-
-def test_9_2_sizes_come_first(impl) -> None:
-    """the vocabulary is bound before any other pass sees the module"""
-    first = attach_passes(impl, {"vocab_size": 500}, 2)[:1]
-    left = symbols(through(first, Serving, BLACKWELL))["decode"]
-    what = "In attach_phase, another pass runs before BindKnownSizes."
-    why = "The other passes attach facts about dimensions. A dimension whose size is known should be a number by then."
-    wanted = "after the first pass, no dimension vocab_size"
-    yours = ", ".join(names(first, "attach_phase"))
-    ATTACH.that("vocab_size" not in left, what, expected=wanted, yours=f"first {yours}", why=why)
-
-
-def observe_9_2(impl):
-    def look(metadata: dict, stages: int) -> str:
-        result = through(attach_passes(impl, metadata, stages), Serving, BLACKWELL)
-        facts = {name: attributes(result, name) for name in ("decode", "embed")}
-        return f"{facts} {symbols(result)} {sorted(kernels(result))} {metadata}"
-
-    def after_the_first() -> str:
-        first = attach_passes(impl, {"vocab_size": 500}, 2)[:1]
-        return str(symbols(through(first, Serving, BLACKWELL)))
-
-    return [
-        after_the_first,
-        lambda: look({}, 1),
-        lambda: look({"vocab_size": 500}, 3),
-        lambda: look({"batch_size": 16}, 1),
-    ]
 
 
 # --- 9.3 ------------------------------------------------------------------------------------------
@@ -646,374 +522,6 @@ def observe_9_5(impl):
         lambda: look(linear("bias", 3)),
         lambda: look(product("bias")),
         lambda: look(relu_then_sum()),
-    ]
-
-
-# --- 9.6 ------------------------------------------------------------------------------------------
-
-
-def schedule_by(impl, target: Target = QUICK, bounds: dict = BOUNDS) -> dict[str, tirx.PrimFunc]:
-    """The kernels of the lowered decoder after schedule_phase; a failing pass is a failed check."""
-    return _schedule_by(impl, target, tuple(bounds.items()))
-
-
-@functools.lru_cache(maxsize=8)  # for an answer: the checks of 9.6 ask for the same kernels
-def _schedule_by(impl, target: Target, bounds: tuple) -> dict[str, tirx.PrimFunc]:
-    passes = impl.schedule_phase(target, dict(bounds))
-    names(passes, "schedule_phase")
-    try:
-        return kernels(through(passes, lowered(target), target))
-    except (tvm.s_tir.ScheduleError, tvm.error.InternalError, ValueError) as error:
-        line = next((x for x in str(error).splitlines() if "rror" in x), str(error)[:200])
-        raise SCHEDULE.failed(
-            f"The passes of schedule_phase for {target.kind.name} fail on the decoder: {line.strip()}",
-            expected="an order in which each rule finds the kernels in the form that it knows",
-            why="dlight's rules recognize a kernel by its blocks. If an earlier pass has rewritten the blocks, some "
-            "rules decline and some fail.",
-        ) from None
-
-
-def test_9_6_nothing_left(impl) -> None:
-    """every kernel is scheduled, for a CPU and for a GPU"""
-    for target in (QUICK, CUDA):
-        found = schedule_by(impl, target)
-        SCHEDULE.equal(
-            sorted(n for n, f in found.items() if "tirx.is_scheduled" not in (f.attrs or {})),
-            [],
-            f"After schedule_phase for {target.kind.name}, kernels are left without a schedule.",
-            why="On a CPU such a kernel is slow. On a GPU it has no threads: TVM compiles it for the CPU, which cannot "
-            "read the GPU's memory.",
-        )
-
-
-def test_9_6_products_first(impl) -> None:
-    """on a CPU the products have chapter 5's schedule, with vectors"""
-    products = {n: f for n, f in schedule_by(impl).items() if n.startswith("NT_matmul")}
-    found = [n for n, f in products.items() if not has_loop(f, tirx.ForKind.VECTORIZED)]
-    what = (
-        "After schedule_phase, products with a transposed weight are computed element by element."
-    )
-    why = "A schedule skips a kernel that is already scheduled, so the first one wins. Put the most specific one first."
-    SCHEDULE.equal(found, [], what, why=why)
-    layer = tvm.IRModule({"layer": linear("bias").with_attr("global_symbol", "layer")})
-    result = through(impl.schedule_phase(QUICK, BOUNDS), layer)["layer"]
-    SCHEDULE.that(
-        has_loop(result, tirx.ForKind.VECTORIZED),
-        "After schedule_phase, a product with a bias behind it is computed element by element.",
-        expected="chapter 5's schedule, with vectors",
-        yours=f"{nests(result)} loop nest(s), no vectors",
-        why="FuseEpilogues makes one block of the product and its bias, and chapter 5's schedule does not know that "
-        "form. ScheduleMatmuls comes first, because it takes a product together with the blocks behind it.",
-    )
-
-
-def test_9_6_before_epilogues(impl) -> None:
-    """on a CPU a product of two activations is tiled, and a mean summed by vectors, before epilogues are fused"""
-    found = kernels(through(impl.schedule_phase(QUICK, {}), two_activations(), QUICK))
-    best = kernels(through(reference.schedule_phase(QUICK, {}), two_activations(), QUICK))
-    same = {
-        name: tvm_ffi.structural_equal(found[name].body, func.body, map_free_vars=True)
-        for name, func in best.items()
-    }
-    SCHEDULE.that(
-        same.pop("mean"),
-        "After schedule_phase, the kernel of a mean over rows has another schedule than the lesson's order gives it.",
-        expected="ReductionOnce before FuseEpilogues, and RunSmallKernelsSerially at the end",
-        why="ReductionOnce gives each row a vector of partial sums, with rfactor. rfactor refuses a sum that shares "
-        "its loops with another block, and FuseEpilogues makes such sums.",
-    )
-    for is_same in same.values():
-        SCHEDULE.that(
-            is_same,
-            "After schedule_phase, a product of two tensors with a batch, as in attention, is not tiled.",
-            expected="TileProducts before FuseEpilogues and before ApplyCPUFallback",
-            why="The fallback multiplies one pair of numbers at a time. FuseEpilogues gives a product another form "
-            "than the one that TileProducts looks for.",
-        )
-
-
-def test_9_6_epilogues(impl) -> None:
-    """a sum that no rule takes, and what follows it, are one nest, on a CPU and on a GPU"""
-    what = "After schedule_phase, the attention scores of a decode step are not one loop nest."
-    why = "FuseEpilogues skips a kernel that is already scheduled, so it comes before the fallback."
-    SCHEDULE.equal(nests(schedule_by(impl)["attention_scores1"]), 1, what, why=why)
-    declined = tvm.IRModule({"columns": columns.with_attr("global_symbol", "columns")})
-    found = kernels(through(impl.schedule_phase(CUDA, {}), declined, CUDA))["columns"]
-    what = "After schedule_phase for a GPU, a sum that dlight's rules decline and the bias behind it are two launches."
-    why = "FuseEpilogues makes one nest of both, and the fallback schedules a kernel as it finds it. So FuseEpilogues "
-    why += "comes between the rules that know whole kernels and the fallback."
-    SCHEDULE.equal(nests(found), 1, what, why=why)
-
-
-def test_9_6_small_kernels(impl) -> None:
-    """on a CPU kernels that are small within the bounds run on one thread, others on all"""
-    for bounds, threads in ((BOUNDS, False), ({}, True)):
-        scores = schedule_by(impl, QUICK, bounds)["attention_scores1"]
-        found = has_loop(scores, tirx.ForKind.PARALLEL)
-        SCHEDULE.equal(
-            found,
-            threads,
-            f"With the bounds {bounds}, the attention scores of a decode step "
-            + ("use several threads." if found else "run on one thread."),
-            why="Waking a thread takes microseconds, and a kernel of a few thousand steps is done earlier. "
-            "RunSmallKernelsSerially takes the threads from kernels that the bounds keep small. So it comes after "
-            "every schedule, and it needs the bounds.",
-        )
-
-
-def test_9_6_who_knows_most(impl) -> None:
-    """each kernel has the schedule of the most specific rule, on a CPU and on a GPU"""
-    for target in (QUICK, CUDA):
-        yours, best = schedule_by(impl, target), schedule_by(reference, target)
-        others = sorted(
-            name
-            for name, func in best.items()
-            if not tvm_ffi.structural_equal(yours[name].body, func.body, map_free_vars=True)
-        )
-        SCHEDULE.that(
-            not others,
-            f"After schedule_phase for {target.kind.name}, the most specific schedule is missing for {_some(others)}.",
-            expected=f"all {len(best)} kernels as the order of the lesson's table schedules them",
-            why="A schedule skips a kernel that is already scheduled. First come the schedules for whole kernels, "
-            "products before sums; then the epilogues of the remaining kernels are fused; the fallback comes last.",
-        )
-
-
-def _some(found: list[str]) -> str:
-    """Up to three names of a list."""
-    more = len(found) - 3
-    return ", ".join(found[:3]) + (f" and {more} more kernels" if more > 0 else "")
-
-
-def test_9_6_tensor_cores(impl) -> None:
-    """on a GPU the prefill's linear layers are computed by chapter 8's kernel for tensor cores"""
-    found, best = (
-        [n for n, f in schedule_by(one, CUDA).items() if uses_tensor_cores(f)]
-        for one in (impl, reference)
-    )
-    missing = sorted(set(best) - set(found))
-    SCHEDULE.equal(
-        missing,
-        [],
-        f"After schedule_phase for a GPU, {', '.join(missing)} do not use chapter 8's kernel for tensor cores.",
-        why="ScheduleLinearLayers skips a kernel that dlight has scheduled. The sums of dlight's kernel start from "
-        "zero and are rounded before the bias is added. Chapter 8's start from the bias and are rounded once.",
-    )
-
-
-def test_9_6_few_rows(impl) -> None:
-    """on a GPU the bounds reach ScheduleLinearLayers: at most eight rows need no tensor cores"""
-    linear_layers = {n: f for n, f in kernels(lowered(CUDA)).items() if "NT_matmul" in n}
-    passes = impl.schedule_phase(CUDA, {**BOUNDS, "seq_len": 8})
-    result = kernels(through(passes, tvm.IRModule(linear_layers), CUDA))
-    found = sorted(n for n, f in result.items() if uses_tensor_cores(f))
-    why = "With the bounds, ScheduleLinearLayers knows which numbers of rows can occur, and makes no other kernels."
-    what = f"With the bound seq_len = 8, schedule_phase makes kernels for tensor cores: {', '.join(found)}."
-    SCHEDULE.equal(found, [], what, why=why)
-
-
-def test_9_6_any_gpu(impl) -> None:
-    """every target that is not a CPU gets a GPU's passes"""
-    wanted = names(impl.schedule_phase(CUDA, BOUNDS), "schedule_phase")
-    for kind in ("metal", "vulkan"):
-        found = names(impl.schedule_phase(Target(kind), BOUNDS), "schedule_phase")
-        what = f"schedule_phase returns other passes for {kind} than for cuda."
-        SCHEDULE.equal(found, wanted, what, why="dlight's rules serve every kind of GPU.")
-
-
-def test_9_6_within_bounds(impl) -> None:
-    """on a GPU no block of threads is half outside the result it writes"""
-    found = [
-        n
-        for n, f in schedule_by(impl, CUDA).items()
-        if "NT_matmul" in n and shuffles(f) and not has_whole_blocks(f)
-    ]
-    what = "After schedule_phase for a GPU, a product of 72 rows is computed 16 rows at a time, and the last block "
-    what += "stores all 16."
-    why = "In this release, dlight's GEMV guards its sums but not its store, so it writes eight zeros beyond the end."
-    NOT_FIRE.equal(found, [], what, why=why)
-
-
-def test_9_6_each_sum_once(impl) -> None:
-    """on a CPU no norm or softmax is computed again for each of its elements"""
-    again = sorted(n for n, f in schedule_by(impl).items() if repeats_a_reduction(f))
-    NOT_FIRE.equal(
-        again,
-        [],
-        "After schedule_phase, kernels add up the same row again and again: "
-        + ", ".join(again)
-        + ".",
-        why="If there is one row, dlight's CPU rule of this release takes its elements for rows, and computes the "
-        "whole sum of squares for each. The numbers are right, and the time is many times as long.",
-    )
-
-
-def observe_9_6(impl):
-    def look(target: Target, bounds: dict, mod: tvm.IRModule | None = None) -> str:
-        passes = impl.schedule_phase(target, bounds)
-        result = kernels(through(passes, mod or lowered(target), target))
-        facts = {}
-        for name, func in sorted(result.items()):
-            kinds = [(int(loop.kind), str(loop.extent)) for loop in nodes(func.body, tirx.For)]
-            blocks = len(nodes(func.body, SBlock))
-            is_scheduled = "tirx.is_scheduled" in (func.attrs or {})
-            sums = repeats_a_reduction(func), uses_tensor_cores(func)
-            facts[name] = (is_scheduled, kinds, blocks, *sums)
-        return str(facts)
-
-    cases = (QUICK, BOUNDS), (QUICK, {}), (CUDA, BOUNDS), (CUDA, {**BOUNDS, "seq_len": 8})
-
-    def biased() -> str:
-        layer = tvm.IRModule({"layer": linear("bias").with_attr("global_symbol", "layer")})
-        result = through(impl.schedule_phase(QUICK, BOUNDS), layer)["layer"]
-        return f"{nests(result)} {has_loop(result, tirx.ForKind.VECTORIZED)}"
-
-    cases = (QUICK, {}, two_activations()), *cases
-    return [biased, *(lambda case=case: look(*case) for case in cases)]
-
-
-# --- 9.7 ------------------------------------------------------------------------------------------
-
-
-def with_graphs(on: bool) -> tvm.transform.PassContext:
-    """The configuration in which RewriteCUDAGraph captures, or leaves the module as it is."""
-    return tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": on})
-
-
-def place_by(impl, target: Target = QUICK, graphs: bool = False) -> tvm.IRModule:
-    """The scheduled decoder after memory_phase."""
-    passes = impl.memory_phase(target)
-    names(passes, "memory_phase")
-    with with_graphs(graphs):
-        return expect.apply(lambda mod: through(passes, mod, target), scheduled(), "memory_phase")
-
-
-def test_9_7_destinations(impl) -> None:
-    """every kernel writes into a tensor that is given to it"""
-    result = place_by(impl)
-    what = (
-        "After memory_phase, calls of kernels still return tensors that are not allocated anywhere."
-    )
-    why = "CallTIRRewrite allocates a tensor for each result, and the kernel writes into it."
-    MEMORY.equal(calls_of(result, "relax.call_tir", "relax.call_tir_inplace"), 0, what, why=why)
-    what = "After memory_phase, some tensors have no storage."
-    why = "LowerAllocTensor gives a storage to each tensor that the plan has left out."
-    MEMORY.equal(calls_of(result, "relax.builtin.alloc_tensor"), 0, what, why=why)
-
-
-def test_9_7_tensors_share(impl) -> None:
-    """tensors share storage: no more storages than the reference allocates"""
-    want, found = (len(sizes_of(place_by(one))) for one in (reference, impl))
-    MEMORY.that(
-        found <= want,
-        f"After memory_phase, prefill and decode of one layer allocate {found} storages.",
-        expected=f"{want} or fewer, because tensors whose lives do not overlap share storage",
-        why="The plan sees tensors that are allocated, and that no call frees. So CallTIRRewrite, which allocates "
-        "them, comes before it, and KillAfterLastUse, which frees them, comes after it.",
-    )
-
-
-def test_9_7_views(impl) -> None:
-    """a reshape launches nothing"""
-    want, found = (launches(place_by(one), "decode") for one in (reference, impl))
-    MEMORY.that(
-        found <= want,
-        f"After memory_phase, a decode step of one layer launches {found} kernels.",
-        expected=f"{want} or fewer: a reshape is a view of the same memory, not a launch",
-        why="RewriteDataflowReshape recognizes reshapes in dataflow blocks, as calls that return a tensor. So it comes "
-        "before ToNonDataflow and before CallTIRRewrite.",
-    )
-
-
-def test_9_7_ends_of_life(impl) -> None:
-    """a tensor is freed after its last use"""
-    kills = "relax.vm.kill_object", "relax.memory.kill_tensor", "relax.memory.kill_storage"
-    MEMORY.that(
-        calls_of(place_by(impl), *kills) > 0,
-        "After memory_phase, no tensor is freed before a function returns.",
-        expected="KillAfterLastUse, after the plan",
-        why="A prefill then keeps its attention scores until its logits are computed.",
-    )
-    want, found = (calls_of(placed_with_branches(one, QUICK), *kills) for one in (reference, impl))
-    MEMORY.that(
-        found >= want,
-        f"After memory_phase, a function without a plan frees {found} tensors and storages before it returns.",
-        expected=f"{want} or more",
-        why="Without a plan, LowerAllocTensor makes the storages. KillAfterLastUse frees those that are there when it "
-        "runs, so it comes last.",
-    )
-
-
-def test_9_7_graphs(impl) -> None:
-    """graphs are captured for CUDA, and for nothing else"""
-    for target, wanted in ((CUDA, True), (QUICK, False)):
-        result = place_by(impl, target, graphs=True)
-        found = any("cuda_graph" in g.name_hint for g in result.get_global_vars())
-        MEMORY.that(
-            found == wanted,
-            f"After memory_phase for {target.kind.name}, graphs are {'captured' if found else 'not captured'}.",
-            expected="RewriteCUDAGraph, directly behind the plan"
-            if wanted
-            else "no RewriteCUDAGraph",
-            why="Without a graph, the host launches every kernel of a decode step, one by one. RewriteCUDAGraph "
-            "captures the kernels whose storages the plan has made static."
-            if wanted
-            else "The functions that RewriteCUDAGraph makes call a builtin that only a CUDA runtime has.",
-        )
-
-
-@functools.cache
-def branching(target: Target) -> tvm.IRModule:
-    """A scheduled function that computes before, in and after an `if`."""
-    return through(phases(target, "graph and lower", "schedule"), Branches, target)
-
-
-def placed_with_branches(impl, target: Target) -> tvm.IRModule:
-    with with_graphs(True):
-        return through(impl.memory_phase(target), branching(target), target)
-
-
-BEHIND_A_BRANCH = {
-    "llvm": "TVM's StaticPlanBlockMemory of this release gives such memory to tensors behind the `if`. "
-    "PlanStraightFunctions plans only functions without a branch.",
-    "cuda": "PlanStraightFunctions makes no plan for this function. Behind LowerAllocTensor, RewriteCUDAGraph takes "
-    "its tensors for planned ones, and asks for the memory of all graphs inside one branch. It reads the plan, so it "
-    "comes directly behind it.",
-}
-
-
-def test_9_7_branches(impl) -> None:
-    """behind an `if`, no tensor lies in memory that only one branch has allocated"""
-    for target in (QUICK, CUDA):
-        result = placed_with_branches(impl, target)
-        MEMORY.that(
-            relax.analysis.check_well_formed(result),
-            f"After memory_phase for {target.kind.name}, a tensor behind an `if` has memory of one branch only.",
-            expected="memory that is there whichever branch runs",
-            why=f"If the other branch runs, the process dies. {BEHIND_A_BRANCH[target.kind.name]}",
-        )
-
-
-def observe_9_7(impl):
-    def look(target: Target, graphs: bool) -> str:
-        with with_graphs(graphs):
-            result = through(impl.memory_phase(target), scheduled(), target)
-        ops = ("call_tir", "vm.kill_object", "memory.kill_tensor", "reshape")
-        counts = [calls_of(result, f"relax.{name}") for name in ops]
-        functions = sorted(g.name_hint for g in result.get_global_vars())
-        return f"{counts} {sizes_of(result)} {functions} {launches(result, 'decode')}"
-
-    def branches(target: Target) -> str:
-        result = placed_with_branches(impl, target)
-        freed = calls_of(result, "relax.memory.kill_tensor", "relax.memory.kill_storage")
-        return f"{relax.analysis.check_well_formed(result)} {sizes_of(result)} {freed}"
-
-    return [
-        lambda: look(QUICK, False),
-        lambda: look(QUICK, True),
-        lambda: look(CUDA, True),
-        lambda: branches(QUICK),
-        lambda: branches(CUDA),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
 import tvm
 from tvm import relax, tirx
@@ -19,6 +19,7 @@ from chapters.kit.pipeline.copy_operands_before_in_place import CopyOperandsBefo
 from chapters.kit.pipeline.copy_returned_constants import CopyReturnedConstants
 from chapters.kit.pipeline.fuse_gathered_products import FuseGatheredProducts
 from chapters.kit.pipeline.merge_elementwise import MergeElementwise, inline
+from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions
 from chapters.kit.pipeline.require_threads import RequireThreads
 from chapters.kit.pipeline.store_names import StoreNames
 from chapters.kit.pipeline.sum_in_float32 import SumInFloat32
@@ -71,6 +72,49 @@ def each_unscheduled(name: str, rewrite: Callable[[tirx.PrimFunc], tirx.PrimFunc
         return map_unscheduled(mod, rewrite)
 
     return transform
+
+
+def sizes_of(metadata: Mapping[str, object]) -> dict[str, int]:
+    """Return the dimensions of `metadata` whose size is exact: "vocab_size". A batch size may be the largest one."""
+    return {"vocab_size": metadata["vocab_size"]} if "vocab_size" in metadata else {}
+
+
+def attach_facts(
+    target: Target,
+    variable_bounds: Mapping[str, int],
+    cuda_graph_symbolic_capture_hints: Mapping[str, Sequence[str]],
+    pipeline_parallel_stages: int,
+    additional_tirs: Mapping[str, tirx.PrimFunc],
+    metadata: MutableMapping[str, object],
+) -> list[Pass]:
+    """Return chapter 2's six passes. AttachSequenceLengthPaddingFactor writes into the caller's own `metadata`."""
+    ch2 = earlier(2)
+    return [
+        ch2.AttachVariableBounds(variable_bounds),
+        ch2.AttachCUDAGraphSymbolicCaptureHints(cuda_graph_symbolic_capture_hints),
+        ch2.AttachPipelineParallelStages(pipeline_parallel_stages),
+        ch2.AttachAdditionalPrimFuncs(additional_tirs),
+        ch2.AttachMemoryPlanAttr(),
+        ch2.AttachSequenceLengthPaddingFactor(target, metadata),
+    ]
+
+
+def memory_phase(target: Target) -> list[Pass]:
+    """Return the passes that give every tensor a place: calls write into tensors, and tensors share planned storage.
+
+    On CUDA also the pass that captures kernels with static storage into graphs, if a flag asks for graphs.
+    """
+    capture = [transform.RewriteCUDAGraph()] if target.kind.name == "cuda" else []
+    return [
+        transform.RewriteDataflowReshape(),
+        transform.ToNonDataflow(),
+        transform.RemovePurityChecking(),
+        transform.CallTIRRewrite(),
+        PlanStraightFunctions(),
+        *capture,
+        transform.LowerAllocTensor(),
+        transform.KillAfterLastUse(),
+    ]
 
 
 def before_fusion() -> list[Pass]:

@@ -9,6 +9,7 @@ from tvm import relax, tirx
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
+from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.pipeline.planned_storage import planned
@@ -16,6 +17,10 @@ from chapters.kit.quiz import Question
 from chapters.runner.earlier import earlier
 
 LLVM = Target("llvm")
+LINEAR = """
+def main(x: (64, 128), w: (256, 128), b: (256,)):
+    out = R.add(R.matmul(x, R.permute_dims(w)), b)
+"""
 
 
 @functools.cache
@@ -70,6 +75,35 @@ def _products() -> list[tirx.PrimFunc]:
     return [mod[g] for g in mod.get_global_vars() if g.name_hint.startswith("NT_matmul")]
 
 
+def _symbolic_dimensions() -> str:
+    """Which dimensions of a batch's decode step are symbolic after the attach phase."""
+    mod, _ = decoder("tiny", "float32", ["batch_decode"])
+    metadata = {"vocab_size": 500, "batch_size": 16}
+    passes = earlier(9).phases(LLVM, variable_bounds={"batch_size": 16}, metadata=metadata)
+    with LLVM:
+        found = tvm.transform.Sequential(passes["attach"])(mod)["batch_decode"]
+    left = {var.name for var in relax.analysis.defined_symbolic_vars(found)}
+    return ", ".join(sorted(left & {"batch_size", "vocab_size"})) or "neither"
+
+
+def _layer_after_its_epilogue() -> str:
+    """Who schedules a product with a bias, if FuseEpilogues comes first."""
+    mod = relax_module(LINEAR)
+    passes = {name: list(found) for name, found in earlier(9).phases(LLVM).items()}
+    schedules = passes["schedule"]
+    names = [one.info.name for one in schedules]
+    schedules.insert(names.index("ScheduleMatmuls"), schedules.pop(names.index("FuseEpilogues")))
+    before = [*passes["attach"], *passes["graph and lower"]]
+    with LLVM:
+        mod = tvm.transform.Sequential(before)(mod)
+        for one in schedules:
+            mod = one(mod)
+            kernels = [func for func in mod.functions.values() if isinstance(func, tirx.PrimFunc)]
+            if all("tirx.is_scheduled" in (func.attrs or {}) for func in kernels):
+                return one.info.name
+    return "none of the passes"
+
+
 QUESTIONS = [
     Question(
         ask="FuseTransposeMatmul runs on a decoder that LegalizeOps has already lowered. What does it do?",
@@ -94,6 +128,22 @@ QUESTIONS = [
         choices=("the attention scores", "the head, transposed", "a weight, transposed"),
         compute=_planned_memory,
         because="It is the transposed copy of gate_up_proj. Without transposes, no storage of that size is planned.",
+    ),
+    Question(
+        ask="The caller passes `variable_bounds={'batch_size': 16}` and the metadata `{'vocab_size': 500, "
+        "'batch_size': 16}`. Which of the two dimensions is still symbolic after the attach phase?",
+        choices=("batch_size", "neither", "batch_size, vocab_size"),
+        compute=_symbolic_dimensions,
+        because="A batch has 16 sequences at most, and 3 today: that is a bound. Bound to 16, the function would "
+        "refuse 3. The vocabulary is the same in every call, so its number is a size.",
+    ),
+    Question(
+        ask="FuseEpilogues is moved before ScheduleMatmuls, on a CPU. Which pass then schedules this layer?",
+        choices=("ScheduleMatmuls", "TileProducts", "ApplyCPUFallback"),
+        compute=_layer_after_its_epilogue,
+        because="FuseEpilogues makes one block of the product and its bias. The schedules of products do not know that "
+        "form, so the layer is left to the fallback.",
+        show=LINEAR,
     ),
     Question(
         ask="For CUDA, GEMV declines the head of `tiny`, 500 rows. Which of the next rules schedules it?",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import statistics
-import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -17,39 +16,20 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.s_tir.dlight.gpu.matmul import MatmulTensorization
 from tvm.target import Target
 
-from chapters.ch10_imported_models.check_graphs import (
-    LINEAR,
-    NO_LINEAR,
-    NORM,
-    OTHERS,
-    SPELLINGS,
-    edited,
-    names,
-    product_of,
-)
+from chapters.ch10_imported_models.check_graphs import MIXED, OTHERS, names
+from chapters.ch10_imported_models.exported_norms import NORM, SPELLINGS, edited
 from chapters.ch10_imported_models.given import CarelessRMSNorm, cuda_source
-from chapters.ch10_imported_models.layers import LAYERS, compiled
 from chapters.checking import expect
 from chapters.checking.expect import Section
 from chapters.checking.judge import judge_pass, observe_pass
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.targets import cuda
-from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
-from chapters.kit.pipeline.tile_products import ONE_ROW
-from chapters.kit.pipeline.warn_of_fallback import (
-    EPILOGUE,
-    FallbackWarning,
-    kernel_bytes,
-    why_left,
-)
 from chapters.runner.loading import last_line
 
 LESSON = "chapters/ch10_imported_models/lesson.md"
 SPELLED = Section(LESSON, "A norm, spelled out")
-LAYOUT = Section(LESSON, "A weight in the wrong layout")
 JUDGE = Section(LESSON, "The generated code is the judge")
-SLOW = Section(LESSON, "Which kernel is slow")
 NOT_FIRE = Section(LESSON, "When it must not fire")
 MEASURE = Section(LESSON, "Measure it")
 
@@ -64,19 +44,19 @@ def _judge_norm(impl, mod: tvm.IRModule, title: str, **looks) -> None:
 
 def test_10_1_fires(impl) -> None:
     """every spelling of the norm becomes one rms_norm, which computes the same numbers"""
-    why = "This is the same norm, so `normalized` must not return `expr`. Chapter 4 fuses only what is spelled "
-    why += "rms_norm."
-    for spelling in ("as exported", *SPELLINGS):
-        mod = edited(NORM, *SPELLINGS.get(spelling, ()))
-        title, calls = f"the norm whose spelling differs by “{spelling}”", {"nn.rms_norm": 1}
+    why = "This is the same norm. Chapter 4 fuses only what is spelled rms_norm."
+    for spellings in ((), *((one,) for one in SPELLINGS), *MIXED):
+        mod = edited(NORM, *(edit for one in spellings for edit in SPELLINGS[one]))
+        said = " and ".join(f"“{one}”" for one in spellings) or "nothing"
+        title, calls = f"the norm whose spelling differs by {said}", {"nn.rms_norm": 1}
         calls |= {"rsqrt": 0, "sqrt": 0}
         _judge_norm(impl, mod, title, calls=calls, why=why, read=SPELLED)
 
 
 def test_10_1_leaves_other_graphs(impl) -> None:
     """a graph that computes something else stays as it is"""
-    why = "`normalized` must return `expr` here. TVM's rms_norm over the last axis computes something else for it, or "
-    why += "cannot be compiled."
+    why = "A rule must not match here, or return its match. TVM's rms_norm over the last axis computes something else "
+    why += "for this graph, or cannot be compiled."
     for other, edits in OTHERS.items():
         title = f"a graph that differs from the norm by “{other}”"
         _judge_norm(impl, edited(NORM, *edits), title, stays=True, why=why, read=NOT_FIRE)
@@ -170,87 +150,6 @@ def observe_10_2(impl):
         return f"{finite} {np.abs(before - after).max() / np.abs(before).max() > WRONG}"
 
     return [taken, wrong]
-
-
-# --- 10.3 -----------------------------------------------------------------------------------------
-
-
-def _judge_linear(impl, mod: tvm.IRModule, title: str, why: str, read=NOT_FIRE, **looks):
-    """The module after the pass."""
-    what = "RecognizeLinear"
-    return judge_pass(impl.RecognizeLinear(), mod, what, title, why=why, read=read, **looks)
-
-
-def _canonical(impl, mod: tvm.IRModule, title: str, why: str) -> tvm.IRModule:
-    """The module after the pass: its product has become matmul(x, permute_dims(w)), with the same numbers."""
-    calls = {"permute_dims": 1, "matmul": 1, "reshape": 0, "squeeze": 0, "expand_dims": 0}
-    numbers = "permute_dims of the new constant must be the weight that the product had before."
-    return _judge_linear(impl, mod, title, why, LAYOUT, calls=calls, why_numbers=numbers)
-
-
-def test_10_3_fires(impl) -> None:
-    """a product with a constant (k, n) becomes a product with a transposed constant (n, k), with the same numbers"""
-    for name, (parameters, weight) in LINEAR.items():
-        why = "FuseTransposeMatmul looks for matmul(x, permute_dims(w)), and chapter 5's schedules read w row by row."
-        after = _canonical(impl, product_of(parameters, weight), f"the product with “{name}”", why)
-        shape = [int(dim) for dim in calls_in(after["main"])[0].args[0].ty.shape]
-        what = f"After your rule, the constant of the product with “{name}” has the wrong shape."
-        why = "The stored weight is (3, 5), so the new constant, its transpose, is (5, 3)."
-        LAYOUT.equal(shape, [5, 3], what, why=why)
-
-
-def test_10_3_leaves_other_products(impl) -> None:
-    """a parameter, several matrices, a vector, and what already has the form stay"""
-    why = "`transposed` must return `expr` here. The rewrite is for one constant matrix that is not canonical yet, and "
-    why += "the result must keep its type."
-    for name, (parameters, product) in NO_LINEAR.items():
-        mod = product_of(parameters, product, whole=True)
-        _judge_linear(impl, mod, f"the product “{name}”", why, stays=True)
-
-
-def matrix(rows: int, columns: int) -> tvm.IRModule:
-    """A product with a constant matrix of that shape."""
-    numbers = [[float(i * columns + j + 1) for j in range(columns)] for i in range(rows)]
-    return product_of(f"x: (2, {rows})", f"R.const({numbers})")
-
-
-def test_10_3_any_matrix(impl) -> None:
-    """a square matrix is transposed too, where no shape tells the layouts apart; one row or column stays a matrix"""
-    why = "The order in memory is not the same in both layouts, even where the shape is. A matrix keeps its last two "
-    why += "dimensions, even if one of them is 1."
-    for shape in ((3, 3), (3, 1), (1, 4)):
-        _canonical(impl, matrix(*shape), f"a product with a matrix of {shape}", why)
-
-
-def test_10_3_narrow_numbers(impl) -> None:
-    """a product of float16 numbers stays one, its constant too"""
-    why = "The operators after the product expect the dtype of `expr`. The new constant keeps the old one's dtype."
-    after = _judge_linear(impl, half(), "a float16 product", why, LAYOUT, runs=False)
-    found = {str(call.ty.dtype) for call in calls_in(after["main"])}
-    what = "Your rule turns a float16 product into one with other dtypes."
-    LAYOUT.equal(found, {"float16"}, what, why=why)
-
-
-def half(asked_for: str = "float16") -> tvm.IRModule:
-    """A product of float16 numbers, and the dtype that is asked for."""
-    weight = 'R.const([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "float16")'
-    product = f'R.matmul(x, {weight}, out_dtype="{asked_for}")'
-    return product_of("x: (2, 3, 'float16')", product, whole=True)
-
-
-def test_10_3_keeps_the_dtype(impl) -> None:
-    """a product that is asked for in another dtype keeps it"""
-    why = (
-        "The model asks for float32, with out_dtype. Pass `expr.attrs.out_dtype` to the new matmul."
-    )
-    _canonical(impl, half("float32"), "a float16 product whose result is float32", why)
-
-
-def observe_10_3(impl):
-    fits = [product_of(*case) for case in LINEAR.values()]
-    others = [product_of(*case, whole=True) for case in NO_LINEAR.values()]
-    matrices = [matrix(*shape) for shape in ((3, 3), (3, 1), (1, 4))]
-    return observe_pass(impl.RecognizeLinear, *fits, *others, *matrices, half(), half("float32"))
 
 
 # --- 10.4 -----------------------------------------------------------------------------------------
@@ -406,81 +305,6 @@ def observe_10_4(impl):
         ("sm_90a", ("Matmul", "GeneralReduction", "Fallback"), "float16"),
     ]
     return [lambda case=case: chosen(impl, *case) for case in cases]
-
-
-# --- 10.5 -----------------------------------------------------------------------------------------
-
-
-BY_PRODUCTS = {"ScheduleMatmuls": "scheduled", "TileProducts": "tiled"}
-WORDS = {ONE_ROW: "row", EPILOGUE: "epilogue"}
-
-
-@functools.cache
-def truth(name: str) -> tuple[str, str]:
-    """(the kernel that moves most bytes, the word for it), by the compiler."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)
-        lowered, by = compiled(LAYERS[name])
-    ((kernel, _),) = kernel_bytes(lowered["main"])[1].most_common(1)
-    if by[kernel] in BY_PRODUCTS:
-        return kernel, BY_PRODUCTS[by[kernel]]
-    why = why_left(lowered[kernel])
-    return kernel, WORDS.get(why, "size" if "size is not known" in why else why)
-
-
-def test_10_5_a_pair_each(impl) -> None:
-    """a kernel and one of the five words for each layer"""
-    said = impl.why_slow()
-    expect.has_keys(said, LAYERS, "why_slow does not return a dict with the five layers.")
-    words = {"size", "epilogue", "row", "scheduled", "tiled"}
-    for name, pair in said.items():
-        right = isinstance(pair, tuple) and len(pair) == 2 and pair[1] in words
-        wanted = f"(a kernel's name, one of {', '.join(sorted(words))})"
-        expect.that(
-            right,
-            f"For {name!r}, why_slow returns something else than a kernel's name and one of the five words.",
-            expected=wanted,
-            yours=repr(pair)[:200],
-        )
-
-
-def test_10_5_the_kernels(impl) -> None:
-    """the kernel that moves most bytes in each layer"""
-    for name, (kernel, _) in impl.why_slow().items():
-        what = f"In the layer {name!r}, {kernel!r} is not the kernel that moves most of the bytes."
-        why = (
-            f"`print(table_of(*layers.compiled(layers.LAYERS[{name!r}])))` lists the kernels of this layer. FuseOps "
-            "puts several operators into one kernel, and names it after all of them."
-        )
-        wanted = "the first kernel in the table of this layer"
-        SLOW.that(kernel == truth(name)[0], what, expected=wanted, yours=repr(kernel), why=why)
-
-
-def test_10_5_the_reasons(impl) -> None:
-    """the reason, as the compiler finds it"""
-    would_mean = {
-        "row": "the fallback scheduled it, because it has one row and its second factor is not one matrix (n, k)",
-        "size": "the fallback scheduled it, because it has one row and a matrix (n, k) with a symbolic size",
-        "epilogue": "the fallback scheduled it, because something after it reads sums other than its own",
-        "scheduled": "ScheduleMatmuls scheduled it",
-        "tiled": "TileProducts scheduled it",
-    }
-    for name, (_, word) in impl.why_slow().items():
-        what = f"For the layer {name!r} you say {word!r}, and the compiler says something else."
-        why = (
-            f"{word!r} would mean: {would_mean[word]}. The table of this layer shows which pass scheduled the kernel, "
-            "and why a kernel was left to the fallback."
-        )
-        wanted = "another of the five words"
-        SLOW.that(word == truth(name)[1], what, expected=wanted, yours=repr(word), why=why)
-
-
-def observe_10_5(impl):
-    def right(part: int) -> str:
-        said = impl.why_slow()
-        return str([(name, said.get(name, ("", ""))[part]) for name in LAYERS])
-
-    return [lambda: right(0), lambda: right(1)]
 
 
 # --- 10.6 -----------------------------------------------------------------------------------------

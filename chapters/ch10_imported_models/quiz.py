@@ -47,6 +47,10 @@ def main(x: (7, 24), w: (24,), up: (40, 24), up_b: (40,), down: (24, 40), down_b
     wide = R.nn.gelu(R.add(up_b, R.matmul(norm, R.permute_dims(up))))
     out = R.add(x, R.add(down_b, R.matmul(wide, R.permute_dims(down))))
 """
+SCORES = """
+def main(q: (4, 1, 64), k: (4, 48, 64)):
+    out = R.nn.softmax(R.matmul(q, R.permute_dims(k, [0, 2, 1])))
+"""
 PRODUCT = "def main(x: (7, 24)):\n    out = R.matmul(x, W)"
 
 
@@ -113,6 +117,13 @@ def _took() -> str:
         return "the rule declines"
     on_cores = "mma_sync" in cuda_source(mod, target)
     return "the code uses tensor cores" if on_cores else "the code multiplies number by number"
+
+
+def _scheduled_the_scores() -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        _, by = layers.compiled(relax_module(SCORES))
+    return next(name for kernel, name in by.items() if "matmul" in kernel)
 
 
 def _operators_of_a_norm() -> str:
@@ -214,5 +225,13 @@ QUESTIONS = [
         compute=_took,
         because="The rule takes the kernel but does not use the tensor cores, because it cannot read the number in "
         "90a. Only the generated code shows it.",
+    ),
+    Question(
+        ask="In each of four heads, one query is multiplied by 48 keys. Which pass schedules that product, on a CPU?",
+        choices=("ScheduleMatmuls", "TileProducts", "ApplyCPUFallback"),
+        compute=_scheduled_the_scores,
+        because="The keys are not one matrix, so chapter 5 has no schedule for them. TileProducts would copy all keys "
+        "to multiply each by a single row. So the fallback is left.",
+        show=SCORES,
     ),
 ]

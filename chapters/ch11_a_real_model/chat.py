@@ -38,6 +38,10 @@ ENDS = ("", "exit", "quit", "/exit", "/quit")  # messages that end a conversatio
 def start(options) -> Chat:
     """The chat that the options ask for; says on standard error what it does. Raises ValueError in one sentence."""
     device = _device(options) if options.device or options.remote else None
+    if device and (options.without or options.explain):
+        raise ValueError(
+            "--without and --explain are about this machine's processor, not about a device."
+        )
     file, tokenizer, renderer = _open(options.gguf)
     path = file.path
     config = read_config(file, max(LANES, options.context))
@@ -55,13 +59,20 @@ def start(options) -> Chat:
     if device:
         model, by, kept = _on_device(file, config, options.exact, device)
     else:
-        model, by, kept = chat_model(file, config, options.exact, note)
+        model, by, kept = chat_model(file, config, options.exact, note, options.without)
     yours = [number for number, owner in by.items() if owner != THE_REFERENCES]
     code = "the reference's passes"
     if yours:
         code = f"your passes of chapter {', '.join(yours)}, and the reference's elsewhere"
     how = "loaded what was compiled by" if kept else "compiled by"
+    if options.without:
+        code += f", without exercise {options.without}"
     note(f"{path.name}: {how} {code} in {time.perf_counter() - begin:.1f} s")
+    if options.explain:
+        from chapters.ch11_a_real_model.explain import explain
+
+        token = tokenizer.encode("the")[0]
+        print(f"{explain(model, file, config, options.exact, options.without, token)}\n")
     return Chat(model, tokenizer, renderer, options.temperature, options.seed)
 
 

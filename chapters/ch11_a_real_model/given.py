@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import tvm
@@ -12,20 +11,31 @@ from tvm import relax, tirx
 from tvm.ir import Call, Expr, GlobalVar, IRModule, Op, TensorLoad
 from tvm.ir.transform import Pass
 from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.script import tirx as T
+from tvm.script.ir_builder import tirx as I
 
 from chapters.kit.bench.results import load
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.relax_effects import calls_in, offloaded
 from chapters.kit.ir.tensor_ir import innermost_blocks, loads, nodes, uses_pointers
+from chapters.kit.quantized.blocks import Form
 from chapters.kit.quantized.dequantize import NAME, form_of
+from chapters.kit.quantized.dot_products import dot_products
+from chapters.kit.quantized.int8_product import Tile, int8_product
 
-# --- three careless readers of a block of Q4_1 ------------------------------------------------------
+# --- a block of Q4_1, and three careless readers of it ----------------------------------------------
 
 
 def _parts(block: np.ndarray) -> tuple[np.float32, np.float32, np.ndarray]:
     """Return (scale, minimum, codes) of a block, read correctly."""
     scale, minimum = np.ascontiguousarray(block[:4]).view("<f2").astype("float32")
     return scale, minimum, np.concatenate([block[4:] & 15, block[4:] >> 4])
+
+
+def unpack(block: np.ndarray) -> np.ndarray:
+    """Return the 32 weights, float32 (32,), of a block of the type Q4_1, uint8 (20,)."""
+    scale, minimum, codes = _parts(block)
+    return scale * codes + minimum
 
 
 def neighbours(block: np.ndarray) -> np.ndarray:
@@ -170,6 +180,41 @@ def fuse_pass(name: str, rules: Mapping[str, Rule], fusible: Fusible) -> Pass:
     return transform
 
 
+# a processor whose instruction the page shows; the exercise is for the processor at hand
+VNNI = {"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "icelake-server"}
+
+# --- a product with integers, one weight at a time ----------------------------------------------------
+
+
+def multiply_one_by_one(tile: Tile) -> None:
+    """Fill the sums of a tile: unpack a weight, multiply it by an element of x, add. Right for any form, and slow."""
+    form = tile.form
+    # the codes of the first steps of a group lie in the low bits of their byte
+    half = form.group * form.bits // 8
+    for one, row in enumerate(tile.rows):
+        with I.serial(form.lanes) as lane:
+            I.buffer_store(tile.sums, T.float32(0), [one, lane])
+            with I.serial(tile.groups) as group, I.serial(form.group) as step:
+                word = tile.codes[tile.panel, group, step % half // 4, lane]
+                code = (word >> (step % 4 * 8 + step // half * 4)) & ((1 << form.bits) - 1)
+                code = code if form.has_minimum else code - form.zero
+                weight = T.cast(tile.scales[tile.panel, group, 0, lane], "float32") * T.cast(
+                    code, "float32"
+                )
+                if form.has_minimum:
+                    weight = weight + T.cast(tile.scales[tile.panel, group, 1, lane], "float32")
+                integer = T.cast(tile.integers[row, group * form.group + step], "float32")
+                total = tile.sums[one, lane] + weight * (tile.steps[row, group] * integer)
+                I.buffer_store(tile.sums, total, [one, lane])
+
+
+def tile_kernel(multiply: Callable[[Tile], None], rows: int = 1) -> tirx.PrimFunc:
+    """Return the product of a Q4_1 matrix (16, 64) with x (rows, 64), whose tiles `multiply` computes: to print it."""
+    form, target = Form(4, 32, True, "float16", 16), tvm.target.Target(VNNI)
+    shape = [tirx.IntImm("int64", rows), tirx.IntImm("int64", 64)]
+    return int8_product(form, 16, 64, shape, dot_products(target), multiply)
+
+
 # --- what the kinds of matrices lose in 4 bits -------------------------------------------------------
 
 
@@ -225,17 +270,3 @@ def bytes_table() -> Table:
         for name, size in sizes.items()
     ]
     return Table(("weights in", "read per token", "of float32"), rows)
-
-
-# --- a model to time ------------------------------------------------------------------------------
-
-
-class Model(Protocol):
-    """A model that answers. Call `compile`, then `load`, then `feed`."""
-
-    def compile(self) -> None: ...
-
-    def load(self) -> None: ...
-
-    def feed(self, tokens: list[int]) -> int:
-        """Extend the conversation by `tokens`, and return the next token."""

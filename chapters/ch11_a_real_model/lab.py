@@ -15,6 +15,7 @@ from tvm import relax
 from tvm.target import Target
 
 from chapters.ch11_a_real_model import layer
+from chapters.ch11_a_real_model.given import unpack
 from chapters.kit.chat.gguf_file import BLOCKS
 from chapters.kit.draw.display import display
 from chapters.kit.draw.table import Table
@@ -43,7 +44,7 @@ rows = [(kind, n, size, f"{8 * size / n:.3g}") for kind, (n, size) in BLOCKS.ite
 display(Table(("type", "weights per block", "bytes", "bits per weight"), rows))
 
 # %% [markdown]
-# Here is one random row of a matrix in Q4_1, in four blocks. `unpack` (exercise 11.1) reads one block. The chat uses
+# Here is one random row of a matrix in Q4_1, in four blocks. `unpack` reads one block. The chat uses
 # `read_codes`, which reads whole matrices. Both must give the same weights.
 
 # %%
@@ -59,7 +60,7 @@ def random_matrix(n: int, k: int):
 
 
 raw = random_matrix(1, 128)
-by_hand = np.concatenate([ours.unpack(block) for block in raw.reshape(-1, 20)])
+by_hand = np.concatenate([unpack(block) for block in raw.reshape(-1, 20)])
 print("equal:", np.array_equal(by_hand, read_codes("Q4_1", raw).floats()[0]))
 print(by_hand[:8])
 
@@ -108,7 +109,7 @@ def instructions(machine: str, cpu: str, lanes: int, name: str, exact: bool) -> 
     form = Form(4, 32, True, "float16", lanes)
     mod = layer.lowered(layer.layer(n=64, k=96, form=form))
     mod = layer.fused(mod, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
-    mod = ScheduleCodedProducts(target, exact)(mod)
+    mod = ScheduleCodedProducts(target, ours.multiply_codes, exact)(mod)
     (func,) = (f for f in mod.functions.values() if isinstance(f, tvm.tirx.PrimFunc))
     built = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
     text = built.mod.inspect_source("asm")
@@ -138,7 +139,7 @@ exact_numbers = x.astype("float64") @ matrix.floats().astype("float64").T + r
 for exact in (True, False):
     mod = layer.lowered(layer.layer(n=n, k=k, form=form))
     mod = layer.fused(mod, ours.FuseDequantizeTake(), ours.FuseDequantizeMatmul())
-    mod = ScheduleCodedProducts(target, exact)(mod)
+    mod = ScheduleCodedProducts(target, ours.multiply_codes, exact)(mod)
     vm = relax.VirtualMachine(tvm.compile(mod, target), tvm.cpu())
     arrays = map(tvm.runtime.tensor, (x, r, *pack(matrix, form)))
     error = np.abs(vm["main"](*arrays).numpy() - exact_numbers).max() / np.abs(exact_numbers).max()

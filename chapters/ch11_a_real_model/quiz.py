@@ -68,7 +68,9 @@ def _passes_without_floats() -> str:
 def _dtype_of_x() -> str:
     """What the product of bytes makes of x, on a processor with AVX-512."""
     target = Target({"kind": "llvm", "mtriple": "x86_64-linux-gnu", "mcpu": "icelake-server"})
-    func = int8_product(layer.Q4_1, 64, 96, (1, 96), dot_products(target))
+    func = int8_product(
+        layer.Q4_1, 64, 96, (1, 96), dot_products(target), earlier(11).multiply_codes
+    )
     stored = {str(store.buffer.dtype) for store in nodes(func.body, tvm.tirx.BufferStore)}
     names = {"int8": "integers of 8 bits, and a scale", "float16": "float16"}
     return next(

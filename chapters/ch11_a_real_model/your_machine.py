@@ -1,14 +1,15 @@
-"""Your functions of exercises 11.9 and 11.10 on the real model: `python -m chapters.ch11_a_real_model.your_machine`.
+"""Times the real model on this machine: `python -m chapters.ch11_a_real_model.your_machine`.
 
 It says where the time before the first token goes, at a first start and at the next one, and how close a decode step
-comes to reading its weights. The reference's functions stand in until all of the chapter's checks pass.
+comes to reading its weights.
 """
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 BEGIN = time.perf_counter()  # before TVM is imported
 
@@ -25,7 +26,6 @@ from chapters.kit.chat.weights import Weights, read_config  # noqa: E402
 from chapters.kit.draw.table import Table, duration  # noqa: E402
 from chapters.kit.machine import llvm_host  # noqa: E402
 from chapters.program import run_program  # noqa: E402
-from chapters.runner.earlier import earlier, unused, whose  # noqa: E402
 
 IMPORTED = time.perf_counter() - BEGIN
 PROMPT = "What is a compiler? Answer in one sentence."
@@ -33,7 +33,7 @@ STEPS = 50
 
 
 class FirstStart:
-    """The chat model as exercise 11.9 takes it: it compiles, although there may be a compiled model in the cache."""
+    """The chat model at a first start: it compiles, although there may be a compiled model in the cache."""
 
     def __init__(self, file: GGUF):
         self.file, self.config = file, read_config(file)
@@ -60,11 +60,64 @@ class NextStart(FirstStart):
     """The same, with what an earlier start has compiled and kept."""
 
     def compile(self) -> None:
-        facts = self.config, stored_as(self.file), False
+        facts = self.config, stored_as(self.file), False, ""
         self.decoder, _ = load_or_compile(facts, owners(), self.compiled_anew)
 
     def load(self) -> None:
         self.model = self.loaded(PackedWeights)
+
+
+def time_to_first_token(
+    model: FirstStart,
+    prompt: Sequence[int],
+    steps: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
+    """Return the seconds of each part of an answer: "compile", "load", "prompt", and "step".
+
+    "step" is the median of `steps` decode steps. `prompt` is fed in one call, as a whole. Each step feeds the token
+    that the call before it returned.
+    """
+    taken, later = {}, []
+    for part in ("compile", "load"):
+        start = clock()
+        getattr(model, part)()
+        taken[part] = clock() - start
+    start = clock()
+    token = model.feed(list(prompt))
+    taken["prompt"] = clock() - start
+    for _ in range(steps):
+        start = clock()
+        token = model.feed([token])
+        later.append(clock() - start)
+    return {**taken, "step": statistics.median(later)}
+
+
+def predicted_and_measured(
+    step: Callable[[], object],
+    read: Callable[[], object],
+    step_bytes: int,
+    read_bytes: int,
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
+    """Return tokens per second: "predicted" from the memory's bandwidth, and "measured".
+
+    `step()` computes one token, and reads `step_bytes` bytes of weights. `read()` reads `read_bytes` bytes, and does
+    nothing else. The two take turns, `read` first. The first call of each does not count; of the next `repeats` calls
+    the median does.
+    """
+    reading, stepping = [], []
+    for _ in range(repeats + 1):
+        for call, taken in ((read, reading), (step, stepping)):
+            start = clock()
+            call()
+            taken.append(clock() - start)
+    bandwidth = read_bytes / statistics.median(reading[1:])
+    return {
+        "predicted": bandwidth / step_bytes,
+        "measured": 1 / statistics.median(stepping[1:]),
+    }
 
 
 def main() -> int:
@@ -74,13 +127,10 @@ def main() -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 1
-    ours = earlier(11)
-    for line in unused([11]):
-        print(line)
-    print(f"The functions are {whose(11)}. Importing TVM and the course took {duration(IMPORTED)}.")
+    print(f"Importing TVM and the course took {duration(IMPORTED)}.")
     chat_model(file, read_config(file), exact=False)  # from now on there is a kept model
     starts = {"first start": FirstStart(file), "next start": NextStart(file)}
-    found = {name: ours.time_to_first_token(one, tokens, STEPS) for name, one in starts.items()}
+    found = {name: time_to_first_token(one, tokens, STEPS) for name, one in starts.items()}
     parts = {"compile": "compile", "load": "load", "prompt": "prompt", "step": "one step after it"}
     rows = [
         (words, *(duration(found[name][key]) for name in found)) for key, words in parts.items()
@@ -96,7 +146,7 @@ def main() -> int:
         model.length = at  # the same step each time
         model.feed(tokens[:1])
 
-    rates = ours.predicted_and_measured(step, read, nbytes, nbytes, STEPS)
+    rates = predicted_and_measured(step, read, nbytes, nbytes, STEPS)
     for name, rate in rates.items():
         print(f"{name}: {rate:.0f} tokens per second")
     print(f"A step reaches {rates['measured'] / rates['predicted']:.0%} of the speed of reading.")

@@ -20,21 +20,26 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from chapters.ch09_the_compiler import given
-from chapters.ch09_the_compiler.given import each_unscheduled, product_first, register, tiled
+from chapters.ch09_the_compiler.given import (
+    each_unscheduled,
+    memory_phase,
+    product_first,
+    register,
+    tiled,
+)
 from chapters.kit.cpu.nt_matmul import has_product, reads_only_its_own
 from chapters.kit.ir.reductions import is_reduction
 from chapters.kit.pipeline.apply_cpu_fallback import ApplyCPUFallback
 from chapters.kit.pipeline.fold_read_only_constants import FoldReadOnlyConstants
 from chapters.kit.pipeline.gemv_within_bounds import GEMVWithinBounds
 from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
-from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions
 from chapters.kit.pipeline.reduction_once import ReductionOnce
 from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially
 from chapters.kit.pipeline.schedule_linear_layers import ScheduleLinearLayers
 from chapters.kit.pipeline.tile_products import TileProducts
 from chapters.runner.earlier import earlier
 
-ch2, ch3, ch4, ch7 = (earlier(number) for number in (2, 3, 4, 7))
+ch3, ch4, ch7 = (earlier(number) for number in (3, 4, 7))
 
 # --- attach: what only the caller knows -----------------------------------------------------------
 
@@ -65,33 +70,6 @@ class BindKnownSizes:
         # END exercise 9.1
 
 
-def attach_phase(
-    target: Target,
-    variable_bounds: Mapping[str, int],
-    cuda_graph_symbolic_capture_hints: Mapping[str, Sequence[str]],
-    pipeline_parallel_stages: int,
-    additional_tirs: Mapping[str, tirx.PrimFunc],
-    metadata: MutableMapping[str, object],
-) -> list[Pass]:
-    """Return BindKnownSizes and then chapter 2's six passes.
-
-    Of `metadata` only "vocab_size" is bound, if it is there: another number, such as a batch size, may be the largest
-    possible one. AttachSequenceLengthPaddingFactor gets the caller's own `metadata`, and writes into it.
-    """
-    # BEGIN exercise 9.2 (about 10 lines): seven passes, each with its argument
-    sizes = {"vocab_size": metadata["vocab_size"]} if "vocab_size" in metadata else {}
-    return [
-        BindKnownSizes(sizes),
-        ch2.AttachVariableBounds(variable_bounds),
-        ch2.AttachCUDAGraphSymbolicCaptureHints(cuda_graph_symbolic_capture_hints),
-        ch2.AttachPipelineParallelStages(pipeline_parallel_stages),
-        ch2.AttachAdditionalPrimFuncs(additional_tirs),
-        ch2.AttachMemoryPlanAttr(),
-        ch2.AttachSequenceLengthPaddingFactor(target, metadata),
-    ]
-    # END exercise 9.2
-
-
 # --- graph and lower: operators, then kernels -----------------------------------------------------
 
 
@@ -117,7 +95,7 @@ def graph_and_lower(target: Target) -> list[Pass]:
     # END exercise 9.3
 
 
-# --- schedule and memory: fast kernels, and a place for each tensor -------------------------------
+# --- schedule: fast kernels -----------------------------------------------------------------------
 
 
 def fuse_its_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -182,7 +160,6 @@ def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[P
     layers, then dlight's rules. On both, the epilogues of the remaining kernels are fused next, and a fallback takes
     what is left. On a CPU, at the very end, kernels that are small within the bounds lose their threads.
     """
-    # BEGIN exercise 9.6 (about 11 lines): two lists, for "llvm" and for any GPU
     if target.kind.name == "llvm":
         return [
             ScheduleMatmuls(target),
@@ -199,27 +176,6 @@ def schedule_phase(target: Target, variable_bounds: Mapping[str, int]) -> list[P
         FuseEpilogues(),
         dl.ApplyDefaultSchedule(dl.gpu.Fallback()),
     ]
-    # END exercise 9.6
-
-
-def memory_phase(target: Target) -> list[Pass]:
-    """Return the passes that give every tensor a place: calls write into tensors, and tensors share planned storage.
-
-    On CUDA also the pass that captures kernels with static storage into graphs, if a flag asks for graphs.
-    """
-    # BEGIN exercise 9.7 (about 9 lines): destinations, then the plan, then what reads the plan
-    capture = [transform.RewriteCUDAGraph()] if target.kind.name == "cuda" else []
-    return [
-        transform.RewriteDataflowReshape(),
-        transform.ToNonDataflow(),
-        transform.RemovePurityChecking(),
-        transform.CallTIRRewrite(),
-        PlanStraightFunctions(),
-        *capture,
-        transform.LowerAllocTensor(),
-        transform.KillAfterLastUse(),
-    ]
-    # END exercise 9.7
 
 
 # --- the pipeline ---------------------------------------------------------------------------------
@@ -237,14 +193,17 @@ def phases(
     """Return the passes by phase, in the order in which they run. None: no bounds, hints, kernels, or metadata."""
     bounds = variable_bounds or {}
     return {
-        "attach": attach_phase(
-            target,
-            bounds,
-            cuda_graph_symbolic_capture_hints or {},
-            pipeline_parallel_stages,
-            additional_tirs or {},
-            {} if metadata is None else metadata,
-        ),
+        "attach": [
+            BindKnownSizes(given.sizes_of(metadata or {})),  # before any other pass sees the module
+            *given.attach_facts(
+                target,
+                bounds,
+                cuda_graph_symbolic_capture_hints or {},
+                pipeline_parallel_stages,
+                additional_tirs or {},
+                {} if metadata is None else metadata,
+            ),
+        ],
         "graph and lower": [*given.before_fusion(), *graph_and_lower(target)],
         "schedule": given.around_schedules(schedule_phase(target, bounds), target),
         "memory": memory_phase(target),

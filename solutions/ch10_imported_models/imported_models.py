@@ -1,8 +1,8 @@
 """Chapter 10: models that others wrote. A phase rewrites an imported graph into the forms that other passes look for.
 
 The file follows the lesson: a rule that recognizes a norm, a rule that changes the layout of a constant weight, and the
-phase that runs them. Then three questions to a compiled model: does its GPU code use the tensor cores, which kernel is
-slow and why, and how do two compilers compare?
+phase that runs them. Then two questions to a compiled model: does its GPU code use the tensor cores, and how do two
+compilers compare?
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.gpu.targets import compute_capability
 from chapters.kit.models.apply_rules import (
     Matched,
+    Rule,
     apply_rules,
     either,
     is_positive,
@@ -42,36 +43,42 @@ from chapters.kit.models.recognize_patches import RecognizePatches
 
 # --- a norm, spelled out --------------------------------------------------------------------------
 
-X = wildcard()
-TWO, MINUS_HALF, EPSILON = is_const(), is_const(), is_const()
-SQUARE = is_op("relax.power")(X, TWO) | is_op("relax.multiply")(X, X) | is_op("relax.square")(X)
-MEAN = is_op("relax.mean")(SQUARE)
-SUM = either("relax.add", MEAN, EPSILON)
-SCALE = is_op("relax.rsqrt")(SUM) | is_op("relax.power")(SUM, MINUS_HALF)
-NORMALIZED = either("relax.multiply", X, SCALE) | is_op("relax.divide")(X, is_op("relax.sqrt")(SUM))
 
+def norm_rules() -> list[Rule]:
+    """Return rules that replace a norm that is spelled out by rms_norm(x, ones), each a pattern and its function.
 
-def normalized(expr: Expr, found: Matched) -> Expr:
-    """Return rms_norm(x, ones) for `expr`, a match of NORMALIZED, or `expr` itself if it computes something else.
-
-    found: for each part of the pattern the expression that it matched. TWO and MINUS_HALF are in it only if the model's
-    spelling has them. It is a norm if it divides each row of x (its last axis) by the root of the mean of its squares
-    plus one number. x must be float32, with two dimensions or more, and its row must have a known size above 0.
+    A norm is x / sqrt(mean(x²) + epsilon), with the mean over the rows (the last axis) and epsilon one number that is
+    added. x is float32, has two dimensions or more, and its row has a known size above 0. A function gets a match and
+    its parts, and returns the match itself if it computes something else.
     """
-    # BEGIN exercise 10.1 (about 13 lines): six questions, then the norm
-    x, epsilon = found[X], scalar(found[EPSILON])
-    shape, mean = known_shape(x), found[MEAN].attrs
-    formula = {TWO: 2.0, MINUS_HALF: -0.5}
-    if (
-        len(shape or []) < 2  # TVM cannot lower rms_norm of a vector
-        or x.ty.dtype != "float32"
-        or not is_positive(shape[-1])
-        or not (mean.keepdims and is_last(mean.axis, len(shape)))
-        or any(scalar(found[part]) != value for part, value in formula.items() if part in found)
-        or epsilon is None
-    ):
-        return expr
-    return rms_norm(x, ones(shape[-1], "float32"), [-1], epsilon)
+    # BEGIN exercise 10.1 (about 28 lines): what a candidate looks like, and which candidates are norms
+    x, (two, minus_half, one, count, epsilon) = wildcard(), (is_const() for _ in range(5))
+    square = is_op("relax.power")(x, two) | is_op("relax.multiply")(x, x) | is_op("relax.square")(x)
+    averaged, summed = is_op("relax.mean")(square), is_op("relax.sum")(square)
+    total = either("relax.add", averaged | is_op("relax.divide")(summed, count), epsilon)
+    root = is_op("relax.sqrt")(total)
+    scale = (
+        is_op("relax.rsqrt")(total)
+        | is_op("relax.power")(total, minus_half)
+        | is_op("relax.divide")(one, root)
+    )
+
+    def normalized(expr: Expr, found: Matched) -> Expr:
+        shape, added = known_shape(found[x]) or [], scalar(found[epsilon])
+        if len(shape) < 2 or not is_positive(shape[-1]) or found[x].ty.dtype != "float32":
+            return expr
+        over = found[averaged if averaged in found else summed].attrs
+        formula = {two: 2.0, minus_half: -0.5, one: 1.0, count: int(shape[-1])}
+        numbers = [(scalar(found[part]), value) for part, value in formula.items() if part in found]
+        if (
+            not (over.keepdims and is_last(over.axis, len(shape)))
+            or any(number != value for number, value in numbers)
+            or added is None
+        ):
+            return expr
+        return rms_norm(found[x], ones(shape[-1], "float32"), [-1], added)
+
+    return [(either("relax.multiply", x, scale) | is_op("relax.divide")(x, root), normalized)]
     # END exercise 10.1
 
 
@@ -80,7 +87,7 @@ class RecognizeRMSNorm:
     """Replaces each RMSNorm that is spelled out in a dataflow block by `relax.nn.rms_norm`. The numbers stay equal."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        return apply_rules(mod, [(NORMALIZED, normalized), *given.RULES_AFTER_THE_NORM])
+        return apply_rules(mod, [*norm_rules(), *given.RULES_AFTER_THE_NORM])
 
 
 def looks_like_one() -> tvm.IRModule:
@@ -108,14 +115,12 @@ def transposed(expr: Expr, found: Matched) -> Expr:
     the constant and the product. The result has the type of `expr`: its shape, and the dtype `expr.attrs.out_dtype`.
     Return `expr` if w is None or is not one matrix (`is_one_matrix`), or has three dimensions or more and more than x.
     """
-    # BEGIN exercise 10.3 (about 6 lines): ask whether w is one matrix, then build the product
     x, w = found[ROWS], constant_operand(found)
     if w is None or not is_one_matrix(w) or w.ndim > max(2, x.ty.ndim):
         return expr
     rows = tvm.runtime.tensor(w.reshape(w.shape[-2:]).T)
     own = relax.op.permute_dims(relax.const(rows))
     return relax.op.matmul(x, own, expr.attrs.out_dtype)
-    # END exercise 10.3
 
 
 @tvm.transform.module_pass(opt_level=0, name="RecognizeLinear")
@@ -162,25 +167,6 @@ def on_tensor_cores(
             return rule
     return last
     # END exercise 10.4
-
-
-def why_slow() -> dict[str, tuple[str, str]]:
-    """Return for each of the five layers in layers.py the kernel that moves most bytes, and the reason, as one word.
-
-    Keys: "projection", "head", "similarity", "scores", "feed forward". Three words mean slow: "size" (a size of the
-    weight is unknown), "epilogue" (the epilogue reads sums other than its own), "row" (there is one row, and the second
-    factor is not one matrix (n, k) of constant size). Two mean fast: "scheduled" (by ScheduleMatmuls), "tiled" (by
-    TileProducts).
-    """
-    # BEGIN exercise 10.5 (about 7 lines): a kernel and a reason for each
-    return {
-        "projection": ("matmul", "tiled"),
-        "head": ("NT_matmul", "size"),
-        "similarity": ("similarity", "epilogue"),
-        "scores": ("NT_matmul", "row"),
-        "feed forward": ("fused_NT_matmul_add_gelu", "scheduled"),
-    }
-    # END exercise 10.5
 
 
 def interleaved(

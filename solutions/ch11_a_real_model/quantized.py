@@ -1,43 +1,30 @@
 """Chapter 11: a real model with 4-bit weights, which are unpacked inside the kernels that read them.
 
-From top to bottom in the order of the page: one block of weights and three ways to misread it, the bytes that a token
-costs, the passes that move the unpacking into a product and into a lookup, the same product with integers, which
-matrices deserve 8 bits, and where the time before the first token goes.
+From top to bottom in the order of the page: three ways to misread a block of weights, the bytes that a token costs, the
+passes that move the unpacking into a product and into a lookup, the loop that multiplies codes by integers, and which
+matrices deserve 8 bits.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 
 import numpy as np
 from tvm import relax, tirx
 from tvm.ir import Call, IRModule
 from tvm.ir.transform import Pass
 from tvm.s_tir import SBlockRealize, Schedule
+from tvm.script import tirx as T
+from tvm.script.ir_builder import tirx as I
 
 from chapters.ch11_a_real_model import given
 from chapters.kit.cpu.nt_matmul import is_nt_matmul
 from chapters.kit.ir.relax_effects import may_write
 from chapters.kit.ir.tensor_ir import substitute, with_fields
+from chapters.kit.quantized.int8_product import Tile
 
 # --- one block ------------------------------------------------------------------------------------
-
-
-def unpack(block: np.ndarray) -> np.ndarray:
-    """Return the 32 weights of a block of the type Q4_1, float32 (32,).
-
-    block: uint8 (20,). Bytes 0 and 1 are the scale, bytes 2 and 3 the minimum, both float16 with the low byte first.
-    Byte 4 + i holds two codes: its low half is the code of weight i, its high half that of weight 16 + i. A weight is
-    scale * code + minimum, computed in float32.
-    """
-    # BEGIN exercise 11.1 (about 4 lines): two float16 numbers, 32 codes, one formula
-    scale, minimum = block[:4].view("<f2").astype("float32")
-    halves = block[4:]
-    codes = np.concatenate([halves & 15, halves >> 4])
-    return scale * codes + minimum
-    # END exercise 11.1
 
 
 def telling_blocks() -> dict[str, np.ndarray]:
@@ -78,14 +65,12 @@ def joined(first: tirx.PrimFunc, second: tirx.PrimFunc) -> tirx.PrimFunc:
     Parameters: those of `first` without its last (the result), then those of `second` without its first. The result of
     `first` becomes a buffer inside the kernel. The attributes are those of `second`.
     """
-    # BEGIN exercise 11.4 (about 6 lines): the parameters, the buffers inside, and one body after the other
     *inputs, result = first.params
     matrix, *others = second.params
     one, two = first.body.block, substitute(second.body.block, {matrix: result})
     inside = [result, *one.alloc_buffers, *two.alloc_buffers]
     root = with_fields(two, body=tirx.SeqStmt([one.body, two.body]), alloc_buffers=inside)
     return tirx.PrimFunc([*inputs, *others], SBlockRealize([], True, root), attrs=second.attrs)
-    # END exercise 11.4
 
 
 def fusible(
@@ -132,14 +117,12 @@ def unpacks_rows(unpack: tirx.PrimFunc, take: tirx.PrimFunc) -> tirx.PrimFunc | 
 
     The kernel has no buffer for the matrix. Its attributes are those of `take`.
     """
-    # BEGIN exercise 11.6 (about 6 lines): join them, and compute each weight where it is read
     if not given.takes_rows(take):
         return None
     sch = Schedule(joined(unpack, take))
     unpacking, _taking = sch.get_child_blocks(sch.get_sblock("root"))
     sch.compute_inline(unpacking)
     return sch.mod["main"]
-    # END exercise 11.6
 
 
 def FuseDequantizeMatmul() -> Pass:
@@ -157,18 +140,35 @@ RULES = {"FuseDequantizeMatmul": unpacks_and_multiplies, "FuseDequantizeTake": u
 # --- the product with integers --------------------------------------------------------------------
 
 
-def group_product(codes: np.ndarray, scale: float, minimum: float, x: np.ndarray) -> float:
-    """Return the product of a group of weights with x, as a float. x is rounded to 8 bits first.
+def multiply_codes(tile: Tile) -> None:
+    """Write the loops that compute the results of one tile of a matrix of codes, with TVM's builder `I`.
 
-    codes: uint8 (k,), from 0 to 15. x: float32 (k,), finite. The largest |x| becomes 127, and every x becomes the
-    nearest integer on that scale. The products of codes and integers are added up in int32. k is at most 1000.
+    They fill `tile.sums`, float32 (rows of x, lanes), with what `given.multiply_one_by_one` computes. The codes stay
+    integers: those of a group are multiplied by the integers of x, and the sum becomes a float once per group.
     """
-    # BEGIN exercise 11.7 (about 5 lines): round x, add up integers, then apply the three floats once
-    x = x.astype("float64")
-    step = np.abs(x).max() / 127 or 1.0
-    integers = np.rint(x / step).astype("int32")
-    total = np.dot(codes.astype("int32"), integers)
-    return float(step * (scale * total + minimum * integers.sum()))
+    # BEGIN exercise 11.7 (about 22 lines): group by group, a vector of codes against four integers of each row of x
+    form, floats = tile.form, f"float32x{tile.form.lanes}"
+    spread = functools.partial(T.broadcast, lanes=form.lanes)
+    for one in range(len(tile.rows)):
+        I.buffer_store(tile.sums, spread(T.float32(0)), [one, tile.every])
+    with I.serial(tile.groups) as group:
+        tile.fetch(group)
+        codes = [tile.codes[tile.panel, group, word, tile.every] for word in range(form.words)]
+        if form.bits == 4:
+            low, four = spread(T.int32(0x0F0F0F0F)), spread(T.int32(4))
+            codes = [word & low for word in codes] + [(word >> four) & low for word in codes]
+        scales = T.cast(tile.scales[tile.panel, group, 0, tile.every], floats)
+        for one, row in enumerate(tile.rows):
+            first, step = group * form.group, spread(tile.steps[row, group])
+            fours = [tile.integers[row, I.ramp(first + 4 * at, 1, 4)] for at in range(len(codes))]
+            pairs = [(c, T.reinterpret("int32", x)) for c, x in zip(codes, fours, strict=True)]
+            start = T.int32(0) if form.has_minimum else tile.totals[row, group]
+            exact = tile.dots.add(spread(start), pairs, form.bits)
+            new = tile.sums[one, tile.every] + T.cast(exact, floats) * (scales * step)
+            if form.has_minimum:
+                minima = T.cast(tile.scales[tile.panel, group, 1, tile.every], floats)
+                new = new + minima * spread(tile.totals[row, group])
+            I.buffer_store(tile.sums, new, [one, tile.every])
     # END exercise 11.7
 
 
@@ -180,60 +180,3 @@ def kept_in_8_bits() -> set[str]:
     # BEGIN exercise 11.8 (about 1 line): where does a megabyte buy most?
     return {"attn_q", "attn_k", "attn_v", "attn_output"}
     # END exercise 11.8
-
-
-def time_to_first_token(
-    model: given.Model,
-    prompt: Sequence[int],
-    steps: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
-    """Return the seconds of each part of an answer: "compile", "load", "prompt", and "step".
-
-    "step" is the median of `steps` decode steps. `prompt` is fed in one call, as a whole. Each step feeds the token
-    that the call before it returned.
-    """
-    # BEGIN exercise 11.9 (about 12 lines): one part after the other, each between two calls of the clock
-    taken, later = {}, []
-    for part in ("compile", "load"):
-        start = clock()
-        getattr(model, part)()
-        taken[part] = clock() - start
-    start = clock()
-    token = model.feed(list(prompt))
-    taken["prompt"] = clock() - start
-    for _ in range(steps):
-        start = clock()
-        token = model.feed([token])
-        later.append(clock() - start)
-    return {**taken, "step": statistics.median(later)}
-    # END exercise 11.9
-
-
-def predicted_and_measured(
-    step: Callable[[], object],
-    read: Callable[[], object],
-    step_bytes: int,
-    read_bytes: int,
-    repeats: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
-    """Return tokens per second: "predicted" from the memory's bandwidth, and "measured".
-
-    `step()` computes one token, and reads `step_bytes` bytes of weights. `read()` reads `read_bytes` bytes, and does
-    nothing else. The two take turns, `read` first. The first call of each does not count; of the next `repeats` calls
-    the median does.
-    """
-    # BEGIN exercise 11.10 (about 9 lines): take turns; the bandwidth is bytes per second of reading
-    reading, stepping = [], []
-    for _ in range(repeats + 1):
-        for call, taken in ((read, reading), (step, stepping)):
-            start = clock()
-            call()
-            taken.append(clock() - start)
-    bandwidth = read_bytes / statistics.median(reading[1:])
-    return {
-        "predicted": bandwidth / step_bytes,
-        "measured": 1 / statistics.median(stepping[1:]),
-    }
-    # END exercise 11.10

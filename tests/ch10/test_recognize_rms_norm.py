@@ -7,7 +7,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from chapters.ch10_imported_models.check_graphs import NORM, SPELLINGS, edited, names
+from chapters.ch10_imported_models.check_graphs import names
+from chapters.ch10_imported_models.exported_norms import NORM, SPELLINGS, edited
 from chapters.checking.programs import arguments
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module

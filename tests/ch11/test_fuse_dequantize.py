@@ -47,7 +47,11 @@ from chapters.kit.quantized.layers import (
 )
 from chapters.kit.quantized.schedule_coded_products import ScheduleCodedProducts
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
-from solutions.ch11_a_real_model.quantized import FuseDequantizeMatmul, FuseDequantizeTake
+from solutions.ch11_a_real_model.quantized import (
+    FuseDequantizeMatmul,
+    FuseDequantizeTake,
+    multiply_codes,
+)
 
 FORMS = [
     FORM,
@@ -251,7 +255,7 @@ def test_epilogues_follow_in_the_same_kernel(name, scheduled):
     mod = through([*FUSE, *BEHIND])(function(step))
     (only,) = kernels_called(mod)
     if scheduled:
-        mod = ScheduleCodedProducts(QUICK_HERE, exact=True)(mod)
+        mod = ScheduleCodedProducts(QUICK_HERE, multiply_codes, exact=True)(mod)
         assert "tirx.is_scheduled" in mod[only].attrs
     inputs = Inputs()
     (found,) = inputs.run(mod)
@@ -262,7 +266,7 @@ def test_the_kernels_of_the_layers_are_all_scheduled():
     """Nothing between the layers and the schedule makes a kernel that the schedule does not know."""
     net = Net(*(CodedMatrix(FORM, n, K) for n in (N, 32, 16)))
     mod, _ = exported(net, numbers=nn.spec.Tensor(["s"], "int32"))
-    mod = ScheduleCodedProducts(QUICK_HERE)(through([*LOWER, *FUSE, *BEHIND])(mod))
+    mod = ScheduleCodedProducts(QUICK_HERE, multiply_codes)(through([*LOWER, *FUSE, *BEHIND])(mod))
     products = [name for name in kernels_called(mod) if "NT_matmul" in name]
     assert len(products) == 3
     assert all("tirx.is_scheduled" in mod[name].attrs for name in products)

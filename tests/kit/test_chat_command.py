@@ -206,7 +206,7 @@ def test_a_wrong_call_gets_one_sentence(arguments, says):
     )
 
 
-def test_the_functions_of_two_exercises_measure_the_real_model(cache, model):
+def test_your_machine_measures_the_real_model(cache, model):
     if not (cache / MODEL).exists():
         (cache / MODEL).symlink_to(model)
     done = subprocess.run(
@@ -229,6 +229,7 @@ def test_the_functions_of_two_exercises_measure_the_real_model(cache, model):
 def options(**changed) -> SimpleNamespace:
     defaults = {"prompt": "Hi", "threads": None, "gguf": None, "temperature": 0.0, "seed": 0}
     defaults |= {"context": command.LONGEST, "exact": False, "device": None, "remote": None}
+    defaults |= {"without": "", "explain": False}
     return SimpleNamespace(**{**defaults, **changed})
 
 

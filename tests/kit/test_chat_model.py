@@ -16,7 +16,7 @@ import tvm
 from chapters.ch11_a_real_model.passes import phases
 from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.chat.cache_layout import LANES, rope_table
-from chapters.kit.chat.compiled import cache_dtype, compile_decoder, with_coded_passes
+from chapters.kit.chat.compiled import cache_dtype, compile_decoder, with_shared_tensors
 from chapters.kit.chat.gguf_file import GGUFError, read_gguf
 from chapters.kit.chat.model import chat_decoder
 from chapters.kit.chat.run_decoder import ChatModel
@@ -293,7 +293,7 @@ def test_no_kernel_writes_the_floats_of_a_matrix(exact, tmp_path):
     file = read_gguf(LLAMAS["Q4_K and Q6_K"].save(tmp_path / "model.gguf"))
     mod, _ = chat_decoder(Weights(file, read_config(file), own_lanes()))
     bounds = {"seq_len": WINDOW}
-    passes = with_coded_passes(phases(QUICK_HERE, variable_bounds=bounds), QUICK_HERE, exact)
+    passes = with_shared_tensors(phases(QUICK_HERE, exact, variable_bounds=bounds))
     at = [str(one.info.name) for one in passes].index("ScheduleCodedProducts")
     with QUICK_HERE:
         mod = tvm.transform.Sequential(passes[: at + 1])(mod)

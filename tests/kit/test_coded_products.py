@@ -27,7 +27,7 @@ from chapters.kit.quantized.dequantize import kernel
 from chapters.kit.quantized.dot_products import dot_products
 from chapters.kit.quantized.schedule_coded_products import coded_product, schedule
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
-from solutions.ch11_a_real_model.quantized import joined
+from solutions.ch11_a_real_model.quantized import joined, multiply_codes
 
 N, K = 48, 96  # three panels of 16 rows; three groups of 32 steps
 HERE = dot_products(QUICK_HERE)
@@ -106,7 +106,7 @@ def rounds(func: tirx.PrimFunc) -> bool:
 def scheduled(func: tirx.PrimFunc, exact: bool, target: Target = QUICK_HERE) -> tirx.PrimFunc:
     """`func` after its schedule, in which no buffer holds the floats of the matrix."""
     parts = coded_product(func)
-    found = schedule(func, target, exact)
+    found = schedule(func, target, multiply_codes, exact)
     assert "tirx.is_scheduled" in found.attrs
     dots = dot_products(target)
     assert rounds(found) is (not exact and bool(dots) and dots.lanes == parts.form.lanes)
@@ -574,7 +574,7 @@ KEPT = {
 @pytest.mark.parametrize("name", KEPT)
 def test_other_kernels_stay_as_they_are(name, exact):
     func = KEPT[name]()
-    assert schedule(func, QUICK_HERE, exact).same_as(func)
+    assert schedule(func, QUICK_HERE, multiply_codes, exact).same_as(func)
 
 
 # --- kernels that are almost the ones above -------------------------------------------------------
@@ -590,7 +590,7 @@ def test_a_result_with_more_columns_stays_as_it_is(exact):
         )
 
     func = coded(FORMS["Q4_1"], (9,), behind=padded)
-    assert schedule(func, QUICK_HERE, exact).same_as(func)
+    assert schedule(func, QUICK_HERE, multiply_codes, exact).same_as(func)
 
 
 @pytest.mark.parametrize("dtypes", [("float16", "float32"), ("float32", "float64")], ids=str)
@@ -603,7 +603,7 @@ def test_other_dtypes_are_multiplied_as_floats(dtypes):
     func = joined(
         kernel(form, (N, K)), te.create_prim_func([w, x, nt_matmul(w, x, dtype)], "int64")
     )
-    func = schedule(func, QUICK_HERE, exact=False)
+    func = schedule(func, QUICK_HERE, multiply_codes, exact=False)
     assert not rounds(func)
     matrix, given = random_codes(form), whole(32, 3, K).astype(x_dtype)
     out = tvm.runtime.tensor(np.full((3, N), np.nan, dtype))

@@ -15,7 +15,7 @@ import tvm
 
 from chapters.ch11_a_real_model import recorded
 from chapters.ch11_a_real_model.passes import phases
-from chapters.kit.chat.compiled import cache_dtype, compile_decoder, with_coded_passes
+from chapters.kit.chat.compiled import cache_dtype, compile_decoder, with_shared_tensors
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.model import chat_decoder
 from chapters.kit.chat.perplexity import Reader
@@ -115,7 +115,7 @@ def test_a_step_writes_less_than_the_floats_of_a_matrix(weights, target):
     """All storages together that are planned for it are smaller than the smallest matrix in float32."""
     mod, _ = chat_decoder(weights)
     bounds = {"seq_len": weights.config.context_window_size}
-    passes = with_coded_passes(phases(target, variable_bounds=bounds), target, False)
+    passes = with_shared_tensors(phases(target, variable_bounds=bounds))
     names = [str(one.info.name) for one in passes]
     planned = names.index("KillAfterLastUse")
     with target:

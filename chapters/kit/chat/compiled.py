@@ -5,32 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.ir.transform import Pass
 from tvm.target import Target
 
 from chapters.kit.chat.model import FUNCTIONS, chat_decoder
 from chapters.kit.chat.weights import Weights
 from chapters.kit.pipeline.share_tensors import ShareTensors
-from chapters.kit.quantized.coded_products_on_gpu import ScheduleCodedProductsOnGPU
+from chapters.kit.pipeline.unscheduled import needs_schedule
+from chapters.kit.pipeline.warn_of_fallback import scheduled_by
 from chapters.kit.quantized.dot_products import dot_products
-from chapters.kit.quantized.schedule_coded_products import ScheduleCodedProducts
 
 
-def with_coded_passes(
-    phases: Mapping[str, Sequence[Pass]], target: Target, exact: bool
-) -> list[Pass]:
-    """The passes of `phases` in order, with the one for coded products first among the schedules, and ShareTensors.
-
-    phases: chapter 9's, with chapter 11's passes, which fuse `dequantize` with its readers. exact: for a CPU, see
-    `compile_decoder`. Products on a GPU are always exact.
-    """
-    schedule = list(phases["schedule"])
-    on_cpu = target.kind.name == "llvm"
-    products = (
-        ScheduleCodedProducts(target, exact) if on_cpu else ScheduleCodedProductsOnGPU(target)
-    )
-    schedule.insert(0, products)
+def with_shared_tensors(phases: Mapping[str, Sequence[Pass]]) -> list[Pass]:
+    """The passes of `phases` in order, and ShareTensors behind the memory plan. phases: chapter 11's."""
     memory = list(phases["memory"])
     at = [str(one.info.name) for one in memory].index("KillAfterLastUse")
     memory[at:at] = [
@@ -39,7 +27,7 @@ def with_coded_passes(
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(),
     ]
-    changed = {**phases, "schedule": schedule, "memory": memory}
+    changed = {**phases, "memory": memory}
     return [one for phase in changed.values() for one in phase]
 
 
@@ -61,10 +49,7 @@ def compile_decoder(
     phases: chapter 11's function of this name, in passes.py. exact: products take x in float32, and the cache holds
     float32; without it 8 bits and float16, where the processor has instructions for products of 8 bits.
     """
-    on_gpu = target.kind.name != "llvm"
-    mod, names = chat_decoder(weights, functions, cache_dtype(target, exact), on_gpu)
-    bounds = {"seq_len": weights.config.context_window_size}
-    passes = with_coded_passes(phases(target, variable_bounds=bounds), target, exact)
+    mod, names, passes = _decoder(weights, target, phases, exact, functions)
 
     @tvm.transform.module_pass(opt_level=0, name="chat")
     def pipeline(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
@@ -72,3 +57,30 @@ def compile_decoder(
             return tvm.transform.Sequential(passes)(mod)
 
     return tvm.compile(mod, target, relax_pipeline=pipeline), names
+
+
+def kernel_passes(
+    weights: Weights,
+    target: Target,
+    phases: Callable[..., Mapping[str, Sequence[Pass]]],
+    exact: bool = False,
+) -> dict[str, str]:
+    """{kernel: the name of the pass that scheduled it}, for the decoder that `compile_decoder` compiles.
+
+    A kernel that the model itself brings with its schedule is not in it.
+    """
+    mod, _, passes = _decoder(weights, target, phases, exact, FUNCTIONS)
+    funcs = [(g.name_hint, f) for g, f in mod.functions_items() if isinstance(f, tirx.PrimFunc)]
+    brought = {name for name, func in funcs if not needs_schedule(func)}
+    _, by = scheduled_by(mod, passes, target)
+    return {name: made for name, made in by.items() if name not in brought}
+
+
+def _decoder(
+    weights, target, phases, exact, functions
+) -> tuple[tvm.IRModule, list[str], list[Pass]]:
+    """(the decoder as a module, the names of its parameters, the passes that compile it)."""
+    on_gpu = target.kind.name != "llvm"
+    mod, names = chat_decoder(weights, functions, cache_dtype(target, exact), on_gpu)
+    bounds = {"seq_len": weights.config.context_window_size}
+    return mod, names, with_shared_tensors(phases(target, exact, variable_bounds=bounds))

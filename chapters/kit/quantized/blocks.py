@@ -35,6 +35,11 @@ class Form:
         """The code of weight 0, if the form has no minimum."""
         return 1 << (self.bits - 1)
 
+    @property
+    def words(self) -> int:
+        """The words of a row in a group."""
+        return self.group * self.bits // 32
+
     def shapes(self, n: int, k: int) -> list[tuple[tuple[int, ...], str]]:
         """(shape, dtype) of the codes and of the scales of an (n, k) matrix.
 

@@ -49,6 +49,22 @@ def dot_products(target: Target) -> DotProducts | None:
     return None
 
 
+def in_vectors(lanes: int) -> DotProducts:
+    """The dot products of a processor without an instruction for them: bytes become vectors of int32."""
+
+    def add(sums: Expr, pairs: Sequence[Pair], _bits: int) -> Expr:
+        for codes, x in pairs:
+            for byte in range(4):
+                code = (codes >> T.broadcast(T.int32(8 * byte), lanes)) & T.broadcast(
+                    T.int32(255), lanes
+                )
+                step = (x << T.int32(24 - 8 * byte)) >> T.int32(24)
+                sums = sums + code * T.broadcast(step, lanes)
+        return sums
+
+    return DotProducts(lanes, 4, add)
+
+
 def lanes_of(target: Target) -> int:
     """How many rows of a coded matrix lie side by side: as many as a CPU's register has sums; 1 on a GPU."""
     if target.kind.name != "llvm":

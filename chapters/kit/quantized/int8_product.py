@@ -1,12 +1,13 @@
-"""A product with a matrix of codes, its other operand rounded to 8 bits: sums of integers in groups, then floats.
+"""A product with a matrix of codes, its other operand rounded to 8 bits: what surrounds the loop that multiplies.
 
 Each row of x is cut into the groups of the matrix, and each group is stored as integers from -127 to 127 times a scale
-of its own. The sum over a group is then exact in int32, and becomes a float once.
+of its own. Then the results are computed tile by tile. What computes a tile, chapter 11's `multiply_codes`, is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from tvm import tirx
@@ -48,11 +49,61 @@ class Rows:
         return indices
 
 
-def int8_product(form: Form, n: int, k: int, x_shape: Sequence, dots: DotProducts) -> tirx.PrimFunc:
+@dataclass(frozen=True)
+class Tile:
+    """The results of one panel, `form.lanes` rows of a matrix that lie side by side, for a few rows of x in 8 bits.
+
+    In a group, x is about steps * integers. The buffers, by their dimensions, as TVM's builder reads and writes them:
+
+    codes: int32 (panel, group, word, lane), scales: (panel, group, kind, lane), as `form` stores the matrix; kind 0 is
+    a group's scale and kind 1 its minimum. integers: int8 (row of x, column). steps: float32 (row of x, group).
+    totals: (row of x, group); with a minimum, float32: the step times the sum of the group's integers. Without, int32:
+    what the sum over the group starts from, so that a code counts from `form.zero`. sums: float32 (len(rows), lane),
+    where the results go; they hold anything before.
+    """
+
+    form: Form
+    dots: DotProducts  # how the processor adds up products of bytes
+    codes: tirx.Buffer
+    scales: tirx.Buffer
+    integers: tirx.Buffer
+    steps: tirx.Buffer
+    totals: tirx.Buffer
+    sums: tirx.Buffer
+    panel: Expr  # the panel's number
+    groups: Expr  # their number in a row of the matrix, int64 like all indices
+    rows: Sequence[Expr]  # the numbers of the rows of x; one number may occur twice
+    once: bool  # whether each code is read only once, as in a decode step
+
+    @property
+    def every(self) -> Expr:
+        """All lanes of a buffer, as an index: a load is then a vector, and a store takes one."""
+        return I.ramp(int64(0), 1, self.form.lanes)
+
+    def fetch(self, group: Expr) -> None:
+        """Ask the memory for the codes and scales that are needed some groups after `group`, if they come from there.
+
+        Beyond the last group that is what follows in memory.
+        """
+        if not self.once:  # with many rows, the codes are in a cache when the next rows need them
+            return
+        later, form = group + AHEAD, self.form
+        prefetch(self.scales[self.panel, later, 0, 0])
+        words = CACHE_LINE // (4 * form.lanes) or 1
+        for word in range(0, form.words, words):
+            prefetch(self.codes[self.panel, later, word, 0])
+
+
+Multiply = Callable[[Tile], None]  # writes the loops that fill `sums` of a tile, with TVM's builder
+
+
+def int8_product(
+    form: Form, n: int, k: int, x_shape: Sequence, dots: DotProducts, multiply: Multiply
+) -> tirx.PrimFunc:
     """The kernel (codes, scales, x, result), without blocks inside its root.
 
-    x: float32 of shape `x_shape`, which ends in k; result: the same with n in place of k. Dimensions before the last
-    may be symbolic. The form's lanes are those of `dots`.
+    multiply: fills the sums of a tile. x: float32 of shape `x_shape`, which ends in k; result: the same with n in place
+    of k. Dimensions before the last may be symbolic. The form's lanes are those of `dots`.
     """
     rows = Rows(x_shape)
     few = rows.known and rows.count <= dots.rows
@@ -75,7 +126,13 @@ def int8_product(form: Form, n: int, k: int, x_shape: Sequence, dots: DotProduct
                 tiles = 1 if few else (rows.count + at_once - 1) // at_once
                 with I.serial(int64(0), int64(tiles)) as tile:
                     at = [tile * at_once + one for one in range(at_once)]
-                    _tile(form, dots, codes, scales, stored, panel, groups, at, rows, out)
+                    sums = I.alloc_buffer([at_once, form.lanes], "float32", layout=None)
+                    # rows beyond the last are computed as the last one, and not stored
+                    known = at if few else [tirx.min(row, int64(rows.count) - 1) for row in at]
+                    buffers = codes, scales, stored.values, stored.scales, stored.totals, sums
+                    multiply(Tile(form, dots, *buffers, panel, int64(groups), known, few))
+                    for one, row in enumerate(at):
+                        _store(out, rows, row, panel, sums[one, I.ramp(0, 1, form.lanes)], few)
     return builder.get()
 
 
@@ -112,62 +169,12 @@ def _round(stored: _Rounded, form: Form, x, index: list[Expr], row: Expr, group:
     I.buffer_store(stored.totals, added, [row, group])
 
 
-def _tile(form, dots, codes, scales, stored, panel, groups, at, rows, out) -> None:
-    """The results of one panel of the matrix for the rows of x numbered `at`; those beyond the last are not stored."""
-    lanes = form.lanes
-    every, zero = I.ramp(int64(0), 1, lanes), T.broadcast(T.float32(0), lanes)
-    sums = I.alloc_buffer([len(at), lanes], "float32", layout=None)
-    exact = rows.known and rows.count == len(at)
-    known = at if exact else [tirx.min(row, int64(rows.count) - 1) for row in at]
-    for one in range(len(at)):
-        I.buffer_store(sums, zero, [one, every])
-    with I.serial(int64(0), int64(groups)) as group:
-        if exact:  # few rows: with many, the codes are in a cache when the next rows need them
-            _fetch(form, codes, scales, panel, group + AHEAD)
-        scale, *minimum = (
-            T.cast(scales[panel, group, kind, every], f"float32x{lanes}")
-            for kind in range(1 + form.has_minimum)
-        )
-        for one, row in enumerate(known):
-            exact_sums = T.cast(
-                _group_sums(form, dots, codes, stored, panel, group, row), f"float32x{lanes}"
-            )
-            step = T.broadcast(stored.scales[row, group], lanes)
-            new = sums[one, every] + exact_sums * (scale * step)
-            if form.has_minimum:
-                new = new + minimum[0] * T.broadcast(stored.totals[row, group], lanes)
-            I.buffer_store(sums, new, [one, every])
-    for one, row in enumerate(at):
-        index = [*rows.index(row), I.ramp(panel * lanes, 1, lanes)]
-        if exact:
-            I.buffer_store(out, sums[one, every], index)
-            continue
-        with I.If(row < int64(rows.count)), I.Then():
-            I.buffer_store(out, sums[one, every], index)
-
-
-def _fetch(form: Form, codes, scales, panel: Expr, group: Expr) -> None:
-    """Ask for a group that is needed soon. Beyond the last group that is what follows in memory."""
-    prefetch(scales[panel, group, 0, 0])
-    words = CACHE_LINE // (4 * form.lanes) or 1
-    for word in range(0, form.group * form.bits // 32, words):
-        prefetch(codes[panel, group, word, 0])
-
-
-def _group_sums(form, dots, codes, stored, panel, group, row) -> Expr:
-    """The sums of one group in int32, one per lane, less `zero` times the elements of x if the form has no minimum."""
-    lanes, half = form.lanes, form.group // 2
-    start = T.broadcast(T.int32(0) if form.has_minimum else stored.totals[row, group], lanes)
-    every = I.ramp(int64(0), 1, lanes)
-
-    def steps(first: int) -> Expr:  # four elements of x as one word
-        return T.reinterpret("int32", stored.values[row, I.ramp(group * form.group + first, 1, 4)])
-
-    words = [codes[panel, group, word, every] for word in range(form.group * form.bits // 32)]
-    if form.bits == 8:
-        return dots.add(start, [(word, steps(4 * q)) for q, word in enumerate(words)], 8)
-    mask = T.broadcast(T.int32(0x0F0F0F0F), lanes)
-    four = T.broadcast(T.int32(4), lanes)
-    low = [(word & mask, steps(4 * q)) for q, word in enumerate(words)]
-    high = [((word >> four) & mask, steps(half + 4 * q)) for q, word in enumerate(words)]
-    return dots.add(start, [*low, *high], 4)
+def _store(out, rows: Rows, row: Expr, panel: Expr, value: Expr, few: bool) -> None:
+    """Store the results of a panel for a row of x, unless that is beyond the last."""
+    lanes = value.ty.dtype.lanes
+    index = [*rows.index(row), I.ramp(panel * lanes, 1, lanes)]
+    if few:
+        I.buffer_store(out, value, index)
+        return
+    with I.If(row < int64(rows.count)), I.Then():
+        I.buffer_store(out, value, index)

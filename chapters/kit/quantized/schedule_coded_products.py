@@ -27,18 +27,23 @@ from chapters.kit.pipeline.unscheduled import map_unscheduled
 from chapters.kit.quantized.blocks import Form
 from chapters.kit.quantized.dequantize import form_of
 from chapters.kit.quantized.dot_products import DotProducts, dot_products
-from chapters.kit.quantized.int8_product import Rows, int8_product
+from chapters.kit.quantized.int8_product import Multiply, Rows, int8_product
 
 
 @tvm.transform.module_pass(opt_level=0, name="ScheduleCodedProducts")
 class ScheduleCodedProducts:
-    """Schedules each PrimFunc that unpacks a matrix and multiplies by it, with the epilogue behind the product."""
+    """Schedules each PrimFunc that unpacks a matrix and multiplies by it, with the epilogue behind the product.
 
-    def __init__(self, target: Target, exact: bool = False):
-        self.target, self.exact = target, exact
+    multiply: fills the sums of a tile of codes and integers.
+    """
+
+    def __init__(self, target: Target, multiply: Multiply, exact: bool = False):
+        self.target, self.multiply, self.exact = target, multiply, exact
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        return map_unscheduled(mod, lambda func: schedule(func, self.target, self.exact))
+        return map_unscheduled(
+            mod, lambda func: schedule(func, self.target, self.multiply, self.exact)
+        )
 
 
 class CodedProduct(NamedTuple):
@@ -83,7 +88,7 @@ def _uses(product: tirx.PrimFunc) -> int:
     return count(product.body.block.body, product.params[0])
 
 
-def schedule(func: tirx.PrimFunc, target: Target, exact: bool) -> tirx.PrimFunc:
+def schedule(func: tirx.PrimFunc, target: Target, multiply: Multiply, exact: bool) -> tirx.PrimFunc:
     """`func` with a schedule and marked as scheduled, if it is a coded product with an epilogue; or `func` itself."""
     parts = coded_product(func)
     if parts is None:
@@ -102,7 +107,7 @@ def schedule(func: tirx.PrimFunc, target: Target, exact: bool) -> tirx.PrimFunc:
     if dots and floats and dots.lanes == parts.form.lanes:
         if behind:
             _vectors(sch, behind[-1], target)
-        func = _with_int8_product(sch.mod["main"], parts, dots)
+        func = _with_int8_product(sch.mod["main"], parts, dots, multiply)
     else:
         _in_floats(sch, unpack, parts, target)
         func = sch.mod["main"]
@@ -121,11 +126,11 @@ def _vectors(sch: Schedule, block: SBlockRV, target: Target) -> None:
 
 
 def _with_int8_product(
-    func: tirx.PrimFunc, parts: CodedProduct, dots: DotProducts
+    func: tirx.PrimFunc, parts: CodedProduct, dots: DotProducts, multiply: Multiply
 ) -> tirx.PrimFunc:
     """`func` with the blocks that unpack and multiply replaced by the loops of `int8_product`."""
     (n, k) = (int(extent) for extent in parts.weights.shape)
-    made = int8_product(parts.form, n, k, list(parts.x.shape), dots)
+    made = int8_product(parts.form, n, k, list(parts.x.shape), dots, multiply)
     buffers = (parts.codes, parts.scales, parts.x, parts.sums)
     inner = substitute(made.body.block, dict(zip(made.params, buffers, strict=True)))
     root = func.body.block

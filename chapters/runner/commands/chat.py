@@ -43,6 +43,17 @@ def arguments(parser) -> None:
     parser.add_argument(
         "--exact", action="store_true", help="keep activations and cache in float32"
     )
+    parser.add_argument(
+        "--without",
+        metavar="N.M",
+        default="",
+        help="with this exercise's answer replaced by nothing: shows what it is worth",
+    )
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="first print whose code made each kernel, and its share of the time",
+    )
     add_device_options(parser)
 
 

@@ -1,0 +1,93 @@
+"""Measures what each answer is worth: `python -m chapters.ch11_a_real_model.bench_answers [--threads N]`.
+
+The chat's model is compiled with all answers, and once without each exercise that `chat --without` takes. Their decode
+steps run in turns, and the median of each counts. The results file is read by this chapter's page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Mapping
+
+from chapters.ch11_a_real_model.answers import MULTIPLY, PASSES_OF
+from chapters.kit.bench.results import SourcedTable, load, made_with, save
+from chapters.kit.draw.table import Table
+from chapters.kit.machine import processors
+from chapters.program import run_program
+
+NAME = "ch11_answers"
+COMMAND = "python -m chapters.ch11_a_real_model.bench_answers"
+ALL = "with all answers"
+ROUNDS, CONTEXT = 15, 100
+# exercises with the same passes are measured once
+EXERCISES = ("11.5", MULTIPLY, "3", "4", "7", "9.1", "9.5")
+
+
+def measure(rounds: int = ROUNDS) -> dict[str, float]:
+    """Return the seconds of a decode step after CONTEXT tokens: {ALL or an exercise: the median of `rounds` rounds}."""
+    from chapters.ch11_a_real_model.passes import compiled
+    from chapters.kit.chat.gguf_file import read_gguf
+    from chapters.kit.chat.model_cache import fetch_model
+    from chapters.kit.chat.packed_weights import PackedWeights
+    from chapters.kit.chat.run_decoder import ChatModel
+    from chapters.kit.chat.weights import read_config
+
+    file = read_gguf(fetch_model())
+    config = read_config(file)
+    models, tokens = {}, [one % 1000 + 2 for one in range(CONTEXT)]
+    for name in (ALL, *EXERCISES):
+        decoder = compiled(file, config, exact=False, without="" if name == ALL else name)
+        weights = PackedWeights(file, config, decoder.lanes)
+        models[name] = ChatModel(decoder.executable, weights, decoder.names, decoder.cache)
+        models[name].feed(tokens)
+    taken: dict[str, list[float]] = {name: [] for name in models}
+    for _ in range(rounds):
+        for name, model in models.items():
+            model.length, start = CONTEXT, time.perf_counter()
+            model.feed(tokens[:1])
+            taken[name].append(time.perf_counter() - start)
+    return {name: statistics.median(seconds[1:]) for name, seconds in taken.items()}
+
+
+def table_of(measured: Mapping) -> Table:
+    """One row per exercise, the one that is worth most first."""
+    seconds = measured["seconds"]
+    rows = []
+    for name in sorted(seconds, key=seconds.get):
+        passes = ", ".join(PASSES_OF.get(name, ("`multiply_codes`",) if name == MULTIPLY else ()))
+        rate, slower = 1 / seconds[name], seconds[name] / seconds[ALL]
+        rows.append(
+            (name if name == ALL else f"without {name}", passes, f"{rate:.3g}", f"{slower:,.1f}")
+        )
+    note = (
+        f"A decode step after {measured['context']} tokens, with {measured['threads']} threads. Without an exercise, "
+        "the passes of the second column are left out; without 11.7, one weight is multiplied at a time."
+    )
+    return Table(("compiled", "what is missing", "tokens/s", "times as long"), rows, note)
+
+
+def show_results() -> SourcedTable:
+    """Return the table from its results file, for a page."""
+    results = load(NAME)
+    if results is None:
+        return SourcedTable(None, f"Not yet measured: `{COMMAND}` does it on your machine.")
+    return SourcedTable(table_of(results["measured"]), made_with(results))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog=COMMAND, description="what each answer is worth")
+    parser.add_argument("--threads", type=int, default=processors(), help="all cores, if not given")
+    options = parser.parse_args()
+    os.environ["TVM_NUM_THREADS"] = str(options.threads)  # read when TVM starts its threads
+    measured = {"threads": options.threads, "context": CONTEXT, "seconds": measure()}
+    print(table_of(measured))
+    print(f"\nSaved in {save(NAME, measured, COMMAND)}.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run_program(main))

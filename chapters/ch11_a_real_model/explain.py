@@ -1,0 +1,73 @@
+"""`python -m chapters chat --explain`: whose code made each kernel of a decode step, and its share of the time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from functools import partial
+
+from chapters.ch11_a_real_model.answers import exercise_of
+from chapters.ch11_a_real_model.passes import phases
+from chapters.kit.chat.compiled import kernel_passes
+from chapters.kit.chat.gguf_file import GGUF
+from chapters.kit.chat.run_decoder import ChatModel
+from chapters.kit.chat.weights import Weights
+from chapters.kit.decoder.llama_config import LlamaConfig
+from chapters.kit.draw.table import Table
+from chapters.kit.machine import llvm_host
+from chapters.kit.quantized.dot_products import lanes_of
+from chapters.runner.earlier import whose
+
+STEPS = 30
+GIVEN = "given"
+
+
+def explain(
+    model: ChatModel, file: GGUF, config: LlamaConfig, exact: bool, without: str, token: int
+) -> Table:
+    """One row per kernel of a decode step: how often it runs, its share of the time, and whose code made it.
+
+    The pass is the one that scheduled the kernel. model: the compiled decoder of `file`; it reads `token`.
+    """
+    target = llvm_host()["target"]
+    weights = Weights(file, config, lanes_of(target))
+    by = kernel_passes(weights, target, partial(phases, without=without), exact)
+    seconds, calls = step_times(model, token)
+    total, rows, shares = sum(seconds.values()), [], defaultdict(float)
+    for name in sorted(seconds, key=seconds.get, reverse=True):
+        made = by.get(name, GIVEN)
+        exercise = exercise_of(made)
+        owner = f"{whose(int(exercise.split('.')[0]))} ({exercise})" if exercise else GIVEN
+        shares[owner] += seconds[name] / total
+        rows.append((name, str(calls[name]), f"{seconds[name] / total:.1%}", made, owner))
+    note = "; ".join(
+        f"{owner}: {share:.0%}" for owner, share in sorted(shares.items(), key=lambda one: -one[1])
+    )
+    heads = ("kernel", "runs per token", "share of its time", "made by", "whose code")
+    return Table(heads, rows, f"Of the time in kernels, {note}.")
+
+
+def step_times(model: ChatModel, token: int) -> tuple[dict[str, float], dict[str, int]]:
+    """(seconds of each kernel in the median step, how often it runs in one)."""
+    starts: list[float] = []
+    found: dict[str, list[float]] = defaultdict(list)
+
+    def note(_func, name, before, _result, *_args) -> int:
+        if before:
+            starts.append(time.perf_counter())
+        else:
+            found[str(name)].append(time.perf_counter() - starts.pop())
+        return 0
+
+    at, steps = model.length, []
+    for _ in range(STEPS):
+        model.length = at  # the same step each time
+        model.vm["set_instrument"](note)
+        model.feed([token])
+        model.vm["set_instrument"](None)
+        steps.append({name: taken for name, taken in found.items() if not name.startswith("vm.")})
+        found = defaultdict(list)
+    calls = {name: len(taken) for name, taken in steps[-1].items()}
+    seconds = {name: statistics.median(sum(one[name]) for one in steps) for name in calls}
+    return seconds, calls
