@@ -1,5 +1,5 @@
-"""What chapter 1 provides: names of calls, sizes of tensors, lowering to kernels, two questions that tell a rewrite
-where it must not fire, the module of exercise 1.6 and the careless pass of exercise 1.7.
+"""What chapter 1 provides: names of calls, sizes of tensors, lowering to kernels, the module of exercise 1.6 and the
+careless pass of exercise 1.7.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from tvm.relax.dpl import is_op, rewrite_call, wildcard
 from tvm.relax.expr_functor import PyExprVisitor
 
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.ir.relax_effects import IN_PLACE, calls_in
+from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.pipeline.planned_storage import evaluate
 from chapters.kit.pipeline.scoreboard import Row
 
@@ -125,28 +125,6 @@ def _refuse_without_kernel(call: relax.Call) -> None:
             f"{call.op.name} on ({given}) was not lowered to a kernel, so its launches cannot be "
             "counted: give its tensors a known shape, symbolic or not."
         )
-
-
-# --- where a rewrite must stay out ----------------------------------------------------------------
-
-
-def left_its_block(var: relax.Var, bound: relax.Expr) -> bool:
-    """Return whether `var` is an output of a dataflow block whose value, `bound`, uses inner variables.
-
-    An inner variable is a DataflowVar, which is visible in its own block only. An output of the block is an ordinary
-    Var, which is visible after it. free_vars gives the variables that an expression uses and does not define.
-    """
-    inner = any(isinstance(used, relax.DataflowVar) for used in relax.analysis.free_vars(bound))
-    return inner and not isinstance(var, relax.DataflowVar)
-
-
-def may_overwrite(func: relax.Function) -> bool:
-    """Return whether a call in `func` may write into one of its arguments.
-
-    If so, x may have changed between the inner transpose and the outer one, and must not be read after that.
-    """
-    operators = (call.op.name for call in calls_in(func) if isinstance(call.op, Op))
-    return any(name in IN_PLACE for name in operators) or relax.analysis.contains_impure_call(func)
 
 
 # --- exercises 1.6 and 1.7 ------------------------------------------------------------------------

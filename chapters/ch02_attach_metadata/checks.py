@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from itertools import chain, combinations, product
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import tvm
 from tvm import relax
 
+from chapters.ch02_attach_metadata.given import (
+    CALLS,
+    LEAST_CAPTURED,
+    MOST_BYTES,
+    MOST_GRAPHS,
+    Reached,
+    measure_attributes,
+)
 from chapters.checking import expect
 from chapters.checking.attributes import attaches, attributes, plain
 from chapters.checking.expect import Section
@@ -17,7 +24,6 @@ from chapters.checking.judge import observe_pass
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
-from chapters.kit.pipeline.captured_kernels import captured
 from chapters.kit.pipeline.planned_storage import planned
 from chapters.runner.failure import CheckFailed
 from solutions.ch02_attach_metadata import attach_support_info as reference
@@ -26,10 +32,10 @@ LESSON = "chapters/ch02_attach_metadata/lesson.md"
 HOW = Section(LESSON, "How it works")
 NOT_FIRE = Section(LESSON, "When it must not fire")
 READERS = Section(LESSON, "See it")
+WHY = Section(LESSON, "Why these passes exist")
 OUTSIDE = Section(LESSON, "A name for the outside")
-GRAPHS = Section(LESSON, "What a CUDA graph needs")
 SAME = Section(LESSON, "The same function, or another?")
-PACKED_CALLS = Section(LESSON, "Calls of functions outside the module")
+GRAPHS = Section(LESSON, "What a CUDA graph needs")
 OUR_READER = Section(LESSON, "A reader of our own")
 MEASURE = Section(LESSON, "Measure it")
 BREAK = Section(LESSON, "Break it")
@@ -37,12 +43,6 @@ A_PASS = Section("chapters/ch01_walk_the_ir/lesson.md", "A pass is a function")
 
 BOUNDS = "tir_var_upper_bound"
 NON_NEGATIVE = "tir_non_negative_var"
-PLAN_OUTPUT = "relax.memory_plan_dynamic_func_output"
-HINTS = "relax.rewrite_cuda_graph.capture_symbolic_vars"
-STAGES = "pipeline_parallel_stages"
-FACTOR = "seqlen_padding_factor"
-
-LIMITS = {"test_2_8_agrees_with_the_compiler": 60}
 
 
 # --- modules to attach to -------------------------------------------------------------------------
@@ -329,148 +329,92 @@ def observe_2_2(impl):
 
 # --- 2.3 ------------------------------------------------------------------------------------------
 
-
-def test_2_3_returns_a_new_module(impl) -> None:
-    """the module it was given is unchanged, and the returned one has the attribute; run again it changes nothing"""
-    for mod in (Mixed, _elementwise("n")):
-        a_pass = impl.AttachMemoryPlanAttr()
-        _attaches(a_pass, mod, "AttachMemoryPlanAttr", lambda _name: {PLAN_OUTPUT: True})
-        is_registered(a_pass, "AttachMemoryPlanAttr")
+_measured: dict[str, Reached] = {}  # by the answer, as every check asks for all of it
 
 
-def test_2_3_passes_the_compilers_own_test(impl) -> None:
-    """TVM's own test for passes, testing.immutable_module, accepts it"""
-    with tvm.transform.PassContext(config={"testing.immutable_module": True}):
-        result = impl.AttachMemoryPlanAttr()(Mixed.clone())
-    expect.returns_module(result, "AttachMemoryPlanAttr")
+def _reached(impl) -> Reached:
+    chosen = impl.choose_attributes()
+    wanted = 'a dict such as {"batch_decode": {"tir_var_upper_bound": {"batch_size": 3}}}'
+    expect.returns(chosen, dict, "choose_attributes", "a dict", expected=wanted)
+    expect.that(
+        all(name in CALLS and isinstance(attrs, Mapping) for name, attrs in chosen.items()),
+        "Your choose_attributes does not return a dict of attributes for each function.",
+        expected=f"{wanted}; the functions are {', '.join(CALLS)}",
+        yours=repr(chosen)[:200],
+    )
+    for attrs in chosen.values():
+        for key, value in attrs.items():
+            expect.that(
+                isinstance(value, bool | int | str | list | tuple | dict),
+                f"TVM cannot keep the value of your attribute `{key}`.",
+                expected="a number, a bool, a text, a list or a dict",
+                yours=f"{value!r}, a {type(value).__name__}",
+            )
+    key = repr(chosen)
+    if key not in _measured:
+        _measured[key] = measure_attributes(chosen)
+    return _measured[key]
 
 
-def test_2_3_the_output_is_planned(impl) -> None:
-    """with it, the planner plans every tensor of the decoder"""
-    before = planned(_batch_decode())
-    after = planned(impl.AttachMemoryPlanAttr()(_batch_decode()))
-    what = "After your pass, the planner still leaves an output of batch_decode to be allocated at run time."
-    READERS.that(before.unplanned and not after.unplanned, what, yours=str(after))
+def _reaches(
+    impl, fulfilled: Callable[[Reached], bool], what: str, why: str, read: Section
+) -> None:
+    reached = _reached(impl)
+    read.that(fulfilled(reached), what, yours=str(reached), why=why)
 
 
-def observe_2_3(impl):
-    return _observe(impl.AttachMemoryPlanAttr, Mixed, _elementwise("n"))
-
-
-# --- 2.4 ------------------------------------------------------------------------------------------
-
-
-def _attaches_hints(a_pass: Callable, hints: dict[str, list[str]]) -> None:
-    whose = "AttachCUDAGraphSymbolicCaptureHints"
-    _attaches(a_pass, Mixed, whose, lambda name: {HINTS: hints[name]} if name in hints else {})
-    is_registered(a_pass, "AttachCUDAGraphCaptureHints")
-
-
-def _hint(impl, hints: dict) -> tvm.transform.Pass:
-    return impl.AttachCUDAGraphSymbolicCaptureHints(hints)
-
-
-def test_2_4_attaches_to_the_named_functions(impl) -> None:
-    """each Relax function that has hints gets its own, in their order; the others get none"""
-    hints = {"decode_step": ["n", "m"], "helper": ["n"], "prefill": ["n"]}
-    for given in (hints, {"decode_step": ["m", "n"]}):
-        _attaches_hints(_hint(impl, given), given)
-
-
-def test_2_4_ignores_functions_that_are_not_there(impl) -> None:
-    """a hint for a function that the model does not have is not an error"""
-    for hints in ({}, {"batch_decode": ["batch_size"]}, {"sampler": ["n"], "decode": ["n"]}):
-        _attaches_hints(_hint(impl, hints), hints)
-
-
-def test_2_4_keeps_its_own_hints(impl) -> None:
-    """changing the caller's dict and lists afterwards does not change the pass"""
-    hints = {"decode": ["n"]}
-    a_pass = _hint(impl, hints)
-    hints["decode"].append("m")
-    hints["helper"] = ["n"]
-    _attaches_hints(a_pass, {"decode": ["n"]})
-
-
-def test_2_4_more_kernels_are_captured(impl) -> None:
-    """with bounds attached, the hints let RewriteCUDAGraph capture most of the decoder"""
-    sizes = {"batch_size": 8, "context_window": 64}
-    bounded = _bounded(_batch_decode(), sizes)
-    before = captured(bounded, "batch_decode")
-    after = captured(_hint(impl, {"batch_decode": list(sizes)})(bounded), "batch_decode")
-    GRAPHS.that(
-        2 * after.captured > after.kernels and after.captured > before.captured,
-        "With your hints, RewriteCUDAGraph captures no more of batch_decode than without them.",
-        expected=f"more than half of its {before.kernels} kernels",
-        yours=f"{after.captured} with the hints, {before.captured} without",
+def test_2_3_no_bound_lies(impl) -> None:
+    """no call has a size that is larger than its bound"""
+    _reaches(
+        impl,
+        lambda reached: not reached.lies,
+        "A call exceeds a bound that you attached.",
+        "The planner reserves storage for the bound. A call with a larger size does not fit, or fits only by chance.",
+        BREAK,
     )
 
 
-def observe_2_4(impl):
-    def aliased() -> Callable:
-        hints = {"decode": ["n"]}
-        a_pass = _hint(impl, hints)
-        hints["decode"].append("m")
-        return a_pass
+def test_2_3_allocates_little(impl) -> None:
+    """the largest calls of both functions allocate few bytes"""
+    _reaches(
+        impl,
+        lambda reached: reached.bytes <= MOST_BYTES,
+        f"The largest calls of the two functions allocate more than {MOST_BYTES:,} bytes.",
+        "A bound larger than needed reserves too much. For a size without a bound, the planner cannot compare "
+        "storages, and reuses fewer. planned(mod) shows the storages of each function.",
+        WHY,
+    )
 
+
+def test_2_3_captures_enough(impl) -> None:
+    """most launches come from graphs"""
+    _reaches(
+        impl,
+        lambda reached: reached.captured >= LEAST_CAPTURED,
+        f"Less than {LEAST_CAPTURED:.0%} of the launches are replayed from CUDA graphs.",
+        "A kernel whose tensors have a symbolic size needs a bound and a hint for it.",
+        GRAPHS,
+    )
+
+
+def test_2_3_records_few_graphs(impl) -> None:
+    """few graphs are recorded for these calls"""
+    _reaches(
+        impl,
+        lambda reached: reached.graphs <= MOST_GRAPHS,
+        f"More than {MOST_GRAPHS} graphs are recorded for these calls.",
+        "A graph is recorded once for each combination of the sizes that its kernels use. Recording costs time and "
+        "memory, which only replays pay back.",
+        GRAPHS,
+    )
+
+
+def observe_2_3(impl):
     return [
-        *_observe(lambda: _hint(impl, {"decode_step": ["n", "m"], "prefill": ["n"]}), Mixed),
-        *_observe(lambda: _hint(impl, {"batch_decode": ["n"]}), Mixed),
-        *_observe(aliased, Mixed),
-    ]
-
-
-# --- 2.5 ------------------------------------------------------------------------------------------
-
-ENTRY_POINTS = {
-    f"{batch}{phase}{suffix}"
-    for batch in ("", "batch_")
-    for phase in ("prefill", "decode", "verify")
-    for suffix in ("", "_to_last_hidden_states")
-} - {"verify", "verify_to_last_hidden_states"}
-
-NO_ENTRY_POINTS = (
-    "embed",
-    "get_logits",
-    "create_kv_cache",
-    "batch_select_last_hidden_states",
-    "batch_get_logits",
-    "prefill_with_images",
-    "decode_step",
-    "predecode",
-    "verify",
-)
-
-
-def _many_functions() -> tvm.IRModule:
-    names = chain(sorted(ENTRY_POINTS), NO_ENTRY_POINTS)
-    functions = (f'def {name}(x: ("n", 16)):\n    out = R.exp(x)\n' for name in names)
-    return relax_module("".join(functions))
-
-
-def _attaches_stages(a_pass: Callable, stages: int, mod: tvm.IRModule) -> None:
-    whose, marked = "AttachPipelineParallelStages", {STAGES: stages}
-    _attaches(a_pass, mod, whose, lambda name: marked if name in ENTRY_POINTS else {})
-    is_registered(a_pass, whose)
-
-
-def test_2_5_marks_the_ten_entry_points(impl) -> None:
-    """attaches to the ten entry points, and to no other function, whatever its name begins with"""
-    for stages in (1, 4):
-        a_pass = impl.AttachPipelineParallelStages(stages)
-        _attaches_stages(a_pass, stages, _many_functions())
-
-
-def test_2_5_leaves_a_kernel_of_that_name(impl) -> None:
-    """a PrimFunc that is called prefill has no stages"""
-    a_pass = impl.AttachPipelineParallelStages(3)
-    _attaches_stages(a_pass, 3, Mixed)
-
-
-def observe_2_5(impl):
-    return [
-        *_observe(lambda: impl.AttachPipelineParallelStages(4), _many_functions()),
-        *_observe(lambda: impl.AttachPipelineParallelStages(3), Mixed),
+        lambda: _reached(impl).lies,
+        lambda: _reached(impl).bytes,
+        lambda: _reached(impl).captured,
+        lambda: _reached(impl).graphs,
     ]
 
 
@@ -479,7 +423,7 @@ def observe_2_5(impl):
 
 FOUR = 'R.Tensor((4,), "float32")'
 
-# calls only: the warm-up
+# calls only
 STRAIGHT = relax_module("""
 def main(x: (3, 16), w: (16, 16)):
     a = R.exp(x)
@@ -616,7 +560,7 @@ def test_2_6_one_stage(impl) -> None:
 
 
 def test_2_6_calls_only(impl) -> None:
-    """the warm-up: a function of calls, without second names, tuples, branches and inner functions"""
+    """a function of calls, without second names, tuples, branches and inner functions"""
     why = "Stage 1 uses b in its first binding and a in its second. It is given x and w, which are parameters."
     _crosses(impl, STRAIGHT, "c", {"a": (0, 1), "b": (0, 1)}, why)
     why = "Stage 2 uses a, computed in stage 0, and c, computed in stage 1."
@@ -714,188 +658,7 @@ def _observe_plain_2_6(impl):
     ]
 
 
-# --- 2.7 ------------------------------------------------------------------------------------------
-
-GEMM = "cutlass.groupwise_scaled_gemm_e4m3fn_e4m3fn"
-BMM = "cutlass.groupwise_scaled_bmm_e4m3fn_e4m3fn"
-
-
-def _target(arch: str) -> tvm.target.Target:
-    return tvm.target.Target({"kind": "cuda", "arch": arch})
-
-
-SM_100A = _target("sm_100a")
-
-
-def _calling(
-    kernel: str, private: bool = False, inside_if: bool = False, dps: bool = True
-) -> tvm.IRModule:
-    """A module with a PrimFunc, a harmless function, and one that calls `kernel`, by call_dps_packed if `dps`."""
-    x = relax.Var("x", relax.TensorType((4, 8), "float32"))
-    choose = relax.Var("choose", relax.TensorType((), "bool"))
-    if dps:
-        call = relax.op.call_dps_packed(kernel, [x], out_ty=x.ty)
-    else:
-        call = relax.op.call_pure_packed(kernel, x, ty_args=x.ty)
-    builder = relax.BlockBuilder()
-    with builder.function("quantized", [x, choose], private=private):
-        if inside_if:
-            call = relax.If(choose, relax.op.exp(relax.op.add(call, x)), x)
-        builder.emit_func_output(builder.emit(call))
-    mod = Mixed.clone()
-    mod.update(builder.get())
-    return mod
-
-
-def _filled(impl, mod: tvm.IRModule, before: dict, target: tvm.target.Target = SM_100A) -> dict:
-    """What the pass for `target` makes of the metadata `before`; it leaves `mod` as it is."""
-    whose, metadata = "AttachSequenceLengthPaddingFactor", dict(before)
-    a_pass = impl.AttachSequenceLengthPaddingFactor(target, metadata)
-    result = expect.apply(a_pass, mod, whose)
-    HOW.same_ir(
-        result, mod, f"Your {whose} changed the IR.", why="Its output is the dict `metadata`."
-    )
-    is_registered(a_pass, whose)
-    return metadata
-
-
-def test_2_7_notes_the_factor(impl) -> None:
-    """on sm_100a, either kernel needs a multiple of 4; other entries of the dict stay"""
-    why = (
-        "The entry belongs into the dict `metadata` that the pass was given, because the caller keeps that dict. The "
-        "kernel's name is the `global_symbol` of the first argument of a call of `relax.call_dps_packed`."
-    )
-    before, after = {"model_type": "llama"}, {"model_type": "llama", FACTOR: 4}
-    for target in (SM_100A, tvm.target.Target("nvidia/nvidia-b100")):
-        for name in (GEMM, BMM):
-            what = f"Your pass left the wrong metadata for a module that calls {name} on sm_100a."
-            filled = _filled(impl, _calling(name), before, target)
-            PACKED_CALLS.equal(filled, after, what, why=why)
-
-
-def test_2_7_finds_every_call(impl) -> None:
-    """a call in a private function or inside an `if` counts"""
-    why = (
-        "The kernel needs padding wherever it is called from. Visit every Relax function of the module, private "
-        "ones too. A visitor goes into branches by itself."
-    )
-    for private, inside_if, place in (
-        (True, False, "in a private function"),
-        (False, True, "in a branch of an `if`"),
-        (True, True, "in a private function in a branch of an `if`"),
-    ):
-        filled = _filled(impl, _calling(GEMM, private, inside_if), {})
-        PACKED_CALLS.equal(
-            filled, {FACTOR: 4}, f"Your pass did not find the call {place}.", why=why
-        )
-
-
-def test_2_7_leaves_other_targets(impl) -> None:
-    """other targets, other kernels: the dict stays as it is"""
-    why = "On other targets the kernel takes any number of tokens. Padding would waste work in every call."
-    for target in (_target("sm_90a"), _target("sm_100"), tvm.target.Target("llvm")):
-        what = f"Your pass filled metadata for the target {target}."
-        NOT_FIRE.equal(_filled(impl, _calling(GEMM), {}, target), {}, what, why=why)
-    for name in ("cutlass.group_gemm", GEMM + "_v2", "runtime.sampler"):
-        what = f"Your pass changed metadata for the kernel {name}, which is not in PADDED_KERNELS."
-        why = "This kernel takes any number of tokens. Padding would waste work in every call."
-        NOT_FIRE.equal(_filled(impl, _calling(name), {FACTOR: 6}), {FACTOR: 6}, what, why=why)
-
-
-def test_2_7_plain_call_of_the_kernel(impl) -> None:
-    """a call through R.call_pure_packed does not count"""
-    why = (
-        "With call_dps_packed the caller allocates the output, so it must know to pad it. With call_pure_packed the "
-        "kernel returns a tensor of its own."
-    )
-    what = "Your pass counted a call through R.call_pure_packed."
-    NOT_FIRE.equal(_filled(impl, _calling(GEMM, dps=False), {}), {}, what, why=why)
-
-
-def test_2_7_keeps_the_factor_that_was_there(impl) -> None:
-    """a factor already there is kept: the result is a multiple of both"""
-    why = "Another pass wrote the first factor, because another kernel needs it."
-    for before, after in ((6, 12), (8, 8), (1, 4), (3, 12)):
-        what = f"Your pass left a wrong factor. {before} was there, and 4 is needed: take the least common multiple."
-        for there in (before, after):  # a second run finds what the first one left
-            filled = _filled(impl, _calling(BMM), {FACTOR: there})
-            NOT_FIRE.equal(filled, {FACTOR: after}, what, why=why)
-
-
-def observe_2_7(impl):
-    cases = [
-        ("sm_100a", _calling(GEMM), {"model_type": "llama"}),
-        ("sm_100a", _calling(GEMM, private=True), {}),
-        ("sm_100a", _calling(GEMM, inside_if=True), {}),
-        ("sm_100a", _calling(GEMM + "_v2"), {}),
-        ("sm_100a", _calling("cutlass.group_gemm"), {}),
-        ("sm_100a", _calling("runtime.sampler"), {}),
-        ("sm_90a", _calling(BMM), {}),
-        ("sm_100a", _calling(GEMM, dps=False), {}),
-        ("sm_100a", _calling(BMM), {FACTOR: 6}),
-    ]
-
-    def look(arch: str, mod: tvm.IRModule, metadata: dict) -> str:
-        filled = dict(metadata)
-        impl.AttachSequenceLengthPaddingFactor(_target(arch), filled)(mod.clone())
-        return str(filled)
-
-    def names() -> list[str]:
-        calls = impl.PackedCalls()
-        for func in _calling(GEMM).functions.values():
-            if isinstance(func, relax.Function):
-                calls.visit_expr(func)
-        return sorted(calls.names)
-
-    return [names, *(lambda case=case: look(*case) for case in cases)]
-
-
-# --- 2.8, 2.9, 2.10 -------------------------------------------------------------------------------
-
-
-def _subsets(names: tuple[str, ...]) -> list[frozenset[str]]:
-    sizes = range(len(names) + 1)
-    return [frozenset(c) for size in sizes for c in combinations(names, size)]
-
-
-def _compiler_captures(dims: frozenset, hints: frozenset, bounds: frozenset, flag: bool) -> bool:
-    mod = _elementwise(*sorted(dims))
-    func = mod["main"].with_attr(BOUNDS, {name: 64 for name in bounds})
-    mod["main"] = func.with_attr(HINTS, sorted(hints))
-    return captured(mod, "main", flag).captured > 0
-
-
-def _choices() -> list[tuple]:
-    """Every choice of dimensions, hints and bounds, each a set of names, and of the flag."""
-    return list(product(*[_subsets(("m", "n"))] * 3, (False, True)))
-
-
-def test_2_8_agrees_with_the_compiler(impl) -> None:
-    """for every combination of dimensions, hints, bounds and flag, the answer is RewriteCUDAGraph's"""
-    for dims, hints, bounds, flag in _choices():
-        yours = impl.is_captured(set(dims), set(hints), set(bounds), flag)
-        right = _compiler_captures(dims, hints, bounds, flag)
-        if bool(yours) != right:
-            given = ", ".join(
-                f"{name} {set(names) or 'none'}"
-                for name, names in (("dims", dims), ("hints", hints), ("bounds", bounds))
-            )
-            raise GRAPHS.failed(
-                f"Your is_captured says {yours!r}, and RewriteCUDAGraph captures {'kernels' if right else 'nothing'}.",
-                expected=f"{right} for {given}, use_cuda_graph {flag}: the check has just run it",
-                yours=repr(yours),
-                why="In every replay, a captured kernel must find its tensors at the same addresses and with the same "
-                "sizes. A bound fixes the addresses of tensors with a symbolic dimension, and a hint allows one "
-                "graph per value of it. Without symbolic dimensions, neither is needed.",
-            )
-
-
-def observe_2_8(impl):
-    def answers(symbolic: bool) -> str:
-        chosen = [choice for choice in _choices() if bool(choice[0]) == symbolic]
-        return str([bool(impl.is_captured(*map(set, c[:3]), c[3])) for c in chosen])
-
-    return [lambda: answers(True), lambda: answers(False)]
+# --- 2.9, 2.10 ----------------------------------------------------------------------------------
 
 
 LARGEST = (

@@ -1,14 +1,23 @@
-"""Code that chapter 2 provides: names that its passes look for, and notes on the tensors that stages compute."""
+"""Code that chapter 2 provides: names that its passes look for, notes on the tensors that stages compute, the calls for
+which exercise 2.3 chooses attributes, and the pass whose output is not in the IR.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
+from math import lcm
+from typing import Any
 
+import tvm
 from tvm import relax, tirx
+from tvm.relax.expr_functor import PyExprVisitor, visitor
 
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.draw.table import Table
 from chapters.kit.ir.relax_effects import bindings_of
-from chapters.kit.pipeline.planned_storage import evaluate, tensor_bytes
+from chapters.kit.pipeline.captured_kernels import captured, sizes_of_graphs
+from chapters.kit.pipeline.planned_storage import evaluate, planned, tensor_bytes
 
 # The functions that run layers of the model when a serving engine calls them. These can be cut into stages.
 ENTRY_POINTS = (
@@ -119,3 +128,133 @@ def require_bound(func: relax.Function, starts: Sequence[relax.Var]) -> None:
             f"No binding of the function binds {', '.join(unknown)}, so no stage begins there: "
             "give variables of `bindings_of(func.body)`, the objects themselves."
         )
+
+
+# --- the calls for which exercise 2.3 chooses attributes ------------------------------------------
+
+# One minute of a server: for each function, how many calls with which batch_size, context_window and seq_len. The
+# server makes its caches longer in steps of 16 positions.
+MINUTE = {
+    "batch_prefill": [
+        (1, 1, 16, 7),
+        (1, 2, 16, 12),
+        (1, 1, 32, 24),
+        (1, 2, 32, 19),
+        (1, 1, 48, 15),
+        (1, 1, 64, 9),
+    ],
+    "batch_decode": [(6, 1, 16), (8, 3, 16), (10, 3, 32), (14, 8, 32), (12, 8, 48), (10, 8, 64)],
+}
+NAMES = ("batch_size", "context_window", "seq_len")
+# by function: (how many calls, the sizes in each of them)
+CALLS: Mapping[str, list[tuple[int, dict[str, int]]]] = {
+    function: [
+        (n, {**dict(zip(NAMES, sizes, strict=False)), "vocab_size": 500}) for n, *sizes in calls
+    ]
+    for function, calls in MINUTE.items()
+}
+MOST_BYTES, MOST_GRAPHS, LEAST_CAPTURED = 1_250_000, 30, 0.65
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What attributes do for the calls of CALLS.
+
+    lies: one text per bound that a call exceeds. bytes: what the largest call of each function allocates, added up.
+    captured: the share of all kernel launches that are replayed from a CUDA graph. graphs: how many are recorded.
+    """
+
+    lies: tuple[str, ...]
+    bytes: int
+    captured: float
+    graphs: int
+
+    def __str__(self) -> str:
+        return str(self.table())
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+    def table(self) -> Table:
+        rows = [
+            ("bounds that a call exceeds", "; ".join(self.lies) or "none", "none"),
+            ("bytes allocated", f"{self.bytes:,}", f"at most {MOST_BYTES:,}"),
+            ("launches from graphs", f"{self.captured:.1%}", f"at least {LEAST_CAPTURED:.0%}"),
+            ("graphs recorded", self.graphs, f"at most {MOST_GRAPHS}"),
+        ]
+        return Table(("", "reached", "goal"), rows)
+
+
+def measure_attributes(chosen: Mapping[str, Mapping[str, Any]]) -> Reached:
+    """Attach `chosen`, the attributes of each function of CALLS by name, to the tiny decoder, and ask TVM what they do.
+
+    Runs the memory planner and RewriteCUDAGraph, and nothing else. Raises ValueError for a function that CALLS lacks.
+    """
+    if unknown := set(chosen) - set(CALLS):
+        raise ValueError(
+            f"CALLS has no function {', '.join(sorted(unknown))}, but {', '.join(CALLS)}."
+        )
+    mod, _ = decoder("tiny", functions=CALLS)
+    for name, attributes in chosen.items():
+        mod[name] = mod[name].with_attrs(dict(attributes))
+    lies, allocated, graphs, launches, replayed = [], 0, 0, 0, 0
+    plan = planned(mod)
+    for name, calls in CALLS.items():
+        bounds = dict((mod[name].attrs or {}).get("tir_var_upper_bound", {}))
+        largest = {size: max(sizes[size] for _, sizes in calls) for size in calls[0][1]}
+        lies += [
+            f"{name}: {size} is {value}, and the bound {int(bounds[size])}"
+            for size, value in largest.items()
+            if size in bounds and value > int(bounds[size])
+        ]
+        own = [storage for storage in plan.storages if storage.function == name]
+        allocated += max(sum(storage.bytes(sizes) for storage in own) for _, sizes in calls)
+        for recorded_for in sizes_of_graphs(mod, name):
+            graphs += len({tuple(sizes[size] for size in recorded_for) for _, sizes in calls})
+        kernels, times = captured(mod, name), sum(n for n, _ in calls)
+        launches += times * kernels.kernels
+        replayed += times * kernels.captured
+    return Reached(tuple(lies), allocated, replayed / launches, graphs)
+
+
+# --- metadata beside the module -------------------------------------------------------------------
+
+
+@visitor
+class PackedCalls(PyExprVisitor):
+    """Collects in `names` the names of the external functions that R.call_dps_packed calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.names: set[str] = set()
+
+    def visit_call_(self, call: relax.Call) -> None:
+        super().visit_call_(call)
+        if call.op == tvm.ir.Op.get("relax.call_dps_packed"):
+            self.names.add(str(call.args[0].global_symbol))
+
+
+@tvm.transform.module_pass(opt_level=0, name="AttachSequenceLengthPaddingFactor")
+class AttachSequenceLengthPaddingFactor:
+    """Tell the runtime that it must pad the number of tokens to a multiple.
+
+    On CUDA with arch sm_100a, the kernels in PADDED_KERNELS need a multiple of 4 tokens, if a Relax function calls them
+    through R.call_dps_packed. The pass changes no IR. Its output is an entry of the dict `metadata`:
+    metadata["seqlen_padding_factor"] becomes 4, or the least common multiple of 4 and the factor that was there.
+    If no such kernel is called, and for any other target, the dict stays as it is.
+    """
+
+    def __init__(self, target: tvm.target.Target, metadata: MutableMapping[str, Any]):
+        self.target = target
+        self.metadata = metadata
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        if self.target.kind.name == "cuda" and self.target.attrs.get("arch") == "sm_100a":
+            calls = PackedCalls()
+            for _, func in mod.functions_items():
+                if isinstance(func, relax.Function):
+                    calls.visit_expr(func)
+            if calls.names.intersection(PADDED_KERNELS):
+                before = self.metadata.get("seqlen_padding_factor", 1)
+                self.metadata["seqlen_padding_factor"] = lcm(before, 4)
+        return mod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from chapters.kit.cases.relax_text import relax_module
@@ -11,6 +12,7 @@ from chapters.kit.decoder.llama_config import CONFIGS
 from chapters.kit.pipeline.captured_kernels import captured
 from chapters.kit.pipeline.planned_storage import lower, planned
 from chapters.kit.quiz import Question
+from chapters.runner.earlier import earlier
 
 CHAIN = relax_module("""
 def main(x: ("n", 16)):
@@ -29,6 +31,14 @@ def unused(a: T.Buffer((4,), "float32")):
 
 def main(x: ("n", 16)):
     out = R.exp(x)
+""")
+
+TWO_SIZES = relax_module("""
+def main(x: ("m", "n")):
+    a = R.exp(x)
+    b = R.tanh(a)
+    c = R.sqrt(b)
+    out = R.add(c, x)
 """)
 
 FLAT = relax_module("""
@@ -58,29 +68,47 @@ def _sizes_with_another_variable() -> str:
     return "the sizes become numbers"
 
 
-def _storages() -> str:
+def _batch_decode() -> tvm.IRModule:
     mod, _ = decoder("tiny", functions=["batch_decode"])
-    before = len(planned(mod).storages)
-    after = len(planned(_bounded(mod, batch_size=8, context_window=64)).storages)
-    if after == before:
-        return "as many"
-    return "fewer" if after < before else "more"
+    return _bounded(mod, batch_size=8, context_window=64)
 
 
-def _attribute_after_planning() -> str:
-    name = "relax.memory_plan_dynamic_func_output"
-    attrs = lower(_with(CHAIN, **{name: True}))["main"].attrs
-    return ("yes, still True" if attrs[name] else "yes, now False") if name in attrs else "no"
+def _left_without_the_plan_attribute() -> str:
+    left, symbolic = planned(_batch_decode()).unplanned, planned(_batch_decode()).symbolic
+    if not left:
+        return "nothing"
+    return "the output, in every call" if len(left) == 1 and symbolic else "all tensors"
 
 
-def _survivors() -> str:
-    left = relax.transform.DeadCodeElimination()(WITH_UNUSED)
-    return "it is there" if "unused" in left else "it is gone"
+def _misspelt_hint() -> str:
+    hint = earlier(2).AttachCUDAGraphSymbolicCaptureHints
+    names = ["batch_size", "context_window"]
+    try:
+        wrong = captured(hint({"batch-decode": names})(_batch_decode()), "batch_decode").captured
+    except Exception:
+        return "the pass raises an error"
+    right = captured(hint({"batch_decode": names})(_batch_decode()), "batch_decode").captured
+    if wrong == right:
+        return "as many are captured as without the misprint"
+    return (
+        "fewer are captured, without a message" if wrong else "none is captured, without a message"
+    )
 
 
-def _captured_with_bounds_only() -> str:
-    mod, _ = decoder("tiny", functions=["batch_decode"])
-    return str(captured(_bounded(mod, batch_size=8, context_window=64), "batch_decode").captured)
+def _one_hint_for_two_sizes() -> str:
+    mod = _bounded(TWO_SIZES, m=64, n=64)
+    func = mod["main"].with_attr("relax.rewrite_cuda_graph.capture_symbolic_vars", ["m"])
+    mod["main"] = func
+    return ("neither", "one of them", "both")[captured(mod, "main").captured]
+
+
+def _without_stages() -> str:
+    mod = _batch_decode()
+    staged = lower(earlier(2).AttachPipelineParallelStages(2)(mod))
+    staged["batch_decode"] = staged["batch_decode"].without_attr("pipeline_parallel_stages")
+    if tvm_ffi.structural_equal(staged, lower(mod)):
+        return "nothing"
+    return "the function is no longer cut in two"
 
 
 def _largest_temporary() -> str:
@@ -122,18 +150,43 @@ QUESTIONS = [
         "error.",
     ),
     Question(
-        ask="The planner plans batch_decode without bounds, then with bounds. How many allocations does it make with "
-        "them?",
-        choices=("fewer", "as many", "more"),
-        compute=_storages,
-        because="Numbers can always be compared, so the planner can reuse a storage for every later tensor that fits "
-        "into it.",
+        ask="batch_decode has its two bounds, and you leave AttachMemoryPlanAttr out. What is allocated outside of the "
+        "planner's storages?",
+        choices=("nothing", "the output, in every call", "all tensors"),
+        compute=_left_without_the_plan_attribute,
+        because="The planner reads this attribute. Without it, the planner leaves an output of symbolic size alone. A "
+        "server then allocates new memory for the logits in each call.",
     ),
     Question(
-        ask="After the memory planner has run, is relax.memory_plan_dynamic_func_output still on the function?",
-        choices=("yes, still True", "yes, now False", "no"),
-        compute=_attribute_after_planning,
-        because="The planner removes this attribute after reading it. The bounds stay.",
+        ask='A misprint: AttachCUDAGraphSymbolicCaptureHints gets {"batch-decode": …}, and the function is called '
+        "batch_decode. Its bounds are right. What becomes of its kernels?",
+        choices=(
+            "the pass raises an error",
+            "fewer are captured, without a message",
+            "none is captured, without a message",
+            "as many are captured as without the misprint",
+        ),
+        compute=_misspelt_hint,
+        because="The pass ignores names that the module lacks, so that one set of hints serves several models. "
+        "RewriteCUDAGraph then finds no hint, and captures only kernels without a symbolic size: the transposes of "
+        "weights. Count what is captured; no message says it.",
+    ),
+    Question(
+        ask="Two symbolic sizes, both with a bound. Only m has a hint, and the flag is on. Which of tanh and sqrt are "
+        "captured?",
+        show=TWO_SIZES.script,
+        choices=("both", "one of them", "neither"),
+        compute=_one_hint_for_two_sizes,
+        because="A replay uses the sizes that were recorded. So every symbolic size of a kernel needs a hint, and a "
+        "bound for its address. A function without symbolic sizes needs only the flag.",
+    ),
+    Question(
+        ask="You leave AttachPipelineParallelStages(2) out, and compile with TVM. What else changes in the lowered "
+        "function?",
+        choices=("nothing", "the function is no longer cut in two", "the cache is no longer split"),
+        compute=_without_stages,
+        because="No pass of TVM reads pipeline_parallel_stages. A pass of MLC-LLM does. Without a reader, an attribute "
+        "changes nothing.",
     ),
     Question(
         ask="x is (batch_size, vocab_size), reshaped to one dimension, with batch_size at most 8 and no bound on "
@@ -146,19 +199,5 @@ QUESTIONS = [
         compute=lambda: planned(_bounded(FLAT, batch_size=8)).symbolic[0],
         because="If vocab_size were negative, 8 * vocab_size would not be an upper bound. tir_non_negative_var "
         "promises that it is not negative.",
-    ),
-    Question(
-        ask="A private PrimFunc that no Relax function calls is added to a module. After DeadCodeElimination…",
-        choices=("it is there", "it is gone", "the module is not well-formed"),
-        compute=_survivors,
-        because="Only a global_symbol tells TVM that code outside the module may call the function.",
-    ),
-    Question(
-        ask="batch_decode gets bounds on batch_size and context_window and no hint. With the flag on, "
-        "how many of its kernels does RewriteCUDAGraph capture?",
-        choices=("0", "12", "47", "63"),
-        compute=_captured_with_bounds_only,
-        because="The transposes of weights, four per layer, have no symbolic size. They need neither a hint nor a "
-        "bound.",
     ),
 ]

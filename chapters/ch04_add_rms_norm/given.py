@@ -18,7 +18,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 
 from chapters.kit.cpu.add_norm_on_cpu import Rows
-from chapters.kit.gpu.limits import ITEM_BYTES, WARP
+from chapters.kit.gpu.limits import ITEM_BYTES, VECTOR_BYTES, WARP
 from chapters.kit.ir.relax_effects import bindings_of, may_write, scopes
 from chapters.kit.ir.row_index import unit_dimensions
 
@@ -100,6 +100,21 @@ def fit_threads(items: int, limit: int) -> int:
         if items % threads == 0:
             return threads
     return min(limit, math.ceil(items / WARP) * WARP)
+
+
+def plan_threads(hidden_size: int, dtype: str, limit: int) -> Plan:
+    """Return the plan of a wide kernel for rows of `hidden_size` elements. limit: the most threads a block may have.
+
+    vector: 16 bytes of elements, or 1 if that does not divide hidden_size, since the second row would start in the
+    middle of a vector. threads: whole warps, chosen by fit_threads. Each thread holds one vector if limit allows that,
+    and otherwise about as few as it allows: with more threads, more loads are in flight. rows: as many as fit into a
+    block of 128 threads, or of limit if that is less; at least 1.
+    """
+    vector = VECTOR_BYTES // ITEM_BYTES[dtype]
+    if hidden_size % vector:
+        vector = 1
+    threads = fit_threads(hidden_size // vector, limit)
+    return Plan(threads, vector, rows=max(1, min(limit, 128) // threads))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import tvm
 from tvm import relax
 
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
+from chapters.ch04_add_rms_norm.given import plan_threads
 from chapters.kit.cases.add_norm import unfused
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.gpu.targets import CUDA
@@ -97,7 +98,7 @@ QUESTIONS = [
         ask="A row has 1000 float16 elements, and a block may have 1024 threads. How many threads does plan_threads "
         "give to a row?",
         choices=("32", "64", "128", "1024"),
-        compute=lambda: earlier(4).plan_threads(1000, "float16", 1024).threads,
+        compute=lambda: plan_threads(1000, "float16", 1024).threads,
         because="With eight elements per load, a row has 125 vectors. Each of them gets a thread, and threads come in "
         "whole warps. So a row has four warps, and three threads of the last one are idle.",
     ),

@@ -48,6 +48,14 @@ class DropDoubleTranspose:
 
         result = mod.clone()
         for name, func in mod.functions_items():
-            if isinstance(func, relax.Function) and not may_overwrite(func):
+            if isinstance(func, relax.Function) and not _writes(func):
                 result[name] = rewrite_call(outer, drop, func)
         return result
+
+
+def _writes(func: relax.Function) -> bool:
+    """Whether a call in `func` may write into a tensor that it is given."""
+    in_place = [Op.get(name) for name in IN_PLACE]
+    return relax.analysis.contains_impure_call(func) or any(
+        call.op in in_place for call in calls_in(func)
+    )

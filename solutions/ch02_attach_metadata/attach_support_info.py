@@ -1,4 +1,4 @@
-"""Chapter 2: six passes that attach what only the caller knows, and a reader for the one attribute that TVM ignores.
+"""Chapter 2: passes that attach what only the caller knows, and a reader for the one attribute that TVM ignores.
 
 No pass here changes a computation. Each attaches a fact that the IR does not contain, such as a bound or a number of
 stages. A pass further down the pipeline reads the fact and uses it.
@@ -8,21 +8,19 @@ The names, attributes and constructor arguments are those of MLC-LLM's `compiler
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set
-from math import lcm
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
-from tvm.relax.expr_functor import PyExprVisitor, visitor
 from tvm.script import ir as I
 from tvm.script import relax as R
 
 from chapters.ch02_attach_metadata.given import (
     ENTRY_POINTS,
-    PADDED_KERNELS,
+    AttachSequenceLengthPaddingFactor,  # noqa: F401  the sixth pass; chapter 9 takes it from here
     Crossing,
     Value,
     computed,
@@ -118,10 +116,8 @@ class AttachMemoryPlanAttr:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        # BEGIN exercise 2.3 (about 3 lines): return the same result, and leave the given module as it is
         name = "relax.memory_plan_dynamic_func_output"
         return map_relax_functions(mod, lambda _name, func: func.with_attr(name, True))
-        # END exercise 2.3
 
 
 @tvm.transform.module_pass(opt_level=0, name="AttachCUDAGraphCaptureHints")
@@ -135,12 +131,9 @@ class AttachCUDAGraphSymbolicCaptureHints:
     """
 
     def __init__(self, hints: Mapping[str, Sequence[str]]):
-        # BEGIN exercise 2.4 (1 line): copy the dict and its lists
         self.hints = {name: list(variables) for name, variables in hints.items()}
-        # END exercise 2.4
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        # BEGIN exercise 2.4 (about 5 lines): attach to each named function its hints
         def attach(name: str, func: relax.Function) -> relax.Function:
             if name not in self.hints:
                 return func
@@ -149,7 +142,6 @@ class AttachCUDAGraphSymbolicCaptureHints:
             )
 
         return map_relax_functions(mod, attach)
-        # END exercise 2.4
 
 
 @tvm.transform.module_pass(opt_level=0, name="AttachPipelineParallelStages")
@@ -168,14 +160,37 @@ class AttachPipelineParallelStages:
         self.stages = pipeline_parallel_shards
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        # BEGIN exercise 2.5 (about 5 lines): attach the number to the entry points only
         def attach(name: str, func: relax.Function) -> relax.Function:
             if name not in ENTRY_POINTS:
                 return func
             return func.with_attr("pipeline_parallel_stages", self.stages)
 
         return map_relax_functions(mod, attach)
-        # END exercise 2.5
+
+
+# --- what to attach --------------------------------------------------------------------------------
+
+
+def choose_attributes() -> dict[str, dict[str, Any]]:
+    """Choose what to attach to `batch_prefill` and `batch_decode` of the tiny decoder, for the calls in CALLS.
+
+    Returns the attributes of each function by its name, such as {"batch_decode": {"tir_var_upper_bound": {"n": 3}}}.
+    measure_attributes(chosen) says what they reach, and MOST_BYTES, MOST_GRAPHS and LEAST_CAPTURED are the goal. No
+    bound may be smaller than a size in CALLS. A function may be left out, and any attribute too.
+    """
+    # BEGIN exercise 2.3 (about 10 lines): a bound for which sizes, and a hint for which functions and sizes?
+    # each function has bounds of its own; a bound on vocab_size lets the planner reuse one storage for every transpose
+    decode = {"batch_size": 8, "context_window": 64, "vocab_size": 500}
+    prefill = {"batch_size": 2, "context_window": 64, "seq_len": 24, "vocab_size": 500}
+    return {
+        "batch_decode": {
+            "tir_var_upper_bound": decode,
+            # three batch sizes, and six pairs with context_window; nearly every prompt has a length of its own
+            "relax.rewrite_cuda_graph.capture_symbolic_vars": ["batch_size"],
+        },
+        "batch_prefill": {"tir_var_upper_bound": prefill},
+    }
+    # END exercise 2.3
 
 
 # --- a reader for pipeline_parallel_stages --------------------------------------------------------
@@ -226,65 +241,7 @@ def crossing_tensors(func: relax.Function, starts: Sequence[relax.Var]) -> list[
     # END exercise 2.6
 
 
-# --- metadata beside the module -------------------------------------------------------------------
-
-
-@visitor
-class PackedCalls(PyExprVisitor):
-    """Collects in `names` the names of the external functions that R.call_dps_packed calls."""
-
-    def __init__(self):
-        super().__init__()
-        self.names: set[str] = set()
-
-    def visit_call_(self, call: relax.Call) -> None:
-        # BEGIN exercise 2.7 (about 3 lines): add the name of the external function
-        super().visit_call_(call)
-        if call.op == tvm.ir.Op.get("relax.call_dps_packed"):
-            self.names.add(str(call.args[0].global_symbol))
-        # END exercise 2.7
-
-
-@tvm.transform.module_pass(opt_level=0, name="AttachSequenceLengthPaddingFactor")
-class AttachSequenceLengthPaddingFactor:
-    """Tell the runtime that it must pad the number of tokens to a multiple.
-
-    On CUDA with arch sm_100a, the kernels in PADDED_KERNELS need a multiple of 4 tokens, if a Relax function calls them
-    through R.call_dps_packed. The pass changes no IR. Its output is an entry of the dict `metadata`:
-    metadata["seqlen_padding_factor"] becomes 4, or the least common multiple of 4 and the factor that was there.
-    If no such kernel is called, and for any other target, the dict stays as it is.
-    """
-
-    def __init__(self, target: tvm.target.Target, metadata: MutableMapping[str, Any]):
-        self.target = target
-        self.metadata = metadata
-
-    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        # BEGIN exercise 2.7 (about 8 lines): visit every Relax function, then write the factor
-        if self.target.kind.name == "cuda" and self.target.attrs.get("arch") == "sm_100a":
-            calls = PackedCalls()
-            for _, func in mod.functions_items():
-                if isinstance(func, relax.Function):
-                    calls.visit_expr(func)
-            if calls.names.intersection(PADDED_KERNELS):
-                before = self.metadata.get("seqlen_padding_factor", 1)
-                self.metadata["seqlen_padding_factor"] = lcm(before, 4)
-        return mod
-        # END exercise 2.7
-
-
 # --- what the readers do --------------------------------------------------------------------------
-
-
-def is_captured(dims: Set[str], hints: Set[str], bounds: Set[str], use_cuda_graph: bool) -> bool:
-    """Return whether RewriteCUDAGraph captures the inner kernels of a function.
-
-    dims: the names of its tensors' symbolic sizes; empty if all shapes are static. hints, bounds: the names in
-    capture_symbolic_vars and in tir_var_upper_bound. use_cuda_graph: the flag relax.backend.use_cuda_graph.
-    """
-    # BEGIN exercise 2.8 (1 line): what needs the flag, and what needs a hint and a bound?
-    return use_cuda_graph and dims <= hints and dims <= bounds
-    # END exercise 2.8
 
 
 def predicted_storage() -> dict[str, int]:

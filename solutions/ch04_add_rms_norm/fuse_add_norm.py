@@ -1,8 +1,8 @@
 """Chapter 4: FuseAddRMSNorm. `total = add(x1, x2); norm = rms_norm(total, weight)` becomes one kernel with two results.
 
-The file follows the lesson: what fusing saves; how a pair is found (match); the kernels, with one block of threads per
-row; which kernel serves a pair (dispatch); the pass, which puts the call where the sum is first read (rewrite); and the
-bytes that it saves (measure). `given.py` in the same folder has the wide kernel and the search for that place.
+The file follows the lesson: how a pair is found (match); a kernel with one block of threads per row; which kernel
+serves a pair (dispatch); the pass, which puts the call where the sum is first read (rewrite); and the bytes that it
+saves (measure). `given.py` in the same folder has the wide kernel and the search for that place.
 """
 
 import math
@@ -18,35 +18,20 @@ from tvm.target import Target
 
 from chapters.ch04_add_rms_norm.given import (
     AddNorm,
-    Plan,
     SiteRewriter,
     fit_threads,
     is_call,
     kernel_kind,
     kernel_name,
+    plan_threads,
     same_tensor_type,
     threads_per_block,
     wide_kernel,
 )
 from chapters.kit.cpu.add_norm_on_cpu import cpu_kernel
-from chapters.kit.gpu.limits import ITEM_BYTES, VECTOR_BYTES, WARP  # noqa: F401  for 4.4 without fit_threads
+from chapters.kit.gpu.limits import ITEM_BYTES
 from chapters.kit.ir.row_index import row_dimensions, row_index, unit_dimensions
 from chapters.runner.earlier import earlier
-
-# --- what it saves --------------------------------------------------------------------------------
-
-
-def predicted_bytes() -> dict[str, int]:
-    """Predict the bytes moved for x1 and x2 of shape (1, 512, 4096) and a weight of 4096, all in float16.
-
-    Count as in chapter 1: each kernel reads each of its arguments once and writes each of its results once.
-    Returns {"unfused": bytes of add plus bytes of rms_norm, "fused": bytes of the one kernel}.
-    """
-    # BEGIN exercise 4.1 (about 3 lines): how often does a (1, 512, 4096) tensor cross to or from memory?
-    tensor, weight = 512 * 4096 * 2, 4096 * 2
-    return {"unfused": 5 * tensor + weight, "fused": 4 * tensor + weight}
-    # END exercise 4.1
-
 
 # --- match ----------------------------------------------------------------------------------------
 
@@ -87,7 +72,7 @@ def match_add_norm(
     # END exercise 4.2
 
 
-# --- kernels --------------------------------------------------------------------------------------
+# --- the kernel -----------------------------------------------------------------------------------
 
 
 def elements_per_thread(hidden_size: int, threads: int) -> int:
@@ -100,16 +85,13 @@ def elements_per_thread(hidden_size: int, threads: int) -> int:
 def row_kernel(
     dims: list[tvm.ir.Expr], hidden_size: int, dtype: str, epsilon: float, threads: int
 ) -> tirx.PrimFunc:
-    """Return a kernel with one block of `threads` threads per row. Thread t holds elements t, t + threads, … of a row.
+    """Return a kernel with one block of `threads` threads per row. Thread t has elements t, t + threads, … of a row.
 
     Parameters of the kernel: x1 and x2 (*dims, hidden_size), weight (hidden_size,), then the results norm and total,
-    shaped like x1. All have `dtype`. norm and total may contain anything before. `threads` need not divide hidden_size.
-    Steps, each over the elements that a thread holds:
-      1. `held` = x1 + x2, rounded to dtype. This is the only read of x1 and x2.
-      2. total = held.
-      3. `partial[t]` = the sum of held ** 2, computed in float32.
-      4. `squares[0]` = the sum of `partial` over all threads.
-      5. norm = held / sqrt(squares[0] / hidden_size + epsilon) * weight, in float32, rounded to dtype at the end.
+    shaped like x1. All have `dtype`. norm and total may contain anything before. `threads` is a multiple of 32, and
+    need not divide hidden_size. total is x1 + x2, rounded to dtype. norm is the RMSNorm of this *rounded* sum:
+    squares, mean, root and the product with the weight are computed in float32, and rounded to dtype once, at the
+    end.
     """
     per_thread = elements_per_thread(hidden_size, threads)
     rows = math.prod(dims, start=tirx.IntImm("int64", 1))
@@ -126,11 +108,11 @@ def row_kernel(
         weight = T.match_buffer(p_weight, (hidden_size,), dtype)
         norm = T.match_buffer(p_norm, shape, dtype)
         total = T.match_buffer(p_total, shape, dtype)
+        # BEGIN exercise 4.3 (about 45 lines): registers, then the loops of a block, in which T.where guards the tail
         held = T.sblock_alloc_buffer((per_thread,), dtype, scope="local")
         partial = T.sblock_alloc_buffer((threads,), "float32", scope="local")
         # in registers: each thread has its own copy of the sum, and needs no barrier to read it
         squares = T.sblock_alloc_buffer((1,), "float32", scope="local")
-        # BEGIN exercise 4.3 (about 40 lines): the five steps; T.where guards the tail of the row
         for block in T.thread_binding(rows, thread="blockIdx.x"):
             for thread in T.thread_binding(threads, thread="threadIdx.x"):
                 for i in T.unroll(per_thread):
@@ -175,22 +157,6 @@ def row_kernel(
         # END exercise 4.3
 
     return add_norm
-
-
-def plan_threads(hidden_size: int, dtype: str, limit: int) -> Plan:
-    """Return the plan of a wide kernel for rows of `hidden_size` elements. limit: the most threads a block may have.
-
-    vector: 16 bytes of elements, or 1 if that does not divide hidden_size. threads: whole warps, chosen by fit_threads.
-    Each thread holds one vector if limit allows that, and otherwise about as few as it allows. rows: as many as fit
-    into a block of 128 threads, or of limit if that is less; at least 1.
-    """
-    # BEGIN exercise 4.4 (about 5 lines): elements per load, then one thread per load, then rows per block
-    vector = VECTOR_BYTES // ITEM_BYTES[dtype]
-    if hidden_size % vector:
-        vector = 1
-    threads = fit_threads(hidden_size // vector, limit)
-    return Plan(threads, vector, rows=max(1, min(limit, 128) // threads))
-    # END exercise 4.4
 
 
 # --- dispatch -------------------------------------------------------------------------------------

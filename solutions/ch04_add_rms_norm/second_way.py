@@ -1,4 +1,4 @@
-"""Another correct design for exercises 4.2, 4.4, 4.6 and 4.7.
+"""Another correct design for exercises 4.2, 4.6 and 4.7.
 
 **4.6: the kernel's text is the key.** Build the kernel and use its text as the key. Such a key cannot forget a fact,
 even if kernels depend on more facts later. The price: it builds a kernel, about a tenth of a second, for every pair
@@ -12,7 +12,7 @@ reference chooses. It gives both results a variable of their own, and binds the 
 price is one more binding for each; the gain is a dump that names the results. `CanonicalizeBindings` removes the
 aliases.
 
-**4.2 and 4.4** compute the same in another style: a list of guards, and a number of threads found by counting up.
+**4.2** asks the same in another style: a list of guards.
 """
 
 from solutions.ch04_add_rms_norm import fuse_add_norm
@@ -44,20 +44,6 @@ def match_add_norm(norm, value, bound):
     if not all(check() for check in checks):
         return None
     return AddNorm(x1, x2, weight, total, norm, float(value.attrs.epsilon))
-
-
-def plan_threads(hidden_size, dtype, limit):
-    width = VECTOR_BYTES // ITEM_BYTES[dtype]
-    vector = width if hidden_size % width == 0 else 1
-    vectors = hidden_size // vector
-    wanted = WARP
-    while wanted < vectors and wanted + WARP <= limit:
-        wanted += WARP
-    threads = fit_threads(vectors, wanted)
-    rows = 1
-    while (rows + 1) * threads <= min(128, limit):
-        rows += 1
-    return Plan(threads, vector, rows)
 
 
 def kernel_key(pair):

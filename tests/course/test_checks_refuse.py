@@ -16,7 +16,6 @@ from tvm.tirx import EQ, And, For, Var, const
 from chapters.kit.ir.tensor_ir import mentions, nodes, substitute
 from chapters.runner.course import chapter
 from chapters.runner.failure import CheckFailed
-from solutions.ch04_add_rms_norm import fuse_add_norm
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue
 from solutions.ch07_when_fusion_is_sound import soundness
 from solutions.ch09_the_compiler import pipeline
@@ -40,12 +39,6 @@ def affine_in_python_numbers(value, total):
         return None
     plain = [soundness.is_number(part, 0) or soundness.is_number(part, 1) for part in form]
     return tuple(int(p.value) if is_plain else p for p, is_plain in zip(form, plain, strict=True))
-
-
-def more_rows_than_a_block_holds(hidden_size, dtype, limit):
-    """4.4: a block of 128 threads, also where the target allows fewer."""
-    plan = fuse_add_norm.plan_threads(hidden_size, dtype, limit)
-    return fuse_add_norm.Plan(plan.threads, plan.vector, max(1, 128 // plan.threads))
 
 
 def takes_any_two_blocks(func):
@@ -96,11 +89,9 @@ def renews_the_other_loops(sch, *blocks):
 
 
 RENEWING = {"fuse_reduction_epilogue": renews_the_other_loops}
-TOO_MANY_ROWS = {"plan_threads": more_rows_than_a_block_holds}
 LATE = {"fusion_pipeline": pipeline_around_late_transposes, "graph_and_lower": late_transposes}
 REFUSED = [
     ("test_6_5_keeps_handles_and_flags", RENEWING, "loops of another block"),
-    ("test_4_4_short_rows_share_a_block", TOO_MANY_ROWS, "at most 64"),
     ("test_7_1_keeps_the_dtype", {"affine": affine_in_python_numbers}, "other dtypes"),
     ("test_7_3_a_mixed_bound_is_refused", {"last_step": drops_a_mixed_bound}, "i + k < 4"),
     ("test_9_4_leaves_the_rest", {"fuse_its_epilogue": takes_any_two_blocks}, "A refusal of"),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from tvm import tirx
 
+from chapters.ch04_add_rms_norm.given import Plan, wide_kernel
 from chapters.checking.programs import kernels
 from chapters.kit.cases.add_norm import unfused
 from chapters.kit.gpu.cuda_resources import CompileError, compiled, resources
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.ir.row_index import row_dimensions
-from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm, Plan, wide_kernel
+from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm
 from tests.support.planted_faults import needs_compiler, source_of
 
 pytestmark = needs_compiler

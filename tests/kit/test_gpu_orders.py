@@ -8,6 +8,7 @@ from tvm import tirx
 from tvm.tirx import IntImm, Var
 
 from chapters.ch04_add_rms_norm.check_cases import inputs
+from chapters.ch04_add_rms_norm.given import Plan, wide_kernel
 from chapters.checking.gpu_kernels import arrays, exact
 from chapters.checking.programs import poison
 from chapters.kit.decoder.llama import decoder
@@ -23,7 +24,7 @@ from chapters.kit.gpu.wgmma_tile import WgmmaTile
 from chapters.kit.ir.row_index import row_dimensions
 from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
 from chapters.kit.quantized.blocks import pack
-from solutions.ch04_add_rms_norm.fuse_add_norm import Plan, row_kernel, wide_kernel
+from solutions.ch04_add_rms_norm.fuse_add_norm import row_kernel
 from solutions.ch08_gpu_targets import gpu_schedules as ch8
 from tests.ch09.test_compiler import as_kernels, facts_of
 from tests.kit import test_coded_on_gpu as coded

@@ -44,6 +44,14 @@ def captured(mod: tvm.IRModule, name: str, use_cuda_graph: bool = True) -> Captu
     return Captured(name, direct + sum(inside), sum(inside), len(graphs))
 
 
+def sizes_of_graphs(mod: tvm.IRModule, name: str) -> list[tuple[str, ...]]:
+    """For each graph of the Relax function `name` of `mod`: the symbolic sizes with which it is recorded."""
+    calls = calls_in(rewritten(mod)[name].body)
+    runs = [call.args[1].fields for call in calls if _is_run_or_capture(call)]
+    # the function, its arguments, a number and, if it has symbolic sizes, a shape that holds them
+    return [tuple(size.name for shape in run[3:] for size in shape.values) for run in runs]
+
+
 def _calls(func: relax.Function) -> tuple[int, list[tvm.ir.GlobalVar]]:
     """How many kernels `func` launches itself, and the functions it runs as graphs."""
     calls = calls_in(func.body)

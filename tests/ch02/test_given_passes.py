@@ -1,0 +1,135 @@
+"""The passes that chapter 2 gives: which functions get which attribute, and what a reader makes of it."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import tvm
+from tvm import relax
+
+from chapters.ch02_attach_metadata.checks import Mixed
+from chapters.ch02_attach_metadata.given import ENTRY_POINTS, AttachSequenceLengthPaddingFactor
+from chapters.checking.attributes import attaches
+from chapters.checking.expect import Section
+from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.decoder.llama import decoder
+from chapters.kit.pipeline.captured_kernels import captured
+from chapters.kit.pipeline.planned_storage import planned
+from solutions.ch02_attach_metadata.attach_support_info import (
+    AttachCUDAGraphSymbolicCaptureHints,
+    AttachMemoryPlanAttr,
+    AttachPipelineParallelStages,
+    AttachVariableBounds,
+)
+
+PLAN_OUTPUT = "relax.memory_plan_dynamic_func_output"
+HINTS = "relax.rewrite_cuda_graph.capture_symbolic_vars"
+STAGES = "pipeline_parallel_stages"
+FACTOR = "seqlen_padding_factor"
+PAGE = Section("chapters/ch02_attach_metadata/lesson.md", "How it works")
+
+
+@functools.cache
+def _bounded() -> tvm.IRModule:
+    mod, _ = decoder("tiny", functions=["batch_decode"])
+    return AttachVariableBounds({"batch_size": 8, "context_window": 64})(mod)
+
+
+def test_every_function_asks_for_its_outputs_to_be_planned():
+    attaches(AttachMemoryPlanAttr(), Mixed, "the pass", lambda _: {PLAN_OUTPUT: True}, PAGE)
+    assert (
+        planned(_bounded()).unplanned and not planned(AttachMemoryPlanAttr()(_bounded())).unplanned
+    )
+
+
+@pytest.mark.parametrize(
+    "hints",
+    [
+        {"decode_step": ["n", "m"], "helper": ["n"], "prefill": ["n"]},
+        {"decode_step": ["m", "n"]},
+        {"batch_decode": ["batch_size"]},
+        {"sampler": ["n"], "decode": ["n"]},
+        {},
+    ],
+)
+def test_named_relax_functions_get_their_hints(hints):
+    a_pass = AttachCUDAGraphSymbolicCaptureHints(hints)
+    attaches(a_pass, Mixed, "the pass", lambda f: {HINTS: hints[f]} if f in hints else {}, PAGE)
+
+
+def test_later_changes_to_the_hints_do_not_change_the_pass():
+    hints = {"decode": ["n"]}
+    a_pass = AttachCUDAGraphSymbolicCaptureHints(hints)
+    hints["decode"].append("m")
+    hints["helper"] = ["n"]
+    attaches(a_pass, Mixed, "the pass", lambda f: {HINTS: ["n"]} if f == "decode" else {}, PAGE)
+
+
+def test_hints_let_most_kernels_be_captured():
+    hinted = AttachCUDAGraphSymbolicCaptureHints({"batch_decode": ["batch_size", "context_window"]})
+    before, after = (captured(m, "batch_decode") for m in (_bounded(), hinted(_bounded())))
+    assert 2 * after.captured > after.kernels and after.captured > before.captured
+
+
+def test_stages_belong_to_the_ten_entry_points():
+    others = (
+        "embed",
+        "batch_get_logits",
+        "prefill_with_images",
+        "decode_step",
+        "predecode",
+        "verify",
+    )
+    functions = (f'def {f}(x: ("n", 16)):\n    out = R.exp(x)\n' for f in (*ENTRY_POINTS, *others))
+    for mod in (relax_module("".join(functions)), Mixed):
+        a_pass = AttachPipelineParallelStages(4)
+        attaches(a_pass, mod, "it", lambda f: {STAGES: 4} if f in ENTRY_POINTS else {}, PAGE)
+
+
+def test_a_function_has_at_least_one_stage():
+    with pytest.raises(ValueError, match="at least 1 stage"):
+        AttachPipelineParallelStages(0)
+
+
+GEMM = "cutlass.groupwise_scaled_gemm_e4m3fn_e4m3fn"
+BMM = "cutlass.groupwise_scaled_bmm_e4m3fn_e4m3fn"
+
+
+def _calling(kernel: str, private: bool, inside_if: bool, dps: bool) -> tvm.IRModule:
+    x = relax.Var("x", relax.TensorType((4, 8), "float32"))
+    choose = relax.Var("choose", relax.TensorType((), "bool"))
+    if dps:
+        call = relax.op.call_dps_packed(kernel, [x], out_ty=x.ty)
+    else:
+        call = relax.op.call_pure_packed(kernel, x, ty_args=x.ty)
+    builder = relax.BlockBuilder()
+    with builder.function("quantized", [x, choose], private=private):
+        if inside_if:
+            call = relax.If(choose, relax.op.exp(relax.op.add(call, x)), x)
+        builder.emit_func_output(builder.emit(call))
+    mod = Mixed.clone()
+    mod.update(builder.get())
+    return mod
+
+
+@pytest.mark.parametrize(
+    ("arch", "kernel", "how", "before", "after"),
+    [
+        ("sm_100a", GEMM, {}, {"model_type": "llama"}, {"model_type": "llama", FACTOR: 4}),
+        ("sm_100a", BMM, {}, {FACTOR: 6}, {FACTOR: 12}),
+        ("sm_100a", BMM, {}, {FACTOR: 8}, {FACTOR: 8}),
+        ("sm_100a", GEMM, {"private": True, "inside_if": True}, {}, {FACTOR: 4}),
+        ("sm_100a", GEMM, {"dps": False}, {}, {}),
+        ("sm_100a", GEMM + "_v2", {}, {FACTOR: 6}, {FACTOR: 6}),
+        ("sm_90a", GEMM, {}, {}, {}),
+        ("sm_100", GEMM, {}, {}, {}),
+    ],
+)
+def test_the_runtime_is_told_what_to_pad(arch, kernel, how, before, after):
+    mod = _calling(kernel, **{"private": False, "inside_if": False, "dps": True, **how})
+    given, metadata = mod.clone(), dict(before)
+    target = tvm.target.Target({"kind": "cuda", "arch": arch})
+    result = AttachSequenceLengthPaddingFactor(target, metadata)(mod)
+    assert metadata == after
+    tvm.ir.assert_structural_equal(result, given)
