@@ -10,6 +10,11 @@ from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
 from chapters.ch08_gpu_targets import registers
+from chapters.ch08_gpu_targets.thread_schedule import (
+    naive_matmul,
+    pipelined_matmul,
+    shared_matmul,
+)
 from chapters.checking.gpu_kernels import arrays, exact, layer
 from chapters.kit.bench.kernel_counts import COMPILER, compiler, resource_table
 from chapters.kit.bench.results import load
@@ -27,10 +32,10 @@ from tests.support.planted_faults import needs_compiler
 HALF = ch8.ThreadTile(64, 64, 16, 4, 4, vector=2)
 WIDE = ch8.ThreadTile(128, 128, 4, 16, 16, vector=4)
 KERNELS = {
-    "naive": lambda: ch8.naive_matmul(matmul_bias(64, 64, 64), ch8.ThreadTile(16, 16, 16, 1, 1)),
-    "shared, float32": lambda: ch8.shared_matmul(matmul_bias(64, 64, 64, "float32"), HALF),
-    "shared, bfloat16": lambda: ch8.shared_matmul(matmul_bias(64, 64, 64, "bfloat16"), HALF),
-    "copies in flight": lambda: ch8.pipelined_matmul(matmul_bias(64, 64, 64), HALF),
+    "naive": lambda: naive_matmul(matmul_bias(64, 64, 64), ch8.ThreadTile(16, 16, 16, 1, 1)),
+    "shared, float32": lambda: shared_matmul(matmul_bias(64, 64, 64, "float32"), HALF),
+    "shared, bfloat16": lambda: shared_matmul(matmul_bias(64, 64, 64, "bfloat16"), HALF),
+    "copies in flight": lambda: pipelined_matmul(matmul_bias(64, 64, 64), HALF),
     "one row": lambda: ch8.decode_matmul(64, 512, "bfloat16"),
     "tensor cores, float16": lambda: ch8.tensor_core_matmul(matmul_bias(64, 64, 64)),
     "tensor cores, bfloat16": lambda: ch8.tensor_core_matmul(matmul_bias(64, 64, 64, "bfloat16")),
@@ -55,7 +60,7 @@ def test_compiles_and_spills_nothing(name, arch):
 
 @needs_compiler
 def test_the_tile_of_the_lesson_spills():
-    func = ch8.shared_matmul(matmul_bias(128, 128, 64, "float32"), WIDE)
+    func = shared_matmul(matmul_bias(128, 128, 64, "float32"), WIDE)
     used, _ = used_by(func, "sm_90a")
     assert used.registers == 255 and used.spill_store_bytes > 0
 
@@ -145,9 +150,9 @@ def test_sectors():
 
 
 def test_conflicts_and_bytes_of_a_kernel():
-    func = ch8.shared_matmul(matmul_bias(64, 64, 64), HALF, padding=0)
+    func = shared_matmul(matmul_bias(64, 64, 64), HALF, padding=0)
     assert conflicts(func, CUDA)["read B_shared"] == 16
-    assert conflicts(ch8.shared_matmul(matmul_bias(64, 64, 64), HALF), CUDA)["read B_shared"] == 2
+    assert conflicts(shared_matmul(matmul_bias(64, 64, 64), HALF), CUDA)["read B_shared"] == 2
     moved = bytes_moved(func, CUDA)
     assert moved["A"] == moved["B"] == 64 * 64 * 2 and moved["D"] == 64 * 64 * 4
 
@@ -175,7 +180,7 @@ def test_conditions_count_as_if_they_held():
     ],
 )
 def test_other_tiles_are_right_too(size, tile):
-    func = ch8.shared_matmul(matmul_bias(*size, "float32"), tile)
+    func = shared_matmul(matmul_bias(*size, "float32"), tile)
     layer(func, size, "float32", "", "", wgsl=True)
 
 
@@ -184,10 +189,6 @@ def test_more_registers_never_mean_more_threads(threads):
     used = [cuda_resources.Resources(registers=r) for r in range(16, 256)]
     found = [ch8.occupancy(one, threads, "sm_90a") for one in used]
     assert np.all(np.diff(found) <= 0)
-
-
-def test_the_target_of_the_course_can_be_asked_for_again():
-    assert str(ch8.h200_target()) == str(ch8.h200_target())
 
 
 @pytest.mark.parametrize(
