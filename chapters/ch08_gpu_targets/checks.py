@@ -15,7 +15,7 @@ from tvm.script import tirx as T
 from chapters.ch08_gpu_targets import goals
 from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile, start_from_bias
 from chapters.ch08_gpu_targets.thread_schedule import naive_matmul, shared_matmul
-from chapters.ch08_gpu_targets.warp_schedule import on_tensor_cores
+from chapters.ch08_gpu_targets.warp_schedule import schedule_for_tensor_cores
 from chapters.checking import gpu_kernels as gpu
 from chapters.checking.expect import Section
 from chapters.kit.draw.loop_nest import loop_nest
@@ -182,7 +182,31 @@ def observe_8_3(impl):
 def _scheduled(impl, size: tuple[int, int, int] = goals.SIZE) -> s_tir.Schedule:
     sch, block = start_from_bias(matmul_bias(*size, "float32"))
     impl.schedule_within_limits(sch, block)
+    for one in sch.get_child_blocks(sch.get_sblock("root")):
+        written = sch.get(one).writes
+        # dynamic shared memory is as good, and the engines that run kernels here have static memory alone
+        if written and str(written[0].source.scope()) == "shared.dyn":
+            sch.set_scope(one, 0, "shared")
+    nest = loop_nest(sch)
+    if unbound := _unbound(nest.body):
+        raise TILES.failed(
+            f"No loop around {' and '.join(unbound)} is bound to blocks or threads.",
+            expected="each block of the schedule inside loops that are bound",
+            yours=str(nest),
+            why="What stands outside every bound loop would have to run on the CPU.",
+        )
     return sch
+
+
+def _unbound(parts) -> list[str]:
+    """The names of the blocks, in the body of a LoopNest, that stand inside no loop that is bound to threads."""
+    found = []
+    for part in parts:
+        if not hasattr(part, "body"):
+            found.append(part.name)
+        elif not part.kind.startswith(("blockIdx", "threadIdx")):
+            found += _unbound(part.body)
+    return found
 
 
 def test_8_4_right_numbers(impl) -> None:
@@ -220,12 +244,10 @@ def _stays_within(impl, number: int, read: Section) -> None:
         return
     name, most = above[0], getattr(limit, above[0])
     raise read.failed(
-        f"Your kernel uses {getattr(used, name):,} {goals.NAMES[name]}, and goal {number} allows {most:,}.",
-        expected="; ".join(
-            f"at most {getattr(limit, n):,} {text}" for n, text in goals.NAMES.items()
-        ),
-        yours="; ".join(f"{getattr(used, n):,} {text}" for n, text in goals.NAMES.items())
-        + f"\n{loops}",
+        f"Your kernel does not reach goal {number}. Its {goals.NAMES[name]}: {getattr(used, name):,}; the goal allows "
+        f"{most:,}.",
+        expected="at most\n" + goals.list_numbers(limit),
+        yours=f"{goals.list_numbers(used)}\n{loops}",
         why=goals.describe(func, name),
     )
 
@@ -535,7 +557,7 @@ def _cores(impl, dtype: str, size=CORE_SIZE) -> tirx.PrimFunc:
     yours = type(pair).__name__
     CORES.that(isinstance(pair, tuple) and len(pair) == 2, what, expected="desc, impl", yours=yours)
     try:
-        return on_tensor_cores(matmul_bias(*size, dtype), WarpTile(), pair)
+        return schedule_for_tensor_cores(matmul_bias(*size, dtype), WarpTile(), pair)
     except (s_tir.ScheduleError, tvm.error.InternalError, ValueError) as error:
         raise CORES.failed(
             "`tensorize` refuses your intrinsic for the init of the fused block.",

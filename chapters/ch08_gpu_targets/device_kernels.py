@@ -13,7 +13,7 @@ from tvm.s_tir import Schedule
 from tvm.script import tirx as T
 
 from chapters.ch08_gpu_targets.given import WarpTile, start_from_bias
-from chapters.ch08_gpu_targets.warp_schedule import on_tensor_cores
+from chapters.ch08_gpu_targets.warp_schedule import schedule_for_tensor_cores
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.measure.exercise_kernels import DeviceKernel
@@ -118,7 +118,7 @@ def _scheduled(answer, problem: Linear, _tile):
 
 def _on_tensor_cores(answer, problem: Linear, tile: WarpTile):
     layer = matmul_bias(problem.m, problem.n, problem.k, problem.dtype)
-    return on_tensor_cores(layer, tile, answer.bias_fragment())
+    return schedule_for_tensor_cores(layer, tile, answer.bias_fragment())
 
 
 def _decode(answer, problem: Linear, _tile):

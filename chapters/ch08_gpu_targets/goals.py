@@ -44,8 +44,13 @@ NAMES = {
     "requested_bytes": "bytes requested from global memory",
     "local_words": "words in a thread's registers",
     "shared_bytes": "bytes of shared memory per block",
-    "ways": "ways of the worst bank conflict",
+    "ways": "worst bank conflict (1 is none)",
 }
+
+
+def list_numbers(numbers: Use) -> str:
+    """A line per number, such as “worst bank conflict (1 is none): 2”."""
+    return "\n".join(f"{text}: {getattr(numbers, name):,}" for name, text in NAMES.items())
 
 
 def use_of(func: tirx.PrimFunc) -> Use:

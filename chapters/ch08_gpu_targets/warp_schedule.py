@@ -15,7 +15,7 @@ from chapters.kit.gpu import wmma
 from chapters.runner.earlier import earlier
 
 
-def on_tensor_cores(
+def schedule_for_tensor_cores(
     func: tirx.PrimFunc, tile: WarpTile, start: wmma.Intrinsic, overlap: bool = False
 ) -> tirx.PrimFunc:
     """Return the kit's matmul_bias `func`, on float16 or bfloat16, fused and scheduled for tensor cores.

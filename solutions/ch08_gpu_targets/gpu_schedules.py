@@ -9,7 +9,7 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm.script import tirx as T
 
 from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile, lane_products
-from chapters.ch08_gpu_targets.warp_schedule import on_tensor_cores
+from chapters.ch08_gpu_targets.warp_schedule import schedule_for_tensor_cores
 from chapters.kit.gpu import wmma
 from chapters.kit.gpu.cuda_resources import Resources
 from chapters.kit.gpu.limits import LIMITS, STATIC_SHARED_BYTES, WARP
@@ -47,7 +47,7 @@ def bytes_loaded(m: int, n: int, k: int, tile: ThreadTile, item_bytes: int) -> d
 
 
 def schedule_within_limits(sch: Schedule, block: SBlockRV) -> None:
-    """Schedule the fused layer `block` as one kernel that stays within the limits of both goals of `limits.py`.
+    """Schedule the fused layer `block` as one kernel that stays within the limits of both goals in `goals.py`.
 
     block: D = A @ B.T + C with the loops i (rows of D), j (columns) and k (the sum), whose init is the bias. A, B, C
     and D are float32. The check schedules m, n, k = 64, 128, 64 and other multiples of 64; its limits are for
@@ -110,9 +110,8 @@ def occupancy(used: Resources, threads: int, arch: str) -> float:
 def best_tile(compiled: Sequence[tuple[ThreadTile, Resources]], arch: str) -> ThreadTile:
     """Return the tile that loads the least per element of D, among those of `compiled` whose kernels are sound.
 
-    compiled: pairs of a tile and what its kernel uses on `arch`. Sound: it spills nothing, has at most 1024 threads and
-    STATIC_SHARED_BYTES per block, and at least one block fits. Among equals, the higher occupancy wins. Raises
-    ValueError if none is sound.
+    compiled: pairs of a tile and what its kernel uses on `arch`. Sound: it can be launched and keeps all its numbers in
+    registers. Among equals, the higher occupancy wins. Raises ValueError if none is sound.
     """
 
     # BEGIN exercise 8.9 (about 10 lines): what disqualifies a tile, and what does it load?
@@ -137,7 +136,7 @@ def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
 
     Lane t of the 32 adds up the products of vectors t, t + 32, t + 64, ... of 16 bytes, with up to four of them in
     flight. Then the lanes add up their sums. Raises ValueError unless k is a multiple of 32 such vectors. Chapter 6's
-    primitive refuses to fuse here, because the lanes share the sum; so the bias is added by hand, once.
+    primitive refuses to fuse here, so the bias is added by hand.
     """
     add_products = lane_products(k, dtype)
 
@@ -178,8 +177,7 @@ def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     """Return the tensor intrinsic sums[i, j] = bias[j], which TVM does not have: a fragment that starts from 16 biases.
 
     It is (desc, impl). Each takes bias (16,) in global memory and sums (16, 16) of scope wmma.SUM_SCOPE, both float32.
-    impl calls the device function `start_from_row` by T.cuda.func_call, which puts its text, wmma.START_FROM_ROW, in
-    front of the kernel. The function loads a tile whose rows are 0 elements apart, so all 16 rows are the same.
+    desc says in loops what is computed, and impl computes it with one call.
     """
 
     @T.prim_func(s_tir=True)
@@ -225,4 +223,4 @@ def tensor_core_matmul(
 
     Sizes are multiples of the tile's. overlap: keep the copies to shared memory in flight.
     """
-    return on_tensor_cores(func, tile or WarpTile(), bias_fragment(), overlap)
+    return schedule_for_tensor_cores(func, tile or WarpTile(), bias_fragment(), overlap)

@@ -9,7 +9,8 @@ import pytest
 from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
-from chapters.ch08_gpu_targets import registers
+from chapters.ch08_gpu_targets import goals, registers
+from chapters.ch08_gpu_targets.given import start_from_bias
 from chapters.ch08_gpu_targets.thread_schedule import (
     naive_matmul,
     pipelined_matmul,
@@ -203,3 +204,30 @@ def test_one_row_refuses_a_sum_it_would_cut_short(k, dtype):
 def test_tensor_cores_refuse_sizes_that_are_no_tiles(size):
     with pytest.raises(s_tir.ScheduleError):
         ch8.tensor_core_matmul(matmul_bias(*size, "float16"))
+
+
+def test_the_goals_are_a_ladder():
+    """One element per thread reaches no goal, sums in registers the first, copies with padded rows both."""
+    layer_to_schedule = matmul_bias(*goals.SIZE, "float32")
+    tile = ch8.ThreadTile(32, 32, 16, 4, 4, vector=2)
+    reached = [
+        [not goals.use_of(func).exceeded(goal) for goal in goals.GOALS.values()]
+        for func in (
+            naive_matmul(layer_to_schedule, ch8.ThreadTile(8, 8, 16, 1, 1)),
+            naive_matmul(layer_to_schedule, tile),
+            shared_matmul(layer_to_schedule, tile, padding=0),
+            shared_matmul(layer_to_schedule, tile),
+        )
+    ]
+    assert reached == [[False, False], [True, False], [True, False], [True, True]]
+
+
+def test_sums_that_are_not_unrolled_are_indexed_at_run_time():
+    func = naive_matmul(matmul_bias(16, 16, 8, "float32"), ch8.ThreadTile(8, 8, 8, 2, 2))
+    assert goals.indexed_at_run_time(func) == []
+    sch, block = start_from_bias(matmul_bias(16, 16, 8, "float32"))
+    sch.cache_write(block, 0, "local")
+    for one in (block, sch.get_sblock("D_local")):
+        sch.bind(sch.get_loops(one)[0], "blockIdx.x")
+    assert goals.indexed_at_run_time(sch.mod["main"]) == ["D_local"]
+    assert goals.block_threads(sch.mod["main"]) == [1, 1]
