@@ -19,6 +19,7 @@ from chapters.ch08_gpu_targets.warp_schedule import schedule_for_tensor_cores
 from chapters.checking import gpu_kernels as gpu
 from chapters.checking.expect import Section
 from chapters.kit.draw.loop_nest import loop_nest
+from chapters.kit.draw.table import count_noun
 from chapters.kit.gpu.cuda_resources import Resources
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.launches import HostProgram
@@ -221,17 +222,17 @@ def _counted_kernel(impl) -> tuple[tirx.PrimFunc, str]:
     """The answer's kernel for the size that the goals are for, and its loops as text."""
     func = _scheduled(impl).mod["main"]
     try:
-        threads = goals.block_threads(func)
+        kernels = goals.launched(func)
     except Exception as error:
         raise TILES.failed(
             f"TVM cannot compile your schedule to a GPU kernel: {last_line(error)[:300]}",
             expected="a PrimFunc whose every loop nest is bound to blocks and threads",
             yours=str(loop_nest(func)),
         ) from None
-    what = f"Your schedule makes {len(threads)} kernels."
+    what = f"Your schedule makes {len(kernels)} kernels."
     why = "Each loop nest that stands beside the others at the top becomes a kernel of its own, which is launched."
     loops = str(loop_nest(func))
-    TILES.that(len(threads) == 1, what, expected="one kernel", yours=loops, why=why)
+    TILES.that(len(kernels) == 1, what, expected="one kernel", yours=loops, why=why)
     return func, loops
 
 
@@ -253,15 +254,22 @@ def _stays_within(impl, number: int, read: Section) -> None:
 
 
 def test_8_4_is_one_kernel(impl) -> None:
-    """one kernel, in blocks of 32 to 128 threads"""
-    func, _ = _counted_kernel(impl)
-    (threads,) = goals.block_threads(func)
+    """one kernel, in 8 or more blocks of 32 to 128 threads"""
+    func, loops = _counted_kernel(impl)
+    ((blocks, threads),) = goals.launched(func)
+    TILES.that(
+        blocks >= goals.LEAST_BLOCKS,
+        f"Your kernel has {count_noun(blocks, 'block')}.",
+        expected=f"at least {goals.LEAST_BLOCKS} blocks",
+        yours=loops,
+        why="A block runs on one multiprocessor. If few blocks do all the work, the other multiprocessors idle.",
+    )
     TILES.that(
         goals.LEAST_THREADS <= threads <= goals.MOST_THREADS,
-        "The number of threads in a block of your kernel is not within the limits.",
+        f"A block of your kernel has {count_noun(threads, 'thread')}.",
         expected=f"{goals.LEAST_THREADS} to {goals.MOST_THREADS} threads per block",
-        yours=f"{threads} threads per block",
-        why="A warp has 32 threads, and 8.8 says what large blocks do to the occupancy.",
+        yours=loops,
+        why="A warp has 32 threads, so fewer leave lanes idle. More would need registers that other blocks could use.",
     )
 
 

@@ -17,6 +17,7 @@ from chapters.ch08_gpu_targets.warp_schedule import schedule_for_tensor_cores
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.measure.exercise_kernels import DeviceKernel
+from solutions.ch08_gpu_targets import gpu_schedules as reference  # noqa: F401  the runner times it beside the answer
 
 # why a kernel cannot run on a kind of device
 NVIDIA = dict.fromkeys(

@@ -18,7 +18,7 @@ from chapters.kit.gpu.warp_access import Access, accesses, conflicts
 from chapters.kit.ir.tensor_ir import nodes
 
 SIZE = (64, 128, 64)  # m, n, k of the layer, in float32
-LEAST_THREADS, MOST_THREADS = 32, 128
+LEAST_BLOCKS, LEAST_THREADS, MOST_THREADS = 8, 32, 128
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,17 @@ def _requested(access: Access) -> int:
     return warps * access.sectors * SECTOR_BYTES
 
 
-def block_threads(func: tirx.PrimFunc) -> list[int]:
-    """The threads per block of each kernel of `func`."""
-    return [threads_of(device) for device in lowered(func, CUDA)]
+def launched(func: tirx.PrimFunc) -> list[tuple[int, int]]:
+    """(blocks, threads per block) of each kernel of `func`."""
+    return [(_blocks(device), threads_of(device)) for device in lowered(func, CUDA)]
+
+
+def _blocks(device: tirx.PrimFunc) -> int:
+    attributes = [
+        a for a in nodes(device.body, tirx.AttrStmt) if str(a.attr_key) == "thread_extent"
+    ]
+    extents = {str(a.node.thread_tag): int(a.value) for a in attributes}
+    return math.prod(extent for tag, extent in extents.items() if tag.startswith("blockIdx"))
 
 
 def indexed_at_run_time(func: tirx.PrimFunc) -> list[str]:

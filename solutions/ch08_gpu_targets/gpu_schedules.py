@@ -61,12 +61,13 @@ def schedule_within_limits(sch: Schedule, block: SBlockRV) -> None:
     j_block, j_thread, j_own = sch.split(j, [None, 8, own])
     k0, k1 = sch.split(k, [None, 16])
     sch.reorder(i_block, j_block, i_thread, j_thread, k0, k1, i_own, j_own)
-    tags = ("blockIdx.y", "blockIdx.x", "threadIdx.y", "threadIdx.x")
-    for loop, tag in zip((i_block, j_block, i_thread, j_thread), tags, strict=True):
-        sch.bind(loop, tag)
+    sch.bind(i_block, "blockIdx.y")
+    sch.bind(j_block, "blockIdx.x")
+    sch.bind(i_thread, "threadIdx.y")
+    sch.bind(j_thread, "threadIdx.x")
     sch.unroll(i_own)
     sch.unroll(j_own)
-    sch.reverse_compute_at(stored, j_thread, preserve_unit_loops=True)
+    sch.reverse_compute_at(stored, j_thread)
     sch.vectorize(sch.get_loops(stored)[-1])
     sch.decompose_reduction(block, k0)
     for name in ("A", "B"):

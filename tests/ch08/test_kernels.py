@@ -230,4 +230,4 @@ def test_sums_that_are_not_unrolled_are_indexed_at_run_time():
     for one in (block, sch.get_sblock("D_local")):
         sch.bind(sch.get_loops(one)[0], "blockIdx.x")
     assert goals.indexed_at_run_time(sch.mod["main"]) == ["D_local"]
-    assert goals.block_threads(sch.mod["main"]) == [1, 1]
+    assert goals.launched(sch.mod["main"]) == [(16, 1), (16, 1)]
