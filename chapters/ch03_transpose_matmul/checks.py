@@ -29,6 +29,7 @@ LESSON = "chapters/ch03_transpose_matmul/lesson.md"
 PATTERN = Section(LESSON, "Step 1: find the pair")
 KERNEL = Section(LESSON, "Step 2: make the kernel")
 OWN = Section(LESSON, "Give every matmul its own transpose")
+GOES_WRONG = Section(LESSON, "Two programs in which it goes wrong")
 NOT_FIRE = Section(LESSON, "When it must not fire")
 MEASURE = Section(LESSON, "Measure it")
 
@@ -682,7 +683,7 @@ def test_3_5_uses_the_variables_of_the_new_function(impl) -> None:
 def test_3_5_minds_what_is_overwritten(impl) -> None:
     """no transpose is copied to a place after a kernel may have written into w"""
     why = "The transpose reads w before it is doubled. A copy of it, right before the matmul, reads w afterwards."
-    _judge_owned(impl, Overwritten, WRITTEN_INTO, why_numbers=why, read=NOT_FIRE)
+    _judge_owned(impl, Overwritten, WRITTEN_INTO, why_numbers=why, read=GOES_WRONG)
 
 
 def test_3_5_leaves_other_modules_alone(impl) -> None:
@@ -692,7 +693,7 @@ def test_3_5_leaves_other_modules_alone(impl) -> None:
         "A variable that a dataflow block binds and does not output can be used in that block only."
     )
     title = "a transpose whose w is out of scope at the matmul"
-    judge_pass(own, OutOfSight, name, title, stays=True, why=why, read=NOT_FIRE)
+    judge_pass(own, OutOfSight, name, title, stays=True, why=why, read=GOES_WRONG)
     mod, title = _pair([4, 4], [4, 4], [0, 1]), "a module in which no matmul may be fused"
     why = "A copy that is not fused is a kernel more, not a kernel less."
     judge_pass(own, mod, name, title, stays=True, why=why, read=OWN)

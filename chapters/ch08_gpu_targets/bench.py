@@ -130,6 +130,7 @@ def _summary(case: dict) -> str:
 def steps(layer: Layer) -> dict[str, Callable]:
     """The chapter's schedules of one layer, in the order of the lesson: name -> function that makes the PrimFunc."""
     from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile
+    from chapters.ch08_gpu_targets.thread_schedule import naive_matmul, shared_matmul
     from chapters.kit.gpu import gpu_matmul, mma, wgmma
     from chapters.runner.earlier import earlier
 
@@ -139,15 +140,13 @@ def steps(layer: Layer) -> dict[str, Callable]:
     func = functools.partial(gpu_matmul.matmul_bias, *sizes)
 
     def shared(*tile: int, padding: int | None = None):
-        return chapter.shared_matmul(func(), ThreadTile(*tile), padding)
+        return shared_matmul(func(), ThreadTile(*tile), padding)
 
     def cores(*tile: int, overlap: bool = False):
         return chapter.tensor_core_matmul(func(), WarpTile(*tile), overlap)
 
     return {
-        "one element per thread": lambda: chapter.naive_matmul(
-            func(), ThreadTile(16, 16, 16, 1, 1)
-        ),
+        "one element per thread": lambda: naive_matmul(func(), ThreadTile(16, 16, 16, 1, 1)),
         "shared memory": lambda: shared(32, 32, 32, 1, 1, padding=0),
         "4 × 4 in registers": lambda: shared(64, 64, 16, 4, 4, padding=0),
         "rows padded": lambda: shared(64, 64, 16, 4, 4),

@@ -1,4 +1,4 @@
-"""What chapter 8 provides: two kinds of tile, kernels made of your steps, and a part of the kernel for one row."""
+"""What chapter 8 provides: two kinds of tile, the fused layer to schedule, and a part of the kernel for one row."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.script import tirx as T
 
-from chapters.kit.gpu import wmma
-from chapters.kit.gpu.limits import ITEM_BYTES, WARP, warp_step
+from chapters.kit.gpu.limits import WARP, warp_step
 from chapters.runner.earlier import earlier
 
-H200 = "nvidia/nvidia-h200"
 Staged = tuple[Schedule, LoopRV]  # with the loop over blocks of k
 
 
@@ -69,66 +67,6 @@ class WarpTile:
     def threads(self) -> tuple[int, int, int]:
         """(warps along m, warps along n, threads of a warp): threadIdx.z, threadIdx.y, threadIdx.x."""
         return self.block_m // self.warp_m, self.block_n // self.warp_n, WARP
-
-
-# --- kernels made of your steps -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """The chapter's kernels of a linear layer, put together from the steps that you write.
-
-    Every method takes the kit's matmul_bias and a tile, and returns the scheduled PrimFunc.
-    """
-
-    tile_and_bind: Callable[[Schedule, SBlockRV, ThreadTile], LoopRV]
-    row_padding: Callable[[int, int, int, int], int]
-    stage_in_shared: Callable[[Schedule, SBlockRV, str, LoopRV, ThreadTile, int], SBlockRV]
-    overlap_copies: Callable[[Schedule, LoopRV], None]
-    bias_fragment: Callable[[], wmma.Intrinsic]
-
-    def naive_matmul(self, func: tirx.PrimFunc, tile: ThreadTile) -> tirx.PrimFunc:
-        """`func` fused, tiled and bound; A and B are read from global memory at every step."""
-        sch, block = start_from_bias(func)
-        self.tile_and_bind(sch, block, tile)
-        return sch.mod["main"]
-
-    def shared_matmul(
-        self, func: tirx.PrimFunc, tile: ThreadTile, padding: int | None = None
-    ) -> tirx.PrimFunc:
-        """`naive_matmul` with A and B staged in shared memory. padding: elements per row; None: `row_padding`'s."""
-        sch, _ = self._staged(func, tile, padding)
-        return sch.mod["main"]
-
-    def pipelined_matmul(self, func: tirx.PrimFunc, tile: ThreadTile) -> tirx.PrimFunc:
-        """`shared_matmul` with its copies in flight. tile.vector is 4, 8 or 16 bytes, the widths of cp.async."""
-        sch, k0 = self._staged(func, tile, None)
-        self.overlap_copies(sch, k0)
-        return sch.mod["main"]
-
-    def _staged(self, func: tirx.PrimFunc, tile: ThreadTile, padding: int | None) -> Staged:
-        if padding is None:
-            item_bytes = ITEM_BYTES[str(func.params[0].dtype)]
-            padding = self.row_padding(tile.block_k, tile.thread_n, item_bytes, tile.vector)
-        sch, block = start_from_bias(func)
-        k0 = self.tile_and_bind(sch, block, tile)
-        for name in ("A", "B"):
-            self.stage_in_shared(sch, block, name, k0, tile, padding)
-        return sch, k0
-
-    def tensor_core_matmul(
-        self, func: tirx.PrimFunc, tile: WarpTile | None = None, overlap: bool = False
-    ) -> tirx.PrimFunc:
-        """`func`, on float16 or bfloat16, fused and computed by tensor cores, its sums started from the bias.
-
-        Sizes are multiples of the tile's. overlap: keep the copies to shared memory in flight, by `overlap_copies`.
-        """
-        from chapters.ch08_gpu_targets.warp_schedule import tensor_core_schedule
-
-        sch, k0 = tensor_core_schedule(func, tile or WarpTile(), self.bias_fragment())
-        if overlap:
-            self.overlap_copies(sch, k0)
-        return sch.mod["main"]
 
 
 # --- one row --------------------------------------------------------------------------------------

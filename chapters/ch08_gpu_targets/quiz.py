@@ -5,6 +5,7 @@ from __future__ import annotations
 from tvm.s_tir import Schedule, dlight
 
 from chapters.ch08_gpu_targets.given import ThreadTile, start_from_bias
+from chapters.ch08_gpu_targets.thread_schedule import shared_matmul
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import CUDA
@@ -16,12 +17,12 @@ TILE = ThreadTile(64, 64, 16, 4, 4, vector=2)
 
 
 def _cycles_without_padding() -> int:
-    func = earlier(8).shared_matmul(matmul_bias(64, 64, 32), TILE, 0)
+    func = shared_matmul(matmul_bias(64, 64, 32), TILE, 0)
     return conflicts(func, CUDA)["read B_shared"]
 
 
 def _barriers_of_one_block_of_k() -> str:
-    func = earlier(8).shared_matmul(matmul_bias(64, 64, 16), TILE)
+    func = shared_matmul(matmul_bias(64, 64, 16), TILE)
     (kernel,) = HostProgram(func, CUDA).kernels.values()
     return str(kernel.source.count("__syncthreads()"))
 

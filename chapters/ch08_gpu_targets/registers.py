@@ -13,6 +13,11 @@ from functools import partial
 from tvm import tirx
 
 from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile
+from chapters.ch08_gpu_targets.thread_schedule import (
+    naive_matmul,
+    pipelined_matmul,
+    shared_matmul,
+)
 from chapters.kit.bench.kernel_counts import compiler, save_counts
 from chapters.kit.bench.results import SourcedTable, load, made_with
 from chapters.kit.draw.table import Table
@@ -47,11 +52,11 @@ def kernels(arch: str = ARCH) -> dict[str, Callable[[], tirx.PrimFunc]]:
         return {f"{name}, {t.block_m} × {t.block_n}": partial(kernel, *sizes, t) for t in tiles}
 
     return {
-        "one element per thread": by_threads(chapter.naive_matmul, 16, 16, 16, 1, 1),
-        "4 × 4 per thread": by_threads(chapter.shared_matmul, 64, 64, 16, 4, 4, 4),
-        "8 × 8 per thread": by_threads(chapter.shared_matmul, 128, 128, 8, 8, 8, 4),
-        "16 × 16 per thread": by_threads(chapter.shared_matmul, 128, 128, 4, 16, 16, 4),
-        "4 × 4, copies in flight": by_threads(chapter.pipelined_matmul, 64, 64, 16, 4, 4, 4),
+        "one element per thread": by_threads(naive_matmul, 16, 16, 16, 1, 1),
+        "4 × 4 per thread": by_threads(shared_matmul, 64, 64, 16, 4, 4, 4),
+        "8 × 8 per thread": by_threads(shared_matmul, 128, 128, 8, 8, 8, 4),
+        "16 × 16 per thread": by_threads(shared_matmul, 128, 128, 4, 16, 16, 4),
+        "4 × 4, copies in flight": by_threads(pipelined_matmul, 64, 64, 16, 4, 4, 4),
         "one row, float16": lambda: chapter.decode_matmul(256, 4096, "float16"),
         "tensor cores, float16": lambda: chapter.tensor_core_matmul(layer("float16")),
         "tensor cores, bfloat16": lambda: chapter.tensor_core_matmul(layer("bfloat16")),

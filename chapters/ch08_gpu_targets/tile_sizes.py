@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from chapters.ch08_gpu_targets.given import ThreadTile
 from chapters.ch08_gpu_targets.registers import SIZE
+from chapters.ch08_gpu_targets.thread_schedule import shared_matmul
 from chapters.kit.bench.kernel_counts import compiler, save_counts
 from chapters.kit.bench.results import SourcedTable, load
 from chapters.kit.draw.stepper import Panel, Stepper, attributes, changing
@@ -57,7 +58,7 @@ def count_tiles() -> dict:
     for name, tile in tiles().items():
         if isinstance(tile, str):
             continue
-        func = earlier(8).shared_matmul(matmul_bias(*SIZE, "float32"), tile)
+        func = shared_matmul(matmul_bias(*SIZE, "float32"), tile)
         moved = bytes_moved(func, CUDA)
         used = {}
         for board in SHOWN:

@@ -1,6 +1,6 @@
 """The schedule of `tensor_core_matmul`: tiles for warps, two levels of copies, and five tensorized loop nests.
 
-It uses the primitives of exercises 8.4 and 8.5 in much the same way. Solve these two first, then read it.
+It uses the primitives of exercise 8.4 in much the same way. Solve 8.4 before you read it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,26 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 
 from chapters.ch08_gpu_targets.given import Staged, WarpTile, start_from_bias
+from chapters.ch08_gpu_targets.thread_schedule import overlap_copies
 from chapters.kit.gpu import wmma
 from chapters.runner.earlier import earlier
 
 
-def tensor_core_schedule(func: tirx.PrimFunc, tile: WarpTile, start: wmma.Intrinsic) -> Staged:
-    """Fuse `func` and schedule it for tensor cores; return the loop over pieces of k. start: from `bias_fragment`."""
+def schedule_for_tensor_cores(
+    func: tirx.PrimFunc, tile: WarpTile, start: wmma.Intrinsic, overlap: bool = False
+) -> tirx.PrimFunc:
+    """Return the kit's matmul_bias `func`, on float16 or bfloat16, fused and scheduled for tensor cores.
+
+    Sizes are multiples of the tile's. start: the intrinsic of `bias_fragment`, which replaces the init. overlap: keep
+    the copies to shared memory in flight.
+    """
+    sch, k0 = _scheduled(func, tile, start)
+    if overlap:
+        overlap_copies(sch, k0)
+    return sch.mod["main"]
+
+
+def _scheduled(func: tirx.PrimFunc, tile: WarpTile, start: wmma.Intrinsic) -> Staged:
     sch, block = start_from_bias(func)
     stored = sch.cache_write(block, 0, wmma.SUM_SCOPE)
     reads = [str(region.source.name) for region in sch.get(block).reads]

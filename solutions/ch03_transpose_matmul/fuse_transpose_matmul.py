@@ -164,7 +164,7 @@ class OwnTransposes(TransposesInSight):
 
     def may_move(self, transpose: Call, call: Call) -> bool:
         """Return whether a copy of `transpose`, right before the matmul `call`, would give the same tensor."""
-        # BEGIN exercise 3.5 (about 2 lines): w must be in scope there, and nothing may have written into it since
+        # BEGIN exercise 3.5 (about 2 lines): in which programs is it another tensor, or none?
         w = transpose.args[0]
         return self.in_sight(w) and not self.order.may_write_between(transpose, call)
         # END exercise 3.5

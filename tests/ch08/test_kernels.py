@@ -9,7 +9,13 @@ import pytest
 from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
-from chapters.ch08_gpu_targets import registers
+from chapters.ch08_gpu_targets import goals, registers
+from chapters.ch08_gpu_targets.given import start_from_bias
+from chapters.ch08_gpu_targets.thread_schedule import (
+    naive_matmul,
+    pipelined_matmul,
+    shared_matmul,
+)
 from chapters.checking.gpu_kernels import arrays, exact, layer
 from chapters.kit.bench.kernel_counts import COMPILER, compiler, resource_table
 from chapters.kit.bench.results import load
@@ -27,10 +33,10 @@ from tests.support.planted_faults import needs_compiler
 HALF = ch8.ThreadTile(64, 64, 16, 4, 4, vector=2)
 WIDE = ch8.ThreadTile(128, 128, 4, 16, 16, vector=4)
 KERNELS = {
-    "naive": lambda: ch8.naive_matmul(matmul_bias(64, 64, 64), ch8.ThreadTile(16, 16, 16, 1, 1)),
-    "shared, float32": lambda: ch8.shared_matmul(matmul_bias(64, 64, 64, "float32"), HALF),
-    "shared, bfloat16": lambda: ch8.shared_matmul(matmul_bias(64, 64, 64, "bfloat16"), HALF),
-    "copies in flight": lambda: ch8.pipelined_matmul(matmul_bias(64, 64, 64), HALF),
+    "naive": lambda: naive_matmul(matmul_bias(64, 64, 64), ch8.ThreadTile(16, 16, 16, 1, 1)),
+    "shared, float32": lambda: shared_matmul(matmul_bias(64, 64, 64, "float32"), HALF),
+    "shared, bfloat16": lambda: shared_matmul(matmul_bias(64, 64, 64, "bfloat16"), HALF),
+    "copies in flight": lambda: pipelined_matmul(matmul_bias(64, 64, 64), HALF),
     "one row": lambda: ch8.decode_matmul(64, 512, "bfloat16"),
     "tensor cores, float16": lambda: ch8.tensor_core_matmul(matmul_bias(64, 64, 64)),
     "tensor cores, bfloat16": lambda: ch8.tensor_core_matmul(matmul_bias(64, 64, 64, "bfloat16")),
@@ -55,7 +61,7 @@ def test_compiles_and_spills_nothing(name, arch):
 
 @needs_compiler
 def test_the_tile_of_the_lesson_spills():
-    func = ch8.shared_matmul(matmul_bias(128, 128, 64, "float32"), WIDE)
+    func = shared_matmul(matmul_bias(128, 128, 64, "float32"), WIDE)
     used, _ = used_by(func, "sm_90a")
     assert used.registers == 255 and used.spill_store_bytes > 0
 
@@ -145,9 +151,9 @@ def test_sectors():
 
 
 def test_conflicts_and_bytes_of_a_kernel():
-    func = ch8.shared_matmul(matmul_bias(64, 64, 64), HALF, padding=0)
+    func = shared_matmul(matmul_bias(64, 64, 64), HALF, padding=0)
     assert conflicts(func, CUDA)["read B_shared"] == 16
-    assert conflicts(ch8.shared_matmul(matmul_bias(64, 64, 64), HALF), CUDA)["read B_shared"] == 2
+    assert conflicts(shared_matmul(matmul_bias(64, 64, 64), HALF), CUDA)["read B_shared"] == 2
     moved = bytes_moved(func, CUDA)
     assert moved["A"] == moved["B"] == 64 * 64 * 2 and moved["D"] == 64 * 64 * 4
 
@@ -175,7 +181,7 @@ def test_conditions_count_as_if_they_held():
     ],
 )
 def test_other_tiles_are_right_too(size, tile):
-    func = ch8.shared_matmul(matmul_bias(*size, "float32"), tile)
+    func = shared_matmul(matmul_bias(*size, "float32"), tile)
     layer(func, size, "float32", "", "", wgsl=True)
 
 
@@ -184,10 +190,6 @@ def test_more_registers_never_mean_more_threads(threads):
     used = [cuda_resources.Resources(registers=r) for r in range(16, 256)]
     found = [ch8.occupancy(one, threads, "sm_90a") for one in used]
     assert np.all(np.diff(found) <= 0)
-
-
-def test_the_target_of_the_course_can_be_asked_for_again():
-    assert str(ch8.h200_target()) == str(ch8.h200_target())
 
 
 @pytest.mark.parametrize(
@@ -202,3 +204,30 @@ def test_one_row_refuses_a_sum_it_would_cut_short(k, dtype):
 def test_tensor_cores_refuse_sizes_that_are_no_tiles(size):
     with pytest.raises(s_tir.ScheduleError):
         ch8.tensor_core_matmul(matmul_bias(*size, "float16"))
+
+
+def test_the_goals_are_a_ladder():
+    """One element per thread reaches no goal, sums in registers the first, copies with padded rows both."""
+    layer_to_schedule = matmul_bias(*goals.SIZE, "float32")
+    tile = ch8.ThreadTile(32, 32, 16, 4, 4, vector=2)
+    reached = [
+        [not goals.use_of(func).exceeded(goal) for goal in goals.GOALS.values()]
+        for func in (
+            naive_matmul(layer_to_schedule, ch8.ThreadTile(8, 8, 16, 1, 1)),
+            naive_matmul(layer_to_schedule, tile),
+            shared_matmul(layer_to_schedule, tile, padding=0),
+            shared_matmul(layer_to_schedule, tile),
+        )
+    ]
+    assert reached == [[False, False], [True, False], [True, False], [True, True]]
+
+
+def test_sums_that_are_not_unrolled_are_indexed_at_run_time():
+    func = naive_matmul(matmul_bias(16, 16, 8, "float32"), ch8.ThreadTile(8, 8, 8, 2, 2))
+    assert goals.indexed_at_run_time(func) == []
+    sch, block = start_from_bias(matmul_bias(16, 16, 8, "float32"))
+    sch.cache_write(block, 0, "local")
+    for one in (block, sch.get_sblock("D_local")):
+        sch.bind(sch.get_loops(one)[0], "blockIdx.x")
+    assert goals.indexed_at_run_time(sch.mod["main"]) == ["D_local"]
+    assert goals.launched(sch.mod["main"]) == [(16, 1), (16, 1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from chapters.ch08_gpu_targets.thread_schedule import pipelined_matmul
 from chapters.checking.gpu_kernels import arrays
 from chapters.kit.gpu.call import ASYNCHRONOUS
 from chapters.kit.gpu.gpu_matmul import matmul_bias
@@ -43,7 +44,7 @@ def _cores(dtype: str = "float16"):
 
 
 def _piped():
-    return ch8.pipelined_matmul(matmul_bias(*SIZE), ch8.ThreadTile(32, 32, 16, 4, 4, vector=2))
+    return pipelined_matmul(matmul_bias(*SIZE), ch8.ThreadTile(32, 32, 16, 4, 4, vector=2))
 
 
 @both_orders

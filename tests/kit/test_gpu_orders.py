@@ -9,6 +9,7 @@ from tvm.tirx import IntImm, Var
 
 from chapters.ch04_add_rms_norm.check_cases import inputs
 from chapters.ch04_add_rms_norm.given import Plan, wide_kernel
+from chapters.ch08_gpu_targets import thread_schedule as by_threads
 from chapters.checking.gpu_kernels import arrays, exact
 from chapters.checking.programs import poison
 from chapters.kit.decoder.llama import decoder
@@ -43,9 +44,12 @@ def _layer(func: tirx.PrimFunc, size: tuple, dtype: str = "float16") -> None:
 
 
 LAYERS = {
-    "naive": (lambda: ch8.naive_matmul(matmul_bias(*SIZE), ch8.ThreadTile(8, 8, 8, 1, 1)), SIZE),
-    "shared": (lambda: ch8.shared_matmul(matmul_bias(*SIZE), TILE), SIZE),
-    "pipelined": (lambda: ch8.pipelined_matmul(matmul_bias(*SIZE), TILE), SIZE),
+    "naive": (
+        lambda: by_threads.naive_matmul(matmul_bias(*SIZE), ch8.ThreadTile(8, 8, 8, 1, 1)),
+        SIZE,
+    ),
+    "shared": (lambda: by_threads.shared_matmul(matmul_bias(*SIZE), TILE), SIZE),
+    "pipelined": (lambda: by_threads.pipelined_matmul(matmul_bias(*SIZE), TILE), SIZE),
     "one row": (lambda: ch8.decode_matmul(16, 256, "float16"), (1, 16, 256)),
     "tensor cores": (lambda: ch8.tensor_core_matmul(matmul_bias(64, 64, 64)), (64, 64, 64)),
     "tensor cores, copies in flight": (

@@ -7,7 +7,6 @@ import tvm
 from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
-from chapters.ch08_gpu_targets.checks import CHOICES
 from chapters.ch08_gpu_targets.given import start_from_bias
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.gpu.cuda_resources import missing, ptx
@@ -59,17 +58,20 @@ def test_dlight_s_own_rule_misses_them_where_the_name_ends_in_a_letter():
     assert found == {"sm_90": True, "sm_90a": False, "sm_100a": False}
 
 
-DLIGHT = [case for case, wanted, _ in CHOICES if wanted == "dlight"]
-SMALL_SIDE = [case for case, *_ in CHOICES if 1 < min(case[:3]) <= 64]
+TAKEN = [
+    (100, 4096, 4096, "float16", "sm_90a"),
+    (4096, 4090, 4096, "float16", "sm_75"),
+    (128, 128, 80, "float16", "sm_90a"),
+    (65, 65, 65, "float16", "sm_90a"),
+]
+SMALL_SIDE = [(16, 4096, 4096, "float16", "sm_90a"), (64, 4090, 4096, "float16", "sm_90a")]
 
 
-@pytest.mark.parametrize("case", [*DLIGHT, *SMALL_SIDE], ids=str)
-def test_exercise_8_12_says_which_layers_the_rule_takes_to_tensor_cores(case):
-    m, n, k, dtype, target = case
-    source = source_of(
-        MatmulOnTensorCores(), matmul_bias(m, n, k, dtype), target_of(target.attrs["arch"])
-    )
-    assert ("mma_sync" in source) == (case in DLIGHT)
+@pytest.mark.parametrize("case", [*TAKEN, *SMALL_SIDE], ids=str)
+def test_the_rule_takes_float16_to_tensor_cores_if_each_side_is_above_64(case):
+    m, n, k, dtype, arch = case
+    source = source_of(MatmulOnTensorCores(), matmul_bias(m, n, k, dtype), target_of(arch))
+    assert ("mma_sync" in source) == (case in TAKEN)
 
 
 def test_dlight_s_own_rule_declines_the_fused_layer():

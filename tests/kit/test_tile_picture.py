@@ -6,16 +6,17 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from chapters.ch08_gpu_targets.given import ThreadTile
+from chapters.ch08_gpu_targets.thread_schedule import naive_matmul, shared_matmul
 from chapters.kit.draw.tile_picture import tile_picture
 from chapters.kit.gpu.gpu_matmul import matmul_bias
-from solutions.ch08_gpu_targets import gpu_schedules as ch8
 
 LAYER = matmul_bias(64, 96, 40, "float32")
-TILE = ch8.ThreadTile(32, 48, 8, 2, 4)
+TILE = ThreadTile(32, 48, 8, 2, 4)
 
 
 def test_facts_are_those_of_the_tile():
-    picture = tile_picture(ch8.shared_matmul(LAYER, TILE))
+    picture = tile_picture(shared_matmul(LAYER, TILE))
     assert picture.size == (64, 96, 40) and picture.grid == (2, 2) and picture.tile == (32, 48)
     assert picture.threads == TILE.threads == (16, 12) and picture.own == (2, 4)
     assert (picture.turns, picture.steps) == (5, 8)
@@ -23,11 +24,11 @@ def test_facts_are_those_of_the_tile():
 
 
 def test_without_shared_memory_it_says_so():
-    assert "at every step" in str(tile_picture(ch8.naive_matmul(LAYER, TILE)))
+    assert "at every step" in str(tile_picture(naive_matmul(LAYER, TILE)))
 
 
 def test_the_drawing_is_well_formed_and_inside_its_frame():
-    drawn = tile_picture(ch8.shared_matmul(LAYER, TILE)).figure().replace("<br>", "<br/>")
+    drawn = tile_picture(shared_matmul(LAYER, TILE)).figure().replace("<br>", "<br/>")
     root = ElementTree.fromstring(drawn).find("div/svg")
     width, height = (float(n) for n in root.get("viewBox").split()[2:])
     boxes = [e.attrib for e in root.iter() if e.tag.endswith("rect")]

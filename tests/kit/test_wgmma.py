@@ -13,6 +13,8 @@ from tvm.backend.cuda.tile_primitive.tma_utils import SwizzleMode, mma_shared_la
 from tvm.target import Target
 
 from chapters.ch08_gpu_targets import gelu_layers
+from chapters.ch08_gpu_targets.given import ThreadTile
+from chapters.ch08_gpu_targets.thread_schedule import naive_matmul
 from chapters.checking.gpu_kernels import arrays
 from chapters.kit.gpu import call, cuda_resources, tensor_maps
 from chapters.kit.gpu.gpu_matmul import matmul_bias
@@ -20,7 +22,7 @@ from chapters.kit.gpu.launches import HostProgram, LaunchError, UnknownWordError
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.gpu.wgmma import ARCH, wgmma_matmul
 from chapters.kit.gpu.wgmma_tile import TILES, WgmmaTile, best_tile
-from solutions.ch08_gpu_targets.gpu_schedules import ThreadTile, naive_matmul, occupancy
+from solutions.ch08_gpu_targets.gpu_schedules import occupancy
 from tests.support import planted_faults
 
 SMALL = WgmmaTile(128, 32, 3)

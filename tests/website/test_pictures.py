@@ -18,6 +18,7 @@ from chapters.ch07_when_fusion_is_sound.side_by_side import Verdict
 from chapters.ch08_gpu_targets import registers, tile_sizes
 from chapters.ch08_gpu_targets.given import ThreadTile
 from chapters.ch11_a_real_model.given import unpack
+from chapters.ch08_gpu_targets.thread_schedule import shared_matmul
 from chapters.kit.bench.results import load
 from chapters.kit.cases.hard_cases import CASES
 from chapters.kit.cases.matmul_bias import matmul_bias
@@ -51,7 +52,7 @@ from solutions.ch02_attach_metadata.attach_support_info import (
     AttachVariableBounds,
 )
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
-from solutions.ch08_gpu_targets.gpu_schedules import occupancy, shared_matmul
+from solutions.ch08_gpu_targets.gpu_schedules import occupancy
 from solutions.ch09_the_compiler.pipeline import phases
 from tests.website.conftest import alone
 
