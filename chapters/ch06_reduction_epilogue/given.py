@@ -18,10 +18,8 @@ from tvm_ffi import structural_equal
 from chapters.kit.ir.block_domain import fills, is_injective, visits_each_point_once
 from chapters.kit.ir.block_site import BlockSite, Nest
 from chapters.kit.ir.refuse import require
-from chapters.kit.ir.region_cover import covers
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import (
-    loads,
     mentions,
     nodes,
     substitute,
@@ -203,24 +201,6 @@ def check_domains(
         hidden = mentions(fixed, loop.loop_var)
         name = loop.loop_var.name
         require(not hidden, epilogue, f"it uses the loop variable `{name}` directly")
-    check_shared_loops(site, written)
-
-
-def check_shared_loops(site: BlockSite, written: Sequence[Expr]) -> None:
-    """Refuse unless each iteration of the loops around both blocks finishes the sums that it then uses.
-
-    written: the indices at which the reduction stores. The answer comes from the code, not from `T.reads` and
-    `T.writes`.
-    """
-    first, last = site.producer, site.consumer
-    for loop in site.shared:
-        split = mentions(summed_values(first.realize), loop.loop_var) and not is_one(loop.extent)
-        name = loop.loop_var.name
-        require(not split, last.block, f"it runs between steps of the sums, in the loop `{name}`")
-    for load in loads(last.block.body, first.block.body.buffer):
-        there = (first.realize, first.loops), written, (last.realize, last.loops), load.indices
-        late = "it may read sums that a later iteration of the shared loops finishes"
-        require(not site.shared or covers(site.shared, *there), last.block, late)
 
 
 # --- memory ---------------------------------------------------------------------------------------

@@ -217,8 +217,9 @@ def check_epilogue(sch: Schedule, pair: MatchedPair) -> None:
 
 
 def check_points(sch: Schedule, pair: MatchedPair) -> None:
-    """Refuse unless both blocks visit each point once and two points never share an element."""
+    """Refuse unless both blocks visit each point once, when its sum is done, and two points never share an element."""
     ch6.check_domains(pair.site, pair.step.indices, pair.indices, pair.value)
+    ch6.check_shared_loops(pair.site, pair.step.indices)
 
 
 def check_some_step(sch: Schedule, pair: MatchedPair) -> None:
