@@ -285,9 +285,8 @@ def describe_limits(func: tirx.PrimFunc, target: Target) -> list[str]:
     if not all(vectors_in_partial_sums(func)):
         said.append("the sums in the lanes of a vector are far apart in their buffer")
     often = times_w_is_loaded(func)
-    said.append(
-        f"each element of w is loaded {often} time{'s' * (often > 1)} from the cache or from memory"
-    )
+    times = "once" if often == 1 else f"{often} times"
+    said.append(f"each element of w is loaded {times} from the cache or from memory")
     registers = vector_registers(target).count
     for held, lanes in sums_of_a_step(func):
         if lanes > 1:

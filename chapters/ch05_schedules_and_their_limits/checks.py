@@ -593,7 +593,6 @@ def observe_5_11(impl):
 # --- 5.13 and 5.14 ---------------------------------------------------------------------------------
 
 DECODE, PREFILL = "schedule_decode", "schedule_prefill"
-GOAL = 1.5  # times the seconds of the course's schedule
 TRIES = 4  # a machine that is busy with something else gets more chances
 QUIET = 1.2  # two measurements of one kernel in one run differ by less, or the run says nothing
 
@@ -682,24 +681,24 @@ def _check_width(schedule, rows, whose: str) -> None:
     )
 
 
-def _check_goal(impl, whose: str, rows, n: int, k: int) -> None:
-    """At most GOAL times as slow as the course's schedule, measured in turn with it in the same run.
+def _check_goal(impl, whose: str, rows, n: int, k: int, goal: float) -> None:
+    """At most `goal` times as slow as the course's schedule, measured in turn with it in the same run.
 
     The course's kernel is measured twice, so that a run in which the machine was busy is known as such.
     """
     course = getattr(reference, whose)
     schedules = (None, getattr(impl, whose), course, course)
     runs = [products.times(schedules, rows, n, k)]
-    while runs[-1][1] > GOAL * max(runs[-1][2:]) and len(runs) < TRIES:
+    while runs[-1][1] > goal * max(runs[-1][2:]) and len(runs) < TRIES:
         runs.append(products.times(schedules, rows, n, k))
-    if runs[-1][1] <= GOAL * max(runs[-1][2:]):
+    if runs[-1][1] <= goal * max(runs[-1][2:]):
         return
     quiet = [run for run in runs if max(run[2:]) <= QUIET * min(run[2:])]
     if not quiet:
         raise FAST.failed(
             "This machine is too busy to measure: the same kernel took different times in each run.",
             expected="a machine that runs little else; then check again",
-            yours="; ".join(f"{1e3 * a:.2f} ms and {1e3 * b:.2f} ms" for *_, a, b in runs),
+            yours="; ".join(f"{1e6 * a:.1f} µs and {1e6 * b:.1f} µs" for *_, a, b in runs),
             why="This says nothing about your schedule.",
         )
     plain, yours, *both = min(quiet, key=lambda run: run[1] / max(run[2:]))
@@ -709,8 +708,8 @@ def _check_goal(impl, whose: str, rows, n: int, k: int) -> None:
     raise FAST.failed(
         f"After {whose}, the kernel takes {yours / max(both):.1f} times as long as the course's, for x of shape "
         f"{(*rows, k)} and w of shape {(n, k)}.",
-        expected=f"at most {GOAL:g} times as long",
-        yours=f"{1e3 * plain:.2f} ms unscheduled, {1e3 * yours:.2f} ms with your schedule, {1e3 * max(both):.2f} ms "
+        expected=f"at most {goal:g} times as long",
+        yours=f"{1e6 * plain:.1f} µs unscheduled, {1e6 * yours:.1f} µs with your schedule, {1e6 * max(both):.1f} µs "
         f"with the course's, on one thread\n\n{loop_nest(func)}\n\nWhat the check sees in your kernel:\n{limits}",
         why="Follow the innermost loops for one step along k: what is loaded, what is added to, and what must wait.",
     )
@@ -754,9 +753,9 @@ def test_5_13_uses_all_threads(impl) -> None:
 
 
 def test_5_13_reaches_the_goal(impl) -> None:
-    """one row of x and four take at most one and a half times as long as with the course's schedule"""
-    for rows in (1, 4):
-        _check_goal(impl, DECODE, (rows,), 1024, 1024)
+    """one row of x takes at most 1.3 times as long as with the course's schedule, and four rows 1.5 times"""
+    for rows, goal in ((1, 1.3), (4, 1.5)):
+        _check_goal(impl, DECODE, (rows,), 128, 1024, goal)  # w is half a megabyte, and in a cache
 
 
 def observe_5_13(impl):
@@ -805,8 +804,8 @@ def test_5_14_uses_all_threads(impl) -> None:
 
 
 def test_5_14_reaches_the_goal(impl) -> None:
-    """64 rows of x take at most one and a half times as long as with the course's schedule"""
-    _check_goal(impl, PREFILL, (64,), 1024, 1024)
+    """64 rows of x take at most 1.5 times as long as with the course's schedule"""
+    _check_goal(impl, PREFILL, (64,), 1024, 1024, 1.5)
 
 
 def observe_5_14(impl):

@@ -1276,7 +1276,13 @@ def observe_6_5(impl):
         except Exception as error:
             return str(error).strip().splitlines()[-1][:60]
 
+    def same_objects():
+        _, fusion = planned(program(after=_TWO_OTHERS))
+        scope = impl.new_scope(fusion, reference.fused_block(fusion))
+        return scope.body.seq[-1].same_as(fusion.site.scope.body.seq[-1])
+
     return [
+        same_objects,
         lambda: shape(program()),
         lambda: shape(marked()),
         lambda: shape(rows_shared()),

@@ -1,4 +1,6 @@
-"""What chapter 6 provides: conditions on each block, its loops and its memory. Each raises a ScheduleError or passes.
+"""What chapter 6 provides: the fused block, and conditions on each block, its loops and its memory.
+
+A condition raises a ScheduleError or passes.
 
 The exercises check how the two blocks are related. These functions check each block by itself: the reduction is a sum,
 the epilogue is elementwise, both visit each point once, and no two buffers share memory.
@@ -22,9 +24,13 @@ from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import (
     mentions,
     nodes,
+    one_a_buffer,
+    replace_loads,
     substitute,
+    substitute_region,
     summed_values,
     uses_pointers,
+    with_fields,
 )
 
 # --- the reduction --------------------------------------------------------------------------------
@@ -240,7 +246,30 @@ def is_apart(buffer: Var) -> bool:
     return True
 
 
-# --- the addend -----------------------------------------------------------------------------------
+# --- step 2: transformation -----------------------------------------------------------------------
+
+
+def fused_block(fusion) -> SBlock:
+    """Return the reduction with `output` in place of `temp`, and with the addend in place of the init's 0.
+
+    fusion: a Fusion of the chapter's file. The block keeps the reduction's name, axes and annotations. reads: those of
+    the epilogue, then those of the reduction, without `temp`, each buffer once (`one_a_buffer`). writes: those of the
+    epilogue. All are in the reduction's axes.
+    """
+    reduction, epilogue = fusion.reduction, fusion.epilogue
+    total = tirx.BufferLoad(fusion.output, fusion.indices)
+    step = replace_loads(reduction.body.value, fusion.temp, total)
+    reads = [substitute_region(region, fusion.axes) for region in epilogue.reads]
+    reads = [
+        region for region in [*reads, *reduction.reads] if not region.source.same_as(fusion.temp)
+    ]
+    return with_fields(
+        reduction,
+        reads=one_a_buffer(reads),
+        writes=[substitute_region(region, fusion.axes) for region in epilogue.writes],
+        init=tirx.BufferStore(fusion.output, simplified(fusion.addend), fusion.indices),
+        body=tirx.BufferStore(fusion.output, step, fusion.indices),
+    )
 
 
 def simplified(addend: Expr) -> Expr:

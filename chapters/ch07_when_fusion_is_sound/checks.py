@@ -666,18 +666,21 @@ BREAKS = {
 }
 
 
-def _drawn(impl, number: int) -> Case:
-    """A program of the learner's generator, which TVM's parser takes."""
-    case = search.drawn(impl.draw_case, number)
+def _programs(impl, count: int) -> list[Case]:
+    """The first programs of the learner's generator."""
+    cases = [search.drawn(impl.draw_case, number) for number in range(count)]
     expected = "Case(cause, name, value=…) of chapters.kit.cases.hard_cases"
-    expect.returns(case, Case, "draw_case", "a Case", expected=expected)
-    _parsed(case)
-    return case
+    for case in cases:
+        expect.returns(case, Case, "draw_case", "a Case", expected=expected)
+    return cases
 
 
 def test_7_8_draws_programs(impl) -> None:
     """your generator draws many different programs"""
-    texts = {_drawn(impl, number).text for number in range(LOOKED_AT)}
+    cases = _programs(impl, LOOKED_AT)
+    for case in cases:
+        _parsed(case)
+    texts = {case.text for case in cases}
     BREAK.that(
         len(texts) >= LOOKED_AT // 4,
         f"Among {LOOKED_AT} programs of your generator there are only {len(texts)} different ones.",
@@ -689,12 +692,13 @@ def test_7_8_draws_programs(impl) -> None:
 def test_7_8_finds_no_fault_where_there_is_none(impl) -> None:
     """with all of its conditions, your fuse_epilogue fuses many of the programs, and each of them right"""
     right = 0
-    for number in range(LOOKED_AT):
-        case = _drawn(impl, number)
+    for case in _programs(impl, LOOKED_AT):
         came, how = side_by_side.judge(case, impl.fuse_epilogue)
-        what = f"Your own fuse_epilogue, with its whole guard, is wrong on a program of your generator: {came}."
+        what = f"Your own fuse_epilogue, with its whole guard, {DOES[came]} a program of your generator."
+        expected = "the numbers of the unfused program, or a refusal"
         why = "One of your functions of 7.1 to 7.4 may have a fault that their checks do not see."
-        BREAK.that(came in ("right", "refused"), what, yours=f"{how}\n{case.text}", why=why)
+        yours = f"{how}\n{case.text}"
+        BREAK.that(came in ("right", "refused"), what, expected=expected, yours=yours, why=why)
         right += came == "right"
     BREAK.that(
         right >= LOOKED_AT // 5,
@@ -705,38 +709,36 @@ def test_7_8_finds_no_fault_where_there_is_none(impl) -> None:
     )
 
 
-def _first_wrong(impl, fuse) -> search.Wrong | None:
-    """The first program of the generator that `fuse` fuses and gets wrong, made smaller."""
-    for number in range(search.DRAWS):
-        if wrong := search.goes_wrong(_drawn(impl, number), fuse):
-            return search.smaller(wrong, fuse)
+def _first_wrong(cases: list[Case], fuse) -> search.Wrong | None:
+    """The first of `cases` that `fuse` gets wrong."""
+    for case in cases:
+        _parsed(case)
+        if wrong := search.goes_wrong(case, fuse):
+            return wrong
     return None
 
 
 def test_7_8_finds_each_fault(impl) -> None:
     """with any one condition left out of your guard the search finds a wrong program, and one for chapter 6"""
+    cases = _programs(impl, search.DRAWS)
     for condition in search.CONDITIONS:
         with search.left_out(impl, condition):
-            wrong = _first_wrong(impl, impl.fuse_epilogue)
+            wrong = _first_wrong(cases, impl.fuse_epilogue)
         what = f"Without “{condition}”, your fuse_epilogue is right on {search.DRAWS} programs of your generator."
         expected = (
             "a program that is fused when only this condition is left out, and then goes wrong"
         )
         BREAK.that(wrong is not None, what, expected=expected, why=BREAKS[condition])
-    wrong = _first_wrong(impl, earlier(6).fuse_reduction_epilogue)
+    wrong = _first_wrong(cases, earlier(6).fuse_reduction_epilogue)
     what = f"Chapter 6's primitive is right on {search.DRAWS} programs of your generator."
-    BREAK.that(
-        wrong is not None,
-        what,
-        expected="a program that it fuses and gets wrong",
-        why=BREAKS["order of rounding"],
-    )
+    expected = "a program that it fuses and gets wrong"
+    BREAK.that(wrong is not None, what, expected=expected, why=BREAKS["order of rounding"])
 
 
 def observe_7_8(impl):
     def seen(condition: str) -> str:
         with search.left_out(impl, condition):
-            wrong = _first_wrong(impl, impl.fuse_epilogue)
+            wrong = _first_wrong(_programs(impl, 100), impl.fuse_epilogue)
         return wrong.came if wrong else "nothing"
 
     return [partial(seen, condition) for condition in search.CONDITIONS]

@@ -15,7 +15,13 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
-from chapters.ch06_reduction_epilogue.given import check_axes, has_one_bit, matched_axes
+from chapters.ch06_reduction_epilogue.given import (
+    check_axes,
+    fused_block,
+    has_one_bit,
+    matched_axes,
+    simplified,
+)
 from chapters.kit.ir.block_flags import replace_and_refresh_flags
 from chapters.kit.ir.block_site import BlockSite, Nest, locate
 from chapters.kit.ir.rebuild import rebuild
@@ -327,9 +333,9 @@ def start_from(sch: Schedule, pair: MatchedPair, start: Expr, step: Expr) -> Non
     """Make the two blocks one that starts from `start` and does `step`, which still names `pair.total`."""
     total = tirx.BufferLoad(pair.output, pair.indices)
     fusion = pair.fusion(start)
-    init = with_fresh_lets(ch6.simplified(start))  # the step may hold the same T.Let
+    init = with_fresh_lets(simplified(start))  # the step may hold the same T.Let
     fused = with_fields(
-        ch6.fused_block(fusion),
+        fused_block(fusion),
         init=tirx.BufferStore(pair.output, init, pair.indices),
         body=tirx.BufferStore(pair.output, replace_loads(step, pair.temp, total), pair.indices),
     )

@@ -4,8 +4,9 @@
     temp[i, j] = temp[i, j] + A[i, k] * B[j, k]     ->      D[i, j] = D[i, j] + A[i, k] * B[j, k]
     D[i, j] = temp[i, j] + C[i, j]
 
-`fuse_reduction_epilogue`, at the end, has three steps. Analysis asks whether the fusion is safe, and what is added.
-Transformation builds the fused block. Substitution puts it into the schedule. Analysis accepts only what it can prove.
+`fuse_reduction_epilogue`, at the end, has three steps. Analysis asks whether the fusion is safe, and what is added; it
+accepts only what it can prove. Transformation, `fused_block` in given.py, builds the fused block. Substitution puts it
+into the schedule.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tvm.s_tir.analysis import get_sblock_access_region
 from tvm.s_tir.schedule import SBlockRV
 from tvm.script import tirx as T
 from tvm.sym import Analyzer
-from tvm.tirx import Add, BufferLoad, BufferStore, For, SeqStmt, Stmt, const, is_buffer_var
+from tvm.tirx import Add, BufferStore, For, SeqStmt, Stmt, const, is_buffer_var
 from tvm_ffi import structural_equal
 
 from chapters.ch06_reduction_epilogue.given import (
@@ -30,8 +31,8 @@ from chapters.ch06_reduction_epilogue.given import (
     check_memory,
     check_reduction,
     check_reduction_loops,
+    fused_block,
     matched_axes,
-    simplified,
 )
 from chapters.kit.ir.block_domain import same_range
 from chapters.kit.ir.block_site import BlockSite, locate
@@ -45,10 +46,7 @@ from chapters.kit.ir.tensor_ir import (
     may_write,
     mentions,
     nodes,
-    one_a_buffer,
-    replace_loads,
     substitute,
-    substitute_region,
     summed_values,
     variables_of,
     with_fields,
@@ -210,31 +208,6 @@ def check_shared_loops(site: BlockSite, written: Sequence[Expr]) -> None:
         late = "it may read sums that a later iteration of the shared loops finishes"
         require(not site.shared or covers(site.shared, *there), last.block, late)
     # END exercise 6.4
-
-
-# --- step 2: transformation -----------------------------------------------------------------------
-
-
-def fused_block(fusion: Fusion) -> SBlock:
-    """Return the reduction with `output` in place of `temp`, and with the addend in place of the init's 0.
-
-    It keeps the reduction's name, axes and annotations. reads: those of the epilogue, then those of the reduction,
-    without `temp`, each buffer once (`one_a_buffer`). writes: those of the epilogue. All are in the reduction's axes.
-    """
-    reduction, epilogue = fusion.reduction, fusion.epilogue
-    total = BufferLoad(fusion.output, fusion.indices)
-    step = replace_loads(reduction.body.value, fusion.temp, total)
-    reads = [substitute_region(region, fusion.axes) for region in epilogue.reads]
-    reads = [
-        region for region in [*reads, *reduction.reads] if not region.source.same_as(fusion.temp)
-    ]
-    return with_fields(
-        reduction,
-        reads=one_a_buffer(reads),
-        writes=[substitute_region(region, fusion.axes) for region in epilogue.writes],
-        init=BufferStore(fusion.output, simplified(fusion.addend), fusion.indices),
-        body=BufferStore(fusion.output, step, fusion.indices),
-    )
 
 
 # --- step 3: substitution -------------------------------------------------------------------------
