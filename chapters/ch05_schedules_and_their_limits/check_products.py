@@ -262,7 +262,7 @@ def inner_loop(func: tirx.PrimFunc, target: Target) -> InnerLoop | None:
         x86 = re.findall(
             r"^\s+v?f?n?m(?:add\w*|ul)([ps])s\s.*%([xyz]mm)\d+\s*$", part, re.MULTILINE
         )
-        arm = re.findall(r"^\s+fm(?:la|add|ul)\s+(v|s)\d+", part, re.MULTILINE)
+        arm = re.findall(r"^\s+fm(?:la|add|ul)(?:\.\w+)?\s+(v|s)\d+", part, re.MULTILINE)
         lanes = [_LANES[register] if kind == "p" else 1 for kind, register in x86]
         lanes += [4 if register == "v" else 1 for register in arm]
         spills = len(re.findall(r"\(%r[sb]p\)|\[sp[,\]]", part))
