@@ -36,7 +36,7 @@ class Wrong:
     came: str
 
     def __str__(self) -> str:
-        return f"{self.case.text}\n{self.came}: {_difference(self)}"
+        return f"{self.case.text}\n{_difference(self)}"
 
 
 def drawn(draw_case: Callable[[Draw], Case], number: int) -> Case:
@@ -84,7 +84,7 @@ def left_out(code: ModuleType, condition: str) -> Iterator[None]:
 def _difference(wrong: Wrong) -> str:
     """The first element that differs, unfused and fused."""
     if wrong.came != "wrong":
-        return "the fused program is"
+        return f"the fused program: {wrong.came}"
     arguments = wrong.case.arguments
     expected = run_compiled(tvm.IRModule({"main": wrong.case.func}), arguments())
     got = run_compiled(wrong.mod, arguments())
