@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +13,13 @@ from functools import partial
 import numpy as np
 import tvm
 from tvm import te, tirx
+from tvm.ir import Expr
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 
 from chapters.kit.bench.timing import time_call
 from chapters.kit.cases.guard_zones import run_compiled
+from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.ir.tensor_ir import count, loads, nodes, substitute
 from chapters.kit.machine import llvm_host
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
@@ -109,16 +112,24 @@ def loops_of_sums(func: tirx.PrimFunc) -> list[list[LoopOfSums]]:
     return [loops for _, loops in sums(func)]
 
 
-def vectors_along_w(func: tirx.PrimFunc) -> list[bool]:
-    """For each read of w in a vectorized loop: whether the loop's iterations read adjacent elements."""
+def _indices_of_w(func: tirx.PrimFunc) -> list[tuple[list[Expr], list[LoopOfSums]]]:
+    """For each load of w: its indices in the variables of the loops around it, and these loops."""
     found = []
     for realize, loops in sums(func):
         values = zip(realize.block.iter_vars, realize.iter_values, strict=True)
         axes = {axis.var: value for axis, value in values}
         for load in loads(realize.block.body, func.params[0]):
-            *lead, last = (substitute(index, axes) for index in load.indices)
-            for var in (one.loop.loop_var for one in loops if one.vectorized):
-                found.append(count(last, var) > 0 and not any(count(i, var) for i in lead))
+            found.append(([substitute(index, axes) for index in load.indices], loops))
+    return found
+
+
+def vectors_along_w(func: tirx.PrimFunc) -> list[str]:
+    """For each load of w in a vectorized loop: whether a lane is the next element, in another row, or the same one."""
+    found = []
+    for (row, column), loops in _indices_of_w(func):
+        for var in (one.loop.loop_var for one in loops if one.vectorized):
+            moves = "another row" if count(row, var) else "same"
+            found.append("next" if count(column, var) and moves == "same" else moves)
     return found
 
 
@@ -201,6 +212,107 @@ def sums_of_a_step(func: tirx.PrimFunc, written_out: bool = False) -> list[tuple
         lanes = math.prod(int(one.loop.extent) for one in inside if one.vectorized)
         found.append((math.prod(int(one.loop.extent) for one in inside), lanes))
     return found
+
+
+# --- what limits it -------------------------------------------------------------------------------
+
+
+def times_w_is_loaded(func: tirx.PrimFunc) -> int:
+    """How often the kernel loads each element of w: once per iteration of a loop that w does not depend on.
+
+    A loop that does not move along w, around a serial one that does, loads the same elements again each time. Unrolled
+    and vectorized loops around the load belong to one step, whose loads are in registers.
+    """
+    often = 1
+    for index, loops in _indices_of_w(func):
+        moves = [count(index, one.loop.loop_var) > 0 for one in loops]
+        serial = [not one.written_out and not one.vectorized for one in loops]
+        gone_through = [n for n in range(len(loops)) if moves[n] and serial[n]]
+        last = max(gone_through, default=0)
+        again = (int(one.loop.extent) for n, one in enumerate(loops[:last]) if not moves[n])
+        often = max(often, math.prod(again))
+    return often
+
+
+@dataclass(frozen=True)
+class InnerLoop:
+    """The loop of a compiled kernel that multiplies most. lanes: numbers in one of its multiplications.
+
+    spills: its instructions that load or store something on the stack, because registers were short.
+    """
+
+    multiplications: int
+    lanes: int
+    spills: int
+
+
+_LANES = {"zmm": 16, "ymm": 8, "xmm": 4}  # of float32
+
+
+def inner_loop(func: tirx.PrimFunc, target: Target) -> InnerLoop | None:
+    """The inner loop of `func`, compiled for an x86 or Arm processor; None if it is not recognized."""
+    assembly = tvm.compile(func, target=target).mod.inspect_source("asm")
+    best = None
+    for part in re.split(r"^(?=[.\w]+:)", assembly, flags=re.MULTILINE):
+        label = part.partition(":")[0]
+        if not re.search(
+            rf"^\s+(j\w+|b\.\w+|cbn?z|tbn?z)\s.*{re.escape(label)}\s*$", part, re.MULTILINE
+        ):
+            continue
+        x86 = re.findall(
+            r"^\s+v?f?n?m(?:add\w*|ul)([ps])s\s.*%([xyz]mm)\d+\s*$", part, re.MULTILINE
+        )
+        arm = re.findall(r"^\s+fm(?:la|add|ul)(?:\.\w+)?\s+(v|s)\d+", part, re.MULTILINE)
+        lanes = [_LANES[register] if kind == "p" else 1 for kind, register in x86]
+        lanes += [4 if register == "v" else 1 for register in arm]
+        spills = len(re.findall(r"\(%r[sb]p\)|\[sp[,\]]", part))
+        if lanes and (best is None or len(lanes) > best.multiplications):
+            best = InnerLoop(len(lanes), max(lanes), spills)
+    return best
+
+
+def describe_limits(func: tirx.PrimFunc, target: Target) -> list[str]:
+    """Sentences about a scheduled NT_matmul of constant sizes that may say why it is slow; each was counted."""
+    said = []
+    if inits := inits_in_steps(func):
+        said.append(
+            f"an init is inside a loop along k: {', '.join(inits)}. Each step asks whether it is the first"
+        )
+    if "another row" in vectors_along_w(func):
+        said.append(
+            "the lanes of a vector are in different rows of w, so each lane is loaded by itself"
+        )
+    if not all(vectors_in_partial_sums(func)):
+        said.append("the sums in the lanes of a vector are far apart in their buffer")
+    often = times_w_is_loaded(func)
+    times = "once" if often == 1 else f"{often} times"
+    said.append(f"each element of w is loaded {times} from the cache or from memory")
+    registers = vector_registers(target).count
+    for held, lanes in sums_of_a_step(func):
+        if lanes > 1:
+            one = held == lanes
+            waits = ", so each addition waits for the one before" if one else ""
+            vectors = "one vector" if one else f"{held // lanes} vectors"
+            said.append(
+                f"a step along k adds to {vectors} of sums{waits}; the target has {registers} registers"
+            )
+    for around, steps, inside in tiles(func):
+        left = [str(one) for one in inside if not one.vectorized and not one.written_out]
+        if left:
+            said.append(f"inside the steps along k, a loop over sums is serial: {', '.join(left)}")
+        follow = math.prod(int(one.loop.extent) for one in steps)
+        if any(one.steps for one in around):
+            said.append(
+                f"the sums of a tile are stored after {follow} steps along k, and loaded again later"
+            )
+    if not copies_out_with_sums(func):
+        said.append("the result is stored outside of the parallel loop around the sums")
+    if compiled := inner_loop(func, target):
+        said.append(
+            f"the compiled inner loop has {compiled.multiplications} multiplications of {compiled.lanes} "
+            f"number{'s' * (compiled.lanes > 1)}, and {compiled.spills} accesses to the stack"
+        )
+    return said
 
 
 # --- how long it takes ----------------------------------------------------------------------------

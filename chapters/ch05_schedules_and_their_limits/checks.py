@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from traceback import extract_tb
 
 import numpy as np
@@ -24,7 +21,7 @@ from chapters.checking.programs import listing
 from chapters.kit.cases.guard_zones import WroteOutside, run_compiled
 from chapters.kit.cases.matmul_bias import matmul_bias
 from chapters.kit.cases.row_sums import row_sums
-from chapters.kit.cpu.vector_registers import vector_registers
+from chapters.kit.draw.loop_nest import loop_nest
 from chapters.kit.ir.tensor_ir import nodes, substitute
 from chapters.kit.machine import llvm_host
 from solutions.ch05_schedules_and_their_limits import schedules as reference
@@ -38,9 +35,13 @@ PLACE = Section(LESSON, "Where a block runs")
 INIT = Section(LESSON, "The init, taken apart")
 REFUSED = Section(LESSON, "Three attempts")
 FORCED = Section(LESSON, "The forced one")
-PUZZLES = Section(LESSON, "Four puzzles")
+ROWWISE = Section(LESSON, "The sums of rows")
 FAST = Section(LESSON, "Now make it fast")
-LIMITS = {"test_5_13_is_faster": 60, "test_5_14_is_faster": 60, "test_5_14_any_number_of_rows": 60}
+LIMITS = {
+    "test_5_13_reaches_the_goal": 90,
+    "test_5_14_reaches_the_goal": 90,
+    "test_5_14_any_number_of_rows": 60,
+}
 SIZES = ((8, 16, 6), (5, 21, 3))  # the second are not multiples of a (4, 8) tile
 EXACT = "The sums are integers, so a schedule must not change a single digit."
 
@@ -193,127 +194,17 @@ def observe_5_1(impl):
     return [*(partial(seen, *case) for case in TILED), returned]
 
 
-# --- 5.2 ------------------------------------------------------------------------------------------
-
-
-def _on_machine(impl, sizes) -> s_tir.Schedule:
-    sch = s_tir.Schedule(matmul_bias(*sizes))
-    reference.tile(sch, 4, 8)
-    impl.use_the_machine(sch)
-    return sch
+# --- 5.4 ------------------------------------------------------------------------------------------
 
 
 def _kinds(sch: s_tir.Schedule, name: str = "matmul") -> list[str]:
     return [ForKind(loop.kind).name.lower() for loop in loops_of(sch, name)]
 
 
-def test_5_2_gives_each_loop_its_kind(impl) -> None:
-    """one parallel loop over tiles, serial steps, unrolled rows, vectorized columns"""
-    for sizes in SIZES:
-        sch = _on_machine(impl, sizes)
-        m, n, k = sizes
-        tiles = -(-m // 4) * -(-n // 8)
-        KINDS.equal(
-            list(zip(_kinds(sch), extents(loops_of(sch)), strict=True)),
-            [("parallel", tiles), ("serial", k), ("unrolled", 4), ("vectorized", 8)],
-            f"After use_the_machine, the loops of matmul run in another way than asked, for sizes {sizes}.",
-            why="Each entry is a loop, from outside to inside: how it runs, and how often. One parallel loop over all "
-            "tiles keeps every core busy even if there are few rows. The steps of one sum run one after another.",
-        )
-
-
-def test_5_2_computes_the_same(impl) -> None:
-    """the numbers are the same, also where the sizes are not multiples of the tile"""
-    computes_the_same(_on_machine, impl, "use_the_machine", KINDS)
-
-
-def test_5_2_returns_the_loop_over_tiles(impl) -> None:
-    """the loop over tiles comes back"""
-    sch = s_tir.Schedule(matmul_bias(*SIZES[0]))
-    reference.tile(sch, 4, 8)
-    loop = impl.use_the_machine(sch)
-    returned = _found(sch, loop, "loop")
-    what = "use_the_machine does not return the loop over tiles."
-    why = "The next exercise moves a block into this loop. `sch.fuse` returns its handle."
-    LOOPS.equal(returned, loops_of(sch)[0].loop_var.name, what, why=why)
-
-
-def observe_5_2(impl):
-    def seen(sizes):
-        sch = _on_machine(impl, sizes)
-        return _kinds(sch), extents(loops_of(sch)), drives(sch)
-
-    def returned():
-        sch = s_tir.Schedule(matmul_bias(*SIZES[0]))
-        reference.tile(sch, 4, 8)
-        return type(impl.use_the_machine(sch)).__name__
-
-    return [*(lambda sizes=sizes: seen(sizes) for sizes in SIZES), returned]
-
-
-# --- 5.3 ------------------------------------------------------------------------------------------
-
-
-def _with_bias(impl, sizes) -> s_tir.Schedule:
-    sch = _on_machine(reference, sizes)
-    impl.bias_at_the_tile(sch)
-    return sch
-
-
 def _shared(sch: s_tir.Schedule, one: str = "matmul", other: str = "bias") -> list[tirx.For]:
     """The loops around both blocks."""
     mine, theirs = loops_of(sch, one), loops_of(sch, other)
     return [a for a, b in zip(mine, theirs, strict=False) if a.same_as(b)]
-
-
-def test_5_3_shares_the_loop_over_tiles(impl) -> None:
-    """both blocks run inside the loop over tiles, and the bias no deeper than that"""
-    for sizes in SIZES:
-        sch = _with_bias(impl, sizes)
-        PLACE.that(
-            ForKind(loops_of(sch)[0].kind) == ForKind.PARALLEL,
-            "After bias_at_the_tile, the outermost loop of matmul is no longer the parallel loop over tiles.",
-            expected="matmul with the loops that use_the_machine gave it; only bias moves",
-            yours=listing(sch.mod["main"]),
-            why="compute_at makes new loops for the block that it moves. If you move matmul, its tiles are gone.",
-        )
-        shared = _shared(sch)
-        what = "After bias_at_the_tile, bias still runs outside the loop over tiles: it shares no loop with matmul."
-        expected = "one shared loop, the one over tiles"
-        why = "When bias runs after all tiles, the first sums have left the cache and are read from memory again."
-        PLACE.that(bool(shared), what, expected=expected, yours=listing(sch.mod["main"]), why=why)
-        what = f"After bias_at_the_tile, bias is in {len(shared)} loops of matmul, one of them along the sum."
-        expected = "one shared loop, the one over tiles"
-        why = (
-            "Inside the loop over steps, bias runs after every step, on sums that are not complete. The result is "
-            "right, because what it stores after the last step stays. But it does k times the work."
-        )
-        PLACE.that(
-            len(shared) == 1, what, expected=expected, yours=listing(sch.mod["main"]), why=why
-        )
-        tiles, runs = int(shared[0].extent), int(np.prod(extents(loops_of(sch, "bias"))))
-        what = f"After bias_at_the_tile, bias runs {runs} times in {tiles} tiles of 32 elements."
-        expected = f"once for each element of a tile, {tiles * 32} times"
-        why = "Each further run computes an element that is there already."
-        PLACE.that(
-            runs <= tiles * 32, what, expected=expected, yours=listing(sch.mod["main"]), why=why
-        )
-
-
-def test_5_3_computes_the_same(impl) -> None:
-    """the numbers are the same, also where the sizes are not multiples of the tile"""
-    computes_the_same(_with_bias, impl, "bias_at_the_tile", PLACE)
-
-
-def observe_5_3(impl):
-    def seen(sizes):
-        sch = _with_bias(impl, sizes)
-        return extents(_shared(sch)), extents(loops_of(sch, "bias"))
-
-    return [lambda sizes=sizes: seen(sizes) for sizes in SIZES]
-
-
-# --- 5.4 ------------------------------------------------------------------------------------------
 
 
 def _names(sch: s_tir.Schedule) -> list[str]:
@@ -379,7 +270,7 @@ def test_5_4_keeps_the_machine_busy(impl) -> None:
         "In scheduled, the outermost loop of matmul_update is not parallel, or its innermost loop not vectorized.",
         expected="parallel, serial, unrolled, vectorized",
         yours=", ".join(kinds),
-        why="`scheduled` does all that 5.1 to 5.3 do.",
+        why="`scheduled` does all that the three functions before it do.",
     )
     lanes = extents(loops_of(sch, "matmul_update"))[-1]
     LOOPS.that(
@@ -390,7 +281,7 @@ def test_5_4_keeps_the_machine_busy(impl) -> None:
         why="If you exchange the two, the numbers stay the same, but a vector has half the lanes.",
     )
     what = "In scheduled, bias does not share exactly one loop with matmul_update, the loop over tiles."
-    why = "`scheduled` does all that 5.1 to 5.3 do."
+    why = "`scheduled` does all that the three functions before it do."
     PLACE.equal(len(_shared(sch, "matmul_update", "bias")), 1, what, why=why)
 
 
@@ -563,7 +454,7 @@ def observe_5_8(impl):
     return [noticed, lambda: impl.blind_test()[0][2] == 1, lambda: min(impl.blind_test()[0]) > 0]
 
 
-# --- 5.9 to 5.12: puzzles on the sums of rows ------------------------------------------------------
+# --- 5.10 and 5.11: the sums of rows ---------------------------------------------------------------
 
 
 ROWS = ((4, 24), (3, 40))
@@ -575,7 +466,7 @@ def _sums_rows(scheduled: Callable, impl, whose: str) -> None:
         a = np.random.default_rng(0).integers(-99, 99, sizes, dtype=np.int32)
         given, size = [a, np.full(sizes[0], -12345, np.int32)], f"{sizes[0]} rows of {sizes[1]}"
         hint = "loops that cover each row once"
-        _writes(scheduled(impl, sizes), given, a.sum(axis=1), whose, size, hint, PUZZLES)
+        _writes(scheduled(impl, sizes), given, a.sum(axis=1), whose, size, hint, ROWWISE)
 
 
 def _steps_through(sch: s_tir.Schedule, name: str, buffer: str) -> list[int]:
@@ -591,45 +482,13 @@ def _steps_through(sch: s_tir.Schedule, name: str, buffer: str) -> list[int]:
     return [_width(flat, loop.loop_var) for loop in loops_of(sch, name)]
 
 
-def _in_pieces(impl, sizes) -> s_tir.Schedule:
-    sch = s_tir.Schedule(row_sums(*sizes))
-    impl.in_pieces(sch)
-    return sch
-
-
-def test_5_9_makes_four_loops(impl) -> None:
-    """pieces, rows, groups, columns, in this order"""
-    for rows, columns in ROWS:
-        sch = _in_pieces(impl, (rows, columns))
-        PUZZLES.equal(
-            list(zip(extents(loops_of(sch, "total")), drives(sch, "total"), strict=True)),
-            [(columns // 8, "vk*8"), (rows, "vi*1"), (2, "vk*4"), (4, "vk*1")],
-            f"After in_pieces, the loops of total differ from the picture's, for {rows} rows of {columns} columns.",
-            why="Each entry is a loop, from outside to inside: how often it runs, and the axis of the block that it "
-            "moves and by how much. Pieces move vk by eight, groups by four, columns by one.",
-        )
-
-
-def test_5_9_computes_the_same(impl) -> None:
-    """the numbers are the same"""
-    _sums_rows(_in_pieces, impl, "in_pieces")
-
-
-def observe_5_9(impl):
-    def seen(sizes):
-        sch = _in_pieces(impl, sizes)
-        return extents(loops_of(sch, "total")), drives(sch, "total")
-
-    return [lambda sizes=sizes: seen(sizes) for sizes in (*ROWS, (2, 8))]
-
-
 def _split_sums(impl, sizes) -> tuple[s_tir.Schedule, str]:
     """The schedule after partial_sums, and the name of the block that makes the partial sums."""
     sch = s_tir.Schedule(row_sums(*sizes))
     impl.partial_sums(sch)
     names = _names(sch)
     others = [name for name in names if name not in ("root", "total")]
-    PUZZLES.that(
+    ROWWISE.that(
         len(others) == 1 and "total" in names,
         "After partial_sums there are not two blocks, `total` and one that makes the partial sums.",
         expected="one call of sch.rfactor, which makes the second block",
@@ -644,7 +503,7 @@ def test_5_10_keeps_the_lanes_of_a_row_together(impl) -> None:
     for sizes in ROWS:
         sch, name = _split_sums(impl, sizes)
         shape = tuple(int(n) for n in sch.get(sch.get_sblock(name)).writes[0].source.shape)
-        PUZZLES.equal(
+        ROWWISE.equal(
             shape,
             (sizes[0], reference.LANES),
             f"After partial_sums, the buffer of the partial sums has another shape, for {sizes[0]} rows of {sizes[1]} "
@@ -660,7 +519,7 @@ def test_5_10_gives_each_lane_its_columns(impl) -> None:
         sch, name = _split_sums(impl, sizes)
         in_sums, in_a = (_steps_through(sch, name, buffer) for buffer in (name, "A"))
         through = dict(zip(in_sums, in_a, strict=True))
-        PUZZLES.equal(
+        ROWWISE.equal(
             through,
             {0: reference.LANES, 1: 1, reference.LANES: sizes[1]},
             f"After partial_sums, a partial sum adds other columns, for {sizes[0]} rows of {sizes[1]} columns.",
@@ -680,7 +539,7 @@ def test_5_10_returns_the_block(impl) -> None:
     sch = s_tir.Schedule(row_sums(*ROWS[0]))
     block = impl.partial_sums(sch)
     returned = _found(sch, block, "block")
-    PUZZLES.that(
+    ROWWISE.that(
         returned not in ("total", "root") and "not a block" not in returned,
         "partial_sums does not return the block that makes the partial sums.",
         expected="what sch.rfactor returns",
@@ -724,68 +583,18 @@ def test_5_11_prediction_holds(impl) -> None:
         "The init stands right before that loop, and writes a zero for each sum that is made inside the loop. If the "
         "loop is itself inside a loop along the sum, TVM refuses, and the number is the one that stands for a refusal."
     )
-    PUZZLES.each_predicted(yours, counted, "zeros_at_a_time", what, why=why)
+    ROWWISE.each_predicted(yours, counted, "zeros_at_a_time", what, why=why)
 
 
 def observe_5_11(impl):
     return [lambda name=name: impl.zeros_at_a_time()[name] for name in _zeros_at_a_time()]
 
 
-def _in_a_register(impl, sizes) -> s_tir.Schedule:
-    sch = s_tir.Schedule(row_sums(*sizes))
-    reference.partial_sums(sch)
-    impl.lanes_in_a_register(sch)
-    return sch
-
-
-def test_5_12_reads_neighbours(impl) -> None:
-    """the innermost loop of total_rf is vectorized, and its iterations read and write adjacent elements"""
-    for sizes in ROWS:
-        sch = _in_a_register(impl, sizes)
-        kinds = _kinds(sch, "total_rf")
-        PUZZLES.that(
-            kinds[-1] == "vectorized" and kinds.count("vectorized") == 1,
-            "After lanes_in_a_register, the innermost loop of total_rf is not vectorized, or not the only one that is.",
-            expected="the loop over the lanes innermost, and vectorized",
-            yours=", ".join(kinds),
-            why="The iterations of a vectorized loop become the lanes of one register.",
-        )
-        steps = {name: _steps_through(sch, "total_rf", name)[-1] for name in ("A", "total_rf")}
-        PUZZLES.equal(
-            steps,
-            {"A": 1, "total_rf": 1},
-            f"After lanes_in_a_register, the lanes of a vector are not neighbours in memory, for {sizes[0]} rows of "
-            f"{sizes[1]} columns.",
-            why="The numbers say how many elements one lane is from the next, in each buffer. If that is 1, one "
-            "instruction loads the whole vector. If not, each lane is loaded by itself.",
-        )
-        what = "After lanes_in_a_register, a vector has another number of lanes than LANES."
-        why = "The loop over the lanes is the one that rfactor was given."
-        PUZZLES.equal(extents(loops_of(sch, "total_rf"))[-1], reference.LANES, what, why=why)
-
-
-def test_5_12_computes_the_same(impl) -> None:
-    """the numbers are the same"""
-    _sums_rows(_in_a_register, impl, "lanes_in_a_register")
-
-
-def observe_5_12(impl):
-    def seen(sizes):
-        try:
-            sch = _in_a_register(impl, sizes)
-        except s_tir.ScheduleError as error:  # TVM underlines the block that it speaks of
-            before, _, _ = str(error).partition("^^^")
-            return "refused", re.findall(r'sblock\("(\w+)"\)', before)[-1:]
-        kinds = [_kinds(sch, name) for name in ("total_rf", "total")]
-        return kinds, _steps_through(sch, "total_rf", "A")
-
-    return [lambda sizes=sizes: seen(sizes) for sizes in ROWS]
-
-
 # --- 5.13 and 5.14 ---------------------------------------------------------------------------------
 
 DECODE, PREFILL = "schedule_decode", "schedule_prefill"
-SLOWER = 2.5  # times the reference's seconds; schedules that keep sums in registers need far less on any machine
+TRIES = 4  # a machine that is busy with something else gets more chances
+QUIET = 1.2  # two measurements of one kernel in one run differ by less, or the run says nothing
 
 
 def _apply(schedule, func: tirx.PrimFunc, target: Target, whose: str) -> tirx.PrimFunc:
@@ -807,50 +616,10 @@ def _check_threads(schedule, rows, whose: str) -> None:
         products.is_parallel(func),
         f"{whose} computes the product on one thread: no loop around the sums is parallel.",
         expected="a parallel loop of several iterations around the sums",
+        yours=str(loop_nest(func)),
         why="The elements of the result are independent of one another. One core has only a part of the arithmetic and "
-        "of the memory bandwidth of a machine.",
+        "of the memory bandwidth of a machine. (The time below is that of one thread, so it does not show this.)",
     )
-
-
-def _check_registers(schedule, rows, whose: str) -> None:
-    """The sums of a step are unrolled, no step asks for an init, and a tile stays for many steps."""
-    func = _scheduled_square(schedule, rows, products.WIDE, whose)
-    inits = products.inits_in_steps(func)
-    FAST.that(
-        not inits,
-        f"{whose} leaves an init inside a loop along k.",
-        expected="each init in its own block, before the steps: decompose_reduction, last of all",
-        yours=", ".join(inits),
-        why="With the init inside, every step asks whether it is the first, and the sums are stored and loaded around "
-        "that question.",
-    )
-    for around, steps, inside in products.tiles(func):
-        order = "from outside to inside: " + ", ".join(map(str, [*around, *steps, *inside]))
-        left = [one for one in inside if not one.vectorized and not one.written_out]
-        FAST.that(
-            not left,
-            f"{whose} leaves a loop over the sums of a step serial: {', '.join(map(str, left))}.",
-            expected="the loops inside a step along k vectorized or unrolled",
-            yours=order,
-            why="A register has a name and no index, so a loop cannot run over registers. Once the loop is unrolled, "
-            "each sum can have its own register.",
-        )
-        FAST.that(
-            not any(a.written_out and not b.written_out for a, b in pairwise(steps)),
-            f"{whose} unrolls steps along k that are far apart.",
-            expected="the unrolled loop along k inside the serial one",
-            yours=order,
-            why="Consecutive steps read neighbouring elements of w. The iterations of an outer loop along k are far "
-            "apart.",
-        )
-        follow = math.prod(int(one.loop.extent) for one in steps)
-        FAST.that(
-            follow >= 32 or len(around) == sum(not one.steps for one in around),
-            f"{whose} leaves a tile of sums after {follow} steps along k, and comes back to it later.",
-            expected="the loops over the steps of a block along k directly around the tile",
-            yours=order,
-            why="Each time another tile begins, the sums of this one are stored to memory, and later loaded again.",
-        )
 
 
 def _check_numbers(schedule, cases, whose: str) -> None:
@@ -896,7 +665,14 @@ def _check_width(schedule, rows, whose: str) -> None:
     widths = {name: products.widest(func) for name, func in funcs.items()}
     expected = "a vectorized loop over the lanes of a register"
     why = "Without it, each instruction multiplies one pair of numbers instead of eight or sixteen."
-    FAST.that(min(widths.values()) > 1, f"{whose} vectorizes no loop.", expected=expected, why=why)
+    yours = str(loop_nest(funcs["AVX2"]))
+    FAST.that(
+        min(widths.values()) > 1,
+        f"{whose} vectorizes no loop.",
+        expected=expected,
+        yours=yours,
+        why=why,
+    )
     FAST.that(
         widths["AVX-512"] == 2 * widths["AVX2"],
         f"{whose} vectorizes {widths['AVX2']} lanes for AVX2 and {widths['AVX-512']} for AVX-512.",
@@ -905,28 +681,37 @@ def _check_width(schedule, rows, whose: str) -> None:
     )
 
 
-def _check_speed(impl, whose: str, rows, n: int, k: int, least: float) -> None:
-    """At least `least` times as fast as unscheduled, and at most SLOWER times as slow as the reference."""
-    gains, shares = [], []
-    schedules = (None, getattr(impl, whose), getattr(reference, whose))
-    for _ in range(3):  # a machine that is busy with something else gets two more chances
-        plain, yours, best = products.times(schedules, rows, n, k)
-        gains.append(plain / yours)
-        shares.append(yours / best)
-        if gains[-1] >= least and shares[-1] <= SLOWER:
-            return
-    sizes = f"for x of shape {(*rows, k)} and w of shape {(n, k)}"
-    if max(gains) < least:
+def _check_goal(impl, whose: str, rows, n: int, k: int, goal: float) -> None:
+    """At most `goal` times as slow as the course's schedule, measured in turn with it in the same run.
+
+    The course's kernel is measured twice, so that a run in which the machine was busy is known as such.
+    """
+    course = getattr(reference, whose)
+    schedules = (None, getattr(impl, whose), course, course)
+    runs = [products.times(schedules, rows, n, k)]
+    while runs[-1][1] > goal * max(runs[-1][2:]) and len(runs) < TRIES:
+        runs.append(products.times(schedules, rows, n, k))
+    if runs[-1][1] <= goal * max(runs[-1][2:]):
+        return
+    quiet = [run for run in runs if max(run[2:]) <= QUIET * min(run[2:])]
+    if not quiet:
         raise FAST.failed(
-            f"After {whose}, the kernel is only {max(gains):.1f} times as fast as without a schedule, {sizes}.",
-            expected=f"at least {least:g} times; the reference reaches several times that",
-            why="An unscheduled sum is one chain of additions, each waiting for the one before it.",
+            "This machine is too busy to measure: the same kernel took different times in each run.",
+            expected="a machine that runs little else; then check again",
+            yours="; ".join(f"{1e6 * a:.1f} µs and {1e6 * b:.1f} µs" for *_, a, b in runs),
+            why="This says nothing about your schedule.",
         )
+    plain, yours, *both = min(quiet, key=lambda run: run[1] / max(run[2:]))
+    target = llvm_host()["target"]
+    func = _apply(getattr(impl, whose), products.unscheduled(rows, n, k), target, whose)
+    limits = "\n".join(f"- {line}" for line in products.describe_limits(func, target))
     raise FAST.failed(
-        f"After {whose}, the kernel takes {min(shares):.1f} times as long as the reference's, {sizes}.",
-        expected=f"at most {SLOWER:g} times as long",
-        why="It has vectors and threads, so look at what it stores. Partial sums should be added up soon after they "
-        "are made, and a step along k should add to several registers of sums that do not wait for one another.",
+        f"After {whose}, the kernel takes {yours / max(both):.1f} times as long as the course's, for x of shape "
+        f"{(*rows, k)} and w of shape {(n, k)}.",
+        expected=f"at most {goal:g} times as long",
+        yours=f"{1e6 * plain:.1f} µs unscheduled, {1e6 * yours:.1f} µs with your schedule, {1e6 * max(both):.1f} µs "
+        f"with the course's, on one thread\n\n{loop_nest(func)}\n\nWhat the check sees in your kernel:\n{limits}",
+        why="Follow the innermost loops for one step along k: what is loaded, what is added to, and what must wait.",
     )
 
 
@@ -948,48 +733,18 @@ def test_5_13_width_from_the_target(impl) -> None:
     _check_width(impl.schedule_decode, (1,), DECODE)
 
 
-def test_5_13_vectors_lie_along_w(impl) -> None:
-    """a vector is read from one row of w, where its elements lie side by side"""
-    func = _scheduled_square(impl.schedule_decode, (1,), products.NARROW, DECODE)
-    FAST.that(
-        any(products.vectors_along_w(func)),
-        "schedule_decode vectorizes across the rows of w.",
-        expected="a vectorized loop along k, over the partial sums of one element of the result",
-        why="Elements of different rows of w are far apart in memory, so each lane is loaded by itself. Along k, the "
-        "elements of w are neighbours, and one instruction loads a vector of them.",
-    )
-    FAST.that(
-        all(products.vectors_in_partial_sums(func)),
-        "schedule_decode stores the partial sums of one element of the result far apart.",
-        expected="the lanes as the last dimension of the partial sums: factor_axis=len(rows) + 1",
-        why="If they are far apart, a register of partial sums is stored lane by lane.",
-    )
-
-
-def test_5_13_keeps_sums_in_registers(impl) -> None:
-    """the sums of a step along k are written out, and no step asks for an init"""
-    for rows in ((1,), (3,)):
-        _check_registers(impl.schedule_decode, rows, DECODE)
-
-
 def test_5_13_reads_w_once(impl) -> None:
-    """a vector of w is multiplied by all rows of x, not read again for each"""
+    """an element of w is loaded once, and serves all rows of x"""
     func = _scheduled_square(impl.schedule_decode, (5,), products.WIDE, DECODE)
-    for around, steps, inside in products.tiles(func):
-        FAST.that(
-            not any(one.vectorized for one in around),
-            "schedule_decode puts the steps along k inside the vectorized loop.",
-            expected="the vectorized loop inside the loop along k",
-            yours="from outside to inside: " + ", ".join(map(str, [*around, *steps, *inside])),
-            why="One sum is then finished before the next begins, and w is read again for each row of x.",
-        )
-    for sums, lanes in products.sums_of_a_step(func, written_out=True):
-        if lanes > 1:
-            what = "schedule_decode reads w again for each row of x."
-            wanted = "the loops over the rows of x inside the loop along k"
-            yours = f"for five rows of x, a step along k adds to {sums // lanes} registers of sums"
-            why = "A vector of w that is in a register can serve all rows of x, and w is most of what decode reads."
-            FAST.that(sums % (5 * lanes) == 0, what, expected=wanted, yours=yours, why=why)
+    often = products.times_w_is_loaded(func)
+    FAST.that(
+        often == 1,
+        f"{DECODE} loads each element of w {often} times, for five rows of x.",
+        expected="once: whatever is loaded of w is multiplied with all rows of x before more of it is loaded",
+        yours=str(loop_nest(func)),
+        why="w is most of what decode reads. A loop that does not move along w, around one that does, loads the "
+        "same elements again in each iteration, unless the inner one is unrolled or a vector.",
+    )
 
 
 def test_5_13_uses_all_threads(impl) -> None:
@@ -997,10 +752,10 @@ def test_5_13_uses_all_threads(impl) -> None:
     _check_threads(impl.schedule_decode, (1,), DECODE)
 
 
-def test_5_13_is_faster(impl) -> None:
-    """one row of x and four are multiplied several times faster than unscheduled"""
-    for rows in (1, 4):
-        _check_speed(impl, DECODE, (rows,), 1024, 1024, 2.5)
+def test_5_13_reaches_the_goal(impl) -> None:
+    """one row of x takes at most 1.3 times as long as with the course's schedule, and four rows 1.5 times"""
+    for rows, goal in ((1, 1.3), (4, 1.5)):
+        _check_goal(impl, DECODE, (rows,), 128, 1024, goal)  # w is half a megabyte, and in a cache
 
 
 def observe_5_13(impl):
@@ -1048,50 +803,9 @@ def test_5_14_uses_all_threads(impl) -> None:
     _check_threads(impl.schedule_prefill, (64,), PREFILL)
 
 
-def test_5_14_sums_stay_in_registers(impl) -> None:
-    """one step of k adds to as many sums as the vector registers hold"""
-    for target in (products.NARROW, products.WIDE):
-        func = _scheduled_square(impl.schedule_prefill, (64,), target, PREFILL)
-        registers = vector_registers(target).count
-        steps = products.sums_of_a_step(func)
-        for loops, (sums, lanes) in zip(products.loops_of_sums(func), steps, strict=True):
-            order = "from outside to inside: " + ", ".join(map(str, loops))
-            FAST.that(
-                lanes > 1,
-                f"{PREFILL} puts a loop along k inside the vectorized loop, so no register of sums stays while k runs.",
-                expected="the vectorized loop inside all loops along k",
-                yours=order,
-                why="The sums of a step stay in registers only if the loops over them are inside the loop over steps.",
-            )
-            FAST.that(
-                sums <= lanes * registers,
-                f"{PREFILL} adds to {sums} sums in each step of k, {sums // lanes} registers of {lanes}; "
-                f"the target has {registers}.",
-                expected="inside the innermost loop along k only one tile: its columns, vectors and lanes",
-                yours=order,
-                why="Sums that do not fit the registers are stored and loaded again at every step.",
-            )
-
-
-def test_5_14_steps_follow_one_another(impl) -> None:
-    """the sums of a step along k are written out, no step asks for an init, and a tile stays for many steps"""
-    _check_registers(impl.schedule_prefill, (64,), PREFILL)
-
-
-def test_5_14_copies_out_what_is_done(impl) -> None:
-    """a thread copies its block of the result out as soon as it is done"""
-    func = _scheduled_square(impl.schedule_prefill, (64,), products.WIDE, PREFILL)
-    FAST.that(
-        products.copies_out_with_sums(func),
-        f"{PREFILL} copies the result out only after all of it has been computed.",
-        expected="the copy of the result in the parallel loop over blocks of rows of w: reverse_compute_at",
-        why="After the last block, the first sums have left the cache, and one thread copies what many have made.",
-    )
-
-
-def test_5_14_is_faster(impl) -> None:
-    """64 rows of x are multiplied many times faster than unscheduled"""
-    _check_speed(impl, PREFILL, (64,), 1024, 1024, 6)
+def test_5_14_reaches_the_goal(impl) -> None:
+    """64 rows of x take at most 1.5 times as long as with the course's schedule"""
+    _check_goal(impl, PREFILL, (64,), 1024, 1024, 1.5)
 
 
 def observe_5_14(impl):

@@ -60,8 +60,8 @@ ours.tile(sch, 4, 8)
 display(diff(before, sch.mod["main"]))
 
 # %% [markdown]
-# Then 5.2 and 5.3: one parallel loop over tiles, unrolled rows, vectorized columns, and the bias inside the loop over
-# tiles.
+# Then the two given functions: one parallel loop over tiles, unrolled rows, vectorized columns, and the bias inside the
+# loop over tiles.
 
 # %%
 before = sch.mod["main"]

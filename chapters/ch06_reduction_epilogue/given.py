@@ -1,4 +1,6 @@
-"""What chapter 6 provides: conditions on each block, its loops and its memory. Each raises a ScheduleError or passes.
+"""What chapter 6 provides: the fused block, and conditions on each block, its loops and its memory.
+
+A condition raises a ScheduleError or passes.
 
 The exercises check how the two blocks are related. These functions check each block by itself: the reduction is a sum,
 the epilogue is elementwise, both visit each point once, and no two buffers share memory.
@@ -18,15 +20,17 @@ from tvm_ffi import structural_equal
 from chapters.kit.ir.block_domain import fills, is_injective, visits_each_point_once
 from chapters.kit.ir.block_site import BlockSite, Nest
 from chapters.kit.ir.refuse import require
-from chapters.kit.ir.region_cover import covers
 from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import (
-    loads,
     mentions,
     nodes,
+    one_a_buffer,
+    replace_loads,
     substitute,
+    substitute_region,
     summed_values,
     uses_pointers,
+    with_fields,
 )
 
 # --- the reduction --------------------------------------------------------------------------------
@@ -203,24 +207,6 @@ def check_domains(
         hidden = mentions(fixed, loop.loop_var)
         name = loop.loop_var.name
         require(not hidden, epilogue, f"it uses the loop variable `{name}` directly")
-    check_shared_loops(site, written)
-
-
-def check_shared_loops(site: BlockSite, written: Sequence[Expr]) -> None:
-    """Refuse unless each iteration of the loops around both blocks finishes the sums that it then uses.
-
-    written: the indices at which the reduction stores. The answer comes from the code, not from `T.reads` and
-    `T.writes`.
-    """
-    first, last = site.producer, site.consumer
-    for loop in site.shared:
-        split = mentions(summed_values(first.realize), loop.loop_var) and not is_one(loop.extent)
-        name = loop.loop_var.name
-        require(not split, last.block, f"it runs between steps of the sums, in the loop `{name}`")
-    for load in loads(last.block.body, first.block.body.buffer):
-        there = (first.realize, first.loops), written, (last.realize, last.loops), load.indices
-        late = "it may read sums that a later iteration of the shared loops finishes"
-        require(not site.shared or covers(site.shared, *there), last.block, late)
 
 
 # --- memory ---------------------------------------------------------------------------------------
@@ -260,7 +246,30 @@ def is_apart(buffer: Var) -> bool:
     return True
 
 
-# --- the addend -----------------------------------------------------------------------------------
+# --- step 2: transformation -----------------------------------------------------------------------
+
+
+def fused_block(fusion) -> SBlock:
+    """Return the reduction with `output` in place of `temp`, and with the addend in place of the init's 0.
+
+    fusion: a Fusion of the chapter's file. The block keeps the reduction's name, axes and annotations. reads: those of
+    the epilogue, then those of the reduction, without `temp`, each buffer once (`one_a_buffer`). writes: those of the
+    epilogue. All are in the reduction's axes.
+    """
+    reduction, epilogue = fusion.reduction, fusion.epilogue
+    total = tirx.BufferLoad(fusion.output, fusion.indices)
+    step = replace_loads(reduction.body.value, fusion.temp, total)
+    reads = [substitute_region(region, fusion.axes) for region in epilogue.reads]
+    reads = [
+        region for region in [*reads, *reduction.reads] if not region.source.same_as(fusion.temp)
+    ]
+    return with_fields(
+        reduction,
+        reads=one_a_buffer(reads),
+        writes=[substitute_region(region, fusion.axes) for region in epilogue.writes],
+        init=tirx.BufferStore(fusion.output, simplified(fusion.addend), fusion.indices),
+        body=tirx.BufferStore(fusion.output, step, fusion.indices),
+    )
 
 
 def simplified(addend: Expr) -> Expr:

@@ -6,7 +6,6 @@ import itertools
 import random
 import re
 from functools import partial
-from unittest import mock
 
 import numpy as np
 import tvm
@@ -15,7 +14,8 @@ from tvm.script import tirx as T
 from tvm.sym import Analyzer
 from tvm.tirx import BufferLoad, decl_buffer
 
-from chapters.ch07_when_fusion_is_sound import side_by_side
+from chapters.ch07_when_fusion_is_sound import search, side_by_side
+from chapters.ch07_when_fusion_is_sound.given import ch6
 from chapters.checking import expect
 from chapters.checking.expect import Section
 from chapters.kit.cases.hard_cases import CASES, Case
@@ -36,6 +36,8 @@ LIMITS = {
     "test_7_4_whole_programs": 60,
     "test_7_5_each_condition_has_its_case": 90,
     "test_7_7_the_builtin_is_wrong_and_ours_right": 40,
+    "test_7_8_finds_each_fault": 120,
+    "test_7_8_finds_no_fault_where_there_is_none": 60,
 }
 
 
@@ -522,18 +524,12 @@ def observe_7_4(impl):
 
 # --- 7.5: counterexamples -------------------------------------------------------------------------
 
-OF_INIT = ("sums unseen", "order of rounding")
-CONDITIONS = ("each point once", "nobody between", "own element", *OF_INIT)
-
 
 def _tried(name: str, condition: str) -> tuple[str, str, str]:
     """What comes of a hard case with the whole guard, and without one condition; and what was said without it."""
     case = CASES[name]
     whole, _ = side_by_side.judge(case, reference.fuse_epilogue)
-    guards = (reference.GUARD, reference.GUARD_OF_INIT)
-    home = next(guard for guard in guards if condition in guard)
-    with mock.patch.dict(home):
-        del home[condition]
+    with search.left_out(reference, condition):
         return (whole, *side_by_side.judge(case, reference.fuse_epilogue))
 
 
@@ -541,8 +537,8 @@ def test_7_5_each_condition_has_its_case(impl) -> None:
     """without one condition, the case that you chose for it goes wrong"""
     chosen = impl.counterexamples()
     what = "The keys of your dict are not the five conditions that the docstring names."
-    expect.equal(sorted(chosen), sorted(CONDITIONS), what)
-    for condition in CONDITIONS:
+    expect.equal(sorted(chosen), sorted(search.CONDITIONS), what)
+    for condition in search.CONDITIONS:
         name = chosen[condition]
         expected = "a name from chapters/kit/cases/hard_cases.py; `sorted(CASES)` lists them"
         expect.that(name in CASES, f"No hard case is called {name!r}.", expected=expected)
@@ -562,7 +558,7 @@ def observe_7_5(impl):
     def seen(condition: str) -> str:
         return " ".join(_tried(impl.counterexamples()[condition], condition)[:2])
 
-    return [partial(seen, condition) for condition in CONDITIONS]
+    return [partial(seen, condition) for condition in search.CONDITIONS]
 
 
 # --- 7.6: predicted_half --------------------------------------------------------------------------
@@ -655,3 +651,104 @@ def test_7_7_the_builtin_is_wrong_and_ours_right(impl) -> None:
 
 def observe_7_7(impl):
     return [lambda: _broken(impl)[0], lambda: _broken(impl)[1]]
+
+
+# --- 7.8: draw_case -------------------------------------------------------------------------------
+
+LOOKED_AT = 40  # programs of the generator, on which the whole guard is tried
+BREAKS = {
+    "each point once": "The epilogue runs at points where it did not run before, or twice at one point.",
+    "nobody between": "A block between the two sees other values, or writes too late.",
+    "own element": "The epilogue reads a neighbour of the element that it writes, and the fused loops finish the "
+    "neighbours in another order.",
+    "sums unseen": "Another block reads sums that no longer exist.",
+    "order of rounding": "16-bit sums overflow, or lose their steps.",
+}
+
+
+def _programs(impl, count: int) -> list[Case]:
+    """The first programs of the learner's generator."""
+    cases = [search.drawn(impl.draw_case, number) for number in range(count)]
+    expected = "Case(cause, name, value=…) of chapters.kit.cases.hard_cases"
+    for case in cases:
+        expect.returns(case, Case, "draw_case", "a Case", expected=expected)
+    return cases
+
+
+def test_7_8_draws_programs(impl) -> None:
+    """your generator draws many different programs"""
+    cases = _programs(impl, LOOKED_AT)
+    for case in cases:
+        _parsed(case)
+    texts = {case.text for case in cases}
+    BREAK.that(
+        len(texts) >= LOOKED_AT // 4,
+        f"Among {LOOKED_AT} programs of your generator there are only {len(texts)} different ones.",
+        expected="fields that are drawn independently of one another: `draw([…])` for each",
+        why="A search finds only what its generator can make, and a fault often needs two things to coincide.",
+    )
+
+
+def test_7_8_finds_no_fault_where_there_is_none(impl) -> None:
+    """with all of its conditions, your fuse_epilogue fuses many of the programs, and each of them right"""
+    right = 0
+    for case in _programs(impl, LOOKED_AT):
+        came, how = side_by_side.judge(case, impl.fuse_epilogue)
+        what = f"Your own fuse_epilogue, with its whole guard, {DOES[came]} a program of your generator."
+        expected = "the numbers of the unfused program, or a refusal"
+        why = "One of your functions of 7.1 to 7.4 may have a fault that their checks do not see."
+        yours = f"{how}\n{case.text}"
+        BREAK.that(came in ("right", "refused"), what, expected=expected, yours=yours, why=why)
+        right += came == "right"
+    BREAK.that(
+        right >= LOOKED_AT // 5,
+        f"Your fuse_epilogue refuses {LOOKED_AT - right} of {LOOKED_AT} programs of your generator.",
+        expected=f"at least {LOOKED_AT // 5} that are fused",
+        why="A program with three things wrong is refused for each of them. If one condition is left out, another one "
+        "still refuses it, so such programs find nothing.",
+    )
+
+
+def _first_wrong(cases: list[Case], fuse) -> search.Wrong | None:
+    """The first of `cases` that `fuse` gets wrong."""
+    for case in cases:
+        _parsed(case)
+        if wrong := search.goes_wrong(case, fuse):
+            return wrong
+    return None
+
+
+def test_7_8_finds_each_fault(impl) -> None:
+    """with any one condition left out of your guard the search finds a wrong program, and one for chapter 6"""
+    cases = _programs(impl, search.DRAWS)
+    for condition in search.CONDITIONS:
+        with search.left_out(impl, condition):
+            wrong = _first_wrong(cases, impl.fuse_epilogue)
+        what = f"Without “{condition}”, your fuse_epilogue is right on {search.DRAWS} programs of your generator."
+        expected = (
+            "a program that is fused when only this condition is left out, and then goes wrong"
+        )
+        BREAK.that(wrong is not None, what, expected=expected, why=BREAKS[condition])
+    wrong = _first_wrong(cases, ch6.fuse_reduction_epilogue)
+    what = f"Chapter 6's primitive is right on {search.DRAWS} programs of your generator."
+    expected = "a program that it fuses and gets wrong"
+    BREAK.that(wrong is not None, what, expected=expected, why=BREAKS["order of rounding"])
+
+
+def observe_7_8(impl):
+    def says(fact) -> bool:
+        return fact(_programs(impl, LOOKED_AT))
+
+    def large(case: Case) -> bool:
+        return any(abs(number) >= 1024 for number in case.fill.values())
+
+    def odd(case: Case) -> int:
+        usual = Case(case.cause, case.name)
+        return sum(getattr(case, one) != value for one, value in vars(usual).items())
+
+    return [
+        partial(says, lambda cases: len({case.loops for case in cases}) > 1),
+        partial(says, lambda cases: any(map(large, cases))),
+        partial(says, lambda cases: any(case.between or case.after for case in cases)),
+        partial(says, lambda cases: min(map(odd, cases)) >= 3),
+    ]

@@ -15,7 +15,13 @@ from tvm.s_tir.schedule import SBlockRV
 from tvm.sym import Analyzer
 from tvm_ffi import structural_equal
 
-from chapters.ch06_reduction_epilogue.given import check_axes, has_one_bit, matched_axes
+from chapters.ch06_reduction_epilogue.given import (
+    check_axes,
+    fused_block,
+    has_one_bit,
+    matched_axes,
+    simplified,
+)
 from chapters.kit.ir.block_flags import replace_and_refresh_flags
 from chapters.kit.ir.block_site import BlockSite, Nest, locate
 from chapters.kit.ir.rebuild import rebuild
@@ -217,8 +223,9 @@ def check_epilogue(sch: Schedule, pair: MatchedPair) -> None:
 
 
 def check_points(sch: Schedule, pair: MatchedPair) -> None:
-    """Refuse unless both blocks visit each point once and two points never share an element."""
+    """Refuse unless both blocks visit each point once, when its sum is done, and two points never share an element."""
     ch6.check_domains(pair.site, pair.step.indices, pair.indices, pair.value)
+    ch6.check_shared_loops(pair.site, pair.step.indices)
 
 
 def check_some_step(sch: Schedule, pair: MatchedPair) -> None:
@@ -326,9 +333,9 @@ def start_from(sch: Schedule, pair: MatchedPair, start: Expr, step: Expr) -> Non
     """Make the two blocks one that starts from `start` and does `step`, which still names `pair.total`."""
     total = tirx.BufferLoad(pair.output, pair.indices)
     fusion = pair.fusion(start)
-    init = with_fresh_lets(ch6.simplified(start))  # the step may hold the same T.Let
+    init = with_fresh_lets(simplified(start))  # the step may hold the same T.Let
     fused = with_fields(
-        ch6.fused_block(fusion),
+        fused_block(fusion),
         init=tirx.BufferStore(pair.output, init, pair.indices),
         body=tirx.BufferStore(pair.output, replace_loads(step, pair.temp, total), pair.indices),
     )

@@ -1,8 +1,8 @@
 """Chapter 5: schedule primitives one by one, what they cannot do, and fast schedules for chapter 3's kernel.
 
 Exercises 5.1 to 5.8 use the program of `chapters/kit/cases/matmul_bias.py`: a block `matmul`, which sums into `temp`,
-and a block `bias`, which stores `temp` plus C into D. The puzzles, 5.9 to 5.12, sum the rows of a matrix. A function
-that takes a schedule changes it in place; what the program computes must stay the same.
+and a block `bias`, which stores `temp` plus C into D. 5.10 and 5.11 sum the rows of a matrix. A function that takes a
+schedule changes it in place; what the program computes must stay the same.
 """
 
 from __future__ import annotations
@@ -55,14 +55,12 @@ def use_the_machine(sch: Schedule) -> LoopRV:
     sch: as `tile` leaves it. The loops over row tiles and column tiles become one parallel loop over all tiles, which
     is returned. The rows of a tile are unrolled, and its columns vectorized.
     """
-    # BEGIN exercise 5.2 (about 6 lines): fuse two loops, then say how three loops run
     row_tile, column_tile, _step, row, column = sch.get_loops("matmul")
     tiles = sch.fuse(row_tile, column_tile)
     sch.parallel(tiles)
     sch.unroll(row)
     sch.vectorize(column)
     return tiles
-    # END exercise 5.2
 
 
 def bias_at_the_tile(sch: Schedule) -> None:
@@ -70,14 +68,12 @@ def bias_at_the_tile(sch: Schedule) -> None:
 
     sch: as `use_the_machine` leaves it. `bias` then runs once for each element of a tile, after the tile's last step.
     """
-    # BEGIN exercise 5.3 (about 2 lines): move the consumer
     tiles = sch.get_loops("matmul")[0]
     sch.reverse_compute_at("bias", tiles)
-    # END exercise 5.3
 
 
 def scheduled(func: tirx.PrimFunc, rows: int, columns: int) -> Schedule:
-    """Return a new schedule of `func` with all of 5.1 to 5.3, and with the init taken out of the loop over steps.
+    """Return a new schedule of `func`: the three functions above, and the init taken out of the loop over steps.
 
     func: any program that `matmul_bias` makes. rows, columns: the size of a tile. The init runs inside the loop over
     tiles, right before the loop over steps.
@@ -147,22 +143,9 @@ def blind_test() -> tuple[tuple[int, int, int], list[np.ndarray]]:
     # END exercise 5.8
 
 
-# --- four puzzles: the sums of a matrix's rows ----------------------------------------------------
+# --- the sums of a matrix's rows ------------------------------------------------------------------
 
 LANES = 4  # elements of int32 in a vector register of 128 bits
-
-
-def in_pieces(sch: Schedule) -> None:
-    """Sum the rows piece by piece: eight columns of every row, in two groups of LANES, then the next eight.
-
-    sch: a schedule of `row_sums`, with the loops i and k of `total` over rows and columns. They become, from outside to
-    inside: pieces, rows, groups, columns of a group. The number of columns is a multiple of eight.
-    """
-    # BEGIN exercise 5.9 (about 3 lines): one split into three loops, and a reorder
-    i, k = sch.get_loops("total")
-    piece, group, column = sch.split(k, [None, 2, LANES])
-    sch.reorder(piece, i, group, column)
-    # END exercise 5.9
 
 
 def partial_sums(sch: Schedule) -> SBlockRV:
@@ -189,17 +172,6 @@ def zeros_at_a_time() -> dict[str, int]:
     # END exercise 5.11
 
 
-def lanes_in_a_register(sch: Schedule) -> None:
-    """Make one vector of the partial sums of a row.
-
-    sch: as `partial_sums` leaves it, with the blocks `total_rf` and `total`.
-    """
-    # BEGIN exercise 5.12 (about 2 lines): vectorize the loop whose iterations read neighbours
-    _i, _group, lane = sch.get_loops("total_rf")
-    sch.vectorize(lane)
-    # END exercise 5.12
-
-
 # --- NT_matmul, fast ------------------------------------------------------------------------------
 
 
@@ -207,15 +179,13 @@ def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """Return the NT_matmul `func` scheduled for a few rows of x: it reads w once, in the order in which it is stored.
 
     func: (w, x, out), with w of shape (n, k) and all sizes constant; x has any rank, and as few rows as `has_few_rows`
-    asks for. Each element of the result gets one partial sum per lane of a vector register, along k, where w is
-    contiguous. `members` rows of w are read together, each once for all rows of x. Groups of `members` rows run in
-    parallel. Raises ValueError for any other w or x.
+    asks for. Raises ValueError for any other w or x.
     """
     _, k = weight_shape(func)
     lanes, members = largest_divisor(k, lanes_of(func, target)), rows_at_a_time(func, target)
     sch = Schedule(func)
     product = sch.get_sblock("NT_matmul")
-    # BEGIN exercise 5.13 (about 14 lines): one partial sum per lane, rows of w side by side, groups in parallel
+    # BEGIN exercise 5.13 (about 15 lines): any primitives that reach the goal
     *rows, j, k_loop = sch.get_loops(product)
     _, lane = sch.split(k_loop, [None, lanes])
     partial = sch.rfactor(lane, factor_axis=len(rows) + 1)
@@ -239,18 +209,17 @@ def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """Return the NT_matmul `func` scheduled for many rows of x: the sums of a tile stay in registers.
 
     func: (w, x, out), with w of shape (n, k), both constant; x has two dimensions or more, and its rows may be
-    symbolic. x is small, so it is packed: a vector register takes one column of `lanes` rows. w is large and stays as
-    it is: each of its elements is multiplied by the same column of all rows of a tile. Rows are padded to whole tiles.
-    Raises ValueError as `matmul_tile` does.
+    symbolic. x is small, so it is packed; w is large and stays as it is. Rows are padded to whole tiles. Raises
+    ValueError as `matmul_tile` does.
     """
     tile = matmul_tile(func, target)
     sch = Schedule(func)
     product = sch.get_sblock("NT_matmul")
     packed, result = pad_rows(sch, product, tile)
     pack_rows(sch, product, tile)
-    # BEGIN exercise 5.14 (about 14 lines): split, order, unroll and vectorize the loops of the product
     *around, j, k = sch.get_loops(product)
     row = around.pop(tile.row_axis)
+    # BEGIN exercise 5.14 (about 12 lines): any primitives that reach the goal
     row_tile, vector, lane = sch.split(row, [None, tile.vectors, tile.lanes])
     block_n, columns, column = sch.split(j, [None, tile.block_n // tile.columns, tile.columns])
     block_k, steps, step = sch.split(k, [None, *split_steps(tile)])

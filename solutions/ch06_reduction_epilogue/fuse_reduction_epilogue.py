@@ -4,8 +4,9 @@
     temp[i, j] = temp[i, j] + A[i, k] * B[j, k]     ->      D[i, j] = D[i, j] + A[i, k] * B[j, k]
     D[i, j] = temp[i, j] + C[i, j]
 
-`fuse_reduction_epilogue`, at the end, has three steps. Analysis asks whether the fusion is safe, and what is added.
-Transformation builds the fused block. Substitution puts it into the schedule. Analysis accepts only what it can prove.
+`fuse_reduction_epilogue`, at the end, has three steps. Analysis asks whether the fusion is safe, and what is added; it
+accepts only what it can prove. Transformation, `fused_block` in given.py, builds the fused block. Substitution puts it
+into the schedule.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tvm.s_tir.analysis import get_sblock_access_region
 from tvm.s_tir.schedule import SBlockRV
 from tvm.script import tirx as T
 from tvm.sym import Analyzer
-from tvm.tirx import Add, BufferLoad, BufferStore, For, SeqStmt, Stmt, const, is_buffer_var
+from tvm.tirx import Add, BufferStore, For, SeqStmt, Stmt, const, is_buffer_var
 from tvm_ffi import structural_equal
 
 from chapters.ch06_reduction_epilogue.given import (
@@ -30,22 +31,23 @@ from chapters.ch06_reduction_epilogue.given import (
     check_memory,
     check_reduction,
     check_reduction_loops,
+    fused_block,
     matched_axes,
-    simplified,
 )
 from chapters.kit.ir.block_domain import same_range
 from chapters.kit.ir.block_site import BlockSite, locate
 from chapters.kit.ir.refuse import require
+from chapters.kit.ir.region_cover import covers
+from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import (
     count,
     is_pure,
+    loads,
     may_write,
     mentions,
     nodes,
-    one_a_buffer,
-    replace_loads,
     substitute,
-    substitute_region,
+    summed_values,
     variables_of,
     with_fields,
     with_loop_body,
@@ -99,6 +101,7 @@ def analyse(sch: Schedule, reduction: SBlockRV, epilogue: SBlockRV) -> Fusion:
     check_epilogue(site.consumer, axes, fusion.output)
     check_domains(site, step.indices, fusion.indices, fusion.addend)
     check_bystanders(fusion)
+    check_shared_loops(site, step.indices)
     check_memory(site, fusion.temp, fusion.output)
     return fusion
 
@@ -187,30 +190,23 @@ def check_bystanders(fusion: Fusion) -> None:
     # END exercise 6.3
 
 
-# --- step 2: transformation -----------------------------------------------------------------------
+def check_shared_loops(site: BlockSite, written: Sequence[Expr]) -> None:
+    """Refuse unless each sum is finished when the epilogue reads it, in whatever loops the two blocks stand together.
 
-
-def fused_block(fusion: Fusion) -> SBlock:
-    """Return the reduction with `output` in place of `temp`, and with the addend in place of the init's 0.
-
-    It keeps the reduction's name, axes and annotations. reads: those of the epilogue, then those of the reduction,
-    without `temp`, each buffer once (`one_a_buffer`). writes: those of the epilogue. All are in the reduction's axes.
+    site.shared: the loops around both blocks. site.producer, site.consumer: the reduction and the epilogue, each with
+    its `block`, its `realize` and all `loops` around it, the shared ones first. written: the indices at which the
+    reduction stores, in its own axes. What a block declares in `T.reads` may be wrong.
     """
-    # BEGIN exercise 6.4 (about 14 lines): init, body, reads and writes
-    reduction, epilogue = fusion.reduction, fusion.epilogue
-    total = BufferLoad(fusion.output, fusion.indices)
-    step = replace_loads(reduction.body.value, fusion.temp, total)
-    reads = [substitute_region(region, fusion.axes) for region in epilogue.reads]
-    reads = [
-        region for region in [*reads, *reduction.reads] if not region.source.same_as(fusion.temp)
-    ]
-    return with_fields(
-        reduction,
-        reads=one_a_buffer(reads),
-        writes=[substitute_region(region, fusion.axes) for region in epilogue.writes],
-        init=BufferStore(fusion.output, simplified(fusion.addend), fusion.indices),
-        body=BufferStore(fusion.output, step, fusion.indices),
-    )
+    # BEGIN exercise 6.4 (about 9 lines): when is a sum finished, and when is it read?
+    first, last = site.producer, site.consumer
+    for loop in site.shared:
+        split = mentions(summed_values(first.realize), loop.loop_var) and not is_one(loop.extent)
+        name = loop.loop_var.name
+        require(not split, last.block, f"it runs between steps of the sums, in the loop `{name}`")
+    for load in loads(last.block.body, first.block.body.buffer):
+        there = (first.realize, first.loops), written, (last.realize, last.loops), load.indices
+        late = "it may read sums that a later iteration of the shared loops finishes"
+        require(not site.shared or covers(site.shared, *there), last.block, late)
     # END exercise 6.4
 
 
@@ -218,35 +214,35 @@ def fused_block(fusion: Fusion) -> SBlock:
 
 
 def new_scope(fusion: Fusion, fused: SBlock) -> SBlock:
-    """Return the block around both after the fusion: its body `rebuilt`, and `temp` no longer allocated."""
-    # BEGIN exercise 6.5 (about 5 lines): the scope with its rebuilt body and fewer allocations
-    scope = fusion.site.scope
-    body = rebuilt(scope.body, fusion, fused)
-    kept = [buffer for buffer in scope.alloc_buffers if not buffer.same_as(fusion.temp)]
-    return with_fields(scope, body=body, alloc_buffers=kept)
-    # END exercise 6.5
+    """Return the block around both after the fusion.
 
-
-def rebuilt(stmt: Stmt, fusion: Fusion, fused: SBlock) -> Stmt | None:
-    """Return `stmt` as it is after the fusion, or None if nothing is left of it.
-
-    `fused` takes the reduction's place. A loop without a body goes, too. What stays the same is the same object.
+    `fused` is in the place of the reduction, in its loops and with its bindings. The epilogue is gone, with each loop
+    and sequence that it leaves empty, and `temp` is no longer allocated. A statement in which nothing changes is the
+    same object as before.
     """
-    # BEGIN exercise 6.5 (about 16 lines): a sequence, a loop, the two blocks; return anything else as it is
-    if isinstance(stmt, SeqStmt):
-        parts = [rebuilt(part, fusion, fused) for part in stmt.seq]
-        parts = [part for part in parts if part is not None]
-        return SeqStmt(parts) if len(parts) > 1 else parts[0] if parts else None
-    if isinstance(stmt, For):
-        body = rebuilt(stmt.body, fusion, fused)
-        if body is None or body.same_as(stmt.body):
-            return stmt if body is not None else None
-        return with_loop_body(stmt, body)
-    if isinstance(stmt, SBlockRealize) and stmt.block.same_as(fusion.epilogue):
-        return None
-    if isinstance(stmt, SBlockRealize) and stmt.block.same_as(fusion.reduction):
-        return SBlockRealize(stmt.iter_values, stmt.predicate, fused)
-    return stmt
+    # BEGIN exercise 6.5 (about 22 lines): rebuild the statements of the scope from the inside out
+
+    def rebuilt(stmt: Stmt) -> Stmt | None:
+        if isinstance(stmt, SBlockRealize) and stmt.block.same_as(fusion.reduction):
+            return SBlockRealize(stmt.iter_values, stmt.predicate, fused)
+        if isinstance(stmt, SBlockRealize) and stmt.block.same_as(fusion.epilogue):
+            return None
+        if isinstance(stmt, For):
+            body = rebuilt(stmt.body)
+            if body is None or body.same_as(stmt.body):
+                return stmt if body is not None else None
+            return with_loop_body(stmt, body)
+        if isinstance(stmt, SeqStmt):
+            parts = [part for part in map(rebuilt, stmt.seq) if part is not None]
+            if len(parts) < 2:
+                return parts[0] if parts else None
+            same = len(parts) == len(stmt.seq) and all(map(Stmt.same_as, parts, stmt.seq))
+            return stmt if same else SeqStmt(parts)
+        return stmt
+
+    scope = fusion.site.scope
+    kept = [buffer for buffer in scope.alloc_buffers if not buffer.same_as(fusion.temp)]
+    return with_fields(scope, body=rebuilt(scope.body), alloc_buffers=kept)
     # END exercise 6.5
 
 
@@ -268,7 +264,7 @@ def fuse_reduction_epilogue(
     fusion = analyse(sch, reduction, epilogue)
     fused = fused_block(fusion)
     scope = new_scope(fusion, fused)
-    # BEGIN exercise 6.5 (about 2 lines): replace the scope; the map says which new block continues which old one
+    # BEGIN exercise 6.5 (about 2 lines): put the new scope into the schedule, so that its handles stay valid
     reuse = {fusion.site.scope: scope, fusion.reduction: fused}
     sch.state.replace(fusion.site.scope_sref, scope, reuse)
     # END exercise 6.5
@@ -296,21 +292,7 @@ def refresh_regions(sch: Schedule, block: SBlockRV | str) -> None:
     # END exercise 6.6
 
 
-# --- what it is worth, and where the built-in is less careful -------------------------------------
-
-
-def predicted_speedup(k: int, operations_per_second: float, bytes_per_second: float) -> float:
-    """Return the speedup of a fused int8 matmul over the same matmul followed by a pass that adds the bias.
-
-    k: length of the sums. Per output element the fused one needs `2 * k` operations and one 4-byte store. The separate
-    pass adds a 4-byte load of the sum and another store. A store moves 8 bytes, because the processor reads the cache
-    line before it changes it. The times of operations and traffic add up. The bias itself stays in the cache.
-    """
-    # BEGIN exercise 6.7 (about 3 lines): seconds per element, fused and unfused
-    fused = 2 * k / operations_per_second + 8 / bytes_per_second
-    separate_pass = (4 + 8) / bytes_per_second
-    return (fused + separate_pass) / fused
-    # END exercise 6.7
+# --- where the built-in is less careful -----------------------------------------------------------
 
 
 def lost_read() -> tirx.PrimFunc:

@@ -1,35 +1,15 @@
-"""Another right design for exercises 6.4 and 6.5.
+"""Another right design for exercise 6.5: one map over the tree.
 
-**6.4, regions recomputed.** The reference builds the fused block's reads from those that the two blocks declared. TVM
-can also compute them from the finished block, as in `refresh_regions`. That is shorter, and cannot disagree with the
-code. But a declaration may be wider than the code on purpose. `T.reads(A[0:n])` around an opaque call says what no
-analysis can find out, and recomputing loses it.
-
-**6.5, one map over the tree.** The reference recurses by hand, and touches only loops and sequences. `structural_map`
-visits everything, children first. So one function marks a block as gone, and others remove the loops and sequences
-around it. There is no recursion to write, but every expression of the scope is visited for nothing. And the mark must
-differ from every statement of the program, which may contain an `Evaluate(0)` itself.
+The reference recurses by hand, and touches only loops and sequences. `structural_map` visits everything, children
+first. So one function marks a block as gone, and others remove the loops and sequences around it. There is no recursion
+to write, but every expression of the scope is visited for nothing. And the mark must differ from every statement of the
+program, which may contain an `Evaluate(0)` itself.
 """
 
 from tvm.tirx import Evaluate
 from tvm_ffi import structural_map
 
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import *
-
-
-def fused_block(fusion: Fusion) -> SBlock:
-    reduction, output = fusion.reduction, fusion.output
-    total = BufferLoad(output, fusion.indices)
-    step = replace_loads(reduction.body.value, fusion.temp, total)
-    block = with_fields(
-        reduction,
-        init=BufferStore(output, simplified(fusion.addend), fusion.indices),
-        body=BufferStore(output, step, fusion.indices),
-    )
-    buffers = {var: var for var in nodes([block.init, block.body], Var) if is_buffer_var(var)}
-    reads, writes, _ = get_sblock_access_region(block, buffers)
-    others = [region for region in reads if not region.source.same_as(output)]
-    return with_fields(block, reads=others, writes=writes)
 
 
 def new_scope(fusion: Fusion, fused: SBlock) -> SBlock:

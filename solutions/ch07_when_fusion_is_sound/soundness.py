@@ -12,6 +12,9 @@ prove the conditions of that way.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from tvm import tirx
 from tvm.ir import Expr, TensorLoad
 from tvm.s_tir import Schedule, ScheduleError
@@ -281,3 +284,28 @@ def breaks_the_builtin() -> Case:
     # BEGIN exercise 7.7 (about 2 lines): one line of epilogue is enough
     return Case("mine", "my own", value="T.max(C[wi, wj] - s, E[wi, wj])")
     # END exercise 7.7
+
+
+def draw_case(draw: Callable[[Sequence], Any]) -> Case:
+    """Return a program for a search that looks for faults of a primitive like `fuse_epilogue`.
+
+    draw(options) returns one element of a list, each with the same chance. All fields of a `Case` may be drawn. Each
+    program that can come out must be one that TVM's parser takes.
+    """
+    # BEGIN exercise 7.8 (about 12 lines): what must vary, and how often, so that each fault shows?
+    half = {"dtype": "float16", "fill": {"A": 1, "B": 1, "C": 2048}}
+    usual = [{}] * 3
+    odd = draw(
+        [
+            *usual,
+            half,
+            {"run_rows": 4},
+            {"between": draw(["C[oi, oj] = 4", "F[oi, oj] = D[oi, oj]", "temp[oi, oj] = 1"])},
+            {"after": "F[oi, oj] = temp[oi, oj]"},
+            {"value": f"s + D[T.max(wi - {draw([0, 1])}, 0), T.min(wj + {draw([0, 1])}, 5)]"},
+        ]
+    )
+    value = draw(["s + C[wi, wj]", "C[wi, wj] - s", "T.max(s + C[wi, wj], 0)"])
+    loops = draw(["i j k", "j i k", "k i j"])
+    return Case("drawn", "a drawn program", **{"value": value, "loops": loops, **odd})
+    # END exercise 7.8

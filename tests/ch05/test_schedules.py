@@ -12,6 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
+from chapters.ch05_schedules_and_their_limits.check_products import inner_loop, times_w_is_loaded
 from chapters.ch05_schedules_and_their_limits.check_products import unscheduled as kernel
 from chapters.kit.cases.guard_zones import QUICK_HERE, run_compiled
 from chapters.kit.cpu.matmul_tile import has_few_rows, matmul_tile, rows_at_a_time
@@ -253,3 +254,15 @@ def test_nothing_to_compute_needs_no_schedule(rows, n, k):
 @pytest.mark.parametrize("rows", [said for said, _ in ROWS])
 def test_every_kernel_of_the_pass_has_a_schedule(rows):
     assert schedules.has_schedule(kernel(rows, 24, 30))
+
+
+def test_the_check_sees_how_often_w_is_loaded():
+    func = kernel((4,), 64, 128)
+    assert times_w_is_loaded(func) == 4
+    assert times_w_is_loaded(schedules.schedule_decode(func, TARGET)) == 1
+
+
+def test_the_check_finds_the_inner_loop_in_the_assembly():
+    found = inner_loop(schedules.schedule_decode(kernel((4,), 128, 1024), TARGET), TARGET)
+    assert found.lanes == vector_registers(TARGET).lanes("float32")
+    assert found.multiplications >= 4 * found.spills

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 import tvm
 from tvm.s_tir import SBlock, Schedule
-from tvm.tirx import EQ, And, For, Var, const
+from tvm.tirx import EQ, And, For, SeqStmt, Var, const
 
-from chapters.kit.ir.tensor_ir import mentions, nodes, substitute
+from chapters.kit.ir.tensor_ir import mentions, nodes, substitute, with_fields
 from chapters.runner.course import chapter
 from chapters.runner.failure import CheckFailed
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue
@@ -72,19 +72,20 @@ def late_transposes(target):
 def renews_the_other_loops(sch, *blocks):
     """6.5: gives a new variable to every loop of blocks that have nothing to do with the fusion."""
 
-    def renewed(stmt, fusion, fused):
-        kept = fusion.reduction, fusion.epilogue
-        if any(block.same_as(one) for block in nodes(stmt, SBlock) for one in kept):
-            return rebuilt(stmt, fusion, fused)
-        if not isinstance(stmt, For):
+    def renewed(stmt, fused):
+        if not isinstance(stmt, For) or any(one.same_as(fused) for one in nodes(stmt, SBlock)):
             return stmt
         var = Var(stmt.loop_var.name, stmt.loop_var.ty)
-        body = substitute(renewed(stmt.body, fusion, fused), {stmt.loop_var: var})
+        body = substitute(renewed(stmt.body, fused), {stmt.loop_var: var})
         return For(var, stmt.min, stmt.extent, stmt.kind, body)
 
-    rebuilt = fuse_reduction_epilogue.rebuilt
+    def scope(fusion, fused):
+        new = new_scope(fusion, fused)
+        return with_fields(new, body=SeqStmt([renewed(part, fused) for part in new.body.seq]))
+
+    new_scope = fuse_reduction_epilogue.new_scope
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fuse_reduction_epilogue, "rebuilt", renewed)
+        patch.setattr(fuse_reduction_epilogue, "new_scope", scope)
         fuse_reduction_epilogue.fuse_reduction_epilogue(sch, *blocks)
 
 
