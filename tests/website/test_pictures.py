@@ -17,8 +17,8 @@ from tvm.target import Target
 from chapters.ch07_when_fusion_is_sound.side_by_side import Verdict
 from chapters.ch08_gpu_targets import registers, tile_sizes
 from chapters.ch08_gpu_targets.given import ThreadTile
-from chapters.ch11_a_real_model.given import unpack
 from chapters.ch08_gpu_targets.thread_schedule import shared_matmul
+from chapters.ch11_a_real_model.given import unpack
 from chapters.kit.bench.results import load
 from chapters.kit.cases.hard_cases import CASES
 from chapters.kit.cases.matmul_bias import matmul_bias
