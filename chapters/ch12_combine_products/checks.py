@@ -5,21 +5,20 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import tvm
 from tvm import relax
 
 from chapters.ch12_combine_products.check_programs import CASES, MUST, STAYS, layer, programs
+from chapters.ch12_combine_products.costs import constant_bytes, launches, lowered
 from chapters.checking import expect
 from chapters.checking.expect import Section
 from chapters.checking.judge import observe_pass
-from chapters.checking.judge_programs import failure_on, judge_on_draws
-from chapters.kit.cases.guard_zones import QUICK
-from chapters.kit.ir.relax_effects import calls_of_module
+from chapters.checking.judge_programs import failure_on, in_time, judge_on_draws
 from chapters.kit.machine import llvm_host
-from chapters.kit.pipeline.pass_trace import LAUNCHING
-from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
+from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 
 LESSON = "chapters/ch12_combine_products/lesson.md"
 SPECIFICATION = Section(LESSON, "Specification")
@@ -31,7 +30,7 @@ LIMITS = {
     "test_12_1_is_right_on_every_program": 240,
     "test_12_1_is_no_slower": 120,
 }
-DRAWS = 80
+DRAWS = 60
 WHOSE = "CombineProducts"
 ROWS = (1, 4, 16, 64, 512)
 ROUNDS, SLOWER, TRIES = 9, 1.25, 3
@@ -45,32 +44,6 @@ def _pass(impl) -> Callable[[tvm.IRModule], object]:
 
 
 # --- what it costs --------------------------------------------------------------------------------
-
-
-def lowered(mod: tvm.IRModule) -> tvm.IRModule:
-    """`mod` as the kernels that chapter 9's pipeline makes of it."""
-    with QUICK:
-        return tvm.transform.Sequential(phases(QUICK)["graph and lower"])(mod)
-
-
-def launches(mod: tvm.IRModule) -> int:
-    """The calls of kernels in the code of a lowered module."""
-    names = (call.op.name for call in calls_of_module(mod) if isinstance(call.op, tvm.ir.Op))
-    return sum(name in LAUNCHING for name in names)
-
-
-def constant_bytes(mod: tvm.IRModule) -> int:
-    """The bytes of the different constants of a lowered module."""
-    found: dict[object, int] = {}
-
-    def note(expr: relax.Expr) -> None:
-        if isinstance(expr, tvm.ir.GenericConst):
-            found[expr.value] = expr.value.numpy().nbytes
-
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            relax.analysis.post_order_visit(func, note)
-    return sum(found.values())
 
 
 def costs_no_more(before: tvm.IRModule, after: tvm.IRModule) -> None:
@@ -190,4 +163,7 @@ def _ratio(old: Callable[[], object], new: Callable[[], object]) -> float:
 
 
 def observe_12_1(impl):
-    return observe_pass(lambda: _pass(impl), *(case().mod for case in CASES.values()))
+    def make() -> Callable[[tvm.IRModule], object]:
+        return partial(in_time, _pass(impl))
+
+    return observe_pass(make, *(case().mod for case in CASES.values()), runs=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +108,12 @@ def _seconds() -> float:
     return math.ceil(SECONDS * patience())
 
 
+def in_time(transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule) -> object:
+    """`transform(mod)`. Raises TookTooLong if it does not end."""
+    with limit_time(_seconds()):
+        return transform(mod)
+
+
 def _shown(title: str, mod: tvm.IRModule) -> str:
     return f"\n\n{title}:\n{expect.script(mod)}"
 
@@ -117,11 +124,9 @@ def _length(mod: tvm.IRModule) -> str:
 
 
 def _look(transform, program: Module, whose: str, costs: Look, read: str, results: list) -> None:
-    def in_time(mod: tvm.IRModule) -> object:
-        with limit_time(_seconds()):
-            return transform(mod)
-
-    result = expect.apply(in_time, program.mod, whose)
+    limited = partial(in_time, transform)
+    result = expect.apply(limited, program.mod, whose)
+    expect.has_function(result, "main", whose)
     if tvm_ffi.structural_equal(result, program.mod):
         return
     results.append(result)
@@ -137,7 +142,7 @@ def _look(transform, program: Module, whose: str, costs: Look, read: str, result
         _same_results([one.numpy() for one in main(*given)], program.results, near, whose, read)
     said = f"{whose} changed its own result when it ran a second time."
     why = "A pipeline may run a pass again; a pass that finds nothing to do must change nothing."
-    expect.same_ir(expect.apply(in_time, result, whose), result, said, why=why)
+    expect.same_ir(expect.apply(limited, result, whose), result, said, why=why)
     costs(program.mod, result)
 
 
