@@ -17,7 +17,7 @@ from chapters.checking.draws import SAME_EVERYWHERE
 from chapters.checking.judge_programs import failure_on
 from solutions.ch12_combine_products import combine_products, second_way
 
-DRAWS = int(os.environ.get("FUSION_DRAWS", "100"))
+DRAWS = int(os.environ.get("FUSION_DRAWS", "40"))
 
 
 @pytest.mark.parametrize("design", [combine_products, second_way], ids=lambda one: one.__name__)
