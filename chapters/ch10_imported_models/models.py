@@ -32,7 +32,7 @@ class Logits(torch.nn.Module):
 def gpt2() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     """One block of GPT-2: LayerNorm, biases, GELU, weights stored (k, n), a head tied to the embedding."""
     config = transformers.GPT2Config(n_embd=48, n_layer=1, n_head=4, n_positions=64, **SIZES)
-    return _random(transformers.GPT2LMHeadModel, config)
+    return random_model(transformers.GPT2LMHeadModel, config)
 
 
 def qwen2() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
@@ -46,10 +46,10 @@ def qwen2() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
         max_position_embeddings=64,
         **SIZES,
     )
-    return _random(transformers.Qwen2ForCausalLM, config)
+    return random_model(transformers.Qwen2ForCausalLM, config)
 
 
-def _random(kind: type, config: object) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+def random_model(kind: type, config: object) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     """(a model with random weights, random tokens and the mask that hides later tokens)."""
     torch.manual_seed(0)
     made = kind(config).eval()

@@ -1,0 +1,406 @@
+"""The programs that chapter 12's checks give to a pass: a few by hand, and a strategy that draws others.
+
+Every program comes with arguments for its function main and the results that NumPy computes in float64.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import tvm
+import tvm_ffi
+from hypothesis import strategies as st
+from tvm import relax, tirx
+
+from chapters.checking.draws import CHOICES
+from chapters.checking.relax_modules import Module, Value, Writer, in_place, is_small, written
+
+SIZES = (4, 3, 8)  # the last dimension of inputs
+WIDTHS = (2, 5, 4)  # of the weights
+
+
+@dataclass
+class Products(Writer):
+    """Emits products that share an operand, and what may stand between them and behind them.
+
+    known: the weights that the compiler knows.
+    """
+
+    known: list[Value] = field(default_factory=list)
+
+    OPERATORS = (
+        f"{'parallel ' * 14} read_again read_again read_again linear scores bias bias unary binary cast split alias "
+        "through_tuple flatten permute overwrite overwrite call call branch norm"
+    )
+
+    def parallel(self) -> None:
+        """Two to four products of one tensor; each with a weight, an operand and a use of its own."""
+        x = self.pick()
+        if not x.hidden or len(x.dims) > 3:
+            return
+        transposed = self.chance(40)
+        made = []
+        for _ in range(self.choose((3, 4, 2))):
+            if self.chance(12):
+                self.steps(1)  # something between the products
+                if not any(x is value for value in self.values):
+                    break  # it was overwritten
+            operand = self.builder.emit(x.var) if self.chance(10) else x.var
+            out_dtype = "float32" if self.chance(10) else None
+            w = self.right_operand(x, transposed != self.chance(5))
+            data = x.exact @ w.exact
+            if not is_small(data):
+                continue
+            expr = relax.op.matmul(operand, w.var, out_dtype)
+            value = self.emit(expr, data, x, (*x.dims[:-1], w.dims[-1]), out_dtype)
+            made.append(value)
+            if self.chance(12):
+                self.steps(1)
+        for value in made:
+            if self.chance(15) and value in self.values:
+                self.values.remove(value)  # its result is not used
+
+    def right_operand(self, x: Value, transposed: bool) -> Value:
+        """A weight with as many rows as `x` has columns: known, passed in or computed; sometimes one per batch."""
+        width = self.choose(WIDTHS)
+        batch: tuple[int, ...] = ()
+        if len(x.dims) > 2 and isinstance(x.dims[0], int) and self.chance(20):
+            batch = (x.dims[0],)
+        shape = (*batch, width, x.hidden) if transposed else (*batch, x.hidden, width)
+        w = self.weight(shape, x.dtype)
+        if self.chance(10):
+            twice = self.builder.emit(relax.op.add(w.var, w.var))
+            w = Value(twice, (w.exact * 2).astype(w.dtype), shape)
+        if not transposed:
+            return w
+        axes = [*range(len(batch)), len(shape) - 1, len(shape) - 2]
+        var = self.builder.emit(relax.op.permute_dims(w.var, axes))
+        return Value(var, np.swapaxes(w.data, -1, -2), (*batch, x.hidden, width))
+
+    def weight(self, shape: tuple[int, ...], dtype: str) -> Value:
+        """Most weights are known to the compiler; some are used before."""
+        if self.chance(12):
+            return super().weight(shape, dtype)
+        known = [w for w in self.known if w.data.shape == shape and w.dtype == dtype]
+        if known and self.chance(20):
+            return self.choose(known)
+        data = self.numbers.standard_normal(shape) / np.sqrt(shape[-1])
+        data = data.astype(dtype)
+        self.known.append(Value(relax.const(data, dtype), data, shape))
+        return self.known[-1]
+
+    def read_again(self) -> None:
+        """A product of x, an update of x in place, and another product of what is in x then."""
+        x = self.pick()
+        if x.owner is None or not x.hidden or x.owner is not x:
+            return
+        if any(not isinstance(d, int | tirx.Var) for d in x.dims):
+            return
+        if any(value is not x and value.owner is x for value in self.values):
+            return  # another name of the same tensor
+        self._times_a_weight(x)
+        func = self.builder.add_func(in_place(x.dims, x.dtype), "shift")
+        ty = relax.TensorType(list(x.dims), x.dtype)
+        new = (x.exact * 2 + 1).astype(x.dtype)
+        after = self.emit(relax.op.call_tir_inplace(func, [x.var], [0], ty), new, x, shares=True)
+        x.data = after.data
+        for _ in range(2):
+            self._times_a_weight(x)
+        self.values = [value for value in self.values if value is not x]
+
+    def _times_a_weight(self, x: Value) -> None:
+        w = self.weight((x.hidden, self.choose(WIDTHS)), x.dtype)
+        self.emit(relax.op.matmul(x.var, w.var), x.exact @ w.exact, x, (*x.dims[:-1], w.dims[1]))
+
+
+@st.composite
+def programs(draw: Callable) -> Module:
+    """A program of a few blocks; in some, all variables have the same name."""
+    choices = draw(CHOICES)
+    drawn = written(choices, Products, SIZES, most=16)
+    if choices.randrange(100) >= 75:
+        return Module(with_one_name(drawn.mod), drawn.arguments, drawn.results)
+    return drawn
+
+
+def with_one_name(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` with the name `x` for every variable of its Relax functions that holds a tensor."""
+    result = mod.clone()
+    for gvar, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            result[gvar] = _renamed(func)
+    return result
+
+
+def _renamed(func: relax.Function) -> relax.Function:
+    new: dict[tvm.ir.Var, tvm.ir.Var] = {}
+
+    def rename(var: tvm.ir.Var) -> tvm.ir.Var:
+        if not isinstance(var.ty, relax.TensorType):
+            return var
+        if var not in new:
+            new[var] = type(var)("x", var.ty)
+        return new[var]
+
+    return tvm_ffi.structural_map(func, (tvm.ir.Var, rename))
+
+
+# --- by hand --------------------------------------------------------------------------------------
+
+Write = Callable[[Products, Value], list[Value]]
+n = tirx.Var("n", "int64")
+
+
+def by_hand(
+    write: Write,
+    dims: Sequence = (3, 4),
+    dtype: str = "float32",
+    *,
+    dataflow: bool = True,
+    private: bool = False,
+) -> Module:
+    """The program that `write` emits for x of these dimensions, of which n is 3; it returns the results.
+
+    private: in a function that main calls.
+    """
+    builder, numbers = relax.BlockBuilder(), np.random.default_rng(0)
+    data = numbers.standard_normal([d if isinstance(d, int) else 3 for d in dims]).astype(dtype)
+    x = Value(relax.Var("x", relax.TensorType(list(dims), dtype)), data, tuple(dims))
+    writer = Products(None, numbers, builder, [x])
+    params = [x.var]
+    with builder.function("main", params):
+        with builder.dataflow() if dataflow else contextlib.nullcontext():
+            made = write(writer, x)
+            outs = [builder.emit_output(v.var) if dataflow else v.var for v in made]
+        params.extend(w.var for w in writer.weights)
+        builder.emit_func_output(relax.Tuple(outs))
+    mod = builder.get()
+    if private:
+        mod = _behind_a_call(mod)
+    return Module(mod, [data, *(w.data for w in writer.weights)], [v.data for v in made])
+
+
+def _behind_a_call(mod: tvm.IRModule) -> tvm.IRModule:
+    """A module whose main calls the main of `mod`, which is private in it."""
+    builder = relax.BlockBuilder()
+    inner = builder.add_func(mod["main"].without_attr("global_symbol"), "inner")
+    params = [relax.Var(param.name, param.ty) for param in mod["main"].params]
+    with builder.function("main", params):
+        builder.emit_func_output(builder.emit(relax.Call(inner, params)))
+    return builder.get()
+
+
+def constant(writer: Products, *shape: int, dtype: str = "float32") -> Value:
+    """A weight that the compiler knows."""
+    data = writer.numbers.standard_normal(shape).astype(dtype)
+    return Value(relax.const(data, dtype), data, shape)
+
+
+def passed(writer: Products, *shape: int) -> Value:
+    """A weight that is a parameter."""
+    data = writer.numbers.standard_normal(shape).astype("float32")
+    var = relax.Var(f"w{len(writer.weights)}", relax.TensorType(shape, "float32"))
+    writer.weights.append(Value(var, data, shape))
+    return writer.weights[-1]
+
+
+def times(writer: Products, x: Value, w: Value, out_dtype: str | None = None) -> Value:
+    """Emit the product of x and w, a matrix or one for each batch."""
+    expr = relax.op.matmul(x.var, w.var, out_dtype)
+    return writer.emit(expr, x.exact @ w.exact, x, (*x.dims[:-1], w.dims[-1]), out_dtype)
+
+
+def turned(writer: Products, w: Value, axes: Sequence[int] | None = None) -> Value:
+    """Emit w with its dimensions permuted."""
+    var = writer.builder.emit(relax.op.permute_dims(w.var, axes))
+    data = w.data.transpose(axes)
+    return Value(var, data, data.shape)
+
+
+def with_bias(writer: Products, y: Value) -> Value:
+    """Emit the sum of y and a known vector."""
+    b = constant(writer, y.dims[-1])
+    return writer.emit(relax.op.add(y.var, b.var), y.exact + b.exact, y)
+
+
+def changed(writer: Products, x: Value) -> Value:
+    """Emit 2 * x + 1."""
+    two, one = (relax.const(number, x.dtype) for number in (2.0, 1.0))
+    twice = writer.emit(relax.op.multiply(x.var, two), x.exact * 2, x)
+    return writer.emit(relax.op.add(twice.var, one), twice.exact + 1, x)
+
+
+def updated(writer: Products, x: Value) -> Value:
+    """Emit an update of x in place, after which `x` has its new numbers."""
+    func = writer.builder.add_func(in_place(x.dims, x.dtype), "shift")
+    ty = relax.TensorType(list(x.dims), x.dtype)
+    call = relax.op.call_tir_inplace(func, [x.var], [0], ty)
+    after = writer.emit(call, (x.exact * 2 + 1).astype(x.dtype), x)
+    x.data = after.data
+    return after
+
+
+def _three(writer: Products, x: Value) -> list[Value]:
+    return [times(writer, x, constant(writer, 4, width, dtype=x.dtype)) for width in (2, 5, 4)]
+
+
+def _three_turned(writer: Products, x: Value) -> list[Value]:
+    weights = [turned(writer, constant(writer, width, 4)) for width in (2, 5, 4)]
+    return [times(writer, x, w) for w in weights]
+
+
+def _two_operands(writer: Products, x: Value) -> list[Value]:
+    y = changed(writer, x)
+    return [
+        times(writer, operand, constant(writer, 4, width))
+        for width in (2, 5, 4)
+        for operand in (x, y)
+    ]
+
+
+def _by_another_name(writer: Products, x: Value) -> list[Value]:
+    again = Value(writer.builder.emit(x.var), x.data, x.dims)
+    return [
+        times(writer, operand, constant(writer, 4, width))
+        for operand, width in ((x, 2), (again, 5), (x, 4))
+    ]
+
+
+def _and_parameters(writer: Products, x: Value) -> list[Value]:
+    weights = [weight(writer, 4, width) for width in (2, 5, 4) for weight in (constant, passed)]
+    return [times(writer, x, w) for w in weights]
+
+
+def _parameters(writer: Products, x: Value) -> list[Value]:
+    return [times(writer, x, passed(writer, 4, width)) for width in (2, 5, 4)]
+
+
+def _biases(writer: Products, x: Value) -> list[Value]:
+    return [with_bias(writer, y) for y in _three(writer, x)]
+
+
+def _one_dead(writer: Products, x: Value) -> list[Value]:
+    return _three(writer, x)[:2]
+
+
+def _dead_behind(writer: Products, x: Value) -> list[Value]:
+    """The third result is read, by an operator whose result is not used."""
+    q, k, v = _three(writer, x)
+    writer.emit(relax.op.reshape(v.var, [*v.dims[:-1], 2, 2]), v.data.reshape(-1, 2, 2), v)
+    return [q, k]
+
+
+def _out_dtypes(writer: Products, x: Value) -> list[Value]:
+    kinds = (None, "float32", None, "float32")
+    return [times(writer, x, constant(writer, 4, 2, dtype=x.dtype), kind) for kind in kinds]
+
+
+def _weight_used_twice(writer: Products, x: Value) -> list[Value]:
+    weights = [constant(writer, 4, width) for width in (2, 5, 4)]
+    y = changed(writer, x)
+    return [times(writer, operand, w) for operand in (x, y) for w in weights]
+
+
+def _update_between(writer: Products, x: Value) -> list[Value]:
+    y = changed(writer, x)
+    early = [times(writer, y, constant(writer, 4, width)) for width in (2, 5)]
+    after = updated(writer, y)
+    return [*early, after, *(times(writer, y, constant(writer, 4, width)) for width in (4, 3))]
+
+
+def _update_of_a_result(writer: Products, x: Value) -> list[Value]:
+    q, k = (times(writer, x, constant(writer, 4, width)) for width in (2, 5))
+    after = updated(writer, q)
+    return [after, k, *(times(writer, x, constant(writer, 4, width)) for width in (4, 3))]
+
+
+def _one_name(writer: Products, x: Value) -> list[Value]:
+    y = changed(writer, x)
+    return [
+        times(writer, one, constant(writer, 4, w)) for one, w in ((x, 2), (y, 5), (x, 4), (y, 3))
+    ]
+
+
+def _not_turned(writer: Products, x: Value) -> list[Value]:
+    return [
+        times(writer, x, turned(writer, constant(writer, 4, 4), axes)) for axes in ([0, 1],) * 3
+    ]
+
+
+def _vectors(writer: Products, x: Value) -> list[Value]:
+    found = []
+    for _ in range(3):
+        w = constant(writer, 4)
+        expr = relax.op.matmul(x.var, w.var)
+        found.append(writer.emit(expr, x.exact @ w.exact, x, x.dims[:-1]))
+    return found
+
+
+def _batches(writer: Products, x: Value) -> list[Value]:
+    return [times(writer, x, constant(writer, *batch, 4, 2)) for batch in ((2,), (1,), (2,), ())]
+
+
+def _computed(writer: Products, x: Value) -> list[Value]:
+    """Each weight is computed, the third from the first product."""
+    first = times(writer, x, constant(writer, 4, 4))
+    weight = constant(writer, 4, 5)
+    twice = writer.emit(relax.op.add(weight.var, weight.var), weight.exact * 2, weight, (4, 5))
+    third = writer.emit(relax.op.tanh(first.var), np.tanh(first.exact), first)
+    return [first, times(writer, x, twice), times(writer, x, third)]
+
+
+# what a pass must combine
+MUST = {
+    "three known weights": lambda: by_hand(_three),
+    "three known weights, each transposed": lambda: by_hand(_three_turned),
+    "float16 and a symbolic number of rows": lambda: by_hand(_three, (n, 4), "float16"),
+    "an x with two batch dimensions": lambda: by_hand(_three_turned, (2, 3, 4)),
+    "the products outside of a dataflow block": lambda: by_hand(_three, dataflow=False),
+    "the products in a private function": lambda: by_hand(_three_turned, private=True),
+    "products of two tensors in turns": lambda: by_hand(_two_operands),
+    "one tensor under two names": lambda: by_hand(_by_another_name),
+    "weights that are known, and weights that are passed, in turns": lambda: by_hand(
+        _and_parameters
+    ),
+}
+# where combining is wrong, or costs more than it saves
+STAYS = {
+    "weights that are parameters": lambda: by_hand(_parameters),
+    "a bias behind each product": lambda: by_hand(_biases),
+    "a result that is not used": lambda: by_hand(_one_dead),
+    "a result that only an unused value needs": lambda: by_hand(_dead_behind),
+    "results of two dtypes": lambda: by_hand(_out_dtypes, dtype="float16"),
+    "weights that two tensors are multiplied by": lambda: by_hand(_weight_used_twice),
+    "an update of x between the products": lambda: by_hand(_update_between),
+    "an update of a result between the products": lambda: by_hand(_update_of_a_result),
+    "two tensors of one name": lambda: _named_alike(by_hand(_one_name)),
+    "a permute_dims that permutes nothing": lambda: by_hand(_not_turned, (4, 4)),
+    "weights that are vectors": lambda: by_hand(_vectors),
+    "a vector times matrices": lambda: by_hand(_three, (4,)),
+    "weights with batches": lambda: by_hand(_batches, (2, 3, 4)),
+    "weights that are computed": lambda: by_hand(_computed, (4, 4)),
+}
+CASES = MUST | STAYS
+
+
+def _named_alike(drawn: Module) -> Module:
+    return Module(with_one_name(drawn.mod), drawn.arguments, drawn.results)
+
+
+def layer(rows: Sequence[int], size: int = 256) -> tvm.IRModule:
+    """For each number of rows a function rows_N(x), which multiplies x (N, size) by three weights (size, size)."""
+    builder, numbers = relax.BlockBuilder(), np.random.default_rng(0)
+    for count in rows:
+        x = relax.Var("x", relax.TensorType((count, size), "float32"))
+        with builder.function(f"rows_{count}", [x]):
+            with builder.dataflow():
+                outs = []
+                for _ in range(3):
+                    w = relax.const(numbers.standard_normal((size, size), "float32"))
+                    wt = builder.emit(relax.op.permute_dims(w))
+                    outs.append(builder.emit_output(relax.op.matmul(x, wt)))
+            builder.emit_func_output(relax.Tuple(outs))
+    return builder.get()

@@ -1,0 +1,203 @@
+"""Judges a module pass on programs that are drawn at random, and reports the smallest on which it is wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import tvm
+import tvm_ffi
+from hypothesis.strategies import SearchStrategy
+from tvm import relax
+from tvm.relax import transform as passes
+
+from chapters.checking import expect
+from chapters.checking.draws import find_smallest
+from chapters.checking.judge import SAME_NUMBERS
+from chapters.checking.relax_modules import Module
+from chapters.checking.time_limit import TookTooLong, limit_time
+from chapters.child import patience
+from chapters.kit.cases.guard_zones import QUICK
+from chapters.kit.ir.relax_effects import bindings_of, relax_functions, scopes
+from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions
+from chapters.runner.failure import CheckFailed
+from chapters.runner.loading import last_line, where
+
+SECONDS = 5  # for one program; a pass takes a few milliseconds
+# of the largest number of a result, by the shortest dtype of a program: a dozen roundings in a row
+RELATIVE = {"float32": 2e-5, "float16": 1e-2, "bfloat16": 8e-2}
+MOST_NUMBERS = 24  # of a result that is shown whole
+Look = Callable[[tvm.IRModule, tvm.IRModule], None]  # at the program before and after
+
+
+class DidNotEnd(CheckFailed):
+    """The pass was stopped on a program."""
+
+
+def judge_on_draws(
+    transform: Callable[[tvm.IRModule], object],
+    programs: SearchStrategy[Module],
+    whose: str,
+    path: Path,
+    *,
+    draws: int,
+    costs: Look,
+    read: str,
+) -> None:
+    """Raise the failure on the smallest of `programs` that is found on which `transform` is wrong.
+
+    Of each program: does the pass end, without an exception, and return a module; is the module that it was given
+    unchanged; is the result well-formed; are the numbers of main NumPy's, in two runs; does a second run of the pass
+    change nothing more; and then `costs`. whose: the name of the pass. path: the file with it.
+    """
+
+    def failure_of(program: Module) -> CheckFailed | None:
+        said = "The smallest program on which this was found"
+        return failure_on(transform, program, whose, path, costs=costs, read=read, title=said)
+
+    failure = find_smallest(
+        programs,
+        failure_of,
+        lambda program: len(program.mod.script().splitlines()),
+        draws=draws,
+        is_hang=lambda one: isinstance(one, DidNotEnd),
+    )
+    if failure:
+        raise failure
+
+
+def failure_on(
+    transform: Callable[[tvm.IRModule], object],
+    program: Module,
+    whose: str,
+    path: Path,
+    *,
+    costs: Look,
+    read: str,
+    title: str = "The program",
+) -> CheckFailed | None:
+    """What `judge_on_draws` says of one program, which is part of the message; None if nothing is wrong."""
+    results: list[tvm.IRModule] = []
+    try:
+        _look(transform, program, whose, costs, read, results)
+        return None
+    except NotImplementedError:
+        raise
+    except TookTooLong:
+        failed: CheckFailed = DidNotEnd(
+            f"{whose} did not finish within {_seconds():g} s and was stopped, on a program of {_length(program.mod)}.",
+            expected="a few milliseconds",
+            why="A loop that never ends, or recursion into the same node, looks like this.",
+            read=read,
+        )
+    except CheckFailed as error:
+        failed = error
+    except Exception as error:
+        failed = CheckFailed(
+            f"{whose} raised {last_line(error)}",
+            expected="no exception: a pass leaves alone what it cannot change",
+            yours=where(error, path),
+            read=read,
+        )
+    failed.failure.yours += _shown(title, program.mod)
+    failed.failure.yours += "".join(_shown("The same after the pass", one) for one in results)
+    failed.failure.yours = failed.failure.yours.strip()
+    return failed
+
+
+def _seconds() -> float:
+    return math.ceil(SECONDS * patience())
+
+
+def in_time(transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule) -> object:
+    """`transform(mod)`. Raises TookTooLong if it does not end."""
+    with limit_time(_seconds()):
+        return transform(mod)
+
+
+def _shown(title: str, mod: tvm.IRModule) -> str:
+    return f"\n\n{title}:\n{expect.script(mod)}"
+
+
+def _length(mod: tvm.IRModule) -> str:
+    count = sum(len(bindings_of(s)) for f in relax_functions(mod).values() for s in scopes(f))
+    return f"{count} binding{'' if count == 1 else 's'}"
+
+
+def _look(transform, program: Module, whose: str, costs: Look, read: str, results: list) -> None:
+    limited = partial(in_time, transform)
+    result = expect.apply(limited, program.mod, whose)
+    expect.has_function(result, "main", whose)
+    if tvm_ffi.structural_equal(result, program.mod):
+        return
+    results.append(result)
+    try:
+        main = _compiled(result)["main"]
+    except Exception as error:
+        what = f"What {whose} returns does not compile: {last_line(error)}"
+        raise CheckFailed(what, expected="a module that compiles, as the one given does") from None
+    text = program.mod.script()
+    near = max(share for dtype, share in RELATIVE.items() if dtype in text)
+    for _ in range(2):
+        given = [tvm.runtime.tensor(np.asarray(a, order="C")) for a in program.arguments]
+        _same_results([one.numpy() for one in main(*given)], program.results, near, whose, read)
+    said = f"{whose} changed its own result when it ran a second time."
+    why = "A pipeline may run a pass again; a pass that finds nothing to do must change nothing."
+    expect.same_ir(expect.apply(limited, result, whose), result, said, why=why)
+    costs(program.mod, result)
+
+
+def _compiled(mod: tvm.IRModule) -> relax.VirtualMachine:
+    """`mod` compiled without fusion, each operator a kernel in the order of the text.
+
+    TVM's own pipeline plans memory in functions with branches too, and crashes on some.
+    """
+    order = [
+        passes.LegalizeOps(),
+        passes.RewriteDataflowReshape(),
+        passes.ToNonDataflow(),
+        passes.RemovePurityChecking(),
+        passes.CallTIRRewrite(),
+        PlanStraightFunctions(),
+        passes.LowerAllocTensor(),
+        passes.KillAfterLastUse(),
+        passes.LowerRuntimeBuiltin(),
+        passes.ComputePrimValue(),
+        passes.VMShapeLower(),
+        passes.AttachGlobalSymbol(),
+    ]
+    pipeline = tvm.transform.Sequential(order)
+    executable = tvm.compile(mod, QUICK, relax_pipeline=pipeline)
+    return relax.VirtualMachine(executable, tvm.cpu())
+
+
+def _same_results(
+    yours: list[np.ndarray], exact: list[np.ndarray], near: float, whose: str, read: str
+) -> None:
+    """As many results, of the same dtypes and shapes, and equal but for `near` of the largest number of each."""
+    for number, (a, b) in enumerate(zip(yours, exact, strict=True), 1):
+        what = f"{whose} changes the dtype or the shape of result {number}."
+        expect.equal(f"{a.dtype} {a.shape}", f"{b.dtype} {b.shape}", what, read=read)
+        numbers = b.astype("float64")
+        largest = max(1.0, float(np.abs(numbers).max(initial=0)))
+        if not (np.abs(a.astype("float64") - numbers) <= near * largest).all():
+            raise CheckFailed(
+                f"{whose} changes the numbers of result {number} of {len(exact)}.",
+                expected=_text(b),
+                yours=_text(a),
+                why=SAME_NUMBERS,
+                read=read,
+            )
+
+
+def _text(array: np.ndarray) -> str:
+    """The numbers of a small array, and the first ones of a large one."""
+    flat = array.astype("float64").ravel()
+    shown = np.array2string(
+        flat[:MOST_NUMBERS], precision=4, suppress_small=True, max_line_width=80
+    )
+    more = f", the first {MOST_NUMBERS} of {flat.size}" if flat.size > MOST_NUMBERS else ""
+    return f"{shown}, of shape {array.shape}{more}"
