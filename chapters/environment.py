@@ -10,6 +10,7 @@ NEEDS = (3, 10)
 ROOT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 # what the course, TVM and pytest import, by the names of modules
 PACKAGES = [
+    "hypothesis",
     "iniconfig",
     "ml_dtypes",
     "numpy",
@@ -19,6 +20,7 @@ PACKAGES = [
     "psutil",
     "pygments",
     "pytest",
+    "sortedcontainers",
     "torch",
     "tvm",
     "tvm_ffi",

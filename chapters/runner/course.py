@@ -78,6 +78,11 @@ class Chapter:
         return self.folder / "lesson.md"
 
     @property
+    def is_capstone(self) -> bool:
+        """Whether all it asks for is a capstone; it then has no lab, no quiz and no hints."""
+        return all(exercise.kind == "capstone" for exercise in self.exercises)
+
+    @property
     def stub(self) -> Path:
         """The file the learner edits."""
         return self.folder / self.file

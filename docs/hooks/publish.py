@@ -82,7 +82,8 @@ def navigation() -> list:
     parts = []
     for chapter in _chapters.values():
         number, home = chapter.number, _home(chapter)
-        pages = [{f"{kind} {number}": f"{home}/{kind.lower()}.md"} for kind in KINDS_OF_PAGE]
+        kinds = [kind for kind in KINDS_OF_PAGE if kind != "Lab" or not chapter.is_capstone]
+        pages = [{f"{kind} {number}": f"{home}/{kind.lower()}.md"} for kind in kinds]
         parts.append({f"{number} · {chapter.title}": pages})
     return parts
 
@@ -112,18 +113,16 @@ def _add_chapter(chapter, files, config, repository: Repository) -> list[Path]:
     root, home = repository.root, _home(chapter)
     lab, second = chapter.folder / "lab.py", chapter.solution_folder / "second_way.py"
     kept = outputs.kept_file(f"{home}/lab.py")
-    for path in (lab, chapter.solution, second, kept):
+    for path in (chapter.solution, second, *(() if chapter.is_capstone else (lab, kept))):
         if not path.exists():
             raise PluginError(f"There is no {path.relative_to(root).as_posix()}.")
-    lesson_text, lab_text, executed = (
-        p.read_text(encoding="utf-8") for p in (chapter.lesson, lab, kept)
-    )
-    solution = solution_page(chapter)
-    generated = {
-        "solution.md": solution,
-        notebook_name(chapter.slug): offered(executed, config.repo_url, drawn_style()),
-    }
-    files.append(File.generated(config, f"{home}/lab.md", abs_src_path=str(kept)))
+    lesson_text, solution = chapter.lesson.read_text(encoding="utf-8"), solution_page(chapter)
+    generated, lab_text = {"solution.md": solution}, ""
+    if not chapter.is_capstone:
+        lab_text, executed = (path.read_text(encoding="utf-8") for path in (lab, kept))
+        notebook = offered(executed, config.repo_url, drawn_style())
+        generated[notebook_name(chapter.slug)] = notebook
+        files.append(File.generated(config, f"{home}/lab.md", abs_src_path=str(kept)))
     files.append(_as_it_lies(f"{home}/lesson.md", root, config, f"{home}/index.html"))
     for name, content in generated.items():
         files.append(File.generated(config, f"{home}/{name}", content=content))
@@ -237,7 +236,8 @@ def facts(chapter) -> str:
     needed = f"needs {', '.join(needs)}" if needs else "needs no other chapter"
     gpu = "no GPU needed" if chapter.gpu == "no" else f"GPU {chapter.gpu}"
     source = f"../../source/{_home(chapter)}/{chapter.file}.md"
-    links = {"Lab": "lab.md", f"Your file: {chapter.file}": source, "Solution": "solution.md"}
+    links = {} if chapter.is_capstone else {"Lab": "lab.md"}
+    links |= {f"Your file: {chapter.file}": source, "Solution": "solution.md"}
     buttons = " ".join(f"[{words}]({uri}){{ .md-button }}" for words, uri in links.items())
     return f"""<div class="facts" markdown>
 

@@ -35,7 +35,9 @@ def with_exercises(markdown: str, chapter) -> str:
         end = number + 1
         while end < len(lines) and not (prose[end] and _SECTION.match(lines[end])):
             end += 1
-        added = [*_start(exercise, code[exercise.id]), *_hints(chapter, exercise)]
+        added = []  # a capstone has an empty file, and no hints
+        if exercise.kind != "capstone":
+            added = [*_start(exercise, code[exercise.id]), *_hints(chapter, exercise)]
         lines[end:end] = ["", *added, "", *_solution(exercise), ""]
         lines[number : number + 1] = [
             f"{lines[number].rstrip()} {{ #{exercise.anchor} .exercise }}",
@@ -77,7 +79,10 @@ def _plain(title: str) -> str:
 
 
 def to_write(stub: str) -> dict[str, str]:
-    """{exercise: the functions of a learner's file that hold its regions}; a method stands below its class's line."""
+    """{exercise: the functions of a learner's file that hold its regions}; a method stands below its class's line.
+
+    A region that no function or class holds, as a capstone's, is left out.
+    """
     lines, tree = lines_of(stub), ast.parse(stub)
     found: dict[str, list[str]] = {}
     for number, line in enumerate(lines, 1):
@@ -85,6 +90,8 @@ def to_write(stub: str) -> dict[str, str]:
             continue
         end = next(n for n in range(number, len(lines) + 1) if END.match(lines[n - 1]))
         around = [node for node in ast.walk(tree) if _is_around(node, number)]
+        if not around:
+            continue
         *outer, inner = sorted(around, key=lambda node: node.lineno)
         first = min([inner.lineno, *(decorator.lineno for decorator in inner.decorator_list)])
         shown = found.setdefault(begin["id"], [])

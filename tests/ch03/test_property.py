@@ -21,9 +21,9 @@ from tvm import relax, tirx
 from chapters.ch03_transpose_matmul.checks import operators
 from chapters.ch04_add_rms_norm import check_cases as add_norm
 from chapters.checking import expect
+from chapters.checking.draws import CHOICES, SAME_EVERYWHERE
 from chapters.kit.cases.relax_text import kernel, relax_module
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import FuseTransposeMatmul
-from tests.support.draws import CHOICES, SAME_EVERYWHERE
 
 PARTS = range(6)  # each with choices of its own, so that they can run side by side
 # one unit in the last place of the dtype the sum is kept in, times the length of the sum and its magnitude

@@ -1,7 +1,7 @@
 """FuseAddRMSNorm on random modules: always well-formed, never raising, and the numbers of NumPy in float64.
 
 A module is drawn from ranks, leading dimensions, hidden sizes, dtypes, epsilons, users of the sums before and after
-their norms, blocks and functions; `tests/support/relax_modules.py` computes each operator's result beside it.
+their norms, blocks and functions; `chapters/checking/relax_modules.py` computes each operator's result beside it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from tvm.target import Target
 
 from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, launch, reference
 from chapters.checking import expect
+from chapters.checking.draws import CHOICES, SAME_EVERYWHERE
 from chapters.checking.programs import kernels
+from chapters.checking.relax_modules import EPSILONS, Module, Value, Writer, written
 from chapters.kit.cases.add_norm import unfused
 from chapters.kit.cpu import add_norm_on_cpu
 from chapters.kit.gpu import cuda_on_cpu
@@ -29,8 +31,6 @@ from chapters.kit.gpu.targets import CUDA
 from solutions.ch04_add_rms_norm import fuse_add_norm
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm, kernel_key
 from tests.ch04.test_modules import settled
-from tests.support.draws import CHOICES, SAME_EVERYWHERE
-from tests.support.relax_modules import EPSILONS, Module, Value, Writer, written
 
 PARTS = range(5)  # each with choices of its own, so that they can run side by side
 

@@ -17,12 +17,12 @@ from tvm import s_tir
 from tvm.s_tir import SBlock
 from tvm.s_tir.analysis import get_sblock_access_region
 
+from chapters.checking.draws import CHOICES
 from chapters.checking.interpret import OutOfBounds, interpret
 from chapters.kit.cases.guard_zones import QUICK, run_compiled
 from chapters.kit.ir.tensor_ir import nodes, with_fields
 from solutions.ch06_reduction_epilogue import fuse_reduction_epilogue as primitives
 from tests.support import reductions
-from tests.support.draws import CHOICES
 from tests.support.reductions import Draw
 
 PARTS = range(-(-int(os.environ.get("FUSION_DRAWS", "300")) // reductions.PER_TEST))

@@ -20,12 +20,12 @@ from tvm import s_tir
 from tvm.sym import Analyzer
 from tvm.tirx import IntImm, IterVar
 
+from chapters.checking.draws import CHOICES
 from chapters.checking.interpret import interpret
 from chapters.kit.cases.guard_zones import QUICK, run_compiled
 from chapters.kit.ir.tensor_ir import mentions
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
 from tests.support import reductions
-from tests.support.draws import CHOICES
 from tests.support.reductions import Draw
 
 _REALIZE = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from tvm import relax
 from tvm.target import Target
 
+from chapters.checking.draws import SAME_EVERYWHERE
+from chapters.checking.relax_modules import Module, modules
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.machine import llvm_host
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
-from tests.support.draws import SAME_EVERYWHERE
-from tests.support.relax_modules import Module, modules
 
 DRAWS = int(os.environ.get("FUSION_DRAWS", "40"))
 SEED = int(os.environ.get("FUSION_SEED", "0"))

@@ -30,6 +30,7 @@ LAYERS = {
     ],
     "chapters.__main__": ["chapters.runner."],
     "chapters.checking.": [  # what checks of several chapters share
+        "chapters.child",
         "chapters.kit.",
         "chapters.runner.failure",
         "chapters.runner.loading",

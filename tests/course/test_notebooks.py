@@ -19,7 +19,7 @@ import nbformat
 
 from docs.pages import notebook, outputs
 
-LABS = [pytest.param(c.folder / "lab.py", id=c.short) for c in chapters()]
+LABS = [pytest.param(c.folder / "lab.py", id=c.short) for c in chapters() if not c.is_capstone]
 ADDRESS = "https://github.com/someone/some-course"
 
 

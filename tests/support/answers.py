@@ -8,7 +8,7 @@ from pathlib import Path
 from chapters.runner.catalogue import Design, mistake
 from chapters.runner.course import Chapter
 from chapters.runner.loading import Answer, load
-from chapters.runner.regions import BEGIN
+from chapters.runner.regions import BEGIN, END
 
 
 def write_answer(folder: Path, chapter: Chapter, text: str) -> Path:
@@ -29,19 +29,21 @@ def may_differ(chapter: Chapter, design: Design | Path) -> list[str]:
 
     design: a catalogued one, or a file that defines some of the reference's names anew.
     """
-    tree = ast.parse(chapter.solution.read_text(encoding="utf-8"))
-    begins = {
-        number: match["id"]
-        for number, line in enumerate(chapter.solution.read_text("utf-8").split("\n"), 1)
-        if (match := BEGIN.match(line))
-    }
+    text = chapter.solution.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    spans: list[tuple[str, range]] = []  # the exercise and the lines of each region
+    for number, line in enumerate(text.split("\n"), 1):
+        if match := BEGIN.match(line):
+            begin = match["id"], number
+        elif END.match(line):
+            spans.append((begin[0], range(begin[1], number)))
     uses: dict[str, set[str]] = {}
     holds: dict[str, set[str]] = {}
     for node in tree.body:
         for name in _defined(node):
             uses[name] = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
             span = range(node.lineno, node.end_lineno + 1)
-            holds[name] = {exercise for line, exercise in begins.items() if line in span}
+            holds[name] = {exercise for exercise, lines in spans if set(span) & set(lines)}
     if isinstance(design, Path):
         new = ast.parse(design.read_text(encoding="utf-8"))
         changed = {name for node in new.body for name in _defined(node)} & set(uses)

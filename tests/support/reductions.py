@@ -23,7 +23,7 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from tvm import s_tir
 
-from tests.support.draws import SAME_EVERYWHERE
+from chapters.checking.draws import SAME_EVERYWHERE
 
 TABLE = 4  # the argument that is a table of indices, J
 DTYPES = ("int32", "int32", "float32", "float64", "int64")
@@ -43,7 +43,7 @@ def try_draws(draws: st.SearchStrategy, check: Callable[[Any], None], part: int)
 
 
 class Choices:
-    """The choices of one draw. random: an example of CHOICES in tests/support/draws.py."""
+    """The choices of one draw. random: an example of CHOICES in chapters/checking/draws.py."""
 
     def __init__(self, random: random.Random):
         self._random = random

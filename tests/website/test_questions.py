@@ -12,7 +12,9 @@ from chapters.runner.course import chapters
 from docs.pages.blocks import blocks_of
 from tests.website.conftest import alone
 
-CHAPTERS = [pytest.param(chapter, id=chapter.short) for chapter in chapters()]
+CHAPTERS = [
+    pytest.param(chapter, id=chapter.short) for chapter in chapters() if not chapter.is_capstone
+]
 ASKED = [
     Question("How many?", ("0", "1", "2"), lambda: 1, "Because of `a < b`.", show="x = 1\ny = 2"),
     Question("Is it `so`?", ("yes", "no", "it raises"), lambda: "yes", "It is."),

@@ -17,7 +17,8 @@ def run(options) -> int:
     chapter, exercise = find(options.exercise)
     hints = chapter.hints(exercise.id)
     if not hints:
-        print(f"Exercise {exercise.id} has no hints.")
+        why = ": a capstone is yours from the first line" if exercise.kind == "capstone" else ""
+        print(f"Exercise {exercise.id} has no hints{why}.")
         return 1
     shown = progress.count_hint(exercise.id, len(hints))
     for number, text in enumerate(hints[:shown], 1):

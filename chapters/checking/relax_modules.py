@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from tvm import relax, te, tirx
 from tvm.script import tirx as T
 
+from chapters.checking.draws import CHOICES
 from chapters.kit.ir.row_index import row_index
-from tests.support.draws import CHOICES
 
 DTYPES = ("float32", "float32", "float16", "bfloat16")
 EPSILONS = (1e-5, 1e-6, 0.5)
@@ -32,7 +32,7 @@ ROWS = (  # the leading dimensions of the inputs: as the module says them, and t
     ((n, 1), (None, 1)),
     ((b, n), (2, None)),
 )
-EXTERNAL = "tests.support.relax_modules.halve"
+EXTERNAL = "chapters.checking.relax_modules.halve"
 
 
 @tvm.register_global_func(EXTERNAL, override=True)
@@ -356,7 +356,7 @@ class Writer:
         builder = relax.BlockBuilder()
         var = relax.Var(f"{prefix}_x", relax.TensorType(list(dims), a.dtype))
         values = [Value(var, a.data, dims)]
-        inner = Writer(self.choices, self.numbers, builder, values, depth=self.depth + 1)
+        inner = type(self)(self.choices, self.numbers, builder, values, depth=self.depth + 1)
         with builder.function(prefix, [var]):
             inner.block(self.choices.randint(2, 4))
             made = [v for v in inner.values if v.owner is not None]
@@ -435,8 +435,13 @@ def modules(draw: Callable) -> Module:
     return written(draw(CHOICES), Writer, HIDDEN)
 
 
-def written(choices: random.Random, kind: type[Writer], sizes: Sequence[int]) -> Module:
-    """The module that a writer of that kind makes of `choices`. sizes: possible last dimensions of its inputs."""
+def written(
+    choices: random.Random, kind: type[Writer], sizes: Sequence[int], most: int = 6
+) -> Module:
+    """The module that a writer of that kind makes of `choices`.
+
+    sizes: possible last dimensions of its inputs. most: results, which are the values that were emitted last.
+    """
     builder, numbers = relax.BlockBuilder(), np.random.default_rng(choices.randrange(1000))
     dtype, hidden = choices.choice(DTYPES), choices.choice(sizes)
     said, real = choices.choice(ROWS)
@@ -454,7 +459,7 @@ def written(choices: random.Random, kind: type[Writer], sizes: Sequence[int]) ->
     with builder.function("main", params):
         for _ in range(choices.randint(1, 3)):
             writer.block(choices.randint(2, 5))
-        made = [v for v in writer.values if v.owner is not None][-6:]
+        made = [v for v in writer.values if v.owner is not None][-most:]
         if not made:
             x = inputs[0]
             made = [writer.emit(relax.op.negative(x.var), -x.data, x)]

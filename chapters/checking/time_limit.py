@@ -1,0 +1,46 @@
+"""Stops an answer that takes too long while the check goes on, so that the check can say what it was given."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+
+class TookTooLong(Exception):
+    """The body of `limit_time` did not end in time."""
+
+
+@contextlib.contextmanager
+def limit_time(seconds: float) -> Iterator[None]:
+    """Interrupt the body, in the main thread, after `seconds`, and raise TookTooLong.
+
+    A call into native code is interrupted when it calls Python next. Where native code swallows the interrupt, as TVM
+    does in a visitor's method, the next one comes after as long again.
+    """
+    over, ended, lock = threading.Event(), threading.Event(), threading.Lock()
+
+    def watch() -> None:
+        while not ended.wait(seconds):
+            with lock:
+                if not ended.is_set():
+                    over.set()
+                    _thread.interrupt_main()
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    except BaseException:
+        if not over.is_set():
+            raise
+    finally:
+        with lock:
+            ended.set()
+        if over.is_set():
+            with contextlib.suppress(KeyboardInterrupt):
+                time.sleep(0.01)  # the last interrupt may still be under way
+    if over.is_set():
+        raise TookTooLong
