@@ -1,0 +1,110 @@
+"""Measures attention on this CPU, unfused and fused: `python -m chapters bench 13`.
+
+One thread, float32. Every result is compared with NumPy in float64 before it is timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from chapters.kit.bench.results import SourcedTable, load, sourced_table
+from chapters.kit.bench.timing import measure
+from chapters.kit.draw.table import Table
+
+WIDTH = 64  # of a query, a key and a value
+SIZES = ((64, 64), (64, 256), (64, 1024), (64, 4096), (64, 16384))
+PEERS = ("ours", "torch_peer")
+TORCH = ("torch_peer",)
+NAMES = ("unfused", "unfused, row by row", "fused", "PyTorch")
+
+
+def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
+    """{name of the results file: seconds per call}; also passes the table to `say`."""
+    rounds, sizes = (3, SIZES[:2]) if quick else (11, SIZES)
+    cases = []
+    for rows, keys in sizes:
+        arguments = {"rows": rows, "keys": keys, "width": WIDTH}
+        seconds = measure(__name__, PEERS, arguments, rounds=rounds, say=say, torch=TORCH)
+        cases.append({**arguments, "seconds": seconds})
+    measured = {"cases": cases}
+    say(f"\n{times(measured)}\n")
+    return {"ch13_attention": measured}
+
+
+def times(measured: dict) -> Table:
+    """Milliseconds of each program, and how many times faster than unfused the fused one is."""
+    head = ("queries", "keys", *(f"{name}, ms" for name in NAMES), "unfused / fused")
+    return Table(head, [_row(case) for case in measured["cases"]])
+
+
+def _row(case: dict) -> tuple:
+    seconds = case["seconds"]
+    told = (f"{1e3 * seconds[name]:.3g}" if name in seconds else "–" for name in NAMES)
+    return case["rows"], case["keys"], *told, f"{seconds['unfused'] / seconds['fused']:.2f}"
+
+
+def show_results() -> SourcedTable:
+    """The table of the results file with its source, or a sentence that says that it was not measured yet."""
+    return sourced_table(load("ch13_attention"), 13, times)
+
+
+# --- peers: each runs in its own process --------------------------------------------------------------
+
+
+def _checked(out: np.ndarray, arrays: tuple[np.ndarray, ...]) -> float:
+    """The largest error; ValueError if it is no rounding."""
+    from chapters.ch13_fuse_reductions.attention import in_float64
+
+    error = float(np.abs(out - in_float64(*arrays)).max())
+    if not error < 1e-4:
+        raise ValueError(f"wrong numbers: off by {error}")
+    return error
+
+
+def ours(rows, keys, width, seed):
+    """The five blocks, and the fused loop; the primitive is the learner's if it passes its checks."""
+    import tvm
+
+    from chapters.ch13_fuse_reductions.attention import fused, numbers, unfused
+    from chapters.kit.bench.numpy_memory import in_numpy_memory
+    from chapters.kit.machine import llvm_host
+    from chapters.runner.earlier import earlier
+
+    sizes = rows, keys, width, width
+    arrays = numbers(*sizes, seed)
+    inputs = [in_numpy_memory(array) for array in arrays]
+    found = {}
+    programs = {
+        "unfused": unfused(*sizes),
+        "unfused, row by row": unfused(*sizes, by_rows=True),
+        "fused": fused(*sizes, earlier(13)),
+    }
+    for name, sch in programs.items():
+        kernel = tvm.compile(sch.mod, target=llvm_host()["target"])["main"]
+        out = in_numpy_memory(np.full((rows, width), 77, "float32"))
+        kernel(*inputs, out)
+        error = _checked(out.numpy(), arrays)
+        found[name] = (lambda kernel=kernel, out=out: kernel(*inputs, out), error)
+    return found
+
+
+def torch_peer(rows, keys, width, seed):
+    """PyTorch's attention; the numbers are drawn with NumPy alone, as its interpreter may have no TVM."""
+    import torch
+
+    torch.set_num_threads(1)
+    random = np.random.default_rng(seed)
+    shapes = ((rows, width), (keys, width), (keys, width))
+    arrays = [random.normal(size=shape).astype("float32") for shape in shapes]
+    q, k, v = (torch.from_numpy(array)[None, None] for array in arrays)
+
+    def call():
+        with torch.inference_mode():
+            return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+
+    scores = arrays[0].astype("float64") @ arrays[1].T.astype("float64") / np.sqrt(width)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    right = weights @ arrays[2] / weights.sum(axis=1, keepdims=True)
+    return {"PyTorch": (call, float(np.abs(call()[0, 0].numpy() - right).max()))}

@@ -1,0 +1,417 @@
+"""The programs on which chapter 13 judges: a maximum and sums that read it, in many forms; and what must be refused.
+
+A `Program` is a choice of features. `text` writes it as TVMScript, `arrays` draws its arguments, and `expected`
+computes in float64, with NumPy, what it must give.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import cache
+
+import numpy as np
+from hypothesis import strategies as st
+from tvm import s_tir, tirx
+from tvm.script import from_source
+from tvm.script import tirx as T
+
+# what x is, in the axes {i} and {k}
+ELEMENTS = {
+    "X": "X[{i}, {k}]",
+    "scaled": "X[{i}, {k}] * T.float32(0.125)",
+    "transposed": "X[{k}, {i}]",
+    "masked": 'T.if_then_else({k} <= {i}, X[{i}, {k}], -T.infinity("float32"))',
+    "half": 'T.Cast("float32", X[{i}, {k}])',
+}
+INITS = {"-inf": '-T.infinity("float32")', "smallest": 'T.min_value("float32")'}
+SUMS = {"total": ("total",), "weighted": ("weighted",), "both": ("total", "weighted")}
+FORMS = ("weight first", "weight last", "sum last", "three factors")
+LOOPS = (
+    *("as written", "second turned", "first split", "first turned", "second split", "shared rows"),
+    "parallel rows",
+)
+BESIDE = ("nothing", "a reader between", "a reader after")
+ROW = (1.0, 3.0, 2.0, 5.0, 0.0)
+NUMBERS = (
+    "small",
+    "rising",
+    "falling",
+    "-inf first",
+    "-inf last",
+    "all -inf",
+    "nan",
+    "+inf",
+    "large",
+)
+
+# what must be refused, and why; the keys complete “a program with …”
+REFUSED = {
+    "a minimum": "`first` must be a maximum: the rescaling keeps exp(x - m) at most 1 only if no x is above m.",
+    "the difference turned": "exp(m - x) of a maximum grows without bound. Only exp(x - m) is at most 1.",
+    "the maximum a second time": "The addend is exp(x - m) * m. If m becomes m', exp(m - m') does not turn the sum "
+    "so far into the sum with m'.",
+    "no exp": "The addend is x - m. If m becomes m', the sum so far changes by an addition for each step, and not by "
+    "the factor exp(m - m').",
+    "the square": "The addend is exp(x - m) twice, so it changes by exp(m - m') twice.",
+    "another element of the maximum": "Row i reads the maximum of another row.",
+    "another x": "The exponent has z and not the x of the maximum. A z above the maximum so far may overflow, "
+    "although the sum with the final maximum does not.",
+    "a sum from 1": "The 1 from which the sum starts is not multiplied by exp(-m), so it must not be rescaled.",
+    "a product": "The second reduction multiplies: a product of k factors changes by exp(m - m') to the power k.",
+    "fewer elements": "The maximum is over all elements, and the sum is not.",
+    "a predicate": "Some iterations of the second loop do not run.",
+    "a predicate at the maximum": "Some iterations of the first loop do not run, so the maximum misses elements.",
+    "the other axis": "The maximum is along rows, and the sum along columns: each addend has another maximum.",
+    "float16 sums": "A sum on the way has another maximum than at the end. Its addends may be large beside those that "
+    "remain, and float16 overflows above 65504.",
+    "x written in between": "The sum reads other x than the maximum has seen.",
+    "the maximum written in between": "The sum reads another maximum than the first loop has found.",
+    "y written in between": "The sum reads y after it was written, and fused it would read it before.",
+    "the sum written in between": "A block between the two writes where the sum will be, and fused it is there before.",
+}
+NEEDS_FACTOR = ("y written in between", "float16 sums")
+PLAIN_SUM = ("the other axis",)
+
+
+@dataclass(frozen=True)
+class Program:
+    """rows, length: of X. width: columns of the weighted sum. refused: a key of REFUSED, or "" if it must be fused."""
+
+    rows: int = 1
+    length: int = 1
+    width: int = 1
+    sums: str = "total"
+    numbers: str = "small"
+    x: str = "X"
+    init: str = "-inf"
+    form: str = "weight first"
+    loops: str = "as written"
+    beside: str = "nothing"
+    refused: str = ""
+
+    @property
+    def seconds(self) -> tuple[str, ...]:
+        """The names of the blocks to fuse into `maximum`, in order."""
+        return SUMS[self.sums]
+
+    @property
+    def size(self) -> int:
+        """What makes it long to read: the number of features that are not the plainest, then its loops."""
+        plain = Program()
+        odd = sum(
+            getattr(self, f.name) != getattr(plain, f.name) for f in fields(self) if f.type == "str"
+        )
+        return 100 * odd + self.rows + self.length + self.width
+
+    @property
+    def about(self) -> str:
+        """The features that are not the plainest, in a few words."""
+        plain, names = Program(), ("sums", "x", "init", "form", "loops", "beside", "numbers")
+        odd = [f"{n}: {getattr(self, n)}" for n in names if getattr(self, n) != getattr(plain, n)]
+        return "; ".join(odd)
+
+
+def to_fuse() -> st.SearchStrategy[Program]:
+    """Programs that must be fused, the plainest of each choice first."""
+    return st.builds(
+        Program,
+        rows=st.sampled_from((1, 2, 3)),
+        length=st.sampled_from((1, 2, 3, 5)),
+        width=st.sampled_from((1, 2, 3)),
+        sums=st.sampled_from(tuple(SUMS)),
+        numbers=st.sampled_from(NUMBERS),
+        x=st.sampled_from(tuple(ELEMENTS)),
+        init=st.sampled_from(tuple(INITS)),
+        form=st.sampled_from(FORMS),
+        loops=st.sampled_from(LOOPS),
+        beside=st.sampled_from(BESIDE),
+    )
+
+
+def to_refuse() -> st.SearchStrategy[Program]:
+    """Programs that must be refused; apart from the reason they are plain."""
+    return st.builds(
+        Program,
+        rows=st.sampled_from((2, 3)),
+        length=st.sampled_from((2, 3)),
+        width=st.sampled_from((1, 2)),
+        sums=st.sampled_from(("total", "weighted")),
+        x=st.sampled_from(("X", "scaled")),
+        form=st.sampled_from(FORMS[:2]),
+        loops=st.sampled_from(LOOPS[:2]),
+        refused=st.sampled_from(tuple(REFUSED)),
+    ).filter(is_possible)
+
+
+def plain_fused() -> list[Program]:
+    """The plainest programs, the smallest first: most wrong answers are wrong on one of them."""
+    return [Program(length=n, sums=sums) for sums in SUMS for n in (1, 2)]
+
+
+def plain_refused() -> list[Program]:
+    """The plainest program of each reason to refuse."""
+    sums = {why: "weighted" if why in NEEDS_FACTOR else "total" for why in REFUSED}
+    return [Program(2, 3, sums=sums[why], refused=why) for why in REFUSED]
+
+
+def is_possible(program: Program) -> bool:
+    """Whether the reason to refuse can occur in this program."""
+    weighted = program.sums == "weighted"
+    if program.refused in NEEDS_FACTOR:
+        return weighted
+    return not (program.refused in PLAIN_SUM and weighted)
+
+
+# --- as TVMScript ---------------------------------------------------------------------------------
+
+
+def text(program: Program) -> str:
+    """The program as TVMScript."""
+    p, why = program, program.refused
+    kind = "float16" if p.x == "half" or why == "float16 sums" else "float32"
+    sums = "float16" if why == "float16 sums" else "float32"
+    shape = (p.length, p.rows) if p.x == "transposed" else (p.rows, p.length)
+    params = [f'X: T.Buffer({shape}, "{kind}")']
+    if why == "another x":
+        params.append(f'Z: T.Buffer({shape}, "float32")')
+    if "weighted" in p.seconds:
+        params.append(f'V: T.Buffer(({p.length}, {p.width}), "{sums}")')
+    if p.form == "three factors":
+        params.append(f'Y: T.Buffer(({p.length},), "{sums}")')
+    params += [f'M: T.Buffer(({p.rows},), "{sums}")']
+    if "total" in p.seconds:
+        length = p.length if why == "the other axis" else p.rows
+        params.append(f'S: T.Buffer(({length},), "{sums}")')
+    if "weighted" in p.seconds:
+        params.append(f'W: T.Buffer(({p.rows}, {p.width}), "{sums}")')
+    if p.beside == "a reader between":
+        params.append(f'B: T.Buffer(({p.rows},), "float32")')
+    if p.beside == "a reader after":
+        params.append(f'P: T.Buffer(({p.rows}, {p.length}), "float32")')
+    first, others = _maximum(p), [_sum(p, name) for name in p.seconds]
+    parts = [first, _between(p), *others]
+    if p.loops == "shared rows":
+        row = f"for i in range({p.rows}):\n"
+        parts = [row, *(part.replace(row, "", 1) for part in parts)]
+    body = "".join(parts)
+    if p.beside == "a reader after":
+        body += _block(
+            p,
+            [("i", p.rows), ("k", p.length)],
+            "after",
+            "SS",
+            [],
+            f"P[vi, vk] = T.exp({_x(p, 'vi', 'vk')} - M[vi])\n",
+        )
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    return f"@T.prim_func(s_tir=True)\ndef main({', '.join(params)}):\n{lines}"
+
+
+def _x(p: Program, i: str, k: str, buffer: str = "X") -> str:
+    return ELEMENTS[p.x].format(i=i, k=k).replace("X[", f"{buffer}[")
+
+
+def _block(
+    p: Program, loops, name: str, kinds: str, init: list[str], step: str, where: str = ""
+) -> str:
+    """Loops, each on a line of its own, around one block; its axes are the loops' names with a v before."""
+    out, depth = "", 0
+    for index, (var, extent) in enumerate(loops):
+        rows = (
+            f"T.parallel({extent})"
+            if p.loops == "parallel rows" and not index and var == "i"
+            else f"range({extent})"
+        )
+        out += "    " * depth + f"for {var} in {rows}:\n"
+        depth += 1
+    pad = "    " * depth
+    out += f'{pad}with T.sblock("{name}"):\n'
+    if where:
+        out += f"{pad}    T.where({where})\n"
+    for (var, extent), axis in zip(loops, kinds, strict=True):
+        out += (
+            f"{pad}    v{var} = T.axis.{'spatial' if axis == 'S' else 'reduce'}({extent}, {var})\n"
+        )
+    if init:
+        out += f"{pad}    with T.init():\n" + "".join(f"{pad}        {line}\n" for line in init)
+    return out + "".join(f"{pad}    {line}\n" for line in step.splitlines())
+
+
+def _maximum(p: Program) -> str:
+    init, larger = INITS[p.init], "max"
+    if p.refused == "a minimum":
+        init, larger = 'T.infinity("float32")', "min"
+    if p.refused == "float16 sums":
+        init = init.replace("float32", "float16")
+    where = f"k < {p.length - 1}" if p.refused == "a predicate at the maximum" else ""
+    loops = [("i", p.rows), ("k", p.length)]
+    step = f"M[vi] = T.{larger}(M[vi], {_x(p, 'vi', 'vk').replace('float32', _kind(p))})\n"
+    return _block(p, loops, "maximum", "SR", [f"M[vi] = {init}"], step, where)
+
+
+def _kind(p: Program) -> str:
+    return "float16" if p.refused == "float16 sums" else "float32"
+
+
+def _sum(p: Program, name: str) -> str:
+    why, rows = p.refused, "vi"
+    x = _x(p, "vi", "vk", "Z" if why == "another x" else "X").replace("float32", _kind(p))
+    if why == "another element of the maximum":
+        rows = f"{p.rows - 1} - vi"
+    largest = f"M[{rows}]"
+    weight = f"T.exp({x} - {largest})"
+    if why == "the difference turned":
+        weight = f"T.exp({largest} - {x})"
+    if why == "no exp":
+        weight = f"({x} - {largest})"
+    if why == "the square":
+        weight = f"{weight} * {weight}"
+    if why == "the maximum a second time":
+        weight = f"{weight} * {largest}"
+    factors = [weight]
+    loops, kinds, target = [("i", p.rows), ("k", p.length)], "SR", "S[vi]"
+    if name == "weighted":
+        loops, kinds, target = [("i", p.rows), ("j", p.width), ("k", p.length)], "SSR", "W[vi, vj]"
+        factors.append("V[vk, vj]")
+    if why == "the other axis":
+        kinds, target = "RS", "S[vk]"
+    if p.form == "three factors":
+        factors.insert(0, "Y[vk]")
+    if p.form == "weight last":
+        factors.reverse()
+    addend, sign, start = (
+        " * ".join(factors),
+        "+",
+        "1" if why in ("a sum from 1", "a product") else "0",
+    )
+    sign = "*" if why == "a product" else "+"
+    sides = [target, addend if sign == "+" else f"({addend})"]
+    if p.form == "sum last":
+        sides.reverse()
+    if p.loops == "second turned":
+        loops, kinds = loops[::-1], kinds[::-1]
+    if why == "fewer elements":
+        loops = [(var, n - 1 if var == "k" else n) for var, n in loops]
+    where = f"k < {p.length - 1}" if why == "a predicate" else ""
+    step = f"{target} = {f' {sign} '.join(sides)}\n"
+    start = f"T.{_kind(p)}({start})"
+    return _block(p, loops, name, kinds, [f"{target} = {start}"], step, where)
+
+
+def _between(p: Program) -> str:
+    rows, steps = [("i", p.rows)], [("i", p.rows), ("k", p.length)]
+    if p.beside == "a reader between":
+        return _block(p, rows, "between", "S", [], "B[vi] = M[vi] + T.float32(1)\n")
+    if p.refused == "x written in between":
+        return _block(p, steps, "between", "SS", [], "X[vi, vk] = X[vi, vk] + T.float32(1)\n")
+    if p.refused == "the maximum written in between":
+        return _block(p, rows, "between", "S", [], "M[vi] = M[vi] + T.float32(1)\n")
+    if p.refused == "y written in between":
+        cells = [("k", p.length), ("j", p.width)]
+        return _block(p, cells, "between", "SS", [], "V[vk, vj] = V[vk, vj] + T.float32(1)\n")
+    if p.refused == "the sum written in between":
+        target = "S[vi]" if p.sums == "total" else "W[vi, 0]"
+        return _block(p, rows, "between", "S", [], f"{target} = T.float32(7)\n")
+    return ""
+
+
+def schedule(program: Program) -> s_tir.Schedule:
+    """A schedule of the program, in which its loops are as it says."""
+    sch = s_tir.Schedule(_parsed(text(program)))
+    if program.loops == "first split":
+        sch.split(sch.get_loops("maximum")[-1], [None, 2])
+    if program.loops == "first turned":
+        sch.reorder(*reversed(sch.get_loops("maximum")))
+    if program.loops == "second split":
+        sch.split(sch.get_loops(program.seconds[0])[-1], [None, 2])
+    return sch
+
+
+@cache
+def _parsed(source: str) -> tirx.PrimFunc:
+    """The function; parsing takes as long as the rest of a look at a program, and several looks need it."""
+    return from_source(source, {"T": T})
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def arrays(program: Program) -> dict[str, np.ndarray]:
+    """Arguments by name: the first row of X is as the lesson has it, and all results hold 77."""
+    p = program
+    x = np.resize(ROW, p.length) - 4.0 * np.arange(p.rows)[:, None]
+    place = p.length // 2
+    if p.numbers == "rising":
+        x += 30 * np.arange(p.length)
+    elif p.numbers == "falling":
+        x -= 30 * np.arange(p.length)
+    elif p.numbers == "-inf first":
+        x[:, : place + 1] = -np.inf
+        x[:, -1] = 1.5
+    elif p.numbers == "-inf last":
+        x[:, place:] = -np.inf
+        x[:, 0] = 1.5
+    elif p.numbers == "all -inf":
+        x[0] = -np.inf
+    elif p.numbers == "nan":
+        x[0, place] = np.nan
+    elif p.numbers == "+inf":
+        x[0, place] = np.inf
+    elif p.numbers == "large":
+        x = x * 5 + 300
+    z = np.full(x.shape, 300.0)
+    if p.refused in ("another x", "float16 sums"):  # the maximum rises at the end
+        last = 300 if p.refused == "another x" else 20
+        x = np.full(x.shape, last) * (np.arange(p.length) == p.length - 1)
+    if p.x == "scaled":
+        x = x * 8
+    held = x.T if p.x == "transposed" else x
+    factors = 1.0 + np.arange(p.length)[:, None] + np.arange(p.width)
+    known = {
+        "X": held,
+        "Z": z,
+        "V": 0 * factors + 40000 if p.refused == "float16 sums" else factors,
+        "Y": np.where(np.arange(p.length) % 2, -2.0, 1.0),
+    }
+    func = schedule(p).mod["main"]
+    names = [str(buffer.name) for buffer in func.params]
+    found = {}
+    for name, buffer in zip(names, func.params, strict=True):
+        shape = [int(n) for n in buffer.shape]
+        value = known.get(name)
+        found[name] = (np.full(shape, 77) if value is None else value).astype(str(buffer.dtype))
+    return found
+
+
+def expected(program: Program, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The results in float64. An element is NaN where a NaN or +inf is in its row, or all of the row is -inf."""
+    p = program
+    x = given["X"].astype("float64")
+    x = x.T if p.x == "transposed" else x
+    if p.x == "scaled":
+        x = x * 0.125
+    if p.x == "masked":
+        x = np.where(np.arange(p.length) <= np.arange(p.rows)[:, None], x, -np.inf)
+    lowest = -np.inf if p.init == "-inf" else float(np.finfo("float32").min)
+    with np.errstate(invalid="ignore"):
+        largest = np.maximum(x.max(axis=1), lowest)
+        weights = np.exp(x - largest[:, None])
+        factors = given["Y"].astype("float64") if p.form == "three factors" else np.ones(p.length)
+        found = {"M": largest}
+        if "S" in given:
+            found["S"] = weights @ factors
+        if "W" in given:
+            found["W"] = weights @ (factors[:, None] * given["V"].astype("float64"))
+        if "B" in given:
+            found["B"] = largest + 1
+        if "P" in given:
+            found["P"] = weights
+    return found
+
+
+def rows_without_maximum(program: Program, given: dict[str, np.ndarray]) -> np.ndarray:
+    """Whether all elements of a row are -inf; a fused sum may be 0 there, where the unfused one is NaN."""
+    x = given["X"].T if program.x == "transposed" else given["X"]
+    if program.x == "masked":
+        x = np.where(np.arange(program.length) <= np.arange(program.rows)[:, None], x, -np.inf)
+    return np.all(x == -np.inf, axis=1)
