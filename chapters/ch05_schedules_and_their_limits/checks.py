@@ -299,52 +299,6 @@ def observe_5_4(impl):
     return [lambda sizes=sizes: seen(sizes) for sizes in SIZES]
 
 
-# --- 5.5 ------------------------------------------------------------------------------------------
-
-
-def _counted(m: int, n: int, k: int) -> dict[str, int]:
-    """How often the lowered program stores a 0 into temp, and how often it tests for the first step."""
-    sch = s_tir.Schedule(matmul_bias(m, n, k))
-    lowered = tvm.s_tir.transform.LowerInitBlock()(sch.mod)["main"]
-    sch.decompose_reduction("matmul", sch.get_loops("matmul")[2])
-    taken = tvm.s_tir.transform.LowerInitBlock()(sch.mod)["main"]
-    counts = {"stores": 0, "tests": 0}
-
-    def walk(stmt, times: int, steps: int) -> None:
-        if isinstance(stmt, tirx.SeqStmt):
-            for part in stmt.seq:
-                walk(part, times, steps)
-        elif isinstance(stmt, tirx.For):
-            inside = steps * (int(stmt.extent) if stmt.loop_var.name == "p" else 1)
-            walk(stmt.body, times * int(stmt.extent), inside)
-        elif isinstance(stmt, s_tir.SBlockRealize):
-            walk(stmt.block.body, times, steps)
-        elif isinstance(stmt, tirx.IfThenElse):
-            counts["tests"] += times
-            counts["stores"] += times // steps
-
-    walk(lowered.body, 1, 1)
-    before = dict(counts)
-    counts["tests"] = 0
-    walk(taken.body, 1, 1)
-    return {**before, "tests after": counts["tests"]}
-
-
-def test_5_5_prediction_holds(impl) -> None:
-    """the predicted work of the init is what the lowered loops do"""
-    for sizes in ((2, 3, 4), (5, 2, 7)):
-        what = f"For sizes {sizes} the lowered program has another number of '{{}}' than init_work says."
-        why = (
-            "An init belongs to a sum and runs at its first step. While the init is inside the block, every step "
-            "asks whether it is the first."
-        )
-        INIT.each_predicted(impl.init_work(*sizes), _counted(*sizes), "init_work", what, why=why)
-
-
-def observe_5_5(impl):
-    return [lambda s=s: impl.init_work(*s) for s in ((2, 3, 4), (5, 2, 7))]
-
-
 # --- 5.6 ------------------------------------------------------------------------------------------
 
 

@@ -89,17 +89,6 @@ def scheduled(func: tirx.PrimFunc, rows: int, columns: int) -> Schedule:
     # END exercise 5.4
 
 
-def init_work(m: int, n: int, k: int) -> dict[str, int]:
-    """Return what the init costs in the unscheduled product of sizes (m, n, k), as three counts.
-
-    "stores": how often the program stores a 0. "tests": how often it asks whether a step is the first. "tests after":
-    how often it asks after `decompose_reduction`.
-    """
-    # BEGIN exercise 5.5 (1 line): three counts, from m, n and k
-    return {"stores": m * n, "tests": m * n * k, "tests after": 0}
-    # END exercise 5.5
-
-
 # --- three attempts to bring the bias into the product --------------------------------------------
 
 REASONS = (

@@ -7,10 +7,7 @@ compilers compare?
 
 from __future__ import annotations
 
-import random
-import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import tvm
 from tvm import relax, tirx
@@ -167,27 +164,3 @@ def on_tensor_cores(
             return rule
     return last
     # END exercise 10.4
-
-
-def interleaved(
-    calls: Mapping[str, Callable[[], object]],
-    rounds: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
-    """Return the median time of each call in seconds, by name. The machine may change its speed in the meantime.
-
-    Run every call once without timing it. Then take `rounds` rounds, and time every call once in each. Each round has a
-    new order, so that no call always follows the same other call. `clock()` returns the current time in seconds.
-    """
-    # BEGIN exercise 10.6 (about 10 lines): warm up, then round by round
-    for call in calls.values():
-        call()
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    draw = random.Random(0)
-    for _ in range(rounds):
-        for name in draw.sample(list(calls), len(calls)):
-            start = clock()
-            calls[name]()
-            taken[name].append(clock() - start)
-    return {name: statistics.median(times) for name, times in taken.items()}
-    # END exercise 10.6
