@@ -418,7 +418,7 @@ def observe_2_3(impl):
     ]
 
 
-# --- 2.6 ------------------------------------------------------------------------------------------
+# --- 2.4 ------------------------------------------------------------------------------------------
 
 
 FOUR = 'R.Tensor((4,), "float32")'
@@ -552,14 +552,14 @@ def _lines(crossings: list[tuple]) -> str:
     )
 
 
-def test_2_6_one_stage(impl) -> None:
+def test_2_4_one_stage(impl) -> None:
     """a function that is not cut sends nothing"""
     for mod in (CHAIN, BRANCHES):
         why = "A tensor that only its own stage uses never leaves it."
         _crosses(impl, mod, "", {}, why)
 
 
-def test_2_6_calls_only(impl) -> None:
+def test_2_4_calls_only(impl) -> None:
     """a function of calls, without second names, tuples, branches and inner functions"""
     why = "Stage 1 uses b in its first binding and a in its second. It is given x and w, which are parameters."
     _crosses(impl, STRAIGHT, "c", {"a": (0, 1), "b": (0, 1)}, why)
@@ -569,7 +569,7 @@ def test_2_6_calls_only(impl) -> None:
     _crosses(impl, STRAIGHT, "b c", {"a": (0, 1, 2), "b": (1, 2)}, why)
 
 
-def test_2_6_to_later_stages(impl) -> None:
+def test_2_4_to_later_stages(impl) -> None:
     """a tensor that a later stage uses crosses once, also if it skips a stage or is used often"""
     why = "Stage 1 uses b in its first binding, and a in its last one."
     _crosses(impl, CHAIN, "c", {"a": (0, 1), "b": (0, 1)}, why)
@@ -579,7 +579,7 @@ def test_2_6_to_later_stages(impl) -> None:
     _crosses(impl, CHAIN, "b f", {"a": (0, 1, 2), "e": (1, 2)}, why)
 
 
-def test_2_6_names_are_not_tensors(impl) -> None:
+def test_2_4_names_are_not_tensors(impl) -> None:
     """a second name for a tensor is not a second tensor; parameters and constants do not cross"""
     why = "`d = c` computes nothing, so stage 1 needs c. w is a parameter, and every stage is given the parameters."
     _crosses(impl, CHAIN, "e", {"a": (0, 1), "c": (0, 1)}, why)
@@ -587,13 +587,13 @@ def test_2_6_names_are_not_tensors(impl) -> None:
     _crosses(impl, CASTS, "b", {"a": (0, 1)}, why)
 
 
-def test_2_6_empty_stages(impl) -> None:
+def test_2_4_empty_stages(impl) -> None:
     """if a variable is listed twice, it begins two stages, and the first of these is empty"""
     why = "c is listed twice, so stage 1 is empty, and c is in stage 2. even_starts makes such cuts for few calls."
     _crosses(impl, CHAIN, "c c f", {"a": (0, 3), "b": (0, 2), "e": (2, 3)}, why)
 
 
-def test_2_6_tuples(impl) -> None:
+def test_2_4_tuples(impl) -> None:
     """of a tuple, only the fields that are used cross, each by itself"""
     why = "Only its own stage uses halves[0]. `weights` is a parameter, so its fields do not cross either."
     for start in ("pair", "z"):
@@ -602,7 +602,7 @@ def test_2_6_tuples(impl) -> None:
     _crosses(impl, PACKED, "left", both, "Stage 1 uses both fields.")
 
 
-def test_2_6_branches_and_results(impl) -> None:
+def test_2_4_branches_and_results(impl) -> None:
     """an `if` uses what its branches use; the last stage returns the result"""
     why = "A branch uses `first`. `second` is part of the result, which the last stage returns."
     _crosses(impl, BRANCHES, "third", {"first": (0, 1), "second": (0, 1)}, why)
@@ -610,7 +610,7 @@ def test_2_6_branches_and_results(impl) -> None:
     _crosses(impl, BRANCHES, "unused third", {"first": (0, 2), "second": (1, 2)}, why)
 
 
-def test_2_6_captured(impl) -> None:
+def test_2_4_captured(impl) -> None:
     """what an inner function captures is used where that function is called"""
     why = (
         "Stages 1 and 2 call functions that use a, although no call mentions a. relax.analysis.free_vars(function) "
@@ -619,7 +619,7 @@ def test_2_6_captured(impl) -> None:
     _crosses(impl, CAPTURED, "c d", {"a": (0, 1, 2), "b": (0, 1), "c": (1, 2)}, why)
 
 
-def test_2_6_decoder(impl) -> None:
+def test_2_4_decoder(impl) -> None:
     """cut before its second layer, the decoder sends one hidden state, and its whole cache"""
     mod = _batch_decode()
     got = _crossings(impl, mod, "batch_decode", "rms_norm2")
@@ -631,12 +631,12 @@ def test_2_6_decoder(impl) -> None:
     OUR_READER.equal(shapes, expected, what, why=why)
 
 
-def observe_2_6(impl):
-    plain = _observe_plain_2_6(impl)
+def observe_2_4(impl):
+    plain = _observe_plain_2_4(impl)
 
     def captured() -> str:
         """Look only at an answer that is right in everything else: other mistakes do not depend on inner functions."""
-        right = _observe_plain_2_6(reference)
+        right = _observe_plain_2_4(reference)
         if [str(probe()) for probe in plain] != [str(probe()) for probe in right]:
             return "something else comes first"
         return str(_crossings(impl, CAPTURED, "main", "c", "d"))
@@ -644,7 +644,7 @@ def observe_2_6(impl):
     return [*plain, captured]
 
 
-def _observe_plain_2_6(impl):
+def _observe_plain_2_4(impl):
     cuts = [
         *((CHAIN, starts) for starts in ("c f", "b f", "e")),
         *((PACKED, start) for start in ("z", "left")),
@@ -658,7 +658,7 @@ def _observe_plain_2_6(impl):
     ]
 
 
-# --- 2.9, 2.10 ----------------------------------------------------------------------------------
+# --- 2.5, 2.6 ----------------------------------------------------------------------------------
 
 
 LARGEST = (
@@ -673,7 +673,7 @@ PLANNED = {
 }
 
 
-def test_2_9_prediction_holds(impl) -> None:
+def test_2_5_prediction_holds(impl) -> None:
     """the predicted bytes are those the planner allocates"""
     yours = impl.predicted_storage()
     plans = {}
@@ -696,7 +696,7 @@ def test_2_9_prediction_holds(impl) -> None:
         MEASURE.predicted(yours[key], value, what, why=PLANNED[key])
 
 
-def observe_2_9(impl):
+def observe_2_5(impl):
     return [lambda key=key: impl.predicted_storage()[key] for key in PLANNED]
 
 
@@ -709,7 +709,7 @@ def _runs(mod: tvm.IRModule, name: str, array: np.ndarray, bounds: dict) -> str:
     return ""
 
 
-def test_2_10_the_bound_is_true_of_prefill(impl) -> None:
+def test_2_6_the_bound_is_true_of_prefill(impl) -> None:
     """prefill runs on 64 rows with the bound, and score runs on its array without it"""
     mod, array = impl.lying_bound()
     expect.is_program(mod, "lying_bound", "prefill", "score")
@@ -723,7 +723,7 @@ def test_2_10_the_bound_is_true_of_prefill(impl) -> None:
         expect.that(not error, f"Your {name} does not run {how}.", yours=error)
 
 
-def test_2_10_the_bound_is_false_of_score(impl) -> None:
+def test_2_6_the_bound_is_false_of_score(impl) -> None:
     """the same bound makes the VM refuse score"""
     mod, array = impl.lying_bound()
     error = _runs(mod, "score", array, {"seq_len": 64})
@@ -742,7 +742,7 @@ def test_2_10_the_bound_is_false_of_score(impl) -> None:
     )
 
 
-def observe_2_10(impl):
+def observe_2_6(impl):
     def storages_of_score() -> bool:
         plan = planned(impl.lying_bound()[0])
         return any(s.planned for s in plan.storages if s.function == "score")

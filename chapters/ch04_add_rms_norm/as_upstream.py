@@ -1,4 +1,4 @@
-"""FuseAddRMSNorm with two decisions of MLC-LLM's pass (July 2026). You break it in exercises 4.5 and 4.8.
+"""FuseAddRMSNorm with two decisions of MLC-LLM's pass (July 2026). You break it in exercises 4.3 and 4.6.
 
 First decision: a pair gets the prefill kernel if its first dimension is 1, else the decode kernel. Second decision: the
 pass builds a kernel only if it has none of that kind yet. The kernels and the rest of the pass are this course's, and

@@ -52,11 +52,11 @@ BREAK = Section(LESSON, "Break it")
 MEASURE = Section(LESSON, "Measure it")
 
 LIMITS = {
-    "test_4_3_right_numbers_as_gpu_code": 90,
-    "test_4_3_rounds_the_sum_before_it_squares": 40,
-    "test_4_3_sums_squares_in_float32": 40,
-    "test_4_7_fires_whoever_reads_the_sum": 60,
-    "test_4_7_keeps_the_numbers": 60,
+    "test_4_2_right_numbers_as_gpu_code": 90,
+    "test_4_2_rounds_the_sum_before_it_squares": 40,
+    "test_4_2_sums_squares_in_float32": 40,
+    "test_4_5_fires_whoever_reads_the_sum": 60,
+    "test_4_5_keeps_the_numbers": 60,
 }
 NORM = "relax.nn.rms_norm"
 LLVM = Target("llvm")
@@ -66,7 +66,7 @@ def _total(mod: tvm.IRModule, sizes: dict[str, int] | None = None) -> int:
     return sum(row.read + row.written for row in binding_bytes(mod["main"], sizes or {}))
 
 
-# --- 4.2 ------------------------------------------------------------------------------------------
+# --- 4.1 ------------------------------------------------------------------------------------------
 
 
 def _pair_on(
@@ -99,7 +99,7 @@ def _asked(impl, mod: tvm.IRModule):
     return impl.match_add_norm(norm.var, norm.value, bound), norm
 
 
-def test_4_2_finds_the_pair(impl) -> None:
+def test_4_1_finds_the_pair(impl) -> None:
     """rms_norm of add is found, with every part in its place"""
     found, norm = _asked(impl, unfused(("n", 1, 64), epsilon=0.25))
     what = (
@@ -123,7 +123,7 @@ def test_4_2_finds_the_pair(impl) -> None:
     MATCH.equal(found.epsilon, 0.25, what, why=why)
 
 
-def test_4_2_takes_every_shape_a_kernel_can_serve(impl) -> None:
+def test_4_1_takes_every_shape_a_kernel_can_serve(impl) -> None:
     """a pair may have any rank, three dtypes, and its axis written as -1 or as the last"""
     shapes = [
         ("n", 1, 64),
@@ -242,7 +242,7 @@ def _not_a_pair() -> list[tuple[str, tvm.IRModule, str]]:
     return [(what, mod, breaks) for (what, breaks), mod in zip(told, modules, strict=True)]
 
 
-def test_4_2_leaves_alone_what_no_kernel_serves(impl) -> None:
+def test_4_1_leaves_alone_what_no_kernel_serves(impl) -> None:
     """other axes, broadcasting, unknown sizes and other dtypes are not a pair"""
     for what, mod, breaks in _not_a_pair():
         try:
@@ -258,7 +258,7 @@ def test_4_2_leaves_alone_what_no_kernel_serves(impl) -> None:
         NOT_FIRE.that(found is None, what, expected="None", yours=yours, why=breaks)
 
 
-def observe_4_2(impl):
+def observe_4_1(impl):
     def seen(mod):
         found, _ = _asked(impl, mod)
         parts = found and (found.x1, found.x2, found.weight, found.total, found.norm)
@@ -273,7 +273,7 @@ def observe_4_2(impl):
     return [lambda mod=mod: seen(mod) for mod in modules]
 
 
-# --- 4.3 ------------------------------------------------------------------------------------------
+# --- 4.2 ------------------------------------------------------------------------------------------
 
 
 def _dims(shape: tuple[int, ...]) -> list:
@@ -288,7 +288,7 @@ def _dims(shape: tuple[int, ...]) -> list:
 def _built(impl, shape, dtype, threads, epsilon=1e-5) -> tirx.PrimFunc:
     dims = _dims(shape)
     return parsed(
-        lambda: impl.row_kernel(dims, shape[-1], dtype, epsilon, threads), "4.3", PRACTICE
+        lambda: impl.row_kernel(dims, shape[-1], dtype, epsilon, threads), "4.2", PRACTICE
     )
 
 
@@ -326,7 +326,7 @@ def _cuda_source(func: tirx.PrimFunc) -> str:
 HELD = ((64, 64), (1000, 256), (33, 64), (1, 32), (2049, 256))  # hidden size, threads
 
 
-def test_4_3_every_element_has_a_thread(impl) -> None:
+def test_4_2_every_element_has_a_thread(impl) -> None:
     """elements_per_thread leaves no element of a row without a thread"""
     for size, threads in HELD:
         yours = impl.elements_per_thread(size, threads)
@@ -339,7 +339,7 @@ def test_4_3_every_element_has_a_thread(impl) -> None:
         )
 
 
-def test_4_3_is_one_kernel(impl) -> None:
+def test_4_2_is_one_kernel(impl) -> None:
     """the kernel compiles to one GPU function"""
     func = _built(impl, (3, 1, 64), "float16", 64)
     expect.returns(func, tirx.PrimFunc, "row_kernel", "a PrimFunc")
@@ -353,7 +353,7 @@ def test_4_3_is_one_kernel(impl) -> None:
     )
 
 
-def test_4_3_right_numbers_as_gpu_code(impl) -> None:
+def test_4_2_right_numbers_as_gpu_code(impl) -> None:
     """run as generated GPU code, in both orders of the threads, the kernel gives NumPy's numbers"""
     cases = [
         ((3, 1, 64), "float16", 64),
@@ -395,7 +395,7 @@ def _rounding_case() -> list[np.ndarray]:
     return [a.astype("float16") for a in (x1, x2, np.ones(64))]
 
 
-def test_4_3_rounds_the_sum_before_it_squares(impl) -> None:
+def test_4_2_rounds_the_sum_before_it_squares(impl) -> None:
     """the kernel rounds the sum before it squares it"""
     arrays = _rounding_case()
     norm, _ = _once(impl, arrays)
@@ -418,7 +418,7 @@ def _big_case(first: float = 260.0) -> list[np.ndarray]:
     return [a.astype("float16") for a in (x1, np.full(shape, 40.0), np.linspace(1000, 0.5, 1024))]
 
 
-def test_4_3_sums_squares_in_float32(impl) -> None:
+def test_4_2_sums_squares_in_float32(impl) -> None:
     """squares, and products with the weight, may exceed what float16 can hold"""
     arrays = _big_case()
     what = (
@@ -433,7 +433,7 @@ def _units_off(norm: np.ndarray, exact: np.ndarray) -> float:
     return float(np.nanmax(np.abs(norm.astype("float64") - exact) / units))
 
 
-def test_4_3_rounds_once(impl) -> None:
+def test_4_2_rounds_once(impl) -> None:
     """the norm is rounded once, after the weight"""
     arrays = inputs((2, 1, 1024), "float16", 3)
     norm, _ = _once(impl, arrays)
@@ -454,7 +454,7 @@ def _small(shape: tuple[int, ...], scale: float) -> list[np.ndarray]:
     return [x1 * np.float32(scale), x2 * np.float32(scale), weight]
 
 
-def test_4_3_adds_epsilon(impl) -> None:
+def test_4_2_adds_epsilon(impl) -> None:
     """epsilon is added to the mean, in float32"""
     arrays = _small((2, 1, 64), 0.1)
     what = "with epsilon 0.5 and small numbers"
@@ -480,7 +480,7 @@ def _steps_between_threads(func: tirx.PrimFunc) -> dict[str, list[int]]:
     }
 
 
-def test_4_3_takes_neighbouring_elements(impl) -> None:
+def test_4_2_takes_neighbouring_elements(impl) -> None:
     """neighbouring threads take neighbouring elements of a row"""
     found = _steps_between_threads(_built(impl, (1, 1, 256), "float16", 64))
     for name, steps in found.items():
@@ -495,7 +495,7 @@ def test_4_3_takes_neighbouring_elements(impl) -> None:
         )
 
 
-def observe_4_3(impl):
+def observe_4_2(impl):
     def launched(arrays, threads, epsilon=1e-5):
         dtype = str(arrays[0].dtype)
         _, target, backwards = engines(dtype)[0]
@@ -524,7 +524,7 @@ def _rounds_once(launched) -> bool:
     return _units_off(launched(arrays, 64)[0], reference(*arrays, 1e-5)[0]) < 0.55
 
 
-# --- 4.5 and 4.8 ----------------------------------------------------------------------------------
+# --- 4.3 and 4.6 ----------------------------------------------------------------------------------
 
 
 SCALES = (
@@ -581,7 +581,7 @@ def _differ(yours: list[np.ndarray], exact: list[np.ndarray], least: float = 1.0
     return not all(close(a, b) for a, b in zip(yours, exact, strict=True))
 
 
-def test_4_5_shows_the_missing_key(impl) -> None:
+def test_4_3_shows_the_missing_key(impl) -> None:
     """upstream's pass takes your module and silently gives wrong numbers"""
     mod = impl.two_norms()
     exact = _submitted(mod, "two_norms")
@@ -645,12 +645,12 @@ def _verdict(mod: tvm.IRModule) -> list[str]:
     return [_upstream(mod)[0], str(sorted({str(param.ty) for param in mod["main"].params}))]
 
 
-def observe_4_5(impl):
+def observe_4_3(impl):
     shown = cache(lambda: _shown_by(impl.two_norms()))
     return [lambda: shown()[0], lambda: shown()[1]]
 
 
-def test_4_8_breaks_the_dispatch(impl) -> None:
+def test_4_6_breaks_the_dispatch(impl) -> None:
     """upstream's pass turns your module into one that cannot be compiled or run"""
     mod = impl.breaks_the_dispatch()
     _submitted(mod, "breaks_the_dispatch")
@@ -687,12 +687,12 @@ def test_4_8_breaks_the_dispatch(impl) -> None:
     )
 
 
-def observe_4_8(impl):
+def observe_4_6(impl):
     verdict = cache(lambda: _verdict(impl.breaks_the_dispatch()))
     return [lambda: verdict()[0], lambda: verdict()[1]]
 
 
-# --- 4.6 ------------------------------------------------------------------------------------------
+# --- 4.4 ------------------------------------------------------------------------------------------
 
 
 def _pair_of(shape=("n", 1, 64), dtype="float16", epsilon=1e-5):
@@ -750,7 +750,7 @@ def _same_key(one: tuple, other: tuple) -> bool:
         ) from None
 
 
-def test_4_6_different_kernels_have_different_keys(impl) -> None:
+def test_4_4_different_kernels_have_different_keys(impl) -> None:
     """pairs that need different kernels get different keys"""
     for pairs, *both, why in _different():
         one, other = (impl.kernel_key(_pair_of(**facts)) for facts in both)
@@ -759,7 +759,7 @@ def test_4_6_different_kernels_have_different_keys(impl) -> None:
         DISPATCH.that(not _same_key(other, one), what, expected=wanted, yours=repr(one), why=why)
 
 
-def test_4_6_one_kernel_where_one_will_do(impl) -> None:
+def test_4_4_one_kernel_where_one_will_do(impl) -> None:
     """pairs that need the same kernel get equal keys"""
     for pairs, *both, why in _alike():
         one, other = (impl.kernel_key(_pair_of(**facts)) for facts in both)
@@ -789,7 +789,7 @@ def _fused_with_key(impl, mod: tvm.IRModule) -> tvm.IRModule:
         sound.kernel_key = kept
 
 
-def test_4_6_two_norms_two_kernels(impl) -> None:
+def test_4_4_two_norms_two_kernels(impl) -> None:
     """in one module, each norm gets its own epsilon and size"""
     for fact, mod in (("epsilon", _two()), ("hidden size", _two((1e-5, 1e-5), (64, 96)))):
         fused = _fused_with_key(impl, mod)
@@ -808,14 +808,14 @@ def test_4_6_two_norms_two_kernels(impl) -> None:
             )
 
 
-def observe_4_6(impl):
+def observe_4_4(impl):
     def same(one, other):
         return impl.kernel_key(_pair_of(**one)) == impl.kernel_key(_pair_of(**other))
 
     return [lambda both=both: same(*both) for _, *both, _ in (*_different(), *_alike())]
 
 
-# --- 4.7 ------------------------------------------------------------------------------------------
+# --- 4.5 ------------------------------------------------------------------------------------------
 
 WHOSE = "FuseAddRMSNorm"
 
@@ -832,7 +832,7 @@ def _fuse(impl, mod: tvm.IRModule, title: str, target=LLVM, **looks) -> tvm.IRMo
     return judge_pass(anew, mod, WHOSE, title, **{"read": PLACE, "settles": False, **looks})
 
 
-def test_4_7_fuses_the_pair(impl) -> None:
+def test_4_5_fuses_the_pair(impl) -> None:
     """an add and its norm become one call with two results"""
     why = "The kernel computes the sum and the norm. An add or a norm that stays computes the same a second time."
     mod, title = unfused(("n", 1, 64), "float32"), "an add and its norm"
@@ -862,7 +862,7 @@ SHAPES = [
 ]
 
 
-def test_4_7_fuses_every_shape(impl) -> None:
+def test_4_5_fuses_every_shape(impl) -> None:
     """prefill, decode, and every other arrangement of rows"""
     for shape, name in SHAPES:
         why = "With one block per row, a kernel serves any rank and any leading dimensions."
@@ -873,7 +873,7 @@ def test_4_7_fuses_every_shape(impl) -> None:
         DISPATCH.equal(list(kernels(fused)), [name], what, why=why)
 
 
-def test_4_7_leaves_the_rest_alone(impl) -> None:
+def test_4_5_leaves_the_rest_alone(impl) -> None:
     """a pair that no kernel can serve stays as it is"""
     for what, mod, breaks in _not_a_pair():
         _fuse(impl, mod, f"a module with {what}", stays=True, why=breaks, read=NOT_FIRE)
@@ -1028,7 +1028,7 @@ OTHERS = {
 }
 
 
-def test_4_7_fires_whoever_reads_the_sum(impl) -> None:
+def test_4_5_fires_whoever_reads_the_sum(impl) -> None:
     """other readers of the sum do not keep the add alive, and get the right one, before or after the norm"""
     mod, what = _users()
 
@@ -1049,7 +1049,7 @@ def test_4_7_fires_whoever_reads_the_sum(impl) -> None:
     _fuse(impl, mod, "a function", fires=no_add_is_left, functions=what, settles=True)
 
 
-def test_4_7_keeps_the_numbers(impl) -> None:
+def test_4_5_keeps_the_numbers(impl) -> None:
     """a sum that other dataflow blocks and branches read stays right, and so does one whose argument is overwritten"""
     for title, mod in OTHERS.items():
         _fuse(impl, mod, title)
@@ -1066,7 +1066,7 @@ def _with_company() -> tvm.IRModule:
     return builder.get().with_attr("model", "two functions")
 
 
-def test_4_7_keeps_its_company(impl) -> None:
+def test_4_5_keeps_its_company(impl) -> None:
     """attributes, other functions, and a kernel that already has the name, all stay"""
     mod = _with_company()
     fused = _fuse(impl, mod, "a module with attributes and other functions", runs=False)
@@ -1088,7 +1088,7 @@ def test_4_7_keeps_its_company(impl) -> None:
     )
 
 
-def test_4_7_costs_less(impl) -> None:
+def test_4_5_costs_less(impl) -> None:
     """one launch and four fifths of the bytes, on CUDA too"""
     for target in (LLVM, CUDA):
         mod = unfused((1, 512, 4096), "float16")
@@ -1103,14 +1103,14 @@ def test_4_7_costs_less(impl) -> None:
         )
 
 
-def test_4_7_leaves_targets_without_kernels_alone(impl) -> None:
+def test_4_5_leaves_targets_without_kernels_alone(impl) -> None:
     """a target that has neither threads nor LLVM gets its module back"""
     mod, title = unfused(("n", 1, 64), "float32"), 'a pair for the target "c", which has no kernel,'
     why = "Unfused, the module compiles for this target."
     _fuse(impl, mod, title, Target("c"), stays=True, why=why, read=NOT_FIRE)
 
 
-def observe_4_7(impl):
+def observe_4_5(impl):
     def sums() -> list[list[float]]:
         mod = unfused((3, 1, 64), "float32")
         fused = impl.FuseAddRMSNorm(LLVM)(mod)
@@ -1124,10 +1124,10 @@ def observe_4_7(impl):
     return [sums, *passes]
 
 
-# --- 4.9 ------------------------------------------------------------------------------------------
+# --- 4.7 ------------------------------------------------------------------------------------------
 
 
-def test_4_9_counts_what_is_moved(impl) -> None:
+def test_4_7_counts_what_is_moved(impl) -> None:
     """bytes of main before and after the pass"""
     cases = [
         (unfused(("n", 1, 4096), "float16"), {"n": 8}),
@@ -1147,7 +1147,7 @@ def test_4_9_counts_what_is_moved(impl) -> None:
     MEASURE.equal(found, (unchanged, unchanged), what, why=why)
 
 
-def observe_4_9(impl):
+def observe_4_7(impl):
     return [
         lambda: tuple(impl.bytes_moved(unfused(("n", 1, 4096), "float16"), CUDA, {"n": 8})),
         lambda: tuple(impl.bytes_moved(module(_chain, SIZES, "float32"), CUDA, {"n": 5})),

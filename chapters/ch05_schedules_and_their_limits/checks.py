@@ -38,9 +38,9 @@ FORCED = Section(LESSON, "The forced one")
 ROWWISE = Section(LESSON, "The sums of rows")
 FAST = Section(LESSON, "Now make it fast")
 LIMITS = {
-    "test_5_13_reaches_the_goal": 90,
-    "test_5_14_reaches_the_goal": 90,
-    "test_5_14_any_number_of_rows": 60,
+    "test_5_8_reaches_the_goal": 90,
+    "test_5_9_reaches_the_goal": 90,
+    "test_5_9_any_number_of_rows": 60,
 }
 SIZES = ((8, 16, 6), (5, 21, 3))  # the second are not multiples of a (4, 8) tile
 EXACT = "The sums are integers, so a schedule must not change a single digit."
@@ -194,7 +194,7 @@ def observe_5_1(impl):
     return [*(partial(seen, *case) for case in TILED), returned]
 
 
-# --- 5.4 ------------------------------------------------------------------------------------------
+# --- 5.2 ------------------------------------------------------------------------------------------
 
 
 def _kinds(sch: s_tir.Schedule, name: str = "matmul") -> list[str]:
@@ -215,7 +215,7 @@ def _inits(sch: s_tir.Schedule) -> list[s_tir.SBlock]:
     return [block for block in nodes(sch.mod["main"].body, s_tir.SBlock) if block.init is not None]
 
 
-def test_5_4_schedules(impl) -> None:
+def test_5_2_schedules(impl) -> None:
     """scheduled returns a schedule, and TVM refuses none of its primitives"""
     for sizes in SIZES:
         sch = _scheduled(impl, sizes)
@@ -240,7 +240,7 @@ def _scheduled(impl, sizes) -> s_tir.Schedule:
         ) from None
 
 
-def test_5_4_takes_the_init_out_of_the_steps(impl) -> None:
+def test_5_2_takes_the_init_out_of_the_steps(impl) -> None:
     """no step asks whether it is the first, and the init of a tile stays with the tile"""
     for sizes in SIZES:
         sch = _scheduled(impl, sizes)
@@ -261,7 +261,7 @@ def test_5_4_takes_the_init_out_of_the_steps(impl) -> None:
         )
 
 
-def test_5_4_keeps_the_machine_busy(impl) -> None:
+def test_5_2_keeps_the_machine_busy(impl) -> None:
     """the update is parallel over tiles and vectorized over columns, and the bias runs in a tile"""
     sch = _scheduled(impl, SIZES[0])
     kinds = _kinds(sch, "matmul_update")
@@ -285,12 +285,12 @@ def test_5_4_keeps_the_machine_busy(impl) -> None:
     PLACE.equal(len(_shared(sch, "matmul_update", "bias")), 1, what, why=why)
 
 
-def test_5_4_computes_the_same(impl) -> None:
+def test_5_2_computes_the_same(impl) -> None:
     """the numbers are the same, also where the sizes are not multiples of the tile"""
     computes_the_same(_scheduled, impl, "scheduled", INIT)
 
 
-def observe_5_4(impl):
+def observe_5_2(impl):
     def seen(sizes):
         sch = impl.scheduled(matmul_bias(*sizes), 4, 8)
         kinds = [ForKind(loop.kind).name for loop in nodes(sch.mod["main"].body, tirx.For)]
@@ -299,7 +299,7 @@ def observe_5_4(impl):
     return [lambda sizes=sizes: seen(sizes) for sizes in SIZES]
 
 
-# --- 5.6 ------------------------------------------------------------------------------------------
+# --- 5.3 ------------------------------------------------------------------------------------------
 
 
 def _reason(name: str) -> str:
@@ -318,7 +318,7 @@ def _reason(name: str) -> str:
     return reference.REASONS[0 if len(producers) > 1 else 3]
 
 
-def test_5_6_names_each_reason(impl) -> None:
+def test_5_3_names_each_reason(impl) -> None:
     """each attempt is refused for the reason you give"""
     given = impl.reasons()
     expect.has_keys(given, ATTEMPTS, "reasons does not give a reason for each attempt.")
@@ -337,18 +337,18 @@ def test_5_6_names_each_reason(impl) -> None:
         )
 
 
-def observe_5_6(impl):
+def observe_5_3(impl):
     return [lambda name=name: impl.reasons()[name] for name in ATTEMPTS]
 
 
-# --- 5.7 ------------------------------------------------------------------------------------------
+# --- 5.4 ------------------------------------------------------------------------------------------
 
 
 def _forced(sizes: tuple[int, int, int], given: list[np.ndarray]) -> np.ndarray:
     return run_compiled(tvm.IRModule({"main": forced(*sizes)}), given)[3]
 
 
-def test_5_7_says_how_wrong_it_is(impl) -> None:
+def test_5_4_says_how_wrong_it_is(impl) -> None:
     """forced_error gives the error of the forced version, for any bias and any number of steps"""
     for sizes in ((3, 4, 1), (3, 4, 2), (2, 5, 9)):
         given = arrays(*sizes, seed=sizes[2])
@@ -368,15 +368,15 @@ def test_5_7_says_how_wrong_it_is(impl) -> None:
             FORCED.predicted(yours[spot].item(), wrong[spot].item(), what, why=why)
 
 
-def observe_5_7(impl):
+def observe_5_4(impl):
     c = np.arange(1, 7, dtype=np.int32).reshape(2, 3)
     return [lambda k=k: np.asarray(impl.forced_error(c, k)).tolist() for k in (1, 2, 9)]
 
 
-# --- 5.8 ------------------------------------------------------------------------------------------
+# --- 5.5 ------------------------------------------------------------------------------------------
 
 
-def test_5_8_is_a_test_that_sees_nothing(impl) -> None:
+def test_5_5_is_a_test_that_sees_nothing(impl) -> None:
     """on your inputs the forced version gives the right result, although the bias is nowhere 0"""
     sizes, given = impl.blind_test()
     what = "blind_test does not return three sizes of 1 or more."
@@ -395,11 +395,11 @@ def test_5_8_is_a_test_that_sees_nothing(impl) -> None:
     BREAK.that(bool((c != 0).all()), zero, expected="no zero in C", yours=c, why=why)
     out = _forced(tuple(sizes), [a, b, c, np.zeros(shapes[2], np.int32)])
     what = "On the inputs of blind_test the forced version is wrong, so this test sees the mistake."
-    why = "The error is the one of exercise 5.7. Find sizes for which it is zero although the bias is not."
+    why = "The error is the one of exercise 5.4. Find sizes for which it is zero although the bias is not."
     BREAK.close(out, product(a, b, c), what, rtol=0, atol=0, why=why)
 
 
-def observe_5_8(impl):
+def observe_5_5(impl):
     def noticed():
         sizes, (a, b, c) = impl.blind_test()
         out = _forced(tuple(sizes), [a, b, c, np.zeros_like(c)])
@@ -408,7 +408,7 @@ def observe_5_8(impl):
     return [noticed, lambda: impl.blind_test()[0][2] == 1, lambda: min(impl.blind_test()[0]) > 0]
 
 
-# --- 5.10 and 5.11: the sums of rows ---------------------------------------------------------------
+# --- 5.6 and 5.7: the sums of rows ---------------------------------------------------------------
 
 
 ROWS = ((4, 24), (3, 40))
@@ -452,7 +452,7 @@ def _split_sums(impl, sizes) -> tuple[s_tir.Schedule, str]:
     return sch, others[0]
 
 
-def test_5_10_keeps_the_lanes_of_a_row_together(impl) -> None:
+def test_5_6_keeps_the_lanes_of_a_row_together(impl) -> None:
     """the partial sums are a buffer of shape (rows, LANES)"""
     for sizes in ROWS:
         sch, name = _split_sums(impl, sizes)
@@ -467,7 +467,7 @@ def test_5_10_keeps_the_lanes_of_a_row_together(impl) -> None:
         )
 
 
-def test_5_10_gives_each_lane_its_columns(impl) -> None:
+def test_5_6_gives_each_lane_its_columns(impl) -> None:
     """partial sum number l adds the columns l, l + LANES, l + 2 * LANES and so on"""
     for sizes in ROWS:
         sch, name = _split_sums(impl, sizes)
@@ -483,12 +483,12 @@ def test_5_10_gives_each_lane_its_columns(impl) -> None:
         )
 
 
-def test_5_10_computes_the_same(impl) -> None:
+def test_5_6_computes_the_same(impl) -> None:
     """the numbers are the same"""
     _sums_rows(lambda *given: _split_sums(*given)[0], impl, "partial_sums")
 
 
-def test_5_10_returns_the_block(impl) -> None:
+def test_5_6_returns_the_block(impl) -> None:
     """the block of the partial sums comes back"""
     sch = s_tir.Schedule(row_sums(*ROWS[0]))
     block = impl.partial_sums(sch)
@@ -502,7 +502,7 @@ def test_5_10_returns_the_block(impl) -> None:
     )
 
 
-def observe_5_10(impl):
+def observe_5_6(impl):
     def seen(sizes):
         sch, name = _split_sums(impl, sizes)
         shape = [int(n) for n in sch.get(sch.get_sblock(name)).writes[0].source.shape]
@@ -515,7 +515,7 @@ def observe_5_10(impl):
 
 
 def _zeros_at_a_time() -> dict[str, int]:
-    """How many zeros the init writes at a time before each loop of 5.11's nest; 0 if TVM refuses the loop."""
+    """How many zeros the init writes at a time before each loop of 5.7's nest; 0 if TVM refuses the loop."""
     found: dict[str, int] = {}
     for number, loop in enumerate(loops_of(rows_in_two_groups(), "total")):
         sch = rows_in_two_groups()
@@ -529,7 +529,7 @@ def _zeros_at_a_time() -> dict[str, int]:
     return found
 
 
-def test_5_11_prediction_holds(impl) -> None:
+def test_5_7_prediction_holds(impl) -> None:
     """for each loop: how many zeros the init writes at a time, 0 if TVM refuses the loop"""
     yours, counted = impl.zeros_at_a_time(), _zeros_at_a_time()
     what = "Before the loop {}, the init writes another number of zeros at a time than zeros_at_a_time says."
@@ -540,11 +540,11 @@ def test_5_11_prediction_holds(impl) -> None:
     ROWWISE.each_predicted(yours, counted, "zeros_at_a_time", what, why=why)
 
 
-def observe_5_11(impl):
+def observe_5_7(impl):
     return [lambda name=name: impl.zeros_at_a_time()[name] for name in _zeros_at_a_time()]
 
 
-# --- 5.13 and 5.14 ---------------------------------------------------------------------------------
+# --- 5.8 and 5.9 ---------------------------------------------------------------------------------
 
 DECODE, PREFILL = "schedule_decode", "schedule_prefill"
 TRIES = 4  # a machine that is busy with something else gets more chances
@@ -669,7 +669,7 @@ def _check_goal(impl, whose: str, rows, n: int, k: int, goal: float) -> None:
     )
 
 
-def test_5_13_any_shape(impl) -> None:
+def test_5_8_any_shape(impl) -> None:
     """right numbers for one row, a few rows and sizes that do not fill a register"""
     shapes = [((1,), 96, 128), ((1, 1), 30, 64), ((), 12, 32)]
     shapes += [((3,), 20, 48), ((2, 2), 6, 40), ((1,), 7, 33)]
@@ -677,17 +677,17 @@ def test_5_13_any_shape(impl) -> None:
     _check_numbers(impl.schedule_decode, cases, DECODE)
 
 
-def test_5_13_leaves_a_block_behind_it_alone(impl) -> None:
+def test_5_8_leaves_a_block_behind_it_alone(impl) -> None:
     """right numbers too where another block reads the product"""
     _check_block_behind(impl.schedule_decode, (3,), (3,), DECODE)
 
 
-def test_5_13_width_from_the_target(impl) -> None:
+def test_5_8_width_from_the_target(impl) -> None:
     """the vector width follows the target"""
     _check_width(impl.schedule_decode, (1,), DECODE)
 
 
-def test_5_13_reads_w_once(impl) -> None:
+def test_5_8_reads_w_once(impl) -> None:
     """an element of w is loaded once, and serves all rows of x"""
     func = _scheduled_square(impl.schedule_decode, (5,), products.WIDE, DECODE)
     often = products.times_w_is_loaded(func)
@@ -701,18 +701,18 @@ def test_5_13_reads_w_once(impl) -> None:
     )
 
 
-def test_5_13_uses_all_threads(impl) -> None:
+def test_5_8_uses_all_threads(impl) -> None:
     """the outputs are spread over threads"""
     _check_threads(impl.schedule_decode, (1,), DECODE)
 
 
-def test_5_13_reaches_the_goal(impl) -> None:
+def test_5_8_reaches_the_goal(impl) -> None:
     """one row of x takes at most 1.3 times as long as with the course's schedule, and four rows 1.5 times"""
     for rows, goal in ((1, 1.3), (4, 1.5)):
         _check_goal(impl, DECODE, (rows,), 128, 1024, goal)  # w is half a megabyte, and in a cache
 
 
-def observe_5_13(impl):
+def observe_5_8(impl):
     return _observe_schedule(impl.schedule_decode, (3,))
 
 
@@ -733,7 +733,7 @@ def _observe_schedule(schedule, rows):
     return [lambda: describe_loops(products.NARROW), lambda: describe_loops(products.WIDE), numbers]
 
 
-def test_5_14_any_number_of_rows(impl) -> None:
+def test_5_9_any_number_of_rows(impl) -> None:
     """right numbers for rows that fill a tile, that do not, and that are not known"""
     n, b = tirx.Var("n", "int64"), tirx.Var("b", "int64")
     cases = [((64,), (64,), 96, 128), ((17,), (17,), 24, 40), ((130,), (130,), 7, 33)]
@@ -741,26 +741,26 @@ def test_5_14_any_number_of_rows(impl) -> None:
     _check_numbers(impl.schedule_prefill, cases, PREFILL)
 
 
-def test_5_14_takes_a_block_behind_it_for_the_copy(impl) -> None:
+def test_5_9_takes_a_block_behind_it_for_the_copy(impl) -> None:
     """right numbers too where another block reads the product"""
     for said, rows in (((64,), (64,)), ((tirx.Var("n", "int64"),), (37,))):
         _check_block_behind(impl.schedule_prefill, said, rows, PREFILL)
 
 
-def test_5_14_width_from_the_target(impl) -> None:
+def test_5_9_width_from_the_target(impl) -> None:
     """the vector width follows the target"""
     _check_width(impl.schedule_prefill, (64,), PREFILL)
 
 
-def test_5_14_uses_all_threads(impl) -> None:
+def test_5_9_uses_all_threads(impl) -> None:
     """the outputs are spread over threads"""
     _check_threads(impl.schedule_prefill, (64,), PREFILL)
 
 
-def test_5_14_reaches_the_goal(impl) -> None:
+def test_5_9_reaches_the_goal(impl) -> None:
     """64 rows of x take at most 1.5 times as long as with the course's schedule"""
     _check_goal(impl, PREFILL, (64,), 1024, 1024, 1.5)
 
 
-def observe_5_14(impl):
+def observe_5_9(impl):
     return _observe_schedule(impl.schedule_prefill, (40,))

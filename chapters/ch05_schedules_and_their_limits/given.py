@@ -1,4 +1,4 @@
-"""Given in chapter 5: three attempts that TVM refuses, the loop nest of 5.11, and the copies around 5.14's tiles."""
+"""Given in chapter 5: three attempts that TVM refuses, the loop nest of 5.7, and the copies around 5.9's tiles."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def forced(m: int, n: int, k: int) -> tirx.PrimFunc:
     return main.with_attr("global_symbol", "main")
 
 
-# --- the loop nest of exercise 5.11 ---------------------------------------------------------------
+# --- the loop nest of exercise 5.7 ---------------------------------------------------------------
 
 
 def rows_in_two_groups() -> Schedule:
@@ -80,7 +80,7 @@ def rows_in_two_groups() -> Schedule:
     return sch
 
 
-# --- around the tiles of exercise 5.14 ------------------------------------------------------------
+# --- around the tiles of exercise 5.9 ------------------------------------------------------------
 
 LOADED = 16  # vectors of x, at most, that prefill loads in its unrolled steps
 UNROLLED = 8  # unrolled steps, at most

@@ -167,7 +167,7 @@ except s_tir.ScheduleError as error:
 # %% [markdown]
 # ## The forced version, run
 #
-# The program that TVM refuses to make, for sums of one step and more. `forced_error` is exercise 5.7.
+# The program that TVM refuses to make, for sums of one step and more. `forced_error` is exercise 5.4.
 
 # %%
 for k in (1, 2, 8, 64):

@@ -1431,7 +1431,7 @@ def observe_6_6(impl):
     return [lambda: regions("matmul_init"), lambda: regions("matmul_update"), handle]
 
 
-# --- 6.8 ------------------------------------------------------------------------------------------
+# --- 6.7 ------------------------------------------------------------------------------------------
 
 
 def _both(impl) -> tuple[tirx.PrimFunc, s_tir.Schedule, s_tir.Schedule]:
@@ -1454,7 +1454,7 @@ def _both(impl) -> tuple[tirx.PrimFunc, s_tir.Schedule, s_tir.Schedule]:
     return func, mine, theirs
 
 
-def test_6_8_the_built_in_loses_a_read(impl) -> None:
+def test_6_7_the_built_in_loses_a_read(impl) -> None:
     """the built-in's fused block reads an element it does not declare; the reference's declares it"""
     func, mine, theirs = _both(impl)
     block = theirs.get(theirs.get_sblock("matmul"))
@@ -1472,7 +1472,7 @@ def test_6_8_the_built_in_loses_a_read(impl) -> None:
     _same_results(func, theirs.mod["main"], what, BREAK)
 
 
-def observe_6_8(impl):
+def observe_6_7(impl):
     def declared():
         _, _, theirs = _both(impl)
         return undeclared(theirs.get(theirs.get_sblock("matmul")))

@@ -31,7 +31,7 @@ JUDGE = Section(LESSON, "The generated code is the judge")
 NOT_FIRE = Section(LESSON, "When it must not fire")
 MEASURE = Section(LESSON, "Measure it")
 
-LIMITS = {"test_10_1_fires": 30, "test_10_4_first_that_does": 60, "test_10_4_others": 60}
+LIMITS = {"test_10_1_fires": 30, "test_10_3_first_that_does": 60, "test_10_3_others": 60}
 
 # --- 10.1 -----------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ def observe_10_2(impl):
     return [taken, wrong]
 
 
-# --- 10.4 -----------------------------------------------------------------------------------------
+# --- 10.3 -----------------------------------------------------------------------------------------
 
 # the limits hold for every NVIDIA GPU; dlight's rules ask for them
 LIMITS_OF_A_BLOCK = {"max_shared_memory_per_block": 49152, "max_threads_per_block": 1024}
@@ -242,7 +242,7 @@ def first_in_code(arch: str, given: Sequence[str], dtype: str = "float16") -> st
     return next(found, given[-1])
 
 
-def test_10_4_first_that_does(impl) -> None:
+def test_10_3_first_that_does(impl) -> None:
     """for each architecture the first rule whose code has the instruction"""
     for arch in GPUS:
         found, want = chosen(impl, arch, USUAL), first_in_code(arch, USUAL)
@@ -260,7 +260,7 @@ def test_10_4_first_that_does(impl) -> None:
         )
 
 
-def test_10_4_others(impl) -> None:
+def test_10_3_others(impl) -> None:
     """the last rule if no code has the instruction, or if the GPU has no tensor cores"""
     cases = (
         ("sm_80", ("Matmul", "GeneralReduction", "Fallback"), "float32", "no rule generates such code for float32"),
@@ -273,7 +273,7 @@ def test_10_4_others(impl) -> None:
         JUDGE.equal(found, given[-1], what, why=f"The last rule is the answer here, because {why}.")
 
 
-def test_10_4_the_oldest(impl) -> None:
+def test_10_3_the_oldest(impl) -> None:
     """compute capability 7.0 is the first with tensor cores"""
     given = ("GEMV", "MatmulTensorization", "Fallback")
     what = "For sm_70, on_tensor_cores does not choose the rule whose code has the instruction."
@@ -281,7 +281,7 @@ def test_10_4_the_oldest(impl) -> None:
     JUDGE.equal(chosen(impl, "sm_70", given), "MatmulTensorization", what, why=why)
 
 
-def test_10_4_order(impl) -> None:
+def test_10_3_order(impl) -> None:
     """the order of the rules decides between two that both do"""
     for given in (
         ("MatmulOnTensorCores", "Matmul", "Fallback"),
@@ -294,7 +294,7 @@ def test_10_4_order(impl) -> None:
         JUDGE.equal(chosen(impl, "sm_80", given), given[0], what, why=why)
 
 
-def observe_10_4(impl):
+def observe_10_3(impl):
     cases = [(arch, USUAL, "float16") for arch in ("sm_80", "sm_90a")]
     cases += [
         ("sm_80", ("MatmulOnTensorCores", "Matmul", "Fallback"), "float16"),

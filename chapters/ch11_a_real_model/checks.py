@@ -37,9 +37,9 @@ READ_BY = Section(LESSON, "Who reads the matrix")
 KERNEL = Section(LESSON, "The loop that answers")
 EIGHT = Section(LESSON, "Which matrices deserve 8 bits")
 
-LIMITS = {"test_11_7_numbers": 60, "test_11_7_fast": 60}
+LIMITS = {"test_11_4_numbers": 60, "test_11_4_fast": 60}
 
-# --- 11.2 -----------------------------------------------------------------------------------------
+# --- 11.1 -----------------------------------------------------------------------------------------
 
 
 def weights_of(raw: np.ndarray) -> np.ndarray:
@@ -73,7 +73,7 @@ def telling_blocks(impl) -> dict[str, np.ndarray]:
     return found
 
 
-def test_11_2_alone(impl) -> None:
+def test_11_1_alone(impl) -> None:
     """each reader alone misreads its block"""
     for name, raw in telling_blocks(impl).items():
         fooled = readers_fooled(raw)
@@ -89,14 +89,14 @@ def test_11_2_alone(impl) -> None:
         )
 
 
-def observe_11_2(impl):
+def observe_11_1(impl):
     def fooled() -> str:
         return str({name: readers_fooled(raw) for name, raw in telling_blocks(impl).items()})
 
     return [fooled, lambda: str(sorted(impl.telling_blocks()))]
 
 
-# --- 11.3 -----------------------------------------------------------------------------------------
+# --- 11.2 -----------------------------------------------------------------------------------------
 
 
 def count_bytes() -> dict[str, int]:
@@ -112,7 +112,7 @@ def count_bytes() -> dict[str, int]:
     }
 
 
-def test_11_3_counted(impl) -> None:
+def test_11_2_counted(impl) -> None:
     """megabytes and tokens per second, counted from the sizes of the matrices"""
     BYTES.each_predicted(
         impl.predicted_decode(),
@@ -125,11 +125,11 @@ def test_11_3_counted(impl) -> None:
     )
 
 
-def observe_11_3(impl):
+def observe_11_2(impl):
     return [lambda key=key: str(impl.predicted_decode()[key]) for key in count_bytes()]
 
 
-# --- 11.5 -----------------------------------------------------------------------------------------
+# --- 11.3 -----------------------------------------------------------------------------------------
 
 
 def serves(mod: tvm.IRModule, _unpack: relax.Call, reader: relax.Call) -> bool:
@@ -177,7 +177,7 @@ def found_in(impl, mod: tvm.IRModule) -> list[str]:
     return [one.args[0].name_hint for one in calls if any(one.same_as(r) for r in found)]
 
 
-def test_11_5_readers(impl) -> None:
+def test_11_3_readers(impl) -> None:
     """finds products and lookups that can unpack their matrix"""
     for name, (step, _) in FIRES.items():
         what = f"In a block with {name}, `fusible` finds the wrong calls."
@@ -185,7 +185,7 @@ def test_11_5_readers(impl) -> None:
         READ_BY.equal(found_in(impl, function(step)), READERS[name], what, why=why)
 
 
-def test_11_5_must_stay(impl) -> None:
+def test_11_3_must_stay(impl) -> None:
     """finds none where the floats are needed, or where something may be written in between"""
     for name, (step, _) in KEPT.items():
         what = f"`fusible` must find no call here, but finds some: {name}."
@@ -207,7 +207,7 @@ WHY_KEPT = {name: WRITTEN for name in KEPT if "write" in name or "written" in na
 }
 
 
-def test_11_5_other_blocks(impl) -> None:
+def test_11_3_other_blocks(impl) -> None:
     """a matrix that another block unpacks, or that leaves its block"""
     why = "`fusible` sees one dataflow block. Only there does it know all users of a DataflowVar, and all writes."
     for where, said in (
@@ -219,7 +219,7 @@ def test_11_5_other_blocks(impl) -> None:
         READ_BY.equal(found_in(impl, mod), [], what, why=why)
 
 
-def test_11_5_asks(impl) -> None:
+def test_11_3_asks(impl) -> None:
     """asks `serves` about each pair, and believes it"""
     mod = function(FIRES["two products and a lookup"][0])
     block = block_of(mod)
@@ -232,7 +232,7 @@ def test_11_5_asks(impl) -> None:
     READ_BY.equal(len(impl.fusible(mod, block, only_products)), 0, what, why=why)
 
 
-def test_11_5_one_of_two(impl) -> None:
+def test_11_3_one_of_two(impl) -> None:
     """a matrix whose floats are needed does not keep the others from being unpacked by their readers"""
 
     def step(builder, matrix, x, codes, scales, **_):
@@ -243,14 +243,14 @@ def test_11_5_one_of_two(impl) -> None:
     READ_BY.equal(found_in(impl, function(step)), ["NT_matmul"], what)
 
 
-def observe_11_5(impl):
+def observe_11_3(impl):
     cases = {**FIRES, **KEPT}
     programs = [lambda step=step: str(found_in(impl, function(step))) for step, _ in cases.values()]
     outside = [function(FIRES["a product"][0], where) for where in ("two blocks", "an output")]
     return [*programs, *(lambda mod=mod: str(found_in(impl, mod)) for mod in outside)]
 
 
-# --- 11.7 -----------------------------------------------------------------------------------------
+# --- 11.4 -----------------------------------------------------------------------------------------
 
 TARGET = llvm_host()["target"]
 DOTS = dot_products(TARGET) or in_vectors(vector_registers(TARGET).lanes("float32"))
@@ -310,7 +310,7 @@ def whole(kind: str, group: int, rows: int, k: int) -> np.ndarray:
     return (integers * powers).reshape(rows, k).astype("float32")
 
 
-@functools.lru_cache(maxsize=2)  # for an answer: all checks of 11.7 run the same
+@functools.lru_cache(maxsize=2)  # for an answer: all checks of 11.4 run the same
 def kernels_of(impl) -> tvm.runtime.Module:
     """A kernel for each form and each number of rows of x in CASES."""
     made = {}
@@ -337,7 +337,7 @@ def are_wrong(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
     return ~np.isclose(found, exact, rtol=1e-4, atol=1e-4 * max(np.abs(exact).max(), 1e-30))
 
 
-def test_11_7_numbers(impl) -> None:
+def test_11_4_numbers(impl) -> None:
     """the sums are those of the integers, for each form, for few rows of x and for many"""
     why = "given.multiply_one_by_one computes the right sums, one weight at a time. Compare the codes and the integers "
     why += "that your loops multiply with those that it multiplies."
@@ -360,7 +360,7 @@ def has_instruction(impl, name: str) -> bool:
     return not dot_products(TARGET) or bool(INSTRUCTIONS.search(text))
 
 
-def test_11_7_instruction(impl) -> None:
+def test_11_4_instruction(impl) -> None:
     """the processor's instruction for products of bytes is in the code"""
     for name in ("Q4_1", "Q8_0"):
         what = f"The code of your kernel for {name} has no instruction that multiplies bytes and adds up the products."
@@ -391,7 +391,7 @@ def times_faster(impl) -> float:
     return min(taken["plain"]) / min(taken["yours"])
 
 
-def test_11_7_fast(impl) -> None:
+def test_11_4_fast(impl) -> None:
     """the kernel is several times as fast as one weight at a time"""
     found = times_faster(impl)
     what = f"A product with one row of x is {found:.1f} times as fast as with given.multiply_one_by_one, in turns."
@@ -400,7 +400,7 @@ def test_11_7_fast(impl) -> None:
     KERNEL.that(found >= FASTER, what, expected=f"{FASTER} times as fast or more", why=why)
 
 
-def observe_11_7(impl):
+def observe_11_4(impl):
     def numbers(name: str, case: str) -> str:
         """The sums in hundredths of the largest: what is wrong looks alike only if the sums are the same."""
         found, exact = computed(impl, name, case)
@@ -414,7 +414,7 @@ def observe_11_7(impl):
     ]
 
 
-# --- 11.8 -----------------------------------------------------------------------------------------
+# --- 11.5 -----------------------------------------------------------------------------------------
 
 NEAR = 0.97  # of the best that the budget allows, so that a choice that is nearly as good passes
 
@@ -444,7 +444,7 @@ def chosen(impl) -> list[str]:
     return sorted(found)
 
 
-def test_11_8_within_budget(impl) -> None:
+def test_11_5_within_budget(impl) -> None:
     """the choice costs no more than the budget"""
     kinds = chosen(impl)
     what = f"Your choice adds {cost(kinds):.1f} MB per token, and the budget is {given.BUDGET} MB."
@@ -452,7 +452,7 @@ def test_11_8_within_budget(impl) -> None:
     EIGHT.that(cost(kinds) <= given.BUDGET, what, why=why)
 
 
-def test_11_8_best(impl) -> None:
+def test_11_5_best(impl) -> None:
     """no other choice within the budget saves clearly more"""
     kinds = chosen(impl)
     what = (
@@ -463,5 +463,5 @@ def test_11_8_best(impl) -> None:
     EIGHT.that(gain(kinds) >= NEAR * gain(best()), what, why=why)
 
 
-def observe_11_8(impl):
+def observe_11_5(impl):
     return [lambda: str(chosen(impl)), lambda: str(cost(chosen(impl)) <= given.BUDGET)]

@@ -127,7 +127,7 @@ display(Table(("processor", "way", "instruction", "times", "conversions"), rows)
 # ## The numbers
 #
 # Run the layer on this machine in both ways, and compare the results with NumPy in float64. The second error is larger,
-# because x was rounded, as in exercise 11.7.
+# because x was rounded, as in exercise 11.4.
 
 # %% tags=["here"]
 target = llvm_host()["target"]

@@ -211,7 +211,7 @@ def crossing_tensors(func: relax.Function, starts: Sequence[relax.Var]) -> list[
     Raises ValueError for a start that no binding of `func.body` binds.
     """
     require_bound(func, starts)
-    # BEGIN exercise 2.6 (about 20 lines): note for each tensor which stage computes it, and which stages use it
+    # BEGIN exercise 2.4 (about 20 lines): note for each tensor which stage computes it, and which stages use it
     held: dict[relax.Var, Value] = {}  # what each variable stands for; parameters are not in it
     stage = 0
 
@@ -238,7 +238,7 @@ def crossing_tensors(func: relax.Function, starts: Sequence[relax.Var]) -> list[
     for tensor in tensors(value_of(func.body.body)):
         tensor.used_in.add(len(starts))
     return sent(held.values())
-    # END exercise 2.6
+    # END exercise 2.4
 
 
 # --- what the readers do --------------------------------------------------------------------------
@@ -251,11 +251,11 @@ def predicted_storage() -> dict[str, int]:
     context_window at most 64. "largest_at_batch_16": the same with batch_size at most 16. "symbolic": how many storages
     keep a symbolic size.
     """
-    # BEGIN exercise 2.9 (about 3 lines): write down the numbers before you run anything
+    # BEGIN exercise 2.5 (about 3 lines): write down the numbers before you run anything
     # a copy of the weight of gate_up_proj, which every call transposes
     gate_up_transposed = 128 * (2 * 352) * 4
     return {"largest": gate_up_transposed, "largest_at_batch_16": gate_up_transposed, "symbolic": 1}
-    # END exercise 2.9
+    # END exercise 2.5
 
 
 def lying_bound() -> tuple[tvm.IRModule, np.ndarray]:
@@ -265,7 +265,7 @@ def lying_bound() -> tuple[tvm.IRModule, np.ndarray]:
     `prefill` runs on 64 rows, and the VM refuses `score` on the array. Without the bound, `score` runs on it.
     """
 
-    # BEGIN exercise 2.10 (about 20 lines): one name of a variable, with two meanings
+    # BEGIN exercise 2.6 (about 20 lines): one name of a variable, with two meanings
     @I.ir_module
     class OneNameTwoMeanings:
         @R.function
@@ -286,4 +286,4 @@ def lying_bound() -> tuple[tvm.IRModule, np.ndarray]:
             return out
 
     return OneNameTwoMeanings, np.ones((65, 16), "float32")
-    # END exercise 2.10
+    # END exercise 2.6

@@ -48,7 +48,7 @@ def match_add_norm(
       * the hidden size is a number above 0; leading dimensions: any count, symbolic or numbers, but none is 0;
       * weight has the shape (hidden size,) and the same dtype, and is not total itself.
     """
-    # BEGIN exercise 4.2 (about 18 lines): look at the norm, the add beneath it, and the types of all
+    # BEGIN exercise 4.1 (about 18 lines): look at the norm, the add beneath it, and the types of all
     if not is_call(value, "relax.nn.rms_norm"):
         return None
     total, weight = value.args
@@ -69,7 +69,7 @@ def match_add_norm(
     if str(total.ty.dtype) not in ITEM_BYTES:
         return None
     return AddNorm(x1, x2, weight, total, norm, float(value.attrs.epsilon))
-    # END exercise 4.2
+    # END exercise 4.1
 
 
 # --- the kernel -----------------------------------------------------------------------------------
@@ -77,9 +77,9 @@ def match_add_norm(
 
 def elements_per_thread(hidden_size: int, threads: int) -> int:
     """Return how many elements of a row a thread holds at most. `threads` need not divide hidden_size."""
-    # BEGIN exercise 4.3 (1 line): round up
+    # BEGIN exercise 4.2 (1 line): round up
     return math.ceil(hidden_size / threads)
-    # END exercise 4.3
+    # END exercise 4.2
 
 
 def row_kernel(
@@ -108,7 +108,7 @@ def row_kernel(
         weight = T.match_buffer(p_weight, (hidden_size,), dtype)
         norm = T.match_buffer(p_norm, shape, dtype)
         total = T.match_buffer(p_total, shape, dtype)
-        # BEGIN exercise 4.3 (about 45 lines): registers, then the loops of a block, in which T.where guards the tail
+        # BEGIN exercise 4.2 (about 45 lines): registers, then the loops of a block, in which T.where guards the tail
         held = T.sblock_alloc_buffer((per_thread,), dtype, scope="local")
         partial = T.sblock_alloc_buffer((threads,), "float32", scope="local")
         # in registers: each thread has its own copy of the sum, and needs no barrier to read it
@@ -154,7 +154,7 @@ def row_kernel(
                             * T.float32(weight[h]),
                             dtype,
                         )
-        # END exercise 4.3
+        # END exercise 4.2
 
     return add_norm
 
@@ -168,7 +168,7 @@ def two_norms() -> tvm.IRModule:
     The module after that pass must be well-formed, compile and run; only its numbers are wrong. The module has one
     Relax function, main, on tensors of float32, float16 or bfloat16.
     """
-    # BEGIN exercise 4.5 (about 20 lines): how can two norms differ so that only the numbers show it?
+    # BEGIN exercise 4.3 (about 20 lines): how can two norms differ so that only the numbers show it?
 
     @I.ir_module
     class TwoNorms:
@@ -185,7 +185,7 @@ def two_norms() -> tvm.IRModule:
             return second
 
     return TwoNorms
-    # END exercise 4.5
+    # END exercise 4.3
 
 
 def kernel_key(pair: AddNorm) -> tuple:
@@ -193,9 +193,9 @@ def kernel_key(pair: AddNorm) -> tuple:
 
     Two keys are equal exactly if one kernel serves both pairs. A kernel reads its number of rows when it is called.
     """
-    # BEGIN exercise 4.6 (1 line): every fact that is compiled into a kernel
+    # BEGIN exercise 4.4 (1 line): every fact that is compiled into a kernel
     return unit_dimensions(pair.shape), pair.hidden_size, pair.dtype, pair.epsilon
-    # END exercise 4.6
+    # END exercise 4.4
 
 
 def build_kernel(pair: AddNorm, target: Target) -> tirx.PrimFunc | None:
@@ -237,7 +237,7 @@ class Rewriter(SiteRewriter):
         The norm is bound later: store its value in self.results, under the norm's variable. The sum keeps its variable,
         so every later reader of the sum reads the kernel's second result.
         """
-        # BEGIN exercise 4.7 (about 12 lines): call_tir, its two results, and which variable each is bound to
+        # BEGIN exercise 4.5 (about 12 lines): call_tir, its two results, and which variable each is bound to
         for site in self.sites:
             if not site.before.same_as(before):
                 continue
@@ -250,7 +250,7 @@ class Rewriter(SiteRewriter):
             both = emit(call, "add_norm")
             self.bind(pair.total, relax.TupleGetItem(both, 1))
             self.results[pair.norm] = relax.TupleGetItem(both, 0)
-        # END exercise 4.7
+        # END exercise 4.5
 
 
 @tvm.transform.module_pass(opt_level=0, name="FuseAddRMSNorm")
@@ -282,7 +282,7 @@ def breaks_the_dispatch() -> tvm.IRModule:
     Before that pass it compiles and runs. The fault must be the choice between prefill and decode. The module has one
     Relax function, main, on tensors of rank 3.
     """
-    # BEGIN exercise 4.8 (about 15 lines): which shape is neither a prefill nor a decode?
+    # BEGIN exercise 4.6 (about 15 lines): which shape is neither a prefill nor a decode?
 
     @I.ir_module
     class SeveralSequences:
@@ -298,7 +298,7 @@ def breaks_the_dispatch() -> tvm.IRModule:
             return norm
 
     return SeveralSequences
-    # END exercise 4.8
+    # END exercise 4.6
 
 
 def bytes_moved(mod: tvm.IRModule, target: Target, sizes: dict[str, int]) -> tuple[int, int]:
@@ -306,11 +306,11 @@ def bytes_moved(mod: tvm.IRModule, target: Target, sizes: dict[str, int]) -> tup
 
     sizes: the value of each symbolic dimension by name, as for chapter 1's `binding_bytes`.
     """
-    # BEGIN exercise 4.9 (about 5 lines): add up the rows of chapter 1's binding_bytes, for both modules
+    # BEGIN exercise 4.7 (about 5 lines): add up the rows of chapter 1's binding_bytes, for both modules
     count = earlier(1).binding_bytes
 
     def total(module: tvm.IRModule) -> int:
         return sum(row.read + row.written for row in count(module["main"], sizes))
 
     return total(mod), total(FuseAddRMSNorm(target)(mod))
-    # END exercise 4.9
+    # END exercise 4.7

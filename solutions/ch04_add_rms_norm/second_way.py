@@ -1,18 +1,18 @@
-"""Another correct design for exercises 4.2, 4.6 and 4.7.
+"""Another correct design for exercises 4.1, 4.4 and 4.5.
 
-**4.6: the kernel's text is the key.** Build the kernel and use its text as the key. Such a key cannot forget a fact,
+**4.4: the kernel's text is the key.** Build the kernel and use its text as the key. Such a key cannot forget a fact,
 even if kernels depend on more facts later. The price: it builds a kernel, about a tenth of a second, for every pair
 of a model, and not only for every different kernel. `BlockBuilder.add_func` does something similar: if it has already
 added a structurally equal function, it reuses that one.
 
-**4.7: named results.** A simpler design would always put the kernel in the place of the add. Every reader of the sum
+**4.5: named results.** A simpler design would always put the kernel in the place of the add. Every reader of the sum
 comes later, so no search would be needed. But pairs whose weight is computed after the add would not be fused. Such
 pairs occur in models that add 1 to their norm weights layer by layer. So this design keeps the place that the
 reference chooses. It gives both results a variable of their own, and binds the old variables to these as aliases. The
 price is one more binding for each; the gain is a dump that names the results. `CanonicalizeBindings` removes the
 aliases.
 
-**4.2** asks the same in another style: a list of guards.
+**4.1** asks the same in another style: a list of guards.
 """
 
 from solutions.ch04_add_rms_norm import fuse_add_norm

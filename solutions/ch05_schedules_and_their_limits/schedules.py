@@ -1,7 +1,7 @@
 """Chapter 5: schedule primitives one by one, what they cannot do, and fast schedules for chapter 3's kernel.
 
-Exercises 5.1 to 5.8 use the program of `chapters/kit/cases/matmul_bias.py`: a block `matmul`, which sums into `temp`,
-and a block `bias`, which stores `temp` plus C into D. 5.10 and 5.11 sum the rows of a matrix. A function that takes a
+Exercises 5.1 to 5.5 use the program of `chapters/kit/cases/matmul_bias.py`: a block `matmul`, which sums into `temp`,
+and a block `bias`, which stores `temp` plus C into D. 5.6 and 5.7 sum the rows of a matrix. A function that takes a
 schedule changes it in place; what the program computes must stay the same.
 """
 
@@ -78,7 +78,7 @@ def scheduled(func: tirx.PrimFunc, rows: int, columns: int) -> Schedule:
     func: any program that `matmul_bias` makes. rows, columns: the size of a tile. The init runs inside the loop over
     tiles, right before the loop over steps.
     """
-    # BEGIN exercise 5.4 (about 7 lines): the order of the primitives matters
+    # BEGIN exercise 5.2 (about 7 lines): the order of the primitives matters
     sch = Schedule(func)
     tile(sch, rows, columns)
     use_the_machine(sch)
@@ -86,7 +86,7 @@ def scheduled(func: tirx.PrimFunc, rows: int, columns: int) -> Schedule:
     step = sch.get_loops("matmul")[1]
     sch.decompose_reduction("matmul", step)
     return sch
-    # END exercise 5.4
+    # END exercise 5.2
 
 
 # --- three attempts to bring the bias into the product --------------------------------------------
@@ -102,20 +102,20 @@ REASONS = (
 
 def reasons() -> dict[str, str]:
     """Return the reason for which TVM refuses each of the three attempts: {a key of given.ATTEMPTS: one of REASONS}."""
-    # BEGIN exercise 5.6 (about 5 lines): run the attempts, read the errors, choose
+    # BEGIN exercise 5.3 (about 5 lines): run the attempts, read the errors, choose
     return {
         "inline the product": REASONS[1],
         "inline the bias": REASONS[3],
         "decompose, then inline": REASONS[0],
     }
-    # END exercise 5.6
+    # END exercise 5.3
 
 
 def forced_error(c: np.ndarray, k: int) -> np.ndarray:
     """Return what `given.forced` gives minus what it should give, for a bias `c` of any shape and sums of `k` steps."""
-    # BEGIN exercise 5.7 (1 line): how often does it add the bias, and how often should it?
+    # BEGIN exercise 5.4 (1 line): how often does it add the bias, and how often should it?
     return (k - 1) * c
-    # END exercise 5.7
+    # END exercise 5.4
 
 
 def blind_test() -> tuple[tuple[int, int, int], list[np.ndarray]]:
@@ -124,12 +124,12 @@ def blind_test() -> tuple[tuple[int, int, int], list[np.ndarray]]:
     All sizes are 1 or more. A is int8 of shape (m, k), B is int8 of shape (n, k), C is int32 of shape (m, n) without a
     zero.
     """
-    # BEGIN exercise 5.8 (about 4 lines): a test on which the wrong program is right
+    # BEGIN exercise 5.5 (about 4 lines): a test on which the wrong program is right
     m, n, k = 2, 3, 1
     random = np.random.default_rng(0)
     a, b = (random.integers(-128, 128, shape, dtype=np.int8) for shape in ((m, k), (n, k)))
     return (m, n, k), [a, b, np.full((m, n), 7, np.int32)]
-    # END exercise 5.8
+    # END exercise 5.5
 
 
 # --- the sums of a matrix's rows ------------------------------------------------------------------
@@ -143,11 +143,11 @@ def partial_sums(sch: Schedule) -> SBlockRV:
     Partial sum l of a row adds its columns l, l + LANES, l + 2 * LANES and so on. The buffer of the partial sums has
     the shape (rows, LANES). The number of columns is a multiple of LANES.
     """
-    # BEGIN exercise 5.10 (about 3 lines): split off the loop over the lanes, then rfactor
+    # BEGIN exercise 5.6 (about 3 lines): split off the loop over the lanes, then rfactor
     _i, k = sch.get_loops("total")
     _group, lane = sch.split(k, [None, LANES])
     return sch.rfactor(lane, factor_axis=1)
-    # END exercise 5.10
+    # END exercise 5.6
 
 
 def zeros_at_a_time() -> dict[str, int]:
@@ -156,9 +156,9 @@ def zeros_at_a_time() -> dict[str, int]:
     The keys are the names of the four loops, from outside to inside. 0 stands for a loop that `decompose_reduction`
     refuses.
     """
-    # BEGIN exercise 5.11 (about 1 line): a number for each loop
+    # BEGIN exercise 5.7 (about 1 line): a number for each loop
     return {"i_0": 10, "k_0": 5, "i_1": 0, "k_1": 0}
-    # END exercise 5.11
+    # END exercise 5.7
 
 
 # --- NT_matmul, fast ------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     lanes, members = largest_divisor(k, lanes_of(func, target)), rows_at_a_time(func, target)
     sch = Schedule(func)
     product = sch.get_sblock("NT_matmul")
-    # BEGIN exercise 5.13 (about 15 lines): any primitives that reach the goal
+    # BEGIN exercise 5.8 (about 15 lines): any primitives that reach the goal
     *rows, j, k_loop = sch.get_loops(product)
     _, lane = sch.split(k_loop, [None, lanes])
     partial = sch.rfactor(lane, factor_axis=len(rows) + 1)
@@ -190,7 +190,7 @@ def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     sch.parallel(group)
     sch.decompose_reduction(product, lane)
     sch.decompose_reduction(partial, chunk)
-    # END exercise 5.13
+    # END exercise 5.8
     return sch.mod["main"]
 
 
@@ -208,7 +208,7 @@ def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     pack_rows(sch, product, tile)
     *around, j, k = sch.get_loops(product)
     row = around.pop(tile.row_axis)
-    # BEGIN exercise 5.14 (about 12 lines): any primitives that reach the goal
+    # BEGIN exercise 5.9 (about 12 lines): any primitives that reach the goal
     row_tile, vector, lane = sch.split(row, [None, tile.vectors, tile.lanes])
     block_n, columns, column = sch.split(j, [None, tile.block_n // tile.columns, tile.columns])
     block_k, steps, step = sch.split(k, [None, *split_steps(tile)])
@@ -219,7 +219,7 @@ def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         sch.unroll(loop)
     sch.parallel(block_n)
     sch.decompose_reduction(product, block_k)
-    # END exercise 5.14
+    # END exercise 5.9
     vectorize_copies(sch, packed, result, tile)
     return sch.mod["main"]
 

@@ -1,9 +1,9 @@
-"""Another correct design for exercises 5.1 and 5.4.
+"""Another correct design for exercises 5.1 and 5.2.
 
 **5.1, splits from a list.** Loops are data, so one comprehension does both splits. This pays off when the number of
 dimensions is not known in advance.
 
-**5.4, from the consumer's side.** The reference tiles the product and moves the bias under it. You can also tile the
+**5.2, from the consumer's side.** The reference tiles the product and moves the bias under it. You can also tile the
 *bias* and move the product under the bias, with `compute_at`. TVM then works out which sums a tile of the bias needs,
 and makes loops for them. If the consumer decides the tile, as when a pooling reads a convolution, this is the only way.
 The price: the loops of the product are new, so you have to fetch and schedule them again.

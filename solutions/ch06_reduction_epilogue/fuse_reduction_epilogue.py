@@ -300,7 +300,7 @@ def lost_read() -> tirx.PrimFunc:
 
     It has blocks `matmul` and `bias`. Both primitives accept it and get the numbers right.
     """
-    # BEGIN exercise 6.8 (about 18 lines): a program whose epilogue adds something that the reduction reads, too
+    # BEGIN exercise 6.7 (about 18 lines): a program whose epilogue adds something that the reduction reads, too
 
     @T.prim_func(s_tir=True)
     def main(A: T.Buffer((4, 4), "int32"), D: T.Buffer((4, 4), "int32")):
@@ -317,4 +317,4 @@ def lost_read() -> tirx.PrimFunc:
                 D[vi, vj] = temp[vi, vj] + A[vi, vj]
 
     return main
-    # END exercise 6.8
+    # END exercise 6.7

@@ -21,13 +21,13 @@ def bind_elementwise(sch: Schedule, block: SBlockRV, threads: int, vector: int) 
     Each thread computes `vector` neighbouring elements, with vector loads and stores. Neighbouring threads have
     neighbouring vectors. Every element is computed, also if their number is not a multiple of threads * vector.
     """
-    # BEGIN exercise 8.2 (about 5 lines): one loop of all, then blocks, threads and lanes
+    # BEGIN exercise 8.1 (about 5 lines): one loop of all, then blocks, threads and lanes
     loop = sch.fuse(*sch.get_loops(block))
     grid, thread, lane = sch.split(loop, [None, threads, vector])
     sch.bind(grid, "blockIdx.x")
     sch.bind(thread, "threadIdx.x")
     sch.vectorize(lane)
-    # END exercise 8.2
+    # END exercise 8.1
 
 
 def bytes_loaded(m: int, n: int, k: int, tile: ThreadTile, item_bytes: int) -> dict[str, int]:
@@ -36,14 +36,14 @@ def bytes_loaded(m: int, n: int, k: int, tile: ThreadTile, item_bytes: int) -> d
     naive: each thread computes one element of D and loads everything that it needs. tiled: each block loads every
     element of A and B that its tile needs once, into shared memory. m, n and k are multiples of the tile's sizes.
     """
-    # BEGIN exercise 8.3 (about 3 lines): two formulas
+    # BEGIN exercise 8.2 (about 3 lines): two formulas
     naive = m * n * 2 * k
     blocks = (m // tile.block_m) * (n // tile.block_n)
     return {
         "naive": naive * item_bytes,
         "tiled": blocks * (tile.block_m + tile.block_n) * k * item_bytes,
     }
-    # END exercise 8.3
+    # END exercise 8.2
 
 
 def schedule_within_limits(sch: Schedule, block: SBlockRV) -> None:
@@ -53,7 +53,7 @@ def schedule_within_limits(sch: Schedule, block: SBlockRV) -> None:
     and D are float32. The check schedules m, n, k = 64, 128, 64 and other multiples of 64; its limits are for
     64, 128, 64. Any primitives, and any number of calls.
     """
-    # BEGIN exercise 8.4 (about 35 lines): blocks, threads, and where A, B and the sums are kept
+    # BEGIN exercise 8.3 (about 35 lines): blocks, threads, and where A, B and the sums are kept
     own = 4
     stored = sch.cache_write(block, 0, "local")
     i, j, k = sch.get_loops(block)
@@ -80,7 +80,7 @@ def schedule_within_limits(sch: Schedule, block: SBlockRV) -> None:
         sch.bind(x, "threadIdx.x")
         sch.vectorize(lane)
         sch.storage_align(copy, 0, axis=-2, factor=16, offset=2)
-    # END exercise 8.4
+    # END exercise 8.3
 
 
 def occupancy(used: Resources, threads: int, arch: str) -> float:
@@ -91,7 +91,7 @@ def occupancy(used: Resources, threads: int, arch: str) -> float:
     that get some is rounded down to a multiple of `warp_portion`; `shared_bytes`, which a block gets in portions of
     `shared_portion`, after `shared_reserved` is added. The smallest number counts.
     """
-    # BEGIN exercise 8.8 (about 10 lines): how many blocks does each limit allow?
+    # BEGIN exercise 8.4 (about 10 lines): how many blocks does each limit allow?
     limit = LIMITS[arch]
     warps = math.ceil(threads / WARP)
     registers = math.ceil(used.registers * WARP / limit.register_portion) * limit.register_portion
@@ -105,7 +105,7 @@ def occupancy(used: Resources, threads: int, arch: str) -> float:
         limit.shared_bytes // max(shared, 1),
     )
     return blocks * warps * WARP / limit.threads
-    # END exercise 8.8
+    # END exercise 8.4
 
 
 def best_tile(compiled: Sequence[tuple[ThreadTile, Resources]], arch: str) -> ThreadTile:
@@ -115,7 +115,7 @@ def best_tile(compiled: Sequence[tuple[ThreadTile, Resources]], arch: str) -> Th
     registers. Among equals, the higher occupancy wins. Raises ValueError if none is sound.
     """
 
-    # BEGIN exercise 8.9 (about 10 lines): what disqualifies a tile, and what does it load?
+    # BEGIN exercise 8.5 (about 10 lines): what disqualifies a tile, and what does it load?
     def fits(tile: ThreadTile, used: Resources) -> bool:
         spilled = used.spill_store_bytes + used.spill_load_bytes
         small = used.shared_bytes <= STATIC_SHARED_BYTES and math.prod(tile.threads) <= 1024
@@ -129,7 +129,7 @@ def best_tile(compiled: Sequence[tuple[ThreadTile, Resources]], arch: str) -> Th
     if not sound:
         raise ValueError("No tile is sound: each spills or does not fit a multiprocessor.")
     return min(sound, key=lambda pair: cost(*pair))[0]
-    # END exercise 8.9
+    # END exercise 8.5
 
 
 def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
@@ -151,7 +151,7 @@ def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
         T.func_attr({"global_symbol": "main", "tirx.noalias": True})
         partial = T.sblock_alloc_buffer((WARP,), "float32", scope="local")
         total = T.sblock_alloc_buffer((1,), "float32", scope="local")
-        # BEGIN exercise 8.10 (about 20 lines): the bias must be in the result once
+        # BEGIN exercise 8.6 (about 20 lines): the bias must be in the result once
         for column in T.thread_binding(n, thread="blockIdx.x"):
             for lane in T.thread_binding(WARP, thread="threadIdx.x"):
                 with T.sblock("start"):
@@ -169,7 +169,7 @@ def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
                     j = T.axis.spatial(n, column)
                     T.where(lane == 0)
                     D[0, j] = total[0] + C[j]
-        # END exercise 8.10
+        # END exercise 8.6
 
     return main
 
@@ -185,7 +185,7 @@ def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     def desc(bias: T.handle, sums: T.handle) -> None:
         C = T.match_buffer(bias, (16,), "float32", align=64, offset_factor=1, scope="global")
         S = wmma.tile(sums, "float32", wmma.SUM_SCOPE)
-        # BEGIN exercise 8.11 (about 7 lines): what the init of the fused matmul does, for one tile
+        # BEGIN exercise 8.7 (about 7 lines): what the init of the fused matmul does, for one tile
         with T.sblock("root"):
             T.reads(C[0:16])
             T.writes(S[0:16, 0:16])
@@ -193,13 +193,13 @@ def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                 with T.sblock("init"):
                     vi, vj = T.axis.remap("SS", [i, j])
                     S[vi, vj] = C[vj]
-        # END exercise 8.11
+        # END exercise 8.7
 
     @T.prim_func(s_tir=True)
     def impl(bias: T.handle, sums: T.handle) -> None:
         C = T.match_buffer(bias, (16,), "float32", align=64, offset_factor=1, scope="global")
         S = wmma.tile(sums, "float32", wmma.SUM_SCOPE, strided=True)
-        # BEGIN exercise 8.11 (about 7 lines): the same reads and writes, and one call
+        # BEGIN exercise 8.7 (about 7 lines): the same reads and writes, and one call
         with T.sblock("root"):
             T.reads(C[0:16])
             T.writes(S[0:16, 0:16])
@@ -212,7 +212,7 @@ def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                     source_code=wmma.START_FROM_ROW,
                 )
             )
-        # END exercise 8.11
+        # END exercise 8.7
 
     return desc, impl
 

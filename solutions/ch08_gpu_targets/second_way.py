@@ -1,13 +1,13 @@
-"""Another correct design for exercises 8.4, 8.8 and 8.11.
+"""Another correct design for exercises 8.3, 8.4 and 8.7.
 
-**8.4, one warp per block.** The reference has blocks of 64 threads. This one has blocks of 32, each with 4 × 8 sums in
+**8.3, one warp per block.** The reference has blocks of 64 threads. This one has blocks of 32, each with 4 × 8 sums in
 its registers. It requests as few bytes. No thread waits for another warp, and each thread has more independent
 additions, but a multiprocessor needs twice as many blocks to be as full.
 
-**8.8, by trying.** This one adds blocks until a limit is reached, as the hardware does. A fifth limit would be easy
+**8.4, by trying.** This one adds blocks until a limit is reached, as the hardware does. A fifth limit would be easy
 to add. It takes up to 32 steps where the reference takes one division.
 
-**8.11, through shared memory.** The reference loads a fragment whose 16 rows are the same 16 biases: rows that are 0
+**8.7, through shared memory.** The reference loads a fragment whose 16 rows are the same 16 biases: rows that are 0
 elements apart. The documentation asks for a distance that is a multiple of 16 bytes, and 0 is one, but it does not
 mention this use. NVRTC 13.5 compiles it to one load per pair of biases. This design does not rely on it. It writes 16
 rows of biases to shared memory and loads those. That costs 1 KiB per warp, and two more synchronizations within the

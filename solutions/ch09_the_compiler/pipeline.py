@@ -79,7 +79,7 @@ def graph_and_lower(target: Target) -> list[Pass]:
     In the resulting module, Relax functions call kernels only, each residual sum is part of the kernel of its norm, no
     kernel transposes a weight, and every function is called.
     """
-    # BEGIN exercise 9.3 (about 10 lines): the same passes, in an order in which each finds what it looks for
+    # BEGIN exercise 9.2 (about 10 lines): the same passes, in an order in which each finds what it looks for
     return [
         ch4.FuseAddRMSNorm(target),
         ch3.FuseTransposeMatmul(),
@@ -92,7 +92,7 @@ def graph_and_lower(target: Target) -> list[Pass]:
         transform.FuseTIR(),
         transform.DeadCodeElimination(),
     ]
-    # END exercise 9.3
+    # END exercise 9.2
 
 
 # --- schedule: fast kernels -----------------------------------------------------------------------
@@ -104,7 +104,7 @@ def fuse_its_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Fuses functions of two blocks: a reduction, and a block behind it that is not one. Returns `func` itself for all
     others, because a kernel of more blocks has a schedule that needs them, and wherever chapter 7 refuses.
     """
-    # BEGIN exercise 9.4 (about 10 lines): find the two blocks, let chapter 7 decide
+    # BEGIN exercise 9.3 (about 10 lines): find the two blocks, let chapter 7 decide
     sch = Schedule(func)
     blocks = sch.get_child_blocks(sch.get_sblock("root"))
     if len(blocks) != 2 or not is_reduction(sch.get(blocks[0])) or is_reduction(sch.get(blocks[1])):
@@ -114,7 +114,7 @@ def fuse_its_epilogue(func: tirx.PrimFunc) -> tirx.PrimFunc:
     except ScheduleError:
         return func
     return sch.mod["main"]
-    # END exercise 9.4
+    # END exercise 9.3
 
 
 def FuseEpilogues() -> Pass:
@@ -128,7 +128,7 @@ def schedule_product(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     Takes functions whose first block is an NT_matmul that chapter 5 can schedule, alone or with blocks behind it. These
     are inlined into the last one, which must read of the sums only the one with the index that it writes.
     """
-    # BEGIN exercise 9.5 (about 14 lines): a product first, one block behind it, which reads only its own sum
+    # BEGIN exercise 9.4 (about 14 lines): a product first, one block behind it, which reads only its own sum
     if not has_product(func):
         return func
     sch = Schedule(func)
@@ -143,7 +143,7 @@ def schedule_product(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     if behind and not reads_only_its_own(sch.get(behind[-1]), sums):
         return func
     return tiled(sch.mod["main"], target).with_attr("tirx.is_scheduled", True)
-    # END exercise 9.5
+    # END exercise 9.4
 
 
 def ScheduleMatmuls(target: Target) -> Pass:
@@ -219,7 +219,7 @@ def fusion_pipeline(target: Target | None = None, **facts) -> Pass:
     arguments of `phases`. The module that is given stays as it is.
     """
 
-    # BEGIN exercise 9.8 (about 8 lines): one module_pass around a Sequential of all phases
+    # BEGIN exercise 9.5 (about 8 lines): one module_pass around a Sequential of all phases
     @tvm.transform.module_pass(opt_level=0, name="fusion_by_hand")
     def pipeline(mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
         inside = target or Target.current(allow_none=False)
@@ -228,7 +228,7 @@ def fusion_pipeline(target: Target | None = None, **facts) -> Pass:
             return tvm.transform.Sequential(passes)(mod)
 
     return pipeline
-    # END exercise 9.8
+    # END exercise 9.5
 
 
 # --- what an order costs, and what the whole is worth ---------------------------------------------
@@ -249,7 +249,7 @@ def consequences() -> dict[str, str]:
     The values: "same", nothing changes; "slower", more kernels are launched; "more memory", as many kernels, and more
     bytes are allocated; "fails", it does not compile. A decode step is compiled for "llvm"; for "cuda" a prefill too.
     """
-    # BEGIN exercise 9.9 (about 8 lines): one word for each move
+    # BEGIN exercise 9.6 (about 8 lines): one word for each move
     return {
         "FuseTransposeMatmul after LegalizeOps": "slower",
         "FuseAddRMSNorm after FuseTransposeMatmul": "same",
@@ -258,7 +258,7 @@ def consequences() -> dict[str, str]:
         "ToNonDataflow before FuseTransposeMatmul": "slower",
         "FuseEpilogues before ApplyDefaultSchedule, for cuda": "fails",
     }
-    # END exercise 9.9
+    # END exercise 9.6
 
 
 def launches_a_step(num_layers: int) -> dict[str, int]:
@@ -267,9 +267,9 @@ def launches_a_step(num_layers: int) -> dict[str, int]:
     Both pipelines compile for "llvm". "default" is TVM's own, in which each operator is a kernel; "ours" is
     fusion_by_hand. A reshape launches nothing in either: it becomes a view.
     """
-    # BEGIN exercise 9.10 (1 line): kernels per layer, and those before and after the layers
+    # BEGIN exercise 9.7 (1 line): kernels per layer, and those before and after the layers
     return {"default": 20 * num_layers + 3, "ours": 12 * num_layers + 2}
-    # END exercise 9.10
+    # END exercise 9.7
 
 
 def slips_through(mod: tvm.IRModule) -> tvm.IRModule:
@@ -279,7 +279,7 @@ def slips_through(mod: tvm.IRModule) -> tvm.IRModule:
     and any weights, and some logit is wrong by more than a tenth of the largest. The module given stays as it is.
     """
 
-    # BEGIN exercise 9.11 (about 10 lines): what can you do to all logits so that the largest stays the largest?
+    # BEGIN exercise 9.8 (about 10 lines): what can you do to all logits so that the largest stays the largest?
     @mutator
     class TwiceTheLogits(PyExprMutator):
         def visit_call_(self, call: relax.Call) -> relax.Expr:
@@ -293,4 +293,4 @@ def slips_through(mod: tvm.IRModule) -> tvm.IRModule:
         if isinstance(func, relax.Function):
             result[gvar] = TwiceTheLogits(mod).visit_expr(func)
     return result
-    # END exercise 9.11
+    # END exercise 9.8

@@ -1,11 +1,11 @@
-"""Another correct design for exercises 9.4 and 9.8.
+"""Another correct design for exercises 9.3 and 9.5.
 
-**9.4, by asking the schedule.** The reference looks at the number of blocks and their order. This one asks which block
+**9.3, by asking the schedule.** The reference looks at the number of blocks and their order. This one asks which block
 reads the result of the reduction, and which block writes the output of the kernel, and fuses if they are the same. That
 says more directly what an epilogue is, and the order of the blocks does not matter. The price is a second question:
 are there other blocks? A kernel of more blocks must stay whole for the schedule that knows it.
 
-**9.8, one pass per phase.** Each phase becomes a Sequential with its own name. A trace then shows five entries, each of
+**9.5, one pass per phase.** Each phase becomes a Sequential with its own name. A trace then shows five entries, each of
 which opens into its passes, and a phase can be run alone. The price: a report that lists all passes has to flatten
 them again.
 """

@@ -1,6 +1,6 @@
-"""Another correct design for exercise 10.4.
+"""Another correct design for exercise 10.3.
 
-**10.4: generate all code first.** The reference stops at the first rule whose code uses tensor cores. This design
+**10.3: generate all code first.** The reference stops at the first rule whose code uses tensor cores. This design
 generates the code of all rules and then chooses. From that, a table of rules and instructions is easy to print. The
 price: it compiles kernels that it does not need.
 """

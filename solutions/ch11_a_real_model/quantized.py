@@ -33,7 +33,7 @@ def telling_blocks() -> dict[str, np.ndarray]:
     A block is uint8 (20,). The other two readers give its correct weights, which are finite.
     """
 
-    # BEGIN exercise 11.2 (about 8 lines): which codes and which minimum does each reader get wrong?
+    # BEGIN exercise 11.1 (about 8 lines): which codes and which minimum does each reader get wrong?
     def block(low: int, high: int, minimum: float) -> np.ndarray:
         numbers = np.array([1, minimum], "<f2").view("uint8")
         return np.concatenate([numbers, np.full(16, low | high << 4, "uint8")])
@@ -43,7 +43,7 @@ def telling_blocks() -> dict[str, np.ndarray]:
         "minimum": block(low=3, high=3, minimum=5),
         "sign": block(low=9, high=9, minimum=0),
     }
-    # END exercise 11.2
+    # END exercise 11.1
 
 
 def predicted_decode() -> dict[str, int]:
@@ -51,9 +51,9 @@ def predicted_decode() -> dict[str, int]:
 
     Keys: "float16" and "file", megabytes (10^6 bytes), rounded to the nearest; "tokens", rounded down.
     """
-    # BEGIN exercise 11.3 (about 1 line): which matrices does one token read, and how many bytes has a weight?
+    # BEGIN exercise 11.2 (about 1 line): which matrices does one token read, and how many bytes has a weight?
     return {"float16": 2069, "file": 599, "tokens": 66}
-    # END exercise 11.3
+    # END exercise 11.2
 
 
 # --- one kernel for both --------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def fusible(
     no other argument. If one user of a matrix cannot unpack it, none of its users is in the result, because the floats
     must be in memory anyway. No call between the two calls may write to a tensor.
     """
-    # BEGIN exercise 11.5 (about 20 lines): in order, what is unpacked and who reads it; then who else uses it
+    # BEGIN exercise 11.3 (about 20 lines): in order, what is unpacked and who reads it; then who else uses it
     ready: dict[relax.Var, Call] = {}  # unpacked, and nothing has been written since
     unpacked: dict[relax.Var, Call] = {}
     readers: dict[relax.Var, dict[relax.Var, Call]] = {}
@@ -104,7 +104,7 @@ def fusible(
         if set(found) == set(users[matrix])
         for call in found.values()
     }
-    # END exercise 11.5
+    # END exercise 11.3
 
 
 def unpacks_and_multiplies(unpack: tirx.PrimFunc, product: tirx.PrimFunc) -> tirx.PrimFunc | None:
@@ -146,7 +146,7 @@ def multiply_codes(tile: Tile) -> None:
     They fill `tile.sums`, float32 (rows of x, lanes), with what `given.multiply_one_by_one` computes. The codes stay
     integers: those of a group are multiplied by the integers of x, and the sum becomes a float once per group.
     """
-    # BEGIN exercise 11.7 (about 22 lines): group by group, a vector of codes against four integers of each row of x
+    # BEGIN exercise 11.4 (about 22 lines): group by group, a vector of codes against four integers of each row of x
     form, floats = tile.form, f"float32x{tile.form.lanes}"
     spread = functools.partial(T.broadcast, lanes=form.lanes)
     for one in range(len(tile.rows)):
@@ -169,7 +169,7 @@ def multiply_codes(tile: Tile) -> None:
                 minima = T.cast(tile.scales[tile.panel, group, 1, tile.every], floats)
                 new = new + minima * spread(tile.totals[row, group])
             I.buffer_store(tile.sums, new, [one, tile.every])
-    # END exercise 11.7
+    # END exercise 11.4
 
 
 def kept_in_8_bits() -> set[str]:
@@ -177,6 +177,6 @@ def kept_in_8_bits() -> set[str]:
 
     Together the chosen kinds may add at most `given.BUDGET` megabytes per token.
     """
-    # BEGIN exercise 11.8 (about 1 line): where does a megabyte buy most?
+    # BEGIN exercise 11.5 (about 1 line): where does a megabyte buy most?
     return {"attn_q", "attn_k", "attn_v", "attn_output"}
-    # END exercise 11.8
+    # END exercise 11.5

@@ -1,11 +1,11 @@
-"""Another correct design for exercises 11.5 and 11.8.
+"""Another correct design for exercises 11.3 and 11.5.
 
-**11.5, users first.** The reference goes through the block once and remembers what is unpacked. This version takes one
+**11.3, users first.** The reference goes through the block once and remembers what is unpacked. This version takes one
 unpacked matrix at a time and looks at its users. Each user must be a kernel call of this block that `serves` accepts,
 with no write between the two calls. Each condition is one line of code. The price is time: for every user, the code
 looks again at all bindings between the matrix and that user.
 
-**11.8, computed.** The reference is a choice made by hand from the table. This version tries every set of kinds. It
+**11.5, computed.** The reference is a choice made by hand from the table. This version tries every set of kinds. It
 stays right if the perplexities are measured again, but it does not explain why a set is the best.
 """
 

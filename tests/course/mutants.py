@@ -1,7 +1,7 @@
 """Mutation tests of the checks: small faults in each exercise's reference region, which its checks must notice.
 
     python -m tests.course.mutants                 run every exercise: hours, so a workflow does it every week
-    python -m tests.course.mutants 3 4.2           run these chapters and exercises
+    python -m tests.course.mutants 3 4.1           run these chapters and exercises
     python -m tests.course.mutants 3.2 --list      show the mutants, and which are recorded as equivalent; run nothing
 
 A mutant is the reference with one fault in one region: a conjunct, a disjunct or a filter dropped; a comparison or a

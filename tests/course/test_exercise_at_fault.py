@@ -40,7 +40,7 @@ def last_outcome(examiner, answer):
 
 
 @pytest.mark.parametrize(
-    ("exercise_id", "replaced", "waits"), [("1.3", BYTES_WRONG, "1.2"), ("5.4", TILE_WRONG, "5.1")]
+    ("exercise_id", "replaced", "waits"), [("1.3", BYTES_WRONG, "1.2"), ("5.2", TILE_WRONG, "5.1")]
 )
 def test_an_exercise_waits_for_what_it_uses(last_outcome, exercise_id, replaced, waits):
     assert last_outcome(waits, replaced).state == "failed"

@@ -29,26 +29,26 @@ FAR = "127.0.0.1:1"  # nothing listens there
 def solved(course):
     """The course with one exercise of chapter 8 solved, and everything else as at the start."""
     home = chapter(8)
-    text = with_reference(stub_text(home), home, {"8.2"})
+    text = with_reference(stub_text(home), home, {"8.1"})
     course.file(home).write_text(text, encoding="utf-8")
     return course
 
 
 @pytest.mark.skipif(GPU, reason="this machine has a GPU")
 def test_without_a_gpu_one_sentence_says_so_and_the_check_is_as_ever(solved):
-    done = solved.learner("check", "8.2", "--device", "cuda")
+    done = solved.learner("check", "8.1", "--device", "cuda")
     said = done.stdout.splitlines()
     assert re.match(r"There is no CUDA device here: .* Checking without a device\.", said[1])
-    without = solved.learner("check", "8.2")
+    without = solved.learner("check", "8.1")
     assert said[2:] == without.stdout.splitlines()[1:] and done.returncode == without.returncode
-    done = solved.learner("bench", "8.2")
+    done = solved.learner("bench", "8.1")
     assert done.returncode == 2 and "There is no CUDA device here" in done.stdout
     assert len(done.stdout.splitlines()) == 1 and not done.stderr
 
 
 @needs_vulkan
 def test_one_exercise_runs_on_a_device_alone(solved):
-    done = solved.learner("check", "8.2", "--device", "vulkan")
+    done = solved.learner("check", "8.1", "--device", "vulkan")
     assert "✓ right on vulkan:0" in done.stdout and done.returncode == 0, done.stdout
     assert "0.0001 is allowed" in done.stdout and "PyTorch: it cannot" in done.stdout
     for name in ("yours", "the reference"):
@@ -58,20 +58,20 @@ def test_one_exercise_runs_on_a_device_alone(solved):
 
 @needs_vulkan
 def test_a_bench_measures_one_exercise(solved):
-    done = solved.learner("bench", "8.2", "--device", "vulkan", "--quick")
+    done = solved.learner("bench", "8.1", "--device", "vulkan", "--quick")
     assert done.returncode == 0 and re.search(r"^yours +[\d.]+ ", done.stdout, re.MULTILINE)
-    done = solved.learner("bench", "8.4", "--device", "vulkan", "--quick")
+    done = solved.learner("bench", "8.3", "--device", "vulkan", "--quick")
     assert done.returncode == 0 and "still to be written: this is the reference's" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["check", "8.2", "--device", "gpu"], "'gpu' is not a device; write cuda, metal or vulkan"),
-        (["check", "8.2", "--remote", "laptop"], "--remote laptop is no address"),
-        (["check", "8.2", "--remote", FAR], f"Nothing answers at {FAR}"),
-        (["bench", "8.2", "--remote", FAR], f"Nothing answers at {FAR}"),
-        (["bench", "8.3"], "Exercise 8.3 has no kernel to measure; 8.2, 8.4, 8.10"),
+        (["check", "8.1", "--device", "gpu"], "'gpu' is not a device; write cuda, metal or vulkan"),
+        (["check", "8.1", "--remote", "laptop"], "--remote laptop is no address"),
+        (["check", "8.1", "--remote", FAR], f"Nothing answers at {FAR}"),
+        (["bench", "8.1", "--remote", FAR], f"Nothing answers at {FAR}"),
+        (["bench", "8.2"], "Exercise 8.2 has no kernel to measure; 8.1, 8.3, 8.6"),
         (["bench", "8", "--device", "cuda"], "measure one exercise, as in"),
         (["serve-device", "--port", "0"], "'0' is not a port"),
     ],
@@ -85,7 +85,7 @@ def test_a_wrong_call_is_one_sentence(course, arguments, says):
 
 def test_a_device_for_exercises_without_a_kernel(course):
     said = course.learner("check", "0.1", "--device", "vulkan").stdout
-    assert "--device changes nothing here: only 8.2, 8.4, 8.10, 8.11 have a kernel" in said
+    assert "--device changes nothing here: only 8.1, 8.3, 8.6, 8.7 have a kernel" in said
 
 
 # --- a device elsewhere ---------------------------------------------------------------------------
@@ -96,18 +96,18 @@ def test_a_check_and_a_bench_on_a_device_elsewhere(solved):
     with served() as server:
         for command in ("check", "bench"):
             arguments = ["--device", "llvm", "--remote", server.address]
-            done = solved.learner(command, "8.2", *arguments)
+            done = solved.learner(command, "8.1", *arguments)
             assert done.returncode == 0, done.stdout + done.stderr
             where = server.address.partition("/")[0]
             assert f"✓ right on llvm:0 (at {where})" in done.stdout
             assert "PyTorch: it is timed only on a GPU of this machine" in done.stdout
-        done = solved.learner("check", "8.2", "--remote", server.address + "x")
+        done = solved.learner("check", "8.1", "--remote", server.address + "x")
         assert done.returncode == 2 and "refuses the key 'boardx'" in done.stdout
 
 
 def _running(address: str, into: list, rounds: int) -> threading.Thread:
-    """Measure 8.2 of the reference there, in a thread; what is said goes into `into`."""
-    home, one = exercise("8.2")
+    """Measure 8.1 of the reference there, in a thread; what is said goes into `into`."""
+    home, one = exercise("8.1")
 
     def run() -> None:
         try:
@@ -164,7 +164,7 @@ def test_next_begins_where_it_is_told(course):
         "Beginning at chapter 8, although chapters 0 to 7 are not solved yet. The code is the reference's; an answer "
         "of yours takes its place once it passes its checks."
     )
-    assert rest.startswith("8.2 ") and "check 8.2" in rest
+    assert rest.startswith("8.1 ") and "check 8.1" in rest
     assert course.learner("next").stdout.startswith("0.1 ")
     assert course.learner("next", "0").stdout.startswith("0.1 ")
     done = course.learner("next", "99")

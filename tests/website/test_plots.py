@@ -25,7 +25,7 @@ def svg(figure) -> ET.Element:
     return ET.fromstring(found[0])
 
 
-SPEEDS = {4.3e12: "4.3 TB/s", 999.9e6: "1 GB/s", 999.4e6: "999 MB/s", 2.5e18: "2500 PB/s"}
+SPEEDS = {4.3e12: "4.2 TB/s", 999.9e6: "1 GB/s", 999.4e6: "999 MB/s", 2.5e18: "2500 PB/s"}
 SPEEDS |= {1: "1 B/s", 0: "0 B/s", 0.00012345: "123 µB/s", 1e-6: "1 µB/s"}
 
 

@@ -1,4 +1,4 @@
-"""`python -m chapters check [4 | 4.2 …]`: checks the learner's code and says what to do about what it finds."""
+"""`python -m chapters check [4 | 4.1 …]`: checks the learner's code and says what to do about what it finds."""
 
 from __future__ import annotations
 

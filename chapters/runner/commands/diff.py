@@ -1,4 +1,4 @@
-"""`python -m chapters diff 4.2 [--give-up]`: the reference beside the learner's answer, once that passes."""
+"""`python -m chapters diff 4.1 [--give-up]`: the reference beside the learner's answer, once that passes."""
 
 from __future__ import annotations
 

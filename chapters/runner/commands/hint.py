@@ -1,11 +1,11 @@
-"""`python -m chapters hint 4.2`: shows the next of an exercise's three hints, and those already shown."""
+"""`python -m chapters hint 4.1`: shows the next of an exercise's three hints, and those already shown."""
 
 from __future__ import annotations
 
 from chapters.runner import progress
 from chapters.runner.course import exercise as find
 
-HELP = "the next of three hints of an exercise (4.2)"
+HELP = "the next of three hints of an exercise (4.1)"
 
 
 def arguments(parser) -> None:

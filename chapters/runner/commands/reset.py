@@ -1,4 +1,4 @@
-"""`python -m chapters reset 4.2 | 4`: starts an exercise or a file anew, and keeps a copy of the file."""
+"""`python -m chapters reset 4.1 | 4`: starts an exercise or a file anew, and keeps a copy of the file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chapters.runner.learner_file import restore, stub_text, write
 from chapters.runner.regions import read_source
 from chapters.runner.terminal import relative
 
-HELP = "start an exercise (4.2) or a chapter's file (4) anew; keeps a copy"
+HELP = "start an exercise (4.1) or a chapter's file (4) anew; keeps a copy"
 
 
 def arguments(parser) -> None:

@@ -1,4 +1,4 @@
-"""`python -m chapters watch [4 | 4.2]`: checks again each time a file is saved, TVM staying imported in between."""
+"""`python -m chapters watch [4 | 4.1]`: checks again each time a file is saved, TVM staying imported in between."""
 
 from __future__ import annotations
 
