@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 YOURS, THE_REFERENCES = "yours", "the reference's"
-completed: dict[
-    Path, Path
-] = {}  # file with the reference's answers in it -> the learner's file that it was made of
+MADE_OF = "__made_of__"  # in a module with the reference's answers in it: the learner's file
 
 
 def _passed(number: int) -> list[str]:
@@ -85,9 +83,9 @@ def _import_completed(home: Chapter, name: str, passed: list[str]) -> ModuleType
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_bytes() != content:
         replace(path, content)
-    completed[path.resolve()] = home.stub
     spec = importlib.util.spec_from_file_location(name, path)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    setattr(module, MADE_OF, str(home.stub))
     try:
         spec.loader.exec_module(module)
     except BaseException:

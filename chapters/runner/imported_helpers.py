@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from chapters.runner.course import ROOT, chapters
-from chapters.runner.earlier import completed
+from chapters.runner.earlier import MADE_OF
 from chapters.runner.regions import file_digest
 
 PARTS = (
@@ -68,7 +68,7 @@ class LearnersFiles:
             file = getattr(module, "__file__", None)
             if name in self._before or name.startswith("answer_") or not isinstance(file, str):
                 continue
-            path = completed.get(Path(file).resolve(), Path(file).resolve())
+            path = Path(getattr(module, MADE_OF, file)).resolve()
             if path.suffix == ".py" and os.path.isabs(file) and self._is_learners(path):
                 found[name] = path
         return found

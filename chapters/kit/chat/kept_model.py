@@ -23,7 +23,6 @@ from chapters.child import ROOT
 from chapters.kit.chat.model_cache import UNFINISHED, sweep
 from chapters.kit.kept_files import cache_folder, hash_of
 from chapters.kit.machine import instruction_sets, versions
-from chapters.runner.earlier import completed
 
 # bytes that must be free beside what is kept: a decoder takes a few megabytes, for a moment twice
 ROOM = 64 << 20
@@ -133,7 +132,7 @@ def keep_entry(folder: Path, fill: Callable[[Path], dict], nbytes: int = 0) -> N
 
 def _files() -> list[str]:
     """The files of the course that this process has imported, or that they were made of, relative to its root."""
-    names = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    modules = list(sys.modules.values())
+    names = (getattr(one, "__made_of__", getattr(one, "__file__", None)) for one in modules)
     found = {Path(name).resolve() for name in names if name and os.path.isabs(name)}
-    found = {completed.get(path, path) for path in found}
     return sorted(path.relative_to(ROOT).as_posix() for path in found if path.is_relative_to(ROOT))
