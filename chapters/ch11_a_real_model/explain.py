@@ -17,7 +17,7 @@ from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.draw.table import Table
 from chapters.kit.machine import llvm_host
 from chapters.kit.quantized.dot_products import lanes_of
-from chapters.runner.earlier import whose
+from chapters.runner.earlier import whose, whose_answers
 
 STEPS = 30
 GIVEN = "given"
@@ -38,7 +38,7 @@ def explain(
     for name in sorted(seconds, key=seconds.get, reverse=True):
         made = by.get(name, GIVEN)
         exercise = exercise_of(made)
-        owner = f"{whose(int(exercise.split('.')[0]))} ({exercise})" if exercise else GIVEN
+        owner = f"{_owner(exercise)} ({exercise})" if exercise else GIVEN
         shares[owner] += seconds[name] / total
         rows.append((name, str(calls[name]), f"{seconds[name] / total:.1%}", made, owner))
     note = "; ".join(
@@ -46,6 +46,11 @@ def explain(
     )
     heads = ("kernel", "runs per token", "share of its time", "made by", "whose code")
     return Table(heads, rows, f"Of the time in kernels, {note}.")
+
+
+def _owner(exercise: str) -> str:
+    """Whose answer it is. exercise: a chapter's number, or exercises with commas between them."""
+    return whose_answers(exercise.split(", ")) if "." in exercise else whose(int(exercise))
 
 
 def step_times(model: ChatModel, token: int) -> tuple[dict[str, float], dict[str, int]]:

@@ -142,6 +142,12 @@ def whose(number: int) -> str:
     return f"{YOURS} but for {_and(others)}" if others else YOURS
 
 
+def whose_answers(exercises: Iterable[str]) -> str:
+    """Whose answers to these exercises `earlier` gives: YOURS, THE_REFERENCES or "partly yours"."""
+    own = {one in _passed(int(one.split(".")[0])) for one in exercises}
+    return {(True,): YOURS, (False,): THE_REFERENCES}.get(tuple(own), "partly yours")
+
+
 def whose_is_run(numbers: Iterable[int]) -> str:
     """One sentence on whose code is run."""
     found = {number: whose(number) for number in numbers}
