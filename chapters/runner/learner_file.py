@@ -279,25 +279,23 @@ def updated(chapter: Chapter) -> str:
 
 
 def what_became(chapter: Chapter, text: str) -> list[str]:
-    """A sentence for each answer in `text` that `updated` gives another number, or leaves out, and why."""
+    """Sentences on the answers in `text` that `updated` gives another number, or leaves out, and why."""
     fresh = stub_text(chapter)
     found, functions, mine = _same_functions(fresh, text), _functions(text), regions(text)
-    said = [f"{old} is {new} now." for new, old in found.items() if old != new]
-    for exercise in chapter.exercises:
-        if exercise.id not in found and _defines(text, exercise.name):
-            said.append(
-                f"What you wrote for {exercise.id} is only in the copy: its `# BEGIN exercise` line is gone."
-            )
+    moved = [f"{old} is {new}" for new, old in found.items() if old != new]
+    unmarked = [e.id for e in chapter.exercises if e.id not in found and _defines(text, e.name)]
+    given, gone = [], []
     for old, places in functions.items():
-        if old in found.values() or _is_todo(mine[old]):
-            continue
-        given = all(_defines(fresh, place.rpartition(".")[2]) for place in places)
-        now = (
-            "it is no exercise any more, and its code is given"
-            if given
-            else ("its function is gone, or has another name now")
-        )
-        said.append(f"What you wrote for {old} is only in the copy: {now}.")
+        if old not in found.values() and not _is_todo(mine[old]):
+            names = [place.rpartition(".")[2] for place in places]
+            (given if all(_defines(fresh, name) for name in names) else gone).append(old)
+    said = [f"New numbers: {', '.join(moved)}."] if moved else []
+    for left_out, why in (
+        (unmarked, "the line `# BEGIN exercise` is gone"),
+        (given, "no exercise any more, and the code is given"),
+        (gone, "the function is not in this file any more"),
+    ):
+        said += [f"Only in the copy ({why}): {', '.join(left_out)}."] if left_out else []
     return said
 
 

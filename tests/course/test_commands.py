@@ -186,7 +186,10 @@ def test_update_loses_no_answer(course):
     lines = [line for line in mine.splitlines(keepends=True) if "exercise 0.1" not in line]
     course.text = mine = "".join(lines)
     said = course.learner("update", "0").stdout
-    assert "What you wrote for 0.1 is only in the copy" in said and mine in course.kept()
+    assert (
+        "Only in the copy (the line `# BEGIN exercise` is gone): 0.1." in said
+        and mine in course.kept()
+    )
     course.text = mine = course.text.replace("    # END exercise 0.2\n", "", 1)
     result = course.learner("update", "0")
     assert result.returncode == 2 and course.text == mine
@@ -202,8 +205,8 @@ def test_update_follows_an_exercise_that_has_a_new_number(course):
         text = text.replace(f"exercise {old}", f"exercise {new}")
     solution.write_text(text, encoding="utf-8")
     said = course.learner("update", "0").stdout
-    assert course.text == text and "only in the copy" not in said
-    assert said.splitlines()[-2:] == ["0.2 is 0.3 now.", "0.3 is 0.2 now."]
+    assert course.text == text and "Only in the copy" not in said
+    assert said.splitlines()[-1] == "New numbers: 0.2 is 0.3, 0.3 is 0.2."
 
 
 def test_update_says_which_exercise_is_given_now(course):
@@ -214,7 +217,7 @@ def test_update_says_which_exercise_is_given_now(course):
     lines = [line for line in text.splitlines(keepends=True) if "exercise 0.5" not in line]
     solution.write_text("".join(lines), encoding="utf-8")
     said = course.learner("update", "0").stdout
-    assert "for 0.5 is only in the copy: it is no exercise any more, and its code is given" in said
+    assert "Only in the copy (no exercise any more, and the code is given): 0.5." in said
     assert course.text == "".join(lines) and mine in course.kept()
 
 

@@ -319,7 +319,7 @@ def test_an_answer_in_a_function_with_another_name_is_told(course):
     said = course.learner("update", "0").stdout
     assert (
         "with your answers in it" in said
-        and "for 0.1 is only in the copy: its function is gone" in said
+        and "(the function is not in this file any more): 0.1." in said
     )
 
 
