@@ -177,4 +177,4 @@ def test_next_says_what_is_the_learners(course):
     said = course.learner("next", "1").stdout
     assert said.startswith("1.1 "), "all before it is solved"
     said = course.learner("next", "3").stdout
-    assert "chapters 1 and 2 are not solved yet. What it uses of chapter 1 is" in said
+    assert "chapters 1 and 2 are not solved yet. The code of chapter 0 is yours; the other" in said
