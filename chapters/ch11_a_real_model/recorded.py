@@ -26,7 +26,8 @@ def record() -> dict:
     """The conversation: per turn what was said, its tokens and their rate, and the memory after it, in bytes."""
     from chapters.ch11_a_real_model import chat as program
 
-    here = {"gguf": None, "device": None, "remote": None}  # the course's model, on this CPU
+    # the course's model, on this CPU, with every answer
+    here = {"gguf": None, "device": None, "remote": None, "without": "", "explain": False}
     options = {"context": 2048, "exact": False, "temperature": 0.0, "seed": 0}
     chat = program.start(SimpleNamespace(**here, **options))
     turns = []

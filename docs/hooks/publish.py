@@ -241,7 +241,7 @@ def facts(chapter) -> str:
         for path, words in list(PATH_NAMES.items())[:-1]
         if 0 < chapter.minutes_on(path) < chapter.minutes
     ]
-    minutes = f"{chapter.minutes} ({', '.join(shorter)})" if shorter else chapter.minutes
+    minutes = f"{chapter.minutes} minutes{f' ({joined})' if (joined := ', '.join(shorter)) else ''}"
     gpu = "no GPU needed" if chapter.gpu == "no" else f"GPU {chapter.gpu}"
     source = f"../../source/{_home(chapter)}/{chapter.file}.md"
     links = {} if chapter.is_capstone else {"Lab": "lab.md"}
@@ -249,7 +249,7 @@ def facts(chapter) -> str:
     buttons = " ".join(f"[{words}]({uri}){{ .md-button }}" for words, uri in links.items())
     return f"""<div class="facts" markdown>
 
-{minutes} minutes · {needed} · {gpu}
+{minutes} · {needed} · {gpu}
 {{ .facts-what }}
 
 {buttons}

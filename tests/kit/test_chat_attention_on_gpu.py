@@ -15,7 +15,7 @@ from tvm.target import Target
 from chapters.ch11_a_real_model.passes import phases
 from chapters.kit.chat.attention_on_gpu import THREADS, append_kernel, attention_kernel
 from chapters.kit.chat.cache_layout import rope_table
-from chapters.kit.chat.compiled import cache_dtype, with_coded_passes
+from chapters.kit.chat.compiled import cache_dtype, with_shared_tensors
 from chapters.kit.chat.model import chat_decoder
 from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.decoder.llama_config import LlamaConfig
@@ -176,9 +176,7 @@ def test_logits_of_a_decoder_for_a_gpu(tmp_path):
     file = read_gguf(llama.save(tmp_path / "model.gguf"))
     weights = Weights(file, read_config(file), lanes_of(DLIGHT_CUDA))
     mod, names = chat_decoder(weights, cache_dtype=cache_dtype(DLIGHT_CUDA, False), on_gpu=True)
-    passes = with_coded_passes(
-        phases(DLIGHT_CUDA, variable_bounds={"seq_len": WINDOW}), DLIGHT_CUDA, False
-    )
+    passes = with_shared_tensors(phases(DLIGHT_CUDA, variable_bounds={"seq_len": WINDOW}))
     at = [str(one.info.name) for one in passes].index("RewriteDataflowReshape")
     with DLIGHT_CUDA:
         mod = tvm.transform.Sequential(passes[:at])(mod)

@@ -19,7 +19,7 @@ from tvm.target import Target
 
 from chapters.ch11_a_real_model.passes import phases
 from chapters.kit.cases.guard_zones import QUICK_HERE
-from chapters.kit.chat.compiled import with_coded_passes
+from chapters.kit.chat.compiled import with_shared_tensors
 from chapters.kit.gpu import wgsl_on_vulkan
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.cuda_resources import resources
@@ -106,7 +106,7 @@ def layer(form: Form, rows: int | str, target: Target) -> tuple[tvm.IRModule, li
         "$": {"param_mode": "packed", "effect_mode": "none"},
     }
     mod, parameters = FeedForward(form).export_tvm(spec={"main": spec})
-    passes = with_coded_passes(phases(target, variable_bounds={"seq_len": 64}), target, False)
+    passes = with_shared_tensors(phases(target, variable_bounds={"seq_len": 64}))
     at = [str(one.info.name) for one in passes].index("RewriteDataflowReshape")
     with target:
         return tvm.transform.Sequential(passes[:at])(mod), [name for name, _ in parameters]
@@ -224,7 +224,7 @@ def test_each_target_has_its_own_pass():
         (DLIGHT_CUDA, "ScheduleCodedProductsOnGPU"),
         (WEBGPU, "ScheduleCodedProductsOnGPU"),
     ):
-        passes = [str(one.info.name) for one in with_coded_passes(phases(target), target, False)]
+        passes = [str(one.info.name) for one in with_shared_tensors(phases(target))]
         assert [one for one in passes if "CodedProducts" in one] == [name]
 
 

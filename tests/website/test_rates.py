@@ -22,6 +22,7 @@ from chapters.ch05_schedules_and_their_limits import bench as matmul_bench
 from chapters.ch09_the_compiler import bench as decoder_bench
 from chapters.ch11_a_real_model import bench_inputs, bench_kernels
 from chapters.ch11_a_real_model.bench_inputs import FIRST_PROMPT
+from chapters.ch12_combine_products import bench as projections_bench
 from chapters.kit.bench.gpu_results import least_bytes
 from chapters.kit.bench.results import FOLDER, load
 from chapters.kit.decoder.llama_config import LlamaConfig
@@ -120,6 +121,17 @@ def on_amx(m: dict, on: Machine) -> Iterator[Rate]:
         for name, time in seconds.items():
             work = 2 * int(rows) * m["n"] * m["k"]
             yield on.arithmetic(f"{name}, {rows} rows", work, time, 1, "bfloat16 on AMX")
+
+
+def projections(m: dict, on: Machine) -> Iterator[Rate]:
+    """ch12_projections: the query, the key and the value of a layer."""
+    for model, by_rows in m["models"].items():
+        k, widths = projections_bench.MODELS[model]
+        for rows, seconds in by_rows.items():
+            for name, time in seconds.items():
+                what, n = f"{model}, {rows} rows, {name}", sum(widths)
+                yield on.arithmetic(what, 2 * int(rows) * n * k, time, m["threads"])
+                yield on.moving(what, 4 * n * k, time, m["threads"])
 
 
 def weights(config: LlamaConfig) -> int:
@@ -266,6 +278,7 @@ RATES: dict[str, Callable[[dict, Machine | None], Iterable[Rate]]] = {
     "ch09_epilogues": epilogues,
     "ch11_chat": chat,
     "ch11_conversation": conversation,
+    "ch12_projections": projections,
     **{name: on_gpu(name) for name in ON_GPUS if load(name)},
 }
 

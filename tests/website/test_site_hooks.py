@@ -59,7 +59,17 @@ def chapter(tmp_path):
     (tmp_path / "solutions" / "ch02_name").mkdir(parents=True)
     (tmp_path / "solutions" / "ch02_name" / "file.py").write_text(SOLUTION, encoding="utf-8")
     exercise = Exercise("2.1", "write", 8, "Attach `it`", "attach", 2)
-    return Chapter(2, folder, "Name", 30, (), "no", "file.py", (exercise,), tmp_path)
+    return Chapter(
+        2,
+        folder,
+        "Name",
+        {"day": 0, "course": 22, "all": 22},
+        (),
+        "no",
+        "file.py",
+        (exercise,),
+        tmp_path,
+    )
 
 
 LESSON = (
@@ -236,7 +246,7 @@ def test_stamp_honours_source_date_epoch(hook, monkeypatch):
 def test_facts_stand_beneath_the_title(hook, chapter):
     publish = hook("publish")
     facts = publish.facts(chapter)
-    said = "30 minutes · needs no other chapter · no"
+    said = "30 minutes (22 for the course) · needs no other chapter · no"
     assert facts.startswith(f'<div class="facts" markdown>\n\n{said}')
     assert publish.beneath_title("# Title\n\nText\n", facts) == f"# Title\n\n{facts}\n\n\nText\n"
     assert publish.beneath_title("Text\n", facts).strip() == f"{facts}\n\nText"
