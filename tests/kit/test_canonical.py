@@ -6,7 +6,6 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from chapters.ch10_imported_models.check_graphs import LINEAR, STORED, product_of
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.relax_effects import calls_in
@@ -15,6 +14,7 @@ from chapters.kit.models.expand_powers import ExpandPowers
 from chapters.kit.models.keep_leading_dims import KeepLeadingDims
 from chapters.kit.models.recognize_patches import RecognizePatches
 from solutions.ch10_imported_models.imported_models import RecognizeLinear, canonicalize
+from tests.ch10.test_recognize_linear import LINEAR, STORED, product_of
 
 FILTERS = np.random.default_rng(3).standard_normal((5, 3, 2, 4)).astype("float32")
 MOVES = {  # name: (text, its operators afterwards, the same in NumPy)

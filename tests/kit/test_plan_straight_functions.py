@@ -8,11 +8,11 @@ import tvm
 from tvm import relax
 from tvm.target import Target
 
-from chapters.ch09_the_compiler.check_programs import Branches
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions, has_branch
 from chapters.runner.course import ROOT
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
+from tests.ch09.test_phases import Branches
 
 LLVM = Target("llvm")
 BY_TVM, BY_OURS = "tvm", "ours"
