@@ -68,7 +68,7 @@ class LearnersFiles:
             file = getattr(module, "__file__", None)
             if name in self._before or name.startswith("answer_") or not isinstance(file, str):
                 continue
-            path = Path(getattr(module, MADE_OF, file)).resolve()
+            path = Path(vars(module).get(MADE_OF, file)).resolve()
             if path.suffix == ".py" and os.path.isabs(file) and self._is_learners(path):
                 found[name] = path
         return found

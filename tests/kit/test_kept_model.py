@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -129,3 +130,15 @@ def test_a_file_of_the_course_that_changed_compiles_anew(folder, tmp_path, monke
 def test_the_files_are_those_that_take_part():
     assert "chapters/kit/chat/kept_model.py" in kept_model._files()
     assert sys.modules["numpy"].__file__ not in kept_model._files()
+
+
+def test_a_module_that_has_every_attribute_is_no_file_of_the_course(monkeypatch):
+    """As torch.ops is: it makes an object of any name that it is asked for."""
+
+    class Anything(ModuleType):
+        def __getattr__(self, name: str) -> object:
+            return object()
+
+    before = kept_model._files()
+    monkeypatch.setitem(sys.modules, "anything", Anything("anything"))
+    assert kept_model._files() == before

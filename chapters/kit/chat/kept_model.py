@@ -132,7 +132,7 @@ def keep_entry(folder: Path, fill: Callable[[Path], dict], nbytes: int = 0) -> N
 
 def _files() -> list[str]:
     """The files of the course that this process has imported, or that they were made of, relative to its root."""
-    modules = list(sys.modules.values())
-    names = (getattr(one, "__made_of__", getattr(one, "__file__", None)) for one in modules)
+    named = (vars(module) for module in list(sys.modules.values()) if hasattr(module, "__dict__"))
+    names = (one.get("__made_of__", one.get("__file__")) for one in named)
     found = {Path(name).resolve() for name in names if name and os.path.isabs(name)}
     return sorted(path.relative_to(ROOT).as_posix() for path in found if path.is_relative_to(ROOT))
