@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 
 from chapters.kit.draw.table import Html, Table
-from chapters.runner.course import chapter, chapters
+from chapters.runner.course import Chapter, chapter, chapters
 
 
 def chapter_link(number: int) -> Html:
@@ -23,6 +23,16 @@ def hours(minutes: int) -> str:
 PATH_NAMES = {"day": "A day", "course": "The course", "all": "All of it"}
 
 
+def without_capstones() -> list[Chapter]:
+    """The chapters whose hours count: a capstone takes as long as it takes."""
+    return [chapter for chapter in chapters() if not chapter.is_capstone]
+
+
+def hours_of(path: str) -> str:
+    """The hours of a path, without capstones, as "6:50"."""
+    return hours(sum(chapter.minutes_on(path) for chapter in without_capstones()))
+
+
 def schedule(path: str = "all") -> Table:
     """One row per chapter of a path: minutes of reading and of exercises, and the time from the start of the path."""
     rows, at = [], 0
@@ -38,13 +48,12 @@ def schedule(path: str = "all") -> Table:
 
 
 def paths() -> Table:
-    """One row per path: what chooses it, its hours, and how many exercises it has."""
+    """One row per path: what chooses it, its hours, and how many exercises it has, without capstones."""
     rows = []
     for path, words in PATH_NAMES.items():
-        minutes = sum(c.minutes_on(path) for c in chapters())
-        exercises = sum(len(c.exercises_on(path)) for c in chapters())
+        exercises = sum(len(c.exercises_on(path)) for c in without_capstones())
         command = Html(f"<code>python -m chapters path {path}</code>")
-        rows.append((words, command, hours(minutes), str(exercises)))
+        rows.append((words, command, hours_of(path), str(exercises)))
     return Table(("Path", "Chosen by", "Hours", "Exercises"), tuple(rows))
 
 

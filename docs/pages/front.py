@@ -18,7 +18,7 @@ from chapters.kit.draw.picture import Picture, picture
 from chapters.kit.draw.stepper import Panel, Stepper, belongs
 from chapters.kit.draw.table import Html, count_noun, duration
 from chapters.runner.course import PATHS, ROOT, Chapter, chapter, chapters
-from docs.pages.course_map import PATH_NAMES, hours
+from docs.pages.course_map import PATH_NAMES, hours, hours_of, without_capstones
 from docs.pages.teaching_notes import goals_of, inline
 
 OURS = "fusion_by_hand"  # in the results of chapter 9
@@ -43,12 +43,14 @@ class Part:
 
 def facts() -> Part:
     """How long the course is and what it needs, from its chapters and pyproject.toml."""
-    paths = [round(sum(c.minutes_on(path) for c in chapters()) / 60) for path in PATHS]
-    exercises = sum(len(c.exercises) for c in chapters())
+    chosen = without_capstones()
+    paths = [round(sum(c.minutes_on(path) for c in chosen) / 60) for path in PATHS]
+    exercises = sum(len(c.exercises) for c in chosen)
+    capstones = len(chapters()) - len(chosen)
     needed = [c for c in chapters() if c.gpu == "needed"]
     low, high = python_range()
     each = [
-        f"<b>{len(chapters())}</b> chapters",
+        f"<b>{len(chosen)}</b> chapters, <b>{capstones}</b> capstones",
         f"<b>{exercises}</b> exercises",
         "about <b>{}</b>, <b>{}</b> or <b>{}</b> hours".format(*paths),
         f"Python {low} to {high}",
@@ -142,11 +144,10 @@ def chapter_cards() -> Part:
         labels += f'<label for="{tab}">{words}</label>'
         on_path = [chapter for chapter in chapters() if chapter.minutes_on(path)]
         cards = "".join(f"<li>{_card(chapter, path)}</li>" for chapter in on_path)
-        together = hours(sum(chapter.minutes_on(path) for chapter in on_path))
         blocks += (
             f'<div class="tabbed-block"><div class="grid cards"><ol>{cards}</ol></div>'
-            f"<p>In all {together} hours: reading, labs and exercises. <code>python -m chapters path {path}</code> "
-            "chooses it.</p></div>"
+            f"<p>{hours_of(path)} hours: reading, labs and exercises, without capstones. "
+            f"<code>python -m chapters path {path}</code> chooses it.</p></div>"
         )
     return Part(
         f'<div class="tabbed-set tabbed-alternate" data-tabs="paths:{len(PATHS)}">{inputs}'

@@ -7,9 +7,9 @@ from chapters.runner.states import choose_path, chosen_path
 
 HELP = "choose a day, the course or all of it: what `next` and `status` go through"
 WHAT = {
-    "day": "what a fusion pass is: two passes, a primitive that refuses, a compiled decoder, the chat",
+    "day": "a fusion pass, a primitive that refuses, a compiled decoder, the chat",
     "course": "what later chapters use: every pass, schedule and pipeline",
-    "all": "every exercise, with the capstones",
+    "all": "every exercise, and then the capstones, whose hours are not counted",
 }
 
 
@@ -22,9 +22,10 @@ def run(options) -> int:
     if options.path:
         choose_path(options.path)
     chosen = chosen_path()
+    counted = [chapter for chapter in chapters() if not chapter.is_capstone]
     for path in PATHS:
-        minutes = sum(chapter.minutes_on(path) for chapter in chapters())
-        exercises = sum(len(chapter.exercises_on(path)) for chapter in chapters())
+        minutes = sum(chapter.minutes_on(path) for chapter in counted)
+        exercises = sum(len(chapter.exercises_on(path)) for chapter in counted)
         mark = "*" if path == chosen else " "
         print(
             f"{mark} {path:<6} {round(minutes / 60):>3} h, {exercises:>3} exercises: {WHAT[path]}"
