@@ -12,11 +12,11 @@ import pytest
 
 from chapters.runner.catalogue import designs, mistakes, mistakes_of
 from chapters.runner.commands.quiz import questions
-from chapters.runner.course import KINDS, ROOT, chapters
-from chapters.runner.engine import checks_of
+from chapters.runner.course import KINDS, PATHS, ROOT, chapters
+from chapters.runner.engine import FINE, checks_of
 from chapters.runner.learner_file import stub_text
 from chapters.runner.loading import load
-from chapters.runner.regions import regions
+from chapters.runner.regions import regions, with_reference
 from tests.course.new_exercise import to_write
 from tests.support.answers import may_differ, write_answer
 
@@ -75,6 +75,24 @@ def test_stub_runs_and_does_not_pass(examiner, tmp_path, chapter, exercise):
         assert last.state == "failed"
     else:
         assert last.state in ("todo", "waits") and last.reason.startswith("exercise ")
+
+
+# of each shorter path, the chapters that it does not take whole
+SHORTER = [
+    pytest.param(c, path, id=f"{c.short} {path}")
+    for path in PATHS[:-1]
+    for c in chapters()
+    if 0 < len(c.exercises_on(path)) < len(c.exercises)
+]
+
+
+@pytest.mark.parametrize(("chapter", "path"), SHORTER)
+def test_a_path_holds_what_its_exercises_use(examiner, tmp_path, chapter, path):
+    own = {exercise.id for exercise in chapter.exercises_on(path)}
+    answer = write_answer(tmp_path, chapter, with_reference(stub_text(chapter), chapter, own))
+    for exercise in chapter.exercises_on(path):
+        last = examiner.run_exercise(chapter, exercise, answer)[-1]
+        assert last.state in FINE, f"{exercise.id}: {last.state} {last.reason}"
 
 
 @pytest.mark.parametrize(("chapter", "exercise"), EXERCISES)
