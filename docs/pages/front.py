@@ -107,8 +107,8 @@ def chat_bars() -> Bars | Part:
     note = (
         f"{measured['context']} tokens into a conversation, {threads} threads, {html.escape(results['device'])}. "
         f"The model alone, without choosing a token. Both round activations to 8 bits; with float32 activations ours "
-        f"makes {1 / exact:.0f}. You write the passes that fuse the unpacking of the weights into the products; the "
-        "schedule of these products and its inner kernel come with the course. "
+        f"makes {1 / exact:.0f}. You write the passes that fuse the unpacking of the weights into the products, and "
+        "the loop that multiplies them; the weights' layout and the work of threads come with the course. "
         f"{chapter_reference(11, 'How it was measured')}"
     )
     return Bars("Tokens per second, more is better", rows, Html(note))
