@@ -65,7 +65,8 @@ def table_of(measured: Mapping) -> Table:
         )
     note = (
         f"A decode step after {measured['context']} tokens, with {measured['threads']} threads. Without an exercise, "
-        "the passes of the second column are left out; without 11.4, one weight is multiplied at a time."
+        "the passes of the second column are left out; without 11.4, one weight is multiplied at a time. "
+        "The models take turns, so each finds its weights in memory and not in a cache, and is slower than alone."
     )
     return Table(("compiled", "what is missing", "tokens/s", "times as long"), rows, note)
 
