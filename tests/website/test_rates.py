@@ -135,6 +135,16 @@ def projections(m: dict, on: Machine) -> Iterator[Rate]:
                 yield on.moving(what, 4 * n * k, time, m["threads"])
 
 
+def attention(m: dict, on: Machine) -> Iterator[Rate]:
+    """ch13_attention: two products of the queries, on one thread."""
+    for case in m["cases"]:
+        rows, keys, width = case["rows"], case["keys"], case["width"]
+        for name, time in case["seconds"].items():
+            what = f"attention of {keys} keys, {name}"
+            yield on.arithmetic(what, 4 * rows * keys * width, time, m.get("threads", 1))
+            yield on.moving(what, 8 * keys * width, time, m.get("threads", 1))
+
+
 def weights(config: LlamaConfig) -> int:
     """The elements that a token multiplies with: the layers' and the head's."""
     width = config.hidden_size
@@ -280,6 +290,7 @@ RATES: dict[str, Callable[[dict, Machine | None], Iterable[Rate]]] = {
     "ch11_chat": chat,
     "ch11_conversation": conversation,
     "ch12_projections": projections,
+    "ch13_attention": attention,
     **{name: on_gpu(name) for name in ON_GPUS if load(name)},
 }
 
