@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 
 from chapters.ch11_a_real_model.answers import MULTIPLY, PASSES_OF
 from chapters.kit.bench.results import SourcedTable, load, made_with, save
 from chapters.kit.draw.table import Table
 from chapters.kit.machine import processors
+from chapters.kit.measure.quantiles import measure_in_turns
 from chapters.program import run_program
 
 NAME = "ch11_answers"
@@ -44,13 +45,14 @@ def measure(rounds: int = ROUNDS) -> dict[str, float]:
         weights = PackedWeights(file, config, decoder.lanes)
         models[name] = ChatModel(decoder.executable, weights, decoder.names, decoder.cache)
         models[name].feed(tokens)
-    taken: dict[str, list[float]] = {name: [] for name in models}
-    for _ in range(rounds):
-        for name, model in models.items():
-            model.length, start = CONTEXT, time.perf_counter()
-            model.feed(tokens[:1])
-            taken[name].append(time.perf_counter() - start)
-    return {name: statistics.median(seconds[1:]) for name, seconds in taken.items()}
+
+    def step(model: ChatModel) -> list[float]:
+        model.length, start = CONTEXT, time.perf_counter()
+        model.feed(tokens[:1])
+        return [time.perf_counter() - start]
+
+    clocks = {name: partial(step, model) for name, model in models.items()}
+    return {name: found.median for name, found in measure_in_turns(clocks, rounds, seed=0).items()}
 
 
 def table_of(measured: Mapping) -> Table:
@@ -65,7 +67,7 @@ def table_of(measured: Mapping) -> Table:
         )
     note = (
         f"A decode step after {measured['context']} tokens, with {measured['threads']} threads. Without an exercise, "
-        "the passes of the second column are left out; without 11.4, one weight is multiplied at a time. "
+        f"the passes of the second column are left out; without {MULTIPLY}, one weight is multiplied at a time. "
         "The models take turns, so each finds its weights in memory and not in a cache, and is slower than alone."
     )
     return Table(("compiled", "what is missing", "tokens/s", "times as long"), rows, note)

@@ -52,10 +52,8 @@ def _stub_text(chapter: Chapter, reference: str) -> str:
         if exercise.broken
     }
 
-    capstones = {exercise.id for exercise in chapter.exercises if exercise.kind == "capstone"}
-
     def blank(exercise_id: str, begin: str, body: list[str]) -> list[str]:
-        if exercise_id in capstones:
+        if chapter.is_capstone:
             return []
         return body if exercise_id in broken else _todo(begin)
 

@@ -27,13 +27,7 @@ class CopyOperandsBeforeInPlace:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        copier = _Copier(mod)
-        for gvar, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                copied = copier.visit_expr(func)
-                if copier.copies:
-                    copier.builder_.update_func(gvar, copied)
-        return copier.builder_.get() if copier.copies else mod
+        return with_copies(mod, _Copier(mod))
 
 
 @mutator
@@ -67,6 +61,16 @@ class _Copier(PyExprMutator):
             return self.owns_its_memory(expr.tuple_value)
         is_operator = isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op)
         return is_operator and expr.op.name in MAKE_MEMORY
+
+
+def with_copies(mod: tvm.IRModule, copier: PyExprMutator) -> tvm.IRModule:
+    """`mod` with each Relax function as `copier` makes it; `mod` itself if its count `copies` stays 0."""
+    for gvar, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            copied = copier.visit_expr(func)
+            if copier.copies:
+                copier.builder_.update_func(gvar, copied)
+    return copier.builder_.get() if copier.copies else mod
 
 
 def copy_of(tensor: relax.Expr) -> relax.Call:

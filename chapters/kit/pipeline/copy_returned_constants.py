@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from chapters.kit.pipeline.copy_operands_before_in_place import copy_of
+from chapters.kit.pipeline.copy_operands_before_in_place import copy_of, with_copies
 
 
 @tvm.transform.module_pass(opt_level=0, name="CopyReturnedConstants")
@@ -18,13 +18,7 @@ class CopyReturnedConstants:
     """Copies each constant that is the result of a function or of a branch, or that a tuple there holds."""
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        copier = _Copier(mod)
-        for gvar, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                copied = copier.visit_expr(func)
-                if copier.copies:
-                    copier.builder_.update_func(gvar, copied)
-        return copier.builder_.get() if copier.copies else mod
+        return with_copies(mod, _Copier(mod))
 
 
 @mutator
