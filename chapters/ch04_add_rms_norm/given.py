@@ -170,7 +170,6 @@ def wide_kernel(
         T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
         held = T.sblock_alloc_buffer(held_shape, dtype, scope="local")
         scale = T.sblock_alloc_buffer(held_shape, dtype, scope="local")
-        result = T.sblock_alloc_buffer(held_shape, dtype, scope="local")
         partial = T.sblock_alloc_buffer((block_rows, threads), "float32", scope="local")
         # In shared memory, with several rows per block, TVM would leave out the barrier before the sum is read.
         squares = T.sblock_alloc_buffer((block_rows,), "float32", scope="local")
@@ -188,8 +187,8 @@ def wide_kernel(
                             squares[y] = T.float32(0)
                         squares[y] += partial[y, t]
                 for thread in T.thread_binding(threads, thread="threadIdx.x"):
-                    _normalise(wide, line, thread, squares, held, scale, result)
-                    _write_norm(wide, block, line, thread, result, norm)
+                    _normalise(wide, line, thread, squares, held, scale)
+                    _write_norm(wide, block, line, thread, held, norm)
 
     return add_norm
 
@@ -260,8 +259,12 @@ def _sum_own_squares(wide, line, thread, held, partial):
 
 
 @T.inline
-def _normalise(wide, line, thread, squares, held, scale, result):
-    """result = held / sqrt(mean of the squares + epsilon) * scale."""
+def _normalise(wide, line, thread, squares, held, scale):
+    """held = held / sqrt(mean of the squares + epsilon) * scale.
+
+    In place: TVM would let a result in registers of its own share the place of `squares`, which it then puts in shared
+    memory, where all threads of a row would write to the same element.
+    """
     for i in T.unroll(wide.per_thread):
         for v in T.unroll(wide.plan.vector):
             with T.sblock("normalise"):
@@ -270,7 +273,7 @@ def _normalise(wide, line, thread, squares, held, scale, result):
                 mean = T.meta_var(squares[y] * T.float32(1.0 / wide.hidden_size))
                 inverse = T.meta_var(T.rsqrt(mean + T.float32(wide.epsilon)))
                 norm = T.meta_var(inverse * T.float32(held[k, e]) * T.float32(scale[k, e]))
-                result[k, e] = T.cast(norm, wide.dtype)
+                held[k, e] = T.cast(norm, wide.dtype)
 
 
 # --- dispatch -------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from chapters.kit.pipeline.copy_operands_before_in_place import CopyOperandsBefo
 from chapters.kit.pipeline.copy_returned_constants import CopyReturnedConstants
 from chapters.kit.pipeline.fuse_gathered_products import FuseGatheredProducts
 from chapters.kit.pipeline.merge_elementwise import MergeElementwise, inline
+from chapters.kit.pipeline.name_kernels import NameKernels
 from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions
 from chapters.kit.pipeline.require_threads import RequireThreads
 from chapters.kit.pipeline.store_names import StoreNames
@@ -140,11 +141,12 @@ def around_schedules(schedules: list[Pass], target: Target) -> list[Pass]:
 def after_schedules(target: Target) -> list[Pass]:
     """Return the pass that writes exp, tanh, erf and sigmoid as polynomials, on a CPU. A GPU has instructions.
 
-    For a GPU, return the pass that refuses a kernel without threads. On both, long chains of names are stored first,
-    and constants that a function returns are copied last.
+    For a GPU, return passes that refuse a kernel without threads, and that give each a name that is one in CUDA. On
+    both, long chains of names are stored first, and constants that a function returns are copied last.
     """
-    last = VectorizeTranscendentals() if target.kind.name == "llvm" else RequireThreads()
-    return [StoreNames(), last, CopyReturnedConstants()]
+    cpu = target.kind.name == "llvm"
+    last = [VectorizeTranscendentals()] if cpu else [RequireThreads(), NameKernels()]
+    return [StoreNames(), *last, CopyReturnedConstants()]
 
 
 def vm_phase() -> list[Pass]:

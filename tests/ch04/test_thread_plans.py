@@ -47,6 +47,9 @@ def test_the_pages_examples():
         ((5, 64), "float16"),
         ((4, 100), "float32"),
         ((2, 4096), "float16"),
+        ((3, 33), "float32"),  # one element per thread: its result shared the place of the sum
+        ((5, 61), "float32"),
+        ((3, 37), "bfloat16"),
     ],
 )
 def test_the_wide_kernel_gives_the_right_numbers(shape, dtype, backwards):

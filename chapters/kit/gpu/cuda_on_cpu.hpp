@@ -96,11 +96,18 @@ inline half __float2half_rn(float f) { return half(f); }
 inline half __float2half(float f) { return half(f); }
 inline float __half2float(half h) { return h; }
 inline half2 make_half2(half a, half b) { return {a, b}; }
+inline nv_bfloat162 make_nv_bfloat162(nv_bfloat16 a, nv_bfloat16 b) { return {a, b}; }
 inline half4 make_half4(half a, half b, half c, half d) { return {a, b, c, d}; }
+inline nv_bfloat164 make_nv_bfloat164(nv_bfloat16 a, nv_bfloat16 b, nv_bfloat16 c, nv_bfloat16 d) { return {a, b, c, d}; }
 struct longlong2 { int64_t x, y; };
 inline int2 make_int2(int a, int b) { return {a, b}; }
 inline longlong2 make_longlong2(int64_t a, int64_t b) { return {a, b}; }
-inline half hexp(half h) { return half(expf((float)h)); }
+#define ROUNDED(T, name, function) inline T name(T x) { return T(function((float)x)); }
+#define FUNCTIONS(T) \
+  ROUNDED(T, hexp, expf) ROUNDED(T, hlog, logf) ROUNDED(T, hsqrt, sqrtf) ROUNDED(T, hrsqrt, 1.0f / sqrtf) \
+  ROUNDED(T, hsin, sinf) ROUNDED(T, hcos, cosf) ROUNDED(T, htanh, tanhf)
+FUNCTIONS(half)
+FUNCTIONS(nv_bfloat16)
 inline nv_bfloat16 __float2bfloat16_rn(float f) { return nv_bfloat16(f); }
 inline nv_bfloat16 __float2bfloat16(float f) { return nv_bfloat16(f); }
 inline float __bfloat162float(nv_bfloat16 b) { return b; }

@@ -32,7 +32,8 @@ def accesses_from_host(func: tirx.PrimFunc) -> bool:
     """Whether `func` reads or writes an element of a buffer in code that is in no thread of a GPU."""
 
     def extent_of_bound_loop(loop: tirx.For) -> tirx.Stmt:
-        return loop if loop.thread_binding is None else tirx.Evaluate(loop.extent)
+        never = isinstance(loop.extent, tirx.IntImm) and int(loop.extent) == 0
+        return tirx.Evaluate(loop.extent) if never or loop.thread_binding is not None else loop
 
     def extent_of_launch(attr: tirx.AttrStmt) -> tirx.Stmt:
         return attr if attr.attr_key != "thread_extent" else tirx.Evaluate(attr.value)

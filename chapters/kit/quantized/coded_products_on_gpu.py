@@ -13,7 +13,6 @@ import math
 import tvm
 from tvm import tirx
 from tvm.s_tir import Schedule, ScheduleError
-from tvm.s_tir import dlight as dl
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 from tvm_ffi import structural_map
@@ -22,9 +21,11 @@ from chapters.kit.cpu.matmul_tile import largest_divisor
 from chapters.kit.cpu.nt_matmul import reads_only_its_own
 from chapters.kit.gpu.limits import WARP
 from chapters.kit.ir.tensor_ir import mentions
+from chapters.kit.pipeline.apply_gpu_fallback import schedule_any_on_gpu
 from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
 from chapters.kit.pipeline.merge_elementwise import inline
 from chapters.kit.pipeline.unscheduled import map_unscheduled
+from chapters.kit.pipeline.whole_warps import WholeWarps
 from chapters.kit.quantized.int8_product import Rows
 from chapters.kit.quantized.schedule_coded_products import CodedProduct, coded_product
 
@@ -56,15 +57,16 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         return func
     rows, sch = Rows(parts.x.shape), _with_one_epilogue(func, parts)
     if sch is None:
-        sch = dl.gpu.Fallback().apply(func, target, False)
+        scheduled = schedule_any_on_gpu(func)
     elif rows.known and rows.count <= FEW:
         unpack, product = sch.get_child_blocks(sch.get_sblock("root"))[:2]
         sch.compute_inline(unpack)
         _share_sums(sch, product, parts)
+        scheduled = sch.mod["main"]
     else:
-        sch = many_rows(sch.mod["main"], target)
-    body = _without_vectors(sch.mod["main"].body, parts.codes)
-    return sch.mod["main"].with_body(body).with_attr("tirx.is_scheduled", True)
+        scheduled = many_rows(sch.mod["main"], target)
+    body = _without_vectors(scheduled.body, parts.codes)
+    return scheduled.with_body(body).with_attr("tirx.is_scheduled", True)
 
 
 def _with_one_epilogue(func: tirx.PrimFunc, parts: CodedProduct) -> Schedule | None:
@@ -80,13 +82,13 @@ def _with_one_epilogue(func: tirx.PrimFunc, parts: CodedProduct) -> Schedule | N
     return sch if own else None
 
 
-def many_rows(func: tirx.PrimFunc, target: Target) -> Schedule:
-    """dlight's schedule for a matrix product, or its fallback; both unpack where the floats are read.
+def many_rows(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """`func` with dlight's schedule for a matrix product, or the fallback's; both unpack where the floats are read.
 
     Its rule for one row is not asked: it stops with an AssertionError if the form has minima.
     """
-    found = MatmulOnTensorCores().apply(func, target, False)
-    return found or dl.gpu.Fallback().apply(func, target, False)
+    found = WholeWarps(MatmulOnTensorCores()).apply(func, target, False)
+    return found.mod["main"] if found else schedule_any_on_gpu(func)
 
 
 def _without_vectors(stmt: tirx.Stmt, codes: tirx.Buffer) -> tirx.Stmt:

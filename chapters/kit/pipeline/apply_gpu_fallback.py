@@ -1,0 +1,145 @@
+"""Gives every GPU kernel without a schedule one that is safe for any kernel: a thread for each element of a result.
+
+TVM's own rule, `dlight.gpu.Fallback`, does nearly the same. But it moves what follows a sum into the block of the sum,
+which TVM allows if the sum has a single term: the RMSNorm of rows of one element is then not a number. And it raises
+ScheduleError for a kernel that updates its argument in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import tvm
+from tvm import tirx
+from tvm.ir import Call
+from tvm.s_tir import SBlockRealize, Schedule, ScheduleError
+from tvm.s_tir.schedule import LoopRV, SBlockRV
+from tvm_ffi import structural_map
+
+from chapters.kit.ir.tensor_ir import mentions, nodes, with_fields
+from chapters.kit.pipeline.merge_elementwise import IF_THEN_ELSE, costs_no_more_inlined, inline
+from chapters.kit.pipeline.parallel_rows import are_apart
+from chapters.kit.pipeline.unscheduled import map_unscheduled
+from chapters.kit.pipeline.vectorize_adjacent_sums import initialize_sums, realized, reduced_values
+
+THREADS = 256  # in a block of threads; every GPU allows as many
+TAGS = ("blockIdx.x", "threadIdx.x")
+
+
+@tvm.transform.module_pass(opt_level=0, name="ApplyGPUFallback")
+class ApplyGPUFallback:
+    """Schedules each PrimFunc made of blocks that no schedule has claimed, for a GPU."""
+
+    def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
+        return map_unscheduled(mod, schedule_any_on_gpu)
+
+
+def schedule_any_on_gpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func`, marked as scheduled: elementwise blocks inlined where it pays, all elements of a result in threads.
+
+    func: a PrimFunc of blocks in loops. Where TVM refuses a step, a single thread runs the whole kernel.
+    """
+    sch = Schedule(func)
+    for block in reversed(sch.get_child_blocks(sch.get_sblock("root"))):
+        with contextlib.suppress(ScheduleError):
+            if costs_no_more_inlined(sch, block) or _moves_arguments(sch, block):
+                inline(sch, block)
+    _keep_own_values(sch)
+    try:
+        bound = _in_threads(sch.copy())
+    except ScheduleError:
+        bound = _in_one_thread(sch.mod["main"])
+    return bound.with_attr("tirx.is_scheduled", True)
+
+
+def _moves_arguments(sch: Schedule, block: SBlockRV) -> bool:
+    """Whether `block` only chooses elements of arguments. Reading them again costs less than storing the choice."""
+    node = sch.get(block)
+    chooses = all(call.op.same_as(IF_THEN_ELSE) for call in nodes(node.body, Call))
+    plain = chooses and not nodes(node.body, tirx.Let) and node.init is None
+    return plain and not sch.get_producers(block)
+
+
+def _keep_own_values(sch: Schedule) -> None:
+    """Put each buffer of the kernel that a single statement of its body uses into the memory of a thread."""
+    root = sch.get(sch.get_sblock("root"))
+    body = root.body
+    statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    own = [
+        buffer
+        for buffer in root.alloc_buffers
+        if buffer.scope() == "global" and sum(mentions(one, buffer) for one in statements) == 1
+    ]
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        for number, write in enumerate(sch.get(block).writes):
+            if any(write.source.same_as(buffer) for buffer in own):
+                sch.set_scope(block, number, "local")
+
+
+def _in_threads(sch: Schedule) -> tirx.PrimFunc:
+    """The function of `sch` with threads around each of its outermost statements. Raises ScheduleError."""
+    initialize_sums(sch)
+    outermost: list[tirx.Var] = []
+    axes: dict[LoopRV, str] = {}
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
+        loops = sch.get_loops(block)
+        if loops and any(sch.get(loops[0]).loop_var.same_as(var) for var in outermost):
+            continue  # it is in the threads of the block before it
+        free = _loops_for_threads(sch, block, loops)
+        if not free:
+            free = [sch.add_unit_loop(loops[0] if loops else block)]
+        bound = sch.split(sch.fuse(*free), [None, THREADS])
+        outermost.append(sch.get(bound[0]).loop_var)
+        axes |= dict(zip(bound, TAGS, strict=True))
+    func = sch.mod["main"]
+    tags = [(sch.get(loop).loop_var, tag) for loop, tag in axes.items()]
+
+    def bind(loop: tirx.For) -> tirx.For:
+        found = [tag for var, tag in tags if var.same_as(loop.loop_var)]
+        return _thread_loop(loop.loop_var, loop.extent, found[0], loop.body) if found else loop
+
+    # `Schedule.bind` refuses a block that reads what it writes, even if it does so element by element
+    return func.with_body(structural_map(func.body, (tirx.For, bind)))
+
+
+def _loops_for_threads(sch: Schedule, block: SBlockRV, loops: list[LoopRV]) -> list[LoopRV]:
+    """The loops whose iterations may run at the same time, moved outermost; around several blocks, only the outer ones.
+
+    Each drives one axis of each block alone, so that no two threads have the same values of the axes.
+    """
+    alone = not loops or len(sch.get_child_blocks(loops[0])) == 1
+    free: list[LoopRV] = []
+    for loop in loops:
+        var = sch.get(loop).loop_var
+        inside = [realized(sch, one) for one in sch.get_child_blocks(loop)]
+        drives = all(any(value.same_as(var) for value in one.iter_values) for one in inside)
+        summed = any(mentions(reduced_values(one), var) for one in inside)
+        if drives and not summed and are_apart(sch, loop):
+            free.append(loop)
+        elif not alone:
+            break
+    if alone and len(free) > 1:
+        sch.reorder(*free, *(loop for loop in loops if loop not in free))
+    return free
+
+
+def _thread_loop(var: tirx.Var, extent: tvm.ir.Expr, tag: str, body: tirx.Stmt) -> tirx.For:
+    """A loop whose iterations are run by the threads, or blocks of threads, that `tag` numbers."""
+    axis = tirx.IterVar(None, tirx.Var("", var.ty), tirx.IterVar.ThreadIndex, tag)
+    start = tirx.IntImm(var.ty.dtype, 0)
+    return tirx.For(var, start, extent, tirx.ForKind.THREAD_BINDING, body, axis)
+
+
+def _in_one_thread(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` with one thread around each statement of its body."""
+    root = func.body
+    body = root.block.body
+    statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    one = tirx.IntImm("int32", 1)
+    for at, statement in enumerate(statements):
+        for tag in reversed(TAGS):
+            statement = _thread_loop(tirx.Var("one", "int32"), one, tag, statement)
+        statements[at] = statement
+    body = tirx.SeqStmt(statements) if len(statements) > 1 else statements[0]
+    block = with_fields(root.block, body=body)
+    return func.with_body(SBlockRealize(root.iter_values, root.predicate, block))

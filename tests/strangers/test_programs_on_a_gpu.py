@@ -1,0 +1,145 @@
+"""Programs that this repository did not choose, for a GPU: each kernel gives the numbers that it gives on a CPU.
+
+The generated CUDA is executed without a GPU, which also finds races and accesses out of bounds. The first programs are
+those that a real GPU computed wrongly, or that were not compiled for it.
+"""
+
+import random
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+from tvm import tirx
+from tvm.s_tir import SBlockRealize
+from tvm.sym import Analyzer
+
+from chapters.checking.relax_modules import HIDDEN, Writer, written
+from chapters.kit.cases.guard_zones import QUICK
+from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.kit.gpu.launches import HostProgram
+from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
+from chapters.kit.ir.tensor_ir import substitute, variables_of, with_fields
+from solutions.ch09_the_compiler.pipeline import phases
+from tests.support.planted_faults import runs_here
+
+pytestmark = runs_here
+
+UPDATE = """
+@T.prim_func(private=True, s_tir=True)
+def twice(x: T.Buffer((3, 5), "float32")):
+    for i, j in T.grid(3, 5):
+        with T.sblock("twice"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            x[vi, vj] = x[vi, vj] * T.float32(2)
+
+def main(x: (3, 5)):
+    y = R.exp(x)
+    out = R.call_tir_inplace(cls.twice, (y,), 0, R.Tensor((3, 5), "float32"))
+"""
+HALVES = 'x: (3, 1, "float16"), w: (1, "float16")'
+PROGRAMS = {
+    "rows of one element": f"def main({HALVES}):\n    out = R.nn.rms_norm(x, w, axes=[-1])",
+    "sums of fewer terms than a warp has lanes": "def main(x: (7, 24)):\n    out = R.sum(x, axis=[1])",
+    "a product of few terms": "def main(x: (3, 5), w: (9, 5)):\n    out = R.matmul(x, R.permute_dims(w))",
+    "a product in half precision of one term": (
+        'def main(x: (3, 1, "float16"), w: (1, 1, "float16")):\n    out = R.matmul(x, R.permute_dims(w))'
+    ),
+    "an update in place": UPDATE,
+    "experts in a batch": (
+        'def main(w: (5, 24, 32), chosen: (7, "int64"), x: (7, 32, 1)):\n'
+        '    out = R.exp(R.matmul(R.take(w, chosen, axis=0, mode="wrap"), x))'
+    ),
+    "no elements": "def main(x: (0, 4), w: (8, 4)):\n    y = R.matmul(x, R.permute_dims(w))",
+    "a vector's softmax": 'def main(x: (33, "bfloat16")):\n    out = R.nn.softmax(R.tanh(x))',
+}
+DRAWN = range(24)
+TOLERANCE = {
+    "float32": 1e-5,
+    "float16": 4e-3,
+    "bfloat16": 3e-2,
+}  # of the largest number: some roundings of the dtype
+SIZES = {"n": 3, "b": 2}
+
+
+def scheduled(mod: tvm.IRModule) -> tuple[tvm.IRModule, tvm.IRModule]:
+    """`mod` as kernels without schedules, and the same kernels scheduled for a GPU."""
+    found = phases(CUDA)
+    with CUDA:
+        lowered = tvm.transform.Sequential(found["graph and lower"])(mod)
+        return lowered, tvm.transform.Sequential(found["schedule"])(lowered)
+
+
+def size_of(extent: tvm.ir.Expr) -> int:
+    known = {var: tirx.IntImm(var.ty.dtype, SIZES[var.name]) for var in variables_of(extent)}
+    return int(Analyzer().simplify(substitute(extent, known)))
+
+
+def drawn(buffer: tirx.Buffer, rng: np.random.Generator) -> np.ndarray:
+    shape, dtype = [size_of(n) for n in buffer.shape], str(buffer.dtype)
+    numbers = rng.standard_normal(shape) if "float" in dtype else rng.integers(0, 2, shape)
+    return numbers.astype(getattr(ml_dtypes, dtype, dtype))
+
+
+def with_buffers_between_launches(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.Buffer]]:
+    """`func` with its buffers in the GPU's memory as parameters, because no GPU is there to allocate them."""
+    if not isinstance(func.body, SBlockRealize):
+        return func, []
+    root = func.body.block
+    between = [one for one in root.alloc_buffers if one.scope() == "global"]
+    own = [one for one in root.alloc_buffers if one.scope() != "global"]
+    block = with_fields(root, alloc_buffers=own)
+    body = SBlockRealize(func.body.iter_values, func.body.predicate, block)
+    return tirx.PrimFunc([*func.params, *between], body, func.ret_type, func.attrs), between
+
+
+def assert_same_numbers(name: str, plain: tirx.PrimFunc, on_gpu: tirx.PrimFunc) -> None:
+    rng = np.random.default_rng(7)
+    arrays = [drawn(param, rng) for param in plain.params]
+    expected = [tvm.runtime.tensor(array) for array in arrays]
+    mod = tvm.IRModule({"main": plain.with_attr("global_symbol", "main")})
+    tvm.compile(mod, QUICK)["main"](*expected)
+    on_gpu, between = with_buffers_between_launches(on_gpu)
+    poisoned = [np.full_like(drawn(one, rng), np.nan) for one in between]
+    HostProgram(on_gpu, CUDA).run(CudaOnCpu(), [*arrays, *poisoned])
+    tolerance = max(TOLERANCE.get(str(array.dtype), 0) for array in arrays)
+    for found, exact in zip(arrays, expected, strict=True):
+        numbers = exact.numpy().astype("float64")
+        near = tolerance * max(1.0, np.abs(numbers[np.isfinite(numbers)]).max(initial=0))
+        np.testing.assert_allclose(
+            found.astype("float64"), numbers, rtol=tolerance, atol=near, err_msg=f"{name}\n{plain}"
+        )
+
+
+def kernels_of(mod: tvm.IRModule) -> dict[str, tuple[tirx.PrimFunc, tirx.PrimFunc]]:
+    """The kernels of `mod` whose parameters are buffers, without and with a schedule."""
+    plain, on_gpu = scheduled(mod)
+    names = {gvar.name_hint for gvar in on_gpu.get_global_vars()}
+    return {
+        gvar.name_hint: (func, on_gpu[gvar.name_hint])
+        for gvar, func in plain.functions_items()
+        if isinstance(func, tirx.PrimFunc)
+        and gvar.name_hint in names
+        and "tirx.is_scheduled" not in (func.attrs or {})
+        and all(tirx.is_buffer_var(param) for param in func.params)
+    }
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=list(PROGRAMS))
+def test_a_program(program):
+    found = kernels_of(relax_module(program))
+    assert found
+    for name, pair in found.items():
+        assert_same_numbers(name, *pair)
+
+
+def test_drawn_programs():
+    """Each kernel once: many of the programs have the same ones."""
+    seen = set()
+    for seed in DRAWN:
+        for name, pair in kernels_of(written(random.Random(seed), Writer, HIDDEN).mod).items():
+            if str(pair[0]) not in seen:
+                seen.add(str(pair[0]))
+                assert_same_numbers(f"{seed}: {name}", *pair)
+    assert len(seen) > 40
