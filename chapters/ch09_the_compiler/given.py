@@ -15,6 +15,7 @@ from tvm.target import Target
 from chapters.kit.cpu.matmul_tile import has_few_rows, lanes_of, largest_divisor
 from chapters.kit.cpu.nt_matmul import NAME, has_product
 from chapters.kit.ir.tensor_ir import innermost_blocks
+from chapters.kit.pipeline.compare_nan import CompareNan
 from chapters.kit.pipeline.copy_operands_before_in_place import CopyOperandsBeforeInPlace
 from chapters.kit.pipeline.copy_returned_constants import CopyReturnedConstants
 from chapters.kit.pipeline.fuse_gathered_products import FuseGatheredProducts
@@ -128,6 +129,7 @@ def before_fusion() -> list[Pass]:
         transform.LambdaLift(),
         transform.CanonicalizeBindings(),
         CopyOperandsBeforeInPlace(),
+        CompareNan(),
         SumInFloat32(),
         FuseGatheredProducts(),
     ]

@@ -47,7 +47,7 @@ FLOAT32 = 2.0**-23  # its epsilon
 MANY_LAYERS, ROUNDED = 32, 4
 # operators of Relax by which a NaN may become a number, or its comparison false, where PyTorch keeps it
 CLIPS = ("nn.relu", "nn.relu6", "maximum", "minimum", "clip")
-CHOOSES = ("max", "min", "argmax", "argmin", "sort", "topk", "not_equal")
+CHOOSES = ("max", "min", "argmax", "argmin", "sort", "topk")
 LOSE_NAN = {*CLIPS, *CHOOSES, *(f"nn.max_pool{dims}d" for dims in (1, 2, 3))}
 WHERE_TO_LOOK = (
     'To find the cause, compile the imported module with TVM\'s own pipeline, relax_pipeline="default". If that gives '

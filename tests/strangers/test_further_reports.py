@@ -14,6 +14,15 @@ from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
 from tests.support.planted_faults import runs_here
 
 RANDOM = np.random.default_rng(19)
+
+
+def nan_found(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Where the logarithm of a number is not one, the other number, or the number itself, takes its place."""
+    with np.errstate(invalid="ignore"):
+        a, b = (np.where(array > 0, np.log(array), y) for array in (x, y))
+    return a + b  # random numbers: no two logarithms are equal
+
+
 SQUARE = "x: (7, 7), w: (7, 7), b: (7,)"
 EXPERTS = 'w: (5, 24, 32), chosen: (7, "int64"), x: (7, 32, 1)'
 CHOSEN = 'out = R.exp(R.matmul(R.take(w, chosen, axis=0, mode="wrap"), x))'
@@ -56,6 +65,11 @@ REPORTS = {
     "pytorch/pytorch 180956, pooled, then 1617 terms summed": (
         "x: (3, 33, 7, 7)", "y = R.nn.adaptive_avg_pool2d(x, [7, 7])",
         "out = R.sum(R.reshape(y, (3, 1617)), axis=[1])", lambda x: x.sum((1, 2, 3)),
+    ),
+    "NVlabs/cuda-oxide 123, NaN is found by comparing a number with itself": (
+        "x: (4, 6), y: (4, 6)", "n = R.log(x)", "a = R.where(R.not_equal(n, n), y, n)",
+        "m = R.log(y)", "b = R.where(R.equal(m, m), m, y)",
+        "out = R.where(R.not_equal(n, m), R.add(a, b), R.multiply(b, b))", lambda x, y: nan_found(x, y),
     ),
     "experts in a batch: the product copies a matrix for each choice": (
         EXPERTS, CHOSEN, lambda w, chosen, x: np.exp(w[chosen] @ x),
