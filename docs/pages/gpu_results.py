@@ -177,24 +177,33 @@ def _roofline(points: Sequence[Point], ceilings: Ceilings, machine: str) -> Figu
 def _verdict(cases: list[dict], ours: Sequence[str], which: str = "seconds") -> str:
     """Who is ahead in how many of `cases`, and by how much; "" where there is nothing to compare.
 
-    Neither a copy nor our own kernels with a second launch count as another's.
+    Times that differ by less than 0.05 per cent are equal. Neither a copy nor our own kernels with a second launch
+    count as another's.
     """
     ahead: list[float] = []
     behind: list[float] = []
-    by = []
+    by, tied = [], 0
     for case in cases:
         others = [
             n for n in case[which] if n.removesuffix(tables.THEN_ADD) not in (*ours, tables.COPY)
         ]
         mine, best = best_of(case[which], ours), best_of(case[which], others)
-        if mine and best and mine[1] <= best[1]:
+        if mine and best and f"{best[1] / mine[1] - 1:.1%}" in ("0.0%", "-0.0%"):
+            tied += 1
+        elif mine and best and mine[1] < best[1]:
             ahead.append(best[1] / mine[1] - 1)
         elif mine and best:
             behind.append(mine[1] / best[1] - 1)
             by.append(f"“{best[0]}”")
-    count, told = len(ahead) + len(behind), []
+    count, told = len(ahead) + len(behind) + tied, []
     if ahead:
         told.append(f"This course is ahead of all others {_how_often(ahead, count)}")
+    if tied:
+        told.append(
+            f"it is as fast as the best of them in {tied} of {count} cases"
+            if ahead
+            else f"This course is as fast as the best of the others in {tied} of {count} cases"
+        )
     if behind:
         told.append(f"{' or '.join(dict.fromkeys(by))} is ahead {_how_often(behind, count)}")
     return f"{'; '.join(told)}." if told else ""

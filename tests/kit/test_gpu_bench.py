@@ -448,6 +448,17 @@ def test_many_rows_are_compared_with_the_library():
     )
 
 
+def test_equal_times_are_no_lead():
+    shape = {"bytes": 8, "shape": [8, 8], "graph_seconds": {}}
+    cases = [{**timed({"copy": 0.9, "wide_kernel": s, "Triton": 1.0}), **shape} for s in (1, 0.8)]
+    (figure,) = gpu_page.norm_figures(cases, {"copy_rate": 10.0})
+    assert figure.claim.endswith(
+        "This course is ahead of all others in 1 of 2 cases, by 25%; it is as fast as the best of them in 1 of 2 cases."
+    )
+    (figure,) = gpu_page.norm_figures(cases[:1], {"copy_rate": 10.0})
+    assert figure.claim.endswith("is as fast as the best of the others in 1 of 1 cases.")
+
+
 def test_norms_and_gelu_name_winners_and_losers():
     shape = {"bytes": 8, "shape": [8, 8], "graph_seconds": {}}
     norm = {**timed({"copy": 0.9, "wide_kernel": 1.0, "row_kernel": 3.0, "Triton": 1.5}), **shape}
