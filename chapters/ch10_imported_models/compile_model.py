@@ -3,6 +3,8 @@
 It imports the model from PyTorch, brings its graph into canonical form, compiles it with chapter 9's pipeline, and
 compares the numbers with PyTorch's. It prints launches and bytes before and after, the pass that scheduled each kernel,
 and why a kernel was left to the fallback. At the end it measures the time, beside PyTorch and torch.compile.
+
+If the file defines `passes()`, these passes run on the canonical form, and it says what they change.
 """
 
 from __future__ import annotations
@@ -11,16 +13,18 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import prod
 
 import ml_dtypes
 import numpy as np
 import tvm
 from tvm import relax, tirx
+from tvm.ir.transform import Pass
 
 from chapters.ch09_the_compiler.trace import whose_code
-from chapters.kit.bench.timing import Peer, PeerFailed, compare, compiled_by_torch
+from chapters.kit.bench.timing import Peer, PeerFailed, Timing, compare, compiled_by_torch
 from chapters.kit.draw.table import Table, duration
 from chapters.kit.ir.relax_effects import calls_of_module, relax_functions
 from chapters.kit.machine import llvm_host
@@ -32,6 +36,7 @@ from chapters.kit.models.from_torch import (
     imported,
     load,
     outputs_of,
+    own_passes,
     resized,
     runnable,
     sizes_of,
@@ -99,8 +104,13 @@ def show(name: str) -> None:
         )
     canonical = earlier(OURS).canonicalize()(mod)
     print(f"\n{recognized(mod, canonical)}")
-    lowered, by = kernels(canonical)
     board, known = earlier(1).scoreboard, sizes_of(program)
+    if own := own_passes(name):
+        plain, canonical = canonical, applied(own, canonical, name)
+        names = ", ".join(str(one.info.name) for one in own)
+        print(f"\nWithout and with the passes of {name} ({names}), both fused:")
+        print(f"\n{effect(plain, canonical, known)}")
+    lowered, by = kernels(canonical)
     print(
         f"\n{scoreboard.compare(board(mod, known), board(lowered, known))}\n"
         "Before: one kernel per imported operator; reshapes launch none. After: the fused kernels."
@@ -124,6 +134,26 @@ def show(name: str) -> None:
             continue
         error = largest_error(run(*tensors_of(others)), expected, allowed)
         print(f"{sizes}: at most {error:.1e}, with the same compiled code")
+
+
+def applied(passes: Sequence[Pass], mod: tvm.IRModule, name: str) -> tvm.IRModule:
+    """`mod` after the passes of the file `name`. Raises Refused if one fails or gives a module that is ill-formed."""
+    for one in passes:
+        try:
+            mod = one(mod)
+        except Exception as error:
+            raise Refused(
+                f"The pass {one.info.name} of {name} fails: {_first_line(error)}"
+            ) from error
+        if not relax.analysis.check_well_formed(mod):
+            raise Refused(f"The pass {one.info.name} of {name} gives a module that is ill-formed.")
+    return mod
+
+
+def effect(before: tvm.IRModule, after: tvm.IRModule, sizes: Mapping[str, int]) -> str:
+    """Launches and bytes of two modules in canonical form, once they are kernels, as a table."""
+    boards = [earlier(1).scoreboard(kernels(mod)[0], sizes) for mod in (before, after)]
+    return str(scoreboard.compare(*boards))
 
 
 def tolerance(mod: tvm.IRModule) -> float:
@@ -215,10 +245,12 @@ def compiled(mod: tvm.IRModule) -> Callable:
 
 
 def _not_compiled(error: Exception) -> Refused:
+    return Refused(f"The pipeline cannot compile the imported model: {_first_line(error)}")
+
+
+def _first_line(error: Exception) -> str:
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return Refused(
-        f"The pipeline cannot compile the imported model: {type(error).__name__}: {text}"
-    )
+    return f"{type(error).__name__}: {text}"
 
 
 def largest_error(found, expected: list[np.ndarray], allowed: float = 1e-4) -> float:
@@ -277,13 +309,27 @@ def _error(number: int, mine: np.ndarray, theirs: np.ndarray, allowed: float) ->
 def times(name: str) -> Table:
     """The median time of a run: ours, PyTorch's and, if it works here, torch.compile's. All use `threads` threads."""
     threads = os.cpu_count() or 1
-    given = {"name": name, "folder": os.getcwd()}
-    peers = [Peer(HERE, peer, given) for peer in ("tvm_peer", "torch_peer", "torch_compile_peer")]
-    timings, missing = compare(peers, threads=threads, rounds=ROUNDS)
+    timings, missing = timed(name, threads, ROUNDS)
     ours = timings["fusion_by_hand"].seconds
     rows = [(key, duration(t.seconds), f"{t.seconds / ours:.2f} ×") for key, t in timings.items()]
     note = "\n".join([f"Medians of {ROUNDS} interleaved rounds, {threads} threads each.", *missing])
     return Table(("run by", "time", "of ours"), rows, note)
+
+
+def timed(name: str, threads: int, rounds: int) -> tuple[dict[str, Timing], list[str]]:
+    """({who ran the model: its Timing}, a sentence for each who could not)."""
+    given = {"name": name, "folder": os.getcwd()}
+    peers = [Peer(HERE, peer, given) for peer in ("tvm_peer", "torch_peer", "torch_compile_peer")]
+    return compare(peers, threads=threads, rounds=rounds)
+
+
+def error_of(name: str) -> float:
+    """The largest difference between the compiled model and PyTorch's, as `largest_error`, with its exceptions."""
+    model, inputs = load(name)
+    mod = imported(exported(model, inputs), inputs)
+    canonical = applied(own_passes(name), earlier(OURS).canonicalize()(mod), name)
+    found = compiled(canonical)(*tensors_of(inputs))
+    return largest_error(found, outputs_of(model, inputs), tolerance(mod))
 
 
 def tvm_peer(name: str, folder: str) -> dict:
@@ -296,9 +342,12 @@ def tvm_peer(name: str, folder: str) -> dict:
     model, inputs = load(name)
     if cores:  # PyTorch's OpenMP may have bound this thread to one of them
         os.sched_setaffinity(0, cores)
-    run = compiled(earlier(OURS).canonicalize()(imported(model, inputs)))
+    mods = {"fusion_by_hand": earlier(OURS).canonicalize()(imported(model, inputs))}
+    if own := own_passes(name):
+        plain = mods["fusion_by_hand"]
+        mods = {"fusion_by_hand": applied(own, plain, name), "without its passes": plain}
     tensors = tensors_of(inputs)
-    return {"fusion_by_hand": (lambda: run(*tensors), None)}
+    return {key: (partial(compiled(mod), *tensors), None) for key, mod in mods.items()}
 
 
 def torch_peer(name: str, folder: str) -> dict:

@@ -42,6 +42,7 @@ PAGES_BEFORE = [
     {"How the course works": "how-it-works.md"},
 ]
 PAGES_AFTER = [
+    {"A model of your own": "your-own-model.md"},
     {"Run a kernel in the browser": "webgpu.md"},
     {"Pass timeline": "timeline.md"},
     {"What you can now read": "what-you-can-read.md"},

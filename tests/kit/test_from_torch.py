@@ -1,5 +1,6 @@
 """What a person hears whose model cannot be compiled, and the whole command on one that can."""
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -194,3 +195,70 @@ def test_other_numbers_are_an_error():
     words = np.arange(5)
     with pytest.raises(compile_model.WrongNumbers, match="1 of its 5 elements"):
         compile_model.largest_error(tvm.runtime.tensor(words // 4 + words), [words])
+
+
+PASSES = {  # name: (what passes() does, what the sentence says)
+    "fails": ("return [1 / 0]", r"passes\(\) of .* fails: ZeroDivisionError: division by zero"),
+    "no pass": ("return ['fuse']", r"passes\(\) of .* must return a list of passes; in it is an object of type str"),
+    "a pass fails": ("return [a_pass(lambda mod: mod['x'])]", "The pass mine of .* fails: "),
+    "ill-formed": ("return [a_pass(broken)]", "The pass mine of .* gives a module that is ill-formed"),
+}  # fmt: skip
+BEFORE = """
+import tvm
+def a_pass(change):
+    return tvm.transform.module_pass(lambda mod, ctx: change(mod), opt_level=0, name="mine")
+def broken(mod):
+    main = mod["main"]
+    x = tvm.relax.Var("x", main.params[0].ty)
+    mod["main"] = tvm.relax.Function([x], main.body, main.ret_ty)
+    return mod
+def passes():
+    {}
+"""
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_passes_that_do_not_work(name, write):
+    body, says = PASSES[name]
+    file = write(MODULE.format("return x + x") + BEFORE.format(body))
+    with pytest.raises(Refused, match=says):
+        compile_model.error_of(file)
+
+
+@pytest.fixture
+def example(write):
+    """The example's own file, with the loop's line and sizes replaced."""
+    text = (ROOT / "docs" / "own-model" / "recurrent.py").read_text(encoding="utf-8")
+
+    def changed(loop: str) -> str:
+        text_of = text.replace("STEPS, WIDTH = 16, 2048", "STEPS, WIDTH = 5, 48")
+        return write(text_of.replace("for t in range(len(x)):", loop))
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("loop", "products"),
+    [("for t in range(len(x)):", 6), ("for t in reversed(range(5)):", 6), ("for t in (0, 2):", 4)],
+)
+def test_the_example_multiplies_once_if_all_rows_are_multiplied(example, loop, products):
+    file = example(loop)
+    assert compile_model.error_of(file) < 1e-5
+    model, inputs = load(file)
+    mod = imported(from_torch.exported(model, inputs), inputs)
+    canonical = compile_model.earlier(compile_model.OURS).canonicalize()(mod)
+    changed = compile_model.applied(from_torch.own_passes(file), canonical, file)
+    names = [call.op.name for call in compile_model.operators(changed)]
+    assert names.count("relax.matmul") == products
+
+
+def test_the_command_says_what_the_passes_change(example, monkeypatch, capsys):
+    monkeypatch.setattr(
+        sys, "argv", ["compile_model", "--quick", example("for t in range(len(x)):")]
+    )
+    assert compile_model.main() == 0
+    said = capsys.readouterr().out
+    assert "(EliminateCommonSubexpr, MultiplyBeforeSlicing), both fused" in said
+    assert re.search(
+        r"main +\d+ → \d+ .*\n\nfunction", said
+    )  # the table of launches without and with the passes

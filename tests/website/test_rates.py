@@ -37,6 +37,7 @@ NO_RATES = {
     "ch08_registers": "registers of GPU kernels",
     "ch08_tiles": "registers of GPU kernels, bytes and occupancy",
     "ch08_other_compilers": "texts and counts",
+    "ch10_models": "models of other packages, whose operations nobody has counted",
     "ch11_perplexity": "perplexities",
     "ch11_answers": "one model that lacks an answer beside the whole one, whose rate ch11_chat has",
     "cpu_peak": "the ceiling itself",

@@ -73,6 +73,25 @@ def load(name: str) -> tuple:
     return model.eval() if isinstance(model, torch.nn.Module) else model, inputs
 
 
+def own_passes(name: str) -> list:
+    """What passes() of the file or dotted module path `name` returns: passes of TVM; [] if it defines no passes()."""
+    import tvm
+
+    source = _source(name)
+    if not callable(getattr(source, "passes", None)):
+        return []
+    try:
+        found = list(source.passes())
+    except (Exception, SystemExit) as error:
+        raise Refused(f"passes() of {name} fails: {_said(error, source.__file__)}.") from error
+    for one in found:
+        if not isinstance(one, tvm.transform.Pass):
+            raise Refused(
+                f"passes() of {name} must return a list of passes; in it is {_kind(one)}."
+            )
+    return found
+
+
 def arguments(inputs) -> tuple[tuple, dict]:
     """(positional, keyword) arguments: `inputs` itself if it is such a pair, a tuple of the first, or the others alone.
 

@@ -1,0 +1,122 @@
+"""Measures models of other packages, compiled by `compile`, beside PyTorch and torch.compile: `bench 10`.
+
+The models are classes of Transformers and PyTorch with random weights. Numbers are compared with PyTorch's first. One
+model, with and without a pass of its own, is the example of a report about a model of one's own.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from chapters.ch10_imported_models.compile_model import applied, effect, error_of, timed
+from chapters.kit.bench.results import SourcedTable, load, sourced_table
+from chapters.kit.draw.table import Table, duration
+from chapters.kit.models import from_torch
+from chapters.runner.course import ROOT
+from chapters.runner.earlier import earlier
+
+OURS, PLAIN = "fusion_by_hand", "without its passes"
+OWN = 10  # the number of this chapter
+THEIRS = ("PyTorch", "torch.compile")
+EXAMPLE = str(ROOT / "docs" / "own-model" / "recurrent.py")
+EXAMPLE_NAME = "recurrent network"
+LANGUAGE = ("olmo2", "phi3", "gemma3_text", "falcon", "cohere", "mamba", "mixtral", "qwen2_moe")
+MODULES = {
+    "LSTM": "torch.nn.LSTM(256, 512, 2, batch_first=True), (torch.randn(1, 32, 256),)",
+    "GRU": "torch.nn.GRU(256, 512, 2, batch_first=True), (torch.randn(1, 32, 256),)",
+    "Transformer encoder": (
+        "torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True), 4), "
+        "(torch.randn(1, 64, 512),)"
+    ),
+}
+TOKENS, LENGTH = 1000, 64
+
+
+def language(kind: str) -> tuple:
+    """(a language model of this kind of Transformers with four layers of 512, tokens): what model() returns."""
+    import torch
+    import transformers
+
+    from chapters.ch10_imported_models.models import Logits
+
+    sizes = {
+        "hidden_size": 512,
+        "intermediate_size": 1408,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 64,
+        "vocab_size": TOKENS,
+        "pad_token_id": 0,
+        "attn_implementation": "eager",
+    }
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, **sizes)
+    made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    mask = torch.full((1, 1, LENGTH, LENGTH), torch.finfo(torch.float32).min).triu(1)
+    return Logits(made).eval(), (torch.randint(TOKENS, (1, LENGTH)), mask)
+
+
+def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
+    """{name of the results file: seconds per run of each model}; a model that is refused is told, and left out."""
+    rounds, threads, cases = (3 if quick else 11), os.cpu_count() or 1, []
+    with tempfile.TemporaryDirectory() as folder:
+        for title, file in {EXAMPLE_NAME: EXAMPLE, **_files(Path(folder), quick)}.items():
+            say(title)
+            error = error_of(file)
+            timings, missing = timed(file, threads, rounds)
+            seconds = {name: timing.seconds for name, timing in timings.items()}
+            say("  " + ", ".join(f"{name} {duration(s)}" for name, s in seconds.items()))
+            cases.append({"model": title, "error": error, "seconds": seconds, "missing": missing})
+    about = {"threads": threads, "rounds": rounds, "effect": effect_of_example()}
+    return {"ch10_models": {**about, "cases": cases}}
+
+
+def effect_of_example() -> str:
+    """Launches and bytes of the example without and with its passes."""
+    model, inputs = from_torch.load(EXAMPLE)
+    mod = from_torch.imported(from_torch.exported(model, inputs), inputs)
+    canonical = earlier(OWN).canonicalize()(mod)
+    return effect(canonical, applied(from_torch.own_passes(EXAMPLE), canonical, EXAMPLE), {})
+
+
+def _files(folder: Path, quick: bool) -> dict[str, str]:
+    """{the model's name: a file in `folder` that defines it}."""
+    texts = {
+        kind: f"from chapters.ch10_imported_models.bench import language\n\ndef model():\n    return language({kind!r})"
+        for kind in LANGUAGE[: 1 if quick else None]
+    }
+    if not quick:
+        texts |= {
+            name: f"import torch\n\ndef model():\n    torch.manual_seed(0)\n    return {text}"
+            for name, text in MODULES.items()
+        }
+    found = {}
+    for name, text in texts.items():
+        path = folder / f"{name.replace(' ', '_').lower()}.py"
+        path.write_text(text, encoding="utf-8")
+        found[name] = str(path)
+    return found
+
+
+def table(measured: dict, only: str = "") -> Table:
+    """One row per model: our time, and how many times as long the others take; only: the model of one row."""
+    rows = []
+    for case in measured["cases"]:
+        seconds, name = case["seconds"], case["model"]
+        if name == only or (not only and name != EXAMPLE_NAME):
+            others = (PLAIN, *THEIRS) if only else THEIRS
+            ratios = (
+                f"{seconds[n] / seconds[OURS]:.2f} ×" if n in seconds else "–" for n in others
+            )
+            rows.append((name, duration(seconds[OURS]), *ratios))
+    note = f"Medians of {measured['rounds']} interleaved rounds, {measured['threads']} threads."
+    return Table(("model", "ours", *((PLAIN,) if only else ()), *THEIRS), rows, note)
+
+
+def show_results(only: str = "") -> SourcedTable:
+    """The table of the results file with its source, or a sentence that says that it was not measured yet."""
+    return sourced_table(load("ch10_models"), 10, lambda measured: table(measured, only))
