@@ -120,3 +120,9 @@ def table(measured: dict, only: str = "") -> Table:
 def show_results(only: str = "") -> SourcedTable:
     """The table of the results file with its source, or a sentence that says that it was not measured yet."""
     return sourced_table(load("ch10_models"), 10, lambda measured: table(measured, only))
+
+
+def recorded_effect() -> str:
+    """What `effect_of_example` gave when the results file was written."""
+    results = load("ch10_models")
+    return results["measured"]["effect"] if results else "not measured yet: bench 10"
