@@ -45,7 +45,10 @@ def explain(
         f"{owner}: {share:.0%}" for owner, share in sorted(shares.items(), key=lambda one: -one[1])
     )
     heads = ("kernel", "runs per token", "share of its time", "made by", "whose code")
-    return Table(heads, rows, f"Of the time in kernels, {note}.")
+    note = (
+        f"Of the time in kernels, {note}. A pass that fuses owns no kernel: `chat --without 3.1` shows what it is worth."
+    )
+    return Table(heads, rows, note)
 
 
 def _owner(exercise: str) -> str:

@@ -23,9 +23,14 @@ def all_pass(path: str) -> str:
     if path == PATHS[-1]:
         return "Every exercise that can run on this machine passes."
     more = PATHS[PATHS.index(path) + 1]
+    last = (
+        "docs/paths.md says how the day ends: the pipeline and the chat. Then "
+        if path == "day"
+        else ""
+    )
     return (
         f"Every exercise of the path `{path}` that can run on this machine passes; "
-        f"`python -m chapters path {more}` goes on."
+        f"{last}`python -m chapters path {more}` goes on."
     )
 
 

@@ -109,9 +109,9 @@ def analyse(sch: Schedule, reduction: SBlockRV, epilogue: SBlockRV) -> Fusion:
 def split_sum(epilogue: SBlock, temp: Var) -> tuple[TensorLoad, Expr]:
     """Return the load of `temp` and the addend of an epilogue that stores a sum of `temp[…]` and other terms.
 
-    The terms may have any order and nesting. The addend is the sum of all terms except `temp[…]`, in the order in which
-    the program adds them: `E + (temp[…] + C)` gives `C + E`. A single other term is the addend itself. A copy,
-    `output[…] = temp[…]`, adds a constant 0 of the dtype of `temp`.
+    The terms may have any order and nesting. The addend is the sum of all terms except `temp[…]`: `E + (temp[…] + C)`
+    gives `C + E`, or `E + C`. A single other term is the addend itself. A copy, `output[…] = temp[…]`, adds a constant
+    0 of the dtype of `temp`.
 
     Refuses by `require`: a body that is not one store; anything but additions around `temp[…]`; `temp` anywhere else in
     the store, in an index too; an addend that is not pure.
