@@ -45,10 +45,8 @@ def explain(
         f"{owner}: {share:.0%}" for owner, share in sorted(shares.items(), key=lambda one: -one[1])
     )
     heads = ("kernel", "runs per token", "share of its time", "made by", "whose code")
-    note = (
-        f"Of the time in kernels, {note}. A pass that fuses owns no kernel: `chat --without 3.1` shows what it is worth."
-    )
-    return Table(heads, rows, note)
+    worth = "A pass that fuses owns no kernel: `chat --without 3.1` shows what it is worth."
+    return Table(heads, rows, f"Of the time in kernels, {note}. {worth}")
 
 
 def _owner(exercise: str) -> str:
