@@ -18,10 +18,9 @@ from chapters.ch02_attach_metadata.given import (
     measure_attributes,
 )
 from chapters.checking import expect
-from chapters.checking.attributes import attaches, attributes, plain
+from chapters.checking.attributes import attaches
 from chapters.checking.expect import Section
 from chapters.checking.judge import observe_pass
-from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.pipeline.planned_storage import planned
@@ -33,8 +32,6 @@ HOW = Section(LESSON, "How it works")
 NOT_FIRE = Section(LESSON, "When it must not fire")
 READERS = Section(LESSON, "See it")
 WHY = Section(LESSON, "Why these passes exist")
-OUTSIDE = Section(LESSON, "A name for the outside")
-SAME = Section(LESSON, "The same function, or another?")
 GRAPHS = Section(LESSON, "What a CUDA graph needs")
 OUR_READER = Section(LESSON, "A reader of our own")
 MEASURE = Section(LESSON, "Measure it")
@@ -70,14 +67,6 @@ def decode_step(x: ("n", "m")):
 """
 )
 Mixed["sampler"] = relax.ExternFunc("runtime.sampler")
-
-
-Kernels = relax_module(
-    kernel("halve(a, b)", (6,), "b[at] = a[at] * T.float32(0.5)")
-    + kernel("shift(a, b)", (6,), "b[at] = a[at] + T.float32(3)")
-)
-halve = Kernels["halve"].with_attr("global_symbol", "halve")
-shift = Kernels["shift"].with_attr("tirx.noalias", True)
 
 
 @functools.cache
@@ -211,119 +200,6 @@ def observe_2_1(impl):
         *_observe(lambda: impl.AttachVariableBounds({}), Mixed),
         *_observe(lambda: impl.AttachVariableBounds({"k": -1}), _elementwise("n")),
         *_observe(aliased, _elementwise("n", "m")),
-    ]
-
-
-# --- 2.2 ------------------------------------------------------------------------------------------
-
-
-def _add(impl, functions: dict, mod: tvm.IRModule) -> tvm.IRModule:
-    """The module after the pass: all that was in it, and each of `functions` under its public name."""
-    whose = "AttachAdditionalPrimFuncs"
-    a_pass = impl.AttachAdditionalPrimFuncs(functions)
-    result = expect.apply(a_pass, mod, whose)
-    wanted = mod.clone()
-    for name, func in functions.items():
-        there = ", ".join(gvar.name_hint for gvar in result.get_global_vars())
-        expect.that(name in result, f"Your {whose} did not add `{name}`.", yours=there)
-        what = f"The function that you added as `{name}` does not have this name as its `global_symbol`."
-        why = (
-            "Code outside the module finds a function by its global_symbol. A PrimFunc without one is private, and "
-            "dead-code elimination removes it if no function calls it. This also holds for a kernel that was there."
-        )
-        OUTSIDE.equal(plain(dict(result[name].attrs)).get("global_symbol"), name, what, why=why)
-        wanted[name] = func.with_attr("global_symbol", name)
-    why = "Added functions keep their body and their other attributes. All other functions stay."
-    HOW.same_ir(
-        result, wanted, f"Your {whose} changed more than the functions that it adds.", why=why
-    )
-    expect.runs_twice_the_same(a_pass, result, whose)
-    is_registered(a_pass, whose)
-    return result
-
-
-def test_2_2_adds_public_functions(impl) -> None:
-    """each PrimFunc is added under its name, with this global_symbol, and nothing else changes"""
-    _add(impl, {"cut_in_half": halve, "shift": shift}, Mixed)
-    _add(impl, {}, Mixed)
-    _add(impl, {"only": shift}, tvm.IRModule())
-
-
-def test_2_2_leaves_the_callers_function(impl) -> None:
-    """the caller's PrimFunc stays as it is, also when it is added under two names"""
-    before = str(halve.attrs)
-    _add(impl, {"first": halve, "second": halve}, Mixed)
-    what = "Your AttachAdditionalPrimFuncs changed the PrimFunc that it was given."
-    expect.equal(str(halve.attrs), before, what)
-
-
-def test_2_2_refuses_a_name_that_is_taken(impl) -> None:
-    """another function of that name is not replaced"""
-    taken = {
-        "prefill": "another PrimFunc",
-        "decode": "a Relax function",
-        "sampler": "an external function",
-    }
-    for name, what in taken.items():
-        given = Mixed.clone()
-        try:
-            impl.AttachAdditionalPrimFuncs({"fine": shift, name: halve})(given)
-        except ValueError as error:
-            said = "Your ValueError does not contain the name that is taken."
-            wanted = f"a sentence with {name!r} in it"
-            expect.that(name in str(error), said, expected=wanted, yours=str(error))
-            expect.unchanged(given, Mixed, "AttachAdditionalPrimFuncs")
-            continue
-        raise SAME.failed(
-            f"Your AttachAdditionalPrimFuncs replaced `{name}`, {what} of the module.",
-            expected=f"a ValueError with {name!r} in its text",
-            why="The callers of that name would now compute something else. TVM's `mod[name] = func` replaces a "
-            "function without a warning, so the pass must compare.",
-        )
-
-
-def test_2_2_same_function_already_there(impl) -> None:
-    """if the module already has the same PrimFunc under that name, the pass only makes it public"""
-    mod = Mixed.clone()
-    mod["shift"] = shift
-    _add(impl, {"shift": shift}, mod)
-
-
-def test_2_2_survives_and_runs(impl) -> None:
-    """dead-code elimination keeps the function, and the compiled library runs it"""
-    mod = _add(impl, {"cut_in_half": halve}, _elementwise("n"))
-    executable = tvm.compile(relax.transform.DeadCodeElimination()(mod), target=QUICK)
-    kernel = executable.jit().get_function("cut_in_half", query_imports=True)
-    x = np.random.default_rng(2).standard_normal(6).astype("float32")
-    out = tvm.runtime.tensor(np.full(6, np.nan, "float32"))
-    kernel(tvm.runtime.tensor(x), out)
-    expect.close(
-        out.numpy(), x / 2, "The kernel that your pass added computes something else than before."
-    )
-
-
-def observe_2_2(impl):
-    def add(functions: dict, mod: tvm.IRModule) -> str:
-        given = mod.clone()
-        try:
-            result = impl.AttachAdditionalPrimFuncs(functions)(given)
-        except ValueError as error:  # its words are the answer's own
-            named = [name for name in functions if name in str(error)]
-            return f"refused for {named}, input {attributes(given)}"
-        bodies = {name: result[name].body.script()[:400] for name in functions}
-        return f"{attributes(result)} {bodies} input {attributes(given)}"
-
-    def add_again() -> str:
-        mod = Mixed.clone()
-        mod["shift"] = shift
-        return add({"shift": shift}, mod)
-
-    return [
-        lambda: add({"first": halve, "second": shift}, Mixed),
-        lambda: add({"prefill": shift}, Mixed),
-        lambda: add({"decode": shift}, Mixed),
-        lambda: add({"sampler": shift}, Mixed),
-        add_again,
     ]
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
-from functools import partial
 
 import numpy as np
 import tvm
@@ -14,7 +12,6 @@ from tvm.script import tirx as T
 
 from chapters.ch08_gpu_targets import goals
 from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile, start_from_bias
-from chapters.ch08_gpu_targets.thread_schedule import naive_matmul, shared_matmul
 from chapters.ch08_gpu_targets.warp_schedule import schedule_for_tensor_cores
 from chapters.checking import gpu_kernels as gpu
 from chapters.checking.expect import Section
@@ -22,13 +19,12 @@ from chapters.kit.draw.loop_nest import loop_nest
 from chapters.kit.draw.table import count_noun
 from chapters.kit.gpu.cuda_resources import Resources
 from chapters.kit.gpu.gpu_matmul import matmul_bias
+from chapters.kit.gpu.kernel_report import occupancy
 from chapters.kit.gpu.launches import HostProgram
-from chapters.kit.gpu.limits import ITEM_BYTES
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import accesses, bytes_moved
 from chapters.kit.ir.tensor_ir import nodes, substitute
 from chapters.runner.loading import last_line
-from solutions.ch08_gpu_targets import gpu_schedules as sound
 
 LESSON = "chapters/ch08_gpu_targets/lesson.md"
 THREADS = Section(LESSON, "Blocks and threads")
@@ -129,52 +125,6 @@ def observe_8_1(impl):
         return str([(a.buffer, a.lanes, a.first[:3], a.times) for a in found])
 
     return [lambda case=case: seen(case) for case in ELEMENTWISE]
-
-
-# --- 8.2 ------------------------------------------------------------------------------------------
-
-COUNTED = [
-    (32, 128, 32, ThreadTile(32, 64, 16, 2, 4), "float32"),
-    (32, 64, 64, ThreadTile(32, 16, 16, 2, 2, 2), "float16"),
-]
-
-
-def _counted(func: tirx.PrimFunc) -> int:
-    moved = bytes_moved(func, CUDA)
-    return moved["A"] + moved["B"]
-
-
-def test_8_2_prediction_holds(impl) -> None:
-    """the predicted bytes are those the kernels' own index expressions load"""
-    for m, n, k, tile, dtype in COUNTED:
-        yours = impl.bytes_loaded(m, n, k, tile, ITEM_BYTES[dtype])
-        SHARED.that(
-            isinstance(yours, dict) and {"naive", "tiled"} <= set(yours),
-            "Your bytes_loaded did not return a dict with the keys naive and tiled.",
-            expected='{"naive": ..., "tiled": ...}',
-            yours=yours,
-        )
-        func = matmul_bias(m, n, k, dtype)
-        one_each = dataclasses.replace(tile, thread_m=1, thread_n=1, vector=1)
-        kernels = {
-            "naive": naive_matmul(func, dataclasses.replace(one_each, block_m=8, block_n=8)),
-            "tiled": shared_matmul(func, tile),
-        }
-        for name, kernel in kernels.items():
-            SHARED.predicted(
-                yours[name],
-                _counted(kernel),
-                f"The {name} kernel loads another number of bytes than you predict, for {m} x {n} x {k} in {dtype}.",
-                why="naive: each of the m * n threads loads one row of A and one row of B. tiled: each block loads "
-                "block_m rows of A and block_n rows of B, once.",
-            )
-
-
-def observe_8_2(impl):
-    def loaded(*sizes_and_tile, dtype: str):
-        return sorted(impl.bytes_loaded(*sizes_and_tile, ITEM_BYTES[dtype]).items())
-
-    return [partial(loaded, *case, dtype=dtype) for *case, dtype in COUNTED]
 
 
 # --- 8.3 ------------------------------------------------------------------------------------------
@@ -320,64 +270,11 @@ def observe_8_3(impl):
     return [numbers, used, first]
 
 
-# --- 8.4 and 8.5 ----------------------------------------------------------------------------------
+# --- 8.5 ------------------------------------------------------------------------------------------
 
 
 def _used(registers: int, shared: int, spilled: int = 0) -> Resources:
     return Resources(registers, spilled, spilled, spilled, shared)
-
-
-# (registers per thread, shared bytes per block, threads per block, arch, the occupancy, why): worked out by hand from
-# the documented portions; why names the limit.
-OCCUPANCY = [
-    (32, 0, 1024, "sm_90a", 1.0, "1024 threads of 32 registers: two blocks use all 65536."),
-    (33, 0, 1024, "sm_90a", 0.5,
-     "33 registers are five portions of 256 per warp: 51 warps, rounded down to 48; one block of 32."),
-    (64, 8704, 256, "sm_90a", 0.5, "64 registers leave room for 32 warps: four blocks of eight."),
-    (41, 4608, 256, "sm_90a", 0.625, "41 registers are six portions: 42 warps, 40 in fours; five blocks of eight."),
-    (255, 16384, 256, "sm_80", 0.125, "255 registers: eight warps, one block."),
-    (32, 40960, 128, "sm_80", 0.25, "40 KiB and a reserved one per block: four fit in 164 KiB."),
-    (32, 40960, 128, "sm_90a", 0.3125, "Of 40 KiB and a reserved one, five fit in 228 KiB."),
-    (32, 82 * 1024, 128, "sm_80", 0.0625, "Of 82 KiB and a reserved one, one fits in 164 KiB."),
-    (33, 0, 512, "sm_89", 1.0, "1536 threads at a time: three blocks of 16 warps."),
-    (16, 0, 32, "sm_80", 0.5, "A block of one warp: 32 blocks at a time, and no more."),
-    (20, 1024, 48, "sm_80", 1.0, "48 threads are two warps."),
-    (16, 0, 1024, "sm_80", 1.0, "2048 threads at a time: two blocks, though there are registers for four."),
-    (16, 0, 768, "sm_80", 0.75, "64 warps at a time: two blocks of 24, and 16 warps of no use."),
-    (41, 0, 64, "sm_90a", 0.625, "42 warps have registers, but warps come by fours: 40, twenty blocks of two."),
-]  # fmt: skip
-
-
-def test_8_4_counts_by_every_limit(impl) -> None:
-    """of blocks, threads, registers and shared memory, the limit that is reached first decides"""
-    for registers, shared, threads, arch, part, why in OCCUPANCY:
-        REPORT.equal(
-            round(float(impl.occupancy(_used(registers, shared), threads, arch)), 6),
-            part,
-            f"Your occupancy is wrong for {registers} registers per thread, {shared} bytes of shared memory per "
-            f"block, and blocks of {threads} threads on {arch}.",
-            why=why,
-        )
-
-
-def test_8_4_is_nothing_where_no_block_fits(impl) -> None:
-    """a kernel of which not one block fits gives 0"""
-    for registers, shared, threads in ((128, 0, 1024), (32, 300_000, 128)):
-        found = float(impl.occupancy(_used(registers, shared), threads, "sm_90a"))
-        what = f"Your occupancy is not 0 for {registers} registers, {shared} bytes, and blocks of {threads} threads."
-        REPORT.equal(
-            found,
-            0.0,
-            what,
-            why="Not even one such block fits a multiprocessor, so the kernel does not launch.",
-        )
-
-
-def observe_8_4(impl):
-    cases = [*OCCUPANCY, (128, 0, 1024, "sm_90a", 0, ""), (32, 300_000, 128, "sm_90a", 0, "")]
-    return [
-        lambda c=c: round(float(impl.occupancy(_used(c[0], c[1]), c[2], c[3])), 4) for c in cases
-    ]
 
 
 SMALL, MIDDLE = ThreadTile(32, 32, 16, 2, 2), ThreadTile(64, 64, 16, 4, 4)
@@ -475,7 +372,7 @@ def _facts(tile: ThreadTile, used: Resources) -> str:
         f"{tile.block_m} x {tile.block_n}: {loads:.4f} numbers loaded per element and step of k, "
         f"{used.spill_store_bytes} bytes spilled and {used.spill_load_bytes} loaded again, blocks of {threads} "
         f"threads with {used.shared_bytes} bytes of shared memory, {used.registers} registers per thread, occupancy "
-        f"{sound.occupancy(used, threads, 'sm_90a'):g}"
+        f"{occupancy(used, threads, 'sm_90a'):g}"
     )
 
 

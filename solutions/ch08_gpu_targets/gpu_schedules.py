@@ -12,7 +12,8 @@ from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile, lane_products
 from chapters.ch08_gpu_targets.warp_schedule import schedule_for_tensor_cores
 from chapters.kit.gpu import wmma
 from chapters.kit.gpu.cuda_resources import Resources
-from chapters.kit.gpu.limits import LIMITS, STATIC_SHARED_BYTES, WARP
+from chapters.kit.gpu.kernel_report import occupancy
+from chapters.kit.gpu.limits import STATIC_SHARED_BYTES, WARP
 
 
 def bind_elementwise(sch: Schedule, block: SBlockRV, threads: int, vector: int) -> None:
@@ -28,22 +29,6 @@ def bind_elementwise(sch: Schedule, block: SBlockRV, threads: int, vector: int) 
     sch.bind(thread, "threadIdx.x")
     sch.vectorize(lane)
     # END exercise 8.1
-
-
-def bytes_loaded(m: int, n: int, k: int, tile: ThreadTile, item_bytes: int) -> dict[str, int]:
-    """Return how many bytes of A and B all threads together load from global memory: {"naive": ..., "tiled": ...}.
-
-    naive: each thread computes one element of D and loads everything that it needs. tiled: each block loads every
-    element of A and B that its tile needs once, into shared memory. m, n and k are multiples of the tile's sizes.
-    """
-    # BEGIN exercise 8.2 (about 3 lines): two formulas
-    naive = m * n * 2 * k
-    blocks = (m // tile.block_m) * (n // tile.block_n)
-    return {
-        "naive": naive * item_bytes,
-        "tiled": blocks * (tile.block_m + tile.block_n) * k * item_bytes,
-    }
-    # END exercise 8.2
 
 
 def schedule_within_limits(sch: Schedule, block: SBlockRV) -> None:
@@ -81,31 +66,6 @@ def schedule_within_limits(sch: Schedule, block: SBlockRV) -> None:
         sch.vectorize(lane)
         sch.storage_align(copy, 0, axis=-2, factor=16, offset=2)
     # END exercise 8.3
-
-
-def occupancy(used: Resources, threads: int, arch: str) -> float:
-    """Return the share of a multiprocessor's threads that are resident while it runs this kernel, 0 to 1.
-
-    threads: per block. LIMITS[arch] has four limits, and each allows a number of resident blocks: `blocks`; `threads`,
-    counted in whole warps; `registers`, which a warp gets in portions of `register_portion`, where the number of warps
-    that get some is rounded down to a multiple of `warp_portion`; `shared_bytes`, which a block gets in portions of
-    `shared_portion`, after `shared_reserved` is added. The smallest number counts.
-    """
-    # BEGIN exercise 8.4 (about 10 lines): how many blocks does each limit allow?
-    limit = LIMITS[arch]
-    warps = math.ceil(threads / WARP)
-    registers = math.ceil(used.registers * WARP / limit.register_portion) * limit.register_portion
-    shared = used.shared_bytes + limit.shared_reserved
-    shared = math.ceil(shared / limit.shared_portion) * limit.shared_portion
-    by_registers = limit.registers // max(registers, 1) // limit.warp_portion * limit.warp_portion
-    blocks = min(
-        limit.blocks,
-        limit.threads // WARP // warps,
-        by_registers // warps,
-        limit.shared_bytes // max(shared, 1),
-    )
-    return blocks * warps * WARP / limit.threads
-    # END exercise 8.4
 
 
 def best_tile(compiled: Sequence[tuple[ThreadTile, Resources]], arch: str) -> ThreadTile:
