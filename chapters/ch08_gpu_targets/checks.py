@@ -36,10 +36,10 @@ CORES = Section(LESSON, "Tensor cores that start from the bias")
 # Compiling a kernel, by g++ or by NVIDIA's compiler, takes seconds where other work goes on.
 LIMITS = {
     "test_8_1_computes_every_element": 90,
-    "test_8_3_right_numbers": 90,
-    "test_8_6_right_numbers": 90,
-    "test_8_7_is_taken_by_tensorize": 60,
-    "test_8_7_right_numbers": 90,
+    "test_8_2_right_numbers": 90,
+    "test_8_4_right_numbers": 90,
+    "test_8_5_is_taken_by_tensorize": 60,
+    "test_8_5_right_numbers": 90,
 }
 
 # --- 8.1 ------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def observe_8_1(impl):
     return [lambda case=case: seen(case) for case in ELEMENTWISE]
 
 
-# --- 8.3 ------------------------------------------------------------------------------------------
+# --- 8.2 ------------------------------------------------------------------------------------------
 
 
 def _scheduled(impl, size: tuple[int, int, int] = goals.SIZE) -> s_tir.Schedule:
@@ -160,7 +160,7 @@ def _unbound(parts) -> list[str]:
     return found
 
 
-def test_8_3_right_numbers(impl) -> None:
+def test_8_2_right_numbers(impl) -> None:
     """run as GPU code in both orders of the threads, every element is right"""
     for size in (goals.SIZE, (128, 64, 128)):
         func = _scheduled(impl, size).mod["main"]
@@ -203,7 +203,7 @@ def _stays_within(impl, number: int, read: Section) -> None:
     )
 
 
-def test_8_3_is_one_kernel(impl) -> None:
+def test_8_2_is_one_kernel(impl) -> None:
     """one kernel, in 8 or more blocks of 32 to 128 threads"""
     func, loops = _counted_kernel(impl)
     ((blocks, threads),) = goals.launched(func)
@@ -223,7 +223,7 @@ def test_8_3_is_one_kernel(impl) -> None:
     )
 
 
-def test_8_3_keeps_sums_in_registers(impl) -> None:
+def test_8_2_keeps_sums_in_registers(impl) -> None:
     """D is stored and never read, and each sum has a constant place in a thread's own buffer"""
     func, loops = _counted_kernel(impl)
     read = {a.buffer for a in accesses(func, CUDA) if not a.writes}
@@ -244,17 +244,17 @@ def test_8_3_keeps_sums_in_registers(impl) -> None:
     )
 
 
-def test_8_3_reaches_the_first_goal(impl) -> None:
+def test_8_2_reaches_the_first_goal(impl) -> None:
     """it stays within the limits of goal 1"""
     _stays_within(impl, 1, TILES)
 
 
-def test_8_3_reaches_the_second_goal(impl) -> None:
+def test_8_2_reaches_the_second_goal(impl) -> None:
     """it stays within the limits of goal 2"""
     _stays_within(impl, 2, SHARED)
 
 
-def observe_8_3(impl):
+def observe_8_2(impl):
     def numbers() -> str:
         return gpu.digest(_scheduled(impl).mod["main"], goals.SIZE, "float32")
 
@@ -270,7 +270,7 @@ def observe_8_3(impl):
     return [numbers, used, first]
 
 
-# --- 8.5 ------------------------------------------------------------------------------------------
+# --- 8.3 ------------------------------------------------------------------------------------------
 
 
 def _used(registers: int, shared: int, spilled: int = 0) -> Resources:
@@ -351,7 +351,7 @@ CANDIDATES = {
 }
 
 
-def test_8_5_chooses_what_loads_least(impl) -> None:
+def test_8_3_chooses_what_loads_least(impl) -> None:
     """the least traffic among kernels that spill nothing and fit"""
     for title, (compiled, wanted, why) in CANDIDATES.items():
         found, used = impl.best_tile(list(compiled), "sm_90a"), dict(compiled)
@@ -376,7 +376,7 @@ def _facts(tile: ThreadTile, used: Resources) -> str:
     )
 
 
-def test_8_5_says_when_there_is_none(impl) -> None:
+def test_8_3_says_when_there_is_none(impl) -> None:
     """a ValueError where no kernel is sound"""
     try:
         found = impl.best_tile([(LARGE, _used(255, 17408, 224))], "sm_90a")
@@ -387,25 +387,25 @@ def test_8_5_says_when_there_is_none(impl) -> None:
     raise REPORT.failed(what, expected="a ValueError", yours=found, why=why)
 
 
-def observe_8_5(impl):
+def observe_8_3(impl):
     return [
         *(lambda c=c: str(impl.best_tile(list(c[0]), "sm_90a")) for c in CANDIDATES.values()),
         lambda: str(impl.best_tile([(LARGE, _used(255, 17408, 224))], "sm_90a")),
     ]
 
 
-# --- 8.6 ------------------------------------------------------------------------------------------
+# --- 8.4 ------------------------------------------------------------------------------------------
 
 ROW = (1, 12, 512)
 
 
 def _decode(impl, size=ROW, dtype="float16") -> tirx.PrimFunc:
-    func = gpu.parsed(lambda: impl.decode_matmul(size[1], size[2], dtype), "8.6", DECODE)
+    func = gpu.parsed(lambda: impl.decode_matmul(size[1], size[2], dtype), "8.4", DECODE)
     DECODE.returns(func, tirx.PrimFunc, "decode_matmul", "a PrimFunc")
     return func
 
 
-def test_8_6_has_the_bias_once(impl) -> None:
+def test_8_4_has_the_bias_once(impl) -> None:
     """with all weights 0, one row is the bias"""
     _, n, k = ROW
     for how, target, backwards in gpu.engines("float32"):
@@ -419,7 +419,7 @@ def test_8_6_has_the_bias_once(impl) -> None:
         DECODE.that(times == [1.0], what, expected="1 times the bias", yours=yours, why=why)
 
 
-def test_8_6_right_numbers(impl) -> None:
+def test_8_4_right_numbers(impl) -> None:
     """one row, in both orders of the threads, on random weights"""
     for dtype, size in (("float16", ROW), ("float32", (1, 5, 256))):
         why = "The 32 parts of a sum and its bias must each be in the result once."
@@ -427,7 +427,7 @@ def test_8_6_right_numbers(impl) -> None:
         gpu.layer(func, size, dtype, why, DECODE, wgsl=dtype == "float32")
 
 
-def test_8_6_reads_the_weight_once(impl) -> None:
+def test_8_4_reads_the_weight_once(impl) -> None:
     """the weight is loaded once, 16 bytes at a time"""
     _, n, k = ROW
     func = _decode(impl)
@@ -443,21 +443,21 @@ def test_8_6_reads_the_weight_once(impl) -> None:
     )
 
 
-def observe_8_6(impl):
+def observe_8_4(impl):
     return [
         lambda: gpu.digest(_decode(impl), ROW, "float16"),
         lambda: gpu.digest(_decode(impl, (1, 5, 256), "float32"), (1, 5, 256), "float32"),
     ]
 
 
-# --- 8.7 -----------------------------------------------------------------------------------------
+# --- 8.5 -----------------------------------------------------------------------------------------
 
 CORE_SIZE = (64, 128, 64)
 
 
 def _cores(impl, dtype: str, size=CORE_SIZE) -> tirx.PrimFunc:
     """The schedule for tensor cores with the answer's intrinsic."""
-    pair = gpu.parsed(impl.bias_fragment, "8.7", CORES)
+    pair = gpu.parsed(impl.bias_fragment, "8.5", CORES)
     what = "Your bias_fragment did not return two functions."
     yours = type(pair).__name__
     CORES.that(isinstance(pair, tuple) and len(pair) == 2, what, expected="desc, impl", yours=yours)
@@ -474,7 +474,7 @@ def _cores(impl, dtype: str, size=CORE_SIZE) -> tirx.PrimFunc:
         ) from None
 
 
-def test_8_7_is_taken_by_tensorize(impl) -> None:
+def test_8_5_is_taken_by_tensorize(impl) -> None:
     """the init of the fused block becomes the intrinsic: no fill with zero, no second kernel"""
     kernels = list(HostProgram(_cores(impl, "float16"), CUDA).kernels.values())
     CORES.equal(len(kernels), 1, "The layer with your intrinsic is not one kernel.")
@@ -493,7 +493,7 @@ def test_8_7_is_taken_by_tensorize(impl) -> None:
     )
 
 
-def test_8_7_right_numbers(impl) -> None:
+def test_8_5_right_numbers(impl) -> None:
     """run with emulated tensor cores in both orders, the sums start from the bias"""
     for dtype in ("float16", "bfloat16"):
         func = _cores(impl, dtype)
@@ -503,7 +503,7 @@ def test_8_7_right_numbers(impl) -> None:
 
 def _described(impl) -> str:
     """What the description stores, with its axes renamed to i and j."""
-    desc, _ = gpu.parsed(impl.bias_fragment, "8.7", CORES)
+    desc, _ = gpu.parsed(impl.bias_fragment, "8.5", CORES)
     said = []
     for block in nodes(desc.body, s_tir.SBlock):
         named = zip(block.iter_vars, "ij", strict=False)
@@ -514,7 +514,7 @@ def _described(impl) -> str:
     return "; ".join(said)
 
 
-def observe_8_7(impl):
+def observe_8_5(impl):
     def calls() -> str:
         kernels = HostProgram(_cores(impl, "float16"), CUDA).kernels.values()
         return str([kernel.source.count("start_from_row(") for kernel in kernels])

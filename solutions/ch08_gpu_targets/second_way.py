@@ -1,10 +1,10 @@
-"""Another correct design for exercises 8.3 and 8.7.
+"""Another correct design for exercises 8.2 and 8.5.
 
-**8.3, one warp per block.** The reference has blocks of 64 threads. This one has blocks of 32, each with 4 × 8 sums in
+**8.2, one warp per block.** The reference has blocks of 64 threads. This one has blocks of 32, each with 4 × 8 sums in
 its registers. It requests as few bytes. No thread waits for another warp, and each thread has more independent
 additions, but a multiprocessor needs twice as many blocks to be as full.
 
-**8.7, through shared memory.** The reference loads a fragment whose 16 rows are the same 16 biases: rows that are 0
+**8.5, through shared memory.** The reference loads a fragment whose 16 rows are the same 16 biases: rows that are 0
 elements apart. The documentation asks for a distance that is a multiple of 16 bytes, and 0 is one, but it does not
 mention this use. NVRTC 13.5 compiles it to one load per pair of biases. This design does not rely on it. It writes 16
 rows of biases to shared memory and loads those. That costs 1 KiB per warp, and two more synchronizations within the
