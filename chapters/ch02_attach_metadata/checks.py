@@ -18,10 +18,9 @@ from chapters.ch02_attach_metadata.given import (
     measure_attributes,
 )
 from chapters.checking import expect
-from chapters.checking.attributes import attaches, attributes, plain
+from chapters.checking.attributes import attaches
 from chapters.checking.expect import Section
 from chapters.checking.judge import observe_pass
-from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.pipeline.planned_storage import planned
@@ -33,8 +32,6 @@ HOW = Section(LESSON, "How it works")
 NOT_FIRE = Section(LESSON, "When it must not fire")
 READERS = Section(LESSON, "See it")
 WHY = Section(LESSON, "Why these passes exist")
-OUTSIDE = Section(LESSON, "A name for the outside")
-SAME = Section(LESSON, "The same function, or another?")
 GRAPHS = Section(LESSON, "What a CUDA graph needs")
 OUR_READER = Section(LESSON, "A reader of our own")
 MEASURE = Section(LESSON, "Measure it")
@@ -70,14 +67,6 @@ def decode_step(x: ("n", "m")):
 """
 )
 Mixed["sampler"] = relax.ExternFunc("runtime.sampler")
-
-
-Kernels = relax_module(
-    kernel("halve(a, b)", (6,), "b[at] = a[at] * T.float32(0.5)")
-    + kernel("shift(a, b)", (6,), "b[at] = a[at] + T.float32(3)")
-)
-halve = Kernels["halve"].with_attr("global_symbol", "halve")
-shift = Kernels["shift"].with_attr("tirx.noalias", True)
 
 
 @functools.cache
@@ -216,119 +205,6 @@ def observe_2_1(impl):
 
 # --- 2.2 ------------------------------------------------------------------------------------------
 
-
-def _add(impl, functions: dict, mod: tvm.IRModule) -> tvm.IRModule:
-    """The module after the pass: all that was in it, and each of `functions` under its public name."""
-    whose = "AttachAdditionalPrimFuncs"
-    a_pass = impl.AttachAdditionalPrimFuncs(functions)
-    result = expect.apply(a_pass, mod, whose)
-    wanted = mod.clone()
-    for name, func in functions.items():
-        there = ", ".join(gvar.name_hint for gvar in result.get_global_vars())
-        expect.that(name in result, f"Your {whose} did not add `{name}`.", yours=there)
-        what = f"The function that you added as `{name}` does not have this name as its `global_symbol`."
-        why = (
-            "Code outside the module finds a function by its global_symbol. A PrimFunc without one is private, and "
-            "dead-code elimination removes it if no function calls it. This also holds for a kernel that was there."
-        )
-        OUTSIDE.equal(plain(dict(result[name].attrs)).get("global_symbol"), name, what, why=why)
-        wanted[name] = func.with_attr("global_symbol", name)
-    why = "Added functions keep their body and their other attributes. All other functions stay."
-    HOW.same_ir(
-        result, wanted, f"Your {whose} changed more than the functions that it adds.", why=why
-    )
-    expect.runs_twice_the_same(a_pass, result, whose)
-    is_registered(a_pass, whose)
-    return result
-
-
-def test_2_2_adds_public_functions(impl) -> None:
-    """each PrimFunc is added under its name, with this global_symbol, and nothing else changes"""
-    _add(impl, {"cut_in_half": halve, "shift": shift}, Mixed)
-    _add(impl, {}, Mixed)
-    _add(impl, {"only": shift}, tvm.IRModule())
-
-
-def test_2_2_leaves_the_callers_function(impl) -> None:
-    """the caller's PrimFunc stays as it is, also when it is added under two names"""
-    before = str(halve.attrs)
-    _add(impl, {"first": halve, "second": halve}, Mixed)
-    what = "Your AttachAdditionalPrimFuncs changed the PrimFunc that it was given."
-    expect.equal(str(halve.attrs), before, what)
-
-
-def test_2_2_refuses_a_name_that_is_taken(impl) -> None:
-    """another function of that name is not replaced"""
-    taken = {
-        "prefill": "another PrimFunc",
-        "decode": "a Relax function",
-        "sampler": "an external function",
-    }
-    for name, what in taken.items():
-        given = Mixed.clone()
-        try:
-            impl.AttachAdditionalPrimFuncs({"fine": shift, name: halve})(given)
-        except ValueError as error:
-            said = "Your ValueError does not contain the name that is taken."
-            wanted = f"a sentence with {name!r} in it"
-            expect.that(name in str(error), said, expected=wanted, yours=str(error))
-            expect.unchanged(given, Mixed, "AttachAdditionalPrimFuncs")
-            continue
-        raise SAME.failed(
-            f"Your AttachAdditionalPrimFuncs replaced `{name}`, {what} of the module.",
-            expected=f"a ValueError with {name!r} in its text",
-            why="The callers of that name would now compute something else. TVM's `mod[name] = func` replaces a "
-            "function without a warning, so the pass must compare.",
-        )
-
-
-def test_2_2_same_function_already_there(impl) -> None:
-    """if the module already has the same PrimFunc under that name, the pass only makes it public"""
-    mod = Mixed.clone()
-    mod["shift"] = shift
-    _add(impl, {"shift": shift}, mod)
-
-
-def test_2_2_survives_and_runs(impl) -> None:
-    """dead-code elimination keeps the function, and the compiled library runs it"""
-    mod = _add(impl, {"cut_in_half": halve}, _elementwise("n"))
-    executable = tvm.compile(relax.transform.DeadCodeElimination()(mod), target=QUICK)
-    kernel = executable.jit().get_function("cut_in_half", query_imports=True)
-    x = np.random.default_rng(2).standard_normal(6).astype("float32")
-    out = tvm.runtime.tensor(np.full(6, np.nan, "float32"))
-    kernel(tvm.runtime.tensor(x), out)
-    expect.close(
-        out.numpy(), x / 2, "The kernel that your pass added computes something else than before."
-    )
-
-
-def observe_2_2(impl):
-    def add(functions: dict, mod: tvm.IRModule) -> str:
-        given = mod.clone()
-        try:
-            result = impl.AttachAdditionalPrimFuncs(functions)(given)
-        except ValueError as error:  # its words are the answer's own
-            named = [name for name in functions if name in str(error)]
-            return f"refused for {named}, input {attributes(given)}"
-        bodies = {name: result[name].body.script()[:400] for name in functions}
-        return f"{attributes(result)} {bodies} input {attributes(given)}"
-
-    def add_again() -> str:
-        mod = Mixed.clone()
-        mod["shift"] = shift
-        return add({"shift": shift}, mod)
-
-    return [
-        lambda: add({"first": halve, "second": shift}, Mixed),
-        lambda: add({"prefill": shift}, Mixed),
-        lambda: add({"decode": shift}, Mixed),
-        lambda: add({"sampler": shift}, Mixed),
-        add_again,
-    ]
-
-
-# --- 2.3 ------------------------------------------------------------------------------------------
-
 _measured: dict[str, Reached] = {}  # by the answer, as every check asks for all of it
 
 
@@ -363,7 +239,7 @@ def _reaches(
     read.that(fulfilled(reached), what, yours=str(reached), why=why)
 
 
-def test_2_3_no_bound_lies(impl) -> None:
+def test_2_2_no_bound_lies(impl) -> None:
     """no call has a size that is larger than its bound"""
     _reaches(
         impl,
@@ -374,7 +250,7 @@ def test_2_3_no_bound_lies(impl) -> None:
     )
 
 
-def test_2_3_allocates_little(impl) -> None:
+def test_2_2_allocates_little(impl) -> None:
     """the largest calls of both functions allocate few bytes"""
     _reaches(
         impl,
@@ -386,7 +262,7 @@ def test_2_3_allocates_little(impl) -> None:
     )
 
 
-def test_2_3_captures_enough(impl) -> None:
+def test_2_2_captures_enough(impl) -> None:
     """most launches come from graphs"""
     _reaches(
         impl,
@@ -397,7 +273,7 @@ def test_2_3_captures_enough(impl) -> None:
     )
 
 
-def test_2_3_records_few_graphs(impl) -> None:
+def test_2_2_records_few_graphs(impl) -> None:
     """few graphs are recorded for these calls"""
     _reaches(
         impl,
@@ -409,7 +285,7 @@ def test_2_3_records_few_graphs(impl) -> None:
     )
 
 
-def observe_2_3(impl):
+def observe_2_2(impl):
     return [
         lambda: _reached(impl).lies,
         lambda: _reached(impl).bytes,
@@ -418,7 +294,7 @@ def observe_2_3(impl):
     ]
 
 
-# --- 2.4 ------------------------------------------------------------------------------------------
+# --- 2.3 ------------------------------------------------------------------------------------------
 
 
 FOUR = 'R.Tensor((4,), "float32")'
@@ -552,14 +428,14 @@ def _lines(crossings: list[tuple]) -> str:
     )
 
 
-def test_2_4_one_stage(impl) -> None:
+def test_2_3_one_stage(impl) -> None:
     """a function that is not cut sends nothing"""
     for mod in (CHAIN, BRANCHES):
         why = "A tensor that only its own stage uses never leaves it."
         _crosses(impl, mod, "", {}, why)
 
 
-def test_2_4_calls_only(impl) -> None:
+def test_2_3_calls_only(impl) -> None:
     """a function of calls, without second names, tuples, branches and inner functions"""
     why = "Stage 1 uses b in its first binding and a in its second. It is given x and w, which are parameters."
     _crosses(impl, STRAIGHT, "c", {"a": (0, 1), "b": (0, 1)}, why)
@@ -569,7 +445,7 @@ def test_2_4_calls_only(impl) -> None:
     _crosses(impl, STRAIGHT, "b c", {"a": (0, 1, 2), "b": (1, 2)}, why)
 
 
-def test_2_4_to_later_stages(impl) -> None:
+def test_2_3_to_later_stages(impl) -> None:
     """a tensor that a later stage uses crosses once, also if it skips a stage or is used often"""
     why = "Stage 1 uses b in its first binding, and a in its last one."
     _crosses(impl, CHAIN, "c", {"a": (0, 1), "b": (0, 1)}, why)
@@ -579,7 +455,7 @@ def test_2_4_to_later_stages(impl) -> None:
     _crosses(impl, CHAIN, "b f", {"a": (0, 1, 2), "e": (1, 2)}, why)
 
 
-def test_2_4_names_are_not_tensors(impl) -> None:
+def test_2_3_names_are_not_tensors(impl) -> None:
     """a second name for a tensor is not a second tensor; parameters and constants do not cross"""
     why = "`d = c` computes nothing, so stage 1 needs c. w is a parameter, and every stage is given the parameters."
     _crosses(impl, CHAIN, "e", {"a": (0, 1), "c": (0, 1)}, why)
@@ -587,13 +463,13 @@ def test_2_4_names_are_not_tensors(impl) -> None:
     _crosses(impl, CASTS, "b", {"a": (0, 1)}, why)
 
 
-def test_2_4_empty_stages(impl) -> None:
+def test_2_3_empty_stages(impl) -> None:
     """if a variable is listed twice, it begins two stages, and the first of these is empty"""
     why = "c is listed twice, so stage 1 is empty, and c is in stage 2. even_starts makes such cuts for few calls."
     _crosses(impl, CHAIN, "c c f", {"a": (0, 3), "b": (0, 2), "e": (2, 3)}, why)
 
 
-def test_2_4_tuples(impl) -> None:
+def test_2_3_tuples(impl) -> None:
     """of a tuple, only the fields that are used cross, each by itself"""
     why = "Only its own stage uses halves[0]. `weights` is a parameter, so its fields do not cross either."
     for start in ("pair", "z"):
@@ -602,7 +478,7 @@ def test_2_4_tuples(impl) -> None:
     _crosses(impl, PACKED, "left", both, "Stage 1 uses both fields.")
 
 
-def test_2_4_branches_and_results(impl) -> None:
+def test_2_3_branches_and_results(impl) -> None:
     """an `if` uses what its branches use; the last stage returns the result"""
     why = "A branch uses `first`. `second` is part of the result, which the last stage returns."
     _crosses(impl, BRANCHES, "third", {"first": (0, 1), "second": (0, 1)}, why)
@@ -610,7 +486,7 @@ def test_2_4_branches_and_results(impl) -> None:
     _crosses(impl, BRANCHES, "unused third", {"first": (0, 2), "second": (1, 2)}, why)
 
 
-def test_2_4_captured(impl) -> None:
+def test_2_3_captured(impl) -> None:
     """what an inner function captures is used where that function is called"""
     why = (
         "Stages 1 and 2 call functions that use a, although no call mentions a. relax.analysis.free_vars(function) "
@@ -619,7 +495,7 @@ def test_2_4_captured(impl) -> None:
     _crosses(impl, CAPTURED, "c d", {"a": (0, 1, 2), "b": (0, 1), "c": (1, 2)}, why)
 
 
-def test_2_4_decoder(impl) -> None:
+def test_2_3_decoder(impl) -> None:
     """cut before its second layer, the decoder sends one hidden state, and its whole cache"""
     mod = _batch_decode()
     got = _crossings(impl, mod, "batch_decode", "rms_norm2")
@@ -631,12 +507,12 @@ def test_2_4_decoder(impl) -> None:
     OUR_READER.equal(shapes, expected, what, why=why)
 
 
-def observe_2_4(impl):
-    plain = _observe_plain_2_4(impl)
+def observe_2_3(impl):
+    plain = _observe_plain_2_3(impl)
 
     def captured() -> str:
         """Look only at an answer that is right in everything else: other mistakes do not depend on inner functions."""
-        right = _observe_plain_2_4(reference)
+        right = _observe_plain_2_3(reference)
         if [str(probe()) for probe in plain] != [str(probe()) for probe in right]:
             return "something else comes first"
         return str(_crossings(impl, CAPTURED, "main", "c", "d"))
@@ -644,7 +520,7 @@ def observe_2_4(impl):
     return [*plain, captured]
 
 
-def _observe_plain_2_4(impl):
+def _observe_plain_2_3(impl):
     cuts = [
         *((CHAIN, starts) for starts in ("c f", "b f", "e")),
         *((PACKED, start) for start in ("z", "left")),
@@ -658,7 +534,7 @@ def _observe_plain_2_4(impl):
     ]
 
 
-# --- 2.5, 2.6 ----------------------------------------------------------------------------------
+# --- 2.4, 2.5 ----------------------------------------------------------------------------------
 
 
 LARGEST = (
@@ -673,7 +549,7 @@ PLANNED = {
 }
 
 
-def test_2_5_prediction_holds(impl) -> None:
+def test_2_4_prediction_holds(impl) -> None:
     """the predicted bytes are those the planner allocates"""
     yours = impl.predicted_storage()
     plans = {}
@@ -696,7 +572,7 @@ def test_2_5_prediction_holds(impl) -> None:
         MEASURE.predicted(yours[key], value, what, why=PLANNED[key])
 
 
-def observe_2_5(impl):
+def observe_2_4(impl):
     return [lambda key=key: impl.predicted_storage()[key] for key in PLANNED]
 
 
@@ -709,7 +585,7 @@ def _runs(mod: tvm.IRModule, name: str, array: np.ndarray, bounds: dict) -> str:
     return ""
 
 
-def test_2_6_the_bound_is_true_of_prefill(impl) -> None:
+def test_2_5_the_bound_is_true_of_prefill(impl) -> None:
     """prefill runs on 64 rows with the bound, and score runs on its array without it"""
     mod, array = impl.lying_bound()
     expect.is_program(mod, "lying_bound", "prefill", "score")
@@ -723,7 +599,7 @@ def test_2_6_the_bound_is_true_of_prefill(impl) -> None:
         expect.that(not error, f"Your {name} does not run {how}.", yours=error)
 
 
-def test_2_6_the_bound_is_false_of_score(impl) -> None:
+def test_2_5_the_bound_is_false_of_score(impl) -> None:
     """the same bound makes the VM refuse score"""
     mod, array = impl.lying_bound()
     error = _runs(mod, "score", array, {"seq_len": 64})
@@ -742,7 +618,7 @@ def test_2_6_the_bound_is_false_of_score(impl) -> None:
     )
 
 
-def observe_2_6(impl):
+def observe_2_5(impl):
     def storages_of_score() -> bool:
         plan = planned(impl.lying_bound()[0])
         return any(s.planned for s in plan.storages if s.function == "score")

@@ -1,5 +1,5 @@
 """Code that chapter 2 provides: names that its passes look for, notes on the tensors that stages compute, the calls for
-which exercise 2.3 chooses attributes, and the pass whose output is not in the IR.
+which exercise 2.2 chooses attributes, and the pass whose output is not in the IR.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def require_bound(func: relax.Function, starts: Sequence[relax.Var]) -> None:
         )
 
 
-# --- the calls for which exercise 2.3 chooses attributes ------------------------------------------
+# --- the calls for which exercise 2.2 chooses attributes ------------------------------------------
 
 # One minute of a server: for each function, how many calls with which batch_size, context_window and seq_len. The
 # server makes its caches longer in steps of 16 positions.

@@ -44,7 +44,7 @@ bounded = attach.AttachVariableBounds(bounds)(decode)
 print("storages with bounds:   ", len(planned(bounded).storages))
 
 # %% [markdown]
-# Here are the bytes that one call allocates in all, for three batches. (Exercise 2.5 asks you for the largest storage,
+# Here are the bytes that one call allocates in all, for three batches. (Exercise 2.4 asks you for the largest storage,
 # so this lab does not print the plans.)
 
 # %%

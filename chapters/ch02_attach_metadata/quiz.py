@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax
 
-from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import CONFIGS
 from chapters.kit.pipeline.captured_kernels import captured
@@ -31,6 +32,13 @@ def unused(a: T.Buffer((4,), "float32")):
 
 def main(x: ("n", 16)):
     out = R.exp(x)
+""")
+
+DOUBLE = kernel("double(a, b)", (4,), "b[at] = a[at] * T.float32(2)")
+HALVE = relax_module(DOUBLE.replace("T.float32(2)", "T.float32(0.5)"))["double"]
+CALLS_DOUBLE = relax_module(f"""{DOUBLE}
+def main(x: (4,)):
+    out = R.call_tir(cls.double, (x,), out_ty=R.Tensor((4,), "float32"))
 """)
 
 TWO_SIZES = relax_module("""
@@ -100,6 +108,17 @@ def _one_hint_for_two_sizes() -> str:
     func = mod["main"].with_attr("relax.rewrite_cuda_graph.capture_symbolic_vars", ["m"])
     mod["main"] = func
     return ("neither", "one of them", "both")[captured(mod, "main").captured]
+
+
+def _kernel_of_the_same_name() -> str:
+    mod = CALLS_DOUBLE.clone()
+    try:
+        mod["double"] = HALVE
+    except Exception:
+        return "TVM raises an error"
+    main = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())["main"]
+    doubled = main(tvm.runtime.tensor(np.ones(4, "float32"))).numpy()[0] == 2
+    return f"main calls {'double, as before' if doubled else 'yours'}"
 
 
 def _without_stages() -> str:
@@ -199,5 +218,13 @@ QUESTIONS = [
         compute=lambda: planned(_bounded(FLAT, batch_size=8)).symbolic[0],
         because="If vocab_size were negative, 8 * vocab_size would not be an upper bound. tir_non_negative_var "
         "promises that it is not negative.",
+    ),
+    Question(
+        ask="The function main calls the kernel double. You add a kernel of yours to the module, and do not know that "
+        'its name is taken: mod["double"] = yours. What happens?',
+        choices=("TVM raises an error", "main calls double, as before", "main calls yours"),
+        compute=_kernel_of_the_same_name,
+        because="The assignment replaces a function without a message, and a call finds its function by the GlobalVar. "
+        "So AttachAdditionalPrimFuncs compares the two functions first, and refuses a name that is taken.",
     ),
 ]

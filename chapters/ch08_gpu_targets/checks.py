@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
-from functools import partial
 
 import numpy as np
 import tvm
@@ -14,7 +12,6 @@ from tvm.script import tirx as T
 
 from chapters.ch08_gpu_targets import goals
 from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile, start_from_bias
-from chapters.ch08_gpu_targets.thread_schedule import naive_matmul, shared_matmul
 from chapters.ch08_gpu_targets.warp_schedule import schedule_for_tensor_cores
 from chapters.checking import gpu_kernels as gpu
 from chapters.checking.expect import Section
@@ -22,13 +19,12 @@ from chapters.kit.draw.loop_nest import loop_nest
 from chapters.kit.draw.table import count_noun
 from chapters.kit.gpu.cuda_resources import Resources
 from chapters.kit.gpu.gpu_matmul import matmul_bias
+from chapters.kit.gpu.kernel_report import occupancy
 from chapters.kit.gpu.launches import HostProgram
-from chapters.kit.gpu.limits import ITEM_BYTES
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import accesses, bytes_moved
 from chapters.kit.ir.tensor_ir import nodes, substitute
 from chapters.runner.loading import last_line
-from solutions.ch08_gpu_targets import gpu_schedules as sound
 
 LESSON = "chapters/ch08_gpu_targets/lesson.md"
 THREADS = Section(LESSON, "Blocks and threads")
@@ -40,10 +36,10 @@ CORES = Section(LESSON, "Tensor cores that start from the bias")
 # Compiling a kernel, by g++ or by NVIDIA's compiler, takes seconds where other work goes on.
 LIMITS = {
     "test_8_1_computes_every_element": 90,
-    "test_8_3_right_numbers": 90,
-    "test_8_6_right_numbers": 90,
-    "test_8_7_is_taken_by_tensorize": 60,
-    "test_8_7_right_numbers": 90,
+    "test_8_2_right_numbers": 90,
+    "test_8_4_right_numbers": 90,
+    "test_8_5_is_taken_by_tensorize": 60,
+    "test_8_5_right_numbers": 90,
 }
 
 # --- 8.1 ------------------------------------------------------------------------------------------
@@ -133,52 +129,6 @@ def observe_8_1(impl):
 
 # --- 8.2 ------------------------------------------------------------------------------------------
 
-COUNTED = [
-    (32, 128, 32, ThreadTile(32, 64, 16, 2, 4), "float32"),
-    (32, 64, 64, ThreadTile(32, 16, 16, 2, 2, 2), "float16"),
-]
-
-
-def _counted(func: tirx.PrimFunc) -> int:
-    moved = bytes_moved(func, CUDA)
-    return moved["A"] + moved["B"]
-
-
-def test_8_2_prediction_holds(impl) -> None:
-    """the predicted bytes are those the kernels' own index expressions load"""
-    for m, n, k, tile, dtype in COUNTED:
-        yours = impl.bytes_loaded(m, n, k, tile, ITEM_BYTES[dtype])
-        SHARED.that(
-            isinstance(yours, dict) and {"naive", "tiled"} <= set(yours),
-            "Your bytes_loaded did not return a dict with the keys naive and tiled.",
-            expected='{"naive": ..., "tiled": ...}',
-            yours=yours,
-        )
-        func = matmul_bias(m, n, k, dtype)
-        one_each = dataclasses.replace(tile, thread_m=1, thread_n=1, vector=1)
-        kernels = {
-            "naive": naive_matmul(func, dataclasses.replace(one_each, block_m=8, block_n=8)),
-            "tiled": shared_matmul(func, tile),
-        }
-        for name, kernel in kernels.items():
-            SHARED.predicted(
-                yours[name],
-                _counted(kernel),
-                f"The {name} kernel loads another number of bytes than you predict, for {m} x {n} x {k} in {dtype}.",
-                why="naive: each of the m * n threads loads one row of A and one row of B. tiled: each block loads "
-                "block_m rows of A and block_n rows of B, once.",
-            )
-
-
-def observe_8_2(impl):
-    def loaded(*sizes_and_tile, dtype: str):
-        return sorted(impl.bytes_loaded(*sizes_and_tile, ITEM_BYTES[dtype]).items())
-
-    return [partial(loaded, *case, dtype=dtype) for *case, dtype in COUNTED]
-
-
-# --- 8.3 ------------------------------------------------------------------------------------------
-
 
 def _scheduled(impl, size: tuple[int, int, int] = goals.SIZE) -> s_tir.Schedule:
     sch, block = start_from_bias(matmul_bias(*size, "float32"))
@@ -210,7 +160,7 @@ def _unbound(parts) -> list[str]:
     return found
 
 
-def test_8_3_right_numbers(impl) -> None:
+def test_8_2_right_numbers(impl) -> None:
     """run as GPU code in both orders of the threads, every element is right"""
     for size in (goals.SIZE, (128, 64, 128)):
         func = _scheduled(impl, size).mod["main"]
@@ -253,7 +203,7 @@ def _stays_within(impl, number: int, read: Section) -> None:
     )
 
 
-def test_8_3_is_one_kernel(impl) -> None:
+def test_8_2_is_one_kernel(impl) -> None:
     """one kernel, in 8 or more blocks of 32 to 128 threads"""
     func, loops = _counted_kernel(impl)
     ((blocks, threads),) = goals.launched(func)
@@ -273,7 +223,7 @@ def test_8_3_is_one_kernel(impl) -> None:
     )
 
 
-def test_8_3_keeps_sums_in_registers(impl) -> None:
+def test_8_2_keeps_sums_in_registers(impl) -> None:
     """D is stored and never read, and each sum has a constant place in a thread's own buffer"""
     func, loops = _counted_kernel(impl)
     read = {a.buffer for a in accesses(func, CUDA) if not a.writes}
@@ -294,17 +244,17 @@ def test_8_3_keeps_sums_in_registers(impl) -> None:
     )
 
 
-def test_8_3_reaches_the_first_goal(impl) -> None:
+def test_8_2_reaches_the_first_goal(impl) -> None:
     """it stays within the limits of goal 1"""
     _stays_within(impl, 1, TILES)
 
 
-def test_8_3_reaches_the_second_goal(impl) -> None:
+def test_8_2_reaches_the_second_goal(impl) -> None:
     """it stays within the limits of goal 2"""
     _stays_within(impl, 2, SHARED)
 
 
-def observe_8_3(impl):
+def observe_8_2(impl):
     def numbers() -> str:
         return gpu.digest(_scheduled(impl).mod["main"], goals.SIZE, "float32")
 
@@ -320,64 +270,11 @@ def observe_8_3(impl):
     return [numbers, used, first]
 
 
-# --- 8.4 and 8.5 ----------------------------------------------------------------------------------
+# --- 8.3 ------------------------------------------------------------------------------------------
 
 
 def _used(registers: int, shared: int, spilled: int = 0) -> Resources:
     return Resources(registers, spilled, spilled, spilled, shared)
-
-
-# (registers per thread, shared bytes per block, threads per block, arch, the occupancy, why): worked out by hand from
-# the documented portions; why names the limit.
-OCCUPANCY = [
-    (32, 0, 1024, "sm_90a", 1.0, "1024 threads of 32 registers: two blocks use all 65536."),
-    (33, 0, 1024, "sm_90a", 0.5,
-     "33 registers are five portions of 256 per warp: 51 warps, rounded down to 48; one block of 32."),
-    (64, 8704, 256, "sm_90a", 0.5, "64 registers leave room for 32 warps: four blocks of eight."),
-    (41, 4608, 256, "sm_90a", 0.625, "41 registers are six portions: 42 warps, 40 in fours; five blocks of eight."),
-    (255, 16384, 256, "sm_80", 0.125, "255 registers: eight warps, one block."),
-    (32, 40960, 128, "sm_80", 0.25, "40 KiB and a reserved one per block: four fit in 164 KiB."),
-    (32, 40960, 128, "sm_90a", 0.3125, "Of 40 KiB and a reserved one, five fit in 228 KiB."),
-    (32, 82 * 1024, 128, "sm_80", 0.0625, "Of 82 KiB and a reserved one, one fits in 164 KiB."),
-    (33, 0, 512, "sm_89", 1.0, "1536 threads at a time: three blocks of 16 warps."),
-    (16, 0, 32, "sm_80", 0.5, "A block of one warp: 32 blocks at a time, and no more."),
-    (20, 1024, 48, "sm_80", 1.0, "48 threads are two warps."),
-    (16, 0, 1024, "sm_80", 1.0, "2048 threads at a time: two blocks, though there are registers for four."),
-    (16, 0, 768, "sm_80", 0.75, "64 warps at a time: two blocks of 24, and 16 warps of no use."),
-    (41, 0, 64, "sm_90a", 0.625, "42 warps have registers, but warps come by fours: 40, twenty blocks of two."),
-]  # fmt: skip
-
-
-def test_8_4_counts_by_every_limit(impl) -> None:
-    """of blocks, threads, registers and shared memory, the limit that is reached first decides"""
-    for registers, shared, threads, arch, part, why in OCCUPANCY:
-        REPORT.equal(
-            round(float(impl.occupancy(_used(registers, shared), threads, arch)), 6),
-            part,
-            f"Your occupancy is wrong for {registers} registers per thread, {shared} bytes of shared memory per "
-            f"block, and blocks of {threads} threads on {arch}.",
-            why=why,
-        )
-
-
-def test_8_4_is_nothing_where_no_block_fits(impl) -> None:
-    """a kernel of which not one block fits gives 0"""
-    for registers, shared, threads in ((128, 0, 1024), (32, 300_000, 128)):
-        found = float(impl.occupancy(_used(registers, shared), threads, "sm_90a"))
-        what = f"Your occupancy is not 0 for {registers} registers, {shared} bytes, and blocks of {threads} threads."
-        REPORT.equal(
-            found,
-            0.0,
-            what,
-            why="Not even one such block fits a multiprocessor, so the kernel does not launch.",
-        )
-
-
-def observe_8_4(impl):
-    cases = [*OCCUPANCY, (128, 0, 1024, "sm_90a", 0, ""), (32, 300_000, 128, "sm_90a", 0, "")]
-    return [
-        lambda c=c: round(float(impl.occupancy(_used(c[0], c[1]), c[2], c[3])), 4) for c in cases
-    ]
 
 
 SMALL, MIDDLE = ThreadTile(32, 32, 16, 2, 2), ThreadTile(64, 64, 16, 4, 4)
@@ -454,7 +351,7 @@ CANDIDATES = {
 }
 
 
-def test_8_5_chooses_what_loads_least(impl) -> None:
+def test_8_3_chooses_what_loads_least(impl) -> None:
     """the least traffic among kernels that spill nothing and fit"""
     for title, (compiled, wanted, why) in CANDIDATES.items():
         found, used = impl.best_tile(list(compiled), "sm_90a"), dict(compiled)
@@ -475,11 +372,11 @@ def _facts(tile: ThreadTile, used: Resources) -> str:
         f"{tile.block_m} x {tile.block_n}: {loads:.4f} numbers loaded per element and step of k, "
         f"{used.spill_store_bytes} bytes spilled and {used.spill_load_bytes} loaded again, blocks of {threads} "
         f"threads with {used.shared_bytes} bytes of shared memory, {used.registers} registers per thread, occupancy "
-        f"{sound.occupancy(used, threads, 'sm_90a'):g}"
+        f"{occupancy(used, threads, 'sm_90a'):g}"
     )
 
 
-def test_8_5_says_when_there_is_none(impl) -> None:
+def test_8_3_says_when_there_is_none(impl) -> None:
     """a ValueError where no kernel is sound"""
     try:
         found = impl.best_tile([(LARGE, _used(255, 17408, 224))], "sm_90a")
@@ -490,25 +387,25 @@ def test_8_5_says_when_there_is_none(impl) -> None:
     raise REPORT.failed(what, expected="a ValueError", yours=found, why=why)
 
 
-def observe_8_5(impl):
+def observe_8_3(impl):
     return [
         *(lambda c=c: str(impl.best_tile(list(c[0]), "sm_90a")) for c in CANDIDATES.values()),
         lambda: str(impl.best_tile([(LARGE, _used(255, 17408, 224))], "sm_90a")),
     ]
 
 
-# --- 8.6 ------------------------------------------------------------------------------------------
+# --- 8.4 ------------------------------------------------------------------------------------------
 
 ROW = (1, 12, 512)
 
 
 def _decode(impl, size=ROW, dtype="float16") -> tirx.PrimFunc:
-    func = gpu.parsed(lambda: impl.decode_matmul(size[1], size[2], dtype), "8.6", DECODE)
+    func = gpu.parsed(lambda: impl.decode_matmul(size[1], size[2], dtype), "8.4", DECODE)
     DECODE.returns(func, tirx.PrimFunc, "decode_matmul", "a PrimFunc")
     return func
 
 
-def test_8_6_has_the_bias_once(impl) -> None:
+def test_8_4_has_the_bias_once(impl) -> None:
     """with all weights 0, one row is the bias"""
     _, n, k = ROW
     for how, target, backwards in gpu.engines("float32"):
@@ -522,7 +419,7 @@ def test_8_6_has_the_bias_once(impl) -> None:
         DECODE.that(times == [1.0], what, expected="1 times the bias", yours=yours, why=why)
 
 
-def test_8_6_right_numbers(impl) -> None:
+def test_8_4_right_numbers(impl) -> None:
     """one row, in both orders of the threads, on random weights"""
     for dtype, size in (("float16", ROW), ("float32", (1, 5, 256))):
         why = "The 32 parts of a sum and its bias must each be in the result once."
@@ -530,7 +427,7 @@ def test_8_6_right_numbers(impl) -> None:
         gpu.layer(func, size, dtype, why, DECODE, wgsl=dtype == "float32")
 
 
-def test_8_6_reads_the_weight_once(impl) -> None:
+def test_8_4_reads_the_weight_once(impl) -> None:
     """the weight is loaded once, 16 bytes at a time"""
     _, n, k = ROW
     func = _decode(impl)
@@ -546,21 +443,21 @@ def test_8_6_reads_the_weight_once(impl) -> None:
     )
 
 
-def observe_8_6(impl):
+def observe_8_4(impl):
     return [
         lambda: gpu.digest(_decode(impl), ROW, "float16"),
         lambda: gpu.digest(_decode(impl, (1, 5, 256), "float32"), (1, 5, 256), "float32"),
     ]
 
 
-# --- 8.7 -----------------------------------------------------------------------------------------
+# --- 8.5 -----------------------------------------------------------------------------------------
 
 CORE_SIZE = (64, 128, 64)
 
 
 def _cores(impl, dtype: str, size=CORE_SIZE) -> tirx.PrimFunc:
     """The schedule for tensor cores with the answer's intrinsic."""
-    pair = gpu.parsed(impl.bias_fragment, "8.7", CORES)
+    pair = gpu.parsed(impl.bias_fragment, "8.5", CORES)
     what = "Your bias_fragment did not return two functions."
     yours = type(pair).__name__
     CORES.that(isinstance(pair, tuple) and len(pair) == 2, what, expected="desc, impl", yours=yours)
@@ -577,7 +474,7 @@ def _cores(impl, dtype: str, size=CORE_SIZE) -> tirx.PrimFunc:
         ) from None
 
 
-def test_8_7_is_taken_by_tensorize(impl) -> None:
+def test_8_5_is_taken_by_tensorize(impl) -> None:
     """the init of the fused block becomes the intrinsic: no fill with zero, no second kernel"""
     kernels = list(HostProgram(_cores(impl, "float16"), CUDA).kernels.values())
     CORES.equal(len(kernels), 1, "The layer with your intrinsic is not one kernel.")
@@ -596,7 +493,7 @@ def test_8_7_is_taken_by_tensorize(impl) -> None:
     )
 
 
-def test_8_7_right_numbers(impl) -> None:
+def test_8_5_right_numbers(impl) -> None:
     """run with emulated tensor cores in both orders, the sums start from the bias"""
     for dtype in ("float16", "bfloat16"):
         func = _cores(impl, dtype)
@@ -606,7 +503,7 @@ def test_8_7_right_numbers(impl) -> None:
 
 def _described(impl) -> str:
     """What the description stores, with its axes renamed to i and j."""
-    desc, _ = gpu.parsed(impl.bias_fragment, "8.7", CORES)
+    desc, _ = gpu.parsed(impl.bias_fragment, "8.5", CORES)
     said = []
     for block in nodes(desc.body, s_tir.SBlock):
         named = zip(block.iter_vars, "ij", strict=False)
@@ -617,7 +514,7 @@ def _described(impl) -> str:
     return "; ".join(said)
 
 
-def observe_8_7(impl):
+def observe_8_5(impl):
     def calls() -> str:
         kernels = HostProgram(_cores(impl, "float16"), CUDA).kernels.values()
         return str([kernel.source.count("start_from_row(") for kernel in kernels])

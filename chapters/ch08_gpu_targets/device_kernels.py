@@ -1,4 +1,4 @@
-"""The exercises of chapter 8 whose kernel runs on a device: `python -m chapters check 8.3 --device cuda`.
+"""The exercises of chapter 8 whose kernel runs on a device: `python -m chapters check 8.2 --device cuda`.
 
 Each kernel is made of one exercise's answer and of given code, so each exercise runs alone.
 """
@@ -137,19 +137,19 @@ KERNELS = {
         (ScaledSum(4096, 4096), ScaledSum(1024, 4096)),
         (256, 4),
     ),
-    "8.3": DeviceKernel(
+    "8.2": DeviceKernel(
         _scheduled,
         [(Linear(64, 128, 64), None), (Linear(128, 64, 128), None)],
         (_square(1024), _square(256)),
         cannot=GPU,
     ),
-    "8.6": DeviceKernel(
+    "8.4": DeviceKernel(
         _decode,
         [(Linear(1, 12, 512), None), (Linear(1, 5, 256), None)],
         (Linear(1, 4096, 4096), Linear(1, 1024, 1024)),
         cannot=GPU,
     ),
-    "8.7": DeviceKernel(
+    "8.5": DeviceKernel(
         _on_tensor_cores,
         [(Linear(64, 128, 64, dtype), WarpTile()) for dtype in ("float16", "bfloat16")],
         (_square(1024, "float16"), _square(256, "float16")),

@@ -1,4 +1,4 @@
-"""The two goals of exercise 8.3: what the kernel of one layer may use, and what it does use, counted in its IR."""
+"""The two goals of exercise 8.2: what the kernel of one layer may use, and what it does use, counted in its IR."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ display(Table(("buffer", "", "elements per thread", "sectors, of at least", "way
 # %%
 chosen = {name: steps[name] for name in ("rows padded", "tensor cores")}
 chosen["mma.sync, by hand"] = mma_matmul(256, 256, 256, "float16")
-display(resource_table(chosen, ("sm_80", "sm_90a", "sm_100a"), ours.occupancy))
+display(resource_table(chosen, ("sm_80", "sm_90a", "sm_100a")))
 
 # %% [markdown]
 # ## The tensor-core kernel, as loops

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from tvm import tirx
 from tvm.s_tir import Schedule, dlight
 
 from chapters.ch08_gpu_targets.given import ThreadTile, start_from_bias
-from chapters.ch08_gpu_targets.thread_schedule import shared_matmul
+from chapters.ch08_gpu_targets.thread_schedule import naive_matmul, shared_matmul
+from chapters.kit.gpu.cuda_resources import Resources
 from chapters.kit.gpu.gpu_matmul import matmul_bias
+from chapters.kit.gpu.kernel_report import occupancy
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import CUDA
-from chapters.kit.gpu.warp_access import conflicts
+from chapters.kit.gpu.warp_access import bytes_moved, conflicts
 from chapters.kit.quiz import Question, outcome
 from chapters.runner.earlier import earlier
 
@@ -49,13 +52,40 @@ def _too_few_blocks() -> str:
     return outcome(lambda: sch.split(loop, [2, 32, 4]), *said)
 
 
+def _loaded(func: tirx.PrimFunc) -> int:
+    """The bytes of A and B that all threads of a kernel load together."""
+    moved = bytes_moved(func, CUDA)
+    return moved["A"] + moved["B"]
+
+
+def _with_tiles_of_16() -> str:
+    layer, tile = matmul_bias(64, 64, 64), ThreadTile(16, 16, 16, 1, 1)
+    less = _loaded(naive_matmul(layer, tile)) / _loaded(shared_matmul(layer, tile))
+    return {2: "half of them", 16: "a sixteenth"}.get(less, "1 in 256")
+
+
 def _with_a_larger_tile() -> str:
-    tiles = (ThreadTile(edge, edge, 16, 4, 4) for edge in (64, 128))
-    small, large = (earlier(8).bytes_loaded(512, 512, 512, tile, 2)["tiled"] for tile in tiles)
+    small, large = (
+        _loaded(shared_matmul(matmul_bias(128, 128, 16), ThreadTile(edge, edge, 16, 4, 4)))
+        for edge in (64, 128)
+    )
     return {1: "as many", 2: "half as many", 4: "a quarter"}.get(small / large, "more")
 
 
+def _with_one_more_register() -> str:
+    return f"{occupancy(Resources(registers=33), 1024, 'sm_90a'):.0%}".replace("%", " %")
+
+
 PREDICT = [
+    Question(
+        ask="m, n and k are 64. The naive kernel has blocks of 16 x 16 threads, and each thread computes one element "
+        "of D. Now each block loads what its tile of D needs only once. How many of the bytes of A and B are still "
+        "loaded?",
+        choices=("half of them", "a sixteenth", "1 in 256"),
+        compute=_with_tiles_of_16,
+        because="In the naive kernel, each of the 256 threads of a block loads a row of A and a row of B. But their "
+        "tile needs only 16 rows of each.",
+    ),
     Question(
         ask="A block's tile of D gets twice as many rows and twice as many columns. How many bytes do all blocks "
         "together load then?",
@@ -102,5 +132,13 @@ QUESTIONS = [
         compute=_too_few_blocks,
         because="`split` refuses factors that do not cover the loop. If you write a kernel by hand, nothing checks "
         "that.",
+    ),
+    Question(
+        ask="On sm_90a, a kernel has blocks of 1024 threads and 32 registers per thread, and its occupancy is 100 %. "
+        "After a change, a thread needs 33 registers. What is the occupancy now?",
+        choices=("97 %", "75 %", "50 %"),
+        compute=_with_one_more_register,
+        because="A warp gets registers in portions of 256, so 33 registers per thread cost as much as 40. There are "
+        "registers for 51 warps, and 48 can be used. But a block has 32 warps, and only whole blocks are resident.",
     ),
 ]

@@ -85,13 +85,13 @@ def count_registers(architectures: Iterable[str] = ARCHITECTURES) -> dict:
 
 
 def table(measured: dict) -> Table:
-    """One row per architecture and kernel; the chapter's own function computes the occupancy."""
+    """One row per architecture and kernel."""
     counted = []
     for arch, by_kernel in measured["kernels"].items():
         for name, c in by_kernel.items():
             used = Resources(c["registers"], 0, c["stored"], c["loaded"], c["shared"])
             counted.append((arch, name, used, c["threads"]))
-    return resources_of(counted, earlier(8).occupancy)
+    return resources_of(counted)
 
 
 def show_registers(*architectures: str) -> SourcedTable:

@@ -1,6 +1,6 @@
 """The kernels of `ThreadTile`s: sums in registers, copies in shared memory, and copies in flight.
 
-It is one answer to exercise 8.3, in general form. Solve 8.3 before you read it.
+It is one answer to exercise 8.2, in general form. Solve 8.2 before you read it.
 """
 
 from __future__ import annotations

@@ -22,11 +22,10 @@ from chapters.kit.draw.table import Table, count_noun
 from chapters.kit.gpu.cuda_resources import Resources, missing
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.gpus import BOARDS, Board, architecture
-from chapters.kit.gpu.kernel_report import resident_blocks, used_by
+from chapters.kit.gpu.kernel_report import occupancy, resident_blocks, used_by
 from chapters.kit.gpu.limits import STATIC_SHARED_BYTES
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import bytes_moved
-from chapters.runner.earlier import earlier
 
 NAME = "ch08_tiles"
 SHOWN = ("H100 SXM", "A100 SXM 40 GB", "RTX 4090", "T4")
@@ -130,13 +129,11 @@ class State:
 
 
 def state(counts: dict, arch: str) -> State:
-    """The state of a tile with these counts on `arch`; the chapter's own function computes the occupancy."""
+    """The state of a tile with these counts on `arch`."""
     registers, stored, loaded = counts["used"][arch]
     used, threads = Resources(registers, 0, stored, loaded, counts["shared"]), counts["threads"]
     resident = resident_blocks(used, threads, arch)
-    return State(
-        threads, counts["moved"], used, resident, earlier(8).occupancy(used, threads, arch)
-    )
+    return State(threads, counts["moved"], used, resident, occupancy(used, threads, arch))
 
 
 def _panel(board: Board, found: dict) -> Panel:

@@ -1,6 +1,6 @@
 """The schedule of `tensor_core_matmul`: tiles for warps, two levels of copies, and five tensorized loop nests.
 
-It uses the primitives of exercise 8.3 in much the same way. Solve 8.3 before you read it.
+It uses the primitives of exercise 8.2 in much the same way. Solve 8.2 before you read it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Exercises' kernels on a device, for `check --device` and `bench 8.3`: the child process that has the device.
+"""Exercises' kernels on a device, for `check --device` and `bench 8.2`: the child process that has the device.
 
 A driver may crash, a kernel may never end, and a machine that is reached through RPC may vanish. So the device is used
 in a `chapters.child.Child` with a time limit; `make_answerer` is what that starts.

@@ -91,7 +91,6 @@ class AttachAdditionalPrimFuncs:
         self.functions = dict(functions)
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        # BEGIN exercise 2.2 (about 8 lines): add each function under its name; refuse a name that is taken
         result = mod.clone()
         for name, func in self.functions.items():
             public = func.with_attr("global_symbol", name)
@@ -104,7 +103,6 @@ class AttachAdditionalPrimFuncs:
                 )
             result[name] = public
         return result
-        # END exercise 2.2
 
 
 @tvm.transform.module_pass(opt_level=0, name="AttachMemoryPlanAttr")
@@ -178,7 +176,7 @@ def choose_attributes() -> dict[str, dict[str, Any]]:
     measure_attributes(chosen) says what they reach, and MOST_BYTES, MOST_GRAPHS and LEAST_CAPTURED are the goal. No
     bound may be smaller than a size in CALLS. A function may be left out, and any attribute too.
     """
-    # BEGIN exercise 2.3 (about 10 lines): a bound for which sizes, and a hint for which functions and sizes?
+    # BEGIN exercise 2.2 (about 10 lines): a bound for which sizes, and a hint for which functions and sizes?
     # each function has bounds of its own; a bound on vocab_size lets the planner reuse one storage for every transpose
     decode = {"batch_size": 8, "context_window": 64, "vocab_size": 500}
     prefill = {"batch_size": 2, "context_window": 64, "seq_len": 24, "vocab_size": 500}
@@ -190,7 +188,7 @@ def choose_attributes() -> dict[str, dict[str, Any]]:
         },
         "batch_prefill": {"tir_var_upper_bound": prefill},
     }
-    # END exercise 2.3
+    # END exercise 2.2
 
 
 # --- a reader for pipeline_parallel_stages --------------------------------------------------------
@@ -211,7 +209,7 @@ def crossing_tensors(func: relax.Function, starts: Sequence[relax.Var]) -> list[
     Raises ValueError for a start that no binding of `func.body` binds.
     """
     require_bound(func, starts)
-    # BEGIN exercise 2.4 (about 20 lines): note for each tensor which stage computes it, and which stages use it
+    # BEGIN exercise 2.3 (about 20 lines): note for each tensor which stage computes it, and which stages use it
     held: dict[relax.Var, Value] = {}  # what each variable stands for; parameters are not in it
     stage = 0
 
@@ -238,7 +236,7 @@ def crossing_tensors(func: relax.Function, starts: Sequence[relax.Var]) -> list[
     for tensor in tensors(value_of(func.body.body)):
         tensor.used_in.add(len(starts))
     return sent(held.values())
-    # END exercise 2.4
+    # END exercise 2.3
 
 
 # --- what the readers do --------------------------------------------------------------------------
@@ -251,11 +249,11 @@ def predicted_storage() -> dict[str, int]:
     context_window at most 64. "largest_at_batch_16": the same with batch_size at most 16. "symbolic": how many storages
     keep a symbolic size.
     """
-    # BEGIN exercise 2.5 (about 3 lines): write down the numbers before you run anything
+    # BEGIN exercise 2.4 (about 3 lines): write down the numbers before you run anything
     # a copy of the weight of gate_up_proj, which every call transposes
     gate_up_transposed = 128 * (2 * 352) * 4
     return {"largest": gate_up_transposed, "largest_at_batch_16": gate_up_transposed, "symbolic": 1}
-    # END exercise 2.5
+    # END exercise 2.4
 
 
 def lying_bound() -> tuple[tvm.IRModule, np.ndarray]:
@@ -265,7 +263,7 @@ def lying_bound() -> tuple[tvm.IRModule, np.ndarray]:
     `prefill` runs on 64 rows, and the VM refuses `score` on the array. Without the bound, `score` runs on it.
     """
 
-    # BEGIN exercise 2.6 (about 20 lines): one name of a variable, with two meanings
+    # BEGIN exercise 2.5 (about 20 lines): one name of a variable, with two meanings
     @I.ir_module
     class OneNameTwoMeanings:
         @R.function
@@ -286,4 +284,4 @@ def lying_bound() -> tuple[tvm.IRModule, np.ndarray]:
             return out
 
     return OneNameTwoMeanings, np.ones((65, 16), "float32")
-    # END exercise 2.6
+    # END exercise 2.5

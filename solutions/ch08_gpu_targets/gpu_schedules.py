@@ -12,7 +12,8 @@ from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile, lane_products
 from chapters.ch08_gpu_targets.warp_schedule import schedule_for_tensor_cores
 from chapters.kit.gpu import wmma
 from chapters.kit.gpu.cuda_resources import Resources
-from chapters.kit.gpu.limits import LIMITS, STATIC_SHARED_BYTES, WARP
+from chapters.kit.gpu.kernel_report import occupancy
+from chapters.kit.gpu.limits import STATIC_SHARED_BYTES, WARP
 
 
 def bind_elementwise(sch: Schedule, block: SBlockRV, threads: int, vector: int) -> None:
@@ -30,22 +31,6 @@ def bind_elementwise(sch: Schedule, block: SBlockRV, threads: int, vector: int) 
     # END exercise 8.1
 
 
-def bytes_loaded(m: int, n: int, k: int, tile: ThreadTile, item_bytes: int) -> dict[str, int]:
-    """Return how many bytes of A and B all threads together load from global memory: {"naive": ..., "tiled": ...}.
-
-    naive: each thread computes one element of D and loads everything that it needs. tiled: each block loads every
-    element of A and B that its tile needs once, into shared memory. m, n and k are multiples of the tile's sizes.
-    """
-    # BEGIN exercise 8.2 (about 3 lines): two formulas
-    naive = m * n * 2 * k
-    blocks = (m // tile.block_m) * (n // tile.block_n)
-    return {
-        "naive": naive * item_bytes,
-        "tiled": blocks * (tile.block_m + tile.block_n) * k * item_bytes,
-    }
-    # END exercise 8.2
-
-
 def schedule_within_limits(sch: Schedule, block: SBlockRV) -> None:
     """Schedule the fused layer `block` as one kernel that stays within the limits of both goals in `goals.py`.
 
@@ -53,7 +38,7 @@ def schedule_within_limits(sch: Schedule, block: SBlockRV) -> None:
     and D are float32. The check schedules m, n, k = 64, 128, 64 and other multiples of 64; its limits are for
     64, 128, 64. Any primitives, and any number of calls.
     """
-    # BEGIN exercise 8.3 (about 35 lines): blocks, threads, and where A, B and the sums are kept
+    # BEGIN exercise 8.2 (about 35 lines): blocks, threads, and where A, B and the sums are kept
     own = 4
     stored = sch.cache_write(block, 0, "local")
     i, j, k = sch.get_loops(block)
@@ -80,32 +65,7 @@ def schedule_within_limits(sch: Schedule, block: SBlockRV) -> None:
         sch.bind(x, "threadIdx.x")
         sch.vectorize(lane)
         sch.storage_align(copy, 0, axis=-2, factor=16, offset=2)
-    # END exercise 8.3
-
-
-def occupancy(used: Resources, threads: int, arch: str) -> float:
-    """Return the share of a multiprocessor's threads that are resident while it runs this kernel, 0 to 1.
-
-    threads: per block. LIMITS[arch] has four limits, and each allows a number of resident blocks: `blocks`; `threads`,
-    counted in whole warps; `registers`, which a warp gets in portions of `register_portion`, where the number of warps
-    that get some is rounded down to a multiple of `warp_portion`; `shared_bytes`, which a block gets in portions of
-    `shared_portion`, after `shared_reserved` is added. The smallest number counts.
-    """
-    # BEGIN exercise 8.4 (about 10 lines): how many blocks does each limit allow?
-    limit = LIMITS[arch]
-    warps = math.ceil(threads / WARP)
-    registers = math.ceil(used.registers * WARP / limit.register_portion) * limit.register_portion
-    shared = used.shared_bytes + limit.shared_reserved
-    shared = math.ceil(shared / limit.shared_portion) * limit.shared_portion
-    by_registers = limit.registers // max(registers, 1) // limit.warp_portion * limit.warp_portion
-    blocks = min(
-        limit.blocks,
-        limit.threads // WARP // warps,
-        by_registers // warps,
-        limit.shared_bytes // max(shared, 1),
-    )
-    return blocks * warps * WARP / limit.threads
-    # END exercise 8.4
+    # END exercise 8.2
 
 
 def best_tile(compiled: Sequence[tuple[ThreadTile, Resources]], arch: str) -> ThreadTile:
@@ -115,7 +75,7 @@ def best_tile(compiled: Sequence[tuple[ThreadTile, Resources]], arch: str) -> Th
     registers. Among equals, the higher occupancy wins. Raises ValueError if none is sound.
     """
 
-    # BEGIN exercise 8.5 (about 10 lines): what disqualifies a tile, and what does it load?
+    # BEGIN exercise 8.3 (about 10 lines): what disqualifies a tile, and what does it load?
     def fits(tile: ThreadTile, used: Resources) -> bool:
         spilled = used.spill_store_bytes + used.spill_load_bytes
         small = used.shared_bytes <= STATIC_SHARED_BYTES and math.prod(tile.threads) <= 1024
@@ -129,7 +89,7 @@ def best_tile(compiled: Sequence[tuple[ThreadTile, Resources]], arch: str) -> Th
     if not sound:
         raise ValueError("No tile is sound: each spills or does not fit a multiprocessor.")
     return min(sound, key=lambda pair: cost(*pair))[0]
-    # END exercise 8.5
+    # END exercise 8.3
 
 
 def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
@@ -151,7 +111,7 @@ def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
         T.func_attr({"global_symbol": "main", "tirx.noalias": True})
         partial = T.sblock_alloc_buffer((WARP,), "float32", scope="local")
         total = T.sblock_alloc_buffer((1,), "float32", scope="local")
-        # BEGIN exercise 8.6 (about 20 lines): the bias must be in the result once
+        # BEGIN exercise 8.4 (about 20 lines): the bias must be in the result once
         for column in T.thread_binding(n, thread="blockIdx.x"):
             for lane in T.thread_binding(WARP, thread="threadIdx.x"):
                 with T.sblock("start"):
@@ -169,7 +129,7 @@ def decode_matmul(n: int, k: int, dtype: str) -> tirx.PrimFunc:
                     j = T.axis.spatial(n, column)
                     T.where(lane == 0)
                     D[0, j] = total[0] + C[j]
-        # END exercise 8.6
+        # END exercise 8.4
 
     return main
 
@@ -185,7 +145,7 @@ def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
     def desc(bias: T.handle, sums: T.handle) -> None:
         C = T.match_buffer(bias, (16,), "float32", align=64, offset_factor=1, scope="global")
         S = wmma.tile(sums, "float32", wmma.SUM_SCOPE)
-        # BEGIN exercise 8.7 (about 7 lines): what the init of the fused matmul does, for one tile
+        # BEGIN exercise 8.5 (about 7 lines): what the init of the fused matmul does, for one tile
         with T.sblock("root"):
             T.reads(C[0:16])
             T.writes(S[0:16, 0:16])
@@ -193,13 +153,13 @@ def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                 with T.sblock("init"):
                     vi, vj = T.axis.remap("SS", [i, j])
                     S[vi, vj] = C[vj]
-        # END exercise 8.7
+        # END exercise 8.5
 
     @T.prim_func(s_tir=True)
     def impl(bias: T.handle, sums: T.handle) -> None:
         C = T.match_buffer(bias, (16,), "float32", align=64, offset_factor=1, scope="global")
         S = wmma.tile(sums, "float32", wmma.SUM_SCOPE, strided=True)
-        # BEGIN exercise 8.7 (about 7 lines): the same reads and writes, and one call
+        # BEGIN exercise 8.5 (about 7 lines): the same reads and writes, and one call
         with T.sblock("root"):
             T.reads(C[0:16])
             T.writes(S[0:16, 0:16])
@@ -212,7 +172,7 @@ def bias_fragment() -> tuple[tirx.PrimFunc, tirx.PrimFunc]:
                     source_code=wmma.START_FROM_ROW,
                 )
             )
-        # END exercise 8.7
+        # END exercise 8.5
 
     return desc, impl
 

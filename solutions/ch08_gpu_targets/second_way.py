@@ -1,13 +1,10 @@
-"""Another correct design for exercises 8.3, 8.4 and 8.7.
+"""Another correct design for exercises 8.2 and 8.5.
 
-**8.3, one warp per block.** The reference has blocks of 64 threads. This one has blocks of 32, each with 4 × 8 sums in
+**8.2, one warp per block.** The reference has blocks of 64 threads. This one has blocks of 32, each with 4 × 8 sums in
 its registers. It requests as few bytes. No thread waits for another warp, and each thread has more independent
 additions, but a multiprocessor needs twice as many blocks to be as full.
 
-**8.4, by trying.** This one adds blocks until a limit is reached, as the hardware does. A fifth limit would be easy
-to add. It takes up to 32 steps where the reference takes one division.
-
-**8.7, through shared memory.** The reference loads a fragment whose 16 rows are the same 16 biases: rows that are 0
+**8.5, through shared memory.** The reference loads a fragment whose 16 rows are the same 16 biases: rows that are 0
 elements apart. The documentation asks for a distance that is a multiple of 16 bytes, and 0 is one, but it does not
 mention this use. NVRTC 13.5 compiles it to one load per pair of biases. This design does not rely on it. It writes 16
 rows of biases to shared memory and loads those. That costs 1 KiB per warp, and two more synchronizations within the
@@ -45,28 +42,6 @@ def schedule_within_limits(sch: Schedule, block: SBlockRV) -> None:
         sch.bind(y, "threadIdx.y")
         sch.bind(x, "threadIdx.x")
         sch.storage_align(copy, 0, axis=-2, factor=8, offset=1)
-
-
-def occupancy(used: Resources, threads: int, arch: str) -> float:
-    limit = LIMITS[arch]
-    warps = -(-threads // WARP)
-    registers = -(-used.registers * WARP // limit.register_portion) * limit.register_portion
-    shared = used.shared_bytes + limit.shared_reserved
-    shared = -(-shared // limit.shared_portion) * limit.shared_portion
-
-    def fit(blocks: int) -> bool:
-        portions = -(-blocks * warps // limit.warp_portion) * limit.warp_portion
-        return (
-            blocks <= limit.blocks
-            and blocks * warps * WARP <= limit.threads
-            and portions * registers <= limit.registers
-            and blocks * shared <= limit.shared_bytes
-        )
-
-    blocks = 0
-    while fit(blocks + 1):
-        blocks += 1
-    return blocks * warps * WARP / limit.threads
 
 
 SIXTEEN_ROWS = """

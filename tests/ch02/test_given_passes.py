@@ -12,11 +12,12 @@ from chapters.ch02_attach_metadata.checks import Mixed
 from chapters.ch02_attach_metadata.given import ENTRY_POINTS, AttachSequenceLengthPaddingFactor
 from chapters.checking.attributes import attaches
 from chapters.checking.expect import Section
-from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.pipeline.captured_kernels import captured
 from chapters.kit.pipeline.planned_storage import planned
 from solutions.ch02_attach_metadata.attach_support_info import (
+    AttachAdditionalPrimFuncs,
     AttachCUDAGraphSymbolicCaptureHints,
     AttachMemoryPlanAttr,
     AttachPipelineParallelStages,
@@ -90,6 +91,40 @@ def test_stages_belong_to_the_ten_entry_points():
 def test_a_function_has_at_least_one_stage():
     with pytest.raises(ValueError, match="at least 1 stage"):
         AttachPipelineParallelStages(0)
+
+
+KERNELS = relax_module(
+    kernel("halve(a, b)", (6,), "b[at] = a[at] * T.float32(0.5)")
+    + kernel("shift(a, b)", (6,), "b[at] = a[at] + T.float32(3)")
+)
+HALVE = KERNELS["halve"].with_attr("global_symbol", "halve")
+SHIFT = KERNELS["shift"].with_attr("tirx.noalias", True)
+
+
+@pytest.mark.parametrize(
+    "functions", [{"first": HALVE, "second": HALVE, "shift": SHIFT}, {"shift": SHIFT}, {}]
+)
+@pytest.mark.parametrize("there", [Mixed, KERNELS, tvm.IRModule()], ids=str)
+def test_kernels_are_added_under_public_names(functions, there):
+    """Also where the module has the same kernel, with or without a `global_symbol`."""
+    mod = there.clone()
+    if "shift" in mod:
+        mod["shift"] = SHIFT
+    before, wanted = mod.clone(), mod.clone()
+    for name, func in functions.items():
+        wanted[name] = func.with_attr("global_symbol", name)
+    for given in (mod, wanted):  # a second run changes nothing
+        tvm.ir.assert_structural_equal(AttachAdditionalPrimFuncs(functions)(given), wanted)
+    tvm.ir.assert_structural_equal(mod, before)
+    assert HALVE.attrs["global_symbol"] == "halve" and "global_symbol" not in SHIFT.attrs
+
+
+@pytest.mark.parametrize("taken", ["prefill", "decode", "sampler"])  # of Mixed, one of each kind
+def test_a_name_that_another_function_has_is_refused(taken):
+    mod = Mixed.clone()
+    with pytest.raises(ValueError, match=f"another function '{taken}'"):
+        AttachAdditionalPrimFuncs({"fine": SHIFT, taken: HALVE})(mod)
+    tvm.ir.assert_structural_equal(mod, Mixed)
 
 
 GEMM = "cutlass.groupwise_scaled_gemm_e4m3fn_e4m3fn"

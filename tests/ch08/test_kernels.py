@@ -23,7 +23,7 @@ from chapters.kit.gpu import cuda_on_cpu, cuda_resources
 from chapters.kit.gpu.call import ASYNCHRONOUS
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.gpu_matmul import matmul_bias
-from chapters.kit.gpu.kernel_report import threads_of, used_by
+from chapters.kit.gpu.kernel_report import occupancy, threads_of, used_by
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import Access, accesses, bytes_moved, conflicts
@@ -56,7 +56,7 @@ def test_compiles_and_spills_nothing(name, arch):
     used, threads = used_by(kernel(name), arch)
     assert 0 < used.registers < 255 and threads % 32 == 0
     assert used.spill_store_bytes == used.spill_load_bytes == used.stack_bytes == 0
-    assert 0 < ch8.occupancy(used, threads, arch) <= 1
+    assert 0 < occupancy(used, threads, arch) <= 1
 
 
 @needs_compiler
@@ -110,7 +110,7 @@ def test_the_counts_in_the_file_are_what_its_compiler_gives():
 
 @needs_compiler
 def test_resources_are_a_table():
-    shown = str(resource_table({"one row": kernel("one row")}, ("sm_90a",), ch8.occupancy))
+    shown = str(resource_table({"one row": kernel("one row")}, ("sm_90a",)))
     assert "one row" in shown and "occupancy" in shown
 
 
@@ -188,7 +188,7 @@ def test_other_tiles_are_right_too(size, tile):
 @pytest.mark.parametrize("threads", [33, 64, 100])
 def test_more_registers_never_mean_more_threads(threads):
     used = [cuda_resources.Resources(registers=r) for r in range(16, 256)]
-    found = [ch8.occupancy(one, threads, "sm_90a") for one in used]
+    found = [occupancy(one, threads, "sm_90a") for one in used]
     assert np.all(np.diff(found) <= 0)
 
 

@@ -21,13 +21,12 @@ from chapters.checking.gpu_kernels import arrays
 from chapters.kit.gpu import cuda_resources, mma
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.gpus import ARCHITECTURES
-from chapters.kit.gpu.kernel_report import used_by
+from chapters.kit.gpu.kernel_report import occupancy, used_by
 from chapters.kit.gpu.launches import HostProgram, Launch, LaunchError, UnknownWordError
 from chapters.kit.gpu.limits import block_shared_bytes
 from chapters.kit.gpu.mma import TILES, MmaTile, dealt, mma_matmul, swizzled, tile_for
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.gpu.warp_access import accesses, conflicts
-from solutions.ch08_gpu_targets import gpu_schedules as ch8
 from tests.support import planted_faults
 
 by_tile = pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.block_m}x{t.block_n}")
@@ -438,7 +437,7 @@ def test_compiles_and_spills_nothing(tile, arch):
     fits = tile.shared_bytes <= block_shared_bytes(
         arch
     )  # of the largest tile, only data-centre GPUs and Jetsons
-    assert (0 < ch8.occupancy(used, threads, arch) <= 1) == fits
+    assert (0 < occupancy(used, threads, arch) <= 1) == fits
 
 
 @planted_faults.needs_compiler

@@ -18,11 +18,11 @@ from chapters.ch08_gpu_targets.thread_schedule import naive_matmul
 from chapters.checking.gpu_kernels import arrays
 from chapters.kit.gpu import call, cuda_resources, tensor_maps
 from chapters.kit.gpu.gpu_matmul import matmul_bias
+from chapters.kit.gpu.kernel_report import occupancy
 from chapters.kit.gpu.launches import HostProgram, LaunchError, UnknownWordError, target_of
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.gpu.wgmma import ARCH, wgmma_matmul
 from chapters.kit.gpu.wgmma_tile import TILES, WgmmaTile, best_tile
-from solutions.ch08_gpu_targets.gpu_schedules import occupancy
 from tests.support import planted_faults
 
 SMALL = WgmmaTile(128, 32, 3)

@@ -36,9 +36,8 @@ from chapters.kit.draw.trace_stores import execute
 from chapters.kit.gpu.bank_picture import bank_picture, read_of_column, read_of_kernel
 from chapters.kit.gpu.cuda_resources import missing
 from chapters.kit.gpu.gpu_matmul import matmul_bias as layer_with_bias
-from chapters.kit.gpu.gpus import BOARDS, architecture
+from chapters.kit.gpu.gpus import BOARDS
 from chapters.kit.gpu.kernel_report import used_by
-from chapters.kit.gpu.limits import LIMITS
 from chapters.kit.gpu.roofline_picture import SHOWN as ROOFLINES
 from chapters.kit.gpu.roofline_picture import roofline_picture
 from chapters.kit.gpu.targets import CUDA
@@ -52,7 +51,6 @@ from solutions.ch02_attach_metadata.attach_support_info import (
     AttachVariableBounds,
 )
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
-from solutions.ch08_gpu_targets.gpu_schedules import occupancy
 from solutions.ch09_the_compiler.pipeline import phases
 from tests.website.conftest import alone
 
@@ -674,16 +672,6 @@ def test_the_picture_has_the_numbers_of_the_lesson_s_table():
             one, other = table[arch][name], COUNTED[tile]
             assert [one["registers"], one["stored"], one["loaded"]] == other["used"][arch]
             assert (one["threads"], one["shared"]) == (other["threads"], other["shared"])
-
-
-@pytest.mark.parametrize("board", tile_sizes.SHOWN)
-def test_resident_blocks_and_occupancy_agree(board):
-    arch = architecture(BOARDS[board].arch).target
-    for kept in COUNTED.values():
-        one = tile_sizes.state(kept, arch)
-        assert one.share == occupancy(one.used, one.threads, arch)
-        warps = -(-one.threads // 32)
-        assert one.resident * warps * 32 == pytest.approx(one.share * LIMITS[arch].threads)
 
 
 @pytest.fixture(scope="module")

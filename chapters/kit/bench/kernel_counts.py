@@ -10,7 +10,7 @@ from tvm import tirx
 from chapters.kit.bench.results import SourcedTable, save
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.cuda_resources import missing
-from chapters.kit.gpu.kernel_report import Occupancy, resources_of, used_by
+from chapters.kit.gpu.kernel_report import resources_of, used_by
 from chapters.kit.machine import versions
 
 COMPILER = "nvidia-cuda-nvrtc"  # the wheel that holds it
@@ -22,7 +22,7 @@ def compiler() -> str:
 
 
 def resource_table(
-    kernels: Mapping[str, tirx.PrimFunc], architectures: tuple[str, ...], occupancy: Occupancy
+    kernels: Mapping[str, tirx.PrimFunc], architectures: tuple[str, ...]
 ) -> SourcedTable:
     """`resources_of` these kernels, counted now; if the compiler is missing, a sentence that says so."""
     if missing():
@@ -33,7 +33,7 @@ def resource_table(
         for name, func in kernels.items()
     )
     source = "Counted by NVRTC; other versions count a little differently."
-    return SourcedTable(resources_of(counted, occupancy), source)
+    return SourcedTable(resources_of(counted), source)
 
 
 def save_counts(

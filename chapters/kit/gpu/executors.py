@@ -15,9 +15,9 @@ from chapters.kit.gpu import cuda_on_cpu, cuda_resources, wgsl_on_vulkan
 
 REQUIRED = "FUSION_REQUIRE_EXECUTORS"
 # exercises with a check that runs GPU code: as CUDA text alone, as text or as WGSL on float16, in either way on float32
-CUDA_TEXT = ("8.6", "8.7")
+CUDA_TEXT = ("8.4", "8.5")
 WITH_FLOAT16 = ("4.2",)
-EITHER_WAY = ("8.1", "8.3")
+EITHER_WAY = ("8.1", "8.2")
 # how to get Linux, by sys.platform
 LINUX = {
     "win32": "in WSL 2, where all of it runs as on Linux (`wsl --install` in an administrator's terminal)",

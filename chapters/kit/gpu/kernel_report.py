@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tvm import DataType, tirx
@@ -65,14 +65,10 @@ def threads_of(func: tirx.PrimFunc) -> int:
 
 
 Counted = tuple[str, str, Resources, int]  # architecture, kernel, what it uses, threads of a block
-Occupancy = Callable[[Resources, int, str], float]
 
 
-def resources_of(counted: Iterable[Counted], occupancy: Occupancy) -> Table:
-    """One row per kernel and architecture: registers, spilled bytes, shared memory, and the share from `occupancy`.
-
-    occupancy: (resources, threads of a block, architecture) -> the share of a multiprocessor's threads, 0 to 1.
-    """
+def resources_of(counted: Iterable[Counted]) -> Table:
+    """One row per kernel and architecture: registers, spilled bytes, shared memory and occupancy."""
     rows = []
     for arch, name, used, threads in counted:
         spilled = used.spill_store_bytes + used.spill_load_bytes
@@ -95,3 +91,13 @@ def resident_blocks(used: Resources, threads: int, arch: str) -> int:
     shared = math.ceil((used.shared_bytes + limit.shared_reserved) / portion) * portion
     fitting = limit.threads // WARP // warps, with_registers // warps
     return min(limit.blocks, *fitting, limit.shared_bytes // shared if shared else limit.blocks)
+
+
+def occupancy(used: Resources, threads: int, arch: str) -> float:
+    """Return the share of a multiprocessor's threads that are resident while it runs this kernel, 0 to 1.
+
+    threads: per block; they count in whole warps. 0 if not even one block fits. Raises UnknownArchitectureError for an
+    architecture that the table does not have.
+    """
+    in_warps = math.ceil(threads / WARP) * WARP
+    return resident_blocks(used, threads, arch) * in_warps / LIMITS[arch].threads

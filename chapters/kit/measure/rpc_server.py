@@ -84,4 +84,4 @@ def _describe(host: str, port: int, key: str) -> None:
             "encryption. Do this only in a network that you trust.\nOn the machine with the course:"
         )
     at = f"{'127.0.0.1' if local else 'HOST'}:{port}{f'/{key}' if key else ''}"
-    print(f"    python -m chapters check 8.3 --remote {at}", flush=True)
+    print(f"    python -m chapters check 8.2 --remote {at}", flush=True)

@@ -1,4 +1,4 @@
-"""`python -m chapters bench 3`: measure a chapter's kernels here; `bench 8.3`: one exercise's kernel on a GPU."""
+"""`python -m chapters bench 3`: measure a chapter's kernels here; `bench 8.2`: one exercise's kernel on a GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chapters.runner.progress import data_folder
 from chapters.runner.states import states
 from chapters.whose_code import LEARNER, REFERENCE
 
-HELP = "measure a chapter's kernels on this machine (3), or one exercise's on a GPU (8.3)"
+HELP = "measure a chapter's kernels on this machine (3), or one exercise's on a GPU (8.2)"
 ROUNDS, QUICK_ROUNDS = 50, 5
 
 
@@ -45,7 +45,7 @@ def run(options) -> int:
         return _exercise(options)
     if options.device or options.remote:
         raise CourseError(
-            "--device and --remote measure one exercise, as in `python -m chapters bench 8.3 --device cuda`; a "
+            "--device and --remote measure one exercise, as in `python -m chapters bench 8.2 --device cuda`; a "
             "whole chapter measures this machine."
         )
     chapter = find(options.what)
