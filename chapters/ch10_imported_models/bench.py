@@ -15,13 +15,12 @@ from chapters.ch10_imported_models.compile_model import applied, effect, error_o
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.draw.table import Table, duration
 from chapters.kit.models import from_torch
-from chapters.runner.course import ROOT
 from chapters.runner.earlier import earlier
 
 OURS, PLAIN = "fusion_by_hand", "without its passes"
 OWN = 10  # the number of this chapter
 THEIRS = ("PyTorch", "torch.compile")
-EXAMPLE = str(ROOT / "docs" / "own-model" / "recurrent.py")
+EXAMPLE = str(Path(__file__).parents[2] / "docs" / "own-model" / "recurrent.py")
 EXAMPLE_NAME = "recurrent network"
 LANGUAGE = ("olmo2", "phi3", "gemma3_text", "falcon", "cohere", "mamba", "mixtral", "qwen2_moe")
 MODULES = {

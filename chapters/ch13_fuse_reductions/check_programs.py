@@ -6,7 +6,7 @@ computes in float64, with NumPy, what it must give.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 
 import numpy as np
@@ -29,6 +29,7 @@ FORMS = ("weight first", "weight last", "sum last", "three factors")
 LOOPS = (
     *("as written", "second turned", "first split", "first turned", "second split", "shared rows"),
     "parallel rows",
+    "columns from 1",
 )
 BESIDE = ("nothing", "a reader between", "a reader after")
 ROW = (1.0, 3.0, 2.0, 5.0, 0.0)
@@ -68,6 +69,80 @@ REFUSED = {
     "the maximum written in between": "The sum reads another maximum than the first loop has found.",
     "y written in between": "The sum reads y after it was written, and fused it would read it before.",
     "the sum written in between": "A block between the two writes where the sum will be, and fused it is there before.",
+    "a difference": "Each step subtracts. The sum would have to be rescaled too, but it is not what is added up here.",
+    "a quotient": "The addend has 1 / exp(x - m), which changes by exp(m' - m), and not by exp(m - m').",
+    "exp2": "If m becomes m', 2 ** (x - m) changes by 2 ** (m - m'), and not by exp(m - m').",
+    "the maximum of pairs": "Two rows share a maximum, so the first sum is complete before the second row is seen.",
+    "the sum read in between": "A block between the two reads what was in the sum before, and fused it reads the sum.",
+    "a part of the sum read": "A block in the loop of the sum reads it after each step. Fused, it reads the whole sum.",
+    "a sum as a factor": "The factor is a sum that an earlier call has fused, so it is not complete in each step.",
+    "shared steps": "Both are in one loop over k, so each step of the sum has the maximum of the elements until then.",
+    "tiles of other rows": "Both are in one loop over tiles, and a tile sums rows whose maximum a later tile finds.",
+}
+# of those, the programs that are written here as they are: what `main` does with X (4, 6) and M (4,), and the sums
+_MAXIMUM = """
+for i, k in T.grid(4, 6):
+    with T.sblock("maximum"):
+        vi, vk = T.axis.remap("SR", [i, k])
+        with T.init():
+            M[vi] = -T.infinity("float32")
+        M[vi] = T.max(M[vi], X[vi, vk])
+"""
+_TOTAL = """
+for i, k in T.grid(4, 6):
+    with T.sblock("total"):
+        vi, vk = T.axis.remap("SR", [i, k])
+        with T.init():
+            S[vi] = T.float32(0)
+        S[vi] = S[vi] + T.exp(X[vi, vk] - M[vi])
+"""
+_WEIGHTED = """
+for i, k in T.grid(4, 6):
+    with T.sblock("weighted"):
+        vi, vk = T.axis.remap("SR", [i, k])
+        with T.init():
+            W[vi] = T.float32(0)
+        W[vi] = W[vi] + T.exp(X[vi, vk] - M[vi]) * S[vi]
+"""
+_READ = """
+for i in range(4):
+    with T.sblock("between"):
+        vi = T.axis.spatial(4, i)
+        B[vi] = S[vi]
+"""
+_PREFIX = """    with T.sblock("after"):
+        wi, wk = T.axis.remap("SS", [i, k])
+        P[wi, wk] = S[wi]
+"""
+
+
+def _in_steps(text: str) -> str:
+    """The loop over the rows alone, to stand in a loop over k that both blocks share."""
+    return text.replace("for i, k in T.grid(4, 6)", "for i in range(4)").replace("\n", "\n    ")
+
+
+def _in_tiles(text: str, row: str) -> str:
+    """The loops of one of two tiles t of rows."""
+    inner = text.replace("for i, k in T.grid(4, 6)", "for u, k in T.grid(2, 6)")
+    inner = inner.replace(
+        'vi, vk = T.axis.remap("SR", [i, k])',
+        f"vi = T.axis.spatial(4, {row})\n        vk = T.axis.reduce(6, k)",
+    )
+    return inner.replace("\n", "\n    ")
+
+
+WRITTEN = {
+    "a difference": _MAXIMUM + _TOTAL.replace("S[vi] + T", "S[vi] - T"),
+    "a quotient": _MAXIMUM + _TOTAL.replace("T.exp(X", "T.float32(2) / T.exp(X"),
+    "exp2": _MAXIMUM + _TOTAL.replace("T.exp", "T.exp2"),
+    "the maximum of pairs": (_MAXIMUM + _TOTAL).replace("M[vi]", "M[vi // 2]"),
+    "the sum read in between": _MAXIMUM + _READ + _TOTAL,
+    "a part of the sum read": _MAXIMUM + _TOTAL + _PREFIX,
+    "a sum as a factor": _MAXIMUM + _TOTAL + _WEIGHTED,
+    "shared steps": "\nfor k in range(6):\n    " + _in_steps(_MAXIMUM + _TOTAL),
+    "tiles of other rows": "\nfor t in range(2):\n    "
+    + _in_tiles(_MAXIMUM, "t * 2 + u")
+    + _in_tiles(_TOTAL, "u * 2 + t"),
 }
 NEEDS_FACTOR = ("y written in between", "float16 sums")
 PLAIN_SUM = ("the other axis",)
@@ -90,9 +165,14 @@ class Program:
     refused: str = ""
 
     @property
+    def is_written(self) -> bool:
+        """Whether it is one of WRITTEN."""
+        return self.refused in WRITTEN
+
+    @property
     def seconds(self) -> tuple[str, ...]:
         """The names of the blocks to fuse into `maximum`, in order."""
-        return SUMS[self.sums]
+        return SUMS["both" if self.refused == "a sum as a factor" else self.sums]
 
     @property
     def size(self) -> int:
@@ -139,24 +219,28 @@ def to_refuse() -> st.SearchStrategy[Program]:
         x=st.sampled_from(("X", "scaled")),
         form=st.sampled_from(FORMS[:2]),
         loops=st.sampled_from(LOOPS[:2]),
-        refused=st.sampled_from(tuple(REFUSED)),
+        refused=st.sampled_from(tuple(why for why in REFUSED if why not in WRITTEN)),
     ).filter(is_possible)
 
 
 def plain_fused() -> list[Program]:
     """The plainest programs, the smallest first: most wrong answers are wrong on one of them."""
-    return [Program(length=n, sums=sums) for sums in SUMS for n in (1, 2)]
+    plain = [Program(length=n, sums=sums) for sums in SUMS for n in (1, 2)]
+    return [*plain, Program(2, 3, 2, sums="weighted", loops="columns from 1")]
 
 
 def plain_refused() -> list[Program]:
     """The plainest program of each reason to refuse."""
     sums = {why: "weighted" if why in NEEDS_FACTOR else "total" for why in REFUSED}
-    return [Program(2, 3, sums=sums[why], refused=why) for why in REFUSED]
+    sizes = {why: (4, 6) if why in WRITTEN else (2, 3) for why in REFUSED}
+    return [Program(*sizes[why], sums=sums[why], refused=why) for why in REFUSED]
 
 
 def is_possible(program: Program) -> bool:
     """Whether the reason to refuse can occur in this program."""
     weighted = program.sums == "weighted"
+    if program.is_written:
+        return not weighted
     if program.refused in NEEDS_FACTOR:
         return weighted
     return not (program.refused in PLAIN_SUM and weighted)
@@ -168,6 +252,8 @@ def is_possible(program: Program) -> bool:
 def text(program: Program) -> str:
     """The program as TVMScript."""
     p, why = program, program.refused
+    if p.is_written:
+        return _written(why)
     kind = "float16" if p.x == "half" or why == "float16 sums" else "float32"
     sums = "float16" if why == "float16 sums" else "float32"
     shape = (p.length, p.rows) if p.x == "transposed" else (p.rows, p.length)
@@ -207,6 +293,17 @@ def text(program: Program) -> str:
     return f"@T.prim_func(s_tir=True)\ndef main({', '.join(params)}):\n{lines}"
 
 
+def _written(why: str) -> str:
+    """One of WRITTEN as TVMScript, with the buffers that it uses."""
+    shapes = {"X": (4, 6), "M": (4,), "S": (4,), "W": (4,), "B": (4,), "P": (4, 6)}
+    body = WRITTEN[why]
+    params = [
+        f'{b}: T.Buffer({shape}, "float32")' for b, shape in shapes.items() if f"{b}[" in body
+    ]
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    return f"@T.prim_func(s_tir=True)\ndef main({', '.join(params)}):\n{lines}"
+
+
 def _x(p: Program, i: str, k: str, buffer: str = "X") -> str:
     return ELEMENTS[p.x].format(i=i, k=k).replace("X[", f"{buffer}[")
 
@@ -229,9 +326,10 @@ def _block(
     if where:
         out += f"{pad}    T.where({where})\n"
     for (var, extent), axis in zip(loops, kinds, strict=True):
-        out += (
-            f"{pad}    v{var} = T.axis.{'spatial' if axis == 'S' else 'reduce'}({extent}, {var})\n"
-        )
+        values = f"{extent}, {var}"
+        if p.loops == "columns from 1" and (name, var) == ("weighted", "j"):
+            values = f"(1, {extent + 1}), j + 1"
+        out += f"{pad}    v{var} = T.axis.{'spatial' if axis == 'S' else 'reduce'}({values})\n"
     if init:
         out += f"{pad}    with T.init():\n" + "".join(f"{pad}        {line}\n" for line in init)
     return out + "".join(f"{pad}    {line}\n" for line in step.splitlines())
@@ -273,6 +371,8 @@ def _sum(p: Program, name: str) -> str:
     if name == "weighted":
         loops, kinds, target = [("i", p.rows), ("j", p.width), ("k", p.length)], "SSR", "W[vi, vj]"
         factors.append("V[vk, vj]")
+        if p.loops == "columns from 1":
+            target, factors[-1] = "W[vi, vj - 1]", "V[vk, vj - 1]"
     if why == "the other axis":
         kinds, target = "RS", "S[vk]"
     if p.form == "three factors":
@@ -338,7 +438,7 @@ def _parsed(source: str) -> tirx.PrimFunc:
 
 def arrays(program: Program) -> dict[str, np.ndarray]:
     """Arguments by name: the first row of X is as the lesson has it, and all results hold 77."""
-    p = program
+    p = replace(program, rows=4, length=6) if program.is_written else program
     x = np.resize(ROW, p.length) - 4.0 * np.arange(p.rows)[:, None]
     place = p.length // 2
     if p.numbers == "rising":

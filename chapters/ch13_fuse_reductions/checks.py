@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 import tvm
 import tvm_ffi
 from tvm import s_tir
+from tvm.ir import TensorLoad
 from tvm.s_tir import ScheduleError
+from tvm.tirx import BufferStore
 
 from chapters.ch13_fuse_reductions import attention
 from chapters.ch13_fuse_reductions.check_programs import (
@@ -79,11 +82,13 @@ def _failed(program: Program, sch: s_tir.Schedule | None, said: str, section=SPE
     return kind(f"{WHOSE} {said}.", yours="\n".join(filter(None, parts)), read=str(section), **more)
 
 
-def _call(impl, sch: s_tir.Schedule, program: Program) -> CheckFailed | ScheduleError | None:
-    """Fuse the sums of `program` one after the other. Returns a refusal, or the failure if it ends otherwise."""
+def _call(
+    impl, sch: s_tir.Schedule, program: Program, blocks: Sequence[str] = ()
+) -> CheckFailed | ScheduleError | None:
+    """Fuse `blocks`, by default the sums of `program`, one after the other. Returns a refusal or failure, or None."""
     try:
         with limit_time(SECONDS):
-            for block in program.seconds:
+            for block in blocks or program.seconds:
                 impl.fuse_reductions(sch, "maximum", block)
     except ScheduleError as refusal:
         return refusal
@@ -118,6 +123,7 @@ def look_at_fused(impl, program: Program) -> CheckFailed | None:
         )
     return (
         _is_sound(program, sch, handles)
+        or _declares(program, sch)
         or _is_one_loop(program, sch)
         or _has_right_numbers(program, sch)
     )
@@ -140,6 +146,25 @@ def _is_sound(program: Program, sch: s_tir.Schedule, handles: list) -> CheckFail
         return _failed(
             program, sch, said, expected="`sch.state.replace` of what has changed", why=why
         )
+    return None
+
+
+def _declares(program: Program, sch: s_tir.Schedule) -> CheckFailed | None:
+    """Whether the block says of each buffer that it reads or writes."""
+    block = sch.get(sch.get_sblock("maximum"))
+    parts = [block.body, *([block.init] if block.init is not None else [])]
+    used = {
+        "T.reads": {load.source.name for load in nodes(parts, TensorLoad)},
+        "T.writes": {store.buffer.name for store in nodes(parts, BufferStore)},
+    }
+    declared = {"T.reads": block.reads, "T.writes": block.writes}
+    for word, names in used.items():
+        # what the block itself writes needs no T.reads
+        known = {region.source.name for region in [*declared[word], *block.writes]}
+        if left := sorted(names - known):
+            said = f"makes a block that uses {', '.join(left)}, and its {word} does not say so"
+            why = "Primitives and TVM's passes go by what a block declares."
+            return _failed(program, sch, said, expected=f"{word} with {', '.join(left)}", why=why)
     return None
 
 
@@ -210,8 +235,10 @@ def _first_wrong(name: str, yours, right, unknown, empty) -> tuple[int, ...] | N
 def look_at_refused(impl, program: Program) -> CheckFailed | None:
     """What is wrong with the answer on a program that it must refuse; None if nothing is."""
     sch = schedule(program)
+    *earlier, last = program.seconds
+    said = _call(impl, sch, program, earlier) if earlier else None
     before = sch.mod
-    said = _call(impl, sch, program)
+    said = said or _call(impl, sch, program, [last])
     if isinstance(said, CheckFailed):
         return said
     same = tvm_ffi.structural_equal(before, sch.mod)

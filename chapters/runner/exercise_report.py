@@ -103,7 +103,8 @@ class ExerciseReport:
 
     def _describe_failure(self) -> str:
         last = self.outcomes[-1]
-        hint = f"python -m chapters hint {self.exercise.id}" if self.is_learners else ""
+        has_hints = self.is_learners and self.exercise.kind != "capstone"
+        hint = f"python -m chapters hint {self.exercise.id}" if has_hints else ""
         lines = [render(last.failure, check=last.check.title, hint=hint)]
         if last.output.strip():
             lines.append(f"  printed\n{last.output.rstrip()}")

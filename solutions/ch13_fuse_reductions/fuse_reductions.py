@@ -288,6 +288,12 @@ def check_bystanders(fusion: Fusion) -> None:
     largest, output = fusion.maximum.largest.source, fusion.total.source
     alone = count(site.span, output) == count(second, output)
     require(alone, second, f"`{output.name}` is used before it, after the first reduction began")
+    last = site.consumer
+    summed = [one for one in last.loops if mentions(summed_values(last.realize), one.loop_var)]
+    for realize in nodes(summed[:1], SBlockRealize):
+        sees = mentions(realize, output) and not realize.same_as(last.realize)
+        name = realize.block.name_hint
+        require(not sees, second, f"block `{name}` uses `{output.name}` in the loops of the sum")
     for block in others_between(site):
         kept = not may_write(block, largest)
         require(kept, second, f"block `{block.name_hint}` may write `{largest.name}` before it")
