@@ -13,7 +13,7 @@ from tvm.target import Target
 from tvm.tirx import ForKind
 
 from chapters.ch05_schedules_and_their_limits import check_products as products
-from chapters.ch05_schedules_and_their_limits.given import ATTEMPTS, forced, rows_in_two_groups
+from chapters.ch05_schedules_and_their_limits.given import ATTEMPTS, forced
 from chapters.checking import expect
 from chapters.checking.expect import Section
 from chapters.checking.interpret import OutOfBounds, interpret
@@ -408,7 +408,7 @@ def observe_5_5(impl):
     return [noticed, lambda: impl.blind_test()[0][2] == 1, lambda: min(impl.blind_test()[0]) > 0]
 
 
-# --- 5.6 and 5.7: the sums of rows ---------------------------------------------------------------
+# --- 5.6: the sums of rows -----------------------------------------------------------------------
 
 
 ROWS = ((4, 24), (3, 40))
@@ -512,36 +512,6 @@ def observe_5_6(impl):
         return type(impl.partial_sums(s_tir.Schedule(row_sums(*ROWS[0])))).__name__
 
     return [*(lambda sizes=sizes: seen(sizes) for sizes in ROWS), returned]
-
-
-def _zeros_at_a_time() -> dict[str, int]:
-    """How many zeros the init writes at a time before each loop of 5.7's nest; 0 if TVM refuses the loop."""
-    found: dict[str, int] = {}
-    for number, loop in enumerate(loops_of(rows_in_two_groups(), "total")):
-        sch = rows_in_two_groups()
-        try:
-            sch.decompose_reduction("total", sch.get_loops("total")[number])
-        except s_tir.ScheduleError:
-            found[loop.loop_var.name] = 0
-            continue
-        around = len(_shared(sch, "total_update", "total_init"))
-        found[loop.loop_var.name] = int(np.prod(extents(loops_of(sch, "total_init")[around:])))
-    return found
-
-
-def test_5_7_prediction_holds(impl) -> None:
-    """for each loop: how many zeros the init writes at a time, 0 if TVM refuses the loop"""
-    yours, counted = impl.zeros_at_a_time(), _zeros_at_a_time()
-    what = "Before the loop {}, the init writes another number of zeros at a time than zeros_at_a_time says."
-    why = (
-        "The init stands right before that loop, and writes a zero for each sum that is made inside the loop. If the "
-        "loop is itself inside a loop along the sum, TVM refuses, and the number is the one that stands for a refusal."
-    )
-    ROWWISE.each_predicted(yours, counted, "zeros_at_a_time", what, why=why)
-
-
-def observe_5_7(impl):
-    return [lambda name=name: impl.zeros_at_a_time()[name] for name in _zeros_at_a_time()]
 
 
 # --- 5.8 and 5.9 ---------------------------------------------------------------------------------

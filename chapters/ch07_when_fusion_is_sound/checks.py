@@ -7,7 +7,6 @@ import random
 import re
 from functools import partial
 
-import numpy as np
 import tvm
 from tvm import s_tir, tirx
 from tvm.script import tirx as T
@@ -27,7 +26,6 @@ from solutions.ch07_when_fusion_is_sound import soundness as reference
 
 LESSON = "chapters/ch07_when_fusion_is_sound/lesson.md"
 REFUSE = Section(LESSON, "When it must refuse")
-ROUNDING = Section(LESSON, "Rounding")
 BREAK = Section(LESSON, "Break it")
 ALGEBRA = Section(LESSON, "What may enter the init")
 LAST = Section(LESSON, "The last step")
@@ -563,41 +561,6 @@ def observe_7_5(impl):
         return " ".join(_tried(impl.counterexamples()[condition], condition)[:2])
 
     return [partial(seen, condition) for condition in search.CONDITIONS]
-
-
-# --- 7.6: predicted_half --------------------------------------------------------------------------
-
-
-def _half(numbers: list[float]) -> float:
-    """The sum from left to right, rounded to float16 after every addition."""
-    total = np.float16(numbers[0])
-    with np.errstate(over="ignore"):
-        for number in numbers[1:]:
-            total = np.float16(total + np.float16(number))
-    return float(total)
-
-
-SUMS = {
-    "bias first": [2048, *[1] * 100],
-    "bias last": [*[1] * 100, 2048],
-    "up first": [60000, 8000, -8000],
-    "up last": [8000, -8000, 60000],
-}
-
-
-def test_7_6_prediction_holds(impl) -> None:
-    """the four sums are what float16 gives"""
-    sums = {name: _half(numbers) for name, numbers in SUMS.items()}
-    why = (
-        "float16 has 11 significant bits, and its largest number is 65504. From 2048 to 4096 its numbers are 2 apart, "
-        "and a result between two of them goes to the one whose last bit is 0."
-    )
-    what = "In float16 the sum “{}” is another number than your prediction."
-    ROUNDING.each_predicted(impl.predicted_half(), sums, "predicted_half", what, why=why)
-
-
-def observe_7_6(impl):
-    return [lambda name=name: float(impl.predicted_half()[name]) for name in SUMS]
 
 
 # --- 7.7: breaks_the_builtin ----------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Chapter 5: schedule primitives one by one, what they cannot do, and fast schedules for chapter 3's kernel.
 
 Exercises 5.1 to 5.5 use the program of `chapters/kit/cases/matmul_bias.py`: a block `matmul`, which sums into `temp`,
-and a block `bias`, which stores `temp` plus C into D. 5.6 and 5.7 sum the rows of a matrix. A function that takes a
+and a block `bias`, which stores `temp` plus C into D. 5.6 sums the rows of a matrix. A function that takes a
 schedule changes it in place; what the program computes must stay the same.
 """
 
@@ -148,17 +148,6 @@ def partial_sums(sch: Schedule) -> SBlockRV:
     _group, lane = sch.split(k, [None, LANES])
     return sch.rfactor(lane, factor_axis=1)
     # END exercise 5.6
-
-
-def zeros_at_a_time() -> dict[str, int]:
-    """Return how many zeros the init of `rows_in_two_groups` writes each time it runs, by the loop it stands before.
-
-    The keys are the names of the four loops, from outside to inside. 0 stands for a loop that `decompose_reduction`
-    refuses.
-    """
-    # BEGIN exercise 5.7 (about 1 line): a number for each loop
-    return {"i_0": 10, "k_0": 5, "i_1": 0, "k_1": 0}
-    # END exercise 5.7
 
 
 # --- NT_matmul, fast ------------------------------------------------------------------------------

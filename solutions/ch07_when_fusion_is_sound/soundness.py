@@ -265,17 +265,6 @@ def counterexamples() -> dict[str, str]:
     # END exercise 7.5
 
 
-def predicted_half() -> dict[str, float]:
-    """Return the results of four sums in float16, which rounds after every addition, from left to right.
-
-    "bias first": 2048 + 1 + 1 + ... (100 ones). "bias last": 1 + 1 + ... (100 ones) + 2048.
-    "up first": 60000 + 8000 - 8000. "up last": 8000 - 8000 + 60000. `float("inf")` is a possible answer.
-    """
-    # BEGIN exercise 7.6 (about 1 line): four numbers
-    return {"bias first": 2048, "bias last": 2148, "up first": float("inf"), "up last": 60000}
-    # END exercise 7.6
-
-
 def breaks_the_builtin() -> Case:
     """Return a hard case of your own: the built-in fuses it and computes other numbers, and `fuse_epilogue` is right.
 
