@@ -1,4 +1,4 @@
-"""Given in chapter 5: three attempts that TVM refuses, and the copies around 5.9's tiles."""
+"""Given in chapter 5: three attempts that TVM refuses, and the copies around 5.8's tiles."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def forced(m: int, n: int, k: int) -> tirx.PrimFunc:
     return main.with_attr("global_symbol", "main")
 
 
-# --- around the tiles of exercise 5.9 ------------------------------------------------------------
+# --- around the tiles of exercise 5.8 ------------------------------------------------------------
 
 LOADED = 16  # vectors of x, at most, that prefill loads in its unrolled steps
 UNROLLED = 8  # unrolled steps, at most

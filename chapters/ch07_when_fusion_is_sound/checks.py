@@ -33,9 +33,9 @@ BETWEEN = Section(LESSON, "Who else looks")
 LIMITS = {
     "test_7_4_whole_programs": 60,
     "test_7_5_each_condition_has_its_case": 90,
-    "test_7_7_the_builtin_is_wrong_and_ours_right": 40,
-    "test_7_8_finds_each_fault": 120,
-    "test_7_8_finds_no_fault_where_there_is_none": 60,
+    "test_7_6_the_builtin_is_wrong_and_ours_right": 40,
+    "test_7_7_finds_each_fault": 120,
+    "test_7_7_finds_no_fault_where_there_is_none": 60,
 }
 
 
@@ -563,7 +563,7 @@ def observe_7_5(impl):
     return [partial(seen, condition) for condition in search.CONDITIONS]
 
 
-# --- 7.7: breaks_the_builtin ----------------------------------------------------------------------
+# --- 7.6: breaks_the_builtin ----------------------------------------------------------------------
 
 
 DOES = {
@@ -600,7 +600,7 @@ def _parsed(case: Case) -> None:
         raise BREAK.failed(what, expected=expected, yours=case.text, why=why) from None
 
 
-def test_7_7_the_builtin_is_wrong_and_ours_right(impl) -> None:
+def test_7_6_the_builtin_is_wrong_and_ours_right(impl) -> None:
     """the built-in gets your program wrong, and fuse_epilogue gets it right"""
     builtin, ours, how = _broken(impl)
     known = {case.text for case in CASES.values()}
@@ -616,11 +616,11 @@ def test_7_7_the_builtin_is_wrong_and_ours_right(impl) -> None:
     expect.that(impl.breaks_the_builtin().text not in known, what, expected="one of your own")
 
 
-def observe_7_7(impl):
+def observe_7_6(impl):
     return [lambda: _broken(impl)[0], lambda: _broken(impl)[1]]
 
 
-# --- 7.8: draw_case -------------------------------------------------------------------------------
+# --- 7.7: draw_case -------------------------------------------------------------------------------
 
 LOOKED_AT = 40  # programs of the generator, on which the whole guard is tried
 BREAKS = {
@@ -642,7 +642,7 @@ def _programs(impl, count: int) -> list[Case]:
     return cases
 
 
-def test_7_8_draws_programs(impl) -> None:
+def test_7_7_draws_programs(impl) -> None:
     """your generator draws many different programs"""
     cases = _programs(impl, LOOKED_AT)
     for case in cases:
@@ -656,7 +656,7 @@ def test_7_8_draws_programs(impl) -> None:
     )
 
 
-def test_7_8_finds_no_fault_where_there_is_none(impl) -> None:
+def test_7_7_finds_no_fault_where_there_is_none(impl) -> None:
     """with all of its conditions, your fuse_epilogue fuses many of the programs, and each of them right"""
     right = 0
     for case in _programs(impl, LOOKED_AT):
@@ -685,7 +685,7 @@ def _first_wrong(cases: list[Case], fuse) -> search.Wrong | None:
     return None
 
 
-def test_7_8_finds_each_fault(impl) -> None:
+def test_7_7_finds_each_fault(impl) -> None:
     """with any one condition left out of your guard the search finds a wrong program, and one for chapter 6"""
     cases = _programs(impl, search.DRAWS)
     for condition in search.CONDITIONS:
@@ -702,7 +702,7 @@ def test_7_8_finds_each_fault(impl) -> None:
     BREAK.that(wrong is not None, what, expected=expected, why=BREAKS["order of rounding"])
 
 
-def observe_7_8(impl):
+def observe_7_7(impl):
     def says(fact) -> bool:
         return fact(_programs(impl, LOOKED_AT))
 

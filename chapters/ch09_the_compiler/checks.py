@@ -736,7 +736,7 @@ def observe_9_6(impl):
     return [lambda: answers(slice(0, 3)), lambda: answers(slice(3, 6))]
 
 
-# --- 9.8 -----------------------------------------------------------------------------------------
+# --- 9.7 -----------------------------------------------------------------------------------------
 
 TWO_WORDS = replace(SMALL, vocab_size=2)
 
@@ -770,7 +770,7 @@ def unspoiled() -> Generator:
     return Generator(SMALL, target=QUICK)
 
 
-@functools.lru_cache(maxsize=2)  # for an answer: all checks of 9.8 run the same
+@functools.lru_cache(maxsize=2)  # for an answer: all checks of 9.7 run the same
 def spoiled(impl) -> Generator:
     """The decoder after slips_through."""
     mod = decoder(SMALL, "float32", Generator.SINGLE)[0]
@@ -778,7 +778,7 @@ def spoiled(impl) -> Generator:
     return Generator(SMALL, target=QUICK, module=changed)
 
 
-def test_9_8_same_tokens(impl) -> None:
+def test_9_7_same_tokens(impl) -> None:
     """the greedy tokens stay what they were"""
     what = "After slips_through, the greedy tokens are others, so a test that compares tokens finds your pass."
     why = "The greedy token is the position of the largest logit, which has to stay the same."
@@ -786,7 +786,7 @@ def test_9_8_same_tokens(impl) -> None:
     BREAK.equal(found.tolist(), right.tolist(), what, why=why)
 
 
-def test_9_8_any_logits(impl) -> None:
+def test_9_7_any_logits(impl) -> None:
     """the greedy tokens stay also where all logits are negative"""
     other = [token % 2 for token in PROMPT], TWO_WORDS, gloomy()
     BREAK.equal(
@@ -799,7 +799,7 @@ def test_9_8_any_logits(impl) -> None:
     )
 
 
-def test_9_8_wrong_logits(impl) -> None:
+def test_9_7_wrong_logits(impl) -> None:
     """logits are wrong by more than a tenth of the largest"""
     logits, right = (generated(one, PROMPT)[1] for one in (spoiled(impl), unspoiled()))
     error = np.abs(logits - right).max() / np.abs(right).max()
@@ -811,7 +811,7 @@ def test_9_8_wrong_logits(impl) -> None:
     BREAK.that(bool(error > 0.1), what, expected=wanted, yours=f"{error:.3g}", why=why)
 
 
-def observe_9_8(impl):
+def observe_9_7(impl):
     def look(part: str) -> str:
         mod = decoder(SMALL, "float32", ["decode", "prefill"])[0]
         given = mod.clone()

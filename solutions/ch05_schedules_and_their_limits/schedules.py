@@ -163,7 +163,7 @@ def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     lanes, members = largest_divisor(k, lanes_of(func, target)), rows_at_a_time(func, target)
     sch = Schedule(func)
     product = sch.get_sblock("NT_matmul")
-    # BEGIN exercise 5.8 (about 15 lines): any primitives that reach the goal
+    # BEGIN exercise 5.7 (about 15 lines): any primitives that reach the goal
     *rows, j, k_loop = sch.get_loops(product)
     _, lane = sch.split(k_loop, [None, lanes])
     partial = sch.rfactor(lane, factor_axis=len(rows) + 1)
@@ -179,7 +179,7 @@ def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     sch.parallel(group)
     sch.decompose_reduction(product, lane)
     sch.decompose_reduction(partial, chunk)
-    # END exercise 5.8
+    # END exercise 5.7
     return sch.mod["main"]
 
 
@@ -197,7 +197,7 @@ def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     pack_rows(sch, product, tile)
     *around, j, k = sch.get_loops(product)
     row = around.pop(tile.row_axis)
-    # BEGIN exercise 5.9 (about 12 lines): any primitives that reach the goal
+    # BEGIN exercise 5.8 (about 12 lines): any primitives that reach the goal
     row_tile, vector, lane = sch.split(row, [None, tile.vectors, tile.lanes])
     block_n, columns, column = sch.split(j, [None, tile.block_n // tile.columns, tile.columns])
     block_k, steps, step = sch.split(k, [None, *split_steps(tile)])
@@ -208,7 +208,7 @@ def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         sch.unroll(loop)
     sch.parallel(block_n)
     sch.decompose_reduction(product, block_k)
-    # END exercise 5.9
+    # END exercise 5.8
     vectorize_copies(sch, packed, result, tile)
     return sch.mod["main"]
 

@@ -270,9 +270,9 @@ def breaks_the_builtin() -> Case:
 
     `Case(cause, name, value="s + C[wi, wj]")` is a plain bias. value is TVMScript, with `s` for the sum.
     """
-    # BEGIN exercise 7.7 (about 2 lines): one line of epilogue is enough
+    # BEGIN exercise 7.6 (about 2 lines): one line of epilogue is enough
     return Case("mine", "my own", value="T.max(C[wi, wj] - s, E[wi, wj])")
-    # END exercise 7.7
+    # END exercise 7.6
 
 
 def draw_case(draw: Callable[[Sequence], Any]) -> Case:
@@ -281,7 +281,7 @@ def draw_case(draw: Callable[[Sequence], Any]) -> Case:
     draw(options) returns one element of a list, each with the same chance. All fields of a `Case` may be drawn. Each
     program that can come out must be one that TVM's parser takes.
     """
-    # BEGIN exercise 7.8 (about 12 lines): what must vary, and how often, so that each fault shows?
+    # BEGIN exercise 7.7 (about 12 lines): what must vary, and how often, so that each fault shows?
     half = {"dtype": "float16", "fill": {"A": 1, "B": 1, "C": 2048}}
     usual = [{}] * 3
     odd = draw(
@@ -297,4 +297,4 @@ def draw_case(draw: Callable[[Sequence], Any]) -> Case:
     value = draw(["s + C[wi, wj]", "C[wi, wj] - s", "T.max(s + C[wi, wj], 0)"])
     loops = draw(["i j k", "j i k", "k i j"])
     return Case("drawn", "a drawn program", **{"value": value, "loops": loops, **odd})
-    # END exercise 7.8
+    # END exercise 7.7

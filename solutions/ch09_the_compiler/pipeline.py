@@ -270,7 +270,7 @@ def slips_through(mod: tvm.IRModule) -> tvm.IRModule:
     and any weights, and some logit is wrong by more than a tenth of the largest. The module given stays as it is.
     """
 
-    # BEGIN exercise 9.8 (about 10 lines): what can you do to all logits so that the largest stays the largest?
+    # BEGIN exercise 9.7 (about 10 lines): what can you do to all logits so that the largest stays the largest?
     @mutator
     class TwiceTheLogits(PyExprMutator):
         def visit_call_(self, call: relax.Call) -> relax.Expr:
@@ -284,4 +284,4 @@ def slips_through(mod: tvm.IRModule) -> tvm.IRModule:
         if isinstance(func, relax.Function):
             result[gvar] = TwiceTheLogits(mod).visit_expr(func)
     return result
-    # END exercise 9.8
+    # END exercise 9.7
