@@ -1,4 +1,4 @@
-"""NT_matmul for the checks of 5.8 and 5.9: the kernel, what the loops of a scheduled one say, how long it takes."""
+"""NT_matmul for the checks of 5.7 and 5.8: the kernel, what the loops of a scheduled one say, how long it takes."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tvm.target import Target
 from tvm.tirx import ForKind
 
 from chapters.ch05_schedules_and_their_limits import check_products as products
-from chapters.ch05_schedules_and_their_limits.given import ATTEMPTS, forced, rows_in_two_groups
+from chapters.ch05_schedules_and_their_limits.given import ATTEMPTS, forced
 from chapters.checking import expect
 from chapters.checking.expect import Section
 from chapters.checking.interpret import OutOfBounds, interpret
@@ -38,9 +38,9 @@ FORCED = Section(LESSON, "The forced one")
 ROWWISE = Section(LESSON, "The sums of rows")
 FAST = Section(LESSON, "Now make it fast")
 LIMITS = {
+    "test_5_7_reaches_the_goal": 90,
     "test_5_8_reaches_the_goal": 90,
-    "test_5_9_reaches_the_goal": 90,
-    "test_5_9_any_number_of_rows": 60,
+    "test_5_8_any_number_of_rows": 60,
 }
 SIZES = ((8, 16, 6), (5, 21, 3))  # the second are not multiples of a (4, 8) tile
 EXACT = "The sums are integers, so a schedule must not change a single digit."
@@ -408,7 +408,7 @@ def observe_5_5(impl):
     return [noticed, lambda: impl.blind_test()[0][2] == 1, lambda: min(impl.blind_test()[0]) > 0]
 
 
-# --- 5.6 and 5.7: the sums of rows ---------------------------------------------------------------
+# --- 5.6: the sums of rows -----------------------------------------------------------------------
 
 
 ROWS = ((4, 24), (3, 40))
@@ -514,37 +514,7 @@ def observe_5_6(impl):
     return [*(lambda sizes=sizes: seen(sizes) for sizes in ROWS), returned]
 
 
-def _zeros_at_a_time() -> dict[str, int]:
-    """How many zeros the init writes at a time before each loop of 5.7's nest; 0 if TVM refuses the loop."""
-    found: dict[str, int] = {}
-    for number, loop in enumerate(loops_of(rows_in_two_groups(), "total")):
-        sch = rows_in_two_groups()
-        try:
-            sch.decompose_reduction("total", sch.get_loops("total")[number])
-        except s_tir.ScheduleError:
-            found[loop.loop_var.name] = 0
-            continue
-        around = len(_shared(sch, "total_update", "total_init"))
-        found[loop.loop_var.name] = int(np.prod(extents(loops_of(sch, "total_init")[around:])))
-    return found
-
-
-def test_5_7_prediction_holds(impl) -> None:
-    """for each loop: how many zeros the init writes at a time, 0 if TVM refuses the loop"""
-    yours, counted = impl.zeros_at_a_time(), _zeros_at_a_time()
-    what = "Before the loop {}, the init writes another number of zeros at a time than zeros_at_a_time says."
-    why = (
-        "The init stands right before that loop, and writes a zero for each sum that is made inside the loop. If the "
-        "loop is itself inside a loop along the sum, TVM refuses, and the number is the one that stands for a refusal."
-    )
-    ROWWISE.each_predicted(yours, counted, "zeros_at_a_time", what, why=why)
-
-
-def observe_5_7(impl):
-    return [lambda name=name: impl.zeros_at_a_time()[name] for name in _zeros_at_a_time()]
-
-
-# --- 5.8 and 5.9 ---------------------------------------------------------------------------------
+# --- 5.7 and 5.8 ---------------------------------------------------------------------------------
 
 DECODE, PREFILL = "schedule_decode", "schedule_prefill"
 TRIES = 4  # a machine that is busy with something else gets more chances
@@ -669,7 +639,7 @@ def _check_goal(impl, whose: str, rows, n: int, k: int, goal: float) -> None:
     )
 
 
-def test_5_8_any_shape(impl) -> None:
+def test_5_7_any_shape(impl) -> None:
     """right numbers for one row, a few rows and sizes that do not fill a register"""
     shapes = [((1,), 96, 128), ((1, 1), 30, 64), ((), 12, 32)]
     shapes += [((3,), 20, 48), ((2, 2), 6, 40), ((1,), 7, 33)]
@@ -677,17 +647,17 @@ def test_5_8_any_shape(impl) -> None:
     _check_numbers(impl.schedule_decode, cases, DECODE)
 
 
-def test_5_8_leaves_a_block_behind_it_alone(impl) -> None:
+def test_5_7_leaves_a_block_behind_it_alone(impl) -> None:
     """right numbers too where another block reads the product"""
     _check_block_behind(impl.schedule_decode, (3,), (3,), DECODE)
 
 
-def test_5_8_width_from_the_target(impl) -> None:
+def test_5_7_width_from_the_target(impl) -> None:
     """the vector width follows the target"""
     _check_width(impl.schedule_decode, (1,), DECODE)
 
 
-def test_5_8_reads_w_once(impl) -> None:
+def test_5_7_reads_w_once(impl) -> None:
     """an element of w is loaded once, and serves all rows of x"""
     func = _scheduled_square(impl.schedule_decode, (5,), products.WIDE, DECODE)
     often = products.times_w_is_loaded(func)
@@ -701,18 +671,18 @@ def test_5_8_reads_w_once(impl) -> None:
     )
 
 
-def test_5_8_uses_all_threads(impl) -> None:
+def test_5_7_uses_all_threads(impl) -> None:
     """the outputs are spread over threads"""
     _check_threads(impl.schedule_decode, (1,), DECODE)
 
 
-def test_5_8_reaches_the_goal(impl) -> None:
+def test_5_7_reaches_the_goal(impl) -> None:
     """one row of x takes at most 1.3 times as long as with the course's schedule, and four rows 1.5 times"""
     for rows, goal in ((1, 1.3), (4, 1.5)):
         _check_goal(impl, DECODE, (rows,), 128, 1024, goal)  # w is half a megabyte, and in a cache
 
 
-def observe_5_8(impl):
+def observe_5_7(impl):
     return _observe_schedule(impl.schedule_decode, (3,))
 
 
@@ -733,7 +703,7 @@ def _observe_schedule(schedule, rows):
     return [lambda: describe_loops(products.NARROW), lambda: describe_loops(products.WIDE), numbers]
 
 
-def test_5_9_any_number_of_rows(impl) -> None:
+def test_5_8_any_number_of_rows(impl) -> None:
     """right numbers for rows that fill a tile, that do not, and that are not known"""
     n, b = tirx.Var("n", "int64"), tirx.Var("b", "int64")
     cases = [((64,), (64,), 96, 128), ((17,), (17,), 24, 40), ((130,), (130,), 7, 33)]
@@ -741,26 +711,26 @@ def test_5_9_any_number_of_rows(impl) -> None:
     _check_numbers(impl.schedule_prefill, cases, PREFILL)
 
 
-def test_5_9_takes_a_block_behind_it_for_the_copy(impl) -> None:
+def test_5_8_takes_a_block_behind_it_for_the_copy(impl) -> None:
     """right numbers too where another block reads the product"""
     for said, rows in (((64,), (64,)), ((tirx.Var("n", "int64"),), (37,))):
         _check_block_behind(impl.schedule_prefill, said, rows, PREFILL)
 
 
-def test_5_9_width_from_the_target(impl) -> None:
+def test_5_8_width_from_the_target(impl) -> None:
     """the vector width follows the target"""
     _check_width(impl.schedule_prefill, (64,), PREFILL)
 
 
-def test_5_9_uses_all_threads(impl) -> None:
+def test_5_8_uses_all_threads(impl) -> None:
     """the outputs are spread over threads"""
     _check_threads(impl.schedule_prefill, (64,), PREFILL)
 
 
-def test_5_9_reaches_the_goal(impl) -> None:
+def test_5_8_reaches_the_goal(impl) -> None:
     """64 rows of x take at most 1.5 times as long as with the course's schedule"""
     _check_goal(impl, PREFILL, (64,), 1024, 1024, 1.5)
 
 
-def observe_5_9(impl):
+def observe_5_8(impl):
     return _observe_schedule(impl.schedule_prefill, (40,))

@@ -1,4 +1,4 @@
-"""Given in chapter 5: three attempts that TVM refuses, the loop nest of 5.7, and the copies around 5.9's tiles."""
+"""Given in chapter 5: three attempts that TVM refuses, and the copies around 5.8's tiles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import SBlockRV
 from tvm.script import tirx as T
 
-from chapters.kit.cases.row_sums import row_sums
 from chapters.kit.cpu.matmul_tile import Tile, largest_divisor
 from chapters.kit.cpu.nt_matmul import OTHER_FORM, has_other_form, is_nt_matmul, position_of_x
 from chapters.kit.ir.tensor_ir import innermost_blocks
@@ -67,20 +66,7 @@ def forced(m: int, n: int, k: int) -> tirx.PrimFunc:
     return main.with_attr("global_symbol", "main")
 
 
-# --- the loop nest of exercise 5.7 ---------------------------------------------------------------
-
-
-def rows_in_two_groups() -> Schedule:
-    """Return a schedule that sums ten rows of 24 elements: for each group of five rows, eight columns at a time."""
-    sch = Schedule(row_sums(10, 24))
-    i, k = sch.get_loops("total")
-    group, row = sch.split(i, [2, 5])
-    block, column = sch.split(k, [3, 8])
-    sch.reorder(group, block, row, column)
-    return sch
-
-
-# --- around the tiles of exercise 5.9 ------------------------------------------------------------
+# --- around the tiles of exercise 5.8 ------------------------------------------------------------
 
 LOADED = 16  # vectors of x, at most, that prefill loads in its unrolled steps
 UNROLLED = 8  # unrolled steps, at most

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 
 import numpy as np
 import tvm
@@ -39,6 +40,37 @@ def _vectorized_late() -> str:
     sch = _schedule()
     sch.decompose_reduction("matmul", sch.get_loops("matmul")[2])
     return outcome(lambda: sch.vectorize(sch.get_loops("matmul_update")[1]))
+
+
+def _rows_in_two_groups() -> s_tir.Schedule:
+    """The sums of ten rows of 24 elements: for each group of five rows, eight columns at a time."""
+    sch = s_tir.Schedule(row_sums(10, 24))
+    i, k = sch.get_loops("total")
+    group, row = sch.split(i, [2, 5])
+    piece, column = sch.split(k, [3, 8])
+    sch.reorder(group, piece, row, column)
+    return sch
+
+
+def _nest_of_two_groups() -> str:
+    """Its loops and its block as text, without the function around them."""
+    text = _rows_in_two_groups().mod["main"].script()
+    return textwrap.dedent(text.partition('"root"):\n')[2])
+
+
+def _zeros_at_a_time() -> str:
+    """The loops that decompose_reduction accepts, each with the zeros that the init then writes at a time."""
+    found = []
+    for number, name in enumerate(("i_0", "k_0", "i_1", "k_1")):
+        sch = _rows_in_two_groups()
+        try:
+            init = sch.decompose_reduction("total", sch.get_loops("total")[number])
+        except s_tir.ScheduleError:
+            continue
+        inside = sch.get_loops(init)[number:]
+        zeros = math.prod(int(sch.get(loop).extent) for loop in inside)
+        found.append(f"{zeros} before {name}")
+    return ", ".join(found)
 
 
 def _producers() -> str:
@@ -121,6 +153,20 @@ QUESTIONS = [
         choices=("it is accepted", "the init is vectorized instead", "it is refused"),
         compute=_vectorized_late,
         because="Without its init, the update is not a reduction block, and TVM refuses to vectorize its loops.",
+    ),
+    Question(
+        ask="Ten rows are summed in two groups of five, and their 24 columns in three pieces of eight. Before which "
+        "loops can `decompose_reduction` put the init, and how many zeros does the init write each time it runs?",
+        show=_nest_of_two_groups,
+        choices=(
+            "10 before i_0",
+            "10 before i_0, 10 before k_0",
+            "10 before i_0, 5 before k_0",
+            "10 before i_0, 5 before k_0, 5 before i_1, 1 before k_1",
+        ),
+        compute=_zeros_at_a_time,
+        because="The init sets the sums that are made inside its loop: all ten, or those of one group. i_1 and k_1 are "
+        "inside k_0, which runs along the sums. There the init would run again in the middle of a sum, and erase it.",
     ),
     Question(
         ask="After decompose_reduction, how many producers does the block `bias` have?",

@@ -24,11 +24,13 @@ def _reorder_after_last_step() -> str:
     return outcome(lambda: sch.reorder(inner, outer), "TVM does it", "TVM refuses")
 
 
-def _half_sum() -> str:
-    total = np.float16(2048)
-    for _ in range(3):
-        total = np.float16(total + np.float16(1))
-    return str(int(total))
+def _half_sum(*numbers: float) -> str:
+    """The sum from left to right, rounded to float16 after every addition."""
+    total = np.float16(0)
+    with np.errstate(over="ignore"):
+        for number in numbers:
+            total = np.float16(total + np.float16(number))
+    return f"{total:.0f}"
 
 
 def _after_every_step(*steps: int) -> int:
@@ -81,7 +83,14 @@ QUESTIONS = [
     Question(
         ask="2048 + 1 + 1 + 1 in float16, from left to right?",
         choices=("2048", "2050", "2051", "2052"),
-        compute=_half_sum,
+        compute=lambda: _half_sum(2048, 1, 1, 1),
         because="float16 has no 2049. It is halfway between 2048 and 2050 and is rounded to 2048, in each step anew.",
+    ),
+    Question(
+        ask="60000 + 8000 - 8000 in float16, from left to right?",
+        choices=("57504", "60000", "inf"),
+        compute=lambda: _half_sum(60000, 8000, -8000),
+        because="The largest number is 65504, so the first addition overflows to infinity, and infinity minus 8000 is "
+        "infinity. In another order, 8000 - 8000 + 60000, the result is 60000.",
     ),
 ]

@@ -53,7 +53,7 @@ from chapters.kit.decoder.llama_config import LlamaConfig
 from chapters.kit.decoder.llama_generator import Generator, random_weights
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.ir.relax_effects import relax_functions
-from chapters.kit.pipeline.planned_storage import lower, read_plan
+from chapters.kit.pipeline.planned_storage import read_plan
 from chapters.runner.loading import last_line
 from solutions.ch09_the_compiler import pipeline as reference
 
@@ -64,7 +64,6 @@ ORDER = Section(LESSON, "Graph, then lower")
 SCHEDULE = Section(LESSON, "Schedule")
 NOT_FIRE = Section(LESSON, "When it must not fire")
 BREAK = Section(LESSON, "Break it")
-LAUNCHES = Section(LESSON, "Exercise 9.7")
 
 LIMITS = {"test_9_5_same_tokens": 60, "test_9_6_agrees_with_the_compiler": 60}
 
@@ -737,38 +736,7 @@ def observe_9_6(impl):
     return [lambda: answers(slice(0, 3)), lambda: answers(slice(3, 6))]
 
 
-# --- 9.7 ------------------------------------------------------------------------------------------
-
-
-def count_launches(layers: int) -> dict[str, int]:
-    """Launches of a decode step, by lowering it."""
-    mod = decoder(replace(SMALL, num_hidden_layers=layers), "float32", ["decode"])[0]
-    passes = phases(QUICK, *[name for name in reference.phases(QUICK) if name != "vm"])
-    return {
-        "default": launches(lower(mod), "decode"),
-        "ours": launches(through(passes, mod), "decode"),
-    }
-
-
-def test_9_7_agrees_with_the_compiler(impl) -> None:
-    """for one, two and five layers the compiler counts the same"""
-    for layers in (1, 2, 5):
-        said = f"{layers} layer{'s' if layers > 1 else ''}"
-        what = f"For {said}, launches_a_step gives a wrong number of launches under '{{}}'."
-        why = (
-            "`python -m chapters trace --pipeline default --pass LegalizeOps` shows the kernels of three layers. With "
-            "`--pipeline fusion_by_hand` it shows ours, before split, silu and product become one kernel. A reshape "
-            "launches nothing: it is a view."
-        )
-        yours = impl.launches_a_step(layers)
-        LAUNCHES.each_predicted(yours, count_launches(layers), "launches_a_step", what, why=why)
-
-
-def observe_9_7(impl):
-    return [lambda n=n: impl.launches_a_step(n) for n in (1, 2, 32)]
-
-
-# --- 9.8 -----------------------------------------------------------------------------------------
+# --- 9.7 -----------------------------------------------------------------------------------------
 
 TWO_WORDS = replace(SMALL, vocab_size=2)
 
@@ -802,7 +770,7 @@ def unspoiled() -> Generator:
     return Generator(SMALL, target=QUICK)
 
 
-@functools.lru_cache(maxsize=2)  # for an answer: all checks of 9.8 run the same
+@functools.lru_cache(maxsize=2)  # for an answer: all checks of 9.7 run the same
 def spoiled(impl) -> Generator:
     """The decoder after slips_through."""
     mod = decoder(SMALL, "float32", Generator.SINGLE)[0]
@@ -810,7 +778,7 @@ def spoiled(impl) -> Generator:
     return Generator(SMALL, target=QUICK, module=changed)
 
 
-def test_9_8_same_tokens(impl) -> None:
+def test_9_7_same_tokens(impl) -> None:
     """the greedy tokens stay what they were"""
     what = "After slips_through, the greedy tokens are others, so a test that compares tokens finds your pass."
     why = "The greedy token is the position of the largest logit, which has to stay the same."
@@ -818,7 +786,7 @@ def test_9_8_same_tokens(impl) -> None:
     BREAK.equal(found.tolist(), right.tolist(), what, why=why)
 
 
-def test_9_8_any_logits(impl) -> None:
+def test_9_7_any_logits(impl) -> None:
     """the greedy tokens stay also where all logits are negative"""
     other = [token % 2 for token in PROMPT], TWO_WORDS, gloomy()
     BREAK.equal(
@@ -831,7 +799,7 @@ def test_9_8_any_logits(impl) -> None:
     )
 
 
-def test_9_8_wrong_logits(impl) -> None:
+def test_9_7_wrong_logits(impl) -> None:
     """logits are wrong by more than a tenth of the largest"""
     logits, right = (generated(one, PROMPT)[1] for one in (spoiled(impl), unspoiled()))
     error = np.abs(logits - right).max() / np.abs(right).max()
@@ -843,7 +811,7 @@ def test_9_8_wrong_logits(impl) -> None:
     BREAK.that(bool(error > 0.1), what, expected=wanted, yours=f"{error:.3g}", why=why)
 
 
-def observe_9_8(impl):
+def observe_9_7(impl):
     def look(part: str) -> str:
         mod = decoder(SMALL, "float32", ["decode", "prefill"])[0]
         given = mod.clone()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import textwrap
+from dataclasses import replace
 
 import tvm
 from tvm import relax, tirx
@@ -11,6 +13,7 @@ from tvm.target import Target
 
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.decoder.llama import decoder
+from chapters.kit.decoder.llama_config import CONFIGS
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.pipeline.planned_storage import planned
 from chapters.kit.quiz import Question
@@ -28,10 +31,18 @@ def _decode(dtype: str = "float32") -> tvm.IRModule:
     return decoder("tiny", dtype, ["decode"])[0]
 
 
-def _through(target: Target, last: str, **facts) -> tvm.IRModule:
+@functools.cache
+def _decode_of(layers: int) -> tvm.IRModule:
+    config = replace(CONFIGS["tiny"], num_hidden_layers=layers)
+    return decoder(config, "float32", ["decode"])[0]
+
+
+def _through(target: Target, last: str, mod: tvm.IRModule | None = None, **facts) -> tvm.IRModule:
+    """`mod`, or a decode step of `tiny`, after the phases up to `last`."""
     found = earlier(9).phases(target, **facts)
     names = list(found)[: list(found).index(last) + 1]
-    mod = _decode("float32" if target is LLVM else "float16")
+    if mod is None:
+        mod = _decode("float32" if target is LLVM else "float16")
     with target:
         return tvm.transform.Sequential([one for name in names for one in found[name]])(mod)
 
@@ -67,6 +78,29 @@ def _planned_memory() -> str:
     largest = max(storage.bytes(sizes) for storage in planned(_decode()).storages)
     weights = {128 * 704 * 4: "a weight, transposed", 128 * 500 * 4: "the head, transposed"}
     return weights.get(largest, "the attention scores")
+
+
+def _calls_of_one_layer() -> str:
+    """The calls in a decode step of one layer, in order, by the names of operators and kernels."""
+    found = [b.value for block in _decode_of(1)["decode"].body.blocks for b in block.bindings]
+    names = [
+        call.args[0].name_hint if "call_tir" in call.op.name else call.op.name.rpartition(".")[2]
+        for call in found
+        if isinstance(call, relax.Call)
+    ]
+    return textwrap.fill(", ".join(names), 90)
+
+
+def _launches_of_one_layer() -> str:
+    """How many launches one more layer adds to a decode step, by TVM's default pipeline and by ours."""
+
+    def added(*steps: tvm.IRModule) -> int:
+        one, two = (earlier(1).launches(mod)["decode"] for mod in steps)
+        return two - one
+
+    steps = [_decode_of(layers) for layers in (1, 2)]
+    ours = (_through(LLVM, "graph and lower", mod) for mod in steps)
+    return f"{added(*steps)} and {added(*ours)}"
 
 
 def _products() -> list[tirx.PrimFunc]:
@@ -150,6 +184,15 @@ QUESTIONS = [
         choices=("Matmul", "Reduction", "Fallback"),
         compute=_rule_for_the_head,
         because="A product of one row is a reduction. This rule uses one block of threads per result, so each is full.",
+    ),
+    Question(
+        ask="These are the calls in a decode step of one layer. The decoder gets one more layer. How many more kernels "
+        "does the step launch then, compiled by TVM's default pipeline and by yours?",
+        show=_calls_of_one_layer,
+        choices=("16 and 12", "20 and 12", "20 and 16", "22 and 14"),
+        compute=_launches_of_one_layer,
+        because="Both reshapes become views. Yours has none of the layer's four transposes, computes its two residual "
+        "sums in the norms behind them, and makes one kernel of split, silu and multiply.",
     ),
 ]
 

@@ -1,7 +1,7 @@
 """Chapter 5: schedule primitives one by one, what they cannot do, and fast schedules for chapter 3's kernel.
 
 Exercises 5.1 to 5.5 use the program of `chapters/kit/cases/matmul_bias.py`: a block `matmul`, which sums into `temp`,
-and a block `bias`, which stores `temp` plus C into D. 5.6 and 5.7 sum the rows of a matrix. A function that takes a
+and a block `bias`, which stores `temp` plus C into D. 5.6 sums the rows of a matrix. A function that takes a
 schedule changes it in place; what the program computes must stay the same.
 """
 
@@ -150,17 +150,6 @@ def partial_sums(sch: Schedule) -> SBlockRV:
     # END exercise 5.6
 
 
-def zeros_at_a_time() -> dict[str, int]:
-    """Return how many zeros the init of `rows_in_two_groups` writes each time it runs, by the loop it stands before.
-
-    The keys are the names of the four loops, from outside to inside. 0 stands for a loop that `decompose_reduction`
-    refuses.
-    """
-    # BEGIN exercise 5.7 (about 1 line): a number for each loop
-    return {"i_0": 10, "k_0": 5, "i_1": 0, "k_1": 0}
-    # END exercise 5.7
-
-
 # --- NT_matmul, fast ------------------------------------------------------------------------------
 
 
@@ -174,7 +163,7 @@ def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     lanes, members = largest_divisor(k, lanes_of(func, target)), rows_at_a_time(func, target)
     sch = Schedule(func)
     product = sch.get_sblock("NT_matmul")
-    # BEGIN exercise 5.8 (about 15 lines): any primitives that reach the goal
+    # BEGIN exercise 5.7 (about 15 lines): any primitives that reach the goal
     *rows, j, k_loop = sch.get_loops(product)
     _, lane = sch.split(k_loop, [None, lanes])
     partial = sch.rfactor(lane, factor_axis=len(rows) + 1)
@@ -190,7 +179,7 @@ def schedule_decode(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     sch.parallel(group)
     sch.decompose_reduction(product, lane)
     sch.decompose_reduction(partial, chunk)
-    # END exercise 5.8
+    # END exercise 5.7
     return sch.mod["main"]
 
 
@@ -208,7 +197,7 @@ def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     pack_rows(sch, product, tile)
     *around, j, k = sch.get_loops(product)
     row = around.pop(tile.row_axis)
-    # BEGIN exercise 5.9 (about 12 lines): any primitives that reach the goal
+    # BEGIN exercise 5.8 (about 12 lines): any primitives that reach the goal
     row_tile, vector, lane = sch.split(row, [None, tile.vectors, tile.lanes])
     block_n, columns, column = sch.split(j, [None, tile.block_n // tile.columns, tile.columns])
     block_k, steps, step = sch.split(k, [None, *split_steps(tile)])
@@ -219,7 +208,7 @@ def schedule_prefill(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         sch.unroll(loop)
     sch.parallel(block_n)
     sch.decompose_reduction(product, block_k)
-    # END exercise 5.9
+    # END exercise 5.8
     vectorize_copies(sch, packed, result, tile)
     return sch.mod["main"]
 

@@ -265,25 +265,14 @@ def counterexamples() -> dict[str, str]:
     # END exercise 7.5
 
 
-def predicted_half() -> dict[str, float]:
-    """Return the results of four sums in float16, which rounds after every addition, from left to right.
-
-    "bias first": 2048 + 1 + 1 + ... (100 ones). "bias last": 1 + 1 + ... (100 ones) + 2048.
-    "up first": 60000 + 8000 - 8000. "up last": 8000 - 8000 + 60000. `float("inf")` is a possible answer.
-    """
-    # BEGIN exercise 7.6 (about 1 line): four numbers
-    return {"bias first": 2048, "bias last": 2148, "up first": float("inf"), "up last": 60000}
-    # END exercise 7.6
-
-
 def breaks_the_builtin() -> Case:
     """Return a hard case of your own: the built-in fuses it and computes other numbers, and `fuse_epilogue` is right.
 
     `Case(cause, name, value="s + C[wi, wj]")` is a plain bias. value is TVMScript, with `s` for the sum.
     """
-    # BEGIN exercise 7.7 (about 2 lines): one line of epilogue is enough
+    # BEGIN exercise 7.6 (about 2 lines): one line of epilogue is enough
     return Case("mine", "my own", value="T.max(C[wi, wj] - s, E[wi, wj])")
-    # END exercise 7.7
+    # END exercise 7.6
 
 
 def draw_case(draw: Callable[[Sequence], Any]) -> Case:
@@ -292,7 +281,7 @@ def draw_case(draw: Callable[[Sequence], Any]) -> Case:
     draw(options) returns one element of a list, each with the same chance. All fields of a `Case` may be drawn. Each
     program that can come out must be one that TVM's parser takes.
     """
-    # BEGIN exercise 7.8 (about 12 lines): what must vary, and how often, so that each fault shows?
+    # BEGIN exercise 7.7 (about 12 lines): what must vary, and how often, so that each fault shows?
     half = {"dtype": "float16", "fill": {"A": 1, "B": 1, "C": 2048}}
     usual = [{}] * 3
     odd = draw(
@@ -308,4 +297,4 @@ def draw_case(draw: Callable[[Sequence], Any]) -> Case:
     value = draw(["s + C[wi, wj]", "C[wi, wj] - s", "T.max(s + C[wi, wj], 0)"])
     loops = draw(["i j k", "j i k", "k i j"])
     return Case("drawn", "a drawn program", **{"value": value, "loops": loops, **odd})
-    # END exercise 7.8
+    # END exercise 7.7

@@ -263,17 +263,6 @@ def consequences() -> dict[str, str]:
     # END exercise 9.6
 
 
-def launches_a_step(num_layers: int) -> dict[str, int]:
-    """Return how many kernels one decode step of a decoder with `num_layers` layers launches, by pipeline.
-
-    Both pipelines compile for "llvm". "default" is TVM's own, in which each operator is a kernel; "ours" is
-    fusion_by_hand. A reshape launches nothing in either: it becomes a view.
-    """
-    # BEGIN exercise 9.7 (1 line): kernels per layer, and those before and after the layers
-    return {"default": 20 * num_layers + 3, "ours": 12 * num_layers + 2}
-    # END exercise 9.7
-
-
 def slips_through(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a wrong decoder that a comparison of tokens accepts: the greedy tokens are the same, the logits are not.
 
@@ -281,7 +270,7 @@ def slips_through(mod: tvm.IRModule) -> tvm.IRModule:
     and any weights, and some logit is wrong by more than a tenth of the largest. The module given stays as it is.
     """
 
-    # BEGIN exercise 9.8 (about 10 lines): what can you do to all logits so that the largest stays the largest?
+    # BEGIN exercise 9.7 (about 10 lines): what can you do to all logits so that the largest stays the largest?
     @mutator
     class TwiceTheLogits(PyExprMutator):
         def visit_call_(self, call: relax.Call) -> relax.Expr:
@@ -295,4 +284,4 @@ def slips_through(mod: tvm.IRModule) -> tvm.IRModule:
         if isinstance(func, relax.Function):
             result[gvar] = TwiceTheLogits(mod).visit_expr(func)
     return result
-    # END exercise 9.8
+    # END exercise 9.7
