@@ -17,6 +17,7 @@ from tvm import relax
 
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.ir.ir_diff import diff
+from chapters.kit.ir.relax_effects import relax_functions
 from chapters.runner.failure import CheckFailed
 from chapters.runner.loading import last_line
 
@@ -101,6 +102,27 @@ def has_function(mod: tvm.IRModule, name: str, whose: str) -> None:
         f"{whose} gave a module without a function `{name}`.",
         expected=f"a function called {name}",
         yours=", ".join(known) or "an empty module",
+    )
+
+
+def keeps_public_functions(mod: tvm.IRModule, before: tvm.IRModule, whose: str, read: str) -> None:
+    """`mod` has the public functions of `before`: those with the attribute `global_symbol`."""
+    names, wanted = (
+        [
+            name
+            for name, func in relax_functions(one).items()
+            if "global_symbol" in (func.attrs or {})
+        ]
+        for one in (mod, before)
+    )
+    that(
+        sorted(names) == sorted(wanted),
+        f"{whose} gave a module with other public functions.",
+        expected=f"the public functions of the given module: {', '.join(sorted(wanted))}",
+        yours=f"the public functions: {', '.join(sorted(names)) or 'none'}",
+        why="A caller finds a function by its name, if it is public. It is if its attributes have `global_symbol`, so "
+        "a function that replaces another needs the attributes of that one.",
+        read=read,
     )
 
 
