@@ -152,7 +152,7 @@ def test_12_1_is_no_slower(impl) -> None:
             expected=f"at most {SLOWER} times as long, in the best of {TRIES} measurements",
             why="There are two usual causes. The combined weight is stored in another layout than the weights were, "
             "so that another, slower kernel reads it. Or the module copies the weights at each call, where the pass "
-            "could have stacked them once.",
+            "could have stacked them once. If neither is so, the machine may have been busy: check again.",
         )
 
 
