@@ -13,13 +13,20 @@ import numpy as np
 import tvm
 import tvm_ffi
 from hypothesis import strategies as st
-from tvm import relax, tirx
+from tvm import relax, tirx, topi
 
 from chapters.checking.draws import CHOICES
 from chapters.checking.relax_modules import Module, Value, Writer, in_place, is_small, written
 
 SIZES = (4, 3, 8)  # the last dimension of inputs
 WIDTHS = (2, 5, 4)  # of the weights
+SHIFT = "chapters.ch12_combine_products.check_programs.shift"
+
+
+@tvm.register_global_func(SHIFT, override=True)
+def _shift(x):
+    """A packed function that writes 2 * x + 1 into x, and returns it."""
+    return x.copyfrom(x.numpy() * 2 + 1)
 
 
 @dataclass
@@ -233,14 +240,36 @@ def changed(writer: Products, x: Value) -> Value:
     return writer.emit(relax.op.add(twice.var, one), twice.exact + 1, x)
 
 
-def updated(writer: Products, x: Value) -> Value:
-    """Emit an update of x in place, after which `x` has its new numbers."""
-    func = writer.builder.add_func(in_place(x.dims, x.dtype), "shift")
-    ty = relax.TensorType(list(x.dims), x.dtype)
-    call = relax.op.call_tir_inplace(func, [x.var], [0], ty)
-    after = writer.emit(call, (x.exact * 2 + 1).astype(x.dtype), x)
+def shift_kernel(writer: Products, x: Value) -> relax.GlobalVar:
+    """A kernel, in the writer's module, that writes 2 * x + 1 into x."""
+    return writer.builder.add_func(in_place(x.dims, x.dtype), "shift")
+
+
+def update_of(kernel: relax.GlobalVar, x: relax.Var) -> relax.Call:
+    """A call of the kernel that writes into x."""
+    return relax.op.call_tir_inplace(kernel, [x], [0], x.ty)
+
+
+def updated(writer: Products, x: Value, call: relax.Expr | None = None) -> Value:
+    """Emit an update of x in place, after which `x` has its new numbers.
+
+    call: how it is updated; by `shift_kernel`, unless given.
+    """
+    new = (x.exact * 2 + 1).astype(x.dtype)
+    if call is None:
+        call = update_of(shift_kernel(writer, x), x.var)
+    after = writer.emit(call, new, x)
     x.data = after.data
     return after
+
+
+def function(name: str, ty: tvm.ir.Type, emit: Callable, *, public: bool = True) -> relax.Function:
+    """A function of one parameter of type `ty`; `emit` takes a builder and it, and returns the results."""
+    builder, x = relax.BlockBuilder(), relax.Var("x", ty)
+    with builder.function(name, [x]):
+        builder.emit_func_output(emit(builder, x))
+    func = builder.get()[name]
+    return func if public else func.without_attr("global_symbol")
 
 
 def _three(writer: Products, x: Value) -> list[Value]:
@@ -282,6 +311,28 @@ def _biases(writer: Products, x: Value) -> list[Value]:
     return [with_bias(writer, y) for y in _three(writer, x)]
 
 
+def _biases_by_another_name(writer: Products, x: Value) -> list[Value]:
+    made = _three(writer, x)
+    names = [Value(writer.builder.emit(y.var), y.data, y.dims) for y in made]
+    return [with_bias(writer, y) for y in names]
+
+
+def _read_by(operator: Callable, exact: Callable) -> Write:
+    """Three products, each of which only `operator` reads. exact: the same on NumPy's arrays."""
+
+    def write(writer: Products, x: Value) -> list[Value]:
+        made = _three(writer, x)
+        return [writer.emit(operator(y.var), exact(y.exact), y) for y in made]
+
+    return write
+
+
+def _read_by_a_kernel(writer: Products, x: Value) -> list[Value]:
+    made = _three(writer, x)
+    calls = [writer.builder.call_te(topi.tanh, y.var) for y in made]
+    return [writer.emit(call, np.tanh(y.exact), y) for call, y in zip(calls, made, strict=True)]
+
+
 def _one_dead(writer: Products, x: Value) -> list[Value]:
     return _three(writer, x)[:2]
 
@@ -304,11 +355,87 @@ def _weight_used_twice(writer: Products, x: Value) -> list[Value]:
     return [times(writer, operand, w) for operand in (x, y) for w in weights]
 
 
+def _transpose_used_twice(writer: Products, x: Value) -> list[Value]:
+    weights = [turned(writer, constant(writer, width, 4)) for width in (2, 5, 4)]
+    made = [times(writer, x, w) for w in weights]
+    return [*made, times(writer, passed(writer, 3, 4), weights[2])]
+
+
+def _weight_that_is_added(writer: Products, x: Value) -> list[Value]:
+    weights = [constant(writer, 4, width) for width in (2, 5, 4)]
+    y, w = passed(writer, 4, 4), weights[2]
+    made = [times(writer, x, w) for w in weights]
+    return [*made, writer.emit(relax.op.add(y.var, w.var), y.exact + w.exact, y)]
+
+
+def _weight_of_two_functions(writer: Products, x: Value) -> list[Value]:
+    weights = [constant(writer, 4, width) for width in (2, 5, 4)]
+    third = weights[2].var
+    func = function("other", x.var.ty, lambda b, own: b.emit(relax.op.matmul(own, third)))
+    writer.builder.add_func(func, "other")
+    return [times(writer, x, w) for w in weights]
+
+
+def _equal_weights(writer: Products, x: Value) -> list[Value]:
+    """Two constants with the same numbers: the compiled program keeps one of them."""
+    first, third = constant(writer, 4, 2), constant(writer, 4, 4)
+    equal = Value(relax.const(first.data.copy()), first.data, first.dims)
+    return [times(writer, x, w) for w in (first, equal, third)]
+
+
+def _unknown_shape(writer: Products, x: Value) -> list[Value]:
+    """A second function, which is not called, multiplies a tensor of which only the number of dimensions is known."""
+    w = constant(writer, 4, 2)
+    ty = relax.TensorType(dtype="float32", ndim=2)
+    func = function("other", ty, lambda b, own: b.emit(relax.op.matmul(own, w.var)))
+    writer.builder.add_func(func, "other")
+    return [times(writer, x, constant(writer, 4, 5))]
+
+
+def _other_rows(writer: Products, x: Value) -> list[Value]:
+    """A second function, which is not called, multiplies an x of m columns by weights of 4, 5 and 4 rows."""
+    weights = [constant(writer, rows, 2) for rows in (4, 5, 4)]
+
+    def products(builder: relax.BlockBuilder, own: relax.Var) -> relax.Tuple:
+        return relax.Tuple([builder.emit(relax.op.matmul(own, w.var)) for w in weights])
+
+    ty = relax.TensorType([3, tirx.Var("m", "int64")], "float32")
+    writer.builder.add_func(function("other", ty, products), "other")
+    return [times(writer, x, constant(writer, 4, 5))]
+
+
 def _update_between(writer: Products, x: Value) -> list[Value]:
-    y = changed(writer, x)
-    early = [times(writer, y, constant(writer, 4, width)) for width in (2, 5)]
-    after = updated(writer, y)
-    return [*early, after, *(times(writer, y, constant(writer, 4, width)) for width in (4, 3))]
+    return _around(writer, changed(writer, x))
+
+
+def _around(writer: Products, x: Value, call: relax.Expr | None = None) -> list[Value]:
+    """A product of x before its update, and two products after it."""
+    early = times(writer, x, constant(writer, 4, 2))
+    after = updated(writer, x, call)
+    return [early, after, *(times(writer, x, constant(writer, 4, width)) for width in (5, 4))]
+
+
+def _update_in_a_function(writer: Products, x: Value) -> list[Value]:
+    kernel = shift_kernel(writer, x)
+    update = function(
+        "update", x.var.ty, lambda b, own: b.emit(update_of(kernel, own)), public=False
+    )
+    return _around(writer, x, relax.Call(writer.builder.add_func(update, "update"), [x.var]))
+
+
+def _update_in_a_branch(writer: Products, x: Value) -> list[Value]:
+    choose = relax.Var("choose", relax.TensorType((), "bool"))
+    writer.weights.append(Value(choose, np.array(True), ()))
+    branches = []
+    for value in (update_of(shift_kernel(writer, x), x.var), relax.op.exp(x.var)):
+        var = relax.Var("either", x.var.ty)
+        branches.append(relax.SeqExpr([relax.BindingBlock([relax.VarBinding(var, value)])], var))
+    return _around(writer, x, relax.If(choose, *branches))
+
+
+def _update_by_a_packed_function(writer: Products, x: Value) -> list[Value]:
+    call = relax.op.call_inplace_packed(SHIFT, x.var, inplace_indices=[0], ty_args=[x.var.ty])
+    return _around(writer, x, call)
 
 
 def _update_of_a_result(writer: Products, x: Value) -> list[Value]:
@@ -370,11 +497,30 @@ MUST = {
 STAYS = {
     "weights that are parameters": lambda: by_hand(_parameters),
     "a bias behind each product": lambda: by_hand(_biases),
+    "a bias behind another name of each product": lambda: by_hand(_biases_by_another_name),
+    "a relu behind each product": lambda: by_hand(
+        _read_by(relax.op.nn.relu, lambda a: np.maximum(a, 0))
+    ),
+    "an exp behind each product": lambda: by_hand(_read_by(relax.op.exp, np.exp)),
+    "a call of a kernel behind each product": lambda: by_hand(_read_by_a_kernel),
     "a result that is not used": lambda: by_hand(_one_dead),
     "a result that only an unused value needs": lambda: by_hand(_dead_behind),
     "results of two dtypes": lambda: by_hand(_out_dtypes, dtype="float16"),
     "weights that two tensors are multiplied by": lambda: by_hand(_weight_used_twice),
+    "a transposed weight that another product reads": lambda: by_hand(_transpose_used_twice),
+    "a weight that an addition reads too": lambda: by_hand(_weight_that_is_added),
+    "a weight that another function reads too": lambda: by_hand(_weight_of_two_functions),
+    "two weights with the same numbers": lambda: by_hand(_equal_weights),
     "an update of x between the products": lambda: by_hand(_update_between),
+    "a call between the products of a function that updates x": lambda: by_hand(
+        _update_in_a_function
+    ),
+    "an update of x in a branch between the products": lambda: by_hand(
+        _update_in_a_branch, dataflow=False
+    ),
+    "an update of x by a packed function between the products": lambda: by_hand(
+        _update_by_a_packed_function
+    ),
     "an update of a result between the products": lambda: by_hand(_update_of_a_result),
     "two tensors of one name": lambda: _named_alike(by_hand(_one_name)),
     "a permute_dims that permutes nothing": lambda: by_hand(_not_turned, (4, 4)),
@@ -382,6 +528,8 @@ STAYS = {
     "a vector times matrices": lambda: by_hand(_three, (4,)),
     "weights with batches": lambda: by_hand(_batches, (2, 3, 4)),
     "weights that are computed": lambda: by_hand(_computed, (4, 4)),
+    "an x of unknown shape": lambda: by_hand(_unknown_shape),
+    "weights with different numbers of rows": lambda: by_hand(_other_rows),
 }
 CASES = MUST | STAYS
 

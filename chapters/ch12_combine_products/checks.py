@@ -46,18 +46,21 @@ def _pass(impl) -> Callable[[tvm.IRModule], object]:
 # --- what it costs --------------------------------------------------------------------------------
 
 
-def costs_no_more(before: tvm.IRModule, after: tvm.IRModule) -> None:
-    """Raise CheckFailed if `after` launches more kernels than `before`, or keeps more bytes of constants."""
+def costs_no_more(before: tvm.IRModule, after: tvm.IRModule, section: Section = MEASURED) -> None:
+    """Raise CheckFailed if `after` launches more kernels than `before`, or keeps more bytes of constants.
+
+    section: where to read on.
+    """
     old, new = lowered(before), lowered(after)
     counts = launches(old), launches(new)
-    MEASURED.that(
+    section.that(
         counts[1] <= counts[0],
         f"After {WHOSE}, the compiled program launches {counts[1]} kernels, and {counts[0]} without it.",
         expected=f"at most {counts[0]} launches",
         why="The pass is there to save launches. Where it cannot, it leaves the products alone.",
     )
     sizes = constant_bytes(old), constant_bytes(new)
-    MEASURED.that(
+    section.that(
         sizes[1] <= sizes[0],
         f"After {WHOSE}, the compiled program holds {sizes[1]} bytes of constants, and {sizes[0]} without it.",
         expected=f"at most {sizes[0]} bytes",
@@ -104,7 +107,7 @@ def test_12_1_leaves_the_rest(impl) -> None:
             CASES[title](),
             WHOSE,
             impl._path,
-            costs=costs_no_more,
+            costs=partial(costs_no_more, section=NOT_FIRE),
             read=NOT_FIRE,
             title=f"The program, with {title}",
         )
@@ -144,8 +147,12 @@ def test_12_1_is_no_slower(impl) -> None:
         ratio = min(_ratio(*calls) for _ in range(TRIES))
         MEASURED.that(
             ratio <= SLOWER,
-            f"After {WHOSE}, three products of {rows} rows take {ratio:.2f} times as long as without it.",
+            f"After {WHOSE}, three products of {rows} row{'s' * (rows > 1)} take {ratio:.2f} times as long as "
+            "without it.",
             expected=f"at most {SLOWER} times as long, in the best of {TRIES} measurements",
+            why="There are two usual causes. The combined weight is stored in another layout than the weights were, "
+            "so that another, slower kernel reads it. Or the module copies the weights at each call, where the pass "
+            "could have stacked them once. If neither is so, the machine may have been busy: check again.",
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from chapters.kit.cases.guard_zones import QUICK
@@ -24,12 +25,12 @@ def launches(mod: tvm.IRModule) -> int:
 
 
 def constant_bytes(mod: tvm.IRModule) -> int:
-    """The bytes of the different constants of a lowered module."""
+    """The bytes of the different constants of a lowered module; equal ones are stored once."""
     found: dict[object, int] = {}
 
     def note(expr: relax.Expr) -> None:
         if isinstance(expr, tvm.ir.GenericConst):
-            found[expr.value] = expr.value.numpy().nbytes
+            found[tvm_ffi.StructuralKey(expr.value)] = expr.value.numpy().nbytes
 
     for func in relax_functions(mod).values():
         relax.analysis.post_order_visit(func, note)

@@ -17,6 +17,7 @@ from tvm import relax
 
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.ir.ir_diff import diff
+from chapters.kit.ir.relax_effects import relax_functions
 from chapters.runner.failure import CheckFailed
 from chapters.runner.loading import last_line
 
@@ -101,6 +102,29 @@ def has_function(mod: tvm.IRModule, name: str, whose: str) -> None:
         f"{whose} gave a module without a function `{name}`.",
         expected=f"a function called {name}",
         yours=", ".join(known) or "an empty module",
+    )
+
+
+def keeps_public_functions(mod: tvm.IRModule, before: tvm.IRModule, whose: str, read: str) -> None:
+    """`mod` has the public functions of `before`: those with the attribute `global_symbol`."""
+    names, wanted = (
+        {
+            name
+            for name, func in relax_functions(one).items()
+            if "global_symbol" in (func.attrs or {})
+        }
+        for one in (mod, before)
+    )
+    lost = wanted - names
+    first = min(lost or names - wanted, default="")
+    that(
+        names == wanted,
+        f"{whose} gave a module {'without the' if lost else 'with the new'} public function `{first}`.",
+        expected=f"the public functions of the given module: {', '.join(sorted(wanted))}",
+        yours=f"the public functions: {', '.join(sorted(names)) or 'none'}",
+        why="A caller finds a public function by its name. A function is public if its attributes have "
+        "`global_symbol`, so one that replaces another needs the attributes of that one.",
+        read=read,
     )
 
 

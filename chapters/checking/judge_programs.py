@@ -50,8 +50,9 @@ def judge_on_draws(
     """Raise the failure on the smallest of `programs` that is found on which `transform` is wrong.
 
     Of each program: does the pass end, without an exception, and return a module; is the module that it was given
-    unchanged; is the result well-formed; are the numbers of main NumPy's, in two runs; does a second run of the pass
-    change nothing more; and then `costs`. whose: the name of the pass. path: the file with it.
+    unchanged; is the result well-formed, with the same public functions; are the numbers of main NumPy's, in two runs;
+    does a second run of the pass change nothing more; and then `costs`. whose: the name of the pass. path: the file
+    with it.
     """
 
     def failure_of(program: Module) -> CheckFailed | None:
@@ -130,7 +131,7 @@ def _length(mod: tvm.IRModule) -> str:
 def _look(transform, program: Module, whose: str, costs: Look, read: str, results: list) -> None:
     limited = partial(in_time, transform)
     result = expect.apply(limited, program.mod, whose)
-    expect.has_function(result, "main", whose)
+    expect.keeps_public_functions(result, program.mod, whose, read)
     if tvm_ffi.structural_equal(result, program.mod):
         return
     results.append(result)

@@ -10,6 +10,7 @@ from itertools import accumulate
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax
 from tvm.ir import Call, Expr, GenericConst, IRModule, Op
 from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visitor
@@ -94,14 +95,15 @@ class Readers(PyExprVisitor):
 
 
 def count_uses(mod: IRModule) -> dict[Hashable, int]:
-    """How often the Relax functions of `mod` read each constant, by its tensor."""
+    """How often the Relax functions of `mod` read each constant, by its numbers: equal ones are stored once."""
     uses: dict[Hashable, int] = defaultdict(int)
     for func in mod.functions.values():
         if isinstance(func, relax.Function):
             readers = Readers()
             readers.visit_expr(func)
             for read, bindings in readers.of.items():
-                uses[read] += len(bindings)
+                if not isinstance(read, relax.Var):
+                    uses[tvm_ffi.StructuralKey(read)] += len(bindings)
     return uses
 
 
@@ -125,7 +127,7 @@ class Product:
 
 
 class Finder:
-    """Finds the groups of one function. uses: how often the module reads each constant, by its tensor."""
+    """Finds the groups of one function. uses: how often the module reads each constant, by its numbers."""
 
     def __init__(self, func: relax.Function, uses: dict[Hashable, int]):
         self.func, self.uses = func, uses
@@ -189,7 +191,9 @@ class Finder:
                 if transposed or expr.op != TRANSPOSE or not _swaps_the_last_two(expr):
                     return None
                 expr, transposed = expr.args[0], True
-        if not isinstance(expr, GenericConst) or self.uses[expr.value] != 1:
+        if not isinstance(expr, GenericConst):
+            return None
+        if self.uses[tvm_ffi.StructuralKey(expr.value)] != 1:
             return None
         return Product(var, call, expr, tuple(chain), transposed)
 

@@ -94,7 +94,7 @@ def loses_a_function(mod):
         (crashes, "P raised KeyError"),
         (half_changed, "P changed the module it was given."),
         (lambda mod: None if is_large(mod) else mod, "P returned None, not an IRModule."),
-        (loses_a_function, "P gave a module without a function `main`."),
+        (loses_a_function, "P gave a module without the public function `main`."),
     ],
 )
 def test_whatever_a_pass_does_is_said_in_one_sentence_with_the_smallest_program(
