@@ -32,5 +32,5 @@ def scaled(x: T.Buffer((64,), "float32"), out: T.Buffer((64,), "float32")):
 target = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
 text = tvm.compile(scaled, target=target).mod.imports[0].inspect_source()
 stores = [line.strip() for line in text.splitlines() if "red_result_ptr)[0] = " in line]
-print(f"TVM gives, in every thread, {stores[-1]} should write to registers")
+print(f"TVM gives {stores[-1]} in every thread; should write to registers")
 raise SystemExit(len(stores) < 2)
