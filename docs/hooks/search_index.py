@@ -27,7 +27,7 @@ BOOSTS = {
     "lesson": 1.5,
     "troubleshooting": 1.5,
     "setup": 1.5,
-    "glossary": 0.9,
+    "glossary": 0.75,
     "webgpu": 0.6,
 }
 WHOLE = ("solution", "lab")  # kinds of pages with one entry, not one per section

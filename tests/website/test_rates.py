@@ -339,7 +339,7 @@ NOT_TIMES = ("read w", "bandwidth", "resident_bytes", "copy_rate", "matrix_rate"
 
 @pytest.mark.parametrize("name", RATES)
 def test_a_wrong_number_would_be_noticed(name):
-    """Each time of each file, a hundred thousand times too short: some loops have no schedule, and some calls are short."""
+    """Each time of each file, a hundred thousand times too short: some calls are short, some loops have no schedule."""
     measured = load(name)["measured"]
     for path in times_in(measured):
         if path[-1] in NOT_TIMES or {"kernels", "profiles"} & set(path):
