@@ -16,6 +16,7 @@ from chapters.ch10_imported_models.compile_model import (
     applied,
     effect,
     error_of,
+    kernels,
     timed,
 )
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
@@ -90,7 +91,8 @@ def effect_of_example() -> str:
     model, inputs = from_torch.load(EXAMPLE)
     mod = from_torch.imported(from_torch.exported(model, inputs), inputs)
     canonical = earlier(OWN).canonicalize()(mod)
-    return effect(canonical, applied(from_torch.own_passes(EXAMPLE), canonical, EXAMPLE), {})
+    changed = applied(from_torch.own_passes(EXAMPLE), canonical, EXAMPLE)
+    return effect(kernels(canonical)[0], kernels(changed)[0], {})
 
 
 def _files(folder: Path, quick: bool) -> dict[str, str]:

@@ -106,11 +106,12 @@ def show(name: str) -> None:
     print(f"\n{recognized(mod, canonical)}")
     board, known = earlier(1).scoreboard, sizes_of(program)
     if own := own_passes(name):
-        plain, canonical = canonical, applied(own, canonical, name)
+        plain, canonical = kernels(canonical)[0], applied(own, canonical, name)
         names = ", ".join(str(one.info.name) for one in own)
         print(f"\nWithout and with the passes of {name} ({names}), both fused:")
-        print(f"\n{effect(plain, canonical, known)}")
     lowered, by = kernels(canonical)
+    if own:
+        print(f"\n{effect(plain, lowered, known)}")
     print(
         f"\n{scoreboard.compare(board(mod, known), board(lowered, known))}\n"
         "Before: one kernel per imported operator; reshapes launch none. After: the fused kernels."
@@ -151,8 +152,8 @@ def applied(passes: Sequence[Pass], mod: tvm.IRModule, name: str) -> tvm.IRModul
 
 
 def effect(before: tvm.IRModule, after: tvm.IRModule, sizes: Mapping[str, int]) -> str:
-    """Launches and bytes of two modules in canonical form, once they are kernels, as a table."""
-    boards = [earlier(1).scoreboard(kernels(mod)[0], sizes) for mod in (before, after)]
+    """Launches and bytes of two modules of kernels, as a table."""
+    boards = [earlier(1).scoreboard(mod, sizes) for mod in (before, after)]
     return str(scoreboard.compare(*boards))
 
 

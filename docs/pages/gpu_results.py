@@ -17,6 +17,7 @@ from docs.pages.plots import Figure, Size, Step, bandwidth, bars, roofline, step
 
 # the kernels of many rows that the charts show; the tables have the others
 FASTEST = ("wgmma", "mma.sync")
+EQUAL = 5e-4  # a share of a time: less is told as 0.0 %
 NEAR = 0.8  # a share of what the ceilings allow
 OF_COPY = "per cent of the copy's speed, more is better"
 OF_LINEAR = f"per cent of the speed of {tables.LINEAR}, more is better"
@@ -177,7 +178,7 @@ def _roofline(points: Sequence[Point], ceilings: Ceilings, machine: str) -> Figu
 def _verdict(cases: list[dict], ours: Sequence[str], which: str = "seconds") -> str:
     """Who is ahead in how many of `cases`, and by how much; "" where there is nothing to compare.
 
-    Times that differ by less than 0.05 per cent are equal. Neither a copy nor our own kernels with a second launch
+    Times that differ by less than EQUAL are no lead. Neither a copy nor our own kernels with a second launch
     count as another's.
     """
     ahead: list[float] = []
@@ -188,11 +189,13 @@ def _verdict(cases: list[dict], ours: Sequence[str], which: str = "seconds") -> 
             n for n in case[which] if n.removesuffix(tables.THEN_ADD) not in (*ours, tables.COPY)
         ]
         mine, best = best_of(case[which], ours), best_of(case[which], others)
-        if mine and best and f"{best[1] / mine[1] - 1:.1%}" in ("0.0%", "-0.0%"):
+        if not mine or not best:
+            continue
+        if abs(best[1] / mine[1] - 1) < EQUAL:
             tied += 1
-        elif mine and best and mine[1] < best[1]:
+        elif mine[1] < best[1]:
             ahead.append(best[1] / mine[1] - 1)
-        elif mine and best:
+        else:
             behind.append(mine[1] / best[1] - 1)
             by.append(f"“{best[0]}”")
     count, told = len(ahead) + len(behind) + tied, []

@@ -8,7 +8,7 @@ import tvm
 from tvm import tirx
 from tvm.s_tir import Schedule, ScheduleError
 
-from chapters.kit.pipeline.merge_elementwise import costs_no_more_inlined, inline
+from chapters.kit.pipeline.merge_elementwise import inline_where_it_pays
 from chapters.kit.pipeline.parallel_rows import row_loops, spread
 from chapters.kit.pipeline.unscheduled import map_unscheduled
 from chapters.kit.pipeline.vectorize_adjacent_sums import initialize_sums, vectorize_adjacent_sums
@@ -30,12 +30,8 @@ def schedule_any(func: tirx.PrimFunc) -> tirx.PrimFunc:
     func: a PrimFunc of blocks in loops. TVM checks each step; a step that it refuses is left out.
     """
     sch = Schedule(func)
-    root = sch.get_sblock("root")
-    for block in reversed(sch.get_child_blocks(root)):
-        with contextlib.suppress(ScheduleError):
-            if costs_no_more_inlined(sch, block):
-                inline(sch, block)
-    for block in sch.get_child_blocks(root):
+    inline_where_it_pays(sch)
+    for block in sch.get_child_blocks(sch.get_sblock("root")):
         count = len(row_loops(sch, block))  # the same loops are outermost after a later split
         with contextlib.suppress(ScheduleError):
             sch = vectorize_adjacent_sums(sch, block)

@@ -7,8 +7,6 @@ ScheduleError for a kernel that updates its argument in place.
 
 from __future__ import annotations
 
-import contextlib
-
 import tvm
 from tvm import tirx
 from tvm.ir import Call
@@ -17,7 +15,11 @@ from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm_ffi import structural_map
 
 from chapters.kit.ir.tensor_ir import mentions, nodes, with_fields
-from chapters.kit.pipeline.merge_elementwise import IF_THEN_ELSE, costs_no_more_inlined, inline
+from chapters.kit.pipeline.merge_elementwise import (
+    IF_THEN_ELSE,
+    costs_no_more_inlined,
+    inline_where_it_pays,
+)
 from chapters.kit.pipeline.parallel_rows import are_apart
 from chapters.kit.pipeline.unscheduled import map_unscheduled
 from chapters.kit.pipeline.vectorize_adjacent_sums import initialize_sums, realized, reduced_values
@@ -40,10 +42,7 @@ def schedule_any_on_gpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     func: a PrimFunc of blocks in loops. Where TVM refuses a step, a single thread runs the whole kernel.
     """
     sch = Schedule(func)
-    for block in reversed(sch.get_child_blocks(sch.get_sblock("root"))):
-        with contextlib.suppress(ScheduleError):
-            if costs_no_more_inlined(sch, block) or _moves_arguments(sch, block):
-                inline(sch, block)
+    inline_where_it_pays(sch, _pays_on_gpu)
     _keep_own_values(sch)
     try:
         bound = _in_threads(sch.copy())
@@ -52,8 +51,10 @@ def schedule_any_on_gpu(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return bound.with_attr("tirx.is_scheduled", True)
 
 
-def _moves_arguments(sch: Schedule, block: SBlockRV) -> bool:
-    """Whether `block` only chooses elements of arguments. Reading them again costs less than storing the choice."""
+def _pays_on_gpu(sch: Schedule, block: SBlockRV) -> bool:
+    """As on a CPU; or if `block` only chooses elements of arguments: reading them again costs less than a launch."""
+    if costs_no_more_inlined(sch, block):
+        return True
     node = sch.get(block)
     chooses = all(call.op.same_as(IF_THEN_ELSE) for call in nodes(node.body, Call))
     plain = chooses and not nodes(node.body, tirx.Let) and node.init is None
@@ -63,8 +64,7 @@ def _moves_arguments(sch: Schedule, block: SBlockRV) -> bool:
 def _keep_own_values(sch: Schedule) -> None:
     """Put each buffer of the kernel that a single statement of its body uses into the memory of a thread."""
     root = sch.get(sch.get_sblock("root"))
-    body = root.body
-    statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    statements = _statements(root.body)
     own = [
         buffer
         for buffer in root.alloc_buffers
@@ -130,11 +130,14 @@ def _thread_loop(var: tirx.Var, extent: tvm.ir.Expr, tag: str, body: tirx.Stmt) 
     return tirx.For(var, start, extent, tirx.ForKind.THREAD_BINDING, body, axis)
 
 
+def _statements(body: tirx.Stmt) -> list[tirx.Stmt]:
+    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+
+
 def _in_one_thread(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """`func` with one thread around each statement of its body."""
     root = func.body
-    body = root.block.body
-    statements = list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+    statements = _statements(root.block.body)
     one = tirx.IntImm("int32", 1)
     for at, statement in enumerate(statements):
         for tag in reversed(TAGS):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 
 import tvm
 from tvm import tirx
@@ -95,6 +96,16 @@ def costs_no_more_inlined(sch: Schedule, handle: SBlockRV) -> bool:
     simple = not nodes(block.body, Call) and not nodes(block.body, tirx.Let)
     first = simple and not sch.get_producers(handle)
     return first or evaluations(sch, handle) == 1
+
+
+def inline_where_it_pays(
+    sch: Schedule, pays: Callable[[Schedule, SBlockRV], bool] = costs_no_more_inlined
+) -> None:
+    """Compute each block for which `pays` holds where it is read, the last one first; what TVM refuses is left out."""
+    for block in reversed(sch.get_child_blocks(sch.get_sblock("root"))):
+        with contextlib.suppress(ScheduleError):
+            if pays(sch, block):
+                inline(sch, block)
 
 
 def name_reads(body: tirx.Stmt, buffer: tirx.Var) -> tuple[tirx.Stmt, int]:
