@@ -1,4 +1,4 @@
-"""Notes which files of the course are read for a page: its kept output is valid as long as they are what they were."""
+"""Notes which files and folders of the course a page reads: its kept output is valid while they stay what they were."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import os
 import sys
 from pathlib import Path
 
-OPENED = "FUSION_OPENED"  # environment variable: the file that lists which files were read
+OPENED = "FUSION_OPENED"  # environment variable: the file that lists what was read
 
 
 def note_opened_files() -> None:
-    """From now on, add the name of every file of the course that this process reads to the file named by OPENED.
+    """From now on, add the name of what this process reads of the course to the file named by OPENED.
 
-    The process of a page has it set, and hands it on to the processes that it starts. Copying a file does
+    That is every file, and with a slash at the end every folder that it lists; imports list folders in another way, and
+    add none. The process of a page has OPENED set, and hands it on to the processes that it starts. Copying a file does
     not count. The process that reads the copy notes it, because a copy of the course has the same names.
     """
     seen: set[str] = set()
@@ -23,9 +24,13 @@ def note_opened_files() -> None:
     def note(event: str, arguments: tuple) -> None:
         if event == "shutil.copyfile":  # the next to open this file is the copying itself
             copied.add(os.path.abspath(arguments[0]))
-        if event != "open" or isinstance(arguments[0], (int, bytes)):
+        if event not in ("open", "os.scandir") or isinstance(arguments[0], (int, bytes)):
             return
-        path, mode = os.path.abspath(arguments[0]), arguments[1]
+        path, mode = os.path.abspath(arguments[0] or "."), "r"
+        if event == "os.scandir":  # pathlib and glob call it
+            path += os.sep
+        else:
+            mode = arguments[1]
         if path in copied:
             copied.remove(path)
             return

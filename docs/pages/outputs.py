@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from datetime import date
 from functools import cache
 from importlib.metadata import version
+from itertools import groupby
 from pathlib import Path
 
 from nbclient.exceptions import CellControlSignal, DeadKernelError
@@ -133,14 +134,23 @@ def _unchanged(page: dict) -> bool:
     return all(_file_key(name) == key for name, key in page["files"].items())
 
 
+def _listed(folder: Path) -> list[Path]:
+    """What a page may find in a folder of the course: not what a learner edits, nor what Python or an editor makes."""
+    own = {chapter.stub for chapter in chapters()}
+    found = [p for p in folder.iterdir() if p.suffix in (".py", ".md", ".yml", ".json")]
+    return [p for p in found if p not in own]
+
+
 @cache
 def _stat_key(name: str, _changed: int, _size: int) -> str:
     return _digest((ROOT / name).read_bytes())
 
 
 def _file_key(name: str) -> str:
-    """A key of the content of a file of the course; "" if it is gone."""
+    """A key of the content of a file of the course, or of the names in a folder; "" if it is gone."""
     try:
+        if name.endswith("/"):
+            return _digest("\n".join(sorted(p.name for p in _listed(ROOT / name))).encode())
         stat = (ROOT / name).stat()
     except OSError:
         return ""
@@ -215,10 +225,14 @@ def _run_lab(where: str, environment: dict[str, str]) -> list[Output]:
 
 
 def _cleaned(output: Output) -> Output:
-    """Without colours of a terminal, without style sheets, and without parts that print nothing."""
+    """Without colours of a terminal, without style sheets, and without parts that print nothing.
+
+    Jupyter may send what was printed at once in several parts; they become one.
+    """
     parts = []
-    for part in output:
-        for kind, value in part.items():
+    for kind, group in groupby(output, lambda part: next(iter(part))):
+        values = [part[kind] for part in group]
+        for value in ["".join(values)] if kind == "printed" else values:
             text = _ANSI.sub("", _STYLE.sub("", value))
             text = text.rstrip() if kind == "printed" else text
             parts += [{kind: text}] if text else []
@@ -266,13 +280,13 @@ def error_text(error: dict) -> str:
 
 
 def _read_for_page(opened: Path) -> list[str]:
-    """The files of the course that were read, without those that a learner edits."""
+    """What was read of the course, files and folders, without what a learner edits."""
     own = {chapter.stub for chapter in chapters()}
     found = set()
     for line in opened.read_text(encoding="utf-8").splitlines() if opened.exists() else []:
-        name = Path(_CACHED_CODE.sub(r"\1.py", line)).as_posix()
+        name = Path(_CACHED_CODE.sub(r"\1.py", line)).as_posix() + "/" * line.endswith(os.sep)
         path = ROOT / name
-        if path not in own and path.is_file() and not name.startswith(_NOT_READ_FOR_A_PAGE):
+        if path not in own and path.exists() and not name.startswith(_NOT_READ_FOR_A_PAGE):
             found.add(name)
     return sorted(found)
 

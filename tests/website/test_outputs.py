@@ -232,6 +232,35 @@ def test_a_kept_output_holds_until_its_code_or_what_it_read_changes(course):
     assert outputs.valid("docs/page.md", blocks) is None
 
 
+def test_a_page_that_lists_a_folder_is_stale_when_a_file_appears_there(course):
+    blocks = _blocks("1")
+    outputs.remember(
+        "docs/page.md", blocks, outputs.PageOutput([[]], "", ["chapters/"]), outputs.KEPT
+    )
+    (course / "chapters" / "other.pyc").write_bytes(b"")
+    assert outputs.valid("docs/page.md", blocks)
+    (course / "chapters" / "new.py").write_text("", encoding="utf-8")
+    assert outputs.valid("docs/page.md", blocks) is None
+
+
+def test_a_page_depends_on_the_folders_that_it_lists_and_not_on_those_of_imports():
+    listing = "from pathlib import Path\nimport chapters.kit.quiz\nlen(list(Path('docs/results').glob('*.json'))) > 9"
+    ran = run_page(f"```python run\n{listing}\n```")
+    assert ran.outputs == [[{"text": "True"}]]
+    assert "docs/results/" in ran.files and "chapters/kit/" not in ran.files
+
+
+def test_parts_that_were_printed_at_once_are_one():
+    parts = [
+        {"printed": "one"},
+        {"printed": "\ntwo\n"},
+        {"text": "3"},
+        {"text": "4"},
+        {"printed": "\n"},
+    ]
+    assert outputs._cleaned(parts) == [{"printed": "one\ntwo"}, {"text": "3"}, {"text": "4"}]
+
+
 @pytest.mark.parametrize("text", ["", '{"code": "', "[]", '{"code": 1}', "<<<<<<< ours"])
 def test_a_damaged_kept_output_is_stale_and_named(course, capsys, text):
     (course / "docs" / "outputs" / "page.json").write_text(text, encoding="utf-8")
