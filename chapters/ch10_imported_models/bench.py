@@ -7,6 +7,7 @@ model, with and without a pass of its own, is the example of a report about a mo
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -30,13 +31,29 @@ OWN = 10  # the number of this chapter
 THEIRS = ("PyTorch", "torch.compile")
 EXAMPLE = str(Path(__file__).parents[2] / "docs" / "own-model" / "recurrent.py")
 EXAMPLE_NAME = "recurrent network"
-LANGUAGE = ("olmo2", "phi3", "gemma3_text", "mixtral")
+LANGUAGE = ("olmo2", "phi3", "gemma3_text", "cohere", "mixtral")
 MODULES = {
     "LSTM": "torch.nn.LSTM(256, 512, 2, batch_first=True), (torch.randn(1, 32, 256),)",
     "GRU": "torch.nn.GRU(256, 512, 2, batch_first=True), (torch.randn(1, 32, 256),)",
     "Transformer encoder": (
         "torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True), 4), "
         "(torch.randn(1, 64, 512),)"
+    ),
+    "T5 encoder": (
+        "t.T5EncoderModel(t.T5Config(d_model=512, d_kv=64, d_ff=1408, num_layers=4, num_heads=8, "
+        "vocab_size=1000)).eval(), (torch.randint(1000, (1, 64)),)"
+    ),
+    "Whisper encoder": (
+        "t.WhisperModel(t.WhisperConfig(d_model=384, encoder_layers=4, decoder_layers=1, encoder_attention_heads=6, "
+        "encoder_ffn_dim=1536, vocab_size=1000, pad_token_id=0)).encoder.eval(), (torch.randn(1, 80, 3000),)"
+    ),
+    "CLIP vision": (
+        "t.CLIPVisionModel(t.CLIPVisionConfig(hidden_size=512, intermediate_size=2048, num_hidden_layers=4, "
+        "num_attention_heads=8)).eval(), (torch.randn(1, 3, 224, 224),)"
+    ),
+    "ResNet-18": (
+        "t.ResNetModel(t.ResNetConfig(embedding_size=64, hidden_sizes=[64, 128, 256, 512], depths=[2, 2, 2, 2], "
+        "layer_type='basic')).eval(), (torch.randn(1, 3, 224, 224),)"
     ),
 }
 TOKENS, LENGTH = 1000, 64
@@ -103,12 +120,12 @@ def _files(folder: Path, quick: bool) -> dict[str, str]:
     }
     if not quick:
         texts |= {
-            name: f"import torch\n\ndef model():\n    torch.manual_seed(0)\n    return {text}"
+            name: f"import torch\nimport transformers as t\n\ndef model():\n    torch.manual_seed(0)\n    return {text}"
             for name, text in MODULES.items()
         }
     found = {}
     for name, text in texts.items():
-        path = folder / f"{name.replace(' ', '_').lower()}.py"
+        path = folder / f"{re.sub(r'[ -]', '_', name).lower()}.py"
         path.write_text(text, encoding="utf-8")
         found[name] = str(path)
     return found

@@ -15,9 +15,9 @@ from chapters.kit.draw.table import Table
 
 WIDTH = 64  # of a query, a key and a value
 SIZES = ((64, 64), (64, 256), (64, 1024), (64, 4096), (64, 16384))
-PEERS = ("ours", "torch_peer")
+PEERS = ("ours", "chat_peer", "torch_peer")
 TORCH = ("torch_peer",)
-NAMES = ("unfused", "unfused, row by row", "fused", "PyTorch")
+NAMES = ("unfused", "unfused, row by row", "fused", "the chat's kernel", "PyTorch")
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
@@ -88,6 +88,57 @@ def ours(rows, keys, width, seed):
         error = _checked(out.numpy(), arrays)
         found[name] = (lambda kernel=kernel, out=out: kernel(*inputs, out), error)
     return found
+
+
+def chat_peer(rows, keys, width, seed):
+    """The kernel of the chat's prefill, with one head, for the last `rows` of `keys` tokens: each sees those before it."""
+    import tvm
+    from tvm import tirx
+
+    from chapters.ch13_fuse_reductions.attention import numbers
+    from chapters.kit.bench.numpy_memory import in_numpy_memory
+    from chapters.kit.chat.attention import attention_kernel
+    from chapters.kit.chat.cache_layout import LANES
+    from chapters.kit.decoder.llama_config import LlamaConfig
+    from chapters.kit.machine import llvm_host
+
+    config = LlamaConfig(
+        hidden_size=width,
+        intermediate_size=width,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        head_dim=width,
+        vocab_size=1,
+        context_window_size=keys,
+    )
+    func = attention_kernel(config, tirx.Var("s", "int64"))
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    kernel = tvm.compile(mod, target=llvm_host()["target"])["main"]
+
+    q, k, v = numbers(rows, keys, width, width, seed)
+    values = v.reshape(keys // LANES, LANES, width)
+    lanes_last = k.T.reshape(keys // LANES, LANES, width).transpose(0, 2, 1)
+    cache = np.stack([part.reshape(-1, 1, LANES * width) for part in (lanes_last, values)], axis=1)
+    qkv = np.zeros((1, rows, 3 * width), "float32")
+    qkv[0, :, :width] = q * np.sqrt(np.float32(width))  # the kernel divides by this
+    unrotated = np.stack([np.ones((keys, width // 2)), np.zeros((keys, width // 2))], axis=1)
+    arrays = (cache[:, None], qkv, unrotated.astype("float32"), np.array([keys - rows], "int32"))
+    inputs = [in_numpy_memory(np.ascontiguousarray(array)) for array in arrays]
+    out = in_numpy_memory(np.full((1, rows, width), 77, "float32"))
+
+    def call():
+        kernel(*inputs, 0, out)
+
+    call()
+    scores = q.astype("float64") @ k.astype("float64")
+    scores[np.arange(keys) > np.arange(keys - rows, keys)[:, None]] = -np.inf
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    right = weights @ v / weights.sum(axis=1, keepdims=True)
+    error = float(np.abs(out.numpy()[0] - right).max())
+    if not error < 1e-4:
+        raise ValueError(f"wrong numbers: off by {error}")
+    return {"the chat's kernel": (call, error)}
 
 
 def torch_peer(rows, keys, width, seed):

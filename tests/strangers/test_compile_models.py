@@ -208,6 +208,14 @@ KINDS = {
     "a product over an axis": (lambda my, x: x.prod(-1, keepdim=True), {}, ()),
     "integers divided": (lambda my, x: x.int() / 3 + x.int() * 2.5 + x.int().sum(0), {}, ()),
     "integers clamped": (lambda my, x: (x * 9).int().clamp(min=1) // 2 + x.clamp(2, -1), {}, ()),
+    "any of numbers": (
+        lambda my, x: (
+            torch.cat([(-x.abs()).any(0), (x > 9).any(1), x.any()[None]]).float()
+            + ((x * 2).to(torch.uint8) * 0 + 2).any(1, True)
+        ),
+        {},
+        (),
+    ),
     "groups of rows": (
         lambda my, x: torch._grouped_mm(x, my.w, my.ends),
         {

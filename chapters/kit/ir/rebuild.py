@@ -1,13 +1,36 @@
-"""Rebuilds the loops of a scope with some of its blocks replaced, moved or left out."""
+"""Rebuilds modules with some calls replaced, and loops with some blocks replaced, moved or left out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.s_tir import SBlockRealize
 from tvm.tirx import For, SeqStmt, Stmt
 
 from chapters.kit.ir.tensor_ir import with_loop_body
+
+
+def replace_calls(
+    mod: tvm.IRModule, replace: Callable[[relax.Call, relax.BlockBuilder], relax.Expr]
+) -> tvm.IRModule:
+    """`mod` with each call in its Relax functions replaced by what `replace` returns, perhaps the call itself.
+
+    `replace` gets the call with its operands already replaced, and a builder that emits bindings before it.
+    """
+
+    @mutator
+    class Replacer(PyExprMutator):
+        def visit_call_(self, call: relax.Call) -> relax.Expr:
+            return replace(super().visit_call_(call), self.builder_)
+
+    result = mod.clone()
+    for gvar, func in mod.functions_items():
+        if isinstance(func, relax.Function):
+            result[gvar] = Replacer(mod).visit_expr(func)
+    return result
 
 
 def rebuild(stmt: Stmt, put: Callable[[SBlockRealize], Sequence[Stmt]]) -> Stmt | None:

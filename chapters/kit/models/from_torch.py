@@ -22,6 +22,8 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from chapters.kit.ir.rebuild import replace_calls
+
 NO_TORCH = 'PyTorch is not installed: pip install -e ".[models]"'
 RETURNED = "(a torch.nn.Module, its example inputs) or a torch.export.ExportedProgram"
 SIZES = (1, 7, 70)  # in place of the symbolic sizes of a program
@@ -313,7 +315,8 @@ def spelled_out(program):
     """`program`, an exported one, in PyTorch's core operators, without options that the importer would ignore.
 
     The importer drops the factor of `add(a, b, alpha=…)` and of `sub`, makes infinities the limits of integers that
-    are clamped on one side, and divides with rounding by an int32 whatever the dividend. TVM cannot compile a slice
+    are clamped on one side, takes the largest number for `any`, and divides with rounding by an int32 whatever the
+    dividend. TVM cannot compile a slice
     with symbolic sizes whose axis counts from the end. PyTorch decomposes attention for a CPU into views that do not
     fit its strides, and neither histograms nor products of groups of rows, as experts compute them.
     """
@@ -335,6 +338,10 @@ def spelled_out(program):
         if isinstance(b, torch.Tensor):
             return NotImplemented
         return torch.div(a, torch.full((), b, dtype=a.dtype), rounding_mode=rounding_mode)
+
+    def any_of(x, dim=(), keepdim=False):
+        found = (x if x.dtype == torch.bool else x != 0).to(torch.int8).amax(dim, keepdim)
+        return found.to(torch.uint8 if x.dtype == torch.uint8 else torch.bool)
 
     def sliced(x, dim=0, *others):
         return NotImplemented if dim >= 0 else aten.slice(x, dim + x.ndim, *others)
@@ -365,6 +372,8 @@ def spelled_out(program):
     table[aten.add.Tensor], table[aten.sub.Tensor] = scaled(torch.add), scaled(torch.sub)
     table[aten.clamp.default], table[aten.div.Tensor_mode] = clamped, divided
     table[aten.slice.Tensor], table[aten.histc.default] = sliced, histogram
+    for overload in (aten.any.default, aten.any.dim, aten.any.dims):
+        table[overload] = any_of
     table[aten.scaled_dot_product_attention.default] = attention
     return program.run_decompositions(table)
 
@@ -375,19 +384,12 @@ def wrap_indices(mod: tvm.IRModule) -> tvm.IRModule:
     In mode "fast" a negative index reads outside of x, and PyTorch counts it from the end, as mode "wrap" does.
     """
 
-    @relax.expr_functor.mutator
-    class Wrap(relax.PyExprMutator):
-        def visit_call_(self, call: relax.Call) -> relax.Expr:
-            call = super().visit_call_(call)
-            if call.op == tvm.ir.Op.get("relax.take") and call.attrs.mode == "fast":
-                return relax.op.take(*call.args, axis=call.attrs.axis, mode="wrap")
-            return call
+    def wrap(call: relax.Call, _builder: relax.BlockBuilder) -> relax.Expr:
+        if call.op == tvm.ir.Op.get("relax.take") and call.attrs.mode == "fast":
+            return relax.op.take(*call.args, axis=call.attrs.axis, mode="wrap")
+        return call
 
-    result = mod.clone()
-    for gvar, func in mod.functions_items():
-        if isinstance(func, relax.Function):
-            result[gvar] = Wrap(mod).visit_expr(func)
-    return result
+    return replace_calls(mod, wrap)
 
 
 def _sized_by_values(program) -> str:

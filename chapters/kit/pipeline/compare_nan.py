@@ -5,7 +5,8 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 from tvm.ir import Call
-from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from chapters.kit.ir.rebuild import replace_calls
 
 EQUAL, NOT_EQUAL = (tvm.ir.Op.get(f"relax.{name}") for name in ("equal", "not_equal"))
 
@@ -19,28 +20,19 @@ class CompareNan:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        result = mod.clone()
-        for gvar, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                result[gvar] = _Comparisons(mod).visit_expr(func)
-        return result
+        return replace_calls(mod, _compare)
 
 
-@mutator
-class _Comparisons(PyExprMutator):
-    def visit_call_(self, call: Call) -> relax.Expr:
-        call = super().visit_call_(call)
-        if call.op not in (EQUAL, NOT_EQUAL) or "float" not in str(
-            getattr(call.args[0].ty, "dtype", "")
-        ):
-            return call
-        a, b = call.args
-        if call.op == EQUAL:
-            return relax.op.logical_not(self._nan(a)) if a.same_as(b) else call
-        nan = self._nan(a)
-        if not a.same_as(b):
-            nan = self.builder_.emit(relax.op.logical_or(nan, self._nan(b)))
-        return relax.op.logical_or(self.builder_.emit(call), nan)
-
-    def _nan(self, value: relax.Expr) -> relax.Expr:
-        return self.builder_.emit(relax.op.isnan(value))
+def _compare(call: Call, builder: relax.BlockBuilder) -> relax.Expr:
+    compares = call.op in (EQUAL, NOT_EQUAL)
+    if not compares or "float" not in str(getattr(call.args[0].ty, "dtype", "")):
+        return call
+    a, b = call.args
+    if call.op == EQUAL and not a.same_as(b):
+        return call
+    nan = builder.emit(relax.op.isnan(a))
+    if call.op == EQUAL:
+        return relax.op.logical_not(nan)
+    if not a.same_as(b):
+        nan = builder.emit(relax.op.logical_or(nan, builder.emit(relax.op.isnan(b))))
+    return relax.op.logical_or(builder.emit(call), nan)

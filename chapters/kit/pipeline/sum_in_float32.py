@@ -5,7 +5,8 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 from tvm.ir import Call
-from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from chapters.kit.ir.rebuild import replace_calls
 
 MATMUL = tvm.ir.Op.get("relax.matmul")
 NARROW = ("float16", "bfloat16")
@@ -21,19 +22,12 @@ class SumInFloat32:
     """
 
     def transform_module(self, mod: tvm.IRModule, _ctx: tvm.transform.PassContext) -> tvm.IRModule:
-        result = mod.clone()
-        for gvar, func in mod.functions_items():
-            if isinstance(func, relax.Function):
-                result[gvar] = _WideSums(mod).visit_expr(func)
-        return result
+        return replace_calls(mod, _sum_in_float32)
 
 
-@mutator
-class _WideSums(PyExprMutator):
-    def visit_call_(self, call: Call) -> relax.Expr:
-        call = super().visit_call_(call)
-        dtype = str(getattr(call.ty, "dtype", ""))
-        if call.op != MATMUL or dtype not in NARROW:
-            return call
-        wide = self.builder_.emit(relax.op.matmul(*call.args, out_dtype="float32"))
-        return relax.op.astype(wide, dtype)
+def _sum_in_float32(call: Call, builder: relax.BlockBuilder) -> relax.Expr:
+    dtype = str(getattr(call.ty, "dtype", ""))
+    if call.op != MATMUL or dtype not in NARROW:
+        return call
+    wide = builder.emit(relax.op.matmul(*call.args, out_dtype="float32"))
+    return relax.op.astype(wide, dtype)
