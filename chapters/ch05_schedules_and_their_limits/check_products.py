@@ -287,14 +287,15 @@ def describe_limits(func: tirx.PrimFunc, target: Target) -> list[str]:
     often = times_w_is_loaded(func)
     times = "once" if often == 1 else f"{often} times"
     said.append(f"each element of w is loaded {times} from the cache or from memory")
-    registers = vector_registers(target).count
+    registers = vector_registers(target)
     for held, lanes in sums_of_a_step(func):
         if lanes > 1:
             one = held == lanes
             waits = ", so each addition waits for the one before" if one else ""
             vectors = "one vector" if one else f"{held // lanes} vectors"
             said.append(
-                f"a step along k adds to {vectors} of sums{waits}; the target has {registers} registers"
+                f"a step along k adds to {vectors} of {lanes} sums{waits}; the target has {registers.count} registers "
+                f"of {registers.lanes('float32')}"
             )
     for around, steps, inside in tiles(func):
         left = [str(one) for one in inside if not one.vectorized and not one.written_out]

@@ -223,7 +223,7 @@ for rows, schedule in ((1, ours.schedule_decode), (64, ours.schedule_prefill)):
     print(f"rows: {rows:2}   as it is: {before_ms:7.2f} ms   scheduled: {after_ms:7.2f} ms")
 
 # %% [markdown]
-# These times were measured while this page was built, on a machine that may have been busy. They show the order of
+# These times come from a single run, on a machine that may have been busy. They show the order of
 # magnitude. `python -m chapters bench 5` measures properly.
 #
 # ## The same tokens

@@ -103,7 +103,7 @@ def _raised(error: BaseException, path: Path) -> CheckFailed:
         given = getattr(error, "given", "")
         return CheckFailed(
             f"Your code raised {last_line(error)}",
-            yours=f"{place}\nwhile the pass was given\n{given}" if given else place,
+            yours=f"{place}\nwhile your code was given\n{given}" if given else place,
             expected="no exception",
             why=why,
             read=read,
