@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
+from itertools import permutations
+from unittest.mock import patch
 
 import numpy as np
 import tvm
@@ -39,6 +42,13 @@ def _model(x: np.ndarray, w: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def _is_model(mod: object, name: str, whose: str) -> None:
     expect.is_program(mod, whose, name)
+    WAYS.that(
+        isinstance(mod[name].ret_ty, relax.TensorType),
+        f"`{name}` of {whose} does not return one tensor.",
+        expected="one tensor, the result of relu",
+        yours=str(mod[name].ret_ty),
+        why="A caller that expects a tensor cannot use a tuple, even if it holds one tensor only.",
+    )
     for rows in (1, 5):
         inputs = _inputs(rows)
         result = expect.run(mod, name, inputs)
@@ -67,14 +77,22 @@ def _instead(result: np.ndarray, x: np.ndarray, w: np.ndarray, b: np.ndarray) ->
 
 
 def _built_main(impl) -> relax.Function:
-    mod = impl.from_block_builder()
+    with patch.object(
+        relax.BlockBuilder, "function", autospec=True, side_effect=relax.BlockBuilder.function
+    ) as begun:
+        mod = impl.from_block_builder()
     expect.returns_module(mod, "from_block_builder")
     expect.has_function(mod, "main", "from_block_builder")
+    is_scripted = mod["main"].same_as(impl.from_script()["main"])
     WAYS.that(
-        not mod["main"].same_as(impl.from_script()["main"]),
-        "from_block_builder returns the `main` of Scripted, which TVM's parser built.",
+        begun.called and not is_scripted,
+        "from_block_builder returns the `main` of Scripted, which TVM's parser built."
+        if is_scripted
+        else "from_block_builder built no function with relax.BlockBuilder.",
         expected="a new function, built with relax.BlockBuilder",
-        yours='the same object as `from_script()["main"]`',
+        yours='the same object as `from_script()["main"]`'
+        if is_scripted
+        else "the method `function` of a BlockBuilder was not called",
         why="A pass has no source text to parse, so it builds new code call by call. You do so from chapter 1 on.",
     )
     return mod["main"]
@@ -88,16 +106,25 @@ def test_0_1_keeps_rows_symbolic(impl) -> None:
     )
     shapes = [getattr(p.ty, "shape", None) for p in params]
     yours = [[int(n) if isinstance(n, tvm.tirx.IntImm) else n for n in s or []] for s in shapes]
-    is_like = all(
-        len(mine) == rank and mine[-len(fixed) :] == fixed
-        for mine, rank, fixed in zip(yours, (2, 2, 1), ([16], [8, 16], [8]), strict=True)
-    )
+    kinds = (2, [16]), (2, [8, 16]), (1, [8])
+
+    def is_like(shapes: Iterable[list]) -> bool:
+        return all(
+            len(shape) == rank and shape[-len(fixed) :] == fixed
+            for shape, (rank, fixed) in zip(shapes, kinds, strict=True)
+        )
+
+    right, reordered = is_like(yours), any(map(is_like, permutations(yours)))
     WAYS.that(
-        is_like,
-        "The parameters of `main` do not have the shapes of x, w and b, in this order.",
-        expected="first (n, 16), then (8, 16), then (8,)",
+        right and all(p.ty.dtype == "float32" for p in params),
+        "The parameters of `main` do not have the shapes of x, w and b, in this order."
+        if not right
+        else "The parameters of `main` are not all float32.",
+        expected="first (n, 16), then (8, 16), then (8,), all float32",
         yours=", ".join(f"{p.name}: {p.ty}" for p in params),
-        why="A call passes its arguments by position. Every caller of main passes x first, whatever you named it.",
+        why="A call passes its arguments by position. Every caller of main passes x first, whatever you named it."
+        if reordered and not right
+        else "The type of a parameter says which arrays a call may pass. The virtual machine refuses all others.",
     )
     rows = shapes[0][0]
     what = "You fixed the first dimension of x to a number, so the module serves only that number of rows."
@@ -142,6 +169,7 @@ def observe_0_1(impl):
     inputs = _inputs(3)
     return [
         lambda: impl.from_block_builder()["main"].params[0].ty,
+        lambda: type(impl.from_block_builder()["main"].ret_ty).__name__,
         lambda: [type(b).__name__ for b in impl.from_block_builder()["main"].body.blocks],
         lambda: all(inside for _, inside in _calls(impl.from_block_builder()["main"])),
         lambda: impl.from_block_builder()["main"].same_as(impl.from_script()["main"]),
@@ -182,12 +210,24 @@ def test_0_3_runs_the_model(impl) -> None:
 
 
 def test_0_3_calls_by_name(impl) -> None:
-    """run calls the function it was asked for"""
-    inputs = _inputs(2)
+    """run calls the function it was asked for, of the module it was given"""
+    x = _inputs(2)[0]
     mod = _module(main="R.negative(x)", twice="R.add(x, x)")
-    result = impl.run(mod, "twice", inputs[0])
     what = 'run(mod, "twice", x) did not call the function `twice`, which returns x + x.'
-    expect.close(result, 2 * inputs[0], what, why="The module also holds `main`, which returns -x.")
+    why = "The module also holds `main`, which returns -x."
+    expect.close(impl.run(mod, "twice", x), 2 * x, what, why=why)
+    mod["twice"] = _module(twice="R.exp(x)")["twice"]
+    what = 'run(mod, "twice", x) did not call the function `twice` that the module holds now, which returns exp(x).'
+    why = "It held another function of this name at the call before. A module can be changed in place, so if you keep "
+    why += (
+        "compiled code, look at what the module holds, and not only at its identity or at a name."
+    )
+    expect.close(impl.run(mod, "twice", x), np.exp(x), what, why=why)
+    x = x[:1, :1]
+    shape = impl.run(mod, "twice", x).shape
+    expect.equal(
+        shape, (1, 1), "run changes the shape of a result that has one row and one column."
+    )
 
 
 def test_0_3_takes_any_array(impl) -> None:
@@ -245,10 +285,11 @@ def _past_alignment(impl, arrays: list[np.ndarray]) -> list[int]:
 
 def test_0_3_keeps_dtypes(impl) -> None:
     """run hands each array over in the dtype it has"""
-    for dtype in ("int32", "float16"):
+    for dtype in ("int32", "float16", "float64", "bool"):
         x = np.arange(12).reshape(3, 4).astype(dtype)
-        result = np.asarray(impl.run(_module(dtype, main="R.add(x, x)"), "main", x))
-        what = f"run is wrong for a module that adds two {dtype} tensors (dtype and elements of the result)."
+        doubled = "R.logical_or(x, x)" if dtype == "bool" else "R.add(x, x)"
+        result = np.asarray(impl.run(_module(dtype, main=doubled), "main", x))
+        what = f"run is wrong for a module that computes {doubled} of {dtype} (dtype and elements of the result)."
         why = "The function's type fixes the dtype of each argument. Pass every array in the dtype it has."
         REFUSE.equal((str(result.dtype), result.tolist()), (dtype, (x + x).tolist()), what, why=why)
 
@@ -279,8 +320,15 @@ def observe_0_3(impl):
         array = result.numpy() if hasattr(result, "numpy") else result
         return type(result).__name__, np.round(np.asarray(array), 3)
 
+    def changed():
+        mod = _module(main="R.negative(x)")
+        called(mod, "main", x)
+        mod["main"] = _module(main="R.exp(x)")["main"]
+        return called(mod, "main", x)
+
     numbers = np.arange(12, dtype="int32").reshape(3, 4)
     return [
+        changed,
         lambda: called(impl.from_script(), "main", x, w, b),
         lambda: called(impl.from_script(), "main", np.repeat(x, 2, axis=0)[::2], w, b),
         lambda: called(_module(main="R.negative(x)", twice="R.add(x, x)"), "twice", x),
@@ -363,8 +411,9 @@ def test_0_5_prediction_holds(impl) -> None:
     expect.that(
         isinstance(yours, dict)
         and all(isinstance(yours.get(key), list | tuple) for key in ("before", "after"))
-        and all(len(yours[key]) == 2 for key in ("before", "after")),
-        "predicted_functions does not return a dict with two pairs.",
+        and all(len(yours[key]) == 2 for key in ("before", "after"))
+        and all(isinstance(n, int | np.integer) for key in ("before", "after") for n in yours[key]),
+        "predicted_functions does not return a dict with two pairs of numbers.",
         expected=form,
         yours="a `return` is missing" if yours is None else repr(yours)[:200],
         why="Each pair is (Relax functions, PrimFuncs).",
@@ -390,8 +439,7 @@ def observe_0_5(impl):
 SAME_ROWS = 'def main(x: ("n", 16), y: ("n", 16)): out = R.add(x, y)'
 
 
-def test_0_6_is_refused(impl) -> None:
-    """each array alone is legal, both together are refused by the VM"""
+def _two_arrays(impl) -> list[np.ndarray]:
     pair = impl.refused()
     expect.that(
         isinstance(pair, list | tuple)
@@ -401,6 +449,12 @@ def test_0_6_is_refused(impl) -> None:
         expected="return x, y",
         yours="a `return` is missing" if pair is None else repr(pair)[:200],
     )
+    return list(pair)
+
+
+def test_0_6_is_refused(impl) -> None:
+    """each array alone is legal, both together are refused by the VM"""
+    pair = _two_arrays(impl)
     for array in pair:
         legal = array.dtype == np.float32 and array.ndim == 2 and array.shape[1] == 16
         REFUSE.that(
@@ -426,9 +480,11 @@ def test_0_6_is_refused(impl) -> None:
 
 def observe_0_6(impl):
     return [
-        lambda: "same rows" if len({a.shape[0] for a in impl.refused()}) == 1 else "other rows",
+        lambda: "same rows" if len({a.shape[0] for a in _two_arrays(impl)}) == 1 else "other rows",
         lambda: (
-            "legal columns" if {a.shape[1:] for a in impl.refused()} == {(16,)} else "other columns"
+            "legal columns"
+            if {a.shape[1:] for a in _two_arrays(impl)} == {(16,)}
+            else "other columns"
         ),
-        lambda: sorted({str(a.dtype) for a in impl.refused()}),
+        lambda: sorted({str(a.dtype) for a in _two_arrays(impl)}),
     ]

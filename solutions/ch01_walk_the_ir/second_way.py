@@ -54,8 +54,7 @@ class DropDoubleTranspose:
 
 
 def _writes(func: relax.Function) -> bool:
-    """Whether a call in `func` may write into a tensor that it is given."""
-    in_place = [Op.get(name) for name in IN_PLACE]
+    """Whether a call in `func` may write into a tensor that it is given, as another function may."""
     return relax.analysis.contains_impure_call(func) or any(
-        call.op in in_place for call in calls_in(func)
+        not isinstance(call.op, Op) or call.op.name in IN_PLACE for call in calls_in(func)
     )

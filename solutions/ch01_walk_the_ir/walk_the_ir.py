@@ -252,8 +252,9 @@ class DropDoubleTranspose:
         for name, func in mod.functions_items():
             if not isinstance(func, relax.Function) or relax.analysis.contains_impure_call(func):
                 continue
-            operators = (call.op.name for call in calls_in(func) if isinstance(call.op, Op))
-            if any(operator in IN_PLACE for operator in operators):
+            callees = [call.op for call in calls_in(func)]
+            # another function may write into its arguments
+            if any(not isinstance(op, Op) or op.name in IN_PLACE for op in callees):
                 continue
             new = TransposeDropper(mod).visit_expr(func)  # one each: functions may share Vars
             if not tvm_ffi.structural_equal(new, func):

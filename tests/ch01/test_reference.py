@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from tvm import relax
-from tvm.ir import IRModule
 
 from chapters.kit.cases.relax_text import relax_module
 from solutions.ch01_walk_the_ir import second_way, walk_the_ir
@@ -70,26 +69,3 @@ def main(y: (2, 3, 3)):
 def test_an_alias_into_another_block_is_no_error(answer):
     after = answer.DropDoubleTranspose()(OnlyTheAliasIsInBothBlocks)
     assert relax.analysis.check_well_formed(after)
-
-
-def _sharing_variables() -> IRModule:
-    """`first` binds y to a transpose of x; for `second`, y is a parameter. Both are the same Var."""
-    matrix = relax.TensorType((4, 4), "float32")
-    x, y, z = (relax.Var(name, matrix) for name in "xyz")
-
-    def func(param: relax.Var, bound: relax.Var) -> relax.Function:
-        block = relax.BindingBlock([relax.VarBinding(bound, relax.op.permute_dims(param))])
-        return relax.Function([param], relax.SeqExpr([block], bound), matrix)
-
-    functions = {"first": func(x, y), "second": func(y, z)}
-    for name, one in functions.items():
-        functions[name] = one.with_attr("global_symbol", name)
-    builder = relax.BlockBuilder(IRModule(functions))
-    return relax.transform.Normalize()(builder.get())
-
-
-@pytest.mark.parametrize("answer", [walk_the_ir, second_way])
-def test_functions_that_share_variables_are_kept_apart(answer):
-    after = answer.DropDoubleTranspose()(_sharing_variables())
-    assert relax.analysis.check_well_formed(after)
-    assert answer.count_calls(after) == {"relax.permute_dims": 2}
