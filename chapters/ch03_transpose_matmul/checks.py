@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import numpy as np
 import tvm
 from tvm import relax, te, tirx
 from tvm.ir import IRModule
+from tvm.relax.dpl import DFPattern
+from tvm.relax.global_info import VDevice
 from tvm.s_tir import SBlock
 
 from chapters.checking import expect
@@ -97,6 +100,15 @@ def _kernel_calls(mod: IRModule) -> list[relax.Call]:
 
 # --- 3.1 the pattern --------------------------------------------------------------------------------
 
+NAMES = ("product", "transpose", "w", "x")
+PAIRS = {
+    "matmul(x, permute_dims(w))": _pair([4, 6], [5, 6]),
+    "matmul(x, permute_dims(w)) of float16 tensors": _pair([4, 6], [5, 6], None, "float16"),
+    "matmul(x, permute_dims(w, axes=[1, 0]))": _pair([4, 6], [5, 6], [1, 0]),
+    "matmul(x, permute_dims(w)) where w and x are constants": relax.transform.BindParams(
+        "main", {name: tvm.runtime.tensor(np.ones((5, 6), "float32")) for name in "xw"}
+    )(_pair([5, 6], [5, 6])),
+}
 OTHER_GRAPHS = {  # which are not matmul(x, permute_dims(w))
     "matmul(permute_dims(x), w)": "R.matmul(R.permute_dims(x), w)",
     "permute_dims(w) alone": "R.permute_dims(w)",
@@ -116,8 +128,17 @@ def _found(impl, mod: IRModule) -> list[dict[str, str]]:
         matches.append({name: _text(e) for name, e in sorted(context.annotated_expr.items())})
         return False
 
-    pattern = ("probe", *impl.transpose_matmul_pattern(), check)
-    relax.transform.FuseOpsByPattern([pattern], bind_constants=False)(mod)
+    result = impl.transpose_matmul_pattern()
+    right = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+    pattern, names = result if right else (None, {})
+    right = all(isinstance(one, DFPattern) for one in (pattern, *names.values()))
+    what = "Your transpose_matmul_pattern does not return a pattern and a dict of its parts."
+    wanted = "(pattern, names), where each name stands for a part of the pattern"
+    kinds = [type(one).__name__ for one in (result if isinstance(result, tuple) else (result,))]
+    kinds += [f"{name}: {type(one).__name__}" for name, one in names.items()]
+    PATTERN.that(right, what, expected=wanted, yours=", ".join(kinds))
+    fusion = ("probe", pattern, {name: names[name] for name in NAMES if name in names}, check)
+    relax.transform.FuseOpsByPattern([fusion], bind_constants=False)(mod)
     return matches
 
 
@@ -129,17 +150,19 @@ def _text(expr) -> str:
 
 def test_3_1_matches_the_pair(impl) -> None:
     """the pattern matches matmul(x, permute_dims(w)) and names its parts"""
-    found = _found(impl, _pair([4, 6], [5, 6]))
     expected = {
         "product": "call of matmul",
         "transpose": "call of permute_dims",
         "w": "w",
         "x": "x",
     }
-    what = f"Your pattern matches {len(found)} times in matmul(x, permute_dims(w)). It must match once."
     wanted = "a matmul of any x, whose second argument is a permute_dims of any w"
-    why = "With a pattern that never matches, the pass does nothing, and says nothing."
-    PATTERN.that(len(found) == 1, what, expected=wanted, why=why)
+    why = "The pass leaves a pair that its pattern does not match as it is, and says nothing."
+    matches = {title: _found(impl, mod) for title, mod in PAIRS.items()}
+    for title, found in matches.items():
+        what = f"Your pattern matches {len(found)} times in {title}. It must match once."
+        PATTERN.that(len(found) == 1, what, expected=wanted, why=why)
+    found = next(iter(matches.values()))
     what = "Your names do not stand for the right parts of the pattern."
     why = (
         "`group` asks for the matched calls by these names. A name that is missing here stands for a part that is not "
@@ -158,7 +181,7 @@ def test_3_1_matches_nothing_else(impl) -> None:
 
 
 def observe_3_1(impl):
-    graphs = [_pair([4, 6], [5, 6]), *map(_other_graph, OTHER_GRAPHS), Gram]
+    graphs = [*PAIRS.values(), *map(_other_graph, OTHER_GRAPHS), Gram]
     return [lambda mod=mod: _found(impl, mod) for mod in graphs]
 
 
@@ -205,6 +228,26 @@ def test_3_2_fires_on_every_spelling(impl) -> None:
         wanted = "True: these axes exchange the last two dimensions (-1 is the last one) and keep the others"
         why = "Models write the same transpose in all these ways. One that you miss is computed at every step."
         PATTERN.that(_asked(impl, shape, axes), what, expected=wanted, why=why)
+
+
+MORE_PAIRS = {  # that the kernel can replace
+    "an x of one dimension": _pair([6], [5, 6]),
+    "an x of more dimensions than w": _pair([2, 7, 6], [5, 6]),
+    "an x of n rows, a symbolic size": _pair([N, 6], [5, 6]),
+    "float16 tensors": _pair([7, 6], [5, 6], [1, 0], "float16"),
+    "float16 tensors with out_dtype float32": _pair([7, 6], [5, 6], None, "float16", "float32"),
+}
+
+
+def test_3_2_fires_on_other_operands(impl) -> None:
+    """accepts every x, dtype and size that the kernel can serve"""
+    for what, mod in MORE_PAIRS.items():
+        PATTERN.that(
+            _asked_of(impl, mod),
+            f"Your may_fuse refuses {what}.",
+            expected="True: the types are known, and the axes exchange the last two dimensions of w",
+            why="The pass leaves a pair that may_fuse refuses as it is. Its transpose is then computed at every step.",
+        )
 
 
 def test_3_2_refuses_other_permutations(impl) -> None:
@@ -264,7 +307,8 @@ def test_3_2_refuses_vectors(impl) -> None:
 def observe_3_2(impl):
     cases = [*SPELLINGS, *((shape, axes) for shape, axes, _ in NO_SWAPS)]
     asked = [partial(_asked, impl, shape, axes) for shape, axes in cases]
-    return [*asked, lambda: [_asked_of(impl, mod) for mod in UNTYPED.values()]]
+    modules = *UNTYPED.values(), *MORE_PAIRS.values()
+    return [*asked, lambda: [_asked_of(impl, mod) for mod in modules]]
 
 
 # --- 3.3 the compute --------------------------------------------------------------------------------
@@ -292,7 +336,18 @@ def _kernel(impl, w_shape, x_shape, dtype="float32", out_dtype="float32") -> tir
 
 def _run_kernel(func, w, x, shape, out_dtype="float32") -> np.ndarray:
     """The result of a PrimFunc (w, x, out), out poisoned before."""
-    return run_kernel(func, w, x, np.full(shape, np.nan, out_dtype))
+    try:
+        return run_kernel(func, w, x, np.full(shape, np.nan, out_dtype))
+    except tvm.error.InternalError as error:
+        unbound = re.search(r"variables (\(.*?\)) are used", last_line(error))
+        if not unbound:
+            raise
+        raise KERNEL.failed(
+            f"TVM cannot compile your kernel: it uses the variables {unbound[1]}, and no loop defines them.",
+            expected="te.sum(…, axis=k) around everything that uses the reduce axis k",
+            yours=func.script(),
+            why="te.compute makes a loop for each index of the result. For a reduce axis, only te.sum makes one.",
+        ) from None
 
 
 def test_3_3_multiplies_two_matrices(impl) -> None:
@@ -318,7 +373,9 @@ def _shape_of(impl, w_shape, x_shape, expected) -> tuple[int, ...]:
     """The shape nt_matmul gives; where it raises, a CheckFailed that says for which operands."""
     w, x = te.placeholder(w_shape, name="w"), te.placeholder(x_shape, name="x")
     try:
-        return tuple(int(d) for d in impl.nt_matmul(w, x, "float32").shape)
+        result = impl.nt_matmul(w, x, "float32")
+        KERNEL.returns(result, te.Tensor, "Your nt_matmul", "a te.Tensor")
+        return tuple(int(d) for d in result.shape)
     except (NotImplementedError, CheckFailed):
         raise
     except Exception as error:
@@ -354,28 +411,59 @@ def _has_the_numbers(impl, w_shape, x_shape) -> None:
 
 def test_3_3_takes_symbolic_sizes(impl) -> None:
     """one kernel serves any number of rows and any batch"""
-    b, m = tirx.Var("b", "int64"), tirx.Var("m", "int64")
-    func = _kernel(impl, [7, 5], [b, m, 5])
+    found, expected = _symbolic_product(impl)
+    what = "Your nt_matmul gives wrong numbers for w (n, k) and x (b, m, k), called with n = 7, k = 5, b = 2 and m = 3."
+    KERNEL.close(found, expected, what)
+
+
+def _symbolic_product(impl) -> tuple[np.ndarray, np.ndarray]:
+    """What a kernel all of whose sizes are symbolic gives, and the product."""
+    n, k, b, m = (tirx.Var(name, "int64") for name in "nkbm")
+    try:
+        func = _kernel(impl, [n, k], [b, m, k])
+    except TypeError as error:
+        raise KERNEL.failed(
+            f"Your nt_matmul raises {last_line(error)} for w (n, k) and x (b, m, k), whose sizes are symbolic.",
+            expected="a kernel for any size",
+            yours=where(error, impl._path),
+            why="A dimension may be a variable, such as n. A shape and a reduce axis take it as it is.",
+        ) from None
     w, x = _array(3, 7, 5), _array(4, 2, 3, 5)
-    found = _run_kernel(func, w, x, (2, 3, 7))
-    what = "Your nt_matmul gives wrong numbers for an x of shape (b, m, 5), called with b = 2 and m = 3."
-    KERNEL.close(found, np.matmul(x.astype("float64"), _swapped(w)), what)
+    return _run_kernel(func, w, x, (2, 3, 7)), np.matmul(x.astype("float64"), _swapped(w))
 
 
 def test_3_3_is_called_by_its_name(impl) -> None:
-    """the block of the sum is called NT_matmul"""
+    """the kernel is one block, which is called NT_matmul"""
     names = [name for name in _blocks(_kernel(impl, [7, 5], [4, 5])) if name != "root"]
     what = "No block of your kernel is called NT_matmul."
     wanted = 'te.compute(…, name="NT_matmul")'
     why = "A schedule finds its block by name. Those of chapter 5 ask for NT_matmul."
     KERNEL.that("NT_matmul" in names, what, expected=wanted, yours=", ".join(names), why=why)
+    what = f"Your kernel consists of {len(names)} blocks."
+    wanted = "one te.compute, which reads w and x themselves"
+    why = "Every other te.compute writes a tensor in memory, each time the kernel runs. So does the transpose that the "
+    why += "pass removes."
+    KERNEL.that(len(names) == 1, what, expected=wanted, yours=", ".join(names), why=why)
 
 
 def test_3_3_casts_before_it_multiplies(impl) -> None:
     """operands are cast to out_dtype before the product, and the sum is kept in it"""
+    for dtype, out_dtype in (("float16", "float32"), ("float32", "float16")):
+        KERNEL.equal(
+            _dtype_of(impl, dtype, out_dtype),
+            out_dtype,
+            f"Your nt_matmul gives the wrong dtype for {dtype} operands with out_dtype {out_dtype}.",
+            why="The result has the dtype that product and sum have. Cast both operands, and both to out_dtype.",
+        )
     what = "Your nt_matmul gives a wrong product of float16 operands with out_dtype float32."
     why = "300 * 300 is 90000, and the largest float16 is 65504. So cast before you multiply."
     KERNEL.close(_large_product(impl), np.full((4, 7), 5 * 300.0 * 300.0), what, why=why)
+
+
+def _dtype_of(impl, dtype: str, out_dtype: str) -> str:
+    """The dtype of the result that nt_matmul gives."""
+    w, x = te.placeholder([7, 5], dtype, name="w"), te.placeholder([4, 5], dtype, name="x")
+    return str(impl.nt_matmul(w, x, out_dtype).dtype)
 
 
 def observe_3_3(impl):
@@ -392,6 +480,8 @@ def observe_3_3(impl):
         lambda: numbers([1, 7, 5], [3, 4, 5]),
         lambda: numbers([7, 5], [4, 5], "float16", "float32"),
         lambda: _large_product(impl).tolist(),
+        lambda: _dtype_of(impl, "float32", "float16"),
+        lambda: _symbolic_product(impl)[0].shape,
         lambda: _blocks(_kernel(impl, [7, 5], [4, 5])),
     ]
 
@@ -449,6 +539,22 @@ def forward(x: (4, 6), w: (7, 6)):
     b = cls.library(x, w)
     out = R.add(a, b)
 """)
+# two private functions that nothing calls: one is another pass's composite, one has a name like a composite's
+Bystanders = relax_module("""
+@private
+def norm(x: (4, 6)):
+    R.func_attr({"Composite": "rms_norm", "Primitive": 1})
+    out = R.negative(x)
+
+@private
+def fused_by_hand(x: (4, 6)):
+    out = R.exp(x)
+
+def main(x: (4, 6), w: (7, 6)):
+    wt = R.permute_dims(w)
+    out = R.matmul(x, wt)
+""").with_attr("library", "mine")
+Bystanders.update_global_info("vdevice", [VDevice("llvm")])
 # a kernel writes into w, in place, between the transpose of w and the matmul that uses it
 Overwritten = relax_module(
     kernel("double(a)", (7, 6), "a[at] = a[at] + a[at]")
@@ -471,11 +577,34 @@ WASTE = "A transpose that stays reads and writes the whole weight at every step.
 
 def _fuse(impl, mod: IRModule, title: str, **looks) -> IRModule:
     """The module after FuseTransposeMatmul."""
+
+    def removes_composites(result: IRModule) -> None:
+        """Fail if a function that `group` has made is left."""
+        left = sorted({gv.name_hint for gv in result.get_global_vars()} & _composites(mod))
+        what = f"Your pass leaves composites that `group` made for {title} in the module."
+        why = "Each call of a composite must become a call of its kernel, and then the composite must go: a function "
+        why += "that nothing calls is compiled too, and every later pass visits it."
+        KERNEL.that(not left, what, expected="none of them", yours=", ".join(left), why=why)
+
     one, looks = (
         impl.FuseTransposeMatmul(),
-        {"count": operators, "read": KERNEL, "settles": False, **looks},
+        {
+            "count": operators,
+            "read": KERNEL,
+            "fires": removes_composites,
+            "settles": False,
+            **looks,
+        },
     )
     return judge_pass(one, mod, "FuseTransposeMatmul", title, **looks)
+
+
+def _composites(mod: IRModule) -> set[str]:
+    """The names of the functions that `group` makes of `mod`."""
+    owned = reference.own_transposes(mod, reference.may_fuse)
+    grouped = reference.group(owned, reference.may_fuse)
+    old, new = ({gv.name_hint for gv in one.get_global_vars()} for one in (mod, grouped))
+    return new - old
 
 
 def test_3_4_makes_one_kernel(impl) -> None:
@@ -489,12 +618,8 @@ def test_3_4_makes_one_kernel(impl) -> None:
     )
     KERNEL.equal(call.args[0].name_hint, "NT_matmul", what, why=why)
     what = "Your kernel is not called with w first, then x."
-    why = "nt_matmul takes w first. The other way round, it multiplies w by x transposed."
+    why = "The composite and nt_matmul take w first, and chapter 5's schedules expect it of the kernel."
     KERNEL.equal([arg.name for arg in call.args[1]], ["w", "x"], what, why=why)
-    left = sorted(gv.name_hint for gv in result.get_global_vars())
-    what = "After your pass, the module does not hold just main and its kernel."
-    why = "A composite that nothing calls is still compiled, and every later pass still visits it."
-    KERNEL.equal(left, ["NT_matmul", "main"], what, why=why)
 
 
 def test_3_4_takes_operands_from_their_parameters(impl) -> None:
@@ -527,7 +652,15 @@ def test_3_4_keeps_the_numbers(impl) -> None:
 
 def test_3_4_uses_the_variables_of_the_new_function(impl) -> None:
     """an operand that the mutator has replaced by a new variable is used under its new name"""
-    _fuse(impl, Rewritten, "two products in a row")
+    name = "FuseTransposeMatmul"
+    transform = partial(expect.apply, impl.FuseTransposeMatmul(), whose=name, why=NEW)
+    judge_pass(transform, Rewritten, name, "two products in a row", settles=False, read=KERNEL)
+
+
+NEW = (
+    "The mutator may have replaced a variable of the old function by a new one. `self.visit_expr` gives the one to use "
+    "now, for each operand."
+)
 
 
 def test_3_4_touches_nothing_else(impl) -> None:
@@ -540,6 +673,26 @@ def test_3_4_touches_nothing_else(impl) -> None:
     what = "Your pass changed the attributes of a function."
     yours = str(diff(Several["forward"], result["forward"]))
     expect.that(dict(result["forward"].attrs) == dict(Several["forward"].attrs), what, yours=yours)
+    result = _fuse(impl, Bystanders, "a module with functions that main does not call")
+    kept = {gv.name_hint for gv in result.get_global_vars()}
+    lost = sorted({gv.name_hint for gv in Bystanders.get_global_vars()} - kept)
+    what = "Your pass deletes functions that are not its composites."
+    why = "Only the functions in `composites` may go. A name or an attribute may be another pass's too."
+    NOT_FIRE.that(
+        not lost,
+        what,
+        expected="every function of the given module",
+        yours=f"without {lost}",
+        why=why,
+    )
+    before, after = (
+        (dict(one.attrs or {}), sorted(one.global_infos)) for one in (Bystanders, result)
+    )
+    what = "Your pass loses attributes or global infos of the module."
+    why = (
+        "An IRModule also has `attrs` and `global_infos`. `del mod[name]` leaves both as they are."
+    )
+    NOT_FIRE.equal(after, before, what, why=why)
 
 
 def test_3_4_minds_what_is_overwritten(impl) -> None:
@@ -571,7 +724,7 @@ def test_3_4_fuses_the_decoder(impl) -> None:
 
 def observe_3_4(impl):
     half = _pair([4, 6], [7, 6], None, "float16"), _pair([4, 6], [7, 6], None, "float16", "float32")
-    modules = _pair([4, 6], [7, 6]), Gram, *half, Overwritten, Rewritten
+    modules = _pair([4, 6], [7, 6]), Gram, *half, Overwritten, Rewritten, Bystanders
     return observe_pass(impl.FuseTransposeMatmul, *modules)
 
 
@@ -626,6 +779,54 @@ def main(w: (6, 6)):
 """)
 
 
+# w is a constant, which is no variable of the function
+SharedConstant = relax_module(
+    """
+def main(x: (4, 6), y: (3, 6)):
+    wt = R.permute_dims(W)
+    a = R.matmul(x, wt)
+    b = R.matmul(y, wt)
+    return a, b
+""",
+    W=relax.const(_array(5, 7, 6)),
+)
+# a kernel writes into w, in place, before both transpose and matmuls
+WrittenBefore = relax_module(
+    kernel("double(a)", (7, 6), "a[at] = a[at] + a[at]")
+    + """
+def main(x: (4, 6), start: (7, 6)):
+    w = R.negative(start)
+    doubled = R.call_tir_inplace(cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((7, 6), "float32"))
+    wt = R.permute_dims(doubled)
+    a = R.matmul(x, wt)
+    b = R.matmul(R.exp(x), wt)
+    return a, b
+"""
+)
+# as Rewritten; the transpose of `a`, which becomes a new variable, has two users
+SharedRewritten = relax_module("""
+@bare
+def main(x: R.Tensor(("n * 2 + n", 6), "float32"), w: R.Tensor((6, 6), "float32"), y: R.Tensor(("n",), "float32")):
+    n = T.int64()
+    with R.dataflow():
+        wt = R.permute_dims(w)
+        a: R.Tensor((n * 3, 6), "float32") = R.matmul(x, wt)
+        at = R.permute_dims(a)
+        b = R.matmul(a, at)
+        c = R.matmul(w, at)
+        R.output(b, c)
+    return b, c
+""")
+# two products with one rotated weight, for a check that accepts every pair
+Rotated = relax_module("""
+def main(x: (3, 4, 3), y: (2, 3), w: (3, 3, 3)):
+    wt = R.permute_dims(w, axes=[2, 0, 1])
+    a = R.matmul(x, wt)
+    b = R.matmul(y, wt)
+    return a, b
+""")
+
+
 # name -> (module, products, transposes that must stay)
 SHARED = {
     "one transpose for two matmuls": (TwoMatmuls, 2, 0),
@@ -633,15 +834,17 @@ SHARED = {
     "a transpose that is also returned": (AlsoReturned, 1, 1),
     "a transpose in an earlier dataflow block": (LaterBlock, 1, 0),
     "a transpose that is both operands": (BothSides, 1, 1),
+    "one transpose of a constant for two matmuls": (SharedConstant, 2, 0),
+    "one transpose for two matmuls, of a w that was written before": (WrittenBefore, 2, 0),
 }
 
 
-def _judge_owned(impl, mod: IRModule, title: str, **looks) -> None:
+def _judge_owned(impl, mod: IRModule, title: str, *, if_ill_formed: str = "", **looks) -> None:
     """Judge the pass of the answer's own_transposes and of the reference's two steps: needs no other exercise."""
 
     def transform(given: IRModule) -> IRModule:
         own = partial(impl.own_transposes, fires=reference.may_fuse)
-        owned = expect.apply(own, given, "Your own_transposes")
+        owned = expect.apply(own, given, "Your own_transposes", if_ill_formed)
         try:
             return _finished(owned, given)
         except Exception as error:
@@ -677,7 +880,17 @@ def test_3_5_fuses_every_matmul(impl) -> None:
 
 def test_3_5_uses_the_variables_of_the_new_function(impl) -> None:
     """an operand that the mutator has replaced by a new variable is used under its new name"""
-    _judge_owned(impl, Rewritten, "two products in a row")
+    _judge_owned(impl, Rewritten, "two products in a row", if_ill_formed=NEW)
+    title = "two products in a row, and a third with the transpose of the second"
+    _judge_owned(impl, SharedRewritten, title, if_ill_formed=NEW)
+
+
+def test_3_5_copies_every_attribute(impl) -> None:
+    """the copy permutes as the transpose does, whatever pairs are accepted"""
+    own = partial(impl.own_transposes, fires=lambda transpose, product: True)
+    why = "own_transposes copies each permute_dims that `fires` accepts, and the copy must permute the same dimensions."
+    title = "two products with one w that is permuted with axes=[2, 0, 1]"
+    judge_pass(own, Rotated, "Your own_transposes", title, settles=False, why_numbers=why, read=OWN)
 
 
 def test_3_5_minds_what_is_overwritten(impl) -> None:
@@ -702,6 +915,7 @@ def test_3_5_leaves_other_modules_alone(impl) -> None:
 def observe_3_5(impl):
     own = partial(impl.own_transposes, fires=reference.may_fuse)
     modules = TwoMatmuls, AlsoElsewhere, AlsoReturned, Overwritten, OutOfSight, Rewritten
+    modules += SharedConstant, WrittenBefore, SharedRewritten
     return observe_pass(lambda: own, *modules)
 
 
@@ -709,26 +923,70 @@ def observe_3_5(impl):
 
 
 NOWHERE = "main has no dataflow block, and the pass looks for pairs only inside one"
+NO_PAIR = "no matmul in a dataflow block has a permute_dims as its second operand"
+NOT_NEEDED = "careless accepts a pair, and no result of main needs its product"
+DIFFERENT = 1e-3  # of the largest number
 
 
 def _deceived(impl) -> tuple[str, str]:
     """What the careless pass makes of the answer's module: (one word, details)."""
-    mod, arrays = impl.deceives_careless()
-    expect.is_program(mod, "deceives_careless", "main")
-    right = expect.run(mod, "main", arrays)
-    if not operators(reference.fuse(mod, reference.careless))["NT_matmul"]:
-        blocks = mod["main"].body.blocks
-        inside = any(isinstance(block, relax.DataflowBlock) for block in blocks)
-        return "left alone", "careless refuses it" if inside else NOWHERE
-    careless = partial(reference.fuse, fires=reference.careless)
-    state, found = expect.outcome(careless, mod, arrays)
+    mod, arrays = _example(impl)
+    try:
+        right = expect.call(expect.machine(mod), "main", arrays)
+    except Exception as error:
+        why, read = explain(error)
+        raise CheckFailed(
+            f"Your module does not run with your arguments: {last_line(error)}",
+            expected="one array for each parameter of main, of its shape and dtype",
+            yours=", ".join(f"{a.dtype} {a.shape}" for a in arrays),
+            why=why,
+            read=read or f"{LESSON}, “Break it”",
+        ) from None
+    answers = []
+
+    def careless(transpose, product) -> bool:
+        answers.append(reference.careless(transpose, product))
+        return answers[-1]
+
+    state, found = expect.outcome(partial(reference.fuse, fires=careless), mod, arrays)
     if state != "numbers":
-        return "loud", found
-    if found[0].shape != right.shape:
-        return "loud", f"its result has shape {found[0].shape} instead of {right.shape}"
-    if np.allclose(found[0], right, rtol=1e-3, atol=1e-3):
-        return "right", "its numbers are those of the module"
+        return "loud", f"{state}: {found}"
+    if not operators(reference.fuse(mod, reference.careless))["NT_matmul"]:
+        inside = any(isinstance(block, relax.DataflowBlock) for block in mod["main"].body.blocks)
+        refused = NOT_NEEDED if any(answers) else "careless refuses it"
+        return "left alone", (refused if answers else NO_PAIR) if inside else NOWHERE
+    kinds = [[f"{a.dtype} {a.shape}" for a in results] for results in (found, right)]
+    if kinds[0] != kinds[1]:
+        return "loud", f"main returns {', '.join(kinds[0])} instead of {', '.join(kinds[1])}"
+    if not all(np.isfinite(a).all() for a in (*right, *found)):
+        return (
+            "not finite",
+            f"before the pass {right[0].ravel()[:4]}, after it {found[0].ravel()[:4]}",
+        )
+    off = max(_difference(*both) for both in zip(found, right, strict=True))
+    if off <= DIFFERENT:
+        return "right", f"its numbers differ from those of the module by {off:.1e} of the largest"
     return "wrong numbers", ""
+
+
+def _example(impl) -> tuple[IRModule, list[np.ndarray]]:
+    """The answer's module and arguments."""
+    whose, result = "Your deceives_careless", impl.deceives_careless()
+    wanted, read = "(module, arrays)", f"{LESSON}, “Break it”"
+    expect.returns(result, tuple, whose, "a pair", expected=wanted, read=read)
+    arrays = result[1] if len(result) == 2 else None
+    right = isinstance(arrays, list | tuple) and all(isinstance(a, np.ndarray) for a in arrays)
+    what = f"{whose} does not return a module and a list of NumPy arrays."
+    expect.that(right, what, expected=wanted, yours=repr(result)[:200], read=read)
+    expect.is_program(result[0], "deceives_careless", "main")
+    return result[0], list(arrays)
+
+
+def _difference(yours: np.ndarray, right: np.ndarray) -> float:
+    """The largest difference, as a part of the largest number."""
+    yours, right = yours.astype("float64"), right.astype("float64")
+    largest = np.abs(right).max(initial=0.0)
+    return float(np.abs(yours - right).max(initial=0.0) / (largest or 1.0))
 
 
 def test_3_6_deceives(impl) -> None:
@@ -739,9 +997,10 @@ def test_3_6_deceives(impl) -> None:
         {
             "left alone": "The careless pass leaves your module alone.",
             "loud": "The careless pass fails on your module in a way that a user notices.",
+            "not finite": "Your module gives results that are not finite, so they cannot be compared.",
             "right": "The careless pass is right on your module.",
         }.get(outcome, ""),
-        expected="no error, the same shapes, other numbers",
+        expected="no error, the same types, other numbers, all finite",
         yours=details,
         why="careless looks only at which dimension comes last. Move the other dimensions too. Choose equal sizes for "
         "those that change places, and random numbers for w.",
@@ -754,9 +1013,10 @@ def observe_3_6(impl):
 
 
 def _kind(impl) -> str:
-    _, arrays = impl.deceives_careless()
-    constant = any(np.all(a == a.flat[0]) for a in arrays)
-    return f"{max(a.ndim for a in arrays)} dimensions, {'constant' if constant else 'varied'}"
+    _, arrays = _example(impl)
+    largest = max(arrays, key=lambda a: a.ndim)
+    constant = np.all(largest == largest.flat[0])
+    return f"{largest.ndim} dimensions, {'constant' if constant else 'varied'}"
 
 
 # --- 3.7 bytes saved --------------------------------------------------------------------------------

@@ -26,6 +26,17 @@ MIXED = (  # pairs of spellings in one graph
     ("square", "one over the root", "3 dimensions"),
     ("sum over count", "power -0.5", "weight first"),
 )
+FIVE = ("(3, 8)", "(7, 5)", "(8,)", "(5,)")
+SIZES = {  # the sizes of another norm
+    "7 rows of 5 columns": FIVE,
+    "7 rows of 5 columns, a sum over count": (
+        *FIVE,
+        "R.mean(square",
+        "R.sum(square",
+        "R.add(mean",
+        "R.add(R.divide(mean, R.const(5.0))",
+    ),
+}
 OTHERS = {  # what looks like a norm and is not, or what rms_norm would compute with other numbers
     "one row": ("(3, 8)", "(8,)", "axis=[-1]", "axis=[0]"),
     "mean over rows": ("axis=[-1]", "axis=[0]"),
@@ -35,6 +46,12 @@ OTHERS = {  # what looks like a norm and is not, or what rms_norm would compute 
     "sum": ("R.mean", "R.sum"),
     "max": ("R.mean", "R.max"),
     "power 3": ("R.const(2.0)", "R.const(3.0)"),
+    "power 2.5": ("R.const(2.0)", "R.const(2.5)"),
+    "power 4": ("R.const(2.0)", "R.const(4.0)"),
+    "power -2": ("R.const(2.0)", "R.const(-2.0)"),
+    "an exponent per column": ("R.const(2.0)", "R.const([2.0, 3.0, 2.0, 3.0, 2.0, 3.0, 2.0, 3.0])"),
+    "count over the sum": ("R.mean(square", "R.sum(square", "R.add(mean", "R.add(R.divide(R.const(8.0), mean)"),
+    "sum times count": ("R.mean(square", "R.sum(square", "R.add(mean", "R.add(R.multiply(mean, R.const(8.0))"),
     "sum over another count": ("R.mean(square", "R.sum(square", "R.add(mean", "R.add(R.divide(mean, R.const(7.0))"),
     "two over the root": ("R.rsqrt(total)", "R.divide(R.const(2.0), R.sqrt(total))"),
     "power of 2": ("R.power(x, R.const(2.0))", "R.power(R.const(2.0), x)"),

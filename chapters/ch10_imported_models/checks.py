@@ -14,7 +14,7 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.s_tir.dlight.gpu.matmul import MatmulTensorization
 from tvm.target import Target
 
-from chapters.ch10_imported_models.check_graphs import MIXED, OTHERS, names
+from chapters.ch10_imported_models.check_graphs import MIXED, OTHERS, SIZES, names
 from chapters.ch10_imported_models.exported_norms import NORM, SPELLINGS, edited
 from chapters.ch10_imported_models.given import CarelessRMSNorm, cuda_source
 from chapters.checking import expect
@@ -43,12 +43,15 @@ def _judge_norm(impl, mod: tvm.IRModule, title: str, **looks) -> None:
 def test_10_1_fires(impl) -> None:
     """every spelling of the norm becomes one rms_norm, which computes the same numbers"""
     why = "This is the same norm. Chapter 4 fuses only what is spelled rms_norm."
+    graphs = {}
     for spellings in ((), *((one,) for one in SPELLINGS), *MIXED):
-        mod = edited(NORM, *(edit for one in spellings for edit in SPELLINGS[one]))
         said = " and ".join(f"“{one}”" for one in spellings) or "nothing"
-        title, calls = f"the norm whose spelling differs by {said}", {"nn.rms_norm": 1}
-        calls |= {"rsqrt": 0, "sqrt": 0}
-        _judge_norm(impl, mod, title, calls=calls, why=why, read=SPELLED)
+        edits = [edit for one in spellings for edit in SPELLINGS[one]]
+        graphs[f"the norm whose spelling differs by {said}"] = edits
+    graphs |= {f"a norm of {sizes}": edits for sizes, edits in SIZES.items()}
+    calls = {"nn.rms_norm": 1, "rsqrt": 0, "sqrt": 0}
+    for title, edits in graphs.items():
+        _judge_norm(impl, edited(NORM, *edits), title, calls=calls, why=why, read=SPELLED)
 
 
 def test_10_1_leaves_other_graphs(impl) -> None:
@@ -71,7 +74,7 @@ def test_10_1_what_others_read(impl) -> None:
 
 
 def observe_10_1(impl):
-    edits = (), *SPELLINGS.values(), *OTHERS.values()
+    edits = (), *SPELLINGS.values(), *SIZES.values(), *OTHERS.values()
     return observe_pass(impl.RecognizeRMSNorm, *(edited(NORM, *one) for one in edits), runs=False)
 
 
@@ -113,8 +116,8 @@ def test_10_2_is_taken(impl) -> None:
     mod, after = lookalike(impl)
     what = "CarelessRMSNorm does not take your module for a norm: it puts no rms_norm into it."
     wanted = "a module with factor * rsqrt(mean(a power, or a product) + a number)"
-    why = "The pass looks for exactly these operators, in a float32 tensor of two dimensions or more. Keep them, and "
-    why += "change something that it does not ask about."
+    why = "The pass looks for exactly these operators, and then asks the five questions that the page lists. Keep what "
+    why += "it looks for, and change something that it does not ask about."
     added = names(after).count("nn.rms_norm") - names(mod).count("nn.rms_norm")
     NOT_FIRE.that(added > 0, what, expected=wanted, yours=mod["main"].script(), why=why)
 
@@ -132,8 +135,8 @@ def test_10_2_other_numbers(impl) -> None:
         off > WRONG,
         f"CarelessRMSNorm hardly changes the numbers of your module: they differ by {off:.1e} of the largest.",
         expected=f"a difference above {WRONG} of the largest",
-        why="For a real norm the pass is right. Change one thing that the pass does not ask about, and that changes "
-        "the numbers.",
+        why="The pass is right for a real norm, and nearly right if the constant is so large that the mean hardly "
+        "counts. Change one thing that the pass does not ask about, and that changes the numbers.",
     )
 
 
@@ -222,7 +225,8 @@ def chosen(impl, arch: str, given: Sequence[str], dtype: str = "float16") -> str
         ) from None
     names_ = [name for name, one in zip(given, rules, strict=True) if one is found]
     what = "on_tensor_cores does not return one of the rules that it was given."
-    expect.that(bool(names_), what, yours=repr(found)[:200])
+    wanted = "one of the objects in `rules`"
+    JUDGE.that(bool(names_), what, expected=wanted, yours=repr(found)[:200])
     return names_[0]
 
 
@@ -254,9 +258,10 @@ def test_10_3_first_that_does(impl) -> None:
             + (
                 "contains it, but an earlier rule's code does too"
                 if "mma_sync" in code(found, arch, "float16")
-                else "does not contain it"
+                else f"does not contain it, and that of {want} does"
             ),
-            why="A rule may take the kernel and still multiply number by number. Only the generated code shows it.",
+            why="A rule may take the kernel and still multiply number by number. Only the generated code shows it. A "
+            "rule may also decline or raise ScheduleError. Then try the next rule.",
         )
 
 
@@ -266,6 +271,7 @@ def test_10_3_others(impl) -> None:
         ("sm_80", ("Matmul", "GeneralReduction", "Fallback"), "float32", "no rule generates such code for float32"),
         ("sm_90a", ("Matmul", "GeneralReduction", "Fallback"), "float16", "no rule's code has the instruction"),
         ("sm_61", ("Matmul", "MatmulTensorization", "Fallback"), "float16", "this GPU has no tensor cores"),
+        ("sm_52", ("MatmulTensorization", "Fallback"), "float16", "this GPU has no tensor cores"),
     )  # fmt: skip
     for arch, given, dtype, why in cases:
         found = chosen(impl, arch, given, dtype)
