@@ -286,7 +286,8 @@ def _read_for_page(opened: Path) -> list[str]:
     for line in opened.read_text(encoding="utf-8").splitlines() if opened.exists() else []:
         name = Path(_CACHED_CODE.sub(r"\1.py", line)).as_posix() + "/" * line.endswith(os.sep)
         path = ROOT / name
-        if path not in own and path.exists() and not name.startswith(_NOT_READ_FOR_A_PAGE):
+        there = path.is_dir() if name.endswith("/") else path.is_file()
+        if there and path not in own and not name.startswith(_NOT_READ_FOR_A_PAGE):
             found.add(name)
     return sorted(found)
 
