@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 
 import numpy as np
 import tvm
@@ -69,6 +70,13 @@ def decode_step(x: ("n", "m")):
 Mixed["sampler"] = relax.ExternFunc("runtime.sampler")
 
 
+def _placed() -> tvm.IRModule:
+    """Mixed, with a device among its global infos."""
+    mod = Mixed.clone()
+    mod.update_global_info("vdevice", [relax.VDevice("llvm", 0, "global")])
+    return mod
+
+
 @functools.cache
 def _batch_decode() -> tvm.IRModule:
     return decoder("tiny", functions=["batch_decode"])[0]
@@ -121,8 +129,8 @@ def test_2_1_attaches_to_every_relax_function(impl) -> None:
 
 
 def test_2_1_drops_what_is_no_bound(impl) -> None:
-    """a bound of -1 or 0 means unknown, and is dropped"""
-    bounds = {"n": 64, "max_seq_len": -1, "zero": 0, "one": 1}
+    """a bound that is not positive means unknown, and is dropped"""
+    bounds = {"n": 64, "max_seq_len": -1, "zero": 0, "one": 1, "two_less": -2}
     given = dict(bounds)
     _attaches_bounds(impl.AttachVariableBounds(given), {"n": 64, "one": 1})
     what = "Your AttachVariableBounds changed the dict that it was given."
@@ -136,10 +144,12 @@ def test_2_1_without_any_bound(impl) -> None:
 
 
 def test_2_1_keeps_its_own_bounds(impl) -> None:
-    """changing the caller's dict afterwards does not change the pass"""
+    """changing the caller's dict afterwards does not change the pass, nor does another pass"""
     bounds = {"n": 64}
     a_pass = impl.AttachVariableBounds(bounds)
     bounds["n"] = 1
+    _attaches_bounds(a_pass, {"n": 64})
+    impl.AttachVariableBounds({"n": 2})
     _attaches_bounds(a_pass, {"n": 64})
 
 
@@ -166,6 +176,13 @@ def test_2_1_map_relax_functions(impl) -> None:
     )
     what = "Your map_relax_functions did not call rewrite(name, func) once per Relax function."
     HOW.equal(sorted(seen), [("decode", True), ("decode_step", True), ("helper", True)], what)
+    result = impl.map_relax_functions(_placed(), rewrite)
+    A_PASS.equal(
+        [*result.global_infos],
+        ["vdevice"],
+        "Your map_relax_functions lost the global infos of the module.",
+        why="They say, for example, on which devices tensors are. `mod.clone()` copies them too.",
+    )
 
 
 def test_2_1_the_planner_knows_the_sizes(impl) -> None:
@@ -189,6 +206,11 @@ def observe_2_1(impl):
         bounds["m"] = 4
         return a_pass
 
+    def two_at_once() -> Callable:
+        a_pass = impl.AttachVariableBounds({"n": 9})
+        impl.AttachVariableBounds({"n": 2})
+        return a_pass
+
     def names() -> list[str]:
         seen: list[str] = []
         impl.map_relax_functions(Mixed.clone(), lambda name, func: seen.append(str(name)) or func)
@@ -200,11 +222,39 @@ def observe_2_1(impl):
         *_observe(lambda: impl.AttachVariableBounds({}), Mixed),
         *_observe(lambda: impl.AttachVariableBounds({"k": -1}), _elementwise("n")),
         *_observe(aliased, _elementwise("n", "m")),
+        *_observe(two_at_once, _elementwise("n")),
+        lambda: sorted(impl.map_relax_functions(_placed(), lambda _name, func: func).global_infos),
     ]
 
 
 # --- 2.2 ------------------------------------------------------------------------------------------
 
+
+def _are_names(value: object) -> bool:
+    sequence = isinstance(value, Sequence) and not isinstance(value, str)
+    return sequence and all(isinstance(one, str) for one in value)
+
+
+def _are_bounds(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and isinstance(bound, Integral | tvm.tirx.IntImm)
+        for name, bound in value.items()
+    )
+
+
+# the attributes of the first three rows of the page's table: whether a value is one, and what it looks like
+USABLE: dict[str, tuple[Callable[[object], bool], str]] = {
+    BOUNDS: (_are_bounds, 'a dict of whole numbers, such as {"batch_size": 3}'),
+    NON_NEGATIVE: (_are_names, 'a list of names, such as ["vocab_size"]'),
+    "relax.memory_plan_dynamic_func_output": (
+        lambda value: isinstance(value, bool),
+        "True or False",
+    ),
+    "relax.rewrite_cuda_graph.capture_symbolic_vars": (
+        _are_names,
+        'a list of names, such as ["batch_size"]',
+    ),
+}
 _measured: dict[str, Reached] = {}  # by the answer, as every check asks for all of it
 
 
@@ -218,13 +268,21 @@ def _reached(impl) -> Reached:
         expected=f"{wanted}; the functions are {', '.join(CALLS)}",
         yours=repr(chosen)[:200],
     )
-    for attrs in chosen.values():
+    for name, attrs in chosen.items():
         for key, value in attrs.items():
-            expect.that(
-                isinstance(value, bool | int | str | list | tuple | dict),
-                f"TVM cannot keep the value of your attribute `{key}`.",
-                expected="a number, a bool, a text, a list or a dict",
-                yours=f"{value!r}, a {type(value).__name__}",
+            READERS.that(
+                key in USABLE,
+                f"Your choose_attributes attaches `{key}` to {name}, which is not an attribute of this exercise.",
+                expected=", ".join(USABLE),
+                why="Other attributes say something else: `num_input`, for example, which parameters are weights. They "
+                "are not yours to choose here, or no pass reads them.",
+            )
+            right, wanted_value = USABLE[key]
+            READERS.that(
+                right(value),
+                f"Your choose_attributes gives {name} a value of `{key}` that its reader cannot use.",
+                expected=wanted_value,
+                yours=repr(value)[:200],
             )
     key = repr(chosen)
     if key not in _measured:
@@ -333,7 +391,7 @@ def main(x: ("n", 8, "float16"), weights: R.Tuple(R.Tensor((8, 8), "float16"))):
     wide = R.astype(again, "float32")
     return (small, wide)
 """)
-# several blocks, a branch that uses a tensor of an earlier stage, and a result known early
+# several blocks, an `if` whose branches use two tensors of an earlier stage, its result, and a result known early
 BRANCHES = relax_module("""
 def main(x: (5,), choose: R.Tensor((), "bool")):
     first = R.exp(x)
@@ -341,11 +399,13 @@ def main(x: (5,), choose: R.Tensor((), "bool")):
     with R.dataflow():
         second = R.tanh(x)
         R.output(second)
+    other = R.cos(x)
     if choose:
         third = R.negative(first)
     else:
-        third = R.add(x, x)
-    return (second, third)
+        third = R.add(x, other)
+    fourth = R.exp(third)
+    return (second, fourth)
 """)
 # a constant with a name, and a match_cast, which names the tensor that it checks
 CASTS = relax_module("""
@@ -375,6 +435,48 @@ def main(x: {FOUR}):
     d: {FOUR} = add_again(c)
     return d
 """)
+# stage 1, from `same`, names, packs, unpacks and captures what it does not use; `right` is computed before `left`
+NAMED = relax_module(f"""
+def main(x: {FOUR}):
+    unused = R.sin(x)
+    right = R.exp(x)
+    left = R.tanh(x)
+    same = left
+    pair = (unused, right)
+    again = pair[1]
+    @R.function
+    def add_left(y: {FOUR}) -> {FOUR}:
+        added = R.add(y, left)
+        return added
+    made = R.cos(x)
+    sum_of_two: {FOUR} = add_left(made)
+    out = R.add(again, sum_of_two)
+    return out
+""")
+# a call that returns a tuple in a tuple, and a tuple that holds a constant, a parameter and a tuple
+NESTED = relax_module(f"""
+def main(x: {FOUR}):
+    t = R.call_pure_packed("three", x, ty_args=R.Tuple(R.Tuple({FOUR}, {FOUR}), {FOUR}))
+    two = t[0]
+    left = two[0]
+    right = two[1]
+    rest = t[1]
+    packed = (right, R.const(2.0, "float32"), (rest, x))
+    inner = packed[2]
+    same = inner[0]
+    c = R.add(left, packed[1])
+    d = R.add(same, c)
+    return d
+""")
+# two variables called a, and the second one is not the first
+TWO_CALLED_A = relax_module(f"""
+def main(x: {FOUR}):
+    a = R.exp(x)
+    b = R.tanh(a)
+    a = R.sin(x)
+    c = R.add(a, b)
+    return c
+""")
 SENT = {  # the shape and dtype of every tensor that crosses
     STRAIGHT: ((3, 16), "float32"),
     CHAIN: ((3, 16), "float32"),
@@ -382,11 +484,14 @@ SENT = {  # the shape and dtype of every tensor that crosses
     BRANCHES: ((5,), "float32"),
     CASTS: ((4,), "float32"),
     CAPTURED: ((4,), "float32"),
+    NAMED: ((4,), "float32"),
+    NESTED: ((4,), "float32"),
+    TWO_CALLED_A: ((4,), "float32"),
 }
 
 
 def vars_named(func: relax.Function, *names: str) -> list[relax.Var]:
-    """The variables of `func` that are called `names`."""
+    """The variables of `func` that are called `names`; of two with one name, the later."""
     found = {b.var.name: b.var for block in func.body.blocks for b in block.bindings}
     return [found[name] for name in names]
 
@@ -461,6 +566,12 @@ def test_2_3_names_are_not_tensors(impl) -> None:
     _crosses(impl, CHAIN, "e", {"a": (0, 1), "c": (0, 1)}, why)
     why = "`known` is a second name for a: a match_cast computes nothing. `two` is a constant, which every stage has."
     _crosses(impl, CASTS, "b", {"a": (0, 1)}, why)
+    why = "Stage 1 names, packs and unpacks tensors, which uses none of them. Stage 2 uses them."
+    sent = {"right": (0, 2), "left": (0, 2), "made": (1, 2)}
+    _crosses(impl, NAMED, "same sum_of_two", sent, why)
+    why = "Two variables are called a. They are different variables: compare with `same_as`, and not by name."
+    _crosses(impl, TWO_CALLED_A, "a", {"b": (0, 1)}, why)
+    _crosses(impl, TWO_CALLED_A, "c", {"b": (0, 1), "a": (0, 1)}, why)
 
 
 def test_2_3_empty_stages(impl) -> None:
@@ -476,14 +587,20 @@ def test_2_3_tuples(impl) -> None:
         _crosses(impl, PACKED, start, {"halves[1]": (0, 1), "small": (0, 1)}, why)
     both = {"halves[0]": (0, 1), "halves[1]": (0, 1)}
     _crosses(impl, PACKED, "left", both, "Stage 1 uses both fields.")
+    why = "`t` is a tuple whose first field is a tuple. Stage 1 uses t[0][0] and, through `packed`, t[1]."
+    _crosses(impl, NESTED, "c", {"t[0][0]": (0, 1), "t[1]": (0, 1)}, why)
 
 
 def test_2_3_branches_and_results(impl) -> None:
     """an `if` uses what its branches use; the last stage returns the result"""
-    why = "A branch uses `first`. `second` is part of the result, which the last stage returns."
-    _crosses(impl, BRANCHES, "third", {"first": (0, 1), "second": (0, 1)}, why)
+    why = "One branch uses `first`, the other `other`. `second` is part of the result, which the last stage returns."
+    sent = {"first": (0, 1), "second": (0, 1), "other": (0, 1)}
+    _crosses(impl, BRANCHES, "third", sent, why)
     why = "No stage uses `unused`, so it is not sent."
-    _crosses(impl, BRANCHES, "unused third", {"first": (0, 2), "second": (1, 2)}, why)
+    sent = {"first": (0, 2), "second": (1, 2), "other": (1, 2)}
+    _crosses(impl, BRANCHES, "unused third", sent, why)
+    why = "The `if` computes `third`, as a call does, and stage 1 uses it."
+    _crosses(impl, BRANCHES, "fourth", {"second": (0, 1), "third": (0, 1)}, why)
 
 
 def test_2_3_captured(impl) -> None:
@@ -515,7 +632,8 @@ def observe_2_3(impl):
         right = _observe_plain_2_3(reference)
         if [str(probe()) for probe in plain] != [str(probe()) for probe in right]:
             return "something else comes first"
-        return str(_crossings(impl, CAPTURED, "main", "c", "d"))
+        found = _crossings(impl, CAPTURED, "main", "c", "d")
+        return str([found, _crossings(impl, NAMED, "main", "same", "sum_of_two")])
 
     return [*plain, captured]
 
@@ -524,8 +642,10 @@ def _observe_plain_2_3(impl):
     cuts = [
         *((CHAIN, starts) for starts in ("c f", "b f", "e")),
         *((PACKED, start) for start in ("z", "left")),
-        (BRANCHES, "unused third"),
+        *((BRANCHES, starts) for starts in ("unused third", "fourth")),
         (CASTS, "b"),
+        (NESTED, "c"),
+        (TWO_CALLED_A, "a"),
         (CHAIN, "c c f"),
     ]
     return [
@@ -577,31 +697,44 @@ def observe_2_4(impl):
 
 
 def _runs(mod: tvm.IRModule, name: str, array: np.ndarray, bounds: dict) -> str:
-    """ "" if function `name` runs on `array` with `bounds` on every function, else the error."""
+    """ "" if function `name` runs on `array`, with `bounds` on every function if there are any, else the error."""
     try:
-        expect.run(_bounded(mod, bounds), name, [array])
+        expect.run(_bounded(mod, bounds) if bounds else mod, name, [array])
     except Exception as error:
         return str(error).split("\nStack trace")[0].strip()
     return ""
 
 
+def _module_and_array(impl) -> tuple[tvm.IRModule, np.ndarray]:
+    result = impl.lying_bound()
+    parts = result if isinstance(result, tuple | list) else [result]
+    kinds = tvm.IRModule, np.ndarray
+    expect.that(
+        len(parts) == 2 and all(map(isinstance, parts, kinds)),
+        "Your lying_bound does not return a module and an array.",
+        expected="(module, array): an IRModule and a NumPy array for `score`",
+        yours=", ".join(type(one).__name__ for one in parts),
+    )
+    return result
+
+
 def test_2_5_the_bound_is_true_of_prefill(impl) -> None:
     """prefill runs on 64 rows with the bound, and score runs on its array without it"""
-    mod, array = impl.lying_bound()
+    mod, array = _module_and_array(impl)
     expect.is_program(mod, "lying_bound", "prefill", "score")
     taken = mod["prefill"].params[0].ty
     what = "Your prefill does not take R.Tensor((seq_len, 16), float32)."
     expect.that(str(taken.shape[0]) == "seq_len", what, yours=str(taken))
     rows = np.random.default_rng(1).standard_normal((64, 16)).astype("float32")
     for name, given, bounds in (("prefill", rows, {"seq_len": 64}), ("score", array, {})):
-        error = _runs(mod, name, np.asarray(given), bounds)
+        error = _runs(mod, name, given, bounds)
         how = "on 64 rows with the bound" if bounds else "on your array without the bound"
         expect.that(not error, f"Your {name} does not run {how}.", yours=error)
 
 
 def test_2_5_the_bound_is_false_of_score(impl) -> None:
     """the same bound makes the VM refuse score"""
-    mod, array = impl.lying_bound()
+    mod, array = _module_and_array(impl)
     error = _runs(mod, "score", array, {"seq_len": 64})
     if "storage allocation failure" in error:
         return
@@ -627,4 +760,7 @@ def observe_2_5(impl):
         lambda: f"planned inside: {storages_of_score()}",
         lambda: f"rows called {impl.lying_bound()[0]['score'].params[0].ty.shape[0]}",
         lambda: f"more rows than the bound: {impl.lying_bound()[1].shape[0] > 64}",
+        lambda: (
+            f"without the bound: {_runs(impl.lying_bound()[0], 'score', impl.lying_bound()[1], {})}"
+        ),
     ]

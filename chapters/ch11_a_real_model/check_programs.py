@@ -180,7 +180,7 @@ FIRES = {
         lambda i: [i.x @ i.matrix.T, i.x @ i.matrix.T],
     ),
     "a matrix from a kernel of another name": (
-        lambda b, x, codes, scales, **_: [times(x, unpack(b, codes, scales, name="floats"))],
+        lambda b, x, codes, scales, **_: [times(x, floats(b, codes, scales))],
         lambda i: [i.x @ i.matrix.T],
     ),
     "a vector": (
@@ -228,6 +228,12 @@ def unpack(
     gvar = builder.add_func(func or kernel(FORM, (N, K)), name)
     ty = relax.TensorType((N, K), "float32")
     return builder.emit(relax.call_tir(gvar, [codes, scales], ty))
+
+
+def floats(builder: relax.BlockBuilder, codes: relax.Var, scales: relax.Var) -> relax.Var:
+    """The matrix of the codes, by a kernel that has another name, and so another attribute: equal ones are merged."""
+    func = kernel(FORM, (N, K)).with_attr("written_by_hand", True)
+    return unpack(builder, codes, scales, func, "floats")
 
 
 def two_matrices(builder, matrix, x, codes, scales) -> list[relax.Expr]:
