@@ -91,7 +91,7 @@ def ours(rows, keys, width, seed):
 
 
 def chat_peer(rows, keys, width, seed):
-    """The kernel of the chat's prefill, for one head and the last `rows` of `keys` tokens; each sees those before it."""
+    """The chat's prefill kernel, for one head and the last `rows` of `keys` tokens; each sees those before it."""
     import tvm
     from tvm import tirx
 

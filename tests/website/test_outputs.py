@@ -244,7 +244,10 @@ def test_a_page_that_lists_a_folder_is_stale_when_a_file_appears_there(course):
 
 
 def test_a_page_depends_on_the_folders_that_it_lists_and_not_on_those_of_imports():
-    listing = "import os\nfrom pathlib import Path\nimport chapters.kit.quiz\nos.close(os.open('docs', 0))\nlen(list(Path('docs/results').glob('*.json'))) > 9"
+    listing = (
+        "import os\nfrom pathlib import Path\nimport chapters.kit.quiz\nos.close(os.open('docs', 0))\n"
+        "len(list(Path('docs/results').glob('*.json'))) > 9"
+    )
     ran = run_page(f"```python run\n{listing}\n```")
     assert ran.outputs == [[{"text": "True"}]]
     assert "docs/results/" in ran.files and not {"chapters/kit/", "docs"} & set(ran.files)
