@@ -7,8 +7,7 @@ import re
 
 import numpy as np
 import tvm
-from tvm import s_tir, tirx
-from tvm.script import tirx as T
+from tvm import s_tir, te, tirx
 
 from chapters.ch08_gpu_targets import goals
 from chapters.ch08_gpu_targets.given import ThreadTile, WarpTile, start_from_bias
@@ -45,63 +44,60 @@ LIMITS = {
 # --- 8.1 ------------------------------------------------------------------------------------------
 
 
-def _scaled_sum(rows: int, columns: int, dtype: str) -> tirx.PrimFunc:
-    @T.prim_func(s_tir=True)
-    def main(
-        A: T.Buffer((rows, columns), dtype),
-        B: T.Buffer((rows, columns), dtype),
-        D: T.Buffer((rows, columns), dtype),
-    ):
-        T.func_attr({"tirx.noalias": True})
-        for i, j in T.grid(rows, columns):
-            with T.sblock("sum"):
-                vi, vj = T.axis.remap("SS", [i, j])
-                D[vi, vj] = A[vi, vj] + B[vi, vj] * B[vi, vj]
-
-    return main.with_attr("global_symbol", "main")
+def _scaled_sum(shape: tuple[int, ...], dtype: str) -> tirx.PrimFunc:
+    a, b = (te.placeholder(shape, dtype, name) for name in "AB")
+    total = te.compute(shape, lambda *at: a(*at) + b(*at) * b(*at), "D")
+    func = te.create_prim_func([a, b, total])
+    return func.with_attrs({"tirx.noalias": True, "global_symbol": "main"})
 
 
-ELEMENTWISE = [(10, 30, "float32", 32, 4), (3, 64, "float32", 64, 2)]
+# (shape, dtype, threads, vector)
+ELEMENTWISE = [
+    ((10, 30), "float32", 32, 4),
+    ((3, 4, 16), "float32", 64, 2),
+    ((100,), "float32", 32, 2),
+]
 
 
-def _bound(impl, rows, columns, dtype, threads, vector) -> tirx.PrimFunc:
-    sch = s_tir.Schedule(_scaled_sum(rows, columns, dtype))
-    impl.bind_elementwise(sch, sch.get_sblock("sum"), threads, vector)
+def _bound(impl, shape, dtype, threads, vector) -> tirx.PrimFunc:
+    sch = s_tir.Schedule(_scaled_sum(shape, dtype))
+    impl.bind_elementwise(sch, sch.get_sblock("D"), threads, vector)
     return sch.mod["main"]
 
 
 def test_8_1_computes_every_element(impl) -> None:
     """every element is computed, also where the last block has fewer"""
-    for rows, columns, dtype, threads, vector in ELEMENTWISE:
-        func = _bound(impl, rows, columns, dtype, threads, vector)
+    for shape, dtype, threads, vector in ELEMENTWISE:
+        func, count = _bound(impl, shape, dtype, threads, vector), math.prod(shape)
         for how, target, backwards in gpu.engines(dtype):
             random = np.random.default_rng(1)
-            a, b = (random.standard_normal((rows, columns)).astype(dtype) for _ in range(2))
+            a, b = (random.standard_normal(shape).astype(dtype) for _ in range(2))
             d = np.full_like(a, np.nan)
             launches = gpu.launch(func, [a, b, d], target, backwards, THREADS)
             THREADS.close(
                 d,
                 a + b * b,
-                f"With {threads} threads, some elements of a ({rows}, {columns}) tensor are wrong (run {how}).",
-                why=f"There are {rows * columns} elements, and a block computes {threads * vector}. The output starts "
+                f"With {threads} threads, some elements of a {shape} tensor are wrong (run {how}).",
+                why=f"There are {count} elements, and a block computes {threads * vector}. The output starts "
                 "as nan, and an element that your kernel never computes is still nan.",
             )
+            per_block, blocks = math.prod(launches[0].block), math.prod(launches[0].grid)
             what = "Your blocks do not have the number of threads that was asked for."
-            THREADS.equal(launches[0].block, (threads, 1, 1), what)
-            blocks = math.ceil(rows * columns / (threads * vector))
+            THREADS.equal(per_block, threads, what)
+            wanted = math.ceil(count / (threads * vector))
             THREADS.equal(
-                launches[0].grid,
-                (blocks, 1, 1),
-                f"Your kernel does not have {blocks} blocks of {threads} threads.",
-                why="Each block runs on one multiprocessor. If one block loops over all elements, the other "
-                "multiprocessors idle.",
+                blocks,
+                wanted,
+                f"Your kernel does not have {wanted} blocks of {threads} threads.",
+                why=f"A thread computes {vector} elements, so a block computes {threads * vector} of the {count}. Each "
+                "block runs on one multiprocessor: with fewer blocks, more multiprocessors idle.",
             )
 
 
 def test_8_1_threads_lie_side_by_side(impl) -> None:
     """a thread loads a vector, and the next thread the next one"""
-    for rows, columns, dtype, threads, vector in ELEMENTWISE:
-        for access in accesses(_bound(impl, rows, columns, dtype, threads, vector), CUDA):
+    for shape, dtype, threads, vector in ELEMENTWISE:
+        for access in accesses(_bound(impl, shape, dtype, threads, vector), CUDA):
             what = f"the {'store to' if access.writes else 'load of'} {access.buffer}"
             said = f"In {what}, a thread of your kernel does not take {vector} elements at a time."
             why = (
@@ -128,6 +124,9 @@ def observe_8_1(impl):
 
 
 # --- 8.2 ------------------------------------------------------------------------------------------
+
+
+OTHER_SIZE = (128, 64, 128)
 
 
 def _scheduled(impl, size: tuple[int, int, int] = goals.SIZE) -> s_tir.Schedule:
@@ -162,7 +161,7 @@ def _unbound(parts) -> list[str]:
 
 def test_8_2_right_numbers(impl) -> None:
     """run as GPU code in both orders of the threads, every element is right"""
-    for size in (goals.SIZE, (128, 64, 128)):
+    for size in (goals.SIZE, OTHER_SIZE):
         func = _scheduled(impl, size).mod["main"]
         why = "An element that no thread computes is still nan. A sum starts from the bias, once."
         gpu.layer(func, size, "float32", why, TILES)
@@ -267,7 +266,10 @@ def observe_8_2(impl):
         seen = [(a.buffer, a.lanes, a.first[:9]) for a in accesses(func, CUDA)]
         return str(sorted(set(seen)))
 
-    return [numbers, used, first]
+    def other() -> str:
+        return type(_scheduled(impl, OTHER_SIZE)).__name__  # or what the schedule refuses
+
+    return [numbers, used, first, other]
 
 
 # --- 8.3 ------------------------------------------------------------------------------------------
@@ -278,18 +280,24 @@ def _used(registers: int, shared: int, spilled: int = 0) -> Resources:
 
 
 SMALL, MIDDLE = ThreadTile(32, 32, 16, 2, 2), ThreadTile(64, 64, 16, 4, 4)
-LARGE = ThreadTile(128, 128, 16, 16, 16)
+LARGE, THIN = ThreadTile(128, 128, 16, 16, 16), ThreadTile(64, 64, 16, 2, 2)
 WIDE, TALL = ThreadTile(128, 64, 16, 8, 4), ThreadTile(64, 128, 16, 4, 8)
 CANDIDATES = {
+    "nothing spills": (
+        [(SMALL, _used(32, 4352)), (LARGE, _used(255, 17408)), (MIDDLE, _used(64, 8704))],
+        LARGE,
+        "A tile of 128 x 128 loads half of what one of 64 x 64 does, and hides latency with its own arithmetic. A "
+        "thread may have 255 registers.",
+    ),
+    "the smaller block has the larger threads": (
+        [(ThreadTile(32, 32, 16, 4, 4), _used(64, 4352)), (THIN, _used(32, 8704))],
+        THIN,
+        "The threads of a block can share what the block has loaded, so the size of the block decides.",
+    ),
     "the largest spills": (
         [(SMALL, _used(32, 4352)), (MIDDLE, _used(64, 8704)), (LARGE, _used(255, 17408, 224))],
         MIDDLE,
         "A spilled register costs a store and a load in the innermost loop.",
-    ),
-    "nothing spills": (
-        [(SMALL, _used(32, 4352)), (LARGE, _used(250, 17408)), (MIDDLE, _used(64, 8704))],
-        LARGE,
-        "A tile of 128 x 128 loads half of what one of 64 x 64 does, and hides latency with its own arithmetic.",
     ),
     "a tile that does not fit": (
         [(MIDDLE, _used(64, 8704)), (WIDE, _used(128, 60_000))],
@@ -310,8 +318,8 @@ CANDIDATES = {
         "41 x 25 threads are 1025.",
     ),
     "a block as large as it may be": (
-        [(SMALL, _used(32, 4352)), (ThreadTile(64, 64, 16, 2, 2), _used(32, 49152))],
-        ThreadTile(64, 64, 16, 2, 2),
+        [(SMALL, _used(32, 4352)), (THIN, _used(32, 49152))],
+        THIN,
         "1024 threads and 49152 bytes of shared memory are just allowed.",
     ),
     "loads alone are spilled": (
@@ -338,6 +346,12 @@ CANDIDATES = {
         SMALL,
         "1024 threads of 128 registers need twice as many registers as a multiprocessor has.",
     ),
+    "registers that come in portions": (
+        [(SMALL, _used(32, 4352)), (ThreadTile(48, 96, 16, 4, 4), _used(200, 17408))],
+        SMALL,
+        "288 * 200 is less than 65,536. But 65,536 // (32 * 200) is 10 warps, rounded down to 8, and 288 threads are 9 "
+        "warps: no block fits.",
+    ),
     "equal loads": (
         [(WIDE, _used(128, 13056)), (TALL, _used(80, 13056)), (SMALL, _used(32, 4352))],
         TALL,
@@ -351,20 +365,40 @@ CANDIDATES = {
 }
 
 
+# Equal loads, 1024 and 768 threads: 2048 threads fit a multiprocessor of sm_90a, and 1536 one of sm_86.
+FULL, PART = ThreadTile(96, 64, 16, 3, 2), ThreadTile(64, 96, 16, 2, 4)
+ARCHITECTURES = {
+    arch: (
+        [(FULL, _used(32, 13056)), (PART, _used(32, 13056))],
+        wanted,
+        f"Both load the same. On {arch}, the occupancy of the other tile is lower.",
+    )
+    for arch, wanted in {"sm_90a": FULL, "sm_86": PART}.items()
+}
+CASES = {
+    **{title: ("sm_90a", *case) for title, case in CANDIDATES.items()},
+    **{f"equal loads on {arch}": (arch, *case) for arch, case in ARCHITECTURES.items()},
+}
+SPILLING = [(LARGE, _used(255, 17408, 224))]
+
+
 def test_8_3_chooses_what_loads_least(impl) -> None:
     """the least traffic among kernels that spill nothing and fit"""
-    for title, (compiled, wanted, why) in CANDIDATES.items():
-        found, used = impl.best_tile(list(compiled), "sm_90a"), dict(compiled)
+    for title, (arch, compiled, wanted, why) in CASES.items():
+        found, used = impl.best_tile(list(compiled), arch), dict(compiled)
         what = "Your best_tile did not return one of the tiles that it was given."
         REPORT.that(
-            found in used, what, expected="a ThreadTile of the list", yours=repr(found)[:200]
+            isinstance(found, ThreadTile) and found in used,
+            what,
+            expected="a ThreadTile of the list",
+            yours=repr(found)[:200],
         )
         what = f"Your best_tile returns another tile than the best of {len(compiled)}. The case: {title}."
-        wanted, yours = _facts(wanted, used[wanted]), _facts(found, used[found])
+        wanted, yours = _facts(wanted, used[wanted], arch), _facts(found, used[found], arch)
         REPORT.that(yours == wanted, what, expected=wanted, yours=yours, why=why)
 
 
-def _facts(tile: ThreadTile, used: Resources) -> str:
+def _facts(tile: ThreadTile, used: Resources, arch: str) -> str:
     """What decides about a tile."""
     threads = math.prod(tile.threads)
     loads = 1 / tile.block_m + 1 / tile.block_n
@@ -372,25 +406,27 @@ def _facts(tile: ThreadTile, used: Resources) -> str:
         f"{tile.block_m} x {tile.block_n}: {loads:.4f} numbers loaded per element and step of k, "
         f"{used.spill_store_bytes} bytes spilled and {used.spill_load_bytes} loaded again, blocks of {threads} "
         f"threads with {used.shared_bytes} bytes of shared memory, {used.registers} registers per thread, occupancy "
-        f"{occupancy(used, threads, 'sm_90a'):g}"
+        f"{occupancy(used, threads, arch):g}"
     )
 
 
 def test_8_3_says_when_there_is_none(impl) -> None:
     """a ValueError where no kernel is sound"""
-    try:
-        found = impl.best_tile([(LARGE, _used(255, 17408, 224))], "sm_90a")
-    except ValueError:
-        return
-    what = "Your best_tile returns a tile although no kernel is sound."
-    why = "The caller could try other tiles. It cannot know that the returned one spills or does not launch."
-    raise REPORT.failed(what, expected="a ValueError", yours=found, why=why)
+    for compiled in (SPILLING, []):
+        try:
+            found = impl.best_tile(list(compiled), "sm_90a")
+        except ValueError:
+            continue
+        said = "whose only tile spills" if compiled else "without tiles"
+        what = f"Your best_tile does not raise a ValueError for a list {said}."
+        why = "The caller could try other tiles. Without the error, it would go on with a tile that is not sound."
+        raise REPORT.failed(what, expected="a ValueError", yours=repr(found), why=why)
 
 
 def observe_8_3(impl):
     return [
-        *(lambda c=c: str(impl.best_tile(list(c[0]), "sm_90a")) for c in CANDIDATES.values()),
-        lambda: str(impl.best_tile([(LARGE, _used(255, 17408, 224))], "sm_90a")),
+        *(lambda c=c: str(impl.best_tile(list(c[1]), c[0])) for c in CASES.values()),
+        lambda: str(impl.best_tile(list(SPILLING), "sm_90a")),
     ]
 
 
@@ -405,17 +441,26 @@ def _decode(impl, size=ROW, dtype="float16") -> tirx.PrimFunc:
     return func
 
 
+def _times_the_bias(impl, target: tvm.target.Target, backwards: bool) -> list[float]:
+    """By what number the biases are multiplied in the result, if all weights are 0: each number once, rounded."""
+    _, n, k = ROW
+    given = gpu.arrays(1, n, k, "float32")
+    given[1][...] = 0
+    given[2][-1] = 2e37  # 32 of it are more than a float32 holds
+    gpu.launch(_decode(impl, ROW, "float32"), given, target, backwards, DECODE)
+    return np.unique(np.round(given[3][0] / given[2], 5)).tolist()
+
+
 def test_8_4_has_the_bias_once(impl) -> None:
     """with all weights 0, one row is the bias"""
-    _, n, k = ROW
     for how, target, backwards in gpu.engines("float32"):
-        given = gpu.arrays(1, n, k, "float32")
-        given[1][...] = 0
-        gpu.launch(_decode(impl, ROW, "float32"), given, target, backwards, DECODE)
-        times = np.unique(np.round(given[3][0] / given[2], 3)).tolist()
+        times = _times_the_bias(impl, target, backwards)
         what = f"With all weights 0, your kernel's result is not the bias (run {how})."
         yours = f"{', '.join(f'{one:g}' for one in times[:4])} times the bias"
-        why = "Nothing but the bias can reach the result then. Each number is an element of D, divided by its bias."
+        why = (
+            "Nothing but the bias can reach the result then. Each number is an element of D, divided by its bias. The "
+            "last bias is 2e37: 32 of it are more than a float32 holds."
+        )
         DECODE.that(times == [1.0], what, expected="1 times the bias", yours=yours, why=why)
 
 
@@ -444,7 +489,12 @@ def test_8_4_reads_the_weight_once(impl) -> None:
 
 
 def observe_8_4(impl):
+    def times() -> str:
+        _, target, backwards = gpu.engines("float32", wgsl=False)[0]
+        return str(_times_the_bias(impl, target, backwards))
+
     return [
+        times,
         lambda: gpu.digest(_decode(impl), ROW, "float16"),
         lambda: gpu.digest(_decode(impl, (1, 5, 256), "float32"), (1, 5, 256), "float32"),
     ]
@@ -468,7 +518,7 @@ def _cores(impl, dtype: str, size=CORE_SIZE) -> tirx.PrimFunc:
             "`tensorize` refuses your intrinsic for the init of the fused block.",
             expected="a desc with the loops, the store and the regions of the init that the page prints, for one tile, "
             "and an impl with the same regions",
-            yours=last_line(error)[:300],
+            yours=last_line(error).partition(" / The pattern")[0][:300],
             why="`tensorize` replaces loops only if your description has the same loops, stores and regions. TVM's "
             "message is under “yours”.",
         ) from None
@@ -479,6 +529,15 @@ def test_8_5_is_taken_by_tensorize(impl) -> None:
     kernels = list(HostProgram(_cores(impl, "float16"), CUDA).kernels.values())
     CORES.equal(len(kernels), 1, "The layer with your intrinsic is not one kernel.")
     source = kernels[0].source
+    stored = nodes(gpu.parsed(impl.bias_fragment, "8.5", CORES)[1].body, tirx.BufferStore)
+    CORES.that(
+        not stored,
+        "Your impl stores single elements of the fragment S.",
+        expected="a call of a device function that sets the whole fragment",
+        yours=f"{count_noun(len(stored), 'assignment')} to an element",
+        why="A fragment is spread over the lanes of a warp, and CUDA does not say which lane has which element. So a "
+        "kernel cannot name a single one.",
+    )
     what = "Your kernel fills fragments with a number."
     why = "A fragment that is filled with one number has the same number for every column, and lacks the bias."
     CORES.that("fill_fragment" not in source, what, expected="no fill_fragment", why=why)

@@ -8,7 +8,8 @@ from tvm.script import tirx as T
 from chapters.kit.cases.relax_text import kernel, relax_module
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 
-# One symbol in several places, functions without it, a kernel, a private function.
+# One symbol in several places, functions without it, a kernel, a private function; a function with two sizes, and a
+# symbol whose name begins like another one; an attribute of the module.
 Sizes = relax_module("""
 @T.prim_func
 def kernel(x: T.Buffer((T.int64(4),), "float32"), y: T.Buffer((T.int64(4),), "float32")):
@@ -25,7 +26,10 @@ def score(x: ("n", "vocab_size")):
 
 def plain(x: ("n", 8)):
     out = R.nn.relu(x)
-""")
+
+def pair(x: ("vocab_size", "hidden"), y: ("vocab_size_padded", "hidden")):
+    out = R.matmul(y, R.permute_dims(x))
+""").with_attr("mine", 7)
 
 # The symbol appears in no parameter.
 Between = relax_module("""
@@ -101,6 +105,18 @@ def relu_then_sum(bias: bool = False) -> tirx.PrimFunc:
     return made(x, b, te.compute((4,), lambda i: total[i] + b[i], name="out"))
 
 
+def named_like_a_product(symbolic: bool) -> tirx.PrimFunc:
+    """A block called NT_matmul that chapter 5 cannot schedule: a weight of symbolic size, or a sum of differences."""
+    n = tirx.Var("n", "int64") if symbolic else 24
+    w, x = te.placeholder((n, 33), name="w"), te.placeholder((24, 33), name="x")
+    k = te.reduce_axis((0, 33), name="k")
+
+    def element(i: tirx.Var, j: tirx.Var) -> tirx.Expr:
+        return te.sum(x[i, k] * w[j, k] if symbolic else x[i, k] - w[j, k], axis=k)
+
+    return made(w, x, te.compute((24, n), element, name="NT_matmul"))
+
+
 # What follows a product: for each block its element at (i, j), from y, which is the sums or the block before, a vector
 # b, and a matrix r of the shape of the result.
 EPILOGUES = {
@@ -116,6 +132,10 @@ FOREIGN = {  # epilogues that read another sum than the one of their own index
     "a transpose between": [
         lambda y, b, r: lambda i, j: y[j, i],
         lambda y, b, r: lambda i, j: y[i, j] + b[j],
+    ],
+    "a bias and then a transpose": [
+        lambda y, b, r: lambda i, j: y[i, j] + b[j],
+        lambda y, b, r: lambda i, j: y[j, i],
     ],
 }
 BLOCKS = {
@@ -157,12 +177,15 @@ def _behind_a_product(kind: str, sizes: tuple[int, int, int], name: str = "") ->
         return made(w, x, b, r, y)
     if kind == "shifted":  # reads another element: chapter 7 refuses
         return made(w, x, b, te.compute((m, n - 1), lambda i, j: y[i, j + 1] + b[j], name="out"))
-    if kind == "two results":
+    if kind in ("two results", "a bias and then two results"):
+        if kind != "two results":  # the bias can be inlined, and the first result cannot
+            added = y
+            y = te.compute(shape, lambda i, j: added[i, j] + b[j], name="biased")
         results = (
             te.compute(shape, lambda i, j: y[i, j] + 1),
             te.compute(shape, lambda i, j: -y[i, j]),
         )
-        return made(w, x, *results)
+        return made(w, x, *[b] * (kind != "two results"), *results)
     if kind == "row sums":
         j = te.reduce_axis((0, n), name="j")
         return made(w, x, te.compute((m,), lambda i: te.sum(y[i, j], axis=j), name="out"))

@@ -88,6 +88,12 @@ def has_loop(func: tirx.PrimFunc, kind: tirx.ForKind) -> bool:
     return any(loop.kind == kind for loop in nodes(func.body, tirx.For))
 
 
+def vector_lengths(func: tirx.PrimFunc) -> list[int]:
+    """The lengths of the vectors of `func`."""
+    loops = nodes(func.body, tirx.For)
+    return sorted({int(loop.extent) for loop in loops if loop.kind == tirx.ForKind.VECTORIZED})
+
+
 def has_dimension(func: tirx.PrimFunc, name: str) -> bool:
     """Whether a buffer of `func` has a symbolic dimension called `name`."""
     shapes = [p.shape for p in func.params if tirx.is_buffer_var(p)]

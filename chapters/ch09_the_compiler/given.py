@@ -34,9 +34,12 @@ def tiled(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     """Return the product `func` with chapter 5's schedule; the block behind it runs on each tile of sums.
 
     func: an NT_matmul that chapter 5 can schedule, alone or with one block behind it, which reads of the sums only the
-    one with the index that it writes.
+    one with the index that it writes. Raises ValueError if there are more blocks.
     """
-    *_, (_, last) = innermost_blocks(func.body)
+    *others, (_, last) = innermost_blocks(func.body)
+    if len(others) > 1:
+        names = ", ".join(realize.block.name_hint for _, realize in (*others, (_, last)))
+        raise ValueError(f"tiled takes a product and at most one block behind it, not {names}")
     sch, name = Schedule(earlier(5).schedule(func, target)), last.block.name_hint
     if name != NAME and has_few_rows(func, target):  # few results: one pass over them, in vectors
         *_, column = sch.get_loops(name)

@@ -76,9 +76,18 @@ def ran(make: Callable[[], HostProgram], engine, given, read: str) -> list[Launc
     try:
         program = make()
     except Exception as error:
+        said = last_line(error)
+        if "No matched reducer" in said:
+            raise CheckFailed(
+                "TVM cannot make a kernel of your sum over threads.",
+                expected="a sum over threads with an init and a step that TVM knows, such as 0 and addition",
+                yours=f"TVM says: {said.partition(' / ')[0]}",
+                why="TVM adds up what the threads have by a rule for this init and this step, and has few such rules.",
+                read=read,
+            ) from None
         raise CheckFailed(
-            f"TVM cannot compile your schedule to a GPU kernel: {last_line(error)}",
-            expected="a PrimFunc whose every loop nest is bound to blocks and threads",
+            f"TVM cannot compile your schedule to a GPU kernel: {said}",
+            expected="a PrimFunc that TVM can compile, whose every loop nest is bound to blocks and threads",
             read=read,
         ) from None
     try:
@@ -86,15 +95,16 @@ def ran(make: Callable[[], HostProgram], engine, given, read: str) -> list[Launc
     except UnknownWordError as error:
         raise CheckFailed(
             f"The kernel cannot be run here: {error}",
-            why="The kernel may be right: the program that runs kernels here in place of a GPU does not know this "
-            "instruction.",
+            why="Either this is not valid CUDA, or the program that runs kernels here in place of a GPU does not know "
+            "it.",
             read=read,
         ) from None
     except LaunchError as error:
         raise CheckFailed(
             f"The kernel is wrong. {error}",
-            expected="every access inside its array, and a barrier between two threads that share an element",
-            why="A GPU does not report such a fault. It gives wrong numbers from time to time.",
+            expected="every access inside its array, at a multiple of its own size, and a barrier between two threads "
+            "that share an element",
+            why="A GPU reports few such faults. It gives wrong numbers from time to time.",
             read=read,
         ) from None
 

@@ -121,6 +121,13 @@ SHARED = {
         IN_WARP,
         new="1.0f;",
     ),
+    "a value that four threads write, and one of them changes": Fault(
+        S + "if (t < 4) s_ptr[0] = 1.0f;\n__syncthreads();\nif (t == 1) s_ptr[0] = 2.0f;\n"
+        "__syncthreads();\nout_ptr[t] = s_ptr[0];",
+        "1.0f;\n__syncthreads();",
+        IN_WARP,
+        new="1.0f;",
+    ),
     "a read of what was never written": Fault(
         S + "if (t % 2 == 0) s_ptr[t] = 1.0f;\n__syncthreads();\nout_ptr[t] = s_ptr[t & 62];",
         "t & 62",

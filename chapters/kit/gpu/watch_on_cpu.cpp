@@ -91,25 +91,32 @@ void slow_read(Memory& m, size_t i) {
   if (unordered(m, w)) race(m, i, w, "reads", w.atomic ? "change" : "write");
 }
 
-void record_read(Memory& m, size_t i) {
+void record_read(Memory& m, size_t i, bool stored) {
   Shadow& s = m.shadow[i];
-  Reads mine{epoch, times[current], 1u << (current & 31), (uint16_t)(current / 32)};
+  uint32_t own = 1u << (current & 31);
+  Reads mine{epoch, times[current], own, (uint16_t)(current / 32), stored ? own : 0};
   Reads* slot = &s.reads[0];
   for (Reads& r : s.reads) if (r.epoch == epoch && r.warp == mine.warp) {
     Access which;
-    if (unordered(m, r, which)) { mine.lanes |= r.lanes; mine.time = min(mine.time, r.time); }
+    if (r.lanes & ~r.stored & own) mine.stored = 0;  // this lane has read it too
+    if (unordered(m, r, which)) { mine.lanes |= r.lanes; mine.stored |= r.stored & ~own; mine.time = min(mine.time, r.time); }
     r = mine;
     return;
   }
   if (slot->epoch == epoch) slot++;
-  if (!m.shared && slot->epoch && slot->epoch < block_start) s.earlier = {slot->epoch, slot->time, (uint16_t)(slot->warp * 32 + __builtin_ctz(slot->lanes)), false};
+  uint32_t readers = slot->lanes & ~slot->stored;
+  if (!m.shared && slot->epoch && slot->epoch < block_start && readers) s.earlier = {slot->epoch, slot->time, (uint16_t)(slot->warp * 32 + __builtin_ctz(readers)), false};
   *slot = mine;
 }
 
-static void no_reader_is_overtaken(Memory& m, size_t i, const char* did) {
+// same: the value does not change, so that it does not matter who else has stored it.
+static void no_reader_is_overtaken(Memory& m, size_t i, const char* did, bool same = false) {
   Shadow& s = m.shadow[i];
   Access which;
-  for (const Reads& r : s.reads) if (unordered(m, r, which)) race(m, i, which, did, "read");
+  for (Reads r : s.reads) {
+    if (same) r.lanes &= ~r.stored;
+    if (unordered(m, r, which)) race(m, i, which, did, r.stored >> (which.thread & 31) & 1 ? "write" : "read");
+  }
   if (unordered(m, s.earlier)) race(m, i, s.earlier, did, "read");
 }
 
@@ -118,9 +125,9 @@ void watch_write(Memory& m, size_t i, bool changes) {
   if (s.write.epoch == IN_FLIGHT) in_flight(m, i, "writes");
   bool late = unordered(m, s.write);
   if (late && (changes || s.write.atomic)) race(m, i, s.write, "writes", s.write.atomic ? "change" : "write");
-  no_reader_is_overtaken(m, i, "writes");
+  no_reader_is_overtaken(m, i, "writes", late);
   // two threads may write the same value; the second one then counts as a reader, and whoever changes it must wait for both
-  if (late) record_read(m, i); else s.write = now();
+  if (late) record_read(m, i, true); else s.write = now();
 }
 
 void watch_atomic(Memory& m, size_t i) {

@@ -17,7 +17,8 @@ static const uint16_t MANY = 0xffff;       // as a thread: several, by atomics
 static const uint32_t IN_FLIGHT = ~0u;     // as an epoch: an asynchronous copy is on its way to the element
 
 struct Access { uint32_t epoch = 0, time = 0; uint16_t thread = 0; bool atomic = false; };  // epoch 0: there was none
-struct Reads { uint32_t epoch = 0, time = 0, lanes = 0; uint16_t warp = 0; };                // of lanes of one warp
+// Of lanes of one warp. stored: those that have not read the element, but written the value that was in it.
+struct Reads { uint32_t epoch = 0, time = 0, lanes = 0; uint16_t warp = 0; uint32_t stored = 0; };
 struct Shadow {
   Access write;
   Access earlier;  // a read of global memory by an earlier block
@@ -43,7 +44,7 @@ inline uint32_t epoch, block_start;   // barriers of blocks so far, in the whole
 extern std::vector<uint32_t> times;   // by thread: how often it has published what it did, other than at a barrier
 
 void slow_read(Memory& m, size_t i);
-void record_read(Memory& m, size_t i);
+void record_read(Memory& m, size_t i, bool stored = false);
 void watch_write(Memory& m, size_t i, bool changes);
 void watch_atomic(Memory& m, size_t i);
 
@@ -52,7 +53,7 @@ inline void watch_read(Memory& m, size_t i) {
   const Access& w = s.write;
   bool before_the_barrier = w.epoch - block_start < epoch - block_start;
   if (!before_the_barrier && !(w.epoch == epoch && w.thread == current) && (w.epoch || m.shared)) slow_read(m, i);
-  for (Reads& r : s.reads) if (r.epoch == epoch && r.warp == current / 32 && r.time == times[current]) { r.lanes |= 1u << (current & 31); return; }
+  for (Reads& r : s.reads) if (r.epoch == epoch && r.warp == current / 32 && r.time == times[current]) { r.lanes |= 1u << (current & 31); r.stored &= ~(1u << (current & 31)); return; }
   record_read(m, i);
 }
 
