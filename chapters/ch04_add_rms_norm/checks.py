@@ -972,6 +972,13 @@ def _two_norms_of_one_sum(builder, x1, x2, w):
     return [norm, other, total]
 
 
+def _one_reader_of_two_sums(builder, x1, x2, w):
+    total, other = (builder.emit(relax.op.add(x1, x)) for x in (x1, x2))
+    both = builder.emit(relax.op.multiply(total, other))
+    norm = builder.emit(relax.op.nn.rms_norm(total, w, axes=[-1]))
+    return [both, norm, builder.emit(relax.op.nn.rms_norm(other, w, axes=[-1], epsilon=0.5))]
+
+
 def _chain(builder, x1, x2, w):
     first, norm = pair(builder, x1, x2, w, 1e-5)
     second, other = pair(builder, norm, first, w, 0.5)
@@ -997,6 +1004,7 @@ USERS = {
     "the weight is computed between the add and the norm": _late_weight,
     "something reads the sum before the weight is computed": _weight_after_a_use,
     "two norms read the same sum": _two_norms_of_one_sum,
+    "one binding is the first reader of two sums": _one_reader_of_two_sums,
     "a pair follows a pair that has another epsilon": _chain,
     "nothing uses the norm": _norm_unused,
     "x1 is added to itself": _twice_x1,
@@ -1190,9 +1198,10 @@ def observe_4_5(impl):
         results = run(fused, arguments(mod["main"]))
         return [np.round(one.reshape(-1)[:5], 1).tolist() for one in results]
 
-    modules = [module(build, SIZES, "float32") for build in (_read_before, _two_norms_of_one_sum)]
+    builds = (_read_before, _two_norms_of_one_sum, _one_reader_of_two_sums)
+    modules = [module(build, SIZES, "float32") for build in builds]
     passes = observe_pass(
-        lambda: impl.FuseAddRMSNorm(LLVM), *modules, NORM_OUTSIDE_THE_BLOCK, runs=False
+        lambda: impl.FuseAddRMSNorm(LLVM), *modules, NORM_OUTSIDE_THE_BLOCK, SAME_NAME, runs=False
     )
     return [sums, *passes]
 
