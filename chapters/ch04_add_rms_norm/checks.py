@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache, partial
+from unittest import mock
 
 import numpy as np
 import tvm
@@ -12,6 +13,7 @@ from tvm import relax, tirx
 from tvm.sym import Analyzer
 from tvm.target import Target
 
+from chapters.ch04_add_rms_norm import as_upstream
 from chapters.ch04_add_rms_norm.as_upstream import FuseAsUpstream
 from chapters.ch04_add_rms_norm.check_cases import (
     RELATIVE,
@@ -135,23 +137,23 @@ def test_4_1_takes_every_shape_a_kernel_can_serve(impl) -> None:
         (5, 1),
         (2, "n", 1, "m", 96),
     ]
-    cases = [
-        (unfused(shape, dtype), f"{shape} {dtype}")
-        for shape in shapes
-        for dtype in ("float16", "bfloat16", "float32")
-    ]
+    why = "The kernel has one block per row, so it serves any rank and any leading dimensions."
+    cases = [(unfused(shape), f"a pair on {shape} float16", why) for shape in shapes]
+    why = "In float16, your function finds it. A kernel can be made for each dtype that is a key of ITEM_BYTES."
     cases += [
-        (_pair_on(axes=[2]), "axes=[2] of three"),
-        (_of(lambda b, x1, x2, w: pair(b, x1, x1, w)[1]), "add(x1, x1)"),
+        (unfused(shape, dtype), f"a pair on {shape} {dtype}", why)
+        for shape in shapes
+        for dtype in ("bfloat16", "float32")
     ]
-    for mod, case in cases:
-        what = f"match_add_norm returned None for a pair on {case}."
-        wanted = "an AddNorm"
-        why = (
-            "The kernel has one block per row, so it serves any rank and any leading dimensions. An unfused pair costs "
-            "a second launch, and a detour of the sum through memory, in every layer."
-        )
-        MATCH.that(_asked(impl, mod)[0] is not None, what, expected=wanted, why=why)
+    why = "At rank 3, the axis 2 is the last one, as -1 is. Models write both."
+    cases.append((_pair_on(axes=[2]), "a pair of rank 3 whose norm has axes=[2]", why))
+    why = "The kernel reads its two tensors, and they may be the same one."
+    twice = _of(lambda b, x1, x2, w: pair(b, x1, x1, w)[1])
+    cases.append((twice, "a pair whose add is add(x1, x1)", why))
+    for mod, case, why in cases:
+        what = f"match_add_norm returned None for {case}."
+        why += " An unfused pair costs a second launch, and a detour of the sum through memory."
+        MATCH.that(_asked(impl, mod)[0] is not None, what, expected="an AddNorm", why=why)
 
 
 UNKNOWN_SHAPE = """
@@ -267,7 +269,8 @@ def observe_4_1(impl):
     modules = [m for _, m, _ in _not_a_pair()] + [
         unfused(("n", 1, 64)),
         unfused(("b", "s", 100), "float32", 0.5),
-        unfused((33,), "bfloat16"),
+        unfused((33,)),
+        unfused(("n", 1, 64), "bfloat16"),
         _pair_on(axes=[2]),
     ]
     return [lambda mod=mod: seen(mod) for mod in modules]
@@ -389,21 +392,22 @@ def _once(impl, arrays: list[np.ndarray], epsilon: float = 1e-5):
 
 
 def _rounding_case() -> list[np.ndarray]:
-    """x1 + x2 is a little less than half a unit above 1 everywhere, and rounds to 1."""
+    """x1 + x2 is 1 at the start of a row, elsewhere a little less than half a unit above 1; all of it rounds to 1."""
     shape, unit = (2, 1, 64), 2.0**-10
     x1, x2 = np.ones(shape), np.full(shape, 0.49 * unit)
+    x2[..., 0] = 0
     return [a.astype("float16") for a in (x1, x2, np.ones(64))]
 
 
 def test_4_2_rounds_the_sum_before_it_squares(impl) -> None:
-    """the kernel rounds the sum before it squares it"""
+    """the norm is that of the rounded sum"""
     arrays = _rounding_case()
     norm, _ = _once(impl, arrays)
     exact, _ = reference(*arrays, 1e-5)
-    what = "Your kernel squares a sum that was not rounded to float16."
+    what = "Where x1 + x2 is 1.0005, which float16 rounds to 1, your kernel's `norm` is not that of the rounded sum."
     why = (
-        "Unfused, the sum goes through memory as float16 before it is squared. A kernel that squares more digits gives "
-        "numbers that differ from the model's."
+        "Unfused, the sum goes through memory as float16, and the norm reads it from there. A kernel that squares or "
+        "scales more digits gives numbers that differ from the model's."
     )
     KERNEL.close(norm.astype("float64"), exact, what, rtol=2.0**-12, atol=0, why=why)
 
@@ -441,10 +445,11 @@ def test_4_2_rounds_once(impl) -> None:
     off = _units_off(norm, exact)
     KERNEL.that(
         off < 0.55,
-        "The kernel's output `norm` was rounded more than once: one element is not the float16 nearest to the norm.",
+        "An element of the kernel's output `norm` is not the float16 nearest to the norm of the rounded sum.",
         expected="an error of at most half a unit in the last place, which is what one rounding leaves",
         yours=f"an error of {off:.2f} units",
-        why="Compute all of total / sqrt(…) * weight in float32, and cast to the tensor's dtype once, at the end.",
+        why="Round the sum, then compute all of total / sqrt(…) * weight in float32 from it, and cast to the tensor's "
+        "dtype once, at the end.",
     )
 
 
@@ -514,14 +519,17 @@ def observe_4_2(impl):
         lambda: seen(_big_case(60.0), 64),
         lambda: np.unique(launched(_rounding_case(), 64)[0]).tolist(),
         lambda: [impl.elements_per_thread(*held) for held in HELD],
-        lambda: _rounds_once(launched),
+        lambda: _rounding_error(launched),
         lambda: _steps_between_threads(_built(impl, (1, 1, 256), "float16", 64)),
+        lambda: seen(_small((2, 1, 64), 0.0), 64, 0.5),  # without epsilon, 0 / 0
     ]
 
 
-def _rounds_once(launched) -> bool:
+def _rounding_error(launched) -> float:
+    """The largest error in units, to a tenth; 0 if it is that of one rounding."""
     arrays = inputs((2, 1, 1024), "float16", 3)
-    return _units_off(launched(arrays, 64)[0], reference(*arrays, 1e-5)[0]) < 0.55
+    off = _units_off(launched(arrays, 64)[0], reference(*arrays, 1e-5)[0])
+    return round(off, 1) if off >= 0.55 else 0.0
 
 
 # --- 4.3 and 4.6 ----------------------------------------------------------------------------------
@@ -596,8 +604,14 @@ def test_4_3_shows_the_missing_key(impl) -> None:
     what = "After FuseAsUpstream your module still gives the right numbers."
     wanted = "two pairs that need different kernels, although both are prefills or both are decodes"
     why = "The pass keeps one kernel for prefill and one for decode. What else is compiled into a kernel?"
-    epsilons = sorted({norm.value.attrs.epsilon for norm in _bindings(mod, NORM)})
-    if len(epsilons) > 1:
+    norms, left = _norms(mod), len(_norms(FuseAsUpstream()(mod)))
+    epsilons = sorted({norm.attrs.epsilon for norm in norms})
+    if left:
+        why = (
+            f"FuseAsUpstream left {left} of your {len(norms)} norms as it was. It fuses each sum with the first norm "
+            "that reads it. Give every norm an add of its own."
+        )
+    elif len(epsilons) > 1 and len({_kind(norm) for norm in norms}) == 1:
         why = (
             f"Your norms have the epsilons {' and '.join(f'{e:g}' for e in epsilons)}, and the numbers differ by less "
             "than this check can see: it uses arguments of about 1 and of about 0.01, and looks for a change of more "
@@ -627,22 +641,51 @@ def _wrong_at(mod: tvm.IRModule, scales: tuple[float, ...] = SCALES) -> float | 
     return None
 
 
+def _norms(mod: tvm.IRModule) -> list[relax.Call]:
+    """The norms of main whose results something uses."""
+    used = relax.analysis.remove_all_unused(mod["main"])
+    return [binding.value for binding in _bindings({"main": used}, NORM)]
+
+
+def _kind(norm: relax.Call) -> str:
+    """Which kernel FuseAsUpstream uses for a norm, and whether it serves the shape."""
+    first, *others = norm.args[0].ty.shape
+    served = is_one(first) or (len(others) == 2 and is_one(others[0]))
+    return ("prefill" if is_one(first) else "decode") + ("" if served else " for another shape")
+
+
 def _shown_by(mod: tvm.IRModule) -> list[str]:
     """What becomes of `mod` after FuseAsUpstream, and what its norms differ in."""
     expect.returns_module(mod, "two_norms")
-    norms = [b.value for b in _bindings(mod, NORM)]
+    norms = _norms(mod)
     state, _ = _upstream(mod)
+    types = [norm.args[1].ty for norm in norms]
+    kinds = {_kind(norm) for norm in norms}
     if state != "numbers":
-        return [state, f"{len({str(norm.args[1].ty.shape) for norm in norms})} hidden sizes"]
+        sizes, dtypes = {str(ty.shape) for ty in types}, {str(ty.dtype) for ty in types}
+        served = not any("another" in kind for kind in kinds)
+        return [state, f"{len(sizes)} hidden sizes, {len(dtypes)} dtypes, served: {served}"]
     differ = "right" if _wrong_at(mod) is None else "wrong"
-    epsilons = len({norm.attrs.epsilon for norm in norms})
-    return [f"{differ} {state}", f"{len(norms)} norms, {epsilons} epsilons"]
+    epsilons, left = {norm.attrs.epsilon for norm in norms}, _norms(FuseAsUpstream()(mod))
+    facts = f"{len(norms)} norms, {len(epsilons)} epsilons, {len(kinds)} kinds, {len(left)} left"
+    return [f"{differ} {state}", facts]
 
 
 def _verdict(mod: tvm.IRModule) -> list[str]:
     """What becomes of `mod` after FuseAsUpstream, and the types of its parameters."""
     expect.returns_module(mod, "breaks_the_dispatch")
-    return [_upstream(mod)[0], str(sorted({str(param.ty) for param in mod["main"].params}))]
+    (state, result), types = _upstream(mod), sorted({str(param.ty) for param in mod["main"].params})
+    return [f"{state}, sum outside: {'outside DataflowBlock' in str(result)}", str(types)]
+
+
+def _upstream_without_the_choice(mod: tvm.IRModule):
+    """As _upstream, but each kernel serves every tensor of rank 3, so FuseAsUpstream cannot choose a wrong one."""
+
+    def serves_all(dims, *facts):
+        return sound.cpu_kernel([tirx.Var("rows", "int64"), tirx.Var("more", "int64")], *facts)
+
+    with mock.patch.object(as_upstream, "cpu_kernel", serves_all):
+        return _upstream(mod)
 
 
 def observe_4_3(impl):
@@ -669,21 +712,22 @@ def test_4_6_breaks_the_dispatch(impl) -> None:
         why="The pass looks at the first dimension only. If it is 1, it calls the kernel for (1, n, hidden), else the "
         "kernel for (n, 1, hidden). Which shape is neither?",
     )
-    added = [binding.value.args for binding in _bindings(mod, "relax.add")]
+    state, result = _upstream_without_the_choice(mod)
+    why = "The exercise is about the choice between the two kernels, so it must be the only fault."
+    if "outside DataflowBlock" in str(result):
+        why = SUM_STAYS_INSIDE
+    elif not all(
+        sound.same_tensor_type(x1.ty, x2.ty)
+        for x1, x2 in (binding.value.args for binding in _bindings(mod, "relax.add"))
+    ):
+        why += " An add in your module broadcasts, or adds tensors of unknown shape."
     DISPATCH.that(
-        any(sound.same_tensor_type(x1.ty, x2.ty) for x1, x2 in added),
-        "Your module fails because its add broadcasts, not because the wrong kernel was chosen.",
-        expected="an add of two tensors of the same shape",
-        yours=result,
-        why="The exercise is about the choice between the two kernels.",
-    )
-    types = [x1.ty for x1, x2 in added if sound.same_tensor_type(x1.ty, x2.ty)]
-    DISPATCH.that(
-        any(not is_one(ty.shape[0]) and not is_one(ty.shape[1]) for ty in types),
-        "Your module fails for another reason than the choice of the kernel, which does serve your tensors.",
-        expected="tensors whose first two dimensions make them neither a prefill nor a decode",
-        yours=f"{', '.join(map(str, types))}; {result}",
-        why=SUM_STAYS_INSIDE,
+        state == "numbers",
+        "Your module fails for another reason than the choice of the kernel: with a kernel that serves every tensor of "
+        "rank 3, it fails too.",
+        expected="tensors whose first two dimensions make them neither a prefill nor a decode, and no other fault",
+        yours=f"{state}: {result}",
+        why=why,
     )
 
 
@@ -695,21 +739,32 @@ def observe_4_6(impl):
 # --- 4.4 ------------------------------------------------------------------------------------------
 
 
-def _pair_of(shape=("n", 1, 64), dtype="float16", epsilon=1e-5):
-    return _asked(sound, unfused(shape, dtype, epsilon))[0]
+RENAMED = """
+def main(a: ("n", 1, 64, "float16"), b: ("n", 1, 64, "float16"), scale: (64, "float16")):
+    both = R.add(a, b)
+    scaled = R.nn.rms_norm(both, scale, axes=[-1], epsilon=1e-5)
+"""
+
+
+def _pair_of(shape=("n", 1, 64), dtype="float16", epsilon=1e-5, renamed=False):
+    return _asked(sound, relax_module(RENAMED) if renamed else unfused(shape, dtype, epsilon))[0]
 
 
 def _different() -> Iterator[tuple[str, dict, dict, str]]:
     """(what the two pairs are, the facts of each, why they need two kernels)."""
-    for what, facts in {
-        "epsilon": {"epsilon": 0.5},
-        "hidden size": {"shape": ("n", 1, 128)},
-        "dtype": {"dtype": "bfloat16"},
-        "place of the rows": {"shape": (1, "n", 64)},
-        "rank": {"shape": ("n", 64)},
-    }.items():
-        why = f"The second pair would get the kernel of the first, which has another {what} compiled into it."
+    for what, facts in (
+        ("epsilon", {"epsilon": 0.5}),
+        ("epsilon, 1e-05 and 1.0001e-05,", {"epsilon": 1.0001e-5}),
+        ("hidden size", {"shape": ("n", 1, 128)}),
+        ("dtype, float16 and bfloat16,", {"dtype": "bfloat16"}),
+        ("dtype, float16 and float32,", {"dtype": "float32"}),
+        ("place of the rows", {"shape": (1, "n", 64)}),
+        ("rank", {"shape": ("n", 64)}),
+    ):
+        fact = what.partition(",")[0]
+        why = f"The second pair would get the kernel of the first, into which that pair's {fact} is compiled."
         yield f"Two pairs that differ in {what}", {}, facts, why
+    yield *_shapes(("n", 64), ("n", "m", 64)), "A kernel has one rank, and call_tir checks it."
     why = "A leading dimension of 1 is a constant in the kernel. With a larger size there, it would leave out rows."
     # the kernels of both have the same name
     yield *_shapes((1, 1, "n", 64), (2, 3, "n", 64)), why
@@ -718,6 +773,8 @@ def _different() -> Iterator[tuple[str, dict, dict, str]]:
 
 def _alike() -> Iterator[tuple[str, dict, dict, str]]:
     """(what the two pairs are, the facts of each, why they share a kernel)."""
+    why = "The variables are what the kernel is called with. They are not compiled into it."
+    yield "Two pairs that differ only in their variables", {}, {"renamed": True}, why
     why = (
         "The kernel reads its number of rows when it is called. A key that is too fine compiles the same kernel "
         "several times, which costs time and space."
@@ -741,12 +798,17 @@ def _same_key(one: tuple, other: tuple) -> bool:
     try:
         return bool(one == other) and hash(one) == hash(other)
     except (TypeError, ValueError) as error:
+        why = "The pass looks the key up in a dict, so Python must be able to hash it: a tuple, and not a list."
+        if "unhashable" not in str(error):
+            why = (
+                "`==` of two TIR expressions gives a third expression, neither true nor false. `unit_dimensions` says "
+                "in booleans which dimensions are 1."
+            )
         raise DISPATCH.failed(
             f"Your keys cannot be compared or hashed: {last_line(error)}",
             expected="plain Python values: numbers, booleans, text, and tuples of them",
             yours=repr(one),
-            why="`==` of two TIR expressions gives a third expression, neither true nor false. `unit_dimensions` says "
-            "in booleans which dimensions are 1.",
+            why=why,
         ) from None
 
 
@@ -910,6 +972,13 @@ def _two_norms_of_one_sum(builder, x1, x2, w):
     return [norm, other, total]
 
 
+def _one_reader_of_two_sums(builder, x1, x2, w):
+    total, other = (builder.emit(relax.op.add(x1, x)) for x in (x1, x2))
+    both = builder.emit(relax.op.multiply(total, other))
+    norm = builder.emit(relax.op.nn.rms_norm(total, w, axes=[-1]))
+    return [both, norm, builder.emit(relax.op.nn.rms_norm(other, w, axes=[-1], epsilon=0.5))]
+
+
 def _chain(builder, x1, x2, w):
     first, norm = pair(builder, x1, x2, w, 1e-5)
     second, other = pair(builder, norm, first, w, 0.5)
@@ -935,6 +1004,7 @@ USERS = {
     "the weight is computed between the add and the norm": _late_weight,
     "something reads the sum before the weight is computed": _weight_after_a_use,
     "two norms read the same sum": _two_norms_of_one_sum,
+    "one binding is the first reader of two sums": _one_reader_of_two_sums,
     "a pair follows a pair that has another epsilon": _chain,
     "nothing uses the norm": _norm_unused,
     "x1 is added to itself": _twice_x1,
@@ -993,6 +1063,16 @@ def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,), choose: R.Tensor((), "bo
     return (chosen, after, total)
 """)
 
+# A variable before the pair has the same name as the norm.
+SAME_NAME = relax_module("""
+def main(x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)):
+    norm = R.negative(x1)
+    other = R.exp(norm)
+    total = R.add(x1, x2)
+    norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
+    return (norm, total, other)
+""")
+
 # x2 is overwritten after the add and before the norm.
 WRITTEN_BETWEEN = relax_module(
     kernel("clear(a)", (3, 1, 64), "a[at] = T.float32(0)")
@@ -1024,6 +1104,7 @@ OTHERS = {
     "a function whose norm is outside the sum's dataflow block": NORM_OUTSIDE_THE_BLOCK,
     "a function that reads the sum before the dataflow block of its norm": NORM_IN_A_LATER_BLOCK,
     "a function whose norm is in a branch": BRANCHES,
+    "a function in which two variables are called norm": SAME_NAME,
     "a function in which x2 is overwritten between the add and the norm": WRITTEN_BETWEEN,
 }
 
@@ -1117,14 +1198,36 @@ def observe_4_5(impl):
         results = run(fused, arguments(mod["main"]))
         return [np.round(one.reshape(-1)[:5], 1).tolist() for one in results]
 
-    modules = [module(build, SIZES, "float32") for build in (_read_before, _two_norms_of_one_sum)]
+    builds = (_read_before, _two_norms_of_one_sum, _one_reader_of_two_sums)
+    modules = [module(build, SIZES, "float32") for build in builds]
     passes = observe_pass(
-        lambda: impl.FuseAddRMSNorm(LLVM), *modules, NORM_OUTSIDE_THE_BLOCK, runs=False
+        lambda: impl.FuseAddRMSNorm(LLVM), *modules, NORM_OUTSIDE_THE_BLOCK, SAME_NAME, runs=False
     )
     return [sums, *passes]
 
 
 # --- 4.7 ------------------------------------------------------------------------------------------
+
+
+def _with_neighbours() -> tvm.IRModule:
+    """A module whose main is neither its only function nor the first, and holds more than a pair."""
+    builder = relax.BlockBuilder()
+    for name, build in (("first", _chain), ("main", _read_before), ("second", _norm_unused)):
+        add_function(builder, name, build, SIZES, "float32")
+    return builder.get()
+
+
+def _moved(impl, mod: tvm.IRModule, target: Target, sizes: dict[str, int]) -> tuple:
+    """What bytes_moved returns. The check fails if that is not a pair of numbers."""
+    found = impl.bytes_moved(mod, target, sizes)
+    MEASURE.that(
+        isinstance(found, (tuple, list)) and len(found) == 2,
+        "bytes_moved does not return two numbers.",
+        expected="(bytes before the pass, bytes after it)",
+        yours=repr(found),
+        why="The two are compared, so both are needed, in this order.",
+    )
+    return tuple(found)
 
 
 def test_4_7_counts_what_is_moved(impl) -> None:
@@ -1133,15 +1236,16 @@ def test_4_7_counts_what_is_moved(impl) -> None:
         (unfused(("n", 1, 4096), "float16"), {"n": 8}),
         (unfused((1, 512, 4096), "bfloat16"), {}),
         (module(_two_norms_of_one_sum, SIZES, "float32"), {"n": 5}),
+        (_with_neighbours(), {"n": 3}),
     ]
     for mod, sizes in cases:
         expected = _total(mod, sizes), _total(sound.FuseAddRMSNorm(CUDA)(mod), sizes)
         what = "bytes_moved does not return the bytes of main before and after the pass."
-        why = "Add up `read` and `written` of all rows that binding_bytes returns, for each of the two modules."
-        MEASURE.equal(tuple(impl.bytes_moved(mod, CUDA, sizes)), expected, what, why=why)
+        why = "Add up `read` and `written` of all rows that binding_bytes returns for `main` of each module."
+        MEASURE.equal(_moved(impl, mod, CUDA, sizes), expected, what, why=why)
     mod = cases[0][0]
     unchanged = _total(mod, {"n": 8})
-    found = tuple(impl.bytes_moved(mod, Target("c"), {"n": 8}))
+    found = _moved(impl, mod, Target("c"), {"n": 8})
     what = 'bytes_moved(mod, "c", …) counts a fused pair, although the target "c" has no kernel.'
     why = "Give the pass the target that bytes_moved was given. For this target the pass leaves the pair alone."
     MEASURE.equal(found, (unchanged, unchanged), what, why=why)
@@ -1152,4 +1256,5 @@ def observe_4_7(impl):
         lambda: tuple(impl.bytes_moved(unfused(("n", 1, 4096), "float16"), CUDA, {"n": 8})),
         lambda: tuple(impl.bytes_moved(module(_chain, SIZES, "float32"), CUDA, {"n": 5})),
         lambda: tuple(impl.bytes_moved(unfused((3, 64), "float16"), Target("c"), {})),
+        lambda: tuple(impl.bytes_moved(_with_neighbours(), CUDA, {"n": 3})),
     ]
