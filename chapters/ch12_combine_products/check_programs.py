@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import tvm
@@ -281,6 +282,94 @@ def _three_turned(writer: Products, x: Value) -> list[Value]:
     return [times(writer, x, w) for w in weights]
 
 
+def _after(step: Callable[[Products, Value], Value]) -> Write:
+    """Three products, on each of which `step` is done, and then a bias is added."""
+
+    def write(writer: Products, x: Value) -> list[Value]:
+        return [with_bias(writer, step(writer, y)) for y in _three(writer, x)]
+
+    return write
+
+
+def _named_twice(writer: Products, y: Value) -> Value:
+    return Value(writer.builder.emit(writer.builder.emit(y.var)), y.data, y.dims)
+
+
+def _cast_to_its_type(writer: Products, y: Value) -> Value:
+    return Value(writer.builder.match_cast(y.var, y.var.ty), y.data, y.dims)
+
+
+def _permuted_to_itself(writer: Products, y: Value) -> Value:
+    return Value(writer.builder.emit(relax.op.permute_dims(y.var, [0, 1])), y.data, y.dims)
+
+
+def _third_unused(use: Callable[[Products, Value], None]) -> Write:
+    """Three products; of what `use` makes of the third, nothing is returned."""
+
+    def write(writer: Products, x: Value) -> list[Value]:
+        q, k, v = _three(writer, x)
+        use(writer, v)
+        return [q, k]
+
+    return write
+
+
+def _reshaped_twice(writer: Products, y: Value) -> None:
+    flat = writer.builder.emit(relax.op.reshape(y.var, (12,)))
+    writer.builder.emit(relax.op.reshape(flat, (4, 3)))
+
+
+def _reshaped_and_cast(writer: Products, y: Value) -> None:
+    flat = writer.builder.emit(relax.op.reshape(y.var, (12,)))
+    writer.builder.match_cast(flat, relax.TensorType((12,), "float32"))
+
+
+def _given_to_a_function(writer: Products, y: Value) -> None:
+    other = writer.builder.emit(relax.op.reshape(y.var, (4, 3)))
+    pure = function("pure", other.ty, lambda b, own: b.emit(relax.op.tanh(own)), public=False)
+    writer.builder.emit(relax.Call(writer.builder.add_func(pure, "pure"), [other]))
+
+
+def _in_a_tuple(writer: Products, x: Value) -> list[Value]:
+    """All three results are in a tuple, from which two are taken."""
+    made = _three(writer, x)
+    both = writer.builder.emit(relax.Tuple([y.var for y in made]))
+    taken = [writer.builder.emit(relax.TupleGetItem(both, at)) for at in (0, 1)]
+    return [Value(var, y.data, y.dims) for var, y in zip(taken, made, strict=False)]
+
+
+def _weight_returned(writer: Products, x: Value) -> list[Value]:
+    weights = [constant(writer, 4, width) for width in (2, 5, 4)]
+    made = [times(writer, x, w) for w in weights]
+    return [*made, weights[2]]
+
+
+def _weight_dtypes(writer: Products, x: Value) -> list[Value]:
+    kinds = ("float16", "float32", "float32")
+    return [times(writer, x, constant(writer, 4, 2, dtype=kind), "float32") for kind in kinds]
+
+
+def _no_columns(writer: Products, x: Value) -> list[Value]:
+    return [times(writer, x, constant(writer, 4, width)) for width in (0, 2, 3)]
+
+
+def _axes_from_the_end(writer: Products, x: Value) -> list[Value]:
+    axes = ([-1, -2], [-1, 0], [1, -2])
+    return [times(writer, x, turned(writer, constant(writer, 4, 4), one)) for one in axes]
+
+
+def _updated_under_another_name(writer: Products, x: Value) -> list[Value]:
+    """x is what an update of y gave; a second update of y changes it."""
+    y = changed(writer, x)
+    return _around(writer, updated(writer, y), update_of(shift_kernel(writer, y), y.var))
+
+
+def _update_in_an_inner_function(writer: Products, x: Value) -> list[Value]:
+    kernel = shift_kernel(writer, x)
+    inner = function("inner", x.var.ty, lambda b, own: b.emit(update_of(kernel, own)), public=False)
+    return _around(writer, x, relax.Call(writer.builder.emit(inner), [x.var]))
+
+
 def _two_operands(writer: Products, x: Value) -> list[Value]:
     y = changed(writer, x)
     return [
@@ -423,14 +512,17 @@ def _update_in_a_function(writer: Products, x: Value) -> list[Value]:
     return _around(writer, x, relax.Call(writer.builder.add_func(update, "update"), [x.var]))
 
 
-def _update_in_a_branch(writer: Products, x: Value) -> list[Value]:
+def _update_in_a_branch(writer: Products, x: Value, *, nested: bool = False) -> list[Value]:
     choose = relax.Var("choose", relax.TensorType((), "bool"))
     writer.weights.append(Value(choose, np.array(True), ()))
-    branches = []
-    for value in (update_of(shift_kernel(writer, x), x.var), relax.op.exp(x.var)):
-        var = relax.Var("either", x.var.ty)
-        branches.append(relax.SeqExpr([relax.BindingBlock([relax.VarBinding(var, value)])], var))
-    return _around(writer, x, relax.If(choose, *branches))
+    value = update_of(shift_kernel(writer, x), x.var)
+    for _ in range(1 + nested):
+        branches = []
+        for one in (value, relax.op.exp(x.var)):
+            var = relax.Var("either", x.var.ty)
+            branches.append(relax.SeqExpr([relax.BindingBlock([relax.VarBinding(var, one)])], var))
+        value = relax.If(choose, *branches)
+    return _around(writer, x, value)
 
 
 def _update_by_a_packed_function(writer: Products, x: Value) -> list[Value]:
@@ -488,6 +580,7 @@ MUST = {
     "the products outside of a dataflow block": lambda: by_hand(_three, dataflow=False),
     "the products in a private function": lambda: by_hand(_three_turned, private=True),
     "products of two tensors in turns": lambda: by_hand(_two_operands),
+    "transposes whose axes count from the end": lambda: by_hand(_axes_from_the_end),
     "one tensor under two names": lambda: by_hand(_by_another_name),
     "weights that are known, and weights that are passed, in turns": lambda: by_hand(
         _and_parameters
@@ -498,6 +591,13 @@ STAYS = {
     "weights that are parameters": lambda: by_hand(_parameters),
     "a bias behind each product": lambda: by_hand(_biases),
     "a bias behind another name of each product": lambda: by_hand(_biases_by_another_name),
+    "a bias behind another name of another name of each product": lambda: by_hand(
+        _after(_named_twice)
+    ),
+    "a bias behind a match_cast of each product": lambda: by_hand(_after(_cast_to_its_type)),
+    "a bias behind a permute_dims of each product that permutes nothing": lambda: by_hand(
+        _after(_permuted_to_itself)
+    ),
     "a relu behind each product": lambda: by_hand(
         _read_by(relax.op.nn.relu, lambda a: np.maximum(a, 0))
     ),
@@ -505,11 +605,24 @@ STAYS = {
     "a call of a kernel behind each product": lambda: by_hand(_read_by_a_kernel),
     "a result that is not used": lambda: by_hand(_one_dead),
     "a result that only an unused value needs": lambda: by_hand(_dead_behind),
+    "a result of which an unused value is made in two steps": lambda: by_hand(
+        _third_unused(_reshaped_twice)
+    ),
+    "a result that only an unused match_cast needs": lambda: by_hand(
+        _third_unused(_reshaped_and_cast)
+    ),
+    "a result that only an unused call of a pure function needs": lambda: by_hand(
+        _third_unused(_given_to_a_function)
+    ),
+    "a tuple of the results of which one is not taken": lambda: by_hand(_in_a_tuple),
     "results of two dtypes": lambda: by_hand(_out_dtypes, dtype="float16"),
     "weights that two tensors are multiplied by": lambda: by_hand(_weight_used_twice),
     "a transposed weight that another product reads": lambda: by_hand(_transpose_used_twice),
     "a weight that an addition reads too": lambda: by_hand(_weight_that_is_added),
     "a weight that another function reads too": lambda: by_hand(_weight_of_two_functions),
+    "a weight that is returned": lambda: by_hand(_weight_returned, dataflow=False),
+    "weights of two dtypes": lambda: by_hand(_weight_dtypes),
+    "a weight without columns": lambda: by_hand(_no_columns),
     "two weights with the same numbers": lambda: by_hand(_equal_weights),
     "an update of x between the products": lambda: by_hand(_update_between),
     "a call between the products of a function that updates x": lambda: by_hand(
@@ -517,6 +630,15 @@ STAYS = {
     ),
     "an update of x in a branch between the products": lambda: by_hand(
         _update_in_a_branch, dataflow=False
+    ),
+    "an update of x in a branch of a branch between the products": lambda: by_hand(
+        partial(_update_in_a_branch, nested=True), dataflow=False
+    ),
+    "a call between the products of an inner function that updates x": lambda: by_hand(
+        _update_in_an_inner_function, dataflow=False
+    ),
+    "an update of x under another name between the products": lambda: by_hand(
+        _updated_under_another_name
     ),
     "an update of x by a packed function between the products": lambda: by_hand(
         _update_by_a_packed_function

@@ -78,6 +78,16 @@ REFUSED = {
     "a sum as a factor": "The factor is a sum that an earlier call has fused, so it is not complete in each step.",
     "shared steps": "Both are in one loop over k, so each step of the sum has the maximum of the elements until then.",
     "tiles of other rows": "Both are in one loop over tiles, and a tile sums rows whose maximum a later tile finds.",
+    "twice the x": "The exponent has 2 x and not the x of the maximum, so it may be far above 0.",
+    "other elements": "The maximum is over the first five elements of a row, and the sum over the last five.",
+    "a further reduction axis": "Each element has two addends, and the sum must be rescaled once for both.",
+    "columns that share a sum": "Two columns add to one element, and each begins by making it 0: the last one stays.",
+    "x written beside the maximum": "A block in the loops of the maximum writes x after each step. The sum reads what "
+    "it has written, and fused it reads x before.",
+    "x written beside the sum": "A block in the loops of the sum writes x of other rows, which the sum reads later.",
+    "the sum read beside the maximum": "A block in the loops of the maximum reads what was in the sum before, and "
+    "fused it reads the sum.",
+    "the sum of another row read": "A block in the loop of the rows reads a sum that is not yet made, and fused it is.",
 }
 # of those, the programs that are written here as they are: what `main` does with X (4, 6) and M (4,), and the sums
 _MAXIMUM = """
@@ -116,6 +126,23 @@ _PREFIX = """    with T.sblock("after"):
 """
 
 
+_BESIDE = """    with T.sblock("beside"):
+        wi, wk = T.axis.remap("SS", [i, k])
+        {} = T.float32(1)
+"""
+_AXES = 'vi, vk = T.axis.remap("SR", [i, k])'
+_READ_ROW = """    with T.sblock("beside"):
+        wi = T.axis.spatial(4, i)
+        B[wi] = S[wi]
+"""
+
+
+def _by_rows(text: str) -> str:
+    """The loop over k in a loop over the rows, so that a block may follow it there."""
+    inner = text.replace("\n    ", "\n        ")
+    return inner.replace("for i, k in T.grid(4, 6):", "for i in range(4):\n    for k in range(6):")
+
+
 def _in_steps(text: str) -> str:
     """The loop over the rows alone, to stand in a loop over k that both blocks share."""
     return text.replace("for i, k in T.grid(4, 6)", "for i in range(4)").replace("\n", "\n    ")
@@ -125,7 +152,7 @@ def _in_tiles(text: str, row: str) -> str:
     """The loops of one of two tiles t of rows."""
     inner = text.replace("for i, k in T.grid(4, 6)", "for u, k in T.grid(2, 6)")
     inner = inner.replace(
-        'vi, vk = T.axis.remap("SR", [i, k])',
+        _AXES,
         f"vi = T.axis.spatial(4, {row})\n        vk = T.axis.reduce(6, k)",
     )
     return inner.replace("\n", "\n    ")
@@ -140,6 +167,27 @@ WRITTEN = {
     "a part of the sum read": _MAXIMUM + _TOTAL + _PREFIX,
     "a sum as a factor": _MAXIMUM + _TOTAL + _WEIGHTED,
     "shared steps": "\nfor k in range(6):\n    " + _in_steps(_MAXIMUM + _TOTAL),
+    "twice the x": _MAXIMUM + _TOTAL.replace("X[vi, vk]", "X[vi, vk] * T.float32(2)"),
+    "other elements": (
+        _MAXIMUM
+        + _TOTAL.replace(
+            _AXES, "vi = T.axis.spatial(4, i)\n        vk = T.axis.reduce((1, 6), k + 1)"
+        )
+    ).replace("(4, 6)", "(4, 5)"),
+    "a further reduction axis": _MAXIMUM
+    + _TOTAL.replace("i, k in T.grid(4, 6)", "i, k, j in T.grid(4, 6, 2)")
+    .replace(_AXES, 'vi, vk, vj = T.axis.remap("SRR", [i, k, j])')
+    .replace("M[vi])", "M[vi]) * B[vj]"),
+    "columns that share a sum": _MAXIMUM
+    + _TOTAL.replace("i, k in T.grid(4, 6)", "i, j, k in T.grid(4, 2, 6)").replace(
+        _AXES, 'vi, vj, vk = T.axis.remap("SSR", [i, j, k])'
+    ),
+    "x written beside the maximum": _MAXIMUM + _BESIDE.format("X[wi, wk]") + _TOTAL,
+    "x written beside the sum": _MAXIMUM + _TOTAL + _BESIDE.format("X[3 - wi, wk]"),
+    "the sum read beside the maximum": _by_rows(_MAXIMUM) + _READ_ROW + _TOTAL,
+    "the sum of another row read": _MAXIMUM
+    + _by_rows(_TOTAL)
+    + _READ_ROW.replace("S[wi]", "S[3 - wi]"),
     "tiles of other rows": "\nfor t in range(2):\n    "
     + _in_tiles(_MAXIMUM, "t * 2 + u")
     + _in_tiles(_TOTAL, "u * 2 + t"),

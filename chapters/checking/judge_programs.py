@@ -157,6 +157,7 @@ def _compiled(mod: tvm.IRModule) -> relax.VirtualMachine:
     TVM's own pipeline plans memory in functions with branches too, and crashes on some.
     """
     order = [
+        passes.LambdaLift(),
         passes.LegalizeOps(),
         passes.RewriteDataflowReshape(),
         passes.ToNonDataflow(),

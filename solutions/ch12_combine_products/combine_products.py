@@ -12,7 +12,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax
-from tvm.ir import Call, Expr, GenericConst, IRModule, Op
+from tvm.ir import Call, Expr, GenericConst, GlobalVar, IRModule, Op
 from tvm.relax.expr_functor import PyExprMutator, PyExprVisitor, mutator, visitor
 
 from chapters.kit.ir.relax_effects import may_write, offloaded, scopes
@@ -58,21 +58,29 @@ class Readers(PyExprVisitor):
         self.of[const.value].append(self.here)
 
     def root(self, expr: Expr) -> Expr:
-        """The variable or value that `expr` is another name of."""
+        """The variable or value that `expr` is another name of, also as an item of a tuple."""
         while isinstance(expr, relax.Var) and expr in self.bindings:
             value = self.bindings[expr].value
+            if isinstance(value, relax.TupleGetItem):
+                packed = self.bindings.get(self.root(value.tuple_value))
+                if packed is None or not isinstance(packed.value, relax.Tuple):
+                    break
+                value = packed.value.fields[value.index]
             if not isinstance(value, relax.Var):
                 break
             expr = value
         return expr
 
     def live(self) -> set[relax.Var]:
-        """The variables whose values the function's result or an update in place depends on."""
+        """The variables whose values the function's result depends on, or a call that has an effect."""
         reads = defaultdict(list)
         for read, readers in self.of.items():
             for binding in readers:
                 reads[binding and binding.var].append(read)
-        writes = [var for var, binding in self.bindings.items() if may_write(binding.value)]
+        for var, binding in self.bindings.items():
+            if isinstance(binding.value, relax.TupleGetItem) and not self.root(var).same_as(var):
+                reads[var] = [self.root(var)]  # and not all that is in the tuple
+        writes = [var for var, binding in self.bindings.items() if _has_effect(binding.value)]
         found: set[relax.Var] = set()
         waiting = [*reads[None], *writes]
         while waiting:
@@ -86,12 +94,27 @@ class Readers(PyExprVisitor):
         """Whether a fusion might merge what reads `var` into the kernel that computes it."""
         for binding in self.of[var]:
             value = binding and binding.value
-            if isinstance(value, relax.Var | relax.Tuple | relax.TupleGetItem):
+            if isinstance(value, relax.Var | relax.Tuple | relax.TupleGetItem) or _moves_nothing(
+                value
+            ):
                 if self.may_have_epilogue(binding.var):
                     return True
             elif value is not None and not (isinstance(value, Call) and value.op in NO_EPILOGUE):
                 return True
         return False
+
+
+def _has_effect(value: Expr) -> bool:
+    """Whether `value` is computed even if nothing reads it. A call of a function that TVM takes for pure is not."""
+    pure = isinstance(value, Call) and isinstance(value.op, GlobalVar) and value.op.ty.purity
+    return may_write(value) and not pure
+
+
+def _moves_nothing(value: Expr | None) -> bool:
+    """Whether `value` is a transpose that TVM takes for another name of its operand."""
+    if not isinstance(value, Call) or value.op != TRANSPOSE or value.attrs.axes is None:
+        return False
+    return [int(axis) for axis in value.attrs.axes] == list(range(len(value.attrs.axes)))
 
 
 def count_uses(mod: IRModule) -> dict[Hashable, int]:

@@ -161,9 +161,10 @@ def find_maximum(block: SBlock) -> Maximum:
     require(isinstance(step, BufferStore), block, "its body is not one store")
     largest = BufferLoad(step.buffer, step.indices)
     require(isinstance(step.value, Max), block, "it does not look for a maximum")
-    sides = (step.value.a, step.value.b)
-    x = next((b for a, b in (sides, sides[::-1]) if structural_equal(a, largest)), None)
-    require(x is not None, block, "its step is not the larger of the maximum and an element")
+    # of NaN and a number, TVM's max is the second, so max(x, m) is something else
+    known = structural_equal(step.value.a, largest)
+    require(known, block, "its step is not the larger of the maximum and an element, in this order")
+    x = step.value.b
     require(not mentions(x, step.buffer), block, "its element depends on the maximum so far")
     require(is_pure(x), block, "its element has side effects or reads through a pointer")
     require(starts(init, step), block, "its init is not one store to the element of its step")

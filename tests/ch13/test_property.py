@@ -87,7 +87,7 @@ def test_two_reduction_axes_and_axes_that_do_not_begin_at_0():
                 va, vb = T.axis.remap("RR", [a, b])
                 with T.init():
                     M[vi] = -T.infinity("float32")
-                M[vi] = T.max(X[vi, va, vb], M[vi])
+                M[vi] = T.max(M[vi], X[vi, va, vb])
         for b, a, i in T.grid(5, 3, 3):
             with T.sblock("total"):
                 wb, wa = T.axis.remap("RR", [b, a])
