@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +19,8 @@ def limit_time(seconds: float) -> Iterator[None]:
     """Interrupt the body, in the main thread, after `seconds`, and raise TookTooLong.
 
     A call into native code is interrupted when it calls Python next. Where native code swallows the interrupt, as TVM
-    does in a visitor's method, the next one comes after as long again.
+    does in a visitor's method, the next one comes after as long again. A process that a shell started in the background
+    ignores interrupts; meanwhile it does not.
     """
     over, ended, lock = threading.Event(), threading.Event(), threading.Lock()
 
@@ -29,6 +31,9 @@ def limit_time(seconds: float) -> Iterator[None]:
                     over.set()
                     _thread.interrupt_main()
 
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before):  # else the interrupt would be dropped
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
@@ -42,5 +47,7 @@ def limit_time(seconds: float) -> Iterator[None]:
         if over.is_set():
             with contextlib.suppress(KeyboardInterrupt):
                 time.sleep(0.01)  # the last interrupt may still be under way
+        if not callable(before) and before is not None:
+            signal.signal(signal.SIGINT, before)
     if over.is_set():
         raise TookTooLong

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 
@@ -52,6 +53,18 @@ def test_an_endless_body_is_stopped():
         pass
     with pytest.raises(KeyError), limit_time(5):
         raise KeyError
+
+
+def test_an_endless_body_is_stopped_where_interrupts_are_ignored():
+    """As in a process that a shell has started with `&`."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(TookTooLong), limit_time(0.2):
+            while True:
+                pass
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def products(count: int):
