@@ -24,13 +24,11 @@ def note_opened_files() -> None:
     def note(event: str, arguments: tuple) -> None:
         if event == "shutil.copyfile":  # the next to open this file is the copying itself
             copied.add(os.path.abspath(arguments[0]))
-        if event not in ("open", "os.scandir") or isinstance(arguments[0], (int, bytes)):
+        lists = event == "os.scandir"  # pathlib and glob call it
+        if not (lists or event == "open") or isinstance(arguments[0], (int, bytes)):
             return
-        path, mode = os.path.abspath(arguments[0] or "."), "r"
-        if event == "os.scandir":  # pathlib and glob call it
-            path += os.sep
-        else:
-            mode = arguments[1]
+        path = os.path.abspath(arguments[0] or ".") + os.sep * lists
+        mode = "" if lists else arguments[1]
         if path in copied:
             copied.remove(path)
             return

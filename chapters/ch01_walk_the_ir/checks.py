@@ -144,7 +144,7 @@ def _same_counts(yours: dict[str, int], expected: dict[str, int], what: str, why
     if names:
         too_many = [n for n in names if yours.get(n, 0) > expected.get(n, 0)]
         if too_many and all(n in expected for n in too_many):
-            why = "Each call counts once. visit_call_ is called once for each call that the visitor comes to."
+            why = "Each call counts once, and visit_call_ runs once per call."
         elif too_many and len(too_many) < len(names):
             why = "The keys are the names that call_name returns."
         wanted = "\n".join(f"{n}: {expected.get(n, 0)}" for n in names)

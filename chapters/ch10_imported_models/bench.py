@@ -120,7 +120,8 @@ def _files(folder: Path, quick: bool) -> dict[str, str]:
     }
     if not quick:
         texts |= {
-            name: f"import torch\nimport transformers as t\n\ndef model():\n    torch.manual_seed(0)\n    return {text}"
+            name: f"import torch\n{'import transformers as t' * text.startswith('t.')}\n\n"
+            f"def model():\n    torch.manual_seed(0)\n    return {text}"
             for name, text in MODULES.items()
         }
     found = {}

@@ -170,9 +170,12 @@ def numbers(rows: int, keys: int, depth: int, width: int, seed: int) -> tuple[np
     return (q / np.sqrt(np.float32(depth))).astype("float32"), k, v
 
 
-def in_float64(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Attention by NumPy in float64."""
+def in_float64(q: np.ndarray, k: np.ndarray, v: np.ndarray, *, causal: bool = False) -> np.ndarray:
+    """Attention by NumPy in float64. causal: Q belongs to the last keys, and a row sees no key after its own."""
     q, k, v = (array.astype("float64") for array in (q, k, v))
     scores = q @ k
+    if causal:
+        rows, keys = scores.shape
+        scores[np.triu_indices(rows, keys - rows + 1, keys)] = -np.inf
     weights = np.exp(scores - scores.max(axis=1, keepdims=True))
     return weights @ v / weights.sum(axis=1, keepdims=True)

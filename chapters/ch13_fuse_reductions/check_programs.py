@@ -120,15 +120,9 @@ for i in range(4):
         vi = T.axis.spatial(4, i)
         B[vi] = S[vi]
 """
-_PREFIX = """    with T.sblock("after"):
-        wi, wk = T.axis.remap("SS", [i, k])
-        P[wi, wk] = S[wi]
-"""
-
-
 _BESIDE = """    with T.sblock("beside"):
         wi, wk = T.axis.remap("SS", [i, k])
-        {} = T.float32(1)
+        {}
 """
 _AXES = 'vi, vk = T.axis.remap("SR", [i, k])'
 _READ_ROW = """    with T.sblock("beside"):
@@ -164,7 +158,7 @@ WRITTEN = {
     "exp2": _MAXIMUM + _TOTAL.replace("T.exp", "T.exp2"),
     "the maximum of pairs": (_MAXIMUM + _TOTAL).replace("M[vi]", "M[vi // 2]"),
     "the sum read in between": _MAXIMUM + _READ + _TOTAL,
-    "a part of the sum read": _MAXIMUM + _TOTAL + _PREFIX,
+    "a part of the sum read": _MAXIMUM + _TOTAL + _BESIDE.format("P[wi, wk] = S[wi]"),
     "a sum as a factor": _MAXIMUM + _TOTAL + _WEIGHTED,
     "shared steps": "\nfor k in range(6):\n    " + _in_steps(_MAXIMUM + _TOTAL),
     "twice the x": _MAXIMUM + _TOTAL.replace("X[vi, vk]", "X[vi, vk] * T.float32(2)"),
@@ -182,8 +176,8 @@ WRITTEN = {
     + _TOTAL.replace("i, k in T.grid(4, 6)", "i, j, k in T.grid(4, 2, 6)").replace(
         _AXES, 'vi, vj, vk = T.axis.remap("SSR", [i, j, k])'
     ),
-    "x written beside the maximum": _MAXIMUM + _BESIDE.format("X[wi, wk]") + _TOTAL,
-    "x written beside the sum": _MAXIMUM + _TOTAL + _BESIDE.format("X[3 - wi, wk]"),
+    "x written beside the maximum": _MAXIMUM + _BESIDE.format("X[wi, wk] = T.float32(1)") + _TOTAL,
+    "x written beside the sum": _MAXIMUM + _TOTAL + _BESIDE.format("X[3 - wi, wk] = T.float32(1)"),
     "the sum read beside the maximum": _by_rows(_MAXIMUM) + _READ_ROW + _TOTAL,
     "the sum of another row read": _MAXIMUM
     + _by_rows(_TOTAL)

@@ -134,11 +134,14 @@ def _unchanged(page: dict) -> bool:
     return all(_file_key(name) == key for name, key in page["files"].items())
 
 
+def _learners_files() -> set[Path]:
+    return {chapter.stub for chapter in chapters()}
+
+
 def _listed(folder: Path) -> list[Path]:
     """What a page may find in a folder of the course: not what a learner edits, nor what Python or an editor makes."""
-    own = {chapter.stub for chapter in chapters()}
     found = [p for p in folder.iterdir() if p.suffix in (".py", ".md", ".yml", ".json")]
-    return [p for p in found if p not in own]
+    return [p for p in found if p not in _learners_files()]
 
 
 @cache
@@ -281,8 +284,7 @@ def error_text(error: dict) -> str:
 
 def _read_for_page(opened: Path) -> list[str]:
     """What was read of the course, files and folders, without what a learner edits."""
-    own = {chapter.stub for chapter in chapters()}
-    found = set()
+    own, found = _learners_files(), set()
     for line in opened.read_text(encoding="utf-8").splitlines() if opened.exists() else []:
         name = Path(_CACHED_CODE.sub(r"\1.py", line)).as_posix() + "/" * line.endswith(os.sep)
         path = ROOT / name

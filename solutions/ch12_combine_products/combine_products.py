@@ -78,8 +78,10 @@ class Readers(PyExprVisitor):
             for binding in readers:
                 reads[binding and binding.var].append(read)
         for var, binding in self.bindings.items():
-            if isinstance(binding.value, relax.TupleGetItem) and not self.root(var).same_as(var):
-                reads[var] = [self.root(var)]  # and not all that is in the tuple
+            if isinstance(binding.value, relax.TupleGetItem):
+                item = self.root(var)
+                if not item.same_as(var):
+                    reads[var] = [item]  # and not all that is in the tuple
         writes = [var for var, binding in self.bindings.items() if _has_effect(binding.value)]
         found: set[relax.Var] = set()
         waiting = [*reads[None], *writes]
@@ -112,9 +114,15 @@ def _has_effect(value: Expr) -> bool:
 
 def _moves_nothing(value: Expr | None) -> bool:
     """Whether `value` is a transpose that TVM takes for another name of its operand."""
-    if not isinstance(value, Call) or value.op != TRANSPOSE or value.attrs.axes is None:
+    if not isinstance(value, Call) or value.op != TRANSPOSE:
         return False
-    return [int(axis) for axis in value.attrs.axes] == list(range(len(value.attrs.axes)))
+    return _order(value) == list(range(value.args[0].ty.ndim))
+
+
+def _order(transpose: Call) -> list[int]:
+    """The dimension of its operand that each dimension of its result is, if its operand's are known."""
+    rank, axes = transpose.args[0].ty.ndim, transpose.attrs.axes
+    return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
 
 
 def count_uses(mod: IRModule) -> dict[Hashable, int]:
@@ -227,10 +235,8 @@ def _is_typed(ty: tvm.ir.Type) -> bool:
 
 
 def _swaps_the_last_two(transpose: Call) -> bool:
-    rank, axes = transpose.args[0].ty.ndim, transpose.attrs.axes
-    dims = list(range(rank))
-    order = dims[::-1] if axes is None else [int(axis) % rank for axis in axes]
-    return rank >= 2 and order == [*dims[:-2], dims[-1], dims[-2]]
+    dims = list(range(transpose.args[0].ty.ndim))
+    return len(dims) >= 2 and _order(transpose) == [*dims[:-2], dims[-1], dims[-2]]
 
 
 # --- the rewrite ----------------------------------------------------------------------------------

@@ -316,9 +316,9 @@ def spelled_out(program):
 
     The importer drops the factor of `add(a, b, alpha=…)` and of `sub`, makes infinities the limits of integers that
     are clamped on one side, takes the largest number for `any`, and divides with rounding by an int32 whatever the
-    dividend. TVM cannot compile a slice
-    with symbolic sizes whose axis counts from the end. PyTorch decomposes attention for a CPU into views that do not
-    fit its strides, and neither histograms nor products of groups of rows, as experts compute them.
+    dividend. TVM cannot compile a slice with symbolic sizes whose axis counts from the end. PyTorch decomposes
+    attention for a CPU into views that do not fit its strides, and neither histograms nor products of groups of rows,
+    as experts compute them.
     """
     import torch
 
