@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -99,9 +100,11 @@ def _reference(number: int) -> Path:
 
     A page that uses an earlier chapter would depend on the text of every lesson otherwise.
     """
-    folders = ROOT.glob(f"solutions/ch{number:02d}_*")
-    found = [path for folder in folders for path in folder.glob("*.py")]
-    found = [path for path in found if path.stem != "second_way"]
+    solutions = ROOT / "solutions"
+    # `listdir`: what else lies there changes nothing, so that a page does not depend on it (see `chapters/opened.py`)
+    slugs = [name for name in os.listdir(solutions) if name.startswith(f"ch{number:02d}_")]
+    found = [solutions / slug / name for slug in slugs for name in os.listdir(solutions / slug)]
+    found = [path for path in found if path.suffix == ".py" and path.stem != "second_way"]
     if len(found) == 1:
         return found[0]
     from chapters.runner.course import chapter

@@ -19,7 +19,10 @@ from tests.support.answers import mistaken
 
 EXERCISES = [(c, e) for c in chapters() for e in c.exercises]
 PREDICTED = [(c, e) for c, e in EXERCISES if e.kind == "predict" or e.id == "3.7"]
-WRONG = [(c, e, mistake.name) for c, e in PREDICTED for mistake in mistakes_of(c, e.id)]
+# 5.4's answer is a function: these two are refused before a number of theirs is compared
+NO_NUMBER = {"bias_multiplied_in_place", "two_dimensions_only"}
+NAMES = [(c, e, mistake.name) for c, e in PREDICTED for mistake in mistakes_of(c, e.id)]
+WRONG = [(c, e, name) for c, e, name in NAMES if name not in NO_NUMBER]
 MISTAKES = [pytest.param(c, e, name, id=f"{c.short}-{name}") for c, e, name in WRONG]
 
 
