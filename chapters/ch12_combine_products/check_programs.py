@@ -387,6 +387,14 @@ def _by_another_name(writer: Products, x: Value) -> list[Value]:
     ]
 
 
+def _out_of_its_block(writer: Products, x: Value) -> list[Value]:
+    """x has its first name inside a dataflow block only, and the products are outside."""
+    with writer.builder.dataflow():
+        twice = writer.builder.emit(relax.op.add(x.var, x.var))
+        var = writer.builder.emit_output(twice)
+    return _three(writer, Value(var, x.data * 2, x.dims))
+
+
 def _and_parameters(writer: Products, x: Value) -> list[Value]:
     weights = [weight(writer, 4, width) for width in (2, 5, 4) for weight in (constant, passed)]
     return [times(writer, x, w) for w in weights]
@@ -582,6 +590,9 @@ MUST = {
     "products of two tensors in turns": lambda: by_hand(_two_operands),
     "transposes whose axes count from the end": lambda: by_hand(_axes_from_the_end),
     "one tensor under two names": lambda: by_hand(_by_another_name),
+    "a tensor whose first name ends with its dataflow block": lambda: by_hand(
+        _out_of_its_block, dataflow=False
+    ),
     "weights that are known, and weights that are passed, in turns": lambda: by_hand(
         _and_parameters
     ),

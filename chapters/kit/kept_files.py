@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import json
 import os
 import tempfile
 import time
@@ -29,6 +30,25 @@ def short_hash(*parts: str | bytes) -> str:
         data = part.encode() if isinstance(part, str) else part
         found.update(len(data).to_bytes(8, "little") + data)
     return found.hexdigest()[:16]
+
+
+def json_text(value: object, indent: str = "") -> str:
+    """`value` as JSON for a tracked file: each object and list that holds no other is on a line of its own."""
+    pairs = isinstance(value, dict)
+    inside = value.values() if pairs else value if isinstance(value, list) else ()
+    if not any(isinstance(one, (dict, list)) and one for one in inside):
+        return json.dumps(value, ensure_ascii=False)
+    names = (
+        (f"{json.dumps(name, ensure_ascii=False)}: " for name in value)
+        if pairs
+        else [""] * len(value)
+    )
+    lines = [
+        f"{indent} {name}{json_text(one, indent + ' ')}"
+        for name, one in zip(names, inside, strict=True)
+    ]
+    opened, closed = "{}" if pairs else "[]"
+    return "\n".join([opened, ",\n".join(lines), f"{indent}{closed}"])
 
 
 def cache_folder() -> Path:

@@ -38,7 +38,7 @@ from pathlib import Path
 from nbclient.exceptions import CellControlSignal, DeadKernelError
 
 from chapters.child import Child, Lost
-from chapters.kit.kept_files import made_folder
+from chapters.kit.kept_files import json_text, made_folder
 from chapters.kit.machine import cpu_name
 from chapters.opened import OPENED
 from chapters.program import run_program
@@ -177,7 +177,7 @@ def remember(where: str, blocks: list[Block], shown: PageOutput, folder: Path) -
     if is_lab(where):
         text = notebook.write_executed((ROOT / where).read_text(encoding="utf-8"), page)
     else:
-        text = json.dumps(page, indent=1, ensure_ascii=False) + "\n"
+        text = json_text(page) + "\n"
     path.write_text(text, encoding="utf-8")
 
 

@@ -1,11 +1,12 @@
 """What takes long to make is made once, and a failure leaves nothing behind."""
 
+import json
 import os
 
 import pytest
 
 from chapters.kit import kept_files
-from chapters.kit.kept_files import kept_file, short_hash
+from chapters.kit.kept_files import json_text, kept_file, short_hash
 
 
 def test_a_file_is_made_once(tmp_path):
@@ -61,3 +62,10 @@ def test_a_cache_that_cannot_be_written_to_is_done_without(tmp_path, monkeypatch
 def test_a_hash_tells_where_one_part_ends():
     assert short_hash("ab", "c") != short_hash("a", "bc")
     assert short_hash("ab", b"c") == short_hash(b"ab", "c")
+
+
+def test_what_holds_no_other_object_or_list_is_one_line():
+    value = {"a": [], "b": [{"c": 1, "d": "é"}, [2.5, None]], "e": {"f": {"g": [True]}}}
+    text = json_text(value)
+    assert json.loads(text) == value
+    assert '\n  {"c": 1, "d": "é"},\n  [2.5, null]\n' in text and '"g": [true]' in text

@@ -21,6 +21,7 @@ from pathlib import Path
 from chapters.child import ROOT
 from chapters.kit.draw.bars import Bars
 from chapters.kit.draw.table import Table
+from chapters.kit.kept_files import json_text
 from chapters.kit.machine import cpu_name, nvidia_gpu, peer_python, versions
 
 PACKAGES = ("apache-tvm", "apache-tvm-ffi", "numpy", "triton", "flashinfer-python", "quack-kernels")
@@ -44,7 +45,7 @@ def save(name: str, measured: dict, command: str, folder: Path = FOLDER) -> Path
     }
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    path.write_text(json.dumps({**facts, "measured": measured}, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json_text({**facts, "measured": measured}) + "\n", encoding="utf-8")
     return path
 
 
