@@ -627,7 +627,7 @@ def test_9_5_takes_the_current_target(impl) -> None:
     with CUDA:
         again = applied(made_pass, "fusion_pipeline()")
     sized = not any(has_dimension(func, "vocab_size") for func in kernels(again).values())
-    what = "The pass of fusion_pipeline(), run inside llvm and then inside CUDA, forgot the target or facts."
+    what = "The pass of fusion_pipeline(), run for llvm first, makes no kernels with threads of known sizes for CUDA."
     why = "A pass may run more than once. Each run takes the target that is current then, and the same facts."
     wanted = "kernels with threads, of a known vocab_size"
     HOW.that(bool(with_threads(again)) and sized, what, expected=wanted, why=why)
