@@ -147,11 +147,6 @@ BLOCKS = {
         lambda y, b, r: lambda i, j: y[i, j] * r[i, j],
         lambda y, b, r: lambda i, j: tirx.max(y[i, j], 0.0),
     ],
-    "bias, relu, gate": [
-        lambda y, b, r: lambda i, j: y[i, j] + b[j],
-        lambda y, b, r: lambda i, j: tirx.max(y[i, j], 0.0),
-        lambda y, b, r: lambda i, j: y[i, j] * r[i, j],
-    ],
 }
 
 
@@ -175,6 +170,15 @@ def _behind_a_product(kind: str, sizes: tuple[int, int, int], name: str = "") ->
         for block in BLOCKS[kind]:
             y = te.compute(shape, block(y, b, r), name="out")
         return made(w, x, b, r, y)
+    if kind in ("five blocks", "a bias and then its own and the transposed"):
+        biased = te.compute(shape, lambda i, j: y[i, j] + b[j], name="biased")
+        if kind != "five blocks":  # each block reads only its own element of the block before it
+            return made(w, x, b, te.compute(shape, lambda i, j: biased[i, j] + y[j, i], name="out"))
+        relu = te.compute(shape, lambda i, j: tirx.max(biased[i, j], 0.0), name="relu")
+        squared = te.compute(shape, lambda i, j: relu[i, j] * biased[i, j], name="squared")
+        gate = te.compute(shape, lambda i, j: tirx.max(r[i, j], 0.0), name="gate")  # reads no sum
+        gated = te.compute(shape, lambda i, j: squared[i, j] * gate[i, j], name="gated")
+        return made(w, x, b, r, gated)
     if kind == "shifted":  # reads another element: chapter 7 refuses
         return made(w, x, b, te.compute((m, n - 1), lambda i, j: y[i, j + 1] + b[j], name="out"))
     if kind in ("two results", "a bias and then two results"):

@@ -138,7 +138,7 @@ def digest(func: tirx.PrimFunc, size: tuple[int, int, int], dtype: str) -> str:
         _, target, backwards = engines(dtype, wgsl=False)[0]
         launch(func, given, target, backwards, "")
     except CheckFailed as error:
-        return error.failure.what[:60]
+        return error.failure.what[:200]
     values = given[3].reshape(-1)[:: max(1, given[3].size // 24)]
     with np.errstate(all="ignore"):
         return str([f"{v:.0f}" if abs(v) < 1e6 else "?" for v in values.tolist()])

@@ -82,7 +82,7 @@ def best_tile(compiled: Sequence[tuple[ThreadTile, Resources]], arch: str) -> Th
         return not spilled and small and occupancy(used, math.prod(tile.threads), arch) > 0
 
     def cost(tile: ThreadTile, used: Resources) -> tuple[float, float]:
-        loads = 1 / tile.block_m + 1 / tile.block_n
+        loads = (tile.block_m + tile.block_n) / (tile.block_m * tile.block_n)
         return loads, -occupancy(used, math.prod(tile.threads), arch)
 
     sound = [pair for pair in compiled if fits(*pair)]
