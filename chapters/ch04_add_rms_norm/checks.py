@@ -524,8 +524,8 @@ def test_4_2_takes_neighbouring_elements(impl) -> None:
             f"In your kernel, neighbouring threads do not take neighbouring elements of {name}.",
             expected="thread t takes elements t, t + threads, t + 2 * threads, …",
             yours=f"the next thread takes an element that is {far} further on",
-            why="A warp loads neighbouring elements in a few pieces of 32 bytes. If the elements of its threads are "
-            "far apart, memory sends a piece for each, and most of its bytes are not used.",
+            why="A warp loads neighbouring elements in a few pieces of 32 bytes. Elements that are far apart take a "
+            "piece each. Threads that take the same element load it several times.",
         )
 
 
