@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import cache, partial
 from unittest import mock
@@ -26,6 +27,7 @@ from chapters.ch04_add_rms_norm.check_cases import (
     run,
     run_each,
 )
+from chapters.ch04_add_rms_norm.given import AddNorm
 from chapters.checking import expect
 from chapters.checking.expect import Section
 from chapters.checking.gpu_kernels import engines, parsed
@@ -104,11 +106,9 @@ def _asked(impl, mod: tvm.IRModule):
 def test_4_1_finds_the_pair(impl) -> None:
     """rms_norm of add is found, with every part in its place"""
     found, norm = _asked(impl, unfused(("n", 1, 64), epsilon=0.25))
-    what = (
-        "match_add_norm returned None for rms_norm(add(x1, x2), weight) on (n, 1, 64) in float16."
-    )
+    wanted = "an AddNorm for rms_norm(add(x1, x2), weight) on (n, 1, 64) in float16"
     why = "This is the pair that every decoder layer has, and the one that the pass exists for."
-    MATCH.that(found is not None, what, expected="an AddNorm", why=why)
+    MATCH.returns(found, AddNorm, "match_add_norm", "an AddNorm", expected=wanted, why=why)
     names = [getattr(getattr(found, part), "name", "?") for part in ("x1", "x2", "weight")]
     what = "x1, x2 and weight of your AddNorm are not the arguments of the two calls."
     why = "The kernel is called with these three, in this order."
@@ -137,7 +137,7 @@ def test_4_1_takes_every_shape_a_kernel_can_serve(impl) -> None:
         (5, 1),
         (2, "n", 1, "m", 96),
     ]
-    why = "The kernel has one block per row, so it serves any rank and any leading dimensions."
+    why = "The kernel has one block per row, so it serves any rank, leading dimensions and hidden size."
     cases = [(unfused(shape), f"a pair on {shape} float16", why) for shape in shapes]
     why = "In float16, your function finds it. A kernel can be made for each dtype that is a key of ITEM_BYTES."
     cases += [
@@ -145,17 +145,35 @@ def test_4_1_takes_every_shape_a_kernel_can_serve(impl) -> None:
         for shape in shapes
         for dtype in ("bfloat16", "float32")
     ]
-    why = "At rank 3, the axis 2 is the last one, as -1 is. Models write both."
-    cases.append((_pair_on(axes=[2]), "a pair of rank 3 whose norm has axes=[2]", why))
+    why = "At rank 4, the axis 3 is the last one, as -1 is. Models write both."
+    cases.append((LAST_OF_FOUR, "a pair of rank 4 whose norm has axes=[3]", why))
     why = "The kernel reads its two tensors, and they may be the same one."
     twice = _of(lambda b, x1, x2, w: pair(b, x1, x1, w)[1])
     cases.append((twice, "a pair whose add is add(x1, x1)", why))
+    why = "None of this keeps a kernel from serving the pair."
+    ones = relax.const(np.ones(64, "float16"))
+    constant = _of(lambda b, x1, x2, w: pair(b, ones, x2, ones)[1], (64,), (64,))
+    cases.append((constant, "a pair in which one constant is both x1 and the weight", why))
+    what = (
+        "a pair outside of a dataflow block, on (n + 1, 1, 64), with a computed weight and epsilon 0, and with a sum "
+        "that has the name of an earlier variable"
+    )
+    cases.append((relax_module(OUTSIDE), what, why))
     for mod, case, why in cases:
         what = f"match_add_norm returned None for {case}."
         why += " An unfused pair costs a second launch, and a detour of the sum through memory."
         MATCH.that(_asked(impl, mod)[0] is not None, what, expected="an AddNorm", why=why)
 
 
+LAST_OF_FOUR = _pair_on((2, "n", 3, 64), (2, "n", 3, 64), axes=[3])
+OUTSIDE = """
+@bare
+def main(x: ("n", 1, 64, "float16"), x1: ("n + 1", 1, 64, "float16"), w: (64, "float16")):
+    total = R.negative(x1)
+    total = R.add(x1, total)
+    norm = R.nn.rms_norm(total, R.exp(w), axes=[-1], epsilon=0.0)
+    return norm
+"""
 UNKNOWN_SHAPE = """
 def main(
     x1: R.Tensor(dtype="float16", ndim=3), x2: ("n", 1, 64, "float16"), weight: (64, "float16")
@@ -197,6 +215,7 @@ a norm whose weight is the sum: The kernel would need its own result as an argum
 a pair without rows: One block per row makes an empty grid, which cannot be launched.
 a pair whose rows are empty: The kernel divides by the hidden size, and here that is 0.
 a norm of scalars over no axis: A scalar has no last axis, so there is no row.
+a norm of a matrix over no axis: It divides each element by itself, and the kernel sums along rows.
 a sum of unknown shape: call_tir allocates both results, and needs the shape in their type.
 a weight of unknown shape: The kernel reads 64 elements of the weight, and the type does not promise that many.
 a product with the weight: A multiply is not a norm.
@@ -216,7 +235,7 @@ def _not_a_pair() -> list[tuple[str, tvm.IRModule, str]]:
         total = b.emit(add(x1, x2))
         return b.emit(norm(total, total, axes=[-1]))
 
-    def of_scalars(b, x1, x2, w):
+    def over_no_axis(b, x1, x2, w):
         return b.emit(norm(b.emit(add(x1, x2)), w, axes=[]))
 
     rows = 'x1: ("n", 1, 64), x2: ("n", 1, 64), weight: (64,)'
@@ -233,9 +252,10 @@ def _not_a_pair() -> list[tuple[str, tvm.IRModule, str]]:
         relax_module(UNKNOWN_SHAPE),
         _pair_on(dtype="float64"),
         _of(own_weight, (64,), (64,)),
-        _pair_on((0, 64), (0, 64)),
+        _pair_on((4, 0, 2, 64), (4, 0, 2, 64)),
         _pair_on((4, 0), (4, 0), (0,)),
-        _of(of_scalars, (), (), ()),
+        _of(over_no_axis, (), (), ()),
+        _of(over_no_axis, (4, 64), (4, 64), ()),
         relax_module(UNKNOWN_SUM),
         relax_module(UNKNOWN_WEIGHT),
         *(relax_module(f"def main({rows}):\n    no_norm = {call}\n") for call in NO_NORMS),
@@ -255,8 +275,9 @@ def test_4_1_leaves_alone_what_no_kernel_serves(impl) -> None:
             said = f"match_add_norm raised {last_line(error)} when it was given {what}."
             why = "The pass calls match_add_norm for the bindings of every model. If it raises, the compilation stops."
             raise NOT_FIRE.failed(said, expected="None", why=why) from None
-        what = f"match_add_norm returned an AddNorm for {what}."
-        yours = "an AddNorm, for this function:\n" + mod["main"].script()
+        found_one = "an AddNorm" if isinstance(found, AddNorm) else repr(found)
+        what = f"match_add_norm returned {found_one} for {what}."
+        yours = f"{found_one}, for this function:\n{mod['main'].script()}"
         NOT_FIRE.that(found is None, what, expected="None", yours=yours, why=breaks)
 
 
@@ -270,8 +291,9 @@ def observe_4_1(impl):
         unfused(("n", 1, 64)),
         unfused(("b", "s", 100), "float32", 0.5),
         unfused((33,)),
-        unfused(("n", 1, 64), "bfloat16"),
+        unfused(("n", 64), "bfloat16"),
         _pair_on(axes=[2]),
+        LAST_OF_FOUR,
     ]
     return [lambda mod=mod: seen(mod) for mod in modules]
 
@@ -378,8 +400,14 @@ def test_4_2_right_numbers_as_gpu_code(impl) -> None:
             arrays = inputs(shape, dtype, ran)
             what = f"on {shape} {dtype} with {threads} threads, run {how}"
             read = SEVERAL if shape[-1] % threads else PRACTICE
-            found = launch(func, arrays, target, backwards, read)[:2]
-            _right(*found, arrays, 1e-5, what, read)
+            norm, total, launches = launch(func, arrays, target, backwards, read)
+            _right(norm, total, arrays, 1e-5, what, read)
+            PRIMER.equal(
+                [(one.grid, math.prod(one.block)) for one in launches],
+                [((math.prod(shape[:-1]), 1, 1), threads)],
+                f"The kernel does not have one block of {threads} threads per row, along blockIdx.x, {what}.",
+                why="The pass chooses the threads. A grid may have 2**31 - 1 blocks along x, but only 65,535 along y.",
+            )
             ran += 1
 
 
@@ -461,9 +489,10 @@ def _small(shape: tuple[int, ...], scale: float) -> list[np.ndarray]:
 
 def test_4_2_adds_epsilon(impl) -> None:
     """epsilon is added to the mean, in float32"""
-    arrays = _small((2, 1, 64), 0.1)
-    what = "with epsilon 0.5 and small numbers"
-    _right(*_once(impl, arrays, 0.5), arrays, 0.5, what, KERNEL)
+    small = np.full((2, 1, 64), 2.0**-12, "float16")
+    arrays = [small, small, np.ones(64, "float16")]
+    what = "with epsilon 1e-6, which float16 rounds to 1.013e-6, and with sums of 0.0005"
+    _right(*_once(impl, arrays, 1e-6), arrays, 1e-6, what, KERNEL)
 
 
 def _steps_between_threads(func: tirx.PrimFunc) -> dict[str, list[int]]:
@@ -489,14 +518,14 @@ def test_4_2_takes_neighbouring_elements(impl) -> None:
     """neighbouring threads take neighbouring elements of a row"""
     found = _steps_between_threads(_built(impl, (1, 1, 256), "float16", 64))
     for name, steps in found.items():
-        far = max(steps, default=1)
+        far = next((step for step in steps if abs(step) != 1), 1)
         PRIMER.that(
-            far <= 1,
+            abs(far) == 1,
             f"In your kernel, neighbouring threads do not take neighbouring elements of {name}.",
             expected="thread t takes elements t, t + threads, t + 2 * threads, …",
             yours=f"the next thread takes an element that is {far} further on",
-            why="A warp loads neighbouring elements in a few pieces of 32 bytes. If the elements of its threads are "
-            "far apart, memory sends a piece for each, and most of its bytes are not used.",
+            why="A warp loads neighbouring elements in a few pieces of 32 bytes. Elements that are far apart take a "
+            "piece each. Threads that take the same element load it several times.",
         )
 
 
@@ -702,11 +731,13 @@ def test_4_6_breaks_the_dispatch(impl) -> None:
     why = "At another rank the pass fails earlier, before it chooses between prefill and decode."
     DISPATCH.equal(found, {3}, what, why=why)
     state, result = _upstream(mod)
+    what = "FuseAsUpstream finds no pair in your module."
+    why = "It looks for an rms_norm whose first argument is the result of an add."
+    wanted = "a module that the pass fuses"
+    DISPATCH.that(state != "nothing fused", what, expected=wanted, yours=mod.script(), why=why)
     DISPATCH.that(
-        state not in ("numbers", "nothing fused"),
-        "After FuseAsUpstream your module still compiles and runs."
-        if state == "numbers"
-        else "FuseAsUpstream finds no pair in your module.",
+        state != "numbers",
+        "After FuseAsUpstream your module still compiles and runs.",
         expected="a module that is ill-formed after the pass, or does not compile, or does not run",
         yours=mod.script(),
         why="The pass looks at the first dimension only. If it is 1, it calls the kernel for (1, n, hidden), else the "
@@ -740,8 +771,8 @@ def observe_4_6(impl):
 
 
 RENAMED = """
-def main(a: ("n", 1, 64, "float16"), b: ("n", 1, 64, "float16"), scale: (64, "float16")):
-    both = R.add(a, b)
+def main(a: ("n", 1, 64, "float16"), scale: (64, "float16")):
+    both = R.add(a, a)
     scaled = R.nn.rms_norm(both, scale, axes=[-1], epsilon=1e-5)
 """
 
@@ -758,23 +789,23 @@ def _different() -> Iterator[tuple[str, dict, dict, str]]:
         ("hidden size", {"shape": ("n", 1, 128)}),
         ("dtype, float16 and bfloat16,", {"dtype": "bfloat16"}),
         ("dtype, float16 and float32,", {"dtype": "float32"}),
-        ("place of the rows", {"shape": (1, "n", 64)}),
-        ("rank", {"shape": ("n", 64)}),
     ):
         fact = what.partition(",")[0]
         why = f"The second pair would get the kernel of the first, into which that pair's {fact} is compiled."
         yield f"Two pairs that differ in {what}", {}, facts, why
     yield *_shapes(("n", 64), ("n", "m", 64)), "A kernel has one rank, and call_tir checks it."
     why = "A leading dimension of 1 is a constant in the kernel. With a larger size there, it would leave out rows."
+    yield *_shapes((1, "n", 64), ("n", "m", 64)), why
     # the kernels of both have the same name
-    yield *_shapes((1, 1, "n", 64), (2, 3, "n", 64)), why
+    yield *_shapes((2, "n", 1, 3, 64), (2, "n", 5, 3, 64)), why
     yield *_shapes((1, "n", 5, 64), ("n", 1, 5, 64)), why
 
 
 def _alike() -> Iterator[tuple[str, dict, dict, str]]:
     """(what the two pairs are, the facts of each, why they share a kernel)."""
     why = "The variables are what the kernel is called with. They are not compiled into it."
-    yield "Two pairs that differ only in their variables", {}, {"renamed": True}, why
+    what = "Two pairs that differ only in their variables, where the second adds `a` to itself,"
+    yield what, {}, {"renamed": True}, why
     why = (
         "The kernel reads its number of rows when it is called. A key that is too fine compiles the same kernel "
         "several times, which costs time and space."
