@@ -214,7 +214,7 @@ def chosen(impl, arch: str, given: Sequence[str], dtype: str = "float16") -> str
     """The name of the rule that on_tensor_cores chooses."""
     func, rules = matmul_bias(128, 128, 128, dtype), [rule(name) for name in given]
     try:
-        found = impl.on_tensor_cores(func, gpu(arch), rules)
+        found = impl.on_tensor_cores(func, gpu(arch), [*rules])
     except (ScheduleError, tvm.error.InternalError, ValueError, IndexError) as error:
         raise JUDGE.failed(
             f"on_tensor_cores raises an exception for {arch} with the rules {', '.join(given)}.",
@@ -231,8 +231,8 @@ def chosen(impl, arch: str, given: Sequence[str], dtype: str = "float16") -> str
 
 
 USUAL = (
-    "GEMV",
     "a rule that fails",
+    "GEMV",
     "a rule that boasts",
     "Matmul",
     "MatmulOnTensorCores",
