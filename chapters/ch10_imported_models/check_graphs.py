@@ -28,15 +28,15 @@ MIXED = (  # pairs of spellings in one graph
     ("sum over count", "power -0.5", "weight first"),
 )
 COUNTED = SPELLINGS["sum over count"]
-FIVE = ("(3, 8)", "(7, 5)", "(8,)", "(5,)")
-SIZES = {  # the sizes of another norm
-    "7 rows of 5 columns": FIVE,
-    "7 rows of 5 columns, a sum over count": (*FIVE, *COUNTED, "R.const(8.0)", "R.const(5.0)"),
+FIVE = ("(3, 8)", "(2, 1, 7, 5)", "(8,)", "(5,)", "R.const(0.01)", "R.const(0.125)")
+SIZES = {  # the sizes and the epsilon of another norm
+    "4 dimensions and epsilon 0.125": FIVE,
+    "4 dimensions and a sum over count": (*FIVE, *COUNTED, "R.const(8.0)", "R.const(5.0)"),
 }
 OTHERS = {  # what looks like a norm and is not, or what rms_norm would compute with other numbers
     "one row": ("(3, 8)", "(8,)", "axis=[-1]", "axis=[0]"),
     "mean over rows": ("(3, 8)", "(2, 3, 8)", "axis=[-1]", "axis=[1]"),
-    "sum over rows": (*COUNTED, "R.const(8.0)", "R.const(3.0)", "axis=[-1]", "axis=[0]"),
+    "sum over rows": (*COUNTED, "axis=[-1]", "axis=[0]"),
     "mean over all": ("axis=[-1]", "axis=[0, 1]"),
     "mean without axis": ("axis=[-1], ", ""),
     "no keepdims": ("(3, 8)", "(8, 8)", "keepdims=True", "keepdims=False"),
@@ -56,6 +56,8 @@ OTHERS = {  # what looks like a norm and is not, or what rms_norm would compute 
     "no power": ("R.power(x, R.const(2.0))", "R.abs(x)"),
     "square of another": ("R.power(x, R.const(2.0))", "R.multiply(x, R.tanh(x))"),
     "norm of another": ("R.multiply(x, scale)", "R.multiply(R.tanh(x), scale)"),
+    "quotient of another": (*SPELLINGS["divided"], "R.divide(x, scale)", "R.divide(R.tanh(x), scale)"),
+    "divided by the scale": ("R.multiply(x, scale)", "R.divide(x, scale)"),
     "not centred": ("R.power(x,", "R.power(R.subtract(x, R.mean(x, axis=[-1], keepdims=True)),"),
     "no epsilon": ("R.rsqrt(total)", "R.rsqrt(mean)"),
     "epsilon outside": ("R.add(mean, R.const(0.01))", "mean", "R.rsqrt(total)", "R.add(R.rsqrt(total), R.const(0.01))"),
