@@ -104,10 +104,15 @@ NAMES = ("product", "transpose", "w", "x")
 PAIRS = {
     "matmul(x, permute_dims(w))": _pair([4, 6], [5, 6]),
     "matmul(x, permute_dims(w)) of float16 tensors": _pair([4, 6], [5, 6], None, "float16"),
-    "matmul(x, permute_dims(w, axes=[1, 0]))": _pair([4, 6], [5, 6], [1, 0]),
+    'matmul(x, permute_dims(w, axes=[1, 0]), out_dtype="float16")': _pair(
+        [4, 6], [5, 6], [1, 0], out_dtype="float16"
+    ),
     "matmul(x, permute_dims(w)) where w and x are constants": relax.transform.BindParams(
         "main", {name: tvm.runtime.tensor(np.ones((5, 6), "float32")) for name in "xw"}
     )(_pair([5, 6], [5, 6])),
+    "matmul(permute_dims(x), permute_dims(w))": relax_module(
+        "def main(x: (6, 4), w: (5, 6)):\n    out = R.matmul(R.permute_dims(x), R.permute_dims(w))"
+    ),
 }
 OTHER_GRAPHS = {  # which are not matmul(x, permute_dims(w))
     "matmul(permute_dims(x), w)": "R.matmul(R.permute_dims(x), w)",
@@ -135,7 +140,8 @@ def _found(impl, mod: IRModule) -> list[dict[str, str]]:
     what = "Your transpose_matmul_pattern does not return a pattern and a dict of its parts."
     wanted = "(pattern, names), where each name stands for a part of the pattern"
     kinds = [type(one).__name__ for one in (result if isinstance(result, tuple) else (result,))]
-    kinds += [f"{name}: {type(one).__name__}" for name, one in names.items()]
+    keys = (name if isinstance(name, str) else type(name).__name__ for name in names)
+    kinds += [f"{key}: {type(one).__name__}" for key, one in zip(keys, names.values(), strict=True)]
     PATTERN.that(right, what, expected=wanted, yours=", ".join(kinds))
     fusion = ("probe", pattern, {name: names[name] for name in NAMES if name in names}, check)
     relax.transform.FuseOpsByPattern([fusion], bind_constants=False)(mod)
@@ -162,13 +168,14 @@ def test_3_1_matches_the_pair(impl) -> None:
     for title, found in matches.items():
         what = f"Your pattern matches {len(found)} times in {title}. It must match once."
         PATTERN.that(len(found) == 1, what, expected=wanted, why=why)
-    found = next(iter(matches.values()))
-    what = "Your names do not stand for the right parts of the pattern."
     why = (
         "`group` asks for the matched calls by these names. A name that is missing here stands for a part that is not "
         "in the pattern you return: each wildcard() and each is_op(…)(…) makes a new part."
     )
-    PATTERN.equal(found[0], expected, what, why=why)
+    titles = list(matches)
+    for title, x in ((titles[0], "x"), (titles[-1], "call of permute_dims")):
+        what = f"Your names do not stand for the right parts of {title}."
+        PATTERN.equal(matches[title][0], {**expected, "x": x}, what, why=why)
 
 
 def test_3_1_matches_nothing_else(impl) -> None:
@@ -217,25 +224,29 @@ def _asked(impl, w_shape: list[int], axes) -> bool:
 
 def _asked_of(impl, mod: IRModule) -> bool:
     """What may_fuse answers for the pair in `mod`."""
-    transpose, product = (binding.value for binding in mod["main"].body.blocks[0].bindings)
+    transpose, product = (b.value for b in mod["main"].body.blocks[0].bindings[-2:])
     return bool(impl.may_fuse(transpose, product))
 
 
 def test_3_2_fires_on_every_spelling(impl) -> None:
     """accepts every way to write an exchange of the last two dimensions"""
     for shape, axes in SPELLINGS:
-        what = f"Your may_fuse refuses axes={axes} on a w of {len(shape)} dimensions."
+        what = f"Your may_fuse refuses axes={axes} on a w of {len(shape)} dimensions, with an x of two."
         wanted = "True: these axes exchange the last two dimensions (-1 is the last one) and keep the others"
         why = "Models write the same transpose in all these ways. One that you miss is computed at every step."
         PATTERN.that(_asked(impl, shape, axes), what, expected=wanted, why=why)
 
 
 MORE_PAIRS = {  # that the kernel can replace
-    "an x of one dimension": _pair([6], [5, 6]),
+    "an x of one dimension with a w of three": _pair([6], [3, 5, 6], [0, 2, 1]),
     "an x of more dimensions than w": _pair([2, 7, 6], [5, 6]),
-    "an x of n rows, a symbolic size": _pair([N, 6], [5, 6]),
-    "float16 tensors": _pair([7, 6], [5, 6], [1, 0], "float16"),
-    "float16 tensors with out_dtype float32": _pair([7, 6], [5, 6], None, "float16", "float32"),
+    "an x of 3 batches with a w of 1": _pair([3, 7, 6], [1, 5, 6], [0, 2, 1]),
+    "an x and a w of n rows and m columns, symbolic sizes": _pair([N, M], [N, M]),
+    "int32 tensors": _pair([7, 6], [5, 6], [1, 0], "int32"),
+    "x @ x.T of an x that has no columns": relax_module(
+        "def main(x: (4, 0)):\n    out = R.matmul(x, R.permute_dims(x))"
+    ),
+    **PAIRS,
 }
 
 
@@ -405,7 +416,8 @@ def _has_the_numbers(impl, w_shape, x_shape) -> None:
         _run_kernel(_kernel(impl, w_shape, x_shape), w, x, expected.shape),
         expected,
         f"Your nt_matmul gives other numbers than matmul for w {tuple(w_shape)} and x {tuple(x_shape)}.",
-        why="The reduction runs along the last index of w and of x. " + SUMS,
+        why="The sum runs along the last index of w and of x, and `batch_index` says which batch of each to read. "
+        + SUMS,
     )
 
 
@@ -455,9 +467,16 @@ def test_3_3_casts_before_it_multiplies(impl) -> None:
             f"Your nt_matmul gives the wrong dtype for {dtype} operands with out_dtype {out_dtype}.",
             why="The result has the dtype that product and sum have. Cast both operands, and both to out_dtype.",
         )
-    what = "Your nt_matmul gives a wrong product of float16 operands with out_dtype float32."
-    why = "300 * 300 is 90000, and the largest float16 is 65504. So cast before you multiply."
-    KERNEL.close(_large_product(impl), np.full((4, 7), 5 * 300.0 * 300.0), what, why=why)
+    for dtype, out_dtype, value, right, why in (
+        ("float16", "float32", 300, 90000, "300 * 300 is 90000, and the largest float16 is 65504."),
+        ("float32", "int32", 1.5, 1, "As an int32, 1.5 is 1. 1.5 * 1.5 is 2.25, which becomes 2."),
+    ):
+        what = (
+            f"Your nt_matmul gives a wrong product of {dtype} operands with out_dtype {out_dtype}."
+        )
+        found = _constant_product(impl, dtype, out_dtype, value)
+        why += " So cast before you multiply."
+        KERNEL.close(found, np.full((4, 7), 5.0 * right), what, why=why)
 
 
 def _dtype_of(impl, dtype: str, out_dtype: str) -> str:
@@ -479,18 +498,19 @@ def observe_3_3(impl):
         lambda: numbers([3, 7, 5], [1, 4, 5]),
         lambda: numbers([1, 7, 5], [3, 4, 5]),
         lambda: numbers([7, 5], [4, 5], "float16", "float32"),
-        lambda: _large_product(impl).tolist(),
-        lambda: _dtype_of(impl, "float32", "float16"),
+        lambda: _constant_product(impl, "float16", "float32", 300).tolist(),
+        lambda: _constant_product(impl, "float32", "int32", 1.5).tolist(),
+        lambda: _dtype_of(impl, "float64", "float16"),
         lambda: _symbolic_product(impl)[0].shape,
         lambda: _blocks(_kernel(impl, [7, 5], [4, 5])),
     ]
 
 
-def _large_product(impl) -> np.ndarray:
-    """What the kernel gives for float16 operands whose product is too large for float16."""
-    w, x = np.full((7, 5), 300, "float16"), np.full((4, 5), 300, "float16")
-    func = _kernel(impl, [7, 5], [4, 5], "float16", "float32")
-    return _run_kernel(func, w, x, (4, 7), "float32")
+def _constant_product(impl, dtype: str, out_dtype: str, value: float) -> np.ndarray:
+    """What the kernel gives for operands all of whose elements are `value`."""
+    w, x = np.full((7, 5), value, dtype), np.full((4, 5), value, dtype)
+    func = _kernel(impl, [7, 5], [4, 5], dtype, out_dtype)
+    return _run_kernel(func, w, x, (4, 7), out_dtype)
 
 
 # --- 3.4 the rewrite --------------------------------------------------------------------------------
@@ -540,15 +560,15 @@ def forward(x: (4, 6), w: (7, 6)):
     b = cls.library(x, w)
     out = R.add(a, b)
 """)
-# two private functions that nothing calls: one is another pass's composite, one has a name like a composite's
+# two private functions that nothing calls: one is a composite of an earlier pass, one has a name like a composite's
 Bystanders = relax_module("""
 @private
 def norm(x: (4, 6)):
-    R.func_attr({"Composite": "rms_norm", "Primitive": 1})
+    R.func_attr({"Composite": "transpose_matmul_fuse", "Primitive": 1})
     out = R.negative(x)
 
 @private
-def fused_by_hand(x: (4, 6)):
+def fused_relax_permute_dims_relax_matmul(x: (4, 6)):
     out = R.exp(x)
 
 def main(x: (4, 6), w: (7, 6)):
@@ -556,18 +576,23 @@ def main(x: (4, 6), w: (7, 6)):
     out = R.matmul(x, wt)
 """).with_attr("library", "mine")
 Bystanders.update_global_info("vdevice", [VDevice("llvm")])
-# a kernel writes into w, in place, between the transpose of w and the matmul that uses it
+# between the transpose of w and the matmul that uses it, a kernel writes into w in place; later a function does
 Overwritten = relax_module(
     kernel("double(a)", (7, 6), "a[at] = a[at] + a[at]")
     + """
+@private
+def double_it(a: (7, 6)):
+    out = R.call_tir_inplace(cls.double, (a,), inplace_indices=[0], out_ty=R.Tensor((7, 6), "float32"))
+
 def main(x: (4, 6), start: (7, 6)):
     w = R.negative(start)
     wt = R.permute_dims(w)
     doubled = R.call_tir_inplace(cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((7, 6), "float32"))
     early = R.matmul(x, wt)
     wt_late = R.permute_dims(doubled)
+    again = cls.double_it(doubled)
     late = R.matmul(x, wt_late)
-    out = R.add(early, late)
+    return early, late, again
 """
 )
 
@@ -991,9 +1016,9 @@ def test_3_6_deceives(impl) -> None:
             "left alone": "The careless pass leaves your module alone.",
             "loud": "The careless pass fails on your module in a way that a user notices.",
             "not finite": "Your module gives results that are not finite, so they cannot be compared.",
-            "right": "The careless pass is right on your module.",
+            "right": "The careless pass gives nearly the same numbers as your module.",
         }.get(outcome, ""),
-        expected="no error, the same types, other numbers, all finite",
+        expected=f"no error, the same types, all numbers finite, one off by more than {DIFFERENT} of the largest",
         yours=details,
         why="careless looks only at which dimension comes last. Move the other dimensions too. Choose equal sizes for "
         "those that change places, and random numbers for w.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tvm
 
+from chapters.ch10_imported_models.exported_norms import SPELLINGS
 from chapters.kit.ir.relax_effects import calls_in
 
 
@@ -26,23 +27,20 @@ MIXED = (  # pairs of spellings in one graph
     ("square", "one over the root", "3 dimensions"),
     ("sum over count", "power -0.5", "weight first"),
 )
-FIVE = ("(3, 8)", "(7, 5)", "(8,)", "(5,)")
-SIZES = {  # the sizes of another norm
-    "7 rows of 5 columns": FIVE,
-    "7 rows of 5 columns, a sum over count": (
-        *FIVE,
-        "R.mean(square",
-        "R.sum(square",
-        "R.add(mean",
-        "R.add(R.divide(mean, R.const(5.0))",
-    ),
+COUNTED = SPELLINGS["sum over count"]
+FIVE = ("(3, 8)", "(2, 1, 7, 5)", "(8,)", "(5,)", "R.const(0.01)", "R.const(0.125)")
+SIZES = {  # the sizes and the epsilon of another norm
+    "4 dimensions and epsilon 0.125": FIVE,
+    "4 dimensions and a sum over count": (*FIVE, *COUNTED, "R.const(8.0)", "R.const(5.0)"),
 }
 OTHERS = {  # what looks like a norm and is not, or what rms_norm would compute with other numbers
     "one row": ("(3, 8)", "(8,)", "axis=[-1]", "axis=[0]"),
-    "mean over rows": ("axis=[-1]", "axis=[0]"),
+    "mean over rows": ("(3, 8)", "(2, 3, 8)", "axis=[-1]", "axis=[1]"),
+    "sum over rows": (*COUNTED, "axis=[-1]", "axis=[0]"),
     "mean over all": ("axis=[-1]", "axis=[0, 1]"),
     "mean without axis": ("axis=[-1], ", ""),
     "no keepdims": ("(3, 8)", "(8, 8)", "keepdims=True", "keepdims=False"),
+    "no keepdims of a sum": (*COUNTED, "(3, 8)", "(8, 8)", "keepdims=True", "keepdims=False"),
     "sum": ("R.mean", "R.sum"),
     "max": ("R.mean", "R.max"),
     "power 3": ("R.const(2.0)", "R.const(3.0)"),
@@ -52,12 +50,14 @@ OTHERS = {  # what looks like a norm and is not, or what rms_norm would compute 
     "an exponent per column": ("R.const(2.0)", "R.const([2.0, 3.0, 2.0, 3.0, 2.0, 3.0, 2.0, 3.0])"),
     "count over the sum": ("R.mean(square", "R.sum(square", "R.add(mean", "R.add(R.divide(R.const(8.0), mean)"),
     "sum times count": ("R.mean(square", "R.sum(square", "R.add(mean", "R.add(R.multiply(mean, R.const(8.0))"),
-    "sum over another count": ("R.mean(square", "R.sum(square", "R.add(mean", "R.add(R.divide(mean, R.const(7.0))"),
+    "sum over the number of rows": (*COUNTED, "R.const(8.0)", "R.const(3.0)"),
     "two over the root": ("R.rsqrt(total)", "R.divide(R.const(2.0), R.sqrt(total))"),
     "power of 2": ("R.power(x, R.const(2.0))", "R.power(R.const(2.0), x)"),
     "no power": ("R.power(x, R.const(2.0))", "R.abs(x)"),
     "square of another": ("R.power(x, R.const(2.0))", "R.multiply(x, R.tanh(x))"),
     "norm of another": ("R.multiply(x, scale)", "R.multiply(R.tanh(x), scale)"),
+    "quotient of another": (*SPELLINGS["divided"], "R.divide(x, scale)", "R.divide(R.tanh(x), scale)"),
+    "divided by the scale": ("R.multiply(x, scale)", "R.divide(x, scale)"),
     "not centred": ("R.power(x,", "R.power(R.subtract(x, R.mean(x, axis=[-1], keepdims=True)),"),
     "no epsilon": ("R.rsqrt(total)", "R.rsqrt(mean)"),
     "epsilon outside": ("R.add(mean, R.const(0.01))", "mean", "R.rsqrt(total)", "R.add(R.rsqrt(total), R.const(0.01))"),
