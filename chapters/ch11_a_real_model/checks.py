@@ -250,9 +250,10 @@ def test_11_3_one_of_two(impl) -> None:
         other = floats(builder, codes, scales)
         return [times(x, matrix), times(matrix, other)]
 
-    what = "A product reads two unpacked matrices. The second one has another user, a product. `fusible` must find "
-    what += "only the product that reads two: it can unpack the first."
-    READ_BY.equal(found_in(impl, function(step)), ["NT_matmul1"], what)
+    what = "NT_matmul1 reads two unpacked matrices, and NT_matmul reads the second one too. `fusible` must find "
+    what += "NT_matmul1 only."
+    why = "A reader unpacks its first argument only. NT_matmul1 needs the floats of its second one in memory."
+    READ_BY.equal(found_in(impl, function(step)), ["NT_matmul1"], what, why=why)
 
 
 def observe_11_3(impl):
