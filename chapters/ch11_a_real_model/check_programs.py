@@ -10,8 +10,8 @@ import tvm
 from tvm import relax, te, tirx
 from tvm_ffi import structural_equal
 
+from chapters.ch11_a_real_model.given import kernel_calls
 from chapters.kit.cases.guard_zones import QUICK_HERE
-from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import substitute
 from chapters.kit.quantized.blocks import Codes, Form, pack
 from chapters.kit.quantized.dequantize import kernel, weight
@@ -46,7 +46,7 @@ def close(found: np.ndarray, exact: np.ndarray) -> None:
 
 def float_copies(mod: tvm.IRModule, shape: tuple = (N, K), name: str = "main") -> int:
     """How many tensors of the shape of the float matrix a function computes."""
-    found = [call.ty_args[0] for call in calls_in(mod[name]) if call.op.name == "relax.call_tir"]
+    found = [call.ty_args[0] for call in kernel_calls(mod[name])]
     return sum(
         isinstance(ty, relax.TensorType) and structural_equal(list(ty.shape), _long(shape))
         for ty in found
@@ -85,8 +85,7 @@ def function(step: Callable, where: str = "one block", form: Form = FORM) -> tvm
     """A lowered module whose function "main", of INPUTS, unpacks a matrix and does `step` with it.
 
     step: takes the builder, `matrix` and the inputs by name; it returns a list, which "main" returns. where: "one
-    block"; "two blocks" if the matrix is unpacked in a dataflow block before that of `step`; "an output" if the matrix
-    is an output of the block of `step`; or "no block".
+    block"; "an output" if the matrix is an output of the dataflow block; or "no block".
     """
     builder = relax.BlockBuilder()
     block = nullcontext if where == "no block" else builder.dataflow
@@ -97,13 +96,9 @@ def function(step: Callable, where: str = "one block", form: Form = FORM) -> tvm
     ty = relax.TensorType((N, K), "float32")
     call = relax.call_tir(unpack, [params["codes"], params["scales"]], ty)
     with builder.function("main", list(params.values())):
-        if where == "two blocks":
-            with block():
-                matrix = builder.emit_output(call)
         with block():
-            if where != "two blocks":
-                emit = builder.emit_output if where == "an output" else builder.emit
-                matrix = emit(call)
+            emit = builder.emit_output if where == "an output" else builder.emit
+            matrix = emit(call)
             made = step(builder, matrix=matrix, **params)
             emit = builder.emit if where == "no block" else builder.emit_output
             made = [emit(one) for one in made]
@@ -314,13 +309,23 @@ def grow_scales(scales: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
     return scales
 
 
-def packed_between(builder, matrix, x, scales, **_) -> list[relax.Expr]:
-    """A product, with a Python function between it and the unpacking that writes to the scales."""
-    call = OP.call_inplace_packed(
-        "course.grow_scales", scales, inplace_indices=0, ty_args=scales.ty
-    )
-    written = builder.emit(call)
+def called_between(builder, matrix, x, scales, **_) -> list[relax.Expr]:
+    """A product, with a call between it and the unpacking, of a Relax function that writes to the scales."""
+    inner, tensor = relax.BlockBuilder(), relax.Var("tensor", scales.ty)
+    with inner.function("grow", [tensor], private=True):
+        call = OP.call_inplace_packed(
+            "course.grow_scales", tensor, inplace_indices=0, ty_args=tensor.ty
+        )
+        inner.emit_func_output(inner.emit(call))
+    written = builder.emit(builder.add_func(inner.get()["grow"], "grow_scales")(scales))
     return [times(x, matrix), written]
+
+
+def second_names(builder, matrix, x, codes, scales, **_) -> list[relax.Expr]:
+    """Products with two matrices. The second name of one is added up, and the second name of the other multiplied."""
+    other = unpack(builder, codes, scales)
+    added, multiplied = builder.emit(matrix), builder.emit(other)
+    return [times(x, matrix), OP.sum(added), times(x, multiplied), OP.sum(other)]
 
 
 KEPT = {
@@ -328,8 +333,8 @@ KEPT = {
         lambda b, x, codes, scales, **_: [times(x, unpack(b, codes, scales, twice()))],
         lambda i: [2 * i.x @ i.matrix.T],
     ),
-    "a packed function writes in between": (
-        packed_between,
+    "a function that is called in between writes": (
+        called_between,
         lambda i: [i.x @ i.matrix.T, i.scales + np.float16(1)],
     ),
     "the matrix is also returned": (
@@ -341,8 +346,8 @@ KEPT = {
         lambda i: [i.x @ i.matrix.T, -i.matrix],
     ),
     "the matrix is also read under another name": (
-        lambda b, matrix, x, **_: [times(x, matrix), OP.sum(b.emit(matrix))],
-        lambda i: [i.x @ i.matrix.T, i.matrix.sum()],
+        second_names,
+        lambda i: [i.x @ i.matrix.T, i.matrix.sum()] * 2,
     ),
     "the product does not transpose the matrix": (
         lambda b, matrix, square, **_: [OP.matmul(square, matrix)],

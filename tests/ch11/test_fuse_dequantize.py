@@ -168,7 +168,7 @@ def test_the_passes_do_not_fire(name):
         close(found, exact)
 
 
-@pytest.mark.parametrize("where", ["two blocks", "no block"])
+@pytest.mark.parametrize("where", ["an output", "no block"])
 def test_the_passes_stay_inside_a_dataflow_block(where):
     mod = function(FIRES["a product"][0], where)
     assert structural_equal(fuse_once_and_again(mod), mod)
