@@ -47,12 +47,16 @@ LIMITS = {
 
 
 def _parts(dtype: str = "int32"):
-    """Two elements of a buffer `temp`, one of another buffer of this name, and two other values, as expressions."""
+    """Two elements of a buffer `temp`, one of another buffer of this name, and two other values, as expressions.
+
+    `total` is equal to `t` and another node, as in `fuse_epilogue`.
+    """
     names = "temp", "temp", "C", "E"
     temp, namesake, bias, other = (decl_buffer((8, 8), dtype, name) for name in names)
     i, j = tirx.Var("vi", "int32"), tirx.Var("vj", "int32")
     return {
         "t": BufferLoad(temp, [i, j]),
+        "total": BufferLoad(temp, [i, j]),
         "u": BufferLoad(temp, [j, i]),
         "n": BufferLoad(namesake, [i, j]),
         "c": BufferLoad(bias, [i, j]),
@@ -62,17 +66,20 @@ def _parts(dtype: str = "int32"):
         "min": tirx.min,
         "div": tirx.floordiv,
         "select": tirx.Select,
+        "load": lambda index: BufferLoad(bias, [index, j]),
     }
 
 
 AFFINE = (
     *("t", "c", "t + c", "c + t", "t - c", "c - t", "t + c + e", "c - (e - t)", "t * 2", "2 * t"),
-    *("t * c", "(t + c) * 3", "e * (c - t)", "t + t", "t * 3 - t", "(t - c) * (2 - 5) + t * e"),
+    *("(t + c) * 3", "e * (c - t)", "t + t", "t * 3 - t", "(t - c) * (2 - 5) + t * e"),
     *("t + cast(c)", "max(c, e) - t", "t - t + c", "e * (2 * (t + 1) - c)", "t + n", "n * t"),
+    "t * (c + e)",
 )
 NOT_AFFINE = (
     *("t * t", "max(t, c)", "max(t, 0) + c", "div(t, 2)", "cast(t)", "c + cast(t) * 2"),
     *("t * (c + t)", "min(t + c, 9)", "u + c", "t + u", "select(t > 0, t, c)", "c * div(c, t)"),
+    "c + load(t)",
 )
 
 
@@ -102,10 +109,13 @@ def test_7_1_scale_and_addend(impl) -> None:
     parts = _parts()
     for text in AFFINE:
         value = _expression(text, parts)
-        form = impl.affine(value, parts["t"])
+        form = impl.affine(value, parts["total"])
         what = f"Your affine returns {form!r} for `{text}`."
         expected = "the pair (scale, addend) with value = scale * t + addend"
-        why = "The expression consists of t, of operands, and of +, - and *, so it has such a pair."
+        why = (
+            "The expression consists of t, of operands, and of +, - and *, so it has such a pair. Its t equals `total` "
+            "structurally, and is another object."
+        )
         pair = isinstance(form, (tuple, list)) and len(form) == 2
         ALGEBRA.that(pair, what, expected=expected, why=why if form is None else "")
         why = (
@@ -133,7 +143,7 @@ def test_7_1_everything_else_is_none(impl) -> None:
     """if the sum stands inside another operation, affine returns None"""
     parts = _parts()
     for text in NOT_AFFINE:
-        form = impl.affine(_expression(text, parts), parts["t"])
+        form = impl.affine(_expression(text, parts), parts["total"])
         what = f"Your affine finds a scale and an addend for `{text}`."
         why = "No scale and addend give this value for every t."
         if "u" in text:
@@ -149,7 +159,7 @@ def test_7_1_keeps_the_dtype(impl) -> None:
     for dtype in ("float64", "int64", "int8"):
         parts = _parts(dtype)
         for text in ("t + c", "t", "c - t"):
-            form = impl.affine(_expression(text, parts), parts["t"])
+            form = impl.affine(_expression(text, parts), parts["total"])
             kinds = [
                 str(part.ty.dtype) if isinstance(part, tvm.ir.Expr) else f"a Python {part!r}"
                 for part in form
@@ -163,7 +173,7 @@ def observe_7_1(impl):
     parts = _parts()
 
     def seen(text: str):
-        form = impl.affine(_expression(text, parts), parts["t"])
+        form = impl.affine(_expression(text, parts), parts["total"])
         return (
             form if form is None else [_at(part, parts, _numbers(7) | {"t": 991}) for part in form]
         )
@@ -192,6 +202,7 @@ ENTERS = (
     ("max", "-90", "max(t, c)", "init"),
     ("max", "-3", "max(e, max(t, c))", "init"),
     ("max", "0", "max(c, t)", "init"),
+    ("max", "-3", "t", "init"),
     ("min", "90", "min(c, t)", "init"),
     ("product", "1", "t * c", "init"),
     ("product", "2", "c * t", "init"),
@@ -232,7 +243,7 @@ def _run(parts: dict, start, step, steps: list[dict], held: dict[str, int]) -> i
 def _both(impl, kind: str, init: str, epilogue: str, seed: int = 3, dtype: str = "int32"):
     """The result unfused, the way, and the result fused."""
     parts, value, step, start = _reduction(kind, init, epilogue, dtype)
-    entry = impl.enter_init(value, step, start, parts["t"])
+    entry = impl.enter_init(value, step, start, parts["total"])
     ALGEBRA.that(
         entry is None or (isinstance(entry, (tuple, list)) and len(entry) == 3),
         f"Your enter_init returns no tuple of three for the epilogue `{epilogue}`.",
@@ -269,8 +280,8 @@ def test_7_2_starts_from_the_epilogue(impl) -> None:
                 else f"Your enter_init takes another way: {said}.",
                 expected=f'"{way}"',
                 yours=repr(how),
-                why="An epilogue enters as “init” if it is ⊕ with a constant, and as “scaled” if the reduction is a "
-                "sum and f(t) = s t + c with another s than 1.",
+                why="An epilogue enters as “init” if it is t itself or ⊕ with a constant, and as “scaled” if the "
+                "reduction is a sum and f(t) = s t + c with another s than 1.",
             )
             why = (
                 "The new init is f(init), which is the addend only if init is 0. If f multiplies by s, every x that a "
@@ -366,7 +377,9 @@ NESTS = {
     "the reduction loop runs from n to n + 4": {"begin": "n"},
     "sums of n steps": {"steps": "n"},
     "sums of a single step": {"steps": "1"},
+    "sums of a single step, 5 columns split into 3 x 2": {"steps": "1", "j": [None, 2]},
     "the reduction runs where n > 3": {"where": "n > 3"},
+    "the reduction runs where k < n": {"where": "k < n"},
     "5 steps split into 3 x 2, the inner loop first": {"k": [None, 2], "order": "k1 k0"},
     "5 steps split into 2 x 3, 5 columns into 3 x 2": {"k": [None, 3], "j": [None, 2]},
     "rows and columns fused and split by 4": {"ij": [None, 4]},
@@ -494,8 +507,12 @@ def _refuses_or_is_right(impl, sch: s_tir.Schedule):
 
 def test_7_3_a_mixed_bound_is_refused(impl) -> None:
     """a bound on a spatial axis and the reduction together is refused"""
-    for where, which in (("i + k < 4", "rows"), ("j + k < 4", "columns")):
-        predicate, right = _refuses_or_is_right(impl, _summing(where=where))
+    for where, which, how in (
+        ("i + k < 4", "rows", {}),
+        ("j + k < 4", "columns", {}),
+        ("j + i_j_fused < 4", "columns", {"called": "i_j_fused", "ij": None}),  # two of one name
+    ):
+        predicate, right = _refuses_or_is_right(impl, _summing(where=where, **how))
         LAST.that(
             right,
             f"The reduction runs where {where}, and your predicate is not true once for each of the {which} that have "
@@ -533,6 +550,7 @@ ALONE = "No other block uses what the epilogue reads or writes."
 HARMLESS = {
     "a plain bias": ALONE,
     "the bias read in between": READS,
+    "the bias is an operand": READS,
     "the sums read in between": READS,
     "relu": ALONE,
     "the bias written before": BEFORE_OR_AFTER,
