@@ -716,12 +716,12 @@ VISIBLE = {  # as OTHER_ELEMENT
         "a block between the two writes the bias through a second name": program(between=_MATCHED),
     },
     "The addend reads two buffers, and both are read before that block has run.": {
-        "a block between the two writes the residual": program(
-            "D = temp + C + E", between=other("E = C")
+        "a block between the two writes the residual, which the epilogue does not declare": program(
+            nest("T.reads(temp, C)\n        T.writes(D)\n        D = temp + C + E"),
+            between=other("E = C"),
         ),
-        "a block between the two writes the table that chooses the bias, which the epilogue does not declare": program(
-            nest("T.reads(C)\n        T.writes(D)\n        D = temp + C[vi, J[vj]]"),
-            between=other("J[vj] = 4 - vj"),
+        "a block between the two writes the table that chooses the bias": program(
+            "D = temp + C[vi, J[vj]]", between=other("J[vj] = 4 - vj")
         ),
     },
     "That block must see what D held before. Fused, D already holds sums.": {
