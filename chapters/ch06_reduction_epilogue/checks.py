@@ -87,6 +87,9 @@ def _elements(text: str) -> str:
 AXES_IN_ORDER = 'vi, vj = T.axis.remap("SS", [i, j])'
 
 
+AXES_IN_4_BY_5 = "vi, vj = T.axis.spatial(4, i), T.axis.spatial(5, j)"
+
+
 def nest(body: str, name: str = "bias", axes: str = AXES_IN_ORDER, loops: str = "4, 5") -> str:
     """Two loops around a block; in its body, `temp` is temp[vi, vj] (see `_elements`)."""
     return _LOOPS.format(name=name, axes=axes, body=_elements(body), loops=loops)
@@ -242,7 +245,7 @@ def same_expr(one, two) -> bool:
 
 NESTED = (
     *("temp + C + E", "C + temp + E", "E + (C + temp)", "E + (temp + C)", "temp + (C + E)"),
-    *("C + (temp + E) + vi", "(vi + temp) + (C * 2 + E)", "J[vj] + (C + (temp + E))"),
+    *("C - E + (temp + E) + vi", "vi + temp + (T.max(C, 2) + E)", "J[vj] + (C + (temp + E))"),
     "C + (vi + (E + (C + temp)))",
 )
 SUMS = {
@@ -282,6 +285,7 @@ BODIES = {
 INDICES = {
     "an index of the output": "D[vi, temp] = temp + C",
     "an index of the bias": "D = temp + C[vi, temp]",
+    "an index of `temp`": "D = temp[vi, temp] + C",
     "an index of the bias, and nowhere else": "D = E + C[vi, temp]",
 }
 
@@ -292,9 +296,11 @@ def _sum(text: str) -> tirx.PrimFunc:
 
 def sums() -> dict[str, tirx.PrimFunc]:
     """Programs whose epilogue is a sum, by what is special about them."""
-    two = renamed(_sum("temp + E"), "E", "temp")
+    silent = nest("T.reads()\n        T.writes(D)\n        D = temp + E")
     return {title: _sum(text) for title, text in SUMS.items()} | {
-        "a residual that is called `temp`, too": two
+        "no declared reads, and a residual that is called `temp`, too": renamed(
+            program(silent), "E", "temp"
+        )
     }
 
 
@@ -466,8 +472,11 @@ def main(A: T.Buffer((5, 3), "int32"), C: T.Buffer((5, 5), "int32"), D: T.Buffer
 
 SAME_ELEMENT = {
     "axes declared in the other order": program("D = temp + C", axes=_OTHER_ORDER),
-    "a result kept transposed": program(
-        "D = temp[vj, vi] + C", total="temp[vj, vi]", step="temp[vj, vi] + A * B", temp="(5, 4)"
+    "a result kept transposed, its rows backwards": program(
+        "D = temp[vj, 3 - vi] + C",
+        total="temp[vj, 3 - vi]",
+        step="temp[vj, 3 - vi] + A * B",
+        temp="(5, 4)",
     ),
     "axes named the other way round": program(
         "D[vj, vi] = temp[vj, vi] + C[vj, vi]", axes=_OTHER_NAMES
@@ -478,16 +487,18 @@ SAME_ELEMENT = {
         axes=_MORE.replace("spatial(1, 0)", "spatial((2, 3), 2)"),
         D="(4, 7)",
     ),
-    "an axis of `n + 1 - n` values": program(
-        "D[vi, vj + vu] = temp + C",
-        axes=_MORE.replace("spatial(1, 0)", "spatial(n + 1 - n, 0)"),
+    "two axes of one value, one from n to n + 1 and one of `n + 1 - n` values": program(
+        "D[vi, vj + vu + vw] = temp + C",
+        axes=_MORE.replace("vu =", "vu, vw = T.axis.spatial((n, n + 1), n),").replace(
+            "spatial(1, 0)", "spatial(n + 1 - n, 0)"
+        ),
         extra=", n: T.int32",
     ),
-    "one axis of the sums in two indices": program(
-        "D = temp[vi // 2, vi % 2, vj] + C",
-        total="temp[vi // 2, vi % 2, vj]",
-        step="temp[vi // 2, vi % 2, vj] + A * B",
-        temp="(2, 2, 5)",
+    "two rows of the sums in one row of `temp`": program(
+        "D = temp[vi // 2, vi % 2 * 5 + vj] + C",
+        total="temp[vi // 2, vi % 2 * 5 + vj]",
+        step="temp[vi // 2, vi % 2 * 5 + vj] + A * B",
+        temp="(2, 10)",
     ),
     "an axis `vo` of the block around both, which both blocks use": _in_a_block(
         "vo, vj", "[vo, vj]"
@@ -653,11 +664,16 @@ def observe_6_2(impl):
 
 HARMLESS = {
     "nobody else": program(),
-    "a block between the two that reads the bias": program(between=other("E = C")),
+    "a block between the two that copies the bias into a second allocated buffer": program(
+        between=other("copy[vi, vj] = C"),
+        allocation='temp, copy = [T.sblock_alloc_buffer((4, 5), "int32") for _ in range(2)]',
+    ),
     "a block after both that reads D": followed(),
     "a block before both that computes the bias": program(before=other("C = E")),
     "a block before both that fills D": program(before=other("D = 3")),
-    "a reduction that reads the bias too": program(step="temp + A * B * C"),
+    "a reduction that reads the bias too, and an epilogue that declares no reads": program(
+        nest("T.reads()\n        T.writes(D)\n        D = temp + C"), step="temp + A * B * C"
+    ),
 }
 _MATCHED = """
 for i in range(4):
@@ -700,8 +716,9 @@ VISIBLE = {  # as OTHER_ELEMENT
         "a block between the two writes the bias through a second name": program(between=_MATCHED),
     },
     "The addend reads two buffers, and both are read before that block has run.": {
-        "a block between the two writes the residual": program(
-            "D = temp + C + E", between=other("E = C")
+        "a block between the two writes the residual, which the epilogue does not declare": program(
+            nest("T.reads(temp, C)\n        T.writes(D)\n        D = temp + C + E"),
+            between=other("E = C"),
         ),
         "a block between the two writes the table that chooses the bias": program(
             "D = temp + C[vi, J[vj]]", between=other("J[vj] = 4 - vj")
@@ -715,7 +732,7 @@ VISIBLE = {  # as OTHER_ELEMENT
     },
     "Fused, D already holds sums when that loop asks how often it runs.": {
         "a loop between the two runs as often as D says": program(
-            between=nest("E = C", name="other", loops="D[0, 0], 5")
+            between=nest("E = C", "other", AXES_IN_4_BY_5, loops="D[0, 0], 5")
         ),
     },
     "That block writes the bias, and its T.writes does not say so. TVM does not compare the two, so do not trust it.": {
@@ -796,7 +813,7 @@ def main(A: T.Buffer((4, {steps}), "int32"), C: T.Buffer((4,), "int32"), D: T.Bu
 {shared}
     {around}{reducing}
     {around}    with T.sblock("matmul"):
-    {around}        vi, vk = T.axis.spatial(4, a * 2 + b), T.axis.reduce({steps}, k)
+    {around}        vk, vi = T.axis.reduce({steps}, k), T.axis.spatial(4, a * 2 + b)
     {around}        with T.init():
     {around}            temp[vi] = 0
     {around}        temp[vi] = temp[vi] + A[vi, vk]
@@ -804,7 +821,7 @@ def main(A: T.Buffer((4, {steps}), "int32"), C: T.Buffer((4,), "int32"), D: T.Bu
     {around}    with T.sblock("bias"):
     {around}        wi = T.axis.spatial(4, {row})
     {around}        {declared}
-    {around}        D[wi] = temp[{read}] + C[{bias}]
+    {around}        D[wi] = C[{bias}] + temp[{read}]
 """
 
 
@@ -870,7 +887,9 @@ _ROWS = ("{p} * 2 + {q}", "(1 - {p}) * 2 + {q}", "{p} * 2 + (1 - {q})")
 def _both_ways(func: tirx.PrimFunc, seed: int) -> tuple[list[int], list[int]]:
     """D after `func` as it is, and what sums that start from the bias give."""
     a, c, _ = inputs_of(func, seed)
-    return results(func, seed)[2].tolist(), (a.sum(axis=1, dtype="int32") + c).tolist()
+    return results(func, seed)[2].tolist(), (
+        a.reshape(len(a), -1).sum(axis=1, dtype="int32") + c
+    ).tolist()
 
 
 def _starts_alike(func: tirx.PrimFunc) -> bool:
@@ -924,6 +943,7 @@ def finished() -> dict[str, tirx.PrimFunc]:
         "an epilogue that declares more than it reads": in_shared_loops(
             "ab", "a * 2 + b", declared="T.reads(temp[0:4], C[wi])"
         ),
+        "a shared loop of one iteration, in which all steps run": _steps_in_two_loops(1),
         "a bias that is read backwards": in_shared_loops("ab", "a * 2 + b", bias="3 - wi"),
         "a shared loop over rows that is called k": renamed(
             renamed(in_shared_loops("a", "a * 2 + b"), "k", "r"), "a", "k"
@@ -944,22 +964,30 @@ def unfinished() -> dict[str, tirx.PrimFunc]:
     }
 
 
-def _half_of_the_steps() -> tirx.PrimFunc:
-    """Four steps in two loops of two. The epilogue is in the outer one, and makes one of the two rows in each."""
+def _steps_in_two_loops(outer: int) -> tirx.PrimFunc:
+    """Sums over two axes. The second has four steps in two loops; both blocks are in the first, of `outer` iterations.
+
+    In each of these the epilogue makes its share of the two rows.
+    """
+    steps, rows = 4 // outer, 2 // outer
 
     @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((2, 4), "int32"), C: T.Buffer((2,), "int32"), D: T.Buffer((2,), "int32")):
+    def main(
+        A: T.Buffer((2, 3, 4), "int32"), C: T.Buffer((2,), "int32"), D: T.Buffer((2,), "int32")
+    ):
         temp = T.sblock_alloc_buffer((2,), "int32")
-        for k0 in range(2):
-            for i, k1 in T.grid(2, 2):
+        for k0 in range(outer):
+            for i, m, k1 in T.grid(2, 3, steps):
                 with T.sblock("matmul"):
-                    vi, vk = T.axis.spatial(2, i), T.axis.reduce(4, k0 * 2 + k1)
+                    vi, vm = T.axis.remap("SR", [i, m])
+                    vk = T.axis.reduce(4, k0 * steps + k1)
                     with T.init():
                         temp[vi] = 0
-                    temp[vi] = temp[vi] + A[vi, vk]
-            with T.sblock("bias"):
-                wi = T.axis.spatial(2, k0)
-                D[wi] = temp[wi] + C[wi]
+                    temp[vi] = temp[vi] + A[vi, vm, vk]
+            for j in range(rows):
+                with T.sblock("bias"):
+                    wi = T.axis.spatial(2, k0 * rows + j)
+                    D[wi] = temp[wi] + C[wi]
 
     return main
 
@@ -985,7 +1013,7 @@ def test_6_4_refuses_unfinished_sums(impl) -> None:
         refuses(partial(_finished, impl), func, what, why, READY)
     _, other = shared_programs()
     steps = in_shared_loops("k", "k * 2 + b")
-    for func in (*other, renamed(steps, "k", "r"), _half_of_the_steps()):
+    for func in (*other, renamed(steps, "k", "r"), _steps_in_two_loops(2)):
         unfused, fused = next(
             (a, b) for a, b in (_both_ways(func, seed) for seed in (1, 2)) if a != b
         )
@@ -999,7 +1027,7 @@ def test_6_4_refuses_unfinished_sums(impl) -> None:
 def observe_6_4(impl):
     cases = [*finished().values(), *unfinished().values()]
     cases += [in_shared_loops(*case) for case in (("a", "(1 - a) * 2 + b"), ("k", "k * 2 + a"))]
-    cases += [in_shared_loops("ka", "a * 2 + b", steps=1), _half_of_the_steps()]
+    cases += [in_shared_loops("ka", "a * 2 + b", steps=1), _steps_in_two_loops(2)]
     return [partial(or_refused, partial(_finished, impl, func)) for func in cases]
 
 
@@ -1032,6 +1060,7 @@ FUSED = {
     "a bias that the reduction reads too": program("D = temp + C[vi, 0]", step="temp + A * C"),
     "an annotated reduction": annotated(),
     "a split that does not divide": _cut_off(),
+    "both blocks inside another block": _in_a_block("vi, vj", "[vi, vj]"),
 }
 
 
@@ -1124,9 +1153,12 @@ for i in range(4):
 """
 
 
-def _three_allocations() -> tirx.PrimFunc:
-    """The usual program with an allocation before that of `temp`, and one after it that is called `temp`, too."""
-    lines = [f'{name} = T.sblock_alloc_buffer((4, 5), "int32")' for name in ("one", "temp", "two")]
+def _four_allocations() -> tirx.PrimFunc:
+    """Allocations: one, `temp`, another `temp`, and one that no block uses."""
+    lines = [
+        f'{name} = T.sblock_alloc_buffer((4, 5), "int32")'
+        for name in ("one", "temp", "two", "idle")
+    ]
     parts = {
         "before": nest("one[vi, vj] = C", name="first"),
         "between": other("two[vi, vj] = one[vi, vj]"),
@@ -1171,7 +1203,7 @@ def test_6_5_removes_the_epilogue_and_temp(impl) -> None:
             AFTER_ANOTHER.format("E[vi, vj] = C[vi, vj]")
         ),
         "an epilogue that is not called `bias`": program(nest("D = temp + C", name="add")),
-        "three allocations": _three_allocations(),
+        "four allocations, of which no block uses the last": _four_allocations(),
         "both blocks inside another block, which has an annotation": _scope_with_annotation(),
     }
     for title, func in cases.items():
@@ -1194,7 +1226,7 @@ def test_6_5_removes_the_epilogue_and_temp(impl) -> None:
             kept,
             [b.name for b in expected.alloc_buffers],
             f"Your new scope allocates other buffers than the old one without `temp`: {title}.",
-            why="The other blocks of the scope use them. Two buffers may have one name, so `same_as` finds `temp`.",
+            why="They are the user's schedule. Two buffers may have one name, so `same_as` finds `temp`.",
         )
         using = [b.name_hint for b in nodes(scope.body, s_tir.SBlock) if mentions(b, fusion.temp)]
         what = f"A block of your new scope still uses `temp`: {title}."
@@ -1251,14 +1283,16 @@ def test_6_5_fuses(impl) -> None:
         what = f"Your fuse_reduction_epilogue refuses a program that can be fused: {title}."
         why = "All conditions hold on this program."
         mod = accepts(partial(_apply, impl), func, what, why, PLACE).mod
-        names = [b.name_hint for b in nodes(mod["main"].body, s_tir.SBlock)]
-        what = f"After the fusion the schedule holds the blocks {', '.join(names)}."
-        expected = "`matmul`, and not `bias`"
+        before, names = (
+            [b.name_hint for b in nodes(f.body, s_tir.SBlock)] for f in (func, mod["main"])
+        )
+        what = f"After the fusion the schedule holds the blocks {', '.join(names)}: {title}."
+        wanted = [name for name in before if name != "bias"]
         why = (
             "A new scope does nothing by itself. `sch.state.replace` puts it into the schedule, in the place of the "
             "scope whose sref it gets: `fusion.site.scope_sref`."
         )
-        PLACE.that("bias" not in names and "matmul" in names, what, expected=expected, why=why)
+        PLACE.that(names == wanted, what, expected=", ".join(wanted), why=why)
         what = f"The fused program computes other numbers: {title}."
         _same_results(func, mod["main"], what, PLACE)
         for a, b in zip(run_compiled(mod, inputs_of(func, 5)), results(func, 5), strict=True):
@@ -1486,7 +1520,7 @@ def observe_6_5(impl):
         lambda: shape(marked()),
         lambda: shape(rows_shared()),
         lambda: shape(_cut_off()),
-        lambda: shape(_three_allocations()),
+        lambda: shape(_four_allocations()),
         mapped,
         alive,
         lambda: handle(lambda sch, red: sch.get(red).name_hint),
@@ -1570,24 +1604,20 @@ def test_6_6_believes_no_declaration(impl) -> None:
 
 def test_6_6_finds_what_no_block_declares(impl) -> None:
     """buffers that no block declares, and those that only an init uses, are found too"""
-    nothing = "T.reads()\n        T.writes()\n        "
-    func = program(
-        before=nest(nothing + "mid[vi, vj] = C", name="first"),
-        after=other(nothing + "E = mid[vi, vj]"),
-        allocation='temp = T.sblock_alloc_buffer((4, 5), "int32")\n'
-        '    mid = T.sblock_alloc_buffer((4, 5), "int32")',
-    )
-    sch = s_tir.Schedule(func)
-    _refreshed(impl, sch, "other", ["mid"], ["E"], "a block that reads an allocated buffer")
-    sch = _declares_nothing()
-    _refreshed(impl, sch, "matmul", ["C", "A", "B"], ["D"], "a fused block with its init")
+    sch = _declares_nothing(s_tir.Schedule(_in_a_block("vi, vj", "[vi, vj]")), "bias")
+    title = "a block that reads a buffer which the block around it allocates"
+    _refreshed(impl, sch, "bias", ["temp", "C"], ["D"], title)
+    _refreshed(impl, _bare_fused(), "matmul", ["C", "A", "B"], ["D"], "a fused block with its init")
 
 
-def _declares_nothing() -> s_tir.Schedule:
+def _bare_fused() -> s_tir.Schedule:
     """The usual program fused by the reference; the fused block declares nothing."""
-    sch = s_tir.Schedule(program())
-    reference.fuse_reduction_epilogue(sch, "matmul", "bias")
-    sref = sch.get_sref(sch.get_sblock("matmul"))
+    return _declares_nothing(_apply(reference, program()), "matmul")
+
+
+def _declares_nothing(sch: s_tir.Schedule, name: str) -> s_tir.Schedule:
+    """`sch`, with a block that declares neither reads nor writes."""
+    sref = sch.get_sref(sch.get_sblock(name))
     bare = with_fields(sref.stmt, reads=[], writes=[])
     sch.state.replace(sref, bare, {sref.stmt: bare})
     return sch
@@ -1663,7 +1693,7 @@ def observe_6_6(impl):
         return sch.get(init).name_hint
 
     def with_init():
-        sch = _declares_nothing()
+        sch = _bare_fused()
         impl.refresh_regions(sch, "matmul")
         return [region.source.name for region in sch.get(sch.get_sblock("matmul")).reads]
 
