@@ -271,7 +271,7 @@ def test_1_2_sizes_every_type(impl) -> None:
         if "int4" in title and isinstance(ty, relax.TensorType):
             why = "Multiply all bits first, and round up to bytes once. Two four-bit weights share one byte."
         elif isinstance(ty, relax.TupleType):
-            why = "A tuple takes the sum of what its fields take. A field may be a tuple again."
+            why = "A tuple takes the sum of its fields, each rounded up by itself. A field may be a tuple again."
         elif not isinstance(ty, relax.TensorType):
             why = "No kernel reads or writes the memory of a shape or of a number."
         BYTES.equal(impl.type_bytes(ty, SIZES), size, what, why=why)
@@ -738,7 +738,9 @@ I.module_global_infos({"dummy": [I.dummy_global_info()]})
 
 @private
 @bare
+@impure
 def unused_function(x: (4, 4)):
+    _said = R.print(x, format="")
     turned = R.permute_dims(x)
     return turned
 
@@ -748,6 +750,7 @@ def inner_used_twice(x: (4, 4)):
     out = R.subtract(back, turned)
 
 @bare
+@impure
 def outside_dataflow(x: (4, 4)):
     back = R.permute_dims(R.permute_dims(x))
     out = R.call_tir(cls.scale, (back,), out_ty=R.Tensor((4, 4), "float32"))
@@ -763,7 +766,7 @@ def pair_is_the_output(x: (4, 4)):
 
 @private
 def hidden(x: (4, 4)):
-    out = R.permute_dims(R.permute_dims(x))
+    out = R.add(x, R.permute_dims(R.permute_dims(R.const(2.0, "float32"))))
 
 def calls_hidden(x: (4, 4)):
     out = R.exp(cls.hidden(x))
@@ -802,9 +805,12 @@ LEFT = {
     "four_in_a_row": (0, "what is left after one pair is gone may be a pair again"),
     "three_in_a_row": (1, "three reversals are one"),
     "something_between": (2, "exp is between them, so there is no pair"),
-    "outside_dataflow": (0, "bindings need not be in a dataflow block"),
+    "outside_dataflow": (
+        0,
+        "bindings need not be in a dataflow block, and a function that is marked impure need not hold an impure call",
+    ),
     "pair_is_the_output": (0, "the result leaves the dataflow block, and is used after it"),
-    "hidden": (0, "private functions are rewritten too"),
+    "hidden": (0, "private functions are rewritten too, and what is transposed may be a constant"),
     "both_in_a_branch": (0, "a branch of an `if` has binding blocks of its own"),
 }
 
@@ -823,13 +829,14 @@ def test_1_4_keeps_what_has_other_users(impl) -> None:
     )
 
 
-# the inner transpose is the output of a dataflow block; what it transposes is not
+# the inner transpose, or an alias of it, is the output of a dataflow block; what it transposes is not
 Edges = relax_module("""
 def after_the_block(x: (4, 4)):
     with R.dataflow():
         turned = R.permute_dims(R.exp(x))
-        R.output(turned)
-    out = R.negative(R.permute_dims(turned))
+        shown = turned
+        R.output(shown)
+    out = R.negative(R.permute_dims(shown))
     return out
 
 def in_the_next_block(x: (4, 4)):
@@ -849,7 +856,8 @@ def in_a_block_after_another_binding(x: (4, 4)):
         R.output(turned)
     between = R.exp(turned)
     with R.dataflow():
-        out = R.add(R.permute_dims(turned), between)
+        again = turned
+        out = R.add(R.permute_dims(again), between)
         R.output(out)
     return out
 
@@ -889,21 +897,33 @@ def test_1_4_goes_into_arguments(impl) -> None:
     _drop(impl, Successive, title, calls={"permute_dims": 0}, runs=False, why=why)
 
 
-# a kernel writes into x, in place, between the two transposes of x
+# a kernel writes into x between the two transposes of x: by another name in a branch, and two functions further down
 Overwritten = relax_module(
     kernel("double(a)", (4, 4), "a[at] = a[at] + a[at]")
     + """
+@bare
 def main(start: (4, 4)):
     x = R.exp(start)
     turned = R.permute_dims(x)
-    doubled = R.call_tir_inplace(cls.double, (x,), inplace_indices=[0], out_ty=R.Tensor((4, 4), "float32"))
-    back = R.permute_dims(turned)
-    out = R.subtract(doubled, back)
+    same = x
+    if R.const(True, "bool"):
+        doubled = R.call_tir_inplace(cls.double, (same,), inplace_indices=[0], out_ty=R.Tensor((4, 4), "float32"))
+    else:
+        doubled = R.exp(start)
+    out = R.subtract(doubled, R.permute_dims(turned))
+    return out
 
 @private
 @bare
 def twice(x: (4, 4)):
     doubled = R.call_tir_inplace(cls.double, (x,), inplace_indices=[0], out_ty=R.Tensor((4, 4), "float32"))
+    return doubled
+
+@private
+@bare
+def calls_twice(x: (4, 4)):
+    held = cls.twice
+    doubled = held(x)
     return doubled
 
 def in_another_function(start: (4, 4)):
@@ -912,6 +932,12 @@ def in_another_function(start: (4, 4)):
     doubled = cls.twice(x)
     back = R.permute_dims(turned)
     out = R.subtract(doubled, back)
+
+def further_down(start: (4, 4)):
+    x = R.exp(start)
+    turned = R.permute_dims(x)
+    doubled = cls.calls_twice(x)
+    out = R.subtract(doubled, R.permute_dims(turned))
 
 def writes_nothing(x: (4, 4)):
     out = R.permute_dims(R.permute_dims(x))

@@ -35,5 +35,5 @@ def run(mod: tvm.IRModule, name: str, *arrays: np.ndarray) -> np.ndarray:
     if key not in _MACHINES:
         executable = tvm.compile(mod, target="llvm")
         _MACHINES[key] = relax.VirtualMachine(executable, tvm.cpu())
-    tensors = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in arrays]
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
     return _MACHINES[key][name](*tensors).numpy()
