@@ -340,8 +340,8 @@ def test_5_2_computes_the_same(impl) -> None:
 def observe_5_2(impl):
     def seen(sizes, rows, columns):
         sch = impl.scheduled(matmul_bias(*sizes), rows, columns)
-        kinds = [ForKind(loop.kind).name for loop in nodes(sch.mod["main"].body, tirx.For)]
-        return _names(sch), kinds, len(_inits(sch)), extents(loops_of(sch, "bias"))
+        loops = nodes(sch.mod["main"].body, tirx.For)
+        return _names(sch), [(loop.kind, int(loop.extent)) for loop in loops], len(_inits(sch))
 
     return [partial(seen, *case) for case in TILED]
 
