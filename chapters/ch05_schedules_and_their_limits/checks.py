@@ -421,10 +421,11 @@ def test_5_4_says_how_wrong_it_is(impl) -> None:
             what = f"forced_error changes the bias that it is given, for k = {sizes[2]}."
             why = "The caller still needs it. Return a new array."
             FORCED.that(np.array_equal(c, kept), what, expected=kept, yours=c, why=why)
-            what = f"For k = {sizes[2]}, what forced_error returns is the bias itself, not a new array."
+            what = "forced_error returns the array of the bias, not a new one."
             why = "A caller that changes the error would change the bias too."
+            new = not np.shares_memory(yours, c)
             FORCED.that(
-                not np.shares_memory(yours, c), what, expected="a new array", yours=yours, why=why
+                new, what, expected="a new array", yours="the array that it was given", why=why
             )
 
 
