@@ -328,7 +328,7 @@ def main(
     n: T.int32, A: T.Buffer((6, 5, 9), "int32"), C: T.Buffer((6, 5), "int32"), D: T.Buffer((6, 5), "int32")
 ):
     temp = T.sblock_alloc_buffer((6, 5), "int32")
-    for i, j in T.grid(6, 5):
+    for i, j in T.grid({rows}, 5):
         for {called} in range({begin}, {begin} + {steps}):
             with T.sblock("matmul"):
                 vi, vj = T.axis.remap("SS", [i, j])
@@ -347,6 +347,7 @@ def main(
 def _summing(
     order: str = "",
     begin: str = "0",
+    rows: str = "6",
     steps: str = "5",
     called: str = "k",
     where: str = "True",
@@ -355,9 +356,10 @@ def _summing(
     """6 x 5 sums of `steps` steps in block `matmul`, read by block `bias`. The function's first parameter is n.
 
     splits: the factors of loop i, j or k, or of two that are fused first, `ij`. order: of loops, as i, k0 or k1.
-    begin: the first value of loop k. called: its name. where: the reduction's predicate before the splits.
+    begin: the first value of loop k. called: its name. where: the reduction's predicate before the splits. rows: 6, in
+    a dtype of its own.
     """
-    text = SUMS.format(called=called, begin=begin, steps=steps, where=where)
+    text = SUMS.format(called=called, begin=begin, rows=rows, steps=steps, where=where)
     main = tvm.script.from_source(text)
     sch = s_tir.Schedule(main)
     loops = dict(zip("ijk", sch.get_loops("matmul"), strict=True))
@@ -376,6 +378,9 @@ NESTS = {
     "the reduction loop runs from 2 to 6": {"begin": "2"},
     "the reduction loop runs from n to n + 4": {"begin": "n"},
     "sums of n steps": {"steps": "n"},
+    "loops of int64, as in a kernel of a Relax module": {
+        **{"rows": "T.int64(6)", "begin": "T.int64(0)", "steps": "T.int64(5)"},
+    },
     "sums of a single step": {"steps": "1"},
     "sums of a single step, 5 columns split into 3 x 2": {"steps": "1", "j": [None, 2]},
     "the reduction runs where n > 3": {"where": "n > 3"},
@@ -411,7 +416,9 @@ def _moments(sch: s_tir.Schedule, predicate, n: int) -> tuple[dict, dict]:
     bounds = [(_number(loop.min, given), _number(loop.extent, given)) for loop in nest.loops]
     for point in itertools.product(*(range(first, first + size) for first, size in bounds)):
         numbers = zip(nest.loops, point, strict=True)
-        values = given | {loop.loop_var: tirx.const(v, "int32") for loop, v in numbers}
+        values = given | {
+            loop.loop_var: tirx.const(v, str(loop.loop_var.ty.dtype)) for loop, v in numbers
+        }
         where = [_number(value, values) for value in nest.realize.iter_values]
         element = tuple(v for v, kind in zip(where, axes, strict=True) if kind == 0)
         if _number(nest.realize.predicate, values):

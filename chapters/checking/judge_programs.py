@@ -113,9 +113,11 @@ def _seconds() -> float:
     return math.ceil(SECONDS * patience())
 
 
-def in_time(transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule) -> object:
+def in_time(
+    transform: Callable[[tvm.IRModule], object], mod: tvm.IRModule, seconds: float | None = None
+) -> object:
     """`transform(mod)`. Raises TookTooLong if it does not end."""
-    with limit_time(_seconds()):
+    with limit_time(seconds or _seconds()):
         return transform(mod)
 
 

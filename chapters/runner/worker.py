@@ -101,10 +101,13 @@ def _raised(error: BaseException, path: Path) -> CheckFailed:
     why, read = explain(error)
     if place:
         given = getattr(error, "given", "")
+        refuses = "ScheduleError" in path.read_text(encoding="utf-8")
         return CheckFailed(
             f"Your code raised {last_line(error)}",
             yours=f"{place}\nwhile your code was given\n{given}" if given else place,
-            expected="no exception",
+            expected="no exception, but for the ScheduleError of a refusal"
+            if refuses
+            else "no exception",
             why=why,
             read=read,
         )
