@@ -379,7 +379,9 @@ NESTS = {
     "the reduction loop runs from n to n + 4": {"begin": "n"},
     "sums of n steps": {"steps": "n"},
     "loops of int64, as in a kernel of a Relax module": {
-        **{"rows": "T.int64(6)", "begin": "T.int64(0)", "steps": "T.int64(5)"},
+        "rows": "T.int64(6)",
+        "begin": "T.int64(0)",
+        "steps": "T.int64(5)",
     },
     "sums of a single step": {"steps": "1"},
     "sums of a single step, 5 columns split into 3 x 2": {"steps": "1", "j": [None, 2]},

@@ -73,13 +73,13 @@ def run_check(
     except RuntimeError as error:  # a stub's NotImplementedError leaves a TVM pass as RuntimeError
         if said := exercise_to_write(error):
             return _outcome("todo", reason=said), impl
-        failed = _raised(error, path)
+        failed = _raised(error, path, impl._text)
     except CheckFailed as error:
         if isinstance(error.__cause__, NotImplementedError):
             return _outcome("todo", reason=message_of(error.__cause__)), impl
         failed = error
     except BaseException as error:
-        failed = _raised(error, path)
+        failed = _raised(error, path, impl._text)
     return _outcome("failed", failure=failed.failure.as_dict()), impl
 
 
@@ -95,13 +95,13 @@ def _outcome(state: str, **more: object) -> dict:
     }
 
 
-def _raised(error: BaseException, path: Path) -> CheckFailed:
-    """The failure to show for an exception that the check did not raise on purpose."""
+def _raised(error: BaseException, path: Path, text: str) -> CheckFailed:
+    """The failure to show for an exception that the check did not raise on purpose. text: of the answer at `path`."""
     place = where(error, path)
     why, read = explain(error)
     if place:
         given = getattr(error, "given", "")
-        refuses = "ScheduleError" in path.read_text(encoding="utf-8")
+        refuses = "ScheduleError" in text
         return CheckFailed(
             f"Your code raised {last_line(error)}",
             yours=f"{place}\nwhile your code was given\n{given}" if given else place,
