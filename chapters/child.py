@@ -116,7 +116,7 @@ class Child(contextlib.AbstractContextManager):
         facts[LARGEST_FILE] = str(largest_file)
         with self._printed.open("ab") as printed:
             self.process = subprocess.Popen(
-                [python, "-m", "chapters.child", module, *arguments],
+                [python, __file__, module, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=printed,
@@ -286,4 +286,5 @@ def _limit() -> None:
 
 
 if __name__ == "__main__":
+    sys.path[0] = os.getcwd()  # as `python -m` has it, and not this file's folder
     main(sys.argv[1], sys.argv[2:])

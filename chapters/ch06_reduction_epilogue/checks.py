@@ -28,6 +28,7 @@ from chapters.kit.cpu import int8_matmul
 from chapters.kit.cpu.vnni import register
 from chapters.kit.ir.block_site import locate
 from chapters.kit.ir.ir_diff import diff
+from chapters.kit.ir.parse_alone import from_source
 from chapters.kit.ir.tensor_ir import mentions, nodes, substitute, with_fields
 from chapters.runner.failure import CheckFailed
 from chapters.runner.loading import last_line, where
@@ -126,7 +127,7 @@ def program(
         extra=shapes.get("extra", ""),
         allocation=shapes.get("allocation", f'temp = T.sblock_alloc_buffer({temp}, "int32")'),
     )
-    return tvm.script.from_source(text)
+    return from_source(text)
 
 
 def other(body: str) -> str:
@@ -448,7 +449,7 @@ _MORE = """vi, vj = T.axis.remap("SS", [i, j])
 def _in_a_block(written: str, element: str) -> tirx.PrimFunc:
     """Both blocks inside another, with the axis vo. written: where the sums go; element: what the epilogue reads."""
     rows, columns = (5 if axis in element else 1 for axis in ("vi", "vj"))
-    return tvm.script.from_source(
+    return from_source(
         f"""
 @T.prim_func(s_tir=True)
 def main(A: T.Buffer((5, 3), "int32"), C: T.Buffer((5, 5), "int32"), D: T.Buffer((5, 5), "int32")):
@@ -859,7 +860,7 @@ def in_shared_loops(
         declared=declared,
         bias=bias,
     )
-    return tvm.script.from_source(text)
+    return from_source(text)
 
 
 @lru_cache

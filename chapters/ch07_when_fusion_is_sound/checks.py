@@ -23,6 +23,7 @@ from chapters.checking.expect import Section
 from chapters.kit.cases.guard_zones import WroteOutside
 from chapters.kit.cases.hard_cases import CASES, Case
 from chapters.kit.ir.block_site import Nest, locate
+from chapters.kit.ir.parse_alone import from_source
 from chapters.kit.ir.tensor_ir import mentions, replace_loads, substitute
 from chapters.runner.failure import CheckFailed, message_of
 from chapters.runner.loading import parser_said
@@ -360,7 +361,7 @@ def _summing(
     a dtype of its own.
     """
     text = SUMS.format(called=called, begin=begin, rows=rows, steps=steps, where=where)
-    main = tvm.script.from_source(text)
+    main = from_source(text)
     sch = s_tir.Schedule(main)
     loops = dict(zip("ijk", sch.get_loops("matmul"), strict=True))
     for name, factors in splits.items():

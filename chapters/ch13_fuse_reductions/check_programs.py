@@ -12,8 +12,9 @@ from functools import cache
 import numpy as np
 from hypothesis import strategies as st
 from tvm import s_tir, tirx
-from tvm.script import from_source
 from tvm.script import tirx as T
+
+from chapters.kit.ir.parse_alone import from_source
 
 # what x is, in the axes {i} and {k}
 ELEMENTS = {

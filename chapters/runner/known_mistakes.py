@@ -53,11 +53,11 @@ def _seen(probe: Callable[[], object]) -> str:
 
 
 class Diagnoser:
-    """Diagnoses answers. It remembers the texts of the reference and the mistakes, as these take most of the time."""
+    """Diagnoses answers. It remembers the texts that each gave, and those of the reference and of the mistakes."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="fusion-", ignore_cleanup_errors=True)
-        self._known: dict[tuple[Path, str, str], Observed] = {}
+        self._known: dict[tuple[str, str], Observed] = {}  # by the exercise and the answer's text
 
     def diagnose(
         self, checks: ModuleType, chapter: Chapter, exercise_id: str, impl: Answer
@@ -65,7 +65,10 @@ class Diagnoser:
         """`what`, `why`, `read` and `name` of the mistake that `impl` behaves like; {} if none."""
         if not hasattr(checks, _observer(exercise_id)):
             return {}
-        texts = Observed(checks, exercise_id, impl).texts()
+        given = exercise_id, impl._text
+        if given not in self._known:
+            self._known[given] = Observed(checks, exercise_id, impl)
+        texts = self._known[given].texts()
         if self._remembered(checks, chapter, exercise_id).is_like(texts):
             return {}
         for mistake in mistakes_of(chapter, exercise_id):
@@ -81,15 +84,16 @@ class Diagnoser:
         self, checks: ModuleType, chapter: Chapter, exercise_id: str, mistake: Mistake | None = None
     ) -> Observed:
         """The texts of a catalogued mistake, or of the reference."""
-        key = chapter.solution, exercise_id, mistake.name if mistake else ""
+        text = mistake.text() if mistake else chapter.solution.read_text(encoding="utf-8")
+        key = exercise_id, text
         if key not in self._known:
-            answer = load(self._file(mistake) if mistake else chapter.solution)
+            answer = load(self._file(mistake, text) if mistake else chapter.solution)
             self._known[key] = Observed(checks, exercise_id, answer)
         return self._known[key]
 
-    def _file(self, mistake: Mistake) -> Path:
-        """A file that holds the mistake; TVMScript reads a function's source from its file."""
+    def _file(self, mistake: Mistake, text: str) -> Path:
+        """A file that holds `text`, the mistake's; TVMScript reads a function's source from its file."""
         path = Path(self._folder.name) / mistake.chapter.slug / f"{mistake.name}.py"
         path.parent.mkdir(exist_ok=True)
-        path.write_text(mistake.text(), encoding="utf-8", newline="\n")
+        path.write_text(text, encoding="utf-8", newline="\n")
         return path

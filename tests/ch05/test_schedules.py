@@ -17,6 +17,7 @@ from chapters.ch05_schedules_and_their_limits.check_products import unscheduled 
 from chapters.kit.cases.guard_zones import QUICK_HERE, run_compiled
 from chapters.kit.cpu.matmul_tile import has_few_rows, matmul_tile, rows_at_a_time
 from chapters.kit.cpu.vector_registers import vector_registers
+from chapters.kit.ir.parse_alone import from_source
 from chapters.kit.machine import llvm_host
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch05_schedules_and_their_limits import schedules
@@ -192,7 +193,7 @@ def written(rows: int, **changes: str) -> tirx.PrimFunc:
     text = WRITTEN
     for name, value in {**PLAIN, **changes, "ROWS": str(rows)}.items():
         text = text.replace(name, value)
-    return tvm.script.from_source(text)
+    return from_source(text)
 
 
 @pytest.mark.parametrize("rows", [3, 40])
@@ -232,7 +233,7 @@ def test_kernels_by_hand_that_say_the_same_in_other_words_are_scheduled(how):
 def test_an_x_that_is_longer_than_the_sum_is_left_alone():
     text = written(3).script().replace("(3, 32)", "(3, 40)")
     assert "x: T.Buffer((3, 40)" in text
-    assert not schedules.has_schedule(tvm.script.from_source(text))
+    assert not schedules.has_schedule(from_source(text))
 
 
 @pytest.mark.parametrize(("dtype", "known"), [("float8_e4m3fn", False), ("bfloat16", True)])

@@ -12,6 +12,7 @@ from tvm import s_tir, tirx
 from tvm.script import tirx as T
 
 from chapters.ch06_reduction_epilogue.checks import nest, other, program
+from chapters.kit.ir.parse_alone import from_source
 from chapters.kit.ir.tensor_ir import with_fields
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
 
@@ -30,7 +31,7 @@ def rewritten(old: str, new: str) -> tirx.PrimFunc:
     """The usual program with `old` in its text replaced."""
     text = program().script()
     assert old in text
-    return tvm.script.from_source(text.replace(old, new))
+    return from_source(text.replace(old, new))
 
 
 def epilogue_first() -> tirx.PrimFunc:

@@ -21,6 +21,7 @@ from tvm.target.codegen import llvm_cpu_has_features, llvm_get_system_cpu
 from chapters.ch07_when_fusion_is_sound import side_by_side
 from chapters.kit.cases.guard_zones import run_compiled
 from chapters.kit.cases.hard_cases import CASES, Case
+from chapters.kit.ir.parse_alone import from_source
 from solutions.ch06_reduction_epilogue.fuse_reduction_epilogue import fuse_reduction_epilogue
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
 
@@ -78,7 +79,7 @@ def test_a_let_is_defined_once(value):
     head = 'with T.sblock("bias"):\n'
     before, after = text.split(head)
     indent = after[: len(after) - len(after.lstrip())]
-    sch = s_tir.Schedule(tvm.script.from_source(f"{before}{head}{indent}x = T.int32()\n{after}"))
+    sch = s_tir.Schedule(from_source(f"{before}{head}{indent}x = T.int32()\n{after}"))
     fused_right(sch)
 
 
@@ -87,7 +88,7 @@ def test_a_let_is_defined_once(value):
 
 def test_a_block_may_be_called_anything():
     text = Case("names", "names", value=RELU, after="F[oi, oj] = D[oi, oj]").text
-    sch = s_tir.Schedule(tvm.script.from_source(text.replace('"after"', '"nobody_reads_this"')))
+    sch = s_tir.Schedule(from_source(text.replace('"after"', '"nobody_reads_this"')))
     assert fused_right(sch).how == "last step"
     assert {block.name_hint for block in blocks(sch)} >= {"matmul", "bias", "nobody_reads_this"}
 
@@ -165,7 +166,7 @@ def test_declarations_are_not_believed_in_shared_loops(fuse, claim):
     line, *declared = CLAIMS[claim]
     assert _SHARED.count(line) == 1
     text = _SHARED.replace(line, f"\n{16 * ' '}".join([*declared, line]))
-    sch = s_tir.Schedule(tvm.script.from_source(text))
+    sch = s_tir.Schedule(from_source(text))
     refused(sch, fuse, "a later iteration of the shared loops")
 
 
@@ -281,7 +282,7 @@ def main(
 
 def chained(old: str = "", new: str = "") -> s_tir.Schedule:
     assert old in CHAIN
-    return s_tir.Schedule(tvm.script.from_source(CHAIN.replace(old, new, 1)))
+    return s_tir.Schedule(from_source(CHAIN.replace(old, new, 1)))
 
 
 @pytest.mark.parametrize("fuse", BOTH)
@@ -376,7 +377,7 @@ def main(A: T.Buffer((4, 3), "int32"), C: T.Buffer((4,), "int32"), D: T.Buffer((
             wi, wj = T.axis.spatial(4, i), {axis}
             D[wi, wj] = temp[wi, {second}] + C[wi]
 """
-    way = fused_right(s_tir.Schedule(tvm.script.from_source(text)), fuse)
+    way = fused_right(s_tir.Schedule(from_source(text)), fuse)
     assert way is None or way.how == "init"
 
 
@@ -425,7 +426,7 @@ def main(A: T.Buffer((6, 3), "int32"), C: T.Buffer((12, 4), "int32"), D: T.Buffe
             wi, wj = T.axis.spatial(({begin}, {end}), i + {begin}), T.axis.spatial(4, j)
             D[{stored}, wj] = temp[{read}, wj] + C[{stored}, wj]
 """
-    return s_tir.Schedule(tvm.script.from_source(text))
+    return s_tir.Schedule(from_source(text))
 
 
 @pytest.mark.parametrize("fuse", BOTH)
@@ -460,7 +461,7 @@ def strided(strides: str) -> s_tir.Schedule:
     old = 'D: T.Buffer((6, 6), "int32")'
     assert old in text
     new = f'D: T.Buffer((6, 6), "int32", strides={strides})'
-    return s_tir.Schedule(tvm.script.from_source(text.replace(old, new)))
+    return s_tir.Schedule(from_source(text.replace(old, new)))
 
 
 @pytest.mark.parametrize("fuse", BOTH)
@@ -514,14 +515,14 @@ def main(A: T.Buffer((4, 3), "int32"), C: T.Buffer((4,), "int32"), D: T.Buffer((
 
 @pytest.mark.parametrize("fuse", BOTH)
 def test_a_matched_buffer_under_its_only_name(fuse):
-    fused_right(s_tir.Schedule(tvm.script.from_source(_RENAMED)), fuse)
+    fused_right(s_tir.Schedule(from_source(_RENAMED)), fuse)
 
 
 @pytest.mark.parametrize("fuse", BOTH)
 def test_a_matched_buffer_whose_other_name_is_used(fuse):
     step = "temp[vi] + A[vi, vk]\n"
     text = _RENAMED.replace(step, step.replace("A[vi, vk]", "A[vi, vk] * D[3 - vi]"))
-    refused(s_tir.Schedule(tvm.script.from_source(text)), fuse, "second name")
+    refused(s_tir.Schedule(from_source(text)), fuse, "second name")
 
 
 def test_threads_that_share_a_sum_cannot_start_from_a_bias():

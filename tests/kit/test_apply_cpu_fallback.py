@@ -11,6 +11,7 @@ from tvm.script import tirx as T
 from chapters.ch09_the_compiler.check_queries import has_loop
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.ir.parse_alone import from_source
 from chapters.kit.pipeline.apply_cpu_fallback import ApplyCPUFallback, schedule_any
 from chapters.kit.pipeline.reduction_once import ReductionOnce
 from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially, steps
@@ -72,7 +73,7 @@ def sums(
     around = [head, *loops, 'with T.sblock("sum"):']
     block = [*axes.split("; "), "with T.init():", f" C[{to}] = 0.0", f"C[{to}] = C[{to}] + A[{of}]"]
     lines = [" " * min(n, len(around)) + line for n, line in enumerate([*around, *block])]
-    return tvm.script.from_source("\n".join(["@T.prim_func(s_tir=True)", *lines]))
+    return from_source("\n".join(["@T.prim_func(s_tir=True)", *lines]))
 
 
 @T.prim_func(s_tir=True)
@@ -209,5 +210,5 @@ IN_PLACE = {"parameters": f"A: {MATRIX}", "sums": ALLOCATED, "out": "A"}
 
 @pytest.mark.parametrize("how", [AND_ITS_SUMS, IN_PLACE], ids=["and its sums", "in place"])
 def test_what_dlight_cannot_finish_is_declined(how):
-    func = tvm.script.from_source(NORM.format(**how))
+    func = from_source(NORM.format(**how))
     assert ReductionOnce().apply(func, QUICK, False) is None

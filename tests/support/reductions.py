@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from tvm import s_tir
 
 from chapters.checking.draws import SAME_EVERYWHERE
+from chapters.kit.ir.parse_alone import from_source
 
 TABLE = 4  # the argument that is a table of indices, J
 DTYPES = ("int32", "int32", "float32", "float64", "int64")
@@ -150,7 +151,7 @@ class Program:
 
 @lru_cache(maxsize=400)  # several tests make the same draws
 def _parsed(text: str) -> tvm.tirx.PrimFunc:
-    return tvm.script.from_source(text)
+    return from_source(text)
 
 
 @dataclass

@@ -13,6 +13,8 @@ from functools import cached_property
 import numpy as np
 import tvm
 
+from chapters.kit.ir.parse_alone import from_source
+
 SQUARE, OPERAND = (6, 6), (6, 5)
 
 
@@ -71,7 +73,7 @@ class Case:
     @cached_property
     def func(self) -> tvm.tirx.PrimFunc:
         """The program as TVM's parser reads it."""
-        return tvm.script.from_source(self.text)
+        return from_source(self.text)
 
     def _params(self) -> list[tuple[str, tuple[int, ...], str]]:
         """Name, shape and dtype of each parameter, in order."""

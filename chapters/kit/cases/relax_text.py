@@ -25,6 +25,8 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
+from chapters.kit.ir.parse_alone import from_source
+
 _PARSED: dict[tuple, tvm.IRModule] = {}
 
 
@@ -40,7 +42,7 @@ def relax_module(text: str, check_well_formed: bool = True, **names) -> tvm.IRMo
         return _PARSED[key].clone()
     parts = [_function(part) for part in ast.parse(textwrap.dedent(text)).body]
     indented = ("\n" + "\n".join(parts)).replace("\n", "\n    ")
-    mod = tvm.script.from_source(
+    mod = from_source(
         f"@I.ir_module\nclass Module:{indented}\n",
         {"I": I, "R": R, "T": T, "tvm": tvm, **names},
         check_well_formed=check_well_formed,

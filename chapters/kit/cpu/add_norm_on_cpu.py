@@ -10,6 +10,7 @@ cache, for tensors too large to stay in it. Both have a twin for bfloat16 that c
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from tvm.script import tirx as T
 
 from chapters.kit.cpu.bfloat16_pairs import even, joined, loaded, odd, stored
 from chapters.kit.cpu.nontemporal_store import LINE_BYTES, llvm_text, store_line, stores_done
+from chapters.kit.ir.parse_alone import parse_alone
 from chapters.kit.ir.row_index import row_index
 
 LANES = 16  # float32 elements per vector, 64 bytes; LLVM splits it for narrower registers
@@ -33,7 +35,7 @@ STREAM_BYTES = 1 << 26  # results larger than this have left the cache before th
 class Rows:
     """The constants of a kernel: the leading dimensions, and the length, dtype and epsilon of a row."""
 
-    dims: list[tvm.ir.Expr]
+    dims: tuple[tvm.ir.Expr, ...]
     hidden_size: int
     dtype: str
     epsilon: float
@@ -83,8 +85,17 @@ def cpu_kernel(
 
     total = x1 + x2, rounded to dtype; norm = total / sqrt(mean(total ** 2) + epsilon) * weight, the squares summed in
     float32. By the number of rows the kernel chooses, when it runs, between one thread, all threads, and all threads
-    with stores that bypass the cache (only where a row is a whole number of cache lines).
+    with stores that bypass the cache (only where a row is a whole number of cache lines). The parser takes a third of
+    a second for it, so a kernel that was made once is given again.
     """
+    return _cpu_kernel(tuple(dims), hidden_size, dtype, epsilon)
+
+
+@functools.lru_cache(maxsize=64)
+@parse_alone
+def _cpu_kernel(
+    dims: tuple[tvm.ir.Expr, ...], hidden_size: int, dtype: str, epsilon: float
+) -> tirx.PrimFunc:
     made = Rows(dims, hidden_size, dtype, epsilon)
     shape, rows, can_stream = [*dims, hidden_size], made.count, made.can_stream
     row_bytes = hidden_size * made.item_bytes

@@ -17,6 +17,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 from chapters.kit.cpu import amx
+from chapters.kit.ir.parse_alone import parse_alone
 
 ROWS = 16  # of a tile
 PAIR = 32  # rows of x and of w that four tiles of sums take at a time
@@ -160,6 +161,7 @@ def _transpose(cut, sums, out, part, block_n):
                     out[r, c] = sums[c // PAIR, r // PAIR, c % PAIR, r % PAIR]
 
 
+@parse_alone
 def _kernel(cut: _Cut) -> tirx.PrimFunc:
     m, n, k, pairs, block = cut
     tiles, parts, steps = cut.tiles, m // (pairs * PAIR), k // PAIR

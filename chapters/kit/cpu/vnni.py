@@ -7,12 +7,14 @@ parses all of its GPU intrinsics, which takes seconds.
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 
 import tvm
 from tvm.s_tir import TensorIntrin
 from tvm.script import tirx as T
 from tvm.target import codegen
+
+from chapters.kit.ir.parse_alone import parse_alone
 
 NAME = "fusion_by_hand.dot_16x4_vnni"
 # the parameters of both functions
@@ -21,37 +23,38 @@ WEIGHTS = partial(T.Buffer, (16, 4), "int8", offset_factor=1)
 SUMS = partial(T.Buffer, (16,), "int32", offset_factor=1)
 
 
-@T.prim_func(s_tir=True)
-def description(A: STEPS, B: WEIGHTS, C: SUMS) -> None:
-    """What the intrinsic computes: C[i] += A[k] * B[i, k]."""
-    with T.sblock("root"):
-        T.reads(C[0:16], A[0:4], B[0:16, 0:4])
-        T.writes(C[0:16])
-        for i in range(16):
-            for k in range(4):
-                with T.sblock("update"):
-                    vi, vk = T.axis.remap("SR", [i, k])
-                    C[vi] = C[vi] + T.cast(A[vk], "int32") * T.cast(B[vi, vk], "int32")
-
-
-@T.prim_func(s_tir=True)
-def implementation(A: STEPS, B: WEIGHTS, C: SUMS) -> None:
-    """How it is computed: four bytes of A, repeated sixteen times, against sixteen rows of B."""
-    with T.sblock("root"):
-        T.reads(C[0:16], A[0:4], B[0:16, 0:4])
-        T.writes(C[0:16])
-        four = T.reinterpret("int32", A.vload([0], dtype="uint8x4"))
-        C[T.ramp(T.int32(0), 1, 16)] = T.call_llvm_pure_intrin(
-            "int32x16",
-            "llvm.x86.avx512.vpdpbusd.512",
-            C.vload([0], dtype="int32x16"),
-            T.reinterpret("uint8x64", T.broadcast(four, 16)),
-            B.vload([0, 0], dtype="int8x64"),
-        )
-
-
+@cache
+@parse_alone
 def register() -> str:
     """Register the intrinsic for `Schedule.tensorize`; returns its name."""
+
+    @T.prim_func(s_tir=True)
+    def description(A: STEPS, B: WEIGHTS, C: SUMS) -> None:
+        """What the intrinsic computes: C[i] += A[k] * B[i, k]."""
+        with T.sblock("root"):
+            T.reads(C[0:16], A[0:4], B[0:16, 0:4])
+            T.writes(C[0:16])
+            for i in range(16):
+                for k in range(4):
+                    with T.sblock("update"):
+                        vi, vk = T.axis.remap("SR", [i, k])
+                        C[vi] = C[vi] + T.cast(A[vk], "int32") * T.cast(B[vi, vk], "int32")
+
+    @T.prim_func(s_tir=True)
+    def implementation(A: STEPS, B: WEIGHTS, C: SUMS) -> None:
+        """How it is computed: four bytes of A, repeated sixteen times, against sixteen rows of B."""
+        with T.sblock("root"):
+            T.reads(C[0:16], A[0:4], B[0:16, 0:4])
+            T.writes(C[0:16])
+            four = T.reinterpret("int32", A.vload([0], dtype="uint8x4"))
+            C[T.ramp(T.int32(0), 1, 16)] = T.call_llvm_pure_intrin(
+                "int32x16",
+                "llvm.x86.avx512.vpdpbusd.512",
+                C.vload([0], dtype="int32x16"),
+                T.reinterpret("uint8x64", T.broadcast(four, 16)),
+                B.vload([0, 0], dtype="int8x64"),
+            )
+
     TensorIntrin.register(NAME, description, implementation, override=True)
     return NAME
 

@@ -15,6 +15,7 @@ from tvm.script import tirx as T
 
 from chapters.kit.gpu.limits import WARP
 from chapters.kit.gpu.linear_layer import LinearLayer
+from chapters.kit.ir.parse_alone import parse_alone
 
 PIECE = 8  # elements of 2 bytes in 16 bytes
 WARPS, COLUMNS = 4, 4  # warps of a block, columns of a warp
@@ -65,6 +66,7 @@ def _store(layer, D, total, row, column):
     T.buffer_store(D, value, [row, column])
 
 
+@parse_alone
 def few_rows_body(layer: LinearLayer, bucket: int) -> tirx.Stmt:
     """The body of a kernel that computes `layer`, `bucket` rows per block of threads; it is right for any rows.
 

@@ -27,6 +27,7 @@ from tvm.script import tirx as T
 
 from chapters.kit.gpu.limits import ITEM_BYTES, WARP
 from chapters.kit.gpu.linear_layer import LinearLayer, linear_layer
+from chapters.kit.ir.parse_alone import parse_alone
 
 PTX_TYPES = {"float16": "f16", "bfloat16": "bf16"}
 PIECE = 8  # elements of 2 bytes in the 16 bytes that ldmatrix and cp.async take at once
@@ -348,6 +349,7 @@ def _multiply_all_steps(work, A, As, Bs, a, b, sums, at):
             _multiply(work, sums, a, b, p % 2)
 
 
+@parse_alone
 def _kernel(work: _Tiled) -> tirx.PrimFunc:
     """A function without parameters: its body uses the layer's buffers."""
     (m, n, k, dtype), tile = work.layer.sizes, work.tile

@@ -46,6 +46,7 @@ from chapters.kit.gpu.wgmma_tile import (
     WgmmaTile,
     best_tile,
 )
+from chapters.kit.ir.parse_alone import parse_alone
 
 ARCH = "sm_90a"  # only this architecture has wgmma, as the `a` says
 # the driver's numbers for a swizzle, and for the size of a fetch by the second-level cache
@@ -406,6 +407,7 @@ def _consume(layer, own, piece, rounded, desc, shared, C, D, block, thread):
         _store(layer, own, rounded, D, row, column)
 
 
+@parse_alone
 def _kernel(layer: _WgmmaLayer) -> tirx.PrimFunc:
     m, n, k, dtype, out_dtype, tile, *_ = layer
     stages = tile.stages
