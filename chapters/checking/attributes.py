@@ -32,8 +32,8 @@ def attributes(mod: tvm.IRModule) -> dict[str, dict[str, object]]:
 
 
 def _of_the_module(mod: tvm.IRModule) -> object:
-    """The attributes that the module itself carries, besides those of its functions."""
-    return plain(dict(mod.attrs or {}))
+    """What the module itself carries besides its functions: its attributes, and the names of its global infos."""
+    return {"attrs": plain(dict(mod.attrs or {})), "global_infos": sorted(mod.global_infos)}
 
 
 def _kind(func: object) -> str:
@@ -67,8 +67,8 @@ def attaches(
         )
         if more:
             wanted[gvar] = func.with_attrs(more)
-    what = f"Your {whose} lost or changed the attributes of the module itself."
-    why = "IRModule(functions) keeps only the functions. `mod.clone()` copies the attributes of the module too."
+    what = f"Your {whose} lost or changed the attributes or the global infos of the module itself."
+    why = "IRModule(functions) keeps only the functions. `mod.clone()` copies what belongs to the module too."
     A_PASS.equal(_of_the_module(result), _of_the_module(mod), what, why=why)
     why = "An attach pass adds a fact. It must not change what the functions compute."
     read.same_ir(result, wanted, f"Your {whose} changed more than attributes.", why=why)
