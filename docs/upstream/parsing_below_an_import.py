@@ -30,5 +30,7 @@ def seconds(callers: int) -> float:
 
 seconds(0)
 alone, below = (min(seconds(callers) for _ in range(3)) for callers in (0, 10))
-print(f"below 10 callers TVM gives the function in {below / alone:.0f} times as long; should be once")
+print(
+    f"below 10 callers TVM gives the function in {below / alone:.0f} times as long; should be once"
+)
 raise SystemExit(below < 2 * alone)
