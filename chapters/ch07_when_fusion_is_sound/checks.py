@@ -613,6 +613,12 @@ CLASHING = {name: (CASES[name].text, buffer) for name, buffer in CLASHES.items()
         _text(between="F[oi, oj] = E[oi, oj]; C[oi, oj] = 4"),
         "C",
     ),
+    "the bias written in between through a second name": (
+        _text(
+            between='row = T.match_buffer(C[oi, 0:6], (6,), "int32", offset_factor=1); row[oj] = 4'
+        ),
+        "C",
+    ),
     "the bias written in between, and the epilogue does not declare that it reads it": (
         _text(between="C[oi, oj] = 4", declares="T.reads(temp[wi, wj]); T.writes(D[wi, wj]); "),
         "C",
