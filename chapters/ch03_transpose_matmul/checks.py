@@ -1063,7 +1063,7 @@ def test_3_7_prediction_is_what_is_counted(impl) -> None:
             counted,
             f"Your bytes_saved is not what the scoreboard counts for a decode step of {config} in {dtype}.",
             why="Compare kernel by kernel. What does the transpose read, and what does it write? What does the "
-            "matmul read before the pass, and after it?",
+            "matmul read before the pass, and after it? Each weight of the list counts, equal ones too.",
         )
 
 

@@ -20,6 +20,10 @@ SHARED_PLACE = (
     "red_result is TVM's place for the sum over the threads. TVM may put a register there too, if you set it from the "
     "sum. Compute that value in the sblock that uses it, or keep the sum in shared memory."
 )
+NEXT_ROW = (
+    "Each block has one row. If the threads do not divide the row, some of them have no element in the last iteration. "
+    "Where `T.where` does not guard an sblock, they go on into the row of another block."
+)
 
 
 def module(
@@ -111,5 +115,7 @@ def launch(
     except CheckFailed as error:
         if "red_result" in error.failure.what:
             error.failure.why = SHARED_PLACE
+        elif "two blocks" in error.failure.what:
+            error.failure.why = NEXT_ROW
         raise
     return norm, total, launches

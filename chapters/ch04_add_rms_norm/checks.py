@@ -1118,6 +1118,25 @@ def main(x1: (3, 1, 64), x2: (3, 1, 64), weight: (64,)):
 )
 
 
+def _typed_anew(builder, x1, x2, w):
+    """A pair in a branch, then one that adds what the branch gives, for which the pass makes a new variable.
+
+    The rows of `chosen` are declared as n * 2 - n, and both branches have n.
+    """
+    total, norm = (relax.Var(name, x1.ty) for name in ("total", "norm"))
+    normed = relax.op.nn.rms_norm(total, w, axes=[-1])
+    inner = [relax.VarBinding(total, relax.op.add(x1, x2)), relax.VarBinding(norm, normed)]
+    then = relax.SeqExpr([relax.BindingBlock(inner)], norm)
+    choice = relax.If(relax.const(True), then, relax.SeqExpr([], x2))
+    n = x1.ty.shape[0]
+    chosen = relax.Var("chosen", relax.TensorType([n * 2 - n, 1, 64], "float32"))
+    builder.emit_normalized(relax.VarBinding(chosen, builder.normalize(choice)))
+    return list(pair(builder, chosen, chosen, w, 0.5))
+
+
+TYPED_ANEW = module(_typed_anew, SIZES, "float32", dataflow=False)
+
+
 def _users() -> tuple[tvm.IRModule, dict[str, str]]:
     """(functions for each of USERS, with and without a dataflow block; by function, what it is about)."""
     builder, what = relax.BlockBuilder(), {}
@@ -1137,6 +1156,7 @@ OTHERS = {
     "a function whose norm is in a branch": BRANCHES,
     "a function in which two variables are called norm": SAME_NAME,
     "a function in which x2 is overwritten between the add and the norm": WRITTEN_BETWEEN,
+    "a function in which the pass makes a new variable for x1 and x2 of a pair": TYPED_ANEW,
 }
 
 
@@ -1231,9 +1251,8 @@ def observe_4_5(impl):
 
     builds = (_read_before, _two_norms_of_one_sum, _one_reader_of_two_sums)
     modules = [module(build, SIZES, "float32") for build in builds]
-    passes = observe_pass(
-        lambda: impl.FuseAddRMSNorm(LLVM), *modules, NORM_OUTSIDE_THE_BLOCK, SAME_NAME, runs=False
-    )
+    modules += [NORM_OUTSIDE_THE_BLOCK, SAME_NAME, TYPED_ANEW]
+    passes = observe_pass(lambda: impl.FuseAddRMSNorm(LLVM), *modules, runs=False)
     return [sums, *passes]
 
 
