@@ -22,10 +22,13 @@ def in_dtype(dtype: str) -> tuple[str, ...]:
     )
 
 
-MIXED = (  # pairs of spellings in one graph
+MIXED = (  # every two spellings of different steps meet in one graph
     ("x * x", "epsilon first", "divided"),
     ("square", "one over the root", "3 dimensions"),
-    ("sum over count", "power -0.5", "weight first"),
+    ("x * x", "sum over count", "power -0.5", "weight first"),
+    ("x * x", "epsilon first", "sum over count", "one over the root", "scale first"),
+    ("square", "sum over count", "divided"),
+    ("square", "epsilon first", "power -0.5", "scale first"),
 )
 COUNTED = SPELLINGS["sum over count"]
 FIVE = ("(3, 8)", "(2, 1, 7, 5)", "(8,)", "(5,)", "R.const(0.01)", "R.const(0.125)")

@@ -75,7 +75,8 @@ def test_10_1_what_others_read(impl) -> None:
 
 
 def observe_10_1(impl):
-    edits = (), *SPELLINGS.values(), *SIZES.values(), *OTHERS.values()
+    mixed = [[edit for one in spellings for edit in SPELLINGS[one]] for spellings in MIXED]
+    edits = (), *SPELLINGS.values(), *mixed, *SIZES.values(), *OTHERS.values()
     return observe_pass(impl.RecognizeRMSNorm, *(edited(NORM, *one) for one in edits), runs=False)
 
 

@@ -25,7 +25,7 @@ SPELLINGS = {
     "scale first": ("R.multiply(x, scale)", "R.multiply(scale, x)"),
     "divided": ("R.rsqrt(total)", "R.sqrt(total)", "R.multiply(x, scale)", "R.divide(x, scale)"),
     "one over the root": ("R.rsqrt(total)", "R.divide(R.const(1.0), R.sqrt(total))"),
-    "sum over count": ("R.mean(square", "R.sum(square", "R.add(mean", "R.add(R.divide(mean, R.const(8.0))"),
+    "sum over count": ("R.mean(square", "R.divide(R.sum(square", "keepdims=True)", "keepdims=True), R.const(8.0))"),
     "weight first": ("R.multiply(normalized, w)", "R.multiply(w, normalized)"),
     "weight + 1": ("R.multiply(normalized, w)", "R.multiply(normalized, R.add(w, R.const(1.0)))"),
     "3 dimensions": ("(3, 8)", "(2, 3, 8)", "axis=[-1]", "axis=[2]"),

@@ -174,6 +174,10 @@ FIRES = {
         lambda b, matrix, x, codes, scales, **_: two_matrices(b, matrix, x, codes, scales),
         lambda i: [i.x @ i.matrix.T, i.x @ i.matrix.T],
     ),
+    "two matrices whose variables have one name": (
+        lambda b, matrix, x, codes, scales, **_: two_matrices(b, matrix, x, codes, scales, True),
+        lambda i: [i.x @ i.matrix.T, i.x @ i.matrix.T],
+    ),
     "a matrix from a kernel of another name": (
         lambda b, x, codes, scales, **_: [times(x, floats(b, codes, scales))],
         lambda i: [i.x @ i.matrix.T],
@@ -205,6 +209,7 @@ READERS = {
     "a product with rows that the matrix gave": ["take", "NT_matmul"],
     "a kernel without tensors before the product": ["NT_matmul"],
     "two matrices": ["NT_matmul", "NT_matmul"],
+    "two matrices whose variables have one name": ["NT_matmul", "NT_matmul"],
     "a matrix from a kernel of another name": ["NT_matmul"],
     "a vector": ["NT_matmul"],
     "a write before the matrix is unpacked again": ["NT_matmul"],
@@ -231,9 +236,13 @@ def floats(builder: relax.BlockBuilder, codes: relax.Var, scales: relax.Var) -> 
     return unpack(builder, codes, scales, func, "floats")
 
 
-def two_matrices(builder, matrix, x, codes, scales) -> list[relax.Expr]:
-    """Two products; both matrices are unpacked before the first."""
+def two_matrices(builder, matrix, x, codes, scales, one_name=False) -> list[relax.Expr]:
+    """Two products; both matrices are unpacked before the first. Their variables may have one name."""
     second = unpack(builder, codes, scales)
+    if one_name:  # as after `w = …; w = …` in TVMScript
+        call = builder.lookup_binding(second)
+        second = relax.DataflowVar(matrix.name, matrix.ty)
+        builder.emit_normalized(relax.VarBinding(second, call))
     return [times(x, matrix), times(x, second)]
 
 
