@@ -22,6 +22,7 @@ from chapters.checking.expect import Section
 from chapters.checking.judge import judge_pass, observe_pass
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.targets import cuda
+from chapters.kit.ir.parse_alone import import_intrinsics
 from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
 from chapters.runner.loading import last_line
 
@@ -202,6 +203,7 @@ def rule(name: str) -> ScheduleRule:
 @functools.cache
 def code(name: str, arch: str, dtype: str) -> str:
     """The CUDA C++ by one rule, "" where it declines or fails."""
+    import_intrinsics()
     target = gpu(arch)
     try:
         with target:
@@ -214,6 +216,7 @@ def code(name: str, arch: str, dtype: str) -> str:
 
 def chosen(impl, arch: str, given: Sequence[str], dtype: str = "float16") -> str:
     """The name of the rule that on_tensor_cores chooses."""
+    import_intrinsics()
     func, rules = matmul_bias(128, 128, 128, dtype), [rule(name) for name in given]
     try:
         found = impl.on_tensor_cores(func, gpu(arch), [*rules])

@@ -8,13 +8,18 @@ that is parsed in 0.01 s takes 0.1 s and more where a file is being imported, or
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec, module_from_spec
+from pkgutil import iter_modules
 from typing import ParamSpec, TypeVar
 
 import tvm
+import tvm.s_tir
 
 Given, Returned = ParamSpec("Given"), TypeVar("Returned")
+INTRINSICS = "tvm.s_tir.tensor_intrin"
 
 
 def parse_alone(makes_kernel: Callable[Given, Returned]) -> Callable[Given, Returned]:
@@ -29,3 +34,35 @@ def parse_alone(makes_kernel: Callable[Given, Returned]) -> Callable[Given, Retu
 
 
 from_source = parse_alone(tvm.script.from_source)
+
+
+@parse_alone
+def import_intrinsics() -> None:
+    """Import TVM's tensor intrinsics, which dlight's rules for matrix products import when they first need them.
+
+    They are nearly 250 functions. `import` parses them below its own callers, in half a minute; this runs the same
+    files one after the other, in a few seconds.
+    """
+    if INTRINSICS in sys.modules:
+        return
+    package = module_from_spec(find_spec(INTRINSICS))
+    sys.modules[INTRINSICS] = package
+    try:
+        for name in sorted(one.name for one in iter_modules(package.__path__)):
+            _execute(f"{INTRINSICS}.{name}")
+        package.__spec__.loader.exec_module(package)
+    except BaseException:  # then `import` does it, and says what is wrong
+        for name in [one for one in sys.modules if one.startswith(INTRINSICS)]:
+            del sys.modules[name]
+        return
+    tvm.s_tir.tensor_intrin = package
+
+
+def _execute(name: str) -> None:
+    """Run the file of the module `name`, unless another one has imported it, without a caller from importlib."""
+    if name in sys.modules:
+        return
+    module = module_from_spec(find_spec(name))
+    sys.modules[name] = module
+    exec(module.__spec__.loader.get_code(name), module.__dict__)
+    setattr(sys.modules[INTRINSICS], name.rpartition(".")[2], module)

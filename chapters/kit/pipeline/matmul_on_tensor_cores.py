@@ -12,6 +12,7 @@ from tvm.s_tir import dlight as dl
 from tvm.target import Target
 
 from chapters.kit.gpu.targets import compute_capability
+from chapters.kit.ir.parse_alone import import_intrinsics
 
 
 class MatmulOnTensorCores(dl.gpu.Matmul):
@@ -19,6 +20,7 @@ class MatmulOnTensorCores(dl.gpu.Matmul):
 
     def apply(self, func: tirx.PrimFunc, target: Target, tunable: bool) -> Schedule | None:
         """The schedule of `func`, or None so that the next rule gets it."""
+        import_intrinsics()
         return super().apply(func, without_letter(target), tunable)
 
 
