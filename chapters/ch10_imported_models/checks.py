@@ -309,6 +309,7 @@ def observe_10_3(impl):
     cases = [(arch, USUAL, "float16") for arch in ("sm_80", "sm_90a")]
     cases += [
         ("sm_80", ("MatmulOnTensorCores", "Matmul", "Fallback"), "float16"),
+        ("sm_80", ("a rule that fails", "GEMV", "Matmul", "Fallback"), "float16"),
         ("sm_80", ("Matmul", "GeneralReduction", "Fallback"), "float32"),
         ("sm_61", ("Matmul", "MatmulTensorization", "Fallback"), "float16"),
         ("sm_90a", ("Matmul", "GeneralReduction", "Fallback"), "float16"),
