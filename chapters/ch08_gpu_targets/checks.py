@@ -99,7 +99,7 @@ def test_8_1_threads_lie_side_by_side(impl) -> None:
     for shape, dtype, threads, vector in ELEMENTWISE:
         for access in accesses(_bound(impl, shape, dtype, threads, vector), CUDA):
             what = f"the {'store to' if access.writes else 'load of'} {access.buffer}"
-            said = f"In {what}, a thread of your kernel does not take {vector} elements at a time."
+            said = f"In {what}, a thread of your kernel does not take {vector} neighbouring elements at a time."
             why = (
                 "One vector load replaces several loads: fewer instructions, and more bytes in flight per "
                 "instruction."
@@ -131,7 +131,11 @@ OTHER_SIZE = (128, 64, 128)
 
 def _scheduled(impl, size: tuple[int, int, int] = goals.SIZE) -> s_tir.Schedule:
     sch, block = start_from_bias(matmul_bias(*size, "float32"))
-    impl.schedule_within_limits(sch, block)
+    try:
+        impl.schedule_within_limits(sch, block)
+    except Exception as error:
+        error.given = "a layer with m, n, k = {}, {}, {}".format(*size)
+        raise
     for one in sch.get_child_blocks(sch.get_sblock("root")):
         written = sch.get(one).writes
         # dynamic shared memory is as good, and the engines that run kernels here have static memory alone
@@ -290,8 +294,8 @@ CANDIDATES = {
         "thread may have 255 registers.",
     ),
     "the smaller block has the larger threads": (
-        [(ThreadTile(32, 32, 16, 4, 4), _used(64, 4352)), (THIN, _used(32, 8704))],
-        THIN,
+        [(ThreadTile(32, 32, 16, 8, 8), _used(64, 4352)), (MIDDLE, _used(32, 8704))],
+        MIDDLE,
         "The threads of a block can share what the block has loaded, so the size of the block decides.",
     ),
     "the largest spills": (

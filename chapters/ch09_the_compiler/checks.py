@@ -409,7 +409,7 @@ def test_9_3_fires(impl) -> None:
             "kernel that is marked.",
         )
         why = "A fused kernel has one block, so there is no epilogue left."
-        judge_fused(impl, once, "its own result", stays=True, why=why)
+        judge_fused(impl, once, "a kernel that is fused already", stays=True, why=why)
 
 
 def is_one_nest(func: tirx.PrimFunc, title: str) -> None:
@@ -624,12 +624,16 @@ def test_9_5_takes_the_current_target(impl) -> None:
     with QUICK:
         result = applied(made_pass, "fusion_pipeline()")
     expect.has_function(result, "decode", "fusion_pipeline()")
-    with CUDA:
-        again = applied(made_pass, "fusion_pipeline()")
-    sized = not any(has_dimension(func, "vocab_size") for func in kernels(again).values())
     what = "The pass of fusion_pipeline(), run for llvm first, makes no kernels with threads of known sizes for CUDA."
     why = "A pass may run more than once. Each run takes the target that is current then, and the same facts."
     wanted = "kernels with threads, of a known vocab_size"
+    try:
+        with CUDA:
+            again = applied(made_pass, "fusion_pipeline()")
+    except (tvm.error.InternalError, ValueError) as error:
+        yours = last_line(error)[:300]
+        raise HOW.failed(what, expected=wanted, yours=yours, why=why) from None
+    sized = not any(has_dimension(func, "vocab_size") for func in kernels(again).values())
     HOW.that(bool(with_threads(again)) and sized, what, expected=wanted, why=why)
     made_pass = impl.fusion_pipeline(QUICK, **facts())
     with CUDA:
@@ -866,7 +870,7 @@ def test_9_7_same_tokens(impl) -> None:
 
 def test_9_7_any_logits(impl) -> None:
     """the greedy tokens stay also where all logits are negative, far from zero, or near it"""
-    for scale in (1, 1000, 1e-9):
+    for scale in (1, 1e33, 1e-30):
         other = [token % 2 for token in PROMPT], TWO_WORDS, gloomy(scale)
         tokens, logits = generated(unspoiled(), *other)
         BREAK.equal(

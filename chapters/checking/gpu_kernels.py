@@ -18,6 +18,11 @@ from chapters.kit.gpu.targets import CUDA, WEBGPU
 from chapters.runner.failure import CheckFailed, Skip
 from chapters.runner.loading import last_line, parser_said, refused_line
 
+LANES = (
+    "A vectorized loop becomes one vector, and CUDA has none of so many lanes. A loop that `reverse_compute_at` makes "
+    "goes from a thread's first element to its last one: are they neighbours?"
+)
+
 
 def arrays(
     m: int, n: int, k: int, dtype: str, seed: int = 0, out: str = "float32"
@@ -88,6 +93,7 @@ def ran(make: Callable[[], HostProgram], engine, given, read: str) -> list[Launc
         raise CheckFailed(
             f"TVM cannot compile your schedule to a GPU kernel: {said}",
             expected="a PrimFunc that TVM can compile, whose every loop nest is bound to blocks and threads",
+            why=LANES if re.search(r"Cannot convert type \S+\dx\d+ to", said) else "",
             read=read,
         ) from None
     try:
