@@ -1,4 +1,4 @@
-"""fuse_reduction_epilogue declares one region per buffer, so a bias that is also an operand is read undeclared.
+"""fuse_reduction_epilogue declares no read of the reduction from a buffer that the epilogue reads, too.
 
 The numbers are right. Passes that trust T.reads may move or cache too little.
 Should: T.reads that cover A[i, 0] and A[i, k].
