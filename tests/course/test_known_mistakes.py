@@ -16,7 +16,7 @@ WEIGHT = 128 * 2 * 352 * 4
 
 def _like(largest: int, at_16: int, symbolic: int) -> dict[str, str]:
     said = {"largest": largest, "largest_at_batch_16": at_16, "symbolic": symbolic}
-    answer = SimpleNamespace(predicted_storage=lambda: said)
+    answer = SimpleNamespace(predicted_storage=lambda: said, _text=str(said))
     return Diagnoser().diagnose(ch02, chapter(2), "2.4", answer)
 
 

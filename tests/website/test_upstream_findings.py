@@ -29,7 +29,7 @@ def imported(finding: Finding) -> set[str]:
 @pytest.mark.parametrize("finding", FOUND, ids=lambda one: one.path.stem)
 def test_it_is_a_script_for_a_stranger(finding):
     assert len(finding.path.read_text(encoding="utf-8").splitlines()) <= 40
-    allowed = {"tvm", "tvm_ffi", "numpy"}
+    allowed = {"tvm", "tvm_ffi", "numpy", "time"}
     assert imported(finding) <= allowed | (
         {"torch"} if "(Needs PyTorch.)" in finding.should else set()
     )
