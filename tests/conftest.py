@@ -13,7 +13,7 @@ from chapters.runner.engine import Examiner
 from chapters.runner.fresh_copy import FreshCopy
 
 # TVM's parser asks `inspect` for the module of each of its callers, and `inspect` seeks those that have none among all
-# modules, each time anew: half of the time of these tests. It remembers what it has found here.
+# modules, each time anew. It remembers here what it has found.
 for nowhere in (
     "ast",
     "string",

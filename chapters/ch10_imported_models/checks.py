@@ -203,7 +203,6 @@ def rule(name: str) -> ScheduleRule:
 @functools.cache
 def code(name: str, arch: str, dtype: str) -> str:
     """The CUDA C++ by one rule, "" where it declines or fails."""
-    import_intrinsics()
     target = gpu(arch)
     try:
         with target:

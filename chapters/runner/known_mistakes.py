@@ -65,10 +65,7 @@ class Diagnoser:
         """`what`, `why`, `read` and `name` of the mistake that `impl` behaves like; {} if none."""
         if not hasattr(checks, _observer(exercise_id)):
             return {}
-        given = exercise_id, impl._text
-        if given not in self._known:
-            self._known[given] = Observed(checks, exercise_id, impl)
-        texts = self._known[given].texts()
+        texts = self._observed(checks, exercise_id, impl._text, lambda: impl).texts()
         if self._remembered(checks, chapter, exercise_id).is_like(texts):
             return {}
         for mistake in mistakes_of(chapter, exercise_id):
@@ -85,10 +82,19 @@ class Diagnoser:
     ) -> Observed:
         """The texts of a catalogued mistake, or of the reference."""
         text = mistake.text() if mistake else chapter.solution.read_text(encoding="utf-8")
+
+        def loaded() -> Answer:
+            return load(self._file(mistake, text) if mistake else chapter.solution)
+
+        return self._observed(checks, exercise_id, text, loaded)
+
+    def _observed(
+        self, checks: ModuleType, exercise_id: str, text: str, answer: Callable[[], Answer]
+    ) -> Observed:
+        """What the answer with this text gives; `answer` returns it, and is called once for each text."""
         key = exercise_id, text
         if key not in self._known:
-            answer = load(self._file(mistake, text) if mistake else chapter.solution)
-            self._known[key] = Observed(checks, exercise_id, answer)
+            self._known[key] = Observed(checks, exercise_id, answer())
         return self._known[key]
 
     def _file(self, mistake: Mistake, text: str) -> Path:
