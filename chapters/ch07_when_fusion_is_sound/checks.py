@@ -8,7 +8,7 @@ import itertools
 import random
 import re
 from collections.abc import Callable
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 
 import tvm
 from tvm import s_tir, tirx
@@ -632,12 +632,9 @@ ALLOWED = {name: (CASES[name].text, why) for name, why in HARMLESS.items()} | {
 }
 
 
-_parse = cache(tvm.script.from_source)
-
-
 def _between(impl, text: str) -> str:
     """What check_between says of a program: "" or its sentence."""
-    sch = s_tir.Schedule(_parse(text))
+    sch = s_tir.Schedule(from_source(text))
     pair = reference.match(sch, sch.get_sblock("matmul"), sch.get_sblock("bias"))
     try:
         impl.check_between(sch, pair)

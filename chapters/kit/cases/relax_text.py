@@ -27,29 +27,19 @@ from tvm.script import tirx as T
 
 from chapters.kit.ir.parse_alone import from_source
 
-_PARSED: dict[tuple, tvm.IRModule] = {}
-
 
 def relax_module(text: str, check_well_formed: bool = True, **names) -> tvm.IRModule:
     """The module that `text` describes; each call gives a new one.
 
-    The text may be indented as a whole. names: objects that it may use by these names, such as `relax`. Parsing takes
-    50 ms and more, so the result is cached, unless one of these objects is not a number or a string.
+    The text may be indented as a whole. names: objects that it may use by these names, such as `relax`.
     """
-    simple = all(isinstance(value, int | float | str) for value in names.values())
-    key = text, check_well_formed, *((name, repr(value)) for name, value in names.items())
-    if simple and key in _PARSED:
-        return _PARSED[key].clone()
     parts = [_function(part) for part in ast.parse(textwrap.dedent(text)).body]
     indented = ("\n" + "\n".join(parts)).replace("\n", "\n    ")
-    mod = from_source(
+    return from_source(
         f"@I.ir_module\nclass Module:{indented}\n",
         {"I": I, "R": R, "T": T, "tvm": tvm, **names},
         check_well_formed=check_well_formed,
     )
-    if simple:
-        _PARSED[key] = mod.clone()
-    return mod
 
 
 def kernel(head: str, shape: Sequence[int], store: str, dtype: str = "float32") -> str:

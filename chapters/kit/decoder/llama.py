@@ -17,6 +17,7 @@ Keys and values are neither repeated nor transposed: each `permute_dims` in the 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 
 import tvm
 from tvm import relax, te, tirx
@@ -252,8 +253,16 @@ def decoder(
             f"The decoder has no function {', '.join(map(repr, unknown))}: "
             f"choose among {', '.join(FUNCTIONS)}."
         )
+    mod, weights = _exported(config, dtype, names)
+    return mod.clone(), [*weights]
+
+
+@cache
+def _exported(config: LlamaConfig, dtype: str, names: tuple[str, ...]):
+    """What `decoder` returns for arguments that are right; an export of all functions takes a second."""
     model = LlamaForCausalLM(config, dtype)
     model.to(dtype)
+    specs = _specs(config, dtype)
     mod, parameters = model.export_tvm(spec={name: specs[name] for name in names})
     weights = [
         (name, tuple(n if isinstance(n, int) else config.vocab_size for n in weight.shape), dtype)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec, module_from_spec
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import ParamSpec, TypeVar
 
 import tvm
@@ -33,7 +34,27 @@ def parse_alone(makes_kernel: Callable[Given, Returned]) -> Callable[Given, Retu
     return run
 
 
-from_source = parse_alone(tvm.script.from_source)
+_PARSED: dict[tuple, tvm.IRModule | tvm.tirx.PrimFunc] = {}
+
+
+def from_source(
+    text: str, names: dict[str, object] | None = None, *, check_well_formed: bool = True
+) -> tvm.IRModule | tvm.tirx.PrimFunc:
+    """What TVM's parser makes of `text`. The same text gives the same function, or a new module of the same functions.
+
+    names: objects that the text may use by these names; without them it has I, R and T. Parsing takes 20 ms and more,
+    so the result is remembered, unless one of these objects is not a module, a number or a string.
+    """
+    given = (names or {}).items()
+    simple = all(isinstance(value, ModuleType | int | float | str) for _, value in given)
+    key = text, check_well_formed, *((name, repr(value)) for name, value in given)
+    found = _PARSED.get(key) if simple else None
+    if found is None:
+        parse = parse_alone(tvm.script.from_source)
+        found = parse(text, names, check_well_formed=check_well_formed)
+        if simple:
+            _PARSED[key] = found
+    return found.clone() if isinstance(found, tvm.IRModule) else found
 
 
 @parse_alone
