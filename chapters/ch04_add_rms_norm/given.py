@@ -19,6 +19,7 @@ from tvm.target import Target
 
 from chapters.kit.cpu.add_norm_on_cpu import Rows
 from chapters.kit.gpu.limits import ITEM_BYTES, VECTOR_BYTES, WARP
+from chapters.kit.ir.parse_alone import kernel_for_rows
 from chapters.kit.ir.relax_effects import bindings_of, may_write, scopes
 from chapters.kit.ir.row_index import unit_dimensions
 
@@ -146,6 +147,7 @@ class _Wide(Rows):
         return tirx.And(row < self.count, chunk < self.chunks)
 
 
+@kernel_for_rows
 def wide_kernel(
     dims: list[tvm.ir.Expr], hidden_size: int, dtype: str, epsilon: float, plan: Plan
 ) -> tirx.PrimFunc:

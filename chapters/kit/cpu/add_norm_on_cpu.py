@@ -10,7 +10,6 @@ cache, for tensors too large to stay in it. Both have a twin for bfloat16 that c
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ from tvm.script import tirx as T
 
 from chapters.kit.cpu.bfloat16_pairs import even, joined, loaded, odd, stored
 from chapters.kit.cpu.nontemporal_store import LINE_BYTES, llvm_text, store_line, stores_done
-from chapters.kit.ir.parse_alone import parse_alone
+from chapters.kit.ir.parse_alone import kernel_for_rows
 from chapters.kit.ir.row_index import row_index
 
 LANES = 16  # float32 elements per vector, 64 bytes; LLVM splits it for narrower registers
@@ -78,6 +77,7 @@ class Rows:
         return T.cast(T.float32(total) * scale[0] * T.float32(factor), self.dtype)
 
 
+@kernel_for_rows
 def cpu_kernel(
     dims: list[tvm.ir.Expr], hidden_size: int, dtype: str, epsilon: float
 ) -> tirx.PrimFunc:
@@ -85,18 +85,9 @@ def cpu_kernel(
 
     total = x1 + x2, rounded to dtype; norm = total / sqrt(mean(total ** 2) + epsilon) * weight, the squares summed in
     float32. By the number of rows the kernel chooses, when it runs, between one thread, all threads, and all threads
-    with stores that bypass the cache (only where a row is a whole number of cache lines). The parser takes a third of
-    a second for it, so a kernel that was made once is given again.
+    with stores that bypass the cache (only where a row is a whole number of cache lines).
     """
-    return _cpu_kernel(tuple(dims), hidden_size, dtype, epsilon)
-
-
-@functools.lru_cache(maxsize=64)
-@parse_alone
-def _cpu_kernel(
-    dims: tuple[tvm.ir.Expr, ...], hidden_size: int, dtype: str, epsilon: float
-) -> tirx.PrimFunc:
-    made = Rows(dims, hidden_size, dtype, epsilon)
+    made = Rows(tuple(dims), hidden_size, dtype, epsilon)
     shape, rows, can_stream = [*dims, hidden_size], made.count, made.can_stream
     row_bytes = hidden_size * made.item_bytes
     alone_rows = ALONE_BYTES // (4 * row_bytes)

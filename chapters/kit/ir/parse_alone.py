@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec, module_from_spec
 from pkgutil import iter_modules
@@ -18,6 +18,7 @@ from typing import ParamSpec, TypeVar
 
 import tvm
 import tvm.s_tir
+from tvm import tirx
 
 Given, Returned = ParamSpec("Given"), TypeVar("Returned")
 INTRINSICS = "tvm.s_tir.tensor_intrin"
@@ -34,12 +35,39 @@ def parse_alone(makes_kernel: Callable[Given, Returned]) -> Callable[Given, Retu
     return run
 
 
-_PARSED: dict[tuple, tvm.IRModule | tvm.tirx.PrimFunc] = {}
+def kernel_for_rows(make_kernel: Callable) -> Callable:
+    """A decorator for functions `(dims, *facts)` that parse a kernel for tensors with these leading dimensions.
+
+    The function is parsed alone, and once: for dimensions of the same sizes and names, and equal facts, the same kernel
+    is given again.
+    """
+
+    alone = parse_alone(make_kernel)
+
+    @functools.lru_cache(maxsize=64)
+    def remembered(sizes: tuple[int | str, ...], *facts: object) -> tirx.PrimFunc:
+        dims = [
+            tirx.Var(size, "int64") if isinstance(size, str) else tirx.IntImm("int64", size)
+            for size in sizes
+        ]
+        return alone(dims, *facts)
+
+    @functools.wraps(make_kernel)
+    def run(dims: Sequence[tvm.ir.Expr], *facts: object) -> tirx.PrimFunc:
+        sizes = [d.name if isinstance(d, tvm.ir.Var) else getattr(d, "value", d) for d in dims]
+        if any(isinstance(size, tvm.ir.Expr) for size in sizes):  # such as 2 * n
+            return alone(dims, *facts)
+        return remembered(tuple(sizes), *facts)
+
+    return run
+
+
+_PARSED: dict[tuple, tvm.IRModule | tirx.PrimFunc] = {}
 
 
 def from_source(
     text: str, names: dict[str, object] | None = None, *, check_well_formed: bool = True
-) -> tvm.IRModule | tvm.tirx.PrimFunc:
+) -> tvm.IRModule | tirx.PrimFunc:
     """What TVM's parser makes of `text`. The same text gives the same function, or a new module of the same functions.
 
     names: objects that the text may use by these names; without them it has I, R and T. Parsing takes 20 ms and more,
