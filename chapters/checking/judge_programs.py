@@ -20,7 +20,7 @@ from chapters.checking.judge import SAME_NUMBERS
 from chapters.checking.relax_modules import Module
 from chapters.checking.time_limit import TookTooLong, limit_time
 from chapters.child import patience
-from chapters.kit.cases.guard_zones import QUICK
+from chapters.kit.cases.guard_zones import compile_quickly
 from chapters.kit.ir.relax_effects import bindings_of, relax_functions, scopes
 from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions
 from chapters.runner.failure import CheckFailed
@@ -174,7 +174,7 @@ def _compiled(mod: tvm.IRModule) -> relax.VirtualMachine:
         passes.AttachGlobalSymbol(),
     ]
     pipeline = tvm.transform.Sequential(order)
-    executable = tvm.compile(mod, QUICK, relax_pipeline=pipeline)
+    executable = compile_quickly(mod, relax_pipeline=pipeline)
     return relax.VirtualMachine(executable, tvm.cpu())
 
 

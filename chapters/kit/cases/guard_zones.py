@@ -42,6 +42,20 @@ class Guarded:
         return bool((before == MARK).all() and (after == MARK).all())
 
 
+def compile_quickly(
+    mod: tvm.IRModule, target: Target = QUICK, *, checked: bool = True, **how
+) -> tvm.runtime.Executable:
+    """`tvm.compile`, for a program that runs once.
+
+    What TVM generates to compare a kernel's arguments with their declarations takes longer to compile than a small
+    kernel. It is left out of modules without kernels of their own, because TVM makes those of operators and calls them,
+    and where the caller has compared them (checked=False). how: more arguments of tvm.compile.
+    """
+    own = checked and any(isinstance(func, tirx.PrimFunc) for func in mod.functions.values())
+    with tvm.transform.PassContext(config={"tirx.disable_assert": not own}):
+        return tvm.compile(mod, target=target, **how)
+
+
 def _as_declared(func: tirx.PrimFunc, arguments: list) -> bool:
     """Whether the arguments are arrays of the very shapes and dtypes that `func` declares, and it asserts nothing."""
     declared = [
@@ -60,10 +74,8 @@ def run_compiled(mod: tvm.IRModule, arguments: list, target: Target = QUICK) -> 
     Raises WroteOutside if it wrote just outside one of them.
     """
     held = [Guarded(a) if isinstance(a, np.ndarray) else a for a in arguments]
-    # what TVM generates to compare arguments with their declarations takes longer to compile than a small program
-    config = {"tirx.disable_assert": True} if _as_declared(mod["main"], arguments) else {}
-    with tvm.transform.PassContext(config=config):
-        main = tvm.compile(mod, target=target)["main"]
+    checked = not _as_declared(mod["main"], arguments)
+    main = compile_quickly(mod, target, checked=checked)["main"]
     main(*[h.tensor if isinstance(h, Guarded) else h for h in held])
     arrays = [h for h in held if isinstance(h, Guarded)]
     if not all(array.intact() for array in arrays):
