@@ -369,7 +369,7 @@ def _text(expression) -> str:
 def test_6_1_adds_nothing_to_a_copy(impl) -> None:
     """a copy adds 0, of the dtype that is copied"""
     for dtype in ("int32", "float32"):
-        what = f"Your split_sum refuses a copy, `D[vi] = temp[vi]`, in {dtype}."
+        what = f"Your split_sum refuses a copy, `D[vi, vj] = temp[vi, vj]`, in {dtype}."
         why = (
             "A copy is a sum whose addend is 0. `cache_write` leaves such blocks in many schedules."
         )
@@ -385,23 +385,9 @@ def test_6_1_adds_nothing_to_a_copy(impl) -> None:
 
 
 def _copy(dtype: str) -> tirx.PrimFunc:
-    """Sums of three numbers, and a block that copies them."""
-
-    @T.prim_func(s_tir=True)
-    def main(A: T.Buffer((4, 3), dtype), D: T.Buffer((4,), dtype)):
-        temp = T.sblock_alloc_buffer((4,), dtype)
-        for i, k in T.grid(4, 3):
-            with T.sblock("matmul"):
-                vi, vk = T.axis.remap("SR", [i, k])
-                with T.init():
-                    temp[vi] = T.cast(0, dtype)
-                temp[vi] = temp[vi] + A[vi, vk]
-        for i in range(4):
-            with T.sblock("bias"):
-                vi = T.axis.spatial(4, i)
-                D[vi] = temp[vi]
-
-    return main
+    """The usual sums in this dtype, and a block that copies them."""
+    text = program("D = temp").script().replace('"int32"', f'"{dtype}"')
+    return from_source(text.replace("temp[vi, vj] = 0\n", f"temp[vi, vj] = T.{dtype}(0)\n"))
 
 
 def test_6_1_refuses_all_else(impl) -> None:

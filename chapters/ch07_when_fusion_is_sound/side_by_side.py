@@ -87,7 +87,7 @@ def outcome(case: Case, mod: tvm.IRModule | None) -> str:
     return "right" if _declares_its_reads(mod) else "reads not declared"
 
 
-@lru_cache(maxsize=8)  # both primitives are compared with the same run
+@lru_cache(maxsize=1000)  # all primitives are compared with the same run
 def _unfused(case: Case) -> list[np.ndarray]:
     """What the case computes unfused."""
     return run_compiled(tvm.IRModule({"main": case.func}), case.arguments())
