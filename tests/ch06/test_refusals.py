@@ -150,12 +150,6 @@ def test_refuses(case):
     refused(s_tir.Schedule(func), words)
 
 
-def test_refuses_a_reduction_that_threads_share():
-    sch = s_tir.Schedule(program())
-    sch.bind(sch.get_loops("matmul")[2], "threadIdx.x")
-    refused(sch, "does not run serially")
-
-
 def test_refuses_the_same_block_twice_and_blocks_of_two_scopes():
     sch = s_tir.Schedule(program())
     with pytest.raises(s_tir.ScheduleError, match="not another block"):

@@ -460,7 +460,8 @@ def test_threads_that_share_a_sum_cannot_start_from_a_bias():
     """The built-in fuses it, and TVM then finds no reducer: `check_reduction_loops` refuses with reason."""
     sch = scheduled()
     sch.bind(sch.get_loops("matmul")[-1], "threadIdx.x")
-    refused(sch, fuse_epilogue, "does not run serially")
+    for fuse in BOTH:
+        refused(sch, fuse, "does not run serially")
     sch.fuse_reduction_epilogue("matmul", "bias")
     with pytest.raises(ValueError, match="No matched reducer"):
         tvm.compile(sch.mod, target=Target({"kind": "cuda", "arch": "sm_80"}))
