@@ -6,6 +6,7 @@ Every program comes with arguments for its function main and the results that Nu
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -273,13 +274,31 @@ def function(name: str, ty: tvm.ir.Type, emit: Callable, *, public: bool = True)
     return func if public else func.without_attr("global_symbol")
 
 
-def _three(writer: Products, x: Value) -> list[Value]:
-    return [times(writer, x, constant(writer, 4, width, dtype=x.dtype)) for width in (2, 5, 4)]
+def _known(*shapes: tuple[int, ...]) -> Write:
+    """A product of x and each of some known weights of these shapes."""
+
+    def write(writer: Products, x: Value) -> list[Value]:
+        return [times(writer, x, constant(writer, *shape, dtype=x.dtype)) for shape in shapes]
+
+    return write
 
 
-def _three_turned(writer: Products, x: Value) -> list[Value]:
-    weights = [turned(writer, constant(writer, width, 4)) for width in (2, 5, 4)]
-    return [times(writer, x, w) for w in weights]
+_three = _known((4, 2), (4, 5), (4, 4))
+
+
+def _turned(*shapes_and_axes: tuple) -> Write:
+    """A product of x and each of some known weights of these shapes, whose dimensions are permuted."""
+
+    def write(writer: Products, x: Value) -> list[Value]:
+        weights = [
+            turned(writer, constant(writer, *shape), axes) for shape, axes in shapes_and_axes
+        ]
+        return [times(writer, x, w) for w in weights]
+
+    return write
+
+
+_three_turned = _turned(((2, 4), None), ((5, 4), None), ((4, 4), None))
 
 
 def _after(step: Callable[[Products, Value], Value]) -> Write:
@@ -291,8 +310,12 @@ def _after(step: Callable[[Products, Value], Value]) -> Write:
     return write
 
 
+def _named_again(writer: Products, y: Value) -> Value:
+    return Value(writer.builder.emit(y.var), y.data, y.dims)
+
+
 def _named_twice(writer: Products, y: Value) -> Value:
-    return Value(writer.builder.emit(writer.builder.emit(y.var)), y.data, y.dims)
+    return _named_again(writer, _named_again(writer, y))
 
 
 def _cast_to_its_type(writer: Products, y: Value) -> Value:
@@ -300,10 +323,10 @@ def _cast_to_its_type(writer: Products, y: Value) -> Value:
 
 
 def _permuted_to_itself(writer: Products, y: Value) -> Value:
-    return Value(writer.builder.emit(relax.op.permute_dims(y.var, [0, 1])), y.data, y.dims)
+    return turned(writer, y, [0, 1])
 
 
-def _third_unused(use: Callable[[Products, Value], None]) -> Write:
+def _third_unused(use: Callable[[Products, Value], object]) -> Write:
     """Three products; of what `use` makes of the third, nothing is returned."""
 
     def write(writer: Products, x: Value) -> list[Value]:
@@ -314,18 +337,22 @@ def _third_unused(use: Callable[[Products, Value], None]) -> Write:
     return write
 
 
+def _reshaped(writer: Products, y: Value, shape: tuple[int, ...]) -> relax.Var:
+    return writer.builder.emit(relax.op.reshape(y.var, shape))
+
+
 def _reshaped_twice(writer: Products, y: Value) -> None:
-    flat = writer.builder.emit(relax.op.reshape(y.var, (12,)))
+    flat = _reshaped(writer, y, (12,))
     writer.builder.emit(relax.op.reshape(flat, (4, 3)))
 
 
 def _reshaped_and_cast(writer: Products, y: Value) -> None:
-    flat = writer.builder.emit(relax.op.reshape(y.var, (12,)))
+    flat = _reshaped(writer, y, (12,))
     writer.builder.match_cast(flat, relax.TensorType((12,), "float32"))
 
 
 def _given_to_a_function(writer: Products, y: Value) -> None:
-    other = writer.builder.emit(relax.op.reshape(y.var, (4, 3)))
+    other = _reshaped(writer, y, (4, 3))
     pure = function("pure", other.ty, lambda b, own: b.emit(relax.op.tanh(own)), public=False)
     writer.builder.emit(relax.Call(writer.builder.add_func(pure, "pure"), [other]))
 
@@ -338,24 +365,9 @@ def _in_a_tuple(writer: Products, x: Value) -> list[Value]:
     return [Value(var, y.data, y.dims) for var, y in zip(taken, made, strict=False)]
 
 
-def _weight_returned(writer: Products, x: Value) -> list[Value]:
-    weights = [constant(writer, 4, width) for width in (2, 5, 4)]
-    made = [times(writer, x, w) for w in weights]
-    return [*made, weights[2]]
-
-
 def _weight_dtypes(writer: Products, x: Value) -> list[Value]:
     kinds = ("float16", "float32", "float32")
     return [times(writer, x, constant(writer, 4, 2, dtype=kind), "float32") for kind in kinds]
-
-
-def _no_columns(writer: Products, x: Value) -> list[Value]:
-    return [times(writer, x, constant(writer, 4, width)) for width in (0, 2, 3)]
-
-
-def _axes_from_the_end(writer: Products, x: Value) -> list[Value]:
-    axes = ([-1, -2], [-1, 0], [1, -2])
-    return [times(writer, x, turned(writer, constant(writer, 4, 4), one)) for one in axes]
 
 
 def _updated_under_another_name(writer: Products, x: Value) -> list[Value]:
@@ -370,21 +382,15 @@ def _update_in_an_inner_function(writer: Products, x: Value) -> list[Value]:
     return _around(writer, x, relax.Call(writer.builder.emit(inner), [x.var]))
 
 
-def _two_operands(writer: Products, x: Value) -> list[Value]:
-    y = changed(writer, x)
-    return [
-        times(writer, operand, constant(writer, 4, width))
-        for width in (2, 5, 4)
-        for operand in (x, y)
-    ]
+def _in_turns(other: Callable[[Products, Value], Value], *widths: int) -> Write:
+    """Products of x and of what `other` makes of it, in turns, with known weights of these widths."""
 
+    def write(writer: Products, x: Value) -> list[Value]:
+        operands = x, other(writer, x)
+        each = zip(itertools.cycle(operands), widths, strict=False)
+        return [times(writer, operand, constant(writer, 4, width)) for operand, width in each]
 
-def _by_another_name(writer: Products, x: Value) -> list[Value]:
-    again = Value(writer.builder.emit(x.var), x.data, x.dims)
-    return [
-        times(writer, operand, constant(writer, 4, width))
-        for operand, width in ((x, 2), (again, 5), (x, 4))
-    ]
+    return write
 
 
 def _out_of_its_block(writer: Products, x: Value) -> list[Value]:
@@ -404,16 +410,6 @@ def _parameters(writer: Products, x: Value) -> list[Value]:
     return [times(writer, x, passed(writer, 4, width)) for width in (2, 5, 4)]
 
 
-def _biases(writer: Products, x: Value) -> list[Value]:
-    return [with_bias(writer, y) for y in _three(writer, x)]
-
-
-def _biases_by_another_name(writer: Products, x: Value) -> list[Value]:
-    made = _three(writer, x)
-    names = [Value(writer.builder.emit(y.var), y.data, y.dims) for y in made]
-    return [with_bias(writer, y) for y in names]
-
-
 def _read_by(operator: Callable, exact: Callable) -> Write:
     """Three products, each of which only `operator` reads. exact: the same on NumPy's arrays."""
 
@@ -430,47 +426,43 @@ def _read_by_a_kernel(writer: Products, x: Value) -> list[Value]:
     return [writer.emit(call, np.tanh(y.exact), y) for call, y in zip(calls, made, strict=True)]
 
 
-def _one_dead(writer: Products, x: Value) -> list[Value]:
-    return _three(writer, x)[:2]
-
-
-def _dead_behind(writer: Products, x: Value) -> list[Value]:
-    """The third result is read, by an operator whose result is not used."""
-    q, k, v = _three(writer, x)
-    writer.emit(relax.op.reshape(v.var, [*v.dims[:-1], 2, 2]), v.data.reshape(-1, 2, 2), v)
-    return [q, k]
-
-
 def _out_dtypes(writer: Products, x: Value) -> list[Value]:
     kinds = (None, "float32", None, "float32")
     return [times(writer, x, constant(writer, 4, 2, dtype=x.dtype), kind) for kind in kinds]
+
+
+def _also_read(use: Callable[[Products, Value, Value], Value | None], stored=False) -> Write:
+    """Three products of x, after which `use` takes the writer, x and the third weight, and may give a further result.
+
+    stored: whether the weights are stored transposed.
+    """
+
+    def write(writer: Products, x: Value) -> list[Value]:
+        if stored:
+            weights = [turned(writer, constant(writer, width, 4)) for width in (2, 5, 4)]
+        else:
+            weights = [constant(writer, 4, width) for width in (2, 5, 4)]
+        made = [times(writer, x, w) for w in weights]
+        more = use(writer, x, weights[2])
+        return [*made, more] if more else made
+
+    return write
+
+
+def _added(writer: Products, _x: Value, w: Value) -> Value:
+    y = passed(writer, 4, 4)
+    return writer.emit(relax.op.add(y.var, w.var), y.exact + w.exact, y)
+
+
+def _in_another_function(writer: Products, x: Value, w: Value) -> None:
+    func = function("other", x.var.ty, lambda b, own: b.emit(relax.op.matmul(own, w.var)))
+    writer.builder.add_func(func, "other")
 
 
 def _weight_used_twice(writer: Products, x: Value) -> list[Value]:
     weights = [constant(writer, 4, width) for width in (2, 5, 4)]
     y = changed(writer, x)
     return [times(writer, operand, w) for operand in (x, y) for w in weights]
-
-
-def _transpose_used_twice(writer: Products, x: Value) -> list[Value]:
-    weights = [turned(writer, constant(writer, width, 4)) for width in (2, 5, 4)]
-    made = [times(writer, x, w) for w in weights]
-    return [*made, times(writer, passed(writer, 3, 4), weights[2])]
-
-
-def _weight_that_is_added(writer: Products, x: Value) -> list[Value]:
-    weights = [constant(writer, 4, width) for width in (2, 5, 4)]
-    y, w = passed(writer, 4, 4), weights[2]
-    made = [times(writer, x, w) for w in weights]
-    return [*made, writer.emit(relax.op.add(y.var, w.var), y.exact + w.exact, y)]
-
-
-def _weight_of_two_functions(writer: Products, x: Value) -> list[Value]:
-    weights = [constant(writer, 4, width) for width in (2, 5, 4)]
-    third = weights[2].var
-    func = function("other", x.var.ty, lambda b, own: b.emit(relax.op.matmul(own, third)))
-    writer.builder.add_func(func, "other")
-    return [times(writer, x, w) for w in weights]
 
 
 def _equal_weights(writer: Products, x: Value) -> list[Value]:
@@ -480,25 +472,23 @@ def _equal_weights(writer: Products, x: Value) -> list[Value]:
     return [times(writer, x, w) for w in (first, equal, third)]
 
 
-def _unknown_shape(writer: Products, x: Value) -> list[Value]:
-    """A second function, which is not called, multiplies a tensor of which only the number of dimensions is known."""
-    w = constant(writer, 4, 2)
-    ty = relax.TensorType(dtype="float32", ndim=2)
-    func = function("other", ty, lambda b, own: b.emit(relax.op.matmul(own, w.var)))
-    writer.builder.add_func(func, "other")
-    return [times(writer, x, constant(writer, 4, 5))]
+def _beside(ty: relax.TensorType, *rows: int) -> Write:
+    """A product; beside it, a function that is not called multiplies a tensor of type `ty` by weights of these rows."""
+
+    def write(writer: Products, x: Value) -> list[Value]:
+        weights = [constant(writer, count, 2) for count in rows]
+
+        def products(builder: relax.BlockBuilder, own: relax.Var) -> relax.Tuple:
+            return relax.Tuple([builder.emit(relax.op.matmul(own, w.var)) for w in weights])
+
+        writer.builder.add_func(function("other", ty, products), "other")
+        return [times(writer, x, constant(writer, 4, 5))]
+
+    return write
 
 
-def _other_rows(writer: Products, x: Value) -> list[Value]:
-    """A second function, which is not called, multiplies an x of m columns by weights of 4, 5 and 4 rows."""
-    weights = [constant(writer, rows, 2) for rows in (4, 5, 4)]
-
-    def products(builder: relax.BlockBuilder, own: relax.Var) -> relax.Tuple:
-        return relax.Tuple([builder.emit(relax.op.matmul(own, w.var)) for w in weights])
-
-    ty = relax.TensorType([3, tirx.Var("m", "int64")], "float32")
-    writer.builder.add_func(function("other", ty, products), "other")
-    return [times(writer, x, constant(writer, 4, 5))]
+_UNKNOWN_SHAPE = relax.TensorType(dtype="float32", ndim=2)
+_M_COLUMNS = relax.TensorType([3, tirx.Var("m", "int64")], "float32")
 
 
 def _update_between(writer: Products, x: Value) -> list[Value]:
@@ -544,19 +534,6 @@ def _update_of_a_result(writer: Products, x: Value) -> list[Value]:
     return [after, k, *(times(writer, x, constant(writer, 4, width)) for width in (4, 3))]
 
 
-def _one_name(writer: Products, x: Value) -> list[Value]:
-    y = changed(writer, x)
-    return [
-        times(writer, one, constant(writer, 4, w)) for one, w in ((x, 2), (y, 5), (x, 4), (y, 3))
-    ]
-
-
-def _not_turned(writer: Products, x: Value) -> list[Value]:
-    return [
-        times(writer, x, turned(writer, constant(writer, 4, 4), axes)) for axes in ([0, 1],) * 3
-    ]
-
-
 def _vectors(writer: Products, x: Value) -> list[Value]:
     found = []
     for _ in range(3):
@@ -564,10 +541,6 @@ def _vectors(writer: Products, x: Value) -> list[Value]:
         expr = relax.op.matmul(x.var, w.var)
         found.append(writer.emit(expr, x.exact @ w.exact, x, x.dims[:-1]))
     return found
-
-
-def _batches(writer: Products, x: Value) -> list[Value]:
-    return [times(writer, x, constant(writer, *batch, 4, 2)) for batch in ((2,), (1,), (2,), ())]
 
 
 def _computed(writer: Products, x: Value) -> list[Value]:
@@ -579,96 +552,87 @@ def _computed(writer: Products, x: Value) -> list[Value]:
     return [first, times(writer, x, twice), times(writer, x, third)]
 
 
+def _one_name() -> Module:
+    """Two tensors of which the variables have one name."""
+    drawn = by_hand(_in_turns(changed, 2, 5, 4, 3))
+    return Module(with_one_name(drawn.mod), drawn.arguments, drawn.results)
+
+
+_of = partial(partial, by_hand)  # a program, which is made when it is needed
 # what a pass must combine
 MUST = {
-    "three known weights": lambda: by_hand(_three),
-    "three known weights, each transposed": lambda: by_hand(_three_turned),
-    "float16 and a symbolic number of rows": lambda: by_hand(_three, (n, 4), "float16"),
-    "an x with two batch dimensions": lambda: by_hand(_three_turned, (2, 3, 4)),
-    "the products outside of a dataflow block": lambda: by_hand(_three, dataflow=False),
-    "the products in a private function": lambda: by_hand(_three_turned, private=True),
-    "products of two tensors in turns": lambda: by_hand(_two_operands),
-    "transposes whose axes count from the end": lambda: by_hand(_axes_from_the_end),
-    "one tensor under two names": lambda: by_hand(_by_another_name),
-    "a tensor whose first name ends with its dataflow block": lambda: by_hand(
+    "three known weights": _of(_three),
+    "three known weights, each transposed": _of(_three_turned),
+    "float16 and a symbolic number of rows": _of(_three, (n, 4), "float16"),
+    "an x with two batch dimensions": _of(_three_turned, (2, 3, 4)),
+    "the products outside of a dataflow block": _of(_three, dataflow=False),
+    "the products in a private function": _of(_three_turned, private=True),
+    "products of two tensors in turns": _of(_in_turns(changed, 2, 2, 5, 5, 4, 4)),
+    "transposes whose axes count from the end": _of(
+        _turned(*(((4, 4), axes) for axes in ([-1, -2], [-1, 0], [1, -2])))
+    ),
+    "one tensor under two names": _of(_in_turns(_named_again, 2, 5, 4)),
+    "a tensor whose first name ends with its dataflow block": _of(
         _out_of_its_block, dataflow=False
     ),
-    "weights that are known, and weights that are passed, in turns": lambda: by_hand(
-        _and_parameters
-    ),
+    "weights that are known, and weights that are passed, in turns": _of(_and_parameters),
 }
 # where combining is wrong, or costs more than it saves
 STAYS = {
-    "weights that are parameters": lambda: by_hand(_parameters),
-    "a bias behind each product": lambda: by_hand(_biases),
-    "a bias behind another name of each product": lambda: by_hand(_biases_by_another_name),
-    "a bias behind another name of another name of each product": lambda: by_hand(
-        _after(_named_twice)
-    ),
-    "a bias behind a match_cast of each product": lambda: by_hand(_after(_cast_to_its_type)),
-    "a bias behind a permute_dims of each product that permutes nothing": lambda: by_hand(
+    "weights that are parameters": _of(_parameters),
+    "a bias behind each product": _of(_after(lambda writer, y: y)),
+    "a bias behind another name of each product": _of(_after(_named_again)),
+    "a bias behind another name of another name of each product": _of(_after(_named_twice)),
+    "a bias behind a match_cast of each product": _of(_after(_cast_to_its_type)),
+    "a bias behind a permute_dims of each product that permutes nothing": _of(
         _after(_permuted_to_itself)
     ),
-    "a relu behind each product": lambda: by_hand(
-        _read_by(relax.op.nn.relu, lambda a: np.maximum(a, 0))
+    "a relu behind each product": _of(_read_by(relax.op.nn.relu, lambda a: np.maximum(a, 0))),
+    "an exp behind each product": _of(_read_by(relax.op.exp, np.exp)),
+    "a call of a kernel behind each product": _of(_read_by_a_kernel),
+    "a result that is not used": _of(_third_unused(lambda writer, y: None)),
+    "a result that only an unused value needs": _of(
+        _third_unused(partial(_reshaped, shape=(3, 2, 2)))
     ),
-    "an exp behind each product": lambda: by_hand(_read_by(relax.op.exp, np.exp)),
-    "a call of a kernel behind each product": lambda: by_hand(_read_by_a_kernel),
-    "a result that is not used": lambda: by_hand(_one_dead),
-    "a result that only an unused value needs": lambda: by_hand(_dead_behind),
-    "a result of which an unused value is made in two steps": lambda: by_hand(
-        _third_unused(_reshaped_twice)
-    ),
-    "a result that only an unused match_cast needs": lambda: by_hand(
-        _third_unused(_reshaped_and_cast)
-    ),
-    "a result that only an unused call of a pure function needs": lambda: by_hand(
+    "a result of which an unused value is made in two steps": _of(_third_unused(_reshaped_twice)),
+    "a result that only an unused match_cast needs": _of(_third_unused(_reshaped_and_cast)),
+    "a result that only an unused call of a pure function needs": _of(
         _third_unused(_given_to_a_function)
     ),
-    "a tuple of the results of which one is not taken": lambda: by_hand(_in_a_tuple),
-    "results of two dtypes": lambda: by_hand(_out_dtypes, dtype="float16"),
-    "weights that two tensors are multiplied by": lambda: by_hand(_weight_used_twice),
-    "a transposed weight that another product reads": lambda: by_hand(_transpose_used_twice),
-    "a weight that an addition reads too": lambda: by_hand(_weight_that_is_added),
-    "a weight that another function reads too": lambda: by_hand(_weight_of_two_functions),
-    "a weight that is returned": lambda: by_hand(_weight_returned, dataflow=False),
-    "weights of two dtypes": lambda: by_hand(_weight_dtypes),
-    "a weight without columns": lambda: by_hand(_no_columns),
-    "two weights with the same numbers": lambda: by_hand(_equal_weights),
-    "an update of x between the products": lambda: by_hand(_update_between),
-    "a call between the products of a function that updates x": lambda: by_hand(
-        _update_in_a_function
+    "a tuple of the results of which one is not taken": _of(_in_a_tuple),
+    "results of two dtypes": _of(_out_dtypes, dtype="float16"),
+    "weights that two tensors are multiplied by": _of(_weight_used_twice),
+    "a transposed weight that another product reads": _of(
+        _also_read(lambda writer, x, w: times(writer, passed(writer, 3, 4), w), stored=True)
     ),
-    "an update of x in a branch between the products": lambda: by_hand(
-        _update_in_a_branch, dataflow=False
-    ),
-    "an update of x in a branch of a branch between the products": lambda: by_hand(
+    "a weight that an addition reads too": _of(_also_read(_added)),
+    "a weight that another function reads too": _of(_also_read(_in_another_function)),
+    "a weight that is returned": _of(_also_read(lambda writer, x, w: w), dataflow=False),
+    "weights of two dtypes": _of(_weight_dtypes),
+    "a weight without columns": _of(_known((4, 0), (4, 2), (4, 3))),
+    "two weights with the same numbers": _of(_equal_weights),
+    "an update of x between the products": _of(_update_between),
+    "a call between the products of a function that updates x": _of(_update_in_a_function),
+    "an update of x in a branch between the products": _of(_update_in_a_branch, dataflow=False),
+    "an update of x in a branch of a branch between the products": _of(
         partial(_update_in_a_branch, nested=True), dataflow=False
     ),
-    "a call between the products of an inner function that updates x": lambda: by_hand(
+    "a call between the products of an inner function that updates x": _of(
         _update_in_an_inner_function, dataflow=False
     ),
-    "an update of x under another name between the products": lambda: by_hand(
-        _updated_under_another_name
-    ),
-    "an update of x by a packed function between the products": lambda: by_hand(
-        _update_by_a_packed_function
-    ),
-    "an update of a result between the products": lambda: by_hand(_update_of_a_result),
-    "two tensors of one name": lambda: _named_alike(by_hand(_one_name)),
-    "a permute_dims that permutes nothing": lambda: by_hand(_not_turned, (4, 4)),
-    "weights that are vectors": lambda: by_hand(_vectors),
-    "a vector times matrices": lambda: by_hand(_three, (4,)),
-    "weights with batches": lambda: by_hand(_batches, (2, 3, 4)),
-    "weights that are computed": lambda: by_hand(_computed, (4, 4)),
-    "an x of unknown shape": lambda: by_hand(_unknown_shape),
-    "weights with different numbers of rows": lambda: by_hand(_other_rows),
+    "an update of x under another name between the products": _of(_updated_under_another_name),
+    "an update of x by a packed function between the products": _of(_update_by_a_packed_function),
+    "an update of a result between the products": _of(_update_of_a_result),
+    "two tensors of one name": _one_name,
+    "a permute_dims that permutes nothing": _of(_turned(*[((4, 4), [0, 1])] * 3), (4, 4)),
+    "weights that are vectors": _of(_vectors),
+    "a vector times matrices": _of(_three, (4,)),
+    "weights with batches": _of(_known((2, 4, 2), (1, 4, 2), (2, 4, 2), (4, 2)), (2, 3, 4)),
+    "weights that are computed": _of(_computed, (4, 4)),
+    "an x of unknown shape": _of(_beside(_UNKNOWN_SHAPE, 4)),
+    "weights with different numbers of rows": _of(_beside(_M_COLUMNS, 4, 5, 4)),
 }
 CASES = MUST | STAYS
-
-
-def _named_alike(drawn: Module) -> Module:
-    return Module(with_one_name(drawn.mod), drawn.arguments, drawn.results)
 
 
 def layer(rows: Sequence[int], size: int = 256) -> tvm.IRModule:

@@ -6,6 +6,7 @@ computes in float64, with NumPy, what it must give.
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass, fields, replace
 from functools import cache
 
@@ -29,20 +30,12 @@ SUMS = {"total": ("total",), "weighted": ("weighted",), "both": ("total", "weigh
 FORMS = ("weight first", "weight last", "sum last", "three factors")
 LOOPS = (
     *("as written", "second turned", "first split", "first turned", "second split", "shared rows"),
-    "parallel rows",
-    "columns from 1",
+    *("parallel rows", "columns from 1"),
 )
 BESIDE = ("nothing", "a reader between", "a reader after")
 ROW = (1.0, 3.0, 2.0, 5.0, 0.0)
 NUMBERS = (
-    "small",
-    "rising",
-    "falling",
-    "-inf first",
-    "-inf last",
-    "all -inf",
-    "nan",
-    "+inf",
+    *("small", "rising", "falling", "-inf first", "-inf last", "all -inf", "nan", "+inf"),
     "large",
 )
 
@@ -187,6 +180,13 @@ WRITTEN = {
     + _in_tiles(_MAXIMUM, "t * 2 + u")
     + _in_tiles(_TOTAL, "u * 2 + t"),
 }
+# of the others, those whose weight is not exp(x - m)
+WEIGHTS = {
+    "the difference turned": "T.exp({m} - {x})",
+    "no exp": "({x} - {m})",
+    "the square": "T.exp({x} - {m}) * T.exp({x} - {m})",
+    "the maximum a second time": "T.exp({x} - {m}) * {m}",
+}
 NEEDS_FACTOR = ("y written in between", "float16 sums")
 PLAIN_SUM = ("the other axis",)
 
@@ -324,27 +324,22 @@ def text(program: Program) -> str:
         parts = [row, *(part.replace(row, "", 1) for part in parts)]
     body = "".join(parts)
     if p.beside == "a reader after":
-        body += _block(
-            p,
-            [("i", p.rows), ("k", p.length)],
-            "after",
-            "SS",
-            [],
-            f"P[vi, vk] = T.exp({_x(p, 'vi', 'vk')} - M[vi])\n",
-        )
-    lines = "".join(f"    {line}\n" for line in body.splitlines())
-    return f"@T.prim_func(s_tir=True)\ndef main({', '.join(params)}):\n{lines}"
+        loops, step = [("i", p.rows), ("k", p.length)], f"T.exp({_x(p, 'vi', 'vk')} - M[vi])"
+        body += _block(p, loops, "after", "SS", [], f"P[vi, vk] = {step}")
+    return _function(params, body)
 
 
 def _written(why: str) -> str:
     """One of WRITTEN as TVMScript, with the buffers that it uses."""
     shapes = {"X": (4, 6), "M": (4,), "S": (4,), "W": (4,), "B": (4,), "P": (4, 6)}
     body = WRITTEN[why]
-    params = [
-        f'{b}: T.Buffer({shape}, "float32")' for b, shape in shapes.items() if f"{b}[" in body
-    ]
-    lines = "".join(f"    {line}\n" for line in body.splitlines())
-    return f"@T.prim_func(s_tir=True)\ndef main({', '.join(params)}):\n{lines}"
+    used = {name: shape for name, shape in shapes.items() if f"{name}[" in body}
+    return _function([f'{b}: T.Buffer({shape}, "float32")' for b, shape in used.items()], body)
+
+
+def _function(params: list[str], body: str) -> str:
+    head = f"@T.prim_func(s_tir=True)\ndef main({', '.join(params)}):\n"
+    return head + textwrap.indent(body, "    ", lambda line: True)
 
 
 def _x(p: Program, i: str, k: str, buffer: str = "X") -> str:
@@ -355,16 +350,12 @@ def _block(
     p: Program, loops, name: str, kinds: str, init: list[str], step: str, where: str = ""
 ) -> str:
     """Loops, each on a line of its own, around one block; its axes are the loops' names with a v before."""
-    out, depth = "", 0
-    for index, (var, extent) in enumerate(loops):
-        rows = (
-            f"T.parallel({extent})"
-            if p.loops == "parallel rows" and not index and var == "i"
-            else f"range({extent})"
-        )
+    out = ""
+    for depth, (var, extent) in enumerate(loops):
+        parallel = p.loops == "parallel rows" and (depth, var) == (0, "i")
+        rows = f"T.parallel({extent})" if parallel else f"range({extent})"
         out += "    " * depth + f"for {var} in {rows}:\n"
-        depth += 1
-    pad = "    " * depth
+    pad = "    " * len(loops)
     out += f'{pad}with T.sblock("{name}"):\n'
     if where:
         out += f"{pad}    T.where({where})\n"
@@ -399,17 +390,7 @@ def _sum(p: Program, name: str) -> str:
     x = _x(p, "vi", "vk", "Z" if why == "another x" else "X").replace("float32", _kind(p))
     if why == "another element of the maximum":
         rows = f"{p.rows - 1} - vi"
-    largest = f"M[{rows}]"
-    weight = f"T.exp({x} - {largest})"
-    if why == "the difference turned":
-        weight = f"T.exp({largest} - {x})"
-    if why == "no exp":
-        weight = f"({x} - {largest})"
-    if why == "the square":
-        weight = f"{weight} * {weight}"
-    if why == "the maximum a second time":
-        weight = f"{weight} * {largest}"
-    factors = [weight]
+    factors = [WEIGHTS.get(why, "T.exp({x} - {m})").format(x=x, m=f"M[{rows}]")]
     loops, kinds, target = [("i", p.rows), ("k", p.length)], "SR", "S[vi]"
     if name == "weighted":
         loops, kinds, target = [("i", p.rows), ("j", p.width), ("k", p.length)], "SSR", "W[vi, vj]"
@@ -422,13 +403,10 @@ def _sum(p: Program, name: str) -> str:
         factors.insert(0, "Y[vk]")
     if p.form == "weight last":
         factors.reverse()
-    addend, sign, start = (
-        " * ".join(factors),
-        "+",
-        "1" if why in ("a sum from 1", "a product") else "0",
-    )
-    sign = "*" if why == "a product" else "+"
-    sides = [target, addend if sign == "+" else f"({addend})"]
+    addend, sign = " * ".join(factors), "+"
+    if why == "a product":
+        addend, sign = f"({addend})", "*"
+    sides = [target, addend]
     if p.form == "sum last":
         sides.reverse()
     if p.loops == "second turned":
@@ -437,25 +415,24 @@ def _sum(p: Program, name: str) -> str:
         loops = [(var, n - 1 if var == "k" else n) for var, n in loops]
     where = f"k < {p.length - 1}" if why == "a predicate" else ""
     step = f"{target} = {f' {sign} '.join(sides)}\n"
-    start = f"T.{_kind(p)}({start})"
+    start = f"T.{_kind(p)}({int(why in ('a sum from 1', 'a product'))})"
     return _block(p, loops, name, kinds, [f"{target} = {start}"], step, where)
 
 
 def _between(p: Program) -> str:
-    rows, steps = [("i", p.rows)], [("i", p.rows), ("k", p.length)]
-    if p.beside == "a reader between":
-        return _block(p, rows, "between", "S", [], "B[vi] = M[vi] + T.float32(1)\n")
-    if p.refused == "x written in between":
-        return _block(p, steps, "between", "SS", [], "X[vi, vk] = X[vi, vk] + T.float32(1)\n")
-    if p.refused == "the maximum written in between":
-        return _block(p, rows, "between", "S", [], "M[vi] = M[vi] + T.float32(1)\n")
-    if p.refused == "y written in between":
-        cells = [("k", p.length), ("j", p.width)]
-        return _block(p, cells, "between", "SS", [], "V[vk, vj] = V[vk, vj] + T.float32(1)\n")
-    if p.refused == "the sum written in between":
-        target = "S[vi]" if p.sums == "total" else "W[vi, 0]"
-        return _block(p, rows, "between", "S", [], f"{target} = T.float32(7)\n")
-    return ""
+    loops, step = {
+        "a reader between": ("i", "B[vi] = M[vi] + T.float32(1)"),
+        "x written in between": ("ik", "X[vi, vk] = X[vi, vk] + T.float32(1)"),
+        "the maximum written in between": ("i", "M[vi] = M[vi] + T.float32(1)"),
+        "y written in between": ("kj", "V[vk, vj] = V[vk, vj] + T.float32(1)"),
+        "the sum written in between": (
+            "i",
+            f"{'S[vi]' if p.sums == 'total' else 'W[vi, 0]'} = T.float32(7)",
+        ),
+    }.get(p.refused or p.beside, ("", ""))
+    sizes = {"i": p.rows, "j": p.width, "k": p.length}
+    around = [(var, sizes[var]) for var in loops]
+    return _block(p, around, "between", "S" * len(around), [], step) if step else ""
 
 
 def schedule(program: Program) -> s_tir.Schedule:
@@ -484,10 +461,8 @@ def arrays(program: Program) -> dict[str, np.ndarray]:
     p = replace(program, rows=4, length=6) if program.is_written else program
     x = np.resize(ROW, p.length) - 4.0 * np.arange(p.rows)[:, None]
     place = p.length // 2
-    if p.numbers == "rising":
-        x += 30 * np.arange(p.length)
-    elif p.numbers == "falling":
-        x -= 30 * np.arange(p.length)
+    if p.numbers in ("rising", "falling"):
+        x += (30 if p.numbers == "rising" else -30) * np.arange(p.length)
     elif p.numbers == "-inf first":
         x[:, : place + 1] = -np.inf
         x[:, -1] = 1.5

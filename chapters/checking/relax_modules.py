@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import tvm
@@ -94,7 +95,12 @@ def is_small(data: np.ndarray) -> bool:
 
 def in_place(dims: Sequence, dtype: str) -> tirx.PrimFunc:
     """x = 2 * x + 1, in the memory of x; dims: numbers and variables."""
-    dims = [tirx.IntImm("int64", d) if isinstance(d, int) else d for d in own_variables(dims)]
+    return _in_place(tuple(d if isinstance(d, int) else str(d) for d in dims), dtype)
+
+
+@cache  # parsing takes longer than all else that is done to draw a module
+def _in_place(names: tuple[int | str, ...], dtype: str) -> tirx.PrimFunc:
+    dims = [tirx.IntImm("int64", d) if isinstance(d, int) else d for d in own_variables(names)]
     hidden = dims[-1]
     rows = math.prod(dims[:-1], start=tirx.IntImm("int64", 1))
 

@@ -1,7 +1,7 @@
 """A chapter's catalogued mistakes and its other correct designs: the reference with some lines of a region changed.
 
 Beside each reference, `mistakes.yml` holds the mistakes by exercise, and `designs.yml` the designs by name. A change is
-either `region`, the whole new text of an exercise's region, or `patch`, in the notation of a diff:
+either `region`, the whole new text of an exercise's first region, or `patch`, in the notation of a diff:
 
     patch: |2
       -return a + b
@@ -140,10 +140,8 @@ def changed(chapter: Chapter, name: str, changes: dict[str, Change]) -> str:
 
 
 def _replaced(bodies: list[str], text: str) -> list[str]:
-    if len(bodies) != 1:
-        raise ValueError(f"it has {len(bodies)} regions, so write a patch")
     first = next((line for line in bodies[0].split("\n") if line.strip()), "")
-    return [textwrap.indent(text.rstrip("\n"), _indent(first))]
+    return [textwrap.indent(text.rstrip("\n"), _indent(first)), *bodies[1:]]
 
 
 def _patched(bodies: list[str], patch: str) -> list[str]:

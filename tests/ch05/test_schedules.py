@@ -32,6 +32,9 @@ ROWS = [
     *(((N,), (1,)), ((N,), (37,)), ((1, N), (1, 70)), ((B, 1), (9, 1)), ((B, N), (3, 33))),
 ]
 SIZES = [(96, 128), (7, 64), (24, 30), (1, 16), (20, 1), (16, 2048), (10, 67)]
+# all rows with the first two sizes, and all sizes with no rows, one, a few, many and any number of rows
+SHAPES = [(*rows, *size) for rows in ROWS for size in SIZES[:2]]
+SHAPES += [(*ROWS[at], *size) for at in (0, 1, 3, 9, -1) for size in SIZES[2:]]
 FLOATS = ("float32", "float16", "bfloat16")
 DTYPES = [*((dtype, "float32") for dtype in FLOATS), ("int8", "int32")]
 
@@ -52,8 +55,7 @@ def run_guarded(func, rows, n, k, dtype="float32", out_dtype="float32"):
     return yours, x.astype("float64") @ w.astype("float64").T
 
 
-@pytest.mark.parametrize(("n", "k"), SIZES)
-@pytest.mark.parametrize(("said", "rows"), ROWS)
+@pytest.mark.parametrize(("said", "rows", "n", "k"), SHAPES)
 def test_schedules_are_right_and_stay_inside(said, rows, n, k):
     func = kernel(said, n, k)
     each = [schedules.schedule_prefill] if rows else []

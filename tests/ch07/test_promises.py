@@ -18,6 +18,7 @@ from tvm.script import tirx as T
 from tvm.target import Target
 from tvm.target.codegen import llvm_cpu_has_features, llvm_get_system_cpu
 
+from chapters.ch06_reduction_epilogue.checks import in_shared_loops
 from chapters.ch07_when_fusion_is_sound import side_by_side
 from chapters.kit.cases.guard_zones import run_compiled
 from chapters.kit.cases.hard_cases import CASES, Case
@@ -30,11 +31,7 @@ BIAS = "s + C[wi, wj]"
 MINUS = "s * 3 - C[wi, wj]"  # "scaled"
 
 
-def chapter_6(sch: s_tir.Schedule, reduction, epilogue) -> None:
-    fuse_reduction_epilogue(sch, reduction, epilogue)
-
-
-BOTH = (fuse_epilogue, chapter_6)
+BOTH = (fuse_epilogue, fuse_reduction_epilogue)
 
 
 def arguments(func: tvm.tirx.PrimFunc) -> list[np.ndarray]:
@@ -66,6 +63,12 @@ def scheduled(**fields) -> s_tir.Schedule:
     return s_tir.Schedule(Case("a promise", "a program", **fields).func)
 
 
+def edited(text: str, old: str = "", new: str = "") -> s_tir.Schedule:
+    """A schedule of the program `text` with `old`, which must occur, replaced by `new` where it occurs first."""
+    assert old in text
+    return s_tir.Schedule(from_source(text.replace(old, new, 1)))
+
+
 # --- definitions are not doubled ------------------------------------------------------------------
 
 
@@ -77,10 +80,7 @@ def test_a_let_is_defined_once(value):
     let = "T.Let(x * 2 + x, where={x: C[wi, wj]})"
     text = Case("a let", "a let", value=value.replace("LET", let)).text
     head = 'with T.sblock("bias"):\n'
-    before, after = text.split(head)
-    indent = after[: len(after) - len(after.lstrip())]
-    sch = s_tir.Schedule(from_source(f"{before}{head}{indent}x = T.int32()\n{after}"))
-    fused_right(sch)
+    fused_right(edited(text, head, f"{head}{' ' * 16}x = T.int32()\n"))
 
 
 # --- a refusal changes nothing, and neither does a failure ----------------------------------------
@@ -88,7 +88,7 @@ def test_a_let_is_defined_once(value):
 
 def test_a_block_may_be_called_anything():
     text = Case("names", "names", value=RELU, after="F[oi, oj] = D[oi, oj]").text
-    sch = s_tir.Schedule(from_source(text.replace('"after"', '"nobody_reads_this"')))
+    sch = edited(text, '"after"', '"nobody_reads_this"')
     assert fused_right(sch).how == "last step"
     assert {block.name_hint for block in blocks(sch)} >= {"matmul", "bias", "nobody_reads_this"}
 
@@ -115,64 +115,26 @@ def test_a_failure_on_the_way_rolls_back():
 # --- loops around both ----------------------------------------------------------------------------
 
 
-# bias reads the sums of another iteration of the loop over o
-_SHARED = """
-@T.prim_func(s_tir=True)
-def main(A: T.Buffer((4, 3), "int32"), C: T.Buffer((4,), "int32"), D: T.Buffer((4,), "int32")):
-    temp = T.sblock_alloc_buffer((4,), "int32")
-    for o in range(2):
-        for p, k in T.grid(2, 3):
-            with T.sblock("matmul"):
-                vi, vk = T.axis.spatial(4, o * 2 + p), T.axis.reduce(3, k)
-                with T.init():
-                    temp[vi] = 0
-                temp[vi] = temp[vi] + A[vi, vk]
-        for p in range(2):
-            with T.sblock("bias"):
-                wi = T.axis.spatial(4, p * 2 + o)
-                D[wi] = temp[wi] + C[wi]
-"""
-CLAIMS = {  # what a block declares: before this line
-    "matmul writes all sums": ("with T.init():", "T.reads(A[vi, vk])", "T.writes(temp[0:4])"),
-    "bias reads no sum": (
-        "D[wi] = temp[wi] + C[wi]",
-        "T.reads(temp[wi % 2 * 2 : wi % 2 * 2], C[wi])",
-        "T.writes(D[wi])",
+AHEAD = "a", "b * 2 + a"  # bias reads the sums of another iteration of the loop over a
+READS_NO_SUM = "T.reads(temp[wi % 2 * 2 : wi % 2 * 2], C[wi]); T.writes(D[wi])"
+CLAIMS = {  # what a block declares
+    "matmul writes all sums": lambda: edited(
+        in_shared_loops(*AHEAD).script(), "T.writes(temp[vi])", "T.writes(temp[0:4])"
     ),
+    "bias reads no sum": lambda: s_tir.Schedule(in_shared_loops(*AHEAD, declared=READS_NO_SUM)),
 }
-
-
-@T.prim_func(s_tir=True)
-def _between_the_steps(
-    A: T.Buffer((4, 4), "int32"), C: T.Buffer((4,), "int32"), D: T.Buffer((4,), "int32")
-):
-    temp = T.sblock_alloc_buffer((4,), "int32")
-    for o in range(4):
-        for i in range(4):
-            with T.sblock("matmul"):
-                vi = T.axis.spatial(4, i)
-                vk = T.axis.reduce(4, o)
-                with T.init():
-                    temp[vi] = 0
-                temp[vi] = temp[vi] + A[vi, vk]
-        with T.sblock("bias"):
-            wi = T.axis.spatial(4, o)
-            D[wi] = temp[wi] + C[wi]
 
 
 @pytest.mark.parametrize("fuse", BOTH)
 @pytest.mark.parametrize("claim", CLAIMS)
 def test_declarations_are_not_believed_in_shared_loops(fuse, claim):
-    line, *declared = CLAIMS[claim]
-    assert _SHARED.count(line) == 1
-    text = _SHARED.replace(line, f"\n{16 * ' '}".join([*declared, line]))
-    sch = s_tir.Schedule(from_source(text))
-    refused(sch, fuse, "a later iteration of the shared loops")
+    refused(CLAIMS[claim](), fuse, "a later iteration of the shared loops")
 
 
 @pytest.mark.parametrize("fuse", BOTH)
 def test_an_epilogue_between_the_steps_of_its_sum(fuse):
-    refused(s_tir.Schedule(_between_the_steps), fuse, "between steps of the sums")
+    between = in_shared_loops("k", "k * 2 + b")
+    refused(s_tir.Schedule(between), fuse, "between steps of the sums")
 
 
 @pytest.mark.parametrize("fuse", BOTH)
@@ -198,37 +160,12 @@ def test_sums_of_one_bit_never_start_from_the_epilogue(dtype, value):
 # --- the order of rounding ------------------------------------------------------------------------
 
 
-def _products() -> tuple[tvm.tirx.PrimFunc, s_tir.Schedule, list[np.ndarray]]:
-    """Products of 8 floats and then a bias, fused without reassociation, and arguments."""
-
-    @T.prim_func(s_tir=True)
-    def main(
-        A: T.Buffer((16, 8), "float32"),
-        C: T.Buffer((16,), "float32"),
-        D: T.Buffer((16,), "float32"),
-    ):
-        temp = T.sblock_alloc_buffer((16,), "float32")
-        for i, k in T.grid(16, 8):
-            with T.sblock("matmul"):
-                vi, vk = T.axis.remap("SR", [i, k])
-                with T.init():
-                    temp[vi] = T.float32(1)
-                temp[vi] = temp[vi] * A[vi, vk]
-        for i in range(16):
-            with T.sblock("bias"):
-                wi = T.axis.spatial(16, i)
-                D[wi] = temp[wi] + C[wi]
-
-    sch = s_tir.Schedule(main)
-    assert fuse_epilogue(sch, "matmul", "bias", reassociate=False).how == "last step"
-    random = np.random.default_rng(0)
-    shapes = (16, 8), 16, 16
-    return main, sch, [random.standard_normal(shape).astype("float32") * 1.5 for shape in shapes]
-
-
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names CPUs of x86")
 def test_the_last_bit_is_the_same_where_nothing_is_contracted():
-    func, sch, given = _products()
+    sch = scheduled(dtype="float32", init="T.float32(1)", step="t * A[vi, vk]")
+    func, random = sch.mod["main"], np.random.default_rng(0)
+    assert fuse_epilogue(sch, "matmul", "bias", reassociate=False).how == "last step"
+    given = [random.normal(0, 1.5, tuple(map(int, p.shape))).astype("float32") for p in func.params]
     for cpu in ("x86-64", llvm_get_system_cpu()):
         target = Target({"kind": "llvm", "mcpu": cpu})
         contracts = llvm_cpu_has_features("fma", target)
@@ -280,18 +217,13 @@ def main(
 """
 
 
-def chained(old: str = "", new: str = "") -> s_tir.Schedule:
-    assert old in CHAIN
-    return s_tir.Schedule(from_source(CHAIN.replace(old, new, 1)))
-
-
 @pytest.mark.parametrize("fuse", BOTH)
 def test_a_chain_in_one_nest(fuse):
-    fused_right(chained(), fuse)
+    fused_right(edited(CHAIN), fuse)
 
 
 def test_a_chain_of_which_both_are_fused():
-    sch = chained()
+    sch = edited(CHAIN)
     func = sch.mod["main"]
     fuse_epilogue(sch, "matmul", "bias")
     way = fused_right(sch, names=("matmul", "relu"), func=func)
@@ -308,7 +240,7 @@ def test_a_chain_of_which_both_are_fused():
     ],
 )
 def test_a_chain_that_looks_back_or_ahead(fuse, old, new):
-    refused(chained(old, new), fuse, "`[CE]`")
+    refused(edited(CHAIN, old, new), fuse, "`[CE]`")
 
 
 @pytest.mark.parametrize("value", [BIAS, RELU])
@@ -330,7 +262,7 @@ def test_a_follower_whose_init_writes_the_bias():
                 D[oi] = E[oi] + ok
 """
     for fuse in BOTH:
-        refused(chained(relu, follower), fuse, "cannot be fused")
+        refused(edited(CHAIN, relu, follower), fuse, "cannot be fused")
 
 
 def test_an_init_that_sets_sums_of_another_iteration():
@@ -403,7 +335,7 @@ def test_after_transform_block_layout(layout, value):
         sch = scheduled(value=value)
         for name, how in LAYOUTS[layout].items():
             sch.transform_block_layout(name, how)
-        fused_right(sch, chapter_6)
+        fused_right(sch, fuse_reduction_epilogue)
 
 
 def in_rows(begin: int, end: int, written: str, read: str, stored: str) -> s_tir.Schedule:
@@ -457,11 +389,8 @@ def test_rows_that_are_other_rows_are_refused(fuse, rows, words):
 
 
 def strided(strides: str) -> s_tir.Schedule:
-    text = Case("strides", "strides").text
-    old = 'D: T.Buffer((6, 6), "int32")'
-    assert old in text
-    new = f'D: T.Buffer((6, 6), "int32", strides={strides})'
-    return s_tir.Schedule(from_source(text.replace(old, new)))
+    buffer = 'D: T.Buffer((6, 6), "int32"'
+    return edited(Case("strides", "strides").text, buffer, f"{buffer}, strides={strides}")
 
 
 @pytest.mark.parametrize("fuse", BOTH)
@@ -490,7 +419,7 @@ def test_strides_with_which_elements_overlap(fuse, strides):
     refused(strided(strides), fuse, "strides with which elements may overlap")
 
 
-_RENAMED = """
+RENAMED = """
 @T.prim_func(s_tir=True)
 def main(A: T.Buffer((4, 3), "int32"), C: T.Buffer((4,), "int32"), D: T.Buffer((4,), "int32")):
     for o in range(1):
@@ -513,23 +442,26 @@ def main(A: T.Buffer((4, 3), "int32"), C: T.Buffer((4,), "int32"), D: T.Buffer((
 """
 
 
+STEP = "temp[vi] + A[vi, vk]"
+OTHER_NAME_READ = RENAMED, f"{STEP}\n", f"{STEP} * D[3 - vi]\n"
+
+
 @pytest.mark.parametrize("fuse", BOTH)
 def test_a_matched_buffer_under_its_only_name(fuse):
-    fused_right(s_tir.Schedule(from_source(_RENAMED)), fuse)
+    fused_right(edited(RENAMED), fuse)
 
 
 @pytest.mark.parametrize("fuse", BOTH)
 def test_a_matched_buffer_whose_other_name_is_used(fuse):
-    step = "temp[vi] + A[vi, vk]\n"
-    text = _RENAMED.replace(step, step.replace("A[vi, vk]", "A[vi, vk] * D[3 - vi]"))
-    refused(s_tir.Schedule(from_source(text)), fuse, "second name")
+    refused(edited(*OTHER_NAME_READ), fuse, "second name")
 
 
 def test_threads_that_share_a_sum_cannot_start_from_a_bias():
     """The built-in fuses it, and TVM then finds no reducer: `check_reduction_loops` refuses with reason."""
     sch = scheduled()
     sch.bind(sch.get_loops("matmul")[-1], "threadIdx.x")
-    refused(sch, fuse_epilogue, "does not run serially")
+    for fuse in BOTH:
+        refused(sch, fuse, "does not run serially")
     sch.fuse_reduction_epilogue("matmul", "bias")
     with pytest.raises(ValueError, match="No matched reducer"):
         tvm.compile(sch.mod, target=Target({"kind": "cuda", "arch": "sm_80"}))

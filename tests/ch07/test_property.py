@@ -11,22 +11,23 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+from functools import partial
 
 import numpy as np
 import pytest
 import tvm
 from hypothesis import strategies as st
 from tvm import s_tir
-from tvm.sym import Analyzer
 from tvm.tirx import IntImm, IterVar
 
 from chapters.checking.draws import CHOICES
 from chapters.checking.interpret import interpret
 from chapters.kit.cases.guard_zones import QUICK, run_compiled
+from chapters.kit.ir.row_index import is_one
 from chapters.kit.ir.tensor_ir import mentions
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
 from tests.support import reductions
-from tests.support.reductions import Draw
+from tests.support.reductions import Draw, equal
 
 _REALIZE = tvm.get_global_func("s_tir.schedule.GetSBlockRealize")
 FIRST = int(os.environ.get("FUSION_FIRST_DRAW", "0")) // reductions.PER_TEST
@@ -57,33 +58,7 @@ def _interpreted(func, arguments: list) -> list[np.ndarray] | None:
             return None
         results.append(copies)
     small = all(np.abs(a.astype("float64")).max(initial=0) < 2**23 for a in results[0])
-    return results[0] if small and _same(*results) else None
-
-
-def _same(got: list[np.ndarray], expected: list[np.ndarray]) -> bool:
-    return all(
-        np.array_equal(a, b) if a.dtype != np.float64 else np.allclose(a, b, rtol=1e-12, atol=0)
-        for a, b in zip(got, expected, strict=True)
-    )
-
-
-def _fused(sch: s_tir.Schedule, exact: bool) -> str:
-    """The way taken; "" if refused, in one sentence and with the schedule left as it was."""
-    before, state, recorded = sch.mod, sch.state, len(sch.trace.insts)
-    try:
-        return fuse_epilogue(sch, "mm", "bias", reassociate=not exact).how
-    except s_tir.ScheduleError as error:
-        message = str(error)
-        assert message.startswith("Block `") and "\n" not in message and message.endswith(".")
-        assert sch.mod.same_as(before) and sch.state.same_as(state)
-        return ""
-    finally:
-        assert all(inst.kind.name == "GetSBlock" for inst in sch.trace.insts[recorded:])
-
-
-def is_one(extent) -> bool:
-    """Whether a loop's extent is provably 1."""
-    return Analyzer().can_prove_equal(extent, 1)
+    return results[0] if small and equal(*results) else None
 
 
 class _Careful:
@@ -139,7 +114,7 @@ def way_taken(draw: Draw) -> str:
     """Schedule, fuse, schedule, run. Returns the way, "" for a refusal; AssertionError for a wrong result."""
     sch, arguments = draw.schedule(), draw.program.arguments
     given = sch.mod
-    way = _fused(sch, draw.exact)
+    way = reductions.try_fusing(sch, partial(fuse_epilogue, reassociate=not draw.exact))
     if not way:
         return ""
     # with debug_mask="all" the next primitive compares each block's flags with newly derived ones
@@ -153,7 +128,7 @@ def way_taken(draw: Draw) -> str:
     if draw.decompose is not None:
         _decompose(sch, draw.decompose)
     found = run_compiled(sch.mod, arguments, QUICK)
-    assert _same(found, expected), f"{way}:\n{sch.mod.script()}"
+    assert equal(found, expected), f"{way}:\n{sch.mod.script()}"
     return way
 
 
@@ -173,7 +148,7 @@ def test_every_way_is_drawn():
     ways = collections.Counter()
 
     def check(draw: Draw) -> None:
-        ways[_fused(s_tir.Schedule(draw.program.func), exact=False)] += 1
+        ways[reductions.try_fusing(s_tir.Schedule(draw.program.func), fuse_epilogue)] += 1
 
     reductions.try_draws(draws(), check, FIRST)
     assert min(ways[way] for way in ("init", "scaled", "last step")) >= 2, ways

@@ -16,22 +16,17 @@ from chapters.ch13_fuse_reductions.check_programs import (
     is_possible,
     schedule,
     to_fuse,
-    to_refuse,
 )
 from chapters.ch13_fuse_reductions.checks import look_at_fused, look_at_refused
 from chapters.checking.draws import SAME_EVERYWHERE
 from chapters.kit.cases.guard_zones import run_compiled
 from solutions.ch13_fuse_reductions import fuse_reductions as reference
-from solutions.ch13_fuse_reductions import second_way
-
-DESIGNS = [pytest.param(reference, id="reference"), pytest.param(second_way, id="second way")]
 
 
-@pytest.mark.parametrize("design", DESIGNS)
-@settings(SAME_EVERYWHERE, max_examples=150)
+@settings(SAME_EVERYWHERE, max_examples=100)
 @given(program=to_fuse())
-def test_it_fuses_with_the_same_numbers(design, program):
-    if failure := look_at_fused(design, program):
+def test_it_fuses_with_the_same_numbers(program):
+    if failure := look_at_fused(reference, program):
         raise failure
 
 
@@ -42,13 +37,6 @@ def test_each_reason_is_refused(why):
     for program in filter(is_possible, programs):
         if failure := look_at_refused(reference, program):
             raise failure
-
-
-@settings(SAME_EVERYWHERE, max_examples=60)
-@given(program=to_refuse())
-def test_it_refuses(program):
-    if failure := look_at_refused(reference, program):
-        raise failure
 
 
 def test_handles_stay_and_primitives_go_on():
@@ -105,11 +93,10 @@ def test_two_reduction_axes_and_axes_that_do_not_begin_at_0():
     assert np.allclose(total[1:], right[1:], rtol=1e-5) and total[0] == 77
 
 
-@pytest.mark.parametrize("design", DESIGNS)
-def test_attention_over_batches_of_rows(design):
+def test_attention_over_batches_of_rows():
     sizes = (9, 33, 8, 5)
     q, k, v = attention.numbers(*sizes, seed=3)
-    sch = attention.fused(*sizes, design)
+    sch = attention.fused(*sizes, reference)
     sch.parallel(sch.get_loops("maximum")[0])
     *_, out = run_compiled(sch.mod, [q, k, v, np.full((9, 5), 77, "float32")])
     assert np.allclose(out, attention.in_float64(q, k, v), atol=1e-5)

@@ -469,6 +469,28 @@ class Draw:
         return sch
 
 
+def try_fusing(sch: s_tir.Schedule, fuse: Callable) -> str:
+    """The way that `fuse` took, or "fused"; "" if it refuses, in one sentence and with the schedule left as it was."""
+    before, text, state, recorded = sch.mod, sch.mod.script(), sch.state, len(sch.trace.insts)
+    try:
+        return getattr(fuse(sch, "mm", "bias"), "how", "fused")
+    except s_tir.ScheduleError as error:
+        message = str(error)
+        assert message.startswith("Block `") and "\n" not in message and message.endswith(".")
+        assert sch.mod.same_as(before) and sch.mod.script() == text and sch.state.same_as(state)
+        return ""
+    finally:
+        assert all(inst.kind.name == "GetSBlock" for inst in sch.trace.insts[recorded:])
+
+
+def equal(got: list[np.ndarray], expected: list[np.ndarray]) -> bool:
+    """Whether all arrays are equal; float64, in which an exp may be, but for rounding."""
+    return all(
+        np.array_equal(a, b) if a.dtype != np.float64 else np.allclose(a, b, rtol=1e-12, atol=0)
+        for a, b in zip(got, expected, strict=True)
+    )
+
+
 def reschedule(sch: s_tir.Schedule, chosen: Sequence[Move]) -> None:
     """Apply primitives one after another; those that TVM refuses are skipped."""
     for move in chosen:
