@@ -12,8 +12,7 @@ from chapters.kit.bench.gpu_gelu_bench import EAGER as EAGER_GELU
 from chapters.kit.bench.results import Several, SourcedTable, not_yet
 from chapters.kit.draw.bars import Bar
 from chapters.kit.draw.table import Table, si
-from docs.pages.collapsible_parts import Folded
-from docs.pages.plots import Figure, Size, Step, bandwidth, bars, roofline, steps
+from docs.pages.plots import Figure, Folded, Size, bandwidth, bars, roofline, steps
 
 # the kernels of many rows that the charts show; the tables have the others
 FASTEST = ("wgmma", "mma.sync")
@@ -144,22 +143,18 @@ def step_figures(cases: list[dict], ceilings: dict) -> list[Figure]:
 
 
 def _steps_of(case: dict) -> Figure:
-    seconds, parts = case["seconds"], ("median", "low", "high")
-    taken = [
-        Step(name, *(seconds[name].get(part) for part in parts)) for name in tables.steps_of(case)
-    ]
-    first, last = taken[0], taken[-1]
-    claim = (
-        f"“{last.name}” takes {si(last.median, 's')}, {first.median / last.median:,.0f} times less than "
-        f"“{first.name}”"
-    )
+    seconds = case["seconds"]
+    taken = {name: seconds[name] for name in tables.steps_of(case)}
+    medians = [(name, one["median"]) for name, one in taken.items()]
+    (first, slow), (last, fast) = medians[0], medians[-1]
+    claim = f"“{last}” takes {si(fast, 's')}, {slow / fast:,.0f} times less than “{first}”"
     limit = None
     if tables.LINEAR in seconds:
         usual = seconds[tables.LINEAR]["median"]
         limit = case["operations"] / usual, tables.LINEAR
-        claim += f", and reaches {usual / last.median:.0%} of the speed of {tables.LINEAR}"
+        claim += f", and reaches {usual / fast:.0%} of the speed of {tables.LINEAR}"
     title = f"{tables.layer_text(case)} in {case['dtype']}, step by step"
-    return replace(steps(taken, case["operations"], title, limit), claim=f"{claim}.")
+    return steps(taken, case["operations"], title, limit, f"{claim}.")
 
 
 def _roofline(points: Sequence[Point], ceilings: Ceilings, machine: str) -> Figure:

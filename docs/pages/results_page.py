@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from chapters.kit.bench import peak
-from chapters.kit.bench.results import FOLDER, Several, SourcedTable, load, made_with, not_yet
+from chapters.kit.bench.results import FOLDER, Several, SourcedTable, load, not_yet
 from chapters.kit.draw.table import Table, si
 from chapters.runner.course import chapter
-from docs.pages.collapsible_parts import Folded
 from docs.pages.cpu_results import PLOTS
 from docs.pages.gpu_results import SHOWN
+from docs.pages.plots import Folded
 
 # what the columns of a chapter's tables mean, where their names do not say it
 COLUMNS = {
@@ -109,29 +108,3 @@ def peaks_by_device(folder: Path = FOLDER) -> dict[str, float]:
         by_rows = kernels["measured"]["threads"].get("1", {}).values()
         found.setdefault(kernels["device"], []).extend(bench.peak(one, 1) for one in by_rows)
     return {device: max(rates) for device, rates in found.items() if rates}
-
-
-def others(shown: Iterable[int], folder: Path = FOLDER) -> Several:
-    """Results files of chapters that are not in `shown`, and not of GPUs, each as a plain table of what it holds."""
-    prefixes = ("gpu_", peak.NAME, *(f"ch{number:02}_" for number in shown))
-    names = sorted(p.stem for p in folder.glob("*.json") if not p.stem.startswith(prefixes))
-    return Several([Folded(name, [_plain(name, folder)]) for name in names])
-
-
-def _plain(name: str, folder: Path) -> SourcedTable:
-    results = load(name, folder)
-    return SourcedTable(
-        Table((name, "value"), list(leaves(results["measured"]))), made_with(results)
-    )
-
-
-def leaves(value: object, path: str = "") -> Iterable[tuple[str, str]]:
-    """(where, what) of each number or word in nested dictionaries and lists."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from leaves(inner, f"{path} {key}".strip())
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from leaves(inner, f"{path} {number}".strip())
-    else:
-        yield path, f"{value:.4g}" if isinstance(value, float) else str(value)
