@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import replace
-from pathlib import Path
 
 from chapters.kit.bench import peak
-from chapters.kit.bench.results import FOLDER, Several, SourcedTable, load, not_yet
+from chapters.kit.bench.results import Several, SourcedTable, load, not_yet
 from chapters.kit.draw.table import Table, si
 from chapters.runner.course import chapter
 from docs.pages.cpu_results import PLOTS
@@ -82,11 +81,11 @@ def draw_results(name: str):
     return SHOWN[name]()
 
 
-def machines(folder: Path = FOLDER) -> Table:
+def machines() -> Table:
     """The machines of the results files, and how fast one core of each can multiply and add."""
-    peaks, files = peaks_by_device(folder), {}
+    peaks, files = peaks_by_device(), {}
     for name in PLOTS:
-        if found := load(name, folder):
+        if found := load(name):
             files.setdefault((found["device"], found["cores"]), []).append(name)
     rows = []
     for (device, cores), names in files.items():
@@ -96,14 +95,14 @@ def machines(folder: Path = FOLDER) -> Table:
     return Table(("machine", "cores", "peak per core", "chapters"), rows)
 
 
-def peaks_by_device(folder: Path = FOLDER) -> dict[str, float]:
+def peaks_by_device() -> dict[str, float]:
     """device -> operations per second on float32 that one core reached in registers, in any results file."""
     found: dict[str, list[float]] = {}
-    if alone := load(peak.NAME, folder):
+    if alone := load(peak.NAME):
         found.setdefault(alone["device"], []).append(
             alone["measured"]["float32_operations_per_second"]
         )
-    if kernels := load("ch05_kernels", folder):
+    if kernels := load("ch05_kernels"):
         bench = importlib.import_module(f"chapters.{chapter(5).slug}.bench")
         by_rows = kernels["measured"]["threads"].get("1", {}).values()
         found.setdefault(kernels["device"], []).extend(bench.peak(one, 1) for one in by_rows)
