@@ -18,8 +18,14 @@ from chapters.kit.draw.picture import Picture, picture
 from chapters.kit.draw.stepper import Panel, Stepper, belongs
 from chapters.kit.draw.table import Html, count_noun, duration
 from chapters.runner.course import PATHS, ROOT, Chapter, chapter, chapters
-from docs.pages.course_map import PATH_NAMES, hours, hours_of, without_capstones
-from docs.pages.teaching_notes import goals_of, inline
+from docs.pages.course_map import (
+    PATH_NAMES,
+    goals_of,
+    hours,
+    hours_of,
+    inline,
+    without_capstones,
+)
 
 OURS = "fusion_by_hand"  # in the results of chapter 9
 FUSION = ("FuseTransposeMatmul", "LegalizeOps", "AnnotateTIROpPattern", "FuseOps", "FuseTIR")

@@ -170,17 +170,7 @@ def _in_page(svg: str, title: str) -> str:
     name = html.escape(title)
     head = f'<svg class="plt" {box} role="img" aria-label="{name}"><title>{name}</title>'
     svg = re.sub(r"<svg[^>]*>", lambda _: head, svg, count=1)
-    return _slim(re.sub(r"\s*\n\s*", "\n", svg).strip())
-
-
-def _slim(svg: str) -> str:
-    """Without what draws nothing: invisible paths, turns by 0 degrees, and groups that have no attribute."""
-    svg = re.sub(r'<path d="[^"]*" style="fill: none; opacity: 0"/>\n', "", svg)
-    svg = re.sub(r' transform="rotate\(-0 [^"]*"', "", svg)
-    found = 1
-    while found:  # from the inside out
-        svg, found = re.subn(r"<g>\n?((?:(?!</?g\b)[\s\S])*?)\n?</g>", r"\1", svg)
-    return svg
+    return re.sub(r"\s*\n\s*", "\n", svg).strip()
 
 
 def _font_size(declared: re.Match) -> str:
