@@ -93,7 +93,7 @@ def test_only_what_tvm_wrote_is_right_on_vulkan(which, number):
 def folder(tmp_path_factory):
     """A folder with what the page loads."""
     folder = tmp_path_factory.mktemp("page")
-    for file in ("js/row_map.js", "js/webgpu.js", "styles/course.css"):
+    for file in ("js/webgpu.js", "styles/course.css"):
         shutil.copy(ROOT / "docs" / file, folder)
     return folder
 
@@ -104,7 +104,7 @@ def opened(chromium, folder):
 
     def open_page(before: str = ""):
         body = f'<div class="md-typeset">{BrowserKernel()._repr_html_()}</div>'
-        script = "".join(f'<script src="{f}.js" defer></script>' for f in ("row_map", "webgpu"))
+        script = '<script src="webgpu.js" defer></script>'
         text = f'{HEAD}{before}<body data-md-color-scheme="default">{body}{script}</body></html>'
         (folder / "index.html").write_text(text, encoding="utf-8")
         page = chromium.new_page()
@@ -173,8 +173,8 @@ OFFS = [0, 0.005, 0, 2, 0.5, "NaN", 0, 0.07, 1e-6]
 
 def _draw(page, offs) -> None:
     given = ", ".join(map(str, offs))
-    page.evaluate(
-        f"rowMap.draw(document.querySelector('{MAP}'), [{given}]); document.querySelector('{MAP}').hidden = false"
+    page.eval_on_selector(
+        MAP, f"map => {{ kernelInBrowser.drawMap(map, [{given}]); map.hidden = false; }}"
     )
 
 
