@@ -1,6 +1,7 @@
 """Site hook: what a keyboard or a screen reader needs and neither Markdown nor the theme provides.
 
-docs/js/keyboard.js does the rest in the browser, because only the browser knows what scrolls.
+docs/theme/main.html names the search dialog; docs/js/keyboard.js does the rest, because only a browser knows what
+scrolls.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import re
 from mkdocs.plugins import event_priority
 
 _EMPTY_HEAD = re.compile(r"<th( [^>]*)?>\s*</th>")
-_DIALOG = re.compile(r'(<div class="md-search"(?![^>]*aria-label)[^>]* role="dialog")')
 
 
 @event_priority(-50)  # after every part of the page is in it
@@ -18,15 +18,6 @@ def on_page_content(content, page, config, files):
     return without_empty_heads(content)
 
 
-def on_post_page(output, page, config):
-    return with_named_search(output)
-
-
 def without_empty_heads(content: str) -> str:
     """The page with a plain cell for each empty `th`, which a screen reader would announce as a header without text."""
     return _EMPTY_HEAD.sub(r"<td\1></td>", content)
-
-
-def with_named_search(output: str) -> str:
-    """The page with a name for the theme's search dialog."""
-    return _DIALOG.sub(r'\1 aria-label="Search"', output)

@@ -27,7 +27,6 @@ from chapters.kit.ir import ir_diff
 from chapters.runner import course
 from chapters.runner.learner_file import make_missing, stub_text
 from docs.pages import outputs, plots
-from docs.pages.blocks import PageError
 from docs.pages.course_map import PATH_NAMES
 from docs.pages.exercises import with_exercises
 from docs.pages.notebook import links, offered
@@ -126,7 +125,8 @@ def _add_chapter(chapter, files, config, repository: Repository) -> list[Path]:
         notebook = offered(executed, config.repo_url, drawn_style())
         generated[notebook_name(chapter.slug)] = notebook
         files.append(File.generated(config, f"{home}/lab.md", abs_src_path=str(kept)))
-    files.append(_as_it_lies(f"{home}/lesson.md", root, config, f"{home}/index.html"))
+    place, index = (str(root), config.site_dir, config.use_directory_urls), f"{home}/index.html"
+    files.append(File(f"{home}/lesson.md", *place, dest_uri=index))
     for name, content in generated.items():
         files.append(File.generated(config, f"{home}/{name}", content=content))
     return [
@@ -146,13 +146,6 @@ def _add_sources(linked, files, config, repository: Repository) -> None:
             content = source_page(path, repository.root, stubs.get(path))
             inclusion = InclusionLevel.NOT_IN_NAV
             files.append(File.generated(config, uri, content=content, inclusion=inclusion))
-        elif uri and uri.startswith("chapters/") and files.get_file_from_path(uri) is None:
-            files.append(_as_it_lies(uri, repository.root, config))
-
-
-def _as_it_lies(uri: str, root: Path, config, dest_uri: str | None = None) -> File:
-    """A file of the repository outside docs/, with its path as its address on the site."""
-    return File(uri, str(root), config.site_dir, config.use_directory_urls, dest_uri=dest_uri)
 
 
 def drawn_style() -> str:
@@ -185,8 +178,8 @@ def on_page_markdown(markdown, page, config, files):
         page.meta["title"] = f"{chapter.number} · {chapter.title}"
         try:
             markdown = with_exercises(markdown, chapter)
-        except PageError as error:
-            raise PluginError(str(error)) from None
+        except course.CourseError as error:
+            raise PluginError(f"{uri}: {error}") from None
         return beneath_title(repository.relink(markdown, chapter.folder, uri), facts(chapter))
     if uri.endswith("/lab.md"):
         page.meta["title"] = f"Lab {int(slug[2:4])}"

@@ -96,7 +96,7 @@ def on_page_markdown(markdown, page, config, files):
     placed = _placed[page.file.src_uri] = {}
     outputs_of_blocks = enumerate(zip(blocks, shown.outputs, strict=True))
     for number, (block, output) in reversed(list(outputs_of_blocks)):
-        new = [] if block.hide else ["", fenced(block.code, f"python {block.options}".strip())]
+        new = [] if block.hide else ["", fenced(block.code)]
         if made := output_html(output, shown.made if block.mark else ""):
             placeholder = f"OUTPUT-OF-BLOCK-{number}-END"
             placed[placeholder] = made

@@ -148,6 +148,64 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
     return verdict;
   }
 
+  // --- the map of wrong rows -------------------------------------------------------------------
+
+  const MOST_SPANS = 6; // runs of wrong rows that are named
+  // [class, what the legend says, the largest error as a share of the row's largest value]
+  const LEVELS = [
+    ["right", "right", 0],
+    ["little", "off by up to 1 %", 0.01],
+    ["some", "off by up to 10 %", 0.1],
+    ["much", "off by up to 100 %", 1],
+    ["wild", "off by more than 100 %", Infinity],
+    ["lost", "with elements that are not a number", NaN],
+  ];
+
+  const levelOf = (off) =>
+    Number.isNaN(off) ? LEVELS.length - 1 : LEVELS.findIndex(([, , largest]) => off <= largest);
+
+  const rowSays = (row, off) => {
+    if (off === 0) return `Row ${row} is right.`;
+    if (Number.isNaN(off)) return `Row ${row} has elements that are not a number.`;
+    const share = 100 * off >= 0.1 ? (100 * off).toPrecision(3) : (100 * off).toExponential(1);
+    return `Row ${row} is off by up to ${share} % of its largest value.`;
+  };
+
+  /** The rows in words, such as "0 to 15, 32"; beyond MOST_SPANS runs of neighbours, the first of them. */
+  function spans(rows) {
+    const found = [];
+    for (const row of rows) {
+      if (found.length && found.at(-1)[1] === row - 1) found.at(-1)[1] = row;
+      else found.push([row, row]);
+    }
+    const told = found.slice(0, MOST_SPANS).map(([first, last]) => (first === last ? `${first}` : `${first} to ${last}`));
+    return `${told.join(", ")}${found.length > MOST_SPANS ? ", …" : ""}`;
+  }
+
+  /** Draw a map of the rows of a result in `place`: a cell per row, darker where the row is further off. A line says which
+  rows are wrong, and how far the worst is off, which is marked.
+
+  offs: for each row, how far it is off: 0 if it is right, NaN if elements are not numbers. */
+  function drawMap(place, offs) {
+    const columns = Math.ceil(Math.sqrt(offs.length));
+    const cell = (row) => [row % columns, Math.floor(row / columns)];
+    const rows = LEVELS.map((_, level) => offs.flatMap((off, row) => (levelOf(off) === level ? [row] : [])));
+    const shown = LEVELS.map(([name, words], n) => ({ name, words: `${rows[n].length} ${words}`, rows: rows[n] }));
+    const found = shown.filter((level) => level.rows.length);
+    const wrong = rows.slice(1).flat().sort((a, b) => a - b);
+    const furthest = (one, row) => (levelOf(offs[row]) > levelOf(offs[one]) || offs[row] > offs[one] ? row : one);
+    const worst = wrong.reduce(furthest, wrong[0] ?? 0);
+    const square = ([x, y]) => `M${x + 0.06} ${y + 0.06}h.88v.88h-.88z`;
+    const paths = found.map(({ name, rows }) => `<path class="row-map-${name}" d="${rows.map(cell).map(square).join("")}"/>`);
+    const [x, y] = cell(worst);
+    place.innerHTML = `<p>Which rows are wrong: a cell per row, the first at the top left.</p>
+      <svg viewBox="0 0 ${columns} ${Math.ceil(offs.length / columns)}" role="img"
+        aria-label="Rows of the result: ${found.map(({ words }) => words).join(", ")}">${paths.join("")}
+        <rect class="row-map-here" x="${x}" y="${y}" width="1" height="1"/></svg>
+      <p class="row-map-where">${wrong.length > 1 ? `Wrong: rows ${spans(wrong)}. ` : ""}${rowSays(worst, offs[worst])}</p>
+      <ul>${found.map(({ name, words }) => `<li><i class="row-map-${name}"></i>${words}</li>`).join("")}</ul>`;
+  }
+
   // --- the device ------------------------------------------------------------------------------
 
   let opened = null;
@@ -420,7 +478,7 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
         `Of norm, ${many(missing, "element is", "elements are")} not a number, as all were before the launch.`,
       sums > 0 && `Of the sum, ${many(sums, "element is", "elements are")} wrong.`,
     ]);
-    rowMap.draw(part("map"), offs);
+    drawMap(part("map"), offs);
     part("map").hidden = false;
   }
 
@@ -471,7 +529,7 @@ Every run draws new random inputs, fills outputs with not-a-number and, if wante
       pressed();
     }
   });
-  window.kernelInBrowser = { toHalf, fromHalf, judge, facts }; // for the console, and for tests
+  window.kernelInBrowser = { toHalf, fromHalf, judge, drawMap, facts }; // for the console, and for tests
 
   fresh(); // a browser may have kept an earlier visit's choices
   device.textContent = "Looking for a WebGPU device …";

@@ -17,7 +17,6 @@ from chapters.runner.page_code import cells
 from docs.pages.fences import Fence, fences
 
 MARKS = ("measured", "here")
-_OPTION = re.compile(r"""^(?:\w+=(?:"[^"]*"|'[^']*'|\S+))$""")
 _FRONT_MATTER = re.compile(r"\A---\n.*?^---\n", re.DOTALL | re.MULTILINE)
 
 
@@ -38,7 +37,6 @@ class Block:
     hide: bool = False
     raises: str = ""
     mark: str = ""
-    options: str = ""
     fence: Fence | None = None  # a cell of a lab has none
 
 
@@ -64,21 +62,18 @@ def find_blocks(lines: list[str], where: str, above: int = 0) -> list[Block]:
 def _block(fence: Fence, where: str, above: int) -> Block:
     line = fence.first + above + 2
     at = f"{where}, line {line - 1}"
-    hide, raises, mark, options = False, "", "", []
-    for word in re.findall(r"""\w+=(?:"[^"]*"|'[^']*')|\S+""", fence.info)[2:]:
+    hide, raises, mark = False, "", ""
+    for word in fence.info.split()[2:]:
         if word == "hide":
             hide = True
         elif word in MARKS:
             mark = word
         elif word.startswith("raises="):
             raises = word.removeprefix("raises=")
-        elif _OPTION.match(word):
-            options.append(word)
         else:
             raise PageError(
                 f"{at}: `{word}` is no option of a `python run` block; there are `hide`, "
-                f"`raises=ErrorName`, {', '.join(f'`{mark}`' for mark in MARKS)} and those of a code block, as in "
-                'title="...".'
+                f"`raises=ErrorName`, {' and '.join(f'`{mark}`' for mark in MARKS)}."
             )
     code = []
     for text in fence.body:
@@ -87,4 +82,4 @@ def _block(fence: Fence, where: str, above: int) -> Block:
         if text.lstrip().startswith("--8<--"):
             raise PageError(f"{at}: a block cannot include a snippet; import the function instead.")
         code.append(text[len(fence.indent) :])
-    return Block("\n".join(code), line, hide, raises, mark, " ".join(options), fence)
+    return Block("\n".join(code), line, hide, raises, mark, fence)

@@ -1,12 +1,11 @@
-"""Plots of what the benches measured on a CPU, each from the numbers of a results file and with a claim made of them.
+"""Plots of what the benches measured on a CPU, each from the numbers of a results file, with a sentence above it.
 
-Where another runtime is ahead, the claim says so.
+A ratio below 1 in a sentence means that another runtime is ahead.
 """
 
 from __future__ import annotations
 
 import importlib
-import itertools
 from collections.abc import Mapping
 
 from chapters.kit.draw.bars import Bar
@@ -39,13 +38,9 @@ def _best(seconds: Mapping[str, float]) -> str:
     return min(rivals, key=rivals.get) if rivals else ""
 
 
-def _ours(seconds: Mapping[str, float]) -> float | None:
-    return next((s for name, s in seconds.items() if name in OURS), None)
-
-
 def _ahead(seconds: Mapping[str, float]) -> float | None:
     """How many times as long the fastest other takes; None if ours or all others are missing."""
-    ours, best = _ours(seconds), _best(seconds)
+    ours, best = next((s for n, s in seconds.items() if n in OURS), None), _best(seconds)
     return seconds[best] / ours if ours and best else None
 
 
@@ -91,49 +86,36 @@ def matmul_speed(measured: dict) -> list[plots.Figure]:
 
 def _matmul_speed(n: int, k: int, threads: int, by_rows: dict[str, dict]) -> plots.Figure:
     peak = max(_bench(5).peak(seconds, threads) for seconds in by_rows.values())
-    present = [name for seconds in by_rows.values() for name in seconds]
-    names = [name for name in dict.fromkeys(present) if name not in BOUNDS]
+    present = dict.fromkeys(name for seconds in by_rows.values() for name in seconds)
+    names = [name for name in present if name not in BOUNDS]
     speeds = {
-        name: {r: 2 * int(r) * n * k / s[name] for r, s in by_rows.items() if name in s}
+        name: {int(r): 2 * int(r) * n * k / s[name] for r, s in by_rows.items() if name in s}
         for name in names
     }
-
-    def draw(axes) -> None:
-        axes.set_xscale("log")
-        axes.set_xlabel("rows of x")
-        axes.set_ylabel("operations per second")
-        points = {name: [(int(r), v) for r, v in s.items()] for name, s in speeds.items()}
-        plots.draw_series(axes, list(itertools.starmap(plots.Series, points.items())))
-        plots.guide(axes, peak, f"multiply-adds in registers: {si(peak, 'FLOP/s')}")
-        plots.in_units(axes.yaxis, "")
-        plots.as_numbers(axes.xaxis, [int(r) for r in by_rows])
-
     rows = [
-        (r, *(si(speeds[s][r], "FLOP/s") if r in speeds[s] else "–" for s in names))
+        (r, *(si(speeds[s][int(r)], "FLOP/s") if int(r) in speeds[s] else "–" for s in names))
         for r in by_rows
     ]
-    title = f"x @ w.T for w of ({n}, {k}) in float32 on {_threads(threads)}"
-    caption = (
+    return plots.lines(
+        {name: list(found.items()) for name, found in speeds.items()},
+        ("rows of x", "operations per second"),
+        f"x @ w.T for w of ({n}, {k}) in float32 on {_threads(threads)}",
         "With few rows, reading w takes the time. The line is what the registers reach when no operand comes from "
-        "memory."
+        "memory.",
+        Table(("rows of x", *map(display_name, names)), rows),
+        _matmul_claim(threads, by_rows),
+        level=(peak, f"multiply-adds in registers: {si(peak, 'FLOP/s')}"),
+        unit="",
     )
-    table = Table(("rows of x", *map(display_name, names)), rows)
-    return plots.figure(draw, title, caption, table, claim=_matmul_claim(threads, by_rows))
 
 
 def _matmul_claim(threads: int, by_rows: dict[str, dict]) -> str:
     """Where we are furthest ahead of the better library, and where least."""
     ratios = {rows: ratio for rows, seconds in by_rows.items() if (ratio := _ahead(seconds))}
-    if not ratios:
-        return ""
     best, worst = max(ratios, key=ratios.get), min(ratios, key=ratios.get)
-    at_worst = f"{ratios[worst]:.3g} times"
-    if ratios[worst] < 1:
-        at_worst = f"{_best(by_rows[worst])} is {1 / ratios[worst] - 1:.1%} faster"
     return (
-        f"On {_threads(threads)} our kernel is {_times(ratios[best])} as fast as the better library at {_rows(best)}; "
-        f"at {_rows(worst)} {'' if ratios[worst] < 1 else 'it is only '}{at_worst}"
-        f"{'' if ratios[worst] < 1 else ' as fast'}."
+        f"On {_threads(threads)} our kernel is {_times(ratios[best])} as fast as the better library at {_rows(best)}, "
+        f"and {ratios[worst]:.3g} times at {_rows(worst)}."
     )
 
 
@@ -142,30 +124,23 @@ def amx_speed(measured: dict) -> list[plots.Figure]:
     rows = {int(r): seconds for r, seconds in measured["rows"].items() if "AMX" in seconds}
     if not rows:
         return []
-    names = {"AMX": "this course", "PyTorch": "PyTorch"}
     size = 2 * measured["n"] * measured["k"]
     found = {
-        shown: [(r, r * size / s[key]) for r, s in rows.items() if key in s]
-        for key, shown in names.items()
+        name: [(r, r * size / s[key]) for r, s in rows.items() if key in s]
+        for name, key in (("this course", "AMX"), ("PyTorch", "PyTorch"))
     }
-
-    def draw(axes) -> None:
-        axes.set_xscale("log")
-        axes.set_xlabel("rows of x")
-        axes.set_ylabel("operations per second")
-        plots.draw_series(axes, [plots.Series(name, points) for name, points in found.items()])
-        axes.set_ylim(0)
-        plots.in_units(axes.yaxis, "")
-        plots.as_numbers(axes.xaxis, list(rows))
-
     (low, first), (high, last) = min(rows.items()), max(rows.items())
     claim = (
         f"In bfloat16 on AMX, the processor's matrix unit, our kernel takes {first['AMX'] / first['PyTorch']:.0%} of "
         f"PyTorch's time at {_rows(low)} and {last['AMX'] / last['PyTorch']:.0%} at {high}."
     )
     title = f"x @ w.T for w of ({measured['n']}, {measured['k']}) in bfloat16 on AMX, 1 thread"
-    caption = "PyTorch uses AMX too, through oneDNN."
-    return [plots.figure(draw, title, caption, _bench(5).amx_table(measured), claim=claim)]
+    caption, labels = (
+        "PyTorch uses AMX too, through oneDNN.",
+        ("rows of x", "operations per second"),
+    )
+    table = _bench(5).amx_table(measured)
+    return [plots.lines(found, labels, title, caption, table, claim, unit="")]
 
 
 def decode_gain(measured: dict) -> list[plots.Figure]:
@@ -222,9 +197,7 @@ def _norm_claim(dtype: str, cases: list[plots.Size]) -> str:
     claim += f", the next best, {display_name(best)}, {duration(seconds[best])}." if best else "."
     worst = max(cases, key=lambda case: case.seconds["ours"] / case.seconds["copy"])
     behind = worst.seconds["ours"] / worst.seconds["copy"]
-    if behind >= 1.2:
-        claim += f" We lose most to the copy at {si(worst.bytes, 'B')}, in the caches: {behind:.2g} times its time."
-    return claim
+    return f"{claim} Beside the copy we are slowest at {si(worst.bytes, 'B')}: {behind:.2g} times its time."
 
 
 def _with_copy(seconds: dict[str, float]) -> dict[str, float]:
@@ -255,14 +228,6 @@ def _speedup(unit: str, lines: list[tuple], table: Table) -> plots.Figure:
             if gain:
                 found.setdefault(name, []).append((int(steps), float(gain)))
 
-    def draw(axes) -> None:
-        axes.set_xscale("log")
-        axes.set_xlabel("K, the length of a sum")
-        axes.set_ylabel("times as fast")
-        plots.draw_series(axes, [plots.Series(name, points) for name, points in found.items()])
-        plots.guide(axes, 1, "a separate bias pass")
-        plots.as_numbers(axes.xaxis, [int(steps) for steps, *_ in lines])
-
     (short, most), (long, least) = min(found[names[0]]), max(found[names[0]])
     claim = (
         f"With {unit}, a sum that starts from the bias is {most:.2g} times as fast at K = {short:,}, and "
@@ -271,7 +236,9 @@ def _speedup(unit: str, lines: list[tuple], table: Table) -> plots.Figure:
     what = {"vpdpbusd": "vpdpbusd, an instruction of vector registers", "AMX": "AMX tiles"}
     title = f"Starting an int8 sum from the bias on {what.get(unit, unit)}"
     caption = "The longer the sums, the less the bias pass counts. The prediction is one line of arithmetic."
-    return plots.figure(draw, title, caption, table, claim=claim)
+    level = 1, "a separate bias pass"
+    labels = "K, the length of a sum", "times as fast"
+    return plots.lines(found, labels, title, caption, table, claim, level)
 
 
 def _beside_torch(measured: dict) -> list[plots.Figure]:
@@ -286,30 +253,20 @@ def _beside_torch(measured: dict) -> list[plots.Figure]:
     if not all(found.values()):
         return []
 
-    def draw(axes) -> None:
-        axes.set_xscale("log")
-        axes.set_xlabel("K, the length of a sum")
-        axes.set_ylabel("operations per second")
-        plots.draw_series(axes, [plots.Series(name, points) for name, points in found.items()])
-        axes.set_ylim(0)
-        plots.in_units(axes.yaxis, "")
-        plots.as_numbers(axes.xaxis, [k for k, _ in found["ours"]])
-
     packed = dict(found["PyTorch, packed ahead"])
     ratios = {k: mine / packed[k] for k, mine in found["ours"] if k in packed}
     best, worst = max(ratios, key=ratios.get), min(ratios, key=ratios.get)
     claim = (
         "Beside PyTorch with weights packed ahead, as ours are, we are "
-        f"{ratios[best]:.2g} times as fast at K = {best:,}"
-    )
-    claim += (
-        f"; at K = {worst:,} PyTorch is {1 / ratios[worst] - 1:.0%} faster."
-        if ratios[worst] < 1
-        else f" and {ratios[worst]:.2g} times at K = {worst:,}."
+        f"{ratios[best]:.2g} times as fast at K = {best:,} and {ratios[worst]:.2g} times at K = {worst:,}."
     )
     title = f"int8 products of {measured['m']} rows with a bias, on AMX, 1 thread"
     caption = "“PyTorch” packs the weights anew in each call."
-    return [plots.figure(draw, title, caption, _bench(6).beside_torch(measured), claim=claim)]
+    labels, table = (
+        ("K, the length of a sum", "operations per second"),
+        _bench(6).beside_torch(measured),
+    )
+    return [plots.lines(found, labels, title, caption, table, claim, unit="")]
 
 
 # --- chapter 9: the whole compiler ----------------------------------------------------------------
@@ -367,21 +324,6 @@ def epilogue_times(measured: dict) -> list[plots.Figure]:
         [(rows, pick(found.values())) for rows, found in ratios.items()] for pick in (min, max)
     )
 
-    def draw(axes) -> None:
-        axes.set_xscale("log")
-        axes.set_xlabel("rows")
-        axes.set_ylabel("torch.compile's time, in ours")
-        axes.fill_between(
-            *zip(*low, strict=True), [most for _, most in high], color=plots.OURS, alpha=0.25
-        )
-        series = [
-            plots.Series("this course, its best", high),
-            plots.Series("this course, its worst", low),
-        ]
-        plots.draw_series(axes, series)
-        plots.guide(axes, 1, "torch.compile as fast as this course")
-        plots.as_numbers(axes.xaxis, list(ratios))
-
     cost = max(s[ours + e] / s[ours + alone] for s in by_rows.values() for e in epilogues)
     few, many = min(ratios), max(ratios)
     claim = (
@@ -399,7 +341,10 @@ def epilogue_times(measured: dict) -> list[plots.Figure]:
         for name in layers
     ]
     table = Table(("torch.compile's time", *map(_rows, ratios)), rows)
-    return [plots.figure(draw, title, caption, table, claim=claim)]
+    series = {"this course, its best": high, "this course, its worst": low}
+    level = 1, "torch.compile as fast as this course"
+    labels = "rows", "torch.compile's time, in ours"
+    return [plots.lines(series, labels, title, caption, table, claim, level, filled=True)]
 
 
 # --- chapter 11: a real model ---------------------------------------------------------------------
@@ -437,16 +382,11 @@ def chat_speed(measured: dict) -> list[plots.Figure]:
 
 
 def _chat_claim(function: str, rates: dict[str, float]) -> str:
-    bench = _bench(11, "bench_inputs")
     peers = {name: rate for name, rate in rates.items() if name.startswith("llama.cpp")}
     told = ", ".join(f"{_with_format(name)} {rate:,.0f}" for name, rate in peers.items())
     does = "answers with" if function == "decode" else "reads a prompt at"
-    claim = f"Our decoder {does} {rates[bench.OURS]:,.0f} tokens per second; {told}."
-    best, exact = max(peers, key=peers.get, default=""), rates.get(bench.EXACT)
-    if best and exact and exact < peers[best]:
-        both = " Both round activations to 8 bits." if function == "decode" else ""
-        claim += f"{both} With float32 activations ours makes {exact:,.0f}, fewer than {_with_format(best)}."
-    return claim
+    ours = rates[_bench(11, "bench_inputs").OURS]
+    return f"Our decoder {does} {ours:,.0f} tokens per second; {told}."
 
 
 def _with_format(name: str) -> str:
@@ -460,15 +400,11 @@ def _first_token(seconds: dict[str, float]) -> list[plots.Figure]:
     best = _best(seconds)
     if not best:
         return []
-    ours = _ours(seconds)
     entries = [Bar(name, time, duration(time)) for name, time in seconds.items()]
-    lost = ours > seconds[best]
-    ratio = _times(ours / seconds[best] if lost else seconds[best] / ours)
     claim = (
-        f"We {'lose' if lost else 'win'} the start: our first token comes after {duration(ours)}"
+        f"Our first token comes after {duration(seconds['fusion_by_hand'])}, that of {_with_format(best)} after "
+        f"{duration(seconds[best])}."
     )
-    claim += f", that of {_with_format(best)} after {duration(seconds[best])}"
-    claim += f", so ours takes {ratio} as long." if lost else f", {ratio} as long."
     title = "From the start of a process to the first token"
     caption = "Everything was read from disk before. Chapter 11 shows where our time goes."
     table = _bench(11, "first_token").table_of(seconds)

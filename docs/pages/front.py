@@ -11,15 +11,21 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from chapters.kit.bench.results import load, not_yet
+from chapters.kit.bench.results import load
 from chapters.kit.chat.conversation import describe_turn
 from chapters.kit.draw.bars import Bar, Bars
 from chapters.kit.draw.picture import Picture, picture
 from chapters.kit.draw.stepper import Panel, Stepper, belongs
 from chapters.kit.draw.table import Html, count_noun, duration
 from chapters.runner.course import PATHS, ROOT, Chapter, chapter, chapters
-from docs.pages.course_map import PATH_NAMES, hours, hours_of, without_capstones
-from docs.pages.teaching_notes import goals_of, inline
+from docs.pages.course_map import (
+    PATH_NAMES,
+    goals_of,
+    hours,
+    hours_of,
+    inline,
+    without_capstones,
+)
 
 OURS = "fusion_by_hand"  # in the results of chapter 9
 FUSION = ("FuseTransposeMatmul", "LegalizeOps", "AnnotateTIROpPattern", "FuseOps", "FuseTIR")
@@ -72,8 +78,6 @@ def python_range() -> tuple[str, str]:
 def conversation() -> Part:
     """The first turn of the recorded conversation, as a terminal shows it."""
     results = load("ch11_conversation")
-    if results is None:
-        return Part(html.escape(str(not_yet(11))))
     turn = results["measured"]["turns"][0]
     said = (
         '<span class="front-typed">$ python -m chapters chat</span>\n'
@@ -87,11 +91,9 @@ def conversation() -> Part:
     )
 
 
-def chat_bars() -> Bars | Part:
+def chat_bars() -> Bars:
     """Tokens per second of our decoder and of llama.cpp, from chapter 11's bench."""
     results = load("ch11_chat")
-    if results is None:
-        return Part(html.escape(str(not_yet(11))))
     measured = results["measured"]
     threads, found = list(measured["threads"].items())[-1]
     bench = importlib.import_module(f"chapters.{chapter(11).slug}.bench_inputs")
@@ -114,11 +116,9 @@ def chat_bars() -> Bars | Part:
     return Bars("Tokens per second, more is better", rows, Html(note))
 
 
-def decode_bars() -> Bars | Part:
+def decode_bars() -> Bars:
     """The time of one decode step by TVM's default, torch.compile and this course, from chapter 9's bench."""
     results = load("ch09_decoder")
-    if results is None:
-        return Part(html.escape(str(not_yet(9))))
     name, measured = list(results["measured"].items())[-1]
     wanted = {
         "TVM’s default pipeline": "TVM's default",
@@ -182,26 +182,14 @@ def chapter_reference(number: int, words: str) -> str:
 # --- a graph that becomes one kernel, step by step ------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Frame:
-    """The graph after `name` ran; "" before the first pass."""
-
-    name: str
-    drawn: Picture
-
-    @property
-    def words(self) -> str:
-        return f"After {self.name}" if self.name else "As the model writes it"
-
-
-def frames(mod: tvm.IRModule, passes: Sequence[str] = FUSION) -> list[Frame]:
-    """The graph before the passes, and after each one that changes its picture."""
-    found = [Frame("", picture(mod, title="As the model writes it"))]
-    for name in passes:
+def frames(mod: tvm.IRModule) -> list[Picture]:
+    """The graph before the passes of FUSION, and after each one that changes its picture."""
+    found = [picture(mod, title="As the model writes it")]
+    for name in FUSION:
         mod = getattr(relax.transform, name)()(mod)
         drawn = picture(mod, title=f"After {name}")
-        if _graph(drawn) != _graph(found[-1].drawn):
-            found.append(Frame(name, drawn))
+        if _graph(drawn) != _graph(found[-1]):
+            found.append(drawn)
     return found
 
 
@@ -210,13 +198,13 @@ def _graph(drawn: Picture) -> list[str]:
     return [drawn.caption, *str(drawn).splitlines()[1:]]
 
 
-def film(label: str, frames: Sequence[Frame]) -> Stepper:
+def film(label: str, frames: Sequence[Picture]) -> Stepper:
     """The frames of one graph, to be stepped through. Without scripts they stand side by side."""
     drawn = "".join(f"<div{belongs(n)}>{_figure(frame)}</div>" for n, frame in enumerate(frames))
-    says = [f"{frame.words}: {frame.drawn.caption}" for frame in frames]
+    says = [f"{frame.title}: {frame.caption}" for frame in frames]
     return Stepper(label, [Panel("film", says, f'<div class="film">{drawn}</div>')], "film")
 
 
-def _figure(frame: Frame) -> str:
+def _figure(frame: Picture) -> str:
     """The picture without its caption, which is the line above it, and as wide as its place."""
-    return re.sub(r' style="flex:[^"]*"|<figcaption>.*?</figcaption>', "", frame.drawn.figure())
+    return re.sub(r' style="flex:[^"]*"|<figcaption>.*?</figcaption>', "", frame.figure())

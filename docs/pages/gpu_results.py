@@ -12,8 +12,7 @@ from chapters.kit.bench.gpu_gelu_bench import EAGER as EAGER_GELU
 from chapters.kit.bench.results import Several, SourcedTable, not_yet
 from chapters.kit.draw.bars import Bar
 from chapters.kit.draw.table import Table, si
-from docs.pages.collapsible_parts import Folded
-from docs.pages.plots import Figure, Size, Step, bandwidth, bars, roofline, steps
+from docs.pages.plots import Figure, Folded, Size, bandwidth, bars, roofline, steps
 
 # the kernels of many rows that the charts show; the tables have the others
 FASTEST = ("wgmma", "mma.sync")
@@ -144,22 +143,18 @@ def step_figures(cases: list[dict], ceilings: dict) -> list[Figure]:
 
 
 def _steps_of(case: dict) -> Figure:
-    seconds, parts = case["seconds"], ("median", "low", "high")
-    taken = [
-        Step(name, *(seconds[name].get(part) for part in parts)) for name in tables.steps_of(case)
-    ]
-    first, last = taken[0], taken[-1]
-    claim = (
-        f"“{last.name}” takes {si(last.median, 's')}, {first.median / last.median:,.0f} times less than "
-        f"“{first.name}”"
-    )
+    seconds = case["seconds"]
+    taken = {name: seconds[name] for name in tables.steps_of(case)}
+    medians = [(name, one["median"]) for name, one in taken.items()]
+    (first, slow), (last, fast) = medians[0], medians[-1]
+    claim = f"“{last}” takes {si(fast, 's')}, {slow / fast:,.0f} times less than “{first}”"
     limit = None
     if tables.LINEAR in seconds:
         usual = seconds[tables.LINEAR]["median"]
         limit = case["operations"] / usual, tables.LINEAR
-        claim += f", and reaches {usual / last.median:.0%} of the speed of {tables.LINEAR}"
+        claim += f", and reaches {usual / fast:.0%} of the speed of {tables.LINEAR}"
     title = f"{tables.layer_text(case)} in {case['dtype']}, step by step"
-    return replace(steps(taken, case["operations"], title, limit), claim=f"{claim}.")
+    return steps(taken, case["operations"], title, limit, f"{claim}.")
 
 
 def _roofline(points: Sequence[Point], ceilings: Ceilings, machine: str) -> Figure:
@@ -181,34 +176,27 @@ def _verdict(cases: list[dict], ours: Sequence[str], which: str = "seconds") -> 
     Times that differ by less than EQUAL are no lead. Neither a copy nor our own kernels with a second launch
     count as another's.
     """
-    ahead: list[float] = []
-    behind: list[float] = []
-    by, tied = [], 0
+    leads = []
     for case in cases:
         others = [
             n for n in case[which] if n.removesuffix(tables.THEN_ADD) not in (*ours, tables.COPY)
         ]
         mine, best = best_of(case[which], ours), best_of(case[which], others)
-        if not mine or not best:
-            continue
-        if abs(best[1] / mine[1] - 1) < EQUAL:
-            tied += 1
-        elif mine[1] < best[1]:
-            ahead.append(best[1] / mine[1] - 1)
-        else:
-            behind.append(mine[1] / best[1] - 1)
-            by.append(f"“{best[0]}”")
-    count, told = len(ahead) + len(behind) + tied, []
+        if mine and best:
+            leads.append((best[1] / mine[1] - 1, best[0]))
+    count, told = len(leads), []
+    ahead = [lead for lead, _ in leads if lead >= EQUAL]
+    behind = [(1 / (1 + lead) - 1, name) for lead, name in leads if lead <= -EQUAL]
     if ahead:
         told.append(f"This course is ahead of all others {_how_often(ahead, count)}")
-    if tied:
-        told.append(
-            f"it is as fast as the best of them in {tied} of {count} cases"
-            if ahead
-            else f"This course is as fast as the best of the others in {tied} of {count} cases"
-        )
+    if tied := count - len(ahead) - len(behind):
+        who = "it is as fast as the best of them"
+        if not ahead:
+            who = "This course is as fast as the best of the others"
+        told.append(f"{who} in {tied} of {count} cases")
     if behind:
-        told.append(f"{' or '.join(dict.fromkeys(by))} is ahead {_how_often(behind, count)}")
+        by = " or ".join(dict.fromkeys(f"“{name}”" for _, name in behind))
+        told.append(f"{by} is ahead {_how_often([margin for margin, _ in behind], count)}")
     return f"{'; '.join(told)}." if told else ""
 
 

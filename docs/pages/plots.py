@@ -45,6 +45,7 @@ NAMES = {  # what a results file calls a contender -> what every plot calls it; 
     "dlight": "TVM's dlight",
 }
 MARKERS = "os^Dv"  # shapes differ too, for readers who cannot tell the colours apart
+Points = Sequence[tuple[float, float]]
 INK = "#010203"  # matplotlib writes this colour; the page's text colour replaces it
 STYLE = """
 .plot svg{max-width:29rem;width:100%;height:auto;margin:0}
@@ -100,13 +101,25 @@ class Figure:
         )
 
 
-def figure(
-    draw: Callable,
-    title: str,
-    caption: str,
-    table: Table,
-    claim: str = "",
-) -> Figure:
+@dataclass(frozen=True)
+class Folded:
+    """Parts that a reader opens."""
+
+    summary: str
+    parts: Sequence[object]
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, (self.summary, *self.parts)))
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        inner = "".join(part._repr_html_() for part in self.parts)
+        summary = f"<summary>{html.escape(self.summary)}</summary>"
+        return f'<details class="plot-numbers">{summary}{inner}</details>'
+
+
+def figure(draw: Callable, title: str, caption: str, table: Table, claim: str = "") -> Figure:
     """The figure that `draw(axes)` draws."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas  # without pyplot: no window, no global state
@@ -157,17 +170,7 @@ def _in_page(svg: str, title: str) -> str:
     name = html.escape(title)
     head = f'<svg class="plt" {box} role="img" aria-label="{name}"><title>{name}</title>'
     svg = re.sub(r"<svg[^>]*>", lambda _: head, svg, count=1)
-    return _slim(re.sub(r"\s*\n\s*", "\n", svg).strip())
-
-
-def _slim(svg: str) -> str:
-    """Without what draws nothing: invisible paths, turns by 0 degrees, and groups that have no attribute."""
-    svg = re.sub(r'<path d="[^"]*" style="fill: none; opacity: 0"/>\n', "", svg)
-    svg = re.sub(r' transform="rotate\(-0 [^"]*"', "", svg)
-    found = 1
-    while found:  # from the inside out
-        svg, found = re.subn(r"<g>\n?((?:(?!</?g\b)[\s\S])*?)\n?</g>", r"\1", svg)
-    return svg
+    return re.sub(r"\s*\n\s*", "\n", svg).strip()
 
 
 def _font_size(declared: re.Match) -> str:
@@ -175,31 +178,22 @@ def _font_size(declared: re.Match) -> str:
     return f"font-size: {size[0]}" if size else "font-weight: normal"
 
 
-@dataclass(frozen=True)
-class Series:
-    """Points (x, y), joined by a line or not."""
-
-    name: str
-    points: Sequence[tuple[float, float]]
-    joined: bool = True
-
-
-def draw_series(axes, series: Sequence[Series]) -> None:
-    """Lines and marks, and a legend beneath the axes."""
+def draw_series(axes, series: Mapping[str, Points], joined: bool = True) -> None:
+    """Lines and marks, or marks alone, and a legend beneath the axes."""
     seen = set()
-    for number, one in enumerate(series):
-        drawn = colour(one.name, number)
+    for number, (name, points) in enumerate(series.items()):
+        drawn = colour(name, number)
         style = "--" if drawn in seen else "-"
         seen.add(drawn)
         axes.plot(
-            *zip(*sorted(one.points), strict=True),
-            label=display_name(one.name),
+            *zip(*sorted(points), strict=True),
+            label=display_name(name),
             color=drawn,
             marker=MARKERS[number % len(MARKERS)],
             fillstyle="full" if number < len(MARKERS) else "none",
-            linestyle=style if one.joined else "",
+            linestyle=style if joined else "",
         )
-    longest = max(len(display_name(one.name)) for one in series)
+    longest = max(len(display_name(name)) for name in series)
     columns = 3 if longest < 13 else 2 if longest < 25 else 1
     axes.figure.legend(loc="outside lower left", ncols=columns, frameon=False)
 
@@ -208,13 +202,6 @@ def in_units(axis, unit: str) -> None:
     """Ticks of an axis as numbers with SI prefixes."""
     axis.set_major_formatter(lambda value, _: si(value, unit))
     axis.set_minor_formatter(lambda value, _: "")
-
-
-def as_numbers(axis, ticks: Sequence[float]) -> None:
-    """Exactly these ticks, written without a prefix."""
-    axis.set_ticks(list(ticks))
-    axis.set_ticks([], minor=True)
-    axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def guide(axes, height: float, words: str) -> None:
@@ -226,6 +213,46 @@ def guide(axes, height: float, words: str) -> None:
 
 
 # --- the kinds of plot ----------------------------------------------------------------------------
+
+
+def lines(
+    series: Mapping[str, Points],
+    labels: tuple[str, str],
+    title: str,
+    caption: str,
+    table: Table,
+    claim: str = "",
+    level: tuple[float, str] | None = None,
+    unit: str | None = None,
+    filled: bool = False,
+) -> Figure:
+    """Lines over a logarithmic axis with a tick at each point. labels: of the two axes.
+
+    level: a height and its words, a horizontal line. unit: what y is counted in, with SI prefixes; None for plain
+    numbers. filled: colour the area between the first two lines.
+    """
+    ticks = sorted({x for points in series.values() for x, _ in points})
+
+    def draw(axes) -> None:
+        axes.set_xscale("log")
+        axes.set_xlabel(labels[0])
+        axes.set_ylabel(labels[1])
+        if filled:
+            high, low = (dict(points) for points in list(series.values())[:2])
+            area = [low[x] for x in ticks], [high[x] for x in ticks]
+            axes.fill_between(ticks, *area, color=OURS, alpha=0.25)
+        draw_series(axes, series)
+        if level:
+            guide(axes, *level)
+        else:
+            axes.set_ylim(0)
+        if unit is not None:
+            in_units(axes.yaxis, unit)
+        axes.xaxis.set_ticks(ticks)
+        axes.xaxis.set_ticks([], minor=True)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+
+    return figure(draw, title, caption, table, claim)
 
 
 @dataclass(frozen=True)
@@ -243,10 +270,7 @@ def bandwidth(
     """Bytes per second over bytes moved, with a table of each implementation's share of the copy's speed.
 
     The copy's seconds are those named "copy". copy_rate: what no size can exceed, None if there is no such rate.
-    Raises ValueError if `sizes` is empty.
     """
-    if not sizes:
-        raise ValueError("There is no size to draw.")
     sizes = sorted(sizes, key=lambda size: size.bytes)
     names = list(dict.fromkeys(name for size in sizes for name in size.seconds))
     rates = {n: [(s.bytes, s.bytes / s.seconds[n]) for s in sizes if n in s.seconds] for n in names}
@@ -259,7 +283,7 @@ def bandwidth(
             axes.set_xlim(10 ** math.floor(math.log10(least)), 10 ** math.ceil(math.log10(most)))
         axes.set_xlabel("bytes that are read and written")
         axes.set_ylabel("bytes per second")
-        draw_series(axes, [Series(name, points) for name, points in rates.items()])
+        draw_series(axes, rates)
         if copy_rate:
             guide(axes, copy_rate, f"a large copy: {si(copy_rate, 'B/s')}")
         in_units(axes.xaxis, "B")
@@ -268,13 +292,8 @@ def bandwidth(
     others = [name for name in names if name != "copy"]
     rows = [(s.name, si(s.bytes, "B"), *(_share_of_copy(n, s) for n in others)) for s in sizes]
     caption = f"The table gives shares of the speed of a copy at the same size, in the same rounds. {caption}".strip()
-    return figure(
-        draw,
-        title,
-        caption,
-        Table(("case", "moves", *map(display_name, others)), rows),
-        claim=claim,
-    )
+    table = Table(("case", "moves", *map(display_name, others)), rows)
+    return figure(draw, title, caption, table, claim)
 
 
 def _share_of_copy(name: str, size: Size) -> str:
@@ -307,40 +326,36 @@ def bars(
     return Figure(Bars(heading, drawn).figure(), title, caption, table, claim)
 
 
-@dataclass(frozen=True)
-class Step:
-    """A kernel after one more step of its schedule: median and, if they were kept, quartiles of its seconds."""
-
-    name: str
-    median: float
-    low: float | None = None
-    high: float | None = None
-
-
 def steps(
-    taken: Sequence[Step], operations: float, title: str, limit: tuple[float, str] | None = None
+    taken: Mapping[str, Mapping[str, float]],
+    operations: float,
+    title: str,
+    limit: tuple[float, str] | None = None,
+    claim: str = "",
 ) -> Figure:
-    """Bars of operations per second. limit: a speed to compare with and its name."""
-    entries, rows = [], []
-    for number, step in enumerate(taken):
-        rate = operations / step.median
-        speed, time = si(rate, "FLOP/s"), si(step.median, "s")
-        entries.append(Bar(step.name, rate, speed, ours=True))
-        if step.low and step.high:
-            time += f" ({si(step.low, 's')} to {si(step.high, 's')})"
-        before = f"{taken[number - 1].median / step.median:.2f}×" if number else "–"
+    """Bars of operations per second. limit: a speed to compare with and its name.
+
+    taken: for a kernel after each step of its schedule, the median and, if they were kept, the quartiles "low" and
+    "high" of its seconds.
+    """
+    entries, rows, before = [], [], None
+    for name, seconds in taken.items():
+        rate, time = operations / seconds["median"], si(seconds["median"], "s")
+        entries.append(Bar(name, rate, si(rate, "FLOP/s"), ours=True))
+        if "low" in seconds:
+            time += f" ({si(seconds['low'], 's')} to {si(seconds['high'], 's')})"
+        gain = f"{before / seconds['median']:.2f}×" if before else "–"
         share = f"{rate / limit[0]:.0%}" if limit else "–"
-        rows.append((step.name, time, speed, before, share))
+        rows.append((name, time, si(rate, "FLOP/s"), gain, share))
+        before = seconds["median"]
     of_limit = f"of {limit[1]}" if limit else "of the limit"
     table = Table(("step", "time", "speed", "times the one before", of_limit), rows)
     caption = "A bar ends at the median. The table has the middle half of the rounds in brackets."
-    return bars(entries, "FLOP/s, more is better", title, caption, table, limit)
+    return bars(entries, "FLOP/s, more is better", title, caption, table, limit, claim)
 
 
 def roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = "") -> Figure:
-    """Operations per second over arithmetic intensity, beneath a machine's two ceilings. ValueError without a point."""
-    if not points:
-        raise ValueError("There is no kernel to draw beneath the roofline.")
+    """Operations per second over arithmetic intensity, beneath a machine's two ceilings."""
     groups = list(dict.fromkeys(point.group for point in points))
     intensities = [p.intensity for p in points] + [ceilings.ridge]
     low, high = min(intensities) / 1.6, max(intensities) * 4
@@ -361,7 +376,7 @@ def roofline(points: Sequence[Point], ceilings: Ceilings, machine: str = "") -> 
         axes.annotate(memory, place, (-8, 4), textcoords="offset points", ha="right")
         axes.annotate(cores, (high, heights[2]), (0, 4), textcoords="offset points", ha="right")
         by_group = {g: [(p.intensity, p.rate) for p in points if p.group == g] for g in groups}
-        draw_series(axes, [Series(g, those, joined=False) for g, those in by_group.items()])
+        draw_series(axes, by_group, joined=False)
         in_units(axes.yaxis, "")
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
 

@@ -9,15 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from docs.pages.fences import fenced, map_prose
 
 _LINK = re.compile(r"(?P<head>\]\()(?P<target>[^)\s#]+)(?P<tail>(?:#[^)\s]*)?(?:\s+\"[^\"]*\")?\))")
-_REFERENCE = re.compile(r"^(?P<head>\[[^\]]+\]:\s+)(?P<target>[^\s#]+)(?P<tail>\S*)")
-_IMAGES = {".svg", ".png", ".jpg", ".webp", ".gif"}
 _LANGUAGES = {".py": "python", ".yml": "yaml", ".toml": "toml", ".json": "json", ".md": "markdown"}
 
 
@@ -42,24 +39,22 @@ class Repository:
                 return f"chapters/{parts[1]}/lesson.md"
             if parts[2] == "lab.py":
                 return f"chapters/{parts[1]}/lab.md"
-            if path.suffix in _IMAGES:
-                return "/".join(parts)
         if in_chapter and parts[0] == "solutions":
             return f"chapters/{parts[1]}/solution.md"
         return f"source/{'/'.join(parts)}.md" if path.is_file() else None
 
-    def targets(self, markdown: str, folder: Path) -> Iterator[Path]:
+    def targets(self, markdown: str, folder: Path) -> list[Path]:
         """The files of the repository that `markdown`, lying in `folder`, links to."""
         found: list[Path] = []
 
-        def note(match: re.Match) -> str:
-            path = Path(os.path.normpath(folder / match["target"]))
-            if self.uri(path):
-                found.append(path)
-            return match[0]
+        def note(text: str) -> str:
+            found.extend(
+                Path(os.path.normpath(folder / one["target"])) for one in _LINK.finditer(text)
+            )
+            return text
 
-        map_prose(markdown, lambda text: _REFERENCE.sub(note, _LINK.sub(note, text)))
-        return iter(dict.fromkeys(found))
+        map_prose(markdown, note)
+        return [path for path in dict.fromkeys(found) if self.uri(path)]
 
     def relink(self, markdown: str, folder: Path, page_uri: str) -> str:
         """`markdown` with its repository links relative to the page `page_uri`."""
@@ -68,7 +63,7 @@ class Repository:
             target = self.relative(match["target"], folder, page_uri)
             return f"{match['head']}{target}{match['tail']}"
 
-        return map_prose(markdown, lambda text: _REFERENCE.sub(point, _LINK.sub(point, text)))
+        return map_prose(markdown, lambda text: _LINK.sub(point, text))
 
     def relative(self, target: str, folder: Path, page_uri: str) -> str:
         """One link target; a target that is not a file of the repository is left unchanged."""

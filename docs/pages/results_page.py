@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 from chapters.kit.bench import peak
-from chapters.kit.bench.results import FOLDER, Several, SourcedTable, load, made_with, not_yet
+from chapters.kit.bench.results import Several, SourcedTable, load, not_yet
 from chapters.kit.draw.table import Table, si
 from chapters.runner.course import chapter
-from docs.pages.collapsible_parts import Folded
 from docs.pages.cpu_results import PLOTS
 from docs.pages.gpu_results import SHOWN
+from docs.pages.plots import Folded
 
 # what the columns of a chapter's tables mean, where their names do not say it
 COLUMNS = {
@@ -83,11 +81,11 @@ def draw_results(name: str):
     return SHOWN[name]()
 
 
-def machines(folder: Path = FOLDER) -> Table:
+def machines() -> Table:
     """The machines of the results files, and how fast one core of each can multiply and add."""
-    peaks, files = peaks_by_device(folder), {}
+    peaks, files = peaks_by_device(), {}
     for name in PLOTS:
-        if found := load(name, folder):
+        if found := load(name):
             files.setdefault((found["device"], found["cores"]), []).append(name)
     rows = []
     for (device, cores), names in files.items():
@@ -97,41 +95,15 @@ def machines(folder: Path = FOLDER) -> Table:
     return Table(("machine", "cores", "peak per core", "chapters"), rows)
 
 
-def peaks_by_device(folder: Path = FOLDER) -> dict[str, float]:
+def peaks_by_device() -> dict[str, float]:
     """device -> operations per second on float32 that one core reached in registers, in any results file."""
     found: dict[str, list[float]] = {}
-    if alone := load(peak.NAME, folder):
+    if alone := load(peak.NAME):
         found.setdefault(alone["device"], []).append(
             alone["measured"]["float32_operations_per_second"]
         )
-    if kernels := load("ch05_kernels", folder):
+    if kernels := load("ch05_kernels"):
         bench = importlib.import_module(f"chapters.{chapter(5).slug}.bench")
         by_rows = kernels["measured"]["threads"].get("1", {}).values()
         found.setdefault(kernels["device"], []).extend(bench.peak(one, 1) for one in by_rows)
     return {device: max(rates) for device, rates in found.items() if rates}
-
-
-def others(shown: Iterable[int], folder: Path = FOLDER) -> Several:
-    """Results files of chapters that are not in `shown`, and not of GPUs, each as a plain table of what it holds."""
-    prefixes = ("gpu_", peak.NAME, *(f"ch{number:02}_" for number in shown))
-    names = sorted(p.stem for p in folder.glob("*.json") if not p.stem.startswith(prefixes))
-    return Several([Folded(name, [_plain(name, folder)]) for name in names])
-
-
-def _plain(name: str, folder: Path) -> SourcedTable:
-    results = load(name, folder)
-    return SourcedTable(
-        Table((name, "value"), list(leaves(results["measured"]))), made_with(results)
-    )
-
-
-def leaves(value: object, path: str = "") -> Iterable[tuple[str, str]]:
-    """(where, what) of each number or word in nested dictionaries and lists."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from leaves(inner, f"{path} {key}".strip())
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from leaves(inner, f"{path} {number}".strip())
-    else:
-        yield path, f"{value:.4g}" if isinstance(value, float) else str(value)

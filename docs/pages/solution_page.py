@@ -11,8 +11,6 @@ from pathlib import Path
 from chapters.runner.regions import BEGIN, END
 from docs.pages.fences import fenced
 
-_ANCHORS = re.compile(r"^\s*# --8<-- \[(?:start|end)[^\]]*\]\s*$")
-
 
 @dataclass
 class Chunk:
@@ -108,7 +106,7 @@ def _shown(lines: list[str]) -> tuple[str, list[int]]:
             inside = True
         elif END.match(line):
             inside = False
-        elif not _ANCHORS.match(line):
+        else:
             kept.append((line.rstrip(), inside))
     while kept and not kept[0][0]:
         kept.pop(0)

@@ -8,7 +8,6 @@ import sys
 import time
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from chapters.ch04_add_rms_norm import gpu_norms
@@ -30,8 +29,7 @@ from chapters.kit.measure import quantiles
 from chapters.kit.measure.quantiles import FEWEST, Quantiles, measure_in_turns
 from docs.pages import gpu_results as gpu_page
 from docs.pages import results_page
-from docs.pages.collapsible_parts import Folded
-from docs.pages.plots import Figure
+from docs.pages.plots import Figure, Folded
 
 time_cold, time_in_graph = gpu_clock.time_cold, gpu_clock.time_in_graph  # `clocks` replaces them
 
@@ -535,12 +533,3 @@ def test_the_gpu_is_named_before_the_processor():
     facts = {"device": "a CPU", "cores": 2, "system": "Linux", "versions": {}, "date": "today"}
     line = results.made_with({"gpu": "a GPU", "driver": "1.2", **facts, "command": "x"})
     assert line.startswith("a GPU, driver 1.2; a CPU, 2 cores")
-
-
-def test_every_results_file_has_a_place_on_the_page(tmp_path):
-    results.save("ch99_new", {"a": {"b": [1.5, "x"]}}, "python -m chapters bench 99", tmp_path)
-    results.save("ch08_norm", {}, "python -m chapters bench 8", tmp_path)
-    shown = str(results_page.others(shown=(8,), folder=tmp_path))
-    assert "a b 0" in shown and "1.5" in shown and "bench 99" in shown and "bench 8" not in shown
-    assert str(results_page.others(shown=(8, 99), folder=tmp_path)) == ""
-    assert dict(results_page.leaves({"a": [np.float64(0.123456)]})) == {"a 0": "0.1235"}

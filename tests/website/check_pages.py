@@ -12,6 +12,7 @@ not say which versions it was verified with. It prints one line per fault; the e
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import sys
@@ -187,12 +188,12 @@ def _sentence(violation: dict) -> str:
 
 def main(arguments: list[str]) -> int:
     """Print the faults of the site named on the command line; 0 if there is none, 1 if there are."""
-    if not arguments:
-        print("usage: python -m tests.website.check_pages site/ [part of an address …]")
-        return 2
-    count = 0
+    parser = argparse.ArgumentParser(prog="python -m tests.website.check_pages")
+    parser.add_argument("site", type=Path)
+    parser.add_argument("parts", nargs="*", metavar="part of an address")
+    options, count = parser.parse_args(arguments), 0
     try:
-        for fault in faults(Path(arguments[0]), arguments[1:]):
+        for fault in faults(options.site, options.parts):
             count += 1
             print(fault, flush=True)
     except CannotOpen as error:

@@ -1,9 +1,11 @@
-"""Fixtures of the site's tests: the hooks as MkDocs imports them, and a browser."""
+"""Fixtures of the site's tests: the hooks as MkDocs imports them, the built site, and a browser."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import subprocess
+import sys
 
 import pytest
 
@@ -21,6 +23,16 @@ def hook():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(ROOT / "docs" / "hooks")
         yield importlib.import_module
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory):
+    """The whole site, built from the outputs that are kept."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr[-2000:]
+    return folder
 
 
 def no_browser() -> str:

@@ -1,12 +1,10 @@
-"""What pages say of themselves: descriptions, cards, and the 404 page wherever the site is put."""
+"""What pages say of themselves: titles and descriptions; and that they are light, and can be printed."""
 
 from __future__ import annotations
 
 import re
 
 import pytest
-
-from tests.website.test_search import served, site  # noqa: F401  (fixtures)
 
 pytest.importorskip("material")
 
@@ -20,7 +18,7 @@ def test_a_description_is_the_first_prose_cut_at_a_word(hook):
     assert len(described(page)) <= 160 and described("<h1>x</h1>") == ""
 
 
-def test_every_page_describes_itself_and_has_a_card(site):  # noqa: F811
+def test_every_page_describes_itself_and_has_a_picture(site):
     seen = {}
     for path in site.rglob("*.html"):
         if "source" in path.parts or path.name == "404.html":
@@ -32,31 +30,16 @@ def test_every_page_describes_itself_and_has_a_card(site):  # noqa: F811
         title = re.search(r"<title>(.*?)</title>", text)[1]
         assert re.search(r'<meta name="description" content="[^"]{20,}', text), path
         card = re.search(r'<meta property="og:image" content="([^"]+)"', text)[1]
-        assert (path.parent / card).resolve().stat().st_size < 30_000
+        assert (path.parent / card).is_file()
         assert seen.setdefault(title, path) == path, f"{path} and {seen[title]} have one title"
     assert len(seen) > 40
 
 
-def test_no_page_is_heavy_before_the_search(site):  # noqa: F811
+def test_no_page_is_heavy_before_the_search(site):
     assert not [p.name for p in site.rglob("*.html") if p.stat().st_size > 400_000]
 
 
-@pytest.mark.parametrize("address", ["404.html", "no/such/page", "chapters/none/x.html"])
-def test_the_404_page_is_styled_wherever_it_is_shown(chromium, served, address):  # noqa: F811
-    page = chromium.new_page()
-    page.goto(served + address)
-    assert page.evaluate("document.baseURI") == served
-    page.wait_for_function(
-        "getComputedStyle(document.querySelector('.md-header')).position === 'sticky'"
-    )
-    assert (
-        page.get_by_role("link", name="first page").evaluate("link => link.href")
-        == f"{served}index.html"
-    )
-    page.close()
-
-
-def test_a_page_is_printed_in_the_light_scheme_whole_and_with_its_answers(chromium, site):  # noqa: F811
+def test_a_page_is_printed_in_the_light_scheme_whole_and_with_its_answers(chromium, site):
     page = chromium.new_page(color_scheme="dark", viewport={"width": 718, "height": 1000})
     page.goto((site / "chapters/ch05_schedules_and_their_limits/index.html").as_uri())
     scheme = "document.body.dataset.mdColorScheme"

@@ -12,7 +12,7 @@ from chapters.runner.catalogue import mistakes
 from chapters.runner.course import CourseError, chapters
 from chapters.runner.fresh_copy import FreshCopy
 from chapters.runner.learner_file import stub_text
-from docs.pages import course_map, teaching_notes
+from docs.pages import course_map
 
 
 def test_schedule_is_without_gaps():
@@ -36,20 +36,20 @@ def test_text_of_a_table_has_no_tags():
 
 def test_every_lesson_states_goals():
     for chapter in chapters():
-        goals = teaching_notes.goals_of(chapter)
+        goals = course_map.goals_of(chapter)
         assert len(goals) >= 2, f"{chapter.lesson} has no list under a heading with “able to”"
         assert not any("\n" in goal for goal in goals)
 
 
 def test_mistakes_are_the_catalogued_ones_in_order():
-    found = [row[0] for row in teaching_notes.mistakes().rows]
+    found = [row[0] for row in course_map.mistakes().rows]
     assert found == [m.exercise for c in chapters() for m in mistakes(c)]
     order = [e.id for c in chapters() for e in c.exercises]
     assert found == sorted(found, key=order.index)
 
 
 def test_markdown_in_notes_becomes_html():
-    assert teaching_notes.inline("*a* `x < y` [b](c.md)") == "<em>a</em> <code>x &lt; y</code> b"
+    assert course_map.inline("*a* `x < y` [b](c.md)") == "<em>a</em> <code>x &lt; y</code> b"
 
 
 def test_fresh_copy_is_as_at_the_start_and_apart():

@@ -62,8 +62,8 @@ def test_bars_are_as_long_as_what_was_measured():
 
 def test_a_frame_for_each_pass_that_changes_the_graph():
     found = front.frames(from_script())
-    assert found[0].drawn.count("op") == 4 and found[-1].drawn.count("kernel") == 1
-    assert "AnnotateTIROpPattern" not in [frame.name for frame in found]
+    assert found[0].count("op") == 4 and found[-1].count("kernel") == 1
+    assert "After AnnotateTIROpPattern" not in [frame.title for frame in found]
 
 
 def test_the_film_steps_from_the_first_frame_to_the_last(chromium, tmp_path):

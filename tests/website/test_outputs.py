@@ -152,12 +152,6 @@ def test_what_cannot_be_run_is_refused(text, message):
         find_blocks(text.split("\n"), "docs/page.md")
 
 
-def test_options_of_a_code_block_are_kept():
-    text = '```python run measured title="a b" hl_lines="1 2"\n1\n```'
-    (block,) = find_blocks(page(text), "p")
-    assert block.options == 'title="a b" hl_lines="1 2"' and block.mark == "measured"
-
-
 # --- several pages --------------------------------------------------------------------------------
 
 

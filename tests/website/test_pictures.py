@@ -218,7 +218,7 @@ def programs() -> dict[str, s_tir.Schedule]:
     return {"Start from 0": s_tir.Schedule(matmul_bias(2, 2, 3)), "Start from the bias": fused}
 
 
-def test_the_run_of_a_program_computes_what_the_compiled_one_does(programs):
+def test_the_run_of_a_program_computes_what_it_should(programs):
     for sch in programs.values():
         func = with_accumulator(sch)
         arrays = example_arrays(func)
@@ -226,9 +226,8 @@ def test_the_run_of_a_program_computes_what_the_compiled_one_does(programs):
         for store in execute(func, arrays):
             if store.wrote.buffer == "D":
                 result[store.wrote.index] = store.wrote.value
-        there = [tvm.runtime.tensor(arrays[name]) for name in "ABCD"]
-        tvm.compile(func, target="llvm")["main"](*there)
-        assert np.array_equal(result, there[3].numpy())
+        a, b, c = (arrays[name].astype("int32") for name in "ABC")
+        assert np.array_equal(result, a @ b.T + c)
 
 
 def test_the_fused_program_has_one_load_and_one_store_less_per_element(programs):
@@ -573,11 +572,6 @@ def test_the_strip_shows_what_the_cache_holds(lines):
         "64",
         "16",
     ]
-
-
-def test_a_row_that_ends_inside_a_line_is_refused():
-    with pytest.raises(ValueError, match="no multiple of 4"):
-        cache_lines([ReadOrder("odd", "w", (2, 6), tuple(range(12)))])
 
 
 # --- the banks of shared memory -------------------------------------------------------------------

@@ -10,7 +10,6 @@ Each file of docs/results has a function here that computes its rates, or a reas
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -302,51 +301,14 @@ def test_each_results_file_is_covered():
     assert not set(RATES) & set(NO_RATES)
 
 
-def too_fast(name: str, measured: dict) -> tuple[list[str], int]:
-    """The rates of a results file above their ceilings, and how many rates there are."""
-    on = None if name in ON_GPUS else machine(load(name)["device"])
-    rates = list(RATES[name](measured, on))
+@pytest.mark.parametrize("name", RATES)
+def test_no_rate_is_above_what_its_machine_measured(name):
+    results = load(name)
+    on = None if name in ON_GPUS else machine(results["device"])
+    rates = list(RATES[name](results["measured"], on))
     wrong = [
         f"{r.what}: {r.value:.3g} of {r.ceiling:.3g} per second"
         for r in rates
         if not (math.isfinite(r.value) and r.value <= r.ceiling)
     ]
-    return wrong, len(rates)
-
-
-@pytest.mark.parametrize("name", RATES)
-def test_no_rate_is_above_what_its_machine_measured(name):
-    wrong, count = too_fast(name, load(name)["measured"])
-    assert count and not wrong, "\n".join(wrong)
-
-
-def times_in(value: object, path: tuple = ()) -> Iterator[tuple]:
-    """Where the measured times of a results file are: the path of each float that is one."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if key not in ("errors", "costs", "bytes", "perplexity"):
-                yield from times_in(inner, (*path, key))
-    elif isinstance(value, list):
-        for number, inner in enumerate(value):
-            yield from times_in(inner, (*path, number))
-    elif isinstance(value, float):
-        yield path
-
-
-# floats that are no times of a whole, and the ceilings
-NOT_TIMES = ("read w", "bandwidth", "resident_bytes", "copy_rate", "matrix_rate")
-
-
-@pytest.mark.parametrize("name", RATES)
-def test_a_wrong_number_would_be_noticed(name):
-    """Each time of each file, a hundred thousand times too short: some calls are short, some loops have no schedule."""
-    measured = load(name)["measured"]
-    for path in times_in(measured):
-        if path[-1] in NOT_TIMES or {"kernels", "profiles"} & set(path):
-            continue
-        spoiled = copy.deepcopy(measured)
-        inner = spoiled
-        for key in path[:-1]:
-            inner = inner[key]
-        inner[path[-1]] *= 1e5 if path[-1] == "tokens_per_second" else 1e-5
-        assert too_fast(name, spoiled)[0], path
+    assert rates and not wrong, "\n".join(wrong)

@@ -99,8 +99,3 @@ def test_pages_are_chosen_by_a_part_of_their_address(site, capsys):
     assert [p.name for p in pages_of(site, ["ind"])] == ["index.html"]
     assert main([str(site), "none"]) == 2
     assert "build the site first" in capsys.readouterr().out
-
-
-def test_usage_is_shown_without_an_argument(capsys):
-    assert main([]) == 2
-    assert "usage:" in capsys.readouterr().out

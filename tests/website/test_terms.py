@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from chapters.runner.course import ROOT
+
 GLOSSARY = ROOT / "docs" / "glossary.md"
 
 
 @pytest.fixture(scope="module")
-def hook():
-    spec = importlib.util.spec_from_file_location("terms", ROOT / "docs" / "hooks" / "terms.py")
-    module = sys.modules.setdefault("terms", importlib.util.module_from_spec(spec))
-    spec.loader.exec_module(module)
-    return module
+def terms(hook):
+    return hook("terms")
 
 
 TERMS = {"mutator": ("mutator", "It rewrites."), "mutators": ("mutator", "It rewrites.")}
 TERMS |= {"IRModule": ("irmodule", 'Functions & "types".')}
 
 
-def linked(hook, content: str) -> str:
-    return hook.with_terms(content, TERMS, "../glossary.html")
+def linked(terms, content: str) -> str:
+    return terms.with_terms(content, TERMS, "../glossary.html")
 
 
-def test_only_the_first_use_is_a_link(hook):
-    text = linked(hook, "<p>Mutators rewrite. A mutator visits.</p>")
+def test_only_the_first_use_is_a_link(terms):
+    text = linked(terms, "<p>Mutators rewrite. A mutator visits.</p>")
     link = '<a class="term" href="../glossary.html#mutator" title="It rewrites.">Mutators</a>'
     assert text == f"<p>{link} rewrite. A mutator visits.</p>"
 
 
-def test_a_definition_is_escaped(hook):
-    assert 'title="Functions &amp; &quot;types&quot;."' in linked(hook, "<p>an IRModule</p>")
+def test_a_definition_is_escaped(terms):
+    assert 'title="Functions &amp; &quot;types&quot;."' in linked(terms, "<p>an IRModule</p>")
 
 
 @pytest.mark.parametrize(
@@ -51,19 +46,19 @@ def test_a_definition_is_escaped(hook):
         "<p>premutator, mutator_of, mutator.py, irmodule</p>",
     ],
 )
-def test_what_is_no_prose_stays(hook, content):
-    assert linked(hook, content) == content
+def test_what_is_no_prose_stays(terms, content):
+    assert linked(terms, content) == content
 
 
-def test_prose_goes_on_behind_what_is_no_prose(hook):
-    text = linked(hook, "<div class='a'><h2>x<br></h2><pre>mutator</pre><p>one mutator</p></div>")
+def test_prose_goes_on_behind_what_is_no_prose(terms):
+    text = linked(terms, "<div class='a'><h2>x<br></h2><pre>mutator</pre><p>one mutator</p></div>")
     assert text.count("<a class") == 1 and "one <a" in text
 
 
-def test_every_entry_of_the_glossary_is_a_term(hook):
+def test_every_entry_of_the_glossary_is_a_term(terms):
     headings = re.findall(r"^## (.+)$", GLOSSARY.read_text("utf-8"), re.MULTILINE)
-    anchors = {anchor for anchor, _ in hook.terms_of(GLOSSARY).values()}
-    unused = [term for term in headings if hook.FORMS.get(term) == ()]
+    anchors = {anchor for anchor, _ in terms.terms_of(GLOSSARY).values()}
+    unused = [term for term in headings if terms.FORMS.get(term) == ()]
     assert len(anchors) == len(headings) - len(unused)
-    assert set(hook.FORMS) <= set(headings), "a form of a term that the glossary no longer has"
-    assert all(definition for _, definition in hook.terms_of(GLOSSARY).values())
+    assert set(terms.FORMS) <= set(headings), "a form of a term that the glossary no longer has"
+    assert all(definition for _, definition in terms.terms_of(GLOSSARY).values())

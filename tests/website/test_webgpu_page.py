@@ -7,12 +7,9 @@ are skipped.
 from __future__ import annotations
 
 import dataclasses
-import functools
-import http.server
 import json
 import re
 import shutil
-import threading
 
 import numpy as np
 import pytest
@@ -96,7 +93,7 @@ def test_only_what_tvm_wrote_is_right_on_vulkan(which, number):
 def folder(tmp_path_factory):
     """A folder with what the page loads."""
     folder = tmp_path_factory.mktemp("page")
-    for file in ("js/row_map.js", "js/webgpu.js", "styles/course.css"):
+    for file in ("js/webgpu.js", "styles/course.css"):
         shutil.copy(ROOT / "docs" / file, folder)
     return folder
 
@@ -105,13 +102,13 @@ def folder(tmp_path_factory):
 def opened(chromium, folder):
     """Opens the page as on the site, without the theme. before: HTML at the end of its head."""
 
-    def open_page(before: str = "", server: str = folder.as_uri()):
+    def open_page(before: str = ""):
         body = f'<div class="md-typeset">{BrowserKernel()._repr_html_()}</div>'
-        script = "".join(f'<script src="{f}.js" defer></script>' for f in ("row_map", "webgpu"))
+        script = '<script src="webgpu.js" defer></script>'
         text = f'{HEAD}{before}<body data-md-color-scheme="default">{body}{script}</body></html>'
         (folder / "index.html").write_text(text, encoding="utf-8")
         page = chromium.new_page()
-        page.goto(f"{server}/index.html")
+        page.goto((folder / "index.html").as_uri())
         device = "document.getElementById('webgpu-device').textContent"
         page.wait_for_function(f"!{device}.startsWith('Looking')")
         return page
@@ -176,8 +173,8 @@ OFFS = [0, 0.005, 0, 2, 0.5, "NaN", 0, 0.07, 1e-6]
 
 def _draw(page, offs) -> None:
     given = ", ".join(map(str, offs))
-    page.evaluate(
-        f"rowMap.draw(document.querySelector('{MAP}'), [{given}]); document.querySelector('{MAP}').hidden = false"
+    page.eval_on_selector(
+        MAP, f"map => {{ kernelInBrowser.drawMap(map, [{given}]); map.hidden = false; }}"
     )
 
 
@@ -312,31 +309,6 @@ def test_a_lost_device_is_told_and_opened_anew(opened):
     assert _text(page, "verdict").startswith("The device was lost")
     _choose(page, rows=0)
     assert _run(page).startswith("Right numbers")
-
-
-def test_a_page_from_a_server_runs_too(opened, folder):
-    handler = functools.partial(_Silent, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        page = opened(server=f"http://127.0.0.1:{server.server_port}")
-        _choose(page, dtype=0, fault=0, rows=0)
-        assert _run(page).startswith("Right numbers")
-        server.shutdown()
-
-
-class _Silent(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_) -> None:
-        pass
-
-
-def test_on_a_phone_nothing_is_wider_than_the_screen(opened):
-    page = opened()
-    page.set_viewport_size({"width": 360, "height": 740})
-    wide = (
-        "[...document.querySelectorAll('.webgpu *')].filter(e => !e.closest('table') "
-        "&& e.getBoundingClientRect().right > innerWidth).map(e => e.id || e.className)"
-    )
-    assert page.evaluate(wide) == []
 
 
 def test_halves_are_those_of_numpy(page):

@@ -42,7 +42,6 @@ SVG_STYLE = """
 .irp .function .box{fill:rgba(140,90,200,.18);stroke:#8c5ac8;stroke-opacity:1;stroke-width:2.4}
 .irp .weight .box,.irp .constant .box{stroke-dasharray:5 3}
 .irp .output .box{stroke-width:2}
-.irp .more .box{fill:none;stroke-dasharray:2 4}
 .irp .label{opacity:1;stroke:var(--md-default-bg-color,Canvas);stroke-width:4px;paint-order:stroke}
 .irp .right{text-anchor:start}.irp .left{text-anchor:end}
 .irp .edge{fill:none;stroke:currentColor;stroke-opacity:.5;stroke-width:1.3}
@@ -57,10 +56,8 @@ KINDS = {  # what a node is -> its name in the legend and in the listing
     "kernel": "kernel",
     "function": "fused function",
     "output": "output",
-    "more": "left out",
 }
 LAUNCHING = ("op", "kernel", "function")
-MAX_NODES = 40
 
 
 @dataclass(eq=False)
@@ -106,11 +103,9 @@ class Picture(Drawing):
 
     @property
     def caption(self) -> str:
-        """How many operators, kernels and fused functions are drawn, and how many are left out."""
+        """How many operators, kernels and fused functions are drawn."""
         found = [(KINDS[kind], self.count(kind)) for kind in LAUNCHING]
-        parts = [count_noun(n, name) for name, n in found if n]
-        hidden = [node.name for node in self.nodes if node.kind == "more"]
-        return ", ".join((parts or ["no operator"]) + hidden)
+        return ", ".join(count_noun(n, name) for name, n in found if n) or "no operator"
 
     def __str__(self) -> str:
         lines = [f"{self.title}: {self.caption}"]
@@ -118,7 +113,7 @@ class Picture(Drawing):
             sources = ", ".join((n.var or n.name) + label for n, label in node.inputs)
             own = f"{node.var} = " if node.var and node.var != node.name else ""
             call = f"{own}{node.name}({sources})" if node.kind in LAUNCHING else node.name
-            if node.kind in ("output", "more") and sources:
+            if node.kind == "output" and sources:
                 call += f" <- {sources}"
             lines.append(f"  {KINDS[node.kind]:<14} {call}{': ' + node.type if node.type else ''}")
         return "\n".join(lines)
@@ -137,22 +132,17 @@ class Picture(Drawing):
         return f'<figure class="ir-picture" {flex}>{_svg(self)}{caption}</figure>'
 
 
-def picture(
-    ir: object, name: str = "main", title: str | None = None, *, max_nodes: int = MAX_NODES
-) -> Picture:
+def picture(ir: object, name: str = "main", title: str | None = None) -> Picture:
     """Draw a Relax function, or the function called `name` of an IRModule.
 
-    Beyond `max_nodes` operators the rest is drawn as one box, "and 43 more".
     Raises TypeError if there is no Relax function to draw, KeyError if the module has none called `name`.
     """
-    nodes = _Reader(_relax_function(ir, name)).nodes
-    return Picture(title or name, tuple(_cut(nodes, max_nodes)))
+    return Picture(title or name, tuple(_Reader(_relax_function(ir, name)).nodes))
 
 
-def before_after(before: object, after: object, name: str = "main", **options: int) -> SideBySide:
+def before_after(before: object, after: object, name: str = "main") -> SideBySide:
     """Two pictures side by side: the same function of the module before and after a pass."""
-    first = picture(before, name, "before", **options)
-    return side_by_side(first, picture(after, name, "after", **options))
+    return side_by_side(picture(before, name, "before"), picture(after, name, "after"))
 
 
 def _relax_function(ir: object, name: str) -> relax.Function:
@@ -259,25 +249,6 @@ def _type(ty) -> str:
 def _constant(expr) -> str:
     array = expr.value.numpy()
     return f"{array.item():g}" if array.size == 1 and array.dtype.kind in "fiu" else "constant"
-
-
-def _cut(nodes: list[Node], most: int) -> list[Node]:
-    """The first `most` operators and the nodes that they read; one box replaces all others."""
-    operators = [node for node in nodes if node.kind in LAUNCHING]
-    shown, left_out = set(operators[:most]), operators[most:]
-    if not left_out:
-        return nodes
-    read = {source for node in shown for source, _ in node.inputs}
-    inputs = [(s, "") for node in left_out for s, _ in node.inputs if s in shown]
-    rest = Node("more", f"and {len(left_out)} more", inputs=list(dict.fromkeys(inputs)))
-    kept = [
-        node
-        for node in nodes
-        if node in shown
-        or (node.kind in ("input", "weight", "constant") and node in read)
-        or (node.kind == "output" and node.inputs[0][0] in shown)
-    ]
-    return [*kept, rest]
 
 
 def _svg(drawn: Picture, style: str = "") -> str:

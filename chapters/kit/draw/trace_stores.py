@@ -43,14 +43,12 @@ class Access:
 class Store:
     """One store of a block. moment: its number; the lanes of a vectorized loop store at the same moment.
 
-    starts: whether the block's init made it. axes, loops: the values of the block's axes and of the loops around it, by
-    name. text: what is stored, with the names of the elements that are loaded.
+    loops: the values of the loops around it, by name. text: what is stored, with the names of the elements that are
+    loaded.
     """
 
     block: str
     moment: int
-    starts: bool
-    axes: Mapping[str, int]
     loops: Mapping[str, int]
     wrote: Access
     reads: tuple[Access, ...]
@@ -103,12 +101,11 @@ class _Run:
         if not isinstance(block.body, tirx.BufferStore):
             yield from self.statement(block.body)
             return
-        axes = {axis.var.name: self.values[axis.var] for axis in block.iter_vars}
         if block.init is not None and first:
-            yield self.store(block.name_hint, block.init, True, axes)
-        yield self.store(block.name_hint, block.body, False, axes)
+            yield self.store(block.name_hint, block.init, True)
+        yield self.store(block.name_hint, block.body, False)
 
-    def store(self, block: str, stmt: tirx.BufferStore, starts: bool, axes: dict) -> Store:
+    def store(self, block: str, stmt: tirx.BufferStore, starts: bool) -> Store:
         moment = self.moment(block, starts)
         reads: list[Access] = []
         value = self.number(stmt.value, reads)
@@ -118,7 +115,7 @@ class _Run:
         wrote = Access(name, stmt.buffer.scope(), index, value)
         text = _text(stmt.value, (access.name for access in reads))
         loops = {var.name: n for var, n in self.loops.items()}
-        return Store(block, moment, starts, axes, loops, wrote, tuple(reads), text)
+        return Store(block, moment, loops, wrote, tuple(reads), text)
 
     def moment(self, block: str, starts: bool) -> int:
         """The moment of a store: the lanes of a vectorized loop share one, first for their inits, then for the rest."""
