@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from chapters.ch11_a_real_model import bench_inputs
@@ -173,7 +174,7 @@ def main() -> None:
     """Print `measure`'s result as JSON."""
     from chapters.ch11_a_real_model.float_weights import FloatWeights
     from chapters.ch11_a_real_model.passes import phases
-    from chapters.kit.chat.compiled import cache_dtype, compile_decoder
+    from chapters.kit.chat.compiled import compile_decoder
     from chapters.kit.chat.gguf_file import read_gguf
     from chapters.kit.chat.run_decoder import ChatModel
     from chapters.kit.chat.weights import Weights, read_config
@@ -185,12 +186,9 @@ def main() -> None:
     file = read_gguf(facts["models"][bench_inputs.FILE])
     floats = FloatWeights(file, read_config(file), lanes=1)
 
-    def of_floats() -> ChatModel:
-        executable, names = compile_decoder(floats, target, phases, exact=True)
-        return ChatModel(executable, floats, names, cache_dtype(target, exact=True))
-
+    of_floats = partial(compile_decoder, floats, target, phases, exact=True)
     variants = {
-        FLOATS: (of_floats, bench_inputs.EXACT_LIMIT),
+        FLOATS: (lambda: ChatModel(of_floats(), floats), bench_inputs.EXACT_LIMIT),
         CODES: (lambda: bench_inputs.chat_model(path, exact=True), bench_inputs.EXACT_LIMIT),
         ROUNDED: (lambda: bench_inputs.chat_model(path, exact=False), bench_inputs.ROUNDED_LIMIT),
     }

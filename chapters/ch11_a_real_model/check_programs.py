@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 
-import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
@@ -82,50 +82,6 @@ def write(builder: relax.BlockBuilder, tensor: relax.Var) -> relax.Var:
     return builder.emit(OP.call_tir_inplace(gvar, [tensor], [0], tensor.ty))
 
 
-# what a function does with the matrix -> the kernels of the calls that can unpack it, in order
-FIRES = {
-    "a product": (lambda b, matrix, x, **_: [times(x, matrix)], ["NT_matmul"]),
-    "a lookup": (lambda b, matrix, numbers, **_: [row(matrix, numbers)], ["take"]),
-    "two products and a lookup": (
-        lambda b, matrix, x, other, numbers, **_: [
-            times(x, matrix),
-            row(matrix, numbers),
-            times(other, matrix),
-        ],
-        ["NT_matmul", "take", "NT_matmul1"],
-    ),
-    "a product with rows that the matrix gave": (
-        lambda b, matrix, numbers, **_: [times(row(matrix, numbers), matrix)],
-        ["take", "NT_matmul"],
-    ),
-    "a kernel without tensors before the product": (
-        lambda b, matrix, x, **_: [b.emit(b.call_te(ones)), times(x, matrix)],
-        ["NT_matmul"],
-    ),
-    "two matrices": (
-        lambda b, matrix, x, codes, scales, **_: two_matrices(b, matrix, x, codes, scales),
-        ["NT_matmul", "NT_matmul"],
-    ),
-    "two matrices whose variables have one name": (
-        lambda b, matrix, x, codes, scales, **_: two_matrices(b, matrix, x, codes, scales, True),
-        ["NT_matmul", "NT_matmul"],
-    ),
-    "a matrix from a kernel of another name": (
-        lambda b, x, codes, scales, **_: [times(x, floats(b, codes, scales))],
-        ["NT_matmul"],
-    ),
-    "a vector": (lambda b, matrix, x, **_: [times(OP.max(x, axis=0), matrix)], ["NT_matmul"]),
-    "a write before the matrix is unpacked again": (
-        lambda b, matrix, x, codes, scales, **_: [times(x, unpack(b, write(b, codes), scales))],
-        ["NT_matmul"],
-    ),
-    "a write behind the product": (
-        lambda b, matrix, x, codes, **_: [b.emit(times(x, matrix)), write(b, codes)],
-        ["NT_matmul"],
-    ),
-}
-
-
 def ones() -> te.Tensor:
     return te.compute((3,), lambda i: tirx.const(1, "float32"), name="ones")
 
@@ -149,7 +105,7 @@ def floats(builder: relax.BlockBuilder, codes: relax.Var, scales: relax.Var) -> 
     return unpack(builder, codes, scales, func, "floats")
 
 
-def two_matrices(builder, matrix, x, codes, scales, one_name=False) -> list[relax.Expr]:
+def two_matrices(builder, matrix, x, codes, scales, one_name=False, **_) -> list[relax.Expr]:
     """Two products; both matrices are unpacked before the first. Their variables may have one name."""
     second = unpack(builder, codes, scales)
     if one_name:  # as after `w = …; w = …` in TVMScript
@@ -159,14 +115,55 @@ def two_matrices(builder, matrix, x, codes, scales, one_name=False) -> list[rela
     return [times(x, matrix), times(x, second)]
 
 
+# what a function does with the matrix -> the kernels of the calls that can unpack it, in order
+FIRES = {
+    "a product": (lambda b, matrix, x, **_: [times(x, matrix)], ["NT_matmul"]),
+    "a lookup": (lambda b, matrix, numbers, **_: [row(matrix, numbers)], ["take"]),
+    "two products and a lookup": (
+        lambda b, matrix, x, other, numbers, **_: [
+            times(x, matrix),
+            row(matrix, numbers),
+            times(other, matrix),
+        ],
+        ["NT_matmul", "take", "NT_matmul1"],
+    ),
+    "a product with rows that the matrix gave": (
+        lambda b, matrix, numbers, **_: [times(row(matrix, numbers), matrix)],
+        ["take", "NT_matmul"],
+    ),
+    "a kernel without tensors before the product": (
+        lambda b, matrix, x, **_: [b.emit(b.call_te(ones)), times(x, matrix)],
+        ["NT_matmul"],
+    ),
+    "two matrices": (two_matrices, ["NT_matmul", "NT_matmul"]),
+    "two matrices whose variables have one name": (
+        partial(two_matrices, one_name=True),
+        ["NT_matmul", "NT_matmul"],
+    ),
+    "a matrix from a kernel of another name": (
+        lambda b, x, codes, scales, **_: [times(x, floats(b, codes, scales))],
+        ["NT_matmul"],
+    ),
+    "a vector": (lambda b, matrix, x, **_: [times(OP.max(x, axis=0), matrix)], ["NT_matmul"]),
+    "a write before the matrix is unpacked again": (
+        lambda b, matrix, x, codes, scales, **_: [times(x, unpack(b, write(b, codes), scales))],
+        ["NT_matmul"],
+    ),
+    "a write behind the product": (
+        lambda b, matrix, x, codes, **_: [b.emit(times(x, matrix)), write(b, codes)],
+        ["NT_matmul"],
+    ),
+}
+
+
+# --- where they must not fire ---------------------------------------------------------------------
+
+
 def twice() -> tirx.PrimFunc:
     """A kernel that looks like `dequantize`, whose weights are twice as large."""
     codes, scales = (te.placeholder(int64s(shape), dtype) for shape, dtype in FORM.shapes(N, K))
     out = te.compute(int64s((N, K)), lambda j, k: weight(FORM, codes, scales, j, k) * 2.0)
     return te.create_prim_func([codes, scales, out], "int64").without_attr("global_symbol")
-
-
-# --- where they must not fire ---------------------------------------------------------------------
 
 
 def between(name: str) -> Callable:
@@ -208,13 +205,6 @@ def lookup(element: Callable) -> Callable:
 
 def clipped(numbers, i):
     return te.max(te.min(numbers[i], N - 1), 0)
-
-
-@tvm.register_global_func("course.grow_scales", override=True)
-def grow_scales(scales: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
-    """Adds 1 to a float16 tensor in place."""
-    scales.copyfrom(scales.numpy() + np.float16(1))
-    return scales
 
 
 def called_between(builder, matrix, x, scales, **_) -> list[relax.Expr]:

@@ -6,9 +6,8 @@ import statistics
 from collections import Counter, defaultdict
 from functools import partial
 
-from chapters.ch11_a_real_model.answers import exercise_of
 from chapters.ch11_a_real_model.bench_kernels import timed_calls
-from chapters.ch11_a_real_model.passes import phases
+from chapters.ch11_a_real_model.passes import exercise_of, phases
 from chapters.kit.chat.compiled import kernel_passes
 from chapters.kit.chat.gguf_file import GGUF
 from chapters.kit.chat.run_decoder import ChatModel

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from chapters.ch11_a_real_model import bench_answers
-from chapters.ch11_a_real_model.answers import MULTIPLY, PASSES_OF, passes_without
-from chapters.ch11_a_real_model.passes import phases
+from chapters.ch11_a_real_model.passes import MULTIPLY, PASSES_OF, passes_without, phases
 from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.quantized.dot_products import dot_products
 
@@ -47,7 +46,7 @@ def test_a_table_of_what_answers_are_worth():
 def small(tmp_path_factory):
     """(file, config, {exercise that is left out: the compiled ChatModel}) of a small model."""
     pytest.importorskip("gguf")
-    from chapters.kit.chat.compiled import cache_dtype, compile_decoder
+    from chapters.kit.chat.compiled import compile_decoder
     from chapters.kit.chat.gguf_file import read_gguf
     from chapters.kit.chat.run_decoder import ChatModel
     from chapters.kit.chat.weights import Weights, read_config
@@ -59,7 +58,7 @@ def small(tmp_path_factory):
     weights = Weights(file, config, OWN_LANES)
     for without in ("", MULTIPLY):
         made = compile_decoder(weights, QUICK_HERE, partial(phases, without=without))
-        models[without] = ChatModel(made[0], weights, made[1], cache_dtype(QUICK_HERE, False))
+        models[without] = ChatModel(made, weights)
     return file, config, models
 
 

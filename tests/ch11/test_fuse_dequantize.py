@@ -13,6 +13,7 @@ from tvm.relax.frontend import nn
 from tvm_ffi import structural_equal
 
 from chapters.ch11_a_real_model import check_programs as programs
+from chapters.ch11_a_real_model import layer
 from chapters.ch11_a_real_model.check_programs import (
     FIRES,
     FORM,
@@ -31,7 +32,7 @@ from chapters.ch11_a_real_model.check_programs import (
 from chapters.ch11_a_real_model.given import kernel_calls
 from chapters.checking.programs import kernels_called
 from chapters.kit.cases.guard_zones import QUICK_HERE
-from chapters.kit.quantized.blocks import Form, pack
+from chapters.kit.quantized.blocks import pack
 from chapters.kit.quantized.dequantize import int64s, kernel
 from chapters.kit.quantized.layers import (
     CodedMatrix,
@@ -41,28 +42,12 @@ from chapters.kit.quantized.layers import (
     MatrixLinear,
     TiedHead,
 )
-from chapters.kit.quantized.schedule_coded_products import ScheduleCodedProducts
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
-from solutions.ch11_a_real_model.quantized import (
-    FuseDequantizeMatmul,
-    FuseDequantizeTake,
-    multiply_codes,
-)
+from solutions.ch11_a_real_model.quantized import FuseDequantizeMatmul, FuseDequantizeTake
 from tests.kit.test_coded_products import random_codes
-
-FORMS = [
-    FORM,
-    Form(4, 32, False, "float16", 8),
-    Form(8, 32, False, "float16", 4),
-    Form(8, 16, False, "float32", 1),
-]
+from tests.kit.test_dequantize import FORMS
 
 FUSE = [FuseDequantizeTake(), FuseDequantizeMatmul()]
-BEHIND = [
-    relax.transform.FuseOps(),
-    relax.transform.FuseTIR(),
-    relax.transform.DeadCodeElimination(),
-]
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -158,7 +143,7 @@ def test_no_layer_keeps_a_float_matrix(form):
         for kind, array in zip(("codes", "scales"), pack(one, form), strict=True)
     }
     numbers = np.array([0, 47, 17, 17, -3, 1000], "int32")  # the last two are clipped
-    found = run(through(BEHIND)(fused), numbers, [arrays[name] for name in names])
+    found = run(layer.fused(fused), numbers, [arrays[name] for name in names])
     shared, first, second = (one.floats().astype("float64") for one in (shared, first, second))
     x = shared[np.clip(numbers, 0, N - 1)]
     close(found[0], x @ np.concatenate([first, second]).T)
@@ -238,18 +223,12 @@ def test_the_left_factor_keeps_its_floats_if_both_are_coded():
 # --- what FuseOps adds behind the product ---------------------------------------------------------
 
 
-def sigmoid(y: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-y))
-
-
 # what follows y = x @ matrix.T: in Relax, and in NumPy
 EPILOGUES = {
-    "bias": (lambda y, b, r: OP.add(y, b), lambda y, b, r: y + b),
-    "silu": (lambda y, b, r: OP.nn.silu(y), lambda y, b, r: y * sigmoid(y)),
     "residual": (lambda y, b, r: OP.add(r, y), lambda y, b, r: r + y),
     "gate": (
         lambda y, b, r: OP.multiply(OP.nn.silu(y), r),
-        lambda y, b, r: y * sigmoid(y) * r,
+        lambda y, b, r: y / (1 + np.exp(-y)) * r,
     ),
     "bias, gelu and residual": (
         lambda y, b, r: OP.add(OP.nn.gelu_tanh(OP.add(y, b)), r),
@@ -262,19 +241,15 @@ def gelu(y: np.ndarray) -> np.ndarray:
     return y * (0.5 + 0.5 * np.tanh((2 / np.pi) ** 0.5 * (y + 0.044715 * y**3)))
 
 
-@pytest.mark.parametrize("scheduled", [False, True], ids=["as it is", "scheduled"])
 @pytest.mark.parametrize("name", EPILOGUES)
-def test_epilogues_follow_in_the_same_kernel(name, scheduled):
+def test_epilogues_follow_in_the_same_kernel(name):
     epilogue, exact = EPILOGUES[name]
 
     def step(builder, matrix, x, bias, residual, **_):
         return [epilogue(times(x, matrix), bias, residual)]
 
-    mod = through([*FUSE, *BEHIND])(function(step))
-    (only,) = kernels_called(mod)
-    if scheduled:
-        mod = ScheduleCodedProducts(QUICK_HERE, multiply_codes, exact=True)(mod)
-        assert "tirx.is_scheduled" in mod[only].attrs
+    mod = layer.fused(function(step), *FUSE)
+    assert len(kernels_called(mod)) == 1
     arrays, matrix = inputs(), random_codes(FORM, N, K).floats().astype("float64")
     (found,) = run(mod, *arrays.values())
     close(found, exact(arrays["x"] @ matrix.T, arrays["bias"], arrays["residual"]))

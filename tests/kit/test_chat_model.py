@@ -18,7 +18,7 @@ from chapters.ch11_a_real_model.passes import phases
 from chapters.checking.programs import kernels
 from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.chat.cache_layout import LANES, rope_table
-from chapters.kit.chat.compiled import cache_dtype, compile_decoder, with_shared_tensors
+from chapters.kit.chat.compiled import compile_decoder, with_shared_tensors
 from chapters.kit.chat.gguf_file import GGUFError, read_gguf
 from chapters.kit.chat.model import chat_decoder
 from chapters.kit.chat.run_decoder import ChatModel
@@ -204,8 +204,7 @@ def model(path):
         key = SAME_DECODER.get(name, name), exact
         if key not in made:
             made[key] = compile_decoder(weights, QUICK_HERE, phases, exact)
-        executable, names = made[key]
-        return ChatModel(executable, weights, names, cache_dtype(QUICK_HERE, exact))
+        return ChatModel(made[key], weights)
 
     return of
 
@@ -340,8 +339,8 @@ def test_a_vocabulary_of_any_size_fills_the_lanes(tmp_path):
     assert (rows[vocab:] == 0).all()
     with warnings.catch_warnings():
         warnings.simplefilter("error", FallbackWarning)
-        executable, names = compile_decoder(weights, QUICK_HERE, phases, True, ["batch_verify"])
-    held = ChatModel(executable, weights, names, cache_dtype(QUICK_HERE, True))
+        decoder = compile_decoder(weights, QUICK_HERE, phases, True, ["batch_verify"])
+    held = ChatModel(decoder, weights)
     tokens = [vocab - 1, 0, 7]
     found, exact = held._run("batch_verify", tokens, 0)[0], Reference(file.path)
     assert found.shape == (3, vocab)

@@ -23,7 +23,7 @@ from chapters.kit.cases.guard_zones import QUICK_HERE, Guarded
 from chapters.kit.cpu import vnni
 from chapters.kit.ir.tensor_ir import nodes, with_fields
 from chapters.kit.quantized.blocks import Codes, Form, pack
-from chapters.kit.quantized.dequantize import kernel
+from chapters.kit.quantized.dequantize import int64s, kernel
 from chapters.kit.quantized.dot_products import dot_products
 from chapters.kit.quantized.schedule_coded_products import coded_product, schedule
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
@@ -55,10 +55,6 @@ ALL_SHAPES = ["Q4_1"]
 FEW_SHAPES = [(1,), (3,), (9,), (M,)]
 
 
-def _long(shape) -> list:
-    return [tirx.IntImm("int64", one) if isinstance(one, int) else one for one in shape]
-
-
 def name_of(value) -> str:
     if isinstance(value, tuple):
         return "x".join(map(str, value))
@@ -82,11 +78,11 @@ def coded(
 
     behind: takes y, bias, gate, residual and the float matrix, and returns the result.
     """
-    w, x = te.placeholder(_long((n, k)), name="w"), te.placeholder(_long((*rows, k)), name="x")
+    w, x = te.placeholder(int64s((n, k)), name="w"), te.placeholder(int64s((*rows, k)), name="x")
     y = nt_matmul(w, x, "float32")
     others = []
     if behind is not None:
-        bias = te.placeholder(_long([n]), name="bias")
+        bias = te.placeholder(int64s([n]), name="bias")
         others = [bias, *(te.placeholder(y.shape, name=name) for name in ("gate", "residual"))]
     out = behind(y, *others, w) if behind else y
     return joined(kernel(form, (n, k)), te.create_prim_func([w, x, *others, out], "int64"))
@@ -553,7 +549,7 @@ def padded(y, *_) -> te.Tensor:
 
 
 def plain() -> tirx.PrimFunc:
-    w, x = (te.placeholder(_long((n, K)), name=name) for n, name in ((N, "w"), (3, "x")))
+    w, x = (te.placeholder(int64s((n, K)), name=name) for n, name in ((N, "w"), (3, "x")))
     return te.create_prim_func([w, x, nt_matmul(w, x, "float32")], "int64")
 
 
@@ -591,8 +587,8 @@ def test_other_dtypes_are_multiplied_as_floats(dtypes):
     """Products in 8 bits are made for float32."""
     x_dtype, dtype = dtypes
     form = FORMS["Q4_1"]
-    w = te.placeholder(_long((N, K)), name="w")
-    x = te.placeholder(_long((3, K)), x_dtype, name="x")
+    w = te.placeholder(int64s((N, K)), name="w")
+    x = te.placeholder(int64s((3, K)), x_dtype, name="x")
     func = joined(
         kernel(form, (N, K)), te.create_prim_func([w, x, nt_matmul(w, x, dtype)], "int64")
     )

@@ -9,6 +9,7 @@ import tvm
 from tvm import relax
 
 from chapters.kit.chat.cache_layout import cache_shape
+from chapters.kit.chat.kept_model import Decoder
 from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.weights import Weights
 from chapters.kit.measure.devices import Device
@@ -24,22 +25,20 @@ class ModelOnDevice(ChatModel):
     the device is, and the virtual machine is called by set_input and invoke_stateful.
     """
 
-    def __init__(
-        self, executable, weights: Weights, names: Sequence[str], device: Device, cache: str
-    ):
+    def __init__(self, decoder: Decoder, weights: Weights, device: Device):
         self.config, self.device = weights.config, device
-        module = device.load(executable)
+        module = device.load(decoder.executable)
         with device.describe_failures("given the model"):
             self.vm = relax.VirtualMachine(module, device.raw)
             put, clear = (device.function(CACHE + name) for name in ("update", "clear"))
             clear()
-            places = {name: at for at, name in enumerate(names)}
+            places = {name: at for at, name in enumerate(decoder.names)}
             for name, array in weights.arrays():
                 put(f"{PREFIX}_{places[name]}", self._there(array), True)
             gather = device.function("vm.builtin.param_array_from_cache")
-            self.weights = gather(PREFIX, len(names))
+            self.weights = gather(PREFIX, len(places))
             clear()
-            self.cache = tvm.runtime.empty(cache_shape(self.config), cache, device.raw)
+            self.cache = tvm.runtime.empty(cache_shape(self.config), decoder.cache, device.raw)
         self.length = 0
 
     def _run(self, function: str, tokens: Sequence[int], position: int) -> np.ndarray:
