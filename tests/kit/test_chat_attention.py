@@ -5,8 +5,6 @@ The reference is NumPy in float64. The cache and the results start as NaN.
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import tvm
@@ -184,18 +182,6 @@ def test_each_step_of_a_conversation(name, polynomial, dtype, kernels):
     assert np.isnan(np.delete(held.cache.array, LAYER, axis=1)).all()
 
 
-def test_the_steps_do_not_change_the_numbers(kernels):
-    """The last token of a conversation has the same result, however its tokens are divided into steps."""
-    config = CONVERSATIONS["group of 3, head of 64"][0]
-    held, qkv = kernels("group of 3, head of 64"), random_qkv(config, 40, 1)
-    results = []
-    for ends in ([40], [1, 39, 40], [5, 10, 11, 40], [39, 40]):
-        held.forget()
-        results.append([held.step(qkv[:, a:b]) for a, b in pairwise([0, *ends])][-1][:, -1])
-    for other in results[1:]:
-        close(other, results[0])
-
-
 @pytest.mark.parametrize(("before", "s"), [(46, 5), (47, 2), (48, 1), (48, 3), (60, 2)])
 def test_a_token_beyond_the_window_is_dropped(before, s, kernels):
     """Tokens that still fit are kept, and have right results."""
@@ -223,21 +209,6 @@ def test_what_stands_behind_the_conversation_is_not_read(kernels):
         held.cache.array[...] = value
         for qkv, found in zip(steps, fresh, strict=True):
             np.testing.assert_array_equal(held.step(qkv), found)
-
-
-def test_each_layer_has_a_cache_of_its_own(kernels):
-    config = CONVERSATIONS["all at once"][0]
-    held = kernels("all at once")
-    qkv = random_qkv(config, 16, 0)
-    held.step(qkv)
-    one, positions = held.cache.array[:, LAYER].copy(), Guarded(np.zeros(1, "int32"))
-    tensor = tvm.runtime.tensor(-qkv.reshape(1, 16, -1))
-    held.compiled["append_several"](
-        held.cache.tensor, tensor, held.rope.tensor, positions.tensor, LAYERS - 1
-    )
-    np.testing.assert_array_equal(held.cache.array[:, LAYER], one)
-    np.testing.assert_array_equal(held.cache.array[:, LAYERS - 1], -one)
-    assert held.cache.intact() and np.isnan(held.cache.array[:, 0]).all()
 
 
 @pytest.mark.parametrize("size", [2.0**-10, 32.0, 2.0**13])

@@ -281,29 +281,6 @@ def test_random_weights_depend_on_the_seed_only():
         assert (weight != other[name]).any()
 
 
-def test_reference_decodes_what_it_prefills(weights):
-    """The reference's own cache: token by token gives what all at once gives."""
-    prompt = PROMPTS[0]
-    at_once = reference.verify(CONFIG, weights, prompt, reference.Cache(CONFIG))
-    cache = reference.Cache(CONFIG)
-    one_by_one = [reference.decode(CONFIG, weights, token, cache) for token in prompt]
-    np.testing.assert_allclose(one_by_one, at_once, rtol=0, atol=1e-12)
-    assert len(cache) == len(prompt)
-
-
-def test_reference_rotation_depends_on_distance_only():
-    """What rotary embedding is for: q . k is a function of how far apart the two stand."""
-    q, k = np.random.default_rng(0).standard_normal((2, 1, 1, CONFIG.head_dim))
-
-    def dot(at_q, at_k):
-        turned_q = reference.rotate(q, np.asarray([at_q]), CONFIG.rope_theta)
-        turned_k = reference.rotate(k, np.asarray([at_k]), CONFIG.rope_theta)
-        return (turned_q * turned_k).sum()
-
-    assert dot(9, 4) == pytest.approx(dot(25, 20), rel=1e-12)
-    assert dot(9, 4) != pytest.approx(dot(9, 5), rel=1e-3)
-
-
 def test_reference_is_independent_of_tvm():
     tree = ast.parse(Path(reference.__file__).read_text(encoding="utf-8"))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
