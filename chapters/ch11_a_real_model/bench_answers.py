@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from functools import partial
 
-from chapters.ch11_a_real_model.answers import MULTIPLY, PASSES_OF
+from chapters.ch11_a_real_model.passes import MULTIPLY, PASSES_OF, compiled
 from chapters.kit.bench.results import SourcedTable, load, made_with, save
 from chapters.kit.draw.table import Table
 from chapters.kit.machine import processors
@@ -24,13 +24,12 @@ NAME = "ch11_answers"
 COMMAND = "python -m chapters.ch11_a_real_model.bench_answers"
 ALL = "with all answers"
 ROUNDS, CONTEXT = 15, 100
-# exercises with the same passes are measured once
-EXERCISES = ("11.3", MULTIPLY, "3", "4", "7", "9.1", "9.4")
+# of exercises with the same passes, the last is measured
+EXERCISES = (*{passes: exercise for exercise, passes in PASSES_OF.items()}.values(), MULTIPLY)
 
 
 def measure(rounds: int = ROUNDS) -> dict[str, float]:
     """Return the seconds of a decode step after CONTEXT tokens: {ALL or an exercise: the median of `rounds` rounds}."""
-    from chapters.ch11_a_real_model.passes import compiled
     from chapters.kit.chat.gguf_file import read_gguf
     from chapters.kit.chat.model_cache import fetch_model
     from chapters.kit.chat.packed_weights import PackedWeights
@@ -43,7 +42,7 @@ def measure(rounds: int = ROUNDS) -> dict[str, float]:
     for name in (ALL, *EXERCISES):
         decoder = compiled(file, config, exact=False, without="" if name == ALL else name)
         weights = PackedWeights(file, config, decoder.lanes)
-        models[name] = ChatModel(decoder.executable, weights, decoder.names, decoder.cache)
+        models[name] = ChatModel(decoder, weights)
         models[name].feed(tokens)
 
     def step(model: ChatModel) -> list[float]:

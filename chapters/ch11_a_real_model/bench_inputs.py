@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from chapters.child import ROOT
+from chapters.kit.bench.timing import THREAD_VARIABLES
 
 # the weights: as they are in the file; stored anew by llama.cpp; unpacked; unpacked and rounded to bfloat16 or, by
 # torchao, to 8 bits with a scale per row
@@ -42,6 +43,11 @@ FIRST_PROMPT = 32  # tokens before the first one that is timed
 # 0.05, here and in llama.cpp, which round at the same places and not in the same way. A position that is off by one
 # costs 0.4. Weights that are stored anew as Q4_0 are other weights, so they have a reference of their own.
 EXACT_LIMIT, ROUNDED_LIMIT = 1e-4, 0.1
+
+
+def with_threads(count: int) -> dict[str, str]:
+    """This process's environment variables, for a process whose libraries start `count` threads."""
+    return {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(count))}
 
 
 def seconds_of(seconds: dict[str, float], name: str, function: str) -> float | None:

@@ -7,18 +7,16 @@ three times: with the weights in float32, with the file's codes, and with codes 
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from chapters.ch11_a_real_model import bench_inputs
 from chapters.child import ROOT
-from chapters.kit.bench.timing import THREAD_VARIABLES
 from chapters.kit.draw.bars import Bar, Bars
 from chapters.kit.draw.table import Table
 
@@ -53,12 +51,9 @@ def measure(path: str, quick: bool) -> dict[str, dict[str, float]]:
     BYTES also has PER_SECOND, the bandwidth of reading, measured before and after each variant.
     It is measured in a process with one thread. path: the bench's inputs.
     """
-    variables = {variable: "1" for variable in THREAD_VARIABLES}
     asked = [sys.executable, "-m", __name__, path, str(QUICK_STEPS if quick else STEPS)]
-    done = subprocess.run(
-        asked, cwd=ROOT, env={**os.environ, **variables}, stdout=subprocess.PIPE, check=True
-    )
-    return json.loads(done.stdout)
+    here = {"cwd": ROOT, "env": bench_inputs.with_threads(1)}
+    return json.loads(subprocess.check_output(asked, **here))
 
 
 def table_of(measured: dict[str, dict[str, float]]) -> Table:
@@ -125,45 +120,50 @@ def bytes_of_products(weights: Weights) -> dict[str, int]:
     return found
 
 
-def grouped(model, step, steps: int) -> dict[str, float]:
+def timed_calls(vm, step: Callable[[], object]) -> list[tuple[str, list, float]]:
+    """(name, shapes of the tensors, seconds) of each call that a virtual machine makes in one `step()`."""
+    starts: list[float] = []
+    found: list[tuple[str, list, float]] = []
+
+    def note(_func, name, before, _result, *args) -> int:
+        now = time.perf_counter()
+        if before:
+            starts.append(time.perf_counter())
+        else:
+            shapes = [one.shape for one in args if hasattr(one, "shape")]
+            found.append((str(name), shapes, now - starts.pop()))
+        return 0
+
+    vm["set_instrument"](note)
+    step()
+    vm["set_instrument"](None)
+    return found
+
+
+def grouped(model, step: Callable[[], object], steps: int) -> dict[str, float]:
     """Seconds of each group in the median step. `step()` runs one step of a ChatModel.
 
     The virtual machine reports each call of a kernel and its return. The reports take time: as long as IDLE seems to
     take, because it does nothing. That time is subtracted from each kernel. Steps with and without reports alternate.
     REST is the time of a step without reports, less the kernels' time.
     """
-    starts: list[float] = []
-    found: dict[str, list[float]] = defaultdict(list)
-    telling: list[float] = []
-
-    def note(_func, name, before, _result, *args) -> int:
-        now = time.perf_counter()
-        if not before:
-            seconds = now - starts.pop()
-            if str(name) == IDLE:
-                telling.append(seconds)
-            elif not str(name).startswith("vm."):
-                shapes = [one.shape for one in args if hasattr(one, "shape")]
-                found[group_of(str(name), shapes, model.config)].append(seconds)
-        else:
-            starts.append(time.perf_counter())
-        return 0
-
     whole, by_step = [], []
     for _ in range(steps):
         start = time.perf_counter()
         step()
         whole.append(time.perf_counter() - start)
-        model.vm["set_instrument"](note)
-        step()
-        model.vm["set_instrument"](None)
-        by_step.append(dict(found))
-        found.clear()
+        by_step.append(timed_calls(model.vm, step))
+    telling = [taken for calls in by_step for name, _, taken in calls if name == IDLE]
     idle = statistics.median(telling or [0.0])
 
     def seconds_of(group: str) -> float:
         return statistics.median(
-            sum(max(0.0, one - idle) for one in kernels.get(group, ())) for kernels in by_step
+            sum(
+                max(0.0, taken - idle)
+                for name, shapes, taken in calls
+                if not name.startswith("vm.") and group_of(name, shapes, model.config) == group
+            )
+            for calls in by_step
         )
 
     medians = {group: seconds_of(group) for group in ORDER if group != REST}
@@ -174,7 +174,7 @@ def main() -> None:
     """Print `measure`'s result as JSON."""
     from chapters.ch11_a_real_model.float_weights import FloatWeights
     from chapters.ch11_a_real_model.passes import phases
-    from chapters.kit.chat.compiled import cache_dtype, compile_decoder
+    from chapters.kit.chat.compiled import compile_decoder
     from chapters.kit.chat.gguf_file import read_gguf
     from chapters.kit.chat.run_decoder import ChatModel
     from chapters.kit.chat.weights import Weights, read_config
@@ -186,12 +186,9 @@ def main() -> None:
     file = read_gguf(facts["models"][bench_inputs.FILE])
     floats = FloatWeights(file, read_config(file), lanes=1)
 
-    def of_floats() -> ChatModel:
-        executable, names = compile_decoder(floats, target, phases, exact=True)
-        return ChatModel(executable, floats, names, cache_dtype(target, exact=True))
-
+    of_floats = partial(compile_decoder, floats, target, phases, exact=True)
     variants = {
-        FLOATS: (of_floats, bench_inputs.EXACT_LIMIT),
+        FLOATS: (lambda: ChatModel(of_floats(), floats), bench_inputs.EXACT_LIMIT),
         CODES: (lambda: bench_inputs.chat_model(path, exact=True), bench_inputs.EXACT_LIMIT),
         ROUNDED: (lambda: bench_inputs.chat_model(path, exact=False), bench_inputs.ROUNDED_LIMIT),
     }

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from chapters.ch11_a_real_model.passes import PASSES, chat_model, owners, phases
+from chapters.ch11_a_real_model.passes import PASSES, chat_model, compiled, owners
 from chapters.kit.chat.cache_layout import LANES
 from chapters.kit.chat.conversation import Chat, note, reply
 from chapters.kit.chat.gguf_file import GGUF, read_gguf
@@ -93,13 +93,10 @@ def _on_device(
     file: GGUF, config: LlamaConfig, exact: bool, device: Device
 ) -> tuple[ModelOnDevice, dict[str, str], bool]:
     """What `chat_model` returns, on `device`. Nothing is kept: it is compiled at each start."""
-    from chapters.kit.chat.compiled import cache_dtype, compile_decoder
     from chapters.kit.chat.model_on_device import ModelOnDevice
-    from chapters.kit.quantized.dot_products import lanes_of
 
-    weights = Weights(file, config, lanes_of(device.target))
-    executable, names = compile_decoder(weights, device.target, phases, exact)
-    model = ModelOnDevice(executable, weights, names, device, cache_dtype(device.target, exact))
+    decoder = compiled(file, config, exact, target=device.target)
+    model = ModelOnDevice(decoder, Weights(file, config, decoder.lanes), device)
     return model, owners(), False
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import statistics
-import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import partial
 
-from chapters.ch11_a_real_model.answers import exercise_of
-from chapters.ch11_a_real_model.passes import phases
+from chapters.ch11_a_real_model.bench_kernels import timed_calls
+from chapters.ch11_a_real_model.passes import exercise_of, phases
 from chapters.kit.chat.compiled import kernel_passes
 from chapters.kit.chat.gguf_file import GGUF
 from chapters.kit.chat.run_decoder import ChatModel
@@ -56,24 +55,18 @@ def _owner(exercise: str) -> str:
 
 def step_times(model: ChatModel, token: int) -> tuple[dict[str, float], dict[str, int]]:
     """(seconds of each kernel in the median step, how often it runs in one)."""
-    starts: list[float] = []
-    found: dict[str, list[float]] = defaultdict(list)
-
-    def note(_func, name, before, _result, *_args) -> int:
-        if before:
-            starts.append(time.perf_counter())
-        else:
-            found[str(name)].append(time.perf_counter() - starts.pop())
-        return 0
-
     at, steps = model.length, []
-    for _ in range(STEPS):
+
+    def step() -> None:
         model.length = at  # the same step each time
-        model.vm["set_instrument"](note)
         model.feed([token])
-        model.vm["set_instrument"](None)
-        steps.append({name: taken for name, taken in found.items() if not name.startswith("vm.")})
-        found = defaultdict(list)
-    calls = {name: len(taken) for name, taken in steps[-1].items()}
-    seconds = {name: statistics.median(sum(one[name]) for one in steps) for name in calls}
+
+    for _ in range(STEPS):
+        found = timed_calls(model.vm, step)
+        steps.append([(name, taken) for name, _, taken in found if not name.startswith("vm.")])
+    calls = Counter(name for name, _ in steps[-1])
+    seconds = {
+        name: statistics.median(sum(t for other, t in one if other == name) for one in steps)
+        for name in calls
+    }
     return seconds, calls

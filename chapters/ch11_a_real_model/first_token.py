@@ -7,7 +7,6 @@ a process.
 
 from __future__ import annotations
 
-import os
 import random
 import statistics
 import subprocess
@@ -18,9 +17,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from chapters.ch11_a_real_model.bench_inputs import FIRST_PROMPT, chat_model, read_facts
+from chapters.ch11_a_real_model.bench_inputs import (
+    FIRST_PROMPT,
+    chat_model,
+    read_facts,
+    with_threads,
+)
 from chapters.child import ROOT
-from chapters.kit.bench.timing import THREAD_VARIABLES
 from chapters.kit.draw.table import Table, duration
 from chapters.kit.machine import peer_python
 
@@ -58,14 +61,13 @@ def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) ->
 def once(name: str, path: str, threads: int) -> tuple[float | None, str]:
     """(seconds until the first token of a new process, ""), or (None, why there is none)."""
     python = sys.executable if name == OURS else peer_python()
-    variables = {variable: str(threads) for variable in THREAD_VARIABLES}
     asked = [python, "-m", __name__, name, path, str(threads)]
     # errors go to a file: a pipe that is full would stop the process
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         ways = {"stdout": subprocess.PIPE, "stderr": errors, "text": True}
         start = time.perf_counter()
         try:
-            process = subprocess.Popen(asked, cwd=ROOT, env={**os.environ, **variables}, **ways)
+            process = subprocess.Popen(asked, cwd=ROOT, env=with_threads(threads), **ways)
         except OSError as error:
             return None, str(error)
         with process:

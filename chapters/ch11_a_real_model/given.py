@@ -108,25 +108,6 @@ Fusible = Callable[
 ]
 
 
-class _Joined:
-    """The kernels that the rules make of two kernels of a module. Each pair is computed once and kept."""
-
-    def __init__(self, mod: IRModule, rules: Mapping[str, Rule]):
-        self.mod, self.rules = mod, rules
-        self.known: dict[tuple[GlobalVar, GlobalVar], dict[str, tirx.PrimFunc]] = {}
-
-    def __call__(self, unpack: Call, reader: Call) -> dict[str, tirx.PrimFunc]:
-        """Return {name of a rule: the kernel that it makes of both}; empty if no rule serves this pair."""
-        names = unpack.args[0], reader.args[0]
-        if names not in self.known:
-            kernels = [self.mod[name] for name in names]
-            made = {name: rule(*kernels) for name, rule in self.rules.items()}
-            self.known[names] = {
-                name: kernel for name, kernel in made.items() if kernel is not None
-            }
-        return self.known[names]
-
-
 @mutator
 class _Fuse(PyExprMutator):
     """Replaces the calls of one Relax function that the rule `name` serves."""
@@ -134,9 +115,19 @@ class _Fuse(PyExprMutator):
     def __init__(self, mod: IRModule, name: str, rules: Mapping[str, Rule], fusible: Fusible):
         super().__init__(mod)
         self.mod, self.name, self.fusible = mod, name, fusible
-        self.joined = _Joined(mod, rules)
+        self.rules = rules
+        self.known: dict[tuple[GlobalVar, GlobalVar], dict[str, tirx.PrimFunc]] = {}
         self.found: Mapping[Call, Call] = {}
         self.fused = False
+
+    def joined(self, unpack: Call, reader: Call) -> dict[str, tirx.PrimFunc]:
+        """Return {name of a rule: the kernel that it makes of both}; empty if no rule serves this pair of kernels."""
+        names = unpack.args[0], reader.args[0]
+        if names not in self.known:
+            kernels = [self.mod[name] for name in names]
+            made = {name: rule(*kernels) for name, rule in self.rules.items()}
+            self.known[names] = {name: one for name, one in made.items() if one is not None}
+        return self.known[names]
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.DataflowBlock:
         outer = self.found

@@ -59,9 +59,9 @@ def layer(
     return _exported(kind(form, n, k), **shapes)
 
 
-def ends(n: int = 64, k: int = 96, form: Form = Q4_1) -> tvm.IRModule:
+def ends() -> tvm.IRModule:
     """`Ends` as Relax; its parameters are the numbers, the codes and the scales."""
-    return _exported(Ends(form, n, k), numbers=nn.spec.Tensor(["s"], "int32"))
+    return _exported(Ends(Q4_1, 64, 96), numbers=nn.spec.Tensor(["s"], "int32"))
 
 
 def _exported(module: nn.Module, **inputs) -> tvm.IRModule:

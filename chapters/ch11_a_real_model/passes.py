@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from chapters.ch11_a_real_model.answers import MULTIPLY, passes_without
 from chapters.kit.chat.gguf_file import GGUF
 from chapters.kit.chat.kept_model import Decoder, load_or_compile
 from chapters.kit.chat.packed_weights import PackedWeights
@@ -21,6 +20,18 @@ if TYPE_CHECKING:  # a decoder that was compiled before runs without the compile
 
 # chapters whose code compiles the decoder; 5 only matrices of floats
 PASSES = (2, 3, 4, 5, 6, 7, 9, 11)
+MULTIPLY = "11.4"  # a function in place of a pass: without it, one weight is multiplied at a time
+# an exercise, or a chapter: the passes that do nothing without it
+PASSES_OF = {
+    "3": ("FuseTransposeMatmul",),
+    "4": ("FuseAddRMSNorm",),
+    "6": ("FuseEpilogues",),
+    "7": ("FuseEpilogues",),
+    "9.1": ("BindKnownSizes",),
+    "9.3": ("FuseEpilogues",),
+    "9.4": ("ScheduleMatmuls",),
+    "11.3": ("FuseDequantizeTake", "FuseDequantizeMatmul"),
+}
 
 
 def phases(
@@ -79,22 +90,56 @@ def chat_model(
 
     decoder, kept = load_or_compile((config, stored_as(file), exact, without), by, compile_it)
     weights = PackedWeights(file, config, decoder.lanes)
-    return ChatModel(decoder.executable, weights, decoder.names, decoder.cache), by, kept
+    return ChatModel(decoder, weights), by, kept
 
 
-def compiled(file: GGUF, config: LlamaConfig, exact: bool, without: str = "") -> Decoder:
-    """The decoder of `file`, compiled for this machine's processor. without: see `phases`."""
-    from chapters.kit.chat.compiled import cache_dtype, compile_decoder
+def compiled(
+    file: GGUF,
+    config: LlamaConfig,
+    exact: bool,
+    without: str = "",
+    target: Target | None = None,
+) -> Decoder:
+    """The decoder of `file`, compiled for `target`, or for this machine's processor. without: see `phases`."""
+    from chapters.kit.chat.compiled import compile_decoder
     from chapters.kit.machine import llvm_host
     from chapters.kit.quantized.dot_products import lanes_of
 
-    target = llvm_host()["target"]
-    lanes = lanes_of(target)
-    found = partial(phases, without=without)
-    made = compile_decoder(Weights(file, config, lanes), target, found, exact)
-    return Decoder(*made, cache_dtype(target, exact), lanes)
+    target = target or llvm_host()["target"]
+    weights = Weights(file, config, lanes_of(target))
+    return compile_decoder(weights, target, partial(phases, without=without), exact)
 
 
 def stored_as(file: GGUF) -> list[tuple[str, str, tuple[int, ...]]]:
     """(name, type, shape) of each tensor of `file`."""
     return [(name, one.type, one.shape) for name, one in file.tensors.items()]
+
+
+# --- which exercises the pipeline uses, for `chat --without` and `chat --explain` -------------------------
+
+
+def passes_without(exercise: str) -> tuple[str, ...]:
+    """The names of the passes that are left out if `exercise` is answered by nothing; none for "" and MULTIPLY.
+
+    Raises ValueError in one sentence if the pipeline does not use the exercise, or does not work without it.
+    """
+    if exercise in ("", MULTIPLY):
+        return ()
+    found = PASSES_OF.get(exercise) or PASSES_OF.get(exercise.split(".")[0])
+    if found is None:
+        known = ", ".join(
+            sorted([*PASSES_OF, MULTIPLY], key=lambda one: [*map(int, one.split("."))])
+        )
+        raise ValueError(
+            f"The model cannot be compiled without exercise {exercise}, or does not use it; --without takes one of "
+            f"{known}, where a chapter's number stands for each exercise of it."
+        )
+    return found
+
+
+def exercise_of(pass_name: str) -> str | None:
+    """The exercise or chapter whose answer the pass runs; None for a pass that is given."""
+    if pass_name == "ScheduleCodedProducts":
+        return f"11.3, {MULTIPLY}"
+    mine = [exercise for exercise, names in PASSES_OF.items() if pass_name in names]
+    return mine[-1] if mine else None

@@ -55,9 +55,9 @@ def kinds(results: dict) -> Table:
     return Table(header, rows, "The last column has all other matrices in Q4_0.")
 
 
-def show_perplexity(table: Callable[[dict], Table] = variants) -> SourcedTable:
-    """A table of the results file, for a page."""
-    return sourced_table(load(NAME), 11, table)
+def show_perplexity() -> SourcedTable:
+    """The table of `variants` from the results file, for a page."""
+    return sourced_table(load(NAME), 11, variants)
 
 
 def _loss(entry: dict) -> str:

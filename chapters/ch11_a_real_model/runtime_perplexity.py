@@ -6,14 +6,12 @@ THREADS prints that of one runtime. Only our own needs TVM.
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 
 from chapters.ch11_a_real_model import bench_inputs
 from chapters.child import ROOT
-from chapters.kit.bench.timing import THREAD_VARIABLES
 from chapters.kit.chat.losses import WINDOW, Model, perplexity
 from chapters.kit.machine import peer_python
 
@@ -23,35 +21,17 @@ QUICK_TOKENS = WINDOW  # of the text, in a quick run
 def measure(path: str, threads: int, quick: bool, say: Callable[[str], None]) -> dict[str, float]:
     """{runtime: perplexity} for those that are installed, by their names in the bench. path: the bench's inputs."""
     found = {}
-    weights = {
-        *bench_inputs.read_facts(path)["models"],
-        bench_inputs.FLOATS,
-        bench_inputs.BFLOATS,
-        bench_inputs.INT8,
-    }
+    in_torch = bench_inputs.FLOATS, bench_inputs.BFLOATS, bench_inputs.INT8
+    weights = {*bench_inputs.read_facts(path)["models"], *in_torch}
     for name in (one for one, kind in bench_inputs.NAMES.items() if kind in weights):
         if name == bench_inputs.COMPILED:  # the same numbers as Transformers, made by other kernels
             continue
         python = sys.executable if name in bench_inputs.OUR_VARIANTS else peer_python()
-        asked = [
-            python,
-            "-m",
-            __name__,
-            name,
-            path,
-            str(threads),
-            str(QUICK_TOKENS if quick else 0),
-        ]
-        variables = {variable: str(threads) for variable in THREAD_VARIABLES}
+        count = str(QUICK_TOKENS if quick else 0)
+        asked = [python, "-m", __name__, name, path, str(threads), count]
+        ways = {"cwd": ROOT, "env": bench_inputs.with_threads(threads), "check": True}
         try:
-            done = subprocess.run(
-                asked,
-                cwd=ROOT,
-                env={**os.environ, **variables},
-                capture_output=True,
-                text=True,
-                check=True,
-            )
+            done = subprocess.run(asked, capture_output=True, text=True, **ways)
         except (OSError, subprocess.CalledProcessError) as error:
             said = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
             say(f"no perplexity of {name}: {said[-1]}")

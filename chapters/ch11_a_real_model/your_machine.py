@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 BEGIN = time.perf_counter()  # before TVM is imported
 
@@ -25,6 +26,7 @@ from chapters.kit.chat.tokenizer import Tokenizer  # noqa: E402
 from chapters.kit.chat.weights import Weights, read_config  # noqa: E402
 from chapters.kit.draw.table import Table, duration  # noqa: E402
 from chapters.kit.machine import llvm_host  # noqa: E402
+from chapters.kit.measure.quantiles import measure_in_turns  # noqa: E402
 from chapters.program import run_program  # noqa: E402
 
 IMPORTED = time.perf_counter() - BEGIN
@@ -32,92 +34,31 @@ PROMPT = "What is a compiler? Answer in one sentence."
 STEPS = 50
 
 
-class FirstStart:
-    """The chat model at a first start: it compiles, although there may be a compiled model in the cache."""
-
-    def __init__(self, file: GGUF):
-        self.file, self.config = file, read_config(file)
-
-    def compile(self) -> None:
-        self.decoder = self.compiled_anew()
-
-    def compiled_anew(self) -> Decoder:
-        return compiled(self.file, self.config, exact=False)
-
-    def load(self) -> None:
-        self.model = self.loaded(Weights)
-
-    def loaded(self, weights: type[Weights]) -> ChatModel:
-        made = self.decoder
-        packed = weights(self.file, self.config, made.lanes)
-        return ChatModel(made.executable, packed, made.names, made.cache)
-
-    def feed(self, tokens: Sequence[int]) -> int:
-        return int(self.model.feed(tokens).argmax())
+def timed(call: Callable, *arguments) -> tuple[float, object]:
+    """(seconds of a call, what it returns)."""
+    start = time.perf_counter()
+    found = call(*arguments)
+    return time.perf_counter() - start, found
 
 
-class NextStart(FirstStart):
-    """The same, with what an earlier start has compiled and kept."""
+def time_start(
+    file: GGUF, get_decoder: Callable[[], Decoder], weights: type[Weights], prompt: Sequence[int]
+) -> tuple[dict[str, float], ChatModel]:
+    """({part of a start and of an answer: its seconds}, the model).
 
-    def compile(self) -> None:
-        facts = self.config, stored_as(self.file), False, ""
-        self.decoder, _ = load_or_compile(facts, owners(), self.compiled_anew)
-
-    def load(self) -> None:
-        self.model = self.loaded(PackedWeights)
-
-
-def time_to_first_token(
-    model: FirstStart,
-    prompt: Sequence[int],
-    steps: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
-    """Return the seconds of each part of an answer: "compile", "load", "prompt", and "step".
-
-    "step" is the median of `steps` decode steps. `prompt` is fed in one call, as a whole. Each step feeds the token
-    that the call before it returned.
+    `prompt` is fed in one call, as a whole. A step is the median of STEPS decode steps, each of which feeds the token
+    that the call before it gave.
     """
-    taken, later = {}, []
-    for part in ("compile", "load"):
-        start = clock()
-        getattr(model, part)()
-        taken[part] = clock() - start
-    start = clock()
-    token = model.feed(list(prompt))
-    taken["prompt"] = clock() - start
-    for _ in range(steps):
-        start = clock()
-        token = model.feed([token])
-        later.append(clock() - start)
-    return {**taken, "step": statistics.median(later)}
-
-
-def predicted_and_measured(
-    step: Callable[[], object],
-    read: Callable[[], object],
-    step_bytes: int,
-    read_bytes: int,
-    repeats: int,
-    clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
-    """Return tokens per second: "predicted" from the memory's bandwidth, and "measured".
-
-    `step()` computes one token, and reads `step_bytes` bytes of weights. `read()` reads `read_bytes` bytes, and does
-    nothing else. The two take turns, `read` first. The first call of each does not count; of the next `repeats` calls
-    the median does.
-    """
-    reading, stepping = [], []
-    for _ in range(repeats + 1):
-        for call, taken in ((read, reading), (step, stepping)):
-            start = clock()
-            call()
-            taken.append(clock() - start)
-    bandwidth = read_bytes / statistics.median(reading[1:])
-    return {
-        "predicted": bandwidth / step_bytes,
-        "measured": 1 / statistics.median(stepping[1:]),
-    }
+    compiling, made = timed(get_decoder)
+    loading, model = timed(lambda: ChatModel(made, weights(file, read_config(file), made.lanes)))
+    reading, logits = timed(model.feed, prompt)
+    steps = []
+    for _ in range(STEPS):
+        seconds, logits = timed(model.feed, [int(logits.argmax())])
+        steps.append(seconds)
+    step = statistics.median(steps)
+    taken = {"compile": compiling, "load": loading, "prompt": reading, "one step after it": step}
+    return taken, model
 
 
 def main() -> int:
@@ -128,28 +69,30 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     print(f"Importing TVM and the course took {duration(IMPORTED)}.")
-    chat_model(file, read_config(file), exact=False)  # from now on there is a kept model
-    starts = {"first start": FirstStart(file), "next start": NextStart(file)}
-    found = {name: time_to_first_token(one, tokens, STEPS) for name, one in starts.items()}
-    parts = {"compile": "compile", "load": "load", "prompt": "prompt", "step": "one step after it"}
-    rows = [
-        (words, *(duration(found[name][key]) for name in found)) for key, words in parts.items()
-    ]
-    print(f"\n{Table(('part', *found), rows, f'The prompt has {len(tokens)} tokens.')}\n")
+    config = read_config(file)
+    chat_model(file, config, exact=False)  # from now on there is a kept model
+    anew = partial(compiled, file, config, exact=False)
+    facts = config, stored_as(file), False, ""
+    first, _ = time_start(file, anew, Weights, tokens)
+    later, model = time_start(
+        file, lambda: load_or_compile(facts, owners(), anew)[0], PackedWeights, tokens
+    )
+    rows = [(part, duration(first[part]), duration(later[part])) for part in first]
+    note = f"The prompt has {len(tokens)} tokens."
+    print(f"\n{Table(('part', 'first start', 'next start'), rows, note)}\n")
 
-    model = starts["next start"].model
-    nbytes = sum(one.nbytes for one in file.tensors.values())
-    read = reader(nbytes, llvm_host()["target"])
+    read = reader(sum(one.nbytes for one in file.tensors.values()), llvm_host()["target"])
     at = model.length
 
-    def step() -> None:
+    def step() -> list[float]:
         model.length = at  # the same step each time
-        model.feed(tokens[:1])
+        return [timed(model.feed, tokens[:1])[0]]
 
-    rates = predicted_and_measured(step, read, nbytes, nbytes, STEPS)
-    for name, rate in rates.items():
-        print(f"{name}: {rate:.0f} tokens per second")
-    print(f"A step reaches {rates['measured'] / rates['predicted']:.0%} of the speed of reading.")
+    found = measure_in_turns({"predicted": lambda: [timed(read)[0]], "measured": step}, STEPS)
+    for name, seconds in found.items():
+        print(f"{name}: {1 / seconds.median:.0f} tokens per second")
+    share = found["predicted"].median / found["measured"].median
+    print(f"A step reaches {share:.0%} of the speed of reading.")
     return 0
 
 

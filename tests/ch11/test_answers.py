@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from chapters.ch11_a_real_model import bench_answers
-from chapters.ch11_a_real_model.answers import MULTIPLY, PASSES_OF, passes_without
-from chapters.ch11_a_real_model.passes import phases
+from chapters.ch11_a_real_model.passes import MULTIPLY, PASSES_OF, passes_without, phases
 from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.quantized.dot_products import dot_products
 
@@ -37,12 +36,6 @@ def test_what_cannot_be_left_out_is_refused(exercise):
         passes_without(exercise)
 
 
-def test_every_answer_is_measured_once():
-    measured = {PASSES_OF.get(one, one) for one in bench_answers.EXERCISES}
-    assert measured == {*PASSES_OF.values(), MULTIPLY}
-    assert len(measured) == len(bench_answers.EXERCISES)
-
-
 def test_a_table_of_what_answers_are_worth():
     seconds = {bench_answers.ALL: 0.002, "11.3": 0.06, MULTIPLY: 0.5}
     table = str(bench_answers.table_of({"seconds": seconds, "context": 100, "threads": 2}))
@@ -53,19 +46,19 @@ def test_a_table_of_what_answers_are_worth():
 def small(tmp_path_factory):
     """(file, config, {exercise that is left out: the compiled ChatModel}) of a small model."""
     pytest.importorskip("gguf")
-    from chapters.kit.chat.compiled import cache_dtype, compile_decoder
+    from chapters.kit.chat.compiled import compile_decoder
     from chapters.kit.chat.gguf_file import read_gguf
     from chapters.kit.chat.run_decoder import ChatModel
     from chapters.kit.chat.weights import Weights, read_config
-    from tests.kit.test_chat_model import LLAMAS, own_lanes
+    from tests.kit.test_chat_model import LLAMAS, OWN_LANES
 
     path = tmp_path_factory.mktemp("model") / "model.gguf"
     file = read_gguf(LLAMAS["Q4_1, and Q8_0 shared"].save(path))
     config, models = read_config(file), {}
-    weights = Weights(file, config, own_lanes())
+    weights = Weights(file, config, OWN_LANES)
     for without in ("", MULTIPLY):
         made = compile_decoder(weights, QUICK_HERE, partial(phases, without=without))
-        models[without] = ChatModel(made[0], weights, made[1], cache_dtype(QUICK_HERE, False))
+        models[without] = ChatModel(made, weights)
     return file, config, models
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from chapters.ch11_a_real_model import bench, bench_inputs, bench_kernels, first_token
-from chapters.kit.bench import results
 from chapters.kit.decoder.llama_config import LlamaConfig
 
 SECONDS = {
@@ -244,15 +243,3 @@ def test_the_reference_is_that_of_the_tests(tmp_path):
     found = reference.verify(config, weights, tokens, reference.Cache(config))
     expected = logits_of(path, tokens)
     assert np.abs(found - expected).max() < 1e-5 * np.abs(expected).max()
-
-
-def test_page_says_where_its_numbers_come_from(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "load", lambda name: results.load(name, tmp_path))
-    names = [name for name in bench.TABLES if name != "perplexity"]
-    for name in names:
-        assert (
-            "bench 11" in str(bench.show_results(name)) and bench.show_results(name).table is None
-        )
-    results.save("ch11_chat", MEASURED, "python -m chapters bench 11", tmp_path)
-    for name, told in zip(names, ("512 / 1024", "500 ms", "4.00 ms, 33%", "12.00 ms"), strict=True):
-        assert told in str(bench.show_results(name)) and "bench 11" in str(bench.show_results(name))

@@ -6,13 +6,14 @@ import tvm_ffi
 from tvm import relax, te, tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-from chapters.ch11_a_real_model.check_programs import FORM, K, N, random_codes
+from chapters.ch11_a_real_model.check_programs import FORM, K, N
 from chapters.checking.programs import run_kernel
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.quantized.blocks import pack
 from chapters.kit.quantized.dequantize import kernel
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
 from solutions.ch11_a_real_model.quantized import joined, unpacks_rows
+from tests.kit.test_coded_products import random_codes
 
 SHAPE = [tirx.IntImm("int64", one) for one in (N, K)]
 
@@ -77,7 +78,7 @@ def test_rows_are_unpacked_where_they_are_copied():
     found = unpacks_rows(kernel(FORM, (N, K)), take_rows())
     assert not found.body.block.alloc_buffers
     assert tvm_ffi.structural_equal(found.attrs, take_rows().attrs)
-    codes, numbers = random_codes(), np.array([N - 1, 0, 99], "int32")
+    codes, numbers = random_codes(FORM, N, K), np.array([N - 1, 0, 99], "int32")
     out = run_kernel(found, *pack(codes, FORM), numbers, np.full((3, K), np.nan, "float32"))
     exact = codes.floats().astype("float64")[
         np.clip(numbers, 0, N - 1)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 
-from chapters.ch11_a_real_model import given, recorded
+from chapters.ch11_a_real_model import bench_inputs, bench_kernels, given, recorded
 from chapters.child import ROOT
 from chapters.kit.bench.results import load
 from chapters.kit.chat.conversation import describe_turn
+
+README = " ".join((ROOT / "README.md").read_text("utf-8").split())
+LESSON = (ROOT / "chapters/ch11_a_real_model/lesson.md").read_text("utf-8")
+CHAT = load("ch11_chat")["measured"]
 
 
 def test_the_conversation_is_the_recorded_one(monkeypatch):
@@ -21,34 +25,29 @@ def test_the_conversation_is_the_recorded_one(monkeypatch):
 
 
 def test_the_readme_quotes_it():
-    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
     turn = load(recorded.NAME)["measured"]["turns"][0]
-    assert f"> {turn['user']} {turn['answer']} {describe_turn(turn)}" in readme
+    assert f"> {turn['user']} {turn['answer']} {describe_turn(turn)}" in README
 
 
 def test_the_readme_says_what_was_measured():
     """Tokens per second on all threads, bytes per token, and seconds until the first token, of what it names."""
-    from chapters.ch11_a_real_model import bench_inputs
-
-    measured = load("ch11_chat")["measured"]
-    threads, found = list(measured["threads"].items())[-1]
-    readme = " ".join((ROOT / "README.md").read_text("utf-8").split())
-    said = readme.partition("Measured there with ")[2].partition("in llama.cpp.")[0]
+    threads, found = list(CHAT["threads"].items())[-1]
+    said = README.partition("Measured there with ")[2].partition("in llama.cpp.")[0]
 
     def rate(name: str) -> str:
         return f"{1 / bench_inputs.seconds_of(found['seconds'], name, 'decode'):.0f}"
 
     def size(name: str) -> str:
-        return f"{measured['bytes'][name] / 1e6:.0f} MB"
+        return f"{CHAT['bytes'][name] / 1e6:.0f} MB"
 
     whole, half, eighths = (
         bench_inputs.COMPILED,
         f"{bench_inputs.COMPILED}, bfloat16",
         f"{bench_inputs.COMPILED}, int8",
     )
-    first = measured["first token"]
+    first = CHAT["first token"]
     for text in (
-        f"{threads} threads, {measured['context']} tokens into a conversation",
+        f"{threads} threads, {CHAT['context']} tokens into a conversation",
         f"{rate(bench_inputs.OURS)} tokens per second from the 4-bit file, {size(bench_inputs.OURS)} per token",
         f"llama.cpp gives {rate(bench_inputs.LLAMA_CPP)} from the same file, and {rate(bench_inputs.BEST)} from Q4_0",
         f"{rate(whole)} from float32 weights ({size(whole)}), {rate(half)} from bfloat16 ({size(half)})",
@@ -59,45 +58,35 @@ def test_the_readme_says_what_was_measured():
 
 
 def test_the_lesson_says_how_much_faster_it_is_than_llama_cpp():
-    from chapters.ch11_a_real_model import bench_inputs
-
-    lesson = (ROOT / "chapters/ch11_a_real_model/lesson.md").read_text("utf-8")
-    found = load("ch11_chat")["measured"]["threads"].values()
 
     def times(ours: str, other: str) -> list[str]:
         of = [
             [bench_inputs.seconds_of(one["seconds"], n, "decode") for n in (other, ours)]
-            for one in found
+            for one in CHAT["threads"].values()
         ]
         return [f"{theirs / mine:.1f}" for theirs, mine in of]
 
-    said = re.findall(r"(\d\.\d) times(?: as fast| with)", lesson)
+    said = re.findall(r"(\d\.\d) times(?: as fast| with)", LESSON)
     assert said == times(bench_inputs.OURS, "llama.cpp") + times(
         bench_inputs.OURS_Q4_0, bench_inputs.BEST
     )
 
 
 def test_the_lesson_says_how_close_a_step_comes_to_reading():
-    from chapters.ch11_a_real_model import bench_inputs
+    found = list(CHAT["threads"].values())[-1]
 
-    lesson = (ROOT / "chapters/ch11_a_real_model/lesson.md").read_text("utf-8")
-    measured = load("ch11_chat")["measured"]
-    all_threads = list(measured["threads"].values())[-1]
-
-    def share(found: dict, name: str) -> str:
-        rate = measured["bytes"][name] / bench_inputs.seconds_of(found["seconds"], name, "decode")
+    def share(name: str) -> str:
+        rate = CHAT["bytes"][name] / bench_inputs.seconds_of(found["seconds"], name, "decode")
         return f"{100 * rate / found['bandwidth']:.0f}"
 
-    paragraph = lesson.partition("How much faster could kernels be")[2].partition("\n\n")[0]
+    paragraph = LESSON.partition("How much faster could kernels be")[2].partition("\n\n")[0]
     said = re.findall(r"(\d+) %", paragraph)
-    assert said == [share(all_threads, bench_inputs.OURS), share(all_threads, bench_inputs.BEST)]
+    assert said == [share(bench_inputs.OURS), share(bench_inputs.BEST)]
 
 
 def test_no_product_is_faster_than_reading_its_weights():
     """But for the noise of two measurements: a tenth."""
-    from chapters.ch11_a_real_model import bench_kernels
-
-    measured = load("ch11_chat")["measured"]["kernels"]
+    measured = CHAT["kernels"]
     seconds, nbytes = measured[bench_kernels.ROUNDED], measured[bench_kernels.BYTES]
     for product in bench_kernels.PRODUCTS:
         least = nbytes[product] / nbytes[bench_kernels.PER_SECOND]
@@ -106,9 +95,7 @@ def test_no_product_is_faster_than_reading_its_weights():
 
 def test_the_perplexities_in_the_runtimes_are_those_of_the_same_weights():
     """Ours as another command measured it; llama.cpp's and Transformers' within half a per cent of ours."""
-    from chapters.ch11_a_real_model import bench_inputs
-
-    found = load("ch11_chat")["measured"]["perplexity"]
+    found = CHAT["perplexity"]
     known = {n: v["perplexity"] for n, v in load("ch11_perplexity")["measured"]["variants"].items()}
     same = {
         bench_inputs.OURS: "file, x in 8 bits",

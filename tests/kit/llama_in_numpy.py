@@ -13,39 +13,47 @@ import pytest
 
 
 class Reference:
-    """The forward pass of a Llama, with the keys and values of a conversation.
+    """The forward pass of the Llama in the GGUF file at `path`, with the keys and values of a conversation.
 
-    llama: a model as a GGUF file holds it, such as a FromFile; names of tensors are without ".weight".
     rounds: whether x is rounded to 8 bits before it is multiplied by a coded matrix, and keys and values to float16.
     """
 
-    def __init__(self, llama, rounds: bool = False):
-        self.llama, self.rounds = llama, rounds
-        fields = {name.removeprefix("llama."): value for name, value in llama.all_fields.items()}
+    def __init__(self, path: Path, rounds: bool = False):
+        self.rounds, self.gguf = rounds, pytest.importorskip("gguf")
+        reader = self.gguf.GGUFReader(path)
+        names = [name for name in reader.fields if name.startswith("llama.")]
+        fields = {name.removeprefix("llama."): reader.fields[name].contents() for name in names}
+        self.tensors = {one.name.removesuffix(".weight"): one for one in reader.tensors}
+        self.tensors.setdefault("output", self.tensors["token_embd"])
         self.layers, self.heads = fields["block_count"], fields["attention.head_count"]
         self.kv_heads = fields["attention.head_count_kv"]
         self.epsilon = fields["attention.layer_norm_rms_epsilon"]
         self.d = d = fields["embedding_length"] // self.heads
         self.rates = fields["rope.freq_base"] ** (-np.arange(0, d, 2) / d)
-        if (factors := llama.frequencies()) is not None:
-            self.rates = self.rates / factors.astype("float64")
+        if "rope_freqs" in self.tensors:
+            self.rates = self.rates / self.floats("rope_freqs")
         if fields.get("rope.scaling.type") == "linear":
             self.rates = self.rates / fields["rope.scaling.factor"]
         empty = np.empty((0, self.kv_heads, d))
         self.keys, self.values = [empty] * self.layers, [empty] * self.layers
 
+    def floats(self, name: str) -> np.ndarray:
+        """A tensor in float64; the names of tensors are without ".weight"."""
+        found = self.tensors[name]
+        return self.gguf.dequantize(found.data, found.tensor_type).astype("float64")
+
     def norm(self, x: np.ndarray, name: str) -> np.ndarray:
         root = np.sqrt((x**2).mean(-1, keepdims=True) + self.epsilon)
-        return x / root * self.llama.floats(name)
+        return x / root * self.floats(name)
 
     def product(self, x: np.ndarray, name: str) -> np.ndarray:
         """x times a matrix of the file, transposed."""
-        kind = self.llama.kind(name)
+        kind = self.tensors[name].tensor_type.name
         if self.rounds and kind.startswith("Q"):
             groups = x.reshape(*x.shape[:-1], -1, 16 if kind == "Q6_K" else 32)
             step = np.abs(groups).max(-1, keepdims=True) / 127
             x = (np.rint(groups / step) * step).reshape(x.shape)
-        return x @ self.llama.floats(name).T
+        return x @ self.floats(name).T
 
     def rotated(self, x: np.ndarray, positions: np.ndarray) -> np.ndarray:
         """(s, heads, d): elements 2 i and 2 i + 1 are a complex number, which is rotated."""
@@ -73,7 +81,7 @@ class Reference:
 
     def feed(self, tokens: list[int]) -> np.ndarray:
         """The logits after each of `tokens`, which extend the conversation: (len(tokens), vocab_size)."""
-        x = self.llama.floats("token_embd")[tokens]
+        x = self.floats("token_embd")[tokens]
         for layer in range(self.layers):
             name = f"blk.{layer}."
             x = x + self.attention(self.norm(x, name + "attn_norm"), layer)
@@ -83,28 +91,6 @@ class Reference:
         return self.product(self.norm(x, "output_norm"), "output")
 
 
-class FromFile:
-    """The Llama in a GGUF file."""
-
-    def __init__(self, path: Path):
-        self.gguf = pytest.importorskip("gguf")
-        reader = self.gguf.GGUFReader(path)
-        names = [name for name in reader.fields if name.startswith("llama.")]
-        self.all_fields = {name: reader.fields[name].contents() for name in names}
-        self.tensors = {one.name.removesuffix(".weight"): one for one in reader.tensors}
-        self.tensors.setdefault("output", self.tensors["token_embd"])
-
-    def kind(self, name: str) -> str:
-        return self.tensors[name].tensor_type.name
-
-    def floats(self, name: str) -> np.ndarray:
-        found = self.tensors[name]
-        return self.gguf.dequantize(found.data, found.tensor_type).astype("float64")
-
-    def frequencies(self) -> np.ndarray | None:
-        return self.floats("rope_freqs") if "rope_freqs" in self.tensors else None
-
-
 def logits_of(path: Path, ids: list[int]) -> np.ndarray:
     """The logits after each of the tokens `ids`: float64 (len(ids), vocab_size)."""
-    return Reference(FromFile(path)).feed(ids)
+    return Reference(path).feed(ids)

@@ -29,11 +29,11 @@ STORED = {
     "Q4_K": (4, 32, True, "float32"),
     "Q6_K": (8, 16, False, "float32"),
 }
-N, K = 48, 96  # a matrix of every form: 48 rows are a multiple of all numbers of lanes
+N, K = 48, 96  # a matrix of every form: 48 rows are a multiple of both numbers of lanes
 FORMS = [
     Form(bits, group, minimum, scale, lanes)
     for bits, group, minimum, scale, lanes in product(
-        (4, 8), (16, 32), (False, True), ("float16", "float32"), (1, 4, 8, 16)
+        (4, 8), (16, 32), (False, True), ("float16", "float32"), (1, 8)
     )
 ]
 
@@ -91,7 +91,8 @@ def random_codes(form: Form, n: int = N, k: int = K, seed: int = 0) -> Codes:
     random = np.random.default_rng(seed)
 
     def numbers() -> np.ndarray:
-        halves = random.standard_normal((n, k // form.group)).astype("float16")
+        sizes = 2.0 ** random.integers(-20, 3, (n, k // form.group))  # subnormal ones among them
+        halves = (random.standard_normal(sizes.shape) * sizes).astype("float16")
         if form.scale == "float16":
             return halves
         return halves * random.integers(0, 32, halves.shape).astype("float32")
@@ -142,19 +143,6 @@ def test_what_a_word_holds():
         assert codes[1, 1, word, 3].tobytes() == own.tobytes()
         assert scales[1, 1, 0, 3] == matrix.scales[row, 1]
         assert scales[1, 1, 1, 3] == matrix.minima[row, 1]
-
-
-@pytest.mark.parametrize("lanes", [1, 16])
-@pytest.mark.parametrize("kind", BLOCKS)
-def test_blocks_of_files_keep_their_numbers_when_packed(kind, lanes):
-    """Every form in which a file's blocks are stored, with its own scales, of any size."""
-    matrix = read_codes(kind, random_bytes(kind, rows=16, blocks=2))
-    form = matrix.form(lanes)
-    shape = matrix.codes.shape
-    compiled = tvm.compile(kernel(form, shape).with_attr("global_symbol", "main"), QUICK_HERE)
-    arrays = [*map(Guarded, pack(matrix, form)), Guarded(np.full(shape, np.nan, "float32"))]
-    compiled["main"](*(one.tensor for one in arrays))
-    np.testing.assert_array_equal(arrays[-1].array, matrix.floats())
 
 
 @pytest.mark.parametrize(("n", "k"), [(48, 80), (40, 96), (1, 1)])

@@ -90,7 +90,7 @@ def begun(held: Kernels, start: int) -> tuple[Reference, np.ndarray]:
     """A conversation of `start` random tokens, and the cache that holds them."""
     reference = Reference(held.config, held.dtype)
     if start:
-        reference.append(random_qkv(held.config, start, start))
+        reference.step(random_qkv(held.config, start, start))
     return reference, reference.cache().astype(held.dtype)
 
 
@@ -150,7 +150,7 @@ def test_scores_of_any_size(size, kernels):
     qkv = random.choice(np.float32([-1, 1]), (1, 291, c.qkv_heads, c.head_dim))
     qkv[:, :, : c.num_attention_heads + c.num_key_value_heads] *= np.float32(size)
     reference = Reference(c)
-    reference.append(qkv[:, :290])
+    reference.step(qkv[:, :290])
     found = held.step(qkv[:, 290:], reference.cache().astype("float32"), 290, False)
     assert np.abs(found).max() <= 1 + 1e-5  # a mean of values that are 1 and -1, and no NaN
     if size <= 32:  # beyond, float32 cannot tell which of two nearly equal scores is larger
@@ -182,7 +182,7 @@ def test_logits_of_a_decoder_for_a_gpu(tmp_path):
         mod = tvm.transform.Sequential(passes[:at])(mod)
     arrays = dict(weights.arrays())
     packed = tuple(arrays[name] for name in names)
-    run, reference = KernelByKernel(mod, DLIGHT_CUDA, CudaOnCpu()), WholeModel(llama)
+    run, reference = KernelByKernel(mod, DLIGHT_CUDA, CudaOnCpu()), WholeModel(file.path)
     *_, cache, _ = mod["decode"].params
     cache = np.full([int(n) for n in cache.ty.shape], np.nan, "float32")
     length = 0

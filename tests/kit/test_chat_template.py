@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -23,9 +24,13 @@ DOUBLING = (
 )
 
 
+RENDERER = Renderer("")  # one process for all templates, until one of them ends it
+atexit.register(RENDERER.close)
+
+
 def rendered(template: str, messages=MESSAGES, *, bos="<s>", eos="</s>", **options) -> str:
-    with Renderer(template, bos=bos, eos=eos) as renderer:
-        return renderer.render(messages, **options)
+    RENDERER.template, RENDERER.bos, RENDERER.eos = template, bos, eos
+    return RENDERER.render(messages, **options)
 
 
 @pytest.mark.parametrize(

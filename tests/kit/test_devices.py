@@ -362,7 +362,7 @@ def test_what_vulkan_refuses_is_one_sentence():
 
 @pytest.fixture(scope="module")
 def decoder(tmp_path_factory):
-    """target -> (the tests' Llama, its weights, its decoder for `target`, the names of its parameters)."""
+    """target -> (the weights of the tests' Llama, its decoder for `target`)."""
     from tests.kit.test_chat_model import LLAMAS  # which skips without gguf
 
     llama, made = LLAMAS["Q4_1, and Q8_0 shared"], {}
@@ -371,8 +371,7 @@ def decoder(tmp_path_factory):
     def compiled(target):
         if str(target) not in made:
             weights = Weights(file, read_config(file), lanes_of(target))
-            found = compile_decoder(weights, target, phases, exact=True)
-            made[str(target)] = llama, weights, *found
+            made[str(target)] = weights, compile_decoder(weights, target, phases, exact=True)
         return made[str(target)]
 
     return compiled
@@ -383,8 +382,8 @@ def test_a_chat_is_compiled_for_a_gpu(decoder, monkeypatch, tmp_path):
     monkeypatch.setattr(tvm.runtime, "device", lambda kind, index: FakeGpu())
     target = Device("cuda", 0).target
     monkeypatch.undo()
-    _, _, compiled, _ = decoder(target)
-    compiled.export_library(str(tmp_path / "chat.tar"))
+    _, compiled = decoder(target)
+    compiled.executable.export_library(str(tmp_path / "chat.tar"))
     with tarfile.open(tmp_path / "chat.tar") as packed:
         assert any(b"__global__" in packed.extractfile(one).read() for one in packed)
 
@@ -396,9 +395,9 @@ def test_a_chat_on_a_device_gives_the_same_logits(decoder, where, request):
     there = open_device("llvm", at)
     from tests.kit.test_chat_model import Reference, conversation
 
-    llama, weights, executable, names = decoder(there.target)
-    model = ModelOnDevice(executable, weights, names, there, "float32")
-    for found, exact in conversation(model, Reference(llama)):
+    weights, compiled = decoder(there.target)
+    model = ModelOnDevice(compiled, weights, there)
+    for found, exact in conversation(model, Reference(weights.file.path)):
         np.testing.assert_allclose(found, exact, rtol=0, atol=1e-4 * np.abs(exact).max())
     with pytest.raises(ValueError, match="fit into the context"):
         model.feed([1])

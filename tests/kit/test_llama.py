@@ -14,14 +14,11 @@ import pytest
 import tvm
 from tvm import relax
 
-from chapters.kit.cases.guard_zones import QUICK, QUICK_HERE
+from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.decoder import llama, llama_config
 from chapters.kit.decoder import llama_reference as reference
 from chapters.kit.decoder.llama_generator import Generator, random_weights
-from chapters.kit.gpu.targets import DLIGHT_CUDA
-from chapters.kit.ir.relax_effects import bindings_of, calls_in
-from chapters.kit.pipeline.captured_kernels import rewritten
-from chapters.kit.pipeline.planned_storage import lower
+from chapters.kit.ir.relax_effects import bindings_of
 
 CONFIG = llama_config.CONFIGS["tiny"]
 LAYERS = CONFIG.num_hidden_layers
@@ -46,13 +43,6 @@ LOGIT_STD = 4
 ROUNDING_UNITS = {"float32": 64, "float16": 32}
 TOLERANCE = {d: n * float(np.finfo(d).eps) * LOGIT_STD for d, n in ROUNDING_UNITS.items()}
 
-BOUNDS = {
-    "seq_len": CONFIG.context_window_size,
-    "batch_size": len(PROMPTS),
-    "context_window": CONFIG.context_window_size,
-    "vocab_size": CONFIG.vocab_size,
-}
-CAPTURE_HINT = "relax.rewrite_cuda_graph.capture_symbolic_vars"
 FORWARD = [name for name in llama.FUNCTIONS if re.search("prefill|decode|verify", name)]
 
 
@@ -142,15 +132,6 @@ def test_prefill_in_two_parts_equals_prefill_at_once(generator, dtype):
     np.testing.assert_allclose(parts, whole, rtol=0, atol=TOLERANCE[dtype])
 
 
-def test_graph_level_fusion_keeps_the_tokens(weights, expected, dtype):
-    """What a GPU pipeline does before it schedules, run on the CPU."""
-    module, _ = llama.decoder(CONFIG, dtype, Generator.SINGLE)
-    passes = ("LegalizeOps", "AnnotateTIROpPattern", "FoldConstant", "FuseOps", "FuseTIR")
-    fuse = tvm.transform.Sequential([getattr(relax.transform, name)() for name in passes])
-    generator = Generator(CONFIG, dtype, module=fuse(module), weights=weights, target=QUICK_HERE)
-    agrees(generator.generate(PROMPTS[0], STEPS), expected[0], dtype)
-
-
 # --- the cache ------------------------------------------------------------------------------------
 
 
@@ -165,13 +146,6 @@ def test_cache_beyond_the_sequence_is_never_read(generator, batch, monkeypatch):
     monkeypatch.setattr(generator, "create_kv_cache", poisoned)
     got = generator.generate_batch(PROMPTS, STEPS)
     np.testing.assert_array_equal(got.logits, batch.logits)
-
-
-def test_batch_rows_do_not_influence_each_other(generator, batch):
-    """Bit for bit: row 1 computes the same sums whatever stands in the rows around it."""
-    others = generator.generate_batch([PROMPTS[2], PROMPTS[1], PROMPTS[0]], STEPS)
-    np.testing.assert_array_equal(others.logits[1], batch.logits[1])
-    np.testing.assert_array_equal(others.logits[0], batch.logits[2])
 
 
 def test_cache_is_updated_in_place_and_only_where_the_tokens_go(generator):
@@ -267,71 +241,6 @@ def test_llama3_8b_has_the_true_shapes():
     assert 32 * in_layer_0 + elsewhere == 8_030_261_248
 
 
-# --- it goes through the compiler -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("config", llama_config.CONFIGS)
-def test_compiles_for_a_gpu_that_is_not_there(config):
-    module, _ = llama.decoder(config, "float16", ["prefill", "decode"])
-    target = tvm.target.Target(DLIGHT_CUDA, host="llvm")
-    pipeline = relax.get_default_pipeline(target)
-    executable = tvm.compile(module, target, relax_pipeline=pipeline)
-    source = executable.mod.imports[0].imports[0].inspect_source()
-    for kernel in ("append_to_cache", "attention_scores", "attention_values"):
-        assert f"{kernel}_kernel(" in source
-
-
-def test_full_size_compiles_for_the_cpu():
-    module, _ = llama.decoder("llama3-8b", "float16", ["prefill", "decode"])
-    assert tvm.compile(module, QUICK).mod.kind == "relax.VMExecutable"
-
-
-def _with(module, name, attrs):
-    """`module` with `attrs` on function `name`."""
-    module = module.clone()
-    module[name] = module[name].with_attrs(attrs)
-    return module
-
-
-def _storage_sizes(function):
-    calls = _calls(function, "relax.memory.alloc_storage")
-    return [call.args[0].values[0] for _, call in calls]
-
-
-@pytest.mark.parametrize("name", ["prefill", "decode", "batch_prefill", "batch_decode"])
-def test_upper_bounds_make_planned_storage_static(name):
-    module, _ = llama.decoder(functions=[name])
-    free = _storage_sizes(lower(module)[name])
-    with_bounds = _with(module, name, {"tir_var_upper_bound": BOUNDS})
-    bounded = _storage_sizes(lower(with_bounds)[name])
-    constant = tvm.tirx.IntImm
-    assert not all(isinstance(size, constant) for size in free)
-    assert all(isinstance(size, constant) for size in bounded)
-    assert 0 < len(bounded) < len(free)
-
-
-def _captured(module):
-    """Names of the kernels inside captured CUDA graphs."""
-    graphs = [f for var, f in module.functions_items() if "cuda_graph_capture" in var.name_hint]
-    called = [call.op for function in graphs for call in calls_in(function)]
-    return [op.name_hint for op in called if isinstance(op, tvm.ir.GlobalVar)]
-
-
-def test_cuda_graph_captures_batched_kernels_only_with_hint_and_bound():
-    module, _ = llama.decoder(functions=["batch_decode"])
-    bound, hint = {"tir_var_upper_bound": BOUNDS}, {CAPTURE_HINT: ["batch_size"]}
-
-    def captured(attrs, cuda_graph=True):
-        return _captured(rewritten(_with(module, "batch_decode", attrs), cuda_graph))
-
-    assert not captured(bound | hint, cuda_graph=False)
-    for attrs in (bound, hint):  # weights alone are static: only their transposes are captured
-        assert all(name.startswith("transpose") for name in captured(attrs))
-    names = captured(bound | hint)
-    assert any(name.startswith("matmul") for name in names)
-    assert not {"append_to_cache", "attention_scores", "attention_values"} & set(names)
-
-
 # --- bad input, and the reference itself ----------------------------------------------------------
 
 
@@ -370,29 +279,6 @@ def test_random_weights_depend_on_the_seed_only():
     for name, weight in first.items():
         np.testing.assert_array_equal(weight, again[name])
         assert (weight != other[name]).any()
-
-
-def test_reference_decodes_what_it_prefills(weights):
-    """The reference's own cache: token by token gives what all at once gives."""
-    prompt = PROMPTS[0]
-    at_once = reference.verify(CONFIG, weights, prompt, reference.Cache(CONFIG))
-    cache = reference.Cache(CONFIG)
-    one_by_one = [reference.decode(CONFIG, weights, token, cache) for token in prompt]
-    np.testing.assert_allclose(one_by_one, at_once, rtol=0, atol=1e-12)
-    assert len(cache) == len(prompt)
-
-
-def test_reference_rotation_depends_on_distance_only():
-    """What rotary embedding is for: q . k is a function of how far apart the two stand."""
-    q, k = np.random.default_rng(0).standard_normal((2, 1, 1, CONFIG.head_dim))
-
-    def dot(at_q, at_k):
-        turned_q = reference.rotate(q, np.asarray([at_q]), CONFIG.rope_theta)
-        turned_k = reference.rotate(k, np.asarray([at_k]), CONFIG.rope_theta)
-        return (turned_q * turned_k).sum()
-
-    assert dot(9, 4) == pytest.approx(dot(25, 20), rel=1e-12)
-    assert dot(9, 4) != pytest.approx(dot(9, 5), rel=1e-3)
 
 
 def test_reference_is_independent_of_tvm():

@@ -24,7 +24,6 @@ from chapters.kit.chat.perplexity import (
     kind_of,
     stored_as,
 )
-from chapters.kit.chat.tokenizer import Tokenizer
 from chapters.kit.quantized.blocks import read_codes, read_floats
 from tests.kit.llama_in_numpy import logits_of
 from tests.kit.real_model import real_model_path
@@ -101,7 +100,7 @@ def test_floats_are_the_numbers_of_the_file(file):
         np.testing.assert_array_equal(_floats(floats, name), _floats(file, name), strict=True)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["attn_v", "token_embd"])
 def test_a_variant_changes_its_kind_and_no_other(file, kind):
     gguf = pytest.importorskip("gguf")
     variant = stored_as(file, {kind: "Q4_0"})
@@ -129,17 +128,18 @@ def test_an_unknown_kind_is_refused(file):
         stored_as(file, {"attn_x": "F32"})
 
 
-def test_the_reference_equals_numpy():
-    """The losses of 39 tokens, from float32 and from NumPy in float64."""
-    whole = read_gguf(real_model_path())
-    text = READING.read_text("utf-8")
-    tokens = Tokenizer.from_gguf(whole).encode(text)[:40]
+def test_the_reference_equals_numpy(tmp_path):
+    """The losses of 39 tokens, from float32 and from NumPy in float64, by a small model."""
+    from tests.kit.test_chat_model import LLAMAS, VOCAB  # which skips without gguf
+
+    small = read_gguf(LLAMAS["Q4_K and Q6_K"].save(tmp_path / "model.gguf"))
+    tokens = np.random.default_rng(0).integers(0, VOCAB, 40).tolist()
 
     class InNumpy:
         def all_logits(self, tokens):
-            return logits_of(whole.path, list(tokens))
+            return logits_of(small.path, tokens)
 
-    found = losses(Readers(phases, 48).reader(stored_as(whole, FLOATS), True), tokens, 48)
+    found = losses(Readers(phases, 48).reader(stored_as(small, FLOATS), True), tokens, 48)
     expected = losses(InNumpy(), tokens, 48)
     assert len(found) == 39
     np.testing.assert_allclose(found, expected, atol=1e-3)

@@ -165,17 +165,6 @@ def test_words_are_split_as_the_model_was_trained(pre):
     assert [bytes(BYTES[c] for c in word).decode() for word in words] == WORDS[pre].split("|")
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_words_are_those_of_the_package_where_it_has_them_built_in(text):
-    from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
-
-    gpt2 = ByteLevel(add_prefix_space=False)
-    theirs = {"gpt-2": gpt2, "smollm": Sequence([Digits(individual_digits=True), gpt2])}
-    for pre, splitter in theirs.items():
-        ours = byte_level(pre).bpe.pre_tokenizer.pre_tokenize_str(text)
-        assert ours == splitter.pre_tokenize_str(text)
-
-
 def test_merges_apply_in_the_order_of_the_file():
     tokenizer = byte_level(tokens=["bc", "ab", "abc"], merges=["b c", "a b", "ab c"])
     assert texts_of(tokenizer, tokenizer.encode("abc ab")) == ["a", "bc", "Ġ", "ab"]

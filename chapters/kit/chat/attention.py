@@ -8,13 +8,10 @@ from __future__ import annotations
 import numpy as np
 from tvm import tirx
 from tvm.ir import Expr
-from tvm.relax.frontend import nn
-from tvm.relax.frontend.nn import Tensor, op
 from tvm.script import tirx as T
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as I
 
-from chapters.kit.chat import attention_on_gpu
 from chapters.kit.chat.cache_layout import LANES, cache_shape
 from chapters.kit.cpu.prefetch import CACHE_LINE, prefetch
 from chapters.kit.decoder.llama_config import LlamaConfig
@@ -23,42 +20,6 @@ from chapters.kit.quantized.dequantize import int64, int64s
 ROWS = 12  # vectors of sums that a kernel holds at a time, in as many registers
 NEAR = 32  # blocks whose values are fetched early: more would not stay in the nearest caches
 PARALLEL = 1 << 15  # tokens times elements of a head from which several threads share a decode step
-
-
-class CachedAttention(nn.Module):
-    """Causal attention of new tokens over themselves and the cached ones, without projections.
-
-    on_gpu: with the kernels for a GPU.
-    """
-
-    def __init__(self, config: LlamaConfig, on_gpu: bool = False):
-        self.config = config
-        self.append_kernel, self.attention_kernel = append_kernel, attention_kernel
-        if on_gpu:
-            self.append_kernel = attention_on_gpu.append_kernel
-            self.attention_kernel = attention_on_gpu.attention_kernel
-
-    def forward(self, qkv: Tensor, rope: Tensor, positions: Tensor, kv_cache: Tensor, layer: int):
-        """qkv (1, s, qkv_heads * d), positions (1,) -> (1, s, heads * d), and the extended cache."""
-        config, dtype = self.config, kv_cache.dtype
-        _, s, _ = qkv.shape
-        number = int64(layer)
-        kv_cache = op.tensor_ir_inplace_op(
-            self.append_kernel(config, s, dtype),
-            "append_to_cache",
-            [kv_cache, qkv, rope, positions, number],
-            inplace_indices=0,
-            out=kv_cache,
-        )
-        out = op.tensor_ir_op(
-            self.attention_kernel(config, s, dtype),
-            "attention",
-            [kv_cache, qkv, rope, positions, number],
-            Tensor.placeholder(
-                [1, s, config.num_attention_heads * config.head_dim], "float32", "attended"
-            ),
-        )
-        return out, kv_cache
 
 
 def _inputs(config: LlamaConfig, s: Expr | int, dtype: str):

@@ -9,6 +9,7 @@ from tvm import relax, tirx
 from tvm.ir.transform import Pass
 from tvm.target import Target
 
+from chapters.kit.chat.kept_model import Decoder
 from chapters.kit.chat.model import FUNCTIONS, chat_decoder
 from chapters.kit.chat.weights import Weights
 from chapters.kit.pipeline.share_tensors import ShareTensors
@@ -43,8 +44,8 @@ def compile_decoder(
     phases: Callable[..., Mapping[str, Sequence[Pass]]],
     exact: bool = False,
     functions: Sequence[str] = FUNCTIONS,
-) -> tuple[tvm.runtime.Executable, list[str]]:
-    """(the executable, the names of its parameters) of the decoder for `weights`.
+) -> Decoder:
+    """The compiled decoder for `weights`.
 
     phases: chapter 11's function of this name, in passes.py. exact: products take x in float32, and the cache holds
     float32; without it 8 bits and float16, where the processor has instructions for products of 8 bits.
@@ -56,7 +57,8 @@ def compile_decoder(
         with target:
             return tvm.transform.Sequential(passes)(mod)
 
-    return tvm.compile(mod, target, relax_pipeline=pipeline), names
+    executable = tvm.compile(mod, target, relax_pipeline=pipeline)
+    return Decoder(executable, names, cache_dtype(target, exact), weights.lanes)
 
 
 def kernel_passes(

@@ -8,10 +8,11 @@ import tvm
 from tvm.relax.frontend import nn
 from tvm.relax.frontend.nn import Tensor, op
 
-from chapters.kit.chat.attention import CachedAttention
+from chapters.kit.chat import attention, attention_on_gpu
 from chapters.kit.chat.cache_layout import cache_shape
 from chapters.kit.chat.weights import Spec, Weights
 from chapters.kit.decoder.llama import LlamaForCausalLM
+from chapters.kit.quantized.dequantize import int64
 from chapters.kit.quantized.layers import (
     CodedMatrix,
     FloatMatrix,
@@ -32,7 +33,10 @@ def matrix(spec: Spec) -> Matrix:
 
 
 class ChatAttention(nn.Module):
-    """Grouped-query attention with a fused q, k, v projection, on the cache of `CachedAttention`."""
+    """Causal grouped-query attention of new tokens over themselves and the cached ones; q, k, v are one projection.
+
+    model: has the table of rotations. on_gpu: with the kernels for a GPU.
+    """
 
     def __init__(
         self,
@@ -43,13 +47,27 @@ class ChatAttention(nn.Module):
         on_gpu: bool,
     ):
         self.config, self.qkv_proj, self.o_proj = config, qkv_proj, o_proj
-        self.attend = CachedAttention(config, on_gpu)
-        self._model = (model,)  # which owns the table of rotations
+        self._kernels = attention_on_gpu if on_gpu else attention
+        self._model = (model,)  # in a tuple, so that its parameters are listed once
 
     def forward(self, hidden_states: Tensor, positions: Tensor, kv_cache: Tensor, layer_id: int):
         """(1, s, hidden) -> (1, s, hidden), and the extended cache."""
-        qkv = self.qkv_proj(hidden_states)
-        out, kv_cache = self.attend(qkv, self._model[0].rope, positions, kv_cache, layer_id)
+        config, dtype, s = self.config, kv_cache.dtype, hidden_states.shape[1]
+        inputs = [self.qkv_proj(hidden_states), self._model[0].rope, positions, int64(layer_id)]
+        kv_cache = op.tensor_ir_inplace_op(
+            self._kernels.append_kernel(config, s, dtype),
+            "append_to_cache",
+            [kv_cache, *inputs],
+            inplace_indices=0,
+            out=kv_cache,
+        )
+        shape = [1, s, config.num_attention_heads * config.head_dim]
+        out = op.tensor_ir_op(
+            self._kernels.attention_kernel(config, s, dtype),
+            "attention",
+            [kv_cache, *inputs],
+            Tensor.placeholder(shape, "float32", "attended"),
+        )
         return self.o_proj(out), kv_cache
 
 

@@ -9,6 +9,8 @@ import tvm
 from tvm import relax
 
 from chapters.kit.chat.cache_layout import cache_shape
+from chapters.kit.chat.kept_model import Decoder
+from chapters.kit.chat.run_decoder import ChatModel
 from chapters.kit.chat.weights import Weights
 from chapters.kit.measure.devices import Device
 
@@ -16,47 +18,36 @@ CACHE = "vm.builtin.tensor_cache."  # TVM's functions for the device's cache of 
 PREFIX = "chat"  # of the names of the parameters in it
 
 
-class ModelOnDevice:
-    """Like chapters.kit.chat.compiled.ChatModel, on `device`. What goes wrong there is a DeviceError.
+class ModelOnDevice(ChatModel):
+    """A ChatModel on `device`. What goes wrong there is a DeviceError.
 
     Through RPC a tensor arrives as a view that a tuple cannot hold. So TVM's cache of parameters makes the tuple where
     the device is, and the virtual machine is called by set_input and invoke_stateful.
     """
 
-    def __init__(
-        self, executable, weights: Weights, names: Sequence[str], device: Device, cache: str
-    ):
+    def __init__(self, decoder: Decoder, weights: Weights, device: Device):
         self.config, self.device = weights.config, device
-        module = device.load(executable)
+        module = device.load(decoder.executable)
         with device.describe_failures("given the model"):
             self.vm = relax.VirtualMachine(module, device.raw)
             put, clear = (device.function(CACHE + name) for name in ("update", "clear"))
             clear()
-            places = {name: at for at, name in enumerate(names)}
+            places = {name: at for at, name in enumerate(decoder.names)}
             for name, array in weights.arrays():
                 put(f"{PREFIX}_{places[name]}", self._there(array), True)
             gather = device.function("vm.builtin.param_array_from_cache")
-            self.weights = gather(PREFIX, len(names))
+            self.weights = gather(PREFIX, len(places))
             clear()
-            self.cache = tvm.runtime.empty(cache_shape(self.config), cache, device.raw)
+            self.cache = tvm.runtime.empty(cache_shape(self.config), decoder.cache, device.raw)
         self.length = 0
 
-    def feed(self, tokens: Sequence[int]) -> np.ndarray:
-        """The logits after `tokens`, float32 (vocab_size,), which extend the conversation. Raises ValueError."""
-        room = self.config.context_window_size - self.length
-        if not 0 < len(tokens) <= room:
-            raise ValueError(f"{len(tokens)} tokens were given and {room} fit into the context.")
-        name = "decode" if len(tokens) == 1 else "prefill"
+    def _run(self, function: str, tokens: Sequence[int], position: int) -> np.ndarray:
         with self.device.describe_failures("answering"):
-            ids, position = (self._there(np.asarray(a, "int32")) for a in (tokens, [self.length]))
-            logits, self.cache = self._call(name, ids, position, self.cache, self.weights)
-            self.length += len(tokens)
-            return logits.numpy().reshape(-1)
-
-    def _call(self, name: str, *arguments) -> tuple:
-        self.vm.set_input(name, *arguments)
-        self.vm.invoke_stateful(name)
-        return self.vm.get_outputs(name)
+            ids, at = (self._there(np.asarray(a, "int32")) for a in (tokens, [position]))
+            self.vm.set_input(function, ids, at, self.cache, self.weights)
+            self.vm.invoke_stateful(function)
+            logits, self.cache = self.vm.get_outputs(function)
+            return logits.numpy()
 
     def _there(self, array: np.ndarray) -> tvm.runtime.Tensor:
         return tvm.runtime.tensor(np.ascontiguousarray(array), device=self.device.raw)

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from tvm.target import Target
 
-from chapters.kit.chat.compiled import cache_dtype, compile_decoder
+from chapters.kit.chat.compiled import compile_decoder
 from chapters.kit.chat.gguf_file import BLOCKS, GGUF, read_gguf
+from chapters.kit.chat.kept_model import Decoder
 from chapters.kit.chat.losses import READING, WINDOW, losses
 from chapters.kit.chat.optional_packages import extra
 from chapters.kit.chat.run_decoder import ChatModel
@@ -62,21 +62,18 @@ class Readers:
     phases: chapter 11's function of this name.
     """
 
-    def __init__(self, phases: Callable, window: int = WINDOW, target: Target | None = None):
-        self.phases, self.window = phases, window
-        self.target = target or llvm_host()["target"]
+    def __init__(self, phases: Callable, window: int = WINDOW):
+        self.phases, self.window, self.target = phases, window, llvm_host()["target"]
         self.dots = dot_products(self.target)  # None: products always take x in float32
-        self._compiled: dict[tuple, tuple] = {}
+        self._compiled: dict[tuple, Decoder] = {}
 
     def reader(self, file: GGUF, exact: bool) -> Reader:
         """exact: products take x in float32."""
         weights = Weights(file, read_config(file, self.window), lanes_of(self.target))
         key = exact, repr([weights.specs(layer) for layer in weights.matrices])
         if key not in self._compiled:
-            made = compile_decoder(weights, self.target, self.phases, exact, READS)
-            self._compiled[key] = made
-        executable, names = self._compiled[key]
-        return Reader(executable, weights, names, cache_dtype(self.target, exact))
+            self._compiled[key] = compile_decoder(weights, self.target, self.phases, exact, READS)
+        return Reader(self._compiled[key], weights)
 
 
 # --- the weights in other types -------------------------------------------------------------------

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from chapters.kit.chat.cache_layout import cache_shape
+from chapters.kit.chat.kept_model import Decoder
 from chapters.kit.chat.weights import Weights, memory_for_context
 from chapters.kit.cpu.aligned import aligned_array
 
@@ -50,23 +51,19 @@ def start_machine(executable):
 
 
 class ChatModel:
-    """A compiled decoder with its weights and the cache of one conversation.
+    """A compiled decoder with its weights and the cache of one conversation."""
 
-    executable: as `start_machine` takes it. names: of the parameters, in the order in which the functions take them.
-    cache: the dtype of the cache, float32 or float16, for which the decoder was compiled.
-    """
-
-    def __init__(self, executable, weights: Weights, names: Sequence[str], cache: str):
+    def __init__(self, decoder: Decoder, weights: Weights):
         self.config = weights.config
         shape = cache_shape(self.config)
-        memory_for_context(self.config, np.dtype(cache).itemsize * math.prod(shape))
+        memory_for_context(self.config, np.dtype(decoder.cache).itemsize * math.prod(shape))
         with ThreadPoolExecutor(1) as beside:  # files are read and hashed without Python's lock
             placing = beside.submit(weights.place)
-            self._ffi, self.vm = load_runtime(), start_machine(executable)
+            self._ffi, self.vm = load_runtime(), start_machine(decoder.executable)
             arrays = placing.result()
         tensor = self._ffi.from_dlpack
-        self.weights = self._ffi.convert([tensor(arrays[name]) for name in names])
-        self.cache = tensor(aligned_array(shape, cache))
+        self.weights = self._ffi.convert([tensor(arrays[name]) for name in decoder.names])
+        self.cache = tensor(aligned_array(shape, decoder.cache))
         self._ids = aligned_array((self.config.context_window_size,), "int32")
         self._position = aligned_array((1,), "int32")
         self._one_id, self._start = map(tensor, (self._ids[:1], self._position))

@@ -179,36 +179,26 @@ class Weights:
 
     def __init__(self, file: GGUF, config: LlamaConfig, lanes: int):
         self.file, self.config, self.lanes = file, config, lanes
-        c, hidden, q, kv = (
-            config,
-            config.hidden_size,
-            config.num_attention_heads,
-            config.num_key_value_heads,
-        )
-        d, inner = config.head_dim, config.intermediate_size
+        c, hidden, inner = config, config.hidden_size, config.intermediate_size
+        q, kv, d = c.num_attention_heads, c.num_key_value_heads, c.head_dim
         self.tied = "output.weight" not in file.tensors
         # the layer's name in the model -> its matrices in the file, in order, with their rows
         self.matrices = {"model.embed_tokens.matrix": [[("token_embd", c.vocab_size, hidden)]]}
         if not self.tied:
             self.matrices["lm_head"] = self._parts([("output", c.vocab_size, hidden)])
         self.vectors = {"model.norm.weight": "output_norm"}
+        heads = (("attn_q", q), ("attn_k", kv), ("attn_v", kv))
+        in_layer = {
+            "self_attn.qkv_proj": [(name, count * d, hidden) for name, count in heads],
+            "self_attn.o_proj": [("attn_output", hidden, q * d)],
+            "mlp.gate_up_proj": [(name, inner, hidden) for name in ("ffn_gate", "ffn_up")],
+            "mlp.down_proj": [("ffn_down", hidden, inner)],
+        }
         for i in range(c.num_hidden_layers):
             layer, ours = f"blk.{i}.", f"model.layers.{i}."
-            self.matrices[f"{ours}self_attn.qkv_proj"] = self._parts(
-                [
-                    (f"{layer}attn_{name}", heads * d, hidden)
-                    for name, heads in (("q", q), ("k", kv), ("v", kv))
-                ]
-            )
-            self.matrices[f"{ours}self_attn.o_proj"] = self._parts(
-                [(f"{layer}attn_output", hidden, q * d)]
-            )
-            self.matrices[f"{ours}mlp.gate_up_proj"] = self._parts(
-                [(f"{layer}ffn_{name}", inner, hidden) for name in ("gate", "up")]
-            )
-            self.matrices[f"{ours}mlp.down_proj"] = self._parts(
-                [(f"{layer}ffn_down", hidden, inner)]
-            )
+            for name, parts in in_layer.items():
+                own = [(f"{layer}{part}", n, k) for part, n, k in parts]
+                self.matrices[f"{ours}{name}"] = self._parts(own)
             self.vectors[f"{ours}input_layernorm.weight"] = f"{layer}attn_norm"
             self.vectors[f"{ours}post_attention_layernorm.weight"] = f"{layer}ffn_norm"
         # only now, because a file may announce a head of any size, and the shapes above show whether that is true

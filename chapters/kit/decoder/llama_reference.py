@@ -71,12 +71,18 @@ def rotate(x: np.ndarray, positions: np.ndarray, theta: float) -> np.ndarray:
 
 def attention(config, weights: Weights, prefix: str, x: np.ndarray, cache: Cache, layer_id: int):
     """Causal grouped-query attention of `s` new tokens: (s, hidden) -> (s, hidden)."""
+    qkv = linear(x, weights[f"{prefix}.qkv_proj.weight"])
+    qkv = qkv.reshape(len(x), -1, config.head_dim)
+    return linear(attend(config, qkv, cache, layer_id), weights[f"{prefix}.o_proj.weight"])
+
+
+def attend(config, qkv: np.ndarray, cache: Cache, layer_id: int) -> np.ndarray:
+    """Attention without the projections: (s, qkv heads, head_dim) -> (s, heads * head_dim). Extends `cache`."""
     h_q, h_kv, d = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    qkv = linear(x, weights[f"{prefix}.qkv_proj.weight"]).reshape(len(x), h_q + 2 * h_kv, d)
     q, k, v = np.split(qkv, [h_q, h_q + h_kv], axis=1)
 
     first = len(cache.keys[layer_id])
-    positions = first + np.arange(len(x))
+    positions = first + np.arange(len(qkv))
     cache.append(layer_id, rotate(k, positions, config.rope_theta), v)
     q = rotate(q, positions, config.rope_theta)
     keys, values = cache.keys[layer_id], cache.values[layer_id]
@@ -87,7 +93,7 @@ def attention(config, weights: Weights, prefix: str, x: np.ndarray, cache: Cache
         shared = h // (h_q // h_kv)  # the key-value head that this query head reads
         scores = q[:, h] @ keys[:, shared].T / np.sqrt(d)
         heads.append(softmax(np.where(visible, scores, -np.inf)) @ values[:, shared])
-    return linear(np.concatenate(heads, axis=-1), weights[f"{prefix}.o_proj.weight"])
+    return np.concatenate(heads, axis=-1)
 
 
 def feed_forward(weights: Weights, prefix: str, x: np.ndarray) -> np.ndarray:

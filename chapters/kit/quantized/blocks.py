@@ -130,9 +130,9 @@ def pack(matrix: Codes, form: Form) -> list[np.ndarray]:
 # --- the blocks of files --------------------------------------------------------------------------
 
 
-def _halves(raw: np.ndarray, dtype: str = "<f2") -> np.ndarray:
-    """The two bytes at the end of the last dimension as one number each, without that dimension."""
-    return np.ascontiguousarray(raw).view(dtype)[..., 0]
+def _halves(raw: np.ndarray) -> np.ndarray:
+    """The two bytes at the end of the last dimension as one float16 each, without that dimension."""
+    return np.ascontiguousarray(raw).view("<f2")[..., 0]
 
 
 def _nibbles(raw: np.ndarray) -> np.ndarray:

@@ -12,22 +12,24 @@ import math
 
 import tvm
 from tvm import tirx
-from tvm.s_tir import Schedule, ScheduleError
+from tvm.s_tir import Schedule
 from tvm.s_tir.schedule import LoopRV, SBlockRV
 from tvm.target import Target
 from tvm_ffi import structural_map
 
 from chapters.kit.cpu.matmul_tile import largest_divisor
-from chapters.kit.cpu.nt_matmul import reads_only_its_own
 from chapters.kit.gpu.limits import WARP
 from chapters.kit.ir.tensor_ir import mentions
 from chapters.kit.pipeline.apply_gpu_fallback import schedule_any_on_gpu
 from chapters.kit.pipeline.matmul_on_tensor_cores import MatmulOnTensorCores
-from chapters.kit.pipeline.merge_elementwise import inline
 from chapters.kit.pipeline.unscheduled import map_unscheduled
 from chapters.kit.pipeline.whole_warps import WholeWarps
 from chapters.kit.quantized.int8_product import Rows
-from chapters.kit.quantized.schedule_coded_products import CodedProduct, coded_product
+from chapters.kit.quantized.schedule_coded_products import (
+    CodedProduct,
+    coded_product,
+    with_one_epilogue,
+)
 
 FEW = 8  # rows of x, for each of which a thread keeps a sum in a register
 THREADS = 256  # per block, at most: every GPU with WebGPU has as many
@@ -55,7 +57,7 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     parts = coded_product(func)
     if parts is None:
         return func
-    rows, sch = Rows(parts.x.shape), _with_one_epilogue(func, parts)
+    rows, sch = Rows(parts.x.shape), with_one_epilogue(func, parts)
     if sch is None:
         scheduled = schedule_any_on_gpu(func)
     elif rows.known and rows.count <= FEW:
@@ -67,19 +69,6 @@ def schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
         scheduled = many_rows(sch.mod["main"], target)
     body = _without_vectors(scheduled.body, parts.codes)
     return scheduled.with_body(body).with_attr("tirx.is_scheduled", True)
-
-
-def _with_one_epilogue(func: tirx.PrimFunc, parts: CodedProduct) -> Schedule | None:
-    """A schedule of `func` with at most one block behind the product; None if a result reads sums of other results."""
-    sch = Schedule(func)
-    behind = sch.get_child_blocks(sch.get_sblock("root"))[2:]
-    try:
-        for block in reversed(behind[:-1]):
-            inline(sch, block)
-    except ScheduleError:
-        return None
-    own = not behind or reads_only_its_own(sch.get(behind[-1]), parts.sums)
-    return sch if own else None
 
 
 def many_rows(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:

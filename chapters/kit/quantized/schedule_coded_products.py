@@ -88,20 +88,26 @@ def _uses(product: tirx.PrimFunc) -> int:
     return count(product.body.block.body, product.params[0])
 
 
-def schedule(func: tirx.PrimFunc, target: Target, multiply: Multiply, exact: bool) -> tirx.PrimFunc:
-    """`func` with a schedule and marked as scheduled, if it is a coded product with an epilogue; or `func` itself."""
-    parts = coded_product(func)
-    if parts is None:
-        return func
+def with_one_epilogue(func: tirx.PrimFunc, parts: CodedProduct) -> Schedule | None:
+    """A schedule of `func` with at most one block behind the product; None if a result reads sums of other results."""
     sch = Schedule(func)
-    unpack, _product, *behind = sch.get_child_blocks(sch.get_sblock("root"))
+    behind = sch.get_child_blocks(sch.get_sblock("root"))[2:]
     try:
         for block in reversed(behind[:-1]):
             inline(sch, block)
     except ScheduleError:
+        return None
+    own = not behind or reads_only_its_own(sch.get(behind[-1]), parts.sums)
+    return sch if own else None
+
+
+def schedule(func: tirx.PrimFunc, target: Target, multiply: Multiply, exact: bool) -> tirx.PrimFunc:
+    """`func` with a schedule and marked as scheduled, if it is a coded product with an epilogue; or `func` itself."""
+    parts = coded_product(func)
+    sch = parts and with_one_epilogue(func, parts)
+    if sch is None:
         return func
-    if behind and not reads_only_its_own(sch.get(behind[-1]), parts.sums):
-        return func
+    unpack, _product, *behind = sch.get_child_blocks(sch.get_sblock("root"))
     dots = None if exact else dot_products(target)
     floats = all(str(one.dtype) == "float32" for one in (parts.x, parts.sums))
     if dots and floats and dots.lanes == parts.form.lanes:
