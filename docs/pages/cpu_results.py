@@ -385,8 +385,12 @@ def _chat_claim(function: str, rates: dict[str, float]) -> str:
     peers = {name: rate for name, rate in rates.items() if name.startswith("llama.cpp")}
     told = ", ".join(f"{_with_format(name)} {rate:,.0f}" for name, rate in peers.items())
     does = "answers with" if function == "decode" else "reads a prompt at"
-    ours = rates[_bench(11, "bench_inputs").OURS]
-    return f"Our decoder {does} {ours:,.0f} tokens per second; {told}."
+    bench = _bench(11, "bench_inputs")
+    claim = f"Our decoder {does} {rates[bench.OURS]:,.0f} tokens per second; {told}."
+    if exact := rates.get(bench.EXACT):
+        start = "Both round activations to 8 bits; with" if function == "decode" else "With"
+        claim += f" {start} float32 activations ours makes {exact:,.0f}."
+    return claim
 
 
 def _with_format(name: str) -> str:
