@@ -204,7 +204,8 @@ def _folder() -> Path:
     """
     version = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
     kernels = made_folder("kernels")
-    folder = kernels / short_hash(version, *FLAGS, *(source.read_bytes() for source in SOURCES))
+    contents = [source.read_bytes() for source in SOURCES]
+    folder = kernels / short_hash(version, *FLAGS, *COMPILED_ONCE, *contents)
     if not folder.exists():
         for old in kernels.iterdir():
             if time.time() - last_used(old) > 3600:  # another process may be using a younger one
