@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from tvm import tirx
 from tvm.ir import Expr
@@ -13,7 +12,6 @@ from chapters.kit.bench import gpu_gelu_bench, gpu_linear_bench
 from chapters.kit.bench.gpu_clock import returned, shared_bytes
 from chapters.kit.bench.gpu_linear_bench import Layer
 from chapters.kit.gpu import mma, wgmma
-from chapters.kit.gpu.linear_layer import linear_layer
 
 
 def gelu(total: Expr) -> Expr:
@@ -27,13 +25,9 @@ def kernel(layer: Layer, tile: mma.MmaTile | None = None) -> tirx.PrimFunc:
 
     The sums start from the bias, and GELU is applied to them in registers. tile: by default the largest that fits.
     """
-    tile = tile or mma.tile_for(layer.m, layer.n, layer.k, shared_bytes(mma.SHARED_BYTES))
-    plain = linear_layer(layer.m, layer.n, layer.k, layer.dtype, layer.dtype)
-    fused = replace(plain, value=T.cast(gelu(plain.total), layer.dtype))
-    func = tirx.PrimFunc(
-        [fused.x, fused.w, fused.start.source, fused.out], mma.mma_body(fused, tile)
-    )
-    return func.with_attrs({"global_symbol": "main", "tirx.noalias": True})
+    m, n, k, dtype = layer.m, layer.n, layer.k, layer.dtype
+    tile = tile or mma.tile_for(m, n, k, shared_bytes(mma.SHARED_BYTES))
+    return mma.mma_matmul(m, n, k, dtype, dtype, tile, gelu)
 
 
 def hopper_kernel(layer: Layer) -> tirx.PrimFunc:

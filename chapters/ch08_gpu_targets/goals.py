@@ -6,11 +6,11 @@ import math
 from collections import Counter
 from dataclasses import asdict, dataclass
 
-from tvm import DataType, tirx
+from tvm import tirx
 from tvm.ir import TensorLoad, Var
 
 from chapters.kit.draw.table import Table
-from chapters.kit.gpu.kernel_report import threads_of
+from chapters.kit.gpu.kernel_report import buffers_in, bytes_of, threads_of
 from chapters.kit.gpu.launches import lowered
 from chapters.kit.gpu.limits import SECTOR_BYTES
 from chapters.kit.gpu.targets import CUDA
@@ -19,6 +19,7 @@ from chapters.kit.ir.tensor_ir import nodes
 
 SIZE = (64, 128, 64)  # m, n, k of the layer, in float32
 LEAST_BLOCKS, LEAST_THREADS, MOST_THREADS = 8, 32, 128
+SHARED = ("shared", "shared.dyn")
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ def use_of(func: tirx.PrimFunc) -> Use:
     devices = lowered(func, CUDA)
     return Use(
         sum(requested_by_buffer(func).values()),
-        max(sum(map(_size, _buffers_in(device, "local"))) for device in devices) // 4,
-        max(sum(map(_size, _buffers_in(device, "shared"))) for device in devices),
+        max(sum(map(bytes_of, buffers_in(device, "local"))) for device in devices) // 4,
+        max(sum(map(bytes_of, buffers_in(device, *SHARED))) for device in devices),
         max(conflicts(func, CUDA).values(), default=1),
     )
 
@@ -85,9 +86,9 @@ def describe(func: tirx.PrimFunc, name: str) -> str:
             + ", ".join(f"{key} {ways}" for key, ways in conflicts(func, CUDA).items())
             + "."
         )
-    scope = {"local_words": "local", "shared_bytes": "shared"}[name]
-    made = [one for device in lowered(func, CUDA) for one in _buffers_in(device, scope)]
-    return "Bytes by buffer: " + ", ".join(f"{b.name} {_size(b):,}" for b in made) + "."
+    scopes = {"local_words": ("local",), "shared_bytes": SHARED}[name]
+    made = [one for device in lowered(func, CUDA) for one in buffers_in(device, *scopes)]
+    return "Bytes by buffer: " + ", ".join(f"{b.name} {bytes_of(b):,}" for b in made) + "."
 
 
 def _requested(access: Access) -> int:
@@ -98,15 +99,7 @@ def _requested(access: Access) -> int:
 
 def launched(func: tirx.PrimFunc) -> list[tuple[int, int]]:
     """(blocks, threads per block) of each kernel of `func`."""
-    return [(_blocks(device), threads_of(device)) for device in lowered(func, CUDA)]
-
-
-def _blocks(device: tirx.PrimFunc) -> int:
-    attributes = [
-        a for a in nodes(device.body, tirx.AttrStmt) if str(a.attr_key) == "thread_extent"
-    ]
-    extents = {str(a.node.thread_tag): int(a.value) for a in attributes}
-    return math.prod(extent for tag, extent in extents.items() if tag.startswith("blockIdx"))
+    return [(threads_of(device, "blockIdx"), threads_of(device)) for device in lowered(func, CUDA)]
 
 
 def indexed_at_run_time(func: tirx.PrimFunc) -> list[str]:
@@ -126,16 +119,6 @@ def indexed_at_run_time(func: tirx.PrimFunc) -> list[str]:
 
 def _varies(indices) -> bool:
     return any(nodes(index, Var) for index in indices)
-
-
-def _buffers_in(device: tirx.PrimFunc, scope: str) -> list[tirx.Buffer]:
-    """The buffers in memory of `scope`, or of its dynamic part, that a device function allocates."""
-    made = [one.buffer for one in nodes(device.body, tirx.AllocBuffer)]
-    return [buffer for buffer in made if str(buffer.scope()).removesuffix(".dyn") == scope]
-
-
-def _size(buffer: tirx.Buffer) -> int:
-    return math.prod(map(int, buffer.shape)) * DataType(str(buffer.dtype)).itemsize
 
 
 # The first goal needs sums in registers, and numbers that a thread loads once for several sums. The second needs tiles

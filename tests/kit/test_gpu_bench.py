@@ -125,18 +125,10 @@ def test_shared_memory_is_what_the_gpu_says(monkeypatch, there, found):
 # --- cases --------------------------------------------------------------------------------------
 
 
-def test_the_plan_has_the_shapes_that_are_promised():
-    plan = bench.plan(quick=False)
-    for shape in ((1, 1, 4096), (64, 1, 4096), (1, 4096, 4096), (8192, 8192)):
-        assert (shape, "bfloat16") in plan["ch08_norm"]
-    for side in (4096, 8192):
-        assert Layer(side, side, side, "bfloat16") in plan["ch08_linear"]
-    for rows in (1, bench.PREFILL_ROWS):
-        layers = [c for c in plan["ch08_linear"] if c.m == rows]
-        assert [(c.n, c.k) for c in layers if c.dtype == "bfloat16"] == list(bench.LLAMA)
-        assert "float16" in {c.dtype for c in layers}  # dlight's rule supports no other
-    assert set(plan) == set(bench.plan(quick=True)) == set(bench.TABLES) - {"roofline"}
-    assert sum(map(len, bench.plan(quick=True).values())) <= 5
+def test_the_plan_fills_every_results_file():
+    quick = bench.plan(quick=True)
+    assert set(bench.plan(quick=False)) == set(quick) == set(bench.TABLES) - {"roofline"}
+    assert sum(map(len, quick.values())) <= 5
 
 
 def test_bytes_and_operations_are_counted_once_each():
@@ -329,7 +321,7 @@ def test_norm_kernels_become_one_cuda_kernel_each(dtype):
         assert "__global__" in kernel.source
 
 
-@pytest.mark.parametrize("layer", [bench.STEPS, *bench.plan(quick=True)["ch08_linear"]], ids=str)
+@pytest.mark.parametrize("layer", bench.plan(quick=True)["ch08_linear"], ids=str)
 def test_layer_kernels_become_one_cuda_kernel_each(layer):
     kernels = {**(bench.steps(layer) if layer.m > 1 else {}), **bench.kernels_for(layer)}
     assert set(kernels) & set(gpu_results.LINEAR_OURS)
@@ -343,12 +335,13 @@ def test_layer_kernels_become_one_cuda_kernel_each(layer):
         assert "__global__" in kernel.source
 
 
+def times(**seconds: float) -> dict:
+    """Quartiles around these medians, as a results file has them."""
+    return {n: Quantiles(s, 0.9 * s, 1.1 * s, 100).json() for n, s in seconds.items()}
+
+
 def made_up() -> dict[str, dict]:
     """Results as `bench 8` writes them, with round numbers."""
-
-    def times(**seconds: float) -> dict:
-        return {n: Quantiles(s, 0.9 * s, 1.1 * s, 100).json() for n, s in seconds.items()}
-
     ceilings = {"copy_rate": 4e12, "matrix_rate": 8e14}
     norm = {"shape": [64, 1, 4096], "dtype": "float16", "bytes": 4_000_000, "operations": 2_000_000}
     norm["seconds"] = times(copy=1e-6, wide_kernel=1.25e-6, Triton=2e-6)
@@ -406,8 +399,8 @@ def test_with_results_the_page_shows_each_figure_and_each_source_once(written):
 
 
 def timed(seconds: dict[str, float], **more) -> dict:
-    times = {name: Quantiles(s, 0.9 * s, 1.1 * s, 100).json() for name, s in seconds.items()}
-    return {"dtype": "float16", "seconds": times, "bytes": dict.fromkeys(times, 10**8), **more}
+    bytes_moved = dict.fromkeys(seconds, 10**8)
+    return {"dtype": "float16", "seconds": times(**seconds), "bytes": bytes_moved, **more}
 
 
 def test_a_copy_is_a_bound_and_no_library():

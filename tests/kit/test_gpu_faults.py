@@ -1,4 +1,4 @@
-"""Small kernels with one fault each: the emulator names it in any order of threads, and passes the right kernel."""
+"""Kernels with one fault each: the emulator names it in any order of threads, and passes the right kernel."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from chapters.ch08_gpu_targets.thread_schedule import pipelined_matmul
+from chapters.checking.gpu_kernels import arrays
+from chapters.kit.gpu.call import ASYNCHRONOUS
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
-from chapters.kit.gpu.launches import LaunchError
-from tests.support.planted_faults import run_text, runs_here
+from chapters.kit.gpu.gpu_matmul import matmul_bias
+from chapters.kit.gpu.launches import LaunchError, UnknownWordError
+from solutions.ch08_gpu_targets import gpu_schedules as ch8
+from tests.support.planted_faults import run_changed, run_text, runs_here, source_of
 
 pytestmark = runs_here
 ORDERS = {"forwards": CudaOnCpu(), "backwards": CudaOnCpu(backwards=True)}
@@ -19,6 +24,9 @@ POOL = "extern __shared__ __align__(64) uchar pool_ptr[];\n"
 COPY = """
 __forceinline__ __device__ void copy(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" : : "r"(to), "l"(from) : "memory");
+}
+__forceinline__ __device__ void copy16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
 }
 __forceinline__ __device__ void commit() { asm volatile("cp.async.commit_group;" : : ); }
 __forceinline__ __device__ void wait() { asm volatile("cp.async.wait_group 0;" : : : "memory"); }
@@ -140,6 +148,18 @@ SHARED = {
         "s_ptr[t] = 1",
         r"thread \(63, 0, 0\) of block \(0, 0, 0\) touches s\[64\] in shared memory, and s has 64 elements",
         new="s_ptr[t + 1] = 1",
+    ),
+    "a wide store that is not waited for": Fault(
+        S + "*(float4*)(s_ptr + t % 16 * 4) = make_float4(1, 2, 3, 4);\n__syncthreads();\n"
+        "out_ptr[t] = s_ptr[63 - t];",
+        "__syncthreads();",
+        IN_SHARED,
+    ),
+    "a wide store that is not aligned": Fault(
+        S + "if (t < 15) *(float4*)(s_ptr + (t * 4)) = make_float4(1, 2, 3, 4);",
+        "t * 4",
+        r"s\[\d+\] 16 bytes wide, which is not aligned",
+        new="t * 4 + 1",
     ),
     "an atomic sum read too early": Fault(
         S
@@ -291,6 +311,11 @@ COPIED = (
     + "copy(__cvta_generic_to_shared(&(s_ptr[t])), &(given_ptr[t]));\ncommit();\nwait();\n__syncthreads();\n"
 )
 COPIED += "out_ptr[t] = s_ptr[63 - t];"
+READ_THEN_COPY = (
+    S + "s_ptr[t] = 7.0f;\n__syncthreads();\nfloat seen = s_ptr[t];\n__syncthreads(); // read\n"
+    "if (t == 1) copy16(__cvta_generic_to_shared(&(s_ptr[8])), &(given_ptr[8]));\ncommit();\nwait();\n"
+    "__syncthreads();\nout_ptr[t] = seen + s_ptr[t];"
+)
 COPIES = {
     "a copy that is not waited for": Fault(
         COPIED,
@@ -322,6 +347,21 @@ COPIES = {
         ),
         "wait();",
         "writes s.* its own asynchronous copy still fills",
+    ),
+    "a copy over what others still read": Fault(  # it may arrive at once
+        READ_THEN_COPY, "__syncthreads(); // read", f"{IN_SHARED}|still fills"
+    ),
+    "a wide copy to no multiple of 16 bytes": Fault(
+        READ_THEN_COPY, "s_ptr[8]", "not a multiple of 16", new="s_ptr[9]"
+    ),
+    "a wide copy past the end": Fault(
+        READ_THEN_COPY, "s_ptr[8]", "which has 256 bytes", new="s_ptr[62]"
+    ),
+    "a wide copy from outside": Fault(
+        READ_THEN_COPY, "given_ptr[8]", "outside the kernel's arrays", new="given_ptr[254]"
+    ),
+    "a wide copy from between": Fault(
+        READ_THEN_COPY, "given_ptr[8]", "not aligned", new="given_ptr[9]"
     ),
 }
 
@@ -422,3 +462,63 @@ def test_the_fault_is_named_and_the_right_kernel_passes(name):
         with pytest.raises(LaunchError, match=fault.said):
             _run(wrong, fault, engine)
             pytest.fail(f"not caught {order}")
+
+
+# --- what TVM writes for chapter 8's kernels --------------------------------------------------------
+
+SIZE = (64, 64, 64)
+WAIT = '"cp.async.wait_group {};"'
+
+
+def _changed(func, old: str, new: str) -> None:
+    """Run `func` with a part of its text replaced."""
+    run_changed(
+        func, arrays(*SIZE, "float16"), lambda text: text.replace(old, new), config=ASYNCHRONOUS
+    )
+
+
+def _cores():
+    return ch8.tensor_core_matmul(matmul_bias(*SIZE))
+
+
+def test_fragments_loaded_before_the_barrier_are_a_race():
+    text = source_of(_cores())
+    last = text[text.rindex("__syncthreads();") :]
+    with pytest.raises(LaunchError, match="no barrier separates them"):
+        _changed(_cores(), last, last.replace("__syncthreads();", "", 1))
+
+
+def test_a_tile_outside_the_arrays_is_caught():
+    with pytest.raises(LaunchError, match=r"touches C\[\d+\]|outside the kernel's arrays"):
+        _changed(_cores(), "(&(C_ptr[", "(&(C_ptr[60 + ")
+
+
+def test_a_fragment_of_another_shape_is_unknown_and_not_wrong():
+    with pytest.raises(UnknownWordError, match="16 x 16 x 16"):
+        _changed(_cores(), "16, 16, 16, half", "32, 8, 16, half")
+
+
+def test_a_pipeline_that_waits_for_too_few_copies_is_caught():
+    func = pipelined_matmul(matmul_bias(*SIZE), ch8.ThreadTile(32, 32, 16, 4, 4, vector=2))
+    with pytest.raises(LaunchError, match="asynchronous copy"):
+        _changed(func, WAIT.format(1), WAIT.format(2))
+
+
+# a fragment f that is filled and stored
+STORED = """
+nvcuda::wmma::fragment<nvcuda::wmma::accumulator, 16, 16, 16, float> f;
+for (int e = 0; e < f.num_elements; e++) f.x[e] = threadIdx.x * 8 + e;
+nvcuda::wmma::store_matrix_sync(&(out_ptr[0]), f, 16, nvcuda::wmma::mem_row_major);
+"""
+
+
+def test_which_lane_holds_an_element_is_scrambled():
+    """A kernel that counts on a layout of fragments must not pass by luck."""
+    tile = np.full(256, np.nan, "float32")
+    run_text(STORED, 32, out=tile)
+    assert sorted(tile.tolist()) == list(range(256)) and tile.tolist() != list(range(256))
+
+
+def test_a_warp_of_sixteen_has_no_tensor_core():
+    with pytest.raises(LaunchError, match="fewer than 32 threads"):
+        run_text(STORED, 16, out=np.zeros(256, "float32"))

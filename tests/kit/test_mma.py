@@ -20,7 +20,6 @@ from tvm import tirx
 from chapters.checking.gpu_kernels import arrays
 from chapters.kit.gpu import cuda_resources, mma
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
-from chapters.kit.gpu.gpus import ARCHITECTURES
 from chapters.kit.gpu.kernel_report import occupancy, used_by
 from chapters.kit.gpu.launches import HostProgram, Launch, LaunchError, UnknownWordError
 from chapters.kit.gpu.limits import block_shared_bytes
@@ -31,7 +30,7 @@ from tests.support import planted_faults
 
 by_tile = pytest.mark.parametrize("tile", TILES, ids=lambda t: f"{t.block_m}x{t.block_n}")
 SMALL = TILES[-1]
-WITH_COPIES = [one.target for one in ARCHITECTURES.values() if "cp.async" in one.instructions]
+COMPILED_FOR = ["sm_80", "sm_90a", "sm_120"]  # a block has 163, 227 and 99 KiB of shared memory
 SIZE = (77, 128, 192)  # rows that no tile divides, more steps than stages
 ROUNDED = {"float32": 1e-5, "float16": 2**-11, "bfloat16": 2**-8}  # half a unit in the last place
 
@@ -51,24 +50,20 @@ def _error(
 # --- numbers --------------------------------------------------------------------------------------
 
 
-@planted_faults.runs_here
-@planted_faults.both_orders
-@by_tile
-def test_every_tile_gives_the_layer(tile, backwards):
-    size = tile.block_m + 37, 2 * tile.block_n, 5 * tile.block_k
-    dtype = "bfloat16" if backwards else "float16"
-    assert _error(size, dtype, tile=tile, backwards=backwards, seed=1) < 2e-4
-
-
 UNUSUAL = [MmaTile(16, 64, 64, 16, 32, 3), MmaTile(32, 64, 32, 16, 64, 5)]
 UNUSUAL += [MmaTile(96, 96, 32, 48, 96, 3), MmaTile(192, 128, 64, 96, 32, 3)]
+LAYERS = [((t.block_m + 37, 2 * t.block_n, 5 * t.block_k), t) for t in TILES]
+LAYERS += [((2 * t.block_m - 5, 2 * t.block_n, 4 * t.block_k), t) for t in UNUSUAL]
+# fewer steps than there are stages in flight, as many, and one more
+LAYERS += [((m, n, 32 * steps), SMALL) for m, n, steps in ((1, 64, 1), (127, 192, 3), (64, 128, 4))]
 
 
 @planted_faults.runs_here
-@pytest.mark.parametrize("tile", UNUSUAL, ids=lambda t: f"{t.block_m}x{t.block_n}")
-def test_other_tiles_give_it_too(tile):
-    size = 2 * tile.block_m - 5, 2 * tile.block_n, 4 * tile.block_k
-    assert _error(size, "float16", tile=tile, backwards=True, seed=3) < 2e-4
+@pytest.mark.parametrize("case", range(len(LAYERS)))
+def test_every_tile_gives_the_layer(case):
+    (size, tile), odd = LAYERS[case], bool(case % 2)
+    dtype = "bfloat16" if odd else "float16"
+    assert _error(size, dtype, tile=tile, backwards=odd, seed=case) < 2e-4
 
 
 @planted_faults.runs_here
@@ -77,16 +72,6 @@ def test_other_tiles_give_it_too(tile):
 def test_results_are_rounded_once(dtype, wide):
     out = "float32" if wide else dtype
     assert _error(SIZE, dtype, out, tile=None, seed=2) <= 1.1 * ROUNDED[out] + 1e-5
-
-
-@planted_faults.runs_here
-@pytest.mark.parametrize("seed", range(4))
-def test_random_sizes(seed):
-    """Any number of rows, few steps or many: fewer than there are stages, as many, more."""
-    draw = np.random.default_rng(seed)
-    m, steps = int(draw.integers(1, 150)), seed + 1
-    size = m, 64 * int(draw.integers(1, 4)), 32 * steps
-    assert _error(size, backwards=bool(seed % 2), seed=seed) < 1e-4
 
 
 @planted_faults.runs_here
@@ -116,25 +101,10 @@ def _first_product(condition: str):
     )
 
 
-WAIT = r"tvm_builtin_ptx_cp_async_wait_group_async_wait_group_2\(\);"
-COMMIT = r"tvm_builtin_ptx_cp_async_commit_group_async_commit_group\(\);"
-BARRIER = r"__syncthreads\(\);"
 FAULTS = {
-    "two registers of a exchanged": _replaced("{%4, %5, %6, %7}", "{%4, %6, %5, %7}"),
-    "the registers of b exchanged": _replaced("{%8, %9}", "{%9, %8}"),
-    "rows of a result exchanged": _replaced("{%0, %1, %2, %3}, {%4", "{%2, %3, %0, %1}, {%4"),
-    "fragments transposed": _replaced("m8n8.x4.shared", "m8n8.x4.trans.shared"),
-    "bf16 bits taken for f16": _replaced(".bf16.bf16.", ".f16.f16."),
-    "copies not waited for": _replaced('"cp.async.wait_group 2;"', '"cp.async.wait_group 9;"'),
     "waits one group too few": _replaced('"cp.async.wait_group 2;"', '"cp.async.wait_group 3;"'),
-    "no barrier before the loop": planted_faults.at_match(BARRIER, 0, ";"),
-    "no barrier in the loop": planted_faults.at_match(BARRIER, 1, ";"),
-    "sums not set": lambda text: re.sub(r".*= bias_ptr\[.*", "", text),
+    "no barrier in the loop": planted_faults.at_match(r"__syncthreads\(\);", 1, ";"),
     "copies into the part that is being read": _replaced("((step + 3) & 3)", "(step & 3)"),
-    "fragments of the part before": _replaced("((step + 1) & 3)", "(step & 3)"),
-    "the first copies not waited for": planted_faults.at_match(WAIT),
-    "no wait in the loop": planted_faults.at_match(WAIT, -1),
-    "copies in the loop in no group": planted_faults.at_match(COMMIT, -1),
     "half a warp multiplies": _first_product("if (threadIdx.x & 16) "),
     "one lane stays away": _first_product("if (threadIdx.x != 5) "),
     "rows of fragments not aligned": _replaced("(&(pool_ptr[(", "(&(pool_ptr[(4 + "),
@@ -147,29 +117,9 @@ FAULTS = {
 
 @planted_faults.runs_here
 @pytest.mark.parametrize("name", list(FAULTS))
-def test_a_planted_fault_shows(name):
-    try:
-        found = _error(change=FAULTS[name])
-    except (LaunchError, UnknownWordError) as error:
-        assert isinstance(error, LaunchError), error
-    else:
-        assert found > 0.01
-
-
-@planted_faults.runs_here
-@pytest.mark.parametrize("map_of", ["dealt", "swizzled"])
-def test_a_wrong_map_shows(monkeypatch, map_of):
-    """Columns that are not dealt as the sums are stored; rows that are written and read by different maps."""
-    kept, calls = mma.swizzled, itertools.count()
-    wrong = {
-        "dealt": lambda row: row,
-        # the first two are those of the copies before the loop
-        "swizzled": lambda row, piece, n: piece if next(calls) < 2 else kept(row, piece, n),
-    }
-    monkeypatch.setattr(mma, map_of, wrong[map_of])
-    _kernel.cache_clear()
-    assert _error() > 1
-    _kernel.cache_clear()
+def test_a_planted_fault_is_reported(name):
+    with pytest.raises(LaunchError):
+        _error(change=FAULTS[name])
 
 
 @planted_faults.runs_here
@@ -211,63 +161,6 @@ def test_ldmatrix_hands_out_rows_as_documented(transposed):
     matrices = np.arange(128).reshape(2, 8, 8)
     expected = np.swapaxes(matrices, 1, 2) if transposed else matrices
     assert (out.reshape(8, 4, 2, 2) == expected.reshape(2, 8, 4, 2).transpose(1, 2, 0, 3)).all()
-
-
-COPY = """
-__forceinline__ __device__ void copy(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(to), "l"(from) : "memory");
-}
-__forceinline__ __device__ void commit() { asm volatile("cp.async.commit_group;" : : ); }
-__forceinline__ __device__ void wait() { asm volatile("cp.async.wait_group 0;" : : : "memory"); }
-"""
-READ_THEN_COPY = """
-  extern __shared__ __align__(64) float s_ptr[];
-  s_ptr[threadIdx.x] = 7.0f;
-  __syncthreads();
-  float seen = s_ptr[threadIdx.x];
-  BARRIER
-  if (threadIdx.x == 1) copy(__cvta_generic_to_shared(&(s_ptr[FIRST])), &(given_ptr[FROM]));
-  commit();
-  LATER
-  wait();
-  out_ptr[threadIdx.x] = seen + s_ptr[threadIdx.x];
-"""
-
-
-def _copied(barrier="__syncthreads();", later="", first="8", start="8") -> np.ndarray:
-    """What 32 threads see of 32 sevens, and then of them with 4 others copied over by thread 1."""
-    body = READ_THEN_COPY.replace("BARRIER", barrier).replace("LATER", later)
-    body = body.replace("FIRST", first).replace("FROM", start)
-    given, out = np.arange(32, dtype="float32"), np.full(32, np.nan, "float32")
-    planted_faults.run_text(body, 32, prelude=COPY, shared_bytes=128, given=given, out=out)
-    return out
-
-
-@planted_faults.runs_here
-def test_a_copy_may_arrive_at_once_and_as_late_as_its_thread_waits():
-    visible = "wait(); __syncthreads();"
-    assert _copied(later=visible).tolist() == [14.0] * 8 + [15, 16, 17, 18] + [14.0] * 20
-    with pytest.raises(LaunchError, match="no barrier separates"):
-        _copied(barrier="", later=visible)  # the copy may arrive before thread 8 has read
-    with pytest.raises(LaunchError, match="no barrier separates"):
-        _copied(later="")  # thread 1 waits, and thread 8 does not wait for thread 1
-    with pytest.raises(LaunchError, match="no barrier separates"):
-        _copied(later="__syncthreads();")  # a barrier that thread 1 passes before it waits
-
-
-@planted_faults.runs_here
-@pytest.mark.parametrize(
-    ("where", "said"),
-    [
-        ({"first": "9"}, "not a multiple of 16"),
-        ({"first": "30"}, "which has 128 bytes"),
-        ({"start": "30"}, "outside the kernel's arrays"),
-        ({"start": "9"}, "not aligned"),
-    ],
-)
-def test_addresses_of_copies_are_checked(where, said):
-    with pytest.raises(LaunchError, match=said):
-        _copied(**where)
 
 
 PRODUCT = """
@@ -428,7 +321,7 @@ def _from_zero():
 
 @planted_faults.needs_compiler
 @by_tile
-@pytest.mark.parametrize("arch", WITH_COPIES)
+@pytest.mark.parametrize("arch", COMPILED_FOR)
 def test_compiles_and_spills_nothing(tile, arch):
     func = mma_matmul(1000, 2 * tile.block_n, 4 * tile.block_k, "bfloat16", "bfloat16", tile)
     used, threads = used_by(func, arch)
@@ -441,7 +334,7 @@ def test_compiles_and_spills_nothing(tile, arch):
 
 
 @planted_faults.needs_compiler
-@pytest.mark.parametrize("arch", WITH_COPIES)
+@pytest.mark.parametrize("arch", COMPILED_FOR)
 def test_the_machine_code_has_the_instructions(arch, tmp_path):
     source = planted_faults.source_of(mma_matmul(*SIZE, "float16", tile=SMALL))
     ptx = cuda_resources.ptx(source, arch)

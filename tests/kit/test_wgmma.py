@@ -166,54 +166,6 @@ def test_an_instruction_of_another_kind_is_unknown_and_not_wrong():
         _error(change=(r"_1_1_0_0\(", "_1_1_0_1("))  # B transposed
 
 
-WRONG = {
-    "rows of eight too close": (r", 1, 64, 3\)", ", 1, 32, 3)"),
-    "another swizzle": (r", 1, 64, 3\)", ", 1, 64, 2)"),
-    "no swizzle": (r", 1, 64, 3\)", ", 1, 64, 0)"),
-    "both warpgroups multiply the first 64 rows": (r"\(\(\(int\)threadIdx.x\) >> 7\) \* 4096", "0"),
-    "the second quarter of k twice": (r"\+ 4\)\)\)", "+ 2)))"),
-    "scale-d is 0, and the bias is lost": (r"\(uint\)1\);(?=\n\s+tvm_builtin_ptx_wgmma)", "(uint)0);"),
-    "the bias of the row below": (r"\(C_ptr \+ \(", "(C_ptr + (8 - 8 * (turn_1 > 1) + "),
-    "the biases along the rows": (r"(own_ptr\[\(\(half \* 2\) \+ e\)\] = piece_ptr)\[e\]", r"\1[half]"),
-    "the sums of the eight rows below": (r"(rounded_ptr\[0\] = own_ptr)\[4\]", r"\1[6]"),
-}  # fmt: skip
-
-
-@planted_faults.runs_here
-@pytest.mark.parametrize("name", list(WRONG))
-def test_a_fault_gives_wrong_numbers(name):
-    assert _error(change=WRONG[name]) > 1e-2
-
-
-@planted_faults.runs_here
-def test_a_map_with_another_swizzle_gives_wrong_numbers(monkeypatch):
-    real = tensor_maps.packed
-    monkeypatch.setattr(
-        tensor_maps, "packed", lambda *a: real(*a[:-1], 0) if a[4][1] == 32 else real(*a)
-    )
-    assert _error() > 1e-2
-
-
-@planted_faults.runs_here
-@pytest.mark.parametrize(
-    "wrong", [{"pitches": [1, 2, 8, 32]}, {"pitches": [2, 8, 1, 32]}, {"size": [2, 4, 4, 2]}]
-)
-def test_rows_that_are_dealt_out_wrongly(wrong, monkeypatch):
-    """The order of two dimensions, which neighbours a lane holds, and one group too few."""
-    real = tensor_maps.packed
-
-    def packed(dtype, base, size, pitches, box, swizzle):
-        if len(size) == 5:
-            row = pitches[0]
-            pitches = [row * rows for rows in wrong.get("pitches", [1, 8, 2, 32])]
-            size = [size[0], *wrong.get("size", size[1:])]
-        return real(dtype, base, size, pitches, box, swizzle)
-
-    assert _error(DEALT, tile=WgmmaTile(128, 64, 3)) < 1e-5
-    monkeypatch.setattr(tensor_maps, "packed", packed)
-    assert _error(DEALT, tile=WgmmaTile(128, 64, 3)) > 1e-2
-
-
 @planted_faults.runs_here
 def test_as_many_coordinates_as_the_map_has_dimensions():
     change = r"_tensor_2d(_\w+\([^;]*?, \(kb \* 64\), )([^;]*;)", r"_tensor_5d\g<1>0, 0, 0, \g<2>"

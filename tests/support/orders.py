@@ -7,33 +7,24 @@ import numpy as np
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.launches import Launch, LaunchError
 
-SEEDS = range(1, 11)
 
+def every_order(launch: Launch) -> None:
+    """An engine for HostProgram.run: the first thread first, and then ten random orders.
 
-class EveryOrder:
-    """An engine for HostProgram.run: the first thread first, and then one random order per seed.
-
-    Raises LaunchError, with the seed, if an order gives other bits. `launched`: the names of the kernels, in order.
+    Raises LaunchError, with the seed, if an order gives other bits.
     """
-
-    def __init__(self, seeds: range = SEEDS):
-        self.seeds = seeds
-        self.launched: list[str] = []
-
-    def __call__(self, launch: Launch) -> None:
-        arrays = [one for one in launch.arguments if isinstance(one, np.ndarray)]
-        before = [array.copy() for array in arrays]
-        CudaOnCpu()(launch)
-        after = [array.copy() for array in arrays]
-        for seed in self.seeds:
-            for array, old in zip(arrays, before, strict=True):
-                array[...] = old
-            CudaOnCpu(seed=seed)(launch)
-            for array, first in zip(arrays, after, strict=True):
-                other = array.view("uint8") != first.view("uint8")
-                if other.any():
-                    raise LaunchError(
-                        f"{launch.kernel.name} gives other numbers in the random order of seed {seed}: "
-                        f"{np.count_nonzero(other)} of {other.size} bytes of an array differ."
-                    )
-        self.launched.append(launch.kernel.name)
+    arrays = [one for one in launch.arguments if isinstance(one, np.ndarray)]
+    before = [array.copy() for array in arrays]
+    CudaOnCpu()(launch)
+    after = [array.copy() for array in arrays]
+    for seed in range(1, 11):
+        for array, old in zip(arrays, before, strict=True):
+            array[...] = old
+        CudaOnCpu(seed=seed)(launch)
+        for array, first in zip(arrays, after, strict=True):
+            other = array.view("uint8") != first.view("uint8")
+            if other.any():
+                raise LaunchError(
+                    f"{launch.kernel.name} gives other numbers in the random order of seed {seed}: "
+                    f"{np.count_nonzero(other)} of {other.size} bytes of an array differ."
+                )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from chapters.kit.bench.gpu_clock import compare_calls
+from chapters.kit.bench.gpu_clock import compare_calls, copy_of
 
 COPIED_BYTES = 1 << 31  # read and written together
 MATRIX = 8192  # rows and columns
@@ -78,12 +78,10 @@ def measured(quick: bool = False, device: str = "cuda") -> Ceilings:
 
     size = COPIED_BYTES // (64 if quick else 1)
     side = MATRIX // (16 if quick else 1)
-    source = torch.randint(-100, 100, (size // 2,), dtype=torch.int8, device=device)
-    target = torch.empty_like(source)
     a, b = (torch.randn(side, side, device=device).bfloat16() for _ in "ab")
     product = torch.empty_like(a)
     calls = {
-        "copy": lambda: target.copy_(source),
+        "copy": copy_of(size, device),
         "matrix": lambda: torch.matmul(a, b, out=product),
     }
     times = compare_calls(calls, quick)

@@ -114,6 +114,15 @@ def make_usable(
     return first, second, missing
 
 
+def copy_of(moved: int, device: str) -> Callable[[], object]:
+    """A copy that reads and writes `moved` bytes together."""
+    import torch
+
+    source = torch.randint(-100, 100, (moved // 2,), dtype=torch.int8, device=device)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
 def returned(function: Call) -> tuple[Call, Call]:
     """(call, result) for a function that returns its result in new tensors."""
     kept: list = []

@@ -12,7 +12,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from chapters.kit.bench.gpu_clock import COPY, Call, WrongNumbersError, measure_case, returned
+from chapters.kit.bench.gpu_clock import (
+    COPY,
+    Call,
+    WrongNumbersError,
+    copy_of,
+    measure_case,
+    returned,
+)
 from chapters.kit.gpu.call import compiled, signature
 from chapters.kit.gpu.limits import ITEM_BYTES
 
@@ -127,15 +134,6 @@ def by_torch(x, w, bias, *, fused: bool):
         out.add_(bias)
 
     return separately, lambda: out
-
-
-def copy_of(moved: int, device: str) -> Callable[[], object]:
-    """A copy that reads and writes `moved` bytes together."""
-    import torch
-
-    source = torch.randint(-100, 100, (moved // 2,), dtype=torch.int8, device=device)
-    target = torch.empty_like(source)
-    return lambda: target.copy_(source)
 
 
 def measure(

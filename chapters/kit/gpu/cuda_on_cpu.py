@@ -6,15 +6,12 @@ order the threads run. Run them forwards and backwards, or in random orders, to 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
-import json
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +22,6 @@ from chapters.kit.gpu import hopper_on_cpu
 from chapters.kit.gpu.launches import TENSOR_MAP, Kernel, Launch, LaunchError, UnknownWordError
 from chapters.kit.kept_files import kept_file, last_used, made_folder, short_hash
 
-SIZES = "sizes.json"  # of what is compiled once
 HEADER = Path(__file__).with_suffix(".hpp")
 INCLUDED = ("watch_on_cpu.hpp", "mma_on_cpu.hpp", "hopper_on_cpu.hpp")  # by HEADER
 COMPILED_ONCE = ("run_grid_on_cpu", "watch_on_cpu", "mma_on_cpu", "hopper_on_cpu")
@@ -207,58 +203,42 @@ def _folder() -> Path:
     Parsing the headers takes half of the time of compiling a kernel, and every run needs the same kernels again.
     """
     version = subprocess.run(["g++", "--version"], capture_output=True, check=True).stdout
-    contents = [source.read_bytes() for source in SOURCES]
     kernels = made_folder("kernels")
-    folder = kernels / short_hash(version, *FLAGS, *contents)
-    if folder.exists() and not _is_whole(folder):
-        shutil.rmtree(folder, ignore_errors=True)
+    contents = [source.read_bytes() for source in SOURCES]
+    folder = kernels / short_hash(version, *FLAGS, *COMPILED_ONCE, *contents)
     if not folder.exists():
         for old in kernels.iterdir():
             if time.time() - last_used(old) > 3600:  # another process may be using a younger one
                 shutil.rmtree(old, ignore_errors=True)
-        _compile_once(folder)
+    header, part = ["-x", "c++-header", str(HEADER)], ["-c", "-x", "c++", "-"]
+    kept_file(folder / f"{HEADER.name}.gch", lambda path: _compile(path, header).check_returncode())
+    for name in COMPILED_ONCE:
+        text = HEADER.with_name(f"{name}.cpp").read_text("utf-8")
+        make = functools.partial(_compile, arguments=part, text=text)
+        kept_file(folder / f"{name}.o", lambda path, make=make: make(path).check_returncode())
     return folder
-
-
-def _compile_once(folder: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as name:
-        for source in SOURCES:
-            shutil.copy(source, name)
-        header = ["-x", "c++-header", HEADER.name, "-o", HEADER.name + ".gch"]
-        for arguments in (header, *(["-c", f"{part}.cpp"] for part in COMPILED_ONCE)):
-            command = ["g++", *FLAGS, *arguments]
-            subprocess.run(command, cwd=name, check=True, capture_output=True)
-        sizes = {path.name: path.stat().st_size for path in Path(name).iterdir()}
-        Path(name, SIZES).write_text(json.dumps(sizes), "utf-8")
-        with contextlib.suppress(OSError):  # another process made the folder first
-            Path(name).rename(folder)
-
-
-def _is_whole(folder: Path) -> bool:
-    """Whether nothing in a folder that `_compile_once` made was cut off or removed since."""
-    try:
-        sizes = json.loads((folder / SIZES).read_text("utf-8"))
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError):
-        return False
 
 
 @functools.lru_cache(maxsize=256)
 def _built(text: str):
     """The function `run` of the program `text`; it is compiled unless the folder has it."""
-    library = kept_file(_folder() / f"{short_hash(text)}.so", lambda path: _compile(text, path))
+    library = kept_file(_folder() / f"{short_hash(text)}.so", lambda path: _link(path, text))
     run = ctypes.CDLL(str(library)).run
     run.restype = ctypes.c_char_p
     return run
 
 
-def _compile(text: str, library: Path) -> None:
-    folder = library.parent
-    kernel = ["-x", "c++", "-", "-I", str(folder), "-x", "none"]
-    kernel += [str(folder / f"{part}.o") for part in COMPILED_ONCE]
-    command = ["g++", *FLAGS, "-shared", *kernel, "-o", str(library)]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+def _link(library: Path, text: str) -> None:
+    parts = [str(library.with_name(f"{part}.o")) for part in COMPILED_ONCE]
+    done = _compile(library, ["-shared", "-x", "c++", "-", "-x", "none", *parts], text)
     if done.returncode:
         errors = (line for line in done.stderr.splitlines() if "error" in line)
         first = next(errors, done.stderr[:400])
         raise UnknownWordError(f"g++ does not take the kernel's text: {first.split(': ', 1)[-1]}")
+
+
+def _compile(to: Path, arguments: list[str], text: str = "") -> subprocess.CompletedProcess:
+    """Let g++ write `to`. It reads `text` for the argument "-", and finds the compiled header in the folder of `to`."""
+    folders = [f"-I{folder}" for folder in (to.parent, HEADER.parent)]
+    command = ["g++", *FLAGS, *folders, *arguments, "-o", str(to)]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The GPUs that people own: what a multiprocessor holds, which instructions it has, and one named board of each kind.
+"""The GPUs that people own: what a multiprocessor holds, and one named board of each kind.
 
 All facts are in `ARCHITECTURES` and `BOARDS`, and each has a source. A number for which we found no source is None, or
 left out, and `missing` says so. Nothing here needs a GPU.
@@ -6,8 +6,7 @@ left out, and `missing` says so. Nothing here needs a GPU.
 Limits and allocation: the table "Technical Specifications per Compute Capability" of the CUDA C++ Programming Guide. A
 test compares them with two headers of NVIDIA that come with the extra `gpu`: `cuda/__device/arch_traits.h` has the
 limits, and `cuda_occupancy.h` is NVIDIA's occupancy calculator. Lanes: the guide's table "Throughput of Native
-Arithmetic Instructions"; they are also each board's cores divided by its multiprocessors. Instructions: NVIDIA's
-compiler accepts or refuses them for the architecture; a test asks it.
+Arithmetic Instructions"; they are also each board's cores divided by its multiprocessors.
 """
 
 from __future__ import annotations
@@ -46,13 +45,12 @@ class Multiprocessor:
 class Architecture:
     """An NVIDIA architecture. lanes: multiply-adds in float32 that a multiprocessor starts per cycle.
 
-    instructions: which of INSTRUCTIONS it has. suffix: the letter of the target that has them all, "" or "a".
+    suffix: the letter of the target that has all of its instructions, "" or "a".
     """
 
     name: str
     multiprocessor: Multiprocessor
     lanes: int
-    instructions: frozenset[str]
     suffix: str = ""
 
     @property
@@ -79,21 +77,6 @@ class Board:
     source: str
 
 
-# What the course's kernels ask for. Each is tried with NVIDIA's compiler in tests/kit/test_gpus.py.
-INSTRUCTIONS = {
-    "wmma float16": "the fragments of <mma.h>, summed in float32",
-    "mma.sync m16n8k8": "a product of a warp on float16, 16 × 8 sums, 8 steps of k",
-    "ldmatrix": "loads fragments from shared memory",
-    "mma.sync m16n8k16": "the same with 16 steps of k, on float16 and bfloat16",
-    "cp.async": "copies to shared memory without a register in between",
-    "bulk copy": "cp.async.bulk.tensor: one thread asks for a tile",
-    "wgmma": "a product of four warps, operands in shared memory; only on Hopper",
-    "tcgen05": "a product whose sums are in tensor memory; only on Blackwell for data centres",
-}
-_TURING = frozenset({"wmma float16", "mma.sync m16n8k8", "ldmatrix"})
-_AMPERE = _TURING | {"mma.sync m16n8k16", "cp.async"}
-_BULK = _AMPERE | {"bulk copy"}
-
 _KIB = 1024
 # Turing reserves no shared memory, and gives it in units of 256 bytes
 _TURING_SM = Multiprocessor(1024, 16, 65536, 64 * _KIB, shared_portion=256, shared_reserved=0)
@@ -101,16 +84,16 @@ _BLACKWELL = Multiprocessor(2048, 32, 65536, 228 * _KIB)
 _CONSUMER_BLACKWELL = Multiprocessor(1536, 24, 65536, 100 * _KIB)
 
 _ALL = (
-    Architecture("sm_75", _TURING_SM, 64, _TURING),
-    Architecture("sm_80", Multiprocessor(2048, 32, 65536, 164 * _KIB), 64, _AMPERE),
-    Architecture("sm_86", Multiprocessor(1536, 16, 65536, 100 * _KIB), 128, _AMPERE),
-    Architecture("sm_87", Multiprocessor(1536, 16, 65536, 164 * _KIB), 128, _AMPERE),
-    Architecture("sm_89", Multiprocessor(1536, 24, 65536, 100 * _KIB), 128, _AMPERE),
-    Architecture("sm_90", Multiprocessor(2048, 32, 65536, 228 * _KIB), 128, _BULK | {"wgmma"}, "a"),
-    Architecture("sm_100", _BLACKWELL, 128, _BULK | {"tcgen05"}, "a"),
-    Architecture("sm_103", _BLACKWELL, 128, _BULK | {"tcgen05"}, "a"),
-    Architecture("sm_120", _CONSUMER_BLACKWELL, 128, _BULK),
-    Architecture("sm_121", _CONSUMER_BLACKWELL, 128, _BULK),
+    Architecture("sm_75", _TURING_SM, 64),
+    Architecture("sm_80", Multiprocessor(2048, 32, 65536, 164 * _KIB), 64),
+    Architecture("sm_86", Multiprocessor(1536, 16, 65536, 100 * _KIB), 128),
+    Architecture("sm_87", Multiprocessor(1536, 16, 65536, 164 * _KIB), 128),
+    Architecture("sm_89", Multiprocessor(1536, 24, 65536, 100 * _KIB), 128),
+    Architecture("sm_90", Multiprocessor(2048, 32, 65536, 228 * _KIB), 128, "a"),
+    Architecture("sm_100", _BLACKWELL, 128, "a"),
+    Architecture("sm_103", _BLACKWELL, 128, "a"),
+    Architecture("sm_120", _CONSUMER_BLACKWELL, 128),
+    Architecture("sm_121", _CONSUMER_BLACKWELL, 128),
 )
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType({one.name: one for one in _ALL})
 

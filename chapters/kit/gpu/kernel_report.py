@@ -11,8 +11,9 @@ from tvm import DataType, tirx
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.call import ASYNCHRONOUS
 from chapters.kit.gpu.cuda_resources import Resources, resources
+from chapters.kit.gpu.gpus import architecture
 from chapters.kit.gpu.launches import HostProgram, lowered
-from chapters.kit.gpu.limits import LIMITS, WARP
+from chapters.kit.gpu.limits import WARP
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.gpu.warp_access import accesses, bytes_moved, conflicts
 from chapters.kit.ir.tensor_ir import nodes
@@ -48,20 +49,29 @@ def used_by(func: tirx.PrimFunc, arch: str) -> tuple[Resources, int]:
 
 def dynamic_shared_bytes(device: tirx.PrimFunc) -> int:
     """The shared memory per block that a launch of a device function asks for; the compiler does not count it."""
+    return sum(map(bytes_of, buffers_in(device, "shared.dyn")))
+
+
+def buffers_in(device: tirx.PrimFunc, *scopes: str) -> list[tirx.Buffer]:
+    """The buffers in memory of these scopes that a device function allocates."""
     made = [one.buffer for one in nodes(device.body, tirx.AllocBuffer)]
-    pools = [buffer for buffer in made if str(buffer.scope()) == "shared.dyn"]
-    return sum(math.prod(map(int, p.shape)) * DataType(str(p.dtype)).itemsize for p in pools)
+    return [buffer for buffer in made if str(buffer.scope()) in scopes]
 
 
-def threads_of(func: tirx.PrimFunc) -> int:
-    """The threads of a block: the product of the extents bound to threadIdx."""
+def bytes_of(buffer: tirx.Buffer) -> int:
+    """The bytes of a buffer of constant size."""
+    return math.prod(map(int, buffer.shape)) * DataType(str(buffer.dtype)).itemsize
+
+
+def threads_of(func: tirx.PrimFunc, kind: str = "threadIdx") -> int:
+    """The threads of a block: the product of the extents bound to threadIdx. kind: "blockIdx" gives the blocks."""
     found = [(loop.thread_binding, loop.extent) for loop in nodes(func.body, tirx.For)]
     # functions that were written without a schedule bind threads by attributes
     attributes = nodes(func.body, tirx.AttrStmt)
     found += [(a.node, a.value) for a in attributes if str(a.attr_key) == "thread_extent"]
     extents = {str(axis.thread_tag): extent for axis, extent in found if axis is not None}
     # the number of blocks may be known at a call only
-    return math.prod(int(extent) for tag, extent in extents.items() if "threadIdx" in tag)
+    return math.prod(int(extent) for tag, extent in extents.items() if tag.startswith(kind))
 
 
 Counted = tuple[str, str, Resources, int]  # architecture, kernel, what it uses, threads of a block
@@ -83,7 +93,7 @@ def resident_blocks(used: Resources, threads: int, arch: str) -> int:
 
     Raises UnknownArchitectureError for an architecture that the table does not have.
     """
-    limit, warps = LIMITS[arch], math.ceil(threads / WARP)
+    limit, warps = architecture(arch).multiprocessor, math.ceil(threads / WARP)
     portion = limit.register_portion
     of_warp = math.ceil(used.registers * WARP / portion) * portion
     with_registers = limit.registers // limit.warp_portion // max(of_warp, 1) * limit.warp_portion
@@ -100,4 +110,6 @@ def occupancy(used: Resources, threads: int, arch: str) -> float:
     architecture that the table does not have.
     """
     in_warps = math.ceil(threads / WARP) * WARP
-    return resident_blocks(used, threads, arch) * in_warps / LIMITS[arch].threads
+    return (
+        resident_blocks(used, threads, arch) * in_warps / architecture(arch).multiprocessor.threads
+    )

@@ -5,12 +5,7 @@ What differs from architecture to architecture is in the table of `gpus.py`, wit
 
 from __future__ import annotations
 
-from chapters.kit.gpu.gpus import (
-    ARCHITECTURES,
-    Multiprocessor,
-    UnknownArchitectureError,
-    architecture,
-)
+from chapters.kit.gpu.gpus import UnknownArchitectureError, architecture
 
 WARP = 32
 BANKS, BANK_BYTES = 32, 4  # of shared memory: each bank serves one word at a time
@@ -20,14 +15,6 @@ ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 STATIC_SHARED_BYTES = 48 * 1024  # per block, at most; more must be dynamic and asked for at launch
 
 
-class _Limits(dict[str, Multiprocessor]):
-    """A Multiprocessor by architecture; "sm_90a" gives that of sm_90. Raises UnknownArchitectureError, a KeyError."""
-
-    def __missing__(self, arch: str) -> Multiprocessor:
-        return architecture(arch).multiprocessor
-
-
-LIMITS = _Limits({name: one.multiprocessor for name, one in ARCHITECTURES.items()})
 LEAST_BLOCK_SHARED_BYTES = 99 * 1024  # every GPU from sm_80 on gives a block as much
 
 
@@ -37,7 +24,7 @@ def block_shared_bytes(arch: str) -> int:
     For an architecture that is newer than the table, as much as every GPU gives.
     """
     try:
-        return LIMITS[arch].block_shared_bytes
+        return architecture(arch).multiprocessor.block_shared_bytes
     except UnknownArchitectureError:
         return LEAST_BLOCK_SHARED_BYTES
 

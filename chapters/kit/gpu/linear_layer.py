@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -169,8 +169,15 @@ def _as(axis: Var, index: Expr | int) -> Expr:
     return T.cast(index, str(axis.ty.dtype))
 
 
-def linear_layer(m: int, n: int, k: int, dtype: str, out_dtype: str) -> LinearLayer:
-    """The layer D = A @ B.T + C for A (m, k) and B (n, k) of `dtype`, C (n,) float32 and D (m, n) of `out_dtype`."""
+def unchanged(total: Expr) -> Expr:
+    """A sum as it is: what `after` does if the kernel has no epilogue."""
+    return total
+
+
+def linear_layer(
+    m: int, n: int, k: int, dtype: str, out_dtype: str, after: Callable[[Expr], Expr] = unchanged
+) -> LinearLayer:
+    """The layer D = after(A @ B.T + C) for A (m, k), B (n, k) of `dtype`, C (n,) float32, D (m, n) of `out_dtype`."""
     kinds = {
         "A": ((m, k), dtype),
         "B": ((n, k), dtype),
@@ -181,4 +188,4 @@ def linear_layer(m: int, n: int, k: int, dtype: str, out_dtype: str) -> LinearLa
         tirx.decl_buffer(shape, kind, name, layout=None) for name, (shape, kind) in kinds.items()
     )
     i, j, total = tirx.Var("i", "int32"), tirx.Var("j", "int32"), tirx.Var("total", "float32")
-    return LinearLayer(a, b, d, (i, j), total, c[j], T.cast(total, out_dtype))
+    return LinearLayer(a, b, d, (i, j), total, c[j], T.cast(after(total), out_dtype))

@@ -18,6 +18,7 @@ this order, the rows of w are permuted while they are copied to shared memory (`
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from tvm.ir import Expr
 from tvm.script import tirx as T
 
 from chapters.kit.gpu.limits import ITEM_BYTES, WARP
-from chapters.kit.gpu.linear_layer import LinearLayer, linear_layer
+from chapters.kit.gpu.linear_layer import LinearLayer, linear_layer, unchanged
 from chapters.kit.ir.parse_alone import parse_alone
 
 PTX_TYPES = {"float16": "f16", "bfloat16": "bf16"}
@@ -136,13 +137,20 @@ def swizzled(row: Expr, piece: Expr, pieces: int) -> Expr:
 
 
 def mma_matmul(
-    m: int, n: int, k: int, dtype: str, out_dtype: str = "float32", tile: MmaTile | None = None
+    m: int,
+    n: int,
+    k: int,
+    dtype: str,
+    out_dtype: str = "float32",
+    tile: MmaTile | None = None,
+    after: Callable[[Expr], Expr] = unchanged,
 ) -> tirx.PrimFunc:
     """D = A @ B.T + C for A (m, k) and B (n, k) of `dtype`, C (n,) float32 and D (m, n) of `out_dtype`.
 
     dtype: "float16" or "bfloat16"; products are summed in float32. out_dtype: "float32" or `dtype`, rounded once.
-    tile: by default `tile_for` the sizes. The last rows may fill a block only in part. Raises ValueError for sizes,
-    dtypes and tiles that it does not support.
+    tile: by default `tile_for` the sizes. The last rows may fill a block only in part. after: what each sum, a float32
+    expression, becomes before it is rounded, such as its GELU. Raises ValueError for sizes, dtypes and tiles that it
+    does not support.
     """
     if dtype not in PTX_TYPES or out_dtype not in ("float32", dtype):
         raise ValueError(
@@ -151,7 +159,7 @@ def mma_matmul(
     tile = tile or tile_for(m, n, k)
     if m < 1 or n * k == 0:
         raise ValueError(f"A layer of {m} × {n} × {k} has a size that is no positive number.")
-    layer = linear_layer(m, n, k, dtype, out_dtype)
+    layer = linear_layer(m, n, k, dtype, out_dtype, after)
     func = tirx.PrimFunc([layer.x, layer.w, layer.start.source, layer.out], mma_body(layer, tile))
     return func.with_attrs({"global_symbol": "main", "tirx.noalias": True})
 

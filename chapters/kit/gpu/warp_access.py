@@ -169,10 +169,6 @@ class _Walk:
         (index,) = indices
         lanes = lanes or (int(index.lanes) if isinstance(index, tirx.Ramp) else 1)
         start = index.base if isinstance(index, tirx.Ramp) else index
-        self.keep(buffer, scope, writes, lanes, start, times)
-
-    def keep(self, buffer, scope: str, writes: bool, lanes: int, start, times: int) -> None:
-        """Keep the access of `lanes` elements of `buffer` from the index `start` on."""
         first = tuple(self.value(start, thread) for thread in self.first_warp())
         name, item_bytes = str(buffer.name), _item_bytes(buffer)
         self.found.append(Access(name, scope, writes, lanes, item_bytes, times, first))

@@ -33,6 +33,7 @@ from tvm.script import tirx as T
 
 from chapters.kit.gpu.launches import ARCHITECTURE, PIPELINE
 from chapters.kit.gpu.limits import ITEM_BYTES, WARP
+from chapters.kit.gpu.linear_layer import unchanged
 from chapters.kit.gpu.mma import LARGEST, PTX_TYPES
 from chapters.kit.gpu.wgmma_tile import (
     BARRIER_BYTES,
@@ -74,11 +75,6 @@ __forceinline__ __device__ int anew(int value) {
   return value;
 }
 """
-
-
-def unchanged(total: Expr) -> Expr:
-    """A sum as it is: what `after` does if the kernel has no epilogue."""
-    return total
 
 
 def check_sizes(m: int, n: int, k: int, dtype: str, out_dtype: str) -> None:
