@@ -174,27 +174,20 @@ def main(x: ("n", 1, 64, "float16"), x1: ("n + 1", 1, 64, "float16"), w: (64, "f
     norm = R.nn.rms_norm(total, R.exp(w), axes=[-1], epsilon=0.0)
     return norm
 """
-UNKNOWN_SHAPE = """
-def main(
-    x1: R.Tensor(dtype="float16", ndim=3), x2: ("n", 1, 64, "float16"), weight: (64, "float16")
-):
-    norm = R.nn.rms_norm(R.add(x1, x2), weight, axes=[-1], epsilon=1e-5)
-"""
+HALF = '("n", 1, 64, "float16")'
 
 
-UNKNOWN_SUM = """
-def main(x1: ("n", 1, 64, "float16"), x2: ("n", 1, 64, "float16"), weight: (64, "float16")):
-    total: R.Tensor(dtype="float16", ndim=3) = R.add(x1, x2)
+def _unknown(rank: int, x1=HALF, weight='(64, "float16")', total="") -> tvm.IRModule:
+    """A pair in which one tensor, whose type has the place `{}`, is known by its rank only."""
+    unknown = f'R.Tensor(dtype="float16", ndim={rank})'
+    x1, weight, total = (ty.format(unknown) for ty in (x1, weight, total))
+    return relax_module(f"""
+def main(x1: {x1}, x2: {HALF}, weight: {weight}):
+    total{total} = R.add(x1, x2)
     norm = R.nn.rms_norm(total, weight, axes=[-1], epsilon=1e-5)
-"""
-UNKNOWN_WEIGHT = """
-def main(
-    x1: ("n", 1, 64, "float16"),
-    x2: ("n", 1, 64, "float16"),
-    weight: R.Tensor(dtype="float16", ndim=1),
-):
-    norm = R.nn.rms_norm(R.add(x1, x2), weight, axes=[-1], epsilon=1e-5)
-"""
+""")
+
+
 # the second argument of each is the weight, as a norm's is
 NO_NORMS = ("R.multiply(R.add(x1, x2), weight)", "R.add(R.add(x1, x2), weight)", "R.add(x1, x2)")
 
@@ -249,15 +242,15 @@ def _not_a_pair() -> list[tuple[str, tvm.IRModule, str]]:
         _pair_on(x1=(1, 1, 64)),
         normed(lambda x1, _x2: add(x1, half)),
         _pair_on((4, "h"), (4, "h"), ("h",)),
-        relax_module(UNKNOWN_SHAPE),
+        _unknown(3, x1="{}"),
         _pair_on(dtype="float64"),
         _of(own_weight, (64,), (64,)),
         _pair_on((4, 0, 2, 64), (4, 0, 2, 64)),
         _pair_on((4, 0), (4, 0), (0,)),
         _of(over_no_axis, (), (), ()),
         _of(over_no_axis, (4, 64), (4, 64), ()),
-        relax_module(UNKNOWN_SUM),
-        relax_module(UNKNOWN_WEIGHT),
+        _unknown(3, total=": {}"),
+        _unknown(1, weight="{}"),
         *(relax_module(f"def main({rows}):\n    no_norm = {call}\n") for call in NO_NORMS),
     ]
     told = [line.split(": ", 1) for line in NOT_A_PAIR.strip().split("\n")]

@@ -44,7 +44,6 @@ RUNS = {
     "twice": [((X, np.ascontiguousarray(W.T)), XW)],
     "recursion": [((X, W, np.array(True)), XW)],
     "overwritten": [((X, W), -3 * XW)],
-    "overwritten_elsewhere": [((X, W), -XW)],
     **dict.fromkeys(
         ("match_cast", "annotated", "impure", "part_of_a_size", "composites", "closure"), ()
     ),
@@ -155,23 +154,6 @@ def main(x: (4, 8), start: (16, 8)):
     wt = R.permute_dims(w)
     w2 = R.call_tir_inplace(cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((16, 8), "float32"))
     out = R.add(R.matmul(x, wt), R.matmul(x, R.permute_dims(w2)))
-
-## overwritten_elsewhere, 1: as above, but the kernel that writes is in another function
-{DOUBLE}
-@private
-def helper(w: (16, 8)):
-    out = R.call_tir_inplace(cls.double, (w,), inplace_indices=[0], out_ty=R.Tensor((16, 8), "float32"))
-
-def main(x: (4, 8), start: (16, 8)):
-    w = R.negative(start)
-    wt = R.permute_dims(w)
-    w2 = cls.helper(w)
-    with R.dataflow():
-        wide = R.matmul(x, wt)
-        zero = R.matmul(x, R.permute_dims(R.multiply(w2, R.const(0, "float32"))))
-        out = R.add(wide, zero)
-        R.output(out)
-    return out
 
 ## closure, 0: a closure multiplies by a transpose of the function around it, and runs after w was overwritten
 {DOUBLE}
