@@ -42,12 +42,6 @@ def exact(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return a.astype("float64") @ b.T.astype("float64") + c
 
 
-def needs_cuda_text() -> None:
-    """Raise Skip, or CheckFailed where executors are required, if CUDA text cannot be run here."""
-    if cuda_on_cpu.missing():
-        engines("bfloat16", wgsl=False)
-
-
 def engines(dtype: str, *, wgsl: bool = True) -> list[tuple[str, Target, bool]]:
     """(name, target, backwards) of each way to execute a kernel on `dtype` here. Raises Skip if there is none.
 

@@ -188,7 +188,7 @@ def test_an_epsilon_beyond_float32_is_left_alone():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("hidden", [1, 16, 31, 32, 33, 100003])
+@pytest.mark.parametrize("hidden", [1, 16, 31, 32, 33, 5003])
 def test_rows_of_any_length(hidden, dtype):
     assert _error(inputs((3, hidden), dtype)) < RELATIVE[dtype]
 
