@@ -5,11 +5,10 @@ import pytest
 import tvm
 import tvm_ffi
 
-from chapters.ch10_imported_models.check_graphs import names
 from chapters.ch10_imported_models.exported_norms import NORM, SPELLINGS, edited
 from chapters.checking.expect import run
 from chapters.checking.judge import judge_pass
-from chapters.checking.programs import arguments
+from chapters.checking.programs import arguments, operators
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.relax_effects import calls_in
 from solutions.ch10_imported_models.imported_models import RecognizeRMSNorm
@@ -38,7 +37,7 @@ ROUNDED_LAST = ROUNDED_FIRST.replace(
 
 def recognized(mod: tvm.IRModule) -> list[str]:
     """The operators after RecognizeRMSNorm, which gives the same numbers and does nothing in a second run."""
-    return names(judge_pass(RecognizeRMSNorm(), mod, "RecognizeRMSNorm", "this graph"))
+    return operators(judge_pass(RecognizeRMSNorm(), mod, "RecognizeRMSNorm", "this graph"))
 
 
 @pytest.mark.parametrize("spelling", ["as exported", *SPELLINGS])
@@ -86,7 +85,7 @@ def test_rounds_where_the_model_rounds(text, dtype):
     mod = relax_module(text.replace("float16", dtype))
     after = RecognizeRMSNorm()(mod)
     expected = ["nn.rms_norm", "multiply"] if text is ROUNDED_FIRST else ["nn.rms_norm"]
-    assert names(after) == expected
+    assert operators(after) == expected
     assert [str(call.ty.dtype) for call in calls_in(after["main"])] == [dtype] * len(expected)
     numbers = [
         array.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
@@ -98,7 +97,7 @@ def test_rounds_where_the_model_rounds(text, dtype):
 def test_a_weight_of_another_dtype_is_not_rounded():
     mod = edited(ROUNDED_LAST, 'w: (8, "float16")', "w: (8,)", 'R.astype(w, "float32")', "w")
     after = RecognizeRMSNorm()(mod)
-    assert names(after) == ["astype", "nn.rms_norm", "astype"]
+    assert operators(after) == ["astype", "nn.rms_norm", "astype"]
     given = arguments(mod["main"])
     assert (run(after, "main", given) == run(mod, "main", given)).all()
 

@@ -7,8 +7,8 @@ import tvm_ffi
 from tvm import relax
 
 from chapters.checking.judge import judge_pass
+from chapters.checking.programs import operators
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.models.drop_no_ops import DropNoOps
 from chapters.kit.models.expand_powers import ExpandPowers
 from chapters.kit.models.keep_leading_dims import KeepLeadingDims
@@ -77,14 +77,9 @@ STAYS = {  # name: (parameters, what is not moved)
 }
 
 
-def names(mod: tvm.IRModule) -> str:
-    """The operators of main, in order."""
-    return " ".join(call.op.name.removeprefix("relax.") for call in calls_in(mod["main"]))
-
-
 def rewritten(a_pass: tvm.ir.transform.Pass, mod: tvm.IRModule) -> str:
     """The operators after `a_pass`, which gives the same numbers and does nothing in a second run."""
-    return names(judge_pass(a_pass, mod, a_pass.info.name, "this graph"))
+    return " ".join(operators(judge_pass(a_pass, mod, a_pass.info.name, "this graph")))
 
 
 @pytest.mark.parametrize("name", MOVES)
