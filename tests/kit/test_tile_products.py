@@ -83,10 +83,9 @@ def check(
     np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("sizes", SIZES, ids=lambda sizes: str(sizes["m"]))
 @pytest.mark.parametrize("spec", SPECS)
-def test_a_product_is_tiled_with_right_numbers(spec, sizes):
-    check(product(spec, sizes), spec, sizes)
+def test_a_product_is_tiled_with_right_numbers(spec):
+    check(product(spec, SIZES[0]), spec, SIZES[0])
 
 
 @pytest.mark.parametrize("symbolic", ["m", "n", "k", "mn", "mnk", "b"])
