@@ -14,20 +14,17 @@ from pathlib import Path
 
 from chapters.ch10_imported_models.compile_model import (
     WrongNumbers,
-    applied,
     effect,
     error_of,
+    graphs_of,
     kernels,
     timed,
 )
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.draw.table import Table, duration
-from chapters.kit.models import from_torch
 from chapters.kit.models.from_torch import Refused
-from chapters.runner.earlier import earlier
 
 OURS, PLAIN = "fusion_by_hand", "without its passes"
-OWN = 10  # the number of this chapter
 THEIRS = ("PyTorch", "torch.compile")
 EXAMPLE = str(Path(__file__).parents[2] / "docs" / "own-model" / "recurrent.py")
 EXAMPLE_NAME = "recurrent network"
@@ -105,10 +102,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, dict]:
 
 def effect_of_example() -> str:
     """Launches and bytes of the example without and with its passes."""
-    model, inputs = from_torch.load(EXAMPLE)
-    mod = from_torch.imported(from_torch.exported(model, inputs), inputs)
-    canonical = earlier(OWN).canonicalize()(mod)
-    changed = applied(from_torch.own_passes(EXAMPLE), canonical, EXAMPLE)
+    *_, canonical, changed = graphs_of(EXAMPLE)
     return effect(kernels(canonical)[0], kernels(changed)[0], {})
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import tvm
-
 from chapters.ch10_imported_models.exported_norms import SPELLINGS
-from chapters.kit.ir.relax_effects import calls_in
 
 
 def in_dtype(dtype: str) -> tuple[str, ...]:
@@ -78,8 +75,3 @@ OTHERS = {  # what looks like a norm and is not, or what rms_norm would compute 
     "float64": in_dtype("float64"),
     "all in float16": in_dtype("float16"),
 }  # fmt: skip
-
-
-def names(mod: tvm.IRModule) -> list[str]:
-    """The operators of main, in order."""
-    return [call.op.name.removeprefix("relax.") for call in calls_in(mod["main"])]

@@ -14,12 +14,13 @@ from tvm.s_tir.dlight.base import ScheduleRule
 from tvm.s_tir.dlight.gpu.matmul import MatmulTensorization
 from tvm.target import Target
 
-from chapters.ch10_imported_models.check_graphs import MIXED, OTHERS, SIZES, names
+from chapters.ch10_imported_models.check_graphs import MIXED, OTHERS, SIZES
 from chapters.ch10_imported_models.exported_norms import NORM, SPELLINGS, edited
 from chapters.ch10_imported_models.given import CarelessRMSNorm, cuda_source
 from chapters.checking import expect
 from chapters.checking.expect import Section
 from chapters.checking.judge import judge_pass, observe_pass
+from chapters.checking.programs import operators
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.targets import cuda
 from chapters.kit.ir.parse_alone import import_intrinsics
@@ -121,7 +122,7 @@ def test_10_2_is_taken(impl) -> None:
     wanted = "a module with factor * rsqrt(mean(a power, or a product) + a number)"
     why = "The pass looks for exactly these operators, and then asks the five questions that the page lists. Keep what "
     why += "it looks for, and change something that it does not ask about."
-    added = names(after).count("nn.rms_norm") - names(mod).count("nn.rms_norm")
+    added = operators(after).count("nn.rms_norm") - operators(mod).count("nn.rms_norm")
     NOT_FIRE.that(added > 0, what, expected=wanted, yours=mod["main"].script(), why=why)
 
 
@@ -146,7 +147,7 @@ def test_10_2_other_numbers(impl) -> None:
 def observe_10_2(impl):
     def taken() -> str:
         mod, after = lookalike(impl)
-        return f"{names(mod)} {names(after)} {mod['main'].script()}"
+        return f"{operators(mod)} {operators(after)} {mod['main'].script()}"
 
     def wrong() -> str:
         before, after = both_results(impl)

@@ -104,7 +104,7 @@ def show(name: str) -> None:
         )
     canonical = earlier(OURS).canonicalize()(mod)
     print(f"\n{recognized(mod, canonical)}")
-    board, known = earlier(1).scoreboard, sizes_of(program)
+    known = sizes_of(program)
     if own := own_passes(name):
         plain, canonical = kernels(canonical)[0], applied(own, canonical, name)
         names = ", ".join(str(one.info.name) for one in own)
@@ -113,7 +113,7 @@ def show(name: str) -> None:
     if own:
         print(f"\n{effect(plain, lowered, known)}")
     print(
-        f"\n{scoreboard.compare(board(mod, known), board(lowered, known))}\n"
+        f"\n{effect(mod, lowered, known)}\n"
         "Before: one kernel per imported operator; reshapes launch none. After: the fused kernels."
     )
     print(f"\n{table_of(lowered, by)}", flush=True)
@@ -324,12 +324,18 @@ def timed(name: str, threads: int, rounds: int) -> tuple[dict[str, Timing], list
     return compare(peers, threads=threads, rounds=rounds)
 
 
+def graphs_of(name: str) -> tuple:
+    """(model, example inputs, imported module, its canonical form, and that after the passes of the file `name`)."""
+    model, inputs = load(name)
+    mod = imported(model, inputs)
+    canonical = earlier(OURS).canonicalize()(mod)
+    return model, inputs, mod, canonical, applied(own_passes(name), canonical, name)
+
+
 def error_of(name: str) -> float:
     """The largest difference between the compiled model and PyTorch's, as `largest_error`, with its exceptions."""
-    model, inputs = load(name)
-    mod = imported(exported(model, inputs), inputs)
-    canonical = applied(own_passes(name), earlier(OURS).canonicalize()(mod), name)
-    found = compiled(canonical)(*tensors_of(inputs))
+    model, inputs, mod, _, changed = graphs_of(name)
+    found = compiled(changed)(*tensors_of(inputs))
     return largest_error(found, outputs_of(model, inputs), tolerance(mod))
 
 

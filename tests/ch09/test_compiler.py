@@ -30,8 +30,9 @@ from chapters.kit.pipeline.apply_cpu_fallback import ApplyCPUFallback, schedule_
 from chapters.kit.pipeline.gemv_within_bounds import GEMVWithinBounds
 from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
 from chapters.kit.pipeline.reduction_once import ReductionOnce, repeats_a_reduction
-from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially, steps
+from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
+from tests.support.compiled import after_phases, draw, run_main
 from tests.support.orders import every_order
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -46,24 +47,10 @@ def facts_of(config: LlamaConfig, window: int) -> dict:
     }
 
 
-def as_kernels(mod: tvm.IRModule, target: Target, **facts) -> tvm.IRModule:
-    """`mod` when every operator is a scheduled kernel."""
-    found = phases(target, **facts)
-    passes = [one for name in ("attach", "graph and lower", "schedule") for one in found[name]]
-    with target:
-        return tvm.transform.Sequential(passes)(mod)
-
-
 def run_kernel(func: tirx.PrimFunc, *arrays: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """What `func`, compiled for llvm, makes of `arrays`: its last buffer, in float32, of `shape`."""
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     return run_compiled(mod, [*arrays, np.full(shape, np.nan, "float32")])[-1]
-
-
-def drawn(*shapes: tuple[int, ...], seed: int = 0) -> list[np.ndarray]:
-    """Random arrays of these shapes in float32."""
-    random = np.random.default_rng(seed)
-    return [random.standard_normal(shape).astype("float32") for shape in shapes]
 
 
 def relative_error(logits: np.ndarray, exact: np.ndarray) -> float:
@@ -117,7 +104,7 @@ def llama3(request) -> tuple[Target, tvm.IRModule]:
     """A target, and the decoder of Llama 3 as scheduled kernels for it."""
     target, dtype = request.param
     mod, _ = decoder(LLAMA3, dtype, ENTRIES)
-    return target, as_kernels(mod, target, **facts_of(LLAMA3, 8192))
+    return target, after_phases(mod, target, **facts_of(LLAMA3, 8192))
 
 
 def test_shapes_of_llama3(llama3):
@@ -158,7 +145,7 @@ def test_gpu_code_of_the_decoder_gives_the_tokens_of_float64():
     weights = random_weights(config, "float16")
     packed = tuple(weights[name] for name, _, _ in parameters)
     engine = CudaOnCpu() if "FUSION_GPU_TOKENS" in os.environ else every_order
-    run = KernelByKernel(as_kernels(mod, CUDA, **facts_of(config, window)), CUDA, engine)
+    run = KernelByKernel(after_phases(mod, CUDA, **facts_of(config, window)), CUDA, engine)
     cache = np.full((1, 2, 1, window, 2, 16), np.nan, "float16")
     x = run.run("embed", prompt, packed)
     logits, cache = run.run("prefill", x[None], np.zeros(1, "int32"), cache, packed)
@@ -196,7 +183,7 @@ def run_head(rule: dl.base.ScheduleRule, rows: int) -> float:
     """The largest error of `head(rows)`, scheduled by `rule` or else by Reduction."""
     with CUDA:
         mod = dl.ApplyDefaultSchedule(rule, dl.gpu.Reduction())(head(rows))
-    w, x = drawn((rows, 64), (1, 64))
+    w, x = draw((rows, 64), (1, 64))
     out = np.full((1, rows), np.nan, "float32")
     HostProgram(mod["main"], CUDA).run(CudaOnCpu(), [w, x, out])
     return float(np.abs(out - x.astype("float64") @ w.T).max())
@@ -249,7 +236,7 @@ def test_cpu_fallback_inlines_and_parallelizes():
     assert "tirx.is_scheduled" in main.attrs
     other = result["other"]
     assert other.same_as(without_blocks) or "tirx.is_scheduled" not in other.attrs
-    (x,) = drawn((4, 8))
+    (x,) = draw((4, 8))
     np.testing.assert_allclose(run_kernel(main, x, shape=x.shape), (x + 1) * 2, rtol=1e-6)
 
 
@@ -270,7 +257,7 @@ def test_a_norm_is_computed_once(rows):
     func = ReductionOnce().apply(norm(rows), Target("llvm"), False).mod["main"]
     assert not repeats_a_reduction(func)
     many = rows if isinstance(rows, int) else 3
-    x, w = drawn((1, many, 24), (24,))
+    x, w = draw((1, many, 24), (24,))
     exact = x.astype("float64")
     exact = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-5) * w
     np.testing.assert_allclose(run_kernel(func, x, w, shape=x.shape), exact, rtol=1e-5)
@@ -296,7 +283,7 @@ def sums(order: str, rows: int, n: int, k: int, dtype: str = "float32") -> tirx.
 def test_neighbours_are_added_up_side_by_side(order, rows, n, k):
     func = schedule_any(sums(order, rows, n, k))
     assert has_loop(func, tirx.ForKind.VECTORIZED) is (order != "nk" and n > 1)
-    x, w = drawn((rows, k), (n, k) if order == "nk" else (k, n), seed=n)
+    x, w = draw((rows, k), (n, k) if order == "nk" else (k, n), seed=n)
     products = x.astype("float64")[:, :, None] * (w.T if order == "nk" else w)[None]
     expected = products.max(1) if order == "max" else products.sum(1)
     out = run_kernel(func, x, w, shape=(rows, n))
@@ -325,11 +312,6 @@ def test_small_kernels_lose_their_threads(rows, bounds, threads):
     assert has_loop(mod["main"], tirx.ForKind.PARALLEL), "the module given has changed"
 
 
-def test_steps_of_unknown_size():
-    assert steps(elementwise(N), {}) == float("inf")
-    assert steps(elementwise(4), {}) == 32
-
-
 @pytest.mark.parametrize("bounds", [{}, {"n": 8}])
 def test_sorts_and_scans_compile(bounds):
     """TVM makes them one block around code that no schedule can see into, and does not call it "root"."""
@@ -340,9 +322,8 @@ def main(x: ("n", 6)):
     return sums, ordered, places
 """)
     pipeline = fusion_pipeline(QUICK, variable_bounds=bounds)
-    executable = tvm.compile(mod, QUICK, relax_pipeline=pipeline)
-    given = np.random.default_rng(0).standard_normal((5, 6)).astype("float32")
-    found = relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(given))
-    np.testing.assert_allclose(found[0].numpy(), np.cumsum(given, -1), rtol=1e-5)
-    assert (found[1].numpy() == np.sort(given, -1)).all()
-    assert (found[2].numpy() == np.argsort(given, -1)).all()
+    (given,) = draw((5, 6))
+    sums, ordered, places = run_main(mod, given, target=QUICK, pipeline=pipeline)
+    np.testing.assert_allclose(sums, np.cumsum(given, -1), rtol=1e-5)
+    assert (ordered == np.sort(given, -1)).all()
+    assert (places == np.argsort(given, -1)).all()

@@ -34,6 +34,7 @@ from chapters.kit.ir.tensor_ir import mentions, nodes
 from chapters.kit.pipeline.gemv_within_bounds import has_whole_blocks
 from chapters.kit.pipeline.reduction_once import repeats_a_reduction
 from solutions.ch09_the_compiler import pipeline
+from tests.support.compiled import after_phases
 
 SMALL = LlamaConfig(64, 96, 1, 4, 2, 16, 72, 80)
 BOUNDS = {"seq_len": 80, "context_window": 80}
@@ -105,10 +106,10 @@ def through(passes, mod: tvm.IRModule, target: Target) -> tvm.IRModule:
 @functools.cache
 def lowered(target: Target) -> tvm.IRModule:
     """The decoder before the schedule phase; for a GPU in float16."""
-    found = pipeline.phases(target, variable_bounds=BOUNDS, metadata={"vocab_size": 72})
     dtype = "float32" if target is QUICK else "float16"
     mod, _ = decoder(SMALL, dtype, ("prefill", "decode"))
-    return through([*found["attach"], *found["graph and lower"]], mod, target)
+    facts = {"variable_bounds": BOUNDS, "metadata": {"vocab_size": 72}}
+    return after_phases(mod, target, "attach", "graph and lower", **facts)
 
 
 @functools.cache
@@ -172,8 +173,7 @@ def test_products_of_activations_are_tiled_and_means_are_summed_in_vectors():
 def main(x: (2, 5, 8), y: (2, 8, 16), b: (16,), z: (2, 16, 32)):
     out = R.mean(R.matmul(R.add(R.matmul(x, y), b), z), axis=[-1])
 """)
-    found = pipeline.phases(QUICK)
-    mod = through([*found["attach"], *found["graph and lower"]], mod, QUICK)
+    mod = after_phases(mod, QUICK, "attach", "graph and lower")
     done = kernels(through(pipeline.schedule_phase(QUICK, {}), mod, QUICK))
     first = {  # what each kernel's own schedule makes of it, before any other pass
         name: kernels(through([one, pipeline.schedule_phase(QUICK, {})[-1]], mod, QUICK))[name]
@@ -242,8 +242,6 @@ def test_graphs_are_captured_for_cuda_alone(target, wanted):
 
 @pytest.mark.parametrize("target", [QUICK, CUDA], ids=["cpu", "cuda"])
 def test_behind_a_branch_no_tensor_lies_in_memory_of_one_branch(target):
-    found = pipeline.phases(target)
-    mod = through([*found["graph and lower"], *found["schedule"]], Branches, target)
-    result = placed(target, mod)
+    result = placed(target, after_phases(Branches, target))
     assert relax.analysis.check_well_formed(result)
     assert calls_of(result, "relax.memory.kill_tensor", "relax.memory.kill_storage") > 0

@@ -10,14 +10,13 @@ import math
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, te, tirx
 
 from chapters.ch09_the_compiler.check_queries import calls, unscheduled
 from chapters.checking.programs import kernels
 from chapters.kit.cases.guard_zones import QUICK_HERE, run_compiled
 from chapters.kit.cases.relax_text import relax_module
-from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul
-from solutions.ch09_the_compiler.pipeline import ScheduleMatmuls, fusion_pipeline, phases
+from solutions.ch09_the_compiler.pipeline import ScheduleMatmuls
+from tests.support.compiled import after_phases, draw, run_main
 
 K, N = 33, 50
 ERF = np.vectorize(math.erf, otypes=[float])
@@ -49,70 +48,45 @@ EPILOGUES = {
     "cast": ('R.astype(R.add(y, b), "float16")', lambda y, b, r: y + b),
     "read twice": ("R.multiply(R.add(y, b), R.add(y, r))", lambda y, b, r: (y + b) * (y + r)),
 }
-# the dimensions of x before the last, as its type says them and as it is called
-ROWS = [((1,), (1,)), ((3,), (3,)), ((64,), (64,)), ((1, 21), (1, 21)), (("n",), (37,))]
+# the dimensions of x before the last: few rows, many, and other forms
+FEW, MANY, OTHERS = (3,), (64,), [(1,), (1, 21), ("n",)]
+CASES = [(name, rows) for name in EPILOGUES for rows in (FEW, MANY)]
+CASES += [("read twice", rows) for rows in OTHERS]
 
 
-def layer(rows, epilogue: str, dtype: str = "float32") -> tvm.IRModule:
+def layer(rows, epilogue: str) -> tvm.IRModule:
     return relax_module(
         f"""
-def main(x: {(*rows, K, dtype)}, w: {(N, K, dtype)}, b: {(N, dtype)}, r: {(*rows, N, dtype)}):
+def main(x: {(*rows, K)}, w: {(N, K)}, b: {(N,)}, r: {(*rows, N)}):
     y = R.matmul(x, R.permute_dims(w))
     out = {epilogue}
 """
     )
 
 
-def operands(rows, dtype: str = "float32") -> list[np.ndarray]:
-    random = np.random.default_rng(len(rows))
-    return [random.standard_normal(s).astype(dtype) for s in ((*rows, K), (N, K), (N,), (*rows, N))]
+def all_products_are_scheduled(mod: tvm.IRModule) -> bool:
+    """Whether each kernel of `mod` is a product that chapter 5's schedules take, with its epilogue."""
+    lowered = after_phases(mod, QUICK_HERE, "attach", "graph and lower")
+    return unscheduled(ScheduleMatmuls(QUICK_HERE)(lowered)) == []
 
 
-def as_kernels(mod: tvm.IRModule, *, products_only: bool = False) -> tvm.IRModule:
-    """`mod` as scheduled kernels; products_only: with the schedules of products, and no others."""
-    found = phases(QUICK_HERE)
-    schedules = [ScheduleMatmuls(QUICK_HERE)] if products_only else found["schedule"]
-    with QUICK_HERE:
-        return tvm.transform.Sequential([*found["attach"], *found["graph and lower"], *schedules])(
-            mod
-        )
-
-
-@pytest.mark.parametrize("name", EPILOGUES)
-@pytest.mark.parametrize(("said", "rows"), ROWS)
-def test_a_product_and_its_epilogue_are_one_scheduled_kernel_with_right_numbers(said, rows, name):
+@pytest.mark.parametrize(("name", "said"), CASES)
+def test_a_product_and_its_epilogue_are_one_scheduled_kernel_with_right_numbers(name, said):
     text, exact = EPILOGUES[name]
-    mod = layer(said, text)
-    assert unscheduled(as_kernels(mod, products_only=True)) == []
-    scheduled = as_kernels(mod)
+    mod, rows = layer(said, text), [37 if dim == "n" else dim for dim in said]
+    assert all_products_are_scheduled(mod)
+    scheduled = after_phases(mod, QUICK_HERE)
     (call,) = (c for c in calls(scheduled, "main") if isinstance(c.args[0], tvm.ir.GlobalVar))
-    x, w, b, r = arrays = operands(rows)
+    x, w, b, r = arrays = draw((*rows, K), (N, K), (N,), (*rows, N))
     given = dict(zip((p.name for p in scheduled["main"].params), arrays, strict=True))
     poison = np.full((*rows, N), np.nan, str(call.ty.dtype))
     values = [*(given[arg.name] for arg in call.args[1]), poison]
     kernel = tvm.IRModule({"main": scheduled[call.args[0]].with_attr("global_symbol", "main")})
     *_, got = run_compiled(kernel, values, QUICK_HERE)
     y = x.astype("float64") @ w.astype("float64").T
-    tolerance = (
-        1e-3 if name == "cast" else 1e-5
-    )  # of float16, and of a sum of 33 products in float32
+    # of float16, and of a sum of 33 products in float32
+    tolerance = 1e-3 if name == "cast" else 1e-5
     np.testing.assert_allclose(got, exact(y, b, r), tolerance, tolerance)
-
-
-def _with_epilogue(element) -> tirx.PrimFunc:
-    """A square product y, and a block that stores element(y, i, j)."""
-    w, x = te.placeholder((48, K), "float32", "w"), te.placeholder((48, K), "float32", "x")
-    y = nt_matmul(w, x, "float32")
-    return te.create_prim_func([w, x, te.compute((48, 48), lambda i, j: element(y, i, j))], "int64")
-
-
-K2 = te.reduce_axis((0, 48), name="k2")
-NOT_OWN = {
-    "transposed": lambda y, i, j: y[j, i] + 1,
-    "own and transposed": lambda y, i, j: y[i, j] + y[j, i],
-    "the next row": lambda y, i, j: y[(i + 1) % 48, j],
-    "a sum over a row": lambda y, i, j: te.sum(y[i, K2] + j, axis=K2),
-}
 
 
 @pytest.mark.parametrize("rows", [1, 8, 19, 64, "n"])
@@ -132,44 +106,16 @@ NOT_OWN = {
 )
 def test_an_epilogue_may_read_x_and_what_is_computed_before_the_product(text, exact, rows):
     mod = relax_module(f"def main(x: {(rows, 48)}, w: (48, 48), g: {(rows, 48)}):\n    {text}\n")
-    assert unscheduled(as_kernels(mod, products_only=True)) == []
+    assert all_products_are_scheduled(mod)
     count = 37 if rows == "n" else rows
-    random = np.random.default_rng(count)
-    x, w, g = (
-        random.standard_normal(s).astype("float32") for s in ((count, 48), (48, 48), (count, 48))
-    )
+    x, w, g = draw((count, 48), (48, 48), (count, 48))
     x64, w64, g64 = (a.astype("float64") for a in (x, w, g))
     expected = exact(x64, x64 @ w64.T, g64)
     # sums of 48 terms of size 1, in another order
-    np.testing.assert_allclose(run(mod, x, w, g), expected, rtol=0, atol=2e-5)
-
-
-@pytest.mark.parametrize("name", NOT_OWN)
-def test_an_epilogue_that_reads_other_elements_stays_outside(name):
-    func = _with_epilogue(NOT_OWN[name])
-    result = ScheduleMatmuls(QUICK_HERE)(tvm.IRModule({"main": func}))["main"]
-    tvm.ir.assert_structural_equal(result, func)
-
-
-def test_two_results_stay_outside():
-    w, x = te.placeholder((48, K), "float32", "w"), te.placeholder((48, K), "float32", "x")
-    y = nt_matmul(w, x, "float32")
-    results = [
-        te.compute((48, 48), lambda i, j: y[i, j] + 1),
-        te.compute((48, 48), lambda i, j: -y[i, j]),
-    ]
-    func = te.create_prim_func([w, x, *results], "int64")
-    result = ScheduleMatmuls(QUICK_HERE)(tvm.IRModule({"main": func}))["main"]
-    tvm.ir.assert_structural_equal(result, func)
+    np.testing.assert_allclose(run_main(mod, x, w, g), expected, rtol=0, atol=2e-5)
 
 
 # --- the dtype of sums ----------------------------------------------------------------------------
-
-
-def run(mod: tvm.IRModule, *arrays: np.ndarray) -> np.ndarray:
-    executable = tvm.compile(mod, QUICK_HERE, relax_pipeline=fusion_pipeline(QUICK_HERE))
-    main = relax.VirtualMachine(executable, tvm.cpu())["main"]
-    return main(*map(tvm.runtime.tensor, arrays)).numpy()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -185,7 +131,7 @@ def test_narrow_products_are_summed_in_float32(dtype, transposed, rows):
     # positive: the result's last place is not lost to cancellation
     x, w = (random.uniform(0, 1, s).astype(dtype) for s in ((rows, 8192), shape))
     exact = x.astype("float64") @ (w.T if transposed else w).astype("float64")
-    got = run(relax_module(text), x, w)
+    got = run_main(relax_module(text), x, w)
     assert str(got.dtype) == dtype
     ulp = 2.0 ** (np.floor(np.log2(exact)) - (10 if dtype == "float16" else 7))
     assert (np.abs(got.astype("float64") - exact) < ulp).all()
@@ -194,7 +140,7 @@ def test_narrow_products_are_summed_in_float32(dtype, transposed, rows):
 def test_four_thousand_ones_are_counted():
     text = 'def main(x: (1, 4096, "float16"), w: (3, 4096, "float16")):\n'
     text += "    y = R.matmul(x, R.permute_dims(w))"
-    got = run(relax_module(text), np.ones((1, 4096), "float16"), np.ones((3, 4096), "float16"))
+    got = run_main(relax_module(text), np.ones((1, 4096), "float16"), np.ones((3, 4096), "float16"))
     assert got.tolist() == [[4096.0] * 3]
 
 
@@ -202,10 +148,10 @@ def test_a_result_that_is_asked_for_in_another_dtype_has_it():
     text = 'def main(x: (2, 8, "float16"), w: (3, 8, "float16")):\n'
     text += '    y = R.matmul(x, R.permute_dims(w), out_dtype="float32")'
     x, w = np.full((2, 8), 0.1, "float16"), np.full((3, 8), 0.3, "float16")
-    got = run(relax_module(text), x, w)
+    got = run_main(relax_module(text), x, w)
     assert str(got.dtype) == "float32"
     np.testing.assert_allclose(got, x.astype("float64") @ w.astype("float64").T, 1e-6)
-    assert "cast" not in " ".join(kernels(as_kernels(relax_module(text))))
+    assert "cast" not in " ".join(kernels(after_phases(relax_module(text), QUICK_HERE)))
 
 
 LOCAL = {  # the parameters of a function inside, and what main returns
@@ -229,8 +175,6 @@ def main(x: (4, 6), w: (5, 6), x1: (4, 5)):
     return out
 """
     )
-    random = np.random.default_rng(3)
-    shapes = (4, 6), (5, 6), (4, 5)
-    x, w, x1 = (random.standard_normal(shape).astype("float32") for shape in shapes)
+    x, w, x1 = draw((4, 6), (5, 6), (4, 5))
     expected = 2 * (x @ w.T) + (x1 if "x1" in result else 0)
-    np.testing.assert_allclose(run(mod, x, w, x1), expected, 1e-5, 1e-5)
+    np.testing.assert_allclose(run_main(mod, x, w, x1), expected, 1e-5, 1e-5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from tvm import relax, te, tirx
+from tvm import te, tirx
 from tvm.script import tirx as T
 
 from chapters.ch09_the_compiler.check_queries import has_loop
@@ -17,6 +17,7 @@ from chapters.kit.pipeline.reduction_once import ReductionOnce
 from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially, steps
 from chapters.kit.pipeline.unscheduled import is_made_of_blocks
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
+from tests.support.compiled import run_main
 
 REMAP = 'vi, vk = T.axis.remap("SR", [i, k])'
 PIPELINE = fusion_pipeline(QUICK)
@@ -48,8 +49,7 @@ def columns(dtype: str, kind: str) -> tvm.IRModule:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int8", "float16"])
 def test_columns_of_every_dtype(dtype, kind):
     x = (np.arange(80).reshape(5, 16) % 3).astype(dtype)
-    kernel = tvm.compile(columns(dtype, kind), QUICK, relax_pipeline=PIPELINE)
-    found = relax.VirtualMachine(kernel, tvm.cpu())["main"](tvm.runtime.tensor(x)).numpy()
+    found = run_main(columns(dtype, kind), x, target=QUICK)
     expected = getattr(x.astype("float32"), kind)(axis=0)
     np.testing.assert_array_equal(found.astype("float32"), expected)
 

@@ -17,9 +17,9 @@ from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.models.from_torch import imported, outputs_of
 from chapters.kit.pipeline.warn_of_fallback import scheduled_by
-from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
+from solutions.ch09_the_compiler.pipeline import phases
 from solutions.ch10_imported_models.imported_models import canonicalize
-from tests.kit.architectures import ARCHITECTURES, build
+from tests.support.compiled import run_main
 
 pytest.importorskip("torch", reason="needs PyTorch: pip install -e '.[models]'")
 pytest.importorskip("transformers", reason="needs Transformers: pip install -e '.[models]'")
@@ -31,6 +31,69 @@ PAIRS = dict.fromkeys(NORMS, 4)  # of an add and the norm of its result, fused
 TWO_ACTIVATIONS = {"TileProducts"}
 LINEAR = ("Linear", "Conv1D", "Conv2d")  # GPT-2's name for a linear layer, and ViT's patches
 LEFT_OUT = {"BERT": 1, "ViT": 1}  # the linear layers of poolers, which read the hidden states
+
+HIDDEN, WIDE = 48, 80  # no two sizes are equal, so that a swapped pair shows
+SIZES = {
+    "vocab_size": 96,  # as `random_model` draws them, for 7 tokens
+    "hidden_size": HIDDEN,
+    "intermediate_size": WIDE,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "attn_implementation": "eager",  # one that is written in PyTorch's own operators
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
+}
+GROUPED = {**SIZES, "num_key_value_heads": 2}
+GPT2 = {"n_embd": HIDDEN, "n_layer": 2, "n_head": 4, "n_positions": 64}
+IMAGE = {"image_size": 12, "patch_size": 4}
+# name: (class, class of its configuration, sizes)
+ARCHITECTURES = {
+    "Llama": ("LlamaForCausalLM", "LlamaConfig", GROUPED),
+    "Mistral": ("MistralForCausalLM", "MistralConfig", {**GROUPED, "head_dim": 12}),
+    "Qwen2": ("Qwen2ForCausalLM", "Qwen2Config", GROUPED),
+    "Qwen3": ("Qwen3ForCausalLM", "Qwen3Config", {**GROUPED, "head_dim": 20}),
+    "Phi": ("PhiForCausalLM", "PhiConfig", SIZES),
+    "GPT-2": ("GPT2LMHeadModel", "GPT2Config", {**SIZES, **GPT2}),
+    "GPT-NeoX": ("GPTNeoXForCausalLM", "GPTNeoXConfig", SIZES),
+    "Gemma 2": ("Gemma2ForCausalLM", "Gemma2Config", {**GROUPED, "head_dim": 20}),
+    "StableLM": (
+        "StableLmForCausalLM",
+        "StableLmConfig",
+        {**GROUPED, "partial_rotary_factor": 0.5},
+    ),
+    "BERT": ("BertModel", "BertConfig", SIZES),
+    "ViT": ("ViTModel", "ViTConfig", {**SIZES, **IMAGE}),
+}
+
+
+def build(name: str) -> tuple:
+    """(module, example inputs) of one architecture."""
+    import torch
+    import transformers
+
+    from chapters.ch10_imported_models.models import random_model
+
+    class LastHiddenState(torch.nn.Module):
+        """Takes tensors, which are the arguments of these names, and returns one tensor."""
+
+        def __init__(self, model, *names):
+            super().__init__()
+            self.model, self.names = model, names
+
+        def forward(self, *inputs):
+            return self.model(**dict(zip(self.names, inputs, strict=True))).last_hidden_state
+
+    model, config, sizes = ARCHITECTURES[name]
+    config = getattr(transformers, config)(**sizes)
+    made, (ids, mask) = random_model(getattr(transformers, model), config)
+    if name == "ViT":
+        return LastHiddenState(made.model, "pixel_values"), (torch.randn(1, 3, 12, 12),)
+    if name == "BERT":  # each token sees all others
+        names = "input_ids", "attention_mask"
+        return LastHiddenState(made.model, *names), (ids, torch.zeros_like(mask))
+    return made, (ids, mask)
 
 
 @pytest.fixture(params=ARCHITECTURES, scope="module")
@@ -65,11 +128,9 @@ def products(mod: tvm.IRModule) -> dict[str, bool]:
 def test_numbers_are_those_of_pytorch(case):
     _, model, inputs, _, mod = case
     assert relax.analysis.check_well_formed(mod)
-    executable = tvm.compile(mod, QUICK_HERE, relax_pipeline=fusion_pipeline(QUICK_HERE))
-    main = relax.VirtualMachine(executable, tvm.cpu())["main"]
-    (found,) = main(*(tvm.runtime.tensor(value.numpy()) for value in inputs))
+    (found,) = run_main(mod, *(value.numpy() for value in inputs))
     (expected,) = outputs_of(model, inputs)
-    assert np.abs(found.numpy() - expected).max() < TOLERANCE * np.abs(expected).max()
+    assert np.abs(found - expected).max() < TOLERANCE * np.abs(expected).max()
 
 
 def test_every_rms_norm_is_recognized(case, kernels):

@@ -10,7 +10,7 @@ from tvm import relax
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.pipeline.copy_operands_before_in_place import COPY, CopyOperandsBeforeInPlace
-from solutions.ch09_the_compiler.pipeline import fusion_pipeline
+from tests.support.compiled import run_main
 
 SHAPE = (4, 6)
 TYPE = relax.TensorType(SHAPE, "float32")
@@ -31,7 +31,6 @@ def own(x: (4, 6)):
     y = R.call_tir_inplace(cls.double, (x,), [0], out_ty=R.Tensor((4, 6), "float32"))
     z = R.call_tir_inplace(cls.double, (y,), [0], out_ty=R.Tensor((4, 6), "float32"))
 """)
-PIPELINE = fusion_pipeline(QUICK)
 by_view = pytest.mark.parametrize("view", VIEWS.values(), ids=list(VIEWS))
 
 
@@ -49,12 +48,10 @@ def updates(view) -> tvm.IRModule:
     return builder.get()
 
 
-def run(mod: tvm.IRModule, pipeline) -> np.ndarray:
+def run(mod: tvm.IRModule, pipeline: str | None = None) -> np.ndarray:
     """What `main` computes, as a multiple of its argument."""
     x = np.random.default_rng(0).uniform(1, 2, SHAPE).astype("float32")
-    executable = tvm.compile(mod, QUICK, relax_pipeline=pipeline)
-    machine = relax.VirtualMachine(executable, tvm.cpu())
-    return machine["main"](tvm.runtime.tensor(x.copy())).numpy() / x
+    return run_main(mod, x, target=QUICK, pipeline=pipeline) / x
 
 
 @by_view
@@ -71,7 +68,7 @@ def test_a_packed_function_that_updates_is_given_a_copy(view):
         call = relax.op.call_inplace_packed("tests.double_in_place", builder.emit(view(x)), **how)
         builder.emit_func_output(builder.emit(relax.op.add(x, builder.emit(call))))
     mod = builder.get()
-    assert np.allclose(run(mod, PIPELINE), 3, rtol=1e-6)
+    assert np.allclose(run(mod), 3, rtol=1e-6)
     assert COPY in CopyOperandsBeforeInPlace()(mod).script()
 
 
@@ -79,7 +76,7 @@ def test_a_packed_function_that_updates_is_given_a_copy(view):
 def test_the_pipeline_keeps_what_is_viewed(view):
     mod = updates(view)
     before = mod.script()
-    assert np.allclose(run(mod, PIPELINE), 3, rtol=1e-6)
+    assert np.allclose(run(mod), 3, rtol=1e-6)
     assert mod.script() == before
 
 

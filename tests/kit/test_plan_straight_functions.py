@@ -11,8 +11,8 @@ from tvm.target import Target
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions, has_branch
 from chapters.runner.course import ROOT
-from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 from tests.ch09.test_phases import Branches
+from tests.support.compiled import run_main
 
 LLVM = Target("llvm")
 BY_TVM, BY_OURS = "tvm", "ours"
@@ -36,9 +36,7 @@ def softmax(x: np.ndarray, axis: int) -> np.ndarray:
 def run(choose: bool, pipeline) -> float:
     """The largest error of main."""
     x = np.random.default_rng(0).standard_normal((64, 8)).astype("float32")
-    executable = tvm.compile(Branches, LLVM, relax_pipeline=pipeline)
-    main = relax.VirtualMachine(executable, tvm.cpu())["main"]
-    found = main(tvm.runtime.tensor(np.array(choose)), tvm.runtime.tensor(x)).numpy()
+    found = run_main(Branches, np.array(choose), x, target=LLVM, pipeline=pipeline)
     exact = softmax(x, -1)
     if choose:
         exact = softmax(softmax(exact, 0), -1)
@@ -77,7 +75,7 @@ def test_only_functions_with_branches_are_left_out():
 
 
 if __name__ == "__main__":
-    whose = fusion_pipeline(LLVM) if sys.argv[1] == BY_OURS else "default_build"
+    whose = None if sys.argv[1] == BY_OURS else "default_build"
     for taken in (True, False):
         if run(taken, whose) > 1e-6:
             sys.exit(1)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
 
 from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.cases.relax_text import relax_module
@@ -11,6 +10,7 @@ from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.pipeline.planned_storage import ALLOC_IN_STORAGE
 from chapters.kit.pipeline.share_tensors import ShareTensors
 from solutions.ch09_the_compiler.pipeline import phases
+from tests.support.compiled import run_main
 
 # steps that take turns with two storages; `c` has as many bytes as the others, and another shape and dtype
 CHAIN = relax_module("""
@@ -27,24 +27,20 @@ def main(x: ("n", 8)):
 """)
 
 
-def pipeline(share: bool, seen: list[str]):
+def pipeline(share: bool, seen: list[str]) -> tvm.transform.Pass:
     """Chapter 9's pipeline for at most 16 rows, with ShareTensors or not; `seen` gets what makes each tensor."""
 
-    @tvm.transform.module_pass(opt_level=0, name="whole")
-    def whole(mod, _ctx):
-        found = phases(QUICK_HERE, variable_bounds={"n": 16})
-        memory = list(found["memory"])
-        at = [str(one.info.name) for one in memory].index("KillAfterLastUse")
-        memory[at:at] = [ShareTensors()] if share else []
-        passes = [p for phase in {**found, "memory": memory}.values() for p in phase]
-        at = [str(one.info.name) for one in passes].index("KillAfterLastUse")
-        with QUICK_HERE:
-            mod = tvm.transform.Sequential(passes[:at])(mod)
-            calls = [call for call in calls_in(mod["main"].body) if call.op == ALLOC_IN_STORAGE]
-            seen.extend(str(list(call.args)) for call in calls)
-            return tvm.transform.Sequential(passes[at:])(mod)
+    @tvm.transform.module_pass(opt_level=0, name="note")
+    def note(mod, _ctx):
+        calls = [call for call in calls_in(mod["main"].body) if call.op == ALLOC_IN_STORAGE]
+        seen.extend(str(list(call.args)) for call in calls)
+        return mod
 
-    return whole
+    found = phases(QUICK_HERE, variable_bounds={"n": 16})
+    passes = [one for phase in found.values() for one in phase]
+    at = [str(one.info.name) for one in passes].index("KillAfterLastUse")
+    passes[at:at] = [ShareTensors(), note] if share else [note]
+    return tvm.transform.Sequential(passes)
 
 
 @pytest.mark.parametrize("rows", [3, 16])
@@ -53,9 +49,7 @@ def test_each_tensor_is_made_once_and_the_results_stay(rows):
     results, made = [], []
     for share in (False, True):
         made.append([])
-        built = tvm.compile(CHAIN, QUICK_HERE, relax_pipeline=pipeline(share, made[-1]))
-        main = relax.VirtualMachine(built, tvm.cpu())["main"]
-        results.append(main(tvm.runtime.tensor(x)).numpy())
+        results.append(run_main(CHAIN, x, pipeline=pipeline(share, made[-1])))
     assert np.isfinite(results[0]).all()
     np.testing.assert_array_equal(*results)
     before, after = made

@@ -14,7 +14,7 @@ from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.pipeline.vectorize_rows import sums_of_rows
-from solutions.ch09_the_compiler.pipeline import fusion_pipeline
+from tests.support.compiled import draw, run_main
 
 
 def layer_norm(x, g, b):
@@ -79,14 +79,10 @@ def kernel_of(mod: tvm.IRModule) -> tirx.PrimFunc:
 def test_rows_are_reduced_with_right_numbers(said, rows, terms, name):
     value, exact = KERNELS[name]
     mod = module(said, terms, value)
-    executable = tvm.compile(mod, QUICK_HERE, relax_pipeline=fusion_pipeline(QUICK_HERE))
-    random = np.random.default_rng(terms)
-    arrays = [random.standard_normal(s).astype("float32") for s in ((*rows, terms), terms, terms)]
-    main = relax.VirtualMachine(executable, tvm.cpu())["main"]
-    found = main(*map(tvm.runtime.tensor, arrays)).numpy()
+    arrays = draw((*rows, terms), terms, terms)
     expected = exact(*(a.astype("float64") for a in arrays))
     # sums of up to 64 terms of size 1, and a polynomial for exp
-    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=2e-5)
+    np.testing.assert_allclose(run_main(mod, *arrays), expected, rtol=2e-6, atol=2e-5)
 
 
 @pytest.mark.parametrize("name", [name for name in KERNELS if name != "a sum and its row"])

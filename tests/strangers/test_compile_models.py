@@ -180,16 +180,28 @@ def halves(my, x):
     return whole.float()
 
 
-KINDS = {
+KINDS = {  # name: (a function of the module and its inputs, its parts, the inputs)
     "a chain of truth values": (masks, {}, ()),
-    "a chain of integers": (
-        halves,
-        {},
-        (),
-    ),  # name: (a function of the module and its inputs, its parts, the inputs)
+    "a chain of integers": (halves, {}, ()),
     "a branch": (lambda my, x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,)), {}, ()),
     "autocast": (autocast, {"linear": nn.Linear(6, 4)}, ()),
     "a half product": (lambda my, x: (x.half() @ x.half().T).float(), {}, ()),
+    "negative indices": (lambda my, x: x[:, -1] + x[-1, 0] + x[:, [-2]].sum(), {}, ()),
+    "a buffer that is written": (
+        lambda my, x: x * my.count.add_(1),
+        {"count": nn.Buffer(torch.ones(1))},
+        (),
+    ),
+    "sums of truth values": (
+        lambda my, x: (x > 0).cumsum(-1) - x.cumsum(0) + (x[0] > 0).int().cumsum(0),
+        {},
+        (),
+    ),
+    "sums with factors": (
+        lambda my, x: torch.add(x, x[0], alpha=2.5) + torch.sub(x[1], x, alpha=-3),
+        {},
+        (),
+    ),
     "a sparse result": (lambda my, x: x.relu().to_sparse(), {}, ()),
     "a sparse buffer": (lambda my, x: my.a @ x, {"a": nn.Buffer(torch.eye(5).to_sparse())}, ()),
     "a negative bit": (lambda my, x: x * 2, {}, torch.complex(X, X).conj().imag),

@@ -17,7 +17,7 @@ from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
 from chapters.kit.pipeline.merge_elementwise import MOST
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
-from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
+from tests.support.compiled import after_phases, run_main
 
 ROUNDS = {"float32": 1.5 * 2**23, "float64": 1.5 * 2**52}
 LARGEST = {"float32": 3e38, "float64": 1e308}
@@ -91,13 +91,13 @@ def drawn(shapes, dtype, all_bits=False):
     return [(rng.integers(-64, 64, shape) / 32).astype(dtype) for shape in shapes]
 
 
+def fused_and_unfused(mod, arrays):
+    return [run_main(mod, *arrays, target=LLVM, pipeline=one) for one in (None, "default_build")]
+
+
 def assert_fused_is_unfused(formula, shapes, dtype="float32", all_bits=False):
     mod, arrays = Program(formula, shapes, dtype).mod, drawn(shapes, dtype, all_bits)
-    found = []
-    for pipeline in (fusion_pipeline(LLVM), "default_build"):
-        vm = relax.VirtualMachine(tvm.compile(mod, LLVM, relax_pipeline=pipeline), tvm.cpu())
-        found.append(vm["main"](*map(tvm.runtime.tensor, arrays)).numpy())
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(*fused_and_unfused(mod, arrays))
 
 
 @pytest.mark.parametrize(("formula", "count"), ELEMENTWISE)
@@ -110,8 +110,7 @@ def test_elementwise(formula, count, dtype):
 def test_nan_is_not_equal_to_itself(dtype):
     """TVM's default pipeline says that it is."""
     mod, arrays = Program(is_nan, [(6, 32)], dtype).mod, drawn([(6, 32)], dtype, all_bits=True)
-    made = tvm.compile(mod, LLVM, relax_pipeline=fusion_pipeline(LLVM))
-    found = relax.VirtualMachine(made, tvm.cpu())["main"](*map(tvm.runtime.tensor, arrays)).numpy()
+    found = run_main(mod, *arrays, target=LLVM)
     np.testing.assert_array_equal(found, np.ones((6, 32), dtype))
 
 
@@ -157,12 +156,8 @@ def test_two_addends_of_a_sum_do_not_meet_in_its_init():
 
 
 def on_gpu(formula, shapes, dtype):
-    mod, target = Program(formula, shapes, dtype).mod, DLIGHT_CUDA
-    found = phases(target)
-    passes = [one for name in ("graph and lower", "schedule") for one in found[name]]
-    with target:
-        mod = tvm.transform.Sequential(passes)(mod)
-    return KernelByKernel(mod, target, CudaOnCpu()).run("main", *drawn(shapes, dtype))
+    mod = after_phases(Program(formula, shapes, dtype).mod, DLIGHT_CUDA)
+    return KernelByKernel(mod, DLIGHT_CUDA, CudaOnCpu()).run("main", *drawn(shapes, dtype))
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing())
@@ -216,12 +211,7 @@ def neighbours(p, _x, y):
 
 
 def kernels(step, times, target):
-    found = phases(target)
-    passes = [one for name in ("graph and lower", "schedule") for one in found[name]]
-    with target:
-        return tvm.transform.Sequential(passes)(
-            Program(chain(step, times), [(6, 32)], "float32").mod
-        )
+    return after_phases(Program(chain(step, times), [(6, 32)], "float32").mod, target)
 
 
 def size(mod):
@@ -242,11 +232,8 @@ ON = [(LLVM, *one) for one in STEPS] + [(DLIGHT_CUDA, *one) for one in STEPS[:-1
 @pytest.mark.parametrize(("target", "step", "times"), ON)
 def test_kernels_grow_with_the_length_of_a_chain(target, step, times):
     one = size(kernels(step, 1, target))
-    for length in (
-        4,
-        8,
-        times,
-    ):  # one that doubles with each step ends at 8, before it takes minutes
+    # one that doubles with each step ends at 8, before it takes minutes
+    for length in (4, 8, times):
         assert size(kernels(step, length, target)) <= 4 * length * one
 
 
@@ -261,9 +248,5 @@ def test_a_long_chain_becomes_blocks_of_bounded_size():
 
 @pytest.mark.parametrize(("step", "times"), STEPS)
 def test_a_chain_compiles_and_is_right(step, times):
-    mod, (x,) = Program(chain(step, times), [(6, 32)], "float32").mod, drawn([(6, 32)], "float32")
-    found = []
-    for pipeline in (fusion_pipeline(LLVM), "default_build"):
-        vm = relax.VirtualMachine(tvm.compile(mod, LLVM, relax_pipeline=pipeline), tvm.cpu())
-        found.append(vm["main"](tvm.runtime.tensor(x)).numpy())
-    np.testing.assert_allclose(*found, rtol=1e-4, atol=1e-5)
+    mod, arrays = Program(chain(step, times), [(6, 32)], "float32").mod, drawn([(6, 32)], "float32")
+    np.testing.assert_allclose(*fused_and_unfused(mod, arrays), rtol=1e-4, atol=1e-5)

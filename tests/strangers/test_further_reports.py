@@ -10,7 +10,8 @@ from chapters.kit.cases.relax_text import relax_module
 from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
-from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases
+from solutions.ch09_the_compiler.pipeline import fusion_pipeline
+from tests.support.compiled import after_phases, run_main
 from tests.support.planted_faults import runs_here
 
 RANDOM = np.random.default_rng(19)
@@ -82,11 +83,6 @@ def module(parameters: str, *statements: str) -> tvm.IRModule:
     return relax_module(f"def main({parameters}):\n    {lines}")
 
 
-def run(mod: tvm.IRModule, arrays, pipeline="default") -> np.ndarray:
-    made = relax.VirtualMachine(tvm.compile(mod, QUICK_HERE, relax_pipeline=pipeline), tvm.cpu())
-    return made["main"](*map(tvm.runtime.tensor, arrays)).numpy()
-
-
 def draw(ty: relax.TensorType) -> np.ndarray:
     shape = [int(n) if isinstance(n, tirx.IntImm) else 0 for n in ty.shape]
     scale = 1 if ty.dtype == "float32" else 3
@@ -99,20 +95,14 @@ def test_a_report(report):
     mod = module(*text)
     arrays = [draw(param.ty) for param in mod["main"].params]
     poison = [np.full(99, np.nan, "float32")]  # in the memory that is used next
-    run(module("x: (99,)", "y = R.add(x, x)"), poison)
+    run_main(module("x: (99,)", "y = R.add(x, x)"), *poison, pipeline="default")
     exact = expected(*[a.astype("float64") if a.dtype == "float32" else a for a in arrays])
-    found = run(mod, arrays, fusion_pipeline(QUICK_HERE))
-    np.testing.assert_allclose(found, exact, rtol=1e-5, atol=1e-5)
-
-
-def kernels(mod: tvm.IRModule, target, *names: str) -> tvm.IRModule:
-    with target:
-        return tvm.transform.Sequential([one for n in names for one in phases(target)[n]])(mod)
+    np.testing.assert_allclose(run_main(mod, *arrays), exact, rtol=1e-5, atol=1e-5)
 
 
 def test_no_matrix_is_copied_for_a_chosen_expert():
     """Mixtral and Qwen2-MoE with batched experts ran at a fifth of torch.compile's speed."""
-    mod = kernels(module(EXPERTS, CHOSEN), QUICK_HERE, "graph and lower")
+    mod = after_phases(module(EXPERTS, CHOSEN), QUICK_HERE, "graph and lower")
     found = [func for func in mod.functions.values() if isinstance(func, tirx.PrimFunc)]
     sizes = [int(np.prod(buffer.shape)) for func in found for buffer in func.params]
     assert max(sizes) == 5 * 24 * 32
@@ -123,8 +113,8 @@ def test_the_largest_of_negative_bytes_on_a_gpu():
     """pytorch/pytorch 191499: it is 0, with which vectors begin."""
     x = RANDOM.integers(-100, -1, (3, 37)).astype("int8")
     mod = module('x: (3, 37, "int8")', "out = R.max(x, axis=[1])")
-    np.testing.assert_array_equal(run(mod, [x], fusion_pipeline(QUICK_HERE)), x.max(1))
-    mod = kernels(mod, CUDA, "graph and lower", "schedule")
+    np.testing.assert_array_equal(run_main(mod, x), x.max(1))
+    mod = after_phases(mod, CUDA)
     np.testing.assert_array_equal(KernelByKernel(mod, CUDA, CudaOnCpu()).run("main", x), x.max(1))
 
 

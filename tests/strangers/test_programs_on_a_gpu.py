@@ -21,7 +21,7 @@ from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.ir.tensor_ir import substitute, variables_of, with_fields
-from solutions.ch09_the_compiler.pipeline import phases
+from tests.support.compiled import after_phases
 from tests.support.planted_faults import runs_here
 
 pytestmark = runs_here
@@ -55,20 +55,15 @@ PROGRAMS = {
     "a vector's softmax": 'def main(x: (33, "bfloat16")):\n    out = R.nn.softmax(R.tanh(x))',
 }
 DRAWN = range(24)
-TOLERANCE = {
-    "float32": 1e-5,
-    "float16": 4e-3,
-    "bfloat16": 3e-2,
-}  # of the largest number: some roundings of the dtype
+# of the largest number: some roundings of the dtype
+TOLERANCE = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 3e-2}
 SIZES = {"n": 3, "b": 2}
 
 
 def scheduled(mod: tvm.IRModule) -> tuple[tvm.IRModule, tvm.IRModule]:
     """`mod` as kernels without schedules, and the same kernels scheduled for a GPU."""
-    found = phases(CUDA)
-    with CUDA:
-        lowered = tvm.transform.Sequential(found["graph and lower"])(mod)
-        return lowered, tvm.transform.Sequential(found["schedule"])(lowered)
+    lowered = after_phases(mod, CUDA, "graph and lower")
+    return lowered, after_phases(lowered, CUDA, "schedule")
 
 
 def size_of(extent: tvm.ir.Expr) -> int:

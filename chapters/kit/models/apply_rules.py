@@ -13,9 +13,8 @@ from chapters.kit.ir.relax_effects import offloaded
 from chapters.kit.pipeline.fold_read_only_constants import updates_in_place
 
 Matched = Mapping[DFPattern, Expr]
-Rule = tuple[
-    DFPattern, Callable[[Expr, Matched], Expr]
-]  # what to look for, what to put in its place
+# what to look for, what to put in its place
+Rule = tuple[DFPattern, Callable[[Expr, Matched], Expr]]
 
 
 def apply_rules(mod: tvm.IRModule, rules: Sequence[Rule]) -> tvm.IRModule:

@@ -28,6 +28,7 @@ NO_TORCH = 'PyTorch is not installed: pip install -e ".[models]"'
 RETURNED = "(a torch.nn.Module, its example inputs) or a torch.export.ExportedProgram"
 SIZES = (1, 7, 70)  # in place of the symbolic sizes of a program
 MUST_RETURN = f"model() must return {RETURNED}"
+_LOADED: dict[str, ModuleType] = {}  # what `load` has imported, by name
 
 
 class Refused(Exception):
@@ -43,7 +44,7 @@ def load(name: str) -> tuple:
         raise Refused(NO_TORCH)
     import torch
 
-    source = _source(name)
+    source = _LOADED[name] = _source(name)
     if not callable(getattr(source, "model", None)):
         raise Refused(f"{name} defines no function model(), which must return {RETURNED}.")
     try:
@@ -76,10 +77,8 @@ def load(name: str) -> tuple:
 
 
 def own_passes(name: str) -> list:
-    """What passes() of the file or dotted module path `name` returns: passes of TVM; [] if it defines no passes()."""
-    import tvm
-
-    source = _source(name)
+    """What passes() of `name`, which `load` has imported, returns: passes of TVM; [] if it defines no passes()."""
+    source = _LOADED[name]
     if not callable(getattr(source, "passes", None)):
         return []
     try:

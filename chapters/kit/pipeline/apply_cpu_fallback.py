@@ -35,6 +35,6 @@ def schedule_any(func: tirx.PrimFunc) -> tirx.PrimFunc:
         count = len(row_loops(sch, block))  # the same loops are outermost after a later split
         with contextlib.suppress(ScheduleError):
             sch = vectorize_adjacent_sums(sch, block)
-        spread(sch, block, sch.get_loops(block)[:count])
+        spread(sch, sch.get_loops(block)[:count])
     initialize_sums(sch)
     return sch.mod["main"].with_attr("tirx.is_scheduled", True)

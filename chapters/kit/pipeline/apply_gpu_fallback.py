@@ -85,7 +85,7 @@ def _in_threads(sch: Schedule) -> tirx.PrimFunc:
         loops = sch.get_loops(block)
         if loops and any(sch.get(loops[0]).loop_var.same_as(var) for var in outermost):
             continue  # it is in the threads of the block before it
-        free = _loops_for_threads(sch, block, loops)
+        free = _loops_for_threads(sch, loops)
         if not free:
             free = [sch.add_unit_loop(loops[0] if loops else block)]
         bound = sch.split(sch.fuse(*free), [None, THREADS])
@@ -102,7 +102,7 @@ def _in_threads(sch: Schedule) -> tirx.PrimFunc:
     return func.with_body(structural_map(func.body, (tirx.For, bind)))
 
 
-def _loops_for_threads(sch: Schedule, block: SBlockRV, loops: list[LoopRV]) -> list[LoopRV]:
+def _loops_for_threads(sch: Schedule, loops: list[LoopRV]) -> list[LoopRV]:
     """The loops whose iterations may run at the same time, moved outermost; around several blocks, only the outer ones.
 
     Each drives one axis of each block alone, so that no two threads have the same values of the axes.

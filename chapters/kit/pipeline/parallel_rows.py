@@ -17,8 +17,8 @@ from chapters.kit.ir.tensor_ir import mentions, substitute
 from chapters.kit.pipeline.vectorize_adjacent_sums import realized, reduced_values
 
 
-def spread(sch: Schedule, block: SBlockRV, rows: Sequence[LoopRV]) -> None:
-    """Run the loops `rows` around `block` as one parallel loop, if they are serial and TVM allows it."""
+def spread(sch: Schedule, rows: Sequence[LoopRV]) -> None:
+    """Run the loops `rows` around a block as one parallel loop, if they are serial and TVM allows it."""
     if rows and all(sch.get(loop).kind == ForKind.SERIAL for loop in rows):
         with contextlib.suppress(ScheduleError):
             sch.parallel(sch.fuse(*rows))

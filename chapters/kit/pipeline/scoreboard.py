@@ -28,12 +28,8 @@ class Row:
 class _Shown:
     """Shows its `cells` as a table: in a terminal, on a page and in a notebook."""
 
-    def table(self) -> str:
-        """The table for a terminal."""
-        return "\n".join(aligned(self.cells(), RIGHT))
-
     def __str__(self) -> str:
-        return self.table()
+        return "\n".join(aligned(self.cells(), RIGHT))
 
     __repr__ = __str__
 
@@ -83,12 +79,6 @@ class Comparison(_Shown):
             pairs.append(("total", self.before.total, self.after.total))
         rows = [[name, *map(_change, _costs(old), _costs(new))] for name, old, new in pairs]
         return [HEADINGS, *rows]
-
-    def calls(self) -> dict[str, tuple[int, int]]:
-        """The calls whose number changed: name -> (before, after)."""
-        names = dict.fromkeys((*self.before.calls, *self.after.calls))
-        both = {n: (self.before.calls.get(n, 0), self.after.calls.get(n, 0)) for n in names}
-        return {name: pair for name, pair in both.items() if pair[0] != pair[1]}
 
 
 def compare(before: Scoreboard, after: Scoreboard) -> Comparison:

@@ -79,7 +79,7 @@ def tile_product(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
     except (ValueError, ScheduleError):
         return func
     for block in sch.get_child_blocks(sch.get_sblock("root")):
-        spread(sch, block, row_loops(sch, block))
+        spread(sch, row_loops(sch, block))
     return sch.mod["main"].with_attr("tirx.is_scheduled", True)
 
 

@@ -128,7 +128,7 @@ def _vectors(sch: Schedule, block: SBlockRV, target: Target) -> None:
     rows = row_loops(sch, block)
     sch.vectorize(lane)
     if any(not isinstance(sch.get(row).extent, tirx.IntImm) for row in rows):
-        spread(sch, block, rows)
+        spread(sch, rows)
 
 
 def _with_int8_product(
