@@ -14,7 +14,7 @@ from chapters.kit.decoder.llama import decoder
 from chapters.kit.draw.display import display
 from chapters.kit.draw.picture import before_after
 from chapters.kit.ir.ir_diff import diff
-from chapters.kit.pipeline.scoreboard import compare, size
+from chapters.kit.measure.scoreboard import compare, size
 from chapters.runner.earlier import earlier, whose
 
 walk = earlier(1)

@@ -16,7 +16,7 @@ from chapters.kit.decoder.llama_generator import Generator
 from chapters.kit.draw.display import display
 from chapters.kit.draw.table import Table
 from chapters.kit.ir.relax_effects import bindings_of
-from chapters.kit.pipeline.captured_kernels import captured
+from chapters.kit.measure.captured_kernels import captured
 from chapters.kit.pipeline.planned_storage import planned
 from chapters.runner.earlier import earlier, whose
 

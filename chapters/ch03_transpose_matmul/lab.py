@@ -16,7 +16,7 @@ from chapters.kit.draw.display import display
 from chapters.kit.draw.read_order import read_order, side_by_side
 from chapters.kit.ir.ir_diff import diff, show
 from chapters.kit.machine import llvm_host
-from chapters.kit.pipeline.scoreboard import compare
+from chapters.kit.measure.scoreboard import compare
 from chapters.runner.earlier import earlier, whose
 
 walk, chapter, TARGET = earlier(1), earlier(3), llvm_host()["target"]

@@ -19,12 +19,12 @@ from chapters.kit.cases.add_norm import unfused
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.draw.display import display
 from chapters.kit.draw.kernel_picture import kernel_picture
-from chapters.kit.gpu import cuda_on_cpu, wgsl_on_vulkan
+from chapters.kit.emulator import cuda_on_cpu, wgsl_on_vulkan
 from chapters.kit.gpu.launches import HostProgram, LaunchError
 from chapters.kit.gpu.targets import CUDA, WEBGPU
 from chapters.kit.ir.ir_diff import diff, show
 from chapters.kit.machine import llvm_host
-from chapters.kit.pipeline.scoreboard import compare
+from chapters.kit.measure.scoreboard import compare
 from chapters.runner.earlier import earlier, whose
 
 add_norm, walk = earlier(4), earlier(1)

@@ -20,7 +20,7 @@ from chapters.kit.bench.kernel_counts import resource_table
 from chapters.kit.draw.display import display
 from chapters.kit.draw.kernel_picture import kernel_picture
 from chapters.kit.draw.table import Table
-from chapters.kit.gpu import cuda_on_cpu, wgsl_on_vulkan
+from chapters.kit.emulator import cuda_on_cpu, wgsl_on_vulkan
 from chapters.kit.gpu.call import ASYNCHRONOUS
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.kernel_report import memory_table

@@ -21,7 +21,7 @@ from chapters.ch09_the_compiler.decoder_inputs import checked, read_inputs, writ
 from chapters.kit.bench.results import SourcedTable, load, sourced_table
 from chapters.kit.bench.timing import Peer, compare
 from chapters.kit.draw.table import Table, duration
-from chapters.kit.pipeline.scoreboard import size
+from chapters.kit.measure.scoreboard import size
 
 TORCH = "chapters.ch09_the_compiler.torch_decoder"
 TORCH_PEERS = ("torch_peer", "torch_compile_peer")

@@ -19,9 +19,9 @@ from chapters.kit.draw.display import display
 from chapters.kit.draw.table import Table
 from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.ir_diff import diff
-from chapters.kit.pipeline.pass_trace import counts
+from chapters.kit.measure.pass_trace import counts
+from chapters.kit.measure.scoreboard import compare
 from chapters.kit.pipeline.planned_storage import planned
-from chapters.kit.pipeline.scoreboard import compare
 from chapters.runner.earlier import earlier, whose
 
 ours = earlier(9)

@@ -28,6 +28,7 @@ from chapters.kit.bench.timing import Peer, PeerFailed, Timing, compare, compile
 from chapters.kit.draw.table import Table, duration
 from chapters.kit.ir.relax_effects import calls_of_module, relax_functions
 from chapters.kit.machine import llvm_host
+from chapters.kit.measure import scoreboard
 from chapters.kit.models.apply_rules import known_shape
 from chapters.kit.models.from_torch import (
     Refused,
@@ -42,7 +43,6 @@ from chapters.kit.models.from_torch import (
     sizes_of,
     tensors_of,
 )
-from chapters.kit.pipeline import scoreboard
 from chapters.kit.pipeline.warn_of_fallback import FALLBACK, kernel_bytes, scheduled_by, why_left
 from chapters.program import run_program
 from chapters.runner.earlier import earlier

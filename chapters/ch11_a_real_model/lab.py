@@ -19,7 +19,7 @@ from chapters.ch11_a_real_model.given import unpack
 from chapters.kit.chat.gguf_file import BLOCKS
 from chapters.kit.draw.display import display
 from chapters.kit.draw.table import Table
-from chapters.kit.gpu import cuda_on_cpu, wgsl_on_vulkan
+from chapters.kit.emulator import cuda_on_cpu, wgsl_on_vulkan
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU
 from chapters.kit.ir.ir_diff import diff

@@ -8,7 +8,7 @@ from tvm import relax
 
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.ir.relax_effects import calls_of_module, relax_functions
-from chapters.kit.pipeline.pass_trace import LAUNCHING
+from chapters.kit.measure.pass_trace import LAUNCHING
 from solutions.ch09_the_compiler.pipeline import phases
 
 

@@ -11,8 +11,8 @@ from tvm import tirx
 from tvm.target import Target
 
 from chapters.checking import expect
-from chapters.kit.gpu import cuda_on_cpu, wgsl_on_vulkan
-from chapters.kit.gpu.executors import REQUIRED, executors, required
+from chapters.kit.emulator import cuda_on_cpu, wgsl_on_vulkan
+from chapters.kit.emulator.executors import REQUIRED, executors, required
 from chapters.kit.gpu.launches import HostProgram, Launch, LaunchError, UnknownWordError
 from chapters.kit.gpu.targets import CUDA, WEBGPU
 from chapters.runner.failure import CheckFailed, Skip

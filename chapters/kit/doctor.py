@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from chapters.child import ROOT
 from chapters.kit import machine
 from chapters.kit.cpu.vector_registers import vector_registers
-from chapters.kit.gpu.executors import executors, skipped
+from chapters.kit.emulator.executors import executors, skipped
 from chapters.program import run_program
 
 SECONDS = 120  # at most, to import TVM from a cold disk and to tensorize one block

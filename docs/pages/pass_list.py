@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from chapters.kit.ir.ir_diff import show
-from chapters.kit.pipeline.pass_trace import Counts, Trace, TracedPass, listings
+from chapters.kit.measure.pass_trace import Counts, Trace, TracedPass, listings
 
 SHOWN = 1  # functions that are listed in full, of those that changed and of the new ones; the others are only named
 LONGEST = 40  # lines gone and new of a change that is listed; a page of all would be heavy

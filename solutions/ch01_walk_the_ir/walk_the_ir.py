@@ -26,8 +26,8 @@ from chapters.ch01_walk_the_ir.given import (
     weighed,
 )
 from chapters.kit.ir.relax_effects import IN_PLACE, calls_in
-from chapters.kit.pipeline.pass_trace import LAUNCHING
-from chapters.kit.pipeline.scoreboard import Row, Scoreboard
+from chapters.kit.measure.pass_trace import LAUNCHING
+from chapters.kit.measure.scoreboard import Row, Scoreboard
 
 # --- calls ----------------------------------------------------------------------------------------
 
@@ -172,7 +172,7 @@ def scoreboard(mod: tvm.IRModule, sizes: dict[str, int] | None = None) -> Scoreb
     """Measure `mod`: its calls as it is, its launches and bytes after lowering to kernels.
 
     sizes: a value for each symbolic variable, by name. Without it, bytes are not counted. `compare` of
-    chapters.kit.pipeline.scoreboard shows two scoreboards side by side. Raises ValueError where `type_bytes` and
+    chapters.kit.measure.scoreboard shows two scoreboards side by side. Raises ValueError where `type_bytes` and
     `to_kernels` do.
     """
     rows = tuple(Row(name, count) for name, count in launches(mod).items())

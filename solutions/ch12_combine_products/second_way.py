@@ -12,7 +12,7 @@ has to be fast and predictable has a rule.
 
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.ir.relax_effects import calls_of_module
-from chapters.kit.pipeline.pass_trace import LAUNCHING
+from chapters.kit.measure.pass_trace import LAUNCHING
 from chapters.runner.earlier import earlier
 from solutions.ch12_combine_products.combine_products import *
 from solutions.ch12_combine_products.combine_products import Finder as Reference

@@ -13,7 +13,7 @@ from chapters.kit.bench.copy_bounds import CHUNK, two_in_two_out
 from chapters.kit.bench.gpu_clock import missing
 from chapters.kit.bench.kernel_counts import COMPILER
 from chapters.kit.bench.results import load
-from chapters.kit.gpu import cuda_on_cpu
+from chapters.kit.emulator import cuda_on_cpu
 from chapters.kit.gpu.targets import CUDA
 
 

@@ -26,7 +26,7 @@ from chapters.checking.programs import kernels
 from chapters.checking.relax_modules import EPSILONS, Module, Value, Writer, written
 from chapters.kit.cases.add_norm import unfused
 from chapters.kit.cpu import add_norm_on_cpu
-from chapters.kit.gpu import cuda_on_cpu
+from chapters.kit.emulator import cuda_on_cpu
 from chapters.kit.gpu.targets import CUDA
 from solutions.ch04_add_rms_norm import fuse_add_norm
 from solutions.ch04_add_rms_norm.fuse_add_norm import FuseAddRMSNorm, kernel_key

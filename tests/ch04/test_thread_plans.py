@@ -10,7 +10,7 @@ from tvm import tirx
 
 from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, launch, reference
 from chapters.ch04_add_rms_norm.given import Plan, plan_threads, wide_kernel
-from chapters.kit.gpu import cuda_on_cpu
+from chapters.kit.emulator import cuda_on_cpu
 from chapters.kit.gpu.limits import ITEM_BYTES
 from chapters.kit.gpu.targets import CUDA
 

@@ -16,9 +16,10 @@ from chapters.ch08_gpu_targets.thread_schedule import (
 from chapters.checking.gpu_kernels import arrays, exact, layer
 from chapters.kit.bench.kernel_counts import COMPILER, compiler, resource_table
 from chapters.kit.bench.results import load
-from chapters.kit.gpu import cuda_on_cpu, cuda_resources
+from chapters.kit.emulator import cuda_on_cpu
+from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
+from chapters.kit.gpu import cuda_resources
 from chapters.kit.gpu.call import ASYNCHRONOUS
-from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.kernel_report import occupancy, used_by
 from chapters.kit.gpu.launches import HostProgram

@@ -22,13 +22,13 @@ from chapters.kit.decoder import llama_reference
 from chapters.kit.decoder.llama import decoder
 from chapters.kit.decoder.llama_config import CONFIGS, LlamaConfig
 from chapters.kit.decoder.llama_generator import Generator, random_weights
-from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu, missing
+from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu, missing
 from chapters.kit.gpu.launches import HostProgram, LaunchError
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.ir.tensor_ir import nodes
+from chapters.kit.measure.kernel_by_kernel import KernelByKernel
 from chapters.kit.pipeline.apply_cpu_fallback import ApplyCPUFallback, schedule_any
 from chapters.kit.pipeline.gemv_within_bounds import GEMVWithinBounds
-from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
 from chapters.kit.pipeline.reduction_once import ReductionOnce, repeats_a_reduction
 from chapters.kit.pipeline.run_small_kernels_serially import RunSmallKernelsSerially
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline, phases

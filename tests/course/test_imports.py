@@ -59,8 +59,9 @@ LAYERS = {
 KIT = [  # from below; a package may import those above it in this list
     ["draw", "ir", "quiz", "machine", "kept_files"],
     ["cpu", "gpu", "cases", "decoder"],
-    ["measure"],
+    ["emulator"],
     ["pipeline"],
+    ["measure"],
     ["quantized"],
     ["models", "chat"],
     ["bench"],

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import tvm
 
-from chapters.kit.gpu import wgsl_on_vulkan
+from chapters.kit.emulator import wgsl_on_vulkan
 from chapters.runner import device_child
 from chapters.runner.course import CourseError, chapter, exercise
 from chapters.runner.device_child import DeviceChild

@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from chapters.kit import doctor
-from chapters.kit.gpu import cuda_on_cpu, executors, wgsl_on_vulkan
+from chapters.kit.emulator import cuda_on_cpu, executors, wgsl_on_vulkan
 from chapters.runner.course import ROOT, chapter
 from chapters.runner.engine import Check, checks_of
 from chapters.runner.failure import Skip

@@ -19,10 +19,10 @@ from chapters.kit.chat.compiled import cache_dtype, with_shared_tensors
 from chapters.kit.chat.model import chat_decoder
 from chapters.kit.chat.weights import Weights, read_config
 from chapters.kit.decoder.llama_config import LlamaConfig
-from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU
-from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
+from chapters.kit.measure.kernel_by_kernel import KernelByKernel
 from chapters.kit.quantized.dot_products import lanes_of
 from tests.kit.test_chat_attention import HALF, LAYER, WHOLE, Reference, close, config, random_qkv
 from tests.support.planted_faults import runs_here

@@ -20,13 +20,13 @@ from tvm.target import Target
 from chapters.ch11_a_real_model.passes import phases
 from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.chat.compiled import with_shared_tensors
-from chapters.kit.gpu import wgsl_on_vulkan
-from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.kit.emulator import wgsl_on_vulkan
+from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
+from chapters.kit.emulator.wgsl_on_vulkan import run_wgsl
 from chapters.kit.gpu.cuda_resources import resources
 from chapters.kit.gpu.launches import Engine, HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA, WEBGPU, cuda
 from chapters.kit.gpu.warp_access import accesses
-from chapters.kit.gpu.wgsl_on_vulkan import run_wgsl
 from chapters.kit.ir.relax_effects import calls_in
 from chapters.kit.ir.tensor_ir import nodes
 from chapters.kit.pipeline.gemv_within_bounds import GEMVWithinBounds

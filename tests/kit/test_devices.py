@@ -27,9 +27,10 @@ from chapters.kit.chat.compiled import compile_decoder
 from chapters.kit.chat.gguf_file import read_gguf
 from chapters.kit.chat.model_on_device import ModelOnDevice
 from chapters.kit.chat.weights import Weights, read_config
-from chapters.kit.gpu import call, wgsl_on_vulkan
+from chapters.kit.emulator import wgsl_on_vulkan
+from chapters.kit.emulator.executors import required
+from chapters.kit.gpu import call
 from chapters.kit.gpu.call import executable
-from chapters.kit.gpu.executors import required
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.measure import devices, rpc_server
 from chapters.kit.measure.devices import (

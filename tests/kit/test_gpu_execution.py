@@ -11,11 +11,11 @@ from tvm.script import tirx as T
 from chapters.ch04_add_rms_norm.check_cases import RELATIVE, inputs, reference
 from chapters.ch04_add_rms_norm.given import Plan, wide_kernel
 from chapters.checking.programs import poison
-from chapters.kit.gpu import executors, wgsl_on_vulkan
-from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.kit.emulator import executors, wgsl_on_vulkan
+from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
+from chapters.kit.emulator.wgsl_on_vulkan import run_wgsl
 from chapters.kit.gpu.launches import HostProgram, LaunchError
 from chapters.kit.gpu.targets import CUDA, WEBGPU
-from chapters.kit.gpu.wgsl_on_vulkan import run_wgsl
 from chapters.kit.ir.row_index import row_dimensions
 from solutions.ch04_add_rms_norm.fuse_add_norm import row_kernel
 from tests.support.orders import every_order

@@ -9,8 +9,8 @@ import pytest
 
 from chapters.ch08_gpu_targets.thread_schedule import pipelined_matmul
 from chapters.checking.gpu_kernels import arrays
+from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.call import ASYNCHRONOUS
-from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.gpu_matmul import matmul_bias
 from chapters.kit.gpu.launches import LaunchError, UnknownWordError
 from solutions.ch08_gpu_targets import gpu_schedules as ch8

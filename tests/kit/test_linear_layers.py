@@ -15,14 +15,14 @@ from tvm import te, tirx
 from tvm.target import Target
 
 from chapters.kit.cases.relax_text import relax_module
+from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu import cuda_resources
-from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.limits import block_shared_bytes
 from chapters.kit.gpu.mma import TILES
 from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
+from chapters.kit.measure.kernel_by_kernel import KernelByKernel
 from chapters.kit.pipeline.recognize_layer import layer_of, with_one_epilogue
 from chapters.kit.pipeline.schedule_linear_layers import ScheduleLinearLayers
 from solutions.ch03_transpose_matmul.fuse_transpose_matmul import nt_matmul

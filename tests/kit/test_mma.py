@@ -18,8 +18,8 @@ import tvm_ffi
 from tvm import tirx
 
 from chapters.checking.gpu_kernels import arrays
+from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu import cuda_resources, mma
-from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.kernel_report import occupancy, used_by
 from chapters.kit.gpu.launches import HostProgram, Launch, LaunchError, UnknownWordError
 from chapters.kit.gpu.limits import block_shared_bytes

@@ -12,7 +12,7 @@ from tvm import relax
 
 from chapters.ch09_the_compiler.trace import PIPELINES, trace_decoder
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.pipeline.pass_trace import Recorder, counts, listings, trace
+from chapters.kit.measure.pass_trace import Recorder, counts, listings, trace
 from chapters.runner.commands import trace as command
 from docs.pages import pass_list
 from docs.pages.pass_list import PassList

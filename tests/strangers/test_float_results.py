@@ -11,10 +11,10 @@ from tvm import relax, tirx
 from tvm.s_tir import SBlock
 from tvm.target import Target
 
-from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu, missing
+from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu, missing
 from chapters.kit.gpu.targets import DLIGHT_CUDA
 from chapters.kit.ir.tensor_ir import nodes
-from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
+from chapters.kit.measure.kernel_by_kernel import KernelByKernel
 from chapters.kit.pipeline.merge_elementwise import MOST
 from solutions.ch07_when_fusion_is_sound.soundness import fuse_epilogue
 from tests.support.compiled import after_phases, run_main

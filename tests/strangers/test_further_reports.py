@@ -7,9 +7,9 @@ from tvm import relax, tirx
 
 from chapters.kit.cases.guard_zones import QUICK_HERE
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.targets import CUDA
-from chapters.kit.pipeline.kernel_by_kernel import KernelByKernel
+from chapters.kit.measure.kernel_by_kernel import KernelByKernel
 from solutions.ch09_the_compiler.pipeline import fusion_pipeline
 from tests.support.compiled import after_phases, run_main
 from tests.support.planted_faults import runs_here

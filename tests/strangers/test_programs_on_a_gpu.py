@@ -17,7 +17,7 @@ from tvm.sym import Analyzer
 from chapters.checking.relax_modules import HIDDEN, Writer, written
 from chapters.kit.cases.guard_zones import QUICK
 from chapters.kit.cases.relax_text import relax_module
-from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.launches import HostProgram
 from chapters.kit.gpu.targets import DLIGHT_CUDA as CUDA
 from chapters.kit.ir.tensor_ir import substitute, variables_of, with_fields

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
 from chapters.kit.gpu.launches import Launch, LaunchError
 
 

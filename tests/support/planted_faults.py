@@ -12,8 +12,9 @@ import pytest
 from tvm.target import Target
 
 from chapters.checking.gpu_kernels import exact
-from chapters.kit.gpu import cuda_on_cpu, cuda_resources
-from chapters.kit.gpu.cuda_on_cpu import CudaOnCpu
+from chapters.kit.emulator import cuda_on_cpu
+from chapters.kit.emulator.cuda_on_cpu import CudaOnCpu
+from chapters.kit.gpu import cuda_resources
 from chapters.kit.gpu.launches import Engine, HostProgram, Kernel, Launch
 from chapters.kit.gpu.targets import CUDA
 

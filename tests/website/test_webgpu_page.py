@@ -16,10 +16,10 @@ import pytest
 
 from chapters.ch04_add_rms_norm.check_cases import inputs, reference
 from chapters.checking.programs import poison
-from chapters.kit.gpu import wgsl_on_vulkan
-from chapters.kit.gpu.executors import REQUIRED, required
+from chapters.kit.emulator import wgsl_on_vulkan
+from chapters.kit.emulator.executors import REQUIRED, required
+from chapters.kit.emulator.wgsl_on_vulkan import run_wgsl
 from chapters.kit.gpu.launches import HostProgram
-from chapters.kit.gpu.wgsl_on_vulkan import run_wgsl
 from chapters.runner.course import ROOT
 from docs.pages import browser_kernel
 from docs.pages.browser_kernel import FAULTS, ROWS, BrowserKernel, description

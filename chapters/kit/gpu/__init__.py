@@ -1,1 +1,1 @@
-"""GPU kernels without a GPU: what TVM launches, engines that execute it, what a kernel needs of the hardware."""
+"""GPU kernels and schedules, what TVM launches, and what a kernel needs of the hardware."""

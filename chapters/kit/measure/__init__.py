@@ -1,1 +1,1 @@
-"""Devices that run a kernel, and clocks that compare kernels in turns."""
+"""Devices that run a kernel, clocks that compare kernels in turns, and traces of pipelines."""

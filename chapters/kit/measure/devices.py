@@ -25,7 +25,7 @@ from tvm.target import Target
 from tvm.target.detect_target import SUPPORTED_DEVICE
 from tvm_ffi import structural_map
 
-from chapters.kit.gpu import wgsl_on_vulkan
+from chapters.kit.emulator import wgsl_on_vulkan
 from chapters.kit.gpu.call import choose_compiler, executable
 from chapters.kit.gpu.launches import Engine, HostProgram, Launch
 from chapters.kit.gpu.targets import WEBGPU

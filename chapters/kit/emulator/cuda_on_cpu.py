@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from chapters.kit.gpu import hopper_on_cpu
+from chapters.kit.emulator import hopper_on_cpu
 from chapters.kit.gpu.launches import TENSOR_MAP, Kernel, Launch, LaunchError, UnknownWordError
 from chapters.kit.kept_files import kept_file, last_used, made_folder, short_hash
 

@@ -11,7 +11,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from chapters.kit.gpu import cuda_on_cpu, cuda_resources, wgsl_on_vulkan
+from chapters.kit.emulator import cuda_on_cpu, wgsl_on_vulkan
+from chapters.kit.gpu import cuda_resources
 
 REQUIRED = "FUSION_REQUIRE_EXECUTORS"
 # exercises with a check that runs GPU code: as CUDA text alone, as text or as WGSL on float16, in either way on float32
