@@ -1,6 +1,7 @@
 """What the scripts in docs/upstream show, as the table of the page “What we found upstream”.
 
-A script's docstring has a title, and below it lines that begin with `Should:`, `Kind:` and `Upstream:`. The script ends
+A script's docstring has a title, and below it lines that begin with `Should:`, `Kind:` and `Upstream:`; `Avoided in:`
+names the file of the course that works around the fault, if one does. The script ends
 with exit status 0 if this TVM has the fault, and 1 if not. One of kind `a crash` ends by a signal instead of 0.
 """
 
@@ -23,13 +24,14 @@ NONE_FOUND = "none found"
 
 @dataclass(frozen=True)
 class Finding:
-    """One script. upstream: the address of a report or pull request, or `NONE_FOUND`."""
+    """One script. upstream: the address of a report or pull request, or `NONE_FOUND`. avoided_in: a path, or ""."""
 
     path: Path
     title: str
     should: str
     kind: str
     upstream: str
+    avoided_in: str
 
 
 def findings() -> list[Finding]:
@@ -41,8 +43,9 @@ def findings() -> list[Finding]:
 def read(path: Path) -> Finding:
     """The docstring of one script; raises KeyError if a line is missing."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
-    lines = dict(re.findall(r"^(Should|Kind|Upstream): (.+)$", text, re.MULTILINE))
-    return Finding(path, text.splitlines()[0], lines["Should"], lines["Kind"], lines["Upstream"])
+    lines = dict(re.findall(r"^(Should|Kind|Upstream|Avoided in): (.+)$", text, re.MULTILINE))
+    told = [lines[name] for name in ("Should", "Kind", "Upstream")]
+    return Finding(path, text.splitlines()[0], *told, lines.get("Avoided in", ""))
 
 
 def table() -> Table:

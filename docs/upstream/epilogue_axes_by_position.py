@@ -3,6 +3,7 @@
 Should: pair the axes by the indices of the sums that are read, or refuse.
 Kind: wrong numbers
 Upstream: none found
+Avoided in: solutions/ch07_when_fusion_is_sound/soundness.py
 """
 
 import numpy as np

@@ -3,6 +3,7 @@
 Should: refuse.
 Kind: invalid IR
 Upstream: none found
+Avoided in: solutions/ch07_when_fusion_is_sound/soundness.py
 """
 
 from tvm import s_tir, te

@@ -3,6 +3,7 @@
 Should: apply the epilogue to the reduction's own init and step, or refuse.
 Kind: wrong numbers
 Upstream: none found
+Avoided in: solutions/ch07_when_fusion_is_sound/soundness.py
 """
 
 import numpy as np

@@ -4,6 +4,7 @@ The numbers are right. Passes that trust T.reads may move or cache too little.
 Should: T.reads that cover A[i, 0] and A[i, k].
 Kind: invalid IR
 Upstream: none found
+Avoided in: solutions/ch07_when_fusion_is_sound/soundness.py
 """
 
 from tvm import s_tir, te

@@ -3,6 +3,7 @@
 Should: refuse them, or compute what the two blocks computed.
 Kind: wrong numbers
 Upstream: none found
+Avoided in: solutions/ch07_when_fusion_is_sound/soundness.py
 """
 
 import numpy as np

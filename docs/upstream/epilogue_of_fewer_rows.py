@@ -3,6 +3,7 @@
 Should: refuse, or cut the reduction to the four rows.
 Kind: wrong numbers
 Upstream: none found
+Avoided in: solutions/ch07_when_fusion_is_sound/soundness.py
 """
 
 from tvm import s_tir, te

@@ -3,6 +3,7 @@
 Should: a ScheduleError, or a fused block.
 Kind: an error
 Upstream: none found
+Avoided in: solutions/ch07_when_fusion_is_sound/soundness.py
 """
 
 import tvm

@@ -3,6 +3,7 @@
 Should: refuse, or keep the sums for their other reader.
 Kind: wrong numbers
 Upstream: none found
+Avoided in: solutions/ch07_when_fusion_is_sound/soundness.py
 """
 
 from tvm import s_tir, te

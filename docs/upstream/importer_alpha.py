@@ -3,6 +3,7 @@
 Should: a + 2 * b. (Needs PyTorch.)
 Kind: wrong numbers
 Upstream: none found
+Avoided in: chapters/kit/models/from_torch.py
 """
 
 import numpy as np

@@ -3,6 +3,7 @@
 Should: True, because one of them is not 0. (Needs PyTorch.)
 Kind: wrong numbers
 Upstream: https://github.com/apache/tvm/pull/20376
+Avoided in: chapters/kit/models/from_torch.py
 """
 
 import numpy as np

@@ -3,6 +3,7 @@
 Should: -1, because PyTorch lets the upper bound win. (Needs PyTorch.)
 Kind: wrong numbers
 Upstream: none found
+Avoided in: chapters/kit/models/from_torch.py
 """
 
 import numpy as np

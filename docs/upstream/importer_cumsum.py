@@ -3,6 +3,7 @@
 Should: int64, as PyTorch. (Needs PyTorch.)
 Kind: wrong numbers
 Upstream: https://github.com/apache/tvm/pull/20374
+Avoided in: chapters/kit/models/torch_importer.py
 """
 
 import torch

@@ -3,6 +3,7 @@
 Should: 3.5 in float32 for 7 / 2, as PyTorch. (Needs PyTorch.)
 Kind: wrong numbers
 Upstream: https://github.com/apache/tvm/pull/20373
+Avoided in: chapters/kit/models/torch_importer.py
 """
 
 import numpy as np

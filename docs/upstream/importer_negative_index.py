@@ -3,6 +3,7 @@
 Should: mode "wrap", which counts a negative index from the end, as PyTorch does. (Needs PyTorch.)
 Kind: wrong numbers
 Upstream: https://github.com/apache/tvm/issues/19436
+Avoided in: chapters/kit/models/from_torch.py
 """
 
 import torch

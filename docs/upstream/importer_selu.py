@@ -3,6 +3,7 @@
 Should: 1.0507 * x for an x above 0. (Needs PyTorch.)
 Kind: wrong numbers
 Upstream: none found
+Avoided in: chapters/kit/models/from_torch.py
 """
 
 import numpy as np

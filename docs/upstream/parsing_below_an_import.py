@@ -3,6 +3,7 @@
 Should: not depend on the callers; `import tvm.s_tir.tensor_intrin` takes half a minute, nearly all of it for this.
 Kind: slow code
 Upstream: none found
+Avoided in: chapters/kit/ir/parse_alone.py
 """
 
 import time

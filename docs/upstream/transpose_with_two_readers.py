@@ -3,6 +3,7 @@
 Should: fuse both, or leave them.
 Kind: an error
 Upstream: none found
+Avoided in: solutions/ch03_transpose_matmul/fuse_transpose_matmul.py
 """
 
 from tvm import relax

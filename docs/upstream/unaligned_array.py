@@ -4,6 +4,7 @@ tvm.runtime.from_dlpack refuses the same array. Whether this call ends the proce
 Should: the same refusal.
 Kind: a crash
 Upstream: https://github.com/apache/tvm/pull/14771
+Avoided in: chapters/kit/cpu/aligned.py
 """
 
 import numpy as np

@@ -3,6 +3,7 @@
 Should: a kernel with vpdpbusd.
 Kind: an error
 Upstream: https://github.com/llvm/llvm-project/pull/155194
+Avoided in: chapters/kit/cpu/vnni.py
 """
 
 import tvm

@@ -25,7 +25,7 @@ def test_terms_are_in_alphabetical_order():
 def test_term_is_defined_shown_and_placed(term):
     text, fence, code = SECTIONS[term].partition("```python run hide\n")
     sentences = re.findall(r"[.!?:](?:\s|$)", text.strip())
-    assert fence and 1 <= len(sentences) <= 4, "one or two sentences, then one block"
+    assert fence and 1 <= len(sentences) <= 4, "one to four sentences, then one block"
     chapter = re.search(r"Entry\(.*,\s+(\d+),?\s*\)\n```\s*$", code, re.DOTALL)
     assert chapter, "the block ends with Entry(text, chapter)"
     assert int(chapter[1]) in [c.number for c in chapters()]

@@ -34,6 +34,7 @@ def test_it_is_a_script_for_a_stranger(finding):
         {"torch"} if "(Needs PyTorch.)" in finding.should else set()
     )
     assert finding.kind in KINDS
+    assert (ROOT / finding.avoided_in).exists()
     report = re.compile(r"https://github\.com/(apache/tvm|llvm/llvm-project)/(issues|pull)/\d+")
     assert finding.upstream == NONE_FOUND or report.fullmatch(finding.upstream)
 
