@@ -43,7 +43,7 @@ RUNS = {
     "equal_sizes": [((X, W), XW)],
     "twice": [((X, np.ascontiguousarray(W.T)), XW)],
     "recursion": [((X, W, np.array(True)), XW)],
-    **dict.fromkeys(("match_cast", "part_of_a_size", "closure"), ()),
+    **dict.fromkeys(("match_cast", "part_of_a_size", "composites", "closure"), ()),
 }
 # each headed by its name, the number of kernels that the pass makes of it, and what is special about it
 SITUATIONS = f"""
@@ -98,6 +98,19 @@ def main(x: (4, "n"), w: (16, "m")):
 ## part_of_a_size, 1: n is part of a dimension and never one by itself, so the kernel needs it as an argument
 def main(x: ("n + 1", 8), s: R.Shape(["n"]), w: (16, 8)):
     out = R.matmul(x, R.permute_dims(w))
+
+## composites, 0: a composite of this pass's own name, from elsewhere; and a function set aside for a library
+@private
+def mine(x: (4, 8), w: (16, 8)):
+    R.func_attr({{"Composite": "transpose_matmul_fuse", "Primitive": True}})
+    out = R.matmul(x, R.permute_dims(w))
+
+def theirs(x: (4, 8), w: (16, 8)):
+    R.func_attr({{"Codegen": "cublas"}})
+    out = R.matmul(x, R.permute_dims(w))
+
+def main(x: (4, 8), w: (16, 8)):
+    out = cls.mine(x, w)
 
 ## twice, 1: w transposed twice: the outer transpose is fused, the inner one is its operand and stays
 def main(x: (4, 8), w: (8, 16)):
