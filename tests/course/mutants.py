@@ -194,7 +194,8 @@ def main(arguments: list[str]) -> int:
                 all_of_it, survivors = judge(pool, idle, chapter, exercise.id)
                 ran[chapter.number] += len(all_of_it)
                 survived[chapter.number] += len(survivors)
-                print(f"{exercise.id}: {len(survivors)} of {len(all_of_it)} survive", flush=True)
+                said = f"{len(survivors)} of {len(all_of_it)} survive"
+                print(f"{exercise.id}: {said if all_of_it else 'has no mutants'}", flush=True)
                 for mutant in survivors:
                     print(f"  {mutant}", flush=True)
     finally:
