@@ -65,7 +65,7 @@ def test_cuda_text_gives_the_right_numbers(dtype, engine):
 NO_GUARD = at_match(re.escape("(((int)threadIdx.x) < 232)"), 0, "(true)")
 NO_BARRIER = at_match(r"__syncthreads\(\);")
 RACE = r"thread .* and no barrier separates them: __syncthreads\(\).* is missing\."
-REPORTED = {  # two rows a block, four warps a row
+REPORTED = {  # two rows per block, four warps per row
     "the first barrier of a row": ((), NO_BARRIER, RACE),
     "the first barrier of a wide row": ((128, 4, 2), NO_BARRIER, RACE),
     "the guard of the last elements": (

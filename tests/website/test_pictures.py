@@ -574,6 +574,11 @@ def test_the_strip_shows_what_the_cache_holds(lines):
     ]
 
 
+def test_a_row_that_ends_inside_a_line_is_refused():
+    with pytest.raises(ValueError, match="no multiple of 4"):
+        cache_lines([ReadOrder("odd", "w", (2, 6), tuple(range(12)))])
+
+
 # --- the banks of shared memory -------------------------------------------------------------------
 
 PADDINGS = range(0, 36, 4)

@@ -92,6 +92,8 @@ def test_a_roofline_gives_shares_of_what_the_ceilings_allow():
     assert "made-up machine" in svg(figure).get("aria-label")
     assert CEILINGS.ridge == 200 and CEILINGS.floor(4e12, 8e14) == 1.0
     assert CEILINGS.floor(8e12, 8e14) == 2.0
+    with pytest.raises(ValueError, match="no kernel"):
+        plots.roofline([], CEILINGS)
 
 
 def test_the_best_is_the_fastest_of_those_there():

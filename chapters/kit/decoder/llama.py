@@ -245,9 +245,8 @@ def decoder(
     config = find_config(config)
     if dtype not in DTYPES:
         raise ValueError(f"The decoder has no dtype {dtype!r}: choose one of {', '.join(DTYPES)}.")
-    specs = _specs(config, dtype)
     names = FUNCTIONS if functions is None else tuple(functions)
-    unknown = [name for name in names if name not in specs]
+    unknown = [name for name in names if name not in FUNCTIONS]
     if unknown:
         raise ValueError(
             f"The decoder has no function {', '.join(map(repr, unknown))}: "
@@ -258,7 +257,9 @@ def decoder(
 
 
 @cache
-def _exported(config: LlamaConfig, dtype: str, names: tuple[str, ...]):
+def _exported(
+    config: LlamaConfig, dtype: str, names: tuple[str, ...]
+) -> tuple[tvm.IRModule, list[tuple[str, tuple[int, ...], str]]]:
     """What `decoder` returns for arguments that are right; an export of all functions takes a second."""
     model = LlamaForCausalLM(config, dtype)
     model.to(dtype)

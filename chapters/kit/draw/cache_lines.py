@@ -27,7 +27,10 @@ def fetches(reads: Sequence[int], line: int, kept: int) -> list[tuple[bool, tupl
 
 
 def cache_lines(orders: Sequence[ReadOrder], line: int = 4, kept: int = 4) -> Stepper:
-    """The picture. The buffers are matrices; a row must be a whole number of lines."""
+    """The picture. The buffers are matrices; a row must be a whole number of lines. Raises ValueError if it is not."""
+    for order in orders:
+        if order.shape[-1] % line:
+            raise ValueError(f"A row of {order.buffer} is no multiple of {line} elements.")
     runs = [(order, fetches(order.reads, line, kept)) for order in orders]
     last = max(len(order.reads) for order in orders)
     says = ["nothing has been read", *(_told(runs, step) for step in range(1, last + 1))]

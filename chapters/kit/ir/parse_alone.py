@@ -41,7 +41,6 @@ def kernel_for_rows(make_kernel: Callable) -> Callable:
     The function is parsed alone, and once: for dimensions of the same sizes and names, and equal facts, the same kernel
     is given again.
     """
-
     alone = parse_alone(make_kernel)
 
     @functools.lru_cache(maxsize=64)
