@@ -153,12 +153,10 @@ def _look(transform, program: Module, whose: str, costs: Look, read: str, result
     costs(program.mod, result)
 
 
-def _compiled(mod: tvm.IRModule) -> relax.VirtualMachine:
-    """`mod` compiled without fusion, each operator a kernel in the order of the text.
-
-    TVM's own pipeline plans memory in functions with branches too, and crashes on some.
-    """
-    order = [
+# without fusion, each operator a kernel in the order of the text: TVM's own pipeline plans memory in functions with
+# branches too, and crashes on some
+_PIPELINE = tvm.transform.Sequential(
+    [
         passes.LambdaLift(),
         passes.LegalizeOps(),
         passes.RewriteDataflowReshape(),
@@ -173,9 +171,12 @@ def _compiled(mod: tvm.IRModule) -> relax.VirtualMachine:
         passes.VMShapeLower(),
         passes.AttachGlobalSymbol(),
     ]
-    pipeline = tvm.transform.Sequential(order)
+)
+
+
+def _compiled(mod: tvm.IRModule) -> relax.VirtualMachine:
     # a well-formed module calls its own kernels with what they declare
-    executable = compile_quickly(mod, checked=False, relax_pipeline=pipeline)
+    executable = compile_quickly(mod, checked=False, relax_pipeline=_PIPELINE)
     return relax.VirtualMachine(executable, tvm.cpu())
 
 

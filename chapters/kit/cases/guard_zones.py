@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import numpy as np
 import tvm
 import tvm_ffi
@@ -14,10 +16,13 @@ from chapters.kit.machine import llvm_host
 
 ZONE = 4096  # bytes before and after each array
 MARK = 0xA5
-# for programs that run once: LLVM would take longer to optimize them than they take to run
-QUICK = Target({"kind": "llvm", "opt-level": 0})
+# for programs that run once: LLVM would take longer to optimize them than they take to run. TVM's JIT optimizes machine
+# code at any level, so that it is LLVM's own options that save a third of its time.
+_QUICK = {"kind": "llvm", "opt-level": 0}
+_QUICK["cl-opt"] = ["-fast-isel:bool=true", "-disable-block-placement:bool=true"]
+QUICK = Target(_QUICK)
 # with this processor's instructions: portable code converts each float16 by a call
-QUICK_HERE = Target({"kind": "llvm", "opt-level": 0, "mcpu": llvm_host()["cpu"]})
+QUICK_HERE = Target({**_QUICK, "mcpu": llvm_host()["cpu"]})
 
 
 class WroteOutside(Exception):
@@ -42,18 +47,35 @@ class Guarded:
         return bool((before == MARK).all() and (after == MARK).all())
 
 
+# what was compiled last, by its hash: many answers become the same program, and each is compared with the one given
+_compiled: OrderedDict[tuple, tuple[tvm.IRModule, tvm.runtime.Executable]] = OrderedDict()
+MOST_COMPILED = 256
+
+
 def compile_quickly(
-    mod: tvm.IRModule, target: Target = QUICK, *, checked: bool = True, **how
+    mod: tvm.IRModule,
+    target: Target = QUICK,
+    *,
+    checked: bool = True,
+    relax_pipeline: tvm.transform.Pass | str = "default",
 ) -> tvm.runtime.Executable:
-    """`tvm.compile`, for a program that runs once.
+    """`tvm.compile`, for a program that runs once; the same program is compiled once.
 
     What TVM generates to compare a kernel's arguments with their declarations takes longer to compile than a small
     kernel. It is left out of modules without kernels of their own, because TVM makes those of operators and calls them,
-    and where the caller has compared them (checked=False). how: more arguments of tvm.compile.
+    and where the caller has compared them (checked=False).
     """
     own = checked and any(isinstance(func, tirx.PrimFunc) for func in mod.functions.values())
-    with tvm.transform.PassContext(config={"tirx.disable_assert": not own}):
-        return tvm.compile(mod, target=target, **how)
+    key = tvm_ffi.structural_hash(mod), str(target), own, relax_pipeline
+    known, executable = _compiled.get(key, (None, None))
+    if known is None or not tvm_ffi.structural_equal(known, mod):
+        with tvm.transform.PassContext(config={"tirx.disable_assert": not own}):
+            executable = tvm.compile(mod, target=target, relax_pipeline=relax_pipeline)
+        _compiled[key] = mod.clone(), executable
+    _compiled.move_to_end(key)
+    if len(_compiled) > MOST_COMPILED:
+        _compiled.popitem(last=False)
+    return executable
 
 
 def _as_declared(func: tirx.PrimFunc, arguments: list) -> bool:
