@@ -34,6 +34,7 @@ from chapters.checking.gpu_kernels import engines, parsed
 from chapters.checking.judge import judge_pass, observe_pass
 from chapters.checking.programs import arguments, kernels, operators
 from chapters.kit.cases.add_norm import unfused
+from chapters.kit.cases.guard_zones import compile_once
 from chapters.kit.cases.relax_text import kernel, relax_module
 from chapters.kit.gpu.targets import CUDA
 from chapters.kit.ir.row_index import is_one, row_dimensions
@@ -329,7 +330,7 @@ def _cuda_source(func: tirx.PrimFunc) -> str:
     """Return the CUDA text that TVM writes for `func`. The check fails if a step follows the sum in the same loop."""
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     try:
-        return tvm.compile(mod, target=CUDA).mod.imports[0].inspect_source()
+        return compile_once(mod, CUDA).mod.imports[0].inspect_source()
     except ValueError as error:
         if "isn't the last block under its first reduction-related loop" not in str(error):
             raise

@@ -18,7 +18,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.target import Target
 
 from chapters.kit.bench.timing import time_call
-from chapters.kit.cases.guard_zones import run_compiled
+from chapters.kit.cases.guard_zones import compile_once, run_compiled
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.ir.tensor_ir import count, loads, nodes, substitute
 from chapters.kit.machine import llvm_host
@@ -328,7 +328,7 @@ def times(schedules: list[Schedule | None], rows, n: int, k: int) -> list[float]
     target = llvm_host()["target"]
     plain = unscheduled(rows, n, k)
     funcs = [plain if schedule is None else schedule(plain, target) for schedule in schedules]
-    kernels = [tvm.compile(func, target=target)["main"] for func in funcs]
+    kernels = [compile_once(tvm.IRModule({"main": func}), target)["main"] for func in funcs]
     arrays = array(1, n, k), array(2, *rows, k), np.zeros((*rows, n), "float32")
     w, x, out = (tvm.runtime.tensor(a) for a in arrays)
     spent: list[list[float]] = [[] for _ in kernels]

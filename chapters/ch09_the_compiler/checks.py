@@ -313,7 +313,7 @@ def logits_of(mod: tvm.IRModule) -> np.ndarray:
     weights = random_weights(SMALL)
     parameters = decoder(SMALL, "float32", ["prefill"])[1]
     random = np.random.default_rng(0)
-    vm = relax.VirtualMachine(tvm.compile(mod, QUICK), tvm.cpu())
+    vm = expect.machine(mod)
     x = random.standard_normal((1, 3, SMALL.hidden_size), dtype="float32")
     cache = np.zeros((1, 2, 1, 8, SMALL.num_key_value_heads, SMALL.head_dim), "float32")
     arguments = [tvm.runtime.tensor(a) for a in (x, np.zeros(1, "int32"), cache)]

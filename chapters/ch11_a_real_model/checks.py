@@ -25,6 +25,7 @@ from chapters.ch11_a_real_model.check_programs import (
 )
 from chapters.checking import expect
 from chapters.checking.expect import Section
+from chapters.kit.cases.guard_zones import compile_once
 from chapters.kit.cpu.nt_matmul import is_nt_matmul
 from chapters.kit.cpu.vector_registers import vector_registers
 from chapters.kit.machine import llvm_host
@@ -306,7 +307,7 @@ def product_kernel(multiply, form: Form, n: int, k: int, rows: int) -> tirx.Prim
 
 def compiled(kernels: dict[str, tirx.PrimFunc]) -> tvm.runtime.Module:
     mod = {name: func.with_attr("global_symbol", name) for name, func in kernels.items()}
-    return tvm.compile(tvm.IRModule(mod), TARGET)
+    return compile_once(tvm.IRModule(mod), TARGET)
 
 
 def codes_of(form: Form, kind: str, n: int, k: int) -> Codes:

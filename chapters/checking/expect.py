@@ -15,7 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from chapters.kit.cases.guard_zones import compile_quickly
+from chapters.kit.cases.guard_zones import compile_once
 from chapters.kit.ir.ir_diff import diff
 from chapters.kit.ir.relax_effects import relax_functions
 from chapters.runner.failure import CheckFailed
@@ -278,7 +278,7 @@ def run(mod: tvm.IRModule, name: str, arrays: Sequence[np.ndarray]) -> np.ndarra
 
 def machine(mod: tvm.IRModule) -> relax.VirtualMachine:
     """`mod`, compiled for this CPU."""
-    return relax.VirtualMachine(compile_quickly(mod), tvm.cpu())
+    return relax.VirtualMachine(compile_once(mod), tvm.cpu())
 
 
 def call(vm: relax.VirtualMachine, name: str, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -20,7 +20,7 @@ from chapters.checking.judge import SAME_NUMBERS
 from chapters.checking.relax_modules import Module
 from chapters.checking.time_limit import TookTooLong, limit_time
 from chapters.child import patience
-from chapters.kit.cases.guard_zones import compile_quickly
+from chapters.kit.cases.guard_zones import compile_once
 from chapters.kit.ir.relax_effects import bindings_of, relax_functions, scopes
 from chapters.kit.pipeline.plan_straight_functions import PlanStraightFunctions
 from chapters.runner.failure import CheckFailed
@@ -176,7 +176,7 @@ _PIPELINE = tvm.transform.Sequential(
 
 def _compiled(mod: tvm.IRModule) -> relax.VirtualMachine:
     # a well-formed module calls its own kernels with what they declare
-    executable = compile_quickly(mod, checked=False, relax_pipeline=_PIPELINE)
+    executable = compile_once(mod, checked=False, relax_pipeline=_PIPELINE)
     return relax.VirtualMachine(executable, tvm.cpu())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from functools import lru_cache
 
 import numpy as np
 import tvm
@@ -47,35 +47,29 @@ class Guarded:
         return bool((before == MARK).all() and (after == MARK).all())
 
 
-# what was compiled last, by its hash: many answers become the same program, and each is compared with the one given
-_compiled: OrderedDict[tuple, tuple[tvm.IRModule, tvm.runtime.Executable]] = OrderedDict()
-MOST_COMPILED = 256
-
-
-def compile_quickly(
+def compile_once(
     mod: tvm.IRModule,
     target: Target = QUICK,
     *,
     checked: bool = True,
     relax_pipeline: tvm.transform.Pass | str = "default",
 ) -> tvm.runtime.Executable:
-    """`tvm.compile`, for a program that runs once; the same program is compiled once.
+    """`tvm.compile`, once for the same program, and by default quickly, for a program that runs once.
 
     What TVM generates to compare a kernel's arguments with their declarations takes longer to compile than a small
     kernel. It is left out of modules without kernels of their own, because TVM makes those of operators and calls them,
     and where the caller has compared them (checked=False).
     """
     own = checked and any(isinstance(func, tirx.PrimFunc) for func in mod.functions.values())
-    key = tvm_ffi.structural_hash(mod), str(target), own, relax_pipeline
-    known, executable = _compiled.get(key, (None, None))
-    if known is None or not tvm_ffi.structural_equal(known, mod):
-        with tvm.transform.PassContext(config={"tirx.disable_assert": not own}):
-            executable = tvm.compile(mod, target=target, relax_pipeline=relax_pipeline)
-        _compiled[key] = mod.clone(), executable
-    _compiled.move_to_end(key)
-    if len(_compiled) > MOST_COMPILED:
-        _compiled.popitem(last=False)
-    return executable
+    return _compiled(tvm_ffi.StructuralKey(mod.clone()), target, own, relax_pipeline)
+
+
+@lru_cache(
+    maxsize=256
+)  # many answers become the same program, and each is compared with the one given
+def _compiled(program: tvm_ffi.StructuralKey, target: Target, checked: bool, pipeline: object):
+    with tvm.transform.PassContext(config={"tirx.disable_assert": not checked}):
+        return tvm.compile(program.key, target=target, relax_pipeline=pipeline)
 
 
 def _as_declared(func: tirx.PrimFunc, arguments: list) -> bool:
@@ -97,7 +91,7 @@ def run_compiled(mod: tvm.IRModule, arguments: list, target: Target = QUICK) -> 
     """
     held = [Guarded(a) if isinstance(a, np.ndarray) else a for a in arguments]
     checked = not _as_declared(mod["main"], arguments)
-    main = compile_quickly(mod, target, checked=checked)["main"]
+    main = compile_once(mod, target, checked=checked)["main"]
     main(*[h.tensor if isinstance(h, Guarded) else h for h in held])
     arrays = [h for h in held if isinstance(h, Guarded)]
     if not all(array.intact() for array in arrays):
